@@ -1,0 +1,131 @@
+package core
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// ContainerState is where a container stands; see NextContainer.
+type ContainerState string
+
+// The states of a container.
+const (
+	ContainerCreating ContainerState = "creating"
+	ContainerCreated  ContainerState = "created"
+	ContainerRunning  ContainerState = "running"
+	ContainerPaused   ContainerState = "paused"
+	ContainerExited   ContainerState = "exited"
+)
+
+// ContainerConfig is what a face asks for.
+type ContainerConfig struct {
+	Key     Key               `json:"-"`
+	Labels  map[string]string `json:"-"`
+	Data    []byte            `json:"-"`
+	Sandbox ID                `json:"-"`
+	// Parent nests this container below another one of the same sandbox: its
+	// cgroup stands below the parent's, and it is removed with it.
+	Parent  ID            `json:"-"`
+	Join    []Join        `json:"join,omitempty"` // single namespaces taken from a sibling
+	Cgroup  Cgroup        `json:"cgroup"`         // zero: below the sandbox's (or the parent's)
+	Root    Root          `json:"root"`
+	Volumes []VolumeMount `json:"volumes,omitempty"`
+	// Spec is called once per create, after the root is there.
+	Spec SpecFunc `json:"-"`
+	IO   IO       `json:"io"`
+	Stop Stop     `json:"stop"`
+	// Init runs the program below the tiny init, which reaps and forwards
+	// signals.
+	Init bool `json:"init,omitempty"`
+}
+
+// Join takes one namespace from another container of the same sandbox.
+type Join struct {
+	Namespace specs.LinuxNamespaceType `json:"namespace"`
+	Container ID                       `json:"container"`
+}
+
+// Root says where the root filesystem comes from; exactly one of Image, Dir and
+// Mounts is set.
+type Root struct {
+	Image    digest.Digest `json:"image,omitempty"`  // an image's ID; the engine checks out a layer of the container's own
+	Dir      string        `json:"dir,omitempty"`    // a directory that the face prepared
+	Mounts   []Mount       `json:"mounts,omitempty"` // mounts to stack in order
+	ReadOnly bool          `json:"read_only,omitempty"`
+}
+
+// Mount is one mount(2): Target is relative to where the whole is mounted.
+type Mount struct {
+	Type    string   `json:"type"`
+	Source  string   `json:"source"`
+	Target  string   `json:"target,omitempty"`
+	Options []string `json:"options,omitempty"`
+}
+
+// VolumeMount places a named volume of the container's owner in its root. A
+// volume that does not exist yet is made, and filled from the image's content
+// at Target unless NoCopy.
+type VolumeMount struct {
+	Name     string `json:"name"`
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+	NoCopy   bool   `json:"no_copy,omitempty"`
+}
+
+// SpecFunc builds the OCI spec once the root exists, so that user names and the
+// image's config can be resolved inside it. The engine then overwrites what it
+// owns: ociVersion, root.path, the sandbox's namespaces, cgroupsPath, the tiny
+// init, volumes, and whatever the adjusters change.
+type SpecFunc func(ctx context.Context, r Rootfs) (*specs.Spec, error)
+
+// Rootfs is what a SpecFunc may look at.
+type Rootfs struct {
+	FS    *os.Root             // a view that cannot be left, not even through symlinks
+	Image *ocispec.ImageConfig // nil unless Root.Image
+	// Sandbox is the sandbox as it is now: namespaces, Dir, network.
+	Sandbox Sandbox
+	// ID is the container's ID.
+	ID ID
+}
+
+// Stop says how a container is asked to end. The zero value is SIGTERM (or what
+// the image says) and no grace.
+type Stop struct {
+	Signal string        `json:"signal,omitempty"` // "SIGTERM", "TERM" or a number
+	Grace  time.Duration `json:"grace,omitempty"`
+}
+
+// Container is a root filesystem, an OCI spec and a main process, in a sandbox.
+type Container struct {
+	Meta
+	Config  ContainerConfig `json:"config"`
+	Sandbox ID              `json:"sandbox"`
+	Parent  ID              `json:"parent,omitempty"`
+	State   ContainerState  `json:"state"`
+	Main    Process         `json:"main"`
+	Execs   []Process       `json:"execs,omitempty"`
+	Bundle  string          `json:"bundle,omitempty"`
+	Runtime string          `json:"runtime,omitempty"` // the runtime that runs it, by its name in the config
+	Cgroup  CgroupRef       `json:"cgroup"`
+	// Image is the ID of the image checked out, "" for other roots.
+	Image    digest.Digest `json:"image,omitempty"`
+	Warnings []string      `json:"warnings,omitempty"` // what the node could not give, said once at create
+}
+
+// Process returns the process named id, or nil.
+func (c *Container) Process(id ProcessID) *Process {
+	if id == Main {
+		return &c.Main
+	}
+	for i := range c.Execs {
+		if c.Execs[i].ID == id {
+			return &c.Execs[i]
+		}
+	}
+	return nil
+}

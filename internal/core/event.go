@@ -1,0 +1,63 @@
+package core
+
+import "time"
+
+// EventKind says what happened.
+type EventKind string
+
+// The kinds of events. An object's events come in the order of its states, and
+// none follows its removal.
+const (
+	EventSandboxCreating   EventKind = "sandbox.creating"
+	EventSandboxReady      EventKind = "sandbox.ready"
+	EventSandboxStopped    EventKind = "sandbox.stopped"
+	EventSandboxRemoved    EventKind = "sandbox.removed"
+	EventContainerCreating EventKind = "container.creating"
+	EventContainerCreated  EventKind = "container.created"
+	EventContainerStarted  EventKind = "container.started"
+	EventContainerPaused   EventKind = "container.paused"
+	EventContainerResumed  EventKind = "container.resumed"
+	EventContainerUpdated  EventKind = "container.updated"
+	EventContainerExited   EventKind = "container.exited" // exactly one per started main process
+	EventContainerRemoved  EventKind = "container.removed"
+	EventProcessStarted    EventKind = "process.started" // of an exec
+	EventProcessExited     EventKind = "process.exited"
+	EventImagePulled       EventKind = "image.pulled"
+	EventImageRemoved      EventKind = "image.removed"
+	EventForced            EventKind = "forced" // someone changed another owner's object; Note says who and what
+	EventAgent             EventKind = "agent"  // start, stop, recovery, keeper or nest lost and back
+)
+
+// Event is one entry of the log.
+type Event struct {
+	Seq       uint64    `json:"seq"` // 1, 2, 3, … without a gap, kept across restarts
+	At        time.Time `json:"at"`
+	Kind      EventKind `json:"kind"`
+	Owner     Owner     `json:"owner,omitempty"` // of the object
+	Key       Key       `json:"key,omitempty"`
+	Sandbox   ID        `json:"sandbox,omitempty"`
+	Container ID        `json:"container,omitempty"`
+	Process   ProcessID `json:"process,omitempty"`
+	Autopsy   *Autopsy  `json:"autopsy,omitempty"`
+	Note      string    `json:"note,omitempty"`
+}
+
+// Filter selects objects and events. The zero Filter matches everything that
+// the Client may see; every field set must match.
+type Filter struct {
+	Owner     Owner // only for the unscoped view
+	Sandbox   ID
+	Container ID
+	Kinds     []EventKind
+	Labels    map[string]string // all must be equal
+}
+
+// MatchLabels reports whether labels hold every pair of f.Labels.
+func (f Filter) MatchLabels(labels map[string]string) bool {
+	for k, v := range f.Labels {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}

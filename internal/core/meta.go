@@ -1,0 +1,56 @@
+package core
+
+import "time"
+
+// ID is the engine's own name for an object: 64 lower-case hex digits, made by
+// the engine, never reused.
+type ID string
+
+// Short returns the first twelve digits, for people. Logs and errors that a
+// program may read carry the whole ID.
+func (id ID) Short() string {
+	if len(id) > 12 {
+		return string(id[:12])
+	}
+	return string(id)
+}
+
+// Owner says which face an object belongs to. The engine sets it from the
+// Client in use; a face cannot choose it.
+type Owner string
+
+// The owners. Every face has one; OwnerCLI is the control API's own objects.
+const (
+	OwnerCRI   Owner = "cri"
+	OwnerSwarm Owner = "swarm"
+	OwnerNomad Owner = "nomad"
+	OwnerMesos Owner = "mesos"
+	OwnerKata  Owner = "kata"
+	OwnerCLI   Owner = "cli"
+)
+
+// Key is the face's own name for an object. (Owner, kind of object, Key) is
+// unique: a second create with the same Key answers AlreadyExists together with
+// the first object. Keys may hold any bytes but NUL, up to MaxKey of them.
+type Key string
+
+// MaxKey is the longest Key the engine takes, in bytes.
+const MaxKey = 4096
+
+// Meta is what every stored object carries.
+type Meta struct {
+	ID    ID    `json:"id"`
+	Owner Owner `json:"owner"`
+	Key   Key   `json:"key"`
+	// Labels serve selection; the engine never reads them.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Data is the face's own record, stored atomically with the object and
+	// unread by the engine.
+	Data    []byte    `json:"data,omitempty"`
+	Created time.Time `json:"created"`
+	// Rev is the Seq of the last event that touched the object.
+	Rev uint64 `json:"rev"`
+}
+
+// Base returns m itself; it lets a Table reach the Meta of any stored noun.
+func (m *Meta) Base() *Meta { return m }

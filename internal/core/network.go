@@ -1,0 +1,73 @@
+package core
+
+import "net/netip"
+
+// NetworkConfig is what a sandbox asks of the network.
+type NetworkConfig struct {
+	Name   string              `json:"name,omitempty"` // "": the agent's default; "none": loopback only
+	Attach []Attachment        `json:"attach,omitempty"`
+	Ports  []Port              `json:"ports,omitempty"`
+	DNS    DNS                 `json:"dns"`
+	Hosts  map[string][]string `json:"hosts,omitempty"` // address → names, for /etc/hosts
+	Args   map[string]string   `json:"args,omitempty"`  // passed to the driver (CNI_ARGS, capability args)
+	// Bandwidth limits in bits per second; 0 is none.
+	IngressRate uint64 `json:"ingress_rate,omitempty"`
+	EgressRate  uint64 `json:"egress_rate,omitempty"`
+}
+
+// NetworkNone is the NetworkConfig.Name for loopback only.
+const NetworkNone = "none"
+
+// Attachment is one interface in the sandbox.
+type Attachment struct {
+	Network   string         `json:"network,omitempty"`
+	Interface string         `json:"interface"`
+	Addrs     []netip.Prefix `json:"addrs,omitempty"`
+	MAC       string         `json:"mac,omitempty"`
+	MTU       int            `json:"mtu,omitempty"`
+}
+
+// Port forwards a host port into the sandbox.
+type Port struct {
+	Proto     string     `json:"proto"`            // tcp, udp or sctp
+	HostIP    netip.Addr `json:"host_ip,omitzero"` // the zero Addr is every address of the host
+	Host      uint16     `json:"host"`
+	Container uint16     `json:"container"`
+}
+
+// DNS is what goes into resolv.conf. All empty: the host's, its loopback
+// servers replaced by the real ones.
+type DNS struct {
+	Servers  []string `json:"servers,omitempty"`
+	Searches []string `json:"searches,omitempty"`
+	Options  []string `json:"options,omitempty"`
+}
+
+// NetworkStatus is what a sandbox got.
+type NetworkStatus struct {
+	Mode       string       `json:"mode,omitempty"`  // builtin, cni, host, none
+	Addrs      []netip.Addr `json:"addrs,omitempty"` // the first is the primary one
+	Gateways   []netip.Addr `json:"gateways,omitempty"`
+	Interfaces []Attachment `json:"interfaces,omitempty"`
+	Ports      []Port       `json:"ports,omitempty"`
+	DNS        DNS          `json:"dns"`           // as the driver said it, e.g. by CNI
+	Raw        []byte       `json:"raw,omitempty"` // the driver's own result
+}
+
+// NetworkRequest names a sandbox to a Network.
+type NetworkRequest struct {
+	Sandbox   ID
+	Owner     Owner
+	Namespace string // path of the pinned network namespace; "" when it is already gone
+	Config    NetworkConfig
+	Labels    map[string]string
+	Last      NetworkStatus // what Setup answered; zero when it never did
+}
+
+// NetworkInfo is the state of the node's network as a whole.
+type NetworkInfo struct {
+	Mode   string // builtin or cni
+	Ready  bool
+	Reason string // why not, and what to do
+	Ranges []netip.Prefix
+}

@@ -1,0 +1,101 @@
+package core
+
+import (
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// SandboxState is where a sandbox stands; see NextSandbox for what may follow.
+type SandboxState string
+
+// The states of a sandbox, in the order in which it passes them.
+const (
+	SandboxCreating SandboxState = "creating"
+	SandboxReady    SandboxState = "ready"
+	SandboxStopped  SandboxState = "stopped"
+)
+
+// NamespaceMode says whose a namespace is.
+type NamespaceMode string
+
+// The zero NamespaceMode is PerContainer.
+const (
+	PerContainer NamespaceMode = ""       // every container has its own
+	Shared       NamespaceMode = "shared" // one for the sandbox, pinned until it stops
+	Host         NamespaceMode = "host"   // the host's
+	Adopted      NamespaceMode = "adopted"
+)
+
+// Namespace is one namespace of a sandbox. Path names an Adopted one, which the
+// engine uses and never destroys, or, once the sandbox is ready, the pinned
+// file of a Shared one.
+type Namespace struct {
+	Mode NamespaceMode `json:"mode,omitempty"`
+	Path string        `json:"path,omitempty"`
+}
+
+// Namespaces are a sandbox's namespaces. The mount namespace is always the
+// container's own; Time is PerContainer only when a spec asks for one.
+type Namespaces struct {
+	Net    Namespace `json:"net"`
+	IPC    Namespace `json:"ipc"`
+	UTS    Namespace `json:"uts"`
+	PID    Namespace `json:"pid"`
+	User   Namespace `json:"user"`
+	Cgroup Namespace `json:"cgroup"`
+}
+
+// SandboxConfig is what a face asks for. The zero value of every field but Key
+// is a usable default.
+type SandboxConfig struct {
+	Key        Key                    `json:"-"`
+	Labels     map[string]string      `json:"-"`
+	Data       []byte                 `json:"-"`
+	Runtime    string                 `json:"runtime,omitempty"` // handler name; "" is the agent's default
+	Hostname   string                 `json:"hostname,omitempty"`
+	Domainname string                 `json:"domainname,omitempty"`
+	Namespaces Namespaces             `json:"namespaces"`
+	UIDs       []specs.LinuxIDMapping `json:"uids,omitempty"` // with User Shared or PerContainer and not empty: a user namespace
+	GIDs       []specs.LinuxIDMapping `json:"gids,omitempty"`
+	Network    NetworkConfig          `json:"network"`
+	Cgroup     Cgroup                 `json:"cgroup"`
+	Resources  *specs.LinuxResources  `json:"resources,omitempty"` // of the sandbox's own cgroup; nil leaves it unlimited
+	Sysctls    map[string]string      `json:"sysctls,omitempty"`   // set in the Shared namespaces
+	ShmBytes   int64                  `json:"shm_bytes,omitempty"` // size of the shared /dev/shm; 0 is 64 MiB
+}
+
+// Cgroup says where a sandbox or container is put: below Parent (a cgroupfs
+// path, or systemd's slice:prefix:name), in cgroups that someone else made
+// (Adopt), or, when both are empty, where the engine likes.
+type Cgroup struct {
+	Parent string `json:"parent,omitempty"`
+	// Adopt maps a v1 controller, or "" for the v2 tree, to the absolute
+	// directory to use. Adopted cgroups are joined and limited, never removed.
+	Adopt map[string]string `json:"adopt,omitempty"`
+}
+
+// CgroupRef names the cgroups that an object lives in. Path is relative to the
+// root of each controller's hierarchy; Adopted overrides it per controller with
+// absolute directories.
+type CgroupRef struct {
+	Path    string            `json:"path,omitempty"`
+	Adopted map[string]string `json:"adopted,omitempty"`
+}
+
+// IsZero reports whether r names no cgroup at all.
+func (r CgroupRef) IsZero() bool { return r.Path == "" && len(r.Adopted) == 0 }
+
+// Sandbox is shared namespaces, a network identity and a cgroup parent.
+type Sandbox struct {
+	Meta
+	Config  SandboxConfig `json:"config"`
+	State   SandboxState  `json:"state"`
+	Network NetworkStatus `json:"network"`
+	Cgroup  CgroupRef     `json:"cgroup"`
+	// Dir is the private directory: resolv.conf, hosts, hostname, shm.
+	Dir string `json:"dir,omitempty"`
+	// Init is the pid of the tiny init that holds a Shared pid namespace; 0
+	// when there is none.
+	Init int `json:"init,omitempty"`
+	// Note says why a sandbox stopped when nobody asked for it.
+	Note string `json:"note,omitempty"`
+}

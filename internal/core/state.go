@@ -1,0 +1,58 @@
+package core
+
+// Verb is what is done to an object, for the state tables below.
+type Verb string
+
+// The verbs of the state tables.
+const (
+	VerbCommit Verb = "commit" // create went through
+	VerbStart  Verb = "start"
+	VerbPause  Verb = "pause"
+	VerbResume Verb = "resume"
+	VerbExit   Verb = "exit" // its process has ended
+	VerbStop   Verb = "stop"
+	VerbRemove Verb = "remove"
+)
+
+// Gone is the state after remove: there is no record any more.
+const Gone = "gone"
+
+// NextSandbox says which state follows, and whether verb is allowed in state at
+// all. Stop and remove are allowed everywhere: both succeed on what is already
+// stopped or gone.
+func NextSandbox(state SandboxState, verb Verb) (SandboxState, bool) {
+	switch verb {
+	case VerbCommit:
+		return SandboxReady, state == SandboxCreating
+	case VerbStop, VerbExit:
+		return SandboxStopped, true
+	case VerbRemove:
+		return Gone, true
+	default:
+		return state, false
+	}
+}
+
+// NextContainer says which state follows, and whether verb is allowed in state
+// at all. A stop is no transition of its own: it makes the process exit. A
+// created container that never ran goes to exited when it is stopped.
+func NextContainer(state ContainerState, verb Verb) (ContainerState, bool) {
+	switch verb {
+	case VerbCommit:
+		return ContainerCreated, state == ContainerCreating
+	case VerbStart:
+		return ContainerRunning, state == ContainerCreated
+	case VerbPause:
+		return ContainerPaused, state == ContainerRunning
+	case VerbResume:
+		return ContainerRunning, state == ContainerPaused
+	case VerbExit:
+		return ContainerExited, state != ContainerCreating && state != ContainerExited && state != Gone
+	case VerbStop:
+		return ContainerExited, true
+	case VerbRemove:
+		return Gone, true
+	default:
+		return state, false
+	}
+}
