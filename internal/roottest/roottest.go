@@ -1,0 +1,202 @@
+// Package roottest gives a test a machine of its own: fresh mount, network and
+// pid namespaces, in which it may mount, add links and start daemons while the
+// host stays as it was. Whatever is left when the test ends dies with its pid
+// namespace.
+//
+// It is for *_root_test.go files only and knows nothing of Longshore.
+package roottest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Env is set to 1 to run the tests that need root and a real kernel.
+const Env = "LONGSHORE_ROOT_TESTS"
+
+const childEnv = "LONGSHORE_ROOTTEST_CHILD"
+
+// Isolate re-executes the calling top-level test in namespaces of its own. In
+// the first process it runs the second one, reports its result and does not
+// return; in the second one it prepares the namespaces and returns. Call it
+// first thing. It skips the test unless Env is 1 and we are root.
+func Isolate(t *testing.T) {
+	t.Helper()
+	if os.Getenv(childEnv) == t.Name() {
+		prepare(t)
+		return
+	}
+	if os.Getenv(Env) != "1" {
+		t.Skipf("needs root and a real kernel: set %s=1", Env)
+	}
+	if os.Geteuid() != 0 {
+		t.Fatalf("%s=1 but not root", Env)
+	}
+	if strings.Contains(t.Name(), "/") {
+		t.Fatalf("Isolate wants a top-level test, not %s", t.Name())
+	}
+	args := []string{"-test.run=^" + t.Name() + "$", "-test.v=" + strconv.FormatBool(testing.Verbose()), "-test.count=1"}
+	if d, ok := t.Deadline(); ok {
+		args = append(args, "-test.timeout="+timeUntil(d))
+	}
+	for _, a := range os.Args[1:] {
+		if strings.HasPrefix(a, "-test.gocoverdir=") || a == "-test.short=true" {
+			args = append(args, a)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), childEnv+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	runtime.LockOSThread() // Pdeathsig follows the thread, not the process
+	defer runtime.UnlockOSThread()
+	out, err := cmd.CombinedOutput()
+	if len(out) > 0 {
+		t.Logf("in its own namespaces:\n%s", out)
+	}
+	if err != nil {
+		t.Fatalf("isolated run: %v", err)
+	}
+	if strings.Contains(string(out), "--- SKIP: "+t.Name()+" ") {
+		t.SkipNow()
+	}
+	// The outcome is known; end this process' run of the test here.
+	runtime.Goexit()
+}
+
+func prepare(t *testing.T) {
+	t.Helper()
+	for _, m := range []struct {
+		source, target, fstype string
+		flags                  uintptr
+	}{
+		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE},
+		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
+		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV},
+	} {
+		if err := unix.Mount(m.source, m.target, m.fstype, m.flags, ""); err != nil {
+			t.Fatalf("mount %s: %v", m.target, err)
+		}
+	}
+	// A fresh sysfs shows this network namespace's links; the host's cgroup
+	// mounts are moved over as they are.
+	tmp, err := os.MkdirTemp("/run", "cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("/sys/fs/cgroup", tmp, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		t.Fatalf("bind cgroups: %v", err)
+	}
+	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
+		t.Fatalf("mount /sys: %v", err)
+	}
+	if err := unix.Mount(tmp, "/sys/fs/cgroup", "", unix.MS_MOVE, ""); err != nil {
+		t.Fatalf("move cgroups: %v", err)
+	}
+	if err := os.Remove(tmp); err != nil {
+		t.Fatal(err)
+	}
+	if err := loopbackUp(); err != nil {
+		t.Fatalf("set lo up: %v", err)
+	}
+}
+
+// loopbackUp sets the IFF_UP flag of lo.
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
+}
+
+// Cgroup makes a cgroup for the test in every hierarchy and returns its path
+// relative to the root of each ("/longshore-test-…"). It is killed and removed,
+// with all below it, when the test ends.
+func Cgroup(t *testing.T) string {
+	t.Helper()
+	name := fmt.Sprintf("/longshore-test-%d-%s", os.Getpid(), filepath.Base(t.TempDir()))
+	name += strconv.FormatUint(uniq(), 36)
+	t.Cleanup(func() {
+		for _, h := range hierarchies() {
+			removeCgroup(t, h+name)
+		}
+	})
+	return name
+}
+
+func uniq() uint64 {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+func hierarchies() []string {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return []string{"/sys/fs/cgroup"}
+	}
+	entries, err := os.ReadDir("/sys/fs/cgroup")
+	if err != nil {
+		return nil
+	}
+	var dirs []string
+	for _, e := range entries {
+		if e.IsDir() {
+			dirs = append(dirs, filepath.Join("/sys/fs/cgroup", e.Name()))
+		}
+	}
+	return dirs
+}
+
+func removeCgroup(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			removeCgroup(t, filepath.Join(dir, e.Name()))
+		}
+	}
+	for range 1000 {
+		procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")) //nolint:gosec // a cgroup of our own
+		if err == nil {
+			for _, p := range strings.Fields(string(procs)) {
+				if pid, err := strconv.Atoi(p); err == nil && pid > 1 {
+					_ = unix.Kill(pid, unix.SIGKILL)
+				}
+			}
+		}
+		err = unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return
+		}
+		runtime.Gosched()
+	}
+	t.Errorf("cgroup %s is still busy", dir)
+}
