@@ -26,16 +26,21 @@ const Env = "LONGSHORE_ROOT_TESTS"
 
 const childEnv = "LONGSHORE_ROOTTEST_CHILD"
 
-// Isolate re-executes the calling top-level test in namespaces of its own. In
-// the first process it runs the second one, reports its result and does not
-// return; in the second one it prepares the namespaces and returns. Call it
-// first thing. It skips the test unless Env is 1 and we are root.
-func Isolate(t *testing.T) {
+// Run re-executes the calling top-level test in namespaces of its own and runs
+// body there; here it only reports how that went. Call it first thing, with the
+// whole test as body. It skips the test unless Env is 1.
+func Run(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(childEnv) == t.Name() {
 		prepare(t)
+		body(t)
 		return
 	}
+	isolate(t)
+}
+
+func isolate(t *testing.T) {
+	t.Helper()
 	if os.Getenv(Env) != "1" {
 		t.Skipf("needs root and a real kernel: set %s=1", Env)
 	}
@@ -43,7 +48,7 @@ func Isolate(t *testing.T) {
 		t.Fatalf("%s=1 but not root", Env)
 	}
 	if strings.Contains(t.Name(), "/") {
-		t.Fatalf("Isolate wants a top-level test, not %s", t.Name())
+		t.Fatalf("Run wants a top-level test, not %s", t.Name())
 	}
 	args := []string{"-test.run=^" + t.Name() + "$", "-test.v=" + strconv.FormatBool(testing.Verbose()), "-test.count=1"}
 	if d, ok := t.Deadline(); ok {
@@ -76,8 +81,6 @@ func Isolate(t *testing.T) {
 	if strings.Contains(string(out), "--- SKIP: "+t.Name()+" ") {
 		t.SkipNow()
 	}
-	// The outcome is known; end this process' run of the test here.
-	runtime.Goexit()
 }
 
 func prepare(t *testing.T) {

@@ -8,8 +8,11 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-func TestIsolateGivesOwnNamespaces(t *testing.T) {
-	roottest.Isolate(t)
+func TestRunGivesOwnNamespaces(t *testing.T) {
+	roottest.Run(t, ownNamespaces)
+}
+
+func ownNamespaces(t *testing.T) {
 	if os.Getpid() != 1 {
 		t.Errorf("pid %d, want 1", os.Getpid())
 	}
