@@ -1,0 +1,57 @@
+# Longshore. The two commands of the README are demo and test; help lists all.
+SHELL := bash
+GO = PATH="$$(hack/go.sh):$$PATH" go
+
+.PHONY: help build demo test race root-test fuzz lint proto bench chaos vm-test test-long install deb clean
+
+help: ## list the targets
+	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
+
+build: ## build the binaries into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+
+demo: ## install what is missing, build, and show a real pod from pull to autopsy
+	hack/deps.sh demo
+	hack/demo.sh
+
+test: ## install what is missing and run everything that CI runs
+	hack/ci.sh
+
+race: ## unit tests under the race detector
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -p 2 ./...
+
+root-test: build ## tests on the real kernel, each in its own namespaces
+	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -timeout 15m ./internal/... ./test/...
+
+fuzz: ## every fuzz target for 30 seconds
+	hack/fuzz.sh 30s
+
+lint: ## golangci-lint, as CI runs it
+	$(GO) run -modfile=tools/go.mod github.com/golangci/golangci-lint/v2/cmd/golangci-lint run ./...
+
+proto: ## generate api/ again
+	hack/proto.sh
+
+bench: build ## speed and memory of the main path, in one run
+	$(GO) run ./test/bench
+
+chaos: build ## the chaos test with 1,000 kills
+	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos
+
+vm-test: build ## the root tests in QEMU on cgroup v2
+	hack/deps.sh vm
+	hack/vm.sh
+
+test-long: chaos vm-test fuzz ## what does not fit into test
+
+install: build ## install binaries and the systemd unit below DESTDIR
+	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore
+	install -D -m 755 bin/longshore-keeper $(DESTDIR)/usr/bin/longshore-keeper
+	install -D -m 644 contrib/systemd/longshore.service $(DESTDIR)/lib/systemd/system/longshore.service
+	install -D -m 644 contrib/systemd/longshore.socket $(DESTDIR)/lib/systemd/system/longshore.socket
+
+deb: build ## a Debian package in dist/
+	hack/deb.sh
+
+clean: ## remove what was built
+	rm -rf bin dist

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Everything that CI runs, stage by stage, each with its seconds; ends with the
+# totals of the test runner.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$(hack/go.sh):$PATH"
+export GOTOOLCHAIN=local GOFLAGS="${GOFLAGS:-} -p=2"
+cache=$PWD/.cache
+mkdir -p "$cache/bin"
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+declare -a report=()
+
+stage() {
+  local name=$1 start=$SECONDS
+  shift
+  echo "== $name"
+  if ! "$@"; then
+    echo "== $name failed after $((SECONDS - start)) s"
+    totals
+    exit 1
+  fi
+  report+=("$(printf '%-14s %4d s' "$name" $((SECONDS - start)))")
+  echo "== $name: $((SECONDS - start)) s"
+}
+
+tools() {
+  go build -modfile=tools/go.mod -o "$cache/bin/" github.com/golangci/golangci-lint/v2/cmd/golangci-lint gotest.tools/gotestsum
+}
+
+build() {
+  CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+}
+
+vet() { go vet ./... && (cd test/e2e 2>/dev/null && go vet ./... || true); }
+lint() { "$cache/bin/golangci-lint" run --timeout 10m ./...; }
+
+sum() { # name, go test arguments …
+  local name=$1
+  shift
+  "$cache/bin/gotestsum" --format pkgname-and-test-fails --hide-summary=skipped --jsonfile "$out/$name.json" -- "$@"
+}
+
+race() { CGO_ENABLED=1 sum race -race -shuffle=on ./...; }
+
+# The root tests need the real kernel; each makes its own namespaces and cgroup.
+root() {
+  local pkgs
+  pkgs=$(grep -rl --include='*_root_test.go' . internal test 2>/dev/null | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
+  LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" sum root -p 1 -timeout 15m $pkgs
+}
+
+fuzz() {
+  local file dir target
+  grep -rn --include='*_test.go' -oE '^func Fuzz[A-Za-z0-9_]+' cmd internal | while IFS=: read -r file _ target; do
+    dir=$(dirname "$file")
+    target=${target#func }
+    echo "   $dir $target"
+    go test "./$dir" -run '^$' -fuzz "^$target\$" -fuzztime 3s -parallel 2 >"$out/fuzz.log" 2>&1 || {
+      cat "$out/fuzz.log"
+      return 1
+    }
+  done
+}
+
+generated() { hack/proto.sh && git diff --exit-code --stat -- api; }
+arm64() { CGO_ENABLED=0 GOARCH=arm64 go build -o "$out/arm64/" ./cmd/...; }
+
+totals() {
+  local p f s
+  p=$(cat "$out"/*.json 2>/dev/null | grep -c '"Action":"pass".*"Test":' || true)
+  f=$(cat "$out"/*.json 2>/dev/null | grep -c '"Action":"fail".*"Test":' || true)
+  s=$(cat "$out"/*.json 2>/dev/null | grep -c '"Action":"skip".*"Test":' || true)
+  echo
+  printf '%s\n' "${report[@]}"
+  echo "$p passed, $f failed, $s skipped"
+}
+
+stage packages hack/deps.sh test
+stage tools tools
+stage build build
+stage vet vet
+stage lint lint
+stage generated generated
+stage race race
+stage root root
+stage fuzz fuzz
+stage arm64 arm64
+totals

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a target needs, and only those missing.
+# Usage: hack/deps.sh demo|test|vm
+set -euo pipefail
+case ${1:-} in
+demo) pkgs='ca-certificates crun busybox-static' ;;
+test) pkgs='ca-certificates git gcc libc6-dev crun runc busybox-static nftables iptables iproute2 docker-registry apache2-utils openssl skopeo umoci buildah containernetworking-plugins protobuf-compiler jq' ;;
+vm) pkgs='ca-certificates qemu-system-x86 busybox-static crun runc cpio kmod e2fsprogs' ;;
+*)
+  echo 'usage: hack/deps.sh demo|test|vm' >&2
+  exit 2
+  ;;
+esac
+missing=()
+for p in $pkgs; do
+  [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$p" 2>/dev/null)" = 'ii ' ] || missing+=("$p")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+[ "$(id -u)" = 0 ] || { echo "hack/deps.sh: run as root to install: ${missing[*]}" >&2; exit 1; }
+echo "installing: ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# No daemon is to start on this machine because of us.
+policy=/usr/sbin/policy-rc.d
+made=
+if [ ! -e "$policy" ]; then
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod +x "$policy"
+  made=1
+fi
+trap '[ -z "$made" ] || rm -f "$policy"' EXIT
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

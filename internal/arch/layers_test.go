@@ -1,0 +1,147 @@
+package arch_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/longshore/longshore"
+
+// door is one foreign family that may be imported directly from a few places
+// only, so that its types go no further.
+type door struct {
+	family  string   // import path prefix
+	rooms   []string // package prefixes below the module that may import it
+	because string
+}
+
+var doors = []door{
+	{"k8s.io/", []string{"internal/face/cri", "test/"}, "Kubernetes types stay in face/cri"},
+	{"github.com/containerd/containerd/", []string{"internal/image"}, "containerd's packages stay in image"},
+	{"github.com/containernetworking/", []string{"internal/network"}, "CNI stays in network"},
+	{"github.com/google/nftables", []string{"internal/network"}, "nftables stays in network"},
+	{"github.com/hashicorp/", []string{"internal/face/nomad", "internal/relay", "test/"}, "Nomad types stay in face/nomad"},
+	{"github.com/containerd/ttrpc", []string{"internal/face/kata", "internal/face/cri/nri", "api/kata"}, "ttrpc is Kata's and NRI's"},
+	{"go.etcd.io/bbolt", []string{"internal/state", "internal/image"}, "bbolt stays in state"},
+	{"github.com/tetratelabs/wazero", []string{"internal/grant"}, "wasm stays in grant"},
+	{"go.etcd.io/etcd", []string{"internal/hub"}, "etcd stays in the hub"},
+	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
+	{"github.com/spf13/cobra", []string{"internal/cli"}, "commands live in cli"},
+	{"google.golang.org/grpc", []string{"internal/face", "internal/control", "internal/cli", "internal/obs", "api/", "test/"}, "gRPC ends at the faces"},
+}
+
+// wall says that a package and what is below it must not depend on others of
+// ours, not even indirectly.
+type wall struct {
+	room    string
+	forbids []string
+	because string
+}
+
+var walls = []wall{
+	{"internal/core", []string{"internal/", "api/"}, "nouns know nobody"},
+	{"internal/engine", []string{
+		"internal/face", "internal/control", "internal/cli", "internal/agent", "internal/state", "internal/image",
+		"internal/network", "internal/runtime", "internal/keeper", "internal/cgroup", "internal/pin", "internal/config", "api/",
+	}, "verbs know nouns and ports only"},
+	{"internal/image", []string{"internal/engine", "internal/face", "internal/network", "internal/runtime", "api/"}, "an implementation knows nouns"},
+	{"internal/network", []string{"internal/engine", "internal/face", "internal/image", "internal/runtime", "api/"}, "an implementation knows nouns"},
+	{"internal/runtime", []string{"internal/engine", "internal/face", "internal/image", "internal/network", "api/"}, "an implementation knows nouns"},
+	{"internal/keeper", []string{"internal/engine", "internal/face", "internal/image", "internal/network", "api/"}, "an implementation knows nouns"},
+	{"internal/cgroup", []string{"internal/engine", "internal/face", "api/"}, "an implementation knows nouns"},
+	{"internal/state", []string{"internal/engine", "internal/face", "api/"}, "an implementation knows nouns"},
+	{"internal/ocispec", []string{"internal/engine", "internal/face", "internal/keeper", "api/"}, "building specs is pure"},
+	{"internal/face", []string{"internal/image", "internal/network", "internal/runtime", "internal/state", "internal/keeper", "internal/agent", "internal/control"}, "faces go through the engine"},
+}
+
+// pkg is one line of go list: a package of ours, what it imports and what it
+// depends on.
+type pkg struct {
+	path          string
+	imports, deps []string
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}|{{join .Imports ","}}|{{join .Deps ","}}`, module+"/...")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var pkgs []pkg
+	for line := range strings.Lines(string(out)) {
+		part := strings.Split(strings.TrimSpace(line), "|")
+		pkgs = append(pkgs, pkg{part[0], strings.Split(part[1], ","), strings.Split(part[2], ",")})
+	}
+	if len(pkgs) < 10 {
+		t.Fatalf("go list found %d packages only", len(pkgs))
+	}
+	return pkgs
+}
+
+// below reports whether path is the package room or stands below it. Test
+// support packages (fooTest) beside a room are not in it.
+func below(path, room string) bool {
+	rel, ok := strings.CutPrefix(path, module+"/")
+	if !ok {
+		return false
+	}
+	return rel == strings.TrimSuffix(room, "/") || strings.HasPrefix(rel, strings.TrimSuffix(room, "/")+"/")
+}
+
+func testSupport(path string) bool { return strings.HasSuffix(path, "test") }
+
+func TestForeignFamiliesEnterByTheirDoor(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, imp := range p.imports {
+			for _, d := range doors {
+				if strings.HasPrefix(imp, d.family) && !anyBelow(p.path, d.rooms) {
+					t.Errorf("%s imports %s: %s", p.path, imp, d.because)
+				}
+			}
+		}
+	}
+}
+
+func anyBelow(path string, rooms []string) bool {
+	for _, r := range rooms {
+		if below(path, r) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestLayersHold(t *testing.T) {
+	for _, p := range packages(t) {
+		if testSupport(p.path) {
+			continue
+		}
+		for _, w := range walls {
+			if !below(p.path, w.room) {
+				continue
+			}
+			for _, dep := range p.deps {
+				for _, f := range w.forbids {
+					if below(dep, f) && !below(dep, w.room) && dep != p.path {
+						t.Errorf("%s depends on %s: %s", p.path, dep, w.because)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestNothingDependsOnTestSupport(t *testing.T) {
+	for _, p := range packages(t) {
+		if testSupport(p.path) {
+			continue
+		}
+		for _, imp := range p.imports {
+			if strings.HasPrefix(imp, module) && testSupport(imp) {
+				t.Errorf("%s imports the test package %s", p.path, imp)
+			}
+		}
+	}
+}
