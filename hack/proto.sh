@@ -1,0 +1,17 @@
+#!/bin/sh
+# Generates the Go code of every .proto file below api/. The plugins are the
+# ones pinned in tools/go.mod; protoc is the distribution's. Every file is
+# compiled under a path root of its own (longshore/v1/…), because all protocols
+# of one process share one registry.
+set -eu
+cd "$(dirname "$0")/.."
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+CGO_ENABLED=0 go build -modfile=tools/go.mod -o "$tmp/protoc-gen-go" google.golang.org/protobuf/cmd/protoc-gen-go
+CGO_ENABLED=0 go build -modfile=tools/go.mod -o "$tmp/protoc-gen-go-grpc" google.golang.org/grpc/cmd/protoc-gen-go-grpc
+# shellcheck disable=SC2046 # the paths hold no spaces
+protoc -I api \
+	--plugin="$tmp/protoc-gen-go" --plugin="$tmp/protoc-gen-go-grpc" \
+	--go_out=. --go_opt=module=github.com/longshore/longshore \
+	--go-grpc_out=. --go-grpc_opt=module=github.com/longshore/longshore \
+	$(cd api && find longshore -name '*.proto' | sort)
