@@ -1,0 +1,41 @@
+package undo_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/longshore/longshore/internal/undo"
+)
+
+func TestUnwindGoesBackwardsAndPastErrors(t *testing.T) {
+	var s undo.Stack
+	var got []string
+	bad := errors.New("stuck")
+	for _, name := range []string{"a", "b", "c"} {
+		s.Add(name, func(context.Context) error {
+			got = append(got, name)
+			if name == "b" {
+				return bad
+			}
+			return nil
+		})
+	}
+	err := s.Unwind(t.Context())
+	if strings.Join(got, "") != "cba" || !errors.Is(err, bad) || !strings.Contains(err.Error(), "undo b: stuck") {
+		t.Fatalf("order %v, err %v", got, err)
+	}
+	if err := s.Unwind(t.Context()); err != nil || len(got) != 3 {
+		t.Fatalf("a second Unwind did something: %v %v", got, err)
+	}
+}
+
+func TestReleaseForgets(t *testing.T) {
+	var s undo.Stack
+	s.Add("a", func(context.Context) error { t.Error("undone"); return nil })
+	s.Release()
+	if err := s.Unwind(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
