@@ -1188,7 +1188,8 @@ type CreateRequest struct {
 	Workdir         string                 `protobuf:"bytes,8,opt,name=workdir,proto3" json:"workdir,omitempty"`
 	User            string                 `protobuf:"bytes,9,opt,name=user,proto3" json:"user,omitempty"`
 	Tty             bool                   `protobuf:"varint,10,opt,name=tty,proto3" json:"tty,omitempty"`
-	Stdin           bool                   `protobuf:"varint,11,opt,name=stdin,proto3" json:"stdin,omitempty"` // keep standard input open
+	Stdin           bool                   `protobuf:"varint,11,opt,name=stdin,proto3" json:"stdin,omitempty"`                          // keep standard input open
+	StdinOnce       bool                   `protobuf:"varint,33,opt,name=stdin_once,json=stdinOnce,proto3" json:"stdin_once,omitempty"` // until the first attached client has gone
 	Size            *Size                  `protobuf:"bytes,12,opt,name=size,proto3" json:"size,omitempty"`
 	Mounts          []*Mount               `protobuf:"bytes,13,rep,name=mounts,proto3" json:"mounts,omitempty"`
 	Ports           []*Port                `protobuf:"bytes,14,rep,name=ports,proto3" json:"ports,omitempty"`
@@ -1317,6 +1318,13 @@ func (x *CreateRequest) GetTty() bool {
 func (x *CreateRequest) GetStdin() bool {
 	if x != nil {
 		return x.Stdin
+	}
+	return false
+}
+
+func (x *CreateRequest) GetStdinOnce() bool {
+	if x != nil {
+		return x.StdinOnce
 	}
 	return false
 }
@@ -2565,10 +2573,7 @@ type ExecRequest struct {
 	// Types that are valid to be assigned to Step:
 	//
 	//	*ExecRequest_Start
-	//	*ExecRequest_Stdin
-	//	*ExecRequest_StdinClosed
-	//	*ExecRequest_Resize
-	//	*ExecRequest_Signal
+	//	*ExecRequest_Input
 	Step          isExecRequest_Step `protobuf_oneof:"step"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2620,40 +2625,13 @@ func (x *ExecRequest) GetStart() *ExecStart {
 	return nil
 }
 
-func (x *ExecRequest) GetStdin() []byte {
+func (x *ExecRequest) GetInput() *Input {
 	if x != nil {
-		if x, ok := x.Step.(*ExecRequest_Stdin); ok {
-			return x.Stdin
+		if x, ok := x.Step.(*ExecRequest_Input); ok {
+			return x.Input
 		}
 	}
 	return nil
-}
-
-func (x *ExecRequest) GetStdinClosed() bool {
-	if x != nil {
-		if x, ok := x.Step.(*ExecRequest_StdinClosed); ok {
-			return x.StdinClosed
-		}
-	}
-	return false
-}
-
-func (x *ExecRequest) GetResize() *Size {
-	if x != nil {
-		if x, ok := x.Step.(*ExecRequest_Resize); ok {
-			return x.Resize
-		}
-	}
-	return nil
-}
-
-func (x *ExecRequest) GetSignal() string {
-	if x != nil {
-		if x, ok := x.Step.(*ExecRequest_Signal); ok {
-			return x.Signal
-		}
-	}
-	return ""
 }
 
 type isExecRequest_Step interface {
@@ -2664,31 +2642,290 @@ type ExecRequest_Start struct {
 	Start *ExecStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
 }
 
-type ExecRequest_Stdin struct {
-	Stdin []byte `protobuf:"bytes,2,opt,name=stdin,proto3,oneof"`
-}
-
-type ExecRequest_StdinClosed struct {
-	StdinClosed bool `protobuf:"varint,3,opt,name=stdin_closed,json=stdinClosed,proto3,oneof"`
-}
-
-type ExecRequest_Resize struct {
-	Resize *Size `protobuf:"bytes,4,opt,name=resize,proto3,oneof"`
-}
-
-type ExecRequest_Signal struct {
-	Signal string `protobuf:"bytes,5,opt,name=signal,proto3,oneof"`
+type ExecRequest_Input struct {
+	Input *Input `protobuf:"bytes,2,opt,name=input,proto3,oneof"`
 }
 
 func (*ExecRequest_Start) isExecRequest_Step() {}
 
-func (*ExecRequest_Stdin) isExecRequest_Step() {}
+func (*ExecRequest_Input) isExecRequest_Step() {}
 
-func (*ExecRequest_StdinClosed) isExecRequest_Step() {}
+// Input is what a client sends to a process it is joined to.
+type Input struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*Input_Stdin
+	//	*Input_StdinClosed
+	//	*Input_Resize
+	//	*Input_Signal
+	Kind          isInput_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
 
-func (*ExecRequest_Resize) isExecRequest_Step() {}
+func (x *Input) Reset() {
+	*x = Input{}
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
 
-func (*ExecRequest_Signal) isExecRequest_Step() {}
+func (x *Input) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Input) ProtoMessage() {}
+
+func (x *Input) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Input.ProtoReflect.Descriptor instead.
+func (*Input) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Input) GetKind() isInput_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *Input) GetStdin() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*Input_Stdin); ok {
+			return x.Stdin
+		}
+	}
+	return nil
+}
+
+func (x *Input) GetStdinClosed() bool {
+	if x != nil {
+		if x, ok := x.Kind.(*Input_StdinClosed); ok {
+			return x.StdinClosed
+		}
+	}
+	return false
+}
+
+func (x *Input) GetResize() *Size {
+	if x != nil {
+		if x, ok := x.Kind.(*Input_Resize); ok {
+			return x.Resize
+		}
+	}
+	return nil
+}
+
+func (x *Input) GetSignal() string {
+	if x != nil {
+		if x, ok := x.Kind.(*Input_Signal); ok {
+			return x.Signal
+		}
+	}
+	return ""
+}
+
+type isInput_Kind interface {
+	isInput_Kind()
+}
+
+type Input_Stdin struct {
+	Stdin []byte `protobuf:"bytes,1,opt,name=stdin,proto3,oneof"`
+}
+
+type Input_StdinClosed struct {
+	StdinClosed bool `protobuf:"varint,2,opt,name=stdin_closed,json=stdinClosed,proto3,oneof"`
+}
+
+type Input_Resize struct {
+	Resize *Size `protobuf:"bytes,3,opt,name=resize,proto3,oneof"`
+}
+
+type Input_Signal struct {
+	Signal string `protobuf:"bytes,4,opt,name=signal,proto3,oneof"` // TERM, SIGTERM or a number
+}
+
+func (*Input_Stdin) isInput_Kind() {}
+
+func (*Input_StdinClosed) isInput_Kind() {}
+
+func (*Input_Resize) isInput_Kind() {}
+
+func (*Input_Signal) isInput_Kind() {}
+
+// Output is what a client gets of a process it is joined to.
+type Output struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*Output_Started
+	//	*Output_Stdout
+	//	*Output_Stderr
+	//	*Output_Exited
+	Kind          isOutput_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Output) Reset() {
+	*x = Output{}
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Output) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Output) ProtoMessage() {}
+
+func (x *Output) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Output.ProtoReflect.Descriptor instead.
+func (*Output) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Output) GetKind() isOutput_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *Output) GetStarted() *Started {
+	if x != nil {
+		if x, ok := x.Kind.(*Output_Started); ok {
+			return x.Started
+		}
+	}
+	return nil
+}
+
+func (x *Output) GetStdout() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*Output_Stdout); ok {
+			return x.Stdout
+		}
+	}
+	return nil
+}
+
+func (x *Output) GetStderr() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*Output_Stderr); ok {
+			return x.Stderr
+		}
+	}
+	return nil
+}
+
+func (x *Output) GetExited() *Autopsy {
+	if x != nil {
+		if x, ok := x.Kind.(*Output_Exited); ok {
+			return x.Exited
+		}
+	}
+	return nil
+}
+
+type isOutput_Kind interface {
+	isOutput_Kind()
+}
+
+type Output_Started struct {
+	Started *Started `protobuf:"bytes,1,opt,name=started,proto3,oneof"` // the first message
+}
+
+type Output_Stdout struct {
+	Stdout []byte `protobuf:"bytes,2,opt,name=stdout,proto3,oneof"`
+}
+
+type Output_Stderr struct {
+	Stderr []byte `protobuf:"bytes,3,opt,name=stderr,proto3,oneof"`
+}
+
+type Output_Exited struct {
+	Exited *Autopsy `protobuf:"bytes,4,opt,name=exited,proto3,oneof"` // the last message
+}
+
+func (*Output_Started) isOutput_Kind() {}
+
+func (*Output_Stdout) isOutput_Kind() {}
+
+func (*Output_Stderr) isOutput_Kind() {}
+
+func (*Output_Exited) isOutput_Kind() {}
+
+// StartFailure goes with the error of a call that could not start a program.
+type StartFailure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// exit_status is what a shell would say: 127 not found, 126 not executable,
+	// 125 anything else.
+	ExitStatus    int32 `protobuf:"varint,1,opt,name=exit_status,json=exitStatus,proto3" json:"exit_status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartFailure) Reset() {
+	*x = StartFailure{}
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartFailure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartFailure) ProtoMessage() {}
+
+func (x *StartFailure) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
+func (*StartFailure) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *StartFailure) GetExitStatus() int32 {
+	if x != nil {
+		return x.ExitStatus
+	}
+	return 0
+}
 
 type ExecStart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2709,7 +2946,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2721,7 +2958,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +2971,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ExecStart) GetName() string {
@@ -2814,120 +3051,6 @@ func (x *ExecStart) GetForce() bool {
 	return false
 }
 
-type ExecResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Step:
-	//
-	//	*ExecResponse_Started
-	//	*ExecResponse_Stdout
-	//	*ExecResponse_Stderr
-	//	*ExecResponse_Exited
-	Step          isExecResponse_Step `protobuf_oneof:"step"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ExecResponse) Reset() {
-	*x = ExecResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ExecResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ExecResponse) ProtoMessage() {}
-
-func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
-func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
-}
-
-func (x *ExecResponse) GetStep() isExecResponse_Step {
-	if x != nil {
-		return x.Step
-	}
-	return nil
-}
-
-func (x *ExecResponse) GetStarted() *Started {
-	if x != nil {
-		if x, ok := x.Step.(*ExecResponse_Started); ok {
-			return x.Started
-		}
-	}
-	return nil
-}
-
-func (x *ExecResponse) GetStdout() []byte {
-	if x != nil {
-		if x, ok := x.Step.(*ExecResponse_Stdout); ok {
-			return x.Stdout
-		}
-	}
-	return nil
-}
-
-func (x *ExecResponse) GetStderr() []byte {
-	if x != nil {
-		if x, ok := x.Step.(*ExecResponse_Stderr); ok {
-			return x.Stderr
-		}
-	}
-	return nil
-}
-
-func (x *ExecResponse) GetExited() *Autopsy {
-	if x != nil {
-		if x, ok := x.Step.(*ExecResponse_Exited); ok {
-			return x.Exited
-		}
-	}
-	return nil
-}
-
-type isExecResponse_Step interface {
-	isExecResponse_Step()
-}
-
-type ExecResponse_Started struct {
-	Started *Started `protobuf:"bytes,1,opt,name=started,proto3,oneof"`
-}
-
-type ExecResponse_Stdout struct {
-	Stdout []byte `protobuf:"bytes,2,opt,name=stdout,proto3,oneof"`
-}
-
-type ExecResponse_Stderr struct {
-	Stderr []byte `protobuf:"bytes,3,opt,name=stderr,proto3,oneof"`
-}
-
-type ExecResponse_Exited struct {
-	Exited *Autopsy `protobuf:"bytes,4,opt,name=exited,proto3,oneof"` // the last message
-}
-
-func (*ExecResponse_Started) isExecResponse_Step() {}
-
-func (*ExecResponse_Stdout) isExecResponse_Step() {}
-
-func (*ExecResponse_Stderr) isExecResponse_Step() {}
-
-func (*ExecResponse_Exited) isExecResponse_Step() {}
-
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"` // ID
@@ -2939,7 +3062,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2951,7 +3074,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2964,7 +3087,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Started) GetContainer() string {
@@ -2993,10 +3116,7 @@ type AttachRequest struct {
 	// Types that are valid to be assigned to Step:
 	//
 	//	*AttachRequest_Start
-	//	*AttachRequest_Stdin
-	//	*AttachRequest_StdinClosed
-	//	*AttachRequest_Resize
-	//	*AttachRequest_Signal
+	//	*AttachRequest_Input
 	Step          isAttachRequest_Step `protobuf_oneof:"step"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3004,7 +3124,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3016,7 +3136,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3029,7 +3149,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -3048,40 +3168,13 @@ func (x *AttachRequest) GetStart() *AttachStart {
 	return nil
 }
 
-func (x *AttachRequest) GetStdin() []byte {
+func (x *AttachRequest) GetInput() *Input {
 	if x != nil {
-		if x, ok := x.Step.(*AttachRequest_Stdin); ok {
-			return x.Stdin
+		if x, ok := x.Step.(*AttachRequest_Input); ok {
+			return x.Input
 		}
 	}
 	return nil
-}
-
-func (x *AttachRequest) GetStdinClosed() bool {
-	if x != nil {
-		if x, ok := x.Step.(*AttachRequest_StdinClosed); ok {
-			return x.StdinClosed
-		}
-	}
-	return false
-}
-
-func (x *AttachRequest) GetResize() *Size {
-	if x != nil {
-		if x, ok := x.Step.(*AttachRequest_Resize); ok {
-			return x.Resize
-		}
-	}
-	return nil
-}
-
-func (x *AttachRequest) GetSignal() string {
-	if x != nil {
-		if x, ok := x.Step.(*AttachRequest_Signal); ok {
-			return x.Signal
-		}
-	}
-	return ""
 }
 
 type isAttachRequest_Step interface {
@@ -3092,31 +3185,13 @@ type AttachRequest_Start struct {
 	Start *AttachStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
 }
 
-type AttachRequest_Stdin struct {
-	Stdin []byte `protobuf:"bytes,2,opt,name=stdin,proto3,oneof"`
-}
-
-type AttachRequest_StdinClosed struct {
-	StdinClosed bool `protobuf:"varint,3,opt,name=stdin_closed,json=stdinClosed,proto3,oneof"`
-}
-
-type AttachRequest_Resize struct {
-	Resize *Size `protobuf:"bytes,4,opt,name=resize,proto3,oneof"`
-}
-
-type AttachRequest_Signal struct {
-	Signal string `protobuf:"bytes,5,opt,name=signal,proto3,oneof"`
+type AttachRequest_Input struct {
+	Input *Input `protobuf:"bytes,2,opt,name=input,proto3,oneof"`
 }
 
 func (*AttachRequest_Start) isAttachRequest_Step() {}
 
-func (*AttachRequest_Stdin) isAttachRequest_Step() {}
-
-func (*AttachRequest_StdinClosed) isAttachRequest_Step() {}
-
-func (*AttachRequest_Resize) isAttachRequest_Step() {}
-
-func (*AttachRequest_Signal) isAttachRequest_Step() {}
+func (*AttachRequest_Input) isAttachRequest_Step() {}
 
 type AttachStart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3131,7 +3206,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3143,7 +3218,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3156,7 +3231,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AttachStart) GetName() string {
@@ -3194,120 +3269,6 @@ func (x *AttachStart) GetSize() *Size {
 	return nil
 }
 
-type AttachResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Step:
-	//
-	//	*AttachResponse_Started
-	//	*AttachResponse_Stdout
-	//	*AttachResponse_Stderr
-	//	*AttachResponse_Exited
-	Step          isAttachResponse_Step `protobuf_oneof:"step"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AttachResponse) Reset() {
-	*x = AttachResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AttachResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AttachResponse) ProtoMessage() {}
-
-func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
-func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
-}
-
-func (x *AttachResponse) GetStep() isAttachResponse_Step {
-	if x != nil {
-		return x.Step
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetStarted() *Started {
-	if x != nil {
-		if x, ok := x.Step.(*AttachResponse_Started); ok {
-			return x.Started
-		}
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetStdout() []byte {
-	if x != nil {
-		if x, ok := x.Step.(*AttachResponse_Stdout); ok {
-			return x.Stdout
-		}
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetStderr() []byte {
-	if x != nil {
-		if x, ok := x.Step.(*AttachResponse_Stderr); ok {
-			return x.Stderr
-		}
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetExited() *Autopsy {
-	if x != nil {
-		if x, ok := x.Step.(*AttachResponse_Exited); ok {
-			return x.Exited
-		}
-	}
-	return nil
-}
-
-type isAttachResponse_Step interface {
-	isAttachResponse_Step()
-}
-
-type AttachResponse_Started struct {
-	Started *Started `protobuf:"bytes,1,opt,name=started,proto3,oneof"`
-}
-
-type AttachResponse_Stdout struct {
-	Stdout []byte `protobuf:"bytes,2,opt,name=stdout,proto3,oneof"`
-}
-
-type AttachResponse_Stderr struct {
-	Stderr []byte `protobuf:"bytes,3,opt,name=stderr,proto3,oneof"`
-}
-
-type AttachResponse_Exited struct {
-	Exited *Autopsy `protobuf:"bytes,4,opt,name=exited,proto3,oneof"` // the last message
-}
-
-func (*AttachResponse_Started) isAttachResponse_Step() {}
-
-func (*AttachResponse_Stdout) isAttachResponse_Step() {}
-
-func (*AttachResponse_Stderr) isAttachResponse_Step() {}
-
-func (*AttachResponse_Exited) isAttachResponse_Step() {}
-
 type LogsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3321,7 +3282,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3294,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3307,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -3397,7 +3358,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3370,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3383,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -3464,7 +3425,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3476,7 +3437,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3489,7 +3450,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -3516,7 +3477,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3528,7 +3489,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3541,7 +3502,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -3580,7 +3541,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3592,7 +3553,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3605,7 +3566,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -3743,7 +3704,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3755,7 +3716,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3768,7 +3729,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *TopRequest) GetName() string {
@@ -3787,7 +3748,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3799,7 +3760,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3812,7 +3773,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -3837,7 +3798,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3849,7 +3810,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3862,7 +3823,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -4032,7 +3993,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xa9\b\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xc8\b\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -4047,7 +4008,9 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04user\x18\t \x01(\tR\x04user\x12\x10\n" +
 	"\x03tty\x18\n" +
 	" \x01(\bR\x03tty\x12\x14\n" +
-	"\x05stdin\x18\v \x01(\bR\x05stdin\x12&\n" +
+	"\x05stdin\x18\v \x01(\bR\x05stdin\x12\x1d\n" +
+	"\n" +
+	"stdin_once\x18! \x01(\bR\tstdinOnce\x12&\n" +
 	"\x04size\x18\f \x01(\v2\x12.longshore.v1.SizeR\x04size\x12+\n" +
 	"\x06mounts\x18\r \x03(\v2\x13.longshore.v1.MountR\x06mounts\x12(\n" +
 	"\x05ports\x18\x0e \x03(\v2\x12.longshore.v1.PortR\x05ports\x12\x18\n" +
@@ -4136,14 +4099,26 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\vWaitRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"?\n" +
 	"\fWaitResponse\x12/\n" +
-	"\aautopsy\x18\x01 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xcb\x01\n" +
+	"\aautopsy\x18\x01 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"s\n" +
 	"\vExecRequest\x12/\n" +
-	"\x05start\x18\x01 \x01(\v2\x17.longshore.v1.ExecStartH\x00R\x05start\x12\x16\n" +
-	"\x05stdin\x18\x02 \x01(\fH\x00R\x05stdin\x12#\n" +
-	"\fstdin_closed\x18\x03 \x01(\bH\x00R\vstdinClosed\x12,\n" +
-	"\x06resize\x18\x04 \x01(\v2\x12.longshore.v1.SizeH\x00R\x06resize\x12\x18\n" +
-	"\x06signal\x18\x05 \x01(\tH\x00R\x06signalB\x06\n" +
-	"\x04step\"\x97\x02\n" +
+	"\x05start\x18\x01 \x01(\v2\x17.longshore.v1.ExecStartH\x00R\x05start\x12+\n" +
+	"\x05input\x18\x02 \x01(\v2\x13.longshore.v1.InputH\x00R\x05inputB\x06\n" +
+	"\x04step\"\x94\x01\n" +
+	"\x05Input\x12\x16\n" +
+	"\x05stdin\x18\x01 \x01(\fH\x00R\x05stdin\x12#\n" +
+	"\fstdin_closed\x18\x02 \x01(\bH\x00R\vstdinClosed\x12,\n" +
+	"\x06resize\x18\x03 \x01(\v2\x12.longshore.v1.SizeH\x00R\x06resize\x12\x18\n" +
+	"\x06signal\x18\x04 \x01(\tH\x00R\x06signalB\x06\n" +
+	"\x04kind\"\xa8\x01\n" +
+	"\x06Output\x121\n" +
+	"\astarted\x18\x01 \x01(\v2\x15.longshore.v1.StartedH\x00R\astarted\x12\x18\n" +
+	"\x06stdout\x18\x02 \x01(\fH\x00R\x06stdout\x12\x18\n" +
+	"\x06stderr\x18\x03 \x01(\fH\x00R\x06stderr\x12/\n" +
+	"\x06exited\x18\x04 \x01(\v2\x15.longshore.v1.AutopsyH\x00R\x06exitedB\x06\n" +
+	"\x04kind\"/\n" +
+	"\fStartFailure\x12\x1f\n" +
+	"\vexit_status\x18\x01 \x01(\x05R\n" +
+	"exitStatus\"\x97\x02\n" +
 	"\tExecStart\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\acommand\x18\x02 \x03(\tR\acommand\x12\x10\n" +
@@ -4158,36 +4133,21 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"privileged\x12\x16\n" +
 	"\x06detach\x18\n" +
 	" \x01(\bR\x06detach\x12\x14\n" +
-	"\x05force\x18\v \x01(\bR\x05force\"\xae\x01\n" +
-	"\fExecResponse\x121\n" +
-	"\astarted\x18\x01 \x01(\v2\x15.longshore.v1.StartedH\x00R\astarted\x12\x18\n" +
-	"\x06stdout\x18\x02 \x01(\fH\x00R\x06stdout\x12\x18\n" +
-	"\x06stderr\x18\x03 \x01(\fH\x00R\x06stderr\x12/\n" +
-	"\x06exited\x18\x04 \x01(\v2\x15.longshore.v1.AutopsyH\x00R\x06exitedB\x06\n" +
-	"\x04step\"S\n" +
+	"\x05force\x18\v \x01(\bR\x05force\"S\n" +
 	"\aStarted\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x18\n" +
 	"\aprocess\x18\x02 \x01(\tR\aprocess\x12\x10\n" +
-	"\x03tty\x18\x03 \x01(\bR\x03tty\"\xcf\x01\n" +
+	"\x03tty\x18\x03 \x01(\bR\x03tty\"w\n" +
 	"\rAttachRequest\x121\n" +
-	"\x05start\x18\x01 \x01(\v2\x19.longshore.v1.AttachStartH\x00R\x05start\x12\x16\n" +
-	"\x05stdin\x18\x02 \x01(\fH\x00R\x05stdin\x12#\n" +
-	"\fstdin_closed\x18\x03 \x01(\bH\x00R\vstdinClosed\x12,\n" +
-	"\x06resize\x18\x04 \x01(\v2\x12.longshore.v1.SizeH\x00R\x06resize\x12\x18\n" +
-	"\x06signal\x18\x05 \x01(\tH\x00R\x06signalB\x06\n" +
+	"\x05start\x18\x01 \x01(\v2\x19.longshore.v1.AttachStartH\x00R\x05start\x12+\n" +
+	"\x05input\x18\x02 \x01(\v2\x13.longshore.v1.InputH\x00R\x05inputB\x06\n" +
 	"\x04step\"\x8b\x01\n" +
 	"\vAttachStart\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05stdin\x18\x02 \x01(\bR\x05stdin\x12\x14\n" +
 	"\x05start\x18\x03 \x01(\bR\x05start\x12\x14\n" +
 	"\x05force\x18\x04 \x01(\bR\x05force\x12&\n" +
-	"\x04size\x18\x05 \x01(\v2\x12.longshore.v1.SizeR\x04size\"\xb0\x01\n" +
-	"\x0eAttachResponse\x121\n" +
-	"\astarted\x18\x01 \x01(\v2\x15.longshore.v1.StartedH\x00R\astarted\x12\x18\n" +
-	"\x06stdout\x18\x02 \x01(\fH\x00R\x06stdout\x12\x18\n" +
-	"\x06stderr\x18\x03 \x01(\fH\x00R\x06stderr\x12/\n" +
-	"\x06exited\x18\x04 \x01(\v2\x15.longshore.v1.AutopsyH\x00R\x06exitedB\x06\n" +
-	"\x04step\"\xbf\x01\n" +
+	"\x04size\x18\x05 \x01(\v2\x12.longshore.v1.SizeR\x04size\"\xbf\x01\n" +
 	"\vLogsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x120\n" +
@@ -4257,7 +4217,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\n" +
 	"swap_bytes\x18\x05 \x01(\x04R\tswapBytes\x12\x18\n" +
 	"\athreads\x18\x06 \x01(\x05R\athreads\x12\x18\n" +
-	"\acommand\x18\a \x01(\tR\acommand2\xa6\t\n" +
+	"\acommand\x18\a \x01(\tR\acommand2\x98\t\n" +
 	"\n" +
 	"Containers\x12X\n" +
 	"\rListSandboxes\x12\".longshore.v1.ListSandboxesRequest\x1a#.longshore.v1.ListSandboxesResponse\x12[\n" +
@@ -4271,9 +4231,9 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05Pause\x12\x1a.longshore.v1.PauseRequest\x1a\x1b.longshore.v1.PauseResponse\x12C\n" +
 	"\x06Resume\x12\x1b.longshore.v1.ResumeRequest\x1a\x1c.longshore.v1.ResumeResponse\x12C\n" +
 	"\x06Remove\x12\x1b.longshore.v1.RemoveRequest\x1a\x1c.longshore.v1.RemoveResponse\x12=\n" +
-	"\x04Wait\x12\x19.longshore.v1.WaitRequest\x1a\x1a.longshore.v1.WaitResponse\x12A\n" +
-	"\x04Exec\x12\x19.longshore.v1.ExecRequest\x1a\x1a.longshore.v1.ExecResponse(\x010\x01\x12G\n" +
-	"\x06Attach\x12\x1b.longshore.v1.AttachRequest\x1a\x1c.longshore.v1.AttachResponse(\x010\x01\x12?\n" +
+	"\x04Wait\x12\x19.longshore.v1.WaitRequest\x1a\x1a.longshore.v1.WaitResponse\x12;\n" +
+	"\x04Exec\x12\x19.longshore.v1.ExecRequest\x1a\x14.longshore.v1.Output(\x010\x01\x12?\n" +
+	"\x06Attach\x12\x1b.longshore.v1.AttachRequest\x1a\x14.longshore.v1.Output(\x010\x01\x12?\n" +
 	"\x04Logs\x12\x19.longshore.v1.LogsRequest\x1a\x1a.longshore.v1.LogsResponse0\x01\x12B\n" +
 	"\x05Stats\x12\x1a.longshore.v1.StatsRequest\x1a\x1b.longshore.v1.StatsResponse0\x01\x12:\n" +
 	"\x03Top\x12\x18.longshore.v1.TopRequest\x1a\x19.longshore.v1.TopResponseB=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
@@ -4290,7 +4250,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
@@ -4330,118 +4290,118 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	(*WaitRequest)(nil),            // 35: longshore.v1.WaitRequest
 	(*WaitResponse)(nil),           // 36: longshore.v1.WaitResponse
 	(*ExecRequest)(nil),            // 37: longshore.v1.ExecRequest
-	(*ExecStart)(nil),              // 38: longshore.v1.ExecStart
-	(*ExecResponse)(nil),           // 39: longshore.v1.ExecResponse
-	(*Started)(nil),                // 40: longshore.v1.Started
-	(*AttachRequest)(nil),          // 41: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 42: longshore.v1.AttachStart
-	(*AttachResponse)(nil),         // 43: longshore.v1.AttachResponse
-	(*LogsRequest)(nil),            // 44: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 45: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 46: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 47: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 48: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 49: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 50: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 51: longshore.v1.ProcessStats
-	nil,                            // 52: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 53: longshore.v1.Container.LabelsEntry
-	nil,                            // 54: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 55: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 56: longshore.v1.CreateRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil),  // 57: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 58: google.protobuf.Duration
+	(*Input)(nil),                  // 38: longshore.v1.Input
+	(*Output)(nil),                 // 39: longshore.v1.Output
+	(*StartFailure)(nil),           // 40: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 41: longshore.v1.ExecStart
+	(*Started)(nil),                // 42: longshore.v1.Started
+	(*AttachRequest)(nil),          // 43: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 44: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 45: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 46: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 47: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 48: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 49: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 50: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 51: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 52: longshore.v1.ProcessStats
+	nil,                            // 53: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 54: longshore.v1.Container.LabelsEntry
+	nil,                            // 55: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 56: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 57: longshore.v1.CreateRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),  // 58: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 59: google.protobuf.Duration
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	57, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	52, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	58, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	53, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	57, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	57, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	57, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	58, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	58, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	58, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	53, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	54, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	57, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	58, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	57, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	54, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	58, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	55, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	55, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	56, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
 	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
 	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	14, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
-	57, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	57, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	58, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	58, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
 	3,  // 21: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
 	17, // 22: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
 	18, // 23: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
 	2,  // 24: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	56, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	58, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	57, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	59, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
 	16, // 27: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
 	19, // 28: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
 	22, // 29: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
 	21, // 30: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	58, // 31: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	59, // 31: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
 	3,  // 32: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	38, // 33: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	17, // 34: longshore.v1.ExecRequest.resize:type_name -> longshore.v1.Size
-	17, // 35: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	40, // 36: longshore.v1.ExecResponse.started:type_name -> longshore.v1.Started
-	3,  // 37: longshore.v1.ExecResponse.exited:type_name -> longshore.v1.Autopsy
-	42, // 38: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	17, // 39: longshore.v1.AttachRequest.resize:type_name -> longshore.v1.Size
-	17, // 40: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	40, // 41: longshore.v1.AttachResponse.started:type_name -> longshore.v1.Started
-	3,  // 42: longshore.v1.AttachResponse.exited:type_name -> longshore.v1.Autopsy
-	57, // 43: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	57, // 44: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	57, // 45: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	58, // 46: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	48, // 47: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	57, // 48: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	51, // 49: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	6,  // 50: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	8,  // 51: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	10, // 52: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	12, // 53: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	15, // 54: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	23, // 55: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	25, // 56: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	27, // 57: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	29, // 58: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	31, // 59: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	33, // 60: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	35, // 61: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	37, // 62: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	41, // 63: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	44, // 64: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	46, // 65: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	49, // 66: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	7,  // 67: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 68: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 69: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 70: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	20, // 71: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	24, // 72: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	26, // 73: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	28, // 74: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	30, // 75: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	32, // 76: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	34, // 77: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	36, // 78: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	39, // 79: longshore.v1.Containers.Exec:output_type -> longshore.v1.ExecResponse
-	43, // 80: longshore.v1.Containers.Attach:output_type -> longshore.v1.AttachResponse
-	45, // 81: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	47, // 82: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	50, // 83: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	67, // [67:84] is the sub-list for method output_type
-	50, // [50:67] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	41, // 33: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	38, // 34: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	17, // 35: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	42, // 36: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	3,  // 37: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	17, // 38: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	44, // 39: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	38, // 40: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	17, // 41: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	58, // 42: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	58, // 43: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	58, // 44: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	59, // 45: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	49, // 46: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	58, // 47: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	52, // 48: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	6,  // 49: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	8,  // 50: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	10, // 51: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	12, // 52: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	15, // 53: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	23, // 54: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	25, // 55: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	27, // 56: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	29, // 57: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	31, // 58: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	33, // 59: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	35, // 60: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	37, // 61: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	43, // 62: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	45, // 63: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	47, // 64: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	50, // 65: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	7,  // 66: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 67: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 68: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 69: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	20, // 70: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	24, // 71: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	26, // 72: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	28, // 73: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	30, // 74: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	32, // 75: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	34, // 76: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	36, // 77: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	39, // 78: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	39, // 79: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	46, // 80: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	48, // 81: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	51, // 82: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	66, // [66:83] is the sub-list for method output_type
+	49, // [49:66] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -4455,39 +4415,33 @@ func file_longshore_v1_container_proto_init() {
 	}
 	file_longshore_v1_container_proto_msgTypes[37].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
-		(*ExecRequest_Stdin)(nil),
-		(*ExecRequest_StdinClosed)(nil),
-		(*ExecRequest_Resize)(nil),
-		(*ExecRequest_Signal)(nil),
+		(*ExecRequest_Input)(nil),
+	}
+	file_longshore_v1_container_proto_msgTypes[38].OneofWrappers = []any{
+		(*Input_Stdin)(nil),
+		(*Input_StdinClosed)(nil),
+		(*Input_Resize)(nil),
+		(*Input_Signal)(nil),
 	}
 	file_longshore_v1_container_proto_msgTypes[39].OneofWrappers = []any{
-		(*ExecResponse_Started)(nil),
-		(*ExecResponse_Stdout)(nil),
-		(*ExecResponse_Stderr)(nil),
-		(*ExecResponse_Exited)(nil),
-	}
-	file_longshore_v1_container_proto_msgTypes[41].OneofWrappers = []any{
-		(*AttachRequest_Start)(nil),
-		(*AttachRequest_Stdin)(nil),
-		(*AttachRequest_StdinClosed)(nil),
-		(*AttachRequest_Resize)(nil),
-		(*AttachRequest_Signal)(nil),
+		(*Output_Started)(nil),
+		(*Output_Stdout)(nil),
+		(*Output_Stderr)(nil),
+		(*Output_Exited)(nil),
 	}
 	file_longshore_v1_container_proto_msgTypes[43].OneofWrappers = []any{
-		(*AttachResponse_Started)(nil),
-		(*AttachResponse_Stdout)(nil),
-		(*AttachResponse_Stderr)(nil),
-		(*AttachResponse_Exited)(nil),
+		(*AttachRequest_Start)(nil),
+		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[44].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[48].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[45].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[49].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   57,
+			NumMessages:   58,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

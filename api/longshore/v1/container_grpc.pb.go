@@ -70,10 +70,10 @@ type ContainersClient interface {
 	Wait(ctx context.Context, in *WaitRequest, opts ...grpc.CallOption) (*WaitResponse, error)
 	// Exec runs a further process. The first message sent names it, the first
 	// message received says that it runs.
-	Exec(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecRequest, ExecResponse], error)
+	Exec(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecRequest, Output], error)
 	// Attach joins a container's main process and, when asked, starts it once
 	// joined, so that not a byte is missed.
-	Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, AttachResponse], error)
+	Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, Output], error)
 	Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogsResponse], error)
 	Stats(ctx context.Context, in *StatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StatsResponse], error)
 	// Top lists the processes of a container.
@@ -217,31 +217,31 @@ func (c *containersClient) Wait(ctx context.Context, in *WaitRequest, opts ...gr
 	return out, nil
 }
 
-func (c *containersClient) Exec(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecRequest, ExecResponse], error) {
+func (c *containersClient) Exec(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecRequest, Output], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[1], Containers_Exec_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[ExecRequest, ExecResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[ExecRequest, Output]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Containers_ExecClient = grpc.BidiStreamingClient[ExecRequest, ExecResponse]
+type Containers_ExecClient = grpc.BidiStreamingClient[ExecRequest, Output]
 
-func (c *containersClient) Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, AttachResponse], error) {
+func (c *containersClient) Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, Output], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[2], Containers_Attach_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[AttachRequest, AttachResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[AttachRequest, Output]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Containers_AttachClient = grpc.BidiStreamingClient[AttachRequest, AttachResponse]
+type Containers_AttachClient = grpc.BidiStreamingClient[AttachRequest, Output]
 
 func (c *containersClient) Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -323,10 +323,10 @@ type ContainersServer interface {
 	Wait(context.Context, *WaitRequest) (*WaitResponse, error)
 	// Exec runs a further process. The first message sent names it, the first
 	// message received says that it runs.
-	Exec(grpc.BidiStreamingServer[ExecRequest, ExecResponse]) error
+	Exec(grpc.BidiStreamingServer[ExecRequest, Output]) error
 	// Attach joins a container's main process and, when asked, starts it once
 	// joined, so that not a byte is missed.
-	Attach(grpc.BidiStreamingServer[AttachRequest, AttachResponse]) error
+	Attach(grpc.BidiStreamingServer[AttachRequest, Output]) error
 	Logs(*LogsRequest, grpc.ServerStreamingServer[LogsResponse]) error
 	Stats(*StatsRequest, grpc.ServerStreamingServer[StatsResponse]) error
 	// Top lists the processes of a container.
@@ -377,10 +377,10 @@ func (UnimplementedContainersServer) Remove(context.Context, *RemoveRequest) (*R
 func (UnimplementedContainersServer) Wait(context.Context, *WaitRequest) (*WaitResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Wait not implemented")
 }
-func (UnimplementedContainersServer) Exec(grpc.BidiStreamingServer[ExecRequest, ExecResponse]) error {
+func (UnimplementedContainersServer) Exec(grpc.BidiStreamingServer[ExecRequest, Output]) error {
 	return status.Error(codes.Unimplemented, "method Exec not implemented")
 }
-func (UnimplementedContainersServer) Attach(grpc.BidiStreamingServer[AttachRequest, AttachResponse]) error {
+func (UnimplementedContainersServer) Attach(grpc.BidiStreamingServer[AttachRequest, Output]) error {
 	return status.Error(codes.Unimplemented, "method Attach not implemented")
 }
 func (UnimplementedContainersServer) Logs(*LogsRequest, grpc.ServerStreamingServer[LogsResponse]) error {
@@ -623,18 +623,18 @@ func _Containers_Wait_Handler(srv interface{}, ctx context.Context, dec func(int
 }
 
 func _Containers_Exec_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(ContainersServer).Exec(&grpc.GenericServerStream[ExecRequest, ExecResponse]{ServerStream: stream})
+	return srv.(ContainersServer).Exec(&grpc.GenericServerStream[ExecRequest, Output]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Containers_ExecServer = grpc.BidiStreamingServer[ExecRequest, ExecResponse]
+type Containers_ExecServer = grpc.BidiStreamingServer[ExecRequest, Output]
 
 func _Containers_Attach_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(ContainersServer).Attach(&grpc.GenericServerStream[AttachRequest, AttachResponse]{ServerStream: stream})
+	return srv.(ContainersServer).Attach(&grpc.GenericServerStream[AttachRequest, Output]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Containers_AttachServer = grpc.BidiStreamingServer[AttachRequest, AttachResponse]
+type Containers_AttachServer = grpc.BidiStreamingServer[AttachRequest, Output]
 
 func _Containers_Logs_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(LogsRequest)

@@ -1,0 +1,66 @@
+package obs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// GRPC watches the calls of one face: it counts them, logs those that fail for
+// our own fault, and turns a panic of a handler into an internal error, so that
+// it harms neither the agent nor another face.
+type GRPC struct {
+	Face    string
+	Metrics *Metrics     // nil counts nothing
+	Logger  *slog.Logger // required
+}
+
+// Unary is the interceptor for calls with one answer.
+func (g GRPC) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
+	op := path.Base(info.FullMethod)
+	ctx = WithAttrs(ctx, slog.String("op", op))
+	defer g.observe(ctx, op, time.Now(), &err)
+	return next(ctx, req)
+}
+
+// Stream is the interceptor for calls that stream.
+func (g GRPC) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+	op := path.Base(info.FullMethod)
+	ctx := WithAttrs(ss.Context(), slog.String("op", op))
+	defer g.observe(ctx, op, time.Now(), &err)
+	return next(srv, stream{ss, ctx})
+}
+
+// observe runs deferred, because only there a panic can be recovered.
+func (g GRPC) observe(ctx context.Context, op string, began time.Time, err *error) {
+	if p := recover(); p != nil {
+		g.Metrics.Panic(g.Face)
+		g.Logger.LogAttrs(ctx, slog.LevelError, "handler panicked",
+			slog.String("face", g.Face), slog.String("panic", fmt.Sprint(p)), slog.String("stack", string(debug.Stack())))
+		*err = status.Errorf(codes.Internal, "%s: internal error (a panic, see the agent's log)", op)
+	}
+	code := status.Code(*err)
+	g.Metrics.Request(g.Face, op, code.String(), time.Since(began))
+	if *err != nil {
+		level := slog.LevelDebug
+		if code == codes.Internal || code == codes.DataLoss || code == codes.Unknown {
+			level = slog.LevelWarn
+		}
+		g.Logger.LogAttrs(ctx, level, "call failed",
+			slog.String("face", g.Face), slog.String("code", code.String()), slog.String("error", (*err).Error()))
+	}
+}
+
+type stream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s stream) Context() context.Context { return s.ctx }

@@ -1,0 +1,165 @@
+package obs
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// Metrics are the agent's own figures. Label values come from closed sets; an
+// id is never one. Every method is safe on a nil *Metrics, which counts nothing.
+type Metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.HistogramVec
+	panics   *prometheus.CounterVec
+	stages   *prometheus.HistogramVec
+	store    *prometheus.HistogramVec
+	pulled   prometheus.Counter
+}
+
+// Options are what New needs.
+type Options struct {
+	// Node is asked for the figures that are read when somebody looks; nil
+	// leaves them out. It must answer fast and from memory.
+	Node func(context.Context) Node
+}
+
+// Node are figures of the moment.
+type Node struct {
+	Objects []Objects
+	// KeeperBytes and NestBytes are proportional set sizes; 0: not known.
+	KeeperBytes, NestBytes uint64
+	// Head is the Seq of the newest event; Lag is how far behind it each
+	// subscriber is, by the subscriber's kind.
+	Head uint64
+	Lag  map[string]uint64
+	// LostOutput counts bytes of output that no sink took.
+	LostOutput uint64
+}
+
+// Objects counts one kind of object of one owner in one state.
+type Objects struct {
+	Owner, Kind, State string // Kind is sandbox or container
+	N                  int
+}
+
+// durations reach from what a lookup takes to what a slow pull takes, seconds.
+func durations() []float64 {
+	return []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+}
+
+// New makes the metrics with a registry of their own.
+func New(o Options) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "longshore_request_duration_seconds", Help: "How long calls to a face took, by face, call and result code.", Buckets: durations(),
+		}, []string{"face", "op", "code"}),
+		panics: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "longshore_request_panics_total", Help: "Panics in handlers, each answered as an internal error.",
+		}, []string{"face"}),
+		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "longshore_engine_stage_duration_seconds", Help: "How long the stages of the engine's verbs took.", Buckets: durations(),
+		}, []string{"stage"}),
+		store: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "longshore_store_transaction_duration_seconds", Help: "How long store transactions took, by kind (view, update).", Buckets: durations(),
+		}, []string{"kind"}),
+		pulled: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "longshore_image_pulled_bytes_total", Help: "Bytes fetched from registries.",
+		}),
+	}
+	m.registry.MustRegister(m.requests, m.panics, m.stages, m.store, m.pulled,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if o.Node != nil {
+		m.registry.MustRegister(newNodeCollector(o.Node))
+	}
+	return m
+}
+
+// Request counts one call. Op and code must come from closed sets.
+func (m *Metrics) Request(face, op, code string, took time.Duration) {
+	if m != nil {
+		m.requests.WithLabelValues(face, op, code).Observe(took.Seconds())
+	}
+}
+
+// Panic counts a recovered panic of a face's handler.
+func (m *Metrics) Panic(face string) {
+	if m != nil {
+		m.panics.WithLabelValues(face).Inc()
+	}
+}
+
+// Stage counts one stage of a verb of the engine, such as create.checkout.
+func (m *Metrics) Stage(stage string, took time.Duration) {
+	if m != nil {
+		m.stages.WithLabelValues(stage).Observe(took.Seconds())
+	}
+}
+
+// StoreTransaction counts one; kind is view or update.
+func (m *Metrics) StoreTransaction(kind string, took time.Duration) {
+	if m != nil {
+		m.store.WithLabelValues(kind).Observe(took.Seconds())
+	}
+}
+
+// Pulled counts bytes fetched from registries.
+func (m *Metrics) Pulled(n int64) {
+	if m != nil && n > 0 {
+		m.pulled.Add(float64(n))
+	}
+}
+
+// Register adds a collector of another package; the registry refuses a second
+// one of the same name.
+func (m *Metrics) Register(c prometheus.Collector) error { return m.registry.Register(c) }
+
+// nodeTimeout bounds how long a scrape may wait for the node's own figures.
+const nodeTimeout = 5 * time.Second
+
+type nodeCollector struct {
+	node                             func(context.Context) Node
+	objects, memory, head, lag, lost *prometheus.Desc
+}
+
+func newNodeCollector(node func(context.Context) Node) *nodeCollector {
+	return &nodeCollector{
+		node:    node,
+		objects: prometheus.NewDesc("longshore_engine_objects", "Objects on record, by owner, kind and state.", []string{"owner", "kind", "state"}, nil),
+		memory:  prometheus.NewDesc("longshore_keeper_memory_bytes", "Proportional set size of keeper and nest.", []string{"kind"}, nil),
+		head:    prometheus.NewDesc("longshore_event_log_head", "Sequence number of the newest event.", nil, nil),
+		lag:     prometheus.NewDesc("longshore_event_log_lag", "How many events a subscriber has yet to read.", []string{"subscriber"}, nil),
+		lost:    prometheus.NewDesc("longshore_keeper_lost_output_bytes_total", "Output of containers that no sink took.", nil, nil),
+	}
+}
+
+func (c *nodeCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.objects, c.memory, c.head, c.lag, c.lost} {
+		ch <- d
+	}
+}
+
+func (c *nodeCollector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), nodeTimeout)
+	defer cancel()
+	n := c.node(ctx)
+	gauge := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	for _, o := range n.Objects {
+		gauge(c.objects, uint64(max(o.N, 0)), o.Owner, o.Kind, o.State)
+	}
+	for kind, bytes := range map[string]uint64{"keeper": n.KeeperBytes, "nest": n.NestBytes} {
+		if bytes > 0 {
+			gauge(c.memory, bytes, kind)
+		}
+	}
+	gauge(c.head, n.Head)
+	for who, lag := range n.Lag {
+		gauge(c.lag, lag, who)
+	}
+	ch <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(n.LostOutput))
+}
