@@ -11,8 +11,20 @@ import (
 )
 
 // Write replaces the file at path by data: write beside it, fsync, rename,
-// fsync the directory. It is on the disk when Write returns.
-func Write(path string, data []byte, mode os.FileMode) (err error) {
+// fsync the directory. It is on the disk when Write returns. The mode is set
+// whatever the umask; a symlink at path is replaced, not followed.
+func Write(path string, data []byte, mode os.FileMode) error {
+	return write(path, data, mode, true)
+}
+
+// Replace is Write without the fsyncs: whole for every reader and after the
+// death of any process, but not after a power cut. It is for what a boot loses
+// anyway.
+func Replace(path string, data []byte, mode os.FileMode) error {
+	return write(path, data, mode, false)
+}
+
+func write(path string, data []byte, mode os.FileMode, sync bool) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -24,16 +36,20 @@ func Write(path string, data []byte, mode os.FileMode) (err error) {
 		}
 	}()
 	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err != nil {
+	err = errors.Join(err, f.Chmod(mode))
+	if sync {
+		err = errors.Join(err, f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), path); err != nil {
+	if err = os.Rename(f.Name(), path); err != nil || !sync {
 		return err
 	}
 	return syncDir(dir)
 }
 
+// syncDir makes the rename itself durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
