@@ -352,7 +352,21 @@ type Store interface {
 	// Scope is a face's own drawer. It outlives a boot when durable is set,
 	// and is then synced before Put returns.
 	Scope(owner Owner, durable bool) KV
+	// Remnants are what lived when the node went down, if this store is the
+	// first since then: the event log knows of them, and no record does any
+	// more. An event that ends an object takes it off the list.
+	Remnants() []Remnant
 	Close() error
+}
+
+// Remnant is an object whose record the node's restart has taken.
+type Remnant struct {
+	Owner     Owner       `json:"owner"`
+	Key       Key         `json:"key"`
+	Sandbox   ID          `json:"sandbox"`
+	Container ID          `json:"container,omitempty"` // "" for a sandbox
+	Running   bool        `json:"running,omitempty"`   // its main process had started and not ended
+	Execs     []ProcessID `json:"execs,omitempty"`     // that had started and not ended
 }
 
 // Tx is one transaction; it must not be used after its function returned.
@@ -361,7 +375,7 @@ type Tx interface {
 	Containers() Table[Container]
 	Append(Event) (seq uint64, err error)
 	// Events yields events newer than since, oldest first. OutOfRange when
-	// some of them were trimmed.
+	// some of them were trimmed, or since lies beyond LastSeq.
 	Events(since uint64) iter.Seq2[Event, error]
 	// LastSeq is the Seq of the newest event, 0 before the first.
 	LastSeq() uint64
