@@ -32,7 +32,7 @@ build() {
   CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
 }
 
-vet() { go vet ./... && (cd test/e2e 2>/dev/null && go vet ./... || true); }
+vet() { go vet ./...; }
 lint() { "$cache/bin/golangci-lint" run --timeout 10m ./...; }
 
 sum() { # name, go test arguments …
@@ -47,21 +47,11 @@ race() { CGO_ENABLED=1 sum race -race -shuffle=on ./...; }
 root() {
   local pkgs
   pkgs=$(grep -rl --include='*_root_test.go' . internal test 2>/dev/null | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
-  LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" sum root -p 1 -timeout 15m $pkgs
+  # shellcheck disable=SC2086 # a list of packages
+  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" sum root -p 1 -timeout 15m $pkgs
 }
 
-fuzz() {
-  local file dir target
-  grep -rn --include='*_test.go' -oE '^func Fuzz[A-Za-z0-9_]+' cmd internal | while IFS=: read -r file _ target; do
-    dir=$(dirname "$file")
-    target=${target#func }
-    echo "   $dir $target"
-    go test "./$dir" -run '^$' -fuzz "^$target\$" -fuzztime 3s -parallel 2 >"$out/fuzz.log" 2>&1 || {
-      cat "$out/fuzz.log"
-      return 1
-    }
-  done
-}
+fuzz() { hack/fuzz.sh 3s; }
 
 generated() { hack/proto.sh && git diff --exit-code --stat -- api; }
 arm64() { CGO_ENABLED=0 GOARCH=arm64 go build -o "$out/arm64/" ./cmd/...; }

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Runs every fuzz target, one after the other, for the given time each.
+# Usage: hack/fuzz.sh 3s
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$(hack/go.sh):$PATH"
+time=${1:?usage: hack/fuzz.sh TIME}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+count=0
+while IFS=: read -r file _ target; do
+  dir=$(dirname "$file")
+  target=${target#func }
+  echo "   $dir $target"
+  go test "./$dir" -run '^$' -fuzz "^$target\$" -fuzztime "$time" -parallel 2 >"$log" 2>&1 || {
+    cat "$log"
+    echo "fuzz: $target in $dir failed" >&2
+    exit 1
+  }
+  count=$((count + 1))
+done < <(grep -rn --include='*_test.go' -oE '^func Fuzz[A-Za-z0-9_]+' cmd internal test)
+[ "$count" -gt 0 ] || { echo 'fuzz: no targets found' >&2; exit 1; }
+echo "   $count targets, $time each"
