@@ -1,0 +1,93 @@
+package state
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// census knows what is alive, by container or sandbox ID, from events alone.
+type census map[core.ID]core.Remnant
+
+func (c census) add(r core.Remnant) {
+	id := r.Container
+	if id == "" {
+		id = r.Sandbox
+	}
+	c[id] = r
+}
+
+func (c census) addSandbox(sb *core.Sandbox) {
+	c.add(core.Remnant{Owner: sb.Owner, Key: sb.Key, Sandbox: sb.ID})
+}
+
+func (c census) addContainer(ct *core.Container) {
+	r := core.Remnant{Owner: ct.Owner, Key: ct.Key, Sandbox: ct.Sandbox, Container: ct.ID}
+	r.Running = ct.State == core.ContainerRunning || ct.State == core.ContainerPaused
+	for i := range ct.Execs {
+		if p := &ct.Execs[i]; !p.Started.IsZero() && p.Autopsy == nil {
+			r.Execs = append(r.Execs, p.ID)
+		}
+	}
+	c.add(r)
+}
+
+func (c census) apply(ev core.Event) {
+	id := ev.Container
+	if id == "" {
+		id = ev.Sandbox
+	}
+	r, known := c[id]
+	switch ev.Kind {
+	case core.EventSandboxCreating, core.EventContainerCreating:
+		c.add(core.Remnant{Owner: ev.Owner, Key: ev.Key, Sandbox: ev.Sandbox, Container: ev.Container})
+		return
+	case core.EventSandboxRemoved, core.EventContainerRemoved:
+		delete(c, id)
+		return
+	case core.EventContainerStarted:
+		r.Running = true
+	case core.EventContainerExited:
+		r.Running = false
+	case core.EventProcessStarted:
+		r.Execs = append(slices.Clone(r.Execs), ev.Process)
+	case core.EventProcessExited:
+		r.Execs = slices.DeleteFunc(slices.Clone(r.Execs), func(p core.ProcessID) bool { return p == ev.Process })
+	default:
+		return
+	}
+	if known {
+		c[id] = r
+	}
+}
+
+// after returns what is left of c once events have happened, and whether that
+// is less. It adds nothing.
+func (c census) after(events []entry) (left census, fewer bool) {
+	for _, e := range events {
+		id := e.ev.Container
+		if id == "" {
+			id = e.ev.Sandbox
+		}
+		if _, known := c[id]; !known {
+			continue
+		}
+		if !fewer {
+			c, fewer = maps.Clone(c), true
+		}
+		c.apply(e.ev)
+	}
+	return c, fewer
+}
+
+// list lists what is alive, containers first, each kind by ID.
+func (c census) list() []core.Remnant {
+	list := slices.Collect(maps.Values(c))
+	slices.SortFunc(list, func(a, b core.Remnant) int {
+		return cmp.Or(-cmp.Compare(min(len(a.Container), 1), min(len(b.Container), 1)),
+			cmp.Compare(a.Container, b.Container), cmp.Compare(a.Sandbox, b.Sandbox))
+	})
+	return list
+}

@@ -1,0 +1,403 @@
+package state
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// The event log's file is text: a header line with the schema, then lines
+//
+//	CRC32C SP KIND SP SEQ SP JSON LF
+//
+// whose sum covers all behind it up to the LF. KIND "e" is an event, "c" a
+// checkpoint: the list of what is alive after event SEQ, so that a file can be
+// read without the ones before it. Every file begins with a checkpoint. A line
+// that does not match its sum ends the file: a power cut has torn it.
+const (
+	logHeader    = "longshore-events "
+	lineEvent    = "e"
+	lineCensus   = "c"
+	maxLogLine   = 16 << 20
+	oldLogSuffix = ".1"
+	newLogSuffix = ".new"
+)
+
+// eventLog is the append-only copy of the events. append, catchUp and rotate
+// are called by one goroutine at a time.
+type eventLog struct {
+	path   string
+	limit  int64
+	logger *slog.Logger
+	size   int64
+	last   uint64 // Seq of the newest event in it
+	census census
+	broken bool // the last write failed; behind until one works
+	missed []entry
+
+	mu    sync.Mutex // guards f and dirty
+	f     *os.File
+	dirty bool
+
+	kick chan struct{}
+	quit chan struct{}
+	done chan struct{}
+}
+
+func openLog(path string, limit int64, logger *slog.Logger) (*eventLog, error) {
+	l := &eventLog{
+		path: path, limit: limit, logger: logger, census: census{},
+		kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+	}
+	// A crash in rotate may have left the new file under its first name.
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(path+newLogSuffix, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	l.f = f
+	if err := l.scan(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	go l.syncLoop()
+	return l, nil
+}
+
+// scan finds the last good line and cuts what follows it.
+func (l *eventLog) scan() error {
+	end, err := readLog(l.f, l.path, func(_ string, seq uint64, _ []byte) error {
+		l.last = seq
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	l.size = end
+	if end == 0 {
+		return l.begin(l.f)
+	}
+	if err := l.f.Truncate(end); err != nil {
+		return err
+	}
+	_, err = l.f.Seek(end, io.SeekStart)
+	return err
+}
+
+// begin writes header and checkpoint into an empty file.
+func (l *eventLog) begin(f *os.File) error {
+	list, err := json.Marshal(l.census.list())
+	if err != nil {
+		return err
+	}
+	head := append([]byte(logHeader+strconv.Itoa(Schema)+"\n"), logLine(lineCensus, l.last, list)...)
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(head, 0); err != nil {
+		return err
+	}
+	if _, err := f.Seek(int64(len(head)), io.SeekStart); err != nil {
+		return err
+	}
+	l.size = int64(len(head))
+	return f.Sync()
+}
+
+func logLine(kind string, seq uint64, raw []byte) []byte {
+	body := fmt.Appendf(nil, "%s %d %s", kind, seq, raw)
+	return append(fmt.Appendf(nil, "%08x ", crc32.Checksum(body, castagnoli())), append(body, '\n')...)
+}
+
+func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) } // the package caches it
+
+// parseLine is the reverse of logLine, without the LF.
+func parseLine(line []byte) (kind string, seq uint64, raw []byte, ok bool) {
+	sum, body, ok := bytes.Cut(line, []byte{' '})
+	if !ok || len(sum) != 8 {
+		return "", 0, nil, false
+	}
+	want, err := strconv.ParseUint(string(sum), 16, 32)
+	if err != nil || uint32(want) != crc32.Checksum(body, castagnoli()) {
+		return "", 0, nil, false
+	}
+	part := bytes.SplitN(body, []byte{' '}, 3)
+	if len(part) != 3 {
+		return "", 0, nil, false
+	}
+	seq, err = strconv.ParseUint(string(part[1]), 10, 64)
+	return string(part[0]), seq, part[2], err == nil
+}
+
+// readLog calls fn for every good line and returns where they end; 0 when not
+// even the header and a first checkpoint are there.
+func readLog(r io.Reader, path string, fn func(kind string, seq uint64, raw []byte) error) (end int64, err error) {
+	br := bufio.NewReaderSize(r, 64<<10)
+	head, err := br.ReadString('\n')
+	if err != nil {
+		return 0, nil //nolint:nilerr // empty, or torn in its first line
+	}
+	version, ok := strings.CutPrefix(strings.TrimSuffix(head, "\n"), logHeader)
+	if !ok {
+		return 0, fmt.Errorf("open %s: it is no event log: %w", path, errdefs.ErrDataLoss)
+	}
+	if err := checkSchema(path, version); err != nil {
+		return 0, err
+	}
+	end = int64(len(head))
+	lines := 0
+	for {
+		line, err := br.ReadBytes('\n')
+		if err != nil || len(line) > maxLogLine {
+			break
+		}
+		kind, seq, raw, ok := parseLine(line[:len(line)-1])
+		if !ok {
+			break
+		}
+		if err := fn(kind, seq, raw); err != nil {
+			return end, err
+		}
+		end += int64(len(line))
+		lines++
+	}
+	if lines == 0 {
+		return 0, nil
+	}
+	return end, nil
+}
+
+// readCensus rebuilds the census from the current file.
+func (l *eventLog) readCensus() error {
+	l.census = census{}
+	return l.reread(l.path, func(kind string, _ uint64, raw []byte) error {
+		if kind == lineCensus {
+			var list []core.Remnant
+			if err := json.Unmarshal(raw, &list); err != nil {
+				return err
+			}
+			l.census = census{}
+			for _, r := range list {
+				l.census.add(r)
+			}
+			return nil
+		}
+		var ev core.Event
+		if err := json.Unmarshal(raw, &ev); err != nil {
+			return err
+		}
+		l.census.apply(ev)
+		return nil
+	})
+}
+
+// readEvents returns the events of both files up to l.last, without a gap: what
+// stands before one is left out.
+func (l *eventLog) readEvents() ([][]byte, error) {
+	var raws [][]byte
+	var last uint64
+	collect := func(kind string, seq uint64, raw []byte) error {
+		if kind != lineEvent {
+			return nil
+		}
+		if seq != last+1 {
+			raws = nil
+		}
+		raws, last = append(raws, raw), seq
+		return nil
+	}
+	for _, path := range []string{l.path + oldLogSuffix, l.path} {
+		if err := l.reread(path, collect); err != nil {
+			return nil, err
+		}
+	}
+	if last != l.last {
+		raws = nil // the newest file has a checkpoint only
+	}
+	return raws, nil
+}
+
+func (l *eventLog) reread(path string, fn func(string, uint64, []byte) error) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = readLog(f, path, fn)
+	return errors.Join(err, f.Close())
+}
+
+// catchUp writes what the log lacks of the events up to last.
+func (l *eventLog) catchUp(raws [][]byte, last uint64) error {
+	if l.last >= last {
+		return nil
+	}
+	if missing := last - l.last; missing > uint64(len(raws)) {
+		// Too far behind to go on: begin again.
+		l.last = last - uint64(len(raws))
+		if err := l.rotate(); err != nil {
+			return err
+		}
+	}
+	var es []entry
+	for i, raw := range raws[len(raws)-int(last-l.last):] { //nolint:gosec // at most len(raws)
+		es = append(es, entry{core.Event{Seq: l.last + uint64(i) + 1}, raw}) //nolint:gosec // an index
+	}
+	l.append(es)
+	return nil
+}
+
+// append writes events. The commit they belong to has been made: a log that
+// cannot be written is said once and caught up with when it can.
+func (l *eventLog) append(events []entry) {
+	if len(events) == 0 {
+		return
+	}
+	l.missed = append(l.missed, events...)
+	var buf []byte
+	for _, e := range l.missed {
+		buf = append(buf, logLine(lineEvent, e.ev.Seq, e.raw)...)
+	}
+	err := l.write(buf)
+	if err == nil {
+		l.last = l.missed[len(l.missed)-1].ev.Seq
+		l.missed = nil
+		if l.broken {
+			l.broken = false
+			l.logger.Info("event log is written again")
+		}
+		if l.size > l.limit {
+			err = l.rotate()
+		}
+	}
+	if err != nil && !l.broken {
+		l.broken = true
+		l.logger.Error("event log cannot be written", "error", err)
+	}
+	if extra := len(l.missed) - maxMissed; extra > 0 {
+		l.missed = l.missed[extra:]
+	}
+}
+
+// maxMissed bounds what waits for a log that cannot be written; beyond it the
+// log will have a gap, and a reader drops what stands before.
+const maxMissed = 10_000
+
+func (l *eventLog) write(buf []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, err := l.f.WriteAt(buf, l.size)
+	if err != nil {
+		if n > 0 {
+			err = errors.Join(err, l.f.Truncate(l.size))
+		}
+		return err
+	}
+	l.size += int64(n)
+	l.dirty = true
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// rotate makes the present file the old one and begins a new one with a
+// checkpoint. At every instant one of the names holds a good log.
+func (l *eventLog) rotate() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f, err := os.OpenFile(l.path+newLogSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	size := l.size
+	err = l.begin(f)
+	err = errors.Join(err, l.f.Sync())
+	if err == nil {
+		err = os.Rename(l.path, l.path+oldLogSuffix)
+	}
+	if err == nil {
+		err = os.Rename(l.path+newLogSuffix, l.path)
+	}
+	if err != nil {
+		l.size = size
+		return errors.Join(err, f.Close())
+	}
+	err = l.f.Close()
+	l.f, l.dirty = f, false
+	dir, derr := os.Open(filepath.Dir(l.path))
+	if derr != nil {
+		return errors.Join(err, derr)
+	}
+	return errors.Join(err, dir.Sync(), dir.Close())
+}
+
+func (l *eventLog) sync() error {
+	l.mu.Lock()
+	f, dirty := l.f, l.dirty
+	l.dirty = false
+	l.mu.Unlock()
+	if !dirty {
+		return nil
+	}
+	// Not under mu: a commit must not wait for the disk. rotate may close
+	// f meanwhile, and has then synced it.
+	if err := f.Sync(); err != nil && !errors.Is(err, os.ErrClosed) {
+		l.mu.Lock()
+		l.dirty = true
+		l.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+// syncLoop syncs after writes, at most once in syncEvery.
+func (l *eventLog) syncLoop() {
+	defer close(l.done)
+	timer := time.NewTimer(0)
+	<-timer.C
+	for {
+		select {
+		case <-l.kick:
+		case <-l.quit:
+			return
+		}
+		if err := l.sync(); err != nil {
+			l.logger.Error("event log cannot be synced", "error", err)
+		}
+		timer.Reset(syncEvery)
+		select {
+		case <-timer.C:
+		case <-l.quit:
+			return
+		}
+	}
+}
+
+func (l *eventLog) close() error {
+	close(l.quit)
+	<-l.done
+	return errors.Join(l.sync(), l.f.Close())
+}

@@ -1,0 +1,284 @@
+package state
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// tx is one transaction. ch is nil in a View.
+type tx struct {
+	s  *Store
+	ch *changes
+}
+
+func (t *tx) Sandboxes() core.Table[core.Sandbox] { return table[core.Sandbox]{&t.s.sandboxes, t.ch} }
+
+func (t *tx) Containers() core.Table[core.Container] {
+	return table[core.Container]{&t.s.containers, t.ch}
+}
+
+func (t *tx) LastSeq() uint64 { return t.s.events.last }
+
+// Append gives the event the next Seq and stores it.
+func (t *tx) Append(ev core.Event) (uint64, error) {
+	if t.ch == nil {
+		return 0, errReadOnly("append event")
+	}
+	ring := &t.s.events
+	ev.Seq = ring.last + 1
+	ev.At = ev.At.Round(0).UTC()
+	raw, err := json.Marshal(ev)
+	if err != nil {
+		return 0, fmt.Errorf("append event: %w", err)
+	}
+	ring.push(raw)
+	t.ch.events = append(t.ch.events, entry{ev, raw})
+	t.ch.undo(ring.pop)
+	return ev.Seq, nil
+}
+
+// Events yields events newer than since.
+func (t *tx) Events(since uint64) iter.Seq2[core.Event, error] {
+	return func(yield func(core.Event, error) bool) {
+		ring := &t.s.events
+		if since > ring.last {
+			yield(core.Event{}, fmt.Errorf("events since %d: the last is %d: %w", since, ring.last, errdefs.ErrOutOfRange))
+			return
+		}
+		if since < ring.last && since+1 < ring.first() {
+			yield(core.Event{}, fmt.Errorf("events since %d: the oldest kept is %d: %w", since, ring.first(), errdefs.ErrOutOfRange))
+			return
+		}
+		for _, raw := range ring.newer(since) {
+			var ev core.Event
+			err := json.Unmarshal(raw, &ev)
+			if !yield(ev, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func errReadOnly(op string) error {
+	return fmt.Errorf("%s: in a view: %w", op, errdefs.ErrFailedPrecondition)
+}
+
+// eventRing is the tail of the log, as JSON: an event is decoded for each
+// reader, who so gets a copy of its own. The newest has Seq last.
+type eventRing struct {
+	raw   [][]byte
+	last  uint64
+	limit int
+}
+
+func (r *eventRing) first() uint64 { return r.last - uint64(len(r.raw)) + 1 }
+
+func (r *eventRing) push(raw []byte) { r.raw = append(r.raw, raw); r.last++ }
+
+func (r *eventRing) pop() { r.raw = r.raw[:len(r.raw)-1]; r.last-- }
+
+func (r *eventRing) newer(since uint64) [][]byte {
+	if since >= r.last {
+		return nil
+	}
+	return r.raw[len(r.raw)-int(r.last-since):] //nolint:gosec // at most len(raw), checked by Events
+}
+
+// willTrimTo says which Seq will be the oldest after trim. Trimming goes in
+// steps of a sixteenth of the limit, so that not every commit deletes.
+func (r *eventRing) willTrimTo() uint64 {
+	if len(r.raw) <= r.limit+r.limit/16 {
+		return r.first()
+	}
+	return r.last - uint64(r.limit) + 1 //nolint:gosec // limit > 0
+}
+
+func (r *eventRing) trim() {
+	n := int(r.willTrimTo() - r.first()) //nolint:gosec // at most len(raw)
+	if n > 0 {
+		r.raw = slices.Clone(r.raw[n:])
+	}
+}
+
+// kind holds the objects of one kind. What lies in it never changes: a Put
+// replaces, a Get clones.
+type kind[T any] struct {
+	name  string
+	base  func(*T) *core.Meta
+	items map[core.ID]*T
+	keys  map[ownerKey]core.ID
+	order []core.ID // by creation
+}
+
+type ownerKey struct {
+	owner core.Owner
+	key   core.Key
+}
+
+func newKind[T any](name string, base func(*T) *core.Meta) kind[T] {
+	return kind[T]{name, base, map[core.ID]*T{}, map[ownerKey]core.ID{}, nil}
+}
+
+func (k *kind[T]) set(v *T) {
+	m := k.base(v)
+	if old := k.items[m.ID]; old != nil {
+		om := k.base(old)
+		delete(k.keys, ownerKey{om.Owner, om.Key})
+	} else {
+		k.order = append(k.order, m.ID)
+	}
+	k.items[m.ID] = v
+	k.keys[ownerKey{m.Owner, m.Key}] = m.ID
+}
+
+func (k *kind[T]) unset(id core.ID) {
+	old := k.items[id]
+	if old == nil {
+		return
+	}
+	m := k.base(old)
+	delete(k.items, id)
+	delete(k.keys, ownerKey{m.Owner, m.Key})
+	// From the back: the young die first.
+	for i := len(k.order) - 1; i >= 0; i-- {
+		if k.order[i] == id {
+			k.order = slices.Delete(k.order, i, i+1)
+			return
+		}
+	}
+}
+
+// restore puts the state of id back to old; nil is absent. at is its place in
+// the order.
+func (k *kind[T]) restore(id core.ID, old *T, at int) {
+	if old == nil {
+		k.unset(id)
+		return
+	}
+	if k.items[id] == nil {
+		k.order = slices.Insert(k.order, min(at, len(k.order)), id)
+		m := k.base(old)
+		k.items[id] = old
+		k.keys[ownerKey{m.Owner, m.Key}] = id
+		return
+	}
+	k.set(old)
+}
+
+type table[T any] struct {
+	k  *kind[T]
+	ch *changes
+}
+
+func (t table[T]) Get(id core.ID) (T, error) {
+	v := t.k.items[id]
+	if v == nil {
+		return *new(T), fmt.Errorf("%s %s: %w", t.k.name, id, errdefs.ErrNotFound)
+	}
+	return clone(*v), nil
+}
+
+func (t table[T]) ByKey(owner core.Owner, key core.Key) (T, error) {
+	id, ok := t.k.keys[ownerKey{owner, key}]
+	if !ok {
+		return *new(T), fmt.Errorf("%s %q of %s: %w", t.k.name, key, owner, errdefs.ErrNotFound)
+	}
+	return clone(*t.k.items[id]), nil
+}
+
+func (t table[T]) Put(v T) error {
+	if t.ch == nil {
+		return errReadOnly("put " + t.k.name)
+	}
+	c := clone(v)
+	m := t.k.base(&c)
+	if m.ID == "" || len(m.Key) > core.MaxKey {
+		return fmt.Errorf("put %s: id and key: %w", t.k.name, errdefs.ErrInvalidArgument)
+	}
+	if other, ok := t.k.keys[ownerKey{m.Owner, m.Key}]; ok && other != m.ID {
+		return fmt.Errorf("put %s %q of %s: %w", t.k.name, m.Key, m.Owner, errdefs.ErrAlreadyExists)
+	}
+	raw, err := json.Marshal(&c)
+	if err != nil {
+		return fmt.Errorf("put %s: %w", t.k.name, err)
+	}
+	old := t.k.items[m.ID]
+	t.ch.undo(func() { t.k.restore(m.ID, old, 0) })
+	t.k.set(&c)
+	t.ch.put(t.k.name, m.ID, raw)
+	return nil
+}
+
+func (t table[T]) Delete(id core.ID) error {
+	if t.ch == nil {
+		return errReadOnly("delete " + t.k.name)
+	}
+	old := t.k.items[id]
+	if old == nil {
+		return fmt.Errorf("delete %s %s: %w", t.k.name, id, errdefs.ErrNotFound)
+	}
+	at := slices.Index(t.k.order, id)
+	t.ch.undo(func() { t.k.restore(id, old, at) })
+	t.k.unset(id)
+	t.ch.put(t.k.name, id, nil)
+	return nil
+}
+
+func (t table[T]) All(owner core.Owner) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, id := range slices.Clone(t.k.order) {
+			v := t.k.items[id]
+			if v == nil || owner != "" && t.k.base(v).Owner != owner {
+				continue
+			}
+			if !yield(clone(*v), nil) {
+				return
+			}
+		}
+	}
+}
+
+// changes is what one transaction, or a group of them, has done.
+type changes struct {
+	records []record
+	events  []entry
+	back    []func()
+}
+
+// record is one object's new form; raw is nil when it was deleted.
+type record struct {
+	kind string
+	id   core.ID
+	raw  []byte
+}
+
+type entry struct {
+	ev  core.Event
+	raw []byte
+}
+
+func (c *changes) put(kind string, id core.ID, raw []byte) {
+	c.records = append(c.records, record{kind, id, raw})
+}
+
+func (c *changes) undo(back func()) { c.back = append(c.back, back) }
+
+func (c *changes) revert() {
+	for i := len(c.back) - 1; i >= 0; i-- {
+		c.back[i]()
+	}
+}
+
+func (c *changes) merge(o *changes) {
+	c.records = append(c.records, o.records...)
+	c.events = append(c.events, o.events...)
+	c.back = append(c.back, o.back...)
+}
+
+func (c *changes) empty() bool { return len(c.records) == 0 && len(c.events) == 0 }
