@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Boots a Debian kernel with cgroup v2 in QEMU and runs tests there.
+#   hack/vm.sh [package…]     the root tests of these packages (directories), or of all
+#   hack/vm.sh powercut [N]   cuts the power N times (20) in the middle of work: hack/vm/powercut
+#   hack/vm.sh shell          a shell in the guest; exit ends it, nothing is kept
+# Needs the packages of `hack/deps.sh vm` and root (the guest's files belong to
+# root). Everything made stays below .cache/vm; last.log there is the console.
+#
+# LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
+# LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
+# LONGSHORE_VM_TIMEOUT  seconds until a guest that hangs is ended (3600)
+# LONGSHORE_VM_TEST_TIMEOUT, _ACCEL, _MEMORY, _NICE: see hack/vm/init.sh and qemu.sh
+# Other LONGSHORE_ variables (LONGSHORE_CHAOS_KILLS) reach the tests as they are.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+top=$PWD
+cache=$top/.cache/vm
+PATH="$(hack/go.sh):$PATH"
+export PATH CGO_ENABLED=0
+mkdir -p "$cache"
+[ "$(id -u)" = 0 ] || { echo 'hack/vm.sh: run as root: the files of the guest belong to root' >&2; exit 1; }
+run=$(mktemp -d "$cache/run.XXXXXX")
+trap 'rm -rf "$run"' EXIT
+# QEMU keeps what a guest writes in an unlinked file in TMPDIR, and go builds there.
+export TMPDIR=$run
+
+# base makes the base image once for this state of its script, and says where.
+base() {
+  local dir
+  dir=$cache/base-$(sha256sum hack/vm/base.sh | cut -c1-12)
+  (
+    flock 9
+    [ -e "$dir/base.img" ] || {
+      echo 'hack/vm.sh: building the base image' >&2
+      rm -rf "$cache"/base-*
+      hack/vm/base.sh "$dir.part" >&2
+      mv "$dir.part" "$dir"
+    }
+  ) 9>"$cache/lock"
+  echo "$dir"
+}
+
+# image makes the second disk, /longshore in the guest, from a directory.
+image() { # directory, file
+  install -m 755 hack/vm/init.sh "$1/init"
+  local mb
+  mb=$(du -sm "$1" | cut -f1)
+  mke2fs -q -t ext4 -O ^has_journal -m 0 -L longshore -d "$1" "$2" $((mb * 5 / 4 + 64))M >/dev/null
+}
+
+# collect builds the test binaries and lays out the second disk.
+collect() { # directory, package…
+  local dir=$1 package names
+  shift
+  mkdir -p "$dir/bin" "$dir/src" "$dir/tests"
+  cp bin/* "$dir/bin/" 2>/dev/null || true
+  cp go.mod "$dir/src/"
+  : >"$dir/packages"
+  for package in "$@"; do
+    mkdir -p "$dir/src/$package"
+    [ ! -d "$package/testdata" ] || cp -r "$package/testdata" "$dir/src/$package/"
+    names=${LONGSHORE_VM_RUN:-"^($(cat "$package"/*_root_test.go | sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' | paste -sd'|'))\$"}
+    local binary=tests/${package//\//_}.test
+    if nice go -C "$package" test -c -ldflags='-s -w' -o "$dir/$binary" . && [ -e "$dir/$binary" ]; then
+      echo "$package /longshore/$binary $names" >>"$dir/packages"
+    else
+      # One package that does not build leaves the others their result.
+      echo "vm: end $package status=build seconds=0 pass=0 fail=1 skip=0" >>"$run/unbuilt"
+    fi
+  done
+  {
+    echo 'LONGSHORE_ROOT_TESTS=1'
+    echo 'LONGSHORE_BIN=/longshore/bin'
+    env | grep '^LONGSHORE_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
+  } >"$dir/env"
+}
+
+# show passes on the output of packages that failed and a line for each package.
+show() {
+  awk -v verbose="${LONGSHORE_VM_VERBOSE:-0}" '
+    { sub(/\r$/, "") }
+    /^vm: end / {
+      if (verbose != 1 && $4 != "status=0") printf "%s", kept
+      kept = ""; sub(/^vm: end /, ""); print "== " $0; fflush(); next
+    }
+    /^vm: begin / { kept = ""; inside = 1; if (verbose == 1) print "== " $3; next }
+    /^vm: / { sub(/^vm: /, ""); print "== guest: " $0; fflush(); inside = 0; next }
+    verbose == 1 || !inside { print; fflush(); next }
+    { kept = kept $0 "\n" }
+    END { printf "%s", kept }'
+}
+
+tests() {
+  local packages=("$@") base status=0
+  if [ ${#packages[@]} -eq 0 ]; then
+    mapfile -t packages < <(grep -rl --include='*_root_test.go' . internal test 2>/dev/null | xargs -r -n1 dirname | sort -u)
+  fi
+  base=$(base)
+  local start=$SECONDS
+  : >"$run/unbuilt"
+  collect "$run/longshore" "${packages[@]#./}"
+  image "$run/longshore" "$run/longshore.img"
+  rm -rf "$run/longshore"
+  echo "== ${#packages[@]} packages built in $((SECONDS - start)) s"
+  start=$SECONDS
+  { timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-3600}" hack/vm/qemu.sh "$base" longshore.mode=tests \
+    -drive "file=$run/longshore.img,if=virtio,format=raw,snapshot=on" </dev/null 2>&1 || status=$?; } |
+    tee "$cache/last.log" | show
+  sed 's/\r$//' "$cache/last.log" | grep -a '^vm: end' | cat - "$run/unbuilt" >"$run/ends" || true
+  echo
+  summary "$run/ends" "${#packages[@]}" $((SECONDS - start))
+}
+
+summary() { # file of end lines, packages wanted, seconds
+  sed 's/\r$//' "$cache/last.log" | grep -aE '^--- (FAIL|SKIP)' || true
+  awk -v want="$2" -v wall="$3" '
+    { split($4, s, "="); split($5, t, "="); split($6, p, "="); split($7, f, "="); split($8, k, "=")
+      printf "%-32s %-6s %7.1f s  %3d passed %3d failed %3d skipped\n", $3, s[2] == "0" ? "ok" : "FAIL", t[2], p[2], f[2], k[2]
+      n++; if (s[2] != "0") bad++
+      P += p[2]; F += f[2]; K += k[2] }
+    END {
+      printf "vm: %d of %d packages, %d tests passed, %d failed, %d skipped, %d s in the guest\n", n, want, P, F, K, wall
+      if (n < want) print "vm: the guest ended early: see .cache/vm/last.log"
+      exit n < want || bad > 0 }' "$1"
+}
+
+case ${1:-} in
+powercut)
+  echo 'not yet' >&2; exit 2
+  ;;
+shell)
+  base=$(base)
+  collect "$run/longshore"
+  image "$run/longshore" "$run/longshore.img"
+  hack/vm/qemu.sh "$base" longshore.mode=shell -drive "file=$run/longshore.img,if=virtio,format=raw,snapshot=on"
+  ;;
+-*)
+  sed -n '2,/^set -e/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+  exit 2
+  ;;
+*) tests "$@" ;;
+esac

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Builds what every guest boots: Debian's cloud kernel, an initramfs that finds
+# the disk, and an ext4 image of a small Debian bookworm.
+# Usage: hack/vm/base.sh <directory>   (writes vmlinuz, initrd and base.img there)
+#
+# Packages are resolved by apt against an empty status file and only unpacked:
+# no maintainer script runs, nothing is installed on this machine, and the lists
+# and archives are kept apart from its own.
+set -euo pipefail
+out=${1:?usage: hack/vm/base.sh <directory>}
+mirror=${LONGSHORE_DEBIAN_MIRROR:-http://deb.debian.org}
+
+packages='base-files base-passwd bash dash coreutils libc-bin mount util-linux kmod procps
+  grep sed gawk findutils diffutils tar gzip zstd jq strace busybox-static
+  iproute2 nftables iptables crun runc containernetworking-plugins
+  docker-registry apache2-utils openssl ca-certificates skopeo umoci buildah'
+# The parts of the kernel's modules that a node of ours may ask for; a guest
+# loads them by alias when they are wanted, as any Debian does.
+modules='net fs lib crypto arch drivers/net drivers/virtio drivers/block drivers/char'
+
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+tmp=$(mktemp -d "$out/build.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+
+apt="$tmp/apt"
+mkdir -p "$apt/lists/partial" "$apt/archives/partial"
+: >"$apt/status"
+signed=/usr/share/keyrings/debian-archive-keyring.gpg
+cat >"$apt/sources.list" <<END
+deb [signed-by=$signed] $mirror/debian bookworm main
+deb [signed-by=$signed] $mirror/debian bookworm-updates main
+deb [signed-by=$signed] $mirror/debian-security bookworm-security main
+END
+options=(-qq -o Dir::State="$apt" -o Dir::State::lists="$apt/lists" -o Dir::State::status="$apt/status"
+  -o Dir::Cache="$apt" -o Dir::Cache::archives="$apt/archives"
+  -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null
+  -o APT::Architecture=amd64 -o APT::Sandbox::User=root -o APT::Install-Recommends=0 -o Debug::NoLocking=1)
+apt-get "${options[@]}" update
+# shellcheck disable=SC2086 # a list of words
+apt-get "${options[@]}" install -y --download-only $packages >/dev/null
+# The kernel's package would bring a boot loader's world: fetch it alone.
+kernel=$(apt-cache "${options[@]}" depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
+(cd "$apt/archives" && apt-get "${options[@]}" download "$kernel")
+
+# unpack follows the merged /usr (bin is a link), which plain dpkg -x would replace.
+unpack() { dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --keep-directory-symlink; }
+
+root=$tmp/root
+mkdir -p "$root"/usr/{bin,sbin,lib,lib64} "$root"/{dev,proc,sys,run,longshore,root}
+for d in bin sbin lib lib64; do ln -s "usr/$d" "$root/$d"; done
+for deb in "$apt"/archives/*.deb; do
+  case $deb in */linux-image-*) continue ;; esac
+  unpack "$deb" "$root"
+done
+
+# What the maintainer scripts would have made, as far as tests use it.
+cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
+cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
+cp "$root/usr/share/libc-bin/nsswitch.conf" "$root/etc/nsswitch.conf"
+echo guest >"$root/etc/hostname"
+printf '127.0.0.1 localhost guest\n::1 localhost\n' >"$root/etc/hosts"
+printf 'nameserver 192.0.2.53\n' >"$root/etc/resolv.conf"
+mkdir -p "$root/etc/ssl/certs"
+find "$root/usr/share/ca-certificates" -name '*.crt' -exec cat {} + >"$root/etc/ssl/certs/ca-certificates.crt"
+for n in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+  ln -sf xtables-nft-multi "$root/usr/sbin/$n"
+done
+ln -sf gawk "$root/usr/bin/awk"
+ldconfig -r "$root"
+
+unpack "$apt"/archives/"$kernel"_*.deb "$tmp"
+version=$(basename "$tmp"/lib/modules/*)
+cp "$tmp/boot/vmlinuz-$version" "$out/vmlinuz"
+mkdir -p "$root/lib/modules/$version/kernel"
+cp "$tmp/lib/modules/$version"/modules.{order,builtin,builtin.modinfo} "$root/lib/modules/$version/"
+for d in $modules; do
+  [ -d "$tmp/lib/modules/$version/kernel/$d" ] || continue
+  mkdir -p "$root/lib/modules/$version/kernel/$d"
+  cp -r "$tmp/lib/modules/$version/kernel/$d/." "$root/lib/modules/$version/kernel/$d/"
+done
+depmod -b "$root" "$version"
+
+# The initramfs: the disk's driver and what it needs, in loading order.
+init=$tmp/init
+mkdir -p "$init"/{bin,lib,dev,proc,root}
+cp "$root/bin/busybox" "$init/bin/busybox"
+modprobe -d "$root" -S "$version" --show-depends virtio_pci >"$tmp/insmod"
+modprobe -d "$root" -S "$version" --show-depends virtio_blk >>"$tmp/insmod"
+awk '$1 == "insmod" && !seen[$2]++ {print $2}' "$tmp/insmod" | while read -r file; do
+  cp "$file" "$init/lib/"
+  echo "insmod /lib/$(basename "$file")"
+done >"$tmp/loads"
+cat >"$init/init" <<END
+#!/bin/busybox sh
+export PATH=/bin
+/bin/busybox --install -s /bin
+mount -t devtmpfs dev /dev
+mount -t proc proc /proc
+$(cat "$tmp/loads")
+mount -t ext4 -o noatime,noinit_itable /dev/vda /root
+mount -t ext4 -o noatime,noinit_itable /dev/vdb /root/longshore
+umount /proc
+mount -o move /dev /root/dev
+exec switch_root /root /longshore/init
+END
+chmod +x "$init/init"
+(cd "$init" && find . | cpio --quiet -o -H newc --owner 0:0 | gzip -1) >"$out/initrd"
+
+# Guests write to a throw-away overlay of this image, so it needs no journal.
+# The size is the tests' room; the file is sparse.
+rm -f "$out/base.img"
+mke2fs -q -t ext4 -O ^has_journal -E lazy_itable_init=1 -m 0 -L base -d "$root" "$out/base.img" 8G >/dev/null

@@ -1,0 +1,65 @@
+#!/bin/bash
+# Pid 1 of the guest. Makes of the bare root what systemd would have made of it,
+# as far as a node needs it (cgroup v2 alone, /run on tmpfs, mounts shared), and
+# then does what longshore.mode= on the kernel's command line says:
+#   tests     runs every package of /longshore/packages and prints one
+#             "vm: end" line for each
+#   powercut  hands over to the power-cut test's part in the guest
+#   shell     a shell on the console
+# Lines that hack/vm.sh reads begin with "vm: ".
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
+
+mount -t proc -o nosuid,nodev,noexec proc /proc
+mount -t sysfs -o nosuid,nodev,noexec sysfs /sys
+mount -t securityfs securityfs /sys/kernel/security
+mount -t cgroup2 -o nosuid,nodev,noexec,nsdelegate,memory_recursiveprot cgroup2 /sys/fs/cgroup
+mount -t bpf -o nosuid,nodev,noexec,mode=700 bpf /sys/fs/bpf
+mkdir -p /dev/pts /dev/shm /dev/mqueue
+mount -t devpts -o nosuid,noexec,gid=5,mode=620,ptmxmode=666 devpts /dev/pts
+mount -t tmpfs -o nosuid,nodev tmpfs /dev/shm
+mount -t mqueue -o nosuid,nodev,noexec mqueue /dev/mqueue
+mount -t tmpfs -o nosuid,nodev,mode=755 tmpfs /run
+mount -t tmpfs -o nosuid,nodev tmpfs /tmp
+mount --make-rshared /
+ln -sfn /proc/self/fd /dev/fd
+for c in $(cat /sys/fs/cgroup/cgroup.controllers); do
+  echo "+$c" >/sys/fs/cgroup/cgroup.subtree_control
+done
+cat /etc/hostname >/proc/sys/kernel/hostname
+ip link set lo up
+sysctl -qw kernel.printk='3 4 1 3' fs.inotify.max_user_instances=1024
+ulimit -n 65536
+
+# run executes one package's tests in its own directory.
+run() { # package, binary, names
+  local package=$1 binary=$2 names=$3 out=/tmp/vm.out status start=$EPOCHREALTIME seconds
+  echo "vm: begin $package"
+  cd "/longshore/src/$package" || return
+  "$binary" -test.v -test.timeout "${LONGSHORE_VM_TEST_TIMEOUT:-20m}" -test.run "$names" 2>&1 | tee "$out"
+  status=${PIPESTATUS[0]}
+  seconds=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN {printf "%.1f", b - a}')
+  echo "vm: end $package status=$status seconds=$seconds pass=$(grep -c '^--- PASS' "$out") fail=$(grep -c '^--- FAIL' "$out") skip=$(grep -c '^--- SKIP' "$out")"
+  cd / && rm -f "$out"
+}
+
+set -a
+# shellcheck disable=SC1091 # written by hack/vm.sh
+. /longshore/env
+set +a
+read -r cmdline </proc/cmdline
+mode=${cmdline##*longshore.mode=}
+echo "vm: up kernel=$(uname -r) seconds=$(cut -d' ' -f1 /proc/uptime) mode=${mode%% *}"
+case ${mode%% *} in
+tests)
+  while read -r package binary names; do
+    run "$package" "$binary" "$names" </dev/null
+  done </longshore/packages
+  ;;
+powercut) /longshore/bin/powercut guest ;;
+*) setsid -c bash -i </dev/ttyS0 >/dev/ttyS0 2>&1 ;;
+esac
+echo 'vm: done'
+sync
+echo o >/proc/sysrq-trigger
+# The power goes off a moment later; pid 1 must not end before.
+while :; do read -r -t 60 <> <(:); done

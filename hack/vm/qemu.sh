@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Becomes the QEMU of one guest: q35 without what a test does not need, two
+# processors, the serial console on standard output, no network.
+# Usage: hack/vm/qemu.sh <base directory> <kernel parameters> <qemu argument>…
+#
+# Emulated in software (TCG) unless LONGSHORE_VM_ACCEL=kvm says otherwise: a
+# /dev/kvm that is there need not work, and merely opening one that does not
+# has hung machines.
+set -euo pipefail
+base=$1 params=$2
+shift 2
+accel=${LONGSHORE_VM_ACCEL:-tcg}
+[ "$accel" = tcg ] && accel=tcg,thread=multi
+# The kernel parameters save self-tests and console output, which are slow when
+# emulated; the time-stamp counter is the host's, so its rate must be measured,
+# not given. panic=-1 and -no-reboot end QEMU when the guest panics.
+exec nice -n "${LONGSHORE_VM_NICE:-10}" qemu-system-x86_64 \
+  -machine q35,sata=off,smbus=off,usb=off -accel "$accel" -cpu max -smp 2 -m "${LONGSHORE_VM_MEMORY:-3G}" \
+  -nodefaults -no-user-config -display none -no-reboot -nic none -serial stdio \
+  -kernel "$base/vmlinuz" -initrd "$base/initrd" \
+  -append "console=ttyS0 quiet loglevel=3 panic=-1 oops=panic tsc=reliable no_timer_check mitigations=off nokaslr random.trust_cpu=on 8250.nr_uarts=1 cryptomgr.notests rcupdate.rcu_expedited=1 $params" \
+  -drive "file=$base/base.img,if=virtio,format=raw,snapshot=on" "$@"
