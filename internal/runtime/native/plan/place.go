@@ -1,0 +1,183 @@
+package plan
+
+import (
+	"errors"
+	"unsafe"
+)
+
+// Errors of Place. A plan is made by the agent of this very node; one that is
+// refused was damaged on its way or comes from another version.
+var (
+	ErrShort    = errors.New("plan: too short")
+	ErrMagic    = errors.New("plan: no plan, or one of another version")
+	ErrArch     = errors.New("plan: made for another machine")
+	ErrDamaged  = errors.New("plan: damaged: its sum is wrong")
+	ErrBounds   = errors.New("plan: an offset leaves the plan")
+	ErrOperand  = errors.New("plan: an operation that does not exist")
+	ErrTooLarge = errors.New("plan: too large")
+)
+
+// Check says whether blob is a plan that can be placed and run. It reads every
+// offset, so that the child that runs it has nothing left to check.
+func Check(blob []byte) error {
+	h, err := header(blob)
+	if err != nil {
+		return err
+	}
+	if h.Sum != sum(blob) {
+		return ErrDamaged
+	}
+	dataEnd := h.Ops
+	ops := opsOf(blob, h)
+	for i := range ops {
+		if err := checkOp(&ops[i], i, len(ops), dataEnd, blob); err != nil {
+			return err
+		}
+	}
+	if h.CgroupDir != 0 && !stringAt(blob, h.CgroupDir, dataEnd) {
+		return ErrBounds
+	}
+	for _, at := range relocsOf(blob, h) {
+		if at%8 != 0 || at < headerSize || at > dataEnd-8 {
+			return ErrBounds
+		}
+		if to := *(*uint64)(unsafe.Pointer(&blob[at])); to < uint64(headerSize) || to >= uint64(dataEnd) {
+			return ErrBounds
+		}
+	}
+	return nil
+}
+
+func checkOp(o *Op, i, n int, dataEnd uint32, blob []byte) error {
+	if o.Kind > Jump || o.Out < -1 || o.Out >= NumSlots || !stringAt(blob, o.Name, dataEnd) {
+		return ErrOperand
+	}
+	if (o.Kind == Try || o.Kind == Jump) && o.Want > uint64(n-i-1) {
+		return ErrBounds
+	}
+	if o.Kind == Store && (o.A[0] >= NumSlots || o.A[1] < uint64(headerSize) || o.A[1] > uint64(dataEnd-4) || o.A[1]%4 != 0) {
+		return ErrBounds
+	}
+	for j, a := range o.A {
+		switch bit := uint8(1) << j; {
+		case o.Ptrs&bit != 0 && o.Slots&bit != 0:
+			return ErrOperand
+		case o.Ptrs&bit != 0 && (a < uint64(headerSize) || a >= uint64(dataEnd)):
+			return ErrBounds
+		case o.Slots&bit != 0 && a >= NumSlots:
+			return ErrBounds
+		}
+	}
+	return nil
+}
+
+func header(blob []byte) (*Header, error) {
+	if len(blob) < int(headerSize) {
+		return nil, ErrShort
+	}
+	if len(blob) > MaxSize {
+		return nil, ErrTooLarge
+	}
+	if uintptr(unsafe.Pointer(&blob[0]))%8 != 0 {
+		return nil, ErrBounds
+	}
+	h := (*Header)(unsafe.Pointer(&blob[0]))
+	switch {
+	case h.Magic != magic || h.Version != Version:
+		return nil, ErrMagic
+	case h.Arch != arch:
+		return nil, ErrArch
+	case h.Size != uint32(len(blob)) || h.NumOps > MaxOps || h.NumRelocs > MaxSize/4:
+		return nil, ErrBounds
+	case h.Ops < headerSize+8 || h.Ops%8 != 0 || h.Relocs != h.Ops+h.NumOps*opSize || h.Size != h.Relocs+4*h.NumRelocs:
+		return nil, ErrBounds
+	}
+	return h, nil
+}
+
+// stringAt reports whether a NUL-terminated string stands at off, before end.
+func stringAt(blob []byte, off, end uint32) bool {
+	if off < headerSize || off >= end {
+		return false
+	}
+	for _, b := range blob[off:end] {
+		if b == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func opsOf(blob []byte, h *Header) []Op {
+	if h.NumOps == 0 {
+		return nil
+	}
+	return unsafe.Slice((*Op)(unsafe.Pointer(&blob[h.Ops])), h.NumOps)
+}
+
+func relocsOf(blob []byte, h *Header) []uint32 {
+	if h.NumRelocs == 0 {
+		return nil
+	}
+	return unsafe.Slice((*uint32)(unsafe.Pointer(&blob[h.Relocs])), h.NumRelocs)
+}
+
+// Placed is a plan whose addresses are those of the memory it stands in. The
+// memory must stay where it is, outside the garbage collector's reach, until
+// the child has run.
+type Placed struct {
+	Header *Header
+	Ops    []Op
+	blob   []byte
+}
+
+// Place checks the plan in mem, which must be writable and stay in place (a
+// private mapping of the memfd it came in), and turns its offsets into
+// addresses.
+func Place(mem []byte) (Placed, error) {
+	if err := Check(mem); err != nil {
+		return Placed{}, err
+	}
+	h := (*Header)(unsafe.Pointer(&mem[0]))
+	addr := uint64(uintptr(unsafe.Pointer(&mem[0])))
+	for _, at := range relocsOf(mem, h) {
+		*(*uint64)(unsafe.Pointer(&mem[at])) += addr
+	}
+	ops := opsOf(mem, h)
+	for i := range ops {
+		o := &ops[i]
+		for j := range o.A {
+			if o.Ptrs&(1<<j) != 0 {
+				o.A[j] += addr
+			}
+		}
+		if o.Kind == Store {
+			o.A[1] += addr
+		}
+	}
+	return Placed{Header: h, Ops: ops, blob: mem}, nil
+}
+
+// Name returns the name of operation i, for an error.
+func (p Placed) Name(i int) string {
+	if i < 0 || i >= len(p.Ops) {
+		return "?"
+	}
+	return cstring(p.blob, p.Ops[i].Name)
+}
+
+// CgroupDir is the directory that the child is born in, or "".
+func (p Placed) CgroupDir() string {
+	if p.Header.CgroupDir == 0 {
+		return ""
+	}
+	return cstring(p.blob, p.Header.CgroupDir)
+}
+
+func cstring(blob []byte, off uint32) string {
+	end := off
+	for blob[end] != 0 {
+		end++
+	}
+	return string(blob[off:end])
+}

@@ -1,0 +1,108 @@
+// Package plan is the form in which a process launch travels from the agent to
+// the keeper: one flat blob of system calls and their arguments, which a forked
+// child runs one after the other until execve.
+//
+// The agent builds a plan (Builder), the keeper checks and places it (Place)
+// and its child interprets it. A plan knows nothing of containers; what the
+// calls mean is internal/runtime/native's business. The package is linked into
+// the keeper, so it imports next to nothing. Start at Op.
+package plan
+
+import (
+	"unsafe"
+)
+
+// Kind says how an operation's outcome is taken.
+type Kind uint8
+
+// The kinds of operations.
+const (
+	// Call makes a system call, which must succeed or fail with OK or OK2.
+	Call Kind = iota
+	// Must makes a system call whose result must be Want.
+	Must
+	// Try makes a system call; when it fails with OK or OK2 the next Want
+	// operations are passed over.
+	Try
+	// Store writes a slot (the low four bytes) into the plan's data: A[0] is
+	// the slot's number, A[1] the offset.
+	Store
+	// Jump passes the next Want operations over.
+	Jump
+)
+
+// Op is one operation. Its layout is part of the plan's format.
+type Op struct {
+	Kind  Kind
+	Out   int8  // slot that keeps the result, -1 for none
+	Slots uint8 // bit i: A[i] is the number of a slot, not a value
+	Ptrs  uint8 // bit i: A[i] is an offset into the plan's data, not a value
+	OK    uint16
+	OK2   uint16
+	NR    uint32 // system call number
+	Name  uint32 // offset of the NUL-terminated name, for errors
+	A     [6]uint64
+	Want  uint64
+}
+
+// Slots that the keeper fills before the child runs.
+const (
+	SlotStdin   = 0
+	SlotStdout  = 1
+	SlotStderr  = 2
+	SlotError   = 3 // the pipe that tells of a failure, closed by execve
+	SlotPark    = 4 // read one byte from here to go on; nothing: give up
+	SlotConsole = 5 // socket that takes a pty's master
+	SlotTarget  = 6 // pidfd of the process whose namespaces an exec joins
+	SlotFree    = 8 // the first slot for the plan's own use
+	NumSlots    = 32
+)
+
+// Version of the format. A keeper takes plans of exactly its own version: agent
+// and keeper agree on it when they shake hands.
+const Version = 1
+
+// Limits of a plan, so that a corrupt one cannot make the keeper map or walk
+// what it should not.
+const (
+	MaxOps  = 4096
+	MaxSize = 4 << 20
+)
+
+// Header stands at the start of the blob. Offsets count from there.
+type Header struct {
+	Magic      [8]byte
+	Version    uint32
+	Arch       uint32
+	Size       uint32 // of the whole blob
+	NumOps     uint32
+	Ops        uint32
+	NumRelocs  uint32
+	Relocs     uint32 // array of uint32: offsets of 8-byte words that hold an offset and are to hold an address
+	CloneFlags uint64
+	CgroupDir  uint32 // offset of the v2 directory to be born in; 0 for none
+	_          uint32
+	Sum        uint64 // FNV-1a of the blob with this field zero
+	Slot       [NumSlots]uint64
+}
+
+const (
+	headerSize = uint32(unsafe.Sizeof(Header{}))
+	opSize     = uint32(unsafe.Sizeof(Op{}))
+)
+
+var magic = [8]byte{'L', 'S', 'P', 'L', 'A', 'N', 0, Version}
+
+// sum is FNV-1a, 64 bits, over the blob as if Header.Sum were zero.
+func sum(blob []byte) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	at := int(unsafe.Offsetof(Header{}.Sum))
+	h := uint64(offset)
+	for i, b := range blob {
+		if i >= at && i < at+8 {
+			b = 0
+		}
+		h = (h ^ uint64(b)) * prime
+	}
+	return h
+}

@@ -1,0 +1,143 @@
+package plan_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// aligned copies a blob to memory aligned as a mapping is.
+func aligned(blob []byte) []byte {
+	words := make([]uint64, (len(blob)+7)/8+1)
+	mem := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(blob))
+	copy(mem, blob)
+	return mem
+}
+
+func sample() *plan.Builder {
+	b := &plan.Builder{}
+	b.Clone(unix.CLONE_NEWPID|unix.CLONE_NEWNS, "/sys/fs/cgroup/x")
+	s := b.NewSlot()
+	b.Add("open root", unix.SYS_OPENAT, plan.V(-100), plan.P(b.String("/root fs")), plan.V(unix.O_PATH)).To(s)
+	try := b.Len()
+	b.Add("mask", unix.SYS_OPENAT, plan.S(s), plan.P(b.String("proc/kcore")), plan.V(unix.O_PATH)).Allow(uint16(unix.ENOENT)).Kind = plan.Try
+	b.Add("close", unix.SYS_CLOSE, plan.S(s))
+	b.Over(try)
+	b.AddStore("remember", s, b.Words(0))
+	b.Add("go", unix.SYS_READ, plan.S(plan.SlotPark), plan.P(b.Words(0)), plan.V(1)).Result(1)
+	b.Add("exec", unix.SYS_EXECVE, plan.P(b.String("/bin/sh")), plan.P(b.Strings([]string{"sh", "-c", "x"})), plan.P(b.Strings(nil)))
+	return b
+}
+
+func TestPlaceTurnsOffsetsIntoAddresses(t *testing.T) {
+	mem := aligned(sample().Encode())
+	p, err := plan.Place(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := p.Ops[len(p.Ops)-1]
+	if got := cstr(exec.A[0]); got != "/bin/sh" {
+		t.Errorf("program %q", got)
+	}
+	argv := (*[4]uint64)(unsafe.Pointer(uintptr(exec.A[1]))) //nolint:govet // an address in mem, which lives
+	for i, want := range []string{"sh", "-c", "x"} {
+		if got := cstr(argv[i]); got != want {
+			t.Errorf("argv[%d] = %q, want %q", i, got, want)
+		}
+	}
+	if argv[3] != 0 {
+		t.Error("argv does not end with NULL")
+	}
+	if p.CgroupDir() != "/sys/fs/cgroup/x" || p.Name(1) != "mask" || p.Ops[1].Want != 1 {
+		t.Errorf("%q %q %d", p.CgroupDir(), p.Name(1), p.Ops[1].Want)
+	}
+}
+
+func cstr(addr uint64) string {
+	var b []byte
+	for i := uintptr(addr); ; i++ {
+		c := *(*byte)(unsafe.Pointer(i)) //nolint:govet // an address in the test's memory
+		if c == 0 {
+			return string(b)
+		}
+		b = append(b, c)
+	}
+}
+
+func TestPrintNamesEveryOperation(t *testing.T) {
+	blob := aligned(sample().Encode())
+	before := bytes.Clone(blob)
+	s, err := plan.Print(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"into /sys/fs/cgroup/x", `0 open root: call 257(-100, "/root fs", 0x200000) -> slot8`, "else pass over 1 or errno 2", "must be 1", "store slot 8"} {
+		if unix.SYS_OPENAT == 257 && !strings.Contains(s, want) {
+			t.Errorf("no %q in\n%s", want, s)
+		}
+	}
+	if !bytes.Equal(before, blob) {
+		t.Error("printing changed the plan")
+	}
+}
+
+func TestEveryDamagedByteIsRefused(t *testing.T) {
+	good := sample().Encode()
+	for i := range good {
+		bad := aligned(good)
+		bad[i] ^= 0x41
+		if err := plan.Check(bad); err == nil {
+			t.Fatalf("byte %d changed and the plan was taken", i)
+		}
+	}
+	for i := range good {
+		if err := plan.Check(aligned(good[:i])); err == nil {
+			t.Fatalf("cut to %d bytes and the plan was taken", i)
+		}
+	}
+}
+
+func TestAPlanOfAnotherVersionIsNamedSo(t *testing.T) {
+	bad := aligned(sample().Encode())
+	bad[7]++
+	if err := plan.Check(bad); !errors.Is(err, plan.ErrMagic) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// FuzzCheck: whatever passes Check can be placed and read to its last operation
+// without leaving the blob, even when its sum was made to fit.
+func FuzzCheck(f *testing.F) {
+	f.Add(sample().Encode())
+	f.Add((&plan.Builder{}).Encode())
+	f.Fuzz(func(t *testing.T, blob []byte) {
+		mem := aligned(blob)
+		plan.Fix(mem)
+		if plan.Check(mem) != nil {
+			return
+		}
+		if _, err := plan.Print(mem); err != nil {
+			t.Fatal(err)
+		}
+		p, err := plan.Place(mem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lo := uint64(uintptr(unsafe.Pointer(&mem[0])))
+		for i, o := range p.Ops {
+			_ = p.Name(i)
+			for j, a := range o.A {
+				if o.Ptrs&(1<<j) != 0 && (a < lo || a >= lo+uint64(len(mem))) {
+					t.Fatalf("op %d argument %d points outside", i, j)
+				}
+			}
+		}
+		_ = p.CgroupDir()
+	})
+}
