@@ -42,12 +42,12 @@ func TestPlaceTurnsOffsetsIntoAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec := p.Ops[len(p.Ops)-1]
-	if got := cstr(exec.A[0]); got != "/bin/sh" {
+	if got := cstr(mem, exec.A[0]); got != "/bin/sh" {
 		t.Errorf("program %q", got)
 	}
-	argv := (*[4]uint64)(unsafe.Pointer(uintptr(exec.A[1]))) //nolint:govet // an address in mem, which lives
+	argv := (*[4]uint64)(unsafe.Pointer(&mem[exec.A[1]-address(mem)]))
 	for i, want := range []string{"sh", "-c", "x"} {
-		if got := cstr(argv[i]); got != want {
+		if got := cstr(mem, argv[i]); got != want {
 			t.Errorf("argv[%d] = %q, want %q", i, got, want)
 		}
 	}
@@ -59,15 +59,11 @@ func TestPlaceTurnsOffsetsIntoAddresses(t *testing.T) {
 	}
 }
 
-func cstr(addr uint64) string {
-	var b []byte
-	for i := uintptr(addr); ; i++ {
-		c := *(*byte)(unsafe.Pointer(i)) //nolint:govet // an address in the test's memory
-		if c == 0 {
-			return string(b)
-		}
-		b = append(b, c)
-	}
+func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&mem[0]))) }
+
+func cstr(mem []byte, addr uint64) string {
+	rest := mem[addr-address(mem):]
+	return string(rest[:bytes.IndexByte(rest, 0)])
 }
 
 func TestPrintNamesEveryOperation(t *testing.T) {
