@@ -151,9 +151,6 @@ func Place(mem []byte) (Placed, error) {
 				o.A[j] += addr
 			}
 		}
-		if o.Kind == Store {
-			o.A[1] += addr
-		}
 	}
 	return Placed{Header: h, Ops: ops, blob: mem}, nil
 }

@@ -1,0 +1,276 @@
+// Package fork starts a process by a plan: it clones, and the child runs the
+// plan's system calls one after the other until execve replaces it.
+//
+// The child is a copy of a Go program of which only the calling thread goes on,
+// so between clone and execve it may make raw system calls and touch memory
+// that exists, and nothing else: no allocation, no stack growth, no lock. A
+// child that fails says so through a pipe and exits; one that hangs or crashes
+// harms nobody but itself. Package fork knows nothing of containers.
+package fork
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// The runtime's own hooks around fork: they block signals, so that no handler
+// of ours runs in the child.
+//
+//go:linkname runtimeBeforeFork syscall.runtime_BeforeFork
+func runtimeBeforeFork()
+
+//go:linkname runtimeAfterFork syscall.runtime_AfterFork
+func runtimeAfterFork()
+
+//go:linkname runtimeAfterForkInChild syscall.runtime_AfterForkInChild
+func runtimeAfterForkInChild()
+
+// Files are the descriptors that a child gets; -1 is none. They stay the
+// caller's.
+type Files struct {
+	Stdin, Stdout, Stderr int
+	Park                  int // read end; the child goes on when it reads a byte
+	Console               int // socket that takes a pty's master
+	Target                int // pidfd of the process whose namespaces are joined
+}
+
+// Child is a cloned process.
+type Child struct {
+	Pid   int
+	PidFD int
+	errs  int // read end of the failure pipe
+}
+
+// Failure is the first operation that did not go as the plan says.
+type Failure struct {
+	Step  int
+	Name  string
+	Errno syscall.Errno
+}
+
+func (f *Failure) Error() string { return f.Name + ": " + f.Errno.Error() }
+
+// exitFailure is the status of a child whose plan failed. Nobody reports it:
+// the failure itself came through the pipe.
+const exitFailure = 127
+
+// firstFree is above every descriptor number that a plan uses by itself.
+const firstFree = 16
+
+type cloneArgs struct {
+	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
+// Start clones a child and lets it run p. It returns as soon as the child
+// exists; Outcome tells how its plan went. The plan's memory must stay mapped
+// until Outcome has returned or the child is gone.
+func Start(p plan.Placed, f Files) (Child, error) {
+	var opened []int
+	defer func() {
+		for _, fd := range opened {
+			_ = unix.Close(fd)
+		}
+	}()
+	for slot, fd := range map[int]int{
+		plan.SlotStdin: f.Stdin, plan.SlotStdout: f.Stdout, plan.SlotStderr: f.Stderr,
+		plan.SlotPark: f.Park, plan.SlotConsole: f.Console, plan.SlotTarget: f.Target,
+	} {
+		high, err := above(fd)
+		if err != nil {
+			return Child{}, err
+		}
+		if fd >= 0 {
+			opened = append(opened, high)
+		}
+		p.Header.Slot[slot] = uint64(high)
+	}
+	cgroup, err := openCgroup(p.CgroupDir())
+	if err != nil {
+		return Child{}, err
+	}
+	if cgroup >= 0 {
+		opened = append(opened, cgroup)
+	}
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return Child{}, os.NewSyscallError("pipe2", err)
+	}
+	w, err := above(pipe[1])
+	_ = unix.Close(pipe[1])
+	if err != nil {
+		_ = unix.Close(pipe[0])
+		return Child{}, err
+	}
+	opened = append(opened, w)
+	p.Header.Slot[plan.SlotError] = uint64(w)
+	c, err := clone(p, f.Target, cgroup)
+	if err != nil {
+		_ = unix.Close(pipe[0])
+		return Child{}, err
+	}
+	c.errs = pipe[0]
+	return c, nil
+}
+
+// above duplicates fd to a number that no plan uses; -1 stays -1.
+func above(fd int) (int, error) {
+	if fd < 0 {
+		return -1, nil
+	}
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree)
+	return high, os.NewSyscallError("fcntl", err)
+}
+
+func openCgroup(dir string) (int, error) {
+	if dir == "" {
+		return -1, nil
+	}
+	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	high, err := above(fd)
+	_ = unix.Close(fd)
+	return high, err
+}
+
+// clone makes the child. For an exec it does so from a thread that has put its
+// future children into the target's pid namespace, and takes the thread back
+// out of it after.
+func clone(p plan.Placed, target, cgroup int) (Child, error) {
+	if target >= 0 {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := unix.Setns(target, unix.CLONE_NEWPID); err != nil {
+			return Child{}, os.NewSyscallError("setns", err)
+		}
+		defer func() {
+			// A thread that cannot go back must not start anything again: it
+			// stays locked to a goroutine that ends, and dies with it.
+			if err := backToOwnPidNamespace(); err != nil {
+				runtime.LockOSThread()
+			}
+		}()
+	}
+	// The results stand on the heap: a stack may move.
+	pidfd := new(int32)
+	*pidfd = -1
+	ca := &cloneArgs{flags: p.Header.CloneFlags | unix.CLONE_PIDFD, pidFD: uint64(uintptr(unsafe.Pointer(pidfd))), exitSignal: uint64(unix.SIGCHLD)}
+	if cgroup >= 0 {
+		ca.flags |= unix.CLONE_INTO_CGROUP
+		ca.cgroup = uint64(cgroup)
+	}
+	syscall.ForkLock.Lock()
+	runtimeBeforeFork()
+	pid, errno := cloneAndRun(p.Ops, p.Header, ca)
+	runtimeAfterFork()
+	syscall.ForkLock.Unlock()
+	runtime.KeepAlive(pidfd)
+	runtime.KeepAlive(ca)
+	if errno != 0 {
+		return Child{}, os.NewSyscallError("clone3", errno)
+	}
+	return Child{Pid: int(pid), PidFD: int(*pidfd)}, nil
+}
+
+func backToOwnPidNamespace() error {
+	fd, err := unix.Open("/proc/self/ns/pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return unix.Setns(fd, unix.CLONE_NEWPID)
+}
+
+// cloneAndRun clones; the parent returns, the child never does.
+//
+//go:noinline
+//go:norace
+//go:nosplit
+//go:nocheckptr
+func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs) (pid uintptr, errno syscall.Errno) {
+	pid, _, errno = syscall.RawSyscall6(unix.SYS_CLONE3, uintptr(unsafe.Pointer(ca)), unsafe.Sizeof(*ca), 0, 0, 0, 0)
+	if errno != 0 || pid != 0 {
+		return pid, errno
+	}
+	runtimeAfterForkInChild()
+	var failure [2]uint32
+	for i := 0; i < len(ops); i++ {
+		o := &ops[i]
+		if o.Kind == plan.Jump {
+			i += int(o.Want)
+			continue
+		}
+		if o.Kind == plan.Store {
+			*(*uint32)(unsafe.Add(unsafe.Pointer(h), o.A[1])) = uint32(h.Slot[o.A[0]&(plan.NumSlots-1)])
+			continue
+		}
+		var a [6]uintptr
+		for j := 0; j < 6; j++ {
+			if o.Slots&(1<<j) != 0 {
+				a[j] = uintptr(h.Slot[o.A[j]&(plan.NumSlots-1)])
+			} else {
+				a[j] = uintptr(o.A[j])
+			}
+		}
+		r, _, e := syscall.RawSyscall6(uintptr(o.NR), a[0], a[1], a[2], a[3], a[4], a[5])
+		switch {
+		case e != 0 && (e == syscall.Errno(o.OK) || e == syscall.Errno(o.OK2)):
+			if o.Kind == plan.Try {
+				i += int(o.Want)
+			}
+			continue
+		case e != 0:
+		case o.Kind == plan.Must && r != uintptr(o.Want):
+			e = unix.EPROTO
+		default:
+			if o.Out >= 0 {
+				h.Slot[o.Out&(plan.NumSlots-1)] = uint64(r)
+			}
+			continue
+		}
+		failure[0], failure[1] = uint32(i), uint32(e)
+		syscall.RawSyscall(unix.SYS_WRITE, uintptr(h.Slot[plan.SlotError]), uintptr(unsafe.Pointer(&failure)), 8)
+		break
+	}
+	for {
+		syscall.RawSyscall(unix.SYS_EXIT_GROUP, exitFailure, 0, 0)
+	}
+}
+
+// Errors returns the descriptor that becomes readable when the child has
+// executed its program, failed or died; for a poll.
+func (c Child) Errors() int { return c.errs }
+
+// Outcome waits until the child has executed its program (nil), or its plan has
+// failed (*Failure). It closes the pipe.
+func (c Child) Outcome(p plan.Placed) error {
+	defer func() { _ = unix.Close(c.errs) }()
+	var buf [8]byte
+	n := 0
+	for n < len(buf) {
+		k, err := unix.Read(c.errs, buf[n:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("read", err)
+		}
+		if k == 0 {
+			break
+		}
+		n += k
+	}
+	if n < len(buf) {
+		return nil
+	}
+	step := *(*uint32)(unsafe.Pointer(&buf[0]))
+	return &Failure{Step: int(step), Name: p.Name(int(step)), Errno: syscall.Errno(*(*uint32)(unsafe.Pointer(&buf[4])))}
+}
