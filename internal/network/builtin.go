@@ -1,0 +1,233 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/nft"
+	"github.com/longshore/longshore/internal/network/ports"
+	"github.com/longshore/longshore/internal/nlwrap"
+)
+
+// bridge is the builtin network: one bridge, a veth pair per sandbox, one
+// masquerade rule for all and an element of a map per host port.
+type bridge struct {
+	cfg    Config
+	log    *slog.Logger
+	leases *ipam.Leases
+	claims ports.Claims
+	table  *nft.Table
+	flows  flows
+
+	mu sync.Mutex // guards the bridge itself while it is made
+	// link is the bridge as it was last seen; zero: look again.
+	link bridgeLink
+	host nlwrap.Handle // socket in our own namespace, kept
+	wall *nft.Wall
+}
+
+func newBridge(cfg Config, leases *ipam.Leases, log *slog.Logger) *bridge {
+	return &bridge{
+		cfg: cfg, log: log, leases: leases,
+		table: nft.New(nft.Options{Bridge: cfg.Bridge, Masquerade: cfg.Masquerade, Logger: log}),
+	}
+}
+
+func (b *bridge) close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.host.Handle != nil {
+		b.host.Close()
+		b.host = nlwrap.Handle{}
+	}
+	b.flows.close()
+	var err error
+	if b.wall != nil {
+		err = b.wall.Close()
+		b.wall = nil
+	}
+	b.link = bridgeLink{}
+	return errors.Join(err, b.table.Close())
+}
+
+// stale makes the next sandbox look at the bridge again.
+func (b *bridge) stale() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.link = bridgeLink{}
+}
+
+// trouble says what keeps sandboxes from being reached although they can be
+// made, "" when nothing is known.
+func (b *bridge) trouble() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.wall == nil {
+		return ""
+	}
+	return b.wall.Trouble()
+}
+
+// add gives a sandbox its link, addresses and ports.
+func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.NetworkStatus, err error) {
+	want, err := b.wanted(req.Config)
+	if err != nil {
+		return core.NetworkStatus{}, err
+	}
+	lease, stale, err := b.leases.Acquire(req.Sandbox, want.addrs)
+	if err != nil {
+		return core.NetworkStatus{}, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.leases.Release(req.Sandbox))
+		}
+	}()
+	fwds, err := forwards(req, lease)
+	if err != nil {
+		return core.NetworkStatus{}, err
+	}
+	if err := b.claim(req, true); err != nil {
+		return core.NetworkStatus{}, err
+	}
+	defer func() {
+		if err != nil {
+			b.claims.Drop(req.Sandbox)
+		}
+	}()
+	iface, err := b.connect(req, want, lease, stale)
+	if err != nil {
+		return core.NetworkStatus{}, err
+	}
+	if err := b.table.Add(fwds); err != nil {
+		return core.NetworkStatus{}, errors.Join(err, b.unlink(linkName(req.Sandbox)))
+	}
+	b.flows.forget(fwds, false, b.log)
+	st := core.NetworkStatus{
+		Mode: string(ModeBuiltin), Interfaces: []core.Attachment{iface}, Ports: req.Config.Ports,
+		DNS: core.DNS{Servers: b.cfg.DNS.Servers, Searches: b.cfg.DNS.Searches, Options: b.cfg.DNS.Options},
+	}
+	for i, a := range lease.Addrs {
+		st.Addrs = append(st.Addrs, a.Addr())
+		st.Gateways = append(st.Gateways, gateway(a, lease.Gateways[i]))
+	}
+	return st, nil
+}
+
+// wanted is what a request asks of the one interface we make.
+type wanted struct {
+	name  string
+	addrs []netip.Addr
+	mac   string
+	mtu   int
+}
+
+func (b *bridge) wanted(cfg core.NetworkConfig) (wanted, error) {
+	known := []string{"", "default", string(ModeBuiltin), b.cfg.Bridge}
+	w := wanted{name: "eth0"}
+	if !slices.Contains(known, cfg.Name) {
+		return w, fmt.Errorf("network %q: the builtin network has no other: %w", cfg.Name, errdefs.ErrNotFound)
+	}
+	if len(cfg.Attach) > 1 {
+		return w, fmt.Errorf("%d interfaces: the builtin network makes one: %w", len(cfg.Attach), errdefs.ErrInvalidArgument)
+	}
+	for _, a := range cfg.Attach {
+		if !slices.Contains(known, a.Network) {
+			return w, fmt.Errorf("network %q: the builtin network has no other: %w", a.Network, errdefs.ErrNotFound)
+		}
+		if a.Interface != "" {
+			w.name = a.Interface
+		}
+		if len(w.name) > maxBridge || w.name == "lo" {
+			return w, fmt.Errorf("interface %q: not a name for one: %w", w.name, errdefs.ErrInvalidArgument)
+		}
+		for _, p := range a.Addrs {
+			w.addrs = append(w.addrs, p.Addr().Unmap())
+		}
+		w.mac, w.mtu = a.MAC, a.MTU
+	}
+	return w, nil
+}
+
+// forwards turns the asked ports into rules.
+func forwards(req core.NetworkRequest, lease ipam.Lease) ([]nft.Forward, error) {
+	var fwds []nft.Forward
+	for _, p := range req.Config.Ports {
+		proto, err := ports.Number(p.Proto)
+		if err != nil {
+			return nil, fmt.Errorf("host port %d: %w", p.Host, err)
+		}
+		if p.Host == 0 || p.Container == 0 {
+			return nil, fmt.Errorf("host port %d to %d: a port is zero: %w", p.Host, p.Container, errdefs.ErrInvalidArgument)
+		}
+		found := false
+		ip := p.HostIP.Unmap()
+		for _, a := range lease.Addrs {
+			if ip.IsValid() && ip.Is4() != a.Addr().Is4() {
+				continue
+			}
+			found = true
+			f := nft.Forward{
+				Proto: proto, Port: p.Host, Target: netip.AddrPortFrom(a.Addr(), p.Container), Sandbox: req.Sandbox,
+			}
+			if ip.IsValid() && !ip.IsUnspecified() {
+				f.HostIP = ip
+			}
+			fwds = append(fwds, f)
+		}
+		if !found {
+			return nil, fmt.Errorf("host port %d on %s: the sandbox has no address of that family: %w", p.Host, ip, errdefs.ErrFailedPrecondition)
+		}
+	}
+	return fwds, nil
+}
+
+// claim takes the host ports of a sandbox; with probe a process of the host
+// that listens on one is an error.
+func (b *bridge) claim(req core.NetworkRequest, probe bool) error {
+	if len(req.Config.Ports) == 0 {
+		return nil
+	}
+	var claims []ports.Claim
+	for _, p := range req.Config.Ports {
+		proto := p.Proto
+		if proto == "" {
+			proto = "tcp"
+		}
+		claims = append(claims, ports.Claim{Proto: proto, IP: p.HostIP.Unmap(), Port: p.Host})
+	}
+	if err := b.claims.Take(req.Sandbox, claims); err != nil {
+		return err
+	}
+	if !probe {
+		return nil
+	}
+	for _, c := range claims {
+		if err := ports.Probe(c); err != nil {
+			b.claims.Drop(req.Sandbox)
+			return err
+		}
+	}
+	return nil
+}
+
+// del returns what a sandbox holds. Rules go first, so that no packet meets an
+// address that is free.
+func (b *bridge) del(req core.NetworkRequest) error {
+	fwds := b.table.Forwards(req.Sandbox)
+	if err := b.table.Remove(fwds); err != nil {
+		return err
+	}
+	b.flows.forget(fwds, true, b.log)
+	b.claims.Drop(req.Sandbox)
+	return b.leases.Release(req.Sandbox)
+}

@@ -1,0 +1,148 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/nft"
+)
+
+// check compares link, addresses and ports with what Setup answered.
+func (b *bridge) check(req core.NetworkRequest) error {
+	missing := func(format string, args ...any) error {
+		return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
+	}
+	lease, ok := b.leases.Held(req.Sandbox)
+	if !ok {
+		return missing("it holds no address")
+	}
+	h, err := hostHandle()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	br, err := h.LinkByName(b.cfg.Bridge)
+	if err != nil {
+		return missing("bridge %s is not there", b.cfg.Bridge)
+	}
+	out, err := h.LinkByName(linkName(req.Sandbox))
+	if err != nil {
+		return missing("link %s is not there", linkName(req.Sandbox))
+	}
+	if out.Attrs().MasterIndex != br.Attrs().Index || out.Attrs().Flags&net.FlagUp == 0 {
+		return missing("link %s is down or not on bridge %s", out.Attrs().Name, b.cfg.Bridge)
+	}
+	sb, ns, err := inside(req.Namespace)
+	if err != nil {
+		return err
+	}
+	defer func() { sb.Close(); _ = ns.Close() }()
+	have := map[netip.Addr]bool{}
+	addrs, err := sb.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		ip, _ := netip.AddrFromSlice(a.IP)
+		have[ip.Unmap()] = true
+	}
+	for _, a := range lease.Addrs {
+		if !have[a.Addr()] {
+			return missing("address %s is not there", a.Addr())
+		}
+	}
+	gone, err := b.table.Missing(b.table.Forwards(req.Sandbox))
+	if err != nil {
+		return err
+	}
+	for _, f := range gone {
+		return missing("host port %d is not forwarded", f.Port)
+	}
+	return nil
+}
+
+// recover makes bridge, rules and ports anew from leases and live requests,
+// and returns what others hold.
+func (b *bridge) recover(live []core.NetworkRequest, alive map[core.ID]bool) error {
+	var errs []error
+	for _, lease := range b.leases.All() {
+		if !alive[lease.Sandbox] {
+			b.log.Info("returning the addresses of a sandbox that is gone", "sandbox", string(lease.Sandbox))
+			errs = append(errs, b.del(core.NetworkRequest{Sandbox: lease.Sandbox}))
+		}
+	}
+	var fwds []nft.Forward
+	used := false
+	for _, req := range live {
+		lease, ok := b.leases.Held(req.Sandbox)
+		if !ok {
+			continue
+		}
+		used = true
+		more, err := forwards(req, lease)
+		if err == nil {
+			err = b.claim(req, false)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sandbox %s: %w", req.Sandbox.Short(), err))
+			continue
+		}
+		fwds = append(fwds, more...)
+	}
+	if !used && !b.exists() {
+		return errors.Join(errs...) // the bridge is made on first use
+	}
+	b.stale()
+	if err := b.table.Replace(prefixes(b.networks()), fwds); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	return errors.Join(append(errs, b.reattach(alive))...)
+}
+
+func (b *bridge) exists() bool {
+	h, err := hostHandle()
+	if err != nil {
+		return false
+	}
+	defer h.Close()
+	_, err = h.LinkByName(b.cfg.Bridge)
+	return err == nil
+}
+
+// reattach puts the links of live sandboxes back on the bridge, which someone
+// may have removed, and deletes links that nobody owns.
+func (b *bridge) reattach(alive map[core.ID]bool) error {
+	br, host, err := b.ensure()
+	if err != nil {
+		return err
+	}
+	names := map[string]bool{}
+	for id := range alive {
+		names[linkName(id)] = true
+	}
+	links, err := host.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		at := l.Attrs()
+		switch {
+		case l.Type() != "veth" || !strings.HasPrefix(at.Name, linkPrefix):
+		case names[at.Name] && at.MasterIndex != br.index:
+			if err := host.LinkSetMasterByIndex(l, br.index); err != nil {
+				errs = append(errs, fmt.Errorf("put %s on the bridge: %w", at.Name, err))
+			}
+		case !names[at.Name] && at.MasterIndex == br.index:
+			errs = append(errs, unlink(host, at.Name))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,126 @@
+// Package ipam hands out addresses: ranges are parsed and chosen in ranges.go,
+// leases are kept in a core.KV so that they outlive the process (leases.go).
+//
+// It knows nothing of links, rules or faces. Start at Leases.
+package ipam
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// Range is one block of addresses.
+type Range struct {
+	Prefix netip.Prefix // host bits masked
+	// Gateway is the first address after the network's own; the bridge holds
+	// it and it is never leased. It is the zero Addr where a range is too small
+	// for one (/31, /32, /127, /128): there all addresses are leased.
+	Gateway netip.Addr
+}
+
+// shortest prefixes: anything wider is a typing error that would swallow
+// routes of the host.
+const (
+	minBits4 = 8
+	minBits6 = 16
+)
+
+// ParseRange reads one CIDR; host bits are masked. Errors are InvalidArgument.
+func ParseRange(cidr string) (Range, error) {
+	p, err := netip.ParsePrefix(strings.TrimSpace(cidr))
+	if err != nil {
+		return Range{}, fmt.Errorf("parse range %q: %w: %w", cidr, err, errdefs.ErrInvalidArgument)
+	}
+	if p.Addr().Is4In6() {
+		return Range{}, fmt.Errorf("parse range %q: an IPv4 range is written as IPv4: %w", cidr, errdefs.ErrInvalidArgument)
+	}
+	p = p.Masked()
+	a := p.Addr()
+	if a.Is4() && p.Bits() < minBits4 || a.Is6() && p.Bits() < minBits6 {
+		return Range{}, fmt.Errorf("parse range %q: too wide: %w", cidr, errdefs.ErrInvalidArgument)
+	}
+	if a.IsMulticast() || a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() {
+		return Range{}, fmt.Errorf("parse range %q: not a unicast range that can be routed: %w", cidr, errdefs.ErrInvalidArgument)
+	}
+	r := Range{Prefix: p}
+	if p.Bits() <= a.BitLen()-2 {
+		r.Gateway = a.Next()
+	}
+	return r, nil
+}
+
+// ParseRanges reads CIDRs that must not overlap. Errors are InvalidArgument.
+func ParseRanges(cidrs []string) ([]Range, error) {
+	var ranges []Range
+	for _, c := range cidrs {
+		r, err := ParseRange(c)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range ranges {
+			if o.Prefix.Overlaps(r.Prefix) {
+				return nil, fmt.Errorf("parse range %q: overlaps %s: %w", c, o.Prefix, errdefs.ErrInvalidArgument)
+			}
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges, nil
+}
+
+// bounds are the first and last address that may be leased.
+func (r Range) bounds() (first, last netip.Addr) {
+	first, last = r.Prefix.Addr(), lastAddr(r.Prefix)
+	if !r.Gateway.IsValid() {
+		return first, last
+	}
+	if last.Is4() {
+		last = last.Prev() // broadcast
+	}
+	return r.Gateway.Next(), last
+}
+
+// leasable reports whether a may be leased from r.
+func (r Range) leasable(a netip.Addr) bool {
+	first, last := r.bounds()
+	return first.Compare(a) <= 0 && a.Compare(last) <= 0
+}
+
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// Choose returns the first private IPv4 /16, in numeric order, that none of
+// the host's routes overlaps. ResourceExhausted when every one is taken.
+func Choose(routes []netip.Prefix) (Range, error) {
+	for _, block := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"} {
+		private := netip.MustParsePrefix(block)
+		for a := private.Addr(); private.Contains(a); {
+			p := netip.PrefixFrom(a, 16)
+			// A default route overlaps everything and says nothing.
+			if !slices.ContainsFunc(routes, func(r netip.Prefix) bool { return r.Bits() > 0 && r.Overlaps(p) }) {
+				return Range{Prefix: p, Gateway: a.Next()}, nil
+			}
+			a = lastAddr(p).Next()
+		}
+	}
+	return Range{}, fmt.Errorf("choose an address range: the host's routes overlap every private /16, set network.pod_cidr: %w", errdefs.ErrResourceExhausted)
+}
+
+// ChooseULA makes a random unique local IPv6 /64 (RFC 4193).
+func ChooseULA() Range {
+	var b [16]byte
+	_, _ = rand.Read(b[:8])
+	b[0] = 0xfd
+	a := netip.AddrFrom16(b)
+	return Range{Prefix: netip.PrefixFrom(a, 64), Gateway: a.Next()}
+}

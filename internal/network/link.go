@@ -1,0 +1,458 @@
+package network
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/nlwrap"
+)
+
+// bridgeLink is the bridge as the kernel has it.
+type bridgeLink struct{ index, mtu int }
+
+// Where a range is too small for a gateway of its own (/31, /32), sandboxes go
+// by one that is reached over the link itself.
+var (
+	linkGateway4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
+	linkGateway6 = netip.MustParseAddr("fe80::1")
+)
+
+// linkPrefix starts the names of the host's ends of our veth pairs.
+const linkPrefix = "ls"
+
+// linkName is the host's end of a sandbox's veth pair; it follows from the ID
+// so that no record is needed to find it.
+func linkName(id core.ID) string {
+	name := linkPrefix + string(id)
+	return name[:min(len(name), maxBridge)]
+}
+
+func gateway(addr netip.Prefix, gw netip.Addr) netip.Addr {
+	switch {
+	case gw.IsValid():
+		return gw
+	case addr.Addr().Is4():
+		return linkGateway4
+	default:
+		return linkGateway6
+	}
+}
+
+// connect makes the sandbox's link and configures it inside. Nothing is left
+// of it on an error.
+func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, stale []core.ID) (core.Attachment, error) {
+	mac, err := macOf(w, lease)
+	if err != nil {
+		return core.Attachment{}, err
+	}
+	br, host, err := b.ensure()
+	if err != nil {
+		return core.Attachment{}, err
+	}
+	for _, id := range stale {
+		// Who had this address may have kept its namespace, and so its link.
+		if id != req.Sandbox {
+			if err := unlink(host, linkName(id)); err != nil {
+				return core.Attachment{}, err
+			}
+		}
+	}
+	sb, ns, err := inside(req.Namespace)
+	if err != nil {
+		return core.Attachment{}, err
+	}
+	defer func() { sb.Close(); _ = ns.Close() }()
+	pair := vethPair{name: linkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br.index, ns: int(ns.Fd())}
+	if w.mtu > 0 {
+		pair.mtu = w.mtu
+	}
+	err = pair.create(host)
+	if errors.Is(err, unix.EEXIST) {
+		// Left from a Setup that was cut off.
+		if err := unlink(host, pair.name); err != nil {
+			return core.Attachment{}, err
+		}
+		err = pair.create(host)
+	}
+	if isGone(err) {
+		// Someone removed the bridge: make it again.
+		b.stale()
+		if br, host, err = b.ensure(); err != nil {
+			return core.Attachment{}, err
+		}
+		pair.bridge = br.index
+		err = pair.create(host)
+	}
+	if err != nil {
+		return core.Attachment{}, fmt.Errorf("make veth pair %s: %w", pair.name, err)
+	}
+	if err := b.configure(host, sb, pair, lease); err != nil {
+		return core.Attachment{}, errors.Join(err, unlink(host, pair.name))
+	}
+	return core.Attachment{Network: b.cfg.Bridge, Interface: w.name, Addrs: lease.Addrs, MAC: mac.String(), MTU: pair.mtu}, nil
+}
+
+// isGone reports whether err says that the bridge's index leads nowhere.
+func isGone(err error) bool {
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENXIO)
+}
+
+// macOf is derived from the IPv4 address: whoever gets the address next is not
+// met by a neighbour's outdated ARP entry.
+func macOf(w wanted, lease ipam.Lease) (net.HardwareAddr, error) {
+	if w.mac != "" {
+		mac, err := net.ParseMAC(w.mac)
+		if err != nil || len(mac) != 6 || mac[0]&1 == 1 {
+			return nil, fmt.Errorf("mac address %q: %w", w.mac, errdefs.ErrInvalidArgument)
+		}
+		return mac, nil
+	}
+	return macFor(lease.Addrs[0].Addr()), nil
+}
+
+func macFor(a netip.Addr) net.HardwareAddr {
+	mac := net.HardwareAddr{0x0a, 0x58, 0, 0, 0, 0}
+	if a.Is4() {
+		copy(mac[2:], a.AsSlice())
+	} else {
+		_, _ = rand.Read(mac[2:])
+	}
+	return mac
+}
+
+// vethPair is made by one message: the host's end up and on the bridge, the
+// other end born inside the sandbox with its name and address.
+type vethPair struct {
+	name, peer string
+	mac        net.HardwareAddr
+	mtu        int
+	bridge     int
+	ns         int
+}
+
+func (p vethPair) create(h nlwrap.Handle) error {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(p.name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(p.mtu))))
+	req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(p.bridge))))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
+	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(p.peer))
+	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(p.mtu)))
+	peer.AddRtAttr(unix.IFLA_ADDRESS, []byte(p.mac))
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(p.ns)))
+	req.AddData(info)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// configure sets hairpin outside; loopback, addresses and routes inside.
+func (b *bridge) configure(host, sb nlwrap.Handle, p vethPair, lease ipam.Lease) error {
+	out, err := host.LinkByName(p.name)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", p.name, err)
+	}
+	// With br_netfilter a sandbox reaches its own host port through the bridge
+	// port it came from.
+	if err := host.LinkSetHairpin(out, true); err != nil {
+		return fmt.Errorf("set hairpin of %s: %w", p.name, err)
+	}
+	if err := sb.LinkSetUp(loopback()); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	in, err := sb.LinkByName(p.peer)
+	if err != nil {
+		return fmt.Errorf("find %s inside: %w", p.peer, err)
+	}
+	if err := sb.LinkSetUp(in); err != nil {
+		return fmt.Errorf("set %s up: %w", p.peer, err)
+	}
+	for i, addr := range lease.Addrs {
+		gw := lease.Gateways[i]
+		if !gw.IsValid() {
+			addr = netip.PrefixFrom(addr.Addr(), addr.Addr().BitLen())
+		}
+		a := &netlink.Addr{IPNet: ipNet(addr)}
+		if addr.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD // we know who has which
+		}
+		if err := sb.AddrAdd(in, a); err != nil {
+			return fmt.Errorf("add address %s: %w", addr, err)
+		}
+		route := &netlink.Route{LinkIndex: in.Attrs().Index, Gw: gateway(addr, gw).AsSlice()}
+		if !gw.IsValid() && addr.Addr().Is4() {
+			route.Flags = int(netlink.FLAG_ONLINK)
+		}
+		if err := sb.RouteAdd(route); err != nil {
+			return fmt.Errorf("add default route by %s: %w", gateway(addr, gw), err)
+		}
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// unlink deletes a link; it is fine when there is none.
+func unlink(h nlwrap.Handle, name string) error {
+	link, err := h.LinkByName(name)
+	if err == nil {
+		err = h.LinkDel(link)
+	}
+	var none netlink.LinkNotFoundError
+	if err == nil || errors.As(err, &none) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return fmt.Errorf("delete link %s: %w", name, err)
+}
+
+func (b *bridge) unlink(name string) error {
+	_, host, err := b.ensure()
+	if err != nil {
+		return err
+	}
+	return unlink(host, name)
+}
+
+// ensure makes the bridge when it is not there, gives it the gateways of all
+// ranges in use, and puts the rules beside it.
+func (b *bridge) ensure() (bridgeLink, nlwrap.Handle, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.link.index != 0 {
+		return b.link, b.host, nil
+	}
+	if b.host.Handle == nil {
+		h, err := hostHandle()
+		if err != nil {
+			return bridgeLink{}, h, err
+		}
+		b.host = h
+	}
+	link, err := b.makeLink()
+	if err != nil {
+		return bridgeLink{}, b.host, err
+	}
+	nets := b.networks()
+	if err := b.address(link, nets); err != nil {
+		return bridgeLink{}, b.host, err
+	}
+	if err := b.forwarding(nets); err != nil {
+		return bridgeLink{}, b.host, err
+	}
+	if err := b.table.SetNets(prefixes(nets)); err != nil {
+		return bridgeLink{}, b.host, err
+	}
+	b.link = bridgeLink{index: link.Attrs().Index, mtu: link.Attrs().MTU}
+	return b.link, b.host, nil
+}
+
+// makeLink finds or makes the bridge and sets it up. b.mu is held.
+func (b *bridge) makeLink() (netlink.Link, error) {
+	name := b.cfg.Bridge
+	link, err := b.host.LinkByName(name)
+	var none netlink.LinkNotFoundError
+	if errors.As(err, &none) {
+		mtu := b.cfg.MTU
+		if mtu == 0 {
+			_, mtu = defaultLink(b.host)
+		}
+		if mtu == 0 {
+			mtu = 1500
+		}
+		mac := net.HardwareAddr{0x0a, 0x58, 0, 0, 0, 0}
+		_, _ = rand.Read(mac[2:])
+		// An address of its own: else a bridge takes the lowest of its ports',
+		// and changes it as they come and go.
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, mac
+		if err := b.host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return nil, fmt.Errorf("make bridge %s: %w", name, err)
+		}
+		link, err = b.host.LinkByName(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find bridge %s: %w", name, err)
+	}
+	if link.Type() != "bridge" {
+		return nil, fmt.Errorf("bridge %s: there is a %s of that name: %w", name, link.Type(), errdefs.ErrFailedPrecondition)
+	}
+	if err := b.host.LinkSetUp(link); err != nil {
+		return nil, fmt.Errorf("set bridge %s up: %w", name, err)
+	}
+	return link, nil
+}
+
+// networks are the ranges of today and those that sandboxes still live in.
+func (b *bridge) networks() []ipam.Range {
+	nets := b.leases.Ranges()
+	for _, lease := range b.leases.All() {
+		for i, a := range lease.Addrs {
+			r := ipam.Range{Prefix: a.Masked(), Gateway: lease.Gateways[i]}
+			known := false
+			for _, have := range nets {
+				known = known || have.Prefix.Overlaps(r.Prefix) && have.Gateway == r.Gateway
+			}
+			if !known {
+				nets = append(nets, r)
+			}
+		}
+	}
+	return nets
+}
+
+func prefixes(nets []ipam.Range) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, r := range nets {
+		ps = append(ps, r.Prefix)
+	}
+	return ps
+}
+
+// address gives the bridge its gateways; those of ranges that nobody lives in
+// any more go.
+func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
+	want := map[netip.Prefix]bool{}
+	for _, r := range nets {
+		if r.Gateway.IsValid() {
+			want[netip.PrefixFrom(r.Gateway, r.Prefix.Bits())] = true
+			continue
+		}
+		if r.Prefix.Addr().Is4() {
+			want[netip.PrefixFrom(linkGateway4, 32)] = true
+		} else {
+			want[netip.PrefixFrom(linkGateway6, 64)] = true
+		}
+	}
+	have, err := b.host.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses of %s: %w", b.cfg.Bridge, err)
+	}
+	for _, a := range have {
+		ip, _ := netip.AddrFromSlice(a.IP)
+		bits, _ := a.Mask.Size()
+		p := netip.PrefixFrom(ip.Unmap(), bits)
+		if want[p] {
+			delete(want, p)
+			continue
+		}
+		if ip.IsLinkLocalUnicast() {
+			continue // the kernel's own
+		}
+		if err := b.host.AddrDel(link, &a); err != nil {
+			return fmt.Errorf("remove address %s of %s: %w", p, b.cfg.Bridge, err)
+		}
+	}
+	for p := range want {
+		a := &netlink.Addr{IPNet: ipNet(p)}
+		if p.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := b.host.AddrAdd(link, a); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add address %s to %s: %w", p, b.cfg.Bridge, err)
+		}
+	}
+	for _, r := range nets {
+		if r.Gateway.IsValid() {
+			continue
+		}
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(r.Prefix), Scope: netlink.SCOPE_LINK}
+		if r.Prefix.Addr().Is6() {
+			route.Scope = netlink.SCOPE_UNIVERSE
+		}
+		if err := b.host.RouteReplace(route); err != nil {
+			return fmt.Errorf("add route %s to %s: %w", r.Prefix, b.cfg.Bridge, err)
+		}
+	}
+	return nil
+}
+
+// sysctl sets a kernel value when it is not so already; changed reports it.
+func sysctl(path, value string) (changed bool, err error) {
+	path = "/proc/sys/" + path
+	have, err := os.ReadFile(path)
+	if err != nil {
+		return false, fmt.Errorf("read %s: %w", path, err)
+	}
+	if strings.TrimSpace(string(have)) == value {
+		return false, nil
+	}
+	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+		return false, fmt.Errorf("set %s to %s: %w", path, value, err)
+	}
+	return true, nil
+}
+
+// forwarding turns the host into a router, which every container network needs.
+func (b *bridge) forwarding(nets []ipam.Range) error {
+	set := [][2]string{
+		{"net/ipv4/ip_forward", "1"},
+		// Host ports work on 127.0.0.1 too; the guard chain keeps sandboxes
+		// from using it.
+		{"net/ipv4/conf/" + b.cfg.Bridge + "/route_localnet", "1"},
+	}
+	for _, r := range nets {
+		if r.Prefix.Addr().Is6() {
+			if err := b.keepRouterAdverts(); err != nil {
+				return err
+			}
+			set = append(set,
+				[2]string{"net/ipv6/conf/all/forwarding", "1"},
+				[2]string{"net/ipv6/conf/" + b.cfg.Bridge + "/accept_ra", "0"})
+			break
+		}
+	}
+	for _, kv := range set {
+		changed, err := sysctl(kv[0], kv[1])
+		if err != nil {
+			return err
+		}
+		if changed {
+			b.log.Info("kernel setting changed", "name", kv[0], "value", kv[1])
+		}
+	}
+	return nil
+}
+
+// keepRouterAdverts: a kernel that forwards stops listening to routers, and a
+// host that got its default route from one would lose it. 2 means: listen
+// although forwarding.
+func (b *bridge) keepRouterAdverts() error {
+	if on, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); err != nil || strings.TrimSpace(string(on)) == "1" {
+		return err
+	}
+	links, err := b.host.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		name := "net/ipv6/conf/" + l.Attrs().Name + "/accept_ra"
+		have, err := os.ReadFile("/proc/sys/" + name)
+		if err != nil || strings.TrimSpace(string(have)) != "1" || l.Attrs().Name == b.cfg.Bridge {
+			continue
+		}
+		if _, err := sysctl(name, "2"); err != nil {
+			return err
+		}
+		b.log.Info("kernel setting changed", "name", name, "value", "2")
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+// Package networktest has what tests of networks need: network namespaces that
+// are pinned to files, programs run inside them, a drawer in memory, and the
+// contract suite that every core.Network must pass (contract.go).
+//
+// It is for tests only.
+package networktest
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// KV is a drawer in memory. The zero value is empty; Fail makes every Put fail.
+type KV struct {
+	mu   sync.Mutex
+	m    map[string][]byte
+	Fail error
+}
+
+var _ core.KV = (*KV)(nil)
+
+// Get implements core.KV.
+func (k *KV) Get(key string) ([]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v, ok := k.m[key]
+	if !ok {
+		return nil, fmt.Errorf("key %q: %w", key, errdefs.ErrNotFound)
+	}
+	return slices.Clone(v), nil
+}
+
+// Put implements core.KV.
+func (k *KV) Put(key string, value []byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.Fail != nil {
+		return k.Fail
+	}
+	if k.m == nil {
+		k.m = map[string][]byte{}
+	}
+	k.m[key] = slices.Clone(value)
+	return nil
+}
+
+// Delete implements core.KV.
+func (k *KV) Delete(key string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.m, key)
+	return nil
+}
+
+// All implements core.KV.
+func (k *KV) All(prefix string) iter.Seq2[string, []byte] {
+	k.mu.Lock()
+	snapshot := maps.Clone(k.m)
+	k.mu.Unlock()
+	return func(yield func(string, []byte) bool) {
+		for _, key := range slices.Sorted(maps.Keys(snapshot)) {
+			if strings.HasPrefix(key, prefix) && !yield(key, snapshot[key]) {
+				return
+			}
+		}
+	}
+}
+
+// Namespace is a network namespace pinned to a file.
+type Namespace struct{ Path string }
+
+// NewNamespace makes one; it goes when the test ends, if not before.
+func NewNamespace(t testing.TB) *Namespace {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "netns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "net")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		// The thread is not unlocked: it ends with the goroutine, and no other
+		// goroutine gets a thread that is elsewhere.
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- err
+			return
+		}
+		done <- unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	}()
+	if err := <-done; err != nil {
+		t.Fatalf("make network namespace: %v", err)
+	}
+	n := &Namespace{Path: path}
+	t.Cleanup(func() {
+		n.Close()
+		_ = os.RemoveAll(dir)
+	})
+	return n
+}
+
+// Close unpins the namespace; the kernel then takes its links away, some time
+// later.
+func (n *Namespace) Close() { _ = unix.Unmount(n.Path, unix.MNT_DETACH) }
+
+// Do runs f on a thread inside the namespace. f must not start goroutines that
+// need the namespace; sockets that it opens stay inside.
+func (n *Namespace) Do(t testing.TB, f func() error) {
+	t.Helper()
+	if err := n.Try(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Try is Do for an f that may fail.
+func (n *Namespace) Try(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked, see NewNamespace
+		fd, err := unix.Open(n.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			done <- err
+			return
+		}
+		defer func() { _ = unix.Close(fd) }()
+		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			done <- err
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}

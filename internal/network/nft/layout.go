@@ -1,0 +1,282 @@
+package nft
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// bigBuffers make room for the acknowledgements of a large transaction.
+func bigBuffers(c *netlink.Conn) error {
+	const bytes = 4 << 20
+	if err := c.SetReadBuffer(bytes); err != nil {
+		return err
+	}
+	return c.SetWriteBuffer(bytes)
+}
+
+func ourTable() *nftables.Table {
+	return &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
+}
+
+// The 4-byte registers that a concatenation is built in.
+const (
+	reg0 = unix.NFT_REG32_00
+	reg1 = unix.NFT_REG32_01
+	reg4 = unix.NFT_REG32_04
+	reg5 = unix.NFT_REG32_05
+)
+
+// sets are the four maps from a host port to a sandbox's port.
+type sets struct{ any4, any6, host4, host6 *nftables.Set }
+
+func (s sets) of(f Forward) *nftables.Set {
+	switch is4 := f.Target.Addr().Is4(); {
+	case is4 && !f.HostIP.IsValid():
+		return s.any4
+	case is4:
+		return s.host4
+	case !f.HostIP.IsValid():
+		return s.any6
+	default:
+		return s.host6
+	}
+}
+
+func portMaps(table *nftables.Table) sets {
+	proto, port := nftables.TypeInetProto, nftables.TypeInetService
+	mk := func(name string, addr nftables.SetDatatype, key ...nftables.SetDatatype) *nftables.Set {
+		return &nftables.Set{
+			Table: table, Name: name, IsMap: true, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(key...), DataType: nftables.MustConcatSetType(addr, port),
+		}
+	}
+	ip4, ip6 := nftables.TypeIPAddr, nftables.TypeIP6Addr
+	return sets{
+		any4:  mk("ports4", ip4, proto, port),
+		any6:  mk("ports6", ip6, proto, port),
+		host4: mk("hostports4", ip4, ip4, proto, port),
+		host6: mk("hostports6", ip6, ip6, proto, port),
+	}
+}
+
+// element encodes a forward: every part of a concatenation fills whole
+// 4-byte registers.
+func (f Forward) element() nftables.SetElement {
+	var key []byte
+	if f.HostIP.IsValid() {
+		key = append(key, f.HostIP.AsSlice()...)
+	}
+	key = append(key, f.Proto, 0, 0, 0)
+	key = append(binary.BigEndian.AppendUint16(key, f.Port), 0, 0)
+	val := f.Target.Addr().AsSlice()
+	val = append(binary.BigEndian.AppendUint16(val, f.Target.Port()), 0, 0)
+	return nftables.SetElement{Key: key, Val: val, Comment: string(f.Sandbox)}
+}
+
+// chain names of our table
+const (
+	chainGuard       = "guard"
+	chainPrerouting  = "prerouting"
+	chainOutput      = "output"
+	chainPorts       = "ports"
+	chainPostrouting = "postrouting"
+)
+
+// layout queues everything but the ports themselves.
+func (t *Table) layout(c *nftables.Conn, table *nftables.Table) error {
+	maps := portMaps(table)
+	for _, s := range []*nftables.Set{maps.any4, maps.any6, maps.host4, maps.host6} {
+		if err := c.AddSet(s, nil); err != nil {
+			return err
+		}
+	}
+	nets4 := &nftables.Set{Table: table, Name: "nets4", Interval: true, KeyType: nftables.TypeIPAddr}
+	nets6 := &nftables.Set{Table: table, Name: "nets6", Interval: true, KeyType: nftables.TypeIP6Addr}
+	if err := c.AddSet(nets4, intervals(t.nets, true)); err != nil {
+		return err
+	}
+	if err := c.AddSet(nets6, intervals(t.nets, false)); err != nil {
+		return err
+	}
+	for _, r := range t.rules(table, maps, nets4, nets6) {
+		c.AddChain(r.chain)
+		for _, exprs := range r.rules {
+			c.AddRule(&nftables.Rule{Table: table, Chain: r.chain, Exprs: exprs})
+		}
+	}
+	return nil
+}
+
+// chainRules is one chain with its rules, in order.
+type chainRules struct {
+	chain *nftables.Chain
+	rules [][]expr.Any
+}
+
+// rules is the whole of our rule set, chains that are jumped to first.
+func (t *Table) rules(table *nftables.Table, maps sets, nets4, nets6 *nftables.Set) []chainRules {
+	base := func(name string, typ nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
+		return &nftables.Chain{Table: table, Name: name, Type: typ, Hooknum: hook, Priority: prio}
+	}
+	toPorts := seq(
+		// fib daddr type local: only what is for this host
+		[]expr.Any{
+			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+			&expr.Verdict{Kind: expr.VerdictJump, Chain: chainPorts},
+		})
+	post := [][]expr.Any{
+		// What came to a host port over loopback, or from a sandbox to a
+		// sandbox, must come back through us.
+		seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyOIFNAME, t.bridge), source(netip.MustParsePrefix("127.0.0.0/8")), masquerade()),
+		seq(family(unix.NFPROTO_IPV4), inSet(nets4, 12, false), inSet(nets4, 16, false), dnatted(), masquerade()),
+		seq(family(unix.NFPROTO_IPV6), inSet(nets6, 8, false), inSet(nets6, 24, false), dnatted(), masquerade()),
+	}
+	if t.masquerade {
+		post = append(post,
+			seq(family(unix.NFPROTO_IPV4), inSet(nets4, 12, false), inSet(nets4, 16, true), masquerade()),
+			seq(family(unix.NFPROTO_IPV6), inSet(nets6, 8, false), inSet(nets6, 24, true), masquerade()))
+	}
+	return []chainRules{
+		{&nftables.Chain{Table: table, Name: chainPorts}, [][]expr.Any{
+			// An address of its own goes before every address.
+			seq(family(unix.NFPROTO_IPV4), hostKey4(), dnat(maps.host4, reg0, unix.NFPROTO_IPV4)),
+			seq(family(unix.NFPROTO_IPV4), anyKey(), dnat(maps.any4, reg0, unix.NFPROTO_IPV4)),
+			seq(family(unix.NFPROTO_IPV6), hostKey6(), dnat(maps.host6, reg0, unix.NFPROTO_IPV6)),
+			seq(family(unix.NFPROTO_IPV6), anyKey(), dnat(maps.any6, reg0, unix.NFPROTO_IPV6)),
+		}},
+		// route_localnet lets host ports work on 127.0.0.1; sandboxes must not
+		// reach the host's loopback by it.
+		{base(chainGuard, nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw), [][]expr.Any{
+			seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyIIFNAME, t.bridge), dest(netip.MustParsePrefix("127.0.0.0/8")), drop()),
+			seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyIIFNAME, t.bridge), source(netip.MustParsePrefix("127.0.0.0/8")), drop()),
+		}},
+		{base(chainPrerouting, nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest), [][]expr.Any{toPorts}},
+		{base(chainOutput, nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest), [][]expr.Any{toPorts}},
+		{base(chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource), post},
+	}
+}
+
+func seq(parts ...[]expr.Any) []expr.Any {
+	var all []expr.Any
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}
+
+func family(proto byte) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
+	}
+}
+
+// ifname matches the whole name: 16 bytes, as nft and iptables write it.
+func ifname(key expr.MetaKey, name string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifnameData(name)}}
+}
+
+func ifnameData(name string) []byte {
+	data := make([]byte, unix.IFNAMSIZ)
+	copy(data, name)
+	return data
+}
+
+func drop() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
+
+func masquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }
+
+// ctStatusDNAT is IPS_DST_NAT of the kernel's conntrack status.
+const ctStatusDNAT = 1 << 5
+
+func dnatted() []expr.Any {
+	zero := binaryutil.NativeEndian.PutUint32(0)
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(ctStatusDNAT), Xor: zero},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: zero},
+	}
+}
+
+// load4 and load6 read an address of the IP header at offset.
+func load(reg, offset, length uint32) expr.Any {
+	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
+}
+
+func addrLen(s *nftables.Set) uint32 { return s.KeyType.Bytes }
+
+func inSet(s *nftables.Set, offset uint32, invert bool) []expr.Any {
+	return []expr.Any{
+		load(1, offset, addrLen(s)),
+		&expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID, Invert: invert},
+	}
+}
+
+func source(p netip.Prefix) []expr.Any { return addrIn(p, 12) }
+func dest(p netip.Prefix) []expr.Any   { return addrIn(p, 16) }
+
+// addrIn matches an IPv4 address of the header with a prefix of whole bytes.
+func addrIn(p netip.Prefix, offset uint32) []expr.Any {
+	n := uint32(p.Bits() / 8)
+	return []expr.Any{load(1, offset, n), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Addr().AsSlice()[:n]}}
+}
+
+// anyKey builds proto . port; hostKey4 and hostKey6 put the address before.
+func anyKey() []expr.Any { return portKey(reg0, reg1) }
+func hostKey4() []expr.Any {
+	return append([]expr.Any{load(reg0, 16, 4)}, portKey(reg1, unix.NFT_REG32_02)...)
+}
+func hostKey6() []expr.Any { return append([]expr.Any{load(reg0, 24, 16)}, portKey(reg4, reg5)...) }
+
+func portKey(proto, port uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
+		// TCP, UDP and SCTP have the destination port in the same place.
+		&expr.Payload{DestRegister: port, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+	}
+}
+
+// dnat looks the key up and goes to addr . port; a miss ends the rule.
+func dnat(s *nftables.Set, reg, fam uint32) []expr.Any {
+	portReg := uint32(reg1)
+	if fam == unix.NFPROTO_IPV6 {
+		portReg = reg4
+	}
+	return []expr.Any{
+		&expr.Lookup{SourceRegister: reg, DestRegister: reg, IsDestRegSet: true, SetName: s.Name, SetID: s.ID},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: fam, RegAddrMin: reg, RegProtoMin: portReg},
+	}
+}
+
+// intervals writes prefixes of one family as the half-open intervals of a set.
+func intervals(nets []netip.Prefix, is4 bool) []nftables.SetElement {
+	var elems []nftables.SetElement
+	for _, p := range nets {
+		if p.Addr().Is4() != is4 {
+			continue
+		}
+		elems = append(elems, nftables.SetElement{Key: p.Addr().AsSlice()})
+		// The end of the address space needs no end.
+		if end := after(p); end.IsValid() {
+			elems = append(elems, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return elems
+}
+
+// after is the first address behind p, invalid at the end of the space.
+func after(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a.Next()
+}

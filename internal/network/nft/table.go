@@ -1,0 +1,305 @@
+// Package nft keeps Longshore's own nftables table, inet longshore, in-process:
+// one masquerade rule for all addresses, host ports as elements of maps, and
+// an accept for the bridge in other programs' forward chains (forward.go).
+//
+// It knows addresses and ports, no sandboxes beyond their ID as a comment.
+// What the table shall hold is kept in memory here; the kernel's copy can be
+// made again from it at any time (Rebuild). Start at Table.
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// TableName is the name of our table, in the inet family.
+const TableName = "longshore"
+
+// Forward sends what reaches a port of the host to a sandbox.
+type Forward struct {
+	Proto  uint8      // IPPROTO_TCP, IPPROTO_UDP or IPPROTO_SCTP
+	HostIP netip.Addr // zero: every address of the host, of Target's family
+	Port   uint16
+	Target netip.AddrPort
+	// Sandbox is shown as the element's comment.
+	Sandbox core.ID
+}
+
+// slot is what can be forwarded once only.
+type slot struct {
+	proto uint8
+	ip    netip.Addr
+	is4   bool
+	port  uint16
+}
+
+func (f Forward) slot() slot {
+	return slot{f.Proto, f.HostIP, f.Target.Addr().Is4(), f.Port}
+}
+
+// Options are what New needs.
+type Options struct {
+	Bridge     string // the interface sandboxes hang on
+	Masquerade bool   // hide sandboxes behind the host's address
+	Logger     *slog.Logger
+}
+
+// Table is our table. It is safe for concurrent use.
+type Table struct {
+	bridge     string
+	masquerade bool
+	log        *slog.Logger
+
+	mu sync.Mutex
+	// conn stays open: closing a netlink socket of nftables waits until the
+	// kernel has freed what earlier transactions deleted, milliseconds each.
+	conn  *nftables.Conn
+	built bool
+	nets  []netip.Prefix
+	fwds  map[slot]Forward
+}
+
+// New makes a Table that is not in the kernel yet: SetNets puts it there.
+func New(o Options) *Table {
+	return &Table{bridge: o.Bridge, masquerade: o.Masquerade, log: o.Logger, fwds: map[slot]Forward{}}
+}
+
+// Close lets go of the kernel's socket; the rules stay.
+func (t *Table) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.hangUpLocked()
+}
+
+func (t *Table) hangUpLocked() error {
+	if t.conn == nil {
+		return nil
+	}
+	err := t.conn.CloseLasting()
+	t.conn = nil
+	return err
+}
+
+func (t *Table) dialLocked() (*nftables.Conn, error) {
+	if t.conn != nil {
+		return t.conn, nil
+	}
+	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(bigBuffers))
+	if err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	t.conn = c
+	return c, nil
+}
+
+// SetNets says which networks sandboxes live in and makes the table when it is
+// not there yet.
+func (t *Table) SetNets(nets []netip.Prefix) error {
+	nets = slices.Clone(nets)
+	slices.SortFunc(nets, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.built && slices.Equal(t.nets, nets) {
+		return nil
+	}
+	t.nets = nets
+	return t.rebuildLocked()
+}
+
+// Replace sets all forwards at once and makes the table anew.
+func (t *Table) Replace(nets []netip.Prefix, fwds []Forward) error {
+	t.mu.Lock()
+	t.fwds = map[slot]Forward{}
+	for _, f := range fwds {
+		t.fwds[f.slot()] = f
+	}
+	t.built = false
+	t.mu.Unlock()
+	return t.SetNets(nets)
+}
+
+// Rebuild makes the table anew from what it shall hold, in one transaction:
+// there is no moment without it.
+func (t *Table) Rebuild() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rebuildLocked()
+}
+
+func (t *Table) rebuildLocked() error {
+	c, err := t.dialLocked()
+	if err != nil {
+		return err
+	}
+	table := ourTable()
+	c.AddTable(table)
+	c.DelTable(table)
+	c.AddTable(table)
+	if err := t.layout(c, table); err != nil {
+		return fmt.Errorf("build table %s: %w", TableName, err)
+	}
+	if err := t.elements(c, slices.Collect(maps.Values(t.fwds)), c.SetAddElements); err != nil {
+		return fmt.Errorf("build table %s: %w", TableName, err)
+	}
+	if err := c.Flush(); err != nil {
+		t.built = false
+		return errors.Join(fmt.Errorf("build table %s: %w", TableName, err), t.hangUpLocked())
+	}
+	t.built = true
+	return nil
+}
+
+// Add forwards ports, all or none.
+func (t *Table) Add(fwds []Forward) error {
+	if len(fwds) == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range fwds {
+		t.fwds[f.slot()] = f
+	}
+	err := t.changeLocked(fwds, true)
+	if err != nil {
+		for _, f := range fwds {
+			delete(t.fwds, f.slot())
+		}
+	}
+	return err
+}
+
+// Remove stops forwarding; it is idempotent.
+func (t *Table) Remove(fwds []Forward) error {
+	if len(fwds) == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var gone []Forward
+	for _, f := range fwds {
+		if have, ok := t.fwds[f.slot()]; ok && have == f {
+			gone = append(gone, f)
+			delete(t.fwds, f.slot())
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	return t.changeLocked(gone, false)
+}
+
+// changeLocked adds or deletes elements in one transaction. When the kernel's
+// table is not what we left there (someone flushed it), all of it is made anew.
+func (t *Table) changeLocked(fwds []Forward, add bool) error {
+	if !t.built {
+		return t.rebuildLocked()
+	}
+	c, err := t.dialLocked()
+	if err != nil {
+		return err
+	}
+	change := c.SetDeleteElements
+	if add {
+		change = c.SetAddElements
+	}
+	if err = t.elements(c, fwds, change); err == nil {
+		err = c.Flush()
+	}
+	if err == nil {
+		return nil
+	}
+	t.log.Warn("nftables table is not as we left it, making it anew", "table", TableName, "error", err.Error())
+	if err := t.hangUpLocked(); err != nil {
+		return err
+	}
+	return t.rebuildLocked()
+}
+
+// maxElements of one message: its attributes have 16 bits of length.
+const maxElements = 128
+
+// elements sorts forwards into our maps and applies change to each map.
+func (t *Table) elements(_ *nftables.Conn, fwds []Forward, change func(*nftables.Set, []nftables.SetElement) error) error {
+	byMap := map[*nftables.Set][]nftables.SetElement{}
+	sets := portMaps(ourTable())
+	for _, f := range fwds {
+		s := sets.of(f)
+		byMap[s] = append(byMap[s], f.element())
+	}
+	for s, elems := range byMap {
+		for chunk := range slices.Chunk(elems, maxElements) {
+			if err := change(s, chunk); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Missing reports which of the forwards the kernel does not have.
+func (t *Table) Missing(fwds []Forward) ([]Forward, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, err := t.dialLocked()
+	if err != nil {
+		return nil, err
+	}
+	sets := portMaps(ourTable())
+	have := map[*nftables.Set]map[string]string{}
+	var missing []Forward
+	for _, f := range fwds {
+		s := sets.of(f)
+		if have[s] == nil {
+			elems, err := c.GetSetElements(s)
+			if errors.Is(err, unix.ENOENT) {
+				elems, err = nil, nil
+			}
+			if err != nil {
+				return nil, fmt.Errorf("list map %s: %w", s.Name, err)
+			}
+			have[s] = map[string]string{}
+			for _, e := range elems {
+				have[s][string(e.Key)] = string(e.Val)
+			}
+		}
+		e := f.element()
+		if have[s][string(e.Key)] != string(e.Val) {
+			missing = append(missing, f)
+		}
+	}
+	return missing, nil
+}
+
+// Forwards are the ports that a sandbox has.
+func (t *Table) Forwards(id core.ID) []Forward {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var fwds []Forward
+	for _, f := range t.fwds {
+		if f.Sandbox == id {
+			fwds = append(fwds, f)
+		}
+	}
+	return fwds
+}
+
+// Sandboxes names who has ports forwarded.
+func (t *Table) Sandboxes() []core.ID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	seen := map[core.ID]bool{}
+	for _, f := range t.fwds {
+		seen[f.Sandbox] = true
+	}
+	return slices.Collect(maps.Keys(seen))
+}
