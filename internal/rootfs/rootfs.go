@@ -1,0 +1,244 @@
+// Package rootfs mounts root filesystems: overlays with any number of layers,
+// binds, whatever mount(2) takes. It is the engine's core.Roots.
+//
+// It must not know where layers come from, nor what a container is. Start
+// reading at Roots.Mount.
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// Options go with New.
+type Options struct {
+	// Logger is slog.Default() when nil.
+	Logger *slog.Logger
+}
+
+// Roots is core.Roots on this machine.
+type Roots struct {
+	log *slog.Logger
+}
+
+var _ core.Roots = (*Roots)(nil)
+
+// New returns a Roots.
+func New(o Options) *Roots {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return &Roots{log: o.Logger}
+}
+
+// Mount makes target (0755) and stacks mounts on it in order; with readOnly the
+// result cannot be written. On failure nothing stays mounted.
+func (r *Roots) Mount(ctx context.Context, target string, mounts []core.Mount, readOnly bool) error {
+	if !filepath.IsAbs(target) || len(mounts) == 0 {
+		return fmt.Errorf("mount root %q: needs an absolute target and a mount: %w", target, errdefs.ErrInvalidArgument)
+	}
+	if err := os.MkdirAll(target, 0o755); err != nil {
+		return fmt.Errorf("mount root %s: %w", target, err)
+	}
+	for i, m := range mounts {
+		err := ctx.Err()
+		if err == nil {
+			err = mountOne(target, m)
+		}
+		if err != nil {
+			if i > 0 {
+				err = errors.Join(err, r.Unmount(context.WithoutCancel(ctx), target))
+			}
+			return fmt.Errorf("mount root %s: %w", target, err)
+		}
+	}
+	if readOnly {
+		if err := setReadOnly(target); err != nil {
+			return errors.Join(fmt.Errorf("mount root %s: make read-only: %w", target, err), r.Unmount(context.WithoutCancel(ctx), target))
+		}
+	}
+	return nil
+}
+
+func mountOne(root string, m core.Mount) error {
+	target := root
+	if rel := strings.TrimLeft(m.Target, "/"); rel != "" {
+		// Below a mounted layer a path is foreign: it must not leave the root
+		// through a symlink.
+		fd, err := unix.Openat2(unix.AT_FDCWD, root, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC})
+		if err != nil {
+			return &os.PathError{Op: "open", Path: root, Err: classify(err)}
+		}
+		sub, err := unix.Openat2(fd, rel, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+		_ = unix.Close(fd)
+		if err != nil {
+			return &os.PathError{Op: "open", Path: filepath.Join(root, rel), Err: classify(err)}
+		}
+		defer func() { _ = unix.Close(sub) }()
+		target = fmt.Sprintf("/proc/self/fd/%d", sub)
+	}
+	opts := ocispec.ParseMountOptions(m.Options)
+	if m.Type == "bind" || m.Type == "rbind" {
+		opts.Flags |= unix.MS_BIND
+		if m.Type == "rbind" {
+			opts.Flags |= unix.MS_REC
+		}
+	}
+	if err := mountFlat(m, target, opts); err != nil {
+		return fmt.Errorf("%s %s: %w", m.Type, m.Source, classify(err))
+	}
+	return nil
+}
+
+func mountFlat(m core.Mount, target string, opts ocispec.MountOptions) error {
+	data := strings.Join(opts.Data, ",")
+	switch {
+	case opts.Flags&unix.MS_BIND != 0:
+		if err := unix.Mount(m.Source, target, "", opts.Flags&(unix.MS_BIND|unix.MS_REC), ""); err != nil {
+			return err
+		}
+		// A bind takes its flags only from a second call.
+		if rest := opts.Flags &^ (unix.MS_BIND | unix.MS_REC); rest != 0 {
+			if err := remount(target, rest); err != nil {
+				return errors.Join(err, unix.Unmount(target, unix.MNT_DETACH))
+			}
+		}
+	case m.Type == "overlay" && len(data) >= os.Getpagesize()-1:
+		if err := mountLongOverlay(m.Source, target, opts); err != nil {
+			return err
+		}
+	default:
+		if err := unix.Mount(m.Source, target, m.Type, opts.Flags, data); err != nil {
+			return err
+		}
+	}
+	if opts.Propagation != 0 {
+		if err := unix.Mount("", target, "", opts.Propagation, ""); err != nil {
+			return errors.Join(err, unix.Unmount(target, unix.MNT_DETACH))
+		}
+	}
+	if set, clr := opts.RecursiveSet, opts.RecursiveClear; set|clr != 0 {
+		attr := unix.MountAttr{Attr_set: set, Attr_clr: clr}
+		if err := unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &attr); err != nil {
+			return errors.Join(err, unix.Unmount(target, unix.MNT_DETACH))
+		}
+	}
+	return nil
+}
+
+// setReadOnly makes the mount at target read-only, not the filesystem, which
+// others may have mounted too.
+func setReadOnly(target string) error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	err := unix.MountSetattr(unix.AT_FDCWD, target, 0, &attr)
+	if !errors.Is(err, unix.ENOSYS) {
+		return err
+	}
+	return remount(target, unix.MS_RDONLY)
+}
+
+// remount adds flags to those that the mount at target has and must keep.
+func remount(target string, flags uintptr) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(target, &st); err != nil {
+		return err
+	}
+	// ST_* and MS_* have the same values for these.
+	const keep = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME | unix.MS_NODIRATIME
+	flags |= uintptr(st.Flags) & keep
+	const stRelatime = 0x1000
+	if st.Flags&stRelatime != 0 {
+		flags |= unix.MS_RELATIME
+	}
+	return unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
+}
+
+// Unmount takes everything mounted at and below target away. What is still in
+// use goes when it is not any more. It succeeds when nothing is there.
+func (r *Roots) Unmount(ctx context.Context, target string) error {
+	if !filepath.IsAbs(target) || filepath.Clean(target) == "/" {
+		return fmt.Errorf("unmount root %q: %w", target, errdefs.ErrInvalidArgument)
+	}
+	// MNT_DETACH takes what is below along.
+	for {
+		err := unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if errors.Is(err, unix.EINVAL) {
+			break // not, or no longer, a mount point
+		}
+		if err != nil {
+			return fmt.Errorf("unmount root %s: %w", target, err)
+		}
+	}
+	// Mounts below a directory that is none itself need the whole table; an
+	// empty directory has no mount points.
+	if entries, err := os.ReadDir(target); err == nil && len(entries) == 0 {
+		return nil
+	}
+	below, err := r.Mounted(ctx, target)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range slices.Backward(below) {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Mounted lists the mount points at and below dir, in the order in which they
+// were mounted.
+func (r *Roots) Mounted(ctx context.Context, dir string) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list mounts below %s: %w", dir, err)
+	}
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(real))
+	if err != nil {
+		return nil, fmt.Errorf("list mounts below %s: %w", dir, err)
+	}
+	paths := make([]string, 0, len(infos))
+	for _, m := range infos {
+		paths = append(paths, m.Mountpoint)
+	}
+	return paths, nil
+}
+
+func classify(err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	case errors.Is(err, unix.ENODEV):
+		return fmt.Errorf("filesystem is not known to this kernel: %w: %w", err, errdefs.ErrNotImplemented)
+	case errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: %w", err, errdefs.ErrPermissionDenied)
+	default:
+		return err
+	}
+}
