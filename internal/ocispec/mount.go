@@ -1,0 +1,204 @@
+package ocispec
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// MountOptions is a list of mount options taken apart.
+type MountOptions struct {
+	// Flags are MS_* bits without propagation.
+	Flags uintptr
+	// Propagation is MS_PRIVATE, MS_SLAVE, MS_SHARED or MS_UNBINDABLE, with
+	// MS_REC for the recursive forms; 0 when none was given.
+	Propagation uintptr
+	// RecursiveSet and RecursiveClear are MOUNT_ATTR_* bits that go to the
+	// mount and everything below it ("rro" and its kind).
+	RecursiveSet, RecursiveClear uint64
+	// Data are the options of the filesystem itself, in order.
+	Data []string
+}
+
+type mountFlag struct {
+	flag  uintptr
+	clear bool
+}
+
+func mountFlags() map[string]mountFlag {
+	return map[string]mountFlag{
+		"defaults":      {},
+		"async":         {unix.MS_SYNCHRONOUS, true},
+		"atime":         {unix.MS_NOATIME, true},
+		"bind":          {unix.MS_BIND, false},
+		"dev":           {unix.MS_NODEV, true},
+		"diratime":      {unix.MS_NODIRATIME, true},
+		"dirsync":       {unix.MS_DIRSYNC, false},
+		"exec":          {unix.MS_NOEXEC, true},
+		"iversion":      {unix.MS_I_VERSION, false},
+		"lazytime":      {unix.MS_LAZYTIME, false},
+		"loud":          {unix.MS_SILENT, true},
+		"mand":          {unix.MS_MANDLOCK, false},
+		"noatime":       {unix.MS_NOATIME, false},
+		"nodev":         {unix.MS_NODEV, false},
+		"nodiratime":    {unix.MS_NODIRATIME, false},
+		"noexec":        {unix.MS_NOEXEC, false},
+		"noiversion":    {unix.MS_I_VERSION, true},
+		"nolazytime":    {unix.MS_LAZYTIME, true},
+		"nomand":        {unix.MS_MANDLOCK, true},
+		"norelatime":    {unix.MS_RELATIME, true},
+		"nostrictatime": {unix.MS_STRICTATIME, true},
+		"nosuid":        {unix.MS_NOSUID, false},
+		"nosymfollow":   {unix.MS_NOSYMFOLLOW, false},
+		"rbind":         {unix.MS_BIND | unix.MS_REC, false},
+		"relatime":      {unix.MS_RELATIME, false},
+		"remount":       {unix.MS_REMOUNT, false},
+		"ro":            {unix.MS_RDONLY, false},
+		"rw":            {unix.MS_RDONLY, true},
+		"silent":        {unix.MS_SILENT, false},
+		"strictatime":   {unix.MS_STRICTATIME, false},
+		"suid":          {unix.MS_NOSUID, true},
+		"symfollow":     {unix.MS_NOSYMFOLLOW, true},
+		"sync":          {unix.MS_SYNCHRONOUS, false},
+	}
+}
+
+func propagations() map[string]uintptr {
+	return map[string]uintptr{
+		"private":     unix.MS_PRIVATE,
+		"slave":       unix.MS_SLAVE,
+		"shared":      unix.MS_SHARED,
+		"unbindable":  unix.MS_UNBINDABLE,
+		"rprivate":    unix.MS_PRIVATE | unix.MS_REC,
+		"rslave":      unix.MS_SLAVE | unix.MS_REC,
+		"rshared":     unix.MS_SHARED | unix.MS_REC,
+		"runbindable": unix.MS_UNBINDABLE | unix.MS_REC,
+	}
+}
+
+func recursiveAttrs() map[string]struct {
+	attr  uint64
+	clear bool
+} {
+	return map[string]struct {
+		attr  uint64
+		clear bool
+	}{
+		"rro":      {unix.MOUNT_ATTR_RDONLY, false},
+		"rrw":      {unix.MOUNT_ATTR_RDONLY, true},
+		"rnosuid":  {unix.MOUNT_ATTR_NOSUID, false},
+		"rsuid":    {unix.MOUNT_ATTR_NOSUID, true},
+		"rnodev":   {unix.MOUNT_ATTR_NODEV, false},
+		"rdev":     {unix.MOUNT_ATTR_NODEV, true},
+		"rnoexec":  {unix.MOUNT_ATTR_NOEXEC, false},
+		"rexec":    {unix.MOUNT_ATTR_NOEXEC, true},
+		"rnoatime": {unix.MOUNT_ATTR_NOATIME, false},
+	}
+}
+
+// ParseMountOptions takes a list of mount options apart, as mount(8) and the
+// OCI runtime spec name them. A later option wins over an earlier one. What is
+// no flag goes to Data unchanged.
+func ParseMountOptions(options []string) MountOptions {
+	flags, props, attrs := mountFlags(), propagations(), recursiveAttrs()
+	var m MountOptions
+	for _, o := range options {
+		if f, ok := flags[o]; ok {
+			if f.clear {
+				m.Flags &^= f.flag
+			} else {
+				m.Flags |= f.flag
+			}
+		} else if p, ok := props[o]; ok {
+			m.Propagation = p
+		} else if a, ok := attrs[o]; ok {
+			m.RecursiveSet &^= a.attr
+			m.RecursiveClear &^= a.attr
+			if a.clear {
+				m.RecursiveClear |= a.attr
+			} else {
+				m.RecursiveSet |= a.attr
+			}
+		} else if o != "" {
+			m.Data = append(m.Data, o)
+		}
+	}
+	return m
+}
+
+// Bind is one directory or file of the host seen in a container.
+type Bind struct {
+	Source, Target string
+	ReadOnly       bool
+	// RecursiveReadOnly makes what is mounted below Source read-only too; the
+	// runtime must have it (core.RuntimeFeatures.RecursiveReadOnly).
+	RecursiveReadOnly bool
+	// Propagation is "", private, rprivate, slave, rslave, shared or rshared;
+	// "" is rprivate.
+	Propagation string
+	// NonRecursive leaves out what is mounted below Source.
+	NonRecursive bool
+	// UIDs and GIDs map the owners of files ("idmap"); the runtime must have
+	// it (core.RuntimeFeatures.IDMappedMounts).
+	UIDs, GIDs []specs.LinuxIDMapping
+}
+
+// Mount returns b as the OCI mount. InvalidArgument when the propagation is
+// unknown, a path is not absolute, or RecursiveReadOnly goes without ReadOnly.
+func (b Bind) Mount() (specs.Mount, error) {
+	if !strings.HasPrefix(b.Source, "/") {
+		return specs.Mount{}, fmt.Errorf("mount %s: source %q is not absolute: %w", b.Target, b.Source, errdefs.ErrInvalidArgument)
+	}
+	if !strings.HasPrefix(b.Target, "/") {
+		return specs.Mount{}, fmt.Errorf("mount %s: target is not absolute: %w", b.Target, errdefs.ErrInvalidArgument)
+	}
+	prop := b.Propagation
+	if prop == "" {
+		prop = "rprivate"
+	}
+	if _, ok := propagations()[prop]; !ok {
+		return specs.Mount{}, fmt.Errorf("mount %s: unknown propagation %q: %w", b.Target, prop, errdefs.ErrInvalidArgument)
+	}
+	m := specs.Mount{Destination: b.Target, Type: "bind", Source: b.Source, UIDMappings: b.UIDs, GIDMappings: b.GIDs}
+	if b.NonRecursive {
+		m.Options = append(m.Options, "bind")
+	} else {
+		m.Options = append(m.Options, "rbind")
+	}
+	m.Options = append(m.Options, prop)
+	switch {
+	case b.RecursiveReadOnly && !b.ReadOnly:
+		return specs.Mount{}, fmt.Errorf("mount %s: recursive read-only without read-only: %w", b.Target, errdefs.ErrInvalidArgument)
+	case b.RecursiveReadOnly:
+		// With propagation into the container a mount could appear below that
+		// is writable.
+		if prop != "private" && prop != "rprivate" {
+			return specs.Mount{}, fmt.Errorf("mount %s: recursive read-only with %s propagation: %w", b.Target, prop, errdefs.ErrInvalidArgument)
+		}
+		m.Options = append(m.Options, "rro")
+	case b.ReadOnly:
+		m.Options = append(m.Options, "ro")
+	default:
+		m.Options = append(m.Options, "rw")
+	}
+	return m, nil
+}
+
+// RootPropagation says what the root of a container must be so that mounts with
+// the given propagation work: shared ones need a shared or slave parent.
+// It is "" when the runtime's default (rprivate) will do.
+func RootPropagation(mounts []specs.Mount) string {
+	need := ""
+	for _, m := range mounts {
+		switch ParseMountOptions(m.Options).Propagation &^ unix.MS_REC {
+		case unix.MS_SHARED:
+			return "rshared"
+		case unix.MS_SLAVE:
+			need = "rslave"
+		}
+	}
+	return need
+}
