@@ -1,0 +1,235 @@
+// Package seccomp compiles the seccomp section of an OCI spec into the filter
+// that the kernel runs. It is pure: it installs nothing and reads nothing of
+// this machine but its architecture.
+//
+// The filter first tells the architecture, then finds the system call by a
+// binary search, then compares arguments. Start at Compile.
+package seccomp
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// Filter is a compiled filter.
+type Filter struct {
+	Program []unix.SockFilter
+	// Flags are SECCOMP_FILTER_FLAG_* bits.
+	Flags uint64
+	// Notify is set when an action asks a listener; the filter then has to be
+	// installed with SECCOMP_FILTER_FLAG_NEW_LISTENER.
+	Notify bool
+	// Unknown names system calls that this architecture's table does not
+	// have. They are left to the default action, as libseccomp does.
+	Unknown []string
+}
+
+// Offsets in struct seccomp_data.
+const (
+	offNR   = 0
+	offArch = 4
+	offArgs = 16
+)
+
+// x32Bit marks the calls of the x32 ABI, which share AUDIT_ARCH_X86_64.
+const x32Bit = 0x40000000
+
+// arch is one system call table.
+type arch struct {
+	audit uint32
+	calls map[string]uint32
+	x86   bool // has the x32 bit
+}
+
+func arches(spec []specs.Arch) ([]arch, error) {
+	var native arch
+	switch runtime.GOARCH {
+	case "amd64":
+		native = arch{unix.AUDIT_ARCH_X86_64, callsAMD64(), true}
+	case "arm64":
+		native = arch{unix.AUDIT_ARCH_AARCH64, callsARM64(), false}
+	default:
+		return nil, fmt.Errorf("seccomp: no system call table for %s: %w", runtime.GOARCH, errdefs.ErrNotImplemented)
+	}
+	found := []arch{native}
+	for _, a := range spec {
+		switch {
+		case a == specs.ArchX86 && runtime.GOARCH == "amd64":
+			found = append(found, arch{unix.AUDIT_ARCH_I386, calls386(), false})
+		case a == specs.ArchARM && runtime.GOARCH == "arm64":
+			found = append(found, arch{unix.AUDIT_ARCH_ARM, callsARM(), false})
+		}
+		// Other architectures cannot run here; x32 is refused below.
+	}
+	return found, nil
+}
+
+// Compile turns a spec's seccomp section into a filter. Errors are
+// InvalidArgument and name the field.
+func Compile(s *specs.LinuxSeccomp) (Filter, error) {
+	var f Filter
+	def, err := action(s.DefaultAction, s.DefaultErrnoRet)
+	if err != nil {
+		return f, fmt.Errorf("seccomp: default action: %w", err)
+	}
+	if f.Flags, err = flags(s.Flags); err != nil {
+		return f, err
+	}
+	tables, err := arches(s.Architectures)
+	if err != nil {
+		return f, err
+	}
+	unknown := map[string]bool{}
+	var sections [][]unix.SockFilter
+	for _, a := range tables {
+		rules, err := rulesFor(s, a, def, unknown)
+		if err != nil {
+			return f, err
+		}
+		sections = append(sections, section(a, rules, def))
+	}
+	f.Program = assemble(tables, sections)
+	if len(f.Program) > unix.BPF_MAXINSNS {
+		return f, fmt.Errorf("seccomp: the filter has %d instructions, the kernel takes %d: %w", len(f.Program), unix.BPF_MAXINSNS, errdefs.ErrInvalidArgument)
+	}
+	for _, r := range s.Syscalls {
+		f.Notify = f.Notify || r.Action == specs.ActNotify
+	}
+	for name := range unknown {
+		f.Unknown = append(f.Unknown, name)
+	}
+	slices.Sort(f.Unknown)
+	return f, nil
+}
+
+func flags(names []specs.LinuxSeccompFlag) (bits uint64, err error) {
+	for _, n := range names {
+		switch n {
+		case specs.LinuxSeccompFlagLog:
+			bits |= unix.SECCOMP_FILTER_FLAG_LOG
+		case specs.LinuxSeccompFlagSpecAllow:
+			bits |= unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
+		case specs.LinuxSeccompFlagWaitKillableRecv:
+			bits |= unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+		default:
+			return 0, fmt.Errorf("seccomp: flag %q: unknown: %w", n, errdefs.ErrInvalidArgument)
+		}
+	}
+	return bits, nil
+}
+
+func action(a specs.LinuxSeccompAction, errno *uint) (uint32, error) {
+	data := uint32(unix.EPERM)
+	if errno != nil {
+		if *errno > 0xffff {
+			return 0, fmt.Errorf("errno %d: %w", *errno, errdefs.ErrInvalidArgument)
+		}
+		data = uint32(*errno)
+	}
+	switch a {
+	case specs.ActKill, specs.ActKillThread:
+		return unix.SECCOMP_RET_KILL_THREAD, nil
+	case specs.ActKillProcess:
+		return unix.SECCOMP_RET_KILL_PROCESS, nil
+	case specs.ActTrap:
+		return unix.SECCOMP_RET_TRAP, nil
+	case specs.ActErrno:
+		return unix.SECCOMP_RET_ERRNO | data, nil
+	case specs.ActTrace:
+		return unix.SECCOMP_RET_TRACE | data, nil
+	case specs.ActAllow:
+		return unix.SECCOMP_RET_ALLOW, nil
+	case specs.ActLog:
+		return unix.SECCOMP_RET_LOG, nil
+	case specs.ActNotify:
+		return unix.SECCOMP_RET_USER_NOTIF, nil
+	default:
+		return 0, fmt.Errorf("%q: unknown: %w", a, errdefs.ErrInvalidArgument)
+	}
+}
+
+// rule is what one system call gets: the first branch whose arguments match
+// decides, else the default.
+type rule struct {
+	nr       uint32
+	branches []branch
+}
+
+type branch struct {
+	args   []specs.LinuxSeccompArg
+	action uint32
+}
+
+func rulesFor(s *specs.LinuxSeccomp, a arch, def uint32, unknown map[string]bool) ([]rule, error) {
+	by := map[uint32]*rule{}
+	for i, r := range s.Syscalls {
+		act, err := action(r.Action, r.ErrnoRet)
+		if err != nil {
+			return nil, fmt.Errorf("seccomp: syscalls[%d]: action: %w", i, err)
+		}
+		for _, arg := range r.Args {
+			if arg.Index > 5 {
+				return nil, fmt.Errorf("seccomp: syscalls[%d]: argument index %d: %w", i, arg.Index, errdefs.ErrInvalidArgument)
+			}
+			if !knownOp(arg.Op) {
+				return nil, fmt.Errorf("seccomp: syscalls[%d]: operator %q: unknown: %w", i, arg.Op, errdefs.ErrInvalidArgument)
+			}
+		}
+		if act == def {
+			continue
+		}
+		for _, name := range r.Names {
+			nr, ok := a.calls[name]
+			if !ok {
+				unknown[name] = true
+				continue
+			}
+			if by[nr] == nil {
+				by[nr] = &rule{nr: nr}
+			}
+			by[nr].branches = append(by[nr].branches, branches(r.Args, act)...)
+		}
+	}
+	rules := make([]rule, 0, len(by))
+	for _, r := range by {
+		// A branch without conditions ends the list: put the conditional ones
+		// first, as a rule for some arguments is meant as an exception.
+		slices.SortStableFunc(r.branches, func(x, y branch) int { return min(len(y.args), 1) - min(len(x.args), 1) })
+		rules = append(rules, *r)
+	}
+	slices.SortFunc(rules, func(x, y rule) int { return int(x.nr) - int(y.nr) })
+	return rules, nil
+}
+
+// branches gives the alternatives of one entry. Conditions on different
+// arguments must all hold; several on one argument are alternatives, as runc
+// has read them since before the specification said otherwise.
+func branches(args []specs.LinuxSeccompArg, act uint32) []branch {
+	seen := map[uint]int{}
+	for _, a := range args {
+		seen[a.Index]++
+	}
+	for _, n := range seen {
+		if n > 1 {
+			alt := make([]branch, len(args))
+			for i, a := range args {
+				alt[i] = branch{[]specs.LinuxSeccompArg{a}, act}
+			}
+			return alt
+		}
+	}
+	return []branch{{args, act}}
+}
+
+func knownOp(op specs.LinuxSeccompOperator) bool {
+	switch op {
+	case specs.OpNotEqual, specs.OpLessThan, specs.OpLessEqual, specs.OpEqualTo, specs.OpGreaterEqual, specs.OpGreaterThan, specs.OpMaskedEqual:
+		return true
+	}
+	return false
+}
