@@ -37,7 +37,7 @@ type bridge struct {
 
 func newBridge(cfg Config, leases *ipam.Leases, log *slog.Logger) *bridge {
 	return &bridge{
-		cfg: cfg, log: log, leases: leases,
+		cfg: cfg, log: log, leases: leases, flows: flows{log: log},
 		table: nft.New(nft.Options{Bridge: cfg.Bridge, Masquerade: cfg.Masquerade, Logger: log}),
 	}
 }
@@ -111,7 +111,7 @@ func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 	if err := b.table.Add(fwds); err != nil {
 		return core.NetworkStatus{}, errors.Join(err, b.unlink(linkName(req.Sandbox)))
 	}
-	b.flows.forget(fwds, false, b.log)
+	b.flows.forget(fwds, false)
 	st := core.NetworkStatus{
 		Mode: string(ModeBuiltin), Interfaces: []core.Attachment{iface}, Ports: req.Config.Ports,
 		DNS: core.DNS{Servers: b.cfg.DNS.Servers, Searches: b.cfg.DNS.Searches, Options: b.cfg.DNS.Options},
@@ -227,7 +227,7 @@ func (b *bridge) del(req core.NetworkRequest) error {
 	if err := b.table.Remove(fwds); err != nil {
 		return err
 	}
-	b.flows.forget(fwds, true, b.log)
+	b.flows.forget(fwds, true)
 	b.claims.Drop(req.Sandbox)
 	return b.leases.Release(req.Sandbox)
 }

@@ -63,7 +63,17 @@ func (b box) addr4() netip.Addr {
 
 func (r *rig) setup(n int, ports ...core.Port) box {
 	r.t.Helper()
-	b := box{ns: networktest.NewNamespace(r.t)}
+	return r.setupIn(newNS(r.t), n, ports...)
+}
+
+func newNS(t *testing.T) *networktest.Namespace {
+	t.Helper()
+	return networktest.NewNamespace(t)
+}
+
+func (r *rig) setupIn(ns *networktest.Namespace, n int, ports ...core.Port) box {
+	r.t.Helper()
+	b := box{ns: ns}
 	b.req = core.NetworkRequest{
 		Sandbox: sandboxID(n), Owner: core.OwnerCLI, Namespace: b.ns.Path, Config: core.NetworkConfig{Ports: ports},
 	}

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -11,16 +12,46 @@ import (
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
-// flows removes what the kernel remembers of UDP flows. It has no end of
-// connection there: a client that keeps sending would be served for ever by the
-// translation of its first packet, be it to a sandbox that is gone or to none.
-// The zero value is ready.
+// flows removes what the kernel remembers of UDP flows. There is no end of
+// connection in UDP: a client that keeps sending would be served for ever by
+// the translation of its first packet, be it to a sandbox that is gone or to
+// none. The kernel can only be asked for all flows, which takes milliseconds:
+// it is done behind the caller's back, for all that came together at once.
 type flows struct {
-	mu sync.Mutex
-	h  *netlink.Handle // kept: closing a netfilter socket waits for nftables' clean-up
+	log *slog.Logger
+
+	mu      sync.Mutex
+	h       *netlink.Handle // kept: closing a netfilter socket waits for nftables' clean-up, and makes others wait
+	pending []outdated
+	done    chan struct{} // closed when the running sweep ends; nil: none runs
 }
 
+// forget drops the flows of UDP ports: with gone those that lead to the
+// sandbox, else those that lead past it. Trouble is logged, nothing more: the
+// flows time out by themselves.
+func (f *flows) forget(fwds []nft.Forward, gone bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := len(f.pending)
+	for _, w := range fwds {
+		if w.Proto == unix.IPPROTO_UDP {
+			f.pending = append(f.pending, outdated{fwd: w, gone: gone})
+		}
+	}
+	if len(f.pending) > before && f.done == nil {
+		f.done = make(chan struct{})
+		go f.sweep()
+	}
+}
+
+// close waits until nothing is to be forgotten.
 func (f *flows) close() {
+	f.mu.Lock()
+	done := f.done
+	f.mu.Unlock()
+	if done != nil {
+		<-done
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.h != nil {
@@ -29,69 +60,94 @@ func (f *flows) close() {
 	}
 }
 
-// forget drops the flows of UDP ports: with gone those that lead to the
-// sandbox, else those that lead past it. Trouble is logged, nothing more: the
-// flows time out by themselves.
-func (f *flows) forget(fwds []nft.Forward, gone bool, log *slog.Logger) {
-	udp := map[netlink.InetFamily][]nft.Forward{}
-	for _, w := range fwds {
-		if w.Proto != unix.IPPROTO_UDP {
+func (f *flows) sweep() {
+	h, local, err := f.open()
+	if err != nil {
+		f.log.Warn("cannot remove udp flows", "error", err.Error())
+	}
+	for {
+		f.mu.Lock()
+		todo := f.pending
+		f.pending = nil
+		if len(todo) == 0 {
+			close(f.done)
+			f.done = nil
+			f.mu.Unlock()
+			return
+		}
+		f.mu.Unlock()
+		if err != nil {
 			continue
 		}
-		fam := netlink.InetFamily(unix.AF_INET)
-		if w.Target.Addr().Is6() {
-			fam = unix.AF_INET6
+		for i := range todo {
+			todo[i].local = local
 		}
-		udp[fam] = append(udp[fam], w)
+		for _, fam := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+			var filters []netlink.CustomConntrackFilter
+			for _, o := range todo {
+				if o.fwd.Target.Addr().Is4() == (fam == unix.AF_INET) {
+					filters = append(filters, o)
+				}
+			}
+			if len(filters) == 0 {
+				continue
+			}
+			if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, fam, filters...); err != nil {
+				f.log.Warn("cannot remove udp flows", "error", err.Error())
+			}
+		}
 	}
-	if len(udp) == 0 {
-		return
+}
+
+// open finds the socket and the host's own addresses.
+func (f *flows) open() (*netlink.Handle, map[netip.Addr]bool, error) {
+	host, err := hostHandle()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer host.Close()
+	addrs, err := host.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list addresses: %w", err)
+	}
+	local := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			local[ip.Unmap()] = true
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.h == nil {
-		h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
-		if err != nil {
-			log.Warn("cannot open conntrack", "error", err.Error())
-			return
-		}
-		f.h = h
-	}
-	for fam, fwds := range udp {
-		if _, err := f.h.ConntrackDeleteFilters(netlink.ConntrackTable, fam, outdated{fwds, gone}); err != nil {
-			log.Warn("cannot remove udp flows", "error", err.Error())
+		if f.h, err = netlink.NewHandle(unix.NETLINK_NETFILTER); err != nil {
+			return nil, nil, fmt.Errorf("open conntrack: %w", err)
 		}
 	}
+	return f.h, local, nil
 }
 
 // outdated matches flows to forget.
 type outdated struct {
-	fwds []nft.Forward
-	gone bool
+	fwd   nft.Forward
+	gone  bool
+	local map[netip.Addr]bool
 }
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
 func (o outdated) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	for _, w := range o.fwds {
-		if flow.Forward.Protocol != w.Proto || flow.Forward.DstPort != w.Port {
-			continue
-		}
-		to, _ := netip.AddrFromSlice(flow.Forward.DstIP)
-		from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
-		to, from = to.Unmap(), from.Unmap()
-		if w.HostIP.IsValid() && w.HostIP != to {
-			continue
-		}
-		if o.gone {
-			if from == w.Target.Addr() && flow.Reverse.SrcPort == w.Target.Port() {
-				return true
-			}
-			continue
-		}
-		// A flow that was not translated and answers itself to this port.
-		if from == to && flow.Reverse.SrcPort == w.Port {
-			return true
-		}
+	w := o.fwd
+	if flow.Forward.Protocol != w.Proto || flow.Forward.DstPort != w.Port {
+		return false
 	}
-	return false
+	to, _ := netip.AddrFromSlice(flow.Forward.DstIP)
+	from, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
+	to, from = to.Unmap(), from.Unmap()
+	if w.HostIP.IsValid() && w.HostIP != to {
+		return false
+	}
+	if o.gone {
+		return from == w.Target.Addr() && flow.Reverse.SrcPort == w.Target.Port()
+	}
+	// A flow to the host that was not translated: the same port answers.
+	return from == to && flow.Reverse.SrcPort == w.Port && (o.local[to] || to.IsLoopback())
 }

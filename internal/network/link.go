@@ -261,6 +261,11 @@ func (b *bridge) ensure() (bridgeLink, nlwrap.Handle, error) {
 	if err := b.table.SetNets(prefixes(nets)); err != nil {
 		return bridgeLink{}, b.host, err
 	}
+	if b.wall == nil {
+		if b.wall, err = b.table.Watch(); err != nil {
+			return bridgeLink{}, b.host, err
+		}
+	}
 	b.link = bridgeLink{index: link.Attrs().Index, mtu: link.Attrs().MTU}
 	return b.link, b.host, nil
 }

@@ -1,10 +1,378 @@
 package nft
 
-// Wall is a stand-in until forward.go.
-type Wall struct{}
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
 
-// Trouble is "".
-func (*Wall) Trouble() string { return "" }
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
 
-// Close does nothing.
-func (*Wall) Close() error { return nil }
+// Wall gets the bridge through the forward chains of others: dockerd,
+// firewalld and ufw let what is forwarded be dropped unless they know it, and
+// a verdict of accept in our own table does not overrule a drop in theirs. So
+// an accept for the bridge is put into the very chain that would drop: before
+// its first rule that drops or rejects everything, or at its end when its
+// policy drops.
+//
+// Rules with conditions that drop some of our packets are left in force: they
+// are the administrator's word. Chains of tables that their owner locked
+// (nftables' owner flag) cannot be changed; Trouble then says what to do.
+type Wall struct {
+	table *Table
+	log   *slog.Logger
+
+	conn   *netlink.Conn // hears of changes
+	wake   chan struct{}
+	closed chan struct{}
+	ended  sync.WaitGroup
+
+	mu      sync.Mutex
+	rules   *nftables.Conn
+	trouble string
+}
+
+// groupNFTables is NFNLGRP_NFTABLES, the kernel's news of rules.
+const groupNFTables = 7
+
+// Watch applies once and again after every change of rules, ours or others',
+// until Close.
+func (t *Table) Watch() (*Wall, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (groupNFTables - 1)})
+	if err != nil {
+		return nil, fmt.Errorf("watch nftables: %w", err)
+	}
+	rules, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(bigBuffers))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("watch nftables: %w", err), conn.Close())
+	}
+	w := &Wall{table: t, log: t.log, conn: conn, rules: rules, wake: make(chan struct{}, 1), closed: make(chan struct{})}
+	if err := w.Apply(); err != nil {
+		return nil, errors.Join(err, conn.Close(), rules.CloseLasting())
+	}
+	w.ended.Go(w.listen)
+	w.ended.Go(w.keep)
+	return w, nil
+}
+
+// Close ends the watch; what was put into others' chains stays.
+func (w *Wall) Close() error {
+	close(w.closed)
+	err := w.conn.Close()
+	w.ended.Wait()
+	return errors.Join(err, w.rules.CloseLasting())
+}
+
+// Trouble says which chain drops the sandboxes' traffic and cannot be changed;
+// "" when none does.
+func (w *Wall) Trouble() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.trouble
+}
+
+// listen turns news into a wake-up: many become one.
+func (w *Wall) listen() {
+	for {
+		msgs, err := w.conn.Receive()
+		select {
+		case <-w.closed:
+			return
+		default:
+		}
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+			w.log.Error("no more news of nftables: rules are not put back after a flush", "error", err.Error())
+			return
+		}
+		if err == nil && !slices.ContainsFunc(msgs, structural) {
+			continue
+		}
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// structural tells changes of tables, chains, rules and sets from changes of
+// elements: those happen with every sandbox that has ports.
+func structural(m netlink.Message) bool {
+	if uint16(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES {
+		return false
+	}
+	switch uint16(m.Header.Type) & 0xff {
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE, unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN,
+		unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELSET:
+		return true
+	default:
+		return false
+	}
+}
+
+func (w *Wall) keep() {
+	for {
+		select {
+		case <-w.closed:
+			return
+		case <-w.wake:
+		}
+		// An error is mostly one of lists that changed while they were read,
+		// and then the next piece of news is on its way.
+		if err := w.Apply(); err != nil {
+			w.log.Warn("cannot put nftables rules back", "error", err.Error())
+		}
+	}
+}
+
+// Apply puts back what is missing: our table, and the accepts in others'
+// chains. It changes nothing when all is there.
+func (w *Wall) Apply() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	chains, err := w.rules.ListChains()
+	if err != nil {
+		return fmt.Errorf("list chains: %w", err)
+	}
+	intact, err := w.intact(chains)
+	if err != nil {
+		return err
+	}
+	if !intact {
+		w.log.Warn("someone removed our nftables rules, putting them back", "table", TableName)
+		if err := w.table.Rebuild(); err != nil {
+			return err
+		}
+	}
+	has4, has6 := w.table.families()
+	var troubles []string
+	for _, c := range chains {
+		fits := has4 && c.Table.Family != nftables.TableFamilyIPv6 || has6 && c.Table.Family != nftables.TableFamilyIPv4
+		if !fits || !forwards(c) {
+			continue
+		}
+		if err := w.open(c); err != nil {
+			troubles = append(troubles, err.Error())
+		}
+	}
+	if has4 {
+		if err := openLegacy(w.table.bridge); err != nil {
+			troubles = append(troubles, err.Error())
+		}
+	}
+	trouble := strings.Join(troubles, "; ")
+	if trouble != "" && trouble != w.trouble {
+		w.log.Warn("sandboxes may not be reached", "reason", trouble)
+	}
+	w.trouble = trouble
+	return nil
+}
+
+func (t *Table) families() (has4, has6 bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.nets {
+		has4 = has4 || p.Addr().Is4()
+		has6 = has6 || p.Addr().Is6()
+	}
+	return has4, has6
+}
+
+// forwards reports whether packets between interfaces pass c.
+func forwards(c *nftables.Chain) bool {
+	if c.Hooknum == nil || *c.Hooknum != *nftables.ChainHookForward || c.Type != nftables.ChainTypeFilter {
+		return false
+	}
+	fam := c.Table.Family
+	return fam == nftables.TableFamilyIPv4 || fam == nftables.TableFamilyIPv6 || fam == nftables.TableFamilyINet
+}
+
+// intact reports whether our table has all chains with all rules, if it has
+// been made at all.
+func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
+	w.table.mu.Lock()
+	built := w.table.built
+	nets4, nets6 := &nftables.Set{}, &nftables.Set{}
+	want := map[string]int{}
+	for _, r := range w.table.rules(ourTable(), portMaps(ourTable()), nets4, nets6) {
+		want[r.chain.Name] = len(r.rules)
+	}
+	w.table.mu.Unlock()
+	if !built {
+		return true, nil
+	}
+	for _, c := range chains {
+		if c.Table.Name != TableName || c.Table.Family != nftables.TableFamilyINet {
+			continue
+		}
+		rules, err := w.rules.GetRules(c.Table, c)
+		if err != nil {
+			return false, fmt.Errorf("list rules of %s: %w", c.Name, err)
+		}
+		if len(rules) == want[c.Name] {
+			delete(want, c.Name)
+		}
+	}
+	if len(want) > 0 {
+		return false, nil
+	}
+	found, err := w.rules.GetSets(ourTable())
+	if err != nil {
+		return false, fmt.Errorf("list sets: %w", err)
+	}
+	const ours = 6
+	return len(found) >= ours, nil
+}
+
+// open makes sure that c lets the bridge through, if it would not.
+func (w *Wall) open(c *nftables.Chain) error {
+	rules, err := w.rules.GetRules(c.Table, c)
+	if err != nil {
+		return nil // gone meanwhile: there will be news
+	}
+	end, drops := w.firstEnd(c.Table, rules, map[string]bool{c.Name: true})
+	drops = drops || end == len(rules) && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop
+	missing := map[expr.MetaKey]bool{expr.MetaKeyIIFNAME: drops, expr.MetaKeyOIFNAME: drops}
+	changed := false
+	for i, r := range rules {
+		key, ours := acceptOf(r.Exprs, w.table.bridge)
+		switch {
+		case !ours:
+		case i < end && missing[key]:
+			missing[key] = false
+		default: // not needed, doubled, or behind a drop
+			r.Table, r.Chain = c.Table, c
+			if err := w.rules.DelRule(r); err != nil {
+				return err
+			}
+			changed = true
+		}
+	}
+	for _, key := range []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME} {
+		if !missing[key] {
+			continue
+		}
+		rule := &nftables.Rule{Table: c.Table, Chain: c, Exprs: accept(key, w.table.bridge)}
+		changed = true
+		if end == len(rules) {
+			w.rules.AddRule(rule)
+			continue
+		}
+		rule.Position = rules[end].Handle
+		w.rules.InsertRule(rule)
+	}
+	if !changed {
+		return nil
+	}
+	if err := w.rules.Flush(); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return nil // gone meanwhile
+		}
+		return fmt.Errorf("chain %s of nftables table %s drops what is forwarded and cannot be changed (%w): let interface %s through there",
+			c.Name, c.Table.Name, err, w.table.bridge)
+	}
+	w.log.Info("forward chain opened for the bridge", "table", c.Table.Name, "chain", c.Name, "bridge", w.table.bridge, "needed", drops)
+	return nil
+}
+
+// firstEnd is the index of the first rule that ends all packets' way through
+// the chain, len(rules) when none does; drops tells how it ends. seen guards
+// against going in circles.
+func (w *Wall) firstEnd(table *nftables.Table, rules []*nftables.Rule, seen map[string]bool) (end int, drops bool) {
+	for i, r := range rules {
+		kind, chain := always(r.Exprs)
+		switch kind {
+		case endAccept:
+			return i, false
+		case endDrop:
+			return i, true
+		case endJump:
+			if seen[chain] {
+				continue
+			}
+			seen[chain] = true
+			inner, err := w.rules.GetRules(table, &nftables.Chain{Name: chain, Table: table})
+			if err != nil {
+				continue
+			}
+			if at, drops := w.firstEnd(table, inner, seen); at < len(inner) {
+				return i, drops
+			}
+		}
+	}
+	return len(rules), false
+}
+
+type ending int
+
+const (
+	endNone ending = iota
+	endAccept
+	endDrop
+	endJump
+)
+
+// always says what a rule does with every packet: nothing when it has a
+// condition.
+func always(exprs []expr.Any) (ending, string) {
+	for _, e := range exprs {
+		switch e := e.(type) {
+		case *expr.Counter, *expr.Log:
+		case *expr.Match:
+			if e.Name != "comment" {
+				return endNone, ""
+			}
+		case *expr.Reject:
+			return endDrop, ""
+		case *expr.Target:
+			if e.Name == "REJECT" || e.Name == "DROP" {
+				return endDrop, ""
+			}
+			if e.Name != "LOG" && e.Name != "NFLOG" {
+				return endNone, ""
+			}
+		case *expr.Verdict:
+			switch e.Kind {
+			case expr.VerdictDrop:
+				return endDrop, ""
+			case expr.VerdictAccept:
+				return endAccept, ""
+			case expr.VerdictJump, expr.VerdictGoto:
+				return endJump, e.Chain
+			default:
+				return endNone, ""
+			}
+		default:
+			return endNone, ""
+		}
+	}
+	return endNone, ""
+}
+
+// accept lets a packet pass that comes from (or goes to) the bridge. It is
+// written as iptables writes it, so that iptables can list the chain.
+func accept(key expr.MetaKey, bridge string) []expr.Any {
+	return append(ifname(key, bridge), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictAccept})
+}
+
+// acceptOf recognises what accept made, even after iptables saved and restored
+// it.
+func acceptOf(exprs []expr.Any, bridge string) (expr.MetaKey, bool) {
+	if len(exprs) != 4 {
+		return 0, false
+	}
+	meta, ok1 := exprs[0].(*expr.Meta)
+	cmp, ok2 := exprs[1].(*expr.Cmp)
+	_, ok3 := exprs[2].(*expr.Counter)
+	verdict, ok4 := exprs[3].(*expr.Verdict)
+	if !ok1 || !ok2 || !ok3 || !ok4 || verdict.Kind != expr.VerdictAccept || cmp.Op != expr.CmpOpEq ||
+		strings.TrimRight(string(cmp.Data), "\x00") != bridge || !strings.HasSuffix(string(cmp.Data), "\x00") {
+		return 0, false
+	}
+	return meta.Key, meta.Key == expr.MetaKeyIIFNAME || meta.Key == expr.MetaKeyOIFNAME
+}

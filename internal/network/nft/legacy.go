@@ -1,0 +1,94 @@
+package nft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The kernel's old packet filter has rules beside nftables, and no news of
+// them. Only nodes where someone loaded it have this file with these tables.
+const legacyTables = "/proc/self/net/ip_tables_names"
+
+// openLegacy does for the old filter's FORWARD chain what Wall.open does for
+// chains of nftables. The old filter speaks through its own program only; it is
+// executed when, and only when, the filter is in use.
+func openLegacy(bridge string) error {
+	names, err := os.ReadFile(legacyTables)
+	if err != nil || !bytes.Contains(names, []byte("filter")) {
+		return nil // not in this kernel, or not in use
+	}
+	list, err := iptablesLegacy("-S", "FORWARD")
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("the old iptables filter is in use and iptables-legacy is not installed: cannot see whether it drops what interface %s forwards", bridge)
+	}
+	if err != nil {
+		return err
+	}
+	for _, args := range legacyMissing(string(list), bridge) {
+		if _, err := iptablesLegacy(args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func iptablesLegacy(args ...string) ([]byte, error) {
+	const patience = 20 * time.Second
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("iptables-legacy does not answer"))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "iptables-legacy", append([]string{"-w"}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("iptables-legacy %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}
+
+// legacyMissing reads iptables -S FORWARD and says which commands let the
+// bridge through.
+func legacyMissing(list, bridge string) [][]string {
+	drops, rules, end := false, 0, 0
+	accepts := map[string]int{"-i": 0, "-o": 0}
+	for line := range strings.Lines(list) {
+		line = strings.TrimSpace(line)
+		if line == "-P FORWARD DROP" {
+			drops = true
+		}
+		rest, ok := strings.CutPrefix(line, "-A FORWARD ")
+		if !ok {
+			continue
+		}
+		rules++
+		for flag := range accepts {
+			if rest == flag+" "+bridge+" -j ACCEPT" && accepts[flag] == 0 && end == 0 {
+				accepts[flag] = rules
+			}
+		}
+		if end == 0 && (rest == "-j DROP" || strings.HasPrefix(rest, "-j REJECT")) {
+			end, drops = rules, true
+		}
+	}
+	if !drops {
+		return nil
+	}
+	var cmds [][]string
+	for _, flag := range []string{"-i", "-o"} {
+		switch {
+		case accepts[flag] > 0:
+		case end > 0:
+			cmds = append(cmds, []string{"-I", "FORWARD", strconv.Itoa(end), flag, bridge, "-j", "ACCEPT"})
+		default:
+			cmds = append(cmds, []string{"-A", "FORWARD", flag, bridge, "-j", "ACCEPT"})
+		}
+	}
+	return cmds
+}
