@@ -1,0 +1,114 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/containerd/containerd/v2/core/images/archive"
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Import implements core.Images: an OCI layout or a docker-save archive, plain
+// or compressed by gzip or zstd, with any number of images.
+func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader) ([]core.Image, error) {
+	s.mu.Lock()
+	s.imports++
+	s.mu.Unlock()
+	l := s.newLease(nil)
+	defer func() {
+		s.mu.Lock()
+		s.imports--
+		s.mu.Unlock()
+		l.release()
+	}()
+	found, err := s.runner.Import(ctx, l, r)
+	if err != nil {
+		if _, cerr := s.collect(context.WithoutCancel(ctx)); cerr != nil {
+			s.log.Warn("collect after import", "error", cerr)
+		}
+		return nil, err
+	}
+	var list []core.Image
+	for _, img := range found {
+		if err := s.keep(img); err != nil {
+			return list, fmt.Errorf("import: %w", err)
+		}
+		rec := nameRecord{Manifest: img.Manifest.Digest, Target: img.Target.Digest, At: s.now()}
+		s.write.Lock()
+		s.mu.RLock()
+		var c change
+		for _, name := range img.Names {
+			named, nerr := normalize(name, s.cfg.DefaultRegistry)
+			if nerr != nil {
+				err = nerr
+				break
+			}
+			rec.Asked = !isTagged(named)
+			s.setName(&c, owner, named.String(), rec)
+		}
+		if len(img.Names) == 0 && len(s.rec.owner0(owner).namesOf(map[digest.Digest]bool{rec.Manifest: true})) == 0 {
+			rec.Asked = true
+			s.setName(&c, owner, "@"+rec.Manifest.String(), rec)
+		}
+		s.mu.RUnlock()
+		if err == nil {
+			err = s.commit(&c)
+		}
+		s.write.Unlock()
+		if err != nil {
+			return list, fmt.Errorf("import: %w", err)
+		}
+		described, err := s.describe(owner, rec.Manifest)
+		if err != nil {
+			return list, fmt.Errorf("import: %w", err)
+		}
+		list = append(list, described)
+	}
+	return list, nil
+}
+
+func isTagged(named reference.Named) bool {
+	_, ok := named.(reference.Tagged)
+	return ok
+}
+
+// Export implements core.Images: one OCI layout that docker load reads as well.
+// An image named by tag keeps that name, one named by ID all its tags.
+func (s *Store) Export(ctx context.Context, owner core.Owner, refs []string, w io.Writer) error {
+	l := s.newLease(nil)
+	defer l.release()
+	var opts []archive.ExportOpt
+	for _, ref := range refs {
+		s.mu.RLock()
+		f, err := s.find(owner, ref)
+		rec := s.rec.images[f.first]
+		var names []string
+		if err == nil && rec != nil {
+			for name := range s.rec.owner0(owner).namesOf(f.manifests) {
+				if !isDigestName(name) && (f.name == "" || name == f.name) {
+					names = append(names, name)
+				}
+			}
+		}
+		s.mu.RUnlock()
+		if err != nil {
+			return fmt.Errorf("export: %w", err)
+		}
+		if rec == nil {
+			return fmt.Errorf("export %s: %w", ref, errdefs.ErrNotFound)
+		}
+		if _, err := l.Lease(ctx, rec.all(), nil); err != nil {
+			return fmt.Errorf("export %s: %w", ref, err)
+		}
+		opts = append(opts, archive.WithManifest(rec.Manifest, names...))
+	}
+	if err := archive.Export(ctx, s.content, w, opts...); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	return nil
+}

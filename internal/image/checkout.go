@@ -1,0 +1,329 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/worker"
+)
+
+// checkout is one container's root filesystem: checkouts/<id>/ with the record,
+// and upper/ and work/ unless it is read-only. Nothing of it is synced: it is
+// worth nothing after a power cut.
+type checkout struct {
+	Manifest digest.Digest   `json:"manifest"`
+	Chains   []digest.Digest `json:"chains"`
+	Dirs     []string        `json:"dirs"` // lowest first
+	ReadOnly bool            `json:"read_only,omitempty"`
+
+	mu    sync.Mutex
+	stats core.RootStats
+	at    time.Time
+}
+
+const recordFile = "record.json"
+
+var containerID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+
+func (s *Store) layerPath(dir string) string { return filepath.Join(s.root, worker.LayerDir, dir) }
+
+func (s *Store) checkoutPath(id core.ID) string {
+	return filepath.Join(s.root, checkoutDir, string(id))
+}
+
+// Checkout implements core.Images. A second checkout of the same image for the
+// same container gives the first one again.
+func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Checkout, error) {
+	fail := func(err error) (core.Checkout, error) {
+		return core.Checkout{}, fmt.Errorf("check out image %s for %s: %w", req.Image, req.Container.Short(), err)
+	}
+	if !containerID.MatchString(string(req.Container)) {
+		return fail(fmt.Errorf("container %q: %w", req.Container, errdefs.ErrInvalidArgument))
+	}
+	if len(req.UIDs) > 0 || len(req.GIDs) > 0 {
+		return fail(fmt.Errorf("root filesystems seen through a user namespace are not there yet: %w", errdefs.ErrNotImplemented))
+	}
+	s.mu.Lock()
+	rec := s.imageByID(req.Image)
+	old := s.checkouts[req.Container]
+	var err error
+	var co *checkout
+	switch {
+	case old != nil && (rec == nil || old.Manifest != rec.Manifest.Digest || old.ReadOnly != req.ReadOnly):
+		err = fmt.Errorf("the container has another root filesystem: %w", errdefs.ErrAlreadyExists)
+	case old != nil:
+		co = old
+	case rec == nil:
+		err = errdefs.ErrNotFound
+	default:
+		if co, err = s.newCheckout(rec, req.ReadOnly); err == nil {
+			s.checkouts[req.Container] = co // from now on its layers stay
+		}
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return fail(err)
+	}
+	if old == nil {
+		err = s.makeCheckout(req.Container, co)
+	}
+	var out core.Checkout
+	if err == nil {
+		out.Config, err = s.config(rec)
+	}
+	if err != nil {
+		if old == nil {
+			_ = s.Discard(context.Background(), req.Container)
+		}
+		return fail(err)
+	}
+	out.Mounts = s.mounts(req.Container, co)
+	return out, nil
+}
+
+// imageByID finds the newest whole image with this ID, or one that is not
+// whole. Preconditions: s.mu is held.
+func (s *Store) imageByID(id digest.Digest) *imageRecord {
+	var best *imageRecord
+	for _, rec := range s.rec.images {
+		if rec.ID != id {
+			continue
+		}
+		if best == nil || (rec.Pulled.After(best.Pulled) && s.whole(rec.Manifest.Digest)) || !s.whole(best.Manifest.Digest) {
+			best = rec
+		}
+	}
+	return best
+}
+
+// newCheckout lists the layers. Preconditions: s.mu is held.
+func (s *Store) newCheckout(rec *imageRecord, readOnly bool) (*checkout, error) {
+	co := &checkout{Manifest: rec.Manifest.Digest, Chains: rec.Chains, ReadOnly: readOnly}
+	for _, c := range rec.Chains {
+		if !s.layerThere(c) {
+			return nil, fmt.Errorf("layer %s is missing: pull it again: %w", c, errdefs.ErrDataLoss)
+		}
+		l := s.rec.layers[c]
+		if l.Opaque {
+			co.Dirs = nil // hides everything below
+		}
+		co.Dirs = append(co.Dirs, l.Dir)
+	}
+	return co, nil
+}
+
+func (s *Store) makeCheckout(id core.ID, co *checkout) error {
+	dir := s.checkoutPath(id)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if !co.ReadOnly || len(co.Dirs) == 0 {
+		if err := s.makeUpper(dir, co); err != nil {
+			return err
+		}
+	}
+	data, err := json.Marshal(co)
+	if err != nil {
+		return err
+	}
+	// Renamed into place, so that a crash leaves a whole record or none.
+	tmp := filepath.Join(dir, recordFile+".new")
+	if err := os.WriteFile(tmp, data, 0o600); err != nil { //nolint:forbidigo // unsynced on purpose: see checkout
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, recordFile))
+}
+
+// makeUpper makes the container's own layer, whose root shows the attributes of
+// the image's.
+func (s *Store) makeUpper(dir string, co *checkout) error {
+	upper := filepath.Join(dir, "upper")
+	if err := os.Mkdir(upper, 0o755); err != nil { //nolint:gosec // a root directory has this mode
+		return err
+	}
+	if err := os.Mkdir(filepath.Join(dir, "work"), 0o700); err != nil {
+		return err
+	}
+	mode, uid, gid := fs.FileMode(0o755), 0, 0
+	if len(co.Dirs) > 0 {
+		fi, err := os.Lstat(s.layerPath(co.Dirs[len(co.Dirs)-1]))
+		if err != nil {
+			return err
+		}
+		mode = fi.Mode()
+		if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+			uid, gid = int(st.Uid), int(st.Gid)
+		}
+	}
+	if err := os.Lchown(upper, uid, gid); err != nil && !errors.Is(err, os.ErrPermission) {
+		return err
+	}
+	return os.Chmod(upper, mode)
+}
+
+// mounts is how the root filesystem is put together.
+func (s *Store) mounts(id core.ID, co *checkout) []core.Mount {
+	dir := s.checkoutPath(id)
+	upper := filepath.Join(dir, "upper")
+	var lower []string
+	for _, d := range slices.Backward(co.Dirs) {
+		lower = append(lower, s.layerPath(d))
+	}
+	bind := func(source string) []core.Mount {
+		access := "rw"
+		if co.ReadOnly {
+			access = "ro"
+		}
+		return []core.Mount{{Type: "bind", Source: source, Options: []string{"rbind", access}}}
+	}
+	switch {
+	case len(lower) == 0:
+		return bind(upper)
+	case co.ReadOnly && len(lower) == 1:
+		return bind(lower[0])
+	}
+	opts := []string{"lowerdir=" + strings.Join(lower, ":")}
+	if !co.ReadOnly {
+		opts = append([]string{"upperdir=" + upper, "workdir=" + filepath.Join(dir, "work")}, opts...)
+	} else {
+		opts = append(opts, "ro")
+	}
+	return []core.Mount{{Type: "overlay", Source: "overlay", Options: opts}}
+}
+
+// Discard implements core.Images.
+func (s *Store) Discard(_ context.Context, container core.ID) error {
+	if !containerID.MatchString(string(container)) {
+		return fmt.Errorf("discard root of %q: %w", container, errdefs.ErrInvalidArgument)
+	}
+	s.mu.Lock()
+	_, known := s.checkouts[container]
+	n := s.nextTrash()
+	s.mu.Unlock()
+	if !known {
+		return nil
+	}
+	if err := s.throwAway(s.checkoutPath(container), n); err != nil {
+		return fmt.Errorf("discard root of %s: %w", container, err)
+	}
+	s.mu.Lock()
+	delete(s.checkouts, container)
+	s.mu.Unlock()
+	s.emptyTrash()
+	return nil
+}
+
+// Checkouts implements core.Images.
+func (s *Store) Checkouts(context.Context) ([]core.ID, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	ids := make([]core.ID, 0, len(s.checkouts))
+	for id := range s.checkouts {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+// loadCheckouts reads what an earlier agent gave out. One whose record a crash
+// took is listed all the same, so that it is discarded.
+func (s *Store) loadCheckouts() error {
+	entries, err := os.ReadDir(filepath.Join(s.root, checkoutDir))
+	if err != nil {
+		return fmt.Errorf("read checkouts: %w", err)
+	}
+	for _, e := range entries {
+		co := &checkout{}
+		data, err := os.ReadFile(filepath.Join(s.root, checkoutDir, e.Name(), recordFile)) //nolint:gosec // our own directory
+		if err == nil {
+			err = json.Unmarshal(data, co)
+		}
+		if err != nil {
+			s.log.Warn("checkout without a record", "container", e.Name(), "error", err)
+			co = &checkout{}
+		}
+		s.checkouts[core.ID(e.Name())] = co
+	}
+	return nil
+}
+
+const (
+	statsFresh   = 10 * time.Second
+	statsEntries = 1_000_000 // beyond this many files the figure is unknown
+)
+
+// RootStats implements core.Images. The figure may be ten seconds old.
+func (s *Store) RootStats(ctx context.Context, container core.ID) (core.RootStats, error) {
+	s.mu.RLock()
+	co := s.checkouts[container]
+	s.mu.RUnlock()
+	if co == nil {
+		return core.RootStats{}, fmt.Errorf("root of container %s: %w", container, errdefs.ErrNotFound)
+	}
+	if co.ReadOnly {
+		return core.RootStats{Bytes: core.Known(0), Inodes: core.Known(0)}, nil
+	}
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	if now := s.now(); co.at.IsZero() || now.Sub(co.at) >= statsFresh {
+		stats, err := walk(ctx, filepath.Join(s.checkoutPath(container), "upper"))
+		if err != nil {
+			return core.RootStats{}, fmt.Errorf("root of container %s: %w", container, err)
+		}
+		co.stats, co.at = stats, now
+	}
+	return co.stats, nil
+}
+
+// walk adds up what stands in and below dir, every file once.
+func walk(ctx context.Context, dir string) (core.RootStats, error) {
+	var bytes, inodes uint64
+	linked := map[uint64]bool{}
+	tooMany := errors.New("too many files")
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // files come and go while we look
+		}
+		if err != nil {
+			return err
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return nil //nolint:nilerr // gone meanwhile
+		}
+		st, ok := fi.Sys().(*syscall.Stat_t)
+		if !ok || (st.Nlink > 1 && !fi.IsDir() && linked[st.Ino]) {
+			return nil
+		}
+		if st.Nlink > 1 && !fi.IsDir() {
+			linked[st.Ino] = true
+		}
+		bytes += uint64(st.Blocks) * 512 //nolint:gosec // never negative
+		if inodes++; inodes > statsEntries {
+			return tooMany
+		}
+		return ctx.Err()
+	})
+	switch {
+	case errors.Is(err, tooMany):
+		return core.RootStats{}, nil
+	case err != nil:
+		return core.RootStats{}, err
+	}
+	return core.RootStats{Bytes: core.Known(bytes), Inodes: core.Known(inodes)}, nil
+}

@@ -1,0 +1,231 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/worker"
+)
+
+// live is what a collection must leave.
+type live struct {
+	images, blobs, chains map[digest.Digest]bool
+}
+
+// mark follows every owner's names, the checkouts and the leases.
+// Preconditions: s.mu is held.
+func (s *Store) mark() live {
+	l := live{images: map[digest.Digest]bool{}, blobs: map[digest.Digest]bool{}, chains: map[digest.Digest]bool{}}
+	for _, o := range s.rec.owners {
+		for _, n := range o.names {
+			l.images[n.Manifest] = true
+			l.blobs[n.Target] = true
+		}
+	}
+	for _, co := range s.checkouts {
+		if co.Manifest != "" {
+			l.images[co.Manifest] = true
+		}
+		for _, c := range co.Chains {
+			l.chains[c] = true
+		}
+	}
+	for m := range l.images {
+		rec := s.rec.images[m]
+		if rec == nil {
+			continue
+		}
+		l.blobs[rec.Manifest.Digest], l.blobs[rec.Config.Digest] = true, true
+		for _, b := range rec.Blobs {
+			l.blobs[b.Digest] = true
+		}
+		for _, c := range rec.Chains {
+			l.chains[c] = true
+		}
+	}
+	for lease := range s.leases {
+		for b := range lease.blobs {
+			l.blobs[b] = true
+			l.images[b] = true // a pull that has just found it whole
+		}
+		for c := range lease.chains {
+			l.chains[c] = true
+		}
+	}
+	now := s.now()
+	for _, rec := range s.rec.leases {
+		if rec.Expires.Before(now) {
+			continue
+		}
+		for _, b := range rec.Blobs {
+			l.blobs[b] = true
+		}
+	}
+	return l
+}
+
+// collect removes what nobody holds. It is safe beside pulls and checkouts:
+// what it takes is decided and put out of reach while mu is held, as a lease
+// and a checkout are.
+func (s *Store) collect(ctx context.Context) (freed uint64, err error) {
+	s.write.Lock()
+	defer s.write.Unlock()
+	now := s.now()
+	s.mu.Lock()
+	l := s.mark()
+	images, layers := map[digest.Digest]*imageRecord{}, map[digest.Digest]layerRecord{}
+	var c change
+	for m, rec := range s.rec.images {
+		if !l.images[m] {
+			images[m] = rec
+			c.drop(bucketImages, m.String(), func(*records) {})
+			delete(s.rec.images, m)
+		}
+	}
+	for chain, rec := range s.rec.layers {
+		if !l.chains[chain] {
+			layers[chain] = rec
+			c.drop(bucketLayers, chain.String(), func(*records) {})
+			delete(s.rec.layers, chain)
+		}
+	}
+	for id, rec := range s.rec.leases {
+		if rec.Expires.Before(now) && !s.active(id) {
+			c.drop(bucketLeases, id, func(r *records) { delete(r.leases, id) })
+		}
+	}
+	s.mu.Unlock()
+	// The records go first: what is on disk without a record is cleared away
+	// at the next start.
+	if err := s.commit(&c); err != nil {
+		s.mu.Lock()
+		maps.Copy(s.rec.images, images)
+		maps.Copy(s.rec.layers, layers)
+		s.mu.Unlock()
+		return 0, fmt.Errorf("collect images: %w", err)
+	}
+	for _, rec := range layers {
+		freed += uint64(rec.Bytes) //nolint:gosec // never negative
+		s.discardDir(s.layerPath(rec.Dir))
+	}
+	n, err := s.sweepBlobs(ctx, l)
+	s.emptyTrash()
+	return freed + n, err
+}
+
+func (s *Store) discardDir(path string) {
+	s.mu.Lock()
+	n := s.nextTrash()
+	s.mu.Unlock()
+	if err := s.throwAway(path, n); err != nil {
+		s.log.Warn("throw away", "path", path, "error", err)
+	}
+}
+
+// sweepBlobs removes content that is not live. Preconditions: s.write is held,
+// so that nobody gets a lease meanwhile.
+func (s *Store) sweepBlobs(ctx context.Context, l live) (freed uint64, err error) {
+	s.mu.RLock()
+	importing := s.imports > 0
+	s.mu.RUnlock()
+	if importing {
+		return 0, nil // an archive's blobs have no lease until it is read
+	}
+	err = s.content.Walk(ctx, func(info content.Info) error {
+		if l.blobs[info.Digest] {
+			return nil
+		}
+		freed += uint64(info.Size) //nolint:gosec // never negative
+		s.discardDir(s.blobPath(info.Digest))
+		return nil
+	})
+	if err != nil {
+		return freed, fmt.Errorf("collect images: %w", err)
+	}
+	return freed, s.sweepIngests(ctx)
+}
+
+func (s *Store) blobPath(d digest.Digest) string {
+	return filepath.Join(s.root, worker.ContentDir, "blobs", d.Algorithm().String(), d.Encoded())
+}
+
+// sweepIngests removes parts of blobs that nobody has touched for long.
+func (s *Store) sweepIngests(ctx context.Context) error {
+	s.mu.RLock()
+	busy := len(s.leases) > 0
+	s.mu.RUnlock()
+	if busy {
+		return nil
+	}
+	parts, err := s.content.ListStatuses(ctx)
+	if err != nil {
+		return fmt.Errorf("collect images: %w", err)
+	}
+	before := s.now().Add(-time.Duration(s.cfg.KeepPartial))
+	for _, p := range parts {
+		if p.UpdatedAt.Before(before) {
+			if err := s.content.Abort(ctx, p.Ref); err != nil && !errdefs.IsNotFound(err) {
+				return fmt.Errorf("collect images: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// recover clears away what an earlier agent left half made: layers without a
+// record, and content that nobody holds.
+func (s *Store) recover() error {
+	known := map[string]bool{}
+	for _, l := range s.rec.layers {
+		known[l.Dir] = true
+	}
+	entries, err := os.ReadDir(filepath.Join(s.root, worker.LayerDir))
+	if err != nil {
+		return fmt.Errorf("read layers: %w", err)
+	}
+	for _, e := range entries {
+		if !known[e.Name()] {
+			s.log.Info("clear away unfinished layer", "dir", e.Name())
+			s.discardDir(s.layerPath(e.Name()))
+		}
+	}
+	_, err = s.collect(context.Background())
+	return err
+}
+
+// Usage implements core.Images.
+func (s *Store) Usage(ctx context.Context) (core.ImageUsage, error) {
+	u := core.ImageUsage{Path: s.root}
+	s.mu.RLock()
+	for _, l := range s.rec.layers {
+		u.Bytes += uint64(l.Bytes)   //nolint:gosec // never negative
+		u.Inodes += uint64(l.Inodes) //nolint:gosec // never negative
+	}
+	s.mu.RUnlock()
+	err := s.content.Walk(ctx, func(info content.Info) error {
+		u.Bytes += uint64(info.Size) //nolint:gosec // never negative
+		u.Inodes++
+		return nil
+	})
+	if err != nil {
+		return core.ImageUsage{}, fmt.Errorf("image usage: %w", err)
+	}
+	parts, err := s.content.ListStatuses(ctx)
+	if err != nil {
+		return core.ImageUsage{}, fmt.Errorf("image usage: %w", err)
+	}
+	for _, p := range parts {
+		u.Bytes += uint64(p.Offset) //nolint:gosec // never negative
+		u.Inodes++
+	}
+	return u, nil
+}

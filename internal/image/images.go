@@ -1,0 +1,341 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// found is what a reference of an owner stands for: an image ID and the
+// manifests of it that the owner has.
+type found struct {
+	id        digest.Digest
+	manifests map[digest.Digest]bool
+	first     digest.Digest // the manifest that describes it
+	name      string        // the stored name, "" when found by ID
+}
+
+// find resolves a name, name@digest, ID or prefix of an ID. Owner "" searches
+// everybody's. Preconditions: s.mu is held.
+func (s *Store) find(owner core.Owner, ref string) (found, error) {
+	if f, ok, err := s.findID(owner, ref); ok || err != nil {
+		return f, err
+	}
+	named, err := normalize(ref, s.cfg.DefaultRegistry)
+	if err != nil {
+		return found{}, err
+	}
+	name := named.String()
+	for _, o := range s.ownersOf(owner) {
+		rec := s.rec.owners[o]
+		if n, ok := rec.names[name]; ok {
+			return s.foundBy(owner, n, name), nil
+		}
+		d, ok := named.(reference.Digested)
+		if !ok {
+			continue
+		}
+		// The digest may be the manifest's of an index that was pulled.
+		for stored, n := range rec.names {
+			if (n.Manifest == d.Digest() || n.Target == d.Digest()) && repository(stored) == named.Name() {
+				return s.foundBy(owner, n, stored), nil
+			}
+		}
+	}
+	return found{}, fmt.Errorf("image %s: %w", ref, errdefs.ErrNotFound)
+}
+
+func (s *Store) foundBy(owner core.Owner, n nameRecord, name string) found {
+	img := s.rec.images[n.Manifest]
+	if img == nil {
+		return found{first: n.Manifest, manifests: map[digest.Digest]bool{n.Manifest: true}, name: name}
+	}
+	return found{id: img.ID, first: n.Manifest, manifests: s.manifestsOf(owner, img.ID), name: name}
+}
+
+func (s *Store) findID(owner core.Owner, ref string) (found, bool, error) {
+	prefix := idPrefix(ref)
+	if prefix == "" {
+		return found{}, false, nil
+	}
+	ids := map[digest.Digest]nameRecord{}
+	for _, o := range s.ownersOf(owner) {
+		for name, n := range s.rec.owners[o].names {
+			img := s.rec.images[n.Manifest]
+			if name == ref || img == nil {
+				continue
+			}
+			whole := strings.HasPrefix(ref, "sha256:") && n.Manifest.String() == ref
+			if strings.HasPrefix(img.ID.Encoded(), prefix) || whole {
+				if cur, ok := ids[img.ID]; !ok || n.At.After(cur.At) {
+					ids[img.ID] = n
+				}
+			}
+		}
+	}
+	switch {
+	case len(ids) == 0 && (strings.HasPrefix(ref, "sha256:") || len(prefix) == 64):
+		return found{}, true, fmt.Errorf("image %s: %w", ref, errdefs.ErrNotFound)
+	case len(ids) == 0:
+		return found{}, false, nil
+	case len(ids) > 1:
+		return found{}, true, fmt.Errorf("image %s: %d images begin like this: %w", ref, len(ids), errdefs.ErrInvalidArgument)
+	}
+	for id, n := range ids {
+		return found{id: id, first: n.Manifest, manifests: s.manifestsOf(owner, id)}, true, nil
+	}
+	panic("unreachable")
+}
+
+// manifestsOf lists the owner's manifests with this config.
+func (s *Store) manifestsOf(owner core.Owner, id digest.Digest) map[digest.Digest]bool {
+	m := map[digest.Digest]bool{}
+	for _, o := range s.ownersOf(owner) {
+		for _, n := range s.rec.owners[o].names {
+			if img := s.rec.images[n.Manifest]; img != nil && img.ID == id {
+				m[n.Manifest] = true
+			}
+		}
+	}
+	return m
+}
+
+// ownersOf is one owner, or for "" all of them in order, of those on record.
+func (s *Store) ownersOf(owner core.Owner) []core.Owner {
+	var all []core.Owner
+	for o := range s.rec.owners {
+		if owner == "" || o == owner {
+			all = append(all, o)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Get implements core.Images.
+func (s *Store) Get(_ context.Context, owner core.Owner, ref string) (core.Image, error) {
+	s.mu.RLock()
+	f, err := s.find(owner, ref)
+	s.mu.RUnlock()
+	if err != nil {
+		return core.Image{}, err
+	}
+	return s.describe(owner, f.first)
+}
+
+// List implements core.Images.
+func (s *Store) List(_ context.Context, owner core.Owner) ([]core.Image, error) {
+	s.mu.RLock()
+	newest := map[digest.Digest]nameRecord{}
+	for _, o := range s.ownersOf(owner) {
+		for _, n := range s.rec.owners[o].names {
+			img := s.rec.images[n.Manifest]
+			if img == nil {
+				continue
+			}
+			if cur, ok := newest[img.ID]; !ok || n.At.After(cur.At) {
+				newest[img.ID] = n
+			}
+		}
+	}
+	s.mu.RUnlock()
+	list := make([]core.Image, 0, len(newest))
+	for _, n := range newest {
+		img, err := s.describe(owner, n.Manifest)
+		if errdefs.IsNotFound(err) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, img)
+	}
+	sort.Slice(list, func(i, j int) bool { return list[i].ID < list[j].ID })
+	return list, nil
+}
+
+// describe tells of one image as the owner sees it.
+func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, error) {
+	s.mu.RLock()
+	rec := s.rec.images[manifest]
+	if rec == nil {
+		s.mu.RUnlock()
+		return core.Image{}, fmt.Errorf("image with manifest %s: %w", manifest, errdefs.ErrNotFound)
+	}
+	img := core.Image{ID: rec.ID, Digest: manifest, Size: rec.size(), Pulled: rec.Pulled}
+	manifests := s.manifestsOf(owner, rec.ID)
+	for _, o := range s.ownersOf(owner) {
+		r := s.rec.owners[o]
+		img.Pinned = img.Pinned || r.pins[rec.ID]
+		for name, n := range r.namesOf(manifests) {
+			switch {
+			case strings.HasPrefix(name, "@"):
+			case isDigestName(name):
+				img.Digests = append(img.Digests, name)
+			default:
+				img.Names = append(img.Names, name)
+			}
+			if n.At.After(img.Pulled) && n.Manifest == manifest {
+				img.Pulled = n.At
+			}
+		}
+	}
+	for _, c := range rec.Chains {
+		img.Unpacked += s.rec.layers[c].Bytes
+	}
+	s.mu.RUnlock()
+	slices.Sort(img.Names)
+	slices.Sort(img.Digests)
+	img.Names, img.Digests = slices.Compact(img.Names), slices.Compact(img.Digests)
+	var err error
+	img.Config, err = s.config(rec)
+	return img, err
+}
+
+func (s *Store) config(rec *imageRecord) (ocispec.Image, error) {
+	var cfg ocispec.Image
+	body, err := content.ReadBlob(context.Background(), s.content, rec.Config)
+	if err != nil {
+		return cfg, fmt.Errorf("read config of image %s: %w: pull it again: %w", rec.ID, errdefs.ErrDataLoss, err)
+	}
+	if err := json.Unmarshal(body, &cfg); err != nil {
+		return cfg, fmt.Errorf("read config of image %s: %w: pull it again: %w", rec.ID, errdefs.ErrDataLoss, err)
+	}
+	return cfg, nil
+}
+
+// Tag implements core.Images.
+func (s *Store) Tag(_ context.Context, owner core.Owner, source, target string) error {
+	named, err := normalize(target, s.cfg.DefaultRegistry)
+	if err != nil {
+		return fmt.Errorf("tag: %w", err)
+	}
+	if _, ok := named.(reference.Digested); ok {
+		return fmt.Errorf("tag %s: a name with a digest cannot be given: %w", target, errdefs.ErrInvalidArgument)
+	}
+	s.write.Lock()
+	defer s.write.Unlock()
+	s.mu.RLock()
+	f, err := s.find(owner, source)
+	var c change
+	if err == nil {
+		rec := nameRecord{Manifest: f.first, Target: f.first, At: s.now()}
+		if n, ok := s.rec.owner0(owner).names[f.name]; ok {
+			rec.Target = n.Target
+		}
+		s.setName(&c, owner, named.String(), rec)
+	}
+	s.mu.RUnlock()
+	if err != nil {
+		return fmt.Errorf("tag %s: %w", source, err)
+	}
+	return s.commit(&c)
+}
+
+// Pin implements core.Images.
+func (s *Store) Pin(_ context.Context, owner core.Owner, ref string, pinned bool) error {
+	s.write.Lock()
+	defer s.write.Unlock()
+	s.mu.RLock()
+	f, err := s.find(owner, ref)
+	var c change
+	if err == nil && s.rec.owner0(owner).pins[f.id] != pinned {
+		c.pin(owner, f.id, pinned)
+	}
+	s.mu.RUnlock()
+	if err != nil {
+		return fmt.Errorf("pin: %w", err)
+	}
+	return s.commit(&c)
+}
+
+// Remove implements core.Images.
+func (s *Store) Remove(ctx context.Context, owner core.Owner, ref string) error {
+	s.write.Lock()
+	s.mu.RLock()
+	f, err := s.find(owner, ref)
+	var c change
+	if err == nil {
+		s.dropNames(&c, owner, f)
+	}
+	s.mu.RUnlock()
+	if err == nil {
+		err = s.commit(&c)
+	}
+	s.write.Unlock()
+	if err != nil {
+		return fmt.Errorf("remove image: %w", err)
+	}
+	_, err = s.collect(ctx)
+	return err
+}
+
+// dropNames takes away one name, or all that an ID has. With the last tag of a
+// repository goes the digest name that came with it. Preconditions: s.mu.
+func (s *Store) dropNames(c *change, owner core.Owner, f found) {
+	o := s.rec.owner0(owner)
+	names := o.namesOf(f.manifests)
+	drop := map[string]bool{}
+	for name := range names {
+		if f.name == "" || name == f.name {
+			drop[name] = true
+		}
+	}
+	if f.name != "" {
+		repo := repository(f.name)
+		tagged := false
+		for name := range names {
+			tagged = tagged || (!drop[name] && !isDigestName(name) && repository(name) == repo)
+		}
+		for name, n := range names {
+			if !tagged && isDigestName(name) && repository(name) == repo && !n.Asked {
+				drop[name] = true
+			}
+		}
+	}
+	for name := range drop {
+		c.dropName(owner, name)
+	}
+	if len(drop) == len(names) && o.pins[f.id] {
+		c.pin(owner, f.id, false)
+	}
+}
+
+// Prune implements core.Images.
+func (s *Store) Prune(ctx context.Context, owner core.Owner, keep func(core.Image) bool) (uint64, error) {
+	list, err := s.List(ctx, owner)
+	if err != nil {
+		return 0, fmt.Errorf("prune: %w", err)
+	}
+	for _, img := range list {
+		if img.Pinned || (keep != nil && keep(img)) {
+			continue
+		}
+		s.write.Lock()
+		s.mu.RLock()
+		var c change
+		for _, o := range s.ownersOf(owner) {
+			if f, err := s.find(o, img.ID.String()); err == nil {
+				s.dropNames(&c, o, f)
+			}
+		}
+		s.mu.RUnlock()
+		err := s.commit(&c)
+		s.write.Unlock()
+		if err != nil {
+			return 0, fmt.Errorf("prune: %w", err)
+		}
+	}
+	return s.collect(ctx)
+}

@@ -1,0 +1,148 @@
+package imagetest
+
+import (
+	"bytes"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// Registry is a registry in this process, on loopback, by plain HTTP. It serves
+// what was Pushed and nothing else.
+type Registry struct {
+	// Host is what names on it begin with: 127.0.0.1:port.
+	Host string
+
+	mu        sync.Mutex
+	blobs     map[digest.Digest][]byte
+	types     map[digest.Digest]string
+	tags      map[string]digest.Digest // "repo:tag"
+	requests  []string                 // "GET /v2/…"
+	intercept func(w http.ResponseWriter, r *http.Request, next http.Handler)
+}
+
+// NewRegistry starts a registry that ends with the test.
+func NewRegistry(t testing.TB) *Registry {
+	t.Helper()
+	r := Unstarted()
+	srv := httptest.NewServer(r)
+	t.Cleanup(srv.Close)
+	r.Host = srv.Listener.Addr().String()
+	return r
+}
+
+// Serve starts a registry outside of tests on a listener of the caller's.
+func Serve(l net.Listener) (*Registry, *http.Server) {
+	r := Unstarted()
+	r.Host = l.Addr().String()
+	srv := &http.Server{Handler: r, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = srv.Serve(l) }()
+	return r, srv
+}
+
+// Unstarted is a registry as a plain http.Handler; Host is empty.
+func Unstarted() *Registry {
+	return &Registry{blobs: map[digest.Digest][]byte{}, types: map[digest.Digest]string{}, tags: map[string]digest.Digest{}}
+}
+
+// Push stores an image under repository and tag and returns its full name.
+func (r *Registry) Push(repo, tag string, b Built) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for d, data := range b.Blobs {
+		r.blobs[d] = data
+		switch {
+		case d == b.Manifest.Digest:
+			r.types[d] = b.Manifest.MediaType
+		case bytes.Contains(data[:min(len(data), 200)], []byte(`"schemaVersion"`)):
+			r.types[d] = manifestType(data)
+		}
+	}
+	r.tags[repo+":"+tag] = b.Manifest.Digest
+	return r.Host + "/" + repo + ":" + tag
+}
+
+var mediaTypeField = regexp.MustCompile(`"mediaType":"([^"]+)"`)
+
+func manifestType(data []byte) string {
+	if m := mediaTypeField.FindSubmatch(data); m != nil {
+		return string(m[1])
+	}
+	return "application/json"
+}
+
+// SetBlob replaces the bytes served under a digest, to serve wrong ones.
+func (r *Registry) SetBlob(d digest.Digest, data []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.blobs[d] = data
+}
+
+// Intercept puts f before every request; nil takes it away.
+func (r *Registry) Intercept(f func(w http.ResponseWriter, req *http.Request, next http.Handler)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.intercept = f
+}
+
+// Requests returns "METHOD path" of every request so far and forgets them.
+func (r *Registry) Requests() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := r.requests
+	r.requests = nil
+	return list
+}
+
+// ServeHTTP implements http.Handler.
+func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	r.requests = append(r.requests, req.Method+" "+req.URL.Path)
+	f := r.intercept
+	r.mu.Unlock()
+	if f != nil {
+		f(w, req, http.HandlerFunc(r.serve))
+		return
+	}
+	r.serve(w, req)
+}
+
+var apiPath = regexp.MustCompile(`^/v2/(.+)/(manifests|blobs)/([^/]+)$`)
+
+func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
+	if req.URL.Path == "/v2/" {
+		return
+	}
+	m := apiPath.FindStringSubmatch(req.URL.Path)
+	if m == nil {
+		http.NotFound(w, req)
+		return
+	}
+	d, isDigest := digest.Digest(m[3]), strings.Contains(m[3], ":")
+	r.mu.Lock()
+	if !isDigest {
+		d = r.tags[m[1]+":"+m[3]]
+	}
+	data, ok := r.blobs[d]
+	mediaType := r.types[d]
+	r.mu.Unlock()
+	if !ok || (m[2] == "manifests" && mediaType == "") {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(`{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}`))
+		return
+	}
+	w.Header().Set("Docker-Content-Digest", d.String())
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if m[2] == "manifests" {
+		w.Header().Set("Content-Type", mediaType)
+	}
+	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(data))
+}

@@ -1,0 +1,340 @@
+// Package layer turns one layer of an image, a compressed tar, into a directory
+// that overlayfs can stack: whiteouts become character devices 0:0, opaque
+// directories carry trusted.overlay.opaque.
+//
+// It must not know registries, names or other layers than those below the one
+// at hand. It eats foreign bytes and runs in the confined worker; that no entry
+// leaves the directory does not rest on the confinement alone. Start reading at
+// Apply.
+package layer
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/containerd/v2/pkg/archive"
+	"github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	whiteoutPrefix = ".wh."
+	opaqueMarker   = ".wh..wh..opq"
+	opaqueXattr    = "trusted.overlay.opaque"
+	maxEntries     = 10_000_000 // more than any filesystem we know of wants
+	blockSize      = 4096
+)
+
+// Options say how far a layer may go.
+type Options struct {
+	// MaxBytes is how much the layer may have uncompressed; 0 is no limit.
+	MaxBytes int64
+	// MinFree is how many bytes of the filesystem stay free; 0 is none.
+	MinFree int64
+	// Lower waits for the layers below and returns their directories, nearest
+	// first. It is called at most once, when an entry links to a file of a
+	// layer below or a directory of one needs its attributes copied; nil: there
+	// are none.
+	Lower func(ctx context.Context) ([]string, error)
+}
+
+// Result is what a layer turned out to be.
+type Result struct {
+	DiffID digest.Digest // of the uncompressed tar
+	Bytes  int64         // on disk, in whole blocks
+	Inodes int64
+	// Opaque says that nothing of the layers below is to be seen.
+	Opaque bool
+}
+
+// Apply unpacks the layer that r brings, compressed or not, into dir, which
+// must exist and be empty. On an error dir holds anything or nothing.
+func Apply(ctx context.Context, dir string, r io.Reader, opts Options) (Result, error) {
+	plain, err := decompress(r)
+	if err != nil {
+		return Result{}, classify(err)
+	}
+	defer plain.Close()
+	a := &applier{ctx: ctx, dir: filepath.Clean(dir), opts: opts, seen: map[string]byte{}, shadow: map[string]bool{}}
+	digester := digest.Canonical.Digester()
+	limited := &limitedReader{r: plain, left: opts.MaxBytes, limit: opts.MaxBytes, dir: a.dir, minFree: opts.MinFree}
+	tee := io.TeeReader(limited, digester.Hash())
+	_, err = archive.Apply(ctx, a.dir, tee, archive.WithFilter(a.filter), archive.WithConvertWhiteout(a.whiteout))
+	if err == nil {
+		// The diff ID covers what stands behind the archive's end, too.
+		_, err = io.Copy(io.Discard, tee)
+	}
+	if err == nil {
+		err = a.finish()
+	}
+	if err != nil {
+		return Result{}, classify(err)
+	}
+	return Result{DiffID: digester.Digest(), Bytes: a.bytes, Inodes: a.inodes, Opaque: a.opaque}, nil
+}
+
+// classify gives an error its class; a malformed archive is the sender's fault.
+func classify(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errdefs.IsResourceExhausted(err),
+		errdefs.IsUnavailable(err), errdefs.IsDataLoss(err), errdefs.IsInvalidArgument(err):
+		return fmt.Errorf("unpack layer: %w", err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("unpack layer: %w: %w", errdefs.ErrResourceExhausted, err)
+	}
+	return fmt.Errorf("unpack layer: %w: %w", errdefs.ErrInvalidArgument, err)
+}
+
+// applier is what Apply remembers between entries.
+type applier struct {
+	ctx    context.Context //nolint:containedctx // of the one call to Apply
+	dir    string
+	opts   Options
+	lower  []string
+	asked  bool
+	seen   map[string]byte // every path the tar named, with its type
+	shadow map[string]bool // paths that a whiteout of this very layer hides below
+	root   *tar.Header
+	bytes  int64
+	inodes int64
+	opaque bool
+	count  int
+}
+
+// clean is the path of an entry relative to the root: "." for the root itself.
+func clean(name string) string {
+	return strings.TrimPrefix(path.Clean("/"+name), "/")
+}
+
+// filter looks at each entry before it is unpacked.
+func (a *applier) filter(hdr *tar.Header) (bool, error) {
+	if a.count++; a.count > maxEntries {
+		return false, fmt.Errorf("more than %d entries: %w", maxEntries, errdefs.ErrInvalidArgument)
+	}
+	if hdr.Typeflag == tar.TypeXGlobalHeader {
+		return false, nil
+	}
+	if slashed := filepath.ToSlash(hdr.Name); slashed == ".." || strings.HasPrefix(slashed, "../") {
+		return false, fmt.Errorf("entry %q leads out of the root: %w", hdr.Name, errdefs.ErrInvalidArgument)
+	}
+	name := clean(hdr.Name)
+	if name == "" {
+		if hdr.Typeflag != tar.TypeDir {
+			return false, fmt.Errorf("the root is not a directory: %w", errdefs.ErrInvalidArgument)
+		}
+		a.root = hdr
+		return false, nil
+	}
+	if strings.HasPrefix(path.Base(name), whiteoutPrefix) {
+		return true, nil
+	}
+	switch hdr.Typeflag {
+	case tar.TypeLink:
+		if err := a.linkTarget(hdr); err != nil {
+			return false, err
+		}
+	case tar.TypeReg:
+		a.bytes += (hdr.Size + blockSize - 1) / blockSize * blockSize
+		a.inodes++
+	default:
+		if hdr.Typeflag == tar.TypeDir {
+			a.bytes += blockSize
+		}
+		a.inodes++
+	}
+	a.seen[name] = hdr.Typeflag
+	return true, nil
+}
+
+// linkTarget makes sure that the file a hard link names is in this layer: one
+// that only a layer below has is copied up.
+func (a *applier) linkTarget(hdr *tar.Header) error {
+	target := clean(hdr.Linkname)
+	if strings.HasPrefix(path.Clean(hdr.Linkname), "../") {
+		return fmt.Errorf("hard link %q to %q leads out of the root: %w", hdr.Name, hdr.Linkname, errdefs.ErrInvalidArgument)
+	}
+	own, err := fs.RootPath(a.dir, target)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(own); err == nil || !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if _, ok := a.seen[target]; ok {
+		return nil // e.g. a symlink: RootPath followed it; link(2) will not
+	}
+	dirs, err := a.below()
+	if err != nil {
+		return err
+	}
+	from, fi, err := find(dirs, target)
+	if err != nil {
+		return err
+	}
+	if fi == nil || fi.IsDir() {
+		return fmt.Errorf("hard link %q: there is no file %q: %w", hdr.Name, hdr.Linkname, errdefs.ErrInvalidArgument)
+	}
+	if err := a.parents(path.Dir(target)); err != nil {
+		return err
+	}
+	a.seen[target] = tar.TypeReg
+	a.inodes++
+	a.bytes += (fi.Size() + blockSize - 1) / blockSize * blockSize
+	return copyUp(filepath.Join(a.dir, target), from, fi)
+}
+
+// parents makes the directories of rel that are not there yet; finish gives
+// them their attributes.
+func (a *applier) parents(rel string) error {
+	if rel == "." || rel == "" {
+		return nil
+	}
+	full, err := fs.RootPath(a.dir, rel)
+	if err != nil {
+		return err
+	}
+	return os.MkdirAll(full, 0o755)
+}
+
+func (a *applier) below() ([]string, error) {
+	if a.asked || a.opts.Lower == nil {
+		return a.lower, nil
+	}
+	var err error
+	a.lower, err = a.opts.Lower(a.ctx)
+	a.asked = err == nil
+	return a.lower, err
+}
+
+// whiteout turns the marker files of a layer into overlayfs' own form.
+func (a *applier) whiteout(hdr *tar.Header, full string) (bool, error) {
+	base, parent := filepath.Base(full), filepath.Dir(full)
+	if base == opaqueMarker {
+		if parent == a.dir {
+			a.opaque = true
+			return false, nil
+		}
+		return false, unix.Setxattr(parent, opaqueXattr, []byte{'y'}, 0)
+	}
+	hidden, ok := strings.CutPrefix(base, whiteoutPrefix)
+	if !ok {
+		return true, nil
+	}
+	if strings.HasPrefix(hidden, whiteoutPrefix) {
+		return false, nil // aufs' own bookkeeping
+	}
+	target := filepath.Join(parent, hidden)
+	a.shadow[target] = true
+	if _, err := os.Lstat(target); err == nil {
+		return false, nil // this layer's own entry hides what is below
+	}
+	a.inodes++
+	if err := unix.Mknod(target, unix.S_IFCHR, 0); err != nil {
+		return false, fmt.Errorf("hide %q: %w", hdr.Name, err)
+	}
+	return false, os.Lchown(target, hdr.Uid, hdr.Gid)
+}
+
+// finish gives directories that the tar only implied the attributes they have
+// below, hides what lies under a directory that replaced a deleted one, and
+// sets the root's own attributes.
+func (a *applier) finish() error {
+	for full := range a.shadow {
+		if fi, err := os.Lstat(full); err == nil && fi.IsDir() {
+			if err := unix.Setxattr(full, opaqueXattr, []byte{'y'}, 0); err != nil {
+				return fmt.Errorf("hide what is below %s: %w", full, err)
+			}
+		}
+	}
+	for _, rel := range a.implied() {
+		if err := a.inherit(rel); err != nil {
+			return err
+		}
+	}
+	return a.setRoot()
+}
+
+// implied lists directories on disk that no entry of the tar described.
+func (a *applier) implied() []string {
+	missing := map[string]bool{}
+	for name := range a.seen {
+		a.missingParents(missing, name)
+	}
+	for full := range a.shadow {
+		if rel, err := filepath.Rel(a.dir, full); err == nil {
+			a.missingParents(missing, rel)
+		}
+	}
+	dirs := make([]string, 0, len(missing))
+	for d := range missing {
+		dirs = append(dirs, d)
+	}
+	return dirs
+}
+
+func (a *applier) missingParents(missing map[string]bool, name string) {
+	for p := path.Dir(name); p != "." && p != "/"; p = path.Dir(p) {
+		if _, ok := a.seen[p]; ok || missing[p] {
+			return
+		}
+		missing[p] = true
+	}
+}
+
+// inherit copies the attributes of the directory rel from the layer below that
+// has it.
+func (a *applier) inherit(rel string) error {
+	dirs, err := a.below()
+	if err != nil {
+		return err
+	}
+	from, fi, err := find(dirs, rel)
+	if err != nil || fi == nil || !fi.IsDir() {
+		return err
+	}
+	own := filepath.Join(a.dir, rel)
+	if cur, err := os.Lstat(own); err != nil || !cur.IsDir() {
+		return nil //nolint:nilerr // reached through a symlink: its own entry had attributes
+	}
+	return copyAttributes(own, from, fi)
+}
+
+// setRoot sets what the tar says about the root directory itself; a layer that
+// says nothing leaves the root as the layer below has it.
+func (a *applier) setRoot() error {
+	if hdr := a.root; hdr != nil {
+		if err := os.Lchown(a.dir, hdr.Uid, hdr.Gid); err != nil {
+			return err
+		}
+		for key, value := range hdr.PAXRecords {
+			if key, ok := strings.CutPrefix(key, "SCHILY.xattr."); ok && !strings.HasPrefix(key, "trusted.") {
+				if err := unix.Lsetxattr(a.dir, key, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+					return err
+				}
+			}
+		}
+		if err := os.Chmod(a.dir, hdr.FileInfo().Mode()); err != nil {
+			return err
+		}
+		return os.Chtimes(a.dir, hdr.ModTime, hdr.ModTime)
+	}
+	dirs, err := a.below()
+	if err != nil || len(dirs) == 0 {
+		return err
+	}
+	fi, err := os.Lstat(dirs[0])
+	if err != nil {
+		return err
+	}
+	return copyAttributes(a.dir, dirs[0], fi)
+}

@@ -1,0 +1,88 @@
+package layer
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/containerd/errdefs"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+)
+
+// maxWindow bounds a zstd frame's window: what the decoder needs of memory.
+const maxWindow = 128 << 20
+
+// decompress tells gzip, zstd and plain bytes apart by how they begin: media
+// types lie.
+func decompress(r io.Reader) (io.ReadCloser, error) {
+	buf := bufio.NewReaderSize(r, 64<<10)
+	magic, err := buf.Peek(4)
+	if err != nil && len(magic) == 0 && err != io.EOF { //nolint:errorlint // bufio hands it on
+		return nil, err
+	}
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b, 0x08}):
+		return gzip.NewReader(buf)
+	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18}):
+		d, err := zstd.NewReader(buf, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return nil, err
+		}
+		return d.IOReadCloser(), nil
+	}
+	return io.NopCloser(buf), nil
+}
+
+// Decompress opens an archive that may be compressed by gzip or zstd.
+func Decompress(r io.Reader) (io.ReadCloser, error) {
+	rc, err := decompress(r)
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	return rc, nil
+}
+
+// statEvery is after how many bytes the free space is looked at again.
+const statEvery = 32 << 20
+
+// limitedReader ends a layer that never ends, before the disk is full.
+type limitedReader struct {
+	r           io.Reader
+	left, limit int64
+	dir         string
+	minFree     int64
+	unchecked   int64
+}
+
+// Read implements io.Reader.
+func (l *limitedReader) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.limit > 0 {
+		if l.left -= int64(n); l.left < 0 {
+			return 0, fmt.Errorf("more than %d bytes uncompressed: %w", l.limit, errdefs.ErrResourceExhausted)
+		}
+	}
+	if l.unchecked -= int64(n); l.minFree > 0 && l.unchecked < 0 {
+		l.unchecked = statEvery
+		if serr := CheckFree(l.dir, l.minFree); serr != nil {
+			return 0, serr
+		}
+	}
+	return n, err
+}
+
+// CheckFree is a ResourceExhausted error when less than least bytes are free
+// where dir is.
+func CheckFree(dir string, least int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("statfs %s: %w", dir, err)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < least { //nolint:gosec // far below 2^63
+		return fmt.Errorf("only %d bytes are free in %s, %d are to stay free: %w", free, dir, least, errdefs.ErrResourceExhausted)
+	}
+	return nil
+}

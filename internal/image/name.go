@@ -1,0 +1,61 @@
+package image
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+)
+
+const dockerHub = "docker.io"
+
+// hexID is an image ID or the beginning of one, without its algorithm.
+var hexID = regexp.MustCompile(`^[a-f0-9]{3,64}$`)
+
+// normalize completes a name: registry, library/ on Docker Hub, the tag
+// latest. A name with both tag and digest keeps the digest.
+func normalize(ref, defaultRegistry string) (reference.Named, error) {
+	if defaultRegistry != "" && defaultRegistry != dockerHub && ref != "" {
+		first, _, slash := strings.Cut(ref, "/")
+		if !slash || (!strings.ContainsAny(first, ".:") && first != "localhost") {
+			ref = defaultRegistry + "/" + ref
+		}
+	}
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return nil, fmt.Errorf("image name %q: %w: %w", ref, errdefs.ErrInvalidArgument, err)
+	}
+	if d, ok := named.(reference.Digested); ok {
+		if d.Digest().Algorithm() != digest.SHA256 {
+			return nil, fmt.Errorf("image name %q: only sha256 is supported: %w", ref, errdefs.ErrInvalidArgument)
+		}
+		return reference.WithDigest(reference.TrimNamed(named), d.Digest())
+	}
+	return reference.TagNameOnly(named), nil
+}
+
+// idPrefix is the hex digits ref may be the beginning of an image ID by, or "".
+func idPrefix(ref string) string {
+	hex := strings.TrimPrefix(ref, "sha256:")
+	if hexID.MatchString(hex) {
+		return hex
+	}
+	return ""
+}
+
+// repository is the part of a stored name before tag or digest; "" for an
+// image without a name.
+func repository(name string) string {
+	if at := strings.IndexByte(name, '@'); at >= 0 {
+		return name[:at]
+	}
+	if colon := strings.LastIndexByte(name, ':'); colon > strings.LastIndexByte(name, '/') {
+		return name[:colon]
+	}
+	return name
+}
+
+func isDigestName(name string) bool { return strings.Contains(name, "@") }

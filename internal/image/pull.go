@@ -1,0 +1,394 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/registry"
+	"github.com/longshore/longshore/internal/image/worker"
+)
+
+// pulling is one pull that any number of callers wait for.
+type pulling struct {
+	mu    sync.Mutex
+	watch map[*func(core.PullProgress)]bool
+	last  core.PullProgress
+	image worker.Image
+}
+
+func (p *pulling) progress(pr core.PullProgress) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pr.Blob == "" {
+		p.last = pr
+	}
+	for f := range p.watch {
+		(*f)(pr)
+	}
+}
+
+func (p *pulling) subscribe(f func(core.PullProgress)) (cancel func()) {
+	if f == nil {
+		return func() {}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.watch == nil {
+		p.watch = map[*func(core.PullProgress)]bool{}
+	}
+	p.watch[&f] = true
+	if p.last.Status != "" {
+		f(p.last)
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.watch, &f)
+	}
+}
+
+// Pull brings an image into the store under its full name. Callers that ask for
+// the same at the same time share one pull, which goes on as long as one of
+// them waits.
+func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts core.PullOptions) (core.Image, error) {
+	named, err := normalize(ref, s.cfg.DefaultRegistry)
+	if err != nil {
+		return core.Image{}, fmt.Errorf("pull: %w", err)
+	}
+	if !opts.Always && opts.Platform == "" {
+		if img, ok, err := s.present(owner, named, opts.Pin); ok || err != nil {
+			return img, err
+		}
+	}
+	auths, err := s.auths()
+	if err != nil {
+		return core.Image{}, fmt.Errorf("pull %s: %w", named, err)
+	}
+	job := worker.PullJob{
+		Ref: named.String(), Platform: opts.Platform, Auths: auths,
+		Credentials: registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token, Bearer: opts.Bearer},
+	}
+	// What is pulled can be collected between the pull's end and the commit of
+	// the name, when somebody else's name goes; then it is pulled again.
+	for range 3 {
+		img, err := s.pullOnce(ctx, owner, named, job, opts)
+		if !errors.Is(err, errCollected) {
+			return img, err
+		}
+	}
+	return core.Image{}, fmt.Errorf("pull %s: %w: %w", named, errdefs.ErrUnavailable, errCollected)
+}
+
+var errCollected = errors.New("the image was removed while it was pulled")
+
+func (s *Store) pullOnce(ctx context.Context, owner core.Owner, named reference.Named, job worker.PullJob, opts core.PullOptions) (core.Image, error) {
+	key := fmt.Sprintf("%s %s %x", job.Ref, job.Platform, sha256.Sum256(fmt.Appendf(nil, "%q", job.Credentials)))
+	f := s.pulls.Join(ctx, key, func() *pulling { return &pulling{} }, func(ctx context.Context, p *pulling) error {
+		return s.runPull(ctx, p, job)
+	})
+	defer f.Leave()
+	defer f.State.subscribe(opts.Progress)()
+	if err := f.Wait(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("pull %s: %w", named, err)
+		}
+		return core.Image{}, err
+	}
+	return s.name(owner, named, f.State.image, opts.Pin)
+}
+
+func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob) error {
+	l := s.newLease(p.progress)
+	defer l.release()
+	img, err := s.runner.Pull(ctx, l, job)
+	if err != nil {
+		return err
+	}
+	p.image = img
+	return s.keep(img)
+}
+
+func (s *Store) auths() (map[string]registry.Credentials, error) {
+	if s.cfg.DockerConfig == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(s.cfg.DockerConfig)
+	if err != nil {
+		return nil, fmt.Errorf("read docker config: %w", err)
+	}
+	return registry.ParseAuths(data)
+}
+
+// present finds an image that needs no pull.
+func (s *Store) present(owner core.Owner, named reference.Named, pin bool) (core.Image, bool, error) {
+	s.mu.RLock()
+	n, ok := s.rec.owner0(owner).names[named.String()]
+	whole := ok && s.whole(n.Manifest)
+	s.mu.RUnlock()
+	if !whole {
+		return core.Image{}, false, nil
+	}
+	img, err := s.describe(owner, n.Manifest)
+	if err == nil && pin && !img.Pinned {
+		img.Pinned = true
+		err = s.Pin(context.Background(), owner, img.ID.String(), true)
+	}
+	return img, err == nil, err
+}
+
+// whole reports whether all layers of an image are on disk. Preconditions: s.mu.
+func (s *Store) whole(manifest digest.Digest) bool {
+	rec := s.rec.images[manifest]
+	if rec == nil {
+		return false
+	}
+	return !slices.ContainsFunc(rec.Chains, func(c digest.Digest) bool { return !s.layerThere(c) })
+}
+
+func (s *Store) layerThere(chain digest.Digest) bool {
+	l, ok := s.rec.layers[chain]
+	if !ok {
+		return false
+	}
+	fi, err := os.Lstat(s.layerPath(l.Dir))
+	return err == nil && fi.IsDir()
+}
+
+// keep records an image that is on disk now.
+func (s *Store) keep(img worker.Image) error {
+	s.write.Lock()
+	defer s.write.Unlock()
+	var c change
+	s.mu.RLock()
+	rec := &imageRecord{ID: img.Config.Digest, Manifest: img.Manifest, Config: img.Config, Blobs: img.Blobs, Pulled: s.now()}
+	for _, l := range img.Layers {
+		rec.Chains = append(rec.Chains, l.Chain)
+		if old, ok := s.rec.layers[l.Chain]; !l.Known && (!ok || old.Dir != l.Dir) {
+			c.putLayer(l.Chain, layerRecord{Dir: l.Dir, DiffID: l.DiffID, Bytes: l.Bytes, Inodes: l.Inodes, Opaque: l.Opaque})
+		}
+	}
+	if old := s.rec.images[img.Manifest.Digest]; old == nil {
+		c.putImage(rec)
+	}
+	s.mu.RUnlock()
+	return s.commit(&c)
+}
+
+// name gives the owner the names of a pulled image.
+func (s *Store) name(owner core.Owner, named reference.Named, img worker.Image, pin bool) (core.Image, error) {
+	s.write.Lock()
+	s.mu.RLock()
+	gone := !s.whole(img.Manifest.Digest)
+	var c change
+	if !gone {
+		rec := nameRecord{Manifest: img.Manifest.Digest, Target: img.Target.Digest, At: s.now()}
+		_, rec.Asked = named.(reference.Digested)
+		s.setName(&c, owner, named.String(), rec)
+		if !rec.Asked {
+			byDigest := repository(named.String()) + "@" + img.Target.Digest.String()
+			if old, ok := s.rec.owner0(owner).names[byDigest]; !ok || old.Manifest != rec.Manifest {
+				c.putName(owner, byDigest, rec)
+			}
+		}
+		if pin {
+			c.pin(owner, img.Config.Digest, true)
+		}
+	}
+	s.mu.RUnlock()
+	if gone {
+		s.write.Unlock()
+		return core.Image{}, errCollected
+	}
+	err := s.commit(&c)
+	s.write.Unlock()
+	if err != nil {
+		return core.Image{}, fmt.Errorf("pull %s: %w", named, err)
+	}
+	return s.describe(owner, img.Manifest.Digest)
+}
+
+// setName lets name stand for another image. One that would lose its last name
+// keeps a nameless entry until it is removed or pruned.
+func (s *Store) setName(c *change, owner core.Owner, name string, rec nameRecord) {
+	o := s.rec.owner0(owner)
+	if old, ok := o.names[name]; ok && old.Manifest != rec.Manifest {
+		if len(o.namesOf(map[digest.Digest]bool{old.Manifest: true})) == 1 {
+			old.Asked = true
+			c.putName(owner, "@"+old.Manifest.String(), old)
+		}
+	} else if ok && old.Target == rec.Target && old.Asked == rec.Asked {
+		return
+	}
+	if nameless := "@" + rec.Manifest.String(); name != nameless {
+		if _, ok := o.names[nameless]; ok {
+			c.dropName(owner, nameless)
+		}
+	}
+	c.putName(owner, name, rec)
+}
+
+// owner0 is the record of an owner who may have none, for reading.
+func (r *records) owner0(o core.Owner) *ownerRecord {
+	if rec := r.owners[o]; rec != nil {
+		return rec
+	}
+	return &ownerRecord{}
+}
+
+// lease keeps what a job uses from being collected. It implements worker.Agent.
+type lease struct {
+	s        *Store
+	progress func(core.PullProgress)
+	id       string                 // in names.db, "" when nothing was recorded
+	blobs    map[digest.Digest]bool // guarded by s.mu, as is chains
+	chains   map[digest.Digest]bool
+}
+
+func (s *Store) newLease(progress func(core.PullProgress)) *lease {
+	l := &lease{s: s, progress: progress, blobs: map[digest.Digest]bool{}, chains: map[digest.Digest]bool{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases[l] = true
+	return l
+}
+
+// Progress implements worker.Agent.
+func (l *lease) Progress(p core.PullProgress) {
+	if l.progress != nil {
+		l.progress(p)
+	}
+}
+
+// Lease implements worker.Agent.
+func (l *lease) Lease(_ context.Context, blobs, chains []digest.Digest) (map[digest.Digest]worker.Place, error) {
+	s := l.s
+	s.write.Lock()
+	defer s.write.Unlock()
+	s.mu.Lock()
+	places := map[digest.Digest]worker.Place{}
+	var missing []digest.Digest
+	for _, c := range chains {
+		l.chains[c] = true
+		switch dir, given := s.places[c]; {
+		case s.layerThere(c):
+			places[c] = worker.Place{Dir: s.rec.layers[c].Dir, Ready: true}
+		case given:
+			places[c] = worker.Place{Dir: dir}
+		default:
+			missing = append(missing, c)
+		}
+	}
+	for _, b := range blobs {
+		l.blobs[b] = true
+	}
+	s.mu.Unlock()
+	if len(missing) == 0 {
+		return places, nil
+	}
+	rec := leaseRecord{Blobs: blobs, Expires: s.now().Add(time.Duration(s.cfg.KeepPartial))}
+	var dirs []string
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket(bucketDirs)
+		for range missing {
+			n, err := b.NextSequence()
+			if err != nil {
+				return err
+			}
+			dirs = append(dirs, strconv.FormatUint(n, 36))
+		}
+		if l.id == "" {
+			l.id = dirs[0]
+		}
+		return putJSON(tx.Bucket(bucketLeases), l.id, rec)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write names.db: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rec.leases[l.id] = rec
+	for i, c := range missing {
+		s.places[c] = dirs[i]
+		places[c] = worker.Place{Dir: dirs[i]}
+	}
+	return places, nil
+}
+
+// release ends the lease of a job that has ended, well or not. The record of an
+// unfinished one stays until it expires: the next try goes on with its blobs.
+func (l *lease) release() {
+	s := l.s
+	s.write.Lock()
+	defer s.write.Unlock()
+	s.mu.Lock()
+	delete(s.leases, l)
+	done := len(l.chains) > 0
+	for c := range l.chains {
+		if _, ok := s.rec.layers[c]; !ok {
+			done = false
+		}
+		if !s.leased(c) {
+			s.dropPlace(c)
+		}
+	}
+	var c change
+	if done {
+		for id, rec := range s.rec.leases {
+			if id == l.id || (!s.active(id) && !slices.ContainsFunc(rec.Blobs, func(b digest.Digest) bool { return !l.blobs[b] })) {
+				c.drop(bucketLeases, id, func(r *records) { delete(r.leases, id) })
+			}
+		}
+	}
+	s.mu.Unlock()
+	if err := s.commit(&c); err != nil {
+		s.log.Warn("drop lease", "error", err)
+	}
+}
+
+// active reports whether the job of a recorded lease runs. Preconditions: s.mu.
+func (s *Store) active(id string) bool {
+	for l := range s.leases {
+		if l.id == id {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Store) leased(chain digest.Digest) bool {
+	for l := range s.leases {
+		if l.chains[chain] {
+			return true
+		}
+	}
+	return false
+}
+
+// dropPlace forgets the directory given to a layer that nobody makes any more.
+// Preconditions: s.mu is held.
+func (s *Store) dropPlace(chain digest.Digest) {
+	dir, ok := s.places[chain]
+	if !ok {
+		return
+	}
+	delete(s.places, chain)
+	if rec, ok := s.rec.layers[chain]; ok && rec.Dir == dir {
+		return
+	}
+	if err := s.throwAway(s.layerPath(dir), s.nextTrash()); err != nil {
+		s.log.Warn("drop unfinished layer", "dir", dir, "error", err)
+	}
+}

@@ -1,0 +1,304 @@
+package image
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// names.db holds what must outlive a power cut: every transaction is synced
+// before it counts. Everything is kept in memory as well and read from there.
+//
+//	meta    version → "1"
+//	images  manifest digest → imageRecord
+//	layers  chain ID → layerRecord
+//	leases  lease ID → leaseRecord, of pulls that have not ended
+//	owners  owner → names → name → nameRecord
+//	                pins → image ID → "1"
+//	dirs    (its sequence numbers the layer directories)
+const schemaVersion = "1"
+
+// imageRecord is an image whose content and layers are on disk.
+type imageRecord struct {
+	ID       digest.Digest        `json:"id"` // the config's digest
+	Manifest ocispec.Descriptor   `json:"manifest"`
+	Config   ocispec.Descriptor   `json:"config"`
+	Blobs    []ocispec.Descriptor `json:"blobs"`
+	Chains   []digest.Digest      `json:"chains"` // lowest first
+	Pulled   time.Time            `json:"pulled"`
+}
+
+func (r *imageRecord) size() int64 {
+	n := r.Manifest.Size + r.Config.Size
+	for _, b := range r.Blobs {
+		n += b.Size
+	}
+	return n
+}
+
+// all lists the blobs of the image.
+func (r *imageRecord) all() []digest.Digest {
+	list := []digest.Digest{r.Manifest.Digest, r.Config.Digest}
+	for _, b := range r.Blobs {
+		list = append(list, b.Digest)
+	}
+	return list
+}
+
+// layerRecord is an unpacked layer.
+type layerRecord struct {
+	Dir    string        `json:"dir"`
+	DiffID digest.Digest `json:"diff_id"`
+	Bytes  int64         `json:"bytes"`
+	Inodes int64         `json:"inodes"`
+	Opaque bool          `json:"opaque,omitempty"`
+}
+
+// nameRecord is what one owner's name stands for. The name is full: with a tag
+// (docker.io/library/redis:latest), with a digest (…/redis@sha256:…), or, for
+// an image that has neither, "@" and the manifest's digest.
+type nameRecord struct {
+	Manifest digest.Digest `json:"manifest"`
+	Target   digest.Digest `json:"target"` // manifest or index
+	At       time.Time     `json:"at"`
+	// Asked says that a digest name was asked for as such and did not merely
+	// come with a tag.
+	Asked bool `json:"asked,omitempty"`
+}
+
+// leaseRecord keeps the content of an unfinished pull over a restart.
+type leaseRecord struct {
+	Blobs   []digest.Digest `json:"blobs"`
+	Expires time.Time       `json:"expires"`
+}
+
+type ownerRecord struct {
+	names map[string]nameRecord
+	pins  map[digest.Digest]bool
+}
+
+// records is the content of names.db.
+type records struct {
+	images map[digest.Digest]*imageRecord
+	layers map[digest.Digest]layerRecord
+	leases map[string]leaseRecord
+	owners map[core.Owner]*ownerRecord
+}
+
+var (
+	bucketMeta   = []byte("meta")
+	bucketImages = []byte("images")
+	bucketLayers = []byte("layers")
+	bucketLeases = []byte("leases")
+	bucketOwners = []byte("owners")
+	bucketDirs   = []byte("dirs")
+	bucketNames  = []byte("names")
+	bucketPins   = []byte("pins")
+	keyVersion   = []byte("version")
+)
+
+func openDB(root string) (*bolt.DB, error) {
+	path := filepath.Join(root, "names.db")
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: 5 * time.Second, FreelistType: bolt.FreelistMapType})
+	if err != nil {
+		if errors.Is(err, bolt.ErrTimeout) {
+			return nil, fmt.Errorf("open %s: another agent holds it: %w", path, errdefs.ErrFailedPrecondition)
+		}
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		meta, err := tx.CreateBucketIfNotExists(bucketMeta)
+		if err != nil {
+			return err
+		}
+		if v := meta.Get(keyVersion); v != nil && string(v) != schemaVersion {
+			return fmt.Errorf("its format is %s, this program knows %s: %w", v, schemaVersion, errdefs.ErrFailedPrecondition)
+		}
+		for _, b := range [][]byte{bucketImages, bucketLayers, bucketLeases, bucketOwners, bucketDirs} {
+			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+				return err
+			}
+		}
+		return meta.Put(keyVersion, []byte(schemaVersion))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, errors.Join(err, db.Close()))
+	}
+	return db, nil
+}
+
+func load(db *bolt.DB) (*records, error) {
+	r := &records{
+		images: map[digest.Digest]*imageRecord{}, layers: map[digest.Digest]layerRecord{},
+		leases: map[string]leaseRecord{}, owners: map[core.Owner]*ownerRecord{},
+	}
+	err := db.View(func(tx *bolt.Tx) error {
+		return errors.Join(
+			each(tx.Bucket(bucketImages), func(k string, v imageRecord) { r.images[digest.Digest(k)] = &v }),
+			each(tx.Bucket(bucketLayers), func(k string, v layerRecord) { r.layers[digest.Digest(k)] = v }),
+			each(tx.Bucket(bucketLeases), func(k string, v leaseRecord) { r.leases[k] = v }),
+			tx.Bucket(bucketOwners).ForEachBucket(func(name []byte) error {
+				b := tx.Bucket(bucketOwners).Bucket(name)
+				o := r.owner(core.Owner(name))
+				if pins := b.Bucket(bucketPins); pins != nil {
+					if err := pins.ForEach(func(k, _ []byte) error { o.pins[digest.Digest(k)] = true; return nil }); err != nil {
+						return err
+					}
+				}
+				names := b.Bucket(bucketNames)
+				if names == nil {
+					return nil
+				}
+				return each(names, func(k string, v nameRecord) { o.names[k] = v })
+			}),
+		)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read names.db: %w: %w", errdefs.ErrDataLoss, err)
+	}
+	return r, nil
+}
+
+func each[T any](b *bolt.Bucket, f func(key string, v T)) error {
+	return b.ForEach(func(k, v []byte) error {
+		var t T
+		if err := json.Unmarshal(v, &t); err != nil {
+			return fmt.Errorf("record %q: %w", k, err)
+		}
+		f(string(k), t)
+		return nil
+	})
+}
+
+func (r *records) owner(o core.Owner) *ownerRecord {
+	if r.owners[o] == nil {
+		r.owners[o] = &ownerRecord{names: map[string]nameRecord{}, pins: map[digest.Digest]bool{}}
+	}
+	return r.owners[o]
+}
+
+// change is a set of writes that happen together: in the database, then in
+// memory.
+type change struct {
+	db  []func(tx *bolt.Tx) error
+	mem []func(r *records)
+}
+
+func (c *change) put(bucket []byte, key string, v any, mem func(r *records)) {
+	c.db = append(c.db, func(tx *bolt.Tx) error { return putJSON(tx.Bucket(bucket), key, v) })
+	c.mem = append(c.mem, mem)
+}
+
+func (c *change) drop(bucket []byte, key string, mem func(r *records)) {
+	c.db = append(c.db, func(tx *bolt.Tx) error { return tx.Bucket(bucket).Delete([]byte(key)) })
+	c.mem = append(c.mem, mem)
+}
+
+func (c *change) putImage(rec *imageRecord) {
+	c.put(bucketImages, rec.Manifest.Digest.String(), rec, func(r *records) { r.images[rec.Manifest.Digest] = rec })
+}
+
+func (c *change) putLayer(chain digest.Digest, rec layerRecord) {
+	c.put(bucketLayers, chain.String(), rec, func(r *records) { r.layers[chain] = rec })
+}
+
+func (c *change) putName(o core.Owner, name string, rec nameRecord) {
+	c.db = append(c.db, func(tx *bolt.Tx) error {
+		b, err := ownerBucket(tx, o, bucketNames)
+		if err != nil {
+			return err
+		}
+		return putJSON(b, name, rec)
+	})
+	c.mem = append(c.mem, func(r *records) { r.owner(o).names[name] = rec })
+}
+
+func (c *change) dropName(o core.Owner, name string) {
+	c.db = append(c.db, func(tx *bolt.Tx) error {
+		b, err := ownerBucket(tx, o, bucketNames)
+		if err != nil {
+			return err
+		}
+		return b.Delete([]byte(name))
+	})
+	c.mem = append(c.mem, func(r *records) { delete(r.owner(o).names, name) })
+}
+
+func (c *change) pin(o core.Owner, id digest.Digest, pinned bool) {
+	c.db = append(c.db, func(tx *bolt.Tx) error {
+		b, err := ownerBucket(tx, o, bucketPins)
+		if err != nil {
+			return err
+		}
+		if pinned {
+			return b.Put([]byte(id), []byte("1"))
+		}
+		return b.Delete([]byte(id))
+	})
+	c.mem = append(c.mem, func(r *records) {
+		if pinned {
+			r.owner(o).pins[id] = true
+		} else {
+			delete(r.owner(o).pins, id)
+		}
+	})
+}
+
+func (c *change) empty() bool { return len(c.db) == 0 }
+
+func ownerBucket(tx *bolt.Tx, o core.Owner, kind []byte) (*bolt.Bucket, error) {
+	b, err := tx.Bucket(bucketOwners).CreateBucketIfNotExists([]byte(o))
+	if err != nil {
+		return nil, err
+	}
+	return b.CreateBucketIfNotExists(kind)
+}
+
+func putJSON(b *bolt.Bucket, key string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return b.Put([]byte(key), data)
+}
+
+// commit makes the writes of c. Preconditions: s.write is held, s.mu is not.
+func (s *Store) commit(c *change) error {
+	if c.empty() {
+		return nil
+	}
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		for _, f := range c.db {
+			if err := f(tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("write names.db: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range c.mem {
+		f(s.rec)
+	}
+	return nil
+}
+
+// namesOf returns the owner's names of a set of manifests. Preconditions: s.mu.
+func (o *ownerRecord) namesOf(manifests map[digest.Digest]bool) map[string]nameRecord {
+	found := maps.Clone(o.names)
+	maps.DeleteFunc(found, func(_ string, n nameRecord) bool { return !manifests[n.Manifest] })
+	return found
+}

@@ -1,0 +1,158 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+)
+
+// StatusError is a registry's refusal.
+type StatusError struct {
+	Status  int
+	Message string        // what the server said, cleaned of control characters
+	After   time.Duration // Retry-After, 0 for none
+	Tried   bool          // credentials were sent
+}
+
+// Error says the status, the server's words, and what can be done about it.
+func (e *StatusError) Error() string {
+	s := fmt.Sprintf("%d %s", e.Status, http.StatusText(e.Status))
+	if e.Message != "" {
+		s += ": " + e.Message
+	}
+	switch {
+	case e.Status == http.StatusUnauthorized && e.Tried:
+		s += " (the registry does not take these credentials, or the repository does not exist)"
+	case e.Status == http.StatusUnauthorized:
+		s += " (the repository does not exist, or needs credentials)"
+	case e.After > 0:
+		s += fmt.Sprintf(" (asked to come back after %s)", e.After)
+	}
+	return s
+}
+
+// Unwrap is the class.
+func (e *StatusError) Unwrap() error {
+	switch {
+	case e.Status == http.StatusUnauthorized:
+		return errdefs.ErrUnauthenticated
+	case e.Status == http.StatusForbidden:
+		return errdefs.ErrPermissionDenied
+	case e.Status == http.StatusNotFound:
+		return errdefs.ErrNotFound
+	case e.Status == http.StatusTooManyRequests, e.Status == http.StatusRequestTimeout, e.Status >= 500:
+		return errdefs.ErrUnavailable
+	}
+	return errdefs.ErrFailedPrecondition
+}
+
+func statusError(resp *http.Response) *StatusError {
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 16<<10))
+	return &StatusError{Status: resp.StatusCode, Message: serverMessage(body), After: retryAfter(resp.Header)}
+}
+
+// serverMessage finds the words in a registry's or token server's error body.
+func serverMessage(body []byte) string {
+	var doc struct {
+		Errors []struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"errors"`
+		Details          string `json:"details"`
+		Message          string `json:"message"`
+		ErrorDescription string `json:"error_description"`
+	}
+	text := string(body)
+	if json.Unmarshal(body, &doc) == nil {
+		text = ""
+		for _, e := range doc.Errors {
+			if text != "" {
+				text += "; "
+			}
+			text += strings.TrimSpace(strings.Trim(e.Code+": "+e.Message, ": "))
+		}
+		for _, s := range []string{doc.Details, doc.Message, doc.ErrorDescription} {
+			if text == "" {
+				text = s
+			}
+		}
+	}
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == unicode.ReplacementChar }), " ")
+	if len(text) > 300 {
+		text = strings.ToValidUTF8(text[:300], "") + "…"
+	}
+	return text
+}
+
+func retryAfter(h http.Header) time.Duration {
+	v := h.Get("Retry-After")
+	if v == "" {
+		return 0
+	}
+	if n, err := strconv.Atoi(v); err == nil && n >= 0 && n < 1<<31 {
+		return time.Duration(n) * time.Second
+	}
+	if t, err := http.ParseTime(v); err == nil {
+		return max(0, time.Until(t).Round(time.Second))
+	}
+	return 0
+}
+
+// stallError is the cause when a server sent nothing for too long.
+type stallError struct{ after time.Duration }
+
+func (e *stallError) Error() string { return fmt.Sprintf("nothing received for %s", e.after) }
+
+// Unwrap is the class.
+func (e *stallError) Unwrap() error { return errdefs.ErrUnavailable }
+
+// unavailable gives err, which came from the network, its class.
+func unavailable(err error) error {
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errdefs.IsUnavailable(err):
+		return err
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return fmt.Errorf("the connection ended early: %w", errdefs.ErrUnavailable)
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return fmt.Errorf("%w: %w", errdefs.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%w: %w", errdefs.ErrUnavailable, err)
+}
+
+// unURL drops the "Get https://…:" of a url.Error: the caller says where.
+func unURL(err error) error {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		return ue.Err
+	}
+	return err
+}
+
+// tokenError is what went wrong between us and the token server.
+func tokenError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var us remoteerrors.ErrUnexpectedStatus
+	if errors.As(err, &us) {
+		where := "the token server"
+		if u, perr := url.Parse(us.RequestURL); perr == nil && u.Host != "" {
+			where += " " + u.Host
+		}
+		return fmt.Errorf("%s: %w", where, &StatusError{Status: us.StatusCode, Message: serverMessage(us.Body), Tried: true})
+	}
+	return fmt.Errorf("get a token: %w", unavailable(unURL(err)))
+}

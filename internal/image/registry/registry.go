@@ -1,0 +1,436 @@
+// Package registry reads images from registries: which hosts serve a name,
+// how they want to be asked, and what their refusals mean.
+//
+// It must not know where content goes: it hands out bytes and says where they
+// came from. Everything in it meets foreign input, so it runs in the confined
+// worker. Start reading at Open and Repository.Resolve.
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// MaxManifest is the largest manifest or index that is read, in bytes.
+const MaxManifest = 4 << 20
+
+// accept lists what Resolve and Manifest can make use of, and the old schema 1
+// so that a registry which has nothing else says so by its content type.
+var accept = strings.Join([]string{
+	ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest,
+	"application/vnd.docker.distribution.manifest.list.v2+json",
+	"application/vnd.docker.distribution.manifest.v2+json",
+	"*/*",
+}, ", ")
+
+// Options say how registries are reached.
+type Options struct {
+	// HostDirs hold <host>/hosts.toml and _default/hosts.toml, in containerd's
+	// form; the first directory that has the host counts.
+	HostDirs []string
+	// Credentials are for the registry of the name and nobody else.
+	Credentials Credentials
+	// Auths are the credentials by host of a docker config.json, for mirrors
+	// too.
+	Auths map[string]Credentials
+	// Stall is how long a server may send nothing; 0 is one minute.
+	Stall time.Duration
+	// Retries is how often a request is repeated after 429, 5xx or a broken
+	// connection; 0 is 4, negative is never.
+	Retries int
+	// Backoff is the first pause between tries, doubled each time; 0 is 250ms.
+	Backoff time.Duration
+	// MaxWait is the longest Retry-After that is waited for; 0 is one minute.
+	MaxWait time.Duration
+	// UserAgent names us to the server.
+	UserAgent string
+}
+
+func (o Options) withDefaults() Options {
+	if o.Stall == 0 {
+		o.Stall = time.Minute
+	}
+	if o.Retries == 0 {
+		o.Retries = 4
+	}
+	if o.Backoff == 0 {
+		o.Backoff = 250 * time.Millisecond
+	}
+	if o.MaxWait == 0 {
+		o.MaxWait = time.Minute
+	}
+	return o
+}
+
+// Repository is one repository of a registry, and the mirrors that stand before
+// it.
+type Repository struct {
+	domain string // as in the name: docker.io
+	path   string
+	hosts  []docker.RegistryHost
+	opts   Options
+	home   string // the registry's own host: registry-1.docker.io
+}
+
+// Open finds the hosts that serve named's repository. Nothing is asked yet.
+func Open(ctx context.Context, named reference.Named, opts Options) (*Repository, error) {
+	opts = opts.withDefaults()
+	r := &Repository{domain: reference.Domain(named), path: reference.Path(named), opts: opts}
+	r.home = upstream(r.domain)
+	ho := config.HostOptions{
+		HostDir:     r.hostDir,
+		Credentials: r.credentials,
+		UpdateClient: func(c *http.Client) error {
+			c.Transport = &transport{base: c.Transport, opts: opts}
+			c.CheckRedirect = limitRedirects
+			return nil
+		},
+	}
+	if loopback(r.domain) {
+		ho.DefaultScheme = "http"
+	}
+	hosts, err := config.ConfigureHosts(ctx, ho)(r.domain)
+	if err != nil {
+		return nil, fmt.Errorf("read registry config of %s: %w: %w", r.domain, errdefs.ErrInvalidArgument, err)
+	}
+	if len(hosts) == 0 {
+		return nil, fmt.Errorf("read registry config of %s: no host to ask: %w", r.domain, errdefs.ErrFailedPrecondition)
+	}
+	r.hosts = hosts
+	return r, nil
+}
+
+func upstream(domain string) string {
+	if domain == "docker.io" {
+		return "registry-1.docker.io"
+	}
+	return domain
+}
+
+func limitRedirects(_ *http.Request, via []*http.Request) error {
+	if len(via) >= 10 {
+		return errors.New("more than ten redirects")
+	}
+	return nil
+}
+
+func loopback(host string) bool { return docker.IsLocalhost(host) }
+
+func (r *Repository) hostDir(host string) (string, error) {
+	for _, dir := range r.opts.HostDirs {
+		found, err := config.HostDirFromRoot(dir)(host)
+		if err == nil {
+			return found, nil
+		}
+		if !errdefs.IsNotFound(err) {
+			return "", err
+		}
+	}
+	return "", fmt.Errorf("registry config of %s: %w", host, errdefs.ErrNotFound)
+}
+
+func (r *Repository) credentials(host string) (string, string, error) {
+	c := r.opts.Credentials
+	if c == (Credentials{}) || (host != r.home && host != r.domain) {
+		c = r.opts.Auths[canonicalHost(host)]
+	}
+	if c.Token != "" {
+		return "", c.Token, nil
+	}
+	return c.Username, c.Password, nil
+}
+
+// bearer is the registry token to send to host as it is, or "".
+func (r *Repository) bearer(host string) string {
+	if c := r.opts.Credentials; c != (Credentials{}) && (host == r.home || host == r.domain) {
+		return c.Bearer
+	}
+	return r.opts.Auths[canonicalHost(host)].Bearer
+}
+
+// Name is the full name of the repository, docker.io/library/redis.
+func (r *Repository) Name() string { return r.domain + "/" + r.path }
+
+// Resolve asks what ref, a tag or a digest, stands for. The body is returned
+// when the server had to send it anyway, else nil.
+func (r *Repository) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, []byte, error) {
+	need := docker.HostCapabilityResolve
+	if _, err := digest.Parse(ref); err == nil {
+		need = docker.HostCapabilityPull
+	}
+	var desc ocispec.Descriptor
+	var body []byte
+	err := r.each(need, func(h docker.RegistryHost) (err error) {
+		desc, body, err = r.resolveAt(ctx, h, ref)
+		return err
+	})
+	return desc, body, err
+}
+
+func (r *Repository) resolveAt(ctx context.Context, h docker.RegistryHost, ref string) (ocispec.Descriptor, []byte, error) {
+	q := question{what: "manifest " + ref, method: http.MethodHead, path: "/manifests/" + ref, accept: accept}
+	resp, err := r.ask(ctx, h, q)
+	if err == nil {
+		_ = resp.Body.Close()
+		dgst, derr := digest.Parse(resp.Header.Get("Docker-Content-Digest"))
+		size := resp.ContentLength
+		if derr == nil && size >= 0 && dgst.Algorithm() == digest.SHA256 {
+			if size > MaxManifest {
+				return ocispec.Descriptor{}, nil, r.tooLarge(h, ref, size)
+			}
+			desc := ocispec.Descriptor{MediaType: mediaType(resp), Digest: dgst, Size: size}
+			return desc, nil, r.checkDigest(h, ref, desc.Digest)
+		}
+	} else if !worthGet(err) {
+		return ocispec.Descriptor{}, nil, err
+	}
+	// No digest in the answer, or a refusal whose reason only GET tells.
+	q.method = http.MethodGet
+	resp, err = r.ask(ctx, h, q)
+	if err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	body, err := readManifest(resp)
+	if err != nil {
+		return ocispec.Descriptor{}, nil, r.wrap(h, q.what, err)
+	}
+	desc := ocispec.Descriptor{MediaType: mediaType(resp), Digest: digest.FromBytes(body), Size: int64(len(body))}
+	return desc, body, r.checkDigest(h, ref, desc.Digest)
+}
+
+// worthGet reports whether a refused HEAD is asked again by GET.
+func worthGet(err error) bool {
+	var se *StatusError
+	if !errors.As(err, &se) {
+		return false
+	}
+	return se.Status != http.StatusTooManyRequests && se.Status < 500
+}
+
+func (r *Repository) checkDigest(h docker.RegistryHost, ref string, got digest.Digest) error {
+	want, err := digest.Parse(ref)
+	if err != nil || want == got {
+		return nil
+	}
+	return fmt.Errorf("get manifest %s of %s from %s: content is %s: %w", ref, r.Name(), h.Host, got, errdefs.ErrDataLoss)
+}
+
+func (r *Repository) tooLarge(h docker.RegistryHost, ref string, size int64) error {
+	return fmt.Errorf("get manifest %s of %s from %s: %d bytes are more than %d: %w", ref, r.Name(), h.Host, size, MaxManifest, errdefs.ErrInvalidArgument)
+}
+
+func mediaType(resp *http.Response) string {
+	mt, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return strings.TrimSpace(mt)
+}
+
+func readManifest(resp *http.Response) ([]byte, error) {
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, MaxManifest+1))
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if len(body) > MaxManifest {
+		return nil, fmt.Errorf("more than %d bytes: %w", MaxManifest, errdefs.ErrInvalidArgument)
+	}
+	return body, nil
+}
+
+// Manifest reads the manifest or index that desc describes and checks its
+// digest.
+func (r *Repository) Manifest(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	var body []byte
+	err := r.each(docker.HostCapabilityPull, func(h docker.RegistryHost) error {
+		q := question{
+			what: "manifest " + desc.Digest.String(), method: http.MethodGet,
+			path: "/manifests/" + desc.Digest.String(), accept: accept,
+		}
+		resp, err := r.ask(ctx, h, q)
+		if err != nil {
+			return err
+		}
+		if body, err = readManifest(resp); err != nil {
+			return r.wrap(h, q.what, err)
+		}
+		if got := desc.Digest.Algorithm().FromBytes(body); got != desc.Digest {
+			return r.wrap(h, q.what, fmt.Errorf("content is %s: %w", got, errdefs.ErrDataLoss))
+		}
+		return nil
+	})
+	return body, err
+}
+
+// Blob opens a blob from offset on. Reading it fails with Unavailable when the
+// server stalls or hangs up early; the caller goes on from where it stood.
+func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, offset int64) (io.ReadCloser, error) {
+	var body io.ReadCloser
+	err := r.each(docker.HostCapabilityPull, func(h docker.RegistryHost) (err error) {
+		body, err = r.blobAt(ctx, h, desc, offset)
+		return err
+	})
+	return body, err
+}
+
+func (r *Repository) blobAt(ctx context.Context, h docker.RegistryHost, desc ocispec.Descriptor, offset int64) (io.ReadCloser, error) {
+	q := question{what: "blob " + desc.Digest.String(), method: http.MethodGet, path: "/blobs/" + desc.Digest.String(), accept: "*/*", offset: offset}
+	resp, err := r.ask(ctx, h, q)
+	if err != nil {
+		return nil, err
+	}
+	start := int64(0)
+	if resp.StatusCode == http.StatusPartialContent {
+		start = contentStart(resp.Header.Get("Content-Range"))
+	}
+	bad := ""
+	switch {
+	case start != 0 && start != offset:
+		bad = fmt.Sprintf("asked from byte %d on, it answers %q", offset, resp.Header.Get("Content-Range"))
+	case resp.ContentLength >= 0 && start+resp.ContentLength != desc.Size:
+		bad = fmt.Sprintf("it has %d bytes, the manifest says %d", start+resp.ContentLength, desc.Size)
+	}
+	if bad != "" {
+		_ = resp.Body.Close()
+		return nil, r.wrap(h, q.what, fmt.Errorf("%s: %w", bad, errdefs.ErrDataLoss))
+	}
+	if start < offset { // the server knows no ranges
+		if _, err := io.CopyN(io.Discard, resp.Body, offset); err != nil {
+			_ = resp.Body.Close()
+			return nil, r.wrap(h, q.what, unavailable(err))
+		}
+	}
+	return &blobBody{ReadCloser: resp.Body, wrap: func(err error) error { return r.wrap(h, q.what, unavailable(err)) }}, nil
+}
+
+// contentStart is the first byte of a Content-Range, -1 when it is malformed.
+func contentStart(v string) int64 {
+	rest, ok := strings.CutPrefix(v, "bytes ")
+	if !ok {
+		return -1
+	}
+	first, _, ok := strings.Cut(rest, "-")
+	n, err := strconv.ParseInt(first, 10, 64)
+	if !ok || err != nil || n < 0 {
+		return -1
+	}
+	return n
+}
+
+type blobBody struct {
+	io.ReadCloser
+	wrap func(error) error
+}
+
+func (b *blobBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = b.wrap(err)
+	}
+	return n, err
+}
+
+// each tries the hosts in their order until one answers. What came last, the
+// registry itself, is the error; what mirrors said stands behind it.
+func (r *Repository) each(need docker.HostCapabilities, try func(docker.RegistryHost) error) error {
+	var before []string
+	var last error
+	for _, h := range r.hosts {
+		if !h.Capabilities.Has(need) {
+			continue
+		}
+		if last != nil {
+			before = append(before, last.Error())
+		}
+		last = try(h)
+		if last == nil {
+			return nil
+		}
+		if errors.Is(last, context.Canceled) || errors.Is(last, context.DeadlineExceeded) {
+			return last
+		}
+	}
+	switch {
+	case last == nil:
+		return fmt.Errorf("read %s: no configured host may do this: %w", r.Name(), errdefs.ErrFailedPrecondition)
+	case len(before) > 0:
+		return fmt.Errorf("%w (tried before: %s)", last, strings.Join(before, "; "))
+	}
+	return last
+}
+
+func (r *Repository) wrap(h docker.RegistryHost, what string, err error) error {
+	return fmt.Errorf("get %s of %s from %s: %w", what, r.Name(), h.Host, err)
+}
+
+// question is one request to a repository.
+type question struct {
+	what, method, path, accept string
+	offset                     int64
+}
+
+// ask sends q to h, answering its demands for credentials. Any status but 200
+// and 206 is a *StatusError.
+func (r *Repository) ask(ctx context.Context, h docker.RegistryHost, q question) (*http.Response, error) {
+	ctx = docker.WithScope(ctx, "repository:"+r.path+":pull")
+	u := url.URL{Scheme: h.Scheme, Host: h.Host, Path: h.Path + "/" + r.path + q.path}
+	if h.Host != r.home && h.Host != r.domain {
+		u.RawQuery = url.Values{"ns": {r.domain}}.Encode()
+	}
+	var refused []*http.Response
+	for {
+		req, err := http.NewRequestWithContext(ctx, q.method, u.String(), nil)
+		if err != nil {
+			return nil, r.wrap(h, q.what, fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err))
+		}
+		for k, v := range h.Header {
+			req.Header[k] = append([]string(nil), v...)
+		}
+		req.Header.Set("Accept", q.accept)
+		req.Header.Set("Accept-Encoding", "identity") // bytes as the digest has them
+		if r.opts.UserAgent != "" {
+			req.Header.Set("User-Agent", r.opts.UserAgent)
+		}
+		if q.offset > 0 {
+			req.Header.Set("Range", fmt.Sprintf("bytes=%d-", q.offset))
+		}
+		token := r.bearer(h.Host)
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		} else if h.Authorizer != nil {
+			if err := h.Authorizer.Authorize(ctx, req); err != nil {
+				return nil, r.wrap(h, q.what, tokenError(ctx, err))
+			}
+		}
+		resp, err := h.Client.Do(req)
+		if err != nil {
+			return nil, r.wrap(h, q.what, unavailable(unURL(err)))
+		}
+		if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
+			return resp, nil
+		}
+		se := statusError(resp)
+		se.Tried = req.Header.Get("Authorization") != ""
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusUnauthorized || token != "" || h.Authorizer == nil || len(refused) >= 2 ||
+			(se.Tried && strings.HasPrefix(req.Header.Get("Authorization"), "Basic ")) {
+			return nil, r.wrap(h, q.what, se)
+		}
+		refused = append(refused, resp)
+		if err := h.Authorizer.AddResponses(ctx, refused); err != nil {
+			return nil, r.wrap(h, q.what, se)
+		}
+	}
+}

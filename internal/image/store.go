@@ -1,0 +1,201 @@
+// Package image keeps images: content once for all, names and pins per owner,
+// and gives containers their root filesystems. It implements core.Images.
+//
+// It must not know engine, faces or who the owners are. What eats foreign bytes
+// is not done here but in internal/image/worker, a confined process. Start
+// reading at Store and at records.go, which says what is on disk; then pull.go,
+// checkout.go and gc.go.
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/flight"
+	"github.com/longshore/longshore/internal/image/worker"
+)
+
+var _ core.Images = (*Store)(nil)
+
+const (
+	checkoutDir = "checkouts"
+	trashDir    = "trash"
+)
+
+// Options are what New needs. The zero value of each but Root works.
+type Options struct {
+	// Root is the image directory, e.g. /var/lib/longshore/image. Its
+	// filesystem must carry overlayfs' upper directories.
+	Root   string
+	Config Config // the zero value is Default()
+	Logger *slog.Logger
+	// Worker is the command that runs WorkerMain: nil is this very program with
+	// WorkerArg as its only argument.
+	Worker []string
+	// UserAgent names us to registries.
+	UserAgent string
+	// InProcess does the worker's work in this process, unconfined: for tests
+	// and tools that cannot be executed again.
+	InProcess bool
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Store implements core.Images.
+type Store struct {
+	root    string
+	cfg     Config
+	log     *slog.Logger
+	now     func() time.Time
+	db      *bolt.DB
+	content content.Store
+	runner  runner
+	pulls   flight.Group[string, *pulling]
+	cleanup sync.WaitGroup // removals from the trash
+
+	// write is held while records change; it is taken before mu.
+	write sync.Mutex
+
+	mu        sync.RWMutex
+	rec       *records
+	leases    map[*lease]bool
+	places    map[digest.Digest]string // directories given to layers not yet made
+	checkouts map[core.ID]*checkout
+	imports   int    // archives now being read
+	trash     uint64 // numbers what is thrown away
+}
+
+// runner does the worker's jobs.
+type runner interface {
+	Pull(ctx context.Context, agent worker.Agent, job worker.PullJob) (worker.Image, error)
+	Import(ctx context.Context, agent worker.Agent, archive io.Reader) ([]worker.Image, error)
+	Confinement() string
+	Close() error
+}
+
+// New opens the store in opts.Root and clears away what a crash left half made.
+func New(opts Options) (*Store, error) {
+	if opts.Config.DefaultRegistry == "" {
+		opts.Config = Default()
+	}
+	if err := opts.Config.Validate(); err != nil {
+		return nil, err
+	}
+	root, err := filepath.Abs(opts.Root)
+	if err != nil || opts.Root == "" || strings.ContainsAny(root, ":,\\") {
+		return nil, fmt.Errorf("open image store in %q: the path must be given, without colon, comma or backslash: %w", opts.Root, errdefs.ErrInvalidArgument)
+	}
+	for _, dir := range []string{"", worker.LayerDir, checkoutDir, trashDir, worker.ContentDir + "/blobs/sha256", worker.ContentDir + "/ingest"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+			return nil, fmt.Errorf("open image store: %w", err)
+		}
+	}
+	s := &Store{
+		root: root, cfg: opts.Config, log: opts.Logger, now: opts.Now,
+		leases: map[*lease]bool{}, places: map[digest.Digest]string{}, checkouts: map[core.ID]*checkout{},
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	if s.content, err = local.NewStore(filepath.Join(root, worker.ContentDir)); err != nil {
+		return nil, fmt.Errorf("open content store: %w", err)
+	}
+	if s.db, err = openDB(root); err != nil {
+		return nil, err
+	}
+	if err := s.open(opts); err != nil {
+		return nil, errors.Join(err, s.db.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) open(opts Options) (err error) {
+	if s.rec, err = load(s.db); err != nil {
+		return err
+	}
+	if err := s.loadCheckouts(); err != nil {
+		return err
+	}
+	s.runner, err = newInProcess(s.root, s.cfg.settings(opts.UserAgent))
+	if err != nil {
+		return err
+	}
+	if err := s.recover(); err != nil {
+		return err
+	}
+	s.emptyTrash()
+	return nil
+}
+
+// Close ends the worker and closes the store.
+func (s *Store) Close() error {
+	err := s.runner.Close()
+	s.cleanup.Wait()
+	return errors.Join(err, s.db.Close())
+}
+
+// Confinement says how the process that eats foreign bytes is confined.
+func (s *Store) Confinement() string { return s.runner.Confinement() }
+
+// throwAway moves path into the trash, from where it is removed later: a rename
+// is quick whatever is below it.
+func (s *Store) throwAway(path string, n uint64) error {
+	err := os.Rename(path, filepath.Join(s.root, trashDir, strconv.FormatUint(n, 36)))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// nextTrash numbers the next thing thrown away. Preconditions: s.mu is held.
+func (s *Store) nextTrash() uint64 {
+	s.trash++
+	return uint64(s.now().UnixNano()) + s.trash //nolint:gosec // after 1970
+}
+
+// emptyTrash removes in the background what was thrown away.
+func (s *Store) emptyTrash() {
+	s.cleanup.Go(func() {
+		dir := filepath.Join(s.root, trashDir)
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			s.log.Warn("empty trash", "error", err)
+			return
+		}
+		for _, e := range entries {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				s.log.Warn("empty trash", "path", filepath.Join(dir, e.Name()), "error", err)
+			}
+		}
+	})
+}
+
+// inProcess runs jobs right here.
+type inProcess struct{ *worker.Worker }
+
+func newInProcess(root string, settings worker.Settings) (runner, error) {
+	w, err := worker.New(root, settings)
+	return inProcess{w}, err
+}
+
+func (inProcess) Confinement() string { return "none: fetching and unpacking run in the agent" }
+func (inProcess) Close() error        { return nil }

@@ -1,0 +1,52 @@
+package image_test
+
+import (
+	"testing"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image"
+	"github.com/longshore/longshore/internal/image/imagetest"
+)
+
+func open(t *testing.T, dir string) *image.Store {
+	t.Helper()
+	s, err := image.New(image.Options{Root: dir, InProcess: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestPullCheckoutListRemove(t *testing.T) {
+	reg := imagetest.NewRegistry(t)
+	b := imagetest.Image{Layers: [][]imagetest.File{{{Name: "etc/"}, {Name: "etc/a", Body: []byte("a")}}, {{Name: "etc/b", Body: []byte("b")}}}}.Build()
+	name := reg.Push("lib/app", "v1", b)
+	s := open(t, t.TempDir())
+	img, err := s.Pull(t.Context(), "cri", name, core.PullOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%+v", img)
+	co, err := s.Checkout(t.Context(), core.CheckoutRequest{Container: "c1", Image: img.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%+v", co.Mounts)
+	if err := s.Remove(t.Context(), "cri", name); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := s.List(t.Context(), "cri"); err != nil || len(l) != 0 {
+		t.Error(l, err)
+	}
+	if err := s.Discard(t.Context(), "c1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Prune(t.Context(), "cri", nil); err != nil {
+		t.Fatal(err)
+	}
+	u, err := s.Usage(t.Context())
+	if err != nil || u.Bytes != 0 || u.Inodes != 0 {
+		t.Error(u, err)
+	}
+}

@@ -1,0 +1,257 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/image/layer"
+	"github.com/longshore/longshore/internal/image/registry"
+)
+
+// download is one blob on its way into the content store. Whoever wants its
+// bytes follows the file it grows in.
+type download struct {
+	desc    ocispec.Descriptor
+	mu      sync.Mutex
+	changed *sync.Cond
+	have    int64
+	files   []string // where the bytes are: growing, then complete
+	ended   bool
+	err     error
+	resumed bool // some of the bytes are from an earlier process
+	watch   []func(done int64)
+}
+
+func newDownload(desc ocispec.Descriptor) *download {
+	d := &download{desc: desc}
+	d.changed = sync.NewCond(&d.mu)
+	return d
+}
+
+func (d *download) set(f func()) {
+	d.mu.Lock()
+	f()
+	have, watch := d.have, d.watch
+	d.changed.Broadcast()
+	d.mu.Unlock()
+	for _, w := range watch {
+		w(have)
+	}
+}
+
+func (d *download) onProgress(f func(done int64)) {
+	d.mu.Lock()
+	d.watch = append(d.watch, f)
+	d.mu.Unlock()
+}
+
+func ingestRef(dgst digest.Digest) string { return "blob-" + dgst.String() }
+
+// ingestFile is where the content store keeps what it has of an unfinished
+// blob. TestFollowsTheIngest keeps this true.
+func (w *Worker) ingestFile(ref string) string {
+	return filepath.Join(w.root, ContentDir, "ingest", digest.FromString(ref).Encoded(), "data")
+}
+
+func (w *Worker) blobFile(dgst digest.Digest) string {
+	return filepath.Join(w.root, ContentDir, "blobs", dgst.Algorithm().String(), dgst.Encoded())
+}
+
+// fetch brings a blob into the store, going on where an earlier try stopped.
+func (w *Worker) fetch(ctx context.Context, repo *registry.Repository, d *download) (err error) {
+	defer func() { d.set(func() { d.ended, d.err = true, err }) }()
+	if w.settings.MinFree > 0 {
+		if err := layer.CheckFree(w.root, w.settings.MinFree+d.desc.Size); err != nil {
+			return fmt.Errorf("fetch blob %s: %w", d.desc.Digest, err)
+		}
+	}
+	cw, err := content.OpenWriter(ctx, w.store, content.WithRef(ingestRef(d.desc.Digest)), content.WithDescriptor(d.desc))
+	if errdefs.IsAlreadyExists(err) {
+		d.set(func() { d.have, d.files = d.desc.Size, []string{w.blobFile(d.desc.Digest)} })
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("fetch blob %s: %w", d.desc.Digest, classifyDisk(err))
+	}
+	defer func() { _ = cw.Close() }()
+	st, err := cw.Status()
+	if err != nil {
+		return err
+	}
+	if st.Offset > d.desc.Size {
+		if err := cw.Truncate(0); err != nil {
+			return err
+		}
+		st.Offset = 0
+	}
+	d.set(func() {
+		d.have, d.resumed = st.Offset, st.Offset > 0
+		d.files = []string{w.ingestFile(ingestRef(d.desc.Digest)), w.blobFile(d.desc.Digest)}
+	})
+	if err := w.receive(ctx, repo, cw, d); err != nil {
+		return err
+	}
+	err = cw.Commit(ctx, d.desc.Size, d.desc.Digest)
+	if err == nil || errdefs.IsAlreadyExists(err) {
+		return nil
+	}
+	if errdefs.IsFailedPrecondition(err) {
+		// A wrong byte in what is kept would spoil every later try.
+		got := cw.Digest()
+		_ = cw.Close()
+		_ = w.store.Abort(ctx, ingestRef(d.desc.Digest))
+		return fmt.Errorf("fetch blob %s of %s: content is %s: %w", d.desc.Digest, repo.Name(), got, errdefs.ErrDataLoss)
+	}
+	return fmt.Errorf("fetch blob %s: %w", d.desc.Digest, classifyDisk(err))
+}
+
+// receive copies until the blob is complete. A server that breaks off is asked
+// again for the rest as long as each try brings something, and a few times when
+// it does not.
+func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw content.Writer, d *download) error {
+	retries := w.settings.Retries
+	if retries == 0 {
+		retries = 4
+	}
+	for failed := 0; d.have < d.desc.Size; {
+		before := d.have
+		err := w.receiveOnce(ctx, repo, cw, d)
+		if err == nil {
+			continue
+		}
+		if !errdefs.IsUnavailable(err) || ctx.Err() != nil {
+			return err
+		}
+		var refusal *registry.StatusError
+		if d.have > before {
+			failed = 0
+		} else if failed++; failed > retries || errors.As(err, &refusal) {
+			return err // the transport has repeated refusals already
+		}
+		backoff := w.settings.Backoff
+		if backoff == 0 {
+			backoff = 250 * time.Millisecond
+		}
+		timer := time.NewTimer(backoff << min(failed, 6))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (w *Worker) receiveOnce(ctx context.Context, repo *registry.Repository, cw content.Writer, d *download) error {
+	body, err := repo.Blob(ctx, d.desc, d.have)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }()
+	buf := make([]byte, 128<<10)
+	for {
+		n, err := body.Read(buf)
+		if d.have+int64(n) > d.desc.Size {
+			return fmt.Errorf("fetch blob %s of %s: more than the %d bytes of its manifest: %w", d.desc.Digest, repo.Name(), d.desc.Size, errdefs.ErrDataLoss)
+		}
+		if n > 0 {
+			if _, werr := cw.Write(buf[:n]); werr != nil {
+				return fmt.Errorf("fetch blob %s: %w", d.desc.Digest, classifyDisk(werr))
+			}
+			d.set(func() { d.have += int64(n) })
+		}
+		switch {
+		case errors.Is(err, io.EOF) && d.have < d.desc.Size:
+			return fmt.Errorf("fetch blob %s of %s: ended after %d of %d bytes: %w", d.desc.Digest, repo.Name(), d.have, d.desc.Size, errdefs.ErrUnavailable)
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func classifyDisk(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %w", errdefs.ErrResourceExhausted, err)
+	}
+	return err
+}
+
+// follower reads a download's bytes as they come in.
+type follower struct {
+	d    *download
+	ctx  context.Context //nolint:containedctx // a reader has no other way
+	file *os.File
+	pos  int64
+	stop func() bool
+}
+
+func (d *download) follow(ctx context.Context) *follower {
+	f := &follower{d: d, ctx: ctx}
+	f.stop = context.AfterFunc(ctx, func() {
+		d.mu.Lock()
+		d.changed.Broadcast()
+		d.mu.Unlock()
+	})
+	return f
+}
+
+// Read implements io.Reader.
+func (f *follower) Read(p []byte) (int, error) {
+	d := f.d
+	d.mu.Lock()
+	for d.have <= f.pos && !d.ended && f.ctx.Err() == nil {
+		d.changed.Wait()
+	}
+	have, ended, derr, names := d.have, d.ended, d.err, d.files
+	d.mu.Unlock()
+	if f.ctx.Err() != nil {
+		return 0, context.Cause(f.ctx)
+	}
+	if derr != nil {
+		return 0, derr
+	}
+	if have <= f.pos && ended {
+		return 0, io.EOF
+	}
+	if f.file == nil {
+		var err error
+		for _, name := range names {
+			if f.file, err = os.Open(name); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	n, err := f.file.ReadAt(p[:min(int64(len(p)), have-f.pos)], f.pos)
+	f.pos += int64(n)
+	if n > 0 {
+		err = nil
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (f *follower) Close() error {
+	f.stop()
+	if f.file == nil {
+		return nil
+	}
+	return f.file.Close()
+}

@@ -1,0 +1,128 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/images/archive"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/image/layer"
+)
+
+// Import reads an archive with one or more images for this node's platform.
+func (w *Worker) Import(ctx context.Context, agent Agent, r io.Reader) ([]Image, error) {
+	plain, err := layer.Decompress(r)
+	if err != nil {
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	defer func() { _ = plain.Close() }()
+	index, err := archive.ImportIndex(ctx, w.store, &guarded{ctx: ctx, r: plain, w: w})
+	if err != nil {
+		return nil, fmt.Errorf("import: %w", classifyArchive(ctx, err))
+	}
+	list, err := w.named(ctx, index)
+	if err != nil {
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	s := &source{w: w, agent: agent}
+	var found []Image
+	at := map[string]int{}
+	for _, m := range list {
+		name := archiveName(m)
+		img, err := s.image(ctx, ocispec.Descriptor{MediaType: m.MediaType, Digest: m.Digest, Size: m.Size, Platform: m.Platform}, platforms.Default())
+		if err != nil {
+			return nil, fmt.Errorf("import %s: %w", strings.TrimSpace(name+" "+m.Digest.String()), err)
+		}
+		i, ok := at[img.Manifest.Digest.String()]
+		if !ok {
+			i = len(found)
+			at[img.Manifest.Digest.String()] = i
+			found = append(found, img)
+		}
+		if name != "" {
+			found[i].Names = append(found[i].Names, name)
+		}
+	}
+	return found, nil
+}
+
+// named lists an archive's index. An entry without a name whose index holds
+// several platforms is one image.
+func (w *Worker) named(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	body, err := content.ReadBlob(ctx, w.store, desc)
+	if err != nil {
+		return nil, err
+	}
+	var index ocispec.Index
+	if err := json.Unmarshal(body, &index); err != nil {
+		return nil, fmt.Errorf("read index: %w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	var list []ocispec.Descriptor
+	for _, m := range index.Manifests {
+		if m.Platform != nil && !platforms.Default().Match(*m.Platform) {
+			continue
+		}
+		list = append(list, m)
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("the archive has no image for this platform: %w", errdefs.ErrNotFound)
+	}
+	return list, nil
+}
+
+// archiveName is the full name an archive gives an image. A bare tag, which
+// some writers leave in the OCI annotation, names nothing.
+func archiveName(m ocispec.Descriptor) string {
+	if name := m.Annotations[images.AnnotationImageName]; name != "" {
+		return name
+	}
+	if name := m.Annotations[ocispec.AnnotationRefName]; strings.ContainsAny(name, "/:@") {
+		return name
+	}
+	return ""
+}
+
+// guarded stops an archive that would fill the disk.
+type guarded struct {
+	ctx  context.Context //nolint:containedctx // a reader has no other way
+	r    io.Reader
+	w    *Worker
+	left int64
+}
+
+// Read implements io.Reader.
+func (g *guarded) Read(p []byte) (int, error) {
+	if g.ctx.Err() != nil {
+		return 0, context.Cause(g.ctx)
+	}
+	n, err := g.r.Read(p)
+	if g.left -= int64(n); g.left < 0 && g.w.settings.MinFree > 0 {
+		g.left = 32 << 20
+		if ferr := layer.CheckFree(g.w.root, g.w.settings.MinFree); ferr != nil {
+			return 0, ferr
+		}
+	}
+	return n, err
+}
+
+func classifyArchive(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errdefs.IsResourceExhausted(err), errors.Is(err, context.Canceled):
+		return err
+	}
+	if c := classifyDisk(err); errdefs.IsResourceExhausted(c) {
+		return c
+	}
+	return fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
+}

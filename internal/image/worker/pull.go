@@ -1,0 +1,429 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/registry"
+)
+
+const (
+	maxConfig = 8 << 20
+	maxLayers = 500 // overlayfs' own limit
+)
+
+// Pull brings one image into the store and unpacks its layers.
+func (w *Worker) Pull(ctx context.Context, agent Agent, job PullJob) (Image, error) {
+	named, err := reference.ParseNormalizedNamed(job.Ref)
+	if err != nil {
+		return Image{}, fmt.Errorf("pull %s: %w: %w", job.Ref, errdefs.ErrInvalidArgument, err)
+	}
+	img, err := w.pull(ctx, agent, named, job)
+	if err != nil {
+		return Image{}, fmt.Errorf("pull %s: %w", job.Ref, err)
+	}
+	return img, nil
+}
+
+func (w *Worker) pull(ctx context.Context, agent Agent, named reference.Named, job PullJob) (Image, error) {
+	match, err := platform(job.Platform)
+	if err != nil {
+		return Image{}, err
+	}
+	repo, err := registry.Open(ctx, named, w.registryOptions(job))
+	if err != nil {
+		return Image{}, err
+	}
+	agent.Progress(core.PullProgress{Status: "resolving"})
+	desc, body, err := repo.Resolve(ctx, selector(named))
+	if err != nil {
+		return Image{}, err
+	}
+	s := &source{w: w, repo: repo, agent: agent}
+	if body != nil {
+		if err := s.keep(ctx, desc, body); err != nil {
+			return Image{}, err
+		}
+	}
+	return s.image(ctx, desc, match)
+}
+
+func selector(named reference.Named) string {
+	switch r := named.(type) {
+	case reference.Digested:
+		return r.Digest().String()
+	case reference.Tagged:
+		return r.Tag()
+	}
+	return "latest"
+}
+
+func platform(s string) (platforms.MatchComparer, error) {
+	if s == "" {
+		return platforms.Default(), nil
+	}
+	p, err := platforms.Parse(s)
+	if err != nil {
+		return nil, fmt.Errorf("platform %q: %w: %w", s, errdefs.ErrInvalidArgument, err)
+	}
+	return platforms.Only(p), nil
+}
+
+// source is where one job's content comes from.
+type source struct {
+	w     *Worker
+	repo  *registry.Repository // nil for an archive, whose blobs are in the store
+	agent Agent
+}
+
+// image makes the image that desc leads to complete.
+func (s *source) image(ctx context.Context, desc ocispec.Descriptor, match platforms.MatchComparer) (Image, error) {
+	if err := s.hold(ctx, desc.Digest); err != nil {
+		return Image{}, err
+	}
+	img := Image{Target: desc}
+	manifest, mdesc, err := s.manifest(ctx, desc, match, 0)
+	if err != nil {
+		return Image{}, err
+	}
+	img.Manifest, img.Config, img.Blobs = mdesc, manifest.Config, manifest.Layers
+	diffs, err := s.diffIDs(ctx, manifest)
+	if err != nil {
+		return Image{}, err
+	}
+	img.Layers, err = s.layers(ctx, img, diffs)
+	if err != nil {
+		return Image{}, err
+	}
+	for _, l := range img.Layers {
+		if !l.Known {
+			return img, s.w.sync()
+		}
+	}
+	return img, nil
+}
+
+func (s *source) hold(ctx context.Context, blobs ...digest.Digest) error {
+	_, err := s.agent.Lease(ctx, blobs, nil)
+	return err
+}
+
+// keep writes a small blob into the store.
+func (s *source) keep(ctx context.Context, desc ocispec.Descriptor, body []byte) error {
+	if err := s.hold(ctx, desc.Digest); err != nil {
+		return err
+	}
+	return s.w.write(ctx, desc, body)
+}
+
+func (w *Worker) write(ctx context.Context, desc ocispec.Descriptor, body []byte) error {
+	cw, err := content.OpenWriter(ctx, w.store, content.WithRef("small-"+desc.Digest.String()), content.WithDescriptor(desc))
+	if errdefs.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("keep %s: %w", desc.Digest, classifyDisk(err))
+	}
+	defer func() { _ = cw.Close() }()
+	if err := cw.Truncate(0); err != nil {
+		return fmt.Errorf("keep %s: %w", desc.Digest, err)
+	}
+	if _, err := cw.Write(body); err != nil {
+		return fmt.Errorf("keep %s: %w", desc.Digest, classifyDisk(err))
+	}
+	if err := cw.Commit(ctx, int64(len(body)), desc.Digest); err != nil && !errdefs.IsAlreadyExists(err) {
+		return fmt.Errorf("keep %s: %w", desc.Digest, classifyDisk(err))
+	}
+	return nil
+}
+
+// small reads a JSON blob from the store, or fetches it. A damaged one is
+// replaced.
+func (s *source) small(ctx context.Context, desc ocispec.Descriptor, limit int64, fetch func() ([]byte, error)) ([]byte, error) {
+	if err := desc.Digest.Validate(); err != nil || desc.Digest.Algorithm() != digest.SHA256 {
+		return nil, fmt.Errorf("digest %q: only sha256 is supported: %w", desc.Digest, errdefs.ErrInvalidArgument)
+	}
+	if desc.Size < 0 || desc.Size > limit {
+		return nil, fmt.Errorf("%s has %d bytes, at most %d are read: %w", desc.Digest, desc.Size, limit, errdefs.ErrInvalidArgument)
+	}
+	if err := s.hold(ctx, desc.Digest); err != nil {
+		return nil, err
+	}
+	body, err := content.ReadBlob(ctx, s.w.store, desc)
+	if err == nil && digest.FromBytes(body) == desc.Digest {
+		return body, nil
+	}
+	if s.repo == nil {
+		return nil, fmt.Errorf("%s is not in the archive: %w", desc.Digest, errdefs.ErrInvalidArgument)
+	}
+	if err == nil || !errdefs.IsNotFound(err) {
+		_ = s.w.store.Delete(ctx, desc.Digest)
+	}
+	if body, err = fetch(); err != nil {
+		return nil, err
+	}
+	desc.Size = int64(len(body))
+	return body, s.w.write(ctx, desc, body)
+}
+
+type manifestDoc struct {
+	SchemaVersion int                  `json:"schemaVersion"`
+	MediaType     string               `json:"mediaType"`
+	Config        ocispec.Descriptor   `json:"config"`
+	Layers        []ocispec.Descriptor `json:"layers"`
+	Manifests     []ocispec.Descriptor `json:"manifests"`
+	FSLayers      []json.RawMessage    `json:"fsLayers"`
+}
+
+// manifest reads desc and follows indexes down to the platform's manifest.
+func (s *source) manifest(ctx context.Context, desc ocispec.Descriptor, match platforms.MatchComparer, depth int) (manifestDoc, ocispec.Descriptor, error) {
+	var doc manifestDoc
+	body, err := s.small(ctx, desc, registry.MaxManifest, func() ([]byte, error) { return s.repo.Manifest(ctx, desc) })
+	if err != nil {
+		return doc, desc, err
+	}
+	desc.Size = int64(len(body))
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return doc, desc, fmt.Errorf("read manifest %s: %w: %w", desc.Digest, errdefs.ErrInvalidArgument, err)
+	}
+	if desc.MediaType == "" || doc.MediaType != "" {
+		desc.MediaType = doc.MediaType
+	}
+	switch {
+	case doc.SchemaVersion == 1 || doc.FSLayers != nil:
+		return doc, desc, fmt.Errorf("manifest %s has Docker's old schema 1, which is not supported: %w", desc.Digest, errdefs.ErrNotImplemented)
+	case len(doc.Manifests) > 0 || images.IsIndexType(desc.MediaType):
+		if depth > 3 {
+			return doc, desc, fmt.Errorf("index %s: nested too deep: %w", desc.Digest, errdefs.ErrInvalidArgument)
+		}
+		next, err := choose(desc, doc.Manifests, match)
+		if err != nil {
+			return doc, desc, err
+		}
+		return s.manifest(ctx, next, match, depth+1)
+	case doc.Config.Digest == "":
+		return doc, desc, fmt.Errorf("manifest %s (%s) is no image: %w", desc.Digest, desc.MediaType, errdefs.ErrInvalidArgument)
+	}
+	if desc.MediaType == "" {
+		desc.MediaType = ocispec.MediaTypeImageManifest
+	}
+	return doc, desc, checkLayers(doc, desc)
+}
+
+func checkLayers(doc manifestDoc, desc ocispec.Descriptor) error {
+	if len(doc.Layers) > maxLayers {
+		return fmt.Errorf("manifest %s has %d layers, at most %d can be mounted: %w", desc.Digest, len(doc.Layers), maxLayers, errdefs.ErrInvalidArgument)
+	}
+	for _, l := range doc.Layers {
+		switch {
+		case l.Digest.Validate() != nil || l.Digest.Algorithm() != digest.SHA256 || l.Size < 0:
+			return fmt.Errorf("manifest %s: layer %q of %d bytes: %w", desc.Digest, l.Digest, l.Size, errdefs.ErrInvalidArgument)
+		case !images.IsLayerType(l.MediaType) || images.IsNonDistributable(l.MediaType):
+			return fmt.Errorf("manifest %s: layer %s is %q, which is no layer that can be unpacked: %w", desc.Digest, l.Digest, l.MediaType, errdefs.ErrNotImplemented)
+		}
+	}
+	return nil
+}
+
+// choose picks the best manifest of an index for the platform.
+func choose(index ocispec.Descriptor, all []ocispec.Descriptor, match platforms.MatchComparer) (ocispec.Descriptor, error) {
+	var best *ocispec.Descriptor
+	var have []string
+	for i := range all {
+		m := &all[i]
+		if m.Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
+			continue
+		}
+		switch {
+		case m.Platform == nil:
+			if best == nil { // says nothing: better than nothing
+				best = m
+			}
+		case match.Match(*m.Platform):
+			if best == nil || best.Platform == nil || match.Less(*m.Platform, *best.Platform) {
+				best = m
+			}
+		default:
+			have = append(have, platforms.FormatAll(*m.Platform))
+		}
+	}
+	if best == nil {
+		return ocispec.Descriptor{}, fmt.Errorf("index %s has nothing for this platform, only %v: %w", index.Digest, have, errdefs.ErrNotFound)
+	}
+	return *best, nil
+}
+
+// diffIDs reads from the config what each layer is when unpacked.
+func (s *source) diffIDs(ctx context.Context, m manifestDoc) ([]digest.Digest, error) {
+	body, err := s.small(ctx, m.Config, maxConfig, func() ([]byte, error) { return s.fetchConfig(ctx, m.Config) })
+	if err != nil {
+		return nil, fmt.Errorf("read image config: %w", err)
+	}
+	return ParseConfig(body, len(m.Layers))
+}
+
+func (s *source) fetchConfig(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	d := newDownload(desc)
+	if err := s.w.fetch(ctx, s.repo, d); err != nil {
+		return nil, err
+	}
+	return content.ReadBlob(ctx, s.w.store, desc)
+}
+
+// ParseConfig reads an image config's diff IDs, of which there must be as many
+// as layers.
+func ParseConfig(body []byte, layers int) ([]digest.Digest, error) {
+	var img ocispec.Image
+	if err := json.Unmarshal(body, &img); err != nil {
+		return nil, fmt.Errorf("read image config: %w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	diffs := img.RootFS.DiffIDs
+	if len(diffs) != layers {
+		return nil, fmt.Errorf("read image config: it has %d diff IDs, the manifest %d layers: %w", len(diffs), layers, errdefs.ErrInvalidArgument)
+	}
+	for _, d := range diffs {
+		if d.Validate() != nil || d.Algorithm() != digest.SHA256 {
+			return nil, fmt.Errorf("read image config: diff ID %q: %w", d, errdefs.ErrInvalidArgument)
+		}
+	}
+	return diffs, nil
+}
+
+// layers fetches and unpacks what is missing, several at a time.
+func (s *source) layers(ctx context.Context, img Image, diffs []digest.Digest) ([]Layer, error) {
+	chains := identity.ChainIDs(append([]digest.Digest(nil), diffs...))
+	all := []digest.Digest{img.Target.Digest, img.Manifest.Digest, img.Config.Digest}
+	for _, b := range img.Blobs {
+		all = append(all, b.Digest)
+	}
+	places, err := s.agent.Lease(ctx, all, chains)
+	if err != nil {
+		return nil, err
+	}
+	m := newMeter(s.agent, img.Blobs)
+	var started []*unpacking
+	defer func() {
+		for _, u := range started {
+			u.flight.Leave()
+		}
+	}()
+	for i, blob := range img.Blobs {
+		place, ok := places[chains[i]]
+		if !ok {
+			return nil, fmt.Errorf("no place for layer %s: %w", chains[i], errdefs.ErrInternal)
+		}
+		u := &unpacking{repo: s.repo, blob: blob, chain: chains[i], diffID: diffs[i], place: place, note: m.note}
+		for j := len(started) - 1; j >= 0; j-- {
+			u.lower = append(u.lower, started[j])
+		}
+		u.flight = s.w.startLayer(ctx, u)
+		started = append(started, u)
+	}
+	layers, err := collect(ctx, started)
+	if err == nil {
+		m.finish()
+	}
+	return layers, err
+}
+
+// collect waits for all layers and returns the first real error.
+func collect(ctx context.Context, started []*unpacking) ([]Layer, error) {
+	failed := make(chan error, len(started))
+	for _, u := range started {
+		go func() { failed <- u.flight.Wait(ctx) }()
+	}
+	for range started {
+		if err := <-failed; err != nil {
+			return nil, err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	layers := make([]Layer, len(started))
+	for i, u := range started {
+		layers[i] = u.flight.State.result
+	}
+	return layers, nil
+}
+
+// meter turns what happens to single blobs into progress, not too often.
+type meter struct {
+	agent Agent
+	total int64
+	mu    sync.Mutex
+	blobs map[digest.Digest]*blobMeter
+	last  time.Time
+}
+
+type blobMeter struct {
+	size, done int64
+	status     string
+	last       time.Time
+}
+
+const meterEvery = 100 * time.Millisecond
+
+func newMeter(agent Agent, blobs []ocispec.Descriptor) *meter {
+	m := &meter{agent: agent, blobs: map[digest.Digest]*blobMeter{}}
+	for _, b := range blobs {
+		if m.blobs[b.Digest] == nil {
+			m.blobs[b.Digest] = &blobMeter{size: b.Size}
+			m.total += b.Size
+		}
+	}
+	return m
+}
+
+func (m *meter) note(blob digest.Digest, status string, done int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b := m.blobs[blob]
+	if b == nil {
+		return
+	}
+	b.done = max(b.done, done)
+	now := time.Now()
+	if status != b.status || now.Sub(b.last) >= meterEvery {
+		b.status, b.last = status, now
+		m.agent.Progress(core.PullProgress{Blob: blob, Status: status, Done: b.done, Total: b.size})
+	}
+	if now.Sub(m.last) >= meterEvery {
+		m.last = now
+		m.whole("downloading")
+	}
+}
+
+// whole tells the sum. Preconditions: mu is held.
+func (m *meter) whole(status string) {
+	var done int64
+	for _, b := range m.blobs {
+		done += b.done
+	}
+	m.agent.Progress(core.PullProgress{Status: status, Done: done, Total: m.total})
+}
+
+func (m *meter) finish() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.blobs {
+		b.done = b.size
+	}
+	m.whole("done")
+}
+
+var errNoAgent = errors.New("the agent has gone")

@@ -1,0 +1,194 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/image/flight"
+	"github.com/longshore/longshore/internal/image/layer"
+	"github.com/longshore/longshore/internal/image/registry"
+)
+
+// unpacking is one layer on its way into its directory.
+type unpacking struct {
+	repo   *registry.Repository // nil: the blob must be in the store
+	blob   ocispec.Descriptor
+	chain  digest.Digest
+	diffID digest.Digest
+	place  Place
+	lower  []*unpacking // nearest first
+	flight *flight.Flight[string, *unpacking]
+	ticket *ticket
+	note   func(blob digest.Digest, status string, done int64)
+	result Layer // once the flight has ended well
+}
+
+// startLayer joins or starts the unpacking of one layer. Call it for the layers
+// of an image from the lowest up, and Leave each flight.
+func (w *Worker) startLayer(ctx context.Context, u *unpacking) *flight.Flight[string, *unpacking] {
+	f := w.layers.Join(ctx, u.place.Dir, func() *unpacking {
+		u.ticket = w.slots.enqueue()
+		return u
+	}, w.runLayer)
+	return f
+}
+
+func (w *Worker) runLayer(ctx context.Context, u *unpacking) error {
+	defer u.ticket.leave()
+	if err := u.ticket.wait(ctx); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	have, ok := w.done[u.place.Dir]
+	w.mu.Unlock()
+	switch {
+	case ok:
+		u.result = have
+		return nil
+	case u.place.Ready: // unpacked long ago, only the blob may be missing
+		u.result = Layer{Chain: u.chain, DiffID: u.diffID, Dir: u.place.Dir, Known: true}
+		return w.onlyBlob(ctx, u)
+	}
+	res, err := w.unpack(ctx, u)
+	if err != nil {
+		_ = os.RemoveAll(w.layerDir(u.place.Dir))
+		return err
+	}
+	u.result = Layer{Chain: u.chain, DiffID: u.diffID, Dir: u.place.Dir, Bytes: res.Bytes, Inodes: res.Inodes, Opaque: res.Opaque}
+	w.mu.Lock()
+	w.done[u.place.Dir] = u.result
+	w.mu.Unlock()
+	u.note(u.blob.Digest, "done", u.blob.Size)
+	return nil
+}
+
+func (w *Worker) onlyBlob(ctx context.Context, u *unpacking) error {
+	if w.hasBlob(ctx, u.blob) || u.repo == nil {
+		u.note(u.blob.Digest, "exists", u.blob.Size)
+		return nil
+	}
+	f := w.startDownload(ctx, u)
+	defer f.Leave()
+	return f.Wait(ctx)
+}
+
+func (w *Worker) startDownload(ctx context.Context, u *unpacking) *flight.Flight[digest.Digest, *download] {
+	f := w.blobs.Join(ctx, u.blob.Digest, func() *download { return newDownload(u.blob) },
+		func(ctx context.Context, d *download) error { return w.fetch(ctx, u.repo, d) })
+	f.State.onProgress(func(n int64) { u.note(u.blob.Digest, "downloading", n) })
+	return f
+}
+
+func (w *Worker) hasBlob(ctx context.Context, desc ocispec.Descriptor) bool {
+	info, err := w.store.Info(ctx, desc.Digest)
+	return err == nil && info.Size == desc.Size
+}
+
+// unpack applies the layer from the store, and from the registry when the store
+// has nothing or nothing good.
+func (w *Worker) unpack(ctx context.Context, u *unpacking) (layer.Result, error) {
+	var stored error
+	if _, err := w.store.Info(ctx, u.blob.Digest); err == nil {
+		res, err := w.unpackStored(ctx, u)
+		if err == nil || u.repo == nil || !contentsFault(err) {
+			return res, err
+		}
+		stored = err
+		if err := w.store.Delete(ctx, u.blob.Digest); err != nil && !errdefs.IsNotFound(err) {
+			return layer.Result{}, err
+		}
+	} else if u.repo == nil {
+		return layer.Result{}, fmt.Errorf("unpack layer %s: its blob is not in the archive: %w", u.blob.Digest, errdefs.ErrInvalidArgument)
+	}
+	res, resumed, err := w.unpackStream(ctx, u)
+	if err != nil && resumed && errdefs.IsDataLoss(err) {
+		// What an earlier process left may have been the damaged part.
+		res, _, err = w.unpackStream(ctx, u)
+	}
+	if err != nil && stored != nil {
+		err = fmt.Errorf("%w (and the blob in the store was damaged: %w)", err, stored)
+	}
+	return res, err
+}
+
+func (w *Worker) unpackStored(ctx context.Context, u *unpacking) (layer.Result, error) {
+	u.note(u.blob.Digest, "unpacking", 0)
+	f, err := os.Open(w.blobFile(u.blob.Digest))
+	if err != nil {
+		return layer.Result{}, err
+	}
+	defer func() { _ = f.Close() }()
+	return w.apply(ctx, u, f)
+}
+
+// unpackStream unpacks while the blob comes in.
+func (w *Worker) unpackStream(ctx context.Context, u *unpacking) (res layer.Result, resumed bool, err error) {
+	f := w.startDownload(ctx, u)
+	defer f.Leave()
+	in := f.State.follow(ctx)
+	defer func() { _ = in.Close() }()
+	res, err = w.apply(ctx, u, in)
+	if err == nil || contentsFault(err) {
+		// The digest tells whether the layer is bad or the transport was.
+		if werr := f.Wait(ctx); werr != nil {
+			err = werr
+		}
+	}
+	f.State.mu.Lock()
+	resumed = f.State.resumed
+	f.State.mu.Unlock()
+	return res, resumed, err
+}
+
+type reader interface{ Read(p []byte) (int, error) }
+
+func (w *Worker) apply(ctx context.Context, u *unpacking, r reader) (layer.Result, error) {
+	dir := w.layerDir(u.place.Dir)
+	if err := os.RemoveAll(dir); err != nil {
+		return layer.Result{}, err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return layer.Result{}, err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // a root directory has this mode
+		return layer.Result{}, err
+	}
+	res, err := layer.Apply(ctx, dir, r, layer.Options{
+		MaxBytes: w.settings.MaxLayerBytes, MinFree: w.settings.MinFree, Lower: u.lowerDirs(w),
+	})
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
+			err = cause
+		}
+		return res, fmt.Errorf("layer %s: %w", u.blob.Digest, err)
+	}
+	if res.DiffID != u.diffID {
+		return res, fmt.Errorf("layer %s: unpacked it is %s, its image says %s: %w", u.blob.Digest, res.DiffID, u.diffID, errdefs.ErrDataLoss)
+	}
+	return res, nil
+}
+
+func (u *unpacking) lowerDirs(w *Worker) func(context.Context) ([]string, error) {
+	return func(ctx context.Context) ([]string, error) {
+		var dirs []string
+		for _, l := range u.lower {
+			if !l.place.Ready {
+				if err := l.flight.Wait(ctx); err != nil {
+					return nil, fmt.Errorf("wait for the layer below: %w", err)
+				}
+				l = l.flight.State
+			}
+			dirs = append(dirs, w.layerDir(l.place.Dir))
+			if l.result.Opaque {
+				break
+			}
+		}
+		return dirs, nil
+	}
+}

@@ -1,0 +1,207 @@
+// Package worker fetches, decompresses and unpacks images: everything that eats
+// foreign bytes. It runs in a child process of the agent that can reach little
+// more than the image directory and the network (see Main and confine.go).
+//
+// It must not know owners, names or what is garbage: the agent tells it which
+// directories to unpack into and keeps what it uses from being collected (see
+// Agent). Start reading at Worker.Pull.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/flight"
+	"github.com/longshore/longshore/internal/image/registry"
+)
+
+// Paths below the image directory that agent and worker agree on.
+const (
+	ContentDir = "content"
+	LayerDir   = "l" // short: overlayfs' options have one page for all layers
+)
+
+// Settings are the same for every job.
+type Settings struct {
+	Concurrency   int           `json:"concurrency"`
+	MaxLayerBytes int64         `json:"max_layer_bytes"`
+	MinFree       int64         `json:"min_free"`
+	Stall         time.Duration `json:"stall"`
+	Retries       int           `json:"retries"`
+	Backoff       time.Duration `json:"backoff"`
+	MaxWait       time.Duration `json:"max_wait"`
+	HostDirs      []string      `json:"host_dirs"`
+	UserAgent     string        `json:"user_agent"`
+}
+
+// Agent is what a job needs of the agent while it runs.
+type Agent interface {
+	// Lease keeps blobs and layers (by chain ID) from being collected until the
+	// job has ended, and says where each layer stands or is to be made.
+	Lease(ctx context.Context, blobs, chains []digest.Digest) (map[digest.Digest]Place, error)
+	// Progress must not block for long.
+	Progress(p core.PullProgress)
+}
+
+// Place is a layer's directory below LayerDir.
+type Place struct {
+	Dir   string `json:"dir"`
+	Ready bool   `json:"ready"`
+}
+
+// PullJob asks for one image.
+type PullJob struct {
+	Ref         string                          `json:"ref"` // full, with tag or digest
+	Platform    string                          `json:"platform"`
+	Credentials registry.Credentials            `json:"credentials"`
+	Auths       map[string]registry.Credentials `json:"auths,omitempty"`
+}
+
+// Image is one image that is now in the store, its layers unpacked and on disk.
+type Image struct {
+	Names    []string             `json:"names,omitempty"` // of an import
+	Target   ocispec.Descriptor   `json:"target"`          // what the name stands for: manifest or index
+	Manifest ocispec.Descriptor   `json:"manifest"`
+	Config   ocispec.Descriptor   `json:"config"`
+	Blobs    []ocispec.Descriptor `json:"blobs"` // the layers, compressed
+	Layers   []Layer              `json:"layers"`
+}
+
+// Layer is one unpacked layer.
+type Layer struct {
+	Chain  digest.Digest `json:"chain"`
+	DiffID digest.Digest `json:"diff_id"`
+	Dir    string        `json:"dir"`
+	Bytes  int64         `json:"bytes"`
+	Inodes int64         `json:"inodes"`
+	Opaque bool          `json:"opaque,omitempty"`
+	// Known says that the agent had the layer before: only Chain, DiffID and
+	// Dir are set.
+	Known bool `json:"known,omitempty"`
+}
+
+// Worker does jobs. Jobs that run at the same time share what they have in
+// common.
+type Worker struct {
+	root     string
+	settings Settings
+	store    content.Store
+	slots    *queue
+	blobs    flight.Group[digest.Digest, *download]
+	layers   flight.Group[string, *unpacking]
+
+	mu   sync.Mutex
+	done map[string]Layer // unpacked by this process, by directory
+}
+
+// New makes a worker for the image directory root.
+func New(root string, settings Settings) (*Worker, error) {
+	store, err := local.NewStore(filepath.Join(root, ContentDir))
+	if err != nil {
+		return nil, fmt.Errorf("open content store: %w", err)
+	}
+	if settings.Concurrency <= 0 {
+		settings.Concurrency = 4
+	}
+	return &Worker{
+		root: root, settings: settings, store: store,
+		slots: &queue{free: settings.Concurrency}, done: map[string]Layer{},
+	}, nil
+}
+
+func (w *Worker) layerDir(dir string) string { return filepath.Join(w.root, LayerDir, dir) }
+
+// sync brings everything written so far to the disk.
+func (w *Worker) sync() error {
+	f, err := os.Open(w.root)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if err := unix.Syncfs(int(f.Fd())); err != nil {
+		return fmt.Errorf("syncfs %s: %w", w.root, err)
+	}
+	return nil
+}
+
+func (w *Worker) registryOptions(job PullJob) registry.Options {
+	s := w.settings
+	return registry.Options{
+		HostDirs: s.HostDirs, Credentials: job.Credentials, Auths: job.Auths, Stall: s.Stall,
+		Retries: s.Retries, Backoff: s.Backoff, MaxWait: s.MaxWait, UserAgent: s.UserAgent,
+	}
+}
+
+// queue gives out slots in the order in which they were asked for: a layer may
+// wait for one below it, which must then have come first.
+type queue struct {
+	mu      sync.Mutex
+	free    int
+	waiting []chan struct{}
+}
+
+// ticket is a place in the queue.
+type ticket struct {
+	q     *queue
+	ready chan struct{}
+}
+
+func (q *queue) enqueue() *ticket {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t := &ticket{q, make(chan struct{})}
+	if q.free > 0 {
+		q.free--
+		close(t.ready)
+	} else {
+		q.waiting = append(q.waiting, t.ready)
+	}
+	return t
+}
+
+func (t *ticket) wait(ctx context.Context) error {
+	select {
+	case <-t.ready:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// leave gives the slot, or the place in the queue, back.
+func (t *ticket) leave() {
+	t.q.mu.Lock()
+	defer t.q.mu.Unlock()
+	for i, ch := range t.q.waiting {
+		if ch == t.ready {
+			t.q.waiting = append(t.q.waiting[:i], t.q.waiting[i+1:]...)
+			return
+		}
+	}
+	if len(t.q.waiting) > 0 {
+		close(t.q.waiting[0])
+		t.q.waiting = t.q.waiting[1:]
+		return
+	}
+	t.q.free++
+}
+
+// contentsFault reports whether err speaks against the bytes rather than
+// against the machine or the time given.
+func contentsFault(err error) bool {
+	return err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) &&
+		!errdefs.IsResourceExhausted(err) && !errdefs.IsUnavailable(err)
+}
