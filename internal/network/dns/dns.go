@@ -1,0 +1,232 @@
+// Package dns writes resolv.conf, hosts and hostname of a sandbox. All is
+// pure but Read, which reads the host's files.
+//
+// A loopback name server of the host (127.0.0.53 of systemd-resolved, a
+// dnsmasq) answers on the host only: it is never given to a sandbox. The
+// servers that it asks itself take its place; where they cannot be found the
+// file names none and says so in a comment.
+//
+// Start at Render.
+package dns
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Files are a sandbox's three files.
+type Files struct{ ResolvConf, Hosts, Hostname []byte }
+
+// Host is what the host itself uses.
+type Host struct {
+	Resolv core.DNS // without loopback servers
+	Hosts  []byte   // its /etc/hosts
+	Name   string   // its name
+}
+
+// resolvFiles are tried in order until one names a server that is not
+// loopback: the host's own file, then those in which systemd-resolved and
+// NetworkManager keep what their loopback servers ask.
+var resolvFiles = [...]string{
+	"/etc/resolv.conf",
+	"/run/systemd/resolve/resolv.conf",
+	"/run/NetworkManager/no-stub-resolv.conf",
+	"/run/NetworkManager/resolv.conf",
+}
+
+// Read reads the host's files. What cannot be read is empty.
+func Read() Host {
+	var contents [][]byte
+	for _, name := range resolvFiles {
+		data, _ := os.ReadFile(name)
+		contents = append(contents, data)
+	}
+	hosts, _ := os.ReadFile("/etc/hosts")
+	name, _ := os.Hostname()
+	return Host{Resolv: Upstream(contents...), Hosts: hosts, Name: name}
+}
+
+// Upstream takes the contents of resolv.conf files, the host's own first, and
+// returns what its first one says, with the servers of the first that names
+// any that are not loopback.
+func Upstream(contents ...[]byte) core.DNS {
+	var up core.DNS
+	for i, c := range contents {
+		d := Parse(c)
+		if i == 0 {
+			up = d
+		}
+		if up.Servers = slices.DeleteFunc(d.Servers, isLoopback); len(up.Servers) > 0 {
+			break
+		}
+	}
+	// Options of a loopback server, about that server.
+	up.Options = slices.DeleteFunc(up.Options, func(o string) bool { return o == "trust-ad" })
+	return up
+}
+
+// isLoopback reports whether a server answers on its own host only. What is no
+// address is not passed on either.
+func isLoopback(server string) bool {
+	a, err := netip.ParseAddr(server)
+	return err != nil || a.Unmap().IsLoopback() || a.IsUnspecified()
+}
+
+// Parse reads a resolv.conf as resolv.conf(5) has it: the last search or domain
+// line holds, options add up, what is unknown is skipped.
+func Parse(content []byte) core.DNS {
+	var d core.DNS
+	for line := range strings.Lines(string(content)) {
+		if i := strings.IndexAny(line, "#;"); i == 0 {
+			continue
+		}
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		switch f[0] {
+		case "nameserver":
+			d.Servers = append(d.Servers, f[1])
+		case "search":
+			d.Searches = slices.Clone(f[1:])
+		case "domain":
+			d.Searches = []string{f[1]}
+		case "options":
+			d.Options = append(d.Options, f[1:]...)
+		}
+	}
+	return d
+}
+
+// Resolve settles what a sandbox uses: asked is its own wish, driver what the
+// network said (a CNI result, or the agent's configuration). The first that
+// says anything holds; servers that it does not name are the next one's.
+func Resolve(asked, driver, host core.DNS) core.DNS {
+	d := asked
+	if empty(d) {
+		d = driver
+	}
+	if empty(d) {
+		return host
+	}
+	for _, next := range []core.DNS{driver, host} {
+		if len(d.Servers) == 0 {
+			d.Servers = next.Servers
+		}
+	}
+	return d
+}
+
+func empty(d core.DNS) bool { return len(d.Servers)+len(d.Searches)+len(d.Options) == 0 }
+
+// ResolvConf writes d.
+func ResolvConf(d core.DNS) []byte {
+	var b bytes.Buffer
+	if len(d.Servers) == 0 {
+		b.WriteString("# no name server: the host names none, or only one that answers on the host alone\n")
+	}
+	if s := words(d.Searches); s != "" {
+		fmt.Fprintf(&b, "search %s\n", s)
+	}
+	for _, s := range d.Servers {
+		if w := words([]string{s}); w != "" {
+			fmt.Fprintf(&b, "nameserver %s\n", w)
+		}
+	}
+	if o := words(d.Options); o != "" {
+		fmt.Fprintf(&b, "options %s\n", o)
+	}
+	return b.Bytes()
+}
+
+// words joins what is one word each: nothing may break a line out of its line.
+func words(list []string) string {
+	var ok []string
+	for _, w := range list {
+		if w = strings.TrimSpace(w); w != "" && !strings.ContainsFunc(w, notWord) {
+			ok = append(ok, w)
+		}
+	}
+	return strings.Join(ok, " ")
+}
+
+func notWord(r rune) bool { return r <= ' ' || r == 0x7f || r == '#' || r == ';' }
+
+// hostsHead is what every hosts file starts with.
+const hostsHead = `127.0.0.1	localhost
+::1	localhost ip6-localhost ip6-loopback
+fe00::0	ip6-localnet
+ff00::0	ip6-mcastprefix
+ff02::1	ip6-allnodes
+ff02::2	ip6-allrouters
+`
+
+// Hosts writes a hosts file: the sandbox's own names at its addresses (or at a
+// loopback address when it has none), then extra, address to names.
+func Hosts(name, domain string, addrs []netip.Addr, extra map[string][]string) []byte {
+	b := bytes.NewBufferString(hostsHead)
+	names := []string{name}
+	if domain != "" && name != "" && !strings.Contains(name, ".") {
+		names = []string{name + "." + domain, name}
+	}
+	if w := words(names); w != "" {
+		if len(addrs) == 0 {
+			addrs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 1, 1})}
+		}
+		for _, a := range addrs {
+			fmt.Fprintf(b, "%s\t%s\n", a, w)
+		}
+	}
+	writeExtra(b, extra)
+	return b.Bytes()
+}
+
+func writeExtra(b *bytes.Buffer, extra map[string][]string) {
+	for _, a := range slices.Sorted(maps.Keys(extra)) {
+		if addr, w := words([]string{a}), words(extra[a]); addr != "" && w != "" {
+			fmt.Fprintf(b, "%s\t%s\n", addr, w)
+		}
+	}
+}
+
+// Render writes the files of a sandbox. One in the host's network sees the
+// host's hosts file. A sandbox without a name goes by its short ID, as its
+// namespace does.
+func Render(sb core.Sandbox, host Host) Files {
+	c := sb.Config
+	name := c.Hostname
+	inHost := c.Namespaces.Net.Mode == core.Host
+	switch {
+	case name != "":
+	case c.Namespaces.UTS.Mode == core.Host:
+		name = host.Name
+	default:
+		name = sb.ID.Short()
+	}
+	f := Files{ResolvConf: ResolvConf(Resolve(c.Network.DNS, sb.Network.DNS, host.Resolv))}
+	if w := words([]string{name}); w != "" {
+		f.Hostname = []byte(w + "\n")
+	}
+	if inHost && len(host.Hosts) > 0 {
+		b := bytes.NewBuffer(slices.Clone(host.Hosts))
+		if !bytes.HasSuffix(host.Hosts, []byte("\n")) {
+			b.WriteByte('\n')
+		}
+		writeExtra(b, c.Network.Hosts)
+		f.Hosts = b.Bytes()
+		return f
+	}
+	addrs := sb.Network.Addrs
+	if inHost {
+		addrs = nil
+	}
+	f.Hosts = Hosts(name, c.Domainname, addrs, c.Network.Hosts)
+	return f
+}

@@ -1,0 +1,136 @@
+package dns
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+func TestUpstream(t *testing.T) {
+	stub := "# by systemd-resolved\nnameserver 127.0.0.53\noptions edns0 trust-ad\nsearch lan\n"
+	for _, tc := range []struct {
+		name  string
+		files []string
+		want  core.DNS
+	}{
+		{"plain", []string{"nameserver 10.1.1.1\nnameserver 10.1.1.2\nsearch a b\n"}, core.DNS{Servers: []string{"10.1.1.1", "10.1.1.2"}, Searches: []string{"a", "b"}}},
+		{"stub and the real one", []string{stub, "nameserver 192.0.2.1\nsearch other\n"}, core.DNS{Servers: []string{"192.0.2.1"}, Searches: []string{"lan"}, Options: []string{"edns0"}}},
+		{"stub, nothing, NetworkManager", []string{stub, "", "nameserver 2001:db8::1\n"}, core.DNS{Servers: []string{"2001:db8::1"}, Searches: []string{"lan"}, Options: []string{"edns0"}}},
+		{"stub alone", []string{stub, "nameserver ::1\n"}, core.DNS{Searches: []string{"lan"}, Options: []string{"edns0"}}},
+		{"one of two", []string{"nameserver 127.0.0.1\nnameserver 10.0.0.1\n", "nameserver 10.9.9.9\n"}, core.DNS{Servers: []string{"10.0.0.1"}}},
+		{"no file", nil, core.DNS{}},
+		{"mapped loopback", []string{"nameserver ::ffff:127.0.0.53\n"}, core.DNS{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var files [][]byte
+			for _, f := range tc.files {
+				files = append(files, []byte(f))
+			}
+			got := Upstream(files...)
+			if len(got.Servers) == 0 {
+				got.Servers = nil
+			}
+			if len(got.Options) == 0 {
+				got.Options = nil
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestParse(t *testing.T) {
+	got := Parse([]byte("; comment\ndomain first\nsearch x y\nnameserver 1.1.1.1\noptions ndots:5\noptions  timeout:1 rotate\nbogus\nnameserver\n"))
+	want := core.DNS{Servers: []string{"1.1.1.1"}, Searches: []string{"x", "y"}, Options: []string{"ndots:5", "timeout:1", "rotate"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	host := core.DNS{Servers: []string{"h"}, Searches: []string{"hs"}}
+	driver := core.DNS{Servers: []string{"d"}}
+	for _, tc := range []struct {
+		name                string
+		asked, driver, want core.DNS
+	}{
+		{"nothing said", core.DNS{}, core.DNS{}, host},
+		{"the network says", core.DNS{}, driver, driver},
+		{"asked", core.DNS{Servers: []string{"a"}, Options: []string{"o"}}, driver, core.DNS{Servers: []string{"a"}, Options: []string{"o"}}},
+		{"asked for a search list only", core.DNS{Searches: []string{"s"}}, core.DNS{}, core.DNS{Servers: []string{"h"}, Searches: []string{"s"}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Resolve(tc.asked, tc.driver, host)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestRender(t *testing.T) {
+	sb := core.Sandbox{
+		Config: core.SandboxConfig{
+			Hostname: "web", Domainname: "example.org",
+			Network: core.NetworkConfig{Hosts: map[string][]string{"10.0.0.9": {"db", "db2"}}},
+		},
+		Network: core.NetworkStatus{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}},
+	}
+	f := Render(sb, Host{Resolv: core.DNS{Servers: []string{"10.1.1.1"}}})
+	for _, want := range []string{"127.0.0.1\tlocalhost\n", "10.0.0.2\tweb.example.org web\n", "fd00::2\tweb.example.org web\n", "10.0.0.9\tdb db2\n"} {
+		if !strings.Contains(string(f.Hosts), want) {
+			t.Errorf("hosts lacks %q:\n%s", want, f.Hosts)
+		}
+	}
+	if string(f.Hostname) != "web\n" || string(f.ResolvConf) != "nameserver 10.1.1.1\n" {
+		t.Errorf("hostname %q, resolv.conf %q", f.Hostname, f.ResolvConf)
+	}
+}
+
+func TestRenderInTheHostsNetwork(t *testing.T) {
+	sb := core.Sandbox{Config: core.SandboxConfig{
+		Namespaces: core.Namespaces{Net: core.Namespace{Mode: core.Host}, UTS: core.Namespace{Mode: core.Host}},
+		Network:    core.NetworkConfig{Hosts: map[string][]string{"10.0.0.9": {"db"}}},
+	}}
+	f := Render(sb, Host{Name: "node", Hosts: []byte("127.0.0.1 localhost node")})
+	if want := "127.0.0.1 localhost node\n10.0.0.9\tdb\n"; string(f.Hosts) != want {
+		t.Errorf("hosts %q, want %q", f.Hosts, want)
+	}
+	if string(f.Hostname) != "node\n" {
+		t.Errorf("hostname %q", f.Hostname)
+	}
+}
+
+// FuzzParse feeds a file of the host, and what came of it back.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("nameserver 127.0.0.53\noptions edns0\nsearch a b\n"))
+	f.Add([]byte("nameserver\x00\r\n\tsearch\v"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		up := Upstream(content)
+		out := ResolvConf(up)
+		for _, s := range Parse(out).Servers {
+			if isLoopback(s) {
+				t.Errorf("loopback server %q got through", s)
+			}
+		}
+		if again := ResolvConf(Parse(out)); string(again) != string(out) {
+			t.Errorf("written %q, read and written %q", out, again)
+		}
+	})
+}
+
+// FuzzHosts: nothing that a caller says may add a line of its own.
+func FuzzHosts(f *testing.F) {
+	f.Add("web", "example.org", "10.0.0.9", "db")
+	f.Add("we\nb", "#", "10.0.0.9\n127.0.0.1", "evil\n8.8.8.8 x")
+	f.Fuzz(func(t *testing.T, name, domain, addr, alias string) {
+		out := Hosts(name, domain, []netip.Addr{netip.MustParseAddr("10.0.0.2")}, map[string][]string{addr: {alias}})
+		if n := strings.Count(string(out), "\n") - strings.Count(hostsHead, "\n"); n > 2 {
+			t.Errorf("%d lines: %q", n, out)
+		}
+	})
+}
