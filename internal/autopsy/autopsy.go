@@ -1,0 +1,245 @@
+// Package autopsy says why a process ended: one pure function from what keeper,
+// kernel and record know to the one record that every face reads.
+//
+// It reads nothing itself and knows no engine. Start at Make.
+package autopsy
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Input is all that is known of one ended process.
+type Input struct {
+	Exit core.Exit
+	Pid  int
+	// Start is the runtime's words when the program could not be started.
+	Start string
+	// Asked is the last request for its end.
+	Asked *core.Asked
+	// Init says that the keeper's child is the tiny init, which passes on how
+	// the program below it ended.
+	Init bool
+	// Levels are the cgroups it stood under, the container's own first.
+	Levels []Level
+	// Kills and Local are the growth of each level's counters while it lived,
+	// as core.ProcessExit has them.
+	Kills, Local []uint64
+	Peak         uint64
+	// Victims is what the kernel log tells of since it was started; nil when
+	// it could not be read.
+	Victims []core.OOMVictim
+	Tail    []string
+	// Note replaces the verdict of a lost exit: what is known of how it was
+	// lost.
+	Note string
+}
+
+// Level is one cgroup whose limit may have been hit.
+type Level struct {
+	Name  string // "container", "sandbox" or a cgroup path
+	Path  string // as the kernel log names it
+	Limit uint64 // bytes; 0: none
+}
+
+// Make writes the record.
+func Make(in Input) core.Autopsy {
+	a := core.Autopsy{Exit: in.Exit, Asked: in.Asked, Peak: in.Peak, Tail: in.Tail, Start: in.Start}
+	if len(in.Levels) > 0 {
+		a.Limit = in.Levels[0].Limit
+	}
+	if !in.Exit.Lost {
+		a.OOM = oom(in)
+	}
+	a.Verdict = verdict(in, a)
+	return a
+}
+
+// oom finds out whether, where and whom.
+//
+// The counters count every kill below a cgroup and the kernel log names the
+// victim; a main process that ends with 0 although a child was killed, or by a
+// SIGTERM long after such a kill, was not the victim itself.
+func oom(in Input) *core.OOM {
+	ours := related(in)
+	var kills uint64
+	if len(in.Kills) > 0 {
+		kills = in.Kills[0]
+	}
+	kills = max(kills, uint64(len(ours)))
+	if kills == 0 {
+		return nil
+	}
+	o := &core.OOM{Kills: kills, Level: levelByCounters(in)}
+	if len(ours) == 0 {
+		// The log is unreadable or has lost the lines.
+		o.Main = killed(in) && !askedToKill(in)
+		return o
+	}
+	last := ours[len(ours)-1]
+	o.Victim, o.Level = last.Pid, levelByPath(in, last.Memcg)
+	for _, v := range ours {
+		if v.Pid == in.Pid || in.Init && killed(in) && !askedToKill(in) {
+			o.Main, o.Victim, o.Level = killed(in), v.Pid, levelByPath(in, v.Memcg)
+		}
+	}
+	return o
+}
+
+// related picks the kernel's lines about this process and its container.
+func related(in Input) (ours []core.OOMVictim) {
+	for _, v := range in.Victims {
+		inside := len(in.Levels) > 0 && in.Levels[0].Path != "" &&
+			(v.Victim == in.Levels[0].Path || strings.HasPrefix(v.Victim, in.Levels[0].Path+"/"))
+		if inside || v.Pid == in.Pid && in.Pid != 0 {
+			ours = append(ours, v)
+		}
+	}
+	return ours
+}
+
+// killed reports an end that an out-of-memory kill can have made.
+func killed(in Input) bool {
+	return in.Exit.Signal == int(unix.SIGKILL) || in.Init && in.Exit.Signal == 0 && in.Exit.Code == 128+int(unix.SIGKILL)
+}
+
+// askedToKill reports that a SIGKILL may have been ours: any stop ends in one
+// when its grace is over.
+func askedToKill(in Input) bool { return in.Asked != nil }
+
+func levelByPath(in Input, memcg string) string {
+	if memcg == "" || memcg == "/" {
+		return "host"
+	}
+	for _, l := range in.Levels {
+		if l.Path == memcg {
+			return l.Name
+		}
+	}
+	return memcg
+}
+
+// levelByCounters guesses whose limit was hit without the kernel log: v2 says
+// it, on v1 it is the first level whose limit the peak has reached.
+func levelByCounters(in Input) string {
+	for i, n := range in.Local {
+		if n > 0 && i < len(in.Levels) {
+			return in.Levels[i].Name
+		}
+	}
+	for _, l := range in.Levels {
+		if l.Limit > 0 && in.Peak >= l.Limit-l.Limit/16 {
+			return l.Name
+		}
+	}
+	for _, l := range in.Levels {
+		if l.Limit > 0 {
+			return l.Name
+		}
+	}
+	return "host"
+}
+
+func verdict(in Input, a core.Autopsy) string {
+	e := a.Exit
+	switch {
+	case in.Start != "":
+		return "could not be started: " + in.Start
+	case e.Lost && in.Note != "":
+		return in.Note
+	case e.Lost:
+		return "lost: agent, keeper and nest were all gone when it ended, so nobody knows how"
+	case a.OOM != nil && a.OOM.Main:
+		return "killed by the kernel: out of memory at " + limitOf(in, a)
+	}
+	s := end(in, e)
+	if a.OOM != nil {
+		s += fmt.Sprintf("; before that the kernel killed %s of it, out of memory at %s", count(a.OOM.Kills), limitOf(in, a))
+	}
+	return s
+}
+
+func end(in Input, e core.Exit) string {
+	asked := in.Asked
+	by := ""
+	if asked != nil {
+		by = "asked for by " + who(asked)
+	}
+	switch {
+	case e.Signal != 0 && asked != nil && e.Signal == asked.Signal:
+		return fmt.Sprintf("ended by %s, %s", signal(e.Signal), by)
+	case e.Signal == int(unix.SIGKILL) && asked != nil:
+		return fmt.Sprintf("killed by SIGKILL: it did not end by %s within its grace; %s", signal(asked.Signal), by)
+	case e.Signal != 0:
+		return fmt.Sprintf("killed by %s, which nobody here has sent", signal(e.Signal))
+	case asked != nil:
+		return fmt.Sprintf("exited with code %d after %s, %s", e.Code, signal(asked.Signal), by)
+	case e.Code == 0:
+		return "completed: exit code 0"
+	default:
+		return fmt.Sprintf("exited with code %d", e.Code)
+	}
+}
+
+func who(a *core.Asked) string {
+	s := string(a.Owner)
+	if a.Call != "" {
+		s += " " + a.Call
+	}
+	if a.User != "" {
+		s += " (" + a.User + ")"
+	}
+	return s
+}
+
+func count(n uint64) string {
+	if n == 1 {
+		return "a process"
+	}
+	return fmt.Sprintf("%d processes", n)
+}
+
+func limitOf(in Input, a core.Autopsy) string {
+	for _, l := range in.Levels {
+		if l.Name == a.OOM.Level {
+			s := "the limit of the " + l.Name
+			if l.Limit > 0 {
+				s += " (" + bytes(l.Limit) + ")"
+			}
+			return s
+		}
+	}
+	if a.OOM.Level == "host" {
+		return "the whole host"
+	}
+	return "the limit of " + a.OOM.Level
+}
+
+func bytes(n uint64) string {
+	for _, u := range []struct {
+		size uint64
+		name string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= u.size {
+			return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/float64(u.size)), ".0") + " " + u.name
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+func signal(n int) string {
+	if s := unix.SignalName(unix.Signal(n)); s != "" {
+		return s
+	}
+	return fmt.Sprintf("signal %d", n)
+}
+
+// Boot is the record of a process that ran when the node went down.
+func Boot(at time.Time) core.Autopsy {
+	return Make(Input{Exit: core.Exit{Lost: true, At: at}, Note: "node restarted: it was running when the node went down"})
+}

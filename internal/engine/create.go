@@ -1,0 +1,371 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an error value
+
+// CreateContainer makes a container in a ready sandbox; its program is parked
+// until StartContainer. With a Key that is in use it returns the first object
+// and AlreadyExists; an empty Key becomes the ID.
+func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) (core.Container, error) {
+	if _, err := c.owns("create container"); err != nil {
+		return core.Container{}, err
+	}
+	if err := checkContainerConfig(&cfg); err != nil {
+		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
+	}
+	if _, err := c.sandbox(cfg.Sandbox); err != nil {
+		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
+	}
+	unlock, err := c.e.sandboxes.Lock(ctx, cfg.Sandbox)
+	if err != nil {
+		return core.Container{}, err
+	}
+	defer unlock()
+	b, err := c.newBuild(cfg)
+	if err != nil {
+		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
+	}
+	// Nobody records the end of a process before its birth is on record.
+	born, err := c.e.births.Lock(ctx, core.Ref{Container: b.c.ID})
+	if err != nil {
+		return core.Container{}, err
+	}
+	defer born()
+	defer b.close()
+	err = b.line.run(ctx, []stage{
+		{"reserve", b.reserve},
+		{"root", b.root},
+		{"volumes", b.fillVolumes},
+		{"spec", b.callSpec},
+		{"own", b.own},
+		{"adjust", b.adjust},
+		{"cgroup", b.cgroup},
+		{"launch", b.launch},
+		{"commit", b.commit},
+	})
+	if err != nil {
+		err = fmt.Errorf("create container %q: %w", b.c.Key, err)
+		if b.first != nil {
+			return *b.first, err
+		}
+		return core.Container{}, err
+	}
+	return b.c, nil
+}
+
+func checkContainerConfig(cfg *core.ContainerConfig) error {
+	set := 0
+	for _, is := range []bool{cfg.Root.Image != "", cfg.Root.Dir != "", len(cfg.Root.Mounts) > 0} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set != 1:
+		return fmt.Errorf("root: one of image, dir and mounts is wanted: %w", errdefs.ErrInvalidArgument)
+	case cfg.Spec == nil:
+		return fmt.Errorf("no spec: %w", errdefs.ErrInvalidArgument)
+	case cfg.IO.Hold && len(cfg.IO.Sinks) > 0:
+		return fmt.Errorf("hold excludes sinks: %w", errdefs.ErrInvalidArgument)
+	}
+	if _, err := stopSignal(cfg.Stop.Signal); err != nil {
+		return err
+	}
+	return nil
+}
+
+// build is one CreateContainer on its way.
+type build struct {
+	e       *Engine
+	line    *line
+	cfg     core.ContainerConfig // with what is not stored
+	sb      core.Sandbox
+	rt      core.Runtime
+	levels  []core.CgroupRef // above the container's own
+	c       core.Container
+	first   *core.Container // who has the key
+	fs      *os.Root
+	image   *ocispec.ImageConfig
+	volumes []specs.Mount
+	spec    *specs.Spec
+}
+
+func (c *Client) newBuild(cfg core.ContainerConfig) (*build, error) {
+	e := c.e
+	b := &build{e: e, line: e.line("create"), cfg: cfg}
+	var err error
+	if b.sb, err = c.sandbox(cfg.Sandbox); err != nil {
+		return nil, err
+	}
+	if b.rt, err = e.runtime(b.sb.Config.Runtime); err != nil {
+		return nil, err
+	}
+	id := newID()
+	if b.cfg.Key == "" {
+		b.cfg.Key = core.Key(id)
+	}
+	above := b.sb.Cgroup
+	b.levels = []core.CgroupRef{above}
+	if cfg.Parent != "" {
+		parent, err := c.container(cfg.Parent)
+		if err != nil {
+			return nil, err
+		}
+		if parent.Sandbox != b.sb.ID {
+			return nil, fmt.Errorf("parent %s is in another sandbox: %w", cfg.Parent, errdefs.ErrInvalidArgument)
+		}
+		above = parent.Cgroup
+		if b.levels, err = e.levelsOf(&parent); err != nil {
+			return nil, err
+		}
+	}
+	place, err := e.o.Cgroups.Place(cfg.Cgroup, above, string(id))
+	if err != nil {
+		return nil, err
+	}
+	b.c = core.Container{
+		Meta:    core.Meta{ID: id, Owner: b.sb.Owner, Key: b.cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
+		Config:  b.cfg,
+		Sandbox: b.sb.ID, Parent: cfg.Parent, State: core.ContainerCreating,
+		Main:   core.Process{TTY: cfg.IO.TTY, Hold: cfg.IO.Hold},
+		Bundle: e.bundle(id), Runtime: b.rt.Name(), Cgroup: place, Image: cfg.Root.Image,
+	}
+	return b, nil
+}
+
+// levelsOf lists the cgroups whose limits a container stands under, its own
+// first, the sandbox's last.
+func (e *Engine) levelsOf(c *core.Container) ([]core.CgroupRef, error) {
+	levels := []core.CgroupRef{c.Cgroup}
+	for parent := c.Parent; parent != ""; {
+		p, err := e.container(parent)
+		if err != nil {
+			return nil, err
+		}
+		levels, parent = append(levels, p.Cgroup), p.Parent
+	}
+	sb, err := e.sandbox(c.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	return append(levels, sb.Cgroup), nil
+}
+
+func (b *build) close() {
+	if b.fs != nil {
+		_ = b.fs.Close()
+	}
+}
+
+func (b *build) reserve(context.Context) error {
+	err := b.e.o.Store.Update(func(tx core.Tx) error {
+		if first, err := tx.Containers().ByKey(b.c.Owner, b.c.Key); err == nil {
+			b.first = &first
+			return errdefs.ErrAlreadyExists
+		}
+		if sb, err := tx.Sandboxes().Get(b.sb.ID); err != nil {
+			return err
+		} else if sb.State != core.SandboxReady {
+			return fmt.Errorf("sandbox %s is %s: %w", sb.ID, sb.State, errdefs.ErrFailedPrecondition)
+		}
+		if b.c.Parent != "" {
+			if p, err := tx.Containers().Get(b.c.Parent); err != nil {
+				return err
+			} else if p.State == core.ContainerExited {
+				return fmt.Errorf("parent %s is %s: %w", p.ID, p.State, errdefs.ErrFailedPrecondition)
+			}
+		}
+		n := note{}
+		n.add(core.Event{Kind: core.EventContainerCreating})
+		if err := n.write(tx, &b.c.Meta, b.c.Sandbox, b.c.ID); err != nil {
+			return err
+		}
+		return tx.Containers().Put(b.c)
+	})
+	if err == nil {
+		b.line.undo.Add("record", func(context.Context) error { return b.e.dropContainer(b.c.ID, note{}) })
+	}
+	return err
+}
+
+// root checks out and mounts the root filesystem.
+func (b *build) root(ctx context.Context) error {
+	rootfs := filepath.Join(b.c.Bundle, "rootfs")
+	b.line.undo.Add("bundle", func(context.Context) error { return b.e.removeBundle(b.c.Bundle) })
+	if err := b.e.makeBundle(b.c.Bundle); err != nil {
+		return err
+	}
+	mounts := b.cfg.Root.Mounts
+	switch {
+	case b.cfg.Root.Image != "":
+		b.line.undo.Add("checkout", func(ctx context.Context) error { return b.e.o.Images.Discard(ctx, b.c.ID) })
+		// Never a read-only checkout: the runtime makes mount points in it
+		// before it makes the whole read-only.
+		co, err := b.e.o.Images.Checkout(ctx, core.CheckoutRequest{
+			Container: b.c.ID, Image: b.cfg.Root.Image, UIDs: ranges(b.sb.Config.UIDs), GIDs: ranges(b.sb.Config.GIDs),
+		})
+		if err != nil {
+			return err
+		}
+		mounts, b.image = co.Mounts, &co.Config.Config
+	case b.cfg.Root.Dir != "":
+		mounts = []core.Mount{{Type: "bind", Source: b.cfg.Root.Dir, Options: []string{"rbind"}}}
+	}
+	b.line.undo.Add("mount", func(ctx context.Context) error { return b.e.o.Roots.Unmount(ctx, rootfs) })
+	if err := b.e.o.Roots.Mount(ctx, rootfs, mounts, false); err != nil {
+		return err
+	}
+	var err error
+	b.fs, err = os.OpenRoot(rootfs)
+	return err
+}
+
+func ranges(maps []specs.LinuxIDMapping) (r []core.IDRange) {
+	for _, m := range maps {
+		r = append(r, core.IDRange{Container: m.ContainerID, Host: m.HostID, Size: m.Size})
+	}
+	return r
+}
+
+func (b *build) callSpec(ctx context.Context) error {
+	spec, err := b.cfg.Spec(ctx, core.Rootfs{FS: b.fs, Image: b.image, Sandbox: b.sb, ID: b.c.ID})
+	if err != nil {
+		return err
+	}
+	if spec == nil {
+		return fmt.Errorf("spec: none was made: %w", errdefs.ErrInvalidArgument)
+	}
+	b.spec = spec
+	if spec.Process != nil {
+		b.c.Main.Args = spec.Process.Args
+		b.c.Main.TTY = b.cfg.IO.TTY
+	}
+	if b.cfg.Stop.Signal == "" && b.image != nil {
+		b.c.Config.Stop.Signal = b.image.StopSignal
+	}
+	return nil
+}
+
+func (b *build) adjust(ctx context.Context) error {
+	for _, a := range b.e.o.Adjusters {
+		if err := a.Adjust(ctx, &b.sb, &b.c, b.spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *build) cgroup(ctx context.Context) error {
+	b.line.undo.Add("cgroup", func(ctx context.Context) error { return b.e.o.Cgroups.Remove(ctx, b.c.Cgroup) })
+	var res *specs.LinuxResources
+	if b.spec.Linux != nil {
+		res = b.spec.Linux.Resources
+	}
+	return b.e.o.Cgroups.Create(ctx, b.c.Cgroup, res)
+}
+
+func (b *build) launch(ctx context.Context) error {
+	b.line.undo.Add("launch", func(ctx context.Context) error { return b.e.removeProcesses(ctx, b.rt, &b.c) })
+	uid, gid := hostIDs(&b.sb, b.spec.Process)
+	pid, err := b.rt.Create(ctx, core.RuntimeCreate{
+		ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup,
+		Levels: append([]core.CgroupRef{b.c.Cgroup}, b.levels...), UID: uid, GID: gid,
+	})
+	b.c.Main.Pid = pid
+	return err
+}
+
+func (b *build) commit(context.Context) error {
+	return b.e.o.Store.Update(func(tx core.Tx) error {
+		// The face may have changed its own record meanwhile.
+		cur, err := tx.Containers().Get(b.c.ID)
+		if err != nil {
+			return err
+		}
+		c := b.c
+		c.Data = cur.Data
+		if err := step(&c, core.VerbCommit); err != nil {
+			return err
+		}
+		n := note{}
+		n.add(core.Event{Kind: core.EventContainerCreated})
+		if err := n.write(tx, &c.Meta, c.Sandbox, c.ID); err != nil {
+			return err
+		}
+		if err := tx.Containers().Put(c); err != nil {
+			return err
+		}
+		b.c, err = tx.Containers().Get(c.ID)
+		return err
+	})
+}
+
+// Container returns one container.
+func (c *Client) Container(_ context.Context, id core.ID) (core.Container, error) {
+	return c.container(id)
+}
+
+// ContainerByKey finds a container by the name its face gave it.
+func (c *Client) ContainerByKey(_ context.Context, key core.Key) (ct core.Container, err error) {
+	owner, err := c.owns("container by key")
+	if err != nil {
+		return ct, err
+	}
+	err = c.e.o.Store.View(func(tx core.Tx) error { ct, err = tx.Containers().ByKey(owner, key); return err })
+	return ct, err
+}
+
+// Containers lists those that match f, oldest first. Filter.Kinds does not
+// apply.
+func (c *Client) Containers(_ context.Context, f core.Filter) (list []core.Container, err error) {
+	owner, ok := c.scope(f)
+	if !ok {
+		return nil, nil
+	}
+	match := func(ct *core.Container) bool {
+		return (owner == "" || ct.Owner == owner) && (f.Sandbox == "" || ct.Sandbox == f.Sandbox) && f.MatchLabels(ct.Labels)
+	}
+	err = c.e.o.Store.View(func(tx core.Tx) error {
+		if f.Container != "" {
+			if ct, err := tx.Containers().Get(f.Container); err == nil && match(&ct) {
+				list = append(list, ct)
+			}
+			return nil
+		}
+		for ct, err := range tx.Containers().All(owner) {
+			if err != nil {
+				return err
+			}
+			if match(&ct) {
+				list = append(list, ct)
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
+// SetContainerData replaces the face's own record.
+func (c *Client) SetContainerData(_ context.Context, id core.ID, data []byte) error {
+	if _, err := c.container(id); err != nil {
+		return err
+	}
+	_, err := c.e.editContainer(id, func(ct *core.Container, n *note) error {
+		ct.Data = data
+		n.forced(c.view, &ct.Meta, "set data", c.asked(core.Asked{}, ""))
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// eventBatch bounds how many events are read under the store's lock.
+const eventBatch = 256
+
+// Events yields events newer than since that match f, then new ones as they
+// happen, until ctx ends. OutOfRange means that some were trimmed: list the
+// objects anew. Filter.Labels does not apply and is refused.
+func (c *Client) Events(ctx context.Context, since uint64, f core.Filter) iter.Seq2[core.Event, error] {
+	return func(yield func(core.Event, error) bool) {
+		if len(f.Labels) > 0 {
+			yield(core.Event{}, fmt.Errorf("events: they carry no labels: %w", errdefs.ErrInvalidArgument))
+			return
+		}
+		owner, ok := c.scope(f)
+		if !ok {
+			return
+		}
+		match := func(ev *core.Event) bool {
+			return (owner == "" || ev.Owner == owner) &&
+				(f.Sandbox == "" || ev.Sandbox == f.Sandbox) &&
+				(f.Container == "" || ev.Container == f.Container) &&
+				(len(f.Kinds) == 0 || slices.Contains(f.Kinds, ev.Kind))
+		}
+		for {
+			batch, next, err := c.e.eventsSince(since, match)
+			for _, ev := range batch {
+				if ctx.Err() != nil || !yield(ev, nil) {
+					return
+				}
+			}
+			if err != nil {
+				yield(core.Event{}, err)
+				return
+			}
+			if next > since {
+				since = next
+				continue
+			}
+			if err := c.e.o.Store.Wait(ctx, since); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// eventsSince reads one batch; next is where to go on.
+func (e *Engine) eventsSince(since uint64, match func(*core.Event) bool) (batch []core.Event, next uint64, err error) {
+	next = since
+	err = e.o.Store.View(func(tx core.Tx) error {
+		n := 0
+		for ev, err := range tx.Events(since) {
+			if err != nil {
+				return err
+			}
+			next = ev.Seq
+			if match(&ev) {
+				batch = append(batch, ev)
+			}
+			if n++; n == eventBatch {
+				break
+			}
+		}
+		return nil
+	})
+	return batch, next, err
+}
+
+// LastSeq is the Seq of the newest event of all.
+func (c *Client) LastSeq(context.Context) (seq uint64, err error) {
+	err = c.e.o.Store.View(func(tx core.Tx) error { seq = tx.LastSeq(); return nil })
+	return seq, err
+}
+
+// tell appends an event about the node itself.
+func (e *Engine) tell(ev core.Event) error {
+	ev.At = now()
+	return e.o.Store.Update(func(tx core.Tx) error { _, err := tx.Append(ev); return err })
+}
+
+// Stats are a container's figures; those of its processes only when asked for.
+func (c *Client) Stats(ctx context.Context, container core.ID, processes bool) (core.Stats, error) {
+	ct, err := c.container(container)
+	if err != nil {
+		return core.Stats{}, err
+	}
+	s, err := c.e.o.Cgroups.Stats(ctx, ct.Cgroup, processes)
+	if err != nil {
+		return core.Stats{}, fmt.Errorf("stats of container %s: %w", container, err)
+	}
+	if ct.Image != "" {
+		if s.Root, err = c.e.o.Images.RootStats(ctx, container); err != nil {
+			return core.Stats{}, fmt.Errorf("stats of container %s: %w", container, err)
+		}
+	}
+	return s, nil
+}
+
+// networkStats is a Network that can count.
+type networkStats interface {
+	Stats(ctx context.Context, req core.NetworkRequest) ([]core.NetStats, error)
+}
+
+// SandboxStats are a sandbox's figures, its network's included where the
+// network can tell.
+func (c *Client) SandboxStats(ctx context.Context, sandbox core.ID) (core.Stats, error) {
+	sb, err := c.sandbox(sandbox)
+	if err != nil {
+		return core.Stats{}, err
+	}
+	s, err := c.e.o.Cgroups.Stats(ctx, sb.Cgroup, false)
+	if err != nil {
+		return core.Stats{}, fmt.Errorf("stats of sandbox %s: %w", sandbox, err)
+	}
+	if ns, ok := c.e.o.Network.(networkStats); ok && sb.State == core.SandboxReady && sb.Config.Namespaces.Net.Mode == core.Shared {
+		if s.Net, err = ns.Stats(ctx, networkRequest(&sb)); err != nil {
+			return core.Stats{}, fmt.Errorf("stats of sandbox %s: %w", sandbox, err)
+		}
+	}
+	return s, nil
+}

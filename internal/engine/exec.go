@@ -1,0 +1,274 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// execIDs are the names of processes that are being launched.
+type execIDs struct {
+	mu   sync.Mutex
+	refs map[core.Ref]bool
+}
+
+func (x *execIDs) take(ref core.Ref) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.refs[ref] {
+		return false
+	}
+	if x.refs == nil {
+		x.refs = map[core.Ref]bool{}
+	}
+	x.refs[ref] = true
+	return true
+}
+
+func (x *execIDs) release(ref core.Ref) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.refs, ref)
+}
+
+// Exec starts a further process in a running container; with cfg.Attach the
+// stream is returned as well.
+//
+// It is recorded once it runs: a crash before that leaves a process that nobody
+// has heard of, which recovery kills.
+func (c *Client) Exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
+	p, s, err := c.exec(ctx, id, cfg)
+	if err != nil {
+		return core.Process{}, nil, fmt.Errorf("exec in container %s: %w", id, err)
+	}
+	return p, s, nil
+}
+
+func (c *Client) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
+	e := c.e
+	if cfg.Spec == nil || len(cfg.Spec.Args) == 0 {
+		return core.Process{}, nil, fmt.Errorf("no command: %w", errdefs.ErrInvalidArgument)
+	}
+	if cfg.ID == core.Main {
+		cfg.ID = core.ProcessID(newID()[:32])
+	}
+	ref := core.Ref{Container: id, Process: cfg.ID}
+	if !e.reserved.take(ref) {
+		return core.Process{}, nil, fmt.Errorf("process %s: %w", cfg.ID, errdefs.ErrAlreadyExists)
+	}
+	defer e.reserved.release(ref)
+	born, err := e.births.Lock(ctx, ref)
+	if err != nil {
+		return core.Process{}, nil, err
+	}
+	defer born()
+	ct, err := c.container(id)
+	if err != nil {
+		return core.Process{}, nil, err
+	}
+	if err := canExec(&ct, cfg.ID); err != nil {
+		return core.Process{}, nil, err
+	}
+	launched, err := e.launchExec(ctx, &ct, ref, cfg)
+	if err != nil {
+		return core.Process{}, nil, err
+	}
+	p, err := c.recordExec(ctx, &ct, cfg, launched)
+	if err != nil {
+		if launched.Streams != nil {
+			_ = launched.Streams.Close()
+		}
+		return core.Process{}, nil, err
+	}
+	return p, launched.Streams, nil
+}
+
+func canExec(ct *core.Container, id core.ProcessID) error {
+	if ct.State != core.ContainerRunning {
+		return fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
+	}
+	if ct.Process(id) != nil {
+		return fmt.Errorf("process %s: %w", id, errdefs.ErrAlreadyExists)
+	}
+	return nil
+}
+
+func (e *Engine) launchExec(ctx context.Context, ct *core.Container, ref core.Ref, cfg core.ProcessConfig) (core.Launched, error) {
+	sb, err := e.sandbox(ct.Sandbox)
+	if err != nil {
+		return core.Launched{}, err
+	}
+	rt, err := e.runtime(ct.Runtime)
+	if err != nil {
+		return core.Launched{}, err
+	}
+	levels, err := e.levelsOf(ct)
+	if err != nil {
+		return core.Launched{}, err
+	}
+	l := e.line("exec")
+	if err := l.pass("begin"); err != nil {
+		return core.Launched{}, err
+	}
+	uid, gid := hostIDs(&sb, cfg.Spec)
+	launched, err := rt.Exec(ctx, core.RuntimeExec{
+		Ref: ref, Bundle: ct.Bundle, Spec: cfg.Spec, IO: cfg.IO, Attach: cfg.Attach, Levels: levels, UID: uid, GID: gid,
+	})
+	if err == nil {
+		err = l.pass("launch")
+	}
+	return launched, err
+}
+
+func (c *Client) recordExec(ctx context.Context, ct *core.Container, cfg core.ProcessConfig, launched core.Launched) (core.Process, error) {
+	e, ref := c.e, core.Ref{Container: ct.ID, Process: cfg.ID}
+	p := core.Process{
+		ID: cfg.ID, Pid: launched.Pid, Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
+		Started: now(), Data: cfg.Data,
+	}
+	_, err := e.editContainer(ct.ID, func(ct *core.Container, n *note) error {
+		ct.Execs = append(ct.Execs, p)
+		n.add(core.Event{Kind: core.EventProcessStarted, Process: p.ID})
+		n.forced(c.view, &ct.Meta, "exec", c.asked(core.Asked{}, ""))
+		return nil
+	})
+	if err == nil {
+		if err := e.line("exec").pass("commit"); err != nil {
+			return p, err
+		}
+		return p, nil
+	}
+	// The container was removed under our hands: nothing may stay.
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	if serr := e.o.Supervisor.Signal(ctx, ref, sigkill); serr != nil && !errdefs.IsNotFound(serr) {
+		e.o.Logger.WarnContext(ctx, "a process without a record was not killed", "container", ct.ID, "process", p.ID, "error", serr)
+	}
+	return p, err
+}
+
+// Signal sends a signal to a process. One that asks for the process's end is
+// put on record with who asked.
+func (c *Client) Signal(ctx context.Context, ref core.Ref, signal int, asked core.Asked) error {
+	ct, p, err := c.process(ref)
+	if err != nil {
+		return err
+	}
+	if p.Autopsy != nil {
+		return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
+	}
+	asked = c.asked(asked, "Signal")
+	asked.Signal = signal
+	if asksForEnd(&ct, signal) || c.forces(&ct.Meta) {
+		if err := c.e.recordAsked(ref, asked, c.view); err != nil {
+			return err
+		}
+	}
+	if err := c.e.o.Supervisor.Signal(ctx, ref, signal); err != nil {
+		return fmt.Errorf("signal process %s of container %s: %w", ref.Process, ref.Container, err)
+	}
+	return nil
+}
+
+// asksForEnd tells the signals by which people and programs end a process from
+// those with another meaning.
+func asksForEnd(ct *core.Container, signal int) bool {
+	if stop, err := stopSignal(ct.Config.Stop.Signal); err == nil && stop == signal {
+		return true
+	}
+	return slices.Contains([]int{1, 2, 3, 6, sigkill, sigterm}, signal)
+}
+
+func (e *Engine) recordAsked(ref core.Ref, asked core.Asked, by view) error {
+	_, err := e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+		n.forced(by, &ct.Meta, "signal", asked)
+		if p := ct.Process(ref.Process); p != nil && p.Autopsy == nil && asksForEnd(ct, asked.Signal) {
+			p.Asked = &asked
+		}
+		return nil
+	})
+	return err
+}
+
+// RemoveProcess forgets an exec that has ended (killing it first with Force);
+// success when there is none.
+func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOptions) error {
+	if ref.Process == core.Main {
+		return fmt.Errorf("remove process: the main process goes with its container: %w", errdefs.ErrInvalidArgument)
+	}
+	_, p, err := c.process(ref)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if p.Autopsy == nil {
+		if !opts.Force {
+			return fmt.Errorf("remove process %s of container %s: it runs: %w", ref.Process, ref.Container, errdefs.ErrFailedPrecondition)
+		}
+		if err := c.Signal(ctx, ref, sigkill, opts.Asked); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		if _, err := c.e.await(ctx, ref); err != nil {
+			return err
+		}
+	}
+	if err := c.e.o.Supervisor.Forget(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("remove process %s of container %s: %w", ref.Process, ref.Container, err)
+	}
+	_, err = c.e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+		ct.Execs = slices.DeleteFunc(ct.Execs, func(p core.Process) bool { return p.ID == ref.Process })
+		n.forced(c.view, &ct.Meta, "remove process", c.asked(opts.Asked, ""))
+		return nil
+	})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// Wait returns once the process has ended and its output is in its sinks.
+func (c *Client) Wait(ctx context.Context, ref core.Ref) (core.Autopsy, error) {
+	if _, _, err := c.process(ref); err != nil {
+		return core.Autopsy{}, err
+	}
+	return c.e.await(ctx, ref)
+}
+
+// Streams opens a live connection to a process's standard streams.
+func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOptions) (*core.Streams, error) {
+	if _, _, err := c.process(ref); err != nil {
+		return nil, err
+	}
+	return c.e.o.Supervisor.Streams(ctx, ref, opts)
+}
+
+// Resize tells a process's terminal its size.
+func (c *Client) Resize(ctx context.Context, ref core.Ref, size core.Size) error {
+	if _, _, err := c.process(ref); err != nil {
+		return err
+	}
+	return c.e.o.Supervisor.Resize(ctx, ref, size)
+}
+
+// CloseStdin ends a process's input.
+func (c *Client) CloseStdin(ctx context.Context, ref core.Ref) error {
+	if _, _, err := c.process(ref); err != nil {
+		return err
+	}
+	return c.e.o.Supervisor.CloseStdin(ctx, ref)
+}
+
+// ReopenSinks opens a process's sinks anew, after somebody renamed a file.
+func (c *Client) ReopenSinks(ctx context.Context, ref core.Ref) error {
+	if _, _, err := c.process(ref); err != nil {
+		return err
+	}
+	return c.e.o.Supervisor.ReopenSinks(ctx, ref)
+}

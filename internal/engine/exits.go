@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/autopsy"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/logs"
+)
+
+// exits records ends as the keeper offers them: at least once from the keeper,
+// exactly once on record. When the keeper is gone it asks the next one what it
+// still knows.
+func (e *Engine) exits(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	first := true
+	for ctx.Err() == nil {
+		<-retry.C
+		if !first {
+			if err := e.reconcile(ctx); err != nil && ctx.Err() == nil {
+				e.o.Logger.WarnContext(ctx, "the keeper cannot be asked what it knows", "error", err)
+			}
+		}
+		first = false
+		for x, err := range e.o.Supervisor.Exits(ctx) {
+			if err != nil {
+				if ctx.Err() == nil {
+					e.o.Logger.WarnContext(ctx, "the keeper is gone", "error", err)
+				}
+				break
+			}
+			// Each on its own: one that waits for its birth to be recorded
+			// must not hold up the others.
+			wg.Go(func() {
+				if err := e.exited(ctx, x); err != nil && ctx.Err() == nil {
+					e.o.Logger.ErrorContext(ctx, "an exit is not on record and will be offered again", "container", x.Ref.Container, "process", x.Ref.Process, "error", err)
+				}
+			})
+		}
+		retry.Reset(retryAfter)
+		select {
+		case <-ctx.Done():
+			return nil
+		default:
+		}
+	}
+	return nil
+}
+
+// retryAfter is how long to wait for a keeper that has just gone.
+const retryAfter = 50 * time.Millisecond
+
+// exited records one exit and acknowledges it.
+func (e *Engine) exited(ctx context.Context, x core.ProcessExit) error {
+	unlock, err := e.births.Lock(ctx, x.Ref)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	l := e.line("exit")
+	if err := l.pass("begin"); err != nil {
+		return err
+	}
+	c, err := e.container(x.Ref.Container)
+	if errdefs.IsNotFound(err) {
+		return e.exitedOther(ctx, x)
+	}
+	if err != nil {
+		return err
+	}
+	p := c.Process(x.Ref.Process)
+	if p == nil || c.State == core.ContainerCreating {
+		return e.forget(ctx, x.Ref)
+	}
+	if p.Autopsy == nil {
+		a := autopsy.Make(e.evidence(ctx, &c, p, x))
+		if _, err := e.recordEnd(c.ID, x.Ref.Process, a); err != nil {
+			return err
+		}
+	}
+	if err := l.pass("recorded"); err != nil {
+		return err
+	}
+	if x.Ref.Process == core.Main && len(c.Cgroup.Adopted) == 0 {
+		// What the main process left behind, where it had no pid namespace
+		// of its own, ends with it.
+		if err := e.o.Cgroups.Kill(ctx, c.Cgroup); err != nil && !errdefs.IsNotFound(err) {
+			e.o.Logger.WarnContext(ctx, "what an ended container left behind was not killed", "container", c.ID, "error", err)
+		}
+	}
+	if err := e.o.Supervisor.Ack(ctx, x.Ref); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return l.pass("acked")
+}
+
+// exitedOther takes the exit of a tiny init, or of what has no record.
+func (e *Engine) exitedOther(ctx context.Context, x core.ProcessExit) error {
+	sb, err := e.sandbox(x.Ref.Container)
+	if err == nil && sb.State == core.SandboxReady && x.Ref.Process == core.Main {
+		_, err = e.editSandbox(sb.ID, func(sb *core.Sandbox, n *note) error {
+			if sb.State != core.SandboxReady {
+				return nil
+			}
+			sb.State, _ = core.NextSandbox(sb.State, core.VerbExit)
+			sb.Note = fmt.Sprintf("its init has ended (status %d), and its pid namespace with it", x.Exit.Status())
+			n.add(core.Event{Kind: core.EventSandboxStopped, Note: sb.Note})
+			return nil
+		})
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return e.forget(ctx, x.Ref)
+}
+
+func (e *Engine) forget(ctx context.Context, ref core.Ref) error {
+	if err := e.o.Supervisor.Ack(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	if err := e.o.Supervisor.Forget(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// recordEnd puts the end of a process on record, once: fresh is false when it
+// was there before.
+func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) (fresh bool, err error) {
+	_, err = e.editContainer(id, func(c *core.Container, n *note) error {
+		fresh = false
+		p := c.Process(process)
+		if p == nil || p.Autopsy != nil {
+			return nil
+		}
+		fresh = true
+		a.Asked = p.Asked // a stop may have come since the evidence was taken
+		p.Autopsy, p.Finished, p.Pid = &a, a.Exit.At, 0
+		kind := core.EventProcessExited
+		if process == core.Main {
+			kind = core.EventContainerExited
+			if err := step(c, core.VerbExit); err != nil {
+				return err
+			}
+		}
+		n.add(core.Event{Kind: kind, Process: process, Autopsy: &a})
+		return nil
+	})
+	if err == nil && fresh {
+		e.waits.ended(core.Ref{Container: id, Process: process}, a)
+	}
+	return fresh, err
+}
+
+// tailLines is how many log lines an autopsy keeps.
+const tailLines = 10
+
+// evidence gathers what is known of an end. What cannot be read is left out: an
+// autopsy with holes is better than none.
+func (e *Engine) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
+	in := autopsy.Input{
+		Exit: x.Exit, Pid: x.Pid, Asked: p.Asked, Init: c.Config.Init && p.ID == core.Main,
+		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: e.levelNames(ctx, c),
+	}
+	if e.o.Coroner != nil && suspicious(x) {
+		since := p.Started
+		if since.IsZero() {
+			since = c.Created
+		}
+		in.Victims = e.o.Coroner.Victims(ctx, since)
+	}
+	if p.ID == core.Main {
+		for _, s := range c.Config.IO.Sinks {
+			lines, err := logs.Tail(s, tailLines)
+			if err != nil {
+				e.o.Logger.DebugContext(ctx, "the last lines cannot be read", "container", c.ID, "error", err)
+			}
+			in.Tail = append(in.Tail, lines...)
+		}
+		if n := len(in.Tail) - tailLines; n > 0 {
+			in.Tail = in.Tail[n:]
+		}
+	}
+	return in
+}
+
+// suspicious reports whether the kernel log is worth reading: something was
+// killed for memory, or by somebody.
+func suspicious(x core.ProcessExit) bool {
+	for _, n := range x.OOMKills {
+		if n > 0 {
+			return true
+		}
+	}
+	return x.Exit.Signal == sigkill
+}
+
+func (e *Engine) levelNames(ctx context.Context, c *core.Container) []autopsy.Level {
+	refs, err := e.levelsOf(c)
+	if err != nil {
+		return nil
+	}
+	levels := make([]autopsy.Level, len(refs))
+	for i, ref := range refs {
+		levels[i] = autopsy.Level{Name: ref.Path, Path: ref.Path}
+		if res, err := e.o.Cgroups.Resources(ctx, ref); err == nil && res != nil && res.Memory != nil && res.Memory.Limit != nil && *res.Memory.Limit > 0 {
+			levels[i].Limit = uint64(*res.Memory.Limit)
+		}
+	}
+	levels[0].Name, levels[len(levels)-1].Name = "container", "sandbox"
+	return levels
+}

@@ -1,0 +1,157 @@
+package engine
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// newID makes an object's name.
+func newID() core.ID {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return core.ID(hex.EncodeToString(b[:]))
+}
+
+func (e *Engine) sandbox(id core.ID) (sb core.Sandbox, err error) {
+	err = e.o.Store.View(func(tx core.Tx) error { sb, err = tx.Sandboxes().Get(id); return err })
+	return sb, err
+}
+
+func (e *Engine) container(id core.ID) (c core.Container, err error) {
+	err = e.o.Store.View(func(tx core.Tx) error { c, err = tx.Containers().Get(id); return err })
+	return c, err
+}
+
+// containersOf lists the containers of one sandbox, oldest first.
+func (e *Engine) containersOf(sandbox core.ID) (list []core.Container, err error) {
+	err = e.o.Store.View(func(tx core.Tx) error {
+		for c, err := range tx.Containers().All("") {
+			if err != nil {
+				return err
+			}
+			if c.Sandbox == sandbox {
+				list = append(list, c)
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
+// note collects the events of one change.
+type note struct{ events []core.Event }
+
+func (n *note) add(ev core.Event) { n.events = append(n.events, ev) }
+
+// forced notes that by, who sees everything, changed another owner's object.
+func (n *note) forced(v view, m *core.Meta, verb string, asked core.Asked) {
+	if !v.forces(m) {
+		return
+	}
+	who := string(asked.Owner)
+	if asked.User != "" {
+		who += " (" + asked.User + ")"
+	}
+	if asked.Call != "" {
+		verb = asked.Call
+	}
+	n.add(core.Event{Kind: core.EventForced, Note: fmt.Sprintf("%s: %s on an object of %s", who, verb, m.Owner)})
+}
+
+// write appends the events, each told of m's object, and stamps m with the last.
+func (n *note) write(tx core.Tx, m *core.Meta, sandbox, container core.ID) error {
+	for _, ev := range n.events {
+		ev.At, ev.Owner, ev.Key, ev.Sandbox, ev.Container = now(), m.Owner, m.Key, sandbox, container
+		seq, err := tx.Append(ev)
+		if err != nil {
+			return err
+		}
+		m.Rev = seq
+	}
+	return nil
+}
+
+// editSandbox changes a record and appends the events of the change.
+func (e *Engine) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *note) error) (sb core.Sandbox, err error) {
+	err = e.o.Store.Update(func(tx core.Tx) error {
+		if sb, err = tx.Sandboxes().Get(id); err != nil {
+			return err
+		}
+		var n note
+		if err := fn(&sb, &n); err != nil {
+			return err
+		}
+		if err := n.write(tx, &sb.Meta, sb.ID, ""); err != nil {
+			return err
+		}
+		return tx.Sandboxes().Put(sb)
+	})
+	return sb, err
+}
+
+// editContainer changes a record and appends the events of the change.
+func (e *Engine) editContainer(id core.ID, fn func(c *core.Container, n *note) error) (c core.Container, err error) {
+	err = e.o.Store.Update(func(tx core.Tx) error {
+		if c, err = tx.Containers().Get(id); err != nil {
+			return err
+		}
+		var n note
+		if err := fn(&c, &n); err != nil {
+			return err
+		}
+		if err := n.write(tx, &c.Meta, c.Sandbox, c.ID); err != nil {
+			return err
+		}
+		return tx.Containers().Put(c)
+	})
+	return c, err
+}
+
+// step moves a container to the state that verb leads to.
+func step(c *core.Container, verb core.Verb) error {
+	next, ok := core.NextContainer(c.State, verb)
+	if !ok {
+		return fmt.Errorf("%s container %s: it is %s: %w", verb, c.ID, c.State, errdefs.ErrFailedPrecondition)
+	}
+	c.State = next
+	return nil
+}
+
+func (e *Engine) dropSandbox(id core.ID, by note) error {
+	return e.o.Store.Update(func(tx core.Tx) error {
+		sb, err := tx.Sandboxes().Get(id)
+		if errdefs.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		by.add(core.Event{Kind: core.EventSandboxRemoved})
+		if err := by.write(tx, &sb.Meta, id, ""); err != nil {
+			return err
+		}
+		return tx.Sandboxes().Delete(id)
+	})
+}
+
+func (e *Engine) dropContainer(id core.ID, by note) error {
+	return e.o.Store.Update(func(tx core.Tx) error {
+		c, err := tx.Containers().Get(id)
+		if errdefs.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		by.add(core.Event{Kind: core.EventContainerRemoved})
+		if err := by.write(tx, &c.Meta, c.Sandbox, id); err != nil {
+			return err
+		}
+		return tx.Containers().Delete(id)
+	})
+}

@@ -1,0 +1,331 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// CreateSandbox makes a sandbox and returns it ready. With a Key that is in use
+// it returns the first object and AlreadyExists; an empty Key becomes the ID.
+func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (core.Sandbox, error) {
+	owner, err := c.owns("create sandbox")
+	if err != nil {
+		return core.Sandbox{}, err
+	}
+	id := newID()
+	if cfg.Key == "" {
+		cfg.Key = core.Key(id)
+	}
+	rt, err := c.e.runtime(cfg.Runtime)
+	if err != nil {
+		return core.Sandbox{}, fmt.Errorf("create sandbox: %w", err)
+	}
+	place, err := c.e.o.Cgroups.Place(cfg.Cgroup, core.CgroupRef{}, string(id))
+	if err != nil {
+		return core.Sandbox{}, fmt.Errorf("create sandbox: %w", err)
+	}
+	cfg.Runtime = rt.Name()
+	b := &sandboxBuild{e: c.e, line: c.e.line("create_sandbox"), rt: rt, sb: core.Sandbox{
+		Meta:   core.Meta{ID: id, Owner: owner, Key: cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
+		Config: cfg, State: core.SandboxCreating, Cgroup: place, Dir: c.e.sandboxDir(id),
+	}}
+	unlock, err := c.e.sandboxes.Lock(ctx, id)
+	if err != nil {
+		return core.Sandbox{}, err
+	}
+	defer unlock()
+	err = b.line.run(ctx, []stage{
+		{"reserve", b.reserve},
+		{"cgroup", b.cgroup},
+		{"pin", b.pin},
+		{"network", b.network},
+		{"files", b.files},
+		{"init", b.init},
+		{"commit", b.commit},
+	})
+	if err != nil && b.first == nil {
+		return core.Sandbox{}, fmt.Errorf("create sandbox %q: %w", cfg.Key, err)
+	}
+	if err != nil {
+		return *b.first, fmt.Errorf("create sandbox %q: %w", cfg.Key, err)
+	}
+	return b.sb, nil
+}
+
+// sandboxBuild is one CreateSandbox on its way.
+type sandboxBuild struct {
+	e     *Engine
+	line  *line
+	rt    core.Runtime
+	sb    core.Sandbox
+	first *core.Sandbox // who has the key
+}
+
+func (b *sandboxBuild) reserve(context.Context) error {
+	err := b.e.o.Store.Update(func(tx core.Tx) error {
+		if first, err := tx.Sandboxes().ByKey(b.sb.Owner, b.sb.Key); err == nil {
+			b.first = &first
+			return errdefs.ErrAlreadyExists
+		}
+		n := note{}
+		n.add(core.Event{Kind: core.EventSandboxCreating})
+		if err := n.write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {
+			return err
+		}
+		return tx.Sandboxes().Put(b.sb)
+	})
+	if err == nil {
+		b.line.undo.Add("record", func(context.Context) error { return b.e.dropSandbox(b.sb.ID, note{}) })
+	}
+	return err
+}
+
+func (b *sandboxBuild) cgroup(ctx context.Context) error {
+	b.line.undo.Add("cgroup", func(ctx context.Context) error { return b.e.o.Cgroups.Remove(ctx, b.sb.Cgroup) })
+	return b.e.o.Cgroups.Create(ctx, b.sb.Cgroup, b.sb.Config.Resources)
+}
+
+// sharedKinds are the namespaces that the pinner makes. A shared pid namespace
+// lives by its init instead, and a shared cgroup namespace has nothing to share.
+func sharedKinds(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
+	all := map[specs.LinuxNamespaceType]*core.Namespace{
+		specs.NetworkNamespace: &ns.Net, specs.IPCNamespace: &ns.IPC, specs.UTSNamespace: &ns.UTS, specs.UserNamespace: &ns.User,
+	}
+	maps.DeleteFunc(all, func(_ specs.LinuxNamespaceType, n *core.Namespace) bool { return n.Mode != core.Shared })
+	return all
+}
+
+func (b *sandboxBuild) pin(ctx context.Context) error {
+	cfg := &b.sb.Config
+	shared := sharedKinds(&cfg.Namespaces)
+	if len(shared) == 0 {
+		return nil
+	}
+	req := core.PinRequest{
+		Sandbox: b.sb.ID, Hostname: cfg.Hostname, Domainname: cfg.Domainname, Sysctls: cfg.Sysctls, UIDs: cfg.UIDs, GIDs: cfg.GIDs,
+	}
+	for _, kind := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace} {
+		if shared[kind] != nil {
+			req.Kinds = append(req.Kinds, kind)
+		}
+	}
+	b.line.undo.Add("pins", func(ctx context.Context) error { return b.e.o.Pinner.Unpin(ctx, b.sb.ID) })
+	paths, err := b.e.o.Pinner.Pin(ctx, req)
+	if err != nil {
+		return err
+	}
+	for kind, ns := range shared {
+		ns.Path = paths[kind]
+	}
+	return nil
+}
+
+func networkRequest(sb *core.Sandbox) core.NetworkRequest {
+	return core.NetworkRequest{
+		Sandbox: sb.ID, Owner: sb.Owner, Namespace: sb.Config.Namespaces.Net.Path, Config: sb.Config.Network, Labels: sb.Labels, Last: sb.Network,
+	}
+}
+
+func (b *sandboxBuild) network(ctx context.Context) error {
+	switch b.sb.Config.Namespaces.Net.Mode {
+	case core.Host:
+		b.sb.Network.Mode = "host"
+		return nil
+	case core.Shared:
+	case core.PerContainer, core.Adopted:
+		return nil
+	}
+	b.line.undo.Add("network", func(ctx context.Context) error { return b.e.o.Network.Teardown(ctx, networkRequest(&b.sb)) })
+	status, err := b.e.o.Network.Setup(ctx, networkRequest(&b.sb))
+	b.sb.Network = status
+	return err
+}
+
+// files writes what the containers find in /etc, and the shared /dev/shm.
+func (b *sandboxBuild) files(ctx context.Context) error {
+	b.line.undo.Add("files", func(ctx context.Context) error { return b.e.removeSandboxDir(ctx, b.sb.Dir) })
+	if err := os.MkdirAll(filepath.Dir(b.sb.Dir), 0o711); err != nil {
+		return err
+	}
+	if err := os.Mkdir(b.sb.Dir, 0o711); err != nil {
+		return err
+	}
+	f, err := b.e.filesFor(ctx, b.sb)
+	if err != nil {
+		return err
+	}
+	if err := writeFiles(b.sb.Dir, f); err != nil {
+		return err
+	}
+	if b.sb.Config.Namespaces.IPC.Mode != core.Shared {
+		return nil
+	}
+	shm := filepath.Join(b.sb.Dir, "shm")
+	if err := os.Mkdir(shm, 0o1777); err != nil {
+		return err
+	}
+	size := b.sb.Config.ShmBytes
+	if size == 0 {
+		size = 64 << 20
+	}
+	return b.e.o.Roots.Mount(ctx, shm, []core.Mount{{
+		Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size)},
+	}}, false)
+}
+
+// init starts the tiny init by which a shared pid namespace lives.
+func (b *sandboxBuild) init(ctx context.Context) error {
+	if b.sb.Config.Namespaces.PID.Mode != core.Shared {
+		return nil
+	}
+	e, id := b.e, b.sb.ID
+	ref := core.Ref{Container: id}
+	unlock, err := e.births.Lock(ctx, ref)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	cg, err := e.o.Cgroups.Place(core.Cgroup{}, b.sb.Cgroup, "init")
+	if err != nil {
+		return err
+	}
+	b.line.undo.Add("init", func(ctx context.Context) error { return e.removeInit(ctx, &b.sb) })
+	if err := e.o.Cgroups.Create(ctx, cg, nil); err != nil {
+		return err
+	}
+	bundle := e.bundle(id)
+	if err := e.makeBundle(bundle); err != nil {
+		return err
+	}
+	root := []core.Mount{{Type: "tmpfs", Source: "init", Options: []string{"nosuid", "nodev", "mode=755", "size=64k"}}}
+	if err := e.o.Roots.Mount(ctx, filepath.Join(bundle, "rootfs"), root, false); err != nil {
+		return err
+	}
+	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: initSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg}
+	pid, err := b.rt.Create(ctx, create)
+	if err != nil {
+		return err
+	}
+	b.sb.Init = pid
+	b.sb.Config.Namespaces.PID.Path = fmt.Sprintf("/proc/%d/ns/pid", pid)
+	return b.rt.Start(ctx, id)
+}
+
+func (b *sandboxBuild) commit(context.Context) error {
+	return b.e.o.Store.Update(func(tx core.Tx) error {
+		next, ok := core.NextSandbox(b.sb.State, core.VerbCommit)
+		if !ok {
+			return fmt.Errorf("commit sandbox: it is %s: %w", b.sb.State, errdefs.ErrFailedPrecondition)
+		}
+		// The face may have changed its own record meanwhile.
+		cur, err := tx.Sandboxes().Get(b.sb.ID)
+		if err != nil {
+			return err
+		}
+		b.sb.Data, b.sb.State = cur.Data, next
+		n := note{}
+		n.add(core.Event{Kind: core.EventSandboxReady})
+		if err := n.write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {
+			return err
+		}
+		if err := tx.Sandboxes().Put(b.sb); err != nil {
+			return err
+		}
+		b.sb, err = tx.Sandboxes().Get(b.sb.ID)
+		return err
+	})
+}
+
+// Sandbox returns one sandbox.
+func (c *Client) Sandbox(_ context.Context, id core.ID) (core.Sandbox, error) {
+	return c.sandbox(id)
+}
+
+// SandboxByKey finds a sandbox by the name its face gave it.
+func (c *Client) SandboxByKey(_ context.Context, key core.Key) (sb core.Sandbox, err error) {
+	owner, err := c.owns("sandbox by key")
+	if err != nil {
+		return sb, err
+	}
+	err = c.e.o.Store.View(func(tx core.Tx) error { sb, err = tx.Sandboxes().ByKey(owner, key); return err })
+	return sb, err
+}
+
+// Sandboxes lists those that match f, oldest first. Filter.Container and
+// Filter.Kinds do not apply.
+func (c *Client) Sandboxes(_ context.Context, f core.Filter) (list []core.Sandbox, err error) {
+	owner, ok := c.scope(f)
+	if !ok {
+		return nil, nil
+	}
+	err = c.e.o.Store.View(func(tx core.Tx) error {
+		if f.Sandbox != "" {
+			sb, err := tx.Sandboxes().Get(f.Sandbox)
+			if err == nil && (owner == "" || sb.Owner == owner) && f.MatchLabels(sb.Labels) {
+				list = append(list, sb)
+			}
+			return nil
+		}
+		for sb, err := range tx.Sandboxes().All(owner) {
+			if err != nil {
+				return err
+			}
+			if f.MatchLabels(sb.Labels) {
+				list = append(list, sb)
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
+// SetSandboxData replaces the face's own record.
+func (c *Client) SetSandboxData(_ context.Context, id core.ID, data []byte) error {
+	if _, err := c.sandbox(id); err != nil {
+		return err
+	}
+	_, err := c.e.editSandbox(id, func(sb *core.Sandbox, n *note) error {
+		sb.Data = data
+		n.forced(c.view, &sb.Meta, "set data", c.asked(core.Asked{}, ""))
+		return nil
+	})
+	return err
+}
+
+// UpdateSandbox changes the limits of the sandbox's own cgroup.
+func (c *Client) UpdateSandbox(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
+	sb, err := c.sandbox(id)
+	if err != nil {
+		return err
+	}
+	unlock, err := c.e.sandboxes.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := c.e.o.Cgroups.Update(ctx, sb.Cgroup, res); err != nil {
+		return fmt.Errorf("update sandbox %s: %w", id, err)
+	}
+	_, err = c.e.editSandbox(id, func(sb *core.Sandbox, n *note) error {
+		sb.Config.Resources = res
+		n.forced(c.view, &sb.Meta, "update", c.asked(core.Asked{}, ""))
+		return nil
+	})
+	return err
+}
+
+// scope says whose objects a filter selects for this caller; not ok is nobody's.
+func (v view) scope(f core.Filter) (owner core.Owner, ok bool) {
+	if v.owner == "" {
+		return f.Owner, true
+	}
+	return v.owner, f.Owner == "" || f.Owner == v.owner
+}

@@ -1,0 +1,174 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/autopsy"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// StartContainer lets a created container run its program. When the program
+// cannot be started the container has exited, and its autopsy says why.
+func (c *Client) StartContainer(ctx context.Context, id core.ID) error {
+	ct, err := c.container(id)
+	if err != nil {
+		return err
+	}
+	if err := c.start(ctx, &ct); err != nil {
+		return fmt.Errorf("start container %s: %w", id, err)
+	}
+	return nil
+}
+
+func (c *Client) start(ctx context.Context, ct *core.Container) error {
+	e, id := c.e, ct.ID
+	unlock, err := e.sandboxes.Lock(ctx, ct.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	// An exit is recorded after the start, however soon it comes.
+	born, err := e.births.Lock(ctx, core.Ref{Container: id})
+	if err != nil {
+		return err
+	}
+	defer born()
+	cur, err := e.container(id)
+	if err != nil {
+		return err
+	}
+	if err := step(&cur, core.VerbStart); err != nil {
+		return err
+	}
+	rt, err := e.runtime(cur.Runtime)
+	if err != nil {
+		return err
+	}
+	l := e.line("start")
+	if err := l.pass("begin"); err != nil {
+		return err
+	}
+	if err := rt.Start(ctx, id); err != nil {
+		return e.startFailed(ctx, &cur, err)
+	}
+	if err := l.pass("launch"); err != nil {
+		return err
+	}
+	_, err = e.editContainer(id, func(ct *core.Container, n *note) error {
+		if err := step(ct, core.VerbStart); err != nil {
+			return err
+		}
+		ct.Main.Started = now()
+		n.add(core.Event{Kind: core.EventContainerStarted})
+		n.forced(c.view, &ct.Meta, "start", c.asked(core.Asked{}, ""))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return l.pass("commit")
+}
+
+// startFailed ends a container whose program could not be started: nothing of
+// it may run, and why is on record. A caller that gave up is no failure of the
+// program: its container stays created when it still is.
+func (e *Engine) startFailed(ctx context.Context, ct *core.Container, cause error) error {
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	kerr := e.kill(ctx, ct)
+	a := autopsy.Make(autopsy.Input{Exit: core.Exit{Code: 127, At: now()}, Start: cause.Error()})
+	if _, err := e.recordEnd(ct.ID, core.Main, a); err != nil {
+		e.o.Logger.WarnContext(ctx, "a failed start is not on record", "container", ct.ID, "error", err)
+	}
+	if kerr != nil {
+		e.o.Logger.WarnContext(ctx, "a container that failed to start was not killed", "container", ct.ID, "error", kerr)
+	}
+	return cause
+}
+
+// PauseContainer freezes a running container.
+func (c *Client) PauseContainer(ctx context.Context, id core.ID) error {
+	return c.freeze(ctx, id, core.VerbPause)
+}
+
+// ResumeContainer lets a paused container go on.
+func (c *Client) ResumeContainer(ctx context.Context, id core.ID) error {
+	return c.freeze(ctx, id, core.VerbResume)
+}
+
+func (c *Client) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
+	ct, err := c.container(id)
+	if err != nil {
+		return err
+	}
+	unlock, err := c.e.sandboxes.Lock(ctx, ct.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if ct, err = c.container(id); err != nil {
+		return err
+	}
+	if err := step(&ct, verb); err != nil {
+		return err
+	}
+	rt, err := c.e.runtime(ct.Runtime)
+	if err != nil {
+		return err
+	}
+	do, kind := rt.Pause, core.EventContainerPaused
+	if verb == core.VerbResume {
+		do, kind = rt.Resume, core.EventContainerResumed
+	}
+	if err := do(ctx, id); err != nil {
+		return fmt.Errorf("%s container %s: %w", verb, id, err)
+	}
+	_, err = c.e.editContainer(id, func(ct *core.Container, n *note) error {
+		if err := step(ct, verb); err != nil {
+			return err
+		}
+		n.add(core.Event{Kind: kind})
+		n.forced(c.view, &ct.Meta, string(verb), c.asked(core.Asked{}, ""))
+		return nil
+	})
+	return err
+}
+
+// UpdateContainer changes limits and returns what the kernel then enforces.
+func (c *Client) UpdateContainer(ctx context.Context, id core.ID, res *specs.LinuxResources) (*specs.LinuxResources, error) {
+	ct, err := c.container(id)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := c.e.sandboxes.Lock(ctx, ct.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if ct, err = c.container(id); err != nil {
+		return nil, err
+	}
+	if ct.State == core.ContainerCreating || ct.State == core.ContainerExited {
+		return nil, fmt.Errorf("update container %s: it is %s: %w", id, ct.State, errdefs.ErrFailedPrecondition)
+	}
+	rt, err := c.e.runtime(ct.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	if err := rt.Update(ctx, id, res); err != nil {
+		return nil, fmt.Errorf("update container %s: %w", id, err)
+	}
+	_, err = c.e.editContainer(id, func(ct *core.Container, n *note) error {
+		n.add(core.Event{Kind: core.EventContainerUpdated})
+		n.forced(c.view, &ct.Meta, "update", c.asked(core.Asked{}, ""))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.e.o.Cgroups.Resources(ctx, ct.Cgroup)
+}

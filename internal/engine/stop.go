@@ -1,0 +1,221 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+const (
+	sigkill = int(unix.SIGKILL)
+	sigterm = int(unix.SIGTERM)
+)
+
+// stopSignal reads "SIGTERM", "TERM" or a number; "" is SIGTERM.
+func stopSignal(s string) (int, error) {
+	if s == "" {
+		return sigterm, nil
+	}
+	if n, err := strconv.Atoi(s); err == nil && n > 0 && n <= 64 {
+		return n, nil
+	}
+	name := strings.ToUpper(s)
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	if n := unix.SignalNum(name); n != 0 {
+		return int(n), nil
+	}
+	if n, ok := realtime(name); ok {
+		return n, nil
+	}
+	return 0, fmt.Errorf("signal %q: %w", s, errdefs.ErrInvalidArgument)
+}
+
+// realtime reads SIGRTMIN+n and SIGRTMAX-n.
+func realtime(name string) (int, bool) {
+	for prefix, base := range map[string]int{"SIGRTMIN": 34, "SIGRTMAX": 64} {
+		rest, ok := strings.CutPrefix(name, prefix)
+		if !ok {
+			continue
+		}
+		n := 0
+		if rest != "" {
+			var err error
+			if n, err = strconv.Atoi(rest); err != nil {
+				return 0, false
+			}
+		}
+		if base += n; base >= 34 && base <= 64 {
+			return base, true
+		}
+	}
+	return 0, false
+}
+
+// StopContainer asks the main process to end and kills it when its grace is
+// over. It returns once the end is on record, and succeeds on what has ended or
+// is gone. Of several stops at once each keeps its own time, so that the
+// shortest grace counts.
+func (c *Client) StopContainer(ctx context.Context, id core.ID, opts StopOptions) error {
+	ct, err := c.container(id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = c.stop(ctx, &ct, opts)
+	if errdefs.IsNotFound(err) {
+		return nil // removed meanwhile
+	}
+	if err != nil {
+		return fmt.Errorf("stop container %s: %w", id, err)
+	}
+	return nil
+}
+
+func (c *Client) stop(ctx context.Context, ct *core.Container, opts StopOptions) error {
+	e, ref := c.e, core.Ref{Container: ct.ID}
+	if ct.State == core.ContainerExited {
+		return nil
+	}
+	if ct.State == core.ContainerCreating {
+		// Its creator holds the sandbox; what is there afterwards is stopped.
+		unlock, err := e.sandboxes.Lock(ctx, ct.Sandbox)
+		if err != nil {
+			return err
+		}
+		unlock()
+		cur, err := c.container(ct.ID)
+		if err != nil {
+			return err
+		}
+		if cur.State == core.ContainerCreating {
+			return fmt.Errorf("it was never finished: %w", errdefs.ErrUnavailable)
+		}
+		return c.stop(ctx, &cur, opts)
+	}
+	signal, grace, err := stopPlan(ct, opts)
+	if err != nil {
+		return err
+	}
+	if ct.State == core.ContainerCreated {
+		grace = 0 // its program never ran: nothing would hear a signal
+	}
+	l := e.line("stop")
+	asked := c.asked(opts.Asked, "StopContainer")
+	if asked.Signal = signal; grace <= 0 {
+		asked.Signal = sigkill
+	}
+	if err := e.recordAsked(ref, asked, c.view); err != nil {
+		return err
+	}
+	if err := l.pass("asked"); err != nil {
+		return err
+	}
+	if grace > 0 {
+		ended, err := e.graceful(ctx, ct, signal, grace, l)
+		if err != nil || ended {
+			return err
+		}
+	}
+	if err := e.kill(ctx, ct); err != nil {
+		return err
+	}
+	if err := l.pass("killed"); err != nil {
+		return err
+	}
+	if _, err := e.await(ctx, ref); err != nil {
+		return err
+	}
+	return l.pass("ended")
+}
+
+func stopPlan(ct *core.Container, opts StopOptions) (signal int, grace time.Duration, err error) {
+	name := opts.Signal
+	if name == "" {
+		name = ct.Config.Stop.Signal
+	}
+	grace = ct.Config.Stop.Grace
+	if opts.Grace != nil {
+		grace = *opts.Grace
+	}
+	signal, err = stopSignal(name)
+	return signal, grace, err
+}
+
+// graceful signals the main process and waits for its end, no longer than
+// grace.
+func (e *Engine) graceful(ctx context.Context, ct *core.Container, signal int, grace time.Duration, l *line) (ended bool, err error) {
+	ref := core.Ref{Container: ct.ID}
+	if err := e.o.Supervisor.Signal(ctx, ref, signal); err != nil && !errdefs.IsNotFound(err) {
+		return false, err
+	}
+	if ct.State == core.ContainerPaused {
+		// A frozen process cannot hear it.
+		if err := newClient(e, "").ResumeContainer(ctx, ct.ID); err != nil && !errdefs.IsFailedPrecondition(err) {
+			return false, err
+		}
+	}
+	if err := l.pass("signalled"); err != nil {
+		return false, err
+	}
+	wait, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	_, err = e.await(wait, ref)
+	switch {
+	case err == nil:
+		return true, l.pass("ended")
+	case ctx.Err() != nil:
+		return false, context.Cause(ctx)
+	case errors.Is(err, context.DeadlineExceeded):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// kill ends everything in a container. Cgroups that were adopted may hold
+// strangers: there only what the keeper knows is killed.
+func (e *Engine) kill(ctx context.Context, ct *core.Container) error {
+	if len(ct.Cgroup.Adopted) > 0 {
+		return e.killKnown(ctx, ct)
+	}
+	if err := e.o.Cgroups.Kill(ctx, ct.Cgroup); err != nil {
+		return fmt.Errorf("kill: %w", err)
+	}
+	if ct.State == core.ContainerPaused {
+		if err := e.o.Cgroups.Freeze(ctx, ct.Cgroup, false); err != nil {
+			return fmt.Errorf("thaw: %w", err)
+		}
+	}
+	return nil
+}
+
+func (e *Engine) killKnown(ctx context.Context, ct *core.Container) error {
+	var errs []error
+	for _, p := range append([]core.Process{ct.Main}, ct.Execs...) {
+		if p.Autopsy != nil {
+			continue
+		}
+		err := e.o.Supervisor.Signal(ctx, core.Ref{Container: ct.ID, Process: p.ID}, sigkill)
+		if err != nil && !errdefs.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+	}
+	if ct.State == core.ContainerPaused {
+		if rt, err := e.runtime(ct.Runtime); err == nil {
+			errs = append(errs, rt.Resume(ctx, ct.ID))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,45 @@
+package logs
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// Entry is one piece of output.
+type Entry struct {
+	At     time.Time // zero where the format has no times
+	Stream string    // stdout or stderr; "" where the format does not tell
+	// Partial means that the line goes on in the stream's next entry.
+	Partial bool
+	Text    []byte // without the line's end
+}
+
+// ParseCRI reads one line of the CRI format, "TIME STREAM TAGS TEXT", without
+// its LF.
+func ParseCRI(line []byte) (Entry, error) {
+	bad := func(what string) (Entry, error) {
+		return Entry{}, fmt.Errorf("parse log line: %s: %w", what, errdefs.ErrInvalidArgument)
+	}
+	stamp, rest, ok := bytes.Cut(line, []byte{' '})
+	if !ok {
+		return bad("no time")
+	}
+	at, err := time.Parse(time.RFC3339Nano, string(stamp))
+	if err != nil {
+		return bad("time")
+	}
+	stream, rest, ok := bytes.Cut(rest, []byte{' '})
+	if !ok || string(stream) != "stdout" && string(stream) != "stderr" {
+		return bad("stream")
+	}
+	// Some writers leave the space away before an empty text.
+	tags, text, _ := bytes.Cut(rest, []byte{' '})
+	first, _, _ := bytes.Cut(tags, []byte{':'})
+	if string(first) != "P" && string(first) != "F" {
+		return bad("tag")
+	}
+	return Entry{At: at, Stream: string(stream), Partial: string(first) == "P", Text: text}, nil
+}

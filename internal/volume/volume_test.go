@@ -1,0 +1,84 @@
+package volume_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/volume"
+)
+
+func TestVolumesArePerOwner(t *testing.T) {
+	l, err := volume.New(filepath.Join(t.TempDir(), "volumes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	for _, owner := range []core.Owner{core.OwnerCLI, core.OwnerNomad} {
+		v, err := l.Create(ctx, owner, "data", map[string]string{"a": "b"})
+		if err != nil || v.Owner != owner || v.Filled {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		if err := os.WriteFile(filepath.Join(v.Path, "f"), []byte(owner), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, err := l.Create(ctx, core.OwnerCLI, "data", nil)
+	if !errdefs.IsAlreadyExists(err) || first.Labels["a"] != "b" {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	if err := l.Filled(ctx, core.OwnerCLI, "data"); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := l.Get(ctx, core.OwnerCLI, "data"); err != nil || !v.Filled {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	if err := l.Remove(ctx, core.OwnerCLI, "data"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Remove(ctx, core.OwnerCLI, "data"); !errdefs.IsNotFound(err) {
+		t.Fatalf("second remove: %v", err)
+	}
+	all, err := l.List(ctx, "")
+	if err != nil || len(all) != 1 || all[0].Owner != core.OwnerNomad {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(all[0].Path, "f")); err != nil || string(b) != "nomad" {
+		t.Fatalf("%q, %v", b, err)
+	}
+}
+
+func TestNamesCannotLeaveTheDirectory(t *testing.T) {
+	l, err := volume.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", ".", "..", "a/b", "../x", "-a", "a\x00b", "a b"} {
+		if _, err := l.Create(t.Context(), core.OwnerCLI, name, nil); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("name %q: %v", name, err)
+		}
+	}
+	if _, err := l.Create(t.Context(), "../x", "a", nil); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("owner: %v", err)
+	}
+}
+
+func TestAHalfMadeVolumeIsNone(t *testing.T) {
+	dir := t.TempDir()
+	l, err := volume.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "cli/half/_data"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Get(t.Context(), core.OwnerCLI, "half"); !errdefs.IsNotFound(err) {
+		t.Fatalf("err = %v", err)
+	}
+	if _, err := l.Create(t.Context(), core.OwnerCLI, "half", nil); err != nil {
+		t.Fatal(err)
+	}
+}
