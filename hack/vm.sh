@@ -2,6 +2,7 @@
 # Boots a Debian kernel with cgroup v2 in QEMU and runs tests there.
 #   hack/vm.sh [package…]     the root tests of these packages (directories), or of all
 #   hack/vm.sh powercut [N]   cuts the power N times (20) in the middle of work: hack/vm/powercut
+#   hack/vm.sh powercut-self  tests that test with a stand-in for the agent
 #   hack/vm.sh shell          a shell in the guest; exit ends it, nothing is kept
 # Needs the packages of `hack/deps.sh vm` and root (the guest's files belong to
 # root). Everything made stays below .cache/vm; last.log there is the console.
@@ -9,6 +10,7 @@
 # LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
 # LONGSHORE_VM_TIMEOUT  seconds until a guest that hangs is ended (3600)
+# LONGSHORE_VM_SEED     repeats the choices of a power cut test
 # LONGSHORE_VM_TEST_TIMEOUT, _ACCEL, _MEMORY, _NICE: see hack/vm/init.sh and qemu.sh
 # Other LONGSHORE_ variables (LONGSHORE_CHAOS_KILLS) reach the tests as they are.
 set -euo pipefail
@@ -71,7 +73,7 @@ collect() { # directory, package…
   {
     echo 'LONGSHORE_ROOT_TESTS=1'
     echo 'LONGSHORE_BIN=/longshore/bin'
-    env | grep '^LONGSHORE_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
+    env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
   } >"$dir/env"
 }
 
@@ -103,8 +105,8 @@ tests() {
   rm -rf "$run/longshore"
   echo "== ${#packages[@]} packages built in $((SECONDS - start)) s"
   start=$SECONDS
-  { timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-3600}" hack/vm/qemu.sh "$base" longshore.mode=tests \
-    -drive "file=$run/longshore.img,if=virtio,format=raw,snapshot=on" </dev/null 2>&1 || status=$?; } |
+  { timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-3600}" hack/vm/qemu.sh "$base" "$run/longshore.img" \
+    longshore.mode=tests </dev/null 2>&1 || status=$?; } |
     tee "$cache/last.log" | show
   sed 's/\r$//' "$cache/last.log" | grep -a '^vm: end' | cat - "$run/unbuilt" >"$run/ends" || true
   echo
@@ -124,15 +126,48 @@ summary() { # file of end lines, packages wanted, seconds
       exit n < want || bad > 0 }' "$1"
 }
 
+# powercut lays out a guest with a registry's images and a data disk of its own.
+powercut() { # cuts, directory of the binaries
+  local base
+  base=$(base)
+  collect "$run/longshore"
+  cp "$2"/* "$run/longshore/bin/"
+  go build -o "$run/longshore/bin/powercut" ./hack/vm/powercut
+  "$run/longshore/bin/powercut" images "$run/longshore/registry"
+  image "$run/longshore" "$run/longshore.img"
+  mke2fs -q -t ext4 "$run/data.img" 3G >/dev/null
+  cp "$run/longshore/bin/powercut" "$run/powercut"
+  rm -rf "$run/longshore"
+  "$run/powercut" host -n "$1" -base "$base" -longshore "$run/longshore.img" -disk "$run/data.img" -console "$cache/powercut.log" \
+    ${LONGSHORE_VM_SEED:+-seed "$LONGSHORE_VM_SEED"} || {
+    local status=$?
+    echo 'the last boot on the console (.cache/vm/powercut.log):'
+    tac "$cache/powercut.log" | sed '/^vm: up/q' | tac | tail -n 120
+    return $status
+  }
+}
+
+# powercut_self cuts an honest stand-in for the agent, which must survive, and a
+# careless one, which must not.
+powercut_self() {
+  powercut 6 hack/vm/powercut/testdata
+  export STANDIN_CARELESS=1
+  if powercut 20 hack/vm/powercut/testdata >"$run/careless" 2>&1; then
+    echo 'powercut-self: a careless agent went unnoticed'
+    return 1
+  fi
+  grep -m1 '^powercut: ' "$run/careless" || true
+  echo 'powercut-self: the honest one survived, the careless one did not'
+}
+
 case ${1:-} in
-powercut)
-  echo 'not yet' >&2; exit 2
-  ;;
+powercut) powercut "${2:-20}" bin ;;
+powercut-self) powercut_self ;;
 shell)
   base=$(base)
   collect "$run/longshore"
   image "$run/longshore" "$run/longshore.img"
-  hack/vm/qemu.sh "$base" longshore.mode=shell -drive "file=$run/longshore.img,if=virtio,format=raw,snapshot=on"
+  hack/vm/qemu.sh "$base" "$run/longshore.img" longshore.mode=shell
   ;;
 -*)
   sed -n '2,/^set -e/{/^set/d;s/^# \{0,1\}//;p}' "$0"

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Becomes the QEMU of one guest: q35 without what a test does not need, two
 # processors, the serial console on standard output, no network.
-# Usage: hack/vm/qemu.sh <base directory> <kernel parameters> <qemu argument>…
+# Usage: hack/vm/qemu.sh <base directory> <image of /longshore> <kernel parameters> <qemu argument>…
+# Both images stay as they are; the guest's writes are thrown away.
 #
 # Emulated in software (TCG) unless LONGSHORE_VM_ACCEL=kvm says otherwise: a
 # /dev/kvm that is there need not work, and merely opening one that does not
 # has hung machines.
 set -euo pipefail
-base=$1 params=$2
-shift 2
+base=$1 longshore=$2 params=$3
+shift 3
 accel=${LONGSHORE_VM_ACCEL:-tcg}
 [ "$accel" = tcg ] && accel=tcg,thread=multi
 # The kernel parameters save self-tests and console output, which are slow when
@@ -19,4 +20,5 @@ exec nice -n "${LONGSHORE_VM_NICE:-10}" qemu-system-x86_64 \
   -nodefaults -no-user-config -display none -no-reboot -nic none -serial stdio \
   -kernel "$base/vmlinuz" -initrd "$base/initrd" \
   -append "console=ttyS0 quiet loglevel=3 panic=-1 oops=panic tsc=reliable no_timer_check mitigations=off nokaslr random.trust_cpu=on 8250.nr_uarts=1 cryptomgr.notests rcupdate.rcu_expedited=1 $params" \
-  -drive "file=$base/base.img,if=virtio,format=raw,snapshot=on" "$@"
+  -drive "file=$base/base.img,if=none,id=base,format=raw,snapshot=on" -device virtio-blk-pci,drive=base,addr=10 \
+  -drive "file=$longshore,if=none,id=longshore,format=raw,snapshot=on" -device virtio-blk-pci,drive=longshore,addr=11 "$@"

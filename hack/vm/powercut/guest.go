@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	dataDev  = "/dev/vdc"
+	dataDir  = "/data"
+	stateDir = "/run/longshore"
+	agentLog = "/run/agent.log"
+	// cliPatience bounds one command; emulation is slow.
+	cliPatience = 3 * time.Minute
+)
+
+// node is the guest's side.
+type node struct {
+	bin     string
+	mu      sync.Mutex
+	console *os.File
+	agent   *exec.Cmd
+	gone    chan struct{} // closed when the agent has ended
+}
+
+// guest looks whether the node came back whole and then works until the power
+// goes. It returns early when something is wrong, or when the host wants no work.
+func guest(ctx context.Context) error {
+	console, err := os.OpenFile("/dev/ttyS0", os.O_WRONLY|unix.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	n := &node{bin: os.Getenv("LONGSHORE_BIN"), console: console, gone: make(chan struct{})}
+	if err := n.live(ctx); err != nil {
+		n.say(sayViolation, strings.ReplaceAll(err.Error(), "\n", " | "))
+		log, _ := os.ReadFile(agentLog)
+		_, _ = fmt.Fprintf(n.console, "--- the agent's log, its end:\n%s\n", log[max(0, len(log)-8000):])
+	}
+	return nil
+}
+
+func (n *node) live(ctx context.Context) error {
+	params, err := kernelParams()
+	if err != nil {
+		return err
+	}
+	want, err := parseWanted(params["longshore.want"])
+	if err != nil {
+		return err
+	}
+	if err := mountData(); err != nil {
+		return err
+	}
+	if err := serveRegistry(ctx); err != nil {
+		return err
+	}
+	if err := n.startAgent(ctx); err != nil {
+		return err
+	}
+	if err := n.verify(ctx, want); err != nil {
+		return err
+	}
+	if params["longshore.work"] != "1" {
+		return nil
+	}
+	n.say(sayWorking)
+	return n.work(ctx)
+}
+
+// say puts a line on the console and waits until it has left the machine, so
+// that the host knows of an operation before the agent does.
+func (n *node) say(words ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, _ = fmt.Fprintf(n.console, "vm: %s\n", strings.Join(words, " "))
+	_ = unix.IoctlSetInt(int(n.console.Fd()), unix.TCSBRK, 1)
+}
+
+func kernelParams() (map[string]string, error) {
+	line, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	params := map[string]string{}
+	for _, f := range strings.Fields(string(line)) {
+		k, v, _ := strings.Cut(f, "=")
+		params[k] = v
+	}
+	return params, nil
+}
+
+func mountData() error {
+	// Without a write cache to lose this test would test nothing.
+	cache, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dataDev), "queue/write_cache"))
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(string(cache)) != "write back" {
+		return fmt.Errorf("the data disk has no write cache but says %q", cache)
+	}
+	if err := os.MkdirAll(dataDir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(dataDev, dataDir, "ext4", 0, ""); err != nil {
+		return fmt.Errorf("mount the data disk: %w", err)
+	}
+	return nil
+}
+
+func serveRegistry(ctx context.Context) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", registryAddr)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: registry("/longshore/registry"), ReadHeaderTimeout: time.Minute}
+	go func() { _ = srv.Serve(l) }()
+	return nil
+}
+
+func (n *node) startAgent(ctx context.Context) error {
+	log, err := os.OpenFile(agentLog, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	n.agent = exec.CommandContext(ctx, filepath.Join(n.bin, "longshore"), "agent", "--root", filepath.Join(dataDir, "root"), "--state", stateDir)
+	n.agent.Stdout, n.agent.Stderr = log, log
+	if err := n.agent.Start(); err != nil {
+		return err
+	}
+	go func() {
+		_ = n.agent.Wait()
+		close(n.gone)
+	}()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.NewTimer(cliPatience)
+	defer deadline.Stop()
+	for {
+		_, err := n.cli(ctx, "ps")
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-n.gone:
+			return errors.New("the agent ended instead of serving")
+		case <-deadline.C:
+			return fmt.Errorf("the agent does not serve: %w", err)
+		case <-tick.C:
+		}
+	}
+}
+
+// cli runs one longshore command and returns what it printed.
+func (n *node) cli(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, cliPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(n.bin, "longshore"), args...)
+	cmd.Env = append(os.Environ(), "LONGSHORE_SOCKET="+filepath.Join(stateDir, "control.sock"))
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("longshore %s: %w: %s%s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()), tail(stdout.String()))
+	}
+	return stdout.String(), nil
+}
+
+func tail(s string) string { return s[max(0, len(s)-500):] }
+
+// verify asks the agent whether it is well, and then every image: one that is
+// listed must run with what is stored, any other must come back by a pull.
+func (n *node) verify(ctx context.Context, want wanted) error {
+	if out, err := n.cli(ctx, "check"); err != nil {
+		return fmt.Errorf("check after the cut: %w: %s", err, out)
+	}
+	out, err := n.cli(ctx, "ps")
+	if err != nil {
+		return err
+	}
+	if strings.Contains(out, "/power/") {
+		return fmt.Errorf("containers are said to run after a reboot: %s", out)
+	}
+	list, err := n.cli(ctx, "images", "--json")
+	if err != nil {
+		return err
+	}
+	for i := range images {
+		ref := imageRef(i)
+		listed := strings.Contains(list, ref)
+		if there, known := want[i]; known && there != listed {
+			return fmt.Errorf("image %d: listed %v, but acknowledged %v before the cut: %s", i, listed, there, list)
+		}
+		args := []string{"run", "--rm", ref}
+		if listed {
+			args = []string{"run", "--rm", "--pull", "never", ref}
+		} else {
+			n.say(sayBegin, opPull, fmt.Sprint(i))
+		}
+		if _, err := n.cli(ctx, args...); err != nil {
+			return fmt.Errorf("image %d, listed %v: %w", i, listed, err)
+		}
+		n.say(sayHas, fmt.Sprint(i))
+	}
+	if out, err := n.cli(ctx, "check"); err != nil {
+		return fmt.Errorf("check after every image ran: %w: %s", err, out)
+	}
+	return nil
+}
+
+// work pulls and removes images in two rows and makes and removes containers in
+// a third, until the power goes.
+func (n *node) work(ctx context.Context) error {
+	failed := make(chan error, 4)
+	go func() { failed <- n.workImages(ctx, []int{1, 2, 3}) }()
+	go func() { failed <- n.workImages(ctx, []int{4, 5}) }()
+	go func() { failed <- n.workContainers(ctx) }()
+	go func() {
+		<-n.gone
+		failed <- errors.New("the agent ended in the middle of the work")
+	}()
+	return <-failed
+}
+
+func (n *node) workImages(ctx context.Context, mine []int) error {
+	there := map[int]bool{}
+	for _, i := range mine {
+		there[i] = true // verify left every image there
+	}
+	for {
+		i := mine[rand.IntN(len(mine))] //nolint:gosec // any will do
+		op := opPull
+		if there[i] {
+			op = opRemove
+		}
+		n.say(sayBegin, op, fmt.Sprint(i))
+		if _, err := n.cli(ctx, op, imageRef(i)); err != nil {
+			return err
+		}
+		there[i] = !there[i]
+		n.say(sayDid, op, fmt.Sprint(i))
+	}
+}
+
+func (n *node) workContainers(ctx context.Context) error {
+	up := map[string]bool{}
+	for {
+		name := fmt.Sprintf("c%d", rand.IntN(4)) //nolint:gosec // any will do
+		args := []string{"run", "-d", "--name", name, imageRef(0), "/bin/busybox", "sleep", "10000"}
+		if up[name] {
+			args = []string{"rm", "-f", name}
+		}
+		n.say(args[0], name)
+		if _, err := n.cli(ctx, args...); err != nil {
+			return err
+		}
+		up[name] = !up[name]
+	}
+}

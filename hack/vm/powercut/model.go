@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Lines between guest and host on the console: "vm: WORD …".
+const (
+	sayUp        = "up"        // the init script runs
+	sayWorking   = "working"   // all was found well; from here on there is work to cut
+	sayBegin     = "begin"     // OPERATION IMAGE: about to start
+	sayDid       = "did"       // OPERATION IMAGE: the agent said it is done
+	sayHas       = "has"       // IMAGE: the agent lists it, and it ran whole
+	sayViolation = "violation" // TEXT: what must not be
+	sayDone      = "done"      // the guest powers off by itself
+)
+
+const (
+	opPull   = "pull"
+	opRemove = "rmi"
+)
+
+// wanted is what the agent must list after the next boot: true an image whose
+// pull it acknowledged, false one whose removal it did. An image that is missing
+// here was on its way in or out when the power went, so either is right.
+type wanted map[int]bool
+
+// observe takes one line of the console, without its "vm: ".
+func (w wanted) observe(line string) {
+	f := strings.Fields(line)
+	if len(f) == 0 {
+		return
+	}
+	i, err := strconv.Atoi(f[len(f)-1])
+	if err != nil {
+		return
+	}
+	switch strings.Join(f[:len(f)-1], " ") {
+	case sayBegin + " " + opPull, sayBegin + " " + opRemove:
+		delete(w, i)
+	case sayDid + " " + opPull, sayHas:
+		w[i] = true
+	case sayDid + " " + opRemove:
+		w[i] = false
+	}
+}
+
+// String is the form on the kernel's command line: +1-2 wants 1 and not 2.
+func (w wanted) String() string {
+	var b strings.Builder
+	for i := range images {
+		if there, ok := w[i]; ok {
+			b.WriteByte("-+"[btoi(there)])
+			b.WriteString(strconv.Itoa(i))
+		}
+	}
+	return b.String()
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func parseWanted(s string) (wanted, error) {
+	w := wanted{}
+	for s != "" {
+		end := strings.IndexAny(s[1:], "+-") + 1
+		if end == 0 {
+			end = len(s)
+		}
+		i, err := strconv.ParseUint(s[1:end], 10, 16)
+		if err != nil || s[0] != '+' && s[0] != '-' {
+			return nil, fmt.Errorf("wanted images: %q", s)
+		}
+		w[int(i)], s = s[0] == '+', s[end:]
+	}
+	return w, nil
+}
