@@ -135,7 +135,16 @@ func (s *Store) open(opts Options) (err error) {
 	if err := s.loadCheckouts(); err != nil {
 		return err
 	}
-	s.runner, err = newInProcess(s.root, s.cfg.settings(opts.UserAgent))
+	settings := s.cfg.settings(opts.UserAgent)
+	if opts.InProcess {
+		s.runner, err = newInProcess(s.root, settings)
+	} else {
+		command := opts.Worker
+		if len(command) == 0 {
+			command = []string{"/proc/self/exe", WorkerArg} // this very file, also after an upgrade
+		}
+		s.runner = &child{command: command, root: s.root, settings: settings, idle: time.Duration(s.cfg.WorkerIdle), log: s.log}
+	}
 	if err != nil {
 		return err
 	}

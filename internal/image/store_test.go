@@ -1,6 +1,7 @@
 package image_test
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/longshore/longshore/internal/core"
@@ -10,7 +11,7 @@ import (
 
 func open(t *testing.T, dir string) *image.Store {
 	t.Helper()
-	s, err := image.New(image.Options{Root: dir, InProcess: true})
+	s, err := image.New(image.Options{Root: dir, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -426,4 +425,3 @@ func (m *meter) finish() {
 	m.whole("done")
 }
 
-var errNoAgent = errors.New("the agent has gone")

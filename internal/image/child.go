@@ -1,0 +1,385 @@
+package image
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/image/worker"
+)
+
+// WorkerArg is the first argument with which the agent's program is executed
+// again as the image worker.
+const WorkerArg = "image-worker"
+
+// WorkerMain is the worker process; the program calls it and exits with the
+// result when its first argument is WorkerArg. args are the further arguments,
+// of which there are none yet.
+func WorkerMain(args []string) int {
+	if len(args) > 0 {
+		return 2
+	}
+	return worker.Main()
+}
+
+const (
+	workerEnv    = "LONGSHORE_IMAGE_WORKER"
+	startTimeout = 30 * time.Second
+)
+
+// child runs jobs in a worker process, which is started when there is something
+// to do and ends when there has been nothing for a while. It implements runner.
+type child struct {
+	command  []string
+	root     string
+	settings worker.Settings
+	idle     time.Duration
+	log      *slog.Logger
+
+	mu          sync.Mutex
+	proc        *process // nil: none runs
+	timer       *time.Timer
+	closed      bool
+	confinement string
+}
+
+// process is one worker process.
+type process struct {
+	conn   *worker.Conn
+	ended  chan struct{} // closed when it has been waited for
+	why    error         // set before ended is closed
+	stderr *tail
+	log    *slog.Logger
+
+	mu   sync.Mutex
+	jobs map[uint64]*remoteJob // nil once the worker has gone
+	last uint64
+
+	users int // guarded by child.mu
+}
+
+// remoteJob is one job in the worker.
+type remoteJob struct {
+	ctx   context.Context //nolint:containedctx // of the call that waits for it
+	agent worker.Agent
+	done  chan *worker.Done
+}
+
+func (c *child) Confinement() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.confinement != "" {
+		return c.confinement
+	}
+	if abi := worker.LandlockABI(); abi > 0 {
+		return fmt.Sprintf("landlock abi %d (no worker has run yet)", abi)
+	}
+	return "no landlock (the kernel lacks it or it is off)"
+}
+
+// Pull implements runner.
+func (c *child) Pull(ctx context.Context, agent worker.Agent, job worker.PullJob) (worker.Image, error) {
+	images, err := c.do(ctx, agent, worker.Message{Pull: &job}, nil)
+	if err != nil {
+		return worker.Image{}, err
+	}
+	if len(images) != 1 {
+		return worker.Image{}, fmt.Errorf("pull %s: the worker answered with %d images: %w", job.Ref, len(images), errdefs.ErrInternal)
+	}
+	return images[0], nil
+}
+
+// Import implements runner. The archive goes through a pipe: the worker opens
+// nothing itself.
+func (c *child) Import(ctx context.Context, agent worker.Agent, archive io.Reader) ([]worker.Image, error) {
+	pr, pw, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	copied := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(pw, archive)
+		_ = pw.Close()
+		copied <- err
+	}()
+	images, err := c.do(ctx, agent, worker.Message{Import: true}, pr)
+	_ = pr.Close()
+	if err != nil {
+		// The copy may hang in a reader that brings nothing; it is left behind.
+		return nil, err
+	}
+	if cerr := <-copied; cerr != nil && !errors.Is(cerr, syscall.EPIPE) {
+		return nil, fmt.Errorf("import: read archive: %w", cerr)
+	}
+	return images, nil
+}
+
+func (c *child) do(ctx context.Context, agent worker.Agent, m worker.Message, file *os.File) ([]worker.Image, error) {
+	p, err := c.acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("start image worker: %w", err)
+	}
+	defer c.release(p)
+	job := &remoteJob{ctx: ctx, agent: agent, done: make(chan *worker.Done, 1)}
+	p.mu.Lock()
+	p.last++
+	m.Job = p.last
+	alive := p.jobs != nil
+	if alive {
+		p.jobs[m.Job] = job
+	}
+	p.mu.Unlock()
+	if alive {
+		// When this fails the process has gone, which the wait below tells.
+		_ = p.conn.Send(m, file)
+	}
+	cancelled := ctx.Done()
+	for {
+		select {
+		case d := <-job.done:
+			return d.Images, d.Err.Unpack()
+		case <-p.ended:
+			return nil, fmt.Errorf("image worker: %w: %w", errdefs.ErrUnavailable, p.why)
+		case <-cancelled:
+			cancelled = nil // wait until it has let go of what it was writing
+			_ = p.conn.Send(worker.Message{Job: m.Job, Cancel: true}, nil)
+		}
+	}
+}
+
+// acquire gives the running process, or starts one.
+func (c *child) acquire(ctx context.Context) (*process, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, fmt.Errorf("the image store is closed: %w", errdefs.ErrUnavailable)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if c.proc != nil {
+		select {
+		case <-c.proc.ended:
+		default:
+			c.proc.hold(1)
+			return c.proc, nil
+		}
+	}
+	p, err := c.start()
+	if err != nil {
+		return nil, err
+	}
+	c.proc = p
+	p.hold(1)
+	return p, nil
+}
+
+// release lets the process go when nobody has used it for a while.
+func (c *child) release(p *process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.hold(-1) > 0 || c.proc != p {
+		return
+	}
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.timer = time.AfterFunc(c.idle, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.proc == p && p.hold(0) == 0 {
+			c.proc = nil
+			_ = p.conn.Close()
+		}
+	})
+}
+
+// Close ends the worker process and waits for its end.
+func (c *child) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	p := c.proc
+	c.proc = nil
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.mu.Unlock()
+	if p != nil {
+		_ = p.conn.Close()
+		<-p.ended
+	}
+	return nil
+}
+
+// start executes the worker. Preconditions: c.mu is held.
+func (c *child) start() (*process, error) {
+	if os.Getenv(workerEnv) != "" {
+		return nil, fmt.Errorf("%s does not call image.WorkerMain: %w", os.Args[0], errdefs.ErrFailedPrecondition)
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "worker"), os.NewFile(uintptr(fds[1]), "agent") //nolint:gosec // descriptors
+	defer func() { _ = theirs.Close() }()
+	conn, err := worker.NewConn(ours)
+	_ = ours.Close()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{conn: conn, ended: make(chan struct{}), stderr: &tail{}, log: c.log, jobs: map[uint64]*remoteJob{}}
+	//nolint:noctx,gosec // it outlives the call that starts it; the command is the agent's own
+	cmd := exec.Command(c.command[0], c.command[1:]...)
+	cmd.Env = workerEnviron()
+	cmd.Dir = "/"
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's ^C is for the agent
+	pipe, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	go p.wait(cmd, pipe)
+	hello, err := p.greet(worker.Hello{Root: c.root, Settings: c.settings})
+	if err != nil {
+		_ = conn.Close()
+		_ = cmd.Process.Kill()
+		<-p.ended
+		return nil, fmt.Errorf("%w: %w", errdefs.ErrUnavailable, errors.Join(err, p.why))
+	}
+	if c.confinement != hello.Confinement {
+		c.log.Info("image worker confined", "by", hello.Confinement)
+	}
+	c.confinement = hello.Confinement
+	go p.receive()
+	return p, nil
+}
+
+// workerEnviron is the little of the environment that a registry client heeds.
+func workerEnviron() []string {
+	env := []string{workerEnv + "=1", "PATH=/nonexistent", "HOME=/nonexistent", "GODEBUG=netdns=go", "GOTRACEBACK=single"}
+	for _, key := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "TZ"} {
+		for _, k := range []string{key, strings.ToLower(key)} {
+			if v, ok := os.LookupEnv(k); ok {
+				env = append(env, k+"="+v)
+			}
+		}
+	}
+	return env
+}
+
+func (p *process) greet(h worker.Hello) (*worker.Hello, error) {
+	if err := p.conn.Send(worker.Message{Hello: &h}, nil); err != nil {
+		return nil, err
+	}
+	late := time.AfterFunc(startTimeout, func() { _ = p.conn.Close() })
+	defer late.Stop()
+	m, _, err := p.conn.Receive()
+	if err != nil {
+		return nil, err
+	}
+	if m.Hello == nil {
+		return nil, fmt.Errorf("the worker did not say hello: %w", errdefs.ErrInternal)
+	}
+	return m.Hello, nil
+}
+
+// wait logs what the worker has to say and learns of its end.
+func (p *process) wait(cmd *exec.Cmd, stderr io.Reader) {
+	lines := bufio.NewScanner(stderr)
+	lines.Buffer(make([]byte, 4<<10), 64<<10)
+	for lines.Scan() {
+		p.stderr.add(lines.Text())
+		p.log.Warn("image worker", "line", lines.Text())
+	}
+	_, _ = io.Copy(io.Discard, stderr) // a line too long
+	p.why = errors.New("it ended: " + p.stderr.describe(cmd.Wait()))
+	p.mu.Lock()
+	p.jobs = nil
+	p.mu.Unlock()
+	_ = p.conn.Close()
+	close(p.ended)
+}
+
+// hold counts who uses the process; it is called with child.mu held.
+func (p *process) hold(n int) int {
+	p.users += n
+	return p.users
+}
+
+// tail is the last that a process said.
+type tail struct {
+	mu   sync.Mutex
+	last []string
+}
+
+func (t *tail) add(line string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = append(t.last, line)
+	if len(t.last) > 5 {
+		t.last = t.last[1:]
+	}
+}
+
+func (t *tail) describe(err error) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := "exit status 0"
+	if err != nil {
+		text = err.Error()
+	}
+	if len(t.last) > 0 {
+		text += ": " + strings.Join(t.last, " | ")
+	}
+	return text
+}
+
+// receive hands the worker's messages to the jobs.
+func (p *process) receive() {
+	for {
+		m, _, err := p.conn.Receive()
+		if err != nil {
+			_ = p.conn.Close() // which ends the worker, too
+			return
+		}
+		p.mu.Lock()
+		job := p.jobs[m.Job]
+		if m.Done != nil {
+			delete(p.jobs, m.Job)
+		}
+		p.mu.Unlock()
+		switch {
+		case job == nil:
+		case m.Done != nil:
+			job.done <- m.Done
+		case m.Progress != nil:
+			job.agent.Progress(*m.Progress)
+		case m.Ask != nil:
+			go p.answer(m.Job, job, m.Ask)
+		}
+	}
+}
+
+func (p *process) answer(id uint64, job *remoteJob, ask *worker.Ask) {
+	places, err := job.agent.Lease(job.ctx, ask.Blobs, ask.Chains)
+	_ = p.conn.Send(worker.Message{Job: id, Answer: &worker.Answer{Seq: ask.Seq, Places: places, Err: worker.ToWire(err)}}, nil)
+}

@@ -1,0 +1,175 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// SocketFD is the descriptor on which a worker meets its agent.
+const SocketFD = 3
+
+// Main is the worker process: it confines itself, does the jobs that come over
+// the socket, and ends when the agent closes it. The result is an exit status.
+func Main() int {
+	conn, err := NewConn(os.NewFile(SocketFD, "agent"))
+	if err == nil {
+		err = serve(conn)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		fmt.Fprintln(os.Stderr, "image worker:", err) //nolint:forbidigo // the log descriptor
+		return 1
+	}
+	return 0
+}
+
+func serve(conn *Conn) error {
+	m, _, err := conn.Receive()
+	if err != nil {
+		return err
+	}
+	if m.Hello == nil {
+		return fmt.Errorf("the agent did not say hello: %w", errdefs.ErrInvalidArgument)
+	}
+	if err := log.SetLevel("error"); err != nil {
+		return err
+	}
+	// A worker whose agent was killed may still be on its way out.
+	lock, err := os.OpenFile(filepath.Join(m.Hello.Root, "worker.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	confinement, err := Confine(m.Hello.Root, m.Hello.Settings.HostDirs)
+	if err != nil {
+		return fmt.Errorf("confine: %w", err)
+	}
+	w, err := New(m.Hello.Root, m.Hello.Settings)
+	if err != nil {
+		return err
+	}
+	if err := conn.Send(Message{Hello: &Hello{Confinement: confinement}}, nil); err != nil {
+		return err
+	}
+	return (&server{w: w, conn: conn, jobs: map[uint64]*job{}}).run()
+}
+
+// server hands messages to jobs.
+type server struct {
+	w    *Worker
+	conn *Conn
+
+	mu   sync.Mutex
+	jobs map[uint64]*job
+}
+
+// job is one job, and the Agent that it sees.
+type job struct {
+	s      *server
+	id     uint64
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	seq     uint64
+	waiting map[uint64]chan *Answer
+}
+
+func (s *server) run() error {
+	for {
+		m, file, err := s.conn.Receive()
+		if err != nil {
+			return err // the agent has gone: so do we, whatever is under way
+		}
+		switch {
+		case m.Pull != nil:
+			s.start(m.Job, func(ctx context.Context, j *job) ([]Image, error) {
+				img, err := s.w.Pull(ctx, j, *m.Pull)
+				return []Image{img}, err
+			})
+		case m.Import && file != nil:
+			s.start(m.Job, func(ctx context.Context, j *job) ([]Image, error) {
+				defer func() { _ = file.Close() }()
+				stop := context.AfterFunc(ctx, func() { _ = file.Close() })
+				defer stop()
+				return s.w.Import(ctx, j, file)
+			})
+		default:
+			s.mu.Lock()
+			j := s.jobs[m.Job]
+			s.mu.Unlock()
+			if j != nil && m.Cancel {
+				j.cancel()
+			}
+			if j != nil && m.Answer != nil {
+				j.answer(m.Answer)
+			}
+		}
+	}
+}
+
+func (s *server) start(id uint64, do func(context.Context, *job) ([]Image, error)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	j := &job{s: s, id: id, cancel: cancel, waiting: map[uint64]chan *Answer{}}
+	s.mu.Lock()
+	s.jobs[id] = j
+	s.mu.Unlock()
+	go func() {
+		defer cancel()
+		images, err := do(ctx, j)
+		if err != nil {
+			images = nil
+		}
+		s.mu.Lock()
+		delete(s.jobs, id)
+		s.mu.Unlock()
+		// When this fails the agent has gone, which run learns by itself.
+		_ = s.conn.Send(Message{Job: id, Done: &Done{Images: images, Err: ToWire(err)}}, nil)
+	}()
+}
+
+// Lease implements Agent.
+func (j *job) Lease(ctx context.Context, blobs, chains []digest.Digest) (map[digest.Digest]Place, error) {
+	ch := make(chan *Answer, 1)
+	j.mu.Lock()
+	j.seq++
+	seq := j.seq
+	j.waiting[seq] = ch
+	j.mu.Unlock()
+	if err := j.s.conn.Send(Message{Job: j.id, Ask: &Ask{Seq: seq, Blobs: blobs, Chains: chains}}, nil); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-ch:
+		return a.Places, a.Err.Unpack()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (j *job) answer(a *Answer) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if ch := j.waiting[a.Seq]; ch != nil {
+		delete(j.waiting, a.Seq)
+		ch <- a
+	}
+}
+
+// Progress implements Agent.
+func (j *job) Progress(p core.PullProgress) {
+	_ = j.s.conn.Send(Message{Job: j.id, Progress: &p}, nil)
+}

@@ -1,0 +1,69 @@
+package worker
+
+import "golang.org/x/sys/unix"
+
+// deniedCalls are what a process that fetches and unpacks has no business with:
+// other processes and programs, mounts and namespaces, kernel modules, clocks,
+// and the interfaces that kernel exploits like best.
+func deniedCalls() []uint32 {
+	return append([]uint32{
+		unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV,
+		unix.SYS_PROCESS_MADVISE, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_SEND_SIGNAL, unix.SYS_KILL,
+		unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO,
+		unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN,
+		unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR,
+		unix.SYS_SETNS, unix.SYS_UNSHARE, unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_OPEN_BY_HANDLE_AT,
+		unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER,
+		unix.SYS_IO_URING_REGISTER, unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_FANOTIFY_INIT,
+		unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE,
+		unix.SYS_REBOOT, unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_SYSLOG,
+		unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
+		unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_PERSONALITY, unix.SYS_VHANGUP,
+		unix.SYS_SETUID, unix.SYS_SETGID, unix.SYS_SETRESUID, unix.SYS_SETRESGID, unix.SYS_SETGROUPS,
+	}, archCalls()...)
+}
+
+// allowedFamilies are the socket families a registry is reached by. Unix
+// sockets are not among them: they lead to other daemons.
+func allowedFamilies() []uint32 { return []uint32{unix.AF_INET, unix.AF_INET6} }
+
+// Offsets in struct seccomp_data; the low word of an argument on little-endian
+// machines.
+const (
+	offNR   = 0
+	offArch = 4
+	offArg0 = 16
+)
+
+// compileFilter denies calls, and sockets of other than the given families,
+// with EPERM, and every call of a foreign architecture with ENOSYS.
+func compileFilter(arch uint32, denied, families []uint32) []unix.SockFilter {
+	const (
+		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		least = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+		ret   = unix.BPF_RET | unix.BPF_K
+	)
+	refuse := func(errno uint32) unix.SockFilter {
+		return unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ERRNO | errno}
+	}
+	prog := []unix.SockFilter{
+		{Code: load, K: offArch},
+		{Code: equal, Jt: 1, K: arch},
+		refuse(uint32(unix.ENOSYS)),
+		{Code: load, K: offNR},
+		{Code: least, Jf: 1, K: 0x4000_0000}, // x32
+		refuse(uint32(unix.ENOSYS)),
+	}
+	for _, nr := range denied {
+		prog = append(prog, unix.SockFilter{Code: equal, Jf: 1, K: nr}, refuse(uint32(unix.EPERM)))
+	}
+	allow := unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ALLOW}
+	prog = append(prog,
+		unix.SockFilter{Code: equal, Jt: 1, K: unix.SYS_SOCKET}, allow,
+		unix.SockFilter{Code: load, K: offArg0})
+	for _, f := range families {
+		prog = append(prog, unix.SockFilter{Code: equal, Jf: 1, K: f}, allow)
+	}
+	return append(prog, refuse(uint32(unix.EPERM)))
+}
