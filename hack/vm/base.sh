@@ -61,7 +61,10 @@ cp "$root/usr/share/libc-bin/nsswitch.conf" "$root/etc/nsswitch.conf"
 echo guest >"$root/etc/hostname"
 printf '127.0.0.1 localhost guest\n::1 localhost\n' >"$root/etc/hosts"
 printf 'nameserver 192.0.2.53\n' >"$root/etc/resolv.conf"
-mkdir -p "$root/etc/ssl/certs"
+mkdir -p "$root"/{home,media,mnt,opt,srv,etc/ssl/certs} "$root"/var/{lib,log,local,mail,opt}
+mkdir -p -m 1777 "$root/tmp" "$root/var/tmp"
+ln -sfn /run "$root/var/run"
+ln -sfn /run/lock "$root/var/lock"
 find "$root/usr/share/ca-certificates" -name '*.crt' -exec cat {} + >"$root/etc/ssl/certs/ca-certificates.crt"
 for n in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
   ln -sf xtables-nft-multi "$root/usr/sbin/$n"

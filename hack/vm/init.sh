@@ -37,6 +37,7 @@ run() { # package, binary, names
   cd "/longshore/src/$package" || return
   "$binary" -test.v -test.timeout "${LONGSHORE_VM_TEST_TIMEOUT:-20m}" -test.run "$names" 2>&1 | tee "$out"
   status=${PIPESTATUS[0]}
+  [ -z "$(tail -c 1 "$out")" ] || echo # output without a newline must not hide the next line
   seconds=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN {printf "%.1f", b - a}')
   echo "vm: end $package status=$status seconds=$seconds pass=$(grep -c '^--- PASS' "$out") fail=$(grep -c '^--- FAIL' "$out") skip=$(grep -c '^--- SKIP' "$out")"
   cd / && rm -f "$out"

@@ -73,11 +73,11 @@ func host(ctx context.Context, args []string) error {
 // cut boots, cuts at a moment drawn here, and settles the disk. Most cuts fall
 // into the work, some into boot, recovery and check.
 func (l *lab) cut(ctx context.Context, i int) error {
-	word, lines := sayWorking, l.rnd.IntN(14)
+	word, lines, within := sayWorking, l.rnd.IntN(14), 3*time.Second
 	if i > 1 && l.rnd.IntN(5) == 0 {
-		word, lines = sayUp, 0
+		word, lines, within = sayUp, 0, 12*time.Second
 	}
-	delay := time.Duration(l.rnd.Int64N(int64(3 * time.Second)))
+	delay := time.Duration(l.rnd.Int64N(int64(within)))
 	g, err := l.boot(ctx, "longshore.work=1")
 	if err != nil {
 		return err
