@@ -1,0 +1,102 @@
+package cri
+
+import (
+	"path"
+	"strings"
+)
+
+// Config is the section [face.cri].
+type Config struct {
+	// Enabled runs this face.
+	Enabled bool `toml:"enabled"`
+	// Socket is the unix socket of RuntimeService and ImageService.
+	Socket string `toml:"socket"`
+	// ImageSocket is a further socket for clients that look for ImageService
+	// elsewhere; "" is none.
+	ImageSocket string `toml:"image_socket"`
+	// Handlers maps a RuntimeClass handler to a configured runtime. A runtime's
+	// own name is a handler too.
+	Handlers map[string]string `toml:"handlers"`
+	// CgroupDriver is what kubelet is told to use: cgroupfs or systemd.
+	CgroupDriver string `toml:"cgroup_driver"`
+	// SandboxCgroup is the cgroup parent of pods that name none; "" is the
+	// agent's own tree.
+	SandboxCgroup string `toml:"sandbox_cgroup"`
+	// CreateMountSources makes a directory where a mount's host path is missing,
+	// as containerd and CRI-O do; without it that is an error, as the API says.
+	CreateMountSources bool `toml:"create_mount_sources"`
+	// LogMaxBytes starts a new log file when the next write would pass it; 0
+	// leaves rotation to kubelet.
+	LogMaxBytes int64 `toml:"log_max_bytes"`
+	// LogMaxFiles is how many log files stay when LogMaxBytes is set.
+	LogMaxFiles int `toml:"log_max_files"`
+	// MaxMessageBytes bounds one request and one answer.
+	MaxMessageBytes int `toml:"max_message_bytes"`
+	// MaxConnections bounds open connections; more wait.
+	MaxConnections int `toml:"max_connections"`
+	// MaxCalls bounds the calls in flight of one connection; more wait.
+	MaxCalls uint32 `toml:"max_calls"`
+}
+
+// Limits of the default config.
+const (
+	defaultMessageBytes = 32 << 20
+	defaultConnections  = 256
+	defaultCalls        = 1024
+)
+
+// DefaultConfig is what holds where the file says nothing.
+func DefaultConfig() Config {
+	return Config{
+		Enabled:         true,
+		Socket:          "/run/longshore/cri.sock",
+		Handlers:        map[string]string{},
+		CgroupDriver:    "cgroupfs",
+		LogMaxFiles:     5,
+		MaxMessageBytes: defaultMessageBytes,
+		MaxConnections:  defaultConnections,
+		MaxCalls:        defaultCalls,
+	}
+}
+
+// Validate refuses what could not work. InvalidArgument.
+func (c Config) Validate() error {
+	for key, p := range map[string]string{"socket": c.Socket, "image_socket": c.ImageSocket} {
+		if p != "" && !path.IsAbs(p) {
+			return invalid("face.cri.%s %q is not an absolute path", key, p)
+		}
+	}
+	if c.Socket == "" && c.Enabled {
+		return invalid("face.cri.socket is empty")
+	}
+	if c.ImageSocket != "" && c.ImageSocket == c.Socket {
+		return invalid("face.cri.image_socket is face.cri.socket; leave it empty")
+	}
+	if c.CgroupDriver != "cgroupfs" && c.CgroupDriver != "systemd" {
+		return invalid("face.cri.cgroup_driver %q is neither cgroupfs nor systemd", c.CgroupDriver)
+	}
+	for handler, runtime := range c.Handlers {
+		if strings.TrimSpace(handler) == "" || runtime == "" {
+			return invalid("face.cri.handlers: %q = %q: neither may be empty", handler, runtime)
+		}
+	}
+	if c.LogMaxBytes < 0 || c.LogMaxFiles < 0 {
+		return invalid("face.cri.log_max_bytes and log_max_files must not be negative")
+	}
+	// kubelet and crictl send and take 16 MiB.
+	if c.MaxMessageBytes < 16<<20 {
+		return invalid("face.cri.max_message_bytes %d is less than the 16 MiB that kubelet may send", c.MaxMessageBytes)
+	}
+	if c.MaxConnections < 1 || c.MaxCalls < 1 {
+		return invalid("face.cri.max_connections and max_calls must be at least 1")
+	}
+	return nil
+}
+
+// runtimeOf is the engine's name for a RuntimeClass handler.
+func (c Config) runtimeOf(handler string) string {
+	if r, ok := c.Handlers[handler]; ok {
+		return r
+	}
+	return handler
+}

@@ -1,0 +1,244 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+)
+
+func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerRequest) (*v1.CreateContainerResponse, error) {
+	if err := checkContainer(req); err != nil {
+		return nil, err
+	}
+	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := s.containerConfig(ctx, req, sb)
+	if err != nil {
+		return nil, fmt.Errorf("create container %s: %w", req.GetConfig().GetMetadata().GetName(), err)
+	}
+	if len(cfg.IO.Sinks) > 0 {
+		if err := os.MkdirAll(path.Dir(cfg.IO.Sinks[0].Path), 0o755); err != nil {
+			return nil, invalid("log directory: %v", err)
+		}
+	}
+	c, err := s.engine.CreateContainer(ctx, cfg)
+	if err != nil && !sameContainer(err, c, cfg) {
+		return nil, err
+	}
+	return &v1.CreateContainerResponse{ContainerId: string(c.ID)}, nil
+}
+
+// containerConfig looks up what a container's config names (its image, the
+// container whose pid namespace it joins, its mounts' sources) and translates
+// the rest.
+func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerRequest, sb core.Sandbox) (core.ContainerConfig, error) {
+	cfg := req.GetConfig()
+	image, err := s.engine.Image(ctx, cfg.GetImage().GetImage())
+	if err != nil {
+		return core.ContainerConfig{}, fmt.Errorf("image %s: %w", cfg.GetImage().GetImage(), err)
+	}
+	ask := containerAsk{face: s.cfg, req: req, sandbox: sb, image: image}
+	if o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions(); o.GetPid() == v1.NamespaceMode_TARGET {
+		target, err := s.container(ctx, o.GetTargetId())
+		if err != nil {
+			return core.ContainerConfig{}, fmt.Errorf("pid namespace of %s: %w", o.GetTargetId(), err)
+		}
+		ask.target = target.ID
+	}
+	if ask.runtime, err = s.features(ctx, sb.Config.Runtime); err != nil {
+		return core.ContainerConfig{}, err
+	}
+	if err := s.mountSources(cfg.GetMounts()); err != nil {
+		return core.ContainerConfig{}, err
+	}
+	if ask.seccomp, err = readSeccomp(cfg.GetLinux().GetSecurityContext()); err != nil {
+		return core.ContainerConfig{}, err
+	}
+	if ask.devices, err = readDevices(cfg); err != nil {
+		return core.ContainerConfig{}, err
+	}
+	ask.keep = func(ctx context.Context, id core.ID, data []byte) error {
+		return s.engine.SetContainerData(ctx, id, data)
+	}
+	return ask.config()
+}
+
+// features are what the sandbox's runtime can do.
+func (s *server) features(ctx context.Context, name string) (core.RuntimeFeatures, error) {
+	runtimes, err := s.engine.Runtimes(ctx)
+	if err != nil {
+		return core.RuntimeFeatures{}, err
+	}
+	for _, r := range runtimes {
+		if r.Name == name || name == "" && r.Default {
+			return r.Features, nil
+		}
+	}
+	return core.RuntimeFeatures{}, fmt.Errorf("runtime %q: %w", name, errdefs.ErrNotFound)
+}
+
+// mountSources checks that what is to be mounted is there, and makes it where
+// the config says so.
+func (s *server) mountSources(mounts []*v1.Mount) error {
+	for _, m := range mounts {
+		if m.GetHostPath() == "" || !path.IsAbs(m.GetHostPath()) {
+			continue // said by the translation
+		}
+		_, err := os.Stat(m.GetHostPath())
+		if errors.Is(err, fs.ErrNotExist) && s.cfg.CreateMountSources {
+			err = os.MkdirAll(m.GetHostPath(), 0o755)
+		}
+		if err != nil {
+			return invalid("mount %s: host path: %v", m.GetContainerPath(), err)
+		}
+	}
+	return nil
+}
+
+func (s *server) StartContainer(ctx context.Context, req *v1.StartContainerRequest) (*v1.StartContainerResponse, error) {
+	c, err := s.container(ctx, req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.engine.StartContainer(ctx, c.ID); err != nil {
+		return nil, err
+	}
+	return &v1.StartContainerResponse{}, nil
+}
+
+func (s *server) StopContainer(ctx context.Context, req *v1.StopContainerRequest) (*v1.StopContainerResponse, error) {
+	c, err := s.container(ctx, req.GetContainerId())
+	if err == nil {
+		wait := grace(req.GetTimeout())
+		err = s.engine.StopContainer(ctx, c.ID, engine.StopOptions{Grace: &wait, Asked: asked("StopContainer")})
+	}
+	if gone(err) != nil {
+		return nil, fmt.Errorf("stop container %s: %w", req.GetContainerId(), err)
+	}
+	return &v1.StopContainerResponse{}, nil
+}
+
+func (s *server) RemoveContainer(ctx context.Context, req *v1.RemoveContainerRequest) (*v1.RemoveContainerResponse, error) {
+	c, err := s.container(ctx, req.GetContainerId())
+	if err == nil {
+		err = s.engine.RemoveContainer(ctx, c.ID, engine.RemoveOptions{Force: true, Asked: asked("RemoveContainer")})
+	}
+	if gone(err) != nil {
+		return nil, fmt.Errorf("remove container %s: %w", req.GetContainerId(), err)
+	}
+	return &v1.RemoveContainerResponse{}, nil
+}
+
+func (s *server) ListContainers(ctx context.Context, req *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
+	list, err := s.containers(ctx, req.GetFilter())
+	return &v1.ListContainersResponse{Containers: list}, err
+}
+
+func (s *server) StreamContainers(req *v1.StreamContainersRequest, out v1.RuntimeService_StreamContainersServer) error {
+	list, err := s.containers(out.Context(), req.GetFilter())
+	if err != nil {
+		return err
+	}
+	return inChunks(list, func(chunk []*v1.Container) error {
+		return out.Send(&v1.StreamContainersResponse{Containers: chunk})
+	})
+}
+
+func (s *server) containers(ctx context.Context, f *v1.ContainerFilter) ([]*v1.Container, error) {
+	all, err := s.engine.Containers(ctx, core.Filter{Labels: f.GetLabelSelector()})
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	var out []*v1.Container
+	for _, c := range all {
+		if !matchContainer(f, c) {
+			continue
+		}
+		r, err := containerOf(c)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, listedContainer(c, r))
+	}
+	return out, nil
+}
+
+func (s *server) ContainerStatus(ctx context.Context, req *v1.ContainerStatusRequest) (*v1.ContainerStatusResponse, error) {
+	c, err := s.container(ctx, req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	r, err := containerOf(c)
+	if err != nil {
+		return nil, err
+	}
+	resp := &v1.ContainerStatusResponse{Status: containerStatus(c, r)}
+	if req.GetVerbose() {
+		resp.Info = containerInfo(c, r)
+	}
+	return resp, nil
+}
+
+func (s *server) UpdateContainerResources(ctx context.Context, req *v1.UpdateContainerResourcesRequest) (*v1.UpdateContainerResourcesResponse, error) {
+	c, err := s.container(ctx, req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if req.GetLinux() == nil {
+		return &v1.UpdateContainerResourcesResponse{}, nil
+	}
+	res, err := resources(req.GetLinux())
+	if err != nil {
+		return nil, fmt.Errorf("update container %s: %w", c.ID, err)
+	}
+	enforced, err := s.engine.UpdateContainer(ctx, c.ID, res)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.UpdateContainerResourcesResponse{}, s.keepResources(ctx, c.ID, req.GetLinux(), enforced)
+}
+
+// keepResources stores what a container's limits are now.
+func (s *server) keepResources(ctx context.Context, id core.ID, asked *v1.LinuxContainerResources, enforced *specs.LinuxResources) error {
+	c, err := s.engine.Container(ctx, id)
+	if err != nil {
+		return err
+	}
+	r, err := containerOf(c)
+	if err != nil {
+		return err
+	}
+	r.Found.Resources = updatedResources(r.Found.GetResources(), asked, enforced)
+	r.Config.Labels = nil
+	data, err := r.encode()
+	if err != nil {
+		return err
+	}
+	return s.engine.SetContainerData(ctx, id, data)
+}
+
+func (s *server) ReopenContainerLog(ctx context.Context, req *v1.ReopenContainerLogRequest) (*v1.ReopenContainerLogResponse, error) {
+	c, err := s.container(ctx, req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+		return nil, fmt.Errorf("reopen log of container %s: it is %s: %w", c.ID, c.State, errdefs.ErrFailedPrecondition)
+	}
+	if err := s.engine.ReopenSinks(ctx, core.Ref{Container: c.ID}); err != nil {
+		return nil, fmt.Errorf("reopen log of container %s: %w", c.ID, err)
+	}
+	return &v1.ReopenContainerLogResponse{}, nil
+}

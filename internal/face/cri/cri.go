@@ -1,0 +1,117 @@
+// Package cri is the face that kubelet and crictl drive: RuntimeService and
+// ImageService of the Kubernetes Container Runtime Interface, v1, on a unix
+// socket.
+//
+// It turns requests into the engine's nouns and the engine's records into
+// answers, and keeps nothing of its own: what the protocol wants echoed is
+// stored in each object's Data. It must not know how anything is done below the
+// engine. Start reading at server.go, then translate.go, spec.go and status.go,
+// which are pure.
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/net/netutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/obs"
+)
+
+// Name is the face's name.
+const Name = "cri"
+
+// stopTimeout is how long calls in flight may take when the face stops.
+const stopTimeout = 5 * time.Second
+
+// Options are what New needs.
+type Options struct {
+	face.Deps
+	Config Config
+	// ImageRoot is the directory or mount point that ImageUsage answers as
+	// Path; kubelet finds a container's filesystem by it. "" leaves it out of
+	// container figures.
+	ImageRoot string
+	// StateDir is told in Status when asked for everything; "" is not.
+	StateDir string
+}
+
+// Face serves the CRI.
+type Face struct {
+	server *server
+	cfg    Config
+	obs    obs.GRPC
+}
+
+var _ face.Face = (*Face)(nil)
+
+// New makes the face; it serves nothing yet. InvalidArgument when the config is
+// wrong or something required is missing.
+func New(o Options) (*Face, error) {
+	if o.Engine == nil || o.Logger == nil {
+		return nil, fmt.Errorf("cri face: engine and logger are required: %w", errdefs.ErrInvalidArgument)
+	}
+	if err := o.Config.Validate(); err != nil {
+		return nil, err
+	}
+	log := o.Logger.With(slog.String("face", Name))
+	return &Face{
+		server: &server{engine: o.Engine, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir}},
+		cfg:    o.Config,
+		obs:    obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: log},
+	}, nil
+}
+
+// Name is "cri".
+func (f *Face) Name() string { return Name }
+
+// Serve answers both services on every listener until ctx ends.
+func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
+	if len(listeners) == 0 {
+		return fmt.Errorf("cri face: no listener: %w", errdefs.ErrInvalidArgument)
+	}
+	s := grpc.NewServer(
+		grpc.MaxRecvMsgSize(f.cfg.MaxMessageBytes), grpc.MaxSendMsgSize(f.cfg.MaxMessageBytes),
+		grpc.MaxConcurrentStreams(f.cfg.MaxCalls),
+		grpc.ChainUnaryInterceptor(f.obs.Unary, mapUnary), grpc.ChainStreamInterceptor(f.obs.Stream, mapStream),
+	)
+	v1.RegisterRuntimeServiceServer(s, f.server)
+	v1.RegisterImageServiceServer(s, f.server)
+	healthv1.RegisterHealthServer(s, health.NewServer())
+
+	done := context.AfterFunc(ctx, func() { stop(s) })
+	defer done()
+	errs := make([]error, len(listeners))
+	var wg sync.WaitGroup
+	for i, l := range listeners {
+		wg.Go(func() {
+			if errs[i] = s.Serve(netutil.LimitListener(l, f.cfg.MaxConnections)); errs[i] != nil && ctx.Err() == nil {
+				s.Stop() // one listener failed: the face has failed
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+// stop lets calls in flight end, but not for ever: GetContainerEvents never
+// would.
+func stop(s *grpc.Server) {
+	t := time.AfterFunc(stopTimeout, s.Stop)
+	defer t.Stop()
+	s.GracefulStop()
+}

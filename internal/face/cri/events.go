@@ -1,0 +1,149 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// GetContainerEvents tells the present state as events, then what happens, and
+// leaves nothing out between the two: it reads the log from where it stood
+// before it looked.
+func (s *server) GetContainerEvents(_ *v1.GetEventsRequest, out v1.RuntimeService_GetContainerEventsServer) error {
+	ctx := out.Context()
+	since, err := s.engine.LastSeq(ctx)
+	if err != nil {
+		return fmt.Errorf("container events: %w", err)
+	}
+	t := &teller{s: s, out: out, pods: map[core.ID]*v1.PodSandboxStatus{}}
+	if err := t.present(ctx); err != nil {
+		return err
+	}
+	kinds := []core.EventKind{
+		core.EventSandboxReady, core.EventSandboxStopped, core.EventSandboxRemoved,
+		core.EventContainerCreated, core.EventContainerStarted, core.EventContainerExited, core.EventContainerRemoved,
+	}
+	for e, err := range s.engine.Events(ctx, since, core.Filter{Kinds: kinds}) {
+		if err != nil {
+			return fmt.Errorf("container events: %w", err)
+		}
+		if err := t.event(ctx, e); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// teller is one stream of events. It remembers pods, because the events of what
+// is gone must still say whose it was.
+type teller struct {
+	s    *server
+	out  v1.RuntimeService_GetContainerEventsServer
+	pods map[core.ID]*v1.PodSandboxStatus
+}
+
+// present tells each object's last step once.
+func (t *teller) present(ctx context.Context) error {
+	sandboxes, err := t.s.engine.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return err
+	}
+	for _, sb := range sandboxes {
+		if !shown(sb) {
+			continue
+		}
+		kind := v1.ContainerEventType_CONTAINER_STARTED_EVENT
+		if sb.State == core.SandboxStopped {
+			kind = v1.ContainerEventType_CONTAINER_STOPPED_EVENT
+		}
+		if err := t.tell(ctx, sb.ID, string(sb.ID), kind, sb.Created); err != nil {
+			return err
+		}
+		containers, err := t.s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
+		if err != nil {
+			return err
+		}
+		for _, c := range containers {
+			if !shownContainer(c) {
+				continue
+			}
+			kind, at := lastStep(c)
+			if err := t.tell(ctx, sb.ID, string(c.ID), kind, at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func lastStep(c core.Container) (v1.ContainerEventType, time.Time) {
+	switch c.State {
+	case core.ContainerRunning, core.ContainerPaused:
+		return v1.ContainerEventType_CONTAINER_STARTED_EVENT, c.Main.Started
+	case core.ContainerExited:
+		return v1.ContainerEventType_CONTAINER_STOPPED_EVENT, c.Main.Finished
+	case core.ContainerCreating, core.ContainerCreated:
+	}
+	return v1.ContainerEventType_CONTAINER_CREATED_EVENT, c.Created
+}
+
+// event tells one entry of the log. A sandbox is told of as a container of its
+// own, with its ID.
+func (t *teller) event(ctx context.Context, e core.Event) error {
+	tell := func(id core.ID, kind v1.ContainerEventType) error {
+		return t.tell(ctx, e.Sandbox, string(id), kind, e.At)
+	}
+	switch e.Kind {
+	case core.EventSandboxReady:
+		if err := tell(e.Sandbox, v1.ContainerEventType_CONTAINER_CREATED_EVENT); err != nil {
+			return err
+		}
+		return tell(e.Sandbox, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
+	case core.EventSandboxStopped:
+		return tell(e.Sandbox, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	case core.EventSandboxRemoved:
+		if t.pods[e.Sandbox] == nil {
+			if m := sandboxMetadata(e.Key); m != nil {
+				t.pods[e.Sandbox] = &v1.PodSandboxStatus{Id: string(e.Sandbox), Metadata: m, State: v1.PodSandboxState_SANDBOX_NOTREADY}
+			}
+		}
+		defer delete(t.pods, e.Sandbox)
+		return tell(e.Sandbox, v1.ContainerEventType_CONTAINER_DELETED_EVENT)
+	case core.EventContainerCreated:
+		return tell(e.Container, v1.ContainerEventType_CONTAINER_CREATED_EVENT)
+	case core.EventContainerStarted:
+		return tell(e.Container, v1.ContainerEventType_CONTAINER_STARTED_EVENT)
+	case core.EventContainerExited:
+		return tell(e.Container, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	case core.EventContainerRemoved:
+		return tell(e.Container, v1.ContainerEventType_CONTAINER_DELETED_EVENT)
+	}
+	return nil
+}
+
+func (t *teller) tell(ctx context.Context, sandbox core.ID, id string, kind v1.ContainerEventType, at time.Time) error {
+	ev := &v1.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: nanos(at)}
+	sb, err := t.s.engine.Sandbox(ctx, sandbox)
+	switch {
+	case err == nil:
+		r, err := podOf(sb)
+		if err != nil {
+			return err
+		}
+		ev.PodSandboxStatus = sandboxStatus(sb, r)
+		t.pods[sandbox] = ev.PodSandboxStatus
+		if ev.ContainersStatuses, err = t.s.statuses(ctx, sandbox); err != nil {
+			return err
+		}
+	case errdefs.IsNotFound(err):
+		ev.PodSandboxStatus = t.pods[sandbox]
+	default:
+		return err
+	}
+	return t.out.Send(ev)
+}

@@ -1,0 +1,69 @@
+package cri
+
+import (
+	"strings"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// idLen is the length of a whole core.ID.
+const idLen = 64
+
+// matchID reports whether id is the one asked for: by its whole, or by a prefix;
+// an empty one asks for all.
+func matchID(id core.ID, asked string) bool { return strings.HasPrefix(string(id), asked) }
+
+// one finds the object that a prefix means. A prefix of two objects means none.
+func one[T any](all []T, id func(T) core.ID, prefix string) (T, bool) {
+	var found T
+	n := 0
+	for _, o := range all {
+		if id(o) == core.ID(prefix) {
+			return o, true
+		}
+		if matchID(id(o), prefix) {
+			found = o
+			n++
+		}
+	}
+	return found, n == 1
+}
+
+// maybePrefix reports whether s could be the beginning of an ID.
+func maybePrefix(s string) bool {
+	return s != "" && len(s) < idLen && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+func matchLabels(labels, selector map[string]string) bool {
+	return core.Filter{Labels: selector}.MatchLabels(labels)
+}
+
+// shown leaves out what is not made yet: an object exists for a client once its
+// create has answered.
+func shown(sb core.Sandbox) bool { return sb.State != core.SandboxCreating }
+
+func shownContainer(c core.Container) bool { return c.State != core.ContainerCreating }
+
+func matchSandbox(f *v1.PodSandboxFilter, sb core.Sandbox) bool {
+	return shown(sb) && matchID(sb.ID, f.GetId()) &&
+		(f.GetState() == nil || f.GetState().GetState() == sandboxState(sb.State)) &&
+		matchLabels(sb.Labels, f.GetLabelSelector())
+}
+
+func matchContainer(f *v1.ContainerFilter, c core.Container) bool {
+	return shownContainer(c) && matchID(c.ID, f.GetId()) && matchID(c.Sandbox, f.GetPodSandboxId()) &&
+		(f.GetState() == nil || f.GetState().GetState() == containerState(c.State)) &&
+		matchLabels(c.Labels, f.GetLabelSelector())
+}
+
+// matchStats is for containers that run; the others have no figures.
+func matchStats(f *v1.ContainerStatsFilter, c core.Container) bool {
+	running := c.State == core.ContainerRunning || c.State == core.ContainerPaused
+	return running && matchID(c.ID, f.GetId()) && matchID(c.Sandbox, f.GetPodSandboxId()) && matchLabels(c.Labels, f.GetLabelSelector())
+}
+
+func matchPodStats(f *v1.PodSandboxStatsFilter, sb core.Sandbox) bool {
+	return sb.State == core.SandboxReady && matchID(sb.ID, f.GetId()) && matchLabels(sb.Labels, f.GetLabelSelector())
+}

@@ -1,0 +1,61 @@
+package cri
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+)
+
+// handlers are the RuntimeClass handlers that work: "" is the default runtime,
+// then every runtime by its name, then the config's names.
+func handlers(cfg Config, runtimes []engine.RuntimeInfo) []*v1.RuntimeHandler {
+	byName := map[string]engine.RuntimeInfo{}
+	for _, r := range runtimes {
+		byName[r.Name] = r
+		if r.Default {
+			byName[""] = r
+		}
+	}
+	for handler, name := range cfg.Handlers {
+		if r, ok := byName[name]; ok {
+			byName[handler] = r
+		}
+	}
+	var out []*v1.RuntimeHandler
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		r := byName[name]
+		if r.Problem != "" {
+			continue
+		}
+		out = append(out, &v1.RuntimeHandler{Name: name, Features: &v1.RuntimeHandlerFeatures{
+			RecursiveReadOnlyMounts: r.Features.RecursiveReadOnly,
+			// Files in the image belong to the node's users, so a user
+			// namespace needs id-mapped mounts as well.
+			UserNamespaces: r.Features.UserNamespaces && r.Features.IDMappedMounts,
+		}})
+	}
+	return out
+}
+
+// statusInfo is what people ask crictl info for.
+func statusInfo(cfg Config, n node, runtimes []engine.RuntimeInfo, network core.NetworkInfo) map[string]string {
+	out := map[string]string{}
+	for key, v := range map[string]any{
+		"config": map[string]any{
+			"version": n.semver(), "stateDir": n.stateDir, "imageRoot": n.imageRoot, "socket": cfg.Socket, "imageSocket": cfg.ImageSocket,
+			"handlers": cfg.Handlers, "cgroupDriver": cfg.CgroupDriver, "sandboxCgroup": cfg.SandboxCgroup,
+		},
+		"runtimes": runtimes,
+		"network":  network,
+	} {
+		if b, err := json.Marshal(v); err == nil {
+			out[key] = string(b)
+		}
+	}
+	return out
+}

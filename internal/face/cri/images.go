@@ -1,0 +1,207 @@
+package cri
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+func (s *server) ListImages(ctx context.Context, req *v1.ListImagesRequest) (*v1.ListImagesResponse, error) {
+	list, err := s.images(ctx, req.GetFilter())
+	return &v1.ListImagesResponse{Images: list}, err
+}
+
+func (s *server) StreamImages(req *v1.StreamImagesRequest, out v1.ImageService_StreamImagesServer) error {
+	list, err := s.images(out.Context(), req.GetFilter())
+	if err != nil {
+		return err
+	}
+	return inChunks(list, func(chunk []*v1.Image) error { return out.Send(&v1.StreamImagesResponse{Images: chunk}) })
+}
+
+func (s *server) images(ctx context.Context, f *v1.ImageFilter) ([]*v1.Image, error) {
+	if ref := f.GetImage().GetImage(); ref != "" {
+		i, err := s.engine.Image(ctx, ref)
+		if err != nil {
+			return nil, gone(err)
+		}
+		return []*v1.Image{image(i)}, nil
+	}
+	all, err := s.engine.Images(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	out := make([]*v1.Image, 0, len(all))
+	for _, i := range all {
+		out = append(out, image(i))
+	}
+	return out, nil
+}
+
+func (s *server) ImageStatus(ctx context.Context, req *v1.ImageStatusRequest) (*v1.ImageStatusResponse, error) {
+	ref := req.GetImage().GetImage()
+	if ref == "" {
+		return nil, invalid("image status: no image")
+	}
+	i, err := s.engine.Image(ctx, ref)
+	if errdefs.IsNotFound(err) {
+		return &v1.ImageStatusResponse{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("image status: %w", err)
+	}
+	resp := &v1.ImageStatusResponse{Image: image(i)}
+	if req.GetVerbose() {
+		resp.Info = imageInfo(i)
+	}
+	return resp, nil
+}
+
+// PullImage asks the registry always: kubelet calls it when it wants that.
+func (s *server) PullImage(ctx context.Context, req *v1.PullImageRequest) (*v1.PullImageResponse, error) {
+	ref := req.GetImage().GetImage()
+	if ref == "" {
+		return nil, invalid("pull image: no image")
+	}
+	opts, err := pullOptions(ref, req.GetAuth())
+	if err != nil {
+		return nil, fmt.Errorf("pull image %s: %w", ref, err)
+	}
+	i, err := s.engine.PullImage(ctx, ref, opts)
+	if err != nil {
+		return nil, fmt.Errorf("pull image %s: %w", ref, err)
+	}
+	return &v1.PullImageResponse{ImageRef: string(i.ID)}, nil
+}
+
+// RemoveImage takes all of an image's names away, whichever of them was given,
+// as the API says.
+func (s *server) RemoveImage(ctx context.Context, req *v1.RemoveImageRequest) (*v1.RemoveImageResponse, error) {
+	ref := req.GetImage().GetImage()
+	if ref == "" {
+		return nil, invalid("remove image: no image")
+	}
+	i, err := s.engine.Image(ctx, ref)
+	if err == nil {
+		err = s.engine.RemoveImage(ctx, string(i.ID))
+	}
+	if gone(err) != nil {
+		return nil, fmt.Errorf("remove image %s: %w", ref, err)
+	}
+	return &v1.RemoveImageResponse{}, nil
+}
+
+// ImageFsInfo names one filesystem twice: containers' layers stand where images
+// do.
+func (s *server) ImageFsInfo(ctx context.Context, _ *v1.ImageFsInfoRequest) (*v1.ImageFsInfoResponse, error) {
+	u, err := s.engine.ImageUsage(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("image filesystem: %w", err)
+	}
+	fs := &v1.FilesystemUsage{
+		Timestamp: time.Now().UnixNano(), FsId: &v1.FilesystemIdentifier{Mountpoint: u.Path}, UsedBytes: known(u.Bytes), InodesUsed: known(u.Inodes),
+	}
+	return &v1.ImageFsInfoResponse{ImageFilesystems: []*v1.FilesystemUsage{fs}, ContainerFilesystems: []*v1.FilesystemUsage{fs}}, nil
+}
+
+// image is one image as the API tells of it. A numeric user in the image's
+// config is a uid, anything else a name that only the image itself can resolve.
+func image(i core.Image) *v1.Image {
+	out := &v1.Image{Id: string(i.ID), RepoTags: i.Names, RepoDigests: i.Digests, Size: uint64(max(i.Size, 0)), Pinned: i.Pinned}
+	if user, _, _ := strings.Cut(i.Config.Config.User, ":"); user != "" {
+		if uid, err := strconv.ParseInt(user, 10, 64); err == nil {
+			out.Uid = &v1.Int64Value{Value: uid}
+		} else {
+			out.Username = user
+		}
+	}
+	return out
+}
+
+func imageInfo(i core.Image) map[string]string {
+	b, err := json.Marshal(map[string]any{"imageSpec": i.Config, "digest": i.Digest, "pulled": i.Pulled, "unpacked": i.Unpacked})
+	if err != nil {
+		return nil
+	}
+	return map[string]string{"info": string(b)}
+}
+
+// pullOptions are the credentials of one pull. Those that are for another
+// registry are not sent.
+func pullOptions(ref string, auth *v1.AuthConfig) (core.PullOptions, error) {
+	opts := core.PullOptions{Always: true}
+	if auth == nil || !sameRegistry(auth.GetServerAddress(), ref) {
+		return opts, nil
+	}
+	opts.Username, opts.Password = auth.GetUsername(), auth.GetPassword()
+	opts.Token, opts.Bearer = auth.GetIdentityToken(), auth.GetRegistryToken()
+	if a := auth.GetAuth(); a != "" && opts.Username == "" {
+		user, password, err := decodeAuth(a)
+		if err != nil {
+			return opts, err
+		}
+		opts.Username, opts.Password = user, password
+	}
+	return opts, nil
+}
+
+// decodeAuth takes docker's "user:password" in base64 apart. Nothing of it goes
+// into an error.
+func decodeAuth(s string) (user, password string, err error) {
+	if len(s) > math.MaxUint16 {
+		return "", "", invalid("auth is too long")
+	}
+	b, err := base64.StdEncoding.DecodeString(s)
+	if err != nil {
+		return "", "", invalid("auth is not base64")
+	}
+	user, password, ok := strings.Cut(strings.TrimRight(string(b), "\x00"), ":")
+	if !ok {
+		return "", "", invalid("auth is not user:password")
+	}
+	return user, password, nil
+}
+
+// sameRegistry reports whether credentials for address are meant for the
+// registry of ref. Either may leave the registry out.
+func sameRegistry(address, ref string) bool {
+	want, have := registryOf(address), refHost(ref)
+	return want == "" || have == "" || want == have
+}
+
+func registryOf(address string) string {
+	if _, rest, ok := strings.Cut(address, "://"); ok {
+		address = rest
+	}
+	host, _, _ := strings.Cut(address, "/")
+	return dockerHost(host)
+}
+
+// refHost is the registry a reference names, or "".
+func refHost(ref string) string {
+	first, _, ok := strings.Cut(ref, "/")
+	if !ok || !strings.ContainsAny(first, ".:") && first != "localhost" {
+		return ""
+	}
+	return dockerHost(first)
+}
+
+// dockerHost knows that Docker's registry has several names.
+func dockerHost(host string) string {
+	host = strings.ToLower(host)
+	switch host {
+	case "index.docker.io", "registry-1.docker.io":
+		return "docker.io"
+	}
+	return host
+}

@@ -1,0 +1,169 @@
+package cri
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// The kernel's bounds of oom_score_adj.
+const (
+	oomScoreMin = -1000
+	oomScoreMax = 1000
+)
+
+// resources translates limits. Zero means no wish in this API; -1 is unlimited
+// for quota and swap.
+func resources(r *v1.LinuxContainerResources) (*specs.LinuxResources, error) {
+	out := &specs.LinuxResources{}
+	if r == nil {
+		return out, nil
+	}
+	if r.GetCpuPeriod() < 0 || r.GetCpuShares() < 0 || r.GetCpuQuota() < -1 || r.GetMemoryLimitInBytes() < -1 || r.GetMemorySwapLimitInBytes() < -1 {
+		return nil, invalid("resources: a negative limit: cpu period %d, shares %d, quota %d, memory %d, swap %d",
+			r.GetCpuPeriod(), r.GetCpuShares(), r.GetCpuQuota(), r.GetMemoryLimitInBytes(), r.GetMemorySwapLimitInBytes())
+	}
+	cpu := &specs.LinuxCPU{Cpus: r.GetCpusetCpus(), Mems: r.GetCpusetMems()}
+	if v := r.GetCpuPeriod(); v != 0 {
+		cpu.Period = proto.Uint64(uint64(v))
+	}
+	if v := r.GetCpuShares(); v != 0 {
+		cpu.Shares = proto.Uint64(uint64(v))
+	}
+	if v := r.GetCpuQuota(); v != 0 {
+		cpu.Quota = proto.Int64(v)
+	}
+	for _, set := range []string{cpu.Cpus, cpu.Mems} {
+		if strings.Trim(set, "0123456789,-") != "" {
+			return nil, invalid("resources: cpuset %q", set)
+		}
+	}
+	if *cpu != (specs.LinuxCPU{}) {
+		out.CPU = cpu
+	}
+	if err := memory(r, out); err != nil {
+		return nil, err
+	}
+	for _, h := range r.GetHugepageLimits() {
+		if strings.ContainsAny(h.GetPageSize(), "/\x00. ") || h.GetPageSize() == "" {
+			return nil, invalid("resources: huge page size %q", h.GetPageSize())
+		}
+		out.HugepageLimits = append(out.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: h.GetPageSize(), Limit: h.GetLimit()})
+	}
+	for k, v := range r.GetUnified() {
+		if k == "" || strings.ContainsAny(k, "/\x00") || strings.HasPrefix(k, ".") {
+			return nil, invalid("resources: cgroup file %q", k)
+		}
+		if out.Unified == nil {
+			out.Unified = map[string]string{}
+		}
+		out.Unified[k] = v
+	}
+	return out, nil
+}
+
+func memory(r *v1.LinuxContainerResources, out *specs.LinuxResources) error {
+	limit, swap := r.GetMemoryLimitInBytes(), r.GetMemorySwapLimitInBytes()
+	if limit == 0 && swap == 0 {
+		return nil
+	}
+	if limit > 0 && swap > 0 && swap < limit {
+		return invalid("resources: memory and swap limit %d is below the memory limit %d", swap, limit)
+	}
+	out.Memory = &specs.LinuxMemory{}
+	if limit != 0 {
+		out.Memory.Limit = proto.Int64(limit)
+	}
+	if swap != 0 {
+		out.Memory.Swap = proto.Int64(swap)
+	}
+	return nil
+}
+
+// oomScore is nil when the request has no resources at all.
+func oomScore(r *v1.LinuxContainerResources) (*int, error) {
+	if r == nil {
+		return nil, nil
+	}
+	v := r.GetOomScoreAdj()
+	if v < oomScoreMin || v > oomScoreMax {
+		return nil, invalid("resources: oom_score_adj %d", v)
+	}
+	n := int(v)
+	return &n, nil
+}
+
+// updatedResources is what a status tells after an update: what was asked over
+// what held before, and where the kernel was asked, what it answered.
+func updatedResources(before *v1.ContainerResources, asked *v1.LinuxContainerResources, enforced *specs.LinuxResources) *v1.ContainerResources {
+	l := before.GetLinux()
+	if l == nil {
+		l = &v1.LinuxContainerResources{}
+	}
+	l = proto.CloneOf(l)
+	set := func(to *int64, v int64) {
+		if v != 0 {
+			*to = v
+		}
+	}
+	set(&l.CpuPeriod, asked.GetCpuPeriod())
+	set(&l.CpuQuota, asked.GetCpuQuota())
+	set(&l.CpuShares, asked.GetCpuShares())
+	set(&l.MemoryLimitInBytes, asked.GetMemoryLimitInBytes())
+	set(&l.MemorySwapLimitInBytes, asked.GetMemorySwapLimitInBytes())
+	if v := asked.GetCpusetCpus(); v != "" {
+		l.CpusetCpus = v
+	}
+	if v := asked.GetCpusetMems(); v != "" {
+		l.CpusetMems = v
+	}
+	for _, h := range asked.GetHugepageLimits() {
+		l.HugepageLimits = slices.DeleteFunc(l.HugepageLimits, func(o *v1.HugepageLimit) bool { return o.GetPageSize() == h.GetPageSize() })
+		l.HugepageLimits = append(l.HugepageLimits, h)
+	}
+	for k, v := range asked.GetUnified() {
+		if l.Unified == nil {
+			l.Unified = map[string]string{}
+		}
+		l.Unified[k] = v
+	}
+	readBack(l, enforced)
+	return &v1.ContainerResources{Linux: l}
+}
+
+// readBack takes over what the kernel enforces, for limits that exist at all:
+// it rounds memory to pages and knows no "unlimited" of this API.
+func readBack(l *v1.LinuxContainerResources, enforced *specs.LinuxResources) {
+	if enforced == nil {
+		return
+	}
+	if c := enforced.CPU; c != nil {
+		if c.Shares != nil && l.GetCpuShares() != 0 && *c.Shares <= math.MaxInt64 {
+			l.CpuShares = int64(*c.Shares)
+		}
+		if c.Period != nil && l.GetCpuPeriod() != 0 && *c.Period <= math.MaxInt64 {
+			l.CpuPeriod = int64(*c.Period)
+		}
+		if c.Quota != nil && l.GetCpuQuota() > 0 {
+			l.CpuQuota = *c.Quota
+		}
+		if c.Cpus != "" && l.GetCpusetCpus() != "" {
+			l.CpusetCpus = c.Cpus
+		}
+		if c.Mems != "" && l.GetCpusetMems() != "" {
+			l.CpusetMems = c.Mems
+		}
+	}
+	if m := enforced.Memory; m != nil {
+		if m.Limit != nil && l.GetMemoryLimitInBytes() > 0 {
+			l.MemoryLimitInBytes = *m.Limit
+		}
+		if m.Swap != nil && l.GetMemorySwapLimitInBytes() > 0 {
+			l.MemorySwapLimitInBytes = *m.Swap
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+)
+
+func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest) (*v1.RunPodSandboxResponse, error) {
+	cfg, err := sandboxConfig(s.cfg, req)
+	if err != nil {
+		return nil, err
+	}
+	if d := req.GetConfig().GetLogDirectory(); d != "" {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, invalid("log directory: %v", err)
+		}
+	}
+	sb, err := s.engine.CreateSandbox(ctx, cfg)
+	if err != nil && !sameSandbox(err, sb, cfg) {
+		return nil, fmt.Errorf("run sandbox %s: %w", req.GetConfig().GetMetadata().GetName(), err)
+	}
+	return &v1.RunPodSandboxResponse{PodSandboxId: string(sb.ID)}, nil
+}
+
+// sameSandbox reports whether err means that an earlier call of the very same
+// request made this sandbox, and that it is still as that call left it: then the
+// client repeats a call whose answer it has lost.
+func sameSandbox(err error, sb core.Sandbox, cfg core.SandboxConfig) bool {
+	return errdefs.IsAlreadyExists(err) && sb.State == core.SandboxReady && sameSum(sb.Data, cfg.Data)
+}
+
+// sameContainer is the same for containers, which must not have been started.
+func sameContainer(err error, c core.Container, cfg core.ContainerConfig) bool {
+	return errdefs.IsAlreadyExists(err) && c.State == core.ContainerCreated && sameSum(c.Data, cfg.Data)
+}
+
+func (s *server) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxRequest) (*v1.StopPodSandboxResponse, error) {
+	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
+	if err == nil {
+		// "Forcibly terminated": kubelet has stopped them kindly before.
+		err = s.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Grace: new(time.Duration), Asked: asked("StopPodSandbox")})
+	}
+	if gone(err) != nil {
+		return nil, fmt.Errorf("stop sandbox %s: %w", req.GetPodSandboxId(), err)
+	}
+	return &v1.StopPodSandboxResponse{}, nil
+}
+
+func (s *server) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandboxRequest) (*v1.RemovePodSandboxResponse, error) {
+	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
+	if err == nil {
+		err = s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: asked("RemovePodSandbox")})
+	}
+	if gone(err) != nil {
+		return nil, fmt.Errorf("remove sandbox %s: %w", req.GetPodSandboxId(), err)
+	}
+	return &v1.RemovePodSandboxResponse{}, nil
+}
+
+func (s *server) PodSandboxStatus(ctx context.Context, req *v1.PodSandboxStatusRequest) (*v1.PodSandboxStatusResponse, error) {
+	now := time.Now() // what follows is not older than this
+	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	r, err := podOf(sb)
+	if err != nil {
+		return nil, err
+	}
+	resp := &v1.PodSandboxStatusResponse{Status: sandboxStatus(sb, r), Timestamp: nanos(now)}
+	if resp.ContainersStatuses, err = s.statuses(ctx, sb.ID); err != nil {
+		return nil, err
+	}
+	if req.GetVerbose() {
+		resp.Info = sandboxInfo(sb, r)
+	}
+	return resp, nil
+}
+
+// statuses are those of all containers of a sandbox, oldest first.
+func (s *server) statuses(ctx context.Context, sandbox core.ID) ([]*v1.ContainerStatus, error) {
+	all, err := s.engine.Containers(ctx, core.Filter{Sandbox: sandbox})
+	if err != nil {
+		return nil, err
+	}
+	var out []*v1.ContainerStatus
+	for _, c := range all {
+		if !shownContainer(c) {
+			continue
+		}
+		r, err := containerOf(c)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, containerStatus(c, r))
+	}
+	return out, nil
+}
+
+func (s *server) ListPodSandbox(ctx context.Context, req *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {
+	items, err := s.sandboxes(ctx, req.GetFilter())
+	return &v1.ListPodSandboxResponse{Items: items}, err
+}
+
+func (s *server) StreamPodSandboxes(req *v1.StreamPodSandboxesRequest, out v1.RuntimeService_StreamPodSandboxesServer) error {
+	items, err := s.sandboxes(out.Context(), req.GetFilter())
+	if err != nil {
+		return err
+	}
+	return inChunks(items, func(chunk []*v1.PodSandbox) error {
+		return out.Send(&v1.StreamPodSandboxesResponse{PodSandboxes: chunk})
+	})
+}
+
+func (s *server) sandboxes(ctx context.Context, f *v1.PodSandboxFilter) ([]*v1.PodSandbox, error) {
+	all, err := s.engine.Sandboxes(ctx, core.Filter{Labels: f.GetLabelSelector()})
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	var out []*v1.PodSandbox
+	for _, sb := range all {
+		if !matchSandbox(f, sb) {
+			continue
+		}
+		r, err := podOf(sb)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, listedSandbox(sb, r))
+	}
+	return out, nil
+}
+
+// streamBytes is about how much one message of a streamed list holds: far below
+// what clients take, however long the annotations are.
+const streamBytes = 1 << 20
+
+// inChunks sends items in messages of at least one of them.
+func inChunks[T proto.Message](items []T, send func([]T) error) error {
+	from, size := 0, 0
+	for i, item := range items {
+		n := proto.Size(item)
+		if i > from && size+n > streamBytes {
+			if err := send(items[from:i]); err != nil {
+				return err
+			}
+			from, size = i, 0
+		}
+		size += n
+	}
+	if from == len(items) {
+		return nil
+	}
+	return send(items[from:])
+}

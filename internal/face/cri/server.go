@@ -1,0 +1,154 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+)
+
+// server implements both services. Each call is: find, translate, one or two
+// verbs of the engine, encode. What it does not implement answers
+// Unimplemented.
+type server struct {
+	v1.UnimplementedRuntimeServiceServer
+	v1.UnimplementedImageServiceServer
+
+	engine *engine.Client
+	cfg    Config
+	log    *slog.Logger
+	node   node
+}
+
+// node is what never changes while the agent runs.
+type node struct{ version, imageRoot, stateDir string }
+
+// The names this runtime answers to Version. kubeletAPI is the one version of
+// kubelet's own runtime API there has ever been.
+const (
+	kubeletAPI  = "0.1.0"
+	runtimeName = "longshore"
+	runtimeAPI  = "v1"
+	// develVersion stands for a build without a version: clients parse it.
+	develVersion = "0.0.0-devel"
+)
+
+func (s *server) Version(context.Context, *v1.VersionRequest) (*v1.VersionResponse, error) {
+	return &v1.VersionResponse{
+		Version: kubeletAPI, RuntimeName: runtimeName, RuntimeVersion: s.node.semver(), RuntimeApiVersion: runtimeAPI,
+	}, nil
+}
+
+// semver is the agent's version if kubelet could parse it.
+func (n node) semver() string {
+	v := strings.TrimPrefix(n.version, "v")
+	if v == "" || v[0] < '0' || v[0] > '9' {
+		return develVersion
+	}
+	return v
+}
+
+func (s *server) Status(ctx context.Context, req *v1.StatusRequest) (*v1.StatusResponse, error) {
+	runtimes, err := s.engine.Runtimes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
+	network, netErr := s.engine.NetworkInfo(ctx)
+	problem := "no runtime is configured"
+	for _, r := range runtimes {
+		if r.Default {
+			problem = r.Problem
+		}
+	}
+	resp := &v1.StatusResponse{
+		Status:          &v1.RuntimeStatus{Conditions: conditions(problem, network, netErr)},
+		RuntimeHandlers: handlers(s.cfg, runtimes),
+		Features:        &v1.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
+	}
+	if req.GetVerbose() {
+		resp.Info = statusInfo(s.cfg, s.node, runtimes, network)
+	}
+	return resp, nil
+}
+
+func (s *server) RuntimeConfig(context.Context, *v1.RuntimeConfigRequest) (*v1.RuntimeConfigResponse, error) {
+	driver := v1.CgroupDriver_CGROUPFS
+	if s.cfg.CgroupDriver == "systemd" {
+		driver = v1.CgroupDriver_SYSTEMD
+	}
+	return &v1.RuntimeConfigResponse{Linux: &v1.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
+}
+
+func (s *server) UpdateRuntimeConfig(ctx context.Context, req *v1.UpdateRuntimeConfigRequest) (*v1.UpdateRuntimeConfigResponse, error) {
+	cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr()
+	if cidr == "" {
+		return &v1.UpdateRuntimeConfigResponse{}, nil
+	}
+	cidrs := strings.Split(cidr, ",")
+	for i, c := range cidrs {
+		cidrs[i] = strings.TrimSpace(c)
+		if _, err := netip.ParsePrefix(cidrs[i]); err != nil {
+			return nil, invalid("pod cidr %q: %v", cidr, err)
+		}
+	}
+	if err := s.engine.SetNetworkRanges(ctx, cidrs); err != nil {
+		return nil, fmt.Errorf("pod cidr %q: %w", cidr, err)
+	}
+	return &v1.UpdateRuntimeConfigResponse{}, nil
+}
+
+// sandbox finds a sandbox by its ID or a prefix that only it has.
+func (s *server) sandbox(ctx context.Context, id string) (core.Sandbox, error) {
+	if id == "" {
+		return core.Sandbox{}, invalid("no sandbox id")
+	}
+	sb, err := s.engine.Sandbox(ctx, core.ID(id))
+	if err == nil && !shown(sb) {
+		err = fmt.Errorf("sandbox %s is not made yet: %w", id, errdefs.ErrNotFound)
+	}
+	if !errdefs.IsNotFound(err) || !maybePrefix(id) {
+		return sb, err
+	}
+	all, lerr := s.engine.Sandboxes(ctx, core.Filter{})
+	if lerr != nil {
+		return core.Sandbox{}, lerr
+	}
+	if sb, ok := one(all, func(o core.Sandbox) core.ID { return o.ID }, id); ok && shown(sb) {
+		return sb, nil
+	}
+	return core.Sandbox{}, err
+}
+
+// container finds a container by its ID or a prefix that only it has.
+func (s *server) container(ctx context.Context, id string) (core.Container, error) {
+	if id == "" {
+		return core.Container{}, invalid("no container id")
+	}
+	c, err := s.engine.Container(ctx, core.ID(id))
+	if err == nil && !shownContainer(c) {
+		err = fmt.Errorf("container %s is not made yet: %w", id, errdefs.ErrNotFound)
+	}
+	if !errdefs.IsNotFound(err) || !maybePrefix(id) {
+		return c, err
+	}
+	all, lerr := s.engine.Containers(ctx, core.Filter{})
+	if lerr != nil {
+		return core.Container{}, lerr
+	}
+	if c, ok := one(all, func(o core.Container) core.ID { return o.ID }, id); ok && shownContainer(c) {
+		return c, nil
+	}
+	return core.Container{}, err
+}
+
+func asked(call string) core.Asked {
+	return core.Asked{Owner: core.OwnerCRI, Call: call, At: time.Now()}
+}

@@ -1,0 +1,86 @@
+package cri
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// The real-time signals as programs see them: glibc and musl keep the kernel's
+// first two for themselves.
+const (
+	sigRTMin = 34
+	sigRTMax = 64
+)
+
+// signalName is how the engine takes a stop signal; "" is the image's own.
+func signalName(s v1.Signal) (string, error) {
+	if s == v1.Signal_SIGNAL_RUNTIME_DEFAULT {
+		return "", nil
+	}
+	n := signalNumber(s)
+	if n == 0 {
+		return "", invalid("container: stop signal %d", s)
+	}
+	return strconv.Itoa(n), nil
+}
+
+// signalNumber is 0 for what is no signal.
+func signalNumber(s v1.Signal) int {
+	if _, ok := v1.Signal_name[int32(s)]; !ok {
+		return 0
+	}
+	name := strings.TrimPrefix(s.String(), "SIGNAL_")
+	if after, ok := strings.CutPrefix(name, "SIGRTMINPLUS"); ok {
+		return offset(sigRTMin, after, 1)
+	}
+	if after, ok := strings.CutPrefix(name, "SIGRTMAXMINUS"); ok {
+		return offset(sigRTMax, after, -1)
+	}
+	switch name {
+	case "SIGRTMIN":
+		return sigRTMin
+	case "SIGRTMAX":
+		return sigRTMax
+	case "SIGCLD":
+		return int(unix.SIGCHLD)
+	case "SIGPOLL":
+		return int(unix.SIGIO)
+	case "SIGIOT":
+		return int(unix.SIGABRT)
+	}
+	return int(unix.SignalNum(name))
+}
+
+func offset(base int, n string, sign int) int {
+	v, err := strconv.Atoi(n)
+	if err != nil {
+		return 0
+	}
+	return base + sign*v
+}
+
+// stopSignal is the signal a container is asked to end by, for its status: a
+// name, with SIG or without, or a number; SIGTERM when there is none.
+func stopSignal(of string) v1.Signal {
+	name := strings.ToUpper(strings.TrimSpace(of))
+	if name == "" {
+		return v1.Signal_SIGNAL_SIGTERM
+	}
+	if n, err := strconv.Atoi(name); err == nil {
+		for i := range int32(len(v1.Signal_name)) {
+			if s := v1.Signal(i); signalNumber(s) == n {
+				return s
+			}
+		}
+		return v1.Signal_SIGNAL_SIGTERM
+	}
+	name = "SIG" + strings.TrimPrefix(name, "SIG")
+	name = strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
+	if s, ok := v1.Signal_value["SIGNAL_"+name]; ok {
+		return v1.Signal(s)
+	}
+	return v1.Signal_SIGNAL_SIGTERM
+}

@@ -1,0 +1,348 @@
+package cri
+
+import (
+	"context"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// containerAsk is a request for a container with everything it names looked up.
+type containerAsk struct {
+	face    Config
+	req     *v1.CreateContainerRequest
+	sandbox core.Sandbox
+	image   core.Image
+	target  core.ID // whose pid namespace it joins, or ""
+	runtime core.RuntimeFeatures
+	seccomp string // a profile from a file, or ""
+	devices hostDevices
+	// keep stores the container's record anew, once the user is known.
+	keep func(ctx context.Context, id core.ID, data []byte) error
+}
+
+// config is the container asked for. Only the spec has to wait until the root
+// is there.
+func (a containerAsk) config() (core.ContainerConfig, error) {
+	cfg, sc := a.req.GetConfig(), a.req.GetConfig().GetLinux().GetSecurityContext()
+	var out core.ContainerConfig
+	if err := fitNamespaces(cfg, a.sandbox); err != nil {
+		return out, err
+	}
+	if err := checkUser(sc); err != nil {
+		return out, err
+	}
+	log, err := logPath(a.logDirectory(), cfg.GetLogPath())
+	if err != nil {
+		return out, err
+	}
+	signal, err := signalName(cfg.GetStopSignal())
+	if err != nil {
+		return out, err
+	}
+	out = core.ContainerConfig{
+		Key: containerKey(cfg.GetMetadata(), a.sandbox.ID), Labels: maps.Clone(cfg.GetLabels()), Sandbox: a.sandbox.ID,
+		Root: core.Root{Image: a.image.ID, ReadOnly: sc.GetReadonlyRootfs()},
+		IO:   containerIO(a.face, cfg, log), Stop: core.Stop{Signal: signal},
+	}
+	if err := checkKey(out.Key); err != nil {
+		return out, err
+	}
+	if a.target != "" {
+		out.Join = []core.Join{{Namespace: specs.PIDNamespace, Container: a.target}}
+	}
+	rec, err := a.record()
+	if err != nil {
+		return out, err
+	}
+	if out.Data, err = rec.encode(); err != nil {
+		return out, err
+	}
+	// Everything that does not need the root fails now, before one is made.
+	base, err := a.base()
+	if err != nil {
+		return out, err
+	}
+	out.Spec = func(ctx context.Context, r core.Rootfs) (*specs.Spec, error) { return a.finish(ctx, base, rec, r) }
+	return out, nil
+}
+
+func (a containerAsk) logDirectory() string {
+	if d := a.req.GetSandboxConfig().GetLogDirectory(); d != "" {
+		return d
+	}
+	r, err := podOf(a.sandbox)
+	if err != nil {
+		return ""
+	}
+	return r.Config.GetConfig().GetLogDirectory()
+}
+
+// record names the image as users know it: by the name that was asked for when
+// it is one of the image's, else by its first.
+func (a containerAsk) record() (containerRecord, error) {
+	rec, err := newContainerRecord(a.req)
+	if err != nil {
+		return rec, invalid("container config: %v", err)
+	}
+	spec := proto.CloneOf(a.req.GetConfig().GetImage())
+	names := slices.Concat(a.image.Names, a.image.Digests)
+	asked := []string{spec.GetUserSpecifiedImage(), spec.GetImage()}
+	if i := slices.IndexFunc(asked, func(s string) bool { return slices.Contains(names, s) }); i >= 0 {
+		spec.Image = asked[i]
+	} else if len(names) > 0 {
+		spec.Image = names[0]
+	}
+	rec.Found = &v1.ContainerStatus{Image: spec, ImageId: string(a.image.ID), ImageRef: string(a.image.ID)}
+	if len(a.image.Digests) > 0 {
+		rec.Found.ImageRef = a.image.Digests[0]
+	}
+	if r := a.req.GetConfig().GetLinux().GetResources(); r != nil {
+		rec.Found.Resources = &v1.ContainerResources{Linux: proto.CloneOf(r)}
+	}
+	return rec, nil
+}
+
+// base is the spec as far as the request alone decides it.
+func (a containerAsk) base() (*specs.Spec, error) {
+	cfg := a.req.GetConfig()
+	sc := cfg.GetLinux().GetSecurityContext()
+	caps, err := capabilities(sc)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := resources(cfg.GetLinux().GetResources())
+	if err != nil {
+		return nil, err
+	}
+	score, err := oomScore(cfg.GetLinux().GetResources())
+	if err != nil {
+		return nil, err
+	}
+	s := &specs.Spec{
+		Process: &specs.Process{
+			Terminal: cfg.GetTty(), Capabilities: caps, NoNewPrivileges: sc.GetNoNewPrivs(), OOMScoreAdj: score,
+			ApparmorProfile: apparmor(sc),
+		},
+		Linux:       &specs.Linux{Resources: limits},
+		Annotations: annotations(a.req, a.sandbox),
+	}
+	if err := a.mounts(s); err != nil {
+		return nil, err
+	}
+	a.paths(s)
+	a.addDevices(s)
+	if err := a.filter(s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// finish adds what only the root and the image tell: user, command, environment
+// and directory.
+func (a containerAsk) finish(ctx context.Context, base *specs.Spec, rec containerRecord, r core.Rootfs) (*specs.Spec, error) {
+	cfg := a.req.GetConfig()
+	img := r.Image
+	if img == nil {
+		img = &imagespec.ImageConfig{}
+	}
+	files, err := readUserFiles(r.FS)
+	if err != nil {
+		return nil, err
+	}
+	who, home, err := lookUp(cfg.GetLinux().GetSecurityContext(), userSpec(cfg.GetLinux().GetSecurityContext(), img.User), files)
+	if err != nil {
+		return nil, err
+	}
+	p := base.Process
+	p.User = who
+	if p.Args, err = command(cfg, img); err != nil {
+		return nil, err
+	}
+	if p.Cwd, err = workingDir(cfg, img); err != nil {
+		return nil, err
+	}
+	if p.Env, err = environment(cfg, img, a.sandbox, home); err != nil {
+		return nil, err
+	}
+	for v := range img.Volumes {
+		// What the image calls a volume is at least a directory.
+		_ = r.FS.MkdirAll(strings.Trim(path.Clean("/"+v), "/"), 0o755)
+	}
+	rec.Found.User = statusUser(who)
+	data, err := rec.encode()
+	if err != nil {
+		return nil, err
+	}
+	return base, a.keep(ctx, r.ID, data)
+}
+
+// command: the request's command takes the place of the image's entrypoint, and
+// then the image's cmd is not for it; the request's args take that of cmd.
+func command(cfg *v1.ContainerConfig, img *imagespec.ImageConfig) ([]string, error) {
+	entry, args := cfg.GetCommand(), cfg.GetArgs()
+	if len(entry) == 0 {
+		entry = img.Entrypoint
+		if len(args) == 0 {
+			args = img.Cmd
+		}
+	}
+	all := slices.Concat(entry, args)
+	if len(all) == 0 || all[0] == "" {
+		return nil, invalid("container %s: no command, neither in the request nor in the image", cfg.GetMetadata().GetName())
+	}
+	if slices.ContainsFunc(all, nul) {
+		return nil, invalid("container %s: NUL in the command", cfg.GetMetadata().GetName())
+	}
+	return all, nil
+}
+
+func nul(s string) bool { return strings.Contains(s, "\x00") }
+
+func workingDir(cfg *v1.ContainerConfig, img *imagespec.ImageConfig) (string, error) {
+	dir := cfg.GetWorkingDir()
+	if dir == "" {
+		dir = img.WorkingDir
+	}
+	if dir == "" {
+		return "/", nil
+	}
+	if !path.IsAbs(dir) || nul(dir) {
+		return "", invalid("container %s: working directory %q is not absolute", cfg.GetMetadata().GetName(), dir)
+	}
+	return path.Clean(dir), nil
+}
+
+// environment is the image's, with the request's over it. What programs expect
+// to find is added where neither says it.
+func environment(cfg *v1.ContainerConfig, img *imagespec.ImageConfig, sb core.Sandbox, home string) ([]string, error) {
+	var env []string
+	set := func(key, value string) {
+		env = slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, key+"=") })
+		env = append(env, key+"="+value)
+	}
+	set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	set("HOME", home)
+	if sb.Config.Hostname != "" {
+		set("HOSTNAME", sb.Config.Hostname)
+	}
+	if cfg.GetTty() {
+		set("TERM", "xterm")
+	}
+	for _, e := range img.Env {
+		if k, v, ok := strings.Cut(e, "="); ok && k != "" && !nul(e) {
+			set(k, v)
+		}
+	}
+	for _, e := range cfg.GetEnvs() {
+		k, v := e.GetKey(), string(e.GetValue())
+		if k == "" || strings.Contains(k, "=") || nul(k+v) {
+			return nil, invalid("container %s: environment variable %q", cfg.GetMetadata().GetName(), k)
+		}
+		set(k, v)
+	}
+	return env, nil
+}
+
+// annotations are the ones by which runtimes that are no runc tell pods and
+// containers apart.
+func annotations(req *v1.CreateContainerRequest, sb core.Sandbox) map[string]string {
+	m := sandboxMetadata(sb.Key)
+	return map[string]string{
+		"io.kubernetes.cri.container-type":    "container",
+		"io.kubernetes.cri.container-name":    req.GetConfig().GetMetadata().GetName(),
+		"io.kubernetes.cri.image-name":        req.GetConfig().GetImage().GetImage(),
+		"io.kubernetes.cri.sandbox-id":        string(sb.ID),
+		"io.kubernetes.cri.sandbox-name":      m.GetName(),
+		"io.kubernetes.cri.sandbox-namespace": m.GetNamespace(),
+		"io.kubernetes.cri.sandbox-uid":       m.GetUid(),
+	}
+}
+
+// mounts are those every container has, then the request's, parents before
+// children.
+func (a containerAsk) mounts(s *specs.Spec) error {
+	mode := "ro"
+	if a.privileged() {
+		mode = "rw"
+	}
+	s.Mounts = []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", mode}},
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", mode}},
+	}
+	asked := slices.Clone(a.req.GetConfig().GetMounts())
+	slices.SortStableFunc(asked, func(x, y *v1.Mount) int {
+		return strings.Count(path.Clean(x.GetContainerPath()), "/") - strings.Count(path.Clean(y.GetContainerPath()), "/")
+	})
+	for _, m := range asked {
+		mount, err := a.mount(m)
+		if err != nil {
+			return err
+		}
+		s.Mounts = slices.DeleteFunc(s.Mounts, func(o specs.Mount) bool { return o.Destination == mount.Destination })
+		s.Mounts = append(s.Mounts, mount)
+	}
+	s.Linux.RootfsPropagation = ocispec.RootPropagation(s.Mounts)
+	return nil
+}
+
+func (a containerAsk) mount(m *v1.Mount) (specs.Mount, error) {
+	target := m.GetContainerPath()
+	switch {
+	case m.GetImage().GetImage() != "":
+		return specs.Mount{}, invalid("mount %s: image volumes are not supported yet", target)
+	case target == "" || nul(target+m.GetHostPath()):
+		return specs.Mount{}, invalid("mount of %s at %q", m.GetHostPath(), target)
+	case m.GetRecursiveReadOnly() && !m.GetReadonly():
+		return specs.Mount{}, invalid("mount %s: recursive_read_only without readonly", target)
+	case m.GetRecursiveReadOnly() && m.GetPropagation() != v1.MountPropagation_PROPAGATION_PRIVATE:
+		return specs.Mount{}, invalid("mount %s: recursive_read_only with propagation %s", target, m.GetPropagation())
+	case m.GetRecursiveReadOnly() && !a.runtime.RecursiveReadOnly:
+		return specs.Mount{}, invalid("mount %s: the runtime has no recursive read-only mounts", target)
+	case len(m.GetUidMappings())+len(m.GetGidMappings()) > 0 && !a.runtime.IDMappedMounts:
+		return specs.Mount{}, invalid("mount %s: the runtime has no id-mapped mounts", target)
+	}
+	if !path.IsAbs(target) {
+		target = "/" + target
+	}
+	b := ocispec.Bind{
+		Source: m.GetHostPath(), Target: path.Clean(target), ReadOnly: m.GetReadonly(), RecursiveReadOnly: m.GetRecursiveReadOnly(),
+		UIDs: idMappings(m.GetUidMappings()), GIDs: idMappings(m.GetGidMappings()),
+	}
+	switch m.GetPropagation() {
+	case v1.MountPropagation_PROPAGATION_PRIVATE:
+	case v1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
+		b.Propagation = "rslave"
+	case v1.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+		b.Propagation = "rshared"
+	default:
+		return specs.Mount{}, invalid("mount %s: propagation %d", target, m.GetPropagation())
+	}
+	out, err := b.Mount()
+	if err != nil {
+		return out, err
+	}
+	for _, o := range m.GetMountOptions() {
+		switch o {
+		case "noexec", "nodev", "nosuid", "noatime", "nodiratime", "relatime", "nosymfollow":
+			out.Options = append(out.Options, o)
+		default:
+			return specs.Mount{}, invalid("mount %s: option %q", target, o)
+		}
+	}
+	return out, nil
+}
