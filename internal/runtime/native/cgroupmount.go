@@ -1,0 +1,70 @@
+package native
+
+import (
+	"path"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// cgroupMount shows the container its own cgroups: the v2 tree, or a tmpfs with
+// a mount per v1 hierarchy. In a cgroup namespace they are mounted anew, which
+// shows the namespace's root; without one the container's own directory is
+// bound.
+func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
+	private := c.has(specs.CgroupNamespace)
+	c.provide(m.Destination, false)
+	if len(c.in.Host.Hierarchies) == 0 {
+		if private {
+			c.mountAt(m.Destination, "cgroup", "cgroup2", o.Flags, "")
+		} else {
+			c.bindOwn(m.Destination, c.in.Cgroup.Own[""], o.Flags)
+		}
+		c.setAttrs(m.Destination, 0, 0, 0, uint64(o.Propagation))
+		return nil
+	}
+	c.mountAt(m.Destination, "tmpfs", "tmpfs", o.Flags&^unix.MS_RDONLY, "mode=755")
+	c.mounts = append(c.mounts, m)
+	for _, h := range c.in.Host.Hierarchies {
+		p := path.Join(m.Destination, h.Name)
+		c.provide(p, false)
+		if private {
+			c.mountAt(p, "cgroup", "cgroup", o.Flags, h.Options)
+		} else {
+			c.bindOwn(p, c.in.Cgroup.Own[h.Name], o.Flags)
+		}
+		if strings.Contains(h.Name, ",") {
+			for _, name := range strings.Split(h.Name, ",") {
+				fd, _ := c.target(m.Destination, 0)
+				c.Add("link "+name, unix.SYS_SYMLINKAT, plan.P(c.String(h.Name)), plan.V(fd), plan.P(c.String(name))).Allow(uint16(unix.EEXIST))
+				c.shut(fd)
+			}
+		}
+	}
+	if o.Flags&unix.MS_RDONLY != 0 {
+		c.setAttrs(m.Destination, unix.MOUNT_ATTR_RDONLY, 0, 0, 0)
+	}
+	return nil
+}
+
+func (c *compiler) mountAt(p, source, fstype string, flags uintptr, data string) {
+	fd, _ := c.target(p, 0)
+	c.Add("mount "+fstype+" on "+p, unix.SYS_MOUNT, plan.P(c.String(source)), c.fdPath(fd), plan.P(c.String(fstype)), plan.V(flags), plan.P(c.String(data)))
+	c.shut(fd)
+}
+
+func (c *compiler) bindOwn(p, dir string, flags uintptr) {
+	if dir == "" {
+		return
+	}
+	src, _ := c.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	if set := attrsOf(flags); set != 0 {
+		c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set), 0), plan.V(sizeofMountAttr))
+	}
+	c.move(src, p)
+	c.shut(src)
+}

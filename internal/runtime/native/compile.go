@@ -1,0 +1,310 @@
+package native
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// Host is what a plan needs to know of the node.
+type Host struct {
+	// Bounding is our own bounding set, a bit per capability: nobody can give
+	// more than that. LastCap is the highest capability of this kernel.
+	Bounding uint64
+	LastCap  int
+	// Hierarchies are the mounted v1 hierarchies, in a fixed order; empty on
+	// a node with the v2 tree alone.
+	Hierarchies []Hierarchy
+}
+
+// Hierarchy is one cgroup v1 hierarchy.
+type Hierarchy struct {
+	Name    string // directory below /sys/fs/cgroup, "cpu" or "systemd"
+	Options string // for mount(2): "cpu", "none,name=systemd"
+}
+
+// Cgroup is where a process is born.
+type Cgroup struct {
+	// Dirs are absolute directories of v1 hierarchies, joined by the child
+	// itself.
+	Dirs []string
+	// Unified is the absolute directory in the v2 tree, "" for none.
+	Unified string
+	// Own maps a Hierarchy's name (or "" for v2) to the directory that a
+	// cgroup mount without a cgroup namespace shows.
+	Own map[string]string
+}
+
+// Input is one container to compile.
+type Input struct {
+	ID     string
+	Spec   *specs.Spec
+	Root   string // absolute path of the mounted root filesystem
+	Cgroup Cgroup
+	Host   Host
+	// Park stops the process before its program until the keeper lets it go.
+	Park bool
+}
+
+// Output is a compiled plan.
+type Output struct {
+	Plan []byte
+	// Points must exist in the root filesystem before the plan runs; see
+	// MakePoints.
+	Points   []Point
+	Warnings []string
+}
+
+// Point is a path in the root filesystem that something is mounted on.
+type Point struct {
+	Path string // as the container sees it
+	File bool   // a regular file, else a directory
+}
+
+// Numbers that the plan's own descriptors have: the error pipe, the parking
+// pipe and the console socket are moved to the first ones after the standard
+// streams, then everything else is closed, so that what is opened next has a
+// number known in advance.
+const (
+	fdError   = 3
+	fdPark    = 4
+	fdConsole = 5
+	fdFirst   = 6
+)
+
+// sizeofMountAttr is that of struct mount_attr.
+const sizeofMountAttr = 32
+
+// compiler builds one plan.
+type compiler struct {
+	plan.Builder
+	in     Input
+	out    Output
+	root   int // number of the root filesystem's descriptor
+	next   int // number that the next descriptor gets
+	mounts []specs.Mount
+	labels []labelFile
+}
+
+// labelFile is a descriptor in our own /proc opened early, because the
+// container's must not be trusted with it, and written late.
+type labelFile struct {
+	slot plan.Slot
+	text string
+}
+
+// Compile turns a spec into a plan. Errors are InvalidArgument for a spec that
+// cannot be right and NotImplemented for one that this runtime does not do;
+// both name the field.
+func Compile(in Input) (Output, error) {
+	if err := refuse(in.Spec); err != nil {
+		return Output{}, err
+	}
+	if strings.ContainsRune(in.Root, 0) || !filepath.IsAbs(in.Root) {
+		return Output{}, fmt.Errorf("root.path %q: not absolute: %w", in.Root, errdefs.ErrInvalidArgument)
+	}
+	c := &compiler{in: in, next: fdFirst}
+	flags, err := c.namespaces()
+	if err != nil {
+		return Output{}, err
+	}
+	c.Clone(flags, in.Cgroup.Unified)
+	c.settle(false)
+	c.joinCgroups(in.Cgroup.Dirs)
+	if c.has(specs.CgroupNamespace) {
+		c.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
+	}
+	if err := c.joins(); err != nil {
+		return Output{}, err
+	}
+	c.Add("setsid", unix.SYS_SETSID)
+	c.openLabels()
+	c.hostname()
+	if err := c.filesystem(); err != nil {
+		return Output{}, err
+	}
+	if err := c.process(in.Spec.Process, in.Spec.Linux.Seccomp); err != nil {
+		return Output{}, err
+	}
+	c.out.Plan = c.Encode()
+	if len(c.out.Plan) > plan.MaxSize || c.Len() > plan.MaxOps {
+		return Output{}, fmt.Errorf("spec: too large: %d operations, %d bytes: %w", c.Len(), len(c.out.Plan), errdefs.ErrInvalidArgument)
+	}
+	return c.out, nil
+}
+
+// settle puts the standard streams in place and closes what came along from
+// the keeper. Until then the child is a copy of the keeper: it must not be
+// readable from the container's pid namespace, so that comes first.
+//
+// With target set the pidfd of an exec's target keeps the next number, which is
+// returned.
+func (c *compiler) settle(target bool) (fd int) {
+	c.Add("not dumpable", unix.SYS_PRCTL, plan.V(unix.PR_SET_DUMPABLE), plan.V(0))
+	if target {
+		fd = c.next
+		c.next++
+		c.Add("target", unix.SYS_DUP3, plan.S(plan.SlotTarget), plan.V(fd), plan.V(unix.O_CLOEXEC))
+	}
+	if !c.in.Spec.Process.Terminal {
+		for i, name := range []string{"stdin", "stdout", "stderr"} {
+			c.Add(name, unix.SYS_DUP3, plan.S(plan.Slot(plan.SlotStdin+i)), plan.V(i), plan.V(0))
+		}
+	}
+	c.Add("error pipe", unix.SYS_DUP3, plan.S(plan.SlotError), plan.V(fdError), plan.V(unix.O_CLOEXEC)).To(plan.SlotError)
+	if c.in.Park {
+		c.Add("parking pipe", unix.SYS_DUP3, plan.S(plan.SlotPark), plan.V(fdPark), plan.V(unix.O_CLOEXEC)).To(plan.SlotPark)
+	} else {
+		c.Add("no parking pipe", unix.SYS_DUP3, plan.S(plan.SlotError), plan.V(fdPark), plan.V(unix.O_CLOEXEC))
+	}
+	if c.in.Spec.Process.Terminal {
+		c.Add("console socket", unix.SYS_DUP3, plan.S(plan.SlotConsole), plan.V(fdConsole), plan.V(unix.O_CLOEXEC)).To(plan.SlotConsole)
+	} else {
+		c.Add("no console socket", unix.SYS_DUP3, plan.S(plan.SlotError), plan.V(fdConsole), plan.V(unix.O_CLOEXEC))
+	}
+	c.Add("close the keeper's descriptors", unix.SYS_CLOSE_RANGE, plan.V(c.next), plan.V(^uint32(0)), plan.V(0))
+	return fd
+}
+
+// open adds an open whose descriptor has the next number, and returns it.
+func (c *compiler) open(name string, nr uintptr, args ...plan.Arg) (fd int, index int) {
+	fd, index = c.next, c.Len()
+	c.next++
+	c.Add(name, nr, args...).Result(uint64(fd))
+	return fd, index
+}
+
+// shut closes the descriptor opened last.
+func (c *compiler) shut(fd int) {
+	if fd != c.next-1 {
+		panic(fmt.Sprintf("native: close of %d while %d is open", fd, c.next-1))
+	}
+	c.next--
+	c.Add("close", unix.SYS_CLOSE, plan.V(fd))
+}
+
+// joinCgroups moves the child into its cgroups. It writes 0, itself: another
+// pid would take the kernel's global lock, which waits for a grace period, and
+// a thread of the keeper must never be in a container's cgroup.
+func (c *compiler) joinCgroups(dirs []string) {
+	self := plan.P(c.Bytes([]byte("0")))
+	for _, d := range dirs {
+		fd, _ := c.open("open "+d+"/tasks", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(d+"/tasks")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+		c.Add("join "+d, unix.SYS_WRITE, plan.V(fd), self, plan.V(1)).Result(1)
+		c.shut(fd)
+	}
+}
+
+var cloneFlags = map[specs.LinuxNamespaceType]uint64{
+	specs.PIDNamespace:     unix.CLONE_NEWPID,
+	specs.NetworkNamespace: unix.CLONE_NEWNET,
+	specs.MountNamespace:   unix.CLONE_NEWNS,
+	specs.IPCNamespace:     unix.CLONE_NEWIPC,
+	specs.UTSNamespace:     unix.CLONE_NEWUTS,
+	specs.CgroupNamespace:  unix.CLONE_NEWCGROUP,
+	specs.UserNamespace:    unix.CLONE_NEWUSER,
+}
+
+// namespaces returns the flags of the namespaces made by clone. The cgroup
+// namespace is made after the cgroups are joined, so that it is rooted there.
+func (c *compiler) namespaces() (flags uint64, err error) {
+	seen := map[specs.LinuxNamespaceType]bool{}
+	for i, ns := range c.in.Spec.Linux.Namespaces {
+		f, ok := cloneFlags[ns.Type]
+		if !ok || seen[ns.Type] {
+			return 0, fmt.Errorf("linux.namespaces[%d]: %q: unknown or given twice: %w", i, ns.Type, errdefs.ErrInvalidArgument)
+		}
+		seen[ns.Type] = true
+		if ns.Path == "" && ns.Type != specs.CgroupNamespace {
+			flags |= f
+		}
+	}
+	if !seen[specs.MountNamespace] {
+		return 0, fmt.Errorf("linux.namespaces: no mount namespace: %w", errdefs.ErrInvalidArgument)
+	}
+	return flags, nil
+}
+
+// has reports whether the spec asks for a new namespace of this kind.
+func (c *compiler) has(t specs.LinuxNamespaceType) bool {
+	for _, ns := range c.in.Spec.Linux.Namespaces {
+		if ns.Type == t {
+			return ns.Path == ""
+		}
+	}
+	return false
+}
+
+// joins enters the namespaces given by path. All are opened before the first
+// is entered.
+func (c *compiler) joins() error {
+	type join struct {
+		fd   int
+		flag uint64
+		name string
+	}
+	var all []join
+	for i, ns := range c.in.Spec.Linux.Namespaces {
+		if ns.Path == "" {
+			continue
+		}
+		switch ns.Type {
+		case specs.MountNamespace, specs.UserNamespace, specs.PIDNamespace:
+			return fmt.Errorf("linux.namespaces[%d].path: joining a %s namespace: %w", i, ns.Type, errdefs.ErrNotImplemented)
+		}
+		if !path.IsAbs(ns.Path) {
+			return fmt.Errorf("linux.namespaces[%d].path: %q is not absolute: %w", i, ns.Path, errdefs.ErrInvalidArgument)
+		}
+		fd, _ := c.open("open "+ns.Path, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(ns.Path)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+		all = append(all, join{fd, cloneFlags[ns.Type], string(ns.Type)})
+	}
+	for _, j := range all {
+		c.Add("join the "+j.name+" namespace", unix.SYS_SETNS, plan.V(j.fd), plan.V(j.flag))
+	}
+	for i := len(all) - 1; i >= 0; i-- {
+		c.shut(all[i].fd)
+	}
+	return nil
+}
+
+func (c *compiler) hostname() {
+	if name := c.in.Spec.Hostname; name != "" {
+		c.Add("sethostname", unix.SYS_SETHOSTNAME, plan.P(c.String(name)), plan.V(len(name)))
+	}
+	if name := c.in.Spec.Domainname; name != "" {
+		c.Add("setdomainname", unix.SYS_SETDOMAINNAME, plan.P(c.String(name)), plan.V(len(name)))
+	}
+}
+
+// openLabels opens what is written right before the program runs, in the
+// host's /proc: a container could put files of its own in place of its.
+func (c *compiler) openLabels() {
+	p := c.in.Spec.Process
+	if p.OOMScoreAdj != nil {
+		fd, _ := c.open("open oom_score_adj", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/proc/self/oom_score_adj")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+		text := fmt.Sprint(*p.OOMScoreAdj)
+		// Without CAP_SYS_RESOURCE it cannot be lowered; that was warned of
+		// when the spec was made.
+		c.Add("write oom_score_adj", unix.SYS_WRITE, plan.V(fd), plan.P(c.String(text)), plan.V(len(text))).Allow(uint16(unix.EACCES))
+		c.shut(fd)
+	}
+	label := func(file, text string) {
+		slot := c.NewSlot()
+		c.Add("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC)).To(slot)
+		c.next++ // stays open until execve
+		c.labels = append(c.labels, labelFile{slot, text})
+	}
+	if p.ApparmorProfile != "" {
+		label("/proc/thread-self/attr/apparmor/exec", "exec "+p.ApparmorProfile)
+	}
+	if p.SelinuxLabel != "" {
+		label("/proc/thread-self/attr/exec", p.SelinuxLabel)
+	}
+}

@@ -1,0 +1,144 @@
+package native
+
+import (
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// node is a device file.
+type node struct {
+	path     string
+	mode     uint32
+	dev      uint64
+	uid, gid uint32
+}
+
+// defaultNodes are there in every container (runtime-spec, Default Devices).
+func defaultNodes() []node {
+	mk := func(name string, major, minor uint32) node {
+		return node{path: "/dev/" + name, mode: unix.S_IFCHR | 0o666, dev: unix.Mkdev(major, minor)}
+	}
+	return []node{mk("null", 1, 3), mk("zero", 1, 5), mk("full", 1, 7), mk("random", 1, 8), mk("urandom", 1, 9), mk("tty", 5, 0)}
+}
+
+// devices fills /dev, unless it is the host's own.
+func (c *compiler) devices() error {
+	for _, m := range c.in.Spec.Mounts {
+		if path.Clean(m.Destination) == "/dev" && m.Type == "bind" {
+			return nil
+		}
+	}
+	nodes := defaultNodes()
+	for i, d := range c.in.Spec.Linux.Devices {
+		n, err := nodeOf(d)
+		if err != nil {
+			return fmt.Errorf("linux.devices[%d] (%s): %w", i, d.Path, err)
+		}
+		nodes = slices.DeleteFunc(nodes, func(o node) bool { return o.path == n.path })
+		nodes = append(nodes, n)
+	}
+	c.provide("/dev", false)
+	c.Add("umask 0", unix.SYS_UMASK, plan.V(0))
+	slices.SortStableFunc(nodes, func(a, b node) int { return len(path.Dir(a.path)) - len(path.Dir(b.path)) })
+	for i := 0; i < len(nodes); {
+		dir := path.Dir(nodes[i].path)
+		if dir != "/dev" {
+			c.provide(dir, false)
+		}
+		fd, _ := c.target(dir, 0)
+		for ; i < len(nodes) && path.Dir(nodes[i].path) == dir; i++ {
+			n, name := nodes[i], plan.P(c.String(path.Base(nodes[i].path)))
+			c.Add("device "+n.path, unix.SYS_MKNODAT, plan.V(fd), name, plan.V(n.mode), plan.V(n.dev)).Allow(uint16(unix.EEXIST))
+			if n.uid != 0 || n.gid != 0 {
+				c.Add("owner of "+n.path, unix.SYS_FCHOWNAT, plan.V(fd), name, plan.V(n.uid), plan.V(n.gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
+			}
+		}
+		if dir == "/dev" {
+			c.devLinks(fd)
+		}
+		c.shut(fd)
+	}
+	c.Add("umask", unix.SYS_UMASK, plan.V(0o022))
+	return nil
+}
+
+func (c *compiler) devLinks(dev int) {
+	for _, l := range [][2]string{
+		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"}, {"/proc/self/fd/2", "stderr"}, {"/proc/kcore", "core"}, {"pts/ptmx", "ptmx"},
+	} {
+		c.Add("link /dev/"+l[1], unix.SYS_SYMLINKAT, plan.P(c.String(l[0])), plan.V(dev), plan.P(c.String(l[1]))).Allow(uint16(unix.EEXIST))
+	}
+}
+
+func nodeOf(d specs.LinuxDevice) (node, error) {
+	n := node{path: path.Clean("/" + d.Path), mode: 0o666, dev: unix.Mkdev(uint32(d.Major), uint32(d.Minor))}
+	switch d.Type {
+	case "c", "u":
+		n.mode |= unix.S_IFCHR
+	case "b":
+		n.mode |= unix.S_IFBLK
+	case "p":
+		n.mode |= unix.S_IFIFO
+	default:
+		return n, fmt.Errorf("type %q: unknown: %w", d.Type, errdefs.ErrInvalidArgument)
+	}
+	if d.FileMode != nil {
+		n.mode = n.mode&unix.S_IFMT | uint32(d.FileMode.Perm())
+	}
+	if d.UID != nil {
+		n.uid = *d.UID
+	}
+	if d.GID != nil {
+		n.gid = *d.GID
+	}
+	return n, nil
+}
+
+// console makes the terminal in the container's own devpts, sends its master to
+// the keeper and makes its slave the standard streams.
+func (c *compiler) console() {
+	how := c.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+	master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(c.root), plan.P(c.String("dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
+	slave := c.pty(master)
+	c.provide("/dev/console", true)
+	src, _ := c.open("copy of the terminal", unix.SYS_OPEN_TREE, plan.V(slave), plan.P(c.String("")), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
+	c.move(src, "/dev/console")
+	c.shut(src)
+	c.stdio(slave)
+	c.shut(slave)
+	c.shut(master)
+}
+
+// pty unlocks a master, opens its slave, sizes it, gives it to the user and
+// sends the master to the keeper. It returns the slave's number.
+func (c *compiler) pty(master int) (slave int) {
+	p := c.in.Spec.Process
+	c.Add("unlock the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSPTLCK), plan.P(c.Words(0)))
+	slave, _ = c.open("open the terminal's slave", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCGPTPEER), plan.V(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
+	if s := p.ConsoleSize; s != nil && s.Height != 0 && s.Width != 0 {
+		size := c.Words(uint64(uint16(s.Height)) | uint64(uint16(s.Width))<<16)
+		c.Add("size of the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSWINSZ), plan.P(size))
+	}
+	c.Add("owner of the terminal", unix.SYS_FCHOWN, plan.V(slave), plan.V(p.User.UID), plan.V(^uint32(0)))
+	// One byte of data carries one descriptor.
+	iov := c.Struct(plan.P(c.Bytes([]byte{0})), plan.V(1))
+	control := c.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, uint64(master))
+	msg := c.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
+	c.Add("send the terminal", unix.SYS_SENDMSG, plan.V(fdConsole), plan.P(msg), plan.V(0)).Result(1)
+	return slave
+}
+
+// stdio makes a slave the standard streams and the controlling terminal.
+func (c *compiler) stdio(slave int) {
+	for i, name := range []string{"stdin", "stdout", "stderr"} {
+		c.Add(name, unix.SYS_DUP3, plan.V(slave), plan.V(i), plan.V(0))
+	}
+	c.Add("controlling terminal", unix.SYS_IOCTL, plan.V(0), plan.V(unix.TIOCSCTTY), plan.V(0))
+}

@@ -1,0 +1,67 @@
+package native
+
+import (
+	"fmt"
+	"path"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// ExecInput is one further process in a running container.
+type ExecInput struct {
+	ID      string
+	Process *specs.Process
+	// Spec is the container's: its namespaces are joined and its seccomp
+	// profile holds.
+	Spec   *specs.Spec
+	Cgroup Cgroup
+	Host   Host
+}
+
+// CompileExec turns a process into a plan that the keeper runs with the
+// container's main process as target.
+func CompileExec(in ExecInput) (Output, error) {
+	p := in.Process
+	switch {
+	case p == nil || len(p.Args) == 0:
+		return Output{}, fmt.Errorf("process.args: empty: %w", errdefs.ErrInvalidArgument)
+	case !path.IsAbs(p.Cwd):
+		return Output{}, fmt.Errorf("process.cwd: %q is not absolute: %w", p.Cwd, errdefs.ErrInvalidArgument)
+	case p.ExecCPUAffinity != nil:
+		return Output{}, fmt.Errorf("process.execCPUAffinity: not done by the native runtime: %w", errdefs.ErrNotImplemented)
+	}
+	spec := *in.Spec
+	spec.Process = p
+	c := &compiler{in: Input{ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host}, next: fdFirst}
+	c.Clone(0, in.Cgroup.Unified)
+	target := c.settle(true)
+	c.joinCgroups(in.Cgroup.Dirs)
+	c.openLabels()
+	c.Add("setsid", unix.SYS_SETSID)
+	// One call joins all: root and working directory follow the mount
+	// namespace. The pid namespace was set by who cloned us.
+	var flags uint64
+	for _, ns := range spec.Linux.Namespaces {
+		if ns.Type != specs.PIDNamespace {
+			flags |= cloneFlags[ns.Type]
+		}
+	}
+	c.Add("join the container's namespaces", unix.SYS_SETNS, plan.V(target), plan.V(flags))
+	if p.Terminal {
+		how := c.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS)
+		master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.String("/dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
+		slave := c.pty(master)
+		c.stdio(slave)
+		c.shut(slave)
+		c.shut(master)
+	}
+	if err := c.process(p, spec.Linux.Seccomp); err != nil {
+		return Output{}, err
+	}
+	c.out.Plan = c.Encode()
+	return c.out, nil
+}

@@ -1,0 +1,67 @@
+package native
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ReadHost reads from this node what plans need to know of it. The agent reads
+// it once, at start.
+func ReadHost() (Host, error) {
+	var h Host
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return h, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if hex, ok := strings.CutPrefix(line, "CapBnd:"); ok {
+			if h.Bounding, err = strconv.ParseUint(strings.TrimSpace(hex), 16, 64); err != nil {
+				return h, fmt.Errorf("read our capabilities: %w", err)
+			}
+		}
+	}
+	last, err := os.ReadFile("/proc/sys/kernel/cap_last_cap")
+	if err != nil {
+		return h, err
+	}
+	if h.LastCap, err = strconv.Atoi(strings.TrimSpace(string(last))); err != nil {
+		return h, fmt.Errorf("read the last capability: %w", err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return h, err
+	}
+	h.Hierarchies = hierarchies(string(mounts))
+	return h, nil
+}
+
+// hierarchies finds the v1 hierarchies mounted below /sys/fs/cgroup.
+func hierarchies(mountinfo string) []Hierarchy {
+	var all []Hierarchy
+	for line := range strings.Lines(mountinfo) {
+		before, after, ok := strings.Cut(line, " - ")
+		f, g := strings.Fields(before), strings.Fields(after)
+		if !ok || len(f) < 5 || len(g) < 3 || g[0] != "cgroup" {
+			continue
+		}
+		name, ok := strings.CutPrefix(f[4], "/sys/fs/cgroup/")
+		if !ok || strings.Contains(name, "/") {
+			continue
+		}
+		var opts []string
+		for _, o := range strings.Split(g[2], ",") {
+			switch {
+			case strings.HasPrefix(o, "name="):
+				opts = append(opts, "none", o)
+			case o != "rw" && o != "ro" && !strings.Contains(o, "="):
+				opts = append(opts, o)
+			}
+		}
+		all = append(all, Hierarchy{Name: name, Options: strings.Join(opts, ",")})
+	}
+	slices.SortFunc(all, func(a, b Hierarchy) int { return strings.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(all, func(a, b Hierarchy) bool { return a.Name == b.Name })
+}

@@ -1,0 +1,346 @@
+package native
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// filesystem adds everything from the first mount to the new root.
+func (c *compiler) filesystem() error {
+	prop, err := c.rootPropagation()
+	if err != nil {
+		return err
+	}
+	empty := plan.P(c.String(""))
+	root := plan.P(c.String(c.in.Root))
+	c.Add("propagation of /", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
+	// The mount below the one that becomes the root must not be shared; the
+	// engine has mounted the root there.
+	c.Add("private root", unix.SYS_MOUNT, empty, root, empty, plan.V(unix.MS_PRIVATE), empty)
+	c.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
+	old, _ := c.open("open /", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/")), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+	c.root, _ = c.open("open the root", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), root, plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+	for i, m := range c.in.Spec.Mounts {
+		if err := c.mount(m); err != nil {
+			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
+		}
+		c.mounts = append(c.mounts, m)
+	}
+	if cwd := c.in.Spec.Process.Cwd; path.IsAbs(cwd) {
+		if path.Clean(cwd) != "/" {
+			c.provide(cwd, false)
+		}
+	} else {
+		return fmt.Errorf("process.cwd: %q is not absolute: %w", cwd, errdefs.ErrInvalidArgument)
+	}
+	if err := c.devices(); err != nil {
+		return err
+	}
+	if c.in.Spec.Process.Terminal {
+		c.console()
+	}
+	if err := c.sysctls(); err != nil {
+		return err
+	}
+	c.finishTmpfs()
+	for _, p := range c.in.Spec.Linux.ReadonlyPaths {
+		c.readonly(p)
+	}
+	for _, p := range c.in.Spec.Linux.MaskedPaths {
+		c.mask(p)
+	}
+	c.pivot(old, prop)
+	return nil
+}
+
+func (c *compiler) rootPropagation() (uint64, error) {
+	switch p := c.in.Spec.Linux.RootfsPropagation; p {
+	case "":
+		return unix.MS_SLAVE | unix.MS_REC, nil
+	default:
+		o := ocispec.ParseMountOptions([]string{p})
+		if o.Propagation == 0 {
+			return 0, fmt.Errorf("linux.rootfsPropagation: %q: unknown: %w", p, errdefs.ErrInvalidArgument)
+		}
+		return uint64(o.Propagation), nil
+	}
+}
+
+// pivot makes the root the root and lets go of the old one.
+func (c *compiler) pivot(old int, prop uint64) {
+	dot, empty := plan.P(c.String(".")), plan.P(c.String(""))
+	c.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
+	c.Add("pivot_root", unix.SYS_PIVOT_ROOT, dot, dot)
+	c.Add("fchdir to the old root", unix.SYS_FCHDIR, plan.V(old))
+	c.Add("slave old root", unix.SYS_MOUNT, empty, dot, empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty)
+	c.Add("unmount the old root", unix.SYS_UMOUNT2, dot, plan.V(unix.MNT_DETACH))
+	c.Add("chdir /", unix.SYS_CHDIR, plan.P(c.String("/")))
+	c.shut(c.root)
+	c.shut(old)
+	if c.in.Spec.Root.Readonly {
+		c.Add("read-only root", unix.SYS_MOUNT_SETATTR, plan.V(unix.AT_FDCWD), plan.P(c.String("/")), plan.V(0),
+			c.attr(unix.MOUNT_ATTR_RDONLY, 0, 0), plan.V(sizeofMountAttr))
+	}
+	if c.in.Spec.Linux.RootfsPropagation != "" {
+		c.Add("propagation of the root", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
+	}
+}
+
+// attr is a struct mount_attr.
+func (c *compiler) attr(set, clr, propagation uint64) plan.Arg {
+	return plan.P(c.Words(set, clr, propagation, 0))
+}
+
+// target opens a path of the container as the container sees it: symlinks lead
+// nowhere outside the root, magic links nowhere at all.
+func (c *compiler) target(p string, extra uint64) (fd, index int) {
+	flags, resolve := unix.O_PATH|unix.O_CLOEXEC|extra, uint64(unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+	if p == "/proc" || p == "/sys" {
+		// An image whose /proc leads elsewhere would let it answer for us.
+		resolve |= unix.RESOLVE_NO_SYMLINKS
+	}
+	how := c.Words(flags, 0, resolve)
+	return c.open("open "+p+" in the root", unix.SYS_OPENAT2, plan.V(c.root), plan.P(c.String(relative(p))), plan.P(how), plan.V(unix.SizeofOpenHow))
+}
+
+func relative(p string) string {
+	p = strings.TrimPrefix(path.Clean("/"+p), "/")
+	if p == "" {
+		return "."
+	}
+	return p
+}
+
+// fdPath names an open descriptor to mount(2), which knows paths only. The
+// child is still in the host's root, whose /proc it is.
+func (c *compiler) fdPath(fd int) plan.Arg {
+	return plan.P(c.String("/proc/self/fd/" + strconv.Itoa(fd)))
+}
+
+// provide sees to it that a mount point exists: in the root itself it is made
+// before the plan runs, below another mount by the plan.
+func (c *compiler) provide(p string, file bool) {
+	p = path.Clean("/" + p)
+	above := ""
+	for _, m := range c.mounts {
+		d := path.Clean("/" + m.Destination)
+		if (strings.HasPrefix(p, d+"/") || p == d) && len(d) > len(above) {
+			above = d
+		}
+	}
+	if above == "" {
+		c.out.Points = append(c.out.Points, Point{p, file})
+		return
+	}
+	if p == above {
+		return
+	}
+	parts := strings.Split(strings.TrimPrefix(p, above+"/"), "/")
+	for i, name := range parts {
+		fd, _ := c.target(path.Join(append([]string{above}, parts[:i]...)...), 0)
+		arg := plan.P(c.String(name))
+		if file && i == len(parts)-1 {
+			c.Add("create "+p, unix.SYS_MKNODAT, plan.V(fd), arg, plan.V(unix.S_IFREG|0o644), plan.V(0)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
+		} else {
+			c.Add("make "+p, unix.SYS_MKDIRAT, plan.V(fd), arg, plan.V(0o755)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
+		}
+		c.shut(fd)
+	}
+}
+
+func (c *compiler) mount(m specs.Mount) error {
+	if !path.IsAbs(m.Destination) || strings.ContainsRune(m.Destination+m.Source+m.Type, 0) {
+		return fmt.Errorf("destination is not an absolute path: %w", errdefs.ErrInvalidArgument)
+	}
+	if path.Clean(m.Destination) == "/" {
+		return fmt.Errorf("a mount over the root: %w", errdefs.ErrNotImplemented)
+	}
+	o := ocispec.ParseMountOptions(m.Options)
+	for _, d := range o.Data {
+		if d == "tmpcopyup" || d == "idmap" || d == "ridmap" || strings.ContainsRune(d, 0) {
+			return fmt.Errorf("option %q: %w", d, errdefs.ErrNotImplemented)
+		}
+	}
+	switch {
+	case m.Type == "bind" || o.Flags&unix.MS_BIND != 0:
+		return c.bind(m, o)
+	case m.Type == "cgroup" || m.Type == "cgroup2":
+		return c.cgroupMount(m, o)
+	case m.Type == "":
+		return fmt.Errorf("no type: %w", errdefs.ErrInvalidArgument)
+	}
+	c.provide(m.Destination, false)
+	flags := o.Flags
+	if m.Type == "tmpfs" {
+		flags &^= unix.MS_RDONLY // finishTmpfs: something may have to be made in it first
+	}
+	fd, _ := c.target(m.Destination, 0)
+	source := m.Source
+	if source == "" {
+		source = m.Type
+	}
+	c.Add("mount "+m.Type+" on "+m.Destination, unix.SYS_MOUNT, plan.P(c.String(source)), c.fdPath(fd), plan.P(c.String(m.Type)),
+		plan.V(flags), plan.P(c.String(strings.Join(o.Data, ","))))
+	c.shut(fd)
+	c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
+	return nil
+}
+
+// setAttrs changes the mount that now stands at p.
+func (c *compiler) setAttrs(p string, set, rset, rclr, prop uint64) {
+	if set|rset|rclr|prop == 0 {
+		return
+	}
+	fd, _ := c.target(p, 0)
+	empty := plan.P(c.String(""))
+	if set != 0 {
+		c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, 0, 0), plan.V(sizeofMountAttr))
+	}
+	if rset|rclr != 0 {
+		c.Add("recursive attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(rset, rclr, 0), plan.V(sizeofMountAttr))
+	}
+	if prop != 0 {
+		c.Add("propagation of "+p, unix.SYS_MOUNT, empty, c.fdPath(fd), empty, plan.V(prop), empty)
+	}
+	c.shut(fd)
+}
+
+// bind places a directory or file of the host: a detached copy of its mount is
+// given its attributes before anybody can see it.
+func (c *compiler) bind(m specs.Mount, o ocispec.MountOptions) error {
+	if !path.IsAbs(m.Source) {
+		return fmt.Errorf("source %q is not absolute: %w", m.Source, errdefs.ErrInvalidArgument)
+	}
+	st, err := os.Stat(m.Source)
+	if err != nil {
+		return fmt.Errorf("source %s: %w: %w", m.Source, err, classOf(err))
+	}
+	c.provide(m.Destination, !st.IsDir())
+	flags, recursive := uint64(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC), uint64(0)
+	if o.Flags&unix.MS_REC != 0 {
+		recursive = unix.AT_RECURSIVE
+	}
+	empty := plan.P(c.String(""))
+	src, _ := c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(m.Source)), plan.V(flags|recursive))
+	if set := attrsOf(o.Flags); set != 0 {
+		c.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set), 0), plan.V(sizeofMountAttr))
+	}
+	if o.RecursiveSet|o.RecursiveClear != 0 {
+		c.Add("recursive attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
+			c.attr(o.RecursiveSet, o.RecursiveClear|atime(o.RecursiveSet), 0), plan.V(sizeofMountAttr))
+	}
+	c.move(src, m.Destination)
+	c.shut(src)
+	c.setAttrs(m.Destination, 0, 0, 0, uint64(o.Propagation))
+	return nil
+}
+
+// move attaches a detached mount at p.
+func (c *compiler) move(src int, p string) {
+	empty := plan.P(c.String(""))
+	fd, _ := c.target(p, 0)
+	c.Add("mount on "+p, unix.SYS_MOVE_MOUNT, plan.V(src), empty, plan.V(fd), empty, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+	c.shut(fd)
+}
+
+// attrsOf turns MS_* flags into MOUNT_ATTR_* ones.
+func attrsOf(flags uintptr) (set uint64) {
+	for _, f := range []struct {
+		ms   uintptr
+		attr uint64
+	}{
+		{unix.MS_RDONLY, unix.MOUNT_ATTR_RDONLY},
+		{unix.MS_NOSUID, unix.MOUNT_ATTR_NOSUID},
+		{unix.MS_NODEV, unix.MOUNT_ATTR_NODEV},
+		{unix.MS_NOEXEC, unix.MOUNT_ATTR_NOEXEC},
+		{unix.MS_NOATIME, unix.MOUNT_ATTR_NOATIME},
+		{unix.MS_STRICTATIME, unix.MOUNT_ATTR_STRICTATIME},
+		{unix.MS_NODIRATIME, unix.MOUNT_ATTR_NODIRATIME},
+		{unix.MS_NOSYMFOLLOW, unix.MOUNT_ATTR_NOSYMFOLLOW},
+	} {
+		if flags&f.ms != 0 {
+			set |= f.attr
+		}
+	}
+	return set
+}
+
+// atime is what must be cleared to set an access time mode.
+func atime(set uint64) uint64 {
+	if set&(unix.MOUNT_ATTR_NOATIME|unix.MOUNT_ATTR_STRICTATIME) != 0 {
+		return unix.MOUNT_ATTR__ATIME
+	}
+	return 0
+}
+
+// finishTmpfs makes the read-only tmpfs mounts read-only.
+func (c *compiler) finishTmpfs() {
+	for _, m := range c.in.Spec.Mounts {
+		if o := ocispec.ParseMountOptions(m.Options); m.Type == "tmpfs" && o.Flags&unix.MS_RDONLY != 0 {
+			c.setAttrs(m.Destination, unix.MOUNT_ATTR_RDONLY, 0, 0, 0)
+		}
+	}
+}
+
+// readonly binds a path over itself, read-only; a path that is not there needs
+// no protection.
+func (c *compiler) readonly(p string) {
+	empty := plan.P(c.String(""))
+	fd, at := c.target(p, 0)
+	c.optional(at)
+	src, _ := c.open("copy the mount of "+p, unix.SYS_OPEN_TREE, plan.V(fd), empty, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE))
+	c.Add("read-only "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(unix.MOUNT_ATTR_RDONLY, 0, 0), plan.V(sizeofMountAttr))
+	c.Add("mount "+p+" read-only", unix.SYS_MOVE_MOUNT, plan.V(src), empty, plan.V(fd), empty, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+	c.shut(src)
+	c.shut(fd)
+	c.Over(at)
+}
+
+// mask hides a file behind /dev/null and a directory behind an empty tmpfs.
+func (c *compiler) mask(p string) {
+	empty := plan.P(c.String(""))
+	fd, at := c.target(p, 0)
+	c.optional(at)
+	try := c.Len()
+	c.Add("mask "+p, unix.SYS_MOUNT, plan.P(c.String("/dev/null")), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty).Allow(uint16(unix.ENOTDIR)).Kind = plan.Try
+	over := c.Len()
+	c.Add("masked", 0).Kind = plan.Jump
+	c.Over(try)
+	c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String("tmpfs")), c.fdPath(fd), plan.P(c.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.String("size=0k,nr_inodes=1")))
+	c.Over(over)
+	c.shut(fd)
+	c.Over(at)
+}
+
+// optional lets the open at index i find nothing; Over then says what is
+// passed over.
+func (c *compiler) optional(i int) {
+	o := c.At(i)
+	o.Kind = plan.Try
+	o.Allow(uint16(unix.ENOENT), uint16(unix.ENOTDIR))
+}
+
+func (c *compiler) sysctls() error {
+	for _, key := range sortedKeys(c.in.Spec.Linux.Sysctl) {
+		value := c.in.Spec.Linux.Sysctl[key]
+		if strings.ContainsAny(key, "\x00") || strings.Contains(key, "..") {
+			return fmt.Errorf("linux.sysctl %q: no such key: %w", key, errdefs.ErrInvalidArgument)
+		}
+		p := "proc/sys/" + strings.ReplaceAll(key, ".", "/")
+		how := c.Words(uint64(unix.O_WRONLY|unix.O_CLOEXEC), 0, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+		fd, _ := c.open("open sysctl "+key, unix.SYS_OPENAT2, plan.V(c.root), plan.P(c.String(p)), plan.P(how), plan.V(unix.SizeofOpenHow))
+		c.Add("set sysctl "+key, unix.SYS_WRITE, plan.V(fd), plan.P(c.String(value)), plan.V(len(value)))
+		c.shut(fd)
+	}
+	return nil
+}

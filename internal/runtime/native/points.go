@@ -1,0 +1,65 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MakePoints makes the mount points that a plan needs in a root filesystem. A
+// path is followed as the container would follow it and never leaves the root.
+func MakePoints(root string, points []Point) error {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: root, Err: err}
+	}
+	defer func() { _ = unix.Close(dir) }()
+	for _, p := range points {
+		if err := makePoint(dir, p); err != nil {
+			return fmt.Errorf("mount point %s: %w: %w", p.Path, err, classOf(err))
+		}
+	}
+	return nil
+}
+
+func inRoot(dir int, p string) (int, error) {
+	for {
+		fd, err := unix.Openat2(dir, relative(p), &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+		// EAGAIN: something was renamed meanwhile and the kernel is not sure.
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			continue
+		}
+		return fd, err
+	}
+}
+
+func makePoint(dir int, p Point) error {
+	fd, err := inRoot(dir, p.Path)
+	if err == nil {
+		return unix.Close(fd)
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	parts := strings.Split(relative(p.Path), "/")
+	for i, name := range parts {
+		parent, err := inRoot(dir, path.Join(parts[:i]...))
+		if err != nil {
+			return err
+		}
+		if p.File && i == len(parts)-1 {
+			err = unix.Mknodat(parent, name, unix.S_IFREG|0o644, 0)
+		} else {
+			err = unix.Mkdirat(parent, name, 0o755)
+		}
+		_ = unix.Close(parent)
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package native
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/runtime/native/seccomp"
+)
+
+// process adds what makes the child the program's process: limits, identity,
+// privileges, and execve at last.
+func (c *compiler) process(p *specs.Process, profile *specs.LinuxSeccomp) error {
+	if err := c.rlimits(p); err != nil {
+		return err
+	}
+	if err := c.scheduling(p); err != nil {
+		return err
+	}
+	c.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), plan.P(c.String("_ses."+c.in.ID))).Allow(uint16(unix.ENOSYS), uint16(unix.EDQUOT))
+	for _, l := range c.labels {
+		c.Add("label "+l.text, unix.SYS_WRITE, plan.S(l.slot), plan.P(c.String(l.text)), plan.V(len(l.text)))
+	}
+	c.Add("chdir "+p.Cwd, unix.SYS_CHDIR, plan.P(c.String(p.Cwd)))
+	if p.NoNewPrivileges {
+		c.Add("no new privileges", unix.SYS_PRCTL, plan.V(unix.PR_SET_NO_NEW_PRIVS), plan.V(1))
+	} else if err := c.seccomp(profile); err != nil { // needs privileges that go next
+		return err
+	}
+	if err := c.identity(p); err != nil {
+		return err
+	}
+	umask := uint32(0o022)
+	if p.User.Umask != nil {
+		umask = *p.User.Umask
+	}
+	c.Add("umask", unix.SYS_UMASK, plan.V(umask))
+	if c.in.Park {
+		c.Add("wait for the start", unix.SYS_READ, plan.V(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
+	}
+	if p.NoNewPrivileges {
+		if err := c.seccomp(profile); err != nil {
+			return err
+		}
+	}
+	return c.execve(p)
+}
+
+var resources = map[string]int{
+	"RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_CPU": unix.RLIMIT_CPU, "RLIMIT_DATA": unix.RLIMIT_DATA,
+	"RLIMIT_FSIZE": unix.RLIMIT_FSIZE, "RLIMIT_LOCKS": unix.RLIMIT_LOCKS, "RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK,
+	"RLIMIT_MSGQUEUE": unix.RLIMIT_MSGQUEUE, "RLIMIT_NICE": unix.RLIMIT_NICE, "RLIMIT_NOFILE": unix.RLIMIT_NOFILE,
+	"RLIMIT_NPROC": unix.RLIMIT_NPROC, "RLIMIT_RSS": unix.RLIMIT_RSS, "RLIMIT_RTPRIO": unix.RLIMIT_RTPRIO,
+	"RLIMIT_RTTIME": unix.RLIMIT_RTTIME, "RLIMIT_SIGPENDING": unix.RLIMIT_SIGPENDING, "RLIMIT_STACK": unix.RLIMIT_STACK,
+}
+
+func (c *compiler) rlimits(p *specs.Process) error {
+	for i, l := range p.Rlimits {
+		r, ok := resources[l.Type]
+		if !ok {
+			return fmt.Errorf("process.rlimits[%d]: %q: unknown: %w", i, l.Type, errdefs.ErrInvalidArgument)
+		}
+		c.Add("limit "+l.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(r), plan.P(c.Words(l.Soft, l.Hard)), plan.V(0))
+	}
+	return nil
+}
+
+var policies = map[specs.LinuxSchedulerPolicy]uint32{
+	specs.SchedOther: unix.SCHED_NORMAL, specs.SchedFIFO: unix.SCHED_FIFO, specs.SchedRR: unix.SCHED_RR, specs.SchedBatch: unix.SCHED_BATCH,
+	specs.SchedIdle: unix.SCHED_IDLE, specs.SchedDeadline: unix.SCHED_DEADLINE,
+}
+
+var schedFlags = map[specs.LinuxSchedulerFlag]uint64{
+	specs.SchedFlagResetOnFork: unix.SCHED_FLAG_RESET_ON_FORK, specs.SchedFlagReclaim: unix.SCHED_FLAG_RECLAIM, specs.SchedFlagDLOverrun: unix.SCHED_FLAG_DL_OVERRUN,
+	specs.SchedFlagKeepPolicy: unix.SCHED_FLAG_KEEP_POLICY, specs.SchedFlagKeepParams: unix.SCHED_FLAG_KEEP_PARAMS,
+	specs.SchedFlagUtilClampMin: unix.SCHED_FLAG_UTIL_CLAMP_MIN, specs.SchedFlagUtilClampMax: unix.SCHED_FLAG_UTIL_CLAMP_MAX,
+}
+
+func (c *compiler) scheduling(p *specs.Process) error {
+	if s := p.Scheduler; s != nil {
+		policy, ok := policies[s.Policy]
+		if !ok {
+			return fmt.Errorf("process.scheduler.policy: %q: unknown: %w", s.Policy, errdefs.ErrInvalidArgument)
+		}
+		var flags uint64
+		for _, f := range s.Flags {
+			bit, ok := schedFlags[f]
+			if !ok {
+				return fmt.Errorf("process.scheduler.flags: %q: unknown: %w", f, errdefs.ErrInvalidArgument)
+			}
+			flags |= bit
+		}
+		// struct sched_attr: size, policy, flags, nice, priority, runtime,
+		// deadline, period.
+		attr := c.Words(unix.SizeofSchedAttr|uint64(policy)<<32, flags, uint64(uint32(s.Nice))|uint64(uint32(s.Priority))<<32, s.Runtime, s.Deadline, s.Period, 0)
+		c.Add("scheduler", unix.SYS_SCHED_SETATTR, plan.V(0), plan.P(attr), plan.V(0))
+	}
+	if io := p.IOPriority; io != nil {
+		class, ok := map[specs.IOPriorityClass]int{specs.IOPRIO_CLASS_RT: 1, specs.IOPRIO_CLASS_BE: 2, specs.IOPRIO_CLASS_IDLE: 3}[io.Class]
+		if !ok || io.Priority < 0 || io.Priority > 7 {
+			return fmt.Errorf("process.ioPriority: class %q, priority %d: unknown: %w", io.Class, io.Priority, errdefs.ErrInvalidArgument)
+		}
+		const whoProcess = 1
+		c.Add("io priority", unix.SYS_IOPRIO_SET, plan.V(whoProcess), plan.V(0), plan.V(class<<13|io.Priority))
+	}
+	if per := c.in.Spec.Linux.Personality; per != nil {
+		domain := map[specs.LinuxPersonalityDomain]int{specs.PerLinux: 0, specs.PerLinux32: 8}
+		v, ok := domain[per.Domain]
+		if !ok || len(per.Flags) > 0 {
+			return fmt.Errorf("linux.personality: %q with flags %v: %w", per.Domain, per.Flags, errdefs.ErrInvalidArgument)
+		}
+		c.Add("personality", unix.SYS_PERSONALITY, plan.V(v))
+	}
+	return nil
+}
+
+// identity drops the bounding set, becomes the user and takes the capabilities.
+func (c *compiler) identity(p *specs.Process) error {
+	caps, err := capsOf(p.Capabilities, c.in.Host)
+	if err != nil {
+		return err
+	}
+	for i := range c.in.Host.LastCap + 1 {
+		if caps.bounding&(1<<i) == 0 && c.in.Host.Bounding&(1<<i) != 0 {
+			c.Add("drop capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAPBSET_DROP), plan.V(i))
+		}
+	}
+	c.Add("keep capabilities", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(1))
+	groups := make([]byte, 0, 4*len(p.User.AdditionalGids))
+	for _, g := range p.User.AdditionalGids {
+		groups = append(groups, byte(g), byte(g>>8), byte(g>>16), byte(g>>24))
+	}
+	c.Add("setgroups", unix.SYS_SETGROUPS, plan.V(len(p.User.AdditionalGids)), plan.P(c.Bytes(append(groups, 0, 0, 0, 0))))
+	gid, uid := plan.V(p.User.GID), plan.V(p.User.UID)
+	c.Add("setresgid", unix.SYS_SETRESGID, gid, gid, gid)
+	c.Add("setresuid", unix.SYS_SETRESUID, uid, uid, uid)
+	c.Add("keep no more", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(0))
+	header := c.Words(unix.LINUX_CAPABILITY_VERSION_3)
+	lo, hi := func(v uint64) uint64 { return v & 0xffffffff }, func(v uint64) uint64 { return v >> 32 }
+	data := c.Words(lo(caps.effective)|lo(caps.permitted)<<32, lo(caps.inheritable)|hi(caps.effective)<<32, hi(caps.permitted)|hi(caps.inheritable)<<32)
+	c.Add("capset", unix.SYS_CAPSET, plan.P(header), plan.P(data))
+	for i := range c.in.Host.LastCap + 1 {
+		if caps.ambient&(1<<i) != 0 {
+			c.Add("ambient capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAP_AMBIENT), plan.V(unix.PR_CAP_AMBIENT_RAISE), plan.V(i), plan.V(0), plan.V(0))
+		}
+	}
+	return nil
+}
+
+func (c *compiler) seccomp(s *specs.LinuxSeccomp) error {
+	if s == nil {
+		return nil
+	}
+	f, err := seccomp.Compile(s)
+	if err != nil {
+		return fmt.Errorf("linux.%w", err)
+	}
+	if f.Notify {
+		return fmt.Errorf("linux.seccomp: SCMP_ACT_NOTIFY: not done by the native runtime: %w", errdefs.ErrNotImplemented)
+	}
+	prog := make([]byte, 0, 8*len(f.Program))
+	for _, in := range f.Program {
+		prog = append(prog, byte(in.Code), byte(in.Code>>8), in.Jt, in.Jf, byte(in.K), byte(in.K>>8), byte(in.K>>16), byte(in.K>>24))
+	}
+	fprog := c.Struct(plan.V(len(f.Program)), plan.P(c.Bytes(prog)))
+	c.Add("seccomp", unix.SYS_SECCOMP, plan.V(unix.SECCOMP_SET_MODE_FILTER), plan.V(f.Flags), plan.P(fprog))
+	return nil
+}
+
+// execve tries the program in every directory of its PATH, as execvp does.
+func (c *compiler) execve(p *specs.Process) error {
+	for _, s := range slices.Concat(p.Args, p.Env, []string{p.Cwd}) {
+		if strings.ContainsRune(s, 0) {
+			return fmt.Errorf("process: %q holds a NUL: %w", s, errdefs.ErrInvalidArgument)
+		}
+	}
+	argv, envp := plan.P(c.Strings(p.Args)), plan.P(c.Strings(p.Env))
+	files := Candidates(p)
+	for i, f := range files {
+		o := c.Add("exec "+f, unix.SYS_EXECVE, plan.P(c.String(f)), argv, envp)
+		if i < len(files)-1 {
+			o.Allow(uint16(unix.ENOENT), uint16(unix.EACCES))
+		}
+	}
+	return nil
+}
+
+// Candidates are the files that a process's program may be, in the order in
+// which they are tried.
+func Candidates(p *specs.Process) []string {
+	name := p.Args[0]
+	if strings.Contains(name, "/") {
+		return []string{name}
+	}
+	search := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	for _, e := range p.Env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			search = v
+		}
+	}
+	var files []string
+	for _, dir := range strings.Split(search, ":") {
+		if dir == "" {
+			dir = "."
+		}
+		files = append(files, path.Join(dir, name))
+	}
+	return files
+}

@@ -1,0 +1,49 @@
+package native
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// refuse names the first field that this runtime cannot honour. A field is
+// either done or refused, never passed over in silence.
+func refuse(s *specs.Spec) error {
+	if s.Process == nil || s.Root == nil || s.Linux == nil {
+		return fmt.Errorf("spec: process, root and linux must be set: %w", errdefs.ErrInvalidArgument)
+	}
+	l, p := s.Linux, s.Process
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{
+		{len(p.Args) == 0, "process.args (empty)"},
+		{s.VM != nil, "vm"},
+		{s.Windows != nil, "windows"},
+		{s.Solaris != nil, "solaris"},
+		{hooks(s.Hooks), "hooks"},
+		{len(l.UIDMappings) > 0 || len(l.GIDMappings) > 0, "linux.uidMappings"},
+		{len(l.TimeOffsets) > 0, "linux.timeOffsets"},
+		{l.IntelRdt != nil, "linux.intelRdt"},
+		{l.MemoryPolicy != nil, "linux.memoryPolicy"},
+		{len(l.NetDevices) > 0, "linux.netDevices"},
+		{p.ExecCPUAffinity != nil, "process.execCPUAffinity"},
+		{l.Seccomp != nil && l.Seccomp.ListenerPath != "", "linux.seccomp.listenerPath"},
+	} {
+		if f.set {
+			return fmt.Errorf("%s: not done by the native runtime: %w", f.name, errdefs.ErrNotImplemented)
+		}
+	}
+	for i, m := range s.Mounts {
+		if len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 {
+			return fmt.Errorf("mounts[%d].uidMappings: not done by the native runtime: %w", i, errdefs.ErrNotImplemented)
+		}
+	}
+	return nil
+}
+
+func hooks(h *specs.Hooks) bool {
+	return h != nil && (len(h.CreateRuntime) > 0 || len(h.CreateContainer) > 0 || len(h.StartContainer) > 0 ||
+		len(h.Poststart) > 0 || len(h.Poststop) > 0 || len(h.Prestart) > 0) //nolint:staticcheck // deprecated, and still sent
+}
