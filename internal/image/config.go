@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// Config is the [image] section.
+// Config is the [images] section.
 type Config struct {
 	// DefaultRegistry completes short names: redis is
 	// <default_registry>/library/redis:latest when it is docker.io, else
@@ -79,7 +79,7 @@ func Default() Config {
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(key, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("image.%s: %s: %w", key, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument))
+		errs = append(errs, fmt.Errorf("images.%s: %s: %w", key, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument))
 	}
 	if c.DefaultRegistry == "" || strings.ContainsAny(c.DefaultRegistry, "/ ") {
 		bad("default_registry", "%q is no registry host", c.DefaultRegistry)

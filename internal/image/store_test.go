@@ -11,7 +11,13 @@ import (
 
 func open(t *testing.T, dir string) *image.Store {
 	t.Helper()
-	s, err := image.New(image.Options{Root: dir, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	return openWith(t, image.Options{Root: dir})
+}
+
+func openWith(t *testing.T, opts image.Options) *image.Store {
+	t.Helper()
+	opts.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	s, err := image.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,5 +55,16 @@ func TestPullCheckoutListRemove(t *testing.T) {
 	u, err := s.Usage(t.Context())
 	if err != nil || u.Bytes != 0 || u.Inodes != 0 {
 		t.Error(u, err)
+	}
+}
+
+func TestContract(t *testing.T) {
+	for _, inProcess := range []bool{true, false} {
+		t.Run(map[bool]string{true: "InProcess", false: "Worker"}[inProcess], func(t *testing.T) {
+			imagetest.Suite(t, func(t *testing.T) imagetest.Harness {
+				reg := imagetest.NewRegistry(t)
+				return imagetest.Harness{Images: openWith(t, image.Options{Root: t.TempDir(), InProcess: inProcess}), Provide: reg.Push}
+			})
+		})
 	}
 }

@@ -424,4 +424,3 @@ func (m *meter) finish() {
 	}
 	m.whole("done")
 }
-
