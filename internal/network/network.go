@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,6 +96,9 @@ func New(o Options) (*Network, error) {
 	var err error
 	if n.mode, err = n.decideMode(); err != nil {
 		return nil, err
+	}
+	if n.mode == ModeCNI && o.StateDir == "" {
+		return nil, fmt.Errorf("network: no state directory for CNI: %w", errdefs.ErrInvalidArgument)
 	}
 	n.leases, err = ipam.Open(ipam.Options{KV: o.Leases, Rest: time.Duration(n.cfg.LeaseRest) * time.Second, Now: o.Now})
 	if err != nil {
@@ -230,14 +232,14 @@ func (n *Network) SetRanges(_ context.Context, cidrs []string) error {
 }
 
 // Info implements core.Network.
-func (n *Network) Info(context.Context) (core.NetworkInfo, error) {
+func (n *Network) Info(ctx context.Context) (core.NetworkInfo, error) {
 	info := core.NetworkInfo{Mode: string(n.mode), Ready: true}
 	for _, r := range n.leases.Ranges() {
 		info.Ranges = append(info.Ranges, r.Prefix)
 	}
 	switch {
 	case n.mode == ModeCNI:
-		info.Reason = n.cni.notReady()
+		info.Reason = n.cni.notReady(ctx)
 	case len(info.Ranges) == 0:
 		info.Reason = `no address range configured: network.pod_cidr is "from-kubelet" and none was given yet`
 	default:
@@ -317,11 +319,7 @@ func (n *Network) Sandboxes(context.Context) ([]core.ID, error) {
 	for _, id := range n.bridge.table.Sandboxes() {
 		seen[id] = true
 	}
-	attached, err := n.cni.sandboxes()
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range attached {
+	for _, id := range n.cni.sandboxes() {
 		seen[id] = true
 	}
 	ids := make([]core.ID, 0, len(seen))
@@ -362,9 +360,4 @@ func confFiles(dir string) ([]string, error) {
 		}
 	}
 	return files, nil
-}
-
-// hostAddrs are the addresses of the host that others can reach it by.
-func globalAddr(a netip.Addr) bool {
-	return a.IsValid() && a.IsGlobalUnicast()
 }
