@@ -1,0 +1,231 @@
+// Package cgroup makes, limits, watches, kills and removes cgroups on v1, v2
+// and hybrid machines. It is the engine's core.Cgroups.
+//
+// It writes plain files: nothing here moves a process from one cgroup to
+// another, which costs the whole machine a grace period; processes are started
+// where they belong. It must not know what a container is. Start reading at
+// Tree, then layout.go for how a path becomes directories.
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Options go with New.
+type Options struct {
+	// Root is the engine's own tree, an absolute path below the root of each
+	// hierarchy. "" is "/longshore"; with systemd "/longshore.slice".
+	Root string
+	// Systemd has slices and scopes made by systemd over D-Bus and not by
+	// mkdir, which it wants for everything outside a delegated tree.
+	Systemd Systemd
+	// Mountinfo is the file that tells where cgroups are mounted; "" is
+	// /proc/self/mountinfo.
+	Mountinfo string
+	// Logger is slog.Default() when nil.
+	Logger *slog.Logger
+}
+
+// Tree is core.Cgroups on this machine.
+type Tree struct {
+	root    string
+	layout  layout
+	systemd Systemd
+	log     *slog.Logger
+}
+
+var _ core.Cgroups = (*Tree)(nil)
+
+// New finds out where cgroups are mounted. FailedPrecondition when they are
+// not.
+func New(o Options) (*Tree, error) {
+	if o.Mountinfo == "" {
+		o.Mountinfo = "/proc/self/mountinfo"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Root == "" {
+		o.Root = "/longshore"
+		if o.Systemd != nil {
+			o.Root = "/longshore.slice"
+		}
+	}
+	if !strings.HasPrefix(o.Root, "/") || filepath.Clean(o.Root) != o.Root || o.Root == "/" {
+		return nil, fmt.Errorf("cgroup root %q is no absolute path below /: %w", o.Root, errdefs.ErrInvalidArgument)
+	}
+	f, err := os.Open(o.Mountinfo)
+	if err != nil {
+		return nil, fmt.Errorf("find cgroups: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	l, err := parseLayout(f)
+	if err != nil {
+		return nil, fmt.Errorf("find cgroups: %w", err)
+	}
+	return &Tree{root: o.Root, layout: l, systemd: o.Systemd, log: o.Logger}, nil
+}
+
+// Mode says how cgroups are mounted here.
+func (t *Tree) Mode() core.CgroupMode { return t.layout.mode }
+
+// Root is the path of the engine's own tree.
+func (t *Tree) Root() string { return t.root }
+
+// Controllers names the controllers of this node, sorted.
+func (t *Tree) Controllers() []string {
+	set := map[string]bool{}
+	for _, h := range t.layout.v1 {
+		for _, c := range h.controllers {
+			set[c] = true
+		}
+	}
+	if t.layout.unified != "" {
+		b, err := os.ReadFile(filepath.Join(t.layout.unified, "cgroup.controllers"))
+		if err == nil {
+			for _, c := range strings.Fields(string(b)) {
+				set[c] = true
+			}
+		}
+	}
+	out := make([]string, 0, len(set))
+	for c := range set {
+		out = append(out, c)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Create makes ref in every hierarchy and limits it; device rules are left to
+// the runtime. What is there already is taken as it is. On failure nothing that
+// it made is left.
+func (t *Tree) Create(ctx context.Context, ref core.CgroupRef, res *specs.LinuxResources) error {
+	if err := t.valid(ref); err != nil {
+		return fmt.Errorf("create cgroup: %w", err)
+	}
+	there := slices.ContainsFunc(t.layout.owned(ref), exists)
+	err := t.make(ctx, ref)
+	if err == nil {
+		err = t.limit(ref, res)
+	}
+	if err != nil {
+		err = fmt.Errorf("create cgroup %s: %w", ref.Path, err)
+		if !there {
+			err = errors.Join(err, t.Remove(context.WithoutCancel(ctx), ref))
+		}
+	}
+	return err
+}
+
+// Update changes the limits that res names and leaves the others; device rules
+// are the runtime's.
+func (t *Tree) Update(_ context.Context, ref core.CgroupRef, res *specs.LinuxResources) error {
+	if err := t.valid(ref); err != nil {
+		return fmt.Errorf("update cgroup: %w", err)
+	}
+	if err := t.limit(ref, res); err != nil {
+		return fmt.Errorf("update cgroup %s: %w", ref.Path, err)
+	}
+	return nil
+}
+
+func (t *Tree) valid(ref core.CgroupRef) error {
+	if ref.IsZero() {
+		return fmt.Errorf("no cgroup named: %w", errdefs.ErrInvalidArgument)
+	}
+	if p := ref.Path; p != "" && (!strings.HasPrefix(p, "/") || filepath.Clean(p) != p || p == "/") {
+		return fmt.Errorf("cgroup path %q: %w", p, errdefs.ErrInvalidArgument)
+	}
+	for c, dir := range ref.Adopted {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("adopted cgroup %q of controller %q is not absolute: %w", dir, c, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// OOMLevel names the files that tell of out-of-memory kills in ref and of its
+// peak, whether they are there yet or not. All are "" without a memory
+// controller.
+func (t *Tree) OOMLevel(ref core.CgroupRef) (level core.OOMLevel, peak string) {
+	if dir, ok := t.layout.v1Dir(ref, "memory"); ok {
+		return core.OOMLevel{Path: filepath.Join(dir, "memory.oom_control")}, filepath.Join(dir, "memory.max_usage_in_bytes")
+	}
+	if t.layout.mode != core.CgroupV2 {
+		return core.OOMLevel{}, ""
+	}
+	dir := t.layout.v2Dir(ref)
+	return core.OOMLevel{
+		Path:      filepath.Join(dir, "memory.events"),
+		LocalPath: filepath.Join(dir, "memory.events.local"),
+	}, filepath.Join(dir, "memory.peak")
+}
+
+// List names the cgroups below the engine's own tree, in any hierarchy, sorted.
+func (t *Tree) List(ctx context.Context) ([]string, error) {
+	set := map[string]bool{}
+	for _, mount := range t.layout.mounts() {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := t.list(mount, t.root, set); err != nil {
+			return nil, fmt.Errorf("list cgroups: %w", err)
+		}
+	}
+	out := make([]string, 0, len(set))
+	for p := range set {
+		out = append(out, p)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func (t *Tree) list(mount, path string, set map[string]bool) error {
+	dirs, err := subdirs(mount + path)
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		p := path + "/" + d
+		set[p] = true
+		if err := t.list(mount, p, set); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// subdirs names the directories in dir; none when dir is not there.
+func subdirs(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}

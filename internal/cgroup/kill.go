@@ -1,0 +1,339 @@
+package cgroup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+const (
+	// recheck is how often a state without an event of its own is read again.
+	recheck = time.Millisecond
+	// patience is how long a freeze may take before kill goes on without it,
+	// and how long remove waits for dying processes.
+	patience = 2 * time.Second
+)
+
+// Pids lists the processes in and below ref, ascending.
+func (t *Tree) Pids(_ context.Context, ref core.CgroupRef) ([]int, error) {
+	if err := t.valid(ref); err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	dir := t.memberDir(ref)
+	if dir == "" || !exists(dir) {
+		return nil, fmt.Errorf("list processes of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
+	}
+	pids, err := pidsBelow(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list processes of cgroup %s: %w", ref.Path, err)
+	}
+	return pids, nil
+}
+
+// memberDir is the directory that tells who is in ref: on v1 that of a
+// controller which every runtime joins.
+func (t *Tree) memberDir(ref core.CgroupRef) string {
+	if t.layout.mode == core.CgroupV2 {
+		return t.layout.v2Dir(ref)
+	}
+	for _, c := range []string{"freezer", "pids", "memory", "cpu", "cpuacct", "cpuset", "devices", "blkio"} {
+		if dir, ok := t.layout.v1Dir(ref, c); ok {
+			return dir
+		}
+	}
+	return ""
+}
+
+// pidsBelow collects cgroup.procs of dir and all below. Zombies are not in it.
+func pidsBelow(dir string) ([]int, error) {
+	var pids []int
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENODEV):
+		return nil, nil
+	case errors.Is(err, unix.EOPNOTSUPP): // a threaded cgroup: its domain lists them
+	case err != nil:
+		return nil, err
+	}
+	for line := range bytes.Lines(b) {
+		pid, err := strconv.Atoi(string(bytes.TrimSpace(line)))
+		if err == nil && pid > 0 { // 0: outside our pid namespace
+			pids = append(pids, pid)
+		}
+	}
+	children, err := subdirs(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range children {
+		more, err := pidsBelow(filepath.Join(dir, c))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, more...)
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
+}
+
+// Kill sends SIGKILL to everything in and below ref, and returns once nothing
+// of it runs any more: forks on the way are caught. It succeeds when ref is
+// gone or empty.
+func (t *Tree) Kill(ctx context.Context, ref core.CgroupRef) error {
+	if err := t.valid(ref); err != nil {
+		return fmt.Errorf("kill cgroup: %w", err)
+	}
+	dir := t.memberDir(ref)
+	if dir == "" {
+		return fmt.Errorf("kill cgroup %s: no hierarchy tells its processes: %w", ref.Path, errdefs.ErrFailedPrecondition)
+	}
+	var err error
+	if t.layout.mode == core.CgroupV2 {
+		err = killV2(ctx, dir)
+	} else {
+		err = killByPid(ctx, dir, func(frozen bool) error {
+			if frozen {
+				return t.freezeV1(ctx, ref, true)
+			}
+			freezer, _ := t.layout.v1Dir(ref, "freezer")
+			return thawAll(freezer, "freezer.state", "THAWED")
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("kill cgroup %s: %w", dir, err)
+	}
+	return nil
+}
+
+func killV2(ctx context.Context, dir string) error {
+	err := writeFile(filepath.Join(dir, "cgroup.kill"), "1")
+	if errors.Is(err, os.ErrNotExist) { // no cgroup, or Linux before 5.14
+		if !exists(dir) {
+			return nil
+		}
+		return killByPid(ctx, dir, func(frozen bool) error {
+			if frozen {
+				return freezeV2(ctx, dir, true)
+			}
+			return thawAll(dir, "cgroup.freeze", "0")
+		})
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	return await(ctx, filepath.Join(dir, "cgroup.events"), "populated 0")
+}
+
+// killByPid freezes, so that nothing can fork away, kills what is there, thaws,
+// so that it can die, and waits; until nothing is left.
+func killByPid(ctx context.Context, dir string, freeze func(bool) error) error {
+	for {
+		pids, err := pidsBelow(dir)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		// Someone who does not freeze (waiting in the kernel) cannot fork
+		// either; what does fork is met in the next round.
+		frozen := freeze(true)
+		if now, err := pidsBelow(dir); err == nil {
+			pids = now
+		}
+		fds := make([]unix.PollFd, 0, len(pids))
+		for _, pid := range pids {
+			fd, err := unix.PidfdOpen(pid, 0)
+			if err != nil {
+				continue // gone
+			}
+			fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		}
+		thawed := freeze(false)
+		err = waitAll(ctx, fds)
+		for _, f := range fds {
+			_ = unix.Close(int(f.Fd))
+		}
+		if err != nil {
+			return errors.Join(err, frozen, thawed)
+		}
+	}
+}
+
+// waitAll returns once each process has ended (it may be a zombie still).
+func waitAll(ctx context.Context, fds []unix.PollFd) error {
+	for i := range fds {
+		for {
+			n, err := unix.Poll(fds[i:i+1], 50)
+			if n > 0 {
+				break
+			}
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				return err
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+	}
+	return nil
+}
+
+// Freeze stops everything in and below ref, or lets it go on, and returns once
+// that is so.
+func (t *Tree) Freeze(ctx context.Context, ref core.CgroupRef, frozen bool) error {
+	if err := t.valid(ref); err != nil {
+		return fmt.Errorf("freeze cgroup: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var err error
+	if t.layout.mode == core.CgroupV2 {
+		err = freezeV2(ctx, t.layout.v2Dir(ref), frozen)
+	} else {
+		err = t.freezeV1(ctx, ref, frozen)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	}
+	if err != nil && frozen {
+		// A cgroup half frozen helps nobody.
+		err = errors.Join(err, t.thaw(context.WithoutCancel(ctx), ref))
+	}
+	if err != nil {
+		return fmt.Errorf("freeze cgroup %s: %w", ref.Path, err)
+	}
+	return nil
+}
+
+func (t *Tree) thaw(ctx context.Context, ref core.CgroupRef) error {
+	var err error
+	if t.layout.mode == core.CgroupV2 {
+		err = freezeV2(ctx, t.layout.v2Dir(ref), false)
+	} else {
+		err = t.freezeV1(ctx, ref, false)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func freezeV2(ctx context.Context, dir string, frozen bool) error {
+	value := "0"
+	if frozen {
+		value = "1"
+	}
+	if err := writeFile(filepath.Join(dir, "cgroup.freeze"), value); err != nil {
+		return err
+	}
+	if !frozen {
+		return nil
+	}
+	return await(ctx, filepath.Join(dir, "cgroup.events"), "frozen "+value)
+}
+
+func (t *Tree) freezeV1(ctx context.Context, ref core.CgroupRef, frozen bool) error {
+	dir, ok := t.layout.v1Dir(ref, "freezer")
+	if !ok {
+		return fmt.Errorf("this node has no freezer: %w", errdefs.ErrFailedPrecondition)
+	}
+	path, want := filepath.Join(dir, "freezer.state"), "THAWED"
+	if frozen {
+		want = "FROZEN"
+	}
+	if err := writeFile(path, want); err != nil {
+		return err
+	}
+	if !frozen {
+		return nil
+	}
+	// The freezer tells nobody when it is done: reading the state is what
+	// makes it look. Written again, it also catches what forked meanwhile.
+	return poll(ctx, func() (bool, error) {
+		s, err := os.ReadFile(path)
+		if err != nil || strings.TrimSpace(string(s)) == want {
+			return err == nil, err
+		}
+		return false, writeFile(path, want)
+	})
+}
+
+// thawAll lets go on what was frozen in dir and, by somebody else, below it:
+// what is frozen does not die.
+func thawAll(dir, file, value string) error {
+	if dir == "" {
+		return nil
+	}
+	err := writeFile(filepath.Join(dir, file), value)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	children, lerr := subdirs(dir)
+	errs := []error{err, lerr}
+	for _, c := range children {
+		errs = append(errs, thawAll(filepath.Join(dir, c), file, value))
+	}
+	return errors.Join(errs...)
+}
+
+// poll asks done every recheck, until it says so or patience is over.
+func poll(ctx context.Context, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(recheck)
+	defer tick.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// await returns once the file, which raises POLLPRI when it changes, has a line
+// that says want, or is gone.
+func await(ctx context.Context, path, want string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}}
+	buf := make([]byte, 256)
+	for {
+		n, err := f.ReadAt(buf, 0)
+		if errors.Is(err, unix.ENODEV) {
+			return nil
+		}
+		if n == 0 && err != nil {
+			return err
+		}
+		if slices.Contains(strings.Split(string(buf[:n]), "\n"), want) {
+			return nil
+		}
+		if _, err := unix.Poll(fds, 50); err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// make creates ref's own directories; adopted ones must be there.
+func (t *Tree) make(ctx context.Context, ref core.CgroupRef) error {
+	for c, dir := range ref.Adopted {
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+			return fmt.Errorf("adopted cgroup %s of controller %q is not there: %w", dir, c, errdefs.ErrNotFound)
+		}
+	}
+	if t.systemd != nil {
+		if done, err := t.makeUnit(ctx, ref); done || err != nil {
+			return err
+		}
+	}
+	for _, h := range t.layout.v1 {
+		dir, adopted := h.dir(ref)
+		if dir == "" || adopted {
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return makeError(err)
+		}
+		if h.has("cpuset") {
+			if err := inheritCpuset(h.mount, dir); err != nil {
+				return err
+			}
+		}
+	}
+	if t.layout.mode == core.CgroupV2 && ref.Adopted[""] == "" && ref.Path != "" {
+		return t.makeV2(ref.Path)
+	}
+	return nil
+}
+
+func makeError(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrPermissionDenied)
+	}
+	return err
+}
+
+// inheritCpuset gives every level from mount down to dir the CPUs and memory
+// nodes of the level above: a v1 cpuset starts empty, and nothing can join it
+// so.
+func inheritCpuset(mount, dir string) error {
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		if _, err := inherit(mount, dir, file); err != nil {
+			return fmt.Errorf("inherit %s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+func inherit(mount, dir, file string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return "", err
+	}
+	value := strings.TrimSpace(string(b))
+	if value != "" || dir == mount || len(dir) <= len(mount) {
+		return value, nil
+	}
+	if value, err = inherit(mount, filepath.Dir(dir), file); err != nil {
+		return "", err
+	}
+	return value, writeFile(filepath.Join(dir, file), value)
+}
+
+// makeV2 makes a directory of the v2 tree and turns on every controller down to
+// it.
+func (t *Tree) makeV2(path string) error {
+	dir := t.layout.unified
+	for part := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
+		if err := delegate(dir); err != nil {
+			return err
+		}
+		dir = filepath.Join(dir, part)
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return makeError(err)
+		}
+	}
+	return nil
+}
+
+// delegate turns on in dir's children every controller that dir has. One that
+// cannot be turned on (dir holds processes, or real-time ones) is left: a limit
+// that needs it will say so.
+func delegate(dir string) error {
+	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	on, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
+	if err != nil {
+		return err
+	}
+	active := map[string]bool{}
+	for _, c := range strings.Fields(string(on)) {
+		active[c] = true
+	}
+	var missing []string
+	for _, c := range strings.Fields(string(have)) {
+		if !active[c] {
+			missing = append(missing, "+"+c)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	file := filepath.Join(dir, "cgroup.subtree_control")
+	if writeFile(file, strings.Join(missing, " ")) == nil {
+		return nil
+	}
+	for _, c := range missing { // all or nothing failed: take what can be had
+		_ = writeFile(file, c)
+	}
+	return nil
+}
+
+// writeFile writes a value to a file of the kernel's in one write, without
+// creating it.
+func writeFile(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,121 @@
+package cgroup
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Resources reads back what the kernel enforces. A field that this kernel has
+// no file for is nil; no limit is -1, as in the OCI spec. On v2 CPU.Shares is
+// computed from the weight.
+func (t *Tree) Resources(_ context.Context, ref core.CgroupRef) (*specs.LinuxResources, error) {
+	if err := t.valid(ref); err != nil {
+		return nil, fmt.Errorf("read limits: %w", err)
+	}
+	if t.layout.mode == core.CgroupV2 {
+		dir := t.layout.v2Dir(ref)
+		if !exists(dir) {
+			return nil, fmt.Errorf("read limits of %s: %w", dir, errdefs.ErrNotFound)
+		}
+		return v2Resources(dir), nil
+	}
+	return t.v1Resources(ref)
+}
+
+func (t *Tree) v1Resources(ref core.CgroupRef) (*specs.LinuxResources, error) {
+	found := false
+	file := func(controller, name string) string {
+		dir, ok := t.layout.v1Dir(ref, controller)
+		if !ok {
+			return ""
+		}
+		s, ok := readText(filepath.Join(dir, name))
+		found = found || ok
+		return s
+	}
+	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{}, Memory: &specs.LinuxMemory{}, Pids: &specs.LinuxPids{}}
+	res.CPU.Shares = unsigned(file("cpu", "cpu.shares"))
+	res.CPU.Period = unsigned(file("cpu", "cpu.cfs_period_us"))
+	res.CPU.Quota = signed(file("cpu", "cpu.cfs_quota_us"))
+	res.CPU.Burst = unsigned(file("cpu", "cpu.cfs_burst_us"))
+	res.CPU.Idle = signed(file("cpu", "cpu.idle"))
+	res.CPU.Cpus = file("cpuset", "cpuset.cpus")
+	res.CPU.Mems = file("cpuset", "cpuset.mems")
+	res.Memory.Limit = signed(file("memory", "memory.limit_in_bytes"))
+	res.Memory.Swap = signed(file("memory", "memory.memsw.limit_in_bytes"))
+	res.Memory.Reservation = signed(file("memory", "memory.soft_limit_in_bytes"))
+	res.Memory.Swappiness = unsigned(file("memory", "memory.swappiness"))
+	res.Pids.Limit = signed(file("pids", "pids.max"))
+	if !found {
+		return nil, fmt.Errorf("read limits of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
+	}
+	return res, nil
+}
+
+func v2Resources(dir string) *specs.LinuxResources {
+	file := func(name string) string {
+		s, _ := readText(filepath.Join(dir, name))
+		return s
+	}
+	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{}, Memory: &specs.LinuxMemory{}, Pids: &specs.LinuxPids{}}
+	if w := unsigned(file("cpu.weight")); w != nil {
+		shares := CPUShares(*w)
+		res.CPU.Shares = &shares
+	}
+	if quota, period, ok := strings.Cut(file("cpu.max"), " "); ok {
+		res.CPU.Quota, res.CPU.Period = signed(quota), unsigned(period)
+	}
+	res.CPU.Burst = unsigned(file("cpu.max.burst"))
+	res.CPU.Idle = signed(file("cpu.idle"))
+	res.CPU.Cpus, res.CPU.Mems = file("cpuset.cpus"), file("cpuset.mems")
+	res.Memory.Limit = signed(file("memory.max"))
+	res.Memory.Reservation = signed(file("memory.low"))
+	if swap := signed(file("memory.swap.max")); swap != nil {
+		// OCI counts memory and swap together.
+		if l := res.Memory.Limit; *swap >= 0 && l != nil && *l >= 0 {
+			*swap += *l
+		} else {
+			*swap = -1
+		}
+		res.Memory.Swap = swap
+	}
+	res.Pids.Limit = signed(file("pids.max"))
+	return res
+}
+
+func readText(path string) (string, bool) {
+	b, err := os.ReadFile(path)
+	return strings.TrimSpace(string(b)), err == nil
+}
+
+func unsigned(s string) *uint64 {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return nil
+	}
+	return &n
+}
+
+// signed reads a limit; "max" and v1's page-rounded infinity are -1.
+func signed(s string) *int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	switch {
+	case s == "max":
+		n = -1
+	case err != nil:
+		return nil
+	case n >= math.MaxInt64-1<<20:
+		n = -1
+	}
+	return &n
+}

@@ -1,0 +1,64 @@
+package stats
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Process reads one process from /proc. NotFound when it has ended.
+func Process(pid int) (core.ProcessStats, error) {
+	proc := "/proc/" + strconv.Itoa(pid)
+	b, err := os.ReadFile(proc + "/stat")
+	if err != nil {
+		return core.ProcessStats{}, fmt.Errorf("read process %d: %w: %w", pid, err, class(err))
+	}
+	p, err := parseStat(string(b))
+	if err != nil {
+		return core.ProcessStats{}, fmt.Errorf("read process %d: %w", pid, err)
+	}
+	p.Pid = pid
+	if status, err := os.ReadFile(proc + "/status"); err == nil {
+		for line := range strings.Lines(string(status)) {
+			if rest, ok := strings.CutPrefix(line, "VmSwap:"); ok {
+				p.Swap = number(strings.TrimSuffix(strings.TrimSpace(rest), " kB")).N * 1024
+			}
+		}
+	}
+	return p, nil
+}
+
+func class(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return errdefs.ErrPermissionDenied
+	}
+	return errdefs.ErrNotFound // ENOENT, or ESRCH between open and read
+}
+
+// parseStat reads the fields of /proc/PID/stat; the name in it may hold
+// anything, parentheses too.
+func parseStat(s string) (core.ProcessStats, error) {
+	open, end := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')
+	if open < 0 || end < open {
+		return core.ProcessStats{}, fmt.Errorf("no name in %q: %w", s, errdefs.ErrDataLoss)
+	}
+	f := strings.Fields(s[end+1:]) // f[0] is field 3, the state
+	if len(f) < 22 {
+		return core.ProcessStats{}, fmt.Errorf("%d fields in %q: %w", len(f), s, errdefs.ErrDataLoss)
+	}
+	const tick = 1e9 / 100
+	threads, _ := strconv.Atoi(f[17])
+	return core.ProcessStats{
+		Comm:    s[open+1 : end],
+		User:    number(f[11]).N * tick,
+		System:  number(f[12]).N * tick,
+		Threads: threads,
+		RSS:     number(f[21]).N * uint64(os.Getpagesize()),
+	}, nil
+}
