@@ -16,9 +16,6 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// sandboxID makes an ID as the engine's are.
-func sandboxID(n int) core.ID { return core.ID(fmt.Sprintf("%011x%053x", n, n)) }
-
 type rig struct {
 	t    *testing.T
 	net  *network.Network
@@ -75,7 +72,7 @@ func (r *rig) setupIn(ns *networktest.Namespace, n int, ports ...core.Port) box 
 	r.t.Helper()
 	b := box{ns: ns}
 	b.req = core.NetworkRequest{
-		Sandbox: sandboxID(n), Owner: core.OwnerCLI, Namespace: b.ns.Path, Config: core.NetworkConfig{Ports: ports},
+		Sandbox: networktest.SandboxID(n), Owner: core.OwnerCLI, Namespace: b.ns.Path, Config: core.NetworkConfig{Ports: ports},
 	}
 	st, err := r.net.Setup(r.t.Context(), b.req)
 	if err != nil {

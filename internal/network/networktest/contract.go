@@ -1,0 +1,240 @@
+package networktest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Subject is a core.Network on trial.
+type Subject struct {
+	Network core.Network
+	// Namespace makes a fresh network namespace and returns its path. A fake
+	// may answer with any path.
+	Namespace func(t *testing.T) string
+	// Ports says that the network forwards ports and keeps who has which.
+	Ports bool
+	// Ranges says that SetRanges takes effect.
+	Ranges bool
+}
+
+// SandboxID makes an ID as the engine's are.
+func SandboxID(n int) core.ID { return core.ID(fmt.Sprintf("%011x%053x", n, n)) }
+
+// Contract holds a network against what core.Network promises. subject is
+// called for each part; parts that need root run where the caller runs.
+func Contract(t *testing.T, subject func(t *testing.T) Subject) {
+	t.Run("Setup", func(t *testing.T) { contractSetup(t, subject(t)) })
+	t.Run("Teardown", func(t *testing.T) { contractTeardown(t, subject(t)) })
+	t.Run("Again", func(t *testing.T) { contractAgain(t, subject(t)) })
+	t.Run("Host", func(t *testing.T) { contractHost(t, subject(t)) })
+	t.Run("Ports", func(t *testing.T) {
+		s := subject(t)
+		if !s.Ports {
+			t.Skip("forwards no ports")
+		}
+		contractPorts(t, s)
+	})
+	t.Run("Ranges", func(t *testing.T) {
+		s := subject(t)
+		if !s.Ranges {
+			t.Skip("has no ranges")
+		}
+		contractRanges(t, s)
+	})
+}
+
+func (s Subject) setup(t *testing.T, n int, ports ...core.Port) (core.NetworkRequest, error) {
+	t.Helper()
+	req := core.NetworkRequest{
+		Sandbox: SandboxID(n), Owner: core.OwnerCLI, Namespace: s.Namespace(t), Config: core.NetworkConfig{Ports: ports},
+	}
+	st, err := s.Network.Setup(t.Context(), req)
+	req.Last = st
+	return req, err
+}
+
+func (s Subject) must(t *testing.T, n int, ports ...core.Port) core.NetworkRequest {
+	t.Helper()
+	req, err := s.setup(t, n, ports...)
+	if err != nil {
+		t.Fatalf("setup: %v", err)
+	}
+	return req
+}
+
+func (s Subject) down(t *testing.T, req core.NetworkRequest) {
+	t.Helper()
+	if err := s.Network.Teardown(t.Context(), req); err != nil {
+		t.Errorf("teardown: %v", err)
+	}
+}
+
+func (s Subject) wantSandboxes(t *testing.T, want ...int) {
+	t.Helper()
+	var ids []core.ID
+	for _, n := range want {
+		ids = append(ids, SandboxID(n))
+	}
+	got, err := s.Network.Sandboxes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(got)
+	slices.Sort(ids)
+	if diff := cmp.Diff(ids, slices.Clip(got)); diff != "" && len(ids)+len(got) > 0 {
+		t.Errorf("sandboxes: %s", diff)
+	}
+}
+
+func contractSetup(t *testing.T, s Subject) {
+	info, err := s.Network.Info(t.Context())
+	if err != nil || !info.Ready {
+		t.Fatalf("not ready: %+v, %v", info, err)
+	}
+	s.wantSandboxes(t)
+	one, two := s.must(t, 1), s.must(t, 2)
+	for _, req := range []core.NetworkRequest{one, two} {
+		if req.Last.Mode != info.Mode {
+			t.Errorf("mode %q, want %q", req.Last.Mode, info.Mode)
+		}
+		if len(req.Last.Addrs) == 0 || !req.Last.Addrs[0].IsValid() {
+			t.Fatalf("no address: %+v", req.Last)
+		}
+		if err := s.Network.Check(t.Context(), req); err != nil {
+			t.Errorf("check: %v", err)
+		}
+	}
+	if one.Last.Addrs[0] == two.Last.Addrs[0] {
+		t.Errorf("both have %s", one.Last.Addrs[0])
+	}
+	s.wantSandboxes(t, 1, 2)
+	s.down(t, one)
+	s.wantSandboxes(t, 2)
+	s.down(t, two)
+	s.wantSandboxes(t)
+}
+
+func contractTeardown(t *testing.T, s Subject) {
+	s.down(t, core.NetworkRequest{Sandbox: SandboxID(9)}) // one that never was
+	req := s.must(t, 1)
+	gone := req
+	gone.Namespace, gone.Last = "", core.NetworkStatus{} // a crash kept nothing
+	s.down(t, gone)
+	s.down(t, gone)
+	s.down(t, req)
+	s.wantSandboxes(t)
+	if err := s.Network.Check(t.Context(), req); err == nil {
+		t.Error("check finds nothing missing after teardown")
+	}
+}
+
+func contractAgain(t *testing.T, s Subject) {
+	req := s.must(t, 1)
+	s.down(t, req)
+	again := s.must(t, 1) // in a new namespace
+	if err := s.Network.Check(t.Context(), again); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	s.down(t, again)
+	req = again
+	req.Config.Name = "no-such-network"
+	if _, err := s.Network.Setup(t.Context(), req); err == nil {
+		t.Error("setup of an unknown network succeeds")
+	}
+	s.wantSandboxes(t)
+	req.Config.Name = core.NetworkNone
+	st, err := s.Network.Setup(t.Context(), req)
+	if err != nil || len(st.Addrs) != 0 {
+		t.Errorf("loopback only: %+v, %v", st, err)
+	}
+	s.wantSandboxes(t)
+}
+
+func contractHost(t *testing.T, s Subject) {
+	req := core.NetworkRequest{Sandbox: SandboxID(1)}
+	st, err := s.Network.Setup(t.Context(), req)
+	if err != nil || st.Mode != "host" {
+		t.Errorf("host network: %+v, %v", st, err)
+	}
+	req.Last = st
+	if err := s.Network.Check(t.Context(), req); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	s.down(t, req)
+	s.wantSandboxes(t)
+}
+
+func contractPorts(t *testing.T, s Subject) {
+	port := core.Port{Proto: "tcp", Host: 18080, Container: 80}
+	one := s.must(t, 1, port)
+	if got := one.Last.Ports; !slices.Equal(got, []core.Port{port}) {
+		t.Errorf("ports: %v", got)
+	}
+	_, err := s.setup(t, 2, port)
+	if !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("port of another: %v", err)
+	}
+	s.wantSandboxes(t, 1) // nothing is left of the failed one
+	udp := port
+	udp.Proto = "udp"
+	two := s.must(t, 2, udp)
+	s.down(t, one)
+	three := s.must(t, 3, port)
+	s.down(t, two)
+	s.down(t, three)
+	if _, err := s.setup(t, 4, core.Port{Proto: "icmp", Host: 1, Container: 1}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("unknown protocol: %v", err)
+	}
+	s.wantSandboxes(t)
+}
+
+func contractRanges(t *testing.T, s Subject) {
+	ctx := t.Context()
+	before, err := s.Network.Info(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := s.must(t, 1)
+	for _, bad := range [][]string{{"10.0.0.0/33"}, {"no range"}, {}, {"10.99.0.0/24", "10.99.0.128/25"}} {
+		if err := s.Network.SetRanges(ctx, bad); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("SetRanges(%q): %v", bad, err)
+		}
+	}
+	if now, err := s.Network.Info(ctx); err != nil || !slices.Equal(now.Ranges, before.Ranges) {
+		t.Errorf("ranges after bad ones: %v, want %v (%v)", now.Ranges, before.Ranges, err)
+	}
+	if err := s.Network.SetRanges(ctx, []string{"10.99.7.13/24"}); err != nil {
+		t.Fatal(err)
+	}
+	now, err := s.Network.Info(ctx)
+	if err != nil || len(now.Ranges) != 1 || now.Ranges[0].String() != "10.99.7.0/24" {
+		t.Errorf("ranges %v, %v", now.Ranges, err)
+	}
+	two := s.must(t, 2)
+	if !now.Ranges[0].Contains(two.Last.Addrs[0]) {
+		t.Errorf("%s is not of %s", two.Last.Addrs[0], now.Ranges[0])
+	}
+	for _, req := range []core.NetworkRequest{one, two} {
+		if err := s.Network.Check(ctx, req); err != nil {
+			t.Errorf("check of %v: %v", req.Last.Addrs, err)
+		}
+	}
+	// Network, gateway and broadcast leave one of a /30.
+	if err := s.Network.SetRanges(ctx, []string{"10.98.0.0/30"}); err != nil {
+		t.Fatal(err)
+	}
+	three := s.must(t, 3)
+	if _, err := s.setup(t, 4); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("a range with one address gave two: %v", err)
+	}
+	s.wantSandboxes(t, 1, 2, 3)
+	for _, req := range []core.NetworkRequest{one, two, three} {
+		s.down(t, req)
+	}
+}
