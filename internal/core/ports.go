@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"iter"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -396,4 +398,20 @@ type KV interface {
 	Put(key string, value []byte) error
 	Delete(key string) error
 	All(prefix string) iter.Seq2[string, []byte]
+}
+
+// CommandError is a command that ran and failed, as the Supervisor's Launch
+// tells of it.
+type CommandError struct {
+	Status int    // as Exit.Status
+	Stderr string // the last of what it wrote to its standard error
+}
+
+// Error implements error.
+func (e *CommandError) Error() string {
+	text := "command ended with status " + strconv.Itoa(e.Status)
+	if last := strings.TrimSpace(e.Stderr); last != "" {
+		text += ": " + last
+	}
+	return text
 }
