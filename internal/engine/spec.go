@@ -16,6 +16,9 @@ import (
 const (
 	sandboxInit   = "/init"
 	containerInit = "/dev/.init"
+
+	// initMode is what makes the small binary an init.
+	initMode = "init"
 )
 
 // version is the ociVersion to write for a runtime.
@@ -51,7 +54,7 @@ func initSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *spe
 	return &specs.Spec{
 		Version: version,
 		Root:    &specs.Root{Path: "rootfs", Readonly: true},
-		Process: &specs.Process{Args: []string{sandboxInit}, Cwd: "/", NoNewPrivileges: true, Capabilities: &specs.LinuxCapabilities{}},
+		Process: &specs.Process{Args: []string{sandboxInit, initMode}, Cwd: "/", NoNewPrivileges: true, Capabilities: &specs.LinuxCapabilities{}},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 			{Destination: sandboxInit, Type: "bind", Source: program, Options: []string{"bind", "ro", "nosuid", "nodev"}},
@@ -77,7 +80,7 @@ func (b *build) own(ctx context.Context) error {
 		if s.Process == nil || len(s.Process.Args) == 0 {
 			return nil // the runtime says what is missing
 		}
-		s.Process.Args = append([]string{containerInit, "--"}, s.Process.Args...)
+		s.Process.Args = append([]string{containerInit, initMode}, s.Process.Args...)
 		s.Mounts = append(s.Mounts, specs.Mount{Destination: containerInit, Type: "bind", Source: b.e.o.Init, Options: []string{"bind", "ro", "nosuid", "nodev"}})
 	}
 	return nil

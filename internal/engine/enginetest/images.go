@@ -1,0 +1,362 @@
+package enginetest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Images is a fake core.Images. Registries hold what AddImage put there; an
+// owner has what it pulled.
+type Images struct {
+	fault
+	lock      sync.Mutex
+	registry  map[string]*fakeImage // by full name
+	names     map[core.Owner]map[string]*fakeImage
+	pins      map[core.Owner]map[digest.Digest]bool
+	pulled    map[digest.Digest]time.Time
+	checkouts map[core.ID]*fakeImage
+}
+
+type fakeImage struct {
+	id     digest.Digest
+	config ocispec.Image
+	files  map[string]string
+}
+
+var _ core.Images = (*Images)(nil)
+
+func newImages() *Images {
+	return &Images{
+		registry: map[string]*fakeImage{}, names: map[core.Owner]map[string]*fakeImage{}, pins: map[core.Owner]map[digest.Digest]bool{},
+		pulled: map[digest.Digest]time.Time{}, checkouts: map[core.ID]*fakeImage{},
+	}
+}
+
+// fullName resolves short names as Docker does.
+func fullName(ref string) string {
+	if !strings.Contains(ref, "/") {
+		ref = "docker.io/library/" + ref
+	} else if host, _, _ := strings.Cut(ref, "/"); !strings.ContainsAny(host, ".:") && host != "localhost" {
+		ref = "docker.io/" + ref
+	}
+	if i := strings.LastIndexByte(ref, '/'); !strings.ContainsAny(ref[i:], ":@") {
+		ref += ":latest"
+	}
+	return ref
+}
+
+func (s *Images) add(name string, cfg ocispec.ImageConfig, files map[string]string) core.Image {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	full := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, Config: cfg}
+	raw, _ := json.Marshal(full)
+	img := &fakeImage{id: digestOf(string(raw) + fmt.Sprint(files)), config: full, files: files}
+	s.registry[fullName(name)] = img
+	for _, owner := range []core.Owner{core.OwnerCRI, core.OwnerCLI, core.OwnerNomad, core.OwnerMesos, core.OwnerSwarm, core.OwnerKata} {
+		s.name(owner, fullName(name), img)
+	}
+	return s.image(core.OwnerCLI, img)
+}
+
+// Offer puts an image into the fake registries only, to be pulled.
+func (s *Images) Offer(name string, cfg ocispec.ImageConfig, files map[string]string) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	full := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, Config: cfg}
+	raw, _ := json.Marshal(full)
+	s.registry[fullName(name)] = &fakeImage{id: digestOf(string(raw) + fmt.Sprint(files)), config: full, files: files}
+}
+
+func (s *Images) name(owner core.Owner, name string, img *fakeImage) {
+	if s.names[owner] == nil {
+		s.names[owner] = map[string]*fakeImage{}
+	}
+	s.names[owner][name] = img
+	if s.pulled[img.id].IsZero() {
+		s.pulled[img.id] = time.Now()
+	}
+}
+
+func (s *Images) image(owner core.Owner, img *fakeImage) core.Image {
+	out := core.Image{ID: img.id, Digest: digestOf("manifest of " + string(img.id)), Size: 1000, Unpacked: 2000, Config: img.config, Pulled: s.pulled[img.id], Pinned: s.pins[owner][img.id]}
+	seen := map[string]bool{}
+	for o, names := range s.names {
+		if owner != "" && o != owner {
+			continue
+		}
+		for name, i := range names {
+			if i != img || seen[name] {
+				continue
+			}
+			seen[name] = true
+			out.Names = append(out.Names, name)
+			repo := name[:strings.LastIndexByte(name, ':')]
+			if d := repo + "@" + string(out.Digest); !slices.Contains(out.Digests, d) {
+				out.Digests = append(out.Digests, d)
+			}
+		}
+	}
+	slices.Sort(out.Names)
+	slices.Sort(out.Digests)
+	return out
+}
+
+// Pull gives the owner a name of what the registry has.
+func (s *Images) Pull(ctx context.Context, owner core.Owner, ref string, opts core.PullOptions) (core.Image, error) {
+	if err := s.check(ctx, "Pull"); err != nil {
+		return core.Image{}, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	img := s.registry[fullName(ref)]
+	if img == nil {
+		return core.Image{}, fmt.Errorf("pull %s: %w", ref, errdefs.ErrNotFound)
+	}
+	if opts.Progress != nil {
+		opts.Progress(core.PullProgress{Status: "done", Done: 1000, Total: 1000})
+	}
+	s.name(owner, fullName(ref), img)
+	if opts.Pin {
+		s.pin(owner, img, true)
+	}
+	return s.image(owner, img), nil
+}
+
+func (s *Images) pin(owner core.Owner, img *fakeImage, pinned bool) {
+	if s.pins[owner] == nil {
+		s.pins[owner] = map[digest.Digest]bool{}
+	}
+	s.pins[owner][img.id] = pinned
+}
+
+func (s *Images) find(owner core.Owner, ref string) *fakeImage {
+	hex := strings.TrimPrefix(ref, "sha256:")
+	for o, names := range s.names {
+		if owner != "" && o != owner {
+			continue
+		}
+		for name, img := range names {
+			repo := name[:strings.LastIndexByte(name, ':')]
+			if name == fullName(ref) || ref == repo+"@"+string(digestOf("manifest of "+string(img.id))) || len(hex) >= 4 && strings.HasPrefix(img.id.Encoded(), hex) {
+				return img
+			}
+		}
+	}
+	return nil
+}
+
+// Get finds an image.
+func (s *Images) Get(ctx context.Context, owner core.Owner, ref string) (core.Image, error) {
+	if err := s.check(ctx, "Get"); err != nil {
+		return core.Image{}, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	img := s.find(owner, ref)
+	if img == nil {
+		return core.Image{}, fmt.Errorf("image %s: %w", ref, errdefs.ErrNotFound)
+	}
+	return s.image(owner, img), nil
+}
+
+// List lists an owner's images.
+func (s *Images) List(ctx context.Context, owner core.Owner) ([]core.Image, error) {
+	if err := s.check(ctx, "List"); err != nil {
+		return nil, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	seen := map[digest.Digest]core.Image{}
+	for o, names := range s.names {
+		for _, img := range names {
+			if owner == "" || o == owner {
+				seen[img.id] = s.image(owner, img)
+			}
+		}
+	}
+	list := slices.Collect(maps.Values(seen))
+	slices.SortFunc(list, func(a, b core.Image) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return list, nil
+}
+
+// Tag adds a name.
+func (s *Images) Tag(ctx context.Context, owner core.Owner, source, target string) error {
+	if err := s.check(ctx, "Tag"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	img := s.find(owner, source)
+	if img == nil {
+		return fmt.Errorf("tag %s: %w", source, errdefs.ErrNotFound)
+	}
+	s.name(owner, fullName(target), img)
+	return nil
+}
+
+// Remove drops a name, or by ID all.
+func (s *Images) Remove(ctx context.Context, owner core.Owner, ref string) error {
+	if err := s.check(ctx, "Remove"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if _, ok := s.names[owner][fullName(ref)]; ok {
+		delete(s.names[owner], fullName(ref))
+		return nil
+	}
+	img := s.find(owner, ref)
+	if img == nil {
+		return fmt.Errorf("remove image %s: %w", ref, errdefs.ErrNotFound)
+	}
+	maps.DeleteFunc(s.names[owner], func(_ string, i *fakeImage) bool { return i == img })
+	return nil
+}
+
+// Checkout gives a container its root.
+func (s *Images) Checkout(ctx context.Context, req core.CheckoutRequest) (core.Checkout, error) {
+	if err := s.check(ctx, "Checkout"); err != nil {
+		return core.Checkout{}, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	img := s.find("", string(req.Image))
+	if img == nil {
+		return core.Checkout{}, fmt.Errorf("check out %s: %w", req.Image, errdefs.ErrNotFound)
+	}
+	s.checkouts[req.Container] = img
+	return core.Checkout{Mounts: []core.Mount{{Type: "fake", Source: string(req.Container)}}, Config: img.config}, nil
+}
+
+func (s *Images) content(container core.ID) map[string]string {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if img := s.checkouts[container]; img != nil {
+		return img.files
+	}
+	return nil
+}
+
+// Discard takes the root back.
+func (s *Images) Discard(ctx context.Context, container core.ID) error {
+	if err := s.check(ctx, "Discard"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	delete(s.checkouts, container)
+	return nil
+}
+
+// Checkouts lists the containers that have one.
+func (s *Images) Checkouts(ctx context.Context) ([]core.ID, error) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return slices.Sorted(maps.Keys(s.checkouts)), s.check(ctx, "Checkouts")
+}
+
+// RootStats is always the same.
+func (s *Images) RootStats(ctx context.Context, container core.ID) (core.RootStats, error) {
+	if err := s.check(ctx, "RootStats"); err != nil {
+		return core.RootStats{}, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.checkouts[container] == nil {
+		return core.RootStats{}, fmt.Errorf("root of container %s: %w", container, errdefs.ErrNotFound)
+	}
+	return core.RootStats{Bytes: core.Known(4096), Inodes: core.Known(1)}, nil
+}
+
+// Pin marks an image.
+func (s *Images) Pin(ctx context.Context, owner core.Owner, ref string, pinned bool) error {
+	if err := s.check(ctx, "Pin"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	img := s.find(owner, ref)
+	if img == nil {
+		return fmt.Errorf("pin %s: %w", ref, errdefs.ErrNotFound)
+	}
+	s.pin(owner, img, pinned)
+	return nil
+}
+
+// Import reads what Export wrote.
+func (s *Images) Import(ctx context.Context, owner core.Owner, archive io.Reader) ([]core.Image, error) {
+	if err := s.check(ctx, "Import"); err != nil {
+		return nil, err
+	}
+	var names []string
+	if err := json.NewDecoder(archive).Decode(&names); err != nil {
+		return nil, fmt.Errorf("import: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	var list []core.Image
+	for _, name := range names {
+		img := s.registry[name]
+		if img == nil {
+			img = &fakeImage{id: digestOf(name)}
+			s.registry[name] = img
+		}
+		s.name(owner, name, img)
+		list = append(list, s.image(owner, img))
+	}
+	return list, nil
+}
+
+// Export writes the names as JSON.
+func (s *Images) Export(ctx context.Context, owner core.Owner, refs []string, w io.Writer) error {
+	if err := s.check(ctx, "Export"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	var names []string
+	for _, ref := range refs {
+		if s.find(owner, ref) == nil {
+			return fmt.Errorf("export %s: %w", ref, errdefs.ErrNotFound)
+		}
+		names = append(names, fullName(ref))
+	}
+	return json.NewEncoder(w).Encode(names)
+}
+
+// Prune removes the owner's names for which keep answers false.
+func (s *Images) Prune(ctx context.Context, owner core.Owner, keep func(core.Image) bool) (freed uint64, err error) {
+	list, err := s.List(ctx, owner)
+	if err != nil {
+		return 0, err
+	}
+	for _, img := range list {
+		if img.Pinned || keep != nil && keep(img) {
+			continue
+		}
+		if err := s.Remove(ctx, owner, string(img.ID)); err != nil {
+			return freed, err
+		}
+		freed += uint64(img.Size) //nolint:gosec // a constant
+	}
+	return freed, nil
+}
+
+// Usage counts the images.
+func (s *Images) Usage(ctx context.Context) (core.ImageUsage, error) {
+	list, err := s.List(ctx, "")
+	return core.ImageUsage{Path: "/var/lib/longshore/images", Bytes: uint64(len(list)) * 3000, Inodes: uint64(len(list))}, err
+}

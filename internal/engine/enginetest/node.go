@@ -1,0 +1,234 @@
+// Package enginetest gives a test a real engine over fakes: a node in memory
+// whose processes write and end when they are told, or do what a Program of the
+// test does.
+//
+// It knows no face. Start at New.
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/state"
+	"github.com/longshore/longshore/internal/volume"
+)
+
+// Node is the fake node. Its fakes outlive the engine on top, so that a test can
+// crash the engine and start it again.
+type Node struct {
+	Runtime    *Runtime
+	Supervisor *Supervisor
+	Images     *Images
+	Network    *Network
+	Pinner     *Pinner
+	Cgroups    *Cgroups
+	Roots      *Roots
+	Coroner    *Coroner
+	Volumes    *volume.Local
+
+	// Engine is the one that runs now. Restart and Start replace it.
+	Engine *engine.Engine
+	// Options is what the next engine is made of.
+	Options engine.Options
+
+	tb   testing.TB
+	stop func()
+}
+
+// New returns a node whose engine has recovered and runs until the test ends.
+// Its state is in memory and in a directory of the test.
+func New(tb testing.TB) *Node {
+	tb.Helper()
+	n := Fakes(tb)
+	n.Start()
+	return n
+}
+
+// Fakes returns a node without a running engine, for a test that wants other
+// Options first; call Start.
+func Fakes(tb testing.TB) *Node {
+	tb.Helper()
+	dir := tb.TempDir()
+	vols, err := volume.New(filepath.Join(dir, "volumes"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	n := &Node{tb: tb, Volumes: vols}
+	n.Coroner = &Coroner{}
+	n.Cgroups = newCgroups()
+	n.Supervisor = newSupervisor()
+	n.Cgroups.killed = n.Supervisor.killCgroup
+	n.Runtime = &Runtime{name: "fake", sup: n.Supervisor, cgroups: n.Cgroups, kept: map[core.ID]core.RuntimeCreate{}}
+	n.Images = newImages()
+	n.Network = &Network{held: map[core.ID]core.NetworkStatus{}}
+	n.Pinner = &Pinner{dir: filepath.Join(dir, "pins"), pinned: map[core.ID][]specs.LinuxNamespaceType{}}
+	n.Roots = &Roots{images: n.Images, mounts: map[string][]core.Mount{}}
+	n.Options = engine.Options{
+		Store: state.NewMemory(0), Runtimes: []core.Runtime{n.Runtime}, Supervisor: n.Supervisor, Images: n.Images,
+		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, Coroner: n.Coroner,
+		State: filepath.Join(dir, "state"), Init: "/usr/libexec/longshore-keeper",
+	}
+	tb.Cleanup(func() {
+		if n.stop != nil {
+			n.stop()
+		}
+		n.Supervisor.close()
+	})
+	return n
+}
+
+// Start makes an engine of n.Options, recovers and runs it.
+func (n *Node) Start() {
+	n.tb.Helper()
+	if err := n.TryStart(); err != nil {
+		n.tb.Fatal(err)
+	}
+}
+
+// TryStart is Start for a test that expects an error.
+func (n *Node) TryStart() error {
+	e, err := engine.New(n.Options)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := e.Recover(ctx); err != nil {
+		cancel()
+		return err
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := e.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			n.tb.Errorf("engine: %v", err)
+		}
+	})
+	n.Engine = e
+	n.stop = func() { cancel(); wg.Wait() }
+	return nil
+}
+
+// Stop ends the engine as the death of its process would; the fakes live on.
+func (n *Node) Stop() {
+	n.stop()
+	n.stop, n.Engine = nil, nil
+}
+
+// Restart is Stop and Start.
+func (n *Node) Restart() {
+	n.tb.Helper()
+	n.Stop()
+	n.Start()
+}
+
+// As returns the engine as one owner sees it.
+func (n *Node) As(owner core.Owner) *engine.Client { return n.Engine.As(owner) }
+
+// AddImage puts an image into the store of every owner. files are its content
+// by path.
+func (n *Node) AddImage(name string, cfg ocispec.ImageConfig, files map[string]string) core.Image {
+	return n.Images.add(name, cfg, files)
+}
+
+// Pod makes a sandbox with a network, ipc and uts namespace of its own.
+func (n *Node) Pod(owner core.Owner, key core.Key) core.Sandbox {
+	n.tb.Helper()
+	shared := core.Namespace{Mode: core.Shared}
+	sb, err := n.As(owner).CreateSandbox(n.tb.Context(), core.SandboxConfig{
+		Key: key, Hostname: "pod", Namespaces: core.Namespaces{Net: shared, IPC: shared, UTS: shared},
+	})
+	if err != nil {
+		n.tb.Fatal(err)
+	}
+	return sb
+}
+
+// Args is a SpecFunc that runs a command.
+func Args(args ...string) core.SpecFunc {
+	return func(context.Context, core.Rootfs) (*specs.Spec, error) {
+		return &specs.Spec{Process: &specs.Process{Args: args, Cwd: "/"}}, nil
+	}
+}
+
+// Container makes a container of an image that AddImage knows.
+func (n *Node) Container(sb core.Sandbox, key core.Key, image core.Image, args ...string) core.Container {
+	n.tb.Helper()
+	c, err := n.As(sb.Owner).CreateContainer(n.tb.Context(), core.ContainerConfig{
+		Key: key, Sandbox: sb.ID, Root: core.Root{Image: image.ID}, Spec: Args(args...), Stop: core.Stop{Grace: 10 * time.Second},
+	})
+	if err != nil {
+		n.tb.Fatal(err)
+	}
+	return c
+}
+
+// Running is Container and start.
+func (n *Node) Running(sb core.Sandbox, key core.Key, image core.Image, args ...string) core.Container {
+	n.tb.Helper()
+	c := n.Container(sb, key, image, args...)
+	if err := n.As(sb.Owner).StartContainer(n.tb.Context(), c.ID); err != nil {
+		n.tb.Fatal(err)
+	}
+	return c
+}
+
+// Clean fails the test when the engine finds a violation of its invariants.
+func (n *Node) Clean() {
+	n.tb.Helper()
+	list, err := n.Engine.Check(n.tb.Context())
+	if err != nil {
+		n.tb.Fatal(err)
+	}
+	for _, v := range list {
+		n.tb.Errorf("violation: %s", v)
+	}
+}
+
+// Left names everything that the fakes hold, for a test that all was given back.
+func (n *Node) Left() []string {
+	ctx := context.Background()
+	var left []string
+	add := func(what string, ids []core.ID, err error) {
+		if err != nil {
+			n.tb.Error(err)
+		}
+		for _, id := range ids {
+			left = append(left, fmt.Sprintf("%s %s", what, id))
+		}
+	}
+	ids, err := n.Images.Checkouts(ctx)
+	add("checkout", ids, err)
+	ids, err = n.Pinner.Pinned(ctx)
+	add("pin", ids, err)
+	ids, err = n.Network.Sandboxes(ctx)
+	add("network", ids, err)
+	ids, err = n.Runtime.List(ctx)
+	add("runtime", ids, err)
+	cgs, err := n.Cgroups.List(ctx)
+	for _, cg := range cgs {
+		add("cgroup", []core.ID{core.ID(cg)}, err)
+	}
+	mounts, err := n.Roots.Mounted(ctx, "/")
+	for _, m := range mounts {
+		add("mount", []core.ID{core.ID(m)}, err)
+	}
+	procs, err := n.Supervisor.Processes(ctx)
+	for _, p := range procs {
+		add("process", []core.ID{p.Ref.Container + "/" + core.ID(p.Ref.Process)}, err)
+	}
+	slices.Sort(left)
+	return left
+}
+
+func digestOf(s string) digest.Digest { return digest.FromString(s) }

@@ -1,0 +1,466 @@
+package enginetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// fault lets a test make a port fail: Fail is asked before each call.
+type fault struct {
+	mu   sync.Mutex
+	fail func(call string) error
+}
+
+// Fail sets what answers for every call of the port: an error makes it fail.
+// nil takes that away.
+func (f *fault) Fail(fn func(call string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = fn
+}
+
+func (f *fault) check(ctx context.Context, call string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	fn := f.fail
+	f.mu.Unlock()
+	if fn == nil {
+		return nil
+	}
+	return fn(call)
+}
+
+// Network is a fake core.Network: 10.0.0.x in order, ports held once.
+type Network struct {
+	fault
+	lock   sync.Mutex
+	held   map[core.ID]core.NetworkStatus
+	last   byte
+	ranges []netip.Prefix
+}
+
+var _ core.Network = (*Network)(nil)
+
+// Setup gives the next address.
+func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
+	if err := n.check(ctx, "Setup"); err != nil {
+		return core.NetworkStatus{}, err
+	}
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	if req.Namespace == "" {
+		return core.NetworkStatus{}, fmt.Errorf("setup network: no namespace: %w", errdefs.ErrInvalidArgument)
+	}
+	for _, p := range req.Config.Ports {
+		for id, st := range n.held {
+			if id != req.Sandbox && slices.ContainsFunc(st.Ports, func(q core.Port) bool { return p.Host != 0 && p.Host == q.Host && p.Proto == q.Proto }) {
+				return core.NetworkStatus{}, fmt.Errorf("setup network: host port %d is taken: %w", p.Host, errdefs.ErrAlreadyExists)
+			}
+		}
+	}
+	if st, ok := n.held[req.Sandbox]; ok {
+		return st, nil
+	}
+	st := core.NetworkStatus{Mode: "builtin", Ports: req.Config.Ports}
+	if req.Config.Name == core.NetworkNone {
+		st.Mode = "none"
+	} else {
+		n.last++
+		st.Addrs = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, n.last})}
+	}
+	n.held[req.Sandbox] = st
+	return st, nil
+}
+
+// Check reports whether Setup's answer still holds.
+func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
+	if err := n.check(ctx, "Check"); err != nil {
+		return err
+	}
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	if _, ok := n.held[req.Sandbox]; !ok {
+		return fmt.Errorf("check network: %w", errdefs.ErrNotFound)
+	}
+	return nil
+}
+
+// Teardown returns the address.
+func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
+	if err := n.check(ctx, "Teardown"); err != nil {
+		return err
+	}
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	delete(n.held, req.Sandbox)
+	return nil
+}
+
+// Info says that the network is ready.
+func (n *Network) Info(ctx context.Context) (core.NetworkInfo, error) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	return core.NetworkInfo{Mode: "builtin", Ready: true, Ranges: n.ranges}, n.check(ctx, "Info")
+}
+
+// SetRanges takes CIDRs.
+func (n *Network) SetRanges(ctx context.Context, cidrs []string) error {
+	if err := n.check(ctx, "SetRanges"); err != nil {
+		return err
+	}
+	var ranges []netip.Prefix
+	for _, c := range cidrs {
+		p, err := netip.ParsePrefix(c)
+		if err != nil {
+			return fmt.Errorf("set ranges: %w: %w", err, errdefs.ErrInvalidArgument)
+		}
+		ranges = append(ranges, p.Masked())
+	}
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	n.ranges = ranges
+	return nil
+}
+
+// Sandboxes names those that hold an address or a port.
+func (n *Network) Sandboxes(ctx context.Context) ([]core.ID, error) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	return slices.Sorted(maps.Keys(n.held)), n.check(ctx, "Sandboxes")
+}
+
+// Pinner is a fake core.Pinner: paths without anything behind them.
+type Pinner struct {
+	fault
+	lock   sync.Mutex
+	dir    string
+	pinned map[core.ID][]specs.LinuxNamespaceType
+}
+
+var _ core.Pinner = (*Pinner)(nil)
+
+// Pin names a path for each kind.
+func (p *Pinner) Pin(ctx context.Context, req core.PinRequest) (map[specs.LinuxNamespaceType]string, error) {
+	if err := p.check(ctx, "Pin"); err != nil {
+		return nil, err
+	}
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	paths := map[specs.LinuxNamespaceType]string{}
+	for _, k := range req.Kinds {
+		paths[k] = filepath.Join(p.dir, string(req.Sandbox), string(k))
+	}
+	p.pinned[req.Sandbox] = req.Kinds
+	return paths, nil
+}
+
+// Unpin forgets a sandbox's.
+func (p *Pinner) Unpin(ctx context.Context, sandbox core.ID) error {
+	if err := p.check(ctx, "Unpin"); err != nil {
+		return err
+	}
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	delete(p.pinned, sandbox)
+	return nil
+}
+
+// Pinned lists the sandboxes.
+func (p *Pinner) Pinned(ctx context.Context) ([]core.ID, error) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	return slices.Sorted(maps.Keys(p.pinned)), p.check(ctx, "Pinned")
+}
+
+// Reboot loses every pin, as a boot does.
+func (p *Pinner) Reboot() {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	clear(p.pinned)
+}
+
+// Cgroups is a fake core.Cgroups.
+type Cgroups struct {
+	fault
+	lock   sync.Mutex
+	groups map[string]*specs.LinuxResources
+	frozen map[string]bool
+	stats  map[string]core.Stats
+	killed func(path string)
+}
+
+var _ core.Cgroups = (*Cgroups)(nil)
+
+func newCgroups() *Cgroups {
+	return &Cgroups{groups: map[string]*specs.LinuxResources{}, frozen: map[string]bool{}, stats: map[string]core.Stats{}}
+}
+
+// Mode is v2.
+func (c *Cgroups) Mode() core.CgroupMode { return core.CgroupV2 }
+
+// Place puts objects below /longshore, below what stands above, or below the
+// parent asked for.
+func (c *Cgroups) Place(parent core.Cgroup, above core.CgroupRef, name string) (core.CgroupRef, error) {
+	if len(parent.Adopt) > 0 {
+		return core.CgroupRef{Adopted: maps.Clone(parent.Adopt)}, nil
+	}
+	base := "/longshore"
+	if above.Path != "" {
+		base = above.Path
+	}
+	if parent.Parent != "" {
+		base = parent.Parent
+	}
+	return core.CgroupRef{Path: base + "/" + name}, nil
+}
+
+// Create makes a group with limits.
+func (c *Cgroups) Create(ctx context.Context, ref core.CgroupRef, res *specs.LinuxResources) error {
+	if err := c.check(ctx, "Create"); err != nil {
+		return err
+	}
+	if ref.Path == "" {
+		return nil
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if res == nil {
+		res = &specs.LinuxResources{}
+	}
+	c.groups[ref.Path] = res
+	return nil
+}
+
+// Update changes limits.
+func (c *Cgroups) Update(ctx context.Context, ref core.CgroupRef, res *specs.LinuxResources) error {
+	if err := c.check(ctx, "Update"); err != nil {
+		return err
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.groups[ref.Path] == nil {
+		return fmt.Errorf("update cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
+	}
+	c.groups[ref.Path] = res
+	return nil
+}
+
+// Resources reads the limits back.
+func (c *Cgroups) Resources(ctx context.Context, ref core.CgroupRef) (*specs.LinuxResources, error) {
+	if err := c.check(ctx, "Resources"); err != nil {
+		return nil, err
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.groups[ref.Path] == nil {
+		return nil, fmt.Errorf("cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
+	}
+	return c.groups[ref.Path], nil
+}
+
+// Freeze notes it.
+func (c *Cgroups) Freeze(ctx context.Context, ref core.CgroupRef, frozen bool) error {
+	if err := c.check(ctx, "Freeze"); err != nil {
+		return err
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.frozen[ref.Path] = frozen
+	return nil
+}
+
+// Kill ends every process launched in or below ref.
+func (c *Cgroups) Kill(ctx context.Context, ref core.CgroupRef) error {
+	if err := c.check(ctx, "Kill"); err != nil {
+		return err
+	}
+	c.killed(ref.Path)
+	return nil
+}
+
+// Pids is empty.
+func (c *Cgroups) Pids(ctx context.Context, _ core.CgroupRef) ([]int, error) {
+	return nil, c.check(ctx, "Pids")
+}
+
+// Remove removes ref and what stands below it.
+func (c *Cgroups) Remove(ctx context.Context, ref core.CgroupRef) error {
+	if err := c.check(ctx, "Remove"); err != nil {
+		return err
+	}
+	if ref.Path == "" {
+		return nil
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	for path := range c.groups {
+		if path == ref.Path || strings.HasPrefix(path, ref.Path+"/") {
+			delete(c.groups, path)
+			delete(c.frozen, path)
+		}
+	}
+	return nil
+}
+
+// SetStats sets what Stats answers.
+func (c *Cgroups) SetStats(ref core.CgroupRef, s core.Stats) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.stats[ref.Path] = s
+}
+
+// Stats answers what SetStats said.
+func (c *Cgroups) Stats(ctx context.Context, ref core.CgroupRef, _ bool) (core.Stats, error) {
+	if err := c.check(ctx, "Stats"); err != nil {
+		return core.Stats{}, err
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if ref.Path != "" && c.groups[ref.Path] == nil {
+		return core.Stats{}, fmt.Errorf("stats of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
+	}
+	s := c.stats[ref.Path]
+	if s.At.IsZero() {
+		s.At = time.Now()
+	}
+	return s, nil
+}
+
+// OOMLevel names files that do not exist.
+func (c *Cgroups) OOMLevel(ref core.CgroupRef) (level core.OOMLevel, peak string) {
+	return core.OOMLevel{Path: ref.Path + "/memory.events"}, ref.Path + "/memory.peak"
+}
+
+// List lists the groups below /longshore.
+func (c *Cgroups) List(ctx context.Context) ([]string, error) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	var list []string
+	for path := range c.groups {
+		if strings.HasPrefix(path, "/longshore/") {
+			list = append(list, path)
+		}
+	}
+	slices.Sort(list)
+	return list, c.check(ctx, "List")
+}
+
+// Roots is a fake core.Roots: a mount copies the image's files into the
+// directory.
+type Roots struct {
+	fault
+	lock   sync.Mutex
+	images *Images
+	mounts map[string][]core.Mount
+}
+
+var _ core.Roots = (*Roots)(nil)
+
+// Mount fills target.
+func (r *Roots) Mount(ctx context.Context, target string, mounts []core.Mount, _ bool) error {
+	if err := r.check(ctx, "Mount"); err != nil {
+		return err
+	}
+	if _, err := os.Stat(target); err != nil {
+		return fmt.Errorf("mount %s: %w", target, err)
+	}
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.mounts[target] = mounts
+	for _, m := range mounts {
+		if m.Type != "fake" {
+			continue
+		}
+		for name, content := range r.images.content(core.ID(m.Source)) {
+			path := filepath.Join(target, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				return err
+			}
+			if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Unmount empties target.
+func (r *Roots) Unmount(ctx context.Context, target string) error {
+	if err := r.check(ctx, "Unmount"); err != nil {
+		return err
+	}
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	if _, ok := r.mounts[target]; !ok {
+		return nil
+	}
+	delete(r.mounts, target)
+	entries, err := os.ReadDir(target)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(target, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Mounted lists targets below dir.
+func (r *Roots) Mounted(ctx context.Context, dir string) ([]string, error) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	var list []string
+	for t := range r.mounts {
+		if dir == "/" || strings.HasPrefix(t, dir+"/") {
+			list = append(list, t)
+		}
+	}
+	slices.Sort(list)
+	return list, r.check(ctx, "Mounted")
+}
+
+// Reboot loses every mount, as a boot does.
+func (r *Roots) Reboot() {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	clear(r.mounts)
+}
+
+// Coroner is a fake core.Coroner. The zero Coroner cannot read the kernel log.
+type Coroner struct {
+	mu      sync.Mutex
+	victims []core.OOMVictim
+}
+
+var _ core.Coroner = (*Coroner)(nil)
+
+// Report adds a line to the kernel log.
+func (c *Coroner) Report(v core.OOMVictim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.victims = append(c.victims, v)
+}
+
+// Victims returns the lines since the given time.
+func (c *Coroner) Victims(_ context.Context, since time.Time) []core.OOMVictim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(c.victims), func(v core.OOMVictim) bool { return v.At.Before(since) })
+}

@@ -1,0 +1,227 @@
+package enginetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Runtime is a fake core.Runtime on the fake Supervisor.
+type Runtime struct {
+	fault
+	name    string
+	sup     *Supervisor
+	cgroups *Cgroups
+	lock    sync.Mutex
+	kept    map[core.ID]core.RuntimeCreate
+}
+
+var _ core.Runtime = (*Runtime)(nil)
+
+// Name is "fake".
+func (r *Runtime) Name() string { return r.name }
+
+// Features are modest.
+func (r *Runtime) Features(ctx context.Context) (core.RuntimeFeatures, error) {
+	return core.RuntimeFeatures{Version: "1", OCIVersionMax: "1.0.2", Seccomp: true, CgroupV2: true}, r.check(ctx, "Features")
+}
+
+// Spec returns what a container was created with, for a test to look at.
+func (r *Runtime) Spec(id core.ID) *specs.Spec {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.kept[id].Spec
+}
+
+// Create parks a process.
+func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
+	if err := r.check(ctx, "Create"); err != nil {
+		return 0, err
+	}
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	if _, ok := r.kept[c.ID]; ok {
+		return 0, fmt.Errorf("create %s: %w", c.ID, errdefs.ErrAlreadyExists)
+	}
+	p, err := r.sup.launch(core.Ref{Container: c.ID}, c.Spec.Process, c.IO, c.Cgroup.Path)
+	if err != nil {
+		return 0, err
+	}
+	r.kept[c.ID] = c
+	return p.Pid, nil
+}
+
+// Start runs the program; "missing" as its name is one that is not there.
+func (r *Runtime) Start(ctx context.Context, id core.ID) error {
+	if err := r.check(ctx, "Start"); err != nil {
+		return err
+	}
+	p := r.sup.Process(core.Ref{Container: id})
+	if p == nil {
+		return fmt.Errorf("start %s: %w", id, errdefs.ErrNotFound)
+	}
+	if len(p.Args) > 0 && p.Args[0] == "missing" {
+		return fmt.Errorf("start %s: exec missing: no such file or directory: %w", id, errdefs.ErrNotFound)
+	}
+	r.sup.run(p)
+	return nil
+}
+
+// Exec runs a further process.
+func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, error) {
+	if err := r.check(ctx, "Exec"); err != nil {
+		return core.Launched{}, err
+	}
+	if len(e.Spec.Args) > 0 && e.Spec.Args[0] == "missing" {
+		return core.Launched{}, fmt.Errorf("exec missing: no such file or directory: %w", errdefs.ErrNotFound)
+	}
+	r.lock.Lock()
+	cgroup := r.kept[e.Ref.Container].Cgroup.Path
+	r.lock.Unlock()
+	p, err := r.sup.launch(e.Ref, e.Spec, e.IO, cgroup)
+	if err != nil {
+		return core.Launched{}, err
+	}
+	l := core.Launched{Pid: p.Pid}
+	if e.Attach != nil {
+		if l.Streams, err = r.sup.Streams(ctx, e.Ref, *e.Attach); err != nil {
+			return core.Launched{}, err
+		}
+	}
+	r.sup.run(p)
+	return l, nil
+}
+
+// Pause freezes.
+func (r *Runtime) Pause(ctx context.Context, id core.ID) error {
+	return errors.Join(r.check(ctx, "Pause"), r.cgroups.Freeze(ctx, r.cgroup(id), true))
+}
+
+// Resume thaws.
+func (r *Runtime) Resume(ctx context.Context, id core.ID) error {
+	return errors.Join(r.check(ctx, "Resume"), r.cgroups.Freeze(ctx, r.cgroup(id), false))
+}
+
+func (r *Runtime) cgroup(id core.ID) core.CgroupRef {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.kept[id].Cgroup
+}
+
+// Update changes limits.
+func (r *Runtime) Update(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
+	if err := r.check(ctx, "Update"); err != nil {
+		return err
+	}
+	return r.cgroups.Update(ctx, r.cgroup(id), res)
+}
+
+// Delete removes what it keeps.
+func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
+	if err := r.check(ctx, "Delete"); err != nil {
+		return err
+	}
+	p := r.sup.Process(core.Ref{Container: id})
+	if p != nil {
+		select {
+		case <-p.Killed:
+		default:
+			if !force {
+				return fmt.Errorf("delete %s: it runs: %w", id, errdefs.ErrFailedPrecondition)
+			}
+			r.sup.ExitAs(core.Ref{Container: id}, core.Exit{Signal: int(unix.SIGKILL)})
+		}
+	}
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	delete(r.kept, id)
+	return nil
+}
+
+// List names what it keeps.
+func (r *Runtime) List(ctx context.Context) ([]core.ID, error) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return slices.Sorted(maps.Keys(r.kept)), r.check(ctx, "List")
+}
+
+// pipe is an endless buffer between one writer and one reader.
+type pipe struct {
+	mu     sync.Mutex
+	cond   *sync.Cond
+	buf    bytes.Buffer
+	closed bool
+}
+
+func newPipe() *pipe {
+	p := &pipe{}
+	p.cond = sync.NewCond(&p.mu)
+	return p
+}
+
+func (p *pipe) write(b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.buf.Write(b)
+		p.cond.Broadcast()
+	}
+}
+
+func (p *pipe) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.cond.Broadcast()
+}
+
+// Read blocks until there is something or the end.
+func (p *pipe) Read(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.buf.Len() == 0 {
+		if p.closed {
+			return 0, io.EOF
+		}
+		p.cond.Wait()
+	}
+	return p.buf.Read(b)
+}
+
+// appendSink writes as the keeper would.
+func appendSink(s core.Sink, stream int, b []byte) error {
+	f, err := os.OpenFile(s.Path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	if err != nil {
+		return err
+	}
+	out := b
+	if s.Format == core.FormatCRI {
+		out = nil
+		name := "stdout"
+		if stream == 2 {
+			name = "stderr"
+		}
+		for line := range bytes.Lines(b) {
+			tag := "P"
+			if text, whole := bytes.CutSuffix(line, []byte{'\n'}); whole {
+				tag, line = "F", text
+			}
+			out = fmt.Appendf(out, "%s %s %s %s\n", time.Now().Format(time.RFC3339Nano), name, tag, line)
+		}
+	}
+	_, err = f.Write(out)
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,545 @@
+package enginetest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Supervisor is a fake core.Supervisor and the processes themselves.
+type Supervisor struct {
+	fault
+	lock     sync.Mutex
+	changed  chan struct{} // closed and replaced when an exit is there or the keeper dies
+	procs    map[core.Ref]*Process
+	era      int // a keeper's death begins the next
+	lastPid  int
+	programs map[string]Program
+	wg       sync.WaitGroup
+}
+
+// Program is what a test has a process do: it is called when a process whose
+// first argument is its name runs, and returns the exit code. It must return
+// when p.Killed is closed.
+type Program func(p *Process) int
+
+// Process is one fake process.
+type Process struct {
+	Ref    core.Ref
+	Pid    int
+	Args   []string
+	Env    []string
+	Stdin  io.Reader
+	Killed <-chan struct{} // closed when it has ended, however
+	// Cgroup is where it lives.
+	Cgroup string
+	Size   core.Size // as the last Resize said
+
+	sup     *Supervisor
+	io      core.IO
+	killed  chan struct{}
+	stdin   *io.PipeWriter
+	started bool
+	ignores []int
+	signals []int
+	held    [2][]byte
+	views   []*stream
+	exit    *core.ProcessExit
+	acked   bool
+	reopens int
+}
+
+type stream struct{ out, err *pipe }
+
+var _ core.Supervisor = (*Supervisor)(nil)
+
+func newSupervisor() *Supervisor {
+	return &Supervisor{changed: make(chan struct{}), procs: map[core.Ref]*Process{}, programs: map[string]Program{}, lastPid: 1000}
+}
+
+// Program says what processes called name do from now on.
+func (s *Supervisor) Program(name string, p Program) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.programs[name] = p
+}
+
+func (s *Supervisor) broadcast() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// close ends everything and waits for the programs.
+func (s *Supervisor) close() {
+	s.lock.Lock()
+	for _, p := range s.procs {
+		s.end(p, core.Exit{Signal: int(unix.SIGKILL)})
+	}
+	s.lock.Unlock()
+	s.wg.Wait()
+}
+
+func (s *Supervisor) launch(ref core.Ref, proc *specs.Process, stdio core.IO, cgroup string) (*Process, error) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.procs[ref] != nil {
+		return nil, fmt.Errorf("launch %v: %w", ref, errdefs.ErrAlreadyExists)
+	}
+	s.lastPid++
+	p := &Process{Ref: ref, Pid: s.lastPid, sup: s, io: stdio, killed: make(chan struct{}), Cgroup: cgroup, Size: stdio.Size}
+	p.Killed = p.killed
+	if proc != nil {
+		p.Args, p.Env = proc.Args, proc.Env
+	}
+	r, w := io.Pipe()
+	p.Stdin, p.stdin = r, w
+	if stdio.Stdin == core.StdinClosed {
+		_ = w.Close()
+	}
+	s.procs[ref] = p
+	return p, nil
+}
+
+// run lets a launched process do its program.
+func (s *Supervisor) run(p *Process) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	p.started = true
+	args := p.Args
+	if len(args) > 2 && args[1] == "init" {
+		args = args[2:] // below the tiny init
+	}
+	if len(args) == 0 || s.programs[args[0]] == nil || p.exit != nil {
+		return
+	}
+	prog := s.programs[args[0]]
+	s.wg.Go(func() {
+		code := prog(p)
+		s.lock.Lock()
+		defer s.lock.Unlock()
+		s.end(p, core.Exit{Code: code})
+	})
+}
+
+// end ends a process; its lock must be held.
+func (s *Supervisor) end(p *Process, exit core.Exit) {
+	if p.exit != nil {
+		return
+	}
+	if exit.At.IsZero() {
+		exit.At = time.Now().Round(0).UTC()
+	}
+	p.exit = &core.ProcessExit{Ref: p.Ref, Pid: p.Pid, Exit: exit, OOMKills: []uint64{0, 0}, OOMLocal: []uint64{0, 0}}
+	close(p.killed)
+	_ = p.stdin.CloseWithError(io.ErrClosedPipe)
+	for _, v := range p.views {
+		v.out.close()
+		v.err.close()
+	}
+	s.broadcast()
+}
+
+func (s *Supervisor) process(ref core.Ref) (*Process, error) {
+	p := s.procs[ref]
+	if p == nil {
+		return nil, fmt.Errorf("process %v: %w", ref, errdefs.ErrNotFound)
+	}
+	return p, nil
+}
+
+// Process returns a process that was launched, for a test to look at; nil when
+// there is none.
+func (s *Supervisor) Process(ref core.Ref) *Process {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return s.procs[ref]
+}
+
+// Exit ends a process with a code.
+func (s *Supervisor) Exit(ref core.Ref, code int) { s.ExitAs(ref, core.Exit{Code: code}) }
+
+// ExitAs ends a process in any way.
+func (s *Supervisor) ExitAs(ref core.Ref, exit core.Exit) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if p := s.procs[ref]; p != nil {
+		s.end(p, exit)
+	}
+}
+
+// OOM kills a process for want of memory: kills are the counters of its levels.
+func (s *Supervisor) OOM(ref core.Ref, peak uint64, kills ...uint64) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	p := s.procs[ref]
+	if p == nil || p.exit != nil {
+		return
+	}
+	s.end(p, core.Exit{Signal: int(unix.SIGKILL)})
+	p.exit.OOMKills, p.exit.Peak = kills, peak
+}
+
+// Ignore makes a process ignore signals, SIGKILL excepted.
+func (s *Supervisor) Ignore(ref core.Ref, signals ...int) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if p := s.procs[ref]; p != nil {
+		p.ignores = signals
+	}
+}
+
+// Signals are those a process was sent.
+func (s *Supervisor) Signals(ref core.Ref) []int {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if p := s.procs[ref]; p != nil {
+		return slices.Clone(p.signals)
+	}
+	return nil
+}
+
+// Crash is the keeper's death: every call on Exits ends, the next keeper offers
+// what was not acknowledged, and has lost whom gone says.
+func (s *Supervisor) Crash(gone func(core.Ref) bool) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.era++
+	for ref, p := range s.procs {
+		if gone != nil && gone(ref) {
+			s.end(p, core.Exit{Lost: true})
+			delete(s.procs, ref)
+		}
+	}
+	s.broadcast()
+}
+
+func (s *Supervisor) killCgroup(path string) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	for _, p := range s.procs {
+		if p.Cgroup == path || strings.HasPrefix(p.Cgroup, path+"/") {
+			s.end(p, core.Exit{Signal: int(unix.SIGKILL)})
+		}
+	}
+}
+
+// Launch is not what the fake runtime uses.
+func (s *Supervisor) Launch(context.Context, core.Launch) (core.Launched, error) {
+	return core.Launched{}, fmt.Errorf("launch: the fake runtime launches by itself: %w", errdefs.ErrNotImplemented)
+}
+
+// Run is not what the fake runtime uses.
+func (s *Supervisor) Run(context.Context, core.Command) (core.CommandResult, error) {
+	return core.CommandResult{}, fmt.Errorf("run: the fake node runs no programs: %w", errdefs.ErrNotImplemented)
+}
+
+// Signal ends a process unless it ignores the signal; those that usually do not
+// end one are only noted.
+func (s *Supervisor) Signal(ctx context.Context, ref core.Ref, signal int) error {
+	if err := s.check(ctx, "Signal"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	p, err := s.process(ref)
+	if err != nil {
+		return err
+	}
+	if p.exit != nil {
+		return fmt.Errorf("signal %v: it has ended: %w", ref, errdefs.ErrNotFound)
+	}
+	p.signals = append(p.signals, signal)
+	deadly := []int{int(unix.SIGTERM), int(unix.SIGINT), int(unix.SIGQUIT), int(unix.SIGHUP)}
+	if signal == int(unix.SIGKILL) || slices.Contains(deadly, signal) && !slices.Contains(p.ignores, signal) {
+		s.end(p, core.Exit{Signal: signal})
+	}
+	return nil
+}
+
+// Resize notes the size.
+func (s *Supervisor) Resize(ctx context.Context, ref core.Ref, size core.Size) error {
+	if err := s.check(ctx, "Resize"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	p, err := s.process(ref)
+	if err != nil {
+		return err
+	}
+	if !p.io.TTY {
+		return fmt.Errorf("resize %v: no terminal: %w", ref, errdefs.ErrFailedPrecondition)
+	}
+	p.Size = size
+	return nil
+}
+
+// CloseStdin ends the input.
+func (s *Supervisor) CloseStdin(ctx context.Context, ref core.Ref) error {
+	if err := s.check(ctx, "CloseStdin"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	p, err := s.process(ref)
+	if err != nil {
+		return err
+	}
+	return p.stdin.Close()
+}
+
+// ReopenSinks counts.
+func (s *Supervisor) ReopenSinks(ctx context.Context, ref core.Ref) error {
+	if err := s.check(ctx, "ReopenSinks"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	p, err := s.process(ref)
+	if err == nil {
+		p.reopens++
+	}
+	return err
+}
+
+// Reopens says how often a process's sinks were reopened.
+func (s *Supervisor) Reopens(ref core.Ref) int {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if p := s.procs[ref]; p != nil {
+		return p.reopens
+	}
+	return 0
+}
+
+// Processes lists what was launched and not forgotten.
+func (s *Supervisor) Processes(ctx context.Context) ([]core.Supervised, error) {
+	if err := s.check(ctx, "Processes"); err != nil {
+		return nil, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	var list []core.Supervised
+	for _, p := range s.procs {
+		list = append(list, core.Supervised{Ref: p.Ref, Pid: p.Pid, Running: p.exit == nil})
+	}
+	slices.SortFunc(list, func(a, b core.Supervised) int { return cmp.Compare(a.Pid, b.Pid) })
+	return list, nil
+}
+
+var errKeeperGone = fmt.Errorf("exits: the keeper is gone: %w", errdefs.ErrUnavailable)
+
+// Exits offers exits that are not acknowledged.
+func (s *Supervisor) Exits(ctx context.Context) iter.Seq2[core.ProcessExit, error] {
+	return func(yield func(core.ProcessExit, error) bool) {
+		s.lock.Lock()
+		era := s.era
+		s.lock.Unlock()
+		offered := map[int]bool{}
+		for {
+			s.lock.Lock()
+			changed := s.changed
+			var next []core.ProcessExit
+			for _, p := range s.procs {
+				if p.exit != nil && !p.acked && !offered[p.Pid] {
+					next = append(next, *p.exit)
+					offered[p.Pid] = true
+				}
+			}
+			gone := s.era != era
+			s.lock.Unlock()
+			slices.SortFunc(next, func(a, b core.ProcessExit) int {
+				return cmp.Or(a.Exit.At.Compare(b.Exit.At), cmp.Compare(a.Pid, b.Pid))
+			})
+			for _, x := range next {
+				if ctx.Err() != nil || gone {
+					break
+				}
+				if !yield(x, nil) {
+					return
+				}
+			}
+			if gone {
+				yield(core.ProcessExit{}, errKeeperGone)
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// Ack acknowledges.
+func (s *Supervisor) Ack(ctx context.Context, ref core.Ref) error {
+	if err := s.check(ctx, "Ack"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	p, err := s.process(ref)
+	if err == nil {
+		p.acked = true
+	}
+	return err
+}
+
+// Forget drops an ended process.
+func (s *Supervisor) Forget(ctx context.Context, ref core.Ref) error {
+	if err := s.check(ctx, "Forget"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	p := s.procs[ref]
+	if p == nil {
+		return nil
+	}
+	if p.exit == nil {
+		return fmt.Errorf("forget %v: it runs: %w", ref, errdefs.ErrFailedPrecondition)
+	}
+	delete(s.procs, ref)
+	return nil
+}
+
+// Status counts.
+func (s *Supervisor) Status(ctx context.Context) (core.SupervisorStatus, error) {
+	if err := s.check(ctx, "Status"); err != nil {
+		return core.SupervisorStatus{}, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	st := core.SupervisorStatus{Version: "fake", KeeperPid: 2, NestPid: 1, Processes: len(s.procs)}
+	for _, p := range s.procs {
+		if p.exit != nil && !p.acked {
+			st.Pending++
+		}
+	}
+	return st, nil
+}
+
+// Streams connects to a process: what it writes from now on, or with Exclusive
+// what was held.
+func (s *Supervisor) Streams(ctx context.Context, ref core.Ref, opts core.StreamOptions) (*core.Streams, error) {
+	if err := s.check(ctx, "Streams"); err != nil {
+		return nil, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	p, err := s.process(ref)
+	if err != nil {
+		return nil, err
+	}
+	return p.attach(opts)
+}
+
+// attach connects; the supervisor's lock must be held.
+func (p *Process) attach(opts core.StreamOptions) (*core.Streams, error) {
+	if opts.Exclusive && !p.io.Hold {
+		return nil, fmt.Errorf("streams of %v: exclusive without hold: %w", p.Ref, errdefs.ErrFailedPrecondition)
+	}
+	v := &stream{out: newPipe(), err: newPipe()}
+	if opts.Exclusive {
+		v.out.write(p.held[0])
+		v.err.write(p.held[1])
+		p.held = [2][]byte{}
+	}
+	if p.exit != nil {
+		v.out.close()
+		v.err.close()
+	}
+	p.views = append(p.views, v)
+	st := &core.Streams{Close: func() error {
+		p.sup.lock.Lock()
+		defer p.sup.lock.Unlock()
+		v.out.close()
+		v.err.close()
+		p.views = slices.DeleteFunc(p.views, func(o *stream) bool { return o == v })
+		return nil
+	}}
+	if opts.Stdout {
+		st.Stdout = v.out
+	}
+	if opts.Stderr && !p.io.TTY {
+		st.Stderr = v.err
+	}
+	if opts.Stdin && p.io.Stdin != core.StdinClosed {
+		st.Stdin = &stdin{p}
+	}
+	return st, nil
+}
+
+// stdin is a client's end of a process's input.
+type stdin struct{ p *Process }
+
+func (s *stdin) Write(b []byte) (int, error) { return s.p.stdin.Write(b) }
+
+func (s *stdin) Close() error {
+	if s.p.io.Stdin == core.StdinOnce {
+		return s.p.stdin.Close()
+	}
+	return nil
+}
+
+// Write is output of the process: to its sinks and to who is attached. stream is
+// 1 or 2.
+func (p *Process) Write(stream int, b []byte) error {
+	p.sup.lock.Lock()
+	defer p.sup.lock.Unlock()
+	if p.io.TTY {
+		stream = 1
+	}
+	if p.exit != nil {
+		return io.ErrClosedPipe
+	}
+	if p.io.Hold && len(p.views) == 0 {
+		p.held[stream-1] = append(p.held[stream-1], b...)
+	}
+	for _, v := range p.views {
+		if stream == 1 {
+			v.out.write(b)
+		} else {
+			v.err.write(b)
+		}
+	}
+	var errs []error
+	for _, sink := range p.io.Sinks {
+		if stream == 1 && sink.Stdout || stream == 2 && sink.Stderr {
+			errs = append(errs, appendSink(sink, stream, b))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Stdout is the process's own end.
+func (p *Process) Stdout() io.Writer { return procWriter{p, 1} }
+
+// Stderr is the other one.
+func (p *Process) Stderr() io.Writer { return procWriter{p, 2} }
+
+type procWriter struct {
+	p *Process
+	n int
+}
+
+func (w procWriter) Write(b []byte) (int, error) {
+	if err := w.p.Write(w.n, b); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
