@@ -1,0 +1,70 @@
+// Command longshore-keeper is three small programs in one: the keeper, its nest,
+// and the init for containers that want one. People do not start it; the agent
+// and the runtimes do.
+//
+// Its imports are few on purpose, because it stays resident on every node; a
+// test keeps them so. Start reading at internal/keeper/server.
+package main
+
+import (
+	"os"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/nest"
+	"github.com/longshore/longshore/internal/keeper/server"
+	"github.com/longshore/longshore/internal/keeper/tinyinit"
+)
+
+const usage = "usage: longshore-keeper start DIR | nest DIR | keeper DIR [RESUME] | init [PROGRAM ARGUMENT…]\n"
+
+func main() { os.Exit(run(os.Args)) }
+
+func run(args []string) int {
+	if len(args) >= 2 && args[1] == "init" {
+		return tinyinit.Main(args[2:])
+	}
+	if len(args) < 3 {
+		_ = kernel.WriteAll(2, []byte(usage))
+		return 2
+	}
+	dir := args[2]
+	switch args[1] {
+	case "start":
+		return start(dir)
+	case "nest":
+		return nest.Main(dir)
+	case "keeper":
+		resume := -1
+		if len(args) > 3 {
+			resume = number(args[3])
+		}
+		return server.Main(dir, resume)
+	}
+	_ = kernel.WriteAll(2, []byte(usage))
+	return 2
+}
+
+// start leaves a nest behind that is nobody's child. The socket is there when it
+// returns.
+func start(dir string) int {
+	fd, err := kernel.Listen(dir)
+	if err == nil {
+		_, _, err = kernel.Start("/proc/self/exe", []string{"longshore-keeper", "nest", dir}, kernel.SmallEnv(), []int{0, 1, 2, fd})
+	}
+	if err != nil {
+		_ = kernel.WriteAll(2, []byte("start: "+err.Error()+"\n"))
+		return 1
+	}
+	return 0
+}
+
+func number(s string) int {
+	n := 0
+	for _, c := range []byte(s) {
+		if c < '0' || c > '9' || n > 1<<24 {
+			return -1
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n
+}

@@ -1,0 +1,390 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+var _ core.Supervisor = (*Client)(nil)
+
+// Options are what a Client is made of.
+type Options struct {
+	// StateDir holds the pairs' directories: sockets, FIFOs, exit records. It
+	// is made when it is not there, for root only, and should be on a tmpfs.
+	StateDir string
+	// Binary is the path of longshore-keeper.
+	Binary string
+	// Logger is nil for none.
+	Logger *slog.Logger
+}
+
+// Client speaks to all pairs on the node. New launches go to the newest pair
+// that has a nest; everything else goes to the pair that knows the process.
+type Client struct {
+	opts Options
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	pairs   []*pair       // oldest first; guarded by mu
+	changed chan struct{} // closed and replaced when pairs change; guarded by mu
+	closed  bool          // guarded by mu
+	busy    chan struct{} // held while pairs are looked for or started
+}
+
+// New connects to the pairs that run below opts.StateDir, starting one if there
+// is none. The context bounds that and nothing later.
+func New(ctx context.Context, opts Options) (*Client, error) {
+	if !filepath.IsAbs(opts.StateDir) || !filepath.IsAbs(opts.Binary) {
+		return nil, fmt.Errorf("keeper: StateDir and Binary must be absolute paths: %w", errdefs.ErrInvalidArgument)
+	}
+	c := &Client{opts: opts, log: opts.Logger, changed: make(chan struct{}), busy: make(chan struct{}, 1)}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(opts.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	if _, err := c.current(ctx); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close lets go of the pairs, which go on.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	pairs := c.pairs
+	c.pairs = nil
+	c.changedLocked()
+	c.mu.Unlock()
+	for _, p := range pairs {
+		p.close()
+	}
+	return nil
+}
+
+func (c *Client) changedLocked() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// all returns the pairs, newest first.
+func (c *Client) all() []*pair {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]*pair, 0, len(c.pairs))
+	for i := len(c.pairs) - 1; i >= 0; i-- {
+		out = append(out, c.pairs[i])
+	}
+	return out
+}
+
+// current returns the pair that new launches go to, starting it if need be.
+func (c *Client) current(ctx context.Context) (*pair, error) {
+	if p := c.usable(); p != nil {
+		return p, nil
+	}
+	select {
+	case c.busy <- struct{}{}:
+		defer func() { <-c.busy }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if p := c.usable(); p != nil {
+		return p, nil
+	}
+	return c.findOrStart(ctx)
+}
+
+// usable returns the newest pair that is connected and has a nest.
+func (c *Client) usable() *pair {
+	for _, p := range c.all() {
+		if p.hasNest() {
+			return p
+		}
+	}
+	return nil
+}
+
+// on calls fn for the pair that knows ref: each is asked in turn until one does
+// not answer NotFound.
+func (c *Client) on(ctx context.Context, fn func(*pair) error) error {
+	if _, err := c.current(ctx); err != nil {
+		return err
+	}
+	err := fmt.Errorf("keeper: no keeper runs: %w", errdefs.ErrUnavailable)
+	for i, p := range c.all() {
+		e := fn(p)
+		if e == nil {
+			return nil
+		}
+		// An answer tells more than a silence, and NotFound least of all.
+		if i == 0 || errdefs.IsNotFound(err) {
+			err = e
+		}
+		if !errdefs.IsNotFound(e) && !errdefs.IsUnavailable(e) {
+			return e
+		}
+	}
+	return err
+}
+
+// onRef is on for requests that name a process and answer nothing.
+func (c *Client) onRef(ctx context.Context, kind wire.Kind, m wire.Message) error {
+	return c.on(ctx, func(p *pair) error {
+		_, err := p.call(ctx, kind, m, nil)
+		return err
+	})
+}
+
+func wireRef(r core.Ref) wire.Ref {
+	return wire.Ref{Container: string(r.Container), Process: string(r.Process)}
+}
+
+func coreRef(r wire.Ref) core.Ref {
+	return core.Ref{Container: core.ID(r.Container), Process: core.ProcessID(r.Process)}
+}
+
+// Launch implements core.Supervisor. When it fails with Unavailable the process
+// may have been started all the same: ask Processes, never launch it again
+// blindly.
+func (c *Client) Launch(ctx context.Context, l core.Launch) (core.Launched, error) {
+	p, err := c.current(ctx)
+	if err != nil {
+		return core.Launched{}, err
+	}
+	m, err := wireLaunch(l)
+	if err != nil {
+		return core.Launched{}, err
+	}
+	var a wire.Launched
+	fds, err := p.call(ctx, wire.KindLaunch, m, &a)
+	if err != nil {
+		return core.Launched{}, err
+	}
+	out := core.Launched{Pid: a.Pid}
+	if l.Attach != nil && a.Opened.Stream != 0 {
+		out.Streams = p.streams(wireRef(l.Ref), *l.Attach, a.Opened, fds)
+	} else {
+		fds.close()
+	}
+	return out, nil
+}
+
+func wireLaunch(l core.Launch) (*wire.Launch, error) {
+	m := &wire.Launch{
+		Kind: wire.LaunchCommand, Ref: wireRef(l.Ref),
+		Command: wireCommand(l.Command), PidFile: l.PidFile, ConsoleSocket: l.ConsoleSocket,
+		IO:  wire.IO{TTY: l.IO.TTY, Cols: l.IO.Size.Cols, Rows: l.IO.Size.Rows, Hold: l.IO.Hold},
+		UID: l.UID, GID: l.GID, Peak: l.Peak,
+	}
+	switch l.IO.Stdin {
+	case core.StdinClosed:
+	case core.StdinOpen:
+		m.IO.Stdin = wire.StdinOpen
+	case core.StdinOnce:
+		m.IO.Stdin = wire.StdinOnce
+	default:
+		return nil, fmt.Errorf("launch: stdin mode %q: %w", l.IO.Stdin, errdefs.ErrInvalidArgument)
+	}
+	for _, s := range l.IO.Sinks {
+		if s.Format != core.FormatRaw && s.Format != core.FormatCRI {
+			return nil, fmt.Errorf("launch: sink format %q: %w", s.Format, errdefs.ErrInvalidArgument)
+		}
+		m.IO.Sinks = append(m.IO.Sinks, wire.Sink{
+			CRI: s.Format == core.FormatCRI, Stdout: s.Stdout, Stderr: s.Stderr,
+			Path: s.Path, MaxBytes: s.MaxBytes, MaxFiles: s.MaxFiles,
+		})
+	}
+	for _, v := range l.Levels {
+		m.Levels = append(m.Levels, wire.Level{Path: v.Path, Local: v.LocalPath})
+	}
+	if l.Attach != nil {
+		m.Attach, m.Want = true, wireWant(*l.Attach)
+	}
+	return m, nil
+}
+
+func wireWant(o core.StreamOptions) wire.Want {
+	return wire.Want{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Exclusive: o.Exclusive}
+}
+
+func wireCommand(c core.Command) wire.Command {
+	return wire.Command{Args: c.Args, Env: c.Env, Dir: c.Dir, HideUnified: c.HideUnified}
+}
+
+// Run implements core.Supervisor.
+func (c *Client) Run(ctx context.Context, cmd core.Command) (core.CommandResult, error) {
+	p, err := c.current(ctx)
+	if err != nil {
+		return core.CommandResult{}, err
+	}
+	m, r := wireCommand(cmd), wire.Result{}
+	if _, err := p.call(ctx, wire.KindRun, &m, &r); err != nil {
+		return core.CommandResult{}, err
+	}
+	return core.CommandResult{Status: r.Status, Stdout: r.Stdout, Stderr: r.Stderr}, nil
+}
+
+// Signal implements core.Supervisor.
+func (c *Client) Signal(ctx context.Context, ref core.Ref, signal int) error {
+	return c.onRef(ctx, wire.KindSignal, &wire.SignalRequest{Ref: wireRef(ref), Signal: signal})
+}
+
+// Resize implements core.Supervisor.
+func (c *Client) Resize(ctx context.Context, ref core.Ref, size core.Size) error {
+	return c.onRef(ctx, wire.KindResize, &wire.ResizeRequest{Ref: wireRef(ref), Cols: size.Cols, Rows: size.Rows})
+}
+
+// CloseStdin implements core.Supervisor. The input of streams that are open ends
+// with it.
+func (c *Client) CloseStdin(ctx context.Context, ref core.Ref) error {
+	r := wireRef(ref)
+	return c.on(ctx, func(p *pair) error {
+		p.closeInputs(r)
+		_, err := p.call(ctx, wire.KindCloseStdin, &r, nil)
+		return err
+	})
+}
+
+// ReopenSinks implements core.Supervisor.
+func (c *Client) ReopenSinks(ctx context.Context, ref core.Ref) error {
+	r := wireRef(ref)
+	return c.onRef(ctx, wire.KindReopen, &r)
+}
+
+// Streams implements core.Supervisor.
+func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOptions) (*core.Streams, error) {
+	var st *core.Streams
+	err := c.on(ctx, func(p *pair) error {
+		var o wire.Opened
+		fds, err := p.call(ctx, wire.KindStreams, &wire.StreamsRequest{Ref: wireRef(ref), Want: wireWant(opts)}, &o)
+		if err != nil {
+			return err
+		}
+		st = p.streams(wireRef(ref), opts, o, fds)
+		return nil
+	})
+	return st, err
+}
+
+// Processes implements core.Supervisor. Those of a pair of which neither keeper
+// nor nest is left are not in it.
+func (c *Client) Processes(ctx context.Context) ([]core.Supervised, error) {
+	if _, err := c.current(ctx); err != nil {
+		return nil, err
+	}
+	var out []core.Supervised
+	for _, p := range c.all() {
+		var l wire.Processes
+		if _, err := p.call(ctx, wire.KindProcesses, nil, &l); err != nil {
+			if p.dead() {
+				continue
+			}
+			return nil, err
+		}
+		for _, s := range l.List {
+			out = append(out, core.Supervised{Ref: coreRef(s.Ref), Pid: s.Pid, Running: s.Running, Lost: s.Lost})
+		}
+	}
+	return out, nil
+}
+
+// Ack implements core.Supervisor.
+func (c *Client) Ack(ctx context.Context, ref core.Ref) error {
+	c.ackLeft(ref)
+	r := wireRef(ref)
+	err := c.onRef(ctx, wire.KindAck, &r)
+	if errdefs.IsNotFound(err) {
+		return nil // it died with its pair, or was acknowledged and forgotten
+	}
+	return err
+}
+
+// Forget implements core.Supervisor.
+func (c *Client) Forget(ctx context.Context, ref core.Ref) error {
+	if _, err := c.current(ctx); err != nil {
+		return err
+	}
+	c.ackLeft(ref)
+	r := wireRef(ref)
+	var errs []error
+	for _, p := range c.all() {
+		if _, err := p.call(ctx, wire.KindForget, &r, nil); err != nil && !p.dead() {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Status implements core.Supervisor. It sums up all pairs; the pids are those of
+// the pair that new launches go to, but NestPid is 0 while any pair that still
+// has processes lacks its nest.
+func (c *Client) Status(ctx context.Context) (core.SupervisorStatus, error) {
+	if _, err := c.current(ctx); err != nil {
+		return core.SupervisorStatus{}, err
+	}
+	var out core.SupervisorStatus
+	lone := false
+	for _, p := range c.all() {
+		var s wire.Status
+		if _, err := p.call(ctx, wire.KindStatus, nil, &s); err != nil {
+			if p.dead() {
+				continue
+			}
+			return out, err
+		}
+		if out.KeeperPid == 0 {
+			out.Version, out.KeeperPid, out.NestPid, out.Started = s.Program, s.KeeperPid, s.NestPid, time.Unix(0, s.Started)
+		}
+		lone = lone || s.NestPid == 0 && s.Processes > 0
+		out.Processes += s.Processes
+		out.Pending += s.Pending
+		out.Lost += s.Lost
+	}
+	if lone {
+		out.NestPid = 0
+	}
+	out.Pending += len(c.left())
+	return out, nil
+}
+
+// Upgrade makes every keeper become the program at path, in place: children,
+// streams and connections stay. A keeper that cannot goes on as it was.
+func (c *Client) Upgrade(ctx context.Context, path string) error {
+	if _, err := c.current(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range c.all() {
+		if _, err := p.call(ctx, wire.KindUpgrade, &wire.Upgrade{Path: path}, nil); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Shutdown ends every pair. It is FailedPrecondition while processes are left.
+func (c *Client) Shutdown(ctx context.Context) error {
+	var errs []error
+	for _, p := range c.all() {
+		p.retire()
+		if _, err := p.call(ctx, wire.KindShutdown, nil, nil); err != nil && !p.dead() {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

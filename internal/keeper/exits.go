@@ -1,0 +1,188 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+func coreExit(e *wire.Exit) core.ProcessExit {
+	return core.ProcessExit{
+		Ref: coreRef(e.Ref), Pid: e.Pid,
+		Exit:     core.Exit{Code: e.Code, Signal: e.Signal, At: time.Unix(0, e.Nanos), Lost: e.Lost},
+		OOMKills: e.OOMKills, OOMLocal: e.OOMLocal, Peak: e.Peak, LostOut: e.LostOut,
+	}
+}
+
+// queue takes what the pairs' readers bring without ever making them wait.
+type queue struct {
+	mu    sync.Mutex
+	items []core.ProcessExit // guarded by mu
+	err   error              // guarded by mu
+	news  chan struct{}
+}
+
+func (q *queue) push(e core.ProcessExit, err error) {
+	q.mu.Lock()
+	if err != nil {
+		q.err = err
+	} else {
+		q.items = append(q.items, e)
+	}
+	q.mu.Unlock()
+	select {
+	case q.news <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what has come, and the error only after all else.
+func (q *queue) take() ([]core.ProcessExit, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items := q.items
+	q.items = nil
+	if len(items) > 0 {
+		return items, nil
+	}
+	return nil, q.err
+}
+
+// Exits implements core.Supervisor. It also ends with Unavailable when a pair
+// came or went, so that the next call asks all that are there.
+func (c *Client) Exits(ctx context.Context) iter.Seq2[core.ProcessExit, error] {
+	return func(yield func(core.ProcessExit, error) bool) {
+		if _, err := c.current(ctx); err != nil {
+			if ctx.Err() == nil {
+				yield(core.ProcessExit{}, err)
+			}
+			return
+		}
+		c.mu.Lock()
+		changed := c.changed
+		c.mu.Unlock()
+		q := &queue{news: make(chan struct{}, 1)}
+		for _, e := range c.left() {
+			q.push(coreExit(&e), nil)
+		}
+		for _, p := range c.all() {
+			defer p.unsubscribe(q)
+			if err := p.subscribe(ctx, q); err != nil {
+				q.push(core.ProcessExit{}, err)
+			}
+		}
+		for {
+			items, err := q.take()
+			for _, e := range items {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			if err != nil {
+				if ctx.Err() == nil {
+					yield(core.ProcessExit{}, err)
+				}
+				return
+			}
+			if len(items) > 0 {
+				continue
+			}
+			select {
+			case <-q.news:
+			case <-changed:
+				yield(core.ProcessExit{}, fmt.Errorf("keeper: a keeper came or went: %w", errdefs.ErrUnavailable))
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// subscribe has a pair's exits pushed, beginning with those not acknowledged.
+func (p *pair) subscribe(ctx context.Context, q *queue) error {
+	conn, err := p.connection(ctx)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	if p.conn != conn {
+		p.mu.Unlock()
+		return fmt.Errorf("keeper: it went away: %w", errdefs.ErrUnavailable)
+	}
+	p.subs[q] = struct{}{}
+	p.next++
+	id := p.next
+	p.mu.Unlock()
+	if err := write(conn, wire.Header{Kind: wire.KindExits, ID: id}, nil); err != nil {
+		return fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
+func (p *pair) unsubscribe(q *queue) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.subs, q)
+}
+
+// deadDirs lists the directories of pairs of which nobody is left.
+func (c *Client) deadDirs() []string {
+	live := map[string]bool{}
+	for _, p := range c.all() {
+		live[p.dir] = true
+	}
+	entries, err := os.ReadDir(c.opts.StateDir)
+	if err != nil {
+		return nil
+	}
+	var dirs []string
+	for _, e := range entries {
+		dir := filepath.Join(c.opts.StateDir, e.Name())
+		if _, ok := pairNumber(e.Name()); ok && !live[dir] {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// left reads the exit records that dead pairs wrote and nobody acknowledged.
+func (c *Client) left() []wire.Exit {
+	var out []wire.Exit
+	for _, dir := range c.deadDirs() {
+		entries, err := os.ReadDir(filepath.Join(dir, "exits"))
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			b, err := os.ReadFile(filepath.Join(dir, "exits", e.Name())) //nolint:gosec // our own directory
+			var x wire.Exit
+			if err == nil && wire.ParseRecord(b, &x) {
+				out = append(out, x)
+			}
+		}
+	}
+	return out
+}
+
+// ackLeft removes a dead pair's exit record, and its directory with the last.
+func (c *Client) ackLeft(ref core.Ref) {
+	name := wire.RecordFile(wire.Key(wireRef(ref)))
+	for _, dir := range c.deadDirs() {
+		if os.Remove(filepath.Join(dir, "exits", name)) != nil {
+			continue
+		}
+		if entries, err := os.ReadDir(filepath.Join(dir, "exits")); err == nil && len(entries) == 0 {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}

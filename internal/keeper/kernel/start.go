@@ -1,0 +1,85 @@
+package kernel
+
+import (
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// NestFD is the descriptor at which a keeper finds its nest.
+const NestFD = 3
+
+// SmallEnv is the environment in which keeper and nest run: it keeps a Go
+// program small, without the package that could say so from inside.
+func SmallEnv() []string { return []string{"GOGC=20", "GOMAXPROCS=2"} }
+
+// Start runs a program as a child in a session of its own, with exactly the
+// given descriptors, and returns its pid and a pidfd. Its environment is env,
+// its directory /.
+//
+// No parent-death signal is ever set: it follows the forking thread, and a
+// keeper that becomes another program ends all threads but one.
+func Start(path string, args, env []string, fds []int) (pid, pidfd int, err error) {
+	files := make([]uintptr, len(fds))
+	for i, fd := range fds {
+		files[i] = uintptr(fd) //nolint:gosec // a descriptor
+	}
+	return StartIn("/", path, args, &syscall.ProcAttr{Env: env, Files: files})
+}
+
+// StartIn is Start with a directory.
+func StartIn(dir, path string, args []string, attr *syscall.ProcAttr) (pid, pidfd int, err error) {
+	pidfd = -1
+	attr.Dir = dir
+	attr.Sys = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
+	if attr.Env == nil {
+		attr.Env = []string{}
+	}
+	pid, err = syscall.ForkExec(path, args, attr)
+	if err == nil && pidfd < 0 {
+		pidfd, err = unix.PidfdOpen(pid, 0)
+	}
+	return pid, pidfd, err
+}
+
+// Unified is where the v2 tree of a hybrid node is mounted.
+const Unified = "/sys/fs/cgroup/unified"
+
+// WithoutUnified runs fn on a thread of its own in a fresh mount namespace where
+// the v2 tree is not mounted. All other mounts keep their propagation. The
+// thread ends with fn.
+func WithoutUnified(fn func() error) error {
+	done := make(chan error)
+	go onFreshThread(fn, done)
+	return <-done
+}
+
+func onFreshThread(fn func() error, done chan<- error) {
+	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		// The main thread must stay as it is: while this goroutine holds it,
+		// the next one gets another.
+		inner := make(chan error)
+		go onFreshThread(fn, inner)
+		done <- <-inner
+		runtime.UnlockOSThread()
+		return
+	}
+	done <- hideUnified(fn)
+	// No unlock: the thread is not fit for other work and ends here.
+}
+
+func hideUnified(fn func() error) error {
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	// Private, or the unmount would travel back to where the tree is used.
+	if err := unix.Mount("", "/sys/fs/cgroup", "", unix.MS_PRIVATE, ""); err != nil && err != unix.EINVAL {
+		return err
+	}
+	if err := unix.Unmount(Unified, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		return err
+	}
+	return fn()
+}

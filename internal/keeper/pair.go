@@ -1,0 +1,503 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+// patience is how long a request waits for a keeper that is being started again
+// before it fails.
+const patience = 5 * time.Second
+
+// pair is one keeper with its nest, as seen over one socket.
+type pair struct {
+	c   *Client
+	dir string
+
+	mu     sync.Mutex
+	conn   *net.UnixConn         // nil while there is no keeper; guarded by mu
+	up     chan struct{}         // closed once conn is there or never will be; guarded by mu
+	gone   bool                  // neither keeper nor nest is left, or we have closed; guarded by mu
+	lone   bool                  // the nest is gone; guarded by mu
+	next   uint64                // the last request's id; guarded by mu
+	calls  map[uint64]*pending   // guarded by mu
+	subs   map[*queue]struct{}   // who wants exits; guarded by mu
+	inputs map[*stdinEnd]inputOf // open inputs, for CloseStdin; guarded by mu
+}
+
+// inputOf says whose input it is.
+type inputOf struct{ ref wire.Ref }
+
+// pending is a request without an answer yet.
+type pending struct{ done chan reply }
+
+// reply is an answer, or why there is none.
+type reply struct {
+	kind wire.Kind
+	body []byte
+	fds  descriptors
+	err  error
+}
+
+// descriptors came with an answer and are ours to close.
+type descriptors []int
+
+func (d descriptors) close() { kernel.CloseAll(d) }
+
+// errDead says that nobody holds a pair's socket any more.
+var errDead = errors.New("neither keeper nor nest is left")
+
+// dial connects to a pair's keeper and exchanges hellos.
+func dial(ctx context.Context, dir string) (*net.UnixConn, error) {
+	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errDead, err)
+	}
+	defer func() { _ = unix.Close(d) }()
+	var nd net.Dialer
+	raw, err := nd.DialContext(ctx, "unixpacket", "/proc/self/fd/"+strconv.Itoa(d)+"/keeper.sock")
+	if err != nil {
+		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT) {
+			return nil, errDead
+		}
+		return nil, err
+	}
+	conn := raw.(*net.UnixConn) //nolint:forcetypeassert // of unixpacket
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	err = greet(conn)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func greet(conn *net.UnixConn) error {
+	mine := wire.Hello{Magic: wire.Magic, Version: wire.Version, Oldest: wire.Oldest, Program: "agent"}
+	if _, err := conn.Write(wire.Frame(wire.KindHello, 0, &mine)); err != nil {
+		return err
+	}
+	r, err := receive(conn)
+	if err != nil {
+		return err
+	}
+	r.fds.close()
+	if r.kind == wire.KindFail {
+		return decodeFail(r.body)
+	}
+	var theirs wire.Hello
+	if r.kind != wire.KindOK || !wire.Unmarshal(r.body, &theirs) {
+		return fmt.Errorf("keeper: its hello cannot be read: %w", errdefs.ErrDataLoss)
+	}
+	if wire.Agree(mine, theirs) == 0 {
+		return fmt.Errorf("keeper: %s: %w", wire.Mismatch(mine, theirs), errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// frame is what receive returns: a header's facts and the body.
+type frame struct {
+	reply
+	id uint64
+}
+
+func receive(conn *net.UnixConn) (frame, error) {
+	buf := make([]byte, wire.MaxFrame)
+	oob := make([]byte, unix.CmsgSpace(4*16))
+	n, on, flags, _, err := conn.ReadMsgUnix(buf, oob)
+	if err != nil {
+		return frame{}, err
+	}
+	if n == 0 {
+		return frame{}, net.ErrClosed
+	}
+	var fds descriptors
+	if cs, err := unix.ParseSocketControlMessage(oob[:on]); err == nil {
+		for i := range cs {
+			if f, err := unix.ParseUnixRights(&cs[i]); err == nil {
+				fds = append(fds, f...)
+			}
+		}
+	}
+	h, inline, ok := wire.ParseHeader(buf[:n])
+	if !ok || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		fds.close()
+		return frame{}, fmt.Errorf("keeper: a frame that cannot be read: %w", errdefs.ErrDataLoss)
+	}
+	body, rest, err := kernel.Body(h, inline, fds)
+	if err != nil {
+		return frame{}, err
+	}
+	return frame{reply{kind: h.Kind, body: body, fds: rest}, h.ID}, nil
+}
+
+// newPair serves a connection that was dialled.
+func newPair(c *Client, dir string, conn *net.UnixConn) *pair {
+	p := &pair{
+		c: c, dir: dir, conn: conn, up: make(chan struct{}),
+		calls: map[uint64]*pending{}, subs: map[*queue]struct{}{}, inputs: map[*stdinEnd]inputOf{},
+	}
+	close(p.up)
+	go p.serve(conn)
+	return p
+}
+
+// serve reads answers until the pair is gone for good.
+func (p *pair) serve(conn *net.UnixConn) {
+	for conn != nil {
+		for {
+			f, err := receive(conn)
+			if err != nil {
+				break
+			}
+			p.dispatch(f)
+		}
+		_ = conn.Close()
+		p.lostConn()
+		conn = p.redial()
+	}
+	p.c.remove(p)
+}
+
+func (p *pair) dispatch(f frame) {
+	switch f.kind {
+	case wire.KindExitEvent:
+		var e wire.Exit
+		if wire.Unmarshal(f.body, &e) {
+			p.mu.Lock()
+			for q := range p.subs {
+				q.push(coreExit(&e), nil)
+			}
+			p.mu.Unlock()
+		}
+	case wire.KindNestLost:
+		p.mu.Lock()
+		p.lone = true
+		p.mu.Unlock()
+		p.c.log.Warn("the keeper's nest is gone: new processes go to a new pair", "dir", p.dir)
+	default:
+		p.mu.Lock()
+		call := p.calls[f.id]
+		delete(p.calls, f.id)
+		p.mu.Unlock()
+		if call != nil {
+			call.done <- f.reply
+			return
+		}
+	}
+	f.fds.close()
+}
+
+// lostConn fails what was under way: whether it was done nobody can tell.
+func (p *pair) lostConn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conn = nil
+	p.up = make(chan struct{})
+	err := fmt.Errorf("keeper: it went away before it answered: %w", errdefs.ErrUnavailable)
+	for id, call := range p.calls {
+		call.done <- reply{err: err}
+		delete(p.calls, id)
+	}
+	for q := range p.subs {
+		q.push(core.ProcessExit{}, err)
+	}
+	clear(p.subs)
+}
+
+// redial waits for the nest's next keeper. It returns nil when there will be
+// none.
+func (p *pair) redial() *net.UnixConn {
+	ctx := context.Background()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		<-pause.C
+		p.mu.Lock()
+		gone := p.gone
+		p.mu.Unlock()
+		if gone {
+			return p.settle(nil)
+		}
+		conn, err := dial(ctx, p.dir)
+		if err == nil {
+			return p.settle(conn)
+		}
+		if errors.Is(err, errDead) || errdefs.IsFailedPrecondition(err) {
+			p.c.log.Warn("a keeper is gone", "dir", p.dir, "error", err)
+			return p.settle(nil)
+		}
+		pause.Reset(5 * time.Millisecond)
+	}
+}
+
+// settle ends the time without a connection.
+func (p *pair) settle(conn *net.UnixConn) *net.UnixConn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone && conn != nil {
+		_ = conn.Close()
+		conn = nil
+	}
+	p.conn = conn
+	p.gone = conn == nil
+	p.lone = false // said again if it is so
+	close(p.up)
+	return conn
+}
+
+func (p *pair) close() {
+	p.mu.Lock()
+	p.gone = true
+	conn := p.conn
+	p.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+// retire lets no new launch go to the pair.
+func (p *pair) retire() {
+	p.mu.Lock()
+	p.lone = true
+	p.mu.Unlock()
+}
+
+func (p *pair) dead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gone
+}
+
+func (p *pair) hasNest() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.gone && !p.lone
+}
+
+// connection waits for a keeper, for a while.
+func (p *pair) connection(ctx context.Context) (*net.UnixConn, error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		p.mu.Lock()
+		conn, up, gone := p.conn, p.up, p.gone
+		p.mu.Unlock()
+		switch {
+		case gone:
+			return nil, fmt.Errorf("keeper: %w: %w", errDead, errdefs.ErrUnavailable)
+		case conn != nil:
+			return conn, nil
+		}
+		select {
+		case <-up:
+		case <-timer.C:
+			return nil, fmt.Errorf("keeper: it has been gone for %s: %w", patience, errdefs.ErrUnavailable)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// call makes one request. When the context ends first, a command that it
+// started is killed.
+func (p *pair) call(ctx context.Context, kind wire.Kind, m, answer wire.Message) (descriptors, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	conn, err := p.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	call := &pending{done: make(chan reply, 1)}
+	p.mu.Lock()
+	if p.conn != conn {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("keeper: it went away: %w", errdefs.ErrUnavailable)
+	}
+	p.next++
+	id := p.next
+	p.calls[id] = call
+	p.mu.Unlock()
+	if err := write(conn, wire.Header{Kind: kind, ID: id}, m); err != nil {
+		p.mu.Lock()
+		delete(p.calls, id)
+		p.mu.Unlock()
+		return nil, fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	var r reply
+	select {
+	case r = <-call.done:
+	case <-ctx.Done():
+		_ = write(conn, wire.Header{Kind: wire.KindCancel}, &wire.Cancel{ID: id})
+		go func() { // a late answer's descriptors and stream must not leak
+			late := <-call.done
+			late.fds.close()
+		}()
+		return nil, ctx.Err()
+	}
+	switch {
+	case r.err != nil:
+		return nil, r.err
+	case r.kind == wire.KindFail:
+		r.fds.close()
+		return nil, decodeFail(r.body)
+	case r.kind != wire.KindOK || answer != nil && !wire.Unmarshal(r.body, answer):
+		r.fds.close()
+		return nil, fmt.Errorf("keeper: an answer that cannot be read: %w", errdefs.ErrDataLoss)
+	}
+	return r.fds, nil
+}
+
+func write(conn *net.UnixConn, h wire.Header, m wire.Message) error {
+	var body []byte
+	if m != nil {
+		body = wire.Marshal(nil, m)
+	}
+	if len(body) <= wire.MaxInline {
+		_, _, err := conn.WriteMsgUnix(append(h.Append(nil), body...), nil, nil)
+		return err
+	}
+	mem, err := kernel.Memfd(body)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(mem) }()
+	h.Flags |= wire.FlagMemfd
+	_, _, err = conn.WriteMsgUnix(h.Append(nil), syscall.UnixRights(mem), nil)
+	return err
+}
+
+func decodeFail(body []byte) error {
+	var f wire.Fail
+	if !wire.Unmarshal(body, &f) {
+		return fmt.Errorf("keeper: a failure that cannot be read: %w", errdefs.ErrDataLoss)
+	}
+	class := map[wire.Class]error{
+		wire.NotFound: errdefs.ErrNotFound, wire.AlreadyExists: errdefs.ErrAlreadyExists,
+		wire.InvalidArgument: errdefs.ErrInvalidArgument, wire.FailedPrecondition: errdefs.ErrFailedPrecondition,
+		wire.Unavailable: errdefs.ErrUnavailable, wire.ResourceExhausted: errdefs.ErrResourceExhausted,
+		wire.Aborted: errdefs.ErrAborted,
+	}[f.Class]
+	if class == nil {
+		class = errdefs.ErrInternal
+	}
+	if f.Class == wire.CommandFailed {
+		return fmt.Errorf("%s: %w: %w", f.Text, &core.CommandError{Status: f.Status, Stderr: f.Stderr}, class)
+	}
+	return fmt.Errorf("%s: %w", f.Text, class)
+}
+
+// findOrStart looks for pairs on the disk and starts one when none has a nest.
+// The caller holds c.busy.
+func (c *Client) findOrStart(ctx context.Context) (*pair, error) {
+	lock, err := lockFile(ctx, filepath.Join(c.opts.StateDir, "pairs.lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = lock.Close() }()
+	last, err := c.find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if p := c.usable(); p != nil {
+		return p, nil
+	}
+	dir := filepath.Join(c.opts.StateDir, pairPrefix+strconv.Itoa(last+1))
+	if err := c.startPair(ctx, dir); err != nil {
+		return nil, err
+	}
+	conn, err := dial(ctx, dir)
+	if err != nil {
+		return nil, fmt.Errorf("keeper: start in %s: %w: %w", dir, err, errdefs.ErrUnavailable)
+	}
+	c.log.Info("keeper started", "dir", dir)
+	return c.enter(newPair(c, dir, conn))
+}
+
+const pairPrefix = "pair-"
+
+// find connects to the pairs that are new to us and returns the last number in
+// use.
+func (c *Client) find(ctx context.Context) (last int, err error) {
+	entries, err := os.ReadDir(c.opts.StateDir)
+	if err != nil {
+		return 0, fmt.Errorf("keeper: %w", err)
+	}
+	known := map[string]bool{}
+	for _, p := range c.all() {
+		known[p.dir] = true
+	}
+	for _, e := range entries {
+		n, ok := pairNumber(e.Name())
+		if !ok {
+			continue
+		}
+		last = max(last, n)
+		dir := filepath.Join(c.opts.StateDir, e.Name())
+		if known[dir] {
+			continue
+		}
+		conn, err := dial(ctx, dir)
+		switch {
+		case errors.Is(err, errDead): // its exit records are read by left
+		case err != nil:
+			return last, fmt.Errorf("keeper: connect to %s: %w", dir, err)
+		default:
+			if _, err := c.enter(newPair(c, dir, conn)); err != nil {
+				return last, err
+			}
+		}
+	}
+	return last, nil
+}
+
+func pairNumber(name string) (int, bool) {
+	if len(name) <= len(pairPrefix) || name[:len(pairPrefix)] != pairPrefix {
+		return 0, false
+	}
+	n, err := strconv.Atoi(name[len(pairPrefix):])
+	return n, err == nil && n > 0
+}
+
+func (c *Client) enter(p *pair) (*pair, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		p.close()
+		return nil, fmt.Errorf("keeper: the client is closed: %w", errdefs.ErrUnavailable)
+	}
+	c.pairs = append(c.pairs, p)
+	c.changedLocked()
+	return p, nil
+}
+
+func (c *Client) remove(p *pair) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, x := range c.pairs {
+		if x == p {
+			c.pairs = append(c.pairs[:i:i], c.pairs[i+1:]...)
+			c.changedLocked()
+			return
+		}
+	}
+}

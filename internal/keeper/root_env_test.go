@@ -1,0 +1,278 @@
+package keeper_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper"
+)
+
+// deadline is generous: tests wait for events, and fail only when none comes.
+const deadline = 60 * time.Second
+
+// env is one state directory with a keeper built for the test.
+type env struct {
+	t      *testing.T
+	dir    string
+	binary string
+	c      *keeper.Client
+	seq    int
+}
+
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "longshore-keeper")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", binary, "github.com/longshore/longshore/cmd/longshore-keeper")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	e := &env{t: t, dir: t.TempDir(), binary: binary}
+	e.c = e.client()
+	t.Cleanup(func() {
+		if t.Failed() {
+			if b, err := os.ReadFile(filepath.Join(e.dir, "keeper.log")); err == nil {
+				t.Logf("keeper.log:\n%s", b)
+			}
+		}
+		e.killPairs()
+	})
+	return e
+}
+
+// ctx is a context that outlives the test's own, for clean-up too.
+func (e *env) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	e.t.Cleanup(cancel)
+	return ctx
+}
+
+func (e *env) client() *keeper.Client {
+	e.t.Helper()
+	c, err := keeper.New(e.ctx(), keeper.Options{StateDir: e.dir, Binary: e.binary})
+	if err != nil {
+		e.t.Fatalf("New: %v", err)
+	}
+	e.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// killPairs ends what the test started: it is in a pid namespace of its own, so
+// that all that runs in it is ours.
+func (e *env) killPairs() {
+	st, err := e.c.Status(e.ctx())
+	if err != nil {
+		return
+	}
+	if st.NestPid > 1 {
+		_ = unix.Kill(st.NestPid, unix.SIGKILL)
+	}
+	if st.KeeperPid > 1 {
+		_ = unix.Kill(st.KeeperPid, unix.SIGKILL)
+	}
+}
+
+func (e *env) status() core.SupervisorStatus {
+	e.t.Helper()
+	st, err := e.c.Status(e.ctx())
+	if err != nil {
+		e.t.Fatalf("Status: %v", err)
+	}
+	return st
+}
+
+// shell is a launch whose process is a shell running script, started by another
+// shell that leaves it behind.
+func (e *env) shell(id, script string) core.Launch {
+	e.seq++
+	pid := filepath.Join(e.dir, fmt.Sprintf("pid-%d", e.seq))
+	return core.Launch{
+		Ref: core.Ref{Container: core.ID(id)}, PidFile: pid,
+		Command: core.Command{
+			Args: []string{"/bin/busybox", "sh", "-c", `exec 3<&0; busybox sh -c "$SCRIPT" <&3 3<&- & echo $! >"$PIDFILE"`},
+			Env:  []string{"PATH=/bin:/usr/bin", "SCRIPT=" + script, "PIDFILE=" + pid},
+		},
+	}
+}
+
+func (e *env) launch(l core.Launch) core.Launched {
+	e.t.Helper()
+	got, err := e.c.Launch(e.ctx(), l)
+	if err != nil {
+		e.t.Fatalf("Launch %v: %v", l.Ref, err)
+	}
+	return got
+}
+
+// exit waits for the exit of one process.
+func (e *env) exit(ref core.Ref) core.ProcessExit {
+	e.t.Helper()
+	return e.exits(ref)[ref]
+}
+
+// exits waits until all refs have ended, asking again when a keeper goes.
+func (e *env) exits(refs ...core.Ref) map[core.Ref]core.ProcessExit {
+	e.t.Helper()
+	got := map[core.Ref]core.ProcessExit{}
+	ctx := e.ctx()
+	for ctx.Err() == nil {
+		for x, err := range e.c.Exits(ctx) {
+			if err != nil {
+				break
+			}
+			got[x.Ref] = x
+			missing := false
+			for _, r := range refs {
+				if _, ok := got[r]; !ok {
+					missing = true
+				}
+			}
+			if !missing {
+				return got
+			}
+		}
+	}
+	e.t.Fatalf("waited in vain for exits of %v; got %v", refs, got)
+	return nil
+}
+
+func (e *env) file(name string) string { return filepath.Join(e.dir, name) }
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// texts takes the texts of CRI records of one stream, joined as a reader would.
+func texts(t *testing.T, log, stream string) string {
+	t.Helper()
+	var out strings.Builder
+	for line := range strings.Lines(log) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
+		if len(f) != 4 {
+			t.Fatalf("no record: %q", line)
+		}
+		if _, err := time.Parse(time.RFC3339Nano, f[0]); err != nil {
+			t.Fatalf("time of %q: %v", line, err)
+		}
+		if f[1] != stream {
+			continue
+		}
+		out.WriteString(f[3])
+		switch f[2] {
+		case "F":
+			out.WriteByte('\n')
+		case "P":
+		default:
+			t.Fatalf("tag of %q", line)
+		}
+	}
+	return out.String()
+}
+
+// bundle makes an OCI bundle of busybox that runs args.
+func (e *env) bundle(id string, tty bool, args ...string) string {
+	e.t.Helper()
+	dir := e.file("bundle-" + id)
+	bin := filepath.Join(dir, "rootfs", "bin")
+	for _, d := range []string{bin, filepath.Join(dir, "rootfs", "proc"), filepath.Join(dir, "rootfs", "dev")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "busybox"), b, 0o755); err != nil {
+		e.t.Fatal(err)
+	}
+	if err := os.Symlink("busybox", filepath.Join(bin, "sh")); err != nil {
+		e.t.Fatal(err)
+	}
+	type m map[string]any
+	spec := m{
+		"ociVersion": "1.0.2",
+		"root":       m{"path": "rootfs"},
+		"process": m{
+			"terminal": tty, "cwd": "/", "args": args, "env": []string{"PATH=/bin"},
+			"user": m{"uid": 0, "gid": 0},
+		},
+		"mounts": []m{
+			{"destination": "/proc", "type": "proc", "source": "proc"},
+			{"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []string{"mode=755"}},
+			{"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": []string{"newinstance", "ptmxmode=0666"}},
+		},
+		"linux": m{"namespaces": []m{{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}}, "cgroupsPath": "/longshore-test-keeper-" + id},
+	}
+	j, err := json.Marshal(spec)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), j, 0o600); err != nil {
+		e.t.Fatal(err)
+	}
+	return dir
+}
+
+// crun builds a command line of crun's.
+func (e *env) crun(args ...string) core.Command {
+	return core.Command{
+		Args: append([]string{"/usr/bin/crun", "--root", e.file("crun"), "--cgroup-manager=cgroupfs"}, args...),
+		Env:  []string{"PATH=/usr/bin:/bin"}, HideUnified: true,
+	}
+}
+
+// container is the launch of a bundle by crun create.
+func (e *env) container(id string, io core.IO, args ...string) core.Launch {
+	e.t.Helper()
+	dir := e.bundle(id, io.TTY, args...)
+	pid := filepath.Join(dir, "pid")
+	l := core.Launch{Ref: core.Ref{Container: core.ID(id)}, PidFile: pid, IO: io}
+	cmd := []string{"create", "--bundle", dir, "--pid-file", pid}
+	if io.TTY {
+		l.ConsoleSocket = "/run/console-" + id
+		cmd = append(cmd, "--console-socket", l.ConsoleSocket)
+	}
+	l.Command = e.crun(append(cmd, id)...)
+	e.t.Cleanup(func() {
+		_, _ = e.c.Run(e.ctx(), e.crun("delete", "--force", id))
+	})
+	return l
+}
+
+func (e *env) mustRun(cmd core.Command) core.CommandResult {
+	e.t.Helper()
+	r, err := e.c.Run(e.ctx(), cmd)
+	if err != nil || r.Status != 0 {
+		e.t.Fatalf("Run %v: status %d, %v\n%s", cmd.Args, r.Status, err, r.Stderr)
+	}
+	return r
+}
+
+// readAll reads a stream to its end.
+func readAll(t *testing.T, r io.Reader) string {
+	t.Helper()
+	var b bytes.Buffer
+	if _, err := io.Copy(&b, r); err != nil && !errors.Is(err, io.EOF) {
+		t.Errorf("read: %v", err)
+	}
+	return b.String()
+}

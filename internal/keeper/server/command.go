@@ -1,0 +1,264 @@
+package server
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+const (
+	maxStdout = 1 << 20
+	maxStderr = 4 << 10
+)
+
+// command is one program that was asked to run, until it has ended: alone (p is
+// nil), or to launch a process.
+type command struct {
+	c         *conn
+	id        uint64
+	p         *proc
+	launch    *wire.Launch // nil after a keeper's death in between
+	child     []int        // its descriptors, till it is started
+	seq       uint64       // in the order in which commands began
+	pid       int
+	pidfd     int
+	orphan    bool // a child of the nest, not ours
+	asked     bool
+	cancelled bool
+	failure   string // why it did not even start
+	stdout    *capture
+	stderr    *capture
+}
+
+// run runs a command alone.
+func (s *Server) run(c *conn, id uint64, m *wire.Command) {
+	if len(m.Args) == 0 || m.Args[0] == "" || m.Args[0][0] != '/' {
+		s.fail(c, id, wire.InvalidArgument, "run: the command is no absolute path")
+		return
+	}
+	if s.upgrade != nil {
+		s.parked = append(s.parked, func() { s.run(c, id, m) })
+		return
+	}
+	cmd := &command{c: c, id: id, stdout: newCapture(maxStdout, false), stderr: newCapture(maxStderr, true)}
+	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		null = -1
+	}
+	cmd.child = []int{null, cmd.stdout.write, cmd.stderr.write}
+	s.begin1(cmd, m)
+}
+
+// begin1 starts a command. The fork is done beside the loop: it takes a
+// millisecond, in which output should flow.
+func (s *Server) begin1(cmd *command, m *wire.Command) {
+	s.begun++
+	s.inFlight++
+	cmd.seq = s.begun
+	cmd.pidfd = -1
+	files := make([]uintptr, len(cmd.child))
+	for i, fd := range cmd.child {
+		files[i] = uintptr(fd) //nolint:gosec // a descriptor
+	}
+	dir := m.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	go func() {
+		var pid, pidfd int
+		start := func() (err error) {
+			pid, pidfd, err = kernel.StartIn(dir, m.Args[0], m.Args, &syscall.ProcAttr{Env: m.Env, Files: files})
+			return err
+		}
+		var err error
+		if m.HideUnified {
+			err = kernel.WithoutUnified(start)
+		} else {
+			err = start()
+		}
+		s.post(func() { s.commandStarted(cmd, pid, pidfd, err) })
+	}()
+}
+
+func (s *Server) commandStarted(cmd *command, pid, pidfd int, err error) {
+	kernel.CloseAll(uniqueFDs(cmd.child))
+	cmd.child = nil
+	for _, k := range []*capture{cmd.stdout, cmd.stderr} {
+		if k != nil {
+			k.write = -1
+			s.add(k.read, k, unix.EPOLLIN)
+		}
+	}
+	if err != nil {
+		cmd.failure = "start: " + err.Error()
+		s.commandDone(cmd, 127)
+		return
+	}
+	cmd.pid, cmd.pidfd = pid, pidfd
+	s.commands[pid] = cmd
+	if cmd.p != nil {
+		cmd.p.cmdPid = pid
+		s.savePids(cmd.p, cmd, nil)
+	}
+	s.add(pidfd, cmd, unix.EPOLLIN)
+	s.waiter.Arm()
+	if cmd.cancelled {
+		_ = kernel.PidfdSignal(pidfd, int(unix.SIGKILL))
+	}
+}
+
+func uniqueFDs(fds []int) []int {
+	var out []int
+	for i, fd := range fds {
+		seen := fd < 0
+		for _, x := range fds[:i] {
+			seen = seen || x == fd
+		}
+		if !seen {
+			out = append(out, fd)
+		}
+	}
+	return out
+}
+
+// adoptCommand watches the command of a launch that an earlier keeper began.
+func (s *Server) adoptCommand(p *proc, pidfd int) {
+	cmd := &command{p: p, pid: p.cmdPid, pidfd: pidfd, orphan: true}
+	s.inFlight++
+	if pidfd < 0 {
+		// It died before the command was known to anybody: the launch failed.
+		s.inFlight--
+		s.post(func() { s.abandon(p) })
+		return
+	}
+	s.commands[cmd.pid] = cmd
+	s.add(pidfd, cmd, unix.EPOLLIN)
+}
+
+// ready is told that the command has ended.
+func (cmd *command) ready(s *Server, _ uint32) {
+	if cmd.pidfd < 0 {
+		return
+	}
+	if cmd.orphan {
+		if !cmd.asked {
+			cmd.asked = true
+			s.remove(cmd.pidfd)
+			s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: cmd.pid}, nil)
+		}
+		return
+	}
+	e, err := kernel.Peek(cmd.pid, false)
+	if err != nil || e.Pid == 0 {
+		return
+	}
+	s.commandEnded(cmd, e.Wait)
+}
+
+// commandEnded goes on where a command has ended and is not reaped yet.
+func (s *Server) commandEnded(cmd *command, w unix.WaitStatus) {
+	delete(s.commands, cmd.pid)
+	s.drop(&cmd.pidfd)
+	status := w.ExitStatus()
+	if w.Signaled() {
+		status = 128 + int(w.Signal())
+	}
+	for _, k := range []*capture{cmd.stdout, cmd.stderr} {
+		if k != nil && k.read >= 0 {
+			k.readFrom(k.read)
+		}
+	}
+	s.commandDone(cmd, status)
+	s.reap(cmd.pid)
+}
+
+func (s *Server) commandDone(cmd *command, status int) {
+	s.inFlight--
+	switch {
+	case cmd.p != nil:
+		s.launched(cmd, status)
+	case cmd.cancelled:
+		s.fail(cmd.c, cmd.id, wire.Aborted, "run: cancelled")
+	case cmd.failure != "":
+		s.fail(cmd.c, cmd.id, wire.Internal, "run: "+cmd.failure)
+	default:
+		s.ok(cmd.c, cmd.id, &wire.Result{Status: status, Stdout: cmd.stdout.tail(), Stderr: string(cmd.stderr.tail())})
+	}
+	for _, k := range []*capture{cmd.stdout, cmd.stderr} {
+		if k != nil {
+			s.drop(&k.read)
+		}
+	}
+	s.waiter.Arm()
+	if s.upgrade != nil && s.inFlight == 0 {
+		s.doUpgrade()
+	}
+}
+
+// cancel kills the command of a request of the same client.
+func (s *Server) cancel(c *conn, id uint64) {
+	for _, cmd := range s.commands {
+		if cmd.c == c && cmd.id == id {
+			cmd.cancelled = true
+			_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
+			return
+		}
+	}
+}
+
+// capture collects what a command says: the first bytes, or the last ones.
+type capture struct {
+	read, write int
+	limit       int
+	last        bool
+	b           []byte
+}
+
+func newCapture(limit int, last bool) *capture {
+	k := &capture{read: -1, write: -1, limit: limit, last: last}
+	var p [2]int
+	if unix.Pipe2(p[:], unix.O_CLOEXEC) == nil {
+		_ = unix.SetNonblock(p[0], true)
+		k.read, k.write = p[0], p[1]
+	}
+	return k
+}
+
+func newTail(limit int) *capture { return &capture{read: -1, write: -1, limit: limit, last: true} }
+
+func (k *capture) ready(s *Server, _ uint32) {
+	if k.read >= 0 && !k.readFrom(k.read) {
+		s.remove(k.read)
+	}
+}
+
+// readFrom takes what is there now, and reports whether more may come.
+func (k *capture) readFrom(fd int) bool {
+	var buf [8192]byte
+	for {
+		n, err := unix.Read(fd, buf[:])
+		if err == unix.EINTR {
+			continue
+		}
+		if n <= 0 || err != nil {
+			return err == unix.EAGAIN
+		}
+		k.b = append(k.b, buf[:n]...)
+		switch {
+		case k.last && len(k.b) > 2*k.limit:
+			k.b = append(k.b[:0], k.b[len(k.b)-k.limit:]...)
+		case !k.last && len(k.b) > k.limit:
+			k.b = k.b[:k.limit]
+		}
+	}
+}
+
+func (k *capture) tail() []byte {
+	if k.last && len(k.b) > k.limit {
+		return k.b[len(k.b)-k.limit:]
+	}
+	return k.b
+}

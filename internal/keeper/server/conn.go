@@ -1,0 +1,305 @@
+package server
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+// maxQueued answers may wait for a client that does not read; then it is cut
+// off.
+const maxQueued = 8192
+
+// listener accepts agents.
+type listener struct{}
+
+func (listener) ready(s *Server, _ uint32) {
+	for {
+		fd, _, err := unix.Accept4(s.listenFD, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err != nil {
+			return
+		}
+		peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil || peer.Uid != 0 {
+			_ = unix.Close(fd)
+			continue
+		}
+		s.addConn(fd)
+	}
+}
+
+// answer is one frame on its way out; it owns its descriptors.
+type answer struct {
+	h   wire.Header
+	m   wire.Message
+	fds []int
+}
+
+// conn is one connected agent.
+type conn struct {
+	fd      int
+	greeted bool
+	exits   uint64 // id of the request that wants exits, 0: none
+	out     []answer
+	streams map[uint64]*stream
+}
+
+func (s *Server) addConn(fd int) *conn {
+	c := &conn{fd: fd, streams: map[uint64]*stream{}}
+	s.conns[fd] = c
+	s.add(fd, c, unix.EPOLLIN)
+	return c
+}
+
+func (s *Server) closeConn(c *conn) {
+	if c.fd < 0 {
+		return
+	}
+	delete(s.conns, c.fd)
+	s.drop(&c.fd)
+	for _, a := range c.out {
+		kernel.CloseAll(a.fds)
+	}
+	c.out = nil
+	for _, st := range c.streams {
+		s.endStream(st, false)
+	}
+}
+
+func (c *conn) ready(s *Server, events uint32) {
+	if c.fd < 0 {
+		return
+	}
+	if events&unix.EPOLLOUT != 0 {
+		s.flush(c)
+	}
+	if c.fd < 0 || events&(unix.EPOLLIN|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
+		return
+	}
+	buf := make([]byte, wire.MaxFrame)
+	n, fds, err := kernel.Recv(c.fd, buf, unix.MSG_DONTWAIT)
+	if err == unix.EAGAIN {
+		return
+	}
+	if err != nil || n == 0 {
+		s.closeConn(c)
+		return
+	}
+	h, inline, ok := wire.ParseHeader(buf[:n])
+	if !ok {
+		kernel.CloseAll(fds)
+		s.closeConn(c)
+		return
+	}
+	body, fds, err := kernel.Body(h, inline, fds)
+	kernel.CloseAll(fds)
+	if err != nil {
+		s.closeConn(c)
+		return
+	}
+	if !c.greeted {
+		s.greet(c, h, body)
+		return
+	}
+	s.request(c, h, body)
+}
+
+// greet answers the first frame. A client of another version is told both
+// numbers and let go.
+func (s *Server) greet(c *conn, h wire.Header, body []byte) {
+	mine := wire.Hello{Magic: wire.Magic, Version: wire.Version, Oldest: wire.Oldest, Program: Program}
+	var theirs wire.Hello
+	if h.Kind != wire.KindHello || !wire.Unmarshal(body, &theirs) || theirs.Magic != wire.Magic {
+		s.closeConn(c)
+		return
+	}
+	if wire.Agree(mine, theirs) == 0 {
+		s.fail(c, h.ID, wire.FailedPrecondition, "hello: "+wire.Mismatch(mine, theirs))
+		return
+	}
+	c.greeted = true
+	s.ok(c, h.ID, &mine)
+	if s.nest.fd < 0 {
+		s.tellNestLost(c)
+	}
+}
+
+// tellNestLost says that launches should go to another pair from now on.
+func (s *Server) tellNestLost(c *conn) {
+	s.send(c, answer{wire.Header{Kind: wire.KindNestLost}, nil, nil})
+}
+
+// ok answers a request. It takes the descriptors.
+func (s *Server) ok(c *conn, id uint64, m wire.Message, fds ...int) {
+	s.send(c, answer{wire.Header{Kind: wire.KindOK, ID: id}, m, fds})
+}
+
+func (s *Server) fail(c *conn, id uint64, class wire.Class, text string) {
+	s.refuse(c, id, &wire.Fail{Class: class, Text: text})
+}
+
+func (s *Server) refuse(c *conn, id uint64, f *wire.Fail) {
+	s.send(c, answer{wire.Header{Kind: wire.KindFail, ID: id}, f, nil})
+}
+
+func (s *Server) send(c *conn, a answer) {
+	if c == nil || c.fd < 0 || len(c.out) > maxQueued {
+		kernel.CloseAll(a.fds)
+		if c != nil {
+			s.closeConn(c)
+		}
+		return
+	}
+	c.out = append(c.out, a)
+	if len(c.out) == 1 {
+		s.flush(c)
+	}
+}
+
+func (s *Server) flush(c *conn) {
+	for len(c.out) > 0 {
+		a := c.out[0]
+		err := kernel.SendMessage(kernel.TrySend, c.fd, a.h, a.m, a.fds)
+		if err == unix.EAGAIN {
+			s.change(c.fd, unix.EPOLLIN|unix.EPOLLOUT)
+			return
+		}
+		kernel.CloseAll(a.fds)
+		c.out[0] = answer{}
+		c.out = c.out[1:]
+		if err != nil {
+			s.closeConn(c)
+			return
+		}
+	}
+	c.out = nil
+	s.change(c.fd, unix.EPOLLIN)
+}
+
+// request carries out one request.
+func (s *Server) request(c *conn, h wire.Header, body []byte) {
+	var ref wire.Ref
+	var m wire.Message
+	switch h.Kind {
+	case wire.KindLaunch:
+		m = &wire.Launch{}
+	case wire.KindRun:
+		m = &wire.Command{}
+	case wire.KindSignal:
+		m = &wire.SignalRequest{}
+	case wire.KindStreams:
+		m = &wire.StreamsRequest{}
+	case wire.KindStreamEnd:
+		m = &wire.StreamEnd{}
+	case wire.KindResize:
+		m = &wire.ResizeRequest{}
+	case wire.KindUpgrade:
+		m = &wire.Upgrade{}
+	case wire.KindCancel:
+		m = &wire.Cancel{}
+	case wire.KindCloseStdin, wire.KindReopen, wire.KindAck, wire.KindForget:
+		m = &ref
+	case wire.KindProcesses, wire.KindExits, wire.KindStatus, wire.KindShutdown:
+	default:
+		s.fail(c, h.ID, wire.InvalidArgument, "request: unknown kind "+kernel.Itoa(int(h.Kind)))
+		return
+	}
+	if m != nil && !wire.Unmarshal(body, m) || m == nil && len(body) > 0 {
+		s.fail(c, h.ID, wire.InvalidArgument, "request: malformed body of kind "+kernel.Itoa(int(h.Kind)))
+		return
+	}
+	s.dispatch(c, h, m)
+}
+
+func (s *Server) dispatch(c *conn, h wire.Header, m wire.Message) {
+	switch m := m.(type) {
+	case *wire.Launch:
+		s.launch(c, h.ID, m)
+	case *wire.Command:
+		s.run(c, h.ID, m)
+	case *wire.SignalRequest:
+		s.signal(c, h.ID, m)
+	case *wire.StreamsRequest:
+		s.attach(c, h.ID, m)
+	case *wire.StreamEnd:
+		if st := c.streams[m.Stream]; st != nil {
+			s.endStream(st, m.StdinOnly)
+		}
+		s.ok(c, h.ID, nil)
+	case *wire.ResizeRequest:
+		s.resize(c, h.ID, m)
+	case *wire.Upgrade:
+		s.beginUpgrade(c, h.ID, m.Path)
+	case *wire.Cancel:
+		s.cancel(c, m.ID)
+		s.ok(c, h.ID, nil)
+	case *wire.Ref:
+		s.onProcess(c, h, *m)
+	default:
+		s.onKeeper(c, h)
+	}
+}
+
+// onProcess carries out requests that only name a process.
+func (s *Server) onProcess(c *conn, h wire.Header, ref wire.Ref) {
+	p := s.procs[ref]
+	switch {
+	case h.Kind == wire.KindForget:
+		if f := s.forget(p); f != nil {
+			s.refuse(c, h.ID, f)
+			return
+		}
+		s.ok(c, h.ID, nil)
+		return
+	case p == nil || p.phase == starting:
+		s.fail(c, h.ID, wire.NotFound, "process "+ref.Container+"/"+ref.Process+": not known")
+		return
+	}
+	switch h.Kind {
+	case wire.KindAck:
+		s.ack(p)
+	case wire.KindCloseStdin:
+		s.closeStdin(p, true)
+	case wire.KindReopen:
+		for _, k := range p.sinks {
+			if err := k.Reopen(); err != nil {
+				s.fail(c, h.ID, wire.FailedPrecondition, "reopen "+k.Path+": "+err.Error())
+				return
+			}
+		}
+	}
+	s.ok(c, h.ID, nil)
+}
+
+// onKeeper carries out requests about the whole.
+func (s *Server) onKeeper(c *conn, h wire.Header) {
+	switch h.Kind {
+	case wire.KindProcesses:
+		var l wire.Processes
+		for _, p := range s.procs {
+			if p.phase != starting {
+				l.List = append(l.List, wire.Supervised{Ref: p.ref, Pid: p.pid, Running: p.exit == nil, Lost: p.lost})
+			}
+		}
+		s.ok(c, h.ID, &l)
+	case wire.KindStatus:
+		s.ok(c, h.ID, s.status())
+	case wire.KindExits:
+		c.exits = h.ID
+		for _, p := range s.procs {
+			if p.exit != nil && !p.acked {
+				s.offer(c, p)
+			}
+		}
+	case wire.KindShutdown:
+		if len(s.procs) > 0 || s.inFlight > 0 {
+			s.fail(c, h.ID, wire.FailedPrecondition, "shutdown: processes are left")
+			return
+		}
+		s.nest.send(s, wire.KindNestQuit, nil, nil)
+		s.ok(c, h.ID, nil)
+		_ = unix.Unlink(s.dir + "/keeper.sock")
+		s.quit = true
+	}
+}

@@ -1,0 +1,386 @@
+package server
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/stdio"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+// launch begins a launch; its answer comes when the command has ended.
+func (s *Server) launch(c *conn, id uint64, m *wire.Launch) {
+	if s.upgrade != nil {
+		s.parked = append(s.parked, func() { s.launch(c, id, m) })
+		return
+	}
+	if f := s.checkLaunch(m); f != nil {
+		s.refuse(c, id, f)
+		return
+	}
+	p := s.newProc(m.Ref, wire.Key(m.Ref), m.IO)
+	s.serial++
+	p.serial, p.levels, p.peak, p.pidFile = s.serial, m.Levels, m.Peak, m.PidFile
+	p.base = readCounters(m.Levels)
+	child, err := s.makeIO(p, m)
+	if err != nil {
+		kernel.CloseAll(child)
+		s.discard(p)
+		s.fail(c, id, wire.Internal, "launch "+p.key+": streams: "+err.Error())
+		return
+	}
+	s.enter(p)
+	// Held before the command runs: from here on our death takes no byte.
+	roles, _ := p.descriptors()
+	s.save(p, roles...)
+	cmd := &command{c: c, id: id, p: p, launch: m}
+	if m.IO.TTY {
+		cmd.stderr = newCapture(maxStderr, true)
+		child[2] = cmd.stderr.write
+	}
+	cmd.child = child
+	s.begin1(cmd, &m.Command)
+}
+
+func (s *Server) checkLaunch(m *wire.Launch) *wire.Fail {
+	bad := func(text string) *wire.Fail {
+		return &wire.Fail{Class: wire.InvalidArgument, Text: "launch: " + text}
+	}
+	switch {
+	case m.Kind != wire.LaunchCommand:
+		return bad("unknown kind")
+	case m.Ref.Container == "":
+		return bad("no container named")
+	case len(m.Command.Args) == 0 || m.Command.Args[0] == "" || m.Command.Args[0][0] != '/':
+		return bad("the command is no absolute path")
+	case m.PidFile == "" || m.PidFile[0] != '/':
+		return bad("the pid file is no absolute path")
+	case m.IO.TTY && (m.ConsoleSocket == "" || m.ConsoleSocket[0] != '/'):
+		return bad("a terminal needs a console socket")
+	case len(m.IO.Sinks) > stdio.MaxSinks:
+		return bad("more than " + kernel.Itoa(stdio.MaxSinks) + " sinks")
+	case m.IO.Hold && len(m.IO.Sinks) > 0:
+		return bad("output is held or goes to sinks, not both")
+	case m.Want.Exclusive && !m.IO.Hold:
+		return bad("an exclusive stream needs held output")
+	}
+	for _, k := range m.IO.Sinks {
+		if k.Path == "" || k.Path[0] != '/' {
+			return bad("sink path " + k.Path + " is not absolute")
+		}
+	}
+	if s.procs[m.Ref] != nil {
+		return &wire.Fail{Class: wire.AlreadyExists, Text: "launch " + wire.Key(m.Ref) + ": launched before and not forgotten"}
+	}
+	return nil
+}
+
+// makeIO makes a process's streams and opens its sinks. child are the three
+// descriptors of the command.
+func (s *Server) makeIO(p *proc, m *wire.Launch) (child []int, err error) {
+	child = []int{-1, -1, -1}
+	container := s.dir + "/io/" + wire.Escape(m.Ref.Container)
+	if err := unix.Mkdir(container, 0o700); err != nil && err != unix.EEXIST {
+		return child, err
+	}
+	dir := s.ioDir(p)
+	if err := unix.Mkdir(dir, 0o700); err != nil && err != unix.EEXIST {
+		return child, err
+	}
+	for _, k := range p.sinks {
+		_ = k.Open() // a sink that fails never stops the container; the next write tries again
+	}
+	_ = unix.Unlink(m.PidFile)
+	if m.IO.TTY {
+		if p.console, err = listenConsole(m.ConsoleSocket); err != nil {
+			return child, err
+		}
+		return nulls(child)
+	}
+	if m.IO.Stdin == wire.StdinClosed {
+		if child[0], err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return child, err
+		}
+	} else {
+		path := dir + "/stdin"
+		if child[0], err = fifo(path, unix.O_RDONLY, m); err != nil {
+			return child, err
+		}
+		if p.stdin, err = unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil {
+			return child, err
+		}
+		if err := unix.SetNonblock(child[0], false); err != nil {
+			return child, err
+		}
+	}
+	for i, name := range []string{"/stdout", "/stderr"} {
+		// For both directions: whoever of us dies, the writer gets no SIGPIPE.
+		if child[1+i], err = fifo(dir+name, unix.O_RDWR, m); err != nil {
+			return child, err
+		}
+		if err := unix.SetNonblock(child[1+i], false); err != nil {
+			return child, err
+		}
+		fd, err := unix.Open(dir+name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return child, err
+		}
+		p.setSource(fd, i == 1)
+	}
+	return child, nil
+}
+
+func nulls(child []int) ([]int, error) {
+	for i := range child {
+		fd, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return child, err
+		}
+		child[i] = fd
+	}
+	return child, nil
+}
+
+// fifo makes a FIFO that belongs to the process's user, so that an unprivileged
+// program can open /dev/stdout again, and opens it.
+func fifo(path string, mode int, m *wire.Launch) (int, error) {
+	_ = unix.Unlink(path)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return -1, err
+	}
+	if err := unix.Lchown(path, int(m.UID), int(m.GID)); err != nil {
+		return -1, err
+	}
+	return unix.Open(path, mode|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+}
+
+func listenConsole(path string) (int, error) {
+	_ = unix.Unlink(path)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err == nil {
+		err = unix.Listen(fd, 1)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// launched goes on where the launch's command has ended.
+func (s *Server) launched(cmd *command, status int) {
+	p := cmd.p
+	p.cmdPid = 0
+	if status != 0 || cmd.cancelled {
+		s.launchFailed(cmd, status)
+		return
+	}
+	if err := s.take(p, cmd.launch); err != "" {
+		p.forsaken = true
+		s.abandon(p)
+		s.fail(cmd.c, cmd.id, wire.Internal, "launch "+p.key+": "+err)
+		return
+	}
+	if p.forsaken { // forgotten meanwhile
+		s.abandon(p)
+		s.fail(cmd.c, cmd.id, wire.Aborted, "launch "+p.key+": forgotten while it was under way")
+		return
+	}
+	p.phase = running
+	s.byPid[p.pid] = p
+	s.save(p, wire.RolePidfd, wire.RolePty)
+	ans := &wire.Launched{Pid: p.pid}
+	var fds []int
+	if cmd.launch != nil && cmd.launch.Attach && cmd.c != nil && cmd.c.fd >= 0 {
+		var f *wire.Fail
+		if ans.Opened, fds, f = s.openStream(cmd.c, p, cmd.launch.Want); f != nil {
+			say("attach to " + p.key + ": " + f.Text)
+		}
+	}
+	s.ok(cmd.c, cmd.id, ans, fds...)
+	s.watchOutput(p)
+	s.watchEnd(p)
+}
+
+// take finds what the command left: the pid, which must be a child now that the
+// command is gone, and the pty.
+func (s *Server) take(p *proc, m *wire.Launch) string {
+	pid := readPid(p.pidFile)
+	if pid <= 1 {
+		return "pid file " + p.pidFile + ": no pid in it"
+	}
+	if s.byPid[pid] != nil || !s.isOurs(pid) {
+		return "pid file " + p.pidFile + ": process " + kernel.Itoa(pid) + " is no child left to us"
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return "pidfd of " + kernel.Itoa(pid) + ": " + err.Error()
+	}
+	p.pid, p.pidfd = pid, fd
+	if !p.io.TTY {
+		return ""
+	}
+	p.pty = receivePty(p.console)
+	s.drop(&p.console)
+	if m != nil {
+		_ = unix.Unlink(m.ConsoleSocket)
+	}
+	if p.pty < 0 {
+		return "no terminal came by the console socket"
+	}
+	p.setSource(p.pty, false)
+	setSize(p.pty, p.io.Cols, p.io.Rows)
+	return ""
+}
+
+func readPid(path string) int {
+	b, err := kernel.ReadFile(path, 32)
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for _, c := range b {
+		if c < '0' || c > '9' || n > 1<<24 {
+			break
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n
+}
+
+// receivePty takes what the command sent: it connected and sent before it
+// ended, so that all is there by now.
+func receivePty(listen int) int {
+	fd, _, err := unix.Accept4(listen, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	if err != nil {
+		return -1
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var b [4096]byte
+	_, fds, err := kernel.Recv(fd, b[:], 0)
+	if err != nil || len(fds) == 0 {
+		return -1
+	}
+	kernel.CloseAll(fds[1:])
+	_ = unix.SetNonblock(fds[0], true)
+	return fds[0]
+}
+
+// launchFailed answers with what the command said, and undoes the rest.
+func (s *Server) launchFailed(cmd *command, status int) {
+	p := cmd.p
+	f := &wire.Fail{Class: wire.CommandFailed, Text: "launch " + p.key, Status: status}
+	switch {
+	case cmd.cancelled:
+		f.Class, f.Text = wire.Aborted, "launch "+p.key+": cancelled"
+	case cmd.failure != "":
+		f.Class, f.Text = wire.Internal, "launch "+p.key+": "+cmd.failure
+	}
+	if cmd.stderr != nil {
+		f.Stderr = string(cmd.stderr.tail())
+	} else if p.err != nil {
+		// Nobody has read yet, so what the command said is all still there.
+		c := newTail(maxStderr)
+		c.readFrom(p.err.FD)
+		f.Stderr = string(c.tail())
+	}
+	p.forsaken = true
+	if pid := readPid(p.pidFile); pid > 1 && s.byPid[pid] == nil && s.isOurs(pid) {
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			p.pid, p.pidfd = pid, fd
+		}
+	}
+	s.abandon(p)
+	s.refuse(cmd.c, cmd.id, f)
+}
+
+// abandon kills what a failed launch may have left and drops it. What is left is
+// then a stranger, reaped like any.
+func (s *Server) abandon(p *proc) {
+	if p.pidfd >= 0 {
+		_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
+	}
+	s.discard(p)
+	s.waiter.Arm()
+}
+
+// discard closes and removes everything of a process.
+func (s *Server) discard(p *proc) {
+	for _, st := range p.streams {
+		s.endStream(st, false)
+	}
+	s.drop(&p.stdin)
+	s.drop(&p.console)
+	for _, src := range []*source{p.out, p.err} {
+		if src != nil && src.FD != p.pty {
+			s.drop(&src.FD)
+		}
+	}
+	if p.out != nil && p.out.FD == p.pty {
+		p.out.FD = -1
+	}
+	s.drop(&p.pty)
+	s.drop(&p.pidfd)
+	for _, k := range p.sinks {
+		k.Close()
+	}
+	s.watch.forget(p)
+	if s.procs[p.ref] == p {
+		delete(s.procs, p.ref)
+		delete(s.bySerial, p.serial)
+		s.nest.send(s, wire.KindNestDrop, &wire.Drop{Key: p.key}, nil)
+	}
+	if s.byPid[p.pid] == p {
+		delete(s.byPid, p.pid)
+	}
+	s.lost += p.lost
+	s.journal.ForgetLost(p.serial)
+	dir := s.ioDir(p)
+	for _, name := range []string{"/stdin", "/stdout", "/stderr"} {
+		_ = unix.Unlink(dir + name)
+	}
+	_ = unix.Rmdir(dir)
+	_ = unix.Rmdir(s.dir + "/io/" + wire.Escape(p.ref.Container)) // goes with its last process
+}
+
+// signal sends a signal by the pidfd, which cannot hit another process.
+func (s *Server) signal(c *conn, id uint64, m *wire.SignalRequest) {
+	p := s.procs[m.Ref]
+	if p == nil || p.phase != running {
+		s.fail(c, id, wire.NotFound, "signal "+wire.Key(m.Ref)+": no such process runs")
+		return
+	}
+	switch err := kernel.PidfdSignal(p.pidfd, m.Signal); err {
+	case nil:
+		s.ok(c, id, nil)
+	case unix.ESRCH:
+		s.fail(c, id, wire.NotFound, "signal "+p.key+": it has ended")
+	case unix.EINVAL:
+		s.fail(c, id, wire.InvalidArgument, "signal "+p.key+": no such signal")
+	default:
+		s.fail(c, id, wire.Internal, "signal "+p.key+": "+err.Error())
+	}
+}
+
+func setSize(fd int, cols, rows uint16) {
+	if cols == 0 && rows == 0 {
+		return
+	}
+	_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: cols, Row: rows})
+}
+
+func (s *Server) resize(c *conn, id uint64, m *wire.ResizeRequest) {
+	p := s.procs[m.Ref]
+	switch {
+	case p == nil || p.phase == starting:
+		s.fail(c, id, wire.NotFound, "resize "+wire.Key(m.Ref)+": not known")
+	case p.pty < 0:
+		s.fail(c, id, wire.FailedPrecondition, "resize "+p.key+": it has no terminal")
+	default:
+		setSize(p.pty, m.Cols, m.Rows)
+		s.ok(c, id, nil)
+	}
+}

@@ -1,0 +1,175 @@
+package server
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+// nest is the link to the parent that holds everything a second time.
+type nest struct {
+	fd  int // -1 when the nest is gone
+	pid int
+}
+
+// item is one thing handed over.
+type item struct {
+	wire.Item
+	fds []int
+}
+
+func (it *item) take(r wire.Role) int {
+	for i, x := range it.Roles {
+		if x == r && it.fds[i] >= 0 {
+			fd := it.fds[i]
+			it.fds[i] = -1
+			return fd
+		}
+	}
+	return -1
+}
+
+// inherit reads what an earlier keeper left, from the nest or from the memory
+// file of an upgrade.
+func (s *Server) inherit(resume int) ([]item, error) {
+	if resume >= 0 {
+		return s.readResume(resume)
+	}
+	var items []item
+	buf := make([]byte, wire.MaxFrame)
+	for {
+		n, fds, err := kernel.Recv(s.nest.fd, buf, 0)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return nil, unix.ECONNRESET
+		}
+		h, inline, ok := wire.ParseHeader(buf[:n])
+		if !ok {
+			return nil, unix.EBADMSG
+		}
+		body, fds, err := kernel.Body(h, inline, fds)
+		if err != nil {
+			return nil, err
+		}
+		switch h.Kind {
+		case wire.KindNestHello:
+			var m wire.NestHello
+			if !wire.Unmarshal(body, &m) || m.Version != wire.Version {
+				return nil, unix.EPROTO
+			}
+			s.nest.pid = m.Pid
+		case wire.KindNestItem:
+			var m wire.Item
+			if !wire.Unmarshal(append([]byte(nil), body...), &m) || len(m.Roles) != len(fds) {
+				return nil, unix.EPROTO
+			}
+			items = append(items, item{m, fds})
+		case wire.KindNestReady:
+			return items, nil
+		default:
+			return nil, unix.EPROTO
+		}
+	}
+}
+
+// put has the nest hold an item. Once it is sent it is safe: what waits in the
+// socket when we die is read by the nest.
+func (n *nest) put(s *Server, it *wire.Item, fds []int) {
+	n.send(s, wire.KindNestPut, it, fds)
+}
+
+func (n *nest) send(s *Server, k wire.Kind, m wire.Message, fds []int) {
+	if n.fd < 0 {
+		return
+	}
+	if err := kernel.SendMessage(kernel.Send, n.fd, wire.Header{Kind: k}, m, fds); err != nil {
+		say("nest: " + err.Error())
+		n.gone(s)
+	}
+}
+
+// gone carries on without a nest: a death of ours would now lose exits, and the
+// agent sees that in the status.
+func (n *nest) gone(s *Server) {
+	if n.fd < 0 {
+		return
+	}
+	say("the nest is gone")
+	s.drop(&n.fd)
+	n.pid = 0
+	for _, c := range s.conns {
+		if c.greeted {
+			s.tellNestLost(c)
+		}
+	}
+	for _, p := range s.procs {
+		if p.asking { // nobody will tell any more
+			p.asking = false
+			s.exited(p)
+		}
+	}
+}
+
+// ready reads what the nest tells.
+func (n *nest) ready(s *Server, _ uint32) {
+	if n.fd < 0 {
+		return
+	}
+	buf := make([]byte, 512)
+	k, fds, err := kernel.Recv(n.fd, buf, unix.MSG_DONTWAIT)
+	kernel.CloseAll(fds)
+	if err == unix.EAGAIN {
+		return
+	}
+	if err != nil || k == 0 {
+		n.gone(s)
+		return
+	}
+	h, body, ok := wire.ParseHeader(buf[:k])
+	var c wire.Child
+	if !ok || h.Kind != wire.KindNestTold || !wire.Unmarshal(body, &c) {
+		return
+	}
+	s.told(&c)
+}
+
+// told hears how a child of the nest ended.
+func (s *Server) told(c *wire.Child) {
+	if cmd := s.commands[c.Pid]; cmd != nil && cmd.orphan {
+		if c.Ended || c.Gone {
+			s.commandEnded(cmd, unix.WaitStatus(c.Wait))
+		}
+		return
+	}
+	p := s.byPid[c.Pid]
+	if p == nil || !p.asking {
+		return
+	}
+	p.asking = false
+	switch {
+	case c.Gone:
+		s.unwitnessed(p)
+	case c.Ended:
+		s.finish(p, unix.WaitStatus(c.Wait), c.Nanos, false)
+	default:
+		s.watchEnd(p)
+	}
+}
+
+// reap takes an ended process away, whosever child it is.
+func (s *Server) reap(pid int) {
+	kernel.Reap(pid)
+	s.nest.send(s, wire.KindNestReap, &wire.Child{Pid: pid}, nil)
+}
+
+// isOurs reports whether pid is a child of ours or of the nest, who inherits
+// what we leave.
+func (s *Server) isOurs(pid int) bool {
+	parent := kernel.Parent(pid)
+	return parent == os.Getpid() || s.nest.pid != 0 && parent == s.nest.pid
+}

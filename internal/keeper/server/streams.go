@@ -1,0 +1,257 @@
+package server
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/stdio"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+// stream is a client's connection to a process's streams. Of a tap the keeper
+// feeds the client's pipe; all else the client reads and writes itself.
+type stream struct {
+	id    uint64
+	c     *conn
+	p     *proc
+	stdin bool
+	taps  [2]*tap // stdout, stderr
+}
+
+// tap is the write end of a listener's pipe; it is watched for the reader's
+// going.
+type tap struct {
+	stdio.Tap
+	st *stream
+}
+
+func (t *tap) ready(s *Server, events uint32) {
+	if t.FD >= 0 && events&unix.EPOLLERR != 0 {
+		s.dropTap(t)
+	}
+}
+
+// tapBytes is how much a listener may be behind, where the kernel lets us.
+const tapBytes = 256 << 10
+
+func (s *Server) attach(c *conn, id uint64, m *wire.StreamsRequest) {
+	p := s.procs[m.Ref]
+	if p == nil || p.phase == starting {
+		s.fail(c, id, wire.NotFound, "streams "+wire.Key(m.Ref)+": not known")
+		return
+	}
+	opened, fds, f := s.openStream(c, p, m.Want)
+	if f != nil {
+		s.refuse(c, id, f)
+		return
+	}
+	s.ok(c, id, &opened, fds...)
+}
+
+// openStream makes a stream and returns the client's descriptors.
+func (s *Server) openStream(c *conn, p *proc, want wire.Want) (wire.Opened, []int, *wire.Fail) {
+	refuse := func(text string) (wire.Opened, []int, *wire.Fail) {
+		return wire.Opened{}, nil, &wire.Fail{Class: wire.FailedPrecondition, Text: "streams " + p.key + ": " + text}
+	}
+	output := want.Stdout || want.Stderr
+	switch {
+	case want.Exclusive && !p.io.Hold:
+		return refuse("its output is not held")
+	case want.Exclusive && p.holder != nil:
+		return refuse("somebody else reads its held output")
+	case !want.Exclusive && p.io.Hold && output:
+		return refuse("its output is held: only an exclusive stream reads it")
+	}
+	s.streams++
+	st := &stream{id: s.streams, c: c, p: p}
+	o := wire.Opened{Stream: st.id, TTY: p.io.TTY}
+	var fds []int
+	give := func(said *bool, fd int, err error) {
+		if err == nil && fd >= 0 {
+			*said = true
+			fds = append(fds, fd)
+		}
+	}
+	if want.Stdin {
+		st.stdin = true
+		in := p.stdin
+		if p.io.TTY {
+			in = p.pty
+		}
+		fd, err := dup(in)
+		give(&o.Stdin, fd, err)
+		if o.Stdin && p.io.Stdin == wire.StdinOnce && !p.oncePut {
+			p.oncePut = true
+			s.save(p)
+		}
+	}
+	if want.Stdout {
+		fd, err := s.output(st, p.out, want.Exclusive, 0)
+		give(&o.Stdout, fd, err)
+	}
+	if want.Stderr && !p.io.TTY {
+		fd, err := s.output(st, p.err, want.Exclusive, 1)
+		give(&o.Stderr, fd, err)
+	}
+	fd, err := dup(p.pidfd)
+	give(&o.Pidfd, fd, err)
+	if want.Exclusive {
+		p.holder = st
+	}
+	p.streams[st.id] = st
+	if c != nil {
+		c.streams[st.id] = st
+	}
+	return o, fds, nil
+}
+
+func dup(fd int) (int, error) {
+	if fd < 0 {
+		return -1, unix.EBADF
+	}
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+// output returns what the client reads: the process's own pipe, or one of its
+// own that we feed. That of an ended process is at its end at once.
+func (s *Server) output(st *stream, src *source, exclusive bool, which int) (int, error) {
+	if exclusive {
+		if src == nil {
+			return -1, unix.EBADF
+		}
+		return dup(src.FD)
+	}
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return -1, err
+	}
+	if src == nil || st.p.phase == ended {
+		_ = unix.Close(p[1])
+		return p[0], nil
+	}
+	_, _ = unix.FcntlInt(uintptr(p[1]), unix.F_SETPIPE_SZ, tapBytes)
+	s.newTap(st, src, p[1], which)
+	return p[0], nil
+}
+
+func (s *Server) newTap(st *stream, src *source, fd, which int) {
+	t := &tap{Tap: stdio.Tap{FD: fd}, st: st}
+	st.taps[which] = t
+	src.Taps = append(src.Taps, &t.Tap)
+	s.add(fd, t, 0) // the end of the reader is told unasked
+}
+
+func (s *Server) dropTap(t *tap) {
+	for _, src := range []*source{t.st.p.out, t.st.p.err} {
+		if src == nil {
+			continue
+		}
+		for i, x := range src.Taps {
+			if x == &t.Tap {
+				src.Taps = append(src.Taps[:i:i], src.Taps[i+1:]...)
+				break
+			}
+		}
+	}
+	s.drop(&t.FD)
+}
+
+func (s *Server) endTaps(st *stream) {
+	for i, t := range st.taps {
+		if t != nil {
+			s.dropTap(t)
+			st.taps[i] = nil
+		}
+	}
+}
+
+// endStream ends a stream, or its input only.
+func (s *Server) endStream(st *stream, stdinOnly bool) {
+	p := st.p
+	if st.stdin {
+		once := p.io.Stdin == wire.StdinOnce
+		if once || stdinOnly && p.holder == st {
+			s.closeStdin(p, false)
+		}
+		st.stdin = false
+	}
+	if stdinOnly {
+		return
+	}
+	s.endTaps(st)
+	if p.holder == st {
+		p.holder = nil
+	}
+	delete(p.streams, st.id)
+	if st.c != nil {
+		delete(st.c.streams, st.id)
+	}
+}
+
+// closeStdin lets go of our ends of a process's input; it ends when the clients'
+// are closed too. A terminal has no such end: when asked for it outright, the
+// program is sent the character that means it.
+func (s *Server) closeStdin(p *proc, asked bool) {
+	if p.io.TTY {
+		if asked && p.pty >= 0 {
+			_, _ = unix.Write(p.pty, []byte{4})
+		}
+		return
+	}
+	if p.stdin >= 0 {
+		s.drop(&p.stdin)
+		s.save(p)
+	}
+}
+
+// watcher sees readers come to the FIFOs of processes that have ended.
+type watcher struct {
+	fd    int
+	waits []wait
+}
+
+type wait struct {
+	wd   int
+	p    *proc
+	sink *stdio.Sink
+}
+
+func (w *watcher) open(s *Server) (err error) {
+	if w.fd, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err == nil {
+		s.add(w.fd, w, unix.EPOLLIN)
+	}
+	return err
+}
+
+func (w *watcher) waitFor(p *proc, sinks []*stdio.Sink) {
+	for _, k := range sinks {
+		if wd, err := unix.InotifyAddWatch(w.fd, k.Path, unix.IN_OPEN); err == nil {
+			w.waits = append(w.waits, wait{wd, p, k})
+		}
+	}
+}
+
+// ready looks at all that wait: a reader of any of them may have come.
+func (w *watcher) ready(s *Server, _ uint32) {
+	var buf [4096]byte
+	if n, err := unix.Read(w.fd, buf[:]); err != nil || n <= 0 {
+		return
+	}
+	waits := w.waits
+	w.waits = nil
+	for _, x := range waits {
+		_, _ = unix.InotifyRmWatch(w.fd, uint32(x.wd)) //nolint:gosec // a watch's number
+		w.waitFor(x.p, s.pump.End([]*stdio.Sink{x.sink}))
+	}
+}
+
+func (w *watcher) forget(p *proc) {
+	left := w.waits[:0]
+	for _, x := range w.waits {
+		if x.p == p {
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(x.wd)) //nolint:gosec // a watch's number
+		} else {
+			left = append(left, x)
+		}
+	}
+	w.waits = left
+}

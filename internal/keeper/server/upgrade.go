@@ -1,0 +1,239 @@
+package server
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+// upgrade is a wish to become another program, which waits until no command is
+// under way.
+type upgrade struct {
+	c    *conn
+	id   uint64
+	path string
+}
+
+func (s *Server) beginUpgrade(c *conn, id uint64, path string) {
+	switch {
+	case path == "" || path[0] != '/':
+		s.fail(c, id, wire.InvalidArgument, "upgrade: the program is no absolute path")
+		return
+	case s.upgrade != nil:
+		s.fail(c, id, wire.FailedPrecondition, "upgrade: one is under way")
+		return
+	}
+	s.upgrade = &upgrade{c, id, path}
+	if s.inFlight == 0 {
+		s.doUpgrade()
+	}
+}
+
+// doUpgrade becomes the new program: same process, same children, same sockets.
+// When it returns, that has failed and all goes on as before.
+func (s *Server) doUpgrade() {
+	u := s.upgrade
+	err := s.become(u)
+	s.upgrade = nil
+	s.fail(u.c, u.id, wire.Internal, "upgrade to "+u.path+": "+err.Error())
+	parked := s.parked
+	s.parked = nil
+	for _, fn := range parked {
+		fn()
+	}
+}
+
+func (s *Server) become(u *upgrade) error {
+	for _, c := range s.conns {
+		if len(c.out) > 0 { // its answers are not part of what travels
+			s.closeConn(c)
+		}
+	}
+	st, keep := s.freeze(u)
+	mem, err := kernel.Memfd(wire.Record(st))
+	if err != nil {
+		return err
+	}
+	keep = append(keep, mem)
+	if s.nest.fd >= 0 {
+		keep = append(keep, s.nest.fd)
+	}
+	for _, fd := range keep {
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+	}
+	err = unix.Exec(u.path, []string{"longshore-keeper", "keeper", s.dir, kernel.Itoa(mem)}, kernel.SmallEnv())
+	for _, fd := range keep {
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
+	}
+	_ = unix.Close(mem)
+	return err
+}
+
+// frozen is the keeper's state on its way to its next program.
+type frozen struct {
+	nestPid uint64
+	path    string
+	upConn  uint64 // who asked: descriptor and request
+	upID    uint64
+	serial  uint64
+	streams uint64
+	started int64
+	lost    uint64
+	items   []frozenItem
+	conns   []frozenConn
+	links   []frozenStream
+}
+
+type frozenItem struct {
+	item wire.Item
+	fds  []uint64
+}
+
+type frozenConn struct{ fd, exits uint64 }
+
+type frozenStream struct {
+	id, conn uint64 // conn: descriptor plus one, 0 for none
+	serial   uint64
+	stdin    bool
+	holder   bool
+	taps     [2]uint64 // descriptor plus one
+}
+
+// Fields implements wire.Message.
+func (f *frozen) Fields(c *wire.Codec) {
+	c.Uint(&f.nestPid)
+	c.Str(&f.path)
+	c.Uint(&f.upConn)
+	c.Uint(&f.upID)
+	c.Uint(&f.serial)
+	c.Uint(&f.streams)
+	c.Int(&f.started)
+	c.Uint(&f.lost)
+	wire.List(c, &f.items, func(it *frozenItem) {
+		it.item.Fields(c)
+		c.Uints(&it.fds)
+	})
+	wire.List(c, &f.conns, func(x *frozenConn) {
+		c.Uint(&x.fd)
+		c.Uint(&x.exits)
+	})
+	wire.List(c, &f.links, func(l *frozenStream) {
+		c.Uint(&l.id)
+		c.Uint(&l.conn)
+		c.Uint(&l.serial)
+		c.Bool(&l.stdin)
+		c.Bool(&l.holder)
+		c.Uint(&l.taps[0])
+		c.Uint(&l.taps[1])
+	})
+}
+
+// freeze writes the state down and lists the descriptors that must stay open.
+func (s *Server) freeze(u *upgrade) (f *frozen, keep []int) {
+	f = &frozen{
+		nestPid: uint64(s.nest.pid), path: u.path, upConn: plus1(u.c.fd), upID: u.id, //nolint:gosec // a pid
+		serial: s.serial, streams: s.streams, started: s.started.UnixNano(), lost: s.lost,
+	}
+	f.items = append(f.items, frozenItem{wire.Item{Key: socketKey, Roles: []wire.Role{wire.RoleSocket}}, []uint64{uint64(s.listenFD)}}) //nolint:gosec // a descriptor
+	keep = append(keep, s.listenFD)
+	for _, p := range s.procs {
+		roles, fds := p.descriptors()
+		it := frozenItem{item: wire.Item{Key: p.key, Roles: roles, Blob: p.record()}}
+		for _, fd := range fds {
+			it.fds = append(it.fds, uint64(fd)) //nolint:gosec // a descriptor
+		}
+		f.items = append(f.items, it)
+		keep = append(keep, fds...)
+		for _, st := range p.streams {
+			l := frozenStream{id: st.id, serial: p.serial, stdin: st.stdin, holder: p.holder == st}
+			if st.c != nil {
+				l.conn = plus1(st.c.fd)
+			}
+			for i, t := range st.taps {
+				if t != nil && t.FD >= 0 {
+					l.taps[i] = plus1(t.FD)
+					keep = append(keep, t.FD)
+				}
+			}
+			f.links = append(f.links, l)
+		}
+	}
+	for _, c := range s.conns {
+		if c.greeted {
+			f.conns = append(f.conns, frozenConn{uint64(c.fd), c.exits}) //nolint:gosec // a descriptor
+			keep = append(keep, c.fd)
+		}
+	}
+	return f, keep
+}
+
+func plus1(fd int) uint64 { return uint64(fd + 1) } //nolint:gosec // a descriptor or -1
+
+// readResume takes over from the program we were.
+func (s *Server) readResume(mem int) ([]item, error) {
+	b, err := kernel.ReadFD(mem, wire.MaxBody)
+	_ = unix.Close(mem)
+	if err != nil {
+		return nil, err
+	}
+	var f frozen
+	if !wire.ParseRecord(b, &f) {
+		return nil, unix.EPROTO
+	}
+	if s.nest.pid = int(f.nestPid); s.nest.pid == 0 || os.Getppid() != s.nest.pid { //nolint:gosec // a pid
+		s.nest = nest{fd: -1}
+	}
+	s.serial, s.streams, s.lost = f.serial, f.streams, f.lost
+	var items []item
+	for _, it := range f.items {
+		if len(it.fds) != len(it.item.Roles) {
+			return nil, unix.EPROTO
+		}
+		x := item{Item: it.item}
+		for _, fd := range it.fds {
+			unix.CloseOnExec(int(fd)) //nolint:gosec // a descriptor
+			x.fds = append(x.fds, int(fd))
+		}
+		items = append(items, x)
+	}
+	s.thaw = func() { s.reconnect(&f) }
+	return items, nil
+}
+
+// reconnect brings connections and streams back once the processes are there.
+func (s *Server) reconnect(f *frozen) {
+	for _, x := range f.conns {
+		fd := int(x.fd) //nolint:gosec // a descriptor
+		unix.CloseOnExec(fd)
+		c := s.addConn(fd)
+		c.greeted, c.exits = true, x.exits
+	}
+	for _, l := range f.links {
+		p := s.bySerial[l.serial]
+		if p == nil {
+			continue
+		}
+		st := &stream{id: l.id, p: p, stdin: l.stdin}
+		p.streams[st.id] = st
+		if c := s.conns[int(l.conn)-1]; l.conn > 0 && c != nil { //nolint:gosec // a descriptor
+			st.c = c
+			c.streams[st.id] = st
+		}
+		if l.holder {
+			p.holder = st
+		}
+		for i, src := range []*source{p.out, p.err} {
+			if fd := int(l.taps[i]) - 1; fd >= 0 && src != nil { //nolint:gosec // a descriptor
+				unix.CloseOnExec(fd)
+				s.newTap(st, src, fd, i)
+			}
+		}
+	}
+	s.nest.send(s, wire.KindNestBinary, &wire.Program{Path: f.path}, nil)
+	if c := s.conns[int(f.upConn)-1]; f.upConn > 0 && c != nil { //nolint:gosec // a descriptor
+		s.ok(c, f.upID, nil)
+	}
+}

@@ -1,0 +1,82 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// startPair starts a nest, and by it a keeper, in a session of their own. They
+// are nobody's children and outlive us.
+func (c *Client) startPair(ctx context.Context, dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("keeper: start: %w", err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("keeper: start: %w", err)
+	}
+	defer func() { _ = null.Close() }()
+	path := filepath.Join(c.opts.StateDir, "keeper.log")
+	log, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600) //nolint:gosec // our own directory
+	if err != nil {
+		return fmt.Errorf("keeper: start: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.CommandContext(ctx, c.opts.Binary, "start", dir) //nolint:gosec // the configured program
+	cmd.Env, cmd.Dir = []string{"GOGC=20", "GOMAXPROCS=2"}, "/"
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Run(); err != nil {
+		_ = os.Remove(dir)
+		return fmt.Errorf("keeper: start %s: %w: %s: %w", c.opts.Binary, err, lastLine(path), errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
+// lastLine is what the keeper's log says last.
+func lastLine(path string) string {
+	b, err := os.ReadFile(path) //nolint:gosec // our own directory
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return lines[len(lines)-1]
+}
+
+// lockFile takes an exclusive lock, so that two agents never start two pairs.
+// It is given back when the file is closed.
+func lockFile(ctx context.Context, path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // our own directory
+	if err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		for {
+			err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+			if err != unix.EINTR { //nolint:errorlint // system calls return it bare
+				done <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			_ = f.Close()
+			return nil, fmt.Errorf("keeper: lock %s: %w", path, err)
+		}
+		return f, nil
+	case <-ctx.Done():
+		go func() { <-done; _ = f.Close() }()
+		return nil, ctx.Err()
+	}
+}

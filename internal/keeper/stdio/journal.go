@@ -1,0 +1,227 @@
+package stdio
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+)
+
+// MaxSinks is how many sinks a process can have.
+const MaxSinks = 8
+
+const (
+	chunk      = 64 << 10 // the most that one transaction moves: a pipe's size
+	headerSize = 4096
+	lostSize   = 4096
+	lostSlots  = lostSize / 16
+	sentinel   = 16
+	ttyChunk   = 4096
+)
+
+// The states of a transaction.
+const (
+	idle    = iota
+	reading // perhaps consumed; nothing written yet
+	writing // consumed; some sinks written, as their slots tell
+)
+
+// The states of a sink within a transaction.
+const (
+	untouched = iota
+	begun
+	done
+)
+
+// slot is one sink's part of a transaction: which file it writes, by inode so
+// that a rename does not hide it, and how long the file was before.
+type slot struct {
+	state    uint32
+	fifo     uint32
+	dev, ino uint64
+	off      int64 // file: its length before; FIFO: bytes written so far
+}
+
+// header is the journal's first page. The file is mapped shared: what is stored
+// here outlives this process.
+type header struct {
+	magic   [8]byte
+	state   uint32
+	n       uint32 // bytes asked of read, then bytes read
+	key     uint32 // length of the sentinel that was compared; 0: a terminal
+	stderr  uint32
+	serial  uint64
+	nonce   [sentinel]byte
+	ts      [40]byte
+	slots   [MaxSinks]slot
+	reserve [64]byte
+}
+
+type lostSlot struct{ serial, lost uint64 }
+
+// Journal holds the one transaction that can be under way, and the counts of
+// lost bytes. One loop has one transaction at a time, so that one small file
+// serves all processes of a node.
+type Journal struct {
+	mem  []byte
+	h    *header
+	data []byte
+	lost *[lostSlots]lostSlot
+	peek [2]int // a pipe of our own to look into others without consuming
+}
+
+// OpenJournal maps the journal at path, making it when it is not there. A file
+// that is no journal is made one, empty.
+func OpenJournal(path string) (*Journal, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	const size = headerSize + lostSize + chunk
+	if err := unix.Ftruncate(fd, size); err != nil {
+		return nil, err
+	}
+	// Room now, or a full file system would show as SIGBUS later.
+	if err := unix.Fallocate(fd, 0, 0, size); err != nil && err != unix.EOPNOTSUPP {
+		return nil, err
+	}
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	j := &Journal{
+		mem:  mem,
+		h:    (*header)(unsafe.Pointer(&mem[0])),                           //nolint:gosec // page aligned, larger than header
+		data: mem[headerSize+lostSize:],                                    // the bytes under way
+		lost: (*[lostSlots]lostSlot)(unsafe.Pointer(&mem[headerSize:][0])), //nolint:gosec // page aligned
+	}
+	if err := unix.Pipe2(j.peek[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		_ = unix.Munmap(mem)
+		return nil, err
+	}
+	if magic := [8]byte{'L', 'S', 'J', 'O', 'U', 'R', 'N', 1}; j.h.magic != magic {
+		*j.h, *j.lost = header{}, [lostSlots]lostSlot{}
+		j.h.magic = magic
+	}
+	if j.h.nonce == [sentinel]byte{} {
+		if _, err := unix.Getrandom(j.h.nonce[:], 0); err != nil {
+			j.Close()
+			return nil, err
+		}
+	}
+	return j, nil
+}
+
+// Close unmaps the journal; the file stays.
+func (j *Journal) Close() {
+	_ = unix.Munmap(j.mem)
+	kernel.CloseAll(j.peek[:])
+}
+
+// begin opens a transaction in state reading. It returns where to read to, or
+// nil when there is nothing to read.
+func (j *Journal) begin(s *Source, now []byte) []byte {
+	n, key := 0, sentinel
+	if s.TTY {
+		n, key = ttyChunk, 0
+		for i := 0; i < n; i += sentinel {
+			copy(j.data[i:], j.h.nonce[:])
+		}
+	} else {
+		if n = kernel.Available(s.FD); n == 0 {
+			return nil
+		}
+		n = min(n, chunk)
+		copy(j.data, j.h.nonce[:])
+		if n < sentinel {
+			// Too short to tell by chance: the sentinel is what the first byte
+			// is not.
+			key = 1
+			first, ok := j.first(s.FD)
+			if !ok {
+				return nil
+			}
+			j.data[0] = ^first
+			j.h.reserve[0] = ^first
+		}
+	}
+	h := j.h
+	h.serial, h.n, h.key, h.stderr = s.Serial, uint32(n), uint32(key), 0 //nolint:gosec // small
+	if s.Stderr {
+		h.stderr = 1
+	}
+	copy(h.ts[:], now)
+	h.slots = [MaxSinks]slot{}
+	j.set(reading)
+	return j.data[:n]
+}
+
+// first looks at a pipe's first byte and leaves it there.
+func (j *Journal) first(fd int) (byte, bool) {
+	n, err := unix.Tee(fd, j.peek[1], 1, unix.SPLICE_F_NONBLOCK)
+	if err != nil || n != 1 {
+		return 0, false
+	}
+	var b [1]byte
+	if n, err := unix.Read(j.peek[0], b[:]); err != nil || n != 1 {
+		return 0, false
+	}
+	return b[0], true
+}
+
+// consumed tells, after a crash in state reading, how many bytes were read.
+func (j *Journal) consumed() int {
+	n := int(min(j.h.n, chunk))
+	switch j.h.key {
+	case 0: // a terminal: what is not the pattern any more was read
+		for n = min(n, ttyChunk); n > 0 && j.data[n-1] == j.h.nonce[(n-1)%sentinel]; {
+			n--
+		}
+		return n
+	case 1:
+		if j.data[0] == j.h.reserve[0] {
+			return 0
+		}
+	default:
+		if [sentinel]byte(j.data[:sentinel]) == j.h.nonce {
+			return 0
+		}
+	}
+	return n
+}
+
+func (j *Journal) set(state uint32) { atomic.StoreUint32(&j.h.state, state) }
+
+// Lost returns how many bytes the process lost so far.
+func (j *Journal) Lost(serial uint64) uint64 {
+	for i := range j.lost {
+		if j.lost[i].serial == serial {
+			return j.lost[i].lost
+		}
+	}
+	return 0
+}
+
+// addLost counts bytes that no sink took. With more processes losing output
+// than there are slots, the count of the rest is not kept over a restart.
+func (j *Journal) addLost(serial, n uint64) {
+	for i := range j.lost {
+		if s := &j.lost[i]; s.serial == serial || s.serial == 0 {
+			s.serial = serial
+			s.lost += n
+			return
+		}
+	}
+}
+
+// ForgetLost frees a process's count.
+func (j *Journal) ForgetLost(serial uint64) {
+	for i := range j.lost {
+		if j.lost[i].serial == serial {
+			j.lost[i] = lostSlot{}
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package stdio
+
+import (
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// outLimit is where a batch of formatted records is written out; the buffer is
+// as long and one record more.
+const outLimit = 64 << 10
+
+// Source is one stream of output.
+type Source struct {
+	FD     int
+	TTY    bool
+	Stderr bool
+	// Serial names the process, for ever.
+	Serial uint64
+	// Sinks are the process's sinks, in their order; a nil one does not take
+	// this stream.
+	Sinks []*Sink
+	// Taps listen from now on, without any right to be waited for.
+	Taps []*Tap
+}
+
+// Tap is a live listener's pipe.
+type Tap struct {
+	FD   int
+	Gone bool // nobody reads any more
+}
+
+// what is one sink's share of a transaction.
+type what struct {
+	data, ts []byte
+	stderr   bool
+	out      []byte
+}
+
+// Pump carries out transactions, one after the other.
+type Pump struct {
+	j   *Journal
+	out []byte
+	now func() time.Time
+	ts  [stampLen]byte
+}
+
+// NewPump returns a pump over a journal that was recovered.
+func NewPump(j *Journal) *Pump {
+	return &Pump{j: j, out: make([]byte, 0, outLimit+maxText+overhead), now: time.Now}
+}
+
+func (p *Pump) stamp() []byte { return stamp(p.ts[:0], p.now()) }
+
+// Move reads once from a source, at most 64 KiB, and writes what came to its
+// sinks and taps. It returns how much was moved, 0 when there is nothing now,
+// and how much of that a sink did not take.
+func (p *Pump) Move(s *Source) (moved int, lost uint64) {
+	buf := p.j.begin(s, p.stamp())
+	if buf == nil {
+		return 0, 0
+	}
+	var n int
+	for {
+		var err error
+		n, err = unix.Read(s.FD, buf)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			p.j.set(idle)
+			return 0, 0
+		}
+		break
+	}
+	atomic.StoreUint32(&p.j.h.n, uint32(n)) //nolint:gosec // at most chunk
+	lost = p.deliver(s, buf[:n], (*Sink).put)
+	for _, t := range s.Taps {
+		t.offer(buf[:n])
+	}
+	return n, lost
+}
+
+// deliver is the writing half of a transaction.
+func (p *Pump) deliver(s *Source, data []byte, put func(*Sink, *slot, what) int) (lost uint64) {
+	p.j.set(writing)
+	w := what{data: data, ts: p.j.h.ts[:stampLen], stderr: s.Stderr, out: p.out}
+	for i, k := range s.Sinks {
+		if k == nil || i >= MaxSinks {
+			continue
+		}
+		lost = max(lost, uint64(put(k, &p.j.h.slots[i], w))) //nolint:gosec // a length
+	}
+	if lost > 0 {
+		p.j.addLost(s.Serial, lost)
+	}
+	p.j.set(idle)
+	return lost
+}
+
+// Recover finishes the transaction that a crash cut short. find returns a
+// process's source, nil when the process is not known any more. It reports
+// whether something was written again.
+func (p *Pump) Recover(find func(serial uint64, stderr bool) *Source) bool {
+	state := atomic.LoadUint32(&p.j.h.state)
+	if state != reading && state != writing {
+		return false
+	}
+	n := int(min(p.j.h.n, chunk))
+	if state == reading {
+		n = p.j.consumed()
+	}
+	s := find(p.j.h.serial, p.j.h.stderr != 0)
+	if n == 0 || s == nil {
+		p.j.set(idle)
+		return false
+	}
+	p.deliver(s, p.j.data[:n], (*Sink).redo)
+	return true
+}
+
+// End ends a process's sinks; see Sink.End. It returns those whose readers are
+// still to come.
+func (p *Pump) End(sinks []*Sink) (waiting []*Sink) {
+	for _, k := range sinks {
+		if !k.End(p.stamp()) {
+			waiting = append(waiting, k)
+		}
+	}
+	return waiting
+}
+
+// offer gives a listener what it has room for.
+func (t *Tap) offer(b []byte) {
+	if t.Gone {
+		return
+	}
+	if _, err := writeSome(t.FD, b); err == unix.EPIPE {
+		t.Gone = true
+	}
+}
+
+func storeState(p *uint32, v uint32) { atomic.StoreUint32(p, v) }

@@ -1,0 +1,369 @@
+package stdio
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+)
+
+// Sink is one place where output is written: a file, raw or as CRI records, or
+// a FIFO.
+type Sink struct {
+	CRI      bool
+	Path     string
+	MaxBytes int64
+	MaxFiles int
+
+	fd   int // -1: not open
+	fifo bool
+	lost uint64 // bytes dropped since the last write that went through
+	why  unix.Errno
+}
+
+// NewSink returns a sink that is not open yet.
+func NewSink() *Sink { return &Sink{fd: -1} }
+
+// Open opens the sink's path if it is not open. The file is made 0640. A FIFO is
+// opened for both directions: that needs no reader, what is written waits in
+// the pipe until one comes, and no reader's death is an end for the next.
+func (k *Sink) Open() error {
+	if k.fd >= 0 {
+		return nil
+	}
+	flags := unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT
+	var st unix.Stat_t
+	k.fifo = unix.Stat(k.Path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
+	if k.fifo {
+		flags = unix.O_RDWR
+	}
+	fd, err := unix.Open(k.Path, flags|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0o640)
+	if err != nil {
+		return err
+	}
+	k.fd = fd
+	return nil
+}
+
+// FIFO returns the open FIFO's descriptor, or -1 when the sink is none.
+func (k *Sink) FIFO() int {
+	if k.fifo {
+		return k.fd
+	}
+	return -1
+}
+
+// Adopt gives the sink a FIFO that is open already.
+func (k *Sink) Adopt(fd int) { k.fd, k.fifo = fd, true }
+
+// Close closes the sink; the next write opens it again.
+func (k *Sink) Close() {
+	if k.fd >= 0 {
+		_ = unix.Close(k.fd)
+		k.fd = -1
+	}
+}
+
+// Reopen opens the path anew. What was open stays in use when that fails.
+func (k *Sink) Reopen() error {
+	if k.fifo {
+		return nil
+	}
+	old := k.fd
+	k.fd = -1
+	if err := k.Open(); err != nil {
+		k.fd = old
+		return err
+	}
+	if old >= 0 {
+		_ = unix.Close(old)
+	}
+	return nil
+}
+
+// marker is the line that tells of lost output.
+func (k *Sink) marker(out, ts []byte, stderr bool) []byte {
+	if k.lost == 0 {
+		return out
+	}
+	var text []byte
+	text = append(text, "longshore: "...)
+	text = append(text, kernel.Itoa(int(k.lost))...) //nolint:gosec // a count of bytes
+	text = append(text, " bytes of output lost: "...)
+	text = append(text, k.why.Error()...)
+	text = append(text, '\n')
+	if !k.CRI {
+		return append(out, text...)
+	}
+	out, _ = appendCRI(out, text, ts, stderr, 1<<30)
+	return out
+}
+
+// fail counts what the sink did not take.
+func (k *Sink) fail(n int, err error) int {
+	if n > 0 {
+		k.lost += uint64(n)
+		k.why = kernel.Errno(err)
+	}
+	return n
+}
+
+// put writes data as the sink's part of a transaction and returns how many
+// bytes of it were lost. out is room for formatting.
+func (k *Sink) put(s *slot, w what) (lost int) {
+	if err := k.Open(); err != nil {
+		return k.fail(len(w.data), err)
+	}
+	if k.fifo {
+		return k.putFIFO(s, w)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(k.fd, &st); err != nil {
+		return k.fail(len(w.data), err)
+	}
+	regular := st.Mode&unix.S_IFMT == unix.S_IFREG
+	head := k.marker(nil, w.ts, w.stderr)
+	if regular && k.MaxBytes > 0 && st.Size > 0 {
+		size := int64(len(w.data))
+		if k.CRI {
+			size = sizeCRI(w.data)
+		}
+		if st.Size+size+int64(len(head)) > k.MaxBytes {
+			k.rotate()
+			if err := k.Open(); err != nil {
+				return k.fail(len(w.data), err)
+			}
+			if err := unix.Fstat(k.fd, &st); err != nil {
+				return k.fail(len(w.data), err)
+			}
+		}
+	}
+	s.dev, s.ino, s.off, s.fifo = st.Dev, st.Ino, st.Size, 0
+	if !regular {
+		s.ino = 0
+	}
+	s.set(begun)
+	lost = k.write(w, head, st.Size, regular)
+	s.set(done)
+	return lost
+}
+
+// write appends the marker and the data at the file's end. When the file takes
+// no more it keeps the whole records that went in and cuts off the rest.
+func (k *Sink) write(w what, head []byte, size int64, regular bool) int {
+	left := w.data
+	if len(head) > 0 {
+		n, err := writeSome(k.fd, head)
+		if err != nil || n < len(head) {
+			if regular && n > 0 {
+				_ = unix.Ftruncate(k.fd, size)
+			}
+			return k.fail(len(left), err)
+		}
+		k.lost = 0
+		size += int64(n)
+	}
+	if !k.CRI {
+		n, err := writeSome(k.fd, left)
+		return k.fail(len(left)-n, err)
+	}
+	for len(left) > 0 {
+		out, rest := appendCRI(w.out[:0], left, w.ts, w.stderr, outLimit)
+		n, err := writeSome(k.fd, out)
+		if n < len(out) {
+			kept, told := wholeCRI(out, n)
+			if regular && kept < n {
+				_ = unix.Ftruncate(k.fd, size+int64(kept))
+			}
+			return k.fail(len(left)-told, err)
+		}
+		size += int64(n)
+		left = rest
+	}
+	return 0
+}
+
+// putFIFO writes to a FIFO what it has room for. The slot counts what went in,
+// so that a redo goes on from there.
+func (k *Sink) putFIFO(s *slot, w what) int {
+	s.fifo = 1
+	skip := int64(0)
+	if s.state == begun {
+		skip = s.off
+	}
+	s.set(begun)
+	left := w.data
+	if head := k.marker(nil, w.ts, w.stderr); len(head) > 0 && skip == 0 {
+		if n, err := writeSome(k.fd, head); err != nil || n < len(head) {
+			s.set(done)
+			return k.fail(len(left), unix.EAGAIN)
+		}
+		k.lost = 0
+	}
+	for len(left) > 0 {
+		out, rest := left, []byte(nil)
+		if k.CRI {
+			out, rest = appendCRI(w.out[:0], left, w.ts, w.stderr, outLimit)
+		}
+		if skip >= int64(len(out)) {
+			skip -= int64(len(out))
+			left = rest
+			continue
+		}
+		n, err := writeSome(k.fd, out[skip:])
+		s.off += int64(n)
+		n += int(skip)
+		skip = 0
+		if n < len(out) {
+			told := n
+			if k.CRI {
+				_, told = wholeCRI(out, n)
+			}
+			s.set(done)
+			return k.fail(len(left)-told, err)
+		}
+		left = rest
+	}
+	s.set(done)
+	return 0
+}
+
+// rotate makes room for a new file: the current one becomes Path.1. Where a
+// rename fails the current file just grows.
+func (k *Sink) rotate() {
+	if k.MaxFiles <= 1 {
+		if unix.Unlink(k.Path) == nil {
+			k.Close()
+		}
+		return
+	}
+	for i := k.MaxFiles - 1; i > 1; i-- {
+		_ = unix.Rename(k.Path+"."+kernel.Itoa(i-1), k.Path+"."+kernel.Itoa(i))
+	}
+	if unix.Rename(k.Path, k.Path+".1") == nil {
+		k.Close()
+	}
+}
+
+// redo repeats the sink's part of a transaction that a crash cut short.
+func (k *Sink) redo(s *slot, w what) int {
+	switch s.state {
+	case done:
+		return 0
+	case untouched:
+		return k.put(s, w)
+	}
+	if s.fifo != 0 {
+		if err := k.Open(); err != nil {
+			return k.fail(len(w.data), err)
+		}
+		if k.fifo {
+			return k.putFIFO(s, w)
+		}
+		return 0
+	}
+	if s.ino == 0 { // a device: nothing can be taken back
+		return 0
+	}
+	fd := k.find(s.dev, s.ino)
+	if fd < 0 { // the file is gone, and its lines with it
+		s.state = untouched
+		return k.put(s, w)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Ftruncate(fd, s.off); err != nil {
+		return k.fail(len(w.data), err)
+	}
+	old := k.fd
+	k.fd = fd
+	lost := k.write(w, k.marker(nil, w.ts, w.stderr), s.off, true)
+	k.fd = old
+	s.set(done)
+	return lost
+}
+
+// find opens the file with that inode: at the path, or beside it under
+// whatever name it was renamed to. It returns -1 when there is none.
+func (k *Sink) find(dev, ino uint64) int {
+	if fd := openIf(k.Path, dev, ino); fd >= 0 {
+		return fd
+	}
+	dir := k.Path
+	for len(dir) > 1 && dir[len(dir)-1] != '/' {
+		dir = dir[:len(dir)-1]
+	}
+	for _, name := range kernel.ReadDir(dir) {
+		if fd := openIf(dir+name, dev, ino); fd >= 0 {
+			return fd
+		}
+	}
+	return -1
+}
+
+func openIf(path string, dev, ino uint64) int {
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil || st.Dev != dev || st.Ino != ino || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return -1
+	}
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1
+	}
+	if unix.Fstat(fd, &st) != nil || st.Dev != dev || st.Ino != ino {
+		_ = unix.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+// End closes the sink after the last output: a file at once, with its marker
+// when something was lost; a FIFO so that its reader sees the end. It reports
+// false when nobody reads the FIFO: what is in it then waits for a reader, and
+// End is to be called again when one comes.
+func (k *Sink) End(ts []byte) bool {
+	if k.fd < 0 && k.lost == 0 {
+		return true
+	}
+	if !k.fifo {
+		if k.lost > 0 && k.Open() == nil {
+			var s slot
+			k.put(&s, what{ts: ts})
+		}
+		k.Close()
+		return true
+	}
+	if k.fd < 0 {
+		return true
+	}
+	w, err := unix.Open(k.Path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil { // the name is gone: nobody will come
+		k.Close()
+		return true
+	}
+	empty := kernel.Available(k.fd) == 0
+	_ = unix.Close(k.fd)
+	k.fd = w
+	if !empty && kernel.Revents(w, unix.POLLOUT)&unix.POLLERR != 0 {
+		return false
+	}
+	k.Close()
+	return true
+}
+
+func (s *slot) set(state uint32) { storeState(&s.state, state) }
+
+// writeSome writes until all is written or an error comes, and returns how much
+// went in.
+func writeSome(fd int, b []byte) (int, error) {
+	n := 0
+	for n < len(b) {
+		k, err := unix.Write(fd, b[n:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return n, err
+		}
+		n += k
+	}
+	return n, nil
+}

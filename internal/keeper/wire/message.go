@@ -1,0 +1,398 @@
+package wire
+
+import "strconv"
+
+// Magic opens a hello.
+const Magic = "longshore keeper"
+
+// Hello opens a connection, from either side.
+type Hello struct {
+	Magic   string
+	Version uint64
+	Oldest  uint64
+	Program string // the sender's program version, for people
+}
+
+// Fields implements Message.
+func (m *Hello) Fields(c *Codec) {
+	c.Str(&m.Magic)
+	c.Uint(&m.Version)
+	c.Uint(&m.Oldest)
+	c.Str(&m.Program)
+	if c.reading && !c.bad && m.Magic == Magic && m.Version > Version {
+		c.b = nil // a later version may say more: what it is must still be told apart
+	}
+}
+
+// Agree returns the version that both sides speak, or 0.
+func Agree(mine, theirs Hello) uint64 {
+	v := min(mine.Version, theirs.Version)
+	if v < mine.Oldest || v < theirs.Oldest || theirs.Magic != Magic {
+		return 0
+	}
+	return v
+}
+
+// Class is the class of a failure.
+type Class uint8
+
+// The classes; they stand for those of errdefs.
+const (
+	Internal Class = iota
+	NotFound
+	AlreadyExists
+	InvalidArgument
+	FailedPrecondition
+	Unavailable
+	ResourceExhausted
+	Aborted
+	CommandFailed // Status and Stderr are set
+)
+
+// Fail answers what did not work.
+type Fail struct {
+	Class  Class
+	Text   string
+	Status int
+	Stderr string
+}
+
+// Fields implements Message.
+func (m *Fail) Fields(c *Codec) {
+	small(c, &m.Class)
+	c.Str(&m.Text)
+	small(c, &m.Status)
+	c.Str(&m.Stderr)
+}
+
+// Ref names a process.
+type Ref struct{ Container, Process string }
+
+// Fields implements Message.
+func (m *Ref) Fields(c *Codec) {
+	c.Str(&m.Container)
+	c.Str(&m.Process)
+}
+
+// Command is a program to run.
+type Command struct {
+	Args, Env   []string
+	Dir         string
+	HideUnified bool
+}
+
+// Fields implements Message.
+func (m *Command) Fields(c *Codec) {
+	c.strs(&m.Args)
+	c.strs(&m.Env)
+	c.Str(&m.Dir)
+	c.Bool(&m.HideUnified)
+}
+
+// Result is how a command ended.
+type Result struct {
+	Status int
+	Stdout []byte
+	Stderr string
+}
+
+// Fields implements Message.
+func (m *Result) Fields(c *Codec) {
+	small(c, &m.Status)
+	c.Bytes(&m.Stdout)
+	c.Str(&m.Stderr)
+}
+
+// Stdin is what a process finds at descriptor 0.
+type Stdin uint8
+
+// The modes of Stdin.
+const (
+	StdinClosed Stdin = iota
+	StdinOpen
+	StdinOnce
+)
+
+// Sink is where output goes.
+type Sink struct {
+	CRI            bool
+	Stdout, Stderr bool
+	Path           string
+	MaxBytes       int64
+	MaxFiles       int
+}
+
+// Fields implements Message.
+func (m *Sink) Fields(c *Codec) {
+	c.Bool(&m.CRI)
+	c.Bool(&m.Stdout)
+	c.Bool(&m.Stderr)
+	c.Str(&m.Path)
+	c.Int(&m.MaxBytes)
+	small(c, &m.MaxFiles)
+}
+
+// IO is a process's standard streams.
+type IO struct {
+	TTY        bool
+	Cols, Rows uint16
+	Stdin      Stdin
+	Hold       bool
+	Sinks      []Sink
+}
+
+// Fields implements Message.
+func (m *IO) Fields(c *Codec) {
+	c.Bool(&m.TTY)
+	small(c, &m.Cols)
+	small(c, &m.Rows)
+	small(c, &m.Stdin)
+	c.Bool(&m.Hold)
+	List(c, &m.Sinks, func(s *Sink) { s.Fields(c) })
+}
+
+// Want says which ends of a stream are wanted.
+type Want struct{ Stdin, Stdout, Stderr, Exclusive bool }
+
+// Fields implements Message.
+func (m *Want) Fields(c *Codec) {
+	c.Bool(&m.Stdin)
+	c.Bool(&m.Stdout)
+	c.Bool(&m.Stderr)
+	c.Bool(&m.Exclusive)
+}
+
+// Level is one cgroup whose out-of-memory counters are told.
+type Level struct{ Path, Local string }
+
+// Fields implements Message.
+func (m *Level) Fields(c *Codec) {
+	c.Str(&m.Path)
+	c.Str(&m.Local)
+}
+
+// LaunchKind says what starts the process. A second kind will be a plan in a
+// memory file, interpreted in the forked child.
+type LaunchKind uint8
+
+// LaunchCommand starts the process by a command that leaves it behind.
+const LaunchCommand LaunchKind = 1
+
+// Launch asks for a process.
+type Launch struct {
+	Kind          LaunchKind
+	Ref           Ref
+	Command       Command
+	PidFile       string
+	ConsoleSocket string
+	IO            IO
+	Attach        bool
+	Want          Want
+	UID, GID      uint32
+	Levels        []Level
+	Peak          string
+}
+
+// Fields implements Message.
+func (m *Launch) Fields(c *Codec) {
+	small(c, &m.Kind)
+	m.Ref.Fields(c)
+	m.Command.Fields(c)
+	c.Str(&m.PidFile)
+	c.Str(&m.ConsoleSocket)
+	m.IO.Fields(c)
+	c.Bool(&m.Attach)
+	m.Want.Fields(c)
+	small(c, &m.UID)
+	small(c, &m.GID)
+	c.Levels(&m.Levels)
+	c.Str(&m.Peak)
+}
+
+// Launched answers Launch. Its descriptors are those of Opened.
+type Launched struct {
+	Pid    int
+	Opened Opened
+}
+
+// Fields implements Message.
+func (m *Launched) Fields(c *Codec) {
+	small(c, &m.Pid)
+	m.Opened.Fields(c)
+}
+
+// Opened says which descriptors of a stream come with the answer, in this
+// order: stdin, stdout, stderr, pidfd.
+type Opened struct {
+	Stream                       uint64 // 0: no stream
+	Stdin, Stdout, Stderr, Pidfd bool
+	TTY                          bool
+}
+
+// Fields implements Message.
+func (m *Opened) Fields(c *Codec) {
+	c.Uint(&m.Stream)
+	c.Bool(&m.Stdin)
+	c.Bool(&m.Stdout)
+	c.Bool(&m.Stderr)
+	c.Bool(&m.Pidfd)
+	c.Bool(&m.TTY)
+}
+
+// StreamsRequest asks for a stream.
+type StreamsRequest struct {
+	Ref  Ref
+	Want Want
+}
+
+// Fields implements Message.
+func (m *StreamsRequest) Fields(c *Codec) {
+	m.Ref.Fields(c)
+	m.Want.Fields(c)
+}
+
+// StreamEnd says that the client has let go of a stream, or of its stdin only.
+type StreamEnd struct {
+	Stream    uint64
+	StdinOnly bool
+}
+
+// Fields implements Message.
+func (m *StreamEnd) Fields(c *Codec) {
+	c.Uint(&m.Stream)
+	c.Bool(&m.StdinOnly)
+}
+
+// SignalRequest sends a signal.
+type SignalRequest struct {
+	Ref    Ref
+	Signal int
+}
+
+// Fields implements Message.
+func (m *SignalRequest) Fields(c *Codec) {
+	m.Ref.Fields(c)
+	small(c, &m.Signal)
+}
+
+// ResizeRequest sets a terminal's size.
+type ResizeRequest struct {
+	Ref        Ref
+	Cols, Rows uint16
+}
+
+// Fields implements Message.
+func (m *ResizeRequest) Fields(c *Codec) {
+	m.Ref.Fields(c)
+	small(c, &m.Cols)
+	small(c, &m.Rows)
+}
+
+// Supervised is one process that the keeper knows.
+type Supervised struct {
+	Ref     Ref
+	Pid     int
+	Running bool
+	Lost    uint64
+}
+
+// Fields implements Message.
+func (m *Supervised) Fields(c *Codec) {
+	m.Ref.Fields(c)
+	small(c, &m.Pid)
+	c.Bool(&m.Running)
+	c.Uint(&m.Lost)
+}
+
+// Processes answers KindProcesses.
+type Processes struct{ List []Supervised }
+
+// Fields implements Message.
+func (m *Processes) Fields(c *Codec) {
+	List(c, &m.List, func(s *Supervised) { s.Fields(c) })
+}
+
+// Exit is how a process ended.
+type Exit struct {
+	Ref      Ref
+	Pid      int
+	Code     int
+	Signal   int
+	Nanos    int64 // when, since 1970
+	Lost     bool  // nobody can know how
+	OOMKills []uint64
+	OOMLocal []uint64
+	Peak     uint64
+	LostOut  uint64
+}
+
+// Fields implements Message.
+func (m *Exit) Fields(c *Codec) {
+	m.Ref.Fields(c)
+	small(c, &m.Pid)
+	small(c, &m.Code)
+	small(c, &m.Signal)
+	c.Int(&m.Nanos)
+	c.Bool(&m.Lost)
+	c.Uints(&m.OOMKills)
+	c.Uints(&m.OOMLocal)
+	c.Uint(&m.Peak)
+	c.Uint(&m.LostOut)
+}
+
+// recordVersion opens every record that is kept, on disk or in the nest.
+const recordVersion = 1
+
+// Record is Marshal for what is kept: it says its version first.
+func Record(m Message) []byte { return Marshal([]byte{recordVersion}, m) }
+
+// ParseRecord reads a Record. It reports false for a later version too.
+func ParseRecord(b []byte, m Message) bool {
+	return len(b) > 0 && b[0] == recordVersion && Unmarshal(b[1:], m)
+}
+
+// Status answers KindStatus.
+type Status struct {
+	Program   string
+	KeeperPid int
+	NestPid   int
+	Started   int64 // nanoseconds since 1970
+	Processes int
+	Pending   int
+	Lost      uint64
+}
+
+// Fields implements Message.
+func (m *Status) Fields(c *Codec) {
+	c.Str(&m.Program)
+	small(c, &m.KeeperPid)
+	small(c, &m.NestPid)
+	c.Int(&m.Started)
+	small(c, &m.Processes)
+	small(c, &m.Pending)
+	c.Uint(&m.Lost)
+}
+
+// Upgrade asks the keeper to become another program.
+type Upgrade struct{ Path string }
+
+// Fields implements Message.
+func (m *Upgrade) Fields(c *Codec) { c.Str(&m.Path) }
+
+// Cancel stops the command of an earlier request.
+type Cancel struct{ ID uint64 }
+
+// Fields implements Message.
+func (m *Cancel) Fields(c *Codec) { c.Uint(&m.ID) }
+
+// Mismatch says in words why two sides cannot talk.
+func Mismatch(mine, theirs Hello) string {
+	return "this side speaks protocol " + span(mine) + ", the other " + span(theirs)
+}
+
+func span(h Hello) string {
+	if h.Oldest == h.Version {
+		return "version " + strconv.FormatUint(h.Version, 10)
+	}
+	return "versions " + strconv.FormatUint(h.Oldest, 10) + " to " + strconv.FormatUint(h.Version, 10)
+}

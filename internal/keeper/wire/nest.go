@@ -1,0 +1,87 @@
+package wire
+
+// Role says what a descriptor held by the nest is.
+type Role uint8
+
+// The roles. A socket is the keeper's listening one.
+const (
+	RoleStdin Role = iota + 1
+	RoleStdout
+	RoleStderr
+	RolePty
+	RolePidfd
+	RoleSocket
+	RoleCommand // pidfd of a launch's command
+	RoleConsole // where a launch's command sends the pty
+	// RoleSink and those after it are the process's sinks that are FIFOs, by
+	// their place in the list.
+	RoleSink
+)
+
+// NestHello is the nest's first frame.
+type NestHello struct {
+	Version uint64
+	Pid     int
+	// Restarts counts the keepers that died before this one.
+	Restarts uint64
+}
+
+// Fields implements Message.
+func (m *NestHello) Fields(c *Codec) {
+	c.Uint(&m.Version)
+	small(c, &m.Pid)
+	c.Uint(&m.Restarts)
+}
+
+// Item is something held: descriptors by role, the pids whose end must not be
+// lost, and a record that only the keeper reads. The descriptors come with the
+// frame, in the order of Roles.
+type Item struct {
+	Key   string
+	Roles []Role
+	Pids  []int
+	Blob  []byte
+	// Keep says that the descriptors are those the nest has already: the frame
+	// carries only those of roles it does not have, and it closes what is not
+	// named any more.
+	Keep []Role
+}
+
+// Fields implements Message.
+func (m *Item) Fields(c *Codec) {
+	c.Str(&m.Key)
+	List(c, &m.Roles, func(r *Role) { small(c, r) })
+	List(c, &m.Pids, func(p *int) { small(c, p) })
+	c.Bytes(&m.Blob)
+	List(c, &m.Keep, func(r *Role) { small(c, r) })
+}
+
+// Drop names an item.
+type Drop struct{ Key string }
+
+// Fields implements Message.
+func (m *Drop) Fields(c *Codec) { c.Str(&m.Key) }
+
+// Child asks about, or tells of, one child of the nest.
+type Child struct {
+	Pid   int
+	Ended bool
+	Wait  uint32 // as wait4 gives it
+	Nanos int64  // when the nest saw it, since 1970
+	Gone  bool   // it is no child of the nest
+}
+
+// Fields implements Message.
+func (m *Child) Fields(c *Codec) {
+	small(c, &m.Pid)
+	c.Bool(&m.Ended)
+	small(c, &m.Wait)
+	c.Int(&m.Nanos)
+	c.Bool(&m.Gone)
+}
+
+// Program names a binary.
+type Program struct{ Path string }
+
+// Fields implements Message.
+func (m *Program) Fields(c *Codec) { c.Str(&m.Path) }
