@@ -1,0 +1,115 @@
+package oci
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// maxWords is how much of what a runtime says goes into an error.
+const maxWords = 2048
+
+// explain turns a launch that failed into the program's own words: what it
+// wrote to its log, else what it printed.
+func (r *Runtime) explain(op, logFile string, err error) error {
+	var failed *core.CommandError
+	if !errors.As(err, &failed) {
+		return fmt.Errorf("%s: %s: %w", op, r.o.Name, err)
+	}
+	words := lastWords(logFile)
+	if words == "" {
+		words = failed.Stderr
+	}
+	return failure(op, r.o.Name, failed.Status, words)
+}
+
+// failure is the error of a run that ended with a status other than 0.
+func failure(op, name string, status int, stderr string) error {
+	words := plain(stderr)
+	if words == "" {
+		words = "it said nothing"
+	}
+	class := classify(words)
+	if class == nil {
+		class = errdefs.ErrUnknown
+	}
+	return fmt.Errorf("%s: %s: exit status %d: %s: %w", op, name, status, words, class)
+}
+
+// lastWords reads the messages of a runtime's JSON log, worst last as they
+// come; "" when there are none.
+func lastWords(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	var words []string
+	for line := range bytes.Lines(b) {
+		var entry struct {
+			Level string `json:"level"`
+			Msg   string `json:"msg"`
+		}
+		if json.Unmarshal(line, &entry) != nil {
+			if s := strings.TrimSpace(string(line)); s != "" {
+				words = append(words, s)
+			}
+			continue
+		}
+		if entry.Level == "error" || entry.Level == "fatal" {
+			words = append(words, strings.TrimSpace(entry.Msg))
+		}
+	}
+	return clip(strings.Join(words, "; "))
+}
+
+// plain makes one line of what a program printed.
+func plain(stderr string) string {
+	lines := strings.Split(strings.TrimSpace(stderr), "\n")
+	return clip(strings.Join(lines, "; "))
+}
+
+func clip(s string) string {
+	if len(s) > maxWords {
+		s = "…" + strings.ToValidUTF8(s[len(s)-maxWords:], "")
+	}
+	return s
+}
+
+// classify tells the class of what a runtime said, nil when it cannot.
+func classify(words string) error {
+	w := strings.ToLower(words)
+	has := func(parts ...string) bool {
+		for _, p := range parts {
+			if strings.Contains(w, p) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case has("no space left on device", "cannot allocate memory", "too many open files",
+		"resource temporarily unavailable", "too many levels of nested"):
+		return errdefs.ErrResourceExhausted
+	case has("not running", "is not stopped", "not in the created state", "already running", "cannot start a container that",
+		"not paused", "is paused", "cannot pause", "cannot exec in a"):
+		return errdefs.ErrFailedPrecondition
+	case has("does not exist", "not found", "no such file or directory", "no such process"):
+		return errdefs.ErrNotFound
+	case has("permission denied", "operation not permitted"):
+		return errdefs.ErrPermissionDenied
+	case has("is a directory", "exec format error", "invalid argument", "unknown capability", "not a directory",
+		"unknown version", "invalid", "cannot parse", "numerical result out of range"):
+		return errdefs.ErrInvalidArgument
+	case has("already exists", "already exist", "id already in use"):
+		return errdefs.ErrAlreadyExists
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,347 @@
+// Package oci runs containers by an OCI runtime's command line: crun, runc,
+// runsc and their kin. It is one of the engine's core.Runtimes.
+//
+// It executes nothing itself: it writes config.json and hands command lines to
+// the Supervisor, whose children containers become. It must not know what a
+// sandbox is for. Start reading at Runtime.Create; probe.go has what differs
+// between the programs.
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/atomicfile"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Options go with New.
+type Options struct {
+	// Name is the handler's name in the config.
+	Name string
+	// Path is the program's, absolute.
+	Path string
+	// Root is where the program keeps its state, one directory per container.
+	Root string
+	// SocketDir holds console sockets while a process with a terminal starts;
+	// short, for a socket's address has at most 107 bytes.
+	SocketDir string
+	// Supervisor runs the program and keeps what it leaves behind.
+	Supervisor core.Supervisor
+	// Cgroups says where out-of-memory kills show, and how cgroups are mounted.
+	Cgroups core.Cgroups
+	// SystemdCgroup hands cgroups to systemd (slice:prefix:name paths).
+	SystemdCgroup bool
+	// Logger is slog.Default() when nil.
+	Logger *slog.Logger
+}
+
+// Runtime is one OCI runtime program.
+type Runtime struct {
+	o   Options
+	log *slog.Logger
+
+	mu     sync.Mutex
+	probed *probe // nil until the program was asked
+}
+
+var _ core.Runtime = (*Runtime)(nil)
+
+// New makes the directories and returns the Runtime. It does not run the
+// program: Features does.
+func New(o Options) (*Runtime, error) {
+	for name, p := range map[string]string{"path": o.Path, "state directory": o.Root, "socket directory": o.SocketDir} {
+		if !filepath.IsAbs(p) {
+			return nil, fmt.Errorf("runtime %s: %s %q is not absolute: %w", o.Name, name, p, errdefs.ErrInvalidArgument)
+		}
+	}
+	if o.Name == "" || o.Supervisor == nil || o.Cgroups == nil {
+		return nil, fmt.Errorf("runtime %q: needs a name, a supervisor and cgroups: %w", o.Name, errdefs.ErrInvalidArgument)
+	}
+	for _, dir := range []string{o.Root, o.SocketDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("runtime %s: %w", o.Name, err)
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return &Runtime{o: o, log: o.Logger.With("runtime", o.Name)}, nil
+}
+
+// Name is the handler's name in the config.
+func (r *Runtime) Name() string { return r.o.Name }
+
+// command is one run of the program.
+func (r *Runtime) command(logFile string, args ...string) core.Command {
+	line := []string{r.o.Path, "--root", r.o.Root}
+	if logFile != "" {
+		line = append(line, "--log", logFile, "--log-format", "json")
+	}
+	switch {
+	case r.o.SystemdCgroup:
+		line = append(line, "--systemd-cgroup")
+	case r.isCrun():
+		line = append(line, "--cgroup-manager=cgroupfs")
+	}
+	return core.Command{
+		Args: append(line, args...),
+		// Programs written in Go need their PATH to find helpers (newuidmap).
+		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		// crun refuses any v2 tree that owns controllers beside v1.
+		HideUnified: r.isCrun() && r.o.Cgroups.Mode() == core.CgroupHybrid,
+	}
+}
+
+func (r *Runtime) isCrun() bool { return strings.HasPrefix(filepath.Base(r.o.Path), "crun") }
+
+// Create writes config.json and runs `create`.
+func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
+	p, err := r.probe(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if c.Spec == nil || c.Spec.Process == nil || c.Spec.Root == nil {
+		return 0, fmt.Errorf("create container %s: the spec has no process or no root: %w", c.ID, errdefs.ErrInvalidArgument)
+	}
+	if err := writeSpec(filepath.Join(c.Bundle, "config.json"), c.Spec, p.features.OCIVersionMax); err != nil {
+		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
+	}
+	ref := core.Ref{Container: c.ID}
+	files := r.files(c.Bundle, ref)
+	args := []string{"create", "--bundle", c.Bundle, "--pid-file", files.pid}
+	if c.IO.TTY {
+		args = append(args, "--console-socket", files.console)
+	}
+	l := core.Launch{
+		Ref: ref, Command: r.command(files.log, append(args, string(c.ID))...),
+		PidFile: files.pid, IO: c.IO, UID: c.UID, GID: c.GID,
+	}
+	if c.IO.TTY {
+		l.ConsoleSocket = files.console
+	}
+	l.Levels, l.Peak = r.levels(c.Levels)
+	launched, err := r.o.Supervisor.Launch(ctx, l)
+	if err != nil {
+		return 0, r.explain("create container "+string(c.ID), files.log, err)
+	}
+	if err := joinAdopted(launched.Pid, c.Cgroup); err != nil {
+		return 0, errors.Join(fmt.Errorf("create container %s: %w", c.ID, err), r.Delete(context.WithoutCancel(ctx), c.ID, true))
+	}
+	return launched.Pid, nil
+}
+
+// joinAdopted moves the parked process, which has no threads and no children
+// yet, into cgroups that the program cannot be told of: one path names all
+// hierarchies on its command line.
+func joinAdopted(pid int, ref core.CgroupRef) error {
+	for controller, dir := range ref.Adopted {
+		f, err := os.OpenFile(filepath.Join(dir, "cgroup.procs"), os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteString(strconv.Itoa(pid))
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			return fmt.Errorf("join the adopted cgroup %s of controller %q: %w", dir, controller, err)
+		}
+	}
+	return nil
+}
+
+// levels turns cgroups into the files that the exit record is read from.
+func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak string) {
+	for i, ref := range refs {
+		l, p := r.o.Cgroups.OOMLevel(ref)
+		if l.Path == "" {
+			continue
+		}
+		levels = append(levels, l)
+		if i == 0 {
+			peak = p
+		}
+	}
+	return levels, peak
+}
+
+// files are what one process's start needs.
+type files struct{ pid, log, console, process string }
+
+func (r *Runtime) files(bundle string, ref core.Ref) files {
+	base := "main"
+	if ref.Process != core.Main {
+		base = "exec-" + fileName(string(ref.Process))
+	}
+	// 12 digits of the ID and of the process are enough for a name that lives
+	// for milliseconds below one directory, and keep it short.
+	short := ref.Container.Short()
+	if ref.Process != core.Main {
+		short += "-" + core.ID(fileName(string(ref.Process))).Short()
+	}
+	return files{
+		pid:     filepath.Join(bundle, base+".pid"),
+		log:     filepath.Join(bundle, base+".log"),
+		process: filepath.Join(bundle, base+".json"),
+		console: filepath.Join(r.o.SocketDir, short),
+	}
+}
+
+// fileName makes an ID that a face may have chosen fit for a file's name.
+func fileName(id string) string {
+	var b strings.Builder
+	for _, c := range []byte(id) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, ".%02x", c)
+		}
+	}
+	name := b.String()
+	if len(name) > 200 {
+		name = name[:100] + "." + strconv.Itoa(len(name)) + "." + name[len(name)-80:]
+	}
+	return name
+}
+
+// writeSpec writes config.json for a program that knows the spec up to version.
+func writeSpec(path string, spec *specs.Spec, version string) error {
+	s := *spec
+	if version != "" {
+		s.Version = version
+	}
+	b, err := json.Marshal(&s)
+	if err != nil {
+		return fmt.Errorf("encode the spec: %w", err)
+	}
+	return atomicfile.Replace(path, b, 0o600)
+}
+
+// Start lets the parked process run its program.
+func (r *Runtime) Start(ctx context.Context, id core.ID) error {
+	return r.run(ctx, "start container "+string(id), "start", string(id))
+}
+
+// Exec starts a further process.
+func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, error) {
+	op := fmt.Sprintf("exec %s in container %s", e.Ref.Process, e.Ref.Container)
+	if e.Ref.Process == core.Main || e.Spec == nil {
+		return core.Launched{}, fmt.Errorf("%s: needs a process ID and a spec: %w", op, errdefs.ErrInvalidArgument)
+	}
+	files := r.files(e.Bundle, e.Ref)
+	b, err := json.Marshal(e.Spec)
+	if err != nil {
+		return core.Launched{}, fmt.Errorf("%s: %w", op, err)
+	}
+	if err := atomicfile.Replace(files.process, b, 0o600); err != nil {
+		return core.Launched{}, fmt.Errorf("%s: %w", op, err)
+	}
+	args := []string{"exec", "--process", files.process, "--detach", "--pid-file", files.pid}
+	l := core.Launch{Ref: e.Ref, PidFile: files.pid, IO: e.IO, Attach: e.Attach, UID: e.UID, GID: e.GID}
+	if e.IO.TTY {
+		l.ConsoleSocket = files.console
+		args = append(args, "--console-socket", files.console)
+	}
+	l.Command = r.command(files.log, append(args, string(e.Ref.Container))...)
+	l.Levels, l.Peak = r.levels(e.Levels)
+	launched, err := r.o.Supervisor.Launch(ctx, l)
+	if err != nil {
+		err = r.explain(op, files.log, err)
+	}
+	// Only the pid file is for the keeper to find again after its own death;
+	// it goes with the bundle, as the log does when it has something to say.
+	_ = os.Remove(files.process)
+	return launched, err
+}
+
+// Pause freezes the container's cgroup.
+func (r *Runtime) Pause(ctx context.Context, id core.ID) error {
+	return r.run(ctx, "pause container "+string(id), "pause", string(id))
+}
+
+// Resume lets it go on.
+func (r *Runtime) Resume(ctx context.Context, id core.ID) error {
+	return r.run(ctx, "resume container "+string(id), "resume", string(id))
+}
+
+// Update changes limits.
+func (r *Runtime) Update(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
+	op := "update container " + string(id)
+	b, err := json.Marshal(res)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	file := filepath.Join(r.o.Root, "."+string(id)+".resources.json")
+	if err := atomicfile.Replace(file, b, 0o600); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer func() { _ = os.Remove(file) }()
+	return r.run(ctx, op, "update", "--resources", file, string(id))
+}
+
+// Delete removes what the program keeps of a container.
+func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(filepath.Join(r.o.Root, string(id))); errors.Is(err, os.ErrNotExist) {
+		return nil // what it does not know needs no run
+	}
+	args := []string{"delete"}
+	if force {
+		args = append(args, "--force")
+	}
+	err := r.run(ctx, "delete container "+string(id), append(args, string(id))...)
+	if errdefs.IsNotFound(err) {
+		err = nil
+	}
+	if force && err == nil {
+		// Half made, it may not be known to the program, which leaves it then.
+		err = os.RemoveAll(filepath.Join(r.o.Root, string(id)))
+	}
+	return err
+}
+
+func checkID(id core.ID) error {
+	if s := string(id); s == "" || s != filepath.Base(s) || s[0] == '.' {
+		return fmt.Errorf("bad container ID %q: %w", s, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// List names the containers that the program keeps something of.
+func (r *Runtime) List(context.Context) ([]core.ID, error) {
+	entries, err := os.ReadDir(r.o.Root)
+	if err != nil {
+		return nil, fmt.Errorf("list containers of %s: %w", r.o.Name, err)
+	}
+	var ids []core.ID
+	for _, e := range entries {
+		if e.IsDir() && e.Name()[0] != '.' {
+			ids = append(ids, core.ID(e.Name()))
+		}
+	}
+	return ids, nil
+}
+
+// run runs the program to its end.
+func (r *Runtime) run(ctx context.Context, op string, args ...string) error {
+	res, err := r.o.Supervisor.Run(ctx, r.command("", args...))
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", op, r.o.Name, err)
+	}
+	if res.Status == 0 {
+		return nil
+	}
+	return failure(op, r.o.Name, res.Status, res.Stderr)
+}
