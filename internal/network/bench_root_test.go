@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -18,9 +19,9 @@ func builtinPace(t *testing.T) {
 		r := newRig(t, nil)
 		var up, down []time.Duration
 		for i := range 60 {
-			ns := newNS(t)
+			ns := networktest.NewNamespace(t)
 			start := time.Now()
-			b := r.setupIn(ns, i, ports...)
+			b := r.do(ns, r.request(ns, i, ports...))
 			up = append(up, time.Since(start))
 			start = time.Now()
 			if err := r.net.Teardown(t.Context(), b.req); err != nil {

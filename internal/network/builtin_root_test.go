@@ -1,14 +1,11 @@
 package network_test
 
 import (
-	"bufio"
-	"fmt"
-	"log/slog"
-	"net"
 	"net/netip"
-	"slices"
+	"strings"
 	"testing"
-	"time"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network"
@@ -16,205 +13,208 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-type rig struct {
-	t    *testing.T
-	net  *network.Network
-	kv   *networktest.KV
-	conf network.Config
-}
-
-func newRig(t *testing.T, change func(*network.Config)) *rig {
-	t.Helper()
-	conf := network.DefaultConfig()
-	conf.Mode = network.ModeBuiltin
-	if change != nil {
-		change(&conf)
-	}
-	r := &rig{t: t, kv: &networktest.KV{}, conf: conf}
-	r.start()
-	return r
-}
-
-// start is a new process: all that is known comes from the drawer.
-func (r *rig) start() {
-	r.t.Helper()
-	n, err := network.New(network.Options{
-		Config: r.conf, Store: r.kv, StateDir: r.t.TempDir(), Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
-	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.net = n
-	r.t.Cleanup(func() { _ = n.Close() })
-}
-
-type box struct {
-	ns  *networktest.Namespace
-	req core.NetworkRequest
-}
-
-func (b box) addr4() netip.Addr {
-	i := slices.IndexFunc(b.req.Last.Addrs, netip.Addr.Is4)
-	return b.req.Last.Addrs[i]
-}
-
-func (r *rig) setup(n int, ports ...core.Port) box {
-	r.t.Helper()
-	return r.setupIn(newNS(r.t), n, ports...)
-}
-
-func newNS(t *testing.T) *networktest.Namespace {
-	t.Helper()
-	return networktest.NewNamespace(t)
-}
-
-func (r *rig) setupIn(ns *networktest.Namespace, n int, ports ...core.Port) box {
-	r.t.Helper()
-	b := box{ns: ns}
-	b.req = core.NetworkRequest{
-		Sandbox: networktest.SandboxID(n), Owner: core.OwnerCLI, Namespace: b.ns.Path, Config: core.NetworkConfig{Ports: ports},
-	}
-	st, err := r.net.Setup(r.t.Context(), b.req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	b.req.Last = st
-	return b
-}
-
-// deadline for what should take microseconds.
-const patience = 20 * time.Second
-
-// serve answers each line on the port of the box with "from <peer ip>".
-func (b box) serve(t *testing.T, proto string, port int) {
-	t.Helper()
-	b.ns.Do(t, func() error { return listen(t, proto, fmt.Sprintf(":%d", port)) })
-}
-
-func listen(t *testing.T, proto, addr string) error {
-	if proto == "udp" {
-		c, err := net.ListenPacket("udp", addr)
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		go func() {
-			buf := make([]byte, 100)
-			for {
-				_, from, err := c.ReadFrom(buf)
-				if err != nil {
-					return
-				}
-				fmt.Fprintf(writerTo{c, from}, "from %s\n", from.(*net.UDPAddr).IP)
-			}
-		}()
-		return nil
-	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			fmt.Fprintf(c, "from %s\n", c.RemoteAddr().(*net.TCPAddr).IP)
-			_ = c.Close()
-		}
-	}()
-	return nil
-}
-
-type writerTo struct {
-	c  net.PacketConn
-	to net.Addr
-}
-
-func (w writerTo) Write(p []byte) (int, error) { return w.c.WriteTo(p, w.to) }
-
-// ask connects and returns the one line that serve answers.
-func ask(proto, addr string) (string, error) {
-	d := net.Dialer{Timeout: patience}
-	c, err := d.Dial(proto, addr)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = c.Close() }()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return "", err
-	}
-	if proto == "udp" {
-		if _, err := c.Write([]byte("hello")); err != nil {
-			return "", err
-		}
-	}
-	line, err := bufio.NewReader(c).ReadString('\n')
-	if err != nil {
-		return "", fmt.Errorf("read from %s: %w", addr, err)
-	}
-	return line, nil
-}
-
-func (b box) ask(t *testing.T, proto, addr string) string {
-	t.Helper()
-	var line string
-	b.ns.Do(t, func() (err error) {
-		line, err = ask(proto, addr)
-		return err
-	})
-	return line
-}
-
 func TestBuiltinReaches(t *testing.T) { roottest.Run(t, builtinReaches) }
 
+// builtinReaches asks every way there is: sandbox, host and another machine, to
+// addresses and to host ports, by every protocol and family.
 func builtinReaches(t *testing.T) {
-	r := newRig(t, nil)
-	ports := []core.Port{
-		{Proto: "tcp", Host: 8080, Container: 80},
-		{Proto: "udp", Host: 5353, Container: 53},
-		{Proto: "tcp", HostIP: netip.MustParseAddr("127.0.0.1"), Host: 8081, Container: 80},
+	out := newOutside(t)
+	r := newRig(t, func(c *network.Config) { c.IPv6 = true })
+	var ports []core.Port
+	protos := []string{"tcp", "udp"}
+	for _, p := range []string{"tcp", "udp", "sctp"} {
+		ports = append(ports, port(p, 8080, 80))
 	}
 	one, two := r.setup(1, ports...), r.setup(2)
-	one.serve(t, "tcp", 80)
-	one.serve(t, "udp", 53)
-	gw := one.req.Last.Gateways[0].String()
-
-	want := "from " + two.addr4().String() + "\n"
-	if got := two.ask(t, "tcp", one.addr4().String()+":80"); got != want {
-		t.Errorf("sandbox to sandbox: %q, want %q", got, want)
+	for _, p := range protos {
+		one.ns.Serve(t, p, 80)
+		out.ns.Serve(t, p, 7)
 	}
-	if got, err := ask("tcp", one.addr4().String()+":80"); err != nil || got != "from "+gw+"\n" {
-		t.Errorf("host to sandbox: %q, %v", got, err)
+	if mtu := one.req.Last.Interfaces[0].MTU; mtu != 1400 {
+		t.Errorf("mtu %d, want the default route's 1400", mtu)
 	}
-	for _, tc := range []struct{ proto, addr string }{
-		{"tcp", gw + ":8080"}, {"tcp", "127.0.0.1:8080"}, {"tcp", "127.0.0.1:8081"}, {"udp", gw + ":5353"}, {"udp", "127.0.0.1:5353"},
-	} {
-		if got, err := ask(tc.proto, tc.addr); err != nil || got != "from "+gw+"\n" {
-			t.Errorf("host to %s %s: %q, %v", tc.proto, tc.addr, got, err)
+	for _, p := range protos {
+		for i, gw := range one.req.Last.Gateways {
+			is4 := gw.Is4()
+			far, host := out.addr4, out.host4
+			if !is4 {
+				far, host = out.addr6, out.host6
+			}
+			a := one.addr(is4)
+			wantAnswer(t, two.ns, p, at(a, 80), two.addr(is4).String())
+			wantAnswer(t, nil, p, at(a, 80), gw.String())
+			wantAnswer(t, one.ns, p, at(far, 7), host.String()) // masquerade
+			wantAnswer(t, out.ns, p, at(host, 8080), far.String())
+			wantAnswer(t, nil, p, at(host, 8080), host.String())
+			wantAnswer(t, nil, p, at(gw, 8080), gw.String())
+			wantAnswer(t, one.ns, p, at(host, 8080), gw.String()) // itself, hairpin
+			wantAnswer(t, two.ns, p, at(gw, 8080), gw.String())
+			if i == 0 {
+				wantAnswer(t, nil, p, "127.0.0.1:8080", gw.String())
+			}
 		}
 	}
-	for name, b := range map[string]box{"itself": one, "another": two} {
-		for _, tc := range []struct{ proto, addr string }{{"tcp", gw + ":8080"}, {"udp", gw + ":5353"}} {
-			if got := b.ask(t, tc.proto, tc.addr); got != "from "+gw+"\n" {
-				t.Errorf("%s to host port %s %s: %q", name, tc.proto, tc.addr, got)
-			}
+	for _, tc := range []struct {
+		from     *networktest.Namespace
+		to, seen netip.Addr
+	}{
+		{out.ns, out.host4, out.addr4}, {out.ns, out.host6, out.addr6},
+		{two.ns, out.host4, one.req.Last.Gateways[0]}, {one.ns, out.host6, one.req.Last.Gateways[1]},
+		{nil, netip.MustParseAddr("127.0.0.1"), one.req.Last.Gateways[0]},
+	} {
+		seen, arrived, err := networktest.KnockSCTP(t, tc.from, netip.AddrPortFrom(tc.to, 8080), one.ns)
+		if err != nil || arrived != 80 || seen != tc.seen {
+			t.Errorf("sctp to %s: at port %d from %s, %v; want 80 from %s", tc.to, arrived, seen, err, tc.seen)
 		}
 	}
 	for _, b := range []box{one, two} {
-		if err := r.net.Check(t.Context(), b.req); err != nil {
-			t.Errorf("check: %v", err)
+		r.check(b)
+		r.down(b)
+		if err := r.net.Check(t.Context(), b.req); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("check after teardown: %v", err)
 		}
-		if err := r.net.Teardown(t.Context(), b.req); err != nil {
-			t.Errorf("teardown: %v", err)
+	}
+}
+
+func TestHostIP(t *testing.T) { roottest.Run(t, hostIP) }
+
+func hostIP(t *testing.T) {
+	out := newOutside(t)
+	r := newRig(t, nil)
+	local, up := port("tcp", 8080, 80), port("tcp", 8080, 81)
+	local.HostIP, up.HostIP = netip.MustParseAddr("127.0.0.1"), out.host4
+	one := r.setup(1, local, up) // the same number on two addresses
+	one.ns.Serve(t, "tcp", 80)
+	one.ns.Serve(t, "tcp", 81)
+	gw := one.req.Last.Gateways[0]
+	wantAnswer(t, nil, "tcp", "127.0.0.1:8080", gw.String())
+	wantAnswer(t, out.ns, "tcp", at(out.host4, 8080), out.addr4.String())
+	if got, err := ask(nil, "tcp", at(gw, 8080)); err == nil {
+		t.Errorf("a port of two addresses answers %q on a third", got)
+	}
+	for _, tc := range []struct {
+		name string
+		port core.Port
+		is   func(error) bool
+		says string
+	}{
+		{"every address, one taken", port("tcp", 8080, 80), errdefs.IsFailedPrecondition, string(one.req.Sandbox)},
+		{"the same address", up, errdefs.IsFailedPrecondition, string(one.req.Sandbox)},
+		{"no address of ours", core.Port{Proto: "tcp", HostIP: out.addr4, Host: 99, Container: 80}, errdefs.IsInvalidArgument, "not an address of this host"},
+		{"another family", core.Port{Proto: "tcp", HostIP: out.host6, Host: 99, Container: 80}, errdefs.IsFailedPrecondition, "family"},
+		{"port zero", port("tcp", 0, 80), errdefs.IsInvalidArgument, "zero"},
+	} {
+		ns := networktest.NewNamespace(t)
+		if _, err := r.net.Setup(t.Context(), r.request(ns, 2, tc.port)); !tc.is(err) || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v, want %q in it", tc.name, err, tc.says)
 		}
-		if err := r.net.Check(t.Context(), b.req); err == nil {
-			t.Error("check is content after teardown")
+	}
+	if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 1 {
+		t.Errorf("after failures: %v, %v", ids, err)
+	}
+}
+
+func TestPortOfAProcess(t *testing.T) { roottest.Run(t, portOfAProcess) }
+
+func portOfAProcess(t *testing.T) {
+	r := newRig(t, nil)
+	for _, proto := range []string{"tcp", "udp"} {
+		for i, listen := range []string{"0.0.0.0:9000", "[::]:9001", "127.0.0.1:9002"} {
+			addr := netip.MustParseAddrPort(listen)
+			if err := networktest.Serve(t, proto, addr); err != nil {
+				t.Fatal(err)
+			}
+			ns := networktest.NewNamespace(t)
+			_, err := r.net.Setup(t.Context(), r.request(ns, i, port(proto, addr.Port(), 80)))
+			if !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("%s %s is served by a process: %v", proto, listen, err)
+			}
+			if err == nil || !strings.Contains(err.Error(), "network.test (pid 1)") {
+				t.Errorf("%s %s: %v does not name who listens", proto, listen, err)
+			}
 		}
 	}
 	if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 0 {
-		t.Errorf("left: %v, %v", ids, err)
+		t.Errorf("after failures: %v, %v", ids, err)
 	}
+}
+
+func TestSandboxesDoNotReachTheHostsLoopback(t *testing.T) { roottest.Run(t, hostsLoopback) }
+
+func hostsLoopback(t *testing.T) {
+	r := newRig(t, nil)
+	one := r.setup(1)
+	if err := networktest.Serve(t, "udp", netip.MustParseAddrPort("127.0.0.1:53")); err != nil {
+		t.Fatal(err)
+	}
+	// A sandbox that may change its own routes sends to 127.0.0.1 by the bridge.
+	in := "nsenter --net=" + one.ns.Path + " "
+	networktest.Run(t, in+"sysctl -qw net.ipv4.conf.all.route_localnet=1")
+	networktest.Run(t, in+"ip addr del 127.0.0.1/8 dev lo")
+	networktest.Run(t, in+"ip route add 127.0.0.1 via "+one.req.Last.Gateways[0].String())
+	networktest.Run(t, "nft add table inet seen")
+	networktest.Run(t, "nft add counter inet seen hits")
+	networktest.Run(t, "nft add chain inet seen in { type filter hook input priority 0 ; }")
+	networktest.Run(t, "nft add rule inet seen in iifname longshore0 counter name hits")
+	one.ns.Do(t, func() error { return networktest.Send("udp", "127.0.0.1:53") })
+	one.ns.Do(t, func() error { return networktest.Send("udp", at(one.req.Last.Gateways[0], 53)) })
+	if got := networktest.Run(t, "nft list counter inet seen hits"); !strings.Contains(got, "packets 1 ") {
+		t.Errorf("want the packet to the gateway only: %s", got)
+	}
+}
+
+func TestSmallRanges(t *testing.T) { roottest.Run(t, smallRanges) }
+
+// In a /31 and a /32 every address is leased, and reached.
+func smallRanges(t *testing.T) {
+	out := newOutside(t)
+	r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.7.0.4/31,10.7.1.9/32,fd00:7::6/127" })
+	one, two, three := r.setup(1), box{}, box{}
+	if _, err := r.net.Setup(t.Context(), r.request(networktest.NewNamespace(t), 9)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.net.Teardown(t.Context(), core.NetworkRequest{Sandbox: networktest.SandboxID(9)}); err != nil {
+		t.Fatal(err)
+	}
+	r.conf.PodCIDR = "10.7.0.4/31,10.7.1.9/32"
+	r.start()
+	if err := r.net.Recover(t.Context(), []core.NetworkRequest{one.req}); err != nil {
+		t.Fatal(err)
+	}
+	r.ahead += 1000 * 1e9
+	two, three = r.setup(2), r.setup(3)
+	got := []string{one.addr(true).String(), two.addr(true).String(), three.addr(true).String()}
+	if want := "10.7.0.4 10.7.0.5 10.7.1.9"; strings.Join(got, " ") != want {
+		t.Errorf("leased %v, want %s", got, want)
+	}
+	if _, err := r.net.Setup(t.Context(), r.request(networktest.NewNamespace(t), 4)); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("one too many: %v", err)
+	}
+	one.ns.Serve(t, "tcp", 80)
+	out.ns.Serve(t, "tcp", 7)
+	for _, b := range []box{two, three} {
+		wantAnswer(t, b.ns, "tcp", at(one.addr(true), 80), b.addr(true).String())
+		wantAnswer(t, b.ns, "tcp", at(out.addr4, 7), out.host4.String())
+	}
+	wantAnswer(t, out.ns, "tcp", at(out.addr4, 7), out.addr4.String())
+	if got, err := ask(nil, "tcp", at(one.addr(false), 80)); err != nil {
+		t.Errorf("IPv6 from the host: %q, %v", got, err)
+	}
+}
+
+func TestLoopbackOnly(t *testing.T) { roottest.Run(t, loopbackOnly) }
+
+func loopbackOnly(t *testing.T) {
+	r := newRig(t, nil)
+	ns := networktest.NewNamespace(t)
+	req := r.request(ns, 1)
+	req.Config.Name = core.NetworkNone
+	b := r.do(ns, req)
+	ns.Serve(t, "tcp", 80)
+	wantAnswer(t, ns, "tcp", "127.0.0.1:80", "127.0.0.1")
+	if links := networktest.Run(t, "nsenter --net="+ns.Path+" ip -o link"); strings.Count(links, "\n") != 1 {
+		t.Errorf("links: %s", links)
+	}
+	r.check(b)
+	r.down(b)
 }

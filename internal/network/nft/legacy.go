@@ -14,7 +14,7 @@ import (
 
 // The kernel's old packet filter has rules beside nftables, and no news of
 // them. Only nodes where someone loaded it have this file with these tables.
-const legacyTables = "/proc/self/net/ip_tables_names"
+const legacyTables = "/proc/thread-self/net/ip_tables_names"
 
 // openLegacy does for the old filter's FORWARD chain what Wall.open does for
 // chains of nftables. The old filter speaks through its own program only; it is

@@ -100,7 +100,7 @@ func sockaddr(ip netip.Addr, port uint16) unix.Sockaddr {
 func holder(c Claim) string {
 	inodes := map[string]bool{}
 	for _, suffix := range []string{"", "6"} {
-		f, err := os.Open("/proc/self/net/" + c.Proto + suffix)
+		f, err := os.Open("/proc/thread-self/net/" + c.Proto + suffix)
 		if err != nil {
 			continue
 		}
