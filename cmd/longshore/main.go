@@ -1,0 +1,42 @@
+// Longshore is the agent and its command line in one program. The agent executes
+// it again, under a name of its own, for what must not run in the agent: this
+// file only tells who is wanted. Start reading at internal/cli and
+// internal/agent.
+package main
+
+import (
+	"context"
+	"os"
+	"runtime/debug"
+
+	"github.com/longshore/longshore/internal/cli"
+	"github.com/longshore/longshore/internal/image"
+	"github.com/longshore/longshore/internal/pin"
+)
+
+func main() {
+	if pin.Main() {
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == image.WorkerArg {
+		os.Exit(image.WorkerMain(os.Args[2:]))
+	}
+	os.Exit(cli.Main(context.Background(), cli.Options{
+		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version(),
+	}))
+}
+
+// release is set by the release build (-ldflags -X main.release=1.2.3).
+var release string //nolint:gochecknoglobals // only the linker sets it
+
+// version is the release, or what the build recorded of its source.
+func version() string {
+	if release != "" {
+		return release
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "unknown"
+	}
+	return info.Main.Version
+}

@@ -1,0 +1,30 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newCheck(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Compare the engine's records with each other and with the node",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(func(c *client) error {
+				resp, err := c.node.Check(cmd.Context(), &longshorev1.CheckRequest{})
+				if err != nil {
+					return err
+				}
+				if len(resp.GetFindings()) == 0 && !asJSON {
+					return a.print("nothing is wrong\n")
+				}
+				return a.findings(resp.GetFindings(), asJSON)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/longshore/longshore/internal/config"
+)
+
+// Options are what Main needs.
+type Options struct {
+	Args           []string // without the program's name
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	Version        string
+	// Agent runs the agent until ctx ends; nil leaves the command out.
+	Agent func(ctx context.Context, cfg config.Config, log *slog.Logger) error
+}
+
+// app is what the commands share.
+type app struct {
+	o          Options
+	socket     string
+	root       string
+	state      string
+	configFile string
+}
+
+// exitError ends the program with a status of its own; err may be nil.
+type exitError struct {
+	status int
+	err    error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.status)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// Main runs one command and returns the process's exit status.
+func Main(ctx context.Context, o Options) int {
+	a := &app{o: o}
+	root := newRoot(a)
+	root.SetArgs(o.Args)
+	root.SetIn(o.Stdin)
+	root.SetOut(o.Stdout)
+	root.SetErr(o.Stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	var usage *usageError
+	var exit *exitError
+	status := 1
+	switch {
+	case errors.As(err, &exit):
+		status = exit.status
+		if exit.err == nil {
+			return status
+		}
+	case errors.As(err, &usage), isCobraUsage(err):
+		status = 2
+		if name := cmd.Name(); name == "run" || name == "exec" {
+			status = statusCannot // every other status is the program's
+		}
+		_, _ = fmt.Fprintf(o.Stderr, "longshore: %s (see `%s --help`)\n", oneLine(err.Error()), cmd.CommandPath())
+		return status
+	}
+	_, _ = fmt.Fprintf(o.Stderr, "longshore: %s\n", a.explain(err))
+	return status
+}
+
+// isCobraUsage finds the usage errors that cobra itself makes.
+func isCobraUsage(err error) bool {
+	for _, s := range []string{"unknown command", "unknown flag", "unknown shorthand", "flag needs", "invalid argument", "accepts ", "requires at"} {
+		if strings.HasPrefix(err.Error(), s) {
+			return true
+		}
+	}
+	return false
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "longshore",
+		Short:         "One node agent that any orchestrator can drive",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.CompletionOptions.HiddenDefaultCmd = false
+	f := root.PersistentFlags()
+	f.StringVar(&a.socket, "socket", "", "the agent's control socket (default $LONGSHORE_SOCKET, else control.sock in the state directory)")
+	f.StringVar(&a.root, "root", "", "directory of what survives a boot (default "+config.Default().Agent.Root+")")
+	f.StringVar(&a.state, "state", "", "directory of what a boot may lose (default "+config.Default().Agent.State+")")
+	f.StringVar(&a.configFile, "config", "", "configuration file (default "+config.DefaultPath+")")
+	for _, group := range groups() {
+		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
+		for _, make := range group.commands {
+			cmd := make(a)
+			cmd.GroupID = group.id
+			root.AddCommand(cmd)
+		}
+	}
+	if a.o.Agent != nil {
+		cmd := newAgent(a)
+		cmd.GroupID = "node"
+		root.AddCommand(cmd)
+	}
+	return root
+}
+
+type group struct {
+	id, title string
+	commands  []func(*app) *cobra.Command
+}
+
+func groups() []group {
+	return []group{
+		{"containers", "Containers:", []func(*app) *cobra.Command{
+			newRun, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newKill, newPause, newResume, newRm, newWait, newStats, newTop,
+		}},
+		{"images", "Images and volumes:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newPrune, newVolume}},
+		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newVersion, newDebug}},
+	}
+}
+
+// socketPath is where the agent answers.
+func (a *app) socketPath() string {
+	switch {
+	case a.socket != "":
+		return a.socket
+	case a.o.Getenv("LONGSHORE_SOCKET") != "":
+		return a.o.Getenv("LONGSHORE_SOCKET")
+	case a.state != "":
+		return filepath.Join(a.state, "control.sock")
+	}
+	return filepath.Join(config.Default().Agent.State, "control.sock")
+}

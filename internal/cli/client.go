@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// maxAnswer is the largest message taken from the agent: a list of everything.
+const maxAnswer = 64 << 20
+
+// client is a connection to the agent.
+type client struct {
+	conn       *grpc.ClientConn
+	containers longshorev1.ContainersClient
+	images     longshorev1.ImagesClient
+	volumes    longshorev1.VolumesClient
+	node       longshorev1.NodeClient
+}
+
+// connect makes a connection; whether the agent answers shows with the first
+// call.
+func (a *app) connect() (*client, error) {
+	path := a.socketPath()
+	conn, err := grpc.NewClient("passthrough:///longshore",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket: the kernel guards it
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", path, err)
+	}
+	return &client{
+		conn, longshorev1.NewContainersClient(conn), longshorev1.NewImagesClient(conn), longshorev1.NewVolumesClient(conn), longshorev1.NewNodeClient(conn),
+	}, nil
+}
+
+// call connects, runs fn and closes the connection.
+func (a *app) call(fn func(*client) error) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.conn.Close() }()
+	return fn(c)
+}
+
+// explain is an error as one line for people, with what to do about it.
+func (a *app) explain(err error) string {
+	st, isStatus := status.FromError(err)
+	if !isStatus {
+		return oneLine(err.Error())
+	}
+	if st.Code() == codes.Unavailable {
+		if why := a.unreachable(); why != "" {
+			return why
+		}
+	}
+	text := oneLine(st.Message())
+	// The class's own words add nothing to what went wrong.
+	for _, class := range []string{"not found", "already exists", "invalid argument", "failed precondition", "permission denied"} {
+		if cut, ok := strings.CutSuffix(text, ": "+class); ok {
+			text = cut
+			if class == "not found" {
+				text += ": " + class
+			}
+			break
+		}
+	}
+	switch st.Code() {
+	case codes.Unimplemented:
+		text += " (the agent is of another version, see `longshore version`)"
+	case codes.Canceled:
+		text = "interrupted"
+	case codes.OK, codes.Unknown, codes.InvalidArgument, codes.DeadlineExceeded, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+		codes.ResourceExhausted, codes.FailedPrecondition, codes.Aborted, codes.OutOfRange, codes.Internal, codes.Unavailable, codes.DataLoss, codes.Unauthenticated:
+	}
+	return text
+}
+
+// unreachable says why the agent's socket does not answer, "" when it does.
+func (a *app) unreachable() string {
+	path := a.socketPath()
+	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", path)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return ""
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Sprintf("may not use the agent's socket %s: run this as root, or set control.read_socket for reading", path)
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("the agent is not running (nobody answers at %s): start it by `longshore agent` or `systemctl start longshore`", path)
+	}
+	return fmt.Sprintf("reach the agent: %v", err)
+}
+
+// statusCannot, and what StartFailure says otherwise, are what a shell says of a
+// program that could not be started.
+const statusCannot = 125
+
+// startError turns an error of run or exec into the status that means it.
+func startError(err error) error {
+	if err == nil {
+		return nil
+	}
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return err
+	}
+	code := statusCannot
+	if st, ok := status.FromError(err); ok {
+		for _, d := range st.Details() {
+			if f, ok := d.(*longshorev1.StartFailure); ok {
+				code = int(f.GetExitStatus())
+			}
+		}
+	}
+	return &exitError{code, err}
+}

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newDebug(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "debug",
+		Short: "For a bug report",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newDebugDump(a))
+	return cmd
+}
+
+func newDebugDump(a *app) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "dump",
+		Short: "Write goroutines, configuration (secrets masked), objects and the last 1,000 events to a tar.gz",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output == "" {
+				output = "longshore-dump-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
+			}
+			return a.call(func(c *client) error {
+				stream, err := c.node.Dump(cmd.Context(), &longshorev1.DumpRequest{})
+				if err != nil {
+					return err
+				}
+				err = a.writeTo(output, func(w io.Writer) error {
+					return receive(stream.Recv, func(m *longshorev1.DumpResponse) error {
+						if _, err := w.Write(m.GetData()); err != nil {
+							return fmt.Errorf("write: %w", err)
+						}
+						return nil
+					})
+				})
+				if err != nil || output == "-" {
+					return err
+				}
+				return a.print("%s\n", output)
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "file to write, - for standard output (default: a name with the time)")
+	return cmd
+}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newExec(a *app) *cobra.Command {
+	req := &longshorev1.ExecStart{}
+	var env []string
+	cmd := &cobra.Command{
+		Use:   "exec [flags] CONTAINER COMMAND [ARG...]",
+		Short: "Run a further program in a running container",
+		Long:  "Run a further program in a running container. Its exit status becomes ours. It is killed when we are, unless -d leaves it running.",
+		Args:  minArgs(2, "a container and a command"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			req.Name, req.Command = args[0], args[1:]
+			if req.Env, err = parseEnv(env, a.o.Getenv); err != nil {
+				return &usageError{err}
+			}
+			return startError(a.call(func(c *client) error { return a.exec(cmd.Context(), c, req) }))
+		},
+	}
+	fl := cmd.Flags()
+	fl.SetInterspersed(false)
+	fl.BoolVarP(&req.Detach, "detach", "d", false, "leave it running and print its ID")
+	fl.BoolVarP(&req.Stdin, "interactive", "i", false, "pass standard input")
+	fl.BoolVarP(&req.Tty, "tty", "t", false, "give it a terminal")
+	fl.StringArrayVarP(&env, "env", "e", nil, "environment variable, NAME=value, or NAME to take it from here")
+	fl.StringVarP(&req.User, "user", "u", "", "user[:group] by name or number")
+	fl.StringVarP(&req.Workdir, "workdir", "w", "", "working directory")
+	fl.BoolVar(&req.Privileged, "privileged", false, "all capabilities")
+	fl.BoolVar(&req.Force, "force", false, "also in another owner's container")
+	return cmd
+}
+
+func (a *app) exec(ctx context.Context, c *client, req *longshorev1.ExecStart) error {
+	if _, ok := terminal(a.o.Stdin); req.GetTty() && req.GetStdin() && !ok {
+		return errors.New("-it needs a terminal: standard input is none (use -i alone)")
+	}
+	req.Size = a.terminalSize()
+	stream, err := c.containers.Exec(ctx)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&longshorev1.ExecRequest{Step: &longshorev1.ExecRequest_Start{Start: req}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer tells why
+		return err
+	}
+	if req.GetDetach() {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		return a.print("%s\n", m.GetStarted().GetProcess())
+	}
+	s := &session{
+		a: a, stdin: req.GetStdin(), forward: true, recv: stream.Recv,
+		send: func(in *longshorev1.Input) error {
+			return stream.Send(&longshorev1.ExecRequest{Step: &longshorev1.ExecRequest_Input{Input: in}})
+		},
+	}
+	return a.ended(s.run(ctx))
+}

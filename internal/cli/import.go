@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// archiveChunk is how much of an archive travels in one message.
+const archiveChunk = 256 << 10
+
+func newImport(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "import [FILE]",
+		Short: "Take images from an OCI or docker archive, - or nothing is standard input",
+		Args:  maxArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			in := a.o.Stdin
+			if len(args) == 1 && args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return fmt.Errorf("open archive: %w", err)
+				}
+				defer func() { _ = f.Close() }()
+				in = f
+			}
+			return a.call(func(c *client) error {
+				stream, err := c.images.ImportImages(cmd.Context())
+				if err != nil {
+					return err
+				}
+				buf := make([]byte, archiveChunk)
+				for {
+					n, rerr := io.ReadFull(in, buf)
+					if n > 0 {
+						if err := stream.Send(&longshorev1.ImportImagesRequest{Data: buf[:n]}); err != nil {
+							break // the answer tells why
+						}
+					}
+					if errors.Is(rerr, io.EOF) || errors.Is(rerr, io.ErrUnexpectedEOF) {
+						break
+					}
+					if rerr != nil {
+						return fmt.Errorf("read archive: %w", rerr)
+					}
+				}
+				resp, err := stream.CloseAndRecv()
+				if err != nil {
+					return err
+				}
+				for _, img := range resp.GetImages() {
+					name := img.GetId()
+					if len(img.GetNames()) > 0 {
+						name = img.GetNames()[0]
+					}
+					if err := a.print("%s\n", name); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}

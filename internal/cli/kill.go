@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newKill(a *app) *cobra.Command {
+	var force bool
+	var sig string
+	cmd := &cobra.Command{
+		Use:   "kill CONTAINER...",
+		Short: "Send a signal to containers' main processes",
+		Args:  minArgs(1, "a container"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
+				_, err := c.containers.Kill(ctx, &longshorev1.KillRequest{Name: name, Signal: sig, Force: force})
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&sig, "signal", "s", "KILL", "signal by name or number")
+	cmd.Flags().BoolVar(&force, "force", false, "also another owner's")
+	return cmd
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// table writes rows in columns.
+func table(w io.Writer, header []string, rows [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, row := range append([][]string{header}, rows...) {
+		for i, cell := range row {
+			row[i] = printable(cell)
+		}
+		// An empty last cell would leave blanks at the end of the line.
+		if _, err := fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t")); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+	}
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// printable keeps a cell on its line and off the terminal's controls: keys and
+// commands are other programs' bytes.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || (r >= 0x7f && r < 0xa0) {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+func short(id string) string {
+	id = strings.TrimPrefix(id, "sha256:")
+	if len(id) > 12 {
+		return id[:12]
+	}
+	return id
+}
+
+// cut shortens a cell.
+func cut(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return s
+}
+
+// size is bytes in decimal units.
+func size(n uint64) string {
+	if n < 1000 {
+		return strconv.FormatUint(n, 10) + "B"
+	}
+	f, unit := float64(n), ""
+	for _, unit = range []string{"kB", "MB", "GB", "TB", "PB", "EB"} {
+		if f /= 1000; f < 999.5 {
+			break
+		}
+	}
+	return strconv.FormatFloat(f, 'g', 3, 64) + unit
+}
+
+// ago is a time as seen from now, coarse.
+func ago(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "-"
+	}
+	return span(time.Since(t.AsTime())) + " ago"
+}
+
+func span(d time.Duration) string {
+	for _, u := range []struct {
+		d    time.Duration
+		name string
+	}{{365 * 24 * time.Hour, "year"}, {30 * 24 * time.Hour, "month"}, {24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}} {
+		if n := int(d / u.d); n > 0 {
+			if n > 1 {
+				return fmt.Sprintf("%d %ss", n, u.name)
+			}
+			return fmt.Sprintf("%d %s", n, u.name)
+		}
+	}
+	return "less than a second"
+}
+
+func portText(ports []*longshorev1.Port) string {
+	var out []string
+	for _, p := range ports {
+		host := strconv.FormatUint(uint64(p.GetHost()), 10)
+		if ip := p.GetHostIp(); ip != "" {
+			if strings.Contains(ip, ":") {
+				ip = "[" + ip + "]"
+			}
+			host = ip + ":" + host
+		}
+		out = append(out, fmt.Sprintf("%s->%d/%s", host, p.GetContainer(), p.GetProtocol()))
+	}
+	return strings.Join(out, ", ")
+}
+
+// stateText is a container's state with how it ended.
+func stateText(c *longshorev1.Container) string {
+	a := c.GetAutopsy()
+	switch {
+	case a == nil:
+		return c.GetState()
+	case a.GetLost():
+		return c.GetState() + " (lost)"
+	case a.GetOom() != nil && a.GetOom().GetMain():
+		return fmt.Sprintf("%s (%d, out of memory)", c.GetState(), a.GetStatus())
+	}
+	return fmt.Sprintf("%s (%d)", c.GetState(), a.GetStatus())
+}
+
+func (a *app) print(format string, args ...any) error {
+	if _, err := fmt.Fprintf(a.o.Stdout, format, args...); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// warn tells something beside the output.
+func (a *app) warn(format string, args ...any) {
+	_, _ = fmt.Fprintf(a.o.Stderr, "longshore: "+format+"\n", args...)
+}

@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newPause(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "pause CONTAINER...",
+		Short: "Freeze a running container",
+		Args:  minArgs(1, "a container"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
+				_, err := c.containers.Pause(ctx, &longshorev1.PauseRequest{Name: name, Force: force})
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also another owner's")
+	return cmd
+}

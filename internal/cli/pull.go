@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newPull(a *app) *cobra.Command {
+	req := &longshorev1.PullImageRequest{}
+	var quiet bool
+	var creds string
+	cmd := &cobra.Command{
+		Use:   "pull IMAGE",
+		Short: "Fetch an image from its registry",
+		Args:  exactArgs(1, "an image"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Name = args[0]
+			req.Credentials = parseCredentials(creds, a.o.Getenv)
+			return a.call(func(c *client) error {
+				stream, err := c.images.PullImage(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				show := a.newProgress(a.o.Stderr, quiet)
+				defer show.end()
+				return receive(stream.Recv, func(m *longshorev1.PullImageResponse) error {
+					if p := m.GetProgress(); p != nil {
+						show.step(p)
+					}
+					img := m.GetImage()
+					if img == nil {
+						return nil
+					}
+					show.end()
+					return a.print("%s\n", img.GetId())
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&req.Platform, "platform", "", "such as linux/arm64 (default: the node's own)")
+	cmd.Flags().BoolVar(&req.Missing, "missing", false, "do not ask the registry when the name is there")
+	cmd.Flags().BoolVar(&req.Pin, "pin", false, "keep prune from taking it")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the ID only")
+	cmd.Flags().StringVar(&creds, "creds", "", "registry user[:password]; $LONGSHORE_REGISTRY_PASSWORD when the password is left out")
+	return cmd
+}

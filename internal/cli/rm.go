@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newRm(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Remove containers or sandboxes",
+		Args:  minArgs(1, "a container or sandbox"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
+				_, err := c.containers.Remove(ctx, &longshorev1.RemoveRequest{Name: name, Force: force})
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also when it runs, and another owner's")
+	return cmd
+}

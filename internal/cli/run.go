@@ -1,0 +1,310 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// runFlags are what run's flags say that is not in the request as it is.
+type runFlags struct {
+	req        *longshorev1.CreateRequest
+	env        []string
+	labels     []string
+	volumes    []string
+	ports      []string
+	memory     string
+	entrypoint string
+	restart    string
+	stopAfter  time.Duration
+	detach     bool
+	quiet      bool
+	dns        []string
+	creds      string
+}
+
+func newRun(a *app) *cobra.Command {
+	f := &runFlags{req: &longshorev1.CreateRequest{}}
+	cmd := &cobra.Command{
+		Use:   "run [flags] IMAGE [COMMAND [ARG...]]",
+		Short: "Run a program in a new container",
+		Long: "Run a program in a new container, in a sandbox of its own. Without -d its output is shown and its exit status becomes ours:\n" +
+			"127 when the program is not in the image, 126 when it cannot be executed, 125 when the container could not be made.\n" +
+			"Leave an attached terminal with Ctrl-P Ctrl-Q.",
+		Args: minArgs(1, "an image"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.fill(cmd.Flags(), args, a.o.Getenv); err != nil {
+				return &usageError{err}
+			}
+			return startError(a.call(func(c *client) error { return a.run(cmd.Context(), c, f) }))
+		},
+	}
+	fl := cmd.Flags()
+	fl.SetInterspersed(false) // what follows the image is the program's
+	fl.StringVar(&f.req.Name, "name", "", "name of the container (default: made up)")
+	fl.BoolVarP(&f.detach, "detach", "d", false, "leave it running and print its ID")
+	fl.BoolVarP(&f.req.Stdin, "interactive", "i", false, "keep standard input open")
+	fl.BoolVarP(&f.req.Tty, "tty", "t", false, "give it a terminal")
+	fl.BoolVar(&f.req.AutoRemove, "rm", false, "remove it when it has ended")
+	fl.StringArrayVarP(&f.env, "env", "e", nil, "environment variable, NAME=value, or NAME to take it from here")
+	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount, /host/path:/path[:ro] or volume:/path[:ro]")
+	fl.StringArrayVarP(&f.ports, "publish", "p", nil, "forward a port, [ip:]host:container[/tcp|udp|sctp]")
+	fl.StringVar(&f.memory, "memory", "", "memory limit, such as 64m or 2g")
+	fl.Float64Var(&f.req.Cpus, "cpus", 0, "CPU limit, such as 1.5")
+	fl.Int64Var(&f.req.Pids, "pids", 0, "limit of processes and threads")
+	fl.StringVarP(&f.req.User, "user", "u", "", "user[:group] by name or number")
+	fl.StringVarP(&f.req.Workdir, "workdir", "w", "", "working directory")
+	fl.StringVar(&f.entrypoint, "entrypoint", "", "program in place of the image's entry point; empty drops it")
+	fl.BoolVar(&f.req.Privileged, "privileged", false, "all capabilities and devices, no confinement")
+	fl.StringArrayVar(&f.req.CapAdd, "cap-add", nil, "capability to add, or ALL")
+	fl.StringArrayVar(&f.req.CapDrop, "cap-drop", nil, "capability to drop, or ALL")
+	fl.BoolVar(&f.req.NewPrivileges, "new-privileges", false, "let programs gain rights by set-user-ID and the like (su, sudo)")
+	fl.BoolVar(&f.req.ReadOnly, "read-only", false, "root filesystem read-only")
+	fl.BoolVar(&f.req.Init, "init", false, "run it below a tiny init that reaps and forwards signals")
+	fl.StringVar(&f.req.Hostname, "hostname", "", "host name (default: the container's name)")
+	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label, NAME=value")
+	fl.StringVar(&f.req.Network, "network", "", "host, none, or the agent's own when empty")
+	fl.StringArrayVar(&f.dns, "dns", nil, "name server in place of the host's")
+	fl.StringVar(&f.req.Runtime, "runtime", "", "runtime by its name in the configuration")
+	fl.StringVar(&f.req.Pull, "pull", "missing", "when to pull the image: missing, always, never")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "do not show how a pull goes")
+	fl.StringVar(&f.creds, "creds", "", "registry user[:password]; $LONGSHORE_REGISTRY_PASSWORD when the password is left out")
+	fl.StringVar(&f.req.StopSignal, "stop-signal", "", "signal that asks it to stop (default: the image's, else TERM)")
+	fl.DurationVar(&f.stopAfter, "stop-timeout", 10*time.Second, "time from that signal to KILL")
+	fl.StringVar(&f.restart, "restart", "no", "refused: Longshore restarts nothing, an orchestrator does")
+	return cmd
+}
+
+// fill makes the request of flags and arguments.
+func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) string) (err error) {
+	if f.restart != "no" {
+		return errors.New("--restart: Longshore has no restart policy, an orchestrator decides that")
+	}
+	r := f.req
+	r.Image, r.Command = args[0], args[1:]
+	r.ClearEntrypoint = fl.Changed("entrypoint") && f.entrypoint == ""
+	r.Entrypoint = f.entrypoint
+	r.Start, r.StdinOnce = f.detach, !f.detach
+	r.StopGrace = durationpb.New(f.stopAfter)
+	if r.Env, err = parseEnv(f.env, getenv); err != nil {
+		return err
+	}
+	if r.Labels, err = parseLabels(f.labels); err != nil {
+		return err
+	}
+	if f.memory != "" {
+		if r.MemoryBytes, err = parseBytes(f.memory); err != nil {
+			return fmt.Errorf("--memory: %w", err)
+		}
+	}
+	for _, v := range f.volumes {
+		m, err := parseMount(v)
+		if err != nil {
+			return err
+		}
+		r.Mounts = append(r.Mounts, m)
+	}
+	for _, p := range f.ports {
+		q, err := parsePort(p)
+		if err != nil {
+			return err
+		}
+		r.Ports = append(r.Ports, q)
+	}
+	if len(f.dns) > 0 {
+		r.Dns = &longshorev1.Dns{Servers: f.dns}
+	}
+	r.Credentials = parseCredentials(f.creds, getenv)
+	return nil
+}
+
+func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
+	if f.req.GetTty() && f.req.GetStdin() && !f.detach {
+		if _, ok := terminal(a.o.Stdin); !ok {
+			return errors.New("-it needs a terminal: standard input is none (use -i alone)")
+		}
+	}
+	f.req.Size = a.terminalSize()
+	created, err := a.create(ctx, c, f)
+	if err != nil {
+		return err
+	}
+	for _, w := range created.GetWarnings() {
+		a.warn("warning: %s", w)
+	}
+	if f.detach {
+		return a.print("%s\n", created.GetId())
+	}
+	stream, err := c.containers.Attach(ctx)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Start{Start: &longshorev1.AttachStart{
+		Name: created.GetId(), Stdin: f.req.GetStdin(), Start: true, Size: f.req.GetSize(),
+	}}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer tells why
+		return err
+	}
+	s := &session{
+		a: a, stdin: f.req.GetStdin(), forward: true, recv: stream.Recv,
+		send: func(in *longshorev1.Input) error {
+			return stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Input{Input: in}})
+		},
+	}
+	return a.ended(s.run(ctx))
+}
+
+// ended makes a process's exit status ours.
+func (a *app) ended(status int, err error) error {
+	switch {
+	case errors.Is(err, errDetached):
+		a.warn("detached, it goes on running")
+		return nil
+	case err != nil:
+		return err
+	case status != 0:
+		return &exitError{status: status}
+	}
+	return nil
+}
+
+// create sends the request and shows the pull.
+func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.Created, error) {
+	stream, err := c.containers.Create(ctx, f.req)
+	if err != nil {
+		return nil, err
+	}
+	show := a.newProgress(a.o.Stderr, f.quiet)
+	defer show.end()
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		if p := m.GetPull(); p != nil {
+			show.step(p)
+		}
+		if created := m.GetCreated(); created != nil {
+			return created, nil
+		}
+	}
+}
+
+func parseEnv(list []string, getenv func(string) string) ([]string, error) {
+	var out []string
+	for _, e := range list {
+		name, _, ok := strings.Cut(e, "=")
+		if name == "" {
+			return nil, fmt.Errorf("--env %q: a name is needed", e)
+		}
+		if !ok {
+			e = name + "=" + getenv(name)
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+func parseLabels(list []string) (map[string]string, error) {
+	if len(list) == 0 {
+		return nil, nil //nolint:nilnil // no labels are no error
+	}
+	out := map[string]string{}
+	for _, l := range list {
+		name, value, _ := strings.Cut(l, "=")
+		if name == "" {
+			return nil, fmt.Errorf("label %q: a name is needed", l)
+		}
+		out[name] = value
+	}
+	return out, nil
+}
+
+// parseBytes reads 512, 64k, 64m, 2g, 1t, with or without b; the units are
+// powers of 1024, as in every other tool of the field.
+func parseBytes(s string) (uint64, error) {
+	t := strings.TrimSuffix(strings.ToLower(strings.TrimSpace(s)), "b")
+	t = strings.TrimSuffix(t, "i")
+	shift := 0
+	for unit, n := range map[string]int{"k": 10, "m": 20, "g": 30, "t": 40} {
+		if cut, ok := strings.CutSuffix(t, unit); ok {
+			t, shift = cut, n
+			break
+		}
+	}
+	f, err := strconv.ParseFloat(t, 64)
+	if err != nil || f < 0 || f*float64(uint64(1)<<shift) >= 1<<63 {
+		return 0, fmt.Errorf("%q is no size: say 512, 64k, 64m, 2g", s)
+	}
+	return uint64(f * float64(uint64(1)<<shift)), nil
+}
+
+// parseMount reads SOURCE:TARGET[:ro|rw].
+func parseMount(s string) (*longshorev1.Mount, error) {
+	part := strings.Split(s, ":")
+	m := &longshorev1.Mount{}
+	switch len(part) {
+	case 3:
+		switch part[2] {
+		case "ro":
+			m.ReadOnly = true
+		case "rw":
+		default:
+			return nil, fmt.Errorf("--volume %q: the mode is ro or rw", s)
+		}
+	case 2:
+	default:
+		return nil, fmt.Errorf("--volume %q is not SOURCE:TARGET[:ro]", s)
+	}
+	m.Source, m.Target = part[0], part[1]
+	if m.GetSource() == "" || m.GetTarget() == "" {
+		return nil, fmt.Errorf("--volume %q is not SOURCE:TARGET[:ro]", s)
+	}
+	return m, nil
+}
+
+// parsePort reads [IP:]HOST:CONTAINER[/PROTO]; an IPv6 address is in brackets.
+func parsePort(s string) (*longshorev1.Port, error) {
+	wrong := fmt.Errorf("--publish %q is not [ip:]host:container[/tcp|udp|sctp]", s)
+	rest, proto, _ := strings.Cut(s, "/")
+	if proto == "" {
+		proto = "tcp"
+	}
+	i := strings.LastIndexByte(rest, ':')
+	if i < 0 {
+		return nil, wrong
+	}
+	container, err := strconv.ParseUint(rest[i+1:], 10, 16)
+	if err != nil {
+		return nil, wrong
+	}
+	ip, hostText := "", rest[:i]
+	if j := strings.LastIndexByte(hostText, ':'); j >= 0 {
+		ip, hostText = strings.Trim(hostText[:j], "[]"), hostText[j+1:]
+	}
+	host, err := strconv.ParseUint(hostText, 10, 16)
+	if err != nil {
+		return nil, wrong
+	}
+	return &longshorev1.Port{Protocol: proto, HostIp: ip, Host: uint32(host), Container: uint32(container)}, nil
+}
+
+func parseCredentials(s string, getenv func(string) string) *longshorev1.Credentials {
+	if s == "" {
+		return nil
+	}
+	user, password, ok := strings.Cut(s, ":")
+	if !ok {
+		password = getenv("LONGSHORE_REGISTRY_PASSWORD")
+	}
+	return &longshorev1.Credentials{Username: user, Password: password}
+}

@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newSandboxes(a *app) *cobra.Command {
+	req := &longshorev1.ListSandboxesRequest{}
+	var labels []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "sandboxes",
+		Short: "List sandboxes of every owner",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if req.Labels, err = parseLabels(labels); err != nil {
+				return &usageError{err}
+			}
+			return a.call(func(c *client) error {
+				resp, err := c.containers.ListSandboxes(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return printJSON(a.o.Stdout, resp.GetSandboxes())
+				}
+				var rows [][]string
+				for _, sb := range resp.GetSandboxes() {
+					rows = append(rows, []string{
+						short(sb.GetId()), sb.GetOwner(), cut(sb.GetKey(), 40), sb.GetState(), strconv.Itoa(int(sb.GetContainers())),
+						strings.Join(sb.GetAddresses(), ","), ago(sb.GetCreated()), portText(sb.GetPorts()),
+					})
+				}
+				return table(a.o.Stdout, []string{"ID", "OWNER", "NAME", "STATE", "CONTAINERS", "ADDRESSES", "CREATED", "PORTS"}, rows)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&req.Owner, "owner", "", "only of this owner")
+	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only with this label, NAME=value")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// session joins our standard streams to a process.
+type session struct {
+	a     *app
+	stdin bool
+	tty   bool // as the agent says
+	// forward sends on the signals that we get.
+	forward bool
+	recv    func() (*longshorev1.Output, error)
+
+	mu   sync.Mutex // a gRPC stream takes one sender at a time
+	send func(*longshorev1.Input) error
+}
+
+// errDetached says that the user left the process running.
+var errDetached = errors.New("detached")
+
+// detachKeys leave an attached terminal: Ctrl-P, Ctrl-Q.
+const detachKeys = "\x10\x11"
+
+func (s *session) input(in *longshorev1.Input) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.send(in)
+}
+
+// run copies until the process ends and returns its exit status, or until the
+// user detaches (errDetached). The caller has received nothing yet.
+func (s *session) run(ctx context.Context) (int, error) {
+	first, err := s.recv()
+	if err != nil {
+		return 0, startError(err)
+	}
+	if first.GetStarted() == nil {
+		return 0, errors.New("the agent answered something unexpected: is it of another version?")
+	}
+	s.tty = first.GetStarted().GetTty()
+	restore := func() {}
+	if s.tty && s.stdin {
+		if restore, err = s.a.rawInput(); err != nil {
+			return 0, err
+		}
+	}
+	defer restore()
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, s.signals()...)
+	defer signal.Stop(signals)
+	done, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go s.passSignals(done, signals)
+	if s.stdin {
+		// It waits for input that may never come; the process's end ends it.
+		go s.copyStdin(stop)
+	}
+	type end struct {
+		status int
+		err    error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		status, err := s.copyOutput()
+		ended <- end{status, err}
+	}()
+	select {
+	case e := <-ended:
+		return e.status, e.err
+	case <-done.Done():
+		if cause := context.Cause(done); errors.Is(cause, errDetached) {
+			return 0, errDetached
+		}
+		return 0, context.Cause(done)
+	}
+}
+
+func (s *session) copyOutput() (int, error) {
+	for {
+		out, err := s.recv()
+		if errors.Is(err, io.EOF) {
+			return 0, errors.New("the agent ended the stream without telling how the process ended")
+		}
+		if err != nil {
+			return 0, err
+		}
+		switch k := out.GetKind().(type) {
+		case *longshorev1.Output_Stdout:
+			_, err = s.a.o.Stdout.Write(k.Stdout)
+		case *longshorev1.Output_Stderr:
+			_, err = s.a.o.Stderr.Write(k.Stderr)
+		case *longshorev1.Output_Exited:
+			if k.Exited.GetStart() != "" {
+				return 0, &exitError{statusCannot, fmt.Errorf("start the program: %s", k.Exited.GetStart())}
+			}
+			return int(k.Exited.GetStatus()), nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("write output: %w", err)
+		}
+	}
+}
+
+// copyStdin sends what we read. On a terminal the detach keys end the session.
+func (s *session) copyStdin(stop context.CancelCauseFunc) {
+	buf := make([]byte, 32<<10)
+	detach := detacher{on: s.tty}
+	for {
+		n, err := s.a.o.Stdin.Read(buf)
+		data, left := detach.filter(buf[:n])
+		if len(data) > 0 {
+			if s.input(&longshorev1.Input{Kind: &longshorev1.Input_Stdin{Stdin: data}}) != nil {
+				return // the process has ended: the output tells
+			}
+		}
+		if left {
+			stop(errDetached)
+			return
+		}
+		if err != nil {
+			_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_StdinClosed{StdinClosed: true}})
+			return
+		}
+	}
+}
+
+// detacher finds the detach keys in what is typed.
+type detacher struct {
+	on   bool
+	seen int // how many of the keys came last
+}
+
+// filter returns what is to be sent on, and whether the keys were complete.
+func (d *detacher) filter(b []byte) (send []byte, left bool) {
+	if !d.on {
+		return b, false
+	}
+	for _, c := range b {
+		if c == detachKeys[d.seen] {
+			if d.seen++; d.seen == len(detachKeys) {
+				return send, true
+			}
+			continue
+		}
+		// What was held back was input after all.
+		send = append(send, detachKeys[:d.seen]...)
+		d.seen = 0
+		if c == detachKeys[0] {
+			d.seen = 1
+			continue
+		}
+		send = append(send, c)
+	}
+	return send, false
+}
+
+// signals are those we act on: a new size, and all that may be sent on. With a
+// raw terminal the keys for interrupt and quit are input.
+func (s *session) signals() []os.Signal {
+	list := []os.Signal{syscall.SIGWINCH}
+	if s.forward {
+		list = append(list, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT, syscall.SIGALRM)
+	}
+	return list
+}
+
+func (s *session) passSignals(ctx context.Context, signals <-chan os.Signal) {
+	s.resize()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case sig := <-signals:
+			if sig == syscall.SIGWINCH {
+				s.resize()
+				continue
+			}
+			if n, ok := sig.(syscall.Signal); ok {
+				name := unix.SignalName(n)
+				if name == "" {
+					name = strconv.Itoa(int(n))
+				}
+				_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_Signal{Signal: name}}) // the output tells the end
+			}
+		}
+	}
+}
+
+func (s *session) resize() {
+	if size := s.a.terminalSize(); s.tty && size != nil {
+		_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_Resize{Resize: size}}) // the output tells the end
+	}
+}

@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newStats(a *app) *cobra.Command {
+	var noStream, asJSON bool
+	var every time.Duration
+	cmd := &cobra.Command{
+		Use:   "stats [CONTAINER...]",
+		Short: "Show what running containers use",
+		Long:  "Show what running containers use, again and again on a terminal, twice elsewhere (the second round tells the CPU's share).",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(func(c *client) error {
+				req := &longshorev1.StatsRequest{Names: args, Interval: durationpb.New(every)}
+				if noStream && asJSON {
+					req.Interval = nil
+				}
+				stream, err := c.containers.Stats(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				_, onTerminal := terminal(a.o.Stdout)
+				follow := (onTerminal || asJSON) && !noStream
+				rounds := 0
+				err = receive(stream.Recv, func(m *longshorev1.StatsResponse) error {
+					rounds++
+					last := !follow && (rounds == 2 || req.GetInterval() == nil)
+					if asJSON && (follow || last) {
+						if err := printJSONLine(a.o.Stdout, m); err != nil {
+							return err
+						}
+					}
+					if !asJSON && (follow || last) {
+						if err := a.statsTable(m, follow && rounds > 1); err != nil {
+							return err
+						}
+					}
+					if last {
+						return errEnough
+					}
+					return nil
+				})
+				if err == errEnough { //nolint:errorlint // ours, never wrapped
+					return nil
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&noStream, "no-stream", false, "show it once")
+	cmd.Flags().DurationVar(&every, "interval", time.Second, "time between rounds")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print each round as a line of JSON")
+	return cmd
+}
+
+// errEnough ends a stream that would go on.
+var errEnough = fmt.Errorf("enough")
+
+// statsTable shows a round; again draws it over the one before.
+func (a *app) statsTable(m *longshorev1.StatsResponse, again bool) error {
+	if again {
+		if err := a.print("\x1b[H\x1b[2J"); err != nil {
+			return err
+		}
+	}
+	var rows [][]string
+	for _, s := range m.GetContainers() {
+		cpu := "-"
+		if s.CpuPercent != nil {
+			cpu = fmt.Sprintf("%.1f%%", s.GetCpuPercent())
+		}
+		memory := figure(s.WorkingSetBytes)
+		if s.MemoryLimitBytes != nil {
+			memory += " / " + size(s.GetMemoryLimitBytes())
+		}
+		pids := "-"
+		if s.Pids != nil {
+			pids = fmt.Sprint(s.GetPids())
+		}
+		rows = append(rows, []string{
+			short(s.GetId()), s.GetOwner(), cut(s.GetKey(), 40), cpu, memory, pids,
+			size(s.GetRxBytes()) + " / " + size(s.GetTxBytes()), size(s.GetReadBytes()) + " / " + size(s.GetWriteBytes()), figure(s.RootBytes),
+		})
+	}
+	return table(a.o.Stdout, []string{"ID", "OWNER", "NAME", "CPU", "MEMORY", "PIDS", "NET IN / OUT", "DISK IN / OUT", "LAYER"}, rows)
+}
+
+// figure is bytes, or a dash for what the kernel does not tell.
+func figure(n *uint64) string {
+	if n == nil {
+		return "-"
+	}
+	return size(*n)
+}

@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newStop(a *app) *cobra.Command {
+	var force bool
+	var after, sig string
+	cmd := &cobra.Command{
+		Use:   "stop NAME...",
+		Short: "Ask containers or sandboxes to end, and end them",
+		Args:  minArgs(1, "a container or sandbox"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			grace, err := parseGrace(after)
+			if err != nil {
+				return &usageError{err}
+			}
+			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
+				_, err := c.containers.Stop(ctx, &longshorev1.StopRequest{Name: name, Signal: sig, Grace: grace, Force: force})
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&after, "time", "t", "", "time until SIGKILL, seconds or 1m30s (default: the container's own)")
+	cmd.Flags().StringVarP(&sig, "signal", "s", "", "first signal (default: the container's own)")
+	cmd.Flags().BoolVar(&force, "force", false, "also another owner's")
+	return cmd
+}
+
+// parseGrace reads seconds or a duration; "" is nil.
+func parseGrace(s string) (*durationpb.Duration, error) {
+	if s == "" {
+		return nil, nil //nolint:nilnil // not given
+	}
+	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
+		return durationpb.New(time.Duration(n) * time.Second), nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return nil, fmt.Errorf("--time %q is neither seconds nor a duration", s)
+	}
+	return durationpb.New(d), nil
+}

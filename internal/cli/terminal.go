@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/term"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// terminal returns the file behind v when it is a terminal.
+func terminal(v any) (*os.File, bool) {
+	f, ok := v.(*os.File)
+	return f, ok && term.IsTerminal(int(f.Fd()))
+}
+
+// terminalSize is the size of the terminal that we write to or read from, nil
+// when neither is one.
+func (a *app) terminalSize() *longshorev1.Size {
+	for _, v := range []any{a.o.Stdout, a.o.Stdin} {
+		if f, ok := terminal(v); ok {
+			if w, h, err := term.GetSize(int(f.Fd())); err == nil {
+				return &longshorev1.Size{Cols: uint32(w), Rows: uint32(h)}
+			}
+		}
+	}
+	return nil
+}
+
+// rawInput puts the terminal that we read from into raw mode and returns what
+// puts it back.
+func (a *app) rawInput() (restore func(), err error) {
+	f, ok := terminal(a.o.Stdin)
+	if !ok {
+		return func() {}, nil
+	}
+	old, err := term.MakeRaw(int(f.Fd()))
+	if err != nil {
+		return nil, fmt.Errorf("set the terminal raw: %w", err)
+	}
+	return func() { _ = term.Restore(int(f.Fd()), old) }, nil
+}

@@ -1,0 +1,131 @@
+package control
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// stamp leaves a time that is not known away.
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func toAutopsy(a *core.Autopsy) *longshorev1.Autopsy {
+	if a == nil {
+		return nil
+	}
+	out := &longshorev1.Autopsy{
+		Status: int32(a.Exit.Status()), Code: int32(a.Exit.Code), Signal: int32(a.Exit.Signal), Lost: a.Exit.Lost, At: stamp(a.Exit.At),
+		PeakBytes: a.Peak, LimitBytes: a.Limit, Tail: a.Tail, Start: a.Start, Verdict: a.Verdict,
+	}
+	if a.OOM != nil {
+		out.Oom = &longshorev1.Oom{Level: a.OOM.Level, Victim: int32(a.OOM.Victim), Main: a.OOM.Main, Kills: a.OOM.Kills}
+	}
+	if a.Asked != nil {
+		out.Asked = &longshorev1.Asked{
+			Owner: string(a.Asked.Owner), Call: a.Asked.Call, User: a.Asked.User, Signal: int32(a.Asked.Signal), At: stamp(a.Asked.At),
+		}
+	}
+	return out
+}
+
+func toPorts(ports []core.Port) []*longshorev1.Port {
+	var out []*longshorev1.Port
+	for _, p := range ports {
+		q := &longshorev1.Port{Protocol: p.Proto, Host: uint32(p.Host), Container: uint32(p.Container)}
+		if p.HostIP.IsValid() {
+			q.HostIp = p.HostIP.String()
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+func toAddresses(n core.NetworkStatus) []string {
+	var out []string
+	for _, a := range n.Addrs {
+		out = append(out, a.String())
+	}
+	return out
+}
+
+func toSandbox(sb core.Sandbox, containers int) *longshorev1.Sandbox {
+	return &longshorev1.Sandbox{
+		Id: string(sb.ID), Owner: string(sb.Owner), Key: string(sb.Key), State: string(sb.State), Created: stamp(sb.Created), Labels: sb.Labels,
+		Network: sb.Network.Mode, Addresses: toAddresses(sb.Network), Ports: toPorts(sb.Network.Ports), Runtime: sb.Config.Runtime,
+		Containers: uint32(containers), Note: sb.Note,
+	}
+}
+
+// toContainer shows a container; sb is its sandbox, and image the name of its
+// image where one is known.
+func toContainer(c core.Container, sb core.Sandbox, image string) *longshorev1.Container {
+	if image == "" {
+		image = c.Image.String()
+	}
+	out := &longshorev1.Container{
+		Id: string(c.ID), Owner: string(c.Owner), Key: string(c.Key), Sandbox: string(c.Sandbox), State: string(c.State),
+		Image: image, ImageId: c.Image.String(), Command: c.Main.Args, Created: stamp(c.Created), Started: stamp(c.Main.Started), Finished: stamp(c.Main.Finished),
+		Pid: int32(c.Main.Pid), Autopsy: toAutopsy(c.Main.Autopsy), Labels: c.Labels, Runtime: c.Runtime, Warnings: c.Warnings,
+	}
+	// A stopped sandbox has given its addresses and ports back.
+	if sb.State == core.SandboxReady {
+		out.Ports, out.Addresses = toPorts(sb.Network.Ports), toAddresses(sb.Network)
+	}
+	return out
+}
+
+func toProcess(p core.Process) *longshorev1.Process {
+	return &longshorev1.Process{Id: string(p.ID), Args: p.Args, Started: stamp(p.Started), Finished: stamp(p.Finished), Autopsy: toAutopsy(p.Autopsy)}
+}
+
+func toImage(owner core.Owner, img core.Image) *longshorev1.Image {
+	out := &longshorev1.Image{
+		Id: img.ID.String(), Owner: string(owner), Digest: img.Digest.String(), Names: img.Names, Digests: img.Digests,
+		SizeBytes: img.Size, UnpackedBytes: img.Unpacked, Pulled: stamp(img.Pulled), Pinned: img.Pinned,
+	}
+	if img.Config.Created != nil {
+		out.Created = stamp(*img.Config.Created)
+	}
+	if p := img.Config.Platform; p.OS != "" {
+		out.Platform = p.OS + "/" + p.Architecture
+		if p.Variant != "" {
+			out.Platform += "/" + p.Variant
+		}
+	}
+	return out
+}
+
+func toProgress(p core.PullProgress) *longshorev1.PullProgress {
+	return &longshorev1.PullProgress{Blob: p.Blob.String(), Status: p.Status, Done: p.Done, Total: p.Total}
+}
+
+func toEvent(e core.Event) *longshorev1.Event {
+	return &longshorev1.Event{
+		Seq: e.Seq, At: stamp(e.At), Kind: string(e.Kind), Owner: string(e.Owner), Key: string(e.Key), Sandbox: string(e.Sandbox),
+		Container: string(e.Container), Process: string(e.Process), Autopsy: toAutopsy(e.Autopsy), Note: e.Note,
+	}
+}
+
+func toVolume(v core.Volume) *longshorev1.Volume {
+	return &longshorev1.Volume{Owner: string(v.Owner), Name: v.Name, Path: v.Path, Labels: v.Labels, Created: stamp(v.Created)}
+}
+
+func toFindings(list []Finding) []*longshorev1.Finding {
+	var out []*longshorev1.Finding
+	for _, f := range list {
+		out = append(out, &longshorev1.Finding{Name: f.Name, Status: string(f.Status), Detail: f.Detail, Hint: f.Hint})
+	}
+	return out
+}
+
+func toSize(s *longshorev1.Size) core.Size {
+	return core.Size{Cols: uint16(min(s.GetCols(), 0xffff)), Rows: uint16(min(s.GetRows(), 0xffff))}
+}

@@ -1,0 +1,397 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+)
+
+// record is what we keep in a container's Data.
+type record struct {
+	Image      string `json:"image"` // as the user named it, resolved to a full name
+	AutoRemove bool   `json:"auto_remove,omitempty"`
+	Log        string `json:"log"` // path of the output
+}
+
+// recordOf is zero for containers of others.
+func recordOf(c core.Container) record {
+	var r record
+	if c.Owner == core.OwnerCLI && json.Unmarshal(c.Data, &r) != nil {
+		return record{}
+	}
+	return r
+}
+
+// The log of a container of ours: how large, how many files.
+const (
+	logBytes = 16 << 20
+	logFiles = 3
+)
+
+// defaultGrace is how long our containers have after the first signal.
+const defaultGrace = 10 * time.Second
+
+// Create makes a sandbox with one container in it.
+func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.ServerStreamingServer[longshorev1.CreateResponse]) error {
+	ctx := stream.Context()
+	cfg, err := sandboxConfig(req)
+	if err != nil {
+		return err
+	}
+	if err := checkCreate(req); err != nil {
+		return err
+	}
+	img, err := s.imageFor(ctx, req, stream)
+	if err != nil {
+		return err
+	}
+	c, err := s.create(ctx, req, cfg, img)
+	if err != nil {
+		return startFailure(err)
+	}
+	if req.GetStart() {
+		if err := s.own.StartContainer(ctx, c.ID); err != nil {
+			s.dropIfAuto(ctx, c)
+			return startFailure(err)
+		}
+	}
+	return stream.Send(&longshorev1.CreateResponse{Step: &longshorev1.CreateResponse_Created{Created: &longshorev1.Created{
+		Id: string(c.ID), Sandbox: string(c.Sandbox), Name: string(c.Key), Warnings: c.Warnings,
+	}}})
+}
+
+// create carries the request out: sandbox, then container. What is half made is
+// taken back.
+func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg core.SandboxConfig, img core.Image) (c core.Container, err error) {
+	if cfg.Key == "" {
+		cfg.Key = madeUpName(req.GetImage())
+	}
+	if cfg.Hostname == "" && cfg.Namespaces.UTS.Mode != core.Host {
+		cfg.Hostname = hostnameOf(cfg.Key)
+	}
+	sb, err := s.own.CreateSandbox(ctx, cfg)
+	if errdefs.IsAlreadyExists(err) {
+		return c, fmt.Errorf("the name %q is in use by %s: %w", cfg.Key, sb.ID.Short(), errdefs.ErrAlreadyExists)
+	}
+	if err != nil {
+		return c, err
+	}
+	log := filepath.Join(s.o.LogDir, string(sb.ID)+".log")
+	defer func() {
+		if err == nil {
+			return
+		}
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+		defer cancel()
+		if rerr := s.own.RemoveSandbox(clean, sb.ID, engine.RemoveOptions{Force: true, Asked: asked(ctx, "longshore run")}); rerr != nil {
+			err = errors.Join(err, fmt.Errorf("take back sandbox %s: %w", sb.ID.Short(), rerr))
+		}
+		err = errors.Join(err, removeLogFiles(log))
+	}()
+	if err := os.MkdirAll(s.o.LogDir, 0o700); err != nil {
+		return c, fmt.Errorf("make the log directory: %w", err)
+	}
+	data, err := json.Marshal(record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove(), Log: log})
+	if err != nil {
+		return c, fmt.Errorf("create %s: %w", cfg.Key, err)
+	}
+	spec, err := specFunc(req)
+	if err != nil {
+		return c, err
+	}
+	return s.own.CreateContainer(ctx, core.ContainerConfig{
+		Key: cfg.Key, Labels: req.GetLabels(), Data: data, Sandbox: sb.ID,
+		Root:    core.Root{Image: img.ID, ReadOnly: req.GetReadOnly()},
+		Volumes: volumeMounts(req.GetMounts()),
+		Spec:    spec,
+		IO: core.IO{
+			TTY: req.GetTty(), Size: toSize(req.GetSize()), Stdin: stdinMode(req),
+			Sinks: []core.Sink{{Format: core.FormatCRI, Stdout: true, Stderr: true, Path: log, MaxBytes: logBytes, MaxFiles: logFiles}},
+		},
+		Stop: stopOf(req), Init: req.GetInit(),
+	})
+}
+
+// dropIfAuto removes a container that could not be started when its user asked
+// for its removal anyway.
+func (s *Server) dropIfAuto(ctx context.Context, c core.Container) {
+	if !recordOf(c).AutoRemove {
+		return
+	}
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	defer cancel()
+	if err := s.removeOwn(clean, c, engine.RemoveOptions{Force: true, Asked: asked(ctx, "longshore run --rm")}); err != nil {
+		s.o.Logger.WarnContext(ctx, "container that did not start could not be removed", "container", string(c.ID), "error", err)
+	}
+}
+
+func stdinMode(req *longshorev1.CreateRequest) core.StdinMode {
+	switch {
+	case req.GetStdin() && req.GetStdinOnce():
+		return core.StdinOnce
+	case req.GetStdin():
+		return core.StdinOpen
+	}
+	return core.StdinClosed
+}
+
+func stopOf(req *longshorev1.CreateRequest) core.Stop {
+	st := core.Stop{Signal: req.GetStopSignal(), Grace: defaultGrace}
+	if g := req.GetStopGrace(); g != nil {
+		st.Grace = g.AsDuration()
+	}
+	return st
+}
+
+// imageName is the full name behind what the user wrote.
+func imageName(img core.Image, asked string) string {
+	for _, n := range img.Names {
+		if n == asked || strings.HasSuffix(n, "/"+asked) || strings.HasSuffix(n, "/"+asked+":latest") {
+			return n
+		}
+	}
+	if len(img.Names) == 1 {
+		return img.Names[0]
+	}
+	return asked
+}
+
+// imageFor finds the image, and pulls it when it must.
+func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, stream grpc.ServerStreamingServer[longshorev1.CreateResponse]) (core.Image, error) {
+	if req.GetPull() != "always" {
+		img, err := s.own.Image(ctx, req.GetImage())
+		if err == nil || !errdefs.IsNotFound(err) || req.GetPull() == "never" {
+			return img, err
+		}
+	}
+	var mu sync.Mutex // progress comes from several blobs at once, a stream takes one sender
+	opts := pullOptions(req.GetCredentials())
+	opts.Always = req.GetPull() == "always"
+	opts.Progress = func(p core.PullProgress) {
+		mu.Lock()
+		defer mu.Unlock()
+		// A client that has left is noticed by the context.
+		_ = stream.Send(&longshorev1.CreateResponse{Step: &longshorev1.CreateResponse_Pull{Pull: toProgress(p)}})
+	}
+	img, err := s.own.PullImage(ctx, req.GetImage(), opts)
+	mu.Lock()
+	defer mu.Unlock()
+	return img, err
+}
+
+func pullOptions(c *longshorev1.Credentials) core.PullOptions {
+	return core.PullOptions{Username: c.GetUsername(), Password: c.GetPassword(), Token: c.GetToken()}
+}
+
+// nameForm is what a name of ours looks like: it names files and hosts too.
+const nameForm = `^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`
+
+func checkCreate(req *longshorev1.CreateRequest) error {
+	if req.GetName() != "" {
+		if ok, err := regexp.MatchString(nameForm, req.GetName()); err != nil || !ok {
+			return invalid("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetName())
+		}
+	}
+	switch req.GetPull() {
+	case "", "missing", "always", "never":
+	default:
+		return invalid("pull %q is none of missing, always, never", req.GetPull())
+	}
+	if req.GetImage() == "" {
+		return invalid("an image is needed")
+	}
+	if req.GetCpus() < 0 || req.GetCpus() > 1e4 {
+		return invalid("cpus %v is out of range", req.GetCpus())
+	}
+	for _, e := range req.GetEnv() {
+		if name, _, ok := strings.Cut(e, "="); !ok || name == "" || strings.ContainsRune(e, 0) {
+			return invalid("environment variable %q is not NAME=value", name)
+		}
+	}
+	if req.GetStopSignal() != "" {
+		if _, err := parseSignal(req.GetStopSignal()); err != nil {
+			return err
+		}
+	}
+	if _, err := graceOf(req.GetStopGrace()); err != nil {
+		return err
+	}
+	if req.GetWorkdir() != "" && !path.IsAbs(req.GetWorkdir()) {
+		return invalid("workdir %q is not an absolute path", req.GetWorkdir())
+	}
+	return checkMounts(req.GetMounts())
+}
+
+func checkMounts(mounts []*longshorev1.Mount) error {
+	seen := map[string]bool{}
+	for _, m := range mounts {
+		target := path.Clean(m.GetTarget())
+		switch {
+		case !path.IsAbs(m.GetTarget()) || target == "/":
+			return invalid("mount target %q is not an absolute path below /", m.GetTarget())
+		case seen[target]:
+			return invalid("mount target %q is given twice", m.GetTarget())
+		case m.GetSource() == "":
+			return invalid("mount %q has no source", m.GetTarget())
+		}
+		seen[target] = true
+		if path.IsAbs(m.GetSource()) {
+			if _, err := os.Stat(m.GetSource()); err != nil {
+				return invalid("mount source: %v", err)
+			}
+		} else if ok, err := regexp.MatchString(nameForm, m.GetSource()); err != nil || !ok {
+			return invalid("mount source %q is neither an absolute path nor a volume's name", m.GetSource())
+		}
+	}
+	return nil
+}
+
+// sandboxConfig is the sandbox that a request asks for.
+func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
+	ports, err := toCorePorts(req.GetPorts())
+	if err != nil {
+		return core.SandboxConfig{}, err
+	}
+	cfg := core.SandboxConfig{
+		Key: core.Key(req.GetName()), Labels: req.GetLabels(), Runtime: req.GetRuntime(), Hostname: req.GetHostname(),
+		Namespaces: core.Namespaces{Net: core.Namespace{Mode: core.Shared}, UTS: core.Namespace{Mode: core.Shared}},
+		Network: core.NetworkConfig{
+			Ports: ports,
+			DNS:   core.DNS{Servers: req.GetDns().GetServers(), Searches: req.GetDns().GetSearches(), Options: req.GetDns().GetOptions()},
+		},
+	}
+	switch req.GetNetwork() {
+	case "":
+		// A namespace of its own harms nobody: any user may ping and take low ports.
+		cfg.Sysctls = map[string]string{"net.ipv4.ping_group_range": "0 2147483647", "net.ipv4.ip_unprivileged_port_start": "0"}
+	case core.NetworkNone:
+		cfg.Network.Name = core.NetworkNone
+	case "host":
+		cfg.Namespaces.Net.Mode = core.Host
+		if req.GetHostname() == "" {
+			cfg.Namespaces.UTS.Mode = core.Host
+		}
+	default:
+		return cfg, invalid("network %q is neither host nor none", req.GetNetwork())
+	}
+	if req.GetNetwork() != "" && len(ports) > 0 {
+		return cfg, invalid("ports cannot be published with network %s", req.GetNetwork())
+	}
+	return cfg, nil
+}
+
+func toCorePorts(ports []*longshorev1.Port) ([]core.Port, error) {
+	var out []core.Port
+	for _, p := range ports {
+		q := core.Port{Proto: p.GetProtocol(), Host: uint16(p.GetHost()), Container: uint16(p.GetContainer())}
+		switch p.GetProtocol() {
+		case "":
+			q.Proto = "tcp"
+		case "tcp", "udp", "sctp":
+		default:
+			return nil, invalid("port protocol %q is none of tcp, udp, sctp", p.GetProtocol())
+		}
+		for _, n := range []uint32{p.GetHost(), p.GetContainer()} {
+			if n < 1 || n > 65535 {
+				return nil, invalid("port %d is not between 1 and 65535", n)
+			}
+		}
+		if p.GetHostIp() != "" {
+			ip, err := netip.ParseAddr(p.GetHostIp())
+			if err != nil {
+				return nil, invalid("host address %q: %v", p.GetHostIp(), err)
+			}
+			q.HostIP = ip
+		}
+		out = append(out, q)
+	}
+	return out, nil
+}
+
+func volumeMounts(mounts []*longshorev1.Mount) []core.VolumeMount {
+	var out []core.VolumeMount
+	for _, m := range mounts {
+		if !path.IsAbs(m.GetSource()) {
+			out = append(out, core.VolumeMount{Name: m.GetSource(), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly()})
+		}
+	}
+	return out
+}
+
+// madeUpName is the image's own name and a few random digits.
+func madeUpName(image string) core.Key {
+	base, _, _ := strings.Cut(path.Base(image), "@")
+	base, _, _ = strings.Cut(base, ":")
+	var r [4]byte
+	_, _ = rand.Read(r[:]) // never fails
+	base = regexp.MustCompile(`[^a-zA-Z0-9_.-]`).ReplaceAllString(base, "")
+	base = strings.TrimLeft(base, "_.-")
+	if base == "" {
+		base = "container"
+	}
+	return core.Key(base + "-" + hex.EncodeToString(r[:]))
+}
+
+// hostnameOf makes a valid host name of a key.
+func hostnameOf(key core.Key) string {
+	h := strings.ReplaceAll(string(key), "_", "-")
+	if len(h) > 63 {
+		h = h[:63]
+	}
+	return strings.TrimRight(h, ".-")
+}
+
+// startFailure adds to an error what a shell would say of a program that could
+// not be started.
+func startFailure(err error) error {
+	if err == nil {
+		return nil
+	}
+	st, ok := status.FromError(toStatus(err))
+	if !ok || st.Code() == codes.Canceled {
+		return toStatus(err)
+	}
+	with, derr := st.WithDetails(&longshorev1.StartFailure{ExitStatus: exitStatusOf(err)})
+	if derr != nil {
+		return st.Err()
+	}
+	return with.Err()
+}
+
+// exitStatusOf reads the runtime's words: every runtime says it its own way, and
+// none has a code for it.
+func exitStatusOf(err error) int32 {
+	text := strings.ToLower(err.Error())
+	for _, s := range []string{"executable file", "exec: ", "execve", "start the program", "no such program"} {
+		if !strings.Contains(text, s) {
+			continue
+		}
+		switch {
+		case strings.Contains(text, "not found"), strings.Contains(text, "no such file"):
+			return 127
+		case strings.Contains(text, "permission denied"), strings.Contains(text, "is a directory"), strings.Contains(text, "exec format error"):
+			return 126
+		}
+	}
+	return 125
+}

@@ -1,0 +1,129 @@
+package control
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+)
+
+// Exec runs a further process. It belongs to the call: when the client leaves,
+// the process is killed, unless it asked to be detached.
+func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecRequest, longshorev1.Output]) error {
+	ctx := stream.Context()
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	req := first.GetStart()
+	if req == nil || len(req.GetCommand()) == 0 {
+		return invalid("the first message must name a container and a command")
+	}
+	c, err := s.container(ctx, req.GetName())
+	if err != nil {
+		return err
+	}
+	view, err := s.changer(c.Meta, req.GetForce())
+	if err != nil {
+		return err
+	}
+	cfg, err := execConfig(c, req)
+	if err != nil {
+		return err
+	}
+	p, streams, err := view.Exec(ctx, c.ID, cfg)
+	if err != nil {
+		return startFailure(err)
+	}
+	ref := core.Ref{Container: c.ID, Process: p.ID}
+	j := &joint{
+		view: view, ref: ref, streams: streams, input: true, call: "longshore exec", send: stream.Send,
+		recv: func() (*longshorev1.Input, error) {
+			m, err := stream.Recv()
+			return m.GetInput(), err
+		},
+	}
+	if req.GetDetach() {
+		return j.started(req.GetTty())
+	}
+	defer s.forget(ctx, view, ref)
+	if err := j.started(req.GetTty()); err != nil {
+		_ = streams.Close()
+		return err
+	}
+	return j.run(ctx)
+}
+
+// forget drops an exec's record, and kills what still runs of it.
+func (s *Server) forget(ctx context.Context, view *engine.Client, ref core.Ref) {
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	defer cancel()
+	opts := engine.RemoveOptions{Force: true, Asked: asked(ctx, "longshore exec")}
+	if err := view.RemoveProcess(clean, ref, opts); err != nil && !errdefs.IsNotFound(err) {
+		s.o.Logger.WarnContext(ctx, "exec could not be removed", "container", string(ref.Container), "process", string(ref.Process), "error", err)
+	}
+}
+
+// Attach joins a container's main process.
+func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.AttachRequest, longshorev1.Output]) error {
+	ctx := stream.Context()
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	req := first.GetStart()
+	if req == nil {
+		return invalid("the first message must name a container")
+	}
+	c, err := s.container(ctx, req.GetName())
+	if err != nil {
+		return err
+	}
+	view := s.all
+	// Output is for reading; whoever sends input or starts changes something.
+	input := c.Owner == core.OwnerCLI || req.GetForce()
+	if req.GetStdin() || req.GetStart() {
+		if view, err = s.changer(c.Meta, req.GetForce()); err != nil {
+			return err
+		}
+	}
+	if c.State == core.ContainerExited {
+		return fmt.Errorf("attach to %s: it has exited: %w", req.GetName(), errdefs.ErrFailedPrecondition)
+	}
+	// While somebody is attached, the sweep leaves an ended container alone.
+	s.sessions.enter(c.ID)
+	defer s.leave(ctx, c.ID)
+
+	ref := core.Ref{Container: c.ID}
+	streams, err := view.Streams(ctx, ref, core.StreamOptions{Stdin: req.GetStdin() && c.Config.IO.Stdin != core.StdinClosed, Stdout: true, Stderr: !c.Main.TTY})
+	if err != nil {
+		return err
+	}
+	j := &joint{
+		view: view, ref: ref, streams: streams, input: input, call: "longshore attach", send: stream.Send,
+		recv: func() (*longshorev1.Input, error) {
+			m, err := stream.Recv()
+			return m.GetInput(), err
+		},
+	}
+	if req.GetSize() != nil && c.Main.TTY && input {
+		_ = view.Resize(ctx, ref, toSize(req.GetSize())) // a container that just ended has no size
+	}
+	if req.GetStart() {
+		if err := view.StartContainer(ctx, c.ID); err != nil {
+			_ = streams.Close()
+			s.dropIfAuto(ctx, c)
+			return startFailure(err)
+		}
+	}
+	if err := j.started(c.Main.TTY); err != nil {
+		_ = streams.Close()
+		return err
+	}
+	return j.run(ctx)
+}

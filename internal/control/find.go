@@ -1,0 +1,102 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+)
+
+// pick finds the object a user means by name among metas, best match first: a
+// whole ID, our own key, another owner's key, a prefix of an ID. It answers -1
+// when there is none, and InvalidArgument when it cannot tell.
+func pick(name string, metas []core.Meta) (int, error) {
+	if name == "" {
+		return -1, invalid("a name is needed")
+	}
+	ranks := []func(core.Meta) bool{
+		func(m core.Meta) bool { return string(m.ID) == name },
+		func(m core.Meta) bool { return m.Owner == core.OwnerCLI && string(m.Key) == name },
+		func(m core.Meta) bool { return string(m.Key) == name },
+		func(m core.Meta) bool { return strings.HasPrefix(string(m.ID), name) },
+	}
+	for _, matches := range ranks {
+		var found []int
+		for i, m := range metas {
+			if matches(m) {
+				found = append(found, i)
+			}
+		}
+		switch len(found) {
+		case 0:
+			continue
+		case 1:
+			return found[0], nil
+		}
+		var names []string
+		for _, i := range found {
+			names = append(names, fmt.Sprintf("%s (%s)", metas[i].ID.Short(), metas[i].Owner))
+		}
+		slices.Sort(names)
+		return -1, invalid("%q may be any of %s", name, strings.Join(names, ", "))
+	}
+	return -1, nil
+}
+
+// container finds a container of any owner.
+func (s *Server) container(ctx context.Context, name string) (core.Container, error) {
+	list, err := s.all.Containers(ctx, core.Filter{})
+	if err != nil {
+		return core.Container{}, err
+	}
+	metas := make([]core.Meta, len(list))
+	for i := range list {
+		metas[i] = list[i].Meta
+	}
+	i, err := pick(name, metas)
+	if err != nil {
+		return core.Container{}, err
+	}
+	if i < 0 {
+		return core.Container{}, fmt.Errorf("find container %q: %w", name, errdefs.ErrNotFound)
+	}
+	return list[i], nil
+}
+
+// sandbox finds a sandbox of any owner.
+func (s *Server) sandbox(ctx context.Context, name string) (core.Sandbox, error) {
+	list, err := s.all.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return core.Sandbox{}, err
+	}
+	metas := make([]core.Meta, len(list))
+	for i := range list {
+		metas[i] = list[i].Meta
+	}
+	i, err := pick(name, metas)
+	if err != nil {
+		return core.Sandbox{}, err
+	}
+	if i < 0 {
+		return core.Sandbox{}, fmt.Errorf("find sandbox %q: %w", name, errdefs.ErrNotFound)
+	}
+	return list[i], nil
+}
+
+// changer returns the view by which an object may be changed: our own for our
+// own objects, and the unscoped one, which tells the event log, for others when
+// force is given.
+func (s *Server) changer(m core.Meta, force bool) (*engine.Client, error) {
+	if m.Owner == core.OwnerCLI {
+		return s.own, nil
+	}
+	if !force {
+		return nil, fmt.Errorf("%s belongs to %s, which may not expect a change: use --force: %w", m.ID.Short(), m.Owner, errdefs.ErrPermissionDenied)
+	}
+	return s.all, nil
+}

@@ -1,0 +1,101 @@
+package control
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// reads says of every call whether it reads only. The read socket serves those
+// that do; Dump and Inspect with environment values are not among them.
+func reads(method string) (readOnly, known bool) {
+	switch method {
+	case longshorev1.Containers_ListSandboxes_FullMethodName,
+		longshorev1.Containers_ListContainers_FullMethodName,
+		longshorev1.Containers_Inspect_FullMethodName,
+		longshorev1.Containers_Why_FullMethodName,
+		longshorev1.Containers_Wait_FullMethodName,
+		longshorev1.Containers_Logs_FullMethodName,
+		longshorev1.Containers_Stats_FullMethodName,
+		longshorev1.Containers_Top_FullMethodName,
+		longshorev1.Images_ListImages_FullMethodName,
+		longshorev1.Images_InspectImage_FullMethodName,
+		longshorev1.Images_ImageUsage_FullMethodName,
+		longshorev1.Volumes_ListVolumes_FullMethodName,
+		longshorev1.Node_Version_FullMethodName,
+		longshorev1.Node_Doctor_FullMethodName,
+		longshorev1.Node_Check_FullMethodName,
+		longshorev1.Node_Config_FullMethodName,
+		longshorev1.Node_Events_FullMethodName:
+		return true, true
+	case longshorev1.Containers_Create_FullMethodName,
+		longshorev1.Containers_Start_FullMethodName,
+		longshorev1.Containers_Stop_FullMethodName,
+		longshorev1.Containers_Kill_FullMethodName,
+		longshorev1.Containers_Pause_FullMethodName,
+		longshorev1.Containers_Resume_FullMethodName,
+		longshorev1.Containers_Remove_FullMethodName,
+		longshorev1.Containers_Exec_FullMethodName,
+		longshorev1.Containers_Attach_FullMethodName,
+		longshorev1.Images_PullImage_FullMethodName,
+		longshorev1.Images_ImportImages_FullMethodName,
+		longshorev1.Images_ExportImages_FullMethodName,
+		longshorev1.Images_TagImage_FullMethodName,
+		longshorev1.Images_RemoveImage_FullMethodName,
+		longshorev1.Images_PruneImages_FullMethodName,
+		longshorev1.Volumes_CreateVolume_FullMethodName,
+		longshorev1.Volumes_RemoveVolume_FullMethodName,
+		longshorev1.Volumes_PruneVolumes_FullMethodName,
+		longshorev1.Node_Dump_FullMethodName:
+		return false, true
+	}
+	return false, false
+}
+
+type readOnlyKey struct{}
+
+// onReadSocket reports whether the call came by the read socket, where secrets
+// stay hidden whatever is asked.
+func onReadSocket(ctx context.Context) bool { return ctx.Value(readOnlyKey{}) != nil }
+
+// gate lets only reading calls through when readOnly is set.
+type gate struct{ readOnly bool }
+
+func (g gate) check(method string) error {
+	if ok, _ := reads(method); g.readOnly && !ok {
+		return status.Error(codes.PermissionDenied, "this socket answers reading calls only")
+	}
+	return nil
+}
+
+func (g gate) mark(ctx context.Context) context.Context {
+	if g.readOnly {
+		return context.WithValue(ctx, readOnlyKey{}, true)
+	}
+	return ctx
+}
+
+func (g gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if err := g.check(info.FullMethod); err != nil {
+		return nil, err
+	}
+	return next(g.mark(ctx), req)
+}
+
+func (g gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	if err := g.check(info.FullMethod); err != nil {
+		return err
+	}
+	return next(srv, gatedStream{ss, g.mark(ss.Context())})
+}
+
+type gatedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s gatedStream) Context() context.Context { return s.ctx }

@@ -1,0 +1,285 @@
+package control
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"google.golang.org/grpc"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// imageServer serves the Images service.
+type imageServer struct {
+	longshorev1.UnimplementedImagesServer
+	*Server
+}
+
+var _ longshorev1.ImagesServer = (*imageServer)(nil)
+
+// owners are all there can be, for what the engine keeps per owner without
+// saying whose it is.
+func owners() []core.Owner {
+	return []core.Owner{core.OwnerCLI, core.OwnerCRI, core.OwnerSwarm, core.OwnerNomad, core.OwnerMesos, core.OwnerKata}
+}
+
+// ListImages lists every owner's names, the newest pull first.
+func (s *imageServer) ListImages(ctx context.Context, req *longshorev1.ListImagesRequest) (*longshorev1.ListImagesResponse, error) {
+	resp := &longshorev1.ListImagesResponse{}
+	for _, o := range owners() {
+		if req.GetOwner() != "" && req.GetOwner() != string(o) {
+			continue
+		}
+		list, err := s.o.Engine.As(o).Images(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("list images of %s: %w", o, err)
+		}
+		slices.SortFunc(list, func(a, b core.Image) int {
+			return cmp.Or(b.Pulled.Compare(a.Pulled), cmp.Compare(a.ID, b.ID))
+		})
+		for _, img := range list {
+			resp.Images = append(resp.Images, toImage(o, img))
+		}
+	}
+	return resp, nil
+}
+
+// InspectImage answers one image as JSON, ours before another owner's.
+func (s *imageServer) InspectImage(ctx context.Context, req *longshorev1.InspectImageRequest) (*longshorev1.InspectResponse, error) {
+	for _, o := range owners() {
+		img, err := s.o.Engine.As(o).Image(ctx, req.GetName())
+		if errdefs.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		// The image's own record has no JSON names; these are the API's.
+		out, err := inspectJSON(map[string]any{
+			"id": img.ID, "owner": o, "digest": img.Digest, "names": img.Names, "digests": img.Digests, "size_bytes": img.Size,
+			"unpacked_bytes": img.Unpacked, "pulled": img.Pulled, "pinned": img.Pinned, "config": img.Config,
+		}, nil, req.GetShowEnv() && !onReadSocket(ctx))
+		if err != nil {
+			return nil, err
+		}
+		return &longshorev1.InspectResponse{Kind: "image", Json: out}, nil
+	}
+	return nil, fmt.Errorf("find image %q: %w", req.GetName(), errdefs.ErrNotFound)
+}
+
+// PullImage fetches an image for us.
+func (s *imageServer) PullImage(req *longshorev1.PullImageRequest, stream grpc.ServerStreamingServer[longshorev1.PullImageResponse]) error {
+	var mu sync.Mutex // progress comes from several blobs at once, a stream takes one sender
+	opts := pullOptions(req.GetCredentials())
+	opts.Platform, opts.Always, opts.Pin = req.GetPlatform(), !req.GetMissing(), req.GetPin()
+	opts.Progress = func(p core.PullProgress) {
+		mu.Lock()
+		defer mu.Unlock()
+		// A client that has left is noticed by the context.
+		_ = stream.Send(&longshorev1.PullImageResponse{Step: &longshorev1.PullImageResponse_Progress{Progress: toProgress(p)}})
+	}
+	img, err := s.own.PullImage(stream.Context(), req.GetName(), opts)
+	if err != nil {
+		return err
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return stream.Send(&longshorev1.PullImageResponse{Step: &longshorev1.PullImageResponse_Image{Image: toImage(core.OwnerCLI, img)}})
+}
+
+// archiveReader reads an archive that comes in messages.
+type archiveReader struct {
+	recv func() (*longshorev1.ImportImagesRequest, error)
+	rest []byte
+}
+
+func (r *archiveReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		m, err := r.recv()
+		if err != nil {
+			return 0, err
+		}
+		r.rest = m.GetData()
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// ImportImages takes an archive for us.
+func (s *imageServer) ImportImages(stream grpc.ClientStreamingServer[longshorev1.ImportImagesRequest, longshorev1.ImportImagesResponse]) error {
+	images, err := s.own.ImportImages(stream.Context(), &archiveReader{recv: stream.Recv})
+	if err != nil {
+		return err
+	}
+	resp := &longshorev1.ImportImagesResponse{}
+	for _, img := range images {
+		resp.Images = append(resp.Images, toImage(core.OwnerCLI, img))
+	}
+	return stream.SendAndClose(resp)
+}
+
+// exportChunk is how much of an archive travels in one message.
+const exportChunk = 256 << 10
+
+// ExportImages answers an archive of our images.
+func (s *imageServer) ExportImages(req *longshorev1.ExportImagesRequest, stream grpc.ServerStreamingServer[longshorev1.ExportImagesResponse]) error {
+	if len(req.GetNames()) == 0 {
+		return invalid("name at least one image")
+	}
+	w := bufio.NewWriterSize(writerFunc(func(p []byte) error {
+		for chunk := range slices.Chunk(p, exportChunk) {
+			if err := stream.Send(&longshorev1.ExportImagesResponse{Data: chunk}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}), exportChunk)
+	if err := s.own.ExportImages(stream.Context(), req.GetNames(), w); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+type writerFunc func([]byte) error
+
+func (f writerFunc) Write(p []byte) (int, error) {
+	if err := f(p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+var _ io.Writer = writerFunc(nil)
+
+// TagImage gives an image of ours a further name.
+func (s *imageServer) TagImage(ctx context.Context, req *longshorev1.TagImageRequest) (*longshorev1.TagImageResponse, error) {
+	return &longshorev1.TagImageResponse{}, s.own.TagImage(ctx, req.GetSource(), req.GetTarget())
+}
+
+// RemoveImage drops a name of ours. Containers made from the image keep what
+// they have; without force they keep the name, too.
+func (s *imageServer) RemoveImage(ctx context.Context, req *longshorev1.RemoveImageRequest) (*longshorev1.RemoveImageResponse, error) {
+	img, err := s.own.Image(ctx, req.GetName())
+	if errdefs.IsNotFound(err) {
+		if _, aerr := s.all.Image(ctx, req.GetName()); aerr == nil {
+			return nil, fmt.Errorf("remove image %q: only another owner has it under this name: %w", req.GetName(), errdefs.ErrPermissionDenied)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !req.GetForce() {
+		used, err := s.usedImages(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if c, ok := used[img.ID]; ok {
+			return nil, fmt.Errorf("remove image %q: container %s was made from it, use --force: %w", req.GetName(), c.Key, errdefs.ErrFailedPrecondition)
+		}
+	}
+	return &longshorev1.RemoveImageResponse{}, s.own.RemoveImage(ctx, req.GetName())
+}
+
+// usedImages maps the IDs of images to a container of ours made from each.
+func (s *Server) usedImages(ctx context.Context) (map[digest.Digest]core.Container, error) {
+	list, err := s.own.Containers(ctx, core.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	used := map[digest.Digest]core.Container{}
+	for _, c := range list {
+		if c.Image != "" {
+			used[c.Image] = c
+		}
+	}
+	return used, nil
+}
+
+// PruneImages removes what nothing of ours uses: images without a name, or all.
+func (s *imageServer) PruneImages(ctx context.Context, req *longshorev1.PruneImagesRequest) (*longshorev1.PruneImagesResponse, error) {
+	used, err := s.usedImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	freed, err := s.own.PruneImages(ctx, func(img core.Image) bool {
+		_, inUse := used[img.ID]
+		return inUse || (!req.GetAll() && len(img.Names) > 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.PruneImagesResponse{FreedBytes: freed}, nil
+}
+
+// ImageUsage answers how large the store is.
+func (s *imageServer) ImageUsage(ctx context.Context, _ *longshorev1.ImageUsageRequest) (*longshorev1.ImageUsageResponse, error) {
+	u, err := s.all.ImageUsage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.ImageUsageResponse{Path: u.Path, Bytes: u.Bytes, Inodes: u.Inodes}, nil
+}
+
+// volumeServer serves the Volumes service.
+type volumeServer struct {
+	longshorev1.UnimplementedVolumesServer
+	*Server
+}
+
+var _ longshorev1.VolumesServer = (*volumeServer)(nil)
+
+// ListVolumes lists every owner's volumes by name.
+func (s *volumeServer) ListVolumes(ctx context.Context, req *longshorev1.ListVolumesRequest) (*longshorev1.ListVolumesResponse, error) {
+	resp := &longshorev1.ListVolumesResponse{}
+	for _, o := range owners() {
+		if req.GetOwner() != "" && req.GetOwner() != string(o) {
+			continue
+		}
+		list, err := s.o.Engine.As(o).Volumes(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("list volumes of %s: %w", o, err)
+		}
+		slices.SortFunc(list, func(a, b core.Volume) int { return cmp.Compare(a.Name, b.Name) })
+		for _, v := range list {
+			resp.Volumes = append(resp.Volumes, toVolume(v))
+		}
+	}
+	return resp, nil
+}
+
+// CreateVolume makes a volume of ours.
+func (s *volumeServer) CreateVolume(ctx context.Context, req *longshorev1.CreateVolumeRequest) (*longshorev1.CreateVolumeResponse, error) {
+	v, err := s.own.CreateVolume(ctx, req.GetName(), req.GetLabels())
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.CreateVolumeResponse{Volume: toVolume(v)}, nil
+}
+
+// RemoveVolume removes a volume of ours that nothing uses.
+func (s *volumeServer) RemoveVolume(ctx context.Context, req *longshorev1.RemoveVolumeRequest) (*longshorev1.RemoveVolumeResponse, error) {
+	return &longshorev1.RemoveVolumeResponse{}, s.own.RemoveVolume(ctx, req.GetName())
+}
+
+// PruneVolumes removes our volumes that nothing uses.
+func (s *volumeServer) PruneVolumes(ctx context.Context, _ *longshorev1.PruneVolumesRequest) (*longshorev1.PruneVolumesResponse, error) {
+	list, err := s.own.PruneVolumes(ctx)
+	resp := &longshorev1.PruneVolumesResponse{}
+	for _, v := range list {
+		resp.Volumes = append(resp.Volumes, toVolume(v))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prune volumes: %d removed before", len(list)), err)
+	}
+	return resp, nil
+}

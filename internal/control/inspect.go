@@ -1,0 +1,140 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// hidden stands where a value is not shown.
+const hidden = "<hidden>"
+
+// Inspect answers a container or, when no container has the name, a sandbox.
+func (s *containerServer) Inspect(ctx context.Context, req *longshorev1.InspectRequest) (*longshorev1.InspectResponse, error) {
+	showEnv := req.GetShowEnv() && !onReadSocket(ctx)
+	c, err := s.container(ctx, req.GetName())
+	if err == nil {
+		return inspectContainer(c, showEnv)
+	}
+	if !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	sb, serr := s.sandbox(ctx, req.GetName())
+	if errdefs.IsNotFound(serr) {
+		return nil, fmt.Errorf("find a container or sandbox %q: %w", req.GetName(), errdefs.ErrNotFound)
+	}
+	if serr != nil {
+		return nil, serr
+	}
+	out, err := inspectJSON(sb, nil, showEnv)
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.InspectResponse{Kind: "sandbox", Json: out}, nil
+}
+
+func inspectContainer(c core.Container, showEnv bool) (*longshorev1.InspectResponse, error) {
+	extra := map[string]any{}
+	if c.Bundle != "" {
+		spec, err := os.ReadFile(filepath.Join(c.Bundle, "config.json"))
+		switch {
+		case err == nil && json.Valid(spec):
+			extra["spec"] = json.RawMessage(spec)
+		case err != nil && !errors.Is(err, os.ErrNotExist):
+			return nil, fmt.Errorf("inspect %s: %w", c.ID.Short(), err)
+		}
+	}
+	out, err := inspectJSON(c, extra, showEnv)
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.InspectResponse{Kind: "container", Json: out}, nil
+}
+
+// inspectJSON is v as JSON with extra's members added. Values of environment
+// variables, and the private record of the face (which may hold them too), are
+// hidden unless showEnv.
+func inspectJSON(v any, extra map[string]any, showEnv bool) ([]byte, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("inspect: %w", err)
+	}
+	if len(extra) > 0 {
+		add, err := json.Marshal(extra)
+		if err != nil {
+			return nil, fmt.Errorf("inspect: %w", err)
+		}
+		// Two objects become one; members keep the order of the record.
+		raw = append(append(raw[:len(raw)-1], ','), add[1:]...)
+	}
+	if !showEnv {
+		if raw, err = maskJSON(raw); err != nil {
+			return nil, err
+		}
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, raw, "", "  "); err != nil {
+		return nil, fmt.Errorf("inspect: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// maskJSON hides what may be secret, wherever it stands: values in lists of
+// environment variables, and members named data.
+func maskJSON(raw []byte) ([]byte, error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, fmt.Errorf("inspect: %w", err)
+	}
+	mask(v)
+	out, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("inspect: %w", err)
+	}
+	return out, nil
+}
+
+func mask(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			mask(e)
+		}
+	case map[string]any:
+		for k, e := range v {
+			switch list, isList := e.([]any); {
+			case isList && strings.EqualFold(k, "env"):
+				maskEnv(list)
+			case k == "data":
+				v[k] = hidden
+			default:
+				mask(e)
+			}
+		}
+	}
+}
+
+func maskEnv(list []any) {
+	for i, e := range list {
+		text, ok := e.(string)
+		if !ok {
+			list[i] = hidden
+			continue
+		}
+		if name, _, ok := strings.Cut(text, "="); ok {
+			list[i] = name + "=" + hidden
+		}
+	}
+}

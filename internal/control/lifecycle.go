@@ -1,0 +1,208 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+)
+
+// cleanTimeout bounds what is undone after a call failed or its client left.
+const cleanTimeout = time.Minute
+
+// parseSignal reads TERM, SIGTERM or 15.
+func parseSignal(s string) (int, error) {
+	if n, err := strconv.Atoi(s); err == nil {
+		if n < 1 || n > 64 {
+			return 0, invalid("signal %d is not between 1 and 64", n)
+		}
+		return n, nil
+	}
+	name := strings.ToUpper(s)
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	if n := unix.SignalNum(name); n != 0 {
+		return int(n), nil
+	}
+	return 0, invalid("signal %q is not known", s)
+}
+
+// graceOf is nil when d is absent: the container's own grace.
+func graceOf(d *durationpb.Duration) (*time.Duration, error) {
+	if d == nil {
+		return nil, nil //nolint:nilnil // absent is a value here
+	}
+	if err := d.CheckValid(); err != nil {
+		return nil, invalid("grace: %v", err)
+	}
+	g := d.AsDuration()
+	if g < 0 {
+		return nil, invalid("grace %v is negative", g)
+	}
+	return &g, nil
+}
+
+// Start starts a container that was created.
+func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartRequest) (*longshorev1.StartResponse, error) {
+	c, err := s.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	view, err := s.changer(c.Meta, req.GetForce())
+	if err != nil {
+		return nil, err
+	}
+	if err := view.StartContainer(ctx, c.ID); err != nil {
+		return nil, startFailure(err)
+	}
+	return &longshorev1.StartResponse{}, nil
+}
+
+// Stop ends a container, or every container of a sandbox and the sandbox.
+func (s *containerServer) Stop(ctx context.Context, req *longshorev1.StopRequest) (*longshorev1.StopResponse, error) {
+	opts := engine.StopOptions{Signal: req.GetSignal(), Asked: asked(ctx, "longshore stop")}
+	if opts.Signal != "" {
+		if _, err := parseSignal(opts.Signal); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if opts.Grace, err = graceOf(req.GetGrace()); err != nil {
+		return nil, err
+	}
+	c, err := s.container(ctx, req.GetName())
+	if err == nil {
+		view, err := s.changer(c.Meta, req.GetForce())
+		if err != nil {
+			return nil, err
+		}
+		return &longshorev1.StopResponse{}, view.StopContainer(ctx, c.ID, opts)
+	}
+	if !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	sb, serr := s.sandbox(ctx, req.GetName())
+	if serr != nil {
+		return nil, err
+	}
+	view, err := s.changer(sb.Meta, req.GetForce())
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.StopResponse{}, view.StopSandbox(ctx, sb.ID, opts)
+}
+
+// Kill sends one signal to a container's main process.
+func (s *containerServer) Kill(ctx context.Context, req *longshorev1.KillRequest) (*longshorev1.KillResponse, error) {
+	sig := int(syscall.SIGKILL)
+	if req.GetSignal() != "" {
+		var err error
+		if sig, err = parseSignal(req.GetSignal()); err != nil {
+			return nil, err
+		}
+	}
+	c, err := s.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	view, err := s.changer(c.Meta, req.GetForce())
+	if err != nil {
+		return nil, err
+	}
+	a := asked(ctx, "longshore kill")
+	a.Signal = sig
+	return &longshorev1.KillResponse{}, view.Signal(ctx, core.Ref{Container: c.ID}, sig, a)
+}
+
+// Pause freezes a container.
+func (s *containerServer) Pause(ctx context.Context, req *longshorev1.PauseRequest) (*longshorev1.PauseResponse, error) {
+	c, err := s.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	view, err := s.changer(c.Meta, req.GetForce())
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.PauseResponse{}, view.PauseContainer(ctx, c.ID)
+}
+
+// Resume thaws a container.
+func (s *containerServer) Resume(ctx context.Context, req *longshorev1.ResumeRequest) (*longshorev1.ResumeResponse, error) {
+	c, err := s.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	view, err := s.changer(c.Meta, req.GetForce())
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.ResumeResponse{}, view.ResumeContainer(ctx, c.ID)
+}
+
+// Remove removes a container, with the sandbox that was made for it, or a whole
+// sandbox.
+func (s *containerServer) Remove(ctx context.Context, req *longshorev1.RemoveRequest) (*longshorev1.RemoveResponse, error) {
+	opts := engine.RemoveOptions{Force: req.GetForce(), Asked: asked(ctx, "longshore rm")}
+	c, err := s.container(ctx, req.GetName())
+	if err == nil {
+		view, err := s.changer(c.Meta, req.GetForce())
+		if err != nil {
+			return nil, err
+		}
+		if c.Owner == core.OwnerCLI {
+			return &longshorev1.RemoveResponse{}, s.removeOwn(ctx, c, opts)
+		}
+		return &longshorev1.RemoveResponse{}, view.RemoveContainer(ctx, c.ID, opts)
+	}
+	if !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	sb, serr := s.sandbox(ctx, req.GetName())
+	if serr != nil {
+		return nil, err
+	}
+	view, err := s.changer(sb.Meta, req.GetForce())
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.RemoveResponse{}, view.RemoveSandbox(ctx, sb.ID, opts)
+}
+
+// removeOwn removes a container of ours together with its sandbox and its log.
+func (s *Server) removeOwn(ctx context.Context, c core.Container, opts engine.RemoveOptions) error {
+	if !opts.Force && (c.State == core.ContainerRunning || c.State == core.ContainerPaused) {
+		return fmt.Errorf("remove %s: it is %s, stop it first or use --force: %w", c.Key, c.State, errdefs.ErrFailedPrecondition)
+	}
+	// The sandbox was made for this one container and ends with it, so what is
+	// left running in it is nothing anybody could want to keep.
+	opts.Force = true
+	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts); err != nil {
+		return err
+	}
+	return s.removeLog(c)
+}
+
+// Wait answers once the container has ended.
+func (s *containerServer) Wait(ctx context.Context, req *longshorev1.WaitRequest) (*longshorev1.WaitResponse, error) {
+	c, err := s.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	a, err := s.all.Wait(ctx, core.Ref{Container: c.ID})
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.WaitResponse{Autopsy: toAutopsy(&a)}, nil
+}

@@ -1,0 +1,139 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// containerServer serves the Containers service.
+type containerServer struct {
+	longshorev1.UnimplementedContainersServer
+	*Server
+}
+
+var _ longshorev1.ContainersServer = (*containerServer)(nil)
+
+// ListSandboxes lists every owner's sandboxes, the newest first.
+func (s *containerServer) ListSandboxes(ctx context.Context, req *longshorev1.ListSandboxesRequest) (*longshorev1.ListSandboxesResponse, error) {
+	sandboxes, err := s.all.Sandboxes(ctx, core.Filter{Owner: core.Owner(req.GetOwner()), Labels: req.GetLabels()})
+	if err != nil {
+		return nil, err
+	}
+	containers, err := s.all.Containers(ctx, core.Filter{Owner: core.Owner(req.GetOwner())})
+	if err != nil {
+		return nil, err
+	}
+	count := map[core.ID]int{}
+	for _, c := range containers {
+		count[c.Sandbox]++
+	}
+	slices.SortFunc(sandboxes, func(a, b core.Sandbox) int { return newest(a.Meta, b.Meta) })
+	resp := &longshorev1.ListSandboxesResponse{}
+	for _, sb := range sandboxes {
+		resp.Sandboxes = append(resp.Sandboxes, toSandbox(sb, count[sb.ID]))
+	}
+	return resp, nil
+}
+
+// newest orders by creation, the latest first.
+func newest(a, b core.Meta) int {
+	return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
+}
+
+// ListContainers lists every owner's containers, the newest first.
+func (s *containerServer) ListContainers(ctx context.Context, req *longshorev1.ListContainersRequest) (*longshorev1.ListContainersResponse, error) {
+	filter := core.Filter{Owner: core.Owner(req.GetOwner()), Labels: req.GetLabels()}
+	if req.GetSandbox() != "" {
+		sb, err := s.sandbox(ctx, req.GetSandbox())
+		if err != nil {
+			return nil, err
+		}
+		filter.Sandbox = sb.ID
+	}
+	containers, err := s.all.Containers(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	if !req.GetAll() {
+		containers = slices.DeleteFunc(containers, func(c core.Container) bool {
+			return c.State != core.ContainerRunning && c.State != core.ContainerPaused
+		})
+	}
+	shown, err := s.show(ctx, containers)
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.ListContainersResponse{Containers: shown}, nil
+}
+
+// show turns containers into what the API answers, the newest first.
+func (s *Server) show(ctx context.Context, containers []core.Container) ([]*longshorev1.Container, error) {
+	if len(containers) == 0 {
+		return nil, nil
+	}
+	sandboxes, err := s.all.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	byID := map[core.ID]core.Sandbox{}
+	for _, sb := range sandboxes {
+		byID[sb.ID] = sb
+	}
+	names, err := s.imageNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(containers, func(a, b core.Container) int { return newest(a.Meta, b.Meta) })
+	var out []*longshorev1.Container
+	for _, c := range containers {
+		image := names[c.Image]
+		if r := recordOf(c); r.Image != "" {
+			image = r.Image
+		}
+		out = append(out, toContainer(c, byID[c.Sandbox], image))
+	}
+	return out, nil
+}
+
+// imageNames maps image IDs to a name somebody has for them.
+func (s *Server) imageNames(ctx context.Context) (map[digest.Digest]string, error) {
+	images, err := s.all.Images(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := map[digest.Digest]string{}
+	for _, img := range images {
+		if len(img.Names) > 0 && names[img.ID] == "" {
+			names[img.ID] = img.Names[0]
+		}
+	}
+	return names, nil
+}
+
+// Why answers how a container ended, or that it has not.
+func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) (*longshorev1.WhyResponse, error) {
+	c, err := s.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	shown, err := s.show(ctx, []core.Container{c})
+	if err != nil {
+		return nil, err
+	}
+	resp := &longshorev1.WhyResponse{Container: shown[0]}
+	for _, p := range c.Execs {
+		if p.Autopsy != nil {
+			resp.Execs = append(resp.Execs, toProcess(p))
+		}
+	}
+	if s.o.LostOutput != nil {
+		resp.LostBytes = s.o.LostOutput(ctx, core.Ref{Container: c.ID})
+	}
+	return resp, nil
+}

@@ -1,0 +1,126 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+)
+
+// Config says where the control API answers besides its own socket.
+type Config struct {
+	// ReadSocket is the path of a second socket that answers reading calls
+	// only; "" is none.
+	ReadSocket string `toml:"read_socket"`
+	// ReadGroup is the group, by name or number, that may use it.
+	ReadGroup string `toml:"read_group"`
+}
+
+// DefaultConfig has no read socket.
+func DefaultConfig() Config { return Config{} }
+
+// Validate refuses a read socket that nobody, or everybody, could use.
+func (c Config) Validate() error {
+	if c.ReadSocket == "" {
+		return nil
+	}
+	if !filepath.IsAbs(c.ReadSocket) {
+		return invalid("control.read_socket %q is not an absolute path", c.ReadSocket)
+	}
+	if c.ReadGroup == "" {
+		return invalid("control.read_socket is set: name the group that may use it in control.read_group")
+	}
+	return nil
+}
+
+// SocketName and HTTPSocketName are the sockets' names below the state
+// directory.
+const (
+	SocketName     = "control.sock"
+	HTTPSocketName = "control-http.sock"
+)
+
+// Listen opens the sockets: control.sock and control-http.sock below state, for
+// root alone, and the read socket when there is one. Sockets that an earlier
+// agent left are replaced.
+func Listen(ctx context.Context, state string, cfg Config) (l Listeners, err error) {
+	if err := cfg.Validate(); err != nil {
+		return Listeners{}, err
+	}
+	defer func() {
+		if err != nil {
+			l.Close()
+		}
+	}()
+	if l.Control, err = ListenUnix(ctx, filepath.Join(state, SocketName), 0o600, -1); err != nil {
+		return l, err
+	}
+	if l.HTTP, err = ListenUnix(ctx, filepath.Join(state, HTTPSocketName), 0o600, -1); err != nil {
+		return l, err
+	}
+	if cfg.ReadSocket == "" {
+		return l, nil
+	}
+	gid, err := groupID(cfg.ReadGroup)
+	if err != nil {
+		return l, fmt.Errorf("control.read_group: %w", err)
+	}
+	l.Read, err = ListenUnix(ctx, cfg.ReadSocket, 0o660, gid)
+	return l, err
+}
+
+// Close closes what is open; Serve does so too.
+func (l Listeners) Close() {
+	for _, ln := range []net.Listener{l.Control, l.Read, l.HTTP} {
+		if ln != nil {
+			_ = ln.Close()
+		}
+	}
+}
+
+// ListenUnix opens a unix socket with the given mode and group (-1 leaves it).
+// The socket appears at path with both already set, so that nobody can slip in
+// before.
+func ListenUnix(ctx context.Context, path string, mode os.FileMode, gid int) (net.Listener, error) {
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".l")
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	tmp := filepath.Join(dir, "s")
+	ln, err := new(net.ListenConfig).Listen(ctx, "unix", tmp)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	// The name it was opened under is about to go; the next agent replaces the
+	// final one.
+	ln.(*net.UnixListener).SetUnlinkOnClose(false)
+	err = os.Chmod(tmp, mode)
+	if err == nil && gid >= 0 {
+		err = os.Chown(tmp, -1, gid)
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), ln.Close())
+	}
+	return ln, nil
+}
+
+func groupID(group string) (int, error) {
+	if n, err := strconv.Atoi(group); err == nil && n >= 0 {
+		return n, nil
+	}
+	g, err := user.LookupGroup(group)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return strconv.Atoi(g.Gid)
+}

@@ -1,0 +1,300 @@
+package control
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// nodeServer serves the Node service.
+type nodeServer struct {
+	longshorev1.UnimplementedNodeServer
+	*Server
+}
+
+var _ longshorev1.NodeServer = (*nodeServer)(nil)
+
+// Version answers what this agent is.
+func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest) (*longshorev1.VersionResponse, error) {
+	resp := &longshorev1.VersionResponse{
+		Version: s.o.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: stamp(s.o.Started), Pid: int32(os.Getpid()),
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, kv := range info.Settings {
+			if kv.Key == "vcs.revision" {
+				resp.Revision = kv.Value
+			}
+		}
+	}
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err == nil {
+		resp.Kernel = unix.ByteSliceToString(uts.Release[:])
+	}
+	infos, err := s.all.Runtimes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range infos {
+		resp.Runtimes = append(resp.Runtimes, &longshorev1.Runtime{
+			Name: r.Name, Default: r.Default, Version: r.Features.Version, Path: r.Features.Path, Problem: r.Problem,
+		})
+	}
+	return resp, nil
+}
+
+// Doctor says what of this node works.
+func (s *nodeServer) Doctor(ctx context.Context, _ *longshorev1.DoctorRequest) (*longshorev1.DoctorResponse, error) {
+	if s.o.Doctor == nil {
+		return nil, fmt.Errorf("doctor: %w", errdefs.ErrNotImplemented)
+	}
+	return &longshorev1.DoctorResponse{Findings: toFindings(s.o.Doctor(ctx))}, nil
+}
+
+// Check answers the violations of the engine's invariants.
+func (s *nodeServer) Check(ctx context.Context, _ *longshorev1.CheckRequest) (*longshorev1.CheckResponse, error) {
+	if s.o.Check == nil {
+		return nil, fmt.Errorf("check: %w", errdefs.ErrNotImplemented)
+	}
+	list, err := s.o.Check(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.CheckResponse{Findings: toFindings(list)}, nil
+}
+
+// Config answers the configuration in force.
+func (s *nodeServer) Config(context.Context, *longshorev1.ConfigRequest) (*longshorev1.ConfigResponse, error) {
+	if s.o.Config == nil {
+		return nil, fmt.Errorf("config: %w", errdefs.ErrNotImplemented)
+	}
+	text, err := s.o.Config()
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.ConfigResponse{Toml: text}, nil
+}
+
+// Events answers the log from a point on.
+func (s *nodeServer) Events(req *longshorev1.EventsRequest, stream grpc.ServerStreamingServer[longshorev1.EventsResponse]) error {
+	ctx := stream.Context()
+	last, err := s.all.LastSeq(ctx)
+	if err != nil {
+		return err
+	}
+	from := last
+	var notBefore time.Time
+	switch {
+	case req.SinceSeq != nil:
+		from = req.GetSinceSeq()
+	case req.GetSince() != nil:
+		from, notBefore = 0, req.GetSince().AsTime()
+	case !req.GetFollow():
+		from = 0
+	}
+	if from == 0 {
+		from = s.oldest(ctx, last)
+	}
+	match, err := s.eventMatch(ctx, req)
+	if err != nil {
+		return err
+	}
+	for e, err := range s.eventsFrom(ctx, from, last, req.GetFollow()) {
+		if err != nil {
+			return err
+		}
+		if e.At.Before(notBefore) || !match(e) {
+			continue
+		}
+		if err := stream.Send(&longshorev1.EventsResponse{Event: toEvent(e)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eventsFrom yields the events newer than from, up to last or, with follow, as
+// they happen. It reads without a filter: only so it sees the one that is last.
+func (s *Server) eventsFrom(ctx context.Context, from, last uint64, follow bool) func(func(core.Event, error) bool) {
+	return func(yield func(core.Event, error) bool) {
+		if !follow && from >= last {
+			return
+		}
+		for e, err := range s.all.Events(ctx, from, core.Filter{}) {
+			if !yield(e, err) || (!follow && e.Seq >= last) {
+				return
+			}
+		}
+	}
+}
+
+// oldest is the least number that events can still be read from: old ones are
+// trimmed.
+func (s *Server) oldest(ctx context.Context, last uint64) uint64 {
+	first := sort.Search(int(last), func(n int) bool { //nolint:gosec // a log has no 2^63 events
+		for _, err := range s.all.Events(ctx, uint64(n), core.Filter{}) { //nolint:gosec // n is not negative
+			return err == nil
+		}
+		return true
+	})
+	return uint64(first) //nolint:gosec // not negative
+}
+
+// eventMatch is what of a request chooses single events.
+func (s *Server) eventMatch(ctx context.Context, req *longshorev1.EventsRequest) (func(core.Event) bool, error) {
+	var container, sandbox core.ID
+	if req.GetName() != "" {
+		c, err := s.container(ctx, req.GetName())
+		switch {
+		case err == nil:
+			container, sandbox = c.ID, c.Sandbox
+		case errdefs.IsNotFound(err):
+			sb, serr := s.sandbox(ctx, req.GetName())
+			if serr != nil {
+				return nil, err
+			}
+			sandbox = sb.ID
+		default:
+			return nil, err
+		}
+	}
+	return func(e core.Event) bool {
+		switch {
+		case req.GetOwner() != "" && req.GetOwner() != string(e.Owner):
+			return false
+		case len(req.GetKinds()) > 0 && !slices.Contains(req.GetKinds(), string(e.Kind)):
+			return false
+		case container != "" && e.Container != container && (e.Container != "" || e.Sandbox != sandbox):
+			return false
+		case container == "" && sandbox != "" && e.Sandbox != sandbox:
+			return false
+		}
+		return true
+	}, nil
+}
+
+// dumpEvents is how many events a dump tells.
+const dumpEvents = 1000
+
+// Dump answers a gzipped tar for a bug report.
+func (s *nodeServer) Dump(_ *longshorev1.DumpRequest, stream grpc.ServerStreamingServer[longshorev1.DumpResponse]) error {
+	ctx := stream.Context()
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	tw := tar.NewWriter(zip)
+	for _, part := range []struct {
+		name string
+		fill func(context.Context, io.Writer) error
+	}{
+		{"version.json", s.dumpVersion},
+		{"goroutines.txt", func(_ context.Context, w io.Writer) error { return pprof.Lookup("goroutine").WriteTo(w, 2) }},
+		{"config.toml", s.dumpConfig},
+		{"doctor.json", s.dumpDoctor},
+		{"objects.json", s.dumpObjects},
+		{"events.jsonl", s.dumpEvents},
+	} {
+		var body bytes.Buffer
+		if err := part.fill(ctx, &body); err != nil {
+			// A dump is made when something is wrong: the rest is still wanted.
+			fmt.Fprintf(&body, "\n%s could not be told: %v\n", part.name, err)
+		}
+		hdr := &tar.Header{Name: "longshore-dump/" + part.name, Mode: 0o600, Size: int64(body.Len()), ModTime: time.Now()}
+		if err := tw.WriteHeader(hdr); err != nil {
+			return fmt.Errorf("dump %s: %w", part.name, err)
+		}
+		if _, err := tw.Write(body.Bytes()); err != nil {
+			return fmt.Errorf("dump %s: %w", part.name, err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	if err := zip.Close(); err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	for chunk := range slices.Chunk(out.Bytes(), exportChunk) {
+		if err := stream.Send(&longshorev1.DumpResponse{Data: chunk}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *nodeServer) dumpVersion(ctx context.Context, w io.Writer) error {
+	v, err := s.Version(ctx, nil)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(w).Encode(v)
+}
+
+func (s *nodeServer) dumpConfig(_ context.Context, w io.Writer) error {
+	if s.o.Config == nil {
+		return nil
+	}
+	text, err := s.o.Config()
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, text)
+	return err
+}
+
+func (s *nodeServer) dumpDoctor(ctx context.Context, w io.Writer) error {
+	if s.o.Doctor == nil {
+		return nil
+	}
+	return json.NewEncoder(w).Encode(s.o.Doctor(ctx))
+}
+
+func (s *nodeServer) dumpObjects(ctx context.Context, w io.Writer) error {
+	sandboxes, err := s.all.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return err
+	}
+	containers, err := s.all.Containers(ctx, core.Filter{})
+	if err != nil {
+		return err
+	}
+	raw, err := inspectJSON(map[string]any{"sandboxes": sandboxes, "containers": containers}, nil, false)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(raw)
+	return err
+}
+
+func (s *nodeServer) dumpEvents(ctx context.Context, w io.Writer) error {
+	last, err := s.all.LastSeq(ctx)
+	if err != nil {
+		return err
+	}
+	enc := json.NewEncoder(w)
+	from := max(s.oldest(ctx, last), max(last, dumpEvents)-dumpEvents)
+	for e, err := range s.eventsFrom(ctx, from, last, false) {
+		if err != nil {
+			return err
+		}
+		if err := enc.Encode(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// peerCredentials are gRPC transport credentials without a handshake: the
+// kernel says who is at the other end of a unix socket.
+type peerCredentials struct{}
+
+// peerInfo is who asks.
+type peerInfo struct {
+	credentials.CommonAuthInfo
+	uid uint32
+	pid int32
+}
+
+// AuthType names the kind of authentication.
+func (peerInfo) AuthType() string { return "unix-peer" }
+
+// ClientHandshake does nothing: clients do not ask who the server is.
+func (peerCredentials) ClientHandshake(_ context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return c, peerInfo{}, nil
+}
+
+// ServerHandshake asks the kernel for the peer of c. Connections that are no
+// unix sockets are refused.
+func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, nil, errors.New("tell the peer: not a unix socket")
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil, nil, fmt.Errorf("tell the peer: %w", err)
+	}
+	var cred *unix.Ucred
+	if cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil {
+		err = cerr
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("tell the peer: %w", err)
+	}
+	info := peerInfo{uid: cred.Uid, pid: cred.Pid}
+	info.SecurityLevel = credentials.PrivacyAndIntegrity // it never leaves the kernel
+	return c, info, nil
+}
+
+// Info describes the credentials to gRPC.
+func (peerCredentials) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "unix"}
+}
+
+// Clone returns a copy; there is nothing to copy.
+func (c peerCredentials) Clone() credentials.TransportCredentials { return c }
+
+// OverrideServerName is for TLS only.
+func (peerCredentials) OverrideServerName(string) error { return nil }
+
+// asked says who asks for call, for the autopsy and the event log.
+func asked(ctx context.Context, call string) core.Asked {
+	a := core.Asked{Owner: core.OwnerCLI, Call: call, At: time.Now()}
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(peerInfo); ok {
+			a.User = fmt.Sprintf("uid %d, pid %d", info.uid, info.pid)
+		}
+	}
+	return a
+}

@@ -1,0 +1,175 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/obs"
+)
+
+// Options are what New needs. Engine, LogDir and Logger are required.
+type Options struct {
+	Engine *engine.Engine
+	// LogDir holds the output of containers that the control API made. It is
+	// made when it is missing.
+	LogDir string
+	Logger *slog.Logger
+	// Doctor says what of the node works; nil answers Unimplemented.
+	Doctor func(context.Context) []Finding
+	// Check compares records and node and returns the violations; nil answers
+	// Unimplemented.
+	Check func(context.Context) ([]Finding, error)
+	// Config returns the configuration in force as TOML, secrets masked.
+	Config func() (string, error)
+	// LostOutput counts bytes of a process's output that no sink took; nil is
+	// none.
+	LostOutput func(context.Context, core.Ref) uint64
+	Version    string
+	Started    time.Time
+	Metrics    *obs.Metrics // nil counts nothing
+	// HTTP answers on the HTTP socket: metrics, health, pprof.
+	HTTP http.Handler
+}
+
+// Finding is one line of doctor or check.
+type Finding struct {
+	Name   string
+	Status FindingStatus
+	Detail string
+	Hint   string // what to do, "" when there is nothing
+}
+
+// FindingStatus is how grave a Finding is.
+type FindingStatus string
+
+// The grades of a Finding.
+const (
+	FindingOK   FindingStatus = "ok"
+	FindingWarn FindingStatus = "warn"
+	FindingFail FindingStatus = "fail"
+)
+
+// Server is the control API.
+type Server struct {
+	o        Options
+	own      *engine.Client // the owner "cli"
+	all      *engine.Client // every owner
+	sessions sessions
+}
+
+// New makes a server that serves nothing yet.
+func New(o Options) (*Server, error) {
+	switch {
+	case o.Engine == nil:
+		return nil, errors.New("control: no engine")
+	case o.LogDir == "":
+		return nil, errors.New("control: no log directory")
+	case o.Logger == nil:
+		return nil, errors.New("control: no logger")
+	}
+	return &Server{o: o, own: o.Engine.As(core.OwnerCLI), all: o.Engine.All()}, nil
+}
+
+// Listeners are where the server answers. Control is required.
+type Listeners struct {
+	Control net.Listener // everything, for root
+	Read    net.Listener // the reading calls only
+	HTTP    net.Listener // metrics, health, pprof
+}
+
+// drainTime is how long calls in flight have to end when the server stops.
+const drainTime = 2 * time.Second
+
+// Serve answers until ctx ends or a listener breaks, and closes the listeners.
+func (s *Server) Serve(ctx context.Context, l Listeners) error {
+	if l.Control == nil {
+		return errors.New("serve control: no listener")
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	serve := func(name string, fn func() error) {
+		wg.Go(func() {
+			if err := fn(); err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("serve %s: %w", name, err))
+			}
+		})
+	}
+	full := s.grpcServer(false)
+	serve("control", func() error { return full.Serve(l.Control) })
+	stops := []func(){func() { stopGRPC(full) }}
+	if l.Read != nil {
+		read := s.grpcServer(true)
+		serve("control read socket", func() error { return read.Serve(l.Read) })
+		stops = append(stops, func() { stopGRPC(read) })
+	}
+	if l.HTTP != nil && s.o.HTTP != nil {
+		srv := &http.Server{Handler: s.o.HTTP, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(s.o.Logger.Handler(), slog.LevelDebug)}
+		serve("control http", func() error { return srv.Serve(l.HTTP) })
+		stops = append(stops, func() { _ = srv.Close() })
+	}
+	wg.Go(func() { s.sweep(ctx) })
+
+	<-ctx.Done()
+	for _, stop := range stops {
+		stop()
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (s *Server) grpcServer(readOnly bool) *grpc.Server {
+	watch := obs.GRPC{Face: "control", Metrics: s.o.Metrics, Logger: s.o.Logger}
+	gate := gate{readOnly: readOnly}
+	srv := grpc.NewServer(
+		grpc.Creds(peerCredentials{}),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ChainUnaryInterceptor(watch.Unary, gate.unary, statusUnary),
+		grpc.ChainStreamInterceptor(watch.Stream, gate.stream, statusStream),
+	)
+	longshorev1.RegisterContainersServer(srv, &containerServer{Server: s})
+	longshorev1.RegisterImagesServer(srv, &imageServer{Server: s})
+	longshorev1.RegisterVolumesServer(srv, &volumeServer{Server: s})
+	longshorev1.RegisterNodeServer(srv, &nodeServer{Server: s})
+	return srv
+}
+
+// The limits of one connection: messages are small (archives travel in chunks),
+// and a client that opens streams without end is stopped early.
+const (
+	maxMessage = 4 << 20
+	maxStreams = 256
+)
+
+// stopGRPC lets calls in flight end for a while. Following calls do not end by
+// themselves and are then cut off.
+func stopGRPC(srv *grpc.Server) {
+	done := make(chan struct{})
+	go func() {
+		srv.GracefulStop()
+		close(done)
+	}()
+	timer := time.NewTimer(drainTime)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		srv.Stop()
+		<-done
+	}
+}

@@ -1,0 +1,146 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// minInterval keeps a stream of figures from being a load of its own.
+const minInterval = 100 * time.Millisecond
+
+// Stats answers the figures of containers once, or once per interval.
+func (s *containerServer) Stats(req *longshorev1.StatsRequest, stream grpc.ServerStreamingServer[longshorev1.StatsResponse]) error {
+	ctx := stream.Context()
+	interval := req.GetInterval().AsDuration()
+	if req.GetInterval() != nil && interval < minInterval {
+		return invalid("interval %v is shorter than %v", interval, minInterval)
+	}
+	var ids []core.ID
+	for _, name := range req.GetNames() {
+		c, err := s.container(ctx, name)
+		if err != nil {
+			return err
+		}
+		ids = append(ids, c.ID)
+	}
+	before := map[core.ID]core.Stats{}
+	round := func() error {
+		resp, err := s.statsRound(ctx, ids, before)
+		if err != nil {
+			return err
+		}
+		return stream.Send(resp)
+	}
+	if err := round(); err != nil || interval == 0 {
+		return err
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			if err := round(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// statsRound reads the figures of ids (nil: of all that run) and remembers them
+// in before.
+func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.ID]core.Stats) (*longshorev1.StatsResponse, error) {
+	list, err := s.all.Containers(ctx, core.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	wanted := map[core.ID]bool{}
+	for _, id := range ids {
+		wanted[id] = true
+	}
+	resp := &longshorev1.StatsResponse{}
+	for _, c := range list {
+		running := c.State == core.ContainerRunning || c.State == core.ContainerPaused
+		if !running || (len(ids) > 0 && !wanted[c.ID]) {
+			continue
+		}
+		st, err := s.all.Stats(ctx, c.ID, false)
+		if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+			continue // it ended meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("figures of %s: %w", c.ID.Short(), err)
+		}
+		if len(st.Net) == 0 {
+			// The network is the sandbox's; a sandbox without one has no figures.
+			if sb, err := s.all.SandboxStats(ctx, c.Sandbox); err == nil {
+				st.Net = sb.Net
+			}
+		}
+		last := before[c.ID] // zero in the first round
+		before[c.ID] = st
+		resp.Containers = append(resp.Containers, toStats(c, st, last))
+	}
+	return resp, nil
+}
+
+func known(v core.Value) *uint64 {
+	if !v.OK {
+		return nil
+	}
+	return &v.N
+}
+
+func toStats(c core.Container, st, last core.Stats) *longshorev1.ContainerStats {
+	out := &longshorev1.ContainerStats{
+		Id: string(c.ID), Owner: string(c.Owner), Key: string(c.Key), At: stamp(st.At),
+		CpuUsageNs: known(st.CPU.Usage), MemoryBytes: known(st.Memory.Usage), WorkingSetBytes: known(st.Memory.WorkingSet),
+		MemoryLimitBytes: known(st.Memory.Limit), MemoryPeakBytes: known(st.Memory.Peak), SwapBytes: known(st.Memory.Swap),
+		Pids: known(st.Pids.Current), PidsLimit: known(st.Pids.Limit), RootBytes: known(st.Root.Bytes),
+	}
+	for _, d := range st.IO {
+		out.ReadBytes += d.ReadBytes
+		out.WriteBytes += d.WriteBytes
+	}
+	for _, n := range st.Net {
+		if n.Name != "lo" {
+			out.RxBytes += n.RxBytes
+			out.TxBytes += n.TxBytes
+		}
+	}
+	if passed := st.At.Sub(last.At); st.CPU.Usage.OK && last.CPU.Usage.OK && passed > 0 && st.CPU.Usage.N >= last.CPU.Usage.N {
+		percent := 100 * float64(st.CPU.Usage.N-last.CPU.Usage.N) / float64(passed.Nanoseconds())
+		out.CpuPercent = &percent
+	}
+	return out
+}
+
+// Top lists the processes of a container.
+func (s *containerServer) Top(ctx context.Context, req *longshorev1.TopRequest) (*longshorev1.TopResponse, error) {
+	c, err := s.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+		return nil, fmt.Errorf("list processes of %s: it is %s: %w", c.ID.Short(), c.State, errdefs.ErrFailedPrecondition)
+	}
+	st, err := s.all.Stats(ctx, c.ID, true)
+	if err != nil {
+		return nil, err
+	}
+	resp := &longshorev1.TopResponse{}
+	for _, p := range st.Processes {
+		resp.Processes = append(resp.Processes, &longshorev1.ProcessStats{
+			Pid: int32(p.Pid), UserNs: p.User, SystemNs: p.System, RssBytes: p.RSS, SwapBytes: p.Swap, Threads: int32(p.Threads), Command: p.Comm,
+		})
+	}
+	return resp, nil
+}

@@ -1,0 +1,166 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+)
+
+// sessions counts who is attached to which container.
+type sessions struct {
+	mu sync.Mutex
+	n  map[core.ID]int
+}
+
+func (s *sessions) enter(id core.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n == nil {
+		s.n = map[core.ID]int{}
+	}
+	s.n[id]++
+}
+
+func (s *sessions) leave(id core.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n[id]--; s.n[id] <= 0 {
+		delete(s.n, id)
+	}
+}
+
+func (s *sessions) busy(id core.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.n[id] > 0
+}
+
+// leave ends a session, and settles the container if it has ended meanwhile.
+func (s *Server) leave(ctx context.Context, id core.ID) {
+	s.sessions.leave(id)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	defer cancel()
+	s.settle(clean, id)
+}
+
+// sweep settles our containers as they end: it looks at all of them once and
+// then follows the event log.
+func (s *Server) sweep(ctx context.Context) {
+	last, err := s.own.LastSeq(ctx)
+	if err != nil {
+		s.o.Logger.ErrorContext(ctx, "event log cannot be read", "error", err)
+		return
+	}
+	list, err := s.own.Containers(ctx, core.Filter{})
+	if err != nil {
+		s.o.Logger.ErrorContext(ctx, "containers cannot be listed", "error", err)
+		return
+	}
+	for _, c := range list {
+		s.settle(ctx, c.ID)
+	}
+	for e, err := range s.own.Events(ctx, last, core.Filter{Kinds: []core.EventKind{core.EventContainerExited}}) {
+		if err != nil {
+			if ctx.Err() == nil {
+				s.o.Logger.ErrorContext(ctx, "event log cannot be followed", "error", err)
+			}
+			return
+		}
+		s.settle(ctx, e.Container)
+	}
+}
+
+// settle gives back what an ended container of ours no longer needs: all of it
+// when that was asked for, its namespaces, address and ports otherwise.
+func (s *Server) settle(ctx context.Context, id core.ID) {
+	if s.sessions.busy(id) {
+		return // leave settles it
+	}
+	c, err := s.own.Container(ctx, id)
+	if err != nil || c.State != core.ContainerExited {
+		return
+	}
+	a := core.Asked{Owner: core.OwnerCLI, Call: "longshore agent: the container has ended", At: c.Main.Finished}
+	if recordOf(c).AutoRemove {
+		err = s.removeOwn(ctx, c, engine.RemoveOptions{Force: true, Asked: a})
+	} else {
+		err = s.own.StopSandbox(ctx, c.Sandbox, engine.StopOptions{Asked: a})
+	}
+	if err != nil && !errdefs.IsNotFound(err) && ctx.Err() == nil {
+		s.o.Logger.WarnContext(ctx, "ended container could not be settled", "container", string(id), "error", err)
+	}
+}
+
+// Recover takes away what a crash left half made of our own: sandboxes without
+// a container, containers that were to go when nobody is left to start them,
+// and logs without a container. It is called before Serve.
+func (s *Server) Recover(ctx context.Context) error {
+	sandboxes, err := s.own.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return err
+	}
+	containers, err := s.own.Containers(ctx, core.Filter{})
+	if err != nil {
+		return err
+	}
+	used := map[core.ID]core.Container{}
+	for _, c := range containers {
+		used[c.Sandbox] = c
+	}
+	a := core.Asked{Owner: core.OwnerCLI, Call: "longshore agent: recovery"}
+	var errs []error
+	for _, sb := range sandboxes {
+		c, ok := used[sb.ID]
+		if ok && (c.State != core.ContainerCreated || !recordOf(c).AutoRemove) {
+			continue
+		}
+		if err := s.own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: a}); err != nil {
+			errs = append(errs, fmt.Errorf("take back sandbox %s: %w", sb.ID.Short(), err))
+			continue
+		}
+		delete(used, sb.ID)
+	}
+	logs, err := os.ReadDir(s.o.LogDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, l := range logs {
+		id, _, ok := strings.Cut(l.Name(), ".log")
+		if _, live := used[core.ID(id)]; ok && !live {
+			errs = append(errs, os.Remove(filepath.Join(s.o.LogDir, l.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeLog removes a removed container's output.
+func (s *Server) removeLog(c core.Container) error {
+	log := recordOf(c).Log
+	if log == "" || filepath.Dir(log) != filepath.Clean(s.o.LogDir) {
+		return nil
+	}
+	return removeLogFiles(log)
+}
+
+// removeLogFiles removes a log and what was rotated away from it.
+func removeLogFiles(path string) error {
+	errs := []error{os.Remove(path)}
+	for i := 1; i < logFiles; i++ {
+		errs = append(errs, os.Remove(fmt.Sprintf("%s.%d", path, i)))
+	}
+	for i, err := range errs {
+		if errors.Is(err, os.ErrNotExist) {
+			errs[i] = nil
+		}
+	}
+	return errors.Join(errs...)
+}
