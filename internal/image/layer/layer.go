@@ -136,7 +136,12 @@ func (a *applier) filter(hdr *tar.Header) (bool, error) {
 		return false, nil
 	}
 	if strings.HasPrefix(path.Base(name), whiteoutPrefix) {
-		return true, nil
+		// Some writers replace a directory by a file and then still delete what
+		// was in the directory.
+		return !a.belowFile(name), nil
+	}
+	if err := a.uncover(name); err != nil {
+		return false, err
 	}
 	switch hdr.Typeflag {
 	case tar.TypeLink:
@@ -154,6 +159,36 @@ func (a *applier) filter(hdr *tar.Header) (bool, error) {
 	}
 	a.seen[name] = hdr.Typeflag
 	return true, nil
+}
+
+// belowFile reports whether this layer has something else than a directory on
+// the way to name.
+func (a *applier) belowFile(name string) bool {
+	for p := path.Dir(name); p != "."; p = path.Dir(p) {
+		if typ, ok := a.seen[p]; ok && typ != tar.TypeDir && typ != tar.TypeSymlink {
+			return true
+		}
+	}
+	return false
+}
+
+// uncover makes way for an entry below a path that this layer has deleted
+// before without describing the new directory; finish makes that one opaque.
+func (a *applier) uncover(name string) error {
+	if len(a.shadow) == 0 {
+		return nil
+	}
+	for p := path.Dir(name); p != "."; p = path.Dir(p) {
+		full := filepath.Join(a.dir, p)
+		if !a.shadow[full] {
+			continue
+		}
+		if fi, err := os.Lstat(full); err == nil && isWhiteout(fi) {
+			a.inodes--
+			return os.Remove(full)
+		}
+	}
+	return nil
 }
 
 // linkTarget makes sure that the file a hard link names is in this layer: one
