@@ -238,8 +238,11 @@ func sandboxSysctls(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 		if strings.Contains(name, "/") {
 			name = strings.NewReplacer("/", ".", ".", "/").Replace(name)
 		}
-		if name == "" || strings.ContainsAny(name+v, "\x00") || strings.Contains(name, "..") || strings.HasPrefix(name, ".") {
-			return invalid("sandbox: sysctl %q", k)
+		// Each part is a file's name, in which / stands for a dot.
+		for part := range strings.SplitSeq(name, ".") {
+			if part == "" || part == "/" || part == "//" || nul(part+v) {
+				return invalid("sandbox: sysctl %q", k)
+			}
 		}
 		if strings.HasPrefix(name, "net.") && sb.Namespaces.Net.Mode == core.Host {
 			return invalid("sandbox: sysctl %s with the node's network", k)
