@@ -6,10 +6,13 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"runtime/debug"
 
+	"github.com/longshore/longshore/internal/agent"
 	"github.com/longshore/longshore/internal/cli"
+	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/pin"
 )
@@ -23,6 +26,9 @@ func main() {
 	}
 	os.Exit(cli.Main(context.Background(), cli.Options{
 		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version(),
+		Agent: func(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Version: version()})
+		},
 	}))
 }
 

@@ -1,0 +1,196 @@
+// Package agent puts a node together: it opens what the engine stands on,
+// recovers, and lets the faces and the control API serve. It is the one place
+// that knows who implements what, and does nothing else itself.
+//
+// Start at Run, which reads top to bottom.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/config"
+	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/image"
+	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/obs"
+	"github.com/longshore/longshore/internal/pin"
+	"github.com/longshore/longshore/internal/rootfs"
+	"github.com/longshore/longshore/internal/state"
+	"github.com/longshore/longshore/internal/volume"
+)
+
+// Options are what Run needs.
+type Options struct {
+	Config  config.Config
+	Logger  *slog.Logger
+	Version string
+}
+
+// node is everything that Run opened, for doctor and the way down.
+type node struct {
+	cfg      config.Config
+	log      *slog.Logger
+	version  string
+	started  time.Time
+	metrics  *obs.Metrics
+	store    *state.Store
+	keeper   *keeper.Client
+	images   *image.Store
+	network  *network.Network
+	cgroups  *cgroup.Tree
+	runtimes runtimes
+	engine   *engine.Engine
+}
+
+// Run runs the agent until ctx ends. Containers go on without it; an agent that
+// has nothing to look after takes keeper, bridge and cgroups away as well.
+func Run(ctx context.Context, o Options) (err error) {
+	n := &node{cfg: o.Config, log: o.Logger, version: o.Version, started: time.Now()}
+	root, run := n.cfg.Agent.Root, n.cfg.Agent.State
+	unlock, err := lock(root, run)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	obs.BridgeLogrus(n.log)
+	obs.BridgeGRPC(n.log)
+	n.metrics = obs.New(obs.Options{Version: n.version, Node: n.figures})
+
+	// What the engine stands on, from the bottom up.
+	if n.store, err = state.Open(state.Options{State: run, Root: root, Logger: n.log}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.store.Close()) }()
+	binary, err := n.keeperBinary()
+	if err != nil {
+		return err
+	}
+	if n.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(run, "keeper"), Binary: binary, Logger: n.log}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.keeper.Close()) }()
+	if n.images, err = image.New(image.Options{Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.images.Close()) }()
+	if n.network, err = network.New(network.Options{
+		Config: n.cfg.Network, Store: n.store.Scope("network", true), Leases: n.store.Scope("leases", false), StateDir: filepath.Join(run, "cni"), Logger: n.log,
+	}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.network.Close()) }()
+	if n.cgroups, err = cgroup.New(n.cgroupOptions()); err != nil {
+		return err
+	}
+	pins, err := pin.New(pin.Options{Dir: filepath.Join(run, "ns"), Logger: n.log})
+	if err != nil {
+		return err
+	}
+	volumes, err := volume.New(filepath.Join(root, "volumes"))
+	if err != nil {
+		return err
+	}
+	if n.runtimes, err = n.findRuntimes(ctx); err != nil {
+		return err
+	}
+
+	// The engine, which recovers before anybody can ask it for something.
+	n.engine, err = engine.New(engine.Options{
+		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
+		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Logger: n.log}), Volumes: volumes,
+		State: run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv("LONGSHORE_FAILPOINT")),
+	})
+	if err != nil {
+		return err
+	}
+	if err := n.engine.Recover(ctx); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+
+	// Who may ask: the faces and the control API.
+	sockets, err := n.listen(ctx)
+	if err != nil {
+		return err
+	}
+	defer sockets.close()
+	faces, err := n.faces()
+	if err != nil {
+		return err
+	}
+	controller, err := n.controller()
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return n.engine.Run(ctx) })
+	group.Go(func() error { return controller.Serve(ctx, sockets.control) })
+	if sockets.metrics != nil {
+		group.Go(func() error { return serveHTTP(ctx, sockets.metrics, sockets.metricsHandler) })
+	}
+	for _, f := range faces {
+		group.Go(func() error {
+			n.superviseFace(ctx, f, sockets)
+			return nil
+		})
+	}
+	group.Go(func() error { return n.tellSystemd(ctx) })
+	n.log.Info("agent is ready", "version", n.version, "root", root, "state", run, "runtime", n.runtimes.chosen, "took", time.Since(n.started))
+	err = group.Wait()
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		err = nil
+	}
+	return errors.Join(err, n.leave(context.WithoutCancel(ctx)))
+}
+
+// faces makes every face that the config enables.
+func (n *node) faces() ([]face.Face, error) {
+	var all []face.Face
+	if n.cfg.Face.CRI.Enabled {
+		f, err := cri.New(cri.Options{
+			Deps:      face.Deps{Engine: n.engine.As(core.OwnerCRI), Logger: n.log, Metrics: n.metrics, Version: n.version},
+			Config:    n.cfg.Face.CRI,
+			ImageRoot: filepath.Join(n.cfg.Agent.Root, "image"),
+			StateDir:  n.cfg.Agent.State,
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+func (n *node) controller() (*control.Server, error) {
+	return control.New(control.Options{
+		Engine: n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
+		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: obs.Handler(n.metrics, n.health),
+	})
+}
+
+// leave is the way down. Whatever runs goes on; when nothing is left to look
+// after, nothing of us stays behind either.
+func (n *node) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	sandboxes, err := n.engine.All().Sandboxes(ctx, core.Filter{})
+	if err != nil || len(sandboxes) > 0 {
+		n.log.Info("agent stops; what runs goes on", "sandboxes", len(sandboxes))
+		return err
+	}
+	n.log.Info("agent stops, and takes keeper and network along: nothing runs")
+	return errors.Join(n.keeper.Shutdown(ctx), n.cgroups.Release(ctx))
+}

@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// doctor says what of this node works, and what to do about the rest.
+func (n *node) doctor(ctx context.Context) []control.Finding {
+	findings := []control.Finding{n.kernel(), n.cgroupFinding(), n.capabilities(), n.memoryBacked()}
+	findings = append(findings, n.runtimeFindings()...)
+	return append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), n.kmsgFinding())
+}
+
+func ok(name, format string, args ...any) control.Finding {
+	return control.Finding{Name: name, Status: control.FindingOK, Detail: fmt.Sprintf(format, args...)}
+}
+
+func warn(name, hint, format string, args ...any) control.Finding {
+	return control.Finding{Name: name, Status: control.FindingWarn, Detail: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+func fail(name, hint, format string, args ...any) control.Finding {
+	return control.Finding{Name: name, Status: control.FindingFail, Detail: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+func (n *node) kernel() control.Finding {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fail("kernel", "", "uname: %v", err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	major, rest, _ := strings.Cut(release, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	x, _ := strconv.Atoi(major)
+	y, _ := strconv.Atoi(minor)
+	if x < 5 || x == 5 && y < 15 {
+		return warn("kernel", "use Linux 5.15 or later", "%s is older than what we are tested on", release)
+	}
+	return ok("kernel", "%s", release)
+}
+
+func (n *node) cgroupFinding() control.Finding {
+	switch mode := n.cgroups.Mode(); mode {
+	case core.CgroupHybrid:
+		return ok("cgroups", "hybrid: controllers on v1, the v2 tree beside them; crun is run where that tree is hidden")
+	default:
+		return ok("cgroups", "%s", mode)
+	}
+}
+
+func (n *node) capabilities() control.Finding {
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var d [2]unix.CapUserData
+	if err := unix.Capget(&h, &d[0]); err != nil {
+		return fail("capabilities", "", "capget: %v", err)
+	}
+	if d[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		return fail("capabilities", "run the agent as root", "CAP_SYS_ADMIN is missing")
+	}
+	if d[0].Effective&(1<<unix.CAP_SYS_RESOURCE) == 0 {
+		return warn("capabilities", "", "CAP_SYS_RESOURCE is missing: lower oom_score_adj and higher hard limits are clamped, and said in the container's warnings")
+	}
+	return ok("capabilities", "all that is needed")
+}
+
+func (n *node) memoryBacked() control.Finding {
+	var st unix.Statfs_t
+	if err := unix.Statfs(n.cfg.Agent.State, &st); err != nil {
+		return fail("state", "", "%s: %v", n.cfg.Agent.State, err)
+	}
+	if st.Type != unix.TMPFS_MAGIC {
+		return warn("state", "mount a tmpfs there", "%s is not on a tmpfs: live records cost disk writes, and are thrown away after a boot all the same", n.cfg.Agent.State)
+	}
+	return ok("state", "%s is on a tmpfs", n.cfg.Agent.State)
+}
+
+func (n *node) runtimeFindings() []control.Finding {
+	var all []control.Finding
+	for _, r := range n.runtimes.found {
+		name := "runtime " + r.name
+		switch {
+		case r.problem != "":
+			all = append(all, warn(name, "install it, or drop the section [runtimes."+r.name+"]", "%s", r.problem))
+		case r.name == n.runtimes.chosen:
+			all = append(all, ok(name, "%s %s, the default: %s", r.features.Path, r.features.Version, n.runtimes.why))
+		default:
+			all = append(all, ok(name, "%s %s", r.features.Path, r.features.Version))
+		}
+	}
+	return all
+}
+
+func (n *node) keeperFinding(ctx context.Context) control.Finding {
+	s, err := n.keeper.Status(ctx)
+	switch {
+	case err != nil:
+		return fail("keeper", "see "+n.cfg.Agent.State+"/keeper", "%v", err)
+	case s.NestPid == 0:
+		return warn("keeper", "what is launched from now on has a new nest", "pid %d has lost its nest: its death would lose the exits of the %d processes it holds", s.KeeperPid, s.Processes)
+	case s.Lost > 0:
+		return warn("keeper", "see `longshore why` of the containers, and the space where their logs are", "pid %d, nest %d, %d processes; %d bytes of output were dropped", s.KeeperPid, s.NestPid, s.Processes, s.Lost)
+	default:
+		return ok("keeper", "pid %d, nest %d, %d processes, %d KB together", s.KeeperPid, s.NestPid, s.Processes, (pss(s.KeeperPid)+pss(s.NestPid))/1024)
+	}
+}
+
+func (n *node) networkFinding(ctx context.Context) control.Finding {
+	i, err := n.network.Info(ctx)
+	switch {
+	case err != nil:
+		return fail("network", "", "%v", err)
+	case !i.Ready:
+		return fail("network", "", "%s: %s", i.Mode, i.Reason)
+	default:
+		return ok("network", "%s, addresses from %v", i.Mode, i.Ranges)
+	}
+}
+
+func (n *node) imageFinding() control.Finding {
+	return ok("images", "%s; %s", n.cfg.Agent.Root+"/image", n.images.Confinement())
+}
+
+func (n *node) kmsgFinding() control.Finding {
+	f, err := os.Open("/dev/kmsg")
+	if err != nil {
+		return warn("kernel log", "", "/dev/kmsg: %v: the victim of an out-of-memory kill is told by the cgroup's counters alone", err)
+	}
+	_ = f.Close()
+	return ok("kernel log", "readable: the victim of an out-of-memory kill is known")
+}
+
+// check compares records and node.
+func (n *node) check(ctx context.Context) ([]control.Finding, error) {
+	violations, err := n.engine.Check(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]control.Finding, 0, len(violations))
+	for _, v := range violations {
+		all = append(all, fail(v.Kind, "", "%s: %s", v.Object, v.Detail))
+	}
+	return all, nil
+}
+
+func (n *node) shownConfig() (string, error) { return n.cfg.Masked() }

@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/network/dns"
+)
+
+// lock makes the two directories and holds the state directory: two agents on
+// one would each clean up after the other.
+func lock(root, run string) (unlock func(), err error) {
+	for _, dir := range []string{root, run} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, fmt.Errorf("agent: %w", err)
+		}
+	}
+	path := filepath.Join(run, "agent.lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		holder, _ := os.ReadFile(path)
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("agent: %s is in use by an agent with pid %s: stop it, or choose another --state: %w", run, holder, errdefs.ErrUnavailable)
+		}
+		return nil, fmt.Errorf("agent: lock %s: %w", path, err)
+	}
+	if err := f.Truncate(0); err == nil {
+		_, _ = fmt.Fprint(f, os.Getpid())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// keeperBinary finds longshore-keeper: as configured, beside our own binary, or
+// in PATH.
+func (n *node) keeperBinary() (string, error) {
+	if p := n.cfg.Agent.Keeper; p != "" {
+		return p, nil
+	}
+	if self, err := os.Executable(); err == nil {
+		if p := filepath.Join(filepath.Dir(self), "longshore-keeper"); executable(p) {
+			return p, nil
+		}
+	}
+	p, err := exec.LookPath("longshore-keeper")
+	if err != nil {
+		return "", fmt.Errorf("agent: longshore-keeper is neither beside longshore nor in PATH: set agent.keeper: %w", errdefs.ErrNotFound)
+	}
+	return filepath.Abs(p)
+}
+
+func executable(p string) bool {
+	st, err := os.Stat(p)
+	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
+}
+
+// files makes what a sandbox's containers find in /etc, from what the host's
+// resolv.conf says now.
+func (n *node) files(_ context.Context, sb core.Sandbox) (engine.Files, error) {
+	host := dns.Read()
+	f := dns.Render(sb, host)
+	return engine.Files{ResolvConf: f.ResolvConf, Hosts: f.Hosts, Hostname: f.Hostname}, nil
+}

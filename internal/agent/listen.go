@@ -1,0 +1,132 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/activation"
+
+	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/obs"
+)
+
+// sockets are everything the agent listens on, opened before anything serves so
+// that a wrong path or a taken port ends the start.
+type sockets struct {
+	control        control.Listeners
+	faces          map[string][]net.Listener
+	metrics        net.Listener
+	metricsHandler http.Handler
+	open           []net.Listener
+}
+
+func (s *sockets) close() {
+	s.control.Close()
+	for _, l := range s.open {
+		_ = l.Close()
+	}
+}
+
+// listen opens the sockets, taking those that systemd opened for us by their
+// names: control, cri, cri-image.
+func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
+	passed, err := activation.ListenersWithNames()
+	if err != nil {
+		return nil, fmt.Errorf("agent: sockets from systemd: %w", err)
+	}
+	s := &sockets{faces: map[string][]net.Listener{}}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.control, err = control.Listen(ctx, n.cfg.Agent.State, n.cfg.Control); err != nil {
+		return nil, err
+	}
+	if given := passed["control"]; len(given) > 0 {
+		_ = s.control.Control.Close()
+		s.control.Control = given[0]
+	}
+	if c := n.cfg.Face.CRI; c.Enabled {
+		for name, path := range map[string]string{"cri": c.Socket, "cri-image": c.ImageSocket} {
+			l, err := pick(ctx, passed[name], path)
+			if err != nil {
+				return nil, err
+			}
+			s.faces["cri"] = append(s.faces["cri"], l...)
+			s.open = append(s.open, l...)
+		}
+	}
+	s.metrics, s.metricsHandler, err = n.cfg.Metrics.Open(ctx, obs.Handler(n.metrics, n.health))
+	if s.metrics != nil {
+		s.open = append(s.open, s.metrics)
+	}
+	return s, err
+}
+
+func pick(ctx context.Context, given []net.Listener, path string) ([]net.Listener, error) {
+	if len(given) > 0 {
+		return given, nil
+	}
+	if path == "" {
+		return nil, nil
+	}
+	l, err := control.ListenUnix(ctx, path, 0o600, -1)
+	return []net.Listener{l}, err
+}
+
+// superviseFace serves a face until ctx ends. A face that fails is said so and
+// started again with a growing pause, on the same sockets where they still
+// live; it does not pull down the others.
+func (n *node) superviseFace(ctx context.Context, f face.Face, s *sockets) {
+	pause := 100 * time.Millisecond
+	listeners := s.faces[f.Name()]
+	for {
+		err := f.Serve(ctx, listeners...)
+		if ctx.Err() != nil {
+			return
+		}
+		n.log.ErrorContext(ctx, "a face ended; it is started again", "face", f.Name(), "error", err, "pause", pause)
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		pause = min(2*pause, 30*time.Second)
+		if listeners, err = n.reopen(ctx, f.Name()); err != nil {
+			n.log.ErrorContext(ctx, "cannot listen again", "face", f.Name(), "error", err)
+		}
+	}
+}
+
+func (n *node) reopen(ctx context.Context, name string) ([]net.Listener, error) {
+	var all []net.Listener
+	if name == "cri" {
+		for _, path := range []string{n.cfg.Face.CRI.Socket, n.cfg.Face.CRI.ImageSocket} {
+			l, err := pick(ctx, nil, path)
+			if err != nil {
+				return all, err
+			}
+			all = append(all, l...)
+		}
+	}
+	return all, nil
+}
+
+// serveHTTP serves until ctx ends.
+func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/config"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/runtime/oci"
+)
+
+// runtimes are the configured runtimes as this node has them.
+type runtimes struct {
+	usable []core.Runtime
+	chosen string // name of the default one
+	why    string // it was chosen
+	found  []foundRuntime
+}
+
+// foundRuntime is one configured runtime.
+type foundRuntime struct {
+	name     string
+	features core.RuntimeFeatures
+	problem  string // why it cannot be used
+}
+
+// bySpeed is the order in which "auto" takes what works, fastest first, as
+// make bench shows it.
+func bySpeed() []string { return []string{"crun", "runc"} }
+
+// findRuntimes probes every configured runtime. One that cannot be used is no
+// error unless it was named as the default.
+func (n *node) findRuntimes(ctx context.Context) (runtimes, error) {
+	var rs runtimes
+	names := bySpeed()
+	for name := range n.cfg.Runtimes {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names[len(bySpeed()):])
+	for _, name := range names {
+		section, configured := n.cfg.Runtimes[name]
+		if !configured {
+			continue
+		}
+		f := foundRuntime{name: name}
+		rt, features, err := n.probe(ctx, name, section)
+		if err != nil {
+			f.problem = err.Error()
+		} else {
+			f.features = features
+			rs.usable = append(rs.usable, rt)
+		}
+		rs.found = append(rs.found, f)
+	}
+	return rs, n.choose(&rs)
+}
+
+func (n *node) choose(rs *runtimes) error {
+	want := n.cfg.Engine.Runtime
+	if want == config.RuntimeAuto {
+		if len(rs.usable) == 0 {
+			return fmt.Errorf("agent: no runtime can be used: install crun: %s: %w", problems(rs.found), errdefs.ErrFailedPrecondition)
+		}
+		rs.chosen, rs.why = rs.usable[0].Name(), "the fastest that works here"
+		return nil
+	}
+	for _, rt := range rs.usable {
+		if rt.Name() == want {
+			rs.chosen, rs.why = want, "engine.runtime says so"
+			return nil
+		}
+	}
+	return fmt.Errorf("agent: engine.runtime is %s, which cannot be used: %s: %w", want, problems(rs.found), errdefs.ErrFailedPrecondition)
+}
+
+func problems(found []foundRuntime) string {
+	s := ""
+	for _, f := range found {
+		if f.problem != "" {
+			s += f.name + ": " + f.problem + "; "
+		}
+	}
+	return s
+}
+
+func (n *node) probe(ctx context.Context, name string, section config.Runtime) (core.Runtime, core.RuntimeFeatures, error) {
+	var features core.RuntimeFeatures
+	path := section.Path
+	if path == "" {
+		var err error
+		if path, err = exec.LookPath(name); err != nil {
+			return nil, features, fmt.Errorf("not installed: %w", err)
+		}
+		if path, err = filepath.Abs(path); err != nil {
+			return nil, features, err
+		}
+	}
+	rt, err := oci.New(oci.Options{
+		Name: name, Path: path, Root: filepath.Join(n.cfg.Agent.State, "runtime", name), SocketDir: filepath.Join(n.cfg.Agent.State, "tty"),
+		Supervisor: n.keeper, Cgroups: n.cgroups, SystemdCgroup: n.systemdCgroups(), Logger: n.log,
+	})
+	if err != nil {
+		return nil, features, err
+	}
+	features, err = rt.Features(ctx)
+	return rt, features, err
+}
+
+// systemdCgroups says whether systemd makes the cgroups.
+func (n *node) systemdCgroups() bool { return n.cfg.Engine.CgroupDriver == "systemd" }
+
+func (n *node) cgroupOptions() cgroup.Options {
+	return cgroup.Options{Root: n.cfg.Engine.CgroupRoot, Logger: n.log}
+}

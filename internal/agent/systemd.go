@@ -1,0 +1,38 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+)
+
+// tellSystemd says that we are ready, and then feeds the watchdog, each time
+// after a real round trip through the engine and its store: an agent that hangs
+// is to be restarted.
+func (n *node) tellSystemd(ctx context.Context) error {
+	if ok, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+		n.log.WarnContext(ctx, "cannot tell systemd that we are ready", "error", err)
+	} else if !ok {
+		return nil // systemd did not start us
+	}
+	every, err := daemon.SdWatchdogEnabled(false)
+	if err != nil || every == 0 {
+		return err
+	}
+	tick := time.NewTicker(every / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
+			return nil
+		case <-tick.C:
+			if err := n.health(ctx); err != nil {
+				n.log.ErrorContext(ctx, "the engine does not answer; the watchdog is not fed", "error", err)
+				continue
+			}
+			_, _ = daemon.SdNotify(false, daemon.SdNotifyWatchdog)
+		}
+	}
+}

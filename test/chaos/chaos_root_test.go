@@ -1,0 +1,376 @@
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+const (
+	writers = 20  // running at any time
+	ttys    = 2   // of them on a terminal
+	rate    = 100 // records a second each, so 2,000 in all
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "writer" {
+		os.Exit(writer(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+// window says who was down when a container ended.
+type window string
+
+const (
+	agentDown  window = "agent down"
+	keeperDown window = "keeper down"
+	bothDown   window = "both down"
+	allUp      window = "all up"
+)
+
+// subject is one container of the test and what must be true of it.
+type subject struct {
+	*nodetest.Container
+	id     int
+	code   int
+	tty    bool
+	dir    string // control directory, on the host
+	window window
+}
+
+// storm is one run of the chaos test.
+type storm struct {
+	t      *testing.T
+	n      *nodetest.Node
+	rnd    *rand.Rand
+	pod    *nodetest.Pod
+	image  string
+	live   []*subject
+	ended  []*subject
+	count  map[window]int
+	serial int
+}
+
+// TestChaosLosesNothing is the promise of the keeper: agent and keeper die at
+// random, drawn independently, and no exit and no byte of output is lost.
+func TestChaosLosesNothing(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		kills := 50
+		if s := os.Getenv("LONGSHORE_CHAOS_KILLS"); s != "" {
+			var err error
+			if kills, err = strconv.Atoi(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		seed := uint64(time.Now().UnixNano())
+		t.Logf("%d kills, seed %d", kills, seed)
+		s := newStorm(t, rand.New(rand.NewPCG(seed, 0)))
+		s.run(kills)
+		s.settle()
+		s.verify()
+		t.Logf("exits by window: %v", s.count)
+		for _, w := range []window{agentDown, keeperDown, bothDown} {
+			if s.count[w] < kills/10 {
+				t.Errorf("only %d exits fell into the window %q: the test proves too little", s.count[w], w)
+			}
+		}
+	})
+}
+
+// TestAllThreeKilledIsLostOnce kills agent, keeper and nest together: what
+// cannot be known is recorded once as lost, never invented, never missing.
+func TestAllThreeKilledIsLostOnce(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		s := newStorm(t, rand.New(rand.NewPCG(1, 1)))
+		s.fill()
+		before := s.live[:writers/2]
+		s.n.Kill()
+		killAll(t, "nest")
+		killAll(t, "keeper")
+		for _, c := range before {
+			s.stop(c)
+		}
+		for _, c := range before {
+			s.gone(c)
+		}
+		s.n.Up()
+		for _, c := range s.live {
+			st := c.WaitExited(t)
+			if st.GetExitCode() != 255 {
+				t.Errorf("container %d ended with %d (%s), want 255: nobody could know", c.id, st.GetExitCode(), st.GetReason())
+			}
+		}
+		s.ended, s.live = s.live, nil
+		s.oneExitEach()
+		s.n.Check()
+		// The node works on.
+		s.fill()
+		s.finishAll()
+		s.verify()
+	})
+}
+
+func newStorm(t *testing.T, rnd *rand.Rand) *storm {
+	t.Helper()
+	n := nodetest.Start(t, nodetest.Options{})
+	s := &storm{t: t, n: n, rnd: rnd, image: n.Busybox(t), count: map[window]int{}}
+	s.pod = n.RunPod(t, n.PodConfig("chaos"))
+	return s
+}
+
+// fill starts containers until enough of them run.
+func (s *storm) fill() {
+	for len(s.live) < writers {
+		s.live = append(s.live, s.start())
+	}
+}
+
+func (s *storm) start() *subject {
+	s.t.Helper()
+	s.serial++
+	c := &subject{id: s.serial, code: s.rnd.IntN(100), dir: filepath.Join(s.n.Dir, "control", strconv.Itoa(s.serial))}
+	c.tty = s.terminals() < ttys
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cfg := nodetest.ContainerConfig(fmt.Sprintf("writer-%d", c.id), s.image, "/writer", "writer", "/control", strconv.Itoa(c.id), strconv.Itoa(rate))
+	cfg.Tty = c.tty
+	cfg.Mounts = []*runtimeapi.Mount{
+		{HostPath: self, ContainerPath: "/writer", Readonly: true},
+		{HostPath: c.dir, ContainerPath: "/control"},
+	}
+	c.Container = s.pod.Run(s.t, cfg)
+	return c
+}
+
+func (s *storm) terminals() int {
+	n := 0
+	for _, l := range s.live {
+		if l.tty {
+			n++
+		}
+	}
+	return n
+}
+
+// stop tells a writer to end with its code.
+func (s *storm) stop(c *subject) {
+	s.t.Helper()
+	tmp := filepath.Join(c.dir, ".stop")
+	if err := os.WriteFile(tmp, []byte(strconv.Itoa(c.code)), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(tmp, filepath.Join(c.dir, "stop")); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// gone waits until a stopped writer has written its last byte.
+func (s *storm) gone(c *subject) {
+	s.t.Helper()
+	nodetest.Eventually(s.t, fmt.Sprintf("writer %d stops", c.id), func() bool {
+		if msg, err := os.ReadFile(filepath.Join(c.dir, "failed")); err == nil {
+			s.t.Fatalf("writer %d could not write: %s", c.id, msg)
+		}
+		_, err := os.Stat(filepath.Join(c.dir, "count"))
+		return err == nil
+	})
+}
+
+// retire takes a random live writer
+// and ends it in the given window.
+func (s *storm) retire(w window) {
+	if len(s.live) == 0 {
+		return
+	}
+	i := s.rnd.IntN(len(s.live))
+	c := s.live[i]
+	s.live = append(s.live[:i], s.live[i+1:]...)
+	c.window = w
+	s.stop(c)
+	s.gone(c)
+	s.count[w]++
+	s.ended = append(s.ended, c)
+}
+
+// run kills agent and keeper until enough kills have happened.
+func (s *storm) run(kills int) {
+	for done := 0; done < kills; {
+		s.fill()
+		s.pause(20 + s.rnd.IntN(200))
+		s.retire(allUp)
+		agent, keeper := s.rnd.IntN(2) == 0, s.rnd.IntN(2) == 0
+		w := allUp
+		switch {
+		case agent && keeper:
+			w = bothDown
+		case agent:
+			w = agentDown
+		case keeper:
+			w = keeperDown
+		}
+		// A stopped nest cannot bring the keeper back, so the window stays
+		// open long enough for an exit to fall into it; half the time it is
+		// left to its own speed.
+		hold := keeper && s.rnd.IntN(2) == 0
+		if hold {
+			signalAll(s.t, "nest", syscall.SIGSTOP)
+		}
+		if agent {
+			s.n.Kill()
+			done++
+		}
+		if keeper {
+			killAll(s.t, "keeper")
+			done++
+		}
+		if w != allUp && (hold || agent) {
+			for range 1 + s.rnd.IntN(2) {
+				s.retire(w)
+			}
+		}
+		if hold {
+			signalAll(s.t, "nest", syscall.SIGCONT)
+		}
+		if agent {
+			s.pause(s.rnd.IntN(100))
+			s.n.Up()
+		}
+		if keeper {
+			s.keeperBack()
+		}
+	}
+}
+
+// keeperBack waits until the node has a keeper again and the agent talks to it.
+func (s *storm) keeperBack() {
+	s.t.Helper()
+	nodetest.Eventually(s.t, "a keeper is back", func() bool {
+		return len(nodetest.Processes("longshore-keeper", "keeper")) == 1
+	})
+}
+
+// pause lets the writers write for a while; nothing depends on its length.
+func (s *storm) pause(ms int) {
+	timer := time.NewTimer(time.Duration(ms) * time.Millisecond)
+	defer timer.Stop()
+	<-timer.C
+}
+
+func (s *storm) settle() {
+	s.fill()
+	s.finishAll()
+}
+
+func (s *storm) finishAll() {
+	for len(s.live) > 0 {
+		s.retire(allUp)
+	}
+}
+
+// verify compares every exit and every byte.
+func (s *storm) verify() {
+	s.t.Helper()
+	repeats := 0
+	for _, c := range s.ended {
+		st := c.WaitExited(s.t)
+		if c.window == "" {
+			continue
+		}
+		if int(st.GetExitCode()) != c.code {
+			s.t.Errorf("container %d (%s) ended with %d (%s), want %d", c.id, c.window, st.GetExitCode(), st.GetReason(), c.code)
+		}
+		repeats += s.verifyLog(c)
+	}
+	s.oneExitEach()
+	s.n.Check()
+	s.t.Logf("%d containers compared, %d chunks repeated on terminals", len(s.ended), repeats)
+}
+
+func (s *storm) verifyLog(c *subject) (repeats int) {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join(c.dir, "count"))
+	if err != nil {
+		s.t.Error(err)
+		return 0
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil {
+		s.t.Error(err)
+		return 0
+	}
+	stdout, stderr, err := reassemble([]byte(c.ReadLog(s.t)))
+	if err != nil {
+		s.t.Errorf("container %d (%s): %v", c.id, c.window, err)
+		return 0
+	}
+	if c.tty {
+		repeats, d := differTTY(stdout, expectedTTY(c.id, n))
+		if d != "" {
+			s.t.Errorf("container %d (%s), terminal: %s", c.id, c.window, d)
+		}
+		return repeats
+	}
+	wantOut, wantErr := expected(c.id, n)
+	if d := differ(stdout, wantOut); d != "" {
+		s.t.Errorf("container %d (%s), stdout: %s", c.id, c.window, d)
+	}
+	if d := differ(stderr, wantErr); d != "" {
+		s.t.Errorf("container %d (%s), stderr: %s", c.id, c.window, d)
+	}
+	return 0
+}
+
+// oneExitEach reads the event log: exactly one exit of each container.
+func (s *storm) oneExitEach() {
+	s.t.Helper()
+	exits := map[string]int{}
+	var last uint64
+	for _, e := range s.n.Events() {
+		if e.Seq != last+1 {
+			s.t.Errorf("event %d follows %d", e.Seq, last)
+		}
+		last = e.Seq
+		if e.Kind == "container.exited" {
+			exits[e.Container]++
+		}
+	}
+	for _, c := range s.ended {
+		if exits[c.ID] != 1 {
+			s.t.Errorf("container %d has %d exit events", c.id, exits[c.ID])
+		}
+	}
+}
+
+func killAll(t *testing.T, role string) {
+	t.Helper()
+	signalAll(t, role, syscall.SIGKILL)
+}
+
+func signalAll(t *testing.T, role string, sig syscall.Signal) {
+	t.Helper()
+	pids := nodetest.Processes("longshore-keeper", role)
+	if len(pids) == 0 {
+		t.Fatalf("no %s is running", role)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

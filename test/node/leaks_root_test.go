@@ -1,0 +1,169 @@
+package node
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// TestTwoHundredPodsLeaveNothing makes and removes 200 pods and compares what
+// the kernel and the disk hold with what they held before.
+func TestTwoHundredPodsLeaveNothing(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image := n.Busybox(t)
+		cycle := func(i int) {
+			p := n.RunPod(t, n.PodConfig(fmt.Sprintf("leak-%d", i)))
+			p.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", "echo hello; exec sleep 1000"))
+			p.Remove(t)
+		}
+		for i := range 4 {
+			cycle(i) // bridge, tables, worker threads: what stays is there from now on
+		}
+		before := holdings(t, n)
+		var wg sync.WaitGroup
+		for w := range 4 {
+			wg.Go(func() {
+				for i := range 50 {
+					cycle(100 + 50*w + i)
+				}
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+		// Links vanish after their namespace, connections after their call:
+		// wait for the same holdings, then show what is not the same.
+		var diff string
+		t.Cleanup(func() {
+			if diff != "" {
+				t.Logf("what is not as before (-before +after):\n%s", diff)
+			}
+		})
+		nodetest.Eventually(t, "what 200 pods used is given back", func() bool {
+			diff = cmp.Diff(before, holdings(t, n))
+			return diff == ""
+		})
+		n.Check()
+	})
+}
+
+var handles = regexp.MustCompile(`# handle \d+|counter packets \d+ bytes \d+|expires \S+`)
+
+// holdings is everything that could leak, by kind, sorted.
+func holdings(t *testing.T, n *nodetest.Node) map[string][]string {
+	t.Helper()
+	h := map[string][]string{}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		h["mounts"] = append(h["mounts"], strings.Fields(line)[4])
+	}
+	h["links"] = lines(t, "ip", "-o", "link", "show")
+	for i, l := range h["links"] {
+		h["links"][i] = strings.Fields(l)[1]
+	}
+	ruleset := lines(t, "nft", "list", "ruleset")
+	for i := range ruleset {
+		ruleset[i] = handles.ReplaceAllString(ruleset[i], "")
+	}
+	h["nft"] = ruleset
+	for _, dir := range []string{n.State, n.Root} {
+		h["files "+filepath.Base(dir)] = tree(t, dir)
+	}
+	cgroups, err := filepath.Glob("/sys/fs/cgroup/*/longshore*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unified, _ := filepath.Glob("/sys/fs/cgroup/longshore*")
+	for _, c := range append(cgroups, unified...) {
+		h["cgroups"] = append(h["cgroups"], tree(t, c)...)
+	}
+	h["cgroups"] = slices.DeleteFunc(h["cgroups"], func(p string) bool { return !strings.HasSuffix(p, "/") })
+	h["descriptors agent"] = descriptors(t, n.Pid())
+	for _, role := range []string{"keeper", "nest"} {
+		for _, pid := range nodetest.Processes("longshore-keeper", role) {
+			h["descriptors "+role] = descriptors(t, pid)
+		}
+	}
+	for _, v := range h {
+		slices.Sort(v)
+	}
+	return h
+}
+
+func lines(t *testing.T, name string, args ...string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", name, err, out)
+	}
+	var found []string
+	for l := range strings.Lines(string(out)) {
+		found = append(found, strings.TrimSpace(l))
+	}
+	return found
+}
+
+// tree names what is below dir, directories with a slash; logs, databases and
+// records of what happened may grow, and are named but not sized.
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if os.IsNotExist(err) {
+				return nil
+			}
+			return err
+		}
+		rel := strings.TrimPrefix(path, dir)
+		if d.IsDir() {
+			rel += "/"
+		}
+		found = append(found, filepath.Base(dir)+rel)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// descriptors names the kinds of what a process has open; numbers of pipes and
+// sockets are left out, so that only their count matters.
+func descriptors(t *testing.T, pid int) []string {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, e := range entries {
+		to, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue
+		}
+		if i := strings.IndexByte(to, '['); i > 0 {
+			to = to[:i]
+		}
+		found = append(found, to)
+	}
+	return found
+}

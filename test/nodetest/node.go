@@ -1,0 +1,304 @@
+// Package nodetest runs a whole node for a test: the agent's real binary on a
+// root and state directory of its own, with a registry on loopback beside it.
+// It knows the agent only by its command line and sockets, as a user does.
+//
+// Use it inside roottest.Run. Start at Start.
+package nodetest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Patience is how long a test waits for something that must happen. It bounds a
+// hang; it measures nothing.
+const Patience = 2 * time.Minute
+
+// Options says how the node is to be.
+type Options struct {
+	// Config is TOML put after what the node needs itself.
+	Config string
+	// Dir holds root, state and logs; "" makes a temporary one.
+	Dir string
+	// Env is added to the agent's environment.
+	Env []string
+}
+
+// Node is one running agent.
+type Node struct {
+	Dir, Root, State string
+	CRI              runtimeapi.RuntimeServiceClient
+	Images           runtimeapi.ImageServiceClient
+
+	t    *testing.T
+	opts Options
+	bin  string
+	cmd  *exec.Cmd
+	log  *os.File
+}
+
+// Bin returns the directory of the binaries under test, LONGSHORE_BIN.
+func Bin(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("LONGSHORE_BIN")
+	if dir == "" {
+		dir = "../../bin"
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "longshore")); err != nil {
+		t.Fatalf("no binaries to test: %v (make build, or set LONGSHORE_BIN)", err)
+	}
+	return dir
+}
+
+// Start runs an agent and waits until it serves.
+func Start(t *testing.T, o Options) *Node {
+	t.Helper()
+	if o.Dir == "" {
+		dir, err := os.MkdirTemp("", "longshore-node-") // t.TempDir's are too long for socket addresses
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		o.Dir = dir
+	}
+	n := &Node{Dir: o.Dir, Root: filepath.Join(o.Dir, "root"), State: filepath.Join(o.Dir, "run"), t: t, opts: o, bin: Bin(t)}
+	if err := os.MkdirAll(n.State, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.Dir, "config.toml"), []byte(o.Config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.OpenFile(filepath.Join(n.Dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.log = log
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("agent's log, its end:\n%s", n.LogTail(8000))
+		}
+		_ = log.Close()
+	})
+	n.dial()
+	n.Up()
+	t.Cleanup(n.teardown)
+	return n
+}
+
+func (n *Node) dial() {
+	n.t.Helper()
+	conn, err := grpc.NewClient("unix://"+filepath.Join(n.State, "cri.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.2, MaxDelay: 100 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = conn.Close() })
+	n.CRI, n.Images = runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn)
+}
+
+// Up starts the agent's process and waits until it answers.
+func (n *Node) Up() {
+	n.t.Helper()
+	n.Launch()
+	ctx, cancel := context.WithTimeout(n.t.Context(), Patience)
+	defer cancel()
+	if _, err := n.CRI.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true)); err != nil {
+		n.t.Fatalf("the agent does not serve: %v\n%s", err, n.LogTail(4000))
+	}
+}
+
+// Launch starts the agent's process without waiting for it to serve.
+func (n *Node) Launch() {
+	n.t.Helper()
+	cmd := exec.Command(filepath.Join(n.bin, "longshore"), "agent", //nolint:forbidigo // it outlives the contexts of subtests
+		"--config", filepath.Join(n.Dir, "config.toml"), "--root", n.Root, "--state", n.State)
+	cmd.Stdout, cmd.Stderr = n.log, n.log
+	cmd.Env = append(append(os.Environ(), "TMPDIR="+n.Dir), n.opts.Env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.cmd = cmd
+}
+
+// Kill ends the agent with SIGKILL and waits until it is gone.
+func (n *Node) Kill() { n.end(syscall.SIGKILL) }
+
+// Stop ends the agent with SIGTERM and waits until it is gone.
+func (n *Node) Stop() { n.end(syscall.SIGTERM) }
+
+func (n *Node) end(sig syscall.Signal) {
+	if n.cmd == nil {
+		return
+	}
+	_ = n.cmd.Process.Signal(sig)
+	_ = n.cmd.Wait()
+	n.cmd = nil
+}
+
+// Pid is the agent's, 0 when it is down.
+func (n *Node) Pid() int {
+	if n.cmd == nil {
+		return 0
+	}
+	return n.cmd.Process.Pid
+}
+
+// teardown removes what is left on the node, then ends keeper and nest.
+func (n *Node) teardown() {
+	if n.cmd == nil {
+		n.Launch()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	list, err := n.CRI.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
+	if err == nil {
+		for _, p := range list.GetItems() {
+			_, _ = n.CRI.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.GetId()})
+			_, _ = n.CRI.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()})
+		}
+	}
+	n.Stop()
+	for _, role := range []string{"nest", "keeper"} {
+		for _, pid := range Processes("longshore-keeper", role) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// LogTail returns the last bytes of the agent's log.
+func (n *Node) LogTail(max int64) string {
+	st, err := n.log.Stat()
+	if err != nil {
+		return err.Error()
+	}
+	from := st.Size() - max
+	if from < 0 {
+		from, max = 0, st.Size()
+	}
+	buf := make([]byte, max)
+	k, _ := n.log.ReadAt(buf, from)
+	return string(buf[:k])
+}
+
+// CLI runs a command of the longshore binary against this node and returns what
+// it printed to stdout.
+func (n *Node) CLI(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(n.bin, "longshore"), args...)
+	cmd.Env = append(os.Environ(), "LONGSHORE_SOCKET="+filepath.Join(n.State, "control.sock"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("longshore %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), err
+}
+
+// Check asserts that the node's records and the kernel agree.
+func (n *Node) Check() {
+	n.t.Helper()
+	out, err := n.CLI("check")
+	if err != nil {
+		n.t.Errorf("check: %v\n%s", err, out)
+	}
+}
+
+// Event is one line of `longshore events --json`, as far as tests look.
+type Event struct {
+	Seq       uint64 `json:"seq"`
+	Kind      string `json:"kind"`
+	Container string `json:"container"`
+	Sandbox   string `json:"sandbox"`
+	Process   string `json:"process"`
+}
+
+// Events returns the whole event log.
+func (n *Node) Events() []Event {
+	n.t.Helper()
+	out, err := n.CLI("events", "--since", "0", "--json", "--no-follow")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var events []Event
+	dec := json.NewDecoder(strings.NewReader(out))
+	for dec.More() {
+		var e Event
+		if err := dec.Decode(&e); err != nil {
+			n.t.Fatalf("events: %v", err)
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+// Processes lists the processes of this pid namespace whose program is named
+// comm (as /proc/PID/exe says) and whose first argument is arg ("" for any).
+func Processes(comm, arg string) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		exe, err := os.Readlink("/proc/" + e.Name() + "/exe")
+		if err != nil || strings.TrimSuffix(filepath.Base(exe), " (deleted)") != comm {
+			continue
+		}
+		cmdline, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if err != nil {
+			continue
+		}
+		argv := strings.Split(string(cmdline), "\x00")
+		if arg == "" || len(argv) > 1 && argv[1] == arg {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Eventually asks until ok answers true, and fails the test when it never does.
+func Eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.NewTimer(Patience)
+	defer deadline.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
