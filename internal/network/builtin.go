@@ -171,6 +171,9 @@ func forwards(req core.NetworkRequest, lease ipam.Lease) ([]nft.Forward, error) 
 		}
 		found := false
 		ip := p.HostIP.Unmap()
+		if ip.Is6() && ip.IsLoopback() {
+			return nil, fmt.Errorf("host port %d on ::1: the kernel does not forward IPv6 loopback: %w", p.Host, errdefs.ErrInvalidArgument)
+		}
 		for _, a := range lease.Addrs {
 			if ip.IsValid() && ip.Is4() != a.Addr().Is4() {
 				continue

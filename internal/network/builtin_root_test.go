@@ -1,11 +1,13 @@
 package network_test
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network"
@@ -34,7 +36,7 @@ func builtinReaches(t *testing.T) {
 		t.Errorf("mtu %d, want the default route's 1400", mtu)
 	}
 	for _, p := range protos {
-		for i, gw := range one.req.Last.Gateways {
+		for _, gw := range one.req.Last.Gateways {
 			is4 := gw.Is4()
 			far, host := out.addr4, out.host4
 			if !is4 {
@@ -49,7 +51,11 @@ func builtinReaches(t *testing.T) {
 			wantAnswer(t, nil, p, at(gw, 8080), gw.String())
 			wantAnswer(t, one.ns, p, at(host, 8080), gw.String()) // itself, hairpin
 			wantAnswer(t, two.ns, p, at(gw, 8080), gw.String())
-			if i == 0 {
+			if !is4 {
+				if _, err := ask(nil, p, "[::1]:8080"); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("%s [::1]:8080: %v, want it refused at once", p, err)
+				}
+			} else {
 				wantAnswer(t, nil, p, "127.0.0.1:8080", gw.String())
 			}
 		}
@@ -102,6 +108,7 @@ func hostIP(t *testing.T) {
 		{"the same address", up, errdefs.IsFailedPrecondition, string(one.req.Sandbox)},
 		{"no address of ours", core.Port{Proto: "tcp", HostIP: out.addr4, Host: 99, Container: 80}, errdefs.IsInvalidArgument, "not an address of this host"},
 		{"another family", core.Port{Proto: "tcp", HostIP: out.host6, Host: 99, Container: 80}, errdefs.IsFailedPrecondition, "family"},
+		{"IPv6 loopback", core.Port{Proto: "tcp", HostIP: netip.IPv6Loopback(), Host: 99, Container: 80}, errdefs.IsInvalidArgument, "::1"},
 		{"port zero", port("tcp", 0, 80), errdefs.IsInvalidArgument, "zero"},
 	} {
 		ns := networktest.NewNamespace(t)
@@ -121,7 +128,7 @@ func portOfAProcess(t *testing.T) {
 	for _, proto := range []string{"tcp", "udp"} {
 		for i, listen := range []string{"0.0.0.0:9000", "[::]:9001", "127.0.0.1:9002"} {
 			addr := netip.MustParseAddrPort(listen)
-			if err := networktest.Serve(t, proto, addr); err != nil {
+			if _, err := networktest.Serve(t, proto, addr); err != nil {
 				t.Fatal(err)
 			}
 			ns := networktest.NewNamespace(t)
@@ -144,7 +151,7 @@ func TestSandboxesDoNotReachTheHostsLoopback(t *testing.T) { roottest.Run(t, hos
 func hostsLoopback(t *testing.T) {
 	r := newRig(t, nil)
 	one := r.setup(1)
-	if err := networktest.Serve(t, "udp", netip.MustParseAddrPort("127.0.0.1:53")); err != nil {
+	if _, err := networktest.Serve(t, "udp", netip.MustParseAddrPort("127.0.0.1:53")); err != nil {
 		t.Fatal(err)
 	}
 	// A sandbox that may change its own routes sends to 127.0.0.1 by the bridge.

@@ -80,7 +80,12 @@ func (k *KV) All(prefix string) iter.Seq2[string, []byte] {
 }
 
 // Namespace is a network namespace pinned to a file.
-type Namespace struct{ Path string }
+type Namespace struct {
+	Path string
+
+	mu    sync.Mutex
+	stops []func()
+}
 
 // NewNamespace makes one; it goes when the test ends, if not before.
 func NewNamespace(t testing.TB) *Namespace {
@@ -93,18 +98,13 @@ func NewNamespace(t testing.TB) *Namespace {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error)
-	go func() {
-		// The thread is not unlocked: it ends with the goroutine, and no other
-		// goroutine gets a thread that is elsewhere.
-		runtime.LockOSThread()
+	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- err
-			return
+			return err
 		}
-		done <- unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
-	}()
-	if err := <-done; err != nil {
+		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	})
+	if err != nil {
 		t.Fatalf("make network namespace: %v", err)
 	}
 	n := &Namespace{Path: path}
@@ -115,9 +115,18 @@ func NewNamespace(t testing.TB) *Namespace {
 	return n
 }
 
-// Close unpins the namespace; the kernel then takes its links away, some time
-// later.
-func (n *Namespace) Close() { _ = unix.Unmount(n.Path, unix.MNT_DETACH) }
+// Close ends what Serve serves and unpins the namespace; the kernel then takes
+// its links away, some time later.
+func (n *Namespace) Close() {
+	n.mu.Lock()
+	stops := n.stops
+	n.stops = nil
+	n.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+	_ = unix.Unmount(n.Path, unix.MNT_DETACH)
+}
 
 // Do runs f on a thread inside the namespace. f must not start goroutines that
 // need the namespace; sockets that it opens stay inside.
@@ -130,20 +139,37 @@ func (n *Namespace) Do(t testing.TB, f func() error) {
 
 // Try is Do for an f that may fail.
 func (n *Namespace) Try(f func() error) error {
+	return onThread(func() error {
+		fd, err := unix.Open(n.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		err = unix.Setns(fd, unix.CLONE_NEWNET)
+		_ = unix.Close(fd)
+		if err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// onThread runs f on a thread that comes back to its network namespace
+// afterwards; one that cannot is never used again.
+func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked, see NewNamespace
-		fd, err := unix.Open(n.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		runtime.LockOSThread()
+		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			done <- err
 			return
 		}
-		defer func() { _ = unix.Close(fd) }()
-		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-			done <- err
-			return
+		err = f()
+		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
 		}
-		done <- f()
+		_ = unix.Close(home)
+		done <- err
 	}()
 	return <-done
 }

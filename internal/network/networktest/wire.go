@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,26 +63,26 @@ func open(proto string, at netip.AddrPort) (int, unix.Sockaddr, error) {
 }
 
 // Serve answers whoever speaks to a port in the calling thread's namespace with
-// that client's address, until the test ends. proto is tcp or udp; at's
+// that client's address, until stop is called or the test ends. proto is tcp or udp; at's
 // address may be :: for both families.
-func Serve(t testing.TB, proto string, at netip.AddrPort) error {
+func Serve(t testing.TB, proto string, at netip.AddrPort) (stop func(), err error) {
 	fd, sa, err := open(proto, at)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return err
+		return nil, err
 	}
 	if err := unix.Bind(fd, sa); err != nil {
-		return fmt.Errorf("bind %s %s: %w", proto, at, err)
+		return nil, fmt.Errorf("bind %s %s: %w", proto, at, err)
 	}
 	typ, _ := kind(proto)
 	if typ == unix.SOCK_STREAM {
 		if err := unix.Listen(fd, 16); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	stop := make(chan struct{})
+	halt := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -93,7 +94,7 @@ func Serve(t testing.TB, proto string, at netip.AddrPort) error {
 				err = answerPacket(fd)
 			}
 			select {
-			case <-stop:
+			case <-halt:
 				return
 			default:
 			}
@@ -102,8 +103,8 @@ func Serve(t testing.TB, proto string, at netip.AddrPort) error {
 			}
 		}
 	}()
-	t.Cleanup(func() {
-		close(stop)
+	stop = sync.OnceFunc(func() {
+		close(halt)
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 		if typ == unix.SOCK_DGRAM {
 			wakePacket(fd)
@@ -111,7 +112,8 @@ func Serve(t testing.TB, proto string, at netip.AddrPort) error {
 		<-ended
 		_ = unix.Close(fd)
 	})
-	return nil
+	t.Cleanup(stop)
+	return stop, nil
 }
 
 // wakePacket ends a blocking receive: shutdown does so for a socket that was
@@ -183,7 +185,15 @@ func (n *Namespace) Ask(proto, at string) (string, error) {
 // Serve is Serve inside the namespace, on every address.
 func (n *Namespace) Serve(t testing.TB, proto string, port uint16) {
 	t.Helper()
-	n.Do(t, func() error { return Serve(t, proto, netip.AddrPortFrom(netip.IPv6Unspecified(), port)) })
+	n.Do(t, func() error {
+		stop, err := Serve(t, proto, netip.AddrPortFrom(netip.IPv6Unspecified(), port))
+		if err == nil {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.stops = append(n.stops, stop)
+		}
+		return err
+	})
 }
 
 // Run executes a program in the test's own namespace and returns what it said.

@@ -158,7 +158,16 @@ func (t *Table) rules(table *nftables.Table, maps sets, nets4, nets6 *nftables.S
 			seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyIIFNAME, t.bridge), source(netip.MustParsePrefix("127.0.0.0/8")), drop()),
 		}},
 		{base(chainPrerouting, nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest), [][]expr.Any{toPorts}},
-		{base(chainOutput, nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest), [][]expr.Any{toPorts}},
+		// ::1 cannot be routed (IPv6 has no route_localnet): leave it, so that who
+		// tries localhost is refused there at once and goes on to 127.0.0.1.
+		{base(chainOutput, nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest), [][]expr.Any{
+			seq(family(unix.NFPROTO_IPV6), []expr.Any{
+				load(1, 24, 16),
+				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: netip.IPv6Loopback().AsSlice()},
+				&expr.Verdict{Kind: expr.VerdictReturn},
+			}),
+			toPorts,
+		}},
 		{base(chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource), post},
 	}
 }
