@@ -112,6 +112,9 @@ type Container struct {
 	Bundle  string          `json:"bundle,omitempty"`
 	Runtime string          `json:"runtime,omitempty"` // the runtime that runs it, by its name in the config
 	Cgroup  CgroupRef       `json:"cgroup"`
+	// Removing says that its removal has begun: nothing can be done with it
+	// any more, and recovery goes on where a crash has ended it.
+	Removing bool `json:"removing,omitempty"`
 	// Image is the ID of the image checked out, "" for other roots.
 	Image    digest.Digest `json:"image,omitempty"`
 	Warnings []string      `json:"warnings,omitempty"` // what the node could not give, said once at create
