@@ -88,6 +88,9 @@ type Engine struct {
 	waits    waits
 	features sync.Map // runtime name → core.RuntimeFeatures
 	reserved execIDs
+	// abandoned are ephemeral processes whose callers went with an earlier
+	// agent: core.Ref → true.
+	abandoned sync.Map
 }
 
 // New returns an engine over o. Call Recover before anybody uses it, then Run.

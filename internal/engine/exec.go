@@ -222,15 +222,21 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if err := c.e.o.Supervisor.Forget(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove process %s of container %s: %w", ref.Process, ref.Container, err)
 	}
-	_, err = c.e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+	var by note
+	if ct, err := c.container(ref.Container); err == nil {
+		by.forced(c.view, &ct.Meta, "remove process", c.asked(opts.Asked, ""))
+	}
+	return c.e.dropExec(ref, by)
+}
+
+// dropExec takes an ended process off its container's record.
+func (e *Engine) dropExec(ref core.Ref, by note) error {
+	_, err := e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
 		ct.Execs = slices.DeleteFunc(ct.Execs, func(p core.Process) bool { return p.ID == ref.Process })
-		n.forced(c.view, &ct.Meta, "remove process", c.asked(opts.Asked, ""))
+		n.events = append(n.events, by.events...)
 		return nil
 	})
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return ignoreNotFound(err)
 }
 
 // Wait returns once the process has ended and its output is in its sinks.

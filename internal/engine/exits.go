@@ -19,21 +19,15 @@ import (
 func (e *Engine) exits(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	retry := time.NewTimer(0)
+	retry := time.NewTimer(retryAfter)
 	defer retry.Stop()
-	first := true
-	for ctx.Err() == nil {
-		<-retry.C
-		if !first {
-			if err := e.reconcile(ctx); err != nil && ctx.Err() == nil {
-				e.o.Logger.WarnContext(ctx, "the keeper cannot be asked what it knows", "error", err)
-			}
-		}
-		first = false
+	down := false
+	for {
 		for x, err := range e.o.Supervisor.Exits(ctx) {
 			if err != nil {
-				if ctx.Err() == nil {
-					e.o.Logger.WarnContext(ctx, "the keeper is gone", "error", err)
+				if ctx.Err() == nil && !down {
+					down = true
+					e.keeperIs(ctx, "gone: "+err.Error())
 				}
 				break
 			}
@@ -49,10 +43,24 @@ func (e *Engine) exits(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		default:
+		case <-retry.C:
+		}
+		err := e.reconcile(ctx)
+		if err == nil && down {
+			down = false
+			e.keeperIs(ctx, "back")
+		}
+		if err != nil && ctx.Err() == nil {
+			e.o.Logger.WarnContext(ctx, "the keeper cannot be asked what it knows", "error", err)
 		}
 	}
-	return nil
+}
+
+func (e *Engine) keeperIs(ctx context.Context, how string) {
+	e.o.Logger.WarnContext(ctx, "the keeper's state has changed", "keeper", how)
+	if err := e.tell(core.Event{Kind: core.EventAgent, Note: "the keeper is " + how}); err != nil {
+		e.o.Logger.ErrorContext(ctx, "an event was not appended", "error", err)
+	}
 }
 
 // retryAfter is how long to wait for a keeper that has just gone.
@@ -71,6 +79,7 @@ func (e *Engine) exited(ctx context.Context, x core.ProcessExit) error {
 	}
 	c, err := e.container(x.Ref.Container)
 	if errdefs.IsNotFound(err) {
+		unlock() // a sandbox's lock comes before
 		return e.exitedOther(ctx, x)
 	}
 	if err != nil {
@@ -99,24 +108,19 @@ func (e *Engine) exited(ctx context.Context, x core.ProcessExit) error {
 	if err := e.o.Supervisor.Ack(ctx, x.Ref); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
+	if err := e.dropAbandoned(ctx, x.Ref); err != nil {
+		return err
+	}
 	return l.pass("acked")
 }
 
 // exitedOther takes the exit of a tiny init, or of what has no record.
 func (e *Engine) exitedOther(ctx context.Context, x core.ProcessExit) error {
 	sb, err := e.sandbox(x.Ref.Container)
-	if err == nil && sb.State == core.SandboxReady && x.Ref.Process == core.Main {
-		_, err = e.editSandbox(sb.ID, func(sb *core.Sandbox, n *note) error {
-			if sb.State != core.SandboxReady {
-				return nil
-			}
-			sb.State, _ = core.NextSandbox(sb.State, core.VerbExit)
-			sb.Note = fmt.Sprintf("its init has ended (status %d), and its pid namespace with it", x.Exit.Status())
-			n.add(core.Event{Kind: core.EventSandboxStopped, Note: sb.Note})
-			return nil
-		})
+	if err == nil && sb.State != core.SandboxStopped && x.Ref.Process == core.Main {
+		err = e.endSandbox(ctx, &sb, fmt.Sprintf("its init has ended (status %d), and its pid namespace with it", x.Exit.Status()))
 	}
-	if err != nil && !errdefs.IsNotFound(err) {
+	if err := ignoreNotFound(err); err != nil {
 		return err
 	}
 	return e.forget(ctx, x.Ref)

@@ -1,7 +1,294 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
 
-func (e *Engine) Recover(ctx context.Context) error { return nil }
+	"github.com/containerd/errdefs"
 
-func (e *Engine) reconcile(ctx context.Context) error { return nil }
+	"github.com/longshore/longshore/internal/autopsy"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// networkRecoverer is a Network that puts its own things right after a start.
+type networkRecoverer interface {
+	Recover(ctx context.Context, live []core.NetworkRequest) error
+}
+
+// Recover makes records and node agree again. It must return before any face
+// serves, and before Run.
+//
+// What was being created is undone; a process that the keeper does not know has
+// ended, and how is lost; what no record names is removed; exits that happened
+// meanwhile are recorded. After a boot of the node, what the event log says was
+// running is told to have ended.
+func (e *Engine) Recover(ctx context.Context) error {
+	boot, err := e.endRemnants()
+	if err != nil {
+		return fmt.Errorf("recover: what ran before the boot: %w", err)
+	}
+	repaired, err := e.repair(ctx)
+	if err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	if err := e.recoverNetwork(ctx); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	if err := e.dropEphemeral(ctx); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	late, err := e.pendingExits(ctx)
+	if err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	note := fmt.Sprintf("started: %d repairs, %d exits meanwhile", repaired, late)
+	if boot > 0 {
+		note += fmt.Sprintf(", %d objects ended by the node's restart", boot)
+	}
+	return e.tell(core.Event{Kind: core.EventAgent, Note: note})
+}
+
+// endRemnants tells the end of what lived before the node went down. All in one
+// transaction: a crash here leaves the remnants as they are.
+func (e *Engine) endRemnants() (int, error) {
+	list := e.o.Store.Remnants()
+	if len(list) == 0 {
+		return 0, nil
+	}
+	err := e.o.Store.Update(func(tx core.Tx) error {
+		for _, r := range list {
+			for _, ev := range lastEvents(r) {
+				ev.At, ev.Owner, ev.Key, ev.Sandbox, ev.Container = now(), r.Owner, r.Key, r.Sandbox, r.Container
+				if _, err := tx.Append(ev); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return len(list), err
+}
+
+func lastEvents(r core.Remnant) (events []core.Event) {
+	const why = "the node was restarted"
+	if r.Container == "" {
+		return []core.Event{{Kind: core.EventSandboxRemoved, Note: why}}
+	}
+	a := autopsy.Boot(now())
+	for _, p := range r.Execs {
+		events = append(events, core.Event{Kind: core.EventProcessExited, Process: p, Autopsy: &a})
+	}
+	if r.Running {
+		events = append(events, core.Event{Kind: core.EventContainerExited, Autopsy: &a})
+	}
+	return append(events, core.Event{Kind: core.EventContainerRemoved, Note: why})
+}
+
+// repair repairs what a survey finds, until nothing is left that can be: the
+// end of a sandbox may leave things without a record.
+func (e *Engine) repair(ctx context.Context) (n int, err error) {
+	for range 3 {
+		s, err := e.survey(ctx)
+		if err != nil {
+			return n, err
+		}
+		done := 0
+		for _, f := range s.compare() {
+			log := e.o.Logger.With("kind", f.Kind, "object", f.Object)
+			if f.repair == nil {
+				log.WarnContext(ctx, "records and node do not agree", "detail", f.Detail)
+				continue
+			}
+			done++
+			log.InfoContext(ctx, "repairing", "detail", f.Detail)
+			if err := f.repair(ctx); err != nil && !errdefs.IsNotFound(err) {
+				if crashed(err) || ctx.Err() != nil {
+					return n, err
+				}
+				// One object that resists must not keep the agent from
+				// serving the others; check goes on telling of it.
+				log.ErrorContext(ctx, "not repaired", "error", err)
+			}
+		}
+		n += done
+		if done == 0 {
+			break
+		}
+	}
+	return n, nil
+}
+
+// lose records the end of a process that nobody could watch, and kills what is
+// left of it.
+func (e *Engine) lose(ctx context.Context, c *core.Container, process core.ProcessID) error {
+	if process == core.Main {
+		if err := e.kill(ctx, c); err != nil {
+			return err
+		}
+	}
+	_, err := e.recordEnd(c.ID, process, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}}))
+	return err
+}
+
+// endSandbox stops a sandbox that has lost what it lives by, with all in it.
+func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) error {
+	unlock, err := e.sandboxes.Lock(ctx, sb.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	all, err := e.containersOf(sb.ID)
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		if c.State == core.ContainerExited {
+			continue
+		}
+		if err := e.kill(ctx, &c); err != nil {
+			return err
+		}
+	}
+	cur, err := e.editSandbox(sb.ID, func(sb *core.Sandbox, n *note) error {
+		if sb.State != core.SandboxStopped {
+			sb.State, _ = core.NextSandbox(sb.State, core.VerbExit)
+			sb.Note = why
+			n.add(core.Event{Kind: core.EventSandboxStopped, Note: why})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.release(ctx, &cur, nil)
+}
+
+func (e *Engine) recoverNetwork(ctx context.Context) error {
+	r, ok := e.o.Network.(networkRecoverer)
+	if !ok {
+		return nil
+	}
+	sandboxes, _, err := e.records()
+	if err != nil {
+		return err
+	}
+	var live []core.NetworkRequest
+	for _, sb := range sandboxes {
+		if sb.State == core.SandboxReady && sb.Config.Namespaces.Net.Mode == core.Shared {
+			live = append(live, networkRequest(&sb))
+		}
+	}
+	return r.Recover(ctx, live)
+}
+
+// dropEphemeral ends the processes whose callers went with the last agent.
+func (e *Engine) dropEphemeral(ctx context.Context) error {
+	_, containers, err := e.records()
+	if err != nil {
+		return err
+	}
+	for _, c := range containers {
+		for _, p := range c.Execs {
+			if !p.Ephemeral {
+				continue
+			}
+			ref := core.Ref{Container: c.ID, Process: p.ID}
+			e.abandoned.Store(ref, true)
+			if p.Autopsy != nil {
+				err = e.dropAbandoned(ctx, ref)
+			} else {
+				err = ignoreNotFound(e.o.Supervisor.Signal(ctx, ref, sigkill))
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// dropAbandoned forgets an ended process that nobody will ask for.
+func (e *Engine) dropAbandoned(ctx context.Context, ref core.Ref) error {
+	if _, ok := e.abandoned.LoadAndDelete(ref); !ok {
+		return nil
+	}
+	if err := ignoreNotFound(e.o.Supervisor.Forget(ctx, ref)); err != nil {
+		return err
+	}
+	return e.dropExec(ref, note{})
+}
+
+// pendingTime bounds how long the start waits for exits that have happened.
+const pendingTime = 5 * time.Second
+
+// pendingExits records the exits that the keeper has ready, so that the first
+// answer any face gives is true.
+func (e *Engine) pendingExits(ctx context.Context) (n int, err error) {
+	st, err := e.o.Supervisor.Status(ctx)
+	if err != nil || st.Pending == 0 {
+		return 0, err
+	}
+	wait, cancel := context.WithTimeout(ctx, pendingTime)
+	defer cancel()
+	for x, err := range e.o.Supervisor.Exits(wait) {
+		if err != nil {
+			return n, err
+		}
+		if err := e.exited(ctx, x); err != nil {
+			return n, err
+		}
+		if n++; n == st.Pending {
+			break
+		}
+	}
+	return n, ctx.Err()
+}
+
+// reconcile asks a new keeper what it knows: of a process that it does not know
+// the end is lost. The records come first, so that one that was launched since
+// is not taken for lost.
+func (e *Engine) reconcile(ctx context.Context) error {
+	sandboxes, containers, err := e.records()
+	if err != nil {
+		return err
+	}
+	procs, err := e.o.Supervisor.Processes(ctx)
+	if err != nil {
+		return err
+	}
+	s := &survey{e: e, sandboxes: sandboxes, containers: containers, procs: map[core.Ref]core.Supervised{}}
+	for _, p := range procs {
+		s.procs[p.Ref] = p
+	}
+	for _, c := range containers {
+		if c.State != core.ContainerCreating && c.State != core.ContainerExited {
+			s.alive(&c, &c.Main, "its main process went with a keeper")
+		}
+		for i := range c.Execs {
+			if c.Execs[i].Autopsy == nil {
+				s.alive(&c, &c.Execs[i], "a process of it went with a keeper")
+			}
+		}
+	}
+	for _, sb := range sandboxes {
+		if _, ok := s.procs[core.Ref{Container: sb.ID}]; sb.State == core.SandboxReady && sb.Init != 0 && !ok {
+			s.add(finding{repair: func(ctx context.Context) error {
+				return e.endSandbox(ctx, &sb, "its init went with a keeper, and its pid namespace with it")
+			}})
+		}
+	}
+	var errs []error
+	for _, f := range s.found {
+		errs = append(errs, f.repair(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func ignoreNotFound(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -63,6 +63,9 @@ func (c *Client) remove(ctx context.Context, ct *core.Container, opts RemoveOpti
 	// From here on it goes through though the caller may leave.
 	ctx, cancel := detached(ctx)
 	defer cancel()
+	if _, err := c.e.editContainer(cur.ID, func(ct *core.Container, _ *note) error { ct.Removing = true; return nil }); err != nil {
+		return err
+	}
 	var by note
 	by.forced(c.view, &cur.Meta, "remove", c.asked(opts.Asked, "RemoveContainer"))
 	return c.e.teardownContainer(ctx, &cur, by, l)

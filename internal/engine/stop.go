@@ -190,11 +190,11 @@ func (e *Engine) kill(ctx context.Context, ct *core.Container) error {
 	if len(ct.Cgroup.Adopted) > 0 {
 		return e.killKnown(ctx, ct)
 	}
-	if err := e.o.Cgroups.Kill(ctx, ct.Cgroup); err != nil {
+	if err := ignoreNotFound(e.o.Cgroups.Kill(ctx, ct.Cgroup)); err != nil {
 		return fmt.Errorf("kill: %w", err)
 	}
 	if ct.State == core.ContainerPaused {
-		if err := e.o.Cgroups.Freeze(ctx, ct.Cgroup, false); err != nil {
+		if err := ignoreNotFound(e.o.Cgroups.Freeze(ctx, ct.Cgroup, false)); err != nil {
 			return fmt.Errorf("thaw: %w", err)
 		}
 	}

@@ -195,6 +195,16 @@ func (n *Node) Clean() {
 	}
 }
 
+// Settle waits until the engine has taken every exit that is there.
+func (n *Node) Settle() {
+	n.tb.Helper()
+	ctx, cancel := context.WithTimeout(n.tb.Context(), time.Minute)
+	defer cancel()
+	if err := n.Supervisor.settled(ctx); err != nil {
+		n.tb.Fatalf("exits that nobody took: %v", err)
+	}
+}
+
 // Left names everything that the fakes hold, for a test that all was given back.
 func (n *Node) Left() []string {
 	ctx := context.Background()

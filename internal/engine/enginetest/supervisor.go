@@ -395,8 +395,31 @@ func (s *Supervisor) Ack(ctx context.Context, ref core.Ref) error {
 	p, err := s.process(ref)
 	if err == nil {
 		p.acked = true
+		s.broadcast()
 	}
 	return err
+}
+
+// settled waits until every exit is acknowledged.
+func (s *Supervisor) settled(ctx context.Context) error {
+	for {
+		s.lock.Lock()
+		changed, pending := s.changed, 0
+		for _, p := range s.procs {
+			if p.exit != nil && !p.acked {
+				pending++
+			}
+		}
+		s.lock.Unlock()
+		if pending == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%d pending: %w", pending, context.Cause(ctx))
+		}
+	}
 }
 
 // Forget drops an ended process.
@@ -414,6 +437,7 @@ func (s *Supervisor) Forget(ctx context.Context, ref core.Ref) error {
 		return fmt.Errorf("forget %v: it runs: %w", ref, errdefs.ErrFailedPrecondition)
 	}
 	delete(s.procs, ref)
+	s.broadcast()
 	return nil
 }
 

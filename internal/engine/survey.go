@@ -1,0 +1,359 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// survey is what the node holds and what the records say it should, taken in
+// this order: what has no record was there before its record went.
+type survey struct {
+	e         *Engine
+	checkouts map[core.ID]bool
+	pins      map[core.ID]bool
+	leases    map[core.ID]bool
+	runtimes  map[core.ID][]core.Runtime
+	cgroups   []string
+	mounts    map[string]bool
+	bundles   []core.ID
+	dirs      []core.ID
+	procs     map[core.Ref]core.Supervised
+
+	sandboxes  map[core.ID]core.Sandbox
+	containers map[core.ID]core.Container
+
+	found []finding
+}
+
+// finding is one disagreement; repair may be nil.
+type finding struct {
+	Violation
+	orphan  bool    // something without a record
+	sandbox core.ID // whose lock stands for it, if any
+	ref     core.Ref
+	repair  func(ctx context.Context) error
+}
+
+func set(ids []core.ID) map[core.ID]bool {
+	m := map[core.ID]bool{}
+	for _, id := range ids {
+		m[id] = true
+	}
+	return m
+}
+
+func (e *Engine) survey(ctx context.Context) (*survey, error) {
+	s := &survey{e: e, runtimes: map[core.ID][]core.Runtime{}, mounts: map[string]bool{}, procs: map[core.Ref]core.Supervised{}}
+	var errs []error
+	ids := func(what string, list func(context.Context) ([]core.ID, error)) map[core.ID]bool {
+		got, err := list(ctx)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list %s: %w", what, err))
+		}
+		return set(got)
+	}
+	s.checkouts = ids("checkouts", e.o.Images.Checkouts)
+	s.pins = ids("pins", e.o.Pinner.Pinned)
+	s.leases = ids("networks", e.o.Network.Sandboxes)
+	for _, rt := range e.o.Runtimes {
+		for id := range ids("containers of "+rt.Name(), rt.List) {
+			s.runtimes[id] = append(s.runtimes[id], rt)
+		}
+	}
+	var err error
+	if s.cgroups, err = e.o.Cgroups.List(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("list cgroups: %w", err))
+	}
+	mounts, err := e.o.Roots.Mounted(ctx, e.o.State)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("list mounts: %w", err))
+	}
+	for _, m := range mounts {
+		s.mounts[m] = true
+	}
+	if s.bundles, err = entries(filepath.Dir(e.bundle("x"))); err != nil {
+		errs = append(errs, err)
+	}
+	if s.dirs, err = entries(filepath.Dir(e.sandboxDir("x"))); err != nil {
+		errs = append(errs, err)
+	}
+	procs, err := e.o.Supervisor.Processes(ctx)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("list processes: %w", err))
+	}
+	for _, p := range procs {
+		s.procs[p.Ref] = p
+	}
+	s.sandboxes, s.containers, err = e.records()
+	return s, errors.Join(append(errs, err)...)
+}
+
+func entries(dir string) ([]core.ID, error) {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	ids := make([]core.ID, 0, len(list))
+	for _, e := range list {
+		ids = append(ids, core.ID(e.Name()))
+	}
+	return ids, err
+}
+
+func (e *Engine) records() (map[core.ID]core.Sandbox, map[core.ID]core.Container, error) {
+	sandboxes, containers := map[core.ID]core.Sandbox{}, map[core.ID]core.Container{}
+	err := e.o.Store.View(func(tx core.Tx) error {
+		for sb, err := range tx.Sandboxes().All("") {
+			if err != nil {
+				return err
+			}
+			sandboxes[sb.ID] = sb
+		}
+		for c, err := range tx.Containers().All("") {
+			if err != nil {
+				return err
+			}
+			containers[c.ID] = c
+		}
+		return nil
+	})
+	return sandboxes, containers, err
+}
+
+func (s *survey) add(f finding) { s.found = append(s.found, f) }
+
+// compare finds every disagreement, in the order in which they are to be
+// repaired: records first, then what has none.
+func (s *survey) compare() []finding {
+	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
+		c := s.containers[id]
+		s.container(&c)
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.sandboxes)) {
+		sb := s.sandboxes[id]
+		s.sandbox(&sb)
+	}
+	s.orphanProcesses()
+	s.orphanFiles()
+	s.orphanHoldings()
+	return s.found
+}
+
+func (s *survey) container(c *core.Container) {
+	e := s.e
+	if c.State == core.ContainerCreating {
+		s.add(finding{
+			Violation: Violation{"unfinished", "container " + string(c.ID), "its create was never finished"},
+			sandbox:   c.Sandbox,
+			repair: func(ctx context.Context) error {
+				return errors.Join(e.kill(ctx, c), e.teardownContainer(ctx, c, note{}, nil))
+			},
+		})
+		return
+	}
+	if c.Removing {
+		s.add(finding{
+			Violation: Violation{"unfinished", "container " + string(c.ID), "its removal was not finished"},
+			sandbox:   c.Sandbox,
+			repair:    func(ctx context.Context) error { return e.teardownContainer(ctx, c, note{}, nil) },
+		})
+		return
+	}
+	if _, ok := s.sandboxes[c.Sandbox]; !ok {
+		s.add(finding{Violation: Violation{"missing", "container " + string(c.ID), "its sandbox has no record"}})
+	}
+	if c.State != core.ContainerExited {
+		s.alive(c, &c.Main, "its main process is not known to the keeper")
+	}
+	for i := range c.Execs {
+		if c.Execs[i].Autopsy == nil {
+			s.alive(c, &c.Execs[i], fmt.Sprintf("its process %s is not known to the keeper", c.Execs[i].ID))
+		}
+	}
+	missing := func(what string) {
+		s.add(finding{Violation: Violation{"missing", "container " + string(c.ID), what}, sandbox: c.Sandbox})
+	}
+	if c.Image != "" && !s.checkouts[c.ID] {
+		missing("its checked-out root is gone")
+	}
+	if !s.mounts[filepath.Join(c.Bundle, "rootfs")] {
+		missing("its root is not mounted")
+	}
+	if s.ownTree(c.Cgroup.Path) && !slices.Contains(s.cgroups, c.Cgroup.Path) {
+		missing("its cgroup is gone")
+	}
+}
+
+// ownTree reports whether Cgroups.List must name path if it exists.
+func (s *survey) ownTree(path string) bool {
+	place, err := s.e.o.Cgroups.Place(core.Cgroup{}, core.CgroupRef{}, "x")
+	return err == nil && path != "" && strings.HasPrefix(path, filepath.Dir(place.Path)+"/")
+}
+
+// alive finds a process that nobody knows any more: how it ended is lost.
+func (s *survey) alive(c *core.Container, p *core.Process, what string) {
+	ref := core.Ref{Container: c.ID, Process: p.ID}
+	if _, ok := s.procs[ref]; ok {
+		return
+	}
+	e := s.e
+	s.add(finding{
+		Violation: Violation{"lost", "container " + string(c.ID), what},
+		sandbox:   c.Sandbox, ref: ref,
+		repair: func(ctx context.Context) error { return e.lose(ctx, c, p.ID) },
+	})
+}
+
+func (s *survey) sandbox(sb *core.Sandbox) {
+	e := s.e
+	object := "sandbox " + string(sb.ID)
+	switch sb.State {
+	case core.SandboxCreating:
+		s.add(finding{
+			Violation: Violation{"unfinished", object, "its create was never finished"}, sandbox: sb.ID,
+			repair: func(ctx context.Context) error {
+				return errors.Join(e.release(ctx, sb, nil), e.teardownSandbox(ctx, sb, note{}, nil))
+			},
+		})
+	case core.SandboxStopped:
+		if !released(sb) {
+			s.add(finding{
+				Violation: Violation{"unfinished", object, "it has stopped and was not given back"}, sandbox: sb.ID,
+				repair: func(ctx context.Context) error { return e.release(ctx, sb, nil) },
+			})
+		}
+	case core.SandboxReady:
+		s.ready(sb, object)
+	}
+}
+
+func (s *survey) ready(sb *core.Sandbox, object string) {
+	e := s.e
+	gone := ""
+	if len(sharedKinds(&sb.Config.Namespaces)) > 0 && !s.pins[sb.ID] {
+		gone = "its namespaces are gone"
+	} else if p := s.procs[core.Ref{Container: sb.ID}]; sb.Init != 0 && !p.Running {
+		gone = "its init is gone, and its pid namespace with it"
+	}
+	if gone != "" {
+		s.add(finding{
+			Violation: Violation{"missing", object, gone}, sandbox: sb.ID, ref: core.Ref{Container: sb.ID},
+			repair: func(ctx context.Context) error { return e.endSandbox(ctx, sb, gone) },
+		})
+		return
+	}
+	if sb.Config.Namespaces.Net.Mode == core.Shared && !s.leases[sb.ID] {
+		s.add(finding{Violation: Violation{"missing", object, "its network is gone"}, sandbox: sb.ID})
+	}
+	if s.ownTree(sb.Cgroup.Path) && !slices.Contains(s.cgroups, sb.Cgroup.Path) {
+		s.add(finding{Violation: Violation{"missing", object, "its cgroup is gone"}, sandbox: sb.ID})
+	}
+}
+
+func (s *survey) orphan(object, detail string, ref core.Ref, repair func(context.Context) error) {
+	s.add(finding{Violation: Violation{"orphan", object, detail}, orphan: true, ref: ref, repair: repair})
+}
+
+func (s *survey) orphanProcesses() {
+	e := s.e
+	for ref, p := range s.procs {
+		if c, ok := s.containers[ref.Container]; ok && c.Process(ref.Process) != nil {
+			continue
+		}
+		if _, ok := s.sandboxes[ref.Container]; ok && ref.Process == core.Main {
+			continue
+		}
+		s.orphan(fmt.Sprintf("process %s/%s", ref.Container, ref.Process), fmt.Sprintf("the keeper holds it (pid %d) and no record names it", p.Pid), ref,
+			func(ctx context.Context) error {
+				if p.Running {
+					return ignoreNotFound(e.o.Supervisor.Signal(ctx, ref, sigkill)) // its exit is then offered and forgotten
+				}
+				return e.forget(ctx, ref)
+			})
+	}
+	for id, rts := range s.runtimes {
+		if s.known(id) {
+			continue
+		}
+		for _, rt := range rts {
+			s.orphan("runtime entry "+string(id), rt.Name()+" keeps it and no record names it", core.Ref{},
+				func(ctx context.Context) error { return rt.Delete(ctx, id, true) })
+		}
+	}
+}
+
+// known reports whether id is a container or a sandbox with an init.
+func (s *survey) known(id core.ID) bool {
+	if _, ok := s.containers[id]; ok {
+		return true
+	}
+	sb, ok := s.sandboxes[id]
+	return ok && sb.Config.Namespaces.PID.Mode == core.Shared
+}
+
+func (s *survey) orphanFiles() {
+	e := s.e
+	for _, id := range s.bundles {
+		if !s.known(id) {
+			s.orphan("bundle "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error {
+				bundle := e.bundle(id)
+				return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")), e.removeBundle(bundle))
+			})
+		}
+	}
+	for _, id := range s.dirs {
+		if _, ok := s.sandboxes[id]; !ok {
+			s.orphan("sandbox directory "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error {
+				return e.removeSandboxDir(ctx, e.sandboxDir(id))
+			})
+		}
+	}
+}
+
+func (s *survey) orphanHoldings() {
+	e := s.e
+	for id := range s.checkouts {
+		if _, ok := s.containers[id]; !ok {
+			s.orphan("checkout "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error { return e.o.Images.Discard(ctx, id) })
+		}
+	}
+	for id := range s.pins {
+		if _, ok := s.sandboxes[id]; !ok {
+			s.orphan("pinned namespaces "+string(id), "no record names them", core.Ref{}, func(ctx context.Context) error { return e.o.Pinner.Unpin(ctx, id) })
+		}
+	}
+	for id := range s.leases {
+		if _, ok := s.sandboxes[id]; !ok {
+			s.orphan("network of "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error {
+				return e.o.Network.Teardown(ctx, core.NetworkRequest{Sandbox: id})
+			})
+		}
+	}
+	var used []string
+	for _, sb := range s.sandboxes {
+		used = append(used, sb.Cgroup.Path)
+	}
+	for _, c := range s.containers {
+		used = append(used, c.Cgroup.Path)
+	}
+	for _, path := range s.cgroups {
+		related := slices.ContainsFunc(used, func(u string) bool {
+			return u != "" && (u == path || strings.HasPrefix(u, path+"/") || strings.HasPrefix(path, u+"/"))
+		})
+		if !related {
+			s.orphan("cgroup "+path, "no record names it", core.Ref{}, func(ctx context.Context) error {
+				ref := core.CgroupRef{Path: path}
+				return errors.Join(ignoreNotFound(e.o.Cgroups.Kill(ctx, ref)), e.o.Cgroups.Remove(ctx, ref))
+			})
+		}
+	}
+}
