@@ -310,3 +310,18 @@ func Busybox(path string, applets ...string) ([]File, error) {
 	}
 	return files, nil
 }
+
+// WithLayers is an image that lies: a's config over b's layers.
+func WithLayers(a, b Built) Built {
+	lie := Built{ID: a.ID, Blobs: map[digest.Digest][]byte{}, Layers: b.Layers, DiffIDs: a.DiffIDs}
+	for _, m := range []map[digest.Digest][]byte{a.Blobs, b.Blobs} {
+		for d, data := range m {
+			lie.Blobs[d] = data
+		}
+	}
+	config := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: a.ID, Size: int64(len(a.Blobs[a.ID]))}
+	lie.Manifest = lie.add(ocispec.MediaTypeImageManifest, encode(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: b.Layers,
+	}))
+	return lie
+}
