@@ -2,7 +2,10 @@ package image_test
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/image"
 )
@@ -13,4 +16,25 @@ func TestMain(m *testing.M) {
 		os.Exit(image.WorkerMain(os.Args[2:]))
 	}
 	os.Exit(m.Run())
+}
+
+// waitLock waits until nobody else holds the lock on f, and closes it.
+func waitLock(t *testing.T, f *os.File) {
+	t.Helper()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil { //nolint:forbidigo // a test's own file
+		t.Fatal(err)
+	}
 }

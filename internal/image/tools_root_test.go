@@ -129,16 +129,6 @@ func (d daemon) push(t *testing.T, source, repo string, flags ...string) string 
 	return ref
 }
 
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil { //nolint:forbidigo // a test's own file
-		t.Fatal(err)
-	}
-}
-
 // writeCertificates makes a CA and a server certificate for 127.0.0.1 and
 // returns the CA's path.
 func writeCertificates(t *testing.T, dir string) string {

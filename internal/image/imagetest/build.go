@@ -37,7 +37,7 @@ type File struct {
 	Name     string
 	Body     []byte
 	Mode     fs.FileMode // 0 is 0755 for directories, 0644 else; setuid and sticky as in fs
-	UID, GID int
+	UID, GID int         // of 0 is whoever runs the test
 	Link     string
 	Hard     string
 	Xattrs   map[string]string
@@ -69,6 +69,9 @@ func Tar(files []File) []byte {
 	tw := tar.NewWriter(&buf)
 	for _, f := range files {
 		hdr := &tar.Header{Name: f.Name, Size: int64(len(f.Body)), Uid: f.UID, Gid: f.GID, Typeflag: tar.TypeReg, ModTime: f.ModTime, Format: tar.FormatPAX}
+		if f.UID == 0 && f.GID == 0 {
+			hdr.Uid, hdr.Gid = os.Geteuid(), os.Getegid()
+		}
 		perm := f.Mode
 		switch {
 		case f.Link != "":
