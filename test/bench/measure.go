@@ -47,7 +47,7 @@ type bench struct {
 
 // pod is one started pod and how long its stages took.
 type pod struct {
-	sandbox, container       string
+	sandbox, container, log  string
 	run, create, start, gone time.Duration
 }
 
@@ -72,7 +72,7 @@ func (b *bench) up(ctx context.Context) (*pod, error) {
 			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
 		}},
 	}
-	p := &pod{}
+	p := &pod{log: filepath.Join(logs, "c.log")}
 	t := time.Now()
 	s, err := b.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox, RuntimeHandler: b.runtime})
 	if err != nil {
@@ -83,7 +83,7 @@ func (b *bench) up(ctx context.Context) (*pod, error) {
 	c, err := b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: p.sandbox, SandboxConfig: sandbox, Config: &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: "c"},
 		Image:    &runtimeapi.ImageSpec{Image: b.image},
-		Command:  []string{"/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done"},
+		Command:  []string{"/bin/sh", "-c", "trap 'exit 0' TERM; echo ready; while :; do sleep 3600 & wait; done"},
 		LogPath:  "c.log",
 		Linux: &runtimeapi.LinuxContainerConfig{
 			Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 128 << 20, CpuShares: 102, CpuPeriod: 100000},
@@ -101,8 +101,28 @@ func (b *bench) up(ctx context.Context) (*pod, error) {
 	return p, nil
 }
 
+// ready waits until the program has said that it handles signals: before that
+// the kernel drops what is sent to the first process of a pid namespace.
+func (p *pod) ready(ctx context.Context) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		if st, err := os.Stat(p.log); err == nil && st.Size() > 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("no output in %s: %w", p.log, ctx.Err())
+		}
+	}
+}
+
 // down stops and removes a pod as kubelet does.
 func (b *bench) down(ctx context.Context, p *pod) error {
+	if err := p.ready(ctx); err != nil {
+		return err
+	}
 	t := time.Now()
 	if _, err := b.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: p.container, Timeout: 10}); err != nil {
 		return fmt.Errorf("StopContainer: %w", err)
