@@ -381,16 +381,17 @@ func startFailure(err error) error {
 // exitStatusOf reads the runtime's words: every runtime says it its own way, and
 // none has a code for it.
 func exitStatusOf(err error) int32 {
-	text := strings.ToLower(err.Error())
-	for _, s := range []string{"executable file", "exec: ", "execve", "start the program", "no such program"} {
-		if !strings.Contains(text, s) {
-			continue
-		}
-		switch {
-		case strings.Contains(text, "not found"), strings.Contains(text, "no such file"):
-			return 127
-		case strings.Contains(text, "permission denied"), strings.Contains(text, "is a directory"), strings.Contains(text, "exec format error"):
-			return 126
+	text := regexp.MustCompile(`exec in (container )?[0-9a-f]+: `).ReplaceAllString(strings.ToLower(err.Error()), "")
+	const program = `(executable file|exec(ve)?\b|start the program)[^\n]*`
+	for _, w := range []struct {
+		words  string
+		status int32
+	}{
+		{program + `(not found in|no such file)`, 127},
+		{program + `(permission denied|is a directory|exec format error)`, 126},
+	} {
+		if ok, err := regexp.MatchString(w.words, text); err == nil && ok {
+			return w.status
 		}
 	}
 	return 125

@@ -65,14 +65,14 @@ func inspectContainer(c core.Container, showEnv bool) (*longshorev1.InspectRespo
 // variables, and the private record of the face (which may hold them too), are
 // hidden unless showEnv.
 func inspectJSON(v any, extra map[string]any, showEnv bool) ([]byte, error) {
-	raw, err := json.Marshal(v)
+	raw, err := marshal(v)
 	if err != nil {
-		return nil, fmt.Errorf("inspect: %w", err)
+		return nil, err
 	}
 	if len(extra) > 0 {
-		add, err := json.Marshal(extra)
+		add, err := marshal(extra)
 		if err != nil {
-			return nil, fmt.Errorf("inspect: %w", err)
+			return nil, err
 		}
 		// Two objects become one; members keep the order of the record.
 		raw = append(append(raw[:len(raw)-1], ','), add[1:]...)
@@ -99,11 +99,18 @@ func maskJSON(raw []byte) ([]byte, error) {
 		return nil, fmt.Errorf("inspect: %w", err)
 	}
 	mask(v)
-	out, err := json.Marshal(v)
-	if err != nil {
+	return marshal(v)
+}
+
+// marshal is json.Marshal that leaves <, > and & readable.
+func marshal(v any) ([]byte, error) {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
 		return nil, fmt.Errorf("inspect: %w", err)
 	}
-	return out, nil
+	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'}), nil
 }
 
 func mask(v any) {

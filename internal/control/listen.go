@@ -49,17 +49,26 @@ const (
 // Listen opens the sockets: control.sock and control-http.sock below state, for
 // root alone, and the read socket when there is one. Sockets that an earlier
 // agent left are replaced.
-func Listen(ctx context.Context, state string, cfg Config) (l Listeners, err error) {
+func Listen(ctx context.Context, state string, cfg Config) (Listeners, error) {
+	return ListenBeside(ctx, state, cfg, nil)
+}
+
+// ListenBeside is Listen with a control socket that somebody else has opened,
+// such as systemd, and that stays where it is; nil opens our own.
+func ListenBeside(ctx context.Context, state string, cfg Config, given net.Listener) (l Listeners, err error) {
+	l.Control = given
 	if err := cfg.Validate(); err != nil {
-		return Listeners{}, err
+		return l, err
 	}
 	defer func() {
 		if err != nil {
 			l.Close()
 		}
 	}()
-	if l.Control, err = ListenUnix(ctx, filepath.Join(state, SocketName), 0o600, -1); err != nil {
-		return l, err
+	if given == nil {
+		if l.Control, err = ListenUnix(ctx, filepath.Join(state, SocketName), 0o600, -1); err != nil {
+			return l, err
+		}
 	}
 	if l.HTTP, err = ListenUnix(ctx, filepath.Join(state, HTTPSocketName), 0o600, -1); err != nil {
 		return l, err

@@ -91,10 +91,14 @@ type Listeners struct {
 // drainTime is how long calls in flight have to end when the server stops.
 const drainTime = 2 * time.Second
 
-// Serve answers until ctx ends or a listener breaks, and closes the listeners.
+// Serve puts right what a crash left, and then answers until ctx ends or a
+// listener breaks; it closes the listeners.
 func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	if l.Control == nil {
 		return errors.New("serve control: no listener")
+	}
+	if err := s.recover(ctx); err != nil {
+		s.o.Logger.WarnContext(ctx, "leftovers of the control API could not all be removed", "error", err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -100,10 +100,10 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 	}
 }
 
-// Recover takes away what a crash left half made of our own: sandboxes without
+// recover takes away what a crash left half made of our own: sandboxes without
 // a container, containers that were to go when nobody is left to start them,
-// and logs without a container. It is called before Serve.
-func (s *Server) Recover(ctx context.Context) error {
+// and logs without a container. Nothing may be served meanwhile.
+func (s *Server) recover(ctx context.Context) error {
 	sandboxes, err := s.own.Sandboxes(ctx, core.Filter{})
 	if err != nil {
 		return err

@@ -21,6 +21,8 @@ type Metrics struct {
 
 // Options are what New needs.
 type Options struct {
+	// Version is shown by longshore_build_info; "" leaves that out.
+	Version string
 	// Node is asked for the figures that are read when somebody looks; nil
 	// leaves them out. It must answer fast and from memory.
 	Node func(context.Context) Node
@@ -72,6 +74,13 @@ func New(o Options) *Metrics {
 	}
 	m.registry.MustRegister(m.requests, m.panics, m.stages, m.store, m.pulled,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if o.Version != "" {
+		info := prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "longshore_build_info", Help: "Always 1; the label tells the version.", ConstLabels: prometheus.Labels{"version": o.Version},
+		})
+		info.Set(1)
+		m.registry.MustRegister(info)
+	}
 	if o.Node != nil {
 		m.registry.MustRegister(newNodeCollector(o.Node))
 	}

@@ -81,7 +81,7 @@ func scrape(t *testing.T, m *Metrics) string {
 }
 
 func TestMetricsShowTheMinimumSet(t *testing.T) {
-	m := New(Options{Node: func(context.Context) Node {
+	m := New(Options{Version: "1.2.3", Node: func(context.Context) Node {
 		return Node{Objects: []Objects{{"cri", "sandbox", "ready", 3}}, KeeperBytes: 5, NestBytes: 6, Head: 7, Lag: map[string]uint64{"cri": 2}, LostOutput: 1}
 	}})
 	m.Request("cri", "Version", "OK", time.Millisecond)
@@ -93,7 +93,7 @@ func TestMetricsShowTheMinimumSet(t *testing.T) {
 		`longshore_request_duration_seconds_bucket{code="OK",face="cri",op="Version",le="0.001"} 1`,
 		`longshore_engine_stage_duration_seconds_count{stage="create.checkout"} 1`,
 		`longshore_store_transaction_duration_seconds_count{kind="update"} 1`,
-		`longshore_image_pulled_bytes_total 42`,
+		`longshore_image_pulled_bytes_total 42`, `longshore_build_info{version="1.2.3"} 1`,
 		`longshore_engine_objects{kind="sandbox",owner="cri",state="ready"} 3`,
 		`longshore_keeper_memory_bytes{kind="keeper"} 5`, `longshore_keeper_memory_bytes{kind="nest"} 6`,
 		`longshore_event_log_head 7`, `longshore_event_log_lag{subscriber="cri"} 2`,

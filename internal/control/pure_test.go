@@ -1,0 +1,136 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+func TestEveryErrorClassHasItsCode(t *testing.T) {
+	for _, c := range classes() {
+		err := fmt.Errorf("do it: %w", c.err)
+		if got := status.Code(toStatus(err)); got != c.code {
+			t.Errorf("%v becomes %s, not %s", c.err, got, c.code)
+		}
+	}
+	for err, want := range map[error]codes.Code{
+		errors.New("plain"): codes.Unknown,
+		errors.Join(errdefs.ErrInternal, context.Canceled): codes.Canceled,
+		status.Error(codes.Aborted, "x"):                   codes.Aborted,
+	} {
+		if got := status.Code(toStatus(err)); got != want {
+			t.Errorf("%v becomes %s, not %s", err, got, want)
+		}
+	}
+	if toStatus(nil) != nil {
+		t.Error("nil became an error")
+	}
+}
+
+func TestEveryCallIsClassified(t *testing.T) {
+	for _, d := range []grpc.ServiceDesc{
+		longshorev1.Containers_ServiceDesc, longshorev1.Images_ServiceDesc, longshorev1.Volumes_ServiceDesc, longshorev1.Node_ServiceDesc,
+	} {
+		var names []string
+		for _, m := range d.Methods {
+			names = append(names, m.MethodName)
+		}
+		for _, m := range d.Streams {
+			names = append(names, m.StreamName)
+		}
+		for _, n := range names {
+			if _, known := reads("/" + d.ServiceName + "/" + n); !known {
+				t.Errorf("%s/%s: does it read only?", d.ServiceName, n)
+			}
+		}
+	}
+}
+
+func TestPickPrefersTheBestMatch(t *testing.T) {
+	metas := []core.Meta{
+		{ID: "aaaa1", Owner: core.OwnerCLI, Key: "web"},
+		{ID: "aaaa2", Owner: core.OwnerCRI, Key: "web"},
+		{ID: "bbbb1", Owner: core.OwnerCRI, Key: "db"},
+		{ID: "web99", Owner: core.OwnerNomad, Key: "job"},
+		{ID: "cccc1", Owner: core.OwnerCRI, Key: "two"},
+		{ID: "cccc2", Owner: core.OwnerNomad, Key: "two"},
+	}
+	for name, want := range map[string]int{"web": 0, "aaaa2": 1, "db": 2, "bbb": 2, "web9": 3, "none": -1} {
+		if got, err := pick(name, metas); err != nil || got != want {
+			t.Errorf("%s: %d, %v, want %d", name, got, err, want)
+		}
+	}
+	for _, name := range []string{"two", "aaaa", ""} {
+		if got, err := pick(name, metas); err == nil {
+			t.Errorf("%s: %d", name, got)
+		}
+	}
+}
+
+func TestSignalsByNameAndNumber(t *testing.T) {
+	for s, want := range map[string]int{"TERM": 15, "sigkill": 9, "SIGUSR1": 10, "1": 1, "64": 64} {
+		if got, err := parseSignal(s); err != nil || got != want {
+			t.Errorf("%s: %d, %v", s, got, err)
+		}
+	}
+	for _, s := range []string{"", "0", "65", "-1", "NOPE"} {
+		if got, err := parseSignal(s); err == nil {
+			t.Errorf("%q: %d", s, got)
+		}
+	}
+}
+
+func TestExitStatusReadsTheRuntimesWords(t *testing.T) {
+	for text, want := range map[string]int32{
+		"executable file `nosuch` not found in $PATH: No such file or directory": 127,
+		`exec: "nosuch": executable file not found in $PATH`:                     127,
+		"exec: \"/etc/passwd\": permission denied":                               126,
+		"open executable file: Permission denied":                                126,
+		"exec: /bin: is a directory":                                             126,
+		"exec in container 3f2a: read its spec: no such file or directory":       125,
+		"mount /x: no such file or directory":                                    125,
+		"anything":                                                               125,
+	} {
+		if got := exitStatusOf(errors.New(text)); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+}
+
+func TestMadeUpNamesAreValid(t *testing.T) {
+	for image, want := range map[string]string{
+		"redis": "redis-", "docker.io/library/redis:7@sha256:abc": "redis-", "127.0.0.1:5000/a/b:1": "b-", "@": "container-",
+	} {
+		if got := madeUpName(image); !strings.HasPrefix(string(got), want) {
+			t.Errorf("%s: %s", image, got)
+		}
+	}
+}
+
+func TestArgsFollowTheImage(t *testing.T) {
+	type req = longshorev1.CreateRequest
+	img := imageConfig([]string{"entry"}, []string{"cmd"})
+	for want, r := range map[string]*req{
+		"entry cmd": {}, "entry x": {Command: []string{"x"}}, "e": {Entrypoint: "e"}, "e x": {Entrypoint: "e", Command: []string{"x"}},
+		"": {ClearEntrypoint: true}, "x": {ClearEntrypoint: true, Command: []string{"x"}},
+	} {
+		if got := strings.Join(args(r, img), " "); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func imageConfig(entry, cmd []string) *imagespec.ImageConfig {
+	return &imagespec.ImageConfig{Entrypoint: entry, Cmd: cmd}
+}
