@@ -1,0 +1,127 @@
+package network_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/networktest"
+)
+
+func TestModeIsDecidedOnce(t *testing.T) {
+	confs := t.TempDir()
+	conf := network.DefaultConfig()
+	conf.CNI.ConfDir = confs
+	mode := func(kv *networktest.KV) string {
+		t.Helper()
+		n, err := network.New(network.Options{Config: conf, Store: kv, StateDir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = n.Close() }()
+		info, err := n.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Mode
+	}
+	before, after := &networktest.KV{}, &networktest.KV{}
+	if got := mode(before); got != "builtin" {
+		t.Errorf("without CNI configurations: %s", got)
+	}
+	if err := os.WriteFile(filepath.Join(confs, "1.conflist"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := mode(after); got != "cni" {
+		t.Errorf("with one: %s", got)
+	}
+	if got := mode(before); got != "builtin" {
+		t.Errorf("decided before it came: %s", got)
+	}
+	if err := os.Remove(filepath.Join(confs, "1.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	if got := mode(after); got != "cni" {
+		t.Errorf("decided before it went: %s", got)
+	}
+}
+
+func TestRangesOutliveTheProcess(t *testing.T) {
+	conf := network.DefaultConfig()
+	conf.Mode, conf.PodCIDR = network.ModeBuiltin, network.FromKubelet
+	kv := &networktest.KV{}
+	with := func(f func(n *network.Network)) {
+		t.Helper()
+		n, err := network.New(network.Options{Config: conf, Store: kv})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = n.Close() }()
+		f(n)
+	}
+	want := func(n *network.Network, ranges string, ready bool) {
+		t.Helper()
+		info, err := n.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range info.Ranges {
+			got = append(got, r.String())
+		}
+		if strings.Join(got, " ") != ranges || info.Ready != ready || (info.Reason == "") != ready {
+			t.Errorf("%+v; want %q, ready %v", info, ranges, ready)
+		}
+	}
+	with(func(n *network.Network) {
+		want(n, "", false)
+		if err := n.SetRanges(t.Context(), []string{"10.5.6.7/24", " fd00:5::/64"}); err != nil {
+			t.Fatal(err)
+		}
+		want(n, "10.5.6.0/24 fd00:5::/64", true)
+	})
+	with(func(n *network.Network) {
+		want(n, "10.5.6.0/24 fd00:5::/64", true)
+		kv.Fail = errors.New("disk full")
+		if err := n.SetRanges(t.Context(), []string{"10.6.0.0/24"}); !errors.Is(err, kv.Fail) {
+			t.Errorf("with a full disk: %v", err)
+		}
+		kv.Fail = nil
+		want(n, "10.5.6.0/24 fd00:5::/64", true)
+	})
+	conf.PodCIDR = "10.8.0.0/16" // the administrator changes it
+	with(func(n *network.Network) { want(n, "10.8.0.0/16", true) })
+}
+
+func TestConfigCheck(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*network.Config)
+		ok     bool
+	}{
+		{"default", func(*network.Config) {}, true},
+		{"zero", func(c *network.Config) { *c = network.Config{} }, true},
+		{"mode", func(c *network.Config) { c.Mode = "flannel" }, false},
+		{"long bridge", func(c *network.Config) { c.Bridge = "sixteen-letters0" }, false},
+		{"path as bridge", func(c *network.Config) { c.Bridge = "../all" }, false},
+		{"mtu", func(c *network.Config) { c.MTU = 67 }, false},
+		{"mtu for IPv6", func(c *network.Config) { c.MTU, c.IPv6 = 1000, true }, false},
+		{"rest", func(c *network.Config) { c.LeaseRest = -1 }, false},
+		{"ranges", func(c *network.Config) { c.PodCIDR = "10.0.0.0/8,fd00::/48" }, true},
+		{"bad range", func(c *network.Config) { c.PodCIDR = "10.0.0.0/8,10.1.0.0/16" }, false},
+		{"kubelet", func(c *network.Config) { c.PodCIDR = network.FromKubelet }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := network.DefaultConfig()
+			tc.change(&c)
+			if err := c.Check(); (err == nil) != tc.ok || err != nil && !errdefs.IsInvalidArgument(err) {
+				t.Errorf("%v, want ok %v", err, tc.ok)
+			}
+		})
+	}
+}
