@@ -1,0 +1,88 @@
+package ocispec
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/profiles/seccomp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// DefaultSeccomp puts the default filter into a spec, fitted to this kernel and
+// to the capabilities in the spec's bounding set: set those first. nil
+// capabilities are none.
+func DefaultSeccomp(s *specs.Spec) error {
+	profile, err := seccomp.GetDefaultProfile(withCapabilities(s))
+	if err != nil {
+		return fmt.Errorf("default seccomp profile: %w: %w", err, errdefs.ErrInternal)
+	}
+	setSeccomp(s, profile)
+	return nil
+}
+
+// LoadSeccomp puts a filter in Docker's or the OCI spec's JSON form into a spec.
+// InvalidArgument when it cannot be read.
+func LoadSeccomp(s *specs.Spec, body []byte) error {
+	profile, err := seccomp.LoadProfile(string(body), withCapabilities(s))
+	if err != nil {
+		return fmt.Errorf("seccomp profile: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	setSeccomp(s, profile)
+	return nil
+}
+
+// withCapabilities is s with what the profiles look at without asking.
+func withCapabilities(s *specs.Spec) *specs.Spec {
+	if s.Process != nil && s.Process.Capabilities != nil {
+		return s
+	}
+	c := specs.Spec{Process: &specs.Process{}}
+	if s.Process != nil {
+		*c.Process = *s.Process
+	}
+	c.Process.Capabilities = &specs.LinuxCapabilities{}
+	return &c
+}
+
+func setSeccomp(s *specs.Spec, profile *specs.LinuxSeccomp) {
+	if s.Linux == nil {
+		s.Linux = &specs.Linux{}
+	}
+	s.Linux.Seccomp = profile
+}
+
+// AppArmor puts a loaded profile's name into a spec; "" and "unconfined" are
+// none. Whether the kernel has AppArmor is Node.Clamp's affair.
+func AppArmor(s *specs.Spec, profile string) {
+	if profile == "unconfined" {
+		profile = ""
+	}
+	s.Process.ApparmorProfile = profile
+}
+
+// SELinux is a label in its four parts; empty ones are left to the default.
+type SELinux struct{ User, Role, Type, Level string }
+
+// Labels fills in what is not set and returns the labels of the process and of
+// its files. All empty is no label at all. InvalidArgument when a part has a
+// separator in it (but Level, which has them).
+func (l SELinux) Labels() (process, mount string, err error) {
+	if l == (SELinux{}) {
+		return "", "", nil
+	}
+	for _, part := range []string{l.User, l.Role, l.Type} {
+		if strings.ContainsAny(part, ": \x00") {
+			return "", "", fmt.Errorf("selinux label part %q: %w", part, errdefs.ErrInvalidArgument)
+		}
+	}
+	or := func(s, d string) string {
+		if s == "" {
+			return d
+		}
+		return s
+	}
+	user, level := or(l.User, "system_u"), or(l.Level, "s0")
+	return strings.Join([]string{user, or(l.Role, "system_r"), or(l.Type, "container_t"), level}, ":"),
+		strings.Join([]string{user, "object_r", "container_file_t", level}, ":"), nil
+}
