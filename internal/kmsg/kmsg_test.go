@@ -1,0 +1,96 @@
+package kmsg
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+func TestParseVictim(t *testing.T) {
+	for line, want := range map[string]*core.OOMVictim{
+		"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/longshore/a,task_memcg=/longshore/a/b,task=busybox,pid=5973,uid=0": {Pid: 5973, Memcg: "/longshore/a", Victim: "/longshore/a/b"},
+		"oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=x,mems_allowed=0,global_oom,task_memcg=/x,task=a,pid=7,uid=0":                                   {Pid: 7, Victim: "/x"},
+		"oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/a,task_memcg=/a,task=evil,pid=1,uid=0,pid=9,uid=5":                                                         {Pid: 9, Memcg: "/a", Victim: "/a"},
+		"Memory cgroup out of memory: Killed process 5973 (busybox) total-vm:14564kB":                                                                               {Pid: 5973},
+		"Out of memory: Killed process 12 (x y) total-vm:1kB":                                                                                                       {Pid: 12},
+		"Memory cgroup out of memory: Killed process abc":                                                                                                           nil,
+		"oom-kill:": nil,
+		"oom-kill:constraint=CONSTRAINT_MEMCG,pid=5":         nil,
+		"usb 1-1: new device":                                nil,
+		"oom_reaper: reaped process 5 (x), now anon-rss:0kB": nil,
+	} {
+		got, ok := parseVictim(line)
+		if ok != (want != nil) {
+			t.Errorf("%s: %v", line, ok)
+		} else if ok {
+			if d := cmp.Diff(*want, got); d != "" {
+				t.Errorf("%s: %s", line, d)
+			}
+		}
+	}
+}
+
+func TestParseRecord(t *testing.T) {
+	r, ok := parseRecord("6,1234,5678901,-;some\\x0atext\n SUBSYSTEM=x\n")
+	if !ok || r.since != 5678901*time.Microsecond || r.text != "some\ntext" {
+		t.Errorf("%+v %v", r, ok)
+	}
+	// Facility 1 is user space: whoever may write the log could make up kills.
+	for _, bad := range []string{"", "6,1,2", "x,1,2,-;t", "6,1,-2,-;t", "12,1,2,-;oom-kill:", "6;t", "6,1,99999999999999999999,-;t"} {
+		if r, ok := parseRecord(bad); ok {
+			t.Errorf("%q: %+v", bad, r)
+		}
+	}
+}
+
+func TestTwoLinesAreOneKill(t *testing.T) {
+	at := time.Unix(1000, 0)
+	var v []core.OOMVictim
+	for _, x := range []core.OOMVictim{
+		{At: at, Pid: 5, Memcg: "/a", Victim: "/a/b"},
+		{At: at.Add(time.Millisecond), Pid: 5},
+		{At: at.Add(time.Second), Pid: 6},
+		{At: at.Add(time.Hour), Pid: 5, Memcg: "/c", Victim: "/c"},
+	} {
+		v = merge(v, x)
+	}
+	want := []core.OOMVictim{{At: at, Pid: 5, Memcg: "/a", Victim: "/a/b"}, {At: at.Add(time.Second), Pid: 6}, {At: at.Add(time.Hour), Pid: 5, Memcg: "/c", Victim: "/c"}}
+	if d := cmp.Diff(want, v); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestUnreadableLogIsNil(t *testing.T) {
+	if v := New(Options{Path: filepath.Join(t.TempDir(), "no")}).Victims(t.Context(), time.Time{}); v != nil {
+		t.Errorf("%v", v)
+	}
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if v := New(Options{Path: empty}).Victims(t.Context(), time.Time{}); v == nil || len(v) != 0 {
+		t.Errorf("%v", v)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("6,1234,5678901,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/a,task_memcg=/a/b,task=x,pid=5,uid=0\n")
+	f.Add("3,1,2,-;Memory cgroup out of memory: Killed process 5973 (busybox) total-vm:14564kB")
+	f.Fuzz(func(t *testing.T, s string) {
+		r, ok := parseRecord(s)
+		if !ok {
+			return
+		}
+		if r.since < 0 {
+			t.Errorf("before boot: %v", r.since)
+		}
+		if v, ok := parseVictim(r.text); ok && v.Pid <= 0 {
+			t.Errorf("%+v", v)
+		}
+	})
+}
