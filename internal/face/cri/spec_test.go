@@ -425,11 +425,13 @@ func TestMounts(t *testing.T) {
 
 func TestBadContainersAreRefused(t *testing.T) {
 	for name, change := range map[string]func(*v1.CreateContainerRequest){
-		"no config":            func(r *v1.CreateContainerRequest) { r.Config = nil },
-		"no sandbox":           func(r *v1.CreateContainerRequest) { r.PodSandboxId = "" },
-		"no metadata":          func(r *v1.CreateContainerRequest) { r.Config.Metadata = nil },
-		"no image":             func(r *v1.CreateContainerRequest) { r.Config.Image = nil },
-		"windows":              func(r *v1.CreateContainerRequest) { r.Config.Linux, r.Config.Windows = nil, &v1.WindowsContainerConfig{} },
+		"no config":   func(r *v1.CreateContainerRequest) { r.Config = nil },
+		"no sandbox":  func(r *v1.CreateContainerRequest) { r.PodSandboxId = "" },
+		"no metadata": func(r *v1.CreateContainerRequest) { r.Config.Metadata = nil },
+		"no image":    func(r *v1.CreateContainerRequest) { r.Config.Image = nil },
+		"windows": func(r *v1.CreateContainerRequest) {
+			r.Config.Linux, r.Config.Windows = nil, &v1.WindowsContainerConfig{}
+		},
 		"cdi":                  func(r *v1.CreateContainerRequest) { r.Config.CDIDevices = []*v1.CDIDevice{{Name: "v/c=d"}} },
 		"target without an id": namespaces(&v1.NamespaceOption{Pid: v1.NamespaceMode_TARGET}),
 		"another's network":    namespaces(&v1.NamespaceOption{Network: v1.NamespaceMode_TARGET}),

@@ -158,8 +158,12 @@ func TestBadSandboxesAreRefused(t *testing.T) {
 		"port 70000":          func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: 70000, ContainerPort: 1}} },
 		"port -1":             func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: -1, ContainerPort: 1}} },
 		"no container port":   func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: 1}} },
-		"odd protocol":        func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: 1, ContainerPort: 1, Protocol: 9}} },
-		"odd host ip":         func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: 1, ContainerPort: 1, HostIp: "host"}} },
+		"odd protocol": func(c *v1.PodSandboxConfig) {
+			c.PortMappings = []*v1.PortMapping{{HostPort: 1, ContainerPort: 1, Protocol: 9}}
+		},
+		"odd host ip": func(c *v1.PodSandboxConfig) {
+			c.PortMappings = []*v1.PortMapping{{HostPort: 1, ContainerPort: 1, HostIp: "host"}}
+		},
 		"port twice": func(c *v1.PodSandboxConfig) {
 			c.PortMappings = []*v1.PortMapping{{HostPort: 1, ContainerPort: 1}, {HostPort: 1, ContainerPort: 2, HostIp: "0.0.0.0"}}
 		},
