@@ -210,15 +210,16 @@ func (p *pair) dispatch(f frame) {
 func (p *pair) lostConn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.conn = nil
-	p.up = make(chan struct{})
-	err := fmt.Errorf("keeper: it went away before it answered: %w", errdefs.ErrUnavailable)
+	if p.conn != nil {
+		p.conn = nil
+		p.up = make(chan struct{})
+	}
 	for id, call := range p.calls {
-		call.done <- reply{err: err}
+		call.done <- reply{err: errCut}
 		delete(p.calls, id)
 	}
 	for q := range p.subs {
-		q.push(core.ProcessExit{}, err)
+		q.push(core.ProcessExit{}, errCut)
 	}
 	clear(p.subs)
 }
@@ -317,9 +318,36 @@ func (p *pair) connection(ctx context.Context) (*net.UnixConn, error) {
 	}
 }
 
-// call makes one request. When the context ends first, a command that it
-// started is killed.
+// errCut says that a keeper went away before it answered.
+var errCut = fmt.Errorf("keeper: it went away before it answered: %w", errdefs.ErrUnavailable)
+
+// errUnsent says that a request was not sent at all.
+var errUnsent = fmt.Errorf("keeper: it went away: %w", errdefs.ErrUnavailable)
+
+// repeatable reports whether a request may be made again when nobody knows
+// whether it was carried out.
+func repeatable(kind wire.Kind) bool {
+	switch kind {
+	case wire.KindLaunch, wire.KindRun, wire.KindSignal, wire.KindStreamEnd, wire.KindUpgrade:
+		return false
+	default:
+		return true
+	}
+}
+
+// call makes a request, of the next keeper too when one goes away and that can
+// do no harm. When the context ends first, a command that it started is killed.
 func (p *pair) call(ctx context.Context, kind wire.Kind, m, answer wire.Message) (descriptors, error) {
+	for {
+		fds, err := p.try(ctx, kind, m, answer)
+		if errors.Is(err, errUnsent) || errors.Is(err, errCut) && repeatable(kind) {
+			continue
+		}
+		return fds, err
+	}
+}
+
+func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) (descriptors, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -331,24 +359,21 @@ func (p *pair) call(ctx context.Context, kind wire.Kind, m, answer wire.Message)
 	p.mu.Lock()
 	if p.conn != conn {
 		p.mu.Unlock()
-		return nil, fmt.Errorf("keeper: it went away: %w", errdefs.ErrUnavailable)
+		return nil, errUnsent
 	}
 	p.next++
 	id := p.next
 	p.calls[id] = call
 	p.mu.Unlock()
 	if err := write(conn, wire.Header{Kind: kind, ID: id}, m); err != nil {
-		p.mu.Lock()
-		delete(p.calls, id)
-		p.mu.Unlock()
-		return nil, fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
+		return nil, p.unsent(conn, id, err)
 	}
 	var r reply
 	select {
 	case r = <-call.done:
 	case <-ctx.Done():
 		_ = write(conn, wire.Header{Kind: wire.KindCancel}, &wire.Cancel{ID: id})
-		go func() { // a late answer's descriptors and stream must not leak
+		go func() { // a late answer's descriptors must not leak
 			late := <-call.done
 			late.fds.close()
 		}()
@@ -365,6 +390,24 @@ func (p *pair) call(ctx context.Context, kind wire.Kind, m, answer wire.Message)
 		return nil, fmt.Errorf("keeper: an answer that cannot be read: %w", errdefs.ErrDataLoss)
 	}
 	return r.fds, nil
+}
+
+// unsent takes a request back. The connection is as good as gone: it is closed,
+// so that its reader sees that now and not later.
+func (p *pair) unsent(conn *net.UnixConn, id uint64, err error) error {
+	p.mu.Lock()
+	delete(p.calls, id)
+	if p.conn == conn {
+		p.conn = nil
+		p.up = make(chan struct{})
+	}
+	p.mu.Unlock()
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) {
+		_ = conn.Close()
+		return errUnsent
+	}
+	_ = conn.Close()
+	return fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
 }
 
 func write(conn *net.UnixConn, h wire.Header, m wire.Message) error {

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -94,17 +96,42 @@ func (e *env) status() core.SupervisorStatus {
 	return st
 }
 
-// shell is a launch whose process is a shell running script, started by another
-// shell that leaves it behind.
+// scriptEnv and pidFileEnv make this test program a launcher, see TestMain.
+const (
+	scriptEnv  = "KEEPER_TEST_SCRIPT"
+	pidFileEnv = "KEEPER_TEST_PIDFILE"
+)
+
+// TestMain is also the program that launches use: it starts a shell, writes its
+// pid and ends, without ever reaping it, as runtimes do.
+func TestMain(m *testing.M) {
+	if path := os.Getenv(pidFileEnv); path != "" {
+		pid, err := syscall.ForkExec("/bin/busybox", []string{"sh", "-c", os.Getenv(scriptEnv)},
+			&syscall.ProcAttr{Files: []uintptr{0, 1, 2}, Env: []string{"PATH=/bin:/usr/bin"}})
+		if err == nil {
+			err = os.WriteFile(path, []byte(strconv.Itoa(pid)), 0o600)
+		}
+		if err != nil {
+			_, _ = os.Stderr.WriteString(err.Error())
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// shell is a launch whose process is a shell that runs script.
 func (e *env) shell(id, script string) core.Launch {
+	e.t.Helper()
 	e.seq++
 	pid := filepath.Join(e.dir, fmt.Sprintf("pid-%d", e.seq))
+	self, err := os.Executable()
+	if err != nil {
+		e.t.Fatal(err)
+	}
 	return core.Launch{
 		Ref: core.Ref{Container: core.ID(id)}, PidFile: pid,
-		Command: core.Command{
-			Args: []string{"/bin/busybox", "sh", "-c", `exec 3<&0; busybox sh -c "$SCRIPT" <&3 3<&- & echo $! >"$PIDFILE"`},
-			Env:  []string{"PATH=/bin:/usr/bin", "SCRIPT=" + script, "PIDFILE=" + pid},
-		},
+		Command: core.Command{Args: []string{self}, Env: []string{scriptEnv + "=" + script, pidFileEnv + "=" + pid}},
 	}
 }
 

@@ -40,6 +40,7 @@ type nest struct {
 	keeperFD int // its pidfd
 	started  time.Time
 	failures int
+	served   bool // the last keeper got as far as serving
 	restarts uint64
 	quit     bool
 }
@@ -100,8 +101,14 @@ func boundLog() {
 func say(text string) { _ = kernel.WriteAll(2, []byte("nest: "+text+"\n")) }
 
 // pause is how long to wait before the next keeper, in milliseconds, doubling
-// while keepers die young.
-func (n *nest) pause() int { return min(10<<min(n.failures-maxYoung, 9), 5000) }
+// while keepers die before they serve. One that served is missed by somebody:
+// the next comes soon.
+func (n *nest) pause() int {
+	if n.served {
+		return 10
+	}
+	return min(10<<min(n.failures-maxYoung, 9), 5000)
+}
 
 func (n *nest) watch(fd, what int, events uint32, data int) error {
 	ev := unix.EpollEvent{Events: events, Fd: int32(data), Pad: int32(what)} //nolint:gosec // small
@@ -115,7 +122,7 @@ func (n *nest) start() bool {
 		return n.failed("socketpair", err)
 	}
 	defer func() { _ = unix.Close(pair[1]) }()
-	n.started = time.Now()
+	n.started, n.served = time.Now(), false
 	pid, fd, err := n.fork(pair[1])
 	if err != nil {
 		_ = unix.Close(pair[0])
@@ -225,7 +232,7 @@ func (n *nest) keeperDied() {
 
 // maxYoung keepers in a row may die within a second of their start before the
 // next one is delayed.
-const maxYoung = 64
+const maxYoung = 16
 
 func (n *nest) forgetSocket() {
 	if n.sock >= 0 {
@@ -291,6 +298,8 @@ func (n *nest) handle(kind wire.Kind, body []byte, fds []int) bool {
 			return false
 		}
 		n.binary = p.Path
+	case wire.KindNestServing:
+		n.served = true
 	case wire.KindNestQuit:
 		n.quit = true
 	default:

@@ -145,6 +145,7 @@ func (s *Server) begin(resume int) error {
 		s.carryOn(p)
 	}
 	s.waiter.Arm()
+	s.nest.send(s, wire.KindNestServing, nil, nil)
 	if s.thaw != nil {
 		s.thaw()
 		s.thaw = nil

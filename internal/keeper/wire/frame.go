@@ -45,16 +45,17 @@ const (
 
 // What keeper and nest say to each other.
 const (
-	KindNestHello  Kind = iota + 128 // nest → keeper: the first frame
-	KindNestItem                     // nest → keeper: something it held
-	KindNestReady                    // nest → keeper: that was all
-	KindNestPut                      // keeper → nest: hold this, instead of what had the same key
-	KindNestDrop                     // keeper → nest: let it go
-	KindNestAsk                      // keeper → nest: has this child of yours ended?
-	KindNestTold                     // nest → keeper: how it ended
-	KindNestReap                     // keeper → nest: its end is on record
-	KindNestBinary                   // keeper → nest: the program to start next time
-	KindNestQuit                     // keeper → nest: both of us end
+	KindNestHello   Kind = iota + 128 // nest → keeper: the first frame
+	KindNestItem                      // nest → keeper: something it held
+	KindNestReady                     // nest → keeper: that was all
+	KindNestPut                       // keeper → nest: hold this, instead of what had the same key
+	KindNestDrop                      // keeper → nest: let it go
+	KindNestAsk                       // keeper → nest: has this child of yours ended?
+	KindNestTold                      // nest → keeper: how it ended
+	KindNestReap                      // keeper → nest: its end is on record
+	KindNestBinary                    // keeper → nest: the program to start next time
+	KindNestQuit                      // keeper → nest: both of us end
+	KindNestServing                   // keeper → nest: I have taken everything over
 )
 
 // HeaderLen is the length of a frame's header: kind, flags, two zero bytes, and
