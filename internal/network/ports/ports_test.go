@@ -1,0 +1,128 @@
+package ports
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+func claim(t *testing.T, s string) Claim {
+	t.Helper()
+	proto, at, _ := strings.Cut(s, " ")
+	if host, ok := strings.CutPrefix(at, "*:"); ok {
+		at = "0.0.0.0:" + host
+		return Claim{Proto: proto, Port: netip.MustParseAddrPort(at).Port()}
+	}
+	ap := netip.MustParseAddrPort(at)
+	return Claim{Proto: proto, IP: ap.Addr(), Port: ap.Port()}
+}
+
+func TestTake(t *testing.T) {
+	for _, tc := range []struct {
+		have, want string
+		ok         bool
+	}{
+		{"tcp *:80", "tcp *:80", false},
+		{"tcp *:80", "udp *:80", true},
+		{"tcp *:80", "tcp *:81", true},
+		{"tcp *:80", "tcp 127.0.0.1:80", false},
+		{"tcp 127.0.0.1:80", "tcp *:80", false},
+		{"tcp 127.0.0.1:80", "tcp 127.0.0.2:80", true},
+		{"tcp 127.0.0.1:80", "tcp 127.0.0.1:80", false},
+		{"tcp 0.0.0.0:80", "tcp 127.0.0.1:80", false},
+		{"tcp 0.0.0.0:80", "tcp [::]:80", true},
+		{"tcp [::1]:80", "tcp [::]:80", false},
+		{"tcp [::1]:80", "tcp 0.0.0.0:80", true},
+		{"sctp *:80", "sctp [::1]:80", false},
+	} {
+		var c Claims
+		if err := c.Take("one", []Claim{claim(t, tc.have)}); err != nil {
+			t.Fatal(err)
+		}
+		err := c.Take("two", []Claim{claim(t, tc.want)})
+		if tc.ok != (err == nil) {
+			t.Errorf("%s beside %s: %v", tc.want, tc.have, err)
+		}
+		if err != nil && (!errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "sandbox one")) {
+			t.Errorf("%s beside %s: %v", tc.want, tc.have, err)
+		}
+		if err := c.Take("one", []Claim{claim(t, tc.have)}); err != nil {
+			t.Errorf("its own again: %v", err)
+		}
+		c.Drop("one")
+		c.Drop("two")
+		if len(c.all) != 0 {
+			t.Errorf("left: %v", c.all)
+		}
+	}
+}
+
+func TestTakeAllOrNone(t *testing.T) {
+	var c Claims
+	if err := c.Take("one", []Claim{claim(t, "tcp *:80")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Take("two", []Claim{claim(t, "tcp *:81"), claim(t, "tcp *:80")}); err == nil {
+		t.Fatal("took a port of another")
+	}
+	if err := c.Take("three", []Claim{claim(t, "tcp *:81")}); err != nil {
+		t.Errorf("a failed claim left something: %v", err)
+	}
+	if err := c.Take("four", []Claim{claim(t, "tcp *:90"), claim(t, "tcp 127.0.0.1:90")}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("one port twice: %v", err)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort(l.Addr().String())
+	for _, ip := range []netip.Addr{at.Addr(), {}, netip.IPv4Unspecified()} {
+		err := Probe(Claim{Proto: "tcp", IP: ip, Port: at.Port()})
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ports.test (pid ") {
+			t.Errorf("probe %v where this test listens: %v", ip, err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Probe(Claim{Proto: "tcp", IP: at.Addr(), Port: at.Port()}); err != nil {
+		t.Errorf("probe a free port: %v", err)
+	}
+	if err := Probe(Claim{Proto: "tcp", IP: netip.MustParseAddr("198.51.100.7"), Port: 1}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("probe a foreign address: %v", err)
+	}
+	if err := Probe(Claim{Proto: "ipx", Port: 1}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("probe an unknown protocol: %v", err)
+	}
+}
+
+func FuzzParseSocketLine(f *testing.F) {
+	if lines, err := os.ReadFile("/proc/net/tcp"); err == nil {
+		for line := range strings.Lines(string(lines)) {
+			f.Add(line, true)
+		}
+	}
+	f.Add("1: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4711 1", true)
+	f.Fuzz(func(t *testing.T, line string, listening bool) {
+		if _, inode, ok := parseSocketLine(line, listening); ok && (inode == "" || inode == "0") {
+			t.Errorf("inode %q of %q", inode, line)
+		}
+	})
+}
+
+func TestParseSocketLine(t *testing.T) {
+	port, inode, ok := parseSocketLine("   1: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0 0 4711 1 0", true)
+	if !ok || port != 8080 || inode != "4711" {
+		t.Errorf("%d %s %v", port, inode, ok)
+	}
+	if _, _, ok := parseSocketLine("   1: 0100007F:1F90 0100007F:0050 01 00000000:00000000 00:00000000 00000000  0 0 4711 1 0", true); ok {
+		t.Error("a connection counts as a listener")
+	}
+}
