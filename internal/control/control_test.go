@@ -580,6 +580,7 @@ func TestAttachStartsAndMissesNothing(t *testing.T) {
 		t.Errorf("%q, %d, %v", out, code, err)
 	}
 	r.waitFor(t, of(core.EventSandboxRemoved, c.GetSandbox()))
+	r.stop() // which waits for what is under way
 	if _, err := os.Stat(filepath.Join(r.logs, c.GetSandbox()+".log")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the log of a removed container: %v", err)
 	}
