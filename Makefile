@@ -21,7 +21,7 @@ race: ## unit tests under the race detector
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -p 2 ./...
 
 root-test: build ## tests on the real kernel, each in its own namespaces
-	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -timeout 15m ./internal/... ./test/...
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -timeout 15m ./internal/... ./test/...
 
 fuzz: ## every fuzz target for 30 seconds
 	hack/fuzz.sh 30s
@@ -36,7 +36,7 @@ bench: build ## speed and memory of the main path, in one run
 	$(GO) run ./test/bench
 
 chaos: build ## the chaos test with 1,000 kills
-	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos
 
 vm-test: build ## the root tests in QEMU on cgroup v2
 	hack/deps.sh vm

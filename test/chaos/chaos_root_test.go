@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/roottest"
@@ -60,6 +62,8 @@ type storm struct {
 	ended  []*subject
 	count  map[window]int
 	serial int
+	// retries counts launches that a dying keeper could not answer.
+	retries int
 }
 
 // TestChaosLosesNothing is the promise of the keeper: agent and keeper die at
@@ -79,7 +83,7 @@ func TestChaosLosesNothing(t *testing.T) {
 		s.run(kills)
 		s.settle()
 		s.verify()
-		t.Logf("exits by window: %v", s.count)
+		t.Logf("exits by window: %v; %d launches tried again", s.count, s.retries)
 		for _, w := range []window{agentDown, keeperDown, bothDown} {
 			if s.count[w] < kills/10 {
 				t.Errorf("only %d exits fell into the window %q: the test proves too little", s.count[w], w)
@@ -154,7 +158,31 @@ func (s *storm) start() *subject {
 		{HostPath: self, ContainerPath: "/writer", Readonly: true},
 		{HostPath: c.dir, ContainerPath: "/control"},
 	}
-	c.Container = s.pod.Run(s.t, cfg)
+	c.Container = s.launch(cfg)
+	return c
+}
+
+// launch makes and starts a container, trying again as kubelet does when the
+// answer is Unavailable: a keeper that dies in the middle of a launch cannot say
+// what became of it.
+func (s *storm) launch(cfg *runtimeapi.ContainerConfig) *nodetest.Container {
+	s.t.Helper()
+	var c *nodetest.Container
+	nodetest.Eventually(s.t, cfg.GetMetadata().GetName()+" runs", func() bool {
+		made, err := s.n.CRI.CreateContainer(s.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: s.pod.ID, Config: cfg, SandboxConfig: s.pod.Config})
+		if err == nil {
+			c = s.pod.Container(made.GetContainerId(), cfg)
+			_, err = s.n.CRI.StartContainer(s.t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
+		}
+		if err != nil && status.Code(err) != codes.Unavailable {
+			s.t.Fatalf("launch %s: %v", cfg.GetMetadata().GetName(), err)
+		}
+		if err != nil {
+			s.retries++
+			cfg.Metadata.Attempt++
+		}
+		return err == nil
+	})
 	return c
 }
 
@@ -188,8 +216,19 @@ func (s *storm) gone(c *subject) {
 			s.t.Fatalf("writer %d could not write: %s", c.id, msg)
 		}
 		_, err := os.Stat(filepath.Join(c.dir, "count"))
-		return err == nil
+		return err == nil || s.n.Pid() != 0 && s.diedEarly(c)
 	})
+}
+
+// diedEarly fails the test when a writer that was not finished has exited.
+func (s *storm) diedEarly(c *subject) bool {
+	s.t.Helper()
+	st := c.Status(s.t)
+	if _, err := os.Stat(filepath.Join(c.dir, "count")); err == nil || st.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return false
+	}
+	s.t.Fatalf("writer %d (terminal %v) ended by itself: %d %s %s, log %.300q", c.id, c.tty, st.GetExitCode(), st.GetReason(), st.GetMessage(), c.ReadLog(s.t))
+	return false
 }
 
 // retire takes a random live writer

@@ -27,7 +27,7 @@ import (
 
 // Patience is how long a test waits for something that must happen. It bounds a
 // hang; it measures nothing.
-const Patience = 2 * time.Minute
+const Patience = time.Minute
 
 // Options says how the node is to be.
 type Options struct {

@@ -66,7 +66,12 @@ func (p *Pod) Create(t *testing.T, cfg *runtimeapi.ContainerConfig) *Container {
 	if err != nil {
 		t.Fatalf("CreateContainer %s: %v", cfg.GetMetadata().GetName(), err)
 	}
-	return &Container{ID: r.GetContainerId(), Log: filepath.Join(p.Config.GetLogDirectory(), cfg.GetLogPath()), Pod: p}
+	return p.Container(r.GetContainerId(), cfg)
+}
+
+// Container is one that was made from cfg under the given id.
+func (p *Pod) Container(id string, cfg *runtimeapi.ContainerConfig) *Container {
+	return &Container{ID: id, Log: filepath.Join(p.Config.GetLogDirectory(), cfg.GetLogPath()), Pod: p}
 }
 
 // Run makes a container and starts it.
