@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -55,6 +56,8 @@ type testNode struct {
 	image  core.Image
 	logs   string
 	conn   *grpc.ClientConn
+	// shutdown ends the face and waits until it has answered every call.
+	shutdown func()
 }
 
 func newTestNode(t *testing.T, change ...func(*Config)) *testNode {
@@ -101,13 +104,14 @@ func (n *testNode) serve(t *testing.T, change ...func(*Config)) {
 		t.Fatal(err)
 	}
 	n.RuntimeServiceClient, n.images = v1.NewRuntimeServiceClient(n.conn), v1.NewImageServiceClient(n.conn)
-	t.Cleanup(func() {
+	n.shutdown = sync.OnceFunc(func() {
 		_ = n.conn.Close()
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})
+	t.Cleanup(n.shutdown)
 }
 
 func (n *testNode) podConfig(name string) *v1.PodSandboxConfig {
@@ -343,7 +347,7 @@ func TestWhatWasMadeOutlivesTheAgent(t *testing.T) {
 	pod := n.pod(t, "p")
 	id := n.running(t, pod, "c")
 	before := n.status(t, id)
-	_ = n.conn.Close()
+	n.shutdown()
 	n.Restart()
 	n.serve(t)
 	after := n.status(t, id)
