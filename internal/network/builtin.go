@@ -15,7 +15,6 @@ import (
 	"github.com/longshore/longshore/internal/network/ipam"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/ports"
-	"github.com/longshore/longshore/internal/nlwrap"
 )
 
 // bridge is the builtin network: one bridge, a veth pair per sandbox, one
@@ -31,7 +30,7 @@ type bridge struct {
 	mu sync.Mutex // guards the bridge itself while it is made
 	// link is the bridge as it was last seen; zero: look again.
 	link bridgeLink
-	host nlwrap.Handle // socket in our own namespace, kept
+	host hostSocket // socket in our own namespace, kept
 	wall *nft.Wall
 }
 
@@ -45,10 +44,7 @@ func newBridge(cfg Config, leases *ipam.Leases, log *slog.Logger) *bridge {
 func (b *bridge) close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.host.Handle != nil {
-		b.host.Close()
-		b.host = nlwrap.Handle{}
-	}
+	b.host.close()
 	b.flows.close()
 	var err error
 	if b.wall != nil {

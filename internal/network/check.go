@@ -141,7 +141,7 @@ func (b *bridge) reattach(alive map[core.ID]bool) error {
 				errs = append(errs, fmt.Errorf("put %s on the bridge: %w", at.Name, err))
 			}
 		case !names[at.Name] && at.MasterIndex == br.index:
-			errs = append(errs, unlink(host, at.Name))
+			errs = append(errs, unlink(host.Handle, at.Name))
 		}
 	}
 	return errors.Join(errs...)

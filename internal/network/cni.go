@@ -113,14 +113,27 @@ func loadConf(file string) (*libcni.NetworkConfigList, error) {
 		}
 		return list, err
 	}
-	conf, err := libcni.ConfFromFile(file)
+	// The older form of one plugin without a list around it.
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	if conf.Network.Type == "" {
+	var head struct {
+		Name       string `json:"name"`
+		CNIVersion string `json:"cniVersion"`
+		Type       string `json:"type"`
+	}
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return nil, err
+	}
+	if head.Type == "" {
 		return nil, errors.New("no plugin type")
 	}
-	return libcni.ConfListFromConf(conf)
+	list, err := json.Marshal(map[string]any{"name": head.Name, "cniVersion": head.CNIVersion, "plugins": []json.RawMessage{raw}})
+	if err != nil {
+		return nil, err
+	}
+	return libcni.NetworkConfFromBytes(list)
 }
 
 // network finds the one of a name, "" or "default" is the first.

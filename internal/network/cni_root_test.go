@@ -52,92 +52,92 @@ func write(t *testing.T, dir, name, content string) {
 	}
 }
 
-func TestCNIReal(t *testing.T) { roottest.Run(t, cniReal) }
-
-func cniReal(t *testing.T) {
-	if _, err := os.Stat(filepath.Join(debianPlugins, "portmap")); err != nil {
-		t.Skipf("no CNI plugins here: %v", err)
-	}
-	out := newOutside(t)
-	r, conf := cniRig(t, debianPlugins)
-	state := t.TempDir()
-	info, err := r.net.Info(t.Context())
-	if err != nil || info.Ready || !strings.Contains(info.Reason, "put a .conflist there") {
-		t.Errorf("without a configuration: %+v, %v", info, err)
-	}
-	if _, err := r.net.Setup(t.Context(), r.request(networktest.NewNamespace(t), 1)); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("setup without a configuration: %v", err)
-	}
-	write(t, conf, "10-lan.conflist", realList(state))
-	if info, err := r.net.Info(t.Context()); err != nil || !info.Ready || info.Mode != "cni" {
-		t.Errorf("with one: %+v, %v", info, err)
-	}
-	req := r.request(networktest.NewNamespace(t), 1, port("tcp", 8080, 80))
-	req.Config.IngressRate = 1 << 20
-	ns := &networktest.Namespace{Path: req.Namespace}
-	one := r.do(ns, req)
-	two := r.setup(2)
-	write(t, conf, "20-plain.conflist", plainList(state))
-	req3 := r.request(networktest.NewNamespace(t), 3)
-	req3.Config.Name = "plain"
-	three := r.do(nil, req3)
-	ns.Serve(t, "tcp", 80)
-	t.Cleanup(ns.Close)
-	if len(one.req.Last.Interfaces) == 0 || one.req.Last.Interfaces[0].Interface != "eth0" || len(one.req.Last.Interfaces[0].Addrs) != 1 {
-		t.Errorf("interfaces: %+v", one.req.Last.Interfaces)
-	}
-	var raw map[string]any
-	if err := json.Unmarshal(one.req.Last.Raw, &raw); err != nil || raw["ips"] == nil {
-		t.Errorf("raw result %s: %v", one.req.Last.Raw, err)
-	}
-	wantAnswer(t, two.ns, "tcp", at(one.addr(true), 80), two.addr(true).String())
-	wantAnswer(t, nil, "tcp", at(out.host4, 8080), out.host4.String())
-	wantAnswer(t, ns, "tcp", "127.0.0.1:80", "127.0.0.1")
-	if q := networktest.Run(t, "tc qdisc"); !strings.Contains(q, "tbf") {
-		t.Errorf("no bandwidth limit: %s", q)
-	}
-	r.check(one)
-	// The configuration goes; what was made is taken down all the same, by the
-	// next process.
-	if err := os.Remove(filepath.Join(conf, "10-lan.conflist")); err != nil {
-		t.Fatal(err)
-	}
-	r.start()
-	if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 3 {
-		t.Errorf("sandboxes: %v, %v", ids, err)
-	}
-	r.check(one)
-	r.check(three)
-	networktest.Run(t, "nsenter --net="+req3.Namespace+" ip addr flush dev eth0")
-	if err := r.net.Check(t.Context(), three.req); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("check without an address: %v", err)
-	}
-	r.down(one)
-	two.ns.Close()
-	if err := r.net.Recover(t.Context(), nil); err != nil {
-		t.Errorf("recover: %v", err)
-	}
-	if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 0 {
-		t.Errorf("left: %v, %v", ids, err)
-	}
-	if left, _ := filepath.Glob(filepath.Join(state, "lan", "10.*")); len(left) != 0 {
-		t.Errorf("addresses left: %v", left)
-	}
-	if left, _ := filepath.Glob(filepath.Join(r.dir, "cni", "results", "*")); len(left) != 0 {
-		t.Errorf("results left: %v", left)
-	}
+func TestCNIReal(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		if _, err := os.Stat(filepath.Join(debianPlugins, "portmap")); err != nil {
+			t.Skipf("no CNI plugins here: %v", err)
+		}
+		out := newOutside(t)
+		r, conf := cniRig(t, debianPlugins)
+		state := t.TempDir()
+		info, err := r.net.Info(t.Context())
+		if err != nil || info.Ready || !strings.Contains(info.Reason, "put a .conflist there") {
+			t.Errorf("without a configuration: %+v, %v", info, err)
+		}
+		if _, err := r.net.Setup(t.Context(), r.request(networktest.NewNamespace(t), 1)); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("setup without a configuration: %v", err)
+		}
+		write(t, conf, "10-lan.conflist", realList(state))
+		if info, err := r.net.Info(t.Context()); err != nil || !info.Ready || info.Mode != "cni" {
+			t.Errorf("with one: %+v, %v", info, err)
+		}
+		req := r.request(networktest.NewNamespace(t), 1, port("tcp", 8080, 80))
+		req.Config.IngressRate = 1 << 20
+		ns := &networktest.Namespace{Path: req.Namespace}
+		one := r.do(ns, req)
+		two := r.setup(2)
+		write(t, conf, "20-plain.conflist", plainList(state))
+		req3 := r.request(networktest.NewNamespace(t), 3)
+		req3.Config.Name = "plain"
+		three := r.do(nil, req3)
+		ns.Serve(t, "tcp", 80)
+		t.Cleanup(ns.Close)
+		if len(one.req.Last.Interfaces) == 0 || one.req.Last.Interfaces[0].Interface != "eth0" || len(one.req.Last.Interfaces[0].Addrs) != 1 {
+			t.Errorf("interfaces: %+v", one.req.Last.Interfaces)
+		}
+		var raw map[string]any
+		if err := json.Unmarshal(one.req.Last.Raw, &raw); err != nil || raw["ips"] == nil {
+			t.Errorf("raw result %s: %v", one.req.Last.Raw, err)
+		}
+		wantAnswer(t, two.ns, "tcp", at(one.addr(true), 80), two.addr(true).String())
+		wantAnswer(t, nil, "tcp", at(out.host4, 8080), out.host4.String())
+		wantAnswer(t, ns, "tcp", "127.0.0.1:80", "127.0.0.1")
+		if q := networktest.Run(t, "tc qdisc"); !strings.Contains(q, "tbf") {
+			t.Errorf("no bandwidth limit: %s", q)
+		}
+		r.check(one)
+		// The configuration goes; what was made is taken down all the same, by the
+		// next process.
+		if err := os.Remove(filepath.Join(conf, "10-lan.conflist")); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 3 {
+			t.Errorf("sandboxes: %v, %v", ids, err)
+		}
+		r.check(one)
+		r.check(three)
+		networktest.Run(t, "nsenter --net="+req3.Namespace+" ip addr flush dev eth0")
+		if err := r.net.Check(t.Context(), three.req); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("check without an address: %v", err)
+		}
+		r.down(one)
+		two.ns.Close()
+		if err := r.net.Recover(t.Context(), nil); err != nil {
+			t.Errorf("recover: %v", err)
+		}
+		if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 0 {
+			t.Errorf("left: %v, %v", ids, err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(state, "lan", "10.*")); len(left) != 0 {
+			t.Errorf("addresses left: %v", left)
+		}
+		if left, _ := filepath.Glob(filepath.Join(r.dir, "cni", "results", "*")); len(left) != 0 {
+			t.Errorf("results left: %v", left)
+		}
+	})
 }
 
-func TestCNIKeepsTheContract(t *testing.T) { roottest.Run(t, cniContract) }
-
-func cniContract(t *testing.T) {
-	if _, err := os.Stat(filepath.Join(debianPlugins, "portmap")); err != nil {
-		t.Skipf("no CNI plugins here: %v", err)
-	}
-	networktest.Contract(t, func(t *testing.T) networktest.Subject {
-		r, conf := cniRig(t, debianPlugins)
-		write(t, conf, "10-plain.conflist", plainList(t.TempDir()))
-		return networktest.Subject{Network: r.net, Namespace: func(t *testing.T) string { return networktest.NewNamespace(t).Path }}
+func TestCNIKeepsTheContract(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		if _, err := os.Stat(filepath.Join(debianPlugins, "portmap")); err != nil {
+			t.Skipf("no CNI plugins here: %v", err)
+		}
+		networktest.Contract(t, func(t *testing.T) networktest.Subject {
+			r, conf := cniRig(t, debianPlugins)
+			write(t, conf, "10-plain.conflist", plainList(t.TempDir()))
+			return networktest.Subject{Network: r.net, Namespace: func(t *testing.T) string { return networktest.NewNamespace(t).Path }}
+		})
 	})
 }
 
@@ -157,107 +157,107 @@ VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["0.4.0", "1.0.0", "
 esac
 `
 
-func TestCNIScripted(t *testing.T) { roottest.Run(t, cniScripted) }
-
-func cniScripted(t *testing.T) {
-	dir := t.TempDir()
-	r, conf := cniRig(t, dir)
-	list := func(version, name string) string {
-		return `{"cniVersion": "` + version + `", "name": "` + name + `", "plugins": [{"type": "scripted",
+func TestCNIScripted(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r, conf := cniRig(t, dir)
+		list := func(version, name string) string {
+			return `{"cniVersion": "` + version + `", "name": "` + name + `", "plugins": [{"type": "scripted",
 			"capabilities": {"portMappings": true, "dns": true, "bandwidth": true, "ipRanges": true}}]}`
-	}
-	calls := func() []string {
-		data, _ := os.ReadFile(filepath.Join(dir, "calls"))
-		_ = os.Remove(filepath.Join(dir, "calls"))
-		return slices.Collect(strings.Lines(string(data)))
-	}
-	info := func(says string) {
-		t.Helper()
-		i, err := r.net.Info(t.Context())
-		if err != nil || i.Ready != (says == "") || !strings.Contains(i.Reason, says) {
-			t.Errorf("info %+v, %v; want %q", i, err, says)
 		}
-	}
-	write(t, conf, "05-broken.conflist", `{"name": "broken", "plugins": [`)
-	info("05-broken.conflist")
-	write(t, conf, "10-one.conflist", list("1.1.0", "one"))
-	info("plugin scripted of network one is not in " + dir)
-	write(t, dir, "scripted", strings.ReplaceAll(scripted, "DIR", dir))
-	info("")
-	write(t, dir, "fail-STATUS", `{"cniVersion": "1.1.0", "code": 50, "msg": "no daemon"}`)
-	info("no daemon")
-	_ = os.Remove(filepath.Join(dir, "fail-STATUS"))
-	write(t, conf, "20-two.conflist", list("1.0.0", "two"))
-	calls()
+		calls := func() []string {
+			data, _ := os.ReadFile(filepath.Join(dir, "calls"))
+			_ = os.Remove(filepath.Join(dir, "calls"))
+			return slices.Collect(strings.Lines(string(data)))
+		}
+		info := func(says string) {
+			t.Helper()
+			i, err := r.net.Info(t.Context())
+			if err != nil || i.Ready != (says == "") || !strings.Contains(i.Reason, says) {
+				t.Errorf("info %+v, %v; want %q", i, err, says)
+			}
+		}
+		write(t, conf, "05-broken.conflist", `{"name": "broken", "plugins": [`)
+		info("05-broken.conflist")
+		write(t, conf, "10-one.conflist", list("1.1.0", "one"))
+		info("plugin scripted of network one is not in " + dir)
+		write(t, dir, "scripted", strings.ReplaceAll(scripted, "DIR", dir))
+		info("")
+		write(t, dir, "fail-STATUS", `{"cniVersion": "1.1.0", "code": 50, "msg": "no daemon"}`)
+		info("no daemon")
+		_ = os.Remove(filepath.Join(dir, "fail-STATUS"))
+		write(t, conf, "20-two.conflist", list("1.0.0", "two"))
+		calls()
 
-	req := r.request(networktest.NewNamespace(t), 1, core.Port{Proto: "udp", HostIP: netip.MustParseAddr("192.0.2.9"), Host: 53, Container: 5353})
-	req.Config.Args = map[string]string{"K8S_POD_NAME": "web", "A": "b"}
-	req.Config.DNS.Servers = []string{"10.1.1.1"}
-	req.Config.EgressRate = 1_000_000
-	if err := r.net.SetRanges(t.Context(), []string{"10.5.0.0/24"}); err != nil {
-		t.Fatal(err)
-	}
-	// A first ADD fails: DEL follows, nothing is left.
-	write(t, dir, "fail-ADD", `{"cniVersion": "1.1.0", "code": 11, "msg": "not yet"}`)
-	_, err := r.net.Setup(t.Context(), req)
-	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "not yet") {
-		t.Errorf("failing ADD: %v", err)
-	}
-	want := []string{"ADD eth0 netns=yes IgnoreUnknown=1;A=b;K8S_POD_NAME=web\n", "DEL eth0 netns=yes IgnoreUnknown=1;A=b;K8S_POD_NAME=web\n"}
-	if got := calls(); !slices.Equal(got, want) {
-		t.Errorf("calls %q, want %q", got, want)
-	}
-	if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 0 {
-		t.Errorf("left: %v, %v", ids, err)
-	}
-	_ = os.Remove(filepath.Join(dir, "fail-ADD"))
+		req := r.request(networktest.NewNamespace(t), 1, core.Port{Proto: "udp", HostIP: netip.MustParseAddr("192.0.2.9"), Host: 53, Container: 5353})
+		req.Config.Args = map[string]string{"K8S_POD_NAME": "web", "A": "b"}
+		req.Config.DNS.Servers = []string{"10.1.1.1"}
+		req.Config.EgressRate = 1_000_000
+		if err := r.net.SetRanges(t.Context(), []string{"10.5.0.0/24"}); err != nil {
+			t.Fatal(err)
+		}
+		// A first ADD fails: DEL follows, nothing is left.
+		write(t, dir, "fail-ADD", `{"cniVersion": "1.1.0", "code": 11, "msg": "not yet"}`)
+		_, err := r.net.Setup(t.Context(), req)
+		if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "not yet") {
+			t.Errorf("failing ADD: %v", err)
+		}
+		want := []string{"ADD eth0 netns=yes IgnoreUnknown=1;A=b;K8S_POD_NAME=web\n", "DEL eth0 netns=yes IgnoreUnknown=1;A=b;K8S_POD_NAME=web\n"}
+		if got := calls(); !slices.Equal(got, want) {
+			t.Errorf("calls %q, want %q", got, want)
+		}
+		if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 0 {
+			t.Errorf("left: %v, %v", ids, err)
+		}
+		_ = os.Remove(filepath.Join(dir, "fail-ADD"))
 
-	req.Config.Attach = []core.Attachment{{Interface: "eth0"}, {Network: "two", Interface: "net1"}}
-	st, err := r.net.Setup(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Last = st
-	var in struct {
-		RuntimeConfig struct {
-			PortMappings []map[string]any
-			DNS          map[string]any
-			Bandwidth    map[string]any
-			IPRanges     [][]map[string]string
+		req.Config.Attach = []core.Attachment{{Interface: "eth0"}, {Network: "two", Interface: "net1"}}
+		st, err := r.net.Setup(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	data, err := os.ReadFile(filepath.Join(dir, "in-ADD"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, &in); err != nil {
-		t.Fatal(err)
-	}
-	if rc := in.RuntimeConfig; len(rc.PortMappings) != 0 || rc.IPRanges[0][0]["subnet"] != "10.5.0.0/24" {
-		t.Errorf("second interface got %s", data)
-	}
-	if st.Addrs[0].String() != "10.77.0.2" || len(st.Interfaces) != 2 || st.Interfaces[1].Interface != "net1" || !slices.Equal(st.DNS.Searches, []string{"lan", "lan"}) {
-		t.Errorf("status %+v", st)
-	}
-	calls()
-	// DEL fails: the sandbox is still known, and taken down later.
-	write(t, dir, "fail-DEL", `{"cniVersion": "1.1.0", "code": 7, "msg": "broken"}`)
-	if err := r.net.Teardown(t.Context(), req); err == nil || !strings.Contains(err.Error(), "broken") {
-		t.Errorf("failing DEL: %v", err)
-	}
-	if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 1 {
-		t.Errorf("known: %v, %v", ids, err)
-	}
-	_ = os.Remove(filepath.Join(dir, "fail-DEL"))
-	calls()
-	gone := core.NetworkRequest{Sandbox: req.Sandbox}
-	for range 2 {
-		if err := r.net.Teardown(t.Context(), gone); err != nil {
-			t.Error(err)
+		req.Last = st
+		var in struct {
+			RuntimeConfig struct {
+				PortMappings []map[string]any
+				DNS          map[string]any
+				Bandwidth    map[string]any
+				IPRanges     [][]map[string]string
+			}
 		}
-	}
-	args := " netns= IgnoreUnknown=1;A=b;K8S_POD_NAME=web\n"
-	if got := calls(); !slices.Equal(got, []string{"DEL net1" + args, "DEL eth0" + args}) {
-		t.Errorf("calls %q", got)
-	}
+		data, err := os.ReadFile(filepath.Join(dir, "in-ADD"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(data, &in); err != nil {
+			t.Fatal(err)
+		}
+		if rc := in.RuntimeConfig; len(rc.PortMappings) != 0 || rc.IPRanges[0][0]["subnet"] != "10.5.0.0/24" {
+			t.Errorf("second interface got %s", data)
+		}
+		if st.Addrs[0].String() != "10.77.0.2" || len(st.Interfaces) != 2 || st.Interfaces[1].Interface != "net1" || !slices.Equal(st.DNS.Searches, []string{"lan", "lan"}) {
+			t.Errorf("status %+v", st)
+		}
+		calls()
+		// DEL fails: the sandbox is still known, and taken down later.
+		write(t, dir, "fail-DEL", `{"cniVersion": "1.1.0", "code": 7, "msg": "broken"}`)
+		if err := r.net.Teardown(t.Context(), req); err == nil || !strings.Contains(err.Error(), "broken") {
+			t.Errorf("failing DEL: %v", err)
+		}
+		if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 1 {
+			t.Errorf("known: %v, %v", ids, err)
+		}
+		_ = os.Remove(filepath.Join(dir, "fail-DEL"))
+		calls()
+		gone := core.NetworkRequest{Sandbox: req.Sandbox}
+		for range 2 {
+			if err := r.net.Teardown(t.Context(), gone); err != nil {
+				t.Error(err)
+			}
+		}
+		args := " netns= IgnoreUnknown=1;A=b;K8S_POD_NAME=web\n"
+		if got := calls(); !slices.Equal(got, []string{"DEL net1" + args, "DEL eth0" + args}) {
+			t.Errorf("calls %q", got)
+		}
+	})
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-func TestBuiltinKeepsTheContract(t *testing.T) { roottest.Run(t, builtinContract) }
-
-func builtinContract(t *testing.T) {
-	networktest.Contract(t, func(t *testing.T) networktest.Subject {
-		return networktest.Subject{
-			Network: newRig(t, nil).net, Ports: true, Ranges: true,
-			Namespace: func(t *testing.T) string { return networktest.NewNamespace(t).Path },
-		}
+func TestBuiltinKeepsTheContract(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		networktest.Contract(t, func(t *testing.T) networktest.Subject {
+			return networktest.Subject{
+				Network: newRig(t, nil).net, Ports: true, Ranges: true,
+				Namespace: func(t *testing.T) string { return networktest.NewNamespace(t).Path },
+			}
+		})
 	})
 }

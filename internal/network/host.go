@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -96,6 +97,35 @@ func hostHandle() (nlwrap.Handle, error) {
 		return nlwrap.Handle{}, fmt.Errorf("open netlink: %w", err)
 	}
 	return nlwrap.Handle{Handle: h}, nil
+}
+
+// hostSocket is one that is kept, also for messages that the library does not
+// write.
+type hostSocket struct {
+	nlwrap.Handle
+	raw map[int]*nl.SocketHandle
+}
+
+func openHost() (hostSocket, error) {
+	h, err := hostHandle()
+	if err != nil {
+		return hostSocket{}, err
+	}
+	s, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		h.Close()
+		return hostSocket{}, fmt.Errorf("open netlink: %w", err)
+	}
+	return hostSocket{h, map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
+}
+
+func (h *hostSocket) close() {
+	if h.raw == nil {
+		return
+	}
+	h.Close()
+	h.raw[unix.NETLINK_ROUTE].Close()
+	*h = hostSocket{}
 }
 
 // defaultLink finds the link of the default route, and its MTU; 0, 0 when there

@@ -64,7 +64,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	for _, id := range stale {
 		// Who had this address may have kept its namespace, and so its link.
 		if id != req.Sandbox {
-			if err := unlink(host, linkName(id)); err != nil {
+			if err := unlink(host.Handle, linkName(id)); err != nil {
 				return core.Attachment{}, err
 			}
 		}
@@ -81,7 +81,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	err = pair.create(host)
 	if errors.Is(err, unix.EEXIST) {
 		// Left from a Setup that was cut off.
-		if err := unlink(host, pair.name); err != nil {
+		if err := unlink(host.Handle, pair.name); err != nil {
 			return core.Attachment{}, err
 		}
 		err = pair.create(host)
@@ -98,8 +98,8 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	if err != nil {
 		return core.Attachment{}, fmt.Errorf("make veth pair %s: %w", pair.name, err)
 	}
-	if err := b.configure(host, sb, pair, lease); err != nil {
-		return core.Attachment{}, errors.Join(err, unlink(host, pair.name))
+	if err := b.configure(host.Handle, sb, pair, lease); err != nil {
+		return core.Attachment{}, errors.Join(err, unlink(host.Handle, pair.name))
 	}
 	return core.Attachment{Network: b.cfg.Bridge, Interface: w.name, Addrs: lease.Addrs, MAC: mac.String(), MTU: pair.mtu}, nil
 }
@@ -142,7 +142,7 @@ type vethPair struct {
 	ns         int
 }
 
-func (p vethPair) create(h nlwrap.Handle) error {
+func (p vethPair) create(h hostSocket) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
@@ -159,6 +159,7 @@ func (p vethPair) create(h nlwrap.Handle) error {
 	peer.AddRtAttr(unix.IFLA_ADDRESS, []byte(p.mac))
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(p.ns)))
 	req.AddData(info)
+	req.Sockets = h.raw
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return err
 }
@@ -229,23 +230,22 @@ func (b *bridge) unlink(name string) error {
 	if err != nil {
 		return err
 	}
-	return unlink(host, name)
+	return unlink(host.Handle, name)
 }
 
 // ensure makes the bridge when it is not there, gives it the gateways of all
 // ranges in use, and puts the rules beside it.
-func (b *bridge) ensure() (bridgeLink, nlwrap.Handle, error) {
+func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.link.index != 0 {
 		return b.link, b.host, nil
 	}
-	if b.host.Handle == nil {
-		h, err := hostHandle()
-		if err != nil {
-			return bridgeLink{}, h, err
+	if b.host.raw == nil {
+		var err error
+		if b.host, err = openHost(); err != nil {
+			return bridgeLink{}, b.host, err
 		}
-		b.host = h
 	}
 	link, err := b.makeLink()
 	if err != nil {
@@ -278,7 +278,7 @@ func (b *bridge) makeLink() (netlink.Link, error) {
 	if errors.As(err, &none) {
 		mtu := b.cfg.MTU
 		if mtu == 0 {
-			_, mtu = defaultLink(b.host)
+			_, mtu = defaultLink(b.host.Handle)
 		}
 		if mtu == 0 {
 			mtu = 1500

@@ -30,215 +30,215 @@ func links(t *testing.T) string {
 	return strings.Join(names, " ")
 }
 
-func TestRecover(t *testing.T) { roottest.Run(t, recoverAll) }
-
-// recoverAll starts a second process over what the first one left, after
+// TestRecover starts a second process over what the first one left, after
 // someone removed all rules and the bridge.
-func recoverAll(t *testing.T) {
-	out := newOutside(t)
-	r := newRig(t, func(c *network.Config) { c.IPv6 = true })
-	one, gone, two := r.setup(1, port("tcp", 8080, 80), port("udp", 8080, 80)), r.setup(2, port("tcp", 8081, 80)), r.setup(3)
-	for _, p := range []string{"tcp", "udp"} {
-		one.ns.Serve(t, p, 80)
-	}
-	range1, err := r.net.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := rules(t)
-	r.start() // nothing happened but the restart
-	if err := r.net.Recover(t.Context(), []core.NetworkRequest{one.req, gone.req, two.req}); err != nil {
-		t.Fatal(err)
-	}
-	if after := rules(t); after != before {
-		t.Errorf("rules after a restart:\n%s\nbefore:\n%s", after, before)
-	}
-	if range2, err := r.net.Info(t.Context()); err != nil || !slices.Equal(range1.Ranges, range2.Ranges) {
-		t.Errorf("ranges %v, before %v", range2.Ranges, range1.Ranges)
-	}
-	for _, b := range []box{one, gone, two} {
-		r.check(b)
-	}
-	if err := r.net.Close(); err != nil {
-		t.Fatal(err)
-	}
-	networktest.Run(t, "nft flush ruleset")
-	networktest.Run(t, "ip link del longshore0")
-	if err := r.net.Check(t.Context(), one.req); err == nil {
-		t.Error("check finds nothing missing")
-	}
-	r.net = nil
-	r.start()
-	if err := r.net.Recover(t.Context(), []core.NetworkRequest{one.req, two.req}); err != nil {
-		t.Fatal(err)
-	}
-	for _, b := range []box{one, two} {
-		r.check(b)
-	}
-	for _, p := range []string{"tcp", "udp"} {
-		wantAnswer(t, out.ns, p, at(out.host4, 8080), out.addr4.String())
-		wantAnswer(t, out.ns, p, at(out.host6, 8080), out.addr6.String())
-		wantAnswer(t, two.ns, p, at(one.addr(true), 80), two.addr(true).String())
-	}
-	if ids, err := r.net.Sandboxes(t.Context()); err != nil || !slices.Equal(ids, []core.ID{one.req.Sandbox, two.req.Sandbox}) {
-		t.Errorf("left: %v, %v", ids, err)
-	}
-	// The lost one's port and name are free again, its address rests.
-	again := r.setup(2, port("tcp", 8081, 80))
-	if again.addr(true) == gone.addr(true) {
-		t.Errorf("%s was given away without a rest", again.addr(true))
-	}
-	if strings.Count(links(t), " ls") != 3 {
-		t.Errorf("links: %s", links(t))
-	}
-	// A boot: no sandbox is alive, nothing is there.
-	for _, b := range []box{one, two, again} {
-		b.ns.Close()
-	}
-	networktest.Await(t, networktest.LinkNews(), "links to go", func() bool { return !strings.Contains(links(t), " ls") })
-	if err := r.net.Close(); err != nil {
-		t.Fatal(err)
-	}
-	networktest.Run(t, "nft flush ruleset")
-	networktest.Run(t, "ip link del longshore0")
-	r.net = nil
-	r.start()
-	if err := r.net.Recover(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 0 {
-		t.Errorf("left: %v, %v", ids, err)
-	}
-	if strings.Contains(links(t), "longshore0") {
-		t.Error("a bridge was made for nobody")
-	}
-	r.check(r.setup(1, port("tcp", 8080, 80)))
-}
-
-func TestRulesArePutBack(t *testing.T) { roottest.Run(t, rulesArePutBack) }
-
-func rulesArePutBack(t *testing.T) {
-	out := newOutside(t)
-	r := newRig(t, nil)
-	one := r.setup(1, port("tcp", 8080, 80))
-	one.ns.Serve(t, "tcp", 80)
-	whole := rules(t)
-	for _, harm := range []string{
-		"nft flush ruleset", "nft delete table inet longshore", "nft flush table inet longshore", "nft flush chain inet longshore postrouting",
-	} {
-		networktest.Run(t, harm)
-		networktest.Await(t, networktest.RuleNews(), "rules after "+harm, func() bool { return rules(t) == whole })
-		wantAnswer(t, out.ns, "tcp", at(out.host4, 8080), out.addr4.String())
-	}
-	// Elements alone are seen when they are needed.
-	networktest.Run(t, "nft flush map inet longshore ports4")
-	if err := r.net.Check(t.Context(), one.req); err == nil {
-		t.Error("check does not miss the port")
-	}
-	r.down(one)
-	two := r.setup(2, port("tcp", 8080, 80))
-	r.check(two)
-}
-
-func TestBridgeRemoved(t *testing.T) { roottest.Run(t, bridgeRemoved) }
-
-func bridgeRemoved(t *testing.T) {
-	r := newRig(t, nil)
-	one := r.setup(1)
-	one.ns.Serve(t, "tcp", 80)
-	networktest.Run(t, "ip link del longshore0")
-	two := r.setup(2)
-	r.check(two)
-	if err := r.net.Check(t.Context(), one.req); err == nil {
-		t.Error("check does not miss the bridge")
-	}
-	if err := r.net.Recover(t.Context(), []core.NetworkRequest{one.req, two.req}); err != nil {
-		t.Fatal(err)
-	}
-	r.check(one)
-	wantAnswer(t, two.ns, "tcp", at(one.addr(true), 80), two.addr(true).String())
-}
-
-func TestAddressOfAKeptNamespace(t *testing.T) { roottest.Run(t, keptNamespace) }
-
-// keptNamespace: somebody keeps a sandbox's namespace beyond its end. Its
-// address must not be on the wire twice.
-func keptNamespace(t *testing.T) {
-	r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.9.0.0/29" })
-	first := r.setup(1)
-	r.down(first)
-	if second := r.setup(2); second.addr(true) == first.addr(true) {
-		t.Fatalf("%s was given away without a rest", first.addr(true))
-	}
-	r.ahead += 31 * 1e9
-	third := r.setup(3)
-	if third.addr(true) != first.addr(true) {
-		t.Fatalf("third has %s, want %s after its rest", third.addr(true), first.addr(true))
-	}
-	if n := strings.Count(links(t), " ls"); n != 2 {
-		t.Errorf("%d links: %s", n, links(t))
-	}
-	third.ns.Serve(t, "tcp", 80)
-	wantAnswer(t, nil, "tcp", at(third.addr(true), 80), third.req.Last.Gateways[0].String())
-}
-
-func TestChurn(t *testing.T) { roottest.Run(t, churn) }
-
-// churn: after 200 sandboxes all is as it was.
-func churn(t *testing.T) {
-	r := newRig(t, func(c *network.Config) { c.IPv6 = true })
-	ports := func(i uint16) []core.Port {
-		return []core.Port{port("tcp", 20000+i, 80), port("sctp", 20000+i, 80), {Proto: "udp", HostIP: netip.MustParseAddr("127.0.0.1"), Host: 20000 + i, Container: 80}}
-	}
-	first := r.setup(1000, ports(999)...)
-	r.down(first)
-	first.ns.Close()
-	idle := func() bool { return !strings.Contains(links(t), " ls") }
-	networktest.Await(t, networktest.LinkNews(), "the first link to go", idle)
-	before, fds := rules(t)+links(t), descriptors(t)
-	const workers, each = 10, 20
-	errs := make(chan error, workers)
-	for w := range workers {
-		go func() {
-			for i := range each {
-				n := w*each + i
-				ns := networktest.NewNamespace(t)
-				req := r.request(ns, n, ports(uint16(n))...)
-				st, err := r.net.Setup(t.Context(), req)
-				req.Last = st
-				if err == nil {
-					err = r.net.Check(t.Context(), req)
-				}
-				if err == nil {
-					err = r.net.Teardown(t.Context(), req)
-				}
-				ns.Close()
-				if err != nil {
-					errs <- fmt.Errorf("sandbox %d: %w", n, err)
-					return
-				}
-			}
-			errs <- nil
-		}()
-	}
-	for range workers {
-		if err := <-errs; err != nil {
-			t.Error(err)
+func TestRecover(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		out := newOutside(t)
+		r := newRig(t, func(c *network.Config) { c.IPv6 = true })
+		one, gone, two := r.setup(1, port("tcp", 8080, 80), port("udp", 8080, 80)), r.setup(2, port("tcp", 8081, 80)), r.setup(3)
+		for _, p := range []string{"tcp", "udp"} {
+			one.ns.Serve(t, p, 80)
 		}
-	}
-	networktest.Await(t, networktest.LinkNews(), "links to go", idle)
-	if after := rules(t) + links(t); after != before {
-		t.Errorf("after:\n%s\nbefore:\n%s", after, before)
-	}
-	if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 0 {
-		t.Errorf("left: %v, %v", ids, err)
-	}
-	if now := descriptors(t); now > fds {
-		t.Errorf("%d descriptors, %d before", now, fds)
-	}
-	if hosts := strings.Count(networktest.Run(t, "ip neigh show dev longshore0"), "REACHABLE"); hosts != 0 {
-		t.Errorf("%d neighbours are reachable", hosts)
-	}
+		range1, err := r.net.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := rules(t)
+		r.start() // nothing happened but the restart
+		if err := r.net.Recover(t.Context(), []core.NetworkRequest{one.req, gone.req, two.req}); err != nil {
+			t.Fatal(err)
+		}
+		if after := rules(t); after != before {
+			t.Errorf("rules after a restart:\n%s\nbefore:\n%s", after, before)
+		}
+		if range2, err := r.net.Info(t.Context()); err != nil || !slices.Equal(range1.Ranges, range2.Ranges) {
+			t.Errorf("ranges %v, before %v", range2.Ranges, range1.Ranges)
+		}
+		for _, b := range []box{one, gone, two} {
+			r.check(b)
+		}
+		if err := r.net.Close(); err != nil {
+			t.Fatal(err)
+		}
+		networktest.Run(t, "nft flush ruleset")
+		networktest.Run(t, "ip link del longshore0")
+		if err := r.net.Check(t.Context(), one.req); err == nil {
+			t.Error("check finds nothing missing")
+		}
+		r.net = nil
+		r.start()
+		if err := r.net.Recover(t.Context(), []core.NetworkRequest{one.req, two.req}); err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range []box{one, two} {
+			r.check(b)
+		}
+		for _, p := range []string{"tcp", "udp"} {
+			wantAnswer(t, out.ns, p, at(out.host4, 8080), out.addr4.String())
+			wantAnswer(t, out.ns, p, at(out.host6, 8080), out.addr6.String())
+			wantAnswer(t, two.ns, p, at(one.addr(true), 80), two.addr(true).String())
+		}
+		if ids, err := r.net.Sandboxes(t.Context()); err != nil || !slices.Equal(ids, []core.ID{one.req.Sandbox, two.req.Sandbox}) {
+			t.Errorf("left: %v, %v", ids, err)
+		}
+		// The lost one's port and name are free again, its address rests.
+		again := r.setup(2, port("tcp", 8081, 80))
+		if again.addr(true) == gone.addr(true) {
+			t.Errorf("%s was given away without a rest", again.addr(true))
+		}
+		if strings.Count(links(t), " ls") != 3 {
+			t.Errorf("links: %s", links(t))
+		}
+		// A boot: no sandbox is alive, nothing is there.
+		for _, b := range []box{one, two, again} {
+			b.ns.Close()
+		}
+		networktest.Await(t, networktest.LinkNews(), "links to go", func() bool { return !strings.Contains(links(t), " ls") })
+		if err := r.net.Close(); err != nil {
+			t.Fatal(err)
+		}
+		networktest.Run(t, "nft flush ruleset")
+		networktest.Run(t, "ip link del longshore0")
+		r.net = nil
+		r.start()
+		if err := r.net.Recover(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 0 {
+			t.Errorf("left: %v, %v", ids, err)
+		}
+		if strings.Contains(links(t), "longshore0") {
+			t.Error("a bridge was made for nobody")
+		}
+		r.check(r.setup(1, port("tcp", 8080, 80)))
+	})
+}
+
+func TestRulesArePutBack(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		out := newOutside(t)
+		r := newRig(t, nil)
+		one := r.setup(1, port("tcp", 8080, 80))
+		one.ns.Serve(t, "tcp", 80)
+		whole := rules(t)
+		for _, harm := range []string{
+			"nft flush ruleset", "nft delete table inet longshore", "nft flush table inet longshore", "nft flush chain inet longshore postrouting",
+		} {
+			networktest.Run(t, harm)
+			networktest.Await(t, networktest.RuleNews(), "rules after "+harm, func() bool { return rules(t) == whole })
+			wantAnswer(t, out.ns, "tcp", at(out.host4, 8080), out.addr4.String())
+		}
+		// Elements alone are seen when they are needed.
+		networktest.Run(t, "nft flush map inet longshore ports4")
+		if err := r.net.Check(t.Context(), one.req); err == nil {
+			t.Error("check does not miss the port")
+		}
+		r.down(one)
+		two := r.setup(2, port("tcp", 8080, 80))
+		r.check(two)
+	})
+}
+
+func TestBridgeRemoved(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		one := r.setup(1)
+		one.ns.Serve(t, "tcp", 80)
+		networktest.Run(t, "ip link del longshore0")
+		two := r.setup(2)
+		r.check(two)
+		if err := r.net.Check(t.Context(), one.req); err == nil {
+			t.Error("check does not miss the bridge")
+		}
+		if err := r.net.Recover(t.Context(), []core.NetworkRequest{one.req, two.req}); err != nil {
+			t.Fatal(err)
+		}
+		r.check(one)
+		wantAnswer(t, two.ns, "tcp", at(one.addr(true), 80), two.addr(true).String())
+	})
+}
+
+// TestAddressOfAKeptNamespace: somebody keeps a sandbox's namespace beyond its end. Its
+// address must not be on the wire twice.
+func TestAddressOfAKeptNamespace(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.9.0.0/29" })
+		first := r.setup(1)
+		r.down(first)
+		if second := r.setup(2); second.addr(true) == first.addr(true) {
+			t.Fatalf("%s was given away without a rest", first.addr(true))
+		}
+		r.ahead += 31 * 1e9
+		third := r.setup(3)
+		if third.addr(true) != first.addr(true) {
+			t.Fatalf("third has %s, want %s after its rest", third.addr(true), first.addr(true))
+		}
+		if n := strings.Count(links(t), " ls"); n != 2 {
+			t.Errorf("%d links: %s", n, links(t))
+		}
+		third.ns.Serve(t, "tcp", 80)
+		wantAnswer(t, nil, "tcp", at(third.addr(true), 80), third.req.Last.Gateways[0].String())
+	})
+}
+
+// TestChurn: after 200 sandboxes all is as it was.
+func TestChurn(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, func(c *network.Config) { c.IPv6 = true })
+		ports := func(i uint16) []core.Port {
+			return []core.Port{port("tcp", 20000+i, 80), port("sctp", 20000+i, 80), {Proto: "udp", HostIP: netip.MustParseAddr("127.0.0.1"), Host: 20000 + i, Container: 80}}
+		}
+		first := r.setup(1000, ports(999)...)
+		r.down(first)
+		first.ns.Close()
+		idle := func() bool { return !strings.Contains(links(t), " ls") }
+		networktest.Await(t, networktest.LinkNews(), "the first link to go", idle)
+		before, fds := rules(t)+links(t), descriptors(t)
+		const workers, each = 10, 20
+		errs := make(chan error, workers)
+		for w := range workers {
+			go func() {
+				for i := range each {
+					n := w*each + i
+					ns := networktest.NewNamespace(t)
+					req := r.request(ns, n, ports(uint16(n))...)
+					st, err := r.net.Setup(t.Context(), req)
+					req.Last = st
+					if err == nil {
+						err = r.net.Check(t.Context(), req)
+					}
+					if err == nil {
+						err = r.net.Teardown(t.Context(), req)
+					}
+					ns.Close()
+					if err != nil {
+						errs <- fmt.Errorf("sandbox %d: %w", n, err)
+						return
+					}
+				}
+				errs <- nil
+			}()
+		}
+		for range workers {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		networktest.Await(t, networktest.LinkNews(), "links to go", idle)
+		if after := rules(t) + links(t); after != before {
+			t.Errorf("after:\n%s\nbefore:\n%s", after, before)
+		}
+		if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 0 {
+			t.Errorf("left: %v, %v", ids, err)
+		}
+		if now := descriptors(t); now > fds {
+			t.Errorf("%d descriptors, %d before", now, fds)
+		}
+		if hosts := strings.Count(networktest.Run(t, "ip neigh show dev longshore0"), "REACHABLE"); hosts != 0 {
+			t.Errorf("%d neighbours are reachable", hosts)
+		}
+	})
 }
 
 // descriptors counts what this process has open but for namespaces and what

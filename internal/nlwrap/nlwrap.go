@@ -36,7 +36,7 @@ func retry[T any](list func() (T, error)) (T, error) {
 
 // LinkList lists all links.
 func (h Handle) LinkList() ([]netlink.Link, error) {
-	return retry(h.Handle.LinkList)
+	return retry(h.Handle.LinkList) //nolint:forbidigo // this is where it is retried
 }
 
 // LinkByName finds one link.
@@ -47,21 +47,21 @@ func (h Handle) LinkByName(name string) (netlink.Link, error) {
 // AddrList lists the addresses of link; a nil link means all links, family 0
 // all families.
 func (h Handle) AddrList(link netlink.Link, family int) ([]netlink.Addr, error) {
-	return retry(func() ([]netlink.Addr, error) { return h.Handle.AddrList(link, family) })
+	return retry(func() ([]netlink.Addr, error) { return h.Handle.AddrList(link, family) }) //nolint:forbidigo // this is where it is retried
 }
 
 // RouteList lists the routes of the main table through link; a nil link means
 // all links.
 func (h Handle) RouteList(link netlink.Link, family int) ([]netlink.Route, error) {
-	return retry(func() ([]netlink.Route, error) { return h.Handle.RouteList(link, family) })
+	return retry(func() ([]netlink.Route, error) { return h.Handle.RouteList(link, family) }) //nolint:forbidigo // this is where it is retried
 }
 
 // RouteListFiltered lists the routes that match filter in the fields of mask.
 func (h Handle) RouteListFiltered(family int, filter *netlink.Route, mask uint64) ([]netlink.Route, error) {
-	return retry(func() ([]netlink.Route, error) { return h.Handle.RouteListFiltered(family, filter, mask) })
+	return retry(func() ([]netlink.Route, error) { return h.Handle.RouteListFiltered(family, filter, mask) }) //nolint:forbidigo // this is where it is retried
 }
 
 // QdiscList lists the queueing disciplines of link.
 func (h Handle) QdiscList(link netlink.Link) ([]netlink.Qdisc, error) {
-	return retry(func() ([]netlink.Qdisc, error) { return h.Handle.QdiscList(link) })
+	return retry(func() ([]netlink.Qdisc, error) { return h.Handle.QdiscList(link) }) //nolint:forbidigo // this is where it is retried
 }

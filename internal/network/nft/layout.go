@@ -146,10 +146,10 @@ func (t *Table) rules(table *nftables.Table, maps sets, nets4, nets6 *nftables.S
 	return []chainRules{
 		{&nftables.Chain{Table: table, Name: chainPorts}, [][]expr.Any{
 			// An address of its own goes before every address.
-			seq(family(unix.NFPROTO_IPV4), hostKey4(), dnat(maps.host4, reg0, unix.NFPROTO_IPV4)),
-			seq(family(unix.NFPROTO_IPV4), anyKey(), dnat(maps.any4, reg0, unix.NFPROTO_IPV4)),
-			seq(family(unix.NFPROTO_IPV6), hostKey6(), dnat(maps.host6, reg0, unix.NFPROTO_IPV6)),
-			seq(family(unix.NFPROTO_IPV6), anyKey(), dnat(maps.any6, reg0, unix.NFPROTO_IPV6)),
+			seq(family(unix.NFPROTO_IPV4), hostKey4(), dnat(maps.host4, unix.NFPROTO_IPV4)),
+			seq(family(unix.NFPROTO_IPV4), anyKey(), dnat(maps.any4, unix.NFPROTO_IPV4)),
+			seq(family(unix.NFPROTO_IPV6), hostKey6(), dnat(maps.host6, unix.NFPROTO_IPV6)),
+			seq(family(unix.NFPROTO_IPV6), anyKey(), dnat(maps.any6, unix.NFPROTO_IPV6)),
 		}},
 		// route_localnet lets host ports work on 127.0.0.1; sandboxes must not
 		// reach the host's loopback by it.
@@ -239,6 +239,7 @@ func addrIn(p netip.Prefix, offset uint32) []expr.Any {
 
 // anyKey builds proto . port; hostKey4 and hostKey6 put the address before.
 func anyKey() []expr.Any { return portKey(reg0, reg1) }
+
 func hostKey4() []expr.Any {
 	return append([]expr.Any{load(reg0, 16, 4)}, portKey(reg1, unix.NFT_REG32_02)...)
 }
@@ -252,15 +253,16 @@ func portKey(proto, port uint32) []expr.Any {
 	}
 }
 
-// dnat looks the key up and goes to addr . port; a miss ends the rule.
-func dnat(s *nftables.Set, reg, fam uint32) []expr.Any {
+// dnat looks up the key that starts in reg0 and goes to addr . port; a miss
+// ends the rule.
+func dnat(s *nftables.Set, fam uint32) []expr.Any {
 	portReg := uint32(reg1)
 	if fam == unix.NFPROTO_IPV6 {
 		portReg = reg4
 	}
 	return []expr.Any{
-		&expr.Lookup{SourceRegister: reg, DestRegister: reg, IsDestRegSet: true, SetName: s.Name, SetID: s.ID},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: fam, RegAddrMin: reg, RegProtoMin: portReg},
+		&expr.Lookup{SourceRegister: reg0, DestRegister: reg0, IsDestRegSet: true, SetName: s.Name, SetID: s.ID},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: fam, RegAddrMin: reg0, RegProtoMin: portReg},
 	}
 }
 

@@ -20,9 +20,9 @@ const legacyTables = "/proc/thread-self/net/ip_tables_names"
 // chains of nftables. The old filter speaks through its own program only; it is
 // executed when, and only when, the filter is in use.
 func openLegacy(bridge string) error {
-	names, err := os.ReadFile(legacyTables)
-	if err != nil || !bytes.Contains(names, []byte("filter")) {
-		return nil // not in this kernel, or not in use
+	// Without the file the old filter is not in this kernel.
+	if names, _ := os.ReadFile(legacyTables); !bytes.Contains(names, []byte("filter")) {
+		return nil
 	}
 	list, err := iptablesLegacy("-S", "FORWARD")
 	if errors.Is(err, exec.ErrNotFound) {

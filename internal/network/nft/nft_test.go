@@ -18,8 +18,10 @@ func TestLegacyMissing(t *testing.T) {
 		{"done", "-P FORWARD DROP\n-A FORWARD -i br -j ACCEPT\n-A FORWARD -o br -j ACCEPT\n", nil},
 		{"half done", "-P FORWARD DROP\n-A FORWARD -i br -j ACCEPT\n", [][]string{{"-A", "FORWARD", "-o", "br", "-j", "ACCEPT"}}},
 		{"another bridge", "-P FORWARD DROP\n-A FORWARD -i br0 -j ACCEPT\n-A FORWARD -o br0 -j ACCEPT\n", [][]string{{"-A", "FORWARD", "-i", "br", "-j", "ACCEPT"}, {"-A", "FORWARD", "-o", "br", "-j", "ACCEPT"}}},
-		{"behind a reject", "-P FORWARD ACCEPT\n-A FORWARD -s 10.0.0.0/8 -j DROP\n-A FORWARD -j REJECT --reject-with icmp-port-unreachable\n-A FORWARD -i br -j ACCEPT\n-A FORWARD -o br -j ACCEPT\n",
-			[][]string{{"-I", "FORWARD", "2", "-i", "br", "-j", "ACCEPT"}, {"-I", "FORWARD", "2", "-o", "br", "-j", "ACCEPT"}}},
+		{
+			"behind a reject", "-P FORWARD ACCEPT\n-A FORWARD -s 10.0.0.0/8 -j DROP\n-A FORWARD -j REJECT --reject-with icmp-port-unreachable\n-A FORWARD -i br -j ACCEPT\n-A FORWARD -o br -j ACCEPT\n",
+			[][]string{{"-I", "FORWARD", "2", "-i", "br", "-j", "ACCEPT"}, {"-I", "FORWARD", "2", "-o", "br", "-j", "ACCEPT"}},
+		},
 		{"with a condition", "-P FORWARD ACCEPT\n-A FORWARD -i eth0 -j DROP\n", nil},
 		{"nothing", "", nil},
 	} {

@@ -156,7 +156,7 @@ func (w *Wall) Apply() error {
 		if !fits || !forwards(c) {
 			continue
 		}
-		if err := w.open(c); err != nil {
+		if err := w.open(c); err != nil && !errors.Is(err, unix.ENOENT) { // gone meanwhile
 			troubles = append(troubles, err.Error())
 		}
 	}
@@ -233,7 +233,7 @@ func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 func (w *Wall) open(c *nftables.Chain) error {
 	rules, err := w.rules.GetRules(c.Table, c)
 	if err != nil {
-		return nil // gone meanwhile: there will be news
+		return fmt.Errorf("list rules of %s: %w", c.Name, err)
 	}
 	end, drops := w.firstEnd(c.Table, rules, map[string]bool{c.Name: true})
 	drops = drops || end == len(rules) && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop
@@ -270,9 +270,6 @@ func (w *Wall) open(c *nftables.Chain) error {
 		return nil
 	}
 	if err := w.rules.Flush(); err != nil {
-		if errors.Is(err, unix.ENOENT) {
-			return nil // gone meanwhile
-		}
 		return fmt.Errorf("chain %s of nftables table %s drops what is forwarded and cannot be changed (%w): let interface %s through there",
 			c.Name, c.Table.Name, err, w.table.bridge)
 	}
