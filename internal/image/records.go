@@ -109,7 +109,7 @@ var (
 
 func openDB(root string) (*bolt.DB, error) {
 	path := filepath.Join(root, "names.db")
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: 5 * time.Second, FreelistType: bolt.FreelistMapType})
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: 2 * time.Second, FreelistType: bolt.FreelistMapType})
 	if err != nil {
 		if errors.Is(err, bolt.ErrTimeout) {
 			return nil, fmt.Errorf("open %s: another agent holds it: %w", path, errdefs.ErrFailedPrecondition)

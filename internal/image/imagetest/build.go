@@ -39,7 +39,7 @@ type File struct {
 	Mode     fs.FileMode // 0 is 0755 for directories, 0644 else; setuid and sticky as in fs
 	UID, GID int         // of 0 is whoever runs the test
 	Link     string
-	Hard     string
+	Hard     string // Mode and owner are the header's, and so the file's
 	Xattrs   map[string]string
 	ModTime  time.Time // zero is 2020-01-01
 }

@@ -109,6 +109,8 @@ type applier struct {
 	inodes int64
 	opaque bool
 	count  int
+
+	unchecked int64 // bytes until the free space is looked at again
 }
 
 // clean is the path of an entry relative to the root: "." for the root itself.
@@ -149,6 +151,9 @@ func (a *applier) filter(hdr *tar.Header) (bool, error) {
 			return false, err
 		}
 	case tar.TypeReg:
+		if err := a.room(hdr); err != nil {
+			return false, err
+		}
 		a.bytes += (hdr.Size + blockSize - 1) / blockSize * blockSize
 		a.inodes++
 	default:
@@ -159,6 +164,25 @@ func (a *applier) filter(hdr *tar.Header) (bool, error) {
 	}
 	a.seen[name] = hdr.Typeflag
 	return true, nil
+}
+
+// room checks a file against the limits before it is written: a sparse file of
+// a few bytes in the tar can be of any size on disk.
+func (a *applier) room(hdr *tar.Header) error {
+	if hdr.Size < 0 {
+		return fmt.Errorf("entry %q has %d bytes: %w", hdr.Name, hdr.Size, errdefs.ErrInvalidArgument)
+	}
+	if a.opts.MaxBytes > 0 && hdr.Size > a.opts.MaxBytes-a.bytes {
+		return fmt.Errorf("with %q more than %d bytes uncompressed: %w", hdr.Name, a.opts.MaxBytes, errdefs.ErrResourceExhausted)
+	}
+	if a.unchecked -= hdr.Size; a.opts.MinFree > 0 && a.unchecked < 0 {
+		a.unchecked = statEvery
+		if hdr.Size > statEvery {
+			a.unchecked = 0
+		}
+		return CheckFree(a.dir, a.opts.MinFree+hdr.Size)
+	}
+	return nil
 }
 
 // belowFile reports whether this layer has something else than a directory on
