@@ -60,10 +60,11 @@ func (a *app) call(fn func(*client) error) error {
 
 // explain is an error as one line for people, with what to do about it.
 func (a *app) explain(err error) string {
-	st, isStatus := status.FromError(err)
-	if !isStatus {
+	var from interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &from) {
 		return oneLine(err.Error())
 	}
+	st := from.GRPCStatus()
 	if st.Code() == codes.Unavailable {
 		if why := a.unreachable(); why != "" {
 			return why

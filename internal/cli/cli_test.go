@@ -1,0 +1,186 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/longshore/longshore/internal/cli"
+	"github.com/longshore/longshore/internal/config"
+	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"longshore": func() {
+			os.Exit(cli.Main(context.Background(), cli.Options{
+				Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3",
+				Agent: func(_ context.Context, cfg config.Config, log *slog.Logger) error {
+					log.Info("agent would run", "root", cfg.Agent.Root, "state", cfg.Agent.State, "socket", cfg.Face.CRI.Socket)
+					return nil
+				},
+			}))
+		},
+	})
+}
+
+// specWriter is the fake runtime, and writes the bundle's spec as a real one
+// does.
+type specWriter struct{ *enginetest.Runtime }
+
+func (w specWriter) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
+	raw, err := json.Marshal(c.Spec)
+	if err != nil {
+		return 0, err
+	}
+	if err := os.WriteFile(filepath.Join(c.Bundle, "config.json"), raw, 0o600); err != nil {
+		return 0, err
+	}
+	return w.Runtime.Create(ctx, c)
+}
+
+// node is a fake node with the control API on it.
+func node(t *testing.T) (n *enginetest.Node, socket string) {
+	t.Helper()
+	n = enginetest.Fakes(t)
+	n.Options.Runtimes = []core.Runtime{specWriter{n.Runtime}}
+	n.Start()
+	n.AddImage("busybox", ocispec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"PATH=/bin"}}, map[string]string{"etc/passwd": "root:x:0:0::/root:/bin/sh\n"})
+	n.Images.Offer("nginx", ocispec.ImageConfig{Cmd: []string{"sh"}}, nil)
+	for name, program := range map[string]enginetest.Program{
+		"echo": func(p *enginetest.Process) int {
+			_, _ = fmt.Fprintln(p.Stdout(), strings.Join(p.Args[1:], " "))
+			return 0
+		},
+		"cat": func(p *enginetest.Process) int {
+			_, _ = io.Copy(p.Stdout(), p.Stdin)
+			return 0
+		},
+		"both": func(p *enginetest.Process) int {
+			_, _ = fmt.Fprintln(p.Stdout(), "out")
+			_, _ = fmt.Fprintln(p.Stderr(), "err")
+			return 7
+		},
+		"env": func(p *enginetest.Process) int {
+			_, _ = fmt.Fprintln(p.Stdout(), strings.Join(p.Env, "\n"))
+			return 0
+		},
+		"once": func(p *enginetest.Process) int {
+			word := make([]byte, len("hello"))
+			_, _ = io.ReadFull(p.Stdin, word)
+			_, _ = fmt.Fprintf(p.Stdout(), "got %s\r\n", word)
+			return 5
+		},
+		"sh": func(p *enginetest.Process) int {
+			<-p.Killed
+			return 0
+		},
+	} {
+		n.Supervisor.Program(name, program)
+	}
+	dir, err := os.MkdirTemp("", "ls") // a socket's address must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	srv, err := control.New(control.Options{
+		Engine: n.Engine, LogDir: filepath.Join(t.TempDir(), "logs"), Version: "1.2.3", Logger: slog.New(slog.DiscardHandler),
+		Doctor: func(context.Context) []control.Finding {
+			return []control.Finding{
+				{Name: "kernel", Status: control.FindingOK, Detail: "6.1"},
+				{Name: "runtime runc", Status: control.FindingFail, Detail: "not there", Hint: "install it"},
+			}
+		},
+		Check:  func(context.Context) ([]control.Finding, error) { return nil, nil },
+		Config: func() (string, error) { return "[agent]\n", nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ls, err := control.Listen(t.Context(), dir, control.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx, ls) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return n, filepath.Join(dir, control.SocketName)
+}
+
+type nodeKey struct{}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			n, socket := node(t)
+			env.Values[nodeKey{}] = n
+			env.Setenv("LONGSHORE_SOCKET", socket)
+			env.Setenv("TZ", "UTC")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"end": end, "foreign": foreign,
+		},
+	})
+}
+
+func nodeOf(ts *testscript.TestScript) *enginetest.Node {
+	n, ok := ts.Value(nodeKey{}).(*enginetest.Node)
+	if !ok {
+		ts.Fatalf("no node")
+	}
+	return n
+}
+
+// end ends a container's main process: end KEY CODE|oom.
+func end(ts *testscript.TestScript, _ bool, args []string) {
+	n := nodeOf(ts)
+	ctx := context.Background()
+	c, err := n.As(core.OwnerCLI).ContainerByKey(ctx, core.Key(args[0]))
+	ts.Check(err)
+	ref := core.Ref{Container: c.ID}
+	if args[1] == "oom" {
+		n.Supervisor.OOM(ref, 60<<20, 1, 0)
+	} else {
+		code, err := strconv.Atoi(args[1])
+		ts.Check(err)
+		n.Supervisor.Exit(ref, code)
+	}
+	_, err = n.As(core.OwnerCLI).Wait(ctx, ref)
+	ts.Check(err)
+}
+
+// foreign makes a running container of owner cri: foreign KEY.
+func foreign(ts *testscript.TestScript, _ bool, args []string) {
+	n := nodeOf(ts)
+	ctx := context.Background()
+	img, err := n.As(core.OwnerCRI).Image(ctx, "busybox")
+	ts.Check(err)
+	sb, err := n.As(core.OwnerCRI).CreateSandbox(ctx, core.SandboxConfig{Key: "pod"})
+	ts.Check(err)
+	c, err := n.As(core.OwnerCRI).CreateContainer(ctx, core.ContainerConfig{
+		Key: core.Key(args[0]), Sandbox: sb.ID, Root: core.Root{Image: img.ID}, Spec: enginetest.Args("sh"),
+	})
+	ts.Check(err)
+	ts.Check(n.As(core.OwnerCRI).StartContainer(ctx, c.ID))
+}

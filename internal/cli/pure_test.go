@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func TestParsePort(t *testing.T) {
+	for in, want := range map[string]*longshorev1.Port{
+		"80:8080":             {Protocol: "tcp", Host: 80, Container: 8080},
+		"53:53/udp":           {Protocol: "udp", Host: 53, Container: 53},
+		"127.0.0.1:1:2/sctp":  {Protocol: "sctp", HostIp: "127.0.0.1", Host: 1, Container: 2},
+		"[::1]:1:2":           {Protocol: "tcp", HostIp: "::1", Host: 1, Container: 2},
+		"[fd00::1:2]:8080:80": {Protocol: "tcp", HostIp: "fd00::1:2", Host: 8080, Container: 80},
+		"80":                  nil, "80:": nil, ":80": nil, "a:b": nil, "70000:1": nil, "": nil, "1:2:": nil,
+	} {
+		got, err := parsePort(in)
+		if want == nil {
+			if err == nil {
+				t.Errorf("%q was taken: %v", in, got)
+			}
+			continue
+		}
+		if err != nil || got.String() != want.String() {
+			t.Errorf("%q: %v, %v", in, got, err)
+		}
+	}
+}
+
+func TestParseBytes(t *testing.T) {
+	for in, want := range map[string]uint64{"512": 512, "64k": 64 << 10, "64M": 64 << 20, "1.5g": 3 << 29, "2GiB": 2 << 30, "1tb": 1 << 40, "10b": 10} {
+		if got, err := parseBytes(in); err != nil || got != want {
+			t.Errorf("%q: %d, %v, want %d", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "m", "-1", "1x", "1e30", "nan", "inf"} {
+		if got, err := parseBytes(in); err == nil {
+			t.Errorf("%q was taken: %d", in, got)
+		}
+	}
+}
+
+func TestSizesReadWell(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0B", 999: "999B", 1000: "1kB", 1536: "1.54kB", 999_999: "1MB", 64 << 20: "67.1MB", 5e9: "5GB", 1 << 63: "9.22EB"} {
+		if got := size(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestDetachKeysAreFoundAcrossReads(t *testing.T) {
+	d := detacher{on: true}
+	for _, step := range []struct {
+		in, out string
+		left    bool
+	}{{"ab", "ab", false}, {"c\x10", "c", false}, {"x", "\x10x", false}, {"\x10\x10", "\x10", false}, {"\x11rest", "", true}} {
+		out, left := d.filter([]byte(step.in))
+		if string(out) != step.out || left != step.left {
+			t.Errorf("%q: %q, %v, want %q, %v", step.in, out, left, step.out, step.left)
+		}
+	}
+	off := detacher{}
+	if out, left := off.filter([]byte(detachKeys)); string(out) != detachKeys || left {
+		t.Error("without a terminal the keys are input")
+	}
+}
+
+func TestTablesKeepToTheirLines(t *testing.T) {
+	var out bytes.Buffer
+	if err := table(&out, []string{"A", "B"}, [][]string{{"x\x1b[2Jy\nz", "1"}, {"é", ""}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(out.String(), "\n"); got != 3 || strings.ContainsRune(out.String(), 0x1b) {
+		t.Errorf("got %q", out.String())
+	}
+}
+
+func TestErrorsAreOneLineWithAHint(t *testing.T) {
+	a := &app{o: Options{Getenv: func(string) string { return "" }}, socket: "/nonexistent/x.sock"}
+	for want, err := range map[string]error{
+		`find "x": not found`: status.Error(codes.NotFound, `find "x": not found`),
+		"bad port":            status.Error(codes.InvalidArgument, "bad port: invalid argument"),
+		"two lines":           errors.New("two\nlines"),
+		"interrupted":         &exitError{125, status.Error(codes.Canceled, "context canceled")},
+	} {
+		if got := a.explain(err); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got := a.explain(status.Error(codes.Unavailable, "connection refused")); !strings.Contains(got, "the agent is not running") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestJSONHasEveryFieldAndRealNumbers(t *testing.T) {
+	var out bytes.Buffer
+	m := &longshorev1.Image{Id: "i<>", SizeBytes: 1 << 60, Pulled: timestamppb.New(timestamppb.Now().AsTime().Truncate(0)), Names: []string{"a"}}
+	if err := printJSON(&out, []*longshorev1.Image{m}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"id": "i<>"`, `"size_bytes": 1152921504606846976`, `"created": null`, `"digests": []`, `"pinned": false`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s lacks %s", out.String(), want)
+		}
+	}
+	out.Reset()
+	if err := printJSON[*longshorev1.Image](&out, nil); err != nil || out.String() != "[]\n" {
+		t.Errorf("nothing is %q, %v", out.String(), err)
+	}
+}
+
+func TestLogLinesStayWhole(t *testing.T) {
+	var out, errs bytes.Buffer
+	p := logPrinter{a: &app{o: Options{Stdout: &out, Stderr: &errs}}, stamps: true}
+	at := timestamppb.New(timestamppb.Now().AsTime())
+	for _, m := range []*longshorev1.LogsResponse{
+		{At: at, Stream: "stdout", Data: []byte("par"), Partial: true},
+		{At: at, Stream: "stderr", Data: []byte("other")},
+		{At: at, Stream: "stdout", Data: []byte("tial")},
+	} {
+		if err := p.print(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.HasSuffix(out.String(), " partial\n") || strings.Count(out.String(), "\n") != 1 || !strings.HasSuffix(errs.String(), " other\n") {
+		t.Errorf("out %q, err %q", out.String(), errs.String())
+	}
+}
+
+func TestTimesAreRead(t *testing.T) {
+	for _, in := range []string{"10m", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05", "2026-01-02", "1700000000", "1700000000.5"} {
+		if got, err := parseTime("--since", in); err != nil || got == nil {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+	if got, err := parseTime("--since", "soon"); err == nil {
+		t.Errorf("soon is %v", got)
+	}
+}
