@@ -13,6 +13,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +25,7 @@ import (
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/pelletier/go-toml/v2"
 )
 
 // MaxManifest is the largest manifest or index that is read, in bytes.
@@ -134,13 +137,30 @@ func (r *Repository) hostDir(host string) (string, error) {
 	for _, dir := range r.opts.HostDirs {
 		found, err := config.HostDirFromRoot(dir)(host)
 		if err == nil {
-			return found, nil
+			return found, wellFormed(filepath.Join(found, "hosts.toml"))
 		}
 		if !errdefs.IsNotFound(err) {
 			return "", err
 		}
 	}
 	return "", fmt.Errorf("registry config of %s: %w", host, errdefs.ErrNotFound)
+}
+
+// wellFormed looks at a hosts.toml for its own sake: a broken one would
+// otherwise pass for none.
+func wellFormed(path string) error {
+	data, err := os.ReadFile(path) //nolint:gosec // the administrator's own directory
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var doc map[string]any
+	if err := toml.Unmarshal(data, &doc); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 func (r *Repository) credentials(host string) (string, string, error) {

@@ -1,0 +1,86 @@
+package registry
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+)
+
+func hostsFile(t testing.TB, host, text string) Options {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, host), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, host, "hosts.toml"), []byte(text), 0o600); err != nil { //nolint:forbidigo // a test's own file
+		t.Fatal(err)
+	}
+	return Options{HostDirs: []string{filepath.Join(dir, "absent"), dir}}
+}
+
+func named(t testing.TB, s string) reference.Named {
+	t.Helper()
+	n, err := reference.ParseNormalizedNamed(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// urls is where a repository is asked, in order.
+func urls(r *Repository) string {
+	var list []string
+	for _, h := range r.hosts {
+		list = append(list, h.Scheme+"://"+h.Host+h.Path)
+	}
+	return strings.Join(list, " ")
+}
+
+func TestHosts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		image string
+		opts  Options
+		want  string
+	}{
+		"docker hub":        {"redis", Options{}, "https://registry-1.docker.io/v2"},
+		"other":             {"quay.example/a/b", Options{}, "https://quay.example/v2"},
+		"loopback is plain": {"127.0.0.1:5000/a", Options{}, "http://127.0.0.1:5000/v2"},
+		"localhost":         {"localhost:5000/a", Options{}, "http://localhost:5000/v2"},
+		"mirror":            {"redis", hostsFile(t, "docker.io", "[host.\"https://mirror.example\"]\ncapabilities=[\"pull\",\"resolve\"]\n"), "https://mirror.example/v2 https://registry-1.docker.io/v2"},
+		"default":           {"quay.example/a", hostsFile(t, "_default", "[host.\"http://mirror.example:8080/prefix\"]\n"), "http://mirror.example:8080/prefix/v2 https://quay.example/v2"},
+		"server":            {"quay.example/a", hostsFile(t, "quay.example", "server = \"https://elsewhere.example\"\n"), "https://elsewhere.example/v2"},
+	} {
+		r, err := Open(t.Context(), named(t, tc.image), tc.opts)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := urls(r); got != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
+	}
+}
+
+func TestBrokenHostsFileIsSaid(t *testing.T) {
+	for _, text := range []string{"server = [", "[host.\"https://m.example\"]\nca = \"/does/not/exist.pem\"\n"} {
+		_, err := Open(t.Context(), named(t, "quay.example/a"), hostsFile(t, "quay.example", text))
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "quay.example") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func FuzzHostsFile(f *testing.F) {
+	f.Add("server = \"https://a.example\"\n[host.\"https://m.example\"]\ncapabilities = [\"pull\"]\nskip_verify = true\nca = [\"a\", \"b\"]\nclient = [[\"c\", \"k\"]]\n[host.\"https://m.example\".header]\nx = \"y\"\n")
+	f.Add("[host.\"\"]\noverride_path = true\ndial_timeout = \"1s\"")
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := Open(t.Context(), named(t, "quay.example/a"), hostsFile(t, "quay.example", text))
+		if err == nil && len(r.hosts) == 0 {
+			t.Error("neither hosts nor an error")
+		}
+	})
+}
