@@ -227,3 +227,53 @@ func TestLoopbackOnly(t *testing.T) {
 		r.down(b)
 	})
 }
+
+func TestRates(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		ns := networktest.NewNamespace(t)
+		req := r.request(ns, 1)
+		req.Config.IngressRate, req.Config.EgressRate = 8_000_000, 16_000_000
+		r.check(r.do(ns, req))
+		if q := networktest.Run(t, "tc qdisc show"); !strings.Contains(q, "rate 8Mbit") {
+			t.Errorf("what is received is not limited: %s", q)
+		}
+		if q := networktest.Run(t, "nsenter --net="+ns.Path+" tc qdisc show dev eth0"); !strings.Contains(q, "rate 16Mbit") {
+			t.Errorf("what is sent is not limited: %s", q)
+		}
+		ns.Serve(t, "tcp", 80)
+		wantAnswer(t, nil, "tcp", at(netip.MustParseAddr("10.0.0.2"), 80), "10.0.0.1")
+	})
+}
+
+// TestUDPFlowsAreForgotten: a client that never stops sending is not served by
+// what was true for its first packet.
+func TestUDPFlowsAreForgotten(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		out := newOutside(t)
+		r := newRig(t, nil)
+		r.down(r.setup(9)) // rules are there, so flows are followed
+		var client *networktest.Client
+		out.ns.Do(t, func() (err error) {
+			client, err = networktest.NewClient(t, at(out.host4, 8080))
+			return err
+		})
+		if err := client.Send(); err != nil { // to nobody
+			t.Fatal(err)
+		}
+		for n := range 2 {
+			b := r.setup(n, port("udp", 8080, 80))
+			b.ns.Serve(t, "udp", 80)
+			// Close waits until what was true before is forgotten.
+			r.start()
+			if err := r.net.Recover(t.Context(), []core.NetworkRequest{b.req}); err != nil {
+				t.Fatal(err)
+			}
+			if saw, err := client.Ask(); err != nil || saw != out.addr4.String() {
+				t.Errorf("sandbox %d: served as %q, %v", n, saw, err)
+			}
+			r.down(b)
+			b.ns.Close()
+		}
+	})
+}

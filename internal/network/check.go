@@ -103,7 +103,9 @@ func (b *bridge) recover(live []core.NetworkRequest, alive map[core.ID]bool) err
 	if err := b.table.Replace(prefixes(b.networks()), fwds); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	return errors.Join(append(errs, b.reattach(alive))...)
+	errs = append(errs, b.reattach(alive))
+	b.flows.forget(fwds, false)
+	return errors.Join(errs...)
 }
 
 func (b *bridge) exists() bool {

@@ -98,7 +98,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	if err != nil {
 		return core.Attachment{}, fmt.Errorf("make veth pair %s: %w", pair.name, err)
 	}
-	if err := b.configure(host.Handle, sb, pair, lease); err != nil {
+	if err := b.configure(host.Handle, sb, pair, lease, req.Config); err != nil {
 		return core.Attachment{}, errors.Join(err, unlink(host.Handle, pair.name))
 	}
 	return core.Attachment{Network: b.cfg.Bridge, Interface: w.name, Addrs: lease.Addrs, MAC: mac.String(), MTU: pair.mtu}, nil
@@ -165,7 +165,7 @@ func (p vethPair) create(h hostSocket) error {
 }
 
 // configure sets hairpin outside; loopback, addresses and routes inside.
-func (b *bridge) configure(host, sb nlwrap.Handle, p vethPair, lease ipam.Lease) error {
+func (b *bridge) configure(host, sb nlwrap.Handle, p vethPair, lease ipam.Lease, cfg core.NetworkConfig) error {
 	out, err := host.LinkByName(p.name)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", p.name, err)
@@ -205,7 +205,7 @@ func (b *bridge) configure(host, sb nlwrap.Handle, p vethPair, lease ipam.Lease)
 			return fmt.Errorf("add default route by %s: %w", gateway(addr, gw), err)
 		}
 	}
-	return nil
+	return limitRates(host, sb, out, in, cfg)
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {

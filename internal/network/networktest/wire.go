@@ -254,3 +254,46 @@ func Send(proto, at string) error {
 	defer func() { _ = unix.Close(fd) }()
 	return unix.Sendto(fd, []byte("knock"), 0, sa)
 }
+
+// Client is a UDP socket that stays: all it sends is one flow.
+type Client struct{ fd int }
+
+// NewClient makes one in the calling thread's namespace; it goes with the test.
+func NewClient(t testing.TB, at string) (*Client, error) {
+	to, err := netip.ParseAddrPort(at)
+	if err != nil {
+		return nil, err
+	}
+	fd, sa, err := open("udp", to)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return &Client{fd}, unix.Connect(fd, sa)
+}
+
+// Send sends one datagram.
+func (c *Client) Send() error {
+	_, err := unix.Write(c.fd, []byte("knock"))
+	return err
+}
+
+// Ask sends and returns the address that the server saw. A refusal of an
+// earlier datagram is not an answer to this one.
+func (c *Client) Ask() (string, error) {
+	var buf [64]byte
+	for {
+		err := c.Send()
+		if errors.Is(err, unix.ECONNREFUSED) {
+			continue // told instead of sending
+		}
+		if err != nil {
+			return "", err
+		}
+		n, err := unix.Read(c.fd, buf[:])
+		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EINTR) {
+			continue
+		}
+		return string(buf[:max(n, 0)]), err
+	}
+}

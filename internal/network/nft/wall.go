@@ -54,7 +54,10 @@ func (t *Table) Watch() (*Wall, error) {
 	}
 	w := &Wall{table: t, log: t.log, conn: conn, rules: rules, wake: make(chan struct{}, 1), closed: make(chan struct{})}
 	if err := w.Apply(); err != nil {
-		return nil, errors.Join(err, conn.Close(), rules.CloseLasting())
+		// Rules that others change just now must not keep a sandbox from
+		// starting: once more, behind its back.
+		w.log.Warn("cannot look through nftables rules", "error", err.Error())
+		w.wake <- struct{}{}
 	}
 	w.ended.Go(w.listen)
 	w.ended.Go(w.keep)

@@ -1,0 +1,42 @@
+package network
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/nlwrap"
+)
+
+// queueTime is how long a packet may wait for its turn before it is dropped.
+const queueTime = 0.025 // seconds
+
+// limitRates shapes what the sandbox receives at the host's end of its link
+// and what it sends at its own: each end can shape only what leaves by it. A
+// sandbox that may administrate its network can therefore undo the second.
+func limitRates(host, sb nlwrap.Handle, out, in netlink.Link, cfg core.NetworkConfig) error {
+	if cfg.IngressRate > 0 {
+		if err := host.QdiscAdd(bucket(out, cfg.IngressRate)); err != nil {
+			return fmt.Errorf("limit what is received to %d bit/s: %w", cfg.IngressRate, err)
+		}
+	}
+	if cfg.EgressRate > 0 {
+		if err := sb.QdiscAdd(bucket(in, cfg.EgressRate)); err != nil {
+			return fmt.Errorf("limit what is sent to %d bit/s: %w", cfg.EgressRate, err)
+		}
+	}
+	return nil
+}
+
+// bucket is a token bucket of bits per second.
+func bucket(link netlink.Link, bits uint64) *netlink.Tbf {
+	rate := max(bits/8, 1)
+	size := uint32(burst(bits) / 8)
+	return &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       rate,
+		Limit:      uint32(min(float64(rate)*queueTime+float64(size), 1<<32-1)),
+		Buffer:     netlink.Xmittime(rate, size),
+	}
+}
