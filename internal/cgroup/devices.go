@@ -1,0 +1,110 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/cgroups"
+	_ "github.com/opencontainers/cgroups/devices" // fills cgroups.DevicesSetV2
+	devices "github.com/opencontainers/cgroups/devices/config"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Dirs are ref's directories: v1 ones in a fixed order, and the one in the v2
+// tree that a process is to be born in, "" when v1 has the controllers. Own
+// maps a v1 hierarchy's name (its mount point's last element), or "" for v2, to
+// ref's directory there.
+func (t *Tree) Dirs(ref core.CgroupRef) (v1 []string, unified string, own map[string]string) {
+	own = map[string]string{}
+	for _, h := range t.layout.v1 {
+		if dir, _ := h.dir(ref); dir != "" {
+			v1 = append(v1, dir)
+			own[filepath.Base(h.mount)] = dir
+		}
+	}
+	if t.layout.mode == core.CgroupV2 {
+		unified = t.layout.v2Dir(ref)
+		own[""] = unified
+	}
+	return v1, unified, own
+}
+
+// Devices sets which devices the processes in ref may use: the rules count in
+// their order, as the OCI runtime spec has them. On v1 ref must be new.
+func (t *Tree) Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) error {
+	if len(rules) == 0 {
+		return nil
+	}
+	parsed := make([]*devices.Rule, len(rules))
+	for i, r := range rules {
+		p, err := deviceRule(r)
+		if err != nil {
+			return fmt.Errorf("linux.resources.devices[%d]: %w", i, err)
+		}
+		parsed[i] = p
+	}
+	if t.layout.mode == core.CgroupV2 {
+		dir := t.layout.v2Dir(ref)
+		if dir == "" {
+			return nil
+		}
+		if err := cgroups.DevicesSetV2(dir, &cgroups.Resources{Devices: parsed}); err != nil {
+			return fmt.Errorf("device rules of %s: %w", dir, err)
+		}
+		return nil
+	}
+	dir, ok := t.layout.v1Dir(ref, "devices")
+	if !ok {
+		return nil
+	}
+	for _, r := range parsed {
+		file := "devices.deny"
+		if r.Allow {
+			file = "devices.allow"
+		}
+		if err := writeRule(filepath.Join(dir, file), r.CgroupString()); err != nil {
+			return fmt.Errorf("device rule %s of %s: %w", r.CgroupString(), dir, err)
+		}
+	}
+	return nil
+}
+
+func writeRule(path, rule string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	_, err = f.WriteString(rule)
+	return err
+}
+
+func deviceRule(r specs.LinuxDeviceCgroup) (*devices.Rule, error) {
+	d := &devices.Rule{Major: devices.Wildcard, Minor: devices.Wildcard, Permissions: devices.Permissions(r.Access), Allow: r.Allow}
+	switch r.Type {
+	case "", "a":
+		d.Type = devices.WildcardDevice
+	case "c", "b":
+		d.Type = devices.Type(r.Type[0])
+	default:
+		return nil, fmt.Errorf("type %s: unknown: %w", strconv.Quote(r.Type), errdefs.ErrInvalidArgument)
+	}
+	if r.Major != nil {
+		d.Major = *r.Major
+	}
+	if r.Minor != nil {
+		d.Minor = *r.Minor
+	}
+	if d.Permissions == "" {
+		d.Permissions = "rwm"
+	}
+	if !d.Permissions.IsValid() {
+		return nil, fmt.Errorf("access %s: want some of rwm, in that order: %w", strconv.Quote(r.Access), errdefs.ErrInvalidArgument)
+	}
+	return d, nil
+}
