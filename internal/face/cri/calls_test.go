@@ -12,7 +12,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
-	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -135,7 +134,7 @@ func TestSandboxFilters(t *testing.T) {
 				t.Fatal(err)
 			}
 			var streamed []*v1.PodSandbox
-			for m, err := s.Recv(); err != io.EOF; m, err = s.Recv() {
+			for m, err := s.Recv(); !errors.Is(err, io.EOF); m, err = s.Recv() {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -200,7 +199,7 @@ func TestContainerFilters(t *testing.T) {
 				t.Fatal(err)
 			}
 			var streamed []*v1.Container
-			for m, err := s.Recv(); err != io.EOF; m, err = s.Recv() {
+			for m, err := s.Recv(); !errors.Is(err, io.EOF); m, err = s.Recv() {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -296,8 +295,11 @@ func TestEngineErrorsKeepTheirClass(t *testing.T) {
 		class error
 		want  codes.Code
 	}{
-		{errdefs.ErrResourceExhausted, codes.ResourceExhausted}, {errdefs.ErrUnavailable, codes.Unavailable}, {errdefs.ErrDataLoss, codes.DataLoss},
-		{errors.New("plain"), codes.Unknown}, {errdefs.ErrInvalidArgument, codes.InvalidArgument},
+		{errdefs.ErrResourceExhausted, codes.ResourceExhausted},
+		{errdefs.ErrUnavailable, codes.Unavailable},
+		{errdefs.ErrDataLoss, codes.DataLoss},
+		{errors.New("plain"), codes.Unknown},
+		{errdefs.ErrInvalidArgument, codes.InvalidArgument},
 	} {
 		n.Network.Fail(func(call string) error {
 			if call == "Setup" {
@@ -451,7 +453,7 @@ func TestStatsOverTheWire(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := 0
-		for m, err := stream.Recv(); err != io.EOF; m, err = stream.Recv() {
+		for m, err := stream.Recv(); !errors.Is(err, io.EOF); m, err = stream.Recv() {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -506,109 +508,6 @@ func TestUpdateOverTheWire(t *testing.T) {
 	}
 	if s.Labels["name"] != "c" || s.User == nil || s.ImageRef == "" {
 		t.Errorf("the update changed the record: %v", s)
-	}
-}
-
-func TestImages(t *testing.T) {
-	n := newTestNode(t)
-	ctx := t.Context()
-	n.Images.Offer("example.com/app:1", imagespec.ImageConfig{User: "1000:1000"}, nil)
-	r, err := n.images.PullImage(ctx, &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "example.com/app:1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := r.ImageRef
-	if err := n.As(core.OwnerCRI).TagImage(ctx, id, "example.com/app:2"); err != nil {
-		t.Fatal(err)
-	}
-	for _, ref := range []string{"example.com/app:1", "example.com/app:2", id, strings.TrimPrefix(id, "sha256:")[:12]} {
-		s, err := n.images.ImageStatus(ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: ref}, Verbose: true})
-		if err != nil || s.Image.GetId() != id || len(s.Image.RepoTags) != 2 || len(s.Image.RepoDigests) != 1 || s.Image.Uid.GetValue() != 1000 || s.Image.Size == 0 || s.Info["info"] == "" {
-			t.Errorf("%s: %v, %v", ref, s, err)
-		}
-	}
-	if s, err := n.images.ImageStatus(ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: "redis:7"}}); err != nil || s.Image.Username != "www-data" || s.Image.Uid != nil {
-		t.Errorf("%v, %v", s, err)
-	}
-	if s, err := n.images.ImageStatus(ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: "absent"}}); err != nil || s.Image != nil {
-		t.Errorf("absent: %v, %v", s, err)
-	}
-	list := func(f *v1.ImageFilter) []*v1.Image {
-		t.Helper()
-		l, err := n.images.ListImages(ctx, &v1.ListImagesRequest{Filter: f})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := n.images.StreamImages(ctx, &v1.StreamImagesRequest{Filter: f})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var streamed []*v1.Image
-		for m, err := s.Recv(); err != io.EOF; m, err = s.Recv() {
-			if err != nil {
-				t.Fatal(err)
-			}
-			streamed = append(streamed, m.Images...)
-		}
-		if d := cmp.Diff(l.Images, streamed, protocmp.Transform()); d != "" {
-			t.Errorf("listed and streamed differ:\n%s", d)
-		}
-		return l.Images
-	}
-	if l := list(nil); len(l) != 2 {
-		t.Errorf("%v", l)
-	}
-	if l := list(&v1.ImageFilter{Image: &v1.ImageSpec{Image: "example.com/app:2"}}); len(l) != 1 || l[0].Id != id {
-		t.Errorf("%v", l)
-	}
-	if l := list(&v1.ImageFilter{Image: &v1.ImageSpec{Image: "absent"}}); len(l) != 0 {
-		t.Errorf("%v", l)
-	}
-	// One tag takes all of them away.
-	if _, err := n.images.RemoveImage(ctx, &v1.RemoveImageRequest{Image: &v1.ImageSpec{Image: "example.com/app:1"}}); err != nil {
-		t.Fatal(err)
-	}
-	if l := list(nil); len(l) != 1 || l[0].Id == id {
-		t.Errorf("after the removal: %v", l)
-	}
-	// The command line's own images are none of kubelet's business.
-	if l, err := n.As(core.OwnerCLI).Images(ctx); err != nil || len(l) != 1 {
-		t.Errorf("the other owner's: %v, %v", l, err)
-	}
-	fs, err := n.images.ImageFsInfo(ctx, &v1.ImageFsInfoRequest{})
-	if err != nil || len(fs.ImageFilesystems) != 1 || len(fs.ContainerFilesystems) != 1 || fs.ImageFilesystems[0].FsId.Mountpoint == "" || fs.ImageFilesystems[0].Timestamp == 0 {
-		t.Errorf("%v, %v", fs, err)
-	}
-}
-
-func TestCredentials(t *testing.T) {
-	for name, tt := range map[string]struct {
-		ref  string
-		auth *v1.AuthConfig
-		want core.PullOptions
-	}{
-		"none":             {"redis", nil, core.PullOptions{}},
-		"plain":            {"redis", &v1.AuthConfig{Username: "u", Password: "p"}, core.PullOptions{Username: "u", Password: "p"}},
-		"auth":             {"redis", &v1.AuthConfig{Auth: "dTpwOnc="}, core.PullOptions{Username: "u", Password: "p:w"}},
-		"tokens":           {"redis", &v1.AuthConfig{IdentityToken: "i", RegistryToken: "r"}, core.PullOptions{Token: "i", Bearer: "r"}},
-		"docker by a name": {"docker.io/library/redis", &v1.AuthConfig{Username: "u", ServerAddress: "https://index.docker.io/v1/"}, core.PullOptions{Username: "u"}},
-		"its registry":     {"r.example:5000/a", &v1.AuthConfig{Username: "u", ServerAddress: "R.example:5000"}, core.PullOptions{Username: "u"}},
-		"another registry": {"r.example/a", &v1.AuthConfig{Username: "u", Password: "p", ServerAddress: "https://other.example"}, core.PullOptions{}},
-		"a short name":     {"redis", &v1.AuthConfig{Username: "u", ServerAddress: "https://r.example"}, core.PullOptions{Username: "u"}},
-	} {
-		tt.want.Always = true
-		got, err := pullOptions(tt.ref, tt.auth)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if d := cmp.Diff(tt.want, got); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
-	}
-	for _, bad := range []string{"%%", "bm9jb2xvbg==", strings.Repeat("A", 1<<17)} {
-		if _, err := pullOptions("x", &v1.AuthConfig{Auth: bad}); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%.20s: %v", bad, err)
-		}
 	}
 }
 

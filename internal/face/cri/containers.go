@@ -66,7 +66,7 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 	if ask.seccomp, err = readSeccomp(cfg.GetLinux().GetSecurityContext()); err != nil {
 		return core.ContainerConfig{}, err
 	}
-	if ask.devices, err = readDevices(cfg); err != nil {
+	if ask.devices, ask.rules, err = readDevices(cfg); err != nil {
 		return core.ContainerConfig{}, err
 	}
 	ask.keep = func(ctx context.Context, id core.ID, data []byte) error {

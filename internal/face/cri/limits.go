@@ -84,11 +84,8 @@ func memory(r *v1.LinuxContainerResources, out *specs.LinuxResources) error {
 	return nil
 }
 
-// oomScore is nil when the request has no resources at all.
+// oomScore is never left out: a program would inherit the keeper's.
 func oomScore(r *v1.LinuxContainerResources) (*int, error) {
-	if r == nil {
-		return nil, nil
-	}
 	v := r.GetOomScoreAdj()
 	if v < oomScoreMin || v > oomScoreMax {
 		return nil, invalid("resources: oom_score_adj %d", v)

@@ -8,92 +8,33 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
-	"github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
-func (a containerAsk) privileged() bool {
-	return a.req.GetConfig().GetLinux().GetSecurityContext().GetPrivileged()
-}
-
-// capabilityNames are all of Linux, in the kernel's order.
-func capabilityNames() []string {
-	return []string{
-		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID",
-		"CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_IPC_LOCK",
-		"CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SYS_PACCT", "CAP_SYS_ADMIN",
-		"CAP_SYS_BOOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD", "CAP_LEASE",
-		"CAP_AUDIT_WRITE", "CAP_AUDIT_CONTROL", "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG", "CAP_WAKE_ALARM",
-		"CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE",
-	}
-}
-
-// defaultCapabilities are what every container engine leaves a container.
-func defaultCapabilities() []string {
-	return []string{
-		"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
-		"CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
-	}
-}
-
-// capabilities: ALL first, to add or to drop, then single ones are added, then
-// single ones dropped.
+// capabilities: what is asked for over the usual ones. Ambient ones are in every
+// set, for programs that are not root.
 func capabilities(sc *v1.LinuxContainerSecurityContext) (*specs.LinuxCapabilities, error) {
 	if sc.GetPrivileged() {
-		all := capabilityNames()
-		return &specs.LinuxCapabilities{Bounding: all, Effective: all, Permitted: all}, nil
+		return ocispec.CapabilitySets(ocispec.AllCapabilities()), nil
 	}
-	add, addAll, err := capabilityList(sc.GetCapabilities().GetAddCapabilities())
+	c := sc.GetCapabilities()
+	ambient, err := ocispec.Capabilities(nil, c.GetAddAmbientCapabilities(), c.GetDropCapabilities())
 	if err != nil {
 		return nil, err
 	}
-	drop, dropAll, err := capabilityList(sc.GetCapabilities().GetDropCapabilities())
+	caps, err := ocispec.Capabilities(ocispec.DefaultCapabilities(), slices.Concat(c.GetAddCapabilities(), ambient), c.GetDropCapabilities())
 	if err != nil {
 		return nil, err
 	}
-	ambient, ambientAll, err := capabilityList(sc.GetCapabilities().GetAddAmbientCapabilities())
-	if err != nil {
-		return nil, err
+	sets := ocispec.CapabilitySets(caps)
+	if len(ambient) > 0 {
+		sets.Inheritable, sets.Ambient = ambient, ambient
 	}
-	caps := defaultCapabilities()
-	if addAll {
-		caps = capabilityNames()
-	}
-	if dropAll {
-		caps = nil
-	}
-	if ambientAll {
-		ambient = capabilityNames()
-	}
-	for _, c := range slices.Concat(add, ambient) {
-		if !slices.Contains(caps, c) {
-			caps = append(caps, c)
-		}
-	}
-	dropped := func(c string) bool { return slices.Contains(drop, c) }
-	caps, ambient = slices.DeleteFunc(caps, dropped), slices.DeleteFunc(ambient, dropped)
-	return &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps, Inheritable: ambient, Ambient: ambient}, nil
-}
-
-// capabilityList takes names with CAP_ or without, in any case.
-func capabilityList(in []string) (out []string, all bool, err error) {
-	known := capabilityNames()
-	for _, s := range in {
-		c := strings.ToUpper(s)
-		if c == "ALL" || c == "CAP_ALL" {
-			all = true
-			continue
-		}
-		c = "CAP_" + strings.TrimPrefix(c, "CAP_")
-		if !slices.Contains(known, c) {
-			return nil, false, invalid("container: unknown capability %q", s)
-		}
-		out = append(out, c)
-	}
-	return out, all, nil
+	return sets, nil
 }
 
 // paths are hidden or made read-only unless the container is privileged. A
@@ -104,11 +45,7 @@ func (a containerAsk) paths(s *specs.Spec) {
 	switch {
 	case sc.GetPrivileged():
 	case sc == nil:
-		s.Linux.MaskedPaths = []string{
-			"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
-			"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware",
-		}
-		s.Linux.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = ocispec.MaskedPaths(), ocispec.ReadonlyPaths()
 	default:
 		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = sc.GetMaskedPaths(), sc.GetReadonlyPaths()
 	}
@@ -149,23 +86,23 @@ func seccompKind(sc *v1.LinuxContainerSecurityContext) (kind v1.SecurityProfile_
 // maxProfile bounds a seccomp profile read from a file.
 const maxProfile = 4 << 20
 
-// readSeccomp reads the profile that a security context names; "" when it names
+// readSeccomp reads the profile that a security context names; nil when it names
 // no file.
-func readSeccomp(sc *v1.LinuxContainerSecurityContext) (string, error) {
+func readSeccomp(sc *v1.LinuxContainerSecurityContext) ([]byte, error) {
 	kind, file, err := seccompKind(sc)
 	if err != nil || kind != v1.SecurityProfile_Localhost {
-		return "", err
+		return nil, err
 	}
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return "", invalid("container: seccomp profile: %v", err)
+		return nil, invalid("container: seccomp profile: %v", err)
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxProfile))
 	if err != nil {
-		return "", invalid("container: seccomp profile: %v", err)
+		return nil, invalid("container: seccomp profile: %v", err)
 	}
-	return string(b), nil
+	return b, nil
 }
 
 // filter sets the seccomp profile. It comes after the capabilities, which
@@ -177,17 +114,55 @@ func (a containerAsk) filter(s *specs.Spec) error {
 	}
 	switch kind {
 	case v1.SecurityProfile_RuntimeDefault:
-		s.Linux.Seccomp, err = seccomp.GetDefaultProfile(s)
+		return ocispec.DefaultSeccomp(s)
 	case v1.SecurityProfile_Localhost:
-		if s.Linux.Seccomp, err = seccomp.LoadProfile(a.seccomp, s); err != nil {
-			return invalid("container: seccomp profile %s: %v", file, err)
+		if err := ocispec.LoadSeccomp(s, a.seccomp); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
 		}
 	case v1.SecurityProfile_Unconfined:
 	}
-	if err != nil {
-		return fmt.Errorf("container: default seccomp profile: %w: %w", err, errdefs.ErrInternal)
-	}
 	return nil
+}
+
+// label is the SELinux label asked for, else the sandbox's. A privileged
+// container has none.
+func (a containerAsk) label(s *specs.Spec) error {
+	sc := a.req.GetConfig().GetLinux().GetSecurityContext()
+	if sc.GetPrivileged() {
+		return nil
+	}
+	o := sc.GetSelinuxOptions()
+	if o == nil {
+		if r, err := podOf(a.sandbox); err == nil {
+			o = r.Config.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions()
+		}
+	}
+	var err error
+	l := ocispec.SELinux{User: o.GetUser(), Role: o.GetRole(), Type: o.GetType(), Level: o.GetLevel()}
+	s.Process.SelinuxLabel, s.Linux.MountLabel, err = l.Labels()
+	return err
+}
+
+// readDevices looks the asked devices up; a directory stands for all devices
+// below it. A privileged container gets all of the node's, too.
+func readDevices(cfg *v1.ContainerConfig) (list []specs.LinuxDevice, rules []specs.LinuxDeviceCgroup, err error) {
+	if cfg.GetLinux().GetSecurityContext().GetPrivileged() {
+		if list, err = ocispec.AllDevices(); err != nil {
+			return nil, nil, err
+		}
+		rules = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
+	}
+	for _, d := range cfg.GetDevices() {
+		if nul(d.GetHostPath()+d.GetContainerPath()) || len(d.GetPermissions()) > 3 {
+			return nil, nil, invalid("device %q at %q, permissions %q", d.GetHostPath(), d.GetContainerPath(), d.GetPermissions())
+		}
+		found, open, err := ocispec.HostDevice(ocispec.Device{Source: d.GetHostPath(), Target: d.GetContainerPath(), Access: d.GetPermissions()})
+		if err != nil {
+			return nil, nil, invalid("%v", err)
+		}
+		list, rules = append(list, found...), append(rules, open...)
+	}
+	return list, rules, nil
 }
 
 // apparmor is the name of a profile that the node has loaded; the runtime's

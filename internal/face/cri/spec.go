@@ -24,8 +24,9 @@ type containerAsk struct {
 	image   core.Image
 	target  core.ID // whose pid namespace it joins, or ""
 	runtime core.RuntimeFeatures
-	seccomp string // a profile from a file, or ""
-	devices hostDevices
+	seccomp []byte // a profile from a file, or nil
+	devices []specs.LinuxDevice
+	rules   []specs.LinuxDeviceCgroup // that open the devices
 	// keep stores the container's record anew, once the user is known.
 	keep func(ctx context.Context, id core.ID, data []byte) error
 }
@@ -140,7 +141,11 @@ func (a containerAsk) base() (*specs.Spec, error) {
 		return nil, err
 	}
 	a.paths(s)
-	a.addDevices(s)
+	limits.Devices = ocispec.DefaultDeviceRules()
+	ocispec.AddDevice(s, a.devices, a.rules)
+	if err := a.label(s); err != nil {
+		return nil, err
+	}
 	if err := a.filter(s); err != nil {
 		return nil, err
 	}
@@ -155,30 +160,33 @@ func (a containerAsk) finish(ctx context.Context, base *specs.Spec, rec containe
 	if img == nil {
 		img = &imagespec.ImageConfig{}
 	}
-	files, err := readUserFiles(r.FS)
+	files, err := ocispec.ReadUserFiles(r.FS)
 	if err != nil {
 		return nil, err
 	}
-	who, home, err := lookUp(cfg.GetLinux().GetSecurityContext(), userSpec(cfg.GetLinux().GetSecurityContext(), img.User), files)
+	who, err := lookUp(cfg.GetLinux().GetSecurityContext(), userSpec(cfg.GetLinux().GetSecurityContext(), img.User), files)
 	if err != nil {
 		return nil, err
 	}
 	p := base.Process
-	p.User = who
-	if p.Args, err = command(cfg, img); err != nil {
+	p.User = who.User
+	ocispec.ForUser(p)
+	if p.Args, err = ocispec.Command(img, entrypoint(cfg), cfg.GetArgs()); err != nil {
 		return nil, err
 	}
-	if p.Cwd, err = workingDir(cfg, img); err != nil {
+	if p.Cwd, err = ocispec.WorkingDir(img, cfg.GetWorkingDir()); err != nil {
 		return nil, err
 	}
-	if p.Env, err = environment(cfg, img, a.sandbox, home); err != nil {
+	asked, err := environment(cfg)
+	if err != nil {
 		return nil, err
 	}
-	for v := range img.Volumes {
+	p.Env = ocispec.Env(ocispec.BaseEnv(who.Home, a.sandbox.Config.Hostname, cfg.GetTty()), img.Env, asked)
+	for _, v := range ocispec.Volumes(img) {
 		// What the image calls a volume is at least a directory.
-		_ = r.FS.MkdirAll(strings.Trim(path.Clean("/"+v), "/"), 0o755)
+		_ = r.FS.MkdirAll(strings.TrimPrefix(v, "/"), 0o755)
 	}
-	rec.Found.User = statusUser(who)
+	rec.Found.User = statusUser(who.User)
 	data, err := rec.encode()
 	if err != nil {
 		return nil, err
@@ -186,69 +194,24 @@ func (a containerAsk) finish(ctx context.Context, base *specs.Spec, rec containe
 	return base, a.keep(ctx, r.ID, data)
 }
 
-// command: the request's command takes the place of the image's entrypoint, and
-// then the image's cmd is not for it; the request's args take that of cmd.
-func command(cfg *v1.ContainerConfig, img *imagespec.ImageConfig) ([]string, error) {
-	entry, args := cfg.GetCommand(), cfg.GetArgs()
-	if len(entry) == 0 {
-		entry = img.Entrypoint
-		if len(args) == 0 {
-			args = img.Cmd
-		}
+// entrypoint: no command in the request leaves the image's; there is no way to
+// clear it.
+func entrypoint(cfg *v1.ContainerConfig) []string {
+	if len(cfg.GetCommand()) == 0 {
+		return nil
 	}
-	all := slices.Concat(entry, args)
-	if len(all) == 0 || all[0] == "" {
-		return nil, invalid("container %s: no command, neither in the request nor in the image", cfg.GetMetadata().GetName())
-	}
-	if slices.ContainsFunc(all, nul) {
-		return nil, invalid("container %s: NUL in the command", cfg.GetMetadata().GetName())
-	}
-	return all, nil
+	return cfg.GetCommand()
 }
 
 func nul(s string) bool { return strings.Contains(s, "\x00") }
 
-func workingDir(cfg *v1.ContainerConfig, img *imagespec.ImageConfig) (string, error) {
-	dir := cfg.GetWorkingDir()
-	if dir == "" {
-		dir = img.WorkingDir
-	}
-	if dir == "" {
-		return "/", nil
-	}
-	if !path.IsAbs(dir) || nul(dir) {
-		return "", invalid("container %s: working directory %q is not absolute", cfg.GetMetadata().GetName(), dir)
-	}
-	return path.Clean(dir), nil
-}
-
-// environment is the image's, with the request's over it. What programs expect
-// to find is added where neither says it.
-func environment(cfg *v1.ContainerConfig, img *imagespec.ImageConfig, sb core.Sandbox, home string) ([]string, error) {
-	var env []string
-	set := func(key, value string) {
-		env = slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, key+"=") })
-		env = append(env, key+"="+value)
-	}
-	set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-	set("HOME", home)
-	if sb.Config.Hostname != "" {
-		set("HOSTNAME", sb.Config.Hostname)
-	}
-	if cfg.GetTty() {
-		set("TERM", "xterm")
-	}
-	for _, e := range img.Env {
-		if k, v, ok := strings.Cut(e, "="); ok && k != "" && !nul(e) {
-			set(k, v)
-		}
-	}
+func environment(cfg *v1.ContainerConfig) (env []string, err error) {
 	for _, e := range cfg.GetEnvs() {
 		k, v := e.GetKey(), string(e.GetValue())
 		if k == "" || strings.Contains(k, "=") || nul(k+v) {
 			return nil, invalid("container %s: environment variable %q", cfg.GetMetadata().GetName(), k)
 		}
-		set(k, v)
+		env = append(env, k+"="+v)
 	}
 	return env, nil
 }
@@ -271,19 +234,7 @@ func annotations(req *v1.CreateContainerRequest, sb core.Sandbox) map[string]str
 // mounts are those every container has, then the request's, parents before
 // children.
 func (a containerAsk) mounts(s *specs.Spec) error {
-	mode := "ro"
-	if a.privileged() {
-		mode = "rw"
-	}
-	s.Mounts = []specs.Mount{
-		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
-		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
-		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", mode}},
-		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", mode}},
-	}
+	s.Mounts = ocispec.DefaultMounts(a.req.GetConfig().GetLinux().GetSecurityContext().GetPrivileged())
 	asked := slices.Clone(a.req.GetConfig().GetMounts())
 	slices.SortStableFunc(asked, func(x, y *v1.Mount) int {
 		return strings.Count(path.Clean(x.GetContainerPath()), "/") - strings.Count(path.Clean(y.GetContainerPath()), "/")
@@ -293,8 +244,7 @@ func (a containerAsk) mounts(s *specs.Spec) error {
 		if err != nil {
 			return err
 		}
-		s.Mounts = slices.DeleteFunc(s.Mounts, func(o specs.Mount) bool { return o.Destination == mount.Destination })
-		s.Mounts = append(s.Mounts, mount)
+		s.Mounts = ocispec.AddMount(s.Mounts, mount)
 	}
 	s.Linux.RootfsPropagation = ocispec.RootPropagation(s.Mounts)
 	return nil

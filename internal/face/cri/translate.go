@@ -215,11 +215,11 @@ func ports(mappings []*v1.PortMapping) ([]core.Port, error) {
 				p.HostIP = netip.Addr{}
 			}
 		}
-		if at := (core.Port{Proto: p.Proto, HostIP: p.HostIP, Host: p.Host}); seen[at] {
+		at := core.Port{Proto: p.Proto, HostIP: p.HostIP, Host: p.Host}
+		if seen[at] {
 			return nil, invalid("sandbox: host port %s/%d is asked for twice", p.Proto, p.Host)
-		} else {
-			seen[at] = true
 		}
+		seen[at] = true
 		out = append(out, p)
 	}
 	return out, nil
@@ -270,7 +270,7 @@ func cgroupOf(face Config, parent string) (core.Cgroup, error) {
 		if !strings.HasSuffix(slice, ".slice") {
 			return core.Cgroup{}, invalid("sandbox: cgroup parent %q is no slice, but the cgroup driver is systemd", parent)
 		}
-		return core.Cgroup{Parent: slice + ":longshore:"}, nil
+		return core.Cgroup{Parent: slice}, nil
 	}
 	return core.Cgroup{Parent: parent}, nil
 }

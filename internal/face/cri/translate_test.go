@@ -94,19 +94,23 @@ func TestNamespaceModes(t *testing.T) {
 		"nothing said": {nil, core.Namespaces{Net: ns(core.Shared), IPC: ns(core.Shared), UTS: ns(core.Shared), PID: ns(core.Shared)}, false},
 		"all the node's": {
 			&v1.NamespaceOption{Network: v1.NamespaceMode_NODE, Ipc: v1.NamespaceMode_NODE, Pid: v1.NamespaceMode_NODE},
-			core.Namespaces{Net: ns(core.Host), IPC: ns(core.Host), UTS: ns(core.Host), PID: ns(core.Host)}, false,
+			core.Namespaces{Net: ns(core.Host), IPC: ns(core.Host), UTS: ns(core.Host), PID: ns(core.Host)},
+			false,
 		},
 		"each its own": {
 			&v1.NamespaceOption{Ipc: v1.NamespaceMode_CONTAINER, Pid: v1.NamespaceMode_CONTAINER},
-			core.Namespaces{Net: ns(core.Shared), UTS: ns(core.Shared)}, false,
+			core.Namespaces{Net: ns(core.Shared), UTS: ns(core.Shared)},
+			false,
 		},
 		"users": {
 			&v1.NamespaceOption{Pid: v1.NamespaceMode_CONTAINER, UsernsOptions: &v1.UserNamespace{Uids: ids, Gids: ids}},
-			core.Namespaces{Net: ns(core.Shared), IPC: ns(core.Shared), UTS: ns(core.Shared), User: ns(core.Shared)}, false,
+			core.Namespaces{Net: ns(core.Shared), IPC: ns(core.Shared), UTS: ns(core.Shared), User: ns(core.Shared)},
+			false,
 		},
 		"the node's users": {
 			&v1.NamespaceOption{UsernsOptions: &v1.UserNamespace{Mode: v1.NamespaceMode_NODE}},
-			core.Namespaces{Net: ns(core.Shared), IPC: ns(core.Shared), UTS: ns(core.Shared), PID: ns(core.Shared)}, false,
+			core.Namespaces{Net: ns(core.Shared), IPC: ns(core.Shared), UTS: ns(core.Shared), PID: ns(core.Shared)},
+			false,
 		},
 		"own network":              {&v1.NamespaceOption{Network: v1.NamespaceMode_CONTAINER}, core.Namespaces{}, true},
 		"target":                   {&v1.NamespaceOption{Pid: v1.NamespaceMode_TARGET}, core.Namespaces{}, true},
@@ -209,8 +213,8 @@ func TestCgroupParents(t *testing.T) {
 		{own, "", "/pods", false},
 		{own, "/kubepods", "/kubepods", false},
 		{systemd, "", "", false},
-		{systemd, "kubepods-podx.slice", "kubepods-podx.slice:longshore:", false},
-		{systemd, "/kubepods.slice/kubepods-podx.slice", "kubepods-podx.slice:longshore:", false},
+		{systemd, "kubepods-podx.slice", "kubepods-podx.slice", false},
+		{systemd, "/kubepods.slice/kubepods-podx.slice", "kubepods-podx.slice", false},
 		{systemd, "/kubepods/podx", "", true},
 	} {
 		got, err := cgroupOf(tt.face, tt.parent)
