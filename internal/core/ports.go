@@ -137,6 +137,15 @@ type Launch struct {
 	Command Command
 	// PidFile is where Command writes the pid, absolute.
 	PidFile string
+	// Plan, when set, starts the process instead of Command: the list of
+	// system calls (internal/runtime/native/plan) that a child of the
+	// keeper's runs. PidFile and ConsoleSocket are then not used.
+	Plan []byte
+	// Park stops the planned process before its program until Release.
+	Park bool
+	// Target is the process whose namespaces a planned one joins; the zero
+	// Ref is none.
+	Target Ref
 	// ConsoleSocket is where Command sends the pty's master when IO.TTY; the
 	// keeper listens there. It must be short enough for a socket address.
 	ConsoleSocket string
