@@ -33,6 +33,12 @@ func (c *crasher) arm(stage string) {
 	c.at, c.hit, c.dead = stage, make(chan struct{}), false
 }
 
+func (c *crasher) crashed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dead
+}
+
 // point fails at the armed stage and everywhere after it: the dead do nothing.
 func (c *crasher) point(stage string) error {
 	c.mu.Lock()

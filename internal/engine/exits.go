@@ -23,21 +23,23 @@ func (e *Engine) exits(ctx context.Context) error {
 	defer retry.Stop()
 	down := false
 	for {
-		for x, err := range e.o.Supervisor.Exits(ctx) {
-			if err != nil {
-				if ctx.Err() == nil && !down {
-					down = true
-					e.keeperIs(ctx, "gone: "+err.Error())
-				}
-				break
-			}
-			// Each on its own: one that waits for its birth to be recorded
-			// must not hold up the others.
-			wg.Go(func() {
-				if err := e.exited(ctx, x); err != nil && ctx.Err() == nil {
-					e.o.Logger.ErrorContext(ctx, "an exit is not on record and will be offered again", "container", x.Ref.Container, "process", x.Ref.Process, "error", err)
-				}
-			})
+		// Before each round, the first too: a keeper may have died since
+		// Recover looked.
+		keeper, err := e.meet(ctx)
+		if err == nil && down {
+			down = false
+			e.keeperIs(ctx, "back")
+		}
+		round, end := context.WithCancel(ctx)
+		wg.Go(func() { e.confirm(round, keeper) })
+		err = e.round(ctx, &wg)
+		end()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && !down {
+			down = true
+			e.keeperIs(ctx, "gone: "+err.Error())
 		}
 		retry.Reset(retryAfter)
 		select {
@@ -45,16 +47,63 @@ func (e *Engine) exits(ctx context.Context) error {
 			return nil
 		case <-retry.C:
 		}
-		err := e.reconcile(ctx)
-		if err == nil && down {
-			down = false
-			e.keeperIs(ctx, "back")
-		}
-		if err != nil && ctx.Err() == nil {
-			e.o.Logger.WarnContext(ctx, "the keeper cannot be asked what it knows", "error", err)
-		}
 	}
 }
+
+// round takes exits until the keeper is gone or ctx ends.
+func (e *Engine) round(ctx context.Context, wg *sync.WaitGroup) error {
+	for x, err := range e.o.Supervisor.Exits(ctx) {
+		if err != nil {
+			return err
+		}
+		// Each on its own: one that waits for its birth to be recorded must
+		// not hold up the others.
+		wg.Go(func() {
+			if err := e.exited(ctx, x); err != nil && ctx.Err() == nil {
+				e.o.Logger.ErrorContext(ctx, "an exit is not on record and will be offered again", "container", x.Ref.Container, "process", x.Ref.Process, "error", err)
+			}
+		})
+	}
+	return nil
+}
+
+// keeperID tells one keeper from the next. A re-exec in place is the same one.
+type keeperID struct {
+	pid     int
+	started time.Time
+}
+
+// meet asks the keeper who it is and what it knows.
+func (e *Engine) meet(ctx context.Context) (keeperID, error) {
+	st, err := e.o.Supervisor.Status(ctx)
+	if err == nil {
+		err = e.reconcile(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		e.o.Logger.WarnContext(ctx, "the keeper cannot be asked what it knows", "error", err)
+	}
+	return keeperID{st.KeeperPid, st.Started}, err
+}
+
+// confirm looks once more after a round has begun: a keeper that died between
+// meet and the round would be missed, because the round is then the next one's
+// and goes on as if nothing had happened.
+func (e *Engine) confirm(round context.Context, met keeperID) {
+	timer := time.NewTimer(confirmAfter)
+	defer timer.Stop()
+	select {
+	case <-round.Done():
+		return
+	case <-timer.C:
+	}
+	st, err := e.o.Supervisor.Status(round)
+	if err == nil && (keeperID{st.KeeperPid, st.Started}) != met {
+		_, _ = e.meet(round)
+	}
+}
+
+// confirmAfter is time enough for a round to reach its keeper.
+const confirmAfter = 200 * time.Millisecond
 
 func (e *Engine) keeperIs(ctx context.Context, how string) {
 	e.o.Logger.WarnContext(ctx, "the keeper's state has changed", "keeper", how)

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -121,6 +122,9 @@ func (n *Node) TryStart() error {
 
 // Stop ends the engine as the death of its process would; the fakes live on.
 func (n *Node) Stop() {
+	if n.stop == nil {
+		return
+	}
 	n.stop()
 	n.stop, n.Engine = nil, nil
 }
@@ -200,8 +204,32 @@ func (n *Node) Settle() {
 	n.tb.Helper()
 	ctx, cancel := context.WithTimeout(n.tb.Context(), time.Minute)
 	defer cancel()
+	if err := n.TrySettle(ctx); err != nil {
+		n.tb.Fatal(err)
+	}
+}
+
+// TrySettle is Settle with a time of its own.
+func (n *Node) TrySettle(ctx context.Context) error {
 	if err := n.Supervisor.settled(ctx); err != nil {
-		n.tb.Fatalf("exits that nobody took: %v", err)
+		return fmt.Errorf("exits that nobody took: %w", err)
+	}
+	return nil
+}
+
+// Reboot loses what a boot of the node loses: processes, mounts, pinned
+// namespaces, cgroups, what runtimes keep, and everything below the state
+// directory. Stop the engine before, and give it a store that has lost its
+// records.
+func (n *Node) Reboot() {
+	n.tb.Helper()
+	n.Supervisor.Crash(func(core.Ref) bool { return true })
+	n.Pinner.Reboot()
+	n.Roots.Reboot()
+	n.Cgroups.reboot()
+	n.Runtime.reboot()
+	if err := os.RemoveAll(n.Options.State); err != nil {
+		n.tb.Fatal(err)
 	}
 }
 

@@ -317,6 +317,13 @@ func (c *Cgroups) Remove(ctx context.Context, ref core.CgroupRef) error {
 	return nil
 }
 
+func (c *Cgroups) reboot() {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	clear(c.groups)
+	clear(c.frozen)
+}
+
 // SetStats sets what Stats answers.
 func (c *Cgroups) SetStats(ref core.CgroupRef, s core.Stats) {
 	c.lock.Lock()

@@ -158,6 +158,12 @@ func (r *Runtime) List(ctx context.Context) ([]core.ID, error) {
 	return slices.Sorted(maps.Keys(r.kept)), r.check(ctx, "List")
 }
 
+func (r *Runtime) reboot() {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	clear(r.kept)
+}
+
 // pipe is an endless buffer between one writer and one reader.
 type pipe struct {
 	mu     sync.Mutex

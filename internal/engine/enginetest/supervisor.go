@@ -448,7 +448,7 @@ func (s *Supervisor) Status(ctx context.Context) (core.SupervisorStatus, error) 
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	st := core.SupervisorStatus{Version: "fake", KeeperPid: 2, NestPid: 1, Processes: len(s.procs)}
+	st := core.SupervisorStatus{Version: "fake", KeeperPid: 2 + s.era, NestPid: 1, Processes: len(s.procs)}
 	for _, p := range s.procs {
 		if p.exit != nil && !p.acked {
 			st.Pending++

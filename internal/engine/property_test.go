@@ -1,0 +1,294 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"pgregory.net/rapid"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/state"
+)
+
+// world is the state machine of the property test: random verbs of several
+// owners, ends of processes, deaths of agent and keeper, and boots.
+type world struct {
+	t     *testing.T
+	n     *enginetest.Node
+	dir   string
+	boots int
+	store *state.Store
+	crash crasher
+	img   core.Image
+	keys  int
+}
+
+func (w *world) open() {
+	if w.store != nil {
+		if err := w.store.Close(); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	var err error
+	w.store, err = state.Open(state.Options{
+		State: filepath.Join(w.dir, "state"), Root: filepath.Join(w.dir, "root"), BootID: fmt.Sprint(w.boots), LogBytes: 8192,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.n.Options.Store = w.store
+}
+
+func (w *world) restart() {
+	w.n.Stop()
+	w.crash.arm("")
+	w.open()
+	w.n.Start()
+}
+
+// do runs a verb; when the armed crash hits, the engine dies and starts again.
+func (w *world) do(verb func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- verb(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-w.crash.hit:
+	}
+	cancel()
+	<-done
+	w.restart()
+	return errCrash
+}
+
+// fine fails unless err is nil, a crash, or of a class that the verb may answer.
+func fine(r *rapid.T, what string, err error, allowed ...func(error) bool) {
+	if err == nil || errors.Is(err, errCrash) {
+		return
+	}
+	for _, ok := range allowed {
+		if ok(err) {
+			return
+		}
+	}
+	r.Fatalf("%s: %v", what, err)
+}
+
+func (w *world) pickSandbox(r *rapid.T) core.Sandbox {
+	list, err := w.n.Engine.All().Sandboxes(w.t.Context(), core.Filter{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	if len(list) == 0 {
+		r.Skip("no sandbox")
+	}
+	return rapid.SampledFrom(list).Draw(r, "sandbox")
+}
+
+func (w *world) pickContainer(r *rapid.T) core.Container {
+	list, err := w.n.Engine.All().Containers(w.t.Context(), core.Filter{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	if len(list) == 0 {
+		r.Skip("no container")
+	}
+	return rapid.SampledFrom(list).Draw(r, "container")
+}
+
+func (w *world) key() core.Key { w.keys++; return core.Key(fmt.Sprint("k", w.keys)) }
+
+func (w *world) actions() map[string]func(*rapid.T) {
+	n := w.n
+	return map[string]func(*rapid.T){
+		"create sandbox": func(r *rapid.T) {
+			shared := core.Namespace{Mode: core.Shared}
+			cfg := core.SandboxConfig{Key: w.key(), Namespaces: core.Namespaces{Net: shared, IPC: shared, UTS: shared}}
+			if rapid.Bool().Draw(r, "pid") {
+				cfg.Namespaces.PID = shared
+			}
+			owner := rapid.SampledFrom([]core.Owner{core.OwnerCRI, core.OwnerNomad}).Draw(r, "owner")
+			fine(r, "create sandbox", w.do(func(ctx context.Context) error {
+				_, err := n.As(owner).CreateSandbox(ctx, cfg)
+				return err
+			}))
+		},
+		"create container": func(r *rapid.T) {
+			sb := w.pickSandbox(r)
+			cfg := core.ContainerConfig{Key: w.key(), Sandbox: sb.ID, Root: core.Root{Image: w.img.ID}, Spec: enginetest.Args("sleep"), Stop: core.Stop{Grace: time.Second}}
+			if rapid.Bool().Draw(r, "nested") {
+				all, _ := n.Engine.All().Containers(w.t.Context(), core.Filter{Sandbox: sb.ID})
+				if len(all) > 0 {
+					cfg.Parent = all[0].ID
+				}
+			}
+			fine(r, "create container", w.do(func(ctx context.Context) error {
+				_, err := n.As(sb.Owner).CreateContainer(ctx, cfg)
+				return err
+			}), errdefs.IsFailedPrecondition)
+		},
+		"start": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			fine(r, "start", w.do(func(ctx context.Context) error { return n.As(c.Owner).StartContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition)
+		},
+		"exec": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			cfg := core.ProcessConfig{Spec: &specs.Process{Args: []string{"sh"}}, Ephemeral: rapid.Bool().Draw(r, "ephemeral")}
+			fine(r, "exec", w.do(func(ctx context.Context) error {
+				_, _, err := n.As(c.Owner).Exec(ctx, c.ID, cfg)
+				return err
+			}), errdefs.IsFailedPrecondition)
+		},
+		"remove process": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			if len(c.Execs) == 0 {
+				r.Skip("no exec")
+			}
+			fine(r, "remove process", w.do(func(ctx context.Context) error {
+				return n.As(c.Owner).RemoveProcess(ctx, core.Ref{Container: c.ID, Process: c.Execs[0].ID}, engine.RemoveOptions{Force: true})
+			}))
+		},
+		"pause and resume": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			fine(r, "pause", w.do(func(ctx context.Context) error { return n.As(c.Owner).PauseContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition)
+			if rapid.Bool().Draw(r, "resume") {
+				fine(r, "resume", w.do(func(ctx context.Context) error { return n.As(c.Owner).ResumeContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition, errdefs.IsNotFound)
+			}
+		},
+		"process ends": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			ref := core.Ref{Container: c.ID}
+			if len(c.Execs) > 0 && rapid.Bool().Draw(r, "exec") {
+				ref.Process = c.Execs[0].ID
+			}
+			n.Supervisor.Exit(ref, rapid.IntRange(0, 255).Draw(r, "code"))
+		},
+		"stop": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			fine(r, "stop", w.do(func(ctx context.Context) error { return n.As(c.Owner).StopContainer(ctx, c.ID, engine.StopOptions{}) }))
+		},
+		"remove": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			force := rapid.Bool().Draw(r, "force")
+			fine(r, "remove", w.do(func(ctx context.Context) error {
+				return n.As(c.Owner).RemoveContainer(ctx, c.ID, engine.RemoveOptions{Force: force})
+			}), errdefs.IsFailedPrecondition)
+		},
+		"stop sandbox": func(r *rapid.T) {
+			sb := w.pickSandbox(r)
+			fine(r, "stop sandbox", w.do(func(ctx context.Context) error { return n.As(sb.Owner).StopSandbox(ctx, sb.ID, engine.StopOptions{}) }))
+		},
+		"remove sandbox": func(r *rapid.T) {
+			sb := w.pickSandbox(r)
+			fine(r, "remove sandbox", w.do(func(ctx context.Context) error {
+				return n.As(sb.Owner).RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true})
+			}))
+		},
+		"arm a crash": func(r *rapid.T) { w.crash.arm(rapid.SampledFrom(engine.Stages()).Draw(r, "stage")) },
+		"agent dies":  func(*rapid.T) { w.restart() },
+		"keeper dies": func(r *rapid.T) {
+			lost := rapid.Bool().Draw(r, "and its nest")
+			n.Supervisor.Crash(func(core.Ref) bool { return lost })
+		},
+		"boot": func(*rapid.T) {
+			n.Stop()
+			w.boots++
+			n.Reboot()
+			w.crash.arm("")
+			w.open()
+			n.Start()
+		},
+		"": w.invariants,
+	}
+}
+
+func (w *world) invariants(r *rapid.T) {
+	n := w.n
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	if w.crash.crashed() {
+		w.restart() // it hit in the exits' own goroutine
+	}
+	if err := w.do(n.TrySettle); err != nil && !errors.Is(err, errCrash) {
+		r.Fatal(err)
+	}
+	var list []engine.Violation
+	for range 100 { // a dead keeper's losses are found in the background
+		var err error
+		if list, err = n.Engine.Check(ctx); err != nil {
+			r.Fatal(err)
+		}
+		if len(list) == 0 {
+			break
+		}
+		if w.crash.crashed() {
+			w.restart()
+		}
+		if err := n.Options.Store.Wait(timeout(w.t, 50*time.Millisecond), lastSeq(n)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			r.Fatal(err)
+		}
+	}
+	for _, v := range list {
+		r.Errorf("violation: %s", v)
+	}
+	for _, owner := range []core.Owner{core.OwnerCRI, core.OwnerNomad, core.OwnerMesos} {
+		sbs, _ := n.As(owner).Sandboxes(ctx, core.Filter{})
+		cs, _ := n.As(owner).Containers(ctx, core.Filter{})
+		for _, sb := range sbs {
+			if sb.Owner != owner {
+				r.Errorf("%s sees %s's sandbox", owner, sb.Owner)
+			}
+		}
+		for _, c := range cs {
+			if c.Owner != owner {
+				r.Errorf("%s sees %s's container", owner, c.Owner)
+			}
+			if _, err := n.As(core.OwnerMesos).Container(ctx, c.ID); !errdefs.IsNotFound(err) {
+				r.Errorf("mesos gets %s's container: %v", owner, err)
+			}
+		}
+	}
+}
+
+func timeout(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func lastSeq(n *enginetest.Node) uint64 {
+	seq, _ := n.Engine.All().LastSeq(context.Background())
+	return seq
+}
+
+// TestInvariantsHoldWhateverHappens is the engine's property test.
+func TestInvariantsHoldWhateverHappens(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		w := &world{t: t, n: enginetest.Fakes(t), dir: t.TempDir()}
+		w.img = w.n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+		w.n.Options.FailPoint = w.crash.point
+		w.crash.arm("")
+		w.open()
+		w.n.Start()
+		defer func() {
+			w.n.Stop()
+			if err := w.store.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		r.Repeat(w.actions())
+		w.restart()
+		sweep(t, w.n)
+	})
+}
