@@ -7,6 +7,8 @@ import (
 	"path"
 	"strings"
 
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,4 +64,58 @@ func makePoint(dir int, p Point) error {
 		}
 	}
 	return nil
+}
+
+// findProgram says early that a program is not there, while the caller still
+// gets the answer to create. A program on a volume is looked for by execve
+// alone, and so is one that only a mount brings.
+func findProgram(root string, s *specs.Spec) error {
+	if len(s.Process.Args) == 0 {
+		return nil
+	}
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: root, Err: err}
+	}
+	defer func() { _ = unix.Close(dir) }()
+	denied := false
+	for _, c := range Candidates(s.Process) {
+		if !path.IsAbs(c) {
+			c = path.Join(s.Process.Cwd, c)
+		}
+		if mounted(s, c) {
+			return nil
+		}
+		fd, err := inRoot(dir, c)
+		if err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		_ = unix.Close(fd)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0 {
+			return nil
+		}
+		denied = true
+	}
+	name := s.Process.Args[0]
+	switch {
+	case denied:
+		return fmt.Errorf("exec %q: permission denied: it is no executable file: %w", name, errdefs.ErrPermissionDenied)
+	case strings.Contains(name, "/"):
+		return fmt.Errorf("exec %q: no such file or directory: %w", name, errdefs.ErrNotFound)
+	default:
+		return fmt.Errorf("exec %q: executable file not found in $PATH: %w", name, errdefs.ErrNotFound)
+	}
+}
+
+// mounted reports whether p may be brought by a mount of the spec.
+func mounted(s *specs.Spec, p string) bool {
+	for _, m := range s.Mounts {
+		d := path.Clean("/" + m.Destination)
+		if p == d || strings.HasPrefix(p, d+"/") {
+			return true
+		}
+	}
+	return false
 }

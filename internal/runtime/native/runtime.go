@@ -1,0 +1,266 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/atomicfile"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Supervisor is the keeper as this runtime needs it.
+type Supervisor interface {
+	core.Supervisor
+	// Release lets a parked process run its program and returns once it does,
+	// or tells why it could not.
+	Release(ctx context.Context, ref core.Ref) error
+}
+
+// Cgroups are the node's cgroups as this runtime needs them.
+type Cgroups interface {
+	core.Cgroups
+	Dirs(ref core.CgroupRef) (v1 []string, unified string, own map[string]string)
+	Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) error
+}
+
+// Options go with New.
+type Options struct {
+	Name       string // the handler's name in the config; "" is native
+	Dir        string // what this runtime keeps of each container, absolute
+	Supervisor Supervisor
+	Cgroups    Cgroups
+	Host       Host
+	Logger     *slog.Logger // nil is slog.Default
+}
+
+// Runtime is core.Runtime without a program.
+type Runtime struct {
+	o   Options
+	log *slog.Logger
+}
+
+var _ core.Runtime = (*Runtime)(nil)
+
+// New makes the directory and returns the Runtime.
+func New(o Options) (*Runtime, error) {
+	if o.Name == "" {
+		o.Name = "native"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Supervisor == nil || o.Cgroups == nil || !filepath.IsAbs(o.Dir) {
+		return nil, fmt.Errorf("runtime %s: needs a supervisor, cgroups and an absolute directory: %w", o.Name, errdefs.ErrInvalidArgument)
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("runtime %s: %w", o.Name, err)
+	}
+	return &Runtime{o: o, log: o.Logger.With("runtime", o.Name)}, nil
+}
+
+// Name is the handler's name.
+func (r *Runtime) Name() string { return r.o.Name }
+
+// Features says what this runtime can do.
+func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
+	version := "devel"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		version = info.Main.Version
+	}
+	return core.RuntimeFeatures{
+		Version: version, OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, Seccomp: true, CgroupV2: true,
+	}, nil
+}
+
+// record is what is kept of a container: what later verbs need to know of it.
+type record struct {
+	Cgroup core.CgroupRef `json:"cgroup"`
+	Spec   *specs.Spec    `json:"spec"`
+}
+
+func (r *Runtime) path(id core.ID) string { return filepath.Join(r.o.Dir, string(id)) }
+
+func (r *Runtime) load(op string, id core.ID) (record, error) {
+	var rec record
+	b, err := os.ReadFile(r.path(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return rec, fmt.Errorf("%s container %s: %w", op, id, errdefs.ErrNotFound)
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &rec)
+	}
+	if err != nil {
+		return rec, fmt.Errorf("%s container %s: %w", op, id, err)
+	}
+	return rec, nil
+}
+
+// Create makes a container's main process, parked before its program.
+func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
+	pid, err := r.create(ctx, c)
+	if err != nil {
+		_ = os.Remove(r.path(c.ID))
+		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
+	}
+	return pid, nil
+}
+
+func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error) {
+	root := filepath.Join(c.Bundle, c.Spec.Root.Path)
+	if filepath.IsAbs(c.Spec.Root.Path) {
+		root = c.Spec.Root.Path
+	}
+	res := c.Spec.Linux.Resources
+	if err := r.o.Cgroups.Create(ctx, c.Cgroup, res); err != nil {
+		return 0, err
+	}
+	if res != nil {
+		if err := r.o.Cgroups.Devices(c.Cgroup, res.Devices); err != nil {
+			return 0, err
+		}
+	}
+	out, err := Compile(Input{ID: string(c.ID), Spec: c.Spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host, Park: true})
+	if err != nil {
+		return 0, err
+	}
+	if err := MakePoints(root, out.Points); err != nil {
+		return 0, err
+	}
+	if err := findProgram(root, c.Spec); err != nil {
+		return 0, err
+	}
+	kept, err := json.Marshal(record{Cgroup: c.Cgroup, Spec: execSpec(c.Spec)})
+	if err != nil {
+		return 0, err
+	}
+	if err := atomicfile.Replace(r.path(c.ID), kept, 0o600); err != nil {
+		return 0, err
+	}
+	l := core.Launch{Ref: core.Ref{Container: c.ID}, Plan: out.Plan, Park: true, IO: c.IO, UID: c.UID, GID: c.GID}
+	l.Levels, l.Peak = r.levels(c.Levels)
+	launched, err := r.o.Supervisor.Launch(ctx, l)
+	return launched.Pid, err
+}
+
+// execSpec is what an exec needs of a container's spec.
+func execSpec(s *specs.Spec) *specs.Spec {
+	return &specs.Spec{Linux: &specs.Linux{Namespaces: s.Linux.Namespaces, Seccomp: s.Linux.Seccomp, Personality: s.Linux.Personality}}
+}
+
+func (r *Runtime) cgroup(ref core.CgroupRef) Cgroup {
+	v1, unified, own := r.o.Cgroups.Dirs(ref)
+	return Cgroup{Dirs: v1, Unified: unified, Own: own}
+}
+
+func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak string) {
+	for i, ref := range refs {
+		level, p := r.o.Cgroups.OOMLevel(ref)
+		levels = append(levels, level)
+		if i == 0 {
+			peak = p
+		}
+	}
+	return levels, peak
+}
+
+// Start lets the parked process run its program.
+func (r *Runtime) Start(ctx context.Context, id core.ID) error {
+	if err := r.o.Supervisor.Release(ctx, core.Ref{Container: id}); err != nil {
+		return fmt.Errorf("start container %s: %w", id, err)
+	}
+	return nil
+}
+
+// Exec starts a further process beside the container's main one.
+func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, error) {
+	rec, err := r.load("exec in", e.Ref.Container)
+	if err != nil {
+		return core.Launched{}, err
+	}
+	out, err := CompileExec(ExecInput{ID: string(e.Ref.Container), Process: e.Spec, Spec: rec.Spec, Cgroup: r.cgroup(rec.Cgroup), Host: r.o.Host})
+	if err != nil {
+		return core.Launched{}, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
+	}
+	l := core.Launch{
+		Ref: e.Ref, Plan: out.Plan, Target: core.Ref{Container: e.Ref.Container}, IO: e.IO, Attach: e.Attach, UID: e.UID, GID: e.GID,
+	}
+	l.Levels, l.Peak = r.levels(e.Levels)
+	launched, err := r.o.Supervisor.Launch(ctx, l)
+	if err != nil {
+		return launched, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
+	}
+	return launched, nil
+}
+
+// Pause freezes the container's cgroup.
+func (r *Runtime) Pause(ctx context.Context, id core.ID) error {
+	return r.freeze(ctx, "pause", id, true)
+}
+
+// Resume lets it go on.
+func (r *Runtime) Resume(ctx context.Context, id core.ID) error {
+	return r.freeze(ctx, "resume", id, false)
+}
+
+func (r *Runtime) freeze(ctx context.Context, op string, id core.ID, frozen bool) error {
+	rec, err := r.load(op, id)
+	if err != nil {
+		return err
+	}
+	return r.o.Cgroups.Freeze(ctx, rec.Cgroup, frozen)
+}
+
+// Update changes limits.
+func (r *Runtime) Update(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
+	rec, err := r.load("update", id)
+	if err != nil {
+		return err
+	}
+	return r.o.Cgroups.Update(ctx, rec.Cgroup, res)
+}
+
+// Delete forgets a container; with force what is left of it is killed.
+func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
+	rec, err := r.load("delete", id)
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return nil
+	}
+	if err == nil && force {
+		err = r.o.Cgroups.Kill(ctx, rec.Cgroup)
+	}
+	if err == nil {
+		err = r.o.Cgroups.Remove(ctx, rec.Cgroup)
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(r.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete container %s: %w", id, err)
+	}
+	return nil
+}
+
+// List names the containers that something is kept of.
+func (r *Runtime) List(context.Context) ([]core.ID, error) {
+	entries, err := os.ReadDir(r.o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("list containers of %s: %w", r.o.Name, err)
+	}
+	var ids []core.ID
+	for _, e := range entries {
+		if len(e.Name()) == 64 { // not a half-written file's
+			ids = append(ids, core.ID(e.Name()))
+		}
+	}
+	return ids, nil
+}
