@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -242,7 +243,7 @@ func parseBytes(s string) (uint64, error) {
 		}
 	}
 	f, err := strconv.ParseFloat(t, 64)
-	if err != nil || f < 0 || f*float64(uint64(1)<<shift) >= 1<<63 {
+	if err != nil || math.IsNaN(f) || f < 0 || f*float64(uint64(1)<<shift) >= 1<<63 {
 		return 0, fmt.Errorf("%q is no size: say 512, 64k, 64m, 2g", s)
 	}
 	return uint64(f * float64(uint64(1)<<shift)), nil
