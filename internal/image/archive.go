@@ -49,11 +49,11 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader) ([]co
 				break
 			}
 			rec.Asked = !isTagged(named)
-			s.setName(&c, owner, named.String(), rec)
+			s.rec.setName(&c, owner, named.String(), rec)
 		}
 		if len(img.Names) == 0 && len(s.rec.owner0(owner).namesOf(map[digest.Digest]bool{rec.Manifest: true})) == 0 {
 			rec.Asked = true
-			s.setName(&c, owner, "@"+rec.Manifest.String(), rec)
+			s.rec.setName(&c, owner, "@"+rec.Manifest.String(), rec)
 		}
 		s.mu.RUnlock()
 		if err == nil {
@@ -85,7 +85,7 @@ func (s *Store) Export(ctx context.Context, owner core.Owner, refs []string, w i
 	var opts []archive.ExportOpt
 	for _, ref := range refs {
 		s.mu.RLock()
-		f, err := s.find(owner, ref)
+		f, err := s.rec.find(owner, ref)
 		rec := s.rec.images[f.first]
 		var names []string
 		if err == nil && rec != nil {

@@ -40,10 +40,10 @@ const recordFile = "record.json"
 
 var containerID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
-func (s *Store) layerPath(dir string) string { return filepath.Join(s.root, worker.LayerDir, dir) }
+func (r *records) layerPath(dir string) string { return filepath.Join(r.root, worker.LayerDir, dir) }
 
-func (s *Store) checkoutPath(id core.ID) string {
-	return filepath.Join(s.root, checkoutDir, string(id))
+func (r *records) checkoutPath(id core.ID) string {
+	return filepath.Join(r.root, checkoutDir, string(id))
 }
 
 // Checkout implements core.Images. A second checkout of the same image for the
@@ -59,7 +59,7 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		return fail(fmt.Errorf("root filesystems seen through a user namespace are not there yet: %w", errdefs.ErrNotImplemented))
 	}
 	s.mu.Lock()
-	rec := s.imageByID(req.Image)
+	rec := s.rec.imageByID(req.Image)
 	old := s.checkouts[req.Container]
 	var err error
 	var co *checkout
@@ -71,7 +71,7 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 	case rec == nil:
 		err = errdefs.ErrNotFound
 	default:
-		if co, err = s.newCheckout(rec, req.ReadOnly); err == nil {
+		if co, err = s.rec.newCheckout(rec, req.ReadOnly); err == nil {
 			s.checkouts[req.Container] = co // from now on its layers stay
 		}
 	}
@@ -80,7 +80,7 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		return fail(err)
 	}
 	if old == nil {
-		err = s.makeCheckout(req.Container, co)
+		err = s.rec.makeCheckout(req.Container, co)
 	}
 	var out core.Checkout
 	if err == nil {
@@ -92,19 +92,19 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		}
 		return fail(err)
 	}
-	out.Mounts = s.mounts(req.Container, co)
+	out.Mounts = s.rec.mounts(req.Container, co)
 	return out, nil
 }
 
 // imageByID finds the newest whole image with this ID, or one that is not
 // whole. Preconditions: s.mu is held.
-func (s *Store) imageByID(id digest.Digest) *imageRecord {
+func (r *records) imageByID(id digest.Digest) *imageRecord {
 	var best *imageRecord
-	for _, rec := range s.rec.images {
+	for _, rec := range r.images {
 		if rec.ID != id {
 			continue
 		}
-		if best == nil || (rec.Pulled.After(best.Pulled) && s.whole(rec.Manifest.Digest)) || !s.whole(best.Manifest.Digest) {
+		if best == nil || (rec.Pulled.After(best.Pulled) && r.whole(rec.Manifest.Digest)) || !r.whole(best.Manifest.Digest) {
 			best = rec
 		}
 	}
@@ -112,13 +112,13 @@ func (s *Store) imageByID(id digest.Digest) *imageRecord {
 }
 
 // newCheckout lists the layers. Preconditions: s.mu is held.
-func (s *Store) newCheckout(rec *imageRecord, readOnly bool) (*checkout, error) {
+func (r *records) newCheckout(rec *imageRecord, readOnly bool) (*checkout, error) {
 	co := &checkout{Manifest: rec.Manifest.Digest, Chains: rec.Chains, ReadOnly: readOnly}
 	for _, c := range rec.Chains {
-		if !s.layerThere(c) {
+		if !r.layerThere(c) {
 			return nil, fmt.Errorf("layer %s is missing: pull it again: %w", c, errdefs.ErrDataLoss)
 		}
-		l := s.rec.layers[c]
+		l := r.layers[c]
 		if l.Opaque {
 			co.Dirs = nil // hides everything below
 		}
@@ -127,13 +127,13 @@ func (s *Store) newCheckout(rec *imageRecord, readOnly bool) (*checkout, error) 
 	return co, nil
 }
 
-func (s *Store) makeCheckout(id core.ID, co *checkout) error {
-	dir := s.checkoutPath(id)
+func (r *records) makeCheckout(id core.ID, co *checkout) error {
+	dir := r.checkoutPath(id)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
 	if !co.ReadOnly || len(co.Dirs) == 0 {
-		if err := s.makeUpper(dir, co); err != nil {
+		if err := r.makeUpper(dir, co); err != nil {
 			return err
 		}
 	}
@@ -143,7 +143,7 @@ func (s *Store) makeCheckout(id core.ID, co *checkout) error {
 	}
 	// Renamed into place, so that a crash leaves a whole record or none.
 	tmp := filepath.Join(dir, recordFile+".new")
-	if err := os.WriteFile(tmp, data, 0o600); err != nil { //nolint:forbidigo // unsynced on purpose: see checkout
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
 		return err
 	}
 	return os.Rename(tmp, filepath.Join(dir, recordFile))
@@ -151,9 +151,9 @@ func (s *Store) makeCheckout(id core.ID, co *checkout) error {
 
 // makeUpper makes the container's own layer, whose root shows the attributes of
 // the image's.
-func (s *Store) makeUpper(dir string, co *checkout) error {
+func (r *records) makeUpper(dir string, co *checkout) error {
 	upper := filepath.Join(dir, "upper")
-	if err := os.Mkdir(upper, 0o755); err != nil { //nolint:gosec // a root directory has this mode
+	if err := os.Mkdir(upper, 0o755); err != nil {
 		return err
 	}
 	if err := os.Mkdir(filepath.Join(dir, "work"), 0o700); err != nil {
@@ -161,7 +161,7 @@ func (s *Store) makeUpper(dir string, co *checkout) error {
 	}
 	mode, uid, gid := fs.FileMode(0o755), 0, 0
 	if len(co.Dirs) > 0 {
-		fi, err := os.Lstat(s.layerPath(co.Dirs[len(co.Dirs)-1]))
+		fi, err := os.Lstat(r.layerPath(co.Dirs[len(co.Dirs)-1]))
 		if err != nil {
 			return err
 		}
@@ -177,12 +177,12 @@ func (s *Store) makeUpper(dir string, co *checkout) error {
 }
 
 // mounts is how the root filesystem is put together.
-func (s *Store) mounts(id core.ID, co *checkout) []core.Mount {
-	dir := s.checkoutPath(id)
+func (r *records) mounts(id core.ID, co *checkout) []core.Mount {
+	dir := r.checkoutPath(id)
 	upper := filepath.Join(dir, "upper")
 	var lower []string
 	for _, d := range slices.Backward(co.Dirs) {
-		lower = append(lower, s.layerPath(d))
+		lower = append(lower, r.layerPath(d))
 	}
 	bind := func(source string) []core.Mount {
 		access := "rw"
@@ -213,18 +213,17 @@ func (s *Store) Discard(_ context.Context, container core.ID) error {
 	}
 	s.mu.Lock()
 	_, known := s.checkouts[container]
-	n := s.nextTrash()
 	s.mu.Unlock()
 	if !known {
 		return nil
 	}
-	if err := s.throwAway(s.checkoutPath(container), n); err != nil {
+	if err := s.trash.add(s.rec.checkoutPath(container)); err != nil {
 		return fmt.Errorf("discard root of %s: %w", container, err)
 	}
 	s.mu.Lock()
 	delete(s.checkouts, container)
 	s.mu.Unlock()
-	s.emptyTrash()
+	s.trash.empty()
 	return nil
 }
 
@@ -249,7 +248,7 @@ func (s *Store) loadCheckouts() error {
 	}
 	for _, e := range entries {
 		co := &checkout{}
-		data, err := os.ReadFile(filepath.Join(s.root, checkoutDir, e.Name(), recordFile)) //nolint:gosec // our own directory
+		data, err := os.ReadFile(filepath.Join(s.root, checkoutDir, e.Name(), recordFile))
 		if err == nil {
 			err = json.Unmarshal(data, co)
 		}
@@ -281,7 +280,7 @@ func (s *Store) RootStats(ctx context.Context, container core.ID) (core.RootStat
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	if now := s.now(); co.at.IsZero() || now.Sub(co.at) >= statsFresh {
-		stats, err := walk(ctx, filepath.Join(s.checkoutPath(container), "upper"))
+		stats, err := walk(ctx, filepath.Join(s.rec.checkoutPath(container), "upper"))
 		if err != nil {
 			return core.RootStats{}, fmt.Errorf("root of container %s: %w", container, err)
 		}
@@ -313,7 +312,7 @@ func walk(ctx context.Context, dir string) (core.RootStats, error) {
 		if st.Nlink > 1 && !fi.IsDir() {
 			linked[st.Ino] = true
 		}
-		bytes += uint64(st.Blocks) * 512 //nolint:gosec // never negative
+		bytes += uint64(st.Blocks) * 512
 		if inodes++; inodes > statsEntries {
 			return tooMany
 		}

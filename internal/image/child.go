@@ -235,7 +235,7 @@ func (c *child) start() (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "worker"), os.NewFile(uintptr(fds[1]), "agent") //nolint:gosec // descriptors
+	ours, theirs := os.NewFile(uintptr(fds[0]), "worker"), os.NewFile(uintptr(fds[1]), "agent")
 	defer func() { _ = theirs.Close() }()
 	conn, err := worker.NewConn(ours)
 	_ = ours.Close()
@@ -243,8 +243,7 @@ func (c *child) start() (*process, error) {
 		return nil, err
 	}
 	p := &process{conn: conn, ended: make(chan struct{}), stderr: &tail{}, log: c.log, jobs: map[uint64]*remoteJob{}}
-	//nolint:noctx,gosec // it outlives the call that starts it; the command is the agent's own
-	cmd := exec.Command(c.command[0], c.command[1:]...)
+	cmd := exec.Command(c.command[0], c.command[1:]...) //nolint:forbidigo,noctx // it outlives the call that starts it
 	cmd.Env = workerEnviron()
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{theirs}

@@ -87,13 +87,13 @@ func TestRefusalsSayWhatAndWhere(t *testing.T) {
 		"blob 503":     {onBlob(layer, status(503, "maintenance")), errdefs.IsUnavailable, []string{layer.String(), "maintenance"}},
 		"blob stalls": {onBlob(layer, func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 			w.Header().Set("Content-Length", strconv.FormatInt(b.Layers[0].Size, 10))
-			w.(http.Flusher).Flush() //nolint:errcheck,forcetypeassert // an http server's
+			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		}), errdefs.IsUnavailable, []string{layer.String(), "nothing received for 1s"}},
 		"server stalls": {func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() }, errdefs.IsUnavailable, []string{"nothing received for 1s"}},
 		"blob truncated": {onBlob(layer, func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			w.Header().Set("Content-Length", strconv.FormatInt(b.Layers[0].Size, 10))
-			w.(http.Flusher).Flush() //nolint:errcheck,forcetypeassert // an http server's
+			w.(http.Flusher).Flush()
 			panic(http.ErrAbortHandler)
 		}), errdefs.IsUnavailable, []string{layer.String(), "ended early"}},
 		"blob of another size": {onBlob(layer, status(200, "short")), errdefs.IsDataLoss, []string{layer.String(), "it has 5 bytes"}},
@@ -243,7 +243,7 @@ type breaking struct {
 func (b *breaking) Write(p []byte) (int, error) {
 	if len(p) > b.left {
 		_, _ = b.ResponseWriter.Write(p[:b.left])
-		b.ResponseWriter.(http.Flusher).Flush() //nolint:errcheck,forcetypeassert // an http server's
+		b.ResponseWriter.(http.Flusher).Flush()
 		panic(http.ErrAbortHandler)
 	}
 	b.left -= len(p)

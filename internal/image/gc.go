@@ -114,19 +114,16 @@ func (s *Store) collect(ctx context.Context) (freed uint64, err error) {
 		return 0, fmt.Errorf("collect images: %w", err)
 	}
 	for _, rec := range layers {
-		freed += uint64(rec.Bytes) //nolint:gosec // never negative
-		s.discardDir(s.layerPath(rec.Dir))
+		freed += uint64(rec.Bytes)
+		s.discardDir(s.rec.layerPath(rec.Dir))
 	}
 	n, err := s.sweepBlobs(ctx, l)
-	s.emptyTrash()
+	s.trash.empty()
 	return freed + n, err
 }
 
 func (s *Store) discardDir(path string) {
-	s.mu.Lock()
-	n := s.nextTrash()
-	s.mu.Unlock()
-	if err := s.throwAway(path, n); err != nil {
+	if err := s.trash.add(path); err != nil {
 		s.log.Warn("throw away", "path", path, "error", err)
 	}
 }
@@ -144,7 +141,7 @@ func (s *Store) sweepBlobs(ctx context.Context, l live) (freed uint64, err error
 		if l.blobs[info.Digest] {
 			return nil
 		}
-		freed += uint64(info.Size) //nolint:gosec // never negative
+		freed += uint64(info.Size)
 		s.discardDir(s.blobPath(info.Digest))
 		return nil
 	})
@@ -195,7 +192,7 @@ func (s *Store) recover() error {
 	for _, e := range entries {
 		if !known[e.Name()] {
 			s.log.Info("clear away unfinished layer", "dir", e.Name())
-			s.discardDir(s.layerPath(e.Name()))
+			s.discardDir(s.rec.layerPath(e.Name()))
 		}
 	}
 	_, err = s.collect(context.Background())
@@ -207,12 +204,12 @@ func (s *Store) Usage(ctx context.Context) (core.ImageUsage, error) {
 	u := core.ImageUsage{Path: s.root}
 	s.mu.RLock()
 	for _, l := range s.rec.layers {
-		u.Bytes += uint64(l.Bytes)   //nolint:gosec // never negative
-		u.Inodes += uint64(l.Inodes) //nolint:gosec // never negative
+		u.Bytes += uint64(l.Bytes)
+		u.Inodes += uint64(l.Inodes)
 	}
 	s.mu.RUnlock()
 	err := s.content.Walk(ctx, func(info content.Info) error {
-		u.Bytes += uint64(info.Size) //nolint:gosec // never negative
+		u.Bytes += uint64(info.Size)
 		u.Inodes++
 		return nil
 	})
@@ -224,7 +221,7 @@ func (s *Store) Usage(ctx context.Context) (core.ImageUsage, error) {
 		return core.ImageUsage{}, fmt.Errorf("image usage: %w", err)
 	}
 	for _, p := range parts {
-		u.Bytes += uint64(p.Offset) //nolint:gosec // never negative
+		u.Bytes += uint64(p.Offset)
 		u.Inodes++
 	}
 	return u, nil

@@ -28,19 +28,19 @@ type found struct {
 
 // find resolves a name, name@digest, ID or prefix of an ID. Owner "" searches
 // everybody's. Preconditions: s.mu is held.
-func (s *Store) find(owner core.Owner, ref string) (found, error) {
-	if f, ok, err := s.findID(owner, ref); ok || err != nil {
+func (r *records) find(owner core.Owner, ref string) (found, error) {
+	if f, ok, err := r.findID(owner, ref); ok || err != nil {
 		return f, err
 	}
-	named, err := normalize(ref, s.cfg.DefaultRegistry)
+	named, err := normalize(ref, r.defaultRegistry)
 	if err != nil {
 		return found{}, err
 	}
 	name := named.String()
-	for _, o := range s.ownersOf(owner) {
-		rec := s.rec.owners[o]
+	for _, o := range r.ownersOf(owner) {
+		rec := r.owners[o]
 		if n, ok := rec.names[name]; ok {
-			return s.foundBy(owner, n, name), nil
+			return r.foundBy(owner, n, name), nil
 		}
 		d, ok := named.(reference.Digested)
 		if !ok {
@@ -49,30 +49,30 @@ func (s *Store) find(owner core.Owner, ref string) (found, error) {
 		// The digest may be the manifest's of an index that was pulled.
 		for stored, n := range rec.names {
 			if (n.Manifest == d.Digest() || n.Target == d.Digest()) && repository(stored) == named.Name() {
-				return s.foundBy(owner, n, stored), nil
+				return r.foundBy(owner, n, stored), nil
 			}
 		}
 	}
 	return found{}, fmt.Errorf("image %s: %w", ref, errdefs.ErrNotFound)
 }
 
-func (s *Store) foundBy(owner core.Owner, n nameRecord, name string) found {
-	img := s.rec.images[n.Manifest]
+func (r *records) foundBy(owner core.Owner, n nameRecord, name string) found {
+	img := r.images[n.Manifest]
 	if img == nil {
 		return found{first: n.Manifest, manifests: map[digest.Digest]bool{n.Manifest: true}, name: name}
 	}
-	return found{id: img.ID, first: n.Manifest, manifests: s.manifestsOf(owner, img.ID), name: name}
+	return found{id: img.ID, first: n.Manifest, manifests: r.manifestsOf(owner, img.ID), name: name}
 }
 
-func (s *Store) findID(owner core.Owner, ref string) (found, bool, error) {
+func (r *records) findID(owner core.Owner, ref string) (found, bool, error) {
 	prefix := idPrefix(ref)
 	if prefix == "" {
 		return found{}, false, nil
 	}
 	ids := map[digest.Digest]nameRecord{}
-	for _, o := range s.ownersOf(owner) {
-		for name, n := range s.rec.owners[o].names {
-			img := s.rec.images[n.Manifest]
+	for _, o := range r.ownersOf(owner) {
+		for name, n := range r.owners[o].names {
+			img := r.images[n.Manifest]
 			if name == ref || img == nil {
 				continue
 			}
@@ -93,17 +93,17 @@ func (s *Store) findID(owner core.Owner, ref string) (found, bool, error) {
 		return found{}, true, fmt.Errorf("image %s: %d images begin like this: %w", ref, len(ids), errdefs.ErrInvalidArgument)
 	}
 	for id, n := range ids {
-		return found{id: id, first: n.Manifest, manifests: s.manifestsOf(owner, id)}, true, nil
+		return found{id: id, first: n.Manifest, manifests: r.manifestsOf(owner, id)}, true, nil
 	}
 	panic("unreachable")
 }
 
 // manifestsOf lists the owner's manifests with this config.
-func (s *Store) manifestsOf(owner core.Owner, id digest.Digest) map[digest.Digest]bool {
+func (r *records) manifestsOf(owner core.Owner, id digest.Digest) map[digest.Digest]bool {
 	m := map[digest.Digest]bool{}
-	for _, o := range s.ownersOf(owner) {
-		for _, n := range s.rec.owners[o].names {
-			if img := s.rec.images[n.Manifest]; img != nil && img.ID == id {
+	for _, o := range r.ownersOf(owner) {
+		for _, n := range r.owners[o].names {
+			if img := r.images[n.Manifest]; img != nil && img.ID == id {
 				m[n.Manifest] = true
 			}
 		}
@@ -112,9 +112,9 @@ func (s *Store) manifestsOf(owner core.Owner, id digest.Digest) map[digest.Diges
 }
 
 // ownersOf is one owner, or for "" all of them in order, of those on record.
-func (s *Store) ownersOf(owner core.Owner) []core.Owner {
+func (r *records) ownersOf(owner core.Owner) []core.Owner {
 	var all []core.Owner
-	for o := range s.rec.owners {
+	for o := range r.owners {
 		if owner == "" || o == owner {
 			all = append(all, o)
 		}
@@ -126,7 +126,7 @@ func (s *Store) ownersOf(owner core.Owner) []core.Owner {
 // Get implements core.Images.
 func (s *Store) Get(_ context.Context, owner core.Owner, ref string) (core.Image, error) {
 	s.mu.RLock()
-	f, err := s.find(owner, ref)
+	f, err := s.rec.find(owner, ref)
 	s.mu.RUnlock()
 	if err != nil {
 		return core.Image{}, err
@@ -138,7 +138,7 @@ func (s *Store) Get(_ context.Context, owner core.Owner, ref string) (core.Image
 func (s *Store) List(_ context.Context, owner core.Owner) ([]core.Image, error) {
 	s.mu.RLock()
 	newest := map[digest.Digest]nameRecord{}
-	for _, o := range s.ownersOf(owner) {
+	for _, o := range s.rec.ownersOf(owner) {
 		for _, n := range s.rec.owners[o].names {
 			img := s.rec.images[n.Manifest]
 			if img == nil {
@@ -174,8 +174,8 @@ func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, 
 		return core.Image{}, fmt.Errorf("image with manifest %s: %w", manifest, errdefs.ErrNotFound)
 	}
 	img := core.Image{ID: rec.ID, Digest: manifest, Size: rec.size(), Pulled: rec.Pulled}
-	manifests := s.manifestsOf(owner, rec.ID)
-	for _, o := range s.ownersOf(owner) {
+	manifests := s.rec.manifestsOf(owner, rec.ID)
+	for _, o := range s.rec.ownersOf(owner) {
 		r := s.rec.owners[o]
 		img.Pinned = img.Pinned || r.pins[rec.ID]
 		for name, n := range r.namesOf(manifests) {
@@ -227,14 +227,14 @@ func (s *Store) Tag(_ context.Context, owner core.Owner, source, target string) 
 	s.write.Lock()
 	defer s.write.Unlock()
 	s.mu.RLock()
-	f, err := s.find(owner, source)
+	f, err := s.rec.find(owner, source)
 	var c change
 	if err == nil {
 		rec := nameRecord{Manifest: f.first, Target: f.first, At: s.now()}
 		if n, ok := s.rec.owner0(owner).names[f.name]; ok {
 			rec.Target = n.Target
 		}
-		s.setName(&c, owner, named.String(), rec)
+		s.rec.setName(&c, owner, named.String(), rec)
 	}
 	s.mu.RUnlock()
 	if err != nil {
@@ -248,7 +248,7 @@ func (s *Store) Pin(_ context.Context, owner core.Owner, ref string, pinned bool
 	s.write.Lock()
 	defer s.write.Unlock()
 	s.mu.RLock()
-	f, err := s.find(owner, ref)
+	f, err := s.rec.find(owner, ref)
 	var c change
 	if err == nil && s.rec.owner0(owner).pins[f.id] != pinned {
 		c.pin(owner, f.id, pinned)
@@ -264,10 +264,10 @@ func (s *Store) Pin(_ context.Context, owner core.Owner, ref string, pinned bool
 func (s *Store) Remove(ctx context.Context, owner core.Owner, ref string) error {
 	s.write.Lock()
 	s.mu.RLock()
-	f, err := s.find(owner, ref)
+	f, err := s.rec.find(owner, ref)
 	var c change
 	if err == nil {
-		s.dropNames(&c, owner, f)
+		s.rec.dropNames(&c, owner, f)
 	}
 	s.mu.RUnlock()
 	if err == nil {
@@ -283,8 +283,8 @@ func (s *Store) Remove(ctx context.Context, owner core.Owner, ref string) error 
 
 // dropNames takes away one name, or all that an ID has. With the last tag of a
 // repository goes the digest name that came with it. Preconditions: s.mu.
-func (s *Store) dropNames(c *change, owner core.Owner, f found) {
-	o := s.rec.owner0(owner)
+func (r *records) dropNames(c *change, owner core.Owner, f found) {
+	o := r.owner0(owner)
 	names := o.namesOf(f.manifests)
 	drop := map[string]bool{}
 	for name := range names {
@@ -325,9 +325,9 @@ func (s *Store) Prune(ctx context.Context, owner core.Owner, keep func(core.Imag
 		s.write.Lock()
 		s.mu.RLock()
 		var c change
-		for _, o := range s.ownersOf(owner) {
-			if f, err := s.find(o, img.ID.String()); err == nil {
-				s.dropNames(&c, o, f)
+		for _, o := range s.rec.ownersOf(owner) {
+			if f, err := s.rec.find(o, img.ID.String()); err == nil {
+				s.rec.dropNames(&c, o, f)
 			}
 		}
 		s.mu.RUnlock()

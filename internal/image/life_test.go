@@ -179,7 +179,7 @@ func (h *holding) Write(p []byte) (int, error) {
 		return h.ResponseWriter.Write(p)
 	}
 	_, _ = h.ResponseWriter.Write(p[:h.left])
-	h.ResponseWriter.(http.Flusher).Flush() //nolint:errcheck,forcetypeassert // an http server's
+	h.ResponseWriter.(http.Flusher).Flush()
 	close(h.reached)
 	<-h.r.Context().Done()
 	panic(http.ErrAbortHandler)

@@ -136,7 +136,7 @@ func (s *Store) auths() (map[string]registry.Credentials, error) {
 func (s *Store) present(owner core.Owner, named reference.Named, pin bool) (core.Image, bool, error) {
 	s.mu.RLock()
 	n, ok := s.rec.owner0(owner).names[named.String()]
-	whole := ok && s.whole(n.Manifest)
+	whole := ok && s.rec.whole(n.Manifest)
 	s.mu.RUnlock()
 	if !whole {
 		return core.Image{}, false, nil
@@ -150,20 +150,20 @@ func (s *Store) present(owner core.Owner, named reference.Named, pin bool) (core
 }
 
 // whole reports whether all layers of an image are on disk. Preconditions: s.mu.
-func (s *Store) whole(manifest digest.Digest) bool {
-	rec := s.rec.images[manifest]
+func (r *records) whole(manifest digest.Digest) bool {
+	rec := r.images[manifest]
 	if rec == nil {
 		return false
 	}
-	return !slices.ContainsFunc(rec.Chains, func(c digest.Digest) bool { return !s.layerThere(c) })
+	return !slices.ContainsFunc(rec.Chains, func(c digest.Digest) bool { return !r.layerThere(c) })
 }
 
-func (s *Store) layerThere(chain digest.Digest) bool {
-	l, ok := s.rec.layers[chain]
+func (r *records) layerThere(chain digest.Digest) bool {
+	l, ok := r.layers[chain]
 	if !ok {
 		return false
 	}
-	fi, err := os.Lstat(s.layerPath(l.Dir))
+	fi, err := os.Lstat(r.layerPath(l.Dir))
 	return err == nil && fi.IsDir()
 }
 
@@ -191,12 +191,12 @@ func (s *Store) keep(img worker.Image) error {
 func (s *Store) name(owner core.Owner, named reference.Named, img worker.Image, pin bool) (core.Image, error) {
 	s.write.Lock()
 	s.mu.RLock()
-	gone := !s.whole(img.Manifest.Digest)
+	gone := !s.rec.whole(img.Manifest.Digest)
 	var c change
 	if !gone {
 		rec := nameRecord{Manifest: img.Manifest.Digest, Target: img.Target.Digest, At: s.now()}
 		_, rec.Asked = named.(reference.Digested)
-		s.setName(&c, owner, named.String(), rec)
+		s.rec.setName(&c, owner, named.String(), rec)
 		if !rec.Asked {
 			byDigest := repository(named.String()) + "@" + img.Target.Digest.String()
 			if old, ok := s.rec.owner0(owner).names[byDigest]; !ok || old.Manifest != rec.Manifest {
@@ -222,8 +222,8 @@ func (s *Store) name(owner core.Owner, named reference.Named, img worker.Image, 
 
 // setName lets name stand for another image. One that would lose its last name
 // keeps a nameless entry until it is removed or pruned.
-func (s *Store) setName(c *change, owner core.Owner, name string, rec nameRecord) {
-	o := s.rec.owner0(owner)
+func (r *records) setName(c *change, owner core.Owner, name string, rec nameRecord) {
+	o := r.owner0(owner)
 	if old, ok := o.names[name]; ok && old.Manifest != rec.Manifest {
 		if len(o.namesOf(map[digest.Digest]bool{old.Manifest: true})) == 1 {
 			old.Asked = true
@@ -283,7 +283,7 @@ func (l *lease) Lease(_ context.Context, blobs, chains []digest.Digest) (map[dig
 	for _, c := range chains {
 		l.chains[c] = true
 		switch dir, given := s.places[c]; {
-		case s.layerThere(c):
+		case s.rec.layerThere(c):
 			places[c] = worker.Place{Dir: s.rec.layers[c].Dir, Ready: true}
 		case given:
 			places[c] = worker.Place{Dir: dir}
@@ -388,7 +388,7 @@ func (s *Store) dropPlace(chain digest.Digest) {
 	if rec, ok := s.rec.layers[chain]; ok && rec.Dir == dir {
 		return
 	}
-	if err := s.throwAway(s.layerPath(dir), s.nextTrash()); err != nil {
+	if err := s.trash.add(s.rec.layerPath(dir)); err != nil {
 		s.log.Warn("drop unfinished layer", "dir", dir, "error", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -87,12 +88,14 @@ type ownerRecord struct {
 	pins  map[digest.Digest]bool
 }
 
-// records is the content of names.db.
+// records is the content of names.db. Whoever reads it holds Store.mu.
 type records struct {
-	images map[digest.Digest]*imageRecord
-	layers map[digest.Digest]layerRecord
-	leases map[string]leaseRecord
-	owners map[core.Owner]*ownerRecord
+	root            string // of the store
+	defaultRegistry string
+	images          map[digest.Digest]*imageRecord
+	layers          map[digest.Digest]layerRecord
+	leases          map[string]leaseRecord
+	owners          map[core.Owner]*ownerRecord
 }
 
 var (
@@ -111,7 +114,7 @@ func openDB(root string) (*bolt.DB, error) {
 	path := filepath.Join(root, "names.db")
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: 2 * time.Second, FreelistType: bolt.FreelistMapType})
 	if err != nil {
-		if errors.Is(err, bolt.ErrTimeout) {
+		if errors.Is(err, bolterrors.ErrTimeout) {
 			return nil, fmt.Errorf("open %s: another agent holds it: %w", path, errdefs.ErrFailedPrecondition)
 		}
 		return nil, fmt.Errorf("open %s: %w", path, err)
@@ -137,8 +140,9 @@ func openDB(root string) (*bolt.DB, error) {
 	return db, nil
 }
 
-func load(db *bolt.DB) (*records, error) {
+func load(db *bolt.DB, root, defaultRegistry string) (*records, error) {
 	r := &records{
+		root: root, defaultRegistry: defaultRegistry,
 		images: map[digest.Digest]*imageRecord{}, layers: map[digest.Digest]layerRecord{},
 		leases: map[string]leaseRecord{}, owners: map[core.Owner]*ownerRecord{},
 	}

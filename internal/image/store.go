@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -67,7 +66,7 @@ type Store struct {
 	content content.Store
 	runner  runner
 	pulls   flight.Group[string, *pulling]
-	cleanup sync.WaitGroup // removals from the trash
+	trash   *trash
 
 	// write is held while records change; it is taken before mu.
 	write sync.Mutex
@@ -77,8 +76,7 @@ type Store struct {
 	leases    map[*lease]bool
 	places    map[digest.Digest]string // directories given to layers not yet made
 	checkouts map[core.ID]*checkout
-	imports   int    // archives now being read
-	trash     uint64 // numbers what is thrown away
+	imports   int // archives now being read
 }
 
 // runner does the worker's jobs.
@@ -116,6 +114,7 @@ func New(opts Options) (*Store, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.trash = newTrash(filepath.Join(root, trashDir), s.log)
 	if s.content, err = local.NewStore(filepath.Join(root, worker.ContentDir)); err != nil {
 		return nil, fmt.Errorf("open content store: %w", err)
 	}
@@ -129,7 +128,7 @@ func New(opts Options) (*Store, error) {
 }
 
 func (s *Store) open(opts Options) (err error) {
-	if s.rec, err = load(s.db); err != nil {
+	if s.rec, err = load(s.db, s.root, s.cfg.DefaultRegistry); err != nil {
 		return err
 	}
 	if err := s.loadCheckouts(); err != nil {
@@ -151,52 +150,19 @@ func (s *Store) open(opts Options) (err error) {
 	if err := s.recover(); err != nil {
 		return err
 	}
-	s.emptyTrash()
+	s.trash.empty()
 	return nil
 }
 
 // Close ends the worker and closes the store.
 func (s *Store) Close() error {
 	err := s.runner.Close()
-	s.cleanup.Wait()
+	s.trash.wait()
 	return errors.Join(err, s.db.Close())
 }
 
 // Confinement says how the process that eats foreign bytes is confined.
 func (s *Store) Confinement() string { return s.runner.Confinement() }
-
-// throwAway moves path into the trash, from where it is removed later: a rename
-// is quick whatever is below it.
-func (s *Store) throwAway(path string, n uint64) error {
-	err := os.Rename(path, filepath.Join(s.root, trashDir, strconv.FormatUint(n, 36)))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// nextTrash numbers the next thing thrown away. Preconditions: s.mu is held.
-func (s *Store) nextTrash() uint64 {
-	s.trash++
-	return uint64(s.now().UnixNano()) + s.trash //nolint:gosec // after 1970
-}
-
-// emptyTrash removes in the background what was thrown away.
-func (s *Store) emptyTrash() {
-	s.cleanup.Go(func() {
-		dir := filepath.Join(s.root, trashDir)
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			s.log.Warn("empty trash", "error", err)
-			return
-		}
-		for _, e := range entries {
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-				s.log.Warn("empty trash", "path", filepath.Join(dir, e.Name()), "error", err)
-			}
-		}
-	})
-}
 
 // inProcess runs jobs right here.
 type inProcess struct{ *worker.Worker }

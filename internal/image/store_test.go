@@ -62,6 +62,7 @@ func TestContract(t *testing.T) {
 	for _, inProcess := range []bool{true, false} {
 		t.Run(map[bool]string{true: "InProcess", false: "Worker"}[inProcess], func(t *testing.T) {
 			imagetest.Suite(t, func(t *testing.T) imagetest.Harness {
+				t.Helper()
 				reg := imagetest.NewRegistry(t)
 				return imagetest.Harness{Images: openWith(t, image.Options{Root: t.TempDir(), InProcess: inProcess}), Provide: reg.Push}
 			})

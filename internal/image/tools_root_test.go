@@ -32,7 +32,7 @@ func need(t *testing.T, programs ...string) {
 
 func run(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...) //nolint:gosec // a test's own words
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir, "XDG_RUNTIME_DIR="+dir)
 	out, err := cmd.CombinedOutput()
@@ -80,7 +80,7 @@ func startRegistry(t *testing.T, tls, auth bool) daemon {
 	write(t, filepath.Join(dir, "config.yml"), conf)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, "docker-registry", "serve", filepath.Join(dir, "config.yml")) //nolint:gosec // a test's own words
+	cmd := exec.CommandContext(ctx, "docker-registry", "serve", filepath.Join(dir, "config.yml"))
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

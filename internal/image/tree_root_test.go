@@ -244,41 +244,42 @@ func checkTree(t *testing.T, s *image.Store, id core.ID, img core.Image, want ma
 	}
 }
 
-func TestTreeEqualsUmociUnpack(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
-		need(t, "umoci", "skopeo", "docker-registry")
-		unix.Umask(0o022)
-		layout := buildImage(t)
-		want := unpacked(t, layout)
-		if len(want) < 30 {
-			t.Fatalf("umoci unpacked %d files only", len(want))
-		}
-		reg := startRegistry(t, false, false)
-		for name, flags := range map[string][]string{
-			"oci-gzip":    {"--format=oci", "--dest-compress-format=gzip"},
-			"docker-gzip": {"--format=v2s2", "--dest-compress-format=gzip"},
-			"oci-zstd":    {"--format=oci", "--dest-compress-format=zstd"},
-		} {
-			t.Run(name, func(t *testing.T) {
-				ref := reg.push(t, "oci:"+layout+":t", "tree/"+name+":v1", flags...)
-				s := open(t, t.TempDir())
-				img, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				checkTree(t, s, "c1", img, want)
-			})
-		}
-		t.Run("docker-archive", func(t *testing.T) {
-			archive := filepath.Join(t.TempDir(), "image.tar")
-			run(t, t.TempDir(), "skopeo", "copy", "--quiet", "--insecure-policy", "oci:"+layout+":t", "docker-archive:"+archive+":tree/archive:v1")
-			importAndCheck(t, archive, "docker.io/tree/archive:v1", want)
+func TestTreeEqualsUmociUnpack(t *testing.T) { roottest.Run(t, treeEqualsUmociUnpack) }
+
+func treeEqualsUmociUnpack(t *testing.T) {
+	t.Helper()
+	need(t, "umoci", "skopeo", "docker-registry")
+	unix.Umask(0o022)
+	layout := buildImage(t)
+	want := unpacked(t, layout)
+	if len(want) < 30 {
+		t.Fatalf("umoci unpacked %d files only", len(want))
+	}
+	reg := startRegistry(t, false, false)
+	for name, flags := range map[string][]string{
+		"oci-gzip":    {"--format=oci", "--dest-compress-format=gzip"},
+		"docker-gzip": {"--format=v2s2", "--dest-compress-format=gzip"},
+		"oci-zstd":    {"--format=oci", "--dest-compress-format=zstd"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ref := reg.push(t, "oci:"+layout+":t", "tree/"+name+":v1", flags...)
+			s := open(t, t.TempDir())
+			img, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkTree(t, s, "c1", img, want)
 		})
-		t.Run("oci-archive", func(t *testing.T) {
-			archive := filepath.Join(t.TempDir(), "image.tar")
-			run(t, t.TempDir(), "skopeo", "copy", "--quiet", "--insecure-policy", "oci:"+layout+":t", "oci-archive:"+archive+":tree/archive:v1")
-			importAndCheck(t, archive, "docker.io/tree/archive:v1", want)
-		})
+	}
+	t.Run("docker-archive", func(t *testing.T) {
+		archive := filepath.Join(t.TempDir(), "image.tar")
+		run(t, t.TempDir(), "skopeo", "copy", "--quiet", "--insecure-policy", "oci:"+layout+":t", "docker-archive:"+archive+":tree/archive:v1")
+		importAndCheck(t, archive, "docker.io/tree/archive:v1", want)
+	})
+	t.Run("oci-archive", func(t *testing.T) {
+		archive := filepath.Join(t.TempDir(), "image.tar")
+		run(t, t.TempDir(), "skopeo", "copy", "--quiet", "--insecure-policy", "oci:"+layout+":t", "oci-archive:"+archive+":tree/archive:v1")
+		importAndCheck(t, archive, "docker.io/tree/archive:v1", want)
 	})
 }
 

@@ -297,13 +297,20 @@ func put(tw *tar.Writer, name string, data []byte) error {
 // Busybox is the file list of an image with a static busybox as /bin/busybox,
 // the given applets linked to it, and what programs expect around them.
 func Busybox(path string, applets ...string) ([]File, error) {
-	body, err := os.ReadFile(path) //nolint:gosec // the caller's choice
+	body, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read busybox: %w", err)
 	}
 	files := []File{
-		{Name: "bin/"}, {Name: "dev/"}, {Name: "etc/"}, {Name: "proc/"}, {Name: "sys/"},
-		{Name: "root/", Mode: 0o700}, {Name: "tmp/", Mode: 0o777 | fs.ModeSticky}, {Name: "run/"}, {Name: "var/"},
+		{Name: "bin/"},
+		{Name: "dev/"},
+		{Name: "etc/"},
+		{Name: "proc/"},
+		{Name: "sys/"},
+		{Name: "root/", Mode: 0o700},
+		{Name: "tmp/", Mode: 0o777 | fs.ModeSticky},
+		{Name: "run/"},
+		{Name: "var/"},
 		{Name: "bin/busybox", Body: body, Mode: 0o755},
 		{Name: "etc/passwd", Body: []byte("root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33::/var/www:/bin/false\nnobody:x:65534:65534:nobody:/:/bin/false\n")},
 		{Name: "etc/group", Body: []byte("root:x:0:\nwww-data:x:33:\nnogroup:x:65534:\n")},

@@ -25,23 +25,23 @@ import (
 
 // sandbox is a directory with a layer directory in it, and a file beside that
 // nobody may touch.
-func sandbox(t testing.TB) (dir, outside string) {
-	t.Helper()
-	base := t.TempDir()
+func sandbox(tb testing.TB) (dir, outside string) {
+	tb.Helper()
+	base := tb.TempDir()
 	dir, outside = filepath.Join(base, "layer"), filepath.Join(base, "outside")
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	if err := os.WriteFile(outside, []byte("untouched"), 0o600); err != nil { //nolint:forbidigo // a test's own file
-		t.Fatal(err)
+	if err := os.WriteFile(outside, []byte("untouched"), 0o600); err != nil {
+		tb.Fatal(err)
 	}
 	return dir, outside
 }
 
-func apply(t testing.TB, dir string, files []imagetest.File, lower ...string) (layer.Result, error) {
-	t.Helper()
+func apply(tb testing.TB, dir string, files []imagetest.File, lower ...string) (layer.Result, error) {
+	tb.Helper()
 	opts := layer.Options{Lower: func(context.Context) ([]string, error) { return lower, nil }}
-	return layer.Apply(t.Context(), dir, bytes.NewReader(imagetest.Tar(files)), opts)
+	return layer.Apply(tb.Context(), dir, bytes.NewReader(imagetest.Tar(files)), opts)
 }
 
 func read(t *testing.T, path string) string {
@@ -159,12 +159,20 @@ func TestWhiteouts(t *testing.T) {
 	needRoot(t)
 	dir, _ := sandbox(t)
 	_, err := apply(t, dir, []imagetest.File{
-		{Name: "gone/"}, {Name: "gone/.wh.file"},
-		{Name: "fresh/"}, {Name: "fresh/.wh..wh..opq"}, {Name: "fresh/new"},
-		{Name: ".wh.again"}, {Name: "again/"}, {Name: "again/x"}, // deleted, then made anew
-		{Name: "kept", Body: []byte("new")}, {Name: ".wh.kept"}, // made, and the old one deleted
-		{Name: ".wh.bare"}, {Name: "bare/x"}, // deleted, then made anew by implication
-		{Name: "was-dir", Body: []byte("file")}, {Name: "was-dir/.wh.child"}, // a file where a directory was
+		{Name: "gone/"},
+		{Name: "gone/.wh.file"},
+		{Name: "fresh/"},
+		{Name: "fresh/.wh..wh..opq"},
+		{Name: "fresh/new"},
+		{Name: ".wh.again"},
+		{Name: "again/"},
+		{Name: "again/x"}, // deleted, then made anew
+		{Name: "kept", Body: []byte("new")},
+		{Name: ".wh.kept"}, // made, and the old one deleted
+		{Name: ".wh.bare"},
+		{Name: "bare/x"}, // deleted, then made anew by implication
+		{Name: "was-dir", Body: []byte("file")},
+		{Name: "was-dir/.wh.child"}, // a file where a directory was
 		{Name: ".wh..wh.plnk"},
 	})
 	if err != nil {
@@ -193,9 +201,9 @@ func TestWhiteouts(t *testing.T) {
 	}
 }
 
-func mkdir(t testing.TB) string {
-	t.Helper()
-	dir, _ := sandbox(t)
+func mkdir(tb testing.TB) string {
+	tb.Helper()
+	dir, _ := sandbox(tb)
 	return dir
 }
 
@@ -203,7 +211,9 @@ func TestImpliedDirectoriesLookAsBelow(t *testing.T) {
 	needRoot(t)
 	base, mid, top := mkdir(t), mkdir(t), mkdir(t)
 	if _, err := apply(t, base, []imagetest.File{
-		{Name: "tmp/", Mode: 0o777 | fs.ModeSticky}, {Name: "a/", Mode: 0o711, UID: 5, GID: 6}, {Name: "a/b/", Mode: 0o700},
+		{Name: "tmp/", Mode: 0o777 | fs.ModeSticky},
+		{Name: "a/", Mode: 0o711, UID: 5, GID: 6},
+		{Name: "a/b/", Mode: 0o700},
 		{Name: "./", Mode: 0o750, UID: 1, GID: 2},
 	}); err != nil {
 		t.Fatal(err)
@@ -221,7 +231,7 @@ func TestImpliedDirectoriesLookAsBelow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st := fi.Sys().(*syscall.Stat_t) //nolint:errcheck,forcetypeassert // from Lstat
+		st := fi.Sys().(*syscall.Stat_t)
 		if got := fmt.Sprintf("%s %d %d", fi.Mode(), st.Uid, st.Gid); got != want {
 			t.Errorf("%s is %s, want %s", path, got, want)
 		}
@@ -232,8 +242,11 @@ func TestHardLinkIntoALayerBelow(t *testing.T) {
 	needRoot(t)
 	base, mid, top := mkdir(t), mkdir(t), mkdir(t)
 	if _, err := apply(t, base, []imagetest.File{
-		{Name: "bin/", Mode: 0o711}, {Name: "bin/tool", Body: []byte("tool"), Mode: 0o755 | fs.ModeSetuid, UID: 3, Xattrs: map[string]string{"user.a": "b"}},
-		{Name: "hidden"}, {Name: "sub/"}, {Name: "sub/deep"},
+		{Name: "bin/", Mode: 0o711},
+		{Name: "bin/tool", Body: []byte("tool"), Mode: 0o755 | fs.ModeSetuid, UID: 3, Xattrs: map[string]string{"user.a": "b"}},
+		{Name: "hidden"},
+		{Name: "sub/"},
+		{Name: "sub/deep"},
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func isWhiteout(fi os.FileInfo) bool {
 
 // copyUp copies one file that is no directory, with all its attributes.
 func copyUp(to, from string, fi os.FileInfo) error {
-	st := fi.Sys().(*syscall.Stat_t) //nolint:errcheck,forcetypeassert // from Lstat
+	st := fi.Sys().(*syscall.Stat_t)
 	switch st.Mode & syscall.S_IFMT {
 	case syscall.S_IFREG:
 		if err := copyContent(to, from); err != nil {
@@ -74,7 +74,7 @@ func copyUp(to, from string, fi os.FileInfo) error {
 			return err
 		}
 	default:
-		if err := unix.Mknod(to, st.Mode, int(st.Rdev)); err != nil { //nolint:gosec // the kernel's own figure
+		if err := unix.Mknod(to, st.Mode, int(st.Rdev)); err != nil {
 			return err
 		}
 	}
@@ -100,7 +100,7 @@ func copyContent(to, from string) error {
 
 // copyAttributes gives to the owner, mode, xattrs and times of from.
 func copyAttributes(to, from string, fi os.FileInfo) error {
-	st := fi.Sys().(*syscall.Stat_t) //nolint:errcheck,forcetypeassert // from Lstat
+	st := fi.Sys().(*syscall.Stat_t)
 	if err := os.Lchown(to, int(st.Uid), int(st.Gid)); err != nil {
 		return err
 	}

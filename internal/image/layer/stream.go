@@ -20,7 +20,7 @@ const maxWindow = 128 << 20
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	buf := bufio.NewReaderSize(r, 64<<10)
 	magic, err := buf.Peek(4)
-	if err != nil && len(magic) == 0 && err != io.EOF { //nolint:errorlint // bufio hands it on
+	if err != nil && len(magic) == 0 && err != io.EOF {
 		return nil, err
 	}
 	switch {
@@ -81,7 +81,7 @@ func CheckFree(dir string, least int64) error {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return fmt.Errorf("statfs %s: %w", dir, err)
 	}
-	if free := int64(st.Bavail) * st.Bsize; free < least || least < 0 { //nolint:gosec // far below 2^63
+	if free := int64(st.Bavail) * st.Bsize; free < least || least < 0 {
 		return fmt.Errorf("only %d bytes are free in %s, %d are to stay free: %w", free, dir, least, errdefs.ErrResourceExhausted)
 	}
 	return nil

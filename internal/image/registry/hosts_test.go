@@ -10,23 +10,23 @@ import (
 	"github.com/distribution/reference"
 )
 
-func hostsFile(t testing.TB, host, text string) Options {
-	t.Helper()
-	dir := t.TempDir()
+func hostsFile(tb testing.TB, host, text string) Options {
+	tb.Helper()
+	dir := tb.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, host), 0o755); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, host, "hosts.toml"), []byte(text), 0o600); err != nil { //nolint:forbidigo // a test's own file
-		t.Fatal(err)
+	if err := os.WriteFile(filepath.Join(dir, host, "hosts.toml"), []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
 	}
 	return Options{HostDirs: []string{filepath.Join(dir, "absent"), dir}}
 }
 
-func named(t testing.TB, s string) reference.Named {
-	t.Helper()
+func named(tb testing.TB, s string) reference.Named {
+	tb.Helper()
 	n, err := reference.ParseNormalizedNamed(s)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return n
 }

@@ -149,7 +149,7 @@ func (r *Repository) hostDir(host string) (string, error) {
 // wellFormed looks at a hosts.toml for its own sake: a broken one would
 // otherwise pass for none.
 func wellFormed(path string) error {
-	data, err := os.ReadFile(path) //nolint:gosec // the administrator's own directory
+	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -220,7 +220,7 @@ func (r *Repository) resolveAt(ctx context.Context, h docker.RegistryHost, ref s
 	}
 	// No digest in the answer, or a refusal whose reason only GET tells.
 	q.method = http.MethodGet
-	resp, err = r.ask(ctx, h, q)
+	resp, err = r.ask(ctx, h, q) //nolint:bodyclose // readManifest does
 	if err != nil {
 		return ocispec.Descriptor{}, nil, err
 	}
@@ -242,9 +242,8 @@ func worthGet(err error) bool {
 }
 
 func (r *Repository) checkDigest(h docker.RegistryHost, ref string, got digest.Digest) error {
-	want, err := digest.Parse(ref)
-	if err != nil || want == got {
-		return nil
+	if want, err := digest.Parse(ref); err != nil || want == got {
+		return nil //nolint:nilerr // ref is a tag
 	}
 	return fmt.Errorf("get manifest %s of %s from %s: content is %s: %w", ref, r.Name(), h.Host, got, errdefs.ErrDataLoss)
 }
@@ -279,7 +278,7 @@ func (r *Repository) Manifest(ctx context.Context, desc ocispec.Descriptor) ([]b
 			what: "manifest " + desc.Digest.String(), method: http.MethodGet,
 			path: "/manifests/" + desc.Digest.String(), accept: accept,
 		}
-		resp, err := r.ask(ctx, h, q)
+		resp, err := r.ask(ctx, h, q) //nolint:bodyclose // readManifest does
 		if err != nil {
 			return err
 		}

@@ -52,7 +52,7 @@ func LandlockABI() int {
 	if errno != 0 {
 		return 0
 	}
-	return int(v) //nolint:gosec // a small number
+	return int(v)
 }
 
 func restrictFiles(root string, hostDirs []string) (string, error) {
@@ -154,7 +154,7 @@ func dropCapabilities() (string, error) {
 			n++
 		}
 	}
-	//nolint:gosec // capset(2) takes pointers
+
 	if _, _, errno := psx.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0); errno != 0 {
 		return "", fmt.Errorf("drop capabilities: %w", errno)
 	}
@@ -171,8 +171,8 @@ func psxCall(what string, nr, a, b uintptr) error {
 // filterCalls installs the seccomp filter in all threads.
 func filterCalls() (string, error) {
 	prog := compileFilter(auditArch, deniedCalls(), allowedFamilies())
-	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]} //nolint:gosec // some hundred instructions
-	//nolint:gosec // seccomp(2) takes a pointer
+	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
+
 	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&fprog)))
 	switch {
 	case errno == unix.ENOSYS || errno == unix.EINVAL:

@@ -58,7 +58,7 @@ func attempts(job confineJob) map[string]func() error {
 		return func() error { _, err := os.ReadFile(path); return err }
 	}
 	return map[string]func() error{
-		"may write": func() error { return os.WriteFile(in("a"), []byte("x"), 0o600) }, //nolint:forbidigo // a test's own file
+		"may write": func() error { return os.WriteFile(in("a"), []byte("x"), 0o600) },
 		"may rename": func() error {
 			if err := os.MkdirAll(in("x/y"), 0o700); err != nil {
 				return err
@@ -83,7 +83,7 @@ func attempts(job confineJob) map[string]func() error {
 
 		"not read":         read("/etc/passwd"),
 		"not read proc":    read("/proc/self/environ"),
-		"not write beside": func() error { return os.WriteFile(job.Beside, []byte("x"), 0o600) }, //nolint:forbidigo // a test's own file
+		"not write beside": func() error { return os.WriteFile(job.Beside, []byte("x"), 0o600) },
 		"not list":         func() error { _, err := os.ReadDir("/"); return err },
 		"not exec":         func() error { return unix.Exec("/bin/true", []string{"true"}, nil) },
 		"not unix": func() error {
@@ -99,7 +99,7 @@ func attempts(job confineJob) map[string]func() error {
 		"not kill":    func() error { return unix.Kill(os.Getppid(), 0) },
 		"not ptrace":  func() error { return unix.PtraceAttach(os.Getppid()) },
 		"not setuid": func() error {
-			_, _, errno := unix.RawSyscall(unix.SYS_SETUID, uintptr(os.Getuid()), 0, 0) //nolint:gosec // a uid
+			_, _, errno := unix.RawSyscall(unix.SYS_SETUID, uintptr(os.Getuid()), 0, 0)
 			if errno != 0 {
 				return errno
 			}
@@ -124,7 +124,7 @@ func TestConfinement(t *testing.T) {
 			t.Fatal(err)
 		}
 		if text != "" {
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil { //nolint:forbidigo // a test's own file
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -133,7 +133,7 @@ func TestConfinement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this very binary
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), confineEnv+"="+string(arg))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

@@ -28,7 +28,7 @@ func Main() int {
 		err = serve(conn)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		fmt.Fprintln(os.Stderr, "image worker:", err) //nolint:forbidigo // the log descriptor
+		fmt.Fprintln(os.Stderr, "image worker:", err)
 		return 1
 	}
 	return 0

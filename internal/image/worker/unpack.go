@@ -156,7 +156,7 @@ func (w *Worker) apply(ctx context.Context, u *unpacking, r reader) (layer.Resul
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return layer.Result{}, err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // a root directory has this mode
+	if err := os.Chmod(dir, 0o755); err != nil {
 		return layer.Result{}, err
 	}
 	res, err := layer.Apply(ctx, dir, r, layer.Options{

@@ -148,7 +148,7 @@ func (c *Conn) Send(m Message, file *os.File) error {
 		return fmt.Errorf("message of %d bytes: %w", len(body), errdefs.ErrResourceExhausted)
 	}
 	frame := make([]byte, 4, 4+len(body))
-	binary.BigEndian.PutUint32(frame, uint32(len(body))) //nolint:gosec // bounded above
+	binary.BigEndian.PutUint32(frame, uint32(len(body)))
 	frame = append(frame, body...)
 	var rights []byte
 	if file != nil {

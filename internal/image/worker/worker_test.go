@@ -30,17 +30,17 @@ func (nobody) Lease(context.Context, []digest.Digest, []digest.Digest) (map[dige
 }
 func (nobody) Progress(core.PullProgress) {}
 
-func newWorker(t testing.TB) *Worker {
-	t.Helper()
-	root := t.TempDir()
+func newWorker(tb testing.TB) *Worker {
+	tb.Helper()
+	root := tb.TempDir()
 	for _, dir := range []string{LayerDir, ContentDir + "/blobs/sha256", ContentDir + "/ingest"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	w, err := New(root, Settings{})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return w
 }
@@ -98,13 +98,13 @@ func TestManifestsThatAreNoImages(t *testing.T) {
 	}
 }
 
-func tryManifest(t testing.TB, w *Worker, doc []byte) error {
-	t.Helper()
+func tryManifest(tb testing.TB, w *Worker, doc []byte) error {
+	tb.Helper()
 	desc := ocispec.Descriptor{Digest: digest.FromBytes(doc), Size: int64(len(doc))}
-	if err := w.write(t.Context(), desc, doc); err != nil {
-		t.Fatal(err)
+	if err := w.write(tb.Context(), desc, doc); err != nil {
+		tb.Fatal(err)
 	}
-	_, err := (&source{w: w, agent: nobody{}}).image(t.Context(), desc, platforms.Default())
+	_, err := (&source{w: w, agent: nobody{}}).image(tb.Context(), desc, platforms.Default())
 	return err
 }
 
@@ -138,21 +138,21 @@ func FuzzParseConfig(f *testing.F) {
 	})
 }
 
-func pair(t testing.TB) (a, b *Conn) {
-	t.Helper()
+func pair(tb testing.TB) (a, b *Conn) {
+	tb.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var conns []*Conn
 	for _, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socket") //nolint:gosec // a descriptor
+		f := os.NewFile(uintptr(fd), "socket")
 		c, err := NewConn(f)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		_ = f.Close()
-		t.Cleanup(func() { _ = c.Close() })
+		tb.Cleanup(func() { _ = c.Close() })
 		conns = append(conns, c)
 	}
 	return conns[0], conns[1]
