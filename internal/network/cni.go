@@ -364,13 +364,16 @@ func collect(st *core.NetworkStatus, network string, result types.Result) (json.
 	}
 	at := map[int]int{} // index in the result to that in the status
 	for i, ifc := range res.Interfaces {
-		if ifc.Sandbox == "" {
+		if ifc == nil || ifc.Sandbox == "" {
 			continue // the host's end
 		}
 		at[i] = len(st.Interfaces)
 		st.Interfaces = append(st.Interfaces, core.Attachment{Network: network, Interface: ifc.Name, MAC: ifc.Mac, MTU: ifc.Mtu})
 	}
 	for _, ip := range res.IPs {
+		if ip == nil {
+			return nil, fmt.Errorf("result has an address that is none: %w", errdefs.ErrDataLoss)
+		}
 		ones, _ := ip.Address.Mask.Size()
 		a, ok := netip.AddrFromSlice(ip.Address.IP)
 		if !ok {

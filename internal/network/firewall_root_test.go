@@ -1,6 +1,8 @@
 package network_test
 
 import (
+	"io"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -110,5 +112,41 @@ func TestForwardChainsThatMeanIt(t *testing.T) {
 		networktest.Await(t, networktest.RuleNews(), "the accepts to go", func() bool {
 			return !strings.Contains(networktest.Run(t, "iptables -S FORWARD"), "longshore0")
 		})
+	})
+}
+
+// TestForwardChainUnderLock: a table that its owner locked cannot be changed;
+// who asks is told.
+func TestForwardChainUnderLock(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		owner := exec.CommandContext(t.Context(), "nft", "-i")
+		in, err := owner.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := owner.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(in, "add table inet locked { flags owner ; }\nadd chain inet locked through { type filter hook forward priority 0 ; policy drop ; }\n"); err != nil {
+			t.Fatal(err)
+		}
+		networktest.Await(t, networktest.RuleNews(), "the locked chain", func() bool { return strings.Contains(rules(t), "policy drop") })
+		r.setup(1)
+		info, err := r.net.Info(t.Context())
+		if err != nil || !info.Ready || !strings.Contains(info.Reason, "chain through of nftables table locked drops") || !strings.Contains(info.Reason, "longshore0") {
+			t.Errorf("info %+v, %v", info, err)
+		}
+		if err := in.Close(); err != nil { // the table goes with its owner
+			t.Fatal(err)
+		}
+		if err := owner.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		r.setup(2)
+		if info, err := r.net.Info(t.Context()); err != nil || info.Reason != "" {
+			t.Errorf("info %+v, %v", info, err)
+		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -69,6 +70,9 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 			}
 		}
 	}
+	if len(stale) > 0 {
+		forgetNeighbours(host.Handle, br, lease)
+	}
 	sb, ns, err := inside(req.Namespace)
 	if err != nil {
 		return core.Attachment{}, err
@@ -104,12 +108,21 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	return core.Attachment{Network: b.cfg.Bridge, Interface: w.name, Addrs: lease.Addrs, MAC: mac.String(), MTU: pair.mtu}, nil
 }
 
+// forgetNeighbours drops what the host knows of who had these addresses before.
+// It is fine when it knows nothing; and if it cannot, it finds out by itself,
+// some seconds later.
+func forgetNeighbours(host nlwrap.Handle, br bridgeLink, lease ipam.Lease) {
+	for _, a := range lease.Addrs {
+		_ = host.NeighDel(&netlink.Neigh{LinkIndex: br.index, IP: a.Addr().AsSlice()})
+	}
+}
+
 // isGone reports whether err says that the bridge's index leads nowhere.
 func isGone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENXIO)
 }
 
-// macOf is derived from the IPv4 address: whoever gets the address next is not
+// macOf is derived from the first address: whoever gets the address next is not
 // met by a neighbour's outdated ARP entry.
 func macOf(w wanted, lease ipam.Lease) (net.HardwareAddr, error) {
 	if w.mac != "" {
@@ -124,11 +137,8 @@ func macOf(w wanted, lease ipam.Lease) (net.HardwareAddr, error) {
 
 func macFor(a netip.Addr) net.HardwareAddr {
 	mac := net.HardwareAddr{0x0a, 0x58, 0, 0, 0, 0}
-	if a.Is4() {
-		copy(mac[2:], a.AsSlice())
-	} else {
-		_, _ = rand.Read(mac[2:])
-	}
+	b := a.AsSlice()
+	copy(mac[2:], b[len(b)-4:])
 	return mac
 }
 
@@ -252,6 +262,12 @@ func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
 		return bridgeLink{}, b.host, err
 	}
 	nets := b.networks()
+	if slices.ContainsFunc(nets, func(r ipam.Range) bool { return r.Prefix.Addr().Is6() }) {
+		// A host that has IPv6 off for its own links still carries ours.
+		if _, err := sysctl("net/ipv6/conf/"+b.cfg.Bridge+"/disable_ipv6", "0"); err != nil {
+			return bridgeLink{}, b.host, err
+		}
+	}
 	if err := b.address(link, nets); err != nil {
 		return bridgeLink{}, b.host, err
 	}
@@ -299,6 +315,12 @@ func (b *bridge) makeLink() (netlink.Link, error) {
 	}
 	if link.Type() != "bridge" {
 		return nil, fmt.Errorf("bridge %s: there is a %s of that name: %w", name, link.Type(), errdefs.ErrFailedPrecondition)
+	}
+	if mtu := b.cfg.MTU; mtu > 0 && link.Attrs().MTU != mtu {
+		if err := b.host.LinkSetMTU(link, mtu); err != nil {
+			return nil, fmt.Errorf("set mtu of bridge %s to %d: %w", name, mtu, err)
+		}
+		link.Attrs().MTU = mtu
 	}
 	if err := b.host.LinkSetUp(link); err != nil {
 		return nil, fmt.Errorf("set bridge %s up: %w", name, err)

@@ -273,8 +273,11 @@ func (w *Wall) open(c *nftables.Chain) error {
 		return nil
 	}
 	if err := w.rules.Flush(); err != nil {
-		return fmt.Errorf("chain %s of nftables table %s drops what is forwarded and cannot be changed (%w): let interface %s through there",
-			c.Name, c.Table.Name, err, w.table.bridge)
+		what := "let interface " + w.table.bridge + " through there"
+		if c.Table.Name == "firewalld" {
+			what = "firewall-cmd --permanent --zone=trusted --add-interface=" + w.table.bridge + " && firewall-cmd --reload"
+		}
+		return fmt.Errorf("chain %s of nftables table %s drops what is forwarded and cannot be changed (%w): %s", c.Name, c.Table.Name, err, what)
 	}
 	w.log.Info("forward chain opened for the bridge", "table", c.Table.Name, "chain", c.Name, "bridge", w.table.bridge, "needed", drops)
 	return nil

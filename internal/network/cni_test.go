@@ -1,0 +1,39 @@
+package network
+
+import (
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// FuzzResult feeds what a plugin may print.
+func FuzzResult(f *testing.F) {
+	f.Add([]byte(`{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/run/x"}],"ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1","interface":0}],"dns":{"nameservers":["1.1.1.1"]}}`))
+	f.Add([]byte(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24","interface":7}]}`))
+	f.Add([]byte(`{"cniVersion":"1.0.0","interfaces":[null],"ips":[null]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		res, err := types100.NewResult(data)
+		if err != nil {
+			return
+		}
+		var st core.NetworkStatus
+		if _, err := collect(&st, "net", res); err != nil {
+			return
+		}
+		for _, a := range st.Addrs {
+			if !a.IsValid() {
+				t.Errorf("an address that is none of %q", data)
+			}
+		}
+	})
+}
+
+func TestBurst(t *testing.T) {
+	for rate, want := range map[uint64]uint64{1: minBurst, 1_000_000_000: 100_000_000, 1 << 40: maxBurst} {
+		if got := burst(rate); got != want {
+			t.Errorf("burst of %d is %d, want %d", rate, got, want)
+		}
+	}
+}
