@@ -55,7 +55,7 @@ collect() { # directory, package…
   local dir=$1 package names
   shift
   mkdir -p "$dir/bin" "$dir/src" "$dir/tests"
-  cp bin/* "$dir/bin/" 2>/dev/null || true
+  cp "${LONGSHORE_BIN:-bin}"/* "$dir/bin/" 2>/dev/null || true
   cp go.mod "$dir/src/"
   : >"$dir/packages"
   for package in "$@"; do
@@ -162,7 +162,7 @@ powercut_self() {
 }
 
 case ${1:-} in
-powercut) powercut "${2:-20}" bin ;;
+powercut) powercut "${2:-20}" "${LONGSHORE_BIN:-bin}" ;;
 powercut-self) powercut_self ;;
 shell)
   base=$(base)

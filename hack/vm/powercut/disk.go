@@ -24,8 +24,8 @@ type disk struct {
 	mu      sync.Mutex
 	dirty   map[int64][]byte // sector number → content, the newest
 	pending []write          // since the last flush, in order
-	flushes int
-	writes  int
+	left    int              // writes until the power goes, 0: it stays
+	off     chan struct{}    // closed when the power has gone
 }
 
 type write struct {
@@ -42,7 +42,7 @@ func openDisk(path string) (*disk, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &disk{file: f, size: st.Size(), dirty: map[int64][]byte{}}, nil
+	return &disk{file: f, size: st.Size(), dirty: map[int64][]byte{}, off: make(chan struct{})}, nil
 }
 
 func (d *disk) close() error { return d.file.Close() }
@@ -71,12 +71,36 @@ func (d *disk) writeAt(p []byte, off int64) error {
 	if err := d.inside(p, off); err != nil {
 		return err
 	}
-	d.writes++
 	d.pending = append(d.pending, write{off / sectorSize, p})
 	for i := 0; i < len(p); i += sectorSize {
 		d.dirty[(off+int64(i))/sectorSize] = p[i : i+sectorSize]
 	}
+	if d.left--; d.left == 0 {
+		close(d.off)
+	}
 	return nil
+}
+
+// cutAfter takes the power away right after so many more writes, none for at
+// once; the disk then answers no request until settle. The channel is closed at
+// that moment.
+func (d *disk) cutAfter(writes int) <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.left = writes
+	if writes == 0 && !d.isOff() {
+		close(d.off)
+	}
+	return d.off
+}
+
+func (d *disk) isOff() bool {
+	select {
+	case <-d.off:
+		return true
+	default:
+		return false
+	}
 }
 
 func (d *disk) inside(p []byte, off int64) error {
@@ -89,7 +113,6 @@ func (d *disk) inside(p []byte, off int64) error {
 func (d *disk) flush() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.flushes++
 	for _, w := range d.pending {
 		if _, err := d.file.WriteAt(w.data, w.sector*sectorSize); err != nil {
 			return err
@@ -144,6 +167,7 @@ func (d *disk) settle(l loss, rnd *rand.Rand) (int, error) {
 		}
 	}
 	d.pending, d.dirty = nil, map[int64][]byte{}
+	d.left, d.off = 0, make(chan struct{})
 	return n, nil
 }
 
@@ -191,6 +215,11 @@ func (d *disk) serve(conn net.Conn) error {
 		}
 		if req.Magic != nbdRequest || req.Length > nbdMaxRequest {
 			return fmt.Errorf("nbd: bad request %+v", req)
+		}
+		if d.isOff() {
+			// No answer, also no error, until the client is dead as well.
+			_, err := io.Copy(io.Discard, r)
+			return ended(err)
 		}
 		var data []byte
 		var err error

@@ -119,3 +119,27 @@ func TestWantedFollowsTheConsole(t *testing.T) {
 		t.Error("nonsense is parsed")
 	}
 }
+
+func TestPowerGoesAfterSoManyWrites(t *testing.T) {
+	d := newDisk(t, 4)
+	off := d.cutAfter(2)
+	for i := range int64(2) {
+		if d.isOff() {
+			t.Fatalf("off after %d writes", i)
+		}
+		if err := d.writeAt(sector(1), i*sectorSize); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-off
+	<-d.cutAfter(0) // a second time changes nothing
+	if n, err := d.settle(loseAll, rand.New(rand.NewPCG(1, 1))); n != 2 || err != nil {
+		t.Errorf("settle: %d pending, %v", n, err)
+	}
+	if d.isOff() {
+		t.Error("still off for the next boot")
+	}
+	if got := content(t, d, 4); got != "0000" {
+		t.Errorf("left %s", got)
+	}
+}

@@ -89,9 +89,16 @@ func (l *lab) cut(ctx context.Context, i int) error {
 	if err := g.until(func(string) bool { lines--; return lines < 0 }); err != nil {
 		return err
 	}
-	if err := g.during(delay); err != nil {
+	if err := g.during(delay, nil); err != nil {
 		return err
 	}
+	// Half of the cuts hit the disk while it has something to lose.
+	if l.rnd.IntN(2) == 0 {
+		if err := g.during(5*time.Second, l.disk.cutAfter(1+l.rnd.IntN(60))); err != nil {
+			return err
+		}
+	}
+	l.disk.cutAfter(0)
 	at := g.last
 	if err := g.end(); err != nil {
 		return err
@@ -190,8 +197,8 @@ func (g *machine) until(found func(line string) bool) error {
 	}
 }
 
-// during takes lines for so long.
-func (g *machine) during(d time.Duration) error {
+// during takes lines for so long, or until something comes from early.
+func (g *machine) during(d time.Duration, early <-chan struct{}) error {
 	over := time.NewTimer(d)
 	defer over.Stop()
 	for {
@@ -200,6 +207,8 @@ func (g *machine) during(d time.Duration) error {
 			if err := g.take(line, ok); err != nil {
 				return err
 			}
+		case <-early:
+			return nil
 		case <-over.C:
 			return nil
 		}
