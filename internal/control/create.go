@@ -24,6 +24,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // record is what we keep in a container's Data.
@@ -229,7 +230,7 @@ func checkCreate(req *longshorev1.CreateRequest) error {
 		}
 	}
 	if req.GetStopSignal() != "" {
-		if _, err := parseSignal(req.GetStopSignal()); err != nil {
+		if _, err := ocispec.Signal(req.GetStopSignal()); err != nil {
 			return err
 		}
 	}

@@ -3,40 +3,20 @@ package control
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // cleanTimeout bounds what is undone after a call failed or its client left.
 const cleanTimeout = time.Minute
-
-// parseSignal reads TERM, SIGTERM or 15.
-func parseSignal(s string) (int, error) {
-	if n, err := strconv.Atoi(s); err == nil {
-		if n < 1 || n > 64 {
-			return 0, invalid("signal %d is not between 1 and 64", n)
-		}
-		return n, nil
-	}
-	name := strings.ToUpper(s)
-	if !strings.HasPrefix(name, "SIG") {
-		name = "SIG" + name
-	}
-	if n := unix.SignalNum(name); n != 0 {
-		return int(n), nil
-	}
-	return 0, invalid("signal %q is not known", s)
-}
 
 // graceOf is nil when d is absent: the container's own grace.
 func graceOf(d *durationpb.Duration) (*time.Duration, error) {
@@ -73,7 +53,7 @@ func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartReque
 func (s *containerServer) Stop(ctx context.Context, req *longshorev1.StopRequest) (*longshorev1.StopResponse, error) {
 	opts := engine.StopOptions{Signal: req.GetSignal(), Asked: asked(ctx, "longshore stop")}
 	if opts.Signal != "" {
-		if _, err := parseSignal(opts.Signal); err != nil {
+		if _, err := ocispec.Signal(opts.Signal); err != nil {
 			return nil, err
 		}
 	}
@@ -108,7 +88,7 @@ func (s *containerServer) Kill(ctx context.Context, req *longshorev1.KillRequest
 	sig := int(syscall.SIGKILL)
 	if req.GetSignal() != "" {
 		var err error
-		if sig, err = parseSignal(req.GetSignal()); err != nil {
+		if sig, err = ocispec.Signal(req.GetSignal()); err != nil {
 			return nil, err
 		}
 	}

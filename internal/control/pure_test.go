@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
-	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -78,19 +77,6 @@ func TestPickPrefersTheBestMatch(t *testing.T) {
 	}
 }
 
-func TestSignalsByNameAndNumber(t *testing.T) {
-	for s, want := range map[string]int{"TERM": 15, "sigkill": 9, "SIGUSR1": 10, "1": 1, "64": 64} {
-		if got, err := parseSignal(s); err != nil || got != want {
-			t.Errorf("%s: %d, %v", s, got, err)
-		}
-	}
-	for _, s := range []string{"", "0", "65", "-1", "NOPE"} {
-		if got, err := parseSignal(s); err == nil {
-			t.Errorf("%q: %d", s, got)
-		}
-	}
-}
-
 func TestExitStatusReadsTheRuntimesWords(t *testing.T) {
 	for text, want := range map[string]int32{
 		"executable file `nosuch` not found in $PATH: No such file or directory": 127,
@@ -116,21 +102,4 @@ func TestMadeUpNamesAreValid(t *testing.T) {
 			t.Errorf("%s: %s", image, got)
 		}
 	}
-}
-
-func TestArgsFollowTheImage(t *testing.T) {
-	type req = longshorev1.CreateRequest
-	img := imageConfig([]string{"entry"}, []string{"cmd"})
-	for want, r := range map[string]*req{
-		"entry cmd": {}, "entry x": {Command: []string{"x"}}, "e": {Entrypoint: "e"}, "e x": {Entrypoint: "e", Command: []string{"x"}},
-		"": {ClearEntrypoint: true}, "x": {ClearEntrypoint: true, Command: []string{"x"}},
-	} {
-		if got := strings.Join(args(r, img), " "); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}
-
-func imageConfig(entry, cmd []string) *imagespec.ImageConfig {
-	return &imagespec.ImageConfig{Entrypoint: entry, Cmd: cmd}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -11,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/profiles/seccomp"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -23,24 +23,45 @@ import (
 // specFunc is the spec that a request asks for. What does not need the root is
 // decided, and refused, now.
 func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
-	caps, err := capabilities(req)
+	base := ocispec.New()
+	caps, err := ocispec.Capabilities(ocispec.DefaultCapabilities(), req.GetCapAdd(), req.GetCapDrop())
 	if err != nil {
 		return nil, err
 	}
-	score := 0 // not the agent's own, which is far lower
-	base := specs.Spec{
-		Process: &specs.Process{
-			Terminal: req.GetTty(), Capabilities: caps, NoNewPrivileges: !req.GetPrivileged() && !req.GetNewPrivileges(), OOMScoreAdj: &score,
-		},
-		Linux: &specs.Linux{Resources: limits(req)},
-	}
-	if base.Mounts, err = mounts(req); err != nil {
+	base.Process.Terminal, base.Process.NoNewPrivileges = req.GetTty(), !req.GetNewPrivileges()
+	base.Process.Capabilities = ocispec.CapabilitySets(caps)
+	memory := int64(min(req.GetMemoryBytes(), math.MaxInt64)) //nolint:gosec // no more than that
+	limits, err := ocispec.Limits{Memory: memory, CPUs: req.GetCpus(), Pids: req.GetPids()}.Resources()
+	if err != nil {
 		return nil, err
 	}
-	if err := confine(req, &base); err != nil {
+	limits.Devices = base.Linux.Resources.Devices
+	base.Linux.Resources = limits
+	if base.Mounts, err = mounts(base.Mounts, req.GetMounts()); err != nil {
 		return nil, err
 	}
-	return func(_ context.Context, r core.Rootfs) (*specs.Spec, error) { return finishSpec(req, &base, r) }, nil
+	if req.GetPrivileged() {
+		err = privileged(base)
+	} else {
+		err = ocispec.DefaultSeccomp(base)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(_ context.Context, r core.Rootfs) (*specs.Spec, error) { return finishSpec(req, base, r) }, nil
+}
+
+func privileged(s *specs.Spec) error {
+	node, err := ocispec.ReadNode()
+	if err != nil {
+		return err
+	}
+	devices, err := ocispec.AllDevices()
+	if err != nil {
+		return err
+	}
+	ocispec.Privileged(s, node, devices)
+	return nil
 }
 
 // finishSpec adds what only the root and the image tell.
@@ -53,92 +74,44 @@ func finishSpec(req *longshorev1.CreateRequest, s *specs.Spec, r core.Rootfs) (*
 	if asked == "" {
 		asked = img.User
 	}
-	user, home, err := findUser(r.FS, asked)
+	files, err := ocispec.ReadUserFiles(r.FS)
+	if err != nil {
+		return nil, err
+	}
+	user, err := files.LookUp(asked)
 	if err != nil {
 		return nil, err
 	}
 	p := s.Process
-	p.User = user
-	if p.Args = args(req, img); len(p.Args) == 0 || p.Args[0] == "" {
-		return nil, invalid("no command, neither asked for nor in the image")
+	p.User = user.User
+	if p.Args, err = ocispec.Command(img, entrypoint(req), req.GetCommand()); err != nil {
+		return nil, err
 	}
-	p.Cwd = "/"
-	for _, dir := range []string{img.WorkingDir, req.GetWorkdir()} {
-		if dir != "" {
-			p.Cwd = path.Clean("/" + dir)
-		}
+	if p.Cwd, err = ocispec.WorkingDir(img, req.GetWorkdir()); err != nil {
+		return nil, err
 	}
-	p.Env = environment(environ{home: home, hostname: r.Sandbox.Config.Hostname, tty: req.GetTty()}, img.Env, req.GetEnv())
-	asNobody(p)
+	hostname := r.Sandbox.Config.Hostname
+	p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, hostname, req.GetTty()), img.Env, req.GetEnv())
+	ocispec.ForUser(p)
 	return s, nil
 }
 
-// args follow docker's rule: a new entry point drops the image's command.
-func args(req *longshorev1.CreateRequest, img *imagespec.ImageConfig) []string {
-	entry, cmd := img.Entrypoint, img.Cmd
-	if req.GetEntrypoint() != "" || req.GetClearEntrypoint() {
-		entry, cmd = nil, nil
-		if req.GetEntrypoint() != "" {
-			entry = []string{req.GetEntrypoint()}
-		}
+// entrypoint is nil when the request leaves the image's.
+func entrypoint(req *longshorev1.CreateRequest) []string {
+	switch {
+	case req.GetEntrypoint() != "":
+		return []string{req.GetEntrypoint()}
+	case req.GetClearEntrypoint():
+		return []string{}
 	}
-	if len(req.GetCommand()) > 0 {
-		cmd = req.GetCommand()
-	}
-	return slices.Concat(entry, cmd)
+	return nil
 }
 
-// environ is what programs expect to find in the environment.
-type environ struct {
-	home, hostname string
-	tty            bool
-}
-
-// environment puts the lists over each other, later ones over earlier ones, and
-// adds what none of them says.
-func environment(e environ, lists ...[]string) []string {
-	var env []string
-	set := func(entry string) {
-		name, _, _ := strings.Cut(entry, "=")
-		env = slices.DeleteFunc(env, func(old string) bool { return strings.HasPrefix(old, name+"=") })
-		env = append(env, entry)
-	}
-	set("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-	if e.hostname != "" {
-		set("HOSTNAME=" + e.hostname)
-	}
-	if e.tty {
-		set("TERM=xterm")
-	}
-	set("HOME=" + e.home)
-	for _, l := range lists {
-		for _, entry := range l {
-			if strings.Contains(entry, "=") {
-				set(entry)
-			}
-		}
-	}
-	return env
-}
-
-// mounts are those every container has, and the request's binds. Volumes are
-// the engine's part.
-func mounts(req *longshorev1.CreateRequest) ([]specs.Mount, error) {
-	mode := "ro"
-	if req.GetPrivileged() {
-		mode = "rw"
-	}
-	list := []specs.Mount{
-		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
-		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
-		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", mode}},
-		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", mode}},
-	}
+// mounts adds the request's binds to those every container has. Volumes are the
+// engine's part.
+func mounts(list []specs.Mount, asked []*longshorev1.Mount) ([]specs.Mount, error) {
 	var binds []specs.Mount
-	for _, m := range req.GetMounts() {
+	for _, m := range asked {
 		if !path.IsAbs(m.GetSource()) {
 			continue
 		}
@@ -153,54 +126,9 @@ func mounts(req *longshorev1.CreateRequest) ([]specs.Mount, error) {
 		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
 	})
 	for _, b := range binds {
-		list = slices.DeleteFunc(list, func(m specs.Mount) bool { return m.Destination == b.Destination })
+		list = ocispec.AddMount(list, b)
 	}
-	return append(list, binds...), nil
-}
-
-// cpuPeriod is what quotas are counted in, microseconds; minQuota is the least
-// the kernel takes.
-const (
-	cpuPeriod = 100_000
-	minQuota  = 1_000
-)
-
-func limits(req *longshorev1.CreateRequest) *specs.LinuxResources {
-	out := &specs.LinuxResources{}
-	if n := req.GetMemoryBytes(); n > 0 {
-		limit := int64(n)
-		out.Memory = &specs.LinuxMemory{Limit: &limit}
-	}
-	if n := req.GetCpus(); n > 0 {
-		period, quota := uint64(cpuPeriod), max(int64(n*cpuPeriod), minQuota)
-		out.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
-	}
-	if n := req.GetPids(); n > 0 {
-		out.Pids = &specs.LinuxPids{Limit: &n}
-	}
-	return out
-}
-
-// confine hides parts of /proc and /sys, filters system calls and closes
-// devices, unless the container is privileged.
-func confine(req *longshorev1.CreateRequest, s *specs.Spec) error {
-	if req.GetPrivileged() {
-		s.Linux.Devices = nodeDevices("/dev")
-		s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
-		return nil
-	}
-	s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
-	s.Linux.MaskedPaths = []string{
-		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
-		"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware",
-	}
-	s.Linux.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
-	profile, err := seccomp.GetDefaultProfile(s)
-	if err != nil {
-		return fmt.Errorf("default seccomp profile: %w: %w", err, errdefs.ErrInternal)
-	}
-	s.Linux.Seccomp = profile
-	return nil
+	return list, nil
 }
 
 // execConfig is a further process: as the container's own, but for what the
@@ -232,14 +160,17 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 		}
 	}
 	if req.GetPrivileged() {
-		all := capabilityNames()
-		p.Capabilities, p.NoNewPrivileges = &specs.LinuxCapabilities{Bounding: all, Effective: all, Permitted: all}, false
+		node, err := ocispec.ReadNode()
+		if err != nil {
+			return cfg, err
+		}
+		p.Capabilities, p.NoNewPrivileges = ocispec.CapabilitySets(node.Capabilities), false
 	}
-	env := p.Env
+	var own []string
 	if home != "" {
-		env = append(env, "HOME="+home)
+		own = []string{"HOME=" + home}
 	}
-	p.Env = environment(environ{home: "/", tty: req.GetTty()}, env, req.GetEnv())
+	p.Env = ocispec.Env(ocispec.BaseEnv("/", "", req.GetTty()), p.Env, own, req.GetEnv())
 	cfg = core.ProcessConfig{Spec: p, IO: core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize())}}
 	if req.GetDetach() {
 		return cfg, nil
@@ -274,19 +205,15 @@ func execUser(c core.Container, p *specs.Process, user string) (home string, err
 		return "", fmt.Errorf("exec in %s: open its root: %w", c.ID.Short(), err)
 	}
 	defer func() { _ = root.Close() }()
-	if p.User, home, err = findUser(root, user); err != nil {
+	files, err := ocispec.ReadUserFiles(root)
+	if err != nil {
 		return "", err
 	}
-	asNobody(p)
-	return home, nil
-}
-
-// asNobody takes the capabilities in force from a process that is not root, as
-// the kernel does at setuid: it keeps what programs of root may have.
-func asNobody(p *specs.Process) {
-	if p.User.UID != 0 && p.Capabilities != nil {
-		caps := *p.Capabilities
-		caps.Effective, caps.Permitted, caps.Inheritable, caps.Ambient = nil, nil, nil, nil
-		p.Capabilities = &caps
+	found, err := files.LookUp(user)
+	if err != nil {
+		return "", err
 	}
+	p.User = found.User
+	ocispec.ForUser(p)
+	return found.Home, nil
 }

@@ -10,6 +10,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // The sizes of a joined client: how much is read at once, and how many chunks
@@ -151,7 +152,7 @@ func (j *joint) receive(ctx context.Context, cancel context.CancelCauseFunc) {
 		case *longshorev1.Input_Resize:
 			_ = j.view.Resize(ctx, j.ref, toSize(k.Resize)) // a process that just ended has no size
 		case *longshorev1.Input_Signal:
-			if sig, err := parseSignal(k.Signal); err == nil {
+			if sig, err := ocispec.Signal(k.Signal); err == nil {
 				a := asked(ctx, j.call)
 				a.Signal = sig
 				_ = j.view.Signal(ctx, j.ref, sig, a) // it may have ended: the client sees its exit
