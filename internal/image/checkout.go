@@ -197,7 +197,8 @@ func (r *records) mounts(id core.ID, co *checkout) []core.Mount {
 	case co.ReadOnly && len(lower) == 1:
 		return bind(lower[0])
 	}
-	opts := []string{"lowerdir=" + strings.Join(lower, ":")}
+	// Without an index the upper directory can be mounted again and again.
+	opts := []string{"lowerdir=" + strings.Join(lower, ":"), "index=off"}
 	if !co.ReadOnly {
 		opts = append([]string{"upperdir=" + upper, "workdir=" + filepath.Join(dir, "work")}, opts...)
 	} else {

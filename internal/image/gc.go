@@ -2,14 +2,13 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore/longshore/internal/core"
@@ -137,18 +136,68 @@ func (s *Store) sweepBlobs(ctx context.Context, l live) (freed uint64, err error
 	if importing {
 		return 0, nil // an archive's blobs have no lease until it is read
 	}
-	err = s.content.Walk(ctx, func(info content.Info) error {
-		if l.blobs[info.Digest] {
-			return nil
-		}
-		freed += uint64(info.Size)
-		s.discardDir(s.blobPath(info.Digest))
-		return nil
-	})
+	blobs, err := files(filepath.Join(s.root, worker.ContentDir, "blobs", "sha256"))
 	if err != nil {
-		return freed, fmt.Errorf("collect images: %w", err)
+		return 0, fmt.Errorf("collect images: %w", err)
 	}
-	return freed, s.sweepIngests(ctx)
+	for _, fi := range blobs {
+		d := digest.NewDigestFromEncoded(digest.SHA256, fi.Name())
+		if l.blobs[d] {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return freed, fmt.Errorf("collect images: %w", err)
+		}
+		freed += uint64(fi.Size()) //nolint:gosec // never negative
+		s.discardDir(s.blobPath(d))
+	}
+	return freed, s.sweepIngests()
+}
+
+// files lists a directory in which files come and go.
+func files(dir string) ([]os.FileInfo, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]os.FileInfo, 0, len(entries))
+	for _, e := range entries {
+		fi, err := e.Info()
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, fi)
+	}
+	return list, nil
+}
+
+// part is a blob of which not all is there.
+type part struct {
+	dir  string
+	size int64
+	at   time.Time
+}
+
+// parts lists unfinished blobs. The content store's own list gives up when a
+// crash left one without its files.
+func (s *Store) parts() ([]part, error) {
+	dir := filepath.Join(s.root, worker.ContentDir, "ingest")
+	dirs, err := files(dir)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]part, 0, len(dirs))
+	for _, d := range dirs {
+		p := part{dir: filepath.Join(dir, d.Name()), at: d.ModTime()}
+		if fi, err := os.Stat(filepath.Join(p.dir, "data")); err == nil {
+			p.size, p.at = fi.Size(), fi.ModTime()
+		}
+		list = append(list, p)
+	}
+	return list, nil
 }
 
 func (s *Store) blobPath(d digest.Digest) string {
@@ -156,23 +205,21 @@ func (s *Store) blobPath(d digest.Digest) string {
 }
 
 // sweepIngests removes parts of blobs that nobody has touched for long.
-func (s *Store) sweepIngests(ctx context.Context) error {
+func (s *Store) sweepIngests() error {
 	s.mu.RLock()
 	busy := len(s.leases) > 0
 	s.mu.RUnlock()
 	if busy {
 		return nil
 	}
-	parts, err := s.content.ListStatuses(ctx)
+	parts, err := s.parts()
 	if err != nil {
 		return fmt.Errorf("collect images: %w", err)
 	}
 	before := s.now().Add(-time.Duration(s.cfg.KeepPartial))
 	for _, p := range parts {
-		if p.UpdatedAt.Before(before) {
-			if err := s.content.Abort(ctx, p.Ref); err != nil && !errdefs.IsNotFound(err) {
-				return fmt.Errorf("collect images: %w", err)
-			}
+		if p.at.Before(before) {
+			s.discardDir(p.dir)
 		}
 	}
 	return nil
@@ -200,28 +247,28 @@ func (s *Store) recover() error {
 }
 
 // Usage implements core.Images.
-func (s *Store) Usage(ctx context.Context) (core.ImageUsage, error) {
+func (s *Store) Usage(context.Context) (core.ImageUsage, error) {
 	u := core.ImageUsage{Path: s.root}
 	s.mu.RLock()
 	for _, l := range s.rec.layers {
-		u.Bytes += uint64(l.Bytes)
-		u.Inodes += uint64(l.Inodes)
+		u.Bytes += uint64(l.Bytes)   //nolint:gosec // never negative
+		u.Inodes += uint64(l.Inodes) //nolint:gosec // never negative
 	}
 	s.mu.RUnlock()
-	err := s.content.Walk(ctx, func(info content.Info) error {
-		u.Bytes += uint64(info.Size)
-		u.Inodes++
-		return nil
-	})
+	blobs, err := files(filepath.Join(s.root, worker.ContentDir, "blobs", "sha256"))
 	if err != nil {
 		return core.ImageUsage{}, fmt.Errorf("image usage: %w", err)
 	}
-	parts, err := s.content.ListStatuses(ctx)
+	for _, fi := range blobs {
+		u.Bytes += uint64(fi.Size()) //nolint:gosec // never negative
+		u.Inodes++
+	}
+	parts, err := s.parts()
 	if err != nil {
 		return core.ImageUsage{}, fmt.Errorf("image usage: %w", err)
 	}
 	for _, p := range parts {
-		u.Bytes += uint64(p.Offset)
+		u.Bytes += uint64(p.size) //nolint:gosec // never negative
 		u.Inodes++
 	}
 	return u, nil

@@ -153,10 +153,12 @@ func (s *Store) List(_ context.Context, owner core.Owner) ([]core.Image, error) 
 	list := make([]core.Image, 0, len(newest))
 	for _, n := range newest {
 		img, err := s.describe(owner, n.Manifest)
-		if errdefs.IsNotFound(err) {
+		switch {
+		case errdefs.IsNotFound(err):
 			continue // removed meanwhile
-		}
-		if err != nil {
+		case errdefs.IsDataLoss(err):
+			s.log.Warn("image is damaged", "error", err) // listed without its config
+		case err != nil:
 			return nil, err
 		}
 		list = append(list, img)

@@ -15,6 +15,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == image.WorkerArg {
 		os.Exit(image.WorkerMain(os.Args[2:]))
 	}
+	if len(os.Args) == 4 && os.Args[1] == pullForever {
+		os.Exit(pullUntilKilled(os.Args[2], os.Args[3]))
+	}
 	os.Exit(m.Run())
 }
 

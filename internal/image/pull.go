@@ -142,7 +142,10 @@ func (s *Store) present(owner core.Owner, named reference.Named, pin bool) (core
 		return core.Image{}, false, nil
 	}
 	img, err := s.describe(owner, n.Manifest)
-	if err == nil && pin && !img.Pinned {
+	if err != nil {
+		return core.Image{}, false, nil //nolint:nilerr // damaged: the pull repairs it
+	}
+	if pin && !img.Pinned {
 		img.Pinned = true
 		err = s.Pin(context.Background(), owner, img.ID.String(), true)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image/flight"
@@ -147,6 +148,9 @@ func (s *Store) open(opts Options) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := waitForWorker(s.root); err != nil {
+		return err
+	}
 	if err := s.recover(); err != nil {
 		return err
 	}
@@ -163,6 +167,28 @@ func (s *Store) Close() error {
 
 // Confinement says how the process that eats foreign bytes is confined.
 func (s *Store) Confinement() string { return s.runner.Confinement() }
+
+// waitForWorker waits for the worker of an agent that was killed: it ends by
+// itself as soon as it notices, and until then it may write.
+func waitForWorker(root string) error {
+	f, err := os.OpenFile(filepath.Join(root, worker.LockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	locked := make(chan error, 1)
+	go func() {
+		locked <- unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		_ = f.Close()
+	}()
+	timeout := time.NewTimer(startTimeout)
+	defer timeout.Stop()
+	select {
+	case err := <-locked:
+		return err
+	case <-timeout.C:
+		return fmt.Errorf("the image worker of an earlier agent still runs: %w", errdefs.ErrFailedPrecondition)
+	}
+}
 
 // inProcess runs jobs right here.
 type inProcess struct{ *worker.Worker }

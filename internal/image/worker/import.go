@@ -33,7 +33,7 @@ func (w *Worker) Import(ctx context.Context, agent Agent, r io.Reader) ([]Image,
 	if err != nil {
 		return nil, fmt.Errorf("import: %w", err)
 	}
-	s := &source{w: w, agent: agent}
+	s := &source{w: w, agent: agent, wrote: true}
 	var found []Image
 	at := map[string]int{}
 	for _, m := range list {

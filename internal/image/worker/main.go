@@ -17,6 +17,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
+// LockFile, in the image directory, is locked by a worker while it lives.
+const LockFile = "worker.lock"
+
 // SocketFD is the descriptor on which a worker meets its agent.
 const SocketFD = 3
 
@@ -46,7 +49,7 @@ func serve(conn *Conn) error {
 		return err
 	}
 	// A worker whose agent was killed may still be on its way out.
-	lock, err := os.OpenFile(filepath.Join(m.Hello.Root, "worker.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(m.Hello.Root, LockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}

@@ -87,6 +87,7 @@ type source struct {
 	w     *Worker
 	repo  *registry.Repository // nil for an archive, whose blobs are in the store
 	agent Agent
+	wrote bool // something new is in the store
 }
 
 // image makes the image that desc leads to complete.
@@ -109,11 +110,12 @@ func (s *source) image(ctx context.Context, desc ocispec.Descriptor, match platf
 		return Image{}, err
 	}
 	for _, l := range img.Layers {
-		if !l.Known {
-			return img, s.w.sync()
-		}
+		s.wrote = s.wrote || !l.Known || l.fetched
 	}
-	return img, nil
+	if s.wrote {
+		err = s.w.sync() // the agent is about to record the image
+	}
+	return img, err
 }
 
 func (s *source) hold(ctx context.Context, blobs ...digest.Digest) error {
@@ -123,6 +125,7 @@ func (s *source) hold(ctx context.Context, blobs ...digest.Digest) error {
 
 // keep writes a small blob into the store.
 func (s *source) keep(ctx context.Context, desc ocispec.Descriptor, body []byte) error {
+	s.wrote = true
 	if err := s.hold(ctx, desc.Digest); err != nil {
 		return err
 	}
@@ -175,6 +178,7 @@ func (s *source) small(ctx context.Context, desc ocispec.Descriptor, limit int64
 	if body, err = fetch(); err != nil {
 		return nil, err
 	}
+	s.wrote = true
 	desc.Size = int64(len(body))
 	return body, s.w.write(ctx, desc, body)
 }

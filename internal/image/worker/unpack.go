@@ -53,6 +53,7 @@ func (w *Worker) runLayer(ctx context.Context, u *unpacking) error {
 		return nil
 	case u.place.Ready: // unpacked long ago, only the blob may be missing
 		u.result = Layer{Chain: u.chain, DiffID: u.diffID, Dir: u.place.Dir, Known: true}
+		u.result.fetched = u.repo != nil && !w.hasBlob(ctx, u.blob)
 		return w.onlyBlob(ctx, u)
 	}
 	res, err := w.unpack(ctx, u)
@@ -69,7 +70,7 @@ func (w *Worker) runLayer(ctx context.Context, u *unpacking) error {
 }
 
 func (w *Worker) onlyBlob(ctx context.Context, u *unpacking) error {
-	if w.hasBlob(ctx, u.blob) || u.repo == nil {
+	if !u.result.fetched {
 		u.note(u.blob.Digest, "exists", u.blob.Size)
 		return nil
 	}

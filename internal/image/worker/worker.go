@@ -91,6 +91,8 @@ type Layer struct {
 	// Known says that the agent had the layer before: only Chain, DiffID and
 	// Dir are set.
 	Known bool `json:"known,omitempty"`
+
+	fetched bool // its blob is new in the store
 }
 
 // Worker does jobs. Jobs that run at the same time share what they have in
