@@ -56,11 +56,10 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 		{"commit", b.commit},
 	})
 	if err != nil {
-		err = fmt.Errorf("create container %q: %w", b.c.Key, err)
 		if b.first != nil {
-			return *b.first, err
+			return *b.first, fmt.Errorf("create container %q: %w", b.c.Key, err)
 		}
-		return core.Container{}, err
+		return core.Container{}, fmt.Errorf("create container %q: %w", b.c.Key, notOurs(err))
 	}
 	return b.c, nil
 }

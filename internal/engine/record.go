@@ -116,7 +116,7 @@ func (e *Engine) editContainer(id core.ID, fn func(c *core.Container, n *note) e
 func step(c *core.Container, verb core.Verb) error {
 	next, ok := core.NextContainer(c.State, verb)
 	if !ok {
-		return fmt.Errorf("%s container %s: it is %s: %w", verb, c.ID, c.State, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("it is %s: %w", c.State, errdefs.ErrFailedPrecondition)
 	}
 	c.State = next
 	return nil

@@ -52,7 +52,7 @@ func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (cor
 		{"commit", b.commit},
 	})
 	if err != nil && b.first == nil {
-		return core.Sandbox{}, fmt.Errorf("create sandbox %q: %w", cfg.Key, err)
+		return core.Sandbox{}, fmt.Errorf("create sandbox %q: %w", cfg.Key, notOurs(err))
 	}
 	if err != nil {
 		return *b.first, fmt.Errorf("create sandbox %q: %w", cfg.Key, err)

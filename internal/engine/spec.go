@@ -57,6 +57,8 @@ func initSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *spe
 		Process: &specs.Process{Args: []string{sandboxInit, initMode}, Cwd: "/", NoNewPrivileges: true, Capabilities: &specs.LinuxCapabilities{}},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+			// Runtimes want to make the usual devices.
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=64k"}},
 			{Destination: sandboxInit, Type: "bind", Source: program, Options: []string{"bind", "ro", "nosuid", "nodev"}},
 		},
 		Linux: &specs.Linux{Namespaces: ns, CgroupsPath: cg.Path},

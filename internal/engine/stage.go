@@ -2,7 +2,10 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/undo"
 )
@@ -96,4 +99,13 @@ func (l *line) back(ctx context.Context, err error) {
 		// Reclaim removes it.
 		l.e.o.Logger.WarnContext(ctx, "a failed operation was not wholly undone", "verb", l.verb, "error", uerr)
 	}
+}
+
+// notOurs takes the class AlreadyExists off an error of a port: from a create
+// it would say that the first object is in the answer.
+func notOurs(err error) error {
+	if errdefs.IsAlreadyExists(err) {
+		return fmt.Errorf("%v: %w", err, errdefs.ErrFailedPrecondition) //nolint:errorlint // the chain is what must go
+	}
+	return err
 }

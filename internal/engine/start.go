@@ -114,7 +114,7 @@ func (c *Client) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 		return err
 	}
 	if err := step(&ct, verb); err != nil {
-		return err
+		return fmt.Errorf("%s container %s: %w", verb, id, err)
 	}
 	rt, err := c.e.runtime(ct.Runtime)
 	if err != nil {

@@ -82,12 +82,12 @@ func (c census) after(events []entry) (left census, fewer bool) {
 	return c, fewer
 }
 
-// list lists what is alive, containers first, each kind by ID.
+// list lists what is alive, containers first, each kind by owner and key.
 func (c census) list() []core.Remnant {
 	list := slices.Collect(maps.Values(c))
 	slices.SortFunc(list, func(a, b core.Remnant) int {
 		return cmp.Or(-cmp.Compare(min(len(a.Container), 1), min(len(b.Container), 1)),
-			cmp.Compare(a.Container, b.Container), cmp.Compare(a.Sandbox, b.Sandbox))
+			cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Container, b.Container))
 	})
 	return list
 }

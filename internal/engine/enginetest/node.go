@@ -117,7 +117,7 @@ func (n *Node) TryStart() error {
 	})
 	n.Engine = e
 	n.stop = func() { cancel(); wg.Wait() }
-	return nil
+	return n.Supervisor.listened(ctx)
 }
 
 // Stop ends the engine as the death of its process would; the fakes live on.
@@ -205,6 +205,19 @@ func (n *Node) Settle() {
 	ctx, cancel := context.WithTimeout(n.tb.Context(), time.Minute)
 	defer cancel()
 	if err := n.TrySettle(ctx); err != nil {
+		n.tb.Fatal(err)
+	}
+}
+
+// KeeperDies is the keeper's death; gone, which may be nil, says which processes
+// die with it because their nest does. It returns once the engine has met the
+// next keeper.
+func (n *Node) KeeperDies(gone func(core.Ref) bool) {
+	n.tb.Helper()
+	n.Supervisor.Crash(gone)
+	ctx, cancel := context.WithTimeout(n.tb.Context(), time.Minute)
+	defer cancel()
+	if err := n.Supervisor.listened(ctx); err != nil {
 		n.tb.Fatal(err)
 	}
 }

@@ -26,6 +26,7 @@ type Supervisor struct {
 	changed  chan struct{} // closed and replaced when an exit is there or the keeper dies
 	procs    map[core.Ref]*Process
 	era      int // a keeper's death begins the next
+	heard    int // the era in which somebody listens for exits; -1 for nobody
 	lastPid  int
 	programs map[string]Program
 	wg       sync.WaitGroup
@@ -60,6 +61,7 @@ type Process struct {
 	exit    *core.ProcessExit
 	acked   bool
 	reopens int
+	kills   uint64
 }
 
 type stream struct{ out, err *pipe }
@@ -67,7 +69,7 @@ type stream struct{ out, err *pipe }
 var _ core.Supervisor = (*Supervisor)(nil)
 
 func newSupervisor() *Supervisor {
-	return &Supervisor{changed: make(chan struct{}), procs: map[core.Ref]*Process{}, programs: map[string]Program{}, lastPid: 1000}
+	return &Supervisor{changed: make(chan struct{}), procs: map[core.Ref]*Process{}, programs: map[string]Program{}, lastPid: 1000, heard: -1}
 }
 
 // Program says what processes called name do from now on.
@@ -142,7 +144,7 @@ func (s *Supervisor) end(p *Process, exit core.Exit) {
 	if exit.At.IsZero() {
 		exit.At = time.Now().Round(0).UTC()
 	}
-	p.exit = &core.ProcessExit{Ref: p.Ref, Pid: p.Pid, Exit: exit, OOMKills: []uint64{0, 0}, OOMLocal: []uint64{0, 0}}
+	p.exit = &core.ProcessExit{Ref: p.Ref, Pid: p.Pid, Exit: exit, OOMKills: []uint64{p.kills, p.kills}, OOMLocal: []uint64{0, 0}}
 	close(p.killed)
 	_ = p.stdin.CloseWithError(io.ErrClosedPipe)
 	for _, v := range p.views {
@@ -347,7 +349,16 @@ func (s *Supervisor) Exits(ctx context.Context) iter.Seq2[core.ProcessExit, erro
 	return func(yield func(core.ProcessExit, error) bool) {
 		s.lock.Lock()
 		era := s.era
+		s.heard = era
+		s.broadcast()
 		s.lock.Unlock()
+		defer func() {
+			s.lock.Lock()
+			defer s.lock.Unlock()
+			if s.heard == era {
+				s.heard = -1
+			}
+		}()
 		offered := map[int]bool{}
 		for {
 			s.lock.Lock()
@@ -398,6 +409,23 @@ func (s *Supervisor) Ack(ctx context.Context, ref core.Ref) error {
 		s.broadcast()
 	}
 	return err
+}
+
+// listened waits until somebody listens for exits.
+func (s *Supervisor) listened(ctx context.Context) error {
+	for {
+		s.lock.Lock()
+		changed, ok := s.changed, s.heard == s.era
+		s.lock.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // settled waits until every exit is acknowledged.
@@ -566,4 +594,13 @@ func (w procWriter) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return len(b), nil
+}
+
+// Kills adds to the out-of-memory counters that the process's exit will tell.
+func (s *Supervisor) Kills(ref core.Ref, n uint64) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if p := s.procs[ref]; p != nil {
+		p.kills += n
+	}
 }
