@@ -77,6 +77,12 @@ func node(t *testing.T) (n *enginetest.Node, socket string) {
 			_, _ = fmt.Fprintln(p.Stdout(), strings.Join(p.Env, "\n"))
 			return 0
 		},
+		"tick": func(p *enginetest.Process) int {
+			for i := range 3 {
+				_, _ = fmt.Fprintln(p.Stdout(), "tick", i)
+			}
+			return 0
+		},
 		"once": func(p *enginetest.Process) int {
 			word := make([]byte, len("hello"))
 			_, _ = io.ReadFull(p.Stdin, word)
