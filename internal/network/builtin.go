@@ -230,3 +230,26 @@ func (b *bridge) del(req core.NetworkRequest) error {
 	b.claims.Drop(req.Sandbox)
 	return b.leases.Release(req.Sandbox)
 }
+
+// release takes the bridge and all rules away.
+func (b *bridge) release() error {
+	if held := b.leases.All(); len(held) > 0 {
+		return fmt.Errorf("%d sandboxes hold addresses: %w", len(held), errdefs.ErrFailedPrecondition)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.link = bridgeLink{}
+	if b.wall != nil {
+		if err := b.wall.Close(); err != nil {
+			return err
+		}
+		b.wall = nil
+	}
+	host, err := hostHandle()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	// Links whose namespaces are just going need no bridge.
+	return errors.Join(b.table.Withdraw(), unlink(host, b.cfg.Bridge))
+}

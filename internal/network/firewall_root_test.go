@@ -75,8 +75,12 @@ func TestForwardChainsThatDrop(t *testing.T) {
 					t.Errorf("info: %+v, %v", info, err)
 				}
 				networktest.Run(t, "iptables -S") // it can still read its table
-				r.down(one)
-				r.down(two)
+				for _, b := range []box{one, two} {
+					r.down(b)
+					b.ns.Close()
+				}
+				// The next ones have the same addresses.
+				networktest.Await(t, networktest.LinkNews(), "links to go", func() bool { return !strings.Contains(links(t), " ls") })
 				if err := r.net.Close(); err != nil {
 					t.Fatal(err)
 				}

@@ -263,9 +263,13 @@ func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
 	}
 	nets := b.networks()
 	if slices.ContainsFunc(nets, func(r ipam.Range) bool { return r.Prefix.Addr().Is6() }) {
-		// A host that has IPv6 off for its own links still carries ours.
-		if _, err := sysctl("net/ipv6/conf/"+b.cfg.Bridge+"/disable_ipv6", "0"); err != nil {
-			return bridgeLink{}, b.host, err
+		// A host that has IPv6 off for its own links still carries ours; and the
+		// bridge's own link-local address needs no second in which it asks around
+		// whether it may be used: nothing can be forwarded in that time.
+		for _, kv := range [][2]string{{"disable_ipv6", "0"}, {"accept_dad", "0"}} {
+			if _, err := sysctl("net/ipv6/conf/"+b.cfg.Bridge+"/"+kv[0], kv[1]); err != nil {
+				return bridgeLink{}, b.host, err
+			}
 		}
 	}
 	if err := b.address(link, nets); err != nil {

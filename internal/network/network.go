@@ -116,6 +116,16 @@ func New(o Options) (*Network, error) {
 // Sandboxes keep their network.
 func (n *Network) Close() error { return n.bridge.close() }
 
+// Release takes the builtin bridge and all rules of ours off the host, for an
+// agent that goes and leaves nobody behind. The next Setup makes them again.
+// FailedPrecondition when sandboxes hold addresses.
+func (n *Network) Release(context.Context) error {
+	if err := n.bridge.release(); err != nil {
+		return fmt.Errorf("release network: %w", err)
+	}
+	return nil
+}
+
 // decideMode settles auto once and for all.
 func (n *Network) decideMode() (Mode, error) {
 	if n.cfg.Mode != ModeAuto {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network"
 	"github.com/longshore/longshore/internal/network/networktest"
@@ -250,4 +252,42 @@ func descriptors(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(entries)
+}
+
+// TestRelease: nothing is left on the host but the setting that makes it
+// forward, which may be others' too.
+func TestRelease(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		networktest.Run(t, "iptables -P FORWARD DROP")
+		networktest.Run(t, "iptables-legacy -P FORWARD DROP")
+		legacy := networktest.Run(t, "iptables-legacy -S")
+		before := rules(t) + links(t)
+		r := newRig(t, func(c *network.Config) { c.IPv6 = true })
+		if err := r.net.Release(t.Context()); err != nil {
+			t.Errorf("before anything was made: %v", err)
+		}
+		for _, restart := range []bool{false, true} {
+			one := r.setup(1, port("tcp", 8080, 80))
+			if err := r.net.Release(t.Context()); !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("under a sandbox: %v", err)
+			}
+			r.check(one)
+			r.down(one)
+			one.ns.Close()
+			if restart {
+				r.start()
+			}
+			if err := r.net.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			networktest.Await(t, networktest.LinkNews(), "the link to go", func() bool { return !strings.Contains(links(t), " ls") })
+			if after := rules(t) + links(t); after != before {
+				t.Errorf("after:\n%s\nbefore:\n%s", after, before)
+			}
+			if after := networktest.Run(t, "iptables-legacy -S"); after != legacy {
+				t.Errorf("old filter after:\n%s\nbefore:\n%s", after, legacy)
+			}
+		}
+		r.check(r.setup(2))
+	})
 }

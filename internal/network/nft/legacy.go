@@ -20,8 +20,7 @@ const legacyTables = "/proc/thread-self/net/ip_tables_names"
 // chains of nftables. The old filter speaks through its own program only; it is
 // executed when, and only when, the filter is in use.
 func openLegacy(bridge string) error {
-	// Without the file the old filter is not in this kernel.
-	if names, _ := os.ReadFile(legacyTables); !bytes.Contains(names, []byte("filter")) {
+	if !legacyInUse() {
 		return nil
 	}
 	list, err := iptablesLegacy("-S", "FORWARD")
@@ -37,6 +36,12 @@ func openLegacy(bridge string) error {
 		}
 	}
 	return nil
+}
+
+// legacyInUse reports whether someone loaded the old filter.
+func legacyInUse() bool {
+	names, err := os.ReadFile(legacyTables)
+	return err == nil && bytes.Contains(names, []byte("filter"))
 }
 
 func iptablesLegacy(args ...string) ([]byte, error) {
