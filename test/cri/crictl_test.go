@@ -17,7 +17,7 @@ import (
 
 const crictlEnv = "CRICTL"
 
-// TestMain builds crictl, as pinned in tools/go.mod, where CRICTL does not name
+// TestMain builds crictl, as pinned in tools/crictl, where CRICTL does not name
 // one. It happens here because the tests themselves have no network.
 func TestMain(m *testing.M) {
 	if os.Getenv(roottest.Env) != "1" || os.Getenv(crictlEnv) != "" {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 func build(to string) error {
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-modfile=tools/go.mod", "-o", to, "sigs.k8s.io/cri-tools/cmd/crictl")
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-modfile=tools/crictl/go.mod", "-o", to, "sigs.k8s.io/cri-tools/cmd/crictl")
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
