@@ -287,7 +287,7 @@ func (l *lease) Lease(_ context.Context, blobs, chains []digest.Digest) (map[dig
 		l.chains[c] = true
 		switch dir, given := s.places[c]; {
 		case s.rec.layerThere(c):
-			places[c] = worker.Place{Dir: s.rec.layers[c].Dir, Ready: true}
+			places[c] = worker.Place{Dir: s.rec.layers[c].Dir, Ready: true, Opaque: s.rec.layers[c].Opaque}
 		case given:
 			places[c] = worker.Place{Dir: dir}
 		default:

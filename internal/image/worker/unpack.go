@@ -179,14 +179,15 @@ func (u *unpacking) lowerDirs(w *Worker) func(context.Context) ([]string, error)
 	return func(ctx context.Context) ([]string, error) {
 		var dirs []string
 		for _, l := range u.lower {
+			opaque := l.place.Opaque
 			if !l.place.Ready {
 				if err := l.flight.Wait(ctx); err != nil {
 					return nil, fmt.Errorf("wait for the layer below: %w", err)
 				}
-				l = l.flight.State
+				opaque = l.flight.State.result.Opaque
 			}
 			dirs = append(dirs, w.layerDir(l.place.Dir))
-			if l.result.Opaque {
+			if opaque {
 				break
 			}
 		}

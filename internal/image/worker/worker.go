@@ -60,6 +60,8 @@ type Agent interface {
 type Place struct {
 	Dir   string `json:"dir"`
 	Ready bool   `json:"ready"`
+	// Opaque says of a ready layer that it hides all below it.
+	Opaque bool `json:"opaque,omitempty"`
 }
 
 // PullJob asks for one image.
