@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -74,6 +75,9 @@ func (c *Client) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (
 	if err := canExec(&ct, cfg.ID); err != nil {
 		return core.Process{}, nil, err
 	}
+	if cfg.Spec, err = e.adjustProcess(ctx, &ct, cfg.Spec); err != nil {
+		return core.Process{}, nil, err
+	}
 	launched, err := e.launchExec(ctx, &ct, ref, cfg)
 	if err != nil {
 		return core.Process{}, nil, err
@@ -86,6 +90,28 @@ func (c *Client) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (
 		return core.Process{}, nil, err
 	}
 	return p, launched.Streams, nil
+}
+
+// processAdjuster is an Adjuster that has a word on further processes too.
+type processAdjuster interface {
+	AdjustProcess(ctx context.Context, c *core.Container, p *specs.Process) error
+}
+
+// adjustProcess returns the caller's process as the adjusters want it.
+func (e *Engine) adjustProcess(ctx context.Context, ct *core.Container, p *specs.Process) (*specs.Process, error) {
+	own := *p
+	if p.Capabilities != nil {
+		caps := *p.Capabilities
+		own.Capabilities = &caps
+	}
+	for _, a := range e.o.Adjusters {
+		if a, ok := a.(processAdjuster); ok {
+			if err := a.AdjustProcess(ctx, ct, &own); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return &own, nil
 }
 
 func canExec(ct *core.Container, id core.ProcessID) error {

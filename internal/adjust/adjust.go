@@ -1,0 +1,62 @@
+// Package adjust brings everything that changes a container's spec on its way to
+// the runtime into one fixed order: first what an owner has of its own, then
+// what this node may give at all (seccomp, AppArmor and SELinux that the kernel
+// lacks, capabilities and limits that the agent itself does not hold), which so
+// has the last word.
+//
+// It must not know any orchestrator: an owner's adjuster is handed in. Start at
+// Chain.
+package adjust
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// Options are what a Chain is made of.
+type Options struct {
+	// Owners run first, in this order, each for the containers of one owner.
+	Owners []Owned
+	// Node is what this node may give. The zero Node may give nothing: use
+	// ocispec.ReadNode.
+	Node ocispec.Node
+}
+
+// Owned is one owner's own adjuster.
+type Owned struct {
+	Owner    core.Owner
+	Adjuster core.Adjuster
+}
+
+// Chain is the fixed order as one core.Adjuster.
+type Chain struct{ o Options }
+
+var _ core.Adjuster = (*Chain)(nil)
+
+// New returns the chain of o.
+func New(o Options) *Chain { return &Chain{o} }
+
+// Adjust runs every adjuster that concerns c.
+func (a *Chain) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container, spec *specs.Spec) error {
+	for _, own := range a.o.Owners {
+		if own.Owner != c.Owner {
+			continue
+		}
+		if err := own.Adjuster.Adjust(ctx, sb, c, spec); err != nil {
+			return fmt.Errorf("adjust spec for %s: %w", own.Owner, err)
+		}
+	}
+	return a.o.Node.Adjust(ctx, sb, c, spec)
+}
+
+// AdjustProcess fits a further process to what this node may give. What it could
+// not give was said when the container was created.
+func (a *Chain) AdjustProcess(_ context.Context, _ *core.Container, p *specs.Process) error {
+	a.o.Node.ClampProcess(p)
+	return nil
+}

@@ -1,0 +1,109 @@
+package autopsy_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore/longshore/internal/autopsy"
+	"github.com/longshore/longshore/internal/core"
+)
+
+var levels = []autopsy.Level{{Name: "container", Path: "/l/p/c", Limit: 64 << 20}, {Name: "sandbox", Path: "/l/p", Limit: 256 << 20}}
+
+func TestVerdicts(t *testing.T) {
+	sigkill, sigterm := core.Exit{Signal: 9}, core.Exit{Signal: 15}
+	stop := &core.Asked{Owner: core.OwnerCRI, Call: "StopContainer", Signal: 15}
+	victim := func(pid int, memcg string) core.OOMVictim {
+		return core.OOMVictim{Pid: pid, Memcg: memcg, Victim: "/l/p/c"}
+	}
+	for name, c := range map[string]struct {
+		in      autopsy.Input
+		oom     *core.OOM
+		verdict string
+	}{
+		"completed": {autopsy.Input{}, nil, "completed: exit code 0"},
+		"code":      {autopsy.Input{Exit: core.Exit{Code: 2}}, nil, "exited with code 2"},
+		"signal":    {autopsy.Input{Exit: core.Exit{Signal: 34}}, nil, "killed by signal 34, which nobody here has sent"},
+		"lost": {
+			autopsy.Input{Exit: core.Exit{Lost: true}, Kills: []uint64{3}}, nil,
+			"lost: agent, keeper and nest were all gone when it ended, so nobody knows how",
+		},
+		"asked, ended by itself": {
+			autopsy.Input{Exit: core.Exit{Code: 143}, Asked: stop}, nil,
+			"exited with code 143 after SIGTERM, asked for by cri StopContainer",
+		},
+		"the log names the main process": {
+			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Levels: levels, Victims: []core.OOMVictim{victim(7, "/l/p/c")}},
+			&core.OOM{Level: "container", Victim: 7, Main: true, Kills: 1},
+			"killed by the kernel: out of memory at the limit of the container (64 MiB)",
+		},
+		"the sandbox's limit": {
+			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Levels: levels, Victims: []core.OOMVictim{victim(7, "/l/p")}},
+			&core.OOM{Level: "sandbox", Victim: 7, Main: true, Kills: 1},
+			"killed by the kernel: out of memory at the limit of the sandbox (256 MiB)",
+		},
+		"the host's memory": {
+			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Levels: levels, Victims: []core.OOMVictim{victim(7, "")}},
+			&core.OOM{Level: "host", Victim: 7, Main: true, Kills: 1},
+			"killed by the kernel: out of memory at the whole host",
+		},
+		"the log names a child, the main process was killed by somebody": {
+			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Levels: levels, Victims: []core.OOMVictim{victim(8, "/l/p/c")}},
+			&core.OOM{Level: "container", Victim: 8, Kills: 1},
+			"killed by SIGKILL, which nobody here has sent; before that the kernel killed a process of it, out of memory at the limit of the container (64 MiB)",
+		},
+		"a child was killed, main completed": {
+			autopsy.Input{Exit: core.Exit{}, Pid: 7, Kills: []uint64{2, 2}, Levels: levels},
+			&core.OOM{Level: "container", Kills: 2},
+			"completed: exit code 0; before that the kernel killed 2 processes of it, out of memory at the limit of the container (64 MiB)",
+		},
+		"a drain with SIGTERM after a child was killed": {
+			autopsy.Input{Exit: sigterm, Pid: 7, Asked: stop, Kills: []uint64{1, 1}, Levels: levels},
+			&core.OOM{Level: "container", Kills: 1},
+			"ended by SIGTERM, asked for by cri StopContainer; before that the kernel killed a process of it, out of memory at the limit of the container (64 MiB)",
+		},
+		"no log: killed, nobody asked": {
+			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Peak: 64 << 20, Levels: levels},
+			&core.OOM{Level: "container", Main: true, Kills: 1},
+			"killed by the kernel: out of memory at the limit of the container (64 MiB)",
+		},
+		"no log: killed after a stop": {
+			autopsy.Input{Exit: sigkill, Pid: 7, Asked: stop, Kills: []uint64{1, 1}, Levels: levels},
+			&core.OOM{Level: "container", Kills: 1},
+			"killed by SIGKILL: it did not end by SIGTERM within its grace; asked for by cri StopContainer; before that the kernel killed a process of it, out of memory at the limit of the container (64 MiB)",
+		},
+		"no log: v2 tells the level": {
+			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Local: []uint64{0, 1}, Levels: levels},
+			&core.OOM{Level: "sandbox", Main: true, Kills: 1},
+			"killed by the kernel: out of memory at the limit of the sandbox (256 MiB)",
+		},
+		"below the tiny init": {
+			autopsy.Input{Exit: core.Exit{Code: 137}, Pid: 7, Init: true, Kills: []uint64{1, 1}, Levels: levels, Victims: []core.OOMVictim{victim(8, "/l/p/c")}},
+			&core.OOM{Level: "container", Victim: 8, Main: true, Kills: 1},
+			"killed by the kernel: out of memory at the limit of the container (64 MiB)",
+		},
+		"another container of the pod": {
+			autopsy.Input{Exit: core.Exit{}, Pid: 7, Kills: []uint64{0, 1}, Levels: levels, Victims: []core.OOMVictim{{Pid: 9, Memcg: "/l/p", Victim: "/l/p/other"}}},
+			nil, "completed: exit code 0",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := autopsy.Make(c.in)
+			if d := cmp.Diff(c.oom, a.OOM); d != "" {
+				t.Error(d)
+			}
+			if a.Verdict != c.verdict {
+				t.Errorf("verdict:\n%s\nwant:\n%s", a.Verdict, c.verdict)
+			}
+		})
+	}
+}
+
+func TestABootIsLostWithItsReason(t *testing.T) {
+	a := autopsy.Boot(time.Unix(1, 0))
+	if !a.Exit.Lost || a.Exit.Status() != core.LostCode || a.Verdict != "node restarted: it was running when the node went down" {
+		t.Fatalf("%+v", a)
+	}
+}

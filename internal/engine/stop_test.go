@@ -1,0 +1,215 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+)
+
+// stubborn is a running container that ignores SIGTERM.
+func stubborn(t *testing.T, n *enginetest.Node) core.Container {
+	t.Helper()
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	c := n.Running(n.Pod(core.OwnerCRI, "pod"), "c", img, "sleep")
+	n.Supervisor.Ignore(core.Ref{Container: c.ID}, 15)
+	return c
+}
+
+func TestSIGKILLComesAfterTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := enginetest.New(t)
+		c := stubborn(t, n)
+		ref := core.Ref{Container: c.ID}
+		grace := 30 * time.Second
+		begin := time.Now()
+		if err := n.As(core.OwnerCRI).StopContainer(t.Context(), c.ID, engine.StopOptions{Grace: &grace}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took != grace {
+			t.Errorf("it took %v", took)
+		}
+		a, err := n.As(core.OwnerCRI).Wait(t.Context(), ref)
+		if err != nil || a.Exit.Signal != 9 || a.Asked == nil || a.Asked.Signal != 15 ||
+			a.Verdict != "killed by SIGKILL: it did not end by SIGTERM within its grace; asked for by cri StopContainer" {
+			t.Errorf("%+v, %v", a, err)
+		}
+		if got := n.Supervisor.Signals(ref); !slices.Equal(got, []int{15}) {
+			t.Errorf("signals %v", got)
+		}
+	})
+}
+
+// TestTheShortestGraceCounts: a second stop with less patience shortens the
+// first, one with more does not lengthen it, and one who leaves stops nothing.
+func TestTheShortestGraceCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := enginetest.New(t)
+		c := stubborn(t, n)
+		begin := time.Now()
+		var wg sync.WaitGroup
+		for _, g := range []time.Duration{time.Hour, time.Minute, 2 * time.Hour} {
+			wg.Go(func() {
+				if err := n.As(core.OwnerCRI).StopContainer(t.Context(), c.ID, engine.StopOptions{Grace: &g}); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(begin); took != time.Minute {
+					t.Errorf("the stop with grace %v took %v", g, took)
+				}
+			})
+		}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			g := 10 * time.Second
+			err := n.As(core.OwnerCRI).StopContainer(ctx, c.ID, engine.StopOptions{Grace: &g})
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("err = %v", err)
+			}
+		})
+		wg.Wait()
+	})
+}
+
+func TestAPausedContainerIsResumedToHearItsSignal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := enginetest.New(t)
+		c := stubborn(t, n)
+		n.Supervisor.Ignore(core.Ref{Container: c.ID})
+		client := n.As(core.OwnerCRI)
+		if err := client.PauseContainer(t.Context(), c.ID); err != nil {
+			t.Fatal(err)
+		}
+		grace := time.Minute
+		if err := client.StopContainer(t.Context(), c.ID, engine.StopOptions{Grace: &grace}); err != nil {
+			t.Fatal(err)
+		}
+		a, err := client.Wait(t.Context(), core.Ref{Container: c.ID})
+		if err != nil || a.Exit.Signal != 15 {
+			t.Fatalf("%+v, %v", a, err)
+		}
+	})
+}
+
+func TestManyWaitForOneEnd(t *testing.T) {
+	n := enginetest.New(t)
+	c := stubborn(t, n)
+	client, ref := n.As(core.OwnerCRI), core.Ref{Container: c.ID}
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if a, err := client.Wait(t.Context(), ref); err != nil || a.Exit.Code != 4 {
+				t.Errorf("%+v, %v", a, err)
+			}
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := client.Wait(ctx, ref); !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
+	n.Supervisor.Exit(ref, 4)
+	wg.Wait()
+}
+
+// TestACancelledCreateLeavesNothing cancels where a spec is being made.
+func TestACancelledCreateLeavesNothing(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	sb := n.Pod(core.OwnerCRI, "pod")
+	before := n.Left()
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := n.As(core.OwnerCRI).CreateContainer(ctx, core.ContainerConfig{
+		Key: "c", Sandbox: sb.ID, Root: core.Root{Image: img.ID},
+		Spec: func(context.Context, core.Rootfs) (*specs.Spec, error) {
+			cancel()
+			return &specs.Spec{Process: &specs.Process{Args: []string{"sleep"}}}, nil
+		},
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("err = %v", err)
+	}
+	if left := n.Left(); !slices.Equal(left, before) {
+		t.Errorf("left: %v", left)
+	}
+	n.Clean()
+}
+
+func TestASecondCreateAnswersTheFirstObject(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	sb := n.Pod(core.OwnerCRI, "pod")
+	again, err := n.As(core.OwnerCRI).CreateSandbox(t.Context(), core.SandboxConfig{Key: "pod"})
+	if !errdefs.IsAlreadyExists(err) || again.ID != sb.ID || again.State != core.SandboxReady {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	// At once, from many: one is made, all get it.
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	made, ids := 0, map[core.ID]bool{}
+	for range 20 {
+		wg.Go(func() {
+			c, err := n.As(core.OwnerCRI).CreateContainer(t.Context(), core.ContainerConfig{
+				Key: "c", Sandbox: sb.ID, Root: core.Root{Image: img.ID}, Spec: enginetest.Args("sleep"),
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			ids[c.ID] = true
+			if err == nil {
+				made++
+			} else if !errdefs.IsAlreadyExists(err) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if made != 1 || len(ids) != 1 {
+		t.Errorf("made %d, ids %v", made, ids)
+	}
+}
+
+func TestEventsAreFollowedFromACursor(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	sb := n.Pod(core.OwnerCRI, "pod")
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan core.Event)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ev, err := range n.As(core.OwnerCRI).Events(ctx, sb.Rev, core.Filter{Kinds: []core.EventKind{core.EventContainerStarted, core.EventContainerExited}}) {
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got <- ev
+		}
+	}()
+	c := n.Running(sb, "c", img, "sleep")
+	n.Running(n.Pod(core.OwnerNomad, "other"), "c", img, "sleep")
+	if ev := <-got; ev.Container != c.ID || ev.Kind != core.EventContainerStarted {
+		t.Errorf("%+v", ev)
+	}
+	n.Supervisor.Exit(core.Ref{Container: c.ID}, 1)
+	if ev := <-got; ev.Container != c.ID || ev.Autopsy == nil || ev.Autopsy.Exit.Code != 1 {
+		t.Errorf("%+v", ev)
+	}
+	cancel()
+	<-done
+	for _, err := range n.As(core.OwnerCRI).Events(t.Context(), 1<<40, core.Filter{}) {
+		if !errdefs.IsOutOfRange(err) {
+			t.Errorf("from the future: %v", err)
+		}
+	}
+}
