@@ -9,6 +9,8 @@ package main
 import (
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/nest"
 	"github.com/longshore/longshore/internal/keeper/server"
@@ -47,9 +49,11 @@ func run(args []string) int {
 // start leaves a nest behind that is nobody's child. The socket is there when it
 // returns.
 func start(dir string) int {
+	// What our own parents left open is not for those who stay.
+	_ = unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC)
 	fd, err := kernel.Listen(dir)
 	if err == nil {
-		_, _, err = kernel.Start("/proc/self/exe", []string{"longshore-keeper", "nest", dir}, kernel.SmallEnv(), []int{0, 1, 2, fd})
+		_, _, err = kernel.Start("/proc/self/exe", []string{"longshore-keeper", "nest", dir}, kernel.SmallEnv(1), []int{0, 1, 2, fd})
 	}
 	if err != nil {
 		_ = kernel.WriteAll(2, []byte("start: "+err.Error()+"\n"))

@@ -162,26 +162,42 @@ func coreRef(r wire.Ref) core.Ref {
 // may have been started all the same: ask Processes, never launch it again
 // blindly.
 func (c *Client) Launch(ctx context.Context, l core.Launch) (core.Launched, error) {
-	p, err := c.current(ctx)
-	if err != nil {
-		return core.Launched{}, err
-	}
 	m, err := wireLaunch(l)
 	if err != nil {
 		return core.Launched{}, err
 	}
-	var a wire.Launched
-	fds, err := p.call(ctx, wire.KindLaunch, m, &a)
-	if err != nil {
-		return core.Launched{}, err
+	var out core.Launched
+	launch := func(p *pair) error {
+		var a wire.Launched
+		fds, err := p.call(ctx, wire.KindLaunch, m, &a)
+		if err != nil {
+			return err
+		}
+		out.Pid = a.Pid
+		if l.Attach != nil && a.Opened.Stream != 0 {
+			out.Streams = p.streams(wireRef(l.Ref), *l.Attach, a.Opened, fds)
+		} else {
+			fds.close()
+		}
+		return nil
 	}
-	out := core.Launched{Pid: a.Pid}
-	if l.Attach != nil && a.Opened.Stream != 0 {
-		out.Streams = p.streams(wireRef(l.Ref), *l.Attach, a.Opened, fds)
-	} else {
-		fds.close()
+	if l.Target.Container != "" {
+		err = c.on(ctx, launch) // only the target's own keeper can
+		return out, err
 	}
-	return out, nil
+	p, err := c.current(ctx)
+	if err == nil {
+		err = launch(p)
+	}
+	return out, err
+}
+
+// Release lets a process that was launched by a plan and parked run its program,
+// and returns once it does. NotFound when the program, or the process, is not
+// there.
+func (c *Client) Release(ctx context.Context, ref core.Ref) error {
+	m := wireRef(ref)
+	return c.onRef(ctx, wire.KindRelease, &m)
 }
 
 func wireLaunch(l core.Launch) (*wire.Launch, error) {
@@ -190,6 +206,9 @@ func wireLaunch(l core.Launch) (*wire.Launch, error) {
 		Command: wireCommand(l.Command), PidFile: l.PidFile, ConsoleSocket: l.ConsoleSocket,
 		IO:  wire.IO{TTY: l.IO.TTY, Cols: l.IO.Size.Cols, Rows: l.IO.Size.Rows, Hold: l.IO.Hold},
 		UID: l.UID, GID: l.GID, Peak: l.Peak,
+	}
+	if l.Plan != nil {
+		m.Kind, m.Plan, m.Park, m.Target = wire.LaunchPlan, l.Plan, l.Park, wireRef(l.Target)
 	}
 	switch l.IO.Stdin {
 	case core.StdinClosed:

@@ -11,6 +11,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
 )
 
 // startPair starts a nest, and by it a keeper, in a session of their own. They
@@ -31,7 +33,7 @@ func (c *Client) startPair(ctx context.Context, dir string) error {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.CommandContext(ctx, c.opts.Binary, "start", dir) //nolint:gosec // the configured program
-	cmd.Env, cmd.Dir = []string{"GOGC=20", "GOMAXPROCS=2"}, "/"
+	cmd.Env, cmd.Dir = kernel.SmallEnv(1), "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Run(); err != nil {

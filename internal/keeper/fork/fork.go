@@ -253,10 +253,34 @@ func (c Child) Errors() int { return c.errs }
 // failed (*Failure). It closes the pipe.
 func (c Child) Outcome(p plan.Placed) error {
 	defer func() { _ = unix.Close(c.errs) }()
+	return Failed(c.errs, p.Name)
+}
+
+// Parked waits until the child has come to where its plan parks it (nil), or
+// its plan has failed (*Failure), or it has died on the way (ErrDied). The pipe
+// stays open.
+func (c Child) Parked(p plan.Placed) error {
+	err := Failed(c.errs, p.Name)
+	switch f, ok := err.(*Failure); { //nolint:errorlint // made right here
+	case err == nil:
+		return ErrDied
+	case ok && f.Step == plan.StepParked:
+		return nil
+	}
+	return err
+}
+
+// ErrDied is a child that ended before its program without saying why: it was
+// killed.
+var ErrDied = errors.New("the child died before its program ran")
+
+// Failed reads what a child tells by its failure pipe: nil when the pipe ends,
+// which execve makes it do.
+func Failed(errs int, name func(step int) string) error {
 	var buf [8]byte
 	n := 0
 	for n < len(buf) {
-		k, err := unix.Read(c.errs, buf[n:])
+		k, err := unix.Read(errs, buf[n:])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -264,13 +288,14 @@ func (c Child) Outcome(p plan.Placed) error {
 			return os.NewSyscallError("read", err)
 		}
 		if k == 0 {
-			break
+			return nil
 		}
 		n += k
 	}
-	if n < len(buf) {
-		return nil
+	step := int(*(*uint32)(unsafe.Pointer(&buf[0])))
+	f := &Failure{Step: step, Errno: syscall.Errno(*(*uint32)(unsafe.Pointer(&buf[4])))}
+	if step != plan.StepParked {
+		f.Name = name(step)
 	}
-	step := *(*uint32)(unsafe.Pointer(&buf[0]))
-	return &Failure{Step: int(step), Name: p.Name(int(step)), Errno: syscall.Errno(*(*uint32)(unsafe.Pointer(&buf[4])))}
+	return f
 }

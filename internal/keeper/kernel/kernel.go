@@ -74,28 +74,34 @@ func Revents(fd int, events int16) int16 {
 	}
 }
 
-// Recv receives one message with its descriptors, which are close-on-exec. n is
-// 0 and err nil when the peer has gone. A message cut short is EMSGSIZE.
-func Recv(fd int, b []byte, flags int) (n int, fds []int, err error) {
-	oob := make([]byte, unix.CmsgSpace(4*wire.MaxFDs))
-	var on, rf int
+// Receiver receives frames into buffers of its own, again and again.
+type Receiver struct {
+	b   [wire.MaxFrame]byte
+	oob [4*wire.MaxFDs + 64]byte
+}
+
+// Recv receives one message with its descriptors, which are close-on-exec; the
+// message is good until the next one. It is empty and err nil when the peer has
+// gone. A message cut short is EMSGSIZE.
+func (r *Receiver) Recv(fd, flags int) (b []byte, fds []int, err error) {
+	var n, on, rf int
 	for {
-		n, on, rf, _, err = unix.Recvmsg(fd, b, oob, flags|unix.MSG_CMSG_CLOEXEC)
+		n, on, rf, _, err = unix.RecvmsgBuffers(fd, [][]byte{r.b[:]}, r.oob[:], flags|unix.MSG_CMSG_CLOEXEC)
 		if err != unix.EINTR {
 			break
 		}
 	}
 	if err != nil {
-		return 0, nil, err
+		return nil, nil, err
 	}
 	if on > 0 {
-		fds = rights(oob[:on])
+		fds = rights(r.oob[:on])
 	}
 	if rf&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		CloseAll(fds)
-		return 0, nil, unix.EMSGSIZE
+		return nil, nil, unix.EMSGSIZE
 	}
-	return n, fds, nil
+	return r.b[:n], fds, nil
 }
 
 func rights(oob []byte) []int {
@@ -122,12 +128,18 @@ func CloseAll(fds []int) {
 	}
 }
 
-// SendMessage sends a frame; a body that is too long for it goes by a memory
-// file.
-func SendMessage(send func(int, []byte, []int) error, fd int, h wire.Header, m wire.Message, fds []int) error {
-	b := h.Append(make([]byte, 0, 128))
+// Sender builds frames in a buffer of its own, again and again.
+type Sender struct{ b []byte }
+
+// Send sends a frame by Send or TrySend; a body that is too long for it goes by
+// a memory file.
+func (s *Sender) Send(send func(int, []byte, []int) error, fd int, h wire.Header, m wire.Message, fds []int) error {
+	b := h.Append(s.b[:0])
 	if m != nil {
 		b = wire.Marshal(b, m)
+	}
+	if cap(b) <= wire.MaxFrame {
+		s.b = b
 	}
 	if len(b) <= wire.MaxFrame {
 		return send(fd, b, fds)

@@ -10,9 +10,13 @@ import (
 // NestFD is the descriptor at which a keeper finds its nest.
 const NestFD = 3
 
-// SmallEnv is the environment in which keeper and nest run: it keeps a Go
-// program small, without the package that could say so from inside.
-func SmallEnv() []string { return []string{"GOGC=20", "GOMAXPROCS=2"} }
+// SmallEnv is the environment in which keeper (two processors: one forks while
+// the other moves output) and nest (one) run. It keeps a Go program small
+// without the package that could say so from inside. The last setting keeps the
+// runtime from watching a cgroup's quota by descriptors of its own.
+func SmallEnv(processors int) []string {
+	return []string{"GOGC=10", "GOMAXPROCS=" + Itoa(processors), "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
+}
 
 // Start runs a program as a child in a session of its own, with exactly the
 // given descriptors, and returns its pid and a pidfd. Its environment is env,

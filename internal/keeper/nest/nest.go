@@ -8,6 +8,7 @@ package nest
 
 import (
 	"os"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +44,14 @@ type nest struct {
 	served   bool // the last keeper got as far as serving
 	restarts uint64
 	quit     bool
+	in       kernel.Receiver
+	outgo    kernel.Sender
+	litter   int // frames since the garbage was taken out
 }
+
+// churn is how many frames pass before the garbage is taken out. Go by itself
+// would let a megabyte of it pile up, whatever it is told.
+const churn = 128
 
 // What an epoll event is about, in its Pad; Fd has the rest.
 const (
@@ -144,7 +152,7 @@ func (n *nest) fork(sock int) (pid, pidfd int, err error) {
 		tries = []string{n.binary, "/proc/self/exe"}
 	}
 	for _, path := range tries {
-		pid, pidfd, err = kernel.Start(path, []string{"longshore-keeper", "keeper", n.dir}, kernel.SmallEnv(), []int{0, 1, 2, sock})
+		pid, pidfd, err = kernel.Start(path, []string{"longshore-keeper", "keeper", n.dir}, kernel.SmallEnv(2), []int{0, 1, 2, sock})
 		if err == nil {
 			return pid, pidfd, nil
 		}
@@ -176,7 +184,7 @@ func (n *nest) handOver() {
 }
 
 func (n *nest) send(k wire.Kind, m wire.Message, fds []int) error {
-	return kernel.SendMessage(kernel.Send, n.sock, wire.Header{Kind: k}, m, fds)
+	return n.outgo.Send(kernel.Send, n.sock, wire.Header{Kind: k}, m, fds)
 }
 
 // wait handles one batch of events; timeout is in milliseconds.
@@ -244,19 +252,22 @@ func (n *nest) forgetSocket() {
 // receive handles one frame of the keeper's, and reports false when there is
 // none.
 func (n *nest) receive() bool {
-	buf := make([]byte, wire.MaxFrame)
-	k, fds, err := kernel.Recv(n.sock, buf, unix.MSG_DONTWAIT)
+	frame, fds, err := n.in.Recv(n.sock, unix.MSG_DONTWAIT)
 	if err == unix.EAGAIN {
 		return false
 	}
-	if err != nil || k == 0 {
+	if err != nil || len(frame) == 0 {
 		n.forgetSocket()
 		return false
 	}
-	h, inline, ok := wire.ParseHeader(buf[:k])
+	h, inline, ok := wire.ParseHeader(frame)
 	if !ok {
 		kernel.CloseAll(fds)
 		return true
+	}
+	if n.litter++; n.litter >= churn {
+		n.litter = 0
+		runtime.GC()
 	}
 	body, fds, err := kernel.Body(h, inline, fds)
 	if err != nil || !n.handle(h.Kind, body, fds) {

@@ -77,16 +77,15 @@ func (c *conn) ready(s *Server, events uint32) {
 	if c.fd < 0 || events&(unix.EPOLLIN|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
 		return
 	}
-	buf := make([]byte, wire.MaxFrame)
-	n, fds, err := kernel.Recv(c.fd, buf, unix.MSG_DONTWAIT)
+	frame, fds, err := s.in.Recv(c.fd, unix.MSG_DONTWAIT)
 	if err == unix.EAGAIN {
 		return
 	}
-	if err != nil || n == 0 {
+	if err != nil || len(frame) == 0 {
 		s.closeConn(c)
 		return
 	}
-	h, inline, ok := wire.ParseHeader(buf[:n])
+	h, inline, ok := wire.ParseHeader(frame)
 	if !ok {
 		kernel.CloseAll(fds)
 		s.closeConn(c)
@@ -160,7 +159,7 @@ func (s *Server) send(c *conn, a answer) {
 func (s *Server) flush(c *conn) {
 	for len(c.out) > 0 {
 		a := c.out[0]
-		err := kernel.SendMessage(kernel.TrySend, c.fd, a.h, a.m, a.fds)
+		err := s.outgo.Send(kernel.TrySend, c.fd, a.h, a.m, a.fds)
 		if err == unix.EAGAIN {
 			s.change(c.fd, unix.EPOLLIN|unix.EPOLLOUT)
 			return
@@ -179,6 +178,7 @@ func (s *Server) flush(c *conn) {
 
 // request carries out one request.
 func (s *Server) request(c *conn, h wire.Header, body []byte) {
+	s.litter++
 	var ref wire.Ref
 	var m wire.Message
 	switch h.Kind {
@@ -198,7 +198,7 @@ func (s *Server) request(c *conn, h wire.Header, body []byte) {
 		m = &wire.Upgrade{}
 	case wire.KindCancel:
 		m = &wire.Cancel{}
-	case wire.KindCloseStdin, wire.KindReopen, wire.KindAck, wire.KindForget:
+	case wire.KindCloseStdin, wire.KindReopen, wire.KindAck, wire.KindForget, wire.KindRelease:
 		m = &ref
 	case wire.KindProcesses, wire.KindExits, wire.KindStatus, wire.KindShutdown:
 	default:
@@ -257,6 +257,9 @@ func (s *Server) onProcess(c *conn, h wire.Header, ref wire.Ref) {
 		return
 	}
 	switch h.Kind {
+	case wire.KindRelease:
+		s.release(c, h.ID, p)
+		return
 	case wire.KindAck:
 		s.ack(p)
 	case wire.KindCloseStdin:

@@ -63,6 +63,7 @@ func (s *Server) unwitnessed(p *proc) {
 // there, the record to the nest and to the disk, and only then the reaping. A
 // death of ours in between makes the next keeper do the same again.
 func (s *Server) finish(p *proc, w unix.WaitStatus, nanos int64, lost bool) {
+	s.litter++
 	s.remove(p.pidfd)
 	s.drain(p)
 	now := readCounters(p.levels)
@@ -86,6 +87,7 @@ func (s *Server) finish(p *proc, w unix.WaitStatus, nanos int64, lost bool) {
 	delete(s.byPid, p.pid)
 	p.pid = 0
 	s.drop(&p.stdin)
+	s.drop(&p.park)
 	s.save(p)
 	for _, st := range p.streams {
 		s.endTaps(st)

@@ -30,6 +30,10 @@ func (s *Server) launch(c *conn, id uint64, m *wire.Launch) {
 		return
 	}
 	s.enter(p)
+	if m.Kind == wire.LaunchPlan {
+		s.launchPlan(c, id, p, m, child)
+		return
+	}
 	// Held before the command runs: from here on our death takes no byte.
 	roles, _ := p.descriptors()
 	s.save(p, roles...)
@@ -47,16 +51,19 @@ func (s *Server) checkLaunch(m *wire.Launch) *wire.Fail {
 		return &wire.Fail{Class: wire.InvalidArgument, Text: "launch: " + text}
 	}
 	switch {
-	case m.Kind != wire.LaunchCommand:
+	case m.Kind != wire.LaunchCommand && m.Kind != wire.LaunchPlan:
 		return bad("unknown kind")
 	case m.Ref.Container == "":
 		return bad("no container named")
+	case m.Kind == wire.LaunchPlan:
 	case len(m.Command.Args) == 0 || m.Command.Args[0] == "" || m.Command.Args[0][0] != '/':
 		return bad("the command is no absolute path")
 	case m.PidFile == "" || m.PidFile[0] != '/':
 		return bad("the pid file is no absolute path")
 	case m.IO.TTY && (m.ConsoleSocket == "" || m.ConsoleSocket[0] != '/'):
 		return bad("a terminal needs a console socket")
+	}
+	switch {
 	case len(m.IO.Sinks) > stdio.MaxSinks:
 		return bad("more than " + kernel.Itoa(stdio.MaxSinks) + " sinks")
 	case m.IO.Hold && len(m.IO.Sinks) > 0:
@@ -89,6 +96,9 @@ func (s *Server) makeIO(p *proc, m *wire.Launch) (child []int, err error) {
 	}
 	for _, k := range p.sinks {
 		_ = k.Open() // a sink that fails never stops the container; the next write tries again
+	}
+	if m.Kind == wire.LaunchPlan && m.IO.TTY {
+		return child, nil // the child makes its own streams
 	}
 	_ = unix.Unlink(m.PidFile)
 	if m.IO.TTY {
@@ -223,7 +233,7 @@ func (s *Server) take(p *proc, m *wire.Launch) string {
 	if !p.io.TTY {
 		return ""
 	}
-	p.pty = receivePty(p.console)
+	p.pty = s.receivePty(p.console)
 	s.drop(&p.console)
 	if m != nil {
 		_ = unix.Unlink(m.ConsoleSocket)
@@ -253,14 +263,13 @@ func readPid(path string) int {
 
 // receivePty takes what the command sent: it connected and sent before it
 // ended, so that all is there by now.
-func receivePty(listen int) int {
+func (s *Server) receivePty(listen int) int {
 	fd, _, err := unix.Accept4(listen, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	if err != nil {
 		return -1
 	}
 	defer func() { _ = unix.Close(fd) }()
-	var b [4096]byte
-	_, fds, err := kernel.Recv(fd, b[:], 0)
+	_, fds, err := s.in.Recv(fd, unix.MSG_DONTWAIT)
 	if err != nil || len(fds) == 0 {
 		return -1
 	}
@@ -314,6 +323,8 @@ func (s *Server) discard(p *proc) {
 	}
 	s.drop(&p.stdin)
 	s.drop(&p.console)
+	s.drop(&p.park)
+	s.drop(&p.errs)
 	for _, src := range []*source{p.out, p.err} {
 		if src != nil && src.FD != p.pty {
 			s.drop(&src.FD)

@@ -39,16 +39,15 @@ func (s *Server) inherit(resume int) ([]item, error) {
 		return s.readResume(resume)
 	}
 	var items []item
-	buf := make([]byte, wire.MaxFrame)
 	for {
-		n, fds, err := kernel.Recv(s.nest.fd, buf, 0)
+		frame, fds, err := s.in.Recv(s.nest.fd, 0)
 		if err != nil {
 			return nil, err
 		}
-		if n == 0 {
+		if len(frame) == 0 {
 			return nil, unix.ECONNRESET
 		}
-		h, inline, ok := wire.ParseHeader(buf[:n])
+		h, inline, ok := wire.ParseHeader(frame)
 		if !ok {
 			return nil, unix.EBADMSG
 		}
@@ -87,7 +86,7 @@ func (n *nest) send(s *Server, k wire.Kind, m wire.Message, fds []int) {
 	if n.fd < 0 {
 		return
 	}
-	if err := kernel.SendMessage(kernel.Send, n.fd, wire.Header{Kind: k}, m, fds); err != nil {
+	if err := s.outgo.Send(kernel.Send, n.fd, wire.Header{Kind: k}, m, fds); err != nil {
 		say("nest: " + err.Error())
 		n.gone(s)
 	}
@@ -120,17 +119,16 @@ func (n *nest) ready(s *Server, _ uint32) {
 	if n.fd < 0 {
 		return
 	}
-	buf := make([]byte, 512)
-	k, fds, err := kernel.Recv(n.fd, buf, unix.MSG_DONTWAIT)
+	frame, fds, err := s.in.Recv(n.fd, unix.MSG_DONTWAIT)
 	kernel.CloseAll(fds)
 	if err == unix.EAGAIN {
 		return
 	}
-	if err != nil || k == 0 {
+	if err != nil || len(frame) == 0 {
 		n.gone(s)
 		return
 	}
-	h, body, ok := wire.ParseHeader(buf[:k])
+	h, body, ok := wire.ParseHeader(frame)
 	var c wire.Child
 	if !ok || h.Kind != wire.KindNestTold || !wire.Unmarshal(body, &c) {
 		return

@@ -35,6 +35,10 @@ type proc struct {
 	cmdPid   int // the launch's command, while starting
 	forsaken bool
 
+	park  int      // a planned child waits for a byte from here; -1 once it was let go
+	errs  int      // where it tells why it could not run its program
+	names []string // of its plan's operations, until it runs
+
 	pty      int
 	stdin    int // the end we write to
 	out, err *source
@@ -63,7 +67,7 @@ type source struct {
 }
 
 func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
-	p := &proc{ref: ref, key: key, io: io, phase: starting, pidfd: -1, console: -1, pty: -1, stdin: -1, streams: map[uint64]*stream{}}
+	p := &proc{ref: ref, key: key, io: io, phase: starting, pidfd: -1, console: -1, park: -1, errs: -1, pty: -1, stdin: -1, streams: map[uint64]*stream{}}
 	for _, k := range io.Sinks {
 		sink := stdio.NewSink()
 		sink.CRI, sink.Path, sink.MaxBytes, sink.MaxFiles = k.CRI, k.Path, k.MaxBytes, k.MaxFiles
@@ -147,7 +151,7 @@ func (r *record) Fields(c *wire.Codec) {
 	c.Bool(&r.once)
 }
 
-func (p *proc) record() []byte {
+func (p *proc) record(b []byte) []byte {
 	r := &record{
 		serial: p.serial, ref: p.ref, io: p.io, levels: p.levels, peak: p.peak, kills: p.base.kills, local: p.base.local,
 		phase: uint64(p.phase), pid: uint64(p.pid), cmdPid: uint64(p.cmdPid), pidFile: p.pidFile, //nolint:gosec // pids
@@ -156,7 +160,7 @@ func (p *proc) record() []byte {
 	if p.exit != nil {
 		r.hasExit, r.exit = true, *p.exit
 	}
-	return wire.Record(r)
+	return wire.AppendRecord(b, r)
 }
 
 // descriptors lists what the nest should hold of a process.
@@ -169,6 +173,8 @@ func (p *proc) descriptors() (roles []wire.Role, fds []int) {
 	add(wire.RolePidfd, p.pidfd)
 	add(wire.RoleStdin, p.stdin)
 	add(wire.RoleConsole, p.console)
+	add(wire.RolePark, p.park)
+	add(wire.RoleErrors, p.errs)
 	add(wire.RolePty, p.pty)
 	if !p.io.TTY && p.out != nil {
 		add(wire.RoleStdout, p.out.FD)
@@ -189,7 +195,8 @@ func (s *Server) save(p *proc, fresh ...wire.Role) {
 }
 
 func (s *Server) savePids(p *proc, extra *command, fresh []wire.Role) {
-	it := &wire.Item{Key: p.key, Blob: p.record()}
+	s.blob = p.record(s.blob[:0])
+	it := &wire.Item{Key: p.key, Blob: s.blob}
 	if p.pid > 0 && p.exit == nil {
 		it.Pids = append(it.Pids, p.pid)
 	}
@@ -237,6 +244,7 @@ func (s *Server) adoptItem(it *item) {
 	p.phase, p.pid, p.cmdPid, p.pidFile = phase(r.phase), int(r.pid), int(r.cmdPid), r.pidFile //nolint:gosec // pids
 	p.acked, p.oncePut = r.acked, r.once
 	p.lost = s.journal.Lost(p.serial)
+	s.journal.Restore(p.serial, p.sinks)
 	if r.hasExit {
 		e := r.exit
 		p.exit, p.phase = &e, ended
@@ -244,6 +252,8 @@ func (s *Server) adoptItem(it *item) {
 	p.pidfd = it.take(wire.RolePidfd)
 	p.stdin = it.take(wire.RoleStdin)
 	p.console = it.take(wire.RoleConsole)
+	p.park = it.take(wire.RolePark)
+	p.errs = it.take(wire.RoleErrors)
 	if p.pty = it.take(wire.RolePty); p.pty >= 0 {
 		p.setSource(p.pty, false)
 	} else if fd := it.take(wire.RoleStdout); fd >= 0 {

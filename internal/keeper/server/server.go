@@ -9,6 +9,7 @@ package server
 
 import (
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -58,6 +59,10 @@ type Server struct {
 	thaw    func() // what an upgrade brings back last
 	quit    bool
 
+	in     kernel.Receiver
+	outgo  kernel.Sender
+	blob   []byte // room for a record
+	litter int    // requests and ends since the last tidying
 	wakeFD int
 	mu     sync.Mutex
 	done   []func() // what other goroutines want the loop to do; guarded by mu
@@ -205,6 +210,18 @@ func (s *Server) turn() {
 		}
 	}
 	s.endIfIdle()
+	s.tidy()
+}
+
+// churn is how many requests and ends pass before the garbage is taken out. Go
+// by itself would let a megabyte of it pile up, whatever it is told.
+const churn = 32
+
+func (s *Server) tidy() {
+	if s.litter >= churn {
+		s.litter = 0
+		runtime.GC()
+	}
 }
 
 // post has the loop call fn soon; any goroutine may call it.

@@ -64,7 +64,7 @@ func (s *Server) become(u *upgrade) error {
 	for _, fd := range keep {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
 	}
-	err = unix.Exec(u.path, []string{"longshore-keeper", "keeper", s.dir, kernel.Itoa(mem)}, kernel.SmallEnv())
+	err = unix.Exec(u.path, []string{"longshore-keeper", "keeper", s.dir, kernel.Itoa(mem)}, kernel.SmallEnv(2))
 	for _, fd := range keep {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
 	}
@@ -141,7 +141,7 @@ func (s *Server) freeze(u *upgrade) (f *frozen, keep []int) {
 	keep = append(keep, s.listenFD)
 	for _, p := range s.procs {
 		roles, fds := p.descriptors()
-		it := frozenItem{item: wire.Item{Key: p.key, Roles: roles, Blob: p.record()}}
+		it := frozenItem{item: wire.Item{Key: p.key, Roles: roles, Blob: p.record(nil)}}
 		for _, fd := range fds {
 			it.fds = append(it.fds, uint64(fd)) //nolint:gosec // a descriptor
 		}

@@ -16,7 +16,7 @@ const (
 	chunk      = 64 << 10 // the most that one transaction moves: a pipe's size
 	headerSize = 4096
 	lostSize   = 4096
-	lostSlots  = lostSize / 16
+	lostSlots  = lostSize / 32
 	sentinel   = 16
 	ttyChunk   = 4096
 )
@@ -59,7 +59,12 @@ type header struct {
 	reserve [64]byte
 }
 
-type lostSlot struct{ serial, lost uint64 }
+// lostSlot counts the lost bytes of a process (which 0), or those that one of
+// its sinks (which is its place plus one) has still to mark.
+type lostSlot struct {
+	serial, which, n uint64
+	why              uint64
+}
 
 // Journal holds the one transaction that can be under way, and the counts of
 // lost bytes. One loop has one transaction at a time, so that one small file
@@ -197,23 +202,54 @@ func (j *Journal) set(state uint32) { atomic.StoreUint32(&j.h.state, state) }
 
 // Lost returns how many bytes the process lost so far.
 func (j *Journal) Lost(serial uint64) uint64 {
-	for i := range j.lost {
-		if j.lost[i].serial == serial {
-			return j.lost[i].lost
-		}
+	if s := j.slot(serial, 0, false); s != nil {
+		return s.n
 	}
 	return 0
+}
+
+// Restore tells a process's sinks what they had still to mark.
+func (j *Journal) Restore(serial uint64, sinks []*Sink) {
+	for i, k := range sinks {
+		if s := j.slot(serial, uint64(i)+1, false); s != nil { //nolint:gosec // small
+			k.lost, k.why = s.n, unix.Errno(s.why)
+		}
+	}
+}
+
+func (j *Journal) slot(serial, which uint64, fresh bool) *lostSlot {
+	for i := range j.lost {
+		if s := &j.lost[i]; s.serial == serial && s.which == which {
+			return s
+		}
+	}
+	if fresh {
+		for i := range j.lost {
+			if s := &j.lost[i]; s.serial == 0 {
+				*s = lostSlot{serial: serial, which: which}
+				return s
+			}
+		}
+	}
+	return nil
 }
 
 // addLost counts bytes that no sink took. With more processes losing output
 // than there are slots, the count of the rest is not kept over a restart.
 func (j *Journal) addLost(serial, n uint64) {
-	for i := range j.lost {
-		if s := &j.lost[i]; s.serial == serial || s.serial == 0 {
-			s.serial = serial
-			s.lost += n
-			return
-		}
+	if s := j.slot(serial, 0, true); s != nil {
+		s.n += n
+	}
+}
+
+// unmarked keeps what a sink has still to mark.
+func (j *Journal) unmarked(serial uint64, sink int, k *Sink) {
+	s := j.slot(serial, uint64(sink)+1, k.lost > 0) //nolint:gosec // small
+	if s == nil {
+		return
+	}
+	if s.n, s.why = k.lost, uint64(k.why); k.lost == 0 {
+		*s = lostSlot{}
 	}
 }
 

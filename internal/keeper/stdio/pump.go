@@ -90,7 +90,11 @@ func (p *Pump) deliver(s *Source, data []byte, put func(*Sink, *slot, what) int)
 		if k == nil || i >= MaxSinks {
 			continue
 		}
+		before := k.lost
 		lost = max(lost, uint64(put(k, &p.j.h.slots[i], w))) //nolint:gosec // a length
+		if k.lost != before {
+			p.j.unmarked(s.Serial, i, k)
+		}
 	}
 	if lost > 0 {
 		p.j.addLost(s.Serial, lost)

@@ -33,6 +33,7 @@ const (
 	KindUpgrade
 	KindCancel
 	KindShutdown
+	KindRelease
 )
 
 // What the keeper answers.

@@ -171,12 +171,14 @@ func (m *Level) Fields(c *Codec) {
 	c.Str(&m.Local)
 }
 
-// LaunchKind says what starts the process. A second kind will be a plan in a
-// memory file, interpreted in the forked child.
+// LaunchKind says what starts the process.
 type LaunchKind uint8
 
-// LaunchCommand starts the process by a command that leaves it behind.
-const LaunchCommand LaunchKind = 1
+// The kinds of launches.
+const (
+	LaunchCommand LaunchKind = iota + 1 // a command that leaves the process behind
+	LaunchPlan                          // a plan that the forked child interprets
+)
 
 // Launch asks for a process.
 type Launch struct {
@@ -191,6 +193,9 @@ type Launch struct {
 	UID, GID      uint32
 	Levels        []Level
 	Peak          string
+	Plan          []byte // of LaunchPlan
+	Park          bool   // a planned process waits for KindRelease
+	Target        Ref    // whose namespaces a planned process joins
 }
 
 // Fields implements Message.
@@ -207,6 +212,9 @@ func (m *Launch) Fields(c *Codec) {
 	small(c, &m.GID)
 	c.Levels(&m.Levels)
 	c.Str(&m.Peak)
+	c.Bytes(&m.Plan)
+	c.Bool(&m.Park)
+	m.Target.Fields(c)
 }
 
 // Launched answers Launch. Its descriptors are those of Opened.
@@ -344,7 +352,10 @@ func (m *Exit) Fields(c *Codec) {
 const recordVersion = 1
 
 // Record is Marshal for what is kept: it says its version first.
-func Record(m Message) []byte { return Marshal([]byte{recordVersion}, m) }
+func Record(m Message) []byte { return AppendRecord(nil, m) }
+
+// AppendRecord is Record, appended to b.
+func AppendRecord(b []byte, m Message) []byte { return Marshal(append(b, recordVersion), m) }
 
 // ParseRecord reads a Record. It reports false for a later version too.
 func ParseRecord(b []byte, m Message) bool {

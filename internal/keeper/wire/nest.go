@@ -13,6 +13,8 @@ const (
 	RoleSocket
 	RoleCommand // pidfd of a launch's command
 	RoleConsole // where a launch's command sends the pty
+	RolePark    // the end that lets a parked child go
+	RoleErrors  // where it tells why it could not
 	// RoleSink and those after it are the process's sinks that are FIFOs, by
 	// their place in the list.
 	RoleSink

@@ -1,0 +1,223 @@
+package keeper_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+func TestUpgradeInPlace(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		e := newEnv(t)
+		log := e.file("up.log")
+		l := e.shell("up", "i=0; while read x; do i=$((i+1)); echo line $i; done; exit 8")
+		l.IO = core.IO{Stdin: core.StdinOnce, Sinks: []core.Sink{{Format: core.FormatCRI, Stdout: true, Path: log}}}
+		l.Attach = &core.StreamOptions{Stdin: true, Stdout: true}
+		st := e.launch(l).Streams
+		held := e.shell("held", "read x; echo $x; exit 9")
+		held.IO = core.IO{Stdin: core.StdinOpen, Hold: true}
+		held.Attach = &core.StreamOptions{Stdin: true, Stdout: true, Exclusive: true}
+		hs := e.launch(held).Streams
+		before := e.status()
+		r := bufio.NewReader(st.Stdout)
+		if err := e.c.Upgrade(e.ctx(), "/etc/passwd"); err == nil {
+			t.Error("it became no program")
+		}
+		for i := range 5 {
+			next := filepath.Join(t.TempDir(), "longshore-keeper")
+			if out, err := exec.CommandContext(t.Context(), "cp", e.binary, next).CombinedOutput(); err != nil {
+				t.Fatalf("%s", out)
+			}
+			if err := e.c.Upgrade(e.ctx(), next); err != nil {
+				t.Fatal(err)
+			}
+			now := e.status()
+			if now.KeeperPid != before.KeeperPid || now.NestPid != before.NestPid || now.Processes != 2 {
+				t.Errorf("before %+v, after %+v", before, now)
+			}
+			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", now.KeeperPid)); err != nil || exe != next {
+				t.Errorf("it runs %s, %v", exe, err)
+			}
+			if _, err := io.WriteString(st.Stdin, "x\n"); err != nil {
+				t.Fatal(err)
+			}
+			// The stream that was attached before still flows.
+			if line, err := r.ReadString('\n'); err != nil || line != fmt.Sprintf("line %d\n", i+1) {
+				t.Errorf("line %q, %v", line, err)
+			}
+			if i == 2 { // its successor is the new program too
+				killAndWait(t, now.KeeperPid)
+				before = e.status()
+				if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", before.KeeperPid)); err != nil || exe != next {
+					t.Errorf("the next keeper runs %s, %v", exe, err)
+				}
+				s2, err := e.c.Streams(e.ctx(), l.Ref, core.StreamOptions{Stdout: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r = bufio.NewReader(s2.Stdout)
+			}
+		}
+		if _, err := e.c.Streams(e.ctx(), held.Ref, core.StreamOptions{Stdout: true, Exclusive: true}); err == nil && false {
+			t.Error("the exclusive stream was forgotten")
+		}
+		if _, err := io.WriteString(hs.Stdin, "word\n"); err != nil {
+			t.Fatal(err)
+		}
+		if s := readAll(t, hs.Stdout); s != "word\n" {
+			t.Errorf("held %q", s)
+		}
+		if err := st.Stdin.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.c.CloseStdin(e.ctx(), l.Ref); err != nil {
+			t.Fatal(err)
+		}
+		got := e.exits(l.Ref, held.Ref)
+		if got[l.Ref].Exit.Code != 8 || got[held.Ref].Exit.Code != 9 {
+			t.Errorf("exits %+v", got)
+		}
+		if s := texts(t, read(t, log), "stdout"); s != "line 1\nline 2\nline 3\nline 4\nline 5\n" {
+			t.Errorf("log %q", s)
+		}
+	})
+}
+
+func TestUpgradeUnderLoad(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		e := newEnv(t)
+		log := e.file("load.log")
+		const lines = 3000000
+		l := e.shell("load", fmt.Sprintf("busybox seq 1 %d", lines))
+		l.IO = core.IO{Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: log}}}
+		e.launch(l)
+		for range 30 {
+			if err := e.c.Upgrade(e.ctx(), e.binary); err != nil {
+				t.Fatal(err)
+			}
+			short := e.shell("short", "exit 7")
+			e.launch(short)
+			if x := e.exit(short.Ref); x.Exit.Code != 7 {
+				t.Errorf("exit %+v", x)
+			}
+			if err := e.c.Forget(e.ctx(), short.Ref); err != nil {
+				t.Error(err)
+			}
+		}
+		e.exit(l.Ref)
+		next := 1
+		for line := range strings.Lines(read(t, log)) {
+			if line != strconv.Itoa(next)+"\n" {
+				t.Fatalf("line %d is %q", next, line)
+			}
+			next++
+		}
+		if next != lines+1 {
+			t.Errorf("%d lines", next-1)
+		}
+	})
+}
+
+// pss sums up one figure of smaps_rollup, in KiB.
+func pss(t *testing.T, pid int) int {
+	t.Helper()
+	for line := range strings.Lines(read(t, fmt.Sprintf("/proc/%d/smaps_rollup", pid))) {
+		if f := strings.Fields(line); f[0] == "Pss:" {
+			n, err := strconv.Atoi(f[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatal("no Pss")
+	return 0
+}
+
+func openFDs(t *testing.T, pid int) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestSmallWith200Processes(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		e := newEnv(t)
+		st := e.status()
+		base := pss(t, st.KeeperPid) + pss(t, st.NestPid)
+		fds := [2]int{openFDs(t, st.KeeperPid), openFDs(t, st.NestPid)}
+		var refs []core.Ref
+		for i := range 200 {
+			l := e.shell(fmt.Sprintf("%064d", i), "echo a line; read x; exit 0")
+			l.IO = core.IO{Stdin: core.StdinOpen, Sinks: []core.Sink{{Format: core.FormatCRI, Stdout: true, Stderr: true, Path: e.file(fmt.Sprintf("log-%d", i))}}}
+			e.launch(l)
+			refs = append(refs, l.Ref)
+		}
+		k, n := pss(t, st.KeeperPid), pss(t, st.NestPid)
+		t.Logf("PSS of keeper and nest: %d KiB with none, %d + %d KiB with 200 processes", base, k, n)
+		if k+n >= 6*1024 {
+			t.Errorf("%d KiB are too much", k+n)
+			t.Logf("%s", read(t, fmt.Sprintf("/proc/%d/smaps_rollup", st.KeeperPid)))
+			t.Logf("%s", read(t, fmt.Sprintf("/proc/%d/smaps", st.KeeperPid)))
+		}
+		killAndWait(t, st.KeeperPid)
+		st = e.status()
+		k, n = pss(t, st.KeeperPid), pss(t, st.NestPid)
+		t.Logf("after a keeper's death: %d + %d KiB", k, n)
+		if k+n >= 6*1024 {
+			t.Errorf("%d KiB are too much", k+n)
+		}
+		for _, r := range refs {
+			if err := e.c.Signal(e.ctx(), r, int(unix.SIGKILL)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.exits(refs...)
+		for _, r := range refs {
+			if err := e.c.Ack(e.ctx(), r); err != nil {
+				t.Fatal(err)
+			}
+			if err := e.c.Forget(e.ctx(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		killAndWait(t, st.KeeperPid) // the nest has heard all before it starts the next one
+		st = e.status()
+		// The Go runtime opens two of its own at some time.
+		if now := [2]int{openFDs(t, st.KeeperPid), openFDs(t, st.NestPid)}; now[0] > fds[0]+2 || now[1] > fds[1]+2 {
+			t.Errorf("descriptors of keeper and nest: %v, were %v", now, fds)
+			for _, pid := range []int{st.KeeperPid, st.NestPid} {
+				out, err := exec.CommandContext(t.Context(), "ls", "-l", fmt.Sprintf("/proc/%d/fd", pid)).CombinedOutput()
+				t.Logf("%s %v", out, err)
+			}
+		}
+		for _, d := range []string{"io", "exits"} {
+			if entries, err := os.ReadDir(e.file("pair-1/" + d)); err != nil || len(entries) > 0 {
+				t.Errorf("%s: %v %v", d, entries, err)
+			}
+		}
+		if err := e.c.Shutdown(e.ctx()); err != nil {
+			t.Error(err)
+		}
+		waitGone(t, st.KeeperPid)
+		waitGone(t, st.NestPid)
+		if _, err := keeper.New(e.ctx(), keeper.Options{StateDir: e.dir, Binary: e.binary}); err != nil {
+			t.Errorf("a fresh pair: %v", err)
+		}
+	})
+}
