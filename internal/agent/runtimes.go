@@ -12,6 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/runtime/native"
 	"github.com/longshore/longshore/internal/runtime/oci"
 )
 
@@ -32,7 +33,10 @@ type foundRuntime struct {
 
 // bySpeed is the order in which "auto" takes what works, fastest first, as
 // make bench shows it.
-func bySpeed() []string { return []string{"crun", "runc"} }
+func bySpeed() []string { return []string{nativeName, "crun", "runc"} }
+
+// nativeName is the runtime that needs no program.
+const nativeName = "native"
 
 // findRuntimes probes every configured runtime. One that cannot be used is no
 // error unless it was named as the default.
@@ -47,7 +51,7 @@ func (n *node) findRuntimes(ctx context.Context) (runtimes, error) {
 	slices.Sort(names[len(bySpeed()):])
 	for _, name := range names {
 		section, configured := n.cfg.Runtimes[name]
-		if !configured {
+		if !configured && name != nativeName {
 			continue
 		}
 		f := foundRuntime{name: name}
@@ -93,6 +97,9 @@ func problems(found []foundRuntime) string {
 
 func (n *node) probe(ctx context.Context, name string, section config.Runtime) (core.Runtime, core.RuntimeFeatures, error) {
 	var features core.RuntimeFeatures
+	if name == nativeName {
+		return n.native(ctx)
+	}
 	path := section.Path
 	if path == "" {
 		var err error
@@ -111,6 +118,21 @@ func (n *node) probe(ctx context.Context, name string, section config.Runtime) (
 		return nil, features, err
 	}
 	features, err = rt.Features(ctx)
+	return rt, features, err
+}
+
+func (n *node) native(ctx context.Context) (core.Runtime, core.RuntimeFeatures, error) {
+	host, err := native.ReadHost()
+	if err != nil {
+		return nil, core.RuntimeFeatures{}, err
+	}
+	rt, err := native.New(native.Options{
+		Name: nativeName, Dir: filepath.Join(n.cfg.Agent.State, "runtime", nativeName), Supervisor: n.keeper, Cgroups: n.cgroups, Host: host, Logger: n.log,
+	})
+	if err != nil {
+		return nil, core.RuntimeFeatures{}, err
+	}
+	features, err := rt.Features(ctx)
 	return rt, features, err
 }
 

@@ -28,6 +28,25 @@ func defaultNodes() []node {
 	return []node{mk("null", 1, 3), mk("zero", 1, 5), mk("full", 1, 7), mk("random", 1, 8), mk("urandom", 1, 9), mk("tty", 5, 0)}
 }
 
+// alwaysAllowed are the device rules that hold whatever the spec says: nodes may
+// be made, the default ones used, and terminals (runtime-spec, Default Devices).
+func alwaysAllowed() []specs.LinuxDeviceCgroup {
+	rule := func(typ string, major, minor int64, access string) specs.LinuxDeviceCgroup {
+		r := specs.LinuxDeviceCgroup{Allow: true, Type: typ, Access: access}
+		if major >= 0 {
+			r.Major = &major
+		}
+		if minor >= 0 {
+			r.Minor = &minor
+		}
+		return r
+	}
+	return []specs.LinuxDeviceCgroup{
+		rule("c", -1, -1, "m"), rule("b", -1, -1, "m"), rule("c", 1, 3, "rwm"), rule("c", 1, 5, "rwm"), rule("c", 1, 7, "rwm"), rule("c", 1, 8, "rwm"),
+		rule("c", 1, 9, "rwm"), rule("c", 5, 0, "rwm"), rule("c", 5, 1, "rwm"), rule("c", 5, 2, "rwm"), rule("c", 136, -1, "rwm"),
+	}
+}
+
 // devices fills /dev, unless it is the host's own.
 func (c *compiler) devices() error {
 	for _, m := range c.in.Spec.Mounts {

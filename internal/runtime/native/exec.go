@@ -23,7 +23,8 @@ type ExecInput struct {
 }
 
 // CompileExec turns a process into a plan that the keeper runs with the
-// container's main process as target.
+// container's main process as target. It parks before its program too, so that
+// the keeper has it on record first.
 func CompileExec(in ExecInput) (Output, error) {
 	p := in.Process
 	switch {
@@ -36,7 +37,7 @@ func CompileExec(in ExecInput) (Output, error) {
 	}
 	spec := *in.Spec
 	spec.Process = p
-	c := &compiler{in: Input{ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host}, next: fdFirst}
+	c := &compiler{in: Input{ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host, Park: true}, next: fdFirst}
 	c.Clone(0, in.Cgroup.Unified)
 	target := c.settle(true)
 	c.joinCgroups(in.Cgroup.Dirs)

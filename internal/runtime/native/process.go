@@ -42,6 +42,7 @@ func (c *compiler) process(p *specs.Process, profile *specs.LinuxSeccomp) error 
 	}
 	c.Add("umask", unix.SYS_UMASK, plan.V(umask))
 	if c.in.Park {
+		c.Add("say that we are parked", unix.SYS_WRITE, plan.V(fdError), plan.P(c.Words(plan.StepParked)), plan.V(8)).Result(8)
 		c.Add("wait for the start", unix.SYS_READ, plan.V(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
 	}
 	if p.NoNewPrivileges {

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
+	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -45,8 +47,9 @@ type Options struct {
 
 // Runtime is core.Runtime without a program.
 type Runtime struct {
-	o   Options
-	log *slog.Logger
+	o     Options
+	log   *slog.Logger
+	specs sync.Map // core.ID → *specs.Spec, what execs need of it
 }
 
 var _ core.Runtime = (*Runtime)(nil)
@@ -83,9 +86,28 @@ func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
 }
 
 // record is what is kept of a container: what later verbs need to know of it.
+// The spec itself stands in the bundle's config.json.
 type record struct {
 	Cgroup core.CgroupRef `json:"cgroup"`
-	Spec   *specs.Spec    `json:"spec"`
+	Bundle string         `json:"bundle"`
+}
+
+// spec reads the container's spec, once.
+func (r *Runtime) spec(id core.ID, rec record) (*specs.Spec, error) {
+	if s, ok := r.specs.Load(id); ok {
+		return s.(*specs.Spec), nil //nolint:forcetypeassert // nothing else is stored
+	}
+	b, err := os.ReadFile(filepath.Join(rec.Bundle, "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	var s specs.Spec
+	if err := json.Unmarshal(b, &s); err != nil {
+		return nil, fmt.Errorf("%s/config.json: %w", rec.Bundle, err)
+	}
+	kept := execSpec(&s)
+	r.specs.Store(id, kept)
+	return kept, nil
 }
 
 func (r *Runtime) path(id core.ID) string { return filepath.Join(r.o.Dir, string(id)) }
@@ -109,6 +131,7 @@ func (r *Runtime) load(op string, id core.ID) (record, error) {
 func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
 	pid, err := r.create(ctx, c)
 	if err != nil {
+		r.specs.Delete(c.ID)
 		_ = os.Remove(r.path(c.ID))
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
@@ -124,8 +147,8 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err := r.o.Cgroups.Create(ctx, c.Cgroup, res); err != nil {
 		return 0, err
 	}
-	if res != nil {
-		if err := r.o.Cgroups.Devices(c.Cgroup, res.Devices); err != nil {
+	if res != nil && len(res.Devices) > 0 {
+		if err := r.o.Cgroups.Devices(c.Cgroup, append(slices.Clone(res.Devices), alwaysAllowed()...)); err != nil {
 			return 0, err
 		}
 	}
@@ -139,17 +162,25 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err := findProgram(root, c.Spec); err != nil {
 		return 0, err
 	}
-	kept, err := json.Marshal(record{Cgroup: c.Cgroup, Spec: execSpec(c.Spec)})
-	if err != nil {
+	if err := writeJSON(filepath.Join(c.Bundle, "config.json"), c.Spec); err != nil {
 		return 0, err
 	}
-	if err := atomicfile.Replace(r.path(c.ID), kept, 0o600); err != nil {
+	if err := writeJSON(r.path(c.ID), record{Cgroup: c.Cgroup, Bundle: c.Bundle}); err != nil {
 		return 0, err
 	}
+	r.specs.Store(c.ID, execSpec(c.Spec))
 	l := core.Launch{Ref: core.Ref{Container: c.ID}, Plan: out.Plan, Park: true, IO: c.IO, UID: c.UID, GID: c.GID}
 	l.Levels, l.Peak = r.levels(c.Levels)
 	launched, err := r.o.Supervisor.Launch(ctx, l)
 	return launched.Pid, err
+}
+
+func writeJSON(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Replace(path, b, 0o600)
 }
 
 // execSpec is what an exec needs of a container's spec.
@@ -187,7 +218,11 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	if err != nil {
 		return core.Launched{}, err
 	}
-	out, err := CompileExec(ExecInput{ID: string(e.Ref.Container), Process: e.Spec, Spec: rec.Spec, Cgroup: r.cgroup(rec.Cgroup), Host: r.o.Host})
+	spec, err := r.spec(e.Ref.Container, rec)
+	if err != nil {
+		return core.Launched{}, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
+	}
+	out, err := CompileExec(ExecInput{ID: string(e.Ref.Container), Process: e.Spec, Spec: spec, Cgroup: r.cgroup(rec.Cgroup), Host: r.o.Host})
 	if err != nil {
 		return core.Launched{}, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
 	}
@@ -244,6 +279,7 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	if err != nil {
 		return err
 	}
+	r.specs.Delete(id)
 	if err := os.Remove(r.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("delete container %s: %w", id, err)
 	}

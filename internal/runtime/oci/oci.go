@@ -15,12 +15,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
@@ -128,6 +130,9 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		Ref: ref, Command: r.command(files.log, append(args, string(c.ID))...),
 		PidFile: files.pid, IO: c.IO, UID: c.UID, GID: c.GID,
 	}
+	if c.Cgroup.Adopted[""] != "" {
+		r.keepOut(&l.Command)
+	}
 	if c.IO.TTY {
 		l.ConsoleSocket = files.console
 	}
@@ -140,6 +145,14 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		return 0, errors.Join(fmt.Errorf("create container %s: %w", c.ID, err), r.Delete(context.WithoutCancel(ctx), c.ID, true))
 	}
 	return launched.Pid, nil
+}
+
+// keepOut has crun leave cgroups alone: it would remove the one that it is told
+// of when the container goes, adopted or not.
+func (r *Runtime) keepOut(c *core.Command) {
+	if i := slices.Index(c.Args, "--cgroup-manager=cgroupfs"); i >= 0 {
+		c.Args[i] = "--cgroup-manager=disabled"
+	}
 }
 
 // joinAdopted moves the parked process, which has no threads and no children
@@ -257,6 +270,15 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	launched, err := r.o.Supervisor.Launch(ctx, l)
 	if err != nil {
 		err = r.explain(op, files.log, err)
+	} else if len(e.Levels) > 0 {
+		// By now it runs: what it has forked already stays where it was.
+		err = joinAdopted(launched.Pid, e.Levels[0])
+		if errors.Is(err, unix.ESRCH) { // it has ended
+			err = nil
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", op, errors.Join(err, r.o.Supervisor.Signal(context.WithoutCancel(ctx), e.Ref, int(unix.SIGKILL))))
+		}
 	}
 	// Only the pid file is for the keeper to find again after its own death;
 	// it goes with the bundle, as the log does when it has something to say.

@@ -58,6 +58,10 @@ const (
 	NumSlots    = 32
 )
 
+// StepParked is what a child tells by its failure pipe, as the number of an
+// operation, when it has come to where it parks.
+const StepParked = 1<<32 - 1
+
 // Version of the format. A keeper takes plans of exactly its own version: agent
 // and keeper agree on it when they shake hands.
 const Version = 1
