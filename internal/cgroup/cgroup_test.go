@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -181,11 +182,28 @@ func TestV2Settings(t *testing.T) {
 		"net_cls":              {Network: &specs.LinuxNetwork{ClassID: ptr[uint32](5)}},
 		"a path":               {Unified: map[string]string{"../x.y": "1"}},
 		"the tree's own files": {Unified: map[string]string{"cgroup.procs": "1"}},
-		"period alone":         {CPU: &specs.LinuxCPU{Period: ptr[uint64](5)}},
 	} {
 		if _, err := v2Settings(bad); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestPeriodAloneKeepsTheQuota(t *testing.T) {
+	u := tree(t, unifiedMounts)
+	u.layout.unified = t.TempDir()
+	file := filepath.Join(u.layout.unified, "a", "cpu.max")
+	if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("max 100000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Update(t.Context(), core.CgroupRef{Path: "/a"}, &specs.LinuxResources{CPU: &specs.LinuxCPU{Period: ptr[uint64](50000)}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := readText(file); !strings.HasPrefix(got, "max 50000") {
+		t.Errorf("cpu.max is %q", got)
 	}
 }
 
@@ -252,6 +270,53 @@ func TestBadPathsAreRefused(t *testing.T) {
 	}
 	if err := h.Remove(t.Context(), core.CgroupRef{Path: h.Root()}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("remove of everything: %v", err)
+	}
+}
+
+// units is a systemd that only remembers.
+type units []string
+
+func (u *units) StartSlice(_ context.Context, name string) error {
+	*u = append(*u, "start "+name)
+	return nil
+}
+
+func (u *units) StopUnit(_ context.Context, name string) error {
+	*u = append(*u, "stop "+name)
+	return nil
+}
+
+func TestSystemdMakesSlicesAndIsLeftItsScopes(t *testing.T) {
+	c := tree(t, unifiedMounts)
+	c.layout.unified = t.TempDir()
+	var u units
+	c.systemd = &u
+	scope, err := c.Place(core.Cgroup{Parent: "kubepods-pod1.slice"}, core.CgroupRef{}, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slice, err := c.Place(core.Cgroup{Parent: "a.slice::a-b.slice"}, core.CgroupRef{}, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	adopted := core.CgroupRef{Path: slice.Path, Adopted: map[string]string{"": c.layout.unified}}
+	for _, ref := range []core.CgroupRef{scope, slice, adopted} {
+		if err := c.Create(t.Context(), ref, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Remove(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := units{
+		"start kubepods.slice", "start kubepods-pod1.slice", "stop longshore-n.scope",
+		"start a.slice", "start a-b.slice", "stop a-b.slice",
+	}
+	if d := cmp.Diff(want, u); d != "" {
+		t.Error(d)
+	}
+	if entries, _ := os.ReadDir(c.layout.unified); len(entries) != 0 {
+		t.Errorf("made by hand: %v", entries)
 	}
 }
 

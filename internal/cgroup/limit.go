@@ -37,6 +37,11 @@ func (t *Tree) limit(ref core.CgroupRef, res *specs.LinuxResources) error {
 		}
 		dir := t.layout.v2Dir(ref)
 		for _, s := range settings {
+			if rest, ok := strings.CutPrefix(s.value, keepQuota); ok {
+				now, _ := readText(filepath.Join(dir, s.file))
+				quota, _, _ := strings.Cut(now, " ")
+				s.value = quota + rest
+			}
 			if err := apply(dir, s); err != nil {
 				return err
 			}

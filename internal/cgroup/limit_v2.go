@@ -36,6 +36,10 @@ func ioWeight(w uint16) uint64 {
 	return 1 + (v-10)*9999/990
 }
 
+// keepQuota stands in cpu.max for the quota that is there: a period alone is
+// changed together with it.
+const keepQuota = "="
+
 // v2Settings says what to write; Unified comes last and wins.
 func v2Settings(res *specs.LinuxResources) ([]setting, error) {
 	var out []setting
@@ -103,16 +107,16 @@ func v2CPU(c *specs.LinuxCPU, add func(controller, file, value string)) error {
 		add("cpu", "cpu.weight", strconv.FormatUint(CPUWeight(*c.Shares), 10))
 	}
 	if c.Quota != nil && *c.Quota != 0 || c.Period != nil && *c.Period != 0 {
-		value := "max"
-		if c.Quota != nil && *c.Quota > 0 {
+		value := keepQuota
+		switch {
+		case c.Quota == nil || *c.Quota == 0:
+		case *c.Quota < 0:
+			value = "max"
+		default:
 			value = strconv.FormatInt(*c.Quota, 10)
 		}
 		if c.Period != nil && *c.Period != 0 {
 			value += " " + strconv.FormatUint(*c.Period, 10)
-		}
-		// A period alone must keep the quota, which this file cannot express.
-		if c.Quota == nil || *c.Quota == 0 {
-			return fmt.Errorf("a cpu period needs a quota on cgroup v2: %w", errdefs.ErrInvalidArgument)
 		}
 		add("cpu", "cpu.max", value)
 	}

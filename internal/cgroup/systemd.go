@@ -21,6 +21,9 @@ type Systemd interface {
 // process and is made by the runtime (--systemd-cgroup); a plain directory
 // below a unit is made by mkdir.
 func (t *Tree) makeUnit(ctx context.Context, ref core.CgroupRef) (done bool, err error) {
+	if ref.Adopted[""] != "" {
+		return false, nil // somebody else's unit
+	}
 	for part := range strings.SplitSeq(strings.Trim(ref.Path, "/"), "/") {
 		switch path.Ext(part) {
 		case ".slice":
@@ -35,6 +38,9 @@ func (t *Tree) makeUnit(ctx context.Context, ref core.CgroupRef) (done bool, err
 }
 
 func (t *Tree) removeUnit(ctx context.Context, ref core.CgroupRef) error {
+	if ref.Adopted[""] != "" {
+		return nil
+	}
 	if ext := path.Ext(ref.Path); ext != ".slice" && ext != ".scope" {
 		return nil
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -258,6 +260,54 @@ func joins(b *bench) {
 	}
 	first.delete(true)
 	first.wait(first.ref)
+}
+
+// adopts: a cgroup that somebody else made holds the program and its execs, and
+// is there when they are gone.
+func adopts(b *bench) {
+	theirs, err := b.Cgroups.Place(core.Cgroup{}, b.above, "theirs")
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := b.Cgroups.Create(b.ctx(), theirs, nil); err != nil {
+		b.Fatal(err)
+	}
+	adopt := map[string]string{"": "/sys/fs/cgroup" + theirs.Path}
+	dir := adopt[""]
+	if b.Cgroups.Mode() != core.CgroupV2 {
+		dir = "/sys/fs/cgroup/pids" + theirs.Path
+		adopt = map[string]string{"pids": dir}
+	}
+	c := b.container("echo > /tmp/ready; sleep 1000")
+	if c.Cgroup, err = b.Cgroups.Place(core.Cgroup{Adopt: adopt}, b.above, c.ID.Short()); err != nil {
+		b.Fatal(err)
+	}
+	c.Spec.Linux.CgroupsPath, c.Levels = c.Cgroup.Path, []core.CgroupRef{c.Cgroup}
+	ready := c.fifo("ready")
+	c.start()
+	ready()
+	member := func(pid int) {
+		procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil || !slices.Contains(strings.Fields(string(procs)), strconv.Itoa(pid)) {
+			b.Errorf("%d is not among %q, %v", pid, procs, err)
+		}
+	}
+	member(c.pid)
+	e := c.exec("e", "sleep 1000")
+	l, err := b.Runtime.Exec(b.ctx(), e)
+	if err != nil {
+		b.Fatal(err)
+	}
+	member(l.Pid)
+	c.delete(true)
+	c.wait(c.ref)
+	if err := b.Cgroups.Remove(b.ctx(), c.Cgroup); err != nil {
+		b.Error(err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		b.Errorf("the adopted cgroup is gone: %v", err)
+	}
+	c.forget(e.Ref)
 }
 
 func memory(b *bench) {

@@ -57,6 +57,7 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 		{"limits change", update},
 		{"delete by force kills", force},
 		{"namespaces are joined", joins},
+		{"adopted cgroups are joined and stay", adopts},
 		{"failed creates leave nothing", failures},
 		{"what is not there is said", unknown},
 		{"the exit record tells of memory", memory},
