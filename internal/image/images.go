@@ -209,10 +209,10 @@ func (s *Store) config(rec *imageRecord) (ocispec.Image, error) {
 	var cfg ocispec.Image
 	body, err := content.ReadBlob(context.Background(), s.content, rec.Config)
 	if err != nil {
-		return cfg, fmt.Errorf("read config of image %s: %w: pull it again: %w", rec.ID, errdefs.ErrDataLoss, err)
+		return cfg, fmt.Errorf("read config of image %s: %w: pull it again: %v", rec.ID, errdefs.ErrDataLoss, err) //nolint:errorlint // one class only
 	}
 	if err := json.Unmarshal(body, &cfg); err != nil {
-		return cfg, fmt.Errorf("read config of image %s: %w: pull it again: %w", rec.ID, errdefs.ErrDataLoss, err)
+		return cfg, fmt.Errorf("read config of image %s: %w: pull it again: %v", rec.ID, errdefs.ErrDataLoss, err) //nolint:errorlint // one class only
 	}
 	return cfg, nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// LockFile, in the image directory, is locked by a worker while it lives.
+// LockFile is a file in the image directory that is locked by a worker while it lives.
 const LockFile = "worker.lock"
 
 // SocketFD is the descriptor on which a worker meets its agent.

@@ -113,7 +113,7 @@ func (w *Worker) unpack(ctx context.Context, u *unpacking) (layer.Result, error)
 		res, _, err = w.unpackStream(ctx, u)
 	}
 	if err != nil && stored != nil {
-		err = fmt.Errorf("%w (and the blob in the store was damaged: %w)", err, stored)
+		err = fmt.Errorf("%w (and the blob in the store was damaged: %v)", err, stored) //nolint:errorlint // one class only
 	}
 	return res, err
 }

@@ -1,0 +1,99 @@
+package flight_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+
+	"github.com/longshore/longshore/internal/image/flight"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestCallersShareOneFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g flight.Group[string, *int]
+		var runs atomic.Int32
+		gate := make(chan struct{})
+		join := func(ctx context.Context) *flight.Flight[string, *int] {
+			return g.Join(ctx, "k", func() *int { return new(int) }, func(ctx context.Context, n *int) error {
+				runs.Add(1)
+				select {
+				case <-gate:
+					*n = 42
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := join(ctx), join(t.Context())
+		cancel() // the first caller's end is not the work's
+		if err := first.Wait(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("first caller: %v", err)
+		}
+		first.Leave()
+		close(gate)
+		if err := second.Wait(t.Context()); err != nil || *second.State != 42 {
+			t.Errorf("second caller: %v, %d", err, *second.State)
+		}
+		second.Leave()
+		if runs.Load() != 1 {
+			t.Errorf("%d runs", runs.Load())
+		}
+	})
+}
+
+func TestAbandonedFlightStopsBeforeTheNextStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g flight.Group[string, int]
+		var busy atomic.Int32
+		letGo := make(chan struct{})
+		run := func(ctx context.Context, _ int) error {
+			if busy.Add(1) != 1 {
+				t.Error("two at the same time")
+			}
+			<-ctx.Done()
+			<-letGo // cleaning up takes its time
+			busy.Add(-1)
+			return ctx.Err()
+		}
+		zero := func() int { return 0 }
+		first := g.Join(t.Context(), "k", zero, run)
+		synctest.Wait()
+		first.Leave()
+		second := g.Join(t.Context(), "k", zero, run)
+		if second == first {
+			t.Fatal("joined an abandoned flight")
+		}
+		synctest.Wait()
+		close(letGo)
+		if err := first.Wait(t.Context()); !errors.Is(err, context.Canceled) {
+			t.Errorf("abandoned: %v", err)
+		}
+		synctest.Wait()
+		if busy.Load() != 1 {
+			t.Error("the second did not start")
+		}
+		second.Leave()
+		<-second.Done()
+	})
+}
+
+func TestEndedFlightIsNotJoined(t *testing.T) {
+	var g flight.Group[int, int]
+	broken := errors.New("broken")
+	results := []error{broken, nil}
+	for i, want := range results {
+		f := g.Join(t.Context(), 1, func() int { return i }, func(_ context.Context, n int) error { return results[n] })
+		if err := f.Wait(t.Context()); !errors.Is(err, want) {
+			t.Errorf("flight %d: %v, want %v", i, err, want)
+		}
+		f.Leave()
+	}
+}
