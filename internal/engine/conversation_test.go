@@ -313,6 +313,7 @@ func (k *talk) list() (string, error) {
 
 func TestConversations(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		t.Helper()
 		k := &talk{t: t, n: enginetest.Fakes(t), dir: t.TempDir(), ids: map[string]core.ID{}, names: map[core.ID]string{}}
 		k.img = k.n.AddImage("busybox", ocispec.ImageConfig{}, nil)
 		k.open()

@@ -84,7 +84,7 @@ func everything(ctx context.Context, n *enginetest.Node, img core.Image, tag str
 	if _, err := client.Wait(ctx, core.Ref{Container: c.ID, Process: p.ID}); err != nil {
 		return err
 	}
-	grace := tenSeconds
+	grace := patience
 	if err := client.StopContainer(ctx, c.ID, engine.StopOptions{Grace: &grace}); err != nil {
 		return err
 	}

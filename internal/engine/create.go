@@ -361,7 +361,7 @@ func (c *Client) SetContainerData(_ context.Context, id core.ID, data []byte) er
 	if _, err := c.container(id); err != nil {
 		return err
 	}
-	_, err := c.e.editContainer(id, func(ct *core.Container, n *note) error {
+	err := c.e.editContainer(id, func(ct *core.Container, n *note) error {
 		ct.Data = data
 		n.forced(c.view, &ct.Meta, "set data", c.asked(core.Asked{}, ""))
 		return nil

@@ -140,6 +140,7 @@ func (e *Engine) runtime(name string) (core.Runtime, error) {
 func (e *Engine) sandboxDir(id core.ID) string {
 	return filepath.Join(e.o.State, "sandboxes", string(id))
 }
+
 func (e *Engine) bundle(id core.ID) string { return filepath.Join(e.o.State, "bundles", string(id)) }
 
 func now() time.Time { return time.Now().Round(0).UTC() }

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-const tenSeconds = 10 * time.Second
+const patience = 10 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

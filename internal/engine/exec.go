@@ -157,7 +157,7 @@ func (c *Client) recordExec(ctx context.Context, ct *core.Container, cfg core.Pr
 		ID: cfg.ID, Pid: launched.Pid, Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
 		Started: now(), Data: cfg.Data,
 	}
-	_, err := e.editContainer(ct.ID, func(ct *core.Container, n *note) error {
+	err := e.editContainer(ct.ID, func(ct *core.Container, n *note) error {
 		ct.Execs = append(ct.Execs, p)
 		n.add(core.Event{Kind: core.EventProcessStarted, Process: p.ID})
 		n.forced(c.view, &ct.Meta, "exec", c.asked(core.Asked{}, ""))
@@ -211,7 +211,7 @@ func asksForEnd(ct *core.Container, signal int) bool {
 }
 
 func (e *Engine) recordAsked(ref core.Ref, asked core.Asked, by view) error {
-	_, err := e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+	err := e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
 		n.forced(by, &ct.Meta, "signal", asked)
 		if p := ct.Process(ref.Process); p != nil && p.Autopsy == nil && asksForEnd(ct, asked.Signal) {
 			p.Asked = &asked
@@ -257,7 +257,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 
 // dropExec takes an ended process off its container's record.
 func (e *Engine) dropExec(ref core.Ref, by note) error {
-	_, err := e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+	err := e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
 		ct.Execs = slices.DeleteFunc(ct.Execs, func(p core.Process) bool { return p.ID == ref.Process })
 		n.events = append(n.events, by.events...)
 		return nil

@@ -140,7 +140,7 @@ func (e *Engine) exited(ctx context.Context, x core.ProcessExit) error {
 	}
 	if p.Autopsy == nil {
 		a := autopsy.Make(e.evidence(ctx, &c, p, x))
-		if _, err := e.recordEnd(c.ID, x.Ref.Process, a); err != nil {
+		if err := e.recordEnd(c.ID, x.Ref.Process, a); err != nil {
 			return err
 		}
 	}
@@ -185,10 +185,10 @@ func (e *Engine) forget(ctx context.Context, ref core.Ref) error {
 	return nil
 }
 
-// recordEnd puts the end of a process on record, once: fresh is false when it
-// was there before.
-func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) (fresh bool, err error) {
-	_, err = e.editContainer(id, func(c *core.Container, n *note) error {
+// recordEnd puts the end of a process on record, unless one is there.
+func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) error {
+	fresh := false
+	err := e.editContainer(id, func(c *core.Container, n *note) error {
 		fresh = false
 		p := c.Process(process)
 		if p == nil || p.Autopsy != nil {
@@ -210,7 +210,7 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) (
 	if err == nil && fresh {
 		e.waits.ended(core.Ref{Container: id, Process: process}, a)
 	}
-	return fresh, err
+	return err
 }
 
 // tailLines is how many log lines an autopsy keeps.

@@ -262,6 +262,7 @@ func (w *world) invariants(r *rapid.T) {
 }
 
 func timeout(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx

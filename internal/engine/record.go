@@ -95,9 +95,10 @@ func (e *Engine) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *note) erro
 }
 
 // editContainer changes a record and appends the events of the change.
-func (e *Engine) editContainer(id core.ID, fn func(c *core.Container, n *note) error) (c core.Container, err error) {
-	err = e.o.Store.Update(func(tx core.Tx) error {
-		if c, err = tx.Containers().Get(id); err != nil {
+func (e *Engine) editContainer(id core.ID, fn func(c *core.Container, n *note) error) error {
+	return e.o.Store.Update(func(tx core.Tx) error {
+		c, err := tx.Containers().Get(id)
+		if err != nil {
 			return err
 		}
 		var n note
@@ -109,7 +110,6 @@ func (e *Engine) editContainer(id core.ID, fn func(c *core.Container, n *note) e
 		}
 		return tx.Containers().Put(c)
 	})
-	return c, err
 }
 
 // step moves a container to the state that verb leads to.

@@ -128,7 +128,7 @@ func (e *Engine) lose(ctx context.Context, c *core.Container, process core.Proce
 			return err
 		}
 	}
-	_, err := e.recordEnd(c.ID, process, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}}))
+	err := e.recordEnd(c.ID, process, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}}))
 	return err
 }
 

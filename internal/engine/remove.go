@@ -63,7 +63,7 @@ func (c *Client) remove(ctx context.Context, ct *core.Container, opts RemoveOpti
 	// From here on it goes through though the caller may leave.
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	if _, err := c.e.editContainer(cur.ID, func(ct *core.Container, _ *note) error { ct.Removing = true; return nil }); err != nil {
+	if err := c.e.editContainer(cur.ID, func(ct *core.Container, _ *note) error { ct.Removing = true; return nil }); err != nil {
 		return err
 	}
 	var by note

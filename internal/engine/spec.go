@@ -33,7 +33,7 @@ func (e *Engine) version(ctx context.Context, rt core.Runtime) string {
 // featuresOf asks a runtime once.
 func (e *Engine) featuresOf(ctx context.Context, rt core.Runtime) (core.RuntimeFeatures, error) {
 	if f, ok := e.features.Load(rt.Name()); ok {
-		return f.(core.RuntimeFeatures), nil //nolint:forcetypeassert,errcheck // stored below
+		return f.(core.RuntimeFeatures), nil //nolint:forcetypeassert // stored below
 	}
 	f, err := rt.Features(ctx)
 	if err == nil {

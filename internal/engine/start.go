@@ -58,7 +58,7 @@ func (c *Client) start(ctx context.Context, ct *core.Container) error {
 	if err := l.pass("launch"); err != nil {
 		return err
 	}
-	_, err = e.editContainer(id, func(ct *core.Container, n *note) error {
+	err = e.editContainer(id, func(ct *core.Container, n *note) error {
 		if err := step(ct, core.VerbStart); err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func (e *Engine) startFailed(ctx context.Context, ct *core.Container, cause erro
 	defer cancel()
 	kerr := e.kill(ctx, ct)
 	a := autopsy.Make(autopsy.Input{Exit: core.Exit{Code: 127, At: now()}, Start: cause.Error()})
-	if _, err := e.recordEnd(ct.ID, core.Main, a); err != nil {
+	if err := e.recordEnd(ct.ID, core.Main, a); err != nil {
 		e.o.Logger.WarnContext(ctx, "a failed start is not on record", "container", ct.ID, "error", err)
 	}
 	if kerr != nil {
@@ -127,7 +127,7 @@ func (c *Client) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 	if err := do(ctx, id); err != nil {
 		return fmt.Errorf("%s container %s: %w", verb, id, err)
 	}
-	_, err = c.e.editContainer(id, func(ct *core.Container, n *note) error {
+	err = c.e.editContainer(id, func(ct *core.Container, n *note) error {
 		if err := step(ct, verb); err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (c *Client) UpdateContainer(ctx context.Context, id core.ID, res *specs.Lin
 	if err := rt.Update(ctx, id, res); err != nil {
 		return nil, fmt.Errorf("update container %s: %w", id, err)
 	}
-	_, err = c.e.editContainer(id, func(ct *core.Container, n *note) error {
+	err = c.e.editContainer(id, func(ct *core.Container, n *note) error {
 		n.add(core.Event{Kind: core.EventContainerUpdated})
 		n.forced(c.view, &ct.Meta, "update", c.asked(core.Asked{}, ""))
 		return nil

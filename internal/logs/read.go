@@ -422,6 +422,6 @@ func (w *watch) wait(ctx context.Context, ended <-chan struct{}) error {
 // close ends the goroutine as well.
 func (w *watch) close() {
 	_ = w.f.Close()
-	for range w.wake { //nolint:revive // until it is closed
+	for range w.wake {
 	}
 }

@@ -70,7 +70,7 @@ func copySlice(dst, src reflect.Value) {
 func copyStruct(dst, src reflect.Value) {
 	t := src.Type()
 	if t == timeType {
-		dst.Set(reflect.ValueOf(src.Interface().(time.Time).Round(0).UTC())) //nolint:forcetypeassert,errcheck // just asked
+		dst.Set(reflect.ValueOf(src.Interface().(time.Time).Round(0).UTC())) //nolint:forcetypeassert // just asked
 		return
 	}
 	for i := range t.NumField() {

@@ -206,7 +206,7 @@ func (f *files) importEvents(s *Store) error {
 		}
 		seq := s.events.first()
 		for i, raw := range raws {
-			if err := put(tx, eventsBucket, seqKey(seq+uint64(i)), raw); err != nil { //nolint:gosec // an index
+			if err := put(tx, eventsBucket, seqKey(seq+uint64(i)), raw); err != nil {
 				return err
 			}
 		}

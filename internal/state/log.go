@@ -261,8 +261,8 @@ func (l *eventLog) catchUp(raws [][]byte, last uint64) error {
 		}
 	}
 	var es []entry
-	for i, raw := range raws[len(raws)-int(last-l.last):] { //nolint:gosec // at most len(raws)
-		es = append(es, entry{core.Event{Seq: l.last + uint64(i) + 1}, raw}) //nolint:gosec // an index
+	for i, raw := range raws[len(raws)-int(last-l.last):] {
+		es = append(es, entry{core.Event{Seq: l.last + uint64(i) + 1}, raw})
 	}
 	l.append(es)
 	return nil

@@ -28,7 +28,10 @@ func TestMemory(t *testing.T) {
 }
 
 func TestBolt(t *testing.T) {
-	statetest.Run(t, func(t *testing.T) core.Store { return node{t.TempDir()}.open(t, "b1") })
+	statetest.Run(t, func(t *testing.T) core.Store {
+		t.Helper()
+		return node{t.TempDir()}.open(t, "b1")
+	})
 }
 
 // node is a node's two directories.

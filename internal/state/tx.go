@@ -87,7 +87,7 @@ func (r *eventRing) newer(since uint64) [][]byte {
 	if since >= r.last {
 		return nil
 	}
-	return r.raw[len(r.raw)-int(r.last-since):] //nolint:gosec // at most len(raw), checked by Events
+	return r.raw[len(r.raw)-int(r.last-since):]
 }
 
 // willTrimTo says which Seq will be the oldest after trim. Trimming goes in
@@ -96,11 +96,11 @@ func (r *eventRing) willTrimTo() uint64 {
 	if len(r.raw) <= r.limit+r.limit/16 {
 		return r.first()
 	}
-	return r.last - uint64(r.limit) + 1 //nolint:gosec // limit > 0
+	return r.last - uint64(r.limit) + 1
 }
 
 func (r *eventRing) trim() {
-	n := int(r.willTrimTo() - r.first()) //nolint:gosec // at most len(raw)
+	n := int(r.willTrimTo() - r.first())
 	if n > 0 {
 		r.raw = slices.Clone(r.raw[n:])
 	}

@@ -350,7 +350,7 @@ func (s *Images) Prune(ctx context.Context, owner core.Owner, keep func(core.Ima
 		if err := s.Remove(ctx, owner, string(img.ID)); err != nil {
 			return freed, err
 		}
-		freed += uint64(img.Size) //nolint:gosec // a constant
+		freed += uint64(img.Size)
 	}
 	return freed, nil
 }
