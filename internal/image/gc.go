@@ -136,7 +136,7 @@ func (s *Store) sweepBlobs(ctx context.Context, l live) (freed uint64, err error
 	if importing {
 		return 0, nil // an archive's blobs have no lease until it is read
 	}
-	blobs, err := files(filepath.Join(s.root, worker.ContentDir, "blobs", "sha256"))
+	blobs, err := files(filepath.Join(s.content.dir, "sha256"))
 	if err != nil {
 		return 0, fmt.Errorf("collect images: %w", err)
 	}
@@ -149,7 +149,7 @@ func (s *Store) sweepBlobs(ctx context.Context, l live) (freed uint64, err error
 			return freed, fmt.Errorf("collect images: %w", err)
 		}
 		freed += uint64(fi.Size()) //nolint:gosec // never negative
-		s.discardDir(s.blobPath(d))
+		s.discardDir(s.content.path(d))
 	}
 	return freed, s.sweepIngests()
 }
@@ -198,10 +198,6 @@ func (s *Store) parts() ([]part, error) {
 		list = append(list, p)
 	}
 	return list, nil
-}
-
-func (s *Store) blobPath(d digest.Digest) string {
-	return filepath.Join(s.root, worker.ContentDir, "blobs", d.Algorithm().String(), d.Encoded())
 }
 
 // sweepIngests removes parts of blobs that nobody has touched for long.
@@ -255,7 +251,7 @@ func (s *Store) Usage(context.Context) (core.ImageUsage, error) {
 		u.Inodes += uint64(l.Inodes) //nolint:gosec // never negative
 	}
 	s.mu.RUnlock()
-	blobs, err := files(filepath.Join(s.root, worker.ContentDir, "blobs", "sha256"))
+	blobs, err := files(filepath.Join(s.content.dir, "sha256"))
 	if err != nil {
 		return core.ImageUsage{}, fmt.Errorf("image usage: %w", err)
 	}

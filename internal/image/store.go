@@ -19,8 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	bolt "go.etcd.io/bbolt"
@@ -64,7 +62,7 @@ type Store struct {
 	log     *slog.Logger
 	now     func() time.Time
 	db      *bolt.DB
-	content content.Store
+	content blobs
 	runner  runner
 	pulls   flight.Group[string, *pulling]
 	trash   *trash
@@ -116,9 +114,7 @@ func New(opts Options) (*Store, error) {
 		s.now = time.Now
 	}
 	s.trash = newTrash(filepath.Join(root, trashDir), s.log)
-	if s.content, err = local.NewStore(filepath.Join(root, worker.ContentDir)); err != nil {
-		return nil, fmt.Errorf("open content store: %w", err)
-	}
+	s.content = blobs{filepath.Join(root, worker.ContentDir, "blobs")}
 	if s.db, err = openDB(root); err != nil {
 		return nil, err
 	}
