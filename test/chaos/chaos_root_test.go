@@ -248,7 +248,16 @@ func (s *storm) retire(w window) {
 
 // run kills agent and keeper until enough kills have happened.
 func (s *storm) run(kills int) {
-	for done := 0; done < kills; {
+	enough := func() bool {
+		for _, w := range []window{agentDown, keeperDown, bothDown} {
+			if s.count[w] < kills/10 {
+				return false
+			}
+		}
+		return true
+	}
+	// A few more kills where chance has left a window thin.
+	for done := 0; done < kills || !enough() && done < 2*kills; {
 		s.fill()
 		s.pause(20 + s.rnd.IntN(200))
 		s.retire(allUp)

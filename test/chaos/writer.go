@@ -29,6 +29,7 @@ type script struct {
 }
 
 func newScript(id int) *script {
+	//nolint:gosec // it is to be the same every time
 	return &script{rnd: rand.New(rand.NewPCG(uint64(id), 1)), id: id}
 }
 

@@ -191,17 +191,14 @@ func (n *Node) teardown() {
 }
 
 // LogTail returns the last bytes of the agent's log.
-func (n *Node) LogTail(max int64) string {
+func (n *Node) LogTail(size int64) string {
 	st, err := n.log.Stat()
 	if err != nil {
 		return err.Error()
 	}
-	from := st.Size() - max
-	if from < 0 {
-		from, max = 0, st.Size()
-	}
-	buf := make([]byte, max)
-	k, _ := n.log.ReadAt(buf, from)
+	size = min(size, st.Size())
+	buf := make([]byte, size)
+	k, _ := n.log.ReadAt(buf, st.Size()-size)
 	return string(buf[:k])
 }
 

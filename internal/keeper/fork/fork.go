@@ -48,14 +48,14 @@ type Child struct {
 	errs  int // read end of the failure pipe
 }
 
-// Failure is the first operation that did not go as the plan says.
-type Failure struct {
+// FailedError is the first operation that did not go as the plan says.
+type FailedError struct {
 	Step  int
 	Name  string
 	Errno syscall.Errno
 }
 
-func (f *Failure) Error() string { return f.Name + ": " + f.Errno.Error() }
+func (f *FailedError) Error() string { return f.Name + ": " + f.Errno.Error() }
 
 // exitFailure is the status of a child whose plan failed. Nobody reports it:
 // the failure itself came through the pipe.
@@ -213,7 +213,7 @@ func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs) (pid uintptr, err
 			continue
 		}
 		var a [6]uintptr
-		for j := 0; j < 6; j++ {
+		for j := range 6 {
 			if o.Slots&(1<<j) != 0 {
 				a[j] = uintptr(h.Slot[o.A[j]&(plan.NumSlots-1)])
 			} else {
@@ -237,11 +237,11 @@ func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs) (pid uintptr, err
 			continue
 		}
 		failure[0], failure[1] = uint32(i), uint32(e)
-		syscall.RawSyscall(unix.SYS_WRITE, uintptr(h.Slot[plan.SlotError]), uintptr(unsafe.Pointer(&failure)), 8)
+		_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(h.Slot[plan.SlotError]), uintptr(unsafe.Pointer(&failure)), 8)
 		break
 	}
 	for {
-		syscall.RawSyscall(unix.SYS_EXIT_GROUP, exitFailure, 0, 0)
+		_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, exitFailure, 0, 0)
 	}
 }
 
@@ -250,18 +250,18 @@ func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs) (pid uintptr, err
 func (c Child) Errors() int { return c.errs }
 
 // Outcome waits until the child has executed its program (nil), or its plan has
-// failed (*Failure). It closes the pipe.
+// failed (*FailedError). It closes the pipe.
 func (c Child) Outcome(p plan.Placed) error {
 	defer func() { _ = unix.Close(c.errs) }()
 	return Failed(c.errs, p.Name)
 }
 
 // Parked waits until the child has come to where its plan parks it (nil), or
-// its plan has failed (*Failure), or it has died on the way (ErrDied). The pipe
+// its plan has failed (*FailedError), or it has died on the way (ErrDied). The pipe
 // stays open.
 func (c Child) Parked(p plan.Placed) error {
 	err := Failed(c.errs, p.Name)
-	switch f, ok := err.(*Failure); { //nolint:errorlint // made right here
+	switch f, ok := err.(*FailedError); { //nolint:errorlint // made right here
 	case err == nil:
 		return ErrDied
 	case ok && f.Step == plan.StepParked:
@@ -293,7 +293,7 @@ func Failed(errs int, name func(step int) string) error {
 		n += k
 	}
 	step := int(*(*uint32)(unsafe.Pointer(&buf[0])))
-	f := &Failure{Step: step, Errno: syscall.Errno(*(*uint32)(unsafe.Pointer(&buf[4])))}
+	f := &FailedError{Step: step, Errno: syscall.Errno(*(*uint32)(unsafe.Pointer(&buf[4])))}
 	if step != plan.StepParked {
 		f.Name = name(step)
 	}

@@ -92,7 +92,7 @@ func TestTheFirstFailureIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var f *fork.Failure
+	var f *fork.FailedError
 	if err := c.Outcome(p); !errors.As(err, &f) || f.Step != 2 || f.Errno != unix.ENOENT || f.Name != "chdir to the moon" {
 		t.Errorf("outcome %v", err)
 	}

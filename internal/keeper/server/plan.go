@@ -188,7 +188,7 @@ func (s *Server) planAnswer(l *planned) {
 // planFailure words a failed operation with a class that a caller can act on.
 func (s *Server) planFailure(p *proc, err error) *wire.Fail {
 	f := &wire.Fail{Class: wire.Internal, Text: "launch " + p.key + ": " + err.Error()}
-	failed, ok := err.(*fork.Failure) //nolint:errorlint // fork wraps nothing, and errors.As pulls in reflection
+	failed, ok := err.(*fork.FailedError) //nolint:errorlint // fork wraps nothing, and errors.As pulls in reflection
 	if !ok {
 		return f
 	}

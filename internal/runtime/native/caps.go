@@ -34,8 +34,11 @@ func capsOf(c *specs.LinuxCapabilities, h Host) (capSets, error) {
 		names []string
 		to    *uint64
 	}{
-		{"bounding", c.Bounding, &s.bounding}, {"effective", c.Effective, &s.effective}, {"permitted", c.Permitted, &s.permitted},
-		{"inheritable", c.Inheritable, &s.inheritable}, {"ambient", c.Ambient, &s.ambient},
+		{"bounding", c.Bounding, &s.bounding},
+		{"effective", c.Effective, &s.effective},
+		{"permitted", c.Permitted, &s.permitted},
+		{"inheritable", c.Inheritable, &s.inheritable},
+		{"ambient", c.Ambient, &s.ambient},
 	} {
 		for _, n := range f.names {
 			i := slices.Index(capNames, strings.TrimPrefix(strings.ToUpper(n), "CAP_"))

@@ -39,7 +39,7 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 		}
 		if strings.Contains(h.Name, ",") {
 			for _, name := range strings.Split(h.Name, ",") {
-				fd, _ := c.target(m.Destination, 0)
+				fd, _ := c.target(m.Destination)
 				c.Add("link "+name, unix.SYS_SYMLINKAT, plan.P(c.String(h.Name)), plan.V(fd), plan.P(c.String(name))).Allow(uint16(unix.EEXIST))
 				c.shut(fd)
 			}
@@ -52,7 +52,7 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 }
 
 func (c *compiler) mountAt(p, source, fstype string, flags uintptr, data string) {
-	fd, _ := c.target(p, 0)
+	fd, _ := c.target(p)
 	c.Add("mount "+fstype+" on "+p, unix.SYS_MOUNT, plan.P(c.String(source)), c.fdPath(fd), plan.P(c.String(fstype)), plan.V(flags), plan.P(c.String(data)))
 	c.shut(fd)
 }
@@ -63,7 +63,7 @@ func (c *compiler) bindOwn(p, dir string, flags uintptr) {
 	}
 	src, _ := c.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	if set := attrsOf(flags); set != 0 {
-		c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set), 0), plan.V(sizeofMountAttr))
+		c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set)), plan.V(sizeofMountAttr))
 	}
 	c.move(src, p)
 	c.shut(src)

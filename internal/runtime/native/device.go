@@ -71,7 +71,7 @@ func (c *compiler) devices() error {
 		if dir != "/dev" {
 			c.provide(dir, false)
 		}
-		fd, _ := c.target(dir, 0)
+		fd, _ := c.target(dir)
 		for ; i < len(nodes) && path.Dir(nodes[i].path) == dir; i++ {
 			n, name := nodes[i], plan.P(c.String(path.Base(nodes[i].path)))
 			c.Add("device "+n.path, unix.SYS_MKNODAT, plan.V(fd), name, plan.V(n.mode), plan.V(n.dev)).Allow(uint16(unix.EEXIST))

@@ -89,7 +89,7 @@ func (c *compiler) pivot(old int, prop uint64) {
 	c.shut(old)
 	if c.in.Spec.Root.Readonly {
 		c.Add("read-only root", unix.SYS_MOUNT_SETATTR, plan.V(unix.AT_FDCWD), plan.P(c.String("/")), plan.V(0),
-			c.attr(unix.MOUNT_ATTR_RDONLY, 0, 0), plan.V(sizeofMountAttr))
+			c.attr(unix.MOUNT_ATTR_RDONLY, 0), plan.V(sizeofMountAttr))
 	}
 	if c.in.Spec.Linux.RootfsPropagation != "" {
 		c.Add("propagation of the root", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
@@ -97,14 +97,14 @@ func (c *compiler) pivot(old int, prop uint64) {
 }
 
 // attr is a struct mount_attr.
-func (c *compiler) attr(set, clr, propagation uint64) plan.Arg {
-	return plan.P(c.Words(set, clr, propagation, 0))
+func (c *compiler) attr(set, clr uint64) plan.Arg {
+	return plan.P(c.Words(set, clr, 0, 0))
 }
 
 // target opens a path of the container as the container sees it: symlinks lead
 // nowhere outside the root, magic links nowhere at all.
-func (c *compiler) target(p string, extra uint64) (fd, index int) {
-	flags, resolve := unix.O_PATH|unix.O_CLOEXEC|extra, uint64(unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+func (c *compiler) target(p string) (fd, index int) {
+	flags, resolve := uint64(unix.O_PATH|unix.O_CLOEXEC), uint64(unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 	if p == "/proc" || p == "/sys" {
 		// An image whose /proc leads elsewhere would let it answer for us.
 		resolve |= unix.RESOLVE_NO_SYMLINKS
@@ -147,7 +147,7 @@ func (c *compiler) provide(p string, file bool) {
 	}
 	parts := strings.Split(strings.TrimPrefix(p, above+"/"), "/")
 	for i, name := range parts {
-		fd, _ := c.target(path.Join(append([]string{above}, parts[:i]...)...), 0)
+		fd, _ := c.target(path.Join(append([]string{above}, parts[:i]...)...))
 		arg := plan.P(c.String(name))
 		if file && i == len(parts)-1 {
 			c.Add("create "+p, unix.SYS_MKNODAT, plan.V(fd), arg, plan.V(unix.S_IFREG|0o644), plan.V(0)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
@@ -184,7 +184,7 @@ func (c *compiler) mount(m specs.Mount) error {
 	if m.Type == "tmpfs" {
 		flags &^= unix.MS_RDONLY // finishTmpfs: something may have to be made in it first
 	}
-	fd, _ := c.target(m.Destination, 0)
+	fd, _ := c.target(m.Destination)
 	source := m.Source
 	if source == "" {
 		source = m.Type
@@ -201,13 +201,13 @@ func (c *compiler) setAttrs(p string, set, rset, rclr, prop uint64) {
 	if set|rset|rclr|prop == 0 {
 		return
 	}
-	fd, _ := c.target(p, 0)
+	fd, _ := c.target(p)
 	empty := plan.P(c.String(""))
 	if set != 0 {
-		c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, 0, 0), plan.V(sizeofMountAttr))
+		c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, 0), plan.V(sizeofMountAttr))
 	}
 	if rset|rclr != 0 {
-		c.Add("recursive attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(rset, rclr, 0), plan.V(sizeofMountAttr))
+		c.Add("recursive attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(rset, rclr), plan.V(sizeofMountAttr))
 	}
 	if prop != 0 {
 		c.Add("propagation of "+p, unix.SYS_MOUNT, empty, c.fdPath(fd), empty, plan.V(prop), empty)
@@ -233,11 +233,11 @@ func (c *compiler) bind(m specs.Mount, o ocispec.MountOptions) error {
 	empty := plan.P(c.String(""))
 	src, _ := c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(m.Source)), plan.V(flags|recursive))
 	if set := attrsOf(o.Flags); set != 0 {
-		c.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set), 0), plan.V(sizeofMountAttr))
+		c.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set)), plan.V(sizeofMountAttr))
 	}
 	if o.RecursiveSet|o.RecursiveClear != 0 {
 		c.Add("recursive attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
-			c.attr(o.RecursiveSet, o.RecursiveClear|atime(o.RecursiveSet), 0), plan.V(sizeofMountAttr))
+			c.attr(o.RecursiveSet, o.RecursiveClear|atime(o.RecursiveSet)), plan.V(sizeofMountAttr))
 	}
 	c.move(src, m.Destination)
 	c.shut(src)
@@ -248,7 +248,7 @@ func (c *compiler) bind(m specs.Mount, o ocispec.MountOptions) error {
 // move attaches a detached mount at p.
 func (c *compiler) move(src int, p string) {
 	empty := plan.P(c.String(""))
-	fd, _ := c.target(p, 0)
+	fd, _ := c.target(p)
 	c.Add("mount on "+p, unix.SYS_MOVE_MOUNT, plan.V(src), empty, plan.V(fd), empty, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 	c.shut(fd)
 }
@@ -296,10 +296,10 @@ func (c *compiler) finishTmpfs() {
 // no protection.
 func (c *compiler) readonly(p string) {
 	empty := plan.P(c.String(""))
-	fd, at := c.target(p, 0)
+	fd, at := c.target(p)
 	c.optional(at)
 	src, _ := c.open("copy the mount of "+p, unix.SYS_OPEN_TREE, plan.V(fd), empty, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE))
-	c.Add("read-only "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(unix.MOUNT_ATTR_RDONLY, 0, 0), plan.V(sizeofMountAttr))
+	c.Add("read-only "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(unix.MOUNT_ATTR_RDONLY, 0), plan.V(sizeofMountAttr))
 	c.Add("mount "+p+" read-only", unix.SYS_MOVE_MOUNT, plan.V(src), empty, plan.V(fd), empty, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 	c.shut(src)
 	c.shut(fd)
@@ -309,7 +309,7 @@ func (c *compiler) readonly(p string) {
 // mask hides a file behind /dev/null and a directory behind an empty tmpfs.
 func (c *compiler) mask(p string) {
 	empty := plan.P(c.String(""))
-	fd, at := c.target(p, 0)
+	fd, at := c.target(p)
 	c.optional(at)
 	try := c.Len()
 	c.Add("mask "+p, unix.SYS_MOUNT, plan.P(c.String("/dev/null")), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty).Allow(uint16(unix.ENOTDIR)).Kind = plan.Try
