@@ -77,6 +77,7 @@ func run(t *testing.T, tree *cgroup.Tree, ref core.CgroupRef, program string) (*
 
 func TestLimitsAreReadBack(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
+		t.Helper()
 		tree := newTree(t)
 		ref := place(t, tree, core.CgroupRef{}, "limited")
 		res := &specs.LinuxResources{
@@ -132,6 +133,7 @@ func TestLimitsAreReadBack(t *testing.T) {
 
 func TestBadLimitLeavesNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
+		t.Helper()
 		tree := newTree(t)
 		ref := place(t, tree, core.CgroupRef{}, "bad")
 		err := tree.Create(t.Context(), ref, &specs.LinuxResources{CPU: &specs.LinuxCPU{Cpus: "4000"}})
@@ -146,6 +148,7 @@ func TestBadLimitLeavesNothing(t *testing.T) {
 
 func TestKillEndsAForkBombWithinALimit(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
+		t.Helper()
 		tree := newTree(t)
 		ref := place(t, tree, core.CgroupRef{}, "bomb")
 		create(t, tree, ref, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: ptr[int64](40)}})
@@ -181,6 +184,7 @@ func reap() {
 
 func TestFreezeStopsAndKillReachesTheFrozen(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
+		t.Helper()
 		tree := newTree(t)
 		ref := place(t, tree, core.CgroupRef{}, "frozen")
 		create(t, tree, ref, nil)
@@ -294,6 +298,7 @@ func oom(t *testing.T, sandboxLimit, containerLimit int64) {
 
 func TestAdoptedCgroupsAreUsedAndKept(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
+		t.Helper()
 		tree := newTree(t)
 		theirs, err := cgroup.New(cgroup.Options{Root: roottest.Cgroup(t) + "-theirs"})
 		if err != nil {
@@ -343,6 +348,7 @@ func TestAdoptedCgroupsAreUsedAndKept(t *testing.T) {
 
 func TestStatsOfALiveContainer(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
+		t.Helper()
 		tree := newTree(t)
 		ref := place(t, tree, core.CgroupRef{}, "live")
 		create(t, tree, ref, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr[int64](64 << 20)}})

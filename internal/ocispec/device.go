@@ -156,7 +156,7 @@ func lookDevice(source, target string) (*specs.LinuxDevice, error) {
 		}
 		return nil, &os.PathError{Op: "lstat", Path: source, Err: err}
 	}
-	kind := ""
+	var kind string
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFCHR:
 		kind = "c"

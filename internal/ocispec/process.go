@@ -125,7 +125,8 @@ func Signal(s string) (int, error) {
 	if n := unix.SignalNum("SIG" + name); n != 0 {
 		return int(n), nil
 	}
-	base, offset, n := 0, "", 0
+	var base, n int
+	var offset string
 	switch {
 	case strings.HasPrefix(name, "RTMIN"):
 		base, offset = rtmin, name[len("RTMIN"):]

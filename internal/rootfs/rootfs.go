@@ -210,14 +210,14 @@ func (r *Roots) Mounted(ctx context.Context, dir string) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	real, err := filepath.EvalSymlinks(dir)
+	resolved, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list mounts below %s: %w", dir, err)
 	}
-	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(real))
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(resolved))
 	if err != nil {
 		return nil, fmt.Errorf("list mounts below %s: %w", dir, err)
 	}

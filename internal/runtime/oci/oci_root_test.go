@@ -76,12 +76,7 @@ func newNode(t *testing.T, program string) *node {
 	if n.cgroups, err = cgroup.New(cgroup.Options{Root: roottest.Cgroup(t)}); err != nil {
 		t.Fatal(err)
 	}
-	binary := filepath.Join(t.TempDir(), "longshore-keeper")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/longshore/longshore/cmd/longshore-keeper")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the keeper: %v\n%s", err, out)
-	}
+	binary := keeperBinary(t)
 	if n.keeper, err = keeper.New(t.Context(), keeper.Options{StateDir: "/run/k", Binary: binary}); err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +89,23 @@ func newNode(t *testing.T, program string) *node {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// keeperBinary is the keeper in LONGSHORE_BIN, where nothing can be built, or a
+// fresh one.
+func keeperBinary(t *testing.T) string {
+	t.Helper()
+	const name = "longshore-keeper"
+	if dir := os.Getenv("LONGSHORE_BIN"); dir != "" {
+		return filepath.Join(dir, name)
+	}
+	binary := filepath.Join(t.TempDir(), name)
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/longshore/longshore/cmd/"+name)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the keeper: %v\n%s", err, out)
+	}
+	return binary
 }
 
 // endKeeper ends the pair; the pid namespace would, but their descriptors hold

@@ -32,7 +32,7 @@ func (c *container) forget(ref core.Ref) {
 
 func execs(b *bench) {
 	c := b.container("echo > /tmp/ready; sleep 1000", func(s *specs.Spec) { s.Hostname = "main" })
-	ready := c.fifo("ready")
+	ready := c.ready()
 	c.start()
 	ready()
 	e := c.exec("e/1 \"x\"", "hostname; pwd; id -u; echo $VAR; tr '\\0' ' ' < /proc/1/cmdline | grep -c sleep; exit 3")
@@ -86,7 +86,7 @@ func execs(b *bench) {
 
 func streamed(b *bench) {
 	c := b.container("echo > /tmp/ready; sleep 1000")
-	ready := c.fifo("ready")
+	ready := c.ready()
 	c.start()
 	ready()
 	e := c.exec("s", "cat; echo end >&2; exit 4")
@@ -122,7 +122,7 @@ func streamed(b *bench) {
 func terminal(b *bench) {
 	c := b.container("test -t 0 && test -t 1 && echo yes; stty size; echo > /tmp/ready; sleep 1000", func(s *specs.Spec) { s.Process.Terminal = true })
 	c.IO.TTY, c.IO.Size = true, core.Size{Cols: 91, Rows: 17}
-	ready := c.fifo("ready")
+	ready := c.ready()
 	c.create()
 	// The size may be given after the create only: it is the Supervisor's.
 	if err := b.Supervisor.Resize(b.ctx(), c.ref, c.IO.Size); err != nil {

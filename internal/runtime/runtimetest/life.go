@@ -125,7 +125,7 @@ func unprivileged(b *bench) {
 
 func signals(b *bench) {
 	c := b.container("trap 'exit 5' USR1; echo > /tmp/ready; while :; do sleep 1000 & wait $!; done")
-	ready := c.fifo("ready")
+	ready := c.ready()
 	c.start()
 	ready()
 	if err := b.Supervisor.Signal(b.ctx(), c.ref, int(unix.SIGUSR1)); err != nil {
@@ -136,7 +136,7 @@ func signals(b *bench) {
 		b.Errorf("signal to what has ended: %v", err)
 	}
 	k := b.container("echo > /tmp/ready; sleep 1000")
-	ready = k.fifo("ready")
+	ready = k.ready()
 	k.start()
 	ready()
 	if err := b.Supervisor.Signal(b.ctx(), k.ref, int(unix.SIGKILL)); err != nil {
@@ -152,7 +152,7 @@ func signals(b *bench) {
 
 func force(b *bench) {
 	c := b.container("echo > /tmp/ready; sleep 1000")
-	ready := c.fifo("ready")
+	ready := c.ready()
 	c.start()
 	ready()
 	if err := b.Runtime.Delete(b.ctx(), c.ID, false); err == nil {
@@ -167,7 +167,7 @@ func force(b *bench) {
 
 func pause(b *bench) {
 	c := b.container("echo > /tmp/ready; while :; do :; done")
-	ready := c.fifo("ready")
+	ready := c.ready()
 	c.start()
 	ready()
 	cpu := func() uint64 {
@@ -209,7 +209,7 @@ func own(b *bench) int64 {
 
 func update(b *bench) {
 	c := b.container("echo > /tmp/ready; sleep 1000")
-	ready := c.fifo("ready")
+	ready := c.ready()
 	c.start()
 	ready()
 	limit, shares, pids := int64(48<<20), uint64(300), int64(33)
@@ -237,7 +237,7 @@ func joins(b *bench) {
 	// A process of another container has the namespaces; its files in /proc
 	// are as good as pinned ones.
 	first := b.container("echo > /tmp/ready; sleep 1000", func(s *specs.Spec) { s.Hostname = "first" })
-	ready := first.fifo("ready")
+	ready := first.ready()
 	first.start()
 	ready()
 	second := b.container("hostname; readlink /proc/self/ns/net; readlink /proc/self/ns/pid; ls /proc | grep -c '^[0-9]'", func(s *specs.Spec) {
@@ -283,7 +283,7 @@ func adopts(b *bench) {
 		b.Fatal(err)
 	}
 	c.Spec.Linux.CgroupsPath, c.Levels = c.Cgroup.Path, []core.CgroupRef{c.Cgroup}
-	ready := c.fifo("ready")
+	ready := c.ready()
 	c.start()
 	ready()
 	member := func(pid int) {
@@ -325,7 +325,7 @@ func memory(b *bench) {
 		b.Errorf("peak %d", x.Peak)
 	}
 	exec := b.container("echo > /tmp/ready; sleep 1000")
-	ready := exec.fifo("ready")
+	ready := exec.ready()
 	exec.start()
 	ready()
 	exec.delete(true)

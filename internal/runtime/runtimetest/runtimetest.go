@@ -207,11 +207,11 @@ func (c *container) output() string {
 	return string(out)
 }
 
-// until waits for a file below the root that the program makes: a FIFO, which
-// it opens for writing.
-func (c *container) fifo(name string) (wait func()) {
+// ready makes /tmp/ready a FIFO; what it returns waits until the program has
+// written there.
+func (c *container) ready() (wait func()) {
 	c.Helper()
-	path := filepath.Join(c.Root, "tmp", name)
+	path := filepath.Join(c.Root, "tmp", "ready")
 	_ = os.Remove(path)
 	if err := unix.Mkfifo(path, 0o666); err != nil {
 		c.Fatal(err)
@@ -234,7 +234,7 @@ func (c *container) fifo(name string) (wait func()) {
 				c.Fatal(err)
 			}
 		case <-time.After(patience):
-			c.Fatalf("the program never wrote to %s", name)
+			c.Fatal("the program never wrote to /tmp/ready")
 		}
 	}
 }
