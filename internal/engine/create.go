@@ -11,6 +11,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/own"
+	"github.com/longshore/longshore/internal/engine/signal"
 )
 
 var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an error value
@@ -79,7 +81,7 @@ func checkContainerConfig(cfg *core.ContainerConfig) error {
 	case cfg.IO.Hold && len(cfg.IO.Sinks) > 0:
 		return fmt.Errorf("hold excludes sinks: %w", errdefs.ErrInvalidArgument)
 	}
-	if _, err := stopSignal(cfg.Stop.Signal); err != nil {
+	if _, err := signal.Parse(cfg.Stop.Signal); err != nil {
 		return err
 	}
 	return nil
@@ -277,7 +279,7 @@ func (b *build) cgroup(ctx context.Context) error {
 
 func (b *build) launch(ctx context.Context) error {
 	b.line.undo.Add("launch", func(ctx context.Context) error { return b.e.removeProcesses(ctx, b.rt, &b.c) })
-	uid, gid := hostIDs(&b.sb, b.spec.Process)
+	uid, gid := own.HostIDs(&b.sb, b.spec.Process)
 	pid, err := b.rt.Create(ctx, core.RuntimeCreate{
 		ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup,
 		Levels: append([]core.CgroupRef{b.c.Cgroup}, b.levels...), UID: uid, GID: gid,

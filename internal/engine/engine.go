@@ -49,8 +49,8 @@ type Options struct {
 	State string
 	// Init is the path of the tiny init's binary.
 	Init string
-	// Files makes a sandbox's resolv.conf, hosts and hostname. nil: plain ones
-	// made of the record alone.
+	// Files makes a sandbox's resolv.conf, hosts and hostname. nil: there are
+	// none.
 	Files func(ctx context.Context, sb core.Sandbox) (Files, error)
 	// Observer is told how long each stage took. nil: nobody.
 	Observer Observer
@@ -87,7 +87,6 @@ type Engine struct {
 
 	waits    waits
 	features sync.Map // runtime name → core.RuntimeFeatures
-	reserved execIDs
 	// abandoned are ephemeral processes whose callers went with an earlier
 	// agent: core.Ref → true.
 	abandoned sync.Map

@@ -4,38 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/own"
+	"github.com/longshore/longshore/internal/engine/signal"
 )
-
-// execIDs are the names of processes that are being launched.
-type execIDs struct {
-	mu   sync.Mutex
-	refs map[core.Ref]bool
-}
-
-func (x *execIDs) take(ref core.Ref) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.refs[ref] {
-		return false
-	}
-	if x.refs == nil {
-		x.refs = map[core.Ref]bool{}
-	}
-	x.refs[ref] = true
-	return true
-}
-
-func (x *execIDs) release(ref core.Ref) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.refs, ref)
-}
 
 // Exec starts a further process in a running container; with cfg.Attach the
 // stream is returned as well.
@@ -59,10 +35,6 @@ func (c *Client) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (
 		cfg.ID = core.ProcessID(newID()[:32])
 	}
 	ref := core.Ref{Container: id, Process: cfg.ID}
-	if !e.reserved.take(ref) {
-		return core.Process{}, nil, fmt.Errorf("process %s: %w", cfg.ID, errdefs.ErrAlreadyExists)
-	}
-	defer e.reserved.release(ref)
 	born, err := e.births.Lock(ctx, ref)
 	if err != nil {
 		return core.Process{}, nil, err
@@ -141,7 +113,7 @@ func (e *Engine) launchExec(ctx context.Context, ct *core.Container, ref core.Re
 	if err := l.pass("begin"); err != nil {
 		return core.Launched{}, err
 	}
-	uid, gid := hostIDs(&sb, cfg.Spec)
+	uid, gid := own.HostIDs(&sb, cfg.Spec)
 	launched, err := rt.Exec(ctx, core.RuntimeExec{
 		Ref: ref, Bundle: ct.Bundle, Spec: cfg.Spec, IO: cfg.IO, Attach: cfg.Attach, Levels: levels, UID: uid, GID: gid,
 	})
@@ -180,7 +152,7 @@ func (c *Client) recordExec(ctx context.Context, ct *core.Container, cfg core.Pr
 
 // Signal sends a signal to a process. One that asks for the process's end is
 // put on record with who asked.
-func (c *Client) Signal(ctx context.Context, ref core.Ref, signal int, asked core.Asked) error {
+func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, asked core.Asked) error {
 	ct, p, err := c.process(ref)
 	if err != nil {
 		return err
@@ -189,13 +161,13 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, signal int, asked cor
 		return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
 	}
 	asked = c.asked(asked, "Signal")
-	asked.Signal = signal
-	if asksForEnd(&ct, signal) || c.forces(&ct.Meta) {
+	asked.Signal = sig
+	if asksForEnd(&ct, sig) || c.forces(&ct.Meta) {
 		if err := c.e.recordAsked(ref, asked, c.view); err != nil {
 			return err
 		}
 	}
-	if err := c.e.o.Supervisor.Signal(ctx, ref, signal); err != nil {
+	if err := c.e.o.Supervisor.Signal(ctx, ref, sig); err != nil {
 		return fmt.Errorf("signal process %s of container %s: %w", ref.Process, ref.Container, err)
 	}
 	return nil
@@ -203,11 +175,11 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, signal int, asked cor
 
 // asksForEnd tells the signals by which people and programs end a process from
 // those with another meaning.
-func asksForEnd(ct *core.Container, signal int) bool {
-	if stop, err := stopSignal(ct.Config.Stop.Signal); err == nil && stop == signal {
+func asksForEnd(ct *core.Container, sig int) bool {
+	if stop, err := signal.Parse(ct.Config.Stop.Signal); err == nil && stop == sig {
 		return true
 	}
-	return slices.Contains([]int{1, 2, 3, 6, sigkill, sigterm}, signal)
+	return slices.Contains([]int{1, 2, 3, 6, sigkill, sigterm}, sig)
 }
 
 func (e *Engine) recordAsked(ref core.Ref, asked core.Asked, by view) error {

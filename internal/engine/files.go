@@ -1,78 +1,22 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
-	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/own"
 )
 
-func (e *Engine) filesFor(ctx context.Context, sb core.Sandbox) (Files, error) {
-	if e.o.Files != nil {
-		return e.o.Files(ctx, sb)
-	}
-	return plainFiles(sb), nil
-}
-
-// plainFiles makes the three files of the record alone.
-func plainFiles(sb core.Sandbox) Files {
-	var f Files
-	dns := sb.Config.Network.DNS
-	for _, s := range cmpSlice(dns.Servers, sb.Network.DNS.Servers) {
-		f.ResolvConf = fmt.Appendf(f.ResolvConf, "nameserver %s\n", s)
-	}
-	if s := cmpSlice(dns.Searches, sb.Network.DNS.Searches); len(s) > 0 {
-		f.ResolvConf = fmt.Appendf(f.ResolvConf, "search %s\n", strings.Join(s, " "))
-	}
-	if o := cmpSlice(dns.Options, sb.Network.DNS.Options); len(o) > 0 {
-		f.ResolvConf = fmt.Appendf(f.ResolvConf, "options %s\n", strings.Join(o, " "))
-	}
-	f.Hosts = []byte("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
-	name := cmp.Or(sb.Config.Hostname, sb.ID.Short())
-	for _, a := range sb.Network.Addrs {
-		f.Hosts = fmt.Appendf(f.Hosts, "%s\t%s\n", a, name)
-	}
-	addrs := make([]string, 0, len(sb.Config.Network.Hosts))
-	for a := range sb.Config.Network.Hosts {
-		addrs = append(addrs, a)
-	}
-	slices.Sort(addrs)
-	for _, a := range addrs {
-		f.Hosts = fmt.Appendf(f.Hosts, "%s\t%s\n", a, strings.Join(sb.Config.Network.Hosts[a], " "))
-	}
-	if sb.Config.Namespaces.UTS.Mode != core.Host {
-		f.Hostname = []byte(name + "\n")
-	}
-	return f
-}
-
-func cmpSlice(a, b []string) []string {
-	if len(a) > 0 {
-		return a
-	}
-	return b
-}
-
-// The files of a sandbox's directory and where containers see them.
-const (
-	fileResolv   = "resolv.conf"
-	fileHosts    = "hosts"
-	fileHostname = "hostname"
-)
-
+// writeFiles writes what containers find in /etc.
 func writeFiles(dir string, f Files) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
-	for name, content := range map[string][]byte{fileResolv: f.ResolvConf, fileHosts: f.Hosts, fileHostname: f.Hostname} {
+	for name, content := range map[string][]byte{own.Resolv: f.ResolvConf, own.Hosts: f.Hosts, own.Hostname: f.Hostname} {
 		if len(content) == 0 {
 			continue
 		}
@@ -114,7 +58,7 @@ func (e *Engine) removeSandboxDir(ctx context.Context, dir string) error {
 }
 
 func (e *Engine) unmountShm(ctx context.Context, dir string) error {
-	shm := filepath.Join(dir, "shm")
+	shm := filepath.Join(dir, own.Shm)
 	if _, err := os.Lstat(shm); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -128,11 +72,12 @@ func (e *Engine) unmountShm(ctx context.Context, dir string) error {
 	return os.Remove(shm)
 }
 
-// hasFile reports whether the sandbox has one of the three files.
-func (b *build) hasFile(name string) bool {
-	if b.sb.Dir == "" {
-		return false
+// haveFiles names the files that a sandbox has.
+func haveFiles(dir string) (names []string) {
+	for _, name := range []string{own.Resolv, own.Hosts, own.Hostname} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil && dir != "" {
+			names = append(names, name)
+		}
 	}
-	_, err := os.Lstat(filepath.Join(b.sb.Dir, name))
-	return err == nil
+	return names
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/own"
 )
 
 // RemoveContainer removes a container that does not run, with everything nested
@@ -271,7 +272,7 @@ func (c *Client) closeSandbox(ctx context.Context, id core.ID, asked core.Asked,
 
 // released reports whether a stopped sandbox holds nothing any more.
 func released(sb *core.Sandbox) bool {
-	for _, ns := range sharedKinds(&sb.Config.Namespaces) {
+	for _, ns := range own.SharedKinds(&sb.Config.Namespaces) {
 		if ns.Path != "" {
 			return false
 		}
@@ -301,7 +302,7 @@ func (e *Engine) release(ctx context.Context, sb *core.Sandbox, l *line) error {
 		}},
 		{"done", func(context.Context) error {
 			_, err := e.editSandbox(sb.ID, func(sb *core.Sandbox, _ *note) error {
-				for _, ns := range sharedKinds(&sb.Config.Namespaces) {
+				for _, ns := range own.SharedKinds(&sb.Config.Namespaces) {
 					ns.Path = ""
 				}
 				sb.Init = 0

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/own"
 )
 
 // CreateSandbox makes a sandbox and returns it ready. With a Key that is in use
@@ -93,19 +93,9 @@ func (b *sandboxBuild) cgroup(ctx context.Context) error {
 	return b.e.o.Cgroups.Create(ctx, b.sb.Cgroup, b.sb.Config.Resources)
 }
 
-// sharedKinds are the namespaces that the pinner makes. A shared pid namespace
-// lives by its init instead, and a shared cgroup namespace has nothing to share.
-func sharedKinds(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
-	all := map[specs.LinuxNamespaceType]*core.Namespace{
-		specs.NetworkNamespace: &ns.Net, specs.IPCNamespace: &ns.IPC, specs.UTSNamespace: &ns.UTS, specs.UserNamespace: &ns.User,
-	}
-	maps.DeleteFunc(all, func(_ specs.LinuxNamespaceType, n *core.Namespace) bool { return n.Mode != core.Shared })
-	return all
-}
-
 func (b *sandboxBuild) pin(ctx context.Context) error {
 	cfg := &b.sb.Config
-	shared := sharedKinds(&cfg.Namespaces)
+	shared := own.SharedKinds(&cfg.Namespaces)
 	if len(shared) == 0 {
 		return nil
 	}
@@ -158,17 +148,19 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 	if err := os.Mkdir(b.sb.Dir, 0o711); err != nil {
 		return err
 	}
-	f, err := b.e.filesFor(ctx, b.sb)
-	if err != nil {
-		return err
-	}
-	if err := writeFiles(b.sb.Dir, f); err != nil {
-		return err
+	if b.e.o.Files != nil {
+		f, err := b.e.o.Files(ctx, b.sb)
+		if err != nil {
+			return err
+		}
+		if err := writeFiles(b.sb.Dir, f); err != nil {
+			return err
+		}
 	}
 	if b.sb.Config.Namespaces.IPC.Mode != core.Shared {
 		return nil
 	}
-	shm := filepath.Join(b.sb.Dir, "shm")
+	shm := filepath.Join(b.sb.Dir, own.Shm)
 	if err := os.Mkdir(shm, 0o1777); err != nil {
 		return err
 	}
@@ -209,7 +201,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err := e.o.Roots.Mount(ctx, filepath.Join(bundle, "rootfs"), root, false); err != nil {
 		return err
 	}
-	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: initSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg}
+	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: own.InitSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg}
 	pid, err := b.rt.Create(ctx, create)
 	if err != nil {
 		return err

@@ -4,62 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/signal"
 )
 
 const (
 	sigkill = int(unix.SIGKILL)
 	sigterm = int(unix.SIGTERM)
 )
-
-// stopSignal reads "SIGTERM", "TERM" or a number; "" is SIGTERM.
-func stopSignal(s string) (int, error) {
-	if s == "" {
-		return sigterm, nil
-	}
-	if n, err := strconv.Atoi(s); err == nil && n > 0 && n <= 64 {
-		return n, nil
-	}
-	name := strings.ToUpper(s)
-	if !strings.HasPrefix(name, "SIG") {
-		name = "SIG" + name
-	}
-	if n := unix.SignalNum(name); n != 0 {
-		return int(n), nil
-	}
-	if n, ok := realtime(name); ok {
-		return n, nil
-	}
-	return 0, fmt.Errorf("signal %q: %w", s, errdefs.ErrInvalidArgument)
-}
-
-// realtime reads SIGRTMIN+n and SIGRTMAX-n.
-func realtime(name string) (int, bool) {
-	for prefix, base := range map[string]int{"SIGRTMIN": 34, "SIGRTMAX": 64} {
-		rest, ok := strings.CutPrefix(name, prefix)
-		if !ok {
-			continue
-		}
-		n := 0
-		if rest != "" {
-			var err error
-			if n, err = strconv.Atoi(rest); err != nil {
-				return 0, false
-			}
-		}
-		if base += n; base >= 34 && base <= 64 {
-			return base, true
-		}
-	}
-	return 0, false
-}
 
 // StopContainer asks the main process to end and kills it when its grace is
 // over. It returns once the end is on record, and succeeds on what has ended or
@@ -104,7 +61,7 @@ func (c *Client) stop(ctx context.Context, ct *core.Container, opts StopOptions)
 		}
 		return c.stop(ctx, &cur, opts)
 	}
-	signal, grace, err := stopPlan(ct, opts)
+	sig, grace, err := stopPlan(ct, opts)
 	if err != nil {
 		return err
 	}
@@ -113,7 +70,7 @@ func (c *Client) stop(ctx context.Context, ct *core.Container, opts StopOptions)
 	}
 	l := e.line("stop")
 	asked := c.asked(opts.Asked, "StopContainer")
-	if asked.Signal = signal; grace <= 0 {
+	if asked.Signal = sig; grace <= 0 {
 		asked.Signal = sigkill
 	}
 	if err := e.recordAsked(ref, asked, c.view); err != nil {
@@ -123,7 +80,7 @@ func (c *Client) stop(ctx context.Context, ct *core.Container, opts StopOptions)
 		return err
 	}
 	if grace > 0 {
-		ended, err := e.graceful(ctx, ct, signal, grace, l)
+		ended, err := e.graceful(ctx, ct, sig, grace, l)
 		if err != nil || ended {
 			return err
 		}
@@ -140,7 +97,7 @@ func (c *Client) stop(ctx context.Context, ct *core.Container, opts StopOptions)
 	return l.pass("ended")
 }
 
-func stopPlan(ct *core.Container, opts StopOptions) (signal int, grace time.Duration, err error) {
+func stopPlan(ct *core.Container, opts StopOptions) (sig int, grace time.Duration, err error) {
 	name := opts.Signal
 	if name == "" {
 		name = ct.Config.Stop.Signal
@@ -149,15 +106,15 @@ func stopPlan(ct *core.Container, opts StopOptions) (signal int, grace time.Dura
 	if opts.Grace != nil {
 		grace = *opts.Grace
 	}
-	signal, err = stopSignal(name)
-	return signal, grace, err
+	sig, err = signal.Parse(name)
+	return sig, grace, err
 }
 
 // graceful signals the main process and waits for its end, no longer than
 // grace.
-func (e *Engine) graceful(ctx context.Context, ct *core.Container, signal int, grace time.Duration, l *line) (ended bool, err error) {
+func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grace time.Duration, l *line) (ended bool, err error) {
 	ref := core.Ref{Container: ct.ID}
-	if err := e.o.Supervisor.Signal(ctx, ref, signal); err != nil && !errdefs.IsNotFound(err) {
+	if err := e.o.Supervisor.Signal(ctx, ref, sig); err != nil && !errdefs.IsNotFound(err) {
 		return false, err
 	}
 	if ct.State == core.ContainerPaused {

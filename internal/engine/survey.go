@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/own"
 )
 
 // survey is what the node holds and what the records say it should, taken in
@@ -239,7 +240,7 @@ func (s *survey) sandbox(sb *core.Sandbox) {
 func (s *survey) ready(sb *core.Sandbox, object string) {
 	e := s.e
 	gone := ""
-	if len(sharedKinds(&sb.Config.Namespaces)) > 0 && !s.pins[sb.ID] {
+	if len(own.SharedKinds(&sb.Config.Namespaces)) > 0 && !s.pins[sb.ID] {
 		gone = "its namespaces are gone"
 	} else if p := s.procs[core.Ref{Container: sb.ID}]; sb.Init != 0 && !p.Running {
 		gone = "its init is gone, and its pid namespace with it"

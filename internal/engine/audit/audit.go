@@ -1,0 +1,135 @@
+// Package audit holds the event log against itself and against the records. It
+// reads one transaction and knows no engine. Start at Events.
+package audit
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Fault is one thing that is wrong.
+type Fault struct{ Object, Detail string }
+
+// Events walks the log that is kept: no gap, one exit for each start, nothing of
+// an object after its removal, and the same ends as on record.
+func Events(tx core.Tx) ([]Fault, error) {
+	w := walk{started: map[core.Ref]bool{}, ended: map[core.Ref]bool{}, gone: map[core.ID]bool{}}
+	since, err := oldest(tx)
+	if err != nil {
+		return nil, err
+	}
+	w.next, w.whole = since+1, since == 0
+	for ev, err := range tx.Events(since) {
+		if err != nil {
+			return nil, err
+		}
+		w.step(&ev)
+	}
+	for c, err := range tx.Containers().All("") {
+		if err != nil {
+			return nil, err
+		}
+		w.record(&c)
+	}
+	return w.found, nil
+}
+
+// oldest finds the Seq before the oldest event kept, by halving.
+func oldest(tx core.Tx) (uint64, error) {
+	lo, hi := uint64(0), tx.LastSeq()
+	for lo < hi {
+		mid := (lo + hi) / 2
+		var err error
+		for _, err = range tx.Events(mid) {
+			break
+		}
+		switch {
+		case errdefs.IsOutOfRange(err):
+			lo = mid + 1
+		case err != nil:
+			return 0, err
+		default:
+			hi = mid
+		}
+	}
+	return lo, nil
+}
+
+type walk struct {
+	next           uint64
+	whole          bool // the log is kept from its first event on
+	started, ended map[core.Ref]bool
+	gone           map[core.ID]bool
+	found          []Fault
+}
+
+func (w *walk) bad(ev *core.Event, detail string) {
+	w.found = append(w.found, Fault{fmt.Sprintf("event %d", ev.Seq), detail})
+}
+
+func (w *walk) step(ev *core.Event) {
+	if ev.Seq != w.next {
+		w.bad(ev, fmt.Sprintf("it stands where %d should", w.next))
+	}
+	w.next = ev.Seq + 1
+	id := ev.Container
+	if id == "" {
+		id = ev.Sandbox
+	}
+	if id == "" {
+		return
+	}
+	if w.gone[id] {
+		w.bad(ev, fmt.Sprintf("%s of %s, which was removed before", ev.Kind, id))
+	}
+	ref := core.Ref{Container: ev.Container, Process: ev.Process}
+	switch ev.Kind {
+	case core.EventContainerStarted, core.EventProcessStarted:
+		if w.started[ref] {
+			w.bad(ev, fmt.Sprintf("process %v started twice", ref))
+		}
+		w.started[ref] = true
+	case core.EventContainerExited, core.EventProcessExited:
+		if w.ended[ref] {
+			w.bad(ev, fmt.Sprintf("process %v ended twice", ref))
+		}
+		w.ended[ref] = true
+	case core.EventContainerRemoved:
+		w.removed(ev)
+	case core.EventSandboxRemoved:
+		w.gone[id] = true
+	default:
+	}
+}
+
+func (w *walk) removed(ev *core.Event) {
+	w.gone[ev.Container] = true
+	for ref := range w.started {
+		if ref.Container == ev.Container && !w.ended[ref] {
+			w.bad(ev, fmt.Sprintf("process %v started and never ended", ref))
+		}
+		if ref.Container == ev.Container {
+			delete(w.started, ref)
+			delete(w.ended, ref)
+		}
+	}
+}
+
+// record holds the log against a record that is still there.
+func (w *walk) record(c *core.Container) {
+	if !w.whole {
+		return
+	}
+	for _, p := range append([]core.Process{c.Main}, c.Execs...) {
+		ref := core.Ref{Container: c.ID, Process: p.ID}
+		if p.Autopsy != nil && !w.ended[ref] {
+			w.found = append(w.found, Fault{"container " + string(c.ID), fmt.Sprintf("process %q has ended on record and not in the log", p.ID)})
+		}
+		if p.Autopsy == nil && w.ended[ref] {
+			w.found = append(w.found, Fault{"container " + string(c.ID), fmt.Sprintf("process %q has ended in the log and not on record", p.ID)})
+		}
+	}
+}

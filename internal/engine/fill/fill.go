@@ -1,0 +1,96 @@
+// Package fill copies a directory of a root filesystem into a new volume,
+// confined on both sides. It knows neither volumes nor containers. Start at Dir.
+package fill
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+)
+
+// Dir copies the directory target of the image into the volume at dir. Neither
+// side can be left through a symlink. What is in the volume already stays.
+func Dir(from *os.Root, target, dir string) error {
+	rel := strings.TrimPrefix(path.Clean("/"+target), "/")
+	if rel == "" {
+		return fmt.Errorf("the root itself: %w", errdefs.ErrInvalidArgument)
+	}
+	src, err := from.OpenRoot(rel)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = src.Close() }()
+	dst, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dst.Close() }()
+	return fs.WalkDir(src.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := src.Lstat(p)
+		if err != nil {
+			return err
+		}
+		return copyOne(src, dst, p, info)
+	})
+}
+
+func copyOne(src, dst *os.Root, p string, info fs.FileInfo) error {
+	var err error
+	switch {
+	case info.IsDir():
+		if p != "." {
+			err = dst.Mkdir(p, 0o700)
+		}
+	case info.Mode().IsRegular():
+		err = copyFile(src, dst, p)
+	case info.Mode()&fs.ModeSymlink != 0:
+		var to string
+		if to, err = src.Readlink(p); err == nil {
+			err = dst.Symlink(to, p)
+		}
+	default:
+		return nil // devices, FIFOs and sockets are not content
+	}
+	if errors.Is(err, fs.ErrExist) && !info.IsDir() {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
+		if err := dst.Lchown(p, int(st.Uid), int(st.Gid)); err != nil {
+			return err
+		}
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return nil
+	}
+	return dst.Chmod(p, info.Mode().Perm()|info.Mode()&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky))
+}
+
+func copyFile(src, dst *os.Root, p string) error {
+	in, err := src.Open(p)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := dst.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}

@@ -1,0 +1,231 @@
+// Package own lays down what the engine owns in a container's spec: version,
+// root, namespaces, cgroup, the sandbox's files and shared memory, volumes and
+// the tiny init. All is pure.
+//
+// It must not know the engine. Start at Apply.
+package own
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Where the tiny init lies inside: below /dev, which is a tmpfs in any usual
+// spec, so that the container's own layer stays as it was.
+const (
+	sandboxInit   = "/init"
+	containerInit = "/dev/.init"
+
+	// initMode is what makes the small binary an init.
+	initMode = "init"
+)
+
+// The files of a sandbox's directory that containers see in /etc, and its shared
+// memory.
+const (
+	Resolv   = "resolv.conf"
+	Hosts    = "hosts"
+	Hostname = "hostname"
+	Shm      = "shm"
+)
+
+// Input is what Apply goes by.
+type Input struct {
+	Sandbox *core.Sandbox
+	Config  *core.ContainerConfig
+	Version string // the ociVersion to write
+	Cgroup  core.CgroupRef
+	Init    string // the small binary's path
+	// Join names namespaces taken from siblings.
+	Join map[specs.LinuxNamespaceType]string
+	// Files are those of Resolv, Hosts and Hostname that the sandbox has.
+	Files   []string
+	Volumes []specs.Mount
+}
+
+// SharedKinds are the namespaces that the pinner makes. A shared pid namespace
+// lives by its init instead, and a shared cgroup namespace has nothing to share.
+func SharedKinds(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
+	all := map[specs.LinuxNamespaceType]*core.Namespace{
+		specs.NetworkNamespace: &ns.Net, specs.IPCNamespace: &ns.IPC, specs.UTSNamespace: &ns.UTS, specs.UserNamespace: &ns.User,
+	}
+	maps.DeleteFunc(all, func(_ specs.LinuxNamespaceType, n *core.Namespace) bool { return n.Mode != core.Shared })
+	return all
+}
+
+// InitSpec is the whole container of a sandbox's tiny init.
+func InitSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *specs.Spec {
+	ns := []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}}
+	shared := SharedKinds(&sb.Config.Namespaces)
+	for _, kind := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace} {
+		if n := shared[kind]; n != nil {
+			ns = append(ns, specs.LinuxNamespace{Type: kind, Path: n.Path})
+		}
+	}
+	return &specs.Spec{
+		Version: version,
+		Root:    &specs.Root{Path: "rootfs", Readonly: true},
+		Process: &specs.Process{Args: []string{sandboxInit, initMode}, Cwd: "/", NoNewPrivileges: true, Capabilities: &specs.LinuxCapabilities{}},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+			// Runtimes want to make the usual devices.
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=64k"}},
+			{Destination: sandboxInit, Type: "bind", Source: program, Options: []string{"bind", "ro", "nosuid", "nodev"}},
+		},
+		Linux: &specs.Linux{Namespaces: ns, CgroupsPath: cg.Path},
+	}
+}
+
+// Apply overwrites what the engine owns in s.
+func Apply(s *specs.Spec, in Input) {
+	s.Version = in.Version
+	s.Root = &specs.Root{Path: "rootfs", Readonly: in.Config.Root.ReadOnly}
+	if s.Linux == nil {
+		s.Linux = &specs.Linux{}
+	}
+	s.Linux.CgroupsPath = in.Cgroup.Path
+	namespaces(s, in)
+	mounts(s, in)
+	if in.Config.Init && s.Process != nil && len(s.Process.Args) > 0 {
+		s.Process.Args = append([]string{containerInit, initMode}, s.Process.Args...)
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: containerInit, Type: "bind", Source: in.Init, Options: []string{"bind", "ro", "nosuid", "nodev"}})
+	}
+}
+
+// namespaces fills the list: the sandbox's, a sibling's, or its own. A time
+// namespace stays as the spec has it.
+func namespaces(s *specs.Spec, in Input) {
+	ns := in.Sandbox.Config.Namespaces
+	list := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
+	for _, old := range s.Linux.Namespaces {
+		if old.Type == specs.TimeNamespace {
+			list = append(list, old)
+		}
+	}
+	s.Linux.UIDMappings, s.Linux.GIDMappings = nil, nil
+	for _, n := range []struct {
+		kind specs.LinuxNamespaceType
+		ns   core.Namespace
+	}{
+		{specs.UserNamespace, ns.User},
+		{specs.NetworkNamespace, ns.Net},
+		{specs.IPCNamespace, ns.IPC},
+		{specs.UTSNamespace, ns.UTS},
+		{specs.PIDNamespace, ns.PID},
+		{specs.CgroupNamespace, ns.Cgroup},
+	} {
+		if path, ok := in.Join[n.kind]; ok {
+			list = append(list, specs.LinuxNamespace{Type: n.kind, Path: path})
+			continue
+		}
+		switch n.ns.Mode {
+		case core.Host:
+			continue
+		case core.Shared, core.Adopted:
+			if n.kind != specs.CgroupNamespace || n.ns.Path != "" {
+				list = append(list, specs.LinuxNamespace{Type: n.kind, Path: n.ns.Path})
+				continue
+			}
+		case core.PerContainer:
+		}
+		if n.kind == specs.UserNamespace {
+			if len(in.Sandbox.Config.UIDs) == 0 {
+				continue
+			}
+			s.Linux.UIDMappings, s.Linux.GIDMappings = in.Sandbox.Config.UIDs, in.Sandbox.Config.GIDs
+		}
+		list = append(list, specs.LinuxNamespace{Type: n.kind})
+	}
+	s.Linux.Namespaces = list
+	hostname(s, in)
+}
+
+// hostname may only be set in a UTS namespace of the container's own.
+func hostname(s *specs.Spec, in Input) {
+	if in.Join[specs.UTSNamespace] != "" || in.Sandbox.Config.Namespaces.UTS.Mode != core.PerContainer {
+		s.Hostname, s.Domainname = "", ""
+		return
+	}
+	if s.Hostname == "" {
+		s.Hostname = in.Sandbox.Config.Hostname
+	}
+	if s.Domainname == "" {
+		s.Domainname = in.Sandbox.Config.Domainname
+	}
+}
+
+// NamespaceFile is a namespace's name below /proc/PID/ns; "" when there is none.
+func NamespaceFile(kind specs.LinuxNamespaceType) string {
+	switch kind {
+	case specs.NetworkNamespace:
+		return "net"
+	case specs.MountNamespace:
+		return "mnt"
+	case specs.PIDNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.UserNamespace, specs.CgroupNamespace, specs.TimeNamespace:
+		return string(kind)
+	default:
+		return ""
+	}
+}
+
+// mounts adds the sandbox's files and shared memory and the volumes, wherever
+// the spec has nothing of its own.
+func mounts(s *specs.Spec, in Input) {
+	taken := func(dest string) bool {
+		return slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == dest })
+	}
+	mode := "rw"
+	if in.Config.Root.ReadOnly {
+		mode = "ro"
+	}
+	for _, name := range in.Files {
+		if dest := "/etc/" + name; !taken(dest) {
+			s.Mounts = append(s.Mounts, specs.Mount{
+				Destination: dest, Type: "bind", Source: filepath.Join(in.Sandbox.Dir, name), Options: []string{"bind", "rprivate", "nosuid", "nodev", "noexec", mode},
+			})
+		}
+	}
+	shm := ""
+	switch in.Sandbox.Config.Namespaces.IPC.Mode {
+	case core.Shared:
+		shm = filepath.Join(in.Sandbox.Dir, Shm)
+	case core.Host:
+		shm = "/dev/shm"
+	case core.PerContainer, core.Adopted:
+	}
+	if shm != "" {
+		const dest = "/dev/shm"
+		// A tmpfs there is the spec's default, made for a private one;
+		// anything else is somebody's wish.
+		s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == dest && m.Type == "tmpfs" })
+		if !taken(dest) {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: dest, Type: "bind", Source: shm, Options: []string{"rbind", "rprivate", "nosuid", "nodev", "noexec"}})
+		}
+	}
+	for _, v := range in.Volumes {
+		s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == filepath.Clean(v.Destination) })
+		s.Mounts = append(s.Mounts, v)
+	}
+}
+
+// HostIDs are the user and group of the main process as the host sees them.
+func HostIDs(sb *core.Sandbox, p *specs.Process) (uid, gid uint32) {
+	if p == nil {
+		return 0, 0
+	}
+	return mapped(sb.Config.UIDs, p.User.UID), mapped(sb.Config.GIDs, p.User.GID)
+}
+
+func mapped(maps []specs.LinuxIDMapping, id uint32) uint32 {
+	for _, m := range maps {
+		if id >= m.ContainerID && id-m.ContainerID < m.Size {
+			return m.HostID + id - m.ContainerID
+		}
+	}
+	return id
+}
