@@ -103,7 +103,8 @@ func hostHandle() (nlwrap.Handle, error) {
 // write.
 type hostSocket struct {
 	nlwrap.Handle
-	raw map[int]*nl.SocketHandle
+	raw     map[int]*nl.SocketHandle
+	control int // of ioctls
 }
 
 func openHost() (hostSocket, error) {
@@ -116,7 +117,13 @@ func openHost() (hostSocket, error) {
 		h.Close()
 		return hostSocket{}, fmt.Errorf("open netlink: %w", err)
 	}
-	return hostSocket{h, map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
+	control, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		h.Close()
+		s.Close()
+		return hostSocket{}, fmt.Errorf("open socket: %w", err)
+	}
+	return hostSocket{h, map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}, control}, nil
 }
 
 func (h *hostSocket) close() {
@@ -125,6 +132,7 @@ func (h *hostSocket) close() {
 	}
 	h.Close()
 	h.raw[unix.NETLINK_ROUTE].Close()
+	_ = unix.Close(h.control)
 	*h = hostSocket{}
 }
 

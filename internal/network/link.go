@@ -21,7 +21,10 @@ import (
 )
 
 // bridgeLink is the bridge as the kernel has it.
-type bridgeLink struct{ index, mtu int }
+type bridgeLink struct {
+	index, mtu int
+	mac        net.HardwareAddr
+}
 
 // Where a range is too small for a gateway of its own (/31, /32), sandboxes go
 // by one that is reached over the link itself.
@@ -70,15 +73,12 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 			}
 		}
 	}
-	if len(stale) > 0 {
-		forgetNeighbours(host.Handle, br, lease)
-	}
 	sb, ns, err := inside(req.Namespace)
 	if err != nil {
 		return core.Attachment{}, err
 	}
 	defer func() { sb.Close(); _ = ns.Close() }()
-	pair := vethPair{name: linkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br.index, ns: int(ns.Fd())}
+	pair := vethPair{name: linkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br, ns: int(ns.Fd())}
 	if w.mtu > 0 {
 		pair.mtu = w.mtu
 	}
@@ -96,25 +96,16 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 		if br, host, err = b.ensure(); err != nil {
 			return core.Attachment{}, err
 		}
-		pair.bridge = br.index
+		pair.bridge = br
 		err = pair.create(host)
 	}
 	if err != nil {
 		return core.Attachment{}, fmt.Errorf("make veth pair %s: %w", pair.name, err)
 	}
-	if err := b.configure(host.Handle, sb, pair, lease, req.Config); err != nil {
+	if err := b.configure(host, sb, pair, lease, req.Config); err != nil {
 		return core.Attachment{}, errors.Join(err, unlink(host.Handle, pair.name))
 	}
 	return core.Attachment{Network: b.cfg.Bridge, Interface: w.name, Addrs: lease.Addrs, MAC: mac.String(), MTU: pair.mtu}, nil
-}
-
-// forgetNeighbours drops what the host knows of who had these addresses before.
-// It is fine when it knows nothing; and if it cannot, it finds out by itself,
-// some seconds later.
-func forgetNeighbours(host nlwrap.Handle, br bridgeLink, lease ipam.Lease) {
-	for _, a := range lease.Addrs {
-		_ = host.NeighDel(&netlink.Neigh{LinkIndex: br.index, IP: a.Addr().AsSlice()})
-	}
 }
 
 // isGone reports whether err says that the bridge's index leads nowhere.
@@ -148,7 +139,7 @@ type vethPair struct {
 	name, peer string
 	mac        net.HardwareAddr
 	mtu        int
-	bridge     int
+	bridge     bridgeLink
 	ns         int
 }
 
@@ -159,7 +150,7 @@ func (p vethPair) create(h hostSocket) error {
 	req.AddData(msg)
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(p.name)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(p.mtu))))
-	req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(p.bridge))))
+	req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(p.bridge.index))))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
 	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
@@ -174,17 +165,9 @@ func (p vethPair) create(h hostSocket) error {
 	return err
 }
 
-// configure sets hairpin outside; loopback, addresses and routes inside.
-func (b *bridge) configure(host, sb nlwrap.Handle, p vethPair, lease ipam.Lease, cfg core.NetworkConfig) error {
-	out, err := host.LinkByName(p.name)
-	if err != nil {
-		return fmt.Errorf("find %s: %w", p.name, err)
-	}
-	// With br_netfilter a sandbox reaches its own host port through the bridge
-	// port it came from.
-	if err := host.LinkSetHairpin(out, true); err != nil {
-		return fmt.Errorf("set hairpin of %s: %w", p.name, err)
-	}
+// configure sets loopback and the link up inside, hairpin outside, and adds
+// addresses and routes.
+func (b *bridge) configure(host hostSocket, sb nlwrap.Handle, p vethPair, lease ipam.Lease, cfg core.NetworkConfig) error {
 	if err := sb.LinkSetUp(loopback()); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
@@ -195,27 +178,81 @@ func (b *bridge) configure(host, sb nlwrap.Handle, p vethPair, lease ipam.Lease,
 	if err := sb.LinkSetUp(in); err != nil {
 		return fmt.Errorf("set %s up: %w", p.peer, err)
 	}
-	for i, addr := range lease.Addrs {
-		gw := lease.Gateways[i]
-		if !gw.IsValid() {
-			addr = netip.PrefixFrom(addr.Addr(), addr.Addr().BitLen())
-		}
-		a := &netlink.Addr{IPNet: ipNet(addr)}
-		if addr.Addr().Is6() {
-			a.Flags = unix.IFA_F_NODAD // we know who has which
-		}
-		if err := sb.AddrAdd(in, a); err != nil {
-			return fmt.Errorf("add address %s: %w", addr, err)
-		}
-		route := &netlink.Route{LinkIndex: in.Attrs().Index, Gw: gateway(addr, gw).AsSlice()}
-		if !gw.IsValid() && addr.Addr().Is4() {
-			route.Flags = int(netlink.FLAG_ONLINK)
-		}
-		if err := sb.RouteAdd(route); err != nil {
-			return fmt.Errorf("add default route by %s: %w", gateway(addr, gw), err)
+	// The port first: a bridge has a carrier when one of its ports has.
+	for _, link := range []string{p.name, b.cfg.Bridge} {
+		if err := host.settle(link); err != nil {
+			return err
 		}
 	}
-	return limitRates(host, sb, out, in, cfg)
+	out, err := host.LinkByName(p.name)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", p.name, err)
+	}
+	// With br_netfilter a sandbox reaches its own host port through the bridge
+	// port it came from.
+	if err := host.LinkSetHairpin(out, true); err != nil {
+		return fmt.Errorf("set hairpin of %s: %w", p.name, err)
+	}
+	for i, addr := range lease.Addrs {
+		if err := p.route(host.Handle, sb, in, addr, lease.Gateways[i]); err != nil {
+			return err
+		}
+	}
+	return limitRates(host.Handle, sb, out, in, cfg)
+}
+
+// route gives the sandbox an address and the way out. Both ends are told of
+// each other: the first packet need not wait for an answer, which in IPv6 comes
+// a second late when the other side was not listening yet. And the host forgets
+// who had the address before.
+func (p vethPair) route(host, sb nlwrap.Handle, in netlink.Link, addr netip.Prefix, gw netip.Addr) error {
+	if !gw.IsValid() {
+		addr = netip.PrefixFrom(addr.Addr(), addr.Addr().BitLen())
+	}
+	a := &netlink.Addr{IPNet: ipNet(addr)}
+	if addr.Addr().Is6() {
+		a.Flags = unix.IFA_F_NODAD // we know who has which
+	}
+	add := func() error { return sb.AddrAdd(in, a) }
+	if addr.Addr().Is6() {
+		add = func() error { return p.add6(sb, in, a, addr.Addr()) }
+	}
+	if err := add(); err != nil {
+		return fmt.Errorf("add address %s: %w", addr, err)
+	}
+	via := gateway(addr, gw)
+	route := &netlink.Route{LinkIndex: in.Attrs().Index, Gw: via.AsSlice()}
+	if !gw.IsValid() && via.Is4() {
+		route.Flags = int(netlink.FLAG_ONLINK)
+	}
+	if err := sb.RouteAdd(route); err != nil {
+		return fmt.Errorf("add default route by %s: %w", via, err)
+	}
+	if err := sb.NeighSet(neighbour(in.Attrs().Index, via, p.bridge.mac)); err != nil {
+		return fmt.Errorf("tell the sandbox its gateway %s: %w", via, err)
+	}
+	if err := host.NeighSet(neighbour(p.bridge.index, addr.Addr(), p.mac)); err != nil {
+		return fmt.Errorf("tell the host its neighbour %s: %w", addr.Addr(), err)
+	}
+	return nil
+}
+
+// add6 adds an IPv6 address and waits until it can be used.
+func (p vethPair) add6(sb nlwrap.Handle, in netlink.Link, a *netlink.Addr, addr netip.Addr) error {
+	ready, err := listen6(p.ns)
+	if err != nil {
+		return err
+	}
+	defer ready.close()
+	if err := sb.AddrAdd(in, a); err != nil {
+		return err
+	}
+	return ready.wait(addr)
+}
+
+// neighbour is one that is known for now; the kernel asks it again later.
+func neighbour(link int, a netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
+	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_REACHABLE, IP: a.AsSlice(), HardwareAddr: mac}
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {
@@ -263,13 +300,9 @@ func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
 	}
 	nets := b.networks()
 	if slices.ContainsFunc(nets, func(r ipam.Range) bool { return r.Prefix.Addr().Is6() }) {
-		// A host that has IPv6 off for its own links still carries ours; and the
-		// bridge's own link-local address needs no second in which it asks around
-		// whether it may be used: nothing can be forwarded in that time.
-		for _, kv := range [][2]string{{"disable_ipv6", "0"}, {"accept_dad", "0"}} {
-			if _, err := sysctl("net/ipv6/conf/"+b.cfg.Bridge+"/"+kv[0], kv[1]); err != nil {
-				return bridgeLink{}, b.host, err
-			}
+		// A host that has IPv6 off for its own links still carries ours.
+		if _, err := sysctl("net/ipv6/conf/"+b.cfg.Bridge+"/disable_ipv6", "0"); err != nil {
+			return bridgeLink{}, b.host, err
 		}
 	}
 	if err := b.address(link, nets); err != nil {
@@ -286,7 +319,7 @@ func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
 			return bridgeLink{}, b.host, err
 		}
 	}
-	b.link = bridgeLink{index: link.Attrs().Index, mtu: link.Attrs().MTU}
+	b.link = bridgeLink{index: link.Attrs().Index, mtu: link.Attrs().MTU, mac: link.Attrs().HardwareAddr}
 	return b.link, b.host, nil
 }
 
@@ -363,13 +396,17 @@ func prefixes(nets []ipam.Range) []netip.Prefix {
 func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
 	want := map[netip.Prefix]bool{}
 	for _, r := range nets {
-		if r.Gateway.IsValid() {
+		is4 := r.Prefix.Addr().Is4()
+		switch {
+		case r.Gateway.IsValid():
 			want[netip.PrefixFrom(r.Gateway, r.Prefix.Bits())] = true
-			continue
-		}
-		if r.Prefix.Addr().Is4() {
+		case is4:
 			want[netip.PrefixFrom(linkGateway4, 32)] = true
-		} else {
+		}
+		if !is4 {
+			// Also where it is nobody's gateway: the kernel asks for neighbours
+			// by a link-local address, and its own is not ready at once each
+			// time the first sandbox brings the bridge to life.
 			want[netip.PrefixFrom(linkGateway6, 64)] = true
 		}
 	}

@@ -1,0 +1,36 @@
+package network
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ethtoolValue is struct ethtool_value.
+type ethtoolValue struct{ cmd, data uint32 }
+
+// ethtoolRequest is struct ifreq with a pointer in it.
+type ethtoolRequest struct {
+	name [unix.IFNAMSIZ]byte
+	data unsafe.Pointer
+	_    [16]byte
+}
+
+// settle makes the kernel act now on what it knows of a link's carrier. It
+// would do so by itself a little later, from a queue; until then a bridge does
+// not forward to a new port, and the first ARP request, lost that way, is asked
+// again after a whole second. Asking for the link's state by ethtool empties
+// the queue for it, on every kernel.
+func (h hostSocket) settle(link string) error {
+	value := ethtoolValue{cmd: unix.ETHTOOL_GLINK}
+	req := ethtoolRequest{data: unsafe.Pointer(&value)}
+	copy(req.name[:unix.IFNAMSIZ-1], link)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(h.control), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
+	runtime.KeepAlive(&value)
+	if errno != 0 {
+		return fmt.Errorf("ask for the state of link %s: %w", link, errno)
+	}
+	return nil
+}
