@@ -22,7 +22,9 @@ finish() {
 trap finish EXIT
 
 show() {
-  printf '\n\033[1m$ longshore %s\033[0m\n' "$*"
+  printf '\n\033[1m$ longshore'
+  printf ' %s' "${@@Q}" | sed "s/'\([A-Za-z0-9_.:/-]*\)'/\1/g"
+  printf '\033[0m\n'
   bin/longshore "$@"
 }
 
@@ -42,6 +44,7 @@ show doctor
 show pull "$image"
 show images
 show run -d --name hello "$image" sh -c 'echo "hello from pid $$ in $(hostname)"; ip -4 -o addr show eth0; exec sleep 1000'
+until [ -n "$(bin/longshore logs hello)" ]; do :; done # its first words take a moment
 show logs hello
 show exec hello sh -c 'echo "inside: $(id -un), $(cat /proc/1/comm)"; wget -qO- http://127.0.0.1:1 2>/dev/null || echo "its own loopback: nobody answers"'
 show ps

@@ -86,14 +86,14 @@ func (n *node) memoryBacked() control.Finding {
 func (n *node) runtimeFindings() []control.Finding {
 	var all []control.Finding
 	for _, r := range n.runtimes.found {
-		name := "runtime " + r.name
+		name, what := "runtime "+r.name, strings.TrimSpace(r.features.Path+" "+r.features.Version)
 		switch {
 		case r.problem != "":
 			all = append(all, warn(name, "install it, or drop the section [runtimes."+r.name+"]", "%s", r.problem))
 		case r.name == n.runtimes.chosen:
-			all = append(all, ok(name, "%s %s, the default: %s", r.features.Path, r.features.Version, n.runtimes.why))
+			all = append(all, ok(name, "%s, the default: %s", what, n.runtimes.why))
 		default:
-			all = append(all, ok(name, "%s %s", r.features.Path, r.features.Version))
+			all = append(all, ok(name, "%s", what))
 		}
 	}
 	return all
