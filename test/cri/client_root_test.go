@@ -24,7 +24,11 @@ func TestContainerConfig(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for _, h := range handlers(t) {
 			t.Run(h.GetName(), func(t *testing.T) {
-				n := nodetest.Start(t, nodetest.Options{Config: "[engine]\nruntime = \"" + h.GetName() + "\"\n"})
+				config := ""
+				if h.GetName() != "native" { // the default
+					config = "[engine]\nruntime = \"" + h.GetName() + "\"\n"
+				}
+				n := nodetest.Start(t, nodetest.Options{Config: config})
 				s := &suite{n: n, image: n.Busybox(t), handler: h}
 				t.Run("identity", s.identity)
 				t.Run("rights", s.rights)
@@ -112,7 +116,7 @@ func (s *suite) run(t *testing.T, change func(*v1.ContainerConfig)) *nodetest.Co
 // sh runs a script in a container and returns its trimmed output.
 func (s *suite) sh(t *testing.T, c *nodetest.Container, script string) string {
 	t.Helper()
-	r, err := s.n.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"/bin/sh", "-c", script + " 2>&1"}, Timeout: 60})
+	r, err := s.n.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"/bin/sh", "-c", "{ " + script + "\n} 2>&1"}, Timeout: 60})
 	if err != nil {
 		t.Fatalf("%s: %v", script, err)
 	}
