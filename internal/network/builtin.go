@@ -228,7 +228,22 @@ func (b *bridge) del(req core.NetworkRequest) error {
 	}
 	b.flows.forget(fwds, true)
 	b.claims.Drop(req.Sandbox)
+	b.forgetNeighbours(req.Sandbox)
 	return b.leases.Release(req.Sandbox)
+}
+
+// forgetNeighbours drops what the host was told of a sandbox's addresses. The
+// kernel would forget it by itself, but has room for a thousand only.
+func (b *bridge) forgetNeighbours(id core.ID) {
+	lease, held := b.leases.Held(id)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !held || b.link.index == 0 {
+		return
+	}
+	for _, a := range lease.Addrs {
+		_ = b.host.NeighDel(neighbour(b.link.index, a.Addr(), nil))
+	}
 }
 
 // release takes the bridge and all rules away.

@@ -1,9 +1,10 @@
 package network
 
 import (
-	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net"
 	"net/netip"
 	"os"
@@ -336,10 +337,12 @@ func (b *bridge) makeLink() (netlink.Link, error) {
 		if mtu == 0 {
 			mtu = 1500
 		}
-		mac := net.HardwareAddr{0x0a, 0x58, 0, 0, 0, 0}
-		_, _ = rand.Read(mac[2:])
 		// An address of its own: else a bridge takes the lowest of its ports',
-		// and changes it as they come and go.
+		// and changes it as they come and go. It follows from the name, so that
+		// sandboxes still know a bridge that had to be made again.
+		sum := fnv.New32a()
+		_, _ = sum.Write([]byte(name))
+		mac := net.HardwareAddr(binary.BigEndian.AppendUint32([]byte{0x0a, 0x59}, sum.Sum32()))
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, mac
 		if err := b.host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {

@@ -60,7 +60,7 @@ func readyAddr(m syscall.NetlinkMessage) netip.Addr {
 	}
 	msg := nl.DeserializeIfAddrmsg(m.Data)
 	attrs, err := nl.ParseRouteAttr(m.Data[msg.Len():])
-	if err != nil || msg.IfAddrmsg.Flags&unix.IFA_F_TENTATIVE != 0 {
+	if err != nil || msg.Flags&unix.IFA_F_TENTATIVE != 0 {
 		return netip.Addr{}
 	}
 	for _, a := range attrs {
