@@ -101,7 +101,7 @@ func TestLimitsAreReadBack(t *testing.T) {
 			if d := cmp.Diff(want, have); d != "" {
 				t.Error(d)
 			}
-			if s := *got.CPU.Shares; s < 505 || s > 520 {
+			if s := *got.CPU.Shares; s < 490 || s > 530 {
 				t.Errorf("shares %d", s)
 			}
 		}

@@ -60,9 +60,10 @@ func TestV2(t *testing.T) {
 	got := V2(write(t, map[string]string{
 		"cpu.stat":       "usage_usec 10\nuser_usec 6\nsystem_usec 4\nnr_periods 1\nnr_throttled 0\nthrottled_usec 2\n",
 		"memory.current": "1000\n", "memory.max": "max\n", "memory.peak": "1100\n", "memory.swap.current": "0\n", "memory.swap.max": "50\n",
-		"memory.stat":   "anon 400\nfile 500\nkernel 30\nfile_mapped 7\npgfault 9\npgmajfault 2\ninactive_file 600\n",
-		"memory.events": "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\n",
-		"pids.current":  "3\n", "pids.max": "10\n",
+		"memory.stat":         "anon 400\nfile 500\nkernel 30\nfile_mapped 7\npgfault 9\npgmajfault 2\ninactive_file 600\n",
+		"memory.events.local": "max 11\n",
+		"memory.events":       "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\n",
+		"pids.current":        "3\n", "pids.max": "10\n",
 		"io.stat":             "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n7:1\n",
 		"cpu.pressure":        "some avg10=1.50 avg60=0.00 avg300=0.25 total=99\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=5\n",
 		"hugetlb.2MB.current": "4\n", "hugetlb.2MB.events": "max 5\n",
@@ -73,7 +74,7 @@ func TestV2(t *testing.T) {
 		CPU: core.CPUStats{Usage: k(10000), User: k(6000), System: k(4000), Periods: k(1), Throttled: k(0), ThrottledNS: k(2000)},
 		Memory: core.MemoryStats{
 			Usage: k(1000), WorkingSet: k(400), RSS: k(400), Cache: k(500), Peak: k(1100), Swap: k(0), SwapLimit: k(50), Kernel: k(30), Mapped: k(7),
-			Faults: k(9), MajorFaults: k(2), FailCount: k(12), OOMKills: k(2),
+			Faults: k(9), MajorFaults: k(2), FailCount: k(11), OOMKills: k(2),
 			Raw: map[string]uint64{"anon": 400, "file": 500, "kernel": 30, "file_mapped": 7, "pgfault": 9, "pgmajfault": 2, "inactive_file": 600},
 		},
 		Pids:     core.PidsStats{Current: k(3), Limit: k(10)},

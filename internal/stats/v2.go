@@ -44,7 +44,12 @@ func v2Memory(d dir) core.MemoryStats {
 	m.Faults, m.MajorFaults = of(m.Raw, "pgfault"), of(m.Raw, "pgmajfault")
 	m.WorkingSet = minus(m.Usage, of(m.Raw, "inactive_file"))
 	events := d.keys("memory.events")
-	m.FailCount, m.OOMKills = of(events, "max"), of(events, "oom_kill")
+	m.OOMKills = of(events, "oom_kill")
+	// How often this very limit was met; memory.events counts those below too.
+	m.FailCount = of(d.keys("memory.events.local"), "max")
+	if !m.FailCount.OK {
+		m.FailCount = of(events, "max")
+	}
 	return m
 }
 
