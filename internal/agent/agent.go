@@ -25,6 +25,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/kmsg"
 	"github.com/longshore/longshore/internal/network"
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/pin"
@@ -111,7 +112,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	// The engine, which recovers before anybody can ask it for something.
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Logger: n.log}), Volumes: volumes,
+		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Logger: n.log}), Volumes: volumes, Coroner: kmsg.New(kmsg.Options{Logger: n.log}),
 		State: run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv("LONGSHORE_FAILPOINT")),
 	})
 	if err != nil {
@@ -192,5 +193,5 @@ func (n *node) leave(ctx context.Context) error {
 		return err
 	}
 	n.log.Info("agent stops, and takes keeper and network along: nothing runs")
-	return errors.Join(n.keeper.Shutdown(ctx), n.cgroups.Release(ctx))
+	return errors.Join(n.keeper.Shutdown(ctx), n.network.Release(ctx), n.cgroups.Release(ctx))
 }
