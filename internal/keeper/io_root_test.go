@@ -400,6 +400,22 @@ func TestFIFOSink(t *testing.T) {
 		if got := readAll(t, f); got != "early\nlate\n" {
 			t.Errorf("read %q", got)
 		}
+
+		// One that is read all along sees the end with the process.
+		if err := unix.Mkfifo(path+"2", 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l = e.shell("fifo2", "for i in 1 2 3; do echo $i; done")
+		l.IO.Sinks = []core.Sink{{Format: core.FormatCRI, Stdout: true, Path: path + "2"}}
+		e.launch(l)
+		g, err := os.Open(path + "2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = g.Close() }()
+		if got := texts(t, readAll(t, g), "stdout"); got != "1\n2\n3\n" {
+			t.Errorf("read %q", got)
+		}
 	})
 }
 

@@ -296,9 +296,12 @@ func (n *nest) handle(kind wire.Kind, body []byte, fds []int) bool {
 		if !wire.Unmarshal(body, &c) {
 			return false
 		}
-		if kind == wire.KindNestAsk {
+		switch {
+		case kind == wire.KindNestAsk && c.Pid == 0: // just whether we are here yet
+			_ = n.send(wire.KindNestTold, &c, nil)
+		case kind == wire.KindNestAsk:
 			_ = n.send(wire.KindNestTold, n.look(c.Pid), nil)
-		} else {
+		default:
 			kernel.Reap(c.Pid)
 			delete(n.pids, c.Pid)
 			n.waiter.Arm()

@@ -147,9 +147,29 @@ func (s *Server) settle(p *proc) {
 	}
 	if !open && !p.ending {
 		p.ending = true
-		s.watch.waitFor(p, s.pump.End(p.sinks))
-		s.save(p)
+		s.endSinks(p)
 	}
+}
+
+// endSinks ends a process's sinks. Whether a FIFO has a reader shows only when
+// the nest, too, has let go of its reading end.
+func (s *Server) endSinks(p *proc) {
+	waiting := s.pump.End(p.sinks)
+	var fresh []wire.Role
+	for i := range p.sinks {
+		fresh = append(fresh, wire.RoleSink+wire.Role(i)) //nolint:gosec // at most eight
+	}
+	s.save(p, fresh...)
+	if len(waiting) == 0 {
+		return
+	}
+	s.nest.sync(s, func() {
+		if s.procs[p.ref] != p {
+			return
+		}
+		s.watch.waitFor(p, waiting)
+		s.save(p)
+	})
 }
 
 // hungUp reports whether a FIFO has no writer. It holds for descriptors opened

@@ -11,6 +11,7 @@ import (
 // launch begins a launch; its answer comes when the command has ended.
 func (s *Server) launch(c *conn, id uint64, m *wire.Launch) {
 	if s.upgrade != nil {
+		m.Plan = append([]byte(nil), m.Plan...) // it stands in the buffer of the next request
 		s.parked = append(s.parked, func() { s.launch(c, id, m) })
 		return
 	}

@@ -11,8 +11,11 @@ import (
 
 // nest is the link to the parent that holds everything a second time.
 type nest struct {
-	fd  int // -1 when the nest is gone
-	pid int
+	fd    int // -1 when the nest is gone
+	pid   int
+	in    kernel.Receiver // not the clients': a request may be under way
+	inbox []wire.Child
+	syncs []func() // what waits until the nest has done all it was told
 }
 
 // item is one thing handed over.
@@ -82,13 +85,82 @@ func (n *nest) put(s *Server, it *wire.Item, fds []int) {
 	n.send(s, wire.KindNestPut, it, fds)
 }
 
+// send waits for room if it must. It takes in what the nest tells meanwhile: the
+// nest may be waiting for room to tell it, and then each would wait for the
+// other.
 func (n *nest) send(s *Server, k wire.Kind, m wire.Message, fds []int) {
-	if n.fd < 0 {
-		return
+	for n.fd >= 0 {
+		err := s.outgo.Send(kernel.TrySend, n.fd, wire.Header{Kind: k}, m, fds)
+		switch err {
+		case nil:
+			return
+		case unix.EAGAIN:
+			if kernel.Wait(n.fd, unix.POLLIN|unix.POLLOUT, -1) == nil && n.hear(s) {
+				s.post(func() { n.heed(s) })
+			}
+		default:
+			say("nest: " + err.Error())
+			n.gone(s)
+		}
 	}
-	if err := s.outgo.Send(kernel.Send, n.fd, wire.Header{Kind: k}, m, fds); err != nil {
-		say("nest: " + err.Error())
+}
+
+// hear takes one thing that the nest tells, to be heeded later. It reports false
+// when there is none now.
+func (n *nest) hear(s *Server) bool {
+	frame, fds, err := n.in.Recv(n.fd, unix.MSG_DONTWAIT)
+	kernel.CloseAll(fds)
+	if err == unix.EAGAIN {
+		return false
+	}
+	if err != nil || len(frame) == 0 {
 		n.gone(s)
+		return false
+	}
+	h, body, ok := wire.ParseHeader(frame)
+	var c wire.Child
+	if ok && h.Kind == wire.KindNestTold && wire.Unmarshal(body, &c) {
+		n.inbox = append(n.inbox, c)
+	}
+	return true
+}
+
+// heed acts on what was heard.
+func (n *nest) heed(s *Server) {
+	for len(n.inbox) > 0 {
+		c := n.inbox[0]
+		n.inbox = n.inbox[1:]
+		if c.Pid == 0 {
+			n.synced(1)
+		} else {
+			s.told(&c)
+		}
+	}
+	n.inbox = nil
+}
+
+// ready reads what the nest tells.
+func (n *nest) ready(s *Server, _ uint32) {
+	for n.fd >= 0 && n.hear(s) {
+	}
+	n.heed(s)
+}
+
+// sync calls fn when the nest has done all that it was told before.
+func (n *nest) sync(s *Server, fn func()) {
+	n.syncs = append(n.syncs, fn)
+	n.send(s, wire.KindNestAsk, &wire.Child{}, nil)
+	if n.fd < 0 {
+		n.synced(len(n.syncs))
+	}
+}
+
+// synced calls the first k of those that wait.
+func (n *nest) synced(k int) {
+	for ; k > 0 && len(n.syncs) > 0; k-- {
+		fn := n.syncs[0]
+		n.syncs = n.syncs[1:]
+		fn()
 	}
 }
 
@@ -101,6 +173,7 @@ func (n *nest) gone(s *Server) {
 	say("the nest is gone")
 	s.drop(&n.fd)
 	n.pid = 0
+	n.synced(len(n.syncs))
 	for _, c := range s.conns {
 		if c.greeted {
 			s.tellNestLost(c)
@@ -112,28 +185,6 @@ func (n *nest) gone(s *Server) {
 			s.exited(p)
 		}
 	}
-}
-
-// ready reads what the nest tells.
-func (n *nest) ready(s *Server, _ uint32) {
-	if n.fd < 0 {
-		return
-	}
-	frame, fds, err := s.in.Recv(n.fd, unix.MSG_DONTWAIT)
-	kernel.CloseAll(fds)
-	if err == unix.EAGAIN {
-		return
-	}
-	if err != nil || len(frame) == 0 {
-		n.gone(s)
-		return
-	}
-	h, body, ok := wire.ParseHeader(frame)
-	var c wire.Child
-	if !ok || h.Kind != wire.KindNestTold || !wire.Unmarshal(body, &c) {
-		return
-	}
-	s.told(&c)
 }
 
 // told hears how a child of the nest ended.

@@ -222,9 +222,14 @@ func (w *watcher) open(s *Server) (err error) {
 	return err
 }
 
+// waitFor has FIFOs closed once somebody reads them.
 func (w *watcher) waitFor(p *proc, sinks []*stdio.Sink) {
 	for _, k := range sinks {
-		if wd, err := unix.InotifyAddWatch(w.fd, k.Path, unix.IN_OPEN); err == nil {
+		if k.Served() {
+			continue
+		}
+		wd, err := unix.InotifyAddWatch(w.fd, k.Path, unix.IN_OPEN)
+		if err == nil && !k.Served() { // watched first, looked at again after
 			w.waits = append(w.waits, wait{wd, p, k})
 		}
 	}
@@ -236,12 +241,16 @@ func (w *watcher) ready(s *Server, _ uint32) {
 	if n, err := unix.Read(w.fd, buf[:]); err != nil || n <= 0 {
 		return
 	}
-	waits := w.waits
-	w.waits = nil
-	for _, x := range waits {
+	left := w.waits[:0]
+	for _, x := range w.waits {
+		if !x.sink.Served() {
+			left = append(left, x)
+			continue
+		}
 		_, _ = unix.InotifyRmWatch(w.fd, uint32(x.wd)) //nolint:gosec // a watch's number
-		w.waitFor(x.p, s.pump.End([]*stdio.Sink{x.sink}))
+		s.save(x.p)
 	}
+	w.waits = left
 }
 
 func (w *watcher) forget(p *proc) {

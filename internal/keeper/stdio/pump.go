@@ -124,11 +124,11 @@ func (p *Pump) Recover(find func(serial uint64, stderr bool) *Source) bool {
 	return true
 }
 
-// End ends a process's sinks; see Sink.End. It returns those whose readers are
-// still to come.
+// End ends a process's sinks; see Sink.End. It returns those that may have to
+// wait for a reader.
 func (p *Pump) End(sinks []*Sink) (waiting []*Sink) {
 	for _, k := range sinks {
-		if !k.End(p.stamp()) {
+		if k.End(p.stamp()) {
 			waiting = append(waiting, k)
 		}
 	}

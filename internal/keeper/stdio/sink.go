@@ -315,34 +315,40 @@ func openIf(path string, dev, ino uint64) int {
 	return fd
 }
 
-// End closes the sink after the last output: a file at once, with its marker
-// when something was lost; a FIFO so that its reader sees the end. It reports
-// false when nobody reads the FIFO: what is in it then waits for a reader, and
-// End is to be called again when one comes.
-func (k *Sink) End(ts []byte) bool {
-	if k.fd < 0 && k.lost == 0 {
-		return true
-	}
+// End closes a file after the last output, with its marker when something was
+// lost. Of a FIFO it keeps only a writing end, which holds the bytes in it and
+// is no reader, so that Served can tell whether somebody else is; it reports
+// whether it did.
+func (k *Sink) End(ts []byte) (waits bool) {
 	if !k.fifo {
 		if k.lost > 0 && k.Open() == nil {
 			var s slot
-			k.put(&s, what{ts: ts})
+			k.put(&s, what{ts: ts, out: make([]byte, 0, 256)})
 		}
 		k.Close()
-		return true
+		return false
 	}
 	if k.fd < 0 {
-		return true
+		return false
 	}
 	w, err := unix.Open(k.Path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil { // the name is gone: nobody will come
 		k.Close()
-		return true
+		return false
 	}
-	empty := kernel.Available(k.fd) == 0
 	_ = unix.Close(k.fd)
 	k.fd = w
-	if !empty && kernel.Revents(w, unix.POLLOUT)&unix.POLLERR != 0 {
+	return true
+}
+
+// Served closes a FIFO that ended when nothing is left in it or somebody reads
+// it, who then sees its end. It reports false when what is in it still waits for
+// a reader.
+func (k *Sink) Served() bool {
+	if k.fd < 0 {
+		return true
+	}
+	if kernel.Available(k.fd) > 0 && kernel.Revents(k.fd, unix.POLLOUT)&unix.POLLERR != 0 {
 		return false
 	}
 	k.Close()
