@@ -383,7 +383,7 @@ func startFailure(err error) error {
 // none has a code for it.
 func exitStatusOf(err error) int32 {
 	text := regexp.MustCompile(`exec in (container )?[0-9a-f]+: `).ReplaceAllString(strings.ToLower(err.Error()), "")
-	const program = `(executable file|exec(ve)?\b|start the program)[^\n]*`
+	const program = `(executable|exec(ve)?\b|start the program)[^\n]*`
 	for _, w := range []struct {
 		words  string
 		status int32

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
@@ -100,12 +101,22 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 	defer s.leave(ctx, c.ID)
 
 	ref := core.Ref{Container: c.ID}
-	streams, err := view.Streams(ctx, ref, core.StreamOptions{Stdin: req.GetStdin() && c.Config.IO.Stdin != core.StdinClosed, Stdout: true, Stderr: !c.Main.TTY})
+	var log *logOutput
+	if sink := ownLog(c); sink != nil {
+		log = &logOutput{sink: *sink}
+		if !req.GetStart() {
+			log.since = time.Now()
+		}
+		var stop func()
+		log.ended, stop = s.ended(ctx, c.ID)
+		defer stop()
+	}
+	streams, err := attachStreams(ctx, view, c, req.GetStdin(), log == nil)
 	if err != nil {
 		return err
 	}
 	j := &joint{
-		view: view, ref: ref, streams: streams, input: input, call: "longshore attach", send: stream.Send,
+		view: view, ref: ref, streams: streams, log: log, input: input, call: "longshore attach", send: stream.Send,
 		recv: func() (*longshorev1.Input, error) {
 			m, err := stream.Recv()
 			return m.GetInput(), err
@@ -126,4 +137,13 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		return err
 	}
 	return j.run(ctx)
+}
+
+// attachStreams opens what of a main process's streams is wanted.
+func attachStreams(ctx context.Context, view *engine.Client, c core.Container, stdin, output bool) (*core.Streams, error) {
+	opts := core.StreamOptions{Stdin: stdin && c.Config.IO.Stdin != core.StdinClosed, Stdout: output, Stderr: output && !c.Main.TTY}
+	if opts == (core.StreamOptions{}) {
+		return &core.Streams{Close: func() error { return nil }}, nil
+	}
+	return view.Streams(ctx, core.Ref{Container: c.ID}, opts)
 }

@@ -3,7 +3,9 @@ package control
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
@@ -116,4 +118,35 @@ func readAll(ctx context.Context, sinks []core.Sink, opts logs.Options, send fun
 	}
 	wg.Wait()
 	return context.Cause(ctx)
+}
+
+// logOutput is a container's output as its log has it.
+type logOutput struct {
+	sink  core.Sink
+	since time.Time // zero: from the begin
+	ended <-chan struct{}
+}
+
+// ownLog is the log of a container of ours that has no terminal, nil for others:
+// what turns and removes their logs is not ours to know.
+func ownLog(c core.Container) *core.Sink {
+	list := readable(c.Config.IO.Sinks)
+	if c.Owner != core.OwnerCLI || c.Main.TTY || c.Config.IO.TTY || len(list) != 1 || list[0].Path != recordOf(c).Log {
+		return nil
+	}
+	return &list[0]
+}
+
+// copy sends the output until the container has ended.
+func (l *logOutput) copy(ctx context.Context, emit func(*longshorev1.Output) error) error {
+	return logs.Read(ctx, l.sink, logs.Options{Follow: true, Ended: l.ended, Since: l.since}, func(e logs.Entry) error {
+		text := e.Text
+		if !e.Partial {
+			text = append(slices.Clip(text), '\n') // the entry's bytes are not ours to change
+		}
+		if e.Stream == "stderr" {
+			return emit(&longshorev1.Output{Kind: &longshorev1.Output_Stderr{Stderr: text}})
+		}
+		return emit(&longshorev1.Output{Kind: &longshorev1.Output_Stdout{Stdout: text}})
+	})
 }

@@ -83,6 +83,7 @@ func TestExitStatusReadsTheRuntimesWords(t *testing.T) {
 		`exec: "nosuch": executable file not found in $PATH`:                     127,
 		"exec: \"/etc/passwd\": permission denied":                               126,
 		"open executable file: Permission denied":                                126,
+		"crun: exit status 1: open executable: Permission denied":                126,
 		"exec: /bin: is a directory":                                             126,
 		"exec in container 3f2a: read its spec: no such file or directory":       125,
 		"mount /x: no such file or directory":                                    125,

@@ -27,6 +27,9 @@ type joint struct {
 	view    *engine.Client
 	ref     core.Ref
 	streams *core.Streams
+	// log, when set, is where the output is read from in place of streams: a
+	// live stream drops what its reader is too slow for, a file does not.
+	log *logOutput
 	// input says whether the client may send input and signals.
 	input bool
 	call  string
@@ -65,6 +68,22 @@ func (j *joint) run(ctx context.Context) error {
 	// handler returns, and nobody waits for it before.
 	go j.receive(ctx, cancel)
 
+	if j.log != nil {
+		if err := j.log.copy(ctx, j.emit); err != nil {
+			return err
+		}
+	} else if err := j.copyStreams(ctx, cancel); err != nil {
+		return err
+	}
+	a, err := j.view.Wait(ctx, j.ref)
+	if err != nil {
+		return err
+	}
+	return j.emit(&longshorev1.Output{Kind: &longshorev1.Output_Exited{Exited: toAutopsy(&a)}})
+}
+
+// copyStreams sends the live output until it ends.
+func (j *joint) copyStreams(ctx context.Context, cancel context.CancelCauseFunc) error {
 	var out sync.WaitGroup
 	copyOut := func(r io.Reader, wrap func([]byte) *longshorev1.Output) {
 		if r != nil {
@@ -82,14 +101,10 @@ func (j *joint) run(ctx context.Context) error {
 		return &longshorev1.Output{Kind: &longshorev1.Output_Stderr{Stderr: b}}
 	})
 	out.Wait()
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	a, err := j.view.Wait(ctx, j.ref)
-	if err != nil {
-		return err
-	}
-	return j.emit(&longshorev1.Output{Kind: &longshorev1.Output_Exited{Exited: toAutopsy(&a)}})
+	return nil
 }
 
 func (j *joint) copyOut(r io.Reader, wrap func([]byte) *longshorev1.Output) error {
