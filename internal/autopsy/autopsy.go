@@ -84,7 +84,8 @@ func oom(in Input) *core.OOM {
 	last := ours[len(ours)-1]
 	o.Victim, o.Level = last.Pid, levelByPath(in, last.Memcg)
 	for _, v := range ours {
-		if v.Pid == in.Pid || in.Init && killed(in) && !askedToKill(in) {
+		// Pid 0: the log's pids are those of another pid namespace than ours.
+		if v.Pid == in.Pid || (in.Init || v.Pid == 0) && killed(in) && !askedToKill(in) {
 			o.Main, o.Victim, o.Level = killed(in), v.Pid, levelByPath(in, v.Memcg)
 		}
 	}

@@ -27,11 +27,13 @@ func TestVerdicts(t *testing.T) {
 		"code":      {autopsy.Input{Exit: core.Exit{Code: 2}}, nil, "exited with code 2"},
 		"signal":    {autopsy.Input{Exit: core.Exit{Signal: 34}}, nil, "killed by signal 34, which nobody here has sent"},
 		"lost": {
-			autopsy.Input{Exit: core.Exit{Lost: true}, Kills: []uint64{3}}, nil,
+			autopsy.Input{Exit: core.Exit{Lost: true}, Kills: []uint64{3}},
+			nil,
 			"lost: agent, keeper and nest were all gone when it ended, so nobody knows how",
 		},
 		"asked, ended by itself": {
-			autopsy.Input{Exit: core.Exit{Code: 143}, Asked: stop}, nil,
+			autopsy.Input{Exit: core.Exit{Code: 143}, Asked: stop},
+			nil,
 			"exited with code 143 after SIGTERM, asked for by cri StopContainer",
 		},
 		"the log names the main process": {
@@ -48,6 +50,11 @@ func TestVerdicts(t *testing.T) {
 			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Levels: levels, Victims: []core.OOMVictim{victim(7, "")}},
 			&core.OOM{Level: "host", Victim: 7, Main: true, Kills: 1},
 			"killed by the kernel: out of memory at the whole host",
+		},
+		"the log's pids mean nothing here": {
+			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Levels: levels, Victims: []core.OOMVictim{victim(0, "/l/p/c")}},
+			&core.OOM{Level: "container", Main: true, Kills: 1},
+			"killed by the kernel: out of memory at the limit of the container (64 MiB)",
 		},
 		"the log names a child, the main process was killed by somebody": {
 			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Levels: levels, Victims: []core.OOMVictim{victim(8, "/l/p/c")}},

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -50,8 +51,26 @@ const slack = 100 * time.Millisecond
 
 // Victims returns the kills since the given time, oldest first; nil when the
 // kernel log cannot be read, and empty when there was none. The log is a ring:
-// old entries go.
+// old entries go. Its pids are those of the initial pid namespace; in another
+// one they would name somebody else and are left at 0.
 func (l *Log) Victims(ctx context.Context, since time.Time) []core.OOMVictim {
+	victims := l.read(ctx, since)
+	if len(victims) > 0 && !inInitialPidNamespace() {
+		for i := range victims {
+			victims[i].Pid = 0
+		}
+	}
+	return victims
+}
+
+// inInitialPidNamespace knows the initial pid namespace by its inode, which the
+// kernel fixes (PROC_PID_INIT_INO).
+func inInitialPidNamespace() bool {
+	ns, err := os.Readlink("/proc/self/ns/pid")
+	return err == nil && ns == "pid:[4026531836]"
+}
+
+func (l *Log) read(ctx context.Context, since time.Time) []core.OOMVictim {
 	fd, err := unix.Open(l.path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		l.log.DebugContext(ctx, "the kernel log cannot be read", "path", l.path, "error", err)
