@@ -252,7 +252,8 @@ func (s *survey) ready(sb *core.Sandbox, object string) {
 		})
 		return
 	}
-	if sb.Config.Namespaces.Net.Mode == core.Shared && !s.leases[sb.ID] {
+	// Loopback only holds nothing.
+	if sb.Config.Namespaces.Net.Mode == core.Shared && sb.Network.Mode != core.NetworkNone && !s.leases[sb.ID] {
 		s.add(finding{Violation: Violation{"missing", object, "its network is gone"}, sandbox: sb.ID})
 	}
 	if s.ownTree(sb.Cgroup.Path) && !slices.Contains(s.cgroups, sb.Cgroup.Path) {

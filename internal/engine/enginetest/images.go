@@ -31,9 +31,25 @@ type Images struct {
 }
 
 type fakeImage struct {
-	id     digest.Digest
-	config ocispec.Image
-	files  map[string]string
+	id       digest.Digest
+	manifest digest.Digest
+	config   ocispec.Image
+	files    map[string]string
+}
+
+// malformed refuses what no registry takes.
+func malformed(ref string) error {
+	if ref == "" || strings.ContainsAny(ref, " \t\n") || strings.ToLower(ref[:1+max(0, strings.LastIndexByte(ref, '/'))]) != ref[:1+max(0, strings.LastIndexByte(ref, '/'))] {
+		return fmt.Errorf("image name %q: %w", ref, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+func newImage(cfg ocispec.ImageConfig, files map[string]string) *fakeImage {
+	full := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, Config: cfg}
+	raw, _ := json.Marshal(full)
+	id := digestOf(string(raw) + fmt.Sprint(files))
+	return &fakeImage{id: id, manifest: digestOf("manifest of " + string(id)), config: full, files: files}
 }
 
 var _ core.Images = (*Images)(nil)
@@ -61,9 +77,7 @@ func fullName(ref string) string {
 func (s *Images) add(name string, cfg ocispec.ImageConfig, files map[string]string) core.Image {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	full := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, Config: cfg}
-	raw, _ := json.Marshal(full)
-	img := &fakeImage{id: digestOf(string(raw) + fmt.Sprint(files)), config: full, files: files}
+	img := newImage(cfg, files)
 	s.registry[fullName(name)] = img
 	for _, owner := range []core.Owner{core.OwnerCRI, core.OwnerCLI, core.OwnerNomad, core.OwnerMesos, core.OwnerSwarm, core.OwnerKata} {
 		s.name(owner, fullName(name), img)
@@ -75,9 +89,14 @@ func (s *Images) add(name string, cfg ocispec.ImageConfig, files map[string]stri
 func (s *Images) Offer(name string, cfg ocispec.ImageConfig, files map[string]string) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	full := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, Config: cfg}
-	raw, _ := json.Marshal(full)
-	s.registry[fullName(name)] = &fakeImage{id: digestOf(string(raw) + fmt.Sprint(files)), config: full, files: files}
+	s.registry[fullName(name)] = newImage(cfg, files)
+}
+
+// OfferAs is Offer of an image with digests of its own.
+func (s *Images) OfferAs(name string, cfg ocispec.Image, id, manifest digest.Digest) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.registry[fullName(name)] = &fakeImage{id: id, manifest: manifest, config: cfg}
 }
 
 func (s *Images) name(owner core.Owner, name string, img *fakeImage) {
@@ -91,7 +110,7 @@ func (s *Images) name(owner core.Owner, name string, img *fakeImage) {
 }
 
 func (s *Images) image(owner core.Owner, img *fakeImage) core.Image {
-	out := core.Image{ID: img.id, Digest: digestOf("manifest of " + string(img.id)), Size: 1000, Unpacked: 2000, Config: img.config, Pulled: s.pulled[img.id], Pinned: s.pins[owner][img.id]}
+	out := core.Image{ID: img.id, Digest: img.manifest, Size: 1000, Unpacked: 2000, Config: img.config, Pulled: s.pulled[img.id], Pinned: s.pins[owner][img.id]}
 	seen := map[string]bool{}
 	for o, names := range s.names {
 		if owner != "" && o != owner {
@@ -150,7 +169,7 @@ func (s *Images) find(owner core.Owner, ref string) *fakeImage {
 		}
 		for name, img := range names {
 			repo := name[:strings.LastIndexByte(name, ':')]
-			if name == fullName(ref) || ref == repo+"@"+string(digestOf("manifest of "+string(img.id))) || len(hex) >= 4 && strings.HasPrefix(img.id.Encoded(), hex) {
+			if name == fullName(ref) || ref == repo+"@"+string(img.manifest) || len(hex) >= 4 && strings.HasPrefix(img.id.Encoded(), hex) {
 				return img
 			}
 		}
@@ -165,6 +184,9 @@ func (s *Images) Get(ctx context.Context, owner core.Owner, ref string) (core.Im
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
+	if err := malformed(ref); err != nil {
+		return core.Image{}, err
+	}
 	img := s.find(owner, ref)
 	if img == nil {
 		return core.Image{}, fmt.Errorf("image %s: %w", ref, errdefs.ErrNotFound)
@@ -199,6 +221,9 @@ func (s *Images) Tag(ctx context.Context, owner core.Owner, source, target strin
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
+	if err := malformed(target); err != nil {
+		return err
+	}
 	img := s.find(owner, source)
 	if img == nil {
 		return fmt.Errorf("tag %s: %w", source, errdefs.ErrNotFound)
@@ -233,7 +258,10 @@ func (s *Images) Checkout(ctx context.Context, req core.CheckoutRequest) (core.C
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	img := s.find("", string(req.Image))
+	img := s.checkouts[req.Container]
+	if img == nil {
+		img = s.find("", string(req.Image))
+	}
 	if img == nil {
 		return core.Checkout{}, fmt.Errorf("check out %s: %w", req.Image, errdefs.ErrNotFound)
 	}
@@ -311,7 +339,7 @@ func (s *Images) Import(ctx context.Context, owner core.Owner, archive io.Reader
 	for _, name := range names {
 		img := s.registry[name]
 		if img == nil {
-			img = &fakeImage{id: digestOf(name)}
+			img = &fakeImage{id: digestOf(name), manifest: digestOf(name)}
 			s.registry[name] = img
 		}
 		s.name(owner, name, img)

@@ -73,7 +73,7 @@ func Fakes(tb testing.TB) *Node {
 	n.Cgroups.killed = n.Supervisor.killCgroup
 	n.Runtime = &Runtime{name: "fake", sup: n.Supervisor, cgroups: n.Cgroups, kept: map[core.ID]core.RuntimeCreate{}}
 	n.Images = newImages()
-	n.Network = &Network{held: map[core.ID]core.NetworkStatus{}}
+	n.Network = newNetwork()
 	n.Pinner = &Pinner{dir: filepath.Join(dir, "pins"), pinned: map[core.ID][]specs.LinuxNamespaceType{}}
 	n.Roots = &Roots{images: n.Images, mounts: map[string][]core.Mount{}}
 	n.Options = engine.Options{

@@ -45,46 +45,78 @@ func (f *fault) check(ctx context.Context, call string) error {
 	return fn(call)
 }
 
-// Network is a fake core.Network: 10.0.0.x in order, ports held once.
+// Network is a fake core.Network: addresses in order, ports held once.
 type Network struct {
 	fault
 	lock   sync.Mutex
 	held   map[core.ID]core.NetworkStatus
-	last   byte
 	ranges []netip.Prefix
 }
 
 var _ core.Network = (*Network)(nil)
 
-// Setup gives the next address.
+func newNetwork() *Network {
+	return &Network{held: map[core.ID]core.NetworkStatus{}, ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
+}
+
+// Setup gives the first free address.
 func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
 	if err := n.check(ctx, "Setup"); err != nil {
 		return core.NetworkStatus{}, err
 	}
 	n.lock.Lock()
 	defer n.lock.Unlock()
-	if req.Namespace == "" {
-		return core.NetworkStatus{}, fmt.Errorf("setup network: no namespace: %w", errdefs.ErrInvalidArgument)
-	}
-	for _, p := range req.Config.Ports {
-		for id, st := range n.held {
-			if id != req.Sandbox && slices.ContainsFunc(st.Ports, func(q core.Port) bool { return p.Host != 0 && p.Host == q.Host && p.Proto == q.Proto }) {
-				return core.NetworkStatus{}, fmt.Errorf("setup network: host port %d is taken: %w", p.Host, errdefs.ErrAlreadyExists)
-			}
-		}
+	switch {
+	case req.Namespace == "":
+		return core.NetworkStatus{Mode: "host"}, nil
+	case req.Config.Name == core.NetworkNone:
+		return core.NetworkStatus{Mode: core.NetworkNone}, nil
+	case req.Config.Name != "" && req.Config.Name != "default":
+		return core.NetworkStatus{}, fmt.Errorf("setup network %s: %w", req.Config.Name, errdefs.ErrNotFound)
 	}
 	if st, ok := n.held[req.Sandbox]; ok {
 		return st, nil
 	}
-	st := core.NetworkStatus{Mode: "builtin", Ports: req.Config.Ports}
-	if req.Config.Name == core.NetworkNone {
-		st.Mode = "none"
-	} else {
-		n.last++
-		st.Addrs = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, n.last})}
+	if err := n.freePorts(req.Config.Ports); err != nil {
+		return core.NetworkStatus{}, err
 	}
+	addr, err := n.freeAddr()
+	if err != nil {
+		return core.NetworkStatus{}, err
+	}
+	st := core.NetworkStatus{Mode: "builtin", Addrs: []netip.Addr{addr}, Ports: req.Config.Ports}
 	n.held[req.Sandbox] = st
 	return st, nil
+}
+
+func (n *Network) freePorts(ports []core.Port) error {
+	for _, p := range ports {
+		if !slices.Contains([]string{"tcp", "udp", "sctp"}, p.Proto) {
+			return fmt.Errorf("setup network: protocol %q: %w", p.Proto, errdefs.ErrInvalidArgument)
+		}
+		for _, st := range n.held {
+			if slices.ContainsFunc(st.Ports, func(q core.Port) bool { return p.Host != 0 && p.Host == q.Host && p.Proto == q.Proto }) {
+				return fmt.Errorf("setup network: host port %d is taken: %w", p.Host, errdefs.ErrFailedPrecondition)
+			}
+		}
+	}
+	return nil
+}
+
+// freeAddr leaves out network, gateway and broadcast.
+func (n *Network) freeAddr() (netip.Addr, error) {
+	for _, r := range n.ranges {
+		for a := r.Addr().Next().Next(); r.Contains(a.Next()); a = a.Next() {
+			taken := false
+			for _, st := range n.held {
+				taken = taken || slices.Contains(st.Addrs, a)
+			}
+			if !taken {
+				return a, nil
+			}
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("setup network: no address left: %w", errdefs.ErrResourceExhausted)
 }
 
 // Check reports whether Setup's answer still holds.
@@ -94,7 +126,7 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	}
 	n.lock.Lock()
 	defer n.lock.Unlock()
-	if _, ok := n.held[req.Sandbox]; !ok {
+	if _, ok := n.held[req.Sandbox]; !ok && req.Last.Mode != "host" && req.Last.Mode != core.NetworkNone {
 		return fmt.Errorf("check network: %w", errdefs.ErrNotFound)
 	}
 	return nil
@@ -129,7 +161,13 @@ func (n *Network) SetRanges(ctx context.Context, cidrs []string) error {
 		if err != nil {
 			return fmt.Errorf("set ranges: %w: %w", err, errdefs.ErrInvalidArgument)
 		}
+		if slices.ContainsFunc(ranges, p.Overlaps) {
+			return fmt.Errorf("set ranges: %s overlaps another: %w", c, errdefs.ErrInvalidArgument)
+		}
 		ranges = append(ranges, p.Masked())
+	}
+	if len(ranges) == 0 {
+		return fmt.Errorf("set ranges: none: %w", errdefs.ErrInvalidArgument)
 	}
 	n.lock.Lock()
 	defer n.lock.Unlock()

@@ -64,7 +64,10 @@ type Process struct {
 	kills   uint64
 }
 
-type stream struct{ out, err *pipe }
+type stream struct {
+	out, err  *pipe
+	exclusive bool
+}
 
 var _ core.Supervisor = (*Supervisor)(nil)
 
@@ -113,6 +116,24 @@ func (s *Supervisor) launch(ref core.Ref, proc *specs.Process, stdio core.IO, cg
 	}
 	s.procs[ref] = p
 	return p, nil
+}
+
+// Start launches a process that belongs to no container and does prog.
+func (s *Supervisor) Start(ctx context.Context, ref core.Ref, prog Program, stdio core.IO, attach *core.StreamOptions) (core.Launched, error) {
+	name := fmt.Sprintf("program of %v", ref)
+	s.Program(name, prog)
+	p, err := s.launch(ref, &specs.Process{Args: []string{name}}, stdio, "")
+	if err != nil {
+		return core.Launched{}, err
+	}
+	l := core.Launched{Pid: p.Pid}
+	if attach != nil {
+		if l.Streams, err = s.Streams(ctx, ref, *attach); err != nil {
+			return core.Launched{}, err
+		}
+	}
+	s.run(p)
+	return l, nil
 }
 
 // run lets a launched process do its program.
@@ -505,7 +526,10 @@ func (p *Process) attach(opts core.StreamOptions) (*core.Streams, error) {
 	if opts.Exclusive && !p.io.Hold {
 		return nil, fmt.Errorf("streams of %v: exclusive without hold: %w", p.Ref, errdefs.ErrFailedPrecondition)
 	}
-	v := &stream{out: newPipe(), err: newPipe()}
+	if opts.Exclusive && slices.ContainsFunc(p.views, func(v *stream) bool { return v.exclusive }) {
+		return nil, fmt.Errorf("streams of %v: another is exclusive: %w", p.Ref, errdefs.ErrFailedPrecondition)
+	}
+	v := &stream{out: newPipe(), err: newPipe(), exclusive: opts.Exclusive}
 	if opts.Exclusive {
 		v.out.write(p.held[0])
 		v.err.write(p.held[1])

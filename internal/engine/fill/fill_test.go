@@ -26,7 +26,7 @@ func TestDirCopiesContentAndStaysInside(t *testing.T) {
 	base := t.TempDir()
 	rootfs, volume := filepath.Join(base, "rootfs"), filepath.Join(base, "volume")
 	write(t, filepath.Join(base, "secret/f"), "host's", 0o600)
-	write(t, filepath.Join(rootfs, "data/sub/f"), "image's", 0o4750)
+	write(t, filepath.Join(rootfs, "data/sub/f"), "image's", 0o750|fs.ModeSetuid)
 	write(t, filepath.Join(rootfs, "data/kept"), "image's", 0o600)
 	write(t, filepath.Join(volume, "kept"), "volume's", 0o600)
 	for from, to := range map[string]string{"data/link": "/etc/passwd", "escape": "../secret", "absolute": "/secret"} {

@@ -1,0 +1,73 @@
+package enginetest_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"path/filepath"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.uber.org/goleak"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/keeper/keepertest"
+	"github.com/longshore/longshore/internal/network/networktest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestSupervisorKeepsTheContract(t *testing.T) {
+	keepertest.Run(t, func(t *testing.T) keepertest.Harness {
+		t.Helper()
+		s := enginetest.Fakes(t).Supervisor
+		return keepertest.Harness{
+			Supervisor: s,
+			Start: func(ctx context.Context, ref core.Ref, p keepertest.Program, stdio core.IO, attach *core.StreamOptions) (core.Launched, error) {
+				return s.Start(ctx, ref, program(p), stdio, attach)
+			},
+		}
+	})
+}
+
+func program(p keepertest.Program) enginetest.Program {
+	return func(proc *enginetest.Process) int {
+		_, _ = io.WriteString(proc.Stdout(), p.Stdout)
+		_, _ = io.WriteString(proc.Stderr(), p.Stderr)
+		if p.Echo {
+			_, _ = io.Copy(proc.Stdout(), proc.Stdin)
+		}
+		if p.Wait {
+			<-proc.Killed
+		}
+		return p.Code
+	}
+}
+
+func TestNetworkKeepsTheContract(t *testing.T) {
+	networktest.Contract(t, func(t *testing.T) networktest.Subject {
+		t.Helper()
+		return networktest.Subject{
+			Network: enginetest.Fakes(t).Network, Ports: true, Ranges: true,
+			Namespace: func(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "netns") },
+		}
+	})
+}
+
+func TestImagesKeepTheContract(t *testing.T) {
+	imagetest.Suite(t, func(t *testing.T) imagetest.Harness {
+		t.Helper()
+		s := enginetest.Fakes(t).Images
+		return imagetest.Harness{Images: s, Provide: func(repo, tag string, b imagetest.Built) string {
+			name := "registry.test/" + repo + ":" + tag
+			var cfg ocispec.Image
+			if err := json.Unmarshal(b.Blobs[b.ID], &cfg); err != nil {
+				t.Fatal(err)
+			}
+			s.OfferAs(name, cfg, b.ID, b.Manifest.Digest)
+			return name
+		}}
+	})
+}
