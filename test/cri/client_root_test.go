@@ -375,8 +375,13 @@ func (s *suite) limits(t *testing.T) {
 	if st.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || m.GetUsageBytes().GetValue() == 0 || m.GetAvailableBytes().GetValue() == 0 {
 		t.Errorf("stats: %v", st)
 	}
-	if st.GetStats().GetWritableLayer().GetUsedBytes() == nil {
-		t.Errorf("stats: %v", st.GetStats().GetWritableLayer())
+	fs, err := s.n.Images.ImageFsInfo(t.Context(), &v1.ImageFsInfoRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// By this kubelet finds the filesystem that a container fills.
+	if l := st.GetStats().GetWritableLayer(); l.GetUsedBytes() == nil || l.GetFsId().GetMountpoint() != fs.GetContainerFilesystems()[0].GetFsId().GetMountpoint() {
+		t.Errorf("writable layer %v, filesystem %v", l, fs)
 	}
 	pod, err := s.n.CRI.PodSandboxStats(t.Context(), &v1.PodSandboxStatsRequest{PodSandboxId: c.Pod.ID})
 	if err != nil || len(pod.GetStats().GetLinux().GetContainers()) != 1 || pod.GetStats().GetLinux().GetNetwork().GetDefaultInterface().GetName() != "eth0" {

@@ -60,20 +60,20 @@ type testNode struct {
 	shutdown func()
 }
 
-func newTestNode(t *testing.T, change ...func(*Config)) *testNode {
-	t.Helper()
-	n := &testNode{Node: enginetest.Fakes(t), logs: t.TempDir()}
+func newTestNode(tb testing.TB, change ...func(*Config)) *testNode {
+	tb.Helper()
+	n := &testNode{Node: enginetest.Fakes(tb), logs: tb.TempDir()}
 	n.Options.Runtimes = []core.Runtime{bundles{n.Runtime}}
 	n.Start()
 	n.image = n.AddImage("redis:7", imagespec.ImageConfig{Cmd: []string{"serve"}, User: "www-data", StopSignal: "SIGQUIT"},
 		map[string]string{"etc/passwd": passwdFile, "etc/group": groupFile})
-	n.serve(t, change...)
+	n.serve(tb, change...)
 	return n
 }
 
 // serve starts the face on a socket of the test and connects.
-func (n *testNode) serve(t *testing.T, change ...func(*Config)) {
-	t.Helper()
+func (n *testNode) serve(tb testing.TB, change ...func(*Config)) {
+	tb.Helper()
 	cfg := DefaultConfig()
 	for _, c := range change {
 		c(&cfg)
@@ -84,16 +84,16 @@ func (n *testNode) serve(t *testing.T, change ...func(*Config)) {
 		Config: cfg, ImageRoot: "/var/lib/longshore/images",
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	dir, err := os.MkdirTemp("", "cri") // short enough for a socket's address
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(dir, "s"))
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	l, err := (&net.ListenConfig{}).Listen(tb.Context(), "unix", filepath.Join(dir, "s"))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -101,17 +101,17 @@ func (n *testNode) serve(t *testing.T, change ...func(*Config)) {
 	n.conn, err = grpc.NewClient("unix://"+filepath.Join(dir, "s"), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxCallSendMsgSize(64<<20)))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	n.RuntimeServiceClient, n.images = v1.NewRuntimeServiceClient(n.conn), v1.NewImageServiceClient(n.conn)
 	n.shutdown = sync.OnceFunc(func() {
 		_ = n.conn.Close()
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("serve: %v", err)
+			tb.Errorf("serve: %v", err)
 		}
 	})
-	t.Cleanup(n.shutdown)
+	tb.Cleanup(n.shutdown)
 }
 
 func (n *testNode) podConfig(name string) *v1.PodSandboxConfig {
@@ -120,11 +120,11 @@ func (n *testNode) podConfig(name string) *v1.PodSandboxConfig {
 	return cfg
 }
 
-func (n *testNode) pod(t *testing.T, name string) string {
-	t.Helper()
-	r, err := n.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: n.podConfig(name)})
+func (n *testNode) pod(tb testing.TB, name string) string {
+	tb.Helper()
+	r, err := n.RunPodSandbox(tb.Context(), &v1.RunPodSandboxRequest{Config: n.podConfig(name)})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return r.PodSandboxId
 }
@@ -136,20 +136,20 @@ func (n *testNode) containerRequest(pod, name string, args ...string) *v1.Create
 	}}
 }
 
-func (n *testNode) container(t *testing.T, pod, name string, args ...string) string {
-	t.Helper()
-	r, err := n.CreateContainer(t.Context(), n.containerRequest(pod, name, args...))
+func (n *testNode) container(tb testing.TB, pod, name string, args ...string) string {
+	tb.Helper()
+	r, err := n.CreateContainer(tb.Context(), n.containerRequest(pod, name, args...))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return r.ContainerId
 }
 
-func (n *testNode) running(t *testing.T, pod, name string, args ...string) string {
-	t.Helper()
-	id := n.container(t, pod, name, args...)
-	if _, err := n.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id}); err != nil {
-		t.Fatal(err)
+func (n *testNode) running(tb testing.TB, pod, name string, args ...string) string {
+	tb.Helper()
+	id := n.container(tb, pod, name, args...)
+	if _, err := n.StartContainer(tb.Context(), &v1.StartContainerRequest{ContainerId: id}); err != nil {
+		tb.Fatal(err)
 	}
 	return id
 }
