@@ -19,6 +19,9 @@ const (
 	lostSlots  = lostSize / 32
 	sentinel   = 16
 	ttyChunk   = 4096
+	// untouchedByte fills the buffer before a terminal is read, whose waiting
+	// bytes cannot be looked at: it is in no text.
+	untouchedByte = 0xff
 )
 
 // The states of a transaction.
@@ -132,8 +135,8 @@ func (j *Journal) begin(s *Source, now []byte) []byte {
 	n, key := 0, sentinel
 	if s.TTY {
 		n, key = ttyChunk, 0
-		for i := 0; i < n; i += sentinel {
-			copy(j.data[i:], j.h.nonce[:])
+		for i := range n {
+			j.data[i] = untouchedByte
 		}
 	} else {
 		if n = kernel.Available(s.FD); n == 0 {
@@ -181,8 +184,8 @@ func (j *Journal) first(fd int) (byte, bool) {
 func (j *Journal) consumed() int {
 	n := int(min(j.h.n, chunk))
 	switch j.h.key {
-	case 0: // a terminal: what is not the pattern any more was read
-		for n = min(n, ttyChunk); n > 0 && j.data[n-1] == j.h.nonce[(n-1)%sentinel]; {
+	case 0: // a terminal: its buffer was filled before, and what differs was read
+		for n = min(n, ttyChunk); n > 0 && j.data[n-1] == untouchedByte; {
 			n--
 		}
 		return n
