@@ -117,7 +117,8 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if c.Spec == nil || c.Spec.Process == nil || c.Spec.Root == nil {
 		return 0, fmt.Errorf("create container %s: the spec has no process or no root: %w", c.ID, errdefs.ErrInvalidArgument)
 	}
-	if err := writeSpec(filepath.Join(c.Bundle, "config.json"), c.Spec, p.features.OCIVersionMax); err != nil {
+	spec := r.keepAdopted(c)
+	if err := writeSpec(filepath.Join(c.Bundle, "config.json"), spec, p.features.OCIVersionMax); err != nil {
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
 	ref := core.Ref{Container: c.ID}
@@ -131,7 +132,7 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		PidFile: files.pid, IO: c.IO, UID: c.UID, GID: c.GID,
 	}
 	if c.Cgroup.Adopted[""] != "" {
-		r.keepOut(&l.Command)
+		leaveCgroups(&l.Command)
 	}
 	if c.IO.TTY {
 		l.ConsoleSocket = files.console
@@ -141,25 +142,39 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err != nil {
 		return 0, r.explain("create container "+string(c.ID), files.log, err)
 	}
-	if err := joinAdopted(launched.Pid, c.Cgroup); err != nil {
+	if err := r.joinAdopted(launched.Pid, c.Cgroup); err != nil {
 		return 0, errors.Join(fmt.Errorf("create container %s: %w", c.ID, err), r.Delete(context.WithoutCancel(ctx), c.ID, true))
 	}
 	return launched.Pid, nil
 }
 
-// keepOut has crun leave cgroups alone: it would remove the one that it is told
-// of when the container goes, adopted or not.
-func (r *Runtime) keepOut(c *core.Command) {
+// keepAdopted returns the spec to write. A program removes the v2 cgroup that it
+// is told of when the container goes, adopted or not: crun is told to leave
+// cgroups alone, others get one of their own below the adopted one.
+func (r *Runtime) keepAdopted(c core.RuntimeCreate) *specs.Spec {
+	if c.Cgroup.Adopted[""] == "" || r.isCrun() || c.Spec.Linux == nil {
+		return c.Spec
+	}
+	spec, linux := *c.Spec, *c.Spec.Linux
+	linux.CgroupsPath = c.Cgroup.Path + "/" + c.ID.Short()
+	spec.Linux = &linux
+	return &spec
+}
+
+func leaveCgroups(c *core.Command) {
 	if i := slices.Index(c.Args, "--cgroup-manager=cgroupfs"); i >= 0 {
 		c.Args[i] = "--cgroup-manager=disabled"
 	}
 }
 
 // joinAdopted moves the parked process, which has no threads and no children
-// yet, into cgroups that the program cannot be told of: one path names all
+// yet, into cgroups that the program could not be told of: one path names all
 // hierarchies on its command line.
-func joinAdopted(pid int, ref core.CgroupRef) error {
+func (r *Runtime) joinAdopted(pid int, ref core.CgroupRef) error {
 	for controller, dir := range ref.Adopted {
+		if controller == "" && !r.isCrun() {
+			continue // it is below
+		}
 		f, err := os.OpenFile(filepath.Join(dir, "cgroup.procs"), os.O_WRONLY, 0)
 		if err == nil {
 			_, err = f.WriteString(strconv.Itoa(pid))
@@ -272,7 +287,7 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 		err = r.explain(op, files.log, err)
 	} else if len(e.Levels) > 0 {
 		// By now it runs: what it has forked already stays where it was.
-		err = joinAdopted(launched.Pid, e.Levels[0])
+		err = r.joinAdopted(launched.Pid, e.Levels[0])
 		if errors.Is(err, unix.ESRCH) { // it has ended
 			err = nil
 		}

@@ -9,11 +9,13 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/runtime/oci"
 	"github.com/longshore/longshore/internal/runtime/runtimetest"
@@ -32,6 +34,52 @@ func contract(t *testing.T, program string) {
 	n := newNode(t, program)
 	runtimetest.Run(t, func(*testing.T) runtimetest.Env {
 		return runtimetest.Env{Runtime: n.runtime, Supervisor: n.keeper, Cgroups: n.cgroups, Root: n.root, Dir: n.dir}
+	})
+}
+
+func TestAStartIsTwoCommands(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := newNode(t, "crun")
+		if _, err := n.runtime.Features(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before := n.commands.Load()
+		ref, err := n.cgroups.Place(core.Cgroup{}, core.CgroupRef{}, "c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := ocispec.New()
+		spec.Root = &specs.Root{Path: "rootfs"}
+		spec.Process.Args = []string{"/bin/true"}
+		spec.Linux.CgroupsPath = ref.Path
+		spec.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.MountNamespace}, {Type: specs.PIDNamespace}}
+		bundle := filepath.Join(n.dir, "c")
+		if err := os.MkdirAll(filepath.Join(bundle, "rootfs"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount(n.root, filepath.Join(bundle, "rootfs"), "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+		id := core.ID(strings.Repeat("c", 64))
+		if _, err := n.runtime.Create(t.Context(), core.RuntimeCreate{ID: id, Bundle: bundle, Spec: spec, Cgroup: ref}); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.runtime.Start(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		// crun executes itself no second time: with the container's own
+		// program that makes three executions.
+		if got := n.commands.Load() - before; got != 2 {
+			t.Errorf("%d commands", got)
+		}
+		for range 2 { // the second finds nothing, and needs no program for that
+			if err := n.runtime.Delete(t.Context(), id, true); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := n.commands.Load() - before; got != 3 {
+			t.Errorf("%d commands with the delete", got)
+		}
 	})
 }
 

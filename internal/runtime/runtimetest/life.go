@@ -2,6 +2,7 @@ package runtimetest
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -272,10 +273,11 @@ func adopts(b *bench) {
 	if err := b.Cgroups.Create(b.ctx(), theirs, nil); err != nil {
 		b.Fatal(err)
 	}
-	adopt := map[string]string{"": "/sys/fs/cgroup" + theirs.Path}
+	const mount = "/sys/fs/cgroup"
+	adopt := map[string]string{"": mount + theirs.Path}
 	dir := adopt[""]
 	if b.Cgroups.Mode() != core.CgroupV2 {
-		dir = "/sys/fs/cgroup/pids" + theirs.Path
+		dir = mount + "/pids" + theirs.Path
 		adopt = map[string]string{"pids": dir}
 	}
 	c := b.container("echo > /tmp/ready; sleep 1000")
@@ -287,9 +289,20 @@ func adopts(b *bench) {
 	c.start()
 	ready()
 	member := func(pid int) {
-		procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-		if err != nil || !slices.Contains(strings.Fields(string(procs)), strconv.Itoa(pid)) {
-			b.Errorf("%d is not among %q, %v", pid, procs, err)
+		var procs []int
+		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.Name() != "cgroup.procs" {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, p := range strings.Fields(string(text)) {
+				n, _ := strconv.Atoi(p)
+				procs = append(procs, n)
+			}
+			return err
+		})
+		if err != nil || !slices.Contains(procs, pid) {
+			b.Errorf("%d is not among %v, %v", pid, procs, err)
 		}
 	}
 	member(c.pid)
