@@ -258,6 +258,12 @@ func (k *talk) node(d *datadriven.TestData) (string, error) {
 		k.n.Start()
 	case "list":
 		return k.list()
+	case "last-exit":
+		ev, err := k.client().LastExit(k.t.Context(), d.CmdArgs[0].Key)
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%d %s\n", ev.Seq, ev.Autopsy.Verdict), nil
 	case "left":
 		return strings.Join(append(k.n.Left(), ""), "\n"), nil
 	case "check":

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/audit"
 )
 
 // eventBatch bounds how many events are read under the store's lock.
@@ -75,6 +77,35 @@ func (e *Engine) eventsSince(since uint64, match func(*core.Event) bool) (batch 
 		return nil
 	})
 	return batch, next, err
+}
+
+// LastExit finds, for a container whose record is gone, the event that told its
+// end, the newest one kept: name is its ID, at least four digits of that, or its
+// key.
+func (c *Client) LastExit(_ context.Context, name string) (last core.Event, err error) {
+	match := func(ev *core.Event) bool {
+		return ev.Kind == core.EventContainerExited && c.sees(&core.Meta{Owner: ev.Owner}) &&
+			(ev.Key == core.Key(name) || len(name) >= 4 && strings.HasPrefix(string(ev.Container), name))
+	}
+	err = c.e.o.Store.View(func(tx core.Tx) error {
+		since, err := audit.Oldest(tx)
+		if err != nil {
+			return err
+		}
+		for ev, err := range tx.Events(since) {
+			if err != nil {
+				return err
+			}
+			if match(&ev) {
+				last = ev
+			}
+		}
+		return nil
+	})
+	if err == nil && last.Seq == 0 {
+		err = fmt.Errorf("exit of container %s: %w", name, errdefs.ErrNotFound)
+	}
+	return last, err
 }
 
 // LastSeq is the Seq of the newest event of all.

@@ -17,7 +17,7 @@ type Fault struct{ Object, Detail string }
 // an object after its removal, and the same ends as on record.
 func Events(tx core.Tx) ([]Fault, error) {
 	w := walk{started: map[core.Ref]bool{}, ended: map[core.Ref]bool{}, gone: map[core.ID]bool{}}
-	since, err := oldest(tx)
+	since, err := Oldest(tx)
 	if err != nil {
 		return nil, err
 	}
@@ -37,8 +37,8 @@ func Events(tx core.Tx) ([]Fault, error) {
 	return w.found, nil
 }
 
-// oldest finds the Seq before the oldest event kept, by halving.
-func oldest(tx core.Tx) (uint64, error) {
+// Oldest finds the Seq before the oldest event kept, by halving.
+func Oldest(tx core.Tx) (uint64, error) {
 	lo, hi := uint64(0), tx.LastSeq()
 	for lo < hi {
 		mid := (lo + hi) / 2
