@@ -85,5 +85,10 @@ func hideUnified(fn func() error) error {
 	if err := unix.Unmount(Unified, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 		return err
 	}
+	// An empty one in its place, gone with the namespace: a runtime makes its
+	// directories there all the same, and they must not stay behind.
+	if err := unix.Mount("tmpfs", Unified, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=1m,mode=755"); err != nil && err != unix.ENOENT {
+		return err
+	}
 	return fn()
 }
