@@ -15,7 +15,7 @@ type object = map[string]any
 // TestCrictl goes through a pod's whole life with the real crictl.
 func TestCrictl(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		n := nodetest.Start(t, nodetest.Options{Config: agentConfig()})
+		n := nodetest.Start(t, agentConfig(t, ""))
 		c := newTool(t, n)
 		if out := c.run("version"); !strings.Contains(out, "longshore") {
 			t.Errorf("version:\n%s", out)

@@ -105,10 +105,16 @@ func (c tool) file(name string, v any) string {
 	return p
 }
 
-// agentConfig picks the runtime that LONGSHORE_TEST_RUNTIME names.
-func agentConfig() string {
-	if r := os.Getenv("LONGSHORE_TEST_RUNTIME"); r != "" {
-		return "[engine]\nruntime = \"" + r + "\"\n"
+// agentConfig is for an agent with cgroups of its own, and a runtime by name; ""
+// is the default one, or what LONGSHORE_TEST_RUNTIME names.
+func agentConfig(t *testing.T, runtime string) nodetest.Options {
+	t.Helper()
+	if runtime == "" {
+		runtime = os.Getenv("LONGSHORE_TEST_RUNTIME")
 	}
-	return ""
+	config := "[engine]\ncgroup_root = \"" + roottest.Cgroup(t) + "\"\n"
+	if runtime != "" {
+		config += "runtime = \"" + runtime + "\"\n"
+	}
+	return nodetest.Options{Config: config}
 }

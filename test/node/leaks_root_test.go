@@ -51,6 +51,8 @@ func TestTwoHundredPodsLeaveNothing(t *testing.T) {
 		t.Cleanup(func() {
 			if diff != "" {
 				t.Logf("what is not as before (-before +after):\n%s", diff)
+				out, err := n.CLI("doctor")
+				t.Logf("doctor: %s %v", out, err)
 			}
 		})
 		nodetest.Eventually(t, "what 200 pods used is given back", func() bool {
@@ -86,11 +88,11 @@ func holdings(t *testing.T, n *nodetest.Node) map[string][]string {
 	for _, dir := range []string{n.State, n.Root} {
 		h["files "+filepath.Base(dir)] = tree(t, dir)
 	}
-	cgroups, err := filepath.Glob("/sys/fs/cgroup/*/longshore*")
+	cgroups, err := filepath.Glob("/sys/fs/cgroup/*" + n.Cgroup)
 	if err != nil {
 		t.Fatal(err)
 	}
-	unified, _ := filepath.Glob("/sys/fs/cgroup/longshore*")
+	unified, _ := filepath.Glob("/sys/fs/cgroup" + n.Cgroup)
 	for _, c := range append(cgroups, unified...) {
 		h["cgroups"] = append(h["cgroups"], tree(t, c)...)
 	}

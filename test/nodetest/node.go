@@ -23,6 +23,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // Patience is how long a test waits for something that must happen. It bounds a
@@ -31,8 +33,11 @@ const Patience = time.Minute
 
 // Options says how the node is to be.
 type Options struct {
-	// Config is TOML put after what the node needs itself.
+	// Config is TOML put after what the node needs itself, which is a section
+	// [engine].
 	Config string
+	// Runtime is engine.runtime; "" is auto.
+	Runtime string
 	// Dir holds root, state and logs; "" makes a temporary one.
 	Dir string
 	// Env is added to the agent's environment.
@@ -42,6 +47,7 @@ type Options struct {
 // Node is one running agent.
 type Node struct {
 	Dir, Root, State string
+	Cgroup           string // the agent's own tree, below the root of each hierarchy
 	CRI              runtimeapi.RuntimeServiceClient
 	Images           runtimeapi.ImageServiceClient
 
@@ -84,7 +90,14 @@ func Start(t *testing.T, o Options) *Node {
 	if err := os.MkdirAll(n.State, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(n.Dir, "config.toml"), []byte(o.Config), 0o600); err != nil {
+	if o.Runtime == "" {
+		o.Runtime = "auto"
+	}
+	// Cgroups are the whole machine's: another test's agent must not take ours
+	// for what its predecessor left.
+	n.Cgroup = roottest.Cgroup(t)
+	config := fmt.Sprintf("[engine]\ncgroup_root = %q\nruntime = %q\n%s", n.Cgroup, o.Runtime, o.Config)
+	if err := os.WriteFile(filepath.Join(n.Dir, "config.toml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	log, err := os.OpenFile(filepath.Join(n.Dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
