@@ -3,8 +3,8 @@ package keeper_test
 import (
 	"bufio"
 	"crypto/sha256"
+	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"os"
 	"strings"
@@ -137,7 +137,7 @@ func TestHeldStreamIsLossless(t *testing.T) {
 
 func drain(t *testing.T, r io.Reader) (string, int64) {
 	t.Helper()
-	var h hash.Hash = sha256.New()
+	h := sha256.New()
 	n, err := io.Copy(h, r)
 	if err != nil {
 		t.Errorf("read: %v", err)
@@ -205,7 +205,7 @@ func TestStdinClosedIsNull(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := st.Stdin.Write([]byte("x")); err != io.ErrClosedPipe {
+		if _, err := st.Stdin.Write([]byte("x")); !errors.Is(err, io.ErrClosedPipe) {
 			t.Errorf("Write: %v", err)
 		}
 	})

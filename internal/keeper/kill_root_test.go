@@ -121,6 +121,74 @@ func TestExitsWhileTheKeeperIsDown(t *testing.T) {
 	})
 }
 
+// TestKeeperDeathInTheMiddleOfALaunch leaves the command running; what it leaves
+// behind belongs to the next keeper, unless it was forgotten meanwhile.
+func TestKeeperDeathInTheMiddleOfALaunch(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		e := newEnv(t)
+		for _, forgotten := range []bool{false, true} {
+			gate := e.file(fmt.Sprintf("gate-%v", forgotten))
+			if err := unix.Mkfifo(gate, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			l := e.shell(fmt.Sprintf("l-%v", forgotten), "echo out; exit 6")
+			launcher := l.Command
+			l.Command = core.Command{
+				Args: []string{"/bin/busybox", "sh", "-c", `echo >"$GATE"; read x <"$GATE"; exec "$PROGRAM"`},
+				Env:  append(launcher.Env, "GATE="+gate, "PROGRAM="+launcher.Args[0]),
+			}
+			log := gate + ".log"
+			l.IO.Sinks = []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: log}}
+			failed := make(chan error, 1)
+			go func() {
+				_, err := e.c.Launch(e.ctx(), l)
+				failed <- err
+			}()
+			if _, err := os.ReadFile(gate); err != nil { // until the command runs
+				t.Fatal(err)
+			}
+			killAndWait(t, e.status().KeeperPid)
+			if err := <-failed; !errdefs.IsUnavailable(err) {
+				t.Errorf("Launch: %v", err)
+			}
+			if procs, err := e.c.Processes(e.ctx()); err != nil || len(procs) != 0 {
+				t.Errorf("processes %+v, %v", procs, err)
+			}
+			if forgotten {
+				if err := e.c.Forget(e.ctx(), l.Ref); err != nil {
+					t.Error(err)
+				}
+				again := e.shell(string(l.Ref.Container), "exit 1")
+				for { // the command is killed, and then the name is free
+					_, err := e.c.Launch(e.ctx(), again)
+					if err == nil {
+						break
+					}
+					if !errdefs.IsAlreadyExists(err) {
+						t.Fatal(err)
+					}
+				}
+				if x := e.exit(l.Ref); x.Exit.Code != 1 {
+					t.Errorf("exit %+v", x.Exit)
+				}
+				continue
+			}
+			if err := os.WriteFile(gate, []byte("go\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if x := e.exit(l.Ref); x.Exit.Code != 6 {
+				t.Errorf("exit %+v", x.Exit)
+			}
+			if got := read(t, log); got != "out\n" {
+				t.Errorf("log %q", got)
+			}
+			if err := e.c.Forget(e.ctx(), l.Ref); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 func TestNestDeathIsSaidAndANewPairFollows(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)

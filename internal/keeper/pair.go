@@ -77,7 +77,7 @@ func dial(ctx context.Context, dir string) (*net.UnixConn, error) {
 		}
 		return nil, err
 	}
-	conn := raw.(*net.UnixConn) //nolint:forcetypeassert // of unixpacket
+	conn := raw.(*net.UnixConn)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err = greet(conn)
 	if !stop() && err == nil {

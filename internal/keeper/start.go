@@ -27,12 +27,12 @@ func (c *Client) startPair(ctx context.Context, dir string) error {
 	}
 	defer func() { _ = null.Close() }()
 	path := filepath.Join(c.opts.StateDir, "keeper.log")
-	log, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600) //nolint:gosec // our own directory
+	log, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("keeper: start: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.CommandContext(ctx, c.opts.Binary, "start", dir) //nolint:gosec // the configured program
+	cmd := exec.CommandContext(ctx, c.opts.Binary, "start", dir)
 	cmd.Env, cmd.Dir = kernel.SmallEnv(1), "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -45,7 +45,7 @@ func (c *Client) startPair(ctx context.Context, dir string) error {
 
 // lastLine is what the keeper's log says last.
 func lastLine(path string) string {
-	b, err := os.ReadFile(path) //nolint:gosec // our own directory
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return ""
 	}
@@ -56,7 +56,7 @@ func lastLine(path string) string {
 // lockFile takes an exclusive lock, so that two agents never start two pairs.
 // It is given back when the file is closed.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // our own directory
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
@@ -64,7 +64,7 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 	go func() {
 		for {
 			err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-			if err != unix.EINTR { //nolint:errorlint // system calls return it bare
+			if err != unix.EINTR {
 				done <- err
 				return
 			}
@@ -78,7 +78,10 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 		}
 		return f, nil
 	case <-ctx.Done():
-		go func() { <-done; _ = f.Close() }()
+		go func() {
+			<-done
+			_ = f.Close()
+		}()
 		return nil, ctx.Err()
 	}
 }

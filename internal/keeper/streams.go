@@ -42,7 +42,7 @@ func (p *pair) streams(ref wire.Ref, want core.StreamOptions, o wire.Opened, fds
 		fd := fds[0]
 		fds = fds[1:]
 		_ = unix.SetNonblock(fd, true)
-		f := os.NewFile(uintptr(fd), name) //nolint:gosec // a descriptor
+		f := os.NewFile(uintptr(fd), name)
 		s.files = append(s.files, f)
 		return f
 	}
@@ -87,7 +87,7 @@ func (s *stream) waitEnd(readers ...*os.File) {
 }
 
 func readable(fd uintptr) bool {
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n > 0
 }
@@ -228,8 +228,8 @@ func (r *heldReader) rest(b []byte) (int, error) {
 	n, rerr := 0, error(nil)
 	err = rc.Control(func(fd uintptr) {
 		for {
-			n, rerr = unix.Read(int(fd), b) //nolint:gosec // a descriptor
-			if rerr != unix.EINTR {         //nolint:errorlint // system calls return it bare
+			n, rerr = unix.Read(int(fd), b)
+			if !errors.Is(rerr, unix.EINTR) {
 				return
 			}
 		}
@@ -239,7 +239,7 @@ func (r *heldReader) rest(b []byte) (int, error) {
 		return 0, err
 	case rerr == nil && n > 0:
 		return n, nil
-	case rerr == nil, rerr == unix.EAGAIN, rerr == unix.EIO: //nolint:errorlint // system calls return it bare
+	case rerr == nil, errors.Is(rerr, unix.EAGAIN), errors.Is(rerr, unix.EIO):
 		return 0, io.EOF
 	default:
 		return 0, rerr

@@ -38,8 +38,8 @@ type Harness struct {
 // deadline is when a test stops to wait for what should have come long ago.
 const deadline = time.Minute
 
-// Run runs the contract. make is called once per test.
-func Run(t *testing.T, make func(t *testing.T) Harness) {
+// Run runs the contract. fresh is called once per test.
+func Run(t *testing.T, fresh func(t *testing.T) Harness) {
 	t.Helper()
 	for _, c := range []struct {
 		name string
@@ -62,14 +62,14 @@ func Run(t *testing.T, make func(t *testing.T) Harness) {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), deadline)
 			defer cancel()
-			c.test(t, &suite{Harness: make(t), ctx: ctx})
+			c.test(t, &suite{Harness: fresh(t), ctx: ctx})
 		})
 	}
 }
 
 type suite struct {
 	Harness
-	ctx context.Context //nolint:containedctx // one test's
+	ctx context.Context
 }
 
 func ref(name string) core.Ref { return core.Ref{Container: core.ID(name)} }

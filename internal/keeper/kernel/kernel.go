@@ -5,6 +5,7 @@
 package kernel
 
 import (
+	"errors"
 	"syscall"
 	"unsafe"
 
@@ -51,7 +52,7 @@ func TrySend(fd int, b []byte, fds []int) error {
 
 // Wait polls one descriptor; timeout is milliseconds, -1 for ever.
 func Wait(fd int, events int16, timeout int) error {
-	p := []unix.PollFd{{Fd: int32(fd), Events: events}} //nolint:gosec // a descriptor is small
+	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
 	for {
 		if _, err := unix.Poll(p, timeout); err != unix.EINTR {
 			return err
@@ -61,7 +62,7 @@ func Wait(fd int, events int16, timeout int) error {
 
 // Revents returns what poll says of a descriptor right now.
 func Revents(fd int, events int16) int16 {
-	p := []unix.PollFd{{Fd: int32(fd), Events: events}} //nolint:gosec // a descriptor is small
+	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
 	for {
 		n, err := unix.Poll(p, 0)
 		if err == unix.EINTR {
@@ -320,16 +321,16 @@ func Peek(pid int, block bool) (Ended, error) {
 		signo, errno, code, pad int32
 		pid, uid, status        int32
 	}
-	s := (*sigchld)(unsafe.Pointer(&info)) //nolint:gosec // the kernel's own layout
+	s := (*sigchld)(unsafe.Pointer(&info))
 	e := Ended{Pid: int(s.pid)}
 	const exited, dumped = 1, 3 // CLD_EXITED, CLD_DUMPED
 	switch s.code {
 	case exited:
-		e.Wait = unix.WaitStatus(s.status & 0xff << 8) //nolint:gosec // a byte
+		e.Wait = unix.WaitStatus(s.status & 0xff << 8)
 	case dumped:
-		e.Wait = unix.WaitStatus(s.status&0x7f | 0x80) //nolint:gosec // a byte
+		e.Wait = unix.WaitStatus(s.status&0x7f | 0x80)
 	default:
-		e.Wait = unix.WaitStatus(s.status & 0x7f) //nolint:gosec // a byte
+		e.Wait = unix.WaitStatus(s.status & 0x7f)
 	}
 	return e, nil
 }
@@ -353,11 +354,11 @@ func PidfdExit(fd int) (unix.WaitStatus, bool) {
 		exit         int32
 	}{mask: exitBit}
 	const getInfo = 3<<30 | unsafe.Sizeof(i)<<16 | 0xff<<8 | 11
-	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getInfo, uintptr(unsafe.Pointer(&i))) //nolint:gosec // an ioctl
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getInfo, uintptr(unsafe.Pointer(&i)))
 	if e != 0 || i.mask&exitBit == 0 {
 		return 0, false
 	}
-	return unix.WaitStatus(i.exit), true //nolint:gosec // a wait status
+	return unix.WaitStatus(i.exit), true
 }
 
 // Parent returns a process's parent, or 0 when it is gone.
@@ -409,9 +410,13 @@ func Unpoke(fd int) {
 	_, _ = unix.Read(fd, b[:])
 }
 
-// Errno returns the error number in err, or EIO.
+// Errno returns the error number in err, 0 for no error, EIO for any other.
 func Errno(err error) syscall.Errno {
-	if e, ok := err.(syscall.Errno); ok { //nolint:errorlint // system calls return it bare
+	if err == nil {
+		return 0
+	}
+	var e syscall.Errno
+	if errors.As(err, &e) {
 		return e
 	}
 	return unix.EIO

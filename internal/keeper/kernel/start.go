@@ -27,7 +27,7 @@ func SmallEnv(processors int) []string {
 func Start(path string, args, env []string, fds []int) (pid, pidfd int, err error) {
 	files := make([]uintptr, len(fds))
 	for i, fd := range fds {
-		files[i] = uintptr(fd) //nolint:gosec // a descriptor
+		files[i] = uintptr(fd)
 	}
 	return StartIn("/", path, args, &syscall.ProcAttr{Env: env, Files: files})
 }

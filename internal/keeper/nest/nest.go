@@ -7,6 +7,7 @@
 package nest
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"time"
@@ -119,7 +120,7 @@ func (n *nest) pause() int {
 }
 
 func (n *nest) watch(fd, what int, events uint32, data int) error {
-	ev := unix.EpollEvent{Events: events, Fd: int32(data), Pad: int32(what)} //nolint:gosec // small
+	ev := unix.EpollEvent{Events: events, Fd: int32(data), Pad: int32(what)}
 	return unix.EpollCtl(n.ep, unix.EPOLL_CTL_ADD, fd, &ev)
 }
 
@@ -253,7 +254,7 @@ func (n *nest) forgetSocket() {
 // none.
 func (n *nest) receive() bool {
 	frame, fds, err := n.in.Recv(n.sock, unix.MSG_DONTWAIT)
-	if err == unix.EAGAIN {
+	if errors.Is(err, unix.EAGAIN) {
 		return false
 	}
 	if err != nil || len(frame) == 0 {

@@ -61,7 +61,7 @@ func (s *Server) begin1(cmd *command, m *wire.Command) {
 	cmd.pidfd = -1
 	files := make([]uintptr, len(cmd.child))
 	for i, fd := range cmd.child {
-		files[i] = uintptr(fd) //nolint:gosec // a descriptor
+		files[i] = uintptr(fd)
 	}
 	dir := m.Dir
 	if dir == "" {

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
@@ -78,7 +80,7 @@ func (c *conn) ready(s *Server, events uint32) {
 		return
 	}
 	frame, fds, err := s.in.Recv(c.fd, unix.MSG_DONTWAIT)
-	if err == unix.EAGAIN {
+	if errors.Is(err, unix.EAGAIN) {
 		return
 	}
 	if err != nil || len(frame) == 0 {
@@ -160,7 +162,7 @@ func (s *Server) flush(c *conn) {
 	for len(c.out) > 0 {
 		a := c.out[0]
 		err := s.outgo.Send(kernel.TrySend, c.fd, a.h, a.m, a.fds)
-		if err == unix.EAGAIN {
+		if errors.Is(err, unix.EAGAIN) {
 			s.change(c.fd, unix.EPOLLIN|unix.EPOLLOUT)
 			return
 		}

@@ -157,7 +157,7 @@ func (s *Server) endSinks(p *proc) {
 	waiting := s.pump.End(p.sinks)
 	var fresh []wire.Role
 	for i := range p.sinks {
-		fresh = append(fresh, wire.RoleSink+wire.Role(i)) //nolint:gosec // at most eight
+		fresh = append(fresh, wire.RoleSink+wire.Role(i))
 	}
 	s.save(p, fresh...)
 	if len(waiting) == 0 {

@@ -365,8 +365,8 @@ func (s *Server) signal(c *conn, id uint64, m *wire.SignalRequest) {
 		s.fail(c, id, wire.NotFound, "signal "+wire.Key(m.Ref)+": no such process runs")
 		return
 	}
-	switch err := kernel.PidfdSignal(p.pidfd, m.Signal); err {
-	case nil:
+	switch err := kernel.PidfdSignal(p.pidfd, m.Signal); kernel.Errno(err) {
+	case 0:
 		s.ok(c, id, nil)
 	case unix.ESRCH:
 		s.fail(c, id, wire.NotFound, "signal "+p.key+": it has ended")

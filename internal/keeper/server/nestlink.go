@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -91,8 +92,8 @@ func (n *nest) put(s *Server, it *wire.Item, fds []int) {
 func (n *nest) send(s *Server, k wire.Kind, m wire.Message, fds []int) {
 	for n.fd >= 0 {
 		err := s.outgo.Send(kernel.TrySend, n.fd, wire.Header{Kind: k}, m, fds)
-		switch err {
-		case nil:
+		switch kernel.Errno(err) {
+		case 0:
 			return
 		case unix.EAGAIN:
 			if kernel.Wait(n.fd, unix.POLLIN|unix.POLLOUT, -1) == nil && n.hear(s) {
@@ -110,7 +111,7 @@ func (n *nest) send(s *Server, k wire.Kind, m wire.Message, fds []int) {
 func (n *nest) hear(s *Server) bool {
 	frame, fds, err := n.in.Recv(n.fd, unix.MSG_DONTWAIT)
 	kernel.CloseAll(fds)
-	if err == unix.EAGAIN {
+	if errors.Is(err, unix.EAGAIN) {
 		return false
 	}
 	if err != nil || len(frame) == 0 {

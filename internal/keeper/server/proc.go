@@ -154,7 +154,7 @@ func (r *record) Fields(c *wire.Codec) {
 func (p *proc) record(b []byte) []byte {
 	r := &record{
 		serial: p.serial, ref: p.ref, io: p.io, levels: p.levels, peak: p.peak, kills: p.base.kills, local: p.base.local,
-		phase: uint64(p.phase), pid: uint64(p.pid), cmdPid: uint64(p.cmdPid), pidFile: p.pidFile, //nolint:gosec // pids
+		phase: uint64(p.phase), pid: uint64(p.pid), cmdPid: uint64(p.cmdPid), pidFile: p.pidFile,
 		acked: p.acked, once: p.oncePut,
 	}
 	if p.exit != nil {
@@ -183,7 +183,7 @@ func (p *proc) descriptors() (roles []wire.Role, fds []int) {
 		add(wire.RoleStderr, p.err.FD)
 	}
 	for i, k := range p.sinks {
-		add(wire.RoleSink+wire.Role(i), k.FIFO()) //nolint:gosec // at most eight
+		add(wire.RoleSink+wire.Role(i), k.FIFO())
 	}
 	return roles, fds
 }
@@ -241,7 +241,7 @@ func (s *Server) adoptItem(it *item) {
 	p := s.newProc(r.ref, it.Key, r.io)
 	p.serial, p.levels, p.peak = r.serial, r.levels, r.peak
 	p.base = counters{r.kills, r.local}
-	p.phase, p.pid, p.cmdPid, p.pidFile = phase(r.phase), int(r.pid), int(r.cmdPid), r.pidFile //nolint:gosec // pids
+	p.phase, p.pid, p.cmdPid, p.pidFile = phase(r.phase), int(r.pid), int(r.cmdPid), r.pidFile
 	p.acked, p.oncePut = r.acked, r.once
 	p.lost = s.journal.Lost(p.serial)
 	s.journal.Restore(p.serial, p.sinks)
@@ -263,7 +263,7 @@ func (s *Server) adoptItem(it *item) {
 		p.setSource(fd, true)
 	}
 	for i, k := range p.sinks {
-		if fd := it.take(wire.RoleSink + wire.Role(i)); fd >= 0 { //nolint:gosec // at most eight
+		if fd := it.take(wire.RoleSink + wire.Role(i)); fd >= 0 {
 			k.Adopt(fd)
 		} else if p.phase != ended {
 			_ = k.Open()

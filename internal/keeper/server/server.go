@@ -167,7 +167,7 @@ func (s *Server) add(fd int, h handler, events uint32) {
 		s.handlers = append(s.handlers, make([]handler, max(64, len(s.handlers)))...)
 	}
 	s.handlers[fd] = h
-	ev := unix.EpollEvent{Events: events, Fd: int32(fd)} //nolint:gosec // a descriptor
+	ev := unix.EpollEvent{Events: events, Fd: int32(fd)}
 	if err := unix.EpollCtl(s.ep, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		say("epoll add: " + err.Error())
 	}
@@ -175,7 +175,7 @@ func (s *Server) add(fd int, h handler, events uint32) {
 
 // change watches a descriptor for other events.
 func (s *Server) change(fd int, events uint32) {
-	ev := unix.EpollEvent{Events: events, Fd: int32(fd)} //nolint:gosec // a descriptor
+	ev := unix.EpollEvent{Events: events, Fd: int32(fd)}
 	_ = unix.EpollCtl(s.ep, unix.EPOLL_CTL_MOD, fd, &ev)
 }
 

@@ -247,7 +247,7 @@ func (w *watcher) ready(s *Server, _ uint32) {
 			left = append(left, x)
 			continue
 		}
-		_, _ = unix.InotifyRmWatch(w.fd, uint32(x.wd)) //nolint:gosec // a watch's number
+		_, _ = unix.InotifyRmWatch(w.fd, uint32(x.wd))
 		s.save(x.p)
 	}
 	w.waits = left
@@ -257,7 +257,7 @@ func (w *watcher) forget(p *proc) {
 	left := w.waits[:0]
 	for _, x := range w.waits {
 		if x.p == p {
-			_, _ = unix.InotifyRmWatch(w.fd, uint32(x.wd)) //nolint:gosec // a watch's number
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(x.wd))
 		} else {
 			left = append(left, x)
 		}

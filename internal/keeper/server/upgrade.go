@@ -134,16 +134,16 @@ func (f *frozen) Fields(c *wire.Codec) {
 // freeze writes the state down and lists the descriptors that must stay open.
 func (s *Server) freeze(u *upgrade) (f *frozen, keep []int) {
 	f = &frozen{
-		nestPid: uint64(s.nest.pid), path: u.path, upConn: plus1(u.c.fd), upID: u.id, //nolint:gosec // a pid
+		nestPid: uint64(s.nest.pid), path: u.path, upConn: plus1(u.c.fd), upID: u.id,
 		serial: s.serial, streams: s.streams, started: s.started.UnixNano(), lost: s.lost,
 	}
-	f.items = append(f.items, frozenItem{wire.Item{Key: socketKey, Roles: []wire.Role{wire.RoleSocket}}, []uint64{uint64(s.listenFD)}}) //nolint:gosec // a descriptor
+	f.items = append(f.items, frozenItem{wire.Item{Key: socketKey, Roles: []wire.Role{wire.RoleSocket}}, []uint64{uint64(s.listenFD)}})
 	keep = append(keep, s.listenFD)
 	for _, p := range s.procs {
 		roles, fds := p.descriptors()
 		it := frozenItem{item: wire.Item{Key: p.key, Roles: roles, Blob: p.record(nil)}}
 		for _, fd := range fds {
-			it.fds = append(it.fds, uint64(fd)) //nolint:gosec // a descriptor
+			it.fds = append(it.fds, uint64(fd))
 		}
 		f.items = append(f.items, it)
 		keep = append(keep, fds...)
@@ -163,14 +163,14 @@ func (s *Server) freeze(u *upgrade) (f *frozen, keep []int) {
 	}
 	for _, c := range s.conns {
 		if c.greeted {
-			f.conns = append(f.conns, frozenConn{uint64(c.fd), c.exits}) //nolint:gosec // a descriptor
+			f.conns = append(f.conns, frozenConn{uint64(c.fd), c.exits})
 			keep = append(keep, c.fd)
 		}
 	}
 	return f, keep
 }
 
-func plus1(fd int) uint64 { return uint64(fd + 1) } //nolint:gosec // a descriptor or -1
+func plus1(fd int) uint64 { return uint64(fd + 1) }
 
 // readResume takes over from the program we were.
 func (s *Server) readResume(mem int) ([]item, error) {
@@ -183,7 +183,7 @@ func (s *Server) readResume(mem int) ([]item, error) {
 	if !wire.ParseRecord(b, &f) {
 		return nil, unix.EPROTO
 	}
-	if s.nest.pid = int(f.nestPid); s.nest.pid == 0 || os.Getppid() != s.nest.pid { //nolint:gosec // a pid
+	if s.nest.pid = int(f.nestPid); s.nest.pid == 0 || os.Getppid() != s.nest.pid {
 		s.nest = nest{fd: -1}
 	}
 	s.serial, s.streams, s.lost = f.serial, f.streams, f.lost
@@ -194,7 +194,7 @@ func (s *Server) readResume(mem int) ([]item, error) {
 		}
 		x := item{Item: it.item}
 		for _, fd := range it.fds {
-			unix.CloseOnExec(int(fd)) //nolint:gosec // a descriptor
+			unix.CloseOnExec(int(fd))
 			x.fds = append(x.fds, int(fd))
 		}
 		items = append(items, x)
@@ -206,7 +206,7 @@ func (s *Server) readResume(mem int) ([]item, error) {
 // reconnect brings connections and streams back once the processes are there.
 func (s *Server) reconnect(f *frozen) {
 	for _, x := range f.conns {
-		fd := int(x.fd) //nolint:gosec // a descriptor
+		fd := int(x.fd)
 		unix.CloseOnExec(fd)
 		c := s.addConn(fd)
 		c.greeted, c.exits = true, x.exits
@@ -218,7 +218,7 @@ func (s *Server) reconnect(f *frozen) {
 		}
 		st := &stream{id: l.id, p: p, stdin: l.stdin}
 		p.streams[st.id] = st
-		if c := s.conns[int(l.conn)-1]; l.conn > 0 && c != nil { //nolint:gosec // a descriptor
+		if c := s.conns[int(l.conn)-1]; l.conn > 0 && c != nil {
 			st.c = c
 			c.streams[st.id] = st
 		}
@@ -226,14 +226,14 @@ func (s *Server) reconnect(f *frozen) {
 			p.holder = st
 		}
 		for i, src := range []*source{p.out, p.err} {
-			if fd := int(l.taps[i]) - 1; fd >= 0 && src != nil { //nolint:gosec // a descriptor
+			if fd := int(l.taps[i]) - 1; fd >= 0 && src != nil {
 				unix.CloseOnExec(fd)
 				s.newTap(st, src, fd, i)
 			}
 		}
 	}
 	s.nest.send(s, wire.KindNestBinary, &wire.Program{Path: f.path}, nil)
-	if c := s.conns[int(f.upConn)-1]; f.upConn > 0 && c != nil { //nolint:gosec // a descriptor
+	if c := s.conns[int(f.upConn)-1]; f.upConn > 0 && c != nil {
 		s.ok(c, f.upID, nil)
 	}
 }

@@ -102,9 +102,9 @@ func OpenJournal(path string) (*Journal, error) {
 	}
 	j := &Journal{
 		mem:  mem,
-		h:    (*header)(unsafe.Pointer(&mem[0])),                           //nolint:gosec // page aligned, larger than header
-		data: mem[headerSize+lostSize:],                                    // the bytes under way
-		lost: (*[lostSlots]lostSlot)(unsafe.Pointer(&mem[headerSize:][0])), //nolint:gosec // page aligned
+		h:    (*header)(unsafe.Pointer(&mem[0])),
+		data: mem[headerSize+lostSize:], // the bytes under way
+		lost: (*[lostSlots]lostSlot)(unsafe.Pointer(&mem[headerSize:][0])),
 	}
 	if err := unix.Pipe2(j.peek[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		_ = unix.Munmap(mem)
@@ -132,9 +132,9 @@ func (j *Journal) Close() {
 // begin opens a transaction in state reading. It returns where to read to, or
 // nil when there is nothing to read.
 func (j *Journal) begin(s *Source, now []byte) []byte {
-	n, key := 0, sentinel
+	n, key := ttyChunk, sentinel
 	if s.TTY {
-		n, key = ttyChunk, 0
+		key = 0
 		for i := range n {
 			j.data[i] = untouchedByte
 		}
@@ -157,7 +157,7 @@ func (j *Journal) begin(s *Source, now []byte) []byte {
 		}
 	}
 	h := j.h
-	h.serial, h.n, h.key, h.stderr = s.Serial, uint32(n), uint32(key), 0 //nolint:gosec // small
+	h.serial, h.n, h.key, h.stderr = s.Serial, uint32(n), uint32(key), 0
 	if s.Stderr {
 		h.stderr = 1
 	}
@@ -214,7 +214,7 @@ func (j *Journal) Lost(serial uint64) uint64 {
 // Restore tells a process's sinks what they had still to mark.
 func (j *Journal) Restore(serial uint64, sinks []*Sink) {
 	for i, k := range sinks {
-		if s := j.slot(serial, uint64(i)+1, false); s != nil { //nolint:gosec // small
+		if s := j.slot(serial, uint64(i)+1, false); s != nil {
 			k.lost, k.why = s.n, unix.Errno(s.why)
 		}
 	}
@@ -247,7 +247,7 @@ func (j *Journal) addLost(serial, n uint64) {
 
 // unmarked keeps what a sink has still to mark.
 func (j *Journal) unmarked(serial uint64, sink int, k *Sink) {
-	s := j.slot(serial, uint64(sink)+1, k.lost > 0) //nolint:gosec // small
+	s := j.slot(serial, uint64(sink)+1, k.lost > 0)
 	if s == nil {
 		return
 	}

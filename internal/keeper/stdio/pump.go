@@ -1,6 +1,7 @@
 package stdio
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -74,7 +75,7 @@ func (p *Pump) Move(s *Source) (moved int, lost uint64) {
 		}
 		break
 	}
-	atomic.StoreUint32(&p.j.h.n, uint32(n)) //nolint:gosec // at most chunk
+	atomic.StoreUint32(&p.j.h.n, uint32(n))
 	lost = p.deliver(s, buf[:n], (*Sink).put)
 	for _, t := range s.Taps {
 		t.offer(buf[:n])
@@ -91,7 +92,7 @@ func (p *Pump) deliver(s *Source, data []byte, put func(*Sink, *slot, what) int)
 			continue
 		}
 		before := k.lost
-		lost = max(lost, uint64(put(k, &p.j.h.slots[i], w))) //nolint:gosec // a length
+		lost = max(lost, uint64(put(k, &p.j.h.slots[i], w)))
 		if k.lost != before {
 			p.j.unmarked(s.Serial, i, k)
 		}
@@ -140,7 +141,7 @@ func (t *Tap) offer(b []byte) {
 	if t.Gone {
 		return
 	}
-	if _, err := writeSome(t.FD, b); err == unix.EPIPE {
+	if _, err := writeSome(t.FD, b); errors.Is(err, unix.EPIPE) {
 		t.Gone = true
 	}
 }

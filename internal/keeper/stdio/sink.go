@@ -87,7 +87,7 @@ func (k *Sink) marker(out, ts []byte, stderr bool) []byte {
 	}
 	var text []byte
 	text = append(text, "longshore: "...)
-	text = append(text, kernel.Itoa(int(k.lost))...) //nolint:gosec // a count of bytes
+	text = append(text, kernel.Itoa(int(k.lost))...)
 	text = append(text, " bytes of output lost: "...)
 	text = append(text, k.why.Error()...)
 	text = append(text, '\n')

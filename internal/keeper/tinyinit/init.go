@@ -7,6 +7,7 @@
 package tinyinit
 
 import (
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
@@ -29,7 +30,7 @@ func Main(args []string) int {
 		}
 		if err != nil {
 			_, _ = unix.Write(2, []byte("init: exec "+args[0]+": "+err.Error()+"\n"))
-			if err == unix.ENOENT {
+			if errors.Is(err, unix.ENOENT) {
 				return 127
 			}
 			return 126

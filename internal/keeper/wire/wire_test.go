@@ -140,10 +140,20 @@ func TestLaterHelloIsUnderstood(t *testing.T) {
 func TestKeysAreFileNames(t *testing.T) {
 	seen := map[string]wire.Ref{}
 	for _, r := range []wire.Ref{
-		{Container: "c"}, {Container: "c", Process: "main"}, {Container: "c", Process: "exec-main"}, {Container: "c/main"},
-		{Container: ".."}, {Container: "../.."}, {Container: "."}, {Container: "a", Process: "../../etc"}, {Container: "a", Process: "%2E"},
-		{Container: "a", Process: "."}, {Container: "a", Process: strings.Repeat("x", 5000)}, {Container: "a", Process: strings.Repeat("x", 5000) + "y"},
-		{Container: "a+b"}, {Container: "a", Process: "b\x00\n"},
+		{Container: "c"},
+		{Container: "c", Process: "main"},
+		{Container: "c", Process: "exec-main"},
+		{Container: "c/main"},
+		{Container: ".."},
+		{Container: "../.."},
+		{Container: "."},
+		{Container: "a", Process: "../../etc"},
+		{Container: "a", Process: "%2E"},
+		{Container: "a", Process: "."},
+		{Container: "a", Process: strings.Repeat("x", 5000)},
+		{Container: "a", Process: strings.Repeat("x", 5000) + "y"},
+		{Container: "a+b"},
+		{Container: "a", Process: "b\x00\n"},
 	} {
 		key := wire.Key(r)
 		if other, ok := seen[key]; ok {
