@@ -103,7 +103,7 @@ type build struct {
 	spec    *specs.Spec
 }
 
-func (c *Client) newBuild(cfg core.ContainerConfig) (*build, error) {
+func (c view) newBuild(cfg core.ContainerConfig) (*build, error) {
 	e := c.e
 	b := &build{e: e, line: e.line("create"), cfg: cfg}
 	var err error
@@ -148,16 +148,16 @@ func (c *Client) newBuild(cfg core.ContainerConfig) (*build, error) {
 
 // levelsOf lists the cgroups whose limits a container stands under, its own
 // first, the sandbox's last.
-func (e *Engine) levelsOf(c *core.Container) ([]core.CgroupRef, error) {
+func (b book) levelsOf(c *core.Container) ([]core.CgroupRef, error) {
 	levels := []core.CgroupRef{c.Cgroup}
 	for parent := c.Parent; parent != ""; {
-		p, err := e.container(parent)
+		p, err := b.container(parent)
 		if err != nil {
 			return nil, err
 		}
 		levels, parent = append(levels, p.Cgroup), p.Parent
 	}
-	sb, err := e.sandbox(c.Sandbox)
+	sb, err := b.sandbox(c.Sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -204,8 +204,8 @@ func (b *build) reserve(context.Context) error {
 // root checks out and mounts the root filesystem.
 func (b *build) root(ctx context.Context) error {
 	rootfs := filepath.Join(b.c.Bundle, "rootfs")
-	b.line.undo.Add("bundle", func(context.Context) error { return b.e.removeBundle(b.c.Bundle) })
-	if err := b.e.makeBundle(b.c.Bundle); err != nil {
+	b.line.undo.Add("bundle", func(context.Context) error { return removeBundle(b.c.Bundle) })
+	if err := makeBundle(b.c.Bundle); err != nil {
 		return err
 	}
 	mounts := b.cfg.Root.Mounts

@@ -75,6 +75,7 @@ type Observer interface {
 
 // Engine is the one execution engine of a node.
 type Engine struct {
+	book
 	o        Options
 	runtimes map[string]core.Runtime
 
@@ -101,7 +102,7 @@ func New(o Options) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{o: o, runtimes: map[string]core.Runtime{}}
+	e := &Engine{book: book{o.Store}, o: o, runtimes: map[string]core.Runtime{}}
 	for _, rt := range o.Runtimes {
 		e.runtimes[rt.Name()] = rt
 	}
@@ -122,7 +123,7 @@ func (e *Engine) As(owner core.Owner) *Client { return newClient(e, owner) }
 func (e *Engine) All() *Client { return newClient(e, "") }
 
 // Run records exits until ctx ends. Nothing ends without it.
-func (e *Engine) Run(ctx context.Context) error { return e.exits(ctx) }
+func (e *Engine) Run(ctx context.Context) error { return reaping{e}.exits(ctx) }
 
 func (e *Engine) runtime(name string) (core.Runtime, error) {
 	if name == "" {

@@ -58,9 +58,9 @@ func (c *Client) Events(ctx context.Context, since uint64, f core.Filter) iter.S
 }
 
 // eventsSince reads one batch; next is where to go on.
-func (e *Engine) eventsSince(since uint64, match func(*core.Event) bool) (batch []core.Event, next uint64, err error) {
+func (b book) eventsSince(since uint64, match func(*core.Event) bool) (batch []core.Event, next uint64, err error) {
 	next = since
-	err = e.o.Store.View(func(tx core.Tx) error {
+	err = b.store.View(func(tx core.Tx) error {
 		n := 0
 		for ev, err := range tx.Events(since) {
 			if err != nil {
@@ -115,9 +115,9 @@ func (c *Client) LastSeq(context.Context) (seq uint64, err error) {
 }
 
 // tell appends an event about the node itself.
-func (e *Engine) tell(ev core.Event) error {
+func (b book) tell(ev core.Event) error {
 	ev.At = now()
-	return e.o.Store.Update(func(tx core.Tx) error { _, err := tx.Append(ev); return err })
+	return b.store.Update(func(tx core.Tx) error { _, err := tx.Append(ev); return err })
 }
 
 // Stats are a container's figures; those of its processes only when asked for.

@@ -26,7 +26,7 @@ func (c *Client) Exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (
 	return p, s, nil
 }
 
-func (c *Client) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
+func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
 	e := c.e
 	if cfg.Spec == nil || len(cfg.Spec.Args) == 0 {
 		return core.Process{}, nil, fmt.Errorf("no command: %w", errdefs.ErrInvalidArgument)
@@ -123,7 +123,7 @@ func (e *Engine) launchExec(ctx context.Context, ct *core.Container, ref core.Re
 	return launched, err
 }
 
-func (c *Client) recordExec(ctx context.Context, ct *core.Container, cfg core.ProcessConfig, launched core.Launched) (core.Process, error) {
+func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.ProcessConfig, launched core.Launched) (core.Process, error) {
 	e, ref := c.e, core.Ref{Container: ct.ID, Process: cfg.ID}
 	p := core.Process{
 		ID: cfg.ID, Pid: launched.Pid, Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
@@ -132,7 +132,7 @@ func (c *Client) recordExec(ctx context.Context, ct *core.Container, cfg core.Pr
 	err := e.editContainer(ct.ID, func(ct *core.Container, n *note) error {
 		ct.Execs = append(ct.Execs, p)
 		n.add(core.Event{Kind: core.EventProcessStarted, Process: p.ID})
-		n.forced(c.view, &ct.Meta, "exec", c.asked(core.Asked{}, ""))
+		n.forced(c, &ct.Meta, "exec", c.asked(core.Asked{}, ""))
 		return nil
 	})
 	if err == nil {
@@ -182,8 +182,8 @@ func asksForEnd(ct *core.Container, sig int) bool {
 	return slices.Contains([]int{1, 2, 3, 6, sigkill, sigterm}, sig)
 }
 
-func (e *Engine) recordAsked(ref core.Ref, asked core.Asked, by view) error {
-	err := e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+func (b book) recordAsked(ref core.Ref, asked core.Asked, by view) error {
+	err := b.editContainer(ref.Container, func(ct *core.Container, n *note) error {
 		n.forced(by, &ct.Meta, "signal", asked)
 		if p := ct.Process(ref.Process); p != nil && p.Autopsy == nil && asksForEnd(ct, asked.Signal) {
 			p.Asked = &asked
@@ -228,8 +228,8 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 }
 
 // dropExec takes an ended process off its container's record.
-func (e *Engine) dropExec(ref core.Ref, by note) error {
-	err := e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+func (b book) dropExec(ref core.Ref, by note) error {
+	err := b.editContainer(ref.Container, func(ct *core.Container, n *note) error {
 		ct.Execs = slices.DeleteFunc(ct.Execs, func(p core.Process) bool { return p.ID == ref.Process })
 		n.events = append(n.events, by.events...)
 		return nil

@@ -13,10 +13,13 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
+// reaping is how ends get on record.
+type reaping struct{ *Engine }
+
 // exits records ends as the keeper offers them: at least once from the keeper,
 // exactly once on record. When the keeper is gone it asks the next one what it
 // still knows.
-func (e *Engine) exits(ctx context.Context) error {
+func (e reaping) exits(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	retry := time.NewTimer(retryAfter)
@@ -51,7 +54,7 @@ func (e *Engine) exits(ctx context.Context) error {
 }
 
 // round takes exits until the keeper is gone or ctx ends.
-func (e *Engine) round(ctx context.Context, wg *sync.WaitGroup) error {
+func (e reaping) round(ctx context.Context, wg *sync.WaitGroup) error {
 	for x, err := range e.o.Supervisor.Exits(ctx) {
 		if err != nil {
 			return err
@@ -74,7 +77,7 @@ type keeperID struct {
 }
 
 // meet asks the keeper who it is and what it knows.
-func (e *Engine) meet(ctx context.Context) (keeperID, error) {
+func (e reaping) meet(ctx context.Context) (keeperID, error) {
 	st, err := e.o.Supervisor.Status(ctx)
 	if err == nil {
 		err = e.reconcile(ctx)
@@ -88,7 +91,7 @@ func (e *Engine) meet(ctx context.Context) (keeperID, error) {
 // confirm looks once more after a round has begun: a keeper that died between
 // meet and the round would be missed, because the round is then the next one's
 // and goes on as if nothing had happened.
-func (e *Engine) confirm(round context.Context, met keeperID) {
+func (e reaping) confirm(round context.Context, met keeperID) {
 	timer := time.NewTimer(confirmAfter)
 	defer timer.Stop()
 	select {
@@ -105,7 +108,7 @@ func (e *Engine) confirm(round context.Context, met keeperID) {
 // confirmAfter is time enough for a round to reach its keeper.
 const confirmAfter = 200 * time.Millisecond
 
-func (e *Engine) keeperIs(ctx context.Context, how string) {
+func (e reaping) keeperIs(ctx context.Context, how string) {
 	e.o.Logger.WarnContext(ctx, "the keeper's state has changed", "keeper", how)
 	if err := e.tell(core.Event{Kind: core.EventAgent, Note: "the keeper is " + how}); err != nil {
 		e.o.Logger.ErrorContext(ctx, "an event was not appended", "error", err)
@@ -116,7 +119,7 @@ func (e *Engine) keeperIs(ctx context.Context, how string) {
 const retryAfter = 50 * time.Millisecond
 
 // exited records one exit and acknowledges it.
-func (e *Engine) exited(ctx context.Context, x core.ProcessExit) error {
+func (e reaping) exited(ctx context.Context, x core.ProcessExit) error {
 	unlock, err := e.births.Lock(ctx, x.Ref)
 	if err != nil {
 		return err
@@ -164,7 +167,7 @@ func (e *Engine) exited(ctx context.Context, x core.ProcessExit) error {
 }
 
 // exitedOther takes the exit of a tiny init, or of what has no record.
-func (e *Engine) exitedOther(ctx context.Context, x core.ProcessExit) error {
+func (e reaping) exitedOther(ctx context.Context, x core.ProcessExit) error {
 	sb, err := e.sandbox(x.Ref.Container)
 	if err == nil && sb.State != core.SandboxStopped && x.Ref.Process == core.Main {
 		err = e.endSandbox(ctx, &sb, fmt.Sprintf("its init has ended (status %d), and its pid namespace with it", x.Exit.Status()))
@@ -218,7 +221,7 @@ const tailLines = 10
 
 // evidence gathers what is known of an end. What cannot be read is left out: an
 // autopsy with holes is better than none.
-func (e *Engine) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
+func (e reaping) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
 	in := autopsy.Input{
 		Exit: x.Exit, Pid: x.Pid, Asked: p.Asked, Init: c.Config.Init && p.ID == core.Main,
 		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: e.levelNames(ctx, c),
@@ -256,7 +259,7 @@ func suspicious(x core.ProcessExit) bool {
 	return x.Exit.Signal == sigkill
 }
 
-func (e *Engine) levelNames(ctx context.Context, c *core.Container) []autopsy.Level {
+func (e reaping) levelNames(ctx context.Context, c *core.Container) []autopsy.Level {
 	refs, err := e.levelsOf(c)
 	if err != nil {
 		return nil

@@ -31,12 +31,12 @@ func writeFiles(dir string, f Files) error {
 
 // makeBundle makes a bundle's directories. Others may pass through them: a
 // mapped root has to reach its root filesystem.
-func (e *Engine) makeBundle(dir string) error {
+func makeBundle(dir string) error {
 	return os.MkdirAll(filepath.Join(dir, "rootfs"), 0o711)
 }
 
 // removeBundle unmounts and removes a bundle; it succeeds when there is none.
-func (e *Engine) removeBundle(dir string) error {
+func removeBundle(dir string) error {
 	// Not RemoveAll below rootfs: what is mounted there is not ours to
 	// delete, should it still be.
 	err := os.Remove(filepath.Join(dir, "rootfs"))

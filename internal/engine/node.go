@@ -180,9 +180,9 @@ func (n *Node) PruneVolumes(ctx context.Context) ([]core.Volume, error) {
 	return all, nil
 }
 
-func (e *Engine) volumesInUse(owner core.Owner) (map[string]bool, error) {
+func (b book) volumesInUse(owner core.Owner) (map[string]bool, error) {
 	used := map[string]bool{}
-	err := e.o.Store.View(func(tx core.Tx) error {
+	err := b.store.View(func(tx core.Tx) error {
 		for c, err := range tx.Containers().All(owner) {
 			if err != nil {
 				return err

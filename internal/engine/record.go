@@ -10,6 +10,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
+// book is the store as the engine writes in it.
+type book struct{ store core.Store }
+
 // newID makes an object's name.
 func newID() core.ID {
 	var b [32]byte
@@ -17,19 +20,19 @@ func newID() core.ID {
 	return core.ID(hex.EncodeToString(b[:]))
 }
 
-func (e *Engine) sandbox(id core.ID) (sb core.Sandbox, err error) {
-	err = e.o.Store.View(func(tx core.Tx) error { sb, err = tx.Sandboxes().Get(id); return err })
+func (b book) sandbox(id core.ID) (sb core.Sandbox, err error) {
+	err = b.store.View(func(tx core.Tx) error { sb, err = tx.Sandboxes().Get(id); return err })
 	return sb, err
 }
 
-func (e *Engine) container(id core.ID) (c core.Container, err error) {
-	err = e.o.Store.View(func(tx core.Tx) error { c, err = tx.Containers().Get(id); return err })
+func (b book) container(id core.ID) (c core.Container, err error) {
+	err = b.store.View(func(tx core.Tx) error { c, err = tx.Containers().Get(id); return err })
 	return c, err
 }
 
 // containersOf lists the containers of one sandbox, oldest first.
-func (e *Engine) containersOf(sandbox core.ID) (list []core.Container, err error) {
-	err = e.o.Store.View(func(tx core.Tx) error {
+func (b book) containersOf(sandbox core.ID) (list []core.Container, err error) {
+	err = b.store.View(func(tx core.Tx) error {
 		for c, err := range tx.Containers().All("") {
 			if err != nil {
 				return err
@@ -77,8 +80,8 @@ func (n *note) write(tx core.Tx, m *core.Meta, sandbox, container core.ID) error
 }
 
 // editSandbox changes a record and appends the events of the change.
-func (e *Engine) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *note) error) (sb core.Sandbox, err error) {
-	err = e.o.Store.Update(func(tx core.Tx) error {
+func (b book) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *note) error) (sb core.Sandbox, err error) {
+	err = b.store.Update(func(tx core.Tx) error {
 		if sb, err = tx.Sandboxes().Get(id); err != nil {
 			return err
 		}
@@ -95,8 +98,8 @@ func (e *Engine) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *note) erro
 }
 
 // editContainer changes a record and appends the events of the change.
-func (e *Engine) editContainer(id core.ID, fn func(c *core.Container, n *note) error) error {
-	return e.o.Store.Update(func(tx core.Tx) error {
+func (b book) editContainer(id core.ID, fn func(c *core.Container, n *note) error) error {
+	return b.store.Update(func(tx core.Tx) error {
 		c, err := tx.Containers().Get(id)
 		if err != nil {
 			return err
@@ -122,8 +125,8 @@ func step(c *core.Container, verb core.Verb) error {
 	return nil
 }
 
-func (e *Engine) dropSandbox(id core.ID, by note) error {
-	return e.o.Store.Update(func(tx core.Tx) error {
+func (b book) dropSandbox(id core.ID, by note) error {
+	return b.store.Update(func(tx core.Tx) error {
 		sb, err := tx.Sandboxes().Get(id)
 		if errdefs.IsNotFound(err) {
 			return nil
@@ -139,8 +142,8 @@ func (e *Engine) dropSandbox(id core.ID, by note) error {
 	})
 }
 
-func (e *Engine) dropContainer(id core.ID, by note) error {
-	return e.o.Store.Update(func(tx core.Tx) error {
+func (b book) dropContainer(id core.ID, by note) error {
+	return b.store.Update(func(tx core.Tx) error {
 		c, err := tx.Containers().Get(id)
 		if errdefs.IsNotFound(err) {
 			return nil

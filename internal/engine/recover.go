@@ -25,21 +25,22 @@ type networkRecoverer interface {
 // meanwhile are recorded. After a boot of the node, what the event log says was
 // running is told to have ended.
 func (e *Engine) Recover(ctx context.Context) error {
-	boot, err := e.endRemnants()
+	r := recovery{e}
+	boot, err := r.endRemnants()
 	if err != nil {
 		return fmt.Errorf("recover: what ran before the boot: %w", err)
 	}
-	repaired, err := e.repair(ctx)
+	repaired, err := r.repair(ctx)
 	if err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	if err := e.recoverNetwork(ctx); err != nil {
+	if err := r.recoverNetwork(ctx); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	if err := e.dropEphemeral(ctx); err != nil {
+	if err := r.dropEphemeral(ctx); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	late, err := e.pendingExits(ctx)
+	late, err := r.pendingExits(ctx)
 	if err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
@@ -50,9 +51,12 @@ func (e *Engine) Recover(ctx context.Context) error {
 	return e.tell(core.Event{Kind: core.EventAgent, Note: note})
 }
 
+// recovery is what Recover does, step by step.
+type recovery struct{ *Engine }
+
 // endRemnants tells the end of what lived before the node went down. All in one
 // transaction: a crash here leaves the remnants as they are.
-func (e *Engine) endRemnants() (int, error) {
+func (e recovery) endRemnants() (int, error) {
 	list := e.o.Store.Remnants()
 	if len(list) == 0 {
 		return 0, nil
@@ -88,7 +92,7 @@ func lastEvents(r core.Remnant) (events []core.Event) {
 
 // repair repairs what a survey finds, until nothing is left that can be: the
 // end of a sandbox may leave things without a record.
-func (e *Engine) repair(ctx context.Context) (n int, err error) {
+func (e recovery) repair(ctx context.Context) (n int, err error) {
 	for range 3 {
 		s, err := e.survey(ctx)
 		if err != nil {
@@ -165,7 +169,7 @@ func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) e
 	return e.release(ctx, &cur, nil)
 }
 
-func (e *Engine) recoverNetwork(ctx context.Context) error {
+func (e recovery) recoverNetwork(ctx context.Context) error {
 	r, ok := e.o.Network.(networkRecoverer)
 	if !ok {
 		return nil
@@ -184,7 +188,7 @@ func (e *Engine) recoverNetwork(ctx context.Context) error {
 }
 
 // dropEphemeral ends the processes whose callers went with the last agent.
-func (e *Engine) dropEphemeral(ctx context.Context) error {
+func (e recovery) dropEphemeral(ctx context.Context) error {
 	_, containers, err := e.records()
 	if err != nil {
 		return err
@@ -225,7 +229,7 @@ const pendingTime = 5 * time.Second
 
 // pendingExits records the exits that the keeper has ready, so that the first
 // answer any face gives is true.
-func (e *Engine) pendingExits(ctx context.Context) (n int, err error) {
+func (e recovery) pendingExits(ctx context.Context) (n int, err error) {
 	st, err := e.o.Supervisor.Status(ctx)
 	if err != nil || st.Pending == 0 {
 		return 0, err
@@ -236,7 +240,7 @@ func (e *Engine) pendingExits(ctx context.Context) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		if err := e.exited(ctx, x); err != nil {
+		if err := reaping(e).exited(ctx, x); err != nil {
 			return n, err
 		}
 		if n++; n == st.Pending {

@@ -31,7 +31,7 @@ func (c *Client) RemoveContainer(ctx context.Context, id core.ID, opts RemoveOpt
 	return nil
 }
 
-func (c *Client) remove(ctx context.Context, ct *core.Container, opts RemoveOptions) error {
+func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions) error {
 	if alive(ct.State) && !opts.Force {
 		return fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
 	}
@@ -68,7 +68,7 @@ func (c *Client) remove(ctx context.Context, ct *core.Container, opts RemoveOpti
 		return err
 	}
 	var by note
-	by.forced(c.view, &cur.Meta, "remove", c.asked(opts.Asked, "RemoveContainer"))
+	by.forced(c, &cur.Meta, "remove", c.asked(opts.Asked, "RemoveContainer"))
 	return c.e.teardownContainer(ctx, &cur, by, l)
 }
 
@@ -76,7 +76,7 @@ func alive(s core.ContainerState) bool {
 	return s == core.ContainerRunning || s == core.ContainerPaused
 }
 
-func (c *Client) removeNested(ctx context.Context, ct *core.Container, opts RemoveOptions) error {
+func (c view) removeNested(ctx context.Context, ct *core.Container, opts RemoveOptions) error {
 	all, err := c.e.containersOf(ct.Sandbox)
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func (e *Engine) teardownContainer(ctx context.Context, ct *core.Container, by n
 			return e.o.Images.Discard(ctx, ct.ID)
 		}},
 		{"cgroup", func(ctx context.Context) error { return e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
-		{"bundle", func(context.Context) error { return e.removeBundle(ct.Bundle) }},
+		{"bundle", func(context.Context) error { return removeBundle(ct.Bundle) }},
 		{"record", func(context.Context) error { return e.dropContainer(ct.ID, by) }},
 	}
 	return e.teardown(ctx, stages, l)
@@ -187,7 +187,7 @@ func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) 
 	return nil
 }
 
-func (c *Client) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOptions) error {
+func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOptions) error {
 	e, l := c.e, c.e.line("stop_sandbox")
 	opts.Asked = c.asked(opts.Asked, "StopSandbox")
 	for {
@@ -209,7 +209,7 @@ func (c *Client) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOpt
 }
 
 // stopContainers stops all at once.
-func (c *Client) stopContainers(ctx context.Context, sandbox core.ID, opts StopOptions) error {
+func (c view) stopContainers(ctx context.Context, sandbox core.ID, opts StopOptions) error {
 	all, err := c.e.containersOf(sandbox)
 	if err != nil {
 		return err
@@ -228,7 +228,7 @@ func (c *Client) stopContainers(ctx context.Context, sandbox core.ID, opts StopO
 
 // closeSandbox records the stop and gives back what the sandbox held, under its
 // lock. again means that a container was created since they were stopped.
-func (c *Client) closeSandbox(ctx context.Context, id core.ID, asked core.Asked, l *line) (again bool, err error) {
+func (c view) closeSandbox(ctx context.Context, id core.ID, asked core.Asked, l *line) (again bool, err error) {
 	e := c.e
 	unlock, err := e.sandboxes.Lock(ctx, id)
 	if err != nil {
@@ -257,7 +257,7 @@ func (c *Client) closeSandbox(ctx context.Context, id core.ID, asked core.Asked,
 		sb, err = e.editSandbox(id, func(sb *core.Sandbox, n *note) error {
 			sb.State, _ = core.NextSandbox(sb.State, core.VerbStop)
 			n.add(core.Event{Kind: core.EventSandboxStopped})
-			n.forced(c.view, &sb.Meta, "stop", asked)
+			n.forced(c, &sb.Meta, "stop", asked)
 			return nil
 		})
 		if err != nil {
@@ -331,7 +331,7 @@ func (e *Engine) removeInit(ctx context.Context, sb *core.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(e.o.Cgroups.Remove(ctx, cg), e.removeBundle(bundle))
+	return errors.Join(e.o.Cgroups.Remove(ctx, cg), removeBundle(bundle))
 }
 
 // RemoveSandbox removes its containers and the sandbox; success when it is
@@ -350,7 +350,7 @@ func (c *Client) RemoveSandbox(ctx context.Context, id core.ID, opts RemoveOptio
 	return nil
 }
 
-func (c *Client) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOptions) error {
+func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOptions) error {
 	if sb.State != core.SandboxStopped && !opts.Force {
 		return fmt.Errorf("it is %s: %w", sb.State, errdefs.ErrFailedPrecondition)
 	}
@@ -384,7 +384,7 @@ func (c *Client) removeSandbox(ctx context.Context, sb *core.Sandbox, opts Remov
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	var by note
-	by.forced(c.view, &cur.Meta, "remove", opts.Asked)
+	by.forced(c, &cur.Meta, "remove", opts.Asked)
 	return c.e.teardownSandbox(ctx, &cur, by, l)
 }
 

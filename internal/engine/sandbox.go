@@ -194,7 +194,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 		return err
 	}
 	bundle := e.bundle(id)
-	if err := e.makeBundle(bundle); err != nil {
+	if err := makeBundle(bundle); err != nil {
 		return err
 	}
 	root := []core.Mount{{Type: "tmpfs", Source: "init", Options: []string{"nosuid", "nodev", "mode=755", "size=64k"}}}

@@ -24,7 +24,7 @@ func (c *Client) StartContainer(ctx context.Context, id core.ID) error {
 	return nil
 }
 
-func (c *Client) start(ctx context.Context, ct *core.Container) error {
+func (c view) start(ctx context.Context, ct *core.Container) error {
 	e, id := c.e, ct.ID
 	unlock, err := e.sandboxes.Lock(ctx, ct.Sandbox)
 	if err != nil {
@@ -64,7 +64,7 @@ func (c *Client) start(ctx context.Context, ct *core.Container) error {
 		}
 		ct.Main.Started = now()
 		n.add(core.Event{Kind: core.EventContainerStarted})
-		n.forced(c.view, &ct.Meta, "start", c.asked(core.Asked{}, ""))
+		n.forced(c, &ct.Meta, "start", c.asked(core.Asked{}, ""))
 		return nil
 	})
 	if err != nil {
@@ -100,7 +100,7 @@ func (c *Client) ResumeContainer(ctx context.Context, id core.ID) error {
 	return c.freeze(ctx, id, core.VerbResume)
 }
 
-func (c *Client) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
+func (c view) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 	ct, err := c.container(id)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (c *Client) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 			return err
 		}
 		n.add(core.Event{Kind: kind})
-		n.forced(c.view, &ct.Meta, string(verb), c.asked(core.Asked{}, ""))
+		n.forced(c, &ct.Meta, string(verb), c.asked(core.Asked{}, ""))
 		return nil
 	})
 	return err

@@ -40,7 +40,7 @@ func (c *Client) StopContainer(ctx context.Context, id core.ID, opts StopOptions
 	return nil
 }
 
-func (c *Client) stop(ctx context.Context, ct *core.Container, opts StopOptions) error {
+func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) error {
 	e, ref := c.e, core.Ref{Container: ct.ID}
 	if ct.State == core.ContainerExited {
 		return nil
@@ -73,7 +73,7 @@ func (c *Client) stop(ctx context.Context, ct *core.Container, opts StopOptions)
 	if asked.Signal = sig; grace <= 0 {
 		asked.Signal = sigkill
 	}
-	if err := e.recordAsked(ref, asked, c.view); err != nil {
+	if err := e.recordAsked(ref, asked, c); err != nil {
 		return err
 	}
 	if err := l.pass("asked"); err != nil {

@@ -110,9 +110,9 @@ func entries(dir string) ([]core.ID, error) {
 	return ids, err
 }
 
-func (e *Engine) records() (map[core.ID]core.Sandbox, map[core.ID]core.Container, error) {
+func (b book) records() (map[core.ID]core.Sandbox, map[core.ID]core.Container, error) {
 	sandboxes, containers := map[core.ID]core.Sandbox{}, map[core.ID]core.Container{}
-	err := e.o.Store.View(func(tx core.Tx) error {
+	err := b.store.View(func(tx core.Tx) error {
 		for sb, err := range tx.Sandboxes().All("") {
 			if err != nil {
 				return err
@@ -308,7 +308,7 @@ func (s *survey) orphanFiles() {
 		if !s.known(id) {
 			s.orphan("bundle "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error {
 				bundle := e.bundle(id)
-				return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")), e.removeBundle(bundle))
+				return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")), removeBundle(bundle))
 			})
 		}
 	}
