@@ -148,7 +148,7 @@ func (s *Store) sweepBlobs(ctx context.Context, l live) (freed uint64, err error
 		if err := ctx.Err(); err != nil {
 			return freed, fmt.Errorf("collect images: %w", err)
 		}
-		freed += uint64(fi.Size()) //nolint:gosec // never negative
+		freed += uint64(fi.Size())
 		s.discardDir(s.content.path(d))
 	}
 	return freed, s.sweepIngests()
@@ -247,8 +247,8 @@ func (s *Store) Usage(context.Context) (core.ImageUsage, error) {
 	u := core.ImageUsage{Path: s.root}
 	s.mu.RLock()
 	for _, l := range s.rec.layers {
-		u.Bytes += uint64(l.Bytes)   //nolint:gosec // never negative
-		u.Inodes += uint64(l.Inodes) //nolint:gosec // never negative
+		u.Bytes += uint64(l.Bytes)
+		u.Inodes += uint64(l.Inodes)
 	}
 	s.mu.RUnlock()
 	blobs, err := files(filepath.Join(s.content.dir, "sha256"))
@@ -256,7 +256,7 @@ func (s *Store) Usage(context.Context) (core.ImageUsage, error) {
 		return core.ImageUsage{}, fmt.Errorf("image usage: %w", err)
 	}
 	for _, fi := range blobs {
-		u.Bytes += uint64(fi.Size()) //nolint:gosec // never negative
+		u.Bytes += uint64(fi.Size())
 		u.Inodes++
 	}
 	parts, err := s.parts()
@@ -264,7 +264,7 @@ func (s *Store) Usage(context.Context) (core.ImageUsage, error) {
 		return core.ImageUsage{}, fmt.Errorf("image usage: %w", err)
 	}
 	for _, p := range parts {
-		u.Bytes += uint64(p.size) //nolint:gosec // never negative
+		u.Bytes += uint64(p.size)
 		u.Inodes++
 	}
 	return u, nil

@@ -2,7 +2,10 @@ package image_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -382,6 +385,30 @@ func TestArchives(t *testing.T) {
 	}
 	if l, _ := s.List(t.Context(), "cli"); len(l) != 0 {
 		t.Errorf("left %v", l)
+	}
+}
+
+func TestCancelledImportLeavesNothing(t *testing.T) {
+	var archive bytes.Buffer
+	if err := imagetest.WriteOCI(&archive, map[string]imagetest.Built{"a/b:c": layered(1, 100_000)}); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, t.TempDir())
+	pr, pw := io.Pipe() // brings half and then nothing
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, _ = pw.Write(archive.Bytes()[:archive.Len()/2])
+		cancel()
+	}()
+	if _, err := s.Import(ctx, "cli", pr); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want Canceled", err)
+	}
+	_ = pw.Close()
+	if l, err := s.List(t.Context(), ""); err != nil || len(l) != 0 {
+		t.Errorf("left %v, %v", l, err)
+	}
+	if _, err := s.Import(t.Context(), "cli", &archive); err != nil {
+		t.Errorf("the whole archive afterwards: %v", err)
 	}
 }
 

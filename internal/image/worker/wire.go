@@ -206,6 +206,11 @@ func received(oob []byte) (*os.File, error) {
 	if err != nil || len(fds) == 0 {
 		return nil, err
 	}
+	// Closing it then ends a read that is under way.
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		_ = unix.Close(fds[0])
+		return nil, err
+	}
 	return os.NewFile(uintptr(fds[0]), "received"), nil
 }
 
