@@ -28,7 +28,7 @@ func TestContainerConfig(t *testing.T) {
 				if runtime == "native" {
 					runtime = "" // the default, which has no section
 				}
-				n := nodetest.Start(t, agentConfig(t, runtime))
+				n := nodetest.Start(t, nodetest.Options{Runtime: runtime})
 				s := &suite{n: n, image: n.Busybox(t), handler: h}
 				t.Run("identity", s.identity)
 				t.Run("rights", s.rights)
@@ -55,7 +55,7 @@ func TestContainerConfig(t *testing.T) {
 func handlers(t *testing.T) (list []*v1.RuntimeHandler) {
 	t.Helper()
 	t.Run("probe", func(t *testing.T) {
-		st, err := nodetest.Start(t, agentConfig(t, "")).CRI.Status(t.Context(), &v1.StatusRequest{})
+		st, err := nodetest.Start(t, nodetest.Options{}).CRI.Status(t.Context(), &v1.StatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

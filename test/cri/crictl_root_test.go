@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ type object = map[string]any
 // TestCrictl goes through a pod's whole life with the real crictl.
 func TestCrictl(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		n := nodetest.Start(t, agentConfig(t, ""))
+		n := nodetest.Start(t, nodetest.Options{Runtime: os.Getenv("LONGSHORE_TEST_RUNTIME")})
 		c := newTool(t, n)
 		if out := c.run("version"); !strings.Contains(out, "longshore") {
 			t.Errorf("version:\n%s", out)

@@ -104,17 +104,3 @@ func (c tool) file(name string, v any) string {
 	}
 	return p
 }
-
-// agentConfig is for an agent with cgroups of its own, and a runtime by name; ""
-// is the default one, or what LONGSHORE_TEST_RUNTIME names.
-func agentConfig(t *testing.T, runtime string) nodetest.Options {
-	t.Helper()
-	if runtime == "" {
-		runtime = os.Getenv("LONGSHORE_TEST_RUNTIME")
-	}
-	config := "[engine]\ncgroup_root = \"" + roottest.Cgroup(t) + "\"\n"
-	if runtime != "" {
-		config += "runtime = \"" + runtime + "\"\n"
-	}
-	return nodetest.Options{Config: config}
-}
