@@ -7,6 +7,7 @@
 # Needs the packages of `hack/deps.sh vm` and root (the guest's files belong to
 # root). Everything made stays below .cache/vm; last.log there is the console.
 #
+# LONGSHORE_BIN         binaries to test, instead of those built from this tree
 # LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
 # LONGSHORE_VM_TIMEOUT  seconds until a guest that hangs is ended (3600)
@@ -45,6 +46,7 @@ base() {
 # image makes the second disk, /longshore in the guest, from a directory.
 image() { # directory, file
   install -m 755 hack/vm/init.sh "$1/init"
+  install -D -m 755 hack/vm/go.sh "$1/go/go"
   local mb
   mb=$(du -sm "$1" | cut -f1)
   mke2fs -q -t ext4 -O ^has_journal -m 0 -L longshore -d "$1" "$2" $((mb * 5 / 4 + 64))M >/dev/null
@@ -54,15 +56,26 @@ image() { # directory, file
 collect() { # directory, package…
   local dir=$1 package names
   shift
-  mkdir -p "$dir/bin" "$dir/src" "$dir/tests"
-  cp "${LONGSHORE_BIN:-bin}"/* "$dir/bin/" 2>/dev/null || true
+  mkdir -p "$dir/bin" "$dir/src"
+  if [ -n "${LONGSHORE_BIN:-}" ]; then
+    cp "$LONGSHORE_BIN"/* "$dir/bin/"
+  else
+    # What does not build is missed by the tests that need it, only.
+    for package in cmd/*/; do
+      nice go build -trimpath -o "$dir/bin/" "./$package" || true
+    done
+  fi
   cp go.mod "$dir/src/"
+  case " $* " in *' test/cri '*)
+    nice go build -modfile=tools/crictl/go.mod -o "$dir/bin/crictl" sigs.k8s.io/cri-tools/cmd/crictl || true ;;
+  esac
   : >"$dir/packages"
   for package in "$@"; do
     mkdir -p "$dir/src/$package"
     [ ! -d "$package/testdata" ] || cp -r "$package/testdata" "$dir/src/$package/"
     names=${LONGSHORE_VM_RUN:-"^($(cat "$package"/*_root_test.go | sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' | paste -sd'|'))\$"}
-    local binary=tests/${package//\//_}.test
+    # Named as go test names it: a test may look for itself among the processes.
+    local binary=src/$package/${package##*/}.test
     if nice go -C "$package" test -c -ldflags='-s -w' -o "$dir/$binary" . && [ -e "$dir/$binary" ]; then
       echo "$package /longshore/$binary $names" >>"$dir/packages"
     else
@@ -108,14 +121,17 @@ tests() {
   start=$SECONDS
   { timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-3600}" hack/vm/qemu.sh "$base" "$run/longshore.img" \
     longshore.mode=tests </dev/null 2>&1 || true; } |
-    tee "$cache/last.log" | show
-  sed 's/\r$//' "$cache/last.log" | grep -a '^vm: end' | cat - "$run/unbuilt" >"$run/ends" || true
+    tee "$run/console" | show
+  # Only now: several runs may be under way, and the last one's is kept.
+  sed 's/\r$//' "$run/console" >"$run/last.log"
+  cp "$run/last.log" "$cache/last.log"
+  grep -a '^vm: end' "$run/last.log" | cat - "$run/unbuilt" >"$run/ends" || true
   echo
   summary "$run/ends" "${#packages[@]}" $((SECONDS - start))
 }
 
 summary() { # file of end lines, packages wanted, seconds
-  sed 's/\r$//' "$cache/last.log" | grep -aE '^--- (FAIL|SKIP)' || true
+  grep -aE '^--- (FAIL|SKIP)' "$run/last.log" || true
   awk -v want="$2" -v wall="$3" '
     { split($4, s, "="); split($5, t, "="); split($6, p, "="); split($7, f, "="); split($8, k, "=")
       printf "%-32s %-6s %7.1f s  %3d passed %3d failed %3d skipped\n", $3, s[2] == "0" ? "ok" : "FAIL", t[2], p[2], f[2], k[2]
@@ -128,22 +144,22 @@ summary() { # file of end lines, packages wanted, seconds
 }
 
 # powercut lays out a guest with a registry's images and a data disk of its own.
-powercut() { # cuts, directory of the binaries
+powercut() { # cuts
   local base
   base=$(base)
   collect "$run/longshore"
-  cp "$2"/* "$run/longshore/bin/"
   go build -o "$run/longshore/bin/powercut" ./hack/vm/powercut
   "$run/longshore/bin/powercut" images "$run/longshore/registry"
   image "$run/longshore" "$run/longshore.img"
   mke2fs -q -t ext4 "$run/data.img" 3G >/dev/null
   cp "$run/longshore/bin/powercut" "$run/powercut"
   rm -rf "$run/longshore"
-  "$run/powercut" host -n "$1" -base "$base" -longshore "$run/longshore.img" -disk "$run/data.img" -console "$cache/powercut.log" \
+  "$run/powercut" host -n "$1" -base "$base" -longshore "$run/longshore.img" -disk "$run/data.img" -console "$run/powercut.log" \
     ${LONGSHORE_VM_SEED:+-seed "$LONGSHORE_VM_SEED"} || {
     local status=$?
-    echo 'the last boot on the console (.cache/vm/powercut.log):'
-    tac "$cache/powercut.log" | sed '/^vm: up/q' | tac | tail -n 120
+    cp "$run/powercut.log" "$cache/powercut.log"
+    echo 'the last boot on the console (all of it is in .cache/vm/powercut.log):'
+    tac "$run/powercut.log" | sed '/^vm: up/q' | tac | tail -n 120
     return $status
   }
 }
@@ -151,9 +167,10 @@ powercut() { # cuts, directory of the binaries
 # powercut_self cuts an honest stand-in for the agent, which must survive, and a
 # careless one, which must not.
 powercut_self() {
-  powercut 6 hack/vm/powercut/testdata
+  export LONGSHORE_BIN=hack/vm/powercut/testdata
+  powercut 6
   export STANDIN_CARELESS=1
-  if powercut 20 hack/vm/powercut/testdata >"$run/careless" 2>&1; then
+  if powercut 20 >"$run/careless" 2>&1; then
     echo 'powercut-self: a careless agent went unnoticed'
     return 1
   fi
@@ -162,7 +179,7 @@ powercut_self() {
 }
 
 case ${1:-} in
-powercut) powercut "${2:-20}" "${LONGSHORE_BIN:-bin}" ;;
+powercut) powercut "${2:-20}" ;;
 powercut-self) powercut_self ;;
 shell)
   base=$(base)

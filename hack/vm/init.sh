@@ -7,7 +7,7 @@
 #   powercut  hands over to the power-cut test's part in the guest
 #   shell     a shell on the console
 # Lines that hack/vm.sh reads begin with "vm: ".
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
+export PATH=/longshore/go:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
 
 mount -t proc -o nosuid,nodev,noexec proc /proc
 mount -t sysfs -o nosuid,nodev,noexec sysfs /sys
@@ -19,7 +19,7 @@ mount -t devpts -o nosuid,noexec,gid=5,mode=620,ptmxmode=666 devpts /dev/pts
 mount -t tmpfs -o nosuid,nodev tmpfs /dev/shm
 mount -t mqueue -o nosuid,nodev,noexec mqueue /dev/mqueue
 mount -t tmpfs -o nosuid,nodev,mode=755 tmpfs /run
-mount -t tmpfs -o nosuid,nodev tmpfs /tmp
+# /tmp stays on the disk: tmpfs has no user attributes in Debian's kernel.
 mount --make-rshared /
 ln -sfn /proc/self/fd /dev/fd
 for c in $(cat /sys/fs/cgroup/cgroup.controllers); do

@@ -1,0 +1,10 @@
+#!/bin/bash
+# The guest has no Go toolchain: where a test builds a program of the tree, it
+# gets the one that was built on the host (go build … -o FILE … PACKAGE).
+set -euo pipefail
+to=
+while [ $# -gt 1 ]; do
+  [ "$1" = -o ] && to=$2
+  shift
+done
+exec cp "/longshore/bin/${1##*/}" "${to:?go in the guest: only go build -o FILE PACKAGE}"
