@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -58,6 +59,9 @@ func (a *app) call(fn func(*client) error) error {
 	return fn(c)
 }
 
+// longID is a whole ID; people get its begin.
+var longID = regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`) //nolint:gochecknoglobals // constant
+
 // explain is an error as one line for people, with what to do about it.
 func (a *app) explain(err error) string {
 	var from interface{ GRPCStatus() *status.Status }
@@ -70,7 +74,7 @@ func (a *app) explain(err error) string {
 			return why
 		}
 	}
-	text := oneLine(st.Message())
+	text := longID.ReplaceAllString(oneLine(st.Message()), "$1")
 	// The class's own words add nothing to what went wrong.
 	for _, class := range []string{"not found", "already exists", "invalid argument", "failed precondition", "permission denied"} {
 		if cut, ok := strings.CutSuffix(text, ": "+class); ok {

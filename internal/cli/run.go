@@ -96,6 +96,8 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 	r.ClearEntrypoint = fl.Changed("entrypoint") && f.entrypoint == ""
 	r.Entrypoint = f.entrypoint
 	r.Start, r.StdinOnce = f.detach, !f.detach
+	// With --rm nobody could read a log afterwards.
+	r.Hold = !f.detach && r.GetAutoRemove()
 	r.StopGrace = durationpb.New(f.stopAfter)
 	if r.Env, err = parseEnv(f.env, getenv); err != nil {
 		return err

@@ -604,6 +604,59 @@ func (r *rig) attach(t *testing.T, start *longshorev1.AttachStart, input ...*lon
 	return collect(stream.Recv)
 }
 
+func TestHeldOutputIsTakenWhenItsClientHasLeft(t *testing.T) {
+	r := newRig(t)
+	c := r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", AutoRemove: true, Hold: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := r.containers.Attach(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Start{Start: &longshorev1.AttachStart{Name: "c", Start: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.Recv(); err != nil || m.GetStarted() == nil {
+		t.Fatal(m, err)
+	}
+	ref := core.Ref{Container: core.ID(c.GetId())}
+	if err := r.Supervisor.Process(ref).Write(1, []byte("held")); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.Recv(); err != nil || string(m.GetStdout()) != "held" {
+		t.Fatal(m, err)
+	}
+	logs, err := r.containers.Logs(t.Context(), &longshorev1.LogsRequest{Name: "c"})
+	if err == nil {
+		_, err = logs.Recv()
+	}
+	wantCode(t, err, codes.FailedPrecondition, "kept nowhere")
+	cancel()
+	// It goes on, and ends and is removed as if nothing had been.
+	r.Supervisor.Exit(ref, 0)
+	r.waitFor(t, of(core.EventSandboxRemoved, c.GetSandbox()))
+}
+
+func TestForegroundOutputIsExact(t *testing.T) {
+	r := newRig(t)
+	var want strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	r.Supervisor.Program("many", func(p *enginetest.Process) int {
+		for line := range strings.Lines(want.String()) {
+			_, _ = io.WriteString(p.Stdout(), line)
+		}
+		return 0
+	})
+	for _, hold := range []bool{false, true} {
+		r.create(t, &longshorev1.CreateRequest{Name: fmt.Sprint("c", hold), Image: "busybox", Command: []string{"many"}, Hold: hold})
+		out, code, err := r.attach(t, &longshorev1.AttachStart{Name: fmt.Sprint("c", hold), Start: true})
+		if out != want.String() || code != 0 || err != nil {
+			t.Errorf("hold %v: %d bytes of %d, %d, %v", hold, len(out), want.Len(), code, err)
+		}
+	}
+}
+
 func TestAttachPassesInputAndSize(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", Command: []string{"cat"}, Stdin: true, StdinOnce: true})

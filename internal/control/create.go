@@ -31,7 +31,7 @@ import (
 type record struct {
 	Image      string `json:"image"` // as the user named it, resolved to a full name
 	AutoRemove bool   `json:"auto_remove,omitempty"`
-	Log        string `json:"log"` // path of the output
+	Log        string `json:"log,omitempty"` // path of the output, "" when it is held
 }
 
 // recordOf is zero for containers of others.
@@ -112,7 +112,13 @@ func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg
 	if err := os.MkdirAll(s.o.LogDir, 0o700); err != nil {
 		return c, fmt.Errorf("make the log directory: %w", err)
 	}
-	data, err := json.Marshal(record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove(), Log: log})
+	io := core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()}
+	rec := record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove()}
+	if !req.GetHold() {
+		rec.Log = log
+		io.Sinks = []core.Sink{{Format: core.FormatCRI, Stdout: true, Stderr: true, Path: log, MaxBytes: logBytes, MaxFiles: logFiles}}
+	}
+	data, err := json.Marshal(rec)
 	if err != nil {
 		return c, fmt.Errorf("create %s: %w", cfg.Key, err)
 	}
@@ -125,11 +131,8 @@ func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg
 		Root:    core.Root{Image: img.ID, ReadOnly: req.GetReadOnly()},
 		Volumes: volumeMounts(req.GetMounts()),
 		Spec:    spec,
-		IO: core.IO{
-			TTY: req.GetTty(), Size: toSize(req.GetSize()), Stdin: stdinMode(req),
-			Sinks: []core.Sink{{Format: core.FormatCRI, Stdout: true, Stderr: true, Path: log, MaxBytes: logBytes, MaxFiles: logFiles}},
-		},
-		Stop: stopOf(req), Init: req.GetInit(),
+		IO:      io,
+		Stop:    stopOf(req), Init: req.GetInit(),
 	})
 }
 

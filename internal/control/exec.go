@@ -136,13 +136,17 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		_ = streams.Close()
 		return err
 	}
-	return j.run(ctx)
+	err = j.run(ctx)
+	if err != nil && c.Config.IO.Hold {
+		s.sessions.orphan(c.ID)
+	}
+	return err
 }
 
 // attachStreams opens what of a main process's streams is wanted.
 func attachStreams(ctx context.Context, view *engine.Client, c core.Container, stdin, output bool) (*core.Streams, error) {
-	opts := core.StreamOptions{Stdin: stdin && c.Config.IO.Stdin != core.StdinClosed, Stdout: output, Stderr: output && !c.Main.TTY}
-	if opts == (core.StreamOptions{}) {
+	opts := core.StreamOptions{Stdin: stdin && c.Config.IO.Stdin != core.StdinClosed, Stdout: output, Stderr: output && !c.Main.TTY, Exclusive: c.Config.IO.Hold}
+	if !opts.Stdin && !opts.Stdout {
 		return &core.Streams{Close: func() error { return nil }}, nil
 	}
 	return view.Streams(ctx, core.Ref{Container: c.ID}, opts)

@@ -2,8 +2,8 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -127,11 +127,11 @@ type logOutput struct {
 	ended <-chan struct{}
 }
 
-// ownLog is the log of a container of ours that has no terminal, nil for others:
-// what turns and removes their logs is not ours to know.
+// ownLog is the log of a container of ours, nil for others: what turns and
+// removes their logs is not ours to know.
 func ownLog(c core.Container) *core.Sink {
 	list := readable(c.Config.IO.Sinks)
-	if c.Owner != core.OwnerCLI || c.Main.TTY || c.Config.IO.TTY || len(list) != 1 || list[0].Path != recordOf(c).Log {
+	if c.Owner != core.OwnerCLI || len(list) != 1 || list[0].Path != recordOf(c).Log {
 		return nil
 	}
 	return &list[0]
@@ -139,14 +139,97 @@ func ownLog(c core.Container) *core.Sink {
 
 // copy sends the output until the container has ended.
 func (l *logOutput) copy(ctx context.Context, emit func(*longshorev1.Output) error) error {
-	return logs.Read(ctx, l.sink, logs.Options{Follow: true, Ended: l.ended, Since: l.since}, func(e logs.Entry) error {
-		text := e.Text
-		if !e.Partial {
-			text = append(slices.Clip(text), '\n') // the entry's bytes are not ours to change
-		}
-		if e.Stream == "stderr" {
-			return emit(&longshorev1.Output{Kind: &longshorev1.Output_Stderr{Stderr: text}})
-		}
-		return emit(&longshorev1.Output{Kind: &longshorev1.Output_Stdout{Stdout: text}})
+	b := newBatch()
+	sent := make(chan error, 1)
+	go func() { sent <- b.send(emit) }()
+	err := logs.Read(ctx, l.sink, logs.Options{Follow: true, Ended: l.ended, Since: l.since}, func(e logs.Entry) error {
+		return b.add(e)
 	})
+	b.close()
+	return errors.Join(err, <-sent)
+}
+
+// batchBytes is how much may wait to be sent.
+const batchBytes = 1 << 20
+
+// batch puts many small entries into few messages: while one is being sent, the
+// next gathers. The order of the streams is kept.
+type batch struct {
+	mu      sync.Mutex
+	changed sync.Cond
+	parts   []part
+	size    int
+	closed  bool  // nothing more is added
+	failed  error // sending ended
+}
+
+type part struct {
+	stderr bool
+	data   []byte
+}
+
+func newBatch() *batch {
+	b := &batch{}
+	b.changed.L = &b.mu
+	return b
+}
+
+func (b *batch) add(e logs.Entry) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.size >= batchBytes && b.failed == nil {
+		b.changed.Wait()
+	}
+	if b.failed != nil {
+		return b.failed
+	}
+	stderr := e.Stream == "stderr"
+	if n := len(b.parts); n == 0 || b.parts[n-1].stderr != stderr || len(b.parts[n-1].data) >= chunkBytes {
+		b.parts = append(b.parts, part{stderr: stderr})
+	}
+	p := &b.parts[len(b.parts)-1]
+	p.data = append(p.data, e.Text...)
+	if !e.Partial {
+		p.data = append(p.data, '\n')
+	}
+	b.size += len(e.Text) + 1
+	b.changed.Broadcast()
+	return nil
+}
+
+func (b *batch) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.changed.Broadcast()
+}
+
+// send sends what is added until close.
+func (b *batch) send(emit func(*longshorev1.Output) error) error {
+	for {
+		b.mu.Lock()
+		for len(b.parts) == 0 && !b.closed {
+			b.changed.Wait()
+		}
+		parts := b.parts
+		b.parts, b.size = nil, 0
+		b.changed.Broadcast()
+		b.mu.Unlock()
+		if len(parts) == 0 {
+			return nil
+		}
+		for _, p := range parts {
+			out := &longshorev1.Output{Kind: &longshorev1.Output_Stdout{Stdout: p.data}}
+			if p.stderr {
+				out = &longshorev1.Output{Kind: &longshorev1.Output_Stderr{Stderr: p.data}}
+			}
+			if err := emit(out); err != nil {
+				b.mu.Lock()
+				b.failed = fmt.Errorf("send output: %w", err)
+				b.changed.Broadcast()
+				b.mu.Unlock()
+				return nil // add tells it
+			}
+		}
+	}
 }

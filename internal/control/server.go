@@ -78,7 +78,9 @@ func New(o Options) (*Server, error) {
 	case o.Logger == nil:
 		return nil, errors.New("control: no logger")
 	}
-	return &Server{o: o, own: o.Engine.As(core.OwnerCLI), all: o.Engine.All()}, nil
+	s := &Server{o: o, own: o.Engine.As(core.OwnerCLI), all: o.Engine.All()}
+	s.sessions.orphans = make(chan core.ID, maxOrphans)
+	return s, nil
 }
 
 // Listeners are where the server answers. Control is required.
@@ -124,6 +126,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 		stops = append(stops, func() { _ = srv.Close() })
 	}
 	wg.Go(func() { s.sweep(ctx) })
+	wg.Go(func() { s.drain(ctx) })
 
 	<-ctx.Done()
 	for _, stop := range stops {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,54 @@ import (
 type sessions struct {
 	mu sync.Mutex
 	n  map[core.ID]int
+	// orphans are running containers whose held output nobody takes any more.
+	orphans chan core.ID
+}
+
+// maxOrphans may wait to be taken care of; a restart finds the rest.
+const maxOrphans = 1024
+
+// orphan says that nobody takes a container's held output any more.
+func (s *sessions) orphan(id core.ID) {
+	select {
+	case s.orphans <- id:
+	default:
+	}
+}
+
+// drain takes, and drops, the held output of containers whose client has left,
+// until ctx ends: a full pipe would stop their programs.
+func (s *Server) drain(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case id := <-s.sessions.orphans:
+			wg.Go(func() { s.drop(ctx, id) })
+		}
+	}
+}
+
+func (s *Server) drop(ctx context.Context, id core.ID) {
+	streams, err := s.own.Streams(ctx, core.Ref{Container: id}, core.StreamOptions{Stdout: true, Stderr: true, Exclusive: true})
+	if err != nil {
+		return // it has ended, or somebody else has attached
+	}
+	stop := context.AfterFunc(ctx, func() { _ = streams.Close() })
+	defer func() {
+		if stop() {
+			_ = streams.Close()
+		}
+	}()
+	var wg sync.WaitGroup
+	for _, r := range []io.Reader{streams.Stdout, streams.Stderr} {
+		if r != nil {
+			wg.Go(func() { _, _ = io.Copy(io.Discard, r) })
+		}
+	}
+	wg.Wait()
 }
 
 func (s *sessions) enter(id core.ID) {
@@ -115,6 +164,9 @@ func (s *Server) recover(ctx context.Context) error {
 	used := map[core.ID]core.Container{}
 	for _, c := range containers {
 		used[c.Sandbox] = c
+		if c.Config.IO.Hold && c.State != core.ContainerExited {
+			s.sessions.orphan(c.ID) // its client went with the agent before us
+		}
 	}
 	a := core.Asked{Owner: core.OwnerCLI, Call: "longshore agent: recovery"}
 	var errs []error

@@ -1211,9 +1211,12 @@ type CreateRequest struct {
 	Dns             *Dns                   `protobuf:"bytes,30,opt,name=dns,proto3" json:"dns,omitempty"`
 	Start           bool                   `protobuf:"varint,31,opt,name=start,proto3" json:"start,omitempty"` // also start it
 	Credentials     *Credentials           `protobuf:"bytes,32,opt,name=credentials,proto3" json:"credentials,omitempty"`
-	NewPrivileges   bool                   `protobuf:"varint,34,opt,name=new_privileges,json=newPrivileges,proto3" json:"new_privileges,omitempty"` // let programs gain rights by set-user-ID and the like
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// hold keeps the output for the one client that attaches, in place of a log:
+	// a client that reads slowly slows the program, and nothing is lost.
+	Hold          bool `protobuf:"varint,35,opt,name=hold,proto3" json:"hold,omitempty"`
+	NewPrivileges bool `protobuf:"varint,34,opt,name=new_privileges,json=newPrivileges,proto3" json:"new_privileges,omitempty"` // let programs gain rights by set-user-ID and the like
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
@@ -1475,6 +1478,13 @@ func (x *CreateRequest) GetCredentials() *Credentials {
 		return x.Credentials
 	}
 	return nil
+}
+
+func (x *CreateRequest) GetHold() bool {
+	if x != nil {
+		return x.Hold
+	}
+	return false
 }
 
 func (x *CreateRequest) GetNewPrivileges() bool {
@@ -4001,7 +4011,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xef\b\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\x83\t\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -4044,7 +4054,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"stop_grace\x18\x1d \x01(\v2\x19.google.protobuf.DurationR\tstopGrace\x12#\n" +
 	"\x03dns\x18\x1e \x01(\v2\x11.longshore.v1.DnsR\x03dns\x12\x14\n" +
 	"\x05start\x18\x1f \x01(\bR\x05start\x12;\n" +
-	"\vcredentials\x18  \x01(\v2\x19.longshore.v1.CredentialsR\vcredentials\x12%\n" +
+	"\vcredentials\x18  \x01(\v2\x19.longshore.v1.CredentialsR\vcredentials\x12\x12\n" +
+	"\x04hold\x18# \x01(\bR\x04hold\x12%\n" +
 	"\x0enew_privileges\x18\" \x01(\bR\rnewPrivileges\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
