@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/longshore/longshore/internal/adjust"
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/control"
@@ -28,6 +29,7 @@ import (
 	"github.com/longshore/longshore/internal/kmsg"
 	"github.com/longshore/longshore/internal/network"
 	"github.com/longshore/longshore/internal/obs"
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/state"
@@ -94,7 +96,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.network.Close()) }()
-	if n.cgroups, err = cgroup.New(n.cgroupOptions()); err != nil {
+	if n.cgroups, err = n.openCgroups(ctx); err != nil {
 		return err
 	}
 	pins, err := pin.New(pin.Options{Dir: filepath.Join(run, "ns"), Logger: n.log})
@@ -108,12 +110,17 @@ func Run(ctx context.Context, o Options) (err error) {
 	if n.runtimes, err = n.findRuntimes(ctx); err != nil {
 		return err
 	}
+	given, err := ocispec.ReadNode()
+	if err != nil {
+		return err
+	}
 
 	// The engine, which recovers before anybody can ask it for something.
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
 		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Logger: n.log}), Volumes: volumes, Coroner: kmsg.New(kmsg.Options{Logger: n.log}),
-		State: run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv("LONGSHORE_FAILPOINT")),
+		Adjusters: []core.Adjuster{adjust.New(adjust.Options{Node: given})},
+		State:     run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv("LONGSHORE_FAILPOINT")),
 	})
 	if err != nil {
 		return err

@@ -139,6 +139,18 @@ func (n *node) native(ctx context.Context) (core.Runtime, core.RuntimeFeatures, 
 // systemdCgroups says whether systemd makes the cgroups.
 func (n *node) systemdCgroups() bool { return n.cfg.Engine.CgroupDriver == "systemd" }
 
-func (n *node) cgroupOptions() cgroup.Options {
-	return cgroup.Options{Root: n.cfg.Engine.CgroupRoot, Logger: n.log}
+// openCgroups finds the node's cgroups, and systemd where that makes them.
+func (n *node) openCgroups(ctx context.Context) (*cgroup.Tree, error) {
+	o := cgroup.Options{Root: n.cfg.Engine.CgroupRoot, Logger: n.log}
+	if n.systemdCgroups() {
+		s, err := cgroup.DialSystemd(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("agent: engine.cgroup_driver is systemd: %w", err)
+		}
+		o.Systemd = s
+		if o.Root == config.Default().Engine.CgroupRoot {
+			o.Root = "" // a slice's name is the driver's
+		}
+	}
+	return cgroup.New(o)
 }

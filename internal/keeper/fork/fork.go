@@ -141,15 +141,23 @@ func openCgroup(dir string) (int, error) {
 	return high, err
 }
 
-// clone makes the child. For an exec it does so from a thread that has put its
-// future children into the target's pid namespace, and takes the thread back
-// out of it after.
+// clone makes the child. For an exec, and where the plan names a pid namespace,
+// it does so from a thread that has put its future children there, and takes the
+// thread back out of it after.
 func clone(p plan.Placed, target, cgroup int) (Child, error) {
+	if file := p.PidNS(); file != "" && target < 0 {
+		fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return Child{}, &os.PathError{Op: "open", Path: file, Err: err}
+		}
+		defer func() { _ = unix.Close(fd) }()
+		target = fd
+	}
 	if target >= 0 {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := unix.Setns(target, unix.CLONE_NEWPID); err != nil {
-			return Child{}, os.NewSyscallError("setns", err)
+			return Child{}, os.NewSyscallError("join the pid namespace", err)
 		}
 		defer func() {
 			// A thread that cannot go back must not start anything again: it

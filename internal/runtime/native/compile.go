@@ -256,7 +256,10 @@ func (c *compiler) joins() error {
 			continue
 		}
 		switch ns.Type {
-		case specs.MountNamespace, specs.UserNamespace, specs.PIDNamespace:
+		case specs.PIDNamespace:
+			c.JoinPid(ns.Path)
+			continue
+		case specs.MountNamespace, specs.UserNamespace:
 			return fmt.Errorf("linux.namespaces[%d].path: joining a %s namespace: %w", i, ns.Type, errdefs.ErrNotImplemented)
 		}
 		if !path.IsAbs(ns.Path) {

@@ -43,6 +43,7 @@ type Builder struct {
 	next   Slot
 	flags  uint64
 	cgroup Ptr
+	pidNS  Ptr
 }
 
 // The data stands first in the blob, right after the header, so that offsets
@@ -57,6 +58,9 @@ func (b *Builder) Clone(flags uint64, cgroupDir string) {
 		b.cgroup = b.String(cgroupDir)
 	}
 }
+
+// JoinPid has the child be born in the pid namespace that the file names.
+func (b *Builder) JoinPid(file string) { b.pidNS = b.String(file) }
 
 // NewSlot returns a slot of the plan's own. It panics when a plan uses more than
 // there are, which is a mistake of the compiler, not of its input.
@@ -185,7 +189,7 @@ func (b *Builder) Encode() []byte {
 		data = append(data, 0)
 	}
 	h := Header{
-		Magic: magic, Version: Version, Arch: arch, CloneFlags: b.flags, CgroupDir: uint32(b.cgroup),
+		Magic: magic, Version: Version, Arch: arch, CloneFlags: b.flags, CgroupDir: uint32(b.cgroup), PidNS: uint32(b.pidNS),
 		NumOps: uint32(len(b.ops)), Ops: base + uint32(len(data)), NumRelocs: uint32(len(b.relocs)),
 	}
 	h.Relocs = h.Ops + h.NumOps*opSize

@@ -34,8 +34,10 @@ func Check(blob []byte) error {
 			return err
 		}
 	}
-	if h.CgroupDir != 0 && !stringAt(blob, h.CgroupDir, dataEnd) {
-		return ErrBounds
+	for _, p := range []uint32{h.CgroupDir, h.PidNS} {
+		if p != 0 && !stringAt(blob, p, dataEnd) {
+			return ErrBounds
+		}
 	}
 	for _, at := range relocsOf(blob, h) {
 		if at%8 != 0 || at < headerSize || at > dataEnd-8 {
@@ -169,6 +171,14 @@ func (p Placed) CgroupDir() string {
 		return ""
 	}
 	return cstring(p.blob, p.Header.CgroupDir)
+}
+
+// PidNS is the file of the pid namespace that the child is born in, or "".
+func (p Placed) PidNS() string {
+	if p.Header.PidNS == 0 {
+		return ""
+	}
+	return cstring(p.blob, p.Header.PidNS)
 }
 
 func cstring(blob []byte, off uint32) string {

@@ -85,7 +85,7 @@ type Header struct {
 	Relocs     uint32 // array of uint32: offsets of 8-byte words that hold an offset and are to hold an address
 	CloneFlags uint64
 	CgroupDir  uint32 // offset of the v2 directory to be born in; 0 for none
-	_          uint32
+	PidNS      uint32 // offset of the pid namespace's file to be born in; 0 for none
 	Sum        uint64 // FNV-1a of the blob with this field zero
 	Slot       [NumSlots]uint64
 }

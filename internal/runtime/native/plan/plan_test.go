@@ -23,6 +23,7 @@ func aligned(blob []byte) []byte {
 func sample() *plan.Builder {
 	b := &plan.Builder{}
 	b.Clone(unix.CLONE_NEWPID|unix.CLONE_NEWNS, "/sys/fs/cgroup/x")
+	b.JoinPid("/proc/1/ns/pid")
 	s := b.NewSlot()
 	b.Add("open root", unix.SYS_OPENAT, plan.V(-100), plan.P(b.String("/root fs")), plan.V(unix.O_PATH)).To(s)
 	try := b.Len()
@@ -54,7 +55,7 @@ func TestPlaceTurnsOffsetsIntoAddresses(t *testing.T) {
 	if argv[3] != 0 {
 		t.Error("argv does not end with NULL")
 	}
-	if p.CgroupDir() != "/sys/fs/cgroup/x" || p.Name(1) != "mask" || p.Ops[1].Want != 1 {
+	if p.CgroupDir() != "/sys/fs/cgroup/x" || p.PidNS() != "/proc/1/ns/pid" || p.Name(1) != "mask" || p.Ops[1].Want != 1 {
 		t.Errorf("%q %q %d", p.CgroupDir(), p.Name(1), p.Ops[1].Want)
 	}
 }
@@ -134,6 +135,6 @@ func FuzzCheck(f *testing.F) {
 				}
 			}
 		}
-		_ = p.CgroupDir()
+		_, _ = p.CgroupDir(), p.PidNS()
 	})
 }

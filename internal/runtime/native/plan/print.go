@@ -16,6 +16,9 @@ func Print(blob []byte) (string, error) {
 	if h.CgroupDir != 0 {
 		out += " into " + cstring(blob, h.CgroupDir)
 	}
+	if h.PidNS != 0 {
+		out += " in pid namespace " + cstring(blob, h.PidNS)
+	}
 	out += "\n"
 	for i, o := range opsOf(blob, h) {
 		out += strconv.Itoa(i) + " " + cstring(blob, o.Name) + ": " + printOp(blob, h, &o) + "\n"
