@@ -129,6 +129,7 @@ func newRoot(a *app) *cobra.Command {
 		cmd.GroupID = "node"
 		root.AddCommand(cmd)
 	}
+	a.complete(root)
 	return root
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -90,14 +89,4 @@ func writeJSON(w io.Writer, v any, indent bool) error {
 		return fmt.Errorf("write JSON: %w", err)
 	}
 	return nil
-}
-
-// sortedKeys are a map's keys in order.
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

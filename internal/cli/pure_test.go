@@ -2,15 +2,22 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/config"
 )
 
 func TestParsePort(t *testing.T) {
@@ -144,4 +151,68 @@ func TestTimesAreRead(t *testing.T) {
 	if got, err := parseTime("--since", "soon"); err == nil {
 		t.Errorf("soon is %v", got)
 	}
+}
+
+func TestEveryCommandIsDocumented(t *testing.T) {
+	root := newRoot(&app{o: Options{Agent: func(context.Context, config.Config, *slog.Logger) error { return nil }}})
+	var want strings.Builder
+	writeReference(&want, root)
+	const path = "../../docs/guide/cli.md"
+	guide, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- generated: longshore's own help -->\n", "<!-- end -->\n"
+	head, rest, ok := strings.Cut(string(guide), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s lacks the lines %q and %q", path, begin, end)
+	}
+	now := head + begin + want.String() + end + tail
+	if now == string(guide) {
+		return
+	}
+	if os.Getenv("LONGSHORE_UPDATE") == "" {
+		t.Fatalf("%s is not what the commands say of themselves: run this test with LONGSHORE_UPDATE=1", path)
+	}
+	if err := os.WriteFile(path, []byte(now), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeReference writes what each command says of itself.
+func writeReference(w *strings.Builder, cmd *cobra.Command) {
+	if cmd.HasParent() && cmd.IsAvailableCommand() {
+		fmt.Fprintf(w, "\n### %s\n\n    %s\n\n", cmd.CommandPath(), cmd.UseLine())
+		text := cmd.Long
+		if text == "" {
+			text = cmd.Short
+		}
+		fmt.Fprintf(w, "%s\n", strings.TrimSuffix(text, ".")+".")
+		if rows := flagRows(cmd); rows != "" {
+			fmt.Fprintf(w, "\n| flag | meaning |\n|---|---|\n%s", rows)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		writeReference(w, sub)
+	}
+}
+
+func flagRows(cmd *cobra.Command) string {
+	var rows strings.Builder
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name == "help" {
+			return
+		}
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		usage := strings.ReplaceAll(f.Usage, "|", "\\|")
+		if d := f.DefValue; d != "" && d != "false" && d != "0" && d != "[]" && !strings.Contains(usage, "default") {
+			usage += " (default " + d + ")"
+		}
+		fmt.Fprintf(&rows, "| `%s` | %s |\n", name, usage)
+	})
+	return rows.String()
 }

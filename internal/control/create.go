@@ -207,14 +207,20 @@ func pullOptions(c *longshorev1.Credentials) core.PullOptions {
 	return core.PullOptions{Username: c.GetUsername(), Password: c.GetPassword(), Token: c.GetToken()}
 }
 
-// nameForm is what a name of ours looks like: it names files and hosts too.
-const nameForm = `^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`
+// validName tells what a name of ours looks like: it names files and hosts too.
+func validName(s string) bool {
+	for i := range len(s) {
+		letter := 'a' <= s[i] && s[i] <= 'z' || 'A' <= s[i] && s[i] <= 'Z' || '0' <= s[i] && s[i] <= '9'
+		if !letter && (i == 0 || !strings.ContainsRune("_.-", rune(s[i]))) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 128
+}
 
 func checkCreate(req *longshorev1.CreateRequest) error {
-	if req.GetName() != "" {
-		if ok, err := regexp.MatchString(nameForm, req.GetName()); err != nil || !ok {
-			return invalid("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetName())
-		}
+	if req.GetName() != "" && !validName(req.GetName()) {
+		return invalid("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetName())
 	}
 	switch req.GetPull() {
 	case "", "missing", "always", "never":
@@ -263,7 +269,7 @@ func checkMounts(mounts []*longshorev1.Mount) error {
 			if _, err := os.Stat(m.GetSource()); err != nil {
 				return invalid("mount source: %v", err)
 			}
-		} else if ok, err := regexp.MatchString(nameForm, m.GetSource()); err != nil || !ok {
+		} else if !validName(m.GetSource()) {
 			return invalid("mount source %q is neither an absolute path nor a volume's name", m.GetSource())
 		}
 	}

@@ -46,7 +46,8 @@ func toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	if has, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // one that wraps a status has text of its own
+	// One that wraps a status has a text of its own, which counts.
+	if has, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return has.GRPCStatus().Err()
 	}
 	for _, c := range classes() {

@@ -140,13 +140,12 @@ func ownLog(c core.Container) *core.Sink {
 // copy sends the output until the container has ended.
 func (l *logOutput) copy(ctx context.Context, emit func(*longshorev1.Output) error) error {
 	b := newBatch()
-	sent := make(chan error, 1)
-	go func() { sent <- b.send(emit) }()
-	err := logs.Read(ctx, l.sink, logs.Options{Follow: true, Ended: l.ended, Since: l.since}, func(e logs.Entry) error {
-		return b.add(e)
-	})
+	var sender sync.WaitGroup
+	sender.Go(func() { b.send(emit) })
+	err := logs.Read(ctx, l.sink, logs.Options{Follow: true, Ended: l.ended, Since: l.since}, b.add)
 	b.close()
-	return errors.Join(err, <-sent)
+	sender.Wait()
+	return errors.Join(err, b.failed)
 }
 
 // batchBytes is how much may wait to be sent.
@@ -204,8 +203,8 @@ func (b *batch) close() {
 	b.changed.Broadcast()
 }
 
-// send sends what is added until close.
-func (b *batch) send(emit func(*longshorev1.Output) error) error {
+// send sends what is added until close or until it fails, which add then tells.
+func (b *batch) send(emit func(*longshorev1.Output) error) {
 	for {
 		b.mu.Lock()
 		for len(b.parts) == 0 && !b.closed {
@@ -216,7 +215,7 @@ func (b *batch) send(emit func(*longshorev1.Output) error) error {
 		b.changed.Broadcast()
 		b.mu.Unlock()
 		if len(parts) == 0 {
-			return nil
+			return
 		}
 		for _, p := range parts {
 			out := &longshorev1.Output{Kind: &longshorev1.Output_Stdout{Stdout: p.data}}
@@ -228,7 +227,7 @@ func (b *batch) send(emit func(*longshorev1.Output) error) error {
 				b.failed = fmt.Errorf("send output: %w", err)
 				b.changed.Broadcast()
 				b.mu.Unlock()
-				return nil // add tells it
+				return
 			}
 		}
 	}

@@ -148,13 +148,13 @@ func (s *Server) eventsFrom(ctx context.Context, from, last uint64, follow bool)
 // oldest is the least number that events can still be read from: old ones are
 // trimmed.
 func (s *Server) oldest(ctx context.Context, last uint64) uint64 {
-	first := sort.Search(int(last), func(n int) bool { //nolint:gosec // a log has no 2^63 events
-		for _, err := range s.all.Events(ctx, uint64(n), core.Filter{}) { //nolint:gosec // n is not negative
+	first := sort.Search(int(last), func(n int) bool {
+		for _, err := range s.all.Events(ctx, uint64(n), core.Filter{}) {
 			return err == nil
 		}
 		return true
 	})
-	return uint64(first) //nolint:gosec // not negative
+	return uint64(first)
 }
 
 // eventMatch is what of a request chooses single events.

@@ -30,7 +30,7 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 	}
 	base.Process.Terminal, base.Process.NoNewPrivileges = req.GetTty(), !req.GetNewPrivileges()
 	base.Process.Capabilities = ocispec.CapabilitySets(caps)
-	memory := int64(min(req.GetMemoryBytes(), math.MaxInt64)) //nolint:gosec // no more than that
+	memory := int64(min(req.GetMemoryBytes(), math.MaxInt64))
 	limits, err := ocispec.Limits{Memory: memory, CPUs: req.GetCpus(), Pids: req.GetPids()}.Resources()
 	if err != nil {
 		return nil, err

@@ -74,14 +74,22 @@ func (g grpcLogger) emit(level slog.Level, text string) {
 	g.log.LogAttrs(context.Background(), level, "grpc message", slog.String("text", strings.TrimSuffix(text, "\n")))
 }
 
-func (g grpcLogger) Info(args ...any)                  { g.emit(slog.LevelDebug-1, fmt.Sprint(args...)) }
-func (g grpcLogger) Infoln(args ...any)                { g.emit(slog.LevelDebug-1, fmt.Sprintln(args...)) }
-func (g grpcLogger) Infof(f string, args ...any)       { g.emit(slog.LevelDebug-1, fmt.Sprintf(f, args...)) }
-func (g grpcLogger) Warning(args ...any)               { g.emit(slog.LevelDebug, fmt.Sprint(args...)) }
-func (g grpcLogger) Warningln(args ...any)             { g.emit(slog.LevelDebug, fmt.Sprintln(args...)) }
-func (g grpcLogger) Warningf(f string, args ...any)    { g.emit(slog.LevelDebug, fmt.Sprintf(f, args...)) }
-func (g grpcLogger) Error(args ...any)                 { g.emit(slog.LevelWarn, fmt.Sprint(args...)) }
-func (g grpcLogger) Errorln(args ...any)               { g.emit(slog.LevelWarn, fmt.Sprintln(args...)) }
+func (g grpcLogger) Info(args ...any) { g.emit(slog.LevelDebug-1, fmt.Sprint(args...)) }
+
+func (g grpcLogger) Infoln(args ...any) { g.emit(slog.LevelDebug-1, fmt.Sprintln(args...)) }
+
+func (g grpcLogger) Infof(f string, args ...any) { g.emit(slog.LevelDebug-1, fmt.Sprintf(f, args...)) }
+
+func (g grpcLogger) Warning(args ...any) { g.emit(slog.LevelDebug, fmt.Sprint(args...)) }
+
+func (g grpcLogger) Warningln(args ...any) { g.emit(slog.LevelDebug, fmt.Sprintln(args...)) }
+
+func (g grpcLogger) Warningf(f string, args ...any) { g.emit(slog.LevelDebug, fmt.Sprintf(f, args...)) }
+
+func (g grpcLogger) Error(args ...any) { g.emit(slog.LevelWarn, fmt.Sprint(args...)) }
+
+func (g grpcLogger) Errorln(args ...any) { g.emit(slog.LevelWarn, fmt.Sprintln(args...)) }
+
 func (g grpcLogger) Errorf(f string, args ...any)      { g.emit(slog.LevelWarn, fmt.Sprintf(f, args...)) }
 func (g grpcLogger) Fatal(args ...any)                 { g.fatal(fmt.Sprint(args...)) }
 func (g grpcLogger) Fatalln(args ...any)               { g.fatal(fmt.Sprintln(args...)) }

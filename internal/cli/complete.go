@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// completeTime is how long a shell may wait for names.
+const completeTime = 2 * time.Second
+
+// completion answers the names that an argument may be.
+type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
+
+// names completes up to most arguments (0: any number) with what list answers,
+// and with nothing when the agent does not.
+func (a *app) names(most int, list func(context.Context, *client) ([]string, error)) completion {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if most > 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+		defer cancel()
+		var found []string
+		err := a.call(func(c *client) (err error) {
+			found, err = list(ctx, c)
+			return err
+		})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return slices.DeleteFunc(found, func(s string) bool {
+			return !strings.HasPrefix(s, begun) || slices.Contains(args, s)
+		}), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// containerNames are those in one of the states, or all without states.
+func containerNames(states ...string) func(context.Context, *client) ([]string, error) {
+	return func(ctx context.Context, c *client) ([]string, error) {
+		resp, err := c.containers.ListContainers(ctx, &longshorev1.ListContainersRequest{All: true})
+		var out []string
+		for _, ct := range resp.GetContainers() {
+			if len(states) == 0 || slices.Contains(states, ct.GetState()) {
+				out = append(out, ct.GetKey())
+			}
+		}
+		return out, err
+	}
+}
+
+func imageNames(ctx context.Context, c *client) ([]string, error) {
+	resp, err := c.images.ListImages(ctx, &longshorev1.ListImagesRequest{Owner: "cli"})
+	var out []string
+	for _, img := range resp.GetImages() {
+		out = append(out, img.GetNames()...)
+	}
+	return out, err
+}
+
+func volumeNames(ctx context.Context, c *client) ([]string, error) {
+	resp, err := c.volumes.ListVolumes(ctx, &longshorev1.ListVolumesRequest{Owner: "cli"})
+	var out []string
+	for _, v := range resp.GetVolumes() {
+		out = append(out, v.GetName())
+	}
+	return out, err
+}
+
+// complete gives the commands what their arguments may be.
+func (a *app) complete(root *cobra.Command) {
+	running := containerNames("running", "paused")
+	for path, c := range map[string]completion{
+		"run": a.names(1, imageNames), "exec": a.names(1, running), "attach": a.names(1, running), "top": a.names(1, running),
+		"logs": a.names(1, containerNames()), "inspect": a.names(0, containerNames()), "why": a.names(1, containerNames()),
+		"start": a.names(0, containerNames("created")), "stop": a.names(0, running), "kill": a.names(0, running),
+		"pause": a.names(0, containerNames("running")), "resume": a.names(0, containerNames("paused")), "rm": a.names(0, containerNames()),
+		"wait": a.names(0, containerNames()), "stats": a.names(0, running), "tag": a.names(1, imageNames), "rmi": a.names(0, imageNames),
+		"export": a.names(0, imageNames), "volume rm": a.names(0, volumeNames),
+	} {
+		if cmd, _, err := root.Find(strings.Fields(path)); err == nil {
+			cmd.ValidArgsFunction = c
+		}
+	}
+}
