@@ -33,7 +33,8 @@ Architecture: $arch
 Maintainer: The Longshore authors <longshore@localhost>
 Section: admin
 Priority: optional
-Recommends: crun | runc, ca-certificates
+Recommends: ca-certificates
+Suggests: crun | runc
 Description: node agent that any orchestrator can drive
  Runs containers on one execution engine and speaks orchestrators' own node
  contracts. Containers outlive restarts and upgrades of the agent.
