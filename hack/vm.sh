@@ -158,7 +158,8 @@ powercut() { # cuts
     ${LONGSHORE_VM_SEED:+-seed "$LONGSHORE_VM_SEED"} || {
     local status=$?
     cp "$run/powercut.log" "$cache/powercut.log"
-    echo 'the last boot on the console (all of it is in .cache/vm/powercut.log):'
+    cp --sparse=always "$run/data.img" "$cache/powercut.img"
+    echo 'the last boot on the console (all of it is in .cache/vm/powercut.log, the disk is powercut.img):'
     tac "$run/powercut.log" | sed '/^vm: up/q' | tac | tail -n 120
     return $status
   }

@@ -14,6 +14,11 @@ import (
 
 const sectorSize = 512
 
+// physicalSize is what the disk writes whole or not at all. It is that of
+// today's disks, and ext4 trusts in it: it takes a commit block of its journal
+// that is torn inside for damage, not for the end.
+const physicalSize = 4096
+
 // A disk is a file with a volatile write cache in front of it, served to QEMU
 // as a network block device. A write stays in the cache until the guest
 // flushes; settle decides what the power cut leaves of the rest.
@@ -151,7 +156,7 @@ func (d *disk) settle(l loss, rnd *rand.Rand) (int, error) {
 			keep = nil
 		case keepFirst:
 			if i == point {
-				keep = tear(keep, rnd)
+				keep = w.tear(rnd)
 			} else if i > point {
 				keep = nil
 			}
@@ -159,7 +164,7 @@ func (d *disk) settle(l loss, rnd *rand.Rand) (int, error) {
 			if rnd.IntN(2) == 0 {
 				keep = nil
 			} else if rnd.IntN(8) == 0 {
-				keep = tear(keep, rnd)
+				keep = w.tear(rnd)
 			}
 		}
 		if _, err := d.file.WriteAt(keep, w.sector*sectorSize); err != nil {
@@ -171,8 +176,11 @@ func (d *disk) settle(l loss, rnd *rand.Rand) (int, error) {
 	return n, nil
 }
 
-func tear(p []byte, rnd *rand.Rand) []byte {
-	return p[:rnd.IntN(len(p)/sectorSize+1)*sectorSize]
+// tear returns the beginning of a write, which ends with a physical sector.
+func (w write) tear(rnd *rand.Rand) []byte {
+	start := w.sector * sectorSize
+	end := (start + rnd.Int64N(int64(len(w.data))+1)) / physicalSize * physicalSize
+	return w.data[:max(0, end-start)]
 }
 
 // The network block device protocol, as far as QEMU's client needs it.

@@ -120,6 +120,18 @@ func TestWantedFollowsTheConsole(t *testing.T) {
 	}
 }
 
+func TestTornWritesEndWithAPhysicalSector(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	ends := map[int64]bool{}
+	for range 200 {
+		w := write{sector: 6, data: make([]byte, 3*physicalSize)}
+		ends[(6*sectorSize + int64(len(w.tear(rnd))))] = true
+	}
+	if want := map[int64]bool{6 * sectorSize: true, physicalSize: true, 2 * physicalSize: true, 3 * physicalSize: true}; !cmp.Equal(ends, want) {
+		t.Errorf("torn writes end at %v", ends)
+	}
+}
+
 func TestPowerGoesAfterSoManyWrites(t *testing.T) {
 	d := newDisk(t, 4)
 	off := d.cutAfter(2)

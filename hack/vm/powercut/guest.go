@@ -45,6 +45,9 @@ func guest(ctx context.Context) error {
 	n := &node{bin: os.Getenv("LONGSHORE_BIN"), console: console, gone: make(chan struct{})}
 	if err := n.live(ctx); err != nil {
 		n.say(sayViolation, strings.ReplaceAll(err.Error(), "\n", " | "))
+		if out, err := exec.CommandContext(ctx, "dmesg").Output(); err == nil {
+			_, _ = fmt.Fprintf(n.console, "--- the kernel's log, its end:\n%s\n", out[max(0, len(out)-4000):])
+		}
 		log, _ := os.ReadFile(agentLog)
 		_, _ = fmt.Fprintf(n.console, "--- the agent's log, its end:\n%s\n", log[max(0, len(log)-8000):])
 	}
