@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -116,9 +117,24 @@ func (s *Server) imageNames(ctx context.Context) (map[digest.Digest]string, erro
 	return names, nil
 }
 
+// whyGone answers for a container that has no record any more, removed or of
+// before a boot: the event log still tells its end.
+func (s *containerServer) whyGone(ctx context.Context, name string, notFound error) (*longshorev1.WhyResponse, error) {
+	ev, err := s.all.LastExit(ctx, name)
+	if err != nil {
+		return nil, notFound
+	}
+	c := core.Container{Meta: core.Meta{ID: ev.Container, Owner: ev.Owner, Key: ev.Key}, Sandbox: ev.Sandbox, State: "removed"}
+	c.Main.Finished, c.Main.Autopsy = ev.At, ev.Autopsy
+	return &longshorev1.WhyResponse{Container: toContainer(c, core.Sandbox{}, "")}, nil
+}
+
 // Why answers how a container ended, or that it has not.
 func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) (*longshorev1.WhyResponse, error) {
 	c, err := s.container(ctx, req.GetName())
+	if errdefs.IsNotFound(err) {
+		return s.whyGone(ctx, req.GetName(), err)
+	}
 	if err != nil {
 		return nil, err
 	}
