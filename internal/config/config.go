@@ -68,8 +68,12 @@ type Faces struct {
 // CgroupDrivers are what Engine.CgroupDriver may be.
 func CgroupDrivers() []string { return []string{"auto", "cgroupfs", "systemd"} }
 
-// RuntimeAuto as Engine.Runtime takes the fastest runtime that works.
-const RuntimeAuto = "auto"
+// RuntimeAuto as Engine.Runtime takes the fastest runtime that works;
+// RuntimeNative is our own, which needs no section and no program.
+const (
+	RuntimeAuto   = "auto"
+	RuntimeNative = "native"
+)
 
 // Default is the configuration that needs no file.
 func Default() Config {
@@ -127,8 +131,8 @@ func (c Config) Validate() error {
 	if !slices.Contains(CgroupDrivers(), c.Engine.CgroupDriver) {
 		bad("engine.cgroup_driver %q is none of auto, cgroupfs, systemd", c.Engine.CgroupDriver)
 	}
-	if _, ok := c.Runtimes[c.Engine.Runtime]; !ok && c.Engine.Runtime != RuntimeAuto {
-		bad("engine.runtime %q is neither auto nor a section [runtimes.%s]", c.Engine.Runtime, c.Engine.Runtime)
+	if _, ok := c.Runtimes[c.Engine.Runtime]; !ok && c.Engine.Runtime != RuntimeAuto && c.Engine.Runtime != RuntimeNative {
+		bad("engine.runtime %q is neither auto nor native nor a section [runtimes.%s]", c.Engine.Runtime, c.Engine.Runtime)
 	}
 	for name, r := range c.Runtimes {
 		if r.Path != "" && !filepath.IsAbs(r.Path) {
