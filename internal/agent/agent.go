@@ -69,6 +69,11 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer unlock()
+	release, err := n.claimNetwork(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	obs.BridgeLogrus(n.log)
 	obs.BridgeGRPC(n.log)
 	n.metrics = obs.New(obs.Options{Version: n.version, Node: n.figures})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,6 +42,20 @@ func lock(root, run string) (unlock func(), err error) {
 		_, _ = fmt.Fprint(f, os.Getpid())
 	}
 	return func() { _ = f.Close() }, nil
+}
+
+// claimNetwork holds the builtin network of this network namespace: two agents
+// would give the same addresses away and overwrite each other's rules. The claim
+// is an abstract socket, which belongs to the network namespace and ends with us.
+func (n *node) claimNetwork(ctx context.Context) (release func(), err error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", "@longshore-network")
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, fmt.Errorf("agent: another agent runs in this network namespace: stop it, or run this one in a namespace of its own (ip netns exec): %w", errdefs.ErrUnavailable)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("agent: claim the network: %w", err)
+	}
+	return func() { _ = l.Close() }, nil
 }
 
 // keeperBinary finds longshore-keeper: as configured, beside our own binary, or

@@ -8,6 +8,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"path/filepath"
 	"slices"
 
@@ -100,6 +101,13 @@ func (c Config) Rooted(root, state string) Config {
 	}
 	if c.Face.CRI.Socket == filepath.Join(c.Agent.State, "cri.sock") {
 		c.Face.CRI.Socket = filepath.Join(state, "cri.sock")
+	}
+	// Cgroups are the whole machine's: two agents on one tree would each take
+	// the other's for what a predecessor left.
+	if d := Default(); c.Engine.CgroupRoot == d.Engine.CgroupRoot && state != d.Agent.State {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(filepath.Clean(state)))
+		c.Engine.CgroupRoot = fmt.Sprintf("%s-%08x", d.Engine.CgroupRoot, h.Sum32())
 	}
 	c.Agent.State = state
 	return c
