@@ -214,7 +214,7 @@ func (s *Store) sweepIngests() error {
 	}
 	before := s.now().Add(-time.Duration(s.cfg.KeepPartial))
 	for _, p := range parts {
-		if p.at.Before(before) {
+		if p.size == 0 || p.at.Before(before) { // an empty one has nothing to go on from
 			s.discardDir(p.dir)
 		}
 	}
