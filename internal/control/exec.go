@@ -71,7 +71,7 @@ func (s *Server) forget(ctx context.Context, view *engine.Client, ref core.Ref) 
 }
 
 // Attach joins a container's main process.
-func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.AttachRequest, longshorev1.Output]) error {
+func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.AttachRequest, longshorev1.Output]) (err error) {
 	ctx := stream.Context()
 	first, err := stream.Recv()
 	if err != nil {
@@ -98,7 +98,12 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 	}
 	// While somebody is attached, the sweep leaves an ended container alone.
 	s.sessions.enter(c.ID)
-	defer s.leave(ctx, c.ID)
+	defer func() {
+		s.leave(ctx, c.ID)
+		if err != nil && c.Config.IO.Hold {
+			s.sessions.orphan(c.ID)
+		}
+	}()
 
 	ref := core.Ref{Container: c.ID}
 	var log *logOutput
@@ -136,11 +141,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		_ = streams.Close()
 		return err
 	}
-	err = j.run(ctx)
-	if err != nil && c.Config.IO.Hold {
-		s.sessions.orphan(c.ID)
-	}
-	return err
+	return j.run(ctx)
 }
 
 // attachStreams opens what of a main process's streams is wanted.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -50,11 +51,36 @@ func (s *Server) drain(ctx context.Context) {
 	}
 }
 
+// The pause between tries to take held output, which doubles up to the longest.
+const (
+	firstRetry   = 50 * time.Millisecond
+	longestRetry = 5 * time.Second
+)
+
+// drop takes and drops one container's output. The keeper may still be about to
+// notice that the client has left: then it is tried again.
 func (s *Server) drop(ctx context.Context, id core.ID) {
-	streams, err := s.own.Streams(ctx, core.Ref{Container: id}, core.StreamOptions{Stdout: true, Stderr: true, Exclusive: true})
-	if err != nil {
-		return // it has ended, or somebody else has attached
+	ref := core.Ref{Container: id}
+	for pause := firstRetry; !s.sessions.busy(id); pause = min(2*pause, longestRetry) {
+		streams, err := s.own.Streams(ctx, ref, core.StreamOptions{Stdout: true, Stderr: true, Exclusive: true})
+		if err == nil {
+			discard(ctx, streams)
+		}
+		if c, err := s.own.Container(ctx, id); err != nil || c.State == core.ContainerExited {
+			return
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
 	}
+}
+
+// discard reads streams to their end, or until ctx ends.
+func discard(ctx context.Context, streams *core.Streams) {
 	stop := context.AfterFunc(ctx, func() { _ = streams.Close() })
 	defer func() {
 		if stop() {
