@@ -206,6 +206,9 @@ func (s *Server) forget(p *proc) *wire.Fail {
 		if cmd := s.commands[p.cmdPid]; cmd != nil {
 			_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
 		}
+		if p.pidfd >= 0 { // a planned child on its way
+			_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
+		}
 		return nil
 	}
 	s.drain(p)

@@ -49,7 +49,7 @@ func (s *Server) launchPlan(c *conn, id uint64, p *proc, m *wire.Launch, child [
 	s.inFlight++
 	go func() {
 		l := &planned{c: c, id: id, p: p, launch: m}
-		l.run(mem, files)
+		l.run(s, mem, files)
 		kernel.CloseAll(uniqueFDs([]int{files.Stdin, files.Stdout, files.Stderr, files.Park, files.Console, files.Target}))
 		_ = unix.Munmap(mem)
 		s.post(func() { s.planStarted(l) })
@@ -98,7 +98,7 @@ func (s *Server) planFiles(p *proc, m *wire.Launch, child []int, target int) (f 
 }
 
 // run forks and waits until the child is parked, has failed or is dead.
-func (l *planned) run(mem []byte, files fork.Files) {
+func (l *planned) run(s *Server, mem []byte, files fork.Files) {
 	placed, err := plan.Place(mem)
 	if err != nil {
 		l.err = err
@@ -111,8 +111,27 @@ func (l *planned) run(mem []byte, files fork.Files) {
 	for i := range l.names {
 		l.names[i] = placed.Name(i)
 	}
-	l.err = l.child.Parked(placed)
+	// Known to the loop at once, so that one that hangs can be given up.
+	s.post(func() {
+		if l.p.pid, l.p.pidfd = l.child.Pid, l.child.PidFD; l.p.forsaken {
+			_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
+		}
+	})
+	if l.err = l.child.Parked(placed); l.err != nil {
+		// Whoever is told of the failure finds nothing left of the child.
+		_ = kernel.PidfdSignal(l.child.PidFD, int(unix.SIGKILL))
+		ended := []unix.PollFd{{Fd: int32(l.child.PidFD), Events: unix.POLLIN}}
+		for {
+			if _, err := unix.Poll(ended, patienceMillis); err != unix.EINTR { //nolint:errorlint // an errno
+				break
+			}
+		}
+	}
 }
+
+// patienceMillis bounds the wait for a killed child, which the kernel may hold
+// up in a file system that does not answer.
+const patienceMillis = 5000
 
 // planStarted goes on where the child is parked, or is not.
 func (s *Server) planStarted(l *planned) {

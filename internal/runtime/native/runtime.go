@@ -114,6 +114,9 @@ func (r *Runtime) path(id core.ID) string { return filepath.Join(r.o.Dir, string
 
 func (r *Runtime) load(op string, id core.ID) (record, error) {
 	var rec record
+	if s := string(id); s == "" || s != filepath.Base(s) || s[0] == '.' {
+		return rec, fmt.Errorf("%s container %q: bad ID: %w", op, s, errdefs.ErrInvalidArgument)
+	}
 	b, err := os.ReadFile(r.path(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return rec, fmt.Errorf("%s container %s: %w", op, id, errdefs.ErrNotFound)
@@ -214,6 +217,9 @@ func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 
 // Exec starts a further process beside the container's main one.
 func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, error) {
+	if e.Ref.Process == core.Main || e.Spec == nil {
+		return core.Launched{}, fmt.Errorf("exec in container %s: needs a process ID and a spec: %w", e.Ref.Container, errdefs.ErrInvalidArgument)
+	}
 	rec, err := r.load("exec in", e.Ref.Container)
 	if err != nil {
 		return core.Launched{}, err
@@ -270,8 +276,15 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return nil
 	}
-	if err == nil && force {
+	switch {
+	case err != nil:
+	case force:
 		err = r.o.Cgroups.Kill(ctx, rec.Cgroup)
+	default:
+		// Removing the cgroup would find that out too, after a while.
+		if pids, _ := r.o.Cgroups.Pids(ctx, rec.Cgroup); len(pids) > 0 {
+			err = fmt.Errorf("delete container %s: processes %v run: %w", id, pids, errdefs.ErrFailedPrecondition)
+		}
 	}
 	if err == nil {
 		err = r.o.Cgroups.Remove(ctx, rec.Cgroup)
