@@ -2,11 +2,13 @@ package keeper
 
 import (
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -367,7 +369,7 @@ func (c *Client) Status(ctx context.Context) (core.SupervisorStatus, error) {
 			return out, err
 		}
 		if out.KeeperPid == 0 {
-			out.Version, out.KeeperPid, out.NestPid, out.Started = s.Program, s.KeeperPid, s.NestPid, time.Unix(0, s.Started)
+			out.Version, out.KeeperPid, out.NestPid, out.Started = version(s), s.KeeperPid, s.NestPid, time.Unix(0, s.Started)
 		}
 		lone = lone || s.NestPid == 0 && s.Processes > 0
 		out.Processes += s.Processes
@@ -379,6 +381,16 @@ func (c *Client) Status(ctx context.Context) (core.SupervisorStatus, error) {
 	}
 	out.Pending += len(c.left())
 	return out, nil
+}
+
+// version is what the keeper's program says of itself: the version it was built
+// as, or else the number that it knows.
+func version(s wire.Status) string {
+	info, err := buildinfo.ReadFile("/proc/" + strconv.Itoa(s.KeeperPid) + "/exe")
+	if err != nil || info.Main.Version == "" {
+		return s.Program
+	}
+	return info.Main.Version
 }
 
 // Upgrade makes every keeper become the program at path, in place: children,

@@ -373,10 +373,7 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 	case r = <-call.done:
 	case <-ctx.Done():
 		_ = write(conn, wire.Header{Kind: wire.KindCancel}, &wire.Cancel{ID: id})
-		go func() { // a late answer's descriptors must not leak
-			late := <-call.done
-			late.fds.close()
-		}()
+		go p.late(call, kind)
 		return nil, ctx.Err()
 	}
 	switch {
@@ -390,6 +387,30 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 		return nil, fmt.Errorf("keeper: an answer that cannot be read: %w", errdefs.ErrDataLoss)
 	}
 	return r.fds, nil
+}
+
+// late takes an answer that nobody waits for any more: its descriptors and its
+// stream must not leak.
+func (p *pair) late(call *pending, kind wire.Kind) {
+	r := <-call.done
+	r.fds.close()
+	var l wire.Launched
+	if r.kind != wire.KindOK {
+		return
+	}
+	switch kind {
+	case wire.KindLaunch:
+		if !wire.Unmarshal(r.body, &l) {
+			return
+		}
+	case wire.KindStreams:
+		if !wire.Unmarshal(r.body, &l.Opened) {
+			return
+		}
+	}
+	if l.Opened.Stream != 0 {
+		p.tell(&wire.StreamEnd{Stream: l.Opened.Stream})
+	}
 }
 
 // unsent takes a request back. The connection is as good as gone: it is closed,

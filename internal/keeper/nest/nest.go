@@ -10,6 +10,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,7 +70,6 @@ func Main(dir string) int {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 1
 	}
-	boundLog()
 	var err error
 	if n.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return 1
@@ -126,6 +126,7 @@ func (n *nest) watch(fd, what int, events uint32, data int) error {
 
 // start makes a keeper and gives it everything.
 func (n *nest) start() bool {
+	boundLog()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return n.failed("socketpair", err)
@@ -330,18 +331,22 @@ func (n *nest) put(it *wire.Item, fds []int) bool {
 	old := n.items[it.Key]
 	if old != nil {
 		for i, r := range old.roles {
-			if has(it.Keep, r) && !has(it.Roles, r) {
+			if slices.Contains(it.Keep, r) && !slices.Contains(it.Roles, r) {
 				h.roles, h.fds = append(h.roles, r), append(h.fds, old.fds[i])
 			} else {
 				_ = unix.Close(old.fds[i])
 			}
 		}
 		for _, pid := range old.pids {
-			delete(n.pids, pid)
+			if !slices.Contains(it.Pids, pid) {
+				delete(n.pids, pid)
+			}
 		}
 	}
 	for _, pid := range it.Pids {
-		n.pids[pid] = 0
+		if _, known := n.pids[pid]; !known { // its end may be noted already
+			n.pids[pid] = 0
+		}
 	}
 	pidfds := 0
 	for i, r := range it.Roles {
@@ -352,15 +357,6 @@ func (n *nest) put(it *wire.Item, fds []int) bool {
 	}
 	n.items[it.Key] = h
 	return true
-}
-
-func has(roles []wire.Role, r wire.Role) bool {
-	for _, x := range roles {
-		if x == r {
-			return true
-		}
-	}
-	return false
 }
 
 // note remembers when a child of ours ended, for the keeper that asks.

@@ -57,6 +57,7 @@ func (s *Server) run(c *conn, id uint64, m *wire.Command) {
 func (s *Server) begin1(cmd *command, m *wire.Command) {
 	s.begun++
 	s.inFlight++
+	s.begunNow[cmd] = struct{}{}
 	cmd.seq = s.begun
 	cmd.pidfd = -1
 	files := make([]uintptr, len(cmd.child))
@@ -177,6 +178,7 @@ func (s *Server) commandEnded(cmd *command, w unix.WaitStatus) {
 
 func (s *Server) commandDone(cmd *command, status int) {
 	s.inFlight--
+	delete(s.begunNow, cmd)
 	switch {
 	case cmd.p != nil:
 		s.launched(cmd, status)
@@ -200,10 +202,12 @@ func (s *Server) commandDone(cmd *command, status int) {
 
 // cancel kills the command of a request of the same client.
 func (s *Server) cancel(c *conn, id uint64) {
-	for _, cmd := range s.commands {
+	for cmd := range s.begunNow {
 		if cmd.c == c && cmd.id == id {
 			cmd.cancelled = true
-			_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
+			if cmd.pidfd >= 0 { // else when it is started
+				_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
+			}
 			return
 		}
 	}

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
@@ -203,7 +205,7 @@ func (s *Server) savePids(p *proc, extra *command, fresh []wire.Role) {
 	var send []int
 	roles, fds := p.descriptors()
 	for i, r := range roles {
-		if hasRole(fresh, r) {
+		if slices.Contains(fresh, r) {
 			it.Roles, send = append(it.Roles, r), append(send, fds[i])
 		} else {
 			it.Keep = append(it.Keep, r)
@@ -214,15 +216,6 @@ func (s *Server) savePids(p *proc, extra *command, fresh []wire.Role) {
 		it.Roles, send = append(it.Roles, wire.RoleCommand), append(send, extra.pidfd)
 	}
 	s.nest.put(s, it, send)
-}
-
-func hasRole(roles []wire.Role, r wire.Role) bool {
-	for _, x := range roles {
-		if x == r {
-			return true
-		}
-	}
-	return false
 }
 
 // adoptItem takes one item over from an earlier keeper. The nest holds it
@@ -283,6 +276,11 @@ func (s *Server) adoptItem(it *item) {
 
 // carryOn lets an inherited process's events in.
 func (s *Server) carryOn(p *proc) {
+	if p.oncePut && p.io.Stdin == wire.StdinOnce && s.thaw == nil {
+		// The client that writes to it is the old keeper's: its own end is the
+		// last now, and closes the input when it goes.
+		s.closeStdin(p, false)
+	}
 	switch p.phase {
 	case running:
 		s.watchOutput(p)

@@ -43,11 +43,12 @@ type Server struct {
 	lost     uint64 // of processes forgotten since
 
 	conns    map[int]*conn
-	streams  uint64           // the last stream's number
-	commands map[int]*command // running, by pid
-	inFlight int              // commands begun and not ended
-	begun    uint64           // commands begun ever
-	parked   []func()         // launches that wait for an upgrade to fail
+	streams  uint64                // the last stream's number
+	commands map[int]*command      // running, by pid
+	begunNow map[*command]struct{} // and those not running yet
+	inFlight int                   // commands begun and not ended
+	begun    uint64                // commands begun ever
+	parked   []func()              // launches that wait for an upgrade to fail
 
 	nest    nest
 	waiter  *kernel.Waiter
@@ -77,7 +78,7 @@ func Main(dir string, resume int) int {
 	s := &Server{
 		dir: dir, ep: -1, listenFD: -1, started: time.Now(),
 		procs: map[wire.Ref]*proc{}, bySerial: map[uint64]*proc{}, byPid: map[int]*proc{},
-		conns: map[int]*conn{}, commands: map[int]*command{},
+		conns: map[int]*conn{}, commands: map[int]*command{}, begunNow: map[*command]struct{}{},
 	}
 	if err := s.open(); err != nil {
 		return fatal("open "+dir, err)

@@ -222,7 +222,7 @@ func (s *Server) reconnect(f *frozen) {
 			st.c = c
 			c.streams[st.id] = st
 		}
-		if l.holder {
+		if l.holder && st.c != nil {
 			p.holder = st
 		}
 		for i, src := range []*source{p.out, p.err} {
@@ -230,6 +230,9 @@ func (s *Server) reconnect(f *frozen) {
 				unix.CloseOnExec(fd)
 				s.newTap(st, src, fd, i)
 			}
+		}
+		if st.c == nil { // its client went meanwhile: nobody will end its input
+			s.endStream(st, true)
 		}
 	}
 	s.nest.send(s, wire.KindNestBinary, &wire.Program{Path: f.path}, nil)
