@@ -29,6 +29,7 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 		return nil, err
 	}
 	base.Process.Terminal, base.Process.NoNewPrivileges = req.GetTty(), !req.GetNewPrivileges()
+	base.Process.ConsoleSize = consoleSize(req.GetTty(), req.GetSize())
 	base.Process.Capabilities = ocispec.CapabilitySets(caps)
 	memory := int64(min(req.GetMemoryBytes(), math.MaxInt64))
 	limits, err := ocispec.Limits{Memory: memory, CPUs: req.GetCpus(), Pids: req.GetPids()}.Resources()
@@ -147,7 +148,8 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 	if err != nil {
 		return cfg, fmt.Errorf("exec in %s: %w", c.ID.Short(), err)
 	}
-	p.Terminal, p.ConsoleSize, p.Args, p.CommandLine = req.GetTty(), nil, req.GetCommand(), ""
+	p.Terminal, p.Args, p.CommandLine = req.GetTty(), req.GetCommand(), ""
+	p.ConsoleSize = consoleSize(req.GetTty(), req.GetSize())
 	if req.GetWorkdir() != "" {
 		if p.Cwd = path.Clean(req.GetWorkdir()); !path.IsAbs(p.Cwd) {
 			return cfg, invalid("workdir %q is not an absolute path", req.GetWorkdir())
@@ -183,6 +185,15 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 		cfg.IO.Stdin = core.StdinOnce
 	}
 	return cfg, nil
+}
+
+// consoleSize has the runtime set the size before the program looks at it; nil
+// when there is none to set.
+func consoleSize(tty bool, asked *longshorev1.Size) *specs.Box {
+	if size := toSize(asked); tty && size.Rows > 0 && size.Cols > 0 {
+		return &specs.Box{Height: uint(size.Rows), Width: uint(size.Cols)}
+	}
+	return nil
 }
 
 // bundleProcess is the process of a container's spec as it was started.
