@@ -96,6 +96,9 @@ type Sandbox struct {
 	// Init is the pid of the tiny init that holds a Shared pid namespace; 0
 	// when there is none.
 	Init int `json:"init,omitempty"`
+	// AnyRuntime says that Config.Runtime is the node's choice: a container
+	// may run by another one when that one does not do what it asks for.
+	AnyRuntime bool `json:"anyRuntime,omitempty"`
 	// Note says why a sandbox stopped when nobody asked for it.
 	Note string `json:"note,omitempty"`
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/choice"
 	"github.com/longshore/longshore/internal/engine/own"
 	"github.com/longshore/longshore/internal/engine/signal"
 )
@@ -110,7 +111,7 @@ func (c view) newBuild(cfg core.ContainerConfig) (*build, error) {
 	if b.sb, err = c.sandbox(cfg.Sandbox); err != nil {
 		return nil, err
 	}
-	if b.rt, err = e.runtime(b.sb.Config.Runtime); err != nil {
+	if b.rt, err = e.runtime(choice.Name(&b.sb)); err != nil {
 		return nil, err
 	}
 	id := newID()
@@ -280,11 +281,15 @@ func (b *build) cgroup(ctx context.Context) error {
 func (b *build) launch(ctx context.Context) error {
 	b.line.undo.Add("launch", func(ctx context.Context) error { return b.e.removeProcesses(ctx, b.rt, &b.c) })
 	uid, gid := own.HostIDs(&b.sb, b.spec.Process)
-	pid, err := b.rt.Create(ctx, core.RuntimeCreate{
+	try := choice.Try{First: b.rt, Others: b.e.o.Runtimes, Any: b.sb.AnyRuntime, Version: b.e.version, Take: func(rt core.Runtime) error {
+		b.rt, b.c.Runtime = rt, rt.Name()
+		return b.e.editContainer(b.c.ID, func(c *core.Container, _ *note) error { c.Runtime = rt.Name(); return nil })
+	}}
+	pid, warnings, err := try.Create(ctx, core.RuntimeCreate{
 		ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup,
 		Levels: append([]core.CgroupRef{b.c.Cgroup}, b.levels...), UID: uid, GID: gid,
 	})
-	b.c.Main.Pid = pid
+	b.c.Main.Pid, b.c.Warnings = pid, append(b.c.Warnings, warnings...)
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/choice"
 	"github.com/longshore/longshore/internal/engine/own"
 )
 
@@ -32,10 +33,11 @@ func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (cor
 	if err != nil {
 		return core.Sandbox{}, fmt.Errorf("create sandbox: %w", err)
 	}
+	anyRuntime := cfg.Runtime == ""
 	cfg.Runtime = rt.Name()
 	b := &sandboxBuild{e: c.e, line: c.e.line("create_sandbox"), rt: rt, sb: core.Sandbox{
 		Meta:   core.Meta{ID: id, Owner: owner, Key: cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
-		Config: cfg, State: core.SandboxCreating, Cgroup: place, Dir: c.e.sandboxDir(id),
+		Config: cfg, State: core.SandboxCreating, Cgroup: place, Dir: c.e.sandboxDir(id), AnyRuntime: anyRuntime,
 	}}
 	unlock, err := c.e.sandboxes.Lock(ctx, id)
 	if err != nil {
@@ -202,7 +204,12 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 		return err
 	}
 	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: own.InitSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg}
-	pid, err := b.rt.Create(ctx, create)
+	try := choice.Try{First: b.rt, Others: e.o.Runtimes, Any: b.sb.AnyRuntime, Version: e.version, Take: func(rt core.Runtime) error {
+		b.rt, b.sb.Config.Runtime = rt, rt.Name()
+		_, err := e.editSandbox(id, func(sb *core.Sandbox, _ *note) error { sb.Config.Runtime = rt.Name(); return nil })
+		return err
+	}}
+	pid, _, err := try.Create(ctx, create)
 	if err != nil {
 		return err
 	}

@@ -90,6 +90,14 @@ func Fakes(tb testing.TB) *Node {
 	return n
 }
 
+// AddRuntime configures a further fake runtime on the same fakes; call it before
+// Start.
+func (n *Node) AddRuntime(name string) *Runtime {
+	rt := &Runtime{name: name, sup: n.Supervisor, cgroups: n.Cgroups, kept: map[core.ID]core.RuntimeCreate{}}
+	n.Options.Runtimes = append(n.Options.Runtimes, rt)
+	return rt
+}
+
 // Start makes an engine of n.Options, recovers and runs it.
 func (n *Node) Start() {
 	n.tb.Helper()

@@ -1,0 +1,96 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+)
+
+func refuses(call string) error {
+	if call != "Create" {
+		return nil
+	}
+	return fmt.Errorf("linux.uidMappings: not done by the fake runtime: %w", errdefs.ErrNotImplemented)
+}
+
+// TestWhatOneRuntimeRefusesAnotherRuns: the container and the sandbox's tiny
+// init live their whole lives by the runtime that took them.
+func TestWhatOneRuntimeRefusesAnotherRuns(t *testing.T) {
+	n := enginetest.Fakes(t)
+	second := n.AddRuntime("second")
+	n.Start()
+	n.Runtime.Fail(refuses)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	client := n.As(core.OwnerCRI)
+	shared := core.SandboxConfig{Key: "pod", Namespaces: core.Namespaces{PID: core.Namespace{Mode: core.Shared}}}
+	sb, err := client.CreateSandbox(t.Context(), shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sb.Config.Runtime != "second" || sb.Init == 0 || second.Spec(sb.ID) == nil {
+		t.Errorf("sandbox by %s, init %d", sb.Config.Runtime, sb.Init)
+	}
+	c := n.Running(sb, "c", img, "sleep")
+	want := []string{"linux.uidMappings: not done by the fake runtime; run by second"}
+	if c.Runtime != "second" || !slices.Equal(c.Warnings, want) {
+		t.Errorf("container by %s, warnings %q", c.Runtime, c.Warnings)
+	}
+	// The next one may be done by the first again.
+	n.Runtime.Fail(nil)
+	if d := n.Running(sb, "d", img, "sleep"); d.Runtime != "fake" || len(d.Warnings) > 0 {
+		t.Errorf("container by %s, warnings %q", d.Runtime, d.Warnings)
+	}
+	n.Restart()
+	client = n.As(core.OwnerCRI)
+	if err := client.StopSandbox(t.Context(), sb.ID, engine.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.RemoveSandbox(t.Context(), sb.ID, engine.RemoveOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if ids, err := second.List(t.Context()); err != nil || len(ids) > 0 {
+		t.Errorf("second has %v, %v", ids, err)
+	}
+	n.Clean()
+	if left := n.Left(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestANamedRuntimeIsNeverReplaced(t *testing.T) {
+	n := enginetest.Fakes(t)
+	second := n.AddRuntime("second")
+	n.Start()
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	client := n.As(core.OwnerCRI)
+	sb, err := client.CreateSandbox(t.Context(), core.SandboxConfig{Key: "pod", Runtime: "fake"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Runtime.Fail(refuses)
+	_, err = client.CreateContainer(t.Context(), core.ContainerConfig{
+		Key: "c", Sandbox: sb.ID, Root: core.Root{Image: img.ID},
+		Spec: func(context.Context, core.Rootfs) (*specs.Spec, error) {
+			return &specs.Spec{Process: &specs.Process{Args: []string{"x"}}, Linux: &specs.Linux{}}, nil
+		},
+	})
+	if !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "linux.uidMappings") {
+		t.Errorf("%v", err)
+	}
+	if ids, _ := second.List(t.Context()); len(ids) > 0 {
+		t.Errorf("second has %v", ids)
+	}
+	if list, err := client.Containers(t.Context(), core.Filter{}); err != nil || len(list) > 0 {
+		t.Errorf("left %v, %v", list, err)
+	}
+}
