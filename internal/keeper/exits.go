@@ -181,8 +181,13 @@ func (c *Client) ackLeft(ref core.Ref) {
 		if os.Remove(filepath.Join(dir, "exits", name)) != nil {
 			continue
 		}
-		if entries, err := os.ReadDir(filepath.Join(dir, "exits")); err == nil && len(entries) == 0 {
-			_ = os.RemoveAll(dir)
-		}
+		dropIfEmpty(dir)
+	}
+}
+
+// dropIfEmpty removes a dead pair's directory when no exit record is left in it.
+func dropIfEmpty(dir string) {
+	if entries, err := os.ReadDir(filepath.Join(dir, "exits")); err == nil && len(entries) == 0 {
+		_ = os.RemoveAll(dir)
 	}
 }

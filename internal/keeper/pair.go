@@ -522,7 +522,8 @@ func (c *Client) find(ctx context.Context) (last int, err error) {
 		}
 		conn, err := dial(ctx, dir)
 		switch {
-		case errors.Is(err, errDead): // its exit records are read by left
+		case errors.Is(err, errDead): // its exit records, if any, are read by left
+			dropIfEmpty(dir)
 		case err != nil:
 			return last, fmt.Errorf("keeper: connect to %s: %w", dir, err)
 		default:

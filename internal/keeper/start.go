@@ -78,10 +78,7 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 		}
 		return f, nil
 	case <-ctx.Done():
-		go func() {
-			<-done
-			_ = f.Close()
-		}()
+		go func() { _, _ = <-done, f.Close() }() // in this order
 		return nil, ctx.Err()
 	}
 }

@@ -34,13 +34,13 @@ type command struct {
 }
 
 // run runs a command alone.
-func (s *Server) run(c *conn, id uint64, m *wire.Command) {
+func (c *conn) run(s *Server, id uint64, m *wire.Command) {
 	if len(m.Args) == 0 || m.Args[0] == "" || m.Args[0][0] != '/' {
-		s.fail(c, id, wire.InvalidArgument, "run: the command is no absolute path")
+		c.fail(s, id, wire.InvalidArgument, "run: the command is no absolute path")
 		return
 	}
 	if s.upgrade != nil {
-		s.parked = append(s.parked, func() { s.run(c, id, m) })
+		s.parked = append(s.parked, func() { c.run(s, id, m) })
 		return
 	}
 	cmd := &command{c: c, id: id, stdout: newCapture(maxStdout, false), stderr: newCapture(maxStderr, true)}
@@ -49,12 +49,12 @@ func (s *Server) run(c *conn, id uint64, m *wire.Command) {
 		null = -1
 	}
 	cmd.child = []int{null, cmd.stdout.write, cmd.stderr.write}
-	s.begin1(cmd, m)
+	cmd.begin(s, m)
 }
 
-// begin1 starts a command. The fork is done beside the loop: it takes a
+// begin starts a command. The fork is done beside the loop: it takes a
 // millisecond, in which output should flow.
-func (s *Server) begin1(cmd *command, m *wire.Command) {
+func (cmd *command) begin(s *Server, m *wire.Command) {
 	s.begun++
 	s.inFlight++
 	s.begunNow[cmd] = struct{}{}
@@ -80,11 +80,11 @@ func (s *Server) begin1(cmd *command, m *wire.Command) {
 		} else {
 			err = start()
 		}
-		s.post(func() { s.commandStarted(cmd, pid, pidfd, err) })
+		s.post(func() { cmd.started(s, pid, pidfd, err) })
 	}()
 }
 
-func (s *Server) commandStarted(cmd *command, pid, pidfd int, err error) {
+func (cmd *command) started(s *Server, pid, pidfd int, err error) {
 	kernel.CloseAll(uniqueFDs(cmd.child))
 	cmd.child = nil
 	for _, k := range []*capture{cmd.stdout, cmd.stderr} {
@@ -95,14 +95,14 @@ func (s *Server) commandStarted(cmd *command, pid, pidfd int, err error) {
 	}
 	if err != nil {
 		cmd.failure = "start: " + err.Error()
-		s.commandDone(cmd, 127)
+		cmd.done(s, 127)
 		return
 	}
 	cmd.pid, cmd.pidfd = pid, pidfd
 	s.commands[pid] = cmd
 	if cmd.p != nil {
 		cmd.p.cmdPid = pid
-		s.savePids(cmd.p, cmd, nil)
+		cmd.p.savePids(s, cmd, nil)
 	}
 	s.add(pidfd, cmd, unix.EPOLLIN)
 	s.waiter.Arm()
@@ -126,13 +126,13 @@ func uniqueFDs(fds []int) []int {
 }
 
 // adoptCommand watches the command of a launch that an earlier keeper began.
-func (s *Server) adoptCommand(p *proc, pidfd int) {
+func (p *proc) adoptCommand(s *Server, pidfd int) {
 	cmd := &command{p: p, pid: p.cmdPid, pidfd: pidfd, orphan: true}
 	s.inFlight++
 	if pidfd < 0 {
 		// It died before the command was known to anybody: the launch failed.
 		s.inFlight--
-		s.post(func() { s.abandon(p) })
+		s.post(func() { p.abandon(s) })
 		return
 	}
 	s.commands[cmd.pid] = cmd
@@ -156,11 +156,11 @@ func (cmd *command) ready(s *Server, _ uint32) {
 	if err != nil || e.Pid == 0 {
 		return
 	}
-	s.commandEnded(cmd, e.Wait)
+	cmd.ended(s, e.Wait)
 }
 
-// commandEnded goes on where a command has ended and is not reaped yet.
-func (s *Server) commandEnded(cmd *command, w unix.WaitStatus) {
+// ended goes on where a command has ended and is not reaped yet.
+func (cmd *command) ended(s *Server, w unix.WaitStatus) {
 	delete(s.commands, cmd.pid)
 	s.drop(&cmd.pidfd)
 	status := w.ExitStatus()
@@ -172,22 +172,22 @@ func (s *Server) commandEnded(cmd *command, w unix.WaitStatus) {
 			k.readFrom(k.read)
 		}
 	}
-	s.commandDone(cmd, status)
+	cmd.done(s, status)
 	s.reap(cmd.pid)
 }
 
-func (s *Server) commandDone(cmd *command, status int) {
+func (cmd *command) done(s *Server, status int) {
 	s.inFlight--
 	delete(s.begunNow, cmd)
 	switch {
 	case cmd.p != nil:
-		s.launched(cmd, status)
+		cmd.launched(s, status)
 	case cmd.cancelled:
-		s.fail(cmd.c, cmd.id, wire.Aborted, "run: cancelled")
+		cmd.c.fail(s, cmd.id, wire.Aborted, "run: cancelled")
 	case cmd.failure != "":
-		s.fail(cmd.c, cmd.id, wire.Internal, "run: "+cmd.failure)
+		cmd.c.fail(s, cmd.id, wire.Internal, "run: "+cmd.failure)
 	default:
-		s.ok(cmd.c, cmd.id, &wire.Result{Status: status, Stdout: cmd.stdout.tail(), Stderr: string(cmd.stderr.tail())})
+		cmd.c.ok(s, cmd.id, &wire.Result{Status: status, Stdout: cmd.stdout.tail(), Stderr: string(cmd.stderr.tail())})
 	}
 	for _, k := range []*capture{cmd.stdout, cmd.stderr} {
 		if k != nil {
@@ -201,7 +201,7 @@ func (s *Server) commandDone(cmd *command, status int) {
 }
 
 // cancel kills the command of a request of the same client.
-func (s *Server) cancel(c *conn, id uint64) {
+func (c *conn) cancel(s *Server, id uint64) {
 	for cmd := range s.begunNow {
 		if cmd.c == c && cmd.id == id {
 			cmd.cancelled = true

@@ -54,7 +54,7 @@ func (s *Server) addConn(fd int) *conn {
 	return c
 }
 
-func (s *Server) closeConn(c *conn) {
+func (c *conn) closeConn(s *Server) {
 	if c.fd < 0 {
 		return
 	}
@@ -65,7 +65,7 @@ func (s *Server) closeConn(c *conn) {
 	}
 	c.out = nil
 	for _, st := range c.streams {
-		s.endStream(st, false)
+		st.endStream(s, false)
 	}
 }
 
@@ -74,7 +74,7 @@ func (c *conn) ready(s *Server, events uint32) {
 		return
 	}
 	if events&unix.EPOLLOUT != 0 {
-		s.flush(c)
+		c.flush(s)
 	}
 	if c.fd < 0 || events&(unix.EPOLLIN|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
 		return
@@ -84,81 +84,81 @@ func (c *conn) ready(s *Server, events uint32) {
 		return
 	}
 	if err != nil || len(frame) == 0 {
-		s.closeConn(c)
+		c.closeConn(s)
 		return
 	}
 	h, inline, ok := wire.ParseHeader(frame)
 	if !ok {
 		kernel.CloseAll(fds)
-		s.closeConn(c)
+		c.closeConn(s)
 		return
 	}
 	body, fds, err := kernel.Body(h, inline, fds)
 	kernel.CloseAll(fds)
 	if err != nil {
-		s.closeConn(c)
+		c.closeConn(s)
 		return
 	}
 	if !c.greeted {
-		s.greet(c, h, body)
+		c.greet(s, h, body)
 		return
 	}
-	s.request(c, h, body)
+	c.request(s, h, body)
 }
 
 // greet answers the first frame. A client of another version is told both
 // numbers and let go.
-func (s *Server) greet(c *conn, h wire.Header, body []byte) {
+func (c *conn) greet(s *Server, h wire.Header, body []byte) {
 	mine := wire.Hello{Magic: wire.Magic, Version: wire.Version, Oldest: wire.Oldest, Program: Program}
 	var theirs wire.Hello
 	if h.Kind != wire.KindHello || !wire.Unmarshal(body, &theirs) || theirs.Magic != wire.Magic {
-		s.closeConn(c)
+		c.closeConn(s)
 		return
 	}
 	if wire.Agree(mine, theirs) == 0 {
-		s.fail(c, h.ID, wire.FailedPrecondition, "hello: "+wire.Mismatch(mine, theirs))
+		c.fail(s, h.ID, wire.FailedPrecondition, "hello: "+wire.Mismatch(mine, theirs))
 		return
 	}
 	c.greeted = true
-	s.ok(c, h.ID, &mine)
+	c.ok(s, h.ID, &mine)
 	if s.nest.fd < 0 {
-		s.tellNestLost(c)
+		c.tellNestLost(s)
 	}
 }
 
 // tellNestLost says that launches should go to another pair from now on.
-func (s *Server) tellNestLost(c *conn) {
-	s.send(c, answer{wire.Header{Kind: wire.KindNestLost}, nil, nil})
+func (c *conn) tellNestLost(s *Server) {
+	c.send(s, answer{wire.Header{Kind: wire.KindNestLost}, nil, nil})
 }
 
 // ok answers a request. It takes the descriptors.
-func (s *Server) ok(c *conn, id uint64, m wire.Message, fds ...int) {
-	s.send(c, answer{wire.Header{Kind: wire.KindOK, ID: id}, m, fds})
+func (c *conn) ok(s *Server, id uint64, m wire.Message, fds ...int) {
+	c.send(s, answer{wire.Header{Kind: wire.KindOK, ID: id}, m, fds})
 }
 
-func (s *Server) fail(c *conn, id uint64, class wire.Class, text string) {
-	s.refuse(c, id, &wire.Fail{Class: class, Text: text})
+func (c *conn) fail(s *Server, id uint64, class wire.Class, text string) {
+	c.refuse(s, id, &wire.Fail{Class: class, Text: text})
 }
 
-func (s *Server) refuse(c *conn, id uint64, f *wire.Fail) {
-	s.send(c, answer{wire.Header{Kind: wire.KindFail, ID: id}, f, nil})
+func (c *conn) refuse(s *Server, id uint64, f *wire.Fail) {
+	c.send(s, answer{wire.Header{Kind: wire.KindFail, ID: id}, f, nil})
 }
 
-func (s *Server) send(c *conn, a answer) {
+func (c *conn) send(s *Server, a answer) {
 	if c == nil || c.fd < 0 || len(c.out) > maxQueued {
 		kernel.CloseAll(a.fds)
 		if c != nil {
-			s.closeConn(c)
+			c.closeConn(s)
 		}
 		return
 	}
 	c.out = append(c.out, a)
 	if len(c.out) == 1 {
-		s.flush(c)
+		c.flush(s)
 	}
 }
 
-func (s *Server) flush(c *conn) {
+func (c *conn) flush(s *Server) {
 	for len(c.out) > 0 {
 		a := c.out[0]
 		err := s.outgo.Send(kernel.TrySend, c.fd, a.h, a.m, a.fds)
@@ -170,7 +170,7 @@ func (s *Server) flush(c *conn) {
 		c.out[0] = answer{}
 		c.out = c.out[1:]
 		if err != nil {
-			s.closeConn(c)
+			c.closeConn(s)
 			return
 		}
 	}
@@ -179,7 +179,7 @@ func (s *Server) flush(c *conn) {
 }
 
 // request carries out one request.
-func (s *Server) request(c *conn, h wire.Header, body []byte) {
+func (c *conn) request(s *Server, h wire.Header, body []byte) {
 	s.litter++
 	var ref wire.Ref
 	var m wire.Message
@@ -204,81 +204,81 @@ func (s *Server) request(c *conn, h wire.Header, body []byte) {
 		m = &ref
 	case wire.KindProcesses, wire.KindExits, wire.KindStatus, wire.KindShutdown:
 	default:
-		s.fail(c, h.ID, wire.InvalidArgument, "request: unknown kind "+kernel.Itoa(int(h.Kind)))
+		c.fail(s, h.ID, wire.InvalidArgument, "request: unknown kind "+kernel.Itoa(int(h.Kind)))
 		return
 	}
 	if m != nil && !wire.Unmarshal(body, m) || m == nil && len(body) > 0 {
-		s.fail(c, h.ID, wire.InvalidArgument, "request: malformed body of kind "+kernel.Itoa(int(h.Kind)))
+		c.fail(s, h.ID, wire.InvalidArgument, "request: malformed body of kind "+kernel.Itoa(int(h.Kind)))
 		return
 	}
-	s.dispatch(c, h, m)
+	c.dispatch(s, h, m)
 }
 
-func (s *Server) dispatch(c *conn, h wire.Header, m wire.Message) {
+func (c *conn) dispatch(s *Server, h wire.Header, m wire.Message) {
 	switch m := m.(type) {
 	case *wire.Launch:
-		s.launch(c, h.ID, m)
+		c.launch(s, h.ID, m)
 	case *wire.Command:
-		s.run(c, h.ID, m)
+		c.run(s, h.ID, m)
 	case *wire.SignalRequest:
-		s.signal(c, h.ID, m)
+		c.signal(s, h.ID, m)
 	case *wire.StreamsRequest:
-		s.attach(c, h.ID, m)
+		c.attach(s, h.ID, m)
 	case *wire.StreamEnd:
 		if st := c.streams[m.Stream]; st != nil {
-			s.endStream(st, m.StdinOnly)
+			st.endStream(s, m.StdinOnly)
 		}
-		s.ok(c, h.ID, nil)
+		c.ok(s, h.ID, nil)
 	case *wire.ResizeRequest:
-		s.resize(c, h.ID, m)
+		c.resize(s, h.ID, m)
 	case *wire.Upgrade:
-		s.beginUpgrade(c, h.ID, m.Path)
+		c.beginUpgrade(s, h.ID, m.Path)
 	case *wire.Cancel:
-		s.cancel(c, m.ID)
-		s.ok(c, h.ID, nil)
+		c.cancel(s, m.ID)
+		c.ok(s, h.ID, nil)
 	case *wire.Ref:
-		s.onProcess(c, h, *m)
+		c.onProcess(s, h, *m)
 	default:
-		s.onKeeper(c, h)
+		c.onKeeper(s, h)
 	}
 }
 
 // onProcess carries out requests that only name a process.
-func (s *Server) onProcess(c *conn, h wire.Header, ref wire.Ref) {
+func (c *conn) onProcess(s *Server, h wire.Header, ref wire.Ref) {
 	p := s.procs[ref]
 	switch {
 	case h.Kind == wire.KindForget:
-		if f := s.forget(p); f != nil {
-			s.refuse(c, h.ID, f)
+		if f := p.forget(s); f != nil {
+			c.refuse(s, h.ID, f)
 			return
 		}
-		s.ok(c, h.ID, nil)
+		c.ok(s, h.ID, nil)
 		return
 	case p == nil || p.phase == starting:
-		s.fail(c, h.ID, wire.NotFound, "process "+ref.Container+"/"+ref.Process+": not known")
+		c.fail(s, h.ID, wire.NotFound, "process "+ref.Container+"/"+ref.Process+": not known")
 		return
 	}
 	switch h.Kind {
 	case wire.KindRelease:
-		s.release(c, h.ID, p)
+		c.release(s, h.ID, p)
 		return
 	case wire.KindAck:
-		s.ack(p)
+		p.ack(s)
 	case wire.KindCloseStdin:
-		s.closeStdin(p, true)
+		p.closeStdin(s, true)
 	case wire.KindReopen:
 		for _, k := range p.sinks {
 			if err := k.Reopen(); err != nil {
-				s.fail(c, h.ID, wire.FailedPrecondition, "reopen "+k.Path+": "+err.Error())
+				c.fail(s, h.ID, wire.FailedPrecondition, "reopen "+k.Path+": "+err.Error())
 				return
 			}
 		}
 	}
-	s.ok(c, h.ID, nil)
+	c.ok(s, h.ID, nil)
 }
 
 // onKeeper carries out requests about the whole.
-func (s *Server) onKeeper(c *conn, h wire.Header) {
+func (c *conn) onKeeper(s *Server, h wire.Header) {
 	switch h.Kind {
 	case wire.KindProcesses:
 		var l wire.Processes
@@ -287,23 +287,23 @@ func (s *Server) onKeeper(c *conn, h wire.Header) {
 				l.List = append(l.List, wire.Supervised{Ref: p.ref, Pid: p.pid, Running: p.exit == nil, Lost: p.lost})
 			}
 		}
-		s.ok(c, h.ID, &l)
+		c.ok(s, h.ID, &l)
 	case wire.KindStatus:
-		s.ok(c, h.ID, s.status())
+		c.ok(s, h.ID, s.status())
 	case wire.KindExits:
 		c.exits = h.ID
 		for _, p := range s.procs {
 			if p.exit != nil && !p.acked {
-				s.offer(c, p)
+				c.offer(s, p)
 			}
 		}
 	case wire.KindShutdown:
 		if len(s.procs) > 0 || s.inFlight > 0 {
-			s.fail(c, h.ID, wire.FailedPrecondition, "shutdown: processes are left")
+			c.fail(s, h.ID, wire.FailedPrecondition, "shutdown: processes are left")
 			return
 		}
 		s.nest.send(s, wire.KindNestQuit, nil, nil)
-		s.ok(c, h.ID, nil)
+		c.ok(s, h.ID, nil)
 		_ = unix.Unlink(s.dir + "/keeper.sock")
 		s.quit = true
 	}

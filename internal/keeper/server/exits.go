@@ -10,12 +10,12 @@ import (
 )
 
 // watchEnd waits for a process's end by its pidfd.
-func (s *Server) watchEnd(p *proc) {
+func (p *proc) watchEnd(s *Server) {
 	if p.pidfd >= 0 {
 		s.remove(p.pidfd)
 		s.add(p.pidfd, p, unix.EPOLLIN)
 	} else {
-		s.unwitnessed(p)
+		p.unwitnessed(s)
 	}
 }
 
@@ -27,7 +27,7 @@ func (p *proc) ready(s *Server, events uint32) {
 	e, err := kernel.Peek(p.pid, false)
 	switch {
 	case err == nil && e.Pid != 0:
-		s.finish(p, e.Wait, time.Now().UnixNano(), false)
+		p.finish(s, e.Wait, time.Now().UnixNano(), false)
 	case err == nil:
 		// a thread of it still runs
 	case s.nest.fd >= 0:
@@ -38,34 +38,34 @@ func (p *proc) ready(s *Server, events uint32) {
 		// Somebody else's zombie: once it is reaped, the kernel may tell.
 		s.change(p.pidfd, 0)
 	default:
-		s.unwitnessed(p)
+		p.unwitnessed(s)
 	}
 }
 
 // exited looks again at a process whose end the nest would have told.
-func (s *Server) exited(p *proc) {
+func (p *proc) exited(s *Server) {
 	if p.phase == running {
-		s.watchEnd(p)
+		p.watchEnd(s)
 	}
 }
 
 // unwitnessed is for a process that ended as nobody's child that we know: the
 // kernel may still tell, or it is lost.
-func (s *Server) unwitnessed(p *proc) {
+func (p *proc) unwitnessed(s *Server) {
 	w, ok := unix.WaitStatus(0), false
 	if p.pidfd >= 0 {
 		w, ok = kernel.PidfdExit(p.pidfd)
 	}
-	s.finish(p, w, time.Now().UnixNano(), !ok)
+	p.finish(s, w, time.Now().UnixNano(), !ok)
 }
 
 // finish records an end: output to the sinks, counters while the cgroup is still
 // there, the record to the nest and to the disk, and only then the reaping. A
 // death of ours in between makes the next keeper do the same again.
-func (s *Server) finish(p *proc, w unix.WaitStatus, nanos int64, lost bool) {
+func (p *proc) finish(s *Server, w unix.WaitStatus, nanos int64, lost bool) {
 	s.litter++
 	s.remove(p.pidfd)
-	s.drain(p)
+	p.drain(s)
 	now := readCounters(p.levels)
 	e := &wire.Exit{
 		Ref: p.ref, Pid: p.pid, Nanos: nanos, Lost: lost, LostOut: p.lost,
@@ -79,8 +79,8 @@ func (s *Server) finish(p *proc, w unix.WaitStatus, nanos int64, lost bool) {
 		e.Code = w.ExitStatus()
 	}
 	p.exit, p.phase = e, ended
-	s.save(p)
-	if err := kernel.WriteFile(s.exitFile(p), wire.Record(e), 0o600); err != nil {
+	p.save(s)
+	if err := kernel.WriteFile(p.exitFile(s), wire.Record(e), 0o600); err != nil {
 		say("exit record of " + p.key + ": " + err.Error())
 	}
 	s.reap(p.pid)
@@ -88,14 +88,14 @@ func (s *Server) finish(p *proc, w unix.WaitStatus, nanos int64, lost bool) {
 	p.pid = 0
 	s.drop(&p.stdin)
 	s.drop(&p.park)
-	s.save(p)
+	p.save(s)
 	for _, st := range p.streams {
-		s.endTaps(st)
+		st.endTaps(s)
 	}
-	s.settle(p)
+	p.settle(s)
 	for _, c := range s.conns {
 		if c.exits != 0 {
-			s.offer(c, p)
+			c.offer(s, p)
 		}
 	}
 	s.waiter.Arm()
@@ -103,7 +103,7 @@ func (s *Server) finish(p *proc, w unix.WaitStatus, nanos int64, lost bool) {
 
 // drain takes what the process had written when it ended, and no more than
 // that: a child of its may go on for ever.
-func (s *Server) drain(p *proc) {
+func (p *proc) drain(s *Server) {
 	if p.io.Hold {
 		return
 	}
@@ -116,7 +116,7 @@ func (s *Server) drain(p *proc) {
 			left = 1 << 20 // what is on its way through the line discipline is not counted
 		}
 		for left > 0 {
-			n := s.move(src)
+			n := src.move(s)
 			if n == 0 {
 				break
 			}
@@ -127,7 +127,7 @@ func (s *Server) drain(p *proc) {
 
 // settle closes an ended process's outputs that can bring nothing more, and with
 // the last one its sinks.
-func (s *Server) settle(p *proc) {
+func (p *proc) settle(s *Server) {
 	if p.io.Hold {
 		return
 	}
@@ -138,7 +138,7 @@ func (s *Server) settle(p *proc) {
 		}
 		if !src.TTY && kernel.Available(src.FD) == 0 && hungUp(src.FD) {
 			s.drop(&src.FD)
-		} else if src.TTY && s.move(src) == 0 && kernel.Revents(src.FD, unix.POLLIN)&unix.POLLHUP != 0 {
+		} else if src.TTY && src.move(s) == 0 && kernel.Revents(src.FD, unix.POLLIN)&unix.POLLHUP != 0 {
 			src.FD = -1
 			s.drop(&p.pty)
 		} else {
@@ -147,19 +147,19 @@ func (s *Server) settle(p *proc) {
 	}
 	if !open && !p.ending {
 		p.ending = true
-		s.endSinks(p)
+		p.endSinks(s)
 	}
 }
 
 // endSinks ends a process's sinks. Whether a FIFO has a reader shows only when
 // the nest, too, has let go of its reading end.
-func (s *Server) endSinks(p *proc) {
+func (p *proc) endSinks(s *Server) {
 	waiting := s.pump.End(p.sinks)
 	var fresh []wire.Role
 	for i := range p.sinks {
 		fresh = append(fresh, wire.RoleSink+wire.Role(i))
 	}
-	s.save(p, fresh...)
+	p.save(s, fresh...)
 	if len(waiting) == 0 {
 		return
 	}
@@ -168,7 +168,7 @@ func (s *Server) endSinks(p *proc) {
 			return
 		}
 		s.watch.waitFor(p, waiting)
-		s.save(p)
+		p.save(s)
 	})
 }
 
@@ -177,25 +177,25 @@ func (s *Server) endSinks(p *proc) {
 func hungUp(fd int) bool { return kernel.Revents(fd, unix.POLLIN)&unix.POLLHUP != 0 }
 
 // offer tells an agent of an end.
-func (s *Server) offer(c *conn, p *proc) {
+func (c *conn) offer(s *Server, p *proc) {
 	if !p.acked {
-		s.send(c, answer{wire.Header{Kind: wire.KindExitEvent, ID: c.exits}, p.exit, nil})
+		c.send(s, answer{wire.Header{Kind: wire.KindExitEvent, ID: c.exits}, p.exit, nil})
 	}
 }
 
 // ack says that an end is on record with the agent. The nest is told before the
 // file goes, so that it is not offered again after a death in between.
-func (s *Server) ack(p *proc) {
+func (p *proc) ack(s *Server) {
 	if p.exit == nil || p.acked {
 		return
 	}
 	p.acked = true
-	s.save(p)
-	_ = unix.Unlink(s.exitFile(p))
+	p.save(s)
+	_ = unix.Unlink(p.exitFile(s))
 }
 
 // forget drops a process that has ended.
-func (s *Server) forget(p *proc) *wire.Fail {
+func (p *proc) forget(s *Server) *wire.Fail {
 	switch {
 	case p == nil:
 		return nil
@@ -211,16 +211,16 @@ func (s *Server) forget(p *proc) *wire.Fail {
 		}
 		return nil
 	}
-	s.drain(p)
+	p.drain(s)
 	if !p.ending {
 		s.pump.End(p.sinks)
 	}
-	_ = unix.Unlink(s.exitFile(p))
-	s.discard(p)
+	_ = unix.Unlink(p.exitFile(s))
+	p.discard(s)
 	return nil
 }
 
-func (s *Server) exitFile(p *proc) string { return s.dir + "/exits/" + wire.RecordFile(p.key) }
+func (p *proc) exitFile(s *Server) string { return s.dir + "/exits/" + wire.RecordFile(p.key) }
 
 // readExits takes over exit records that an earlier keeper wrote and could not
 // tell the nest of any more.

@@ -9,42 +9,42 @@ import (
 )
 
 // launch begins a launch; its answer comes when the command has ended.
-func (s *Server) launch(c *conn, id uint64, m *wire.Launch) {
+func (c *conn) launch(s *Server, id uint64, m *wire.Launch) {
 	if s.upgrade != nil {
 		m.Plan = append([]byte(nil), m.Plan...) // it stands in the buffer of the next request
-		s.parked = append(s.parked, func() { s.launch(c, id, m) })
+		s.parked = append(s.parked, func() { c.launch(s, id, m) })
 		return
 	}
 	if f := s.checkLaunch(m); f != nil {
-		s.refuse(c, id, f)
+		c.refuse(s, id, f)
 		return
 	}
 	p := s.newProc(m.Ref, wire.Key(m.Ref), m.IO)
 	s.serial++
 	p.serial, p.levels, p.peak, p.pidFile = s.serial, m.Levels, m.Peak, m.PidFile
 	p.base = readCounters(m.Levels)
-	child, err := s.makeIO(p, m)
+	child, err := p.makeIO(s, m)
 	if err != nil {
 		kernel.CloseAll(child)
-		s.discard(p)
-		s.fail(c, id, wire.Internal, "launch "+p.key+": streams: "+err.Error())
+		p.discard(s)
+		c.fail(s, id, wire.Internal, "launch "+p.key+": streams: "+err.Error())
 		return
 	}
-	s.enter(p)
+	p.enter(s)
 	if m.Kind == wire.LaunchPlan {
-		s.launchPlan(c, id, p, m, child)
+		c.launchPlan(s, id, p, m, child)
 		return
 	}
 	// Held before the command runs: from here on our death takes no byte.
 	roles, _ := p.descriptors()
-	s.save(p, roles...)
+	p.save(s, roles...)
 	cmd := &command{c: c, id: id, p: p, launch: m}
 	if m.IO.TTY {
 		cmd.stderr = newCapture(maxStderr, true)
 		child[2] = cmd.stderr.write
 	}
 	cmd.child = child
-	s.begin1(cmd, &m.Command)
+	cmd.begin(s, &m.Command)
 }
 
 func (s *Server) checkLaunch(m *wire.Launch) *wire.Fail {
@@ -85,13 +85,13 @@ func (s *Server) checkLaunch(m *wire.Launch) *wire.Fail {
 
 // makeIO makes a process's streams and opens its sinks. child are the three
 // descriptors of the command.
-func (s *Server) makeIO(p *proc, m *wire.Launch) (child []int, err error) {
+func (p *proc) makeIO(s *Server, m *wire.Launch) (child []int, err error) {
 	child = []int{-1, -1, -1}
 	container := s.dir + "/io/" + wire.Escape(m.Ref.Container)
 	if err := unix.Mkdir(container, 0o700); err != nil && err != unix.EEXIST {
 		return child, err
 	}
-	dir := s.ioDir(p)
+	dir := p.ioDir(s)
 	if err := unix.Mkdir(dir, 0o700); err != nil && err != unix.EEXIST {
 		return child, err
 	}
@@ -182,43 +182,43 @@ func listenConsole(path string) (int, error) {
 }
 
 // launched goes on where the launch's command has ended.
-func (s *Server) launched(cmd *command, status int) {
+func (cmd *command) launched(s *Server, status int) {
 	p := cmd.p
 	p.cmdPid = 0
 	if status != 0 || cmd.cancelled {
-		s.launchFailed(cmd, status)
+		cmd.launchFailed(s, status)
 		return
 	}
-	if err := s.take(p, cmd.launch); err != "" {
+	if err := p.take(s, cmd.launch); err != "" {
 		p.forsaken = true
-		s.abandon(p)
-		s.fail(cmd.c, cmd.id, wire.Internal, "launch "+p.key+": "+err)
+		p.abandon(s)
+		cmd.c.fail(s, cmd.id, wire.Internal, "launch "+p.key+": "+err)
 		return
 	}
 	if p.forsaken { // forgotten meanwhile
-		s.abandon(p)
-		s.fail(cmd.c, cmd.id, wire.Aborted, "launch "+p.key+": forgotten while it was under way")
+		p.abandon(s)
+		cmd.c.fail(s, cmd.id, wire.Aborted, "launch "+p.key+": forgotten while it was under way")
 		return
 	}
 	p.phase = running
 	s.byPid[p.pid] = p
-	s.save(p, wire.RolePidfd, wire.RolePty)
+	p.save(s, wire.RolePidfd, wire.RolePty)
 	ans := &wire.Launched{Pid: p.pid}
 	var fds []int
 	if cmd.launch != nil && cmd.launch.Attach && cmd.c != nil && cmd.c.fd >= 0 {
 		var f *wire.Fail
-		if ans.Opened, fds, f = s.openStream(cmd.c, p, cmd.launch.Want); f != nil {
+		if ans.Opened, fds, f = cmd.c.openStream(s, p, cmd.launch.Want); f != nil {
 			say("attach to " + p.key + ": " + f.Text)
 		}
 	}
-	s.ok(cmd.c, cmd.id, ans, fds...)
-	s.watchOutput(p)
-	s.watchEnd(p)
+	cmd.c.ok(s, cmd.id, ans, fds...)
+	p.watchOutput(s)
+	p.watchEnd(s)
 }
 
 // take finds what the command left: the pid, which must be a child now that the
 // command is gone, and the pty.
-func (s *Server) take(p *proc, m *wire.Launch) string {
+func (p *proc) take(s *Server, m *wire.Launch) string {
 	pid := readPid(p.pidFile)
 	if pid <= 1 {
 		return "pid file " + p.pidFile + ": no pid in it"
@@ -280,7 +280,7 @@ func (s *Server) receivePty(listen int) int {
 }
 
 // launchFailed answers with what the command said, and undoes the rest.
-func (s *Server) launchFailed(cmd *command, status int) {
+func (cmd *command) launchFailed(s *Server, status int) {
 	p := cmd.p
 	f := &wire.Fail{Class: wire.CommandFailed, Text: "launch " + p.key, Status: status}
 	switch {
@@ -303,24 +303,24 @@ func (s *Server) launchFailed(cmd *command, status int) {
 			p.pid, p.pidfd = pid, fd
 		}
 	}
-	s.abandon(p)
-	s.refuse(cmd.c, cmd.id, f)
+	p.abandon(s)
+	cmd.c.refuse(s, cmd.id, f)
 }
 
 // abandon kills what a failed launch may have left and drops it. What is left is
 // then a stranger, reaped like any.
-func (s *Server) abandon(p *proc) {
+func (p *proc) abandon(s *Server) {
 	if p.pidfd >= 0 {
 		_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
 	}
-	s.discard(p)
+	p.discard(s)
 	s.waiter.Arm()
 }
 
 // discard closes and removes everything of a process.
-func (s *Server) discard(p *proc) {
+func (p *proc) discard(s *Server) {
 	for _, st := range p.streams {
-		s.endStream(st, false)
+		st.endStream(s, false)
 	}
 	s.drop(&p.stdin)
 	s.drop(&p.console)
@@ -350,7 +350,7 @@ func (s *Server) discard(p *proc) {
 	}
 	s.lost += p.lost
 	s.journal.ForgetLost(p.serial)
-	dir := s.ioDir(p)
+	dir := p.ioDir(s)
 	for _, name := range []string{"/stdin", "/stdout", "/stderr"} {
 		_ = unix.Unlink(dir + name)
 	}
@@ -359,21 +359,21 @@ func (s *Server) discard(p *proc) {
 }
 
 // signal sends a signal by the pidfd, which cannot hit another process.
-func (s *Server) signal(c *conn, id uint64, m *wire.SignalRequest) {
+func (c *conn) signal(s *Server, id uint64, m *wire.SignalRequest) {
 	p := s.procs[m.Ref]
 	if p == nil || p.phase != running {
-		s.fail(c, id, wire.NotFound, "signal "+wire.Key(m.Ref)+": no such process runs")
+		c.fail(s, id, wire.NotFound, "signal "+wire.Key(m.Ref)+": no such process runs")
 		return
 	}
 	switch err := kernel.PidfdSignal(p.pidfd, m.Signal); kernel.Errno(err) {
 	case 0:
-		s.ok(c, id, nil)
+		c.ok(s, id, nil)
 	case unix.ESRCH:
-		s.fail(c, id, wire.NotFound, "signal "+p.key+": it has ended")
+		c.fail(s, id, wire.NotFound, "signal "+p.key+": it has ended")
 	case unix.EINVAL:
-		s.fail(c, id, wire.InvalidArgument, "signal "+p.key+": no such signal")
+		c.fail(s, id, wire.InvalidArgument, "signal "+p.key+": no such signal")
 	default:
-		s.fail(c, id, wire.Internal, "signal "+p.key+": "+err.Error())
+		c.fail(s, id, wire.Internal, "signal "+p.key+": "+err.Error())
 	}
 }
 
@@ -384,15 +384,15 @@ func setSize(fd int, cols, rows uint16) {
 	_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: cols, Row: rows})
 }
 
-func (s *Server) resize(c *conn, id uint64, m *wire.ResizeRequest) {
+func (c *conn) resize(s *Server, id uint64, m *wire.ResizeRequest) {
 	p := s.procs[m.Ref]
 	switch {
 	case p == nil || p.phase == starting:
-		s.fail(c, id, wire.NotFound, "resize "+wire.Key(m.Ref)+": not known")
+		c.fail(s, id, wire.NotFound, "resize "+wire.Key(m.Ref)+": not known")
 	case p.pty < 0:
-		s.fail(c, id, wire.FailedPrecondition, "resize "+p.key+": it has no terminal")
+		c.fail(s, id, wire.FailedPrecondition, "resize "+p.key+": it has no terminal")
 	default:
 		setSize(p.pty, m.Cols, m.Rows)
-		s.ok(c, id, nil)
+		c.ok(s, id, nil)
 	}
 }

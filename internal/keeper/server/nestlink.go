@@ -177,13 +177,13 @@ func (n *nest) gone(s *Server) {
 	n.synced(len(n.syncs))
 	for _, c := range s.conns {
 		if c.greeted {
-			s.tellNestLost(c)
+			c.tellNestLost(s)
 		}
 	}
 	for _, p := range s.procs {
 		if p.asking { // nobody will tell any more
 			p.asking = false
-			s.exited(p)
+			p.exited(s)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func (n *nest) gone(s *Server) {
 func (s *Server) told(c *wire.Child) {
 	if cmd := s.commands[c.Pid]; cmd != nil && cmd.orphan {
 		if c.Ended || c.Gone {
-			s.commandEnded(cmd, unix.WaitStatus(c.Wait))
+			cmd.ended(s, unix.WaitStatus(c.Wait))
 		}
 		return
 	}
@@ -203,11 +203,11 @@ func (s *Server) told(c *wire.Child) {
 	p.asking = false
 	switch {
 	case c.Gone:
-		s.unwitnessed(p)
+		p.unwitnessed(s)
 	case c.Ended:
-		s.finish(p, unix.WaitStatus(c.Wait), c.Nanos, false)
+		p.finish(s, unix.WaitStatus(c.Wait), c.Nanos, false)
 	default:
-		s.watchEnd(p)
+		p.watchEnd(s)
 	}
 }
 

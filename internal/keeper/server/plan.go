@@ -26,23 +26,23 @@ type planned struct {
 
 // launchPlan begins a launch by a plan. The fork and what the child does until
 // it parks are done beside the loop.
-func (s *Server) launchPlan(c *conn, id uint64, p *proc, m *wire.Launch, child []int) {
+func (c *conn) launchPlan(s *Server, id uint64, p *proc, m *wire.Launch, child []int) {
 	target := -1
 	if m.Target.Container != "" {
 		t := s.procs[m.Target]
 		if t == nil || t.phase != running || t.pidfd < 0 {
 			kernel.CloseAll(uniqueFDs(child))
-			s.discard(p)
-			s.fail(c, id, wire.NotFound, "launch "+p.key+": its target does not run")
+			p.discard(s)
+			c.fail(s, id, wire.NotFound, "launch "+p.key+": its target does not run")
 			return
 		}
 		target = t.pidfd
 	}
-	files, mem, err := s.planFiles(p, m, child, target)
+	files, mem, err := p.planFiles(s, m, child, target)
 	if err != nil {
 		kernel.CloseAll(uniqueFDs(child))
-		s.discard(p)
-		s.fail(c, id, wire.InvalidArgument, "launch "+p.key+": "+err.Error())
+		p.discard(s)
+		c.fail(s, id, wire.InvalidArgument, "launch "+p.key+": "+err.Error())
 		return
 	}
 	s.begun++
@@ -52,13 +52,13 @@ func (s *Server) launchPlan(c *conn, id uint64, p *proc, m *wire.Launch, child [
 		l.run(s, mem, files)
 		kernel.CloseAll(uniqueFDs([]int{files.Stdin, files.Stdout, files.Stderr, files.Park, files.Console, files.Target}))
 		_ = unix.Munmap(mem)
-		s.post(func() { s.planStarted(l) })
+		s.post(func() { l.planStarted(s) })
 	}()
 }
 
 // planFiles places the plan in memory of its own and makes the pipe that the
 // child parks on and, for a terminal, the socket it sends its master by.
-func (s *Server) planFiles(p *proc, m *wire.Launch, child []int, target int) (f fork.Files, mem []byte, err error) {
+func (p *proc) planFiles(s *Server, m *wire.Launch, child []int, target int) (f fork.Files, mem []byte, err error) {
 	f = fork.Files{Stdin: child[0], Stdout: child[1], Stderr: child[2], Park: -1, Console: -1, Target: -1}
 	if len(m.Plan) == 0 || len(m.Plan) > plan.MaxSize {
 		return f, nil, plan.ErrShort
@@ -134,7 +134,7 @@ func (l *planned) run(s *Server, mem []byte, files fork.Files) {
 const patienceMillis = 5000
 
 // planStarted goes on where the child is parked, or is not.
-func (s *Server) planStarted(l *planned) {
+func (l *planned) planStarted(s *Server) {
 	s.inFlight--
 	p := l.p
 	defer func() {
@@ -144,8 +144,8 @@ func (s *Server) planStarted(l *planned) {
 		}
 	}()
 	if l.child.Pid == 0 {
-		s.discard(p)
-		s.fail(l.c, l.id, wire.Internal, "launch "+p.key+": "+l.err.Error())
+		p.discard(s)
+		l.c.fail(s, l.id, wire.Internal, "launch "+p.key+": "+l.err.Error())
 		return
 	}
 	p.pid, p.pidfd, p.errs, p.names = l.child.Pid, l.child.PidFD, l.child.Errors(), l.names
@@ -153,33 +153,33 @@ func (s *Server) planStarted(l *planned) {
 		if l.err == nil {
 			l.err = unix.ECANCELED
 		}
-		f := s.planFailure(p, l.err)
-		s.abandon(p)
-		s.refuse(l.c, l.id, f)
+		f := p.planFailure(s, l.err)
+		p.abandon(s)
+		l.c.refuse(s, l.id, f)
 		return
 	}
 	if p.io.TTY {
-		if !s.takeTerminal(p) {
-			s.abandon(p)
-			s.fail(l.c, l.id, wire.Internal, "launch "+p.key+": no terminal came from the child")
+		if !p.takeTerminal(s) {
+			p.abandon(s)
+			l.c.fail(s, l.id, wire.Internal, "launch "+p.key+": no terminal came from the child")
 			return
 		}
 	}
 	p.phase = running
 	s.byPid[p.pid] = p
 	roles, _ := p.descriptors()
-	s.save(p, roles...)
-	s.watchOutput(p)
-	s.watchEnd(p)
+	p.save(s, roles...)
+	p.watchOutput(s)
+	p.watchEnd(s)
 	if l.launch.Park {
-		s.planAnswer(l)
+		l.planAnswer(s)
 		return
 	}
-	s.letGo(&letGo{c: l.c, id: l.id, p: p, launched: l})
+	(&letGo{c: l.c, id: l.id, p: p, launched: l}).begin(s)
 }
 
 // takeTerminal receives the pty's master that the child sent before it parked.
-func (s *Server) takeTerminal(p *proc) bool {
+func (p *proc) takeTerminal(s *Server) bool {
 	_, fds, err := s.in.Recv(p.console, unix.MSG_DONTWAIT)
 	s.drop(&p.console)
 	if err != nil || len(fds) == 0 {
@@ -192,20 +192,20 @@ func (s *Server) takeTerminal(p *proc) bool {
 	return true
 }
 
-func (s *Server) planAnswer(l *planned) {
+func (l *planned) planAnswer(s *Server) {
 	ans := &wire.Launched{Pid: l.p.pid}
 	var fds []int
 	if l.launch.Attach && l.c != nil && l.c.fd >= 0 {
 		var f *wire.Fail
-		if ans.Opened, fds, f = s.openStream(l.c, l.p, l.launch.Want); f != nil {
+		if ans.Opened, fds, f = l.c.openStream(s, l.p, l.launch.Want); f != nil {
 			say("attach to " + l.p.key + ": " + f.Text)
 		}
 	}
-	s.ok(l.c, l.id, ans, fds...)
+	l.c.ok(s, l.id, ans, fds...)
 }
 
 // planFailure words a failed operation with a class that a caller can act on.
-func (s *Server) planFailure(p *proc, err error) *wire.Fail {
+func (p *proc) planFailure(s *Server, err error) *wire.Fail {
 	f := &wire.Fail{Class: wire.Internal, Text: "launch " + p.key + ": " + err.Error()}
 	failed, ok := err.(*fork.FailedError) //nolint:errorlint // fork wraps nothing, and errors.As pulls in reflection
 	if !ok {
@@ -231,22 +231,22 @@ type letGo struct {
 }
 
 // release lets a parked process run its program.
-func (s *Server) release(c *conn, id uint64, p *proc) {
+func (c *conn) release(s *Server, id uint64, p *proc) {
 	switch {
 	case p.park < 0:
-		s.fail(c, id, wire.FailedPrecondition, "release "+p.key+": it is not parked")
+		c.fail(s, id, wire.FailedPrecondition, "release "+p.key+": it is not parked")
 	case p.phase != running:
-		s.fail(c, id, wire.NotFound, "release "+p.key+": it has ended")
+		c.fail(s, id, wire.NotFound, "release "+p.key+": it has ended")
 	default:
-		s.letGo(&letGo{c: c, id: id, p: p})
+		(&letGo{c: c, id: id, p: p}).begin(s)
 	}
 }
 
-func (s *Server) letGo(g *letGo) {
+func (g *letGo) begin(s *Server) {
 	_, err := unix.Write(g.p.park, []byte{1})
 	s.drop(&g.p.park)
 	if err != nil {
-		s.fail(g.c, g.id, wire.NotFound, "release "+g.p.key+": "+err.Error())
+		g.c.fail(s, g.id, wire.NotFound, "release "+g.p.key+": "+err.Error())
 		return
 	}
 	s.add(g.p.errs, g, unix.EPOLLIN)
@@ -267,21 +267,21 @@ func (g *letGo) ready(s *Server, _ uint32) {
 	})
 	s.drop(&p.errs)
 	p.names = nil
-	s.save(p)
+	p.save(s)
 	switch {
 	case err != nil && g.launched != nil:
-		f := s.planFailure(p, err)
+		f := p.planFailure(s, err)
 		p.phase, p.forsaken = starting, true
 		delete(s.byPid, p.pid)
-		s.abandon(p)
-		s.refuse(g.c, g.id, f)
+		p.abandon(s)
+		g.c.refuse(s, g.id, f)
 	case err != nil:
-		f := s.planFailure(p, err)
+		f := p.planFailure(s, err)
 		f.Text = "release " + f.Text[len("launch "):]
-		s.refuse(g.c, g.id, f)
+		g.c.refuse(s, g.id, f)
 	case g.launched != nil:
-		s.planAnswer(g.launched)
+		g.launched.planAnswer(s)
 	default:
-		s.ok(g.c, g.id, nil)
+		g.c.ok(s, g.id, nil)
 	}
 }

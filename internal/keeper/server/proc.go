@@ -78,7 +78,7 @@ func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
 	return p
 }
 
-func (s *Server) enter(p *proc) {
+func (p *proc) enter(s *Server) {
 	s.procs[p.ref], s.bySerial[p.serial] = p, p
 	if p.pid > 0 {
 		s.byPid[p.pid] = p
@@ -192,11 +192,11 @@ func (p *proc) descriptors() (roles []wire.Role, fds []int) {
 
 // save has the nest hold the process as it is now. fresh names the roles whose
 // descriptors it has not seen yet.
-func (s *Server) save(p *proc, fresh ...wire.Role) {
-	s.savePids(p, nil, fresh)
+func (p *proc) save(s *Server, fresh ...wire.Role) {
+	p.savePids(s, nil, fresh)
 }
 
-func (s *Server) savePids(p *proc, extra *command, fresh []wire.Role) {
+func (p *proc) savePids(s *Server, extra *command, fresh []wire.Role) {
 	s.blob = p.record(s.blob[:0])
 	it := &wire.Item{Key: p.key, Blob: s.blob}
 	if p.pid > 0 && p.exit == nil {
@@ -263,9 +263,9 @@ func (s *Server) adoptItem(it *item) {
 		}
 	}
 	s.serial = max(s.serial, p.serial)
-	s.enter(p)
+	p.enter(s)
 	if p.phase == starting {
-		s.adoptCommand(p, it.take(wire.RoleCommand))
+		p.adoptCommand(s, it.take(wire.RoleCommand))
 	}
 	for _, fd := range it.fds {
 		if fd >= 0 {
@@ -275,27 +275,27 @@ func (s *Server) adoptItem(it *item) {
 }
 
 // carryOn lets an inherited process's events in.
-func (s *Server) carryOn(p *proc) {
+func (p *proc) carryOn(s *Server) {
 	if p.oncePut && p.io.Stdin == wire.StdinOnce && s.thaw == nil {
 		// The client that writes to it is the old keeper's: its own end is the
 		// last now, and closes the input when it goes.
-		s.closeStdin(p, false)
+		p.closeStdin(s, false)
 	}
 	switch p.phase {
 	case running:
-		s.watchOutput(p)
-		s.watchEnd(p)
+		p.watchOutput(s)
+		p.watchEnd(s)
 	case ended:
 		if p.pid > 0 {
 			s.reap(p.pid)
 		}
-		s.watchOutput(p)
-		s.settle(p)
+		p.watchOutput(s)
+		p.settle(s)
 	}
 }
 
 // watchOutput lets a process's output flow, unless it is held.
-func (s *Server) watchOutput(p *proc) {
+func (p *proc) watchOutput(s *Server) {
 	if p.io.Hold {
 		return
 	}
@@ -314,7 +314,7 @@ func (src *source) ready(s *Server, events uint32) {
 		return
 	}
 	for {
-		n := s.move(src)
+		n := src.move(s)
 		if src.edge && n > 0 {
 			src.edge = false
 			s.change(src.FD, unix.EPOLLIN)
@@ -323,7 +323,7 @@ func (src *source) ready(s *Server, events uint32) {
 			return
 		}
 		if src.p.phase == ended {
-			s.settle(src.p)
+			src.p.settle(s)
 			return
 		}
 		if src.edge {
@@ -335,11 +335,11 @@ func (src *source) ready(s *Server, events uint32) {
 	}
 }
 
-func (s *Server) move(src *source) int {
+func (src *source) move(s *Server) int {
 	n, lost := s.pump.Move(&src.Source)
 	src.p.lost += lost
 	return n
 }
 
 // dir is where a process's FIFOs are.
-func (s *Server) ioDir(p *proc) string { return s.dir + "/io/" + p.key }
+func (p *proc) ioDir(s *Server) string { return s.dir + "/io/" + p.key }

@@ -148,7 +148,7 @@ func (s *Server) begin(resume int) error {
 		s.add(s.nest.fd, &s.nest, unix.EPOLLIN)
 	}
 	for _, p := range s.procs {
-		s.carryOn(p)
+		p.carryOn(s)
 	}
 	s.waiter.Arm()
 	s.nest.send(s, wire.KindNestServing, nil, nil)

@@ -26,29 +26,29 @@ type tap struct {
 
 func (t *tap) ready(s *Server, events uint32) {
 	if t.FD >= 0 && events&unix.EPOLLERR != 0 {
-		s.dropTap(t)
+		t.dropTap(s)
 	}
 }
 
 // tapBytes is how much a listener may be behind, where the kernel lets us.
 const tapBytes = 256 << 10
 
-func (s *Server) attach(c *conn, id uint64, m *wire.StreamsRequest) {
+func (c *conn) attach(s *Server, id uint64, m *wire.StreamsRequest) {
 	p := s.procs[m.Ref]
 	if p == nil || p.phase == starting {
-		s.fail(c, id, wire.NotFound, "streams "+wire.Key(m.Ref)+": not known")
+		c.fail(s, id, wire.NotFound, "streams "+wire.Key(m.Ref)+": not known")
 		return
 	}
-	opened, fds, f := s.openStream(c, p, m.Want)
+	opened, fds, f := c.openStream(s, p, m.Want)
 	if f != nil {
-		s.refuse(c, id, f)
+		c.refuse(s, id, f)
 		return
 	}
-	s.ok(c, id, &opened, fds...)
+	c.ok(s, id, &opened, fds...)
 }
 
 // openStream makes a stream and returns the client's descriptors.
-func (s *Server) openStream(c *conn, p *proc, want wire.Want) (wire.Opened, []int, *wire.Fail) {
+func (c *conn) openStream(s *Server, p *proc, want wire.Want) (wire.Opened, []int, *wire.Fail) {
 	refuse := func(text string) (wire.Opened, []int, *wire.Fail) {
 		return wire.Opened{}, nil, &wire.Fail{Class: wire.FailedPrecondition, Text: "streams " + p.key + ": " + text}
 	}
@@ -81,15 +81,15 @@ func (s *Server) openStream(c *conn, p *proc, want wire.Want) (wire.Opened, []in
 		give(&o.Stdin, fd, err)
 		if o.Stdin && p.io.Stdin == wire.StdinOnce && !p.oncePut {
 			p.oncePut = true
-			s.save(p)
+			p.save(s)
 		}
 	}
 	if want.Stdout {
-		fd, err := s.output(st, p.out, want.Exclusive, 0)
+		fd, err := st.output(s, p.out, want.Exclusive, 0)
 		give(&o.Stdout, fd, err)
 	}
 	if want.Stderr && !p.io.TTY {
-		fd, err := s.output(st, p.err, want.Exclusive, 1)
+		fd, err := st.output(s, p.err, want.Exclusive, 1)
 		give(&o.Stderr, fd, err)
 	}
 	fd, err := dup(p.pidfd)
@@ -113,7 +113,7 @@ func dup(fd int) (int, error) {
 
 // output returns what the client reads: the process's own pipe, or one of its
 // own that we feed. That of an ended process is at its end at once.
-func (s *Server) output(st *stream, src *source, exclusive bool, which int) (int, error) {
+func (st *stream) output(s *Server, src *source, exclusive bool, which int) (int, error) {
 	if exclusive {
 		if src == nil {
 			return -1, unix.EBADF
@@ -129,18 +129,18 @@ func (s *Server) output(st *stream, src *source, exclusive bool, which int) (int
 		return p[0], nil
 	}
 	_, _ = unix.FcntlInt(uintptr(p[1]), unix.F_SETPIPE_SZ, tapBytes)
-	s.newTap(st, src, p[1], which)
+	st.newTap(s, src, p[1], which)
 	return p[0], nil
 }
 
-func (s *Server) newTap(st *stream, src *source, fd, which int) {
+func (st *stream) newTap(s *Server, src *source, fd, which int) {
 	t := &tap{Tap: stdio.Tap{FD: fd}, st: st}
 	st.taps[which] = t
 	src.Taps = append(src.Taps, &t.Tap)
 	s.add(fd, t, 0) // the end of the reader is told unasked
 }
 
-func (s *Server) dropTap(t *tap) {
+func (t *tap) dropTap(s *Server) {
 	for _, src := range []*source{t.st.p.out, t.st.p.err} {
 		if src == nil {
 			continue
@@ -155,29 +155,29 @@ func (s *Server) dropTap(t *tap) {
 	s.drop(&t.FD)
 }
 
-func (s *Server) endTaps(st *stream) {
+func (st *stream) endTaps(s *Server) {
 	for i, t := range st.taps {
 		if t != nil {
-			s.dropTap(t)
+			t.dropTap(s)
 			st.taps[i] = nil
 		}
 	}
 }
 
 // endStream ends a stream, or its input only.
-func (s *Server) endStream(st *stream, stdinOnly bool) {
+func (st *stream) endStream(s *Server, stdinOnly bool) {
 	p := st.p
 	if st.stdin {
 		once := p.io.Stdin == wire.StdinOnce
 		if once || stdinOnly && p.holder == st {
-			s.closeStdin(p, false)
+			p.closeStdin(s, false)
 		}
 		st.stdin = false
 	}
 	if stdinOnly {
 		return
 	}
-	s.endTaps(st)
+	st.endTaps(s)
 	if p.holder == st {
 		p.holder = nil
 	}
@@ -190,7 +190,7 @@ func (s *Server) endStream(st *stream, stdinOnly bool) {
 // closeStdin lets go of our ends of a process's input; it ends when the clients'
 // are closed too. A terminal has no such end: when asked for it outright, the
 // program is sent the character that means it.
-func (s *Server) closeStdin(p *proc, asked bool) {
+func (p *proc) closeStdin(s *Server, asked bool) {
 	if p.io.TTY {
 		if asked && p.pty >= 0 {
 			_, _ = unix.Write(p.pty, []byte{4})
@@ -199,7 +199,7 @@ func (s *Server) closeStdin(p *proc, asked bool) {
 	}
 	if p.stdin >= 0 {
 		s.drop(&p.stdin)
-		s.save(p)
+		p.save(s)
 	}
 }
 
@@ -248,7 +248,7 @@ func (w *watcher) ready(s *Server, _ uint32) {
 			continue
 		}
 		_, _ = unix.InotifyRmWatch(w.fd, uint32(x.wd))
-		s.save(x.p)
+		x.p.save(s)
 	}
 	w.waits = left
 }

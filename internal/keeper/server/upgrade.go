@@ -17,13 +17,13 @@ type upgrade struct {
 	path string
 }
 
-func (s *Server) beginUpgrade(c *conn, id uint64, path string) {
+func (c *conn) beginUpgrade(s *Server, id uint64, path string) {
 	switch {
 	case path == "" || path[0] != '/':
-		s.fail(c, id, wire.InvalidArgument, "upgrade: the program is no absolute path")
+		c.fail(s, id, wire.InvalidArgument, "upgrade: the program is no absolute path")
 		return
 	case s.upgrade != nil:
-		s.fail(c, id, wire.FailedPrecondition, "upgrade: one is under way")
+		c.fail(s, id, wire.FailedPrecondition, "upgrade: one is under way")
 		return
 	}
 	s.upgrade = &upgrade{c, id, path}
@@ -38,7 +38,7 @@ func (s *Server) doUpgrade() {
 	u := s.upgrade
 	err := s.become(u)
 	s.upgrade = nil
-	s.fail(u.c, u.id, wire.Internal, "upgrade to "+u.path+": "+err.Error())
+	u.c.fail(s, u.id, wire.Internal, "upgrade to "+u.path+": "+err.Error())
 	parked := s.parked
 	s.parked = nil
 	for _, fn := range parked {
@@ -49,7 +49,7 @@ func (s *Server) doUpgrade() {
 func (s *Server) become(u *upgrade) error {
 	for _, c := range s.conns {
 		if len(c.out) > 0 { // its answers are not part of what travels
-			s.closeConn(c)
+			c.closeConn(s)
 		}
 	}
 	st, keep := s.freeze(u)
@@ -228,15 +228,15 @@ func (s *Server) reconnect(f *frozen) {
 		for i, src := range []*source{p.out, p.err} {
 			if fd := int(l.taps[i]) - 1; fd >= 0 && src != nil {
 				unix.CloseOnExec(fd)
-				s.newTap(st, src, fd, i)
+				st.newTap(s, src, fd, i)
 			}
 		}
 		if st.c == nil { // its client went meanwhile: nobody will end its input
-			s.endStream(st, true)
+			st.endStream(s, true)
 		}
 	}
 	s.nest.send(s, wire.KindNestBinary, &wire.Program{Path: f.path}, nil)
 	if c := s.conns[int(f.upConn)-1]; f.upConn > 0 && c != nil {
-		s.ok(c, f.upID, nil)
+		c.ok(s, f.upID, nil)
 	}
 }
