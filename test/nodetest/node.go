@@ -21,7 +21,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/roottest"
@@ -139,8 +141,15 @@ func (n *Node) Up() {
 	n.Launch()
 	ctx, cancel := context.WithTimeout(n.t.Context(), Patience)
 	defer cancel()
-	if _, err := n.CRI.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true)); err != nil {
-		n.t.Fatalf("the agent does not serve: %v\n%s", err, n.LogTail(4000))
+	for {
+		_, err := n.CRI.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
+		if err == nil {
+			return
+		}
+		// The connection may still be that to the agent's predecessor.
+		if status.Code(err) != codes.Unavailable || ctx.Err() != nil {
+			n.t.Fatalf("the agent does not serve: %v\n%s", err, n.LogTail(4000))
+		}
 	}
 }
 
@@ -171,6 +180,32 @@ func (n *Node) end(sig syscall.Signal) {
 	_ = n.cmd.Process.Signal(sig)
 	_ = n.cmd.Wait()
 	n.cmd = nil
+}
+
+// SetEnv replaces what is added to the environment of the agent's next process.
+func (n *Node) SetEnv(env ...string) { n.opts.Env = env }
+
+// Died waits until the agent has ended of itself and returns how.
+func (n *Node) Died() syscall.WaitStatus {
+	n.t.Helper()
+	ended := make(chan struct{})
+	cmd := n.cmd
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	deadline := time.NewTimer(Patience)
+	defer deadline.Stop()
+	select {
+	case <-ended:
+	case <-deadline.C:
+		_ = cmd.Process.Kill()
+		<-ended
+		n.t.Errorf("the agent did not end")
+	}
+	n.cmd = nil
+	ws, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ws
 }
 
 // Pid is the agent's, 0 when it is down.
