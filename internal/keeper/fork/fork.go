@@ -167,6 +167,11 @@ func clone(p plan.Placed, target, cgroup int) (Child, error) {
 			}
 		}()
 	}
+	// The child is a copy of us and may be seen from the container's pid
+	// namespace before its first operation: it is born unreadable.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return Child{}, os.NewSyscallError("prctl", err)
+	}
 	// The results stand on the heap: a stack may move.
 	pidfd := new(int32)
 	*pidfd = -1
@@ -196,6 +201,10 @@ func backToOwnPidNamespace() error {
 	defer func() { _ = unix.Close(fd) }()
 	return unix.Setns(fd, unix.CLONE_NEWPID)
 }
+
+// retries bounds how often an open is repeated that the kernel gave up because
+// something was renamed or mounted anywhere meanwhile (openat2(2), EAGAIN).
+const retries = 10000
 
 // cloneAndRun clones; the parent returns, the child never does.
 //
@@ -229,6 +238,9 @@ func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs) (pid uintptr, err
 			}
 		}
 		r, _, e := syscall.RawSyscall6(uintptr(o.NR), a[0], a[1], a[2], a[3], a[4], a[5])
+		for n := 0; e == unix.EAGAIN && o.NR == unix.SYS_OPENAT2 && n < retries; n++ {
+			r, _, e = syscall.RawSyscall6(uintptr(o.NR), a[0], a[1], a[2], a[3], a[4], a[5])
+		}
 		switch {
 		case e != 0 && (e == syscall.Errno(o.OK) || e == syscall.Errno(o.OK2)):
 			if o.Kind == plan.Try {

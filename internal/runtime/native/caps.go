@@ -50,9 +50,10 @@ func capsOf(c *specs.LinuxCapabilities, h Host) (capSets, error) {
 		*f.to &= h.Bounding
 	}
 	// The kernel refuses an effective capability that is not permitted, and an
-	// ambient one that is not both permitted and inheritable.
+	// inheritable one that is not in the bounding set, and an ambient one that
+	// is not both permitted and inheritable.
 	s.effective &= s.permitted
-	s.inheritable &= s.bounding | s.permitted
+	s.inheritable &= s.bounding
 	s.ambient &= s.permitted & s.inheritable
 	return s, nil
 }

@@ -126,12 +126,25 @@ func Compile(in Input) (Output, error) {
 	}
 	c.Add("setsid", unix.SYS_SETSID)
 	c.openLabels()
-	c.hostname()
+	if err := c.hostname(); err != nil {
+		return Output{}, err
+	}
+	if err := c.sysctls(); err != nil {
+		return Output{}, err
+	}
 	if err := c.filesystem(); err != nil {
 		return Output{}, err
 	}
 	if err := c.process(in.Spec.Process, in.Spec.Linux.Seccomp); err != nil {
 		return Output{}, err
+	}
+	return c.finish()
+}
+
+// finish encodes the plan, if the kernel and the keeper can take it.
+func (c *compiler) finish() (Output, error) {
+	if s, bad := c.HoldsNUL(); bad {
+		return Output{}, fmt.Errorf("spec: %q holds a NUL: %w", s, errdefs.ErrInvalidArgument)
 	}
 	c.out.Plan = c.Encode()
 	if len(c.out.Plan) > plan.MaxSize || c.Len() > plan.MaxOps {
@@ -218,6 +231,9 @@ func (c *compiler) namespaces() (flags uint64, err error) {
 	seen := map[specs.LinuxNamespaceType]bool{}
 	for i, ns := range c.in.Spec.Linux.Namespaces {
 		f, ok := cloneFlags[ns.Type]
+		if ns.Type == specs.TimeNamespace || ns.Type == specs.UserNamespace {
+			return 0, notDone(fmt.Sprintf("linux.namespaces[%d] (%s)", i, ns.Type))
+		}
 		if !ok || seen[ns.Type] {
 			return 0, fmt.Errorf("linux.namespaces[%d]: %q: unknown or given twice: %w", i, ns.Type, errdefs.ErrInvalidArgument)
 		}
@@ -227,7 +243,7 @@ func (c *compiler) namespaces() (flags uint64, err error) {
 		}
 	}
 	if !seen[specs.MountNamespace] {
-		return 0, fmt.Errorf("linux.namespaces: no mount namespace: %w", errdefs.ErrInvalidArgument)
+		return 0, notDone("linux.namespaces (no mount namespace)")
 	}
 	return flags, nil
 }
@@ -260,7 +276,7 @@ func (c *compiler) joins() error {
 			c.JoinPid(ns.Path)
 			continue
 		case specs.MountNamespace, specs.UserNamespace:
-			return fmt.Errorf("linux.namespaces[%d].path: joining a %s namespace: %w", i, ns.Type, errdefs.ErrNotImplemented)
+			return notDone(fmt.Sprintf("linux.namespaces[%d].path (%s)", i, ns.Type))
 		}
 		if !path.IsAbs(ns.Path) {
 			return fmt.Errorf("linux.namespaces[%d].path: %q is not absolute: %w", i, ns.Path, errdefs.ErrInvalidArgument)
@@ -277,13 +293,30 @@ func (c *compiler) joins() error {
 	return nil
 }
 
-func (c *compiler) hostname() {
+// hostname names the container; in the host's UTS namespace that would name the
+// host.
+func (c *compiler) hostname() error {
+	if !c.apart(specs.UTSNamespace) && c.in.Spec.Hostname+c.in.Spec.Domainname != "" {
+		return fmt.Errorf("hostname: without a UTS namespace of its own: %w", errdefs.ErrInvalidArgument)
+	}
 	if name := c.in.Spec.Hostname; name != "" {
 		c.Add("sethostname", unix.SYS_SETHOSTNAME, plan.P(c.String(name)), plan.V(len(name)))
 	}
 	if name := c.in.Spec.Domainname; name != "" {
 		c.Add("setdomainname", unix.SYS_SETDOMAINNAME, plan.P(c.String(name)), plan.V(len(name)))
 	}
+	return nil
+}
+
+// apart reports whether the container has a namespace of this kind that is not
+// the host's.
+func (c *compiler) apart(t specs.LinuxNamespaceType) bool {
+	for _, ns := range c.in.Spec.Linux.Namespaces {
+		if ns.Type == t {
+			return ns.Path == "" || !c.in.Host.owns(ns)
+		}
+	}
+	return false
 }
 
 // openLabels opens what is written right before the program runs, in the

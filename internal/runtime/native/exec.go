@@ -33,7 +33,7 @@ func CompileExec(in ExecInput) (Output, error) {
 	case !path.IsAbs(p.Cwd):
 		return Output{}, fmt.Errorf("process.cwd: %q is not absolute: %w", p.Cwd, errdefs.ErrInvalidArgument)
 	case p.ExecCPUAffinity != nil:
-		return Output{}, fmt.Errorf("process.execCPUAffinity: not done by the native runtime: %w", errdefs.ErrNotImplemented)
+		return Output{}, notDone("process.execCPUAffinity")
 	}
 	spec := *in.Spec
 	spec.Process = p
@@ -63,6 +63,5 @@ func CompileExec(in ExecInput) (Output, error) {
 	if err := c.process(p, spec.Linux.Seccomp); err != nil {
 		return Output{}, err
 	}
-	c.out.Plan = c.Encode()
-	return c.out, nil
+	return c.finish()
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // ReadHost reads from this node what plans need to know of it. The agent reads
@@ -36,6 +38,17 @@ func ReadHost() (Host, error) {
 	}
 	h.Hierarchies = hierarchies(string(mounts))
 	return h, nil
+}
+
+// owns reports whether a namespace given by path is the host's own.
+func (Host) owns(ns specs.LinuxNamespace) bool {
+	file := string(ns.Type)
+	if ns.Type == specs.NetworkNamespace {
+		file = "net"
+	}
+	theirs, err := os.Stat(ns.Path)
+	ours, err2 := os.Stat("/proc/self/ns/" + file)
+	return err == nil && err2 == nil && os.SameFile(theirs, ours)
 }
 
 // hierarchies finds the v1 hierarchies mounted below /sys/fs/cgroup.

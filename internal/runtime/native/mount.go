@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,9 +49,6 @@ func (c *compiler) filesystem() error {
 	}
 	if c.in.Spec.Process.Terminal {
 		c.console()
-	}
-	if err := c.sysctls(); err != nil {
-		return err
 	}
 	c.finishTmpfs()
 	for _, p := range c.in.Spec.Linux.ReadonlyPaths {
@@ -105,7 +103,7 @@ func (c *compiler) attr(set, clr uint64) plan.Arg {
 // nowhere outside the root, magic links nowhere at all.
 func (c *compiler) target(p string) (fd, index int) {
 	flags, resolve := uint64(unix.O_PATH|unix.O_CLOEXEC), uint64(unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
-	if p == "/proc" || p == "/sys" {
+	if p := path.Clean("/" + p); p == "/proc" || p == "/sys" {
 		// An image whose /proc leads elsewhere would let it answer for us.
 		resolve |= unix.RESOLVE_NO_SYMLINKS
 	}
@@ -163,12 +161,12 @@ func (c *compiler) mount(m specs.Mount) error {
 		return fmt.Errorf("destination is not an absolute path: %w", errdefs.ErrInvalidArgument)
 	}
 	if path.Clean(m.Destination) == "/" {
-		return fmt.Errorf("a mount over the root: %w", errdefs.ErrNotImplemented)
+		return notDone("destination /")
 	}
 	o := ocispec.ParseMountOptions(m.Options)
 	for _, d := range o.Data {
-		if d == "tmpcopyup" || d == "idmap" || d == "ridmap" || strings.ContainsRune(d, 0) {
-			return fmt.Errorf("option %q: %w", d, errdefs.ErrNotImplemented)
+		if d == "tmpcopyup" || d == "idmap" || d == "ridmap" {
+			return notDone("option " + d)
 		}
 	}
 	switch {
@@ -179,9 +177,13 @@ func (c *compiler) mount(m specs.Mount) error {
 	case m.Type == "":
 		return fmt.Errorf("no type: %w", errdefs.ErrInvalidArgument)
 	}
+	mode, known := c.modeOf(m.Destination)
 	c.provide(m.Destination, false)
 	flags := o.Flags
 	if m.Type == "tmpfs" {
+		if known && !slices.ContainsFunc(o.Data, func(d string) bool { return strings.HasPrefix(d, "mode=") }) {
+			o.Data = append(o.Data, fmt.Sprintf("mode=%04o", mode))
+		}
 		flags &^= unix.MS_RDONLY // finishTmpfs: something may have to be made in it first
 	}
 	fd, _ := c.target(m.Destination)
@@ -194,6 +196,32 @@ func (c *compiler) mount(m specs.Mount) error {
 	c.shut(fd)
 	c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
 	return nil
+}
+
+// modeOf tells the permissions of a directory of the root filesystem, which a
+// tmpfs over it takes on, as those of other runtimes do.
+func (c *compiler) modeOf(p string) (mode uint32, ok bool) {
+	p = path.Clean("/" + p)
+	for _, m := range c.mounts {
+		if d := path.Clean("/" + m.Destination); p == d || strings.HasPrefix(p, d+"/") {
+			return 0, false
+		}
+	}
+	dir, err := unix.Open(c.in.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, false
+	}
+	defer func() { _ = unix.Close(dir) }()
+	fd, err := inRoot(dir, p)
+	if err != nil {
+		return 0, false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return 0, false
+	}
+	return st.Mode & 0o7777, true
 }
 
 // setAttrs changes the mount that now stands at p.
@@ -328,19 +356,4 @@ func (c *compiler) optional(i int) {
 	o := c.At(i)
 	o.Kind = plan.Try
 	o.Allow(uint16(unix.ENOENT), uint16(unix.ENOTDIR))
-}
-
-func (c *compiler) sysctls() error {
-	for _, key := range sortedKeys(c.in.Spec.Linux.Sysctl) {
-		value := c.in.Spec.Linux.Sysctl[key]
-		if strings.ContainsAny(key, "\x00") || strings.Contains(key, "..") {
-			return fmt.Errorf("linux.sysctl %q: no such key: %w", key, errdefs.ErrInvalidArgument)
-		}
-		p := "proc/sys/" + strings.ReplaceAll(key, ".", "/")
-		how := c.Words(uint64(unix.O_WRONLY|unix.O_CLOEXEC), 0, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
-		fd, _ := c.open("open sysctl "+key, unix.SYS_OPENAT2, plan.V(c.root), plan.P(c.String(p)), plan.P(how), plan.V(unix.SizeofOpenHow))
-		c.Add("set sysctl "+key, unix.SYS_WRITE, plan.V(fd), plan.P(c.String(value)), plan.V(len(value)))
-		c.shut(fd)
-	}
-	return nil
 }

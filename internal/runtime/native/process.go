@@ -3,7 +3,6 @@ package native
 import (
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -17,9 +16,6 @@ import (
 // process adds what makes the child the program's process: limits, identity,
 // privileges, and execve at last.
 func (c *compiler) process(p *specs.Process, profile *specs.LinuxSeccomp) error {
-	if err := c.rlimits(p); err != nil {
-		return err
-	}
 	if err := c.scheduling(p); err != nil {
 		return err
 	}
@@ -27,7 +23,16 @@ func (c *compiler) process(p *specs.Process, profile *specs.LinuxSeccomp) error 
 	for _, l := range c.labels {
 		c.Add("label "+l.text, unix.SYS_WRITE, plan.S(l.slot), plan.P(c.String(l.text)), plan.V(len(l.text)))
 	}
-	c.Add("chdir "+p.Cwd, unix.SYS_CHDIR, plan.P(c.String(p.Cwd)))
+	// We may go where the user may not; but no magic link in a /proc may lead
+	// us, with our privileges, to where the container must not be.
+	how := c.Words(uint64(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_MAGICLINKS)
+	cwd, _ := c.open("open "+p.Cwd, unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.String(p.Cwd)), plan.P(how), plan.V(unix.SizeofOpenHow))
+	c.Add("chdir "+p.Cwd, unix.SYS_FCHDIR, plan.V(cwd))
+	c.shut(cwd)
+	// Nothing is opened any more that a limit could forbid.
+	if err := c.rlimits(p); err != nil {
+		return err
+	}
 	if p.NoNewPrivileges {
 		c.Add("no new privileges", unix.SYS_PRCTL, plan.V(unix.PR_SET_NO_NEW_PRIVS), plan.V(1))
 	} else if err := c.seccomp(profile); err != nil { // needs privileges that go next
@@ -50,7 +55,8 @@ func (c *compiler) process(p *specs.Process, profile *specs.LinuxSeccomp) error 
 			return err
 		}
 	}
-	return c.execve(p)
+	c.execve(p)
+	return nil
 }
 
 var resources = map[string]int{
@@ -121,6 +127,9 @@ func (c *compiler) scheduling(p *specs.Process) error {
 	return nil
 }
 
+// maxGroups is the kernel's NGROUPS_MAX.
+const maxGroups = 65536
+
 // identity drops the bounding set, becomes the user and takes the capabilities.
 func (c *compiler) identity(p *specs.Process) error {
 	caps, err := capsOf(p.Capabilities, c.in.Host)
@@ -133,6 +142,9 @@ func (c *compiler) identity(p *specs.Process) error {
 		}
 	}
 	c.Add("keep capabilities", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(1))
+	if len(p.User.AdditionalGids) > maxGroups {
+		return fmt.Errorf("process.user.additionalGids: %d groups, the kernel takes %d: %w", len(p.User.AdditionalGids), maxGroups, errdefs.ErrInvalidArgument)
+	}
 	groups := make([]byte, 0, 4*len(p.User.AdditionalGids))
 	for _, g := range p.User.AdditionalGids {
 		groups = append(groups, byte(g), byte(g>>8), byte(g>>16), byte(g>>24))
@@ -163,7 +175,7 @@ func (c *compiler) seccomp(s *specs.LinuxSeccomp) error {
 		return fmt.Errorf("linux.%w", err)
 	}
 	if f.Notify {
-		return fmt.Errorf("linux.seccomp: SCMP_ACT_NOTIFY: not done by the native runtime: %w", errdefs.ErrNotImplemented)
+		return notDone("linux.seccomp (SCMP_ACT_NOTIFY)")
 	}
 	prog := make([]byte, 0, 8*len(f.Program))
 	for _, in := range f.Program {
@@ -175,12 +187,7 @@ func (c *compiler) seccomp(s *specs.LinuxSeccomp) error {
 }
 
 // execve tries the program in every directory of its PATH, as execvp does.
-func (c *compiler) execve(p *specs.Process) error {
-	for _, s := range slices.Concat(p.Args, p.Env, []string{p.Cwd}) {
-		if strings.ContainsRune(s, 0) {
-			return fmt.Errorf("process: %q holds a NUL: %w", s, errdefs.ErrInvalidArgument)
-		}
-	}
+func (c *compiler) execve(p *specs.Process) {
 	argv, envp := plan.P(c.Strings(p.Args)), plan.P(c.Strings(p.Env))
 	files := Candidates(p)
 	for i, f := range files {
@@ -189,7 +196,6 @@ func (c *compiler) execve(p *specs.Process) error {
 			o.Allow(uint16(unix.ENOENT), uint16(unix.EACCES))
 		}
 	}
-	return nil
 }
 
 // Candidates are the files that a process's program may be, in the order in

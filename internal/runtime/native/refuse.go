@@ -14,11 +14,13 @@ func refuse(s *specs.Spec) error {
 		return fmt.Errorf("spec: process, root and linux must be set: %w", errdefs.ErrInvalidArgument)
 	}
 	l, p := s.Linux, s.Process
+	if len(p.Args) == 0 {
+		return fmt.Errorf("process.args: empty: %w", errdefs.ErrInvalidArgument)
+	}
 	for _, f := range []struct {
 		set  bool
 		name string
 	}{
-		{len(p.Args) == 0, "process.args (empty)"},
 		{s.VM != nil, "vm"},
 		{s.Windows != nil, "windows"},
 		{s.Solaris != nil, "solaris"},
@@ -26,21 +28,28 @@ func refuse(s *specs.Spec) error {
 		{len(l.UIDMappings) > 0 || len(l.GIDMappings) > 0, "linux.uidMappings"},
 		{len(l.TimeOffsets) > 0, "linux.timeOffsets"},
 		{l.IntelRdt != nil, "linux.intelRdt"},
+		{l.MountLabel != "", "linux.mountLabel"},
 		{l.MemoryPolicy != nil, "linux.memoryPolicy"},
 		{len(l.NetDevices) > 0, "linux.netDevices"},
 		{p.ExecCPUAffinity != nil, "process.execCPUAffinity"},
 		{l.Seccomp != nil && l.Seccomp.ListenerPath != "", "linux.seccomp.listenerPath"},
 	} {
 		if f.set {
-			return fmt.Errorf("%s: not done by the native runtime: %w", f.name, errdefs.ErrNotImplemented)
+			return notDone(f.name)
 		}
 	}
 	for i, m := range s.Mounts {
 		if len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 {
-			return fmt.Errorf("mounts[%d].uidMappings: not done by the native runtime: %w", i, errdefs.ErrNotImplemented)
+			return notDone(fmt.Sprintf("mounts[%d].uidMappings", i))
 		}
 	}
 	return nil
+}
+
+// notDone is the error of a field that this runtime does not do and another one
+// may.
+func notDone(field string) error {
+	return fmt.Errorf("%s: not done by the native runtime: %w", field, errdefs.ErrNotImplemented)
 }
 
 func hooks(h *specs.Hooks) bool {

@@ -142,9 +142,17 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 }
 
 func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error) {
+	if c.Spec == nil || c.Spec.Root == nil || c.Spec.Linux == nil {
+		return 0, fmt.Errorf("spec: root and linux must be set: %w", errdefs.ErrInvalidArgument)
+	}
 	root := filepath.Join(c.Bundle, c.Spec.Root.Path)
 	if filepath.IsAbs(c.Spec.Root.Path) {
 		root = c.Spec.Root.Path
+	}
+	// Before anything is made: what is refused here another runtime may do.
+	out, err := Compile(Input{ID: string(c.ID), Spec: c.Spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host, Park: true})
+	if err != nil {
+		return 0, err
 	}
 	res := c.Spec.Linux.Resources
 	if err := r.o.Cgroups.Create(ctx, c.Cgroup, res); err != nil {
@@ -154,10 +162,6 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		if err := r.o.Cgroups.Devices(c.Cgroup, append(slices.Clone(res.Devices), alwaysAllowed()...)); err != nil {
 			return 0, err
 		}
-	}
-	out, err := Compile(Input{ID: string(c.ID), Spec: c.Spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host, Park: true})
-	if err != nil {
-		return 0, err
 	}
 	if err := MakePoints(root, out.Points); err != nil {
 		return 0, err

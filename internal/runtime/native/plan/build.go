@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 	"unsafe"
 )
 
@@ -44,6 +45,16 @@ type Builder struct {
 	flags  uint64
 	cgroup Ptr
 	pidNS  Ptr
+	nul    *string // the first string that holds a NUL
+}
+
+// HoldsNUL returns the first string given that holds a NUL, which would have
+// ended it for the kernel.
+func (b *Builder) HoldsNUL() (s string, bad bool) {
+	if b.nul == nil {
+		return "", false
+	}
+	return *b.nul, true
 }
 
 // The data stands first in the blob, right after the header, so that offsets
@@ -89,8 +100,11 @@ func (b *Builder) Bytes(v []byte) Ptr {
 }
 
 // String copies s and a NUL; equal strings are stored once. A NUL inside ends
-// the string there: callers refuse such input first.
+// the string there: see HoldsNUL.
 func (b *Builder) String(s string) Ptr {
+	if b.nul == nil && strings.ContainsRune(s, 0) {
+		b.nul = &s
+	}
 	if p, ok := b.names[s]; ok {
 		return p
 	}
