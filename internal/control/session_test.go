@@ -48,6 +48,10 @@ func collect(recv func() (*longshorev1.Output, error)) (string, int32, error) {
 		out.Write(m.GetStdout())
 		out.Write(m.GetStderr())
 		if e := m.GetExited(); e != nil {
+			// The end of the stream comes once everything is tidied up.
+			if _, err := recv(); !errors.Is(err, io.EOF) {
+				return "", -1, fmt.Errorf("after the last message: %w", err)
+			}
 			return out.String(), e.GetStatus(), nil
 		}
 	}
