@@ -2,13 +2,13 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build demo test race root-test fuzz lint proto bench chaos vm-test test-long install deb clean
+.PHONY: help build demo test race root-test fuzz lint proto bench chaos vm-test vm-powercut test-long install deb clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
 
 build: ## build the binaries into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
 
 demo: ## install what is missing, build, and show a real pod from pull to autopsy
 	hack/deps.sh demo
@@ -42,13 +42,18 @@ vm-test: build ## the root tests in QEMU on cgroup v2
 	hack/deps.sh vm
 	hack/vm.sh
 
-test-long: chaos vm-test fuzz ## what does not fit into test
+vm-powercut: build ## cut the power of a QEMU guest twenty times in the middle of its work
+	hack/deps.sh vm
+	hack/vm.sh powercut 20
+
+test-long: chaos vm-test vm-powercut fuzz ## what does not fit into test
 
 install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore
 	install -D -m 755 bin/longshore-keeper $(DESTDIR)/usr/bin/longshore-keeper
 	install -D -m 644 contrib/systemd/longshore.service $(DESTDIR)/lib/systemd/system/longshore.service
 	install -D -m 644 contrib/systemd/longshore.socket $(DESTDIR)/lib/systemd/system/longshore.socket
+	install -D -m 644 contrib/systemd/longshore-cri.socket $(DESTDIR)/lib/systemd/system/longshore-cri.socket
 
 deb: build ## a Debian package in dist/
 	hack/deb.sh

@@ -29,7 +29,7 @@ tools() {
 }
 
 build() {
-  CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+  CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
 }
 
 vet() { go vet ./...; }

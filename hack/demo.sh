@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$(hack/go.sh):$PATH"
 [ "$(id -u)" = 0 ] || { echo 'make demo: containers need root' >&2; exit 1; }
-CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/... ./test/demo
+CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/... ./test/demo
 
 dir=$(mktemp -d /tmp/longshore-demo-XXXXXX)
 agent= registry=
@@ -60,6 +60,6 @@ agent=
 
 echo
 left=$(grep -c "$dir" /proc/self/mountinfo || true)
-keepers=$(pgrep -cf "$dir/run" || true)
+keepers=$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -c "longshore-keeper [a-z]* $dir/run" || true)
 [ "$left" = 0 ] && [ "$keepers" = 0 ] || { echo "left behind: $left mounts, $keepers processes" >&2; exit 1; }
 echo 'The agent is stopped and nothing of it is left.'

@@ -45,12 +45,12 @@ func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 			s.close()
 		}
 	}()
-	if s.control, err = control.Listen(ctx, n.cfg.Agent.State, n.cfg.Control); err != nil {
-		return nil, err
+	var given net.Listener
+	if l := passed["control"]; len(l) > 0 {
+		given = l[0]
 	}
-	if given := passed["control"]; len(given) > 0 {
-		_ = s.control.Control.Close()
-		s.control.Control = given[0]
+	if s.control, err = control.ListenBeside(ctx, n.cfg.Agent.State, n.cfg.Control, given); err != nil {
+		return nil, err
 	}
 	if c := n.cfg.Face.CRI; c.Enabled {
 		for name, path := range map[string]string{"cri": c.Socket, "cri-image": c.ImageSocket} {
