@@ -19,6 +19,7 @@ type Host struct {
 	// more than that. LastCap is the highest capability of this kernel.
 	Bounding uint64
 	LastCap  int
+	Kcore    bool // there is a /proc/kcore
 	// Hierarchies are the mounted v1 hierarchies, in a fixed order; empty on
 	// a node with the v2 tree alone.
 	Hierarchies []Hierarchy

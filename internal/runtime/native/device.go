@@ -92,6 +92,9 @@ func (c *compiler) devLinks(dev int) {
 	for _, l := range [][2]string{
 		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"}, {"/proc/self/fd/2", "stderr"}, {"/proc/kcore", "core"}, {"pts/ptmx", "ptmx"},
 	} {
+		if l[1] == "core" && !c.in.Host.Kcore {
+			continue
+		}
 		c.Add("link /dev/"+l[1], unix.SYS_SYMLINKAT, plan.P(c.String(l[0])), plan.V(dev), plan.P(c.String(l[1]))).Allow(uint16(unix.EEXIST))
 	}
 }

@@ -32,6 +32,8 @@ func ReadHost() (Host, error) {
 	if h.LastCap, err = strconv.Atoi(strings.TrimSpace(string(last))); err != nil {
 		return h, fmt.Errorf("read the last capability: %w", err)
 	}
+	_, err = os.Stat("/proc/kcore")
+	h.Kcore = err == nil
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return h, err
