@@ -41,7 +41,11 @@ func TestTwoHundredPodsLeaveNothing(t *testing.T) {
 			wg.Wait()
 		}
 		cycles(0, 5) // bridge, tables, pollers: what stays is there from now on
-		before := holdings(t, n)
+		var before map[string][]string
+		nodetest.Eventually(t, "the first pods' links are gone", func() bool {
+			before = holdings(t, n)
+			return !slices.ContainsFunc(before["links"], func(l string) bool { return strings.Contains(l, "@") })
+		})
 		cycles(100, 50)
 		if t.Failed() {
 			return
