@@ -101,6 +101,9 @@ func (c *compiler) devLinks(dev int) {
 
 func nodeOf(d specs.LinuxDevice) (node, error) {
 	n := node{path: path.Clean("/" + d.Path), mode: 0o666, dev: unix.Mkdev(uint32(d.Major), uint32(d.Minor))}
+	if n.path == "/" {
+		return n, fmt.Errorf("path: names no file: %w", errdefs.ErrInvalidArgument)
+	}
 	switch d.Type {
 	case "c", "u":
 		n.mode |= unix.S_IFCHR

@@ -1,0 +1,178 @@
+package native_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+const fuzzRoot = "/nowhere/rootfs"
+
+// FuzzCompile: no spec panics, and no plan reaches out of the root.
+func FuzzCompile(f *testing.F) {
+	full := spec("sh", "-c", "x")
+	full.Process.Terminal = true
+	full.Root.Readonly = true
+	full.Linux.Sysctl = map[string]string{"net.ipv4.ip_forward": "1", "kernel.shmmax": "1"}
+	full.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/../../x/fuse", Type: "c", Major: 10, Minor: 229}}
+	full.Linux.RootfsPropagation = "rslave"
+	full.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"read"}, Action: specs.ActAllow}}}
+	full.Mounts = append(full.Mounts,
+		specs.Mount{Destination: "/dev/shm/../../../etc", Type: "bind", Source: "/", Options: []string{"rbind", "rro", "rslave"}},
+		specs.Mount{Destination: "/a/b", Type: "tmpfs", Options: []string{"ro", "mode=700", "rnosuid"}})
+	adj := 3
+	full.Process.OOMScoreAdj = &adj
+	full.Process.ApparmorProfile, full.Process.SelinuxLabel = "profile", "label"
+	for _, s := range []*specs.Spec{spec("true"), full, {}} {
+		b, err := json.Marshal(s)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, true)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, park bool) {
+		var s specs.Spec
+		if json.Unmarshal(b, &s) != nil {
+			return
+		}
+		host := native.Host{Bounding: 1<<40 - 1, LastCap: 40, Kcore: true, Hierarchies: []native.Hierarchy{{Name: "cpu,cpuacct", Options: "cpu,cpuacct"}, {Name: "pids", Options: "pids"}}}
+		cgroup := native.Cgroup{Dirs: []string{"/cg/cpu/c", "/cg/pids/c"}, Own: map[string]string{"pids": "/cg/pids/c"}}
+		out, err := native.Compile(native.Input{ID: "id", Spec: &s, Root: fuzzRoot, Cgroup: cgroup, Host: host, Park: park})
+		if err == nil {
+			stays(t, &s, out, false)
+		}
+		if s.Linux == nil {
+			return
+		}
+		if out, err = native.CompileExec(native.ExecInput{ID: "id", Process: s.Process, Spec: &s, Cgroup: cgroup, Host: host}); err == nil {
+			stays(t, &s, out, true)
+		}
+	})
+}
+
+// stays checks every operation by which a plan could reach a file.
+func stays(t *testing.T, s *specs.Spec, out native.Output, exec bool) {
+	t.Helper()
+	for _, p := range out.Points {
+		if !strings.HasPrefix(p.Path, "/") || slices.Contains(strings.Split(p.Path, "/"), "..") {
+			t.Errorf("point %q", p.Path)
+		}
+	}
+	steps, err := plan.Steps(out.Plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := exec // whether the old root is gone
+	for i, o := range steps {
+		if o.Kind == plan.Store || o.Kind == plan.Jump {
+			continue
+		}
+		if why := wrong(s, o, inside); why != "" {
+			t.Errorf("operation %d, %s: %s", i, o.Title, why)
+		}
+		if o.NR == unix.SYS_UMOUNT2 {
+			inside = true
+		}
+	}
+}
+
+const cwd = uint64(0xffffffffffffff9c) // AT_FDCWD
+
+// harmless are calls that name no file, or only one that an earlier call has
+// opened.
+func harmless() []uint32 {
+	return []uint32{
+		unix.SYS_PRCTL, unix.SYS_DUP3, unix.SYS_CLOSE_RANGE, unix.SYS_CLOSE, unix.SYS_WRITE, unix.SYS_READ, unix.SYS_UNSHARE, unix.SYS_SETNS,
+		unix.SYS_SETSID, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_FCHDIR, unix.SYS_UMASK, unix.SYS_IOCTL, unix.SYS_FCHOWN,
+		unix.SYS_SENDMSG, unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETATTR, unix.SYS_IOPRIO_SET, unix.SYS_PERSONALITY, unix.SYS_KEYCTL,
+		unix.SYS_SETGROUPS, unix.SYS_SETRESGID, unix.SYS_SETRESUID, unix.SYS_CAPSET, unix.SYS_SECCOMP,
+	}
+}
+
+func wrong(s *specs.Spec, o plan.Step, inside bool) string {
+	opened := func(i int) bool { return !o.Points(i) && o.A[i] >= 3 && o.A[i] < 1<<16 }
+	switch o.NR {
+	case unix.SYS_OPENAT:
+		return wrongOpen(s, o, inside)
+	case unix.SYS_OPENAT2:
+		resolve := o.Word(2, 2)
+		switch {
+		case opened(0) && resolve&unix.RESOLVE_IN_ROOT != 0 && resolve&(unix.RESOLVE_NO_MAGICLINKS|unix.RESOLVE_NO_SYMLINKS) != 0:
+		case opened(0) && resolve&unix.RESOLVE_BENEATH != 0 && resolve&unix.RESOLVE_NO_SYMLINKS != 0:
+		case inside && o.A[0] == cwd && resolve&(unix.RESOLVE_NO_MAGICLINKS|unix.RESOLVE_NO_SYMLINKS) != 0:
+		default:
+			return fmt.Sprintf("opens %q with resolve %#x", o.Text(1), resolve)
+		}
+	case unix.SYS_MOUNT:
+		target := o.Text(1)
+		plain := o.A[3]&(unix.MS_BIND|unix.MS_MOVE) == 0 && o.Text(2) == "" // changes propagation only
+		_, isFD := strings.CutPrefix(target, "/proc/self/fd/")
+		switch {
+		case isFD && !inside, target == fuzzRoot, target == "." && plain, target == "/" && plain:
+		default:
+			return "mounts on " + target
+		}
+	case unix.SYS_MOVE_MOUNT:
+		if !opened(0) || !opened(2) || o.Text(1)+o.Text(3) != "" || o.A[4] != unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH {
+			return "moves by a path"
+		}
+	case unix.SYS_MOUNT_SETATTR:
+		if byFD := opened(0) && o.Text(1) == "" && o.A[2]&unix.AT_EMPTY_PATH != 0; !byFD && (o.Text(1) != "/" || !inside) {
+			return "changes the mount at " + o.Text(1)
+		}
+	case unix.SYS_OPEN_TREE:
+		if o.A[2]&unix.OPEN_TREE_CLONE == 0 {
+			return "opens a tree itself"
+		}
+	case unix.SYS_MKDIRAT, unix.SYS_MKNODAT, unix.SYS_FCHOWNAT:
+		if name := o.Text(1); !opened(0) || name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
+			return "makes " + name
+		}
+	case unix.SYS_SYMLINKAT:
+		if name := o.Text(2); !opened(1) || name == "" || name == ".." || strings.Contains(name, "/") {
+			return "links " + name
+		}
+	case unix.SYS_PIVOT_ROOT, unix.SYS_UMOUNT2, unix.SYS_CHDIR:
+		if p := o.Text(0); p != "." && p != "/" {
+			return "goes to " + p
+		}
+	case unix.SYS_EXECVE:
+		if !inside {
+			return "executes in the host's root"
+		}
+	default:
+		if !slices.Contains(harmless(), o.NR) {
+			return fmt.Sprintf("call %d is not known here", o.NR)
+		}
+	}
+	return ""
+}
+
+// wrongOpen: by a path of the host only what is known is opened, and only what
+// must be for writing.
+func wrongOpen(s *specs.Spec, o plan.Step, inside bool) string {
+	name, flags := o.Text(1), o.A[2]
+	write := []string{"/cg/cpu/c/tasks", "/cg/pids/c/tasks", "/proc/self/oom_score_adj", "/proc/thread-self/attr/apparmor/exec", "/proc/thread-self/attr/exec"}
+	switch {
+	case inside && !slices.Contains(write, name): // exec has its joins last
+		return "opens " + name
+	case flags&(unix.O_WRONLY|unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC) != 0:
+		if flags&(unix.O_CREAT|unix.O_TRUNC|unix.O_RDWR) != 0 || !slices.Contains(write, name) {
+			return "writes " + name
+		}
+	case slices.Contains([]string{"/", fuzzRoot, "/proc/sys"}, name):
+	default:
+		if !slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Path == name }) {
+			return "opens " + name
+		}
+	}
+	return ""
+}
