@@ -1,0 +1,156 @@
+package native_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+// script is a usual container that runs a shell script.
+func script(text string) *specs.Spec {
+	s := ocispec.New()
+	s.Version, s.Root = specs.Version, &specs.Root{Path: "rootfs"}
+	s.Process.Args, s.Process.Env = []string{"/bin/sh", "-c", text}, []string{"PATH=/bin"}
+	for _, k := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.MountNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.CgroupNamespace} {
+		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: k})
+	}
+	return s
+}
+
+var containers = func() func() core.ID { //nolint:gochecknoglobals // a counter of the tests
+	n := 0
+	return func() core.ID { n++; return core.ID(fmt.Sprintf("%064x", n)) }
+}()
+
+// held starts a container that stays, and returns what ends it. An error is
+// what Create or Start said.
+func (n *node) held(ctx context.Context, t *testing.T, s *specs.Spec) (core.ID, error) {
+	t.Helper()
+	id := containers()
+	rootfs := filepath.Join(n.dir, string(id), "rootfs")
+	if err := os.MkdirAll(rootfs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(n.root, rootfs, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(rootfs, unix.MNT_DETACH) })
+	ref, err := n.cgroups.Place(core.Cgroup{}, core.CgroupRef{}, string(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.cgroups.Create(ctx, ref, s.Linux.Resources); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.runtime.Delete(context.Background(), id, true); err != nil {
+			t.Error(err)
+		}
+		if err := n.cgroups.Remove(context.Background(), ref); err != nil {
+			t.Error(err)
+		}
+	})
+	_, err = n.runtime.Create(ctx, core.RuntimeCreate{ID: id, Bundle: filepath.Dir(rootfs), Spec: s, Cgroup: ref, Levels: []core.CgroupRef{ref}})
+	if err == nil {
+		err = n.runtime.Start(ctx, id)
+	}
+	return id, err
+}
+
+// TestAContainersLimitsNeverReachTheKeeper: whatever a container's cgroups do to
+// it, the keeper is not in them, not even while it starts one there.
+func TestAContainersLimitsNeverReachTheKeeper(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := newNode(t)
+		before, err := n.keeper.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		memory, quota, period, pids := int64(2<<20), int64(1000), uint64(1000000), int64(1)
+		for name, c := range map[string]struct {
+			res    *specs.LinuxResources
+			script string
+			frozen bool
+		}{
+			"killed by memory": {res: &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &memory}}, script: "x=0123456789abcdef; while :; do x=$x$x; done"},
+			"frozen":           {script: "while :; do :; done", frozen: true},
+			"throttled":        {res: &specs.LinuxResources{CPU: &specs.LinuxCPU{Quota: &quota, Period: &period}}, script: "while :; do :; done"},
+			"no forks":         {res: &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &pids}}, script: "while :; do (true); done"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				s := script(c.script)
+				if c.res != nil {
+					s.Linux.Resources = c.res
+				}
+				id, err := n.held(ctx, t, s)
+				// 2 MB may not even do for the start; that is the container's end.
+				if err != nil && name != "killed by memory" {
+					t.Fatal(err)
+				}
+				if c.frozen {
+					if err := n.runtime.Pause(ctx, id); err != nil {
+						t.Fatal(err)
+					}
+				}
+				// Containers start and end beside it.
+				for range 5 {
+					if out := n.run(ctx, t, n.runtime, containers(), script("echo next")); out != "next\n" {
+						t.Errorf("the next container wrote %q", out)
+					}
+				}
+				after, err := n.keeper.Status(ctx)
+				if err != nil || after.KeeperPid != before.KeeperPid {
+					t.Errorf("keeper %d, was %d, %v", after.KeeperPid, before.KeeperPid, err)
+				}
+				threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/cgroup", before.KeeperPid))
+				if err != nil || len(threads) == 0 {
+					t.Fatalf("threads %v, %v", threads, err)
+				}
+				for _, f := range threads {
+					if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), string(id)) {
+						t.Errorf("%s is in the container's cgroup:\n%s", f, b)
+					}
+				}
+				if c.frozen {
+					if err := n.runtime.Resume(ctx, id); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestABindKeepsWhatItsSourceForbids: a read-only bind of a nosuid mount is
+// nosuid still.
+func TestABindKeepsWhatItsSourceForbids(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := newNode(t)
+		if err := os.MkdirAll("/run/src", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", "/run/src", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			t.Fatal(err)
+		}
+		s := script("grep ' /mnt ' /proc/self/mountinfo; stat -c %a:%u /tmp/t")
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/run/src", Options: []string{"bind", "ro", "rprivate"}},
+			specs.Mount{Destination: "/tmp/t", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1770", "uid=3"}})
+		out := n.run(t.Context(), t, n.runtime, containers(), s)
+		if !strings.Contains(out, "ro,nosuid,nodev,noexec") || !strings.Contains(out, "1770:3\n") {
+			t.Errorf("%q", out)
+		}
+	})
+}
