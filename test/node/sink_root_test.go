@@ -1,0 +1,84 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+var lostLine = regexp.MustCompile(`(?m)^\S+ std(out|err) F longshore: [1-9][0-9]* bytes of output lost: no space left on device$`)
+
+// TestAFullLogIsCountedAndMarked lets a container write more than its log's file
+// system holds: it goes on, what is lost is counted where people look, and with
+// space the log says what is missing.
+func TestAFullLogIsCountedAndMarked(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image := n.Busybox(t)
+		cfg := n.PodConfig("full")
+		if err := os.MkdirAll(cfg.GetLogDirectory(), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", cfg.GetLogDirectory(), "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(cfg.GetLogDirectory(), unix.MNT_DETACH) })
+		shared := t.TempDir()
+		pod := n.RunPod(t, cfg)
+		c := nodetest.ContainerConfig("c", image, "/bin/sh", "-c",
+			"trap 'echo after; touch /shared/after' USR1; trap 'exit 5' TERM; seq 1 50000; touch /shared/full; while :; do sleep 1000 & wait; done")
+		c.Mounts = []*runtimeapi.Mount{{HostPath: shared, ContainerPath: "/shared"}}
+		made := pod.Run(t, c)
+		there := func(name string) func() bool {
+			return func() bool {
+				_, err := os.Stat(filepath.Join(shared, name))
+				return err == nil
+			}
+		}
+		nodetest.Eventually(t, "the container writes on", there("full"))
+		nodetest.Eventually(t, "why tells of lost output", func() bool {
+			out, err := n.CLI("why", made.ID)
+			return err == nil && strings.Contains(out, "lost output")
+		})
+		out, _ := n.CLI("doctor")
+		if !strings.Contains(out, "bytes of output were dropped") {
+			t.Errorf("doctor does not tell of lost output:\n%s", out)
+		}
+		if err := unix.Mount("tmpfs", cfg.GetLogDirectory(), "tmpfs", unix.MS_REMOUNT, "size=4m"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: made.ID, Cmd: []string{"/bin/kill", "-USR1", "1"}}); err != nil {
+			t.Fatal(err)
+		}
+		nodetest.Eventually(t, "the container hears the signal", there("after"))
+		nodetest.Eventually(t, "the log has what came after", func() bool {
+			return strings.HasSuffix(made.ReadLog(t), " stdout F after\n")
+		})
+		log := made.ReadLog(t)
+		if marks := lostLine.FindAllString(log, -1); len(marks) != 1 {
+			t.Errorf("%d lines that tell of lost output, want 1: %q", len(marks), marks)
+		}
+		for line := range strings.Lines(log) {
+			if f := strings.SplitN(line, " ", 4); len(f) != 4 || f[2] != "F" && f[2] != "P" || !strings.HasSuffix(line, "\n") {
+				t.Errorf("torn line %q", line)
+				break
+			}
+		}
+		if _, err := n.CRI.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: made.ID, Timeout: 60}); err != nil {
+			t.Fatal(err)
+		}
+		if st := made.WaitExited(t); st.GetExitCode() != 5 {
+			t.Errorf("exit code %d, want 5", st.GetExitCode())
+		}
+		pod.Remove(t)
+		clean(t, n)
+	})
+}
