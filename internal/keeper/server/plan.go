@@ -214,6 +214,8 @@ func (p *proc) planFailure(s *Server, err error) *wire.Fail {
 	switch failed.Errno {
 	case syscall.ENOENT, syscall.ENOTDIR:
 		f.Class = wire.NotFound
+	case syscall.E2BIG, syscall.ENAMETOOLONG:
+		f.Class = wire.InvalidArgument
 	case syscall.EACCES, syscall.EPERM, syscall.ENOEXEC, syscall.EINVAL, syscall.ELOOP, syscall.EROFS:
 		f.Class = wire.FailedPrecondition
 	case syscall.ENOMEM, syscall.EAGAIN, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE:

@@ -22,7 +22,7 @@ func MakePoints(root string, points []Point) error {
 	defer func() { _ = unix.Close(dir) }()
 	for _, p := range points {
 		if err := makePoint(dir, p); err != nil {
-			return fmt.Errorf("mount point %s: %w: %w", p.Path, err, classOf(err))
+			return fmt.Errorf("path %s in the root: %w: %w", p.Path, err, classOf(err))
 		}
 	}
 	return nil
@@ -42,7 +42,8 @@ func inRoot(dir int, p string) (int, error) {
 func makePoint(dir int, p Point) error {
 	fd, err := inRoot(dir, p.Path)
 	if err == nil {
-		return unix.Close(fd)
+		defer func() { _ = unix.Close(fd) }()
+		return fits(fd, p)
 	}
 	if !errors.Is(err, unix.ENOENT) {
 		return err
@@ -62,6 +63,21 @@ func makePoint(dir int, p Point) error {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
+	}
+	return nil
+}
+
+// fits says what the kernel answers with a bare EINVAL.
+func fits(fd int, p Point) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	switch isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR; {
+	case isDir && p.File:
+		return errors.New("it is a directory, where a file is wanted")
+	case !isDir && !p.File:
+		return errors.New("it is a file, where a directory is wanted")
 	}
 	return nil
 }
