@@ -38,7 +38,7 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, m *wire.Launch, child [
 		}
 		target = t.pidfd
 	}
-	files, mem, err := p.planFiles(s, m, child, target)
+	files, mem, err := p.planFiles(m, child, target)
 	if err != nil {
 		kernel.CloseAll(uniqueFDs(child))
 		p.discard(s)
@@ -58,7 +58,7 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, m *wire.Launch, child [
 
 // planFiles places the plan in memory of its own and makes the pipe that the
 // child parks on and, for a terminal, the socket it sends its master by.
-func (p *proc) planFiles(s *Server, m *wire.Launch, child []int, target int) (f fork.Files, mem []byte, err error) {
+func (p *proc) planFiles(m *wire.Launch, child []int, target int) (f fork.Files, mem []byte, err error) {
 	f = fork.Files{Stdin: child[0], Stdout: child[1], Stderr: child[2], Park: -1, Console: -1, Target: -1}
 	if len(m.Plan) == 0 || len(m.Plan) > plan.MaxSize {
 		return f, nil, plan.ErrShort
@@ -122,7 +122,7 @@ func (l *planned) run(s *Server, mem []byte, files fork.Files) {
 		_ = kernel.PidfdSignal(l.child.PidFD, int(unix.SIGKILL))
 		ended := []unix.PollFd{{Fd: int32(l.child.PidFD), Events: unix.POLLIN}}
 		for {
-			if _, err := unix.Poll(ended, patienceMillis); err != unix.EINTR { //nolint:errorlint // an errno
+			if _, err := unix.Poll(ended, patienceMillis); err != unix.EINTR {
 				break
 			}
 		}
@@ -153,7 +153,7 @@ func (l *planned) planStarted(s *Server) {
 		if l.err == nil {
 			l.err = unix.ECANCELED
 		}
-		f := p.planFailure(s, l.err)
+		f := p.planFailure(l.err)
 		p.abandon(s)
 		l.c.refuse(s, l.id, f)
 		return
@@ -205,7 +205,7 @@ func (l *planned) planAnswer(s *Server) {
 }
 
 // planFailure words a failed operation with a class that a caller can act on.
-func (p *proc) planFailure(s *Server, err error) *wire.Fail {
+func (p *proc) planFailure(err error) *wire.Fail {
 	f := &wire.Fail{Class: wire.Internal, Text: "launch " + p.key + ": " + err.Error()}
 	failed, ok := err.(*fork.FailedError) //nolint:errorlint // fork wraps nothing, and errors.As pulls in reflection
 	if !ok {
@@ -272,13 +272,13 @@ func (g *letGo) ready(s *Server, _ uint32) {
 	p.save(s)
 	switch {
 	case err != nil && g.launched != nil:
-		f := p.planFailure(s, err)
+		f := p.planFailure(err)
 		p.phase, p.forsaken = starting, true
 		delete(s.byPid, p.pid)
 		p.abandon(s)
 		g.c.refuse(s, g.id, f)
 	case err != nil:
-		f := p.planFailure(s, err)
+		f := p.planFailure(err)
 		f.Text = "release " + f.Text[len("launch "):]
 		g.c.refuse(s, g.id, f)
 	case g.launched != nil:
