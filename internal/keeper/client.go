@@ -413,9 +413,13 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	var errs []error
 	for _, p := range c.all() {
 		p.retire()
-		if _, err := p.call(ctx, wire.KindShutdown, nil, nil); err != nil && !p.dead() {
-			errs = append(errs, err)
+		if _, err := p.call(ctx, wire.KindShutdown, nil, nil); err != nil {
+			if !p.dead() {
+				errs = append(errs, err)
+			}
+			continue
 		}
+		dropIfEmpty(p.dir)
 	}
 	return errors.Join(errs...)
 }
