@@ -65,12 +65,10 @@ func TestARegistryThatFailsIsTold(t *testing.T) {
 			"429": {answer(429, `{"details":"slow down"}`), codes.Unavailable, []string{"429"}},
 			"500": {answer(500, ""), codes.Unavailable, []string{"500 Internal Server Error"}},
 			"stalls": {
-				onBlob(layer.Digest, promise(layer.Size, func(r *http.Request) { <-r.Context().Done() })),
-				codes.Unavailable, []string{layer.Digest.String(), "nothing received for 1s"},
+				onBlob(layer.Digest, promise(layer.Size, func(r *http.Request) { <-r.Context().Done() })), codes.Unavailable, []string{layer.Digest.String(), "nothing received for 1s"},
 			},
 			"truncates": {
-				onBlob(layer.Digest, promise(layer.Size, func(*http.Request) { panic(http.ErrAbortHandler) })),
-				codes.Unavailable, []string{layer.Digest.String(), "ended early"},
+				onBlob(layer.Digest, promise(layer.Size, func(*http.Request) { panic(http.ErrAbortHandler) })), codes.Unavailable, []string{layer.Digest.String(), "ended early"},
 			},
 			"another size": {onBlob(layer.Digest, answer(200, "short")), codes.DataLoss, []string{layer.Digest.String(), "5 bytes"}},
 			"other bytes": {
