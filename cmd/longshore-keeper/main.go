@@ -53,7 +53,9 @@ func start(dir string) int {
 	_ = unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC)
 	fd, err := kernel.Listen(dir)
 	if err == nil {
-		_, _, err = kernel.Start("/proc/self/exe", []string{"longshore-keeper", "nest", dir}, kernel.SmallEnv(1), []int{0, 1, 2, fd})
+		self, done := kernel.Shielded("/proc/self/exe")
+		defer done()
+		_, _, err = kernel.Start(self, []string{"longshore-keeper", "nest", dir}, kernel.SmallEnv(1), []int{0, 1, 2, fd})
 	}
 	if err != nil {
 		_ = kernel.WriteAll(2, []byte("start: "+err.Error()+"\n"))

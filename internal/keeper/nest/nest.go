@@ -154,7 +154,9 @@ func (n *nest) fork(sock int) (pid, pidfd int, err error) {
 		tries = []string{n.binary, "/proc/self/exe"}
 	}
 	for _, path := range tries {
-		pid, pidfd, err = kernel.Start(path, []string{"longshore-keeper", "keeper", n.dir}, kernel.SmallEnv(2), []int{0, 1, 2, sock})
+		file, done := kernel.Shielded(path)
+		pid, pidfd, err = kernel.Start(file, []string{"longshore-keeper", "keeper", n.dir}, kernel.SmallEnv(2), []int{0, 1, 2, sock})
+		done()
 		if err == nil {
 			return pid, pidfd, nil
 		}

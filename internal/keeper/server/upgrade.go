@@ -64,7 +64,9 @@ func (s *Server) become(u *upgrade) error {
 	for _, fd := range keep {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
 	}
-	err = unix.Exec(u.path, []string{"longshore-keeper", "keeper", s.dir, kernel.Itoa(mem)}, kernel.SmallEnv(2))
+	file, done := kernel.Shielded(u.path)
+	defer done()
+	err = unix.Exec(file, []string{"longshore-keeper", "keeper", s.dir, kernel.Itoa(mem)}, kernel.SmallEnv(2))
 	for _, fd := range keep {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
 	}
