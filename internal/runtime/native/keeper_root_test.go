@@ -33,10 +33,21 @@ var containers = func() func() core.ID { //nolint:gochecknoglobals // a counter 
 	return func() core.ID { n++; return core.ID(fmt.Sprintf("%064x", n)) }
 }()
 
-// held starts a container that stays, and returns what ends it. An error is
-// what Create or Start said.
+// held starts a container that stays until the test ends. An error is what
+// Create or Start said.
 func (n *node) held(ctx context.Context, t *testing.T, s *specs.Spec) (core.ID, error) {
 	t.Helper()
+	id, err := n.parked(t, s)
+	if err == nil {
+		err = n.runtime.Start(ctx, id)
+	}
+	return id, err
+}
+
+// parked is held without the start.
+func (n *node) parked(t *testing.T, s *specs.Spec) (core.ID, error) {
+	t.Helper()
+	ctx := t.Context()
 	id := containers()
 	rootfs := filepath.Join(n.dir, string(id), "rootfs")
 	if err := os.MkdirAll(rootfs, 0o755); err != nil {
@@ -62,9 +73,6 @@ func (n *node) held(ctx context.Context, t *testing.T, s *specs.Spec) (core.ID, 
 		}
 	})
 	_, err = n.runtime.Create(ctx, core.RuntimeCreate{ID: id, Bundle: filepath.Dir(rootfs), Spec: s, Cgroup: ref, Levels: []core.CgroupRef{ref}})
-	if err == nil {
-		err = n.runtime.Start(ctx, id)
-	}
 	return id, err
 }
 
