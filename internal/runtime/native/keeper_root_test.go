@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
 // script is a usual container that runs a shell script.
@@ -159,6 +160,61 @@ func TestABindKeepsWhatItsSourceForbids(t *testing.T) {
 		out := n.run(t.Context(), t, n.runtime, containers(), s)
 		if !strings.Contains(out, "ro,nosuid,nodev,noexec") || !strings.Contains(out, "1770:3\n") {
 			t.Errorf("%q", out)
+		}
+	})
+}
+
+// TestABadChildHarmsNobody: a plan whose child hangs is given up by Forget; one
+// that crashes or fails is said; the keeper goes on.
+func TestABadChildHarmsNobody(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := newNode(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		launch := func(name string, build func(b *plan.Builder)) (core.Ref, chan error) {
+			var b plan.Builder
+			build(&b)
+			ref, done := core.Ref{Container: core.ID(name)}, make(chan error, 1)
+			go func() {
+				_, err := n.keeper.Launch(ctx, core.Launch{Ref: ref, Plan: b.Encode(), Park: true})
+				done <- err
+			}()
+			return ref, done
+		}
+		for name, c := range map[string]struct {
+			build func(b *plan.Builder)
+			text  string
+		}{
+			"fails": {func(b *plan.Builder) { b.Add("close nothing", unix.SYS_CLOSE, plan.V(9999)) }, "close nothing: bad file descriptor"},
+			"dies": {func(b *plan.Builder) {
+				b.Add("die", unix.SYS_EXIT_GROUP, plan.V(3))
+			}, "died before its program ran"},
+			"leaves out its end": {func(*plan.Builder) {}, ""},
+		} {
+			if _, done := launch("a"+strings.ReplaceAll(name, " ", ""), c.build); true {
+				if err := <-done; err == nil || !strings.Contains(err.Error(), c.text) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		ref, done := launch("hangs", func(b *plan.Builder) {
+			b.Add("hang", unix.SYS_READ, plan.S(plan.SlotPark), plan.P(b.Words(0)), plan.V(1))
+		})
+		for given := false; !given; {
+			// Before the keeper knows of it this does nothing.
+			if err := n.keeper.Forget(ctx, ref); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-done:
+				if given = true; err == nil || ctx.Err() != nil {
+					t.Errorf("the launch that was forgotten: %v", err)
+				}
+			default:
+			}
+		}
+		if out := n.run(ctx, t, n.runtime, containers(), script("echo next")); out != "next\n" {
+			t.Errorf("the next container wrote %q", out)
 		}
 	})
 }
