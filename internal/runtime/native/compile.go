@@ -297,7 +297,7 @@ func (c *compiler) joins() error {
 // hostname names the container; in the host's UTS namespace that would name the
 // host.
 func (c *compiler) hostname() error {
-	if !c.apart(specs.UTSNamespace) && c.in.Spec.Hostname+c.in.Spec.Domainname != "" {
+	if !c.in.apart(specs.UTSNamespace) && c.in.Spec.Hostname+c.in.Spec.Domainname != "" {
 		return fmt.Errorf("hostname: without a UTS namespace of its own: %w", errdefs.ErrInvalidArgument)
 	}
 	if name := c.in.Spec.Hostname; name != "" {
@@ -311,10 +311,10 @@ func (c *compiler) hostname() error {
 
 // apart reports whether the container has a namespace of this kind that is not
 // the host's.
-func (c *compiler) apart(t specs.LinuxNamespaceType) bool {
-	for _, ns := range c.in.Spec.Linux.Namespaces {
+func (in *Input) apart(t specs.LinuxNamespaceType) bool {
+	for _, ns := range in.Spec.Linux.Namespaces {
 		if ns.Type == t {
-			return ns.Path == "" || !c.in.Host.owns(ns)
+			return ns.Path == "" || !in.Host.owns(ns)
 		}
 	}
 	return false

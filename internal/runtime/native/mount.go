@@ -177,7 +177,7 @@ func (c *compiler) mount(m specs.Mount) error {
 	case m.Type == "":
 		return fmt.Errorf("no type: %w", errdefs.ErrInvalidArgument)
 	}
-	mode, known := c.modeOf(m.Destination)
+	mode, known := modeOf(c.in.Root, m.Destination, c.mounts)
 	c.provide(m.Destination, false)
 	flags := o.Flags
 	if m.Type == "tmpfs" {
@@ -200,14 +200,14 @@ func (c *compiler) mount(m specs.Mount) error {
 
 // modeOf tells the permissions of a directory of the root filesystem, which a
 // tmpfs over it takes on, as those of other runtimes do.
-func (c *compiler) modeOf(p string) (mode uint32, ok bool) {
+func modeOf(root, p string, mounts []specs.Mount) (mode uint32, ok bool) {
 	p = path.Clean("/" + p)
-	for _, m := range c.mounts {
+	for _, m := range mounts {
 		if d := path.Clean("/" + m.Destination); p == d || strings.HasPrefix(p, d+"/") {
 			return 0, false
 		}
 	}
-	dir, err := unix.Open(c.in.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, false
 	}

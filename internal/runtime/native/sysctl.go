@@ -17,7 +17,7 @@ import (
 // a container's might be anything.
 func (c *compiler) sysctls() error {
 	for _, key := range sortedKeys(c.in.Spec.Linux.Sysctl) {
-		if err := c.namespaced(key); err != nil {
+		if err := c.in.namespaced(key); err != nil {
 			return err
 		}
 		value := c.in.Spec.Linux.Sysctl[key]
@@ -44,7 +44,7 @@ func (c *compiler) sysctls() error {
 
 // namespaced refuses what would change the host: only parameters of a namespace
 // that the container does not share with it may be set.
-func (c *compiler) namespaced(key string) error {
+func (in *Input) namespaced(key string) error {
 	kind := specs.LinuxNamespaceType("")
 	switch first, _, _ := strings.Cut(key, "."); {
 	case first == "net":
@@ -59,7 +59,7 @@ func (c *compiler) namespaced(key string) error {
 	switch {
 	case kind == "" || strings.Contains(key, ".."):
 		return fmt.Errorf("linux.sysctl: %q is not a parameter of a namespace: %w", key, errdefs.ErrInvalidArgument)
-	case !c.apart(kind):
+	case !in.apart(kind):
 		return fmt.Errorf("linux.sysctl: %q without a %s namespace of its own: %w", key, kind, errdefs.ErrInvalidArgument)
 	}
 	return nil
