@@ -40,10 +40,11 @@ func TestRunSaysWhatWentWrong(t *testing.T) {
 				if !errors.As(err, &exit) || exit.ExitCode() != tc.status || !strings.Contains(err.Error(), tc.says) {
 					t.Errorf("got %v, want status %d and %q", err, tc.status, tc.says)
 				}
-				out, err := n.CLI("sandboxes")
-				if strings.Count(out, "\n") != 2 || err != nil { // the header and the one that runs
-					t.Errorf("sandboxes: %s%v", out, err)
-				}
+				// The agent removes what has ended, just after it has told so.
+				nodetest.Eventually(t, "the sandbox is removed", func() bool {
+					out, err := n.CLI("sandboxes")
+					return err == nil && strings.Count(out, "\n") == 2 // the header and the one that runs
+				})
 				clean(t, n)
 			})
 		}
