@@ -366,11 +366,12 @@ func pss(names string) map[string]int64 {
 	}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
-		exe, err := os.Readlink(filepath.Join(d, "exe"))
+		cmdline, err := os.ReadFile(filepath.Join(d, "cmdline"))
 		if err != nil {
 			continue
 		}
-		name := filepath.Base(exe)
+		argv0, _, _ := strings.Cut(string(cmdline), "\x00")
+		name := filepath.Base(argv0)
 		if _, ok := sums[name]; !ok {
 			continue
 		}

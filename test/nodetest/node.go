@@ -304,7 +304,8 @@ func (n *Node) Events() []Event {
 }
 
 // Processes lists the processes of this pid namespace whose program is named
-// comm (as /proc/PID/exe says) and whose first argument is arg ("" for any).
+// comm (as /proc/PID/exe or their own first word says) and whose first argument
+// is arg ("" for any).
 func Processes(comm, arg string) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -317,7 +318,7 @@ func Processes(comm, arg string) []int {
 			continue
 		}
 		exe, err := os.Readlink("/proc/" + e.Name() + "/exe")
-		if err != nil || strings.TrimSuffix(filepath.Base(exe), " (deleted)") != comm {
+		if err != nil {
 			continue
 		}
 		cmdline, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
@@ -325,6 +326,10 @@ func Processes(comm, arg string) []int {
 			continue
 		}
 		argv := strings.Split(string(cmdline), "\x00")
+		// Keeper and nest run from a detached mount, where exe has no name.
+		if strings.TrimSuffix(filepath.Base(exe), " (deleted)") != comm && filepath.Base(argv[0]) != comm {
+			continue
+		}
 		if arg == "" || len(argv) > 1 && argv[1] == arg {
 			pids = append(pids, pid)
 		}
