@@ -32,7 +32,7 @@ for n in cgroup ipc mnt net pid user uts; do echo "ns $n $(readlink /proc/self/n
 cat /proc/self/mountinfo | while read id par dev root at opt rest; do echo "mount $at $root $opt $rest"; done
 ls -ln /dev | while read mode n uid gid a b c d name; do case $mode in
   c*|b*) echo "dev $mode $uid $gid $a $b $name";; l*) echo "dev $mode $name";; *) echo "dev $mode $uid $gid $name";; esac; done
-ls -ldn /mnt /mnt/* /work /work/* 2>/dev/null | while read mode n uid gid size mon day tm name; do echo "dir $mode $uid $gid $name"; done
+ls -ldn /mnt /mnt/* /place /place/* 2>/dev/null | while read mode n uid gid size mon day tm name; do echo "dir $mode $uid $gid $name"; done
 ls /proc/self/fd | sort | p fd
 for m in /proc/kcore /proc/timer_list /sys/firmware /proc/acpi; do echo "masked $m $(cat $m 2>/dev/null | head -c 9 | wc -c) $(ls $m 2>/dev/null | wc -l)"; done
 for f in /proc/sys/kernel/shmmax /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/fs/mqueue/queues_max; do echo "sysctl $f $(cat $f 2>&1)"; done
@@ -86,7 +86,7 @@ func TestSeenFromInsideItIsAsUnderRunc(t *testing.T) {
 			}
 		}
 		n.root = fullRoot(t, "/run/plain/rootfs")
-		if err := os.Mkdir(n.root+"/work", 0o751); err != nil {
+		if err := os.Mkdir(n.root+"/place", 0o751); err != nil {
 			t.Fatal(err)
 		}
 		for seed := range uint64(30) {
@@ -139,7 +139,7 @@ func randomSpec(r *rand.Rand) *specs.Spec {
 		umask := uint32(r.IntN(0o777))
 		s.Process.User = specs.User{UID: uint32(r.IntN(3) * 500), GID: uint32(r.IntN(3) * 700), AdditionalGids: []uint32{uint32(r.IntN(9)), 12}, Umask: &umask}
 	}
-	s.Process.Cwd = []string{"/", "/tmp", "/etc", "/work/new/deep"}[r.IntN(4)]
+	s.Process.Cwd = []string{"/", "/tmp", "/etc", "/place/new/deep"}[r.IntN(4)]
 	s.Process.NoNewPrivileges = coin()
 	all := []string{"CAP_CHOWN", "CAP_KILL", "CAP_NET_RAW", "CAP_SETUID", "CAP_DAC_OVERRIDE", "CAP_SYS_CHROOT"}
 	bounding := some(all...)
@@ -182,10 +182,10 @@ func randomMounts(r *rand.Rand, coin func() bool) (all []specs.Mount) {
 		all = append(all, specs.Mount{Destination: "/mnt/below/bound", Type: "bind", Source: "/run/plain/src", Options: []string{pick("bind", "rbind"), pick("ro", "rw"), pick("rprivate", "rslave", "private")}})
 	}
 	if coin() {
-		all = append(all, specs.Mount{Destination: "/work/bound", Type: "bind", Source: "/run/plain/src", Options: []string{"rbind", pick("nosuid", "nodev", "noexec", "noatime", "rw"), "rprivate"}})
+		all = append(all, specs.Mount{Destination: "/place/bound", Type: "bind", Source: "/run/plain/src", Options: []string{"rbind", pick("nosuid", "nodev", "noexec", "noatime", "rw"), "rprivate"}})
 	}
 	if coin() {
-		all = append(all, specs.Mount{Destination: "/work/file", Type: "bind", Source: "/etc/hostname", Options: []string{"bind", "ro"}})
+		all = append(all, specs.Mount{Destination: "/place/file", Type: "bind", Source: "/etc/hostname", Options: []string{"bind", "ro"}})
 	}
 	if coin() {
 		all = append(all, specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", pick("ro", "ro"), "relatime"}})
