@@ -31,6 +31,10 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader) ([]co
 		if _, cerr := s.collect(context.WithoutCancel(ctx)); cerr != nil {
 			s.log.Warn("collect after import", "error", cerr)
 		}
+		if ctx.Err() != nil {
+			// What the worker made of the archive's sudden end says less.
+			return nil, fmt.Errorf("import: %w", context.Cause(ctx))
+		}
 		return nil, err
 	}
 	var list []core.Image
