@@ -112,9 +112,10 @@ func (n *node) restart(ctx context.Context) error {
 	return n.launch(ctx)
 }
 
-// close leaves the processes to the end of the pid namespace.
+// close stops the agent, which takes everything along when no pod is left;
+// processes end with the pid namespace in any case.
 func (n *node) close() {
-	_ = n.cmd.Process.Kill()
+	_ = n.cmd.Process.Signal(syscall.SIGTERM)
 	_ = n.cmd.Wait()
 	n.stop()
 	_ = unix.Unmount(filepath.Join(n.dir, "run"), unix.MNT_DETACH)
