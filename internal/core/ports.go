@@ -384,6 +384,9 @@ type Remnant struct {
 type Tx interface {
 	Sandboxes() Table[Sandbox]
 	Containers() Table[Container]
+	// ContainersOf yields one sandbox's containers, oldest first, without
+	// looking at the others'. Each is the caller's own copy.
+	ContainersOf(sandbox ID) iter.Seq[Container]
 	Append(Event) (seq uint64, err error)
 	// Events yields events newer than since, oldest first. OutOfRange when
 	// some of them were trimmed, or since lies beyond LastSeq.

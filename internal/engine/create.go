@@ -350,6 +350,14 @@ func (c *Client) Containers(_ context.Context, f core.Filter) (list []core.Conta
 			}
 			return nil
 		}
+		if f.Sandbox != "" {
+			for ct := range tx.ContainersOf(f.Sandbox) {
+				if match(&ct) {
+					list = append(list, ct)
+				}
+			}
+			return nil
+		}
 		for ct, err := range tx.Containers().All(owner) {
 			if err != nil {
 				return err

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -33,14 +34,7 @@ func (b book) container(id core.ID) (c core.Container, err error) {
 // containersOf lists the containers of one sandbox, oldest first.
 func (b book) containersOf(sandbox core.ID) (list []core.Container, err error) {
 	err = b.store.View(func(tx core.Tx) error {
-		for c, err := range tx.Containers().All("") {
-			if err != nil {
-				return err
-			}
-			if c.Sandbox == sandbox {
-				list = append(list, c)
-			}
-		}
+		list = slices.Collect(tx.ContainersOf(sandbox))
 		return nil
 	})
 	return list, err

@@ -5,90 +5,158 @@ import (
 	"time"
 )
 
-// clone returns a deep copy of v in the form that v would have after a round
-// through JSON: times without a monotonic part and in UTC, fields that are not
-// stored (json:"-", functions) zero, empty maps and slices nil. So what a
-// reader gets does not depend on whether the agent was restarted meanwhile.
-func clone[T any](v T) T {
-	var out T
-	copyValue(reflect.ValueOf(&out).Elem(), reflect.ValueOf(&v).Elem())
-	return out
+// copier makes deep copies of one type in the form that a value would have
+// after a round through JSON: times without a monotonic part and in UTC, fields
+// that are not stored (json:"-", functions) zero, empty maps and slices nil. So
+// what a reader gets does not depend on whether the agent was restarted
+// meanwhile.
+//
+// It is compiled once from the type: a copy is one assignment of the whole, then
+// a repair of each field that must not be shared. Lists of thousands of records
+// are copied for every client that asks, so this is what they cost.
+type copier func(v reflect.Value)
+
+// cloner returns a function that copies values of type T.
+func cloner[T any]() func(T) T {
+	repair := compile(reflect.TypeFor[T](), map[reflect.Type]*copier{})
+	return func(v T) T {
+		if repair != nil {
+			repair(reflect.ValueOf(&v).Elem())
+		}
+		return v
+	}
 }
 
-//nolint:gochecknoglobals // constant
-var timeType = reflect.TypeFor[time.Time]()
-
-func copyValue(dst, src reflect.Value) {
-	switch src.Kind() {
+// compile returns what makes a shallow copy of a t a deep one; nil when it is
+// one already. seen holds the types that are being compiled, so that one may
+// hold itself.
+func compile(t reflect.Type, seen map[reflect.Type]*copier) copier {
+	if at := seen[t]; at != nil {
+		return func(v reflect.Value) { (*at)(v) }
+	}
+	var c copier
+	switch t.Kind() {
 	case reflect.Pointer:
-		if src.IsNil() {
-			return
-		}
-		p := reflect.New(src.Type().Elem())
-		copyValue(p.Elem(), src.Elem())
-		dst.Set(p)
+		c = copyPointer(compile(t.Elem(), seen))
 	case reflect.Slice:
-		copySlice(dst, src)
+		c = copySlice(compile(t.Elem(), seen))
 	case reflect.Map:
-		if src.Len() == 0 {
-			return
-		}
-		m := reflect.MakeMapWithSize(src.Type(), src.Len())
-		for it := src.MapRange(); it.Next(); {
-			v := reflect.New(src.Type().Elem()).Elem()
-			copyValue(v, it.Value())
-			m.SetMapIndex(it.Key(), v)
-		}
-		dst.Set(m)
+		c = copyMap(t, compile(t.Elem(), seen))
 	case reflect.Struct:
-		copyStruct(dst, src)
+		seen[t] = &c
+		c = compileStruct(t, seen)
+		delete(seen, t)
 	case reflect.Array:
-		for i := range src.Len() {
-			copyValue(dst.Index(i), src.Index(i))
+		if elem := compile(t.Elem(), seen); elem != nil {
+			c = func(v reflect.Value) {
+				for i := range v.Len() {
+					elem(v.Index(i))
+				}
+			}
 		}
 	case reflect.Func, reflect.Chan, reflect.UnsafePointer:
-	default:
-		dst.Set(src)
+		c = reflect.Value.SetZero
+	default: // numbers and strings: nothing is shared
 	}
+	return c
 }
 
-func copySlice(dst, src reflect.Value) {
-	if src.Len() == 0 {
-		return
-	}
-	s := reflect.MakeSlice(src.Type(), src.Len(), src.Len())
-	if plain(src.Type().Elem().Kind()) {
-		reflect.Copy(s, src)
-	} else {
-		for i := range src.Len() {
-			copyValue(s.Index(i), src.Index(i))
-		}
-	}
-	dst.Set(s)
-}
-
-func copyStruct(dst, src reflect.Value) {
-	t := src.Type()
-	if t == timeType {
-		dst.Set(reflect.ValueOf(src.Interface().(time.Time).Round(0).UTC())) //nolint:forcetypeassert // just asked
-		return
-	}
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if !f.IsExported() {
-			dst.Set(src) // netip.Addr and the like: values that do not change
+func copyPointer(elem copier) copier {
+	return func(v reflect.Value) {
+		if v.IsNil() {
 			return
 		}
-		if f.Tag.Get("json") == "-" {
-			continue
+		p := reflect.New(v.Type().Elem())
+		p.Elem().Set(v.Elem())
+		if elem != nil {
+			elem(p.Elem())
 		}
-		if plain(f.Type.Kind()) {
-			dst.Field(i).Set(src.Field(i))
-		} else {
-			copyValue(dst.Field(i), src.Field(i))
-		}
+		v.Set(p)
 	}
 }
 
-// plain kinds hold nothing that could be shared.
-func plain(k reflect.Kind) bool { return k <= reflect.Complex128 || k == reflect.String }
+func copySlice(elem copier) copier {
+	return func(v reflect.Value) {
+		n := v.Len()
+		if n == 0 {
+			v.SetZero()
+			return
+		}
+		s := reflect.MakeSlice(v.Type(), n, n)
+		reflect.Copy(s, v)
+		if elem != nil {
+			for i := range n {
+				elem(s.Index(i))
+			}
+		}
+		v.Set(s)
+	}
+}
+
+func copyMap(t reflect.Type, elem copier) copier {
+	if t == reflect.TypeFor[map[string]string]() { // labels, most of all
+		return func(v reflect.Value) {
+			if v.Len() == 0 {
+				v.SetZero()
+				return
+			}
+			old := v.Addr().Interface().(*map[string]string) //nolint:forcetypeassert // just asked
+			m := make(map[string]string, len(*old))
+			for k, s := range *old {
+				m[k] = s
+			}
+			*old = m
+		}
+	}
+	return func(v reflect.Value) {
+		if v.Len() == 0 {
+			v.SetZero()
+			return
+		}
+		m := reflect.MakeMapWithSize(t, v.Len())
+		for it := v.MapRange(); it.Next(); {
+			value := reflect.New(t.Elem()).Elem()
+			value.Set(it.Value())
+			if elem != nil {
+				elem(value)
+			}
+			m.SetMapIndex(it.Key(), value)
+		}
+		v.Set(m)
+	}
+}
+
+func compileStruct(t reflect.Type, seen map[reflect.Type]*copier) copier {
+	if t == reflect.TypeFor[time.Time]() {
+		return func(v reflect.Value) {
+			at := v.Addr().Interface().(*time.Time) //nolint:forcetypeassert // just asked
+			*at = at.Round(0).UTC()
+		}
+	}
+	type field struct {
+		index  int
+		repair copier
+	}
+	var fields []field
+	for i := range t.NumField() {
+		f := t.Field(i)
+		switch {
+		case !f.IsExported():
+			return nil // netip.Addr and the like: values that do not change
+		case f.Tag.Get("json") == "-":
+			fields = append(fields, field{i, reflect.Value.SetZero})
+		default:
+			if repair := compile(f.Type, seen); repair != nil {
+				fields = append(fields, field{i, repair})
+			}
+		}
+	}
+	if fields == nil {
+		return nil
+	}
+	return func(v reflect.Value) {
+		for _, f := range fields {
+			f.repair(v.Field(f.index))
+		}
+	}
+}

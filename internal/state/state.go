@@ -78,8 +78,8 @@ func NewMemory(eventLimit int) *Store {
 		eventLimit = DefaultEventLimit
 	}
 	return &Store{
-		sandboxes:  newKind("sandbox", (*core.Sandbox).Base),
-		containers: newKind("container", (*core.Container).Base),
+		sandboxes:  newKind("sandbox", (*core.Sandbox).Base, nil),
+		containers: newKind("container", (*core.Container).Base, func(c *core.Container) core.ID { return c.Sandbox }),
 		events:     eventRing{limit: eventLimit},
 		changed:    make(chan struct{}),
 		scopes:     map[scopeName]*drawer{},

@@ -23,6 +23,18 @@ func (t *tx) Containers() core.Table[core.Container] {
 	return table[core.Container]{&t.s.containers, t.ch}
 }
 
+// ContainersOf yields the containers of one sandbox, oldest first.
+func (t *tx) ContainersOf(sandbox core.ID) iter.Seq[core.Container] {
+	k := &t.s.containers
+	return func(yield func(core.Container) bool) {
+		for _, id := range slices.Clone(k.members[sandbox]) {
+			if v := k.items[id]; v != nil && !yield(k.clone(*v)) {
+				return
+			}
+		}
+	}
+}
+
 func (t *tx) LastSeq() uint64 { return t.s.events.last }
 
 // Append gives the event the next Seq and stores it.
@@ -114,6 +126,11 @@ type kind[T any] struct {
 	items map[core.ID]*T
 	keys  map[ownerKey]core.ID
 	order []core.ID // by creation
+	clone func(T) T
+	// group names the sandbox that an object belongs to; members are those of
+	// each, by creation. nil: this kind belongs to none.
+	group   func(*T) core.ID
+	members map[core.ID][]core.ID
 }
 
 type ownerKey struct {
@@ -121,8 +138,11 @@ type ownerKey struct {
 	key   core.Key
 }
 
-func newKind[T any](name string, base func(*T) *core.Meta) kind[T] {
-	return kind[T]{name, base, map[core.ID]*T{}, map[ownerKey]core.ID{}, nil}
+func newKind[T any](name string, base func(*T) *core.Meta, group func(*T) core.ID) kind[T] {
+	return kind[T]{
+		name: name, base: base, items: map[core.ID]*T{}, keys: map[ownerKey]core.ID{},
+		clone: cloner[T](), group: group, members: map[core.ID][]core.ID{},
+	}
 }
 
 func (k *kind[T]) set(v *T) {
@@ -132,9 +152,30 @@ func (k *kind[T]) set(v *T) {
 		delete(k.keys, ownerKey{om.Owner, om.Key})
 	} else {
 		k.order = append(k.order, m.ID)
+		k.join(m.ID, v)
 	}
 	k.items[m.ID] = v
 	k.keys[ownerKey{m.Owner, m.Key}] = m.ID
+}
+
+// join and leave keep the members of each sandbox, which an object never
+// changes: one that is put again stays in its place.
+func (k *kind[T]) join(id core.ID, v *T) {
+	if k.group != nil {
+		g := k.group(v)
+		k.members[g] = append(k.members[g], id)
+	}
+}
+
+func (k *kind[T]) leave(id core.ID, old *T) {
+	if k.group == nil {
+		return
+	}
+	g := k.group(old)
+	k.members[g] = slices.DeleteFunc(k.members[g], func(m core.ID) bool { return m == id })
+	if len(k.members[g]) == 0 {
+		delete(k.members, g)
+	}
 }
 
 func (k *kind[T]) unset(id core.ID) {
@@ -145,6 +186,7 @@ func (k *kind[T]) unset(id core.ID) {
 	m := k.base(old)
 	delete(k.items, id)
 	delete(k.keys, ownerKey{m.Owner, m.Key})
+	k.leave(id, old)
 	// From the back: the young die first.
 	for i := len(k.order) - 1; i >= 0; i-- {
 		if k.order[i] == id {
@@ -166,9 +208,25 @@ func (k *kind[T]) restore(id core.ID, old *T, at int) {
 		m := k.base(old)
 		k.items[id] = old
 		k.keys[ownerKey{m.Owner, m.Key}] = id
+		k.rejoin(old)
 		return
 	}
 	k.set(old)
+}
+
+// rejoin makes the members of v's sandbox anew, by creation.
+func (k *kind[T]) rejoin(v *T) {
+	if k.group == nil {
+		return
+	}
+	g := k.group(v)
+	var ids []core.ID
+	for _, id := range k.order {
+		if k.group(k.items[id]) == g {
+			ids = append(ids, id)
+		}
+	}
+	k.members[g] = ids
 }
 
 type table[T any] struct {
@@ -181,7 +239,7 @@ func (t table[T]) Get(id core.ID) (T, error) {
 	if v == nil {
 		return *new(T), fmt.Errorf("%s %s: %w", t.k.name, id, errdefs.ErrNotFound)
 	}
-	return clone(*v), nil
+	return t.k.clone(*v), nil
 }
 
 func (t table[T]) ByKey(owner core.Owner, key core.Key) (T, error) {
@@ -189,14 +247,14 @@ func (t table[T]) ByKey(owner core.Owner, key core.Key) (T, error) {
 	if !ok {
 		return *new(T), fmt.Errorf("%s %q of %s: %w", t.k.name, key, owner, errdefs.ErrNotFound)
 	}
-	return clone(*t.k.items[id]), nil
+	return t.k.clone(*t.k.items[id]), nil
 }
 
 func (t table[T]) Put(v T) error {
 	if t.ch == nil {
 		return errReadOnly("put " + t.k.name)
 	}
-	c := clone(v)
+	c := t.k.clone(v)
 	m := t.k.base(&c)
 	if m.ID == "" || len(m.Key) > core.MaxKey {
 		return fmt.Errorf("put %s: id and key: %w", t.k.name, errdefs.ErrInvalidArgument)
@@ -237,7 +295,7 @@ func (t table[T]) All(owner core.Owner) iter.Seq2[T, error] {
 			if v == nil || owner != "" && t.k.base(v).Owner != owner {
 				continue
 			}
-			if !yield(clone(*v), nil) {
+			if !yield(t.k.clone(*v), nil) {
 				return
 			}
 		}

@@ -27,6 +27,7 @@ func Run(t *testing.T, open func(t *testing.T) core.Store) {
 	}{
 		{"RecordsAreFoundByIDAndKey", recordsAreFound},
 		{"KeysAreUniquePerOwnerAndKind", keysAreUnique},
+		{"ContainersAreFoundByTheirSandbox", members},
 		{"WhatIsReturnedIsTheCallersOwn", ownCopies},
 		{"AFailedUpdateChangesNothing", failedUpdate},
 		{"APanicInUpdateChangesNothing", panicInUpdate},
@@ -116,6 +117,55 @@ func recordsAreFound(t *testing.T, s core.Store) {
 	if err := s.Update(func(tx core.Tx) error { return tx.Sandboxes().Delete("1") }); !errdefs.IsNotFound(err) {
 		t.Errorf("second Delete: %v", err)
 	}
+}
+
+// members checks that a sandbox's containers are those that were put and not
+// deleted, in the order of their creation, also after a change that failed.
+func members(t *testing.T, s core.Store) {
+	container := func(id, sandbox core.ID) core.Container {
+		return core.Container{Meta: core.Meta{ID: id, Owner: core.OwnerCRI, Key: core.Key(id)}, Sandbox: sandbox}
+	}
+	want := func(sandbox core.ID, ids ...core.ID) {
+		t.Helper()
+		var got []core.ID
+		must(t, s.View(func(tx core.Tx) error {
+			for c := range tx.ContainersOf(sandbox) {
+				got = append(got, c.ID)
+			}
+			return nil
+		}))
+		if d := cmp.Diff(ids, got); d != "" {
+			t.Errorf("containers of %s: %s", sandbox, d)
+		}
+	}
+	change := func(fail error, fn func(tx core.Tx) error) {
+		t.Helper()
+		err := s.Update(func(tx core.Tx) error { return errors.Join(fn(tx), fail) })
+		if !errors.Is(err, fail) {
+			t.Fatal(err)
+		}
+	}
+	change(nil, func(tx core.Tx) error {
+		for _, id := range []core.ID{"1", "2", "3"} {
+			if err := errors.Join(tx.Containers().Put(container("a"+id, "a")), tx.Containers().Put(container("b"+id, "b"))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	want("a", "a1", "a2", "a3")
+	want("c")
+	change(nil, func(tx core.Tx) error { return tx.Containers().Put(container("a1", "a")) }) // again: it keeps its place
+	change(errors.New("no"), func(tx core.Tx) error {
+		return errors.Join(tx.Containers().Delete("a2"), tx.Containers().Put(container("a4", "a")), tx.Containers().Delete("b1"))
+	})
+	want("a", "a1", "a2", "a3")
+	want("b", "b1", "b2", "b3")
+	change(nil, func(tx core.Tx) error {
+		return errors.Join(tx.Containers().Delete("a2"), tx.Containers().Put(container("a4", "a")))
+	})
+	want("a", "a1", "a3", "a4")
+	want("b", "b1", "b2", "b3")
 }
 
 func keysAreUnique(t *testing.T, s core.Store) {
