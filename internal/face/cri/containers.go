@@ -166,7 +166,7 @@ func (s *server) containers(ctx context.Context, f *v1.ContainerFilter) ([]*v1.C
 		if !matchContainer(f, c) {
 			continue
 		}
-		r, err := containerOf(c)
+		r, err := containerHead(c)
 		if err != nil {
 			return nil, err
 		}

@@ -5,8 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
@@ -154,11 +156,29 @@ func FuzzRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, err := podOf(core.Sandbox{Meta: core.Meta{Data: b}}); err == nil {
 			sandboxStatus(core.Sandbox{}, r)
+			sameHead(t, core.Sandbox{Meta: core.Meta{Data: b}}, podHead, podOf, listedSandbox)
 		}
 		if r, err := containerOf(core.Container{Meta: core.Meta{Data: b}}); err == nil {
 			containerStatus(core.Container{}, r)
+			sameHead(t, core.Container{Meta: core.Meta{Data: b}}, containerHead, containerOf, listedContainer)
 		}
 	})
+}
+
+// sameHead wants a record's head to be listed as the whole of it is.
+func sameHead[O, R any, L proto.Message](t *testing.T, o O, head, whole func(O) (R, error), list func(O, R) L) {
+	t.Helper()
+	h, err := head(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := whole(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(list(o, w), list(o, h), protocmp.Transform()); d != "" {
+		t.Error(d)
+	}
 }
 
 // FuzzAuth: credentials of any form are refused or taken apart.

@@ -70,23 +70,32 @@ func (r record[T]) encode() ([]byte, error) {
 // decode reads what encode wrote into r, whose Config must be there. DataLoss
 // when data is something else.
 func (r *record[T]) decode(data []byte) error {
-	if len(data) < 1+sha256.Size || data[0] != recordVersion {
-		return fmt.Errorf("decode record: %d bytes of an unknown form: %w", len(data), errdefs.ErrDataLoss)
+	cfg, found, err := split(data)
+	if err != nil {
+		return err
 	}
 	r.Sum = [sha256.Size]byte(data[1:])
-	data = data[1+sha256.Size:]
-	n, w := binary.Uvarint(data)
-	if w <= 0 || n > uint64(len(data)-w) {
-		return fmt.Errorf("decode record: cut off: %w", errdefs.ErrDataLoss)
-	}
-	if err := proto.Unmarshal(data[w:w+int(n)], r.Config); err != nil {
+	if err := proto.Unmarshal(cfg, r.Config); err != nil {
 		return fmt.Errorf("decode record: config: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	r.Found = &v1.ContainerStatus{}
-	if err := proto.Unmarshal(data[w+int(n):], r.Found); err != nil {
+	if err := proto.Unmarshal(found, r.Found); err != nil {
 		return fmt.Errorf("decode record: found: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	return nil
+}
+
+// split is what encode put together; DataLoss when data is something else.
+func split(data []byte) (cfg, found []byte, err error) {
+	if len(data) < 1+sha256.Size || data[0] != recordVersion {
+		return nil, nil, fmt.Errorf("decode record: %d bytes of an unknown form: %w", len(data), errdefs.ErrDataLoss)
+	}
+	data = data[1+sha256.Size:]
+	n, w := binary.Uvarint(data)
+	if w <= 0 || n > uint64(len(data)-w) {
+		return nil, nil, fmt.Errorf("decode record: cut off: %w", errdefs.ErrDataLoss)
+	}
+	return data[w : w+int(n)], data[w+int(n):], nil
 }
 
 func newPodRecord(req *v1.RunPodSandboxRequest) (podRecord, error) {

@@ -131,7 +131,7 @@ func (s *server) sandboxes(ctx context.Context, f *v1.PodSandboxFilter) ([]*v1.P
 		if !matchSandbox(f, sb) {
 			continue
 		}
-		r, err := podOf(sb)
+		r, err := podHead(sb)
 		if err != nil {
 			return nil, err
 		}

@@ -111,7 +111,7 @@ func each[O, S any](ctx context.Context, all []O, match func(O) bool, read func(
 }
 
 func (s *server) containerFigures(ctx context.Context, c core.Container) (*v1.ContainerStats, error) {
-	r, err := containerOf(c)
+	r, err := containerHead(c)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (s *server) containerFigures(ctx context.Context, c core.Container) (*v1.Co
 }
 
 func (s *server) podFigures(ctx context.Context, sb core.Sandbox) (*v1.PodSandboxStats, error) {
-	r, err := podOf(sb)
+	r, err := podHead(sb)
 	if err != nil {
 		return nil, err
 	}
