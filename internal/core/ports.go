@@ -121,6 +121,14 @@ type Command struct {
 	// HideUnified runs it where /sys/fs/cgroup/unified is not mounted: crun
 	// refuses a v2 tree that owns controllers beside v1.
 	HideUnified bool
+	// Path is the program's where Args[0] is another name; "" is Args[0].
+	Path string
+	// Stdin is what it reads, then its input ends.
+	Stdin []byte
+	// Plan, when set, starts it instead (as a Launch's): Args, Env and Dir are
+	// then not used. Target is the process whose namespaces it joins.
+	Plan   []byte
+	Target Ref
 }
 
 // CommandResult is how a command ended. Stdout is at most 1 MiB, Stderr the

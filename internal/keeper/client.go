@@ -164,14 +164,18 @@ func coreRef(r wire.Ref) core.Ref {
 // may have been started all the same: ask Processes, never launch it again
 // blindly.
 func (c *Client) Launch(ctx context.Context, l core.Launch) (core.Launched, error) {
-	m, err := wireLaunch(l)
+	body, err := wireLaunch(l)
 	if err != nil {
 		return core.Launched{}, err
+	}
+	kind, m := wire.KindLaunch, wire.Message(body)
+	if l.Plan != nil {
+		kind, m = wire.KindLaunchPlan, &planned{body, l.Plan}
 	}
 	var out core.Launched
 	launch := func(p *pair) error {
 		var a wire.Launched
-		fds, err := p.call(ctx, wire.KindLaunch, m, &a)
+		fds, err := p.call(ctx, kind, m, &a)
 		if err != nil {
 			return err
 		}
@@ -202,6 +206,13 @@ func (c *Client) Release(ctx context.Context, ref core.Ref) error {
 	return c.onRef(ctx, wire.KindRelease, &m)
 }
 
+// Advance lets a process that parked before it had come to where Release is
+// waited for go on, and returns once it is parked there.
+func (c *Client) Advance(ctx context.Context, ref core.Ref) error {
+	m := wireRef(ref)
+	return c.onRef(ctx, wire.KindAdvance, &m)
+}
+
 func wireLaunch(l core.Launch) (*wire.Launch, error) {
 	m := &wire.Launch{
 		Kind: wire.LaunchCommand, Ref: wireRef(l.Ref),
@@ -210,7 +221,7 @@ func wireLaunch(l core.Launch) (*wire.Launch, error) {
 		UID: l.UID, GID: l.GID, Peak: l.Peak,
 	}
 	if l.Plan != nil {
-		m.Kind, m.Plan, m.Park, m.Target = wire.LaunchPlan, l.Plan, l.Park, wireRef(l.Target)
+		m.Kind, m.Park, m.Target = wire.LaunchPlan, l.Park, wireRef(l.Target)
 	}
 	switch l.IO.Stdin {
 	case core.StdinClosed:
@@ -249,12 +260,27 @@ func wireCommand(c core.Command) wire.Command {
 
 // Run implements core.Supervisor.
 func (c *Client) Run(ctx context.Context, cmd core.Command) (core.CommandResult, error) {
-	p, err := c.current(ctx)
-	if err != nil {
-		return core.CommandResult{}, err
+	line := wireCommand(cmd)
+	kind, m := wire.KindRun, wire.Message(&line)
+	if cmd.Path != "" || cmd.Stdin != nil || cmd.Plan != nil {
+		task := &wire.Task{Command: line, Path: cmd.Path, Input: cmd.Stdin, Planned: cmd.Plan != nil, Target: wireRef(cmd.Target)}
+		kind, m = wire.KindTask, &planned{task, cmd.Plan}
 	}
-	m, r := wireCommand(cmd), wire.Result{}
-	if _, err := p.call(ctx, wire.KindRun, &m, &r); err != nil {
+	var r wire.Result
+	run := func(p *pair) error {
+		_, err := p.call(ctx, kind, m, &r)
+		return err
+	}
+	var err error
+	if cmd.Target.Container != "" {
+		err = c.on(ctx, run) // only the target's own keeper can
+	} else {
+		var p *pair
+		if p, err = c.current(ctx); err == nil {
+			err = run(p)
+		}
+	}
+	if err != nil {
 		return core.CommandResult{}, err
 	}
 	return core.CommandResult{Status: r.Status, Stdout: r.Stdout, Stderr: r.Stderr}, nil

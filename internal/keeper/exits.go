@@ -123,7 +123,7 @@ func (p *pair) subscribe(ctx context.Context, q *queue) error {
 	p.next++
 	id := p.next
 	p.mu.Unlock()
-	if err := write(conn, wire.Header{Kind: wire.KindExits, ID: id}, nil); err != nil {
+	if err := write(conn, wire.Header{Kind: wire.KindExits, ID: id}, nil, nil); err != nil {
 		return fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return nil

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -30,7 +29,7 @@ type pair struct {
 	dir string
 
 	mu     sync.Mutex
-	conn   *net.UnixConn         // nil while there is no keeper; guarded by mu
+	conn   *link                 // nil while there is no keeper; guarded by mu
 	up     chan struct{}         // closed once conn is there or never will be; guarded by mu
 	gone   bool                  // neither keeper nor nest is left, or we have closed; guarded by mu
 	lone   bool                  // the nest is gone; guarded by mu
@@ -63,7 +62,7 @@ func (d descriptors) close() { kernel.CloseAll(d) }
 var errDead = errors.New("neither keeper nor nest is left")
 
 // dial connects to a pair's keeper and exchanges hellos.
-func dial(ctx context.Context, dir string) (*net.UnixConn, error) {
+func dial(ctx context.Context, dir string) (*link, error) {
 	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errDead, err)
@@ -77,7 +76,7 @@ func dial(ctx context.Context, dir string) (*net.UnixConn, error) {
 		}
 		return nil, err
 	}
-	conn := raw.(*net.UnixConn)
+	conn := &link{UnixConn: raw.(*net.UnixConn)}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err = greet(conn)
 	if !stop() && err == nil {
@@ -90,12 +89,12 @@ func dial(ctx context.Context, dir string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-func greet(conn *net.UnixConn) error {
+func greet(conn *link) error {
 	mine := wire.Hello{Magic: wire.Magic, Version: wire.Version, Oldest: wire.Oldest, Program: "agent"}
 	if _, err := conn.Write(wire.Frame(wire.KindHello, 0, &mine)); err != nil {
 		return err
 	}
-	r, err := receive(conn)
+	r, err := receive(conn.UnixConn)
 	if err != nil {
 		return err
 	}
@@ -107,10 +106,16 @@ func greet(conn *net.UnixConn) error {
 	if r.kind != wire.KindOK || !wire.Unmarshal(r.body, &theirs) {
 		return fmt.Errorf("keeper: its hello cannot be read: %w", errdefs.ErrDataLoss)
 	}
-	if wire.Agree(mine, theirs) == 0 {
+	if conn.version = wire.Agree(mine, theirs); conn.version == 0 {
 		return fmt.Errorf("keeper: %s: %w", wire.Mismatch(mine, theirs), errdefs.ErrFailedPrecondition)
 	}
 	return nil
+}
+
+// link is a connection with the version that both ends agreed on.
+type link struct {
+	*net.UnixConn
+	version uint64
 }
 
 // frame is what receive returns: a header's facts and the body.
@@ -150,7 +155,7 @@ func receive(conn *net.UnixConn) (frame, error) {
 }
 
 // newPair serves a connection that was dialled.
-func newPair(c *Client, dir string, conn *net.UnixConn) *pair {
+func newPair(c *Client, dir string, conn *link) *pair {
 	p := &pair{
 		c: c, dir: dir, conn: conn, up: make(chan struct{}),
 		calls: map[uint64]*pending{}, subs: map[*queue]struct{}{}, inputs: map[*stdinEnd]inputOf{},
@@ -161,10 +166,10 @@ func newPair(c *Client, dir string, conn *net.UnixConn) *pair {
 }
 
 // serve reads answers until the pair is gone for good.
-func (p *pair) serve(conn *net.UnixConn) {
+func (p *pair) serve(conn *link) {
 	for conn != nil {
 		for {
-			f, err := receive(conn)
+			f, err := receive(conn.UnixConn)
 			if err != nil {
 				break
 			}
@@ -226,7 +231,7 @@ func (p *pair) lostConn() {
 
 // redial waits for the nest's next keeper. It returns nil when there will be
 // none.
-func (p *pair) redial() *net.UnixConn {
+func (p *pair) redial() *link {
 	ctx := context.Background()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -251,7 +256,7 @@ func (p *pair) redial() *net.UnixConn {
 }
 
 // settle ends the time without a connection.
-func (p *pair) settle(conn *net.UnixConn) *net.UnixConn {
+func (p *pair) settle(conn *link) *link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.gone && conn != nil {
@@ -295,7 +300,7 @@ func (p *pair) hasNest() bool {
 }
 
 // connection waits for a keeper, for a while.
-func (p *pair) connection(ctx context.Context) (*net.UnixConn, error) {
+func (p *pair) connection(ctx context.Context) (*link, error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for {
@@ -328,7 +333,7 @@ var errUnsent = fmt.Errorf("keeper: it went away: %w", errdefs.ErrUnavailable)
 // whether it was carried out.
 func repeatable(kind wire.Kind) bool {
 	switch kind {
-	case wire.KindLaunch, wire.KindRun, wire.KindSignal, wire.KindStreamEnd, wire.KindUpgrade:
+	case wire.KindLaunch, wire.KindLaunchPlan, wire.KindRun, wire.KindTask, wire.KindAdvance, wire.KindSignal, wire.KindStreamEnd, wire.KindUpgrade:
 		return false
 	default:
 		return true
@@ -365,16 +370,22 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 	id := p.next
 	p.calls[id] = call
 	p.mu.Unlock()
-	if err := write(conn, wire.Header{Kind: kind, ID: id}, m); err != nil {
+	kind, m, plan, err := conn.words(kind, m)
+	if err != nil {
+		p.mu.Lock()
+		delete(p.calls, id)
+		p.mu.Unlock()
+		return nil, err
+	}
+	if err := write(conn, wire.Header{Kind: kind, ID: id}, m, plan); err != nil {
 		return nil, p.unsent(conn, id, err)
 	}
 	var r reply
 	select {
 	case r = <-call.done:
 	case <-ctx.Done():
-		_ = write(conn, wire.Header{Kind: wire.KindCancel}, &wire.Cancel{ID: id})
-		go p.late(call, kind)
-		return nil, ctx.Err()
+		_ = write(conn, wire.Header{Kind: wire.KindCancel}, &wire.Cancel{ID: id}, nil)
+		return nil, p.cancelled(ctx, call, kind)
 	}
 	switch {
 	case r.err != nil:
@@ -389,33 +400,9 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 	return r.fds, nil
 }
 
-// late takes an answer that nobody waits for any more: its descriptors and its
-// stream must not leak.
-func (p *pair) late(call *pending, kind wire.Kind) {
-	r := <-call.done
-	r.fds.close()
-	var l wire.Launched
-	if r.kind != wire.KindOK {
-		return
-	}
-	switch kind {
-	case wire.KindLaunch:
-		if !wire.Unmarshal(r.body, &l) {
-			return
-		}
-	case wire.KindStreams:
-		if !wire.Unmarshal(r.body, &l.Opened) {
-			return
-		}
-	}
-	if l.Opened.Stream != 0 {
-		p.tell(&wire.StreamEnd{Stream: l.Opened.Stream})
-	}
-}
-
 // unsent takes a request back. The connection is as good as gone: it is closed,
 // so that its reader sees that now and not later.
-func (p *pair) unsent(conn *net.UnixConn, id uint64, err error) error {
+func (p *pair) unsent(conn *link, id uint64, err error) error {
 	p.mu.Lock()
 	delete(p.calls, id)
 	if p.conn == conn {
@@ -429,25 +416,6 @@ func (p *pair) unsent(conn *net.UnixConn, id uint64, err error) error {
 	}
 	_ = conn.Close()
 	return fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
-}
-
-func write(conn *net.UnixConn, h wire.Header, m wire.Message) error {
-	var body []byte
-	if m != nil {
-		body = wire.Marshal(nil, m)
-	}
-	if len(body) <= wire.MaxInline {
-		_, _, err := conn.WriteMsgUnix(append(h.Append(nil), body...), nil, nil)
-		return err
-	}
-	mem, err := kernel.Memfd(body)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(mem) }()
-	h.Flags |= wire.FlagMemfd
-	_, _, err = conn.WriteMsgUnix(h.Append(nil), syscall.UnixRights(mem), nil)
-	return err
 }
 
 func decodeFail(body []byte) error {

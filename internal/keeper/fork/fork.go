@@ -39,6 +39,10 @@ type Files struct {
 	Park                  int // read end; the child goes on when it reads a byte
 	Console               int // socket that takes a pty's master
 	Target                int // pidfd of the process whose namespaces are joined
+	// Progress, unless nil, is where the child writes the number of the
+	// operation that it begins: a word of memory that both share. It must not
+	// be the garbage collector's.
+	Progress *uint32
 }
 
 // Child is a cloned process.
@@ -110,7 +114,7 @@ func Start(p plan.Placed, f Files) (Child, error) {
 	}
 	opened = append(opened, w)
 	p.Header.Slot[plan.SlotError] = uint64(w)
-	c, err := clone(p, f.Target, cgroup)
+	c, err := clone(p, f.Target, cgroup, f.Progress)
 	if err != nil {
 		_ = unix.Close(pipe[0])
 		return Child{}, err
@@ -144,7 +148,7 @@ func openCgroup(dir string) (int, error) {
 // clone makes the child. For an exec, and where the plan names a pid namespace,
 // it does so from a thread that has put its future children there, and takes the
 // thread back out of it after.
-func clone(p plan.Placed, target, cgroup int) (Child, error) {
+func clone(p plan.Placed, target, cgroup int, progress *uint32) (Child, error) {
 	if file := p.PidNS(); file != "" && target < 0 {
 		fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -182,7 +186,7 @@ func clone(p plan.Placed, target, cgroup int) (Child, error) {
 	}
 	syscall.ForkLock.Lock()
 	runtimeBeforeFork()
-	pid, errno := cloneAndRun(p.Ops, p.Header, ca)
+	pid, errno := cloneAndRun(p.Ops, p.Header, ca, progress)
 	runtimeAfterFork()
 	syscall.ForkLock.Unlock()
 	runtime.KeepAlive(pidfd)
@@ -212,7 +216,7 @@ const retries = 10000
 //go:norace
 //go:nosplit
 //go:nocheckptr
-func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs) (pid uintptr, errno syscall.Errno) {
+func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs, progress *uint32) (pid uintptr, errno syscall.Errno) {
 	pid, _, errno = syscall.RawSyscall6(unix.SYS_CLONE3, uintptr(unsafe.Pointer(ca)), unsafe.Sizeof(*ca), 0, 0, 0, 0)
 	if errno != 0 || pid != 0 {
 		return pid, errno
@@ -221,6 +225,9 @@ func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs) (pid uintptr, err
 	var failure [2]uint32
 	for i := 0; i < len(ops); i++ {
 		o := &ops[i]
+		if progress != nil {
+			*progress = uint32(i)
+		}
 		if o.Kind == plan.Jump {
 			i += int(o.Want)
 			continue

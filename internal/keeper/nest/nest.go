@@ -174,7 +174,7 @@ func (n *nest) failed(what string, err error) bool {
 // handOver tells a new keeper all that is held. The keeper reads nothing else
 // before, so that waiting for room cannot lock up.
 func (n *nest) handOver() {
-	hello := &wire.NestHello{Version: wire.Version, Pid: os.Getpid(), Restarts: n.restarts}
+	hello := &wire.NestHello{Version: wire.NestVersion, Pid: os.Getpid(), Restarts: n.restarts}
 	if n.send(wire.KindNestHello, hello, nil) != nil {
 		return
 	}

@@ -22,6 +22,10 @@ type command struct {
 	p         *proc
 	launch    *wire.Launch // nil after a keeper's death in between
 	child     []int        // its descriptors, till it is started
+	mem       []byte       // where its plan stands, nil for a command line
+	target    int          // pidfd of the process whose namespaces a plan joins
+	path      string       // of its program, "" for the first argument
+	planErr   *wire.Fail   // why its plan failed
 	seq       uint64       // in the order in which commands began
 	pid       int
 	pidfd     int
@@ -68,10 +72,18 @@ func (cmd *command) begin(s *Server, m *wire.Command) {
 	if dir == "" {
 		dir = "/"
 	}
+	if cmd.mem != nil {
+		go cmd.runPlan(s, s.progress.take())
+		return
+	}
+	path := cmd.path
+	if path == "" {
+		path = m.Args[0]
+	}
 	go func() {
 		var pid, pidfd int
 		start := func() (err error) {
-			pid, pidfd, err = kernel.StartIn(dir, m.Args[0], m.Args, &syscall.ProcAttr{Env: m.Env, Files: files})
+			pid, pidfd, err = kernel.StartIn(dir, path, m.Args, &syscall.ProcAttr{Env: m.Env, Files: files})
 			return err
 		}
 		var err error
@@ -182,6 +194,8 @@ func (cmd *command) done(s *Server, status int) {
 	switch {
 	case cmd.p != nil:
 		cmd.launched(s, status)
+	case cmd.planErr != nil && (!cmd.cancelled || cmd.planErr.Class == wire.Aborted):
+		cmd.c.refuse(s, cmd.id, cmd.planErr)
 	case cmd.cancelled:
 		cmd.c.fail(s, cmd.id, wire.Aborted, "run: cancelled")
 	case cmd.failure != "":
@@ -200,13 +214,23 @@ func (cmd *command) done(s *Server, status int) {
 	}
 }
 
-// cancel kills the command of a request of the same client.
+// cancel kills what a request of the same client started: its command, or the
+// child of its plan on its way to where it parks.
 func (c *conn) cancel(s *Server, id uint64) {
 	for cmd := range s.begunNow {
 		if cmd.c == c && cmd.id == id {
 			cmd.cancelled = true
 			if cmd.pidfd >= 0 { // else when it is started
 				_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
+			}
+			return
+		}
+	}
+	for l := range s.plans {
+		if l.c == c && l.id == id {
+			l.p.forsaken = true
+			if l.p.pidfd >= 0 { // else when it is known
+				_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
 			}
 			return
 		}

@@ -94,7 +94,7 @@ func (c *conn) ready(s *Server, events uint32) {
 		return
 	}
 	body, fds, err := kernel.Body(h, inline, fds)
-	kernel.CloseAll(fds)
+	defer func() { kernel.CloseAll(fds) }()
 	if err != nil {
 		c.closeConn(s)
 		return
@@ -103,7 +103,7 @@ func (c *conn) ready(s *Server, events uint32) {
 		c.greet(s, h, body)
 		return
 	}
-	c.request(s, h, body)
+	c.request(s, h, body, fds)
 }
 
 // greet answers the first frame. A client of another version is told both
@@ -178,14 +178,16 @@ func (c *conn) flush(s *Server) {
 	s.change(c.fd, unix.EPOLLIN)
 }
 
-// request carries out one request.
-func (c *conn) request(s *Server, h wire.Header, body []byte) {
+// request carries out one request. The descriptors stay the caller's.
+func (c *conn) request(s *Server, h wire.Header, body []byte, fds []int) {
 	s.litter++
 	var ref wire.Ref
 	var m wire.Message
 	switch h.Kind {
-	case wire.KindLaunch:
+	case wire.KindLaunch, wire.KindLaunchPlan:
 		m = &wire.Launch{}
+	case wire.KindTask:
+		m = &wire.Task{}
 	case wire.KindRun:
 		m = &wire.Command{}
 	case wire.KindSignal:
@@ -200,7 +202,7 @@ func (c *conn) request(s *Server, h wire.Header, body []byte) {
 		m = &wire.Upgrade{}
 	case wire.KindCancel:
 		m = &wire.Cancel{}
-	case wire.KindCloseStdin, wire.KindReopen, wire.KindAck, wire.KindForget, wire.KindRelease:
+	case wire.KindCloseStdin, wire.KindReopen, wire.KindAck, wire.KindForget, wire.KindRelease, wire.KindAdvance:
 		m = &ref
 	case wire.KindProcesses, wire.KindExits, wire.KindStatus, wire.KindShutdown:
 	default:
@@ -211,13 +213,25 @@ func (c *conn) request(s *Server, h wire.Header, body []byte) {
 		c.fail(s, h.ID, wire.InvalidArgument, "request: malformed body of kind "+kernel.Itoa(int(h.Kind)))
 		return
 	}
-	c.dispatch(s, h, m)
+	c.dispatch(s, h, m, fds)
 }
 
-func (c *conn) dispatch(s *Server, h wire.Header, m wire.Message) {
+func (c *conn) dispatch(s *Server, h wire.Header, m wire.Message, fds []int) {
 	switch m := m.(type) {
 	case *wire.Launch:
-		c.launch(s, h.ID, m)
+		mem, f := launchPlanOf(h.Kind, m, fds)
+		if f != nil {
+			c.refuse(s, h.ID, f)
+			return
+		}
+		c.launch(s, h.ID, m, mem)
+	case *wire.Task:
+		mem, f := taskPlanOf(m, fds)
+		if f != nil {
+			c.refuse(s, h.ID, f)
+			return
+		}
+		c.task(s, h.ID, m, mem)
 	case *wire.Command:
 		c.run(s, h.ID, m)
 	case *wire.SignalRequest:
@@ -259,7 +273,7 @@ func (c *conn) onProcess(s *Server, h wire.Header, ref wire.Ref) {
 		return
 	}
 	switch h.Kind {
-	case wire.KindRelease:
+	case wire.KindRelease, wire.KindAdvance:
 		c.release(s, h.ID, p)
 		return
 	case wire.KindAck:

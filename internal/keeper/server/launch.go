@@ -8,14 +8,15 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// launch begins a launch; its answer comes when the command has ended.
-func (c *conn) launch(s *Server, id uint64, m *wire.Launch) {
+// launch begins a launch; its answer comes when the command has ended. It takes
+// mem, the memory of its plan.
+func (c *conn) launch(s *Server, id uint64, m *wire.Launch, mem []byte) {
 	if s.upgrade != nil {
-		m.Plan = append([]byte(nil), m.Plan...) // it stands in the buffer of the next request
-		s.parked = append(s.parked, func() { c.launch(s, id, m) })
+		s.parked = append(s.parked, func() { c.launch(s, id, m, mem) })
 		return
 	}
 	if f := s.checkLaunch(m); f != nil {
+		unmap(mem)
 		c.refuse(s, id, f)
 		return
 	}
@@ -25,6 +26,7 @@ func (c *conn) launch(s *Server, id uint64, m *wire.Launch) {
 	p.base = readCounters(m.Levels)
 	child, err := p.makeIO(s, m)
 	if err != nil {
+		unmap(mem)
 		kernel.CloseAll(child)
 		p.discard(s)
 		c.fail(s, id, wire.Internal, "launch "+p.key+": streams: "+err.Error())
@@ -32,7 +34,7 @@ func (c *conn) launch(s *Server, id uint64, m *wire.Launch) {
 	}
 	p.enter(s)
 	if m.Kind == wire.LaunchPlan {
-		c.launchPlan(s, id, p, m, child)
+		c.launchPlan(s, id, p, &planned{launch: m, mem: mem}, child)
 		return
 	}
 	// Held before the command runs: from here on our death takes no byte.

@@ -62,7 +62,7 @@ func (s *Server) inherit(resume int) ([]item, error) {
 		switch h.Kind {
 		case wire.KindNestHello:
 			var m wire.NestHello
-			if !wire.Unmarshal(body, &m) || m.Version != wire.Version {
+			if !wire.Unmarshal(body, &m) || m.Version != wire.NestVersion {
 				return nil, unix.EPROTO
 			}
 			s.nest.pid = m.Pid

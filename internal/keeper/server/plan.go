@@ -19,87 +19,68 @@ type planned struct {
 	id     uint64
 	p      *proc
 	launch *wire.Launch
+	mem    []byte // where the plan stands
 	child  fork.Child
 	names  []string // of the plan's operations, for an error
+	at     string   // the operation at which it was given up
 	err    error
 }
 
 // launchPlan begins a launch by a plan. The fork and what the child does until
 // it parks are done beside the loop.
-func (c *conn) launchPlan(s *Server, id uint64, p *proc, m *wire.Launch, child []int) {
-	target := -1
-	if m.Target.Container != "" {
-		t := s.procs[m.Target]
-		if t == nil || t.phase != running || t.pidfd < 0 {
-			kernel.CloseAll(uniqueFDs(child))
-			p.discard(s)
-			c.fail(s, id, wire.NotFound, "launch "+p.key+": its target does not run")
-			return
-		}
-		target = t.pidfd
-	}
-	files, mem, err := p.planFiles(m, child, target)
+func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int) {
+	l.c, l.id, l.p = c, id, p
+	target, err := s.target(l.launch.Target)
 	if err != nil {
+		unmap(l.mem)
 		kernel.CloseAll(uniqueFDs(child))
 		p.discard(s)
-		c.fail(s, id, wire.InvalidArgument, "launch "+p.key+": "+err.Error())
+		c.fail(s, id, wire.NotFound, "launch "+p.key+": "+err.Error())
 		return
 	}
+	files, err := p.planFiles(l.launch, child, target)
+	if err != nil {
+		unmap(l.mem)
+		kernel.CloseAll(append(uniqueFDs(child), uniqueFDs([]int{target})...))
+		p.discard(s)
+		c.fail(s, id, wire.Internal, "launch "+p.key+": "+err.Error())
+		return
+	}
+	files.Progress = s.progress.take()
 	s.begun++
 	s.inFlight++
+	s.plans[l] = struct{}{}
 	go func() {
-		l := &planned{c: c, id: id, p: p, launch: m}
-		l.run(s, mem, files)
+		l.run(s, files)
 		kernel.CloseAll(uniqueFDs([]int{files.Stdin, files.Stdout, files.Stderr, files.Park, files.Console, files.Target}))
-		_ = unix.Munmap(mem)
+		unmap(l.mem)
 		s.post(func() { l.planStarted(s) })
 	}()
 }
 
-// planFiles places the plan in memory of its own and makes the pipe that the
-// child parks on and, for a terminal, the socket it sends its master by.
-func (p *proc) planFiles(m *wire.Launch, child []int, target int) (f fork.Files, mem []byte, err error) {
-	f = fork.Files{Stdin: child[0], Stdout: child[1], Stderr: child[2], Park: -1, Console: -1, Target: -1}
-	if len(m.Plan) == 0 || len(m.Plan) > plan.MaxSize {
-		return f, nil, plan.ErrShort
-	}
-	if mem, err = unix.Mmap(-1, 0, len(m.Plan), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
-		return f, nil, err
-	}
-	copy(mem, m.Plan)
-	defer func() {
-		if err != nil {
-			kernel.CloseAll(uniqueFDs([]int{f.Park, f.Console, f.Target}))
-			_ = unix.Munmap(mem)
-		}
-	}()
-	if err := plan.Check(mem); err != nil {
-		return f, mem, err
-	}
+// planFiles makes the pipe that the child parks on and, for a terminal, the
+// socket it sends its master by.
+func (p *proc) planFiles(m *wire.Launch, child []int, target int) (f fork.Files, err error) {
+	f = fork.Files{Stdin: child[0], Stdout: child[1], Stderr: child[2], Park: -1, Console: -1, Target: target}
 	var pair [2]int
 	if err := unix.Pipe2(pair[:], unix.O_CLOEXEC); err != nil {
-		return f, mem, err
+		return f, err
 	}
 	f.Park, p.park = pair[0], pair[1]
 	if m.IO.TTY {
 		ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
-			return f, mem, err
+			_ = unix.Close(f.Park)
+			return f, err
 		}
 		f.Console, p.console = ends[0], ends[1]
 	}
-	if target >= 0 {
-		// A copy: the target may end, and be forgotten, while the child starts.
-		if f.Target, err = unix.FcntlInt(uintptr(target), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-			return f, mem, err
-		}
-	}
-	return f, mem, nil
+	return f, nil
 }
 
 // run forks and waits until the child is parked, has failed or is dead.
-func (l *planned) run(s *Server, mem []byte, files fork.Files) {
-	placed, err := plan.Place(mem)
+func (l *planned) run(s *Server, files fork.Files) {
+	placed, err := plan.Place(l.mem)
 	if err != nil {
 		l.err = err
 		return
@@ -118,13 +99,19 @@ func (l *planned) run(s *Server, mem []byte, files fork.Files) {
 		}
 	})
 	if l.err = l.child.Parked(placed); l.err != nil {
-		// Whoever is told of the failure finds nothing left of the child.
-		_ = kernel.PidfdSignal(l.child.PidFD, int(unix.SIGKILL))
-		ended := []unix.PollFd{{Fd: int32(l.child.PidFD), Events: unix.POLLIN}}
-		for {
-			if _, err := unix.Poll(ended, patienceMillis); err != unix.EINTR {
-				break
-			}
+		l.at = stepName(placed, files.Progress)
+		endOf(l.child.PidFD)
+	}
+}
+
+// endOf kills a child and waits for its end: whoever is told of a failure finds
+// nothing left of it.
+func endOf(pidfd int) {
+	_ = kernel.PidfdSignal(pidfd, int(unix.SIGKILL))
+	ended := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(ended, patienceMillis); err != unix.EINTR {
+			return
 		}
 	}
 }
@@ -136,6 +123,7 @@ const patienceMillis = 5000
 // planStarted goes on where the child is parked, or is not.
 func (l *planned) planStarted(s *Server) {
 	s.inFlight--
+	delete(s.plans, l)
 	p := l.p
 	defer func() {
 		s.waiter.Arm()
@@ -150,10 +138,10 @@ func (l *planned) planStarted(s *Server) {
 	}
 	p.pid, p.pidfd, p.errs, p.names = l.child.Pid, l.child.PidFD, l.child.Errors(), l.names
 	if l.err != nil || p.forsaken {
-		if l.err == nil {
-			l.err = unix.ECANCELED
-		}
 		f := p.planFailure(l.err)
+		if p.forsaken {
+			f = &wire.Fail{Class: wire.Aborted, Text: "launch " + p.key + ": given up at " + l.at}
+		}
 		p.abandon(s)
 		l.c.refuse(s, l.id, f)
 		return
@@ -206,7 +194,11 @@ func (l *planned) planAnswer(s *Server) {
 
 // planFailure words a failed operation with a class that a caller can act on.
 func (p *proc) planFailure(err error) *wire.Fail {
-	f := &wire.Fail{Class: wire.Internal, Text: "launch " + p.key + ": " + err.Error()}
+	return planFail("launch "+p.key, err)
+}
+
+func planFail(op string, err error) *wire.Fail {
+	f := &wire.Fail{Class: wire.Internal, Text: op + ": " + err.Error()}
 	failed, ok := err.(*fork.FailedError) //nolint:errorlint // fork wraps nothing, and errors.As pulls in reflection
 	if !ok {
 		return f
@@ -237,6 +229,8 @@ func (c *conn) release(s *Server, id uint64, p *proc) {
 	switch {
 	case p.park < 0:
 		c.fail(s, id, wire.FailedPrecondition, "release "+p.key+": it is not parked")
+	case p.letting:
+		c.fail(s, id, wire.FailedPrecondition, "release "+p.key+": it was let go before")
 	case p.phase != running:
 		c.fail(s, id, wire.NotFound, "release "+p.key+": it has ended")
 	default:
@@ -245,29 +239,38 @@ func (c *conn) release(s *Server, id uint64, p *proc) {
 }
 
 func (g *letGo) begin(s *Server) {
-	_, err := unix.Write(g.p.park, []byte{1})
-	s.drop(&g.p.park)
-	if err != nil {
+	// A broken pipe is a child that an earlier keeper let go: its failure pipe
+	// tells what became of it.
+	if _, err := unix.Write(g.p.park, []byte{1}); err != nil && err != unix.EPIPE {
 		g.c.fail(s, g.id, wire.NotFound, "release "+g.p.key+": "+err.Error())
 		return
 	}
+	g.p.letting = true
 	s.add(g.p.errs, g, unix.EPOLLIN)
 }
 
 // ready is told that the child's failure pipe has closed, which means that its
-// program runs, or that something came by it.
+// program runs, or that something came by it: that it is parked once more, or
+// why it failed.
 func (g *letGo) ready(s *Server, _ uint32) {
 	p := g.p
 	if p.errs < 0 {
 		return
 	}
+	p.letting = false
 	err := fork.Failed(p.errs, func(i int) string {
 		if i < len(p.names) {
 			return p.names[i]
 		}
 		return "operation " + kernel.Itoa(i)
 	})
+	if f, ok := err.(*fork.FailedError); ok && f.Step == plan.StepParked { //nolint:errorlint // as in planFail
+		s.remove(p.errs)
+		g.c.ok(s, g.id, nil)
+		return
+	}
 	s.drop(&p.errs)
+	s.drop(&p.park)
 	p.names = nil
 	p.save(s)
 	switch {

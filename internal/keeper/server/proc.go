@@ -41,6 +41,8 @@ type proc struct {
 	errs  int      // where it tells why it could not run its program
 	names []string // of its plan's operations, until it runs
 
+	letting bool // it was let go and has neither parked again nor run
+
 	pty      int
 	stdin    int // the end we write to
 	out, err *source

@@ -46,9 +46,11 @@ type Server struct {
 	streams  uint64                // the last stream's number
 	commands map[int]*command      // running, by pid
 	begunNow map[*command]struct{} // and those not running yet
-	inFlight int                   // commands begun and not ended
-	begun    uint64                // commands begun ever
-	parked   []func()              // launches that wait for an upgrade to fail
+	plans    map[*planned]struct{} // launches by a plan under way
+	progress progress
+	inFlight int      // commands begun and not ended
+	begun    uint64   // commands begun ever
+	parked   []func() // launches that wait for an upgrade to fail
 
 	nest    nest
 	waiter  *kernel.Waiter
@@ -78,7 +80,7 @@ func Main(dir string, resume int) int {
 	s := &Server{
 		dir: dir, ep: -1, listenFD: -1, started: time.Now(),
 		procs: map[wire.Ref]*proc{}, bySerial: map[uint64]*proc{}, byPid: map[int]*proc{},
-		conns: map[int]*conn{}, commands: map[int]*command{}, begunNow: map[*command]struct{}{},
+		conns: map[int]*conn{}, commands: map[int]*command{}, begunNow: map[*command]struct{}{}, plans: map[*planned]struct{}{},
 	}
 	if err := s.open(); err != nil {
 		return fatal("open "+dir, err)

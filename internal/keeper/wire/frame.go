@@ -5,10 +5,21 @@ import "encoding/binary"
 // The protocol's version, and the oldest that this code still speaks. A hello
 // names both; the two sides use the lower of their versions, and a side that is
 // too old is refused by a text with both numbers.
+//
+// A body never changes: what a version adds comes as a kind of its own, so that
+// a keeper knows by the frame alone what it has before it, whatever program was
+// greeted at the other end.
 const (
-	Version = 1
+	Version = 2
 	Oldest  = 1
 )
+
+// VersionTask is the first that has KindLaunchPlan, KindAdvance and KindTask.
+const VersionTask = 2
+
+// NestVersion is that of what keeper and nest say to each other. A nest stays
+// what it was when a keeper becomes its next program.
+const NestVersion = 1
 
 // Kind says what a frame is.
 type Kind uint8
@@ -34,6 +45,9 @@ const (
 	KindCancel
 	KindShutdown
 	KindRelease
+	KindLaunchPlan // as KindLaunch; the plan comes as a sealed memory file
+	KindAdvance    // lets a parked child go on to where it parks next
+	KindTask       // as KindRun, of a Task; its plan, if any, as a sealed memory file
 )
 
 // What the keeper answers.

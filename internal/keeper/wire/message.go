@@ -89,6 +89,28 @@ func (m *Command) Fields(c *Codec) {
 	c.Bool(&m.HideUnified)
 }
 
+// Task is a program to run that is more than a command line.
+type Task struct {
+	Command Command // not used by a planned one
+	// Path is the program's, Args[0] when empty.
+	Path string
+	// Input is what it reads, then its input ends.
+	Input []byte
+	// Planned says that a plan comes along, which the forked child interprets
+	// in the namespaces of Target.
+	Planned bool
+	Target  Ref
+}
+
+// Fields implements Message.
+func (m *Task) Fields(c *Codec) {
+	m.Command.Fields(c)
+	c.Str(&m.Path)
+	c.Bytes(&m.Input)
+	c.Bool(&m.Planned)
+	m.Target.Fields(c)
+}
+
 // Result is how a command ended.
 type Result struct {
 	Status int
@@ -193,7 +215,7 @@ type Launch struct {
 	UID, GID      uint32
 	Levels        []Level
 	Peak          string
-	Plan          []byte // of LaunchPlan
+	Plan          []byte // of LaunchPlan, unless it comes as a file of its own
 	Park          bool   // a planned process waits for KindRelease
 	Target        Ref    // whose namespaces a planned process joins
 }

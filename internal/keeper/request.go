@@ -1,0 +1,129 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+// planned is a request that a plan goes with, in a sealed memory file.
+type planned struct {
+	wire.Message
+	plan []byte
+}
+
+// words turns a request into what a keeper of the agreed version understands:
+// its kind, its body and the plan that goes as a file of its own.
+func (l *link) words(kind wire.Kind, m wire.Message) (wire.Kind, wire.Message, []byte, error) {
+	r, ok := m.(*planned)
+	if l.version >= wire.VersionTask {
+		if ok {
+			return kind, r.Message, r.plan, nil
+		}
+		return kind, m, nil, nil
+	}
+	switch kind {
+	case wire.KindLaunchPlan:
+		launch, ok := r.Message.(*wire.Launch)
+		if !ok {
+			break
+		}
+		with := *launch
+		with.Plan = r.plan
+		return wire.KindLaunch, &with, nil, nil
+	case wire.KindTask, wire.KindAdvance:
+	default:
+		return kind, m, nil, nil
+	}
+	return kind, nil, nil, fmt.Errorf("keeper: it speaks protocol version %d and does not know this request yet: upgrade it: %w", l.version, errdefs.ErrFailedPrecondition)
+}
+
+// write sends a request. A body that is too long for the frame goes by a memory
+// file, and so does the plan, always.
+func write(conn *link, h wire.Header, m wire.Message, plan []byte) error {
+	var body []byte
+	if m != nil {
+		body = wire.Marshal(nil, m)
+	}
+	var files []int
+	defer func() { kernel.CloseAll(files) }()
+	file := func(b []byte) error {
+		fd, err := kernel.Memfd(b)
+		if err == nil {
+			files = append(files, fd)
+		}
+		return err
+	}
+	if len(body) > wire.MaxInline {
+		if err := file(body); err != nil {
+			return err
+		}
+		body = nil
+		h.Flags |= wire.FlagMemfd
+	}
+	if plan != nil {
+		if err := file(plan); err != nil {
+			return err
+		}
+	}
+	var oob []byte
+	if len(files) > 0 {
+		oob = syscall.UnixRights(files...)
+	}
+	_, _, err := conn.WriteMsgUnix(append(h.Append(nil), body...), oob, nil)
+	return err
+}
+
+// cancelled words the end of a request whose caller has given up. What a plan's
+// child was at when it was killed the keeper tells at once; other answers are
+// taken later.
+func (p *pair) cancelled(ctx context.Context, call *pending, kind wire.Kind) error {
+	if kind != wire.KindLaunchPlan && kind != wire.KindTask {
+		go p.late(call, kind)
+		return ctx.Err()
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case r := <-call.done:
+		if r.kind == wire.KindFail && r.err == nil {
+			r.fds.close()
+			return errors.Join(ctx.Err(), decodeFail(r.body))
+		}
+		call.done <- r
+	case <-timer.C:
+	}
+	go p.late(call, kind)
+	return ctx.Err()
+}
+
+// late takes an answer that nobody waits for any more: its descriptors and its
+// stream must not leak.
+func (p *pair) late(call *pending, kind wire.Kind) {
+	r := <-call.done
+	r.fds.close()
+	var l wire.Launched
+	if r.kind != wire.KindOK {
+		return
+	}
+	switch kind {
+	case wire.KindLaunch, wire.KindLaunchPlan:
+		if !wire.Unmarshal(r.body, &l) {
+			return
+		}
+	case wire.KindStreams:
+		if !wire.Unmarshal(r.body, &l.Opened) {
+			return
+		}
+	}
+	if l.Opened.Stream != 0 {
+		p.tell(&wire.StreamEnd{Stream: l.Opened.Stream})
+	}
+}

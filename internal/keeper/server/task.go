@@ -1,0 +1,237 @@
+package server
+
+import (
+	"errors"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/fork"
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// sealed is what the file that a plan comes in must have: neither its bytes nor
+// its size can change any more, and nobody can take that back.
+const sealed = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+
+var errSeals = errors.New("the plan's file is not sealed")
+
+// mapPlan maps the plan in a sealed memory file to memory of its own, and checks
+// it.
+func mapPlan(fd int) ([]byte, error) {
+	if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&sealed != sealed {
+		return nil, errSeals
+	}
+	var st unix.Stat_t
+	switch err := unix.Fstat(fd, &st); {
+	case err != nil:
+		return nil, err
+	case st.Size == 0:
+		return nil, plan.ErrShort
+	case st.Size > plan.MaxSize:
+		return nil, plan.ErrTooLarge
+	}
+	mem, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, err
+	}
+	return checked(mem)
+}
+
+// copyPlan is mapPlan for a plan inside a message, as version 1 sent it.
+func copyPlan(b []byte) ([]byte, error) {
+	switch {
+	case len(b) == 0:
+		return nil, plan.ErrShort
+	case len(b) > plan.MaxSize:
+		return nil, plan.ErrTooLarge
+	}
+	mem, err := unix.Mmap(-1, 0, len(b), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	copy(mem, b)
+	return checked(mem)
+}
+
+func checked(mem []byte) ([]byte, error) {
+	if err := plan.Check(mem); err != nil {
+		unmap(mem)
+		return nil, err
+	}
+	return mem, nil
+}
+
+func unmap(mem []byte) {
+	if mem != nil {
+		_ = unix.Munmap(mem)
+	}
+}
+
+// launchPlanOf takes the plan that a launch came with, if it is one by a plan.
+func launchPlanOf(kind wire.Kind, m *wire.Launch, fds []int) (mem []byte, f *wire.Fail) {
+	var err error
+	switch {
+	case kind == wire.KindLaunchPlan && m.Kind != wire.LaunchPlan:
+		return nil, &wire.Fail{Class: wire.InvalidArgument, Text: "launch: unknown kind"}
+	case kind == wire.KindLaunchPlan && len(fds) == 0:
+		err = errSeals
+	case kind == wire.KindLaunchPlan:
+		mem, err = mapPlan(fds[0])
+	case m.Kind == wire.LaunchPlan:
+		mem, err = copyPlan(m.Plan)
+	}
+	m.Plan = nil // it stands in the buffer of the next request
+	if err != nil {
+		return nil, &wire.Fail{Class: wire.InvalidArgument, Text: "launch " + wire.Key(m.Ref) + ": " + err.Error()}
+	}
+	return mem, nil
+}
+
+// taskPlanOf takes the plan that a task came with, if it has one.
+func taskPlanOf(m *wire.Task, fds []int) ([]byte, *wire.Fail) {
+	m.Input = append([]byte(nil), m.Input...) // it stands in the buffer of the next request
+	if !m.Planned {
+		return nil, nil
+	}
+	err := errSeals
+	if len(fds) > 0 {
+		var mem []byte
+		if mem, err = mapPlan(fds[0]); err == nil {
+			return mem, nil
+		}
+	}
+	return nil, &wire.Fail{Class: wire.InvalidArgument, Text: "run: " + err.Error()}
+}
+
+// target returns a copy of the pidfd of the process whose namespaces a plan
+// joins, which may end and be forgotten while the plan runs; -1 for none.
+func (s *Server) target(ref wire.Ref) (int, error) {
+	if ref.Container == "" {
+		return -1, nil
+	}
+	t := s.procs[ref]
+	if t == nil || t.phase != running || t.pidfd < 0 {
+		return -1, errNoTarget
+	}
+	return unix.FcntlInt(uintptr(t.pidfd), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+var errNoTarget = errors.New("its target does not run")
+
+// task runs a program that is more than a command line: with input, under
+// another name than its path, or by a plan in another process's namespaces.
+func (c *conn) task(s *Server, id uint64, m *wire.Task, mem []byte) {
+	if s.upgrade != nil {
+		s.parked = append(s.parked, func() { c.task(s, id, m, mem) })
+		return
+	}
+	path := m.Path
+	if path == "" && len(m.Command.Args) > 0 {
+		path = m.Command.Args[0]
+	}
+	if !m.Planned && (path == "" || path[0] != '/') {
+		c.fail(s, id, wire.InvalidArgument, "run: the command is no absolute path")
+		return
+	}
+	target, err := s.target(m.Target)
+	if err != nil {
+		unmap(mem)
+		c.fail(s, id, wire.NotFound, "run: "+err.Error())
+		return
+	}
+	in, err := input(m.Input)
+	if err != nil {
+		unmap(mem)
+		kernel.CloseAll(uniqueFDs([]int{target}))
+		c.fail(s, id, wire.Internal, "run: "+err.Error())
+		return
+	}
+	cmd := &command{c: c, id: id, path: path, mem: mem, target: target, stdout: newCapture(maxStdout, false), stderr: newCapture(maxStderr, true)}
+	cmd.child = []int{in, cmd.stdout.write, cmd.stderr.write}
+	cmd.begin(s, &m.Command)
+}
+
+// input is a file that holds b, at its beginning.
+func input(b []byte) (int, error) {
+	if len(b) == 0 {
+		return unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	fd, err := kernel.Memfd(b)
+	if err == nil {
+		_, err = unix.Seek(fd, 0, 0)
+	}
+	return fd, err
+}
+
+// runPlan forks and waits until the child runs its program, has failed or is
+// dead.
+func (cmd *command) runPlan(s *Server, at *uint32) {
+	defer func() {
+		unmap(cmd.mem)
+		kernel.CloseAll(uniqueFDs([]int{cmd.target}))
+	}()
+	placed, err := plan.Place(cmd.mem)
+	if err != nil {
+		s.post(func() { cmd.started(s, 0, -1, err) })
+		return
+	}
+	files := fork.Files{Stdin: cmd.child[0], Stdout: cmd.child[1], Stderr: cmd.child[2], Park: -1, Console: -1, Target: cmd.target, Progress: at}
+	child, err := fork.Start(placed, files)
+	if err != nil {
+		s.post(func() { cmd.started(s, 0, -1, err) })
+		return
+	}
+	// Its end waits for what its pipe tells.
+	s.post(func() {
+		if cmd.pidfd = child.PidFD; cmd.cancelled {
+			_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
+		}
+	})
+	err = child.Outcome(placed)
+	step := stepName(placed, at)
+	s.post(func() {
+		switch {
+		case err != nil:
+			cmd.planErr = planFail("run", err)
+		case cmd.cancelled && at != nil && atomic.LoadUint32(at) < uint32(len(placed.Ops)-1):
+			cmd.planErr = &wire.Fail{Class: wire.Aborted, Text: "run: given up at " + step}
+		}
+		cmd.started(s, child.Pid, child.PidFD, nil)
+	})
+}
+
+// progress is memory that forked children share with us: a word for each, which
+// is given to another one 1,024 launches later.
+type progress struct {
+	words []byte
+	next  int
+}
+
+const progressWords = 1024
+
+// take returns the next word, or nil when there is no memory for it.
+func (p *progress) take() *uint32 {
+	if p.words == nil {
+		mem, err := unix.Mmap(-1, 0, 4*progressWords, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+		if err != nil {
+			return nil
+		}
+		p.words = mem
+	}
+	w := (*uint32)(unsafe.Pointer(&p.words[4*(p.next%progressWords)]))
+	p.next++
+	atomic.StoreUint32(w, 0)
+	return w
+}
+
+// stepName names the operation that a child has come to.
+func stepName(p plan.Placed, at *uint32) string {
+	if at == nil {
+		return "?"
+	}
+	return p.Name(int(atomic.LoadUint32(at)))
+}
