@@ -2,7 +2,7 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build demo test race root-test fuzz lint proto bench chaos vm-test vm-powercut test-long install deb clean
+.PHONY: help build demo test race root-test fuzz lint proto bench e2e-cri chaos vm-test vm-powercut test-long install deb clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
@@ -34,6 +34,10 @@ proto: ## generate api/ again
 
 bench: build ## speed and memory of the main path, in one run
 	$(GO) run ./test/bench
+
+e2e-cri: build ## critest, the conformance suite of the CRI (CRITEST=its binary)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/cri/run.sh
 
 chaos: build ## the chaos test with 1,000 kills
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos
