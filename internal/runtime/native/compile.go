@@ -50,7 +50,8 @@ type Input struct {
 	Root   string // absolute path of the mounted root filesystem
 	Cgroup Cgroup
 	Host   Host
-	// Park stops the process before its program until the keeper lets it go.
+	// Park stops the process before its program until the keeper lets it go,
+	// and before pivot_root if there are hooks of its creation.
 	Park bool
 }
 
@@ -61,6 +62,8 @@ type Output struct {
 	// MakePoints.
 	Points   []Point
 	Warnings []string
+	// Stops says that the process waits before pivot_root, for hooks.
+	Stops bool
 }
 
 // Point is a path in the root filesystem that something is mounted on.
@@ -92,6 +95,7 @@ type compiler struct {
 	next   int // number that the next descriptor gets
 	mounts []specs.Mount
 	labels []labelFile
+	file   string // the program's, where Args[0] is another name
 }
 
 // labelFile is a descriptor in our own /proc opened early, because the
@@ -147,7 +151,7 @@ func (c *compiler) finish() (Output, error) {
 	if s, bad := c.HoldsNUL(); bad {
 		return Output{}, fmt.Errorf("spec: %q holds a NUL: %w", s, errdefs.ErrInvalidArgument)
 	}
-	c.out.Plan = c.Encode()
+	c.out.Plan, c.out.Stops = c.Encode(), c.in.stops()
 	if len(c.out.Plan) > plan.MaxSize || c.Len() > plan.MaxOps {
 		return Output{}, fmt.Errorf("spec: too large: %d operations, %d bytes: %w", c.Len(), len(c.out.Plan), errdefs.ErrInvalidArgument)
 	}

@@ -25,7 +25,11 @@ type ExecInput struct {
 // CompileExec turns a process into a plan that the keeper runs with the
 // container's main process as target. It parks before its program too, so that
 // the keeper has it on record first.
-func CompileExec(in ExecInput) (Output, error) {
+func CompileExec(in ExecInput) (Output, error) { return compileExec(in, true, "") }
+
+// compileExec is CompileExec with a choice: not to park, and another path than
+// the program's name.
+func compileExec(in ExecInput, park bool, file string) (Output, error) {
 	p := in.Process
 	switch {
 	case p == nil || len(p.Args) == 0:
@@ -37,21 +41,13 @@ func CompileExec(in ExecInput) (Output, error) {
 	}
 	spec := *in.Spec
 	spec.Process = p
-	c := &compiler{in: Input{ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host, Park: true}, next: fdFirst}
+	c := &compiler{in: Input{ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host, Park: park}, next: fdFirst, file: file}
 	c.Clone(0, in.Cgroup.Unified)
 	target := c.settle(true)
 	c.joinCgroups(in.Cgroup.Dirs)
 	c.openLabels()
 	c.Add("setsid", unix.SYS_SETSID)
-	// One call joins all: root and working directory follow the mount
-	// namespace. The pid namespace was set by who cloned us.
-	var flags uint64
-	for _, ns := range spec.Linux.Namespaces {
-		if ns.Type != specs.PIDNamespace {
-			flags |= cloneFlags[ns.Type]
-		}
-	}
-	c.Add("join the container's namespaces", unix.SYS_SETNS, plan.V(target), plan.V(flags))
+	joinTarget(c, target)
 	if p.Terminal {
 		how := c.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS)
 		master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.String("/dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
@@ -64,4 +60,17 @@ func CompileExec(in ExecInput) (Output, error) {
 		return Output{}, err
 	}
 	return c.finish()
+}
+
+// joinTarget enters the namespaces of an exec's target. One call joins all: root
+// and working directory follow the mount namespace. The pid namespace was set by
+// who cloned us.
+func joinTarget(c *compiler, target int) {
+	var flags uint64
+	for _, ns := range c.in.Spec.Linux.Namespaces {
+		if ns.Type != specs.PIDNamespace {
+			flags |= cloneFlags[ns.Type]
+		}
+	}
+	c.Add("join the container's namespaces", unix.SYS_SETNS, plan.V(target), plan.V(flags))
 }

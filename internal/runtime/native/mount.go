@@ -57,6 +57,9 @@ func (c *compiler) filesystem() error {
 	for _, p := range c.in.Spec.Linux.MaskedPaths {
 		c.mask(p)
 	}
+	if c.in.stops() {
+		stop(c, "the hooks of the creation")
+	}
 	c.pivot(old, prop)
 	return nil
 }

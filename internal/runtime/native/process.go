@@ -190,6 +190,9 @@ func (c *compiler) seccomp(s *specs.LinuxSeccomp) error {
 func (c *compiler) execve(p *specs.Process) {
 	argv, envp := plan.P(c.Strings(p.Args)), plan.P(c.Strings(p.Env))
 	files := Candidates(p)
+	if c.file != "" {
+		files = []string{c.file}
+	}
 	for i, f := range files {
 		o := c.Add("exec "+f, unix.SYS_EXECVE, plan.P(c.String(f)), argv, envp)
 		if i < len(files)-1 {

@@ -24,7 +24,8 @@ func TestWhatIsNotDoneIsRefusedByName(t *testing.T) {
 		"linux.namespaces[6] (time)":    {func(s *specs.Spec) { add(s, specs.LinuxNamespace{Type: specs.TimeNamespace}) }, notDone},
 		"linux.namespaces[6]: \"pid\"":  {func(s *specs.Spec) { add(s, specs.LinuxNamespace{Type: specs.PIDNamespace}) }, invalid},
 		"no mount namespace":            {func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[:1] }, notDone},
-		"hooks":                         {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "/x"}}} }, notDone},
+		"hooks.poststop[0].path":        {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "x"}}} }, invalid},
+		"hooks.prestart[0].timeout":     {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Prestart: []specs.Hook{{Path: "/x", Timeout: new(int)}}} }, invalid}, //nolint:staticcheck // still sent
 		"linux.mountLabel":              {func(s *specs.Spec) { s.Linux.MountLabel = "x" }, notDone},
 		"linux.intelRdt":                {func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} }, notDone},
 		"mounts[0].uidMappings":         {func(s *specs.Spec) { s.Mounts[0].UIDMappings = ids }, notDone},
