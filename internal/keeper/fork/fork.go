@@ -43,6 +43,11 @@ type Files struct {
 	// operation that it begins: a word of memory that both share. It must not
 	// be the garbage collector's.
 	Progress *uint32
+	// Errors is the write end of a failure pipe that the caller made, and reads
+	// by Failed; 0 is a pipe of Start's own.
+	Errors int
+	// Preserve is how many descriptors from 3 on the plan passes on.
+	Preserve int
 }
 
 // Child is a cloned process.
@@ -86,7 +91,7 @@ func Start(p plan.Placed, f Files) (Child, error) {
 		plan.SlotStdin: f.Stdin, plan.SlotStdout: f.Stdout, plan.SlotStderr: f.Stderr,
 		plan.SlotPark: f.Park, plan.SlotConsole: f.Console, plan.SlotTarget: f.Target,
 	} {
-		high, err := above(fd)
+		high, err := f.above(fd)
 		if err != nil {
 			return Child{}, err
 		}
@@ -95,44 +100,48 @@ func Start(p plan.Placed, f Files) (Child, error) {
 		}
 		p.Header.Slot[slot] = uint64(high)
 	}
-	cgroup, err := openCgroup(p.CgroupDir())
+	cgroup, err := f.openCgroup(p.CgroupDir())
 	if err != nil {
 		return Child{}, err
 	}
 	if cgroup >= 0 {
 		opened = append(opened, cgroup)
 	}
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return Child{}, os.NewSyscallError("pipe2", err)
+	errs := -1
+	if f.Errors == 0 {
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			return Child{}, os.NewSyscallError("pipe2", err)
+		}
+		errs, f.Errors = pipe[0], pipe[1]
+		defer func() { _ = unix.Close(pipe[1]) }()
 	}
-	w, err := above(pipe[1])
-	_ = unix.Close(pipe[1])
-	if err != nil {
-		_ = unix.Close(pipe[0])
-		return Child{}, err
+	w, err := f.above(f.Errors)
+	if err == nil {
+		opened = append(opened, w)
+		p.Header.Slot[plan.SlotError] = uint64(w)
+		var c Child
+		if c, err = clone(p, f.Target, cgroup, f.Progress); err == nil {
+			c.errs = errs
+			return c, nil
+		}
 	}
-	opened = append(opened, w)
-	p.Header.Slot[plan.SlotError] = uint64(w)
-	c, err := clone(p, f.Target, cgroup, f.Progress)
-	if err != nil {
-		_ = unix.Close(pipe[0])
-		return Child{}, err
+	if errs >= 0 {
+		_ = unix.Close(errs)
 	}
-	c.errs = pipe[0]
-	return c, nil
+	return Child{}, err
 }
 
 // above duplicates fd to a number that no plan uses; -1 stays -1.
-func above(fd int) (int, error) {
+func (f Files) above(fd int) (int, error) {
 	if fd < 0 {
 		return -1, nil
 	}
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree)
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree+f.Preserve)
 	return high, os.NewSyscallError("fcntl", err)
 }
 
-func openCgroup(dir string) (int, error) {
+func (f Files) openCgroup(dir string) (int, error) {
 	if dir == "" {
 		return -1, nil
 	}
@@ -140,7 +149,7 @@ func openCgroup(dir string) (int, error) {
 	if err != nil {
 		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	high, err := above(fd)
+	high, err := f.above(fd)
 	_ = unix.Close(fd)
 	return high, err
 }

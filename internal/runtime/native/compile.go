@@ -53,6 +53,11 @@ type Input struct {
 	// Park stops the process before its program until the keeper lets it go,
 	// and before pivot_root if there are hooks of its creation.
 	Park bool
+	// Preserve is how many descriptors, from 3 on, the program keeps of those
+	// that the process forking it has there.
+	Preserve int
+	// KeepKeyring leaves the program the session keyring of who forks it.
+	KeepKeyring bool
 }
 
 // Output is a compiled plan.
@@ -74,8 +79,8 @@ type Point struct {
 
 // Numbers that the plan's own descriptors have: the error pipe, the parking
 // pipe and the console socket are moved to the first ones after the standard
-// streams, then everything else is closed, so that what is opened next has a
-// number known in advance.
+// streams and those preserved, then everything else is closed, so that what is
+// opened next has a number known in advance. See Input.own.
 const (
 	fdError   = 3
 	fdPark    = 4
@@ -115,7 +120,7 @@ func Compile(in Input) (Output, error) {
 	if strings.ContainsRune(in.Root, 0) || !filepath.IsAbs(in.Root) {
 		return Output{}, fmt.Errorf("root.path %q: not absolute: %w", in.Root, errdefs.ErrInvalidArgument)
 	}
-	c := &compiler{in: in, next: fdFirst}
+	c := &compiler{in: in, next: fdFirst + in.Preserve}
 	flags, err := c.namespaces()
 	if err != nil {
 		return Output{}, err
@@ -158,6 +163,9 @@ func (c *compiler) finish() (Output, error) {
 	return c.out, nil
 }
 
+// own is the number of one of the plan's own descriptors.
+func (in *Input) own(fd int) plan.Arg { return plan.V(fd + in.Preserve) }
+
 // settle puts the standard streams in place and closes what came along from
 // the keeper. Until then the child is a copy of the keeper: it must not be
 // readable from the container's pid namespace, so that comes first.
@@ -176,16 +184,16 @@ func (c *compiler) settle(target bool) (fd int) {
 			c.Add(name, unix.SYS_DUP3, plan.S(plan.Slot(plan.SlotStdin+i)), plan.V(i), plan.V(0))
 		}
 	}
-	c.Add("error pipe", unix.SYS_DUP3, plan.S(plan.SlotError), plan.V(fdError), plan.V(unix.O_CLOEXEC)).To(plan.SlotError)
+	c.Add("error pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdError), plan.V(unix.O_CLOEXEC)).To(plan.SlotError)
 	if c.in.Park {
-		c.Add("parking pipe", unix.SYS_DUP3, plan.S(plan.SlotPark), plan.V(fdPark), plan.V(unix.O_CLOEXEC)).To(plan.SlotPark)
+		c.Add("parking pipe", unix.SYS_DUP3, plan.S(plan.SlotPark), c.in.own(fdPark), plan.V(unix.O_CLOEXEC)).To(plan.SlotPark)
 	} else {
-		c.Add("no parking pipe", unix.SYS_DUP3, plan.S(plan.SlotError), plan.V(fdPark), plan.V(unix.O_CLOEXEC))
+		c.Add("no parking pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdPark), plan.V(unix.O_CLOEXEC))
 	}
 	if c.in.Spec.Process.Terminal {
-		c.Add("console socket", unix.SYS_DUP3, plan.S(plan.SlotConsole), plan.V(fdConsole), plan.V(unix.O_CLOEXEC)).To(plan.SlotConsole)
+		c.Add("console socket", unix.SYS_DUP3, plan.S(plan.SlotConsole), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC)).To(plan.SlotConsole)
 	} else {
-		c.Add("no console socket", unix.SYS_DUP3, plan.S(plan.SlotError), plan.V(fdConsole), plan.V(unix.O_CLOEXEC))
+		c.Add("no console socket", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC))
 	}
 	c.Add("close the keeper's descriptors", unix.SYS_CLOSE_RANGE, plan.V(c.next), plan.V(^uint32(0)), plan.V(0))
 	return fd

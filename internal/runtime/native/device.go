@@ -156,7 +156,7 @@ func (c *compiler) pty(master int) (slave int) {
 	iov := c.Struct(plan.P(c.Bytes([]byte{0})), plan.V(1))
 	control := c.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, uint64(master))
 	msg := c.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
-	c.Add("send the terminal", unix.SYS_SENDMSG, plan.V(fdConsole), plan.P(msg), plan.V(0)).Result(1)
+	c.Add("send the terminal", unix.SYS_SENDMSG, c.in.own(fdConsole), plan.P(msg), plan.V(0)).Result(1)
 	return slave
 }
 

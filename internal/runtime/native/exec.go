@@ -20,6 +20,9 @@ type ExecInput struct {
 	Spec   *specs.Spec
 	Cgroup Cgroup
 	Host   Host
+	// Preserve and KeepKeyring are those of Input.
+	Preserve    int
+	KeepKeyring bool
 }
 
 // CompileExec turns a process into a plan that the keeper runs with the
@@ -41,7 +44,9 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 	}
 	spec := *in.Spec
 	spec.Process = p
-	c := &compiler{in: Input{ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host, Park: park}, next: fdFirst, file: file}
+	c := &compiler{next: fdFirst + in.Preserve, file: file, in: Input{
+		ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host, Park: park, Preserve: in.Preserve, KeepKeyring: in.KeepKeyring,
+	}}
 	c.Clone(0, in.Cgroup.Unified)
 	target := c.settle(true)
 	c.joinCgroups(in.Cgroup.Dirs)

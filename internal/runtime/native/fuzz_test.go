@@ -114,9 +114,10 @@ func wrong(s *specs.Spec, o plan.Step, inside bool) string {
 	case unix.SYS_MOUNT:
 		target := o.Text(1)
 		plain := o.A[3]&(unix.MS_BIND|unix.MS_MOVE) == 0 && o.Text(2) == "" // changes propagation only
+		above := plain && o.A[3] == unix.MS_PRIVATE && strings.HasPrefix(fuzzRoot, target+"/")
 		_, isFD := strings.CutPrefix(target, "/proc/self/fd/")
 		switch {
-		case isFD && !inside, target == fuzzRoot, target == "." && plain, target == "/" && plain:
+		case isFD && !inside, target == fuzzRoot, target == "." && plain, target == "/" && plain, above && !inside:
 		default:
 			return "mounts on " + target
 		}

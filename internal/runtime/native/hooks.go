@@ -94,8 +94,8 @@ func checkHooks(h *specs.Hooks) error {
 
 // stop parks the child before the end of its plan; Advance lets it go on.
 func stop(c *compiler, why string) {
-	c.Add("say that we wait for "+why, unix.SYS_WRITE, plan.V(fdError), plan.P(c.Words(plan.StepParked)), plan.V(8)).Result(8)
-	c.Add("wait for "+why, unix.SYS_READ, plan.V(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
+	c.Add("say that we wait for "+why, unix.SYS_WRITE, c.in.own(fdError), plan.P(c.Words(plan.StepParked)), plan.V(8)).Result(8)
+	c.Add("wait for "+why, unix.SYS_READ, c.in.own(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
 }
 
 // compileCreateHook is the plan of a createContainer hook: as root in the

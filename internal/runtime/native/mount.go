@@ -25,9 +25,7 @@ func (c *compiler) filesystem() error {
 	empty := plan.P(c.String(""))
 	root := plan.P(c.String(c.in.Root))
 	c.Add("propagation of /", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
-	// The mount below the one that becomes the root must not be shared; the
-	// engine has mounted the root there.
-	c.Add("private root", unix.SYS_MOUNT, empty, root, empty, plan.V(unix.MS_PRIVATE), empty)
+	privateBelow(c, c.in.Root)
 	c.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
 	old, _ := c.open("open /", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/")), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
 	c.root, _ = c.open("open the root", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), root, plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
@@ -62,6 +60,28 @@ func (c *compiler) filesystem() error {
 	}
 	c.pivot(old, prop)
 	return nil
+}
+
+// privateBelow makes the mount that the root stands on private: what becomes the
+// root must not be on a shared one. The engine has mounted the root there; that
+// of a caller's bundle may be any directory, and its mount one further up.
+func privateBelow(c *compiler, root string) {
+	empty := plan.P(c.String(""))
+	var jumps []int
+	for p := path.Clean(root); ; p = path.Dir(p) {
+		private := c.Add("private "+p, unix.SYS_MOUNT, empty, plan.P(c.String(p)), empty, plan.V(unix.MS_PRIVATE), empty)
+		if p == "/" {
+			break
+		}
+		private.Allow(uint16(unix.EINVAL)).Kind = plan.Try
+		try := c.Len() - 1
+		jumps = append(jumps, c.Len())
+		c.Add("private", 0).Kind = plan.Jump
+		c.Over(try)
+	}
+	for _, j := range jumps {
+		c.Over(j)
+	}
 }
 
 func (c *compiler) rootPropagation() (uint64, error) {
