@@ -31,7 +31,7 @@ cat /proc/self/limits | tr -s ' ' | p limit; cat /proc/self/cgroup | sort | p cg
 for n in cgroup ipc mnt net pid user uts; do echo "ns $n $(readlink /proc/self/ns/$n)"; done
 cat /proc/self/mountinfo | while read id par dev root at opt rest; do echo "mount $at $root $opt $rest"; done
 ls -ln /dev | while read mode n uid gid a b c d name; do case $mode in
-  c*|b*) echo "dev $mode $uid $gid $a $b $name";; l*) echo "dev $mode $name";; *) echo "dev $mode $uid $gid $name";; esac; done
+  c*|b*) echo "dev $mode $uid $gid $a $b ${name#* }";; l*) echo "dev $mode $name";; *) echo "dev $mode $uid $gid $name";; esac; done
 ls -ldn /mnt /mnt/* /place /place/* 2>/dev/null | while read mode n uid gid size mon day tm name; do echo "dir $mode $uid $gid $name"; done
 ls /proc/self/fd | sort | p fd
 for m in /proc/kcore /proc/timer_list /sys/firmware /proc/acpi; do echo "masked $m $(cat $m 2>/dev/null | head -c 9 | wc -c) $(ls $m 2>/dev/null | wc -l)"; done
