@@ -22,9 +22,13 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 	c.provide(m.Destination, false)
 	if len(c.in.Host.Hierarchies) == 0 {
 		switch {
-		case c.stands(m.Destination):
+		case cgroupsAt(c.mounts, m.Destination):
 			// The kernel refuses a tree twice in one place: the flags are the later mount's.
-			c.change(m.Destination, attrsOf(o.Flags))
+			set := attrsOf(o.Flags)
+			fd, _ := c.target(m.Destination)
+			c.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(fd), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH),
+				c.attr(set, plainAttrs&^set|atime(set)), plan.V(sizeofMountAttr))
+			c.shut(fd)
 		case !private && c.has(specs.UserNamespace):
 			// Only its owner may mount a cgroup namespace's tree.
 			c.bindOwn(m.Destination, c.in.Cgroup.Own[""], o.Flags)
@@ -58,10 +62,14 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 	return nil
 }
 
-// stands reports whether a cgroup mount is what is seen at p already.
-func (c *compiler) stands(p string) bool {
+// plainAttrs are the attributes of a mount that are on or off.
+const plainAttrs = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC |
+	unix.MOUNT_ATTR_NODIRATIME | unix.MOUNT_ATTR_NOSYMFOLLOW
+
+// cgroupsAt reports whether a cgroup mount is what is seen at p after these.
+func cgroupsAt(mounts []specs.Mount, p string) bool {
 	p = path.Clean("/" + p)
-	for _, m := range slices.Backward(c.mounts) {
+	for _, m := range slices.Backward(mounts) {
 		d := path.Clean("/" + m.Destination)
 		if d == p {
 			return m.Type == "cgroup" || m.Type == "cgroup2"
@@ -71,16 +79,6 @@ func (c *compiler) stands(p string) bool {
 		}
 	}
 	return false
-}
-
-// change gives the mount at p these attributes and no others.
-func (c *compiler) change(p string, set uint64) {
-	const all = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC |
-		unix.MOUNT_ATTR_NODIRATIME | unix.MOUNT_ATTR_NOSYMFOLLOW
-	fd, _ := c.target(p)
-	c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH),
-		c.attr(set, all&^set|atime(set)), plan.V(sizeofMountAttr))
-	c.shut(fd)
 }
 
 func (c *compiler) mountAt(p, source, fstype string, flags uintptr, data string) {
