@@ -13,7 +13,6 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/face/cri/nri"
 )
 
 // server implements both services. Each call is: find, translate, one or two
@@ -24,7 +23,6 @@ type server struct {
 	v1.UnimplementedImageServiceServer
 
 	engine *engine.Client
-	nri    *nri.Host // may be nil
 	cfg    Config
 	log    *slog.Logger
 	node   node
