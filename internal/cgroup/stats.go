@@ -10,46 +10,45 @@ import (
 	"github.com/longshore/longshore/internal/stats"
 )
 
-// Stats reads every figure of ref; those that this node does not have are not
-// OK. With processes, each process in and below ref is read as well. NotFound
-// when ref is gone.
-func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, processes bool) (core.Stats, error) {
+// Stats reads the figures of ref that want names; those that this node does not
+// have are not OK. NotFound when ref is gone.
+func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.Figures) (core.Stats, error) {
 	if err := t.valid(ref); err != nil {
 		return core.Stats{}, fmt.Errorf("read figures: %w", err)
 	}
+	member := t.memberDir(ref)
+	if !exists(member) {
+		return core.Stats{}, fmt.Errorf("read figures of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
+	}
 	var s core.Stats
 	if t.layout.mode == core.CgroupV2 {
-		dir := t.layout.v2Dir(ref)
-		if !exists(dir) {
-			return s, fmt.Errorf("read figures of cgroup %s: %w", dir, errdefs.ErrNotFound)
-		}
-		s = stats.V2(dir)
+		s = stats.V2(member, want)
 	} else {
-		dirs := map[string]string{}
+		dirs := make(map[string]string, 16)
 		for _, h := range t.layout.v1 {
+			dir, _ := h.dir(ref)
 			for _, c := range h.controllers {
-				if dir, _ := h.dir(ref); dir != "" {
-					dirs[c] = dir
-				}
+				dirs[c] = dir
 			}
 		}
-		if dir := t.memberDir(ref); !exists(dir) {
-			return s, fmt.Errorf("read figures of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
-		}
-		s = stats.V1(dirs)
+		s = stats.V1(dirs, want)
 	}
-	if !processes {
+	if !want.Has(core.FigureCount | core.FigureProcesses | core.FigureFiles) {
 		return s, nil
 	}
-	pids, err := pidsBelow(t.memberDir(ref))
+	pids, err := pidsBelow(member)
 	if err != nil {
 		return s, fmt.Errorf("read figures of cgroup %s: %w", ref.Path, err)
+	}
+	s.Pids.Processes = core.Known(uint64(len(pids)))
+	if !want.Has(core.FigureProcesses | core.FigureFiles) {
+		return s, nil
 	}
 	for _, pid := range pids {
 		if err := ctx.Err(); err != nil {
 			return s, err
 		}
-		if p, err := stats.Process(pid); err == nil { // else it has just ended
+		if p, err := stats.Process(pid, want.Has(core.FigureFiles)); err == nil { // else it has just ended
 			s.Processes = append(s.Processes, p)
 		}
 	}

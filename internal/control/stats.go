@@ -62,6 +62,14 @@ func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.
 	if err != nil {
 		return nil, err
 	}
+	sandboxes, err := s.all.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	net, err := s.all.NetworkStats(ctx, sandboxes)
+	if err != nil {
+		return nil, fmt.Errorf("figures of networks: %w", err)
+	}
 	wanted := map[core.ID]bool{}
 	for _, id := range ids {
 		wanted[id] = true
@@ -72,19 +80,14 @@ func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.
 		if !running || (len(ids) > 0 && !wanted[c.ID]) {
 			continue
 		}
-		st, err := s.all.Stats(ctx, c.ID, false)
+		st, err := s.all.ContainerStats(ctx, &c, core.FigureUsage|core.FigureDetail|core.FigureRoot)
 		if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
 			continue // it ended meanwhile
 		}
 		if err != nil {
 			return nil, fmt.Errorf("figures of %s: %w", c.ID.Short(), err)
 		}
-		if len(st.Net) == 0 {
-			// The network is the sandbox's; a sandbox without one has no figures.
-			if sb, err := s.all.SandboxStats(ctx, c.Sandbox); err == nil {
-				st.Net = sb.Net
-			}
-		}
+		st.Net = net[c.Sandbox]
 		last := before[c.ID] // zero in the first round
 		before[c.ID] = st
 		resp.Containers = append(resp.Containers, toStats(c, st, last))
@@ -132,7 +135,7 @@ func (s *containerServer) Top(ctx context.Context, req *longshorev1.TopRequest) 
 	if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
 		return nil, fmt.Errorf("list processes of %s: it is %s: %w", c.ID.Short(), c.State, errdefs.ErrFailedPrecondition)
 	}
-	st, err := s.all.Stats(ctx, c.ID, true)
+	st, err := s.all.Stats(ctx, c.ID, core.FigureProcesses)
 	if err != nil {
 		return nil, err
 	}

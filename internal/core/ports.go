@@ -224,6 +224,10 @@ type Network interface {
 	SetRanges(ctx context.Context, cidrs []string) error
 	// Sandboxes names those that hold anything of the network, for check.
 	Sandboxes(ctx context.Context) ([]ID, error)
+	// Stats counts what went through the interfaces of each sandbox, without
+	// loopback. One on the host's network, or without any, is not in the
+	// answer. One call for many costs little more than one for one.
+	Stats(ctx context.Context, reqs []NetworkRequest) (map[ID][]NetStats, error)
 }
 
 // Pinner makes namespaces that live without a process, by bind mounts.
@@ -261,7 +265,9 @@ type Cgroups interface {
 	Pids(ctx context.Context, ref CgroupRef) ([]int, error)
 	// Remove is idempotent; it leaves adopted cgroups alone.
 	Remove(ctx context.Context, ref CgroupRef) error
-	Stats(ctx context.Context, ref CgroupRef, processes bool) (Stats, error)
+	// Stats reads the figures that want names; Root, Net and Limits are not
+	// among them.
+	Stats(ctx context.Context, ref CgroupRef, want Figures) (Stats, error)
 	// OOMLevel names the files that tell of out-of-memory kills in ref, and
 	// the one that tells the peak.
 	OOMLevel(ref CgroupRef) (level OOMLevel, peak string)
@@ -302,7 +308,8 @@ type Images interface {
 	Checkout(ctx context.Context, req CheckoutRequest) (Checkout, error)
 	Discard(ctx context.Context, container ID) error // idempotent
 	Checkouts(ctx context.Context) ([]ID, error)
-	// RootStats is the size of a container's own layer.
+	// RootStats is the size of a container's own layer, which may be some
+	// seconds old: it says when it was found.
 	RootStats(ctx context.Context, container ID) (RootStats, error)
 	Pin(ctx context.Context, owner Owner, ref string, pinned bool) error
 	Import(ctx context.Context, owner Owner, archive io.Reader) ([]Image, error)

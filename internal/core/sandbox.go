@@ -102,3 +102,10 @@ type Sandbox struct {
 	// Note says why a sandbox stopped when nobody asked for it.
 	Note string `json:"note,omitempty"`
 }
+
+// NetworkRequest names the sandbox to a Network.
+func (s *Sandbox) NetworkRequest() NetworkRequest {
+	return NetworkRequest{
+		Sandbox: s.ID, Owner: s.Owner, Namespace: s.Config.Namespaces.Net.Path, Config: s.Config.Network, Labels: s.Labels, Last: s.Network,
+	}
+}

@@ -1,6 +1,10 @@
 package core
 
-import "time"
+import (
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
 
 // Value is one figure read from the kernel. OK is false when this kernel or
 // this cgroup version does not have it: it is then unknown, not zero.
@@ -11,6 +15,33 @@ type Value struct {
 
 // Known returns a measured Value.
 func Known(n uint64) Value { return Value{N: n, OK: true} }
+
+// Figures says what is to be read: every file that the kernel tells a figure in
+// costs a few microseconds, and some are asked for of all containers every
+// second.
+type Figures uint
+
+// The kinds of figures.
+const (
+	// FigureUsage is what an orchestrator asks all the time: CPU.Usage, and of
+	// Memory Usage, WorkingSet, RSS, Limit, Swap, SwapLimit and faults; Pressure.
+	FigureUsage Figures = 1 << iota
+	// FigureDetail is everything else of the cgroup.
+	FigureDetail
+	// FigureCount is Pids.Processes.
+	FigureCount
+	// FigureProcesses is Processes, but for their files.
+	FigureProcesses
+	// FigureFiles is Processes with their files.
+	FigureFiles
+	// FigureRoot is Root.
+	FigureRoot
+	// FigureLimits is Limits.
+	FigureLimits
+)
+
+// Has reports whether any of kinds is asked for.
+func (f Figures) Has(kinds Figures) bool { return f&kinds != 0 }
 
 // Stats are the figures of a container or sandbox at one time.
 type Stats struct {
@@ -25,6 +56,8 @@ type Stats struct {
 	Processes []ProcessStats          `json:"processes,omitempty"`
 	Huge      map[string]HugeStats    `json:"huge,omitempty"`     // by page size, "2MB"
 	Pressure  map[string]PressureStat `json:"pressure,omitempty"` // "cpu", "memory", "io"; v2 only
+	// Limits are what the kernel enforces.
+	Limits *specs.LinuxResources `json:"limits,omitempty"`
 }
 
 // CPUStats are times in nanoseconds.
@@ -44,11 +77,16 @@ type MemoryStats struct {
 	Raw map[string]uint64 `json:",omitempty"`
 }
 
-// PidsStats count tasks. An unlimited Limit is not OK.
-type PidsStats struct{ Current, Limit Value }
+// PidsStats count tasks (threads), but for Processes. An unlimited Limit is not
+// OK.
+type PidsStats struct{ Current, Limit, Processes Value }
 
-// IOStats are one block device's.
-type IOStats struct{ Major, Minor, ReadBytes, WriteBytes, Reads, Writes uint64 }
+// IOStats are one block device's. Device is its name below /dev, "" when it has
+// none.
+type IOStats struct {
+	Device                                             string
+	Major, Minor, ReadBytes, WriteBytes, Reads, Writes uint64
+}
 
 // NetStats are one interface's, as seen from inside the sandbox.
 type NetStats struct {
@@ -57,8 +95,19 @@ type NetStats struct {
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// RootStats are the container's own writable layer.
-type RootStats struct{ Bytes, Inodes Value }
+// RootStats are the container's own writable layer, as it was at At.
+type RootStats struct {
+	Bytes, Inodes Value
+	At            time.Time
+	Filesystem    FilesystemStats
+}
+
+// FilesystemStats are those of the filesystem that a layer lies on; not OK when
+// they could not be read. Device is its mount's source, "" when it is not known.
+type FilesystemStats struct {
+	Device                    string
+	Bytes, Inodes, FreeInodes Value
+}
 
 // ProcessStats are one process's.
 type ProcessStats struct {
@@ -67,10 +116,17 @@ type ProcessStats struct {
 	RSS, Swap    uint64 // bytes
 	Threads      int
 	Comm         string
+	// Files and Sockets are its open descriptors, FileLimit the soft limit of
+	// them (unlimited is not OK).
+	Files, Sockets, FileLimit Value
 }
 
-// HugeStats are one page size's, in bytes.
-type HugeStats struct{ Usage, Max, Failures uint64 }
+// HugeStats are one page size's, in bytes; Max is v1's alone.
+type HugeStats struct {
+	Usage    uint64
+	Max      Value
+	Failures uint64
+}
 
 // PressureStat is one line pair of a PSI file. Averages are percent.
 type PressureStat struct{ Some, Full PressureLine }

@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/figures"
 )
 
 // Client is the engine as one owner sees it: what it makes is that owner's, and
@@ -15,6 +16,7 @@ import (
 type Client struct {
 	view
 	Node
+	figures.Reader
 }
 
 // Node is a Client's part that is about the node rather than about containers:
@@ -29,7 +31,8 @@ type view struct {
 
 func newClient(e *Engine, owner core.Owner) *Client {
 	v := view{e, owner}
-	return &Client{view: v, Node: Node{v}}
+	from := figures.Ports{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network}
+	return &Client{view: v, Node: Node{v}, Reader: figures.New(owner, from)}
 }
 
 // RemoveOptions goes with RemoveContainer, RemoveSandbox and RemoveProcess.

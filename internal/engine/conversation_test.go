@@ -54,6 +54,9 @@ func (k *talk) name(key core.Key, id core.ID) {
 }
 
 func (k *talk) client() *engine.Client {
+	if k.n.Engine == nil {
+		return nil // it has crashed, and the next thing said is that it starts again
+	}
 	if k.owner == "all" {
 		return k.n.Engine.All()
 	}

@@ -181,7 +181,7 @@ func (e recovery) recoverNetwork(ctx context.Context) error {
 	var live []core.NetworkRequest
 	for _, sb := range sandboxes {
 		if sb.State == core.SandboxReady && sb.Config.Namespaces.Net.Mode == core.Shared {
-			live = append(live, networkRequest(&sb))
+			live = append(live, sb.NetworkRequest())
 		}
 	}
 	return r.Recover(ctx, live)

@@ -288,7 +288,7 @@ func (e *Engine) release(ctx context.Context, sb *core.Sandbox, l *line) error {
 			if sb.Config.Namespaces.Net.Mode != core.Shared {
 				return nil
 			}
-			return e.o.Network.Teardown(ctx, networkRequest(sb))
+			return e.o.Network.Teardown(ctx, sb.NetworkRequest())
 		}},
 		{"unpin", func(ctx context.Context) error {
 			var err error

@@ -120,12 +120,6 @@ func (b *sandboxBuild) pin(ctx context.Context) error {
 	return nil
 }
 
-func networkRequest(sb *core.Sandbox) core.NetworkRequest {
-	return core.NetworkRequest{
-		Sandbox: sb.ID, Owner: sb.Owner, Namespace: sb.Config.Namespaces.Net.Path, Config: sb.Config.Network, Labels: sb.Labels, Last: sb.Network,
-	}
-}
-
 func (b *sandboxBuild) network(ctx context.Context) error {
 	switch b.sb.Config.Namespaces.Net.Mode {
 	case core.Host:
@@ -135,8 +129,8 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 	case core.PerContainer, core.Adopted:
 		return nil
 	}
-	b.line.undo.Add("network", func(ctx context.Context) error { return b.e.o.Network.Teardown(ctx, networkRequest(&b.sb)) })
-	status, err := b.e.o.Network.Setup(ctx, networkRequest(&b.sb))
+	b.line.undo.Add("network", func(ctx context.Context) error { return b.e.o.Network.Teardown(ctx, b.sb.NetworkRequest()) })
+	status, err := b.e.o.Network.Setup(ctx, b.sb.NetworkRequest())
 	b.sb.Network = status
 	return err
 }

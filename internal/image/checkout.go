@@ -11,9 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -31,9 +29,7 @@ type checkout struct {
 	Dirs     []string        `json:"dirs"` // lowest first
 	ReadOnly bool            `json:"read_only,omitempty"`
 
-	mu    sync.Mutex
-	stats core.RootStats
-	at    time.Time
+	size size
 }
 
 const recordFile = "record.json"
@@ -260,70 +256,4 @@ func (s *Store) loadCheckouts() error {
 		s.checkouts[core.ID(e.Name())] = co
 	}
 	return nil
-}
-
-const (
-	statsFresh   = 10 * time.Second
-	statsEntries = 1_000_000 // beyond this many files the figure is unknown
-)
-
-// RootStats implements core.Images. The figure may be ten seconds old.
-func (s *Store) RootStats(ctx context.Context, container core.ID) (core.RootStats, error) {
-	s.mu.RLock()
-	co := s.checkouts[container]
-	s.mu.RUnlock()
-	if co == nil {
-		return core.RootStats{}, fmt.Errorf("root of container %s: %w", container, errdefs.ErrNotFound)
-	}
-	if co.ReadOnly {
-		return core.RootStats{Bytes: core.Known(0), Inodes: core.Known(0)}, nil
-	}
-	co.mu.Lock()
-	defer co.mu.Unlock()
-	if now := s.now(); co.at.IsZero() || now.Sub(co.at) >= statsFresh {
-		stats, err := walk(ctx, filepath.Join(s.rec.checkoutPath(container), "upper"))
-		if err != nil {
-			return core.RootStats{}, fmt.Errorf("root of container %s: %w", container, err)
-		}
-		co.stats, co.at = stats, now
-	}
-	return co.stats, nil
-}
-
-// walk adds up what stands in and below dir, every file once.
-func walk(ctx context.Context, dir string) (core.RootStats, error) {
-	var bytes, inodes uint64
-	linked := map[uint64]bool{}
-	tooMany := errors.New("too many files")
-	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // files come and go while we look
-		}
-		if err != nil {
-			return err
-		}
-		fi, err := d.Info()
-		if err != nil {
-			return nil //nolint:nilerr // gone meanwhile
-		}
-		st, ok := fi.Sys().(*syscall.Stat_t)
-		if !ok || (st.Nlink > 1 && !fi.IsDir() && linked[st.Ino]) {
-			return nil
-		}
-		if st.Nlink > 1 && !fi.IsDir() {
-			linked[st.Ino] = true
-		}
-		bytes += uint64(st.Blocks) * 512
-		if inodes++; inodes > statsEntries {
-			return tooMany
-		}
-		return ctx.Err()
-	})
-	switch {
-	case errors.Is(err, tooMany):
-		return core.RootStats{}, nil
-	case err != nil:
-		return core.RootStats{}, err
-	}
-	return core.RootStats{Bytes: core.Known(bytes), Inodes: core.Known(inodes)}, nil
 }

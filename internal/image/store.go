@@ -66,6 +66,8 @@ type Store struct {
 	runner  runner
 	pulls   flight.Group[string, *pulling]
 	trash   *trash
+	sizing  *sizing
+	device  string // what root's filesystem is mounted from; "" when unknown
 
 	// write is held while records change; it is taken before mu.
 	write sync.Mutex
@@ -114,6 +116,8 @@ func New(opts Options) (*Store, error) {
 		s.now = time.Now
 	}
 	s.trash = newTrash(filepath.Join(root, trashDir), s.log)
+	s.sizing = newSizing(s.log)
+	s.device = deviceOf(root, "/proc/self/mountinfo")
 	s.content = blobs{filepath.Join(root, worker.ContentDir, "blobs")}
 	if s.db, err = openDB(root); err != nil {
 		return nil, err
@@ -157,6 +161,7 @@ func (s *Store) open(opts Options) (err error) {
 // Close ends the worker and closes the store.
 func (s *Store) Close() error {
 	err := s.runner.Close()
+	s.sizing.close()
 	s.trash.wait()
 	return errors.Join(err, s.db.Close())
 }

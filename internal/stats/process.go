@@ -8,12 +8,14 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Process reads one process from /proc. NotFound when it has ended.
-func Process(pid int) (core.ProcessStats, error) {
+// Process reads one process from /proc, with what it has open when files are
+// asked for. NotFound when it has ended.
+func Process(pid int, files bool) (core.ProcessStats, error) {
 	proc := "/proc/" + strconv.Itoa(pid)
 	b, err := os.ReadFile(proc + "/stat")
 	if err != nil {
@@ -31,7 +33,30 @@ func Process(pid int) (core.ProcessStats, error) {
 			}
 		}
 	}
+	if files {
+		p.Files, p.Sockets = descriptors(proc + "/fd")
+		var limit unix.Rlimit
+		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &limit); err == nil && limit.Cur != unix.RLIM_INFINITY {
+			p.FileLimit = core.Known(limit.Cur)
+		}
+	}
 	return p, nil
+}
+
+// descriptors counts what a process has open; unknown when it has ended or may
+// not be looked at.
+func descriptors(dir string) (files, sockets core.Value) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return core.Value{}, core.Value{}
+	}
+	files, sockets = core.Known(uint64(len(entries))), core.Known(0)
+	for _, e := range entries {
+		if to, err := os.Readlink(dir + "/" + e.Name()); err == nil && strings.HasPrefix(to, "socket:") {
+			sockets.N++
+		}
+	}
+	return files, sockets
 }
 
 func class(err error) error {

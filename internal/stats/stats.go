@@ -8,42 +8,77 @@ package stats
 
 import (
 	"bytes"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 )
 
-// dir reads files of one directory; the zero dir has none.
-type dir string
+// reader reads small files of cgroups one after the other into one buffer. What
+// it returns holds until its next read.
+type reader struct {
+	buf  []byte
+	path []byte
+}
 
-func (d dir) read(file string) (string, bool) {
-	if d == "" {
-		return "", false
+func newReader() *reader { return &reader{buf: make([]byte, 4<<10), path: make([]byte, 0, 256)} }
+
+// read reads the whole of a file; "" is no directory. The kernel hands out such a
+// file in one piece if there is room, so the end is not asked for: opening,
+// reading and closing are all that a figure costs.
+func (r *reader) read(dir, file string) ([]byte, bool) {
+	if dir == "" {
+		return nil, false
 	}
-	b, err := os.ReadFile(filepath.Join(string(d), file))
+	r.path = append(append(append(r.path[:0], dir...), '/'), file...)
+	fd, err := open(r.path)
 	if err != nil {
-		return "", false
+		return nil, false
 	}
-	return string(bytes.TrimSpace(b)), true
+	defer func() { _ = unix.Close(fd) }()
+	n := 0
+	for {
+		m, err := unix.Read(fd, r.buf[n:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, false
+		}
+		if n += m; m == 0 || n < len(r.buf) {
+			return bytes.TrimSpace(r.buf[:n]), true
+		}
+		r.buf = append(r.buf, make([]byte, len(r.buf))...)
+	}
+}
+
+func open(path []byte) (int, error) {
+	for {
+		fd, err := unix.Open(string(path), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
 }
 
 // number reads a file of one number.
-func (d dir) number(file string) core.Value {
-	s, ok := d.read(file)
+func (r *reader) number(dir, file string) core.Value {
+	b, ok := r.read(dir, file)
 	if !ok {
 		return core.Value{}
 	}
-	return number(s)
+	return numberOf(b)
 }
 
 // limit is number, but "max" and v1's page-rounded infinity are not OK.
-func (d dir) limit(file string) core.Value {
-	v := d.number(file)
+func (r *reader) limit(dir, file string) core.Value {
+	v := r.number(dir, file)
 	if v.N >= math.MaxInt64-1<<20 {
 		return core.Value{}
 	}
@@ -51,33 +86,57 @@ func (d dir) limit(file string) core.Value {
 }
 
 // keys reads a file of "key number" lines.
-func (d dir) keys(file string) map[string]uint64 {
-	s, ok := d.read(file)
+func (r *reader) keys(dir, file string) map[string]uint64 {
+	b, ok := r.read(dir, file)
 	if !ok {
 		return nil
 	}
-	return keys(s)
+	return keys(b)
 }
 
-func number(s string) core.Value {
-	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 64)
-	if err != nil {
+// pick reads the numbers of a few keys of such a file.
+func (r *reader) pick(dir, file string, want map[string]*core.Value) {
+	b, _ := r.read(dir, file)
+	eachKey(b, func(key, value []byte) {
+		if v := want[string(key)]; v != nil {
+			*v = numberOf(value)
+		}
+	})
+}
+
+func number(s string) core.Value { return numberOf([]byte(s)) }
+
+func numberOf(b []byte) core.Value {
+	b = bytes.TrimSpace(b)
+	if len(b) == 0 {
 		return core.Value{}
+	}
+	var n uint64
+	for _, c := range b {
+		d := uint64(c - '0')
+		if c < '0' || c > '9' || n > (math.MaxUint64-d)/10 {
+			return core.Value{}
+		}
+		n = n*10 + d
 	}
 	return core.Known(n)
 }
 
-func keys(s string) map[string]uint64 {
-	out := make(map[string]uint64, 48)
-	for line := range strings.Lines(s) {
-		k, v, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if !ok {
-			continue
-		}
-		if n, err := strconv.ParseUint(v, 10, 64); err == nil {
-			out[k] = n
+func eachKey(b []byte, fn func(key, value []byte)) {
+	for line := range bytes.Lines(b) {
+		if k, v, ok := bytes.Cut(bytes.TrimSpace(line), []byte{' '}); ok {
+			fn(k, v)
 		}
 	}
+}
+
+func keys(b []byte) map[string]uint64 {
+	out := make(map[string]uint64, 48)
+	eachKey(b, func(k, v []byte) {
+		if n := numberOf(v); n.OK {
+			out[string(k)] = n.N
+		}
+	})
 	return out
 }
 
@@ -104,6 +163,17 @@ func minus(a, b core.Value) core.Value {
 type io struct {
 	order []string
 	by    map[string]*core.IOStats
+	// blocks is the directory of links that name block devices.
+	blocks string
+}
+
+// name is a device's below /dev.
+func (i *io) name(majorMinor string) string {
+	link, err := os.Readlink(filepath.Join(i.blocks, majorMinor))
+	if err != nil {
+		return ""
+	}
+	return strings.ReplaceAll(filepath.Base(link), "!", "/") // as sysfs writes a slash
 }
 
 func (i *io) device(majorMinor string) *core.IOStats {
@@ -118,7 +188,7 @@ func (i *io) device(majorMinor string) *core.IOStats {
 	if i.by == nil {
 		i.by = map[string]*core.IOStats{}
 	}
-	s := &core.IOStats{Major: a.N, Minor: b.N}
+	s := &core.IOStats{Device: i.name(majorMinor), Major: a.N, Minor: b.N}
 	i.by[majorMinor] = s
 	i.order = append(i.order, majorMinor)
 	return s
@@ -133,11 +203,11 @@ func (i *io) list() []core.IOStats {
 }
 
 // huge reads hugetlb's files: base names the usage file's ending.
-func huge(d dir, usage, peak, failures string) map[string]core.HugeStats {
+func huge(r *reader, d, usage, peak, failures string) map[string]core.HugeStats {
 	if d == "" {
 		return nil
 	}
-	entries, err := filepath.Glob(filepath.Join(string(d), "hugetlb.*."+usage))
+	entries, err := filepath.Glob(filepath.Join(d, "hugetlb.*."+usage))
 	if err != nil || len(entries) == 0 {
 		return nil
 	}
@@ -147,16 +217,19 @@ func huge(d dir, usage, peak, failures string) map[string]core.HugeStats {
 		if !ok || strings.HasSuffix(size, ".rsvd") {
 			continue
 		}
-		h := core.HugeStats{Usage: d.number(filepath.Base(e)).N}
+		h := core.HugeStats{Usage: r.number(d, filepath.Base(e)).N}
 		if peak != "" {
-			h.Max = d.number("hugetlb." + size + "." + peak).N
-			h.Failures = d.number("hugetlb." + size + "." + failures).N
+			h.Max = r.number(d, "hugetlb."+size+"."+peak)
+			h.Failures = r.number(d, "hugetlb."+size+"."+failures).N
 		} else {
-			h.Failures = d.keys("hugetlb." + size + "." + failures)["max"]
+			h.Failures = r.keys(d, "hugetlb."+size+"."+failures)["max"]
 		}
 		out[size] = h
 	}
 	return out
 }
+
+// blockDevices is where the kernel names block devices by their numbers.
+const blockDevices = "/sys/dev/block"
 
 func now() time.Time { return time.Now().UTC() }

@@ -3,11 +3,13 @@ package stats
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -23,6 +25,9 @@ func write(t *testing.T, files map[string]string) string {
 	return dir
 }
 
+// anyDevice leaves out how this machine calls its block devices.
+var anyDevice = cmpopts.IgnoreFields(core.IOStats{}, "Device")
+
 func TestV1(t *testing.T) {
 	dirs := map[string]string{
 		"cpuacct": write(t, map[string]string{"cpuacct.usage": "900\n", "cpuacct.stat": "user 3\nsystem 4\n", "cpuacct.usage_percpu": "400 500 \n"}),
@@ -37,7 +42,7 @@ func TestV1(t *testing.T) {
 		"blkio":   write(t, map[string]string{"blkio.throttle.io_service_bytes_recursive": "8:0 Read 10\n8:0 Write 20\n8:0 Total 30\nTotal 30\n", "blkio.throttle.io_serviced_recursive": "8:0 Read 1\n8:0 Write 2\n"}),
 		"hugetlb": write(t, map[string]string{"hugetlb.2MB.usage_in_bytes": "1\n", "hugetlb.2MB.max_usage_in_bytes": "2\n", "hugetlb.2MB.failcnt": "3\n", "hugetlb.2MB.rsvd.usage_in_bytes": "9\n"}),
 	}
-	got := V1(dirs)
+	got := V1(dirs, core.FigureUsage|core.FigureDetail)
 	got.At = time.Time{}
 	k := core.Known
 	want := core.Stats{
@@ -49,15 +54,23 @@ func TestV1(t *testing.T) {
 		},
 		Pids: core.PidsStats{Current: k(4)},
 		IO:   []core.IOStats{{Major: 8, ReadBytes: 10, WriteBytes: 20, Reads: 1, Writes: 2}},
-		Huge: map[string]core.HugeStats{"2MB": {Usage: 1, Max: 2, Failures: 3}},
+		Huge: map[string]core.HugeStats{"2MB": {Usage: 1, Max: k(2), Failures: 3}},
 	}
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, got, anyDevice); d != "" {
 		t.Error(d)
+	}
+	// What is asked for all the time is the same, and no more.
+	got = V1(dirs, core.FigureUsage)
+	got.At = time.Time{}
+	want.Pids, want.IO, want.Huge, want.CPU = core.PidsStats{}, nil, nil, core.CPUStats{Usage: want.CPU.Usage}
+	want.Memory.Peak, want.Memory.FailCount, want.Memory.OOMKills, want.Memory.Raw = core.Value{}, core.Value{}, core.Value{}, nil
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("usage only: %s", d)
 	}
 }
 
 func TestV2(t *testing.T) {
-	got := V2(write(t, map[string]string{
+	dir := write(t, map[string]string{
 		"cpu.stat":       "usage_usec 10\nuser_usec 6\nsystem_usec 4\nnr_periods 1\nnr_throttled 0\nthrottled_usec 2\n",
 		"memory.current": "1000\n", "memory.max": "max\n", "memory.peak": "1100\n", "memory.swap.current": "0\n", "memory.swap.max": "50\n",
 		"memory.stat":         "anon 400\nfile 500\nkernel 30\nfile_mapped 7\npgfault 9\npgmajfault 2\ninactive_file 600\n",
@@ -67,7 +80,8 @@ func TestV2(t *testing.T) {
 		"io.stat":             "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n7:1\n",
 		"cpu.pressure":        "some avg10=1.50 avg60=0.00 avg300=0.25 total=99\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=5\n",
 		"hugetlb.2MB.current": "4\n", "hugetlb.2MB.events": "max 5\n",
-	}))
+	})
+	got := V2(dir, core.FigureUsage|core.FigureDetail)
 	got.At = time.Time{}
 	k := core.Known
 	want := core.Stats{
@@ -82,13 +96,57 @@ func TestV2(t *testing.T) {
 		Huge:     map[string]core.HugeStats{"2MB": {Usage: 4, Failures: 5}},
 		Pressure: map[string]core.PressureStat{"cpu": {Some: core.PressureLine{Avg10: 1.5, Avg300: .25, Total: 99}, Full: core.PressureLine{Avg10: .5, Total: 5}}},
 	}
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, got, anyDevice); d != "" {
 		t.Error(d)
+	}
+	got = V2(dir, core.FigureUsage)
+	got.At = time.Time{}
+	want.Pids, want.IO, want.Huge = core.PidsStats{}, nil, nil
+	want.Memory.Peak, want.Memory.FailCount, want.Memory.OOMKills, want.Memory.Raw = core.Value{}, core.Value{}, core.Value{}, nil
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("usage only: %s", d)
+	}
+}
+
+func TestAFileOfAnyLengthIsReadWhole(t *testing.T) {
+	long := strings.Repeat("key 1\n", 4<<10) + "last 7"
+	dir := write(t, map[string]string{"f": long, "empty": ""})
+	r := newReader()
+	if b, ok := r.read(dir, "f"); !ok || string(b) != long {
+		t.Errorf("%d bytes of %d, %t", len(b), len(long), ok)
+	}
+	if v := of(r.keys(dir, "f"), "last"); v != core.Known(7) {
+		t.Errorf("last key: %+v", v)
+	}
+	if v := r.number(dir, "empty"); v.OK {
+		t.Errorf("an empty file is %+v", v)
+	}
+	for text, want := range map[string]core.Value{
+		"18446744073709551615\n": core.Known(1<<64 - 1), "18446744073709551616": {}, "-1": {}, "max": {}, "1 2": {}, "": {}, "0": core.Known(0),
+	} {
+		if got := number(text); got != want {
+			t.Errorf("%q: %+v, want %+v", text, got, want)
+		}
+	}
+}
+
+func BenchmarkUsage(b *testing.B) {
+	dir := b.TempDir()
+	for name, content := range map[string]string{
+		"cpuacct.usage": "900\n", "memory.usage_in_bytes": "1000\n", "memory.limit_in_bytes": "2000\n", "memory.memsw.usage_in_bytes": "1200\n",
+		"memory.memsw.limit_in_bytes": "9223372036854771712\n", "memory.stat": strings.Repeat("some_key 123456\n", 60) + "total_inactive_file 300\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		V1(map[string]string{"cpuacct": dir, "memory": dir}, core.FigureUsage)
 	}
 }
 
 func TestWhatIsNotThereIsNotMeasured(t *testing.T) {
-	for name, s := range map[string]core.Stats{"v1": V1(nil), "v2": V2(t.TempDir())} {
+	for name, s := range map[string]core.Stats{"v1": V1(nil, ^core.Figures(0)), "v2": V2(t.TempDir(), ^core.Figures(0))} {
 		s.At = time.Time{}
 		if d := cmp.Diff(core.Stats{}, s); d != "" {
 			t.Errorf("%s: %s", name, d)
@@ -97,11 +155,11 @@ func TestWhatIsNotThereIsNotMeasured(t *testing.T) {
 }
 
 func TestProcess(t *testing.T) {
-	p, err := Process(os.Getpid())
-	if err != nil || p.Threads == 0 || p.RSS == 0 || p.Comm == "" || p.Pid != os.Getpid() {
+	p, err := Process(os.Getpid(), true)
+	if err != nil || p.Threads == 0 || p.RSS == 0 || p.Comm == "" || p.Pid != os.Getpid() || p.Files.N < 3 || !p.Sockets.OK {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if _, err := Process(1 << 30); !errdefs.IsNotFound(err) {
+	if _, err := Process(1<<30, true); !errdefs.IsNotFound(err) {
 		t.Errorf("nobody: %v", err)
 	}
 	p, err = parseStat("7 (a) b (c)) S 1 1 1 0 -1 0 0 0 0 0 5 6 0 0 20 0 3 0 100 200 300")
@@ -121,5 +179,5 @@ func FuzzParseStat(f *testing.F) {
 
 func FuzzPressure(f *testing.F) {
 	f.Add("some avg10=1.50 avg60=0.00 avg300=0.25 total=99\nfull avg10=0.50")
-	f.Fuzz(func(_ *testing.T, s string) { pressure(s); keys(s) })
+	f.Fuzz(func(_ *testing.T, s string) { pressure(s); keys([]byte(s)) })
 }

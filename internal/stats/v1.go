@@ -1,7 +1,7 @@
 package stats
 
 import (
-	"strconv"
+	"bytes"
 	"strings"
 
 	"github.com/longshore/longshore/internal/core"
@@ -9,75 +9,85 @@ import (
 
 // V1 reads the figures of a v1 cgroup, whose directory in each controller's
 // hierarchy dirs tells.
-func V1(dirs map[string]string) core.Stats {
-	d := func(controller string) dir { return dir(dirs[controller]) }
+func V1(dirs map[string]string, want core.Figures) core.Stats {
+	r := newReader()
 	s := core.Stats{At: now()}
-	s.CPU = v1CPU(d("cpu"), d("cpuacct"))
-	s.Memory = v1Memory(d("memory"))
-	s.Pids = core.PidsStats{Current: d("pids").number("pids.current"), Limit: d("pids").limit("pids.max")}
-	s.IO = v1IO(d("blkio"))
-	s.Huge = huge(d("hugetlb"), "usage_in_bytes", "max_usage_in_bytes", "failcnt")
+	if want.Has(core.FigureUsage | core.FigureDetail) {
+		s.CPU.Usage = r.number(dirs["cpuacct"], "cpuacct.usage")
+		v1Memory(r, dirs["memory"], &s.Memory, want)
+	}
+	if want.Has(core.FigureDetail) {
+		v1CPU(r, dirs["cpu"], dirs["cpuacct"], &s.CPU)
+		s.Pids.Current, s.Pids.Limit = r.number(dirs["pids"], "pids.current"), r.limit(dirs["pids"], "pids.max")
+		s.IO = v1IO(r, dirs["blkio"])
+		s.Huge = huge(r, dirs["hugetlb"], "usage_in_bytes", "max_usage_in_bytes", "failcnt")
+	}
 	return s
 }
 
-func v1CPU(cpu, acct dir) core.CPUStats {
-	var c core.CPUStats
-	c.Usage = acct.number("cpuacct.usage")
-	c.User, c.System = acct.number("cpuacct.usage_user"), acct.number("cpuacct.usage_sys")
+func v1CPU(r *reader, cpu, acct string, c *core.CPUStats) {
+	c.User, c.System = r.number(acct, "cpuacct.usage_user"), r.number(acct, "cpuacct.usage_sys")
 	if !c.User.OK {
 		const tick = 1e9 / 100 // USER_HZ is 100 on every architecture that matters here
-		stat := acct.keys("cpuacct.stat")
+		stat := r.keys(acct, "cpuacct.stat")
 		c.User, c.System = times(of(stat, "user"), tick), times(of(stat, "system"), tick)
 	}
-	if per, ok := acct.read("cpuacct.usage_percpu"); ok {
-		for f := range strings.FieldsSeq(per) {
-			if n, err := strconv.ParseUint(f, 10, 64); err == nil {
-				c.PerCPU = append(c.PerCPU, n)
+	if per, ok := r.read(acct, "cpuacct.usage_percpu"); ok {
+		for f := range bytes.FieldsSeq(per) {
+			if n := numberOf(f); n.OK {
+				c.PerCPU = append(c.PerCPU, n.N)
 			}
 		}
 	}
-	stat := cpu.keys("cpu.stat")
+	stat := r.keys(cpu, "cpu.stat")
 	c.Periods, c.Throttled, c.ThrottledNS = of(stat, "nr_periods"), of(stat, "nr_throttled"), of(stat, "throttled_time")
-	return c
 }
 
-func v1Memory(d dir) core.MemoryStats {
-	var m core.MemoryStats
-	m.Usage = d.number("memory.usage_in_bytes")
-	m.Limit = d.limit("memory.limit_in_bytes")
-	m.Peak = d.number("memory.max_usage_in_bytes")
-	// With a limit of memory+swap too, that one is met first and counts alone.
-	m.FailCount = d.number("memory.failcnt")
-	m.FailCount.N += d.number("memory.memsw.failcnt").N
-	m.Kernel = d.number("memory.kmem.usage_in_bytes")
-	m.Swap = minus(d.number("memory.memsw.usage_in_bytes"), m.Usage)
-	m.SwapLimit = d.limit("memory.memsw.limit_in_bytes")
+func v1Memory(r *reader, d string, m *core.MemoryStats, want core.Figures) {
+	m.Usage = r.number(d, "memory.usage_in_bytes")
+	m.Limit = r.limit(d, "memory.limit_in_bytes")
+	m.Swap = minus(r.number(d, "memory.memsw.usage_in_bytes"), m.Usage)
+	m.SwapLimit = r.limit(d, "memory.memsw.limit_in_bytes")
 	if m.SwapLimit.OK && m.Limit.OK {
 		m.SwapLimit = minus(m.SwapLimit, m.Limit)
 	} else {
 		m.SwapLimit = core.Value{}
 	}
-	m.Raw = d.keys("memory.stat")
 	// The total_ figures are those of the whole subtree, as is the usage.
-	m.RSS, m.Cache = of(m.Raw, "total_rss"), of(m.Raw, "total_cache")
-	m.Mapped = of(m.Raw, "total_mapped_file")
-	m.Faults, m.MajorFaults = of(m.Raw, "total_pgfault"), of(m.Raw, "total_pgmajfault")
-	m.WorkingSet = minus(m.Usage, of(m.Raw, "total_inactive_file"))
-	m.OOMKills = of(d.keys("memory.oom_control"), "oom_kill")
-	return m
+	var inactive core.Value
+	fill := map[string]*core.Value{
+		"total_rss": &m.RSS, "total_cache": &m.Cache, "total_mapped_file": &m.Mapped,
+		"total_pgfault": &m.Faults, "total_pgmajfault": &m.MajorFaults, "total_inactive_file": &inactive,
+	}
+	if !want.Has(core.FigureDetail) {
+		r.pick(d, "memory.stat", fill)
+		m.WorkingSet = minus(m.Usage, inactive)
+		return
+	}
+	m.Raw = r.keys(d, "memory.stat")
+	for key, v := range fill {
+		*v = of(m.Raw, key)
+	}
+	m.WorkingSet = minus(m.Usage, inactive)
+	m.Peak = r.number(d, "memory.max_usage_in_bytes")
+	// With a limit of memory+swap too, that one is met first and counts alone.
+	m.FailCount = r.number(d, "memory.failcnt")
+	m.FailCount.N += r.number(d, "memory.memsw.failcnt").N
+	m.Kernel = r.number(d, "memory.kmem.usage_in_bytes")
+	m.OOMKills = of(r.keys(d, "memory.oom_control"), "oom_kill")
 }
 
-func v1IO(d dir) []core.IOStats {
-	var devices io
+func v1IO(r *reader, d string) []core.IOStats {
+	devices := io{blocks: blockDevices}
 	read := func(files []string, set func(s *core.IOStats, op string, n uint64)) {
 		for _, file := range files {
-			text, ok := d.read(file)
+			text, ok := r.read(d, file)
 			if !ok {
 				continue
 			}
 			met := false
-			for line := range strings.Lines(text) {
-				f := strings.Fields(line) // "8:0 Read 4096"
+			for line := range bytes.Lines(text) {
+				f := strings.Fields(string(line)) // "8:0 Read 4096"
 				if len(f) != 3 {
 					continue
 				}

@@ -8,58 +8,77 @@ import (
 )
 
 // V2 reads the figures of a v2 cgroup.
-func V2(path string) core.Stats {
-	d := dir(path)
+func V2(d string, want core.Figures) core.Stats {
+	r := newReader()
 	s := core.Stats{At: now()}
-	const us = 1000
-	cpu := d.keys("cpu.stat")
-	s.CPU = core.CPUStats{
-		Usage: times(of(cpu, "usage_usec"), us), User: times(of(cpu, "user_usec"), us), System: times(of(cpu, "system_usec"), us),
-		Periods: of(cpu, "nr_periods"), Throttled: of(cpu, "nr_throttled"), ThrottledNS: times(of(cpu, "throttled_usec"), us),
+	if want.Has(core.FigureUsage | core.FigureDetail) {
+		const us = 1000
+		cpu := r.keys(d, "cpu.stat")
+		s.CPU = core.CPUStats{
+			Usage: times(of(cpu, "usage_usec"), us), User: times(of(cpu, "user_usec"), us), System: times(of(cpu, "system_usec"), us),
+			Periods: of(cpu, "nr_periods"), Throttled: of(cpu, "nr_throttled"), ThrottledNS: times(of(cpu, "throttled_usec"), us),
+		}
+		v2Memory(r, d, &s.Memory, want)
+		s.Pressure = v2Pressure(r, d)
 	}
-	s.Memory = v2Memory(d)
-	s.Pids = core.PidsStats{Current: d.number("pids.current"), Limit: d.limit("pids.max")}
-	s.IO = v2IO(d)
-	s.Huge = huge(d, "current", "", "events")
-	for _, kind := range []string{"cpu", "memory", "io"} {
-		text, ok := d.read(kind + ".pressure")
-		if !ok {
-			continue
-		}
-		if s.Pressure == nil {
-			s.Pressure = map[string]core.PressureStat{}
-		}
-		s.Pressure[kind] = pressure(text)
+	if want.Has(core.FigureDetail) {
+		s.Pids.Current, s.Pids.Limit = r.number(d, "pids.current"), r.limit(d, "pids.max")
+		s.IO = v2IO(r, d)
+		s.Huge = huge(r, d, "current", "", "events")
 	}
 	return s
 }
 
-func v2Memory(d dir) core.MemoryStats {
-	var m core.MemoryStats
-	m.Usage, m.Limit, m.Peak = d.number("memory.current"), d.limit("memory.max"), d.number("memory.peak")
-	m.Swap, m.SwapLimit = d.number("memory.swap.current"), d.limit("memory.swap.max")
-	m.Raw = d.keys("memory.stat")
-	m.RSS, m.Cache, m.Mapped = of(m.Raw, "anon"), of(m.Raw, "file"), of(m.Raw, "file_mapped")
-	m.Kernel = of(m.Raw, "kernel") // Linux 5.18
-	m.Faults, m.MajorFaults = of(m.Raw, "pgfault"), of(m.Raw, "pgmajfault")
-	m.WorkingSet = minus(m.Usage, of(m.Raw, "inactive_file"))
-	events := d.keys("memory.events")
+func v2Pressure(r *reader, d string) map[string]core.PressureStat {
+	var all map[string]core.PressureStat
+	for _, kind := range []string{"cpu", "memory", "io"} {
+		text, ok := r.read(d, kind+".pressure")
+		if !ok {
+			continue
+		}
+		if all == nil {
+			all = map[string]core.PressureStat{}
+		}
+		all[kind] = pressure(string(text))
+	}
+	return all
+}
+
+func v2Memory(r *reader, d string, m *core.MemoryStats, want core.Figures) {
+	m.Usage, m.Limit = r.number(d, "memory.current"), r.limit(d, "memory.max")
+	m.Swap, m.SwapLimit = r.number(d, "memory.swap.current"), r.limit(d, "memory.swap.max")
+	var inactive core.Value
+	fill := map[string]*core.Value{
+		"anon": &m.RSS, "file": &m.Cache, "file_mapped": &m.Mapped, "kernel": &m.Kernel, // kernel: Linux 5.18
+		"pgfault": &m.Faults, "pgmajfault": &m.MajorFaults, "inactive_file": &inactive,
+	}
+	if !want.Has(core.FigureDetail) {
+		r.pick(d, "memory.stat", fill)
+		m.WorkingSet = minus(m.Usage, inactive)
+		return
+	}
+	m.Raw = r.keys(d, "memory.stat")
+	for key, v := range fill {
+		*v = of(m.Raw, key)
+	}
+	m.WorkingSet = minus(m.Usage, inactive)
+	m.Peak = r.number(d, "memory.peak")
+	events := r.keys(d, "memory.events")
 	m.OOMKills = of(events, "oom_kill")
 	// How often this very limit was met; memory.events counts those below too.
-	m.FailCount = of(d.keys("memory.events.local"), "max")
+	m.FailCount = of(r.keys(d, "memory.events.local"), "max")
 	if !m.FailCount.OK {
 		m.FailCount = of(events, "max")
 	}
-	return m
 }
 
-func v2IO(d dir) []core.IOStats {
-	text, ok := d.read("io.stat")
+func v2IO(r *reader, d string) []core.IOStats {
+	text, ok := r.read(d, "io.stat")
 	if !ok {
 		return nil
 	}
-	var devices io
-	for line := range strings.Lines(text) {
+	devices := io{blocks: blockDevices}
+	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line) // "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0"
 		if len(f) < 2 {
 			continue

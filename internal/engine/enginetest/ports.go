@@ -50,13 +50,14 @@ type Network struct {
 	fault
 	lock   sync.Mutex
 	held   map[core.ID]core.NetworkStatus
+	stats  map[core.ID][]core.NetStats
 	ranges []netip.Prefix
 }
 
 var _ core.Network = (*Network)(nil)
 
 func newNetwork() *Network {
-	return &Network{held: map[core.ID]core.NetworkStatus{}, ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
+	return &Network{held: map[core.ID]core.NetworkStatus{}, stats: map[core.ID][]core.NetStats{}, ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
 }
 
 // Setup gives the first free address.
@@ -180,6 +181,30 @@ func (n *Network) Sandboxes(ctx context.Context) ([]core.ID, error) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	return slices.Sorted(maps.Keys(n.held)), n.check(ctx, "Sandboxes")
+}
+
+// SetStats sets what Stats answers of a sandbox that holds an address.
+func (n *Network) SetStats(sandbox core.ID, stats ...core.NetStats) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	n.stats[sandbox] = stats
+}
+
+// Stats answers what SetStats said, or eth0 that carried nothing.
+func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[core.ID][]core.NetStats, error) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	out := map[core.ID][]core.NetStats{}
+	for _, req := range reqs {
+		if _, ok := n.held[req.Sandbox]; !ok {
+			continue
+		}
+		out[req.Sandbox] = []core.NetStats{{Name: "eth0"}}
+		if st, ok := n.stats[req.Sandbox]; ok {
+			out[req.Sandbox] = st
+		}
+	}
+	return out, n.check(ctx, "Stats")
 }
 
 // Pinner is a fake core.Pinner: paths without anything behind them.
@@ -370,7 +395,7 @@ func (c *Cgroups) SetStats(ref core.CgroupRef, s core.Stats) {
 }
 
 // Stats answers what SetStats said.
-func (c *Cgroups) Stats(ctx context.Context, ref core.CgroupRef, _ bool) (core.Stats, error) {
+func (c *Cgroups) Stats(ctx context.Context, ref core.CgroupRef, _ core.Figures) (core.Stats, error) {
 	if err := c.check(ctx, "Stats"); err != nil {
 		return core.Stats{}, err
 	}

@@ -26,6 +26,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/cri/metric"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -67,9 +68,11 @@ func New(o Options) (*Face, error) {
 	}
 	log := o.Logger.With(slog.String("face", Name))
 	return &Face{
-		server: &server{engine: o.Engine, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir}},
-		cfg:    o.Config,
-		obs:    obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: log},
+		server: &server{
+			engine: o.Engine, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir}, metrics: metric.New(),
+		},
+		cfg: o.Config,
+		obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: log},
 	}, nil
 }
 

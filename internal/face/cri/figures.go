@@ -85,7 +85,11 @@ func layerUsage(s core.Stats, mountpoint string) *v1.FilesystemUsage {
 	if !s.Root.Bytes.OK && !s.Root.Inodes.OK {
 		return nil
 	}
-	u := &v1.FilesystemUsage{Timestamp: nanos(s.At), UsedBytes: value(s.Root.Bytes), InodesUsed: value(s.Root.Inodes)}
+	at := s.Root.At
+	if at.IsZero() {
+		at = s.At
+	}
+	u := &v1.FilesystemUsage{Timestamp: nanos(at), UsedBytes: value(s.Root.Bytes), InodesUsed: value(s.Root.Inodes)}
 	if mountpoint != "" {
 		u.FsId = &v1.FilesystemIdentifier{Mountpoint: mountpoint}
 	}
@@ -105,8 +109,8 @@ func podStats(sb core.Sandbox, r podRecord, s core.Stats, containers []*v1.Conta
 	linux := &v1.LinuxPodSandboxStats{
 		Cpu: cpuUsage(s), Memory: memoryUsage(s), Network: networkUsage(sb, s), Containers: containers, Io: ioUsage(s),
 	}
-	if s.Pids.Current.OK {
-		linux.Process = &v1.ProcessUsage{Timestamp: nanos(s.At), ProcessCount: value(s.Pids.Current)}
+	if s.Pids.Processes.OK {
+		linux.Process = &v1.ProcessUsage{Timestamp: nanos(s.At), ProcessCount: value(s.Pids.Processes)}
 	}
 	return &v1.PodSandboxStats{
 		Attributes: &v1.PodSandboxAttributes{

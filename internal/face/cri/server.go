@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/cri/metric"
 )
 
 // server implements both services. Each call is: find, translate, one or two
@@ -26,6 +27,9 @@ type server struct {
 	cfg    Config
 	log    *slog.Logger
 	node   node
+	// use is what figures need of those told before.
+	use     struct{ containers, pods rates }
+	metrics *metric.Set
 }
 
 // node is what never changes while the agent runs.

@@ -3,7 +3,10 @@ package cri
 import (
 	"context"
 	"fmt"
+	"iter"
 	"runtime"
+	"slices"
+	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
@@ -17,7 +20,7 @@ func (s *server) ContainerStats(ctx context.Context, req *v1.ContainerStatsReque
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.containerFigures(ctx, c)
+	st, err := s.containerFigures(ctx, &c)
 	return &v1.ContainerStatsResponse{Stats: st}, err
 }
 
@@ -41,7 +44,11 @@ func (s *server) PodSandboxStats(ctx context.Context, req *v1.PodSandboxStatsReq
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.podFigures(ctx, sb)
+	net, err := s.engine.NetworkStats(ctx, []core.Sandbox{sb})
+	if err != nil {
+		return nil, fmt.Errorf("stats of sandbox %s: %w", sb.ID, err)
+	}
+	st, err := s.podFigures(ctx, &sb, net[sb.ID])
 	return &v1.PodSandboxStatsResponse{Stats: st}, err
 }
 
@@ -60,12 +67,21 @@ func (s *server) StreamPodSandboxStats(req *v1.StreamPodSandboxStatsRequest, out
 	})
 }
 
+// The figures that these calls tell.
+const (
+	containerWants = core.FigureUsage | core.FigureRoot
+	podWants       = core.FigureUsage | core.FigureCount
+)
+
 func (s *server) containerStats(ctx context.Context, f *v1.ContainerStatsFilter) ([]*v1.ContainerStats, error) {
 	all, err := s.engine.Containers(ctx, core.Filter{Labels: f.GetLabelSelector()})
 	if err != nil {
 		return nil, fmt.Errorf("list container stats: %w", err)
 	}
-	return each(ctx, all, func(c core.Container) bool { return matchStats(f, c) }, s.containerFigures)
+	if len(f.GetLabelSelector()) == 0 {
+		s.use.containers.keep(len(all), ids(all, func(c *core.Container) core.ID { return c.ID }))
+	}
+	return each(ctx, all, func(c *core.Container) bool { return matchStats(f, *c) }, s.containerFigures)
 }
 
 func (s *server) podStats(ctx context.Context, f *v1.PodSandboxStatsFilter) ([]*v1.PodSandboxStats, error) {
@@ -73,71 +89,104 @@ func (s *server) podStats(ctx context.Context, f *v1.PodSandboxStatsFilter) ([]*
 	if err != nil {
 		return nil, fmt.Errorf("list sandbox stats: %w", err)
 	}
-	return each(ctx, all, func(sb core.Sandbox) bool { return matchPodStats(f, sb) }, s.podFigures)
+	if len(f.GetLabelSelector()) == 0 {
+		s.use.pods.keep(len(all), ids(all, func(sb *core.Sandbox) core.ID { return sb.ID }))
+	}
+	all = slices.DeleteFunc(all, func(sb core.Sandbox) bool { return !matchPodStats(f, sb) })
+	net, err := s.engine.NetworkStats(ctx, all)
+	if err != nil {
+		return nil, fmt.Errorf("list sandbox stats: %w", err)
+	}
+	return each(ctx, all, nil, func(ctx context.Context, sb *core.Sandbox) (*v1.PodSandboxStats, error) {
+		return s.podFigures(ctx, sb, net[sb.ID])
+	})
+}
+
+func ids[O any](all []O, id func(*O) core.ID) iter.Seq[core.ID] {
+	return func(yield func(core.ID) bool) {
+		for i := range all {
+			if !yield(id(&all[i])) {
+				return
+			}
+		}
+	}
 }
 
 // each reads the figures of those that match, a few at a time. What ends
 // meanwhile is left out.
-func each[O, S any](ctx context.Context, all []O, match func(O) bool, read func(context.Context, O) (*S, error)) ([]*S, error) {
+func each[O, S any](ctx context.Context, all []O, match func(*O) bool, read func(context.Context, *O) (*S, error)) ([]*S, error) {
 	found := make([]*S, len(all))
+	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i, o := range all {
-		if !match(o) {
-			continue
-		}
+	for range min(runtime.GOMAXPROCS(0), len(all)) {
 		g.Go(func() error {
-			st, err := read(ctx, o)
-			if err != nil {
-				if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(all) {
 					return nil
 				}
-				return err
+				if match != nil && !match(&all[i]) {
+					continue
+				}
+				st, err := read(ctx, &all[i])
+				if err != nil && !wentAway(err) {
+					return err
+				}
+				found[i] = st
 			}
-			found[i] = st
-			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	out := make([]*S, 0, len(all))
-	for _, st := range found {
-		if st != nil {
-			out = append(out, st)
-		}
+	return slices.DeleteFunc(found, func(st *S) bool { return st == nil }), nil
+}
+
+// wentAway reports whether an error means that its object was there just now.
+func wentAway(err error) bool { return errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) }
+
+func (s *server) containerFigures(ctx context.Context, c *core.Container) (*v1.ContainerStats, error) {
+	r, err := containerHead(*c)
+	if err != nil {
+		return nil, err
 	}
+	st, err := s.engine.ContainerStats(ctx, c, containerWants)
+	if err != nil {
+		return nil, err
+	}
+	out := containerStats(*c, r, st, s.node.imageRoot)
+	out.Cpu.UsageNanoCores = value(s.use.containers.of(c.ID, st))
 	return out, nil
 }
 
-func (s *server) containerFigures(ctx context.Context, c core.Container) (*v1.ContainerStats, error) {
-	r, err := containerHead(c)
+func (s *server) podFigures(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxStats, error) {
+	r, err := podHead(*sb)
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.engine.Stats(ctx, c.ID, false)
-	if err != nil {
-		return nil, fmt.Errorf("stats of container %s: %w", c.ID, err)
-	}
-	return containerStats(c, r, st, s.node.imageRoot), nil
-}
-
-func (s *server) podFigures(ctx context.Context, sb core.Sandbox) (*v1.PodSandboxStats, error) {
-	r, err := podHead(sb)
+	st, err := s.engine.CgroupStats(ctx, sb, podWants)
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.engine.SandboxStats(ctx, sb.ID)
-	if err != nil {
-		return nil, fmt.Errorf("stats of sandbox %s: %w", sb.ID, err)
-	}
+	st.Net = net
 	inside, err := s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
 	if err != nil {
 		return nil, err
 	}
-	containers, err := each(ctx, inside, func(c core.Container) bool { return matchStats(nil, c) }, s.containerFigures)
-	if err != nil {
-		return nil, err
+	var containers []*v1.ContainerStats
+	for i := range inside {
+		if !matchStats(nil, inside[i]) {
+			continue
+		}
+		c, err := s.containerFigures(ctx, &inside[i])
+		switch {
+		case err == nil:
+			containers = append(containers, c)
+		case !wentAway(err):
+			return nil, err
+		}
 	}
-	return podStats(sb, r, st, containers), nil
+	out := podStats(*sb, r, st, containers)
+	out.Linux.Cpu.UsageNanoCores = value(s.use.pods.of(sb.ID, st))
+	return out, nil
 }

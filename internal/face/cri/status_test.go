@@ -232,7 +232,7 @@ func TestFigures(t *testing.T) {
 		Memory: core.MemoryStats{
 			Usage: core.Known(100), WorkingSet: core.Known(60), Limit: core.Known(50), RSS: core.Known(0), Swap: core.Known(5), SwapLimit: core.Known(9), Faults: core.Known(3),
 		},
-		Pids: core.PidsStats{Current: core.Known(4)}, Root: core.RootStats{Bytes: core.Known(11)},
+		Pids: core.PidsStats{Current: core.Known(9), Processes: core.Known(4)}, Root: core.RootStats{Bytes: core.Known(11)},
 		Net:      []core.NetStats{{Name: "lo", RxBytes: 1}, {Name: "net1", RxBytes: 2}, {Name: "eth0", RxBytes: 3, TxErrors: 4}},
 		Pressure: map[string]core.PressureStat{"cpu": {Some: core.PressureLine{Avg10: 1.5, Total: 2}}},
 	}

@@ -32,6 +32,7 @@ func Contract(t *testing.T, subject func(t *testing.T) Subject) {
 	t.Run("Setup", func(t *testing.T) { contractSetup(t, subject(t)) })
 	t.Run("Teardown", func(t *testing.T) { contractTeardown(t, subject(t)) })
 	t.Run("Again", func(t *testing.T) { contractAgain(t, subject(t)) })
+	t.Run("Stats", func(t *testing.T) { contractStats(t, subject(t)) })
 	t.Run("Host", func(t *testing.T) { contractHost(t, subject(t)) })
 	t.Run("Ports", func(t *testing.T) {
 		s := subject(t)
@@ -154,6 +155,34 @@ func contractAgain(t *testing.T, s Subject) {
 		t.Errorf("loopback only: %+v, %v", st, err)
 	}
 	s.wantSandboxes(t)
+}
+
+func contractStats(t *testing.T, s Subject) {
+	one, two := s.must(t, 1), s.must(t, 2)
+	none := core.NetworkRequest{Sandbox: SandboxID(3), Namespace: s.Namespace(t), Config: core.NetworkConfig{Name: core.NetworkNone}}
+	host := core.NetworkRequest{Sandbox: SandboxID(4)}
+	for _, req := range []*core.NetworkRequest{&none, &host} {
+		st, err := s.Network.Setup(t.Context(), *req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Last = st
+	}
+	all := []core.NetworkRequest{one, none, two, host, {Sandbox: SandboxID(9)}}
+	got, err := s.Network.Stats(t.Context(), all)
+	if err != nil || len(got) != 2 {
+		t.Fatalf("figures of two sandboxes with a network, one without and one of the host's: %+v, %v", got, err)
+	}
+	for _, req := range []core.NetworkRequest{one, two} {
+		if n := got[req.Sandbox]; len(n) != 1 || n[0].Name != "eth0" {
+			t.Errorf("sandbox %s: %+v", req.Sandbox.Short(), n)
+		}
+	}
+	if got, err := s.Network.Stats(t.Context(), nil); err != nil || len(got) != 0 {
+		t.Errorf("figures of nobody: %+v, %v", got, err)
+	}
+	s.down(t, one)
+	s.down(t, two)
 }
 
 func contractHost(t *testing.T, s Subject) {

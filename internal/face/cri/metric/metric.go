@@ -1,0 +1,116 @@
+// Package metric tells figures as metrics: the names, labels and meanings that
+// cadvisor gave them and that kubelet passes on.
+//
+// It is pure: descriptors and core.Stats in, messages out. It must not know
+// where figures come from. A figure that the kernel did not tell makes no metric;
+// zero stands for "no limit" where cadvisor says so, which the help texts repeat.
+// Values are whole numbers because the protocol has no others.
+//
+// Start at Set; table.go is the list.
+package metric
+
+import (
+	"slices"
+	"time"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Object is a pod or a container, and its figures.
+type Object struct {
+	Pod       *v1.PodSandboxMetadata
+	Container string // its name; "" for a pod
+	ID        string // of its cgroup
+	Name      string // the container's ID; "" for a pod
+	Image     string
+	Started   time.Time
+	// Main is the pid of a container's main process; 0 when there is none.
+	Main  int
+	Stats core.Stats
+}
+
+// The labels that every metric has, sorted as the protocol wants them.
+var base = [...]string{"container", "id", "image", "name", "namespace", "pod"} //nolint:gochecknoglobals // constant
+
+func (o *Object) labels() [len(base)]string {
+	return [...]string{o.Container, o.ID, o.Image, o.Name, o.Pod.GetNamespace(), o.Pod.GetName()}
+}
+
+// sample is one value of a metric; labels are those beside the base, in the
+// metric's own order. A zero time is now.
+type sample struct {
+	value  core.Value
+	labels []string
+	at     time.Time
+}
+
+// metric is one row of the table.
+type metric struct {
+	name, help string
+	kind       v1.MetricType
+	labels     []string
+	samples    func(o *Object) []sample
+
+	keys []string // all labels, sorted
+	from []int    // of each key: its place in base, or len(base) and its place in labels
+}
+
+// Set is the metrics in the order in which they are described.
+type Set struct{ metrics []metric }
+
+// New returns the set of all metrics.
+func New() *Set {
+	s := &Set{metrics: table()}
+	for i := range s.metrics {
+		m := &s.metrics[i]
+		m.keys = slices.Sorted(slices.Values(slices.Concat(base[:], m.labels)))
+		for _, k := range m.keys {
+			at := slices.Index(base[:], k)
+			if at < 0 {
+				at = len(base) + slices.Index(m.labels, k)
+			}
+			m.from = append(m.from, at)
+		}
+	}
+	return s
+}
+
+// Descriptors describes the metrics. They are the same as long as the process
+// lives.
+func (s *Set) Descriptors() []*v1.MetricDescriptor {
+	out := make([]*v1.MetricDescriptor, 0, len(s.metrics))
+	for _, m := range s.metrics {
+		out = append(out, &v1.MetricDescriptor{Name: m.name, Help: m.help, LabelKeys: m.keys})
+	}
+	return out
+}
+
+// Of are the metrics of one object.
+func (s *Set) Of(o *Object) []*v1.Metric {
+	out := make([]*v1.Metric, 0, len(s.metrics))
+	known := o.labels()
+	for i := range s.metrics {
+		m := &s.metrics[i]
+		for _, x := range m.samples(o) {
+			if !x.value.OK {
+				continue
+			}
+			values := make([]string, len(m.from))
+			for j, at := range m.from {
+				if at < len(known) {
+					values[j] = known[at]
+				} else {
+					values[j] = x.labels[at-len(known)]
+				}
+			}
+			one := &v1.Metric{Name: m.name, MetricType: m.kind, LabelValues: values, Value: &v1.UInt64Value{Value: x.value.N}}
+			if !x.at.IsZero() {
+				one.Timestamp = x.at.UnixNano()
+			}
+			out = append(out, one)
+		}
+	}
+	return out
+}

@@ -1,0 +1,52 @@
+package network_test
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/networktest"
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+// TestStatsCountWhatTheSandboxSends: what is told is what the sandbox has sent
+// and received, not what the host's end of its link has, and a list tells the
+// same as a call for one.
+func TestStatsCountWhatTheSandboxSends(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		one, two := r.setup(1), r.setup(2)
+		count := func(b box, with ...core.NetworkRequest) core.NetStats {
+			t.Helper()
+			got, err := r.net.Stats(t.Context(), append(with, b.req))
+			if err != nil || len(got[b.req.Sandbox]) != 1 || len(got) != 1+len(with) {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			return got[b.req.Sandbox][0]
+		}
+		two.ns.Serve(t, "udp", 80)
+		wantAnswer(t, one.ns, "udp", at(two.addr(true), 80), one.addr(true).String()) // they know each other now
+		before := count(one)
+		const n = 200
+		one.ns.Do(t, func() error {
+			for range n { // refused: nobody is there, and the kernel says so some times a second
+				if err := networktest.Send("udp", at(two.addr(true), 9)); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
+					return err
+				}
+			}
+			return nil
+		})
+		after := count(one, two.req)
+		sent, received := after.TxPackets-before.TxPackets, after.RxPackets-before.RxPackets
+		if sent < n || received >= n || after.TxBytes-before.TxBytes < n*uint64(len("knock")) {
+			t.Errorf("%d datagrams sent: told of %d sent and %d received, from %+v to %+v", n, sent, received, before, after)
+		}
+		r.down(one)
+		if got, err := r.net.Stats(t.Context(), []core.NetworkRequest{two.req}); err != nil || len(got) != 1 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		r.down(two)
+	})
+}
