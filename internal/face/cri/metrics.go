@@ -1,0 +1,99 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/cri/metric"
+)
+
+// The figures that metrics are made of.
+const (
+	containerMetrics = core.FigureUsage | core.FigureDetail | core.FigureFiles | core.FigureRoot | core.FigureLimits
+	podMetrics       = core.FigureUsage | core.FigureDetail | core.FigureCount | core.FigureLimits
+)
+
+func (s *server) ListMetricDescriptors(context.Context, *v1.ListMetricDescriptorsRequest) (*v1.ListMetricDescriptorsResponse, error) {
+	return &v1.ListMetricDescriptorsResponse{Descriptors: s.metrics.Descriptors()}, nil
+}
+
+func (s *server) ListPodSandboxMetrics(ctx context.Context, _ *v1.ListPodSandboxMetricsRequest) (*v1.ListPodSandboxMetricsResponse, error) {
+	list, err := s.podMetrics(ctx)
+	return &v1.ListPodSandboxMetricsResponse{PodMetrics: list}, err
+}
+
+func (s *server) StreamPodSandboxMetrics(_ *v1.StreamPodSandboxMetricsRequest, out v1.RuntimeService_StreamPodSandboxMetricsServer) error {
+	list, err := s.podMetrics(out.Context())
+	if err != nil {
+		return err
+	}
+	return inChunks(list, func(chunk []*v1.PodSandboxMetrics) error {
+		return out.Send(&v1.StreamPodSandboxMetricsResponse{PodSandboxMetrics: chunk})
+	})
+}
+
+// podMetrics are those of ready sandboxes and of what runs in them.
+func (s *server) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error) {
+	all, err := s.engine.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return nil, fmt.Errorf("list metrics: %w", err)
+	}
+	all = slices.DeleteFunc(all, func(sb core.Sandbox) bool { return !matchPodStats(nil, sb) })
+	net, err := s.engine.NetworkStats(ctx, all)
+	if err != nil {
+		return nil, fmt.Errorf("list metrics: %w", err)
+	}
+	return each(ctx, all, nil, func(ctx context.Context, sb *core.Sandbox) (*v1.PodSandboxMetrics, error) {
+		return s.metricsOf(ctx, sb, net[sb.ID])
+	})
+}
+
+func (s *server) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxMetrics, error) {
+	r, err := podHead(*sb)
+	if err != nil {
+		return nil, err
+	}
+	pod := metric.Object{Pod: r.Config.GetConfig().GetMetadata(), ID: sb.Cgroup.Path, Started: sb.Created}
+	if pod.Stats, err = s.engine.CgroupStats(ctx, sb, podMetrics); err != nil {
+		return nil, err
+	}
+	pod.Stats.Net = net
+	out := &v1.PodSandboxMetrics{PodSandboxId: string(sb.ID), Metrics: s.metrics.Of(&pod)}
+	inside, err := s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
+	if err != nil {
+		return nil, err
+	}
+	for i := range inside {
+		c := &inside[i]
+		if !matchStats(nil, *c) {
+			continue
+		}
+		r, err := containerHead(*c)
+		if err != nil {
+			return nil, err
+		}
+		o := metric.Object{
+			Pod: pod.Pod, Container: r.Config.GetMetadata().GetName(), ID: c.Cgroup.Path, Name: string(c.ID),
+			Image: imageName(r), Started: c.Main.Started, Main: c.Main.Pid,
+		}
+		o.Stats, err = s.engine.ContainerStats(ctx, c, containerMetrics)
+		if err == nil {
+			out.ContainerMetrics = append(out.ContainerMetrics, &v1.ContainerMetrics{ContainerId: string(c.ID), Metrics: s.metrics.Of(&o)})
+		} else if !wentAway(err) {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// imageName is what the image was called when the container was asked for.
+func imageName(r containerRecord) string {
+	if name := r.Config.GetImage().GetUserSpecifiedImage(); name != "" {
+		return name
+	}
+	return r.Config.GetImage().GetImage()
+}
