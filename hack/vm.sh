@@ -66,13 +66,14 @@ collect() { # directory, package…
     done
   fi
   cp go.mod "$dir/src/"
+  # Of every package: a test may read its neighbour's.
+  find internal test -name testdata -type d -exec cp -r --parents -t "$dir/src/" {} +
   case " $* " in *' test/cri '*)
     nice go build -modfile=tools/crictl/go.mod -o "$dir/bin/crictl" sigs.k8s.io/cri-tools/cmd/crictl || true ;;
   esac
   : >"$dir/packages"
   for package in "$@"; do
     mkdir -p "$dir/src/$package"
-    [ ! -d "$package/testdata" ] || cp -r "$package/testdata" "$dir/src/$package/"
     names=${LONGSHORE_VM_RUN:-"^($(cat "$package"/*_root_test.go | sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' | paste -sd'|'))\$"}
     # Named as go test names it: a test may look for itself among the processes.
     local binary=src/$package/${package##*/}.test

@@ -55,6 +55,7 @@ func start(dir string) int {
 	if err == nil {
 		self, done := kernel.Shielded("/proc/self/exe")
 		defer done()
+		kernel.HugePages(false) // for the nest and what it starts
 		_, _, err = kernel.Start(self, []string{"longshore-keeper", "nest", dir}, kernel.SmallEnv(1), []int{0, 1, 2, fd})
 	}
 	if err != nil {

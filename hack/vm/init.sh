@@ -22,6 +22,9 @@ mount -t tmpfs -o nosuid,nodev,mode=755 tmpfs /run
 # /tmp stays on the disk: tmpfs has no user attributes in Debian's kernel.
 mount --make-rshared /
 ln -sfn /proc/self/fd /dev/fd
+for n in 0:stdin 1:stdout 2:stderr; do
+  ln -sfn "/proc/self/fd/${n%:*}" "/dev/${n#*:}"
+done
 for c in $(cat /sys/fs/cgroup/cgroup.controllers); do
   echo "+$c" >/sys/fs/cgroup/cgroup.subtree_control
 done

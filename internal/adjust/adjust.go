@@ -36,7 +36,10 @@ type Owned struct {
 // Chain is the fixed order as one core.Adjuster.
 type Chain struct{ o Options }
 
-var _ core.Adjuster = (*Chain)(nil)
+var (
+	_ core.Adjuster = (*Chain)(nil)
+	_ core.Admitter = (*Chain)(nil)
+)
 
 // New returns the chain of o.
 func New(o Options) *Chain { return &Chain{o} }
@@ -52,6 +55,18 @@ func (a *Chain) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container,
 		}
 	}
 	return a.o.Node.Adjust(ctx, sb, c, spec)
+}
+
+// Admit asks every owner's adjuster that wants to be asked about its sandboxes.
+func (a *Chain) Admit(ctx context.Context, sb *core.Sandbox) error {
+	for _, own := range a.o.Owners {
+		if ad, ok := own.Adjuster.(core.Admitter); ok && own.Owner == sb.Owner {
+			if err := ad.Admit(ctx, sb); err != nil {
+				return fmt.Errorf("admit sandbox for %s: %w", own.Owner, err)
+			}
+		}
+	}
+	return nil
 }
 
 // AdjustProcess fits a further process to what this node may give. What it could

@@ -24,6 +24,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/kmsg"
@@ -57,6 +58,7 @@ type node struct {
 	cgroups  *cgroup.Tree
 	runtimes runtimes
 	engine   *engine.Engine
+	nri      *nri.Host // nil without a socket for plugins
 }
 
 // Run runs the agent until ctx ends. Containers go on without it; an agent that
@@ -119,12 +121,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	if n.nri, err = n.pluginHost(); err != nil {
+		return err
+	}
 
 	// The engine, which recovers before anybody can ask it for something.
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
 		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Logger: n.log}), Volumes: volumes, Coroner: kmsg.New(kmsg.Options{Logger: n.log}),
-		Adjusters: []core.Adjuster{adjust.New(adjust.Options{Node: given})},
+		Adjusters: []core.Adjuster{adjust.New(adjust.Options{Owners: n.owned(), Node: given})},
 		State:     run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv("LONGSHORE_FAILPOINT")),
 	})
 	if err != nil {
@@ -176,6 +181,7 @@ func (n *node) faces() ([]face.Face, error) {
 		f, err := cri.New(cri.Options{
 			Deps:      face.Deps{Engine: n.engine.As(core.OwnerCRI), Logger: n.log, Metrics: n.metrics, Version: n.version},
 			Config:    n.cfg.Face.CRI,
+			NRI:       n.nri,
 			ImageRoot: filepath.Join(n.cfg.Agent.Root, "image"),
 			StateDir:  n.cfg.Agent.State,
 		})
@@ -185,6 +191,23 @@ func (n *node) faces() ([]face.Face, error) {
 		all = append(all, f)
 	}
 	return all, nil
+}
+
+// pluginHost makes the host of the CRI face's plugins, which is nil unless the
+// config has a socket for them.
+func (n *node) pluginHost() (*nri.Host, error) {
+	if !n.cfg.Face.CRI.Enabled {
+		return nil, nil //nolint:nilnil // a nil host has no plugins
+	}
+	return cri.NewNRI(n.cfg.Face.CRI, n.log, n.version, nil)
+}
+
+// owned are the adjusters that owners have of their own.
+func (n *node) owned() (owned []adjust.Owned) {
+	if n.nri != nil {
+		owned = append(owned, adjust.Owned{Owner: core.OwnerCRI, Adjuster: n.nri})
+	}
+	return owned
 }
 
 func (n *node) controller() (*control.Server, error) {

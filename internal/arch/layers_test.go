@@ -52,6 +52,10 @@ var walls = []wall{
 	{"internal/cgroup", []string{"internal/engine", "internal/face", "api/"}, "an implementation knows nouns"},
 	{"internal/state", []string{"internal/engine", "internal/face", "api/"}, "an implementation knows nouns"},
 	{"internal/ocispec", []string{"internal/engine", "internal/face", "internal/keeper", "api/"}, "building specs is pure"},
+	{"internal/ocicli", []string{
+		"internal/engine", "internal/face", "internal/control", "internal/cli", "internal/agent", "internal/state", "internal/image", "internal/network",
+		"internal/keeper/server", "internal/keeper/nest", "api/",
+	}, "the OCI command line works without agent and keeper"},
 	{"internal/face", []string{"internal/image", "internal/network", "internal/runtime", "internal/state", "internal/keeper", "internal/agent", "internal/control"}, "faces go through the engine"},
 }
 

@@ -251,7 +251,7 @@ func TestV2ReadBack(t *testing.T) {
 	want := &specs.LinuxResources{
 		CPU:    &specs.LinuxCPU{Shares: ptr(CPUShares(39)), Quota: ptr[int64](-1), Period: ptr[uint64](100000), Cpus: "0-3"},
 		Memory: &specs.LinuxMemory{Limit: ptr[int64](1000), Swap: ptr[int64](1500), Reservation: ptr[int64](0)},
-		Pids:   &specs.LinuxPids{Limit: ptr[int64](-1)},
+		Pids:   &specs.LinuxPids{Limit: ptr[int64](-1)}, Unified: map[string]string{"cpu.weight": "39"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

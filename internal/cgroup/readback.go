@@ -17,7 +17,7 @@ import (
 
 // Resources reads back what the kernel enforces. A field that this kernel has
 // no file for is nil; no limit is -1, as in the OCI spec. On v2 CPU.Shares is
-// computed from the weight.
+// computed from the weight, which is coarser, and Unified has the weight itself.
 func (t *Tree) Resources(_ context.Context, ref core.CgroupRef) (*specs.LinuxResources, error) {
 	if err := t.valid(ref); err != nil {
 		return nil, fmt.Errorf("read limits: %w", err)
@@ -71,6 +71,7 @@ func v2Resources(dir string) *specs.LinuxResources {
 	if w := unsigned(file("cpu.weight")); w != nil {
 		shares := CPUShares(*w)
 		res.CPU.Shares = &shares
+		res.Unified = map[string]string{"cpu.weight": strconv.FormatUint(*w, 10)}
 	}
 	if quota, period, ok := strings.Cut(file("cpu.max"), " "); ok {
 		res.CPU.Quota, res.CPU.Period = signed(quota), unsigned(period)

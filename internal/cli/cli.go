@@ -144,7 +144,7 @@ func groups() []group {
 			newRun, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newKill, newPause, newResume, newRm, newWait, newStats, newTop,
 		}},
 		{"images", "Images and volumes:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newPrune, newVolume}},
-		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newVersion, newDebug}},
+		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newOCI, newVersion, newDebug}},
 	}
 }
 

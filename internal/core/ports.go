@@ -353,6 +353,12 @@ type Adjuster interface {
 	Adjust(ctx context.Context, sb *Sandbox, c *Container, spec *specs.Spec) error
 }
 
+// Admitter is an Adjuster that is also asked for each sandbox, when all of it is
+// made and nobody can see it yet. An error undoes the sandbox.
+type Admitter interface {
+	Admit(ctx context.Context, sb *Sandbox) error
+}
+
 // Coroner reads the traces an out-of-memory kill leaves in the kernel log.
 type Coroner interface {
 	// Victims returns the kills since the given time, oldest first, or nil

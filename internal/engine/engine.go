@@ -23,6 +23,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/waits"
 	"github.com/longshore/longshore/internal/keylock"
 )
 
@@ -86,7 +87,7 @@ type Engine struct {
 	// says so, and by whoever records its end. They come after sandboxes.
 	births keylock.Map[core.Ref]
 
-	waits    waits
+	waits    waits.Table
 	features sync.Map // runtime name → core.RuntimeFeatures
 	// abandoned are ephemeral processes whose callers went with an earlier
 	// agent: core.Ref → true.

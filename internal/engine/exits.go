@@ -211,7 +211,7 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 		return nil
 	})
 	if err == nil && fresh {
-		e.waits.ended(core.Ref{Container: id, Process: process}, a)
+		e.waits.Ended(core.Ref{Container: id, Process: process}, a)
 	}
 	return err
 }

@@ -51,6 +51,7 @@ func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (cor
 		{"network", b.network},
 		{"files", b.files},
 		{"init", b.init},
+		{"admit", b.admit},
 		{"commit", b.commit},
 	})
 	if err != nil && b.first == nil {
@@ -167,6 +168,17 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 	return b.e.o.Roots.Mount(ctx, shm, []core.Mount{{
 		Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size)},
 	}}, false)
+}
+
+func (b *sandboxBuild) admit(ctx context.Context) error {
+	for _, a := range b.e.o.Adjusters {
+		if a, ok := a.(core.Admitter); ok {
+			if err := a.Admit(ctx, &b.sb); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // init starts the tiny init by which a shared pid namespace lives.

@@ -17,7 +17,7 @@ func Stages() []string {
 		verb   string
 		stages []string
 	}{
-		{"create_sandbox", []string{"reserve", "cgroup", "pin", "network", "files", "init", "commit"}},
+		{"create_sandbox", []string{"reserve", "cgroup", "pin", "network", "files", "init", "admit", "commit"}},
 		{"create", []string{"reserve", "root", "volumes", "spec", "own", "adjust", "cgroup", "launch", "commit"}},
 		{"start", []string{"begin", "launch", "commit"}},
 		{"exec", []string{"begin", "launch", "commit"}},

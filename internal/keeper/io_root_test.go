@@ -422,16 +422,20 @@ func TestFIFOSink(t *testing.T) {
 func TestOOMCounters(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
-		cg := "/sys/fs/cgroup/memory" + roottest.Cgroup(t)
-		if err := os.Mkdir(cg, 0o755); err != nil {
-			t.Skip("no v1 memory controller: ", err)
+		tree, limit, counters, peak := "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.oom_control", "memory.max_usage_in_bytes"
+		if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+			tree, limit, counters, peak = "/sys/fs/cgroup", "memory.max", "memory.events", "memory.peak"
 		}
-		if err := os.WriteFile(cg+"/memory.limit_in_bytes", []byte("4194304"), 0o600); err != nil {
-			t.Skip(err)
+		cg := tree + roottest.Cgroup(t)
+		if err := os.Mkdir(cg, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(cg+"/"+limit, []byte("4194304"), 0o600); err != nil {
+			t.Skip("no memory controller: ", err)
 		}
 		l := e.shell("oom", "echo $$ >"+cg+"/cgroup.procs; exec busybox awk 'BEGIN { x = \"x\"; while (1) x = x x }'")
-		l.Levels = []core.OOMLevel{{Path: cg + "/memory.oom_control"}, {Path: "/no/such/file"}}
-		l.Peak = cg + "/memory.max_usage_in_bytes"
+		l.Levels = []core.OOMLevel{{Path: cg + "/" + counters}, {Path: "/no/such/file"}}
+		l.Peak = cg + "/" + peak
 		e.launch(l)
 		x := e.exit(l.Ref)
 		if x.Exit.Signal != int(syscall.SIGKILL) || len(x.OOMKills) != 2 || x.OOMKills[0] != 1 || x.OOMKills[1] != 0 {

@@ -50,6 +50,9 @@ func TestUpgradeInPlace(t *testing.T) {
 			if !runs(t, now.KeeperPid, next) {
 				t.Error("it runs another program")
 			}
+			if hugePages(t, now.KeeperPid) != hugePages(t, os.Getpid()) {
+				t.Error("containers would get no huge pages")
+			}
 			if _, err := io.WriteString(st.Stdin, "x\n"); err != nil {
 				t.Fatal(err)
 			}
@@ -146,6 +149,18 @@ func pss(t *testing.T, pid int) int {
 	return 0
 }
 
+// hugePages is the line of a process's status that says whether it, and so its
+// children, may have them.
+func hugePages(t *testing.T, pid int) string {
+	t.Helper()
+	for line := range strings.Lines(read(t, fmt.Sprintf("/proc/%d/status", pid))) {
+		if strings.HasPrefix(line, "THP_enabled:") {
+			return line
+		}
+	}
+	return "" // a kernel without them
+}
+
 func openFDs(t *testing.T, pid int) int {
 	t.Helper()
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -174,6 +189,15 @@ func TestSmallWith200Processes(t *testing.T) {
 			t.Errorf("%d KiB are too much", k+n)
 			t.Logf("%s", read(t, fmt.Sprintf("/proc/%d/smaps_rollup", st.KeeperPid)))
 			t.Logf("%s", read(t, fmt.Sprintf("/proc/%d/smaps", st.KeeperPid)))
+		}
+		processes, err := e.c.Processes(e.ctx())
+		if err != nil || len(processes) != len(refs) {
+			t.Fatalf("%d processes, %v", len(processes), err)
+		}
+		for _, p := range processes {
+			if hugePages(t, p.Pid) != hugePages(t, os.Getpid()) {
+				t.Fatalf("%s may have no huge pages", p.Ref.Container)
+			}
 		}
 		killAndWait(t, st.KeeperPid)
 		st = e.status()

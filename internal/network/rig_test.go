@@ -20,7 +20,9 @@ type rig struct {
 	kv   *networktest.KV
 	conf network.Config
 	dir  string
-	// ahead is how far the clock is set forward.
+	// The clock stands still at now, so that nothing rests out on a slow machine,
+	// and is set forward by ahead.
+	now   time.Time
 	ahead time.Duration
 }
 
@@ -31,7 +33,7 @@ func newRig(t *testing.T, change func(*network.Config)) *rig {
 	if change != nil {
 		change(&conf)
 	}
-	r := &rig{t: t, kv: &networktest.KV{}, conf: conf, dir: t.TempDir()}
+	r := &rig{t: t, kv: &networktest.KV{}, conf: conf, dir: t.TempDir(), now: time.Now()}
 	r.start()
 	return r
 }
@@ -53,7 +55,7 @@ func (r *rig) try() error {
 	}
 	n, err := network.New(network.Options{
 		Config: r.conf, Store: r.kv, StateDir: r.dir, Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
-		Now: func() time.Time { return time.Now().Add(r.ahead) },
+		Now: func() time.Time { return r.now.Add(r.ahead) },
 	})
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package ocispec
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -201,4 +202,20 @@ func RootPropagation(mounts []specs.Mount) string {
 		}
 	}
 	return need
+}
+
+// MountOptionNames are the options that ParseMountOptions knows by name, sorted.
+func MountOptionNames() []string {
+	var names []string
+	for n := range mountFlags() {
+		names = append(names, n)
+	}
+	for n := range propagations() {
+		names = append(names, n)
+	}
+	for n := range recursiveAttrs() {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
 }

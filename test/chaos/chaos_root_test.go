@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -62,6 +63,12 @@ type storm struct {
 	ended  []*subject
 	count  map[window]int
 	serial int
+	// held is set while nobody reads what the writers write: a keeper is dead and
+	// the nest is stopped. late are those that were told to stop meanwhile and
+	// could not, because their pipes were full.
+	held  bool
+	late  []*subject
+	stuck int // how many were late, in all
 	// retries counts launches that a dying keeper could not answer.
 	retries int
 }
@@ -83,7 +90,7 @@ func TestChaosLosesNothing(t *testing.T) {
 		s.run(kills)
 		s.settle()
 		s.verify()
-		t.Logf("exits by window: %v; %d launches tried again", s.count, s.retries)
+		t.Logf("exits by window: %v; %d launches tried again, %d writers stuck where nobody read", s.count, s.retries, s.stuck)
 		for _, w := range []window{agentDown, keeperDown, bothDown} {
 			if s.count[w] < kills/10 {
 				t.Errorf("only %d exits fell into the window %q: the test proves too little", s.count[w], w)
@@ -207,16 +214,43 @@ func (s *storm) stop(c *subject) {
 	}
 }
 
-// gone waits until a stopped writer has written its last byte.
-func (s *storm) gone(c *subject) {
+// gone waits until a stopped writer has written its last byte, or, while nobody
+// reads, is stuck in writing it: it tells which.
+func (s *storm) gone(c *subject) (done bool) {
 	s.t.Helper()
 	nodetest.Eventually(s.t, fmt.Sprintf("writer %d stops", c.id), func() bool {
+		_, err := os.Stat(filepath.Join(c.dir, "count"))
+		if done = err == nil; !done && s.held && stuck(c.id) {
+			return true
+		}
 		if msg, err := os.ReadFile(filepath.Join(c.dir, "failed")); err == nil {
 			s.t.Fatalf("writer %d could not write: %s", c.id, msg)
 		}
-		_, err := os.Stat(filepath.Join(c.dir, "count"))
-		return err == nil || s.n.Pid() != 0 && s.diedEarly(c)
+		return done || !s.held && s.n.Pid() != 0 && s.diedEarly(c)
 	})
+	return done
+}
+
+// stuck reports whether a writer waits in a write to its output.
+func stuck(id int) bool {
+	for _, pid := range nodetest.Processes("writer", "writer") {
+		dir := fmt.Sprintf("/proc/%d/", pid)
+		args, err := os.ReadFile(dir + "cmdline")
+		if f := strings.Split(string(args), "\x00"); err != nil || len(f) < 4 || f[3] != strconv.Itoa(id) {
+			continue
+		}
+		threads, err := filepath.Glob(dir + "task/*/syscall")
+		if err != nil {
+			return false
+		}
+		for _, thread := range threads {
+			call, err := os.ReadFile(thread)
+			if f := strings.Fields(string(call)); err == nil && len(f) > 1 && f[0] == strconv.Itoa(syscall.SYS_WRITE) && (f[1] == "0x1" || f[1] == "0x2") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // diedEarly fails the test when a writer that was not finished has exited.
@@ -239,11 +273,30 @@ func (s *storm) retire(w window) {
 	i := s.rnd.IntN(len(s.live))
 	c := s.live[i]
 	s.live = append(s.live[:i], s.live[i+1:]...)
-	c.window = w
 	s.stop(c)
-	s.gone(c)
+	if !s.gone(c) {
+		s.late = append(s.late, c)
+		s.stuck++
+		return
+	}
+	s.end(c, w)
+}
+
+func (s *storm) end(c *subject, w window) {
+	c.window = w
 	s.count[w]++
 	s.ended = append(s.ended, c)
+}
+
+// release starts the nest again and waits for those that were stuck.
+func (s *storm) release() {
+	s.held = false
+	signalAll(s.t, "nest", syscall.SIGCONT)
+	for _, c := range s.late {
+		s.gone(c)
+		s.end(c, allUp)
+	}
+	s.late = nil
 }
 
 // run kills agent and keeper until enough kills have happened.
@@ -284,6 +337,7 @@ func (s *storm) run(kills int) {
 		}
 		if keeper {
 			killAll(s.t, "keeper")
+			s.held = hold
 			done++
 		}
 		if w != allUp && (hold || agent) {
@@ -292,7 +346,7 @@ func (s *storm) run(kills int) {
 			}
 		}
 		if hold {
-			signalAll(s.t, "nest", syscall.SIGCONT)
+			s.release()
 		}
 		if agent {
 			s.pause(s.rnd.IntN(100))

@@ -22,6 +22,9 @@ type Config struct {
 	// SandboxCgroup is the cgroup parent of pods that name none; "" is the
 	// agent's own tree.
 	SandboxCgroup string `toml:"sandbox_cgroup"`
+	// NRISocket is where plugins of the Node Resource Interface connect; "" has
+	// none.
+	NRISocket string `toml:"nri_socket"`
 	// CreateMountSources makes a directory where a mount's host path is missing,
 	// as containerd and CRI-O do; without it that is an error, as the API says.
 	CreateMountSources bool `toml:"create_mount_sources"`
@@ -61,7 +64,7 @@ func DefaultConfig() Config {
 
 // Validate refuses what could not work. InvalidArgument.
 func (c Config) Validate() error {
-	for key, p := range map[string]string{"socket": c.Socket, "image_socket": c.ImageSocket} {
+	for key, p := range map[string]string{"socket": c.Socket, "image_socket": c.ImageSocket, "nri_socket": c.NRISocket} {
 		if p != "" && !path.IsAbs(p) {
 			return invalid("face.cri.%s %q is not an absolute path", key, p)
 		}

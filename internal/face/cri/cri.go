@@ -27,6 +27,7 @@ import (
 
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri/metric"
+	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -44,6 +45,8 @@ type Options struct {
 	// Path; kubelet finds a container's filesystem by it. "" leaves it out of
 	// container figures.
 	ImageRoot string
+	// NRI hosts plugins; nil has none. See NewNRI.
+	NRI *nri.Host
 	// StateDir is told in Status when asked for everything; "" is not.
 	StateDir string
 }
@@ -69,7 +72,7 @@ func New(o Options) (*Face, error) {
 	log := o.Logger.With(slog.String("face", Name))
 	return &Face{
 		server: &server{
-			engine: o.Engine, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir}, metrics: metric.New(),
+			engine: o.Engine, nri: o.NRI, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir}, metrics: metric.New(),
 		},
 		cfg: o.Config,
 		obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: log},
@@ -96,6 +99,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	done := context.AfterFunc(ctx, func() { stop(s) })
 	defer done()
 	errs := make([]error, len(listeners))
+	unplug := f.plug(ctx, s)
 	var wg sync.WaitGroup
 	for i, l := range listeners {
 		wg.Go(func() {
@@ -105,10 +109,30 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		})
 	}
 	wg.Wait()
+	errs = append(errs, unplug())
 	if ctx.Err() != nil {
 		return nil
 	}
 	return errors.Join(errs...)
+}
+
+// plug lets plugins connect until unplug is called, which says what was wrong
+// with that. Pods are not made without those who were to see them: without the
+// plugins' host the face has failed.
+func (f *Face) plug(ctx context.Context, s *grpc.Server) (unplug func() error) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		err := f.server.nri.Run(ctx, f.server.engine)
+		if err != nil {
+			s.Stop()
+		}
+		done <- err
+	}()
+	return func() error {
+		cancel()
+		return <-done
+	}
 }
 
 // stop lets calls in flight end, but not for ever: GetContainerEvents never

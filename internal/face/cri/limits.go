@@ -133,13 +133,15 @@ func updatedResources(before *v1.ContainerResources, asked *v1.LinuxContainerRes
 }
 
 // readBack takes over what the kernel enforces, for limits that exist at all:
-// it rounds memory to pages and knows no "unlimited" of this API.
+// it rounds memory to pages and knows no "unlimited" of this API. What it
+// enforces of shares on cgroup v2 is a coarser weight, which runtimes compute in
+// different ways: there they stay what was asked for.
 func readBack(l *v1.LinuxContainerResources, enforced *specs.LinuxResources) {
 	if enforced == nil {
 		return
 	}
 	if c := enforced.CPU; c != nil {
-		if c.Shares != nil && l.GetCpuShares() != 0 && *c.Shares <= math.MaxInt64 {
+		if _, weight := enforced.Unified["cpu.weight"]; !weight && c.Shares != nil && l.GetCpuShares() != 0 && *c.Shares <= math.MaxInt64 {
 			l.CpuShares = int64(*c.Shares)
 		}
 		if c.Period != nil && l.GetCpuPeriod() != 0 && *c.Period <= math.MaxInt64 {

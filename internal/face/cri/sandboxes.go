@@ -24,7 +24,9 @@ func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest
 			return nil, invalid("log directory: %v", err)
 		}
 	}
+	defer s.nri.Block()()
 	sb, err := s.engine.CreateSandbox(ctx, cfg)
+	s.nri.MadePod(ctx, cfg.Key, err)
 	if err != nil && !sameSandbox(err, sb, cfg) {
 		return nil, fmt.Errorf("run sandbox %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
@@ -47,7 +49,7 @@ func (s *server) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxReque
 	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
 	if err == nil {
 		// "Forcibly terminated": kubelet has stopped them kindly before.
-		err = s.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Grace: new(time.Duration), Asked: asked("StopPodSandbox")})
+		err = s.stopSandbox(ctx, sb, "StopPodSandbox")
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("stop sandbox %s: %w", req.GetPodSandboxId(), err)
@@ -58,13 +60,53 @@ func (s *server) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxReque
 func (s *server) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandboxRequest) (*v1.RemovePodSandboxResponse, error) {
 	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
 	if err == nil {
-		err = s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: asked("RemovePodSandbox")})
+		err = s.removeSandbox(ctx, sb)
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("remove sandbox %s: %w", req.GetPodSandboxId(), err)
 	}
 	return &v1.RemovePodSandboxResponse{}, nil
 }
+
+// stopSandbox has the plugins, if any, see the order of things: first every
+// container has ended, then the sandbox loses its network.
+func (s *server) stopSandbox(ctx context.Context, sb core.Sandbox, call string) error {
+	if s.nri.Listening() && sb.State == core.SandboxReady {
+		containers, err := s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
+		if err != nil {
+			return err
+		}
+		if err := s.stopFirst(ctx, call, containers...); err != nil {
+			return err
+		}
+		s.nri.StoppingPod(ctx, sb)
+	}
+	return s.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Grace: noGrace(), Asked: asked(call)})
+}
+
+func (s *server) removeSandbox(ctx context.Context, sb core.Sandbox) error {
+	o := engine.RemoveOptions{Force: true, Asked: asked("RemovePodSandbox")}
+	if !s.nri.Listening() {
+		return s.engine.RemoveSandbox(ctx, sb.ID, o)
+	}
+	if err := s.stopSandbox(ctx, sb, "RemovePodSandbox"); err != nil {
+		return err
+	}
+	containers, err := s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
+	if err != nil {
+		return err
+	}
+	parts := s.nri.Removing(ctx, containers...)
+	if err := s.engine.RemoveSandbox(ctx, sb.ID, o); err != nil {
+		return err
+	}
+	s.nri.Removed(ctx, parts)
+	s.nri.RemovedPod(ctx, sb)
+	return nil
+}
+
+// noGrace kills at once.
+func noGrace() *time.Duration { return new(time.Duration) }
 
 func (s *server) PodSandboxStatus(ctx context.Context, req *v1.PodSandboxStatusRequest) (*v1.PodSandboxStatusResponse, error) {
 	now := time.Now() // what follows is not older than this

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/cri/metric"
+	"github.com/longshore/longshore/internal/face/cri/nri"
 )
 
 // server implements both services. Each call is: find, translate, one or two
@@ -24,6 +25,7 @@ type server struct {
 	v1.UnimplementedImageServiceServer
 
 	engine *engine.Client
+	nri    *nri.Host // may be nil
 	cfg    Config
 	log    *slog.Logger
 	node   node

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -267,6 +268,14 @@ func TestUpdatedResources(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+	res.CPU.Shares = proto.Uint64(99)
+	if got := updatedResources(before, asked, res).Linux.CpuShares; got != 99 {
+		t.Errorf("%d shares on v1, enforced are 99", got)
+	}
+	res.Unified = map[string]string{"cpu.weight": "4"}
+	if got := updatedResources(before, asked, res).Linux.CpuShares; got != 100 {
+		t.Errorf("%d shares on v2, asked for were 100", got)
 	}
 	if before.Linux.MemoryLimitInBytes != 1<<20 {
 		t.Error("what held before was changed")

@@ -43,6 +43,11 @@ type Files struct {
 	// operation that it begins: a word of memory that both share. It must not
 	// be the garbage collector's.
 	Progress *uint32
+	// Errors is the write end of a failure pipe that the caller made, and reads
+	// by Failed; 0 is a pipe of Start's own.
+	Errors int
+	// Preserve is how many descriptors from 3 on the plan passes on.
+	Preserve int
 }
 
 // Child is a cloned process.
@@ -50,7 +55,6 @@ type Child struct {
 	Pid   int
 	PidFD int
 	errs  int // read end of the failure pipe
-	goOn  int // write end of what a second child waits for; -1: the plan makes none
 }
 
 // FailedError is the first operation that did not go as the plan says.
@@ -67,7 +71,7 @@ func (f *FailedError) Error() string { return f.Name + ": " + f.Errno.Error() }
 const exitFailure = 127
 
 // firstFree is above every descriptor number that a plan uses by itself.
-const firstFree = 64
+const firstFree = 16
 
 type cloneArgs struct {
 	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
@@ -87,7 +91,7 @@ func Start(p plan.Placed, f Files) (Child, error) {
 		plan.SlotStdin: f.Stdin, plan.SlotStdout: f.Stdout, plan.SlotStderr: f.Stderr,
 		plan.SlotPark: f.Park, plan.SlotConsole: f.Console, plan.SlotTarget: f.Target,
 	} {
-		high, err := above(fd)
+		high, err := f.above(fd)
 		if err != nil {
 			return Child{}, err
 		}
@@ -96,58 +100,48 @@ func Start(p plan.Placed, f Files) (Child, error) {
 		}
 		p.Header.Slot[slot] = uint64(high)
 	}
-	users, err := makeUsers(p)
-	opened = append(opened, users...)
+	cgroup, err := f.openCgroup(p.CgroupDir())
 	if err != nil {
-		return Child{}, err
-	}
-	goOn, waits, err := makeGo(p)
-	if err != nil {
-		return Child{}, err
-	}
-	opened = append(opened, waits...)
-	cgroup, err := openCgroup(p.CgroupDir())
-	if err != nil {
-		closeGo(goOn)
 		return Child{}, err
 	}
 	if cgroup >= 0 {
 		opened = append(opened, cgroup)
 	}
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		closeGo(goOn)
-		return Child{}, os.NewSyscallError("pipe2", err)
+	errs := -1
+	if f.Errors == 0 {
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			return Child{}, os.NewSyscallError("pipe2", err)
+		}
+		errs, f.Errors = pipe[0], pipe[1]
+		defer func() { _ = unix.Close(pipe[1]) }()
 	}
-	w, err := above(pipe[1])
-	_ = unix.Close(pipe[1])
-	if err != nil {
-		closeGo(goOn)
-		_ = unix.Close(pipe[0])
-		return Child{}, err
+	w, err := f.above(f.Errors)
+	if err == nil {
+		opened = append(opened, w)
+		p.Header.Slot[plan.SlotError] = uint64(w)
+		var c Child
+		if c, err = clone(p, f.Target, cgroup, f.Progress); err == nil {
+			c.errs = errs
+			return c, nil
+		}
 	}
-	opened = append(opened, w)
-	p.Header.Slot[plan.SlotError] = uint64(w)
-	c, err := clone(p, f.Target, cgroup, f.Progress)
-	if err != nil {
-		closeGo(goOn)
-		_ = unix.Close(pipe[0])
-		return Child{}, err
+	if errs >= 0 {
+		_ = unix.Close(errs)
 	}
-	c.errs, c.goOn = pipe[0], goOn
-	return c, nil
+	return Child{}, err
 }
 
 // above duplicates fd to a number that no plan uses; -1 stays -1.
-func above(fd int) (int, error) {
+func (f Files) above(fd int) (int, error) {
 	if fd < 0 {
 		return -1, nil
 	}
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree)
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree+f.Preserve)
 	return high, os.NewSyscallError("fcntl", err)
 }
 
-func openCgroup(dir string) (int, error) {
+func (f Files) openCgroup(dir string) (int, error) {
 	if dir == "" {
 		return -1, nil
 	}
@@ -155,7 +149,7 @@ func openCgroup(dir string) (int, error) {
 	if err != nil {
 		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	high, err := above(fd)
+	high, err := f.above(fd)
 	_ = unix.Close(fd)
 	return high, err
 }
@@ -251,18 +245,6 @@ func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs, progress *uint32)
 			*(*uint32)(unsafe.Add(unsafe.Pointer(h), o.A[1])) = uint32(h.Slot[o.A[0]&(plan.NumSlots-1)])
 			continue
 		}
-		if o.Kind == plan.Fork {
-			r, _, e := syscall.RawSyscall6(unix.SYS_CLONE3, uintptr(o.A[0]), plan.CloneArgsSize, 0, 0, 0, 0)
-			if e == 0 && r == 0 {
-				continue
-			}
-			failure[0], failure[1] = plan.StepForked, uint32(r)
-			if e != 0 {
-				failure[0], failure[1] = uint32(i), uint32(e)
-			}
-			_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(h.Slot[plan.SlotError]), uintptr(unsafe.Pointer(&failure)), 8)
-			break
-		}
 		var a [6]uintptr
 		for j := range 6 {
 			if o.Slots&(1<<j) != 0 {
@@ -301,23 +283,20 @@ func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs, progress *uint32)
 
 // Errors returns the descriptor that becomes readable when the child has
 // executed its program, failed or died; for a poll.
-func (c *Child) Errors() int { return c.errs }
+func (c Child) Errors() int { return c.errs }
 
 // Outcome waits until the child has executed its program (nil), or its plan has
-// failed (*FailedError). It closes the pipe. A plan that makes a second child
-// makes that one the Child.
-func (c *Child) Outcome(p plan.Placed) error {
+// failed (*FailedError). It closes the pipe.
+func (c Child) Outcome(p plan.Placed) error {
 	defer func() { _ = unix.Close(c.errs) }()
-	return c.next(p, nil)
+	return Failed(c.errs, p.Name)
 }
 
 // Parked waits until the child has come to where its plan parks it (nil), or
 // its plan has failed (*FailedError), or it has died on the way (ErrDied). The pipe
-// stays open. When the plan makes a second child, that one is the Child from
-// then on, and moved, unless nil, is told its pid and pidfd before it goes on;
-// the first one's pidfd is then moved's to close.
-func (c *Child) Parked(p plan.Placed, moved func(pid, pidfd int)) error {
-	err := c.next(p, moved)
+// stays open.
+func (c Child) Parked(p plan.Placed) error {
+	err := Failed(c.errs, p.Name)
 	switch f, ok := err.(*FailedError); { //nolint:errorlint // made right here
 	case err == nil:
 		return ErrDied
@@ -330,21 +309,6 @@ func (c *Child) Parked(p plan.Placed, moved func(pid, pidfd int)) error {
 // ErrDied is a child that ended before its program without saying why: it was
 // killed.
 var ErrDied = errors.New("the child died before its program ran")
-
-// next reads what the child tells, following it when it becomes another.
-func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {
-	defer func() { closeGo(c.goOn); c.goOn = -1 }()
-	for {
-		err := Failed(c.errs, p.Name)
-		f, ok := err.(*FailedError) //nolint:errorlint // made right here
-		if !ok || f.Step != plan.StepForked {
-			return err
-		}
-		if err := c.follow(int(f.Errno), moved); err != nil {
-			return err
-		}
-	}
-}
 
 // Failed reads what a child tells by its failure pipe: nil when the pipe ends,
 // which execve makes it do.
@@ -366,7 +330,7 @@ func Failed(errs int, name func(step int) string) error {
 	}
 	step := int(*(*uint32)(unsafe.Pointer(&buf[0])))
 	f := &FailedError{Step: step, Errno: syscall.Errno(*(*uint32)(unsafe.Pointer(&buf[4])))}
-	if step != plan.StepParked && step != plan.StepForked {
+	if step != plan.StepParked {
 		f.Name = name(step)
 	}
 	return f

@@ -12,10 +12,11 @@ const NestFD = 3
 
 // SmallEnv is the environment in which keeper (two processors: one forks while
 // the other moves output) and nest (one) run. It keeps a Go program small
-// without the package that could say so from inside. The last setting keeps the
-// runtime from watching a cgroup's quota by descriptors of its own.
+// without the package that could say so from inside. Two settings keep the runtime
+// from watching a cgroup's quota by descriptors of its own; see HugePages for the
+// last.
 func SmallEnv(processors int) []string {
-	return []string{"GOGC=10", "GOMAXPROCS=" + Itoa(processors), "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
+	return []string{"GOGC=10", "GOMAXPROCS=" + Itoa(processors), "GODEBUG=containermaxprocs=0,updatemaxprocs=0,disablethp=1"}
 }
 
 // Start runs a program as a child in a session of its own, with exactly the

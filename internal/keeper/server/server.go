@@ -74,6 +74,7 @@ type Server struct {
 // Main runs the keeper of the pair in dir. The nest's socket is at descriptor 3;
 // resume is the memory file of an upgrade, or -1. It returns the exit status.
 func Main(dir string, resume int) int {
+	kernel.SmallPages()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fatal("subreaper", err)
 	}

@@ -66,7 +66,9 @@ func (s *Server) become(u *upgrade) error {
 	}
 	file, done := kernel.Shielded(u.path)
 	defer done()
+	kernel.HugePages(false)
 	err = unix.Exec(file, []string{"longshore-keeper", "keeper", s.dir, kernel.Itoa(mem)}, kernel.SmallEnv(2))
+	kernel.HugePages(true)
 	for _, fd := range keep {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
 	}

@@ -2,6 +2,7 @@ package native
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -11,18 +12,28 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// cgroupMount shows the container its own cgroups: the v2 tree, or a tmpfs with
-// a mount per v1 hierarchy. In a cgroup namespace they are mounted anew, which
-// shows the namespace's root; without one the container's own directory is
-// bound.
+// cgroupMount shows the container the cgroups: the v2 tree, or a tmpfs with a
+// mount per v1 hierarchy. In a cgroup namespace they are mounted anew, which
+// shows the namespace's root. Without one the whole v2 tree is shown, as
+// /proc/self/cgroup names the place in it, and of v1 the container's own
+// directories.
 func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 	private := c.has(specs.CgroupNamespace)
 	c.provide(m.Destination, false)
 	if len(c.in.Host.Hierarchies) == 0 {
-		if private {
-			c.mountAt(m.Destination, "cgroup", "cgroup2", o.Flags, "")
-		} else {
+		switch {
+		case cgroupsAt(c.mounts, m.Destination):
+			// The kernel refuses a tree twice in one place: the flags are the later mount's.
+			set := attrsOf(o.Flags)
+			fd, _ := c.target(m.Destination)
+			c.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(fd), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH),
+				c.attr(set, plainAttrs&^set|atime(set)), plan.V(sizeofMountAttr))
+			c.shut(fd)
+		case !private && c.has(specs.UserNamespace):
+			// Only its owner may mount a cgroup namespace's tree.
 			c.bindOwn(m.Destination, c.in.Cgroup.Own[""], o.Flags)
+		default:
+			c.mountAt(m.Destination, "cgroup", "cgroup2", o.Flags, "")
 		}
 		c.setAttrs(m.Destination, 0, 0, 0, uint64(o.Propagation))
 		return nil
@@ -49,6 +60,25 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 		c.setAttrs(m.Destination, unix.MOUNT_ATTR_RDONLY, 0, 0, 0)
 	}
 	return nil
+}
+
+// plainAttrs are the attributes of a mount that are on or off.
+const plainAttrs = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC |
+	unix.MOUNT_ATTR_NODIRATIME | unix.MOUNT_ATTR_NOSYMFOLLOW
+
+// cgroupsAt reports whether a cgroup mount is what is seen at p after these.
+func cgroupsAt(mounts []specs.Mount, p string) bool {
+	p = path.Clean("/" + p)
+	for _, m := range slices.Backward(mounts) {
+		d := path.Clean("/" + m.Destination)
+		if d == p {
+			return m.Type == "cgroup" || m.Type == "cgroup2"
+		}
+		if strings.HasPrefix(p, d+"/") {
+			return false
+		}
+	}
+	return false
 }
 
 func (c *compiler) mountAt(p, source, fstype string, flags uintptr, data string) {

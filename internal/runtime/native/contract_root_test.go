@@ -21,7 +21,7 @@ func TestNativeKeepsTheContract(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)
 		runtimetest.Run(t, func(*testing.T) runtimetest.Env {
-			return runtimetest.Env{Runtime: n.runtime, Supervisor: n.keeper, Cgroups: n.cgroups, Root: n.root, Dir: n.dir}
+			return runtimetest.Env{Runtime: n.runtime, Supervisor: n.keeper, Cgroups: n.cgroups, Root: n.root, Dir: n.dir, ExactHooks: true}
 		})
 	})
 }

@@ -3,7 +3,6 @@ package native
 import (
 	"fmt"
 	"path"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -21,12 +20,19 @@ type ExecInput struct {
 	Spec   *specs.Spec
 	Cgroup Cgroup
 	Host   Host
+	// Preserve and KeepKeyring are those of Input.
+	Preserve    int
+	KeepKeyring bool
 }
 
 // CompileExec turns a process into a plan that the keeper runs with the
 // container's main process as target. It parks before its program too, so that
 // the keeper has it on record first.
-func CompileExec(in ExecInput) (Output, error) {
+func CompileExec(in ExecInput) (Output, error) { return compileExec(in, true, "") }
+
+// compileExec is CompileExec with a choice: not to park, and another path than
+// the program's name.
+func compileExec(in ExecInput, park bool, file string) (Output, error) {
 	p := in.Process
 	switch {
 	case p == nil || len(p.Args) == 0:
@@ -38,32 +44,15 @@ func CompileExec(in ExecInput) (Output, error) {
 	}
 	spec := *in.Spec
 	spec.Process = p
-	c := &compiler{in: Input{ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host, Park: true}, next: fdFirst}
-	inUser := slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) && c.in.apart(specs.UserNamespace)
+	c := &compiler{next: fdFirst + in.Preserve, file: file, in: Input{
+		ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host, Park: park, Preserve: in.Preserve, KeepKeyring: in.KeepKeyring,
+	}}
 	c.Clone(0, in.Cgroup.Unified)
 	target := c.settle(true)
-	c.oomScore()
-	c.birth().joinCgroups(in.Cgroup.Dirs)
+	c.joinCgroups(in.Cgroup.Dirs)
 	c.openLabels()
-	if inUser {
-		if err := c.birth().raiseLimits(); err != nil {
-			return Output{}, err
-		}
-		c.in.Host.Bounding = 1<<(c.in.Host.LastCap+1) - 1
-	}
 	c.Add("setsid", unix.SYS_SETSID)
-	// One call joins all: root and working directory follow the mount
-	// namespace. The pid namespace was set by who cloned us.
-	var flags uint64
-	for _, ns := range spec.Linux.Namespaces {
-		if ns.Type != specs.PIDNamespace && (ns.Type != specs.UserNamespace || inUser) {
-			flags |= cloneFlags[ns.Type]
-		}
-	}
-	c.Add("join the container's namespaces", unix.SYS_SETNS, plan.V(target), plan.V(flags))
-	if inUser {
-		c.birth().becomeRoot()
-	}
+	joinTarget(c, target)
 	if p.Terminal {
 		how := c.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS)
 		master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.String("/dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
@@ -76,4 +65,17 @@ func CompileExec(in ExecInput) (Output, error) {
 		return Output{}, err
 	}
 	return c.finish()
+}
+
+// joinTarget enters the namespaces of an exec's target. One call joins all: root
+// and working directory follow the mount namespace. The pid namespace was set by
+// who cloned us.
+func joinTarget(c *compiler, target int) {
+	var flags uint64
+	for _, ns := range c.in.Spec.Linux.Namespaces {
+		if ns.Type != specs.PIDNamespace {
+			flags |= cloneFlags[ns.Type]
+		}
+	}
+	c.Add("join the container's namespaces", unix.SYS_SETNS, plan.V(target), plan.V(flags))
 }

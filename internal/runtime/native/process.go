@@ -19,7 +19,9 @@ func (c *compiler) process(p *specs.Process, profile *specs.LinuxSeccomp) error 
 	if err := c.scheduling(p); err != nil {
 		return err
 	}
-	c.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), plan.P(c.String("_ses."+c.in.ID))).Allow(uint16(unix.ENOSYS), uint16(unix.EDQUOT))
+	if !c.in.KeepKeyring {
+		c.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), plan.P(c.String("_ses."+c.in.ID))).Allow(uint16(unix.ENOSYS), uint16(unix.EDQUOT))
+	}
 	for _, l := range c.labels {
 		c.Add("label "+l.text, unix.SYS_WRITE, plan.S(l.slot), plan.P(c.String(l.text)), plan.V(len(l.text)))
 	}
@@ -47,8 +49,8 @@ func (c *compiler) process(p *specs.Process, profile *specs.LinuxSeccomp) error 
 	}
 	c.Add("umask", unix.SYS_UMASK, plan.V(umask))
 	if c.in.Park {
-		c.Add("say that we are parked", unix.SYS_WRITE, plan.V(fdError), plan.P(c.Words(plan.StepParked)), plan.V(8)).Result(8)
-		c.Add("wait for the start", unix.SYS_READ, plan.V(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
+		c.Add("say that we are parked", unix.SYS_WRITE, c.in.own(fdError), plan.P(c.Words(plan.StepParked)), plan.V(8)).Result(8)
+		c.Add("wait for the start", unix.SYS_READ, c.in.own(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
 	}
 	if p.NoNewPrivileges {
 		if err := c.seccomp(profile); err != nil {
@@ -190,6 +192,9 @@ func (c *compiler) seccomp(s *specs.LinuxSeccomp) error {
 func (c *compiler) execve(p *specs.Process) {
 	argv, envp := plan.P(c.Strings(p.Args)), plan.P(c.Strings(p.Env))
 	files := Candidates(p)
+	if c.file != "" {
+		files = []string{c.file}
+	}
 	for i, f := range files {
 		o := c.Add("exec "+f, unix.SYS_EXECVE, plan.P(c.String(f)), argv, envp)
 		if i < len(files)-1 {

@@ -24,7 +24,8 @@ func refuse(s *specs.Spec) error {
 		{s.VM != nil, "vm"},
 		{s.Windows != nil, "windows"},
 		{s.Solaris != nil, "solaris"},
-		{hooks(s.Hooks), "hooks"},
+		{len(l.UIDMappings) > 0 || len(l.GIDMappings) > 0, "linux.uidMappings"},
+		{len(l.TimeOffsets) > 0, "linux.timeOffsets"},
 		{l.IntelRdt != nil, "linux.intelRdt"},
 		{l.MountLabel != "", "linux.mountLabel"},
 		{l.MemoryPolicy != nil, "linux.memoryPolicy"},
@@ -36,16 +37,16 @@ func refuse(s *specs.Spec) error {
 			return notDone(f.name)
 		}
 	}
-	return nil
+	for i, m := range s.Mounts {
+		if len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 {
+			return notDone(fmt.Sprintf("mounts[%d].uidMappings", i))
+		}
+	}
+	return checkHooks(s.Hooks)
 }
 
 // notDone is the error of a field that this runtime does not do and another one
 // may.
 func notDone(field string) error {
 	return fmt.Errorf("%s: not done by the native runtime: %w", field, errdefs.ErrNotImplemented)
-}
-
-func hooks(h *specs.Hooks) bool {
-	return h != nil && (len(h.CreateRuntime) > 0 || len(h.CreateContainer) > 0 || len(h.StartContainer) > 0 ||
-		len(h.Poststart) > 0 || len(h.Poststop) > 0 || len(h.Prestart) > 0) //nolint:staticcheck // deprecated, and still sent
 }

@@ -26,6 +26,9 @@ type Supervisor interface {
 	// Release lets a parked process run its program and returns once it does,
 	// or tells why it could not.
 	Release(ctx context.Context, ref core.Ref) error
+	// Advance lets a process that waits for the hooks of its creation go on,
+	// and returns once it is parked.
+	Advance(ctx context.Context, ref core.Ref) error
 }
 
 // Cgroups are the node's cgroups as this runtime needs them.
@@ -81,7 +84,7 @@ func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
 		version = info.Main.Version
 	}
 	return core.RuntimeFeatures{
-		Version: version, OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, UserNamespaces: true, IDMappedMounts: true, Seccomp: true, CgroupV2: true,
+		Version: version, OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, Seccomp: true, CgroupV2: true,
 	}, nil
 }
 
@@ -90,6 +93,7 @@ func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
 type record struct {
 	Cgroup core.CgroupRef `json:"cgroup"`
 	Bundle string         `json:"bundle"`
+	Hooked *hooked        `json:"hooked,omitempty"`
 }
 
 // spec reads the container's spec, once.
@@ -135,7 +139,11 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	pid, err := r.create(ctx, c)
 	if err != nil {
 		r.specs.Delete(c.ID)
-		_ = os.Remove(r.path(c.ID))
+		if pid != 0 { // with its poststop hooks
+			err = errors.Join(err, r.Delete(context.WithoutCancel(ctx), c.ID, true))
+		} else {
+			_ = os.Remove(r.path(c.ID))
+		}
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
 	return pid, nil
@@ -163,7 +171,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 			return 0, err
 		}
 	}
-	if err := MakePoints(root, out); err != nil {
+	if err := MakePoints(root, out.Points); err != nil {
 		return 0, err
 	}
 	if err := findProgram(root, c.Spec); err != nil {
@@ -172,13 +180,22 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err := writeJSON(filepath.Join(c.Bundle, "config.json"), c.Spec); err != nil {
 		return 0, err
 	}
-	if err := writeJSON(r.path(c.ID), record{Cgroup: c.Cgroup, Bundle: c.Bundle}); err != nil {
+	rec := record{Cgroup: c.Cgroup, Bundle: c.Bundle, Hooked: hookedOf(c.Spec)}
+	if err := writeJSON(r.path(c.ID), rec); err != nil {
 		return 0, err
 	}
 	r.specs.Store(c.ID, execSpec(c.Spec))
 	l := core.Launch{Ref: core.Ref{Container: c.ID}, Plan: out.Plan, Park: true, IO: c.IO, UID: c.UID, GID: c.GID}
 	l.Levels, l.Peak = r.levels(c.Levels)
 	launched, err := r.o.Supervisor.Launch(ctx, l)
+	if err != nil || rec.Hooked == nil {
+		return launched.Pid, err
+	}
+	rec.Hooked.Pid = launched.Pid
+	err = writeJSON(r.path(c.ID), rec)
+	if err == nil && out.Stops {
+		err = r.createHooks(ctx, c.ID, rec)
+	}
 	return launched.Pid, err
 }
 
@@ -192,7 +209,11 @@ func writeJSON(path string, v any) error {
 
 // execSpec is what an exec needs of a container's spec.
 func execSpec(s *specs.Spec) *specs.Spec {
-	return &specs.Spec{Linux: &specs.Linux{Namespaces: s.Linux.Namespaces, Seccomp: s.Linux.Seccomp, Personality: s.Linux.Personality}}
+	kept := &specs.Spec{Linux: &specs.Linux{Namespaces: s.Linux.Namespaces, Seccomp: s.Linux.Seccomp, Personality: s.Linux.Personality}}
+	if hasHooks(s.Hooks) {
+		kept.Hooks = s.Hooks
+	}
+	return kept
 }
 
 func (r *Runtime) cgroup(ref core.CgroupRef) Cgroup {
@@ -213,7 +234,13 @@ func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak st
 
 // Start lets the parked process run its program.
 func (r *Runtime) Start(ctx context.Context, id core.ID) error {
-	if err := r.o.Supervisor.Release(ctx, core.Ref{Container: id}); err != nil {
+	var err error
+	if s, ok := r.specs.Load(id); ok && s.(*specs.Spec).Hooks == nil { //nolint:forcetypeassert // nothing else is stored
+		err = r.o.Supervisor.Release(ctx, core.Ref{Container: id})
+	} else {
+		err = r.startHooked(ctx, id)
+	}
+	if err != nil {
 		return fmt.Errorf("start container %s: %w", id, err)
 	}
 	return nil
@@ -295,6 +322,11 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	}
 	if err != nil {
 		return err
+	}
+	if rec.Hooked != nil {
+		// Before the record goes: a crash in between runs them again, and
+		// never not at all.
+		r.hooks(id, rec, specs.StateStopped).each(ctx, "poststop", rec.Hooked.Hooks.Poststop)
 	}
 	r.specs.Delete(id)
 	if err := os.Remove(r.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -15,14 +15,10 @@ import (
 // sysctls sets kernel parameters of the container's namespaces. They are those
 // of the writer, whichever /proc they are written through, so it is the host's:
 // a container's might be anything.
-func (c birth) sysctls(own bool) error {
+func (c *compiler) sysctls() error {
 	for _, key := range sortedKeys(c.in.Spec.Linux.Sysctl) {
-		kind, err := c.in.namespaced(key)
-		if err != nil {
+		if err := c.in.namespaced(key); err != nil {
 			return err
-		}
-		if c.user != nil && own != c.has(kind) || c.user == nil && !own {
-			continue
 		}
 		value := c.in.Spec.Linux.Sysctl[key]
 		how := c.Words(uint64(unix.O_WRONLY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_XDEV|unix.RESOLVE_BENEATH)
@@ -48,7 +44,8 @@ func (c birth) sysctls(own bool) error {
 
 // namespaced refuses what would change the host: only parameters of a namespace
 // that the container does not share with it may be set.
-func (in *Input) namespaced(key string) (kind specs.LinuxNamespaceType, err error) {
+func (in *Input) namespaced(key string) error {
+	kind := specs.LinuxNamespaceType("")
 	switch first, _, _ := strings.Cut(key, "."); {
 	case first == "net":
 		kind = specs.NetworkNamespace
@@ -61,9 +58,9 @@ func (in *Input) namespaced(key string) (kind specs.LinuxNamespaceType, err erro
 	}
 	switch {
 	case kind == "" || strings.Contains(key, ".."):
-		return kind, fmt.Errorf("linux.sysctl: %q is not a parameter of a namespace: %w", key, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("linux.sysctl: %q is not a parameter of a namespace: %w", key, errdefs.ErrInvalidArgument)
 	case !in.apart(kind):
-		return kind, fmt.Errorf("linux.sysctl: %q without a %s namespace of its own: %w", key, kind, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("linux.sysctl: %q without a %s namespace of its own: %w", key, kind, errdefs.ErrInvalidArgument)
 	}
-	return kind, nil
+	return nil
 }

@@ -82,7 +82,7 @@ registry_config = ["$dir/certs.d"]
 [network]
 mode = "builtin"
 [face.cri]
-#nri_socket = "$nri"
+nri_socket = "$nri"
 E
 "$top/bin/longshore" agent --config "$dir/config.toml" >"$dir/agent.log" 2>&1 &
 agent=$!

@@ -1,0 +1,83 @@
+package kernel
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// hugePage is the smallest huge page there is on the machines we run on.
+const hugePage = 2 << 20
+
+// HugePages says whether this process, what it executes and its later children
+// may get transparent huge pages. Where those are always given (Debian's
+// setting), the first kilobytes of a Go program's heap are two megabytes.
+func HugePages(allowed bool) {
+	no := uintptr(1)
+	if allowed {
+		no = 0
+	}
+	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, no, 0, 0, 0) // a kernel without them
+}
+
+// SmallPages is for a program that was executed without huge pages and has
+// children that may use them: it keeps those out of what this process has
+// mapped, and lets children have them again. The Go runtime's later mappings
+// are kept small by SmallEnv.
+func SmallPages() {
+	var b [16 << 10]byte
+	maps := b[:readFile("/proc/self/maps", b[:])]
+	for len(maps) > 0 {
+		line := maps
+		for i, c := range maps {
+			if c == '\n' {
+				line = maps[:i]
+				break
+			}
+		}
+		maps = maps[min(len(line)+1, len(maps)):]
+		from, rest := hex(line)
+		if len(rest) == 0 {
+			continue
+		}
+		to, rest := hex(rest[1:])
+		if len(rest) < 3 || rest[1] != 'r' || rest[2] != 'w' || to < from+hugePage {
+			continue
+		}
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_NOHUGEPAGE)
+	}
+	HugePages(true)
+}
+
+// readFile fills b with the beginning of a file and tells how much there is.
+func readFile(path string, b []byte) (n int) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for n < len(b) {
+		k, err := unix.Read(fd, b[n:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || k <= 0 {
+			break
+		}
+		n += k
+	}
+	return n
+}
+
+// hex reads the number that b begins with.
+func hex(b []byte) (v uintptr, rest []byte) {
+	for i, c := range b {
+		switch {
+		case c >= '0' && c <= '9':
+			v = v<<4 | uintptr(c-'0')
+		case c >= 'a' && c <= 'f':
+			v = v<<4 | uintptr(c-'a'+10)
+		default:
+			return v, b[i:]
+		}
+	}
+	return v, nil
+}

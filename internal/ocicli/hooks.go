@@ -1,0 +1,165 @@
+package ocicli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/fork"
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/runtime/native"
+)
+
+// runHooks runs the hooks of a stage one after the other; each gets the
+// container's state on its standard input (runtime-spec, Hooks). The first that
+// fails ends it.
+func (a *app) runHooks(ctx context.Context, c *container, status specs.ContainerState, stage string, hooks []specs.Hook) error {
+	if len(hooks) == 0 {
+		return nil
+	}
+	spec, err := c.spec()
+	if err != nil {
+		return err
+	}
+	inside := stage == "createContainer" || stage == "startContainer"
+	state := specs.State{Version: spec.Version, ID: c.ID, Status: status, Bundle: c.Bundle, Annotations: c.Annotations}
+	if status != specs.StateStopped {
+		state.Pid = c.Pid
+	}
+	if inside {
+		if state.Pid, err = native.InnerPid(c.Pid); err != nil {
+			return err
+		}
+	}
+	in, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	for i, h := range hooks {
+		if inside {
+			err = a.runInside(ctx, c, spec, stage, h, in)
+		} else {
+			err = runHook(ctx, h, c.Bundle, in)
+		}
+		if err != nil {
+			return fmt.Errorf("hooks.%s[%d] (%s): %w", stage, i, h.Path, err)
+		}
+		a.logTo.note("ran hooks.%s[%d] (%s)", stage, i, h.Path)
+	}
+	return nil
+}
+
+// runInside runs a hook in the container's namespaces, by a plan.
+func (a *app) runInside(ctx context.Context, c *container, spec *specs.Spec, stage string, h specs.Hook, state []byte) error {
+	host, err := native.ReadHost()
+	if err != nil {
+		return err
+	}
+	cgroups, err := a.nativeCgroup(c.ref())
+	if err != nil {
+		return err
+	}
+	blob, err := native.HookPlan(stage, h, native.ExecInput{ID: c.ID, Process: spec.Process, Spec: spec, Cgroup: cgroups, Host: host, KeepKeyring: c.KeepKeyring})
+	if err != nil {
+		return err
+	}
+	target, err := c.pidfd()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(target) }()
+	in, err := kernel.Memfd(state)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(in) }()
+	if _, err := unix.Seek(in, 0, unix.SEEK_SET); err != nil {
+		return os.NewSyscallError("lseek", err)
+	}
+	out, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("memfd_create", err)
+	}
+	defer func() { _ = unix.Close(out) }()
+	placed, mem, err := place(blob)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(mem) }()
+	child, err := fork.Start(placed, fork.Files{Stdin: in, Stdout: out, Stderr: out, Park: -1, Console: -1, Target: target})
+	if err != nil {
+		return err
+	}
+	l := &launched{Child: child, master: -1}
+	defer l.close()
+	if err := child.Outcome(placed); err != nil {
+		_ = l.wait()
+		return classed(err)
+	}
+	ctx, cancel := withTimeout(ctx, h)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = kernel.PidfdSignal(l.PidFD, int(unix.SIGKILL)) })
+	status := l.wait()
+	if !stop() {
+		return context.Cause(ctx)
+	}
+	if !status.Exited() || status.ExitStatus() != 0 {
+		text, _ := kernel.ReadFD(out, maxHookOutput)
+		return fmt.Errorf("wait status %#x, output: %q: %w", uint32(status), lastBytes(text, 1024), errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// maxHookOutput is how much of a hook's output is read.
+const maxHookOutput = 1 << 20
+
+// withTimeout ends ctx when a hook has had its time.
+func withTimeout(ctx context.Context, h specs.Hook) (context.Context, context.CancelFunc) {
+	if h.Timeout == nil {
+		return context.WithCancel(ctx)
+	}
+	d := time.Duration(*h.Timeout) * time.Second
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("it took more than %s: %w", d, context.DeadlineExceeded))
+}
+
+func runHook(ctx context.Context, h specs.Hook, dir string, state []byte) error {
+	ctx, cancel := withTimeout(ctx, h)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, h.Path)
+	cmd.Args, cmd.Env, cmd.Dir = h.Args, h.Env, dir
+	if len(cmd.Args) == 0 {
+		cmd.Args = []string{h.Path}
+	}
+	if cmd.Env == nil {
+		cmd.Env = []string{}
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(state), &out, &out
+	// A hook's own child that keeps the pipe does not keep us.
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%w, output: %q", err, lastBytes(out.Bytes(), 1024))
+	}
+	return nil
+}
+
+func lastBytes(b []byte, n int) []byte {
+	b = bytes.TrimSpace(b)
+	return b[max(0, len(b)-n):]
+}

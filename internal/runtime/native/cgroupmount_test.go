@@ -1,0 +1,61 @@
+package native_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// TestCgroupMountsOnV2: the kernel refuses the same tree twice in one place, so
+// that a second mount there only changes the first one's flags.
+func TestCgroupMountsOnV2(t *testing.T) {
+	cgroups := func(options ...string) specs.Mount {
+		return specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: options}
+	}
+	sysfs := specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs"}
+	const mount, change = "mount cgroup2 on /sys/fs/cgroup", "attributes of /sys/fs/cgroup"
+	for name, c := range map[string]struct {
+		mounts  []specs.Mount
+		private bool
+		want    []string
+	}{
+		"one":                {[]specs.Mount{sysfs, cgroups("ro")}, true, []string{mount}},
+		"the host's":         {[]specs.Mount{sysfs, cgroups("ro")}, false, []string{mount}},
+		"two":                {[]specs.Mount{sysfs, cgroups("ro"), cgroups("rw", "nosuid")}, true, []string{mount, change}},
+		"two of the host's":  {[]specs.Mount{sysfs, cgroups("ro"), cgroups("ro")}, false, []string{mount, change}},
+		"one under another":  {[]specs.Mount{sysfs, cgroups("ro"), sysfs, cgroups("ro")}, true, []string{mount, mount}},
+		"beside one another": {[]specs.Mount{sysfs, cgroups("ro"), {Destination: "/sys/fs", Type: "tmpfs"}, cgroups("ro")}, true, []string{mount, mount}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec("true")
+			s.Mounts = c.mounts
+			if !c.private {
+				s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace })
+			}
+			out, err := native.Compile(native.Input{ID: "id", Spec: s, Root: fuzzRoot, Cgroup: native.Cgroup{Unified: "/sys/fs/cgroup/x"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := plan.Print(out.Plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for line := range strings.Lines(text) {
+				for _, w := range []string{mount, change} {
+					if strings.Contains(line, w) {
+						got = append(got, w)
+					}
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%q, want %q, in\n%s", got, c.want, text)
+			}
+		})
+	}
+}

@@ -1,0 +1,275 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// hooked is what is kept of a container that has hooks, for the verbs after its
+// creation: what its config.json says later counts no more.
+type hooked struct {
+	Pid         int               `json:"pid"`
+	Version     string            `json:"ociVersion"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Hooks       *specs.Hooks      `json:"hooks"`
+	Process     *specs.Process    `json:"process,omitempty"` // for startContainer hooks
+	Linux       *specs.Linux      `json:"linux,omitempty"`   // as for an exec
+}
+
+// hookedOf is nil for a container without hooks, which they cost nothing.
+func hookedOf(s *specs.Spec) *hooked {
+	if !hasHooks(s.Hooks) {
+		return nil
+	}
+	h := &hooked{Version: s.Version, Annotations: s.Annotations, Hooks: s.Hooks, Linux: execSpec(s).Linux}
+	if len(s.Hooks.StartContainer) > 0 {
+		h.Process = s.Process
+	}
+	return h
+}
+
+// hookStage is one of the six points.
+type hookStage struct {
+	name  string
+	hooks []specs.Hook
+}
+
+func hookStages(h *specs.Hooks) []hookStage {
+	if h == nil {
+		return nil
+	}
+	return []hookStage{
+		{"prestart", h.Prestart}, //nolint:staticcheck // deprecated, and still sent
+		{"createRuntime", h.CreateRuntime},
+		{"createContainer", h.CreateContainer},
+		{"startContainer", h.StartContainer},
+		{"poststart", h.Poststart},
+		{"poststop", h.Poststop},
+	}
+}
+
+// hasHooks reports whether there are any.
+func hasHooks(h *specs.Hooks) bool {
+	return slices.ContainsFunc(hookStages(h), func(s hookStage) bool { return len(s.hooks) > 0 })
+}
+
+// stops reports whether the child waits before pivot_root: for the hooks that
+// run once the mounts are made.
+func (in *Input) stops() bool {
+	all := hookStages(in.Spec.Hooks)
+	return in.Park && len(all) > 0 && len(all[0].hooks)+len(all[1].hooks)+len(all[2].hooks) > 0
+}
+
+// checkHooks refuses hooks that cannot be right.
+func checkHooks(h *specs.Hooks) error {
+	for _, s := range hookStages(h) {
+		for i, k := range s.hooks {
+			switch {
+			case !path.IsAbs(k.Path):
+				return fmt.Errorf("hooks.%s[%d].path: %q is not absolute: %w", s.name, i, k.Path, errdefs.ErrInvalidArgument)
+			case k.Timeout != nil && *k.Timeout <= 0:
+				return fmt.Errorf("hooks.%s[%d].timeout: %d is not above zero: %w", s.name, i, *k.Timeout, errdefs.ErrInvalidArgument)
+			case slices.ContainsFunc(append(append([]string{k.Path}, k.Args...), k.Env...), func(s string) bool { return strings.ContainsRune(s, 0) }):
+				return fmt.Errorf("hooks.%s[%d]: holds a NUL: %w", s.name, i, errdefs.ErrInvalidArgument)
+			}
+		}
+	}
+	return nil
+}
+
+// stop parks the child before the end of its plan; Advance lets it go on.
+func stop(c *compiler, why string) {
+	c.Add("say that we wait for "+why, unix.SYS_WRITE, c.in.own(fdError), plan.P(c.Words(plan.StepParked)), plan.V(8)).Result(8)
+	c.Add("wait for "+why, unix.SYS_READ, c.in.own(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
+}
+
+// compileCreateHook is the plan of a createContainer hook: as root in the
+// container's namespaces, while their root is still the host's, so that its path
+// is what it is for us.
+func compileCreateHook(h specs.Hook, spec *specs.Spec, cgroup Cgroup, host Host) ([]byte, error) {
+	s := *spec
+	s.Process = &specs.Process{Args: hookArgs(h), Env: h.Env, Cwd: "/"}
+	c := &compiler{in: Input{Spec: &s, Cgroup: cgroup, Host: host}, next: fdFirst}
+	c.Clone(0, cgroup.Unified)
+	target := c.settle(true)
+	c.joinCgroups(cgroup.Dirs)
+	c.Add("setsid", unix.SYS_SETSID)
+	joinTarget(c, target)
+	c.Add("exec "+h.Path, unix.SYS_EXECVE, plan.P(c.String(h.Path)), plan.P(c.Strings(s.Process.Args)), plan.P(c.Strings(h.Env)))
+	out, err := c.finish()
+	return out.Plan, err
+}
+
+func hookArgs(h specs.Hook) []string {
+	if len(h.Args) == 0 {
+		return []string{h.Path}
+	}
+	return h.Args
+}
+
+// hookRun is what the hooks of one container need to run.
+type hookRun struct {
+	r      *Runtime
+	id     core.ID
+	rec    record
+	kept   *hooked
+	status specs.ContainerState
+}
+
+func (r *Runtime) hooks(id core.ID, rec record, status specs.ContainerState) *hookRun {
+	return &hookRun{r: r, id: id, rec: rec, kept: rec.Hooked, status: status}
+}
+
+// state is the container's, as hooks read it; in the container's namespaces its
+// process has another pid.
+func (h *hookRun) state(inside bool) ([]byte, error) {
+	s := specs.State{Version: h.kept.Version, ID: string(h.id), Status: h.status, Bundle: h.rec.Bundle, Annotations: h.kept.Annotations}
+	if h.status != specs.StateStopped {
+		s.Pid = h.kept.Pid
+		if inside {
+			pid, err := innerPid(s.Pid)
+			if err != nil {
+				return nil, err
+			}
+			s.Pid = pid
+		}
+	}
+	return json.Marshal(s)
+}
+
+// innerPid is the pid that a process has in its own pid namespace.
+func innerPid(pid int) (int, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			f := strings.Fields(rest)
+			return strconv.Atoi(f[len(f)-1])
+		}
+	}
+	return pid, nil
+}
+
+// run runs the hooks of a stage one after the other until one fails.
+func (h *hookRun) run(ctx context.Context, stage string, hooks []specs.Hook) error {
+	for i, k := range hooks {
+		if err := h.one(ctx, stage, k); err != nil {
+			return fmt.Errorf("hooks.%s[%d] (%s): %w", stage, i, k.Path, err)
+		}
+	}
+	return nil
+}
+
+// each runs all of them, whatever becomes of each; failures are logged.
+func (h *hookRun) each(ctx context.Context, stage string, hooks []specs.Hook) {
+	for i := range hooks {
+		if err := h.run(ctx, stage, hooks[i:i+1]); err != nil {
+			h.r.log.WarnContext(ctx, "a hook failed", "container", h.id, "hook", i, "error", err)
+		}
+	}
+}
+
+func (h *hookRun) one(ctx context.Context, stage string, k specs.Hook) error {
+	inside := stage == "createContainer" || stage == "startContainer"
+	state, err := h.state(inside)
+	if err != nil {
+		return err
+	}
+	cmd := core.Command{Path: k.Path, Args: hookArgs(k), Env: k.Env, Dir: h.rec.Bundle, Stdin: state}
+	if inside {
+		cmd = core.Command{Stdin: state, Target: core.Ref{Container: h.id}}
+		cgroup := h.r.cgroup(h.rec.Cgroup)
+		if stage == "createContainer" {
+			cmd.Plan, err = compileCreateHook(k, &specs.Spec{Linux: h.kept.Linux}, cgroup, h.r.o.Host)
+		} else {
+			p := *h.kept.Process
+			p.Args, p.Env, p.Terminal, p.ExecCPUAffinity = hookArgs(k), k.Env, false, nil
+			var out Output
+			out, err = compileExec(ExecInput{ID: string(h.id), Process: &p, Spec: &specs.Spec{Linux: h.kept.Linux}, Cgroup: cgroup, Host: h.r.o.Host}, false, k.Path)
+			cmd.Plan = out.Plan
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if k.Timeout != nil {
+		var cancel context.CancelFunc
+		timeout := time.Duration(*k.Timeout) * time.Second
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took more than %s: %w", timeout, context.DeadlineExceeded))
+		defer cancel()
+	}
+	res, err := h.r.o.Supervisor.Run(ctx, cmd)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return err
+	case res.Status != 0:
+		return fmt.Errorf("status %d: %s: %w", res.Status, strings.TrimSpace(res.Stderr), errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// createHooks runs those of the creation while the container's process waits
+// before pivot_root, and lets it go on.
+func (r *Runtime) createHooks(ctx context.Context, id core.ID, rec record) error {
+	h := r.hooks(id, rec, specs.StateCreating)
+	all := h.kept.Hooks
+	for _, s := range hookStages(all)[:3] {
+		if err := h.run(ctx, s.name, s.hooks); err != nil {
+			return err
+		}
+	}
+	return r.o.Supervisor.Advance(ctx, core.Ref{Container: id})
+}
+
+// startHooked is Start for a container with hooks.
+func (r *Runtime) startHooked(ctx context.Context, id core.ID) error {
+	rec, err := r.load("start", id)
+	if err != nil {
+		return err
+	}
+	ref := core.Ref{Container: id}
+	if rec.Hooked == nil {
+		return r.o.Supervisor.Release(ctx, ref)
+	}
+	all := rec.Hooked.Hooks
+	if err := r.hooks(id, rec, specs.StateCreated).run(ctx, "startContainer", all.StartContainer); err != nil {
+		return errors.Join(err, r.end(ctx, id, rec))
+	}
+	if err := r.o.Supervisor.Release(ctx, ref); err != nil {
+		return err
+	}
+	if err := r.hooks(id, rec, specs.StateRunning).run(ctx, "poststart", all.Poststart); err != nil {
+		return errors.Join(err, r.end(ctx, id, rec))
+	}
+	return nil
+}
+
+// end stops a container whose hook has failed. What it leaves is deleted later,
+// like what any other container leaves.
+func (r *Runtime) end(ctx context.Context, id core.ID, rec record) error {
+	ctx = context.WithoutCancel(ctx)
+	err := r.o.Supervisor.Signal(ctx, core.Ref{Container: id}, int(unix.SIGKILL))
+	if errdefs.IsNotFound(err) {
+		err = nil
+	}
+	return errors.Join(err, r.o.Cgroups.Kill(ctx, rec.Cgroup))
+}
