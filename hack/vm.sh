@@ -13,7 +13,7 @@
 # LONGSHORE_VM_TIMEOUT  seconds until a guest that hangs is ended (3600)
 # LONGSHORE_VM_SEED     repeats the choices of a power cut test
 # LONGSHORE_VM_TEST_TIMEOUT, _ACCEL, _MEMORY, _NICE: see hack/vm/init.sh and qemu.sh
-# Other LONGSHORE_ variables (LONGSHORE_CHAOS_KILLS) reach the tests as they are.
+# Other LONGSHORE_ variables (LONGSHORE_CHAOS_KILLS, LONGSHORE_TEST_PATIENCE) reach the tests as they are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 top=$PWD
@@ -87,6 +87,7 @@ collect() { # directory, package…
   {
     echo 'LONGSHORE_ROOT_TESTS=1'
     echo 'LONGSHORE_BIN=/longshore/bin'
+    echo 'LONGSHORE_TEST_PATIENCE=5' # everything takes longer when it is emulated
     env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
   } >"$dir/env"
 }

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // need skips the test when a program that it compares with is absent.
@@ -101,7 +103,7 @@ func waitListening(t *testing.T, host string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
 	defer cancel()
 	for {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", host)

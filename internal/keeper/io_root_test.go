@@ -315,7 +315,7 @@ func waitText(t *testing.T, path, text string) {
 			return
 		}
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if n, err := unix.Poll(p, int(deadline.Milliseconds())); err == nil && n == 0 {
+		if n, err := unix.Poll(p, int(roottest.Patience().Milliseconds())); err == nil && n == 0 {
 			t.Fatalf("%s holds %q, want %q", path, b, text)
 		}
 		var buf [4096]byte

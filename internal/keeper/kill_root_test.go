@@ -27,7 +27,7 @@ func killAndWait(t *testing.T, pid int) {
 	_ = unix.Kill(pid, unix.SIGKILL)
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
-		n, err := unix.Poll(p, int(deadline.Milliseconds()))
+		n, err := unix.Poll(p, int(roottest.Patience().Milliseconds()))
 		if err == unix.EINTR {
 			continue
 		}
@@ -245,7 +245,7 @@ func waitGone(t *testing.T, pid int) {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(p, int(deadline.Milliseconds())); err != nil || n == 0 {
+	if n, err := unix.Poll(p, int(roottest.Patience().Milliseconds())); err != nil || n == 0 {
 		t.Fatalf("process %d goes on: %v", pid, err)
 	}
 }

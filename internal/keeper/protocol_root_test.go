@@ -30,7 +30,7 @@ func dialRaw(t *testing.T, e *env) *net.UnixConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(deadline))
+	_ = c.SetDeadline(time.Now().Add(roottest.Patience()))
 	return c.(*net.UnixConn)
 }
 

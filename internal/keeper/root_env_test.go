@@ -20,10 +20,8 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/roottest"
 )
-
-// deadline is generous: tests wait for events, and fail only when none comes.
-const deadline = 60 * time.Second
 
 // env is one state directory with a keeper built for the test.
 type env struct {
@@ -57,7 +55,7 @@ func newEnv(t *testing.T) *env {
 
 // ctx is a context that outlives the test's own, for clean-up too.
 func (e *env) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	ctx, cancel := context.WithTimeout(context.Background(), roottest.Patience())
 	e.t.Cleanup(cancel)
 	return ctx
 }

@@ -62,7 +62,7 @@ func newTool(t *testing.T, n *nodetest.Node) tool {
 
 // try runs crictl and returns what it printed.
 func (c tool) try(args ...string) (stdout, stderr string, err error) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), nodetest.Patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), roottest.Patience())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.bin, append([]string{"--config", filepath.Join(c.n.Dir, "crictl.yaml")}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+c.n.Dir)

@@ -192,7 +192,7 @@ func (r *round) drive(ctx context.Context, shared bool) error {
 
 // up waits until a container has said that it hears signals.
 func (r *round) up(ctx context.Context, log string) error {
-	ctx, cancel := context.WithTimeout(ctx, nodetest.Patience)
+	ctx, cancel := context.WithTimeout(ctx, roottest.Patience())
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -29,10 +29,6 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// Patience is how long a test waits for something that must happen. It bounds a
-// hang; it measures nothing.
-const Patience = time.Minute
-
 // Options says how the node is to be.
 type Options struct {
 	// Config is TOML put after what the node needs itself, which is a section
@@ -139,7 +135,7 @@ func (n *Node) dial() {
 func (n *Node) Up() {
 	n.t.Helper()
 	n.Launch()
-	ctx, cancel := context.WithTimeout(n.t.Context(), Patience)
+	ctx, cancel := context.WithTimeout(n.t.Context(), roottest.Patience())
 	defer cancel()
 	for {
 		_, err := n.CRI.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
@@ -194,7 +190,7 @@ func (n *Node) Died() syscall.WaitStatus {
 		_ = cmd.Wait()
 		close(ended)
 	}()
-	deadline := time.NewTimer(Patience)
+	deadline := time.NewTimer(roottest.Patience())
 	defer deadline.Stop()
 	select {
 	case <-ended:
@@ -221,7 +217,7 @@ func (n *Node) teardown() {
 	if n.cmd == nil {
 		n.Launch()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), roottest.Patience())
 	defer cancel()
 	list, err := n.CRI.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
 	if err == nil {
@@ -253,7 +249,7 @@ func (n *Node) LogTail(size int64) string {
 // CLI runs a command of the longshore binary against this node and returns what
 // it printed to stdout.
 func (n *Node) CLI(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), roottest.Patience())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(n.bin, "longshore"), args...)
 	cmd.Env = append(os.Environ(), "LONGSHORE_SOCKET="+filepath.Join(n.State, "control.sock"))
@@ -342,7 +338,7 @@ func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.NewTimer(Patience)
+	deadline := time.NewTimer(roottest.Patience())
 	defer deadline.Stop()
 	for !ok() {
 		select {

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // Program is what a process of a test does, in this order: write Stdout and
@@ -34,9 +35,6 @@ type Harness struct {
 	// Start launches a process, with a stream when attach is not nil.
 	Start func(ctx context.Context, ref core.Ref, p Program, stdio core.IO, attach *core.StreamOptions) (core.Launched, error)
 }
-
-// deadline is when a test stops to wait for what should have come long ago.
-const deadline = time.Minute
 
 // Run runs the contract. fresh is called once per test.
 func Run(t *testing.T, fresh func(t *testing.T) Harness) {
@@ -60,7 +58,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Harness) {
 		{"ExecsAndMainAreApart", execsAndMainAreApart},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
 			defer cancel()
 			c.test(t, &suite{Harness: fresh(t), ctx: ctx})
 		})

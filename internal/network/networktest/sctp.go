@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // SCTP is spoken here by raw packets: kernels route and translate it without
@@ -39,7 +41,7 @@ func rawSCTP(a netip.Addr) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	tv := unix.NsecToTimeval(patience.Nanoseconds())
+	tv := unix.NsecToTimeval(roottest.Patience().Nanoseconds())
 	return fd, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
 }
 

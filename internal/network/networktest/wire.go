@@ -12,11 +12,9 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-)
 
-// patience is for what should take microseconds; a test that runs into it has
-// failed.
-const patience = 20 * time.Second
+	"github.com/longshore/longshore/internal/roottest"
+)
 
 // kinds of sockets by name.
 func kind(proto string) (typ, number int) {
@@ -53,7 +51,7 @@ func open(proto string, at netip.AddrPort) (int, unix.Sockaddr, error) {
 	if err != nil {
 		return -1, nil, fmt.Errorf("socket %s: %w", proto, err)
 	}
-	tv := unix.NsecToTimeval(patience.Nanoseconds())
+	tv := unix.NsecToTimeval(roottest.Patience().Nanoseconds())
 	for _, opt := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, opt, &tv); err != nil {
 			return -1, nil, err
@@ -144,6 +142,16 @@ func answerPacket(fd int) error {
 	return unix.Sendto(fd, []byte(fromSockaddr(from).String()), 0, from)
 }
 
+// again repeats a call that a signal has interrupted: on a socket with a timeout
+// the kernel does not, and the Go runtime sends signals to its threads.
+func again(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
 // Ask speaks to a port that Serve serves, from the calling thread's namespace,
 // and returns the address that the server saw.
 func Ask(proto, at string) (string, error) {
@@ -156,7 +164,7 @@ func Ask(proto, at string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Connect(fd, sa); err != nil {
+	if err := again(func() error { return unix.Connect(fd, sa) }); err != nil && !errors.Is(err, unix.EISCONN) {
 		return "", fmt.Errorf("connect %s %s: %w", proto, at, err)
 	}
 	if proto == "udp" {
@@ -165,7 +173,11 @@ func Ask(proto, at string) (string, error) {
 		}
 	}
 	var buf [64]byte
-	n, err := unix.Read(fd, buf[:])
+	var n int
+	err = again(func() (err error) {
+		n, err = unix.Read(fd, buf[:])
+		return err
+	})
 	if err != nil {
 		return "", fmt.Errorf("read %s %s: %w", proto, at, err)
 	}
@@ -216,7 +228,7 @@ func Await(t testing.TB, news News, what string, cond func() bool) {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(roottest.Patience())); err != nil {
 		t.Fatal(err)
 	}
 	for !cond() {

@@ -198,7 +198,7 @@ func randomMounts(r *rand.Rand, coin func() bool) (all []specs.Mount) {
 // between two runs and without what is accepted.
 func (n *node) facts(t *testing.T, rt core.Runtime, s *specs.Spec) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
 	defer cancel()
 	id := core.ID(fmt.Sprintf("%032x%032x", time.Now().UnixNano(), os.Getpid()))
 	out := n.run(ctx, t, rt, id, s)

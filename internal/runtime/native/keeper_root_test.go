@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -98,7 +97,7 @@ func TestAContainersLimitsNeverReachTheKeeper(t *testing.T) {
 			"no forks":         {res: &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &pids}}, script: "while :; do (true); done"},
 		} {
 			t.Run(name, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
 				defer cancel()
 				s := script(c.script)
 				if c.res != nil {
@@ -169,7 +168,7 @@ func TestABindKeepsWhatItsSourceForbids(t *testing.T) {
 func TestABadChildHarmsNobody(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
 		defer cancel()
 		launch := func(name string, build func(b *plan.Builder)) (core.Ref, chan error) {
 			var b plan.Builder

@@ -21,6 +21,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // Env is one runtime and what it stands on.
@@ -41,9 +42,6 @@ type Env struct {
 	// fails.
 	ExactHooks bool
 }
-
-// patience is far longer than anything takes: tests wait for events.
-const patience = 60 * time.Second
 
 // Run runs the whole contract against the runtime that newEnv makes, once per
 // test. It must be called inside roottest.Run.
@@ -103,7 +101,7 @@ func newBench(t *testing.T, e Env) *bench {
 }
 
 func (b *bench) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.Context(), roottest.Patience())
 	b.Cleanup(cancel)
 	return ctx
 }
@@ -242,7 +240,7 @@ func (c *container) ready() (wait func()) {
 			if err != nil {
 				c.Fatal(err)
 			}
-		case <-time.After(patience):
+		case <-time.After(roottest.Patience()):
 			c.Fatal("the program never wrote to /tmp/ready")
 		}
 	}
