@@ -83,7 +83,7 @@ func cgroupsAt(mounts []specs.Mount, p string) bool {
 
 func (c *compiler) mountAt(p, source, fstype string, flags uintptr, data string) {
 	fd, _ := c.target(p)
-	c.Add("mount "+fstype+" on "+p, unix.SYS_MOUNT, plan.P(c.String(source)), c.fdPath(fd), plan.P(c.String(fstype)), plan.V(flags), plan.P(c.String(data)))
+	c.Add("mount "+fstype+" on "+p, unix.SYS_MOUNT, plan.P(c.String(source)), c.fdPath(fd), plan.P(c.String(fstype)), plan.V(flags), plan.P(c.String(c.in.mountData(fstype, []string{data}))))
 	c.shut(fd)
 }
 

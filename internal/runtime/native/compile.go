@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/runtime/native/seccomp"
 )
 
 // Host is what a plan needs to know of the node.
@@ -20,6 +21,11 @@ type Host struct {
 	Bounding uint64
 	LastCap  int
 	Kcore    bool // there is a /proc/kcore
+	// Initramfs says that the root is the kernel's first file system, which
+	// pivot_root cannot move; Views are then the mounts that a container must
+	// not find below its own root: see moveRoot.
+	Initramfs bool
+	Views     []string
 	// Hierarchies are the mounted v1 hierarchies, in a fixed order; empty on
 	// a node with the v2 tree alone.
 	Hierarchies []Hierarchy
@@ -46,6 +52,7 @@ type Cgroup struct {
 // Input is one container to compile.
 type Input struct {
 	ID     string
+	Bundle string // told to a seccomp listener
 	Spec   *specs.Spec
 	Root   string // absolute path of the mounted root filesystem
 	Cgroup Cgroup
@@ -101,6 +108,9 @@ type compiler struct {
 	mounts []specs.Mount
 	labels []labelFile
 	file   string // the program's, where Args[0] is another name
+
+	filter   *seccomp.Filter // nil for none
+	listener *listener       // of a filter that asks one
 }
 
 // labelFile is a descriptor in our own /proc opened early, because the
@@ -120,6 +130,9 @@ func Compile(in Input) (Output, error) {
 	if strings.ContainsRune(in.Root, 0) || !filepath.IsAbs(in.Root) {
 		return Output{}, fmt.Errorf("root.path %q: not absolute: %w", in.Root, errdefs.ErrInvalidArgument)
 	}
+	if err := in.checkMountLabel(); err != nil {
+		return Output{}, err
+	}
 	c := &compiler{in: in, next: fdFirst + in.Preserve}
 	flags, err := c.namespaces()
 	if err != nil {
@@ -136,6 +149,10 @@ func Compile(in Input) (Output, error) {
 	}
 	c.Add("setsid", unix.SYS_SETSID)
 	c.openLabels()
+	state := specs.State{Version: in.Spec.Version, ID: in.ID, Status: specs.StateCreating, Pid: selfPid, Bundle: in.Bundle, Annotations: in.Spec.Annotations}
+	if err := prepareFilter(c, state); err != nil {
+		return Output{}, err
+	}
 	if err := c.hostname(); err != nil {
 		return Output{}, err
 	}
@@ -145,7 +162,7 @@ func Compile(in Input) (Output, error) {
 	if err := c.filesystem(); err != nil {
 		return Output{}, err
 	}
-	if err := c.process(in.Spec.Process, in.Spec.Linux.Seccomp); err != nil {
+	if err := c.process(in.Spec.Process); err != nil {
 		return Output{}, err
 	}
 	return c.finish()
@@ -220,12 +237,15 @@ func (c *compiler) shut(fd int) {
 // pid would take the kernel's global lock, which waits for a grace period, and
 // a thread of the keeper must never be in a container's cgroup.
 func (c *compiler) joinCgroups(dirs []string) {
-	self := plan.P(c.Bytes([]byte("0")))
 	for _, d := range dirs {
-		fd, _ := c.open("open "+d+"/tasks", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(d+"/tasks")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
-		c.Add("join "+d, unix.SYS_WRITE, plan.V(fd), self, plan.V(1)).Result(1)
-		c.shut(fd)
+		c.join(d, "tasks")
 	}
+}
+
+func (c *compiler) join(dir, file string) {
+	fd, _ := c.open("open "+dir+"/"+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(dir+"/"+file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+	c.Add("join "+dir, unix.SYS_WRITE, plan.V(fd), plan.P(c.String("0")), plan.V(1)).Result(1)
+	c.shut(fd)
 }
 
 var cloneFlags = map[specs.LinuxNamespaceType]uint64{

@@ -23,6 +23,9 @@ type ExecInput struct {
 	// Preserve and KeepKeyring are those of Input.
 	Preserve    int
 	KeepKeyring bool
+	// Pid is the container's, Bundle its bundle: told to a seccomp listener.
+	Pid    int
+	Bundle string
 }
 
 // CompileExec turns a process into a plan that the keeper runs with the
@@ -39,18 +42,38 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 		return Output{}, fmt.Errorf("process.args: empty: %w", errdefs.ErrInvalidArgument)
 	case !path.IsAbs(p.Cwd):
 		return Output{}, fmt.Errorf("process.cwd: %q is not absolute: %w", p.Cwd, errdefs.ErrInvalidArgument)
-	case p.ExecCPUAffinity != nil:
-		return Output{}, notDone("process.execCPUAffinity")
 	}
 	spec := *in.Spec
 	spec.Process = p
 	c := &compiler{next: fdFirst + in.Preserve, file: file, in: Input{
 		ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host, Park: park, Preserve: in.Preserve, KeepKeyring: in.KeepKeyring,
 	}}
-	c.Clone(0, in.Cgroup.Unified)
+	bound := p.ExecCPUAffinity
+	if bound == nil {
+		bound = &specs.CPUAffinity{}
+	}
+	unified, later := in.Cgroup.Unified, ""
+	if bound.Initial != "" { // is to hold before the process is in its cgroup
+		unified, later = "", unified
+	}
+	c.Clone(0, unified)
 	target := c.settle(true)
+	if err := affinity(c, "initial", bound.Initial); err != nil {
+		return Output{}, err
+	}
 	c.joinCgroups(in.Cgroup.Dirs)
+	if later != "" {
+		c.join(later, "cgroup.procs")
+	}
+	if err := affinity(c, "final", bound.Final); err != nil {
+		return Output{}, err
+	}
 	c.openLabels()
+	state := specs.State{Version: spec.Version, ID: in.ID, Status: specs.StateRunning, Pid: in.Pid, Bundle: in.Bundle, Annotations: spec.Annotations}
+	if err := prepareFilter(c, state); err != nil {
+		return Output{}, err
+	}
+	connectListener(c, spec.Linux.Seccomp)
 	c.Add("setsid", unix.SYS_SETSID)
 	joinTarget(c, target)
 	if p.Terminal {
@@ -61,7 +84,7 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 		c.shut(slave)
 		c.shut(master)
 	}
-	if err := c.process(p, spec.Linux.Seccomp); err != nil {
+	if err := c.process(p); err != nil {
 		return Output{}, err
 	}
 	return c.finish()

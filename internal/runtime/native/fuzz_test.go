@@ -31,7 +31,12 @@ func FuzzCompile(f *testing.F) {
 	adj := 3
 	full.Process.OOMScoreAdj = &adj
 	full.Process.ApparmorProfile, full.Process.SelinuxLabel = "profile", "label"
-	for _, s := range []*specs.Spec{spec("true"), full, {}} {
+	asking := spec("true")
+	asking.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, ListenerPath: "/l", Syscalls: []specs.LinuxSyscall{{Names: []string{"mkdir"}, Action: specs.ActNotify}}}
+	asking.Linux.MountLabel, asking.Linux.MemoryPolicy = "label", &specs.LinuxMemoryPolicy{Mode: specs.MpolBind, Nodes: "0-3"}
+	asking.Process.ExecCPUAffinity = &specs.CPUAffinity{Initial: "0", Final: "0-1"}
+	asking.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/h"}}}
+	for _, s := range []*specs.Spec{spec("true"), full, asking, {}} {
 		b, err := json.Marshal(s)
 		if err != nil {
 			f.Fatal(err)
@@ -94,6 +99,7 @@ func harmless() []uint32 {
 		unix.SYS_SETSID, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_FCHDIR, unix.SYS_UMASK, unix.SYS_IOCTL, unix.SYS_FCHOWN,
 		unix.SYS_SENDMSG, unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETATTR, unix.SYS_IOPRIO_SET, unix.SYS_PERSONALITY, unix.SYS_KEYCTL,
 		unix.SYS_SETGROUPS, unix.SYS_SETRESGID, unix.SYS_SETRESUID, unix.SYS_CAPSET, unix.SYS_SECCOMP,
+		unix.SYS_SOCKET, unix.SYS_SET_MEMPOLICY, unix.SYS_SCHED_SETAFFINITY,
 	}
 }
 
@@ -144,6 +150,18 @@ func wrong(s *specs.Spec, o plan.Step, inside bool) string {
 	case unix.SYS_PIVOT_ROOT, unix.SYS_UMOUNT2, unix.SYS_CHDIR:
 		if p := o.Text(0); p != "." && p != "/" {
 			return "goes to " + p
+		}
+	case unix.SYS_READLINKAT:
+		if o.Text(1) != "/proc/self" || !o.Points(2) || o.A[3] > 10 {
+			return "reads the link " + o.Text(1)
+		}
+	case unix.SYS_CONNECT:
+		if !opened(0) || s.Linux.Seccomp == nil || s.Linux.Seccomp.ListenerPath == "" {
+			return "connects"
+		}
+	case unix.SYS_SETXATTR:
+		if inside || !strings.HasPrefix(o.Text(0), "/proc/self/fd/") || o.Text(1) != "security.selinux" {
+			return "sets " + o.Text(1) + " of " + o.Text(0)
 		}
 	case unix.SYS_EXECVE:
 		if !inside {

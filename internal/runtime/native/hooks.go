@@ -195,14 +195,14 @@ func (h *hookRun) one(ctx context.Context, stage string, k specs.Hook) error {
 	cmd := core.Command{Path: k.Path, Args: hookArgs(k), Env: k.Env, Dir: h.rec.Bundle, Stdin: state}
 	if inside {
 		cmd = core.Command{Stdin: state, Target: core.Ref{Container: h.id}}
-		cgroup := h.r.cgroup(h.rec.Cgroup)
+		cgroup, spec := h.r.cgroup(h.rec.Cgroup), &specs.Spec{Version: h.kept.Version, Annotations: h.kept.Annotations, Linux: h.kept.Linux}
 		if stage == "createContainer" {
-			cmd.Plan, err = compileCreateHook(k, &specs.Spec{Linux: h.kept.Linux}, cgroup, h.r.o.Host)
+			cmd.Plan, err = compileCreateHook(k, spec, cgroup, h.r.o.Host)
 		} else {
 			p := *h.kept.Process
 			p.Args, p.Env, p.Terminal, p.ExecCPUAffinity = hookArgs(k), k.Env, false, nil
 			var out Output
-			out, err = compileExec(ExecInput{ID: string(h.id), Process: &p, Spec: &specs.Spec{Linux: h.kept.Linux}, Cgroup: cgroup, Host: h.r.o.Host}, false, k.Path)
+			out, err = compileExec(ExecInput{ID: string(h.id), Process: &p, Spec: spec, Cgroup: cgroup, Host: h.r.o.Host, Pid: h.kept.Pid, Bundle: h.rec.Bundle}, false, k.Path)
 			cmd.Plan = out.Plan
 		}
 		if err != nil {

@@ -39,7 +39,8 @@ func ReadHost() (Host, error) {
 		return h, err
 	}
 	h.Hierarchies = hierarchies(string(mounts))
-	return h, nil
+	h.Initramfs = onInitramfs(string(mounts))
+	return h.refresh(), nil
 }
 
 // owns reports whether a namespace given by path is the host's own.

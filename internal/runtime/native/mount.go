@@ -58,6 +58,7 @@ func (c *compiler) filesystem() error {
 	if c.in.stops() {
 		stop(c, "the hooks of the creation")
 	}
+	connectListener(c, c.in.Spec.Linux.Seccomp)
 	c.pivot(old, prop)
 	return nil
 }
@@ -100,12 +101,16 @@ func (c *compiler) rootPropagation() (uint64, error) {
 // pivot makes the root the root and lets go of the old one.
 func (c *compiler) pivot(old int, prop uint64) {
 	dot, empty := plan.P(c.String(".")), plan.P(c.String(""))
-	c.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
-	c.Add("pivot_root", unix.SYS_PIVOT_ROOT, dot, dot)
-	c.Add("fchdir to the old root", unix.SYS_FCHDIR, plan.V(old))
-	c.Add("slave old root", unix.SYS_MOUNT, empty, dot, empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty)
-	c.Add("unmount the old root", unix.SYS_UMOUNT2, dot, plan.V(unix.MNT_DETACH))
-	c.Add("chdir /", unix.SYS_CHDIR, plan.P(c.String("/")))
+	if c.in.Host.Initramfs {
+		moveRoot(c)
+	} else {
+		c.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
+		c.Add("pivot_root", unix.SYS_PIVOT_ROOT, dot, dot)
+		c.Add("fchdir to the old root", unix.SYS_FCHDIR, plan.V(old))
+		c.Add("slave old root", unix.SYS_MOUNT, empty, dot, empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty)
+		c.Add("unmount the old root", unix.SYS_UMOUNT2, dot, plan.V(unix.MNT_DETACH))
+		c.Add("chdir /", unix.SYS_CHDIR, plan.P(c.String("/")))
+	}
 	c.shut(c.root)
 	c.shut(old)
 	if c.in.Spec.Root.Readonly {
@@ -215,8 +220,9 @@ func (c *compiler) mount(m specs.Mount) error {
 		source = m.Type
 	}
 	c.Add("mount "+m.Type+" on "+m.Destination, unix.SYS_MOUNT, plan.P(c.String(source)), c.fdPath(fd), plan.P(c.String(m.Type)),
-		plan.V(flags), plan.P(c.String(strings.Join(o.Data, ","))))
+		plan.V(flags), plan.P(c.String(c.in.mountData(m.Type, o.Data))))
 	c.shut(fd)
+	labelMqueue(c, m.Destination, m.Type)
 	c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
 	return nil
 }
@@ -367,7 +373,7 @@ func (c *compiler) mask(p string) {
 	over := c.Len()
 	c.Add("masked", 0).Kind = plan.Jump
 	c.Over(try)
-	c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String("tmpfs")), c.fdPath(fd), plan.P(c.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.String("size=0k,nr_inodes=1")))
+	c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String("tmpfs")), c.fdPath(fd), plan.P(c.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.String(c.in.mountData("tmpfs", []string{"size=0k", "nr_inodes=1"}))))
 	c.Over(over)
 	c.shut(fd)
 	c.Over(at)

@@ -10,12 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/runtime/native/plan"
-	"github.com/longshore/longshore/internal/runtime/native/seccomp"
 )
 
 // process adds what makes the child the program's process: limits, identity,
 // privileges, and execve at last.
-func (c *compiler) process(p *specs.Process, profile *specs.LinuxSeccomp) error {
+func (c *compiler) process(p *specs.Process) error {
 	if err := c.scheduling(p); err != nil {
 		return err
 	}
@@ -37,8 +36,8 @@ func (c *compiler) process(p *specs.Process, profile *specs.LinuxSeccomp) error 
 	}
 	if p.NoNewPrivileges {
 		c.Add("no new privileges", unix.SYS_PRCTL, plan.V(unix.PR_SET_NO_NEW_PRIVS), plan.V(1))
-	} else if err := c.seccomp(profile); err != nil { // needs privileges that go next
-		return err
+	} else if c.filter != nil { // needs privileges that go next
+		installFilter(c, c.filter)
 	}
 	if err := c.identity(p); err != nil {
 		return err
@@ -48,14 +47,18 @@ func (c *compiler) process(p *specs.Process, profile *specs.LinuxSeccomp) error 
 		umask = *p.User.Umask
 	}
 	c.Add("umask", unix.SYS_UMASK, plan.V(umask))
+	// A listener is told now: it should not wait for the start.
+	late := p.NoNewPrivileges && c.filter != nil
+	if late && c.filter.Notify {
+		installFilter(c, c.filter)
+		late = false
+	}
 	if c.in.Park {
 		c.Add("say that we are parked", unix.SYS_WRITE, c.in.own(fdError), plan.P(c.Words(plan.StepParked)), plan.V(8)).Result(8)
 		c.Add("wait for the start", unix.SYS_READ, c.in.own(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
 	}
-	if p.NoNewPrivileges {
-		if err := c.seccomp(profile); err != nil {
-			return err
-		}
+	if late {
+		installFilter(c, c.filter)
 	}
 	c.execve(p)
 	return nil
@@ -126,7 +129,7 @@ func (c *compiler) scheduling(p *specs.Process) error {
 		}
 		c.Add("personality", unix.SYS_PERSONALITY, plan.V(v))
 	}
-	return nil
+	return memoryPolicy(c, c.in.Spec.Linux.MemoryPolicy)
 }
 
 // maxGroups is the kernel's NGROUPS_MAX.
@@ -165,26 +168,6 @@ func (c *compiler) identity(p *specs.Process) error {
 			c.Add("ambient capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAP_AMBIENT), plan.V(unix.PR_CAP_AMBIENT_RAISE), plan.V(i), plan.V(0), plan.V(0))
 		}
 	}
-	return nil
-}
-
-func (c *compiler) seccomp(s *specs.LinuxSeccomp) error {
-	if s == nil {
-		return nil
-	}
-	f, err := seccomp.Compile(s)
-	if err != nil {
-		return fmt.Errorf("linux.%w", err)
-	}
-	if f.Notify {
-		return notDone("linux.seccomp (SCMP_ACT_NOTIFY)")
-	}
-	prog := make([]byte, 0, 8*len(f.Program))
-	for _, in := range f.Program {
-		prog = append(prog, byte(in.Code), byte(in.Code>>8), in.Jt, in.Jf, byte(in.K), byte(in.K>>8), byte(in.K>>16), byte(in.K>>24))
-	}
-	fprog := c.Struct(plan.V(len(f.Program)), plan.P(c.Bytes(prog)))
-	c.Add("seccomp", unix.SYS_SECCOMP, plan.V(unix.SECCOMP_SET_MODE_FILTER), plan.V(f.Flags), plan.P(fprog))
 	return nil
 }
 

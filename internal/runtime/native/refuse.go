@@ -27,11 +27,7 @@ func refuse(s *specs.Spec) error {
 		{len(l.UIDMappings) > 0 || len(l.GIDMappings) > 0, "linux.uidMappings"},
 		{len(l.TimeOffsets) > 0, "linux.timeOffsets"},
 		{l.IntelRdt != nil, "linux.intelRdt"},
-		{l.MountLabel != "", "linux.mountLabel"},
-		{l.MemoryPolicy != nil, "linux.memoryPolicy"},
 		{len(l.NetDevices) > 0, "linux.netDevices"},
-		{p.ExecCPUAffinity != nil, "process.execCPUAffinity"},
-		{l.Seccomp != nil && l.Seccomp.ListenerPath != "", "linux.seccomp.listenerPath"},
 	} {
 		if f.set {
 			return notDone(f.name)

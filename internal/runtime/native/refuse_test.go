@@ -26,11 +26,10 @@ func TestWhatIsNotDoneIsRefusedByName(t *testing.T) {
 		"no mount namespace":            {func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[:1] }, notDone},
 		"hooks.poststop[0].path":        {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "x"}}} }, invalid},
 		"hooks.prestart[0].timeout":     {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Prestart: []specs.Hook{{Path: "/x", Timeout: new(int)}}} }, invalid}, //nolint:staticcheck // still sent
-		"linux.mountLabel":              {func(s *specs.Spec) { s.Linux.MountLabel = "x" }, notDone},
+		"linux.mountLabel":              {func(s *specs.Spec) { s.Linux.MountLabel = "a\"b" }, invalid},
 		"linux.intelRdt":                {func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} }, notDone},
 		"mounts[0].uidMappings":         {func(s *specs.Spec) { s.Mounts[0].UIDMappings = ids }, notDone},
 		"option idmap":                  {func(s *specs.Spec) { s.Mounts[0].Options = []string{"idmap"} }, notDone},
-		"process.execCPUAffinity":       {func(s *specs.Spec) { s.Process.ExecCPUAffinity = &specs.CPUAffinity{} }, notDone},
 		"process.args":                  {func(s *specs.Spec) { s.Process.Args = nil }, invalid},
 		"process.cwd":                   {func(s *specs.Spec) { s.Process.Cwd = "x" }, invalid},
 		"NUL":                           {func(s *specs.Spec) { s.Process.Env = []string{"A=\x00"} }, invalid},

@@ -158,7 +158,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		root = c.Spec.Root.Path
 	}
 	// Before anything is made: what is refused here another runtime may do.
-	out, err := Compile(Input{ID: string(c.ID), Spec: c.Spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host, Park: true})
+	out, err := Compile(Input{ID: string(c.ID), Bundle: c.Bundle, Spec: c.Spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host.refresh(), Park: true})
 	if err != nil {
 		return 0, err
 	}
@@ -209,7 +209,10 @@ func writeJSON(path string, v any) error {
 
 // execSpec is what an exec needs of a container's spec.
 func execSpec(s *specs.Spec) *specs.Spec {
-	kept := &specs.Spec{Linux: &specs.Linux{Namespaces: s.Linux.Namespaces, Seccomp: s.Linux.Seccomp, Personality: s.Linux.Personality}}
+	kept := &specs.Spec{Linux: &specs.Linux{Namespaces: s.Linux.Namespaces, Seccomp: s.Linux.Seccomp, Personality: s.Linux.Personality, MemoryPolicy: s.Linux.MemoryPolicy}}
+	if p := s.Linux.Seccomp; p != nil && p.ListenerPath != "" {
+		kept.Version, kept.Annotations = s.Version, s.Annotations
+	}
 	if hasHooks(s.Hooks) {
 		kept.Hooks = s.Hooks
 	}
@@ -259,7 +262,11 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	if err != nil {
 		return core.Launched{}, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
 	}
-	out, err := CompileExec(ExecInput{ID: string(e.Ref.Container), Process: e.Spec, Spec: spec, Cgroup: r.cgroup(rec.Cgroup), Host: r.o.Host})
+	in := ExecInput{ID: string(e.Ref.Container), Process: e.Spec, Spec: spec, Cgroup: r.cgroup(rec.Cgroup), Host: r.o.Host, Bundle: rec.Bundle}
+	if p := spec.Linux.Seccomp; p != nil && p.ListenerPath != "" {
+		in.Pid = r.pid(ctx, e.Ref.Container)
+	}
+	out, err := CompileExec(in)
 	if err != nil {
 		return core.Launched{}, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
 	}
@@ -272,6 +279,17 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 		return launched, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
 	}
 	return launched, nil
+}
+
+// pid asks for a container's; 0 when it does not run.
+func (r *Runtime) pid(ctx context.Context, id core.ID) int {
+	all, _ := r.o.Supervisor.Processes(ctx)
+	for _, p := range all {
+		if p.Ref == (core.Ref{Container: id}) {
+			return p.Pid
+		}
+	}
+	return 0
 }
 
 // Pause freezes the container's cgroup.

@@ -97,8 +97,12 @@ func Compile(s *specs.LinuxSeccomp) (Filter, error) {
 	if len(f.Program) > unix.BPF_MAXINSNS {
 		return f, fmt.Errorf("seccomp: the filter has %d instructions, the kernel takes %d: %w", len(f.Program), unix.BPF_MAXINSNS, errdefs.ErrInvalidArgument)
 	}
+	f.Notify = s.DefaultAction == specs.ActNotify
 	for _, r := range s.Syscalls {
 		f.Notify = f.Notify || r.Action == specs.ActNotify
+	}
+	if !f.Notify { // the kernel takes it with a listener only
+		f.Flags &^= unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 	}
 	for name := range unknown {
 		f.Unknown = append(f.Unknown, name)
@@ -116,6 +120,7 @@ func flags(names []specs.LinuxSeccompFlag) (bits uint64, err error) {
 			bits |= unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 		case specs.LinuxSeccompFlagWaitKillableRecv:
 			bits |= unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+		case "SECCOMP_FILTER_FLAG_TSYNC": // for all threads, and there is one
 		default:
 			return 0, fmt.Errorf("seccomp: flag %q: unknown: %w", n, errdefs.ErrInvalidArgument)
 		}

@@ -1,0 +1,97 @@
+package native
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// onInitramfs reports whether the root of our mount namespace is the kernel's
+// first file system, which pivot_root cannot move.
+func onInitramfs(mountinfo string) bool {
+	for _, m := range mountsIn(mountinfo) {
+		if m.at == "/" {
+			return m.kind == "rootfs"
+		}
+	}
+	return false
+}
+
+// views lists where whole views of processes and the kernel are mounted; they
+// stay in reach of a root that was only moved.
+func views(mountinfo string) []string {
+	var all []string
+	for _, m := range mountsIn(mountinfo) {
+		if m.kind == "proc" || m.kind == "sysfs" {
+			all = append(all, m.at)
+		}
+	}
+	slices.Reverse(all) // what was mounted last goes first
+	return all
+}
+
+type seen struct{ at, kind string }
+
+func mountsIn(mountinfo string) (all []seen) {
+	for line := range strings.Lines(mountinfo) {
+		before, after, ok := strings.Cut(line, " - ")
+		f, g := strings.Fields(before), strings.Fields(after)
+		if ok && len(f) >= 5 && len(g) >= 1 {
+			all = append(all, seen{unescape(f[4]), g[0]})
+		}
+	}
+	return all
+}
+
+// unescape undoes what the kernel does to blanks and backslashes: \ooo.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				_ = b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		_ = b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// refresh reads again what of the host changes while it runs.
+func (h Host) refresh() Host {
+	if !h.Initramfs {
+		return h
+	}
+	if b, err := os.ReadFile("/proc/self/mountinfo"); err == nil {
+		h.Views = views(string(b))
+	}
+	return h
+}
+
+// moveRoot makes the root the root where pivot_root cannot: it is moved over the
+// old one, which stays below and empty of what a process could use there.
+func moveRoot(c *compiler) {
+	dot, empty := plan.P(c.String(".")), plan.P(c.String(""))
+	c.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
+	for _, v := range c.in.Host.Views {
+		at := plan.P(c.String(v))
+		c.Add("slave "+v, unix.SYS_MOUNT, empty, at, empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty).Allow(uint16(unix.EINVAL), uint16(unix.ENOENT))
+		gone := c.Len()
+		c.Add("unmount "+v, unix.SYS_UMOUNT2, at, plan.V(unix.MNT_DETACH)).Allow(uint16(unix.EINVAL), uint16(unix.EPERM)).Kind = plan.Try
+		over := c.Len()
+		c.Add("unmounted", 0).Kind = plan.Jump
+		c.Over(gone)
+		c.Add("hide "+v, unix.SYS_MOUNT, plan.P(c.String("tmpfs")), at, plan.P(c.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.String("size=0k,nr_inodes=1"))).Allow(uint16(unix.ENOENT))
+		c.Over(over)
+	}
+	c.Add("move the root", unix.SYS_MOUNT, dot, plan.P(c.String("/")), empty, plan.V(unix.MS_MOVE), empty)
+	c.Add("chroot", unix.SYS_CHROOT, dot)
+	c.Add("chdir /", unix.SYS_CHDIR, plan.P(c.String("/")))
+}

@@ -1,0 +1,160 @@
+package native
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/runtime/native/seccomp"
+)
+
+// listener is a seccomp listener on its way: the process connects while it is
+// still the host's, and sends the descriptor that the filter gave it.
+type listener struct {
+	socket  int      // the connected socket's number
+	message plan.Ptr // struct msghdr
+	length  int      // of its text
+	fd      plan.Ptr // where in its control data the descriptor's number goes
+}
+
+// checkListener refuses what cannot be right about a listener.
+func checkListener(s *specs.LinuxSeccomp) error {
+	if s == nil {
+		return nil
+	}
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("linux.seccomp."+format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+	}
+	if s.ListenerPath == "" && s.ListenerMetadata != "" {
+		return bad("listenerMetadata: without a listenerPath")
+	}
+	asks := func(r specs.LinuxSyscall) bool { return r.Action == specs.ActNotify }
+	if s.DefaultAction != specs.ActNotify && !slices.ContainsFunc(s.Syscalls, asks) {
+		return nil
+	}
+	// The process itself says which descriptor is the listener's, by sendmsg:
+	// nobody could answer that call.
+	last := s.DefaultAction
+	for _, r := range s.Syscalls {
+		if slices.Contains(r.Names, "sendmsg") && (asks(r) || len(r.Args) == 0) {
+			last = r.Action
+		}
+	}
+	switch {
+	case last == specs.ActNotify:
+		return bad("syscalls: SCMP_ACT_NOTIFY for sendmsg, by which the listener is told")
+	case s.ListenerPath == "":
+		return bad("listenerPath: empty, and SCMP_ACT_NOTIFY is used")
+	case !path.IsAbs(s.ListenerPath):
+		return bad("listenerPath: %q is not absolute", s.ListenerPath)
+	case len(s.ListenerPath) > maxSocketPath:
+		return bad("listenerPath: longer than %d bytes", maxSocketPath)
+	case strings.ContainsRune(s.ListenerPath, 0):
+		return bad("listenerPath: holds a NUL")
+	}
+	return nil
+}
+
+// prepareFilter compiles the filter and, for one that asks a listener, makes the
+// socket to reach it by. It must come while /proc is the host's.
+func prepareFilter(c *compiler, state specs.State) error {
+	s := c.in.Spec.Linux.Seccomp
+	if s == nil {
+		return nil
+	}
+	if err := checkListener(s); err != nil {
+		return err
+	}
+	f, err := seccomp.Compile(s)
+	if err != nil {
+		return fmt.Errorf("linux.%w", err)
+	}
+	c.filter = &f
+	if !f.Notify {
+		return nil
+	}
+	return prepareListener(c, s, state)
+}
+
+// maxSocketPath is that of struct sockaddr_un, less the NUL.
+const maxSocketPath = 107
+
+// pidRoom is room for the digits of a pid, which the process writes itself.
+const pidRoom = "          "
+
+// prepareListener makes the socket and the message, in which the process writes
+// its own pid: what /proc/self points to is its digits as the host has them, and
+// a JSON number may have spaces after it. The state's pid is that
+// of an exec's container, or selfPid.
+func prepareListener(c *compiler, s *specs.LinuxSeccomp, state specs.State) error {
+	head, err := json.Marshal(specs.ContainerProcessState{Version: state.Version, Fds: []string{specs.SeccompFdName}, Metadata: s.ListenerMetadata, State: state})
+	if err != nil {
+		return err
+	}
+	// What stands before a pid is ours up to that place: nothing that others
+	// have chosen holds an unescaped quote.
+	text, from := string(head), 0
+	var holes []int
+	hole := func(after, value string) {
+		at := from + strings.Index(text[from:], after) + len(after)
+		holes, from = append(holes, at), at+len(pidRoom)
+		text = text[:at] + pidRoom + strings.TrimPrefix(text[at:], value)
+	}
+	hole(`"fds":["`+specs.SeccompFdName+`"],"pid":`, "0")
+	if state.Pid == selfPid {
+		hole(`","pid":`, strconv.Itoa(selfPid))
+	}
+	at := c.Bytes([]byte(text))
+	l := &listener{length: len(text)}
+	for _, h := range holes {
+		c.Add("our pid", unix.SYS_READLINKAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/proc/self")), plan.P(at+plan.Ptr(h)), plan.V(len(pidRoom)))
+	}
+	iov := c.Struct(plan.P(at), plan.V(len(text)))
+	control := c.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, 0)
+	l.fd = control + 16
+	l.message = c.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
+	l.socket, _ = c.open("socket for the seccomp listener", unix.SYS_SOCKET, plan.V(unix.AF_UNIX), plan.V(unix.SOCK_STREAM|unix.SOCK_CLOEXEC), plan.V(0))
+	c.listener = l
+	return nil
+}
+
+// selfPid stands for the pid of the process that the plan makes.
+const selfPid = -1
+
+// connectListener connects, as late as the host's files are in view: who listens
+// may take one connection after the other.
+func connectListener(c *compiler, s *specs.LinuxSeccomp) {
+	if c.listener == nil {
+		return
+	}
+	address := append([]byte{unix.AF_UNIX, 0}, s.ListenerPath...)
+	c.Add("connect to the seccomp listener "+s.ListenerPath, unix.SYS_CONNECT, plan.V(c.listener.socket), plan.P(c.Bytes(append(address, 0))), plan.V(len(address)+1))
+}
+
+// installFilter loads a filter. What asks a listener makes one, which is sent to
+// who listens before the process goes on.
+func installFilter(c *compiler, f *seccomp.Filter) {
+	prog := make([]byte, 0, 8*len(f.Program))
+	for _, in := range f.Program {
+		prog = append(prog, byte(in.Code), byte(in.Code>>8), in.Jt, in.Jf, byte(in.K), byte(in.K>>8), byte(in.K>>16), byte(in.K>>24))
+	}
+	fprog := c.Struct(plan.V(len(f.Program)), plan.P(c.Bytes(prog)))
+	if !f.Notify {
+		c.Add("seccomp", unix.SYS_SECCOMP, plan.V(unix.SECCOMP_SET_MODE_FILTER), plan.V(f.Flags), plan.P(fprog))
+		return
+	}
+	l, fd := c.listener, c.NewSlot()
+	c.Add("seccomp with a listener", unix.SYS_SECCOMP, plan.V(unix.SECCOMP_SET_MODE_FILTER), plan.V(f.Flags|unix.SECCOMP_FILTER_FLAG_NEW_LISTENER), plan.P(fprog)).To(fd)
+	c.AddStore("the listener's descriptor", fd, l.fd)
+	c.Add("send the seccomp listener", unix.SYS_SENDMSG, plan.V(l.socket), plan.P(l.message), plan.V(unix.MSG_NOSIGNAL)).Result(uint64(l.length))
+	c.Add("close the listener", unix.SYS_CLOSE, plan.S(fd))
+	c.Add("close its socket", unix.SYS_CLOSE, plan.V(l.socket))
+}

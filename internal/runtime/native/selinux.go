@@ -1,0 +1,49 @@
+package native
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// mountData adds the label of linux.mountLabel to the data of a mount; proc,
+// sysfs and cgroups take none, an mqueue takes it as an attribute (labelMqueue),
+// and one that the mount itself names wins.
+func (in *Input) mountData(fstype string, data []string) string {
+	label := in.Spec.Linux.MountLabel
+	switch fstype {
+	case "proc", "sysfs", "cgroup", "cgroup2", "mqueue":
+		label = ""
+	}
+	for _, d := range data {
+		if strings.HasPrefix(d, "context=") {
+			label = ""
+		}
+	}
+	if label != "" {
+		data = append(data[:len(data):len(data)], `context="`+label+`"`)
+	}
+	return strings.Join(data, ",")
+}
+
+func (in *Input) checkMountLabel() error {
+	if strings.ContainsAny(in.Spec.Linux.MountLabel, "\x00\"\\") {
+		return fmt.Errorf("linux.mountLabel: %q: %w", in.Spec.Linux.MountLabel, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// labelMqueue labels the root of an mqueue mount.
+func labelMqueue(c *compiler, p, fstype string) {
+	label := c.in.Spec.Linux.MountLabel
+	if fstype != "mqueue" || label == "" {
+		return
+	}
+	fd, _ := c.target(p)
+	c.Add("label "+p, unix.SYS_SETXATTR, c.fdPath(fd), plan.P(c.String("security.selinux")), plan.P(c.String(label)), plan.V(len(label)+1), plan.V(0))
+	c.shut(fd)
+}
