@@ -53,7 +53,9 @@ root() {
 
 fuzz() { hack/fuzz.sh 3s; }
 
-generated() { hack/proto.sh && git diff --exit-code --stat -- api; }
+generated() {
+  hack/proto.sh && go generate ./internal/runtime/native/seccomp && git diff --exit-code --stat -- api internal/runtime/native/seccomp
+}
 arm64() { CGO_ENABLED=0 GOARCH=arm64 go build -o "$out/arm64/" ./cmd/...; }
 
 totals() {

@@ -6,6 +6,8 @@
 // binary search, then compares arguments. Start at Compile.
 package seccomp
 
+//go:generate go run ./gen
+
 import (
 	"fmt"
 	"runtime"
