@@ -140,7 +140,7 @@ func (n *Network) decideMode() (Mode, error) {
 		return "", fmt.Errorf("network: read mode: %w", err)
 	}
 	mode := ModeBuiltin
-	if confs, err := confFiles(n.cfg.CNI.ConfDir); err == nil && len(confs) > 0 {
+	if confs, err := confFiles(n.cfg.CNI.ConfDir); err == nil && !allPodmans(confs) {
 		mode = ModeCNI
 	}
 	if err := n.store.Put(keyMode, []byte(mode)); err != nil {
@@ -358,6 +358,12 @@ func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error
 }
 
 // confFiles lists CNI configurations in the order in which they are tried.
+// allPodmans reports whether every configuration is one that Podman's package
+// put there for Podman alone: that is nobody's wish for CNI here.
+func allPodmans(files []string) bool {
+	return !slices.ContainsFunc(files, func(f string) bool { return !strings.Contains(filepath.Base(f), "podman") })
+}
+
 func confFiles(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

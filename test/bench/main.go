@@ -67,7 +67,12 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{options: o, client: c, node: n}
+	logs, err := os.MkdirTemp("", "longshore-bench-logs-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(logs) }()
+	b := &bench{options: o, client: c, node: n, logs: logs}
 	return b.all(ctx)
 }
 

@@ -40,7 +40,8 @@ func dial(socket string) (*client, error) {
 type bench struct {
 	options
 	client *client
-	node   *node // nil for a foreign server
+	node   *node  // nil for a foreign server
+	logs   string // a directory of this run alone: an old log looks like a program that is ready
 	serial int
 	mu     sync.Mutex
 }
@@ -64,7 +65,7 @@ func (b *bench) name() string {
 // limits on memory and CPU.
 func (b *bench) up(ctx context.Context) (*pod, error) {
 	name := b.name()
-	logs := filepath.Join(os.TempDir(), "bench-logs", name)
+	logs := filepath.Join(b.logs, name)
 	sandbox := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "bench", Uid: name},
 		Hostname: name, LogDirectory: logs,
@@ -153,24 +154,44 @@ func (b *bench) sequential(ctx context.Context) error {
 		return err
 	}
 	var total, run, create, start, gone []time.Duration
-	cpu := machineCPU()
+	var before []stage
+	if b.node != nil {
+		var err error
+		if before, err = b.node.stages(ctx); err != nil {
+			return err
+		}
+	}
+	var used time.Duration
+	agent, keeper, all := processCPU("longshore"), processCPU("longshore-keeper"), machineCPU()
 	for range b.pods {
+		cpu := machineCPU()
 		p, err := b.up(ctx)
 		if err != nil {
 			return err
 		}
+		used += machineCPU() - cpu
 		if err := b.down(ctx, p); err != nil {
 			return err
 		}
 		total, run, create, start, gone = append(total, p.total()), append(run, p.run), append(create, p.create), append(start, p.start), append(gone, p.gone)
 	}
-	used := machineCPU() - cpu
+	agent, keeper, all = processCPU("longshore")-agent, processCPU("longshore-keeper")-keeper, machineCPU()-all
 	row("pod start", total)
 	row("  RunPodSandbox", run)
 	row("  CreateContainer", create)
 	row("  StartContainer", start)
 	row("stop + remove", gone)
-	fmt.Printf("%-28s %8.1f ms, the whole machine's\n", "CPU per pod, start to gone", ms(used)/float64(b.pods))
+	per := func(d time.Duration) float64 { return ms(d) / float64(b.pods) }
+	fmt.Printf("%-28s %8.1f ms, the whole machine's\n", "CPU per pod start", per(used))
+	fmt.Printf("%-28s %8.1f ms, the whole machine's\n", "CPU per pod, start to gone", per(all))
+	if b.node != nil {
+		fmt.Printf("%-28s %8.1f ms agent, %.1f ms keeper\n", "  of it", per(agent), per(keeper))
+		after, err := b.node.stages(ctx)
+		if err != nil {
+			return err
+		}
+		printStages(before, after)
+	}
 	return nil
 }
 

@@ -68,7 +68,7 @@ func startNode(ctx context.Context, o *options) (*node, error) {
 	if err := unix.Mount("tmpfs", state, "tmpfs", 0, ""); err != nil {
 		return nil, fmt.Errorf("mount %s: %w", state, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "config.toml"), []byte(fmt.Sprintf("[engine]\ncgroup_root = \"/longshore-bench-%d\"\n%s", os.Getppid(), o.config)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.toml"), []byte(fmt.Sprintf("[engine]\ncgroup_root = \"/longshore-bench-%d\"\n[network]\nmode = \"builtin\"\n%s", os.Getppid(), o.config)), 0o600); err != nil {
 		return nil, err
 	}
 	if err := n.launch(ctx); err != nil {

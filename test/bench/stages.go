@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// stage is the sum of all runs of one stage of the engine's verbs.
+type stage struct {
+	name  string
+	count float64
+	sum   time.Duration
+}
+
+// stages reads our agent's own account of where its time went, in the order of
+// its answer.
+func (n *node) stages(ctx context.Context) ([]stage, error) {
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.dir, "run", "control-http.sock"))
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return parseStages(resp.Body)
+}
+
+func parseStages(r io.Reader) ([]stage, error) {
+	const metric = "longshore_engine_stage_duration_seconds_"
+	index := map[string]int{}
+	var all []stage
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		rest, ok := strings.CutPrefix(lines.Text(), metric)
+		if !ok {
+			continue
+		}
+		kind, rest, _ := strings.Cut(rest, `{stage="`)
+		name, number, _ := strings.Cut(rest, `"} `)
+		value, err := strconv.ParseFloat(number, 64)
+		if kind != "sum" && kind != "count" {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("metrics: %q: %w", lines.Text(), err)
+		}
+		i, ok := index[name]
+		if !ok {
+			i = len(all)
+			index[name] = i
+			all = append(all, stage{name: name})
+		}
+		if kind == "count" {
+			all[i].count = value
+		} else {
+			all[i].sum = time.Duration(value * float64(time.Second))
+		}
+	}
+	return all, lines.Err()
+}
+
+// printStages shows what each stage took on average since before.
+func printStages(before, after []stage) {
+	old := map[string]stage{}
+	for _, s := range before {
+		old[s.name] = s
+	}
+	for _, s := range after {
+		if n := s.count - old[s.name].count; n > 0 {
+			fmt.Printf("    %-26s %8.3f ms, %g times\n", s.name, ms(s.sum-old[s.name].sum)/n, n)
+		}
+	}
+}
+
+// processCPU is the CPU time that the processes of a program have used, those
+// that it waited for not counted.
+func processCPU(name string) (total time.Duration) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		cmdline, err := os.ReadFile(filepath.Join(d, "cmdline"))
+		if err != nil {
+			continue
+		}
+		argv0, _, _ := strings.Cut(string(cmdline), "\x00")
+		if filepath.Base(argv0) != name {
+			continue
+		}
+		stat, err := os.ReadFile(filepath.Join(d, "stat"))
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		for _, i := range []int{11, 12} { // utime, stime
+			ticks, _ := strconv.ParseInt(f[i], 10, 64)
+			total += time.Duration(ticks) * 10 * time.Millisecond
+		}
+	}
+	return total
+}
