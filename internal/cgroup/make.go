@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -131,12 +132,23 @@ func delegate(dir string) error {
 }
 
 // writeFile writes a value to a file of the kernel's in one write, without
-// creating it.
+// creating it. By bare calls: the file can be polled, so that package os would
+// register each with the runtime's poller first, and a container has dozens.
 func writeFile(path, value string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	_, err = f.WriteString(value)
-	return errors.Join(err, f.Close())
+	for {
+		if _, err = unix.Write(fd, []byte(value)); err != unix.EINTR { //nolint:errorlint // a bare errno
+			break
+		}
+	}
+	if cerr := unix.Close(fd); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return &os.PathError{Op: "write", Path: path, Err: err}
+	}
+	return nil
 }

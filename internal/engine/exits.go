@@ -224,7 +224,7 @@ const tailLines = 10
 func (e reaping) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
 	in := autopsy.Input{
 		Exit: x.Exit, Pid: x.Pid, Asked: p.Asked, Init: c.Config.Init && p.ID == core.Main,
-		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: e.levelNames(ctx, c),
+		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: e.levelNames(ctx, c, x),
 	}
 	if e.o.Coroner != nil && suspicious(x) {
 		since := p.Started
@@ -259,7 +259,10 @@ func suspicious(x core.ProcessExit) bool {
 	return x.Exit.Signal == sigkill
 }
 
-func (e reaping) levelNames(ctx context.Context, c *core.Container) []autopsy.Level {
+// levelNames names the cgroups above a process. For an exec their limits are
+// read only where memory may have ended it: they cost more than the rest of an
+// exit.
+func (e reaping) levelNames(ctx context.Context, c *core.Container, x core.ProcessExit) []autopsy.Level {
 	refs, err := e.levelsOf(c)
 	if err != nil {
 		return nil
@@ -267,6 +270,9 @@ func (e reaping) levelNames(ctx context.Context, c *core.Container) []autopsy.Le
 	levels := make([]autopsy.Level, len(refs))
 	for i, ref := range refs {
 		levels[i] = autopsy.Level{Name: ref.Path, Path: ref.Path}
+		if x.Ref.Process != core.Main && !suspicious(x) {
+			continue
+		}
 		if res, err := e.o.Cgroups.Resources(ctx, ref); err == nil && res != nil && res.Memory != nil && res.Memory.Limit != nil && *res.Memory.Limit > 0 {
 			levels[i].Limit = uint64(*res.Memory.Limit)
 		}

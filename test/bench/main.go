@@ -28,6 +28,7 @@ type options struct {
 	workers int
 	pss     string
 	config  string
+	steps   string
 }
 
 func main() {
@@ -41,6 +42,7 @@ func main() {
 	flag.IntVar(&o.workers, "workers", 10, "workers of the burst")
 	flag.StringVar(&o.pss, "pss", "longshore,longshore-keeper", "programs whose memory is counted, by file name")
 	flag.StringVar(&o.config, "config", "", "more TOML for our own agent")
+	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec and burst, with commas; empty is all")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

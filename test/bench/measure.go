@@ -139,8 +139,14 @@ func (b *bench) down(ctx context.Context, p *pod) error {
 }
 
 func (b *bench) all(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{b.sequential, b.executions, b.execSync, b.crowd} {
-		if err := step(ctx); err != nil {
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{{"start", b.sequential}, {"executions", b.executions}, {"exec", b.execSync}, {"burst", b.crowd}} {
+		if b.steps != "" && !slices.Contains(strings.Split(b.steps, ","), step.name) {
+			continue
+		}
+		if err := step.do(ctx); err != nil {
 			return err
 		}
 	}

@@ -110,6 +110,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	wg.Wait()
 	errs = append(errs, unplug())
+	f.server.background.Wait()
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -58,7 +58,9 @@ func (s *server) ExecSync(ctx context.Context, req *v1.ExecSyncRequest) (*v1.Exe
 		return nil, err
 	}
 	ref := core.Ref{Container: c.ID, Process: p.ID}
-	defer s.forget(ctx, ref, streams)
+	// The answer does not wait for it; what is left of a process that has
+	// ended is in nobody's way, and recovery drops it too.
+	defer s.background.Go(func() { s.forget(ctx, ref, streams) })
 	out := &outputs{left: execOutput}
 	stdout, stderr := out.stream(), out.stream()
 	var wg sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -32,6 +33,8 @@ type server struct {
 	// use is what figures need of those told before.
 	use     struct{ containers, pods rates }
 	metrics *metric.Set
+
+	background sync.WaitGroup // what goes on after an answer
 }
 
 // node is what never changes while the agent runs.

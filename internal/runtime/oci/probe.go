@@ -35,8 +35,14 @@ func (r *Runtime) probe(ctx context.Context) (*probe, error) {
 	if r.probed != nil {
 		return r.probed, nil
 	}
-	if st, err := os.Stat(r.o.Path); err != nil || st.IsDir() || st.Mode()&0o111 == 0 {
+	st, err := os.Stat(r.o.Path)
+	if err != nil || st.IsDir() || st.Mode()&0o111 == 0 {
 		return nil, fmt.Errorf("runtime %s: %s is no program: %w", r.o.Name, r.o.Path, errdefs.ErrUnavailable)
+	}
+	id := identify(r.o.Path, st)
+	if f, ok := recall(r.answerFile(), id); ok {
+		r.probed = &probe{features: f}
+		return r.probed, nil
 	}
 	res, err := r.o.Supervisor.Run(ctx, core.Command{Args: []string{r.o.Path, "--version"}})
 	if err != nil {
@@ -53,6 +59,9 @@ func (r *Runtime) probe(ctx context.Context) (*probe, error) {
 		applyFeatures(&f, res.Stdout)
 	}
 	r.probed = &probe{features: f}
+	if err := remember(r.answerFile(), id, f); err != nil {
+		r.log.WarnContext(ctx, "a runtime's answers are not kept, and it will be asked again", "error", err)
+	}
 	return r.probed, nil
 }
 
