@@ -142,7 +142,7 @@ func (b *bench) all(ctx context.Context) error {
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
-	}{{"start", b.sequential}, {"executions", b.executions}, {"exec", b.execSync}, {"burst", b.crowd}} {
+	}{{"start", b.sequential}, {"executions", b.executions}, {"exec", b.execSync}, {"burst", b.crowd}, {"bare", b.bare}} {
 		if b.steps != "" && !slices.Contains(strings.Split(b.steps, ","), step.name) {
 			continue
 		}

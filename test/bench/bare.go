@@ -1,0 +1,323 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/runtime/native"
+)
+
+// bare compares the native runtime by itself with the command lines of crun and
+// runc: the same bundle, the same spec, run to its end and deleted, and a
+// command in a running one.
+func (b *bench) bare(ctx context.Context) error {
+	if b.node == nil {
+		return nil
+	}
+	r, err := b.newBareRig(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	var started []time.Duration
+	took, err := r.times(func(i int) error {
+		start, err := r.run(ctx, i)
+		started = append(started, start)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("native run: %w", err)
+	}
+	row("native: run /bin/true", took)
+	row("  create + start of it", started)
+	ours := middle(took)
+	if took, err = r.execs(ctx); err != nil {
+		return err
+	}
+	row("native: exec /bin/true", took)
+	oursExec := middle(took)
+	for _, name := range []string{"crun", "runc"} {
+		program, err := exec.LookPath(name)
+		if err != nil {
+			fmt.Printf("%-28s not installed\n", name)
+			continue
+		}
+		c := command{rig: r, program: program, root: filepath.Join(r.dir, name)}
+		run, execs, err := c.measure(ctx)
+		if err != nil {
+			return err
+		}
+		row(name+": run /bin/true", run)
+		row(name+": exec /bin/true", execs)
+		fmt.Printf("%-28s %8.1f times native's run, %.1f times its exec (p50)\n", name, float64(middle(run))/float64(ours), float64(middle(execs))/float64(oursExec))
+	}
+	return nil
+}
+
+func middle(d []time.Duration) time.Duration { return d[len(d)/2] } // sorted by row
+
+// bareRig is a keeper and a native runtime without an agent, and a bundle.
+type bareRig struct {
+	dir    string
+	n      int
+	spec   *specs.Spec
+	tree   *cgroup.Tree
+	keeper *keeper.Client
+	native *native.Runtime
+	exits  chan core.ProcessExit
+	stop   context.CancelFunc
+}
+
+func (b *bench) newBareRig(ctx context.Context) (_ *bareRig, err error) {
+	// crun refuses a v2 tree that owns controllers beside v1; nobody is to have
+	// it then. This is our own mount namespace.
+	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return nil, err
+	}
+	r := &bareRig{dir: filepath.Join(b.node.dir, "run", "bare"), n: 2 * b.pods, exits: make(chan core.ProcessExit)}
+	if err := r.makeBundle(ctx); err != nil {
+		return nil, err
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	if r.tree, err = cgroup.New(cgroup.Options{Root: fmt.Sprintf("/longshore-bare-%d", os.Getppid()), Logger: quiet}); err != nil {
+		return nil, err
+	}
+	if r.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(r.dir, "k"), Binary: filepath.Join(b.node.bin, "longshore-keeper"), Logger: quiet}); err != nil {
+		return nil, err
+	}
+	host, err := native.ReadHost()
+	if err != nil {
+		return nil, err
+	}
+	if r.native, err = native.New(native.Options{Dir: filepath.Join(r.dir, "n"), Supervisor: r.keeper, Cgroups: r.tree, Host: host, Logger: quiet}); err != nil {
+		return nil, err
+	}
+	var watch context.Context
+	watch, r.stop = context.WithCancel(ctx)
+	go func() {
+		for x, err := range r.keeper.Exits(watch) {
+			if err != nil {
+				return
+			}
+			select {
+			case r.exits <- x:
+			case <-watch.Done():
+				return
+			}
+		}
+	}()
+	return r, nil
+}
+
+// makeBundle makes a root with busybox alone, and the spec that runc gives to
+// those who ask it for one, limited as the pods are.
+func (r *bareRig) makeBundle(ctx context.Context) error {
+	bin := filepath.Join(r.dir, "bundle", "rootfs", "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	busybox, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"true", "sleep"} {
+		if err := os.WriteFile(filepath.Join(bin, name), busybox, 0o755); err != nil { //nolint:gosec // a program
+			return err
+		}
+	}
+	bundle := filepath.Join(r.dir, "bundle")
+	root := filepath.Join(bundle, "rootfs")
+	if err := unix.Mount(root, root, "", unix.MS_BIND, ""); err != nil { // native wants a mount point
+		return err
+	}
+	for _, program := range []string{"runc", "crun"} {
+		_ = os.Remove(filepath.Join(bundle, "config.json"))
+		if err = exec.CommandContext(ctx, program, "spec", "--bundle", bundle).Run(); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("a spec by runc or crun: %w", err)
+	}
+	b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return err
+	}
+	r.spec = &specs.Spec{}
+	if err := json.Unmarshal(b, r.spec); err != nil {
+		return err
+	}
+	limit, pids, shares := int64(128<<20), int64(1000), uint64(102)
+	r.spec.Process.Terminal = false
+	r.spec.Process.Args = []string{"/bin/true"}
+	r.spec.Root.Readonly = false
+	r.spec.Linux.Resources = &specs.LinuxResources{
+		Memory: &specs.LinuxMemory{Limit: &limit}, Pids: &specs.LinuxPids{Limit: &pids}, CPU: &specs.LinuxCPU{Shares: &shares},
+	}
+	return nil
+}
+
+func (r *bareRig) close() {
+	r.stop()
+	_ = r.keeper.Close()
+}
+
+// times runs f as often as the rig says.
+func (r *bareRig) times(f func(i int) error) ([]time.Duration, error) {
+	took := make([]time.Duration, 0, r.n)
+	for i := range r.n {
+		t := time.Now()
+		if err := f(i); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(t))
+	}
+	return took, nil
+}
+
+// ended waits for the next exit and acknowledges it.
+func (r *bareRig) ended(ctx context.Context) error {
+	select {
+	case x := <-r.exits:
+		if x.Exit.Status() != 0 {
+			return fmt.Errorf("exit status %d", x.Exit.Status())
+		}
+		return errors.Join(r.keeper.Ack(ctx, x.Ref), r.keeper.Forget(ctx, x.Ref))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *bareRig) create(ctx context.Context, id core.ID, args []string) (core.CgroupRef, error) {
+	spec := *r.spec
+	process := *spec.Process
+	process.Args = args
+	spec.Process = &process
+	bundle := filepath.Join(r.dir, string(id))
+	if err := os.Mkdir(bundle, 0o700); err != nil {
+		return core.CgroupRef{}, err
+	}
+	spec.Root = &specs.Root{Path: filepath.Join(r.dir, "bundle", "rootfs")}
+	ref, err := r.tree.Place(core.Cgroup{}, core.CgroupRef{Path: r.tree.Root()}, string(id))
+	if err != nil {
+		return ref, err
+	}
+	if _, err := r.native.Create(ctx, core.RuntimeCreate{ID: id, Bundle: bundle, Spec: &spec, Cgroup: ref, Levels: []core.CgroupRef{ref}}); err != nil {
+		return ref, err
+	}
+	return ref, r.native.Start(ctx, id)
+}
+
+func (r *bareRig) delete(ctx context.Context, id core.ID, ref core.CgroupRef) error {
+	return errors.Join(r.native.Delete(ctx, id, true), r.tree.Remove(ctx, ref), os.RemoveAll(filepath.Join(r.dir, string(id))))
+}
+
+// run is a container's whole life; start is how long it took to run.
+func (r *bareRig) run(ctx context.Context, i int) (start time.Duration, err error) {
+	id, t := core.ID(fmt.Sprintf("bare-%d", i)), time.Now()
+	ref, err := r.create(ctx, id, []string{"/bin/true"})
+	if err != nil {
+		return 0, err
+	}
+	start = time.Since(t)
+	return start, errors.Join(r.ended(ctx), r.delete(ctx, id, ref))
+}
+
+func (r *bareRig) execs(ctx context.Context) ([]time.Duration, error) {
+	id := core.ID("bare-exec")
+	ref, err := r.create(ctx, id, []string{"/bin/sleep", "3600"})
+	if err != nil {
+		return nil, err
+	}
+	p := *r.spec.Process
+	took, err := r.times(func(i int) error {
+		_, err := r.native.Exec(ctx, core.RuntimeExec{Ref: core.Ref{Container: id, Process: core.ProcessID(fmt.Sprint(i))}, Bundle: filepath.Join(r.dir, string(id)), Spec: &p})
+		if err != nil {
+			return err
+		}
+		return r.ended(ctx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("native exec: %w", err)
+	}
+	_ = r.keeper.Signal(ctx, core.Ref{Container: id}, int(unix.SIGKILL))
+	select {
+	case x := <-r.exits:
+		_, _ = r.keeper.Ack(ctx, x.Ref), r.keeper.Forget(ctx, x.Ref)
+	case <-ctx.Done():
+	}
+	return took, r.delete(ctx, id, ref)
+}
+
+// command is an OCI runtime's command line.
+type command struct {
+	rig     *bareRig
+	program string
+	root    string
+}
+
+func (c *command) do(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, c.program, append([]string{"--root", c.root}, args...)...)
+	// A file: a pipe would be held open by the container.
+	said, err := os.OpenFile(filepath.Join(c.rig.dir, "stderr"), os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = said.Close() }()
+	cmd.Stderr = said
+	if err := cmd.Run(); err != nil {
+		b, _ := os.ReadFile(said.Name())
+		return fmt.Errorf("%s %v: %w: %s", filepath.Base(c.program), args, err, bytes.TrimSpace(b))
+	}
+	return nil
+}
+
+// write puts the rig's spec into the bundle.
+func (c *command) write(name string, args ...string) error {
+	spec := *c.rig.spec
+	process := *spec.Process
+	process.Args = args
+	spec.Process = &process
+	linux := *spec.Linux
+	linux.CgroupsPath = filepath.Join(c.rig.tree.Root(), name)
+	spec.Linux = &linux
+	spec.Version = "1.0.2" // an old crun takes no other
+	b, err := json.Marshal(&spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.rig.dir, "bundle", "config.json"), b, 0o600)
+}
+
+func (c *command) measure(ctx context.Context) (run, execs []time.Duration, err error) {
+	name, bundle := filepath.Base(c.program), filepath.Join(c.rig.dir, "bundle")
+	if err := c.write(name, "/bin/true"); err != nil {
+		return nil, nil, err
+	}
+	run, err = c.rig.times(func(i int) error { return c.do(ctx, "run", "--bundle", bundle, fmt.Sprintf("%s-%d", name, i)) })
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.write(name, "/bin/sleep", "3600"); err != nil {
+		return nil, nil, err
+	}
+	if err := c.do(ctx, "run", "--detach", "--bundle", bundle, name+"-exec"); err != nil {
+		return nil, nil, err
+	}
+	execs, err = c.rig.times(func(int) error { return c.do(ctx, "exec", name+"-exec", "/bin/true") })
+	return run, execs, errors.Join(err, c.do(ctx, "delete", "--force", name+"-exec"))
+}
