@@ -224,7 +224,7 @@ func (a *app) prepare(ctx context.Context, c *container, n fresh) error {
 	if err := t.Devices(c.ref(), native.DeviceRules(res)); err != nil {
 		return err
 	}
-	if err := native.MakePoints(c.Rootfs, n.out.Points); err != nil {
+	if err := native.MakePoints(c.Rootfs, n.out); err != nil {
 		return err
 	}
 	return native.FindProgram(c.Rootfs, n.spec)

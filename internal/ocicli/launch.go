@@ -130,6 +130,11 @@ func (l launch) parked(out *launched) error {
 	err := fork.Failed(l.errsFrom, out.name)
 	var failed *fork.FailedError
 	switch {
+	case errors.As(err, &failed) && failed.Step == plan.StepForked:
+		if err := out.Follow(int(failed.Errno), nil); err != nil {
+			return err
+		}
+		return l.parked(out)
 	case err == nil:
 		return fork.ErrDied
 	case errors.As(err, &failed) && failed.Step == plan.StepParked:

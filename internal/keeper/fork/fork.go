@@ -55,6 +55,7 @@ type Child struct {
 	Pid   int
 	PidFD int
 	errs  int // read end of the failure pipe
+	goOn  int // write end of what a second child waits for; -1: the plan makes none
 }
 
 // FailedError is the first operation that did not go as the plan says.
@@ -71,7 +72,7 @@ func (f *FailedError) Error() string { return f.Name + ": " + f.Errno.Error() }
 const exitFailure = 127
 
 // firstFree is above every descriptor number that a plan uses by itself.
-const firstFree = 16
+const firstFree = 64
 
 type cloneArgs struct {
 	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
@@ -100,8 +101,19 @@ func Start(p plan.Placed, f Files) (Child, error) {
 		}
 		p.Header.Slot[slot] = uint64(high)
 	}
+	users, err := makeUsers(p, f)
+	opened = append(opened, users...)
+	if err != nil {
+		return Child{}, err
+	}
+	goOn, waits, err := makeGo(p, f)
+	if err != nil {
+		return Child{}, err
+	}
+	opened = append(opened, waits...)
 	cgroup, err := f.openCgroup(p.CgroupDir())
 	if err != nil {
+		closeGo(goOn)
 		return Child{}, err
 	}
 	if cgroup >= 0 {
@@ -111,6 +123,7 @@ func Start(p plan.Placed, f Files) (Child, error) {
 	if f.Errors == 0 {
 		var pipe [2]int
 		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			closeGo(goOn)
 			return Child{}, os.NewSyscallError("pipe2", err)
 		}
 		errs, f.Errors = pipe[0], pipe[1]
@@ -122,10 +135,11 @@ func Start(p plan.Placed, f Files) (Child, error) {
 		p.Header.Slot[plan.SlotError] = uint64(w)
 		var c Child
 		if c, err = clone(p, f.Target, cgroup, f.Progress); err == nil {
-			c.errs = errs
+			c.errs, c.goOn = errs, goOn
 			return c, nil
 		}
 	}
+	closeGo(goOn)
 	if errs >= 0 {
 		_ = unix.Close(errs)
 	}
@@ -245,6 +259,18 @@ func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs, progress *uint32)
 			*(*uint32)(unsafe.Add(unsafe.Pointer(h), o.A[1])) = uint32(h.Slot[o.A[0]&(plan.NumSlots-1)])
 			continue
 		}
+		if o.Kind == plan.Fork {
+			r, _, e := syscall.RawSyscall6(unix.SYS_CLONE3, uintptr(o.A[0]), plan.CloneArgsSize, 0, 0, 0, 0)
+			if e == 0 && r == 0 {
+				continue
+			}
+			failure[0], failure[1] = plan.StepForked, uint32(r)
+			if e != 0 {
+				failure[0], failure[1] = uint32(i), uint32(e)
+			}
+			_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(h.Slot[plan.SlotError]), uintptr(unsafe.Pointer(&failure)), 8)
+			break
+		}
 		var a [6]uintptr
 		for j := range 6 {
 			if o.Slots&(1<<j) != 0 {
@@ -283,20 +309,23 @@ func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs, progress *uint32)
 
 // Errors returns the descriptor that becomes readable when the child has
 // executed its program, failed or died; for a poll.
-func (c Child) Errors() int { return c.errs }
+func (c *Child) Errors() int { return c.errs }
 
 // Outcome waits until the child has executed its program (nil), or its plan has
-// failed (*FailedError). It closes the pipe.
-func (c Child) Outcome(p plan.Placed) error {
+// failed (*FailedError). It closes the pipe. A plan that makes a second child
+// makes that one the Child.
+func (c *Child) Outcome(p plan.Placed) error {
 	defer func() { _ = unix.Close(c.errs) }()
-	return Failed(c.errs, p.Name)
+	return c.next(p, nil)
 }
 
 // Parked waits until the child has come to where its plan parks it (nil), or
 // its plan has failed (*FailedError), or it has died on the way (ErrDied). The pipe
-// stays open.
-func (c Child) Parked(p plan.Placed) error {
-	err := Failed(c.errs, p.Name)
+// stays open. When the plan makes a second child, that one is the Child from
+// then on, and moved, unless nil, is told its pid and pidfd before it goes on;
+// the first one's pidfd is then moved's to close.
+func (c *Child) Parked(p plan.Placed, moved func(pid, pidfd int)) error {
+	err := c.next(p, moved)
 	switch f, ok := err.(*FailedError); { //nolint:errorlint // made right here
 	case err == nil:
 		return ErrDied
@@ -309,6 +338,21 @@ func (c Child) Parked(p plan.Placed) error {
 // ErrDied is a child that ended before its program without saying why: it was
 // killed.
 var ErrDied = errors.New("the child died before its program ran")
+
+// next reads what the child tells, following it when it becomes another.
+func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {
+	defer func() { closeGo(c.goOn); c.goOn = -1 }()
+	for {
+		err := Failed(c.errs, p.Name)
+		f, ok := err.(*FailedError) //nolint:errorlint // made right here
+		if !ok || f.Step != plan.StepForked {
+			return err
+		}
+		if err := c.Follow(int(f.Errno), moved); err != nil {
+			return err
+		}
+	}
+}
 
 // Failed reads what a child tells by its failure pipe: nil when the pipe ends,
 // which execve makes it do.
@@ -330,7 +374,7 @@ func Failed(errs int, name func(step int) string) error {
 	}
 	step := int(*(*uint32)(unsafe.Pointer(&buf[0])))
 	f := &FailedError{Step: step, Errno: syscall.Errno(*(*uint32)(unsafe.Pointer(&buf[4])))}
-	if step != plan.StepParked {
+	if step != plan.StepParked && step != plan.StepForked {
 		f.Name = name(step)
 	}
 	return f

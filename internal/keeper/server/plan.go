@@ -93,12 +93,16 @@ func (l *planned) run(s *Server, files fork.Files) {
 		l.names[i] = placed.Name(i)
 	}
 	// Known to the loop at once, so that one that hangs can be given up.
-	s.post(func() {
-		if l.p.pid, l.p.pidfd = l.child.Pid, l.child.PidFD; l.p.forsaken {
-			_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
-		}
-	})
-	if l.err = l.child.Parked(placed); l.err != nil {
+	known := func(pid, pidfd int) {
+		s.post(func() {
+			s.drop(&l.p.pidfd) // of the one that has made this one
+			if l.p.pid, l.p.pidfd = pid, pidfd; l.p.forsaken {
+				_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
+			}
+		})
+	}
+	known(l.child.Pid, l.child.PidFD)
+	if l.err = l.child.Parked(placed, known); l.err != nil {
 		l.at = stepName(placed, files.Progress)
 		endOf(l.child.PidFD)
 	}

@@ -72,7 +72,10 @@ type Output struct {
 	Plan []byte
 	// Points must exist in the root filesystem before the plan runs; see
 	// MakePoints.
-	Points   []Point
+	Points []Point
+	// Mapped says that the plan makes its points itself as far as its user
+	// namespace's root can; see MakePoints.
+	Mapped   bool
 	Warnings []string
 	// Stops says that the process waits before pivot_root, for hooks.
 	Stops bool
@@ -107,7 +110,11 @@ type compiler struct {
 	next   int // number that the next descriptor gets
 	mounts []specs.Mount
 	labels []labelFile
-	file   string // the program's, where Args[0] is another name
+	file   string  // the program's, where Args[0] is another name
+	twice  bool    // a first child prepares what a second one needs
+	user   *userns // the container's user namespace; nil for ours
+	// userFDs are the descriptors of the user namespaces that the keeper makes.
+	userFDs map[plan.Slot]int
 
 	filter   *seccomp.Filter // nil for none
 	listener *listener       // of a filter that asks one
@@ -119,6 +126,9 @@ type labelFile struct {
 	slot plan.Slot
 	text string
 }
+
+func (c *compiler) birth() birth             { return birth{c} }
+func (c *compiler) deviceFiles() deviceFiles { return deviceFiles{c} }
 
 // Compile turns a spec into a plan. Errors are InvalidArgument for a spec that
 // cannot be right and NotImplemented for one that this runtime does not do;
@@ -134,17 +144,7 @@ func Compile(in Input) (Output, error) {
 		return Output{}, err
 	}
 	c := &compiler{in: in, next: fdFirst + in.Preserve}
-	flags, err := c.namespaces()
-	if err != nil {
-		return Output{}, err
-	}
-	c.Clone(flags, in.Cgroup.Unified)
-	c.settle(false)
-	c.joinCgroups(in.Cgroup.Dirs)
-	if c.has(specs.CgroupNamespace) {
-		c.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
-	}
-	if err := c.joins(); err != nil {
+	if err := c.birth().born(); err != nil {
 		return Output{}, err
 	}
 	c.Add("setsid", unix.SYS_SETSID)
@@ -153,10 +153,7 @@ func Compile(in Input) (Output, error) {
 	if err := prepareFilter(c, state); err != nil {
 		return Output{}, err
 	}
-	if err := c.hostname(); err != nil {
-		return Output{}, err
-	}
-	if err := c.sysctls(); err != nil {
+	if err := c.birth().named(true); err != nil {
 		return Output{}, err
 	}
 	if err := c.filesystem(); err != nil {
@@ -173,7 +170,7 @@ func (c *compiler) finish() (Output, error) {
 	if s, bad := c.HoldsNUL(); bad {
 		return Output{}, fmt.Errorf("spec: %q holds a NUL: %w", s, errdefs.ErrInvalidArgument)
 	}
-	c.out.Plan, c.out.Stops = c.Encode(), c.in.stops()
+	c.out.Plan, c.out.Stops, c.out.Mapped = c.Encode(), c.in.stops(), c.user != nil
 	if len(c.out.Plan) > plan.MaxSize || c.Len() > plan.MaxOps {
 		return Output{}, fmt.Errorf("spec: too large: %d operations, %d bytes: %w", c.Len(), len(c.out.Plan), errdefs.ErrInvalidArgument)
 	}
@@ -182,6 +179,38 @@ func (c *compiler) finish() (Output, error) {
 
 // own is the number of one of the plan's own descriptors.
 func (in *Input) own(fd int) plan.Arg { return plan.V(fd + in.Preserve) }
+
+// born adds what brings the process into its cgroups and namespaces.
+func (c birth) born() error {
+	flags, err := c.namespaces()
+	if err != nil {
+		return err
+	}
+	if c.user != nil || c.has(specs.TimeNamespace) {
+		return c.bornTwice(flags)
+	}
+	if err := c.mappings(); err != nil {
+		return err
+	}
+	c.Clone(flags, c.in.Cgroup.Unified)
+	c.settle(false)
+	c.oomScore()
+	c.joinCgroups(c.in.Cgroup.Dirs)
+	if c.has(specs.CgroupNamespace) {
+		c.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
+	}
+	_, err = c.joins()
+	return err
+}
+
+// named sets the names and parameters of namespaces: of those that are the
+// container's own, or of those that it joins. Who may depends on that.
+func (c birth) named(own bool) error {
+	if err := c.hostname(own); err != nil {
+		return err
+	}
+	return c.sysctls(own)
+}
 
 // settle puts the standard streams in place and closes what came along from
 // the keeper. Until then the child is a copy of the keeper: it must not be
@@ -212,6 +241,16 @@ func (c *compiler) settle(target bool) (fd int) {
 	} else {
 		c.Add("no console socket", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC))
 	}
+	c.userFDs = map[plan.Slot]int{}
+	for _, u := range c.Users() {
+		c.userFDs[u.Slot] = c.next
+		c.Add("user namespace", unix.SYS_DUP3, plan.S(u.Slot), plan.V(c.next), plan.V(unix.O_CLOEXEC)).To(u.Slot)
+		c.next++
+	}
+	if c.twice {
+		c.Add("pipe to wait for", unix.SYS_DUP3, plan.S(plan.SlotGo), plan.V(c.next), plan.V(unix.O_CLOEXEC)).To(plan.SlotGo)
+		c.next++
+	}
 	c.Add("close the keeper's descriptors", unix.SYS_CLOSE_RANGE, plan.V(c.next), plan.V(^uint32(0)), plan.V(0))
 	return fd
 }
@@ -236,7 +275,7 @@ func (c *compiler) shut(fd int) {
 // joinCgroups moves the child into its cgroups. It writes 0, itself: another
 // pid would take the kernel's global lock, which waits for a grace period, and
 // a thread of the keeper must never be in a container's cgroup.
-func (c *compiler) joinCgroups(dirs []string) {
+func (c birth) joinCgroups(dirs []string) {
 	for _, d := range dirs {
 		c.join(d, "tasks")
 	}
@@ -256,29 +295,30 @@ var cloneFlags = map[specs.LinuxNamespaceType]uint64{
 	specs.UTSNamespace:     unix.CLONE_NEWUTS,
 	specs.CgroupNamespace:  unix.CLONE_NEWCGROUP,
 	specs.UserNamespace:    unix.CLONE_NEWUSER,
+	specs.TimeNamespace:    unix.CLONE_NEWTIME,
 }
 
 // namespaces returns the flags of the namespaces made by clone. The cgroup
 // namespace is made after the cgroups are joined, so that it is rooted there.
-func (c *compiler) namespaces() (flags uint64, err error) {
+func (c birth) namespaces() (flags uint64, err error) {
 	seen := map[specs.LinuxNamespaceType]bool{}
 	for i, ns := range c.in.Spec.Linux.Namespaces {
 		f, ok := cloneFlags[ns.Type]
-		if ns.Type == specs.TimeNamespace || ns.Type == specs.UserNamespace {
-			return 0, notDone(fmt.Sprintf("linux.namespaces[%d] (%s)", i, ns.Type))
-		}
 		if !ok || seen[ns.Type] {
 			return 0, fmt.Errorf("linux.namespaces[%d]: %q: unknown or given twice: %w", i, ns.Type, errdefs.ErrInvalidArgument)
 		}
 		seen[ns.Type] = true
-		if ns.Path == "" && ns.Type != specs.CgroupNamespace {
+		if ns.Path == "" && ns.Type != specs.CgroupNamespace && ns.Type != specs.UserNamespace && ns.Type != specs.TimeNamespace {
 			flags |= f
+		}
+		if ns.Path != "" && !path.IsAbs(ns.Path) {
+			return 0, fmt.Errorf("linux.namespaces[%d].path: %q is not absolute: %w", i, ns.Path, errdefs.ErrInvalidArgument)
 		}
 	}
 	if !seen[specs.MountNamespace] {
 		return 0, notDone("linux.namespaces (no mount namespace)")
 	}
-	return flags, nil
+	return flags, c.userNamespace()
 }
 
 // has reports whether the spec asks for a new namespace of this kind.
@@ -292,30 +332,32 @@ func (c *compiler) has(t specs.LinuxNamespaceType) bool {
 }
 
 // joins enters the namespaces given by path. All are opened before the first
-// is entered.
-func (c *compiler) joins() error {
+// is entered. The user namespace is only opened, and its descriptor returned.
+func (c birth) joins() (user int, err error) {
 	type join struct {
 		fd   int
 		flag uint64
 		name string
 	}
 	var all []join
+	user = -1
+	open := func(p string) int {
+		fd, _ := c.open("open "+p, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(p)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+		return fd
+	}
+	if c.user != nil && c.user.path != "" {
+		user = open(c.user.path)
+	}
 	for i, ns := range c.in.Spec.Linux.Namespaces {
-		if ns.Path == "" {
-			continue
-		}
-		switch ns.Type {
-		case specs.PIDNamespace:
+		switch {
+		case ns.Path == "" || ns.Type == specs.UserNamespace:
+		case ns.Type == specs.PIDNamespace && !c.twice:
 			c.JoinPid(ns.Path)
-			continue
-		case specs.MountNamespace, specs.UserNamespace:
-			return notDone(fmt.Sprintf("linux.namespaces[%d].path (%s)", i, ns.Type))
+		case ns.Type == specs.MountNamespace:
+			return user, notDone(fmt.Sprintf("linux.namespaces[%d].path (%s)", i, ns.Type))
+		default:
+			all = append(all, join{open(ns.Path), cloneFlags[ns.Type], string(ns.Type)})
 		}
-		if !path.IsAbs(ns.Path) {
-			return fmt.Errorf("linux.namespaces[%d].path: %q is not absolute: %w", i, ns.Path, errdefs.ErrInvalidArgument)
-		}
-		fd, _ := c.open("open "+ns.Path, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(ns.Path)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
-		all = append(all, join{fd, cloneFlags[ns.Type], string(ns.Type)})
 	}
 	for _, j := range all {
 		c.Add("join the "+j.name+" namespace", unix.SYS_SETNS, plan.V(j.fd), plan.V(j.flag))
@@ -323,12 +365,15 @@ func (c *compiler) joins() error {
 	for i := len(all) - 1; i >= 0; i-- {
 		c.shut(all[i].fd)
 	}
-	return nil
+	return user, nil
 }
 
 // hostname names the container; in the host's UTS namespace that would name the
 // host.
-func (c *compiler) hostname() error {
+func (c birth) hostname(own bool) error {
+	if c.user != nil && own != c.has(specs.UTSNamespace) || c.user == nil && !own {
+		return nil
+	}
 	if !c.in.apart(specs.UTSNamespace) && c.in.Spec.Hostname+c.in.Spec.Domainname != "" {
 		return fmt.Errorf("hostname: without a UTS namespace of its own: %w", errdefs.ErrInvalidArgument)
 	}
@@ -356,14 +401,6 @@ func (in *Input) apart(t specs.LinuxNamespaceType) bool {
 // host's /proc: a container could put files of its own in place of its.
 func (c *compiler) openLabels() {
 	p := c.in.Spec.Process
-	if p.OOMScoreAdj != nil {
-		fd, _ := c.open("open oom_score_adj", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/proc/self/oom_score_adj")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
-		text := fmt.Sprint(*p.OOMScoreAdj)
-		// Without CAP_SYS_RESOURCE it cannot be lowered; that was warned of
-		// when the spec was made.
-		c.Add("write oom_score_adj", unix.SYS_WRITE, plan.V(fd), plan.P(c.String(text)), plan.V(len(text))).Allow(uint16(unix.EACCES))
-		c.shut(fd)
-	}
 	label := func(file, text string) {
 		slot := c.NewSlot()
 		c.Add("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC)).To(slot)
@@ -375,5 +412,18 @@ func (c *compiler) openLabels() {
 	}
 	if p.SelinuxLabel != "" {
 		label("/proc/thread-self/attr/exec", p.SelinuxLabel)
+	}
+}
+
+// oomScore is set while the process may open what is ours.
+func (c *compiler) oomScore() {
+	p := c.in.Spec.Process
+	if p.OOMScoreAdj != nil {
+		fd, _ := c.open("open oom_score_adj", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/proc/self/oom_score_adj")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+		text := fmt.Sprint(*p.OOMScoreAdj)
+		// Without CAP_SYS_RESOURCE it cannot be lowered; that was warned of
+		// when the spec was made.
+		c.Add("write oom_score_adj", unix.SYS_WRITE, plan.V(fd), plan.P(c.String(text)), plan.V(len(text))).Allow(uint16(unix.EACCES))
+		c.shut(fd)
 	}
 }

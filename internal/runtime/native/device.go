@@ -47,25 +47,47 @@ func alwaysAllowed() []specs.LinuxDeviceCgroup {
 	}
 }
 
-// devices fills /dev, unless it is the host's own.
-func (c *compiler) devices() error {
+// deviceFiles is the part of the compiler that fills /dev.
+type deviceFiles struct{ *compiler }
+
+// nodes lists the device files, by directory; none when /dev is the host's own.
+func (c deviceFiles) nodes() ([]node, error) {
 	for _, m := range c.in.Spec.Mounts {
 		if path.Clean(m.Destination) == "/dev" && m.Type == "bind" {
-			return nil
+			return nil, nil
 		}
 	}
 	nodes := defaultNodes()
 	for i, d := range c.in.Spec.Linux.Devices {
 		n, err := nodeOf(d)
 		if err != nil {
-			return fmt.Errorf("linux.devices[%d] (%s): %w", i, d.Path, err)
+			return nil, fmt.Errorf("linux.devices[%d] (%s): %w", i, d.Path, err)
 		}
 		nodes = slices.DeleteFunc(nodes, func(o node) bool { return o.path == n.path })
 		nodes = append(nodes, n)
 	}
-	c.provide("/dev", false)
-	c.Add("umask 0", unix.SYS_UMASK, plan.V(0))
 	slices.SortStableFunc(nodes, func(a, b node) int { return len(path.Dir(a.path)) - len(path.Dir(b.path)) })
+	return nodes, nil
+}
+
+// devices fills /dev, unless it is the host's own.
+func (c deviceFiles) devices() error {
+	nodes, err := c.nodes()
+	if err != nil || len(nodes) == 0 {
+		return err
+	}
+	c.Add("umask 0", unix.SYS_UMASK, plan.V(0))
+	if c.user != nil {
+		c.placeDevices(nodes)
+	} else {
+		c.makeDevices(nodes)
+	}
+	c.Add("umask", unix.SYS_UMASK, plan.V(0o022))
+	return nil
+}
+
+func (c deviceFiles) makeDevices(nodes []node) {
+	c.provide("/dev", false)
 	for i := 0; i < len(nodes); {
 		dir := path.Dir(nodes[i].path)
 		if dir != "/dev" {
@@ -73,22 +95,25 @@ func (c *compiler) devices() error {
 		}
 		fd, _ := c.target(dir)
 		for ; i < len(nodes) && path.Dir(nodes[i].path) == dir; i++ {
-			n, name := nodes[i], plan.P(c.String(path.Base(nodes[i].path)))
-			c.Add("device "+n.path, unix.SYS_MKNODAT, plan.V(fd), name, plan.V(n.mode), plan.V(n.dev)).Allow(uint16(unix.EEXIST))
-			if n.uid != 0 || n.gid != 0 {
-				c.Add("owner of "+n.path, unix.SYS_FCHOWNAT, plan.V(fd), name, plan.V(n.uid), plan.V(n.gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
-			}
+			c.makeNode(fd, nodes[i])
 		}
 		if dir == "/dev" {
 			c.devLinks(fd)
 		}
 		c.shut(fd)
 	}
-	c.Add("umask", unix.SYS_UMASK, plan.V(0o022))
-	return nil
 }
 
-func (c *compiler) devLinks(dev int) {
+// makeNode makes n in the directory that fd is.
+func (c deviceFiles) makeNode(fd int, n node) {
+	name := plan.P(c.String(path.Base(n.path)))
+	c.Add("device "+n.path, unix.SYS_MKNODAT, plan.V(fd), name, plan.V(n.mode), plan.V(n.dev)).Allow(uint16(unix.EEXIST))
+	if n.uid != 0 || n.gid != 0 {
+		c.Add("owner of "+n.path, unix.SYS_FCHOWNAT, plan.V(fd), name, plan.V(n.uid), plan.V(n.gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
+	}
+}
+
+func (c deviceFiles) devLinks(dev int) {
 	for _, l := range [][2]string{
 		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"}, {"/proc/self/fd/2", "stderr"}, {"/proc/kcore", "core"}, {"pts/ptmx", "ptmx"},
 	} {

@@ -3,6 +3,7 @@ package native
 import (
 	"fmt"
 	"path"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -61,7 +62,8 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 	if err := affinity(c, "initial", bound.Initial); err != nil {
 		return Output{}, err
 	}
-	c.joinCgroups(in.Cgroup.Dirs)
+	c.oomScore()
+	c.birth().joinCgroups(in.Cgroup.Dirs)
 	if later != "" {
 		c.join(later, "cgroup.procs")
 	}
@@ -74,6 +76,11 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 		return Output{}, err
 	}
 	connectListener(c, spec.Linux.Seccomp)
+	if c.inUser() {
+		if err := c.birth().raiseLimits(); err != nil {
+			return Output{}, err
+		}
+	}
 	c.Add("setsid", unix.SYS_SETSID)
 	joinTarget(c, target)
 	if p.Terminal {
@@ -90,15 +97,25 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 	return c.finish()
 }
 
+// inUser reports whether an exec's target is in a user namespace of its own.
+func (c *compiler) inUser() bool {
+	return slices.ContainsFunc(c.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) && c.in.apart(specs.UserNamespace)
+}
+
 // joinTarget enters the namespaces of an exec's target. One call joins all: root
 // and working directory follow the mount namespace. The pid namespace was set by
-// who cloned us.
+// who cloned us. In a user namespace we are its root then.
 func joinTarget(c *compiler, target int) {
 	var flags uint64
+	inUser := c.inUser()
 	for _, ns := range c.in.Spec.Linux.Namespaces {
-		if ns.Type != specs.PIDNamespace {
+		if ns.Type != specs.PIDNamespace && (ns.Type != specs.UserNamespace || inUser) {
 			flags |= cloneFlags[ns.Type]
 		}
 	}
 	c.Add("join the container's namespaces", unix.SYS_SETNS, plan.V(target), plan.V(flags))
+	if inUser {
+		c.birth().becomeRoot()
+		c.in.Host.Bounding = 1<<(c.in.Host.LastCap+1) - 1
+	}
 }

@@ -36,7 +36,19 @@ func FuzzCompile(f *testing.F) {
 	asking.Linux.MountLabel, asking.Linux.MemoryPolicy = "label", &specs.LinuxMemoryPolicy{Mode: specs.MpolBind, Nodes: "0-3"}
 	asking.Process.ExecCPUAffinity = &specs.CPUAffinity{Initial: "0", Final: "0-1"}
 	asking.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/h"}}}
-	for _, s := range []*specs.Spec{spec("true"), full, asking, {}} {
+	users, joined, timed := inUserns(copySpec(full)), copySpec(full), spec("true")
+	users.Mounts = append(users.Mounts, specs.Mount{
+		Destination: "/mapped", Type: "bind", Source: "/", Options: []string{"bind", "ridmap"}, UIDMappings: []specs.LinuxIDMapping{{HostID: 7, Size: 9}}, GIDMappings: []specs.LinuxIDMapping{{HostID: 7, Size: 9}},
+	})
+	for i, n := range joined.Linux.Namespaces {
+		if n.Type == specs.NetworkNamespace || n.Type == specs.IPCNamespace {
+			joined.Linux.Namespaces[i].Path = "/run/ns/" + string(n.Type)
+		}
+	}
+	add(joined, specs.LinuxNamespace{Type: specs.UserNamespace, Path: "/run/ns/user"})
+	add(timed, specs.LinuxNamespace{Type: specs.TimeNamespace})
+	timed.Linux.TimeOffsets = map[string]specs.LinuxTimeOffset{"boottime": {Secs: 77}}
+	for _, s := range []*specs.Spec{spec("true"), full, asking, {}, users, joined, timed} {
 		b, err := json.Marshal(s)
 		if err != nil {
 			f.Fatal(err)
@@ -75,18 +87,51 @@ func stays(t *testing.T, s *specs.Spec, out native.Output, exec bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inside := exec // whether the old root is gone
+	inside := exec  // whether the old root is gone
+	staged := false // whether it stands on the stage, a tmpfs that nobody else sees
 	for i, o := range steps {
-		if o.Kind == plan.Store || o.Kind == plan.Jump {
+		if o.Kind == plan.Store || o.Kind == plan.Jump || o.Kind == plan.Fork {
 			continue
 		}
-		if why := wrong(s, o, inside); why != "" {
+		if why := wrong(s, o, inside); why != "" && (!staged || !onStage(o)) {
 			t.Errorf("operation %d, %s: %s", i, o.Title, why)
 		}
-		if o.NR == unix.SYS_UMOUNT2 {
-			inside = true
+		switch {
+		case o.NR == unix.SYS_UMOUNT2:
+			inside, staged = true, false
+		case o.NR == unix.SYS_CHDIR && o.Text(0) == fuzzRoot:
+			if before := steps[i-1]; before.NR != unix.SYS_MOUNT || before.Text(1) != fuzzRoot || before.Text(2) != "tmpfs" {
+				t.Errorf("operation %d: goes to the root without a stage on it", i)
+			}
+			staged = true
 		}
 	}
+}
+
+// onStage reports whether o names nothing but what the stage holds: the root, a
+// number, or a number among the devices.
+func onStage(o plan.Step) bool {
+	name := func(i int) bool {
+		p := o.Text(i)
+		return p == "r" || p == "d" || strings.TrimLeft(strings.TrimPrefix(p, "d/"), "0123456789") == "" && p != "" && p != "d/"
+	}
+	switch o.NR {
+	case unix.SYS_MKDIRAT, unix.SYS_MKNODAT, unix.SYS_FCHOWNAT:
+		return o.A[0] == cwd && name(1)
+	case unix.SYS_OPENAT:
+		return o.A[0] == cwd && name(1) && o.A[2]&unix.O_PATH != 0
+	case unix.SYS_MOUNT:
+		return name(1)
+	case unix.SYS_MOVE_MOUNT:
+		return !o.Points(0) && o.Text(1) == "" && o.A[2] == cwd && name(3) && o.A[4] == unix.MOVE_MOUNT_F_EMPTY_PATH
+	}
+	return false
+}
+
+func copySpec(s *specs.Spec) *specs.Spec {
+	c, l := *s, *s.Linux
+	c.Linux, c.Mounts, l.Namespaces = &l, slices.Clone(s.Mounts), slices.Clone(l.Namespaces)
+	return &c
 }
 
 const cwd = uint64(0xffffffffffffff9c) // AT_FDCWD
@@ -148,7 +193,7 @@ func wrong(s *specs.Spec, o plan.Step, inside bool) string {
 			return "links " + name
 		}
 	case unix.SYS_PIVOT_ROOT, unix.SYS_UMOUNT2, unix.SYS_CHDIR:
-		if p := o.Text(0); p != "." && p != "/" {
+		if p := o.Text(0); p != "." && p != "/" && (o.NR != unix.SYS_CHDIR || p != fuzzRoot || inside) {
 			return "goes to " + p
 		}
 	case unix.SYS_READLINKAT:
@@ -179,7 +224,7 @@ func wrong(s *specs.Spec, o plan.Step, inside bool) string {
 // must be for writing.
 func wrongOpen(s *specs.Spec, o plan.Step, inside bool) string {
 	name, flags := o.Text(1), o.A[2]
-	write := []string{"/cg/cpu/c/tasks", "/cg/pids/c/tasks", "/proc/self/oom_score_adj", "/proc/thread-self/attr/apparmor/exec", "/proc/thread-self/attr/exec"}
+	write := []string{"/cg/cpu/c/tasks", "/cg/pids/c/tasks", "/proc/self/oom_score_adj", "/proc/thread-self/attr/apparmor/exec", "/proc/thread-self/attr/exec", "/proc/self/timens_offsets"}
 	switch {
 	case inside && !slices.Contains(write, name): // exec has its joins last
 		return "opens " + name

@@ -107,7 +107,7 @@ func compileCreateHook(h specs.Hook, spec *specs.Spec, cgroup Cgroup, host Host)
 	c := &compiler{in: Input{Spec: &s, Cgroup: cgroup, Host: host}, next: fdFirst}
 	c.Clone(0, cgroup.Unified)
 	target := c.settle(true)
-	c.joinCgroups(cgroup.Dirs)
+	c.birth().joinCgroups(cgroup.Dirs)
 	c.Add("setsid", unix.SYS_SETSID)
 	joinTarget(c, target)
 	c.Add("exec "+h.Path, unix.SYS_EXECVE, plan.P(c.String(h.Path)), plan.P(c.Strings(s.Process.Args)), plan.P(c.Strings(h.Env)))

@@ -23,14 +23,20 @@ func (c *compiler) filesystem() error {
 		return err
 	}
 	empty := plan.P(c.String(""))
-	root := plan.P(c.String(c.in.Root))
 	c.Add("propagation of /", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
-	privateBelow(c, c.in.Root)
-	c.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
+	place := c.in.Root
+	if c.user != nil {
+		place = stagedRoot
+		c.birth().stagedRootMount()
+	} else {
+		root := plan.P(c.String(place))
+		privateBelow(c, place)
+		c.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
+	}
 	old, _ := c.open("open /", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/")), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
-	c.root, _ = c.open("open the root", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), root, plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+	c.root, _ = c.open("open the root", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(place)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
 	for i, m := range c.in.Spec.Mounts {
-		if err := c.mount(m); err != nil {
+		if err := c.mount(i, m); err != nil {
 			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
 		}
 		c.mounts = append(c.mounts, m)
@@ -42,7 +48,7 @@ func (c *compiler) filesystem() error {
 	} else {
 		return fmt.Errorf("process.cwd: %q is not absolute: %w", cwd, errdefs.ErrInvalidArgument)
 	}
-	if err := c.devices(); err != nil {
+	if err := c.deviceFiles().devices(); err != nil {
 		return err
 	}
 	if c.in.Spec.Process.Terminal {
@@ -166,14 +172,17 @@ func (c *compiler) provide(p string, file bool) {
 	}
 	if above == "" {
 		c.out.Points = append(c.out.Points, Point{p, file})
-		return
+		if c.user == nil {
+			return
+		}
+		// A root whose owners are mapped is not ours to write.
 	}
 	if p == above {
 		return
 	}
-	parts := strings.Split(strings.TrimPrefix(p, above+"/"), "/")
+	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(p, above), "/"), "/")
 	for i, name := range parts {
-		fd, _ := c.target(path.Join(append([]string{above}, parts[:i]...)...))
+		fd, _ := c.target(path.Join(append([]string{"/", above}, parts[:i]...)...))
 		arg := plan.P(c.String(name))
 		if file && i == len(parts)-1 {
 			c.Add("create "+p, unix.SYS_MKNODAT, plan.V(fd), arg, plan.V(unix.S_IFREG|0o644), plan.V(0)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
@@ -184,7 +193,7 @@ func (c *compiler) provide(p string, file bool) {
 	}
 }
 
-func (c *compiler) mount(m specs.Mount) error {
+func (c *compiler) mount(i int, m specs.Mount) error {
 	if !path.IsAbs(m.Destination) || strings.ContainsRune(m.Destination+m.Source+m.Type, 0) {
 		return fmt.Errorf("destination is not an absolute path: %w", errdefs.ErrInvalidArgument)
 	}
@@ -193,13 +202,18 @@ func (c *compiler) mount(m specs.Mount) error {
 	}
 	o := ocispec.ParseMountOptions(m.Options)
 	for _, d := range o.Data {
-		if d == "tmpcopyup" || d == "idmap" || d == "ridmap" {
+		if d == "tmpcopyup" {
 			return notDone("option " + d)
 		}
 	}
 	switch {
-	case m.Type == "bind" || o.Flags&unix.MS_BIND != 0:
-		return c.bind(m, o)
+	case isBind(m, o):
+		return c.bind(i, m, o)
+	case c.birth().ours(m):
+		c.provide(m.Destination, false)
+		c.birth().fromStage(stagedMount(i), m.Destination, unix.AT_RECURSIVE)
+		c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
+		return nil
 	case m.Type == "cgroup" || m.Type == "cgroup2":
 		return c.cgroupMount(m, o)
 	case m.Type == "":
@@ -274,21 +288,52 @@ func (c *compiler) setAttrs(p string, set, rset, rclr, prop uint64) {
 
 // bind places a directory or file of the host: a detached copy of its mount is
 // given its attributes before anybody can see it.
-func (c *compiler) bind(m specs.Mount, o ocispec.MountOptions) error {
+func (c *compiler) bind(i int, m specs.Mount, o ocispec.MountOptions) error {
+	file, err := sourceIsFile(m)
+	if err != nil {
+		return err
+	}
+	c.provide(m.Destination, file)
+	if c.user != nil {
+		c.birth().fromStage(stagedMount(i), m.Destination, unix.AT_RECURSIVE)
+	} else {
+		src, _, err := c.source(m, o)
+		if err != nil {
+			return err
+		}
+		c.move(src, m.Destination)
+		c.shut(src)
+	}
+	c.setAttrs(m.Destination, 0, 0, 0, uint64(o.Propagation))
+	return nil
+}
+
+func sourceIsFile(m specs.Mount) (bool, error) {
 	if !path.IsAbs(m.Source) {
-		return fmt.Errorf("source %q is not absolute: %w", m.Source, errdefs.ErrInvalidArgument)
+		return false, fmt.Errorf("source %q is not absolute: %w", m.Source, errdefs.ErrInvalidArgument)
 	}
 	st, err := os.Stat(m.Source)
 	if err != nil {
-		return fmt.Errorf("source %s: %w: %w", m.Source, err, classOf(err))
+		return false, fmt.Errorf("source %s: %w: %w", m.Source, err, classOf(err))
 	}
-	c.provide(m.Destination, !st.IsDir())
+	return !st.IsDir(), nil
+}
+
+// source opens a detached copy of a bind's source and gives it its attributes.
+func (c *compiler) source(m specs.Mount, o ocispec.MountOptions) (src int, file bool, err error) {
+	if file, err = sourceIsFile(m); err != nil {
+		return 0, false, err
+	}
+	im, err := c.birth().idmapOf(m, o)
+	if err != nil {
+		return 0, false, err
+	}
 	flags, recursive := uint64(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC), uint64(0)
 	if o.Flags&unix.MS_REC != 0 {
 		recursive = unix.AT_RECURSIVE
 	}
 	empty := plan.P(c.String(""))
-	src, _ := c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(m.Source)), plan.V(flags|recursive))
+	src, _ = c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(m.Source)), plan.V(flags|recursive))
 	if set := attrsOf(o.Flags); set != 0 {
 		c.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set)), plan.V(sizeofMountAttr))
 	}
@@ -296,10 +341,10 @@ func (c *compiler) bind(m specs.Mount, o ocispec.MountOptions) error {
 		c.Add("recursive attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
 			c.attr(o.RecursiveSet, o.RecursiveClear|atime(o.RecursiveSet)), plan.V(sizeofMountAttr))
 	}
-	c.move(src, m.Destination)
-	c.shut(src)
-	c.setAttrs(m.Destination, 0, 0, 0, uint64(o.Propagation))
-	return nil
+	if im != nil {
+		c.birth().mapOwners(src, m.Destination, im)
+	}
+	return src, file, nil
 }
 
 // move attaches a detached mount at p.

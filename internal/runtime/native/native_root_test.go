@@ -90,7 +90,7 @@ func runPlan(t *testing.T, in native.Input) (string, unix.WaitStatus, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := native.MakePoints(in.Root, out.Points); err != nil {
+	if err := native.MakePoints(in.Root, out); err != nil {
 		t.Fatal(err)
 	}
 	return start(t, out.Plan, -1)

@@ -14,13 +14,20 @@ import (
 
 // MakePoints makes the mount points that a plan needs in a root filesystem. A
 // path is followed as the container would follow it and never leaves the root.
-func MakePoints(root string, points []Point) error {
+//
+// A plan with a user namespace makes them itself where the root is its own; what
+// is left is a root that is ours.
+func MakePoints(root string, out Output) error {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: root, Err: err}
 	}
 	defer func() { _ = unix.Close(dir) }()
-	for _, p := range points {
+	var st unix.Stat_t
+	if out.Mapped && (unix.Fstat(dir, &st) != nil || st.Uid != 0) {
+		return nil
+	}
+	for _, p := range out.Points {
 		if err := makePoint(dir, p); err != nil {
 			return fmt.Errorf("path %s in the root: %w: %w", p.Path, err, classOf(err))
 		}

@@ -24,18 +24,11 @@ func refuse(s *specs.Spec) error {
 		{s.VM != nil, "vm"},
 		{s.Windows != nil, "windows"},
 		{s.Solaris != nil, "solaris"},
-		{len(l.UIDMappings) > 0 || len(l.GIDMappings) > 0, "linux.uidMappings"},
-		{len(l.TimeOffsets) > 0, "linux.timeOffsets"},
 		{l.IntelRdt != nil, "linux.intelRdt"},
 		{len(l.NetDevices) > 0, "linux.netDevices"},
 	} {
 		if f.set {
 			return notDone(f.name)
-		}
-	}
-	for i, m := range s.Mounts {
-		if len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 {
-			return notDone(fmt.Sprintf("mounts[%d].uidMappings", i))
 		}
 	}
 	return checkHooks(s.Hooks)

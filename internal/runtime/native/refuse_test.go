@@ -19,17 +19,33 @@ func TestWhatIsNotDoneIsRefusedByName(t *testing.T) {
 		edit  func(*specs.Spec)
 		class func(error) bool
 	}{
-		"linux.uidMappings":             {func(s *specs.Spec) { s.Linux.UIDMappings = ids }, notDone},
-		"linux.namespaces[6] (user)":    {func(s *specs.Spec) { add(s, specs.LinuxNamespace{Type: specs.UserNamespace}) }, notDone},
-		"linux.namespaces[6] (time)":    {func(s *specs.Spec) { add(s, specs.LinuxNamespace{Type: specs.TimeNamespace}) }, notDone},
-		"linux.namespaces[6]: \"pid\"":  {func(s *specs.Spec) { add(s, specs.LinuxNamespace{Type: specs.PIDNamespace}) }, invalid},
-		"no mount namespace":            {func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[:1] }, notDone},
-		"hooks.poststop[0].path":        {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "x"}}} }, invalid},
-		"hooks.prestart[0].timeout":     {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Prestart: []specs.Hook{{Path: "/x", Timeout: new(int)}}} }, invalid}, //nolint:staticcheck // still sent
-		"linux.mountLabel":              {func(s *specs.Spec) { s.Linux.MountLabel = "a\"b" }, invalid},
-		"linux.intelRdt":                {func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} }, notDone},
-		"mounts[0].uidMappings":         {func(s *specs.Spec) { s.Mounts[0].UIDMappings = ids }, notDone},
-		"option idmap":                  {func(s *specs.Spec) { s.Mounts[0].Options = []string{"idmap"} }, notDone},
+		"hooks.poststop[0].path":     {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "x"}}} }, invalid},
+		"hooks.prestart[0].timeout":  {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Prestart: []specs.Hook{{Path: "/x", Timeout: new(int)}}} }, invalid}, //nolint:staticcheck // still sent
+		"linux.uidMappings: without": {func(s *specs.Spec) { s.Linux.UIDMappings = ids }, invalid},
+		"linux.uidMappings: plan":    {func(s *specs.Spec) { add(s, specs.LinuxNamespace{Type: specs.UserNamespace}) }, invalid},
+		"linux.uidMappings: root": {func(s *specs.Spec) {
+			add(s, specs.LinuxNamespace{Type: specs.UserNamespace})
+			s.Linux.UIDMappings = []specs.LinuxIDMapping{{ContainerID: 1, HostID: 5, Size: 9}}
+			s.Linux.GIDMappings = s.Linux.UIDMappings
+		}, invalid},
+		"linux.gidMappings: plan": {func(s *specs.Spec) {
+			add(s, specs.LinuxNamespace{Type: specs.UserNamespace})
+			s.Linux.UIDMappings = ids
+			s.Linux.GIDMappings = []specs.LinuxIDMapping{{HostID: 7, Size: 9}, {ContainerID: 8, HostID: 100, Size: 9}}
+		}, invalid},
+		"linux.timeOffsets: without": {func(s *specs.Spec) { s.Linux.TimeOffsets = map[string]specs.LinuxTimeOffset{"boottime": {Secs: 1}} }, invalid},
+		"linux.timeOffsets: clock": {func(s *specs.Spec) {
+			add(s, specs.LinuxNamespace{Type: specs.TimeNamespace})
+			s.Linux.TimeOffsets = map[string]specs.LinuxTimeOffset{"realtime": {Secs: 1}}
+		}, invalid},
+		"linux.namespaces[6]: \"pid\"":   {func(s *specs.Spec) { add(s, specs.LinuxNamespace{Type: specs.PIDNamespace}) }, invalid},
+		"no mount namespace":             {func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[:1] }, notDone},
+		"linux.mountLabel":               {func(s *specs.Spec) { s.Linux.MountLabel = "a\"b" }, invalid},
+		"linux.intelRdt":                 {func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} }, notDone},
+		"mounts[0] (/proc): uidMappings": {func(s *specs.Spec) { s.Mounts[0].UIDMappings = ids }, invalid},
+		"option idmap": {func(s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/", Options: []string{"idmap"}})
+		}, invalid},
 		"process.args":                  {func(s *specs.Spec) { s.Process.Args = nil }, invalid},
 		"process.cwd":                   {func(s *specs.Spec) { s.Process.Cwd = "x" }, invalid},
 		"NUL":                           {func(s *specs.Spec) { s.Process.Env = []string{"A=\x00"} }, invalid},

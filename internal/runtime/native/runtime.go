@@ -85,7 +85,7 @@ func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
 		version = info.Main.Version
 	}
 	return core.RuntimeFeatures{
-		Version: version, OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, Seccomp: true, CgroupV2: true,
+		Version: version, OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, UserNamespaces: true, IDMappedMounts: true, Seccomp: true, CgroupV2: true,
 	}, nil
 }
 
@@ -175,7 +175,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 			return 0, err
 		}
 	}
-	if err := MakePoints(root, out.Points); err != nil {
+	if err := MakePoints(root, out); err != nil {
 		return 0, err
 	}
 	if err := findProgram(root, c.Spec); err != nil {

@@ -15,10 +15,14 @@ import (
 // sysctls sets kernel parameters of the container's namespaces. They are those
 // of the writer, whichever /proc they are written through, so it is the host's:
 // a container's might be anything.
-func (c *compiler) sysctls() error {
+func (c birth) sysctls(own bool) error {
 	for _, key := range sortedKeys(c.in.Spec.Linux.Sysctl) {
-		if err := c.in.namespaced(key); err != nil {
+		kind, err := c.in.namespaced(key)
+		if err != nil {
 			return err
+		}
+		if c.user != nil && own != c.has(kind) || c.user == nil && !own {
+			continue
 		}
 		value := c.in.Spec.Linux.Sysctl[key]
 		how := c.Words(uint64(unix.O_WRONLY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_XDEV|unix.RESOLVE_BENEATH)
@@ -44,8 +48,7 @@ func (c *compiler) sysctls() error {
 
 // namespaced refuses what would change the host: only parameters of a namespace
 // that the container does not share with it may be set.
-func (in *Input) namespaced(key string) error {
-	kind := specs.LinuxNamespaceType("")
+func (in *Input) namespaced(key string) (kind specs.LinuxNamespaceType, err error) {
 	switch first, _, _ := strings.Cut(key, "."); {
 	case first == "net":
 		kind = specs.NetworkNamespace
@@ -58,9 +61,9 @@ func (in *Input) namespaced(key string) error {
 	}
 	switch {
 	case kind == "" || strings.Contains(key, ".."):
-		return fmt.Errorf("linux.sysctl: %q is not a parameter of a namespace: %w", key, errdefs.ErrInvalidArgument)
+		return kind, fmt.Errorf("linux.sysctl: %q is not a parameter of a namespace: %w", key, errdefs.ErrInvalidArgument)
 	case !in.apart(kind):
-		return fmt.Errorf("linux.sysctl: %q without a %s namespace of its own: %w", key, kind, errdefs.ErrInvalidArgument)
+		return kind, fmt.Errorf("linux.sysctl: %q without a %s namespace of its own: %w", key, kind, errdefs.ErrInvalidArgument)
 	}
-	return nil
+	return kind, nil
 }

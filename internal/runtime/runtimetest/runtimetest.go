@@ -68,6 +68,10 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 		{"the exit record tells of memory", memory},
 		{"hooks run at six points", hooks},
 		{"a hook that fails", hookFailures},
+		{"a user namespace holds its root", users},
+		{"an exec is in the user namespace", usersExec},
+		{"a user namespace is joined", usersJoined},
+		{"a mount shows mapped owners", usersMounts},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(newBench(t, newEnv(t))) })
 	}
@@ -220,7 +224,7 @@ func (c *container) ready() (wait func()) {
 	c.Helper()
 	path := filepath.Join(c.Root, "tmp", "ready")
 	_ = os.Remove(path)
-	if err := unix.Mkfifo(path, 0o666); err != nil {
+	if err := errors.Join(unix.Mkfifo(path, 0o666), os.Chmod(path, 0o666)); err != nil {
 		c.Fatal(err)
 	}
 	c.Cleanup(func() { _ = os.Remove(path) })

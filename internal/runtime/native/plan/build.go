@@ -45,6 +45,7 @@ type Builder struct {
 	flags  uint64
 	cgroup Ptr
 	pidNS  Ptr
+	users  []User
 	nul    *string // the first string that holds a NUL
 }
 
@@ -198,12 +199,14 @@ func (o *Op) Result(want uint64) *Op { o.Kind, o.Want = Must, want; return o }
 
 // Encode returns the blob.
 func (b *Builder) Encode() []byte {
+	users := b.encodeUsers()
 	data := slices.Clone(b.data)
 	for (int(base)+len(data))%8 != 0 {
 		data = append(data, 0)
 	}
 	h := Header{
 		Magic: magic, Version: Version, Arch: arch, CloneFlags: b.flags, CgroupDir: uint32(b.cgroup), PidNS: uint32(b.pidNS),
+		Users: uint32(users), NumUsers: uint32(len(b.users)),
 		NumOps: uint32(len(b.ops)), Ops: base + uint32(len(data)), NumRelocs: uint32(len(b.relocs)),
 	}
 	h.Relocs = h.Ops + h.NumOps*opSize

@@ -39,6 +39,9 @@ func Check(blob []byte) error {
 			return ErrBounds
 		}
 	}
+	if _, err := usersOf(blob, h); err != nil {
+		return err
+	}
 	for _, at := range relocsOf(blob, h) {
 		if at%8 != 0 || at < headerSize || at > dataEnd-8 {
 			return ErrBounds
@@ -51,13 +54,16 @@ func Check(blob []byte) error {
 }
 
 func checkOp(o *Op, i, n int, dataEnd uint32, blob []byte) error {
-	if o.Kind > Jump || o.Out < -1 || o.Out >= NumSlots || !stringAt(blob, o.Name, dataEnd) {
+	if o.Kind > Fork || o.Out < -1 || o.Out >= NumSlots || !stringAt(blob, o.Name, dataEnd) {
 		return ErrOperand
 	}
 	if (o.Kind == Try || o.Kind == Jump) && o.Want > uint64(n-i-1) {
 		return ErrBounds
 	}
 	if o.Kind == Store && (o.A[0] >= NumSlots || o.A[1] < uint64(headerSize) || o.A[1] > uint64(dataEnd-4) || o.A[1]%4 != 0) {
+		return ErrBounds
+	}
+	if o.Kind == Fork && (o.Ptrs != 1 || o.A[0]%8 != 0 || o.A[0] < uint64(headerSize) || o.A[0] > uint64(dataEnd)-CloneArgsSize) {
 		return ErrBounds
 	}
 	for j, a := range o.A {
@@ -131,6 +137,7 @@ type Placed struct {
 	Header *Header
 	Ops    []Op
 	blob   []byte
+	users  []User
 }
 
 // Place checks the plan in mem, which must be writable and stay in place (a
@@ -141,6 +148,10 @@ func Place(mem []byte) (Placed, error) {
 		return Placed{}, err
 	}
 	h := (*Header)(unsafe.Pointer(&mem[0]))
+	users, err := usersOf(mem, h)
+	if err != nil {
+		return Placed{}, err
+	}
 	addr := uint64(uintptr(unsafe.Pointer(&mem[0])))
 	for _, at := range relocsOf(mem, h) {
 		*(*uint64)(unsafe.Pointer(&mem[at])) += addr
@@ -154,7 +165,7 @@ func Place(mem []byte) (Placed, error) {
 			}
 		}
 	}
-	return Placed{Header: h, Ops: ops, blob: mem}, nil
+	return Placed{Header: h, Ops: ops, blob: mem, users: users}, nil
 }
 
 // Name returns the name of operation i, for an error.

@@ -29,6 +29,11 @@ const (
 	Store
 	// Jump passes the next Want operations over.
 	Jump
+	// Fork clones once more, as A[0] (struct clone_args in the plan's data)
+	// says: the new process goes on with the next operation, as the keeper's
+	// own child (CLONE_PARENT), and this one ends. It tells the keeper the new
+	// one's pid as StepForked.
+	Fork
 )
 
 // Op is one operation. Its layout is part of the plan's format.
@@ -54,6 +59,7 @@ const (
 	SlotPark    = 4 // read one byte from here to go on; nothing: give up
 	SlotConsole = 5 // socket that takes a pty's master
 	SlotTarget  = 6 // pidfd of the process whose namespaces an exec joins
+	SlotGo      = 7 // what a Fork made reads one byte from here, once the keeper knows it
 	SlotFree    = 8 // the first slot for the plan's own use
 	NumSlots    = 32
 )
@@ -62,9 +68,13 @@ const (
 // operation, when it has come to where it parks.
 const StepParked = 1<<32 - 1
 
+// StepForked is what a child tells when it has made another by Fork; the pid
+// stands where else an errno does.
+const StepForked = 1<<32 - 2
+
 // Version of the format. A keeper takes plans of exactly its own version: agent
 // and keeper agree on it when they shake hands.
-const Version = 1
+const Version = 2
 
 // Limits of a plan, so that a corrupt one cannot make the keeper map or walk
 // what it should not.
@@ -86,6 +96,8 @@ type Header struct {
 	CloneFlags uint64
 	CgroupDir  uint32 // offset of the v2 directory to be born in; 0 for none
 	PidNS      uint32 // offset of the pid namespace's file to be born in; 0 for none
+	Users      uint32 // offset of the user namespaces to make first (users.go); 0 for none
+	NumUsers   uint32
 	Sum        uint64 // FNV-1a of the blob with this field zero
 	Slot       [NumSlots]uint64
 }

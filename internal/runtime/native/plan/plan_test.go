@@ -113,6 +113,7 @@ func TestAPlanOfAnotherVersionIsNamedSo(t *testing.T) {
 func FuzzCheck(f *testing.F) {
 	f.Add(sample().Encode())
 	f.Add((&plan.Builder{}).Encode())
+	f.Add(mapped(plan.IDMap{{Size: 1}}, plan.IDMap{{Size: 7}, {Inside: 7, Outside: 9, Size: 7}}).Encode())
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		mem := aligned(blob)
 		plan.Fix(mem)
@@ -136,5 +137,10 @@ func FuzzCheck(f *testing.F) {
 			}
 		}
 		_, _ = p.CgroupDir(), p.PidNS()
+		for _, u := range p.Users() {
+			if err := errors.Join(u.UIDs.Check(), u.GIDs.Check()); err != nil || u.Slot < plan.SlotFree || u.Slot >= plan.NumSlots {
+				t.Fatalf("%+v, %v", u, err)
+			}
+		}
 	})
 }

@@ -1,6 +1,9 @@
 package plan
 
-import "strconv"
+import (
+	"strconv"
+	"unsafe"
+)
 
 // Print renders a plan for people, one operation a line: its number, name,
 // system call and arguments. It does not run or change it.
@@ -20,6 +23,13 @@ func Print(blob []byte) (string, error) {
 		out += " in pid namespace " + cstring(blob, h.PidNS)
 	}
 	out += "\n"
+	users, err := usersOf(blob, h)
+	if err != nil {
+		return "", err
+	}
+	for _, u := range users {
+		out += "user namespace -> slot" + strconv.Itoa(int(u.Slot)) + ": uids " + u.UIDs.String() + ", gids " + u.GIDs.String() + "\n"
+	}
 	for i, o := range opsOf(blob, h) {
 		out += strconv.Itoa(i) + " " + cstring(blob, o.Name) + ": " + printOp(blob, h, &o) + "\n"
 	}
@@ -30,6 +40,8 @@ func printOp(blob []byte, h *Header, o *Op) string {
 	switch o.Kind {
 	case Store:
 		return "store slot " + strconv.FormatUint(o.A[0], 10) + " at +" + strconv.FormatUint(o.A[1], 10)
+	case Fork:
+		return "clone with flags 0x" + strconv.FormatUint(*(*uint64)(unsafe.Pointer(&blob[o.A[0]])), 16) + " and end"
 	case Jump:
 		return "pass over " + strconv.FormatUint(o.Want, 10)
 	}
