@@ -156,7 +156,6 @@ type fresh struct {
 	record
 	spec   *specs.Spec // what is compiled
 	config []byte      // as it was read
-	hooks  specs.Hooks
 	out    native.Output
 }
 
@@ -189,9 +188,6 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 		return fresh{}, err
 	}
 	n.Cgroup = ref.Path
-	if n.spec.Hooks != nil {
-		n.hooks = *n.spec.Hooks
-	}
 	passListen(n.spec.Process)
 	host, err := native.ReadHost()
 	if err != nil {
@@ -286,15 +282,8 @@ func (a *app) createHooks(ctx context.Context, c *container, n fresh, l *launche
 	if err := c.created(&launched{Child: l.Child}); err != nil {
 		return err
 	}
-	for _, s := range []struct {
-		name  string
-		hooks []specs.Hook
-	}{
-		{"prestart", n.hooks.Prestart}, //nolint:staticcheck // deprecated, and still sent
-		{"createRuntime", n.hooks.CreateRuntime},
-		{"createContainer", n.hooks.CreateContainer},
-	} {
-		if err := a.runHooks(ctx, c, specs.StateCreating, s.name, s.hooks); err != nil {
+	for _, stage := range []string{"prestart", "createRuntime", "createContainer"} {
+		if err := a.runHooks(ctx, c, n.spec, specs.StateCreating, stage); err != nil {
 			return err
 		}
 	}
@@ -339,10 +328,7 @@ func (a *app) start(ctx context.Context, c *container) error {
 	if err != nil {
 		return err
 	}
-	if spec.Hooks == nil {
-		spec.Hooks = &specs.Hooks{}
-	}
-	if err := a.runHooks(ctx, c, specs.StateCreated, "startContainer", spec.Hooks.StartContainer); err != nil {
+	if err := a.runHooks(ctx, c, spec, specs.StateCreated, "startContainer"); err != nil {
 		return errors.Join(err, a.kill(ctx, c, unix.SIGKILL, true))
 	}
 	from, err := c.openErrors()
@@ -364,7 +350,7 @@ func (a *app) start(ctx context.Context, c *container) error {
 	if err != nil {
 		return err
 	}
-	if err := a.runHooks(ctx, c, specs.StateRunning, "poststart", spec.Hooks.Poststart); err != nil {
+	if err := a.runHooks(ctx, c, spec, specs.StateRunning, "poststart"); err != nil {
 		return errors.Join(err, a.kill(ctx, c, unix.SIGKILL, true))
 	}
 	return nil

@@ -179,9 +179,9 @@ func (a *app) delete(ctx context.Context, c *container) error {
 	if err := a.remove(ctx, c); err != nil {
 		return fmt.Errorf("delete container %s: %w", c.ID, err)
 	}
-	if serr == nil && spec.Hooks != nil {
+	if serr == nil {
 		// The container is gone whatever they say (runtime-spec, Lifecycle 13).
-		if err := a.runHooks(ctx, c, specs.StateStopped, "poststop", spec.Hooks.Poststop); err != nil {
+		if err := a.runHooks(ctx, c, spec, specs.StateStopped, "poststop"); err != nil {
 			a.logTo.warn("delete container %s: %v", c.ID, err)
 		}
 	}

@@ -22,13 +22,10 @@ import (
 // runHooks runs the hooks of a stage one after the other; each gets the
 // container's state on its standard input (runtime-spec, Hooks). The first that
 // fails ends it.
-func (a *app) runHooks(ctx context.Context, c *container, status specs.ContainerState, stage string, hooks []specs.Hook) error {
+func (a *app) runHooks(ctx context.Context, c *container, spec *specs.Spec, status specs.ContainerState, stage string) error {
+	hooks := hooksOf(spec, stage)
 	if len(hooks) == 0 {
 		return nil
-	}
-	spec, err := c.spec()
-	if err != nil {
-		return err
 	}
 	inside := stage == "createContainer" || stage == "startContainer"
 	state := specs.State{Version: spec.Version, ID: c.ID, Status: status, Bundle: c.Bundle, Annotations: c.Annotations}
@@ -36,6 +33,7 @@ func (a *app) runHooks(ctx context.Context, c *container, status specs.Container
 		state.Pid = c.Pid
 	}
 	if inside {
+		var err error
 		if state.Pid, err = native.InnerPid(c.Pid); err != nil {
 			return err
 		}
@@ -56,6 +54,21 @@ func (a *app) runHooks(ctx context.Context, c *container, status specs.Container
 		a.logTo.note("ran hooks.%s[%d] (%s)", stage, i, h.Path)
 	}
 	return nil
+}
+
+// hooksOf are the hooks of one of the six stages.
+func hooksOf(s *specs.Spec, stage string) []specs.Hook {
+	if s.Hooks == nil {
+		return nil
+	}
+	return map[string][]specs.Hook{
+		"prestart":        s.Hooks.Prestart, //nolint:staticcheck // deprecated, and still sent
+		"createRuntime":   s.Hooks.CreateRuntime,
+		"createContainer": s.Hooks.CreateContainer,
+		"startContainer":  s.Hooks.StartContainer,
+		"poststart":       s.Hooks.Poststart,
+		"poststop":        s.Hooks.Poststop,
+	}[stage]
 }
 
 // runInside runs a hook in the container's namespaces, by a plan.

@@ -42,11 +42,14 @@ func (l *logger) open(path, format string, debug bool) error {
 // fail tells why the command fails: in the log and on stderr.
 func (l *logger) fail(stderr io.Writer, err error) {
 	l.write("error", err.Error())
-	if l.json && l.file == nil {
+	switch {
+	case l.file != nil: // a caller that reads it puts our name before it
+		_, _ = fmt.Fprintln(stderr, err)
+	case l.json:
 		_, _ = stderr.Write(l.line("error", err.Error()))
-		return
+	default:
+		_, _ = fmt.Fprintf(stderr, "%s: %s\n", Name, err)
 	}
-	_, _ = fmt.Fprintf(stderr, "%s: %s\n", Name, err)
 }
 
 // warn tells what the command does without.

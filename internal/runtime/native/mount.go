@@ -201,11 +201,6 @@ func (c *compiler) mount(i int, m specs.Mount) error {
 		return notDone("destination /")
 	}
 	o := ocispec.ParseMountOptions(m.Options)
-	for _, d := range o.Data {
-		if d == "tmpcopyup" {
-			return notDone("option " + d)
-		}
-	}
 	switch {
 	case isBind(m, o):
 		return c.bind(i, m, o)
@@ -218,6 +213,17 @@ func (c *compiler) mount(i int, m specs.Mount) error {
 		return c.cgroupMount(m, o)
 	case m.Type == "":
 		return fmt.Errorf("no type: %w", errdefs.ErrInvalidArgument)
+	}
+	var copied []entry
+	if data, up := without(o.Data, "tmpcopyup"); up {
+		if m.Type != "tmpfs" {
+			return fmt.Errorf("option tmpcopyup: not of a %s: %w", m.Type, errdefs.ErrInvalidArgument)
+		}
+		var err error
+		if copied, err = copyUp(c, m.Destination); err != nil {
+			return err
+		}
+		o.Data = data
 	}
 	mode, known := modeOf(c.in.Root, m.Destination, c.mounts)
 	c.provide(m.Destination, false)
@@ -237,6 +243,7 @@ func (c *compiler) mount(i int, m specs.Mount) error {
 		plan.V(flags), plan.P(c.String(c.in.mountData(m.Type, o.Data))))
 	c.shut(fd)
 	labelMqueue(c, m.Destination, m.Type)
+	copyInto(c, m.Destination, copied)
 	c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
 	return nil
 }

@@ -1,0 +1,161 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// What a plan takes along into a tmpfs (the mount option tmpcopyup): more is
+// refused, since a plan is held in memory.
+const (
+	maxCopyEntries = 300
+	maxCopyBytes   = 512 << 10
+)
+
+// entry is one file below a directory of the root filesystem.
+type entry struct {
+	name     string // relative
+	mode     uint32 // with its type
+	uid, gid uint32
+	dev      uint64
+	text     string // a symlink's target, a file's content
+}
+
+// copyUp reads what the directory p of the root filesystem holds; nothing when
+// it is not there, or is not the root filesystem's.
+func copyUp(c *compiler, p string) ([]entry, error) {
+	if _, ok := modeOf(c.in.Root, p, c.mounts); !ok {
+		return nil, nil
+	}
+	dir, err := unix.Open(c.in.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: c.in.Root, Err: err}
+	}
+	defer func() { _ = unix.Close(dir) }()
+	fd, err := inRoot(dir, p)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: p, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
+	from, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = from.Close() }()
+	var all []entry
+	size := 0
+	err = fs.WalkDir(from.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || name == "." {
+			return err
+		}
+		e, err := entryOf(from, name)
+		if err != nil {
+			return err
+		}
+		all, size = append(all, e), size+len(e.text)
+		if len(all) > maxCopyEntries || size > maxCopyBytes {
+			return fmt.Errorf("tmpcopyup: more than %d files or %d bytes: %w", maxCopyEntries, maxCopyBytes, errdefs.ErrNotImplemented)
+		}
+		return nil
+	})
+	return all, err
+}
+
+func entryOf(from *os.Root, name string) (entry, error) {
+	info, err := from.Lstat(name)
+	if err != nil {
+		return entry{}, err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return entry{}, errors.New("no stat")
+	}
+	e := entry{name: name, mode: st.Mode, uid: st.Uid, gid: st.Gid, dev: st.Rdev}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		e.text, err = from.Readlink(name)
+	case unix.S_IFREG:
+		var f *os.File
+		if f, err = from.Open(name); err != nil {
+			return e, err
+		}
+		defer func() { _ = f.Close() }()
+		var b []byte
+		b, err = io.ReadAll(io.LimitReader(f, maxCopyBytes+1))
+		e.text = string(b)
+	}
+	return e, err
+}
+
+// copyInto makes the entries below p, where a tmpfs has just been mounted.
+func copyInto(c *compiler, p string, all []entry) {
+	if len(all) == 0 {
+		return
+	}
+	c.Add("umask 0", unix.SYS_UMASK, plan.V(0))
+	for _, e := range all {
+		dir, _ := c.target(path.Join(p, path.Dir(e.name)))
+		name, title := plan.P(c.String(path.Base(e.name))), path.Join(p, e.name)
+		switch e.mode & unix.S_IFMT {
+		case unix.S_IFDIR:
+			c.Add("copy "+title, unix.SYS_MKDIRAT, plan.V(dir), name, plan.V(e.mode&0o7777))
+		case unix.S_IFLNK:
+			c.Add("copy "+title, unix.SYS_SYMLINKAT, plan.P(c.String(e.text)), plan.V(dir), name)
+		case unix.S_IFSOCK: // whoever listened does not listen there
+			c.shut(dir)
+			continue
+		default:
+			c.Add("copy "+title, unix.SYS_MKNODAT, plan.V(dir), name, plan.V(e.mode), plan.V(e.dev))
+		}
+		if e.mode&unix.S_IFMT == unix.S_IFREG && e.text != "" {
+			how := c.Words(uint64(unix.O_WRONLY|unix.O_CLOEXEC), 0, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+			fd, _ := c.open("open "+title, unix.SYS_OPENAT2, plan.V(dir), name, plan.P(how), plan.V(unix.SizeofOpenHow))
+			c.Add("fill "+title, unix.SYS_WRITE, plan.V(fd), plan.P(c.Bytes([]byte(e.text))), plan.V(len(e.text))).Result(uint64(len(e.text)))
+			c.shut(fd)
+		}
+		uid, gid := inside(c, e.uid, c.in.Spec.Linux.UIDMappings), inside(c, e.gid, c.in.Spec.Linux.GIDMappings)
+		if uid|gid != 0 {
+			c.Add("owner of "+title, unix.SYS_FCHOWNAT, plan.V(dir), name, plan.V(uid), plan.V(gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
+		}
+		c.shut(dir)
+	}
+	c.Add("umask", unix.SYS_UMASK, plan.V(0o022))
+}
+
+// inside is what an ID of the host is in the container's user namespace; one
+// that it does not have is its root's.
+func inside(c *compiler, id uint32, mappings []specs.LinuxIDMapping) uint32 {
+	if !c.has(specs.UserNamespace) {
+		return id
+	}
+	for _, m := range mappings {
+		if id >= m.HostID && id-m.HostID < m.Size {
+			return m.ContainerID + id - m.HostID
+		}
+	}
+	return 0
+}
+
+// without takes an option out.
+func without(data []string, option string) (rest []string, had bool) {
+	for _, d := range data {
+		if d == option {
+			had = true
+			continue
+		}
+		rest = append(rest, d)
+	}
+	return rest, had
+}
