@@ -101,6 +101,9 @@ func (a *app) create(ctx context.Context, id string, o createFlags, foreground b
 	case !tty && o.console != "":
 		return nil, nil, fmt.Errorf("--console-socket without process.terminal: %w", errdefs.ErrInvalidArgument)
 	}
+	if a.taken(id) {
+		return nil, nil, errTaken(id)
+	}
 	t, err := a.cgroups()
 	if err != nil {
 		return nil, nil, err

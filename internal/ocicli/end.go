@@ -188,6 +188,9 @@ func (a *app) delete(ctx context.Context, c *container) error {
 	return nil
 }
 
+// patienceMillis bounds the wait for a killed process's end.
+const patienceMillis = 5000
+
 // remove kills whatever is in the container's cgroup, and removes that and the
 // directory. It can be called at any stage of a create.
 func (a *app) remove(ctx context.Context, c *container) error {
@@ -196,9 +199,10 @@ func (a *app) remove(ctx context.Context, c *container) error {
 		if err != nil {
 			return err
 		}
-		if fd, err := c.pidfd(); err == nil {
-			_ = kernel.PidfdSignal(fd, int(unix.SIGKILL))
-			_ = unix.Close(fd)
+		main, err := c.pidfd()
+		if err == nil {
+			defer func() { _ = unix.Close(main) }()
+			_ = kernel.PidfdSignal(main, int(unix.SIGKILL))
 		}
 		for {
 			if err := t.Kill(ctx, c.ref()); err != nil {
@@ -212,6 +216,11 @@ func (a *app) remove(ctx context.Context, c *container) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
+		}
+		if main >= 0 {
+			// One that is ending is in no cgroup any more. It cannot end while
+			// a process in its pid namespace is not reaped by who started that.
+			_ = kernel.Wait(main, unix.POLLIN, patienceMillis)
 		}
 		if err := t.Remove(ctx, c.ref()); err != nil {
 			return err

@@ -164,8 +164,8 @@ func (a *app) claim(r record, config []byte) (_ *container, err error) {
 		}
 	}
 	final := filepath.Join(a.root, r.ID)
-	if _, err := os.Lstat(final); err == nil {
-		return nil, fmt.Errorf("container %q: ID is taken: already exists: %w", r.ID, errdefs.ErrAlreadyExists)
+	if a.taken(r.ID) {
+		return nil, errTaken(r.ID)
 	}
 	c := &container{record: r, dir: filepath.Join(a.root, newPrefix+r.ID)}
 	defer func() {
@@ -199,6 +199,16 @@ func (a *app) claim(r record, config []byte) (_ *container, err error) {
 	}
 	c.dir = final
 	return c, nil
+}
+
+func (a *app) taken(id string) bool {
+	_, err := os.Lstat(filepath.Join(a.root, id))
+	return err == nil
+}
+
+// errTaken has the words by which callers know it.
+func errTaken(id string) error {
+	return fmt.Errorf("container with given ID already exists: %s: %w", id, errdefs.ErrAlreadyExists)
 }
 
 func lockDir(dir string) (*os.File, error) {
