@@ -201,7 +201,7 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 		return fresh{}, err
 	}
 	n.out, err = native.Compile(native.Input{
-		ID: id, Spec: n.spec, Root: n.Rootfs, Cgroup: cgroups, Host: host, Park: true, Preserve: o.preserve, KeepKeyring: o.noKeyring,
+		ID: id, Bundle: bundle, Spec: n.spec, Root: n.Rootfs, Cgroup: cgroups, Host: host, Park: true, Preserve: o.preserve, KeepKeyring: o.noKeyring,
 	})
 	for _, w := range n.out.Warnings {
 		a.logTo.warn("%s", w)
@@ -249,7 +249,7 @@ func (c *container) launch(n fresh, o createFlags, stopped func(*launched) error
 	}
 	l := launch{
 		plan: n.out.Plan, park: park, errs: to, errsFrom: from, target: -1,
-		tty: n.spec.Process.Terminal, user: n.spec.Process.User, preserve: o.preserve,
+		tty: n.spec.Process.Terminal, uid: hostUID(n.spec, n.spec.Process), preserve: o.preserve,
 	}
 	if n.out.Stops {
 		l.stopped = stopped

@@ -165,7 +165,7 @@ func (a *app) enter(c *container, spec *specs.Spec, p *specs.Process, o execFlag
 		return nil, nil, err
 	}
 	out, err := native.CompileExec(native.ExecInput{
-		ID: c.ID, Process: p, Spec: spec, Cgroup: cgroups, Host: host, Preserve: o.preserve, KeepKeyring: c.KeepKeyring,
+		ID: c.ID, Process: p, Spec: spec, Cgroup: cgroups, Host: host, Preserve: o.preserve, KeepKeyring: c.KeepKeyring, Pid: c.Pid, Bundle: c.Bundle,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -185,7 +185,7 @@ func (a *app) enter(c *container, spec *specs.Spec, p *specs.Process, o execFlag
 		return nil, nil, os.NewSyscallError("pipe2", err)
 	}
 	l, err := launch{
-		plan: out.Plan, park: park[0], errs: errs[1], errsFrom: errs[0], target: target, tty: p.Terminal, user: p.User, preserve: o.preserve,
+		plan: out.Plan, park: park[0], errs: errs[1], errsFrom: errs[0], target: target, tty: p.Terminal, uid: hostUID(spec, p), preserve: o.preserve,
 	}.run()
 	if err != nil {
 		_ = unix.Close(park[1])

@@ -35,7 +35,7 @@ func featuresCmd(_ context.Context, a *app, args []string) error {
 				Enabled: &yes,
 				Actions: []string{
 					string(specs.ActAllow), string(specs.ActErrno), string(specs.ActKill), string(specs.ActKillProcess), string(specs.ActKillThread),
-					string(specs.ActLog), string(specs.ActTrace), string(specs.ActTrap),
+					string(specs.ActLog), string(specs.ActNotify), string(specs.ActTrace), string(specs.ActTrap),
 				},
 				Operators: []string{
 					string(specs.OpEqualTo), string(specs.OpGreaterEqual), string(specs.OpGreaterThan), string(specs.OpLessEqual), string(specs.OpLessThan),
@@ -44,9 +44,9 @@ func featuresCmd(_ context.Context, a *app, args []string) error {
 				Archs: archs[runtime.GOARCH],
 			},
 			Apparmor:        &features.Apparmor{Enabled: &yes},
-			Selinux:         &features.Selinux{Enabled: &no},
+			Selinux:         &features.Selinux{Enabled: &yes},
 			IntelRdt:        &features.IntelRdt{Enabled: &no},
-			MountExtensions: &features.MountExtensions{IDMap: &features.IDMap{Enabled: &no}},
+			MountExtensions: &features.MountExtensions{IDMap: &features.IDMap{Enabled: &yes}},
 			NetDevices:      &features.NetDevices{Enabled: &no},
 		},
 	})
@@ -62,7 +62,7 @@ func hookNames() []string {
 func namespaceNames() []string {
 	return []string{
 		string(specs.CgroupNamespace), string(specs.IPCNamespace), string(specs.MountNamespace), string(specs.NetworkNamespace),
-		string(specs.PIDNamespace), string(specs.UTSNamespace),
+		string(specs.PIDNamespace), string(specs.TimeNamespace), string(specs.UserNamespace), string(specs.UTSNamespace),
 	}
 }
 

@@ -28,7 +28,7 @@ type launch struct {
 	// stopped, unless nil, is called when the process waits before pivot_root,
 	// and lets it go on.
 	stopped  func(*launched) error
-	user     specs.User
+	uid      uint32 // the host's, of the process's user
 	preserve int
 }
 
@@ -129,6 +129,13 @@ func place(blob []byte) (plan.Placed, []byte, error) {
 func (l launch) parked(out *launched) error {
 	err := fork.Failed(l.errsFrom, out.name)
 	var failed *fork.FailedError
+	for errors.As(err, &failed) && failed.Step == plan.StepForked {
+		// The process of a user namespace, made by the one that we made, is
+		// our child too.
+		if err = out.Follow(int(failed.Errno), nil); err == nil {
+			err = fork.Failed(l.errsFrom, out.name)
+		}
+	}
 	switch {
 	case errors.As(err, &failed) && failed.Step == plan.StepForked:
 		if err := out.Follow(int(failed.Errno), nil); err != nil {
@@ -194,11 +201,21 @@ func (l launch) ownStreams() {
 	_ = unix.Stat("/dev/null", &null)
 	for fd := range 3 {
 		var st unix.Stat_t
-		if unix.Fstat(fd, &st) != nil || st.Rdev == null.Rdev && st.Mode&unix.S_IFMT == unix.S_IFCHR || st.Uid == l.user.UID {
+		if unix.Fstat(fd, &st) != nil || st.Rdev == null.Rdev && st.Mode&unix.S_IFMT == unix.S_IFCHR || st.Uid == l.uid {
 			continue
 		}
-		_ = unix.Fchown(fd, int(l.user.UID), -1)
+		_ = unix.Fchown(fd, int(l.uid), -1)
 	}
+}
+
+// hostUID is the host's ID of a process's user.
+func hostUID(s *specs.Spec, p *specs.Process) uint32 {
+	for _, m := range s.Linux.UIDMappings {
+		if p.User.UID >= m.ContainerID && p.User.UID-m.ContainerID < m.Size {
+			return m.HostID + p.User.UID - m.ContainerID
+		}
+	}
+	return p.User.UID
 }
 
 // keepOpen has n descriptors from 3 on outlive execve.
