@@ -35,6 +35,9 @@ type ContainerConfig struct {
 	Cgroup  Cgroup        `json:"cgroup"`         // zero: below the sandbox's (or the parent's)
 	Root    Root          `json:"root"`
 	Volumes []VolumeMount `json:"volumes,omitempty"`
+	// Images are shown beside the root; SpecFunc finds out where they are and
+	// says where they go.
+	Images []ImageMount `json:"images,omitempty"`
 	// Spec is called once per create, after the root is there.
 	Spec SpecFunc `json:"-"`
 	IO   IO       `json:"io"`
@@ -77,6 +80,12 @@ type VolumeMount struct {
 	NoCopy   bool   `json:"no_copy,omitempty"`
 }
 
+// ImageMount is an image, or what lies at SubPath in it, to be read.
+type ImageMount struct {
+	Image   digest.Digest `json:"image"` // an image's ID
+	SubPath string        `json:"sub_path,omitempty"`
+}
+
 // SpecFunc builds the OCI spec once the root exists, so that user names and the
 // image's config can be resolved inside it. The engine then overwrites what it
 // owns: ociVersion, root.path, the sandbox's namespaces, cgroupsPath, the tiny
@@ -91,6 +100,9 @@ type Rootfs struct {
 	Sandbox Sandbox
 	// ID is the container's ID.
 	ID ID
+	// Images are the paths on the host of ContainerConfig.Images, mounted
+	// read-only.
+	Images []string
 }
 
 // Stop says how a container is asked to end. The zero value is SIGTERM (or what

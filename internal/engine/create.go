@@ -51,6 +51,7 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 		{"reserve", b.reserve},
 		{"root", b.root},
 		{"volumes", b.fillVolumes},
+		{"images", b.mountImages},
 		{"spec", b.callSpec},
 		{"own", b.own},
 		{"adjust", b.adjust},
@@ -101,6 +102,7 @@ type build struct {
 	fs      *os.Root
 	image   *ocispec.ImageConfig
 	volumes []specs.Mount
+	images  []string
 	spec    *specs.Spec
 }
 
@@ -242,7 +244,7 @@ func ranges(maps []specs.LinuxIDMapping) (r []core.IDRange) {
 }
 
 func (b *build) callSpec(ctx context.Context) error {
-	spec, err := b.cfg.Spec(ctx, core.Rootfs{FS: b.fs, Image: b.image, Sandbox: b.sb, ID: b.c.ID})
+	spec, err := b.cfg.Spec(ctx, core.Rootfs{FS: b.fs, Image: b.image, Sandbox: b.sb, ID: b.c.ID, Images: b.images})
 	if err != nil {
 		return err
 	}

@@ -141,7 +141,7 @@ func (e *Engine) teardownContainer(ctx context.Context, ct *core.Container, by n
 			return e.removeProcesses(ctx, rt, ct)
 		}},
 		{"unmount", func(ctx context.Context) error {
-			return e.o.Roots.Unmount(ctx, filepath.Join(ct.Bundle, "rootfs"))
+			return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(ct.Bundle, "rootfs")), e.imageVolumes().Release(ctx, ct))
 		}},
 		{"discard", func(ctx context.Context) error {
 			if ct.Image == "" {

@@ -18,7 +18,7 @@ func Stages() []string {
 		stages []string
 	}{
 		{"create_sandbox", []string{"reserve", "cgroup", "pin", "network", "files", "init", "admit", "commit"}},
-		{"create", []string{"reserve", "root", "volumes", "spec", "own", "adjust", "cgroup", "launch", "commit"}},
+		{"create", []string{"reserve", "root", "volumes", "images", "spec", "own", "adjust", "cgroup", "launch", "commit"}},
 		{"start", []string{"begin", "launch", "commit"}},
 		{"exec", []string{"begin", "launch", "commit"}},
 		{"stop", []string{"asked", "signalled", "killed", "ended"}},

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/imagevol"
 	"github.com/longshore/longshore/internal/engine/own"
 )
 
@@ -186,6 +187,11 @@ func (s *survey) container(c *core.Container) {
 	if c.Image != "" && !s.checkouts[c.ID] {
 		missing("its checked-out root is gone")
 	}
+	for _, id := range imagevol.Checkouts(c) {
+		if !s.checkouts[id] {
+			missing("its image volume " + string(id) + " is gone")
+		}
+	}
 	if !s.mounts[filepath.Join(c.Bundle, "rootfs")] {
 		missing("its root is not mounted")
 	}
@@ -308,7 +314,7 @@ func (s *survey) orphanFiles() {
 		if !s.known(id) {
 			s.orphan("bundle "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error {
 				bundle := e.bundle(id)
-				return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")), removeBundle(bundle))
+				return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")), e.imageVolumes().Clear(ctx, bundle), removeBundle(bundle))
 			})
 		}
 	}
@@ -324,7 +330,7 @@ func (s *survey) orphanFiles() {
 func (s *survey) orphanHoldings() {
 	e := s.e
 	for id := range s.checkouts {
-		if _, ok := s.containers[id]; !ok {
+		if _, ok := s.containers[imagevol.Container(id)]; !ok {
 			s.orphan("checkout "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error { return e.o.Images.Discard(ctx, id) })
 		}
 	}

@@ -8,7 +8,23 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/engine/fill"
+	"github.com/longshore/longshore/internal/engine/imagevol"
 )
+
+// imageVolumes are the ports of image volumes.
+func (e *Engine) imageVolumes() imagevol.Ports {
+	return imagevol.Ports{Images: e.o.Images, Roots: e.o.Roots}
+}
+
+// mountImages shows the container the images it asked to see.
+func (b *build) mountImages(ctx context.Context) (err error) {
+	if len(b.cfg.Images) == 0 {
+		return nil
+	}
+	b.line.undo.Add("images", func(ctx context.Context) error { return b.e.imageVolumes().Release(ctx, &b.c) })
+	b.images, err = b.e.imageVolumes().Mount(ctx, &b.c, ranges(b.sb.Config.UIDs), ranges(b.sb.Config.GIDs))
+	return err
+}
 
 // fillVolumes makes the volumes that are missing, fills new ones from the
 // image's content, and notes the mounts.

@@ -62,6 +62,9 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 	if ask.runtime, err = s.features(ctx, sb.Config.Runtime); err != nil {
 		return core.ContainerConfig{}, err
 	}
+	if ask.volumes, err = s.imageVolumes(ctx, cfg.GetMounts()); err != nil {
+		return core.ContainerConfig{}, err
+	}
 	if err := s.mountSources(cfg.GetMounts()); err != nil {
 		return core.ContainerConfig{}, err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -53,6 +54,7 @@ type testNode struct {
 	v1.RuntimeServiceClient
 	images v1.ImageServiceClient
 	face   *Face
+	nri    *nri.Host
 	image  core.Image
 	logs   string
 	conn   *grpc.ClientConn
@@ -81,7 +83,7 @@ func (n *testNode) serve(tb testing.TB, change ...func(*Config)) {
 	var err error
 	n.face, err = New(Options{
 		Deps:   face.Deps{Engine: n.As(core.OwnerCRI), Logger: slog.New(slog.DiscardHandler), Metrics: obs.New(obs.Options{}), Version: "v1.2.3"},
-		Config: cfg, ImageRoot: "/var/lib/longshore/images",
+		Config: cfg, ImageRoot: "/var/lib/longshore/images", NRI: n.nri,
 	})
 	if err != nil {
 		tb.Fatal(err)

@@ -25,6 +25,8 @@ type containerAsk struct {
 	target  core.ID // whose pid namespace it joins, or ""
 	runtime core.RuntimeFeatures
 	seccomp []byte // a profile from a file, or nil
+	// volumes are the images that mounts name, by the mount's target.
+	volumes map[string]core.Image
 	devices []specs.LinuxDevice
 	rules   []specs.LinuxDeviceCgroup // that open the devices
 	// keep stores the container's record anew, once the user is known.
@@ -58,6 +60,7 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	if err := checkKey(out.Key); err != nil {
 		return out, err
 	}
+	out.Images = a.imageMounts()
 	if a.target != "" {
 		out.Join = []core.Join{{Namespace: specs.PIDNamespace, Container: a.target}}
 	}
@@ -65,6 +68,7 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	if err != nil {
 		return out, err
 	}
+	a.nameVolumes(rec)
 	if out.Data, err = rec.encode(); err != nil {
 		return out, err
 	}
@@ -168,6 +172,7 @@ func (a containerAsk) finish(ctx context.Context, base *specs.Spec, rec containe
 	if err != nil {
 		return nil, err
 	}
+	placeImages(base, r.Images)
 	p := base.Process
 	p.User = who.User
 	ocispec.ForUser(p)
@@ -254,7 +259,7 @@ func (a containerAsk) mount(m *v1.Mount) (specs.Mount, error) {
 	target := m.GetContainerPath()
 	switch {
 	case m.GetImage().GetImage() != "":
-		return specs.Mount{}, invalid("mount %s: image volumes are not supported yet", target)
+		return a.imageMount(m)
 	case target == "" || nul(target+m.GetHostPath()):
 		return specs.Mount{}, invalid("mount of %s at %q", m.GetHostPath(), target)
 	case m.GetRecursiveReadOnly() && !m.GetReadonly():
@@ -286,12 +291,17 @@ func (a containerAsk) mount(m *v1.Mount) (specs.Mount, error) {
 	if err != nil {
 		return out, err
 	}
+	return withOptions(out, m)
+}
+
+// withOptions adds the mount options that a request may name.
+func withOptions(out specs.Mount, m *v1.Mount) (specs.Mount, error) {
 	for _, o := range m.GetMountOptions() {
 		switch o {
 		case "noexec", "nodev", "nosuid", "noatime", "nodiratime", "relatime", "nosymfollow":
 			out.Options = append(out.Options, o)
 		default:
-			return specs.Mount{}, invalid("mount %s: option %q", target, o)
+			return specs.Mount{}, invalid("mount %s: option %q", m.GetContainerPath(), o)
 		}
 	}
 	return out, nil

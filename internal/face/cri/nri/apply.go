@@ -86,7 +86,8 @@ func (e editor) AddPreStartHook(h specs.Hook) {
 }
 
 func (e editor) AddPostStartHook(h specs.Hook) { e.hooks().Poststart = append(e.hooks().Poststart, h) }
-func (e editor) AddPostStopHook(h specs.Hook)  { e.hooks().Poststop = append(e.hooks().Poststop, h) }
+
+func (e editor) AddPostStopHook(h specs.Hook) { e.hooks().Poststop = append(e.hooks().Poststop, h) }
 
 func (e editor) AddProcessEnv(name, value string) {
 	e.s.Process.Env = append(e.s.Process.Env, name+"="+value)
@@ -172,6 +173,7 @@ func (e editor) SetLinuxResourcesCPUMems(mems string)             { e.cpu().Mems
 func (e editor) SetLinuxResourcesCPUPeriod(period uint64)         { e.cpu().Period = &period }
 func (e editor) SetLinuxResourcesCPUQuota(quota int64)            { e.cpu().Quota = &quota }
 func (e editor) SetLinuxResourcesCPURealtimePeriod(period uint64) { e.cpu().RealtimePeriod = &period }
+
 func (e editor) SetLinuxResourcesCPURealtimeRuntime(runtime int64) {
 	e.cpu().RealtimeRuntime = &runtime
 }

@@ -1,0 +1,102 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// imageSource stands in a mount for the path of the image volume of that number
+// until the engine has told it. It is no path, so nothing else looks like it.
+const imageSource = "image volume "
+
+// isImage reports whether a mount shows an image.
+func isImage(m *v1.Mount) bool { return m.GetImage().GetImage() != "" }
+
+// imageVolumes finds the images that mounts name.
+func (s *server) imageVolumes(ctx context.Context, mounts []*v1.Mount) (map[string]core.Image, error) {
+	var found map[string]core.Image
+	for _, m := range mounts {
+		if !isImage(m) {
+			continue
+		}
+		img, err := s.engine.Image(ctx, m.GetImage().GetImage())
+		if err != nil {
+			return nil, fmt.Errorf("mount %s: image %s: %w", m.GetContainerPath(), m.GetImage().GetImage(), err)
+		}
+		if found == nil {
+			found = map[string]core.Image{}
+		}
+		found[m.GetContainerPath()] = img
+	}
+	return found, nil
+}
+
+// imageMounts are the images to be mounted, in the order of the request.
+func (a containerAsk) imageMounts() (list []core.ImageMount) {
+	for _, m := range a.req.GetConfig().GetMounts() {
+		if isImage(m) {
+			list = append(list, core.ImageMount{Image: a.volumes[m.GetContainerPath()].ID, SubPath: m.GetImageSubPath()})
+		}
+	}
+	return list
+}
+
+// nameVolumes has the status say which image each volume is.
+func (a containerAsk) nameVolumes(rec containerRecord) {
+	for _, m := range rec.Config.GetMounts() {
+		if img, ok := a.volumes[m.GetContainerPath()]; ok && isImage(m) {
+			m.Image.ImageRef = string(img.ID)
+		}
+	}
+}
+
+// imageMount is read-only always; its source is filled in when it is mounted.
+func (a containerAsk) imageMount(m *v1.Mount) (specs.Mount, error) {
+	target := m.GetContainerPath()
+	sub := m.GetImageSubPath()
+	switch {
+	case target == "" || nul(target+sub):
+		return specs.Mount{}, invalid("mount of image %s at %q", m.GetImage().GetImage(), target)
+	case m.GetHostPath() != "":
+		return specs.Mount{}, invalid("mount %s: image and host path", target)
+	case !m.GetReadonly():
+		return specs.Mount{}, invalid("mount %s: an image volume is read-only, readonly must be set", target)
+	case m.GetPropagation() != v1.MountPropagation_PROPAGATION_PRIVATE:
+		return specs.Mount{}, invalid("mount %s: image volume with propagation %s", target, m.GetPropagation())
+	case sub != "" && !filepath.IsLocal(strings.TrimPrefix(sub, "/")):
+		return specs.Mount{}, invalid("mount %s: image sub-path %q", target, sub)
+	}
+	n := 0
+	for _, o := range a.req.GetConfig().GetMounts() {
+		if o == m {
+			break
+		}
+		if isImage(o) {
+			n++
+		}
+	}
+	out := specs.Mount{
+		Destination: path.Clean("/" + target), Type: "bind", Source: imageSource + strconv.Itoa(n),
+		Options: []string{"rbind", "rprivate", "ro", "nosuid", "nodev"},
+	}
+	return withOptions(out, m)
+}
+
+// placeImages fills the sources in.
+func placeImages(s *specs.Spec, paths []string) {
+	for i := range s.Mounts {
+		rest, ok := strings.CutPrefix(s.Mounts[i].Source, imageSource)
+		if n, err := strconv.Atoi(rest); ok && err == nil && n < len(paths) {
+			s.Mounts[i].Source = paths[n]
+		}
+	}
+}

@@ -1,0 +1,286 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc/codes"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/adjust"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+)
+
+// plugin is an NRI plugin that notes what it is told.
+type plugin struct {
+	mu     sync.Mutex
+	told   []string
+	more   chan struct{}
+	synced chan struct{}
+
+	onSync func() // before it answers
+	refuse string // a call that it says no to
+	adjust *api.ContainerAdjustment
+}
+
+func newPlugin() *plugin {
+	return &plugin{more: make(chan struct{}, 1), synced: make(chan struct{})}
+}
+
+func (p *plugin) note(call, name string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told = append(p.told, call+" "+name)
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+	if p.refuse == call {
+		return errors.New("not today")
+	}
+	return nil
+}
+
+func (p *plugin) heard() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.told)
+}
+
+func (p *plugin) refuses(call string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse = call
+}
+
+// await returns once the plugin was told of what.
+func (p *plugin) await(t *testing.T, what string) {
+	t.Helper()
+	for !slices.Contains(p.heard(), what) {
+		select {
+		case <-p.more:
+		case <-t.Context().Done():
+			t.Fatalf("never told of %q: %q", what, p.heard())
+		}
+	}
+}
+
+func (p *plugin) Synchronize(_ context.Context, _ []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	if p.onSync != nil {
+		p.onSync()
+	}
+	for _, c := range containers {
+		_ = p.note("there", c.GetName())
+	}
+	close(p.synced)
+	return nil, nil
+}
+
+func (p *plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	return p.note("run", pod.GetName())
+}
+
+func (p *plugin) StopPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	return p.note("stop pod", pod.GetName())
+}
+
+func (p *plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	return p.note("remove pod", pod.GetName())
+}
+
+func (p *plugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	return p.adjust, nil, p.note("create", c.GetName())
+}
+
+func (p *plugin) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	return p.note("start", c.GetName())
+}
+
+func (p *plugin) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
+	return nil, p.note("stop", c.GetName())
+}
+
+func (p *plugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	return p.note("remove", c.GetName())
+}
+
+// newPluggable is a node whose face has a socket for plugins.
+func newPluggable(t *testing.T) (*testNode, string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nri") // short enough for a socket's address
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	cfg := DefaultConfig()
+	cfg.NRISocket = filepath.Join(dir, "s")
+	n := &testNode{Node: enginetest.Fakes(t), logs: t.TempDir()}
+	n.Options.Runtimes = []core.Runtime{bundles{n.Runtime}}
+	if n.nri, err = NewNRI(cfg, slog.New(slog.DiscardHandler), "v1", nil); err != nil {
+		t.Fatal(err)
+	}
+	n.Options.Adjusters = []core.Adjuster{adjust.New(adjust.Options{Owners: []adjust.Owned{{Owner: core.OwnerCRI, Adjuster: n.nri}}})}
+	n.Start()
+	n.image = n.AddImage("redis:7", imagespec.ImageConfig{Cmd: []string{"serve"}}, map[string]string{"etc/passwd": passwdFile, "etc/group": groupFile})
+	n.serve(t)
+	return n, cfg.NRISocket
+}
+
+// connect plugs p in; the socket may not be there yet.
+func (p *plugin) connect(t *testing.T, socket, index string) {
+	t.Helper()
+	for {
+		if _, err := os.Stat(socket); err == nil {
+			break
+		}
+		if t.Context().Err() != nil {
+			t.Fatal("no socket")
+		}
+	}
+	s, err := stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx(index), stub.WithSocketPath(socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Stop(); s.Wait() })
+}
+
+// joined waits until the plugin is asked: it has answered Synchronize, and
+// whoever takes the block now comes after it.
+func (n *testNode) joined(p *plugin) {
+	<-p.synced
+	n.nri.Block()()
+}
+
+func TestPluginsSeeEverythingOnceAndInOrder(t *testing.T) {
+	n, socket := newPluggable(t)
+	p := newPlugin()
+	p.connect(t, socket, "00")
+	n.joined(p)
+	ctx := t.Context()
+	pod := n.pod(t, "web")
+	asked, byItself := n.running(t, pod, "asked"), n.running(t, pod, "itself")
+	n.exit(t, byItself, core.Exit{Code: 1})
+	p.await(t, "stop itself")
+	for range 2 {
+		if _, err := n.StopContainer(ctx, &v1.StopContainerRequest{ContainerId: asked}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := n.RemoveContainer(ctx, &v1.RemoveContainerRequest{ContainerId: asked}); err != nil {
+		t.Fatal(err)
+	}
+	n.running(t, pod, "forced")
+	for range 2 {
+		if _, err := n.StopPodSandbox(ctx, &v1.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := n.RemovePodSandbox(ctx, &v1.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"run web", "create asked", "start asked", "create itself", "start itself", "stop itself", "stop asked", "remove asked",
+		"create forced", "start forced", "stop forced", "stop pod web", "remove itself", "remove forced", "remove pod web",
+	}
+	if got := p.heard(); !slices.Equal(got, want) {
+		t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestAPluginsNoEndsItAndLeavesNothing(t *testing.T) {
+	n, socket := newPluggable(t)
+	p := newPlugin()
+	p.connect(t, socket, "00")
+	n.joined(p)
+	ctx := t.Context()
+	p.refuses("run")
+	_, err := n.RunPodSandbox(ctx, &v1.RunPodSandboxRequest{Config: n.podConfig("web")})
+	wantCode(t, "run", err, codes.FailedPrecondition)
+	if left := n.Left(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	p.refuses("create")
+	pod := n.pod(t, "web")
+	before := n.Left()
+	_, err = n.CreateContainer(ctx, n.containerRequest(pod, "app"))
+	wantCode(t, "create", err, codes.FailedPrecondition)
+	if left := n.Left(); !slices.Equal(left, before) {
+		t.Errorf("left behind: %q", left)
+	}
+	p.refuses("")
+	n.running(t, pod, "app")
+	want := []string{"run web", "remove pod web", "run web", "create app", "remove app", "create app", "start app"}
+	if got := p.heard(); !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+func TestAPluginAdjustsTheSpec(t *testing.T) {
+	n, socket := newPluggable(t)
+	p := newPlugin()
+	a := &api.ContainerAdjustment{}
+	a.AddEnv("PLUGGED", "in")
+	a.AddAnnotation("by", "test")
+	a.AddMount(&api.Mount{Destination: "/plugged", Type: "bind", Source: "/etc", Options: []string{"bind", "ro"}})
+	a.SetLinuxMemoryLimit(64 << 20)
+	a.SetLinuxCPUSetCPUs("0")
+	a.AddRlimit("RLIMIT_NOFILE", 100, 50)
+	p.adjust = a
+	p.connect(t, socket, "00")
+	n.joined(p)
+	s := n.spec(t, n.container(t, n.pod(t, "web"), "app"))
+	if !slices.Contains(s.Process.Env, "PLUGGED=in") || s.Annotations["by"] != "test" || len(s.Process.Rlimits) != 1 {
+		t.Errorf("env %q, annotations %v, rlimits %v", s.Process.Env, s.Annotations, s.Process.Rlimits)
+	}
+	if m := mountAt(s, "/plugged"); m == nil || m.Source != "/etc" {
+		t.Errorf("mount %v", m)
+	}
+	if r := s.Linux.Resources; r.Memory == nil || *r.Memory.Limit != 64<<20 || r.CPU == nil || r.CPU.Cpus != "0" {
+		t.Errorf("resources %+v", r)
+	}
+}
+
+// TestAPluginThatJoinsLateMissesNothing: what exists when it joins is in its
+// list, what is made meanwhile is told to it afterwards.
+func TestAPluginThatJoinsLateMissesNothing(t *testing.T) {
+	n, socket := newPluggable(t)
+	pod := n.pod(t, "web")
+	n.running(t, pod, "before")
+	p := newPlugin()
+	syncing, goOn := make(chan struct{}), make(chan struct{})
+	p.onSync = func() { close(syncing); <-goOn }
+	p.connect(t, socket, "10")
+	<-syncing
+	var wg sync.WaitGroup
+	for _, name := range []string{"during1", "during2", "during3"} {
+		wg.Go(func() {
+			if _, err := n.CreateContainer(t.Context(), n.containerRequest(pod, name)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	close(goOn)
+	wg.Wait()
+	n.joined(p)
+	n.container(t, pod, "after")
+	got := p.heard()
+	slices.Sort(got)
+	want := []string{"create after", "create during1", "create during2", "create during3", "there before"}
+	if !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}
