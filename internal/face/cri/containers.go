@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/cri/terms"
 )
 
 func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerRequest) (*v1.CreateContainerResponse, error) {
@@ -222,7 +223,7 @@ func (s *server) UpdateContainerResources(ctx context.Context, req *v1.UpdateCon
 	if req.GetLinux() == nil {
 		return &v1.UpdateContainerResourcesResponse{}, nil
 	}
-	res, err := resources(req.GetLinux())
+	res, err := terms.Resources(req.GetLinux())
 	if err != nil {
 		return nil, fmt.Errorf("update container %s: %w", c.ID, err)
 	}
@@ -248,7 +249,7 @@ func (s *server) keepResources(ctx context.Context, id core.ID, asked *v1.LinuxC
 	if err != nil {
 		return err
 	}
-	r.Found.Resources = updatedResources(r.Found.GetResources(), asked, enforced)
+	r.Found.Resources = terms.UpdatedResources(r.Found.GetResources(), asked, enforced)
 	r.Config.Labels = nil
 	data, err := r.encode()
 	if err != nil {

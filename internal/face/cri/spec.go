@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/cri/terms"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -48,7 +49,7 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	if err != nil {
 		return out, err
 	}
-	signal, err := signalName(cfg.GetStopSignal())
+	signal, err := terms.SignalName(cfg.GetStopSignal())
 	if err != nil {
 		return out, err
 	}
@@ -125,11 +126,11 @@ func (a containerAsk) base() (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits, err := resources(cfg.GetLinux().GetResources())
+	limits, err := terms.Resources(cfg.GetLinux().GetResources())
 	if err != nil {
 		return nil, err
 	}
-	score, err := oomScore(cfg.GetLinux().GetResources())
+	score, err := terms.OOMScore(cfg.GetLinux().GetResources())
 	if err != nil {
 		return nil, err
 	}

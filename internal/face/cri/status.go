@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/cri/terms"
 )
 
 // The reasons that kubelet and its users know.
@@ -95,7 +96,7 @@ func containerStatus(c core.Container, r containerRecord) *v1.ContainerStatus {
 		Id: string(c.ID), Metadata: r.Config.GetMetadata(), State: containerState(c.State), CreatedAt: nanos(c.Created),
 		Image: r.Found.GetImage(), ImageRef: r.Found.GetImageRef(), ImageId: r.Found.GetImageId(),
 		Labels: r.Config.GetLabels(), Annotations: r.Config.GetAnnotations(), Mounts: r.Config.GetMounts(),
-		LogPath: sinkPath(c), Resources: r.Found.GetResources(), User: r.Found.GetUser(), StopSignal: stopSignal(c.Config.Stop.Signal),
+		LogPath: sinkPath(c), Resources: r.Found.GetResources(), User: r.Found.GetUser(), StopSignal: terms.StopSignal(c.Config.Stop.Signal),
 	}
 	if s.Image == nil {
 		s.Image = r.Config.GetImage()

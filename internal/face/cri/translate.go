@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/cri/terms"
 )
 
 // maxHostname is the kernel's __NEW_UTS_LEN.
@@ -173,10 +174,10 @@ func sandboxNetwork(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 		"IgnoreUnknown": "1", "K8S_POD_NAMESPACE": m.GetNamespace(), "K8S_POD_NAME": m.GetName(), "K8S_POD_UID": m.GetUid(),
 	}
 	var err error
-	if n.IngressRate, err = bandwidth(cfg.GetAnnotations(), "kubernetes.io/ingress-bandwidth"); err != nil {
+	if n.IngressRate, err = terms.Bandwidth(cfg.GetAnnotations(), "kubernetes.io/ingress-bandwidth"); err != nil {
 		return err
 	}
-	if n.EgressRate, err = bandwidth(cfg.GetAnnotations(), "kubernetes.io/egress-bandwidth"); err != nil {
+	if n.EgressRate, err = terms.Bandwidth(cfg.GetAnnotations(), "kubernetes.io/egress-bandwidth"); err != nil {
 		return err
 	}
 	n.Ports, err = ports(cfg.GetPortMappings())

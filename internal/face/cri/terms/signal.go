@@ -1,4 +1,4 @@
-package cri
+package terms
 
 import (
 	"strconv"
@@ -15,20 +15,20 @@ const (
 	sigRTMax = 64
 )
 
-// signalName is how the engine takes a stop signal; "" is the image's own.
-func signalName(s v1.Signal) (string, error) {
+// SignalName is how the engine takes a stop signal; "" is the image's own.
+func SignalName(s v1.Signal) (string, error) {
 	if s == v1.Signal_SIGNAL_RUNTIME_DEFAULT {
 		return "", nil
 	}
-	n := signalNumber(s)
+	n := SignalNumber(s)
 	if n == 0 {
 		return "", invalid("container: stop signal %d", s)
 	}
 	return strconv.Itoa(n), nil
 }
 
-// signalNumber is 0 for what is no signal.
-func signalNumber(s v1.Signal) int {
+// SignalNumber is 0 for what is no signal.
+func SignalNumber(s v1.Signal) int {
 	if _, ok := v1.Signal_name[int32(s)]; !ok {
 		return 0
 	}
@@ -62,16 +62,16 @@ func offset(base int, n string, sign int) int {
 	return base + sign*v
 }
 
-// stopSignal is the signal a container is asked to end by, for its status: a
+// StopSignal is the signal a container is asked to end by, for its status: a
 // name, with SIG or without, or a number; SIGTERM when there is none.
-func stopSignal(of string) v1.Signal {
+func StopSignal(of string) v1.Signal {
 	name := strings.ToUpper(strings.TrimSpace(of))
 	if name == "" {
 		return v1.Signal_SIGNAL_SIGTERM
 	}
 	if n, err := strconv.Atoi(name); err == nil {
 		for i := range int32(len(v1.Signal_name)) {
-			if s := v1.Signal(i); signalNumber(s) == n {
+			if s := v1.Signal(i); SignalNumber(s) == n {
 				return s
 			}
 		}

@@ -1,4 +1,4 @@
-package cri
+package terms
 
 import (
 	"math"
@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// bandwidth reads a pod's annotation with a rate in bits per second, written as
+// Bandwidth reads a pod's annotation with a rate in bits per second, written as
 // Kubernetes writes quantities ("10M", "1.5Gi", "1e6"); 0 when there is none.
-func bandwidth(annotations map[string]string, key string) (uint64, error) {
+func Bandwidth(annotations map[string]string, key string) (uint64, error) {
 	s, ok := annotations[key]
 	if !ok {
 		return 0, nil
 	}
-	n, ok := quantity(s)
+	n, ok := Quantity(s)
 	// The bounds are those of the CNI bandwidth plugin's users: 1k to 1P.
 	if !ok || n < 1e3 || n > 1e15 {
 		return 0, invalid("annotation %s: %q is no rate between 1k and 1P", key, s)
@@ -21,7 +21,8 @@ func bandwidth(annotations map[string]string, key string) (uint64, error) {
 	return n, nil
 }
 
-func quantity(s string) (uint64, bool) {
+// Quantity reads a number of Kubernetes with its suffix, such as 10M or 1Gi.
+func Quantity(s string) (uint64, bool) {
 	end := strings.LastIndexAny(s, "0123456789.") + 1
 	number, suffix := s[:end], s[end:]
 	if len(number) == 0 || len(number) > 32 || strings.ContainsAny(number, "/_xXpP") {

@@ -1,4 +1,4 @@
-package cri
+package terms
 
 import (
 	"math"
@@ -16,9 +16,9 @@ const (
 	oomScoreMax = 1000
 )
 
-// resources translates limits. Zero means no wish in this API; -1 is unlimited
+// Resources translates limits. Zero means no wish in this API; -1 is unlimited
 // for quota and swap.
-func resources(r *v1.LinuxContainerResources) (*specs.LinuxResources, error) {
+func Resources(r *v1.LinuxContainerResources) (*specs.LinuxResources, error) {
 	out := &specs.LinuxResources{}
 	if r == nil {
 		return out, nil
@@ -84,8 +84,8 @@ func memory(r *v1.LinuxContainerResources, out *specs.LinuxResources) error {
 	return nil
 }
 
-// oomScore is never left out: a program would inherit the keeper's.
-func oomScore(r *v1.LinuxContainerResources) (*int, error) {
+// OOMScore is never left out: a program would inherit the keeper's.
+func OOMScore(r *v1.LinuxContainerResources) (*int, error) {
 	v := r.GetOomScoreAdj()
 	if v < oomScoreMin || v > oomScoreMax {
 		return nil, invalid("resources: oom_score_adj %d", v)
@@ -94,9 +94,9 @@ func oomScore(r *v1.LinuxContainerResources) (*int, error) {
 	return &n, nil
 }
 
-// updatedResources is what a status tells after an update: what was asked over
+// UpdatedResources is what a status tells after an update: what was asked over
 // what held before, and where the kernel was asked, what it answered.
-func updatedResources(before *v1.ContainerResources, asked *v1.LinuxContainerResources, enforced *specs.LinuxResources) *v1.ContainerResources {
+func UpdatedResources(before *v1.ContainerResources, asked *v1.LinuxContainerResources, enforced *specs.LinuxResources) *v1.ContainerResources {
 	l := before.GetLinux()
 	if l == nil {
 		l = &v1.LinuxContainerResources{}

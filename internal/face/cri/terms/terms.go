@@ -1,0 +1,16 @@
+// Package terms has the CRI's small values in both forms: limits, quantities of
+// annotations, and signals, as the API writes them and as the engine and the OCI
+// spec do.
+//
+// It is pure, and knows neither sandboxes nor containers. Start at Resources.
+package terms
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+}
