@@ -107,7 +107,7 @@ func newMachine(t *testing.T) *machine {
 			t.Fatal(err)
 		}
 	}
-	for _, a := range []string{"sh", "cat", "echo", "sleep", "true", "false", "ls", "id", "env", "tty", "kill", "grep", "readlink", "stat"} {
+	for _, a := range []string{"sh", "cat", "echo", "sleep", "true", "false", "ls", "id", "env", "tty", "kill", "grep", "readlink", "stat", "touch"} {
 		if err := os.Symlink("busybox", m.bundle+"/rootfs/bin/"+a); err != nil {
 			t.Fatal(err)
 		}
