@@ -17,7 +17,7 @@ func newDebug(a *app) *cobra.Command {
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newDebugDump(a))
+	cmd.AddCommand(newDebugDump(a), newDebugPlan(a))
 	return cmd
 }
 

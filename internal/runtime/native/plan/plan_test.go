@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/runtime/native/plan"
@@ -24,6 +25,12 @@ func sample() *plan.Builder {
 	b := &plan.Builder{}
 	b.Clone(unix.CLONE_NEWPID|unix.CLONE_NEWNS, "/sys/fs/cgroup/x")
 	b.JoinPid("/proc/1/ns/pid")
+	again(b)
+	return b
+}
+
+// again adds the operations of the sample.
+func again(b *plan.Builder) {
 	s := b.NewSlot()
 	b.Add("open root", unix.SYS_OPENAT, plan.V(-100), plan.P(b.String("/root fs")), plan.V(unix.O_PATH)).To(s)
 	try := b.Len()
@@ -33,7 +40,6 @@ func sample() *plan.Builder {
 	b.AddStore("remember", s, b.Words(0))
 	b.Add("go", unix.SYS_READ, plan.S(plan.SlotPark), plan.P(b.Words(0)), plan.V(1)).Result(1)
 	b.Add("exec", unix.SYS_EXECVE, plan.P(b.String("/bin/sh")), plan.P(b.Strings([]string{"sh", "-c", "x"})), plan.P(b.Strings(nil)))
-	return b
 }
 
 func TestPlaceTurnsOffsetsIntoAddresses(t *testing.T) {
@@ -74,13 +80,36 @@ func TestPrintNamesEveryOperation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"into /sys/fs/cgroup/x", `0 open root: call 257(-100, "/root fs", 0x200000) -> slot8`, "else pass over 1 or errno 2", "must be 1", "store slot 8"} {
+	for _, want := range []string{"into /sys/fs/cgroup/x", `0 open root: call 257(-100, "/root fs", 0x200000) -> slot8`, "else pass over 1 or errno 2", "must be 1", "store slot 8\n", `{"sh", "-c", "x", 0x0}`} {
 		if unix.SYS_OPENAT == 257 && !strings.Contains(s, want) {
 			t.Errorf("no %q in\n%s", want, s)
 		}
 	}
 	if !bytes.Equal(before, blob) {
 		t.Error("printing changed the plan")
+	}
+}
+
+// TestWhatIsTheSameReadsTheSame: where data stands does not show.
+func TestWhatIsTheSameReadsTheSame(t *testing.T) {
+	lines := func(b *plan.Builder) []string {
+		head, l, err := plan.Lines(aligned(b.Encode()), func(nr uint32) string { return map[uint32]string{unix.SYS_OPENAT: "openat"}[nr] })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(head, l...)
+	}
+	one, two := sample(), &plan.Builder{}
+	two.String("something else first")
+	two.Words(7, 8)
+	two.Clone(unix.CLONE_NEWPID|unix.CLONE_NEWNS, "/sys/fs/cgroup/x")
+	two.JoinPid("/proc/1/ns/pid")
+	again(two)
+	if d := cmp.Diff(lines(one), lines(two)); d != "" {
+		t.Error(d)
+	}
+	if l := lines(one)[1]; !strings.HasPrefix(l, "open root: openat(-100, ") {
+		t.Error(l)
 	}
 }
 

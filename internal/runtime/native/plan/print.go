@@ -1,51 +1,121 @@
 package plan
 
 import (
+	"slices"
 	"strconv"
 	"unsafe"
 )
 
-// Print renders a plan for people, one operation a line: its number, name,
-// system call and arguments. It does not run or change it.
+// Print renders a plan for people: how the child is cloned, then one operation a
+// line with its number, name, system call and arguments. It does not
+// run or change the plan.
 func Print(blob []byte) (string, error) {
-	if err := Check(blob); err != nil {
-		return "", err
-	}
-	h, err := header(blob)
+	head, lines, err := Lines(blob, nil)
 	if err != nil {
 		return "", err
 	}
-	out := "clone flags 0x" + strconv.FormatUint(h.CloneFlags, 16)
-	if h.CgroupDir != 0 {
-		out += " into " + cstring(blob, h.CgroupDir)
+	out := ""
+	for _, l := range head {
+		out += l + "\n"
 	}
-	if h.PidNS != 0 {
-		out += " in pid namespace " + cstring(blob, h.PidNS)
-	}
-	out += "\n"
-	users, err := usersOf(blob, h)
-	if err != nil {
-		return "", err
-	}
-	for _, u := range users {
-		out += "user namespace -> slot" + strconv.Itoa(int(u.Slot)) + ": uids " + u.UIDs.String() + ", gids " + u.GIDs.String() + "\n"
-	}
-	for i, o := range opsOf(blob, h) {
-		out += strconv.Itoa(i) + " " + cstring(blob, o.Name) + ": " + printOp(blob, h, &o) + "\n"
+	for i, l := range lines {
+		out += strconv.Itoa(i) + " " + l + "\n"
 	}
 	return out, nil
 }
 
-func printOp(blob []byte, h *Header, o *Op) string {
+// Lines is Print by lines and without numbers, the head apart: what two plans
+// have in common is the same in both. call names system calls; nil, or "" from
+// it, leaves their numbers.
+func Lines(blob []byte, call func(nr uint32) string) (head, ops []string, err error) {
+	if err := Check(blob); err != nil {
+		return nil, nil, err
+	}
+	h, err := header(blob)
+	if err != nil {
+		return nil, nil, err
+	}
+	users, err := usersOf(blob, h)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := printer{blob: blob, end: h.Ops, call: call}
+	p.look(h)
+	first := "clone flags 0x" + strconv.FormatUint(h.CloneFlags, 16)
+	if h.CgroupDir != 0 {
+		first += " into " + cstring(blob, h.CgroupDir)
+	}
+	if h.PidNS != 0 {
+		first += " in pid namespace " + cstring(blob, h.PidNS)
+	}
+	head = []string{first}
+	for _, u := range users {
+		head = append(head, "user namespace -> slot"+strconv.Itoa(int(u.Slot))+": uids "+u.UIDs.String()+", gids "+u.GIDs.String())
+	}
+	for _, o := range opsOf(blob, h) {
+		ops = append(ops, cstring(blob, o.Name)+": "+p.op(&o))
+	}
+	return head, ops, nil
+}
+
+// printer shows data by its content, so that a plan reads the same wherever its
+// parts stand.
+type printer struct {
+	blob   []byte
+	end    uint32
+	starts []uint32            // where pieces of data begin, sorted
+	points map[uint32]struct{} // words that are pointers
+	call   func(nr uint32) string
+}
+
+// look finds the pieces of data: whatever something points to begins one.
+func (p *printer) look(h *Header) {
+	p.points = map[uint32]struct{}{}
+	p.starts = []uint32{h.CgroupDir, h.PidNS, h.Users}
+	for _, o := range opsOf(p.blob, h) {
+		p.starts = append(p.starts, o.Name)
+		for j, a := range o.A {
+			if o.Ptrs&(1<<j) != 0 {
+				p.starts = append(p.starts, uint32(a))
+			}
+		}
+	}
+	for _, at := range relocsOf(p.blob, h) {
+		p.points[at] = struct{}{}
+		p.starts = append(p.starts, uint32(p.word(at)))
+	}
+	slices.Sort(p.starts)
+	p.starts = slices.Compact(p.starts)
+}
+
+func (p *printer) word(at uint32) uint64 { return *(*uint64)(unsafe.Pointer(&p.blob[at])) }
+
+// next is where the piece at off ends.
+func (p *printer) next(off uint32) uint32 {
+	i, _ := slices.BinarySearch(p.starts, off+1)
+	if i < len(p.starts) {
+		return p.starts[i]
+	}
+	return p.end
+}
+
+func (p *printer) op(o *Op) string {
 	switch o.Kind {
 	case Store:
-		return "store slot " + strconv.FormatUint(o.A[0], 10) + " at +" + strconv.FormatUint(o.A[1], 10)
+		return "store slot " + strconv.FormatUint(o.A[0], 10) + p.place(uint32(o.A[1]))
 	case Fork:
-		return "clone with flags 0x" + strconv.FormatUint(*(*uint64)(unsafe.Pointer(&blob[o.A[0]])), 16) + " and end"
+		return "clone with flags 0x" + strconv.FormatUint(p.word(uint32(o.A[0])), 16) + " and end"
 	case Jump:
 		return "pass over " + strconv.FormatUint(o.Want, 10)
 	}
-	s := "call " + strconv.FormatUint(uint64(o.NR), 10) + "("
+	name := ""
+	if p.call != nil {
+		name = p.call(o.NR)
+	}
+	if name == "" {
+		name = "call " + strconv.FormatUint(uint64(o.NR), 10)
+	}
+	s := name + "("
 	last := len(o.A)
 	for last > 0 && o.A[last-1] == 0 && (o.Ptrs|o.Slots)&(1<<(last-1)) == 0 {
 		last--
@@ -58,11 +128,9 @@ func printOp(blob []byte, h *Header, o *Op) string {
 		case o.Slots&(1<<j) != 0:
 			s += "slot" + strconv.FormatUint(a, 10)
 		case o.Ptrs&(1<<j) != 0:
-			s += printData(blob, uint32(a), h.Ops)
-		case a > 1<<62:
-			s += strconv.FormatInt(int64(a), 10)
+			s += p.data(uint32(a), 0)
 		default:
-			s += "0x" + strconv.FormatUint(a, 16)
+			s += number(a)
 		}
 	}
 	s += ")"
@@ -83,15 +151,63 @@ func printOp(blob []byte, h *Header, o *Op) string {
 	return s
 }
 
-// printData shows text as a string and anything else as its place.
-func printData(blob []byte, off, end uint32) string {
-	for i, b := range blob[off:end] {
-		if b == 0 && i > 0 {
-			return strconv.Quote(string(blob[off : int(off)+i]))
+// place says where in which piece of data off is, if that is known.
+func (p *printer) place(off uint32) string {
+	i, exact := slices.BinarySearch(p.starts, off)
+	if !exact {
+		i--
+	}
+	if i < 0 || p.starts[i] < headerSize {
+		return ""
+	}
+	piece := p.data(p.starts[i], 0)
+	if piece[0] != '{' {
+		return ""
+	}
+	return " at byte " + strconv.FormatUint(uint64(off-p.starts[i]), 10) + " of " + piece
+}
+
+func number(v uint64) string {
+	if v > 1<<62 {
+		return strconv.FormatInt(int64(v), 10)
+	}
+	return "0x" + strconv.FormatUint(v, 16)
+}
+
+// Bounds of what is shown of one piece, and of how deep pieces are followed.
+const (
+	maxShown = 64
+	maxDepth = 3
+)
+
+// data shows text as a string and anything else as its words, of which pointers
+// are followed.
+func (p *printer) data(off uint32, depth int) string {
+	for i, b := range p.blob[off:p.end] {
+		if b == 0 && (i > 0 || p.next(off) == off+1) {
+			return strconv.Quote(string(p.blob[off : int(off)+i]))
 		}
 		if b < ' ' || b > '~' || i > 4096 {
 			break
 		}
 	}
-	return "+" + strconv.FormatUint(uint64(off), 10)
+	end := p.next(off)
+	if off%8 != 0 || depth == maxDepth {
+		return strconv.Quote(string(p.blob[off:end]))
+	}
+	s := "{"
+	for at, n := off, 0; at+8 <= end; at, n = at+8, n+1 {
+		if n > 0 {
+			s += ", "
+		}
+		if n == maxShown {
+			return s + "... " + strconv.Itoa(int(end-off)) + " bytes, sum " + strconv.FormatUint(sum(p.blob[off:end]), 16) + "}"
+		}
+		if _, ok := p.points[at]; ok {
+			s += p.data(uint32(p.word(at)), depth+1)
+		} else {
+			s += number(p.word(at))
+		}
+	}
+	return s + "}"
 }

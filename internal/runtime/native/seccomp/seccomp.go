@@ -240,3 +240,18 @@ func knownOp(op specs.LinuxSeccompOperator) bool {
 	}
 	return false
 }
+
+// CallName names a system call of the architecture that this program was built
+// for; "" for an unknown number.
+func CallName(nr uint32) string {
+	table := callsAMD64()
+	if runtime.GOARCH == "arm64" {
+		table = callsARM64()
+	}
+	for name, n := range table {
+		if n == nr {
+			return name
+		}
+	}
+	return ""
+}

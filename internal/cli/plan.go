@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/runtime/native/seccomp"
+)
+
+func newDebugPlan(a *app) *cobra.Command {
+	var showEnv bool
+	cmd := &cobra.Command{
+		Use:   "plan [flags] CONTAINER|BUNDLE [CONTAINER|BUNDLE]",
+		Short: "Print the system calls by which the native runtime starts a container, or in what those of two differ",
+		Long: "Print the system calls by which the native runtime starts a container, or in what those of two differ.\n" +
+			"A bundle is a directory with a config.json, or such a file, and needs no agent. Nothing is run.",
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var heads, plans [][]string
+			for _, arg := range args {
+				in, hide, err := a.planInput(cmd, arg)
+				if err != nil {
+					return err
+				}
+				head, lines, err := planLines(in, hide && !showEnv)
+				if err != nil {
+					return fmt.Errorf("plan of %s: %w", arg, err)
+				}
+				if hide && len(args) > 1 { // two containers always differ in this
+					for _, part := range [][]string{head, lines} {
+						for i, l := range part {
+							part[i] = strings.ReplaceAll(l, in.ID, "ID")
+						}
+					}
+				}
+				heads, plans = append(heads, head), append(plans, lines)
+			}
+			if len(plans) == 1 {
+				return a.print("%s\n", strings.Join(append(heads[0], numbered(plans[0])...), "\n"))
+			}
+			return writeDiff(a.o.Stdout, append(heads[0], plans[0]...), append(heads[1], plans[1]...))
+		},
+	}
+	cmd.Flags().BoolVar(&showEnv, "show-env", false, "show the values of a container's environment variables")
+	return cmd
+}
+
+// planInput finds what to compile: a bundle on this machine, or a container of
+// the agent's, whose environment is not for everybody's eyes.
+func (a *app) planInput(cmd *cobra.Command, arg string) (in native.Input, hide bool, err error) {
+	file := arg
+	if st, err := os.Stat(arg); err == nil && st.IsDir() {
+		file = filepath.Join(arg, "config.json")
+	}
+	if b, err := os.ReadFile(file); err == nil {
+		bundle, err := filepath.Abs(filepath.Dir(file))
+		if err != nil {
+			return in, false, err
+		}
+		var spec specs.Spec
+		if err := json.Unmarshal(b, &spec); err != nil {
+			return in, false, fmt.Errorf("%s: %w: %w", file, err, errdefs.ErrInvalidArgument)
+		}
+		in, err = inputOf(filepath.Base(bundle), bundle, &spec)
+		return in, false, err
+	}
+	err = a.call(func(c *client) error {
+		resp, err := c.containers.Inspect(cmd.Context(), &longshorev1.InspectRequest{Name: arg, ShowEnv: true})
+		if err != nil {
+			return err
+		}
+		var ct struct {
+			ID     string      `json:"id"`
+			Bundle string      `json:"bundle"`
+			Spec   *specs.Spec `json:"spec"`
+		}
+		if err := json.Unmarshal(resp.GetJson(), &ct); err != nil {
+			return fmt.Errorf("inspect %s: %w", arg, err)
+		}
+		if ct.Spec == nil {
+			return fmt.Errorf("%s: it has no spec: %w", arg, errdefs.ErrFailedPrecondition)
+		}
+		in, err = inputOf(ct.ID, ct.Bundle, ct.Spec)
+		return err
+	})
+	return in, true, err
+}
+
+func inputOf(id, bundle string, spec *specs.Spec) (native.Input, error) {
+	host, err := native.ReadHost()
+	if err != nil {
+		return native.Input{}, err
+	}
+	in := native.Input{ID: id, Bundle: bundle, Spec: spec, Host: host, Park: true}
+	if spec.Root != nil {
+		if in.Root = spec.Root.Path; !filepath.IsAbs(in.Root) {
+			in.Root = filepath.Join(bundle, in.Root)
+		}
+	}
+	if spec.Linux == nil || !filepath.IsAbs(spec.Linux.CgroupsPath) {
+		return in, nil // systemd's names are paths only once it made them
+	}
+	tree, err := cgroup.New(cgroup.Options{})
+	if err != nil {
+		return in, err
+	}
+	in.Cgroup.Dirs, in.Cgroup.Unified, in.Cgroup.Own = tree.Dirs(core.CgroupRef{Path: spec.Linux.CgroupsPath})
+	return in, nil
+}
+
+func planLines(in native.Input, hideEnv bool) (head, lines []string, err error) {
+	out, err := native.Compile(in)
+	if err != nil {
+		return nil, nil, err
+	}
+	head, lines, err = plan.Lines(out.Plan, seccomp.CallName)
+	if err != nil || !hideEnv {
+		return head, lines, err
+	}
+	var pairs []string
+	for _, e := range in.Spec.Process.Env {
+		name, _, _ := strings.Cut(e, "=")
+		pairs = append(pairs, strconv.Quote(e), strconv.Quote(name+"=<hidden>"))
+	}
+	hidden := strings.NewReplacer(pairs...)
+	for i, l := range lines {
+		lines[i] = hidden.Replace(l)
+	}
+	return head, lines, nil
+}
+
+func numbered(lines []string) []string {
+	out := make([]string, 0, len(lines))
+	for i, l := range lines {
+		out = append(out, fmt.Sprintf("%3d %s", i, l))
+	}
+	return out
+}
+
+// writeDiff prints the lines that only one of two lists has, in their order,
+// with the one before as a landmark. It prints nothing when they are the same.
+func writeDiff(w io.Writer, a, b []string) error {
+	// The longest common subsequence, from the end.
+	long := make([][]int32, len(a)+1)
+	for i := range long {
+		long[i] = make([]int32, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if a[i] == b[j] {
+				long[i][j] = long[i+1][j+1] + 1
+			} else {
+				long[i][j] = max(long[i+1][j], long[i][j+1])
+			}
+		}
+	}
+	same, shown := "", true
+	line := func(mark, text string) error {
+		if !shown {
+			shown = true
+			if _, err := fmt.Fprintln(w, "  "+same); err != nil {
+				return err
+			}
+		}
+		_, err := fmt.Fprintln(w, mark+" "+text)
+		return err
+	}
+	for i, j := 0, 0; i < len(a) || j < len(b); {
+		var err error
+		switch {
+		case i < len(a) && j < len(b) && a[i] == b[j]:
+			same, shown = a[i], false
+			i, j = i+1, j+1
+		case j == len(b) || i < len(a) && long[i+1][j] >= long[i][j+1]:
+			err = line("-", a[i])
+			i++
+		default:
+			err = line("+", b[j])
+			j++
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
