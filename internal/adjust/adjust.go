@@ -1,6 +1,6 @@
 // Package adjust brings everything that changes a container's spec on its way to
-// the runtime into one fixed order: first what an owner has of its own, then
-// what this node may give at all (seccomp, AppArmor and SELinux that the kernel
+// the runtime into one fixed order: first the devices it asks for by name, then
+// what an owner has of its own, then what this node may give at all (seccomp, AppArmor and SELinux that the kernel
 // lacks, capabilities and limits that the agent itself does not hold), which so
 // has the last word.
 //
@@ -20,6 +20,8 @@ import (
 
 // Options are what a Chain is made of.
 type Options struct {
+	// CDI adds devices first of all. nil: who asks for one is refused.
+	CDI *CDI
 	// Owners run first, in this order, each for the containers of one owner.
 	Owners []Owned
 	// Node is what this node may give. The zero Node may give nothing: use
@@ -46,6 +48,13 @@ func New(o Options) *Chain { return &Chain{o} }
 
 // Adjust runs every adjuster that concerns c.
 func (a *Chain) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container, spec *specs.Spec) error {
+	cdi := a.o.CDI
+	if cdi == nil {
+		cdi = &CDI{}
+	}
+	if err := cdi.Adjust(ctx, sb, c, spec); err != nil {
+		return err
+	}
 	for _, own := range a.o.Owners {
 		if own.Owner != c.Owner {
 			continue

@@ -121,7 +121,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if n.nri, err = n.pluginHost(); err != nil {
+	devices, err := adjust.NewCDI(n.cfg.Engine.CDIDirs)
+	if err != nil {
+		return err
+	}
+	if n.nri, err = n.pluginHost(devices); err != nil {
 		return err
 	}
 
@@ -129,7 +133,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
 		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Logger: n.log}), Volumes: volumes, Coroner: kmsg.New(kmsg.Options{Logger: n.log}),
-		Adjusters: []core.Adjuster{adjust.New(adjust.Options{Owners: n.owned(), Node: given})},
+		Adjusters: []core.Adjuster{adjust.New(adjust.Options{CDI: devices, Owners: n.owned(), Node: given})},
 		State:     run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv("LONGSHORE_FAILPOINT")),
 	})
 	if err != nil {
@@ -195,11 +199,11 @@ func (n *node) faces() ([]face.Face, error) {
 
 // pluginHost makes the host of the CRI face's plugins, which is nil unless the
 // config has a socket for them.
-func (n *node) pluginHost() (*nri.Host, error) {
+func (n *node) pluginHost(devices *adjust.CDI) (*nri.Host, error) {
 	if !n.cfg.Face.CRI.Enabled {
 		return nil, nil //nolint:nilnil // a nil host has no plugins
 	}
-	return cri.NewNRI(n.cfg.Face.CRI, n.log, n.version, nil)
+	return cri.NewNRI(n.cfg.Face.CRI, n.log, n.version, devices.Inject)
 }
 
 // owned are the adjusters that owners have of their own.

@@ -53,6 +53,8 @@ type Engine struct {
 	CgroupRoot string `toml:"cgroup_root"`
 	// CgroupDriver is cgroupfs, systemd or auto.
 	CgroupDriver string `toml:"cgroup_driver"`
+	// CDIDirs have the vendors' files of the Container Device Interface.
+	CDIDirs []string `toml:"cdi_dirs"`
 }
 
 // Runtime is one [runtimes.NAME] section.
@@ -80,7 +82,7 @@ const (
 func Default() Config {
 	return Config{
 		Agent:    Agent{Root: "/var/lib/longshore", State: "/run/longshore", LogLevel: "info", LogFormat: "auto"},
-		Engine:   Engine{Runtime: RuntimeAuto, CgroupRoot: "/longshore", CgroupDriver: "auto"},
+		Engine:   Engine{Runtime: RuntimeAuto, CgroupRoot: "/longshore", CgroupDriver: "auto", CDIDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
 		Images:   image.Default(),
 		Network:  network.DefaultConfig(),

@@ -38,6 +38,9 @@ type ContainerConfig struct {
 	// Images are shown beside the root; SpecFunc finds out where they are and
 	// says where they go.
 	Images []ImageMount `json:"images,omitempty"`
+	// CDI names devices of the Container Device Interface, vendor.com/class=name,
+	// that an adjuster adds.
+	CDI []string `json:"cdi,omitempty"`
 	// Spec is called once per create, after the root is there.
 	Spec SpecFunc `json:"-"`
 	IO   IO       `json:"io"`

@@ -126,3 +126,20 @@ func TestBadImageVolumesAreRefusedAndLeaveNothing(t *testing.T) {
 		t.Errorf("left behind: %q, before %q", after, before)
 	}
 }
+
+func TestCDIDevicesAreAskedForByName(t *testing.T) {
+	n := newTestNode(t)
+	req := n.containerRequest(n.pod(t, "web"), "app")
+	req.Config.CDIDevices = []*v1.CDIDevice{{Name: "example.com/net=one"}, {Name: "example.com/net=two"}}
+	r, err := n.CreateContainer(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := n.As(core.OwnerCRI).Container(t.Context(), core.ID(r.ContainerId))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"example.com/net=one", "example.com/net=two"}; !slices.Equal(c.Config.CDI, want) {
+		t.Errorf("asked for %q", c.Config.CDI)
+	}
+}

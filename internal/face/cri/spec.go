@@ -62,6 +62,9 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 		return out, err
 	}
 	out.Images = a.imageMounts()
+	for _, d := range cfg.GetCDIDevices() {
+		out.CDI = append(out.CDI, d.GetName())
+	}
 	if a.target != "" {
 		out.Join = []core.Join{{Namespace: specs.PIDNamespace, Container: a.target}}
 	}

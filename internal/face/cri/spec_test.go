@@ -435,7 +435,6 @@ func TestBadContainersAreRefused(t *testing.T) {
 		"windows": func(r *v1.CreateContainerRequest) {
 			r.Config.Linux, r.Config.Windows = nil, &v1.WindowsContainerConfig{}
 		},
-		"cdi":                  func(r *v1.CreateContainerRequest) { r.Config.CDIDevices = []*v1.CDIDevice{{Name: "v/c=d"}} },
 		"target without an id": namespaces(&v1.NamespaceOption{Pid: v1.NamespaceMode_TARGET}),
 		"another's network":    namespaces(&v1.NamespaceOption{Network: v1.NamespaceMode_TARGET}),
 		"the node's network":   namespaces(&v1.NamespaceOption{Network: v1.NamespaceMode_NODE}),

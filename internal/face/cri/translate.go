@@ -323,8 +323,6 @@ func checkContainer(req *v1.CreateContainerRequest) error {
 		return invalid("container %s: no image", cfg.GetMetadata().GetName())
 	case cfg.GetWindows() != nil && cfg.GetLinux() == nil:
 		return invalid("container %s is for Windows", cfg.GetMetadata().GetName())
-	case len(cfg.GetCDIDevices()) > 0:
-		return invalid("container %s: CDI device %s: CDI devices are not supported yet", cfg.GetMetadata().GetName(), cfg.GetCDIDevices()[0].GetName())
 	}
 	return checkContainerNamespaces(cfg)
 }
