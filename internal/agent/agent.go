@@ -78,6 +78,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer release()
 	obs.BridgeLogrus(n.log)
 	obs.BridgeGRPC(n.log)
+	cri.BridgeKlog(n.log)
 	n.metrics = obs.New(obs.Options{Version: n.version, Node: n.figures})
 
 	// What the engine stands on, from the bottom up.
@@ -149,7 +150,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer sockets.close()
-	faces, err := n.faces()
+	faces, err := n.faces(ctx)
 	if err != nil {
 		return err
 	}
@@ -179,7 +180,7 @@ func Run(ctx context.Context, o Options) (err error) {
 }
 
 // faces makes every face that the config enables.
-func (n *node) faces() ([]face.Face, error) {
+func (n *node) faces(ctx context.Context) ([]face.Face, error) {
 	var all []face.Face
 	if n.cfg.Face.CRI.Enabled {
 		f, err := cri.New(cri.Options{
@@ -190,6 +191,9 @@ func (n *node) faces() ([]face.Face, error) {
 			StateDir:  n.cfg.Agent.State,
 		})
 		if err != nil {
+			return nil, err
+		}
+		if err := f.Open(ctx); err != nil {
 			return nil, err
 		}
 		all = append(all, f)

@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/own"
 	"github.com/longshore/longshore/internal/engine/signal"
+	"github.com/longshore/longshore/internal/kin"
 )
 
 // Exec starts a further process in a running container; with cfg.Attach the
@@ -193,13 +194,13 @@ func (b book) recordAsked(ref core.Ref, asked core.Asked, by view) error {
 	return err
 }
 
-// RemoveProcess forgets an exec that has ended (killing it first with Force);
-// success when there is none.
+// RemoveProcess forgets an exec that has ended (killing it first with Force, and
+// what it started along with it); success when there is none.
 func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOptions) error {
 	if ref.Process == core.Main {
 		return fmt.Errorf("remove process: the main process goes with its container: %w", errdefs.ErrInvalidArgument)
 	}
-	_, p, err := c.process(ref)
+	ct, p, err := c.process(ref)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -209,6 +210,9 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if p.Autopsy == nil {
 		if !opts.Force {
 			return fmt.Errorf("remove process %s of container %s: it runs: %w", ref.Process, ref.Container, errdefs.ErrFailedPrecondition)
+		}
+		if err := kin.Kill(p.Pid, func() ([]int, error) { return c.e.o.Cgroups.Pids(ctx, ct.Cgroup) }); err != nil {
+			c.e.o.Logger.WarnContext(ctx, "what an exec started may go on", "container", ct.ID, "process", p.ID, "error", err)
 		}
 		if err := c.Signal(ctx, ref, sigkill, opts.Asked); err != nil && !errdefs.IsNotFound(err) {
 			return err
@@ -253,26 +257,25 @@ func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOpti
 	return c.e.o.Supervisor.Streams(ctx, ref, opts)
 }
 
-// Resize tells a process's terminal its size.
-func (c *Client) Resize(ctx context.Context, ref core.Ref, size core.Size) error {
+// supervised asks the keeper for something of a process on record.
+func (c *Client) supervised(ref core.Ref, ask func(core.Supervisor) error) error {
 	if _, _, err := c.process(ref); err != nil {
 		return err
 	}
-	return c.e.o.Supervisor.Resize(ctx, ref, size)
+	return ask(c.e.o.Supervisor)
+}
+
+// Resize tells a process's terminal its size.
+func (c *Client) Resize(ctx context.Context, ref core.Ref, size core.Size) error {
+	return c.supervised(ref, func(s core.Supervisor) error { return s.Resize(ctx, ref, size) })
 }
 
 // CloseStdin ends a process's input.
 func (c *Client) CloseStdin(ctx context.Context, ref core.Ref) error {
-	if _, _, err := c.process(ref); err != nil {
-		return err
-	}
-	return c.e.o.Supervisor.CloseStdin(ctx, ref)
+	return c.supervised(ref, func(s core.Supervisor) error { return s.CloseStdin(ctx, ref) })
 }
 
 // ReopenSinks opens a process's sinks anew, after somebody renamed a file.
 func (c *Client) ReopenSinks(ctx context.Context, ref core.Ref) error {
-	if _, _, err := c.process(ref); err != nil {
-		return err
-	}
-	return c.e.o.Supervisor.ReopenSinks(ctx, ref)
+	return c.supervised(ref, func(s core.Supervisor) error { return s.ReopenSinks(ctx, ref) })
 }

@@ -30,6 +30,9 @@ type Options struct {
 	// Tail begins with the last so many lines; 0 is all, negative is none of
 	// what is there.
 	Tail int
+	// Begun, when not nil, is called once it is settled where to begin: what is
+	// written from then on will be read.
+	Begun func()
 	// Since and Until, when not zero, bound the times. They need a format
 	// that has times.
 	Since, Until time.Time
@@ -86,6 +89,9 @@ func (r *reader) read(ctx context.Context) error {
 	}
 	if err := r.begin(); err != nil {
 		return err
+	}
+	if r.o.Begun != nil {
+		r.o.Begun()
 	}
 	for {
 		ended := r.ended()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,11 +51,13 @@ type tool struct {
 	t   *testing.T
 	bin string
 	n   *nodetest.Node
+	// stdin is what crictl reads; nil is nothing.
+	stdin io.Reader
 }
 
 func newTool(t *testing.T, n *nodetest.Node) tool {
 	t.Helper()
-	c := tool{t, os.Getenv(crictlEnv), n}
+	c := tool{t: t, bin: os.Getenv(crictlEnv), n: n}
 	// YAML is a superset of JSON.
 	c.file("crictl.yaml", map[string]any{"runtime-endpoint": "unix://" + filepath.Join(n.State, "cri.sock"), "timeout": 30})
 	return c
@@ -67,7 +70,7 @@ func (c tool) try(args ...string) (stdout, stderr string, err error) {
 	cmd := exec.CommandContext(ctx, c.bin, append([]string{"--config", filepath.Join(c.n.Dir, "crictl.yaml")}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+c.n.Dir)
 	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.stdin, &out, &errs
 	err = cmd.Run()
 	return out.String(), errs.String(), err
 }

@@ -3,6 +3,9 @@ package cri
 import (
 	"path"
 	"strings"
+	"time"
+
+	"github.com/longshore/longshore/internal/face/cri/stream"
 )
 
 // Config is the section [face.cri].
@@ -33,6 +36,17 @@ type Config struct {
 	LogMaxBytes int64 `toml:"log_max_bytes"`
 	// LogMaxFiles is how many log files stay when LogMaxBytes is set.
 	LogMaxFiles int `toml:"log_max_files"`
+	// StreamAddress is host:port of the server to whose URLs Exec, Attach and
+	// PortForward send their client; port 0 takes a free one. Who knows a URL may
+	// use it, once and within a minute. A host that is not loopback needs
+	// StreamCert and StreamKey, PEM files.
+	StreamAddress string `toml:"stream_address"`
+	StreamCert    string `toml:"stream_cert"`
+	StreamKey     string `toml:"stream_key"`
+	// StreamIdleTimeout ends a stream over which nothing has gone for so long.
+	StreamIdleTimeout Duration `toml:"stream_idle_timeout"`
+	// MaxStreams bounds the streams open at once; more wait.
+	MaxStreams int `toml:"max_streams"`
 	// MaxMessageBytes bounds one request and one answer.
 	MaxMessageBytes int `toml:"max_message_bytes"`
 	// MaxConnections bounds open connections; more wait.
@@ -41,24 +55,42 @@ type Config struct {
 	MaxCalls uint32 `toml:"max_calls"`
 }
 
+// Duration is a time.Duration that is written "30s" in TOML.
+type Duration time.Duration
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	*d = Duration(v)
+	return err
+}
+
 // Limits of the default config.
 const (
 	defaultMessageBytes = 32 << 20
 	defaultConnections  = 256
 	defaultCalls        = 1024
+	defaultStreams      = 1024
+	defaultIdle         = 4 * time.Hour // as kubelet's own
 )
 
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
 	return Config{
-		Enabled:         true,
-		Socket:          "/run/longshore/cri.sock",
-		Handlers:        map[string]string{},
-		CgroupDriver:    "cgroupfs",
-		LogMaxFiles:     5,
-		MaxMessageBytes: defaultMessageBytes,
-		MaxConnections:  defaultConnections,
-		MaxCalls:        defaultCalls,
+		Enabled:           true,
+		Socket:            "/run/longshore/cri.sock",
+		Handlers:          map[string]string{},
+		CgroupDriver:      "cgroupfs",
+		LogMaxFiles:       5,
+		StreamAddress:     "127.0.0.1:0",
+		StreamIdleTimeout: Duration(defaultIdle),
+		MaxStreams:        defaultStreams,
+		MaxMessageBytes:   defaultMessageBytes,
+		MaxConnections:    defaultConnections,
+		MaxCalls:          defaultCalls,
 	}
 }
 
@@ -93,7 +125,14 @@ func (c Config) Validate() error {
 	if c.MaxConnections < 1 || c.MaxCalls < 1 {
 		return invalid("face.cri.max_connections and max_calls must be at least 1")
 	}
-	return nil
+	return c.streams().Validate()
+}
+
+// streams is the streaming server's part of the config.
+func (c Config) streams() stream.Config {
+	return stream.Config{
+		Address: c.StreamAddress, Cert: c.StreamCert, Key: c.StreamKey, IdleTimeout: time.Duration(c.StreamIdleTimeout), MaxStreams: c.MaxStreams,
+	}
 }
 
 // runtimeOf is the engine's name for a RuntimeClass handler.

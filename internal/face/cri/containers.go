@@ -60,13 +60,13 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 		}
 		ask.target = target.ID
 	}
-	if ask.runtime, err = s.features(ctx, sb.Config.Runtime); err != nil {
+	if ask.runtime, err = features(ctx, s.engine, sb.Config.Runtime); err != nil {
 		return core.ContainerConfig{}, err
 	}
 	if ask.volumes, err = s.imageVolumes(ctx, cfg.GetMounts()); err != nil {
 		return core.ContainerConfig{}, err
 	}
-	if err := s.mountSources(cfg.GetMounts()); err != nil {
+	if err := mountSources(s.cfg, cfg.GetMounts()); err != nil {
 		return core.ContainerConfig{}, err
 	}
 	if ask.seccomp, err = readSeccomp(cfg.GetLinux().GetSecurityContext()); err != nil {
@@ -82,8 +82,8 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 }
 
 // features are what the sandbox's runtime can do.
-func (s *server) features(ctx context.Context, name string) (core.RuntimeFeatures, error) {
-	runtimes, err := s.engine.Runtimes(ctx)
+func features(ctx context.Context, e *engine.Client, name string) (core.RuntimeFeatures, error) {
+	runtimes, err := e.Runtimes(ctx)
 	if err != nil {
 		return core.RuntimeFeatures{}, err
 	}
@@ -97,13 +97,13 @@ func (s *server) features(ctx context.Context, name string) (core.RuntimeFeature
 
 // mountSources checks that what is to be mounted is there, and makes it where
 // the config says so.
-func (s *server) mountSources(mounts []*v1.Mount) error {
+func mountSources(face Config, mounts []*v1.Mount) error {
 	for _, m := range mounts {
 		if m.GetHostPath() == "" || !path.IsAbs(m.GetHostPath()) {
 			continue // said by the translation
 		}
 		_, err := os.Stat(m.GetHostPath())
-		if errors.Is(err, fs.ErrNotExist) && s.cfg.CreateMountSources {
+		if errors.Is(err, fs.ErrNotExist) && face.CreateMountSources {
 			err = os.MkdirAll(m.GetHostPath(), 0o755)
 		}
 		if err != nil {

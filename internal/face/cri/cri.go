@@ -28,6 +28,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri/metric"
 	"github.com/longshore/longshore/internal/face/cri/nri"
+	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -53,9 +54,10 @@ type Options struct {
 
 // Face serves the CRI.
 type Face struct {
-	server *server
-	cfg    Config
-	obs    obs.GRPC
+	server  *server
+	streams *stream.Server
+	cfg     Config
+	obs     obs.GRPC
 }
 
 var _ face.Face = (*Face)(nil)
@@ -70,14 +72,20 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	log := o.Logger.With(slog.String("face", Name))
-	return &Face{
-		server: &server{
-			engine: o.Engine, nri: o.NRI, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir}, metrics: metric.New(),
-		},
-		cfg: o.Config,
-		obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: log},
-	}, nil
+	srv := &server{
+		engine: o.Engine, nri: o.NRI, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir}, metrics: metric.New(),
+	}
+	streams, err := stream.New(stream.Options{Config: o.Config.streams(), Backend: backend{srv}, Logger: log, Face: Name, Metrics: o.Metrics})
+	if err != nil {
+		return nil, err
+	}
+	srv.urls = streams
+	return &Face{server: srv, streams: streams, cfg: o.Config, obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: log}}, nil
 }
+
+// Open begins to listen for streams, so that a taken port is known before
+// anything serves; Serve does it otherwise.
+func (f *Face) Open(ctx context.Context) error { return f.streams.Open(ctx) }
 
 // Name is "cri".
 func (f *Face) Name() string { return Name }
@@ -96,22 +104,34 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	v1.RegisterImageServiceServer(s, f.server)
 	healthv1.RegisterHealthServer(s, health.NewServer())
 
+	if err := f.streams.Open(ctx); err != nil {
+		return err
+	}
+	outer := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	done := context.AfterFunc(ctx, func() { stop(s) })
 	defer done()
-	errs := make([]error, len(listeners))
 	unplug := f.plug(ctx, s)
+	errs := make([]error, len(listeners)+1)
 	var wg sync.WaitGroup
+	// One that ends ends all: the face has failed.
+	wg.Go(func() {
+		defer cancel()
+		errs[len(listeners)] = f.streams.Serve(ctx)
+	})
 	for i, l := range listeners {
 		wg.Go(func() {
-			if errs[i] = s.Serve(netutil.LimitListener(l, f.cfg.MaxConnections)); errs[i] != nil && ctx.Err() == nil {
-				s.Stop() // one listener failed: the face has failed
+			defer cancel()
+			if err := s.Serve(netutil.LimitListener(l, f.cfg.MaxConnections)); ctx.Err() == nil {
+				errs[i] = err
 			}
 		})
 	}
 	wg.Wait()
 	errs = append(errs, unplug())
 	f.server.background.Wait()
-	if ctx.Err() != nil {
+	if outer.Err() != nil {
 		return nil
 	}
 	return errors.Join(errs...)

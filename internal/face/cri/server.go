@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/cri/metric"
 	"github.com/longshore/longshore/internal/face/cri/nri"
+	"github.com/longshore/longshore/internal/face/cri/stream"
 )
 
 // server implements both services. Each call is: find, translate, one or two
@@ -35,6 +36,12 @@ type server struct {
 	metrics *metric.Set
 
 	background sync.WaitGroup // what goes on after an answer
+	urls       urls
+}
+
+// urls hands out the addresses at which clients have their streams.
+type urls interface {
+	URL(req stream.Request) (string, error)
 }
 
 // node is what never changes while the agent runs.

@@ -1,0 +1,53 @@
+package joint
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/face/cri/stream"
+)
+
+// FuzzStreamRequests: whatever a request says, it is refused, or says what the
+// client gets.
+func FuzzStreamRequests(f *testing.F) {
+	for _, m := range []proto.Message{
+		&v1.ExecRequest{ContainerId: "c", Cmd: []string{"x", ""}, Stdin: true, Tty: true}, &v1.AttachRequest{ContainerId: "c", Stdout: true},
+		&v1.PortForwardRequest{PodSandboxId: "p", Port: []int32{1, 65535, 65536, -1}},
+	} {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var e v1.ExecRequest
+		if proto.Unmarshal(b, &e) == nil {
+			r, err := ExecRequest(&e)
+			checkRequest(t, r, err, stream.KindExec)
+			if err == nil && len(r.Args) == 0 {
+				t.Error("no command")
+			}
+		}
+		var a v1.AttachRequest
+		if proto.Unmarshal(b, &a) == nil {
+			r, err := AttachRequest(&a)
+			checkRequest(t, r, err, stream.KindAttach)
+		}
+		var p v1.PortForwardRequest
+		if proto.Unmarshal(b, &p) == nil {
+			if r, err := ForwardRequest(&p); err == nil && len(r.Ports) != len(p.GetPort()) {
+				t.Errorf("%v became %v", p.GetPort(), r.Ports)
+			}
+		}
+	})
+}
+
+func checkRequest(t *testing.T, r stream.Request, err error, kind stream.Kind) {
+	t.Helper()
+	if err == nil && (r.Kind != kind || r.TTY && r.Stderr || !r.Stdin && !r.Stdout && !r.Stderr) {
+		t.Errorf("%+v was taken", r)
+	}
+}

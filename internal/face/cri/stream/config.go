@@ -1,0 +1,72 @@
+package stream
+
+import (
+	"fmt"
+	"net"
+	"path"
+	"strconv"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// The keys as a message names them.
+const (
+	keyAddress = "face.cri.stream_address"
+	keyCert    = "face.cri.stream_cert"
+	keyKey     = "face.cri.stream_key"
+)
+
+// Config says where and how long clients are served.
+type Config struct {
+	// Address is host:port; port 0 takes a free one. A host that is not loopback
+	// needs Cert and Key.
+	Address string
+	// Cert and Key are PEM files; "" is plain HTTP.
+	Cert, Key string
+	// IdleTimeout ends a connection over which nothing has gone for so long, and
+	// that of a client that takes nothing for so long.
+	IdleTimeout time.Duration
+	// MaxStreams bounds the connections open at once; more wait.
+	MaxStreams int
+}
+
+// Validate refuses what could not work, and a listener beyond this machine
+// without TLS. InvalidArgument.
+func (c Config) Validate() error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+	}
+	host, port, err := net.SplitHostPort(c.Address)
+	if err != nil {
+		return bad("%s %q: %v", keyAddress, c.Address, err)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return bad("%s %q: the port is no number up to 65535", keyAddress, c.Address)
+	}
+	if (c.Cert == "") != (c.Key == "") {
+		return bad("%s and %s go together", keyCert, keyKey)
+	}
+	for key, file := range map[string]string{keyCert: c.Cert, keyKey: c.Key} {
+		if file != "" && !path.IsAbs(file) {
+			return bad("%s %q is not an absolute path", key, file)
+		}
+	}
+	if c.Cert == "" && !loopback(host) {
+		return bad("%s %q: a TCP listener beyond loopback needs TLS, set %s and %s", keyAddress, c.Address, keyCert, keyKey)
+	}
+	if c.IdleTimeout <= 0 {
+		return bad("face.cri.stream_idle_timeout %s must be positive", c.IdleTimeout)
+	}
+	if c.MaxStreams < 1 {
+		return bad("face.cri.max_streams must be at least 1")
+	}
+	return nil
+}
+
+// loopback reports whether only this machine reaches host; a name could become
+// anything, but for localhost.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,153 @@
+// Package kin ends a process together with what it has started.
+//
+// It knows processes by what /proc tells of them, and nothing of containers: who
+// calls names the pids that may be meant. Start reading at Kill.
+package kin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// rounds bounds how often Kill looks for what was forked meanwhile.
+	rounds = 10
+	// patience is how long a killed process may take to end, milliseconds.
+	patience = 5000
+)
+
+// Kill ends what the process main has started, and stops main itself, which is
+// left for the caller to kill, so that it starts no more: its descendants, and
+// those of its session if it leads one, as far as list names them, the processes
+// of its container. What has left both, by a session of its own after its
+// parent's end, is not told from others and stays. What was killed has ended when
+// it returns.
+func Kill(main int, list func() ([]int, error)) error {
+	killed := map[int]bool{}
+	for range rounds {
+		pids, err := list()
+		if err != nil {
+			return fmt.Errorf("end process %d and its kin: %w", main, err)
+		}
+		all := make(map[int]stat, len(pids))
+		for _, pid := range pids {
+			if st, err := read(pid); err == nil {
+				all[pid] = st
+			}
+		}
+		fresh := false
+		for _, pid := range of(main, all, killed) {
+			if !killed[pid] {
+				fresh = true
+				killed[pid] = true
+			}
+			if err := end(pid, all[pid], pid == main); err != nil {
+				return fmt.Errorf("end process %d: %w", pid, err)
+			}
+		}
+		if !fresh {
+			return nil
+		}
+	}
+	return nil
+}
+
+// of names main and its kin among all, parents before their children. A parent
+// in killed counts as well, though it may be gone.
+func of(main int, all map[int]stat, killed map[int]bool) []int {
+	var found []int
+	mine := map[int]bool{main: true}
+	for pid := range killed {
+		mine[pid] = true
+	}
+	for grew := true; grew; {
+		grew = false
+		for pid, st := range all {
+			if slices.Contains(found, pid) || st.state == 'Z' {
+				continue
+			}
+			if pid == main || mine[st.parent] || st.session == main {
+				found, mine[pid], grew = append(found, pid), true, true
+			}
+		}
+	}
+	return found
+}
+
+// stat is what /proc/PID/stat says.
+type stat struct {
+	state           byte
+	parent, session int
+	started         uint64 // tells a process from another one of the same pid
+}
+
+func read(pid int) (stat, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return stat{}, err
+	}
+	return parse(b)
+}
+
+var errStat = errors.New("not a process's stat")
+
+// parse reads the fields after the command's name, which may hold anything.
+func parse(b []byte) (stat, error) {
+	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(f) < 20 || len(f[0]) != 1 {
+		return stat{}, errStat
+	}
+	parent, err1 := strconv.Atoi(string(f[1]))
+	session, err2 := strconv.Atoi(string(f[3]))
+	started, err3 := strconv.ParseUint(string(f[19]), 10, 64)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return stat{}, errStat
+	}
+	return stat{f[0][0], parent, session, started}, nil
+}
+
+// end kills a process if it is still the one that was looked at, and waits for
+// its end; or it only stops it.
+func end(pid int, seen stat, stop bool) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return ignoreGone(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if now, err := read(pid); err != nil || now.started != seen.started {
+		return nil // it has ended
+	}
+	sig := unix.SIGKILL
+	if stop {
+		sig = unix.SIGSTOP
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil || stop {
+		return ignoreGone(err)
+	}
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, patience)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return err
+		case n == 0:
+			return fmt.Errorf("it did not end: %w", context.DeadlineExceeded)
+		default:
+			return nil
+		}
+	}
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
