@@ -49,6 +49,8 @@ type RuntimeCreate struct {
 	IO     IO
 	// Cgroup is where the container goes; Spec.Linux.CgroupsPath says the same.
 	Cgroup CgroupRef
+	// Limited says that Cgroup is there and has the limits of Spec already.
+	Limited bool
 	// Levels are the container's cgroup and those above it whose limits the
 	// exit record is to tell of, nearest first.
 	Levels []CgroupRef

@@ -288,7 +288,7 @@ func (b *build) launch(ctx context.Context) error {
 		return b.e.editContainer(b.c.ID, func(c *core.Container, _ *note) error { c.Runtime = rt.Name(); return nil })
 	}}
 	pid, warnings, err := try.Create(ctx, core.RuntimeCreate{
-		ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup,
+		ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
 		Levels: append([]core.CgroupRef{b.c.Cgroup}, b.levels...), UID: uid, GID: gid,
 	})
 	b.c.Main.Pid, b.c.Warnings = pid, append(b.c.Warnings, warnings...)

@@ -209,7 +209,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err := e.o.Roots.Mount(ctx, filepath.Join(bundle, "rootfs"), root, false); err != nil {
 		return err
 	}
-	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: own.InitSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg}
+	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: own.InitSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true}
 	try := choice.Try{First: b.rt, Others: e.o.Runtimes, Any: b.sb.AnyRuntime, Version: e.version, Take: func(rt core.Runtime) error {
 		b.rt, b.sb.Config.Runtime = rt, rt.Name()
 		_, err := e.editSandbox(id, func(sb *core.Sandbox, _ *note) error { sb.Config.Runtime = rt.Name(); return nil })

@@ -15,7 +15,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
@@ -164,8 +163,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		return 0, err
 	}
 	res := c.Spec.Linux.Resources
-	// Whoever has made the cgroup has limited it too.
-	if !r.hasCgroup(c.Cgroup) {
+	if !c.Limited {
 		if err := r.o.Cgroups.Create(ctx, c.Cgroup, res); err != nil {
 			return 0, err
 		}
@@ -221,15 +219,6 @@ func execSpec(s *specs.Spec) *specs.Spec {
 		kept.Hooks = s.Hooks
 	}
 	return kept
-}
-
-// hasCgroup reports whether ref is there in every hierarchy.
-func (r *Runtime) hasCgroup(ref core.CgroupRef) bool {
-	dirs, unified, _ := r.o.Cgroups.Dirs(ref)
-	if unified != "" {
-		dirs = append(slices.Clone(dirs), unified)
-	}
-	return !slices.ContainsFunc(dirs, func(d string) bool { return unix.Access(d, unix.F_OK) != nil })
 }
 
 func (r *Runtime) cgroup(ref core.CgroupRef) Cgroup {
