@@ -29,7 +29,7 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 			c.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(fd), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH),
 				c.attr(set, plainAttrs&^set|atime(set)), plan.V(sizeofMountAttr))
 			c.shut(fd)
-		case !private && c.has(specs.UserNamespace):
+		case !private && c.user != nil:
 			// Only its owner may mount a cgroup namespace's tree.
 			c.bindOwn(m.Destination, c.in.Cgroup.Own[""], o.Flags)
 		default:
