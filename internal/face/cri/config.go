@@ -20,6 +20,10 @@ type Config struct {
 	// Handlers maps a RuntimeClass handler to a configured runtime. A runtime's
 	// own name is a handler too.
 	Handlers map[string]string `toml:"handlers"`
+	// PrivilegedWithoutHostDevices are the handlers whose privileged containers
+	// get the devices they ask for and not all of the node's; "" is the default
+	// runtime.
+	PrivilegedWithoutHostDevices []string `toml:"privileged_without_host_devices"`
 	// CgroupDriver is what kubelet is told to use: cgroupfs or systemd.
 	CgroupDriver string `toml:"cgroup_driver"`
 	// SandboxCgroup is the cgroup parent of pods that name none; "" is the
@@ -91,6 +95,8 @@ func DefaultConfig() Config {
 		MaxMessageBytes:   defaultMessageBytes,
 		MaxConnections:    defaultConnections,
 		MaxCalls:          defaultCalls,
+
+		PrivilegedWithoutHostDevices: []string{},
 	}
 }
 

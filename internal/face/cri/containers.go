@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -69,16 +70,28 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 	if err := mountSources(s.cfg, cfg.GetMounts()); err != nil {
 		return core.ContainerConfig{}, err
 	}
+	if err := ask.relabel(); err != nil {
+		return core.ContainerConfig{}, err
+	}
 	if ask.seccomp, err = readSeccomp(cfg.GetLinux().GetSecurityContext()); err != nil {
 		return core.ContainerConfig{}, err
 	}
-	if ask.devices, ask.rules, err = readDevices(cfg); err != nil {
+	if ask.devices, ask.rules, err = readDevices(cfg, slices.Contains(s.cfg.PrivilegedWithoutHostDevices, handlerOf(sb))); err != nil {
 		return core.ContainerConfig{}, err
 	}
 	ask.keep = func(ctx context.Context, id core.ID, data []byte) error {
 		return s.engine.SetContainerData(ctx, id, data)
 	}
 	return ask.config()
+}
+
+// handlerOf is the RuntimeClass handler that a sandbox asked for.
+func handlerOf(sb core.Sandbox) string {
+	r, err := podOf(sb)
+	if err != nil {
+		return ""
+	}
+	return r.Config.GetRuntimeHandler()
 }
 
 // features are what the sandbox's runtime can do.

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -126,10 +128,15 @@ func (a containerAsk) filter(s *specs.Spec) error {
 
 // label is the SELinux label asked for, else the sandbox's. A privileged
 // container has none.
-func (a containerAsk) label(s *specs.Spec) error {
+func (a containerAsk) label(s *specs.Spec) (err error) {
+	s.Process.SelinuxLabel, s.Linux.MountLabel, err = a.labels()
+	return err
+}
+
+func (a containerAsk) labels() (process, files string, err error) {
 	sc := a.req.GetConfig().GetLinux().GetSecurityContext()
 	if sc.GetPrivileged() {
-		return nil
+		return "", "", nil
 	}
 	o := sc.GetSelinuxOptions()
 	if o == nil {
@@ -137,16 +144,32 @@ func (a containerAsk) label(s *specs.Spec) error {
 			o = r.Config.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions()
 		}
 	}
-	var err error
-	l := ocispec.SELinux{User: o.GetUser(), Role: o.GetRole(), Type: o.GetType(), Level: o.GetLevel()}
-	s.Process.SelinuxLabel, s.Linux.MountLabel, err = l.Labels()
-	return err
+	return ocispec.SELinux{User: o.GetUser(), Role: o.GetRole(), Type: o.GetType(), Level: o.GetLevel()}.Labels()
+}
+
+// relabel gives the files of those mounts that ask for it the container's label,
+// where SELinux is on.
+func (a containerAsk) relabel() error {
+	_, files, err := a.labels()
+	if err != nil || files == "" {
+		return err
+	}
+	for _, m := range a.req.GetConfig().GetMounts() {
+		if !m.GetSelinuxRelabel() || isImage(m) {
+			continue
+		}
+		// A filesystem that has no labels needs none.
+		if err := label.Relabel(m.GetHostPath(), files, false); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			return invalid("mount %s: selinux label: %v", m.GetContainerPath(), err)
+		}
+	}
+	return nil
 }
 
 // readDevices looks the asked devices up; a directory stands for all devices
-// below it. A privileged container gets all of the node's, too.
-func readDevices(cfg *v1.ContainerConfig) (list []specs.LinuxDevice, rules []specs.LinuxDeviceCgroup, err error) {
-	if cfg.GetLinux().GetSecurityContext().GetPrivileged() {
+// below it. A privileged container gets all of the node's, too, unless bare.
+func readDevices(cfg *v1.ContainerConfig, bare bool) (list []specs.LinuxDevice, rules []specs.LinuxDeviceCgroup, err error) {
+	if cfg.GetLinux().GetSecurityContext().GetPrivileged() && !bare {
 		if list, err = ocispec.AllDevices(); err != nil {
 			return nil, nil, err
 		}

@@ -317,6 +317,26 @@ func TestSecurity(t *testing.T) {
 			t.Errorf("label %q, of files %q", s.Process.SelinuxLabel, s.Linux.MountLabel)
 		}
 	})
+	t.Run("apparmor", func(t *testing.T) {
+		for want, sc := range map[string]*v1.LinuxContainerSecurityContext{
+			"mine":  {Apparmor: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Localhost, LocalhostRef: "mine"}},
+			"older": {ApparmorProfile: "localhost/older"},
+		} {
+			if s := mustSpec(t, testAsk(t, security(func(to *v1.LinuxContainerSecurityContext) {
+				to.Apparmor, to.ApparmorProfile = sc.GetApparmor(), sc.GetApparmorProfile() //nolint:staticcheck // older clients send it
+			})), img); s.Process.ApparmorProfile != want {
+				t.Errorf("profile %q, want %q", s.Process.ApparmorProfile, want)
+			}
+		}
+		for name, sc := range map[string]*v1.LinuxContainerSecurityContext{
+			"none": {}, "unconfined": {Apparmor: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Unconfined}}, "older unconfined": {ApparmorProfile: "unconfined"},
+			"privileged": {Privileged: true, Apparmor: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Localhost, LocalhostRef: "mine"}},
+		} {
+			if got := apparmor(sc); got != "" {
+				t.Errorf("%s: profile %q", name, got)
+			}
+		}
+	})
 	t.Run("a program that is not root keeps only what is ambient", func(t *testing.T) {
 		s := mustSpec(t, testAsk(t, security(func(sc *v1.LinuxContainerSecurityContext) {
 			sc.RunAsUser = &v1.Int64Value{Value: 1000}
@@ -472,7 +492,7 @@ func resourcesOf(res *v1.LinuxContainerResources) func(*v1.CreateContainerReques
 }
 
 func TestDevices(t *testing.T) {
-	list, rules, err := readDevices(&v1.ContainerConfig{Devices: []*v1.Device{{HostPath: "/dev/null", ContainerPath: "/dev/nothing", Permissions: "rw"}}})
+	list, rules, err := readDevices(&v1.ContainerConfig{Devices: []*v1.Device{{HostPath: "/dev/null", ContainerPath: "/dev/nothing", Permissions: "rw"}}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -489,8 +509,23 @@ func TestDevices(t *testing.T) {
 		"missing": {HostPath: "/dev/not-there", ContainerPath: "/d"}, "no device": {HostPath: "/etc/passwd", ContainerPath: "/d"},
 		"permissions": {HostPath: "/dev/null", ContainerPath: "/d", Permissions: "rx"}, "relative": {HostPath: "dev/null", ContainerPath: "/d"},
 	} {
-		if _, _, err := readDevices(&v1.ContainerConfig{Devices: []*v1.Device{dev}}); !errdefs.IsInvalidArgument(err) {
+		if _, _, err := readDevices(&v1.ContainerConfig{Devices: []*v1.Device{dev}}, false); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestPrivilegedWithoutHostDevices: the capabilities, but only the devices that
+// are asked for.
+func TestPrivilegedWithoutHostDevices(t *testing.T) {
+	cfg := &v1.ContainerConfig{
+		Linux:   &v1.LinuxContainerConfig{SecurityContext: &v1.LinuxContainerSecurityContext{Privileged: true}},
+		Devices: []*v1.Device{{HostPath: "/dev/null", ContainerPath: "/dev/nothing", Permissions: "rw"}},
+	}
+	for bare, want := range map[bool]int{true: 1, false: 2} {
+		list, rules, err := readDevices(cfg, bare)
+		if err != nil || len(rules) != want || bare && len(list) != 1 || !bare && len(list) < 2 {
+			t.Errorf("bare %t: %d devices, %d rules, %v", bare, len(list), len(rules), err)
 		}
 	}
 }
