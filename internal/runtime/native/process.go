@@ -56,6 +56,9 @@ func (c *compiler) process(p *specs.Process) error {
 	if c.in.Park {
 		c.Add("say that we are parked", unix.SYS_WRITE, c.in.own(fdError), plan.P(c.Words(plan.StepParked)), plan.V(8)).Result(8)
 		c.Add("wait for the start", unix.SYS_READ, c.in.own(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
+		// Before the failure pipe, whose end tells that the program runs: then
+		// nobody finds us parked any more.
+		c.Add("close the parking pipe", unix.SYS_CLOSE, c.in.own(fdPark))
 	}
 	if late {
 		installFilter(c, c.filter)
