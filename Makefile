@@ -2,7 +2,7 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build demo test race root-test fuzz lint proto bench e2e-cri chaos vm-test vm-powercut test-long install deb clean
+.PHONY: help build demo test race root-test fuzz lint proto bench e2e-cri e2e-oci chaos vm-test vm-powercut test-long install deb clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
@@ -39,6 +39,10 @@ e2e-cri: build ## critest, the conformance suite of the CRI (CRITEST=its binary)
 	hack/deps.sh test
 	PATH="$$(hack/go.sh):$$PATH" test/e2e/cri/run.sh
 
+e2e-oci: build ## OCI's validation suite against longshore oci and runc (RUNTIME_TOOLS=its checkout)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/oci/run.sh
+
 chaos: build ## the chaos test with 1,000 kills
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos
 
@@ -55,6 +59,7 @@ test-long: chaos vm-test vm-powercut fuzz ## what does not fit into test
 install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore
 	install -D -m 755 bin/longshore-keeper $(DESTDIR)/usr/bin/longshore-keeper
+	ln -sf longshore $(DESTDIR)/usr/bin/longshore-oci
 	install -D -m 644 contrib/systemd/longshore.service $(DESTDIR)/lib/systemd/system/longshore.service
 	install -D -m 644 contrib/systemd/longshore.socket $(DESTDIR)/lib/systemd/system/longshore.socket
 	install -D -m 644 contrib/systemd/longshore-cri.socket $(DESTDIR)/lib/systemd/system/longshore-cri.socket

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ func TestCommandLine(t *testing.T) {
 		}{
 			{"a whole life", wholeLife},
 			{"limits are changed and read back", updates},
+			{"exec's options", execOptions},
 			{"a terminal by the console socket", terminals},
 			{"run", foreground},
 			{"descriptors are passed on", preserved},
@@ -128,6 +130,47 @@ func updates(t *testing.T, m *machine) {
 		b, _ := json.Marshal(got)
 		t.Errorf("%s", b)
 	}
+	m.must(t, "delete", "--force", "a")
+	m.gone(t, "a")
+}
+
+func execOptions(t *testing.T, m *machine) {
+	m.write(t, m.spec("sleep 1000"))
+	m.must(t, "run", "--detach", "a")
+	caps := "grep CapEff /proc/self/status; id -G; grep NoNewPrivs /proc/self/status"
+	if out := m.must(t, "exec", "--cap", "CAP_SYS_ADMIN", "--additional-gids", "77", "-g", "78", "a", "sh", "-c", caps); out != "CapEff:\t00000000a82425fb\n0 77 78\nNoNewPrivs:\t1\n" {
+		t.Errorf("%q", out)
+	}
+	p := &specs.Process{Args: []string{"sh", "-c", "echo $A; pwd; id -u"}, Cwd: "/tmp", Env: []string{"PATH=/bin", "A=file"}, User: specs.User{UID: 5}}
+	b, err := json.Marshal(p)
+	if err == nil {
+		err = os.WriteFile("/run/process.json", b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := m.must(t, "exec", "--process", "/run/process.json", "a"); out != "file\n/tmp\n5\n" {
+		t.Errorf("%q", out)
+	}
+	sub, _ := filepath.Glob("/sys/fs/cgroup/*" + m.cgroup)
+	more, _ := filepath.Glob("/sys/fs/cgroup" + m.cgroup)
+	for _, dir := range append(sub, more...) {
+		if err := os.Mkdir(dir+"/sub", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range []string{"cpuset.cpus", "cpuset.mems"} { // empty in a new one on v1
+			if b, err := os.ReadFile(dir + "/" + f); err == nil && len(b) > 1 {
+				_ = os.WriteFile(dir+"/sub/"+f, b, 0o644)
+			}
+		}
+	}
+	if out := m.must(t, "exec", "--cgroup", "/sub", "a", "sh", "-c", "grep -c :/sub$ /proc/self/cgroup"); out == "0\n" {
+		t.Errorf("no cgroup is the one below: %q", out)
+	}
+	m.must(t, "pause", "a")
+	m.mustNot(t, "paused", "exec", "a", "true")
+	m.must(t, "resume", "a")
+	m.mustNot(t, "want UID", "exec", "--user", "root", "a", "true")
 	m.must(t, "delete", "--force", "a")
 	m.gone(t, "a")
 }
@@ -466,6 +509,8 @@ func logged(t *testing.T, m *machine) {
 	if out := m.must(t, "--version"); out != "longshore-oci version test\nspec: "+specs.Version+"\n" {
 		t.Errorf("%q", out)
 	}
+	m.must(t, "spec", "--bundle", "/run/bin")
+	m.mustNot(t, "already", "spec", "--bundle", "/run/bin")
 	var features struct{ Hooks []string }
 	if err := json.Unmarshal([]byte(m.must(t, "features")), &features); err != nil || len(features.Hooks) != 6 {
 		t.Errorf("%+v, %v", features, err)
