@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -515,95 +513,4 @@ func logged(t *testing.T, m *machine) {
 	if err := json.Unmarshal([]byte(m.must(t, "features")), &features); err != nil || len(features.Hooks) != 6 {
 		t.Errorf("%+v, %v", features, err)
 	}
-}
-
-// killed: wherever a create is killed, delete --force clears what it left. First
-// at a place that is known, then anywhere.
-func killed(t *testing.T, m *machine) {
-	if err := os.WriteFile("/run/block", []byte("#!/bin/busybox sh\necho > /run/blocked\nexec /bin/busybox sleep 1000\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mkfifo("/run/blocked", 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := m.spec("sleep 1000")
-	s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/run/block"}}}
-	m.write(t, s)
-	cmd := m.command(t, "create", "a")
-	m.start(t, cmd)
-	if _, err := os.ReadFile("/run/blocked"); err != nil {
-		t.Fatal(err)
-	}
-	if s := m.state(t, "a"); s.Status != specs.StateCreating {
-		t.Errorf("in a hook: %+v", s)
-	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	m.mustNot(t, "creating", "start", "a")
-	m.must(t, "delete", "--force", "a")
-	m.gone(t, "a")
-	m.write(t, m.spec("sleep 1000"))
-	for i := range 30 {
-		cmd := m.command(t, "create", "a")
-		m.start(t, cmd)
-		spin(i, cmd)
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		m.must(t, "delete", "--force", "a")
-		if left, _ := os.ReadDir("/run/oci"); len(left) > 0 && !strings.HasPrefix(left[0].Name(), ".new-") {
-			t.Errorf("kill %d: left %v", i, left)
-		}
-	}
-	m.must(t, "create", "a") // and takes what was half made along
-	m.must(t, "delete", "a")
-	m.gone(t, "a")
-}
-
-// spin passes the time until about stage i of thirty of a create.
-func spin(i int, cmd *exec.Cmd) {
-	for range i * 2000 {
-		runtime.Gosched()
-		if _, err := os.Stat("/run/oci/a/state.json"); err == nil && i%2 == 0 {
-			for range i * 100 {
-				_, _ = os.Stat("/proc/" + strconv.Itoa(cmd.Process.Pid))
-			}
-			return
-		}
-	}
-}
-
-// overwritten: a container whose program is the file that we ran from when we
-// made it cannot write it, though nobody runs it any more.
-func overwritten(t *testing.T, m *machine) {
-	try := `until [ -e /tmp/go ]; do sleep 0.01; done; if (: >> /proc/self/fd/$1) 2>/tmp/why; then echo overwritten > /tmp/how; else echo kept > /tmp/how; fi; sleep 1000`
-	s := m.spec("")
-	s.Process.Args = []string{"/proc/self/exe"}
-	s.Process.Env = append(s.Process.Env, attackEnv+"="+try)
-	m.write(t, s)
-	m.must(t, "create", "a")
-	m.must(t, "start", "a")
-	// The file is not in use, so that nothing but the mount protects it.
-	for t.Context().Err() == nil {
-		f, err := os.OpenFile(m.bin, os.O_WRONLY, 0)
-		if err == nil {
-			_ = f.Close()
-			break
-		}
-	}
-	if err := os.WriteFile(m.bundle+"/rootfs/tmp/go", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for t.Context().Err() == nil {
-		how, err := os.ReadFile(m.bundle + "/rootfs/tmp/how")
-		if err != nil || len(how) == 0 {
-			continue
-		}
-		why, _ := os.ReadFile(m.bundle + "/rootfs/tmp/why")
-		if string(how) != "kept\n" || !strings.Contains(string(why), "Read-only") {
-			t.Errorf("%s%s", how, why)
-		}
-		break
-	}
-	m.must(t, "delete", "--force", "a")
-	m.gone(t, "a")
 }
