@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/stats"
 )
 
 const (
@@ -59,7 +60,7 @@ func (t *Tree) memberDir(ref core.CgroupRef) string {
 // pidsBelow collects cgroup.procs of dir and all below. Zombies are not in it.
 func pidsBelow(dir string) ([]int, error) {
 	var pids []int
-	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	b, err := stats.File(dir + "/cgroup.procs")
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENODEV):
 		return nil, nil
@@ -73,16 +74,20 @@ func pidsBelow(dir string) ([]int, error) {
 			pids = append(pids, pid)
 		}
 	}
-	children, err := subdirs(dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range children {
-		more, err := pidsBelow(filepath.Join(dir, c))
+	// A directory with two links has none below it: each would link to it.
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil || st.Nlink != 2 {
+		children, err := subdirs(dir)
 		if err != nil {
 			return nil, err
 		}
-		pids = append(pids, more...)
+		for _, c := range children {
+			more, err := pidsBelow(filepath.Join(dir, c))
+			if err != nil {
+				return nil, err
+			}
+			pids = append(pids, more...)
+		}
 	}
 	slices.Sort(pids)
 	return slices.Compact(pids), nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/stats"
 )
 
 // Resources reads back what the kernel enforces. A field that this kernel has
@@ -95,7 +95,7 @@ func v2Resources(dir string) *specs.LinuxResources {
 }
 
 func readText(path string) (string, bool) {
-	b, err := os.ReadFile(path)
+	b, err := stats.File(path)
 	return strings.TrimSpace(string(b)), err == nil
 }
 

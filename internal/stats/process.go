@@ -17,7 +17,7 @@ import (
 // asked for. NotFound when it has ended.
 func Process(pid int, files bool) (core.ProcessStats, error) {
 	proc := "/proc/" + strconv.Itoa(pid)
-	b, err := os.ReadFile(proc + "/stat")
+	b, err := File(proc + "/stat")
 	if err != nil {
 		return core.ProcessStats{}, fmt.Errorf("read process %d: %w: %w", pid, err, class(err))
 	}
@@ -26,7 +26,7 @@ func Process(pid int, files bool) (core.ProcessStats, error) {
 		return core.ProcessStats{}, fmt.Errorf("read process %d: %w", pid, err)
 	}
 	p.Pid = pid
-	if status, err := os.ReadFile(proc + "/status"); err == nil {
+	if status, err := File(proc + "/status"); err == nil {
 		for line := range strings.Lines(string(status)) {
 			if rest, ok := strings.CutPrefix(line, "VmSwap:"); ok {
 				p.Swap = number(strings.TrimSuffix(strings.TrimSpace(rest), " kB")).N * 1024

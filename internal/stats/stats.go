@@ -12,6 +12,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +38,7 @@ func (r *reader) read(dir, file string) ([]byte, bool) {
 		return nil, false
 	}
 	r.path = append(append(append(r.path[:0], dir...), '/'), file...)
-	fd, err := open(r.path)
+	fd, err := open(string(r.path))
 	if err != nil {
 		return nil, false
 	}
@@ -58,9 +59,35 @@ func (r *reader) read(dir, file string) ([]byte, bool) {
 	}
 }
 
-func open(path []byte) (int, error) {
+// File reads a file of cgroups or /proc whole. Such files can be polled, so that
+// os.ReadFile would register each with the poller: more work than the reading.
+func File(path string) ([]byte, error) {
+	fd, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	b := make([]byte, 0, 512)
 	for {
-		fd, err := unix.Open(string(path), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if len(b) == cap(b) {
+			b = slices.Grow(b, cap(b))
+		}
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return b, nil
+		default:
+			b = b[:len(b)+n]
+		}
+	}
+}
+
+func open(path string) (int, error) {
+	for {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if !errors.Is(err, unix.EINTR) {
 			return fd, err
 		}

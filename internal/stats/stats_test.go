@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,6 +113,12 @@ func TestAFileOfAnyLengthIsReadWhole(t *testing.T) {
 	long := strings.Repeat("key 1\n", 4<<10) + "last 7"
 	dir := write(t, map[string]string{"f": long, "empty": ""})
 	r := newReader()
+	if b, err := File(filepath.Join(dir, "f")); err != nil || string(b) != long {
+		t.Errorf("%d bytes of %d, %v", len(b), len(long), err)
+	}
+	if _, err := File(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
 	if b, ok := r.read(dir, "f"); !ok || string(b) != long {
 		t.Errorf("%d bytes of %d, %t", len(b), len(long), ok)
 	}

@@ -280,6 +280,14 @@ func (b *bench) lists(ctx context.Context) error {
 			r, err := b.client.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
 			return len(r.GetStats()), err
 		}},
+		{"ListPodSandboxStats", func() (int, error) {
+			r, err := b.client.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
+			return len(r.GetStats()), err
+		}},
+		{"ListPodSandboxMetrics", func() (int, error) {
+			r, err := b.client.ListPodSandboxMetrics(ctx, &runtimeapi.ListPodSandboxMetricsRequest{})
+			return len(r.GetPodMetrics()), err
+		}},
 	}
 	for _, c := range calls {
 		var took []time.Duration
