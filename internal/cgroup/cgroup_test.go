@@ -242,6 +242,7 @@ func TestV2ReadBack(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
 		"cpu.weight": "39\n", "cpu.max": "max 100000\n", "memory.max": "1000\n", "memory.swap.max": "500\n", "memory.low": "0\n", "pids.max": "max\n", "cpuset.cpus": "0-3\n",
+		"hugetlb.2MB.max": "2097152\n", "hugetlb.1GB.max": "max\n", "hugetlb.2MB.rsvd.max": "5\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -252,6 +253,8 @@ func TestV2ReadBack(t *testing.T) {
 		CPU:    &specs.LinuxCPU{Shares: ptr(CPUShares(39)), Quota: ptr[int64](-1), Period: ptr[uint64](100000), Cpus: "0-3"},
 		Memory: &specs.LinuxMemory{Limit: ptr[int64](1000), Swap: ptr[int64](1500), Reservation: ptr[int64](0)},
 		Pids:   &specs.LinuxPids{Limit: ptr[int64](-1)}, Unified: map[string]string{"cpu.weight": "39"},
+
+		HugepageLimits: []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 2 << 20}},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

@@ -56,6 +56,9 @@ func (t *Tree) v1Resources(ref core.CgroupRef) (*specs.LinuxResources, error) {
 	res.Memory.Reservation = signed(file("memory", "memory.soft_limit_in_bytes"))
 	res.Memory.Swappiness = unsigned(file("memory", "memory.swappiness"))
 	res.Pids.Limit = signed(file("pids", "pids.max"))
+	if dir, ok := t.layout.v1Dir(ref, "hugetlb"); ok {
+		res.HugepageLimits = hugepages(dir, ".limit_in_bytes")
+	}
 	if !found {
 		return nil, fmt.Errorf("read limits of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
 	}
@@ -91,7 +94,24 @@ func v2Resources(dir string) *specs.LinuxResources {
 		res.Memory.Swap = swap
 	}
 	res.Pids.Limit = signed(file("pids.max"))
+	res.HugepageLimits = hugepages(dir, ".max")
 	return res
+}
+
+// hugepages reads the limit of each page size; one without a limit is left out.
+func hugepages(dir, ending string) (limits []specs.LinuxHugepageLimit) {
+	files, err := filepath.Glob(filepath.Join(dir, "hugetlb.*"+ending))
+	if err != nil {
+		return nil
+	}
+	for _, path := range files {
+		size := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "hugetlb."), ending)
+		text, _ := readText(path)
+		if n := unsigned(text); n != nil && *n < math.MaxInt64-1<<31 && !strings.HasSuffix(size, ".rsvd") {
+			limits = append(limits, specs.LinuxHugepageLimit{Pagesize: size, Limit: *n})
+		}
+	}
+	return limits
 }
 
 func readText(path string) (string, bool) {

@@ -257,15 +257,18 @@ func TestFigures(t *testing.T) {
 
 func TestUpdatedResources(t *testing.T) {
 	before := &v1.ContainerResources{Linux: &v1.LinuxContainerResources{CpuShares: 100, MemoryLimitInBytes: 1 << 20, CpuQuota: -1, OomScoreAdj: 7}}
-	asked := &v1.LinuxContainerResources{MemoryLimitInBytes: 5000, CpuPeriod: 100000, Unified: map[string]string{"memory.high": "1"}}
+	asked := &v1.LinuxContainerResources{MemoryLimitInBytes: 5000, CpuPeriod: 100000, Unified: map[string]string{"memory.high": "1"}, HugepageLimits: []*v1.HugepageLimit{{PageSize: "2MB", Limit: 3 << 20}, {PageSize: "1GB", Limit: 9}}}
 	res, err := terms.Resources(asked)
 	if err != nil {
 		t.Fatal(err)
 	}
 	*res.Memory.Limit = 4096 // the kernel's pages
+	res.HugepageLimits = res.HugepageLimits[:1]
+	res.HugepageLimits[0].Limit = 2 << 20
 	got := terms.UpdatedResources(before, asked, res).Linux
 	want := &v1.LinuxContainerResources{
 		CpuShares: 100, CpuPeriod: 100000, CpuQuota: -1, MemoryLimitInBytes: 4096, OomScoreAdj: 7, Unified: map[string]string{"memory.high": "1"},
+		HugepageLimits: []*v1.HugepageLimit{{PageSize: "2MB", Limit: 2 << 20}, {PageSize: "1GB", Limit: 9}},
 	}
 	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -120,7 +120,7 @@ func UpdatedResources(before *v1.ContainerResources, asked *v1.LinuxContainerRes
 	}
 	for _, h := range asked.GetHugepageLimits() {
 		l.HugepageLimits = slices.DeleteFunc(l.HugepageLimits, func(o *v1.HugepageLimit) bool { return o.GetPageSize() == h.GetPageSize() })
-		l.HugepageLimits = append(l.HugepageLimits, h)
+		l.HugepageLimits = append(l.HugepageLimits, proto.CloneOf(h))
 	}
 	for k, v := range asked.GetUnified() {
 		if l.Unified == nil {
@@ -155,6 +155,13 @@ func readBack(l *v1.LinuxContainerResources, enforced *specs.LinuxResources) {
 		}
 		if c.Mems != "" && l.GetCpusetMems() != "" {
 			l.CpusetMems = c.Mems
+		}
+	}
+	for _, h := range l.GetHugepageLimits() {
+		for _, is := range enforced.HugepageLimits {
+			if is.Pagesize == h.GetPageSize() {
+				h.Limit = is.Limit
+			}
 		}
 	}
 	if m := enforced.Memory; m != nil {
