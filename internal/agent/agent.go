@@ -21,6 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/criu"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
@@ -59,6 +60,7 @@ type node struct {
 	runtimes runtimes
 	engine   *engine.Engine
 	nri      *nri.Host // nil without a socket for plugins
+	criu     criu.Probe
 }
 
 // Run runs the agent until ctx ends. Containers go on without it; an agent that
@@ -188,7 +190,7 @@ func (n *node) faces(ctx context.Context) ([]face.Face, error) {
 			Config:    n.cfg.Face.CRI,
 			NRI:       n.nri,
 			ImageRoot: filepath.Join(n.cfg.Agent.Root, "image"),
-			StateDir:  n.cfg.Agent.State,
+			StateDir:  n.cfg.Agent.State, Checkpoint: n.criu.Check,
 		})
 		if err != nil {
 			return nil, err

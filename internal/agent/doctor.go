@@ -17,7 +17,7 @@ import (
 func (n *node) doctor(ctx context.Context) []control.Finding {
 	findings := []control.Finding{n.kernel(), n.cgroupFinding(), n.capabilities(), n.memoryBacked()}
 	findings = append(findings, n.runtimeFindings()...)
-	return append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), n.kmsgFinding())
+	return append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), n.kmsgFinding(), n.checkpointFinding(ctx))
 }
 
 func ok(name, format string, args ...any) control.Finding {
@@ -152,3 +152,11 @@ func (n *node) check(ctx context.Context) ([]control.Finding, error) {
 }
 
 func (n *node) shownConfig() (string, error) { return n.cfg.Masked() }
+
+// checkpointFinding is no warning: nothing that this version does goes without.
+func (n *node) checkpointFinding(ctx context.Context) control.Finding {
+	if err := n.criu.Check(ctx); err != nil {
+		return ok("checkpoint", "not built yet; CRIU does not work on this node either: %v", err)
+	}
+	return ok("checkpoint", "not built yet; CRIU works on this node")
+}

@@ -48,6 +48,8 @@ type Options struct {
 	ImageRoot string
 	// NRI hosts plugins; nil has none. See NewNRI.
 	NRI *nri.Host
+	// Checkpoint says why this node could make no checkpoints; nil: unknown.
+	Checkpoint func(context.Context) error
 	// StateDir is told in Status when asked for everything; "" is not.
 	StateDir string
 }
@@ -73,7 +75,8 @@ func New(o Options) (*Face, error) {
 	}
 	log := o.Logger.With(slog.String("face", Name))
 	srv := &server{
-		engine: o.Engine, nri: o.NRI, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir}, metrics: metric.New(),
+		engine: o.Engine, nri: o.NRI, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir},
+		gauge: &gauge{engine: o.Engine, imageRoot: o.ImageRoot, metrics: metric.New()}, checkpoint: o.Checkpoint,
 	}
 	streams, err := stream.New(stream.Options{Config: o.Config.streams(), Backend: backend{srv}, Logger: log, Face: Name, Metrics: o.Metrics})
 	if err != nil {

@@ -18,16 +18,16 @@ const (
 )
 
 func (s *server) ListMetricDescriptors(context.Context, *v1.ListMetricDescriptorsRequest) (*v1.ListMetricDescriptorsResponse, error) {
-	return &v1.ListMetricDescriptorsResponse{Descriptors: s.metrics.Descriptors()}, nil
+	return &v1.ListMetricDescriptorsResponse{Descriptors: s.gauge.metrics.Descriptors()}, nil
 }
 
 func (s *server) ListPodSandboxMetrics(ctx context.Context, _ *v1.ListPodSandboxMetricsRequest) (*v1.ListPodSandboxMetricsResponse, error) {
-	list, err := s.podMetrics(ctx)
+	list, err := s.gauge.podMetrics(ctx)
 	return &v1.ListPodSandboxMetricsResponse{PodMetrics: list}, err
 }
 
 func (s *server) StreamPodSandboxMetrics(_ *v1.StreamPodSandboxMetricsRequest, out v1.RuntimeService_StreamPodSandboxMetricsServer) error {
-	list, err := s.podMetrics(out.Context())
+	list, err := s.gauge.podMetrics(out.Context())
 	if err != nil {
 		return err
 	}
@@ -37,33 +37,33 @@ func (s *server) StreamPodSandboxMetrics(_ *v1.StreamPodSandboxMetricsRequest, o
 }
 
 // podMetrics are those of ready sandboxes and of what runs in them.
-func (s *server) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error) {
-	all, err := s.engine.Sandboxes(ctx, core.Filter{})
+func (g *gauge) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error) {
+	all, err := g.engine.Sandboxes(ctx, core.Filter{})
 	if err != nil {
 		return nil, fmt.Errorf("list metrics: %w", err)
 	}
 	all = slices.DeleteFunc(all, func(sb core.Sandbox) bool { return !matchPodStats(nil, sb) })
-	net, err := s.engine.NetworkStats(ctx, all)
+	net, err := g.engine.NetworkStats(ctx, all)
 	if err != nil {
 		return nil, fmt.Errorf("list metrics: %w", err)
 	}
 	return each(ctx, all, nil, func(ctx context.Context, sb *core.Sandbox) (*v1.PodSandboxMetrics, error) {
-		return s.metricsOf(ctx, sb, net[sb.ID])
+		return g.metricsOf(ctx, sb, net[sb.ID])
 	})
 }
 
-func (s *server) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxMetrics, error) {
+func (g *gauge) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxMetrics, error) {
 	r, err := podHead(*sb)
 	if err != nil {
 		return nil, err
 	}
 	pod := metric.Object{Pod: r.Config.GetConfig().GetMetadata(), ID: sb.Cgroup.Path, Started: sb.Created}
-	if pod.Stats, err = s.engine.CgroupStats(ctx, sb, podMetrics); err != nil {
+	if pod.Stats, err = g.engine.CgroupStats(ctx, sb, podMetrics); err != nil {
 		return nil, err
 	}
 	pod.Stats.Net = net
-	out := &v1.PodSandboxMetrics{PodSandboxId: string(sb.ID), Metrics: s.metrics.Of(&pod)}
-	inside, err := s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
+	out := &v1.PodSandboxMetrics{PodSandboxId: string(sb.ID), Metrics: g.metrics.Of(&pod)}
+	inside, err := g.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +80,9 @@ func (s *server) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.Net
 			Pod: pod.Pod, Container: r.Config.GetMetadata().GetName(), ID: c.Cgroup.Path, Name: string(c.ID),
 			Image: imageName(r), Started: c.Main.Started, Main: c.Main.Pid,
 		}
-		o.Stats, err = s.engine.ContainerStats(ctx, c, containerMetrics)
+		o.Stats, err = g.engine.ContainerStats(ctx, c, containerMetrics)
 		if err == nil {
-			out.ContainerMetrics = append(out.ContainerMetrics, &v1.ContainerMetrics{ContainerId: string(c.ID), Metrics: s.metrics.Of(&o)})
+			out.ContainerMetrics = append(out.ContainerMetrics, &v1.ContainerMetrics{ContainerId: string(c.ID), Metrics: g.metrics.Of(&o)})
 		} else if !wentAway(err) {
 			return nil, err
 		}

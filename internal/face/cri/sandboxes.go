@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/cri/terms"
 )
 
 func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest) (*v1.RunPodSandboxResponse, error) {
@@ -146,6 +147,48 @@ func (s *server) statuses(ctx context.Context, sandbox core.ID) ([]*v1.Container
 		out = append(out, containerStatus(c, r))
 	}
 	return out, nil
+}
+
+// UpdatePodSandboxResources keeps what kubelet says a pod has, for the verbose
+// status. It limits nothing by it: that is kubelet's pod cgroup, which it has set
+// before and which stands above ours. The sums it sends are of those containers
+// that have a limit, and would bind the others too.
+func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePodSandboxResourcesRequest) (*v1.UpdatePodSandboxResourcesResponse, error) {
+	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	for what, r := range map[string]*v1.LinuxContainerResources{"overhead": req.GetOverhead(), "resources": req.GetResources()} {
+		if _, err := terms.Resources(r); err != nil {
+			return nil, fmt.Errorf("update sandbox %s: %s: %w", sb.ID, what, err)
+		}
+	}
+	if sb.State != core.SandboxReady {
+		return nil, fmt.Errorf("update sandbox %s: it is %s: %w", sb.ID, sb.State, errdefs.ErrFailedPrecondition)
+	}
+	r, err := podOf(sb)
+	if err != nil {
+		return nil, err
+	}
+	cfg := r.Config.GetConfig()
+	cfg.Labels = nil
+	if cfg.GetLinux() == nil {
+		cfg.Linux = &v1.LinuxPodSandboxConfig{}
+	}
+	if o := req.GetOverhead(); o != nil {
+		cfg.Linux.Overhead = o
+	}
+	if o := req.GetResources(); o != nil {
+		cfg.Linux.Resources = o
+	}
+	data, err := r.encode()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.engine.SetSandboxData(ctx, sb.ID, data); err != nil {
+		return nil, fmt.Errorf("update sandbox %s: %w", sb.ID, err)
+	}
+	return &v1.UpdatePodSandboxResourcesResponse{}, nil
 }
 
 func (s *server) ListPodSandbox(ctx context.Context, req *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {

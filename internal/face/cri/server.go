@@ -14,7 +14,6 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/face/cri/metric"
 	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 )
@@ -31,12 +30,12 @@ type server struct {
 	cfg    Config
 	log    *slog.Logger
 	node   node
-	// use is what figures need of those told before.
-	use     struct{ containers, pods rates }
-	metrics *metric.Set
+	gauge  *gauge
 
 	background sync.WaitGroup // what goes on after an answer
 	urls       urls
+	// checkpoint says why this node could make no checkpoints. nil: unknown.
+	checkpoint func(context.Context) error
 }
 
 // urls hands out the addresses at which clients have their streams.

@@ -13,6 +13,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/cri/metric"
 )
 
 func (s *server) ContainerStats(ctx context.Context, req *v1.ContainerStatsRequest) (*v1.ContainerStatsResponse, error) {
@@ -20,17 +22,17 @@ func (s *server) ContainerStats(ctx context.Context, req *v1.ContainerStatsReque
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.containerFigures(ctx, &c)
+	st, err := s.gauge.containerFigures(ctx, &c)
 	return &v1.ContainerStatsResponse{Stats: st}, err
 }
 
 func (s *server) ListContainerStats(ctx context.Context, req *v1.ListContainerStatsRequest) (*v1.ListContainerStatsResponse, error) {
-	list, err := s.containerStats(ctx, req.GetFilter())
+	list, err := s.gauge.containerStats(ctx, req.GetFilter())
 	return &v1.ListContainerStatsResponse{Stats: list}, err
 }
 
 func (s *server) StreamContainerStats(req *v1.StreamContainerStatsRequest, out v1.RuntimeService_StreamContainerStatsServer) error {
-	list, err := s.containerStats(out.Context(), req.GetFilter())
+	list, err := s.gauge.containerStats(out.Context(), req.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -48,17 +50,17 @@ func (s *server) PodSandboxStats(ctx context.Context, req *v1.PodSandboxStatsReq
 	if err != nil {
 		return nil, fmt.Errorf("stats of sandbox %s: %w", sb.ID, err)
 	}
-	st, err := s.podFigures(ctx, &sb, net[sb.ID])
+	st, err := s.gauge.podFigures(ctx, &sb, net[sb.ID])
 	return &v1.PodSandboxStatsResponse{Stats: st}, err
 }
 
 func (s *server) ListPodSandboxStats(ctx context.Context, req *v1.ListPodSandboxStatsRequest) (*v1.ListPodSandboxStatsResponse, error) {
-	list, err := s.podStats(ctx, req.GetFilter())
+	list, err := s.gauge.podStats(ctx, req.GetFilter())
 	return &v1.ListPodSandboxStatsResponse{Stats: list}, err
 }
 
 func (s *server) StreamPodSandboxStats(req *v1.StreamPodSandboxStatsRequest, out v1.RuntimeService_StreamPodSandboxStatsServer) error {
-	list, err := s.podStats(out.Context(), req.GetFilter())
+	list, err := s.gauge.podStats(out.Context(), req.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -67,38 +69,47 @@ func (s *server) StreamPodSandboxStats(req *v1.StreamPodSandboxStatsRequest, out
 	})
 }
 
+// gauge reads figures and says them in the API's words. It remembers CPU times,
+// because use is told of the time between two looks.
+type gauge struct {
+	engine           *engine.Client
+	imageRoot        string
+	metrics          *metric.Set
+	containers, pods rates
+}
+
 // The figures that these calls tell.
 const (
 	containerWants = core.FigureUsage | core.FigureRoot
 	podWants       = core.FigureUsage | core.FigureCount
 )
 
-func (s *server) containerStats(ctx context.Context, f *v1.ContainerStatsFilter) ([]*v1.ContainerStats, error) {
-	all, err := s.engine.Containers(ctx, core.Filter{Labels: f.GetLabelSelector()})
+func (g *gauge) containerStats(ctx context.Context, f *v1.ContainerStatsFilter) ([]*v1.ContainerStats, error) {
+	all, err := g.engine.Containers(ctx, core.Filter{Labels: f.GetLabelSelector()})
 	if err != nil {
 		return nil, fmt.Errorf("list container stats: %w", err)
 	}
 	if len(f.GetLabelSelector()) == 0 {
-		s.use.containers.keep(len(all), ids(all, func(c *core.Container) core.ID { return c.ID }))
+		g.containers.keep(len(all), ids(all, func(c *core.Container) core.ID { return c.ID }))
 	}
-	return each(ctx, all, func(c *core.Container) bool { return matchStats(f, *c) }, s.containerFigures)
+	return each(ctx, all, func(c *core.Container) bool { return matchStats(f, *c) }, g.containerFigures)
 }
 
-func (s *server) podStats(ctx context.Context, f *v1.PodSandboxStatsFilter) ([]*v1.PodSandboxStats, error) {
-	all, err := s.engine.Sandboxes(ctx, core.Filter{Labels: f.GetLabelSelector()})
+func (g *gauge) podStats(ctx context.Context, f *v1.PodSandboxStatsFilter) ([]*v1.PodSandboxStats, error) {
+	all, err := g.engine.Sandboxes(ctx, core.Filter{Labels: f.GetLabelSelector()})
 	if err != nil {
 		return nil, fmt.Errorf("list sandbox stats: %w", err)
 	}
 	if len(f.GetLabelSelector()) == 0 {
-		s.use.pods.keep(len(all), ids(all, func(sb *core.Sandbox) core.ID { return sb.ID }))
+		g.pods.keep(len(all), ids(all, func(sb *core.Sandbox) core.ID { return sb.ID }))
 	}
 	all = slices.DeleteFunc(all, func(sb core.Sandbox) bool { return !matchPodStats(f, sb) })
-	net, err := s.engine.NetworkStats(ctx, all)
+	net, err := g.engine.NetworkStats(ctx, all)
 	if err != nil {
 		return nil, fmt.Errorf("list sandbox stats: %w", err)
 	}
 	return each(ctx, all, nil, func(ctx context.Context, sb *core.Sandbox) (*v1.PodSandboxStats, error) {
-		return s.podFigures(ctx, sb, net[sb.ID])
+		return g.podFigures(ctx, sb, net[sb.ID])
 	})
 }
 
@@ -145,31 +156,31 @@ func each[O, S any](ctx context.Context, all []O, match func(*O) bool, read func
 // wentAway reports whether an error means that its object was there just now.
 func wentAway(err error) bool { return errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) }
 
-func (s *server) containerFigures(ctx context.Context, c *core.Container) (*v1.ContainerStats, error) {
+func (g *gauge) containerFigures(ctx context.Context, c *core.Container) (*v1.ContainerStats, error) {
 	r, err := containerHead(*c)
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.engine.ContainerStats(ctx, c, containerWants)
+	st, err := g.engine.ContainerStats(ctx, c, containerWants)
 	if err != nil {
 		return nil, err
 	}
-	out := containerStats(*c, r, st, s.node.imageRoot)
-	out.Cpu.UsageNanoCores = value(s.use.containers.of(c.ID, st))
+	out := containerStats(*c, r, st, g.imageRoot)
+	out.Cpu.UsageNanoCores = value(g.containers.of(c.ID, st))
 	return out, nil
 }
 
-func (s *server) podFigures(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxStats, error) {
+func (g *gauge) podFigures(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxStats, error) {
 	r, err := podHead(*sb)
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.engine.CgroupStats(ctx, sb, podWants)
+	st, err := g.engine.CgroupStats(ctx, sb, podWants)
 	if err != nil {
 		return nil, err
 	}
 	st.Net = net
-	inside, err := s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
+	inside, err := g.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +189,7 @@ func (s *server) podFigures(ctx context.Context, sb *core.Sandbox, net []core.Ne
 		if !matchStats(nil, inside[i]) {
 			continue
 		}
-		c, err := s.containerFigures(ctx, &inside[i])
+		c, err := g.containerFigures(ctx, &inside[i])
 		switch {
 		case err == nil:
 			containers = append(containers, c)
@@ -187,6 +198,6 @@ func (s *server) podFigures(ctx context.Context, sb *core.Sandbox, net []core.Ne
 		}
 	}
 	out := podStats(*sb, r, st, containers)
-	out.Linux.Cpu.UsageNanoCores = value(s.use.pods.of(sb.ID, st))
+	out.Linux.Cpu.UsageNanoCores = value(g.pods.of(sb.ID, st))
 	return out, nil
 }
