@@ -41,6 +41,7 @@ func TestCommandLine(t *testing.T) {
 			{"errors in the log", logged},
 			{"a create that is killed", killed},
 			{"our own file", overwritten},
+			{"somebody else's mount namespace", borrowed},
 		} {
 			t.Run(c.name, func(t *testing.T) { c.test(t, m) })
 		}

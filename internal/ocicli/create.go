@@ -186,6 +186,9 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 	if n.Rootfs, err = filepath.EvalSymlinks(n.Rootfs); err != nil {
 		return fresh{}, fmt.Errorf("root.path: %w", err)
 	}
+	if n.Mounts = -1; !ownMounts(n.spec) {
+		n.Mounts = mountsAt(n.Rootfs)
+	}
 	ref, err := a.place(id, n.spec.Linux.CgroupsPath)
 	if err != nil {
 		return fresh{}, err
@@ -201,7 +204,7 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 		return fresh{}, err
 	}
 	n.out, err = native.Compile(native.Input{
-		ID: id, Bundle: bundle, Spec: n.spec, Root: n.Rootfs, Cgroup: cgroups, Host: host, Park: true, Preserve: o.preserve, KeepKeyring: o.noKeyring,
+		ID: id, Bundle: bundle, Spec: n.spec, Root: n.Rootfs, Cgroup: cgroups, Host: host, Park: true, Preserve: o.preserve, KeepKeyring: o.noKeyring, Borrow: true,
 	})
 	for _, w := range n.out.Warnings {
 		a.logTo.warn("%s", w)

@@ -9,7 +9,7 @@ import (
 // FuzzState: no state.json panics, and none that is taken leads a delete to a
 // cgroup that is everybody's.
 func FuzzState(f *testing.F) {
-	f.Add([]byte(`{"id":"c","cgroup":"/c","pid":7,"ticks":9,"first":3,"steps":["a"]}`))
+	f.Add([]byte(`{"id":"c","cgroup":"/c","pid":7,"mounts":-1,"ticks":9,"first":3,"steps":["a"]}`))
 	f.Add([]byte(`{"id":"c","cgroup":"/../..","pid":-1}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decodeRecord("c", b)

@@ -226,6 +226,9 @@ func (a *app) remove(ctx context.Context, c *container) error {
 			return err
 		}
 	}
+	if err := c.unmount(); err != nil {
+		return err
+	}
 	return os.RemoveAll(c.dir)
 }
 

@@ -102,3 +102,67 @@ func overwritten(t *testing.T, m *machine) {
 	m.must(t, "delete", "--force", "a")
 	m.gone(t, "a")
 }
+
+// borrowed: a container without a mount namespace, and one in somebody else's,
+// see their own root, in an exec too, and leave no mount.
+func borrowed(t *testing.T, m *machine) {
+	holder := exec.CommandContext(t.Context(), "unshare", "-m", "--propagation", "private", "sleep", "1000")
+	m.start(t, holder)
+	defer func() { _, _ = holder.Process.Kill(), holder.Wait() }()
+	ours, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := "/proc/" + strconv.Itoa(holder.Process.Pid) + "/ns/mnt"
+	theirs := ours
+	for theirs == ours && t.Context().Err() == nil {
+		if theirs, err = os.Readlink(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, joined := range []string{"", path} {
+		s := m.spec("sleep 1000")
+		var kept []specs.LinuxNamespace
+		for _, ns := range s.Linux.Namespaces {
+			if ns.Type != specs.MountNamespace {
+				kept = append(kept, ns)
+			}
+		}
+		want := ours
+		if joined != "" {
+			kept, want = append(kept, specs.LinuxNamespace{Type: specs.MountNamespace, Path: joined}), theirs
+		}
+		s.Linux.Namespaces = kept
+		m.write(t, s)
+		m.must(t, "run", "-d", "a")
+		if got, err := os.Readlink("/proc/" + strconv.Itoa(m.state(t, "a").Pid) + "/ns/mnt"); err != nil || got != want {
+			t.Errorf("in %s, want %s: %v", got, want, err)
+		}
+		if out := m.must(t, "exec", "a", "sh", "-c", "ls -d /bin/busybox /run/oci 2>/dev/null; ls /proc/1/exe; pwd"); out != "/bin/busybox\n/proc/1/exe\n/\n" {
+			t.Errorf("exec: %q", out)
+		}
+		m.must(t, "delete", "--force", "a")
+		m.gone(t, "a")
+		// As after a create that fails.
+		s.Process.Args = []string{"nosuch"}
+		m.write(t, s)
+		m.mustNot(t, "not found", "create", "a")
+		m.gone(t, "a")
+	}
+	// A root on a mount of its own keeps that.
+	if err := unix.Mount(m.bundle+"/rootfs", m.bundle+"/rootfs", "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	s := m.spec("true")
+	s.Linux.Namespaces = nil
+	s.Hostname = ""
+	m.write(t, s)
+	m.must(t, "run", "a")
+	if b, _ := os.ReadFile("/proc/self/mountinfo"); strings.Count(string(b), m.bundle+"/rootfs") != 1 {
+		t.Errorf("%s", b)
+	}
+	if err := unix.Unmount(m.bundle+"/rootfs", 0); err != nil {
+		t.Error(err)
+	}
+	m.gone(t, "a")
+}

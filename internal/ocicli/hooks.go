@@ -81,7 +81,7 @@ func (a *app) runInside(ctx context.Context, c *container, spec *specs.Spec, sta
 	if err != nil {
 		return err
 	}
-	blob, err := native.HookPlan(stage, h, native.ExecInput{ID: c.ID, Process: spec.Process, Spec: spec, Cgroup: cgroups, Host: host, KeepKeyring: c.KeepKeyring})
+	blob, err := native.HookPlan(stage, h, native.ExecInput{ID: c.ID, Process: spec.Process, Spec: spec, Cgroup: cgroups, Host: host, KeepKeyring: c.KeepKeyring, Pid: c.Pid, Bundle: c.Bundle})
 	if err != nil {
 		return err
 	}

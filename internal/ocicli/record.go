@@ -47,6 +47,9 @@ type record struct {
 	// what fails when the process is let go.
 	First int      `json:"first,omitempty"`
 	Steps []string `json:"steps,omitempty"`
+	// Mounts is how many mounts stood at Rootfs before a container without a
+	// mount namespace, whose own are left there; -1 for any other.
+	Mounts int `json:"mounts"`
 	// KeepKeyring holds for its execs too.
 	KeepKeyring bool `json:"keepKeyring,omitempty"`
 }
@@ -83,6 +86,8 @@ func decodeRecord(id string, b []byte) (record, error) {
 	switch {
 	case r.ID != id:
 		return record{}, fmt.Errorf("%s: it is of %q: %w", recordFile, r.ID, errdefs.ErrDataLoss)
+	case r.Mounts >= 0 && !filepath.IsAbs(r.Rootfs):
+		return record{}, fmt.Errorf("%s: root %q: %w", recordFile, r.Rootfs, errdefs.ErrDataLoss)
 	case r.Pid < 0 || r.First < 0:
 		return record{}, fmt.Errorf("%s: pid %d: %w", recordFile, r.Pid, errdefs.ErrDataLoss)
 	case r.Cgroup == "/" || !filepath.IsAbs(r.Cgroup) || filepath.Clean(r.Cgroup) != r.Cgroup:

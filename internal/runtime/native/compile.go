@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -65,6 +66,11 @@ type Input struct {
 	Preserve int
 	// KeepKeyring leaves the program the session keyring of who forks it.
 	KeepKeyring bool
+	// Borrow lets a container be without a mount namespace of its own: in one
+	// that it joins, or that of who forks it. Its mounts are made there, on the
+	// root filesystem bound over itself, and stay; its root is changed by
+	// chroot, which CAP_SYS_CHROOT undoes.
+	Borrow bool
 }
 
 // Output is a compiled plan.
@@ -315,10 +321,15 @@ func (c birth) namespaces() (flags uint64, err error) {
 			return 0, fmt.Errorf("linux.namespaces[%d].path: %q is not absolute: %w", i, ns.Path, errdefs.ErrInvalidArgument)
 		}
 	}
-	if !seen[specs.MountNamespace] {
-		return 0, notDone("linux.namespaces (no mount namespace)")
+	if c.in.borrows() && (!c.in.Borrow || seen[specs.UserNamespace] || seen[specs.TimeNamespace]) {
+		return 0, notDone("linux.namespaces (no mount namespace, or one that is joined)")
 	}
 	return flags, c.userNamespace()
+}
+
+// borrows reports whether the container has no mount namespace of its own.
+func (in *Input) borrows() bool {
+	return !slices.ContainsFunc(in.Spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == specs.MountNamespace && ns.Path == "" })
 }
 
 // has reports whether the spec asks for a new namespace of this kind.
@@ -348,13 +359,11 @@ func (c birth) joins() (user int, err error) {
 	if c.user != nil && c.user.path != "" {
 		user = open(c.user.path)
 	}
-	for i, ns := range c.in.Spec.Linux.Namespaces {
+	for _, ns := range c.in.Spec.Linux.Namespaces {
 		switch {
 		case ns.Path == "" || ns.Type == specs.UserNamespace:
 		case ns.Type == specs.PIDNamespace && !c.twice:
 			c.JoinPid(ns.Path)
-		case ns.Type == specs.MountNamespace:
-			return user, notDone(fmt.Sprintf("linux.namespaces[%d].path (%s)", i, ns.Type))
 		default:
 			all = append(all, join{open(ns.Path), cloneFlags[ns.Type], string(ns.Type)})
 		}

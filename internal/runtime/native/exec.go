@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -82,7 +83,10 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 		}
 	}
 	c.Add("setsid", unix.SYS_SETSID)
-	joinTarget(c, target)
+	if c.in.borrows() && in.Pid <= 0 {
+		return Output{}, notDone("linux.namespaces (no mount namespace, or one that is joined): an exec")
+	}
+	joinTarget(c, target, in.Pid)
 	if p.Terminal {
 		how := c.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS)
 		master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.String("/dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
@@ -104,8 +108,15 @@ func (c *compiler) inUser() bool {
 
 // joinTarget enters the namespaces of an exec's target. One call joins all: root
 // and working directory follow the mount namespace. The pid namespace was set by
-// who cloned us. In a user namespace we are its root then.
-func joinTarget(c *compiler, target int) {
+// who cloned us. In a user namespace we are its root then. In a mount namespace
+// that is not the container's own its root is that of its process, pid, which
+// the joining shows to have lived when that was opened.
+func joinTarget(c *compiler, target, pid int) {
+	root := -1
+	if c.in.borrows() && pid > 0 {
+		name := "/proc/" + strconv.Itoa(pid) + "/root"
+		root, _ = c.open("open "+name, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(name)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+	}
 	var flags uint64
 	inUser := c.inUser()
 	for _, ns := range c.in.Spec.Linux.Namespaces {
@@ -113,7 +124,15 @@ func joinTarget(c *compiler, target int) {
 			flags |= cloneFlags[ns.Type]
 		}
 	}
+	if flags == 0 { // none at all: the kernel wants at least one
+		flags = unix.CLONE_NEWUTS
+	}
 	c.Add("join the container's namespaces", unix.SYS_SETNS, plan.V(target), plan.V(flags))
+	if root >= 0 {
+		c.Add("fchdir to the container's root", unix.SYS_FCHDIR, plan.V(root))
+		c.Add("chroot", unix.SYS_CHROOT, plan.P(c.String(".")))
+		c.shut(root)
+	}
 	if inUser {
 		c.birth().becomeRoot()
 		c.in.Host.Bounding = 1<<(c.in.Host.LastCap+1) - 1

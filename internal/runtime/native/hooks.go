@@ -109,7 +109,7 @@ func compileCreateHook(h specs.Hook, spec *specs.Spec, cgroup Cgroup, host Host)
 	target := c.settle(true)
 	c.birth().joinCgroups(cgroup.Dirs)
 	c.Add("setsid", unix.SYS_SETSID)
-	joinTarget(c, target)
+	joinTarget(c, target, 0)
 	c.Add("exec "+h.Path, unix.SYS_EXECVE, plan.P(c.String(h.Path)), plan.P(c.Strings(s.Process.Args)), plan.P(c.Strings(h.Env)))
 	out, err := c.finish()
 	return out.Plan, err

@@ -23,13 +23,19 @@ func (c *compiler) filesystem() error {
 		return err
 	}
 	empty := plan.P(c.String(""))
-	c.Add("propagation of /", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
 	place := c.in.Root
-	if c.user != nil {
+	root := plan.P(c.String(place))
+	if !c.in.borrows() {
+		c.Add("propagation of /", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
+	}
+	switch {
+	case c.user != nil:
 		place = stagedRoot
 		c.birth().stagedRootMount()
-	} else {
-		root := plan.P(c.String(place))
+	case c.in.borrows():
+		c.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
+		c.Add("private root", unix.SYS_MOUNT, empty, root, empty, plan.V(unix.MS_PRIVATE|unix.MS_REC), empty)
+	default:
 		privateBelow(c, place)
 		c.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
 	}
@@ -107,9 +113,13 @@ func (c *compiler) rootPropagation() (uint64, error) {
 // pivot makes the root the root and lets go of the old one.
 func (c *compiler) pivot(old int, prop uint64) {
 	dot, empty := plan.P(c.String(".")), plan.P(c.String(""))
-	if c.in.Host.Initramfs {
+	switch {
+	case c.in.borrows():
+		c.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
+		c.Add("chroot", unix.SYS_CHROOT, dot)
+	case c.in.Host.Initramfs:
 		moveRoot(c)
-	} else {
+	default:
 		c.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
 		c.Add("pivot_root", unix.SYS_PIVOT_ROOT, dot, dot)
 		c.Add("fchdir to the old root", unix.SYS_FCHDIR, plan.V(old))
