@@ -35,6 +35,8 @@ func TestContainerConfig(t *testing.T) {
 				t.Run("privileged", s.privileged)
 				t.Run("filesystem", s.filesystem)
 				t.Run("mounts", s.mounts)
+				t.Run("image volumes", s.imageVolumes)
+				t.Run("cdi", s.cdi)
 				t.Run("namespaces", s.namespaces)
 				t.Run("target", s.target)
 				t.Run("sandbox", s.sandbox)
