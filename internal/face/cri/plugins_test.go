@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -113,6 +114,20 @@ func (p *plugin) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Cont
 
 func (p *plugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
 	return p.note("remove", c.GetName())
+}
+
+func (p *plugin) UpdatePodSandbox(_ context.Context, pod *api.PodSandbox, _, res *api.LinuxResources) error {
+	return p.note("update pod", pod.GetName()+" "+strconv.FormatInt(res.GetMemory().GetLimit().GetValue(), 10))
+}
+
+func (p *plugin) PostUpdatePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	return p.note("updated pod", pod.GetName())
+}
+
+func (p *plugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container, res *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	u := &api.ContainerUpdate{ContainerId: c.GetId()}
+	u.SetLinuxCPUShares(2 * res.GetCpu().GetShares().GetValue())
+	return []*api.ContainerUpdate{u}, p.note("update", c.GetName())
 }
 
 // newPluggable is a node whose face has a socket for plugins.
@@ -283,4 +298,30 @@ func TestAPluginThatJoinsLateMissesNothing(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
 	}
+}
+
+func TestPluginsHaveAWordInUpdates(t *testing.T) {
+	n, socket := newPluggable(t)
+	p := newPlugin()
+	p.connect(t, socket, "00")
+	n.joined(p)
+	ctx := t.Context()
+	pod := n.pod(t, "web")
+	id := n.running(t, pod, "app")
+	if _, err := n.UpdateContainerResources(ctx, &v1.UpdateContainerResourcesRequest{ContainerId: id, Linux: &v1.LinuxContainerResources{CpuShares: 100}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.status(t, id).GetResources().GetLinux().GetCpuShares(); got != 200 {
+		t.Errorf("cpu shares %d, want what the plugin said", got)
+	}
+	req := &v1.UpdatePodSandboxResourcesRequest{PodSandboxId: pod, Resources: &v1.LinuxContainerResources{MemoryLimitInBytes: 1 << 20}}
+	if _, err := n.UpdatePodSandboxResources(ctx, req); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := p.heard()[3:], []string{"update app", "update pod web 1048576", "updated pod web"}; !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	p.refuses("update pod")
+	_, err := n.UpdatePodSandboxResources(ctx, req)
+	wantCode(t, "update pod", err, codes.FailedPrecondition)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -158,13 +159,18 @@ func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePo
 	if err != nil {
 		return nil, err
 	}
-	for what, r := range map[string]*v1.LinuxContainerResources{"overhead": req.GetOverhead(), "resources": req.GetResources()} {
-		if _, err := terms.Resources(r); err != nil {
-			return nil, fmt.Errorf("update sandbox %s: %s: %w", sb.ID, what, err)
+	var limits [2]*specs.LinuxResources
+	for i, r := range []*v1.LinuxContainerResources{req.GetOverhead(), req.GetResources()} {
+		if limits[i], err = terms.Resources(r); err != nil {
+			return nil, fmt.Errorf("update sandbox %s: %s: %w", sb.ID, []string{"overhead", "resources"}[i], err)
 		}
 	}
 	if sb.State != core.SandboxReady {
 		return nil, fmt.Errorf("update sandbox %s: it is %s: %w", sb.ID, sb.State, errdefs.ErrFailedPrecondition)
+	}
+	defer s.nri.Block()()
+	if err := s.nri.UpdatingPod(ctx, sb, limits[0], limits[1]); err != nil {
+		return nil, fmt.Errorf("update sandbox %s: %w", sb.ID, err)
 	}
 	r, err := podOf(sb)
 	if err != nil {
@@ -187,6 +193,9 @@ func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePo
 	}
 	if err := s.engine.SetSandboxData(ctx, sb.ID, data); err != nil {
 		return nil, fmt.Errorf("update sandbox %s: %w", sb.ID, err)
+	}
+	if sb, err := s.engine.Sandbox(ctx, sb.ID); err == nil {
+		s.nri.UpdatedPod(ctx, sb)
 	}
 	return &v1.UpdatePodSandboxResourcesResponse{}, nil
 }
