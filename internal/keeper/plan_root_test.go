@@ -330,3 +330,59 @@ func TestAdvance(t *testing.T) {
 		}
 	})
 }
+
+// TestAChildMayEndAtAnyStep: whatever a child does instead of one of its
+// operations, whoever launched it is told, and the next one runs.
+func TestAChildMayEndAtAnyStep(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		e := newEnv(t)
+		before := e.status()
+		const length = 6
+		for name, c := range map[string]struct {
+			end  func(*plan.Builder, plan.Slot)
+			told bool // by the child itself, which names the step
+		}{
+			"fails":      {func(b *plan.Builder, _ plan.Slot) { b.Add("bad step", unix.SYS_CLOSE, plan.V(9999)) }, true},
+			"is refused": {func(b *plan.Builder, _ plan.Slot) { b.Add("bad step", 0xffff) }, true},
+			"faults":     {func(b *plan.Builder, _ plan.Slot) { b.Add("bad step", unix.SYS_CHDIR, plan.V(1)) }, true},
+			"exits":      {func(b *plan.Builder, _ plan.Slot) { b.Add("bad step", unix.SYS_EXIT_GROUP, plan.V(3)) }, false},
+			"crashes": {func(b *plan.Builder, me plan.Slot) {
+				b.Add("bad step", unix.SYS_KILL, plan.S(me), plan.V(int(unix.SIGSEGV)))
+			}, false},
+			"is killed": {func(b *plan.Builder, me plan.Slot) {
+				b.Add("bad step", unix.SYS_KILL, plan.S(me), plan.V(int(unix.SIGKILL)))
+			}, false},
+		} {
+			for at := range length {
+				for _, task := range []bool{false, true} {
+					b := &plan.Builder{}
+					me := b.NewSlot()
+					b.Add("getpid", unix.SYS_GETPID).To(me)
+					for i := range length {
+						if i == at {
+							c.end(b, me)
+						} else {
+							b.Add("good step", unix.SYS_GETPID)
+						}
+					}
+					b.Add("exec", unix.SYS_EXECVE, plan.P(b.String("/bin/busybox")), plan.P(b.Strings([]string{"true"})), plan.P(b.Strings(nil)))
+					var err error
+					var r core.CommandResult
+					if task {
+						r, err = e.c.Run(e.ctx(), core.Command{Plan: b.Encode()})
+					} else {
+						_, err = e.c.Launch(e.ctx(), core.Launch{Ref: core.Ref{Container: "c"}, Plan: b.Encode()})
+					}
+					if err == nil && (!task || c.told || r.Status == 0) || c.told && !strings.Contains(err.Error(), "bad step") {
+						t.Errorf("%s at %d, task %v: %+v, %v", name, at, task, r, err)
+					}
+				}
+			}
+		}
+		after := e.status()
+		if after.KeeperPid != before.KeeperPid || after.Processes != 0 {
+			t.Errorf("before %+v, after %+v", before, after)
+		}
+		e.mustRun(core.Command{Args: []string{"/bin/busybox", "true"}})
+	})
+}

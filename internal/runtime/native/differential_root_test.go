@@ -90,10 +90,29 @@ func TestSeenFromInsideItIsAsUnderRunc(t *testing.T) {
 		if err := os.Mkdir(n.root+"/place", 0o751); err != nil {
 			t.Fatal(err)
 		}
+		// What a hook of the creation sees and does: the mounts of the
+		// container's namespace, and a file that it leaves in the root.
+		hooked := func(s *specs.Spec, seed uint64) *specs.Spec {
+			if seed%3 != 0 {
+				return s
+			}
+			look := `cat > /dev/null; for n in mnt net ipc; do echo "$1 $n $([ "$(readlink /proc/self/ns/$n)" = "$(readlink /proc/1/ns/$n)" ] && echo host)"; done >> ` + n.root + `/etc/hooks`
+			hook := func(name string) []specs.Hook {
+				return []specs.Hook{{Path: "/bin/busybox", Args: []string{"sh", "-c", look, "sh", name}, Env: []string{"PATH=" + n.root + "/bin"}}}
+			}
+			s.Hooks = &specs.Hooks{Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), CreateContainer: hook("createContainer")} //nolint:staticcheck // still sent
+			s.Process.Args[2] += "\nsed 's/^/hook /' /etc/hooks"
+			return s
+		}
 		for seed := range uint64(30) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
-				theirs := n.facts(t, runc, randomSpec(rand.New(rand.NewPCG(seed, 3))))
-				ours := n.facts(t, n.runtime, randomSpec(rand.New(rand.NewPCG(seed, 3))))
+				theirs := n.facts(t, runc, hooked(randomSpec(rand.New(rand.NewPCG(seed, 3))), seed))
+				_ = os.Remove(n.root + "/etc/hooks")
+				ours := n.facts(t, n.runtime, hooked(randomSpec(rand.New(rand.NewPCG(seed, 3))), seed))
+				_ = os.Remove(n.root + "/etc/hooks")
+				if seed%3 == 0 && !slices.Contains(ours, "hook createContainer mnt") {
+					t.Errorf("the hooks did not run: %q", ours)
+				}
 				if d := without(theirs, ours, "-") + without(ours, theirs, "+"); d != "" {
 					t.Errorf("runc (-) and native (+):\n%s", d)
 				}

@@ -47,7 +47,11 @@ func (n *node) held(ctx context.Context, t *testing.T, s *specs.Spec) (core.ID, 
 // parked is held without the start.
 func (n *node) parked(t *testing.T, s *specs.Spec) (core.ID, error) {
 	t.Helper()
-	ctx := t.Context()
+	return n.create(t.Context(), t, s)
+}
+
+func (n *node) create(ctx context.Context, t *testing.T, s *specs.Spec) (core.ID, error) {
+	t.Helper()
 	id := containers()
 	rootfs := filepath.Join(n.dir, string(id), "rootfs")
 	if err := os.MkdirAll(rootfs, 0o755); err != nil {
