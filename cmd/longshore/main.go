@@ -16,13 +16,9 @@ import (
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/ocicli"
-	"github.com/longshore/longshore/internal/pin"
 )
 
 func main() {
-	if pin.Main() {
-		return
-	}
 	if len(os.Args) > 1 && os.Args[1] == image.WorkerArg {
 		os.Exit(image.WorkerMain(os.Args[2:]))
 	}

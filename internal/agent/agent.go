@@ -109,7 +109,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if n.cgroups, err = n.openCgroups(ctx); err != nil {
 		return err
 	}
-	pins, err := pin.New(pin.Options{Dir: filepath.Join(run, "ns"), Logger: n.log})
+	pins, err := pin.New(pin.Options{Dir: filepath.Join(run, "ns"), Make: n.keeper.Namespaces, Logger: n.log})
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	// The engine, which recovers before anybody can ask it for something.
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Logger: n.log}), Volumes: volumes, Coroner: kmsg.New(kmsg.Options{Logger: n.log}),
+		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log}), Volumes: volumes, Coroner: kmsg.New(kmsg.Options{Logger: n.log}),
 		Adjusters: []core.Adjuster{adjust.New(adjust.Options{CDI: devices, Owners: n.owned(), Node: given})},
 		State:     run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv("LONGSHORE_FAILPOINT")),
 	})

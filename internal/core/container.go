@@ -71,6 +71,10 @@ type Mount struct {
 	Source  string   `json:"source"`
 	Target  string   `json:"target,omitempty"`
 	Options []string `json:"options,omitempty"`
+	// UIDs and GIDs, when set, map the owners of what an overlay's lower
+	// layers hold, as a user namespace with these mappings is to see them.
+	UIDs []IDRange `json:"uids,omitempty"`
+	GIDs []IDRange `json:"gids,omitempty"`
 }
 
 // VolumeMount places a named volume of the container's owner in its root. A

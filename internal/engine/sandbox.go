@@ -166,7 +166,7 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 		size = 64 << 20
 	}
 	return b.e.o.Roots.Mount(ctx, shm, []core.Mount{{
-		Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size)},
+		Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size), b.rootOwner()},
 	}}, false)
 }
 
@@ -179,6 +179,12 @@ func (b *sandboxBuild) admit(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// rootOwner has a tmpfs belong to the sandbox's root.
+func (b *sandboxBuild) rootOwner() string {
+	uid, gid := own.HostIDs(&b.sb, &specs.Process{})
+	return fmt.Sprintf("uid=%d,gid=%d", uid, gid)
 }
 
 // init starts the tiny init by which a shared pid namespace lives.
@@ -205,7 +211,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err := makeBundle(bundle); err != nil {
 		return err
 	}
-	root := []core.Mount{{Type: "tmpfs", Source: "init", Options: []string{"nosuid", "nodev", "mode=755", "size=64k"}}}
+	root := []core.Mount{{Type: "tmpfs", Source: "init", Options: []string{"nosuid", "nodev", "mode=755", "size=64k", b.rootOwner()}}}
 	if err := e.o.Roots.Mount(ctx, filepath.Join(bundle, "rootfs"), root, false); err != nil {
 		return err
 	}

@@ -51,9 +51,6 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 	if !containerID.MatchString(string(req.Container)) {
 		return fail(fmt.Errorf("container %q: %w", req.Container, errdefs.ErrInvalidArgument))
 	}
-	if len(req.UIDs) > 0 || len(req.GIDs) > 0 {
-		return fail(fmt.Errorf("root filesystems seen through a user namespace are not there yet: %w", errdefs.ErrNotImplemented))
-	}
 	s.mu.Lock()
 	rec := s.rec.imageByID(req.Image)
 	old := s.checkouts[req.Container]
@@ -76,7 +73,7 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		return fail(err)
 	}
 	if old == nil {
-		err = s.rec.makeCheckout(req.Container, co)
+		err = s.rec.makeCheckout(req, co)
 	}
 	var out core.Checkout
 	if err == nil {
@@ -88,7 +85,7 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		}
 		return fail(err)
 	}
-	out.Mounts = s.rec.mounts(req.Container, co)
+	out.Mounts = s.rec.mounts(req, co)
 	return out, nil
 }
 
@@ -123,13 +120,13 @@ func (r *records) newCheckout(rec *imageRecord, readOnly bool) (*checkout, error
 	return co, nil
 }
 
-func (r *records) makeCheckout(id core.ID, co *checkout) error {
-	dir := r.checkoutPath(id)
+func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
+	dir := r.checkoutPath(req.Container)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
 	if !co.ReadOnly || len(co.Dirs) == 0 {
-		if err := r.makeUpper(dir, co); err != nil {
+		if err := r.makeUpper(dir, co, req); err != nil {
 			return err
 		}
 	}
@@ -146,8 +143,8 @@ func (r *records) makeCheckout(id core.ID, co *checkout) error {
 }
 
 // makeUpper makes the container's own layer, whose root shows the attributes of
-// the image's.
-func (r *records) makeUpper(dir string, co *checkout) error {
+// the image's. It is written as the user namespace's ids, which need no mapping.
+func (r *records) makeUpper(dir string, co *checkout, req core.CheckoutRequest) error {
 	upper := filepath.Join(dir, "upper")
 	if err := os.Mkdir(upper, 0o755); err != nil {
 		return err
@@ -166,15 +163,26 @@ func (r *records) makeUpper(dir string, co *checkout) error {
 			uid, gid = int(st.Uid), int(st.Gid)
 		}
 	}
+	uid, gid = mappedID(req.UIDs, uid), mappedID(req.GIDs, gid)
 	if err := os.Lchown(upper, uid, gid); err != nil && !errors.Is(err, os.ErrPermission) {
 		return err
 	}
 	return os.Chmod(upper, mode)
 }
 
+// mappedID is what id is outside of a user namespace with these ranges.
+func mappedID(ranges []core.IDRange, id int) int {
+	for _, r := range ranges {
+		if uint64(id) >= uint64(r.Container) && uint64(id) < uint64(r.Container)+uint64(r.Size) {
+			return id - int(r.Container) + int(r.Host)
+		}
+	}
+	return id
+}
+
 // mounts is how the root filesystem is put together.
-func (r *records) mounts(id core.ID, co *checkout) []core.Mount {
-	dir := r.checkoutPath(id)
+func (r *records) mounts(req core.CheckoutRequest, co *checkout) []core.Mount {
+	dir := r.checkoutPath(req.Container)
 	upper := filepath.Join(dir, "upper")
 	var lower []string
 	for _, d := range slices.Backward(co.Dirs) {
@@ -190,7 +198,7 @@ func (r *records) mounts(id core.ID, co *checkout) []core.Mount {
 	switch {
 	case len(lower) == 0:
 		return bind(upper)
-	case co.ReadOnly && len(lower) == 1:
+	case co.ReadOnly && len(lower) == 1 && len(req.UIDs) == 0:
 		return bind(lower[0])
 	}
 	// Without an index the upper directory can be mounted again and again.
@@ -200,7 +208,7 @@ func (r *records) mounts(id core.ID, co *checkout) []core.Mount {
 	} else {
 		opts = append(opts, "ro")
 	}
-	return []core.Mount{{Type: "overlay", Source: "overlay", Options: opts}}
+	return []core.Mount{{Type: "overlay", Source: "overlay", Options: opts, UIDs: req.UIDs, GIDs: req.GIDs}}
 }
 
 // Discard implements core.Images.

@@ -38,7 +38,7 @@ func (l *link) words(kind wire.Kind, m wire.Message) (wire.Kind, wire.Message, [
 		with := *launch
 		with.Plan = r.plan
 		return wire.KindLaunch, &with, nil, nil
-	case wire.KindTask, wire.KindAdvance:
+	case wire.KindTask, wire.KindAdvance, wire.KindNamespaces:
 	default:
 		return kind, m, nil, nil
 	}

@@ -3,7 +3,7 @@
 // the engine's core.Pinner, and the reason why a sandbox needs no pause process.
 //
 // It must not know what a sandbox is for, nor set up any link but lo. Start
-// reading at Pins.Pin; userns.go has the one case that needs a program.
+// reading at Pins.Pin; userns.go has the one case that a thread cannot do.
 package pin
 
 import (
@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -29,18 +28,17 @@ type Options struct {
 	// Dir holds a directory per sandbox, and in it a file per namespace. It is
 	// made when it is not there.
 	Dir string
-	// Helper is the program that holds a new user namespace for the moment it
-	// takes to pin it; its main calls Main. "" is /proc/self/exe.
-	Helper string
+	// Make makes user namespaces; nil is none.
+	Make MakeFunc
 	// Logger is slog.Default() when nil.
 	Logger *slog.Logger
 }
 
 // Pins is core.Pinner on this machine.
 type Pins struct {
-	dir    string
-	helper string
-	log    *slog.Logger
+	dir  string
+	make MakeFunc
+	log  *slog.Logger
 }
 
 var _ core.Pinner = (*Pins)(nil)
@@ -56,10 +54,7 @@ func New(o Options) (*Pins, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	if o.Helper == "" {
-		o.Helper = "/proc/self/exe"
-	}
-	return &Pins{dir: o.Dir, helper: o.Helper, log: o.Logger}, nil
+	return &Pins{dir: o.Dir, make: o.Make, log: o.Logger}, nil
 }
 
 // kind is one kind of namespace that can be pinned.
@@ -192,16 +187,23 @@ func furnish(req core.PinRequest) error {
 func bind(proc string, paths map[specs.LinuxNamespaceType]string) error {
 	for t, path := range paths {
 		k, _ := kindOf(t)
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o600)
-		if err != nil {
+		if err := bindTo(proc+"/ns/"+k.file, t, path); err != nil {
 			return err
 		}
-		if err := f.Close(); err != nil {
-			return err
-		}
-		if err := unix.Mount(proc+"/ns/"+k.file, path, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("bind %s namespace on %s: %w", t, path, err)
-		}
+	}
+	return nil
+}
+
+func bindTo(from string, t specs.LinuxNamespaceType, path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := unix.Mount(from, path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s namespace on %s: %w", t, path, err)
 	}
 	return nil
 }
@@ -297,5 +299,3 @@ func (p *Pins) Pinned(_ context.Context) ([]core.ID, error) {
 	}
 	return ids, nil
 }
-
-func procDir(pid int) string { return "/proc/" + strconv.Itoa(pid) }

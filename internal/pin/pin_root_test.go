@@ -1,6 +1,7 @@
 package pin_test
 
 import (
+	"context"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,20 +14,36 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper/fork"
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-func TestMain(m *testing.M) {
-	if pin.Main() {
-		return
+// makeNamespaces has a fork of the test do what the keeper does.
+func makeNamespaces(_ context.Context, uids, _ []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error) {
+	var ids plan.IDMap
+	for _, m := range uids {
+		ids = append(ids, plan.IDRange{Inside: m.ContainerID, Outside: m.HostID, Size: m.Size})
 	}
-	os.Exit(m.Run())
+	var names []string
+	for _, k := range kinds {
+		names = append(names, map[specs.LinuxNamespaceType]string{"network": "net", "user": "user", "ipc": "ipc", "uts": "uts"}[k])
+	}
+	fds, err := fork.Namespaces(unix.CLONE_NEWNET|unix.CLONE_NEWUTS|unix.CLONE_NEWIPC, ids, ids, names...)
+	if err != nil {
+		return nil, err
+	}
+	var files []*os.File
+	for _, fd := range fds {
+		files = append(files, os.NewFile(uintptr(fd), "namespace"))
+	}
+	return files, nil
 }
 
 func newPins(t *testing.T) *pin.Pins {
 	t.Helper()
-	p, err := pin.New(pin.Options{Dir: "/run/ns"})
+	p, err := pin.New(pin.Options{Dir: "/run/ns", Make: makeNamespaces})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,9 +169,9 @@ func userNamespace(t *testing.T) {
 	maps := []specs.LinuxIDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
 	paths, err := p.Pin(t.Context(), core.PinRequest{
 		Sandbox:  "sb2",
-		Kinds:    []specs.LinuxNamespaceType{specs.UserNamespace, specs.NetworkNamespace, specs.UTSNamespace},
+		Kinds:    []specs.LinuxNamespaceType{specs.UserNamespace, specs.NetworkNamespace, specs.UTSNamespace, specs.IPCNamespace},
 		Hostname: "mapped", UIDs: maps, GIDs: maps,
-		Sysctls: map[string]string{"net/ipv4/ip_unprivileged_port_start": "80"},
+		Sysctls: map[string]string{"net/ipv4/ip_unprivileged_port_start": "80", "kernel.shmmax": "7654321", "fs.mqueue.queues_max": "77"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +202,12 @@ func userNamespace(t *testing.T) {
 		if got := hostname(t); got != "mapped" {
 			t.Errorf("host name %q", got)
 		}
-	}, paths["network"], paths["uts"])
+		for file, want := range map[string]string{"net/ipv4/ip_unprivileged_port_start": "80", "kernel/shmmax": "7654321", "fs/mqueue/queues_max": "77"} {
+			if got, err := os.ReadFile("/proc/sys/" + file); err != nil || strings.TrimSpace(string(got)) != want {
+				t.Errorf("%s is %q, %v", file, got, err)
+			}
+		}
+	}, paths["network"], paths["uts"], paths["ipc"])
 	if err := p.Unpin(t.Context(), "sb2"); err != nil {
 		t.Error(err)
 	}

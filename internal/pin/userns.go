@@ -4,103 +4,96 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"syscall"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 )
 
-// helperName is Args[0] of the process that holds a user namespace until it is
-// pinned.
-const helperName = "longshore-hold-userns"
+// MakeFunc makes a user namespace with the given mappings and those of kinds
+// that it is to own, and returns a file of each of kinds in their order.
+type MakeFunc func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
 
-// Main reports whether this process was started to hold a user namespace, and
-// if so has already done it: main must return. A program that uses Pins with
-// Options.Helper "" calls it first thing, tests in TestMain.
-//
-// A thread of a multithreaded process cannot make a user namespace, so this one
-// case needs a process; it waits until its input ends.
-func Main() bool {
-	if len(os.Args) == 0 || os.Args[0] != helperName {
-		return false
+// pinUser pins a new user namespace and the others, which belong to it, so that
+// its root may set them up; we enter them (all but the user namespace itself) to
+// furnish them. A thread of a program with many cannot make a user namespace:
+// Options.Make has somebody else do it.
+func (p *Pins) pinUser(ctx context.Context, req core.PinRequest, paths map[specs.LinuxNamespaceType]string) error {
+	if p.make == nil {
+		return fmt.Errorf("a user namespace: nobody here can make one: %w", errdefs.ErrNotImplemented)
 	}
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	return true
-}
-
-// pinUser has a short-lived process make all namespaces, so that the new user
-// namespace owns the others, and enters them (all but the user namespace
-// itself) to set them up.
-func (p *Pins) pinUser(ctx context.Context, req core.PinRequest, paths map[specs.LinuxNamespaceType]string) (err error) {
-	var flags uintptr
-	for t := range paths {
-		k, _ := kindOf(t)
-		flags |= k.flag
-	}
-	hold := &exec.Cmd{
-		Path: p.helper,
-		Args: []string{helperName},
-		Env:  []string{},
-		SysProcAttr: &syscall.SysProcAttr{
-			Cloneflags:                 flags,
-			UidMappings:                mappings(req.UIDs),
-			GidMappings:                mappings(req.GIDs),
-			GidMappingsEnableSetgroups: true,
-		},
-	}
-	in, err := hold.StdinPipe()
+	files, err := p.make(ctx, req.UIDs, req.GIDs, req.Kinds...)
 	if err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := hold.Start(); err != nil {
-		return fmt.Errorf("make a user namespace: %w", err)
-	}
 	defer func() {
-		_ = in.Close()
-		if werr := hold.Wait(); werr != nil {
-			err = errors.Join(err, fmt.Errorf("hold the user namespace: %w", werr))
+		for _, f := range files {
+			_ = f.Close()
 		}
 	}()
-	if err := bind(procDir(hold.Process.Pid), paths); err != nil {
-		return err
+	for i, t := range req.Kinds {
+		if err := bindTo(fmt.Sprintf("/proc/self/fd/%d", files[i].Fd()), t, paths[t]); err != nil {
+			return err
+		}
 	}
 	return onThread(func() error {
-		for t, path := range paths {
+		for i, t := range req.Kinds {
 			if t == specs.UserNamespace {
 				continue
 			}
-			if err := enter(path); err != nil {
-				return err
+			if err := unix.Setns(int(files[i].Fd()), 0); err != nil {
+				return fmt.Errorf("enter the %s namespace: %w", t, err)
 			}
 		}
-		return furnish(req)
+		return furnishMapped(req)
 	})
 }
 
-func enter(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
+// furnishMapped is furnish where the namespaces belong to a user namespace:
+// parameters of its IPC namespace only its root may set (since Linux 5.19; up to
+// then only ours). The calling thread must end afterwards.
+func furnishMapped(req core.PinRequest) error {
+	ipc := map[string]string{}
+	rest := req
+	rest.Sysctls = map[string]string{}
+	for key, value := range req.Sysctls {
+		if kind, err := SysctlNamespace(key); err == nil && kind == specs.IPCNamespace {
+			ipc[key] = value
+		} else {
+			rest.Sysctls[key] = value
+		}
+	}
+	if err := furnish(rest); err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }()
-	if err := unix.Setns(int(f.Fd()), 0); err != nil {
-		return fmt.Errorf("enter %s: %w", path, err)
+	became := false
+	for key, value := range ipc {
+		err := setSysctl(key, value)
+		if errors.Is(err, os.ErrPermission) && !became {
+			root := uintptr(rootOf(req.UIDs))
+			// Of this thread alone, not of the program.
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, root, root, root); errno != 0 {
+				return errors.Join(err, errno)
+			}
+			became = true
+			err = setSysctl(key, value)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func mappings(in []specs.LinuxIDMapping) []syscall.SysProcIDMap {
-	out := make([]syscall.SysProcIDMap, 0, len(in))
-	for _, m := range in {
-		out = append(out, syscall.SysProcIDMap{ContainerID: int(m.ContainerID), HostID: int(m.HostID), Size: int(m.Size)})
+// rootOf is what root of a user namespace is outside.
+func rootOf(maps []specs.LinuxIDMapping) uint32 {
+	for _, m := range maps {
+		if m.ContainerID == 0 {
+			return m.HostID
+		}
 	}
-	return out
+	return 0
 }

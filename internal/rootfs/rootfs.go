@@ -17,6 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
@@ -25,13 +26,17 @@ import (
 
 // Options go with New.
 type Options struct {
+	// Users makes a user namespace that tells how owners are mapped; nil is
+	// none, and mounts with a mapping are then refused.
+	Users func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
 	// Logger is slog.Default() when nil.
 	Logger *slog.Logger
 }
 
 // Roots is core.Roots on this machine.
 type Roots struct {
-	log *slog.Logger
+	log   *slog.Logger
+	users func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
 }
 
 var _ core.Roots = (*Roots)(nil)
@@ -41,7 +46,7 @@ func New(o Options) *Roots {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return &Roots{log: o.Logger}
+	return &Roots{log: o.Logger, users: o.Users}
 }
 
 // Mount makes target (0755) and stacks mounts on it in order; with readOnly the
@@ -55,7 +60,11 @@ func (r *Roots) Mount(ctx context.Context, target string, mounts []core.Mount, r
 	}
 	for i, m := range mounts {
 		err := ctx.Err()
-		if err == nil {
+		switch {
+		case err != nil:
+		case len(m.UIDs)+len(m.GIDs) > 0:
+			err = r.mountMapped(ctx, target, m)
+		default:
 			err = mountOne(target, m)
 		}
 		if err != nil {

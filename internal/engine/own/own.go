@@ -127,6 +127,10 @@ func namespaces(s *specs.Spec, in Input) {
 		case core.Host:
 			continue
 		case core.Shared, core.Adopted:
+			if n.kind == specs.UserNamespace {
+				// Some runtimes want to be told what they will find.
+				s.Linux.UIDMappings, s.Linux.GIDMappings = in.Sandbox.Config.UIDs, in.Sandbox.Config.GIDs
+			}
 			if n.kind != specs.CgroupNamespace || n.ns.Path != "" {
 				list = append(list, specs.LinuxNamespace{Type: n.kind, Path: n.ns.Path})
 				continue

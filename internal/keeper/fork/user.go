@@ -19,18 +19,18 @@ import (
 // descriptor of each file of kinds, names below /proc/PID/ns, in their order.
 //
 // A thread of a program with many cannot make a user namespace, so a child does,
-// which waits while its mapping is written and is then killed. It executes
-// nothing.
+// which waits while its mapping is written, becomes root in it, makes the others
+// (what is in them belongs to it) and is then killed. It executes nothing.
 func Namespaces(flags uint64, uids, gids plan.IDMap, kinds ...string) (fds []int, err error) {
 	if err := errors.Join(uids.Check(), gids.Check()); err != nil {
 		return nil, err
 	}
-	pid, life, err := hold(flags | unix.CLONE_NEWUSER)
+	pid, line, err := hold(flags)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		_ = unix.Close(life)
+		_ = unix.Close(line)
 		_ = unix.Kill(pid, unix.SIGKILL)
 		for {
 			// It sends no SIGCHLD, so nobody else waits for it.
@@ -52,6 +52,11 @@ func Namespaces(flags uint64, uids, gids plan.IDMap, kinds ...string) (fds []int
 			return nil, err
 		}
 	}
+	if flags != 0 {
+		if err := letUnshare(line); err != nil {
+			return nil, err
+		}
+	}
 	for _, k := range kinds {
 		fd, err := unix.Open(proc+"ns/"+k, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -60,6 +65,29 @@ func Namespaces(flags uint64, uids, gids plan.IDMap, kinds ...string) (fds []int
 		fds = append(fds, fd)
 	}
 	return fds, nil
+}
+
+// letUnshare tells the child that its mapping is there and waits until it has
+// made the other namespaces.
+func letUnshare(line int) error {
+	if _, err := unix.Write(line, []byte{0}); err != nil {
+		return os.NewSyscallError("write", err)
+	}
+	var answer [8]byte
+	for {
+		n, err := unix.Read(line, answer[:])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return os.NewSyscallError("read", err)
+		case n == 1:
+			return nil
+		case n < 8:
+			return ErrDied
+		}
+		return &FailedError{Name: "make namespaces", Step: int(answer[0]), Errno: syscall.Errno(*(*uint32)(unsafe.Pointer(&answer[4])))}
+	}
 }
 
 // writeMap writes the whole mapping at once, as the kernel wants it.
@@ -76,26 +104,34 @@ func writeMap(path, text string) error {
 	return nil
 }
 
-// hold clones a child that does nothing until life, or we, end.
-func hold(flags uint64) (pid, life int, err error) {
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return 0, -1, os.NewSyscallError("pipe2", err)
+// hold clones a child in a new user namespace that does nothing until line, or
+// we, end; but with flags it makes those namespaces first, when line says so.
+func hold(flags uint64) (pid, line int, err error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, -1, os.NewSyscallError("socketpair", err)
 	}
-	defer func() { _ = unix.Close(pipe[0]) }()
-	h := &plan.Header{}
-	h.Slot[plan.SlotError] = ^uint64(0)
-	buf := new([8]byte)
-	ops := []plan.Op{
-		{Kind: plan.Call, Out: -1, NR: unix.SYS_DUP3, A: [6]uint64{uint64(pipe[0]), 0, 0}},
-		{Kind: plan.Call, Out: -1, NR: unix.SYS_CLOSE_RANGE, A: [6]uint64{1, uint64(^uint32(0)), 0}},
-		{Kind: plan.Call, Out: -1, NR: unix.SYS_READ, A: [6]uint64{0, uint64(uintptr(unsafe.Pointer(buf))), 1}},
-	}
+	defer func() { _ = unix.Close(ends[0]) }()
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		_ = unix.Close(pipe[1])
+		_ = unix.Close(ends[1])
 		return 0, -1, os.NewSyscallError("prctl", err)
 	}
-	ca := &cloneArgs{flags: flags}
+	h, buf := &plan.Header{}, new([8]byte)
+	at := uint64(uintptr(unsafe.Pointer(buf)))
+	call := func(nr uint32, args ...uint64) plan.Op {
+		o := plan.Op{Kind: plan.Call, Out: -1, NR: nr}
+		copy(o.A[:], args)
+		return o
+	}
+	// Descriptor 0, which is also where a failure is told.
+	ops := []plan.Op{call(unix.SYS_DUP3, uint64(ends[0]), 0, 0), call(unix.SYS_CLOSE_RANGE, 1, uint64(^uint32(0)), 0)}
+	if flags != 0 {
+		ops = append(ops,
+			call(unix.SYS_READ, 0, at, 1), call(unix.SYS_SETRESGID), call(unix.SYS_SETRESUID),
+			call(unix.SYS_UNSHARE, flags), call(unix.SYS_WRITE, 0, at, 1))
+	}
+	ops = append(ops, call(unix.SYS_READ, 0, at, 1))
+	ca := &cloneArgs{flags: unix.CLONE_NEWUSER}
 	syscall.ForkLock.Lock()
 	runtimeBeforeFork()
 	n, errno := cloneAndRun(ops, h, ca, nil)
@@ -104,10 +140,10 @@ func hold(flags uint64) (pid, life int, err error) {
 	runtime.KeepAlive(buf)
 	runtime.KeepAlive(ca)
 	if errno != 0 {
-		_ = unix.Close(pipe[1])
+		_ = unix.Close(ends[1])
 		return 0, -1, os.NewSyscallError("clone3", errno)
 	}
-	return int(n), pipe[1], nil
+	return int(n), ends[1], nil
 }
 
 // makeUsers makes a plan's user namespaces.

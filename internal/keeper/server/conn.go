@@ -188,6 +188,8 @@ func (c *conn) request(s *Server, h wire.Header, body []byte, fds []int) {
 		m = &wire.Launch{}
 	case wire.KindTask:
 		m = &wire.Task{}
+	case wire.KindNamespaces:
+		m = &wire.Namespaces{}
 	case wire.KindRun:
 		m = &wire.Command{}
 	case wire.KindSignal:
@@ -232,6 +234,8 @@ func (c *conn) dispatch(s *Server, h wire.Header, m wire.Message, fds []int) {
 			return
 		}
 		c.task(s, h.ID, m, mem)
+	case *wire.Namespaces:
+		c.namespaces(s, h.ID, m)
 	case *wire.Command:
 		c.run(s, h.ID, m)
 	case *wire.SignalRequest:

@@ -14,7 +14,8 @@ const (
 	Oldest  = 1
 )
 
-// VersionTask is the first that has KindLaunchPlan, KindAdvance and KindTask.
+// VersionTask is the first that has KindLaunchPlan, KindAdvance, KindTask and
+// KindNamespaces.
 const VersionTask = 2
 
 // NestVersion is that of what keeper and nest say to each other. A nest stays
@@ -48,6 +49,7 @@ const (
 	KindLaunchPlan // as KindLaunch; the plan comes as a sealed memory file
 	KindAdvance    // lets a parked child go on to where it parks next
 	KindTask       // as KindRun, of a Task; its plan, if any, as a sealed memory file
+	KindNamespaces // makes namespaces; the answer brings a descriptor of each
 )
 
 // What the keeper answers.

@@ -1,0 +1,68 @@
+package server
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/fork"
+	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// namespaces makes a user namespace and those that it owns, beside the loop.
+// The agent cannot: its threads are many, and a fork of it is dear.
+func (c *conn) namespaces(s *Server, id uint64, m *wire.Namespaces) {
+	if s.upgrade != nil {
+		s.parked = append(s.parked, func() { c.namespaces(s, id, m) })
+		return
+	}
+	var flags uint64
+	for _, k := range m.Kinds {
+		switch k {
+		case "user":
+		case "net":
+			flags |= unix.CLONE_NEWNET
+		case "ipc":
+			flags |= unix.CLONE_NEWIPC
+		case "uts":
+			flags |= unix.CLONE_NEWUTS
+		default:
+			c.fail(s, id, wire.InvalidArgument, "make namespaces: kind "+k)
+			return
+		}
+	}
+	uids, gids := idMap(m.UIDs), idMap(m.GIDs)
+	if uids.Check() != nil || gids.Check() != nil {
+		c.fail(s, id, wire.InvalidArgument, "make namespaces: "+plan.ErrMapping.Error())
+		return
+	}
+	kinds := m.Kinds
+	s.begun++
+	s.inFlight++
+	go func() {
+		fds, err := fork.Namespaces(flags, uids, gids, kinds...)
+		s.post(func() {
+			defer s.landed()
+			if err != nil {
+				c.fail(s, id, wire.Internal, "make namespaces: "+err.Error())
+				return
+			}
+			c.ok(s, id, nil, fds...)
+		})
+	}()
+}
+
+func idMap(ranges []wire.IDRange) (m plan.IDMap) {
+	for _, r := range ranges {
+		m = append(m, plan.IDRange(r))
+	}
+	return m
+}
+
+// landed is for what was in flight and is not any more.
+func (s *Server) landed() {
+	s.inFlight--
+	s.waiter.Arm()
+	if s.upgrade != nil && s.inFlight == 0 {
+		s.doUpgrade()
+	}
+}

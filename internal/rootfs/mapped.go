@@ -1,0 +1,93 @@
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// mountMapped mounts an overlay whose lower layers are seen through a user
+// namespace: an overlay cannot be id-mapped itself, but its layers can. The
+// directory that they have in common is mounted at target, id-mapped, and the
+// overlay over that, so that one name leads to both and Unmount finds both.
+func (r *Roots) mountMapped(ctx context.Context, target string, m core.Mount) (err error) {
+	if r.users == nil || m.Type != "overlay" || m.Target != "" {
+		return fmt.Errorf("%s %s: its owners cannot be mapped here: %w", m.Type, m.Source, errdefs.ErrNotImplemented)
+	}
+	opts := ocispec.ParseMountOptions(m.Options)
+	base, data := shorten(opts.Data)
+	if base == "" {
+		return fmt.Errorf("overlay: its layers have no directory in common: %w", errdefs.ErrInvalidArgument)
+	}
+	users, err := r.users(ctx, mappings(m.UIDs), mappings(m.GIDs), specs.UserNamespace)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = users[0].Close() }()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, base, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("copy the mount of %s: %w", base, classify(err))
+	}
+	defer func() { _ = unix.Close(tree) }()
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Userns_fd: uint64(users[0].Fd())}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return fmt.Errorf("map the owners of %s, which its file system may not do: %w", base, notDone(err))
+	}
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount layers: %w", classify(err))
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Unmount(context.WithoutCancel(ctx), target))
+		}
+	}()
+	mount := func() error { return mountFrom(target, m.Source, target, opts.Flags, data) }
+	if len(data) >= os.Getpagesize()-1 {
+		opts.Data = below(opts.Data, base, target)
+		mount = func() error { return mountByLayer(m.Source, target, opts) }
+	}
+	if err := mount(); err != nil {
+		return fmt.Errorf("overlay of layers with mapped owners, which needs Linux 5.19: %w", notDone(err))
+	}
+	return nil
+}
+
+// below names the layers by another directory than base.
+func below(options []string, base, dir string) []string {
+	options = slices.Clone(options)
+	for i, o := range options {
+		if list, ok := strings.CutPrefix(o, "lowerdir="); ok {
+			layers := strings.Split(list, ":")
+			for j, l := range layers {
+				layers[j] = dir + strings.TrimPrefix(l, base)
+			}
+			options[i] = "lowerdir=" + strings.Join(layers, ":")
+		}
+	}
+	return options
+}
+
+// notDone makes EINVAL, by which the kernel says that it cannot, that.
+func notDone(err error) error {
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrNotImplemented)
+	}
+	return classify(err)
+}
+
+func mappings(ranges []core.IDRange) (maps []specs.LinuxIDMapping) {
+	for _, r := range ranges {
+		maps = append(maps, specs.LinuxIDMapping{ContainerID: r.Container, HostID: r.Host, Size: r.Size})
+	}
+	return maps
+}

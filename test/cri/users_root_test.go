@@ -1,0 +1,109 @@
+package cri
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// TestAPodInAUserNamespace: as kubelet asks for one with hostUsers: false. Root
+// of its containers is nobody outside, is root over what the pod has, and sees
+// image, volumes and devices as its own.
+func TestAPodInAUserNamespace(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		for _, runtime := range []string{"native", "crun"} {
+			t.Run(runtime, func(t *testing.T) { podInUsers(t, runtime) })
+		}
+	})
+}
+
+const podRoot = 524288
+
+func podInUsers(t *testing.T, runtime string) {
+	n := nodetest.Start(t, nodetest.Options{Runtime: runtime})
+	image := n.Busybox(t)
+	ids := []*runtimeapi.IDMapping{{HostId: podRoot, ContainerId: 0, Length: 65536}}
+	cfg := n.PodConfig("users")
+	cfg.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
+	cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+	cfg.Linux.Sysctls = map[string]string{"net.ipv4.ip_unprivileged_port_start": "1024", "kernel.shm_rmid_forced": "1"}
+	pod := n.RunPod(t, cfg)
+	volume := filepath.Join(n.Dir, "volume")
+	if err := os.MkdirAll(volume, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(volume, "secret"), []byte("seen"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := nodetest.ContainerConfig("c", image, "/bin/sh", "-c", `
+echo "id $(id -u)"; echo map $(cat /proc/self/uid_map)
+echo "image $(stat -c %u /bin/busybox)"; touch /made && echo "root $(stat -c %u /made)"
+echo "volume $(cat /data/secret) $(stat -c %u /data/secret)"; touch /data/made
+httpd -p 80 -h /tmp && echo "port bound"
+echo "shm $(touch /dev/shm/x && stat -c %u /dev/shm)"; echo "null $(echo x > /dev/null && echo yes) $(stat -c %u /dev/null)"
+echo "forced $(cat /proc/sys/kernel/shm_rmid_forced)"
+echo "init $(tr '\0' ' ' < /proc/1/cmdline)"
+mknod /tmp/sda b 8 0 2>/dev/null && echo made; echo 1 > /proc/sys/vm/drop_caches 2>/dev/null && echo wrote; exec sleep 1000`)
+	c.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: cfg.Linux.SecurityContext.NamespaceOptions, Capabilities: &runtimeapi.Capability{AddCapabilities: []string{"ALL"}}}
+	c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: volume, UidMappings: ids, GidMappings: ids}}
+	app := pod.Run(t, c)
+	said := func(text string) bool { return strings.Contains(app.ReadLog(t), text) }
+	nodetest.Eventually(t, "the program has told all", func() bool { return said(" init ") })
+	for _, want := range []string{
+		"F id 0\n", fmt.Sprintf("F map 0 %d 65536\n", podRoot), "F image 0\n", "F root 0\n", "F volume seen 0\n", "F shm 0\n", "F null yes 0\n", "F forced 1\n", "F port bound\n",
+	} {
+		if runtime != "native" && strings.Contains(want, "null") {
+			continue // nobody's, and works
+		}
+		if !said(want) {
+			t.Errorf("no %q in\n%s", want, app.ReadLog(t))
+		}
+	}
+	for _, bad := range []string{"made\n", "wrote\n"} {
+		if said("F " + bad) {
+			t.Errorf("it %s", bad)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(volume, "made"), &st); err != nil || st.Uid != 0 {
+		t.Errorf("on the volume its file is %d's, %v", st.Uid, err)
+	}
+	// An unprivileged program in the same user namespace writes to its streams.
+	u := nodetest.ContainerConfig("u", image, "/bin/sh", "-c", "echo out > /dev/stdout; id -u; readlink /proc/self/ns/user; readlink /proc/self/ns/net")
+	u.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: cfg.Linux.SecurityContext.NamespaceOptions, RunAsUser: &runtimeapi.Int64Value{Value: 1000}}
+	plain := pod.Run(t, u)
+	plain.WaitExited(t)
+	r, err := n.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: app.ID, Cmd: []string{"/bin/sh", "-c", "id -u; readlink /proc/self/ns/user; readlink /proc/self/ns/net"}, Timeout: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(r.Stdout))
+	if len(f) != 3 || f[0] != "0" {
+		t.Fatalf("exec: %q, %q", r.Stdout, r.Stderr)
+	}
+	for _, want := range []string{"out", "1000", f[1], f[2]} {
+		if text := plain.ReadLog(t); !strings.Contains(text, "F "+want+"\n") {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if host, _ := os.Readlink("/proc/self/ns/user"); host == f[1] {
+		t.Error("it is in the host's user namespace")
+	}
+	// The agent comes back to it.
+	n.Kill()
+	n.Up()
+	if st := app.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("after a restart: %v", st)
+	}
+	n.Check()
+	pod.Remove(t)
+	n.Check()
+}
