@@ -94,7 +94,10 @@ collect() { # directory, package…
 
 # show passes on the output of packages that failed and a line for each package.
 show() {
-  awk -v verbose="${LONGSHORE_VM_VERBOSE:-0}" '
+  local awk=(awk)
+  # mawk, Debian's own, would wait for a block of input.
+  [[ $(awk -W version 2>&1 </dev/null) != mawk* ]] || awk+=(-W interactive)
+  "${awk[@]}" -v verbose="${LONGSHORE_VM_VERBOSE:-0}" '
     { sub(/\r$/, "") }
     /^vm: end / {
       if (verbose != 1 && $4 != "status=0") printf "%s", kept
