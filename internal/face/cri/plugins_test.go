@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,7 @@ type plugin struct {
 	onSync func() // before it answers
 	refuse string // a call that it says no to
 	adjust *api.ContainerAdjustment
+	others func(*api.Container) []*api.ContainerUpdate // wanted when a container is made
 }
 
 func newPlugin() *plugin {
@@ -101,7 +103,11 @@ func (p *plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error 
 }
 
 func (p *plugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	return p.adjust, nil, p.note("create", c.GetName())
+	var others []*api.ContainerUpdate
+	if p.others != nil {
+		others = p.others(c)
+	}
+	return p.adjust, others, p.note("create", c.GetName())
 }
 
 func (p *plugin) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
@@ -155,15 +161,17 @@ func newPluggable(t *testing.T) (*testNode, string) {
 // connect plugs p in; the socket may not be there yet.
 func (p *plugin) connect(t *testing.T, socket, index string) {
 	t.Helper()
+	var conn net.Conn
 	for {
-		if _, err := os.Stat(socket); err == nil {
+		var err error
+		if conn, err = (&net.Dialer{}).DialContext(t.Context(), "unix", socket); err == nil {
 			break
 		}
 		if t.Context().Err() != nil {
-			t.Fatal("no socket")
+			t.Fatal(err)
 		}
 	}
-	s, err := stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx(index), stub.WithSocketPath(socket))
+	s, err := stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx(index), stub.WithConnection(conn))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,4 +332,28 @@ func TestPluginsHaveAWordInUpdates(t *testing.T) {
 	p.refuses("update pod")
 	_, err := n.UpdatePodSandboxResources(ctx, req)
 	wantCode(t, "update pod", err, codes.FailedPrecondition)
+}
+
+// TestAPluginUpdatesASiblingOfWhatIsMade: nobody waits for anybody.
+func TestAPluginUpdatesASiblingOfWhatIsMade(t *testing.T) {
+	n, socket := newPluggable(t)
+	pod := n.pod(t, "web")
+	first := n.running(t, pod, "first")
+	p := newPlugin()
+	p.others = func(c *api.Container) []*api.ContainerUpdate {
+		u := &api.ContainerUpdate{ContainerId: first}
+		u.SetLinuxCPUShares(77)
+		return []*api.ContainerUpdate{u}
+	}
+	p.connect(t, socket, "00")
+	n.joined(p)
+	n.container(t, pod, "second")
+	c, err := n.As(core.OwnerCRI).Container(t.Context(), core.ID(first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := n.Cgroups.Resources(t.Context(), c.Cgroup)
+	if err != nil || res.CPU == nil || res.CPU.Shares == nil || *res.CPU.Shares != 77 {
+		t.Errorf("resources %+v, %v", res, err)
+	}
 }

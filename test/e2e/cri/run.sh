@@ -9,7 +9,7 @@
 # Other variables: PARALLEL (2), ROUNDS (1), FOCUS (a regular expression of spec
 # names), RUNTIME (the runtime of the specs: auto), CACHE (.cache/e2e-cri: the
 # images, made once), KEEP=1 (keep the logs of a good run too), HANDLER (a
-# runtime handler), and SKIP (a regular expression).
+# runtime handler), SKIP (a regular expression), and FLAGS (more flags of critest).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)
@@ -94,7 +94,7 @@ status=0
 for round in $(seq "${ROUNDS:-1}"); do
   log=$dir/critest-$round.log
   echo "round $round, -parallel ${PARALLEL:-2}"
-  (cd "$dir" && exec "$CRITEST" -parallel "${PARALLEL:-2}" -runtime-endpoint unix://$sock -image-endpoint unix://$sock -nri-socket $nri \
+  (cd "$dir" && exec "$CRITEST" -parallel "${PARALLEL:-2}" -runtime-endpoint unix://$sock -image-endpoint unix://$sock -nri-socket $nri ${FLAGS:-} \
     ${HANDLER:+-runtime-handler "$HANDLER"} ${FOCUS:+-ginkgo.focus "$FOCUS"} ${SKIP:+-ginkgo.skip "$SKIP"} -report-dir "$dir/report-$round" -ginkgo.no-color) >"$log" 2>&1 || status=1
   grep -E '^\s*(\[FAIL\]|\[TIMEDOUT\]|\[INTERRUPTED\]|\[PANICKED\])' "$log" | sort -u || true
   grep -oE '\[SKIPPED\] .*' "$log" | sort | uniq -c || true

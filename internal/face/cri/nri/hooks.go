@@ -63,7 +63,7 @@ func (h *Host) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container, 
 		return err
 	}
 	h.mu.Lock()
-	h.born[c.Key] = newborn{p, t}
+	h.born[c.Key] = newborn{pod: p, container: t}
 	h.mu.Unlock()
 	answer, err := h.plugins.CreateContainer(ctx, &api.CreateContainerRequest{Pod: p, Container: t})
 	if err != nil {
@@ -72,8 +72,10 @@ func (h *Host) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container, 
 	if err := h.apply(spec, answer.GetAdjust()); err != nil {
 		return err
 	}
-	_, err = h.update(ctx, answer.GetUpdate())
-	return err
+	h.mu.Lock()
+	h.born[c.Key] = newborn{p, t, answer.GetUpdate()}
+	h.mu.Unlock()
+	return nil
 }
 
 // Made says how the making of a container that was perhaps adjusted ended.
@@ -90,6 +92,8 @@ func (h *Host) Made(ctx context.Context, key core.Key, err error) {
 	case err != nil:
 		h.note(ctx, "RemoveContainer", h.plugins.RemoveContainer(context.WithoutCancel(ctx), &api.RemoveContainerRequest{Pod: b.pod, Container: b.container}))
 	default:
+		_, uerr := h.update(ctx, b.updates)
+		h.note(ctx, "CreateContainer", uerr)
 		h.note(ctx, "PostCreateContainer", h.plugins.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: b.pod, Container: b.container}))
 	}
 }

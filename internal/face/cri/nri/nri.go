@@ -77,6 +77,9 @@ type Host struct {
 type newborn struct {
 	pod       *api.PodSandbox
 	container *api.Container
+	// updates of other containers that the plugins asked for on its occasion.
+	// They wait until it is made: then nobody holds its sandbox.
+	updates []*api.ContainerUpdate
 }
 
 // New makes a host; nobody can plug in before Run. InvalidArgument when
