@@ -43,7 +43,21 @@ type pair struct {
 type inputOf struct{ ref wire.Ref }
 
 // pending is a request without an answer yet.
-type pending struct{ done chan reply }
+type pending struct {
+	done     chan reply
+	launches *wire.Ref // what it launches, if anything
+}
+
+// launches is what a request launches, nil if it does not.
+func launches(m wire.Message) *wire.Ref {
+	if r, ok := m.(*planned); ok {
+		m = r.Message
+	}
+	if l, ok := m.(*wire.Launch); ok {
+		return &l.Ref
+	}
+	return nil
+}
 
 // reply is an answer, or why there is none.
 type reply struct {
@@ -360,7 +374,7 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 	if err != nil {
 		return nil, err
 	}
-	call := &pending{done: make(chan reply, 1)}
+	call := &pending{done: make(chan reply, 1), launches: launches(m)}
 	p.mu.Lock()
 	if p.conn != conn {
 		p.mu.Unlock()

@@ -105,7 +105,7 @@ func (p *pair) cancelled(ctx context.Context, call *pending, kind wire.Kind) err
 }
 
 // late takes an answer that nobody waits for any more: its descriptors and its
-// stream must not leak.
+// stream must not leak, nor a process that was launched after all.
 func (p *pair) late(call *pending, kind wire.Kind) {
 	r := <-call.done
 	r.fds.close()
@@ -122,6 +122,11 @@ func (p *pair) late(call *pending, kind wire.Kind) {
 		if !wire.Unmarshal(r.body, &l.Opened) {
 			return
 		}
+	}
+	if call.launches != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, _ = p.call(ctx, wire.KindSignal, &wire.SignalRequest{Ref: *call.launches, Signal: int(syscall.SIGKILL)}, nil)
 	}
 	if l.Opened.Stream != 0 {
 		p.tell(&wire.StreamEnd{Stream: l.Opened.Stream})

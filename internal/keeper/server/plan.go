@@ -142,9 +142,9 @@ func (l *planned) planStarted(s *Server) {
 	}
 	p.pid, p.pidfd, p.errs, p.names = l.child.Pid, l.child.PidFD, l.child.Errors(), l.names
 	if l.err != nil || p.forsaken {
-		f := p.planFailure(l.err)
-		if p.forsaken {
-			f = &wire.Fail{Class: wire.Aborted, Text: "launch " + p.key + ": given up at " + l.at}
+		f := &wire.Fail{Class: wire.Aborted, Text: "launch " + p.key + ": given up at " + l.at}
+		if !p.forsaken { // else there may be no error: it was given up just after it had parked
+			f = p.planFailure(l.err)
 		}
 		p.abandon(s)
 		l.c.refuse(s, l.id, f)
