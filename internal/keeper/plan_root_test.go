@@ -35,6 +35,15 @@ func park(b *plan.Builder) {
 	b.Add("wait", unix.SYS_READ, plan.S(plan.SlotPark), plan.P(b.Words(0)), plan.V(1)).Result(1)
 }
 
+func version1(t *testing.T, blob []byte) []byte {
+	t.Helper()
+	old, err := plan.ToVersion1(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return old
+}
+
 // memfd is a memory file with the given seals.
 func memfd(t *testing.T, b []byte, seals int) int {
 	t.Helper()
@@ -139,7 +148,7 @@ func TestAPlanMustBeSealedAndWhole(t *testing.T) {
 func TestAClientOfVersion1LaunchesItsPlan(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
-		m := &wire.Launch{Kind: wire.LaunchPlan, Ref: wire.Ref{Container: "old"}, Plan: shellPlan("exit 6")}
+		m := &wire.Launch{Kind: wire.LaunchPlan, Ref: wire.Ref{Container: "old"}, Plan: version1(t, shellPlan("exit 6"))}
 		if h, f := ask(t, greeted(t, e, 1), wire.Frame(wire.KindLaunch, 7, m)); h.Kind != wire.KindOK {
 			t.Fatalf("%+v %+v", h, f)
 		}
@@ -190,7 +199,7 @@ func TestAKeeperOfVersion1GetsWhatItKnows(t *testing.T) {
 		if out, err := k.Launch(t.Context(), core.Launch{Ref: core.Ref{Container: "c"}, Plan: blob, Park: true}); err != nil || out.Pid != 77 {
 			t.Errorf("%+v %v", out, err)
 		}
-		if m := <-got; string(m.Plan) != string(blob) || !m.Park {
+		if m := <-got; string(m.Plan) != string(version1(t, blob)) || !m.Park {
 			t.Errorf("%+v", m)
 		}
 		for name, c := range map[string]core.Command{"stdin": {Args: []string{"/bin/true"}, Stdin: []byte("x")}, "plan": {Plan: blob}} {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
 // planned is a request that a plan goes with, in a sealed memory file.
@@ -36,7 +37,10 @@ func (l *link) words(kind wire.Kind, m wire.Message) (wire.Kind, wire.Message, [
 			break
 		}
 		with := *launch
-		with.Plan = r.plan
+		var err error
+		if with.Plan, err = plan.ToVersion1(r.plan); err != nil {
+			return kind, nil, nil, fmt.Errorf("keeper: %w: upgrade it: %w", err, errdefs.ErrFailedPrecondition)
+		}
 		return wire.KindLaunch, &with, nil, nil
 	case wire.KindTask, wire.KindAdvance, wire.KindNamespaces:
 	default:
@@ -47,7 +51,7 @@ func (l *link) words(kind wire.Kind, m wire.Message) (wire.Kind, wire.Message, [
 
 // write sends a request. A body that is too long for the frame goes by a memory
 // file, and so does the plan, always.
-func write(conn *link, h wire.Header, m wire.Message, plan []byte) error {
+func write(conn *link, h wire.Header, m wire.Message, blob []byte) error {
 	var body []byte
 	if m != nil {
 		body = wire.Marshal(nil, m)
@@ -68,8 +72,8 @@ func write(conn *link, h wire.Header, m wire.Message, plan []byte) error {
 		body = nil
 		h.Flags |= wire.FlagMemfd
 	}
-	if plan != nil {
-		if err := file(plan); err != nil {
+	if blob != nil {
+		if err := file(blob); err != nil {
 			return err
 		}
 	}

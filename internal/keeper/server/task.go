@@ -43,6 +43,7 @@ func mapPlan(fd int) ([]byte, error) {
 
 // copyPlan is mapPlan for a plan inside a message, as version 1 sent it.
 func copyPlan(b []byte) ([]byte, error) {
+	b = plan.FromVersion1(b)
 	switch {
 	case len(b) == 0:
 		return nil, plan.ErrShort

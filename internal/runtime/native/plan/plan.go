@@ -72,8 +72,8 @@ const StepParked = 1<<32 - 1
 // stands where else an errno does.
 const StepForked = 1<<32 - 2
 
-// Version of the format. A keeper takes plans of exactly its own version: agent
-// and keeper agree on it when they shake hands.
+// Version of the format. A keeper takes plans of its own version, and of the one
+// before where its client speaks that (old.go).
 const Version = 2
 
 // Limits of a plan, so that a corrupt one cannot make the keeper map or walk
@@ -110,9 +110,11 @@ const (
 var magic = [8]byte{'L', 'S', 'P', 'L', 'A', 'N', 0, Version}
 
 // sum is FNV-1a, 64 bits, over the blob as if Header.Sum were zero.
-func sum(blob []byte) uint64 {
+func sum(blob []byte) uint64 { return sumWithout(blob, int(unsafe.Offsetof(Header{}.Sum))) }
+
+// sumWithout is sum with the eight bytes at another place taken for zero.
+func sumWithout(blob []byte, at int) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211
-	at := int(unsafe.Offsetof(Header{}.Sum))
 	h := uint64(offset)
 	for i, b := range blob {
 		if i >= at && i < at+8 {

@@ -137,6 +137,52 @@ func TestAPlanOfAnotherVersionIsNamedSo(t *testing.T) {
 	}
 }
 
+// TestOneVersionBack: a plan that needs nothing new can be had by a keeper of
+// version 1, and one of version 1 is taken.
+func TestOneVersionBack(t *testing.T) {
+	now := aligned(sample().Encode())
+	old, err := plan.ToVersion1(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(old) != len(now)-8 || plan.Check(aligned(old)) == nil {
+		t.Errorf("%d bytes of %d", len(old), len(now))
+	}
+	if d := cmp.Diff(now, aligned(plan.FromVersion1(old))); d != "" {
+		t.Error(d)
+	}
+	for i := range old {
+		bad := bytes.Clone(old)
+		bad[i] ^= 0x41
+		if plan.Check(aligned(plan.FromVersion1(bad))) == nil {
+			t.Fatalf("byte %d changed and the plan was taken", i)
+		}
+	}
+	b := &plan.Builder{}
+	b.AddFork("second", 0, 0, 0)
+	if _, err := plan.ToVersion1(aligned(b.Encode())); !errors.Is(err, plan.ErrNotInVersion1) {
+		t.Errorf("%v", err)
+	}
+}
+
+// FuzzFromVersion1: no bytes make it fail, and a sum that fits leads no further
+// than Check.
+func FuzzFromVersion1(f *testing.F) {
+	old, err := plan.ToVersion1(aligned(sample().Encode()))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(old)
+	f.Fuzz(func(t *testing.T, blob []byte) {
+		plan.Fix1(blob)
+		if mem := aligned(plan.FromVersion1(blob)); plan.Check(mem) == nil {
+			if _, err := plan.Place(mem); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // FuzzCheck: whatever passes Check can be placed and read to its last operation
 // without leaving the blob, even when its sum was made to fit.
 func FuzzCheck(f *testing.F) {
