@@ -57,6 +57,10 @@ func accepted() []difference {
 		is("variables of the probe's own shell", `^env (_|OLDPWD|SHLVL|PWD)=.*`, ""),
 		is("a masked file is the host's /dev/null here, the container's there", `^(mount \S+ /null) .*`, "$1"),
 		is("the tmpfs over a masked directory takes no files here even if it were writable", `,size=0k,nr_inodes=1(,inode64)?$`, "$1"),
+		is("the same in a user namespace", `,size=0k,nr_inodes=1,uid=`, ",uid="),
+		is("in a user namespace devices are its own here, the host's there", `^mount (/dev/(null|zero|full|random|urandom|tty)) .*`, "mount $1"),
+		is("and belong to its root here, to nobody there", `^dev crw-rw-rw- (0 0|65534 65534) `, "dev crw-rw-rw- "),
+		is("and the message queues to nobody's group there", `^dev drwxrwxrwt 0 65534 mqueue`, "dev drwxrwxrwt 0 0 mqueue"),
 		is("runc leaves the tmpfs of a read-only cgroup mount writable", `^(mount /sys/fs/cgroup /) r[ow]`, "$1 ro"),
 		is("where the same v2 tree is mounted twice on one place, runc binds it the second time", `(^mount /sys/fs/cgroup / .* - cgroup2) cgroup2? rw`, "$1 rw"),
 		is("the name that a named hierarchy is mounted by", `- cgroup (systemd|cgroup) rw,name=systemd`, "- cgroup systemd"),
@@ -113,6 +117,40 @@ func TestSeenFromInsideItIsAsUnderRunc(t *testing.T) {
 				if seed%3 == 0 && !slices.Contains(ours, "hook createContainer mnt") {
 					t.Errorf("the hooks did not run: %q", ours)
 				}
+				if d := without(theirs, ours, "-") + without(ours, theirs, "+"); d != "" {
+					t.Errorf("runc (-) and native (+):\n%s", d)
+				}
+			})
+		}
+		// The same in a user namespace, on a root that is its root's.
+		err = filepath.WalkDir(n.root, func(path string, _ os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			return os.Lchown(path, 100000, 100000)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for seed := uint64(100); seed < 120; seed++ {
+			t.Run(fmt.Sprint("users", seed), func(t *testing.T) {
+				random := func() *specs.Spec {
+					s := inUserns(randomSpec(rand.New(rand.NewPCG(seed, 3))))
+					// Theirs sets the owner of a device that it binds, which is the host's.
+					s.Linux.Devices = nil
+					// Theirs cannot leave out what is mounted below a source, nor
+					// change how access times are kept.
+					for i, m := range s.Mounts {
+						if at := slices.Index(m.Options, "noatime"); at >= 0 {
+							s.Mounts[i].Options[at] = "nodev"
+						}
+						if at := slices.Index(m.Options, "bind"); at >= 0 && m.Source == "/run/plain/src" {
+							s.Mounts[i].Options[at] = "rbind"
+						}
+					}
+					return s
+				}
+				theirs, ours := n.facts(t, runc, random()), n.facts(t, n.runtime, random())
 				if d := without(theirs, ours, "-") + without(ours, theirs, "+"); d != "" {
 					t.Errorf("runc (-) and native (+):\n%s", d)
 				}
@@ -267,6 +305,10 @@ func (n *node) run(ctx context.Context, t *testing.T, rt core.Runtime, id core.I
 	c := core.RuntimeCreate{
 		ID: id, Bundle: bundle, Spec: s, Cgroup: ref, Levels: []core.CgroupRef{ref}, UID: s.Process.User.UID, GID: s.Process.User.GID,
 		IO: core.IO{Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Stderr: true, Path: log}}},
+	}
+	for _, m := range s.Linux.UIDMappings {
+		c.UID += m.HostID
+		c.GID += m.HostID
 	}
 	me := core.Ref{Container: id}
 	defer func() {
