@@ -95,7 +95,7 @@ func shift(blob []byte, ops, numOps, relocs, numRelocs uint32, delta int) {
 			add64(args + 8)
 		}
 	}
-	h := Header{}
+	var h Header
 	for _, f := range []uintptr{unsafe.Offsetof(h.Size), unsafe.Offsetof(h.Ops), unsafe.Offsetof(h.Relocs), unsafe.Offsetof(h.CgroupDir), unsafe.Offsetof(h.PidNS)} {
 		add32(int(f))
 	}
