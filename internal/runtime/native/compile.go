@@ -205,8 +205,8 @@ func (c birth) born() error {
 	if c.has(specs.CgroupNamespace) {
 		c.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
 	}
-	_, err = c.joins()
-	return err
+	c.joins()
+	return nil
 }
 
 // named sets the names and parameters of namespaces: of those that are the
@@ -344,7 +344,7 @@ func (c *compiler) has(t specs.LinuxNamespaceType) bool {
 
 // joins enters the namespaces given by path. All are opened before the first
 // is entered. The user namespace is only opened, and its descriptor returned.
-func (c birth) joins() (user int, err error) {
+func (c birth) joins() (user int) {
 	type join struct {
 		fd   int
 		flag uint64
@@ -374,7 +374,7 @@ func (c birth) joins() (user int, err error) {
 	for i := len(all) - 1; i >= 0; i-- {
 		c.shut(all[i].fd)
 	}
-	return user, nil
+	return user
 }
 
 // hostname names the container; in the host's UTS namespace that would name the

@@ -150,10 +150,7 @@ func (c birth) bornTwice(flags uint64) error {
 		c.Add("open "+dir, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(dir)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)).To(cgroup)
 		c.next++
 	}
-	user, err := c.joins()
-	if err != nil {
-		return err
-	}
+	user := c.joins()
 	if c.user != nil {
 		if c.user.fd = user; user < 0 {
 			c.user.fd = c.userFDs[c.user.slot]
