@@ -8,22 +8,17 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 
 	"github.com/longshore/longshore/internal/agent"
 	"github.com/longshore/longshore/internal/cli"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/image"
-	"github.com/longshore/longshore/internal/ocicli"
 )
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == image.WorkerArg {
 		os.Exit(image.WorkerMain(os.Args[2:]))
-	}
-	if filepath.Base(os.Args[0]) == ocicli.Name {
-		os.Exit(ocicli.Main(context.Background(), ocicli.Options{Args: os.Args[1:], Version: version()}))
 	}
 	os.Exit(cli.Main(context.Background(), cli.Options{
 		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version(),

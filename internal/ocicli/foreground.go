@@ -18,7 +18,7 @@ import (
 // terminal to its own if it has one, and returns its status when it has ended.
 func (l *launched) foreground(ctx context.Context, letGo func() error) (int, error) {
 	signals := make(chan os.Signal, 64)
-	signal.Notify(signals)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM, unix.SIGWINCH)
 	defer signal.Stop(signals)
 	drain := func() {}
 	if l.master >= 0 {
@@ -51,12 +51,11 @@ func (l *launched) foreground(ctx context.Context, letGo func() error) (int, err
 	}
 }
 
-// pass sends a signal on. Those that are about us stay here.
+// pass sends a signal on; a new size is set.
 func (l *launched) pass(s os.Signal) {
 	n, ok := s.(unix.Signal)
 	switch {
-	case !ok, n == unix.SIGCHLD, n == unix.SIGURG: // the Go runtime's own
-	case n == unix.SIGPIPE, n == unix.SIGTTIN, n == unix.SIGTTOU:
+	case !ok:
 	case n == unix.SIGWINCH && l.master >= 0:
 		l.resize()
 	default:

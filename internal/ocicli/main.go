@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Name is the name under which the program is this command line and nothing
-// else, for callers that want one path to execute.
+// Name is that of the program which is this command line alone, for callers that
+// want one path to execute.
 const Name = "longshore-oci"
 
 // Options are what Main needs.

@@ -38,7 +38,25 @@ func TestPodman(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) { c.test(t, p) })
 		}
+		p.quiet(t)
 	})
+}
+
+// quiet waits until Podman's monitors, which outlive its commands, have ended.
+func (p *podman) quiet(t *testing.T) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		files, _ := filepath.Glob("/sys/fs/cgroup/*" + p.cgroup + "/conmon/cgroup.procs")
+		more, _ := filepath.Glob("/sys/fs/cgroup" + p.cgroup + "/conmon/cgroup.procs")
+		busy := ""
+		for _, f := range append(files, more...) {
+			b, _ := os.ReadFile(f)
+			busy += string(b)
+		}
+		if busy == "" {
+			return
+		}
+	}
 }
 
 type podman struct{ *machine }

@@ -44,10 +44,9 @@ for name in $PROGRAMS; do
 done
 
 out=${OUT:-$(mktemp -d /tmp/e2e-oci-XXXXXX)}
-mkdir -p "$out/runc" "$out/longshore" "$out/bin"
-ln -sf "$top/bin/longshore" "$out/bin/longshore-oci"
+mkdir -p "$out/runc" "$out/longshore"
 export RUNTIME_TOOLS PROGRAMS
-for pair in "runc $RUNC" "longshore $out/bin/longshore-oci"; do
+for pair in "runc $RUNC" "longshore $top/bin/longshore-oci"; do
   read -r name runtime <<<"$pair"
   start=$SECONDS
   unshare -mnpf --kill-child --propagation private "$here/run.sh" inside "$runtime" "$out/$name"
