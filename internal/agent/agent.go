@@ -209,6 +209,7 @@ func (n *node) pluginHost(devices *adjust.CDI) (*nri.Host, error) {
 	if !n.cfg.Face.CRI.Enabled {
 		return nil, nil //nolint:nilnil // a nil host has no plugins
 	}
+	nri.BridgeLog(n.log)
 	return cri.NewNRI(n.cfg.Face.CRI, n.log, n.version, devices.Inject)
 }
 

@@ -24,7 +24,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
-	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -92,8 +91,7 @@ func New(o Options) (*Host, error) {
 		o.Timeout = DefaultTimeout
 	}
 	h := &Host{o: o, pods: map[core.Key]*api.PodSandbox{}, born: map[core.Key]newborn{}, ended: map[core.ID]bool{}}
-	// The library has one logger and one timeout for a whole process.
-	nrilog.Set(logger{o.Logger})
+	// The library has one for a whole process.
 	adaptation.SetPluginRequestTimeout(o.Timeout)
 	adaptation.SetPluginRegistrationTimeout(registration)
 	var err error

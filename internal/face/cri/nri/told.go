@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
+	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -146,8 +147,10 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// logger is the library's words in our log. Its news are for those who look
-// for them.
+// BridgeLog has the library's words in our log; its news are for those who look
+// for them. It has one logger for a whole process: call it once, before New.
+func BridgeLog(log *slog.Logger) { nrilog.Set(logger{log}) }
+
 type logger struct{ log *slog.Logger }
 
 func (l logger) say(ctx context.Context, level slog.Level, format string, args []any) {
