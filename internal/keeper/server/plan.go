@@ -1,6 +1,7 @@
 package server
 
 import (
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,14 +21,15 @@ type planned struct {
 	p      *proc
 	launch *wire.Launch
 	mem    []byte // where the plan stands
+	placed plan.Placed
+	files  fork.Files
 	child  fork.Child
-	names  []string // of the plan's operations, for an error
-	at     string   // the operation at which it was given up
+	at     string // the operation at which it was given up
 	err    error
 }
 
-// launchPlan begins a launch by a plan. The fork and what the child does until
-// it parks are done beside the loop.
+// launchPlan begins a launch by a plan. The loop itself forks where that changes
+// nothing of its thread, and never waits for a child.
 func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int) {
 	l.c, l.id, l.p = c, id, p
 	target, err := s.target(l.launch.Target)
@@ -50,10 +52,65 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int
 	s.begun++
 	s.inFlight++
 	s.plans[l] = struct{}{}
+	l.files = files
+	if l.placed, l.err = plan.Place(l.mem); l.err != nil {
+		l.closeFiles()
+		l.planStarted(s)
+		return
+	}
+	switch simple := len(l.placed.Users()) == 0 && !l.placed.Forks(); {
+	case simple && target < 0 && l.placed.PidNS() == "":
+		// A fork is shorter than handing it to another thread and back.
+		l.fork()
+		l.forked(s)
+	case simple:
+		go func() {
+			l.fork()
+			s.post(func() { l.forked(s) })
+		}()
+	default:
+		go func() {
+			l.run(s)
+			s.post(func() { l.planStarted(s) })
+		}()
+	}
+}
+
+// fork makes the child.
+func (l *planned) fork() {
+	l.child, l.err = fork.Start(l.placed, l.files)
+	l.closeFiles()
+}
+
+func (l *planned) closeFiles() {
+	f := l.files
+	kernel.CloseAll(uniqueFDs([]int{f.Stdin, f.Stdout, f.Stderr, f.Park, f.Console, f.Target}))
+}
+
+// forked has the loop wait until the child is parked, has failed or is dead.
+func (l *planned) forked(s *Server) {
+	if l.err != nil {
+		l.planStarted(s)
+		return
+	}
+	// Known at once, so that one that hangs can be given up.
+	if l.p.pid, l.p.pidfd = l.child.Pid, l.child.PidFD; l.p.forsaken {
+		_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
+	}
+	s.add(l.child.Errors(), l, unix.EPOLLIN)
+}
+
+// ready is told that the child has said something by its failure pipe, or has
+// closed it by ending.
+func (l *planned) ready(s *Server, _ uint32) {
+	s.remove(l.child.Errors())
+	if l.err = l.child.Parked(l.placed, nil); l.err == nil {
+		l.planStarted(s)
+		return
+	}
+	l.at = stepName(l.placed, l.files.Progress)
 	go func() {
-		l.run(s, files)
-		kernel.CloseAll(uniqueFDs([]int{files.Stdin, files.Stdout, files.Stderr, files.Park, files.Console, files.Target}))
-		unmap(l.mem)
+		endOf(l.child.PidFD)
 		s.post(func() { l.planStarted(s) })
 	}()
 }
@@ -78,19 +135,11 @@ func (p *proc) planFiles(m *wire.Launch, child []int, target int) (f fork.Files,
 	return f, nil
 }
 
-// run forks and waits until the child is parked, has failed or is dead.
-func (l *planned) run(s *Server, files fork.Files) {
-	placed, err := plan.Place(l.mem)
-	if err != nil {
-		l.err = err
+// run forks and waits until the child is parked, has failed or is dead, for a
+// plan that needs something of us on the way.
+func (l *planned) run(s *Server) {
+	if l.fork(); l.err != nil {
 		return
-	}
-	if l.child, l.err = fork.Start(placed, files); l.err != nil {
-		return
-	}
-	l.names = make([]string, len(placed.Ops))
-	for i := range l.names {
-		l.names[i] = placed.Name(i)
 	}
 	// Known to the loop at once, so that one that hangs can be given up.
 	known := func(pid, pidfd int) {
@@ -102,9 +151,25 @@ func (l *planned) run(s *Server, files fork.Files) {
 		})
 	}
 	known(l.child.Pid, l.child.PidFD)
-	if l.err = l.child.Parked(placed, known); l.err != nil {
-		l.at = stepName(placed, files.Progress)
+	if l.err = l.child.Parked(l.placed, known); l.err != nil {
+		l.at = stepName(l.placed, l.files.Progress)
 		endOf(l.child.PidFD)
+	}
+}
+
+// keepNames keeps the names of the operations that are still to come, for an
+// error; the plan itself goes.
+func (l *planned) keepNames() {
+	first := 0
+	if l.files.Progress != nil {
+		first = int(atomic.LoadUint32(l.files.Progress))
+	}
+	if first >= len(l.placed.Ops) {
+		return
+	}
+	l.p.namesFrom, l.p.names = first, make([]string, len(l.placed.Ops)-first)
+	for i := range l.p.names {
+		l.p.names[i] = l.placed.Name(first + i)
 	}
 }
 
@@ -130,6 +195,8 @@ func (l *planned) planStarted(s *Server) {
 	delete(s.plans, l)
 	p := l.p
 	defer func() {
+		unmap(l.mem)
+		l.mem, l.placed = nil, plan.Placed{}
 		s.waiter.Arm()
 		if s.upgrade != nil && s.inFlight == 0 {
 			s.doUpgrade()
@@ -140,7 +207,7 @@ func (l *planned) planStarted(s *Server) {
 		l.c.fail(s, l.id, wire.Internal, "launch "+p.key+": "+l.err.Error())
 		return
 	}
-	p.pid, p.pidfd, p.errs, p.names = l.child.Pid, l.child.PidFD, l.child.Errors(), l.names
+	p.pid, p.pidfd, p.errs = l.child.Pid, l.child.PidFD, l.child.Errors()
 	if l.err != nil || p.forsaken {
 		f := &wire.Fail{Class: wire.Aborted, Text: "launch " + p.key + ": given up at " + l.at}
 		if !p.forsaken { // else there may be no error: it was given up just after it had parked
@@ -157,6 +224,7 @@ func (l *planned) planStarted(s *Server) {
 			return
 		}
 	}
+	l.keepNames()
 	p.phase = running
 	s.byPid[p.pid] = p
 	roles, _ := p.descriptors()
@@ -263,9 +331,10 @@ func (g *letGo) ready(s *Server, _ uint32) {
 	}
 	p.letting = false
 	err := fork.Failed(p.errs, func(i int) string {
-		if i < len(p.names) {
+		if i -= p.namesFrom; i >= 0 && i < len(p.names) {
 			return p.names[i]
 		}
+		i += p.namesFrom
 		return "operation " + kernel.Itoa(i)
 	})
 	if f, ok := err.(*fork.FailedError); ok && f.Step == plan.StepParked { //nolint:errorlint // as in planFail

@@ -37,9 +37,11 @@ type proc struct {
 	cmdPid   int // the launch's command, while starting
 	forsaken bool
 
-	park  int      // a planned child waits for a byte from here; -1 once it was let go
-	errs  int      // where it tells why it could not run its program
-	names []string // of its plan's operations, until it runs
+	park int // a planned child waits for a byte from here; -1 once it was let go
+	errs int // where it tells why it could not run its program
+	// names are those of its plan's operations from namesFrom on, until it runs.
+	names     []string
+	namesFrom int
 
 	letting bool // it was let go and has neither parked again nor run
 
