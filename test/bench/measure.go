@@ -142,7 +142,7 @@ func (b *bench) all(ctx context.Context) error {
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
-	}{{"start", b.sequential}, {"executions", b.executions}, {"exec", b.execSync}, {"burst", b.crowd}, {"bare", b.bare}} {
+	}{{"start", b.sequential}, {"executions", b.executions}, {"exec", b.execSync}, {"burst", b.crowd}, {"bare", b.bare}, {"flat", b.flat}} {
 		if b.steps != "" && !slices.Contains(strings.Split(b.steps, ","), step.name) {
 			continue
 		}
@@ -160,12 +160,9 @@ func (b *bench) sequential(ctx context.Context) error {
 		return err
 	}
 	var total, run, create, start, gone []time.Duration
-	var before []stage
-	if b.node != nil {
-		var err error
-		if before, err = b.node.stages(ctx); err != nil {
-			return err
-		}
+	before, err := b.node.stages(ctx)
+	if err != nil {
+		return err
 	}
 	var used time.Duration
 	agent, keeper, all := processCPU("longshore"), processCPU("longshore-keeper"), machineCPU()
@@ -228,7 +225,7 @@ func (b *bench) crowd(ctx context.Context) error {
 	empty := pss(b.pss)
 	pods := make([]*pod, b.burst)
 	t := time.Now()
-	err := b.each(ctx, func(ctx context.Context, i int) (err error) {
+	err := b.each(ctx, b.burst, func(ctx context.Context, i int) (err error) {
 		pods[i], err = b.up(ctx)
 		return err
 	})
@@ -256,11 +253,67 @@ func (b *bench) crowd(ctx context.Context) error {
 		}
 	}
 	t = time.Now()
-	if err := b.each(ctx, func(ctx context.Context, i int) error { return b.down(ctx, pods[i]) }); err != nil {
+	if err := b.each(ctx, b.burst, func(ctx context.Context, i int) error { return b.down(ctx, pods[i]) }); err != nil {
 		return err
 	}
 	fmt.Printf("%-28s %8.1f pods/s\n", "teardown of them", float64(b.burst)/time.Since(t).Seconds())
 	return nil
+}
+
+// flat takes the start of pods beside many idle ones, which should cost what it
+// costs beside none.
+func (b *bench) flat(ctx context.Context) error {
+	measure := func() ([]time.Duration, error) {
+		var took []time.Duration
+		for range b.pods {
+			p, err := b.up(ctx)
+			if err != nil {
+				return nil, err
+			}
+			took = append(took, p.total())
+			if err := b.down(ctx, p); err != nil {
+				return nil, err
+			}
+		}
+		return took, nil
+	}
+	alone, err := measure()
+	if err != nil {
+		return err
+	}
+	row("pod start beside none", alone)
+	pods := make([]*pod, 5*b.burst)
+	if err := b.each(ctx, len(pods), func(ctx context.Context, i int) (err error) {
+		pods[i], err = b.up(ctx)
+		return err
+	}); err != nil {
+		return err
+	}
+	if b.node != nil {
+		cpu, t := processCPU("longshore"), time.Now()
+		select {
+		case <-time.After(10 * time.Second):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		fmt.Printf("%-28s %8.2f %% of a core, with %d pods\n", "idle agent", 100*float64(processCPU("longshore")-cpu)/float64(time.Since(t)), len(pods))
+	}
+	before, err := b.node.stages(ctx)
+	if err != nil {
+		return err
+	}
+	beside, err := measure()
+	if err != nil {
+		return err
+	}
+	after, err := b.node.stages(ctx)
+	if err != nil {
+		return err
+	}
+	printStages(before, after)
+	row(fmt.Sprintf("pod start beside %d", len(pods)), beside)
+	fmt.Printf("%-28s %8.2f (p50)\n", "  ratio", float64(middle(beside))/float64(middle(alone)))
+	return b.each(ctx, len(pods), func(ctx context.Context, i int) error { return b.down(ctx, pods[i]) })
 }
 
 func (b *bench) lists(ctx context.Context) error {
@@ -336,9 +389,8 @@ func (b *bench) recovery(ctx context.Context) error {
 	return nil
 }
 
-// each calls f for every pod of the burst from the workers, and returns the
-// first error.
-func (b *bench) each(ctx context.Context, f func(ctx context.Context, i int) error) error {
+// each calls f for n pods from the workers, and returns the first error.
+func (b *bench) each(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	next := make(chan int)
@@ -355,7 +407,7 @@ func (b *bench) each(ctx context.Context, f func(ctx context.Context, i int) err
 	}
 	func() {
 		defer close(next)
-		for i := range b.burst {
+		for i := range n {
 			select {
 			case next <- i:
 			case <-ctx.Done():
