@@ -58,6 +58,7 @@ type node struct {
 	network  *network.Network
 	cgroups  *cgroup.Tree
 	runtimes runtimes
+	release  func() error // takes away what the native runtime keeps for all containers
 	engine   *engine.Engine
 	nri      *nri.Host // nil without a socket for plugins
 	criu     criu.Probe
@@ -239,5 +240,5 @@ func (n *node) leave(ctx context.Context) error {
 		return err
 	}
 	n.log.Info("agent stops, and takes keeper and network along: nothing runs")
-	return errors.Join(n.keeper.Shutdown(ctx), n.network.Release(ctx), n.cgroups.Release(ctx))
+	return errors.Join(n.keeper.Shutdown(ctx), n.network.Release(ctx), n.cgroups.Release(ctx), n.release())
 }

@@ -132,6 +132,7 @@ func (n *node) native(ctx context.Context) (core.Runtime, core.RuntimeFeatures, 
 	if err != nil {
 		return nil, core.RuntimeFeatures{}, err
 	}
+	n.release = rt.Release
 	features, err := rt.Features(ctx)
 	return rt, features, err
 }

@@ -17,6 +17,9 @@ import (
 
 // Host is what a plan needs to know of the node.
 type Host struct {
+	// Apart is the file of a mount namespace with next to nothing in it, from
+	// which containers start; "" starts them from a copy of the host's.
+	Apart string
 	// Bounding is our own bounding set, a bit per capability: nobody can give
 	// more than that. LastCap is the highest capability of this kernel.
 	Bounding uint64
@@ -119,6 +122,9 @@ type compiler struct {
 	file   string  // the program's, where Args[0] is another name
 	twice  bool    // a first child prepares what a second one needs
 	user   *userns // the container's user namespace; nil for ours
+	// sources are the copies of binds' sources that were taken along, by index
+	// of their mounts.
+	sources map[int]int
 	// userFDs are the descriptors of the user namespaces that the keeper makes.
 	userFDs map[plan.Slot]int
 
@@ -197,6 +203,9 @@ func (c birth) born() error {
 	}
 	if err := c.mappings(); err != nil {
 		return err
+	}
+	if c.in.goesApart() {
+		flags &^= unix.CLONE_NEWNS
 	}
 	c.Clone(flags, c.in.Cgroup.Unified)
 	c.settle(false)

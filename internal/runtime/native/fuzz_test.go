@@ -14,7 +14,10 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-const fuzzRoot = "/nowhere/rootfs"
+const (
+	fuzzRoot  = "/nowhere/rootfs"
+	fuzzApart = "/nowhere/apart/mnt"
+)
 
 // FuzzCompile: no spec panics, and no plan reaches out of the root.
 func FuzzCompile(f *testing.F) {
@@ -62,14 +65,16 @@ func FuzzCompile(f *testing.F) {
 		}
 		host := native.Host{Bounding: 1<<40 - 1, LastCap: 40, Kcore: true, Hierarchies: []native.Hierarchy{{Name: "cpu,cpuacct", Options: "cpu,cpuacct"}, {Name: "pids", Options: "pids"}}}
 		cgroup := native.Cgroup{Dirs: []string{"/cg/cpu/c", "/cg/pids/c"}, Own: map[string]string{"pids": "/cg/pids/c"}}
-		out, err := native.Compile(native.Input{ID: "id", Spec: &s, Root: fuzzRoot, Cgroup: cgroup, Host: host, Park: park})
-		if err == nil {
-			stays(t, &s, out, false)
+		for _, host.Apart = range []string{"", fuzzApart} {
+			out, err := native.Compile(native.Input{ID: "id", Spec: &s, Root: fuzzRoot, Cgroup: cgroup, Host: host, Park: park})
+			if err == nil {
+				stays(t, &s, out, false)
+			}
 		}
 		if s.Linux == nil {
 			return
 		}
-		if out, err = native.CompileExec(native.ExecInput{ID: "id", Process: s.Process, Spec: &s, Cgroup: cgroup, Host: host}); err == nil {
+		if out, err := native.CompileExec(native.ExecInput{ID: "id", Process: s.Process, Spec: &s, Cgroup: cgroup, Host: host}); err == nil {
 			stays(t, &s, out, true)
 		}
 	})
@@ -89,16 +94,21 @@ func stays(t *testing.T, s *specs.Spec, out native.Output, exec bool) {
 	}
 	inside := exec  // whether the old root is gone
 	staged := false // whether it stands on the stage, a tmpfs that nobody else sees
+	apart := false  // whether the host's tree was left behind
 	for i, o := range steps {
 		if o.Kind == plan.Store || o.Kind == plan.Jump || o.Kind == plan.Fork {
 			continue
 		}
-		if why := wrong(s, o, inside); why != "" && (!staged || !onStage(o)) {
+		if why := wrong(s, o, inside); why != "" && (!staged || !onStage(o)) && (!apart || !isApart(o)) {
 			t.Errorf("operation %d, %s: %s", i, o.Title, why)
 		}
 		switch {
+		case o.NR == unix.SYS_SETNS && i > 0 && steps[i-1].NR == unix.SYS_OPENAT && steps[i-1].Points(1) && steps[i-1].Text(1) == fuzzApart:
+			apart = true
+		case o.NR == unix.SYS_OPEN_TREE && apart && o.A[0] == cwd:
+			t.Errorf("operation %d: copies %s of a tree that was left", i, o.Text(1))
 		case o.NR == unix.SYS_UMOUNT2:
-			inside, staged = true, false
+			inside, staged, apart = true, false, false
 		case o.NR == unix.SYS_CHDIR && o.Text(0) == fuzzRoot:
 			if before := steps[i-1]; before.NR != unix.SYS_MOUNT || before.Text(1) != fuzzRoot || before.Text(2) != "tmpfs" {
 				t.Errorf("operation %d: goes to the root without a stage on it", i)
@@ -124,6 +134,18 @@ func onStage(o plan.Step) bool {
 		return name(1)
 	case unix.SYS_MOVE_MOUNT:
 		return !o.Points(0) && o.Text(1) == "" && o.A[2] == cwd && name(3) && o.A[4] == unix.MOVE_MOUNT_F_EMPTY_PATH
+	}
+	return false
+}
+
+// isApart reports whether o names nothing but the mount point of the root in
+// the almost empty namespace.
+func isApart(o plan.Step) bool {
+	switch o.NR {
+	case unix.SYS_OPENAT:
+		return o.Text(1) == "/root" && o.A[2]&unix.O_PATH != 0
+	case unix.SYS_MOVE_MOUNT:
+		return !o.Points(0) && o.Text(1) == "" && o.A[2] == cwd && o.Text(3) == "/root" && o.A[4] == unix.MOVE_MOUNT_F_EMPTY_PATH
 	}
 	return false
 }
@@ -232,7 +254,7 @@ func wrongOpen(s *specs.Spec, o plan.Step, inside bool) string {
 		if flags&(unix.O_CREAT|unix.O_TRUNC|unix.O_RDWR) != 0 || !slices.Contains(write, name) {
 			return "writes " + name
 		}
-	case slices.Contains([]string{"/", fuzzRoot, "/proc/sys"}, name):
+	case slices.Contains([]string{"/", fuzzRoot, fuzzApart, "/proc/sys"}, name):
 	default:
 		if !slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Path == name }) {
 			return "opens " + name

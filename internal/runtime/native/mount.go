@@ -23,12 +23,18 @@ func (c *compiler) filesystem() error {
 		return err
 	}
 	empty := plan.P(c.String(""))
-	place := c.in.Root
+	first, place := c.next, c.in.Root
 	root := plan.P(c.String(place))
-	if !c.in.borrows() {
+	apart := c.in.goesApart()
+	if !apart && !c.in.borrows() {
 		c.Add("propagation of /", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
 	}
 	switch {
+	case apart:
+		place = apartRoot
+		if err := c.leave(); err != nil {
+			return err
+		}
 	case c.user != nil:
 		place = stagedRoot
 		c.birth().stagedRootMount()
@@ -72,6 +78,10 @@ func (c *compiler) filesystem() error {
 	}
 	connectListener(c, c.in.Spec.Linux.Seccomp)
 	c.pivot(old, prop)
+	if c.next > first {
+		c.Add("close the copies", unix.SYS_CLOSE_RANGE, plan.V(first), plan.V(c.next-1), plan.V(0))
+		c.next = first
+	}
 	return nil
 }
 
@@ -311,7 +321,9 @@ func (c *compiler) bind(i int, m specs.Mount, o ocispec.MountOptions) error {
 		return err
 	}
 	c.provide(m.Destination, file)
-	if c.user != nil {
+	if src, early := c.sources[i]; early {
+		c.move(src, m.Destination)
+	} else if c.user != nil {
 		c.birth().fromStage(stagedMount(i), m.Destination, unix.AT_RECURSIVE)
 	} else {
 		src, _, err := c.source(m, o)

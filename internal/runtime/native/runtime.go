@@ -71,7 +71,23 @@ func New(o Options) (*Runtime, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("runtime %s: %w", o.Name, err)
 	}
-	return &Runtime{o: o, log: o.Logger.With("runtime", o.Name)}, nil
+	r := &Runtime{o: o, log: o.Logger.With("runtime", o.Name)}
+	var err error
+	if r.o.Host.Apart, err = keepApart(r.apart()); err != nil {
+		r.log.Warn("containers start from copies of the whole mount table, which takes longer the more of them there are", "error", err)
+	}
+	return r, nil
+}
+
+func (r *Runtime) apart() string { return r.o.Dir + ".apart" }
+
+// Release takes away what the Runtime keeps for all containers, for an agent
+// that goes and leaves none behind. New makes it again.
+func (r *Runtime) Release() error {
+	if err := releaseApart(r.apart()); err != nil {
+		return fmt.Errorf("release runtime %s: %w", r.o.Name, err)
+	}
+	return nil
 }
 
 // Name is the handler's name.
