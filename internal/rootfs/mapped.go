@@ -39,7 +39,9 @@ func (r *Roots) mountMapped(ctx context.Context, target string, m core.Mount) (e
 		return fmt.Errorf("copy the mount of %s: %w", base, classify(err))
 	}
 	defer func() { _ = unix.Close(tree) }()
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Userns_fd: uint64(users[0].Fd())}
+	// Private, because a copy of a shared mount is its peer: the overlay over it
+	// would be mounted over the layers themselves too, for everybody.
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE, Userns_fd: uint64(users[0].Fd())}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return fmt.Errorf("map the owners of %s, which its file system may not do: %w", base, notDone(err))
 	}

@@ -99,3 +99,39 @@ func TestLayersAreSeenThroughAUserNamespace(t *testing.T) {
 		}
 	})
 }
+
+// TestMappedLayersStayInSightOnASharedMount: on most nodes everything is mounted
+// shared, and what is mounted over a copy of a mount must not hide the original.
+func TestMappedLayersStayInSightOnASharedMount(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		dir := "/run/shared"
+		mkdir(t, dir)
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range []string{"/layers/1", "/upper", "/work"} {
+			mkdir(t, dir+d)
+		}
+		r := rootfs.New(rootfs.Options{Users: users})
+		ids := []core.IDRange{{Container: 0, Host: 100000, Size: 65536}}
+		m := core.Mount{
+			Type: "overlay", Source: "overlay", UIDs: ids, GIDs: ids,
+			Options: []string{"lowerdir=" + dir + "/layers/1", "upperdir=" + dir + "/upper", "workdir=" + dir + "/work", "index=off"},
+		}
+		if err := r.Mount(t.Context(), "/run/target", []core.Mount{m}, false); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(dir + "/layers/1"); err != nil {
+			t.Errorf("the layers are hidden: %v", err)
+		}
+		if err := r.Unmount(t.Context(), "/run/target"); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := r.Mounted(t.Context(), dir); err != nil || len(left) != 1 {
+			t.Errorf("mounts at the layers: %q, %v", left, err)
+		}
+	})
+}
