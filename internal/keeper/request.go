@@ -90,7 +90,7 @@ func write(conn *link, h wire.Header, m wire.Message, blob []byte) error {
 // taken later.
 func (p *pair) cancelled(ctx context.Context, call *pending, kind wire.Kind) error {
 	if kind != wire.KindLaunchPlan && kind != wire.KindTask {
-		go p.late(call, kind)
+		go p.late(context.WithoutCancel(ctx), call, kind)
 		return ctx.Err()
 	}
 	timer := time.NewTimer(patience)
@@ -104,13 +104,13 @@ func (p *pair) cancelled(ctx context.Context, call *pending, kind wire.Kind) err
 		call.done <- r
 	case <-timer.C:
 	}
-	go p.late(call, kind)
+	go p.late(context.WithoutCancel(ctx), call, kind)
 	return ctx.Err()
 }
 
 // late takes an answer that nobody waits for any more: its descriptors and its
 // stream must not leak, nor a process that was launched after all.
-func (p *pair) late(call *pending, kind wire.Kind) {
+func (p *pair) late(ctx context.Context, call *pending, kind wire.Kind) {
 	r := <-call.done
 	r.fds.close()
 	var l wire.Launched
@@ -128,7 +128,7 @@ func (p *pair) late(call *pending, kind wire.Kind) {
 		}
 	}
 	if call.launches != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		_, _ = p.call(ctx, wire.KindSignal, &wire.SignalRequest{Ref: *call.launches, Signal: int(syscall.SIGKILL)}, nil)
 	}

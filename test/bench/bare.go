@@ -135,7 +135,7 @@ func (r *bareRig) makeBundle(ctx context.Context) error {
 		return err
 	}
 	for _, name := range []string{"true", "sleep"} {
-		if err := os.WriteFile(filepath.Join(bin, name), busybox, 0o755); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(filepath.Join(bin, name), busybox, 0o755); err != nil {
 			return err
 		}
 	}
