@@ -140,7 +140,7 @@ func writeFile(path, value string) error {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	for {
-		if _, err = unix.Write(fd, []byte(value)); err != unix.EINTR { //nolint:errorlint // a bare errno
+		if _, err = unix.Write(fd, []byte(value)); err != unix.EINTR {
 			break
 		}
 	}
