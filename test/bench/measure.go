@@ -44,6 +44,8 @@ type bench struct {
 	logs   string // a directory of this run alone: an old log looks like a program that is ready
 	serial int
 	mu     sync.Mutex
+
+	started time.Duration // the middle of what the start of a pod took
 }
 
 // pod is one started pod and how long its stages took.
@@ -142,7 +144,7 @@ func (b *bench) all(ctx context.Context) error {
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
-	}{{"start", b.sequential}, {"executions", b.executions}, {"exec", b.execSync}, {"burst", b.crowd}, {"bare", b.bare}, {"flat", b.flat}} {
+	}{{"start", b.sequential}, {"executions", b.executions}, {"exec", b.execSync}, {"burst", b.crowd}, {"bare", b.bare}, {"flat", b.flat}, {"floor", b.floor}} {
 		if b.steps != "" && !slices.Contains(strings.Split(b.steps, ","), step.name) {
 			continue
 		}
@@ -180,6 +182,7 @@ func (b *bench) sequential(ctx context.Context) error {
 	}
 	agent, keeper, all = processCPU("longshore")-agent, processCPU("longshore-keeper")-keeper, machineCPU()-all
 	row("pod start", total)
+	b.started = middle(total)
 	row("  RunPodSandbox", run)
 	row("  CreateContainer", create)
 	row("  StartContainer", start)
