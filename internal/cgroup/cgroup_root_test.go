@@ -201,11 +201,12 @@ func TestFreezeStopsAndKillReachesTheFrozen(t *testing.T) {
 		if err := tree.Freeze(t.Context(), child, true); err != nil {
 			t.Fatal(err)
 		}
-		// A frozen loop uses no time while others do: compare with our own.
+		// A frozen loop uses no time while others do: compare with our own. What
+		// it used until then the kernel may add some ticks later.
 		before := cpu()
-		for start := own(t); own(t)-start < 50e6; {
+		for start := own(t); own(t)-start < 200e6; {
 		}
-		if after := cpu(); after-before > 5e6 {
+		if after := cpu(); after-before > 50e6 {
 			t.Errorf("used %d ns while frozen", after-before)
 		}
 		if err := tree.Freeze(t.Context(), child, false); err != nil {
