@@ -30,6 +30,7 @@ func run(args []string) int {
 		return 2
 	}
 	dir := args[2]
+	kernel.HeedSignals()
 	switch args[1] {
 	case "start":
 		return start(dir)

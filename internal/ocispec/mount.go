@@ -100,22 +100,28 @@ func recursiveAttrs() map[string]struct {
 	}
 }
 
+// The tables, made once: a container has dozens of mounts.
+var (
+	flagsByName        = mountFlags()     //nolint:gochecknoglobals // never changed
+	propagationsByName = propagations()   //nolint:gochecknoglobals // never changed
+	attrsByName        = recursiveAttrs() //nolint:gochecknoglobals // never changed
+)
+
 // ParseMountOptions takes a list of mount options apart, as mount(8) and the
 // OCI runtime spec name them. A later option wins over an earlier one. What is
 // no flag goes to Data unchanged.
 func ParseMountOptions(options []string) MountOptions {
-	flags, props, attrs := mountFlags(), propagations(), recursiveAttrs()
 	var m MountOptions
 	for _, o := range options {
-		if f, ok := flags[o]; ok {
+		if f, ok := flagsByName[o]; ok {
 			if f.clear {
 				m.Flags &^= f.flag
 			} else {
 				m.Flags |= f.flag
 			}
-		} else if p, ok := props[o]; ok {
+		} else if p, ok := propagationsByName[o]; ok {
 			m.Propagation = p
-		} else if a, ok := attrs[o]; ok {
+		} else if a, ok := attrsByName[o]; ok {
 			m.RecursiveSet &^= a.attr
 			m.RecursiveClear &^= a.attr
 			if a.clear {

@@ -110,7 +110,8 @@ func (b *Builder) String(s string) Ptr {
 		return p
 	}
 	if b.names == nil {
-		b.names = map[string]Ptr{}
+		// What a common container needs, at once.
+		b.names, b.data = make(map[string]Ptr, 256), slices.Grow(b.data, 16<<10)
 	}
 	p := Ptr(int(base) + len(b.data))
 	b.data = append(append(b.data, s...), 0)
