@@ -201,7 +201,9 @@ func process(c core.Container, args []string, tty bool) (*specs.Process, error) 
 	if err != nil {
 		return nil, fmt.Errorf("exec in container %s: spec: %w", c.ID, err)
 	}
-	var spec specs.Spec
+	var spec struct {
+		Process *specs.Process `json:"process"` // all else is passed over
+	}
 	if err := json.Unmarshal(b, &spec); err != nil {
 		return nil, fmt.Errorf("exec in container %s: spec: %w", c.ID, err)
 	}
