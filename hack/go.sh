@@ -33,7 +33,8 @@ done
   fi
   tmp=$(mktemp -d)
   trap 'chmod -R u+w "$tmp"; rm -rf "$tmp"' EXIT
-  json=$(cd "$tmp" && GOTOOLCHAIN=local GOFLAGS=-modcacherw GOMODCACHE="$tmp/mod" "$boot" mod download -json "golang.org/toolchain@v0.0.1-go$want.linux-$arch")
+  json=$(cd "$tmp" && GOTOOLCHAIN=local GOFLAGS=-modcacherw GOMODCACHE="$tmp/mod" "$boot" mod download -json "golang.org/toolchain@v0.0.1-go$want.linux-$arch") ||
+    { echo "hack/go.sh: the Go toolchain cannot be fetched: $(sed -n 's/.*"Error": "\(.*\)".*/\1/p' <<<"${json:-}")" >&2; exit 1; }
   got=$(sed -n 's/.*"Sum": "\(.*\)".*/\1/p' <<<"$json")
   [ "$got" = "$sum" ] || { echo "hack/go.sh: the toolchain's sum is $got, want $sum" >&2; exit 1; }
   dir=$(sed -n 's/.*"Dir": "\(.*\)".*/\1/p' <<<"$json")
