@@ -163,7 +163,14 @@ func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
 			return stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Input{Input: in}})
 		},
 	}
-	return a.ended(s.run(ctx))
+	status, err := s.run(ctx)
+	if err == nil && f.req.GetAutoRemove() {
+		// The agent ends the stream once the container is gone.
+		_ = stream.CloseSend()
+		for rerr := error(nil); rerr == nil; _, rerr = stream.Recv() {
+		}
+	}
+	return a.ended(status, err)
 }
 
 // ended makes a process's exit status ours.
