@@ -67,7 +67,7 @@ type node struct {
 // Run runs the agent until ctx ends. Containers go on without it; an agent that
 // has nothing to look after takes keeper, bridge and cgroups away as well.
 func Run(ctx context.Context, o Options) (err error) {
-	n := &node{cfg: o.Config, log: o.Logger, version: o.Version, started: time.Now()}
+	n := &node{cfg: o.Config, log: o.Logger, version: o.Version, started: time.Now(), release: func() error { return nil }}
 	root, run := n.cfg.Agent.Root, n.cfg.Agent.State
 	unlock, err := lock(root, run)
 	if err != nil {

@@ -27,13 +27,17 @@ import (
 // root on.
 const apartRoot = "/root"
 
+// apartFile is where it is pinned. One that an agent of another version has made
+// is used too: what is in it may only change with the name.
+const apartFile = "mnt"
+
 // keepApart sees to it that the almost empty namespace is pinned below dir, and
 // returns the file that stands for it. One that is there already is used.
 func keepApart(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	file := filepath.Join(dir, "mnt")
+	file := filepath.Join(dir, apartFile)
 	var st unix.Statfs_t
 	if err := unix.Statfs(file, &st); err == nil && st.Type == unix.NSFS_MAGIC {
 		return file, nil
@@ -57,7 +61,7 @@ func keepApart(dir string) (string, error) {
 
 // releaseApart unmounts what keepApart has mounted.
 func releaseApart(dir string) error {
-	_ = unix.Unmount(filepath.Join(dir, "mnt"), unix.MNT_DETACH)
+	_ = unix.Unmount(filepath.Join(dir, apartFile), unix.MNT_DETACH)
 	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return &os.PathError{Op: "unmount", Path: dir, Err: err}
 	}
