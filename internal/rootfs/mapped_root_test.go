@@ -40,7 +40,8 @@ func TestLayersAreSeenThroughAUserNamespace(t *testing.T) {
 		r := rootfs.New(rootfs.Options{Users: users})
 		for _, n := range []int{1, 3, 120} {
 			t.Run(fmt.Sprint(n), func(t *testing.T) {
-				dir := fmt.Sprintf("/run/images%d/%s", n, strings.Repeat("long", 20))
+				// On a disk: a tmpfs maps no owners before Linux 6.3.
+				dir := fmt.Sprintf("%s/images/%s", t.TempDir(), strings.Repeat("long", 20))
 				var lower []string
 				for i := range n {
 					l := fmt.Sprintf("%s/layers/%s%d", dir, strings.Repeat("x", 60), i)
@@ -104,11 +105,11 @@ func TestLayersAreSeenThroughAUserNamespace(t *testing.T) {
 // shared, and what is mounted over a copy of a mount must not hide the original.
 func TestMappedLayersStayInSightOnASharedMount(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		dir := "/run/shared"
-		mkdir(t, dir)
-		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+		dir := t.TempDir() // on a disk: a tmpfs maps no owners before Linux 6.3
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 		if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
 			t.Fatal(err)
 		}

@@ -65,7 +65,7 @@ mknod /tmp/sda b 8 0 2>/dev/null && echo made; echo 1 > /proc/sys/vm/drop_caches
 	for _, want := range []string{
 		"F id 0\n", fmt.Sprintf("F map 0 %d 65536\n", podRoot), "F image 0\n", "F root 0\n", "F volume seen 0\n", "F shm 0\n", "F null yes 0\n", "F forced 1\n", "F port bound\n",
 	} {
-		if runtime != "native" && strings.Contains(want, "null") || !mapped && strings.Contains(want, "volume") {
+		if strings.Contains(want, "null") && (runtime != "native" || !tmpfsMapsOwners(t)) || !mapped && strings.Contains(want, "volume") {
 			continue // a device is nobody's, and works
 		}
 		if !said(want) {
@@ -111,4 +111,19 @@ mknod /tmp/sda b 8 0 2>/dev/null && echo made; echo 1 > /proc/sys/vm/drop_caches
 	n.Check()
 	pod.Remove(t)
 	n.Check()
+}
+
+// tmpfsMapsOwners reports whether the kernel can show a device of ours as its
+// container's: since Linux 6.3. Before that it is nobody's, and works.
+func tmpfsMapsOwners(t *testing.T) bool {
+	t.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return major > 6 || major == 6 && minor >= 3
 }
