@@ -28,6 +28,12 @@ func (b *bench) bare(ctx context.Context) error {
 	if b.node == nil {
 		return nil
 	}
+	_, noRunc := exec.LookPath("runc")
+	_, noCrun := exec.LookPath("crun")
+	if noRunc != nil && noCrun != nil {
+		fmt.Printf("%-28s neither crun nor runc is installed\n", "native beside others")
+		return nil
+	}
 	r, err := b.newBareRig(ctx)
 	if err != nil {
 		return err
