@@ -19,13 +19,14 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/test/bench/machine"
 )
 
 // bare compares the native runtime by itself with the command lines of crun and
 // runc: the same bundle, the same spec, run to its end and deleted, and a
 // command in a running one.
 func (b *bench) bare(ctx context.Context) error {
-	if b.node == nil {
+	if !b.ours() {
 		return nil
 	}
 	_, noRunc := exec.LookPath("runc")
@@ -48,13 +49,13 @@ func (b *bench) bare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("native run: %w", err)
 	}
-	row("native: run /bin/true", took)
-	row("  create + start of it", started)
+	b.row("", "native: run /bin/true", took)
+	b.row("", "  create + start of it", started)
 	ours := middle(took)
 	if took, err = r.execs(ctx); err != nil {
 		return err
 	}
-	row("native: exec /bin/true", took)
+	b.row("", "native: exec /bin/true", took)
 	oursExec := middle(took)
 	for _, name := range []string{"crun", "runc"} {
 		program, err := exec.LookPath(name)
@@ -67,14 +68,12 @@ func (b *bench) bare(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		row(name+": run /bin/true", run)
-		row(name+": exec /bin/true", execs)
+		b.row("", name+": run /bin/true", run)
+		b.row("", name+": exec /bin/true", execs)
 		fmt.Printf("%-28s %8.1f times native's run, %.1f times its exec (p50)\n", name, float64(middle(run))/float64(ours), float64(middle(execs))/float64(oursExec))
 	}
 	return nil
 }
-
-func middle(d []time.Duration) time.Duration { return d[len(d)/2] } // sorted by row
 
 // bareRig is a keeper and a native runtime without an agent, and a bundle.
 type bareRig struct {
@@ -89,20 +88,18 @@ type bareRig struct {
 }
 
 func (b *bench) newBareRig(ctx context.Context) (_ *bareRig, err error) {
-	// crun refuses a v2 tree that owns controllers beside v1; nobody is to have
-	// it then. This is our own mount namespace.
-	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	if err := machine.HideUnified(); err != nil {
 		return nil, err
 	}
-	r := &bareRig{dir: filepath.Join(b.node.dir, "run", "bare"), n: 2 * b.pods, exits: make(chan core.ProcessExit)}
+	r := &bareRig{dir: filepath.Join(b.server.State, "bare"), n: 2 * b.pods, exits: make(chan core.ProcessExit)}
 	if err := r.makeBundle(ctx); err != nil {
 		return nil, err
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	if r.tree, err = cgroup.New(cgroup.Options{Root: fmt.Sprintf("/longshore-bare-%d", os.Getppid()), Logger: quiet}); err != nil {
+	if r.tree, err = cgroup.New(cgroup.Options{Root: "/" + machine.Name() + "/bare", Logger: quiet}); err != nil {
 		return nil, err
 	}
-	if r.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(r.dir, "k"), Binary: filepath.Join(b.node.bin, "longshore-keeper"), Logger: quiet}); err != nil {
+	if r.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(r.dir, "k"), Binary: filepath.Join(b.server.Bin, "longshore-keeper"), Logger: quiet}); err != nil {
 		return nil, err
 	}
 	host, err := native.ReadHost()

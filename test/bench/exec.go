@@ -19,7 +19,7 @@ import (
 // execute on the node's own filesystem. The container's own program is on an
 // overlay of its own and not counted.
 func (b *bench) executions(ctx context.Context) error {
-	if b.node == nil {
+	if b.server == nil {
 		return nil // a foreign server is not in our pid namespace
 	}
 	w, err := watchExecutions("/")

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper/fork"
 	"github.com/longshore/longshore/internal/runtime/native"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/test/bench/machine"
 )
 
 // floor is what the kernel alone asks for a pod: a network namespace, a veth on
@@ -24,7 +25,7 @@ import (
 // shortest program that does it. Nothing is recorded, logged, limited by rights or
 // told to anybody.
 func (b *bench) floor(ctx context.Context) error {
-	if b.node == nil {
+	if !b.ours() {
 		return nil
 	}
 	f, err := b.newFloor()
@@ -43,7 +44,7 @@ func (b *bench) floor(ctx context.Context) error {
 		}
 		took = append(took, t)
 	}
-	row("the kernel's floor of a pod", took)
+	b.row("", "the kernel's floor of a pod", took)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.started > 0 {
@@ -64,7 +65,7 @@ type floor struct {
 }
 
 func (b *bench) newFloor() (_ *floor, err error) {
-	f := &floor{dir: filepath.Join(b.node.dir, "run", "floor")}
+	f := &floor{dir: filepath.Join(b.server.State, "floor")}
 	f.image = filepath.Join(f.dir, "image")
 	for _, d := range []string{"image/bin", "image/proc", "image/sys", "image/dev", "upper", "work", "root"} {
 		if err := os.MkdirAll(filepath.Join(f.dir, d), 0o755); err != nil {
@@ -80,7 +81,7 @@ func (b *bench) newFloor() (_ *floor, err error) {
 	}
 	for _, c := range []string{"cpu", "memory", "pids"} {
 		if dir := "/sys/fs/cgroup/" + c; os.Chdir(dir) == nil {
-			f.cgroups = append(f.cgroups, fmt.Sprintf("%s/longshore-floor-%d", dir, os.Getppid()))
+			f.cgroups = append(f.cgroups, filepath.Join(dir, machine.Name()+"-floor"))
 		}
 	}
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: floorBridge}}); err != nil {

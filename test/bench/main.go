@@ -4,11 +4,14 @@
 //
 // Without -socket it runs Longshore's own agent, from -bin, in namespaces of its
 // own; with it, any server that listens there (then nothing is killed, and
-// memory is that of the processes named by -pss).
+// memory is that of the processes named by -pss). Where the environment names
+// peers (CONTAINERD, CRIO; see package server), it runs ours and theirs one after
+// the other and ends with a table of ratios.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -16,33 +19,47 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/test/bench/machine"
+	"github.com/longshore/longshore/test/bench/server"
 )
 
 type options struct {
+	as      string
 	socket  string
-	image   string
+	image   string // as users name it
+	imageID string
 	bin     string
 	runtime string
 	pods    int
 	burst   int
 	workers int
+	rounds  int
 	pss     string
 	config  string
 	steps   string
+	samples string
 }
 
 func main() {
+	machine.Init()
 	var o options
-	flag.StringVar(&o.socket, "socket", "", "CRI socket of a running server; empty runs our own agent")
+	flag.StringVar(&o.as, "server", "", "the one server to run: longshore, longshore+crun, containerd or cri-o; empty is ours, or all where the environment names peers")
+	flag.StringVar(&o.socket, "socket", "", "CRI socket of a running server; empty runs one")
 	flag.StringVar(&o.image, "image", "", "image for the containers, already pulled; only with -socket")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of longshore and longshore-keeper")
 	flag.StringVar(&o.runtime, "runtime", "", "runtime handler; empty is the server's default")
 	flag.IntVar(&o.pods, "n", 50, "pods started one after the other")
 	flag.IntVar(&o.burst, "burst", 100, "pods started at once, and idle ones for memory")
 	flag.IntVar(&o.workers, "workers", 10, "workers of the burst")
-	flag.StringVar(&o.pss, "pss", "longshore,longshore-keeper", "programs whose memory is counted, by file name")
-	flag.StringVar(&o.config, "config", "", "more TOML for our own agent")
-	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec and burst, with commas; empty is all")
+	flag.IntVar(&o.rounds, "rounds", 1, "how often each server has its turn when several are compared")
+	flag.StringVar(&o.pss, "pss", "longshore,longshore-keeper", "programs whose memory is counted with -socket, by file name")
+	flag.StringVar(&o.config, "config", "", "more TOML for our own agent, which goes on in [engine]")
+	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec, burst, many, bare, flat and floor, with commas; empty is all that fit")
+	flag.StringVar(&o.samples, "samples", "", "file that gets all figures, as JSON")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -53,37 +70,92 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	if o.socket == "" && os.Getenv(childEnv) == "" {
-		return inOwnNamespaces(ctx)
+	peers := server.PeersOf(os.Getenv)
+	switch {
+	case o.socket != "":
+		header("the server of " + o.socket)
+		o.imageID = o.image
+		return measure(ctx, o, nil)
+	case machine.Inside():
+		return withServer(ctx, o, peers)
+	case o.as == "" && peers.Any():
+		return compare(ctx, o, peers)
 	}
-	header()
-	var n *node
-	if o.socket == "" {
-		var err error
-		if n, err = startNode(ctx, &o); err != nil {
-			return err
-		}
-		defer n.close()
+	return machine.Run(ctx, os.Args[1:])
+}
+
+// withServer starts a server where nothing is yet, and measures it.
+func withServer(ctx context.Context, o options, peers server.Peers) error {
+	if o.as == "" {
+		o.as = server.Longshore
 	}
+	header(o.as)
+	if err := machine.Prepare(); err != nil {
+		return err
+	}
+	images, err := server.ServeImages()
+	if err != nil {
+		return err
+	}
+	defer images.Close()
+	s, err := server.New(o.as, server.Options{Dir: machine.Dir(), Bin: o.bin, Config: o.config, Images: images, Peers: peers})
+	if err != nil {
+		return err
+	}
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	defer s.Stop()
+	o.socket, o.image = s.Socket, images.Busybox
+	if o.imageID, err = pull(ctx, o); err == nil {
+		err = measure(ctx, o, s)
+	}
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, s.Log())
+	}
+	return nil
+}
+
+// pull waits for the server, has it pull the image, and returns the image's id.
+func pull(ctx context.Context, o options) (string, error) {
+	c, err := dial(o.socket)
+	if err != nil {
+		return "", err
+	}
+	if _, err := c.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true)); err != nil {
+		return "", fmt.Errorf("ask for the version: %w", err)
+	}
+	pulled, err := c.images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: o.image}})
+	if err != nil {
+		return "", fmt.Errorf("pull %s: %w", o.image, err)
+	}
+	return pulled.GetImageRef(), nil
+}
+
+func measure(ctx context.Context, o options, s *server.Server) error {
 	c, err := dial(o.socket)
 	if err != nil {
 		return err
 	}
-	logs, err := os.MkdirTemp("", "longshore-bench-logs-")
+	logs, err := os.MkdirTemp(machine.Dir(), "longshore-bench-logs-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(logs) }()
-	b := &bench{options: o, client: c, node: n, logs: logs}
-	return b.all(ctx)
+	b := &bench{options: o, client: c, server: s, logs: logs, figures: figures{}}
+	err = b.all(ctx)
+	if o.samples != "" {
+		err = errors.Join(err, b.figures.write(o.samples))
+	}
+	return err
 }
 
 // header says on what the figures were taken; without it they mean nothing.
-func header() {
+func header(what string) {
 	var u syscall.Utsname
 	_ = syscall.Uname(&u)
 	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Printf("kernel %s, %d cpus, load %s\n", chars(u.Release[:]), runtime.NumCPU(), strings.TrimSpace(string(load)))
+	fmt.Printf("%s: kernel %s, %d cpus, load %s\n", what, chars(u.Release[:]), runtime.NumCPU(), strings.TrimSpace(string(load)))
 }
 
 func chars(c []int8) string {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,13 +21,13 @@ type stage struct {
 }
 
 // stages reads our agent's own account of where its time went, in the order of
-// its answer; a foreign server, nil, gives none.
-func (n *node) stages(ctx context.Context) ([]stage, error) {
-	if n == nil {
+// its answer; another server gives none.
+func (b *bench) stages(ctx context.Context) ([]stage, error) {
+	if !b.ours() {
 		return nil, nil
 	}
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.dir, "run", "control-http.sock"))
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(b.server.State, "control-http.sock"))
 	}}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/metrics", nil)
 	if err != nil {
@@ -87,30 +86,4 @@ func printStages(before, after []stage) {
 			fmt.Printf("    %-26s %8.3f ms, %g times\n", s.name, ms(s.sum-old[s.name].sum)/n, n)
 		}
 	}
-}
-
-// processCPU is the CPU time that the processes of a program have used, those
-// that it waited for not counted.
-func processCPU(name string) (total time.Duration) {
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, d := range dirs {
-		cmdline, err := os.ReadFile(filepath.Join(d, "cmdline"))
-		if err != nil {
-			continue
-		}
-		argv0, _, _ := strings.Cut(string(cmdline), "\x00")
-		if filepath.Base(argv0) != name {
-			continue
-		}
-		stat, err := os.ReadFile(filepath.Join(d, "stat"))
-		if err != nil {
-			continue
-		}
-		f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		for _, i := range []int{11, 12} { // utime, stime
-			ticks, _ := strconv.ParseInt(f[i], 10, 64)
-			total += time.Duration(ticks) * 10 * time.Millisecond
-		}
-	}
-	return total
 }

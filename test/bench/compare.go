@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/longshore/longshore/test/bench/machine"
+	"github.com/longshore/longshore/test/bench/server"
+)
+
+// steps are what each server goes through where several are compared.
+var steps = map[string]string{
+	server.Longshore:     "start,exec,burst,flat",
+	server.LongshoreCrun: "start",
+	server.Containerd:    "start,exec,burst,many",
+	server.CRIO:          "start,exec,burst,many",
+}
+
+// compare measures ours and the peers one after the other, each on a machine of
+// its own that ends before the next begins, and prints how they stand.
+func compare(ctx context.Context, o options, peers server.Peers) error {
+	dir, err := os.MkdirTemp("", "longshore-bench-samples-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	all := map[string]figures{}
+	for round := range o.rounds {
+		for _, name := range peers.Names() {
+			samples := filepath.Join(dir, fmt.Sprintf("%s-%d.json", name, round))
+			args := []string{"-server", name, "-samples", samples}
+			if o.steps == "" {
+				args = append(args, "-steps", steps[name])
+			}
+			if err := machine.Run(ctx, append(os.Args[1:len(os.Args):len(os.Args)], args...)); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if all[name] == nil {
+				all[name] = figures{}
+			}
+			if err := all[name].take(samples); err != nil {
+				return err
+			}
+			fmt.Println()
+		}
+	}
+	header("all servers")
+	table(all, o)
+	return nil
+}
+
+// line is one of the table: ours divided by the better of the others.
+type line struct {
+	label string
+	name  string
+	at    float64 // quantile
+	// wanted is the ratio that ours should not be above; where more is better,
+	// not below. 0 is none.
+	wanted float64
+	more   bool
+	ours   string // the server that is ours here; "" is Longshore
+}
+
+func lines(o options) []line {
+	many := manyTimes * o.burst
+	return []line{
+		{label: "pod start p50, ms", name: podStart, at: 0.5, wanted: 1. / 8},
+		{label: "pod start p99, ms", name: podStart, at: 0.99, wanted: 1. / 5},
+		{label: "  by crun, p50, ms", name: podStart, at: 0.5, wanted: 1. / 4, ours: server.LongshoreCrun},
+		{label: fmt.Sprintf("pods/s, %d workers", o.workers), name: podsPerSec, at: 0.5, wanted: 5, more: true},
+		{label: "CPU per pod start, ms", name: cpuStart, at: 0.5, wanted: 1. / 6},
+		{label: "CPU per pod's life, ms", name: cpuLife, at: 0.5, wanted: 1. / 6},
+		{label: "memory per pod, KB PSS", name: memory, at: 0.5, wanted: 1. / 4},
+		{label: "ExecSync p50, ms", name: execSync, at: 0.5, wanted: 1. / 3},
+		{label: fmt.Sprintf("ListContainerStats, %d, ms", o.burst), name: listStats, at: 0.5, wanted: 1. / 10},
+		{label: fmt.Sprintf("ListPodSandboxStats, %d, ms", o.burst), name: podStats, at: 0.5, wanted: 1. / 10},
+		{label: "stop + remove p50, ms", name: stopRemove, at: 0.5, wanted: 1. / 8},
+		{label: "SIGKILL to a right list, ms", name: recovered, at: 0.5, wanted: 1. / 10},
+		{label: fmt.Sprintf("ListContainers, %d, ms", many), name: manyLists, at: 0.5, wanted: 1},
+		{label: fmt.Sprintf("ListPodSandbox, %d, ms", many), name: manyPods, at: 0.5, wanted: 1},
+		{label: fmt.Sprintf("ContainerStatus, %d, ms", many), name: manyStatus, at: 0.5, wanted: 1},
+		{label: fmt.Sprintf("PodSandboxStatus, %d, ms", many), name: manySandbox, at: 0.5, wanted: 1},
+	}
+}
+
+func table(all map[string]figures, o options) {
+	others := []string{}
+	for _, name := range []string{server.Containerd, server.CRIO} {
+		if all[name] != nil {
+			others = append(others, name)
+		}
+	}
+	fmt.Printf("%-30s %10s", "", "longshore")
+	for _, name := range others {
+		fmt.Printf(" %10s", name)
+	}
+	fmt.Printf(" %10s %10s\n", "ratio", "wanted")
+	for _, l := range lines(o) {
+		if text := l.format(all, others); text != "" {
+			fmt.Println(text)
+		}
+	}
+	ours := all[server.Longshore]
+	for _, own := range []struct {
+		label, name string
+		most        float64
+	}{{fmt.Sprintf("start beside %d: beside none", manyTimes*o.burst), flatness, 1.3}, {"idle agent, % of a core", idleCPU, 1}} {
+		if v := ours.at(own.name, 0.5); !math.IsNaN(v) {
+			fmt.Printf("%-30s %10.2f%s %10s %10s%s\n", own.label, v, strings.Repeat(" "+strings.Repeat(" ", 10), len(others)), "", fmt.Sprintf("<= %.3g", own.most), missed(v <= own.most))
+		}
+	}
+}
+
+func missed(held bool) string {
+	if held {
+		return ""
+	}
+	return "  missed"
+}
+
+// format words the line; "" where ours or all others have no figure.
+func (l line) format(all map[string]figures, others []string) string {
+	if l.ours == "" {
+		l.ours = server.Longshore
+	}
+	ours, best := all[l.ours].at(l.name, l.at), math.NaN()
+	text := fmt.Sprintf("%-30s %10.2f", l.label, ours)
+	for _, name := range others {
+		v := all[name].at(l.name, l.at)
+		text += fmt.Sprintf(" %10.2f", v)
+		if math.IsNaN(best) || l.more && v > best || !l.more && v < best {
+			best = v
+		}
+	}
+	ratio := ours / best
+	if math.IsNaN(ratio) {
+		return ""
+	}
+	sign := "<="
+	if l.more {
+		sign = ">="
+	}
+	return text + fmt.Sprintf(" %10.3f %10s%s", ratio, fmt.Sprintf("%s %.3f", sign, l.wanted), missed(l.more && ratio >= l.wanted || !l.more && ratio <= l.wanted))
+}

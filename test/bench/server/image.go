@@ -1,0 +1,92 @@
+package server
+
+import (
+	"encoding/binary"
+	"net"
+	"runtime"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// Images are the names of what every server pulls.
+type Images struct {
+	Host    string // the registry
+	Busybox string
+	Pause   string // of the process that some servers put into each pod
+
+	stop func()
+}
+
+// ServeImages serves them from a registry on loopback until Close.
+func ServeImages() (Images, error) {
+	busybox, err := nodetest.BusyboxImage()
+	if err != nil {
+		return Images{}, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a listener for the program's whole life
+	if err != nil {
+		return Images{}, err
+	}
+	r, srv := imagetest.Serve(l)
+	pause := imagetest.Image{
+		Layers: [][]imagetest.File{{{Name: "pause", Body: pauseProgram(), Mode: 0o755}}},
+		Config: ocispec.ImageConfig{Entrypoint: []string{"/pause"}},
+	}
+	return Images{
+		Host: r.Host, Busybox: r.Push("busybox", "latest", busybox), Pause: r.Push("pause", "latest", pause.Build()),
+		stop: func() { _ = srv.Close() },
+	}, nil
+}
+
+// Close ends the registry.
+func (i Images) Close() { i.stop() }
+
+// pauseProgram is the smallest that waits for ever, so that nobody's memory or
+// start is charged with more: an ELF file of one page, with ppoll(0, 0, 0, 0) in
+// a loop.
+func pauseProgram() []byte {
+	const base, header, entry = 0x400000, 64, 64 + 56
+	machine, code := uint16(62), []byte{
+		0x31, 0xff, // xor edi, edi
+		0x31, 0xf6, // xor esi, esi
+		0x31, 0xd2, // xor edx, edx
+		0x45, 0x31, 0xd2, // xor r10d, r10d
+		0xb8, 0x0f, 0x01, 0x00, 0x00, // mov eax, 271
+		0x0f, 0x05, // syscall
+		0xeb, 0xee, // jmp to the start
+	}
+	if runtime.GOARCH == "arm64" {
+		machine = 183
+		code = nil
+		for _, word := range []uint32{
+			0xd2800000, 0xd2800001, 0xd2800002, 0xd2800003, // mov x0 to x3, 0
+			0xd2800928, // mov x8, 73
+			0xd4000001, // svc 0
+			0x17fffffa, // b to the start
+		} {
+			code = binary.LittleEndian.AppendUint32(code, word)
+		}
+	}
+	le := binary.LittleEndian
+	b := append([]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, make([]byte, 9)...)
+	for _, half := range []uint16{2, machine} { // executable
+		b = le.AppendUint16(b, half)
+	}
+	b = le.AppendUint32(b, 1)
+	for _, long := range []uint64{base + entry, header, 0} {
+		b = le.AppendUint64(b, long)
+	}
+	b = le.AppendUint32(b, 0)
+	for _, half := range []uint16{header, entry - header, 1, 0, 0, 0} {
+		b = le.AppendUint16(b, half)
+	}
+	b = le.AppendUint32(le.AppendUint32(b, 1), 5) // to load, to read and execute
+	size := uint64(entry + len(code))
+	for _, long := range []uint64{0, base, base, size, size, 0x1000} {
+		b = le.AppendUint64(b, long)
+	}
+	return append(b, code...)
+}
