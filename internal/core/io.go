@@ -50,6 +50,9 @@ type Sink struct {
 	// MaxFiles is how many files stay, the current one included; 0 is 1.
 	// Older ones are Path.1 (the newest of them), Path.2, …
 	MaxFiles int `json:"max_files,omitempty"`
+	// Numbered sinks have a Path that ends in .N: a new file is the next number,
+	// and the highest that is there is the current one. They are created 0644.
+	Numbered bool `json:"numbered,omitempty"`
 }
 
 // StreamOptions says which ends of a live connection are wanted.

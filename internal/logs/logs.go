@@ -22,7 +22,7 @@ const tailBytes = 16 << 10
 // program wrote them; nil when there is none or when it is no regular file (a
 // FIFO's bytes belong to its reader). Of a very long line it returns the end.
 func Tail(sink core.Sink, n int) ([]string, error) {
-	f, err := openRegular(sink.Path)
+	f, err := openRegular(current(sink))
 	if f == nil || err != nil {
 		return nil, err
 	}

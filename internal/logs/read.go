@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -159,8 +158,8 @@ func (r *reader) begin() error {
 // files opens the rotated files and the current one, oldest first.
 func (r *reader) files() ([]*os.File, error) {
 	var files []*os.File
-	for i := max(r.sink.MaxFiles, 1) - 1; i >= 0; i-- {
-		f, err := openRegular(r.name(i))
+	for _, name := range names(r.sink) {
+		f, err := openRegular(name)
 		if err != nil {
 			return files, err
 		}
@@ -169,13 +168,6 @@ func (r *reader) files() ([]*os.File, error) {
 		}
 	}
 	return files, nil
-}
-
-func (r *reader) name(i int) string {
-	if i == 0 {
-		return r.sink.Path
-	}
-	return r.sink.Path + "." + strconv.Itoa(i)
 }
 
 func (r *reader) use(f *os.File, at int64) error {
@@ -198,7 +190,7 @@ func (r *reader) use(f *os.File, at int64) error {
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if r.f == nil {
-			f, err := openRegular(r.sink.Path)
+			f, err := openRegular(current(r.sink))
 			if err != nil || f == nil {
 				return err
 			}
@@ -252,7 +244,7 @@ func (r *reader) next() (*os.File, error) {
 		for _, f := range files {
 			_ = f.Close()
 		}
-		return openRegular(r.sink.Path)
+		return openRegular(current(r.sink))
 	}
 	pick := at + 1
 	var next *os.File

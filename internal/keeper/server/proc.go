@@ -77,6 +77,9 @@ func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
 	for _, k := range io.Sinks {
 		sink := stdio.NewSink()
 		sink.CRI, sink.Path, sink.MaxBytes, sink.MaxFiles = k.CRI, k.Path, k.MaxBytes, k.MaxFiles
+		if k.MaxFiles < 0 {
+			sink.Numbered, sink.MaxFiles = true, -k.MaxFiles
+		}
 		p.sinks = append(p.sinks, sink)
 	}
 	return p

@@ -13,6 +13,8 @@ type Sink struct {
 	Path     string
 	MaxBytes int64
 	MaxFiles int
+	// Numbered: Path ends in .N and grows with the files; see numbered.go.
+	Numbered bool
 
 	fd   int // -1: not open
 	fifo bool
@@ -23,20 +25,26 @@ type Sink struct {
 // NewSink returns a sink that is not open yet.
 func NewSink() *Sink { return &Sink{fd: -1} }
 
-// Open opens the sink's path if it is not open. The file is made 0640. A FIFO is
+// Open opens the sink's path if it is not open. The file is made 0640, or 0644
+// when it is one of several numbered ones. A FIFO is
 // opened for both directions: that needs no reader, what is written waits in
 // the pipe until one comes, and no reader's death is an end for the next.
 func (k *Sink) Open() error {
 	if k.fd >= 0 {
 		return nil
 	}
-	flags := unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT
+	flags, mode := unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(0o640)
+	if k.Numbered {
+		k.findNumber()
+		// Others than us can write to such a directory, and many read it.
+		flags, mode = flags|unix.O_NOFOLLOW, 0o644
+	}
 	var st unix.Stat_t
 	k.fifo = unix.Stat(k.Path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
 	if k.fifo {
 		flags = unix.O_RDWR
 	}
-	fd, err := unix.Open(k.Path, flags|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0o640)
+	fd, err := unix.Open(k.Path, flags|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, mode)
 	if err != nil {
 		return err
 	}
@@ -230,6 +238,10 @@ func (k *Sink) putFIFO(s *slot, w what) int {
 // rotate makes room for a new file: the current one becomes Path.1. Where a
 // rename fails the current file just grows.
 func (k *Sink) rotate() {
+	if k.Numbered {
+		k.nextNumber()
+		return
+	}
 	if k.MaxFiles <= 1 {
 		if unix.Unlink(k.Path) == nil {
 			k.Close()

@@ -141,7 +141,9 @@ type Sink struct {
 	Stdout, Stderr bool
 	Path           string
 	MaxBytes       int64
-	MaxFiles       int
+	// MaxFiles is negative for a sink whose files are numbered: keepers that do
+	// not know those write to the first number alone.
+	MaxFiles int
 }
 
 // Fields implements Message.

@@ -1,0 +1,53 @@
+package stdio
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+)
+
+// numberOf takes a path that ends in .N apart.
+func numberOf(path string) (base string, n int, ok bool) {
+	i := strings.LastIndexByte(path, '.')
+	if i < 0 {
+		return path, 0, false
+	}
+	n, err := strconv.Atoi(path[i+1:])
+	return path[:i], n, err == nil && n >= 0
+}
+
+// findNumber makes the sink's path that of the highest number there is, so that
+// whoever opens it, after a crash too, goes on where the last one was.
+func (k *Sink) findNumber() {
+	base, highest, ok := numberOf(k.Path)
+	if !ok {
+		return
+	}
+	dir, name := "", base
+	if i := strings.LastIndexByte(base, '/'); i >= 0 {
+		dir, name = base[:i+1], base[i+1:]
+	}
+	for _, entry := range kernel.ReadDir(dir) {
+		if b, n, ok := numberOf(entry); ok && b == name && n > highest {
+			highest = n
+		}
+	}
+	k.Path = base + "." + kernel.Itoa(highest)
+}
+
+// nextNumber has the next write go to a new file, and removes the one that is
+// then too old.
+func (k *Sink) nextNumber() {
+	base, n, ok := numberOf(k.Path)
+	if !ok {
+		return
+	}
+	if old := n + 1 - max(k.MaxFiles, 1); old >= 0 {
+		_ = unix.Unlink(base + "." + kernel.Itoa(old))
+	}
+	k.Path = base + "." + kernel.Itoa(n+1)
+	k.Close()
+}

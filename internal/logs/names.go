@@ -1,0 +1,61 @@
+package logs
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// names are where a sink's files may be, oldest first; the last is the current
+// one.
+func names(sink core.Sink) []string {
+	if sink.Numbered {
+		return numbered(sink.Path)
+	}
+	var list []string
+	for i := max(sink.MaxFiles, 1) - 1; i > 0; i-- {
+		list = append(list, sink.Path+"."+strconv.Itoa(i))
+	}
+	return append(list, sink.Path)
+}
+
+// current is the path of the file that is written now.
+func current(sink core.Sink) string {
+	if !sink.Numbered {
+		return sink.Path
+	}
+	list := numbered(sink.Path)
+	return list[len(list)-1]
+}
+
+// numbered lists the files beside path, which ends in .N, that have its name and
+// this number or a higher one.
+func numbered(path string) []string {
+	ext := filepath.Ext(path)
+	base := strings.TrimSuffix(path, ext)
+	first, err := strconv.Atoi(strings.TrimPrefix(ext, "."))
+	if err != nil {
+		return []string{path}
+	}
+	found := []int{}
+	entries, _ := os.ReadDir(filepath.Dir(path))
+	for _, e := range entries {
+		text, ok := strings.CutPrefix(e.Name(), filepath.Base(base)+".")
+		if n, err := strconv.Atoi(text); ok && err == nil && n >= first {
+			found = append(found, n)
+		}
+	}
+	if len(found) == 0 {
+		return []string{path}
+	}
+	slices.Sort(found)
+	list := make([]string, len(found))
+	for i, n := range found {
+		list[i] = base + "." + strconv.Itoa(n)
+	}
+	return list
+}
