@@ -13,12 +13,18 @@ import (
 	"github.com/longshore/longshore/internal/agent"
 	"github.com/longshore/longshore/internal/cli"
 	"github.com/longshore/longshore/internal/config"
+	"github.com/longshore/longshore/internal/face/nomad/relay"
 	"github.com/longshore/longshore/internal/image"
 )
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == image.WorkerArg {
 		os.Exit(image.WorkerMain(os.Args[2:]))
+	}
+	if relay.Wanted(os.Getenv) {
+		os.Exit(relay.Main(context.Background(), relay.Options{
+			Args: os.Args[1:], Getenv: os.Getenv, Stdout: os.Stdout, Stderr: os.Stderr, Version: version(),
+		}))
 	}
 	os.Exit(cli.Main(context.Background(), cli.Options{
 		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version(),

@@ -26,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/cri/nri"
+	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/kmsg"
@@ -197,6 +198,16 @@ func (n *node) faces(ctx context.Context) ([]face.Face, error) {
 			return nil, err
 		}
 		if err := f.Open(ctx); err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	if n.cfg.Face.Nomad.Enabled {
+		f, err := nomad.New(nomad.Options{
+			Deps:   face.Deps{Engine: n.engine.As(core.OwnerNomad), Logger: n.log, Metrics: n.metrics, Version: n.version},
+			Config: n.cfg.Face.Nomad,
+		})
+		if err != nil {
 			return nil, err
 		}
 		all = append(all, f)

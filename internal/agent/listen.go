@@ -12,6 +12,8 @@ import (
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -33,7 +35,7 @@ func (s *sockets) close() {
 }
 
 // listen opens the sockets, taking those that systemd opened for us by their
-// names: control, cri, cri-image.
+// names: control, cri, cri-image, nomad.
 func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 	passed, err := activation.ListenersWithNames()
 	if err != nil {
@@ -52,13 +54,13 @@ func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 	if s.control, err = control.ListenBeside(ctx, n.cfg.Agent.State, n.cfg.Control, given); err != nil {
 		return nil, err
 	}
-	if c := n.cfg.Face.CRI; c.Enabled {
-		for name, path := range map[string]string{"cri": c.Socket, "cri-image": c.ImageSocket} {
+	for owner, names := range n.faceSockets() {
+		for name, path := range names {
 			l, err := pick(ctx, passed[name], path)
 			if err != nil {
 				return nil, err
 			}
-			s.faces["cri"] = append(s.faces["cri"], l...)
+			s.faces[owner] = append(s.faces[owner], l...)
 			s.open = append(s.open, l...)
 		}
 	}
@@ -67,6 +69,19 @@ func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 		s.open = append(s.open, s.metrics)
 	}
 	return s, err
+}
+
+// faceSockets are the paths of each face that is enabled, by the name that systemd
+// has for them.
+func (n *node) faceSockets() map[string]map[string]string {
+	all := map[string]map[string]string{}
+	if c := n.cfg.Face.CRI; c.Enabled {
+		all[cri.Name] = map[string]string{"cri": c.Socket, "cri-image": c.ImageSocket}
+	}
+	if c := n.cfg.Face.Nomad; c.Enabled {
+		all[nomad.Name] = map[string]string{"nomad": c.Socket}
+	}
+	return all
 }
 
 func pick(ctx context.Context, given []net.Listener, path string) ([]net.Listener, error) {
@@ -108,14 +123,12 @@ func (n *node) superviseFace(ctx context.Context, f face.Face, s *sockets) {
 
 func (n *node) reopen(ctx context.Context, name string) ([]net.Listener, error) {
 	var all []net.Listener
-	if name == "cri" {
-		for _, path := range []string{n.cfg.Face.CRI.Socket, n.cfg.Face.CRI.ImageSocket} {
-			l, err := pick(ctx, nil, path)
-			if err != nil {
-				return all, err
-			}
-			all = append(all, l...)
+	for _, path := range n.faceSockets()[name] {
+		l, err := pick(ctx, nil, path)
+		if err != nil {
+			return all, err
 		}
+		all = append(all, l...)
 	}
 	return all, nil
 }

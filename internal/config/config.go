@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/network"
 	"github.com/longshore/longshore/internal/obs"
@@ -65,7 +66,8 @@ type Runtime struct {
 
 // Faces are the [face.NAME] sections.
 type Faces struct {
-	CRI cri.Config `toml:"cri"`
+	CRI   cri.Config   `toml:"cri"`
+	Nomad nomad.Config `toml:"nomad"`
 }
 
 // CgroupDrivers are what Engine.CgroupDriver may be.
@@ -86,7 +88,7 @@ func Default() Config {
 		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
 		Images:   image.Default(),
 		Network:  network.DefaultConfig(),
-		Face:     Faces{CRI: cri.DefaultConfig()},
+		Face:     Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig()},
 		Control:  control.DefaultConfig(),
 		Metrics:  obs.DefaultMetricsConfig(),
 	}
@@ -101,8 +103,10 @@ func (c Config) Rooted(root, state string) Config {
 	if state == "" {
 		return c
 	}
-	if c.Face.CRI.Socket == filepath.Join(c.Agent.State, "cri.sock") {
-		c.Face.CRI.Socket = filepath.Join(state, "cri.sock")
+	for _, socket := range []*string{&c.Face.CRI.Socket, &c.Face.Nomad.Socket} {
+		if name := filepath.Base(*socket); *socket == filepath.Join(c.Agent.State, name) {
+			*socket = filepath.Join(state, name)
+		}
 	}
 	// Cgroups are the whole machine's: two agents on one tree would each take
 	// the other's for what a predecessor left.
@@ -149,5 +153,5 @@ func (c Config) Validate() error {
 			bad("runtimes.%s.path %q is not an absolute path", name, r.Path)
 		}
 	}
-	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Face.CRI.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
+	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
 }

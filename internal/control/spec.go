@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -144,7 +143,7 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 	if c.State != core.ContainerRunning {
 		return cfg, fmt.Errorf("exec in %s: it is %s: %w", c.ID.Short(), c.State, errdefs.ErrFailedPrecondition)
 	}
-	p, err := bundleProcess(c.Bundle)
+	p, err := ocispec.BundleProcess(c.Bundle)
 	if err != nil {
 		return cfg, fmt.Errorf("exec in %s: %w", c.ID.Short(), err)
 	}
@@ -194,19 +193,6 @@ func consoleSize(tty bool, asked *longshorev1.Size) *specs.Box {
 		return &specs.Box{Height: uint(size.Rows), Width: uint(size.Cols)}
 	}
 	return nil
-}
-
-// bundleProcess is the process of a container's spec as it was started.
-func bundleProcess(bundle string) (*specs.Process, error) {
-	raw, err := os.ReadFile(filepath.Join(bundle, "config.json"))
-	if err != nil {
-		return nil, fmt.Errorf("read its spec: %w", err)
-	}
-	var s specs.Spec
-	if err := json.Unmarshal(raw, &s); err != nil || s.Process == nil {
-		return nil, fmt.Errorf("read its spec: no process in it: %w: %w", err, errdefs.ErrDataLoss)
-	}
-	return s.Process, nil
 }
 
 // execUser makes p another user's, who is looked up in the container's root.

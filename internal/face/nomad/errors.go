@@ -1,0 +1,67 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	nomadstructs "github.com/longshore/longshore/api/nomad/structs"
+)
+
+// errUnknownTask is what Nomad's own drivers say, word for word: it is looked
+// for.
+var errUnknownTask = errors.New("task not found for given id") //nolint:gochecknoglobals // an error value
+
+// grpcError gives err a code. There is one for everything but the end of the call
+// itself: Unavailable would mean to Nomad that the plugin has died.
+func grpcError(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	if s, ok := status.FromError(err); ok && s.Code() != codes.Unavailable && s.Code() != codes.Canceled {
+		return err
+	}
+	return status.Error(codes.Unknown, err.Error())
+}
+
+func mapUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	resp, err := next(ctx, req)
+	return resp, grpcError(ctx, err)
+}
+
+func mapStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	return grpcError(ss.Context(), next(srv, ss))
+}
+
+// startError tells whether it helps to start the task again: with false Nomad
+// fails the task, whatever its restart policy.
+func startError(err error) error {
+	if err == nil {
+		return nil
+	}
+	st, derr := status.New(codes.FailedPrecondition, err.Error()).WithDetails(&nomadstructs.RecoverableError{Recoverable: passing(err)})
+	if derr != nil {
+		return err
+	}
+	return st.Err()
+}
+
+// passing reports whether an error may go away by itself: what the job has wrong
+// does not.
+func passing(err error) bool {
+	for _, is := range []func(error) bool{
+		errdefs.IsInvalidArgument, errdefs.IsNotFound, errdefs.IsUnauthorized, errdefs.IsPermissionDenied, errdefs.IsNotImplemented, errdefs.IsAlreadyExists,
+	} {
+		if is(err) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,153 @@
+// Package events tells Nomad what happens to tasks: how they ended, and what they
+// wait for.
+//
+// It must not know who tells. Start at Feed.
+package events
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+)
+
+// backlog is how many events may wait for a stream's client; what comes on top
+// is dropped, and said in the log.
+const backlog = 256
+
+// Feed has the events of all tasks.
+type Feed struct {
+	engine *engine.Client
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	streams map[chan *nomaddriver.DriverTaskEvent]struct{}
+	told    uint64 // the last of the engine's events that a stream has sent; 0 before the first stream
+}
+
+// New returns a feed without streams.
+func New(e *engine.Client, log *slog.Logger) *Feed {
+	return &Feed{engine: e, log: log, streams: map[chan *nomaddriver.DriverTaskEvent]struct{}{}}
+}
+
+// Tell tells all streams of a task's event. Without a stream it is told nobody.
+func (f *Feed) Tell(t *nomaddriver.TaskConfig, message string, annotations map[string]string) {
+	e := event(t.GetId(), t.GetAllocId(), t.GetName(), time.Now())
+	e.Message, e.Annotations = message, annotations
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for ch := range f.streams {
+		select {
+		case ch <- e:
+		default:
+			f.log.Warn("an event was dropped: its client is too slow", "task", t.GetId(), "message", message)
+		}
+	}
+}
+
+func event(id, alloc, name string, at time.Time) *nomaddriver.DriverTaskEvent {
+	return &nomaddriver.DriverTaskEvent{TaskId: id, AllocId: alloc, TaskName: name, Timestamp: timestamppb.New(at)}
+}
+
+// Stream sends events until ctx ends. The ends of tasks go on where the last
+// stream of this agent's stopped.
+func (f *Feed) Stream(ctx context.Context, send func(*nomaddriver.DriverTaskEvent) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	since, err := f.since(ctx)
+	if err != nil {
+		return err
+	}
+	told := make(chan *nomaddriver.DriverTaskEvent, backlog)
+	f.mu.Lock()
+	f.streams[told] = struct{}{}
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		delete(f.streams, told)
+		f.mu.Unlock()
+	}()
+	ends := make(chan core.Event)
+	failed := make(chan error, 1)
+	go func() { failed <- f.follow(ctx, since, ends) }()
+	for {
+		select {
+		case e := <-told:
+			if err := send(e); err != nil {
+				return err
+			}
+		case e := <-ends:
+			if out := ended(e); out != nil {
+				if err := send(out); err != nil {
+					return err
+				}
+			}
+			f.mu.Lock()
+			f.told = max(f.told, e.Seq)
+			f.mu.Unlock()
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (f *Feed) since(ctx context.Context) (uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.told == 0 {
+		seq, err := f.engine.LastSeq(ctx)
+		if err != nil {
+			return 0, err
+		}
+		f.told = seq
+	}
+	return f.told, nil
+}
+
+func (f *Feed) follow(ctx context.Context, since uint64, to chan<- core.Event) error {
+	for e, err := range f.engine.Events(ctx, since, core.Filter{Kinds: []core.EventKind{core.EventContainerExited}}) {
+		if err != nil {
+			return err
+		}
+		select {
+		case to <- e:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// ended says how a task ended; nil for what is no task's.
+func ended(e core.Event) *nomaddriver.DriverTaskEvent {
+	p := strings.Split(string(e.Key), "/")
+	if len(p) != 3 || e.Autopsy == nil {
+		return nil
+	}
+	a := e.Autopsy
+	out := event(string(e.Key), p[0], p[1], e.At)
+	out.Message, out.Annotations = a.Verdict, map[string]string{"exit_status": strconv.Itoa(a.Exit.Status())}
+	if a.OOM != nil {
+		out.Annotations["oom"], out.Annotations["oom_level"] = "true", a.OOM.Level
+	}
+	if a.Peak > 0 {
+		out.Annotations["memory_peak"] = strconv.FormatUint(a.Peak, 10)
+	}
+	if a.Exit.Lost {
+		out.Annotations["lost"] = "true"
+	}
+	if n := len(a.Tail); n > 0 {
+		out.Annotations["last_line"] = a.Tail[n-1]
+	}
+	return out
+}

@@ -1,0 +1,43 @@
+package nomad
+
+import (
+	"encoding/json"
+
+	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// handleVersion is that of what we leave with Nomad. Another one's state is
+// refused.
+const handleVersion = 1
+
+// state is the driver_state of a handle. The task's id finds the container; this
+// tells that it is the same one.
+type state struct {
+	Container core.ID `json:"container"`
+}
+
+func newHandle(t *nomaddriver.TaskConfig, c core.Container) (*nomaddriver.TaskHandle, error) {
+	data, err := json.Marshal(state{Container: c.ID})
+	if err != nil {
+		return nil, err
+	}
+	return &nomaddriver.TaskHandle{Version: handleVersion, Config: t, State: nomaddriver.TaskState_RUNNING, DriverState: data}, nil
+}
+
+// readHandle returns the task's id and what was kept of it. InvalidArgument for a
+// handle that is not ours, or not of this version.
+func readHandle(h *nomaddriver.TaskHandle) (id string, st state, err error) {
+	switch {
+	case h == nil:
+		return "", st, invalid("recover: no handle")
+	case h.GetVersion() != handleVersion:
+		return "", st, invalid("recover: the handle is of version %d, this agent knows %d", h.GetVersion(), handleVersion)
+	case h.GetConfig().GetId() == "":
+		return "", st, invalid("recover: the handle names no task")
+	}
+	if err := json.Unmarshal(h.GetDriverState(), &st); err != nil || st.Container == "" {
+		return "", st, invalid("recover task %s: its state cannot be read", h.GetConfig().GetId())
+	}
+	return h.GetConfig().GetId(), st, nil
+}

@@ -1,0 +1,137 @@
+// Package nomad is the face that Nomad drives: the Driver service of its task
+// driver plugins, on a unix socket where the plugin that Nomad starts (relay)
+// brings its calls.
+//
+// It keeps nothing of its own: a task is a sandbox with one container, both by the
+// task's id as their key, so that recovery is a lookup. It must not know how
+// anything is done below the engine. Start reading at server.go and start.go;
+// translate, taskconf and schema are pure.
+package nomad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/net/netutil"
+	"google.golang.org/grpc"
+
+	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/nomad/plugin"
+	"github.com/longshore/longshore/internal/obs"
+)
+
+// Name is the face's name.
+const Name = "nomad"
+
+// Config is the section [face.nomad].
+type Config struct {
+	// Enabled runs this face.
+	Enabled bool `toml:"enabled"`
+	// Socket is the unix socket of the Driver service.
+	Socket string `toml:"socket"`
+	// MaxMessageBytes bounds one request and one answer.
+	MaxMessageBytes int `toml:"max_message_bytes"`
+	// MaxConnections bounds open connections; more wait.
+	MaxConnections int `toml:"max_connections"`
+}
+
+// DefaultConfig is what holds where the file says nothing.
+func DefaultConfig() Config {
+	return Config{Enabled: true, Socket: plugin.DefaultSocket, MaxMessageBytes: 16 << 20, MaxConnections: 64}
+}
+
+// Validate refuses what could not work. InvalidArgument.
+func (c Config) Validate() error {
+	switch {
+	case !path.IsAbs(c.Socket):
+		return invalid("face.nomad.socket %q is not an absolute path", c.Socket)
+	case c.MaxMessageBytes < 1<<20 || c.MaxConnections < 1:
+		return invalid("face.nomad: max_message_bytes %d is below 1 MiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
+	}
+	return nil
+}
+
+// Options are what New needs.
+type Options struct {
+	face.Deps
+	Config Config
+}
+
+// Face serves the Driver service.
+type Face struct {
+	server *server
+	cfg    Config
+	obs    obs.GRPC
+}
+
+var _ face.Face = (*Face)(nil)
+
+// New makes the face; it serves nothing yet. InvalidArgument when the config is
+// wrong or something required is missing.
+func New(o Options) (*Face, error) {
+	if o.Engine == nil || o.Logger == nil {
+		return nil, invalid("nomad face: engine and logger are required")
+	}
+	if err := o.Config.Validate(); err != nil {
+		return nil, err
+	}
+	log := o.Logger.With(slog.String("face", Name))
+	return &Face{server: newServer(o.Engine, log, o.Version), cfg: o.Config, obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: log}}, nil
+}
+
+// Name is "nomad".
+func (f *Face) Name() string { return Name }
+
+// Serve answers on every listener until ctx ends. Calls in flight are then cut
+// off: most of them last as long as a task, and the relay makes them again.
+func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
+	if len(listeners) == 0 {
+		return invalid("nomad face: no listener")
+	}
+	s := grpc.NewServer(
+		grpc.MaxRecvMsgSize(f.cfg.MaxMessageBytes), grpc.MaxSendMsgSize(f.cfg.MaxMessageBytes),
+		grpc.ChainUnaryInterceptor(f.obs.Unary, mapUnary), grpc.ChainStreamInterceptor(f.obs.Stream, mapStream),
+	)
+	nomaddriver.RegisterDriverServer(s, f.server)
+	outer := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, s.Stop)
+	defer stop()
+	errs := make([]error, len(listeners)+1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f.server.run(ctx); ctx.Err() == nil {
+			errs[len(listeners)] = err
+			cancel()
+		}
+	})
+	for i, l := range listeners {
+		wg.Go(func() {
+			defer cancel()
+			if err := s.Serve(netutil.LimitListener(l, f.cfg.MaxConnections)); ctx.Err() == nil {
+				errs[i] = err
+			}
+		})
+	}
+	wg.Wait()
+	if outer.Err() != nil {
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+}
+
+// cleanTimeout bounds what is taken back after a call has failed.
+const cleanTimeout = 30 * time.Second

@@ -1,0 +1,191 @@
+// Package plugin is what the driver plugin, which Nomad starts, and the face,
+// which the agent runs, agree on: names, versions, the plugin's configuration
+// and how it travels between them.
+//
+// It must not know tasks. Start reading at Config.
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	nomadbase "github.com/longshore/longshore/api/nomad/base"
+	"github.com/longshore/longshore/internal/face/nomad/schema"
+)
+
+// CookieKey in the environment, with CookieValue, says that Nomad has started us
+// as a plugin.
+const (
+	CookieKey   = "NOMAD_PLUGIN_MAGIC_COOKIE"
+	CookieValue = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255"
+)
+
+const (
+	// APIVersion is the one version of the plugin API there has ever been.
+	APIVersion = "v0.1.0"
+	// DriverName is the driver's in jobs, unless the plugin is told another.
+	DriverName = "longshore"
+	// DefaultSocket is where the agent's face listens.
+	DefaultSocket = "/run/longshore/nomad.sock"
+	// DriverService and BaseService are the names of the two gRPC services.
+	DriverService = "hashicorp.nomad.plugins.drivers.proto.Driver"
+	BaseService   = "hashicorp.nomad.plugins.base.proto.BasePlugin"
+)
+
+// What the relay adds to calls, as gRPC metadata.
+const (
+	configKey = "longshore-config-bin" // the plugin's SetConfigRequest, as it came
+	nameKey   = "longshore-name"       // the driver's name in jobs
+	retryKey  = "longshore-retry"      // "1": the same call may have been carried out already
+)
+
+// Ways in which a task's output reaches `nomad alloc logs`.
+const (
+	LogFiles = "files" // the keeper writes and rotates the files itself
+	LogFIFO  = "fifo"  // Nomad's own collector reads from FIFOs
+)
+
+// Config is the plugin's block config in Nomad's agent configuration.
+type Config struct {
+	Socket string
+	Logs   string
+	// AllowPrivileged permits what takes the walls down: privileged, namespaces
+	// of the host, unconfined filters.
+	AllowPrivileged bool
+	// Volumes permits to show host paths outside of the allocation's directory.
+	Volumes bool
+	// AllowCaps are the capabilities that tasks may have; nil is the default
+	// ones, "all" every one.
+	AllowCaps []string
+	// AllowRuntimes are the runtimes that jobs may name; nil is any.
+	AllowRuntimes []string
+	// PidsLimit is that of tasks that ask for none; 0 is no limit.
+	PidsLimit int64
+	// ImageDelay is how long an image that no task uses any more is kept;
+	// negative is for ever.
+	ImageDelay time.Duration
+	// PullTimeout bounds the pull of a task that says nothing.
+	PullTimeout time.Duration
+}
+
+// Fields is the schema of Config.
+func Fields() []schema.Field {
+	return []schema.Field{
+		{Name: "socket"}, {Name: "logs"}, {Name: "allow_privileged", Kind: schema.Bool},
+		{Name: "volumes", Kind: schema.Block, Fields: []schema.Field{{Name: "enabled", Kind: schema.Bool}}},
+		{Name: "allow_caps", Kind: schema.Strings}, {Name: "allow_runtimes", Kind: schema.Strings}, {Name: "pids_limit", Kind: schema.Number},
+		{Name: "gc", Kind: schema.Block, Fields: []schema.Field{{Name: "image", Kind: schema.Bool}, {Name: "image_delay"}}},
+		{Name: "image_pull_timeout"},
+	}
+}
+
+// Default is the configuration of a plugin block without config.
+func Default() Config {
+	return Config{Socket: DefaultSocket, Logs: LogFiles, ImageDelay: 3 * time.Minute, PullTimeout: 5 * time.Minute}
+}
+
+// ParseConfig reads msgpack_config. InvalidArgument says what is wrong.
+func ParseConfig(data []byte) (Config, error) {
+	c := Default()
+	v, err := schema.Decode(Fields(), data)
+	if err != nil {
+		return c, err
+	}
+	if s := v.String("socket"); s != "" {
+		c.Socket = s
+	}
+	if !path.IsAbs(c.Socket) {
+		return c, invalid("config.socket %q is no absolute path", c.Socket)
+	}
+	if s := v.String("logs"); s != "" {
+		c.Logs = s
+	}
+	if !slices.Contains([]string{LogFiles, LogFIFO}, c.Logs) {
+		return c, invalid("config.logs %q is neither %s nor %s", c.Logs, LogFiles, LogFIFO)
+	}
+	c.AllowPrivileged, c.Volumes = v.Bool("allow_privileged"), v.Block("volumes").Bool("enabled")
+	c.AllowCaps, c.AllowRuntimes = v.Strings("allow_caps"), v.Strings("allow_runtimes")
+	if c.PidsLimit, err = v.Int("pids_limit", 0, 1<<22); err != nil {
+		return c, err
+	}
+	gc := v.Block("gc")
+	if c.ImageDelay, err = duration("gc.image_delay", gc.String("image_delay"), c.ImageDelay); err != nil {
+		return c, err
+	}
+	if gc.Has("image") && !gc.Bool("image") {
+		c.ImageDelay = -1
+	}
+	c.PullTimeout, err = duration("image_pull_timeout", v.String("image_pull_timeout"), c.PullTimeout)
+	return c, err
+}
+
+func duration(key, text string, otherwise time.Duration) (time.Duration, error) {
+	if text == "" {
+		return otherwise, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, invalid("config.%s %q is no duration such as 3m", key, text)
+	}
+	return d, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+}
+
+// Caller is what the relay says of itself with every call.
+type Caller struct {
+	Name string
+	// SetConfig is the request as Nomad sent it; nil when it never did.
+	SetConfig []byte
+	// Retry says that the agent may have carried the same call out already and
+	// died before it could answer.
+	Retry bool
+}
+
+// Outgoing adds c to the metadata of a call to the face.
+func (c Caller) Outgoing(ctx context.Context) context.Context {
+	pairs := []string{nameKey, c.Name, configKey, string(c.SetConfig)}
+	if c.Retry {
+		pairs = append(pairs, retryKey, "1")
+	}
+	return metadata.AppendToOutgoingContext(ctx, pairs...)
+}
+
+// Session is what a call's metadata tells the face.
+type Session struct {
+	Config
+	Name     string
+	Retry    bool
+	Topology *nomadbase.ClientTopology // nil when this Nomad tells none
+}
+
+// Incoming reads a call's metadata; a call without any is one of the defaults.
+func Incoming(ctx context.Context) (Session, error) {
+	s := Session{Config: Default(), Name: DriverName}
+	md, _ := metadata.FromIncomingContext(ctx)
+	if v := md.Get(nameKey); len(v) > 0 && v[0] != "" {
+		s.Name = v[0]
+	}
+	s.Retry = len(md.Get(retryKey)) > 0
+	v := md.Get(configKey)
+	if len(v) == 0 || v[0] == "" {
+		return s, nil
+	}
+	var req nomadbase.SetConfigRequest
+	if err := proto.Unmarshal([]byte(v[0]), &req); err != nil {
+		return s, invalid("the plugin's configuration: %v", err)
+	}
+	s.Topology = req.GetNomadConfig().GetDriver().GetTopology()
+	var err error
+	s.Config, err = ParseConfig(req.GetMsgpackConfig())
+	return s, err
+}

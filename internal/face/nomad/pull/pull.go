@@ -1,0 +1,225 @@
+// Package pull gets the images of tasks, and lets go of those that no task uses
+// any more.
+//
+// It must not know how they are stored. Start at Images.
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/nomad/events"
+	"github.com/longshore/longshore/internal/face/nomad/plugin"
+	"github.com/longshore/longshore/internal/face/nomad/translate"
+)
+
+// Images are those of Nomad's tasks.
+type Images struct {
+	engine *engine.Client
+	events *events.Feed
+	log    *slog.Logger
+
+	mu    sync.Mutex
+	held  map[digest.Digest]int       // by starts on their way
+	due   map[digest.Digest]time.Time // when those that nobody uses go
+	wake  chan struct{}
+	swept bool
+}
+
+// New returns what holds nothing yet; Run lets go.
+func New(e *engine.Client, feed *events.Feed, log *slog.Logger) *Images {
+	return &Images{engine: e, events: feed, log: log, held: map[digest.Digest]int{}, due: map[digest.Digest]time.Time{}, wake: make(chan struct{}, 1)}
+}
+
+// For returns the image that a task asks for, which it pulls as the task says.
+// It stays at least until release, when the task's container holds it.
+func (im *Images) For(ctx context.Context, t translate.Task) (img core.Image, release func(), err error) {
+	if t.Conf.Image == "" {
+		return core.Image{}, func() {}, nil
+	}
+	if t.Conf.Pull == "always" {
+		err = errdefs.ErrNotFound
+	} else {
+		img, err = im.engine.Image(ctx, t.Conf.Image)
+	}
+	if errdefs.IsNotFound(err) && t.Conf.Pull != "never" {
+		img, err = im.pull(ctx, t)
+	}
+	if err != nil {
+		return img, nil, fmt.Errorf("image %s: %w", t.Conf.Image, err)
+	}
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.held[img.ID]++
+	return img, func() {
+		im.mu.Lock()
+		defer im.mu.Unlock()
+		if im.held[img.ID]--; im.held[img.ID] == 0 {
+			delete(im.held, img.ID)
+		}
+	}, nil
+}
+
+// tellEvery is how often a long pull tells how far it is.
+const tellEvery = 20 * time.Second
+
+func (im *Images) pull(ctx context.Context, t translate.Task) (core.Image, error) {
+	limit := t.Conf.PullTimeout
+	if limit == 0 {
+		limit = t.Session.PullTimeout
+	}
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, errTimeout)
+		defer cancel()
+	}
+	im.events.Tell(t.Nomad, "Downloading image", map[string]string{"image": t.Conf.Image})
+	p := &progress{last: time.Now(), tell: func(done, total int64) {
+		im.events.Tell(t.Nomad, "Downloading image", map[string]string{"image": t.Conf.Image, "progress": fmt.Sprintf("%d of %d MiB", done>>20, total>>20)})
+	}, blobs: map[digest.Digest]core.PullProgress{}}
+	opts := core.PullOptions{Always: t.Conf.Pull == "always", Username: t.Conf.Auth.Username, Password: t.Conf.Auth.Password, Progress: p.step}
+	img, err := im.engine.PullImage(ctx, t.Conf.Image, opts)
+	if t.Conf.AuthSoft && opts.Username != "" && errdefs.IsUnauthorized(err) {
+		opts.Username, opts.Password = "", ""
+		img, err = im.engine.PullImage(ctx, t.Conf.Image, opts)
+	}
+	if err != nil && errors.Is(context.Cause(ctx), errTimeout) {
+		err = fmt.Errorf("%w after %s: %w", errTimeout, limit, errdefs.ErrUnavailable)
+	}
+	return img, err
+}
+
+var errTimeout = errors.New("the pull was given up") //nolint:gochecknoglobals // an error value
+
+// progress sums up what the blobs of one pull say.
+type progress struct {
+	mu    sync.Mutex
+	last  time.Time
+	tell  func(done, total int64)
+	blobs map[digest.Digest]core.PullProgress
+}
+
+func (p *progress) step(s core.PullProgress) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.Status == "downloading" {
+		p.blobs[s.Blob] = s
+	}
+	if time.Since(p.last) < tellEvery {
+		return
+	}
+	p.last = time.Now()
+	var done, total int64
+	for _, b := range p.blobs {
+		done, total = done+b.Done, total+b.Total
+	}
+	p.tell(done, total)
+}
+
+// Sweep looks once for images that no task uses, which an earlier agent may have
+// left.
+func (im *Images) Sweep(ctx context.Context, s plugin.Session) {
+	im.mu.Lock()
+	done := im.swept
+	im.swept = true
+	im.mu.Unlock()
+	if done || s.ImageDelay < 0 {
+		return
+	}
+	all, err := im.engine.Images(ctx)
+	if err != nil {
+		im.log.WarnContext(ctx, "images that nobody uses cannot be looked for", "error", err)
+		return
+	}
+	for _, img := range all {
+		im.Unused(ctx, img.ID, s)
+	}
+}
+
+// Unused says that a task has let go of an image: it goes when no other has taken
+// it within the plugin's delay.
+func (im *Images) Unused(ctx context.Context, id digest.Digest, s plugin.Session) {
+	if id == "" || s.ImageDelay < 0 {
+		return
+	}
+	im.mu.Lock()
+	im.due[id] = time.Now().Add(s.ImageDelay)
+	im.mu.Unlock()
+	select {
+	case im.wake <- struct{}{}:
+	default:
+	}
+}
+
+// idle is how long Run sleeps when nothing is due.
+const idle = time.Hour
+
+// Run lets go of images when their time has come, until ctx ends.
+func (im *Images) Run(ctx context.Context) error {
+	for {
+		wait := idle
+		if next, ok := im.next(); ok {
+			wait = time.Until(next)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-im.wake:
+			timer.Stop()
+		case <-timer.C:
+			if err := im.prune(ctx); err != nil && ctx.Err() == nil {
+				im.log.WarnContext(ctx, "images that nobody uses could not be removed", "error", err)
+			}
+		}
+	}
+}
+
+func (im *Images) next() (first time.Time, ok bool) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	for _, at := range im.due {
+		if !ok || at.Before(first) {
+			first, ok = at, true
+		}
+	}
+	return first, ok
+}
+
+// prune removes what is due and still used by nobody.
+func (im *Images) prune(ctx context.Context) error {
+	all, err := im.engine.Containers(ctx, core.Filter{})
+	if err != nil {
+		return err
+	}
+	used := map[digest.Digest]bool{}
+	for _, c := range all {
+		used[c.Image] = true
+	}
+	im.mu.Lock()
+	now, gone := time.Now(), map[digest.Digest]bool{}
+	for id, at := range im.due {
+		if at.After(now) {
+			continue
+		}
+		delete(im.due, id)
+		gone[id] = !used[id] && im.held[id] == 0
+	}
+	im.mu.Unlock()
+	_, err = im.engine.PruneImages(ctx, func(img core.Image) bool {
+		im.mu.Lock()
+		defer im.mu.Unlock()
+		return !gone[img.ID] || im.held[img.ID] > 0
+	})
+	return err
+}

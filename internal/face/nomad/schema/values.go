@@ -1,0 +1,197 @@
+package schema
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/longshore/longshore/internal/face/nomad/msgpack"
+)
+
+// Values are what a block holds, by key. A key that is not set is not there.
+type Values struct{ of map[string]any }
+
+// Decode reads a block that has the given fields. What Nomad sends has passed its
+// own validation by the schema of the plugin that ran then: a key or kind that is
+// not known here is another version's, and refused. No data is no key set.
+func Decode(fields []Field, data []byte) (Values, error) {
+	if len(data) == 0 {
+		return Values{}, nil
+	}
+	v, err := msgpack.Decode(data)
+	if err != nil {
+		return Values{}, err
+	}
+	return values(fields, "", v)
+}
+
+func values(fields []Field, where string, v any) (Values, error) {
+	table, ok := v.(map[string]any)
+	if !ok && v != nil {
+		return Values{}, invalid("config%s is %T and no block", where, v)
+	}
+	out := make(map[string]any, len(table))
+	for _, k := range slices.Sorted(maps.Keys(table)) {
+		i := slices.IndexFunc(fields, func(f Field) bool { return f.Name == k })
+		if table[k] == nil {
+			continue // a key of a newer schema that is not set harms nobody
+		}
+		if i < 0 {
+			return Values{}, invalid("config%s: this version does not know the key %q; it knows %s", where, k, names(fields))
+		}
+		got, err := fields[i].read(where+"."+k, table[k])
+		if err != nil {
+			return Values{}, err
+		}
+		if got != nil {
+			out[k] = got
+		}
+	}
+	return Values{out}, nil
+}
+
+func (f Field) read(where string, v any) (any, error) {
+	switch f.Kind {
+	case String:
+		if s, ok := v.(string); ok {
+			return s, nil
+		}
+	case Bool:
+		if b, ok := v.(bool); ok {
+			return b, nil
+		}
+	case Number:
+		return number(where, v)
+	case Strings:
+		return stringList(where, v)
+	case Map:
+		return stringMap(where, v)
+	case Block:
+		return values(f.Fields, where, v)
+	case Blocks:
+		return f.blocks(where, v)
+	}
+	return nil, invalid("config%s cannot be %T", where, v)
+}
+
+// number takes what Nomad sends numbers as: integers where they are exact, else
+// floats, else decimal text.
+func number(where string, v any) (any, error) {
+	var n float64
+	switch x := v.(type) {
+	case int64:
+		n = float64(x)
+	case uint64:
+		n = float64(x)
+	case float64:
+		n = x
+	case string:
+		var err error
+		if n, err = strconv.ParseFloat(x, 64); err != nil {
+			return nil, invalid("config%s: %q is no number", where, x)
+		}
+	default:
+		return nil, invalid("config%s cannot be %T", where, v)
+	}
+	if math.IsNaN(n) || math.IsInf(n, 0) {
+		return nil, invalid("config%s: %v is no number", where, v)
+	}
+	return n, nil
+}
+
+func stringList(where string, v any) (any, error) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, invalid("config%s cannot be %T", where, v)
+	}
+	out := make([]string, 0, len(list))
+	for _, e := range list {
+		s, ok := e.(string)
+		if !ok {
+			return nil, invalid("config%s has %T in it", where, e)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// stringMap takes a map, or a list of maps, as jobs of HCL1's time give.
+func stringMap(where string, v any) (any, error) {
+	list, ok := v.([]any)
+	if !ok {
+		list = []any{v}
+	}
+	out := map[string]string{}
+	for _, e := range list {
+		m, ok := e.(map[string]any)
+		if !ok {
+			return nil, invalid("config%s cannot be %T", where, e)
+		}
+		for k, x := range m {
+			s, ok := x.(string)
+			if !ok {
+				return nil, invalid("config%s.%s cannot be %T", where, k, x)
+			}
+			out[k] = s
+		}
+	}
+	return out, nil
+}
+
+func (f Field) blocks(where string, v any) (any, error) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, invalid("config%s cannot be %T", where, v)
+	}
+	out := make([]Values, 0, len(list))
+	for i, e := range list {
+		b, err := values(f.Fields, fmt.Sprintf("%s[%d]", where, i), e)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// get is the key's value, zero when it is not set.
+func get[T any](v Values, key string) (value T) {
+	value, _ = v.of[key].(T)
+	return value
+}
+
+// Has reports whether the key is set.
+func (v Values) Has(key string) bool { return v.of[key] != nil }
+
+// String is a String key's value.
+func (v Values) String(key string) string { return get[string](v, key) }
+
+// Bool is a Bool key's value.
+func (v Values) Bool(key string) bool { return get[bool](v, key) }
+
+// Strings is a Strings key's value.
+func (v Values) Strings(key string) []string { return get[[]string](v, key) }
+
+// Map is a Map key's value.
+func (v Values) Map(key string) map[string]string { return get[map[string]string](v, key) }
+
+// Block is a Block key's value.
+func (v Values) Block(key string) Values { return get[Values](v, key) }
+
+// Blocks is a Blocks key's value.
+func (v Values) Blocks(key string) []Values { return get[[]Values](v, key) }
+
+// Int is a Number key's value. InvalidArgument when it is no whole number between
+// low and high; zero when it is not set.
+func (v Values) Int(key string, low, high int64) (int64, error) {
+	n := get[float64](v, key)
+	if !v.Has(key) {
+		return 0, nil
+	}
+	if n != math.Trunc(n) || n < float64(low) || n > float64(high) {
+		return 0, invalid("config.%s = %v is no whole number from %d to %d", key, n, low, high)
+	}
+	return int64(n), nil
+}

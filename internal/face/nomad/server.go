@@ -1,0 +1,160 @@
+package nomad
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	nomadstructs "github.com/longshore/longshore/api/nomad/structs"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/nomad/events"
+	"github.com/longshore/longshore/internal/face/nomad/gauge"
+	"github.com/longshore/longshore/internal/face/nomad/plugin"
+	"github.com/longshore/longshore/internal/face/nomad/pull"
+	"github.com/longshore/longshore/internal/face/nomad/schema"
+	"github.com/longshore/longshore/internal/face/nomad/taskconf"
+)
+
+// server implements the Driver service. Each call is: find, translate, one or two
+// verbs of the engine, encode.
+type server struct {
+	nomaddriver.UnimplementedDriverServer
+
+	engine  *engine.Client
+	log     *slog.Logger
+	version string
+	events  *events.Feed
+	images  *pull.Images
+	gauge   *gauge.Gauge
+	mhz     float64 // of a core, where Nomad does not tell it
+}
+
+func newServer(e *engine.Client, log *slog.Logger, version string) *server {
+	feed := events.New(e, log)
+	return &server{engine: e, log: log, version: version, events: feed, images: pull.New(e, feed, log), gauge: gauge.New(e), mhz: gauge.NodeSpeed()}
+}
+
+// run looks after images that no task uses, until ctx ends.
+func (s *server) run(ctx context.Context) error { return s.images.Run(ctx) }
+
+// Init implements the service; nothing is to be done.
+func (s *server) Init(context.Context, *nomaddriver.InitRequest) (*nomaddriver.InitResponse, error) {
+	return &nomaddriver.InitResponse{}, nil
+}
+
+// Shutdown implements the service: tasks live on without Nomad's agent.
+func (s *server) Shutdown(context.Context, *nomaddriver.ShutdownRequest) (*nomaddriver.ShutdownResponse, error) {
+	return &nomaddriver.ShutdownResponse{}, nil
+}
+
+// TaskConfigSchema implements the service.
+func (s *server) TaskConfigSchema(context.Context, *nomaddriver.TaskConfigSchemaRequest) (*nomaddriver.TaskConfigSchemaResponse, error) {
+	return &nomaddriver.TaskConfigSchemaResponse{Spec: schema.Spec(taskconf.Fields())}, nil
+}
+
+// Capabilities implements the service.
+func (s *server) Capabilities(ctx context.Context, _ *nomaddriver.CapabilitiesRequest) (*nomaddriver.CapabilitiesResponse, error) {
+	sess, err := plugin.Incoming(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &nomaddriver.CapabilitiesResponse{Capabilities: &nomaddriver.DriverCapabilities{
+		SendSignals: true, Exec: true, FsIsolation: nomaddriver.DriverCapabilities_IMAGE,
+		NetworkIsolationModes: []nomaddriver.NetworkIsolationSpec_NetworkIsolationMode{
+			nomaddriver.NetworkIsolationSpec_HOST, nomaddriver.NetworkIsolationSpec_GROUP,
+		},
+		MountConfigs:         nomaddriver.DriverCapabilities_ANY_MOUNTS,
+		DisableLogCollection: sess.Logs == plugin.LogFiles,
+	}}, nil
+}
+
+// fingerprintEvery is how often the node is looked at again.
+const fingerprintEvery = 30 * time.Second
+
+// Fingerprint implements the service: the driver's health now, and then whenever
+// it has changed.
+func (s *server) Fingerprint(_ *nomaddriver.FingerprintRequest, out nomaddriver.Driver_FingerprintServer) error {
+	ctx := out.Context()
+	sess, err := plugin.Incoming(ctx)
+	if err != nil {
+		return err
+	}
+	s.images.Sweep(ctx, sess)
+	tick := time.NewTicker(fingerprintEvery)
+	defer tick.Stop()
+	last := ""
+	for {
+		f := s.fingerprint(ctx, sess)
+		if now := f.String(); now != last {
+			if err := out.Send(f); err != nil {
+				return err
+			}
+			last = now
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *server) fingerprint(ctx context.Context, sess plugin.Session) *nomaddriver.FingerprintResponse {
+	runtimes, err := s.engine.Runtimes(ctx)
+	problem := "no runtime is configured"
+	name := ""
+	for _, r := range runtimes {
+		if r.Default {
+			problem, name = r.Problem, r.Name
+		}
+	}
+	if err != nil {
+		problem = err.Error()
+	}
+	f := &nomaddriver.FingerprintResponse{Health: nomaddriver.FingerprintResponse_HEALTHY, HealthDescription: "Healthy", Attributes: map[string]*nomadstructs.Attribute{}}
+	if problem != "" {
+		f.Health, f.HealthDescription = nomaddriver.FingerprintResponse_UNHEALTHY, problem+": see longshore doctor"
+	}
+	prefix := "driver." + sess.Name + "."
+	text := func(key, value string) {
+		f.Attributes[prefix+key] = &nomadstructs.Attribute{Value: &nomadstructs.Attribute_StringVal{StringVal: value}}
+	}
+	truth := func(key string, value bool) {
+		f.Attributes[prefix+key] = &nomadstructs.Attribute{Value: &nomadstructs.Attribute_BoolVal{BoolVal: value}}
+	}
+	text("version", s.version)
+	text("runtime", name)
+	text("os_type", runtime.GOOS)
+	text("logs", sess.Logs)
+	truth("privileged.enabled", sess.AllowPrivileged)
+	truth("volumes.enabled", sess.Volumes)
+	return f
+}
+
+// task finds a task's container.
+func (s *server) task(ctx context.Context, id string) (core.Container, error) {
+	c, err := s.engine.ContainerByKey(ctx, core.Key(id))
+	if errdefs.IsNotFound(err) || err == nil && (c.State == core.ContainerCreating || c.Removing) {
+		return c, fmt.Errorf("%w: %s", errUnknownTask, id)
+	}
+	return c, err
+}
+
+func asked(call string) core.Asked {
+	return core.Asked{Owner: core.OwnerNomad, Call: call, At: time.Now()}
+}
+
+// taskName is the task's in ALLOC/TASK/SUFFIX.
+func taskName(id string) string {
+	if p := strings.Split(id, "/"); len(p) == 3 {
+		return p[1]
+	}
+	return id
+}

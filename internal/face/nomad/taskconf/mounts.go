@@ -1,0 +1,102 @@
+package taskconf
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/longshore/longshore/internal/face/nomad/schema"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+func (t *Task) mounts(v schema.Values) error {
+	for _, b := range slices.Concat(v.Blocks("mount"), v.Blocks("mounts")) {
+		m, err := mountOf(b)
+		if err != nil {
+			return err
+		}
+		t.Mounts = append(t.Mounts, m)
+	}
+	for _, text := range v.Strings("volumes") {
+		m, err := volume(text)
+		if err != nil {
+			return err
+		}
+		t.Mounts = append(t.Mounts, m)
+	}
+	for _, text := range v.Strings("tmpfs") {
+		target, size, _ := strings.Cut(text, ":")
+		m := Mount{Type: "tmpfs", Target: target}
+		if s, ok := strings.CutPrefix(size, "size="); ok {
+			var err error
+			if m.Size, err = ocispec.Bytes(s); err != nil {
+				return err
+			}
+		} else if size != "" {
+			return invalid("config.tmpfs %q is not TARGET[:size=BYTES]", text)
+		}
+		t.Mounts = append(t.Mounts, m)
+	}
+	for i, m := range t.Mounts {
+		if !path.IsAbs(m.Target) || path.Clean(m.Target) == "/" {
+			return invalid("config: mount target %q is no absolute path below /", m.Target)
+		}
+		t.Mounts[i].Target = path.Clean(m.Target)
+	}
+	for _, d := range v.Blocks("devices") {
+		dev := ocispec.Device{Source: d.String("host_path"), Target: d.String("container_path"), Access: d.String("cgroup_permissions")}
+		if !path.IsAbs(dev.Source) {
+			return invalid("config.devices: host_path %q is no absolute path", dev.Source)
+		}
+		t.Devices = append(t.Devices, dev)
+	}
+	return nil
+}
+
+func mountOf(b schema.Values) (Mount, error) {
+	m := Mount{Type: b.String("type"), Source: b.String("source"), Target: b.String("target"), ReadOnly: b.Bool("readonly")}
+	if m.Type == "" {
+		m.Type = "volume" // as docker has it
+	}
+	m.Propagation, m.NoCopy = b.Block("bind_options").String("propagation"), b.Block("volume_options").Bool("no_copy")
+	var err error
+	if m.Size, err = b.Block("tmpfs_options").Int("size", 0, 1<<50); err != nil {
+		return m, err
+	}
+	if m.Mode, err = b.Block("tmpfs_options").Int("mode", 0, 0o7777); err != nil {
+		return m, err
+	}
+	switch {
+	case m.Type != "bind" && m.Type != "volume" && m.Type != "tmpfs":
+		return m, invalid("config.mount: type %q is none of bind, tmpfs, volume", m.Type)
+	case (m.Type == "tmpfs") != (m.Source == ""):
+		return m, invalid("config.mount %s: a %s with source %q", m.Target, m.Type, m.Source)
+	case m.Type == "volume" && strings.Contains(m.Source, "/"):
+		return m, invalid("config.mount %s: %q is no volume's name", m.Target, m.Source)
+	}
+	return m, nil
+}
+
+// volume reads "SOURCE:TARGET[:OPTIONS]". A source that is not absolute lies in
+// the task's directory.
+func volume(text string) (Mount, error) {
+	p := strings.Split(text, ":")
+	if len(p) < 2 || len(p) > 3 || p[0] == "" {
+		return Mount{}, invalid("config.volumes %q is not SOURCE:TARGET[:OPTIONS]", text)
+	}
+	m := Mount{Type: "bind", Source: p[0], Target: p[1]}
+	if len(p) == 3 {
+		for o := range strings.SplitSeq(p[2], ",") {
+			switch o {
+			case "ro":
+				m.ReadOnly = true
+			case "rw", "z", "Z":
+			case "private", "rprivate", "slave", "rslave", "shared", "rshared":
+				m.Propagation = o
+			default:
+				return m, invalid("config.volumes %q: option %q", text, o)
+			}
+		}
+	}
+	return m, nil
+}

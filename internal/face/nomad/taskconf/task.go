@@ -1,0 +1,283 @@
+package taskconf
+
+import (
+	"fmt"
+	"math"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/face/nomad/schema"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// Task is a task's block config, checked as far as it can be without the node.
+type Task struct {
+	Image       string
+	Pull        string        // missing, always or never
+	PullTimeout time.Duration // 0: the plugin's
+	Auth        Auth
+	AuthSoft    bool   // credentials that are refused are left out, and it is tried again
+	Rootfs      string // a directory in place of Image; relative to the task's
+	Command     []string
+	Entrypoint  []string // nil: the image's
+	WorkDir     string
+	Hostname    string
+	Env, Labels map[string]string
+
+	Network             string // "", host, none, bridge, task:NAME
+	Ports               []string
+	DNS                 DNS
+	ExtraHosts          []string // NAME:ADDRESS
+	HostIPC, HostPID    bool
+	HostUTS, Privileged bool
+
+	CapAdd, CapDrop []string
+	Groups          []string
+	Security        Security
+	ReadOnly        bool
+	Init, TTY       bool
+	Stdin           bool
+	Runtime         string
+	StopSignal      string
+
+	Mounts  []Mount
+	Devices []ocispec.Device
+	CDI     []string
+	Sysctls map[string]string
+	Ulimits map[string]string
+
+	ShmBytes     int64
+	Pids         int64 // 0: the plugin's
+	HardCPU      bool
+	CPUPeriod    int64 // microseconds; 0 is the default
+	Cpuset       string
+	HardMemoryMB int64
+	OOMScoreAdj  int
+
+	NoLogs   bool
+	LogFiles int   // 0: the default
+	LogBytes int64 // of each; 0: the default
+}
+
+// Auth is what a registry knows us by.
+type Auth struct{ Username, Password string }
+
+// DNS is in place of what Nomad says.
+type DNS struct{ Servers, Searches, Options []string }
+
+// Security is security_opt, taken apart.
+type Security struct {
+	Seccomp         string // "", unconfined, or a profile's path
+	AppArmor        string
+	NoNewPrivileges bool
+}
+
+// Mount is one of mount, tmpfs and volumes.
+type Mount struct {
+	Type        string // bind, tmpfs or volume
+	Source      string // of bind a path, relative to the task's directory or absolute; of volume a name
+	Target      string
+	ReadOnly    bool
+	Propagation string
+	Size        int64 // of tmpfs, bytes; 0 is the kernel's own limit
+	Mode        int64
+	NoCopy      bool
+}
+
+// Parse reads msgpack_driver_config. InvalidArgument says what is wrong.
+func Parse(data []byte) (Task, error) {
+	v, err := schema.Decode(Fields(), data)
+	if err != nil {
+		return Task{}, err
+	}
+	t := Task{
+		Image: v.String("image"), Rootfs: v.String("rootfs"), WorkDir: v.String("work_dir"), Hostname: v.String("hostname"),
+		Env: v.Map("env"), Labels: v.Map("labels"), Ports: v.Strings("ports"), ExtraHosts: v.Strings("extra_hosts"),
+		DNS:        DNS{v.Strings("dns_servers"), v.Strings("dns_search_domains"), v.Strings("dns_options")},
+		Privileged: v.Bool("privileged"), CapAdd: v.Strings("cap_add"), CapDrop: v.Strings("cap_drop"), Groups: v.Strings("group_add"),
+		ReadOnly: v.Bool("readonly_rootfs"), Init: v.Bool("init"), TTY: v.Bool("tty"), Stdin: v.Bool("interactive"),
+		Runtime: v.String("runtime"), StopSignal: v.String("stop_signal"), CDI: v.Strings("cdi_devices"), Sysctls: v.Map("sysctl"), Ulimits: v.Map("ulimit"),
+		HardCPU: v.Bool("cpu_hard_limit"), Cpuset: v.String("cpuset_cpus"), AuthSoft: v.Bool("auth_soft_fail"),
+		Auth: Auth{v.Block("auth").String("username"), v.Block("auth").String("password")},
+	}
+	for _, read := range []func(schema.Values) error{t.image, t.command, t.namespaces, t.security, t.mounts, t.limits, t.logs} {
+		if err := read(v); err != nil {
+			return Task{}, err
+		}
+	}
+	return t, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+}
+
+func (t *Task) image(v schema.Values) error {
+	switch {
+	case t.Image == "" && t.Rootfs == "":
+		return invalid("config has no image")
+	case t.Image != "" && t.Rootfs != "":
+		return invalid("config has an image and a rootfs")
+	}
+	t.Pull = v.String("image_pull_policy")
+	if t.Pull == "" {
+		t.Pull = "missing"
+		if v.Bool("force_pull") || latest(t.Image) {
+			t.Pull = "always"
+		}
+	}
+	if !slices.Contains([]string{"missing", "always", "never"}, t.Pull) {
+		return invalid("config.image_pull_policy %q is none of missing, always, never", t.Pull)
+	}
+	if text := v.String("image_pull_timeout"); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil || d <= 0 {
+			return invalid("config.image_pull_timeout %q is no duration such as 5m", text)
+		}
+		t.PullTimeout = d
+	}
+	if v.Has("healthchecks") && !v.Block("healthchecks").Bool("disable") {
+		return invalid("config.healthchecks can only be disabled: use a check block of a service, which Nomad runs")
+	}
+	return nil
+}
+
+// latest reports whether an image's name stands for whatever is newest.
+func latest(image string) bool {
+	name := image[strings.LastIndexByte(image, '/')+1:]
+	return strings.HasSuffix(name, ":latest") || !strings.ContainsAny(name, ":@")
+}
+
+func (t *Task) command(v schema.Values) error {
+	if c := v.String("command"); c != "" {
+		t.Command = []string{c}
+	}
+	if args := v.Strings("args"); t.Command != nil || args != nil {
+		t.Command = append(t.Command, args...)
+	}
+	if v.Has("entrypoint") {
+		t.Entrypoint = append([]string{}, v.Strings("entrypoint")...)
+	}
+	if t.WorkDir != "" && !path.IsAbs(t.WorkDir) {
+		return invalid("config.work_dir %q is no absolute path", t.WorkDir)
+	}
+	for k, x := range t.Env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.Contains(x, "\x00") {
+			return invalid("config.env: %q is no name of a variable", k)
+		}
+	}
+	if t.StopSignal != "" {
+		if _, err := ocispec.Signal(t.StopSignal); err != nil {
+			return fmt.Errorf("config.stop_signal: %w", err)
+		}
+	}
+	return nil
+}
+
+func (t *Task) namespaces(v schema.Values) error {
+	t.Network = v.String("network_mode")
+	// As docker has it, another task may be named as container:NAME-ALLOC too.
+	if name, ok := strings.CutPrefix(t.Network, "container:"); ok {
+		if len(name) > 37 && name[len(name)-37] == '-' {
+			name = name[:len(name)-37]
+		}
+		t.Network = "task:" + name
+	}
+	name, isTask := strings.CutPrefix(t.Network, "task:")
+	switch {
+	case isTask && name != "":
+	case slices.Contains([]string{"", "host", "none", "bridge"}, t.Network):
+	default:
+		return invalid("config.network_mode %q is none of host, none, bridge, task:NAME", t.Network)
+	}
+	for key, to := range map[string]*bool{"ipc_mode": &t.HostIPC, "pid_mode": &t.HostPID, "uts_mode": &t.HostUTS} {
+		switch mode := v.String(key); mode {
+		case "", "private", "none":
+		case "host":
+			*to = true
+		default:
+			return invalid("config.%s %q is not host", key, mode)
+		}
+	}
+	if m := v.String("userns_mode"); m != "" && m != "host" {
+		return invalid("config.userns_mode %q is not host", m)
+	}
+	return nil
+}
+
+func (t *Task) security(v schema.Values) error {
+	for _, o := range v.Strings("security_opt") {
+		name, value, _ := strings.Cut(o, "=")
+		if value == "" {
+			name, value, _ = strings.Cut(o, ":")
+		}
+		switch {
+		case name == "seccomp" && (value == "unconfined" || path.IsAbs(value)):
+			t.Security.Seccomp = value
+		case name == "apparmor" && value != "":
+			t.Security.AppArmor = value
+		case name == "no-new-privileges" && slices.Contains([]string{"", "true"}, value):
+			t.Security.NoNewPrivileges = true
+		default:
+			return invalid("config.security_opt %q is none of seccomp=unconfined, seccomp=/PROFILE, apparmor=PROFILE, no-new-privileges", o)
+		}
+	}
+	return nil
+}
+
+func (t *Task) limits(v schema.Values) error {
+	for _, n := range []struct {
+		key       string
+		low, high int64
+		to        *int64
+	}{
+		{"shm_size", 0, math.MaxInt64 >> 10, &t.ShmBytes},
+		{"pids_limit", -1, 1 << 22, &t.Pids},
+		{"cpu_cfs_period", 1000, 1000000, &t.CPUPeriod},
+		{"memory_hard_limit", 0, 1 << 40, &t.HardMemoryMB},
+	} {
+		var err error
+		if *n.to, err = v.Int(n.key, n.low, n.high); err != nil {
+			return err
+		}
+	}
+	score, err := v.Int("oom_score_adj", -1000, 1000)
+	t.OOMScoreAdj = int(score)
+	for name, value := range t.Ulimits {
+		if _, uerr := ocispec.Rlimit(name + "=" + value); uerr != nil {
+			return fmt.Errorf("config.ulimit: %w", uerr)
+		}
+	}
+	return err
+}
+
+// logs: docker's own drivers are not there; what they do is not asked for by
+// their names.
+func (t *Task) logs(v schema.Values) error {
+	if !v.Has("logging") {
+		return nil
+	}
+	l := v.Block("logging")
+	driver := l.String("driver")
+	if driver == "" {
+		driver = l.String("type")
+	}
+	switch driver {
+	case "", "nomad":
+	case "none":
+		t.NoLogs = true
+	default:
+		return invalid("config.logging.driver %q is neither nomad nor none", driver)
+	}
+	files, err := l.Int("max_files", 1, 1000)
+	if err != nil {
+		return err
+	}
+	mb, err := l.Int("max_file_size", 1, 1<<20)
+	t.LogFiles, t.LogBytes = int(files), mb<<20
+	return err
+}

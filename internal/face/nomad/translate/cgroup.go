@@ -1,0 +1,113 @@
+package translate
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// cgroupRoot is where cgroups are mounted, for Nomad as for us.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// Adopt names the cgroups that Nomad has made for a task: it moves their cpusets
+// when it gives cores away, and kills what is in them in the end. Without any the
+// task's are ours.
+func Adopt(t *nomaddriver.TaskConfig) core.Cgroup {
+	dir := filepath.Clean(t.GetResources().GetLinuxResources().GetCpusetCgroup())
+	if !strings.HasPrefix(dir, cgroupRoot+"/") || !isDir(dir) {
+		return core.Cgroup{}
+	}
+	rest, v1 := strings.CutPrefix(dir, cgroupRoot+"/cpuset/")
+	if !v1 {
+		return core.Cgroup{Adopt: map[string]string{"": dir}}
+	}
+	// PARENT/share, which all tasks share, or PARENT/reserve/TASK.
+	parent, ok := strings.CutSuffix(rest, "/share")
+	if !ok {
+		parent, _, ok = strings.Cut(rest, "/reserve/")
+	}
+	adopted := map[string]string{"cpuset": dir}
+	if ok {
+		for _, c := range []string{"freezer", "cpu", "memory"} {
+			if own := filepath.Join(cgroupRoot, c, parent, t.GetAllocId()+"."+t.GetName()); isDir(own) {
+				adopted[c] = own
+			}
+		}
+	}
+	return core.Cgroup{Adopt: adopted}
+}
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}
+
+// The bounds of CPU shares in the kernel.
+const (
+	minShares = 2
+	maxShares = 262144
+)
+
+// resources are the task's limits. Nomad keeps the cpuset by itself.
+func (a Task) resources() (*specs.LinuxResources, error) {
+	linux, mem := a.Nomad.GetResources().GetLinuxResources(), a.Nomad.GetResources().GetAllocatedResources().GetMemory()
+	r := &specs.LinuxResources{CPU: &specs.LinuxCPU{Cpus: a.Conf.Cpuset}}
+	hard, soft := memory(mem.GetMemoryMb(), mem.GetMemoryMaxMb(), a.Conf.HardMemoryMB)
+	if hard > 0 {
+		r.Memory = &specs.LinuxMemory{Limit: &hard}
+	}
+	if soft > 0 {
+		if r.Memory == nil {
+			r.Memory = &specs.LinuxMemory{}
+		}
+		r.Memory.Reservation = &soft
+	}
+	if n := linux.GetCpuShares(); n > 0 {
+		shares := uint64(min(max(n, minShares), maxShares))
+		r.CPU.Shares = &shares
+	}
+	if a.Conf.HardCPU {
+		if linux.GetPercentTicks() <= 0 {
+			return nil, invalid("config.cpu_hard_limit: Nomad does not tell the task's share of the node's CPU")
+		}
+		period := uint64(a.Conf.CPUPeriod)
+		if period == 0 {
+			period = ocispec.CPUPeriod
+		}
+		quota := max(int64(math.Round(linux.GetPercentTicks()*float64(runtime.NumCPU())*float64(period))), ocispec.MinQuota)
+		r.CPU.Period, r.CPU.Quota = &period, &quota
+	}
+	pids := a.Conf.Pids
+	if limit := a.Session.PidsLimit; pids == 0 || limit > 0 && (pids < 0 || pids > limit) {
+		if pids != 0 {
+			return nil, invalid("config.pids_limit %d is above the node's of %d: pids_limit of the plugin", pids, limit)
+		}
+		pids = limit
+	}
+	if pids > 0 {
+		r.Pids = &specs.LinuxPids{Limit: &pids}
+	}
+	return r, nil
+}
+
+// memory is the limit that kills and the one that is reclaimed down to, bytes; 0
+// is none. Nomad tells megabytes, and a most of -1 for no limit.
+func memory(mb, mostMB, hardMB int64) (hard, soft int64) {
+	switch {
+	case hardMB > 0: // docker's way of saying memory_max
+		return hardMB << 20, mb << 20
+	case mostMB < 0:
+		return 0, mb << 20
+	case mostMB > 0:
+		return mostMB << 20, mb << 20
+	}
+	return mb << 20, 0
+}

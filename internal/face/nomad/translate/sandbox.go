@@ -1,0 +1,195 @@
+package translate
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// The modes of a task's network.
+const (
+	netHost   = "host"
+	netGroup  = "group" // the namespace that Nomad has made for the group
+	netNone   = "none"
+	netBridge = "bridge" // our own bridge, with the ports that the task names
+	netTask   = "task"   // that of another task
+)
+
+// network says whose network the task has. One that publishes ports and is in no
+// group's network gets our bridge, as docker's driver does it.
+func (a Task) network() string {
+	group := a.Nomad.GetNetworkIsolationSpec().GetPath() != ""
+	switch mode := a.Conf.Network; {
+	case strings.HasPrefix(mode, "task:"):
+		return netTask
+	case mode != "":
+		return mode
+	case group:
+		return netGroup
+	case len(a.Conf.Ports) > 0:
+		return netBridge
+	}
+	return netHost
+}
+
+// Sibling is the task whose network this one shares; "" for none.
+func (a Task) Sibling() string {
+	name, _ := strings.CutPrefix(a.Conf.Network, "task:")
+	if a.network() != netTask {
+		return ""
+	}
+	return name
+}
+
+// Sandbox is the task as the engine's sandbox.
+func (a Task) Sandbox() (core.SandboxConfig, error) {
+	cfg := core.SandboxConfig{Key: core.Key(a.Nomad.GetId()), Labels: a.Labels(), Runtime: a.Conf.Runtime, Hostname: a.hostname()}
+	cfg.Namespaces.UTS.Mode = core.Shared
+	mode := a.network()
+	switch mode {
+	case netHost:
+		cfg.Namespaces.Net.Mode = core.Host
+	case netGroup:
+		cfg.Namespaces.Net = core.Namespace{Mode: core.Adopted, Path: a.Nomad.GetNetworkIsolationSpec().GetPath()}
+	case netTask:
+		cfg.Namespaces.Net = core.Namespace{Mode: core.Adopted, Path: a.Join}
+	case netNone:
+		cfg.Namespaces.Net.Mode, cfg.Network.Name = core.Shared, core.NetworkNone
+	case netBridge:
+		cfg.Namespaces.Net.Mode = core.Shared
+	}
+	if a.Conf.HostUTS || mode == netHost && a.Conf.Hostname == "" {
+		cfg.Namespaces.UTS.Mode, cfg.Hostname = core.Host, ""
+	}
+	if a.Conf.HostIPC {
+		cfg.Namespaces.IPC.Mode = core.Host
+	}
+	if a.Conf.HostPID {
+		cfg.Namespaces.PID.Mode = core.Host
+	}
+	var err error
+	if mode == netBridge {
+		if cfg.Network.Ports, err = a.ports(); err != nil {
+			return cfg, err
+		}
+	} else if len(a.Conf.Ports) > 0 && mode != netGroup {
+		return cfg, invalid("config.ports: a task with network %s publishes no ports", mode)
+	}
+	cfg.Network.DNS = a.dns()
+	cfg.Network.Hosts, err = a.hosts()
+	return cfg, err
+}
+
+// maxHostname is the kernel's.
+const maxHostname = 64
+
+// hostname is the task's own, the group's, or the task's name.
+func (a Task) hostname() string {
+	for _, h := range []string{a.Conf.Hostname, a.Nomad.GetNetworkIsolationSpec().GetHostsConfig().GetHostname()} {
+		if h != "" {
+			return h
+		}
+	}
+	h := strings.Map(func(r rune) rune {
+		if r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, a.Nomad.GetName())
+	return strings.Trim(h[:min(len(h), maxHostname)], "-")
+}
+
+func (a Task) dns() core.DNS {
+	d, c := a.Nomad.GetDns(), a.Conf.DNS
+	or := func(own, nomads []string) []string {
+		if len(own) > 0 {
+			return own
+		}
+		return nomads
+	}
+	return core.DNS{Servers: or(c.Servers, d.GetServers()), Searches: or(c.Searches, d.GetSearches()), Options: or(c.Options, d.GetOptions())}
+}
+
+func (a Task) hosts() (map[string][]string, error) {
+	hosts := map[string][]string{}
+	if h := a.Nomad.GetNetworkIsolationSpec().GetHostsConfig(); h.GetHostname() != "" && h.GetAddress() != "" && a.network() == netGroup {
+		hosts[h.GetAddress()] = append(hosts[h.GetAddress()], h.GetHostname())
+	}
+	for _, e := range a.Conf.ExtraHosts {
+		name, addr, ok := strings.Cut(e, ":")
+		if _, err := netip.ParseAddr(strings.Trim(addr, "[]")); !ok || name == "" || err != nil {
+			return nil, invalid("config.extra_hosts %q is not NAME:ADDRESS", e)
+		}
+		addr = strings.Trim(addr, "[]")
+		hosts[addr] = append(hosts[addr], name)
+	}
+	if len(hosts) == 0 {
+		return nil, nil //nolint:nilnil // none
+	}
+	return hosts, nil
+}
+
+// ports are those of the node that Nomad gave to the labels which the task names,
+// for tcp and udp alike, as jobs do not say which.
+func (a Task) ports() ([]core.Port, error) {
+	var list []core.Port
+	for _, label := range a.Conf.Ports {
+		i := slices.IndexFunc(a.Nomad.GetResources().GetPorts(), func(p *nomaddriver.PortMapping) bool { return p.GetLabel() == label })
+		if i < 0 {
+			return nil, invalid("config.ports: the group's network has no port %q", label)
+		}
+		p := a.Nomad.GetResources().GetPorts()[i]
+		to := p.GetTo()
+		if to <= 0 {
+			to = p.GetValue()
+		}
+		if p.GetValue() < 1 || p.GetValue() > 65535 || to > 65535 {
+			return nil, invalid("config.ports: port %q is %d to %d", label, p.GetValue(), to)
+		}
+		var addr netip.Addr
+		if p.GetHostIp() != "" {
+			var err error
+			if addr, err = netip.ParseAddr(p.GetHostIp()); err != nil {
+				return nil, invalid("config.ports: port %q: %v", label, err)
+			}
+		}
+		for _, proto := range []string{"tcp", "udp"} {
+			list = append(list, core.Port{Proto: proto, HostIP: addr, Host: uint16(p.GetValue()), Container: uint16(to)})
+		}
+	}
+	return list, nil
+}
+
+// Override is the address by which services with address_mode = driver find a
+// task on our bridge; nil for others.
+func Override(t *nomaddriver.TaskConfig, sb core.Sandbox) *nomaddriver.NetworkOverride {
+	if sb.Config.Namespaces.Net.Mode != core.Shared || len(sb.Network.Addrs) == 0 {
+		return nil
+	}
+	o := &nomaddriver.NetworkOverride{Addr: sb.Network.Addrs[0].String(), PortMap: map[string]int32{}}
+	for _, p := range t.GetResources().GetPorts() {
+		for _, q := range sb.Config.Network.Ports {
+			if int32(q.Host) == p.GetValue() {
+				o.PortMap[p.GetLabel()] = int32(q.Container)
+			}
+		}
+	}
+	return o
+}
+
+// NamespaceOf is the path of a running task's network namespace; "" is the
+// host's.
+func NamespaceOf(sb core.Sandbox) string {
+	ns := sb.Config.Namespaces.Net
+	if ns.Mode == core.Host {
+		return ""
+	}
+	if _, err := os.Stat(ns.Path); err != nil {
+		return ""
+	}
+	return ns.Path
+}

@@ -1,0 +1,277 @@
+package translate
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// base is the spec as far as the task alone decides it. What cannot be is refused
+// now, before a root is made.
+func (a Task) base() (*specs.Spec, error) {
+	s := ocispec.New()
+	caps, err := a.capabilities()
+	if err != nil {
+		return nil, err
+	}
+	p := s.Process
+	p.Terminal, p.NoNewPrivileges, p.Capabilities = a.Conf.TTY, a.Conf.Security.NoNewPrivileges, ocispec.CapabilitySets(caps)
+	if a.Conf.OOMScoreAdj != 0 {
+		score := a.Conf.OOMScoreAdj
+		p.OOMScoreAdj = &score
+	}
+	for name, value := range a.Conf.Ulimits {
+		l, err := ocispec.Rlimit(name + "=" + value)
+		if err != nil {
+			return nil, err
+		}
+		p.Rlimits = append(p.Rlimits, l)
+	}
+	slices.SortFunc(p.Rlimits, func(x, y specs.POSIXRlimit) int { return strings.Compare(x.Type, y.Type) })
+	devices := s.Linux.Resources.Devices
+	if s.Linux.Resources, err = a.resources(); err != nil {
+		return nil, err
+	}
+	s.Linux.Resources.Devices = devices
+	s.Linux.Sysctl = a.Conf.Sysctls
+	if err := a.mounts(s); err != nil {
+		return nil, err
+	}
+	if err := a.devices(s); err != nil {
+		return nil, err
+	}
+	ocispec.AppArmor(s, a.Conf.Security.AppArmor)
+	return s, a.filter(s)
+}
+
+// filter takes the walls down, or puts up the system call filter.
+func (a Task) filter(s *specs.Spec) error {
+	if a.Conf.Privileged {
+		node, err := ocispec.ReadNode()
+		if err != nil {
+			return err
+		}
+		devices, err := ocispec.AllDevices()
+		if err != nil {
+			return err
+		}
+		ocispec.Privileged(s, node, devices)
+		return nil
+	}
+	switch profile := a.Conf.Security.Seccomp; profile {
+	case "":
+		return ocispec.DefaultSeccomp(s)
+	case "unconfined":
+		return nil
+	default:
+		body, err := os.ReadFile(profile)
+		if err != nil {
+			return invalid("config.security_opt seccomp: %v", err)
+		}
+		return ocispec.LoadSeccomp(s, body)
+	}
+}
+
+// mounts are those every container has, what Nomad promises every task, what
+// Nomad has mounted for this one, and the job's own.
+func (a Task) mounts(s *specs.Spec) error {
+	alloc := filepath.Join(a.Nomad.GetAllocDir(), "alloc")
+	binds := []ocispec.Bind{
+		{Source: alloc, Target: a.envDir("NOMAD_ALLOC_DIR", "/alloc")},
+		{Source: filepath.Join(a.taskDir(), "local"), Target: a.envDir("NOMAD_TASK_DIR", "/local")},
+		{Source: filepath.Join(a.taskDir(), "secrets"), Target: a.envDir("NOMAD_SECRETS_DIR", "/secrets")},
+	}
+	// What we write into the logs must not go where a task leads it.
+	logs := ocispec.Bind{Source: filepath.Join(alloc, "logs"), Target: path.Join(binds[0].Target, "logs"), ReadOnly: true}
+	if isDir(logs.Source) {
+		binds = append(binds, logs)
+	}
+	for _, m := range a.Nomad.GetMounts() {
+		b := ocispec.Bind{Source: m.GetHostPath(), Target: path.Clean(m.GetTaskPath()), ReadOnly: m.GetReadonly()}
+		switch m.GetPropagationMode() {
+		case "", "private":
+		case "host-to-task":
+			b.Propagation = "rslave"
+		case "bidirectional":
+			b.Propagation = "rshared"
+		default:
+			return invalid("mount of %s: propagation %q", m.GetHostPath(), m.GetPropagationMode())
+		}
+		binds = append(binds, b)
+	}
+	var all []specs.Mount
+	for _, b := range binds {
+		m, err := b.Mount()
+		if err != nil {
+			return err
+		}
+		all = append(all, m)
+	}
+	own, err := a.ownMounts()
+	if err != nil {
+		return err
+	}
+	all = append(all, own...)
+	// Parents before children, whatever order they were given in.
+	slices.SortStableFunc(all, func(x, y specs.Mount) int {
+		return strings.Count(x.Destination, "/") - strings.Count(y.Destination, "/")
+	})
+	for _, m := range all {
+		s.Mounts = ocispec.AddMount(s.Mounts, m)
+	}
+	if a.Conf.ShmBytes > 0 {
+		s.Mounts = ocispec.AddMount(s.Mounts, tmpfs("/dev/shm", a.Conf.ShmBytes, 0o1777, "nosuid", "nodev", "noexec"))
+	}
+	s.Linux.RootfsPropagation = ocispec.RootPropagation(s.Mounts)
+	return nil
+}
+
+// envDir is where the task has been told that a directory is.
+func (a Task) envDir(name, otherwise string) string {
+	if d := a.Nomad.GetEnv()[name]; path.IsAbs(d) {
+		return path.Clean(d)
+	}
+	return otherwise
+}
+
+func tmpfs(target string, size, mode int64, options ...string) specs.Mount {
+	if size > 0 {
+		options = append(options, fmt.Sprintf("size=%d", size))
+	}
+	if mode == 0 {
+		mode = 0o1777
+	}
+	return specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: target, Options: append(options, fmt.Sprintf("mode=%o", mode))}
+}
+
+// ownMounts are the job's, but for volumes, which the engine mounts.
+func (a Task) ownMounts() ([]specs.Mount, error) {
+	var list []specs.Mount
+	for _, m := range a.Conf.Mounts {
+		switch m.Type {
+		case "tmpfs":
+			t := tmpfs(m.Target, m.Size, m.Mode, "nosuid", "nodev")
+			if m.ReadOnly {
+				t.Options = append(t.Options, "ro")
+			}
+			list = append(list, t)
+		case "bind":
+			source, err := a.hostPath(m.Source)
+			if err != nil {
+				return nil, err
+			}
+			if err := a.stays(source); err != nil {
+				return nil, err
+			}
+			bind, err := ocispec.Bind{Source: source, Target: m.Target, ReadOnly: m.ReadOnly, Propagation: m.Propagation}.Mount()
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, bind)
+		}
+	}
+	return list, nil
+}
+
+// stays refuses a path in the allocation's directory that a link, which a task
+// may have left there, leads out of it. Nothing else runs in the task before it
+// is mounted.
+func (a Task) stays(source string) error {
+	if a.Session.Volumes {
+		return nil
+	}
+	root, err := filepath.EvalSymlinks(a.Nomad.GetAllocDir())
+	if err != nil {
+		return invalid("mount: %v", err)
+	}
+	real, err := filepath.EvalSymlinks(source)
+	if err != nil {
+		return invalid("mount: %v", err)
+	}
+	if real != root && !strings.HasPrefix(real, root+"/") {
+		return invalid("the path %s leads outside of the allocation's directory: that needs volumes.enabled of the plugin", source)
+	}
+	return nil
+}
+
+func (a Task) devices(s *specs.Spec) error {
+	list := slices.Clone(a.Conf.Devices)
+	if len(list) > 0 && !a.Session.AllowPrivileged && !a.Session.Volumes {
+		return invalid("config.devices is not permitted on this node: volumes.enabled or allow_privileged of the plugin")
+	}
+	for _, d := range a.Nomad.GetDevices() {
+		list = append(list, ocispec.Device{Source: d.GetHostPath(), Target: d.GetTaskPath(), Access: d.GetCgroupPermissions()})
+	}
+	for _, d := range list {
+		devices, rules, err := ocispec.HostDevice(d)
+		if err != nil {
+			return err
+		}
+		ocispec.AddDevice(s, devices, rules)
+	}
+	return nil
+}
+
+// finish adds what only the root and the image tell: user, command, environment
+// and directory.
+func (a Task) finish(s *specs.Spec) core.SpecFunc {
+	return func(_ context.Context, r core.Rootfs) (*specs.Spec, error) {
+		img := r.Image
+		if img == nil {
+			img = &imagespec.ImageConfig{}
+		}
+		files, err := ocispec.ReadUserFiles(r.FS)
+		if err != nil {
+			return nil, err
+		}
+		asked := a.Nomad.GetUser()
+		if asked == "" {
+			asked = img.User
+		}
+		user, err := files.LookUp(asked)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range a.Conf.Groups {
+			gid, err := files.GroupID(g)
+			if err != nil {
+				return nil, err
+			}
+			user.AddGroup(gid)
+		}
+		p := s.Process
+		p.User = user.User
+		if p.Args, err = ocispec.Command(img, a.Conf.Entrypoint, a.Conf.Command); err != nil {
+			return nil, err
+		}
+		if p.Cwd, err = ocispec.WorkingDir(img, a.Conf.WorkDir); err != nil {
+			return nil, err
+		}
+		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, r.Sandbox.Config.Hostname, a.Conf.TTY), img.Env, envList(a.Nomad.GetEnv()), envList(a.Conf.Env))
+		ocispec.ForUser(p)
+		for _, v := range ocispec.Volumes(img) {
+			// What the image calls a volume is at least a directory.
+			_ = r.FS.MkdirAll(strings.TrimPrefix(v, "/"), 0o755)
+		}
+		return s, nil
+	}
+}
+
+func envList(env map[string]string) []string {
+	list := make([]string, 0, len(env))
+	for k, v := range env {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return list
+}

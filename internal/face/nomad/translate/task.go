@@ -1,0 +1,217 @@
+// Package translate turns a task of Nomad's into the engine's nouns.
+//
+// It looks at the node where a task names something of it (devices, profiles,
+// Nomad's cgroups), and must not change anything. Start reading at Task.
+package translate
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/nomad/plugin"
+	"github.com/longshore/longshore/internal/face/nomad/taskconf"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// Task is one StartTask with everything read.
+type Task struct {
+	Nomad   *nomaddriver.TaskConfig
+	Conf    taskconf.Task
+	Session plugin.Session
+	// Join is the network namespace of another task, when Conf.Network names one.
+	Join string
+}
+
+// Read reads the task's configuration and refuses what the plugin's forbids.
+// InvalidArgument.
+func Read(s plugin.Session, t *nomaddriver.TaskConfig) (Task, error) {
+	a := Task{Nomad: t, Session: s}
+	var err error
+	if a.Conf, err = taskconf.Parse(t.GetMsgpackDriverConfig()); err != nil {
+		return a, err
+	}
+	switch {
+	case t.GetId() == "" || len(t.GetId()) > core.MaxKey || strings.ContainsRune(t.GetId(), 0):
+		return a, invalid("task id %q", t.GetId())
+	case !path.IsAbs(t.GetAllocDir()) || t.GetName() == "" || strings.ContainsAny(t.GetName(), "/\x00") || t.GetName() == "..":
+		return a, invalid("task %q in %q", t.GetName(), t.GetAllocDir())
+	}
+	return a, a.permitted()
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+}
+
+// permitted holds the task against what the operator of the node allows.
+func (a Task) permitted() error {
+	c, p := a.Conf, a.Session.Config
+	if !p.AllowPrivileged {
+		for what, asked := range map[string]bool{
+			"privileged": c.Privileged, "ipc_mode = host": c.HostIPC, "pid_mode = host": c.HostPID, "uts_mode = host": c.HostUTS,
+			"security_opt seccomp": c.Security.Seccomp != "", "security_opt apparmor": c.Security.AppArmor == "unconfined",
+		} {
+			if asked {
+				return invalid("%s is not permitted on this node: allow_privileged of the plugin", what)
+			}
+		}
+	}
+	if len(p.AllowRuntimes) > 0 && c.Runtime != "" && !slices.Contains(p.AllowRuntimes, c.Runtime) {
+		return invalid("runtime %q is not permitted on this node: allow_runtimes of the plugin", c.Runtime)
+	}
+	for _, m := range c.Mounts {
+		if m.Type == "bind" {
+			if _, err := a.hostPath(m.Source); err != nil {
+				return err
+			}
+		}
+	}
+	if c.Rootfs != "" {
+		if _, err := a.hostPath(c.Rootfs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// taskDir is the task's directory on the host.
+func (a Task) taskDir() string { return filepath.Join(a.Nomad.GetAllocDir(), a.Nomad.GetName()) }
+
+// hostPath is a path that a job names: in the task's directory, or, where the
+// operator permits it, anywhere. The text alone decides; what a link in the
+// task's directory leads to is for Mount to refuse.
+func (a Task) hostPath(p string) (string, error) {
+	abs := p
+	if !path.IsAbs(abs) {
+		abs = filepath.Join(a.taskDir(), p)
+	}
+	abs = filepath.Clean(abs)
+	inside := abs == a.Nomad.GetAllocDir() || strings.HasPrefix(abs, a.Nomad.GetAllocDir()+"/")
+	if inside || a.Session.Volumes {
+		return abs, nil
+	}
+	return "", invalid("the path %s is outside of the allocation's directory: that needs volumes.enabled of the plugin", p)
+}
+
+// Labels are the job's, and Nomad's own names of what the task is.
+func (a Task) Labels() map[string]string {
+	l := map[string]string{}
+	for k, v := range a.Conf.Labels {
+		l[k] = v
+	}
+	for k, v := range map[string]string{
+		"alloc_id": a.Nomad.GetAllocId(), "job_id": a.Nomad.GetJobId(), "job_name": a.Nomad.GetJobName(), "namespace": a.Nomad.GetNamespace(),
+		"node_id": a.Nomad.GetNodeId(), "node_name": a.Nomad.GetNodeName(), "task_group_name": a.Nomad.GetTaskGroupName(), "task_name": a.Nomad.GetName(),
+	} {
+		if v != "" {
+			l[LabelPrefix+k] = v
+		}
+	}
+	return l
+}
+
+// LabelPrefix begins the labels that say which task a container is.
+const LabelPrefix = "com.hashicorp.nomad."
+
+// Container is the task as the engine's container; image is "" for a Rootfs.
+func (a Task) Container(sandbox core.ID, image core.Image) (core.ContainerConfig, error) {
+	c := core.ContainerConfig{
+		Key: core.Key(a.Nomad.GetId()), Labels: a.Labels(), Sandbox: sandbox, CDI: a.Conf.CDI, Init: a.Conf.Init,
+		Cgroup: Adopt(a.Nomad), Stop: core.Stop{Signal: a.Conf.StopSignal},
+		Root: core.Root{Image: image.ID, ReadOnly: a.Conf.ReadOnly},
+		IO:   core.IO{TTY: a.Conf.TTY, Sinks: a.sinks()},
+	}
+	if a.Conf.Stdin {
+		c.IO.Stdin = core.StdinOpen
+	}
+	var err error
+	if a.Conf.Rootfs != "" {
+		if c.Root.Dir, err = a.hostPath(a.Conf.Rootfs); err == nil {
+			err = a.stays(c.Root.Dir)
+		}
+		if err != nil {
+			return c, err
+		}
+	}
+	for _, m := range a.Conf.Mounts {
+		if m.Type == "volume" {
+			c.Volumes = append(c.Volumes, core.VolumeMount{Name: m.Source, Target: m.Target, ReadOnly: m.ReadOnly, NoCopy: m.NoCopy})
+		}
+	}
+	base, err := a.base()
+	if err != nil {
+		return c, err
+	}
+	c.Spec = a.finish(base)
+	return c, nil
+}
+
+// What Nomad's own log collector keeps, when the job says nothing.
+const (
+	logFiles = 10
+	logBytes = 10 << 20
+)
+
+// sinks: Nomad names FIFOs, which nobody has made when we write the files
+// ourselves, or /dev/null when the job wants no logs.
+func (a Task) sinks() []core.Sink {
+	if a.Conf.NoLogs {
+		return nil
+	}
+	var list []core.Sink
+	for i, p := range []string{a.Nomad.GetStdoutPath(), a.Nomad.GetStderrPath()} {
+		if p == "" || p == "/dev/null" {
+			continue
+		}
+		s := core.Sink{Format: core.FormatRaw, Stdout: i == 0, Stderr: i == 1, Path: p}
+		if a.Session.Logs == plugin.LogFiles {
+			s.Path = filepath.Join(a.Nomad.GetAllocDir(), "alloc", "logs", a.Nomad.GetName()+[]string{".stdout.0", ".stderr.0"}[i])
+			s.Numbered, s.MaxFiles, s.MaxBytes = true, logFiles, logBytes
+			if a.Conf.LogFiles > 0 {
+				s.MaxFiles = a.Conf.LogFiles
+			}
+			if a.Conf.LogBytes > 0 {
+				s.MaxBytes = a.Conf.LogBytes
+			}
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// capabilities are the default ones that the operator allows, and what the job
+// adds and drops. The default is that of Nomad's own drivers.
+func (a Task) capabilities() ([]string, error) {
+	allowed, err := ocispec.Capabilities(ocispec.DefaultCapabilities(), nil, []string{"NET_RAW"})
+	if err != nil {
+		return nil, err
+	}
+	base := slices.Clone(allowed)
+	if a.Session.AllowCaps != nil {
+		if allowed, err = ocispec.Capabilities(nil, a.Session.AllowCaps, nil); err != nil {
+			return nil, fmt.Errorf("allow_caps of the plugin: %w", err)
+		}
+		base = slices.DeleteFunc(base, func(c string) bool { return !slices.Contains(allowed, c) })
+	}
+	added, err := ocispec.Capabilities(nil, a.Conf.CapAdd, nil)
+	if err != nil {
+		return nil, fmt.Errorf("config.cap_add: %w", err)
+	}
+	for _, c := range added {
+		if !slices.Contains(allowed, c) {
+			return nil, invalid("config.cap_add: %s is not permitted on this node: allow_caps of the plugin", c)
+		}
+	}
+	caps, err := ocispec.Capabilities(base, a.Conf.CapAdd, a.Conf.CapDrop)
+	if err != nil {
+		return nil, fmt.Errorf("config.cap_drop: %w", err)
+	}
+	return caps, nil
+}
