@@ -34,9 +34,10 @@ const (
 	DriverName = "longshore"
 	// DefaultSocket is where the agent's face listens.
 	DefaultSocket = "/run/longshore/nomad.sock"
-	// DriverService and BaseService are the names of the two gRPC services.
+	// DriverService is the name of the gRPC service of drivers.
 	DriverService = "hashicorp.nomad.plugins.drivers.proto.Driver"
-	BaseService   = "hashicorp.nomad.plugins.base.proto.BasePlugin"
+	// BaseService is that of all plugins.
+	BaseService = "hashicorp.nomad.plugins.base.proto.BasePlugin"
 )
 
 // What the relay adds to calls, as gRPC metadata.
@@ -78,9 +79,13 @@ type Config struct {
 // Fields is the schema of Config.
 func Fields() []schema.Field {
 	return []schema.Field{
-		{Name: "socket"}, {Name: "logs"}, {Name: "allow_privileged", Kind: schema.Bool},
+		{Name: "socket"},
+		{Name: "logs"},
+		{Name: "allow_privileged", Kind: schema.Bool},
 		{Name: "volumes", Kind: schema.Block, Fields: []schema.Field{{Name: "enabled", Kind: schema.Bool}}},
-		{Name: "allow_caps", Kind: schema.Strings}, {Name: "allow_runtimes", Kind: schema.Strings}, {Name: "pids_limit", Kind: schema.Number},
+		{Name: "allow_caps", Kind: schema.Strings},
+		{Name: "allow_runtimes", Kind: schema.Strings},
+		{Name: "pids_limit", Kind: schema.Number},
 		{Name: "gc", Kind: schema.Block, Fields: []schema.Field{{Name: "image", Kind: schema.Bool}, {Name: "image_delay"}}},
 		{Name: "image_pull_timeout"},
 	}

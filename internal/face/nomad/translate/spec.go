@@ -194,11 +194,11 @@ func (a Task) stays(source string) error {
 	if err != nil {
 		return invalid("mount: %v", err)
 	}
-	real, err := filepath.EvalSymlinks(source)
+	led, err := filepath.EvalSymlinks(source)
 	if err != nil {
 		return invalid("mount: %v", err)
 	}
-	if real != root && !strings.HasPrefix(real, root+"/") {
+	if led != root && !strings.HasPrefix(led, root+"/") {
 		return invalid("the path %s leads outside of the allocation's directory: that needs volumes.enabled of the plugin", source)
 	}
 	return nil

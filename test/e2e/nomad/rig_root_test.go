@@ -1,0 +1,353 @@
+package nomad
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// rig is an agent, a Nomad beside it that has it for a driver, and a registry
+// with an image.
+type rig struct {
+	*nodetest.Node
+	t      *testing.T
+	binary string
+	dir    string
+	image  string
+	log    *os.File
+	cmd    *exec.Cmd
+	args   []string
+}
+
+// options says how Nomad's side is to be.
+type options struct {
+	plugin string // of the block config of the plugin
+	client string // of the block client
+}
+
+const address = "http://127.0.0.1:4646"
+
+// start runs body on a rig, or skips without Nomad.
+func start(t *testing.T, o options, body func(r *rig)) {
+	t.Helper()
+	binary := os.Getenv("NOMAD")
+	if binary == "" {
+		t.Skip("needs Nomad: set NOMAD to its binary")
+	}
+	roottest.Run(t, func(t *testing.T) {
+		built, err := nodetest.BusyboxImage()
+		if err != nil {
+			t.Skipf("no busybox-static: %v", err)
+		}
+		n := nodetest.Start(t, nodetest.Options{})
+		r := &rig{Node: n, t: t, binary: binary, dir: filepath.Join(n.Dir, "nomad"), image: imagetest.NewRegistry(t).Push("busybox", "1", built)}
+		r.configure(o)
+		t.Cleanup(r.removeCgroups)
+		r.startNomad()
+		t.Cleanup(r.stopNomad)
+		r.waitForDriver()
+		body(r)
+	})
+}
+
+func (r *rig) configure(o options) {
+	r.t.Helper()
+	plugins := filepath.Join(r.dir, "plugins")
+	if err := os.MkdirAll(plugins, 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	// Any name will do: the cookie tells the plugin what it is.
+	if err := os.Link(filepath.Join(nodetest.Bin(r.t), "longshore"), filepath.Join(plugins, "driver")); err != nil {
+		r.copyPlugin(filepath.Join(plugins, "driver"))
+	}
+	config := fmt.Sprintf(`
+bind_addr = "127.0.0.1"
+data_dir = %q
+plugin_dir = %q
+disable_update_check = true
+log_level = "DEBUG"
+ports { http = 4646 }
+advertise { http = "127.0.0.1" }
+client {
+  network_interface = "lo"
+  gc_interval = "1s"
+  options = { "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault,cni,bridge" }
+  %s
+}
+telemetry {
+  publish_allocation_metrics = true
+  collection_interval = "1s"
+}
+plugin "driver" {
+  config {
+    socket = %q
+    %s
+  }
+}
+`, filepath.Join(r.dir, "data"), plugins, o.client, filepath.Join(r.State, "nomad.sock"), o.plugin)
+	if err := os.WriteFile(filepath.Join(r.dir, "nomad.hcl"), []byte(config), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(r.dir, "nomad.log"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.log = log
+	r.args = []string{"agent", "-dev", "-config", filepath.Join(r.dir, "nomad.hcl")}
+	r.t.Cleanup(func() {
+		if r.t.Failed() {
+			out, _ := os.ReadFile(log.Name())
+			if keep := os.Getenv("NOMAD_LOG"); keep != "" {
+				_ = os.WriteFile(keep, out, 0o600)
+			}
+			r.t.Logf("Nomad's log, its end:\n%s", out[max(0, len(out)-6000):])
+		}
+		_ = log.Close()
+	})
+}
+
+// removeCgroups takes away what Nomad leaves in every hierarchy, where its name
+// is fixed.
+func (r *rig) removeCgroups() {
+	var found []string
+	for _, pattern := range []string{"/sys/fs/cgroup/*/nomad", "/sys/fs/cgroup/nomad.slice"} {
+		dirs, err := filepath.Glob(pattern)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		found = append(found, dirs...)
+	}
+	for _, dir := range found {
+		var below []string
+		_ = filepath.WalkDir(dir, func(p string, e os.DirEntry, err error) error {
+			if err == nil && e.IsDir() {
+				below = append(below, p)
+			}
+			return nil
+		})
+		for _, p := range slices.Backward(below) {
+			if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
+				r.t.Errorf("a cgroup of Nomad's stays: %v", err)
+			}
+		}
+	}
+}
+
+func (r *rig) copyPlugin(to string) {
+	r.t.Helper()
+	from, err := os.Open(filepath.Join(nodetest.Bin(r.t), "longshore"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = from.Close() }()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := io.Copy(out, from); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) startNomad() {
+	r.t.Helper()
+	cmd := exec.Command(r.binary, r.args...) //nolint:forbidigo // it outlives the contexts of subtests
+	cmd.Stdout, cmd.Stderr = r.log, r.log
+	cmd.Env = append(os.Environ(), "TMPDIR="+r.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.cmd = cmd
+}
+
+// stopNomad ends it as ^C would.
+func (r *rig) stopNomad() { r.endNomad(syscall.SIGINT) }
+
+func (r *rig) endNomad(sig syscall.Signal) {
+	if r.cmd == nil {
+		return
+	}
+	_ = r.cmd.Process.Signal(sig)
+	_ = r.cmd.Wait()
+	r.cmd = nil
+}
+
+// get reads the API into v and reports whether it answered.
+func (r *rig) get(path string, v any) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+path, nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return resp.StatusCode == http.StatusOK && json.NewDecoder(resp.Body).Decode(v) == nil
+}
+
+// node is what Nomad says of its node.
+type node struct {
+	ID         string
+	Attributes map[string]string
+	Drivers    map[string]struct {
+		Detected, Healthy bool
+		HealthDescription string
+	}
+}
+
+func (r *rig) node() node {
+	var list []struct{ ID string }
+	var n node
+	if r.get("/v1/nodes", &list) && len(list) > 0 {
+		r.get("/v1/node/"+list[0].ID, &n)
+	}
+	return n
+}
+
+func (r *rig) waitForDriver() {
+	r.t.Helper()
+	r.eventually("the driver is healthy", func() bool { return r.node().Drivers["longshore"].Healthy })
+}
+
+// eventually is nodetest's, at a pace that Nomad can answer, and ends when Nomad
+// has.
+func (r *rig) eventually(what string, ok func() bool) {
+	r.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.NewTimer(3 * roottest.Patience())
+	defer deadline.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			r.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// nomad runs Nomad's command line and returns what it printed.
+func (r *rig) nomad(args ...string) (string, error) { return r.nomadIn("", args...) }
+
+func (r *rig) nomadIn(stdin string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*roottest.Patience())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.binary, args...)
+	cmd.Env = append(os.Environ(), "NOMAD_ADDR="+address)
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("nomad %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+	}
+	return out.String(), err
+}
+
+func (r *rig) must(args ...string) string {
+	r.t.Helper()
+	out, err := r.nomad(args...)
+	if err != nil {
+		r.t.Fatalf("%v\n%s", err, out)
+	}
+	return out
+}
+
+// run submits a job, in which IMAGE is the image, without waiting for it.
+func (r *rig) run(job string) {
+	r.t.Helper()
+	job = strings.ReplaceAll(job, "IMAGE", r.image)
+	if out, err := r.nomadIn(job, "job", "run", "-detach", "-"); err != nil {
+		r.t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// alloc is an allocation as far as tests look.
+type alloc struct {
+	ID, JobID, ClientStatus, DesiredStatus, TaskGroup string
+
+	TaskStates map[string]struct {
+		State  string
+		Failed bool
+		Events []taskEvent
+	}
+}
+
+type taskEvent struct {
+	Type, DisplayMessage string
+	ExitCode             int
+	Details              map[string]string
+}
+
+// said returns a task's events as text.
+func (a alloc) said(task string) string {
+	var b strings.Builder
+	for _, e := range a.TaskStates[task].Events {
+		fmt.Fprintf(&b, "%s: %s %v\n", e.Type, e.DisplayMessage, e.Details)
+	}
+	return b.String()
+}
+
+func (r *rig) allocs(job string) []alloc {
+	var list []alloc
+	r.get("/v1/job/"+job+"/allocations", &list)
+	return list
+}
+
+// allocation waits until a job has one in that state, and returns it.
+func (r *rig) allocation(job, status string) alloc {
+	r.t.Helper()
+	var found alloc
+	r.eventually(job+" has an allocation that is "+status, func() bool {
+		for _, a := range r.allocs(job) {
+			if found = a; a.ClientStatus == status {
+				return true
+			}
+			if status == "running" && a.ClientStatus == "failed" {
+				for task := range a.TaskStates {
+					r.t.Logf("%s failed:\n%s", task, a.said(task))
+				}
+				r.t.Fatalf("%s has failed", job)
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// nothingLeft asserts that the agent has no container or sandbox any more.
+func (r *rig) nothingLeft() {
+	r.t.Helper()
+	r.eventually("no container is left", func() bool {
+		out, err := r.CLI("ps", "-a", "--json")
+		return err == nil && strings.TrimSpace(out) == "[]"
+	})
+	out, err := r.CLI("sandboxes", "--json")
+	if err != nil || strings.TrimSpace(out) != "[]" {
+		r.t.Errorf("sandboxes left: %s, %v", out, err)
+	}
+	r.Check()
+}
