@@ -2,7 +2,7 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build demo test race root-test fuzz lint proto bench e2e-cri e2e-oci chaos vm-test vm-powercut test-long install deb clean
+.PHONY: help build demo test race root-test fuzz lint proto bench e2e-cri e2e-kubelet e2e-oci chaos vm-test vm-powercut test-long install deb clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
@@ -38,6 +38,10 @@ bench: build ## speed and memory of the main path, in one run
 e2e-cri: build ## critest, the conformance suite of the CRI (CRITEST=its binary)
 	hack/deps.sh test
 	PATH="$$(hack/go.sh):$$PATH" test/e2e/cri/run.sh
+
+e2e-kubelet: build ## the real kubelet with static pods on the agent
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/kubelet/run.sh
 
 e2e-oci: build ## OCI's validation suite against longshore oci and runc (RUNTIME_TOOLS=its checkout)
 	hack/deps.sh test

@@ -46,7 +46,7 @@ race() { CGO_ENABLED=1 sum race -race -shuffle=on ./...; }
 # The root tests need the real kernel; each makes its own namespaces and cgroup.
 root() {
   local pkgs
-  pkgs=$(grep -rl --include='*_root_test.go' . internal test 2>/dev/null | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
+  pkgs=$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test 2>/dev/null | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
   # shellcheck disable=SC2086 # a list of packages
   CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" sum root -p 1 -timeout 15m $pkgs
 }

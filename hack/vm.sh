@@ -114,7 +114,7 @@ show() {
 tests() {
   local packages=("$@") base
   if [ ${#packages[@]} -eq 0 ]; then
-    mapfile -t packages < <(grep -rl --include='*_root_test.go' . internal test 2>/dev/null | xargs -r -n1 dirname | sort -u)
+    mapfile -t packages < <(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test 2>/dev/null | xargs -r -n1 dirname | sort -u)
   fi
   base=$(base)
   local start=$SECONDS

@@ -1,0 +1,157 @@
+package kubelet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// shell is a container that runs a script.
+func shell(name, script string) corev1.Container {
+	return corev1.Container{Name: name, Image: busybox, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sh", "-c", script}}
+}
+
+// idle is a script that goes on until it is told to end.
+const idle = `trap 'exit 0' TERM; while :; do sleep 0.2; done`
+
+// pod is a static pod.
+func pod(name string, containers ...corev1.Container) *corev1.Pod {
+	grace := int64(2)
+	return &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec:       corev1.PodSpec{Containers: containers, TerminationGracePeriodSeconds: &grace, RestartPolicy: corev1.RestartPolicyAlways},
+	}
+}
+
+// add gives the kubelet a pod, which is taken away when the test ends.
+func (n *node) add(t *testing.T, p *corev1.Pod) {
+	t.Helper()
+	b, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The kubelet takes no notice of names that begin with a dot.
+	temp := filepath.Join(n.manifests, "."+p.Name)
+	write(t, temp, string(b))
+	if err := os.Rename(temp, n.manifest(p.Name)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.remove(t, p.Name) })
+}
+
+func (n *node) manifest(name string) string { return filepath.Join(n.manifests, name+".json") }
+
+// remove takes a pod away and waits until nothing of it runs. What has ended is
+// the kubelet's to collect, once a minute.
+func (n *node) remove(t *testing.T, name string) {
+	t.Helper()
+	_ = os.Remove(n.manifest(name))
+	if n.cmd == nil {
+		return
+	}
+	nodetest.Eventually(t, name+" is gone", func() bool { return n.pod(t, name) == nil && !n.runs(t, name) })
+}
+
+// pods are all pods as the kubelet tells of them.
+func (n *node) pods(t *testing.T) []corev1.Pod {
+	t.Helper()
+	b, err := n.get(context.Background(), "/pods")
+	if err != nil {
+		return nil
+	}
+	var list corev1.PodList
+	if err := json.Unmarshal(b, &list); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// pod is what the kubelet says of a pod, nil when it knows none.
+func (n *node) pod(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	for _, p := range n.pods(t) {
+		if p.Name == name+"-node" {
+			return &p
+		}
+	}
+	return nil
+}
+
+// wait waits until a pod is as ok says.
+func (n *node) wait(t *testing.T, name, what string, ok func(*corev1.Pod) bool) *corev1.Pod {
+	t.Helper()
+	var p *corev1.Pod
+	t.Cleanup(func() {
+		if t.Failed() && p != nil {
+			b, _ := json.MarshalIndent(p.Status, "", " ")
+			t.Logf("%s at last: %s", name, b)
+		}
+	})
+	nodetest.Eventually(t, name+" "+what, func() bool {
+		p = n.pod(t, name)
+		return p != nil && ok(p)
+	})
+	return p
+}
+
+// run adds a pod and waits until it is ready.
+func (n *node) run(t *testing.T, p *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	n.add(t, p)
+	return n.wait(t, p.Name, "is ready", ready)
+}
+
+func ready(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// status is a container's of a pod, init containers included.
+func status(p *corev1.Pod, container string) corev1.ContainerStatus {
+	for _, s := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
+		if s.Name == container {
+			return s
+		}
+	}
+	return corev1.ContainerStatus{}
+}
+
+// output is what a container has written so far, over the kubelet.
+func (n *node) output(t *testing.T, pod, container, query string) string {
+	t.Helper()
+	b, err := n.get(t.Context(), fmt.Sprintf("/containerLogs/default/%s-node/%s?%s", pod, container, query))
+	if err != nil {
+		t.Logf("logs: %v", err)
+	}
+	return string(b)
+}
+
+// said waits until a container has written a text.
+func (n *node) said(t *testing.T, pod, container, text string) string {
+	t.Helper()
+	var out string
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s/%s wrote %q", pod, container, out)
+		}
+	})
+	nodetest.Eventually(t, fmt.Sprintf("%s/%s says %q", pod, container, text), func() bool {
+		out = n.output(t, pod, container, "")
+		return strings.Contains(out, text)
+	})
+	return out
+}
