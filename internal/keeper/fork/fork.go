@@ -12,6 +12,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -54,8 +55,11 @@ type Files struct {
 type Child struct {
 	Pid   int
 	PidFD int
-	errs  int // read end of the failure pipe
-	goOn  int // write end of what a second child waits for; -1: the plan makes none
+	// Astray: the calling thread could not leave the child's pid namespace, and
+	// must not start anything again. It is locked to the calling goroutine.
+	Astray bool
+	errs   int // read end of the failure pipe
+	goOn   int // write end of what a second child waits for; -1: the plan makes none
 }
 
 // FailedError is the first operation that did not go as the plan says.
@@ -134,10 +138,15 @@ func Start(p plan.Placed, f Files) (Child, error) {
 		opened = append(opened, w)
 		p.Header.Slot[plan.SlotError] = uint64(w)
 		var c Child
-		if c, err = clone(p, f.Target, cgroup, f.Progress); err == nil {
-			c.errs, c.goOn = errs, goOn
+		c, err = clone(p, f.Target, cgroup, f.Progress)
+		if c.errs, c.goOn = errs, goOn; err == nil {
 			return c, nil
 		}
+		closeGo(goOn)
+		if errs >= 0 {
+			_ = unix.Close(errs)
+		}
+		return Child{Astray: c.Astray}, err
 	}
 	closeGo(goOn)
 	if errs >= 0 {
@@ -171,7 +180,7 @@ func (f Files) openCgroup(dir string) (int, error) {
 // clone makes the child. For an exec, and where the plan names a pid namespace,
 // it does so from a thread that has put its future children there, and takes the
 // thread back out of it after.
-func clone(p plan.Placed, target, cgroup int, progress *uint32) (Child, error) {
+func clone(p plan.Placed, target, cgroup int, progress *uint32) (c Child, err error) {
 	if file := p.PidNS(); file != "" && target < 0 {
 		fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -187,10 +196,11 @@ func clone(p plan.Placed, target, cgroup int, progress *uint32) (Child, error) {
 			return Child{}, os.NewSyscallError("join the pid namespace", err)
 		}
 		defer func() {
-			// A thread that cannot go back must not start anything again: it
-			// stays locked to a goroutine that ends, and dies with it.
-			if err := backToOwnPidNamespace(); err != nil {
+			// A thread that cannot go back dies with the goroutine it stays
+			// locked to, if that ends.
+			if backToOwnPidNamespace() != nil {
 				runtime.LockOSThread()
+				c.Astray = true
 			}
 		}()
 	}
@@ -221,13 +231,17 @@ func clone(p plan.Placed, target, cgroup int, progress *uint32) (Child, error) {
 }
 
 func backToOwnPidNamespace() error {
-	fd, err := unix.Open("/proc/self/ns/pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := ownPidNamespace()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }()
 	return unix.Setns(fd, unix.CLONE_NEWPID)
 }
+
+// ownPidNamespace stays open: it is wanted after every exec.
+var ownPidNamespace = sync.OnceValues(func() (int, error) {
+	return unix.Open("/proc/self/ns/pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+})
 
 // retries bounds how often an open is repeated that the kernel gave up because
 // something was renamed or mounted anywhere meanwhile (openat2(2), EAGAIN).

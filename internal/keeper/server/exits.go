@@ -88,11 +88,12 @@ func (p *proc) finish(s *Server, w unix.WaitStatus, nanos int64, lost bool) {
 	p.pid = 0
 	s.drop(&p.stdin)
 	s.drop(&p.park)
-	p.save(s)
 	for _, st := range p.streams {
 		st.endTaps(s)
 	}
-	p.settle(s)
+	if !p.settle(s) {
+		p.save(s)
+	}
 	for _, c := range s.conns {
 		if c.exits != 0 {
 			c.offer(s, p)
@@ -126,10 +127,10 @@ func (p *proc) drain(s *Server) {
 }
 
 // settle closes an ended process's outputs that can bring nothing more, and with
-// the last one its sinks.
-func (p *proc) settle(s *Server) {
+// the last one its sinks. It reports whether the nest was told of all that.
+func (p *proc) settle(s *Server) bool {
 	if p.io.Hold {
-		return
+		return false
 	}
 	open := false
 	for _, src := range []*source{p.out, p.err} {
@@ -145,10 +146,12 @@ func (p *proc) settle(s *Server) {
 			open = true
 		}
 	}
-	if !open && !p.ending {
-		p.ending = true
-		p.endSinks(s)
+	if open || p.ending {
+		return false
 	}
+	p.ending = true
+	p.endSinks(s)
+	return true
 }
 
 // endSinks ends a process's sinks. Whether a FIFO has a reader shows only when

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"os"
 	"sync/atomic"
 	"syscall"
 
@@ -24,6 +25,8 @@ type planned struct {
 	placed plan.Placed
 	files  fork.Files
 	child  fork.Child
+	going  bool   // it was let go before it came to where it parks
+	passed bool   // it has come there, and went on
 	at     string // the operation at which it was given up
 	err    error
 }
@@ -53,15 +56,17 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int
 	s.inFlight++
 	s.plans[l] = struct{}{}
 	l.files = files
-	if l.placed, l.err = plan.Place(l.mem); l.err != nil {
-		l.closeFiles()
-		l.planStarted(s)
-		return
-	}
+	l.placed = plan.PlaceChecked(l.mem)
 	switch simple := len(l.placed.Users()) == 0 && !l.placed.Forks(); {
-	case simple && target < 0 && l.placed.PidNS() == "":
+	case simple && (target >= 0 || l.placed.PidNS() == ""):
 		// A fork is shorter than handing it to another thread and back.
 		l.fork()
+		if l.child.Astray {
+			// Ours is the one thread that cannot be given up. The nest makes
+			// another keeper.
+			say("launch " + p.key + ": the loop cannot leave its pid namespace")
+			os.Exit(1)
+		}
 		l.forked(s)
 	case simple:
 		go func() {
@@ -97,14 +102,46 @@ func (l *planned) forked(s *Server) {
 	if l.p.pid, l.p.pidfd = l.child.Pid, l.child.PidFD; l.p.forsaken {
 		_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
 	}
+	if !l.launch.Park && !l.p.io.TTY {
+		l.goAhead(s)
+	}
 	s.add(l.child.Errors(), l, unix.EPOLLIN)
 }
 
+// goAhead spares the child its wait where it parks: process table and nest know
+// it before it is there. The nest gets neither end of its pipes: should we die
+// before the byte is written, it gives up.
+func (l *planned) goAhead(s *Server) {
+	p := l.p
+	park := p.park
+	p.park = -1
+	s.byPid[p.pid] = p
+	p.phase = running // for our successor; to us it runs when its program does
+	roles, _ := p.descriptors()
+	p.save(s, roles...)
+	p.phase = starting
+	l.going = true
+	_, _ = unix.Write(park, []byte{1}) // one that is dead already tells so by its pipe
+	_ = unix.Close(park)
+}
+
 // ready is told that the child has said something by its failure pipe, or has
-// closed it by ending.
+// closed it by running its program or ending.
 func (l *planned) ready(s *Server, _ uint32) {
+	if l.going && !l.passed {
+		if l.err = l.child.Parked(l.placed, nil); l.err == nil {
+			l.passed = true
+			return
+		}
+	}
 	s.remove(l.child.Errors())
-	if l.err = l.child.Parked(l.placed, nil); l.err == nil {
+	switch {
+	case l.passed:
+		l.err = fork.Failed(l.child.Errors(), l.placed.Name)
+	case !l.going:
+		l.err = l.child.Parked(l.placed, nil)
+	}
+	if l.err == nil {
 		l.planStarted(s)
 		return
 	}
@@ -217,6 +254,14 @@ func (l *planned) planStarted(s *Server) {
 		l.c.refuse(s, l.id, f)
 		return
 	}
+	if l.going {
+		s.drop(&p.errs)
+		p.phase = running
+		p.watchOutput(s)
+		p.watchEnd(s)
+		l.planAnswer(s)
+		return
+	}
 	if p.io.TTY {
 		if !p.takeTerminal(s) {
 			p.abandon(s)
@@ -286,80 +331,4 @@ func planFail(op string, err error) *wire.Fail {
 		f.Class = wire.ResourceExhausted
 	}
 	return f
-}
-
-// letGo waits for a child that was let go to run its program.
-type letGo struct {
-	c        *conn
-	id       uint64
-	p        *proc
-	launched *planned // nil when it was asked for by itself
-}
-
-// release lets a parked process run its program.
-func (c *conn) release(s *Server, id uint64, p *proc) {
-	switch {
-	case p.park < 0:
-		c.fail(s, id, wire.FailedPrecondition, "release "+p.key+": it is not parked")
-	case p.letting:
-		c.fail(s, id, wire.FailedPrecondition, "release "+p.key+": it was let go before")
-	case p.phase != running:
-		c.fail(s, id, wire.NotFound, "release "+p.key+": it has ended")
-	default:
-		(&letGo{c: c, id: id, p: p}).begin(s)
-	}
-}
-
-func (g *letGo) begin(s *Server) {
-	// A broken pipe is a child that an earlier keeper let go: its failure pipe
-	// tells what became of it.
-	if _, err := unix.Write(g.p.park, []byte{1}); err != nil && err != unix.EPIPE {
-		g.c.fail(s, g.id, wire.NotFound, "release "+g.p.key+": "+err.Error())
-		return
-	}
-	g.p.letting = true
-	s.add(g.p.errs, g, unix.EPOLLIN)
-}
-
-// ready is told that the child's failure pipe has closed, which means that its
-// program runs, or that something came by it: that it is parked once more, or
-// why it failed.
-func (g *letGo) ready(s *Server, _ uint32) {
-	p := g.p
-	if p.errs < 0 {
-		return
-	}
-	p.letting = false
-	err := fork.Failed(p.errs, func(i int) string {
-		if i -= p.namesFrom; i >= 0 && i < len(p.names) {
-			return p.names[i]
-		}
-		i += p.namesFrom
-		return "operation " + kernel.Itoa(i)
-	})
-	if f, ok := err.(*fork.FailedError); ok && f.Step == plan.StepParked { //nolint:errorlint // as in planFail
-		s.remove(p.errs)
-		g.c.ok(s, g.id, nil)
-		return
-	}
-	s.drop(&p.errs)
-	s.drop(&p.park)
-	p.names = nil
-	p.save(s)
-	switch {
-	case err != nil && g.launched != nil:
-		f := p.planFailure(err)
-		p.phase, p.forsaken = starting, true
-		delete(s.byPid, p.pid)
-		p.abandon(s)
-		g.c.refuse(s, g.id, f)
-	case err != nil:
-		f := p.planFailure(err)
-		f.Text = "release " + f.Text[len("launch "):]
-		g.c.refuse(s, g.id, f)
-	case g.launched != nil:
-		g.launched.planAnswer(s)
-	default:
-		g.c.ok(s, g.id, nil)
-	}
 }

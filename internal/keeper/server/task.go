@@ -175,11 +175,7 @@ func (cmd *command) runPlan(s *Server, at *uint32) {
 		unmap(cmd.mem)
 		kernel.CloseAll(uniqueFDs([]int{cmd.target}))
 	}()
-	placed, err := plan.Place(cmd.mem)
-	if err != nil {
-		s.post(func() { cmd.started(s, 0, -1, err) })
-		return
-	}
+	placed := plan.PlaceChecked(cmd.mem)
 	files := fork.Files{Stdin: cmd.child[0], Stdout: cmd.child[1], Stderr: cmd.child[2], Park: -1, Console: -1, Target: cmd.target, Progress: at}
 	child, err := fork.Start(placed, files)
 	if err != nil {

@@ -15,6 +15,6 @@ func Fix(blob []byte) {
 // Fix1 is Fix for a blob of version 1.
 func Fix1(blob []byte) {
 	if len(blob) >= int(headerSize)-usersSize {
-		binary.LittleEndian.PutUint64(blob[usersAt:], sumWithout(blob, usersAt))
+		binary.LittleEndian.PutUint64(blob[usersAt:], sum1(blob))
 	}
 }

@@ -35,7 +35,7 @@ func ToVersion1(blob []byte) ([]byte, error) {
 	out = slices.Delete(out, usersAt, usersAt+usersSize)
 	out[len(magic)-1] = 1
 	binary.LittleEndian.PutUint32(out[8:], 1)
-	binary.LittleEndian.PutUint64(out[usersAt:], sumWithout(out, usersAt))
+	binary.LittleEndian.PutUint64(out[usersAt:], sum1(out))
 	return out, nil
 }
 
@@ -46,7 +46,7 @@ func FromVersion1(blob []byte) []byte {
 	if len(blob) < old || len(blob) > MaxSize || blob[len(magic)-1] != 1 || binary.LittleEndian.Uint32(blob[8:]) != 1 {
 		return blob
 	}
-	if binary.LittleEndian.Uint64(blob[usersAt:]) != sumWithout(blob, usersAt) {
+	if binary.LittleEndian.Uint64(blob[usersAt:]) != sum1(blob) {
 		return blob
 	}
 	field := func(at uintptr) uint32 { return binary.LittleEndian.Uint32(blob[at:]) }
@@ -60,7 +60,7 @@ func FromVersion1(blob []byte) []byte {
 	out = slices.Insert(out, usersAt, make([]byte, usersSize)...)
 	out[len(magic)-1] = Version
 	binary.LittleEndian.PutUint32(out[8:], Version)
-	binary.LittleEndian.PutUint64(out[usersAt+usersSize:], sumWithout(out, usersAt+usersSize))
+	binary.LittleEndian.PutUint64(out[usersAt+usersSize:], sum(out))
 	return out
 }
 
@@ -99,4 +99,17 @@ func shift(blob []byte, ops, numOps, relocs, numRelocs uint32, delta int) {
 	for _, f := range []uintptr{unsafe.Offsetof(h.Size), unsafe.Offsetof(h.Ops), unsafe.Offsetof(h.Relocs), unsafe.Offsetof(h.CgroupDir), unsafe.Offsetof(h.PidNS)} {
 		add32(int(f))
 	}
+}
+
+// sum1 is the sum of version 1: FNV-1a by bytes, over the blob as if its sum
+// were zero.
+func sum1(blob []byte) uint64 {
+	h := uint64(sumOffset)
+	for i, b := range blob {
+		if i >= usersAt && i < usersAt+8 {
+			b = 0
+		}
+		h = (h ^ uint64(b)) * sumPrime
+	}
+	return h
 }

@@ -9,6 +9,8 @@
 package plan
 
 import (
+	"encoding/binary"
+	"math/bits"
 	"unsafe"
 )
 
@@ -98,7 +100,7 @@ type Header struct {
 	PidNS      uint32 // offset of the pid namespace's file to be born in; 0 for none
 	Users      uint32 // offset of the user namespaces to make first (users.go); 0 for none
 	NumUsers   uint32
-	Sum        uint64 // FNV-1a of the blob with this field zero
+	Sum        uint64 // of the blob with this field zero
 	Slot       [NumSlots]uint64
 }
 
@@ -109,18 +111,28 @@ const (
 
 var magic = [8]byte{'L', 'S', 'P', 'L', 'A', 'N', 0, Version}
 
-// sum is FNV-1a, 64 bits, over the blob as if Header.Sum were zero.
+// sum guards the blob against damage, with Header.Sum taken for zero.
 func sum(blob []byte) uint64 { return sumWithout(blob, int(unsafe.Offsetof(Header{}.Sum))) }
 
-// sumWithout is sum with the eight bytes at another place taken for zero.
-func sumWithout(blob []byte, at int) uint64 {
-	const offset, prime = 14695981039346656037, 1099511628211
-	h := uint64(offset)
-	for i, b := range blob {
-		if i >= at && i < at+8 {
-			b = 0
+// sumWithout is FNV-1a by words, of which the one at hole is taken for zero and
+// the last is filled up with zeros.
+func sumWithout(b []byte, hole int) uint64 {
+	h := uint64(sumOffset)
+	for i := 0; i < len(b); i += 8 {
+		var w uint64
+		switch rest := b[i:]; {
+		case i == hole:
+		case len(rest) >= 8:
+			w = binary.LittleEndian.Uint64(rest)
+		default:
+			for j, b := range rest {
+				w |= uint64(b) << (8 * j)
+			}
 		}
-		h = (h ^ uint64(b)) * prime
+		// Turned, so that what is high in a word reaches all of the sum.
+		h = bits.RotateLeft64((h^w)*sumPrime, 32)
 	}
 	return h
 }
+
+const sumOffset, sumPrime = 14695981039346656037, 1099511628211

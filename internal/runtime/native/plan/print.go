@@ -201,7 +201,7 @@ func (p *printer) data(off uint32, depth int) string {
 			s += ", "
 		}
 		if n == maxShown {
-			return s + "... " + strconv.Itoa(int(end-off)) + " bytes, sum " + strconv.FormatUint(sum(p.blob[off:end]), 16) + "}"
+			return s + "... " + strconv.Itoa(int(end-off)) + " bytes, sum " + strconv.FormatUint(sumWithout(p.blob[off:end], -1), 16) + "}"
 		}
 		if _, ok := p.points[at]; ok {
 			s += p.data(uint32(p.word(at)), depth+1)
