@@ -103,8 +103,9 @@ func (b *Builder) Bytes(v []byte) Ptr {
 // String copies s and a NUL; equal strings are stored once. A NUL inside ends
 // the string there: see HoldsNUL.
 func (b *Builder) String(s string) Ptr {
-	if b.nul == nil && strings.ContainsRune(s, 0) {
-		b.nul = &s
+	if b.nul == nil && strings.IndexByte(s, 0) >= 0 {
+		bad := s // its own variable: s itself would be on the heap each time
+		b.nul = &bad
 	}
 	if p, ok := b.names[s]; ok {
 		return p
@@ -201,7 +202,7 @@ func (o *Op) Result(want uint64) *Op { o.Kind, o.Want = Must, want; return o }
 // Encode returns the blob.
 func (b *Builder) Encode() []byte {
 	users := b.encodeUsers()
-	data := slices.Clone(b.data)
+	data := b.data
 	for (int(base)+len(data))%8 != 0 {
 		data = append(data, 0)
 	}
