@@ -66,11 +66,10 @@ func inheritCpuset(mount, dir string) error {
 }
 
 func inherit(mount, dir, file string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(dir, file))
+	value, err := readShort(filepath.Join(dir, file))
 	if err != nil {
 		return "", err
 	}
-	value := strings.TrimSpace(string(b))
 	if value != "" || dir == mount || len(dir) <= len(mount) {
 		return value, nil
 	}
@@ -129,6 +128,26 @@ func delegate(dir string) error {
 		_ = writeFile(file, c)
 	}
 	return nil
+}
+
+// readShort reads a file of the kernel's that one page holds, without the space
+// around; by bare calls, as writeFile.
+func readShort(path string) (string, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var buf [4096]byte
+	for {
+		n, err := unix.Read(fd, buf[:])
+		if err == nil {
+			return strings.TrimSpace(string(buf[:n])), nil
+		}
+		if err != unix.EINTR {
+			return "", &os.PathError{Op: "read", Path: path, Err: err}
+		}
+	}
 }
 
 // writeFile writes a value to a file of the kernel's in one write, without

@@ -173,34 +173,24 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if filepath.IsAbs(c.Spec.Root.Path) {
 		root = c.Spec.Root.Path
 	}
-	// Before anything is made: what is refused here another runtime may do.
+	// Files and cgroup are made while the plan is: neither needs the other.
+	rec := record{Cgroup: c.Cgroup, Bundle: c.Bundle, Hooked: hookedOf(c.Spec)}
+	beside := make(chan error, 1)
+	go func() { beside <- r.prepare(ctx, c, rec) }()
 	out, err := Compile(Input{ID: string(c.ID), Bundle: c.Bundle, Spec: c.Spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host.refresh(), Park: true})
-	if err != nil {
-		return 0, err
+	if err == nil {
+		err = MakePoints(root, out)
 	}
-	res := c.Spec.Linux.Resources
-	if !c.Limited {
-		if err := r.o.Cgroups.Create(ctx, c.Cgroup, res); err != nil {
-			return 0, err
-		}
+	if err == nil {
+		err = findProgram(root, c.Spec)
 	}
-	if res != nil && len(res.Devices) > 0 {
+	if perr := <-beside; err != nil || perr != nil {
+		return 0, errors.Join(err, perr, r.unprepare(ctx, c))
+	}
+	if res := c.Spec.Linux.Resources; res != nil && len(res.Devices) > 0 {
 		if err := r.o.Cgroups.Devices(c.Cgroup, append(slices.Clone(res.Devices), alwaysAllowed()...)); err != nil {
 			return 0, err
 		}
-	}
-	if err := MakePoints(root, out); err != nil {
-		return 0, err
-	}
-	if err := findProgram(root, c.Spec); err != nil {
-		return 0, err
-	}
-	if err := writeJSON(filepath.Join(c.Bundle, "config.json"), c.Spec); err != nil {
-		return 0, err
-	}
-	rec := record{Cgroup: c.Cgroup, Bundle: c.Bundle, Hooked: hookedOf(c.Spec)}
-	if err := writeJSON(r.path(c.ID), rec); err != nil {
-		return 0, err
 	}
 	r.specs.Store(c.ID, execSpec(c.Spec))
 	l := core.Launch{Ref: core.Ref{Container: c.ID}, Plan: out.Plan, Park: true, IO: c.IO, UID: c.UID, GID: c.GID}
@@ -215,6 +205,31 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		err = r.createHooks(ctx, c.ID, rec)
 	}
 	return launched.Pid, err
+}
+
+// prepare makes what a container has beside its plan.
+func (r *Runtime) prepare(ctx context.Context, c core.RuntimeCreate, rec record) error {
+	if !c.Limited {
+		if err := r.o.Cgroups.Create(ctx, c.Cgroup, c.Spec.Linux.Resources); err != nil {
+			return err
+		}
+	}
+	if err := writeJSON(filepath.Join(c.Bundle, "config.json"), c.Spec); err != nil {
+		return err
+	}
+	return writeJSON(r.path(c.ID), rec)
+}
+
+// unprepare takes it back: what is refused here another runtime may do.
+func (r *Runtime) unprepare(ctx context.Context, c core.RuntimeCreate) error {
+	err := os.Remove(filepath.Join(c.Bundle, "config.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if !c.Limited {
+		err = errors.Join(err, r.o.Cgroups.Remove(context.WithoutCancel(ctx), c.Cgroup))
+	}
+	return err
 }
 
 func writeJSON(path string, v any) error {
