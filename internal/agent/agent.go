@@ -59,6 +59,7 @@ type node struct {
 	network  *network.Network
 	cgroups  *cgroup.Tree
 	runtimes runtimes
+	spare    *pin.Spare
 	release  func() error // takes away what the native runtime keeps for all containers
 	engine   *engine.Engine
 	nri      *nri.Host // nil without a socket for plugins
@@ -111,7 +112,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	if n.cgroups, err = n.openCgroups(ctx); err != nil {
 		return err
 	}
-	pins, err := pin.New(pin.Options{Dir: filepath.Join(run, "ns"), Make: n.keeper.Namespaces, Logger: n.log})
+	n.spare = pin.NewSpare()
+	defer func() { err = errors.Join(err, n.spare.Close()) }()
+	pins, err := pin.New(pin.Options{Dir: filepath.Join(run, "ns"), Make: n.keeper.Namespaces, Spare: n.spare, Logger: n.log})
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,8 @@ func (n *node) native(ctx context.Context) (core.Runtime, core.RuntimeFeatures, 
 		return nil, core.RuntimeFeatures{}, err
 	}
 	rt, err := native.New(native.Options{
-		Name: nativeName, Dir: filepath.Join(n.cfg.Agent.State, "runtime", nativeName), Supervisor: n.keeper, Cgroups: n.cgroups, Host: host, Logger: n.log,
+		Name: nativeName, Dir: filepath.Join(n.cfg.Agent.State, "runtime", nativeName), Supervisor: n.keeper, Cgroups: n.cgroups, Host: host,
+		Spare: n.spare.Take, Logger: n.log,
 	})
 	if err != nil {
 		return nil, core.RuntimeFeatures{}, err

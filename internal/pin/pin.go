@@ -30,15 +30,18 @@ type Options struct {
 	Dir string
 	// Make makes user namespaces; nil is none.
 	Make MakeFunc
+	// Spare has network namespaces ready; nil is none. It stays the caller's.
+	Spare *Spare
 	// Logger is slog.Default() when nil.
 	Logger *slog.Logger
 }
 
 // Pins is core.Pinner on this machine.
 type Pins struct {
-	dir  string
-	make MakeFunc
-	log  *slog.Logger
+	dir   string
+	make  MakeFunc
+	spare *Spare
+	log   *slog.Logger
 }
 
 var _ core.Pinner = (*Pins)(nil)
@@ -54,7 +57,7 @@ func New(o Options) (*Pins, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return &Pins{dir: o.Dir, make: o.Make, log: o.Logger}, nil
+	return &Pins{dir: o.Dir, make: o.Make, spare: o.Spare, log: o.Logger}, nil
 }
 
 // kind is one kind of namespace that can be pinned.
@@ -104,7 +107,7 @@ func (p *Pins) Pin(ctx context.Context, req core.PinRequest) (map[specs.LinuxNam
 	if slices.Contains(req.Kinds, specs.UserNamespace) {
 		err = p.pinUser(ctx, req, paths)
 	} else {
-		err = onThread(func() error { return pinHere(req, paths) })
+		err = onThread(func() error { return p.pinHere(req, paths) })
 	}
 	if err != nil {
 		err = fmt.Errorf("pin namespaces of %s: %w", req.Sandbox, err)
@@ -142,14 +145,25 @@ func check(req core.PinRequest) error {
 
 // pinHere leaves the host's namespaces with the calling thread, which must end
 // afterwards, sets the new ones up and pins them.
-func pinHere(req core.PinRequest, paths map[specs.LinuxNamespaceType]string) error {
+func (p *Pins) pinHere(req core.PinRequest, paths map[specs.LinuxNamespaceType]string) error {
 	var flags uintptr
 	for t := range paths {
 		k, _ := kindOf(t)
 		flags |= k.flag
 	}
-	if err := unix.Unshare(int(flags)); err != nil {
-		return fmt.Errorf("unshare: %w", err)
+	if flags&unix.CLONE_NEWNET != 0 && p.spare != nil {
+		if file := p.spare.Take(); file != nil {
+			err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
+			if err = errors.Join(err, file.Close()); err != nil {
+				return fmt.Errorf("enter the network namespace: %w", err)
+			}
+			flags &^= unix.CLONE_NEWNET
+		}
+	}
+	if flags != 0 {
+		if err := unix.Unshare(int(flags)); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
 	}
 	if err := furnish(req); err != nil {
 		return err

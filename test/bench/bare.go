@@ -18,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/runtime/native"
 	"github.com/longshore/longshore/test/bench/machine"
 )
@@ -83,6 +84,7 @@ type bareRig struct {
 	tree   *cgroup.Tree
 	keeper *keeper.Client
 	native *native.Runtime
+	spare  *pin.Spare
 	exits  chan core.ProcessExit
 	known  []core.Ref // ends that are known and not acknowledged yet
 	stop   context.CancelFunc
@@ -92,7 +94,7 @@ func (b *bench) newBareRig(ctx context.Context) (_ *bareRig, err error) {
 	if err := machine.HideUnified(); err != nil {
 		return nil, err
 	}
-	r := &bareRig{dir: filepath.Join(b.server.State, "bare"), n: 2 * b.pods, exits: make(chan core.ProcessExit)}
+	r := &bareRig{dir: filepath.Join(b.server.State, "bare"), n: 2 * b.pods, spare: pin.NewSpare(), exits: make(chan core.ProcessExit)}
 	if err := r.makeBundle(ctx); err != nil {
 		return nil, err
 	}
@@ -107,7 +109,7 @@ func (b *bench) newBareRig(ctx context.Context) (_ *bareRig, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.native, err = native.New(native.Options{Dir: filepath.Join(r.dir, "n"), Supervisor: r.keeper, Cgroups: r.tree, Host: host, Logger: quiet}); err != nil {
+	if r.native, err = native.New(native.Options{Dir: filepath.Join(r.dir, "n"), Supervisor: r.keeper, Cgroups: r.tree, Host: host, Spare: r.spare.Take, Logger: quiet}); err != nil {
 		return nil, err
 	}
 	var watch context.Context
@@ -177,6 +179,7 @@ func (r *bareRig) makeBundle(ctx context.Context) error {
 
 func (r *bareRig) close() {
 	r.stop()
+	_ = r.spare.Close()
 	_ = r.keeper.Close()
 }
 

@@ -45,7 +45,10 @@ type Options struct {
 	Supervisor Supervisor
 	Cgroups    Cgroups
 	Host       Host
-	Logger     *slog.Logger // nil is slog.Default
+	// Spare returns a network namespace that nothing is or was in, or nil; nil
+	// is none. It is asked for containers that want a new one.
+	Spare  func() *os.File
+	Logger *slog.Logger // nil is slog.Default
 }
 
 // Runtime is core.Runtime without a program.
@@ -177,7 +180,11 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	rec := record{Cgroup: c.Cgroup, Bundle: c.Bundle, Hooked: hookedOf(c.Spec)}
 	beside := make(chan error, 1)
 	go func() { beside <- r.prepare(ctx, c, rec) }()
-	out, err := Compile(Input{ID: string(c.ID), Bundle: c.Bundle, Spec: c.Spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host.refresh(), Park: true})
+	spec, spare := r.withSpare(c.Spec)
+	if spare != nil {
+		defer func() { _ = spare.Close() }()
+	}
+	out, err := Compile(Input{ID: string(c.ID), Bundle: c.Bundle, Spec: spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host.refresh(), Park: true})
 	if err == nil {
 		err = MakePoints(root, out)
 	}
@@ -205,6 +212,33 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		err = r.createHooks(ctx, c.ID, rec)
 	}
 	return launched.Pid, err
+}
+
+// withSpare returns a spec that joins a spare network namespace where spec wants
+// a new one, and that namespace, which must stay open until it is joined. One
+// that is to belong to a user namespace must be made in that.
+func (r *Runtime) withSpare(spec *specs.Spec) (*specs.Spec, *os.File) {
+	at := -1
+	for i, ns := range spec.Linux.Namespaces {
+		switch {
+		case ns.Type == specs.UserNamespace:
+			return spec, nil
+		case ns.Type == specs.NetworkNamespace && ns.Path == "":
+			at = i
+		}
+	}
+	if at < 0 || r.o.Spare == nil {
+		return spec, nil
+	}
+	file := r.o.Spare()
+	if file == nil {
+		return spec, nil
+	}
+	with, linux := *spec, *spec.Linux
+	linux.Namespaces = slices.Clone(linux.Namespaces)
+	linux.Namespaces[at].Path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd())
+	with.Linux = &linux
+	return &with, file
 }
 
 // prepare makes what a container has beside its plan.
