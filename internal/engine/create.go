@@ -104,6 +104,7 @@ type build struct {
 	volumes []specs.Mount
 	images  []string
 	spec    *specs.Spec
+	made    func() error // waits until the cgroup is there, without limits
 }
 
 func (c view) newBuild(cfg core.ContainerConfig) (*build, error) {
@@ -204,8 +205,14 @@ func (b *build) reserve(context.Context) error {
 	return err
 }
 
-// root checks out and mounts the root filesystem.
+// root checks out and mounts the root filesystem, and begins with the cgroup,
+// whose limits the spec will say.
 func (b *build) root(ctx context.Context) error {
+	b.made = b.line.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.c.Cgroup, nil) })
+	b.line.undo.Add("cgroup", func(ctx context.Context) error {
+		_ = b.made()
+		return b.e.o.Cgroups.Remove(ctx, b.c.Cgroup)
+	})
 	rootfs := filepath.Join(b.c.Bundle, "rootfs")
 	b.line.undo.Add("bundle", func(context.Context) error { return removeBundle(b.c.Bundle) })
 	if err := makeBundle(b.c.Bundle); err != nil {
@@ -272,7 +279,9 @@ func (b *build) adjust(ctx context.Context) error {
 }
 
 func (b *build) cgroup(ctx context.Context) error {
-	b.line.undo.Add("cgroup", func(ctx context.Context) error { return b.e.o.Cgroups.Remove(ctx, b.c.Cgroup) })
+	if err := b.made(); err != nil {
+		return err
+	}
 	var res *specs.LinuxResources
 	if b.spec.Linux != nil {
 		res = b.spec.Linux.Resources

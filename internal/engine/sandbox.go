@@ -46,10 +46,10 @@ func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (cor
 	defer unlock()
 	err = b.line.run(ctx, []stage{
 		{"reserve", b.reserve},
-		{"cgroup", b.cgroup},
 		{"pin", b.pin},
 		{"network", b.network},
 		{"files", b.files},
+		{"cgroup", func(context.Context) error { return b.limited() }},
 		{"init", b.init},
 		{"admit", b.admit},
 		{"commit", b.commit},
@@ -70,6 +70,8 @@ type sandboxBuild struct {
 	rt    core.Runtime
 	sb    core.Sandbox
 	first *core.Sandbox // who has the key
+	// limited waits until the cgroup is there.
+	limited func() error
 }
 
 func (b *sandboxBuild) reserve(context.Context) error {
@@ -91,12 +93,14 @@ func (b *sandboxBuild) reserve(context.Context) error {
 	return err
 }
 
-func (b *sandboxBuild) cgroup(ctx context.Context) error {
-	b.line.undo.Add("cgroup", func(ctx context.Context) error { return b.e.o.Cgroups.Remove(ctx, b.sb.Cgroup) })
-	return b.e.o.Cgroups.Create(ctx, b.sb.Cgroup, b.sb.Config.Resources)
-}
-
+// pin makes the namespaces, and begins with the cgroup, which needs nothing of
+// them.
 func (b *sandboxBuild) pin(ctx context.Context) error {
+	b.limited = b.line.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.sb.Cgroup, b.sb.Config.Resources) })
+	b.line.undo.Add("cgroup", func(ctx context.Context) error {
+		_ = b.limited()
+		return b.e.o.Cgroups.Remove(ctx, b.sb.Cgroup)
+	})
 	cfg := &b.sb.Config
 	shared := own.SharedKinds(&cfg.Namespaces)
 	if len(shared) == 0 {

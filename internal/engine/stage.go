@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -17,7 +18,7 @@ func Stages() []string {
 		verb   string
 		stages []string
 	}{
-		{"create_sandbox", []string{"reserve", "cgroup", "pin", "network", "files", "init", "admit", "commit"}},
+		{"create_sandbox", []string{"reserve", "pin", "network", "files", "cgroup", "init", "admit", "commit"}},
 		{"create", []string{"reserve", "root", "volumes", "images", "spec", "own", "adjust", "cgroup", "launch", "commit"}},
 		{"start", []string{"begin", "launch", "commit"}},
 		{"exec", []string{"begin", "launch", "commit"}},
@@ -60,6 +61,19 @@ func (l *line) pass(stage string) error {
 		return &crash{name, err}
 	}
 	return nil
+}
+
+// beside begins work of a later stage; what it returns waits for it. Where a
+// fail point may end the verb nothing goes on beside the stages.
+func (l *line) beside(do func() error) (wait func() error) {
+	done := make(chan error, 1)
+	work := func() { done <- do() }
+	if l.e.o.FailPoint != nil {
+		work()
+	} else {
+		go work()
+	}
+	return sync.OnceValue(func() error { return <-done })
 }
 
 // stage is one step of a straight line.

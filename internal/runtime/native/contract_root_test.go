@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/runtime/native"
 	"github.com/longshore/longshore/internal/runtime/runtimetest"
@@ -50,7 +51,9 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { endKeeper(n.keeper) })
-	n.runtime, err = native.New(native.Options{Dir: "/run/n", Supervisor: n.keeper, Cgroups: n.cgroups, Host: host(t)})
+	spare := pin.NewSpare() // has one from the second container on
+	t.Cleanup(func() { _ = spare.Close() })
+	n.runtime, err = native.New(native.Options{Dir: "/run/n", Supervisor: n.keeper, Cgroups: n.cgroups, Host: host(t), Spare: spare.Take})
 	if err != nil {
 		t.Fatal(err)
 	}
