@@ -42,9 +42,10 @@ func TestTwoHundredPodsLeaveNothing(t *testing.T) {
 		}
 		cycles(0, 5) // bridge, tables, pollers: what stays is there from now on
 		var before map[string][]string
-		nodetest.Eventually(t, "the first pods' links are gone", func() bool {
+		nodetest.Eventually(t, "the first pods' links and files are gone", func() bool {
 			before = holdings(t, n)
-			return !slices.ContainsFunc(before["links"], func(l string) bool { return strings.Contains(l, "@") })
+			return !slices.ContainsFunc(before["links"], func(l string) bool { return strings.Contains(l, "@") }) &&
+				!slices.ContainsFunc(before["files root"], func(f string) bool { return strings.Contains(f, "/trash/") && !strings.HasSuffix(f, "/trash/") })
 		})
 		cycles(100, 50)
 		if t.Failed() {
