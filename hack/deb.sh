@@ -16,6 +16,7 @@ pkg=$tmp/pkg
 install -D -m 755 bin/longshore "$pkg/usr/bin/longshore"
 install -D -m 755 bin/longshore-keeper "$pkg/usr/bin/longshore-keeper"
 install -D -m 755 bin/longshore-oci "$pkg/usr/bin/longshore-oci"
+install -D -m 755 bin/longshore-verify "$pkg/usr/bin/longshore-verify"
 for unit in contrib/systemd/*; do
 	install -D -m 644 "$unit" "$pkg/lib/systemd/system/$(basename "$unit")"
 done

@@ -99,7 +99,12 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.keeper.Close()) }()
-	if n.images, err = image.New(image.Options{Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version}); err != nil {
+	if n.images, err = image.New(image.Options{
+		Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version,
+		Verify: func() (string, error) {
+			return program("longshore-verify", "images.policy.signature_program", n.cfg.Images.Policy.SignatureProgram)
+		},
+	}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.images.Close()) }()

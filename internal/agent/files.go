@@ -58,20 +58,25 @@ func (n *node) claimNetwork(ctx context.Context) (release func(), err error) {
 	return func() { _ = l.Close() }, nil
 }
 
-// keeperBinary finds longshore-keeper: as configured, beside our own binary, or
-// in PATH.
+// keeperBinary finds longshore-keeper.
 func (n *node) keeperBinary() (string, error) {
-	if p := n.cfg.Agent.Keeper; p != "" {
-		return p, nil
+	return program("longshore-keeper", "agent.keeper", n.cfg.Agent.Keeper)
+}
+
+// program finds one of our further programs: as configured under key, beside our
+// own binary, or in PATH.
+func program(name, key, configured string) (string, error) {
+	if configured != "" {
+		return configured, nil
 	}
 	if self, err := os.Executable(); err == nil {
-		if p := filepath.Join(filepath.Dir(self), "longshore-keeper"); executable(p) {
+		if p := filepath.Join(filepath.Dir(self), name); executable(p) {
 			return p, nil
 		}
 	}
-	p, err := exec.LookPath("longshore-keeper")
+	p, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("agent: longshore-keeper is neither beside longshore nor in PATH: set agent.keeper: %w", errdefs.ErrNotFound)
+		return "", fmt.Errorf("agent: %s is neither beside longshore nor in PATH: set %s: %w", name, key, errdefs.ErrNotFound)
 	}
 	return filepath.Abs(p)
 }

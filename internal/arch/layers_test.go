@@ -27,6 +27,7 @@ var doors = []door{
 	{"github.com/tetratelabs/wazero", []string{"internal/grant"}, "wasm stays in grant"},
 	{"go.etcd.io/etcd", []string{"internal/hub"}, "etcd stays in the hub"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
+	{"github.com/sigstore/", []string{"internal/image/policy/sigstore"}, "sigstore stays in longshore-verify"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "commands live in cli"},
 	{"google.golang.org/grpc", []string{"internal/face", "internal/control", "internal/cli", "internal/obs", "api/", "test/"}, "gRPC ends at the faces"},
 }
@@ -145,6 +146,22 @@ func TestNothingDependsOnTestSupport(t *testing.T) {
 		for _, imp := range p.imports {
 			if strings.HasPrefix(imp, module) && testSupport(imp) {
 				t.Errorf("%s imports the test package %s", p.path, imp)
+			}
+		}
+	}
+}
+
+// TestTheAgentHasNoSigstore keeps sigstore's libraries out of all programs but
+// the one that verifies: what they set up when a program starts would be in every
+// agent and every worker.
+func TestTheAgentHasNoSigstore(t *testing.T) {
+	for _, p := range packages(t) {
+		if !below(p.path, "cmd") || p.path == module+"/cmd/longshore-verify" {
+			continue
+		}
+		for _, dep := range p.deps {
+			if strings.HasPrefix(dep, "github.com/sigstore/") {
+				t.Errorf("%s depends on %s", p.path, dep)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -34,6 +35,10 @@ type PullOptions struct {
 	Pin      bool // mark the image as pinned for this owner
 	Progress func(PullProgress)
 }
+
+// ErrImageRefused is what a pull has that the node's policy refuses: nothing of
+// the image is kept. Its class is FailedPrecondition.
+var ErrImageRefused = errors.New("the image is refused by policy")
 
 // PullProgress is one step of one blob, or of the whole when Blob is empty.
 type PullProgress struct {

@@ -379,6 +379,13 @@ func (p *process) receive() {
 }
 
 func (p *process) answer(id uint64, job *remoteJob, ask *worker.Ask) {
-	places, err := job.agent.Lease(job.ctx, ask.Blobs, ask.Chains)
-	_ = p.conn.Send(worker.Message{Job: id, Answer: &worker.Answer{Seq: ask.Seq, Places: places, Err: worker.ToWire(err)}}, nil)
+	a := &worker.Answer{Seq: ask.Seq}
+	var err error
+	if ask.Claim != nil {
+		err = job.agent.Admit(job.ctx, *ask.Claim)
+	} else {
+		a.Places, err = job.agent.Lease(job.ctx, ask.Blobs, ask.Chains)
+	}
+	a.Err = worker.ToWire(err)
+	_ = p.conn.Send(worker.Message{Job: id, Answer: a}, nil)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
@@ -45,6 +46,8 @@ type Config struct {
 	// WorkerIdle is how long the process that fetches and unpacks stays after
 	// its last job.
 	WorkerIdle Duration `toml:"worker_idle"`
+	// Policy says which images may be pulled.
+	Policy policy.Config `toml:"policy"`
 }
 
 // Duration is a time.Duration that is written "30s" in TOML.
@@ -72,6 +75,7 @@ func Default() Config {
 		MinFreeBytes:        256 << 20,
 		KeepPartial:         Duration(24 * time.Hour),
 		WorkerIdle:          Duration(15 * time.Second),
+		Policy:              policy.Default(),
 	}
 }
 
@@ -101,7 +105,7 @@ func (c Config) Validate() error {
 	if c.Retries < 0 || c.MaxLayerBytes < 0 || c.MinFreeBytes < 0 || c.KeepPartial < 0 || c.WorkerIdle < 0 {
 		bad("retries, max_layer_bytes, min_free_bytes, keep_partial, worker_idle", "must not be negative")
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Policy.Validate())...)
 }
 
 func (c Config) settings(agent string) worker.Settings {

@@ -8,12 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/image"
+	"github.com/longshore/longshore/internal/image/policy/sigstore"
 )
 
 // TestMain makes the test binary its own image worker.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == image.WorkerArg {
 		os.Exit(image.WorkerMain(os.Args[2:]))
+	}
+	if len(os.Args) == 2 && os.Args[1] == verifySignature {
+		os.Exit(sigstore.Main(os.Stdin, os.Stdout))
 	}
 	if len(os.Args) == 4 && os.Args[1] == pullForever {
 		os.Exit(pullUntilKilled(os.Args[2], os.Args[3]))

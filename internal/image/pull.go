@@ -17,6 +17,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
 	"github.com/longshore/longshore/internal/image/worker"
 )
@@ -73,6 +74,10 @@ func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts cor
 			return img, err
 		}
 	}
+	admission, err := s.gate.Open(named)
+	if err != nil {
+		return core.Image{}, fmt.Errorf("pull %s: %w", named, err)
+	}
 	auths, err := s.auths()
 	if err != nil {
 		return core.Image{}, fmt.Errorf("pull %s: %w", named, err)
@@ -81,6 +86,7 @@ func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts cor
 		Ref: named.String(), Platform: opts.Platform, Auths: auths,
 		Credentials: registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token, Bearer: opts.Bearer},
 	}
+	job.Admit, job.Evidence = admission.Wants()
 	// What is pulled can be collected between the pull's end and the commit of
 	// the name, when somebody else's name goes; then it is pulled again.
 	for range 3 {
@@ -97,7 +103,7 @@ var errCollected = errors.New("the image was removed while it was pulled")
 func (s *Store) pullOnce(ctx context.Context, owner core.Owner, named reference.Named, job worker.PullJob, opts core.PullOptions) (core.Image, error) {
 	key := fmt.Sprintf("%s %s %x", job.Ref, job.Platform, sha256.Sum256(fmt.Appendf(nil, "%q", job.Credentials)))
 	f := s.pulls.Join(ctx, key, func() *pulling { return &pulling{} }, func(ctx context.Context, p *pulling) error {
-		return s.runPull(ctx, p, job)
+		return s.runPull(ctx, p, job, named)
 	})
 	defer f.Leave()
 	defer f.State.subscribe(opts.Progress)()
@@ -110,10 +116,19 @@ func (s *Store) pullOnce(ctx context.Context, owner core.Owner, named reference.
 	return s.name(owner, named, f.State.image, opts.Pin)
 }
 
-func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob) error {
+func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob, named reference.Named) error {
+	admission, err := s.gate.Open(named)
+	if err != nil {
+		return err
+	}
 	l := s.newLease(p.progress)
 	defer l.release()
+	l.admission = admission
 	img, err := s.runner.Pull(ctx, l, job)
+	// The worker, which has met foreign bytes, is not believed to have obeyed.
+	if verr := l.verdict(job, img); verr != nil {
+		return fmt.Errorf("pull %s: %w", named, verr)
+	}
 	if err != nil {
 		return err
 	}
@@ -258,6 +273,10 @@ type lease struct {
 	id       string                 // in names.db, "" when nothing was recorded
 	blobs    map[digest.Digest]bool // guarded by s.mu, as is chains
 	chains   map[digest.Digest]bool
+
+	admission *policy.Case  // nil for what is not pulled
+	admitted  digest.Digest // guarded by s.mu, as is refusal
+	refusal   error
 }
 
 func (s *Store) newLease(progress func(core.PullProgress)) *lease {
@@ -273,6 +292,33 @@ func (l *lease) Progress(p core.PullProgress) {
 	if l.progress != nil {
 		l.progress(p)
 	}
+}
+
+// Admit implements worker.Agent.
+func (l *lease) Admit(ctx context.Context, claim policy.Claim) error {
+	if l.admission == nil {
+		return fmt.Errorf("admit %s: nothing is pulled: %w", claim.Target.Digest, errdefs.ErrInternal)
+	}
+	err := l.admission.Admit(ctx, claim)
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.refusal = err; err == nil {
+		l.admitted = claim.Target.Digest
+	}
+	return err
+}
+
+// verdict is what was decided about the image that a job brought.
+func (l *lease) verdict(job worker.PullJob, img worker.Image) error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	switch {
+	case l.refusal != nil:
+		return l.refusal
+	case job.Admit && img.Target.Digest != "" && img.Target.Digest != l.admitted:
+		return fmt.Errorf("%w: %s was brought and %q admitted: %w", core.ErrImageRefused, img.Target.Digest, l.admitted, errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // Lease implements worker.Agent.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image/flight"
+	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
@@ -48,6 +49,9 @@ type Options struct {
 	Worker []string
 	// UserAgent names us to registries.
 	UserAgent string
+	// Verify finds longshore-verify, which verifies signatures; nil knows only
+	// Config.Policy.SignatureProgram.
+	Verify func() (string, error)
 	// InProcess does the worker's work in this process, unconfined: for tests
 	// and tools that cannot be executed again.
 	InProcess bool
@@ -64,6 +68,7 @@ type Store struct {
 	db      *bolt.DB
 	content blobs
 	runner  runner
+	gate    *policy.Gate
 	pulls   flight.Group[string, *pulling]
 	trash   *trash
 	sizing  *sizing
@@ -115,6 +120,7 @@ func New(opts Options) (*Store, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.gate = policy.New(s.cfg.Policy, opts.Verify, s.log)
 	s.trash = newTrash(filepath.Join(root, trashDir), s.log)
 	s.sizing = newSizing(s.log)
 	s.device = deviceOf(root, "/proc/self/mountinfo")

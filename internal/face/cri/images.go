@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -11,7 +12,10 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -78,10 +82,19 @@ func (s *server) PullImage(ctx context.Context, req *v1.PullImageRequest) (*v1.P
 		return nil, fmt.Errorf("pull image %s: %w", ref, err)
 	}
 	i, err := s.engine.PullImage(ctx, ref, opts)
+	if errors.Is(err, core.ErrImageRefused) {
+		return nil, signatureInvalid(err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("pull image %s: %w", ref, err)
 	}
 	return &v1.PullImageResponse{ImageRef: string(i.ID)}, nil
+}
+
+// signatureInvalid is a refusal in the form that kubelet knows: it looks at how
+// the text begins, and sees the text alone only where the code is Unknown.
+func signatureInvalid(err error) error {
+	return status.Errorf(codes.Unknown, "%s: %v", crierrors.ErrSignatureValidationFailed, err)
 }
 
 // RemoveImage takes all of an image's names away, whichever of them was given,

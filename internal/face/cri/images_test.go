@@ -2,6 +2,7 @@ package cri
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -9,8 +10,11 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -115,5 +119,22 @@ func TestCredentials(t *testing.T) {
 		if _, err := pullOptions("x", &v1.AuthConfig{Auth: bad}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%.20s: %v", bad, err)
 		}
+	}
+}
+
+// TestARefusedImageIsSaidAsKubeletKnowsIt: its reason for the pod is told from
+// how the text begins, and it sees the text alone of Unknown only.
+func TestARefusedImageIsSaidAsKubeletKnowsIt(t *testing.T) {
+	n := newTestNode(t)
+	n.Images.Fail(func(call string) error {
+		if call == "Pull" {
+			return fmt.Errorf("pull x: %w: no signature: %w", core.ErrImageRefused, errdefs.ErrFailedPrecondition)
+		}
+		return nil
+	})
+	_, err := n.images.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "x"}})
+	wantCode(t, "refused", err, codes.Unknown)
+	if text := status.Convert(err).Message(); !strings.HasPrefix(text, crierrors.ErrSignatureValidationFailed.Error()+": ") || !strings.Contains(text, "no signature") {
+		t.Errorf("says %q", text)
 	}
 }

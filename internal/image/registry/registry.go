@@ -293,6 +293,51 @@ func (r *Repository) Manifest(ctx context.Context, desc ocispec.Descriptor) ([]b
 	return body, err
 }
 
+// Referrers reads the index of the manifests that refer to one: from the
+// registry's API, and where there is none from the tag that stands in for it.
+// Where nothing refers to it the index is empty or nil.
+func (r *Repository) Referrers(ctx context.Context, subject digest.Digest) ([]byte, error) {
+	var body []byte
+	err := r.each(docker.HostCapabilityPull, func(h docker.RegistryHost) error {
+		q := question{
+			what: "referrers of " + subject.String(), method: http.MethodGet,
+			path: "/referrers/" + subject.String(), accept: ocispec.MediaTypeImageIndex,
+		}
+		resp, err := r.ask(ctx, h, q) //nolint:bodyclose // readManifest does
+		if err != nil {
+			return err
+		}
+		if body, err = readManifest(resp); err != nil {
+			return r.wrap(h, q.what, err)
+		}
+		return nil
+	})
+	if !lacksReferrers(err) {
+		return body, err
+	}
+	desc, body, err := r.Resolve(ctx, strings.ReplaceAll(subject.String(), ":", "-"))
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil, nil
+	case err != nil || body != nil:
+		return body, err
+	}
+	return r.Manifest(ctx, desc)
+}
+
+// lacksReferrers reports whether err says that a registry does not know the API.
+func lacksReferrers(err error) bool {
+	var se *StatusError
+	if !errors.As(err, &se) {
+		return false
+	}
+	switch se.Status {
+	case http.StatusNotFound, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusNotImplemented:
+		return true
+	}
+	return false
+}
+
 // Blob opens a blob from offset on. Reading it fails with Unavailable when the
 // server stalls or hangs up early; the caller goes on from where it stood.
 func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, offset int64) (io.ReadCloser, error) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/policy"
 )
 
 // LockFile is a file in the image directory that is locked by a worker while it lives.
@@ -146,20 +147,32 @@ func (s *server) start(id uint64, do func(context.Context, *job) ([]Image, error
 
 // Lease implements Agent.
 func (j *job) Lease(ctx context.Context, blobs, chains []digest.Digest) (map[digest.Digest]Place, error) {
+	a, err := j.ask(ctx, Ask{Blobs: blobs, Chains: chains})
+	return a.Places, err
+}
+
+// Admit implements Agent.
+func (j *job) Admit(ctx context.Context, claim policy.Claim) error {
+	_, err := j.ask(ctx, Ask{Claim: &claim})
+	return err
+}
+
+// ask waits for the agent's answer.
+func (j *job) ask(ctx context.Context, q Ask) (Answer, error) {
 	ch := make(chan *Answer, 1)
 	j.mu.Lock()
 	j.seq++
-	seq := j.seq
-	j.waiting[seq] = ch
+	q.Seq = j.seq
+	j.waiting[q.Seq] = ch
 	j.mu.Unlock()
-	if err := j.s.conn.Send(Message{Job: j.id, Ask: &Ask{Seq: seq, Blobs: blobs, Chains: chains}}, nil); err != nil {
-		return nil, err
+	if err := j.s.conn.Send(Message{Job: j.id, Ask: &q}, nil); err != nil {
+		return Answer{}, err
 	}
 	select {
 	case a := <-ch:
-		return a.Places, a.Err.Unpack()
+		return *a, a.Err.Unpack()
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return Answer{}, context.Cause(ctx)
 	}
 }
 

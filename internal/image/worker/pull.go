@@ -17,6 +17,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
 )
 
@@ -53,12 +54,31 @@ func (w *Worker) pull(ctx context.Context, agent Agent, named reference.Named, j
 		return Image{}, err
 	}
 	s := &source{w: w, repo: repo, agent: agent}
+	if err := s.admit(ctx, job, desc); err != nil {
+		return Image{}, err
+	}
 	if body != nil {
 		if err := s.keep(ctx, desc, body); err != nil {
 			return Image{}, err
 		}
 	}
 	return s.image(ctx, desc, match)
+}
+
+// admit asks the agent about an image of which nothing has been kept yet.
+func (s *source) admit(ctx context.Context, job PullJob, desc ocispec.Descriptor) error {
+	if !job.Admit {
+		return nil
+	}
+	s.agent.Progress(core.PullProgress{Status: "verifying"})
+	claim := policy.Claim{Target: desc}
+	if job.Evidence {
+		var err error
+		if claim.Evidence, err = s.gather(ctx, desc.Digest); err != nil {
+			return err
+		}
+	}
+	return s.agent.Admit(ctx, claim)
 }
 
 func selector(named reference.Named) string {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/policy"
 )
 
 // MaxMessage bounds one message between agent and worker, in bytes: an image
@@ -45,11 +46,13 @@ type Hello struct {
 	Confinement string   `json:"confinement,omitempty"`
 }
 
-// Ask is a call of Agent.Lease, Answer its result.
+// Ask is a call of Agent.Lease, or of Agent.Admit when it has a claim; Answer is
+// its result.
 type Ask struct {
 	Seq    uint64          `json:"seq"`
 	Blobs  []digest.Digest `json:"blobs,omitempty"`
 	Chains []digest.Digest `json:"chains,omitempty"`
+	Claim  *policy.Claim   `json:"claim,omitempty"`
 }
 
 // Answer answers the Ask of the same Seq.

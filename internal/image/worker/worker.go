@@ -25,6 +25,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image/flight"
+	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
 )
 
@@ -54,6 +55,9 @@ type Agent interface {
 	Lease(ctx context.Context, blobs, chains []digest.Digest) (map[digest.Digest]Place, error)
 	// Progress must not block for long.
 	Progress(p core.PullProgress)
+	// Admit is asked, when the job says so, before anything of an image is kept.
+	// An error ends the job.
+	Admit(ctx context.Context, claim policy.Claim) error
 }
 
 // Place is a layer's directory below LayerDir.
@@ -70,6 +74,9 @@ type PullJob struct {
 	Platform    string                          `json:"platform"`
 	Credentials registry.Credentials            `json:"credentials"`
 	Auths       map[string]registry.Credentials `json:"auths,omitempty"`
+	// Admit has the agent asked about the image, Evidence with its signatures.
+	Admit    bool `json:"admit,omitempty"`
+	Evidence bool `json:"evidence,omitempty"`
 }
 
 // Image is one image that is now in the store, its layers unpacked and on disk.

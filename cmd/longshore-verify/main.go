@@ -1,0 +1,14 @@
+// Command longshore-verify tells whether an image's signatures convince. People
+// do not start it; the agent does, for each pull that a rule of its policy wants
+// signed. It is a program of its own because sigstore's libraries cost ten
+// megabytes and more from the moment a program that has them starts. Start
+// reading at internal/image/policy/sigstore.
+package main
+
+import (
+	"os"
+
+	"github.com/longshore/longshore/internal/image/policy/sigstore"
+)
+
+func main() { os.Exit(sigstore.Main(os.Stdin, os.Stdout)) }

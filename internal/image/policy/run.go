@@ -1,0 +1,180 @@
+package policy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+)
+
+// maxOutput is how much is taken of what a program says; the rest is read and
+// dropped, so that it does not stand still.
+const maxOutput = 32 << 10
+
+// nobody is who runs what needs no rights.
+const nobody = 65534
+
+// askVerifiers asks the administrator's programs, as containerd does: all must
+// say yes.
+func (c *Case) askVerifiers(ctx context.Context, target ocispec.Descriptor) error {
+	cfg := c.gate.cfg
+	if cfg.Verifiers == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(cfg.Verifiers) // sorted
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return cannot("%w", err)
+	}
+	if n := cfg.MaxVerifiers; n >= 0 && len(entries) > n {
+		c.gate.log.Warn("some image verifiers are not asked", "directory", cfg.Verifiers, "found", len(entries), "asked", n)
+		entries = entries[:n]
+	}
+	desc, err := json.Marshal(target)
+	if err != nil {
+		return cannot("%w", err)
+	}
+	for _, e := range entries {
+		res, err := run{
+			path:  filepath.Join(cfg.Verifiers, e.Name()),
+			args:  []string{"-name", c.name, "-digest", target.Digest.String(), "-stdin-media-type", ocispec.MediaTypeDescriptor},
+			stdin: desc, timeout: time.Duration(cfg.VerifierTimeout), log: c.gate.log,
+		}.do(ctx)
+		if err != nil {
+			return err
+		}
+		if res.code != 0 {
+			return refused("the verifier %s says no (exit status %d): %s", e.Name(), res.code, res.reason)
+		}
+		c.gate.log.Debug("image verifier", "verifier", e.Name(), "image", c.name, "digest", target.Digest, "reason", res.reason)
+	}
+	return nil
+}
+
+// run is one program to ask.
+type run struct {
+	path    string
+	args    []string
+	stdin   []byte
+	timeout time.Duration
+	log     *slog.Logger
+	// confine takes from the program all rights, the network and the environment.
+	confine bool
+}
+
+// result is what a program said and how it ended.
+type result struct {
+	code   int
+	reason string
+}
+
+// do runs the program and all that it starts until it ends or its time is over.
+// An error says that there is no verdict.
+func (r run) do(ctx context.Context) (result, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("%s took longer than %s: %w", r.path, r.timeout, errdefs.ErrUnavailable))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.path, r.args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	// Who has left its group may hold the pipes on.
+	cmd.WaitDelay = time.Second
+	if r.confine {
+		cmd.Env, cmd.Dir = []string{}, "/"
+		r.dropRights(cmd.SysProcAttr)
+	}
+	var out, said bounded
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(r.stdin), &out, &said
+	err := cmd.Start()
+	if errors.Is(err, os.ErrPermission) && r.confine {
+		err = fmt.Errorf("%w (it is run as the user %d)", err, nobody)
+	}
+	if err != nil {
+		return result{}, cannot("%w", err)
+	}
+	err = errors.Join(killRest(cmd.Process.Pid), cmd.Wait())
+	r.tell(&said)
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return result{}, fmt.Errorf("policy: %w", context.Cause(ctx))
+	case err == nil:
+		return result{0, out.text()}, nil
+	case errors.As(err, &exit) && exit.Exited():
+		return result{exit.ExitCode(), out.text()}, nil
+	}
+	return result{}, cannot("run %s: %w", r.path, err)
+}
+
+// killRest waits for a program's end and kills what it has left behind in its
+// group. It does not reap the program: as long as that is a zombie the group's
+// number is nobody else's.
+func killRest(pid int) error {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		_ = unix.Kill(-pid, unix.SIGKILL)
+		return err
+	}
+}
+
+// dropRights has the program run as nobody without a network, where we may.
+func (r run) dropRights(a *syscall.SysProcAttr) {
+	if os.Geteuid() != 0 {
+		return
+	}
+	a.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	a.Cloneflags = syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC
+}
+
+// tell logs what the program said beside its verdict.
+func (r run) tell(said *bounded) {
+	lines := bufio.NewScanner(strings.NewReader(said.text()))
+	for lines.Scan() {
+		r.log.Debug("image verifier", "verifier", filepath.Base(r.path), "line", lines.Text())
+	}
+}
+
+// bounded keeps the first maxOutput bytes of what is written to it.
+type bounded struct {
+	mu   sync.Mutex
+	kept bytes.Buffer
+	more bool
+}
+
+var _ io.Writer = (*bounded)(nil)
+
+// Write implements io.Writer.
+func (b *bounded) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	room := min(len(p), maxOutput-b.kept.Len())
+	b.kept.Write(p[:room])
+	b.more = b.more || room < len(p)
+	return len(p), nil
+}
+
+func (b *bounded) text() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := strings.TrimSpace(b.kept.String())
+	if b.more {
+		s += " (cut)"
+	}
+	return s
+}

@@ -1,0 +1,259 @@
+// Package sigstore verifies signatures on images: the keys or identities asked
+// for, against the trusted root given, without any network.
+//
+// Its libraries are large and cost memory when a program that has them starts, so
+// no part of the agent may import it: it is the whole of longshore-verify, which
+// runs when there is a signature to verify and has no rights. Start reading at
+// Main and Verify.
+package sigstore
+
+import (
+	"bytes"
+	"crypto"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/sigstore/sigstore-go/pkg/bundle"
+	"github.com/sigstore/sigstore-go/pkg/root"
+	"github.com/sigstore/sigstore-go/pkg/verify"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/sigstore/sigstore/pkg/signature"
+
+	"github.com/longshore/longshore/internal/image/policy"
+)
+
+// signPredicate is what cosign's statements say of an image that is signed and
+// nothing more. Attestations say other things, and their signers need not have
+// meant that the image may run.
+const signPredicate = "https://sigstore.dev/cosign/sign/v1"
+
+// Main answers the question on in, with the reason on out. The result is an exit
+// status; see policy.Question.
+func Main(in io.Reader, out io.Writer) int {
+	var q policy.Question
+	body, err := io.ReadAll(io.LimitReader(in, policy.MaxQuestion+1))
+	if err == nil && len(body) > policy.MaxQuestion {
+		err = errors.New("the question is too long")
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &q)
+	}
+	var v *verifier
+	if err == nil {
+		v, err = newVerifier(q)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(out, err)
+		return 2
+	}
+	reason, err := v.verify(q.Evidence)
+	if err != nil {
+		_, _ = fmt.Fprintln(out, err)
+		return 1
+	}
+	_, _ = fmt.Fprintln(out, reason)
+	return 0
+}
+
+// verifier holds what would convince.
+type verifier struct {
+	image digest.Digest
+	hash  []byte
+	ways  []way
+}
+
+// way is one key, or all identities.
+type way struct {
+	name     string
+	verifier *verify.Verifier
+	policy   verify.PolicyOption
+	more     []verify.PolicyOption
+	key      bool
+}
+
+// newVerifier reads keys, root and identities.
+func newVerifier(q policy.Question) (*verifier, error) {
+	if err := q.Digest.Validate(); err != nil || q.Digest.Algorithm() != digest.SHA256 {
+		return nil, fmt.Errorf("digest %q: only sha256 is supported", q.Digest)
+	}
+	v := &verifier{image: q.Digest}
+	var err error
+	if v.hash, err = hex.DecodeString(q.Digest.Encoded()); err != nil {
+		return nil, err
+	}
+	var trusted *root.TrustedRoot
+	if len(q.TrustedRoot) > 0 {
+		if trusted, err = root.NewTrustedRootFromJSON(q.TrustedRoot); err != nil {
+			return nil, fmt.Errorf("trusted root: %w", err)
+		}
+	}
+	for i, pem := range q.Keys {
+		w, err := byKey(pem, trusted)
+		if err != nil {
+			return nil, fmt.Errorf("key %d: %w", i+1, err)
+		}
+		v.ways = append(v.ways, w)
+	}
+	if len(q.Identities) > 0 {
+		w, err := byIdentity(q.Identities, trusted)
+		if err != nil {
+			return nil, err
+		}
+		v.ways = append(v.ways, w)
+	}
+	if len(v.ways) == 0 {
+		return nil, errors.New("neither keys nor identities were given")
+	}
+	return v, nil
+}
+
+// byKey trusts one public key for ever. With a trusted root the signature must
+// be in its log as well.
+func byKey(pem []byte, trusted *root.TrustedRoot) (way, error) {
+	pub, err := cryptoutils.UnmarshalPEMToPublicKey(pem)
+	if err != nil {
+		return way{}, err
+	}
+	sv, err := signature.LoadVerifier(pub, crypto.SHA256)
+	if err != nil {
+		return way{}, err
+	}
+	der, err := cryptoutils.MarshalPublicKeyToDER(pub)
+	if err != nil {
+		return way{}, err
+	}
+	key := root.NewExpiringKey(sv, time.Time{}, time.Time{})
+	material := root.TrustedMaterialCollection{root.NewTrustedPublicKeyMaterial(func(string) (root.TimeConstrainedVerifier, error) {
+		return key, nil // whatever the signature says its key is called
+	})}
+	options := []verify.VerifierOption{verify.WithNoObserverTimestamps()}
+	if trusted != nil {
+		material = append(material, trusted)
+		options = demands(trusted, false)
+	}
+	checker, err := verify.NewVerifier(material, options...)
+	return way{name: "the key " + digest.FromBytes(der).String(), verifier: checker, policy: verify.WithKey(), key: true}, err
+}
+
+// byIdentity trusts certificates of the trusted root's authorities.
+func byIdentity(ids []policy.Identity, trusted *root.TrustedRoot) (way, error) {
+	if trusted == nil {
+		return way{}, errors.New("identities need a trusted root")
+	}
+	w := way{name: "a certificate"}
+	for i, id := range ids {
+		o, err := verify.NewShortCertificateIdentity(id.Issuer, whole(id.IssuerRegexp), id.Subject, whole(id.SubjectRegexp))
+		if err != nil {
+			return w, fmt.Errorf("identity %d: %w", i+1, err)
+		}
+		if w.policy == nil {
+			w.policy = verify.WithCertificateIdentity(o)
+		} else {
+			w.more = append(w.more, verify.WithCertificateIdentity(o))
+		}
+	}
+	var err error
+	w.verifier, err = verify.NewVerifier(trusted, demands(trusted, true)...)
+	return w, err
+}
+
+// whole has a regular expression match all of a text and not just some of it.
+func whole(re string) string {
+	if re == "" {
+		return ""
+	}
+	return "^(?:" + re + ")$"
+}
+
+// demands are what a signature must have besides: everything that the trusted
+// root can judge. There is no switch to take less; a root that lists no log does
+// not ask for one.
+func demands(trusted *root.TrustedRoot, certificate bool) []verify.VerifierOption {
+	options := []verify.VerifierOption{verify.WithObserverTimestamps(1)}
+	if len(trusted.RekorLogs()) > 0 {
+		options = append(options, verify.WithTransparencyLog(1))
+	}
+	if certificate && len(trusted.CTLogs()) > 0 {
+		options = append(options, verify.WithSignedCertificateTimestamps(1))
+	}
+	return options
+}
+
+// verify looks for one signature that convinces.
+func (v *verifier) verify(e policy.Evidence) (string, error) {
+	var why []string
+	for i, raw := range e.Bundles {
+		for _, w := range v.ways {
+			reason, err := v.bundle(w, raw)
+			if err == nil {
+				return reason, nil
+			}
+			why = append(why, fmt.Sprintf("bundle %d by %s: %v", i+1, w.name, err))
+		}
+	}
+	for i, s := range e.Simple {
+		for _, w := range v.ways {
+			reason, err := v.simple(w, s)
+			if err == nil {
+				return reason, nil
+			}
+			why = append(why, fmt.Sprintf("signature %d by %s: %v", i+1, w.name, err))
+		}
+	}
+	if len(why) == 0 {
+		return "", errors.New("there is no signature")
+	}
+	return "", fmt.Errorf("no signature convinces: %s", strings.Join(why, "; "))
+}
+
+// bundle verifies one of sigstore's bundles on the image itself.
+func (v *verifier) bundle(w way, raw []byte) (string, error) {
+	var b bundle.Bundle
+	if err := b.UnmarshalJSON(raw); err != nil {
+		return "", err
+	}
+	res, err := w.check(&b, verify.WithArtifactDigest("sha256", v.hash))
+	if err != nil {
+		return "", err
+	}
+	if s := res.Statement; s != nil && s.GetPredicateType() != signPredicate {
+		return "", fmt.Errorf("it attests %q and is no signature", s.GetPredicateType())
+	}
+	return w.by(res), nil
+}
+
+// simple verifies a signature in cosign's first layout, which is on a text that
+// names the image.
+func (v *verifier) simple(w way, s policy.Simple) (string, error) {
+	if err := policy.CheckPayload(s.Payload, v.image); err != nil {
+		return "", err
+	}
+	b, err := bundleOf(s)
+	if err != nil {
+		return "", err
+	}
+	res, err := w.check(b, verify.WithArtifact(bytes.NewReader(s.Payload)))
+	if err != nil {
+		return "", err
+	}
+	return w.by(res), nil
+}
+
+func (w way) check(b *bundle.Bundle, artifact verify.ArtifactPolicyOption) (*verify.VerificationResult, error) {
+	return w.verifier.Verify(b, verify.NewPolicy(artifact, append([]verify.PolicyOption{w.policy}, w.more...)...))
+}
+
+// by says who signed.
+func (w way) by(res *verify.VerificationResult) string {
+	if res.Signature == nil || res.Signature.Certificate == nil {
+		return w.name
+	}
+	c := res.Signature.Certificate
+	return fmt.Sprintf("%s (%s)", c.SubjectAlternativeName, c.Issuer)
+}

@@ -1,0 +1,331 @@
+package image_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image"
+	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/image/policy"
+)
+
+// verifySignature makes the test binary longshore-verify.
+const verifySignature = "verify-signature"
+
+// verifier is a program at a place that nobody, who runs it, can reach.
+func verifier(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary, script := filepath.Join(dir, "test"), filepath.Join(dir, "longshore-verify")
+	if err := os.WriteFile(binary, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec "+binary+" "+verifySignature+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return script
+}
+
+// signer signs images, and has its public key in a file.
+type signer struct {
+	t    *testing.T
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newSigner(t *testing.T) signer {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(k.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "k.pub")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return signer{t, k, file}
+}
+
+func (s signer) sign(body []byte) string {
+	s.t.Helper()
+	sum := sha256.Sum256(body)
+	sig, err := ecdsa.SignASN1(rand.Reader, s.key, sum[:])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(sig)
+}
+
+// manifest is a manifest with one layer, as an image of its own.
+func manifest(t *testing.T, artifact string, layer ocispec.Descriptor, body []byte) imagetest.Built {
+	t.Helper()
+	layer.Digest, layer.Size = digest.FromBytes(body), int64(len(body))
+	doc, err := json.Marshal(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: artifact,
+		Config: ocispec.DescriptorEmptyJSON, Layers: []ocispec.Descriptor{layer},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := digest.FromBytes(doc)
+	return imagetest.Built{
+		Manifest: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: artifact, Digest: d, Size: int64(len(doc))},
+		Blobs:    map[digest.Digest][]byte{d: doc, layer.Digest: body},
+	}
+}
+
+// simple is cosign's first layout: a manifest of signatures under a tag.
+func (s signer) simple(of digest.Digest) imagetest.Built {
+	s.t.Helper()
+	body := fmt.Appendf(nil, `{"critical":{"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"}}`, of)
+	return manifest(s.t, "", ocispec.Descriptor{
+		MediaType: "application/vnd.dev.cosign.simplesigning.v1+json", Annotations: map[string]string{"dev.cosignproject.cosign/signature": s.sign(body)},
+	}, body)
+}
+
+// bundle is the present layout: a manifest that refers to the image.
+func (s signer) bundle(of digest.Digest) imagetest.Built {
+	s.t.Helper()
+	const media, kind = "application/vnd.dev.sigstore.bundle.v0.3+json", "application/vnd.in-toto+json"
+	body := fmt.Appendf(nil, `{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],"predicateType":"https://sigstore.dev/cosign/sign/v1","predicate":{}}`, of.Encoded())
+	doc := fmt.Appendf(nil, `{"mediaType":%q,"verificationMaterial":{"publicKey":{"hint":"k"}},"dsseEnvelope":{"payload":%q,"payloadType":%q,"signatures":[{"sig":%q}]}}`,
+		media, base64.StdEncoding.EncodeToString(body), kind, s.sign(fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(kind), kind, len(body), body)))
+	return manifest(s.t, media, ocispec.Descriptor{MediaType: media}, doc)
+}
+
+func tagOf(d digest.Digest) string { return strings.ReplaceAll(d.String(), ":", "-") }
+
+// index is what a registry answers when it is asked what refers to an image.
+func index(t *testing.T, refs ...imagetest.Built) imagetest.Built {
+	t.Helper()
+	doc := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
+	b := imagetest.Built{Blobs: map[digest.Digest][]byte{}}
+	for _, r := range refs {
+		doc.Manifests = append(doc.Manifests, r.Manifest)
+	}
+	raw, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Manifest = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(raw), Size: int64(len(raw))}
+	b.Blobs[b.Manifest.Digest] = raw
+	return b
+}
+
+// policed is a store in which a rule wants s to have signed.
+func policed(t *testing.T, inProcess bool, change func(*policy.Config)) (*image.Store, string) {
+	t.Helper()
+	cfg := image.Default()
+	cfg.Retries = 1
+	change(&cfg.Policy)
+	dir := t.TempDir()
+	return openWith(t, image.Options{Root: dir, Config: cfg, InProcess: inProcess}), dir
+}
+
+// nothingStored fails the test when the store has a blob or a layer.
+func nothingStored(t *testing.T, s *image.Store, dir string) {
+	t.Helper()
+	if list, err := s.List(t.Context(), ""); err != nil || len(list) > 0 {
+		t.Errorf("images %v, %v", list, err)
+	}
+	for _, sub := range []string{"content/blobs", "content/ingest", "l"} {
+		err := filepath.WalkDir(filepath.Join(dir, sub), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && (!d.IsDir() || sub == "l" && filepath.Base(path) != "l") {
+				t.Errorf("%s is in the store", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSignedImages(t *testing.T) {
+	ours, theirs, program := newSigner(t), newSigner(t), verifier(t)
+	b := layered(2, 1000)
+	d := b.Manifest.Digest
+	referrer := ours.bundle(d)
+	referrers := index(t, referrer)
+	for name, tt := range map[string]struct {
+		push      func(*imagetest.Registry)
+		referrers *imagetest.Built // nil: the registry lacks the API
+		good      bool
+	}{
+		"cosign's first layout": {push: func(r *imagetest.Registry) { r.Push("team/app", tagOf(d)+".sig", ours.simple(d)) }, good: true},
+		"a tag for referrers": {push: func(r *imagetest.Registry) {
+			sig := ours.bundle(d)
+			r.Push("team/app", "x", sig)
+			r.Push("team/app", tagOf(d), index(t, theirs.simple(d), sig))
+		}, good: true},
+		"referrers": {push: func(r *imagetest.Registry) { r.Push("team/app", "x", referrer) }, referrers: &referrers, good: true},
+		"unsigned":  {push: func(*imagetest.Registry) {}},
+		"another's signature": {push: func(r *imagetest.Registry) {
+			r.Push("team/app", tagOf(d)+".sig", theirs.simple(d))
+			r.Push("team/app", tagOf(d), index(t))
+		}},
+		"a signature on another image": {push: func(r *imagetest.Registry) { r.Push("team/app", tagOf(d)+".sig", ours.simple(digest.FromString("x"))) }},
+		"nonsense": {push: func(r *imagetest.Registry) {
+			r.Push("team/app", tagOf(d)+".sig", manifest(t, "", ocispec.Descriptor{MediaType: "application/vnd.dev.sigstore.bundle"}, []byte("]")))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := imagetest.NewRegistry(t)
+			ref := reg.Push("team/app", "v1", b)
+			tt.push(reg)
+			if tt.referrers != nil {
+				reg.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+					if strings.HasSuffix(r.URL.Path, "/referrers/"+d.String()) {
+						w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
+						_, _ = w.Write(tt.referrers.Blobs[tt.referrers.Manifest.Digest])
+						return
+					}
+					next.ServeHTTP(w, r)
+				})
+			}
+			s, dir := policed(t, false, func(c *policy.Config) {
+				c.SignatureProgram = program
+				c.Rules = []policy.Rule{{Match: []string{reg.Host + "/team/*"}, Verdict: policy.Signed, Keys: []string{ours.file}}}
+			})
+			img, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{})
+			if tt.good {
+				if err != nil || img.Digest != d {
+					t.Errorf("%v, %v", img, err)
+				}
+				return
+			}
+			if !errors.Is(err, core.ErrImageRefused) || !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("error %v", err)
+			}
+			nothingStored(t, s, dir)
+			if got := reg.Requests(); slices.ContainsFunc(got, func(r string) bool {
+				return slices.ContainsFunc(b.Layers, func(l ocispec.Descriptor) bool { return strings.HasSuffix(r, l.Digest.String()) })
+			}) {
+				t.Errorf("layers were fetched: %q", got)
+			}
+		})
+	}
+}
+
+// TestTheIndexIsWhatIsSigned, because that is what a name stands for.
+func TestTheIndexIsWhatIsSigned(t *testing.T) {
+	ours, reg := newSigner(t), imagetest.NewRegistry(t)
+	one := layered(1, 10)
+	all := imagetest.Index(one, imagetest.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "s390x"}}.Build())
+	program := verifier(t)
+	for repo, signed := range map[string]digest.Digest{"good": all.Manifest.Digest, "bad": one.Manifest.Digest} {
+		ref := reg.Push(repo, "v1", all)
+		reg.Push(repo, tagOf(signed)+".sig", ours.simple(signed))
+		s, _ := policed(t, true, func(c *policy.Config) {
+			c.SignatureProgram, c.Default = program, policy.Reject
+			c.Rules = []policy.Rule{{Match: []string{"**"}, Verdict: policy.Signed, Keys: []string{ours.file}}}
+		})
+		if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); (err == nil) != (repo == "good") || err != nil && !errors.Is(err, core.ErrImageRefused) {
+			t.Errorf("%s: %v", repo, err)
+		}
+	}
+}
+
+func TestRefusedByName(t *testing.T) {
+	reg := imagetest.NewRegistry(t)
+	ref := reg.Push("bad/app", "v1", layered(1, 10))
+	s, dir := policed(t, true, func(c *policy.Config) {
+		c.Rules = []policy.Rule{{Match: []string{"**/bad/*"}, Verdict: policy.Reject}}
+	})
+	for _, opts := range []core.PullOptions{{}, {Always: true, Username: "u", Password: "p"}} {
+		if _, err := s.Pull(t.Context(), "cri", ref, opts); !errors.Is(err, core.ErrImageRefused) {
+			t.Errorf("error %v", err)
+		}
+	}
+	nothingStored(t, s, dir)
+	if got := reg.Requests(); len(got) > 0 {
+		t.Errorf("the registry was asked: %q", got)
+	}
+	if _, err := s.Pull(t.Context(), "cri", reg.Push("good/app", "v1", layered(1, 10)), core.PullOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestVerifiersDecideOnPulls, each time anew.
+func TestVerifiersDecideOnPulls(t *testing.T) {
+	reg, dir := imagetest.NewRegistry(t), t.TempDir()
+	ref := reg.Push("app", "v1", layered(1, 10))
+	say := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "v"), []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, root := policed(t, false, func(c *policy.Config) { c.Verifiers = dir })
+	say("echo not today; exit 1")
+	_, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{Always: true})
+	if !errors.Is(err, core.ErrImageRefused) || !strings.Contains(err.Error(), "not today") {
+		t.Errorf("error %v", err)
+	}
+	nothingStored(t, s, root)
+	say("exit 0")
+	if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{Always: true}); err != nil {
+		t.Error(err)
+	}
+	say("exit 1")
+	if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{Always: true}); !errors.Is(err, core.ErrImageRefused) {
+		t.Errorf("the second time: %v", err)
+	}
+	if _, err := s.Get(t.Context(), "cri", ref); err != nil {
+		t.Errorf("what was there went: %v", err)
+	}
+}
+
+// TestARegistryThatFailsIsNoVerdict: it may have signatures.
+func TestARegistryThatFailsIsNoVerdict(t *testing.T) {
+	ours, reg := newSigner(t), imagetest.NewRegistry(t)
+	ref := reg.Push("app", "v1", layered(1, 10))
+	for _, part := range []string{"/referrers/", ".sig"} {
+		reg.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if strings.Contains(r.URL.Path, part) {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+		s, dir := policed(t, true, func(c *policy.Config) {
+			c.Rules = []policy.Rule{{Match: []string{"**"}, Verdict: policy.Signed, Keys: []string{ours.file}}}
+		})
+		if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); !errdefs.IsUnavailable(err) || errors.Is(err, core.ErrImageRefused) {
+			t.Errorf("%s: %v", part, err)
+		}
+		nothingStored(t, s, dir)
+	}
+}

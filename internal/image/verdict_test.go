@@ -1,0 +1,71 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/worker"
+)
+
+// traitor is a worker that strangers' bytes have taken over.
+type traitor struct{ asks, brings digest.Digest }
+
+func (w traitor) Pull(ctx context.Context, agent worker.Agent, _ worker.PullJob) (worker.Image, error) {
+	if w.asks != "" {
+		// Whatever the answer is.
+		_ = agent.Admit(ctx, policy.Claim{Target: ocispec.Descriptor{Digest: w.asks}})
+	}
+	return worker.Image{Target: ocispec.Descriptor{Digest: w.brings}, Manifest: ocispec.Descriptor{Digest: w.brings}}, nil
+}
+
+func (traitor) Import(context.Context, worker.Agent, io.Reader) ([]worker.Image, error) {
+	return nil, nil
+}
+func (traitor) Confinement() string { return "" }
+func (traitor) Close() error        { return nil }
+
+// TestTheWorkerIsNotBelieved: what it brings without having asked, or after a
+// no, is not kept.
+func TestTheWorkerIsNotBelieved(t *testing.T) {
+	dir := t.TempDir()
+	good, bad := digest.FromString("good"), digest.FromString("bad")
+	script := "#!/bin/sh\n[ \"$4\" = " + good.String() + " ]\n"
+	if err := os.WriteFile(filepath.Join(dir, "v"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Default()
+	cfg.Policy.Verifiers = dir
+	s, err := New(Options{Root: t.TempDir(), Config: cfg, InProcess: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	for name, tt := range map[string]struct {
+		w    traitor
+		good bool
+	}{
+		"asked and true":     {traitor{good, good}, true},
+		"brings another":     {traitor{good, bad}, false},
+		"heeds no refusal":   {traitor{bad, bad}, false},
+		"does not ask":       {traitor{"", good}, false},
+		"refused, another's": {traitor{bad, good}, false},
+	} {
+		s.runner = tt.w
+		_, err := s.Pull(t.Context(), "cri", "r.example/"+string(tt.w.brings[7:12])+":v1", core.PullOptions{Always: true})
+		if refused := errors.Is(err, core.ErrImageRefused); refused == tt.good {
+			t.Errorf("%s: %v", name, err)
+		}
+		if list, err := s.List(t.Context(), ""); err != nil || !tt.good && len(list) > 1 {
+			t.Errorf("%s: kept %v, %v", name, list, err)
+		}
+	}
+}
