@@ -379,3 +379,29 @@ func TestStatsOfALiveContainer(t *testing.T) {
 		}
 	})
 }
+
+func TestACpusetHandsItsOwnOn(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		t.Helper()
+		tree := newTree(t)
+		if _, err := os.Stat("/sys/fs/cgroup/cpuset/cpuset.cpus"); err != nil {
+			t.Skip("cpusets of cgroup v1 only")
+		}
+		above := place(t, tree, core.CgroupRef{Path: tree.Root()}, "above")
+		create(t, tree, above, &specs.LinuxResources{CPU: &specs.LinuxCPU{Cpus: "0"}})
+		below := place(t, tree, above, "below")
+		create(t, tree, below, nil)
+		inside := "/sys/fs/cgroup/cpuset" + below.Path + "/inside"
+		if err := os.Mkdir(inside, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = os.Remove(inside) }()
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			want, _ := os.ReadFile("/sys/fs/cgroup/cpuset" + above.Path + "/" + file)
+			got, err := os.ReadFile(inside + "/" + file)
+			if err != nil || string(got) != string(want) || len(strings.TrimSpace(string(got))) == 0 {
+				t.Errorf("%s of a bare directory %q, %v; above %q", file, got, err, want)
+			}
+		}
+	})
+}

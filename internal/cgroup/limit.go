@@ -67,8 +67,19 @@ func (t *Tree) limit(ref core.CgroupRef, res *specs.LinuxResources) error {
 	return nil
 }
 
+// walks are the files by which the kernel looks at all groups of the machine,
+// also when they are told what they say already.
+var walks = map[string]bool{
+	"cpu.cfs_period_us": true, "cpu.cfs_quota_us": true, "cpu.max": true, "cpuset.cpus": true, "cpuset.mems": true,
+}
+
 func apply(dir string, s setting) error {
 	path := filepath.Join(dir, s.file)
+	if dir != "" && walks[s.file] {
+		if now, err := readShort(path); err == nil && now == s.value {
+			return nil
+		}
+	}
 	err := os.ErrNotExist
 	if dir != "" {
 		err = writeFile(path, s.value)

@@ -31,13 +31,14 @@ func (t *Tree) make(ctx context.Context, ref core.CgroupRef) error {
 		if dir == "" || adopted {
 			continue
 		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return makeError(err)
-		}
 		if h.has("cpuset") {
-			if err := inheritCpuset(h.mount, dir); err != nil {
+			if err := makeCpuset(h.mount, dir); err != nil {
 				return err
 			}
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return makeError(err)
 		}
 	}
 	if t.layout.mode == core.CgroupV2 && ref.Adopted[""] == "" && ref.Path != "" {
@@ -51,6 +52,35 @@ func makeError(err error) error {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrPermissionDenied)
 	}
 	return err
+}
+
+// makeCpuset makes dir with the CPUs and memory nodes of the level above. Each
+// level that is made here hands its own on to those made in it, by the kernel:
+// telling it a cpuset's CPUs has it look at all cpusets of the machine.
+func makeCpuset(mount, dir string) error {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, os.ErrNotExist) && len(dir) > len(mount) {
+		if err := makeCpuset(mount, filepath.Dir(dir)); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, 0o755)
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return makeError(err)
+	}
+	if ierr := inheritCpuset(mount, dir); ierr != nil || err != nil { // one that was there stays as it was otherwise
+		return ierr
+	}
+	return clone(dir)
+}
+
+// clone has a cgroup's children begin with its cpuset.
+func clone(dir string) error {
+	const file = "cgroup.clone_children"
+	if on, err := readShort(filepath.Join(dir, file)); err != nil || on == "1" {
+		return err
+	}
+	return writeFile(filepath.Join(dir, file), "1")
 }
 
 // inheritCpuset gives every level from mount down to dir the CPUs and memory

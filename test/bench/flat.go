@@ -34,7 +34,7 @@ func (b *bench) crowded(ctx context.Context) ([]*pod, error) {
 // flat takes the start of pods beside many idle ones, which should cost what it
 // costs beside none.
 func (b *bench) flat(ctx context.Context) error {
-	alone, err := b.starts(ctx)
+	alone, withNone, err := b.starts(ctx)
 	if err != nil {
 		return err
 	}
@@ -51,35 +51,32 @@ func (b *bench) flat(ctx context.Context) error {
 	if err := b.listsOfMany(ctx, pods); err != nil {
 		return err
 	}
-	before, err := b.stages(ctx)
+	beside, stages, err := b.starts(ctx)
 	if err != nil {
 		return err
 	}
-	beside, err := b.starts(ctx)
-	if err != nil {
-		return err
-	}
-	after, err := b.stages(ctx)
-	if err != nil {
-		return err
-	}
-	printStages(before, after)
+	printStages(stages, withNone)
 	b.row("", fmt.Sprintf("pod start beside %d", len(pods)), beside)
 	b.value(flatness, "  ratio", float64(middle(beside))/float64(middle(alone)), "(p50)")
 	return b.each(ctx, len(pods), func(ctx context.Context, i int) error { return b.down(ctx, pods[i]) })
 }
 
-// starts takes what the starts of pods take, each gone before the next.
-func (b *bench) starts(ctx context.Context) ([]time.Duration, error) {
-	var took []time.Duration
+// starts takes what the starts of pods take, each gone before the next, and what
+// our agent says of them.
+func (b *bench) starts(ctx context.Context) (took []time.Duration, _ []stage, err error) {
+	before, err := b.stages(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
 	for range b.pods {
 		p, err := b.cycle(ctx, func() {})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		took = append(took, p.total())
 	}
-	return took, nil
+	after, err := b.stages(ctx)
+	return took, since(before, after), err
 }
 
 // idle takes what our agent uses while nothing happens.

@@ -85,7 +85,7 @@ func (b *bench) sequential(ctx context.Context) error {
 	}
 	fmt.Printf("%-28s %8.1f ms agent, %.1f ms keeper\n", "  of it", per(agent), per(keeper))
 	after, err := b.stages(ctx)
-	printStages(before, after)
+	printStages(since(before, after), nil)
 	return err
 }
 

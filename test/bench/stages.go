@@ -75,15 +75,34 @@ func parseStages(r io.Reader) ([]stage, error) {
 	return all, lines.Err()
 }
 
-// printStages shows what each stage took on average since before.
-func printStages(before, after []stage) {
-	old := map[string]stage{}
-	for _, s := range before {
-		old[s.name] = s
-	}
-	for _, s := range after {
-		if n := s.count - old[s.name].count; n > 0 {
-			fmt.Printf("    %-26s %8.3f ms, %g times\n", s.name, ms(s.sum-old[s.name].sum)/n, n)
+// since is what the stages took after old was read.
+func since(old, now []stage) []stage {
+	var all []stage
+	for _, s := range now {
+		for _, o := range old {
+			if o.name == s.name {
+				s.count, s.sum = s.count-o.count, s.sum-o.sum
+			}
 		}
+		if s.count > 0 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func (s stage) mean() float64 { return ms(s.sum) / s.count }
+
+// printStages shows what each stage takes on average and, unless that is nil, what
+// it took in another case.
+func printStages(stages, other []stage) {
+	for _, s := range stages {
+		beside := ""
+		for _, o := range other {
+			if o.name == s.name {
+				beside = fmt.Sprintf(", %8.3f ms with none", o.mean())
+			}
+		}
+		fmt.Printf("    %-26s %8.3f ms%s, %g times\n", s.name, s.mean(), beside, s.count)
 	}
 }
