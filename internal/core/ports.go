@@ -418,13 +418,17 @@ type Tx interface {
 	LastSeq() uint64
 }
 
-// Table holds one kind of object. What it returns is the caller's own copy.
+// Table holds one kind of object. What it returns is the caller's own copy, but
+// for Stored's.
 type Table[T any] interface {
 	Get(id ID) (T, error)
 	ByKey(owner Owner, key Key) (T, error)
 	Put(T) error // AlreadyExists when another object has the same Owner and Key
 	Delete(id ID) error
 	All(owner Owner) iter.Seq2[T, error] // owner "" is every owner
+	// Stored yields the objects themselves, which nobody may change: a Put makes
+	// another one. They may be kept.
+	Stored(owner Owner) iter.Seq[*T]
 }
 
 // KV is a small drawer of bytes.

@@ -288,13 +288,19 @@ func (t table[T]) Delete(id core.ID) error {
 	return nil
 }
 
+func (t table[T]) Stored(owner core.Owner) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for _, id := range slices.Clone(t.k.order) {
+			if v := t.k.items[id]; v != nil && (owner == "" || t.k.base(v).Owner == owner) && !yield(v) {
+				return
+			}
+		}
+	}
+}
+
 func (t table[T]) All(owner core.Owner) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for _, id := range slices.Clone(t.k.order) {
-			v := t.k.items[id]
-			if v == nil || owner != "" && t.k.base(v).Owner != owner {
-				continue
-			}
+		for v := range t.Stored(owner) {
 			if !yield(t.k.clone(*v), nil) {
 				return
 			}

@@ -178,13 +178,13 @@ func (s *server) removeContainer(ctx context.Context, c core.Container) error {
 	return err
 }
 
-func (s *server) ListContainers(ctx context.Context, req *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
-	list, err := s.containers(ctx, req.GetFilter())
+func (s *server) ListContainers(_ context.Context, req *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
+	list, err := s.containers(req.GetFilter())
 	return &v1.ListContainersResponse{Containers: list}, err
 }
 
 func (s *server) StreamContainers(req *v1.StreamContainersRequest, out v1.RuntimeService_StreamContainersServer) error {
-	list, err := s.containers(out.Context(), req.GetFilter())
+	list, err := s.containers(req.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -193,23 +193,15 @@ func (s *server) StreamContainers(req *v1.StreamContainersRequest, out v1.Runtim
 	})
 }
 
-func (s *server) containers(ctx context.Context, f *v1.ContainerFilter) ([]*v1.Container, error) {
-	all, err := s.engine.Containers(ctx, core.Filter{Labels: f.GetLabelSelector()})
+func (s *server) containers(f *v1.ContainerFilter) ([]*v1.Container, error) {
+	all, err := s.engine.StoredContainers()
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
-	var out []*v1.Container
-	for _, c := range all {
-		if !matchContainer(f, c) {
-			continue
-		}
-		r, err := containerHead(c)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, listedContainer(c, r))
-	}
-	return out, nil
+	return s.listed.containers.Of(all, func(c *core.Container) bool { return matchContainer(f, *c) }, func(c *core.Container) (*v1.Container, error) {
+		r, err := containerHead(*c)
+		return listedContainer(*c, r), err
+	})
 }
 
 func (s *server) ContainerStatus(ctx context.Context, req *v1.ContainerStatusRequest) (*v1.ContainerStatusResponse, error) {

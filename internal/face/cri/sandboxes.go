@@ -200,13 +200,13 @@ func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePo
 	return &v1.UpdatePodSandboxResourcesResponse{}, nil
 }
 
-func (s *server) ListPodSandbox(ctx context.Context, req *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {
-	items, err := s.sandboxes(ctx, req.GetFilter())
+func (s *server) ListPodSandbox(_ context.Context, req *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {
+	items, err := s.sandboxes(req.GetFilter())
 	return &v1.ListPodSandboxResponse{Items: items}, err
 }
 
 func (s *server) StreamPodSandboxes(req *v1.StreamPodSandboxesRequest, out v1.RuntimeService_StreamPodSandboxesServer) error {
-	items, err := s.sandboxes(out.Context(), req.GetFilter())
+	items, err := s.sandboxes(req.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -215,23 +215,15 @@ func (s *server) StreamPodSandboxes(req *v1.StreamPodSandboxesRequest, out v1.Ru
 	})
 }
 
-func (s *server) sandboxes(ctx context.Context, f *v1.PodSandboxFilter) ([]*v1.PodSandbox, error) {
-	all, err := s.engine.Sandboxes(ctx, core.Filter{Labels: f.GetLabelSelector()})
+func (s *server) sandboxes(f *v1.PodSandboxFilter) ([]*v1.PodSandbox, error) {
+	all, err := s.engine.StoredSandboxes()
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	var out []*v1.PodSandbox
-	for _, sb := range all {
-		if !matchSandbox(f, sb) {
-			continue
-		}
-		r, err := podHead(sb)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, listedSandbox(sb, r))
-	}
-	return out, nil
+	return s.listed.sandboxes.Of(all, func(sb *core.Sandbox) bool { return matchSandbox(f, *sb) }, func(sb *core.Sandbox) (*v1.PodSandbox, error) {
+		r, err := podHead(*sb)
+		return listedSandbox(*sb, r), err
+	})
 }
 
 // streamBytes is about how much one message of a streamed list holds: far below

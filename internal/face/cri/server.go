@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/cri/memo"
 	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 )
@@ -31,6 +32,10 @@ type server struct {
 	log    *slog.Logger
 	node   node
 	gauge  *gauge
+	listed struct { // what lists have said of each
+		sandboxes  memo.Memo[core.Sandbox, *v1.PodSandbox]
+		containers memo.Memo[core.Container, *v1.Container]
+	}
 
 	background sync.WaitGroup // what goes on after an answer
 	urls       urls

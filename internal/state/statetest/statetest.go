@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -103,6 +104,13 @@ func recordsAreFound(t *testing.T, s core.Store) {
 			}
 			if got != n {
 				t.Errorf("All(%q) yields %d, want %d", owner, got, n)
+			}
+			var stored []*core.Sandbox
+			for v := range tx.Sandboxes().Stored(owner) {
+				stored = append(stored, v)
+			}
+			if again := slices.Collect(tx.Sandboxes().Stored(owner)); len(stored) != n || !slices.Equal(stored, again) {
+				t.Errorf("Stored(%q) yields %d, then %v after %v; want the same %d", owner, len(stored), again, stored, n)
 			}
 		}
 		return nil
