@@ -183,6 +183,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		})
 	}
 	group.Go(func() error { return n.tellSystemd(ctx) })
+	group.Go(func() error {
+		tendHeap(ctx)
+		return nil
+	})
 	n.log.Info("agent is ready", "version", n.version, "root", root, "state", run, "runtime", n.runtimes.chosen, "took", time.Since(n.started))
 	err = group.Wait()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {

@@ -1,0 +1,42 @@
+package agent
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"testing"
+)
+
+var kept []byte //nolint:gochecknoglobals // so that it is allocated
+
+// TestHeapHasRoom: what a few pods throw away starts no collection, and what
+// starts one gives room again.
+func TestHeapHasRoom(t *testing.T) {
+	old := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(old) })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	again := make(chan struct{}, 8)
+	runtime.GC()
+	giveRoom()
+	onCollection(ctx, func() {
+		giveRoom()
+		again <- struct{}{}
+	})
+	count := func() uint32 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.NumGC
+	}
+	for range 2 {
+		before := count()
+		for range heapRoom / 2 / 4096 {
+			kept = make([]byte, 4096)
+		}
+		if n := count() - before; n > 0 {
+			t.Errorf("%d collections for %d bytes", n, heapRoom/2)
+		}
+		runtime.GC()
+		<-again
+	}
+}
