@@ -32,6 +32,9 @@ type Config struct {
 	MaxConcurrentLayers int `toml:"max_concurrent_layers"`
 	// StallTimeout is how long a registry may send nothing, in a Go duration.
 	StallTimeout Duration `toml:"stall_timeout"`
+	// ProgressTimeout ends a pull of which nothing has come in and nothing has been
+	// unpacked for so long; 0 is never.
+	ProgressTimeout Duration `toml:"progress_timeout"`
 	// Retries is how often a request is repeated after 429, 5xx or a broken
 	// connection.
 	Retries int `toml:"retries"`
@@ -70,6 +73,7 @@ func Default() Config {
 		RegistryConfig:      []string{"/etc/longshore/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},
 		MaxConcurrentLayers: 4,
 		StallTimeout:        Duration(time.Minute),
+		ProgressTimeout:     Duration(5 * time.Minute),
 		Retries:             4,
 		MaxLayerBytes:       64 << 30,
 		MinFreeBytes:        256 << 20,
@@ -102,8 +106,8 @@ func (c Config) Validate() error {
 	if c.StallTimeout < Duration(time.Second) {
 		bad("stall_timeout", "%s is less than 1s", time.Duration(c.StallTimeout))
 	}
-	if c.Retries < 0 || c.MaxLayerBytes < 0 || c.MinFreeBytes < 0 || c.KeepPartial < 0 || c.WorkerIdle < 0 {
-		bad("retries, max_layer_bytes, min_free_bytes, keep_partial, worker_idle", "must not be negative")
+	if c.Retries < 0 || c.MaxLayerBytes < 0 || c.MinFreeBytes < 0 || c.KeepPartial < 0 || c.WorkerIdle < 0 || c.ProgressTimeout < 0 {
+		bad("retries, max_layer_bytes, min_free_bytes, keep_partial, worker_idle, progress_timeout", "must not be negative")
 	}
 	return errors.Join(append(errs, c.Policy.Validate())...)
 }
@@ -115,6 +119,6 @@ func (c Config) settings(agent string) worker.Settings {
 	}
 	return worker.Settings{
 		Concurrency: c.MaxConcurrentLayers, MaxLayerBytes: c.MaxLayerBytes, MinFree: c.MinFreeBytes,
-		Stall: time.Duration(c.StallTimeout), Retries: retries, HostDirs: c.RegistryConfig, UserAgent: agent,
+		Stall: time.Duration(c.StallTimeout), Progress: time.Duration(c.ProgressTimeout), Retries: retries, HostDirs: c.RegistryConfig, UserAgent: agent,
 	}
 }

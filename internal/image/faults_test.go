@@ -444,3 +444,90 @@ func TestFullDiskIsSaidBeforeItIsFull(t *testing.T) {
 		t.Errorf("got %v, want ResourceExhausted", err)
 	}
 }
+
+// TestAPullWithoutProgressIsCancelled, at whatever it stands still; what it has
+// fetched is there for the next.
+func TestAPullWithoutProgressIsCancelled(t *testing.T) {
+	b := layered(1, 200_000)
+	blob := b.Layers[0].Digest
+	for name, at := range map[string]func(*http.Request) bool{
+		"manifest": func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/manifests/") },
+		"config":   func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, b.ID.String()) },
+		"layer":    func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, blob.String()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := imagetest.NewRegistry(t)
+			ref := reg.Push("team/app", "v1", b)
+			cfg := image.Default()
+			cfg.StallTimeout, cfg.ProgressTimeout = image.Duration(time.Hour), image.Duration(300*time.Millisecond)
+			s := openWith(t, image.Options{Root: t.TempDir(), Config: cfg, InProcess: true})
+			gone := make(chan struct{})
+			reg.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+				if !at(r) {
+					next.ServeHTTP(w, r)
+					return
+				}
+				if name == "layer" {
+					w.Header().Set("Content-Length", strconv.FormatInt(b.Layers[0].Size, 10))
+					_, _ = w.Write(b.Blobs[blob][:1000])
+					w.(http.Flusher).Flush()
+				}
+				<-r.Context().Done()
+				close(gone)
+			})
+			_, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{})
+			if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "no progress for 300ms") {
+				t.Errorf("error %v", err)
+			}
+			<-gone // the request was given up
+			reg.Intercept(nil)
+			if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); err != nil {
+				t.Errorf("the next try: %v", err)
+			}
+		})
+	}
+}
+
+// TestCredentialsAreEachCallers: a pull is shared by those who have the same, and
+// what is in the store opens no registry to those who have none.
+func TestCredentialsAreEachCallers(t *testing.T) {
+	b := layered(1, 1000)
+	reg := imagetest.NewRegistry(t)
+	ref := reg.Push("team/secret", "v1", b)
+	reached := make(chan struct{}, 10)
+	open := make(chan struct{})
+	reg.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if user, pass, ok := r.BasicAuth(); !ok || user != "u" || pass != "p" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			reached <- struct{}{}
+			<-open
+		}
+		next.ServeHTTP(w, r)
+	})
+	s := quick(t)
+	first := make(chan error, 1)
+	go func() {
+		_, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{Username: "u", Password: "p", Always: true})
+		first <- err
+	}()
+	<-reached // while it is under way others do not ride along
+	for name, opts := range map[string]core.PullOptions{"none": {Always: true}, "wrong ones": {Always: true, Username: "u", Password: "x"}} {
+		if _, err := s.Pull(t.Context(), "other", ref, opts); !errdefs.IsUnauthorized(err) {
+			t.Errorf("%s beside it: %v", name, err)
+		}
+	}
+	close(open)
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Pull(t.Context(), "other", ref, core.PullOptions{Always: true}); !errdefs.IsUnauthorized(err) {
+		t.Errorf("of what is there: %v", err)
+	}
+	if list, err := s.List(t.Context(), "other"); err != nil || len(list) != 0 {
+		t.Errorf("the other has %v, %v", list, err)
+	}
+}

@@ -35,6 +35,10 @@ type Config struct {
 	// CreateMountSources makes a directory where a mount's host path is missing,
 	// as containerd and CRI-O do; without it that is an error, as the API says.
 	CreateMountSources bool `toml:"create_mount_sources"`
+	// PinnedImages are patterns of full names with tag, * within a part; images
+	// that have such a name are told to be pinned, which keeps kubelet from
+	// collecting them.
+	PinnedImages []string `toml:"pinned_images"`
 	// LogMaxBytes starts a new log file when the next write would pass it; 0
 	// leaves rotation to kubelet.
 	LogMaxBytes int64 `toml:"log_max_bytes"`
@@ -97,6 +101,7 @@ func DefaultConfig() Config {
 		MaxCalls:          defaultCalls,
 
 		PrivilegedWithoutHostDevices: []string{},
+		PinnedImages:                 []string{},
 	}
 }
 
@@ -119,6 +124,11 @@ func (c Config) Validate() error {
 	for handler, runtime := range c.Handlers {
 		if strings.TrimSpace(handler) == "" || runtime == "" {
 			return invalid("face.cri.handlers: %q = %q: neither may be empty", handler, runtime)
+		}
+	}
+	for _, pattern := range c.PinnedImages {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			return invalid("face.cri.pinned_images: %q is no pattern", pattern)
 		}
 	}
 	if c.LogMaxBytes < 0 || c.LogMaxFiles < 0 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/cri/terms"
 )
 
 func (s *server) ListImages(ctx context.Context, req *v1.ListImagesRequest) (*v1.ListImagesResponse, error) {
@@ -39,7 +41,7 @@ func (s *server) images(ctx context.Context, f *v1.ImageFilter) ([]*v1.Image, er
 		if err != nil {
 			return nil, gone(err)
 		}
-		return []*v1.Image{image(i)}, nil
+		return []*v1.Image{image(s.cfg, i)}, nil
 	}
 	all, err := s.engine.Images(ctx)
 	if err != nil {
@@ -47,7 +49,7 @@ func (s *server) images(ctx context.Context, f *v1.ImageFilter) ([]*v1.Image, er
 	}
 	out := make([]*v1.Image, 0, len(all))
 	for _, i := range all {
-		out = append(out, image(i))
+		out = append(out, image(s.cfg, i))
 	}
 	return out, nil
 }
@@ -64,7 +66,7 @@ func (s *server) ImageStatus(ctx context.Context, req *v1.ImageStatusRequest) (*
 	if err != nil {
 		return nil, fmt.Errorf("image status: %w", err)
 	}
-	resp := &v1.ImageStatusResponse{Image: image(i)}
+	resp := &v1.ImageStatusResponse{Image: image(s.cfg, i)}
 	if req.GetVerbose() {
 		resp.Info = imageInfo(i)
 	}
@@ -78,6 +80,9 @@ func (s *server) PullImage(ctx context.Context, req *v1.PullImageRequest) (*v1.P
 		return nil, invalid("pull image: no image")
 	}
 	opts, err := pullOptions(ref, req.GetAuth())
+	if err == nil {
+		err = knownHandler(ctx, s, req.GetImage().GetRuntimeHandler())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("pull image %s: %w", ref, err)
 	}
@@ -127,10 +132,21 @@ func (s *server) ImageFsInfo(ctx context.Context, _ *v1.ImageFsInfoRequest) (*v1
 	return &v1.ImageFsInfoResponse{ImageFilesystems: []*v1.FilesystemUsage{fs}, ContainerFilesystems: []*v1.FilesystemUsage{fs}}, nil
 }
 
+// knownHandler refuses a RuntimeClass handler that no sandbox could have either.
+// Images are the same for all handlers.
+func knownHandler(ctx context.Context, s *server, name string) error {
+	runtimes, err := s.engine.Runtimes(ctx)
+	if err == nil && !slices.ContainsFunc(handlers(s.cfg, runtimes), func(h *v1.RuntimeHandler) bool { return h.GetName() == name }) {
+		err = invalid("runtime handler %q is unknown", name)
+	}
+	return err
+}
+
 // image is one image as the API tells of it. A numeric user in the image's
 // config is a uid, anything else a name that only the image itself can resolve.
-func image(i core.Image) *v1.Image {
-	out := &v1.Image{Id: string(i.ID), RepoTags: i.Names, RepoDigests: i.Digests, Size: uint64(max(i.Size, 0)), Pinned: i.Pinned}
+func image(cfg Config, i core.Image) *v1.Image {
+	out := &v1.Image{Id: string(i.ID), RepoTags: i.Names, RepoDigests: i.Digests, Size: uint64(max(i.Size, 0))}
+	out.Pinned = i.Pinned || terms.Named(cfg.PinnedImages, i.Names)
 	if user, _, _ := strings.Cut(i.Config.Config.User, ":"); user != "" {
 		if uid, err := strconv.ParseInt(user, 10, 64); err == nil {
 			out.Uid = &v1.Int64Value{Value: uid}

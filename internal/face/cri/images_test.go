@@ -138,3 +138,82 @@ func TestARefusedImageIsSaidAsKubeletKnowsIt(t *testing.T) {
 		t.Errorf("says %q", text)
 	}
 }
+
+// TestPinnedImages: kubelet collects no image that is told to be pinned.
+func TestPinnedImages(t *testing.T) {
+	n := newTestNode(t, func(c *Config) { c.PinnedImages = []string{"docker.io/library/red*:7", "docker.io/*:1"} })
+	n.Images.Offer("example.com/app:1", imagespec.ImageConfig{}, nil)
+	n.Images.Offer("example.com/lib:1", imagespec.ImageConfig{User: "x"}, nil)
+	if _, err := n.images.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "example.com/app:1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.As(core.OwnerCRI).PullImage(t.Context(), "example.com/lib:1", core.PullOptions{Pin: true}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := n.images.ListImages(t.Context(), &v1.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for _, i := range list.Images {
+		got[i.RepoTags[0]] = i.Pinned
+	}
+	want := map[string]bool{"docker.io/library/redis:7": true, "example.com/app:1": false, "example.com/lib:1": true}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("pinned (-want +got):\n%s", d)
+	}
+	s, err := n.images.ImageStatus(t.Context(), &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: "redis:7"}})
+	if err != nil || !s.Image.GetPinned() {
+		t.Errorf("status %v, %v", s, err)
+	}
+	// It is a wish only: who asks for the removal gets it.
+	if _, err := n.images.RemoveImage(t.Context(), &v1.RemoveImageRequest{Image: &v1.ImageSpec{Image: "redis:7"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestImagesAreTheSameForAllHandlers: a handler may be named if there is one, and
+// is then told neither of the image nor of its containers: kubelet compares these
+// two to know what is in use.
+func TestImagesAreTheSameForAllHandlers(t *testing.T) {
+	n := newTestNode(t, func(c *Config) { c.Handlers["class"] = "fake" })
+	ctx := t.Context()
+	n.Images.Offer("example.com/app:1", imagespec.ImageConfig{Cmd: []string{"x"}}, nil)
+	pull := func(handler string) error {
+		_, err := n.images.PullImage(ctx, &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "example.com/app:1", RuntimeHandler: handler}})
+		return err
+	}
+	wantCode(t, "an unknown handler", pull("nope"), codes.InvalidArgument)
+	if s, err := n.images.ImageStatus(ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: "example.com/app:1"}}); err != nil || s.Image != nil {
+		t.Errorf("was pulled: %v, %v", s, err)
+	}
+	for _, handler := range []string{"", "fake", "class"} {
+		if err := pull(handler); err != nil {
+			t.Errorf("%q: %v", handler, err)
+		}
+	}
+	req := n.containerRequest(n.pod(t, "p"), "c")
+	req.Config.Image = &v1.ImageSpec{Image: "example.com/app:1", RuntimeHandler: "class"}
+	c, err := n.CreateContainer(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := n.ListContainers(ctx, &v1.ListContainersRequest{})
+	if err != nil || len(list.Containers) != 1 {
+		t.Fatal(list, err)
+	}
+	images, err := n.images.ListImages(ctx, &v1.ListImagesRequest{Filter: &v1.ImageFilter{Image: &v1.ImageSpec{Image: "example.com/app:1"}}})
+	if err != nil || len(images.Images) != 1 {
+		t.Fatal(images, err)
+	}
+	for what, got := range map[string]string{
+		"listed": list.Containers[0].Image.RuntimeHandler, "status": n.status(t, c.ContainerId).Image.RuntimeHandler, "image": images.Images[0].Spec.GetRuntimeHandler(),
+	} {
+		if got != "" {
+			t.Errorf("%s: handler %q", what, got)
+		}
+	}
+	if again, err := n.CreateContainer(ctx, req); err != nil || again.ContainerId != c.ContainerId {
+		t.Errorf("the retry: %v, %v", again, err)
+	}
+}

@@ -117,6 +117,10 @@ func newContainerRecord(req *v1.CreateContainerRequest) (containerRecord, error)
 	}
 	kept := proto.CloneOf(req.GetConfig())
 	kept.Labels = nil
+	if kept.GetImage() != nil {
+		// Images are told without a handler, and kubelet looks for this one there.
+		kept.Image.RuntimeHandler = ""
+	}
 	for _, e := range kept.GetEnvs() {
 		e.Value = nil
 	}

@@ -103,7 +103,7 @@ func (a containerAsk) record() (containerRecord, error) {
 	if err != nil {
 		return rec, invalid("container config: %v", err)
 	}
-	spec := proto.CloneOf(a.req.GetConfig().GetImage())
+	spec := proto.CloneOf(rec.Config.GetImage())
 	names := slices.Concat(a.image.Names, a.image.Digests)
 	asked := []string{spec.GetUserSpecifiedImage(), spec.GetImage()}
 	if i := slices.IndexFunc(asked, func(s string) bool { return slices.Contains(names, s) }); i >= 0 {

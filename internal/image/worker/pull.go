@@ -32,14 +32,16 @@ func (w *Worker) Pull(ctx context.Context, agent Agent, job PullJob) (Image, err
 	if err != nil {
 		return Image{}, fmt.Errorf("pull %s: %w: %w", job.Ref, errdefs.ErrInvalidArgument, err)
 	}
-	img, err := w.pull(ctx, agent, named, job)
+	img, err := w.watched(ctx, func(ctx context.Context, p *watch) (Image, error) {
+		return w.pull(ctx, agent, named, job, p)
+	})
 	if err != nil {
 		return Image{}, fmt.Errorf("pull %s: %w", job.Ref, err)
 	}
 	return img, nil
 }
 
-func (w *Worker) pull(ctx context.Context, agent Agent, named reference.Named, job PullJob) (Image, error) {
+func (w *Worker) pull(ctx context.Context, agent Agent, named reference.Named, job PullJob, watch *watch) (Image, error) {
 	match, err := platform(job.Platform)
 	if err != nil {
 		return Image{}, err
@@ -53,7 +55,8 @@ func (w *Worker) pull(ctx context.Context, agent Agent, named reference.Named, j
 	if err != nil {
 		return Image{}, err
 	}
-	s := &source{w: w, repo: repo, agent: agent}
+	watch.step()
+	s := &source{w: w, repo: repo, agent: agent, watch: watch}
 	if err := s.admit(ctx, job, desc); err != nil {
 		return Image{}, err
 	}
@@ -77,7 +80,9 @@ func (s *source) admit(ctx context.Context, job PullJob, desc ocispec.Descriptor
 		if claim.Evidence, err = s.gather(ctx, desc.Digest); err != nil {
 			return err
 		}
+		s.watch.step()
 	}
+	defer s.watch.hold()()
 	return s.agent.Admit(ctx, claim)
 }
 
@@ -108,6 +113,7 @@ type source struct {
 	repo  *registry.Repository // nil for an archive, whose blobs are in the store
 	agent Agent
 	wrote bool // something new is in the store
+	watch *watch
 }
 
 // image makes the image that desc leads to complete.
@@ -133,6 +139,7 @@ func (s *source) image(ctx context.Context, desc ocispec.Descriptor, match platf
 		s.wrote = s.wrote || !l.Known || l.fetched
 	}
 	if s.wrote {
+		defer s.watch.hold()()
 		err = s.w.sync() // the agent is about to record the image
 	}
 	return img, err
@@ -198,6 +205,7 @@ func (s *source) small(ctx context.Context, desc ocispec.Descriptor, limit int64
 	if body, err = fetch(); err != nil {
 		return nil, err
 	}
+	s.watch.step()
 	s.wrote = true
 	desc.Size = int64(len(body))
 	return body, s.w.write(ctx, desc, body)
@@ -354,6 +362,7 @@ func (s *source) layers(ctx context.Context, img Image, diffs []digest.Digest) (
 			u.lower = append(u.lower, started[j])
 		}
 		u.flight = s.w.startLayer(ctx, u)
+		s.watch.follow(u.flight.State)
 		started = append(started, u)
 	}
 	layers, err := collect(ctx, started)

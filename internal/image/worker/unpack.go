@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -27,6 +28,9 @@ type unpacking struct {
 	ticket *ticket
 	note   func(blob digest.Digest, status string, done int64)
 	result Layer // once the flight has ended well
+
+	active atomic.Int64 // counts what comes in and is unpacked
+	queued atomic.Bool  // waits for its turn
 }
 
 // startLayer joins or starts the unpacking of one layer. Call it for the layers
@@ -41,7 +45,10 @@ func (w *Worker) startLayer(ctx context.Context, u *unpacking) *flight.Flight[st
 
 func (w *Worker) runLayer(ctx context.Context, u *unpacking) error {
 	defer u.ticket.leave()
-	if err := u.ticket.wait(ctx); err != nil {
+	u.queued.Store(true)
+	err := u.ticket.wait(ctx)
+	u.queued.Store(false)
+	if err != nil {
 		return err
 	}
 	w.mu.Lock()
@@ -82,7 +89,10 @@ func (w *Worker) onlyBlob(ctx context.Context, u *unpacking) error {
 func (w *Worker) startDownload(ctx context.Context, u *unpacking) *flight.Flight[digest.Digest, *download] {
 	f := w.blobs.Join(ctx, u.blob.Digest, func() *download { return newDownload(u.blob) },
 		func(ctx context.Context, d *download) error { return w.fetch(ctx, u.repo, d) })
-	f.State.onProgress(func(n int64) { u.note(u.blob.Digest, "downloading", n) })
+	f.State.onProgress(func(n int64) {
+		w.did(u)
+		u.note(u.blob.Digest, "downloading", n)
+	})
 	return f
 }
 
@@ -160,7 +170,7 @@ func (w *Worker) apply(ctx context.Context, u *unpacking, r reader) (layer.Resul
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return layer.Result{}, err
 	}
-	res, err := layer.Apply(ctx, dir, r, layer.Options{
+	res, err := layer.Apply(ctx, dir, noting{r, func() { w.did(u) }}, layer.Options{
 		MaxBytes: w.settings.MaxLayerBytes, MinFree: w.settings.MinFree, Lower: u.lowerDirs(w),
 	})
 	if err != nil {

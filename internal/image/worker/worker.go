@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -41,6 +42,7 @@ type Settings struct {
 	MaxLayerBytes int64         `json:"max_layer_bytes"`
 	MinFree       int64         `json:"min_free"`
 	Stall         time.Duration `json:"stall"`
+	Progress      time.Duration `json:"progress"` // how long a pull may stand still; 0 is for ever
 	Retries       int           `json:"retries"`
 	Backoff       time.Duration `json:"backoff"`
 	MaxWait       time.Duration `json:"max_wait"`
@@ -113,6 +115,7 @@ type Worker struct {
 	slots    *queue
 	blobs    flight.Group[digest.Digest, *download]
 	layers   flight.Group[string, *unpacking]
+	active   atomic.Int64 // counts what comes in and is unpacked, of all jobs
 
 	mu   sync.Mutex
 	done map[string]Layer // unpacked by this process, by directory

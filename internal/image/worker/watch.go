@@ -1,0 +1,135 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// watch ends a pull that gets nowhere. Anything that comes in from the registry,
+// and anything that is unpacked of it, is progress. A nil one watches nothing.
+type watch struct {
+	w     *Worker
+	steps atomic.Int64
+	held  atomic.Int32 // greater than 0: it waits for what has a time of its own
+
+	mu     sync.Mutex
+	layers []*unpacking
+}
+
+// stuckError is why a watched pull was ended.
+type stuckError struct{ after time.Duration }
+
+func (e *stuckError) Error() string { return fmt.Sprintf("made no progress for %s", e.after) }
+
+// Unwrap is the class.
+func (e *stuckError) Unwrap() error { return errdefs.ErrUnavailable }
+
+// watched runs a pull, and ends it when it makes no progress for as long as the
+// settings say.
+func (w *Worker) watched(ctx context.Context, pull func(context.Context, *watch) (Image, error)) (Image, error) {
+	limit := w.settings.Progress
+	if limit <= 0 {
+		return pull(ctx, nil)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	p := &watch{w: w}
+	var looking sync.WaitGroup
+	looking.Go(func() { p.look(ctx, limit, cancel) })
+	img, err := pull(ctx, p)
+	var stuck *stuckError
+	if err != nil && errors.As(context.Cause(ctx), &stuck) {
+		err = stuck // what it was at says only that it was cancelled
+	}
+	cancel(nil)
+	looking.Wait()
+	return img, err
+}
+
+// look compares from time to time.
+func (p *watch) look(ctx context.Context, limit time.Duration, cancel context.CancelCauseFunc) {
+	ticker := time.NewTicker(max(limit/8, time.Millisecond))
+	defer ticker.Stop()
+	last, since := p.count(), time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			if c := p.count(); c != last || p.held.Load() > 0 {
+				last, since = c, now
+			} else if now.Sub(since) >= limit {
+				cancel(&stuckError{limit})
+				return
+			}
+		}
+	}
+}
+
+// count is a number that another stands for when there was progress. While a
+// layer waits for its turn, others' progress is its own.
+func (p *watch) count() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.steps.Load()
+	for _, u := range p.layers {
+		n += u.active.Load()
+		if u.queued.Load() {
+			n += p.w.active.Load()
+		}
+	}
+	return n
+}
+
+// step notes progress.
+func (p *watch) step() {
+	if p != nil {
+		p.steps.Add(1)
+	}
+}
+
+// follow has what happens to a layer count, whichever pull began it.
+func (p *watch) follow(u *unpacking) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.layers = append(p.layers, u)
+}
+
+// hold keeps the watch still until release is called.
+func (p *watch) hold() (release func()) {
+	if p == nil {
+		return func() {}
+	}
+	p.held.Add(1)
+	return func() { p.held.Add(-1) }
+}
+
+// did notes that something of a layer came in or was unpacked.
+func (w *Worker) did(u *unpacking) {
+	u.active.Add(1)
+	w.active.Add(1)
+}
+
+// noting is a reader whose reads are progress.
+type noting struct {
+	io.Reader
+	did func()
+}
+
+// Read implements io.Reader.
+func (n noting) Read(p []byte) (int, error) {
+	k, err := n.Reader.Read(p)
+	if k > 0 {
+		n.did()
+	}
+	return k, err
+}
