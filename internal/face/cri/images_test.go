@@ -17,6 +17,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/cri/terms"
 )
 
 func TestImages(t *testing.T) {
@@ -107,7 +108,7 @@ func TestCredentials(t *testing.T) {
 		"a short name":     {"redis", &v1.AuthConfig{Username: "u", ServerAddress: "https://r.example"}, core.PullOptions{Username: "u"}},
 	} {
 		tt.want.Always = true
-		got, err := pullOptions(tt.ref, tt.auth)
+		got, err := terms.PullOptions(tt.ref, tt.auth)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -116,7 +117,7 @@ func TestCredentials(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"%%", "bm9jb2xvbg==", strings.Repeat("A", 1<<17)} {
-		if _, err := pullOptions("x", &v1.AuthConfig{Auth: bad}); !errdefs.IsInvalidArgument(err) {
+		if _, err := terms.PullOptions("x", &v1.AuthConfig{Auth: bad}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%.20s: %v", bad, err)
 		}
 	}

@@ -1,6 +1,6 @@
 // Package terms has the CRI's small values in both forms: limits, quantities of
-// annotations, and signals, as the API writes them and as the engine and the OCI
-// spec do.
+// annotations, signals and credentials, as the API writes them and as the engine
+// and the OCI spec do.
 //
 // It is pure, and knows neither sandboxes nor containers. Start at Resources.
 package terms
