@@ -26,6 +26,8 @@ import (
 const (
 	kubeletEnv = "LONGSHORE_KUBELET"
 	subjectEnv = "LONGSHORE_SUBJECT"
+	// keepEnv is a directory for the logs of a test that failed.
+	keepEnv = "LONGSHORE_E2E_LOGS"
 )
 
 // busybox is the image of the tests' containers. The agent finds the tests'
@@ -104,9 +106,18 @@ func start(t *testing.T, o options) *node {
 		n.kubeletDown(syscall.SIGKILL)
 		if t.Failed() {
 			t.Logf("the kubelet's complaints:\n%s", n.complaints(60))
+			if keep := os.Getenv(keepEnv); keep != "" {
+				_ = exec.Command("cp", n.log.Name(), filepath.Join(n.Dir, "agent.log"), keep).Run() //nolint:forbidigo // the test is over
+			}
 		}
 	})
 	return n
+}
+
+// parameters of the kernel that the kubelet demands, below /proc/sys.
+var parameters = map[string]string{
+	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
 // prepare keeps what the kubelet does to a machine from this one: its fixed
@@ -122,15 +133,12 @@ func prepare(t *testing.T, dir string) {
 			t.Fatalf("overlay on %s: %v", d, err)
 		}
 	}
-	for name, value := range map[string]string{
-		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
-		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
-	} {
-		shown := filepath.Join(dir, strings.ReplaceAll(name, "/", "."))
-		write(t, shown, value+"\n")
-		if err := unix.Mount(shown, "/proc/sys/"+name, "", unix.MS_BIND, ""); err != nil {
-			t.Fatalf("bind /proc/sys/%s: %v", name, err)
-		}
+	// What the kubelet mounts in its own namespace is to be seen here.
+	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range parameters {
+		write(t, filepath.Join(dir, filepath.Base(name)), value+"\n")
 	}
 	// The kubelet takes its node's address from a link.
 	for _, args := range [][]string{
@@ -203,7 +211,13 @@ func (n *node) kubeletUp() {
 	}
 	file := filepath.Join(n.Dir, "kubelet.json")
 	write(n.t, file, string(b))
-	n.cmd = exec.Command(n.bin, "--config="+file, "--root-dir="+n.root, "--cert-dir="+filepath.Join(n.Dir, "pki"), //nolint:forbidigo // it outlives the contexts of subtests
+	// The parameters are shown to the kubelet alone: a user namespace may not
+	// mount a proc of its own where that of the host is covered.
+	show := "mount --make-private /proc; "
+	for name := range parameters {
+		show += fmt.Sprintf("mount --bind %s /proc/sys/%s; ", filepath.Join(n.Dir, filepath.Base(name)), name)
+	}
+	n.cmd = exec.Command("unshare", "--mount", "--propagation", "unchanged", "sh", "-ec", show+`exec "$0" "$@"`, n.bin, "--config="+file, "--root-dir="+n.root, "--cert-dir="+filepath.Join(n.Dir, "pki"), //nolint:forbidigo // it outlives the contexts of subtests
 		"--hostname-override=node", "--node-ip="+nodeIP, "--v=2")
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -249,6 +263,12 @@ func (n *node) complaints(most int) string {
 // image has busybox and the subject.
 func image(t *testing.T) imagetest.Built {
 	t.Helper()
+	return imageWith(t, "subject")
+}
+
+// imageWith is another image for another name of the subject's.
+func imageWith(t *testing.T, name string) imagetest.Built {
+	t.Helper()
 	files, err := imagetest.Busybox("/bin/busybox", nodetest.Applets...)
 	if err != nil {
 		t.Skipf("no busybox-static: %v", err)
@@ -257,22 +277,14 @@ func image(t *testing.T) imagetest.Built {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = append(files, imagetest.File{Name: "bin/subject", Body: subject, Mode: 0o755})
+	files = append(files, imagetest.File{Name: "bin/" + name, Body: subject, Mode: 0o755})
 	return imagetest.Image{Layers: [][]imagetest.File{files}, Config: ocispec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"PATH=/bin"}}}.Build()
 }
 
 // clear unmounts what is below dir and removes it.
 func clear(t *testing.T, dir string) {
 	t.Helper()
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Error(err)
-	}
-	for _, line := range slices.Backward(strings.Split(string(b), "\n")) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
-			_ = unix.Unmount(f[4], unix.MNT_DETACH)
-		}
-	}
+	unmountBelow(t, dir)
 	for _, d := range []string{"/var/lib", "/var/log"} {
 		_ = unix.Unmount(d, unix.MNT_DETACH)
 	}
@@ -307,4 +319,17 @@ func create(t *testing.T, path string) *os.File {
 
 func (n *node) get(ctx context.Context, path string) ([]byte, error) {
 	return fetch(ctx, n.client, "https://"+nodeIP+":10250"+path)
+}
+
+func unmountBelow(t *testing.T, dir string) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range slices.Backward(strings.Split(string(b), "\n")) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			_ = unix.Unmount(f[4], unix.MNT_DETACH)
+		}
+	}
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/test/nodetest"
 )
@@ -60,6 +62,26 @@ func (n *node) remove(t *testing.T, name string) {
 		return
 	}
 	nodetest.Eventually(t, name+" is gone", func() bool { return n.pod(t, name) == nil && !n.runs(t, name) })
+}
+
+// containers are the runtime's of a pod.
+func (n *node) containers(t *testing.T, pod string) []*runtimeapi.Container {
+	t.Helper()
+	r, err := n.CRI.ListContainers(context.Background(), &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{LabelSelector: map[string]string{"io.kubernetes.pod.name": pod + "-node"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.GetContainers()
+}
+
+// runs says whether a container of a pod runs.
+func (n *node) runs(t *testing.T, pod string) bool {
+	t.Helper()
+	return slices.ContainsFunc(n.containers(t, pod), func(c *runtimeapi.Container) bool {
+		return c.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING
+	})
 }
 
 // pods are all pods as the kubelet tells of them.
@@ -135,7 +157,7 @@ func (n *node) output(t *testing.T, pod, container, query string) string {
 	t.Helper()
 	b, err := n.get(t.Context(), fmt.Sprintf("/containerLogs/default/%s-node/%s?%s", pod, container, query))
 	if err != nil {
-		t.Logf("logs: %v", err)
+		return ""
 	}
 	return string(b)
 }
@@ -154,4 +176,61 @@ func (n *node) said(t *testing.T, pod, container, text string) string {
 		return strings.Contains(out, text)
 	})
 	return out
+}
+
+// ended waits until a pod is over, and returns how it ended.
+func (n *node) ended(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	return n.wait(t, name, "is over", func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	})
+}
+
+// once is a pod that runs one script to its end.
+func once(name, script string) *corev1.Pod {
+	p := pod(name, shell("main", script))
+	p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	return p
+}
+
+// succeeds runs a pod to its end, which is to be good, and returns what its
+// container main wrote.
+func (n *node) succeeds(t *testing.T, p *corev1.Pod) string {
+	t.Helper()
+	n.add(t, p)
+	over := n.ended(t, p.Name)
+	out := n.output(t, p.Name, "main", "")
+	if over.Status.Phase != corev1.PodSucceeded {
+		t.Errorf("%s is %s, and wrote %q", p.Name, over.Status.Phase, out)
+	}
+	return out
+}
+
+// share mounts a new emptyDir at /share of all containers.
+func share(p *corev1.Pod, v corev1.VolumeSource) *corev1.Pod {
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "share", VolumeSource: v})
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			list[i].VolumeMounts = append(list[i].VolumeMounts, corev1.VolumeMount{Name: "share", MountPath: "/share"})
+		}
+	}
+	return p
+}
+
+func emptyDir() corev1.VolumeSource {
+	return corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+}
+
+func hostPath(path string) corev1.VolumeSource {
+	return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}
+}
+
+// contains fails the test for every text that is not in out.
+func contains(t *testing.T, out string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(out, text) {
+			t.Errorf("no %q in %q", text, out)
+		}
+	}
 }

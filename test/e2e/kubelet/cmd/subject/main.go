@@ -11,8 +11,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
+	"runtime"
 	"strconv"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
@@ -88,5 +91,8 @@ func eat(mebibytes int) {
 		kept = append(kept, b)
 	}
 	fmt.Println("ate", len(kept))
-	select {}
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, unix.SIGTERM)
+	<-end
+	runtime.KeepAlive(kept)
 }

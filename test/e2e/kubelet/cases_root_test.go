@@ -1,0 +1,55 @@
+package kubelet
+
+import (
+	"flag"
+	"os"
+	"testing"
+)
+
+// TestMain has the cases of one kubelet run side by side: most of their time is
+// the kubelet's waiting.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+func TestStaticPods(t *testing.T) { isolated(t, staticPods) }
+
+func staticPods(t *testing.T) {
+	n := start(t, options{})
+	for _, c := range []struct {
+		name string
+		run  func(t *testing.T, n *node)
+	}{
+		{"init containers and sidecars", initContainers},
+		{"readiness probes", readinessProbes},
+		{"liveness and startup probes", livenessProbes},
+		{"restart policies", restartPolicies},
+		{"hooks and graceful termination", hooks},
+		{"grace that runs out", graceRunsOut},
+		{"volumes", volumes},
+		{"downward API", downwardAPI},
+		{"host network", hostNetwork},
+		{"host ports", hostPorts},
+		{"host namespaces", hostNamespaces},
+		{"users", users},
+		{"rights", rights},
+		{"user namespace", userNamespace},
+		{"sysctls", sysctls},
+		{"OOM of main", oomOfMain},
+		{"OOM of a child", oomOfChild},
+		{"logs", logs},
+		{"exec", execs},
+		{"attach", attaches},
+		{"port-forward", portForwards},
+		{"figures", figures},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, n)
+		})
+	}
+}
