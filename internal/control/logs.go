@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -139,96 +138,10 @@ func ownLog(c core.Container) *core.Sink {
 
 // copy sends the output until the container has ended.
 func (l *logOutput) copy(ctx context.Context, emit func(*longshorev1.Output) error) error {
-	b := newBatch()
-	var sender sync.WaitGroup
-	sender.Go(func() { b.send(emit) })
-	err := logs.Read(ctx, l.sink, logs.Options{Follow: true, Ended: l.ended, Since: l.since}, b.add)
-	b.close()
-	sender.Wait()
-	return errors.Join(err, b.failed)
-}
-
-// batchBytes is how much may wait to be sent.
-const batchBytes = 1 << 20
-
-// batch puts many small entries into few messages: while one is being sent, the
-// next gathers. The order of the streams is kept.
-type batch struct {
-	mu      sync.Mutex
-	changed sync.Cond
-	parts   []part
-	size    int
-	closed  bool  // nothing more is added
-	failed  error // sending ended
-}
-
-type part struct {
-	stderr bool
-	data   []byte
-}
-
-func newBatch() *batch {
-	b := &batch{}
-	b.changed.L = &b.mu
-	return b
-}
-
-func (b *batch) add(e logs.Entry) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for b.size >= batchBytes && b.failed == nil {
-		b.changed.Wait()
-	}
-	if b.failed != nil {
-		return b.failed
-	}
-	stderr := e.Stream == "stderr"
-	if n := len(b.parts); n == 0 || b.parts[n-1].stderr != stderr || len(b.parts[n-1].data) >= chunkBytes {
-		b.parts = append(b.parts, part{stderr: stderr})
-	}
-	p := &b.parts[len(b.parts)-1]
-	p.data = append(p.data, e.Text...)
-	if !e.Partial {
-		p.data = append(p.data, '\n')
-	}
-	b.size += len(e.Text) + 1
-	b.changed.Broadcast()
-	return nil
-}
-
-func (b *batch) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-	b.changed.Broadcast()
-}
-
-// send sends what is added until close or until it fails, which add then tells.
-func (b *batch) send(emit func(*longshorev1.Output) error) {
-	for {
-		b.mu.Lock()
-		for len(b.parts) == 0 && !b.closed {
-			b.changed.Wait()
+	return logs.Copy(ctx, l.sink, logs.Options{Follow: true, Ended: l.ended, Since: l.since}, func(stderr bool, data []byte) error {
+		if stderr {
+			return emit(&longshorev1.Output{Kind: &longshorev1.Output_Stderr{Stderr: data}})
 		}
-		parts := b.parts
-		b.parts, b.size = nil, 0
-		b.changed.Broadcast()
-		b.mu.Unlock()
-		if len(parts) == 0 {
-			return
-		}
-		for _, p := range parts {
-			out := &longshorev1.Output{Kind: &longshorev1.Output_Stdout{Stdout: p.data}}
-			if p.stderr {
-				out = &longshorev1.Output{Kind: &longshorev1.Output_Stderr{Stderr: p.data}}
-			}
-			if err := emit(out); err != nil {
-				b.mu.Lock()
-				b.failed = fmt.Errorf("send output: %w", err)
-				b.changed.Broadcast()
-				b.mu.Unlock()
-				return
-			}
-		}
-	}
+		return emit(&longshorev1.Output{Kind: &longshorev1.Output_Stdout{Stdout: data}})
+	})
 }

@@ -7,7 +7,6 @@ package joint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -118,11 +117,15 @@ func (j *joint) follow(ctx context.Context, begin func()) error {
 			close(ended)
 		}
 	}()
-	w := newBatch(j.sess)
-	var sender sync.WaitGroup
-	sender.Go(w.send)
-	err := logs.Read(ctx, *j.log, logs.Options{Follow: true, Tail: -1, Begun: begin, Ended: ended}, w.add)
-	w.close()
-	sender.Wait()
-	return errors.Join(err, w.failed)
+	return logs.Copy(ctx, *j.log, logs.Options{Follow: true, Tail: -1, Begun: begin, Ended: ended}, func(stderr bool, data []byte) error {
+		to := j.sess.Stdout
+		if stderr {
+			to = j.sess.Stderr
+		}
+		if to == nil {
+			return nil
+		}
+		_, err := to.Write(data)
+		return err
+	})
 }
