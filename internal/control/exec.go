@@ -15,7 +15,7 @@ import (
 
 // Exec runs a further process. It belongs to the call: when the client leaves,
 // the process is killed, unless it asked to be detached.
-func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecRequest, longshorev1.Output]) error {
+func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecRequest, longshorev1.Output]) (err error) {
 	ctx := stream.Context()
 	first, err := stream.Recv()
 	if err != nil {
@@ -52,7 +52,7 @@ func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecR
 	if req.GetDetach() {
 		return j.started(req.GetTty())
 	}
-	defer s.forget(ctx, view, ref)
+	defer func() { s.forget(ctx, view, ref, err != nil) }()
 	if err := j.started(req.GetTty()); err != nil {
 		_ = streams.Close()
 		return err
@@ -60,11 +60,11 @@ func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecR
 	return j.run(ctx)
 }
 
-// forget drops an exec's record, and kills what still runs of it.
-func (s *Server) forget(ctx context.Context, view *engine.Client, ref core.Ref) {
+// forget drops an exec's record, and kills what runs of it when it was cut short.
+func (s *Server) forget(ctx context.Context, view *engine.Client, ref core.Ref, cut bool) {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	opts := engine.RemoveOptions{Force: true, Asked: asked(ctx, "longshore exec")}
+	opts := engine.RemoveOptions{Force: cut, Asked: asked(ctx, "longshore exec")}
 	if err := view.RemoveProcess(clean, ref, opts); err != nil && !errdefs.IsNotFound(err) {
 		s.o.Logger.WarnContext(ctx, "exec could not be removed", "container", string(ref.Container), "process", string(ref.Process), "error", err)
 	}

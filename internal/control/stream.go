@@ -186,7 +186,9 @@ func (j *joint) writeStdin(ctx context.Context, chunks <-chan []byte) {
 			return
 		case b, ok := <-chunks:
 			if !ok {
-				_ = j.streams.Stdin.Close()
+				if ctx.Err() == nil { // the client has not gone, it has no more to send
+					_ = j.streams.Stdin.Close()
+				}
 				return
 			}
 			if !broken {

@@ -59,9 +59,12 @@ func (x *exchange) remoteSPDY(ctx context.Context) {
 		return
 	}
 	resize := newSizes()
-	s := Session{Resize: resize.out, Stdin: g.reader(typeStdin), Stdout: g.writer(typeStdout), Stderr: g.writer(typeStderr)}
-	if r := g.reader(typeResize); r != nil {
-		go func() { _, _ = io.Copy(resize, r) }() // ends with the connection
+	s := Session{Resize: resize.out, Stdout: g.writer(typeStdout), Stderr: g.writer(typeStderr)}
+	if st := g.got[typeStdin]; st != nil {
+		s.Stdin = input{st, ctx, sc.CloseChan()}
+	}
+	if st := g.got[typeResize]; st != nil {
+		go func() { _, _ = io.Copy(resize, st) }() // ends with the connection
 	}
 	o := x.run(ctx, s)
 	if ctx.Err() != nil {
@@ -156,16 +159,39 @@ func usable(st httpstream.Stream) bool {
 	return !ok || s.SendReply(http.Header{}, false) == nil
 }
 
-func (g *gathering) reader(name string) io.Reader {
+func (g *gathering) writer(name string) io.Writer {
 	if st := g.got[name]; st != nil {
 		return st
 	}
 	return nil
 }
 
-func (g *gathering) writer(name string) io.Writer {
-	if st := g.got[name]; st != nil {
-		return st
+// input is what a client sends. The library calls it ended as well when the client
+// has gone, or has reset its streams to go: then it ends with the session, so that
+// the process is not told of an end of its input that the client did not mean.
+type input struct {
+	httpstream.Stream
+	ctx  context.Context //nolint:containedctx // the session's life
+	gone <-chan bool
+}
+
+// Read implements io.Reader.
+func (i input) Read(b []byte) (int, error) {
+	n, err := i.Stream.Read(b)
+	if errors.Is(err, io.EOF) && i.cut() {
+		<-i.ctx.Done()
+		err = context.Cause(i.ctx)
 	}
-	return nil
+	return n, err
+}
+
+// cut reports whether an ended stream was reset, or its connection is at its end.
+func (i input) cut() bool {
+	select {
+	case <-i.gone:
+		return true
+	default:
+	}
+	st, ok := i.Stream.(interface{ IsFinished() bool })
+	return ok && st.IsFinished()
 }

@@ -134,15 +134,8 @@ func (x *exchange) remoteWebsocket(ctx context.Context) {
 }
 
 // receive gives the channels what the client sends until it ends the
-// connection.
+// connection. That closes none of them: the client said of none that it ends.
 func (c *channels) receive() error {
-	defer func() {
-		for _, w := range c.in {
-			if w != nil {
-				_ = w.Close()
-			}
-		}
-	}()
 	for {
 		var msg []byte
 		if err := websocket.Message.Receive(c.ws, &msg); err != nil {
