@@ -35,7 +35,8 @@ type ProcessConfig struct {
 // Process is one started, or startable, process.
 type Process struct {
 	ID        ProcessID `json:"id,omitempty"`
-	Pid       int       `json:"pid,omitempty"` // as the host sees it; 0 before it is created and after it has ended
+	Pid       int       `json:"pid,omitempty"`     // as the host sees it; 0 before it is created and after it has ended
+	Session   int       `json:"session,omitempty"` // of an exec: its session, which outlives it; 0 when it is not its own
 	Args      []string  `json:"args,omitempty"`
 	TTY       bool      `json:"tty,omitempty"`
 	Hold      bool      `json:"hold,omitempty"`

@@ -127,7 +127,7 @@ func (e *Engine) launchExec(ctx context.Context, ct *core.Container, ref core.Re
 func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.ProcessConfig, launched core.Launched) (core.Process, error) {
 	e, ref := c.e, core.Ref{Container: ct.ID, Process: cfg.ID}
 	p := core.Process{
-		ID: cfg.ID, Pid: launched.Pid, Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
+		ID: cfg.ID, Pid: launched.Pid, Session: kin.Session(launched.Pid), Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
 		Started: now(), Data: cfg.Data,
 	}
 	err := e.editContainer(ct.ID, func(ct *core.Container, n *note) error {
@@ -194,8 +194,8 @@ func (b book) recordAsked(ref core.Ref, asked core.Asked, by view) error {
 	return err
 }
 
-// RemoveProcess forgets an exec that has ended (killing it first with Force, and
-// what it started along with it); success when there is none.
+// RemoveProcess forgets an exec that has ended; with Force it is killed first, and
+// what it started or has left goes with it. Success when there is none.
 func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOptions) error {
 	if ref.Process == core.Main {
 		return fmt.Errorf("remove process: the main process goes with its container: %w", errdefs.ErrInvalidArgument)
@@ -207,12 +207,12 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if err != nil {
 		return err
 	}
+	if opts.Force {
+		c.e.endKin(ctx, &ct, p)
+	}
 	if p.Autopsy == nil {
 		if !opts.Force {
 			return fmt.Errorf("remove process %s of container %s: it runs: %w", ref.Process, ref.Container, errdefs.ErrFailedPrecondition)
-		}
-		if err := kin.Kill(p.Pid, func() ([]int, error) { return c.e.o.Cgroups.Pids(ctx, ct.Cgroup) }); err != nil {
-			c.e.o.Logger.WarnContext(ctx, "what an exec started may go on", "container", ct.ID, "process", p.ID, "error", err)
 		}
 		if err := c.Signal(ctx, ref, sigkill, opts.Asked); err != nil && !errdefs.IsNotFound(err) {
 			return err
@@ -229,6 +229,22 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 		by.forced(c.view, &ct.Meta, "remove process", c.asked(opts.Asked, ""))
 	}
 	return c.e.dropExec(ref, by)
+}
+
+// endKin ends what an exec has started, and stops the exec itself; or what it has
+// left, when it has ended.
+func (e *Engine) endKin(ctx context.Context, ct *core.Container, p *core.Process) {
+	list := func() ([]int, error) { return e.o.Cgroups.Pids(ctx, ct.Cgroup) }
+	var err error
+	switch {
+	case p.Autopsy == nil:
+		err = kin.Kill(p.Pid, p.Session, list)
+	case p.Session > 0 && !p.Autopsy.Exit.Lost:
+		err = kin.Orphans(p.Session, p.Autopsy.Exit.At, list)
+	}
+	if err != nil {
+		e.o.Logger.WarnContext(ctx, "what an exec started may go on", "container", ct.ID, "process", p.ID, "error", err)
+	}
 }
 
 // dropExec takes an ended process off its container's record.

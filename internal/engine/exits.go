@@ -139,6 +139,11 @@ func (e reaping) exited(ctx context.Context, x core.ProcessExit) error {
 	}
 	p := c.Process(x.Ref.Process)
 	if p == nil || c.State == core.ContainerCreating {
+		// An exec that the keeper still knows had no record ever: its caller
+		// had gone. One whose record was dropped the keeper forgot before.
+		if p == nil && e.o.Supervisor.Ack(ctx, x.Ref) == nil {
+			e.endKin(ctx, &c, &core.Process{ID: x.Ref.Process, Session: x.Pid, Autopsy: &core.Autopsy{Exit: x.Exit}})
+		}
 		return e.forget(ctx, x.Ref)
 	}
 	if p.Autopsy == nil {
@@ -159,6 +164,9 @@ func (e reaping) exited(ctx context.Context, x core.ProcessExit) error {
 	}
 	if err := e.o.Supervisor.Ack(ctx, x.Ref); err != nil && !errdefs.IsNotFound(err) {
 		return err
+	}
+	if _, ok := e.abandoned.Load(x.Ref); ok && p.Autopsy == nil {
+		e.endKin(ctx, &c, &core.Process{ID: p.ID, Session: p.Session, Autopsy: &core.Autopsy{Exit: x.Exit}})
 	}
 	if err := e.dropAbandoned(ctx, x.Ref); err != nil {
 		return err

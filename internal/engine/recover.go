@@ -203,6 +203,9 @@ func (e recovery) dropEphemeral(ctx context.Context) error {
 			if p.Autopsy != nil {
 				err = e.dropAbandoned(ctx, ref)
 			} else {
+				if e.o.Supervisor.Signal(ctx, ref, sigstop) == nil { // it lives: its pid is its own
+					e.endKin(ctx, &c, &p)
+				}
 				err = ignoreNotFound(e.o.Supervisor.Signal(ctx, ref, sigkill))
 			}
 			if err != nil {

@@ -16,6 +16,7 @@ import (
 const (
 	sigkill = int(unix.SIGKILL)
 	sigterm = int(unix.SIGTERM)
+	sigstop = int(unix.SIGSTOP)
 )
 
 // StopContainer asks the main process to end and kills it when its grace is

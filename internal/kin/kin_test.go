@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,7 +93,7 @@ func state(pid int) byte {
 func TestAllThatAProcessStartedIsKilled(t *testing.T) {
 	pids := start(t, 5, "same", "own", "deep")
 	other := start(t, 1)
-	if err := Kill(pids[0], func() ([]int, error) { return append(slices.Clone(pids), other...), nil }); err != nil {
+	if err := Kill(pids[0], Session(pids[0]), func() ([]int, error) { return append(slices.Clone(pids), other...), nil }); err != nil {
 		t.Fatal(err)
 	}
 	for _, pid := range pids[1:] {
@@ -110,7 +111,7 @@ func TestAllThatAProcessStartedIsKilled(t *testing.T) {
 
 func TestOnlyTheListedAreKilled(t *testing.T) {
 	pids := start(t, 2, "same")
-	if err := Kill(pids[0], func() ([]int, error) { return pids[:1], nil }); err != nil {
+	if err := Kill(pids[0], Session(pids[0]), func() ([]int, error) { return pids[:1], nil }); err != nil {
 		t.Fatal(err)
 	}
 	if s := state(pids[1]); s == 'X' || s == 'Z' {
@@ -118,12 +119,64 @@ func TestOnlyTheListedAreKilled(t *testing.T) {
 	}
 }
 
+// bury kills a leader and reaps it, and returns when.
+func bury(t *testing.T, pid int) time.Time {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := syscall.Wait4(pid, nil, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	return time.Now()
+}
+
+func TestWhatAnEndedProcessLeftIsKilled(t *testing.T) {
+	pids := start(t, 4, "same", "same", "own")
+	other := start(t, 2, "same")
+	ended := bury(t, pids[0])
+	if err := Orphans(pids[0], ended, func() ([]int, error) { return append(slices.Clone(pids[1:]), other...), nil }); err != nil {
+		t.Fatal(err)
+	}
+	alone := 0
+	for _, pid := range pids[1:] {
+		if s := state(pid); s != 'X' && s != 'Z' {
+			alone++
+		}
+	}
+	if alone != 1 { // what has a session of its own is not told from others
+		t.Errorf("%d of %v go on, want one", alone, pids[1:])
+	}
+	for _, pid := range other {
+		if s := state(pid); s == 'X' || s == 'Z' {
+			t.Error("somebody else was killed")
+		}
+	}
+}
+
+// TestASessionOfTheSameNumberIsNotTheOrphans: where the pid was given away since,
+// or nothing is as old as the leader, nobody is killed.
+func TestASessionOfTheSameNumberIsNotTheOrphans(t *testing.T) {
+	pids := start(t, 2, "same")
+	list := func() ([]int, error) { return pids, nil }
+	if err := Orphans(pids[0], time.Now(), list); err != nil {
+		t.Fatal(err)
+	}
+	bury(t, pids[0])
+	if err := Orphans(pids[0], time.Now().Add(-time.Hour), list); err != nil {
+		t.Fatal(err)
+	}
+	if s := state(pids[1]); s == 'X' || s == 'Z' {
+		t.Error("a later session's process was killed")
+	}
+}
+
 func TestNothingIsLeftToKill(t *testing.T) {
-	if err := Kill(1<<30, func() ([]int, error) { return []int{1 << 30}, nil }); err != nil {
+	if err := Kill(1<<30, 1<<30, func() ([]int, error) { return []int{1 << 30}, nil }); err != nil {
 		t.Error(err)
 	}
 	failing := func() ([]int, error) { return nil, os.ErrPermission }
-	if err := Kill(1<<30, failing); err == nil {
+	if err := Kill(1<<30, 1<<30, failing); err == nil {
 		t.Error("a failing list was taken for none")
 	}
 }

@@ -75,7 +75,7 @@ func (r Runner) Sync(ctx context.Context, c core.Container, args []string, timeo
 	wg.Go(func() { _, _ = io.Copy(stderr, streams.Stderr) })
 	a, err := r.Engine.Wait(ctx, ref)
 	if err != nil {
-		r.forget(ctx, ref, streams, "ExecSync")
+		r.forget(ctx, ref, streams, "ExecSync", true)
 		if context.Cause(ctx) == errTimeout { //nolint:errorlint // it is ours, unwrapped
 			err = fmt.Errorf("no end after %s: %w", timeout, context.DeadlineExceeded)
 		}
@@ -84,7 +84,7 @@ func (r Runner) Sync(ctx context.Context, c core.Container, args []string, timeo
 	wg.Wait()
 	// The answer does not wait for it; what is left of a process that has
 	// ended is in nobody's way, and recovery drops it too.
-	r.Background.Go(func() { r.forget(ctx, ref, streams, "ExecSync") })
+	r.Background.Go(func() { r.forget(ctx, ref, streams, "ExecSync", false) })
 	return Result{stdout.data, stderr.data, a.Exit.Status()}, nil
 }
 
@@ -114,8 +114,8 @@ func (r Runner) Exec(ctx context.Context, c core.Container, req stream.Request, 
 		return 0, err
 	}
 	j := &joint{engine: r.Engine, ref: core.Ref{Container: c.ID, Process: p.ID}, streams: streams, sess: sess, tty: req.TTY, ours: true}
-	defer r.forget(ctx, j.ref, streams, "Exec")
 	a, err := j.run(ctx)
+	r.forget(ctx, j.ref, streams, "Exec", err != nil)
 	return a.Exit.Status(), err
 }
 
@@ -154,14 +154,15 @@ func ownLog(c core.Container) *core.Sink {
 	return &sink
 }
 
-// forget closes the streams and drops the process's record. One that still runs,
-// because its time is over or its client has gone, is killed with all that it
-// started.
-func (r Runner) forget(ctx context.Context, ref core.Ref, streams *core.Streams, call string) {
+// forget closes the streams and drops the process's record. When it was cut short,
+// because its time is over or its client has gone, it is killed with all that it
+// started, which goes too when the process itself has just ended: else what a
+// command leaves behind is as it wants it.
+func (r Runner) forget(ctx context.Context, ref core.Ref, streams *core.Streams, call string, cut bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	err := streams.Close()
-	opts := engine.RemoveOptions{Force: true, Asked: core.Asked{Owner: core.OwnerCRI, Call: call, At: time.Now()}}
+	opts := engine.RemoveOptions{Force: cut, Asked: core.Asked{Owner: core.OwnerCRI, Call: call, At: time.Now()}}
 	if rerr := r.Engine.RemoveProcess(ctx, ref, opts); rerr != nil && !errdefs.IsNotFound(rerr) {
 		err = errors.Join(err, rerr)
 	}
