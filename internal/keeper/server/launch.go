@@ -314,6 +314,12 @@ func (cmd *command) launchFailed(s *Server, status int) {
 func (p *proc) abandon(s *Server) {
 	if p.pidfd >= 0 {
 		_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
+		// A program that was started has children perhaps. Its group's number is
+		// not given away before we reap it, and a child of ours that has none of
+		// its own yet has started nothing.
+		if group, err := unix.Getpgid(p.pid); err == nil && group > 1 && group != unix.Getpgrp() {
+			_ = unix.Kill(-group, unix.SIGKILL)
+		}
 	}
 	p.discard(s)
 	s.waiter.Arm()
