@@ -319,7 +319,7 @@ func (s *streamSuite) forwarder(t *testing.T, pod string, tunnel bool) httpstrea
 		t.Fatal(err)
 	}
 	if tunnel {
-		ws, err := dialWebsocket(r.GetUrl(), "SPDY/3.1+portforward.k8s.io")
+		ws, err := dialWebsocket(r.GetUrl(), "SPDY/3.1+portforward.k8s.io", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -330,7 +330,7 @@ func (s *streamSuite) forwarder(t *testing.T, pod string, tunnel bool) httpstrea
 		t.Cleanup(func() { _ = ws.Close(); _ = sc.Close() })
 		return sc
 	}
-	conn, sc, err := upgrade(r.GetUrl(), "portforward.k8s.io")
+	conn, sc, err := upgrade(r.GetUrl(), "portforward.k8s.io", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +390,7 @@ func (s *streamSuite) portChannels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws, err := dialWebsocket(r.GetUrl(), "v4.channel.k8s.io")
+	ws, err := dialWebsocket(r.GetUrl(), "v4.channel.k8s.io", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

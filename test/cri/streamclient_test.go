@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,18 +65,107 @@ type want struct {
 	noStderr   bool
 	stuck      chan struct{} // stdout is not taken until it is closed
 	websocket  string        // the protocol; "" is SPDY
+	fuse       *fuse         // cuts the connection; nil does not
 }
 
-// status waits for the end and returns the exit code, -1 with the message of a
-// failure that is none.
+// fuse cuts a connection after so many bytes, both ways together, wherever in the
+// protocol that is, or when it is blown before. One that is held takes no byte more
+// off the connection.
+type fuse struct {
+	net.Conn
+	mu    sync.Mutex
+	left  int
+	once  sync.Once
+	blown chan struct{}
+	held  atomic.Bool
+}
+
+func newFuse(bytes int) *fuse { return &fuse{left: bytes, blown: make(chan struct{})} }
+
+// Close implements net.Conn.
+func (f *fuse) Close() error {
+	f.blow()
+	return nil
+}
+
+// dial connects to a URL's host, through the fuse if there is one.
+func (f *fuse) dial(u *url.URL) (net.Conn, error) {
+	conn, err := net.DialTimeout("tcp", u.Host, roottest.Patience())
+	if err != nil || f == nil {
+		return conn, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.Conn = conn; f.left <= 0 {
+		f.blowLocked()
+	}
+	return f, nil
+}
+
+func (f *fuse) blow() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.blowLocked()
+}
+
+func (f *fuse) blowLocked() {
+	f.left = 0
+	f.once.Do(func() { close(f.blown) })
+	if f.Conn != nil {
+		_ = f.Conn.Close()
+	}
+}
+
+func (f *fuse) Read(b []byte) (int, error) {
+	if f.held.Load() {
+		<-f.blown
+		return 0, net.ErrClosed
+	}
+	n, err := f.Conn.Read(b)
+	return f.burn(n), err
+}
+
+func (f *fuse) Write(b []byte) (int, error) {
+	f.mu.Lock()
+	k := min(len(b), f.left)
+	f.mu.Unlock()
+	n, err := f.Conn.Write(b[:k])
+	if f.burn(n); err == nil && k < len(b) {
+		err = net.ErrClosed
+	}
+	return n, err
+}
+
+func (f *fuse) burn(n int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.left -= n; f.left <= 0 {
+		f.blowLocked()
+	}
+	return n
+}
+
+// status is outcome, and wants the session to end.
 func (s *streams) status(t *testing.T) (int, string) {
 	t.Helper()
+	code, text := s.outcome()
+	if text == unended {
+		t.Fatal(text)
+	}
+	return code, text
+}
+
+const unended = "the session did not end"
+
+// outcome waits for the end and returns the exit code, -1 with the message of a
+// failure that is none.
+func (s *streams) outcome() (int, string) {
 	timer := time.NewTimer(roottest.Patience())
 	defer timer.Stop()
 	select {
 	case <-s.done:
 	case <-timer.C:
-		t.Fatal("the session did not end")
+		return -1, unended
 	}
 	var st struct {
 		Status, Message, Reason string
@@ -149,12 +239,12 @@ func open(address string, w want) (*streams, error) {
 }
 
 // upgrade opens a SPDY connection.
-func upgrade(address, protocol string) (net.Conn, httpstream.Connection, error) {
+func upgrade(address, protocol string, f *fuse) (net.Conn, httpstream.Connection, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err := net.DialTimeout("tcp", u.Host, roottest.Patience())
+	conn, err := f.dial(u)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -179,7 +269,7 @@ type oneByte struct{ io.Reader }
 func (r oneByte) Read(b []byte) (int, error) { return r.Reader.Read(b[:min(len(b), 1)]) }
 
 func (s *streams) overSPDY(address string, w want) error {
-	conn, sc, err := upgrade(address, "v4.channel.k8s.io")
+	conn, sc, err := upgrade(address, "v4.channel.k8s.io", w.fuse)
 	if err != nil {
 		return err
 	}
@@ -234,7 +324,7 @@ func (s *streams) overSPDY(address string, w want) error {
 }
 
 func (s *streams) overWebsocket(address string, w want) error {
-	ws, err := dialWebsocket(address, w.websocket)
+	ws, err := dialWebsocket(address, w.websocket, w.fuse)
 	if err != nil {
 		return err
 	}
@@ -262,7 +352,7 @@ func (s *streams) overWebsocket(address string, w want) error {
 	return nil
 }
 
-func dialWebsocket(address, protocol string) (*websocket.Conn, error) {
+func dialWebsocket(address, protocol string, f *fuse) (*websocket.Conn, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, err
@@ -273,9 +363,14 @@ func dialWebsocket(address, protocol string) (*websocket.Conn, error) {
 		return nil, err
 	}
 	cfg.Protocol = []string{protocol}
-	ws, err := websocket.DialConfig(cfg)
-	if err == nil {
-		ws.PayloadType = websocket.BinaryFrame
+	conn, err := f.dial(cfg.Location)
+	if err != nil {
+		return nil, err
 	}
-	return ws, err
+	ws, err := websocket.NewClient(cfg, conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	ws.PayloadType = websocket.BinaryFrame
+	return ws, nil
 }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,7 +64,7 @@ func TestTwoHundredPodsLeaveNothing(t *testing.T) {
 			after := holdings(t, n)
 			for kind, had := range before {
 				if strings.HasPrefix(kind, "descriptors") { // some may be gone, such as an idle worker's
-					after[kind] = more(after[kind], had)
+					after[kind] = nodetest.More(after[kind], had)
 				}
 			}
 			diff = cmp.Diff(without(before, "descriptors"), without(after, "descriptors")) + extra(after)
@@ -98,7 +97,7 @@ func holdings(t *testing.T, n *nodetest.Node) map[string][]string {
 	}
 	h["nft"] = ruleset
 	for _, dir := range []string{n.State, n.Root} {
-		h["files "+filepath.Base(dir)] = tree(t, dir)
+		h["files "+filepath.Base(dir)] = nodetest.Tree(t, dir)
 	}
 	cgroups, err := filepath.Glob("/sys/fs/cgroup/*" + n.Cgroup)
 	if err != nil {
@@ -106,13 +105,13 @@ func holdings(t *testing.T, n *nodetest.Node) map[string][]string {
 	}
 	unified, _ := filepath.Glob("/sys/fs/cgroup" + n.Cgroup)
 	for _, c := range append(cgroups, unified...) {
-		h["cgroups"] = append(h["cgroups"], tree(t, c)...)
+		h["cgroups"] = append(h["cgroups"], nodetest.Tree(t, c)...)
 	}
 	h["cgroups"] = slices.DeleteFunc(h["cgroups"], func(p string) bool { return !strings.HasSuffix(p, "/") })
-	h["descriptors agent"] = descriptors(t, n.Pid())
+	h["descriptors agent"] = nodetest.Descriptors(t, n.Pid())
 	for _, role := range []string{"keeper", "nest"} {
 		for _, pid := range nodetest.Processes("longshore-keeper", role) {
-			h["descriptors "+role] = descriptors(t, pid)
+			h["descriptors "+role] = nodetest.Descriptors(t, pid)
 		}
 	}
 	for _, v := range h {
@@ -132,72 +131,6 @@ func lines(t *testing.T, name string, args ...string) []string {
 		found = append(found, strings.TrimSpace(l))
 	}
 	return found
-}
-
-// tree names what is below dir, directories with a slash; logs, databases and
-// records of what happened may grow, and are named but not sized.
-func tree(t *testing.T, dir string) []string {
-	t.Helper()
-	var found []string
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			if os.IsNotExist(err) {
-				return nil
-			}
-			return err
-		}
-		rel := strings.TrimPrefix(path, dir)
-		if d.IsDir() {
-			rel += "/"
-		}
-		found = append(found, filepath.Base(dir)+rel)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
-}
-
-// descriptors names the kinds of what a process has open; numbers of pipes and
-// sockets are left out, so that only their count matters.
-func descriptors(t *testing.T, pid int) []string {
-	t.Helper()
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var found []string
-	for _, e := range entries {
-		to, err := os.Readlink(filepath.Join(dir, e.Name()))
-		if err != nil {
-			continue
-		}
-		if kind, _, ok := strings.Cut(to, ":["); ok && kind != "anon_inode" {
-			to = kind
-		}
-		found = append(found, to)
-	}
-	return found
-}
-
-// more is what a list has beyond another.
-func more(has, had []string) []string {
-	left := map[string]int{}
-	for _, h := range had {
-		left[h]++
-	}
-	// The Go runtime makes its poller when it first needs one.
-	left["anon_inode:[eventfd]"]++
-	left["anon_inode:[eventpoll]"]++
-	var beyond []string
-	for _, h := range has {
-		if left[h]--; left[h] < 0 {
-			beyond = append(beyond, h)
-		}
-	}
-	return beyond
 }
 
 func without(h map[string][]string, prefix string) map[string][]string {

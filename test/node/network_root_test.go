@@ -32,7 +32,7 @@ func noSandbox(t *testing.T, n *nodetest.Node, cfg *runtimeapi.PodSandboxConfig,
 	}
 	nodetest.Eventually(t, "nothing of the sandbox is left", func() bool {
 		for kind, now := range without(holdings(t, n), "descriptors") {
-			if len(more(now, before[kind])) > 0 {
+			if len(nodetest.More(now, before[kind])) > 0 {
 				return false
 			}
 		}
