@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/choice"
+	"github.com/longshore/longshore/internal/engine/dirs"
 	"github.com/longshore/longshore/internal/engine/own"
 	"github.com/longshore/longshore/internal/engine/signal"
 )
@@ -214,8 +215,8 @@ func (b *build) root(ctx context.Context) error {
 		return b.e.o.Cgroups.Remove(ctx, b.c.Cgroup)
 	})
 	rootfs := filepath.Join(b.c.Bundle, "rootfs")
-	b.line.undo.Add("bundle", func(context.Context) error { return removeBundle(b.c.Bundle) })
-	if err := makeBundle(b.c.Bundle); err != nil {
+	b.line.undo.Add("bundle", func(context.Context) error { return dirs.RemoveBundle(b.c.Bundle) })
+	if err := dirs.MakeBundle(b.c.Bundle); err != nil {
 		return err
 	}
 	mounts := b.cfg.Root.Mounts

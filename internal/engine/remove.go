@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/dirs"
 	"github.com/longshore/longshore/internal/engine/own"
 )
 
@@ -150,7 +151,7 @@ func (e *Engine) teardownContainer(ctx context.Context, ct *core.Container, by n
 			return e.o.Images.Discard(ctx, ct.ID)
 		}},
 		{"cgroup", func(ctx context.Context) error { return e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
-		{"bundle", func(context.Context) error { return removeBundle(ct.Bundle) }},
+		{"bundle", func(context.Context) error { return dirs.RemoveBundle(ct.Bundle) }},
 		{"record", func(context.Context) error { return e.dropContainer(ct.ID, by) }},
 	}
 	return e.teardown(ctx, stages, l)
@@ -331,7 +332,7 @@ func (e *Engine) removeInit(ctx context.Context, sb *core.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(e.o.Cgroups.Remove(ctx, cg), removeBundle(bundle))
+	return errors.Join(e.o.Cgroups.Remove(ctx, cg), dirs.RemoveBundle(bundle))
 }
 
 // RemoveSandbox removes its containers and the sandbox; success when it is

@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/choice"
+	"github.com/longshore/longshore/internal/engine/dirs"
 	"github.com/longshore/longshore/internal/engine/own"
 )
 
@@ -155,7 +156,7 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := writeFiles(b.sb.Dir, f); err != nil {
+		if err := dirs.WriteFiles(b.sb.Dir, map[string][]byte{own.Resolv: f.ResolvConf, own.Hosts: f.Hosts, own.Hostname: f.Hostname}); err != nil {
 			return err
 		}
 	}
@@ -213,7 +214,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 		return err
 	}
 	bundle := e.bundle(id)
-	if err := makeBundle(bundle); err != nil {
+	if err := dirs.MakeBundle(bundle); err != nil {
 		return err
 	}
 	root := []core.Mount{{Type: "tmpfs", Source: "init", Options: []string{"nosuid", "nodev", "mode=755", "size=64k", b.rootOwner()}}}

@@ -7,6 +7,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/dirs"
 	"github.com/longshore/longshore/internal/engine/own"
 )
 
@@ -35,7 +36,7 @@ func (e *Engine) featuresOf(ctx context.Context, rt core.Runtime) (core.RuntimeF
 func (b *build) own(ctx context.Context) error {
 	in := own.Input{
 		Sandbox: &b.sb, Config: &b.cfg, Version: b.e.version(ctx, b.rt), Cgroup: b.c.Cgroup, Init: b.e.o.Init,
-		Join: map[specs.LinuxNamespaceType]string{}, Volumes: b.volumes, Files: haveFiles(b.sb.Dir),
+		Join: map[specs.LinuxNamespaceType]string{}, Volumes: b.volumes, Files: dirs.Files(b.sb.Dir),
 	}
 	for _, j := range b.cfg.Join {
 		path, err := b.joinPath(j)

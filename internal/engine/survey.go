@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/dirs"
 	"github.com/longshore/longshore/internal/engine/imagevol"
 	"github.com/longshore/longshore/internal/engine/own"
 )
@@ -314,7 +315,7 @@ func (s *survey) orphanFiles() {
 		if !s.known(id) {
 			s.orphan("bundle "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error {
 				bundle := e.bundle(id)
-				return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")), e.imageVolumes().Clear(ctx, bundle), removeBundle(bundle))
+				return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")), e.imageVolumes().Clear(ctx, bundle), dirs.RemoveBundle(bundle))
 			})
 		}
 	}
