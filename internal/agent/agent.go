@@ -143,6 +143,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 
 	// The engine, which recovers before anybody can ask it for something.
+	if err := rootfs.SetApart(filepath.Join(run, engine.Sandboxes)); err != nil {
+		return fmt.Errorf("set the sandboxes' directory apart: %w", err)
+	}
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
 		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log}), Volumes: volumes, Coroner: kmsg.New(kmsg.Options{Logger: n.log}),
@@ -263,5 +266,5 @@ func (n *node) leave(ctx context.Context) error {
 		return err
 	}
 	n.log.Info("agent stops, and takes keeper and network along: nothing runs")
-	return errors.Join(n.keeper.Shutdown(ctx), n.network.Release(ctx), n.cgroups.Release(ctx), n.release())
+	return errors.Join(n.keeper.Shutdown(ctx), n.network.Release(ctx), n.cgroups.Release(ctx), n.release(), rootfs.Join(filepath.Join(n.cfg.Agent.State, engine.Sandboxes)))
 }

@@ -137,9 +137,11 @@ func (e *Engine) runtime(name string) (core.Runtime, error) {
 	return rt, nil
 }
 
-// The directories below Options.State.
+// Sandboxes is the directory below Options.State that has one for each sandbox.
+const Sandboxes = "sandboxes"
+
 func (e *Engine) sandboxDir(id core.ID) string {
-	return filepath.Join(e.o.State, "sandboxes", string(id))
+	return filepath.Join(e.o.State, Sandboxes, string(id))
 }
 
 func (e *Engine) bundle(id core.ID) string { return filepath.Join(e.o.State, "bundles", string(id)) }

@@ -1,0 +1,57 @@
+package rootfs
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// SetApart makes dir a mount of its own, when there is nothing in it yet. Whoever
+// copies a file's mount for a container has the kernel look at all that is mounted
+// on the mount that holds the file: in a directory apart, that is not every
+// namespace and root of the node. A directory in use stays as it is.
+func SetApart(dir string) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	inside, err := os.ReadDir(dir)
+	if err != nil || len(inside) > 0 {
+		return err
+	}
+	if is, err := isMount(dir); err != nil || is {
+		return err
+	}
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		return &os.PathError{Op: "bind", Path: dir, Err: err}
+	}
+	// Else what is mounted in it would be mounted below it as well.
+	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
+		return errors.Join(&os.PathError{Op: "make private", Path: dir, Err: err}, Join(dir))
+	}
+	return nil
+}
+
+// Join undoes SetApart. It is fine when that has done nothing.
+func Join(dir string) error {
+	is, err := isMount(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil && is {
+		err = unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	if err != nil {
+		return &os.PathError{Op: "unmount", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// isMount reports whether something is mounted on dir.
+func isMount(dir string) (bool, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &st); err != nil {
+		return false, &os.PathError{Op: "statx", Path: dir, Err: err}
+	}
+	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
