@@ -14,4 +14,4 @@ protoc -I api \
 	--plugin="$tmp/protoc-gen-go" --plugin="$tmp/protoc-gen-go-grpc" \
 	--go_out=. --go_opt=module=github.com/longshore/longshore \
 	--go-grpc_out=. --go-grpc_opt=module=github.com/longshore/longshore \
-	$(cd api && find longshore nomad -name '*.proto' | sort)
+	$(cd api && find longshore mesos nomad -name '*.proto' | sort)
