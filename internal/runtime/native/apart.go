@@ -40,13 +40,13 @@ func keepApart(dir string) (string, error) {
 	file := filepath.Join(dir, apartFile)
 	var st unix.Statfs_t
 	if err := unix.Statfs(file, &st); err == nil && st.Type == unix.NSFS_MAGIC {
-		return file, nil
+		return file, hideApart(dir)
 	}
 	// The kernel pins no mount namespace where the pin could spread.
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		return "", &os.PathError{Op: "bind", Path: dir, Err: err}
 	}
-	err := unix.Mount("", dir, "", unix.MS_PRIVATE, "")
+	err := hideApart(dir)
 	if err == nil {
 		err = os.WriteFile(file, nil, 0o600)
 	}
@@ -57,6 +57,17 @@ func keepApart(dir string) (string, error) {
 		return "", errors.Join(err, releaseApart(dir))
 	}
 	return file, nil
+}
+
+// hideApart has nobody else take the pin along: a container whose volume is the
+// host's root, or all of /run, could not have it mounted, as the kernel moves no
+// tree with a mount namespace in it that is older than the one it is moved to.
+// What is unbindable is private too.
+func hideApart(dir string) error {
+	if err := unix.Mount("", dir, "", unix.MS_UNBINDABLE, ""); err != nil {
+		return &os.PathError{Op: "make unbindable", Path: dir, Err: err}
+	}
+	return nil
 }
 
 // releaseApart unmounts what keepApart has mounted.
