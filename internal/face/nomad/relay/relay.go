@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"syscall"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -70,6 +71,10 @@ func arguments(args []string) (name string, err error) {
 	return name, nil
 }
 
+// lastWords is how long calls in flight may take when the plugin ends: Nomad kills
+// it after two seconds.
+const lastWords = 500 * time.Millisecond
+
 func run(ctx context.Context, o Options, name string, log *slog.Logger) (err error) {
 	// The agent's ^C goes to its whole process group: Nomad ends us itself.
 	signal.Ignore(syscall.SIGINT)
@@ -83,7 +88,13 @@ func run(ctx context.Context, o Options, name string, log *slog.Logger) (err err
 	srv := grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
-	end := context.AfterFunc(ctx, srv.Stop)
+	end := context.AfterFunc(ctx, func() {
+		// The answer to the call that ends us goes out first; calls that last as
+		// long as a task are cut off.
+		t := time.AfterFunc(lastWords, srv.Stop)
+		defer t.Stop()
+		srv.GracefulStop()
+	})
 	defer end()
 	p.shutdown = stop
 	if _, err := fmt.Fprintf(o.Stdout, protocol, l.Addr()); err != nil {

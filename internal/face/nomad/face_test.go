@@ -1,0 +1,580 @@
+package nomad_test
+
+import (
+	"context"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	nomadbase "github.com/longshore/longshore/api/nomad/base"
+	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
+)
+
+func TestAPluginIntroducesItself(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		name string
+	}{{nil, "longshore"}, {[]string{"-name=docker"}, "docker"}} {
+		c := nomadtest.Relay(t, tc.args...)
+		info, err := c.Base.PluginInfo(t.Context(), &nomadbase.PluginInfoRequest{})
+		want := &nomadbase.PluginInfoResponse{Type: nomadbase.PluginType_DRIVER, PluginApiVersions: []string{"v0.1.0"}, PluginVersion: "1.2.3", Name: tc.name}
+		if err != nil || !proto.Equal(info, want) {
+			t.Errorf("info %v, %v", info, err)
+		}
+		schema, err := c.Base.ConfigSchema(t.Context(), &nomadbase.ConfigSchemaRequest{})
+		if err != nil || schema.GetSpec().GetObject().GetAttributes()["socket"].GetAttr().GetType() != "string" {
+			t.Errorf("schema %v, %v", schema, err)
+		}
+		for range 2 { // Nomad validates it twice
+			if _, err := c.Base.SetConfig(t.Context(), nomadtest.SetConfig(map[string]any{"socket": "/x/y.sock", "gc": map[string]any{"image": true, "image_delay": "1m"}}, nil)); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, bad := range []map[string]any{{"socket": "here"}, {"logs": "journald"}, {"colour": "blue"}, {"gc": map[string]any{"image_delay": "soon"}}, {"pids_limit": 1.5}} {
+			if _, err := c.Base.SetConfig(t.Context(), nomadtest.SetConfig(bad, nil)); err == nil {
+				t.Errorf("%v was taken", bad)
+			}
+		}
+		for call, f := range map[string]func() error{
+			"Init": func() error {
+				_, err := c.Driver.Init(t.Context(), &nomaddriver.InitRequest{})
+				return err
+			},
+			"Shutdown": func() error {
+				_, err := c.Driver.Shutdown(t.Context(), &nomaddriver.ShutdownRequest{})
+				return err
+			},
+		} {
+			if err := f(); err != nil {
+				t.Errorf("%s without an agent: %v", call, err)
+			}
+		}
+		c.Shutdown(t)
+	}
+}
+
+func TestSchemaAndCapabilities(t *testing.T) {
+	r := newRig(t, nil)
+	schema, err := r.Driver.TaskConfigSchema(t.Context(), &nomaddriver.TaskConfigSchemaRequest{})
+	if err != nil || len(schema.GetSpec().GetObject().GetAttributes()) < 50 {
+		t.Errorf("schema %v, %v", schema, err)
+	}
+	caps := func() *nomaddriver.DriverCapabilities {
+		t.Helper()
+		resp, err := r.Driver.Capabilities(t.Context(), &nomaddriver.CapabilitiesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetCapabilities()
+	}
+	want := &nomaddriver.DriverCapabilities{
+		SendSignals: true, Exec: true, FsIsolation: nomaddriver.DriverCapabilities_IMAGE, DisableLogCollection: true,
+		NetworkIsolationModes: []nomaddriver.NetworkIsolationSpec_NetworkIsolationMode{nomaddriver.NetworkIsolationSpec_HOST, nomaddriver.NetworkIsolationSpec_GROUP},
+	}
+	if got := caps(); !proto.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	r.Configure(t, map[string]any{"socket": r.socket, "logs": "fifo"}, nil)
+	if caps().GetDisableLogCollection() {
+		t.Error("with fifo Nomad's collector is to run")
+	}
+	fp, err := r.Driver.Fingerprint(t.Context(), &nomaddriver.FingerprintRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := fp.Recv()
+	if err != nil || f.GetHealth() != nomaddriver.FingerprintResponse_HEALTHY || f.GetAttributes()["driver.longshore.version"].GetStringVal() != "1.2.3" {
+		t.Errorf("fingerprint %v, %v", f, err)
+	}
+}
+
+func TestATaskFromStartToDestroy(t *testing.T) {
+	r := newRig(t, nil)
+	task := r.task("aaaaaaaa", nil)
+	resp, c := r.run(task)
+	if h := resp.GetHandle(); h.GetVersion() != 1 || !proto.Equal(h.GetConfig(), task) || len(h.GetDriverState()) == 0 || h.GetState() != nomaddriver.TaskState_RUNNING {
+		t.Errorf("handle %v", h)
+	}
+	if _, err := r.Driver.RecoverTask(t.Context(), &nomaddriver.RecoverTaskRequest{Handle: resp.GetHandle()}); err != nil {
+		t.Errorf("recover a live task: %v", err)
+	}
+	r.wantStartError(task, false, "already started")
+	id := task.GetId()
+	in, err := r.Driver.InspectTask(t.Context(), &nomaddriver.InspectTaskRequest{TaskId: id})
+	if st := in.GetTask(); err != nil || st.GetState() != nomaddriver.TaskState_RUNNING || st.GetName() != "web" || st.GetResult() == nil || !st.GetCompletedAt().AsTime().IsZero() ||
+		st.GetStartedAt().AsTime().IsZero() {
+		t.Errorf("inspect %v, %v", in, err)
+	}
+	want := []core.Sink{
+		{Format: core.FormatRaw, Stdout: true, Path: task.GetAllocDir() + "/alloc/logs/web.stdout.0", MaxBytes: 10 << 20, MaxFiles: 10, Numbered: true},
+		{Format: core.FormatRaw, Stderr: true, Path: task.GetAllocDir() + "/alloc/logs/web.stderr.0", MaxBytes: 10 << 20, MaxFiles: 10, Numbered: true},
+	}
+	if diff := cmp.Diff(want, c.Config.IO.Sinks); diff != "" {
+		t.Error(diff)
+	}
+	if c.Labels["team"] != "blue" || c.Labels["com.hashicorp.nomad.task_name"] != "web" || c.Labels["com.hashicorp.nomad.job_id"] != "job-id" {
+		t.Errorf("labels %v", c.Labels)
+	}
+	_, err = r.Driver.DestroyTask(t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: id})
+	wantError(t, err, "running task")
+	waits := make(chan *nomaddriver.WaitTaskResponse, 3)
+	for range cap(waits) {
+		go func() {
+			w, err := r.Driver.WaitTask(t.Context(), &nomaddriver.WaitTaskRequest{TaskId: id})
+			if err != nil {
+				t.Error(err)
+			}
+			waits <- w
+		}()
+	}
+	if _, err := r.Driver.SignalTask(t.Context(), &nomaddriver.SignalTaskRequest{TaskId: id, Signal: "SIGUSR1"}); err != nil {
+		t.Error(err)
+	}
+	_, err = r.Driver.SignalTask(t.Context(), &nomaddriver.SignalTaskRequest{TaskId: id, Signal: "SIGNONE"})
+	wantError(t, err, "SIGNONE")
+	_, err = r.Driver.StopTask(t.Context(), &nomaddriver.StopTaskRequest{TaskId: id, Signal: "SIGNONE"})
+	wantError(t, err, "SIGNONE")
+	for range 2 { // what has ended is stopped, too
+		if _, err := r.Driver.StopTask(t.Context(), &nomaddriver.StopTaskRequest{TaskId: id, Signal: "SIGINT", Timeout: durationpb.New(time.Minute)}); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff([]int{int(unix.SIGUSR1), int(unix.SIGINT)}, r.Supervisor.Signals(main(c))); diff != "" {
+		t.Error(diff)
+	}
+	for range cap(waits) {
+		if w := <-waits; w.GetResult().GetExitCode() != 130 || w.GetResult().GetSignal() != 2 || w.GetErr() != "" {
+			t.Errorf("wait %v", w)
+		}
+	}
+	if w, err := r.Driver.WaitTask(t.Context(), &nomaddriver.WaitTaskRequest{TaskId: id}); err != nil || w.GetResult().GetSignal() != 2 {
+		t.Errorf("wait after the end %v, %v", w, err)
+	}
+	if _, err := r.Driver.DestroyTask(t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: id, Force: true}); err != nil {
+		t.Error(err)
+	}
+	_, err = r.Driver.InspectTask(t.Context(), &nomaddriver.InspectTaskRequest{TaskId: id})
+	wantError(t, err, "task not found for given id")
+	_, err = r.Driver.WaitTask(t.Context(), &nomaddriver.WaitTaskRequest{TaskId: id})
+	wantError(t, err, "task not found for given id")
+	if _, err := r.Driver.StopTask(t.Context(), &nomaddriver.StopTaskRequest{TaskId: id}); err != nil {
+		t.Errorf("stop what is gone: %v", err)
+	}
+	if left := r.Left(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestWhatFailsSaysWhetherToTryAgain(t *testing.T) {
+	r := newRig(t, nil)
+	for _, tc := range []struct {
+		config map[string]any
+		text   string
+	}{
+		{map[string]any{"image": "missing:1"}, "image missing:1"},
+		{map[string]any{"image": nil}, "no image"},
+		{map[string]any{"colour": "blue"}, "does not know the key"},
+		{map[string]any{"command": "missing"}, "no such file"},
+		{map[string]any{"privileged": true}, "allow_privileged"},
+		{map[string]any{"volumes": []string{"/etc:/host"}}, "volumes.enabled"},
+		{map[string]any{"volumes": []string{"../../../etc:/host"}}, "volumes.enabled"},
+		{map[string]any{"cap_add": []string{"SYS_ADMIN"}}, "allow_caps"},
+		{map[string]any{"image_pull_policy": "never", "image": "elsewhere:1"}, "elsewhere"},
+	} {
+		r.wantStartError(r.task("bbbbbbbb", tc.config), false, tc.text)
+	}
+	r.Images.Fail(func(call string) error {
+		if call == "Pull" {
+			return errdefs.ErrUnavailable
+		}
+		return nil
+	})
+	r.wantStartError(r.task("cccccccc", map[string]any{"force_pull": true}), true, "image busybox:1.36")
+	if left := r.Left(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestAnAgentsRestartIsNotNoticed(t *testing.T) {
+	r := newRig(t, nil)
+	task := r.task("aaaaaaaa", nil)
+	resp, c := r.run(task)
+	type waited struct {
+		resp *nomaddriver.WaitTaskResponse
+		err  error
+	}
+	ended := make(chan waited, 1)
+	go func() {
+		w, err := r.Driver.WaitTask(t.Context(), &nomaddriver.WaitTaskRequest{TaskId: task.GetId()})
+		ended <- waited{w, err}
+	}()
+	stats, err := r.Driver.TaskStats(t.Context(), &nomaddriver.TaskStatsRequest{TaskId: task.GetId(), CollectionInterval: durationpb.New(time.Millisecond)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := stats.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		r.restart()
+	}
+	if _, err := r.Driver.RecoverTask(t.Context(), &nomaddriver.RecoverTaskRequest{Handle: resp.GetHandle()}); err != nil {
+		t.Errorf("recover: %v", err)
+	}
+	if st, err := stats.Recv(); err != nil || st.GetStats().GetAggResourceUsage() == nil {
+		t.Errorf("figures %v, %v", st, err)
+	}
+	r.Supervisor.Exit(main(c), 42)
+	w := <-ended
+	if w.err != nil || w.resp.GetResult().GetExitCode() != 42 || w.resp.GetErr() != "" {
+		t.Errorf("wait %v, %v", w.resp, w.err)
+	}
+	for {
+		if _, err := stats.Recv(); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func eventually(t *testing.T, ok func() bool) bool {
+	t.Helper()
+	for range 10000 {
+		if ok() {
+			return true
+		}
+		if t.Context().Err() != nil {
+			return false
+		}
+	}
+	return false
+}
+
+// TestATaskThatEndedMeanwhileIsRecovered: the agent is away when it ends, and
+// Nomad too.
+func TestATaskThatEndedMeanwhileIsRecovered(t *testing.T) {
+	r := newRig(t, nil)
+	task := r.task("aaaaaaaa", nil)
+	resp, c := r.run(task)
+	r.stop()
+	r.Node.Stop()
+	r.Supervisor.ExitAs(main(c), core.Exit{Signal: int(unix.SIGSEGV)})
+	r.start()
+	again := nomadtest.Reattach(t, r.Address, r.Log)
+	if _, err := again.Driver.RecoverTask(t.Context(), &nomaddriver.RecoverTaskRequest{Handle: resp.GetHandle()}); err != nil {
+		t.Fatal(err)
+	}
+	w, err := again.Driver.WaitTask(t.Context(), &nomaddriver.WaitTaskRequest{TaskId: task.GetId()})
+	if err != nil || w.GetResult().GetExitCode() != 139 || w.GetResult().GetSignal() != 11 {
+		t.Errorf("wait %v, %v", w, err)
+	}
+	in, err := again.Driver.InspectTask(t.Context(), &nomaddriver.InspectTaskRequest{TaskId: task.GetId()})
+	if err != nil || in.GetTask().GetState() != nomaddriver.TaskState_EXITED || in.GetTask().GetCompletedAt().AsTime().IsZero() || in.GetTask().GetResult().GetSignal() != 11 {
+		t.Errorf("inspect %v, %v", in, err)
+	}
+}
+
+func TestHandlesOfOthersAreRefused(t *testing.T) {
+	r := newRig(t, nil)
+	resp, _ := r.run(r.task("aaaaaaaa", nil))
+	for text, change := range map[string]func(*nomaddriver.TaskHandle){
+		"version 2":              func(h *nomaddriver.TaskHandle) { h.Version = 2 },
+		"version 0":              func(h *nomaddriver.TaskHandle) { h.Version = 0 },
+		"names no task":          func(h *nomaddriver.TaskHandle) { h.Config = nil },
+		"cannot be read":         func(h *nomaddriver.TaskHandle) { h.DriverState = []byte{0x81, 0xa1} },
+		"not the one it had":     func(h *nomaddriver.TaskHandle) { h.DriverState = []byte(`{"container":"other"}`) },
+		"task not found for giv": func(h *nomaddriver.TaskHandle) { h.Config.Id = "a/b/c" },
+	} {
+		h := proto.CloneOf(resp.GetHandle())
+		change(h)
+		_, err := r.Driver.RecoverTask(t.Context(), &nomaddriver.RecoverTaskRequest{Handle: h})
+		wantError(t, err, text)
+	}
+	_, err := r.Driver.RecoverTask(t.Context(), &nomaddriver.RecoverTaskRequest{})
+	wantError(t, err, "no handle")
+}
+
+func TestWhyATaskEndedIsTold(t *testing.T) {
+	r := newRig(t, nil)
+	events, err := r.Driver.TaskEvents(t.Context(), &nomaddriver.TaskEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func(match string) *nomaddriver.DriverTaskEvent {
+		t.Helper()
+		for {
+			e, err := events.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(e.GetMessage(), match) {
+				return e
+			}
+		}
+	}
+	// The stream is there once it tells of a pull.
+	pulling, enough := context.WithCancel(t.Context())
+	failing := r.task("pull", map[string]any{"image": "none:1"})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for pulling.Err() == nil {
+			_, _ = r.Driver.StartTask(pulling, &nomaddriver.StartTaskRequest{Task: failing})
+		}
+	}()
+	if e := next("Downloading image"); e.GetAnnotations()["image"] != "none:1" || e.GetAllocId() != allocID || e.GetTaskName() != "web" {
+		t.Errorf("event %v", e)
+	}
+	enough()
+	<-done
+	task := r.task("aaaaaaaa", nil)
+	_, c := r.run(task)
+	r.Supervisor.OOM(main(c), 64<<20, 1, 1)
+	w, err := r.Driver.WaitTask(t.Context(), &nomaddriver.WaitTaskRequest{TaskId: task.GetId()})
+	if err != nil || !w.GetResult().GetOomKilled() || w.GetResult().GetExitCode() != 137 || w.GetErr() == "" {
+		t.Errorf("wait %v, %v", w, err)
+	}
+	e := next(w.GetErr())
+	if e.GetAllocId() != allocID || e.GetTaskName() != "web" || e.GetAnnotations()["oom"] != "true" || e.GetAnnotations()["exit_status"] != "137" {
+		t.Errorf("event %v", e)
+	}
+}
+
+func TestExecTask(t *testing.T) {
+	r := newRig(t, nil)
+	task := r.task("aaaaaaaa", nil)
+	_, c := r.run(task)
+	resp, err := r.Driver.ExecTask(t.Context(), &nomaddriver.ExecTaskRequest{TaskId: task.GetId(), Command: []string{"both"}})
+	if err != nil || resp.GetResult().GetExitCode() != 7 || len(resp.GetStdout()) != 4096 || !strings.HasSuffix(string(resp.GetStdout()), "x\n") || string(resp.GetStderr()) != "err\n" {
+		t.Errorf("exec %v, %v", resp, err)
+	}
+	_, err = r.Driver.ExecTask(t.Context(), &nomaddriver.ExecTaskRequest{TaskId: task.GetId(), Command: []string{"sh"}, Timeout: durationpb.New(time.Millisecond)})
+	wantError(t, err, "timed out")
+	_, err = r.Driver.ExecTask(t.Context(), &nomaddriver.ExecTaskRequest{TaskId: task.GetId()})
+	wantError(t, err, "no command")
+	_, err = r.Driver.ExecTask(t.Context(), &nomaddriver.ExecTaskRequest{TaskId: "a/b/c", Command: []string{"sh"}})
+	wantError(t, err, "task not found for given id")
+	now, err := r.As(core.OwnerNomad).Container(t.Context(), c.ID)
+	if err != nil || len(now.Execs) != 0 {
+		t.Errorf("execs left: %v, %v", now.Execs, err)
+	}
+	r.Supervisor.Exit(main(c), 0)
+	if _, err := r.Driver.WaitTask(t.Context(), &nomaddriver.WaitTaskRequest{TaskId: task.GetId()}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Driver.ExecTask(t.Context(), &nomaddriver.ExecTaskRequest{TaskId: task.GetId(), Command: []string{"sh"}})
+	wantError(t, err, "it is exited")
+}
+
+// session is one ExecTaskStreaming, read to its end.
+type session struct {
+	stdout, stderr         string
+	stdoutDone, stderrDone bool
+	result                 *nomaddriver.ExitResult
+}
+
+func readSession(t *testing.T, s nomaddriver.Driver_ExecTaskStreamingClient) (out session, err error) {
+	t.Helper()
+	for {
+		m, err := s.Recv()
+		if err == io.EOF {
+			return out, nil
+		}
+		if err != nil {
+			return out, err
+		}
+		out.stdout, out.stderr = out.stdout+string(m.GetStdout().GetData()), out.stderr+string(m.GetStderr().GetData())
+		out.stdoutDone, out.stderrDone = out.stdoutDone || m.GetStdout().GetClose(), out.stderrDone || m.GetStderr().GetClose()
+		if m.GetExited() {
+			out.result = m.GetResult()
+		}
+	}
+}
+
+func TestExecTaskStreaming(t *testing.T) {
+	r := newRig(t, nil)
+	task := r.task("aaaaaaaa", nil)
+	_, c := r.run(task)
+	open := func(first ...*nomaddriver.ExecTaskStreamingRequest) nomaddriver.Driver_ExecTaskStreamingClient {
+		t.Helper()
+		s, err := r.Driver.ExecTaskStreaming(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range first {
+			if err := s.Send(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+	setup := func(tty bool, command ...string) *nomaddriver.ExecTaskStreamingRequest {
+		return &nomaddriver.ExecTaskStreamingRequest{Setup: &nomaddriver.ExecTaskStreamingRequest_Setup{TaskId: task.GetId(), Command: command, Tty: tty}}
+	}
+	stdin := func(data string, end bool) *nomaddriver.ExecTaskStreamingRequest {
+		return &nomaddriver.ExecTaskStreamingRequest{Stdin: &nomaddriver.ExecTaskStreamingIOOperation{Data: []byte(data), Close: end}}
+	}
+	size := func(h, w int32) *nomaddriver.ExecTaskStreamingRequest {
+		return &nomaddriver.ExecTaskStreamingRequest{TtySize: &nomaddriver.ExecTaskStreamingRequest_TerminalSize{Height: h, Width: w}}
+	}
+	heartbeat := &nomaddriver.ExecTaskStreamingRequest{}
+	got, err := readSession(t, open(setup(false, "cat"), heartbeat, stdin("one ", false), stdin("two", true)))
+	if err != nil || got.stdout != "one two" || !got.stdoutDone || !got.stderrDone || got.result == nil || got.result.GetExitCode() != 0 {
+		t.Errorf("cat: %+v, %v", got, err)
+	}
+	got, err = readSession(t, open(setup(false, "both")))
+	if err != nil || !strings.HasPrefix(got.stdout, "out x") || got.stderr != "err\n" || got.result.GetExitCode() != 7 {
+		t.Errorf("both: %+v, %v", got, err)
+	}
+	// A terminal is resized, and its program told.
+	resized := make(chan core.Size, 1)
+	r.Supervisor.Program("top", func(p *enginetest.Process) int {
+		_, _ = io.ReadAll(p.Stdin)
+		resized <- r.Supervisor.Process(p.Ref).Size
+		return 0
+	})
+	got, err = readSession(t, open(setup(true, "top"), size(20, 80), size(30, 100), stdin("", true)))
+	if s := <-resized; err != nil || s != (core.Size{Rows: 30, Cols: 100}) || !got.stderrDone || got.result == nil {
+		t.Errorf("top: %+v, %v, size %v", got, err, s)
+	}
+	_, err = readSession(t, open(stdin("no setup", false)))
+	wantError(t, err, "setup")
+	_, err = readSession(t, open(setup(false)))
+	wantError(t, err, "no command")
+	// A client that leaves takes its process along.
+	ctx, leave := context.WithCancel(t.Context())
+	s, err := r.Driver.ExecTaskStreaming(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan struct{})
+	killed := make(chan struct{})
+	r.Supervisor.Program("wait", func(p *enginetest.Process) int {
+		close(started)
+		<-p.Killed
+		close(killed)
+		return 0
+	})
+	if err := s.Send(setup(false, "wait")); err != nil {
+		t.Fatal(err)
+	}
+	<-started
+	leave()
+	<-killed
+	if _, err := r.Driver.DestroyTask(t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: task.GetId(), Force: true}); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.As(core.OwnerNomad).Container(t.Context(), c.ID); !errdefs.IsNotFound(err) {
+		t.Errorf("the task is there: %v", err)
+	}
+}
+
+func TestFigures(t *testing.T) {
+	r := newRig(t, nil)
+	r.Configure(t, map[string]any{"socket": r.socket}, &nomadbase.ClientTopology{Cores: []*nomadbase.ClientTopologyCore{{BaseSpeed: 2000}, {MaxSpeed: 4000, GuessSpeed: 9}}})
+	task := r.task("aaaaaaaa", nil)
+	_, c := r.run(task)
+	at := time.Now()
+	figures := func(after time.Duration, used, user uint64) {
+		r.Cgroups.SetStats(c.Cgroup, core.Stats{
+			At: at.Add(after), CPU: core.CPUStats{Usage: core.Known(used), User: core.Known(user), System: core.Known(used - user)},
+			Memory:    core.MemoryStats{RSS: core.Known(1 << 20), Usage: core.Known(3 << 20)},
+			Processes: []core.ProcessStats{{Pid: 77, User: user, System: used - user, RSS: 1 << 19}},
+		})
+	}
+	figures(0, 1e9, 5e8)
+	s, err := r.Driver.TaskStats(t.Context(), &nomaddriver.TaskStatsRequest{TaskId: task.GetId(), CollectionInterval: durationpb.New(time.Millisecond)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	figures(2*time.Second, 2e9, 1e9)
+	var got *nomaddriver.TaskStats
+	for got.GetAggResourceUsage().GetCpu().GetPercent() == 0 {
+		m, err := s.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = m.GetStats()
+	}
+	cpu, mem := got.GetAggResourceUsage().GetCpu(), got.GetAggResourceUsage().GetMemory()
+	if cpu.GetPercent() != 50 || cpu.GetUserMode() != 25 || cpu.GetTotalTicks() != 1500 || mem.GetRss() != 1<<20 || mem.GetUsage() != 3<<20 {
+		t.Errorf("figures %v", got)
+	}
+	if slices.Contains(mem.GetMeasuredFields(), nomaddriver.MemoryUsage_SWAP) || slices.Contains(cpu.GetMeasuredFields(), nomaddriver.CPUUsage_THROTTLED_TIME) {
+		t.Errorf("measured what nobody has measured: %v", got)
+	}
+	if keys := slices.Collect(maps.Keys(got.GetResourceUsageByPid())); len(keys) != 1 || keys[0] != "77" || got.GetResourceUsageByPid()["77"].GetCpu().GetPercent() != 50 {
+		t.Errorf("by pid %v", got.GetResourceUsageByPid())
+	}
+}
+
+func TestGroupNetworks(t *testing.T) {
+	r := newRig(t, nil)
+	create := func() *nomaddriver.CreateNetworkResponse {
+		t.Helper()
+		n, err := r.Driver.CreateNetwork(t.Context(), &nomaddriver.CreateNetworkRequest{AllocId: allocID, Hostname: "web"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	first, second := create(), create()
+	if !first.GetCreated() || second.GetCreated() || first.GetIsolationSpec().GetPath() == "" || !proto.Equal(first.GetIsolationSpec(), second.GetIsolationSpec()) {
+		t.Errorf("networks %v and %v", first, second)
+	}
+	for range 2 {
+		if _, err := r.Driver.DestroyNetwork(t.Context(), &nomaddriver.DestroyNetworkRequest{AllocId: allocID}); err != nil {
+			t.Error(err)
+		}
+	}
+	_, err := r.Driver.CreateNetwork(t.Context(), &nomaddriver.CreateNetworkRequest{AllocId: "../x"})
+	wantError(t, err, "allocation")
+	if left := r.Left(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestImagesThatNobodyUsesGo: with no delay an image goes with its last task.
+func TestImagesThatNobodyUsesGo(t *testing.T) {
+	r := newRig(t, map[string]any{"gc": map[string]any{"image_delay": "0s"}})
+	first, second := r.task("aaaaaaaa", nil), r.task("bbbbbbbb", nil)
+	r.run(first)
+	r.run(second)
+	there := func() bool {
+		_, err := r.As(core.OwnerNomad).Image(t.Context(), "busybox:1.36")
+		return err == nil
+	}
+	destroy := func(task *nomaddriver.TaskConfig) {
+		t.Helper()
+		if _, err := r.Driver.DestroyTask(t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: task.GetId(), Force: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	destroy(first)
+	if !there() {
+		t.Error("the image of a task that runs has gone")
+	}
+	destroy(second)
+	if !eventually(t, func() bool { return !there() }) {
+		t.Error("the image stays")
+	}
+	if _, err := r.As(core.OwnerCRI).Image(t.Context(), "busybox:1.36"); err != nil {
+		t.Errorf("another owner's image: %v", err)
+	}
+}
