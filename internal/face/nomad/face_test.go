@@ -20,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
+	"github.com/longshore/longshore/internal/face/nomad/plugin"
 )
 
 func TestAPluginIntroducesItself(t *testing.T) {
@@ -576,5 +577,51 @@ func TestImagesThatNobodyUsesGo(t *testing.T) {
 	}
 	if _, err := r.As(core.OwnerCRI).Image(t.Context(), "busybox:1.36"); err != nil {
 		t.Errorf("another owner's image: %v", err)
+	}
+}
+
+// TestWithoutTheAgent: the driver says what to do, and comes back by itself.
+func TestWithoutTheAgent(t *testing.T) {
+	r := newRig(t, nil)
+	fp, err := r.Driver.Fingerprint(t.Context(), &nomaddriver.FingerprintRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	health := func(want nomaddriver.FingerprintResponse_HealthState) *nomaddriver.FingerprintResponse {
+		t.Helper()
+		for {
+			f, err := fp.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.GetHealth() == want {
+				return f
+			}
+		}
+	}
+	health(nomaddriver.FingerprintResponse_HEALTHY)
+	r.stop()
+	r.Node.Stop()
+	if f := health(nomaddriver.FingerprintResponse_UNHEALTHY); !strings.Contains(f.GetHealthDescription(), "start it") || !strings.Contains(f.GetHealthDescription(), r.socket) {
+		t.Errorf("it says %q", f.GetHealthDescription())
+	}
+	r.start()
+	health(nomaddriver.FingerprintResponse_HEALTHY)
+}
+
+// TestAStartThatTheAgentDiedOver is made again by the relay, and answered with
+// what the first has made.
+func TestAStartThatTheAgentDiedOver(t *testing.T) {
+	r := newRig(t, nil)
+	task := r.task("aaaaaaaa", nil)
+	first, c := r.run(task)
+	ctx := plugin.Caller{Name: "longshore", Retry: true}.Outgoing(t.Context())
+	conn := nomadtest.Dial(t, r.socket)
+	again, err := nomaddriver.NewDriverClient(conn).StartTask(ctx, &nomaddriver.StartTaskRequest{Task: task})
+	if err != nil || !proto.Equal(first, again) {
+		t.Errorf("got %v, %v; want %v", again, err, first)
+	}
+	if all, err := r.As(core.OwnerNomad).Containers(t.Context(), core.Filter{}); err != nil || len(all) != 1 || all[0].ID != c.ID {
+		t.Errorf("containers %v, %v", all, err)
 	}
 }

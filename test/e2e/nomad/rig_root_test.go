@@ -62,6 +62,7 @@ func start(t *testing.T, o options, body func(r *rig)) {
 		r.startNomad()
 		t.Cleanup(r.stopNomad)
 		r.waitForDriver()
+		r.must("operator", "scheduler", "set-config", "-memory-oversubscription=true")
 		body(r)
 	})
 }
@@ -87,7 +88,9 @@ advertise { http = "127.0.0.1" }
 client {
   network_interface = "lo"
   gc_interval = "1s"
-  options = { "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault,cni,bridge" }
+  gc_parallel_destroys = 50
+  options = { "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault" }
+  cni_path = "/usr/lib/cni"
   %s
 }
 telemetry {

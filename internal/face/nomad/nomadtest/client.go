@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -60,6 +61,12 @@ func (b *Buffer) String() string {
 	return b.text.String()
 }
 
+// The relay's patience in tests, where an agent that is away is so on purpose.
+const (
+	blink    = 20 * time.Millisecond
+	patience = 20 * time.Second
+)
+
 // Relay runs the plugin in this process.
 func Relay(t *testing.T, args ...string) *Client {
 	t.Helper()
@@ -73,7 +80,7 @@ func Relay(t *testing.T, args ...string) *Client {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	go func() {
-		done <- relay.Main(ctx, relay.Options{Args: args, Stdout: w, Stderr: log, Version: "v1.2.3", Getenv: func(key string) string {
+		done <- relay.Main(ctx, relay.Options{Args: args, Stdout: w, Stderr: log, Version: "v1.2.3", Blink: blink, Patience: patience, Getenv: func(key string) string {
 			return map[string]string{"PLUGIN_UNIX_SOCKET_DIR": dir, plugin.CookieKey: plugin.CookieValue}[key]
 		}})
 		_ = w.Close()
@@ -142,11 +149,7 @@ func handshake(t *testing.T, stdout io.Reader, log *Buffer) *Client {
 // first.
 func Reattach(t *testing.T, address string, log *Buffer) *Client {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := Dial(t, address)
 	h, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "plugin"})
 	if err != nil || h.GetStatus() != healthv1.HealthCheckResponse_SERVING {
 		t.Fatalf("health: %v, %v", h, err)
@@ -196,3 +199,14 @@ func (c *Client) Signal(t *testing.T, sig os.Signal) {
 
 // Ended waits for the end of the plugin's process.
 func (c *Client) Ended() { _ = c.end() }
+
+// Dial connects to a unix socket.
+func Dial(t *testing.T, address string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}

@@ -117,7 +117,7 @@ func (p *proxy) fingerprint(stream grpc.ServerStream, method string) error {
 	if err := stream.RecvMsg(&req); err != nil {
 		return err
 	}
-	for limit := blink; ; {
+	for limit := p.blink; ; {
 		conn, err := p.ready(ctx, limit)
 		if errors.Is(err, errAway) {
 			p.log.Warn("the driver is unhealthy", "error", err)
@@ -137,6 +137,6 @@ func (p *proxy) fingerprint(stream grpc.ServerStream, method string) error {
 		if err != nil && !died(err) {
 			return err
 		}
-		limit = blink
+		limit = p.blink
 	}
 }

@@ -36,6 +36,8 @@ type proxy struct {
 	log           *slog.Logger
 	shutdown      func() // ends the process
 
+	blink, patience time.Duration
+
 	mu        sync.Mutex
 	setConfig []byte // as it came last
 	socket    string
@@ -43,7 +45,7 @@ type proxy struct {
 }
 
 func newProxy(name, version string, log *slog.Logger) *proxy {
-	return &proxy{name: name, version: version, log: log, socket: plugin.DefaultSocket}
+	return &proxy{name: name, version: version, log: log, socket: plugin.DefaultSocket, blink: blink, patience: patience}
 }
 
 func (p *proxy) close() {
@@ -81,7 +83,7 @@ func (p *proxy) driver(stream grpc.ServerStream, method, call string) error {
 	if err := stream.RecvMsg(&req); err != nil {
 		return err
 	}
-	limit := patience
+	limit := p.patience
 	switch call {
 	case "WaitTask", "TaskEvents", "TaskStats": // as long as Nomad waits
 		limit = 0
@@ -165,7 +167,7 @@ func pass(from grpc.ClientStream, to grpc.ServerStream) error {
 
 // through joins the two streams of a call that cannot be repeated.
 func (p *proxy) through(stream grpc.ServerStream, method string) error {
-	conn, err := p.ready(stream.Context(), patience)
+	conn, err := p.ready(stream.Context(), p.patience)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -37,6 +38,9 @@ type Options struct {
 	Stdout  io.Writer // the handshake, one line
 	Stderr  io.Writer // hclog's JSON
 	Version string
+	// Blink is how long the agent may be away before the driver is unhealthy, and
+	// Patience how long calls wait for it that have an end; 0 are the usual times.
+	Blink, Patience time.Duration
 }
 
 // protocol is the handshake's: go-plugin's own version, then Nomad's.
@@ -84,6 +88,7 @@ func run(ctx context.Context, o Options, name string, log *slog.Logger) (err err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
 	p := newProxy(name, o.Version, log)
+	p.blink, p.patience = cmp.Or(o.Blink, p.blink), cmp.Or(o.Patience, p.patience)
 	defer p.close()
 	srv := grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)

@@ -66,9 +66,13 @@ func TestWhenAnImageIsPulled(t *testing.T) {
 		more map[string]any
 		want string
 	}{
-		{map[string]any{"image": "redis:7"}, "missing"}, {map[string]any{"image": "redis"}, "always"}, {map[string]any{"image": "localhost:5000/redis"}, "always"},
-		{map[string]any{"image": "redis:latest"}, "always"}, {map[string]any{"image": "redis@sha256:0123"}, "missing"},
-		{map[string]any{"image": "redis:7", "force_pull": true}, "always"}, {map[string]any{"image": "redis", "image_pull_policy": "never"}, "never"},
+		{map[string]any{"image": "redis:7"}, "missing"},
+		{map[string]any{"image": "redis"}, "always"},
+		{map[string]any{"image": "localhost:5000/redis"}, "always"},
+		{map[string]any{"image": "redis:latest"}, "always"},
+		{map[string]any{"image": "redis@sha256:0123"}, "missing"},
+		{map[string]any{"image": "redis:7", "force_pull": true}, "always"},
+		{map[string]any{"image": "redis", "image_pull_policy": "never"}, "never"},
 	} {
 		got, err := taskconf.Parse(nomadtest.Encode(tc.more))
 		if err != nil || got.Pull != tc.want {

@@ -56,10 +56,24 @@ const (
 	maxShares = 262144
 )
 
-// resources are the task's limits. Nomad keeps the cpuset by itself.
+// cgroup is Adopt's, without a cpuset that all tasks share when this one names its
+// CPUs itself.
+func (a Task) cgroup() core.Cgroup {
+	c := Adopt(a.Nomad)
+	if strings.HasSuffix(c.Adopt["cpuset"], "/share") && a.Conf.Cpuset != "" {
+		delete(c.Adopt, "cpuset")
+	}
+	return c
+}
+
+// resources are the task's limits. A task with cores of its own has a cpuset of
+// its own, which is ours to fill; that of the others is Nomad's to change.
 func (a Task) resources() (*specs.LinuxResources, error) {
 	linux, mem := a.Nomad.GetResources().GetLinuxResources(), a.Nomad.GetResources().GetAllocatedResources().GetMemory()
-	r := &specs.LinuxResources{CPU: &specs.LinuxCPU{Cpus: a.Conf.Cpuset}}
+	r := &specs.LinuxResources{CPU: &specs.LinuxCPU{Cpus: linux.GetCpusetCpus()}}
+	if r.CPU.Cpus == "" {
+		r.CPU.Cpus = a.Conf.Cpuset
+	}
 	hard, soft := memory(mem.GetMemoryMb(), mem.GetMemoryMaxMb(), a.Conf.HardMemoryMB)
 	if hard > 0 {
 		r.Memory = &specs.LinuxMemory{Limit: &hard}

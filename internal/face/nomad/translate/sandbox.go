@@ -49,6 +49,8 @@ func (a Task) Sibling() string {
 func (a Task) Sandbox() (core.SandboxConfig, error) {
 	cfg := core.SandboxConfig{Key: core.Key(a.Nomad.GetId()), Labels: a.Labels(), Runtime: a.Conf.Runtime, Hostname: a.hostname()}
 	cfg.Namespaces.UTS.Mode = core.Shared
+	// A task sees which of Nomad's cgroups it is in, as with Nomad's own drivers.
+	cfg.Namespaces.Cgroup.Mode = core.Host
 	mode := a.network()
 	switch mode {
 	case netHost:

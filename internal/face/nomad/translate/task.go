@@ -124,7 +124,7 @@ const LabelPrefix = "com.hashicorp.nomad."
 func (a Task) Container(sandbox core.ID, image core.Image) (core.ContainerConfig, error) {
 	c := core.ContainerConfig{
 		Key: core.Key(a.Nomad.GetId()), Labels: a.Labels(), Sandbox: sandbox, CDI: a.Conf.CDI, Init: a.Conf.Init,
-		Cgroup: Adopt(a.Nomad), Stop: core.Stop{Signal: a.Conf.StopSignal},
+		Cgroup: a.cgroup(), Stop: core.Stop{Signal: a.Conf.StopSignal},
 		Root: core.Root{Image: image.ID, ReadOnly: a.Conf.ReadOnly},
 		IO:   core.IO{TTY: a.Conf.TTY, Sinks: a.sinks()},
 	}

@@ -1,0 +1,241 @@
+package nomad
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// TestATaskIsWorkedWithWhileItRuns: templates that change, scripts, a terminal, a
+// log that is followed, and a new version of the job.
+func TestATaskIsWorkedWithWhileItRuns(t *testing.T) {
+	start(t, options{}, func(r *rig) {
+		version := func(n string) string {
+			return job("live", "service", `
+    update {
+      min_healthy_time = "0s"
+    }`, `
+      template {
+        data          = "{{ with nomadVar \"nomad/jobs/live\" }}{{ .text }}{{ end }}"
+        destination   = "local/signal"
+        change_mode   = "signal"
+        change_signal = "SIGHUP"
+      }
+      template {
+        data          = "{{ with nomadVar \"nomad/jobs/live\" }}{{ .text }}{{ end }}"
+        destination   = "local/script"
+        change_mode   = "script"
+        change_script {
+          command = "/bin/sh"
+          args    = ["-c", "cp /local/script /alloc/data/by-script"]
+        }
+      }`, `args = ["-c", "trap 'echo HUP with $(cat /local/signal)' HUP; echo version `+n+`; while true; do sleep 0.1; done"]`)
+		}
+		r.must("var", "put", "nomad/jobs/live", "text=first")
+		r.run(version("1"))
+		a := r.allocation("live", "running")
+		r.logged(a, "version 1")
+		follow := exec.Command(r.binary, "alloc", "logs", "-f", a.ID, "main") //nolint:forbidigo // ended below
+		follow.Env = append(follow.Environ(), "NOMAD_ADDR="+address)
+		followed, err := follow.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := follow.Start(); err != nil {
+			t.Fatal(err)
+		}
+		r.must("var", "put", "-force", "nomad/jobs/live", "text=second")
+		var seen strings.Builder
+		buf := make([]byte, 4096)
+		for !strings.Contains(seen.String(), "HUP with second") {
+			n, err := followed.Read(buf)
+			seen.Write(buf[:n])
+			if err != nil {
+				t.Fatalf("the followed log ended: %v after %q", err, seen.String())
+			}
+		}
+		_ = follow.Process.Kill()
+		_ = follow.Wait()
+		r.eventually("the script has run", func() bool {
+			out, err := r.nomad("alloc", "fs", a.ID, "alloc/data/by-script")
+			return err == nil && out == "second"
+		})
+		r.terminal(a)
+		r.run(version("2"))
+		r.eventually("version 2 runs in place of version 1", func() bool {
+			running := 0
+			for _, b := range r.allocs("live") {
+				if b.ID != a.ID && b.ClientStatus == "running" {
+					running++
+				}
+				if b.ID == a.ID && b.ClientStatus != "complete" {
+					return false
+				}
+			}
+			return running == 1
+		})
+		r.purge("live")
+		r.nothingLeft()
+	})
+}
+
+// terminal runs a command on a terminal, which script makes.
+func (r *rig) terminal(a alloc) {
+	r.t.Helper()
+	if _, err := exec.LookPath("script"); err != nil {
+		r.t.Log("no script(1): no terminal is tried")
+		return
+	}
+	line := fmt.Sprintf("stty rows 33 cols 77; NOMAD_ADDR=%s %s alloc exec -i -t %s /bin/sh -c 'tty; until stty size 2>/dev/null; do true; done; exit 5'", address, r.binary, a.ID)
+	cmd := exec.CommandContext(r.t.Context(), "script", "-qec", line, "/dev/null")
+	cmd.Stdin = strings.NewReader("")
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 5 || !strings.Contains(string(out), "/dev/pts/") || !strings.Contains(string(out), "33 77") {
+		r.t.Errorf("a terminal: %q, %v", out, err)
+	}
+}
+
+// TestNetworks: the group's bridge with its ports, ours with the task's, and one
+// task in the other's.
+func TestNetworks(t *testing.T) {
+	start(t, options{}, func(r *rig) {
+		serve := `args = ["-c", "mkdir /www; echo from $NOMAD_TASK_NAME > /www/index.html; exec httpd -f -p 8080 -h /www"]`
+		ours := job("ours", "service", `
+    network {
+      port "http" { to = 8080 }
+    }`, `
+      service {
+        name         = "ours"
+        port         = "http"
+        provider     = "nomad"
+        address_mode = "driver"
+      }`, serve+`
+        ports = ["http"]`)
+		r.run(ours)
+		a := r.allocation("ours", "running")
+		if got := fetch(t, r, fmt.Sprintf("http://127.0.0.1:%d/", r.port(a, "http"))); got != "from main\n" {
+			t.Errorf("through the published port: %q", got)
+		}
+		var services []struct{ Address string }
+		r.eventually("the service is registered", func() bool { return r.get("/v1/service/ours", &services) && len(services) == 1 })
+		if !strings.HasPrefix(services[0].Address, "10.") {
+			t.Errorf("the service's address is %s", services[0].Address)
+		}
+		r.purge("ours")
+		if r.node().Attributes["plugins.cni.version.bridge"] == "" {
+			t.Log("this Nomad finds no CNI plugins: the group's bridge is not tried")
+			r.nothingLeft()
+			return
+		}
+		group := job("group", "service", `
+    network {
+      mode = "bridge"
+      port "http" { to = 8080 }
+    }
+    task "side" {
+      driver = "longshore"
+      lifecycle {
+        hook    = "poststart"
+        sidecar = true
+      }
+      config {
+        image   = "IMAGE"
+        command = "/bin/sh"
+        args    = ["-c", "while true; do wget -q -O - http://127.0.0.1:8080/ && break; sleep 0.1; done; while true; do sleep 1; done"]
+      }
+      resources {
+        cpu    = 50
+        memory = 16
+      }
+    }`, "", serve)
+		r.run(group)
+		b := r.allocation("group", "running")
+		if got := fetch(t, r, fmt.Sprintf("http://127.0.0.1:%d/", r.port(b, "http"))); got != "from main\n" {
+			t.Errorf("through the group's port: %q", got)
+		}
+		r.eventually("the other task of the group reaches it by loopback", func() bool {
+			out, err := r.nomad("alloc", "logs", b.ID, "side")
+			return err == nil && strings.Contains(out, "from main")
+		})
+		r.purge("group")
+		r.nothingLeft()
+	})
+}
+
+func (r *rig) port(a alloc, label string) int {
+	r.t.Helper()
+	var full struct {
+		AllocatedResources struct {
+			Shared struct {
+				Ports []struct {
+					Label string
+					Value int
+				}
+			}
+		}
+	}
+	if !r.get("/v1/allocation/"+a.ID, &full) {
+		r.t.Fatal("no allocation")
+	}
+	for _, p := range full.AllocatedResources.Shared.Ports {
+		if p.Label == label {
+			return p.Value
+		}
+	}
+	r.t.Fatalf("no port %s", label)
+	return 0
+}
+
+func fetch(t *testing.T, r *rig, url string) (body string) {
+	t.Helper()
+	client := &http.Client{Timeout: 2 * time.Second}
+	r.eventually(url+" answers", func() bool {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return false
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, err := io.ReadAll(resp.Body)
+		body = string(b)
+		return err == nil && resp.StatusCode == http.StatusOK
+	})
+	return body
+}
+
+// TestManyTasksAtOnceAndNothingAfter places tasks at once, and stops them.
+func TestManyTasksAtOnceAndNothingAfter(t *testing.T) {
+	start(t, options{}, func(r *rig) {
+		const n = 50
+		many := strings.Replace(job("many", "service", fmt.Sprintf("count = %d", n), `kill_signal = "SIGKILL"`, `args = ["-c", "while true; do sleep 1000; done"]
+        image_pull_policy = "missing"`), "cpu    = 100\n        memory = 32", "cpu    = 1\n        memory = 10", 1)
+		began := time.Now()
+		r.run(many)
+		r.eventually("all run", func() bool {
+			running := 0
+			for _, a := range r.allocs("many") {
+				if a.ClientStatus == "running" {
+					running++
+				}
+			}
+			return running == n
+		})
+		t.Logf("%d tasks ran after %s", n, time.Since(began))
+		began = time.Now()
+		r.purge("many")
+		r.nothingLeft()
+		t.Logf("and nothing was left after %s", time.Since(began))
+		if left := nodetest.Processes("sleep", ""); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
