@@ -2,6 +2,7 @@ package nomad_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"slices"
@@ -243,7 +244,7 @@ func TestAnAgentsRestartIsNotNoticed(t *testing.T) {
 		t.Errorf("wait %v, %v", w.resp, w.err)
 	}
 	for {
-		if _, err := stats.Recv(); err == io.EOF {
+		if _, err := stats.Recv(); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			t.Fatal(err)
@@ -271,7 +272,7 @@ func TestATaskThatEndedMeanwhileIsRecovered(t *testing.T) {
 	task := r.task("aaaaaaaa", nil)
 	resp, c := r.run(task)
 	r.stop()
-	r.Node.Stop()
+	r.Stop()
 	r.Supervisor.ExitAs(main(c), core.Exit{Signal: int(unix.SIGSEGV)})
 	r.start()
 	again := nomadtest.Reattach(t, r.Address, r.Log)
@@ -391,7 +392,7 @@ func readSession(t *testing.T, s nomaddriver.Driver_ExecTaskStreamingClient) (ou
 	t.Helper()
 	for {
 		m, err := s.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return out, nil
 		}
 		if err != nil {
@@ -601,7 +602,7 @@ func TestWithoutTheAgent(t *testing.T) {
 	}
 	health(nomaddriver.FingerprintResponse_HEALTHY)
 	r.stop()
-	r.Node.Stop()
+	r.Stop()
 	if f := health(nomaddriver.FingerprintResponse_UNHEALTHY); !strings.Contains(f.GetHealthDescription(), "start it") || !strings.Contains(f.GetHealthDescription(), r.socket) {
 		t.Errorf("it says %q", f.GetHealthDescription())
 	}

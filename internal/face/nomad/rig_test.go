@@ -96,7 +96,7 @@ func newRig(t *testing.T, config map[string]any) *rig {
 // start runs engine and face, as an agent's start does.
 func (r *rig) start() {
 	r.t.Helper()
-	r.Node.Start()
+	r.Start()
 	f, err := nomad.New(nomad.Options{
 		Deps:   face.Deps{Engine: r.As(core.OwnerNomad), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"},
 		Config: nomad.DefaultConfig(),
@@ -126,7 +126,7 @@ func (r *rig) start() {
 func (r *rig) restart() {
 	r.t.Helper()
 	r.stop()
-	r.Node.Stop()
+	r.Stop()
 	r.start()
 }
 

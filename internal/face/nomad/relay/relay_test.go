@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -62,7 +63,7 @@ func TestWhatDiedIsNeverToldAsOurDeath(t *testing.T) {
 			t.Errorf("%s: %v", c, err)
 		}
 	}
-	if err := status.Error(codes.FailedPrecondition, "no"); notDead(err) != err {
+	if err := status.Error(codes.FailedPrecondition, "no"); !errors.Is(notDead(err), err) {
 		t.Error("another error was changed")
 	}
 	if notDead(nil) != nil {
