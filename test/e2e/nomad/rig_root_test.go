@@ -2,6 +2,7 @@ package nomad
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,6 +40,8 @@ type rig struct {
 type options struct {
 	plugin string // of the block config of the plugin
 	client string // of the block client
+	name   string // the driver's, when it is another
+	server bool   // a server with a disk, so that Nomad can be started again
 }
 
 const address = "http://127.0.0.1:4646"
@@ -61,7 +64,7 @@ func start(t *testing.T, o options, body func(r *rig)) {
 		t.Cleanup(r.removeCgroups)
 		r.startNomad()
 		t.Cleanup(r.stopNomad)
-		r.waitForDriver()
+		r.waitForDriver(cmp.Or(o.name, "longshore"))
 		r.must("operator", "scheduler", "set-config", "-memory-oversubscription=true")
 		body(r)
 	})
@@ -77,6 +80,11 @@ func (r *rig) configure(o options) {
 	if err := os.Link(filepath.Join(nodetest.Bin(r.t), "longshore"), filepath.Join(plugins, "driver")); err != nil {
 		r.copyPlugin(filepath.Join(plugins, "driver"))
 	}
+	r.args = []string{"agent", "-config", filepath.Join(r.dir, "nomad.hcl")}
+	server := "server {\n  enabled = true\n  bootstrap_expect = 1\n}"
+	if !o.server {
+		r.args, server = append(r.args, "-dev"), ""
+	}
 	config := fmt.Sprintf(`
 bind_addr = "127.0.0.1"
 data_dir = %q
@@ -84,8 +92,14 @@ plugin_dir = %q
 disable_update_check = true
 log_level = "DEBUG"
 ports { http = 4646 }
-advertise { http = "127.0.0.1" }
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+%s
 client {
+  enabled = true
   network_interface = "lo"
   gc_interval = "1s"
   gc_parallel_destroys = 50
@@ -98,12 +112,13 @@ telemetry {
   collection_interval = "1s"
 }
 plugin "driver" {
+  args = [%q]
   config {
     socket = %q
     %s
   }
 }
-`, filepath.Join(r.dir, "data"), plugins, o.client, filepath.Join(r.State, "nomad.sock"), o.plugin)
+`, filepath.Join(r.dir, "data"), plugins, server, o.client, "-name="+cmp.Or(o.name, "longshore"), filepath.Join(r.State, "nomad.sock"), o.plugin)
 	if err := os.WriteFile(filepath.Join(r.dir, "nomad.hcl"), []byte(config), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
@@ -112,7 +127,6 @@ plugin "driver" {
 		r.t.Fatal(err)
 	}
 	r.log = log
-	r.args = []string{"agent", "-dev", "-config", filepath.Join(r.dir, "nomad.hcl")}
 	r.t.Cleanup(func() {
 		if r.t.Failed() {
 			out, _ := os.ReadFile(log.Name())
@@ -230,9 +244,12 @@ func (r *rig) node() node {
 	return n
 }
 
-func (r *rig) waitForDriver() {
+func (r *rig) waitForDriver(name string) {
 	r.t.Helper()
-	r.eventually("the driver is healthy", func() bool { return r.node().Drivers["longshore"].Healthy })
+	r.eventually("the driver is healthy", func() bool {
+		n := r.node()
+		return n.Drivers[name].Healthy && n.Attributes["driver."+name+".runtime"] != ""
+	})
 }
 
 // eventually is nodetest's, at a pace that Nomad can answer, and ends when Nomad

@@ -1,0 +1,132 @@
+package nomad
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// TestTasksOutliveEverybody kills who looks after a task while it runs, has the
+// task end meanwhile, and brings them back: the task was started once, its exit
+// code is the real one, and no line of its log is missing. RECOVER_ROUNDS says how
+// often.
+func TestTasksOutliveEverybody(t *testing.T) {
+	rounds, err := strconv.Atoi(os.Getenv("RECOVER_ROUNDS"))
+	if err != nil {
+		rounds = 1
+	}
+	start(t, options{server: true}, func(r *rig) {
+		for round := range rounds {
+			for i, victims := range [][]string{
+				{"plugin"}, {"agent"}, {"keeper"}, {"agent", "keeper"}, {"nomad"}, {"nomad, asked to"}, {"nomad", "plugin"}, {"nomad", "plugin", "agent"}, {"nomad", "plugin", "agent", "keeper"},
+			} {
+				for _, when := range []string{"meanwhile", "afterwards"} {
+					r.survives(fmt.Sprintf("cell-%d-%d-%s", round, i, when), victims, when == "meanwhile")
+				}
+			}
+		}
+		t.Logf("%d rounds of 18 cells", rounds)
+		r.must("system", "gc")
+		r.nothingLeft()
+	})
+}
+
+// survives runs one cell.
+func (r *rig) survives(name string, victims []string, endsMeanwhile bool) {
+	r.t.Helper()
+	r.run(job(name, "batch", once, "", `args = ["-c", "i=0; until test -e /alloc/data/go; do echo line $i; i=$((i+1)); sleep 0.02; done; echo bye $i; exit 33"]`))
+	a := r.allocation(name, "running")
+	dir := filepath.Join(r.dir, "data", "alloc", a.ID, "alloc")
+	r.eventually("the task writes", func() bool { return strings.Contains(output(dir), "line 5\n") })
+	end := func() {
+		if err := os.WriteFile(filepath.Join(dir, "data", "go"), nil, 0o600); err != nil {
+			r.t.Fatal(err)
+		}
+		r.eventually("the task has said its last", func() bool { return strings.Contains(output(dir), "bye") || !endsMeanwhile })
+	}
+	for _, v := range victims {
+		r.kill(v)
+	}
+	if endsMeanwhile {
+		end()
+	}
+	for _, v := range victims {
+		r.bringBack(v)
+	}
+	if !endsMeanwhile {
+		before := strings.Count(output(dir), "\n")
+		r.eventually("the task goes on writing", func() bool { return strings.Count(output(dir), "\n") > before+5 })
+		end()
+	}
+	a = r.allocation(name, "failed")
+	started := 0
+	for _, e := range a.TaskStates["main"].Events {
+		if e.Type == "Started" {
+			started++
+		}
+	}
+	if said := a.said("main"); started != 1 || !strings.Contains(said, "Exit Code: 33") {
+		r.t.Errorf("%s without %v: started %d times\n%s", name, victims, started, said)
+	}
+	out := output(dir)
+	for i, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		if want := "line " + strconv.Itoa(i); line != want && line != "bye "+strconv.Itoa(i) {
+			r.t.Errorf("%s without %v: line %d of the log is %q", name, victims, i, line)
+			break
+		}
+	}
+	if !strings.Contains(out, "bye") {
+		r.t.Errorf("%s without %v: the log lacks its end", name, victims)
+	}
+	r.purge(name)
+}
+
+// output is what the task has written, of which it is little: one file.
+func output(dir string) string {
+	b, _ := os.ReadFile(filepath.Join(dir, "logs", "main.stdout.0"))
+	return string(b)
+}
+
+func (r *rig) kill(who string) {
+	r.t.Helper()
+	var pids []int
+	switch who {
+	case "nomad":
+		r.endNomad(syscall.SIGKILL)
+		return
+	case "nomad, asked to":
+		r.endNomad(syscall.SIGINT)
+		return
+	case "agent":
+		r.Kill()
+		return
+	case "keeper":
+		pids = nodetest.Processes("longshore-keeper", "keeper")
+	case "plugin":
+		pids = nodetest.Processes("driver", "")
+	}
+	if len(pids) == 0 {
+		r.t.Fatalf("there is no %s to kill", who)
+	}
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// bringBack starts what nobody else starts again.
+func (r *rig) bringBack(who string) {
+	r.t.Helper()
+	switch who {
+	case "nomad", "nomad, asked to":
+		r.startNomad()
+		r.eventually("Nomad answers again", func() bool { return r.get("/v1/nodes", new([]any)) })
+	case "agent":
+		r.Up()
+	}
+}
