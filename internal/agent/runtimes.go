@@ -112,7 +112,7 @@ func (n *node) probe(ctx context.Context, name string, section config.Runtime) (
 	}
 	rt, err := oci.New(oci.Options{
 		Name: name, Path: path, Root: filepath.Join(n.cfg.Agent.State, "runtime", name), SocketDir: filepath.Join(n.cfg.Agent.State, "tty"),
-		Supervisor: n.keeper, Cgroups: n.cgroups, SystemdCgroup: n.systemdCgroups(), Logger: n.log,
+		Supervisor: n.keeper, Cgroups: n.cgroups, Logger: n.log,
 	})
 	if err != nil {
 		return nil, features, err
@@ -151,7 +151,7 @@ func (n *node) openCgroups(ctx context.Context) (*cgroup.Tree, error) {
 		}
 		o.Systemd = s
 		if o.Root == config.Default().Engine.CgroupRoot {
-			o.Root = "" // a slice's name is the driver's
+			o.Root = "" // a unit's name is the driver's
 		}
 	}
 	return cgroup.New(o)

@@ -26,10 +26,10 @@ import (
 // Options go with New.
 type Options struct {
 	// Root is the engine's own tree, an absolute path below the root of each
-	// hierarchy. "" is "/longshore"; with systemd "/longshore.slice".
+	// hierarchy. "" is "/longshore"; with systemd a delegated unit.
 	Root string
-	// Systemd has slices and scopes made by systemd over D-Bus and not by
-	// mkdir, which it wants for everything outside a delegated tree.
+	// Systemd has units made by systemd over D-Bus and not by mkdir, which it
+	// wants for everything outside a delegated tree.
 	Systemd Systemd
 	// Mountinfo is the file that tells where cgroups are mounted; "" is
 	// /proc/self/mountinfo.
@@ -60,7 +60,7 @@ func New(o Options) (*Tree, error) {
 	if o.Root == "" {
 		o.Root = "/longshore"
 		if o.Systemd != nil {
-			o.Root = "/longshore.slice"
+			o.Root = systemdRoot
 		}
 	}
 	if !strings.HasPrefix(o.Root, "/") || filepath.Clean(o.Root) != o.Root || o.Root == "/" {

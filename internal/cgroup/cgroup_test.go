@@ -3,6 +3,7 @@ package cgroup
 import (
 	"context"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -284,42 +285,83 @@ func (u *units) StartSlice(_ context.Context, name string) error {
 	return nil
 }
 
+func (u *units) StartService(_ context.Context, name, slice string) error {
+	*u = append(*u, "start "+name+" in "+slice)
+	return nil
+}
+
 func (u *units) StopUnit(_ context.Context, name string) error {
 	*u = append(*u, "stop "+name)
 	return nil
 }
 
-func TestSystemdMakesSlicesAndIsLeftItsScopes(t *testing.T) {
+func TestSystemdMakesUnitsAndWeWhatIsBelow(t *testing.T) {
 	c := tree(t, unifiedMounts)
 	c.layout.unified = t.TempDir()
 	var u units
-	c.systemd = &u
-	scope, err := c.Place(core.Cgroup{Parent: "kubepods-pod1.slice"}, core.CgroupRef{}, "n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	slice, err := c.Place(core.Cgroup{Parent: "a.slice::a-b.slice"}, core.CgroupRef{}, "n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	adopted := core.CgroupRef{Path: slice.Path, Adopted: map[string]string{"": c.layout.unified}}
-	for _, ref := range []core.CgroupRef{scope, slice, adopted} {
-		if err := c.Create(t.Context(), ref, nil); err != nil {
+	c.systemd, c.root = &u, systemdRoot
+	place := func(parent string, above core.CgroupRef, name string) core.CgroupRef {
+		t.Helper()
+		ref, err := c.Place(core.Cgroup{Parent: parent}, above, name)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Remove(t.Context(), ref); err != nil {
+		return ref
+	}
+	pod := place("kubepods-pod1.slice", core.CgroupRef{}, "n")
+	if want := "/kubepods.slice/kubepods-pod1.slice/longshore-n.service/tree"; pod.Path != want {
+		t.Errorf("a sandbox goes to %s, not %s", pod.Path, want)
+	}
+	container := place("", pod, "c")
+	named := place(":cri:x", core.CgroupRef{}, "n")
+	own := place("", core.CgroupRef{}, "n")
+	slice := place("a.slice::a-b.slice", core.CgroupRef{}, "n")
+	plain := place("/plain", core.CgroupRef{}, "n")
+	adopted := core.CgroupRef{Path: slice.Path, Adopted: map[string]string{"": c.layout.unified}}
+	// Nobody makes the kernel's files in a plain directory.
+	for _, dir := range []string{"", "/kubepods.slice", "/kubepods.slice/kubepods-pod1.slice", path.Dir(pod.Path), pod.Path, "/system.slice", path.Dir(named.Path), "/longshore.slice", c.root, "/plain"} {
+		dir = c.layout.unified + dir
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
+		}
+		for _, file := range []string{"cgroup.controllers", "cgroup.subtree_control"} {
+			if err := os.WriteFile(filepath.Join(dir, file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, ref := range []core.CgroupRef{pod, container, named, own, slice, plain, adopted} {
+		err := c.make(t.Context(), ref)
+		if err != nil {
+			t.Errorf("make %s: %v", ref.Path, err)
+		}
+	}
+	if len(u) != 2 { // the units' directories are there, as systemd leaves them
+		t.Errorf("of what is there systemd was asked for %v", u)
+	}
+	for _, unit := range []string{unitOf(pod.Path), unitOf(named.Path), c.root} {
+		if err := os.RemoveAll(c.layout.unified + unit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, ref := range []core.CgroupRef{pod, named, own} {
+		_, _ = c.makeUnit(t.Context(), ref)
+	}
+	for _, ref := range []core.CgroupRef{container, pod, named, own, slice, adopted} {
+		if err := c.removeUnit(t.Context(), ref); err != nil {
+			t.Errorf("remove %s: %v", ref.Path, err)
 		}
 	}
 	want := units{
-		"start kubepods.slice", "start kubepods-pod1.slice", "stop longshore-n.scope",
-		"start a.slice", "start a-b.slice", "stop a-b.slice",
+		"start a.slice", "start a-b.slice",
+		"start longshore-n.service in kubepods-pod1.slice", "start cri-x.service in system.slice", "start longshore-sandboxes.service in longshore.slice",
+		"stop longshore-n.service", "stop cri-x.service", "stop a-b.slice",
 	}
 	if d := cmp.Diff(want, u); d != "" {
 		t.Error(d)
 	}
-	if entries, _ := os.ReadDir(c.layout.unified); len(entries) != 0 {
-		t.Errorf("made by hand: %v", entries)
+	if err := c.Release(t.Context()); err != nil || u[len(u)-1] != "stop longshore-sandboxes.service" {
+		t.Errorf("release: %v, %v", err, u)
 	}
 }
 

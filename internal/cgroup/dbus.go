@@ -4,51 +4,125 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
 )
 
-// Bus is Systemd over D-Bus.
-type Bus struct{ conn *dbus.Conn }
+// Bus is Systemd over D-Bus: over systemd's own socket, without a bus between.
+type Bus struct {
+	mu   sync.Mutex
+	conn *dbus.Conn
+}
 
 var _ Systemd = (*Bus)(nil)
 
+// jobTimeout bounds the wait for systemd's word that a job is done: it does not
+// come when systemd executes itself anew in between.
+const jobTimeout = 30 * time.Second
+
 // DialSystemd connects to systemd. Unavailable when it does not run here.
 func DialSystemd(ctx context.Context) (*Bus, error) {
-	conn, err := dbus.NewSystemdConnectionContext(ctx)
+	b := &Bus{}
+	_, err := b.dial(ctx)
+	return b, err
+}
+
+// dial connects, again where systemd has let go of us: it does so when it
+// executes itself anew.
+func (b *Bus) dial(ctx context.Context) (*dbus.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil && b.conn.Connected() {
+		return b.conn, nil
+	}
+	// The connection would end with the context it is made with.
+	conn, err := dbus.NewSystemdConnectionContext(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("connect to systemd: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	return &Bus{conn: conn}, nil
+	if b.conn != nil {
+		b.conn.Close()
+	}
+	b.conn = conn
+	return conn, nil
 }
 
 // Close lets go of the connection.
-func (b *Bus) Close() { b.conn.Close() }
+func (b *Bus) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil {
+		b.conn.Close()
+	}
+}
+
+func property(name string, value any) dbus.Property {
+	return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
+}
 
 // StartSlice makes a slice with every controller accounted for.
 func (b *Bus) StartSlice(ctx context.Context, name string) error {
 	properties := []dbus.Property{dbus.PropDescription("longshore " + name), dbus.PropWants("-.slice")}
 	for _, p := range []string{"MemoryAccounting", "CPUAccounting", "IOAccounting", "TasksAccounting"} {
-		properties = append(properties, dbus.Property{Name: p, Value: godbus.MakeVariant(true)})
+		properties = append(properties, property(p, true))
+	}
+	return b.start(ctx, name, properties)
+}
+
+// StartService makes a delegated service that is active without a process.
+func (b *Bus) StartService(ctx context.Context, name, slice string) error {
+	properties := []dbus.Property{
+		dbus.PropDescription("longshore " + name),
+		dbus.PropType("oneshot"), dbus.PropRemainAfterExit(true),
+		// It must have a command, which need not even be there.
+		dbus.PropExecStart([]string{"/bin/true"}, true),
+		property("Delegate", true),
+		property("TasksMax", uint64(math.MaxUint64)),
+		// A container that runs out of memory does not end its sandbox.
+		property("OOMPolicy", "continue"),
+		// As with other runtimes, containers go last when the node goes down.
+		property("DefaultDependencies", false),
+		property("CollectMode", "inactive-or-failed"),
+		// What is in it still when it is stopped was to be dead.
+		property("KillSignal", int32(unix.SIGKILL)),
+	}
+	if slice != "" {
+		properties = append(properties, dbus.PropSlice(slice))
+	}
+	return b.start(ctx, name, properties)
+}
+
+func (b *Bus) start(ctx context.Context, name string, properties []dbus.Property) error {
+	conn, err := b.dial(ctx)
+	if err != nil {
+		return fmt.Errorf("make unit %s: %w", name, err)
 	}
 	done := make(chan string, 1)
-	_, err := b.conn.StartTransientUnitContext(ctx, name, "replace", properties, done)
+	_, err = conn.StartTransientUnitContext(ctx, name, "replace", properties, done)
 	if said(err, "UnitExists") {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("make slice %s: %w", name, err)
+		return fmt.Errorf("make unit %s: %w", name, err)
 	}
-	return b.await(ctx, "make slice "+name, done)
+	return b.await(ctx, "make unit "+name, done)
 }
 
 // StopUnit stops a unit.
 func (b *Bus) StopUnit(ctx context.Context, name string) error {
+	conn, err := b.dial(ctx)
+	if err != nil {
+		return fmt.Errorf("stop unit %s: %w", name, err)
+	}
 	done := make(chan string, 1)
-	_, err := b.conn.StopUnitContext(ctx, name, "replace", done)
+	_, err = conn.StopUnitContext(ctx, name, "replace", done)
 	if said(err, "NoSuchUnit") {
 		return nil
 	}
@@ -59,6 +133,8 @@ func (b *Bus) StopUnit(ctx context.Context, name string) error {
 }
 
 func (b *Bus) await(ctx context.Context, op string, done <-chan string) error {
+	ctx, stop := context.WithTimeoutCause(ctx, jobTimeout, fmt.Errorf("systemd said nothing for %s: %w", jobTimeout, errdefs.ErrUnavailable))
+	defer stop()
 	select {
 	case result := <-done:
 		if result != "done" && result != "skipped" {

@@ -17,7 +17,8 @@ import (
 //   - a cgroupfs parent, absolute or not: parent/name below the root of each
 //     hierarchy.
 //   - a slice ("kubepods-pod1.slice") or systemd's slice:prefix:name form: the
-//     slice's whole path, and prefix-name.scope in it.
+//     slice's whole path, and prefix-name.scope in it, or, where systemd makes
+//     units, the tree of a service prefix-name.service.
 //   - nothing: below above, or below the engine's own tree.
 func (t *Tree) Place(parent core.Cgroup, above core.CgroupRef, name string) (core.CgroupRef, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00\n") {
@@ -98,6 +99,9 @@ func (t *Tree) below(parent, name string) (string, error) {
 		path, err := ExpandSlice(slice)
 		if err != nil {
 			return "", err
+		}
+		if scope, is := strings.CutSuffix(unit, ".scope"); is && t.systemd != nil {
+			unit = scope + ".service/" + inUnit
 		}
 		return path + "/" + unit, nil
 	}

@@ -9,8 +9,9 @@ import (
 
 // Release takes the engine's own tree away when there is nothing in it; what is
 // still used stays, which is no error.
-func (t *Tree) Release(context.Context) error {
+func (t *Tree) Release(ctx context.Context) error {
 	var errs []error
+	used := false
 	for _, dir := range t.layout.owned(core.CgroupRef{Path: t.root}) {
 		children, err := subdirs(dir)
 		if err != nil {
@@ -19,7 +20,12 @@ func (t *Tree) Release(context.Context) error {
 		}
 		if len(children) == 0 {
 			_ = rmdir(dir)
+		} else {
+			used = true
 		}
+	}
+	if t.systemd != nil && !used && unitOf(t.root) == t.root {
+		errs = append(errs, t.stopUnit(ctx, t.root))
 	}
 	return errors.Join(errs...)
 }

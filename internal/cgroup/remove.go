@@ -27,13 +27,13 @@ func (t *Tree) Remove(ctx context.Context, ref core.CgroupRef) error {
 		return fmt.Errorf("remove cgroup: %s holds all: %w", ref.Path, errdefs.ErrInvalidArgument)
 	}
 	var errs []error
-	if t.systemd != nil {
-		errs = append(errs, t.removeUnit(ctx, ref))
-	}
 	for _, dir := range t.layout.owned(ref) {
 		if err := removeTree(ctx, dir); err != nil {
 			errs = append(errs, err)
 		}
+	}
+	if t.systemd != nil && len(errs) == 0 { // stopping a unit kills what is in it
+		errs = append(errs, t.removeUnit(ctx, ref))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove cgroup %s: %w", ref.Path, err)

@@ -43,8 +43,6 @@ type Options struct {
 	Supervisor core.Supervisor
 	// Cgroups says where out-of-memory kills show, and how cgroups are mounted.
 	Cgroups core.Cgroups
-	// SystemdCgroup hands cgroups to systemd (slice:prefix:name paths).
-	SystemdCgroup bool
 	// Logger is slog.Default() when nil.
 	Logger *slog.Logger
 }
@@ -91,10 +89,8 @@ func (r *Runtime) command(logFile string, args ...string) core.Command {
 	if logFile != "" {
 		line = append(line, "--log", logFile, "--log-format", "json")
 	}
-	switch {
-	case r.o.SystemdCgroup:
-		line = append(line, "--systemd-cgroup")
-	case r.isCrun():
+	// Also where systemd makes units: containers are below one that is delegated.
+	if r.isCrun() {
 		line = append(line, "--cgroup-manager=cgroupfs")
 	}
 	return core.Command{
