@@ -2,7 +2,7 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build demo test race root-test fuzz lint proto bench e2e-cri e2e-kubelet e2e-oci chaos streams vm-test vm-powercut test-long install deb clean
+.PHONY: help build demo test race root-test fuzz lint proto bench e2e-cri e2e-kubelet e2e-oci chaos streams vm-test vm-systemd vm-powercut test-long install deb clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
@@ -62,11 +62,15 @@ vm-test: build ## the root tests in QEMU on cgroup v2
 	hack/deps.sh vm
 	hack/vm.sh
 
+vm-systemd: build ## the agent as a unit of systemd, in QEMU
+	hack/deps.sh vm
+	hack/vm.sh systemd
+
 vm-powercut: build ## cut the power of a QEMU guest twenty times in the middle of its work
 	hack/deps.sh vm
 	hack/vm.sh powercut 20
 
-test-long: chaos streams vm-test vm-powercut fuzz ## what does not fit into test
+test-long: chaos streams vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore

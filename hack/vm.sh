@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Boots a Debian kernel with cgroup v2 in QEMU and runs tests there.
 #   hack/vm.sh [package…]     the root tests of these packages (directories), or of all
+#   hack/vm.sh systemd [package…]  the same below systemd; test/systemd when none is named
 #   hack/vm.sh powercut [N]   cuts the power N times (20) in the middle of work: hack/vm/powercut
 #   hack/vm.sh powercut-self  tests that test with a stand-in for the agent
 #   hack/vm.sh shell          a shell in the guest; exit ends it, nothing is kept
@@ -8,6 +9,7 @@
 # root). Everything made stays below .cache/vm; last.log there is the console.
 #
 # LONGSHORE_BIN         binaries to test, instead of those built from this tree
+# KUBELET               a kubelet for test/systemd, from k8s.io/kubernetes (test/e2e/kubelet builds one)
 # LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
 # LONGSHORE_VM_TIMEOUT  seconds until a guest that hangs is ended (3600)
@@ -68,6 +70,10 @@ collect() { # directory, package…
   cp go.mod "$dir/src/"
   # Of every package: a test may read its neighbour's.
   find internal test -name testdata -type d -exec cp -r --parents -t "$dir/src/" {} +
+  case " $* " in *' test/systemd '*)
+    cp -r --parents contrib/systemd Makefile "$dir/src/"
+    [ -z "${KUBELET:-}" ] || cp "$KUBELET" "$dir/bin/kubelet" ;;
+  esac
   case " $* " in *' test/cri '*)
     nice go build -modfile=tools/crictl/go.mod -o "$dir/bin/crictl" sigs.k8s.io/cri-tools/cmd/crictl || true ;;
   esac
@@ -111,8 +117,8 @@ show() {
     END { printf "%s", kept }'
 }
 
-tests() {
-  local packages=("$@") base
+tests() { # mode, package…
+  local mode=$1 packages=("${@:2}") base
   if [ ${#packages[@]} -eq 0 ]; then
     mapfile -t packages < <(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test 2>/dev/null | xargs -r -n1 dirname | sort -u)
   fi
@@ -125,7 +131,7 @@ tests() {
   echo "== ${#packages[@]} packages built in $((SECONDS - start)) s"
   start=$SECONDS
   { timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-3600}" hack/vm/qemu.sh "$base" "$run/longshore.img" \
-    longshore.mode=tests </dev/null 2>&1 || true; } |
+    longshore.mode=$mode </dev/null 2>&1 || true; } |
     tee "$run/console" | show
   # Only now: several runs may be under way, and the last one's is kept.
   sed 's/\r$//' "$run/console" >"$run/last.log"
@@ -197,5 +203,10 @@ shell)
   sed -n '2,/^set -e/{/^set/d;s/^# \{0,1\}//;p}' "$0"
   exit 2
   ;;
-*) tests "$@" ;;
+systemd)
+  shift
+  [ $# -gt 0 ] || set -- test/systemd
+  tests systemd "$@"
+  ;;
+*) tests tests "$@" ;;
 esac

@@ -13,6 +13,7 @@ mirror=${LONGSHORE_DEBIAN_MIRROR:-http://deb.debian.org}
 packages='base-files base-passwd bash dash coreutils libc-bin mount util-linux kmod procps
   grep sed gawk findutils diffutils tar gzip zstd jq strace busybox-static
   iproute2 nftables iptables crun runc containernetworking-plugins
+  systemd dbus
   docker-registry apache2-utils openssl ca-certificates skopeo umoci buildah'
 # The parts of the kernel's modules that a node of ours may ask for; a guest
 # loads them by alias when they are wanted, as any Debian does.
@@ -61,6 +62,10 @@ cp "$root/usr/share/libc-bin/nsswitch.conf" "$root/etc/nsswitch.conf"
 echo guest >"$root/etc/hostname"
 printf '127.0.0.1 localhost guest\n::1 localhost\n' >"$root/etc/hosts"
 printf 'nameserver 192.0.2.53\n' >"$root/etc/resolv.conf"
+# The bus's user and systemd's; an identity, or every boot would be a first one.
+echo 'messagebus:x:100:100::/nonexistent:/usr/sbin/nologin' >>"$root/etc/passwd"
+printf '%s\n' messagebus:x:100: systemd-journal:x:101: kvm:x:102: render:x:103: sgx:x:104: input:x:105: >>"$root/etc/group"
+echo 6c6f6e6773686f726500000000000001 >"$root/etc/machine-id"
 mkdir -p "$root"/{home,media,mnt,opt,srv,etc/ssl/certs} "$root"/var/{lib,log,local,mail,opt}
 mkdir -p -m 1777 "$root/tmp" "$root/var/tmp"
 ln -sfn /run "$root/var/run"

@@ -4,32 +4,79 @@
 # then does what longshore.mode= on the kernel's command line says:
 #   tests     runs every package of /longshore/packages and prints one
 #             "vm: end" line for each
+#   systemd   the same below systemd as pid 1
 #   powercut  hands over to the power-cut test's part in the guest
 #   shell     a shell on the console
 # Lines that hack/vm.sh reads begin with "vm: ".
 export PATH=/longshore/go:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
 
-mount -t proc -o nosuid,nodev,noexec proc /proc
-mount -t sysfs -o nosuid,nodev,noexec sysfs /sys
-mount -t securityfs securityfs /sys/kernel/security
-mount -t cgroup2 -o nosuid,nodev,noexec,nsdelegate,memory_recursiveprot cgroup2 /sys/fs/cgroup
-mount -t bpf -o nosuid,nodev,noexec,mode=700 bpf /sys/fs/bpf
-mkdir -p /dev/pts /dev/shm /dev/mqueue
-mount -t devpts -o nosuid,noexec,gid=5,mode=620,ptmxmode=666 devpts /dev/pts
-mount -t tmpfs -o nosuid,nodev tmpfs /dev/shm
-mount -t mqueue -o nosuid,nodev,noexec mqueue /dev/mqueue
-mount -t tmpfs -o nosuid,nodev,mode=755 tmpfs /run
-# /tmp stays on the disk: tmpfs has no user attributes in Debian's kernel.
-mount --make-rshared /
-ln -sfn /proc/self/fd /dev/fd
-for n in 0:stdin 1:stdout 2:stderr; do
-  ln -sfn "/proc/self/fd/${n%:*}" "/dev/${n#*:}"
-done
-for c in $(cat /sys/fs/cgroup/cgroup.controllers); do
-  echo "+$c" >/sys/fs/cgroup/cgroup.subtree_control
-done
-cat /etc/hostname >/proc/sys/kernel/hostname
-ip link set lo up
+# bare makes of the bare root what a node needs.
+bare() {
+  mount -t sysfs -o nosuid,nodev,noexec sysfs /sys
+  mount -t securityfs securityfs /sys/kernel/security
+  mount -t cgroup2 -o nosuid,nodev,noexec,nsdelegate,memory_recursiveprot cgroup2 /sys/fs/cgroup
+  mount -t bpf -o nosuid,nodev,noexec,mode=700 bpf /sys/fs/bpf
+  mkdir -p /dev/pts /dev/shm /dev/mqueue
+  mount -t devpts -o nosuid,noexec,gid=5,mode=620,ptmxmode=666 devpts /dev/pts
+  mount -t tmpfs -o nosuid,nodev tmpfs /dev/shm
+  mount -t mqueue -o nosuid,nodev,noexec mqueue /dev/mqueue
+  mount -t tmpfs -o nosuid,nodev,mode=755 tmpfs /run
+  # /tmp stays on the disk: tmpfs has no user attributes in Debian's kernel.
+  mount --make-rshared /
+  ln -sfn /proc/self/fd /dev/fd
+  for n in 0:stdin 1:stdout 2:stderr; do
+    ln -sfn "/proc/self/fd/${n%:*}" "/dev/${n#*:}"
+  done
+  for c in $(cat /sys/fs/cgroup/cgroup.controllers); do
+    echo "+$c" >/sys/fs/cgroup/cgroup.subtree_control
+  done
+  cat /etc/hostname >/proc/sys/kernel/hostname
+  ip link set lo up
+}
+
+# systemd becomes pid 1 instead and starts nothing but itself, its journal, the
+# bus when it is asked for, and us again as a service: everything takes long when
+# it is emulated, and a guest that is thrown away needs no state of its last boot.
+systemd() {
+  local units=/etc/systemd/system unit
+  mkdir -p "$units" /etc/systemd/system-generators
+  for unit in /usr/lib/systemd/system-generators/*; do
+    ln -sfn /dev/null "/etc/systemd/system-generators/${unit##*/}"
+  done
+  for unit in sys-{kernel-debug,kernel-tracing,kernel-config,fs-fuse-connections}.mount dev-hugepages.mount \
+    proc-sys-fs-binfmt_misc.automount systemd-{binfmt,boot-system-token,firstboot,hwdb-update,journal-catalog-update}.service \
+    systemd-{journal-flush,machine-id-commit,modules-load,pcrphase,pcrphase-sysinit,pstore,random-seed,remount-fs}.service \
+    systemd-{sysctl,sysusers,sysext,tmpfiles-setup,tmpfiles-setup-dev,update-done,update-utmp}.service systemd-timesyncd.service \
+    kmod-static-nodes.service ldconfig.service systemd-ask-password-{console,wall}.path systemd-initctl.socket \
+    systemd-journald-audit.socket timers.target; do
+    ln -sfn /dev/null "$units/$unit"
+  done
+  cat >"$units/vm.service" <<'END'
+[Unit]
+Requires=basic.target
+After=basic.target
+[Service]
+Type=oneshot
+ExecStart=/longshore/init
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/ttyS0
+TimeoutStartSec=infinity
+TasksMax=infinity
+END
+  mkdir -p /etc/systemd/journald.conf.d
+  printf '[Journal]\nStorage=volatile\nRateLimitBurst=0\n' >/etc/systemd/journald.conf.d/vm.conf
+  exec /usr/lib/systemd/systemd --unit=vm.service
+}
+
+[ -e /proc/cmdline ] || mount -t proc -o nosuid,nodev,noexec proc /proc
+read -r cmdline </proc/cmdline
+mode=${cmdline##*longshore.mode=}
+mode=${mode%% *}
+case $$/$mode in
+1/systemd) systemd ;;
+1/*) bare ;;
+esac
 sysctl -qw kernel.printk='3 4 1 3' fs.inotify.max_user_instances=1024
 ulimit -n 65536
 
@@ -50,11 +97,9 @@ set -a
 # shellcheck disable=SC1091 # written by hack/vm.sh
 . /longshore/env
 set +a
-read -r cmdline </proc/cmdline
-mode=${cmdline##*longshore.mode=}
-echo "vm: up kernel=$(uname -r) seconds=$(cut -d' ' -f1 /proc/uptime) mode=${mode%% *}"
-case ${mode%% *} in
-tests)
+echo "vm: up kernel=$(uname -r) seconds=$(cut -d' ' -f1 /proc/uptime) mode=$mode"
+case $mode in
+tests | systemd)
   while read -r package binary names; do
     run "$package" "$binary" "$names" </dev/null
   done </longshore/packages
@@ -65,5 +110,5 @@ esac
 echo 'vm: done'
 sync
 echo o >/proc/sysrq-trigger
-# The power goes off a moment later; pid 1 must not end before.
+# The power goes off a moment later; we must not end before, least of all as pid 1.
 while :; do read -r -t 60 <> <(:); done
