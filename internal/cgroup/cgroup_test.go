@@ -319,7 +319,7 @@ func TestSystemdMakesUnitsAndWeWhatIsBelow(t *testing.T) {
 	plain := place("/plain", core.CgroupRef{}, "n")
 	adopted := core.CgroupRef{Path: slice.Path, Adopted: map[string]string{"": c.layout.unified}}
 	// Nobody makes the kernel's files in a plain directory.
-	for _, dir := range []string{"", "/kubepods.slice", "/kubepods.slice/kubepods-pod1.slice", path.Dir(pod.Path), pod.Path, "/system.slice", path.Dir(named.Path), "/longshore.slice", c.root, "/plain"} {
+	for _, dir := range []string{"", "/kubepods.slice", "/kubepods.slice/kubepods-pod1.slice", path.Dir(pod.Path), pod.Path, "/system.slice", path.Dir(named.Path), c.root, "/plain"} {
 		dir = c.layout.unified + dir
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -354,7 +354,7 @@ func TestSystemdMakesUnitsAndWeWhatIsBelow(t *testing.T) {
 	}
 	want := units{
 		"start a.slice", "start a-b.slice",
-		"start longshore-n.service in kubepods-pod1.slice", "start cri-x.service in system.slice", "start longshore-sandboxes.service in longshore.slice",
+		"start longshore-n.service in kubepods-pod1.slice", "start cri-x.service in system.slice", "start longshore-sandboxes.service in system.slice",
 		"stop longshore-n.service", "stop cri-x.service", "stop a-b.slice",
 	}
 	if d := cmp.Diff(want, u); d != "" {

@@ -69,7 +69,7 @@ func property(name string, value any) dbus.Property {
 
 // StartSlice makes a slice with every controller accounted for.
 func (b *Bus) StartSlice(ctx context.Context, name string) error {
-	properties := []dbus.Property{dbus.PropDescription("longshore " + name), dbus.PropWants("-.slice")}
+	properties := []dbus.Property{dbus.PropDescription("Longshore cgroups"), dbus.PropWants("-.slice")}
 	for _, p := range []string{"MemoryAccounting", "CPUAccounting", "IOAccounting", "TasksAccounting"} {
 		properties = append(properties, property(p, true))
 	}
@@ -79,7 +79,7 @@ func (b *Bus) StartSlice(ctx context.Context, name string) error {
 // StartService makes a delegated service that is active without a process.
 func (b *Bus) StartService(ctx context.Context, name, slice string) error {
 	properties := []dbus.Property{
-		dbus.PropDescription("longshore " + name),
+		dbus.PropDescription("Longshore cgroups"),
 		dbus.PropType("oneshot"), dbus.PropRemainAfterExit(true),
 		// It must have a command, which need not even be there.
 		dbus.PropExecStart([]string{"/bin/true"}, true),
@@ -97,6 +97,21 @@ func (b *Bus) StartService(ctx context.Context, name, slice string) error {
 		properties = append(properties, dbus.PropSlice(slice))
 	}
 	return b.start(ctx, name, properties)
+}
+
+// StartScope moves processes into a scope of their own, which ends with them.
+func (b *Bus) StartScope(ctx context.Context, name string, pids ...int) error {
+	all := make([]uint32, len(pids))
+	for i, pid := range pids {
+		all[i] = uint32(pid)
+	}
+	return b.start(ctx, name, []dbus.Property{
+		dbus.PropDescription("Longshore keeper"),
+		property("PIDs", all),
+		property("TasksMax", uint64(math.MaxUint64)),
+		property("DefaultDependencies", false),
+		property("CollectMode", "inactive-or-failed"),
+	})
 }
 
 func (b *Bus) start(ctx context.Context, name string, properties []dbus.Property) error {

@@ -23,7 +23,7 @@ type Systemd interface {
 }
 
 // systemdRoot is the engine's own tree with systemd.
-const systemdRoot = "/longshore.slice/longshore-sandboxes.service"
+const systemdRoot = "/system.slice/longshore-sandboxes.service"
 
 // inUnit is the directory of a delegated unit that is ours alone. What stands
 // at the unit's own directory is systemd's, which writes it anew at every

@@ -27,6 +27,9 @@ type Options struct {
 	StateDir string
 	// Binary is the path of longshore-keeper.
 	Binary string
+	// Started is told of each pair that was started, before it is given
+	// anything to run; nil is for nobody.
+	Started func(ctx context.Context, keeper, nest int)
 	// Logger is nil for none.
 	Logger *slog.Logger
 }

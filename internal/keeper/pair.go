@@ -476,7 +476,14 @@ func (c *Client) findOrStart(ctx context.Context) (*pair, error) {
 		return nil, fmt.Errorf("keeper: start in %s: %w: %w", dir, err, errdefs.ErrUnavailable)
 	}
 	c.log.Info("keeper started", "dir", dir)
-	return c.enter(newPair(c, dir, conn))
+	p, err := c.enter(newPair(c, dir, conn))
+	if err == nil && c.opts.Started != nil {
+		var s wire.Status
+		if _, err := p.call(ctx, wire.KindStatus, nil, &s); err == nil {
+			c.opts.Started(ctx, s.KeeperPid, s.NestPid)
+		}
+	}
+	return p, err
 }
 
 const pairPrefix = "pair-"

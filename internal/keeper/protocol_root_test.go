@@ -105,6 +105,28 @@ func TestProtocolVersions(t *testing.T) {
 	})
 }
 
+func TestAPairThatIsStartedIsTold(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		e := newEnv(t)
+		var told [][2]int
+		o := keeper.Options{StateDir: e.file("told"), Binary: e.binary, Started: func(_ context.Context, keeper, nest int) {
+			told = append(told, [2]int{keeper, nest})
+		}}
+		for range 2 { // the second finds the pair of the first
+			c, err := keeper.New(e.ctx(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			st, err := c.Status(e.ctx())
+			if err != nil || len(told) != 1 || told[0] != [2]int{st.KeeperPid, st.NestPid} {
+				t.Fatalf("told of %v, status %+v, %v", told, st, err)
+			}
+			defer func() { _ = c.Shutdown(e.ctx()) }()
+		}
+	})
+}
+
 func TestNonsenseHarmsNobody(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
