@@ -115,6 +115,15 @@ func Start(t *testing.T, o Options) *Node {
 	return n
 }
 
+// Installed is a node that is installed on this machine, with the paths that the
+// agent has by default, and that something else starts and ends. Dir is for logs.
+func Installed(t *testing.T) *Node {
+	t.Helper()
+	n := &Node{Dir: t.TempDir(), Root: "/var/lib/longshore", State: "/run/longshore", t: t, bin: "/usr/bin"}
+	n.dial()
+	return n
+}
+
 func (n *Node) dial() {
 	n.t.Helper()
 	conn, err := grpc.NewClient("unix://"+filepath.Join(n.State, "cri.sock"),
