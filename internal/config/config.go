@@ -52,7 +52,7 @@ type Engine struct {
 	Runtime string `toml:"runtime"`
 	// CgroupRoot is the engine's own tree, below the root of each hierarchy.
 	CgroupRoot string `toml:"cgroup_root"`
-	// CgroupDriver is cgroupfs, systemd or auto.
+	// CgroupDriver is cgroupfs, systemd or auto, which is cgroupfs.
 	CgroupDriver string `toml:"cgroup_driver"`
 	// CDIDirs have the vendors' files of the Container Device Interface.
 	CDIDirs []string `toml:"cdi_dirs"`
