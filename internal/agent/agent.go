@@ -101,9 +101,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, n.keeper.Close()) }()
 	if n.images, err = image.New(image.Options{
 		Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version,
-		Verify: func() (string, error) {
-			return program("longshore-verify", "images.policy.signature_program", n.cfg.Images.Policy.SignatureProgram)
-		},
+		Verify: n.verifyBinary,
 	}); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/policy"
 )
 
 // doctor says what of this node works, and what to do about the rest.
@@ -126,6 +127,9 @@ func (n *node) networkFinding(ctx context.Context) control.Finding {
 }
 
 func (n *node) imageFinding() control.Finding {
+	if problems := policy.New(n.cfg.Images.Policy, n.verifyBinary, n.log).Problems(); len(problems) > 0 {
+		return fail("images", "images that a rule of images.policy wants signed cannot be pulled until this is there", "%s", strings.Join(problems, "; "))
+	}
 	return ok("images", "%s; %s", n.cfg.Agent.Root+"/image", n.images.Confinement())
 }
 

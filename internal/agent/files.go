@@ -63,6 +63,11 @@ func (n *node) keeperBinary() (string, error) {
 	return program("longshore-keeper", "agent.keeper", n.cfg.Agent.Keeper)
 }
 
+// verifyBinary finds longshore-verify.
+func (n *node) verifyBinary() (string, error) {
+	return program("longshore-verify", "images.policy.signature_program", n.cfg.Images.Policy.SignatureProgram)
+}
+
 // program finds one of our further programs: as configured under key, beside our
 // own binary, or in PATH.
 func program(name, key, configured string) (string, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,30 @@ func New(cfg Config, program func() (string, error), log *slog.Logger) *Gate {
 		}
 	}
 	return &Gate{cfg: cfg, program: program, log: log}
+}
+
+// Problems are what would keep the gate from deciding now: files and programs
+// that the config names and that are not there.
+func (g *Gate) Problems() (all []string) {
+	signed := false
+	for _, r := range g.cfg.Rules {
+		signed = signed || r.Verdict == Signed
+		for _, file := range append(slices.Clone(r.Keys), r.TrustedRoot) {
+			if file == "" {
+				continue
+			}
+			if _, err := os.ReadFile(file); err != nil {
+				all = append(all, err.Error())
+			}
+		}
+	}
+	if !signed {
+		return all
+	}
+	if _, err := g.program(); err != nil {
+		all = append(all, err.Error())
+	}
+	return all
 }
 
 // Case is one image before the gate.

@@ -226,6 +226,24 @@ func TestSignaturesAreAskedAbout(t *testing.T) {
 	}
 }
 
+// TestProblemsAreSaidBeforeAnyPull, and only where there is a rule that has them.
+func TestProblemsAreSaidBeforeAnyPull(t *testing.T) {
+	here := filepath.Join(t.TempDir(), "k.pub")
+	if err := os.WriteFile(here, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, rules := range map[string][]Rule{
+		"": {{Match: []string{"a"}, Verdict: Reject}},
+		"open /absent: no such file or directory, images.policy.signature_program is not set": {
+			{Match: []string{"a"}, Verdict: Signed, Keys: []string{here, "/absent"}},
+		},
+	} {
+		if got := strings.Join(gate(t, func(c *Config) { c.Rules = rules }).Problems(), ", "); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // FuzzSimple: what repositories hold beside images is read or refused.
 func FuzzSimple(f *testing.F) {
 	f.Add([]byte(`{"critical":{"image":{"docker-manifest-digest":"`+target.Digest.String()+`"},"type":"cosign container image signature"}}`),
