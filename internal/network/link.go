@@ -229,10 +229,10 @@ func (p vethPair) route(host, sb nlwrap.Handle, in netlink.Link, addr netip.Pref
 	if err := sb.RouteAdd(route); err != nil {
 		return fmt.Errorf("add default route by %s: %w", via, err)
 	}
-	if err := sb.NeighSet(neighbour(in.Attrs().Index, via, p.bridge.mac)); err != nil {
+	if err := hint(sb.NeighSet(neighbour(in.Attrs().Index, via, p.bridge.mac))); err != nil {
 		return fmt.Errorf("tell the sandbox its gateway %s: %w", via, err)
 	}
-	if err := host.NeighSet(neighbour(p.bridge.index, addr.Addr(), p.mac)); err != nil {
+	if err := hint(host.NeighSet(neighbour(p.bridge.index, addr.Addr(), p.mac))); err != nil {
 		return fmt.Errorf("tell the host its neighbour %s: %w", addr.Addr(), err)
 	}
 	return nil
@@ -249,6 +249,16 @@ func (p vethPair) add6(sb nlwrap.Handle, in netlink.Link, a *netlink.Addr, addr 
 		return err
 	}
 	return ready.wait(addr)
+}
+
+// hint is what telling of a neighbour came to. It is fine that the kernel's table,
+// one for all network namespaces, is full of others that are as new, which it is
+// when 500 sandboxes are made within seconds: it asks when it has to.
+func hint(err error) error {
+	if errors.Is(err, unix.ENOBUFS) {
+		return nil
+	}
+	return err
 }
 
 // neighbour is one that is known for now; the kernel asks it again later.
