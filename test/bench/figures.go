@@ -27,6 +27,7 @@ const (
 	manyStatus  = "ContainerStatus beside many"
 	manySandbox = "PodSandboxStatus beside many"
 	flatness    = "pod start beside many"
+	flatAfter   = "pod start beside many, after a removal"
 	idleCPU     = "idle CPU"
 )
 

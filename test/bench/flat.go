@@ -34,11 +34,12 @@ func (b *bench) crowded(ctx context.Context) ([]*pod, error) {
 // flat takes the start of pods beside many idle ones, which should cost what it
 // costs beside none.
 func (b *bench) flat(ctx context.Context) error {
-	alone, withNone, err := b.starts(ctx)
+	alone, err := b.starts(ctx)
 	if err != nil {
 		return err
 	}
-	b.row("", "pod start beside none", alone)
+	b.row("", "pod start beside none", alone.took)
+	b.row("", "  right after a removal", alone.after)
 	pods, err := b.crowded(ctx)
 	if err != nil {
 		return err
@@ -51,32 +52,58 @@ func (b *bench) flat(ctx context.Context) error {
 	if err := b.listsOfMany(ctx, pods); err != nil {
 		return err
 	}
-	beside, stages, err := b.starts(ctx)
+	beside, err := b.starts(ctx)
 	if err != nil {
 		return err
 	}
-	printStages(stages, withNone)
-	b.row("", fmt.Sprintf("pod start beside %d", len(pods)), beside)
-	b.value(flatness, "  ratio", float64(middle(beside))/float64(middle(alone)), "(p50)")
+	printStages(beside.stages, alone.stages)
+	b.row("", fmt.Sprintf("pod start beside %d", len(pods)), beside.took)
+	b.value(flatness, "  ratio", float64(middle(beside.took))/float64(middle(alone.took)), "(p50)")
+	b.row("", "  right after a removal", beside.after)
+	b.value(flatAfter, "  ratio", float64(middle(beside.after))/float64(middle(alone.after)), "(p50)")
 	return b.each(ctx, len(pods), func(ctx context.Context, i int) error { return b.down(ctx, pods[i]) })
 }
 
-// starts takes what the starts of pods take, each gone before the next, and what
-// our agent says of them.
-func (b *bench) starts(ctx context.Context) (took []time.Duration, _ []stage, err error) {
+// started is what starts took, and what our agent says of them.
+type started struct {
+	took   []time.Duration
+	after  []time.Duration // each right after another pod's removal
+	stages []stage         // of took
+}
+
+// starts starts pods one after the other. The kernel goes on removing a pod for
+// some milliseconds after all has been answered, and longer beside many; starts in
+// that time are told apart.
+func (b *bench) starts(ctx context.Context) (s started, err error) {
 	before, err := b.stages(ctx)
 	if err != nil {
-		return nil, nil, err
+		return s, err
+	}
+	pods := make([]*pod, b.pods)
+	for i := range pods {
+		if pods[i], err = b.up(ctx); err != nil {
+			return s, err
+		}
+		s.took = append(s.took, pods[i].total())
+	}
+	now, err := b.stages(ctx)
+	if err != nil {
+		return s, err
+	}
+	s.stages = since(before, now)
+	for _, p := range pods {
+		if err := b.down(ctx, p); err != nil {
+			return s, err
+		}
 	}
 	for range b.pods {
 		p, err := b.cycle(ctx, func() {})
 		if err != nil {
-			return nil, nil, err
+			return s, err
 		}
-		took = append(took, p.total())
+		s.after = append(s.after, p.total())
 	}
-	after, err := b.stages(ctx)
-	return took, since(before, after), err
+	return s, nil
 }
 
 // idle takes what our agent uses while nothing happens.
