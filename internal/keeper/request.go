@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/kin"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -85,11 +86,11 @@ func write(conn *link, h wire.Header, m wire.Message, blob []byte) error {
 	return err
 }
 
-// cancelled words the end of a request whose caller has given up. What a plan's
-// child was at when it was killed the keeper tells at once; other answers are
-// taken later.
+// cancelled words the end of a request whose caller has given up. Of a launch the
+// keeper tells at once that it was killed, and what its child was at; other
+// answers are taken later.
 func (p *pair) cancelled(ctx context.Context, call *pending, kind wire.Kind) error {
-	if kind != wire.KindLaunchPlan && kind != wire.KindTask {
+	if kind != wire.KindLaunch && kind != wire.KindLaunchPlan && kind != wire.KindTask {
 		go p.late(context.WithoutCancel(ctx), call, kind)
 		return ctx.Err()
 	}
@@ -130,6 +131,9 @@ func (p *pair) late(ctx context.Context, call *pending, kind wire.Kind) {
 	if call.launches != nil {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
+		if err := kin.Kill(l.Pid, kin.Session(l.Pid), kin.All); err != nil {
+			p.c.log.Warn("what a process started that was given up may go on", "pid", l.Pid, "error", err)
+		}
 		_, _ = p.call(ctx, wire.KindSignal, &wire.SignalRequest{Ref: *call.launches, Signal: int(syscall.SIGKILL)}, nil)
 	}
 	if l.Opened.Stream != 0 {

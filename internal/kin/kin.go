@@ -40,6 +40,22 @@ func Session(pid int) int {
 	return st.session
 }
 
+// All lists the processes there are.
+func All() (pids []int, err error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	names, err := dir.Readdirnames(-1)
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
+}
+
 // Kill ends what the process main has started, and stops main itself, which is
 // left for the caller to kill, so that it starts no more: its descendants, and
 // those of its Session, as far as list names them, the processes of its container.

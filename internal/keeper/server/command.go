@@ -119,7 +119,16 @@ func (cmd *command) started(s *Server, pid, pidfd int, err error) {
 	s.add(pidfd, cmd, unix.EPOLLIN)
 	s.waiter.Arm()
 	if cmd.cancelled {
-		_ = kernel.PidfdSignal(pidfd, int(unix.SIGKILL))
+		cmd.kill()
+	}
+}
+
+// kill ends a command that is not reaped yet. A launch's takes along what it has
+// forked, which would go on to be a process that nobody knows.
+func (cmd *command) kill() {
+	_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
+	if cmd.p != nil {
+		_ = unix.Kill(-cmd.pid, unix.SIGKILL)
 	}
 }
 
@@ -221,7 +230,7 @@ func (c *conn) cancel(s *Server, id uint64) {
 		if cmd.c == c && cmd.id == id {
 			cmd.cancelled = true
 			if cmd.pidfd >= 0 { // else when it is started
-				_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
+				cmd.kill()
 			}
 			return
 		}

@@ -43,6 +43,7 @@ func (c *conn) launch(s *Server, id uint64, m *wire.Launch, mem []byte) {
 	cmd := &command{c: c, id: id, p: p, launch: m}
 	if m.IO.TTY {
 		cmd.stderr = newCapture(maxStderr, true)
+		kernel.CloseAll(child[2:])
 		child[2] = cmd.stderr.write
 	}
 	cmd.child = child
@@ -187,11 +188,19 @@ func listenConsole(path string) (int, error) {
 func (cmd *command) launched(s *Server, status int) {
 	p := cmd.p
 	p.cmdPid = 0
+	// What the command left for us is taken below or never: an exec's would stay
+	// as long as its container.
+	defer func() {
+		_ = unix.Unlink(p.pidFile)
+		if cmd.launch != nil {
+			_ = unix.Unlink(cmd.launch.ConsoleSocket)
+		}
+	}()
 	if status != 0 || cmd.cancelled {
 		cmd.launchFailed(s, status)
 		return
 	}
-	if err := p.take(s, cmd.launch); err != "" {
+	if err := p.take(s); err != "" {
 		p.forsaken = true
 		p.abandon(s)
 		cmd.c.fail(s, cmd.id, wire.Internal, "launch "+p.key+": "+err)
@@ -220,7 +229,7 @@ func (cmd *command) launched(s *Server, status int) {
 
 // take finds what the command left: the pid, which must be a child now that the
 // command is gone, and the pty.
-func (p *proc) take(s *Server, m *wire.Launch) string {
+func (p *proc) take(s *Server) string {
 	pid := readPid(p.pidFile)
 	if pid <= 1 {
 		return "pid file " + p.pidFile + ": no pid in it"
@@ -238,9 +247,6 @@ func (p *proc) take(s *Server, m *wire.Launch) string {
 	}
 	p.pty = s.receivePty(p.console)
 	s.drop(&p.console)
-	if m != nil {
-		_ = unix.Unlink(m.ConsoleSocket)
-	}
 	if p.pty < 0 {
 		return "no terminal came by the console socket"
 	}

@@ -291,9 +291,9 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 			err = fmt.Errorf("%s: %w", op, errors.Join(err, r.o.Supervisor.Signal(context.WithoutCancel(ctx), e.Ref, int(unix.SIGKILL))))
 		}
 	}
-	// Only the pid file is for the keeper to find again after its own death;
-	// it goes with the bundle, as the log does when it has something to say.
+	// The pid file is the keeper's, which may have died and find it again.
 	_ = os.Remove(files.process)
+	_ = os.Remove(files.log)
 	return launched, err
 }
 
