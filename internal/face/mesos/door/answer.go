@@ -1,0 +1,103 @@
+package door
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/face/mesos/pbjson"
+	"github.com/longshore/longshore/internal/face/mesos/recordio"
+	"github.com/longshore/longshore/internal/face/mesos/valid"
+)
+
+func (x *Exchange) encode(m proto.Message) ([]byte, error) {
+	if x.out == protobufMedia {
+		return proto.Marshal(m)
+	}
+	return pbjson.Marshal(m)
+}
+
+// Answer answers with one message.
+func (x *Exchange) Answer(resp *mesosagent.Response) error {
+	body, err := x.encode(resp)
+	if err != nil {
+		return err
+	}
+	x.w.Header().Set("Content-Type", string(x.out))
+	x.answered = true
+	_, err = x.w.Write(body)
+	return err
+}
+
+// Empty answers with a status alone. It has no Content-Type: clients take one for
+// a message.
+func (x *Exchange) Empty(code int) {
+	x.answered = true
+	x.w.WriteHeader(code)
+}
+
+// Input lets the handler answer while the client still sends. It is to be called
+// before the first Next.
+func (x *Exchange) Input() error {
+	if x.records == nil {
+		return bad("the request is no stream")
+	}
+	return http.NewResponseController(x.w).EnableFullDuplex()
+}
+
+// Next reads the next record of a stream of input. io.EOF is its end; an *Error
+// is one the client has made.
+func (x *Exchange) Next() (*mesosagent.Call, error) {
+	raw, err := x.record()
+	if err != nil {
+		return nil, err
+	}
+	call, err := x.parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	if err := valid.Input(call); err != nil {
+		return nil, bad("Failed to validate agent::Call: " + err.Error())
+	}
+	return call, nil
+}
+
+// Stream is an answer of many records.
+type Stream struct {
+	x  *Exchange
+	mu sync.Mutex // records are whole
+}
+
+// Stream begins the answer: the client has the status when it returns.
+func (x *Exchange) Stream() (*Stream, error) {
+	h := x.w.Header()
+	h.Set("Content-Type", string(x.out))
+	if x.stream {
+		h.Set("Content-Type", string(recordMedia))
+		h.Set("Message-Content-Type", string(x.out))
+	}
+	x.answered = true
+	x.w.WriteHeader(http.StatusOK)
+	return &Stream{x: x}, http.NewResponseController(x.w).Flush()
+}
+
+// Send sends one record. It blocks while the client does not read, until ctx
+// ends or the connection does.
+func (s *Stream) Send(ctx context.Context, m *mesosagent.ProcessIO) error {
+	record, err := s.x.encode(m)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := recordio.Write(s.x.w, record); err != nil {
+		return err
+	}
+	return http.NewResponseController(s.x.w).Flush()
+}

@@ -1,0 +1,191 @@
+// Package door is the HTTP part of the agent API: which requests come in, in
+// which form, and how they are answered. The order of the checks, the statuses
+// and the texts are those of Mesos, word for word: clients compare them.
+//
+// It must not know what a call does. Start at Handler.ServeHTTP.
+package door
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/face/mesos/pbjson"
+	"github.com/longshore/longshore/internal/face/mesos/recordio"
+	"github.com/longshore/longshore/internal/face/mesos/valid"
+)
+
+// Error is an answer that is no success.
+type Error struct {
+	Code int
+	Text string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Text }
+
+// The commonest answers.
+func bad(text string) *Error           { return &Error{http.StatusBadRequest, text} }
+func unsupported(text string) *Error   { return &Error{http.StatusUnsupportedMediaType, text} }
+func notAcceptable(text string) *Error { return &Error{http.StatusNotAcceptable, text} }
+
+// Handler answers the agent API.
+type Handler struct {
+	// Call does what the call asks for, and answers by the exchange. An *Error is
+	// answered as it is, any other error with 500 and its text; both only while
+	// nothing else was. Nothing at all is an empty 200.
+	Call func(ctx context.Context, x *Exchange) error
+	// MaxMessage bounds a body, and one record of a stream, in bytes.
+	MaxMessage int64
+}
+
+// paths are where the API is; what stands below them is the API too.
+func paths() []string { return []string{"/api/v1", "/slave(1)/api/v1"} }
+
+// Here reports whether a path is the API's.
+func Here(path string) bool {
+	for _, p := range paths() {
+		if path == p || strings.HasPrefix(path, p+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x, err := h.open(w, r)
+	if err == nil {
+		err = h.Call(r.Context(), x)
+	}
+	if err != nil && (x == nil || !x.answered) {
+		Fail(w, err)
+	}
+}
+
+// Fail answers with err.
+func Fail(w http.ResponseWriter, err error) {
+	e := &Error{http.StatusInternalServerError, err.Error()}
+	errors.As(err, &e)
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(e.Code)
+	_, _ = io.WriteString(w, e.Text)
+}
+
+// open reads a request up to its call, in Mesos' order.
+func (h *Handler) open(w http.ResponseWriter, r *http.Request) (*Exchange, error) {
+	if !Here(r.URL.Path) {
+		return nil, &Error{http.StatusNotFound, "404 Not Found."}
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		return nil, &Error{http.StatusMethodNotAllowed, "405 Method Not Allowed. Expecting one of { 'POST' }, but received '" + r.Method + "'."}
+	}
+	x := &Exchange{w: w, body: h.MaxMessage}
+	if err := x.contentType(r.Header); err != nil {
+		return nil, err
+	}
+	if err := x.accept(r.Header); err != nil {
+		return nil, err
+	}
+	if err := x.readCall(r); err != nil {
+		return nil, err
+	}
+	return x, x.fits()
+}
+
+// Exchange is one request and its answer.
+type Exchange struct {
+	Call *mesosagent.Call
+
+	w        http.ResponseWriter
+	body     int64 // bound of a body or record
+	in       media
+	streamed bool // the request is a stream of records
+	out      media
+	stream   bool // the client asked for a stream of records
+	records  *recordio.Reader
+	answered bool
+}
+
+// readCall reads the one message, or the first of the stream.
+func (x *Exchange) readCall(r *http.Request) error {
+	var raw []byte
+	var err error
+	if x.streamed {
+		x.records = recordio.NewReader(r.Body, x.body)
+		raw, err = x.record()
+		if errors.Is(err, io.EOF) {
+			err = bad("Received EOF while reading request body")
+		}
+	} else {
+		raw, err = io.ReadAll(http.MaxBytesReader(x.w, r.Body, x.body))
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			err = &Error{http.StatusRequestEntityTooLarge, "413 Request Entity Too Large."}
+		} else if err != nil {
+			err = bad(err.Error())
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if x.Call, err = x.parse(raw); err != nil {
+		return err
+	}
+	if err := valid.Call(x.Call); err != nil {
+		return bad("Failed to validate agent::Call: " + err.Error())
+	}
+	return nil
+}
+
+func (x *Exchange) record() ([]byte, error) {
+	raw, err := x.records.Next()
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = bad(err.Error())
+	}
+	return raw, err
+}
+
+func (x *Exchange) parse(raw []byte) (*mesosagent.Call, error) {
+	call := &mesosagent.Call{}
+	if x.in == protobufMedia {
+		if proto.Unmarshal(raw, call) != nil {
+			return nil, bad("Failed to parse body into a protobuf object")
+		}
+		return call, nil
+	}
+	if err := pbjson.Unmarshal(raw, call); err != nil {
+		return nil, bad(err.Error())
+	}
+	return call, nil
+}
+
+// fits holds the forms of request and answer against the call.
+func (x *Exchange) fits() error {
+	t := x.Call.GetType()
+	input := t == mesosagent.Call_ATTACH_CONTAINER_INPUT
+	switch {
+	case x.streamed && !input:
+		return unsupported("Streaming 'Content-Type' application/recordio is not supported for " + t.String() + " call")
+	case !x.streamed && input:
+		return unsupported("Expecting 'Content-Type' to be application/recordio for ATTACH_CONTAINER_INPUT call")
+	case x.stream && !Streams(t):
+		return notAcceptable("Streaming response is not supported for " + t.String() + " call")
+	case t == mesosagent.Call_UNKNOWN:
+		return NotImplemented()
+	}
+	return nil
+}
+
+// Streams reports whether a call's answer is a stream of records.
+func Streams(t mesosagent.Call_Type) bool {
+	return t == mesosagent.Call_ATTACH_CONTAINER_OUTPUT || t == mesosagent.Call_LAUNCH_NESTED_CONTAINER_SESSION
+}
+
+// NotImplemented is the answer to a call that is none.
+func NotImplemented() error { return &Error{http.StatusNotImplemented, "501 Not Implemented."} }

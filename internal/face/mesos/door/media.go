@@ -1,0 +1,114 @@
+package door
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// media is a media type of the API.
+type media string
+
+const (
+	jsonMedia     media = "application/json"
+	protobufMedia media = "application/x-protobuf"
+	recordMedia   media = "application/recordio"
+)
+
+const (
+	three = "application/json or application/x-protobuf or application/recordio"
+	two   = "application/json or application/x-protobuf"
+)
+
+// header is the value of a header. Of several lines the last one counts: so it is
+// with Mesos, and mesos-go sends two Accept lines and means the second.
+func header(h http.Header, name string) (value string, ok bool) {
+	lines := h.Values(name)
+	if len(lines) == 0 {
+		return "", false
+	}
+	return lines[len(lines)-1], true
+}
+
+// contentType says in which form the request comes.
+func (x *Exchange) contentType(h http.Header) error {
+	kind, ok := header(h, "Content-Type")
+	message, messageSet := header(h, "Message-Content-Type")
+	if !ok {
+		return bad("Expecting 'Content-Type' to be present")
+	}
+	switch media(kind) {
+	case jsonMedia, protobufMedia:
+		if messageSet {
+			return unsupported("Expecting 'Message-Content-Type' to be not set for non-streaming requests")
+		}
+		x.in = media(kind)
+		return nil
+	case recordMedia:
+		x.in, x.streamed = media(message), true
+		if !messageSet {
+			return bad("Expecting 'Message-Content-Type' to be set for streaming requests")
+		}
+		if x.in != jsonMedia && x.in != protobufMedia {
+			return unsupported("Expecting 'Message-Content-Type' of " + two)
+		}
+		return nil
+	}
+	return unsupported("Expecting 'Content-Type' of " + three)
+}
+
+// accept says in which form the answer goes: the first that the client allows.
+func (x *Exchange) accept(h http.Header) error {
+	_, messageSet := header(h, "Message-Accept")
+	for _, m := range []media{jsonMedia, protobufMedia} {
+		if accepts(h, "Accept", m) {
+			if messageSet {
+				return notAcceptable("Expecting 'Message-Accept' to be not set for non-streaming responses")
+			}
+			x.out = m
+			return nil
+		}
+	}
+	if !accepts(h, "Accept", recordMedia) {
+		return notAcceptable("Expecting 'Accept' to allow " + three)
+	}
+	x.stream = true
+	for _, m := range []media{jsonMedia, protobufMedia} {
+		if accepts(h, "Message-Accept", m) {
+			x.out = m
+			return nil
+		}
+	}
+	return notAcceptable("Expecting 'Message-Accept' to allow " + two)
+}
+
+// accepts reports whether a header allows m; one that is not there allows all. Of
+// weights only zero means something.
+func accepts(h http.Header, name string, m media) bool {
+	value, ok := header(h, name)
+	if !ok {
+		return true
+	}
+	for item := range strings.SplitSeq(value, ",") {
+		kind, params, _ := strings.Cut(item, ";")
+		kind = strings.ToLower(strings.TrimSpace(kind))
+		if (kind == string(m) || kind == "*/*" || kind == "application/*") && !refused(params) {
+			return true
+		}
+	}
+	return false
+}
+
+// refused reports whether the parameters of a media range have a weight of zero.
+func refused(params string) bool {
+	for p := range strings.SplitSeq(params, ";") {
+		name, q, ok := strings.Cut(strings.TrimSpace(p), "=")
+		if !ok || !strings.EqualFold(name, "q") {
+			continue
+		}
+		if weight, err := strconv.ParseFloat(q, 64); err == nil && weight == 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,128 @@
+// Package pbjson is JSON as Mesos writes and reads it for its protobuf messages,
+// which is not protobuf's own JSON: names stand as in the .proto files, 64-bit
+// integers are numbers, and declared defaults are written out.
+//
+// It must not know what the messages mean. Start at Marshal and Unmarshal. None
+// of the messages has a map, a oneof or an extension, and neither has this codec.
+package pbjson
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Marshal writes what is set in m, and the default of every unset field that
+// declares one.
+func Marshal(m proto.Message) ([]byte, error) {
+	var e encoder
+	err := e.message(m.ProtoReflect())
+	return e.out, err
+}
+
+type encoder struct{ out []byte }
+
+func (e *encoder) message(m protoreflect.Message) error {
+	e.out = append(e.out, '{')
+	first := true
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if !m.Has(f) && (!f.HasDefault() || f.Cardinality() != protoreflect.Optional) {
+			continue
+		}
+		if !first {
+			e.out = append(e.out, ',')
+		}
+		first = false
+		e.out = append(e.out, '"')
+		e.out = append(e.out, f.Name()...)
+		e.out = append(e.out, '"', ':')
+		if err := e.field(f, m.Get(f)); err != nil {
+			return err
+		}
+	}
+	e.out = append(e.out, '}')
+	return nil
+}
+
+func (e *encoder) field(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
+	if !f.IsList() {
+		return e.value(f, v)
+	}
+	e.out = append(e.out, '[')
+	for i := range v.List().Len() {
+		if i > 0 {
+			e.out = append(e.out, ',')
+		}
+		if err := e.value(f, v.List().Get(i)); err != nil {
+			return err
+		}
+	}
+	e.out = append(e.out, ']')
+	return nil
+}
+
+func (e *encoder) value(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
+	switch f.Kind() {
+	case protoreflect.MessageKind:
+		return e.message(v.Message())
+	case protoreflect.BoolKind:
+		e.out = strconv.AppendBool(e.out, v.Bool())
+	case protoreflect.StringKind:
+		return e.text(v.String())
+	case protoreflect.BytesKind:
+		e.out = append(e.out, '"')
+		e.out = base64.StdEncoding.AppendEncode(e.out, v.Bytes())
+		e.out = append(e.out, '"')
+	case protoreflect.EnumKind:
+		d := f.Enum().Values().ByNumber(v.Enum())
+		if d == nil {
+			return fmt.Errorf("field %s: there is no value %d", f.FullName(), v.Enum())
+		}
+		return e.text(string(d.Name()))
+	case protoreflect.Int32Kind, protoreflect.Int64Kind:
+		e.out = strconv.AppendInt(e.out, v.Int(), 10)
+	case protoreflect.Uint32Kind, protoreflect.Uint64Kind:
+		e.out = strconv.AppendUint(e.out, v.Uint(), 10)
+	case protoreflect.DoubleKind:
+		e.out = append(e.out, double(v.Float())...)
+	default:
+		return fmt.Errorf("field %s: kind %s", f.FullName(), f.Kind())
+	}
+	return nil
+}
+
+func (e *encoder) text(s string) error {
+	b, err := json.Marshal(s)
+	e.out = append(e.out, b...)
+	return err
+}
+
+// double always has a fraction, so that a reader in another language knows it for
+// one.
+func double(f float64) string {
+	switch {
+	case math.IsInf(f, 1):
+		return `"Infinity"`
+	case math.IsInf(f, -1):
+		return `"-Infinity"`
+	case math.IsNaN(f):
+		return `"NaN"`
+	}
+	s := strconv.FormatFloat(f, 'g', -1, 64)
+	if strings.Contains(s, ".") {
+		return s
+	}
+	mantissa, exponent, ok := strings.Cut(s, "e")
+	if ok {
+		return mantissa + ".0e" + exponent
+	}
+	return s + ".0"
+}

@@ -1,0 +1,83 @@
+package recordio
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+func TestRecords(t *testing.T) {
+	var b bytes.Buffer
+	want := []string{"hello", "", "6\nhello!", strings.Repeat("x", 70000)}
+	for _, w := range want {
+		if err := Write(&b, []byte(w)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.HasPrefix(b.String(), "5\nhello0\n8\n6\nhello!70000\n") {
+		t.Fatalf("the stream begins %.40q", b.String())
+	}
+	// Where the pieces of a stream end means nothing.
+	r := NewReader(iotest.OneByteReader(&b), 70000)
+	for _, w := range want {
+		if got, err := r.Next(); err != nil || string(got) != w {
+			t.Errorf("%.20q, %v; want %.20q", got, err, w)
+		}
+	}
+	if _, err := r.Next(); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v", err)
+	}
+}
+
+func TestBadStreams(t *testing.T) {
+	for in, want := range map[string]string{
+		"x\nhello":                         "Failed to decode length 'x'",
+		"\nhello":                          "Failed to decode length ''",
+		"-1\nhello":                        "Failed to decode length '-1'",
+		" 5\nhello":                        "Failed to decode length ' 5'",
+		"18446744073709551616\n":           "Failed to decode length '18446744073709551616'",
+		"000000000000000000000005\nhello":  "Failed to decode length '000000000000000000000'",
+		"18446744073709551615\nhello":      "the record is too long: 18446744073709551615 bytes, and 100 are taken",
+		"101\n" + strings.Repeat("x", 101): "the record is too long: 101 bytes, and 100 are taken",
+		"5\nhell":                          "EOF",
+		"5":                                "EOF",
+		"":                                 "EOF",
+	} {
+		if got, err := NewReader(strings.NewReader(in), 100).Next(); err == nil || err.Error() != want {
+			t.Errorf("%.30q: %q, %v; want %s", in, got, err, want)
+		}
+	}
+}
+
+// FuzzReader: whatever the bytes, what is read as records and written again is a
+// beginning of what came in, but for zeros before a length.
+func FuzzReader(f *testing.F) {
+	f.Add([]byte("5\nhello0\n3\nabc"))
+	f.Add([]byte("18446744073709551615\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		r := NewReader(bytes.NewReader(in), 1000)
+		var all [][]byte
+		for {
+			rec, err := r.Next()
+			if err != nil {
+				break
+			}
+			all = append(all, rec)
+		}
+		var out bytes.Buffer
+		for _, rec := range all {
+			if err := Write(&out, rec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again := NewReader(&out, 1000)
+		for _, want := range all {
+			if got, err := again.Next(); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("%q, %v; want %q", got, err, want)
+			}
+		}
+	})
+}
