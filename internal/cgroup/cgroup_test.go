@@ -90,6 +90,7 @@ func TestPlace(t *testing.T) {
 		{u, core.Cgroup{Parent: ":cri:"}, above, core.CgroupRef{Path: "/system.slice/cri-n.scope"}},
 		{u, core.Cgroup{Parent: "a.slice::s.slice"}, above, core.CgroupRef{Path: "/a.slice/s.slice"}},
 		{u, core.Cgroup{Parent: "kubepods-pod1.slice"}, above, core.CgroupRef{Path: "/kubepods.slice/kubepods-pod1.slice/longshore-n.scope"}},
+		{u, core.Cgroup{Parent: "a.slice:x:y/../z"}, above, core.CgroupRef{}},
 		{u, core.Cgroup{Parent: "a--b.slice"}, above, core.CgroupRef{}},
 		{h, core.Cgroup{Adopt: map[string]string{"memory": "/x"}}, above, core.CgroupRef{Path: "/longshore/sb/n", Adopted: map[string]string{"memory": "/x"}}},
 		{h, core.Cgroup{Adopt: map[string]string{"memory": "/x", "cpu": "/y"}}, above, core.CgroupRef{Adopted: map[string]string{"memory": "/x", "cpu": "/y"}}},

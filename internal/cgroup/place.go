@@ -92,6 +92,9 @@ func (t *Tree) below(parent, name string) (string, error) {
 		if slice == "" {
 			slice = "system.slice"
 		}
+		if strings.ContainsAny(unit, "/\x00\n") {
+			return "", fmt.Errorf("unit name %q: %w", unit, errdefs.ErrInvalidArgument)
+		}
 	} else if strings.HasSuffix(parent, ".slice") && !strings.Contains(parent, "/") {
 		unit, isUnit = "longshore-"+name+".scope", true
 	}

@@ -193,7 +193,7 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 	if err != nil {
 		return fresh{}, err
 	}
-	n.Cgroup = ref.Path
+	n.Cgroup, n.Systemd = ref.Path, a.systemd
 	passListen(n.spec.Process)
 	host, err := native.ReadHost()
 	if err != nil {

@@ -30,7 +30,7 @@ func featuresCmd(_ context.Context, a *app, args []string) error {
 		Linux: &features.Linux{
 			Namespaces:   namespaceNames(),
 			Capabilities: ocispec.AllCapabilities(),
-			Cgroup:       &features.Cgroup{V1: &yes, V2: &yes, Systemd: &no, SystemdUser: &no, Rdma: &yes},
+			Cgroup:       &features.Cgroup{V1: &yes, V2: &yes, Systemd: &yes, SystemdUser: &no, Rdma: &yes},
 			Seccomp: &features.Seccomp{
 				Enabled: &yes,
 				Actions: []string{

@@ -222,7 +222,11 @@ func (a *app) cgroups() (*cgroup.Tree, error) {
 		return a.tree, nil
 	}
 	var err error
-	a.tree, err = cgroup.New(cgroup.Options{Root: "/" + Name})
+	o := cgroup.Options{Root: "/" + Name}
+	if a.systemd {
+		o.Systemd = &cgroup.Bus{}
+	}
+	a.tree, err = cgroup.New(o)
 	return a.tree, err
 }
 
@@ -230,9 +234,7 @@ func (a *app) cgroups() (*cgroup.Tree, error) {
 // below the root of each hierarchy, and without one the ID is.
 func (a *app) place(id, cgroupsPath string) (core.CgroupRef, error) {
 	if a.systemd {
-		// A scope needs its first process when it is made, and has its
-		// controllers from systemd.
-		return core.CgroupRef{}, fmt.Errorf("--systemd-cgroup: not done: use the cgroupfs manager: %w", errdefs.ErrNotImplemented)
+		return a.placeUnit(id, cgroupsPath)
 	}
 	if cgroupsPath == "" {
 		cgroupsPath = id
@@ -245,4 +247,19 @@ func (a *app) place(id, cgroupsPath string) (core.CgroupRef, error) {
 		return core.CgroupRef{}, fmt.Errorf("linux.cgroupsPath %q is the root: %w", cgroupsPath, errdefs.ErrInvalidArgument)
 	}
 	return core.CgroupRef{Path: clean}, nil
+}
+
+// placeUnit says which unit of systemd a container is in, slice:prefix:name.
+func (a *app) placeUnit(id, cgroupsPath string) (core.CgroupRef, error) {
+	if cgroupsPath == "" {
+		cgroupsPath = ":" + Name + ":" + id
+	}
+	if strings.Count(cgroupsPath, ":") != 2 {
+		return core.CgroupRef{}, fmt.Errorf("linux.cgroupsPath %q: want slice:prefix:name with --systemd-cgroup: %w", cgroupsPath, errdefs.ErrInvalidArgument)
+	}
+	t, err := a.cgroups()
+	if err != nil {
+		return core.CgroupRef{}, err
+	}
+	return t.Place(core.Cgroup{Parent: cgroupsPath}, core.CgroupRef{}, id)
 }

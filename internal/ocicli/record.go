@@ -32,10 +32,12 @@ const (
 // anything is made, so that a command that dies on its way leaves a name to
 // clean up by.
 type record struct {
-	ID      string    `json:"id"`
-	Bundle  string    `json:"bundle"`
-	Rootfs  string    `json:"rootfs"`
-	Cgroup  string    `json:"cgroup"`
+	ID     string `json:"id"`
+	Bundle string `json:"bundle"`
+	Rootfs string `json:"rootfs"`
+	Cgroup string `json:"cgroup"`
+	// Systemd says that a unit of systemd's goes with the cgroup.
+	Systemd bool      `json:"systemd,omitempty"`
 	Created time.Time `json:"created"`
 	// Pid is the main process, 0 until it is parked; Ticks is when it started,
 	// field 22 of its /proc/PID/stat, which tells it from a later process of
@@ -148,6 +150,7 @@ func (a *app) load(id string) (*container, error) {
 	if err != nil {
 		return nil, fmt.Errorf("container %s: %w", id, err)
 	}
+	a.systemd = a.systemd || c.Systemd // as when it was made, flag or not
 	return c, nil
 }
 
