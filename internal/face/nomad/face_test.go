@@ -476,8 +476,25 @@ func TestWithoutTheAgent(t *testing.T) {
 	if f := health(nomaddriver.FingerprintResponse_UNHEALTHY); !strings.Contains(f.GetHealthDescription(), "start it") || !strings.Contains(f.GetHealthDescription(), r.socket) {
 		t.Errorf("it says %q", f.GetHealthDescription())
 	}
+	// Nomad, started again meanwhile, gives no task up.
+	task := r.task("aaaaaaaa", nil)
+	if s, err := r.Driver.TaskConfigSchema(t.Context(), &nomaddriver.TaskConfigSchemaRequest{}); err != nil || s.GetSpec().GetObject().GetAttributes()["image"] == nil {
+		t.Errorf("schema %v, %v", s, err)
+	}
+	if c, err := r.Driver.Capabilities(t.Context(), &nomaddriver.CapabilitiesRequest{}); err != nil || !c.GetCapabilities().GetDisableLogCollection() {
+		t.Errorf("capabilities %v, %v", c, err)
+	}
+	if _, err := r.Driver.RecoverTask(t.Context(), &nomaddriver.RecoverTaskRequest{Handle: &nomaddriver.TaskHandle{Version: 1, Config: task}}); err != nil {
+		t.Errorf("recover: %v", err)
+	}
+	waited := make(chan error, 1)
+	go func() {
+		_, err := r.Driver.WaitTask(t.Context(), &nomaddriver.WaitTaskRequest{TaskId: task.GetId()})
+		waited <- err
+	}()
 	r.start()
 	health(nomaddriver.FingerprintResponse_HEALTHY)
+	wantError(t, <-waited, "task not found for given id")
 }
 
 // TestAStartThatTheAgentDiedOver is made again by the relay, and answered with

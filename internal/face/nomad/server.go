@@ -65,14 +65,7 @@ func (s *server) Capabilities(ctx context.Context, _ *nomaddriver.CapabilitiesRe
 	if err != nil {
 		return nil, err
 	}
-	return &nomaddriver.CapabilitiesResponse{Capabilities: &nomaddriver.DriverCapabilities{
-		SendSignals: true, Exec: true, FsIsolation: nomaddriver.DriverCapabilities_IMAGE,
-		NetworkIsolationModes: []nomaddriver.NetworkIsolationSpec_NetworkIsolationMode{
-			nomaddriver.NetworkIsolationSpec_HOST, nomaddriver.NetworkIsolationSpec_GROUP,
-		},
-		MountConfigs:         nomaddriver.DriverCapabilities_ANY_MOUNTS,
-		DisableLogCollection: sess.Logs == plugin.LogFiles,
-	}}, nil
+	return plugin.Capabilities(sess.Config), nil
 }
 
 // fingerprintEvery is how often the node is looked at again.

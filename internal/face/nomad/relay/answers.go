@@ -97,7 +97,7 @@ func (p *proxy) configure(data []byte) error {
 		_ = p.conn.Close()
 		p.conn = nil
 	}
-	p.setConfig, p.socket = data, cfg.Socket
+	p.setConfig, p.config, p.socket = data, cfg, cfg.Socket
 	return nil
 }
 

@@ -17,8 +17,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	nomadstructs "github.com/longshore/longshore/api/nomad/structs"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
+	"github.com/longshore/longshore/internal/face/nomad/schema"
+	"github.com/longshore/longshore/internal/face/nomad/taskconf"
 )
 
 const (
@@ -40,12 +43,14 @@ type proxy struct {
 
 	mu        sync.Mutex
 	setConfig []byte // as it came last
+	config    plugin.Config
+	gone      bool // the last that waited for the agent has given up
 	socket    string
 	conn      *grpc.ClientConn // to socket; nil before the first call
 }
 
 func newProxy(name, version string, log *slog.Logger) *proxy {
-	return &proxy{name: name, version: version, log: log, socket: plugin.DefaultSocket, blink: blink, patience: patience}
+	return &proxy{name: name, version: version, log: log, config: plugin.Default(), socket: plugin.DefaultSocket, blink: blink, patience: patience}
 }
 
 func (p *proxy) close() {
@@ -87,12 +92,42 @@ func (p *proxy) driver(stream grpc.ServerStream, method, call string) error {
 	switch call {
 	case "WaitTask", "TaskEvents", "TaskStats": // as long as Nomad waits
 		limit = 0
+	case "TaskConfigSchema", "Capabilities", "RecoverTask":
+		return p.orAlone(stream, method, call, req)
 	}
 	err := p.repeat(stream, method, req, limit)
 	if call == "StartTask" && errors.Is(err, errAway) {
 		return recoverable(err)
 	}
 	return err
+}
+
+// orAlone passes on the calls with which Nomad begins, one task after the other,
+// when it is started again. It must not give its tasks up because the agent comes
+// up after it: they live, and WaitTask, which waits for the agent, tells of those
+// that do not.
+func (p *proxy) orAlone(stream grpc.ServerStream, method, call string, req frame) error {
+	limit := p.blink
+	p.mu.Lock()
+	if p.gone {
+		limit = time.Nanosecond
+	}
+	p.mu.Unlock()
+	err := p.repeat(stream, method, req, limit)
+	if !errors.Is(err, errAway) {
+		return err
+	}
+	p.log.Warn("answered without the agent", "call", call, "error", err)
+	switch call {
+	case "TaskConfigSchema":
+		return send(stream, &nomaddriver.TaskConfigSchemaResponse{Spec: schema.Spec(taskconf.Fields())})
+	case "Capabilities":
+		p.mu.Lock()
+		cfg := p.config
+		p.mu.Unlock()
+		return send(stream, plugin.Capabilities(cfg))
+	}
+	return stream.SendMsg(&frame{})
 }
 
 // errAway says that the agent does not answer.
@@ -229,16 +264,24 @@ func (p *proxy) ready(ctx context.Context, limit time.Duration) (*grpc.ClientCon
 	for {
 		state := conn.GetState()
 		if state == connectivity.Ready {
+			p.setGone(false)
 			return conn, nil
 		}
 		conn.Connect()
 		if !conn.WaitForStateChange(ctx, state) {
 			if errors.Is(context.Cause(ctx), errAway) {
+				p.setGone(true)
 				return nil, p.away()
 			}
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+func (p *proxy) setGone(gone bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = gone
 }
 
 func (p *proxy) dial() (*grpc.ClientConn, error) {
