@@ -40,6 +40,7 @@ type rig struct {
 type options struct {
 	plugin string // of the block config of the plugin
 	client string // of the block client
+	extra  string // further blocks
 	name   string // the driver's, when it is another
 	server bool   // a server with a disk, so that Nomad can be started again
 }
@@ -119,7 +120,7 @@ plugin "driver" {
     %s
   }
 }
-`, filepath.Join(r.dir, "data"), plugins, server, o.client, "-name="+cmp.Or(o.name, "longshore"), filepath.Join(r.State, "nomad.sock"), o.plugin)
+`, filepath.Join(r.dir, "data"), plugins, server+"\n"+o.extra, o.client, "-name="+cmp.Or(o.name, "longshore"), filepath.Join(r.State, "nomad.sock"), o.plugin)
 	if err := os.WriteFile(filepath.Join(r.dir, "nomad.hcl"), []byte(config), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
