@@ -2,6 +2,7 @@ package nomad
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -90,6 +91,36 @@ func TestAnImageThatIsNotThere(t *testing.T) {
 			t.Errorf("it was tried again:\n%s", a.said("main"))
 		}
 		r.purge("never")
+		r.nothingLeft()
+	})
+}
+
+// TestARegistryThatWantsCredentials has the task's; wrong ones are an error that no
+// restart helps.
+func TestARegistryThatWantsCredentials(t *testing.T) {
+	start(t, options{}, func(r *rig) {
+		r.registry.Intercept(func(w http.ResponseWriter, req *http.Request, next http.Handler) {
+			if user, password, ok := req.BasicAuth(); !ok || user != "me" || password != "secret" {
+				w.Header().Set("WWW-Authenticate", `Basic realm="tests"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			next.ServeHTTP(w, req)
+		})
+		with := func(password string) string {
+			return `args = ["-c", "true"]
+        auth {
+          username = "me"
+          password = "` + password + `"
+        }`
+		}
+		r.run(job("wrong", "batch", "", "", with("guess")))
+		if a := r.allocation("wrong", "failed"); !strings.Contains(a.said("main"), "Driver Failure") || strings.Contains(a.said("main"), "Task restarting") || strings.Contains(a.said("main"), "guess") {
+			t.Errorf("with a wrong password:\n%s", a.said("main"))
+		}
+		r.run(job("right", "batch", once, "", with("secret")))
+		r.allocation("right", "complete")
+		r.purge("wrong", "right")
 		r.nothingLeft()
 	})
 }

@@ -31,9 +31,11 @@ type rig struct {
 	binary string
 	dir    string
 	image  string
-	log    *os.File
-	cmd    *exec.Cmd
-	args   []string
+
+	registry *imagetest.Registry
+	log      *os.File
+	cmd      *exec.Cmd
+	args     []string
 }
 
 // options says how Nomad's side is to be.
@@ -60,7 +62,8 @@ func start(t *testing.T, o options, body func(r *rig)) {
 			t.Skipf("no busybox-static: %v", err)
 		}
 		n := nodetest.Start(t, nodetest.Options{})
-		r := &rig{Node: n, t: t, binary: binary, dir: filepath.Join(n.Dir, "nomad"), image: imagetest.NewRegistry(t).Push("busybox", "1", built)}
+		r := &rig{Node: n, t: t, binary: binary, dir: filepath.Join(n.Dir, "nomad"), registry: imagetest.NewRegistry(t)}
+		r.image = r.registry.Push("busybox", "1", built)
 		r.configure(o)
 		t.Cleanup(r.removeCgroups)
 		go r.reap(t.Context())
