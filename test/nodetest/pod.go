@@ -45,7 +45,12 @@ func (n *Node) RunPod(t *testing.T, cfg *runtimeapi.PodSandboxConfig) *Pod {
 	if err != nil {
 		t.Fatalf("RunPodSandbox %s: %v", cfg.GetMetadata().GetName(), err)
 	}
-	return &Pod{ID: r.GetPodSandboxId(), Config: cfg, n: n}
+	return n.Pod(r.GetPodSandboxId(), cfg)
+}
+
+// Pod is a sandbox that was made from cfg under the given id.
+func (n *Node) Pod(id string, cfg *runtimeapi.PodSandboxConfig) *Pod {
+	return &Pod{ID: id, Config: cfg, n: n}
 }
 
 // ContainerConfig is a small container config.

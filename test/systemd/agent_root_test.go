@@ -75,6 +75,7 @@ func TestUnit(t *testing.T) {
 		})
 	}
 	g.withoutParent(image)
+	g.otherRuntimes(image)
 	second := pod.Run(t, g.counter(image, "second")) // systemd has executed itself anew
 	if out := g.exec(second.ID, "echo here"); out != "here\n" {
 		t.Errorf("exec: %q", out)
@@ -360,6 +361,35 @@ func (g guest) keeperOutside() string {
 		}
 	}
 	return ""
+}
+
+// otherRuntimes has programs run containers in the slice: below a delegated unit
+// they make plain cgroups.
+func (g guest) otherRuntimes(image string) {
+	g.t.Helper()
+	for _, name := range []string{"crun", "runc"} {
+		cfg := g.PodConfig(name)
+		cfg.Linux.CgroupParent = slice
+		r, err := g.CRI.RunPodSandbox(g.t.Context(), &v1.RunPodSandboxRequest{Config: cfg, RuntimeHandler: name})
+		if err != nil {
+			g.t.Errorf("%s: %v", name, err)
+			continue
+		}
+		p := g.Pod(r.GetPodSandboxId(), cfg)
+		c := p.Run(g.t, g.counter(image, name))
+		g.run("systemctl", "daemon-reload")
+		limits, err := filepath.Glob(below + "/longshore-" + r.GetPodSandboxId() + ".service/tree/" + c.ID + "/memory.max")
+		if err != nil || len(limits) != 1 {
+			g.t.Fatalf("%s: its cgroup: %v, %v", name, limits, err)
+		}
+		if b, err := os.ReadFile(limits[0]); err != nil || strings.TrimSpace(string(b)) != strconv.Itoa(64<<20) {
+			g.t.Errorf("%s: memory.max %s, %v", name, b, err)
+		}
+		if out := g.exec(c.ID, strings.NewReplacer("while :; do", "", "sleep 0.2\ndone", "").Replace(beats)); out != "1"+may+"\n" {
+			g.t.Errorf("%s: an exec may %q", name, out)
+		}
+		p.Remove(g.t)
+	}
 }
 
 // withoutParent runs a pod for which nobody named a slice.
