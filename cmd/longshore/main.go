@@ -28,8 +28,8 @@ func main() {
 	}
 	os.Exit(cli.Main(context.Background(), cli.Options{
 		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version(),
-		Agent: func(ctx context.Context, cfg config.Config, log *slog.Logger) error {
-			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Version: version()})
+		Agent: func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error {
+			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Level: level, Version: version()})
 		},
 	}))
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/cri/nri"
+	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/keeper"
@@ -43,6 +44,7 @@ import (
 type Options struct {
 	Config  config.Config
 	Logger  *slog.Logger
+	Level   *slog.LevelVar // Logger's; nil when it cannot be changed
 	Version string
 }
 
@@ -50,6 +52,7 @@ type Options struct {
 type node struct {
 	cfg      config.Config
 	log      *slog.Logger
+	level    *slog.LevelVar
 	version  string
 	started  time.Time
 	metrics  *obs.Metrics
@@ -69,7 +72,7 @@ type node struct {
 // Run runs the agent until ctx ends. Containers go on without it; an agent that
 // has nothing to look after takes keeper, bridge and cgroups away as well.
 func Run(ctx context.Context, o Options) (err error) {
-	n := &node{cfg: o.Config, log: o.Logger, version: o.Version, started: time.Now(), release: func() error { return nil }}
+	n := &node{cfg: o.Config, log: o.Logger, level: o.Level, version: o.Version, started: time.Now(), release: func() error { return nil }}
 	root, run := n.cfg.Agent.Root, n.cfg.Agent.State
 	unlock, err := lock(root, run)
 	if err != nil {
@@ -219,6 +222,16 @@ func (n *node) faces(ctx context.Context) ([]face.Face, error) {
 		f, err := nomad.New(nomad.Options{
 			Deps:   face.Deps{Engine: n.engine.As(core.OwnerNomad), Logger: n.log, Metrics: n.metrics, Version: n.version},
 			Config: n.cfg.Face.Nomad,
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	if n.cfg.Face.Mesos.Enabled {
+		f, err := mesos.New(mesos.Options{
+			Deps:   face.Deps{Engine: n.engine.As(core.OwnerMesos), Logger: n.log, Metrics: n.metrics, Version: n.version},
+			Config: n.cfg.Face.Mesos, Root: n.cfg.Agent.Root, Level: n.level,
 		})
 		if err != nil {
 			return nil, err

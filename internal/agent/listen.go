@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -13,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/obs"
 )
@@ -35,7 +37,7 @@ func (s *sockets) close() {
 }
 
 // listen opens the sockets, taking those that systemd opened for us by their
-// names: control, cri, cri-image, nomad.
+// names: control, cri, cri-image, mesos, nomad.
 func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 	passed, err := activation.ListenersWithNames()
 	if err != nil {
@@ -71,7 +73,7 @@ func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 	return s, err
 }
 
-// faceSockets are the paths of each face that is enabled, by the name that systemd
+// faceSockets are the paths, or TCP addresses, of each face that is enabled, by the name that systemd
 // has for them.
 func (n *node) faceSockets() map[string]map[string]string {
 	all := map[string]map[string]string{}
@@ -80,6 +82,9 @@ func (n *node) faceSockets() map[string]map[string]string {
 	}
 	if c := n.cfg.Face.Nomad; c.Enabled {
 		all[nomad.Name] = map[string]string{"nomad": c.Socket}
+	}
+	if c := n.cfg.Face.Mesos; c.Enabled {
+		all[mesos.Name] = map[string]string{"mesos": c.Socket, "mesos-tcp": c.Listen}
 	}
 	return all
 }
@@ -90,6 +95,10 @@ func pick(ctx context.Context, given []net.Listener, path string) ([]net.Listene
 	}
 	if path == "" {
 		return nil, nil
+	}
+	if !filepath.IsAbs(path) {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", path)
+		return []net.Listener{l}, err
 	}
 	l, err := control.ListenUnix(ctx, path, 0o600, -1)
 	return []net.Listener{l}, err

@@ -29,13 +29,13 @@ func newAgent(a *app) *cobra.Command {
 				cfg.Agent.LogFormat = format
 			}
 			_, onTerminal := terminal(a.o.Stderr)
-			log, _, err := obs.NewLogger(a.o.Stderr, obs.LogConfig{Level: cfg.Agent.LogLevel, Format: cfg.Agent.LogFormat, Terminal: onTerminal})
+			log, logLevel, err := obs.NewLogger(a.o.Stderr, obs.LogConfig{Level: cfg.Agent.LogLevel, Format: cfg.Agent.LogFormat, Terminal: onTerminal})
 			if err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return a.o.Agent(ctx, cfg, log)
+			return a.o.Agent(ctx, cfg, log, logLevel)
 		},
 	}
 	cmd.Flags().StringVar(&level, "log-level", "", "debug, info, warn or error")

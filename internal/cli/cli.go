@@ -21,8 +21,9 @@ type Options struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Version        string
-	// Agent runs the agent until ctx ends; nil leaves the command out.
-	Agent func(ctx context.Context, cfg config.Config, log *slog.Logger) error
+	// Agent runs the agent until ctx ends; nil leaves the command out. The level is
+	// the log's, which it may change.
+	Agent func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error
 }
 
 // app is what the commands share.

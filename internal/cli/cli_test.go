@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		"longshore": func() {
 			os.Exit(cli.Main(context.Background(), cli.Options{
 				Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3",
-				Agent: func(_ context.Context, cfg config.Config, log *slog.Logger) error {
+				Agent: func(_ context.Context, cfg config.Config, log *slog.Logger, _ *slog.LevelVar) error {
 					log.Info("agent would run", "root", cfg.Agent.Root, "state", cfg.Agent.State, "socket", cfg.Face.CRI.Socket)
 					return nil
 				},

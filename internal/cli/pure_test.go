@@ -154,7 +154,7 @@ func TestTimesAreRead(t *testing.T) {
 }
 
 func TestEveryCommandIsDocumented(t *testing.T) {
-	root := newRoot(&app{o: Options{Agent: func(context.Context, config.Config, *slog.Logger) error { return nil }}})
+	root := newRoot(&app{o: Options{Agent: func(context.Context, config.Config, *slog.Logger, *slog.LevelVar) error { return nil }}})
 	var want strings.Builder
 	writeReference(&want, root)
 	const path = "../../docs/guide/cli.md"

@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/network"
@@ -68,6 +69,7 @@ type Runtime struct {
 type Faces struct {
 	CRI   cri.Config   `toml:"cri"`
 	Nomad nomad.Config `toml:"nomad"`
+	Mesos mesos.Config `toml:"mesos"`
 }
 
 // CgroupDrivers are what Engine.CgroupDriver may be.
@@ -88,7 +90,7 @@ func Default() Config {
 		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
 		Images:   image.Default(),
 		Network:  network.DefaultConfig(),
-		Face:     Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig()},
+		Face:     Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig(), Mesos: mesos.DefaultConfig()},
 		Control:  control.DefaultConfig(),
 		Metrics:  obs.DefaultMetricsConfig(),
 	}
@@ -103,7 +105,7 @@ func (c Config) Rooted(root, state string) Config {
 	if state == "" {
 		return c
 	}
-	for _, socket := range []*string{&c.Face.CRI.Socket, &c.Face.Nomad.Socket} {
+	for _, socket := range []*string{&c.Face.CRI.Socket, &c.Face.Nomad.Socket, &c.Face.Mesos.Socket} {
 		if name := filepath.Base(*socket); *socket == filepath.Join(c.Agent.State, name) {
 			*socket = filepath.Join(state, name)
 		}
@@ -153,5 +155,5 @@ func (c Config) Validate() error {
 			bad("runtimes.%s.path %q is not an absolute path", name, r.Path)
 		}
 	}
-	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
+	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
 }

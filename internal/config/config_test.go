@@ -131,7 +131,8 @@ func TestValidateTellsEverything(t *testing.T) {
 
 func TestRootedTakesTheSocketsAlong(t *testing.T) {
 	cfg := Default().Rooted("/x/root", "/x/state")
-	if cfg.Agent.Root != "/x/root" || cfg.Agent.State != "/x/state" || cfg.Face.CRI.Socket != "/x/state/cri.sock" || cfg.Face.Nomad.Socket != "/x/state/nomad.sock" {
+	if cfg.Agent.Root != "/x/root" || cfg.Agent.State != "/x/state" || cfg.Face.CRI.Socket != "/x/state/cri.sock" || cfg.Face.Nomad.Socket != "/x/state/nomad.sock" ||
+		cfg.Face.Mesos.Socket != "/x/state/mesos.sock" {
 		t.Errorf("got %+v, socket %s", cfg.Agent, cfg.Face.CRI.Socket)
 	}
 	own := Default()

@@ -68,13 +68,25 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// Code is the status that err is answered with; 200 without one.
+func Code(err error) int {
+	e := &Error{Code: http.StatusInternalServerError}
+	if err == nil {
+		return http.StatusOK
+	}
+	errors.As(err, &e)
+	return e.Code
+}
+
 // Fail answers with err.
 func Fail(w http.ResponseWriter, err error) {
-	e := &Error{http.StatusInternalServerError, err.Error()}
-	errors.As(err, &e)
+	text := err.Error()
+	if e := (*Error)(nil); errors.As(err, &e) {
+		text = e.Text
+	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(e.Code)
-	_, _ = io.WriteString(w, e.Text)
+	w.WriteHeader(Code(err))
+	_, _ = io.WriteString(w, text)
 }
 
 // open reads a request up to its call, in Mesos' order.

@@ -1,2 +1,0 @@
-// Package mesos is the face that speaks the Mesos v1 agent operator API.
-package mesos

@@ -1,0 +1,48 @@
+// Package figures reads figures of the machine under the names that Mesos agents
+// have for them.
+package figures
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Figure is one figure.
+type Figure struct {
+	Name  string
+	Value float64
+}
+
+// loadScale is what the kernel multiplies load averages by.
+const loadScale = 1 << 16
+
+// Node are the machine's figures, and how long the agent has served.
+func Node(began time.Time) ([]Figure, error) {
+	var i unix.Sysinfo_t
+	if err := unix.Sysinfo(&i); err != nil {
+		return nil, fmt.Errorf("read the machine's figures: %w", err)
+	}
+	unit := float64(i.Unit)
+	return []Figure{
+		{"slave/registered", 0},
+		{"slave/uptime_secs", time.Since(began).Seconds()},
+		{"system/cpus_total", float64(runtime.NumCPU())},
+		{"system/load_15min", float64(i.Loads[2]) / loadScale},
+		{"system/load_1min", float64(i.Loads[0]) / loadScale},
+		{"system/load_5min", float64(i.Loads[1]) / loadScale},
+		{"system/mem_free_bytes", float64(i.Freeram) * unit},
+		{"system/mem_total_bytes", float64(i.Totalram) * unit},
+	}, nil
+}
+
+// Memory is how much the machine has, in bytes.
+func Memory() (uint64, error) {
+	var i unix.Sysinfo_t
+	if err := unix.Sysinfo(&i); err != nil {
+		return 0, fmt.Errorf("read the machine's memory: %w", err)
+	}
+	return i.Totalram * uint64(i.Unit), nil
+}

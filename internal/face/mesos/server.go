@@ -1,0 +1,93 @@
+package mesos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/verbosity"
+	"github.com/longshore/longshore/internal/obs"
+)
+
+// server answers the calls.
+type server struct {
+	engine   *engine.Client
+	log      *slog.Logger
+	metrics  *obs.Metrics
+	version  string
+	hostname string
+	workDir  string
+	level    *verbosity.Level
+	began    time.Time
+	handlers map[mesosagent.Call_Type]handler
+	calls    sync.WaitGroup // in flight
+}
+
+// handler does one call and answers it.
+type handler func(ctx context.Context, x *door.Exchange) error
+
+func newServer(o Options) (*server, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("mesos face: %w", err)
+	}
+	s := &server{
+		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir,
+		level: verbosity.New(o.Level), began: time.Now(),
+	}
+	s.handlers = map[mesosagent.Call_Type]handler{
+		mesosagent.Call_GET_HEALTH:             s.getHealth,
+		mesosagent.Call_GET_FLAGS:              s.getFlags,
+		mesosagent.Call_GET_VERSION:            s.getVersion,
+		mesosagent.Call_GET_METRICS:            s.getMetrics,
+		mesosagent.Call_GET_LOGGING_LEVEL:      s.getLoggingLevel,
+		mesosagent.Call_SET_LOGGING_LEVEL:      s.setLoggingLevel,
+		mesosagent.Call_GET_STATE:              s.getState,
+		mesosagent.Call_GET_FRAMEWORKS:         s.getFrameworks,
+		mesosagent.Call_GET_EXECUTORS:          s.getExecutors,
+		mesosagent.Call_GET_OPERATIONS:         s.getOperations,
+		mesosagent.Call_GET_TASKS:              s.getTasks,
+		mesosagent.Call_GET_AGENT:              s.getAgent,
+		mesosagent.Call_GET_RESOURCE_PROVIDERS: s.getResourceProviders,
+	}
+	return s, nil
+}
+
+// run does what no call does, until ctx ends.
+func (s *server) run(ctx context.Context) error {
+	defer s.level.Reset()
+	<-ctx.Done()
+	return nil
+}
+
+// call does one call. A panic is this call's alone.
+func (s *server) call(ctx context.Context, x *door.Exchange) (err error) {
+	s.calls.Add(1)
+	defer s.calls.Done()
+	name, began := x.Call.GetType().String(), time.Now()
+	defer func() {
+		if v := recover(); v != nil {
+			if v == http.ErrAbortHandler { //nolint:errorlint // net/http panics with this very value
+				panic(v)
+			}
+			s.metrics.Panic(Name)
+			s.log.ErrorContext(ctx, "a call panicked", "call", name, "panic", v)
+			err = errors.New("internal error")
+		}
+		s.metrics.Request(Name, name, strconv.Itoa(door.Code(err)), time.Since(began))
+	}()
+	do := s.handlers[x.Call.GetType()]
+	if do == nil {
+		return door.NotImplemented()
+	}
+	return do(ctx, x)
+}
