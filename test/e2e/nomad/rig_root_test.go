@@ -389,13 +389,13 @@ func (r *rig) allocation(job, status string) alloc {
 // nothingLeft asserts that the agent has no container or sandbox any more.
 func (r *rig) nothingLeft() {
 	r.t.Helper()
-	r.eventually("no container is left", func() bool {
-		out, err := r.CLI("ps", "-a", "--json")
-		return err == nil && strings.TrimSpace(out) == "[]"
+	r.eventually("no container and no sandbox is left", func() bool {
+		for _, list := range [][]string{{"ps", "-a", "--json"}, {"sandboxes", "--json"}} {
+			if out, err := r.CLI(list...); err != nil || strings.TrimSpace(out) != "[]" {
+				return false
+			}
+		}
+		return true
 	})
-	out, err := r.CLI("sandboxes", "--json")
-	if err != nil || strings.TrimSpace(out) != "[]" {
-		r.t.Errorf("sandboxes left: %s, %v", out, err)
-	}
 	r.Check()
 }
