@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -79,8 +80,29 @@ func releaseApart(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// pinApart makes the namespace on a thread of its own, which ends in it.
+// pinApart makes the namespace and pins it. The kernel pins only one that is
+// younger than ours, and takes the order of their numbers for that of their
+// births: since it gives numbers out per processor (Linux 6.18), one made on
+// another than ours was may look older. So each processor has its try.
 func pinApart(dir, file string) error {
+	err := pinFrom(dir, file, nil)
+	var allowed unix.CPUSet
+	if unix.SchedGetaffinity(0, &allowed) != nil {
+		return err
+	}
+	for cpu := 0; errors.Is(err, unix.EINVAL) && cpu < 8*int(unsafe.Sizeof(allowed)); cpu++ {
+		if allowed.IsSet(cpu) {
+			one := new(unix.CPUSet)
+			one.Set(cpu)
+			err = pinFrom(dir, file, one)
+		}
+	}
+	return err
+}
+
+// pinFrom makes the namespace on a thread of its own, which ends in it, and runs
+// where on says; nil is anywhere.
+func pinFrom(dir, file string, on *unix.CPUSet) error {
 	type made struct {
 		tid int
 		err error
@@ -98,7 +120,13 @@ func pinApart(dir, file string) error {
 			runtime.UnlockOSThread()
 			return
 		}
-		err := enterApart(dir)
+		var err error
+		if on != nil {
+			err = os.NewSyscallError("sched_setaffinity", unix.SchedSetaffinity(0, on))
+		}
+		if err == nil {
+			err = enterApart(dir)
+		}
 		there <- made{unix.Gettid(), err}
 		<-pinned // never unlocked: the thread ends with the goroutine
 	}
