@@ -104,7 +104,12 @@ func Relay(t *testing.T, args ...string) *Client {
 func Plugin(t *testing.T, binary string, args ...string) *Client {
 	t.Helper()
 	cmd := exec.Command(binary, args...) //nolint:forbidigo // it is ended by the protocol
-	cmd.Env = append(os.Environ(), plugin.CookieKey+"="+plugin.CookieValue, "PLUGIN_MIN_PORT=10000", "PLUGIN_MAX_PORT=25000", "PLUGIN_PROTOCOL_VERSIONS=2")
+	dir, err := os.MkdirTemp("", "ls")   // it is killed, and leaves its socket behind
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	cmd.Env = append(os.Environ(), "PLUGIN_UNIX_SOCKET_DIR="+dir, plugin.CookieKey+"="+plugin.CookieValue, "PLUGIN_MIN_PORT=10000", "PLUGIN_MAX_PORT=25000", "PLUGIN_PROTOCOL_VERSIONS=2")
 	log := &Buffer{}
 	cmd.Stderr = log
 	out, err := cmd.StdoutPipe()
