@@ -14,7 +14,9 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 	"github.com/longshore/longshore/internal/face/mesos/verbosity"
+	"github.com/longshore/longshore/internal/keylock"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -26,6 +28,8 @@ type server struct {
 	version  string
 	hostname string
 	workDir  string
+	tree     sandbox.Tree
+	names    keylock.Map[string] // of containers on their way
 	level    *verbosity.Level
 	began    time.Time
 	handlers map[mesosagent.Call_Type]handler
@@ -44,6 +48,9 @@ func newServer(o Options) (*server, error) {
 		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir,
 		level: verbosity.New(o.Level), began: time.Now(),
 	}
+	if s.tree, err = sandbox.New(s.workDir); err != nil {
+		return nil, fmt.Errorf("mesos face: %w", err)
+	}
 	s.handlers = map[mesosagent.Call_Type]handler{
 		mesosagent.Call_GET_HEALTH:             s.getHealth,
 		mesosagent.Call_GET_FLAGS:              s.getFlags,
@@ -58,6 +65,15 @@ func newServer(o Options) (*server, error) {
 		mesosagent.Call_GET_TASKS:              s.getTasks,
 		mesosagent.Call_GET_AGENT:              s.getAgent,
 		mesosagent.Call_GET_RESOURCE_PROVIDERS: s.getResourceProviders,
+
+		mesosagent.Call_LAUNCH_CONTAINER:        s.launchContainer,
+		mesosagent.Call_WAIT_CONTAINER:          s.waitContainer,
+		mesosagent.Call_KILL_CONTAINER:          s.killContainer,
+		mesosagent.Call_REMOVE_CONTAINER:        s.removeContainer,
+		mesosagent.Call_LAUNCH_NESTED_CONTAINER: s.launchNestedContainer,
+		mesosagent.Call_WAIT_NESTED_CONTAINER:   s.waitContainer,
+		mesosagent.Call_KILL_NESTED_CONTAINER:   s.killContainer,
+		mesosagent.Call_REMOVE_NESTED_CONTAINER: s.removeContainer,
 	}
 	return s, nil
 }

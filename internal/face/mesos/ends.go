@@ -1,0 +1,153 @@
+package mesos
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/valid"
+)
+
+// waitContainer answers once the container and all that is in it have ended. A
+// standalone one is known until it is removed.
+func (s *server) waitContainer(ctx context.Context, x *door.Exchange) error {
+	id := ids.Text(valid.ID(x.Call))
+	unknown := &door.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
+	t, err := s.find(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return unknown
+	}
+	if err != nil {
+		return err
+	}
+	a, err := s.engine.Wait(ctx, t.ref())
+	if errdefs.IsNotFound(err) {
+		return unknown
+	}
+	if err == nil && t.session == "" {
+		err = s.endBelow(ctx, t.container)
+	}
+	if err != nil {
+		return err
+	}
+	end := ended(a)
+	if x.Call.GetType() == mesosagent.Call_WAIT_NESTED_CONTAINER {
+		return x.Answer(&mesosagent.Response{Type: mesosagent.Response_WAIT_NESTED_CONTAINER.Enum(), WaitNestedContainer: &mesosagent.Response_WaitNestedContainer{
+			ExitStatus: end.ExitStatus, State: end.State, Reason: end.Reason, Limitation: end.Limitation, Message: end.Message,
+		}})
+	}
+	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_WAIT_CONTAINER.Enum(), WaitContainer: end})
+}
+
+// ended is how a container ended, in wait(2)'s numbers. What says more than that
+// is set only when the kernel or the agent has ended it.
+func ended(a core.Autopsy) *mesosagent.Response_WaitContainer {
+	r := &mesosagent.Response_WaitContainer{}
+	switch {
+	case a.Exit.Lost:
+		r.State, r.Message = mesosv1.TaskState_TASK_LOST.Enum(), &a.Verdict
+		return r
+	case a.Exit.Signal != 0:
+		r.ExitStatus = proto.Int32(int32(a.Exit.Signal))
+	default:
+		r.ExitStatus = proto.Int32(int32(a.Exit.Code) << 8)
+	}
+	if a.OOM != nil && a.Exit.Status() != 0 {
+		r.State, r.Reason, r.Message = mesosv1.TaskState_TASK_FAILED.Enum(), mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_MEMORY.Enum(), &a.Verdict
+		r.Limitation = &mesosv1.TaskResourceLimitation{}
+		if a.Limit > 0 {
+			r.Limitation.Resources = []*mesosv1.Resource{scalar("mem", float64(a.Limit)/(1<<20))}
+		}
+	}
+	return r
+}
+
+// killContainer sends a signal to the container's first process.
+func (s *server) killContainer(ctx context.Context, x *door.Exchange) error {
+	id, sig := ids.Text(valid.ID(x.Call)), int(unix.SIGKILL)
+	if in := x.Call.GetKillContainer(); in.GetSignal() != 0 {
+		sig = int(in.GetSignal())
+	} else if in := x.Call.GetKillNestedContainer(); in.GetSignal() != 0 {
+		sig = int(in.GetSignal())
+	}
+	t, err := s.find(ctx, id)
+	if err == nil {
+		if sig < 1 || sig > maxSignal {
+			return fmt.Errorf("Unable to send signal to container: Invalid argument") //nolint:staticcheck,perfsprint // Mesos' text
+		}
+		err = s.engine.Signal(ctx, t.ref(), sig, asked(x.Call.GetType().String()))
+	}
+	if errdefs.IsNotFound(err) {
+		return &door.Error{Code: http.StatusNotFound, Text: "Container '" + id + "' cannot be found (or is already killed)"}
+	}
+	return err
+}
+
+// maxSignal is the kernel's last one.
+const maxSignal = 64
+
+// removeContainer deletes what an ended container has left: its record, and its
+// sandbox on disk.
+func (s *server) removeContainer(ctx context.Context, x *door.Exchange) error {
+	id := ids.Text(valid.ID(x.Call))
+	unlock, err := s.names.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	t, err := s.find(ctx, id)
+	if errdefs.IsNotFound(err) {
+		if parent, _ := ids.Parent(id); parent == "" {
+			return fmt.Errorf("Unknown root container %s", id) //nolint:staticcheck // Mesos' text
+		}
+		return nil // what is nested has gone with what it was in
+	}
+	if err != nil {
+		return err
+	}
+	if t.process().Autopsy == nil {
+		if t.nested() {
+			return fmt.Errorf("Nested container has not terminated yet") //nolint:staticcheck,perfsprint // Mesos' text
+		}
+		return fmt.Errorf("Container %s has not terminated yet", id) //nolint:staticcheck // as Mesos has it for nested ones
+	}
+	if err := s.drop(ctx, t, x.Call.GetType().String()); err != nil || t.session != "" {
+		return err
+	}
+	return s.tree.Remove(id)
+}
+
+// endBelow ends what is nested in a container that has ended, and returns when it
+// has.
+func (s *server) endBelow(ctx context.Context, c core.Container) error {
+	all, err := s.engine.Containers(ctx, core.Filter{Sandbox: c.Sandbox})
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		if n.Parent != c.ID {
+			continue
+		}
+		ref := core.Ref{Container: n.ID}
+		err := s.engine.Signal(ctx, ref, int(unix.SIGKILL), asked("the end of "+string(c.Key)))
+		if err == nil {
+			_, err = s.engine.Wait(ctx, ref)
+		}
+		if err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		if err := s.endBelow(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package mesos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/translate"
+)
+
+// cleanTimeout bounds what is taken back after a call has failed.
+const cleanTimeout = 30 * time.Second
+
+func (s *server) launchContainer(ctx context.Context, x *door.Exchange) error {
+	in := x.Call.GetLaunchContainer()
+	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer(), Resources: in.GetResources()})
+}
+
+func (s *server) launchNestedContainer(ctx context.Context, x *door.Exchange) error {
+	in := x.Call.GetLaunchNestedContainer()
+	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer()})
+}
+
+// launch starts a container: 202 when it runs already, 200 when it does now, and
+// 400 with the reason when it cannot be started; then nothing of it is left.
+func (s *server) launch(ctx context.Context, x *door.Exchange, id *mesosv1.ContainerID, l translate.Launch) error {
+	l.ID = ids.Text(id)
+	unlock, err := s.names.Lock(ctx, l.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	runs, err := s.before(ctx, &l)
+	if err != nil {
+		return asBad(err)
+	}
+	if runs {
+		x.Empty(http.StatusAccepted)
+		return nil
+	}
+	if err := l.Check(); err != nil {
+		return asBad(err)
+	}
+	image, err := s.image(ctx, l)
+	if err != nil {
+		return asBad(err)
+	}
+	// A directory without a container is what a launch has left that did not
+	// come to an end.
+	if err = s.tree.Remove(l.ID); err == nil {
+		l.Dir, err = s.tree.Make(l.ID)
+	}
+	if err != nil {
+		return fmt.Errorf("Failed to create sandbox: %w", err) //nolint:staticcheck // Mesos' text
+	}
+	if err := s.create(ctx, l, image); err != nil {
+		return asBad(errors.Join(err, s.tree.Remove(l.ID)))
+	}
+	return nil
+}
+
+// before finds out whether the container runs already, and the one that it is to
+// be in. One that has ended makes room for a standalone container of its name.
+func (s *server) before(ctx context.Context, l *translate.Launch) (runs bool, err error) {
+	t, err := s.find(ctx, l.ID)
+	switch {
+	case errdefs.IsNotFound(err):
+		if err := s.dropUnfinished(ctx, l.ID); err != nil {
+			return false, err
+		}
+	case err != nil:
+		return false, err
+	case t.process().Autopsy == nil:
+		return true, nil
+	case t.nested():
+		return false, fmt.Errorf("Container %s has ended and was not removed", l.ID) //nolint:staticcheck // as Mesos begins its texts
+	default:
+		if err := s.drop(ctx, t, "LAUNCH_CONTAINER"); err != nil {
+			return false, err
+		}
+	}
+	return false, s.parent(ctx, l)
+}
+
+// dropUnfinished takes away the surroundings of a standalone container that a
+// launch has left which did not come to an end.
+func (s *server) dropUnfinished(ctx context.Context, id string) error {
+	sb, err := s.engine.SandboxByKey(ctx, core.Key(id))
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.drop(ctx, target{sandbox: sb.ID}, "LAUNCH_CONTAINER")
+}
+
+// parent finds the container that a nested one is to be in.
+func (s *server) parent(ctx context.Context, l *translate.Launch) error {
+	name, _ := ids.Parent(l.ID)
+	if name == "" {
+		return nil
+	}
+	if _, err := s.engine.ContainerByKey(ctx, core.Key(l.Root())); errdefs.IsNotFound(err) {
+		return fmt.Errorf("Root container %s not found", l.Root()) //nolint:staticcheck // Mesos' text
+	} else if err != nil {
+		return err
+	}
+	p, err := s.engine.ContainerByKey(ctx, core.Key(name))
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("Parent container %s does not exist", name) //nolint:staticcheck // Mesos' text
+	}
+	if err != nil {
+		return err
+	}
+	if p.State != core.ContainerRunning {
+		return fmt.Errorf("Parent container %s is in 'DESTROYING' state", name) //nolint:staticcheck // Mesos' text
+	}
+	l.Parent = &p
+	if l.Of, err = translate.ReadRecord(p); err != nil {
+		return err
+	}
+	return l.Inherit()
+}
+
+// image is what the launch asks for, pulled when it is not there; the zero Image
+// for the host's root.
+func (s *server) image(ctx context.Context, l translate.Launch) (core.Image, error) {
+	name := l.Image()
+	if name == "" {
+		return core.Image{}, nil
+	}
+	var img core.Image
+	var err error = errdefs.ErrNotFound
+	if !l.PullAlways() {
+		img, err = s.engine.Image(ctx, name)
+	}
+	if errdefs.IsNotFound(err) {
+		img, err = s.engine.PullImage(ctx, name, core.PullOptions{Always: l.PullAlways()})
+	}
+	if err != nil {
+		return img, fmt.Errorf("image %s: %w", name, err)
+	}
+	return img, nil
+}
+
+// create makes the container and lets it run.
+func (s *server) create(ctx context.Context, l translate.Launch, image core.Image) (err error) {
+	var made target
+	defer func() {
+		if err == nil {
+			return
+		}
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+		defer cancel()
+		if derr := s.drop(clean, made, "LAUNCH_CONTAINER"); derr != nil {
+			err = errors.Join(err, fmt.Errorf("take back container %s: %w", l.ID, derr))
+		}
+	}()
+	var sandbox core.ID
+	if l.Parent != nil {
+		sandbox = l.Parent.Sandbox
+	} else {
+		cfg, err := l.Sandbox()
+		if err != nil {
+			return err
+		}
+		sb, err := s.engine.CreateSandbox(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		sandbox, made.sandbox = sb.ID, sb.ID
+	}
+	cfg, err := l.ContainerOf(sandbox, image)
+	if err != nil {
+		return err
+	}
+	c, err := s.engine.CreateContainer(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	made.container = c
+	return s.engine.StartContainer(ctx, c.ID)
+}
+
+// target is what a name of Mesos' stands for: a container, or a session, which is
+// a further process of the container that it is in.
+type target struct {
+	sandbox   core.ID // of a standalone container
+	container core.Container
+	session   core.ProcessID // "" for the container itself
+}
+
+func (t target) ref() core.Ref         { return core.Ref{Container: t.container.ID, Process: t.session} }
+func (t target) process() core.Process { return *t.container.Process(t.session) }
+func (t target) nested() bool          { return t.sandbox == "" }
+
+// find finds what a name as text stands for. NotFound.
+func (s *server) find(ctx context.Context, id string) (target, error) {
+	parent, value := ids.Parent(id)
+	c, err := s.engine.ContainerByKey(ctx, core.Key(id))
+	if err == nil && (c.State == core.ContainerCreating || c.Removing) {
+		err = fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
+	}
+	switch {
+	case err == nil && parent == "":
+		return target{container: c, sandbox: c.Sandbox}, nil
+	case err == nil:
+		return target{container: c}, nil
+	case !errdefs.IsNotFound(err) || parent == "":
+		return target{}, err
+	}
+	if c, err = s.engine.ContainerByKey(ctx, core.Key(parent)); err != nil {
+		return target{}, err
+	}
+	if c.Process(core.ProcessID(value)) == nil {
+		return target{}, fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
+	}
+	return target{container: c, session: core.ProcessID(value)}, nil
+}
+
+// drop ends what t is and takes it away with all that is in it; success when
+// there is nothing. Directories stay.
+func (s *server) drop(ctx context.Context, t target, call string) error {
+	opts := engine.RemoveOptions{Force: true, Asked: asked(call)}
+	switch {
+	case t.sandbox != "":
+		return s.engine.RemoveSandbox(ctx, t.sandbox, opts)
+	case t.session != "":
+		return s.engine.RemoveProcess(ctx, t.ref(), opts)
+	case t.container.ID != "":
+		return s.engine.RemoveContainer(ctx, t.container.ID, opts)
+	}
+	return nil
+}
+
+func asked(call string) core.Asked {
+	return core.Asked{Owner: core.OwnerMesos, Call: call, At: time.Now()}
+}
+
+// asBad is err as what is wrong with the request, as Mesos has it for launches;
+// what is not built says so.
+func asBad(err error) error {
+	code := http.StatusBadRequest
+	if errdefs.IsNotImplemented(err) {
+		code = http.StatusNotImplemented
+	}
+	return &door.Error{Code: code, Text: err.Error()}
+}

@@ -1,0 +1,297 @@
+package translate
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// base is the spec as far as the call alone decides it.
+func (l Launch) base() (*specs.Spec, error) {
+	s := ocispec.New()
+	p := s.Process
+	p.Terminal, p.NoNewPrivileges = l.TTY(), false
+	if size := Size(l.Container.GetTtyInfo()); size.Rows > 0 && size.Cols > 0 {
+		p.ConsoleSize = &specs.Box{Height: uint(size.Rows), Width: uint(size.Cols)}
+	}
+	var err error
+	if p.Capabilities, err = l.capabilities(); err != nil {
+		return nil, err
+	}
+	if p.Rlimits, err = l.rlimits(); err != nil {
+		return nil, err
+	}
+	if err := l.mounts(s); err != nil {
+		return nil, err
+	}
+	return s, ocispec.DefaultSeccomp(s)
+}
+
+// capabilities: those in force, and those that can ever be had.
+func (l Launch) capabilities() (*specs.LinuxCapabilities, error) {
+	info := l.Container.GetLinuxInfo()
+	names := func(c *mesosv1.CapabilityInfo) ([]string, error) {
+		list := make([]string, 0, len(c.GetCapabilities()))
+		for _, n := range c.GetCapabilities() {
+			list = append(list, n.String())
+		}
+		return ocispec.Capabilities(nil, list, nil)
+	}
+	effective, bounding := info.GetEffectiveCapabilities(), info.GetBoundingCapabilities()
+	if effective == nil {
+		effective = info.GetCapabilityInfo()
+	}
+	in := ocispec.DefaultCapabilities()
+	var err error
+	for _, c := range []*mesosv1.CapabilityInfo{bounding, effective} {
+		if c == nil {
+			continue
+		}
+		if in, err = names(c); err != nil {
+			return nil, err
+		}
+	}
+	sets := ocispec.CapabilitySets(in)
+	if effective != nil {
+		// What a call names is in force for a user that is not root too.
+		sets.Ambient, sets.Inheritable = slices.Clone(in), slices.Clone(in)
+	}
+	if bounding == nil {
+		return sets, nil
+	}
+	if sets.Bounding, err = names(bounding); err != nil {
+		return nil, err
+	}
+	for _, c := range in {
+		if !slices.Contains(sets.Bounding, c) {
+			return nil, invalid("linux_info: effective capability %s is not in the bounding set", c)
+		}
+	}
+	return sets, nil
+}
+
+func (l Launch) rlimits() ([]specs.POSIXRlimit, error) {
+	var list []specs.POSIXRlimit
+	for _, r := range l.Container.GetRlimitInfo().GetRlimits() {
+		name, ok := strings.CutPrefix(r.GetType().String(), "RLMT_")
+		switch {
+		case !ok:
+			return nil, invalid("rlimit_info: a limit without a type")
+		case (r.Hard == nil) != (r.Soft == nil):
+			return nil, invalid("rlimit_info: %s has one of hard and soft only", name)
+		case r.GetSoft() > r.GetHard():
+			return nil, invalid("rlimit_info: %s has a soft limit above the hard one", name)
+		}
+		p := specs.POSIXRlimit{Type: "RLIMIT_" + name, Hard: math.MaxUint64, Soft: math.MaxUint64}
+		if r.Hard != nil {
+			p.Hard, p.Soft = r.GetHard(), r.GetSoft()
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// inside is where the container finds its sandbox: with the host's root, where
+// the host has it.
+func (l Launch) inside() string {
+	if l.Image() == "" {
+		return l.Dir
+	}
+	return Inside
+}
+
+// Nested is the directory in a sandbox that has those of nested containers.
+const Nested = "containers"
+
+// mounts are the sandbox and the volumes. What is nested has its sandbox below:
+// the container may read there, and can neither write nor lead us elsewhere, since
+// what is mounted cannot be renamed.
+func (l Launch) mounts(s *specs.Spec) error {
+	binds := []ocispec.Bind{
+		{Source: l.Dir, Target: l.inside()},
+		{Source: filepath.Join(l.Dir, Nested), Target: path.Join(l.inside(), Nested), ReadOnly: true},
+	}
+	for _, v := range l.Container.GetVolumes() {
+		b, err := l.volume(v)
+		if err != nil {
+			return err
+		}
+		binds = append(binds, b)
+	}
+	for _, b := range binds {
+		m, err := b.Mount()
+		if err != nil {
+			return err
+		}
+		s.Mounts = ocispec.AddMount(s.Mounts, m)
+	}
+	s.Linux.RootfsPropagation = ocispec.RootPropagation(s.Mounts)
+	return nil
+}
+
+func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
+	b := ocispec.Bind{Target: v.GetContainerPath(), ReadOnly: v.GetMode() == mesosv1.Volume_RO}
+	if !path.IsAbs(b.Target) {
+		b.Target = path.Join(l.inside(), path.Clean("/"+b.Target))
+	}
+	b.Target = path.Clean(b.Target)
+	if b.Target == "/" || b.Target == l.inside() || strings.HasPrefix(b.Target+"/", path.Join(l.inside(), Nested)+"/") {
+		return b, invalid("volume: container_path %q hides the sandbox or the root", v.GetContainerPath())
+	}
+	source := v.GetSource()
+	switch {
+	case v.HostPath != nil && path.IsAbs(v.GetHostPath()):
+		b.Source = path.Clean(v.GetHostPath())
+		return b, nil
+	case v.HostPath != nil:
+		return l.sandboxPath(b, l.Dir, v.GetHostPath())
+	case source.GetType() == mesosv1.Volume_Source_HOST_PATH:
+		b.Source = path.Clean(source.GetHostPath().GetPath())
+		switch source.GetHostPath().GetMountPropagation().GetMode() {
+		case mesosv1.MountPropagation_HOST_TO_CONTAINER:
+			b.Propagation = "rslave"
+		case mesosv1.MountPropagation_BIDIRECTIONAL:
+			b.Propagation = "rshared"
+		case mesosv1.MountPropagation_UNKNOWN:
+		}
+		return b, nil
+	case source.GetType() == mesosv1.Volume_Source_SANDBOX_PATH:
+		dir := l.Dir
+		if source.GetSandboxPath().GetType() == mesosv1.Volume_Source_SandboxPath_PARENT {
+			if l.Parent == nil {
+				return b, invalid("volume: sandbox_path of PARENT in a container that has none")
+			}
+			dir = l.Of.Dir
+		}
+		return l.sandboxPath(b, dir, source.GetSandboxPath().GetPath())
+	}
+	return b, invalid("volume at %s: only host_path and sandbox_path are known here", v.GetContainerPath())
+}
+
+// sandboxPath is a directory of a sandbox, made when it is not there. A link that
+// a container has left there leads nowhere.
+func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return b, fmt.Errorf("volume: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	if path.IsAbs(rel) || !filepath.IsLocal(rel) {
+		return b, invalid("volume: %q is not a path in a sandbox", rel)
+	}
+	if err := root.MkdirAll(rel, 0o755); err != nil {
+		return b, fmt.Errorf("volume: %w", err)
+	}
+	led, err := filepath.EvalSymlinks(filepath.Join(dir, rel))
+	if err != nil {
+		return b, fmt.Errorf("volume: %w", err)
+	}
+	if led != filepath.Join(dir, rel) {
+		return b, invalid("volume: %q goes by a link", rel)
+	}
+	b.Source = led
+	return b, nil
+}
+
+// finish adds what only the root and the image tell: user, command, environment
+// and directory. The sandbox becomes the user's.
+func (l Launch) finish(s *specs.Spec) core.SpecFunc {
+	return func(_ context.Context, r core.Rootfs) (*specs.Spec, error) {
+		img := r.Image
+		if img == nil {
+			img = &imagespec.ImageConfig{}
+		}
+		files, err := ocispec.ReadUserFiles(r.FS)
+		if err != nil {
+			return nil, err
+		}
+		user, err := files.LookUp(l.user())
+		if err != nil {
+			return nil, err
+		}
+		p := s.Process
+		p.User = user.User
+		command := img.Cmd
+		if len(img.Entrypoint) > 0 && len(l.Command.GetArguments()) > 0 {
+			command = nil // they stand in its place
+		}
+		if p.Args, err = l.args(slices.Concat(img.Entrypoint, command)); err != nil {
+			return nil, err
+		}
+		p.Cwd = l.inside()
+		if img.WorkingDir != "" {
+			if p.Cwd, err = ocispec.WorkingDir(img, ""); err != nil {
+				return nil, err
+			}
+		}
+		own, err := environment(l.Command)
+		if err != nil {
+			return nil, err
+		}
+		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, r.Sandbox.Config.Hostname, p.Terminal), img.Env, []string{"MESOS_SANDBOX=" + l.inside()}, own)
+		ocispec.ForUser(p)
+		return s, os.Chown(l.Dir, int(user.UID), int(user.GID))
+	}
+}
+
+// environment are a command's variables; a secret that is kept elsewhere is
+// refused.
+func environment(c *mesosv1.CommandInfo) ([]string, error) {
+	var env []string
+	for _, v := range c.GetEnvironment().GetVariables() {
+		value := v.GetValue()
+		if v.GetType() == mesosv1.Environment_Variable_SECRET {
+			if v.GetSecret().GetType() != mesosv1.Secret_VALUE || v.GetSecret().Value == nil {
+				return nil, invalid("environment variable %s: secrets are taken by value only", v.GetName())
+			}
+			value = string(v.GetSecret().GetValue().GetData())
+		}
+		env = append(env, v.GetName()+"="+value)
+	}
+	return env, nil
+}
+
+// Process is a session's: its parent's own process with another command.
+func (l Launch) Process() (*specs.Process, error) {
+	if l.Container.GetMesos().GetImage() != nil {
+		return nil, invalid("A 'rootfs' cannot be set for DEBUG containers")
+	}
+	if len(l.Container.GetVolumes()) > 0 {
+		return nil, invalid("Volumes are not supported for DEBUG containers")
+	}
+	p, err := ocispec.BundleProcess(l.Parent.Bundle)
+	if err != nil {
+		return nil, err
+	}
+	if p.Args, err = l.args(nil); err != nil {
+		return nil, err
+	}
+	if u := l.Command.GetUser(); u != "" && u != l.Of.User {
+		return nil, invalid("command.user: a session runs as its container does")
+	}
+	own, err := environment(l.Command)
+	if err != nil {
+		return nil, err
+	}
+	p.Env = ocispec.Env(p.Env, own)
+	p.Terminal, p.ConsoleSize, p.CommandLine = l.TTY(), nil, ""
+	if size := Size(l.Container.GetTtyInfo()); size.Rows > 0 && size.Cols > 0 {
+		p.ConsoleSize = &specs.Box{Height: uint(size.Rows), Width: uint(size.Cols)}
+	}
+	if l.TTY() && !slices.ContainsFunc(p.Env, func(e string) bool { return strings.HasPrefix(e, "TERM=") }) {
+		p.Env = append(p.Env, "TERM=xterm")
+	}
+	return p, nil
+}

@@ -1,0 +1,277 @@
+// Package translate turns what Mesos asks for into the engine's nouns.
+//
+// It looks at the node where a call names something of it, and must not change
+// anything but the owner of a sandbox. Start reading at Launch.
+package translate
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// Inside is where a container with an image finds its sandbox.
+const Inside = "/mnt/mesos/sandbox"
+
+// Launch is one launch with everything read.
+type Launch struct {
+	ID        string // as text
+	Command   *mesosv1.CommandInfo
+	Container *mesosv1.ContainerInfo
+	Resources []*mesosv1.Resource
+	// Dir is the container's sandbox on the host.
+	Dir string
+	// Parent is the container that a nested one is in, with its record.
+	Parent *core.Container
+	Of     Record
+	As     string // the parent's user and group, by number
+}
+
+// Record is what the face keeps with a container.
+type Record struct {
+	Dir  string `json:"dir"`            // its sandbox on the host
+	User string `json:"user,omitempty"` // as it was asked for
+	TTY  bool   `json:"tty,omitempty"`
+}
+
+// ReadRecord reads a container's record. DataLoss.
+func ReadRecord(c core.Container) (r Record, err error) {
+	if err := json.Unmarshal(c.Data, &r); err != nil {
+		return r, fmt.Errorf("record of container %s: %w: %w", c.Key, err, errdefs.ErrDataLoss)
+	}
+	return r, nil
+}
+
+// fault is what is wrong with a request. Its text goes to the client as it is:
+// some of them are Mesos' own, word for word.
+type fault string
+
+// Error implements error.
+func (f fault) Error() string { return string(f) }
+
+// Unwrap gives its class.
+func (f fault) Unwrap() error { return errdefs.ErrInvalidArgument }
+
+func invalid(format string, args ...any) error { return fault(fmt.Sprintf(format, args...)) }
+
+// Check refuses what this node does not do, before anything is made.
+// InvalidArgument, or NotImplemented for what is not built.
+func (l Launch) Check() error {
+	if l.Container != nil && l.Container.GetType() != mesosv1.ContainerInfo_MESOS {
+		return invalid("The provided ContainerInfo is not supported")
+	}
+	missing := func(what string) error { return fmt.Errorf("%s: %w", what, errdefs.ErrNotImplemented) }
+	switch img := l.Container.GetMesos().GetImage(); {
+	case len(l.Command.GetUris()) > 0:
+		return missing("command.uris: nothing is fetched yet")
+	case img != nil && img.GetType() != mesosv1.Image_DOCKER:
+		return missing("image type " + img.GetType().String())
+	case img != nil && img.GetDocker().GetName() == "":
+		return invalid("a docker image has no name")
+	case len(l.Container.GetNetworkInfos()) > 1:
+		return missing("more than one network")
+	}
+	for _, r := range l.Resources {
+		if r.GetName() == "gpus" && r.GetScalar().GetValue() > 0 {
+			return missing("gpus")
+		}
+	}
+	_, err := l.args(nil)
+	if l.Image() != "" && err != nil && l.Command.GetValue() == "" && !l.Command.GetShell() {
+		err = nil // the image may know
+	}
+	return err
+}
+
+// Image is the name of the image asked for, "" for the host's root.
+func (l Launch) Image() string {
+	if img := l.Container.GetMesos().GetImage(); img != nil {
+		return img.GetDocker().GetName()
+	}
+	return ""
+}
+
+// PullAlways reports whether the registry is to be asked in any case.
+func (l Launch) PullAlways() bool {
+	img := l.Container.GetMesos().GetImage()
+	return img != nil && !img.GetCached()
+}
+
+// TTY reports whether the container gets a terminal.
+func (l Launch) TTY() bool { return l.Container.GetTtyInfo() != nil }
+
+// user is who it runs as; a nested one is its parent's unless it says.
+func (l Launch) user() string {
+	if l.Command.GetUser() != "" {
+		return l.Command.GetUser()
+	}
+	return l.As
+}
+
+// Inherit has the parent's ids as what a nested container runs as, unless it says
+// more. Its root may know no names.
+func (l *Launch) Inherit() error {
+	p, err := ocispec.BundleProcess(l.Parent.Bundle)
+	if err == nil {
+		l.As = fmt.Sprintf("%d:%d", p.User.UID, p.User.GID)
+	}
+	return err
+}
+
+// Sandbox is a standalone container's surroundings. Without a network of its own
+// it is on the host's, as Mesos has it; what is nested shares them.
+func (l Launch) Sandbox() (core.SandboxConfig, error) {
+	res, err := l.limits()
+	if err != nil {
+		return core.SandboxConfig{}, err
+	}
+	cfg := core.SandboxConfig{Key: core.Key(l.ID), Hostname: l.Container.GetHostname(), Resources: res}
+	cfg.Namespaces.Net.Mode, cfg.Namespaces.UTS.Mode, cfg.Namespaces.IPC.Mode = core.Host, core.Host, core.Shared
+	if cfg.Hostname != "" {
+		cfg.Namespaces.UTS.Mode = core.Shared
+	}
+	if nets := l.Container.GetNetworkInfos(); len(nets) == 1 {
+		cfg.Namespaces.Net.Mode, cfg.Network.Name = core.Shared, nets[0].GetName()
+		for _, p := range nets[0].GetPortMappings() {
+			port, err := portOf(p)
+			if err != nil {
+				return cfg, err
+			}
+			cfg.Network.Ports = append(cfg.Network.Ports, port)
+		}
+	}
+	if l.Container.GetLinuxInfo().GetSharePidNamespace() {
+		cfg.Namespaces.PID.Mode = core.Host
+	}
+	return cfg, nil
+}
+
+func portOf(p *mesosv1.NetworkInfo_PortMapping) (core.Port, error) {
+	proto := strings.ToLower(p.GetProtocol())
+	if proto == "" {
+		proto = "tcp"
+	}
+	if p.GetHostPort() < 1 || p.GetHostPort() > math.MaxUint16 || p.GetContainerPort() < 1 || p.GetContainerPort() > math.MaxUint16 ||
+		!slices.Contains([]string{"tcp", "udp", "sctp"}, proto) {
+		return core.Port{}, invalid("port mapping of %d to %d/%s", p.GetHostPort(), p.GetContainerPort(), proto)
+	}
+	return core.Port{Proto: proto, Host: uint16(p.GetHostPort()), Container: uint16(p.GetContainerPort())}, nil
+}
+
+// What Mesos gives at least, whatever was asked for.
+const (
+	minMem    = 32 << 20
+	minShares = 2
+	cpuShares = 1024 // of one CPU
+)
+
+// limits are the resources as the kernel enforces them: CPUs by weight, as Mesos
+// has it unless it is told otherwise, and memory as a limit.
+func (l Launch) limits() (*specs.LinuxResources, error) {
+	amount := map[string]float64{}
+	for _, r := range l.Resources {
+		amount[r.GetName()] += r.GetScalar().GetValue()
+	}
+	res := &specs.LinuxResources{}
+	if cpus := amount["cpus"]; cpus > 0 {
+		if cpus > 1<<20 {
+			return nil, invalid("cpus: %g", cpus)
+		}
+		shares := max(uint64(cpus*cpuShares), minShares)
+		res.CPU = &specs.LinuxCPU{Shares: &shares}
+	}
+	if mem := amount["mem"]; mem > 0 {
+		if mem > 1<<40 {
+			return nil, invalid("mem: %g", mem)
+		}
+		limit := max(int64(mem*(1<<20)), minMem)
+		res.Memory = &specs.LinuxMemory{Limit: &limit}
+	}
+	return res, nil
+}
+
+// ContainerOf is the container itself; image is the zero Image for the host's
+// root.
+func (l Launch) ContainerOf(sandbox core.ID, image core.Image) (core.ContainerConfig, error) {
+	data, err := json.Marshal(Record{Dir: l.Dir, User: l.Command.GetUser(), TTY: l.TTY()})
+	if err != nil {
+		return core.ContainerConfig{}, err
+	}
+	c := core.ContainerConfig{
+		Key: core.Key(l.ID), Sandbox: sandbox, Data: data,
+		IO: core.IO{TTY: l.TTY(), Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: l.Dir + "/stdout"}}},
+	}
+	if c.IO.TTY {
+		c.IO.Stdin, c.IO.Size = core.StdinOpen, Size(l.Container.GetTtyInfo())
+	} else {
+		c.IO.Sinks = append(c.IO.Sinks, core.Sink{Format: core.FormatRaw, Stderr: true, Path: l.Dir + "/stderr"})
+	}
+	if image.ID != "" {
+		c.Root.Image = image.ID
+	} else {
+		// What is mounted below the host's root stays out: other containers'
+		// roots and our own state are among it.
+		c.Root.Mounts = []core.Mount{{Type: "bind", Source: "/", Options: []string{"bind"}}}
+	}
+	if l.Parent != nil {
+		c.Parent = l.Parent.ID
+		if l.Container.GetLinuxInfo().GetSharePidNamespace() {
+			c.Join = append(c.Join, core.Join{Namespace: specs.PIDNamespace, Container: l.Parent.ID})
+		}
+	}
+	base, err := l.base()
+	if err != nil {
+		return c, err
+	}
+	c.Spec = l.finish(base)
+	return c, nil
+}
+
+// Size is a terminal's first size; zero when it is not said.
+func Size(t *mesosv1.TTYInfo) core.Size {
+	w := t.GetWindowSize()
+	return core.Size{Cols: uint16(min(w.GetColumns(), math.MaxUint16)), Rows: uint16(min(w.GetRows(), math.MaxUint16))}
+}
+
+// args is the command line. Without a shell arguments has all of argv, its first
+// one too; the program is value then.
+func (l Launch) args(img []string) ([]string, error) {
+	c := l.Command
+	args := slices.Clone(c.GetArguments())
+	switch shell := c != nil && c.GetShell(); {
+	case shell && c.Value != nil:
+		args = []string{"/bin/sh", "-c", c.GetValue()}
+	case shell && c.Shell != nil:
+		return nil, invalid("Shell specified but no command value provided")
+	case c.GetValue() != "":
+		args = append([]string{c.GetValue()}, args[min(1, len(args)):]...)
+	case len(args) > 0 && len(img) > 0:
+		args = append(slices.Clone(img), args...)
+	case len(args) == 0:
+		args = slices.Clone(img)
+	default:
+		args = nil
+	}
+	for _, a := range args {
+		if strings.ContainsRune(a, 0) {
+			return nil, invalid("NUL in the command")
+		}
+	}
+	if len(args) == 0 {
+		return nil, invalid("No executable specified to run and no default in the image")
+	}
+	return args, nil
+}
+
+// Root is the standalone container that l's is, or is below.
+func (l Launch) Root() string { return ids.Root(l.ID) }
