@@ -66,6 +66,7 @@ func start(t *testing.T, o options, body func(r *rig)) {
 		r.image = r.registry.Push("busybox", "1", built)
 		r.configure(o)
 		t.Cleanup(r.removeCgroups)
+		t.Cleanup(r.unmount)
 		go r.reap(t.Context())
 		r.startNomad()
 		t.Cleanup(r.stopNomad)
@@ -167,6 +168,17 @@ func (r *rig) removeCgroups() {
 			if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
 				r.t.Errorf("a cgroup of Nomad's stays: %v", err)
 			}
+		}
+	}
+}
+
+// unmount takes away what Nomad leaves mounted in its directory (the secrets of
+// tasks), so that the directory can go.
+func (r *rig) unmount() {
+	b, _ := os.ReadFile("/proc/self/mountinfo")
+	for _, line := range slices.Backward(strings.Split(string(b), "\n")) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], r.dir+"/") {
+			_ = syscall.Unmount(f[4], syscall.MNT_DETACH)
 		}
 	}
 }
