@@ -37,7 +37,7 @@ func (t *Tree) make(ctx context.Context, ref core.CgroupRef) error {
 			}
 			continue
 		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := makeDir(dir); err != nil {
 			return makeError(err)
 		}
 	}
@@ -45,6 +45,14 @@ func (t *Tree) make(ctx context.Context, ref core.CgroupRef) error {
 		return t.makeV2(ref.Path)
 	}
 	return nil
+}
+
+// makeDir is os.MkdirAll for where mostly one level is missing.
+func makeDir(dir string) error {
+	if os.Mkdir(dir, 0o755) == nil {
+		return nil
+	}
+	return os.MkdirAll(dir, 0o755)
 }
 
 func makeError(err error) error {
