@@ -1,10 +1,13 @@
 package mesos
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -213,4 +216,27 @@ func TestRestart(t *testing.T) {
 	n.is(launchA, 202, "")
 	n.is(killA, 200, "")
 	n.is(waitA, 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+}
+
+// TestCommandLines: what is run, by the command and the image's own (Cmd serve).
+func TestCommandLines(t *testing.T) {
+	n := newTestNode(t)
+	n.Images.Offer("entry", imagespec.ImageConfig{Entrypoint: []string{"/entry", "-e"}, Cmd: []string{"cmd"}}, map[string]string{"etc/passwd": ""})
+	for i, c := range []struct{ image, command, want string }{
+		{"busybox", `{}`, "serve"},
+		{"busybox", `{"shell":false}`, "serve"},
+		{"busybox", `{"value":"echo a"}`, "/bin/sh -c echo a"},
+		{"busybox", `{"value":"x","shell":false}`, "x"},
+		{"busybox", `{"value":"x","shell":false,"arguments":["argv0","y"]}`, "x y"},
+		{"busybox", `{"shell":false,"arguments":["y"]}`, "serve y"},
+		{"entry", `{"shell":false}`, "/entry -e cmd"},
+		{"entry", `{"shell":false,"arguments":["y"]}`, "/entry -e y"},
+	} {
+		id := fmt.Sprintf("c%d", i)
+		n.is(`{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":"`+id+`"},"command":`+c.command+
+			`,"container":{"type":"MESOS","mesos":{"image":{"type":"DOCKER","docker":{"name":"`+c.image+`"}}}}}}`, 200, "")
+		if got := strings.Join(n.Runtime.Spec(n.container(core.Key(id)).ID).Process.Args, " "); got != c.want {
+			t.Errorf("%s of %s runs %q, want %q", c.command, c.image, got, c.want)
+		}
+	}
 }

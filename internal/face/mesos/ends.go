@@ -22,22 +22,18 @@ import (
 func (s *server) waitContainer(ctx context.Context, x *door.Exchange) error {
 	id := ids.Text(valid.ID(x.Call))
 	unknown := &door.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
-	t, err := s.find(ctx, id)
+	a, err := s.await(ctx, id)
+	if past, ok := s.sessions.Past(id); errdefs.IsNotFound(err) && ok {
+		a, err = past, nil
+	}
 	if errdefs.IsNotFound(err) {
 		return unknown
 	}
 	if err != nil {
 		return err
 	}
-	a, err := s.engine.Wait(ctx, t.ref())
-	if errdefs.IsNotFound(err) {
-		return unknown
-	}
-	if err == nil && t.session == "" {
-		err = s.endBelow(ctx, t.container)
-	}
-	if err != nil {
-		return err
+	if a.OOM != nil && a.Limit == 0 {
+		a.Limit = s.limit(ctx, ids.Root(id))
 	}
 	end := ended(a)
 	if x.Call.GetType() == mesosagent.Call_WAIT_NESTED_CONTAINER {
@@ -46,6 +42,29 @@ func (s *server) waitContainer(ctx context.Context, x *door.Exchange) error {
 		}})
 	}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_WAIT_CONTAINER.Enum(), WaitContainer: end})
+}
+
+// limit is the memory that a standalone container and all in it may have, in
+// bytes; 0 when it is not limited, or not known any more.
+func (s *server) limit(ctx context.Context, root string) uint64 {
+	sb, err := s.engine.SandboxByKey(ctx, core.Key(root))
+	if err != nil || sb.Config.Resources == nil || sb.Config.Resources.Memory == nil || sb.Config.Resources.Memory.Limit == nil {
+		return 0
+	}
+	return uint64(max(*sb.Config.Resources.Memory.Limit, 0))
+}
+
+// await returns when what a name stands for has ended. NotFound.
+func (s *server) await(ctx context.Context, id string) (core.Autopsy, error) {
+	t, err := s.find(ctx, id)
+	if err != nil {
+		return core.Autopsy{}, err
+	}
+	a, err := s.engine.Wait(ctx, t.ref())
+	if err == nil && t.session == "" {
+		err = s.endBelow(ctx, t.container)
+	}
+	return a, err
 }
 
 // ended is how a container ended, in wait(2)'s numbers. What says more than that
@@ -109,6 +128,7 @@ func (s *server) removeContainer(ctx context.Context, x *door.Exchange) error {
 		if parent, _ := ids.Parent(id); parent == "" {
 			return fmt.Errorf("Unknown root container %s", id) //nolint:staticcheck // Mesos' text
 		}
+		s.sessions.Forget(id)
 		return nil // what is nested has gone with what it was in
 	}
 	if err != nil {
@@ -123,6 +143,7 @@ func (s *server) removeContainer(ctx context.Context, x *door.Exchange) error {
 	if err := s.drop(ctx, t, x.Call.GetType().String()); err != nil || t.session != "" {
 		return err
 	}
+	s.sessions.Forget(id)
 	return s.tree.Remove(id)
 }
 
@@ -139,7 +160,7 @@ func (s *server) endBelow(ctx context.Context, c core.Container) error {
 		}
 		ref := core.Ref{Container: n.ID}
 		err := s.engine.Signal(ctx, ref, int(unix.SIGKILL), asked("the end of "+string(c.Key)))
-		if err == nil {
+		if err == nil || errdefs.IsNotFound(err) { // its end may not be on record yet
 			_, err = s.engine.Wait(ctx, ref)
 		}
 		if err != nil && !errdefs.IsNotFound(err) {

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/figures"
 )
 
-func (s *server) getHealth(_ context.Context, x *door.Exchange) error {
+func getHealth(_ context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_HEALTH.Enum(), GetHealth: &mesosagent.Response_GetHealth{Healthy: proto.Bool(true)}})
 }
 
@@ -67,30 +67,30 @@ func (s *server) setLoggingLevel(ctx context.Context, x *door.Exchange) error {
 // No master gives this agent tasks: there are no frameworks, executors, tasks and
 // operations, and no provider subscribes.
 
-func (s *server) getState(_ context.Context, x *door.Exchange) error {
+func getState(_ context.Context, x *door.Exchange) error {
 	st := &mesosagent.Response_GetState{
 		GetTasks: &mesosagent.Response_GetTasks{}, GetExecutors: &mesosagent.Response_GetExecutors{}, GetFrameworks: &mesosagent.Response_GetFrameworks{},
 	}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_STATE.Enum(), GetState: st})
 }
 
-func (s *server) getFrameworks(_ context.Context, x *door.Exchange) error {
+func getFrameworks(_ context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_FRAMEWORKS.Enum(), GetFrameworks: &mesosagent.Response_GetFrameworks{}})
 }
 
-func (s *server) getExecutors(_ context.Context, x *door.Exchange) error {
+func getExecutors(_ context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_EXECUTORS.Enum(), GetExecutors: &mesosagent.Response_GetExecutors{}})
 }
 
-func (s *server) getOperations(_ context.Context, x *door.Exchange) error {
+func getOperations(_ context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_OPERATIONS.Enum(), GetOperations: &mesosagent.Response_GetOperations{}})
 }
 
-func (s *server) getTasks(_ context.Context, x *door.Exchange) error {
+func getTasks(_ context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_TASKS.Enum(), GetTasks: &mesosagent.Response_GetTasks{}})
 }
 
-func (s *server) getResourceProviders(_ context.Context, x *door.Exchange) error {
+func getResourceProviders(_ context.Context, x *door.Exchange) error {
 	p := &mesosagent.Response_GetResourceProviders{}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_RESOURCE_PROVIDERS.Enum(), GetResourceProviders: p})
 }

@@ -50,6 +50,8 @@ func (s *server) launch(ctx context.Context, x *door.Exchange, id *mesosv1.Conta
 	if err := l.Check(); err != nil {
 		return asBad(err)
 	}
+	s.images.RLock()
+	defer s.images.RUnlock()
 	image, err := s.image(ctx, l)
 	if err != nil {
 		return asBad(err)
@@ -87,6 +89,7 @@ func (s *server) before(ctx context.Context, l *translate.Launch) (runs bool, er
 		if err := s.drop(ctx, t, "LAUNCH_CONTAINER"); err != nil {
 			return false, err
 		}
+		s.sessions.Forget(l.ID)
 	}
 	return false, s.parent(ctx, l)
 }

@@ -14,7 +14,9 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/files"
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
+	"github.com/longshore/longshore/internal/face/mesos/session"
 	"github.com/longshore/longshore/internal/face/mesos/verbosity"
 	"github.com/longshore/longshore/internal/keylock"
 	"github.com/longshore/longshore/internal/obs"
@@ -29,11 +31,14 @@ type server struct {
 	hostname string
 	workDir  string
 	tree     sandbox.Tree
+	files    files.Files
+	sessions session.Table
 	names    keylock.Map[string] // of containers on their way
 	level    *verbosity.Level
 	began    time.Time
 	handlers map[mesosagent.Call_Type]handler
 	calls    sync.WaitGroup // in flight
+	images   sync.RWMutex   // held by launches that need one to stay, and by what prunes them
 }
 
 // handler does one call and answers it.
@@ -51,20 +56,30 @@ func newServer(o Options) (*server, error) {
 	if s.tree, err = sandbox.New(s.workDir); err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
+	s.files = files.Files{Dir: s.tree.Dir()}
 	s.handlers = map[mesosagent.Call_Type]handler{
-		mesosagent.Call_GET_HEALTH:             s.getHealth,
+		mesosagent.Call_GET_HEALTH:             getHealth,
 		mesosagent.Call_GET_FLAGS:              s.getFlags,
 		mesosagent.Call_GET_VERSION:            s.getVersion,
 		mesosagent.Call_GET_METRICS:            s.getMetrics,
 		mesosagent.Call_GET_LOGGING_LEVEL:      s.getLoggingLevel,
 		mesosagent.Call_SET_LOGGING_LEVEL:      s.setLoggingLevel,
-		mesosagent.Call_GET_STATE:              s.getState,
-		mesosagent.Call_GET_FRAMEWORKS:         s.getFrameworks,
-		mesosagent.Call_GET_EXECUTORS:          s.getExecutors,
-		mesosagent.Call_GET_OPERATIONS:         s.getOperations,
-		mesosagent.Call_GET_TASKS:              s.getTasks,
+		mesosagent.Call_GET_STATE:              getState,
+		mesosagent.Call_GET_FRAMEWORKS:         getFrameworks,
+		mesosagent.Call_GET_EXECUTORS:          getExecutors,
+		mesosagent.Call_GET_OPERATIONS:         getOperations,
+		mesosagent.Call_GET_TASKS:              getTasks,
 		mesosagent.Call_GET_AGENT:              s.getAgent,
-		mesosagent.Call_GET_RESOURCE_PROVIDERS: s.getResourceProviders,
+		mesosagent.Call_GET_RESOURCE_PROVIDERS: getResourceProviders,
+
+		mesosagent.Call_PRUNE_IMAGES:   s.pruneImages,
+		mesosagent.Call_LIST_FILES:     s.listFiles,
+		mesosagent.Call_READ_FILE:      s.readFile,
+		mesosagent.Call_GET_CONTAINERS: s.getContainers,
+
+		mesosagent.Call_LAUNCH_NESTED_CONTAINER_SESSION: s.launchSession,
+		mesosagent.Call_ATTACH_CONTAINER_INPUT:          s.attachInput,
+		mesosagent.Call_ATTACH_CONTAINER_OUTPUT:         s.attachOutput,
 
 		mesosagent.Call_LAUNCH_CONTAINER:        s.launchContainer,
 		mesosagent.Call_WAIT_CONTAINER:          s.waitContainer,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -46,6 +47,12 @@ func (x *Exchange) Input() error {
 		return bad("the request is no stream")
 	}
 	return http.NewResponseController(x.w).EnableFullDuplex()
+}
+
+// EndInput has Next fail from then on, though the client sends no end. The
+// connection is of no use for another request.
+func (x *Exchange) EndInput(at time.Time) {
+	_ = http.NewResponseController(x.w).SetReadDeadline(at) // a connection that has gone has ended its input too
 }
 
 // Next reads the next record of a stream of input. io.EOF is its end; an *Error

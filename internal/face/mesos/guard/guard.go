@@ -101,16 +101,20 @@ func (g *Guard) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !g.named(r.Host):
-			http.Error(w, "403 Forbidden.", http.StatusForbidden)
+			refuse(w, http.StatusForbidden, "403 Forbidden.")
 		case !g.known(r):
 			w.Header().Set("WWW-Authenticate", realm)
-			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-			w.WriteHeader(http.StatusUnauthorized)
-			_, _ = w.Write([]byte("401 Unauthorized."))
+			refuse(w, http.StatusUnauthorized, "401 Unauthorized.")
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+func refuse(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(text))
 }
 
 // named reports whether a Host header is one of ours: a page from elsewhere whose

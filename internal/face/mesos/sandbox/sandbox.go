@@ -7,7 +7,6 @@ package sandbox
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +26,9 @@ func New(workDir string) (Tree, error) {
 	}
 	return t, nil
 }
+
+// Dir is the directory that has those of standalone containers.
+func (t Tree) Dir() string { return filepath.Join(t.root, nested) }
 
 // rel is a sandbox's path in the tree, by the container's name as text.
 func rel(id string) string {
@@ -62,17 +64,4 @@ func (t Tree) Remove(id string) error {
 	}
 	defer func() { _ = root.Close() }()
 	return root.RemoveAll(rel(id))
-}
-
-// Roots lists the standalone containers that have a sandbox.
-func (t Tree) Roots() ([]string, error) {
-	all, err := os.ReadDir(filepath.Join(t.root, nested))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var names []string
-	for _, e := range all {
-		names = append(names, e.Name())
-	}
-	return names, err
 }

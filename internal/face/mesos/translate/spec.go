@@ -224,8 +224,11 @@ func (l Launch) finish(s *specs.Spec) core.SpecFunc {
 		p := s.Process
 		p.User = user.User
 		command := img.Cmd
-		if len(img.Entrypoint) > 0 && len(l.Command.GetArguments()) > 0 {
-			command = nil // they stand in its place
+		if len(l.Command.GetArguments()) > 0 { // they stand in its place, but for a program
+			command = command[:min(len(command), 1)]
+			if len(img.Entrypoint) > 0 {
+				command = nil
+			}
 		}
 		if p.Args, err = l.args(slices.Concat(img.Entrypoint, command)); err != nil {
 			return nil, err

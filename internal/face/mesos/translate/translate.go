@@ -86,10 +86,10 @@ func (l Launch) Check() error {
 			return missing("gpus")
 		}
 	}
-	_, err := l.args(nil)
-	if l.Image() != "" && err != nil && l.Command.GetValue() == "" && !l.Command.GetShell() {
-		err = nil // the image may know
+	if shell := l.Command != nil && l.Command.Shell != nil && l.Command.GetShell(); l.Image() != "" && l.Command.GetValue() == "" && !shell {
+		return nil // the image may know
 	}
+	_, err := l.args(nil)
 	return err
 }
 

@@ -1,0 +1,263 @@
+package mesos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/session"
+	"github.com/longshore/longshore/internal/face/mesos/translate"
+	"github.com/longshore/longshore/internal/face/mesos/valid"
+)
+
+// heartbeatEvery is how often a sign of life goes out on a stream of output.
+const heartbeatEvery = 30 * time.Second
+
+// launchSession runs a command in its parent for as long as the connection lives,
+// which carries its output.
+func (s *server) launchSession(ctx context.Context, x *door.Exchange) error {
+	in := x.Call.GetLaunchNestedContainerSession()
+	l := translate.Launch{ID: ids.Text(in.GetContainerId()), Command: in.GetCommand(), Container: in.GetContainer()}
+	sess, err := s.openSession(ctx, l)
+	if err != nil {
+		return asBad(err)
+	}
+	if sess == nil {
+		x.Empty(http.StatusAccepted)
+		return nil
+	}
+	out, err := x.Stream()
+	if err == nil {
+		err = sess.Run(ctx, out.Send, heartbeatEvery)
+	}
+	s.closeSession(ctx, l.ID, sess, err != nil)
+	return err
+}
+
+// openSession starts the command; nil without an error when it runs already. Its
+// output is held until somebody takes it.
+func (s *server) openSession(ctx context.Context, l translate.Launch) (*session.Session, error) {
+	unlock, err := s.names.Lock(ctx, l.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if runs, err := s.before(ctx, &l); err != nil || runs {
+		return nil, err
+	}
+	if err := l.Check(); err != nil {
+		return nil, err
+	}
+	p, err := l.Process()
+	if err != nil {
+		return nil, err
+	}
+	_, value := ids.Parent(l.ID)
+	proc, streams, err := s.engine.Exec(ctx, l.Parent.ID, core.ProcessConfig{
+		ID: core.ProcessID(value), Spec: p, Ephemeral: true,
+		IO:     core.IO{Hold: true, TTY: l.TTY(), Stdin: core.StdinOpen, Size: translate.Size(l.Container.GetTtyInfo())},
+		Attach: &core.StreamOptions{Stdin: true, Stdout: true, Stderr: !l.TTY(), Exclusive: true},
+	})
+	if err != nil {
+		return nil, err
+	}
+	sess := &session.Session{Ref: core.Ref{Container: l.Parent.ID, Process: proc.ID}, TTY: l.TTY(), Streams: streams}
+	s.sessions.Begin(l.ID, sess)
+	return sess, nil
+}
+
+// closeSession ends a session with all that it has started. How it ended is
+// remembered: clients ask for it when the stream has ended.
+func (s *server) closeSession(ctx context.Context, id string, sess *session.Session, broken bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	defer cancel()
+	_ = sess.Streams.Close()
+	var err error
+	if broken {
+		err = s.engine.Signal(ctx, sess.Ref, int(unix.SIGKILL), asked("LAUNCH_NESTED_CONTAINER_SESSION"))
+	}
+	a, werr := s.engine.Wait(ctx, sess.Ref)
+	if werr == nil {
+		s.sessions.End(id, &a)
+	} else {
+		s.sessions.End(id, nil)
+	}
+	_, value := ids.Parent(id)
+	t := target{container: core.Container{Meta: core.Meta{ID: sess.Ref.Container}}, session: core.ProcessID(value)}
+	err = errors.Join(ignoreNotFound(err), ignoreNotFound(werr), s.drop(ctx, t, "LAUNCH_NESTED_CONTAINER_SESSION"))
+	if err != nil {
+		s.log.WarnContext(ctx, "a session was not cleaned up", "container", id, "error", err)
+	}
+}
+
+func ignoreNotFound(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// attachOutput streams what a container writes from now on.
+func (s *server) attachOutput(ctx context.Context, x *door.Exchange) error {
+	id := ids.Text(valid.ID(x.Call))
+	if sess := s.sessions.Live(id); sess != nil {
+		return sess.Watch(ctx, func() (session.Send, error) {
+			out, err := x.Stream()
+			if err != nil {
+				return nil, err
+			}
+			return out.Send, nil
+		}, heartbeatEvery)
+	}
+	t, err := s.attachable(ctx, id)
+	if err != nil {
+		return err
+	}
+	streams, err := s.engine.Streams(ctx, t.ref(), core.StreamOptions{Stdout: true})
+	if err != nil {
+		return err
+	}
+	view := &session.Session{Ref: t.ref(), TTY: true, Streams: streams}
+	defer func() { _ = streams.Close() }()
+	out, err := x.Stream()
+	if err != nil {
+		return err
+	}
+	return view.Run(ctx, out.Send, heartbeatEvery)
+}
+
+// attachable finds a container that somebody can be connected to: one with a
+// terminal, that runs.
+func (s *server) attachable(ctx context.Context, id string) (target, error) {
+	if _, err := s.engine.ContainerByKey(ctx, core.Key(ids.Root(id))); errdefs.IsNotFound(err) {
+		return target{}, &door.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
+	}
+	t, err := s.find(ctx, id)
+	switch {
+	case errdefs.IsNotFound(err):
+		return t, fmt.Errorf("Unknown container %s", id) //nolint:staticcheck // Mesos' text
+	case err != nil:
+		return t, err
+	case t.process().Autopsy != nil:
+		return t, fmt.Errorf("Unknown container %s", id) //nolint:staticcheck // Mesos' text
+	case !t.process().TTY:
+		return t, errors.New("I/O switchboard server was disabled for this container")
+	}
+	return t, nil
+}
+
+// lingers is how long input is taken after the container's end.
+const lingers = time.Second
+
+// attachInput gives a container what the client sends. It does not end the
+// container's input unless the client says so: another may go on.
+func (s *server) attachInput(ctx context.Context, x *door.Exchange) error {
+	in := x.Call.GetAttachContainerInput()
+	if err := valid.FirstInput(in); err != nil {
+		return &door.Error{Code: http.StatusBadRequest, Text: err.Error()}
+	}
+	id := ids.Text(in.GetContainerId())
+	to := &input{server: s}
+	if sess := s.sessions.Live(id); sess != nil {
+		to.ref, to.tty, to.stdin = sess.Ref, sess.TTY, sess.Streams.Stdin
+	} else {
+		t, err := s.attachable(ctx, id)
+		if err != nil {
+			return err
+		}
+		streams, err := s.engine.Streams(ctx, t.ref(), core.StreamOptions{Stdin: true})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = streams.Close() }()
+		stop := context.AfterFunc(ctx, func() { _ = streams.Close() })
+		defer stop()
+		to.ref, to.tty, to.stdin = t.ref(), true, streams.Stdin
+	}
+	release, ok := s.sessions.Input(id)
+	if !ok {
+		return &door.Error{Code: http.StatusConflict, Text: "Multiple input connections are not allowed"}
+	}
+	defer release()
+	return to.run(ctx, x)
+}
+
+// input is one stream of input on its way to a process.
+type input struct {
+	server *server
+	ref    core.Ref
+	tty    bool
+	stdin  io.Writer
+}
+
+// run takes records until the client sends no more, or the process has ended.
+func (i *input) run(ctx context.Context, x *door.Exchange) error {
+	if err := x.Input(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	waited := make(chan struct{})
+	ended := false
+	go func() {
+		defer close(waited)
+		if _, err := i.server.engine.Wait(ctx, i.ref); err == nil || errdefs.IsNotFound(err) {
+			ended = true
+			x.EndInput(time.Now().Add(lingers))
+		}
+	}()
+	err := i.records(ctx, x)
+	cancel()
+	<-waited
+	if ended {
+		return nil // whatever its end has broken
+	}
+	return err
+}
+
+func (i *input) records(ctx context.Context, x *door.Exchange) error {
+	for {
+		call, err := x.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := i.record(ctx, call.GetAttachContainerInput().GetProcessIo()); err != nil {
+			return err
+		}
+	}
+}
+
+func (i *input) record(ctx context.Context, m *mesosagent.ProcessIO) error {
+	if m.GetType() == mesosagent.ProcessIO_CONTROL {
+		if m.GetControl().GetType() != mesosagent.ProcessIO_Control_TTY_INFO {
+			return nil
+		}
+		if !i.tty {
+			return &door.Error{Code: http.StatusBadRequest, Text: "Unable to set the window size: the container has no terminal"}
+		}
+		return i.server.engine.Resize(ctx, i.ref, translate.Size(m.GetControl().GetTtyInfo()))
+	}
+	data := m.GetData().GetData()
+	if len(data) > 0 {
+		if _, err := i.stdin.Write(data); err != nil {
+			return fmt.Errorf("Failed writing to stdin: %w", err) //nolint:staticcheck // Mesos' text
+		}
+		return nil
+	}
+	if i.tty {
+		return nil // who is at a terminal sends its end as a character
+	}
+	return i.server.engine.CloseStdin(ctx, i.ref)
+}

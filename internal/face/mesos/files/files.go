@@ -1,0 +1,175 @@
+// Package files shows what is in the sandboxes, by the paths that Mesos has for
+// them.
+//
+// No path leads out of the sandbox it begins in, whatever links a container has
+// left there. Start at List and Read.
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+)
+
+// MaxRead bounds what one Read answers, in bytes: sixteen pages, as with Mesos.
+const MaxRead = 16 * 4096
+
+// ErrDirectory is what a read of a directory is refused with.
+var ErrDirectory = errors.New("Cannot read a directory.\n") //nolint:gochecknoglobals,staticcheck,revive // Mesos' text
+
+// Files are those below a directory that has sandboxes.
+type Files struct {
+	// Dir has a directory for each standalone container.
+	Dir string
+}
+
+// open finds the sandbox that a path begins with; rel is the rest. NotFound when
+// there is none.
+func (f Files) open(virtual string) (root *os.Root, rel string, err error) {
+	rest, ok := strings.CutPrefix(path.Clean(virtual), f.Dir+"/")
+	if !ok || !path.IsAbs(virtual) || strings.ContainsRune(virtual, 0) {
+		return nil, "", fmt.Errorf("%s: %w", virtual, errdefs.ErrNotFound)
+	}
+	name, rel, _ := strings.Cut(rest, "/")
+	if rel == "" {
+		rel = "."
+	}
+	root, err = os.OpenRoot(path.Join(f.Dir, name))
+	return root, rel, classify(virtual, err)
+}
+
+// classify gives what the file system says a class: what is not there is NotFound,
+// and all other things about a path are InvalidArgument.
+func classify(virtual string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: %w", virtual, errdefs.ErrNotFound)
+	default:
+		return inaccessible(virtual)
+	}
+}
+
+// inaccessible is Mesos' text for a path that leads where it should not.
+type inaccessible string
+
+// Error implements error.
+func (p inaccessible) Error() string { return "'" + string(p) + "' is inaccessible." }
+
+// Unwrap gives its class.
+func (p inaccessible) Unwrap() error { return errdefs.ErrInvalidArgument }
+
+// List lists a directory by its path, sorted; a file lists nothing. NotFound,
+// InvalidArgument.
+func (f Files) List(virtual string) ([]*mesosv1.FileInfo, error) {
+	root, rel, err := f.open(virtual)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	// Not to wait for the other end of a FIFO.
+	dir, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, classify(virtual, err)
+	}
+	defer func() { _ = dir.Close() }()
+	if st, err := dir.Stat(); err != nil || !st.IsDir() {
+		return nil, classify(virtual, err)
+	}
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", virtual, err)
+	}
+	slices.Sort(names)
+	var list []*mesosv1.FileInfo
+	for _, n := range names {
+		st, err := root.Stat(path.Join(rel, n))
+		if err != nil { // a link that leads nowhere, or out
+			if st, err = root.Lstat(path.Join(rel, n)); err != nil {
+				continue // gone by now
+			}
+		}
+		list = append(list, info(path.Join(path.Clean(virtual), n), st))
+	}
+	return list, nil
+}
+
+func info(virtual string, st fs.FileInfo) *mesosv1.FileInfo {
+	size, seconds := uint64(st.Size()), st.ModTime().Unix()*1e9
+	i := &mesosv1.FileInfo{Path: &virtual, Size: &size, Mtime: &mesosv1.TimeInfo{Nanoseconds: &seconds}}
+	if s, ok := st.Sys().(*syscall.Stat_t); ok {
+		links, mode, uid, gid := int32(s.Nlink), s.Mode, userName(s.Uid), groupName(s.Gid)
+		i.Nlink, i.Mode, i.Uid, i.Gid = &links, &mode, &uid, &gid
+	}
+	return i
+}
+
+// userName is the host's name of a user, or the number.
+func userName(id uint32) string {
+	n := strconv.FormatUint(uint64(id), 10)
+	if u, err := user.LookupId(n); err == nil {
+		return u.Username
+	}
+	return n
+}
+
+func groupName(id uint32) string {
+	n := strconv.FormatUint(uint64(id), 10)
+	if g, err := user.LookupGroupId(n); err == nil {
+		return g.Name
+	}
+	return n
+}
+
+// Read reads up to length bytes of a file (nil: as many as one answer has) from
+// offset on, and says how long the whole is. NotFound, InvalidArgument,
+// ErrDirectory.
+func (f Files) Read(virtual string, offset uint64, length *uint64) (size uint64, data []byte, err error) {
+	root, rel, err := f.open(virtual)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = root.Close() }()
+	file, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return 0, nil, classify(virtual, err)
+	}
+	defer func() { _ = file.Close() }()
+	st, err := file.Stat()
+	switch {
+	case err != nil:
+		return 0, nil, fmt.Errorf("read %s: %w", virtual, err)
+	case st.IsDir():
+		return 0, nil, ErrDirectory
+	case !st.Mode().IsRegular():
+		return 0, nil, inaccessible(virtual)
+	}
+	size = uint64(st.Size())
+	n := uint64(MaxRead)
+	if length != nil {
+		n = min(n, *length)
+	}
+	if offset >= size {
+		return size, []byte{}, nil
+	}
+	data = make([]byte, min(n, size-offset))
+	got, err := file.ReadAt(data, int64(offset))
+	if err != nil && !errors.Is(err, io.EOF) { // cut short meanwhile
+		return 0, nil, fmt.Errorf("read %s: %w", virtual, err)
+	}
+	return size, data[:got], nil
+}

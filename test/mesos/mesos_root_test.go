@@ -1,0 +1,249 @@
+package mesos
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+func id(value string) object { return object{"value": value} }
+
+func nested(parent object, value string) object { return object{"value": value, "parent": parent} }
+
+// withImage is the ContainerInfo of an image.
+func withImage(ref string) object {
+	return object{"type": "MESOS", "mesos": object{"image": object{"type": "DOCKER", "docker": object{"name": ref}}}}
+}
+
+func shell(command string) object { return object{"value": command} }
+
+func about(id object) object { return object{"container_id": id} }
+
+// TestMesos goes through the agent API on a real node.
+func TestMesos(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{Config: "[face.mesos]\nenabled = true\n"})
+		ref := n.Busybox(t)
+		for name, test := range map[string]func(t *testing.T, c *client, ref string){
+			"standalone": standalone, "nested": nestedOnes, "sessions": sessions, "terminal": terminal, "host root": hostRoot, "restart": restart, "memory": memory,
+			"guide": guide,
+		} {
+			t.Run(name, func(t *testing.T) {
+				c := newClient(t, n)
+				test(t, c, ref)
+				n.Check()
+				if left, _ := filepath.Glob(filepath.Join(n.Root, "mesos", "containers", "*")); len(left) > 0 {
+					t.Errorf("sandboxes: %q", left)
+				}
+			})
+		}
+	})
+}
+
+func standalone(t *testing.T, c *client, ref string) {
+	a := id("a")
+	command := shell("id -u; pwd; echo $MESOS_SANDBOX $GREETING; echo oh >&2; touch mine; exit 7")
+	command["user"] = "1000:1000"
+	command["environment"] = object{"variables": []object{{"name": "GREETING", "value": "hello"}}}
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": command, "container": withImage(ref), "resources": []object{
+		{"name": "cpus", "type": "SCALAR", "scalar": object{"value": 0.1}}, {"name": "mem", "type": "SCALAR", "scalar": object{"value": 64}},
+	}}, 200, "")
+	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":1792}}`)
+	if got := c.file("a/stdout"); got != "1000\n/mnt/mesos/sandbox\n/mnt/mesos/sandbox hello\n" {
+		t.Errorf("stdout %q", got)
+	}
+	if got := c.file("a/stderr"); got != "oh\n" {
+		t.Errorf("stderr %q", got)
+	}
+	if _, text := c.call("LIST_FILES", object{"path": filepath.Join(c.n.Root, "mesos/containers/a")}); !strings.Contains(text, "/a/mine") {
+		t.Errorf("listed %s", text)
+	}
+	c.is("REMOVE_CONTAINER", about(a), 200, "")
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000"), "container": withImage(ref)}, 200, "")
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000"), "container": withImage(ref)}, 202, "")
+	c.is("KILL_CONTAINER", about(a), 200, "")
+	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+	c.is("REMOVE_CONTAINER", about(a), 200, "")
+	if code, text := c.call("LAUNCH_CONTAINER", object{"container_id": a, "command": object{"value": "/no/such/program", "shell": false}, "container": withImage(ref)}); code != 400 || !strings.Contains(text, "/no/such/program") {
+		t.Errorf("a program that is not there: %d %q", code, text)
+	}
+}
+
+func nestedOnes(t *testing.T, c *client, ref string) {
+	a := id("a")
+	b := nested(a, "b")
+	d := nested(b, "d")
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("hostname > name; exec sleep 1000"), "container": withImage(ref)}, 200, "")
+	// A nested one's sandbox cannot be led elsewhere by those above it.
+	c.is("LAUNCH_CONTAINER", object{"container_id": b, "container": withImage(ref), "command": shell("mv containers x || rmdir containers || touch containers/x || echo cannot; exec sleep 1000")}, 200, "")
+	c.is("LAUNCH_NESTED_CONTAINER", object{"container_id": d, "container": withImage(ref), "command": shell("echo deep; exit 3")}, 200, "")
+	c.is("WAIT_NESTED_CONTAINER", about(d), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":768}}`)
+	if got := c.file("a/containers/b/containers/d/stdout"); got != "deep\n" {
+		t.Errorf("stdout %q", got)
+	}
+	nodetest.Eventually(t, "b has tried", func() bool { return strings.Contains(c.file("a/containers/b/stdout"), "cannot") })
+	if _, text := c.call("GET_CONTAINERS", object{"show_nested": true, "show_standalone": true}); strings.Count(text, "executor_pid") != 2 || !strings.Contains(text, "mem_total_bytes") {
+		t.Errorf("containers %s", text)
+	}
+	c.is("REMOVE_NESTED_CONTAINER", about(d), 200, "")
+	c.is("REMOVE_NESTED_CONTAINER", about(b), 500, "Nested container has not terminated yet")
+	c.is("KILL_CONTAINER", about(a), 200, "")
+	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+	c.is("WAIT_NESTED_CONTAINER", about(b), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":9}}`)
+	c.is("REMOVE_CONTAINER", about(a), 200, "")
+}
+
+func ends(map[string]string) bool { return false }
+
+func sessions(t *testing.T, c *client, ref string) {
+	a := id("a")
+	s := nested(a, "s")
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000"), "container": withImage(ref)}, 200, "")
+	resp := c.start(t.Context(), "LAUNCH_NESTED_CONTAINER_SESSION", object{"container_id": s, "command": shell("echo out; echo oh >&2; pwd; read x; echo got $x; exit 5")}, "application/recordio")
+	got, err := records(resp.Body, func(all map[string]string) bool { return strings.Contains(all["STDOUT"], "sandbox\n") })
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("session: %d %v, %v", resp.StatusCode, got, err)
+	}
+	if code, text := c.input(s, stdin("word\n")); code != 200 {
+		t.Errorf("input: %d %q", code, text)
+	}
+	rest, err := records(resp.Body, ends)
+	if err != nil || got["STDOUT"]+rest["STDOUT"] != "out\n/mnt/mesos/sandbox\ngot word\n" || got["STDERR"]+rest["STDERR"] != "oh\n" {
+		t.Errorf("session: %q, then %q, %v", got, rest, err)
+	}
+	_ = resp.Body.Close()
+	c.is("WAIT_NESTED_CONTAINER", about(s), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":1280}}`)
+
+	// One whose client goes ends with all that it has started.
+	ctx, leave := context.WithCancel(t.Context())
+	gone := nested(a, "gone")
+	resp = c.start(ctx, "LAUNCH_NESTED_CONTAINER_SESSION", object{"container_id": gone, "command": shell("sleep 4321 & echo here; wait")}, "application/recordio")
+	if _, err := records(resp.Body, func(all map[string]string) bool { return all["STDOUT"] != "" }); err != nil {
+		t.Error(err)
+	}
+	leave()
+	_ = resp.Body.Close()
+	c.is("WAIT_NESTED_CONTAINER", about(gone), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":9}}`)
+	nodetest.Eventually(t, "what it has started ends", func() bool { return len(nodetest.Processes("sleep", "4321")) == 0 })
+	c.is("KILL_CONTAINER", about(a), 200, "")
+	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+	c.is("REMOVE_CONTAINER", about(a), 200, "")
+}
+
+func terminal(t *testing.T, c *client, ref string) {
+	a := id("a")
+	info := withImage(ref)
+	info["tty_info"] = object{}
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("read x; stty size; echo $x; read y"), "container": info}, 200, "")
+	resp := c.start(t.Context(), "ATTACH_CONTAINER_OUTPUT", about(a), "application/recordio")
+	defer func() { _ = resp.Body.Close() }()
+	size := object{"type": "CONTROL", "control": object{"type": "TTY_INFO", "tty_info": object{"window_size": object{"rows": 33, "columns": 77}}}}
+	if code, text := c.input(a, size, stdin("word\n")); code != 200 {
+		t.Errorf("input: %d %q", code, text)
+	}
+	got, err := records(resp.Body, func(all map[string]string) bool { return strings.Contains(all["STDOUT"], "33 77\r\nword\r\n") })
+	if err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if code, text := c.input(a, stdin("\n")); code != 200 {
+		t.Errorf("input: %d %q", code, text)
+	}
+	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":0}}`)
+	if got := c.file("a/stdout"); !strings.Contains(got, "33 77") {
+		t.Errorf("stdout %q", got)
+	}
+	c.is("REMOVE_CONTAINER", about(a), 200, "")
+}
+
+// hostRoot runs a program of the host's, in its sandbox.
+func hostRoot(t *testing.T, c *client, _ string) {
+	a := id("a")
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("pwd; echo $MESOS_SANDBOX; echo text > mine; test -e /etc/os-release && echo host")}, 200, "")
+	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":0}}`)
+	dir := filepath.Join(c.n.Root, "mesos/containers/a")
+	if got := c.file("a/stdout"); got != dir+"\n"+dir+"\nhost\n" {
+		t.Errorf("stdout %q", got)
+	}
+	if got := c.file("a/mine"); got != "text\n" {
+		t.Errorf("its file %q", got)
+	}
+	c.is("REMOVE_CONTAINER", about(a), 200, "")
+}
+
+// restart: the agent dies; what ran goes on, what had ended is known, and what
+// was launched by a connection is gone.
+func restart(t *testing.T, c *client, ref string) {
+	a, b := id("a"), id("b")
+	in := nested(a, "in")
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000"), "container": withImage(ref)}, 200, "")
+	c.is("LAUNCH_CONTAINER", object{"container_id": in, "command": shell("exec sleep 1000"), "container": withImage(ref)}, 200, "")
+	c.is("LAUNCH_CONTAINER", object{"container_id": b, "command": shell("exit 4"), "container": withImage(ref)}, 200, "")
+	c.is("WAIT_CONTAINER", about(b), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":1024}}`)
+	s := nested(a, "s")
+	resp := c.start(t.Context(), "LAUNCH_NESTED_CONTAINER_SESSION", object{"container_id": s, "command": shell("echo here; sleep 4322")}, "application/recordio")
+	if _, err := records(resp.Body, func(all map[string]string) bool { return all["STDOUT"] != "" }); err != nil {
+		t.Error(err)
+	}
+	c.n.Kill()
+	_ = resp.Body.Close()
+	c.n.Up()
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000"), "container": withImage(ref)}, 202, "")
+	c.is("WAIT_CONTAINER", about(b), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":1024}}`)
+	nodetest.Eventually(t, "the session ends", func() bool { return len(nodetest.Processes("sleep", "4322")) == 0 })
+	nodetest.Eventually(t, "the session is forgotten", func() bool {
+		code, _ := c.call("WAIT_NESTED_CONTAINER", about(s))
+		return code == http.StatusNotFound
+	})
+	c.is("KILL_NESTED_CONTAINER", about(in), 200, "")
+	c.is("WAIT_NESTED_CONTAINER", about(in), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":9}}`)
+	c.is("KILL_CONTAINER", about(a), 200, "")
+	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+	c.is("REMOVE_CONTAINER", about(a), 200, "")
+	c.is("REMOVE_CONTAINER", about(b), 200, "")
+}
+
+// memory: who passes his limit is ended, and it is said why.
+func memory(t *testing.T, c *client, ref string) {
+	a := id("a")
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec tail -c 1000000000 /dev/zero"), "container": withImage(ref), "resources": []object{
+		{"name": "mem", "type": "SCALAR", "scalar": object{"value": 40}},
+	}}, 200, "")
+	code, text := c.call("WAIT_CONTAINER", about(a))
+	for _, want := range []string{`"exit_status":9`, `"state":"TASK_FAILED"`, `"reason":"REASON_CONTAINER_LIMITATION_MEMORY"`, `"name":"mem"`, `"value":40.0`} {
+		if code != 200 || !strings.Contains(text, want) {
+			t.Errorf("%d %s lacks %s", code, text, want)
+		}
+	}
+	c.is("REMOVE_CONTAINER", about(a), 200, "")
+}
+
+// guide runs the program of docs/guide/mesos.md.
+func guide(t *testing.T, c *client, ref string) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3")
+	}
+	text, err := os.ReadFile("../../docs/guide/mesos.md")
+	if os.IsNotExist(err) {
+		t.Skip("the guide is not on this machine")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, program, _ := strings.Cut(string(text), "```python\n")
+	program, _, ok := strings.Cut(program, "```")
+	if !ok {
+		t.Fatal("the guide has no program")
+	}
+	out, err := exec.CommandContext(t.Context(), python, "-c", program, filepath.Join(c.n.State, "mesos.sock"), ref).CombinedOutput()
+	if want := "session: hello\nsession ended with 3\ncontainer ended by signal 9\nits stdout: hello\n"; err != nil || string(out) != want {
+		t.Errorf("%v\n%s\nwant\n%s", err, out, want)
+	}
+}
