@@ -91,16 +91,28 @@ func (w *execWatch) read() {
 			pid := int(int32(binary.NativeEndian.Uint32(b[20:])))
 			if fd >= 0 {
 				name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+				foreign := inLayer(fd, name)
 				_ = unix.Close(fd)
 				// The ELF interpreter is opened with its program; processes of
 				// other pid namespaces have no pid here.
-				if err == nil && pid != 0 && !strings.HasPrefix(filepath.Base(name), "ld-") {
+				if err == nil && !foreign && pid != 0 && !strings.HasPrefix(filepath.Base(name), "ld-") {
 					w.events <- filepath.Base(name)
 				}
 			}
 			b = b[length:]
 		}
 	}
+}
+
+// inLayer reports whether the file is one that an overlay has opened below
+// itself, as Linux 6.18 tells: its path is then that in the overlay's own mount
+// of the layer, and leads us to another file or to none.
+func inLayer(fd int, name string) bool {
+	var opened, found unix.Stat_t
+	if unix.Fstat(fd, &opened) != nil || unix.Stat(name, &found) != nil {
+		return true
+	}
+	return opened.Dev != found.Dev || opened.Ino != found.Ino
 }
 
 // take returns what was executed since the last take. It runs a program of its
