@@ -71,6 +71,8 @@ type storm struct {
 	stuck int // how many were late, in all
 	// retries counts launches that a dying keeper could not answer.
 	retries int
+	// starting, filling and retiring are where a run's time went.
+	starting, filling, retiring time.Duration
 }
 
 // TestChaosLosesNothing is the promise of the keeper: agent and keeper die at
@@ -274,6 +276,7 @@ func (s *storm) retire(w window) {
 	c := s.live[i]
 	s.live = append(s.live[:i], s.live[i+1:]...)
 	s.stop(c)
+	defer func(begun time.Time) { s.retiring += time.Since(begun) }(time.Now())
 	if !s.gone(c) {
 		s.late = append(s.late, c)
 		s.stuck++
@@ -309,9 +312,15 @@ func (s *storm) run(kills int) {
 		}
 		return true
 	}
+	begun, told := time.Now(), 0
 	// A few more kills where chance has left a window thin.
 	for done := 0; done < kills || !enough() && done < 2*kills; {
-		s.fill()
+		if done >= told+25 {
+			told = done
+			s.t.Logf("%d kills, %d containers in %.0f s, of them %.0f s for agents to start, %.0f s for containers, %.0f s for writers to end",
+				done, s.serial, time.Since(begun).Seconds(), s.starting.Seconds(), s.filling.Seconds(), s.retiring.Seconds())
+		}
+		took(&s.filling, s.fill)
 		s.pause(20 + s.rnd.IntN(200))
 		s.retire(allUp)
 		agent, keeper := s.rnd.IntN(2) == 0, s.rnd.IntN(2) == 0
@@ -350,12 +359,19 @@ func (s *storm) run(kills int) {
 		}
 		if agent {
 			s.pause(s.rnd.IntN(100))
-			s.n.Up()
+			took(&s.starting, s.n.Up)
 		}
 		if keeper {
 			s.keeperBack()
 		}
 	}
+}
+
+// took adds how long f takes to a sum.
+func took(sum *time.Duration, f func()) {
+	begun := time.Now()
+	f()
+	*sum += time.Since(begun)
 }
 
 // keeperBack waits until the node has a keeper again and the agent talks to it.
