@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"golang.org/x/net/websocket"
+	"golang.org/x/sys/unix"
 )
 
 // The channels of the remote command protocol over websockets, as of
@@ -139,8 +140,8 @@ func (c *channels) receive() error {
 	for {
 		var msg []byte
 		if err := websocket.Message.Receive(c.ws, &msg); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = errGone
+			if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
+				err = errGone // reset: with output that it had not taken
 			}
 			return err
 		}
