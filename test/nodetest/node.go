@@ -345,7 +345,8 @@ func Processes(comm, arg string) []int {
 // Eventually asks until ok answers true, and fails the test when it never does.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
+	// 5 ms; where everything takes longer, asking does too.
+	tick := time.NewTicker(roottest.Patience() / 12_000)
 	defer tick.Stop()
 	deadline := time.NewTimer(roottest.Patience())
 	defer deadline.Stop()
