@@ -315,9 +315,9 @@ func (s *storm) run(kills int) {
 	begun, told := time.Now(), 0
 	// A few more kills where chance has left a window thin.
 	for done := 0; done < kills || !enough() && done < 2*kills; {
-		if done >= told+25 {
+		if done >= told+10 {
 			told = done
-			s.t.Logf("%d kills, %d containers in %.0f s, of them %.0f s for agents to start, %.0f s for containers, %.0f s for writers to end",
+			s.tell("%d kills, %d containers in %.0f s, of them %.0f s for agents to start, %.0f s for containers, %.0f s for writers to end",
 				done, s.serial, time.Since(begun).Seconds(), s.starting.Seconds(), s.filling.Seconds(), s.retiring.Seconds())
 		}
 		took(&s.filling, s.fill)
@@ -364,6 +364,18 @@ func (s *storm) run(kills int) {
 		if keeper {
 			s.keeperBack()
 		}
+	}
+}
+
+// tell logs what a run has come to, also to the file that
+// LONGSHORE_CHAOS_PROGRESS names (a guest's /dev/console): a test's own log is
+// shown at its end.
+func (s *storm) tell(format string, args ...any) {
+	s.t.Helper()
+	s.t.Logf(format, args...)
+	if f, err := os.OpenFile(os.Getenv("LONGSHORE_CHAOS_PROGRESS"), os.O_WRONLY|os.O_APPEND, 0); err == nil {
+		_, _ = fmt.Fprintf(f, format+"\n", args...)
+		_ = f.Close()
 	}
 }
 
