@@ -61,6 +61,7 @@ func start(t *testing.T, o options, body func(r *rig)) {
 		if err != nil {
 			t.Skipf("no busybox-static: %v", err)
 		}
+		alone(t)
 		n := nodetest.Start(t, nodetest.Options{})
 		r := &rig{Node: n, t: t, binary: binary, dir: filepath.Join(n.Dir, "nomad"), registry: imagetest.NewRegistry(t)}
 		r.image = r.registry.Push("busybox", "1", built)
@@ -74,6 +75,20 @@ func start(t *testing.T, o options, body func(r *rig)) {
 		r.must("operator", "scheduler", "set-config", "-memory-oversubscription=true")
 		body(r)
 	})
+}
+
+// alone waits until no other Nomad of these tests runs on this machine: the names
+// of its cgroups are fixed.
+func alone(t *testing.T) {
+	t.Helper()
+	dir, err := os.Open("/sys/fs/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dir.Close() })
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (r *rig) configure(o options) {
@@ -349,15 +364,19 @@ func (r *rig) run(job string) {
 type alloc struct {
 	ID, JobID, ClientStatus, DesiredStatus, TaskGroup string
 
-	TaskStates map[string]struct {
-		State  string
-		Failed bool
-		Events []taskEvent
+	JobVersion         int
+	PreviousAllocation string // which this one is in place of
+	TaskStates         map[string]struct {
+		State    string
+		Failed   bool
+		Restarts int
+		Events   []taskEvent
 	}
 }
 
 type taskEvent struct {
 	Type, DisplayMessage string
+	Time                 int64 // nanoseconds since 1970
 	ExitCode             int
 	Details              map[string]string
 }
@@ -369,6 +388,25 @@ func (a alloc) said(task string) string {
 		fmt.Fprintf(&b, "%s: %s %v\n", e.Type, e.DisplayMessage, e.Details)
 	}
 	return b.String()
+}
+
+// event is the first event of a kind that a task has had.
+func (a alloc) event(task, kind string) taskEvent {
+	for _, e := range a.TaskStates[task].Events {
+		if e.Type == kind {
+			return e
+		}
+	}
+	return taskEvent{}
+}
+
+// look returns what an allocation is by now.
+func (r *rig) look(a alloc) (now alloc) {
+	r.t.Helper()
+	if !r.get("/v1/allocation/"+a.ID, &now) {
+		r.t.Fatalf("there is no allocation %s of %s", a.ID, a.JobID)
+	}
+	return now
 }
 
 func (r *rig) allocs(job string) []alloc {
