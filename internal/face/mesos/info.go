@@ -2,6 +2,7 @@ package mesos
 
 import (
 	"context"
+	"path/filepath"
 	"runtime"
 	"time"
 
@@ -21,7 +22,12 @@ func getHealth(_ context.Context, x *door.Exchange) error {
 func (s *server) getFlags(_ context.Context, x *door.Exchange) error {
 	f := &mesosagent.Response_GetFlags{}
 	for _, kv := range [][2]string{
-		{"containerizers", "mesos"}, {"hostname", s.hostname}, {"http_heartbeat_interval", "30secs"}, {"image_providers", "docker"}, {"work_dir", s.workDir},
+		{"containerizers", "mesos"},
+		{"hostname", s.hostname},
+		{"http_heartbeat_interval", "30secs"},
+		{"image_providers", "docker"},
+		{"resource_provider_config_dir", filepath.Join(s.workDir, providerDir)},
+		{"work_dir", s.workDir},
 	} {
 		f.Flags = append(f.Flags, &mesosv1.Flag{Name: &kv[0], Value: &kv[1]})
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/files"
+	"github.com/longshore/longshore/internal/face/mesos/providers"
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 	"github.com/longshore/longshore/internal/face/mesos/session"
 	"github.com/longshore/longshore/internal/face/mesos/verbosity"
@@ -41,6 +43,10 @@ type server struct {
 	images   sync.RWMutex   // held by launches that need one to stay, and by what prunes them
 }
 
+// providerDir is where the configurations of resource providers are, below the
+// work directory.
+const providerDir = "resource_providers"
+
 // handler does one call and answers it.
 type handler func(ctx context.Context, x *door.Exchange) error
 
@@ -57,6 +63,10 @@ func newServer(o Options) (*server, error) {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
 	s.files = files.Files{Dir: s.tree.Dir()}
+	configs, err := providers.New(filepath.Join(s.workDir, providerDir))
+	if err != nil {
+		return nil, fmt.Errorf("mesos face: %w", err)
+	}
 	s.handlers = map[mesosagent.Call_Type]handler{
 		mesosagent.Call_GET_HEALTH:             getHealth,
 		mesosagent.Call_GET_FLAGS:              s.getFlags,
@@ -71,6 +81,10 @@ func newServer(o Options) (*server, error) {
 		mesosagent.Call_GET_TASKS:              getTasks,
 		mesosagent.Call_GET_AGENT:              s.getAgent,
 		mesosagent.Call_GET_RESOURCE_PROVIDERS: getResourceProviders,
+
+		mesosagent.Call_ADD_RESOURCE_PROVIDER_CONFIG:    addProvider(configs),
+		mesosagent.Call_UPDATE_RESOURCE_PROVIDER_CONFIG: updateProvider(configs),
+		mesosagent.Call_REMOVE_RESOURCE_PROVIDER_CONFIG: removeProvider(configs),
 
 		mesosagent.Call_PRUNE_IMAGES:   s.pruneImages,
 		mesosagent.Call_LIST_FILES:     s.listFiles,
