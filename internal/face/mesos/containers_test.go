@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -186,7 +187,7 @@ func TestRefusedLaunchesLeaveNothing(t *testing.T) {
 		{launch(`"command":{"value":"ls"},"container":{"type":"DOCKER","docker":{"image":"i"}}`), 400, "The provided ContainerInfo is not supported"},
 		{launch(`"command":{"shell":true}`), 400, "Shell specified but no command value provided"},
 		{launch(`"command":{"shell":false}`), 400, "No executable specified to run and no default in the image"},
-		{launch(`"command":{"value":"ls","uris":[{"value":"http://h/f"}]}`), 501, "command.uris: nothing is fetched yet"},
+		{launch(`"command":{"value":"ls","uris":[{"value":"/no/such/file"}]}`), 400, "Failed to fetch all URIs for container 'x': '/no/such/file': "},
 		{launch(`"command":{"value":"ls","user":"nobody-here-has-this-name"}`), 400, "user \"nobody-here-has-this-name\""},
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","mesos":{"image":{"type":"DOCKER","docker":{"name":"none"}}}}`), 400, "image none: "},
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","volumes":[{"mode":"RW","container_path":"p","host_path":"../../etc"}]}`), 400, "is not a path in a sandbox"},
@@ -204,6 +205,24 @@ func TestRefusedLaunchesLeaveNothing(t *testing.T) {
 	if left := n.Left(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
+}
+
+// TestFetched: what the URIs name is in the sandbox before the command runs, and is
+// its user's.
+func TestFetched(t *testing.T) {
+	n := newTestNode(t)
+	src := filepath.Join(t.TempDir(), "tool")
+	if err := os.WriteFile(src, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.is(strings.Replace(launchA, `"user":"web"`, `"user":"web","uris":[{"value":"`+src+`","executable":true,"output_file":"bin/tool"}]`, 1), 200, "")
+	for _, name := range []string{"", "bin", "bin/tool"} {
+		st, err := os.Stat(filepath.Join(n.work, "containers", "a", name))
+		if err != nil || st.Mode().Perm() != 0o755 || os.Getuid() == 0 && st.Sys().(*syscall.Stat_t).Uid != 33 {
+			t.Errorf("%q: %v, %v", name, st, err)
+		}
+	}
+	n.is(strings.Replace(sessionS, `"shell":false`, `"shell":false,"uris":[{"value":"`+src+`"}]`, 1), 400, "command.uris: a session has no sandbox of its own")
 }
 
 // TestRestart: a face that starts again knows what runs and what has ended.

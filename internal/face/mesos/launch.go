@@ -13,6 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/fetch"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
 )
@@ -50,12 +51,6 @@ func (s *server) launch(ctx context.Context, x *door.Exchange, id *mesosv1.Conta
 	if err := l.Check(); err != nil {
 		return asBad(err)
 	}
-	s.images.RLock()
-	defer s.images.RUnlock()
-	image, err := s.image(ctx, l)
-	if err != nil {
-		return asBad(err)
-	}
 	// A directory without a container is what a launch has left that did not
 	// come to an end.
 	if err = s.tree.Remove(l.ID); err == nil {
@@ -64,7 +59,12 @@ func (s *server) launch(ctx context.Context, x *door.Exchange, id *mesosv1.Conta
 	if err != nil {
 		return fmt.Errorf("Failed to create sandbox: %w", err) //nolint:staticcheck // Mesos' text
 	}
-	if err := s.create(ctx, l, image); err != nil {
+	if err = fetch.All(ctx, l.Dir, l.Command.GetUris(), s.maxFetch); err != nil {
+		err = fmt.Errorf("Failed to fetch all URIs for container '%s': %w", l.ID, err) //nolint:staticcheck // Mesos' text
+	} else {
+		err = s.create(ctx, l)
+	}
+	if err != nil {
 		return asBad(errors.Join(err, s.tree.Remove(l.ID)))
 	}
 	return nil
@@ -157,7 +157,13 @@ func (s *server) image(ctx context.Context, l translate.Launch) (core.Image, err
 }
 
 // create makes the container and lets it run.
-func (s *server) create(ctx context.Context, l translate.Launch, image core.Image) (err error) {
+func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
+	s.images.RLock()
+	defer s.images.RUnlock()
+	image, err := s.image(ctx, l)
+	if err != nil {
+		return err
+	}
 	var made target
 	defer func() {
 		if err == nil {

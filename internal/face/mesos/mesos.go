@@ -44,6 +44,8 @@ type Config struct {
 	Hosts []string `toml:"hosts"`
 	// WorkDir has the containers' sandboxes; "" is mesos below agent.root.
 	WorkDir string `toml:"work_dir"`
+	// MaxFetchBytes bounds what is fetched for one container, unpacked.
+	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
 	// MaxMessageBytes bounds one request, and one record of a stream.
 	MaxMessageBytes int `toml:"max_message_bytes"`
 	// MaxConnections bounds open connections; more wait.
@@ -52,7 +54,7 @@ type Config struct {
 
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
-	return Config{Socket: "/run/longshore/mesos.sock", MaxMessageBytes: 4 << 20, MaxConnections: 256}
+	return Config{Socket: "/run/longshore/mesos.sock", MaxFetchBytes: 16 << 30, MaxMessageBytes: 4 << 20, MaxConnections: 256}
 }
 
 // Validate refuses what could not work, and what would answer anybody.
@@ -65,6 +67,8 @@ func (c Config) Validate() error {
 		return invalid("face.mesos.work_dir %q is not an absolute path", c.WorkDir)
 	case c.MaxMessageBytes < 1<<16 || c.MaxConnections < 1:
 		return invalid("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
+	case c.MaxFetchBytes < 0:
+		return invalid("face.mesos.max_fetch_bytes %d is negative", c.MaxFetchBytes)
 	case c.Listen == "":
 		return nil
 	}

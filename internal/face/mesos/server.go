@@ -32,6 +32,7 @@ type server struct {
 	version  string
 	hostname string
 	workDir  string
+	maxFetch int64 // bytes
 	tree     sandbox.Tree
 	files    files.Files
 	sessions session.Table
@@ -56,7 +57,7 @@ func newServer(o Options) (*server, error) {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
 	s := &server{
-		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir,
+		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, maxFetch: o.Config.MaxFetchBytes,
 		level: verbosity.New(o.Level), began: time.Now(),
 	}
 	if s.tree, err = sandbox.New(s.workDir); err != nil {

@@ -3,6 +3,7 @@ package translate
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path"
@@ -245,8 +246,30 @@ func (l Launch) finish(s *specs.Spec) core.SpecFunc {
 		}
 		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, r.Sandbox.Config.Hostname, p.Terminal), img.Env, []string{"MESOS_SANDBOX=" + l.inside()}, own)
 		ocispec.ForUser(p)
-		return s, os.Chown(l.Dir, int(user.UID), int(user.GID))
+		return s, l.own(int(user.UID), int(user.GID))
 	}
+}
+
+// own gives the sandbox to the user, and what was fetched into it; what is for
+// nested containers is not his.
+func (l Launch) own(uid, gid int) error {
+	if len(l.Command.GetUris()) == 0 {
+		return os.Chown(l.Dir, uid, gid)
+	}
+	root, err := os.OpenRoot(l.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return fs.WalkDir(root.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name == Nested {
+			return fs.SkipDir
+		}
+		return root.Lchown(name, uid, gid)
+	})
 }
 
 // environment are a command's variables; a secret that is kept elsewhere is
@@ -270,6 +293,9 @@ func environment(c *mesosv1.CommandInfo) ([]string, error) {
 func (l Launch) Process() (*specs.Process, error) {
 	if l.Container.GetMesos().GetImage() != nil {
 		return nil, invalid("A 'rootfs' cannot be set for DEBUG containers")
+	}
+	if len(l.Command.GetUris()) > 0 {
+		return nil, invalid("command.uris: a session has no sandbox of its own")
 	}
 	if len(l.Container.GetVolumes()) > 0 {
 		return nil, invalid("Volumes are not supported for DEBUG containers")

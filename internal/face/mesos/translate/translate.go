@@ -72,8 +72,6 @@ func (l Launch) Check() error {
 	}
 	missing := func(what string) error { return fmt.Errorf("%s: %w", what, errdefs.ErrNotImplemented) }
 	switch img := l.Container.GetMesos().GetImage(); {
-	case len(l.Command.GetUris()) > 0:
-		return missing("command.uris: nothing is fetched yet")
 	case img != nil && img.GetType() != mesosv1.Image_DOCKER:
 		return missing("image type " + img.GetType().String())
 	case img != nil && img.GetDocker().GetName() == "":

@@ -1,0 +1,197 @@
+package fetch
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"compress/bzip2"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// unpack unpacks the file called name, when it is called as archives are, into the
+// sandbox; it stays beside what was in it. A file of another name is left alone.
+func (to *sandbox) unpack(ctx context.Context, name string) error {
+	f, err := to.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	has := func(suffixes ...string) bool {
+		for _, s := range suffixes {
+			if strings.HasSuffix(name, s) {
+				return true
+			}
+		}
+		return false
+	}
+	in := &reader{ctx, f}
+	switch {
+	case has(".tar"):
+		err = to.untar(in)
+	case has(".tgz", ".tar.gz"):
+		err = gunzip(in, func(r io.Reader) error { return to.untar(r) })
+	case has(".tbz2", ".tar.bz2"):
+		err = to.untar(bzip2.NewReader(in))
+	case has(".txz", ".tar.xz"):
+		err = errors.New("xz is not known here")
+	case has(".zip"):
+		err = to.unzip(ctx, f)
+	case has(".gz"):
+		// The plain file stands at the top, wherever the packed one is.
+		plain := path.Base(strings.TrimSuffix(name, ".gz"))
+		err = gunzip(in, func(r io.Reader) error { return to.put(plain, r, 0o644) })
+	}
+	if err != nil {
+		return fmt.Errorf("Failed to extract archive '%s': %w", name, err) //nolint:staticcheck // Mesos' text
+	}
+	return nil
+}
+
+// reader ends with the call that it reads for.
+type reader struct {
+	ctx  context.Context //nolint:containedctx // of this one archive
+	from io.Reader
+}
+
+// Read implements io.Reader.
+func (r *reader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.from.Read(p)
+}
+
+func gunzip(from io.Reader, then func(io.Reader) error) error {
+	z, err := gzip.NewReader(from)
+	if err != nil {
+		return err
+	}
+	return errors.Join(then(z), z.Close())
+}
+
+// within is an entry's path in the sandbox; "" for the sandbox itself.
+func within(name string) (string, error) {
+	name = path.Clean(strings.TrimLeft(name, "/"))
+	if name == "." {
+		return "", nil
+	}
+	if !filepath.IsLocal(name) || strings.ContainsAny(name, "\\\x00") {
+		return "", fmt.Errorf("'%s' leads out of the sandbox", name)
+	}
+	return name, nil
+}
+
+func (to *sandbox) untar(from io.Reader) error {
+	t := tar.NewReader(from)
+	for {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name, err := within(h.Name)
+		if err != nil {
+			return err
+		}
+		if name == "" {
+			continue
+		}
+		if err := to.MkdirAll(path.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := to.tarEntry(name, h, t); err != nil {
+			return err
+		}
+	}
+}
+
+func (to *sandbox) tarEntry(name string, h *tar.Header, from io.Reader) error {
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return to.MkdirAll(name, 0o755)
+	case tar.TypeReg:
+		return to.put(name, from, fs.FileMode(h.Mode)&fs.ModePerm)
+	case tar.TypeSymlink:
+		return to.link(name, func() error { return to.Symlink(h.Linkname, name) })
+	case tar.TypeLink:
+		old, err := within(h.Linkname)
+		if err != nil {
+			return err
+		}
+		return to.link(name, func() error { return to.Link(old, name) })
+	case tar.TypeXGlobalHeader:
+		return nil
+	}
+	return fmt.Errorf("'%s' is neither file, directory nor link", name)
+}
+
+// link makes a link where a file or another link may be.
+func (to *sandbox) link(name string, do func() error) error {
+	if err := to.room(name); err != nil {
+		return err
+	}
+	return do()
+}
+
+func (to *sandbox) unzip(ctx context.Context, f *os.File) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	z, err := zip.NewReader(f, st.Size())
+	if err != nil {
+		return err
+	}
+	for _, e := range z.File {
+		name, err := within(e.Name)
+		if err == nil && name != "" {
+			err = to.zipEntry(ctx, name, e)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (to *sandbox) zipEntry(ctx context.Context, name string, e *zip.File) error {
+	if err := to.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	mode := e.Mode()
+	if mode.IsDir() {
+		return to.MkdirAll(name, 0o755)
+	}
+	in, err := e.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	switch {
+	case mode.IsRegular():
+		if mode.Perm() == 0 { // packed where files have no mode
+			mode = 0o644
+		}
+		return to.put(name, &reader{ctx, in}, mode.Perm())
+	case mode&fs.ModeSymlink != 0:
+		where, err := io.ReadAll(io.LimitReader(in, maxLink))
+		if err != nil {
+			return err
+		}
+		return to.link(name, func() error { return to.Symlink(string(where), name) })
+	}
+	return fmt.Errorf("'%s' is neither file, directory nor link", name)
+}
+
+// maxLink is the kernel's bound of where a link leads, in bytes.
+const maxLink = 4096
