@@ -96,7 +96,7 @@ func TestATaskOverThePlugin(t *testing.T) {
 		}
 		r.log("hup")
 		e, err := r.Driver.ExecTask(t.Context(), &nomaddriver.ExecTaskRequest{TaskId: task.GetId(), Command: []string{"/bin/sh", "-c", "echo $NOMAD_TASK_NAME; echo bad >&2; exit 4"}})
-		if err != nil || e.GetResult().GetExitCode() != 4 || string(e.GetStdout()) != "web\n" || string(e.GetStderr()) != "bad\n" {
+		if out := string(e.GetStdout()); err != nil || e.GetResult().GetExitCode() != 4 || out != "web\nbad\n" && out != "bad\nweb\n" || string(e.GetStderr()) != "bad\n" {
 			t.Errorf("exec %v, %v", e, err)
 		}
 		s, err := r.Driver.TaskStats(t.Context(), &nomaddriver.TaskStatsRequest{TaskId: task.GetId()})
