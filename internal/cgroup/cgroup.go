@@ -115,14 +115,16 @@ func (t *Tree) Create(ctx context.Context, ref core.CgroupRef, res *specs.LinuxR
 	if err := t.valid(ref); err != nil {
 		return fmt.Errorf("create cgroup: %w", err)
 	}
-	there := slices.ContainsFunc(t.layout.owned(ref), exists)
-	err := t.make(ctx, ref)
+	// A unit is made as a whole; of the rest it is known what was made.
+	there := t.systemd != nil && slices.ContainsFunc(t.layout.owned(ref), exists)
+	made, err := t.make(ctx, ref)
 	if err == nil {
 		err = t.limit(ref, res)
 	}
 	if err != nil {
 		err = fmt.Errorf("create cgroup %s: %w", ref.Path, err)
-		if !there {
+		strange := func(dir string) bool { return !slices.Contains(made, dir) && exists(dir) }
+		if !there && (t.systemd != nil || !slices.ContainsFunc(t.layout.owned(ref), strange)) {
 			err = errors.Join(err, t.Remove(context.WithoutCancel(ctx), ref))
 		}
 	}

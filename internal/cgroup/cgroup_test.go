@@ -332,7 +332,7 @@ func TestSystemdMakesUnitsAndWeWhatIsBelow(t *testing.T) {
 		}
 	}
 	for _, ref := range []core.CgroupRef{pod, container, named, own, slice, plain, adopted} {
-		err := c.make(t.Context(), ref)
+		_, err := c.make(t.Context(), ref)
 		if err != nil {
 			t.Errorf("make %s: %v", ref.Path, err)
 		}

@@ -14,16 +14,17 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// make creates ref's own directories; adopted ones must be there.
-func (t *Tree) make(ctx context.Context, ref core.CgroupRef) error {
+// make creates ref's own directories and names those that were not there;
+// adopted ones must be there.
+func (t *Tree) make(ctx context.Context, ref core.CgroupRef) (made []string, err error) {
 	for c, dir := range ref.Adopted {
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-			return fmt.Errorf("adopted cgroup %s of controller %q is not there: %w", dir, c, errdefs.ErrNotFound)
+			return nil, fmt.Errorf("adopted cgroup %s of controller %q is not there: %w", dir, c, errdefs.ErrNotFound)
 		}
 	}
 	if t.systemd != nil {
 		if done, err := t.makeUnit(ctx, ref); done || err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for _, h := range t.layout.v1 {
@@ -31,28 +32,43 @@ func (t *Tree) make(ctx context.Context, ref core.CgroupRef) error {
 		if dir == "" || adopted {
 			continue
 		}
-		if h.has("cpuset") {
-			if err := makeCpuset(h.mount, dir); err != nil {
-				return err
-			}
-			continue
+		is, err := h.make(dir)
+		if is {
+			made = append(made, dir)
 		}
-		if err := makeDir(dir); err != nil {
-			return makeError(err)
+		if err != nil {
+			return made, err
 		}
 	}
 	if t.layout.mode == core.CgroupV2 && ref.Adopted[""] == "" && ref.Path != "" {
-		return t.makeV2(ref.Path)
+		dir, err := t.makeV2(ref.Path)
+		if dir != "" {
+			made = append(made, dir)
+		}
+		return made, err
 	}
-	return nil
+	return made, nil
 }
 
-// makeDir is os.MkdirAll for where mostly one level is missing.
-func makeDir(dir string) error {
-	if os.Mkdir(dir, 0o755) == nil {
-		return nil
+// make creates a directory of this hierarchy, and those above it, and tells
+// whether it was not there.
+func (h hierarchy) make(dir string) (made bool, err error) {
+	if h.has("cpuset") {
+		return makeCpuset(h.mount, dir)
 	}
-	return os.MkdirAll(dir, 0o755)
+	err = os.Mkdir(dir, 0o755)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, os.ErrExist):
+		return false, nil
+	case errors.Is(err, os.ErrNotExist):
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err != nil {
+		return false, makeError(err)
+	}
+	return true, nil
 }
 
 func makeError(err error) error {
@@ -65,21 +81,28 @@ func makeError(err error) error {
 // makeCpuset makes dir with the CPUs and memory nodes of the level above. Each
 // level that is made here hands its own on to those made in it, by the kernel:
 // telling it a cpuset's CPUs has it look at all cpusets of the machine.
-func makeCpuset(mount, dir string) error {
-	err := os.Mkdir(dir, 0o755)
+func makeCpuset(mount, dir string) (made bool, err error) {
+	err = os.Mkdir(dir, 0o755)
 	if errors.Is(err, os.ErrNotExist) && len(dir) > len(mount) {
-		if err := makeCpuset(mount, filepath.Dir(dir)); err != nil {
-			return err
+		if _, err := makeCpuset(mount, filepath.Dir(dir)); err != nil {
+			return false, err
 		}
 		err = os.Mkdir(dir, 0o755)
 	}
 	if err != nil && !errors.Is(err, os.ErrExist) {
-		return makeError(err)
+		return false, makeError(err)
 	}
-	if ierr := inheritCpuset(mount, dir); ierr != nil || err != nil { // one that was there stays as it was otherwise
-		return ierr
+	if made = err == nil; made {
+		// One that is born with CPUs has all of the level above by it, and hands
+		// that on in turn.
+		if cpus, err := readShort(filepath.Join(dir, "cpuset.cpus")); err == nil && cpus != "" {
+			return true, nil
+		}
 	}
-	return clone(dir)
+	if err := inheritCpuset(mount, dir); err != nil || !made { // one that was there stays as it was otherwise
+		return made, err
+	}
+	return true, clone(dir)
 }
 
 // clone has a cgroup's children begin with its cpuset.
@@ -118,19 +141,22 @@ func inherit(mount, dir, file string) (string, error) {
 }
 
 // makeV2 makes a directory of the v2 tree and turns on every controller down to
-// it.
-func (t *Tree) makeV2(path string) error {
+// it. It returns the directory when it was not there.
+func (t *Tree) makeV2(path string) (made string, err error) {
 	dir := t.layout.unified
 	for part := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
 		if err := delegate(dir); err != nil {
-			return err
+			return "", err
 		}
 		dir = filepath.Join(dir, part)
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return makeError(err)
+		if err = os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return "", makeError(err)
 		}
 	}
-	return nil
+	if err != nil {
+		return "", nil
+	}
+	return dir, nil
 }
 
 // delegate turns on in dir's children every controller that dir has. One that

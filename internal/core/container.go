@@ -48,6 +48,9 @@ type ContainerConfig struct {
 	// Init runs the program below the tiny init, which reaps and forwards
 	// signals.
 	Init bool `json:"init,omitempty"`
+	// Run lets the program run as soon as it can, which saves asking for that. A
+	// program that cannot be started fails the create.
+	Run bool `json:"run,omitempty"`
 }
 
 // Join takes one namespace from another container of the same sandbox.

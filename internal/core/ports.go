@@ -22,8 +22,8 @@ type Runtime interface {
 	// Name is the handler's name in the config: native, crun, runc, …
 	Name() string
 	Features(ctx context.Context) (RuntimeFeatures, error)
-	// Create makes a container's main process, parked before its program, and
-	// returns its pid. The bundle directory holds rootfs/, mounted;
+	// Create makes a container's main process, parked before its program unless
+	// it is to run, and returns its pid. The bundle directory holds rootfs/, mounted;
 	// Create writes config.json.
 	Create(ctx context.Context, c RuntimeCreate) (pid int, err error)
 	// Start lets the parked process run its program.
@@ -56,6 +56,9 @@ type RuntimeCreate struct {
 	Levels []CgroupRef
 	// UID and GID own the ends of the standard streams, as the host sees them.
 	UID, GID uint32
+	// Run lets the program run at once, as Start would. When it cannot, nothing
+	// of the container is left.
+	Run bool
 }
 
 // RuntimeExec asks for a further process.

@@ -11,22 +11,22 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/ask"
 	"github.com/longshore/longshore/internal/engine/choice"
 	"github.com/longshore/longshore/internal/engine/dirs"
 	"github.com/longshore/longshore/internal/engine/own"
-	"github.com/longshore/longshore/internal/engine/signal"
 )
 
 var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an error value
 
 // CreateContainer makes a container in a ready sandbox; its program is parked
-// until StartContainer. With a Key that is in use it returns the first object
+// until StartContainer, unless cfg says Run. With a Key that is in use it returns the first object
 // and AlreadyExists; an empty Key becomes the ID.
 func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) (core.Container, error) {
 	if _, err := c.owns("create container"); err != nil {
 		return core.Container{}, err
 	}
-	if err := checkContainerConfig(&cfg); err != nil {
+	if err := ask.Container(&cfg); err != nil {
 		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
 	}
 	if _, err := c.sandbox(cfg.Sandbox); err != nil {
@@ -67,27 +67,6 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 		return core.Container{}, fmt.Errorf("create container %q: %w", b.c.Key, notOurs(err))
 	}
 	return b.c, nil
-}
-
-func checkContainerConfig(cfg *core.ContainerConfig) error {
-	set := 0
-	for _, is := range []bool{cfg.Root.Image != "", cfg.Root.Dir != "", len(cfg.Root.Mounts) > 0} {
-		if is {
-			set++
-		}
-	}
-	switch {
-	case set != 1:
-		return fmt.Errorf("root: one of image, dir and mounts is wanted: %w", errdefs.ErrInvalidArgument)
-	case cfg.Spec == nil:
-		return fmt.Errorf("no spec: %w", errdefs.ErrInvalidArgument)
-	case cfg.IO.Hold && len(cfg.IO.Sinks) > 0:
-		return fmt.Errorf("hold excludes sinks: %w", errdefs.ErrInvalidArgument)
-	}
-	if _, err := signal.Parse(cfg.Stop.Signal); err != nil {
-		return err
-	}
-	return nil
 }
 
 // build is one CreateContainer on its way.
@@ -287,7 +266,7 @@ func (b *build) cgroup(ctx context.Context) error {
 	if b.spec.Linux != nil {
 		res = b.spec.Linux.Resources
 	}
-	return b.e.o.Cgroups.Create(ctx, b.c.Cgroup, res)
+	return b.e.o.Cgroups.Update(ctx, b.c.Cgroup, res)
 }
 
 func (b *build) launch(ctx context.Context) error {
@@ -297,8 +276,18 @@ func (b *build) launch(ctx context.Context) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
 		return b.e.editContainer(b.c.ID, func(c *core.Container, _ *note) error { c.Runtime = rt.Name(); return nil })
 	}}
+	if b.cfg.Run {
+		// All is on record first: whoever finds the process may have to finish this.
+		err := b.e.editContainer(b.c.ID, func(c *core.Container, _ *note) error {
+			c.Main, c.Config, c.Warnings = b.c.Main, b.c.Config, b.c.Warnings
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
 	pid, warnings, err := try.Create(ctx, core.RuntimeCreate{
-		ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
+		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
 		Levels: append([]core.CgroupRef{b.c.Cgroup}, b.levels...), UID: uid, GID: gid,
 	})
 	b.c.Main.Pid, b.c.Warnings = pid, append(b.c.Warnings, warnings...)
@@ -314,11 +303,10 @@ func (b *build) commit(context.Context) error {
 		}
 		c := b.c
 		c.Data = cur.Data
-		if err := step(&c, core.VerbCommit); err != nil {
+		n := note{}
+		if err := born(&c, &n); err != nil {
 			return err
 		}
-		n := note{}
-		n.add(core.Event{Kind: core.EventContainerCreated})
 		if err := n.write(tx, &c.Meta, c.Sandbox, c.ID); err != nil {
 			return err
 		}
@@ -328,6 +316,17 @@ func (b *build) commit(context.Context) error {
 		b.c, err = tx.Containers().Get(c.ID)
 		return err
 	})
+}
+
+// born finishes a create: what was to run at once does.
+func born(c *core.Container, n *note) error {
+	n.add(core.Event{Kind: core.EventContainerCreated})
+	if err := step(c, core.VerbCommit); err != nil || !c.Config.Run {
+		return err
+	}
+	c.Main.Started = now()
+	n.add(core.Event{Kind: core.EventContainerStarted})
+	return step(c, core.VerbStart)
 }
 
 // Container returns one container.

@@ -221,7 +221,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err := e.o.Roots.Mount(ctx, filepath.Join(bundle, "rootfs"), root, false); err != nil {
 		return err
 	}
-	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: own.InitSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true}
+	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: own.InitSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true, Run: true}
 	try := choice.Try{First: b.rt, Others: e.o.Runtimes, Any: b.sb.AnyRuntime, Version: e.version, Take: func(rt core.Runtime) error {
 		b.rt, b.sb.Config.Runtime = rt, rt.Name()
 		_, err := e.editSandbox(id, func(sb *core.Sandbox, _ *note) error { sb.Config.Runtime = rt.Name(); return nil })
@@ -233,7 +233,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	}
 	b.sb.Init = pid
 	b.sb.Config.Namespaces.PID.Path = fmt.Sprintf("/proc/%d/ns/pid", pid)
-	return b.rt.Start(ctx, id)
+	return nil
 }
 
 func (b *sandboxBuild) commit(context.Context) error {

@@ -154,12 +154,17 @@ func (s *survey) compare() []finding {
 func (s *survey) container(c *core.Container) {
 	e := s.e
 	if c.State == core.ContainerCreating {
+		repair := func(ctx context.Context) error {
+			return errors.Join(e.kill(ctx, c), e.teardownContainer(ctx, c, note{}, nil))
+		}
+		if p, ok := s.procs[core.Ref{Container: c.ID}]; ok && c.Config.Run { // its program may have done something
+			repair = func(context.Context) error {
+				return e.editContainer(c.ID, func(c *core.Container, n *note) error { c.Main.Pid = p.Pid; return born(c, n) })
+			}
+		}
 		s.add(finding{
 			Violation: Violation{"unfinished", "container " + string(c.ID), "its create was never finished"},
-			sandbox:   c.Sandbox,
-			repair: func(ctx context.Context) error {
-				return errors.Join(e.kill(ctx, c), e.teardownContainer(ctx, c, note{}, nil))
-			},
+			sandbox:   c.Sandbox, repair: repair,
 		})
 		return
 	}

@@ -3,6 +3,7 @@ package pin
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -83,14 +84,26 @@ func (s *Spare) Close() error {
 	return file.Close()
 }
 
-// newNetwork makes a network namespace as the kernel makes it.
+// newNetwork makes a network namespace as the kernel makes it. Its thread goes
+// back to where it was and is used on: one is wanted at every start.
 func newNetwork() (file *os.File, err error) {
 	err = onThread(func() error {
+		here := fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
+		own, err := os.Open(here)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = own.Close() }()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
-		file, err = os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
-		return err
+		if file, err = os.Open(here); err != nil {
+			return err
+		}
+		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		return nil
 	})
 	return file, err
 }

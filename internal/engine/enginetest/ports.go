@@ -316,10 +316,12 @@ func (c *Cgroups) Update(ctx context.Context, ref core.CgroupRef, res *specs.Lin
 	}
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	if c.groups[ref.Path] == nil {
+	if _, ok := c.groups[ref.Path]; !ok {
 		return fmt.Errorf("update cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
 	}
-	c.groups[ref.Path] = res
+	if res != nil {
+		c.groups[ref.Path] = res
+	}
 	return nil
 }
 

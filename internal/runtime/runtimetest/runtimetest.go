@@ -52,6 +52,7 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 	}{
 		{"a container lives and is gone", life},
 		{"a created container does not run yet", parked},
+		{"a create that runs", runs},
 		{"a program sees what the spec says", inside},
 		{"streams belong to the user", unprivileged},
 		{"an exec runs beside the program", execs},
@@ -64,6 +65,7 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 		{"namespaces are joined", joins},
 		{"adopted cgroups are joined and stay", adopts},
 		{"failed creates leave nothing", failures},
+		{"a create that cannot run leaves nothing", runFailures},
 		{"what is not there is said", unknown},
 		{"the exit record tells of memory", memory},
 		{"hooks run at six points", hooks},

@@ -1,0 +1,35 @@
+// Package ask checks what faces ask for.
+//
+// It must not know the engine. Start at Container.
+package ask
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/signal"
+)
+
+// Container returns InvalidArgument for a container that cannot be made.
+func Container(cfg *core.ContainerConfig) error {
+	set := 0
+	for _, is := range []bool{cfg.Root.Image != "", cfg.Root.Dir != "", len(cfg.Root.Mounts) > 0} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set != 1:
+		return fmt.Errorf("root: one of image, dir and mounts is wanted: %w", errdefs.ErrInvalidArgument)
+	case cfg.Spec == nil:
+		return fmt.Errorf("no spec: %w", errdefs.ErrInvalidArgument)
+	case cfg.IO.Hold && len(cfg.IO.Sinks) > 0:
+		return fmt.Errorf("hold excludes sinks: %w", errdefs.ErrInvalidArgument)
+	}
+	if _, err := signal.Parse(cfg.Stop.Signal); err != nil {
+		return err
+	}
+	return nil
+}
