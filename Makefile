@@ -54,7 +54,12 @@ e2e-nomad: build ## a real Nomad, which drives the agent (NOMAD=its binary)
 
 e2e-nomad-recover: build ## the same, and every cell of who dies over a task twenty times
 	hack/deps.sh test
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin RECOVER_ROUNDS=20 $(GO) test -p 1 -count=1 -timeout 3h -v -run TasksOutlive ./test/e2e/nomad
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin RECOVER_ROUNDS=20 $(GO) test -p 1 -count=1 -timeout 3h -v -run 'TasksOutlive|NobodyCanKnow' ./test/e2e/nomad
+
+.PHONY: e2e-mesos
+e2e-mesos: build ## Mesos' own tools against the agent (MESOS_CLI=, MESOS_EXPORTER=their programs)
+	hack/deps.sh test
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 30m -v ./test/e2e/mesos
 
 chaos: build ## the chaos test with 1,000 kills
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos

@@ -229,10 +229,14 @@ func (n *node) faces(ctx context.Context) ([]face.Face, error) {
 		all = append(all, f)
 	}
 	if n.cfg.Face.Mesos.Enabled {
-		f, err := mesos.New(mesos.Options{
+		o := mesos.Options{
 			Deps:   face.Deps{Engine: n.engine.As(core.OwnerMesos), Logger: n.log, Metrics: n.metrics, Version: n.version},
 			Config: n.cfg.Face.Mesos, Root: n.cfg.Agent.Root, Level: n.level,
-		})
+		}
+		if o.Config.ShowAllOwners {
+			o.All = n.engine.All()
+		}
+		f, err := mesos.New(o)
 		if err != nil {
 			return nil, err
 		}

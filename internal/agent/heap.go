@@ -12,13 +12,23 @@ import (
 // An agent lives on a few megabytes and throws away more than that with every
 // few pods: collecting at twice what lives, as Go does by itself, took a seventh
 // of its time, just when pods were to start. It is given room instead, and takes
-// the garbage out when nothing happens.
+// the garbage out when nothing starts.
 const (
-	heapRoom = 24 << 20        // allocated between two collections, at least
-	lull     = 2 * time.Second // without calm bytes allocated: nothing happens
-	calm     = 256 << 10
-	litter   = 2 << 20 // less is left lying
+	heapRoom = 24 << 20 // allocated between two collections, at least
+	lull     = 2 * time.Second
+
+	calm   = 256 << 10 // allocated in a lull: nothing happens
+	litter = 2 << 20   // less is left lying then
+	hum    = 8 << 20   // allocated in a lull: figures are read, but little starts
+	pile   = 8 << 20   // less is left lying then
 )
+
+// untidy reports whether the garbage is to go by what was allocated in the last
+// lull and since it went last. Who asks for figures every second, as Nomad does of
+// each task, leaves the agent no calm moment for as long as anything runs.
+func untidy(lately, since uint64) bool {
+	return lately < calm && since > litter || lately < hum && since > pile
+}
 
 // tendHeap keeps to that until ctx ends. GOGC in the environment goes before.
 func tendHeap(ctx context.Context) {
@@ -38,7 +48,7 @@ func tendHeap(ctx context.Context) {
 		case <-tick.C:
 		}
 		now := allocated()
-		if now-last < calm && now-clean > litter {
+		if untidy(now-last, now-clean) {
 			debug.FreeOSMemory()
 			now = allocated()
 			clean = now

@@ -40,3 +40,21 @@ func TestHeapHasRoom(t *testing.T) {
 		<-again
 	}
 }
+
+func TestTheGarbageIsTakenOutWhenLittleStarts(t *testing.T) {
+	for _, c := range []struct {
+		what          string
+		lately, since uint64
+		want          bool
+	}{
+		{"nothing happens, and nothing lies", 0, 0, false},
+		{"nothing happens", 1 << 10, 3 << 20, true},
+		{"figures are read", 2 << 20, 4 << 20, false},
+		{"figures are read after much has started", 2 << 20, 24 << 20, true},
+		{"much starts", 20 << 20, 22 << 20, false},
+	} {
+		if got := untidy(c.lately, c.since); got != c.want {
+			t.Errorf("%s: %t", c.what, got)
+		}
+	}
+}

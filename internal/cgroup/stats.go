@@ -44,13 +44,6 @@ func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.Figures)
 	if !want.Has(core.FigureProcesses | core.FigureFiles) {
 		return s, nil
 	}
-	for _, pid := range pids {
-		if err := ctx.Err(); err != nil {
-			return s, err
-		}
-		if p, err := stats.Process(pid, want.Has(core.FigureFiles)); err == nil { // else it has just ended
-			s.Processes = append(s.Processes, p)
-		}
-	}
-	return s, nil
+	s.Processes, err = stats.Processes(ctx, pids, want.Has(core.FigureFiles))
+	return s, err
 }

@@ -82,6 +82,10 @@ type User struct {
 // InvalidArgument and says where it was looked for; a number need not be there.
 func (f UserFiles) LookUp(spec string) (User, error) {
 	u, err := user.GetExecUser(spec, &user.ExecUser{Home: "/"}, bytes.NewReader(f.Passwd), bytes.NewReader(f.Group))
+	if errors.Is(err, user.ErrNoPasswdEntries) {
+		name, _, _ := strings.Cut(spec, ":")
+		return User{}, fmt.Errorf("unknown user %s: no matching entry in %s: %w", name, f.places(), errdefs.ErrInvalidArgument)
+	}
 	if err != nil {
 		return User{}, fmt.Errorf("user %q: %w in %s: %w", spec, err, f.places(), errdefs.ErrInvalidArgument)
 	}

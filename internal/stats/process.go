@@ -1,6 +1,8 @@
 package stats
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,23 +15,39 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Process reads one process from /proc, with what it has open when files are
-// asked for. NotFound when it has ended.
-func Process(pid int, files bool) (core.ProcessStats, error) {
+// Processes reads processes from /proc, with what they have open when files are
+// asked for. Those that have ended are left out. An error is ctx's.
+func Processes(ctx context.Context, pids []int, files bool) ([]core.ProcessStats, error) {
+	var list []core.ProcessStats
+	r := newReader(usual / 2)
+	for _, pid := range pids {
+		if err := ctx.Err(); err != nil {
+			return list, err
+		}
+		if p, err := r.process(pid, files); err == nil {
+			list = append(list, p)
+		}
+	}
+	return list, nil
+}
+
+// process reads one; NotFound when it has ended.
+func (r *reader) process(pid int, files bool) (core.ProcessStats, error) {
 	proc := "/proc/" + strconv.Itoa(pid)
-	b, err := File(proc + "/stat")
+	b, err := r.file(proc, "stat")
 	if err != nil {
 		return core.ProcessStats{}, fmt.Errorf("read process %d: %w: %w", pid, err, class(err))
 	}
-	p, err := parseStat(string(b))
+	p, err := parseStat(b)
 	if err != nil {
 		return core.ProcessStats{}, fmt.Errorf("read process %d: %w", pid, err)
 	}
 	p.Pid = pid
-	if status, err := File(proc + "/status"); err == nil {
-		for line := range strings.Lines(string(status)) {
-			if rest, ok := strings.CutPrefix(line, "VmSwap:"); ok {
-				p.Swap = number(strings.TrimSuffix(strings.TrimSpace(rest), " kB")).N * 1024
+	if status, err := r.file(proc, "status"); err == nil {
+		for line := range bytes.Lines(status) {
+			if rest, ok := bytes.CutPrefix(line, []byte("VmSwap:")); ok {
+				p.Swap = numberOf(bytes.TrimSuffix(bytes.TrimSpace(rest), []byte(" kB"))).N * 1024
+				break
 			}
 		}
 	}
@@ -68,22 +86,29 @@ func class(err error) error {
 
 // parseStat reads the fields of /proc/PID/stat; the name in it may hold
 // anything, parentheses too.
-func parseStat(s string) (core.ProcessStats, error) {
-	open, end := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')
+func parseStat(s []byte) (core.ProcessStats, error) {
+	open, end := bytes.IndexByte(s, '('), bytes.LastIndexByte(s, ')')
 	if open < 0 || end < open {
 		return core.ProcessStats{}, fmt.Errorf("no name in %q: %w", s, errdefs.ErrDataLoss)
 	}
-	f := strings.Fields(s[end+1:]) // f[0] is field 3, the state
-	if len(f) < 22 {
-		return core.ProcessStats{}, fmt.Errorf("%d fields in %q: %w", len(f), s, errdefs.ErrDataLoss)
+	var f [22][]byte // f[0] is field 3, the state
+	n := 0
+	for word := range bytes.FieldsSeq(s[end+1:]) {
+		f[n] = word
+		if n++; n == len(f) {
+			break
+		}
+	}
+	if n < len(f) {
+		return core.ProcessStats{}, fmt.Errorf("%d fields in %q: %w", n, s, errdefs.ErrDataLoss)
 	}
 	const tick = 1e9 / 100
-	threads, _ := strconv.Atoi(f[17])
+	threads, _ := strconv.Atoi(string(f[17]))
 	return core.ProcessStats{
-		Comm:    s[open+1 : end],
-		User:    number(f[11]).N * tick,
-		System:  number(f[12]).N * tick,
+		Comm:    string(s[open+1 : end]),
+		User:    numberOf(f[11]).N * tick,
+		System:  numberOf(f[12]).N * tick,
 		Threads: threads,
-		RSS:     number(f[21]).N * uint64(os.Getpagesize()),
+		RSS:     numberOf(f[21]).N * uint64(os.Getpagesize()),
 	}, nil
 }

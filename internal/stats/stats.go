@@ -28,19 +28,29 @@ type reader struct {
 	path []byte
 }
 
-func newReader() *reader { return &reader{buf: make([]byte, 4<<10), path: make([]byte, 0, 256)} }
+// newReader's files have at most size bytes, as a rule: others take longer.
+func newReader(size int) *reader { return &reader{buf: make([]byte, size), path: make([]byte, 0, 256)} }
 
-// read reads the whole of a file; "" is no directory. The kernel hands out such a
-// file in one piece if there is room, so the end is not asked for: opening,
-// reading and closing are all that a figure costs.
+// usual is more than what the files of a cgroup have.
+const usual = 4 << 10
+
+// read reads the whole of a file; "" is no directory.
 func (r *reader) read(dir, file string) ([]byte, bool) {
 	if dir == "" {
 		return nil, false
 	}
-	r.path = append(append(append(r.path[:0], dir...), '/'), file...)
+	b, err := r.file(dir, file)
+	return b, err == nil
+}
+
+// file reads the whole of a file. The kernel hands out such a file in one piece if
+// there is room, so the end is not asked for: opening, reading and closing are all
+// that a figure costs.
+func (r *reader) file(dir, name string) ([]byte, error) {
+	r.path = append(append(append(r.path[:0], dir...), '/'), name...)
 	fd, err := open(string(r.path))
 	if err != nil {
-		return nil, false
+		return nil, err
 	}
 	defer func() { _ = unix.Close(fd) }()
 	n := 0
@@ -50,10 +60,10 @@ func (r *reader) read(dir, file string) ([]byte, bool) {
 			continue
 		}
 		if err != nil {
-			return nil, false
+			return nil, err
 		}
 		if n += m; m == 0 || n < len(r.buf) {
-			return bytes.TrimSpace(r.buf[:n]), true
+			return bytes.TrimSpace(r.buf[:n]), nil
 		}
 		r.buf = append(r.buf, make([]byte, len(r.buf))...)
 	}
@@ -158,7 +168,7 @@ func eachKey(b []byte, fn func(key, value []byte)) {
 }
 
 func keys(b []byte) map[string]uint64 {
-	out := make(map[string]uint64, 48)
+	out := make(map[string]uint64, bytes.Count(b, []byte{'\n'})+1)
 	eachKey(b, func(k, v []byte) {
 		if n := numberOf(v); n.OK {
 			out[string(k)] = n.N

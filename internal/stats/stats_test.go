@@ -112,7 +112,7 @@ func TestV2(t *testing.T) {
 func TestAFileOfAnyLengthIsReadWhole(t *testing.T) {
 	long := strings.Repeat("key 1\n", 4<<10) + "last 7"
 	dir := write(t, map[string]string{"f": long, "empty": ""})
-	r := newReader()
+	r := newReader(usual)
 	if b, err := File(filepath.Join(dir, "f")); err != nil || string(b) != long {
 		t.Errorf("%d bytes of %d, %v", len(b), len(long), err)
 	}
@@ -162,14 +162,18 @@ func TestWhatIsNotThereIsNotMeasured(t *testing.T) {
 }
 
 func TestProcess(t *testing.T) {
-	p, err := Process(os.Getpid(), true)
+	list, err := Processes(t.Context(), []int{1 << 30, os.Getpid()}, true)
+	if len(list) != 1 {
+		t.Fatalf("of nobody and this process: %+v, %v", list, err)
+	}
+	p := list[0]
 	if err != nil || p.Threads == 0 || p.RSS == 0 || p.Comm == "" || p.Pid != os.Getpid() || p.Files.N < 3 || !p.Sockets.OK {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if _, err := Process(1<<30, true); !errdefs.IsNotFound(err) {
+	if _, err := newReader(usual).process(1<<30, true); !errdefs.IsNotFound(err) {
 		t.Errorf("nobody: %v", err)
 	}
-	p, err = parseStat("7 (a) b (c)) S 1 1 1 0 -1 0 0 0 0 0 5 6 0 0 20 0 3 0 100 200 300")
+	p, err = parseStat([]byte("7 (a) b (c)) S 1 1 1 0 -1 0 0 0 0 0 5 6 0 0 20 0 3 0 100 200 300"))
 	if err != nil || p.Comm != "a) b (c)" || p.User != 5e7 || p.System != 6e7 || p.Threads != 3 || p.RSS != 300*uint64(os.Getpagesize()) {
 		t.Errorf("%+v, %v", p, err)
 	}
@@ -178,7 +182,7 @@ func TestProcess(t *testing.T) {
 func FuzzParseStat(f *testing.F) {
 	f.Add("7 (a) S 1 1 1 0 -1 0 0 0 0 0 5 6 0 0 20 0 3 0 100 200 300")
 	f.Fuzz(func(t *testing.T, s string) {
-		if _, err := parseStat(s); err != nil && !errdefs.IsDataLoss(err) {
+		if _, err := parseStat([]byte(s)); err != nil && !errdefs.IsDataLoss(err) {
 			t.Error(err)
 		}
 	})

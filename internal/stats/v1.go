@@ -2,7 +2,6 @@ package stats
 
 import (
 	"bytes"
-	"strings"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -10,7 +9,7 @@ import (
 // V1 reads the figures of a v1 cgroup, whose directory in each controller's
 // hierarchy dirs tells.
 func V1(dirs map[string]string, want core.Figures) core.Stats {
-	r := newReader()
+	r := newReader(usual)
 	s := core.Stats{At: now()}
 	if want.Has(core.FigureUsage | core.FigureDetail) {
 		s.CPU.Usage = r.number(dirs["cpuacct"], "cpuacct.usage")
@@ -39,8 +38,7 @@ func v1CPU(r *reader, cpu, acct string, c *core.CPUStats) {
 			}
 		}
 	}
-	stat := r.keys(cpu, "cpu.stat")
-	c.Periods, c.Throttled, c.ThrottledNS = of(stat, "nr_periods"), of(stat, "nr_throttled"), of(stat, "throttled_time")
+	r.pick(cpu, "cpu.stat", map[string]*core.Value{"nr_periods": &c.Periods, "nr_throttled": &c.Throttled, "throttled_time": &c.ThrottledNS})
 }
 
 func v1Memory(r *reader, d string, m *core.MemoryStats, want core.Figures) {
@@ -74,7 +72,7 @@ func v1Memory(r *reader, d string, m *core.MemoryStats, want core.Figures) {
 	m.FailCount = r.number(d, "memory.failcnt")
 	m.FailCount.N += r.number(d, "memory.memsw.failcnt").N
 	m.Kernel = r.number(d, "memory.kmem.usage_in_bytes")
-	m.OOMKills = of(r.keys(d, "memory.oom_control"), "oom_kill")
+	r.pick(d, "memory.oom_control", map[string]*core.Value{"oom_kill": &m.OOMKills})
 }
 
 func v1IO(r *reader, d string) []core.IOStats {
@@ -87,13 +85,14 @@ func v1IO(r *reader, d string) []core.IOStats {
 			}
 			met := false
 			for line := range bytes.Lines(text) {
-				f := strings.Fields(string(line)) // "8:0 Read 4096"
-				if len(f) != 3 {
+				device, rest, _ := bytes.Cut(bytes.TrimSpace(line), []byte{' '}) // "8:0 Read 4096"
+				op, value, ok := bytes.Cut(rest, []byte{' '})
+				if !ok {
 					continue
 				}
-				n, s := number(f[2]), devices.device(f[0])
+				n, s := numberOf(value), devices.device(string(device))
 				if n.OK && s != nil {
-					set(s, f[1], n.N)
+					set(s, string(op), n.N)
 					met = true
 				}
 			}

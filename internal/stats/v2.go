@@ -9,7 +9,7 @@ import (
 
 // V2 reads the figures of a v2 cgroup.
 func V2(d string, want core.Figures) core.Stats {
-	r := newReader()
+	r := newReader(usual)
 	s := core.Stats{At: now()}
 	if want.Has(core.FigureUsage | core.FigureDetail) {
 		const us = 1000

@@ -34,7 +34,7 @@ func TestTheAgentDiesAtEveryStage(t *testing.T) {
 			}
 		}
 		n.Check()
-		before := without(holdings(t, n), "descriptors")
+		before := n.Holdings(t).Lasting()
 		for _, stage := range engine.Stages() {
 			verb, _, _ := strings.Cut(stage, ".")
 			t.Run(stage, func(t *testing.T) { r.die(t, stage, strings.HasSuffix(verb, "_sandbox"), before) })
@@ -59,7 +59,7 @@ type round struct {
 }
 
 // die lets the agent die at a stage and looks at what the next one finds.
-func (r *round) die(t *testing.T, stage string, shared bool, before map[string][]string) {
+func (r *round) die(t *testing.T, stage string, shared bool, before nodetest.Holdings) {
 	n := r.n
 	n.Kill() // a kind end would take the keeper along, as nothing runs
 	n.SetEnv("LONGSHORE_FAILPOINT=" + stage)
@@ -88,7 +88,7 @@ func (r *round) die(t *testing.T, stage string, shared bool, before map[string][
 }
 
 // same waits until the node holds what it held before.
-func same(t *testing.T, n *nodetest.Node, before map[string][]string) {
+func same(t *testing.T, n *nodetest.Node, before nodetest.Holdings) {
 	t.Helper()
 	var diff string
 	t.Cleanup(func() {
@@ -97,7 +97,7 @@ func same(t *testing.T, n *nodetest.Node, before map[string][]string) {
 		}
 	})
 	nodetest.Eventually(t, "nothing of it is left", func() bool {
-		diff = cmp.Diff(before, without(holdings(t, n), "descriptors"))
+		diff = cmp.Diff(before, n.Holdings(t).Lasting())
 		return diff == ""
 	})
 }

@@ -121,7 +121,7 @@ func TestBadContainersAreToldAndLeaveNothing(t *testing.T) {
 		if _, err := n.CRI.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: first.ID}); err != nil {
 			t.Fatal(err)
 		}
-		before := without(holdings(t, n), "descriptors")
+		before := n.Holdings(t).Lasting()
 		for name, bad := range badContainers(dir, bare) {
 			t.Run(name, func(t *testing.T) {
 				cfg := nodetest.ContainerConfig("c", image, "/bin/sleep", "1000")

@@ -20,7 +20,7 @@ func noSandbox(t *testing.T, n *nodetest.Node, cfg *runtimeapi.PodSandboxConfig,
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := without(holdings(t, n), "descriptors")
+	before := n.Holdings(t).Lasting()
 	_, err = n.CRI.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg})
 	refused(t, err, code, says...)
 	has, err := n.CRI.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
@@ -31,7 +31,7 @@ func noSandbox(t *testing.T, n *nodetest.Node, cfg *runtimeapi.PodSandboxConfig,
 		t.Errorf("sandboxes before %v, after %v", had.GetItems(), has.GetItems())
 	}
 	nodetest.Eventually(t, "nothing of the sandbox is left", func() bool {
-		for kind, now := range without(holdings(t, n), "descriptors") {
+		for kind, now := range n.Holdings(t).Lasting() {
 			if len(nodetest.More(now, before[kind])) > 0 {
 				return false
 			}

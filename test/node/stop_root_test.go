@@ -24,10 +24,10 @@ func TestAStoppedNodeLeavesNothing(t *testing.T) {
 			clean(t, n)
 			n.Stop()
 			nodetest.Eventually(t, "keeper and nest end", func() bool { return len(nodetest.Processes("longshore-keeper", "")) == 0 })
-			if left := lines(t, "ip", "-o", "link", "show"); slices.ContainsFunc(left, func(l string) bool { return strings.Contains(l, "longshore") }) {
+			if left := nodetest.Lines(t, "ip", "-o", "link", "show"); slices.ContainsFunc(left, func(l string) bool { return strings.Contains(l, "longshore") }) {
 				t.Errorf("links: %q", left)
 			}
-			if left := lines(t, "nft", "list", "ruleset"); len(left) > 0 {
+			if left := nodetest.Lines(t, "nft", "list", "ruleset"); len(left) > 0 {
 				t.Errorf("rules: %q", left)
 			}
 			cgroups, _ := filepath.Glob("/sys/fs/cgroup/*" + n.Cgroup)

@@ -3,11 +3,115 @@ package nodetest
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
+
+// Holdings is everything that could leak, by kind, sorted.
+type Holdings map[string][]string
+
+// descriptors begins the names of kinds of which some may be gone later, such as
+// an idle worker's.
+const descriptors = "descriptors "
+
+// Holdings looks at what the kernel and the disk hold of this node.
+func (n *Node) Holdings(t *testing.T) Holdings {
+	t.Helper()
+	h := Holdings{"nft": Lines(t, "nft", "list", "ruleset"), "links": Lines(t, "ip", "-o", "link", "show")}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		h["mounts"] = append(h["mounts"], strings.Fields(line)[4])
+	}
+	for i, l := range h["links"] {
+		h["links"][i] = strings.Fields(l)[1]
+	}
+	for i, l := range h["nft"] {
+		h["nft"][i] = passing.ReplaceAllString(l, "")
+	}
+	for _, dir := range []string{n.State, n.Root} {
+		h["files "+filepath.Base(dir)] = Tree(t, dir)
+	}
+	h["cgroups"] = Cgroups(t, n.Cgroup)
+	h.Descriptors(t, "agent", n.Pid())
+	for _, role := range []string{"keeper", "nest"} {
+		for _, pid := range Processes("longshore-keeper", role) {
+			h.Descriptors(t, role, pid)
+		}
+	}
+	for _, v := range h {
+		slices.Sort(v)
+	}
+	return h
+}
+
+var passing = regexp.MustCompile(`# handle \d+|counter packets \d+ bytes \d+|expires \S+`)
+
+// Descriptors adds those of a process under a name.
+func (h Holdings) Descriptors(t *testing.T, name string, pid int) {
+	t.Helper()
+	h[descriptors+name] = Descriptors(t, pid)
+	slices.Sort(h[descriptors+name])
+}
+
+// Lasting is what only goes when something is removed: no descriptors.
+func (h Holdings) Lasting() Holdings {
+	h = maps.Clone(h)
+	maps.DeleteFunc(h, func(kind string, _ []string) bool { return strings.HasPrefix(kind, descriptors) })
+	return h
+}
+
+// Since says how h differs from what was held before; "" is not at all.
+func (h Holdings) Since(before Holdings) string {
+	diff := cmp.Diff(before.Lasting(), h.Lasting())
+	for kind, has := range h {
+		if more := More(has, before[kind]); strings.HasPrefix(kind, descriptors) && len(more) > 0 {
+			diff += fmt.Sprintf("%s: +%v\n", kind, more)
+		}
+	}
+	return diff
+}
+
+// Cgroups names the cgroups of a path below the root of every hierarchy.
+func Cgroups(t *testing.T, path string) []string {
+	t.Helper()
+	roots, err := filepath.Glob("/sys/fs/cgroup/*" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unified, _ := filepath.Glob("/sys/fs/cgroup" + path)
+	var found []string
+	for _, c := range append(roots, unified...) {
+		found = append(found, Tree(t, c)...)
+	}
+	found = slices.DeleteFunc(found, func(p string) bool { return !strings.HasSuffix(p, "/") })
+	slices.Sort(found)
+	return found
+}
+
+// Lines runs a command and returns the lines of what it printed.
+func Lines(t *testing.T, name string, args ...string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", name, err, out)
+	}
+	var found []string
+	for l := range strings.Lines(string(out)) {
+		found = append(found, strings.TrimSpace(l))
+	}
+	return found
+}
 
 // Tree names what is below dir, directories with a slash; logs, databases and
 // records of what happened may grow, and are named but not sized.

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/project"
 	"github.com/longshore/longshore/internal/face/mesos/valid"
 )
 
@@ -84,7 +85,7 @@ func ended(a core.Autopsy) *mesosagent.Response_WaitContainer {
 		r.State, r.Reason, r.Message = mesosv1.TaskState_TASK_FAILED.Enum(), mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_MEMORY.Enum(), &a.Verdict
 		r.Limitation = &mesosv1.TaskResourceLimitation{}
 		if a.Limit > 0 {
-			r.Limitation.Resources = []*mesosv1.Resource{scalar("mem", float64(a.Limit)/(1<<20))}
+			r.Limitation.Resources = []*mesosv1.Resource{project.Scalar("mem", float64(a.Limit)/(1<<20))}
 		}
 	}
 	return r

@@ -3,7 +3,6 @@ package mesos
 import (
 	"context"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -11,7 +10,6 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face/mesos/door"
-	"github.com/longshore/longshore/internal/face/mesos/figures"
 )
 
 func getHealth(_ context.Context, x *door.Exchange) error {
@@ -46,18 +44,6 @@ func (s *server) getVersion(_ context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_VERSION.Enum(), GetVersion: v})
 }
 
-func (s *server) getMetrics(_ context.Context, x *door.Exchange) error {
-	all, err := figures.Node(s.began)
-	if err != nil {
-		return err
-	}
-	m := &mesosagent.Response_GetMetrics{}
-	for _, f := range all {
-		m.Metrics = append(m.Metrics, &mesosv1.Metric{Name: &f.Name, Value: &f.Value})
-	}
-	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_METRICS.Enum(), GetMetrics: m})
-}
-
 func (s *server) getLoggingLevel(_ context.Context, x *door.Exchange) error {
 	l := &mesosagent.Response_GetLoggingLevel{Level: proto.Uint32(s.level.Get())}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_LOGGING_LEVEL.Enum(), GetLoggingLevel: l})
@@ -70,49 +56,13 @@ func (s *server) setLoggingLevel(ctx context.Context, x *door.Exchange) error {
 	return nil
 }
 
-// No master gives this agent tasks: there are no frameworks, executors, tasks and
-// operations, and no provider subscribes.
-
-func getState(_ context.Context, x *door.Exchange) error {
-	st := &mesosagent.Response_GetState{
-		GetTasks: &mesosagent.Response_GetTasks{}, GetExecutors: &mesosagent.Response_GetExecutors{}, GetFrameworks: &mesosagent.Response_GetFrameworks{},
-	}
-	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_STATE.Enum(), GetState: st})
-}
-
-func getFrameworks(_ context.Context, x *door.Exchange) error {
-	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_FRAMEWORKS.Enum(), GetFrameworks: &mesosagent.Response_GetFrameworks{}})
-}
-
-func getExecutors(_ context.Context, x *door.Exchange) error {
-	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_EXECUTORS.Enum(), GetExecutors: &mesosagent.Response_GetExecutors{}})
-}
+// No master gives this agent operations, and no provider subscribes.
 
 func getOperations(_ context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_OPERATIONS.Enum(), GetOperations: &mesosagent.Response_GetOperations{}})
 }
 
-func getTasks(_ context.Context, x *door.Exchange) error {
-	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_TASKS.Enum(), GetTasks: &mesosagent.Response_GetTasks{}})
-}
-
 func getResourceProviders(_ context.Context, x *door.Exchange) error {
 	p := &mesosagent.Response_GetResourceProviders{}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_RESOURCE_PROVIDERS.Enum(), GetResourceProviders: p})
-}
-
-// getAgent tells of the machine; an id is what a master gives.
-func (s *server) getAgent(_ context.Context, x *door.Exchange) error {
-	mem, err := figures.Memory()
-	if err != nil {
-		return err
-	}
-	info := &mesosv1.AgentInfo{Hostname: &s.hostname, Resources: []*mesosv1.Resource{
-		scalar("cpus", float64(runtime.NumCPU())), scalar("mem", float64(mem>>20)),
-	}}
-	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_AGENT.Enum(), GetAgent: &mesosagent.Response_GetAgent{AgentInfo: info}})
-}
-
-func scalar(name string, value float64) *mesosv1.Resource {
-	return &mesosv1.Resource{Name: &name, Type: mesosv1.Value_SCALAR.Enum(), Scalar: &mesosv1.Value_Scalar{Value: &value}}
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/figures"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/project"
 )
 
-// getContainers lists what runs, as far as it is asked for: executors, which are
-// always shown, are a master's, and there are none.
+// getContainers lists what runs, as far as it is asked for: executors' containers,
+// which are the other owners', always.
 func (s *server) getContainers(ctx context.Context, x *door.Exchange) error {
 	in := x.Call.GetGetContainers()
 	all, err := s.engine.Containers(ctx, core.Filter{})
@@ -25,8 +26,11 @@ func (s *server) getContainers(ctx context.Context, x *door.Exchange) error {
 	}
 	slices.SortFunc(all, func(a, b core.Container) int { return strings.Compare(string(a.Key), string(b.Key)) })
 	resp := &mesosagent.Response_GetContainers{}
-	for _, c := range all {
-		if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+	if resp.Containers, err = s.shows.others(ctx); err != nil {
+		return err
+	}
+	for i, c := range all {
+		if !runs(&all[i]) {
 			continue
 		}
 		if nested := c.Parent != ""; nested && in.GetShowNested() || !nested && in.GetShowStandalone() {
@@ -41,19 +45,23 @@ func (s *server) getContainers(ctx context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_CONTAINERS.Enum(), GetContainers: resp})
 }
 
+func runs(c *core.Container) bool {
+	return c.State == core.ContainerRunning || c.State == core.ContainerPaused
+}
+
 // wanted are the figures that a container is shown with.
 const wanted = core.FigureUsage | core.FigureDetail | core.FigureCount
 
 // shown is a container with what could be found out about it. A standalone one's
 // figures are those of its whole tree, as Mesos has it.
 func (s *server) shown(ctx context.Context, c core.Container) *mesosagent.Response_GetContainers_Container {
-	r := &mesosagent.Response_GetContainers_Container{ContainerId: ids.Parse(string(c.Key))}
-	r.ContainerStatus = &mesosv1.ContainerStatus{ContainerId: ids.Parse(string(c.Key)), ExecutorPid: pid(c.Main)}
-	if sb, err := s.engine.Sandbox(ctx, c.Sandbox); err == nil && len(sb.Network.Addrs) > 0 {
-		r.ContainerStatus.NetworkInfos = []*mesosv1.NetworkInfo{networkInfo(sb)}
+	sb, err := s.engine.Sandbox(ctx, c.Sandbox)
+	if err != nil {
+		sb = core.Sandbox{} // it goes
 	}
+	status := project.Status(c.Meta, c.Main, &sb)
+	r := &mesosagent.Response_GetContainers_Container{ContainerId: status.ContainerId, ContainerStatus: status}
 	var st core.Stats
-	var err error
 	if c.Parent == "" {
 		st, err = s.engine.SandboxStats(ctx, c.Sandbox, wanted)
 	} else {
@@ -65,21 +73,6 @@ func (s *server) shown(ctx context.Context, c core.Container) *mesosagent.Respon
 		s.log.DebugContext(ctx, "a container is shown without figures", "container", string(c.ID), "error", err)
 	}
 	return r
-}
-
-func networkInfo(sb core.Sandbox) *mesosv1.NetworkInfo {
-	n := &mesosv1.NetworkInfo{}
-	if sb.Config.Network.Name != "" {
-		n.Name = &sb.Config.Network.Name
-	}
-	for _, a := range sb.Network.Addrs {
-		text, protocol := a.String(), mesosv1.NetworkInfo_IPv4
-		if a.Is6() {
-			protocol = mesosv1.NetworkInfo_IPv6
-		}
-		n.IpAddresses = append(n.IpAddresses, &mesosv1.NetworkInfo_IPAddress{IpAddress: &text, Protocol: &protocol})
-	}
-	return n
 }
 
 // shownSession is a session as a container of its own.

@@ -22,8 +22,10 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/net/netutil"
 
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/endpoint"
 	"github.com/longshore/longshore/internal/face/mesos/guard"
 )
 
@@ -46,6 +48,9 @@ type Config struct {
 	WorkDir string `toml:"work_dir"`
 	// MaxFetchBytes bounds what is fetched for one container, unpacked.
 	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
+	// ShowAllOwners has the calls that show frameworks, executors, tasks and containers
+	// tell of what the other faces run, too.
+	ShowAllOwners bool `toml:"show_all_owners"`
 	// MaxMessageBytes bounds one request, and one record of a stream.
 	MaxMessageBytes int `toml:"max_message_bytes"`
 	// MaxConnections bounds open connections; more wait.
@@ -98,6 +103,9 @@ type Options struct {
 	Config Config
 	// Root is where the sandboxes are when Config.WorkDir does not say.
 	Root string
+	// All is the whole node, for Config.ShowAllOwners; nil has the face show what is
+	// its own.
+	All View
 	// Level is the log's, for the calls that ask for it and change it; nil has
 	// none.
 	Level *slog.LevelVar
@@ -153,9 +161,14 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	defer cancel()
 	errs := make([]error, len(listeners)+1)
 	var wg sync.WaitGroup
+	count, err := f.server.shows.count(ctx)
+	if err != nil {
+		return err
+	}
+	defer f.server.level.Reset()
 	wg.Go(func() {
 		defer cancel()
-		errs[len(listeners)] = f.server.run(ctx)
+		errs[len(listeners)] = count()
 	})
 	for i, l := range listeners {
 		srv := &http.Server{Handler: f.handler(l), ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(f.server.log.Handler(), slog.LevelDebug)}
@@ -178,7 +191,12 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 
 // handler is the API, behind the guard unless it is reached by a file.
 func (f *Face) handler(l net.Listener) http.Handler {
-	api := &door.Handler{Call: f.server.call, MaxMessage: int64(f.cfg.MaxMessageBytes)}
+	api := endpoint.Handler{
+		Do: func(ctx context.Context, call *mesosagent.Call) (*mesosagent.Response, error) {
+			return door.Do(ctx, call, f.server.call)
+		},
+		API: &door.Handler{Call: f.server.call, MaxMessage: int64(f.cfg.MaxMessageBytes)},
+	}
 	if l.Addr().Network() == "unix" {
 		return api
 	}

@@ -48,6 +48,7 @@ type testNode struct {
 	t      *testing.T
 	work   string
 	level  *slog.LevelVar
+	all    bool // it shows all owners
 	client *http.Client
 	// shutdown ends the face and waits until it has answered every call.
 	shutdown func()
@@ -69,7 +70,11 @@ func (n *testNode) serve() {
 	n.t.Helper()
 	cfg := DefaultConfig()
 	cfg.WorkDir = n.work
-	f, err := New(Options{Deps: face.Deps{Engine: n.As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"}, Config: cfg, Level: n.level})
+	o := Options{Deps: face.Deps{Engine: n.As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"}, Config: cfg, Level: n.level}
+	if n.all {
+		o.All = n.Engine.All()
+	}
+	f, err := New(o)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -160,7 +165,7 @@ func TestPlainCalls(t *testing.T) {
 		t.Errorf("metrics %v", metrics)
 	}
 	info := n.answer(`{"type":"GET_AGENT"}`).GetGetAgent().GetAgentInfo()
-	if host, _ := os.Hostname(); info.GetHostname() != host || len(info.GetResources()) != 2 || info.GetResources()[0].GetScalar().GetValue() < 1 {
+	if host, _ := os.Hostname(); info.GetHostname() != host || len(info.GetResources()) != 3 || info.GetResources()[0].GetScalar().GetValue() < 1 {
 		t.Errorf("agent %v", info)
 	}
 }

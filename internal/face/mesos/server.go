@@ -38,7 +38,7 @@ type server struct {
 	sessions session.Table
 	names    keylock.Map[string] // of containers on their way
 	level    *verbosity.Level
-	began    time.Time
+	shows    *shows
 	handlers map[mesosagent.Call_Type]handler
 	calls    sync.WaitGroup // in flight
 	images   sync.RWMutex   // held by launches that need one to stay, and by what prunes them
@@ -58,12 +58,16 @@ func newServer(o Options) (*server, error) {
 	}
 	s := &server{
 		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, maxFetch: o.Config.MaxFetchBytes,
-		level: verbosity.New(o.Level), began: time.Now(),
+		level: verbosity.New(o.Level),
 	}
 	if s.tree, err = sandbox.New(s.workDir); err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
 	s.files = files.Files{Dir: s.tree.Dir()}
+	s.shows = &shows{view: o.Engine, agent: hostname, disk: s.tree.Dir(), began: time.Now()}
+	if o.All != nil {
+		s.shows.view, s.shows.all = o.All, true
+	}
 	configs, err := providers.New(filepath.Join(s.workDir, providerDir))
 	if err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
@@ -72,15 +76,15 @@ func newServer(o Options) (*server, error) {
 		mesosagent.Call_GET_HEALTH:             getHealth,
 		mesosagent.Call_GET_FLAGS:              s.getFlags,
 		mesosagent.Call_GET_VERSION:            s.getVersion,
-		mesosagent.Call_GET_METRICS:            s.getMetrics,
+		mesosagent.Call_GET_METRICS:            s.shows.getMetrics,
 		mesosagent.Call_GET_LOGGING_LEVEL:      s.getLoggingLevel,
 		mesosagent.Call_SET_LOGGING_LEVEL:      s.setLoggingLevel,
-		mesosagent.Call_GET_STATE:              getState,
-		mesosagent.Call_GET_FRAMEWORKS:         getFrameworks,
-		mesosagent.Call_GET_EXECUTORS:          getExecutors,
+		mesosagent.Call_GET_STATE:              s.shows.getState,
+		mesosagent.Call_GET_FRAMEWORKS:         s.shows.getFrameworks,
+		mesosagent.Call_GET_EXECUTORS:          s.shows.getExecutors,
 		mesosagent.Call_GET_OPERATIONS:         getOperations,
-		mesosagent.Call_GET_TASKS:              getTasks,
-		mesosagent.Call_GET_AGENT:              s.getAgent,
+		mesosagent.Call_GET_TASKS:              s.shows.getTasks,
+		mesosagent.Call_GET_AGENT:              s.shows.getAgent,
 		mesosagent.Call_GET_RESOURCE_PROVIDERS: getResourceProviders,
 
 		mesosagent.Call_ADD_RESOURCE_PROVIDER_CONFIG:    addProvider(configs),
@@ -108,13 +112,6 @@ func newServer(o Options) (*server, error) {
 	return s, nil
 }
 
-// run does what no call does, until ctx ends.
-func (s *server) run(ctx context.Context) error {
-	defer s.level.Reset()
-	<-ctx.Done()
-	return nil
-}
-
 // call does one call. A panic is this call's alone.
 func (s *server) call(ctx context.Context, x *door.Exchange) (err error) {
 	s.calls.Add(1)
@@ -129,11 +126,26 @@ func (s *server) call(ctx context.Context, x *door.Exchange) (err error) {
 			s.log.ErrorContext(ctx, "a call panicked", "call", name, "panic", v)
 			err = errors.New("internal error")
 		}
+		if err != nil && launches(x.Call.GetType()) {
+			s.shows.tally.LaunchFailed()
+		}
 		s.metrics.Request(Name, name, strconv.Itoa(door.Code(err)), time.Since(began))
 	}()
 	do := s.handlers[x.Call.GetType()]
 	if do == nil {
 		return door.NotImplemented()
 	}
+	if err := s.shows.refuse(ctx, x.Call); err != nil {
+		return err
+	}
 	return do(ctx, x)
+}
+
+func launches(t mesosagent.Call_Type) bool {
+	switch t { //nolint:exhaustive // all others do not
+	case mesosagent.Call_LAUNCH_CONTAINER, mesosagent.Call_LAUNCH_NESTED_CONTAINER, mesosagent.Call_LAUNCH_NESTED_CONTAINER_SESSION:
+		return true
+	default:
+		return false
+	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// keptOutput is how much of each stream ExecTask answers, from its end.
+// keptOutput is how much of what was said ExecTask answers, from its end.
 const keptOutput = 4 << 10
 
 // unknownExit is the exit code of a process of which nobody can know how it
@@ -79,10 +79,12 @@ func (s *server) ExecTask(ctx context.Context, req *nomaddriver.ExecTaskRequest)
 	}
 	ref := core.Ref{Container: c.ID, Process: proc.ID}
 	defer s.forget(ctx, ref, streams, "ExecTask")
-	var stdout, stderr tail
+	// Nomad shows what is in Stdout only: as with its exec drivers, that is all
+	// that was said.
+	var all, stderr tail
 	var wg sync.WaitGroup
-	wg.Go(func() { _, _ = io.Copy(&stdout, streams.Stdout) })
-	wg.Go(func() { _, _ = io.Copy(&stderr, streams.Stderr) })
+	wg.Go(func() { _, _ = io.Copy(&all, streams.Stdout) })
+	wg.Go(func() { _, _ = io.Copy(io.MultiWriter(&all, &stderr), streams.Stderr) })
 	a, err := s.engine.Wait(ctx, ref)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errExecTimeout) {
@@ -91,7 +93,7 @@ func (s *server) ExecTask(ctx context.Context, req *nomaddriver.ExecTaskRequest)
 		return nil, err
 	}
 	wg.Wait()
-	return &nomaddriver.ExecTaskResponse{Stdout: stdout.data, Stderr: stderr.data, Result: execResult(a)}, nil
+	return &nomaddriver.ExecTaskResponse{Stdout: all.data, Stderr: stderr.data, Result: execResult(a)}, nil
 }
 
 var errExecTimeout = errors.New("timed out") //nolint:gochecknoglobals // an error value
@@ -104,11 +106,16 @@ func execResult(a core.Autopsy) *nomaddriver.ExitResult {
 	return r
 }
 
-// tail keeps the last of what is written to it.
-type tail struct{ data []byte }
+// tail keeps the last of what is written to it, by any number of writers.
+type tail struct {
+	mu   sync.Mutex
+	data []byte
+}
 
 // Write implements io.Writer.
 func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.data = append(t.data, p...)
 	if n := len(t.data) - keptOutput; n > 0 {
 		t.data = slices.Clone(t.data[n:])

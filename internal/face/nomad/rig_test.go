@@ -79,9 +79,13 @@ func newRig(t *testing.T, config map[string]any) *rig {
 		return 0
 	})
 	n.Supervisor.Program("both", func(p *enginetest.Process) int {
-		_, _ = fmt.Fprintln(p.Stdout(), "out", strings.Repeat("x", 5000))
+		_, _ = fmt.Fprintln(p.Stdout(), "out")
 		_, _ = fmt.Fprintln(p.Stderr(), "err")
 		return 7
+	})
+	n.Supervisor.Program("long", func(p *enginetest.Process) int {
+		_, _ = fmt.Fprintln(p.Stdout(), strings.Repeat("x", 5000))
+		return 0
 	})
 	r.start()
 	if config == nil {

@@ -45,7 +45,7 @@ func (s *server) TaskStats(req *nomaddriver.TaskStatsRequest, out nomaddriver.Dr
 		}
 		var st *nomaddriver.TaskStats
 		if err == nil {
-			st, err = s.gauge.Look(ctx, c.ID, req.GetTaskId(), mhz)
+			st, err = s.gauge.Look(ctx, c, req.GetTaskId(), mhz)
 		}
 		if errdefs.IsNotFound(err) {
 			return nil

@@ -108,7 +108,7 @@ func (s *server) DestroyTask(ctx context.Context, req *nomaddriver.DestroyTaskRe
 		return nil, err
 	}
 	s.gauge.Forget(c.ID)
-	s.images.Released(ctx, c, sess)
+	s.images.Unused(ctx, c.Image, sess)
 	return &nomaddriver.DestroyTaskResponse{}, nil
 }
 

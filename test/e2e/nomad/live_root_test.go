@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/longshore/longshore/test/nodetest"
 )
 
 // TestATaskIsWorkedWithWhileItRuns: templates that change, scripts, a terminal, a
@@ -210,32 +208,4 @@ func fetch(t *testing.T, r *rig, url string) (body string) {
 		return err == nil && resp.StatusCode == http.StatusOK
 	})
 	return body
-}
-
-// TestManyTasksAtOnceAndNothingAfter places tasks at once, and stops them.
-func TestManyTasksAtOnceAndNothingAfter(t *testing.T) {
-	start(t, options{}, func(r *rig) {
-		const n = 50
-		many := strings.Replace(job("many", "service", fmt.Sprintf("count = %d", n), `kill_signal = "SIGKILL"`, `args = ["-c", "while true; do sleep 1000; done"]
-        image_pull_policy = "missing"`), "cpu    = 100\n        memory = 32", "cpu    = 1\n        memory = 10", 1)
-		began := time.Now()
-		r.run(many)
-		r.eventually("all run", func() bool {
-			running := 0
-			for _, a := range r.allocs("many") {
-				if a.ClientStatus == "running" {
-					running++
-				}
-			}
-			return running == n
-		})
-		t.Logf("%d tasks ran after %s", n, time.Since(began))
-		began = time.Now()
-		r.purge("many")
-		r.nothingLeft()
-		t.Logf("and nothing was left after %s", time.Since(began))
-		if left := nodetest.Processes("sleep", ""); len(left) > 0 {
-			t.Errorf("left: %v", left)
-		}
-	})
 }

@@ -17,12 +17,8 @@ import (
 // code is the real one, and no line of its log is missing. RECOVER_ROUNDS says how
 // often.
 func TestTasksOutliveEverybody(t *testing.T) {
-	rounds, err := strconv.Atoi(os.Getenv("RECOVER_ROUNDS"))
-	if err != nil {
-		rounds = 1
-	}
 	start(t, options{server: true}, func(r *rig) {
-		for round := range rounds {
+		for round := range rounds() {
 			for i, victims := range [][]string{
 				{"plugin"}, {"agent"}, {"keeper"}, {"agent", "keeper"}, {"nomad"}, {"nomad, asked to"}, {"nomad", "plugin"}, {"nomad", "plugin", "agent"}, {"nomad", "plugin", "agent", "keeper"},
 			} {
@@ -30,11 +26,36 @@ func TestTasksOutliveEverybody(t *testing.T) {
 					r.survives(fmt.Sprintf("cell-%d-%d-%s", round, i, when), victims, when == "meanwhile")
 				}
 			}
+			t.Logf("round %d: 18 cells", round+1)
 		}
-		t.Logf("%d rounds of 18 cells", rounds)
 		r.must("system", "gc")
 		r.nothingLeft()
 	})
+}
+
+// TestWhatNobodyCanKnowIsLost is the same with the nest gone as well: Nomad is
+// told so.
+func TestWhatNobodyCanKnowIsLost(t *testing.T) {
+	start(t, options{server: true}, func(r *rig) {
+		for round := range rounds() {
+			for i, victims := range [][]string{{"nest", "keeper"}, {"agent", "nest", "keeper"}, {"nomad", "plugin", "agent", "nest", "keeper"}} {
+				for _, when := range []string{"meanwhile", "afterwards"} {
+					r.loses(fmt.Sprintf("lost-%d-%d-%s", round, i, when), victims, when == "meanwhile")
+				}
+			}
+			t.Logf("round %d: 6 cells", round+1)
+		}
+		r.must("system", "gc")
+		r.nothingLeft()
+	})
+}
+
+func rounds() int {
+	n, err := strconv.Atoi(os.Getenv("RECOVER_ROUNDS"))
+	if err != nil {
+		return 1
+	}
+	return n
 }
 
 // survives runs one cell.
@@ -65,26 +86,78 @@ func (r *rig) survives(name string, victims []string, endsMeanwhile bool) {
 		end()
 	}
 	a = r.allocation(name, "failed")
-	started := 0
-	for _, e := range a.TaskStates["main"].Events {
+	if said := a.said("main"); a.started("main") != 1 || !strings.Contains(said, "Exit Code: 33") {
+		r.t.Errorf("%s without %v: started %d times\n%s", name, victims, a.started("main"), said)
+	}
+	r.unbroken(name, victims, dir)
+	if !strings.Contains(output(dir), "bye") {
+		r.t.Errorf("%s without %v: the log lacks its end", name, victims)
+	}
+	r.purge(name)
+}
+
+// loses runs one cell in which nobody is left who could know how the task ends.
+// It ends with 0, or would go on for ever: Nomad must be told neither.
+func (r *rig) loses(name string, victims []string, endsMeanwhile bool) {
+	r.t.Helper()
+	r.run(job(name, "batch", once, "", `args = ["-c", "trap '' PIPE; i=0; until test -e /alloc/data/go; do echo line $i; i=$((i+1)); sleep 0.02; done 2>/dev/null; touch /alloc/data/ended; exit 0"]`))
+	a := r.allocation(name, "running")
+	dir := filepath.Join(r.dir, "data", "alloc", a.ID, "alloc")
+	r.eventually("the task writes", func() bool { return strings.Contains(output(dir), "line 5\n") })
+	for _, v := range victims {
+		r.kill(v)
+	}
+	ended := filepath.Join(dir, "data", "ended")
+	if endsMeanwhile {
+		if err := os.WriteFile(filepath.Join(dir, "data", "go"), nil, 0o600); err != nil {
+			r.t.Fatal(err)
+		}
+		r.eventually("the task has ended", func() bool { return exists(ended) })
+	}
+	for _, v := range victims {
+		r.bringBack(v)
+	}
+	a = r.allocation(name, "failed")
+	said := a.said("main")
+	if a.started("main") != 1 || !strings.Contains(said, "Exit Code: 255") || !strings.Contains(said, "lost: ") || strings.Contains(said, "Exit Code: 0") {
+		r.t.Errorf("%s without %v: started %d times\n%s", name, victims, a.started("main"), said)
+	}
+	// What nobody watches may not go on under the next task's feet.
+	if exists(ended) != endsMeanwhile {
+		r.t.Errorf("%s without %v: has the task come to its end by itself? %v", name, victims, !endsMeanwhile)
+	}
+	if left := nodetest.Processes("sh", "-c"); len(left) != 0 {
+		r.t.Errorf("%s without %v: processes %v are left of the task", name, victims, left)
+	}
+	r.unbroken(name, victims, dir)
+	r.purge(name)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// started says how often a task was.
+func (a alloc) started(task string) (n int) {
+	for _, e := range a.TaskStates[task].Events {
 		if e.Type == "Started" {
-			started++
+			n++
 		}
 	}
-	if said := a.said("main"); started != 1 || !strings.Contains(said, "Exit Code: 33") {
-		r.t.Errorf("%s without %v: started %d times\n%s", name, victims, started, said)
-	}
-	out := output(dir)
-	for i, line := range strings.Split(strings.TrimSpace(out), "\n") {
+	return n
+}
+
+// unbroken asserts that no line of the log is missing before its last, or there
+// twice.
+func (r *rig) unbroken(name string, victims []string, dir string) {
+	r.t.Helper()
+	for i, line := range strings.Split(strings.TrimSpace(output(dir)), "\n") {
 		if want := "line " + strconv.Itoa(i); line != want && line != "bye "+strconv.Itoa(i) {
 			r.t.Errorf("%s without %v: line %d of the log is %q", name, victims, i, line)
 			break
 		}
 	}
-	if !strings.Contains(out, "bye") {
-		r.t.Errorf("%s without %v: the log lacks its end", name, victims)
-	}
-	r.purge(name)
 }
 
 // output is what the task has written, of which it is little: one file.
@@ -106,8 +179,8 @@ func (r *rig) kill(who string) {
 	case "agent":
 		r.Kill()
 		return
-	case "keeper":
-		pids = nodetest.Processes("longshore-keeper", "keeper")
+	case "keeper", "nest":
+		pids = nodetest.Processes("longshore-keeper", who)
 	case "plugin":
 		pids = nodetest.Processes("driver", "")
 	}

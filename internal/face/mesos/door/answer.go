@@ -21,8 +21,21 @@ func (x *Exchange) encode(m proto.Message) ([]byte, error) {
 	return pbjson.Marshal(m)
 }
 
+// Do does a call that came in another way than by the API, and returns the message
+// that it was answered with; nil when it was answered without one. It is for calls
+// whose answer is no stream.
+func Do(ctx context.Context, call *mesosagent.Call, do func(ctx context.Context, x *Exchange) error) (*mesosagent.Response, error) {
+	x := &Exchange{Call: call, direct: true}
+	err := do(ctx, x)
+	return x.kept, err
+}
+
 // Answer answers with one message.
 func (x *Exchange) Answer(resp *mesosagent.Response) error {
+	if x.direct {
+		x.kept = resp
+		return nil
+	}
 	body, err := x.encode(resp)
 	if err != nil {
 		return err
@@ -36,6 +49,9 @@ func (x *Exchange) Answer(resp *mesosagent.Response) error {
 // Empty answers with a status alone. It has no Content-Type: clients take one for
 // a message.
 func (x *Exchange) Empty(code int) {
+	if x.direct {
+		return
+	}
 	x.answered = true
 	x.w.WriteHeader(code)
 }

@@ -123,6 +123,8 @@ type Exchange struct {
 	stream   bool // the client asked for a stream of records
 	records  *recordio.Reader
 	answered bool
+	direct   bool                 // it has no connection: kept is the answer
+	kept     *mesosagent.Response // of a direct one
 }
 
 // readCall reads the one message, or the first of the stream.

@@ -41,9 +41,10 @@ func (g *Gauge) Forget(id core.ID) {
 	delete(g.last, id)
 }
 
-// Look reads a container's figures. Mhz is a core's speed; 0 is unknown.
-func (g *Gauge) Look(ctx context.Context, id core.ID, task string, mhz float64) (*nomaddriver.TaskStats, error) {
-	st, err := g.engine.Stats(ctx, id, core.FigureUsage|core.FigureDetail|core.FigureProcesses)
+// Look reads the figures of a container that has just been looked up. Mhz is a
+// core's speed; 0 is unknown.
+func (g *Gauge) Look(ctx context.Context, c core.Container, task string, mhz float64) (*nomaddriver.TaskStats, error) {
+	st, err := g.engine.ContainerStats(ctx, &c, core.FigureUsage|core.FigureDetail|core.FigureProcesses)
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +53,8 @@ func (g *Gauge) Look(ctx context.Context, id core.ID, task string, mhz float64) 
 		now.pids[p.Pid] = p
 	}
 	g.mu.Lock()
-	before := g.last[id]
-	g.last[id] = now
+	before := g.last[c.ID]
+	g.last[c.ID] = now
 	g.mu.Unlock()
 	out := &nomaddriver.TaskStats{
 		Id: task, Timestamp: timestamppb.New(st.At),

@@ -120,13 +120,13 @@ func (a Task) Labels() map[string]string {
 // LabelPrefix begins the labels that say which task a container is.
 const LabelPrefix = "com.hashicorp.nomad."
 
-// Container is the task as the engine's container.
-func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, error) {
+// Container is the task as the engine's container; image is "" for a Rootfs.
+func (a Task) Container(sandbox core.ID, image core.Image) (core.ContainerConfig, error) {
 	c := core.ContainerConfig{
 		Key: core.Key(a.Nomad.GetId()), Labels: a.Labels(), Sandbox: sandbox, CDI: a.Conf.CDI, Init: a.Conf.Init,
 		Cgroup: a.cgroup(), Stop: core.Stop{Signal: a.Conf.StopSignal},
-		Root: core.Root{Image: images.Root.ID, ReadOnly: a.Conf.ReadOnly},
-		IO:   core.IO{TTY: a.Conf.TTY, Sinks: a.sinks()}, Images: a.imageMounts(images.Mounts),
+		Root: core.Root{Image: image.ID, ReadOnly: a.Conf.ReadOnly},
+		IO:   core.IO{TTY: a.Conf.TTY, Sinks: a.sinks()},
 	}
 	if a.Conf.Stdin {
 		c.IO.Stdin = core.StdinOpen
@@ -204,10 +204,14 @@ func (a Task) capabilities() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config.cap_add: %w", err)
 	}
+	var refused []string
 	for _, c := range added {
 		if !slices.Contains(allowed, c) {
-			return nil, invalid("config.cap_add: %s is not permitted on this node: allow_caps of the plugin", c)
+			refused = append(refused, strings.ToLower(strings.TrimPrefix(c, "CAP_"))) // as jobs write them
 		}
+	}
+	if len(refused) > 0 {
+		return nil, invalid("config.cap_add: not permitted on this node by allow_caps of the plugin: %s", strings.Join(refused, ", "))
 	}
 	caps, err := ocispec.Capabilities(base, a.Conf.CapAdd, a.Conf.CapDrop)
 	if err != nil {

@@ -1,0 +1,156 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/face/mesos/door"
+)
+
+func pathOf(r *http.Request) (string, error) {
+	p := r.URL.Query().Get("path")
+	if p == "" {
+		return "", bad("Expecting 'path=value' in query.\n")
+	}
+	return p, nil
+}
+
+func browse(h Handler, r *http.Request) (any, error) {
+	p, err := pathOf(r)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := h.Do(r.Context(), &mesosagent.Call{Type: mesosagent.Call_LIST_FILES.Enum(), ListFiles: &mesosagent.Call_ListFiles{Path: &p}})
+	all := []object{}
+	for _, f := range resp.GetListFiles().GetFileInfos() {
+		all = append(all, object{
+			"path": f.GetPath(), "nlink": f.GetNlink(), "size": f.GetSize(), "mtime": f.GetMtime().GetNanoseconds() / 1e9, "mode": mode(f.GetMode()),
+			"uid": f.GetUid(), "gid": f.GetGid(),
+		})
+	}
+	return all, err
+}
+
+// mode is a file's as ls writes it.
+func mode(m uint32) string {
+	kind := byte('-')
+	switch m & unix.S_IFMT {
+	case unix.S_IFDIR:
+		kind = 'd'
+	case unix.S_IFCHR:
+		kind = 'c'
+	case unix.S_IFBLK:
+		kind = 'b'
+	case unix.S_IFIFO:
+		kind = 'p'
+	case unix.S_IFLNK:
+		kind = 'l'
+	case unix.S_IFSOCK:
+		kind = 's'
+	}
+	text := []byte{kind}
+	for bit := 8; bit >= 0; bit-- {
+		c := byte('-')
+		if m&(1<<bit) != 0 {
+			c = "xwr"[bit%3]
+		}
+		text = append(text, c)
+	}
+	return string(text)
+}
+
+// read gives a part of a file as text, and without an offset only its size, as that.
+// A length of -1 is none.
+func read(h Handler, r *http.Request) (any, error) {
+	p, err := pathOf(r)
+	if err != nil {
+		return nil, err
+	}
+	q := r.URL.Query()
+	offset, err := signed(q.Get("offset"), "offset")
+	if err != nil {
+		return nil, err
+	}
+	length, err := signed(q.Get("length"), "length")
+	if err != nil {
+		return nil, err
+	}
+	from, most := uint64(max(offset, 0)), uint64(max(length, 0))
+	call := &mesosagent.Call_ReadFile{Path: &p, Offset: &from}
+	if offset < 0 || length >= 0 {
+		call.Length = &most
+	}
+	if offset < 0 {
+		most = 0
+	}
+	resp, err := h.Do(r.Context(), &mesosagent.Call{Type: mesosagent.Call_READ_FILE.Enum(), ReadFile: call})
+	if offset < 0 {
+		offset = int64(resp.GetReadFile().GetSize())
+	}
+	return object{"offset": offset, "data": string(resp.GetReadFile().GetData())}, err
+}
+
+func signed(text, name string) (int64, error) {
+	if text == "" {
+		return -1, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, bad(fmt.Sprintf("Failed to parse %s: %v.\n", name, errors.Unwrap(err)))
+	}
+	if n < -1 {
+		return 0, bad(fmt.Sprintf("Negative %s provided: %d.\n", name, n))
+	}
+	return n, nil
+}
+
+// debug says which paths are known, and where they are.
+func debug(h Handler, r *http.Request) (any, error) {
+	all, err := h.flags(r.Context())
+	dir := path.Join(all["work_dir"], "containers")
+	return map[string]string{dir: dir}, err
+}
+
+// download gives a whole file as it is when it is asked for.
+func download(h Handler, w http.ResponseWriter, r *http.Request) error {
+	p, err := pathOf(r)
+	if err != nil {
+		return err
+	}
+	size, data, err := h.part(r.Context(), p, 0)
+	if derr := (*door.Error)(nil); errors.As(err, &derr) && strings.HasPrefix(derr.Text, "Cannot read a directory") {
+		return bad("Cannot download a directory.\n")
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(p)}))
+	w.Header().Set("Content-Length", strconv.FormatUint(size, 10))
+	for at := uint64(0); ; {
+		data = data[:min(uint64(len(data)), size-at)]
+		if _, err := w.Write(data); err != nil {
+			return nil //nolint:nilerr // the client has gone
+		}
+		if at += uint64(len(data)); at == size || r.Method == http.MethodHead {
+			return nil
+		}
+		if _, data, err = h.part(r.Context(), p, at); err != nil || len(data) == 0 {
+			panic(http.ErrAbortHandler) // it has become shorter: the client is to see that
+		}
+	}
+}
+
+func (h Handler) part(ctx context.Context, p string, at uint64) (size uint64, data []byte, err error) {
+	resp, err := h.Do(ctx, &mesosagent.Call{Type: mesosagent.Call_READ_FILE.Enum(), ReadFile: &mesosagent.Call_ReadFile{Path: &p, Offset: &at}})
+	return resp.GetReadFile().GetSize(), resp.GetReadFile().GetData(), err
+}

@@ -1,0 +1,234 @@
+package endpoint
+
+import (
+	"encoding/json"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/mesos/pbjson"
+)
+
+// object is a JSON object that is put together by hand.
+type object = map[string]any
+
+// resources are amounts by name; the four that tools look for are always there.
+func resources(list []*mesosv1.Resource) object {
+	all := object{"cpus": 0.0, "gpus": 0.0, "mem": 0.0, "disk": 0.0}
+	sum := map[string]float64{}
+	for _, r := range list {
+		sum[r.GetName()] += r.GetScalar().GetValue()
+	}
+	for name, v := range sum {
+		all[name] = v
+	}
+	return all
+}
+
+func labels(l *mesosv1.Labels) []object {
+	var all []object
+	for _, one := range l.GetLabels() {
+		all = append(all, object{"key": one.GetKey(), "value": one.GetValue()})
+	}
+	return all
+}
+
+// taskOf is a task in the form of the documents, which differs from the API's.
+func taskOf(t *mesosv1.Task) (object, error) {
+	statuses := []object{}
+	for _, s := range t.GetStatuses() {
+		container, err := pbjson.Marshal(s.GetContainerStatus())
+		if err != nil {
+			return nil, err
+		}
+		statuses = append(statuses, object{"state": s.GetState().String(), "timestamp": s.GetTimestamp(), "container_status": json.RawMessage(container)})
+	}
+	o := object{
+		"id": t.GetTaskId().GetValue(), "name": t.GetName(), "framework_id": t.GetFrameworkId().GetValue(), "executor_id": t.GetExecutorId().GetValue(),
+		"slave_id": t.GetAgentId().GetValue(), "state": t.GetState().String(), "resources": resources(t.GetResources()), "statuses": statuses,
+		"container": object{"type": t.GetContainer().GetType().String()},
+	}
+	if l := labels(t.GetLabels()); l != nil {
+		o["labels"] = l
+	}
+	return o, nil
+}
+
+// tasksOf are those of one executor, or all where that is nil.
+func tasksOf(list []*mesosv1.Task, e *mesosv1.ExecutorInfo) ([]object, error) {
+	all := []object{}
+	for _, t := range list {
+		if e != nil && (t.GetFrameworkId().GetValue() != e.GetFrameworkId().GetValue() || t.GetExecutorId().GetValue() != e.GetExecutorId().GetValue()) {
+			continue
+		}
+		o, err := taskOf(t)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+func state(h Handler, r *http.Request) (any, error) {
+	ctx := r.Context()
+	st, err := h.get(ctx, mesosagent.Call_GET_STATE)
+	if err != nil {
+		return nil, err
+	}
+	info, err := h.get(ctx, mesosagent.Call_GET_AGENT)
+	if err != nil {
+		return nil, err
+	}
+	v, err := h.get(ctx, mesosagent.Call_GET_VERSION)
+	if err != nil {
+		return nil, err
+	}
+	all, err := h.flags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	frameworks := []object{}
+	for _, f := range st.GetGetState().GetGetFrameworks().GetFrameworks() {
+		o, err := frameworkOf(f.GetFrameworkInfo(), st.GetGetState(), all["work_dir"])
+		if err != nil {
+			return nil, err
+		}
+		frameworks = append(frameworks, o)
+	}
+	a := info.GetGetAgent().GetAgentInfo()
+	has := resources(a.GetResources())
+	return object{
+		"version": v.GetGetVersion().GetVersionInfo().GetVersion(), "id": a.GetHostname(), "pid": pid(r), "hostname": a.GetHostname(), "flags": all,
+		"resources": has, "unreserved_resources": has, "reserved_resources": object{}, "attributes": object{},
+		"frameworks": frameworks, "completed_frameworks": []object{},
+	}, nil
+}
+
+func frameworkOf(f *mesosv1.FrameworkInfo, st *mesosagent.Response_GetState, work string) (object, error) {
+	running, completed := []object{}, []object{}
+	for _, e := range st.GetGetExecutors().GetExecutors() {
+		o, err := executorOf(e.GetExecutorInfo(), st.GetGetTasks(), work)
+		if err != nil {
+			return nil, err
+		}
+		if e.GetExecutorInfo().GetFrameworkId().GetValue() == f.GetId().GetValue() {
+			running = append(running, o)
+		}
+	}
+	for _, e := range st.GetGetExecutors().GetCompletedExecutors() {
+		o, err := executorOf(e.GetExecutorInfo(), st.GetGetTasks(), work)
+		if err != nil {
+			return nil, err
+		}
+		if e.GetExecutorInfo().GetFrameworkId().GetValue() == f.GetId().GetValue() {
+			completed = append(completed, o)
+		}
+	}
+	return object{
+		"id": f.GetId().GetValue(), "name": f.GetName(), "user": f.GetUser(), "role": f.GetRole(), "checkpoint": f.GetCheckpoint(),
+		"failover_timeout": f.GetFailoverTimeout(), "hostname": f.GetHostname(), "executors": running, "completed_executors": completed,
+	}, nil
+}
+
+func executorOf(e *mesosv1.ExecutorInfo, all *mesosagent.Response_GetTasks, work string) (object, error) {
+	running, err := tasksOf(all.GetLaunchedTasks(), e)
+	if err != nil {
+		return nil, err
+	}
+	completed, err := tasksOf(all.GetCompletedTasks(), e)
+	if err != nil {
+		return nil, err
+	}
+	o := object{
+		"id": e.GetExecutorId().GetValue(), "name": e.GetName(), "source": e.GetSource(), "container": e.GetExecutorId().GetValue(),
+		"resources": resources(e.GetResources()), "type": e.GetType().String(),
+		"tasks": running, "queued_tasks": []object{}, "completed_tasks": completed,
+	}
+	if e.GetFrameworkId().GetValue() == string(core.OwnerMesos) {
+		o["directory"] = path.Join(work, "containers", e.GetExecutorId().GetValue())
+	}
+	return o, nil
+}
+
+// pid is the agent's name as libprocess has it, with the address under which the
+// client has reached it.
+func pid(r *http.Request) string { return "slave(1)@" + r.Host }
+
+// slaves is a master's list of its agents, which is this one.
+func slaves(h Handler, r *http.Request) (any, error) {
+	info, err := h.get(r.Context(), mesosagent.Call_GET_AGENT)
+	if err != nil {
+		return nil, err
+	}
+	v, err := h.get(r.Context(), mesosagent.Call_GET_VERSION)
+	if err != nil {
+		return nil, err
+	}
+	a := info.GetGetAgent().GetAgentInfo()
+	all := []object{}
+	if want := r.URL.Query().Get("slave_id"); want == "" || want == a.GetHostname() {
+		has := resources(a.GetResources())
+		all = append(all, object{
+			"id": a.GetHostname(), "hostname": a.GetHostname(), "pid": pid(r), "active": true, "version": v.GetGetVersion().GetVersionInfo().GetVersion(),
+			"resources": has, "unreserved_resources": has, "reserved_resources": object{}, "attributes": object{},
+		})
+	}
+	return object{"slaves": all, "recovered_slaves": []object{}}, nil
+}
+
+// taskLimit is how many tasks are listed when nothing is said.
+const taskLimit = 100
+
+// tasks is a master's list of the tasks of its agents, the newest first unless asked
+// otherwise.
+func tasks(h Handler, r *http.Request) (any, error) {
+	q := r.URL.Query()
+	limit, err := number(q.Get("limit"), taskLimit)
+	if err != nil {
+		return nil, bad("Failed to parse limit: " + err.Error() + ".\n")
+	}
+	offset, err := number(q.Get("offset"), 0)
+	if err != nil {
+		return nil, bad("Failed to parse offset: " + err.Error() + ".\n")
+	}
+	resp, err := h.get(r.Context(), mesosagent.Call_GET_TASKS)
+	if err != nil {
+		return nil, err
+	}
+	list := slices.Concat(resp.GetGetTasks().GetLaunchedTasks(), resp.GetGetTasks().GetCompletedTasks())
+	list = slices.DeleteFunc(list, func(t *mesosv1.Task) bool {
+		id, framework := q.Get("task_id"), q.Get("framework_id")
+		return id != "" && id != t.GetTaskId().GetValue() || framework != "" && framework != t.GetFrameworkId().GetValue()
+	})
+	at := func(t *mesosv1.Task) float64 { return t.GetStatuses()[0].GetTimestamp() }
+	slices.SortStableFunc(list, func(a, b *mesosv1.Task) int {
+		if q.Get("order") == "asc" {
+			a, b = b, a
+		}
+		switch {
+		case at(a) > at(b):
+			return -1
+		case at(a) < at(b):
+			return 1
+		}
+		return 0
+	})
+	list = list[min(max(offset, 0), len(list)):]
+	if limit >= 0 { // tools ask for -1 and mean all
+		list = list[:min(limit, len(list))]
+	}
+	all, err := tasksOf(list, nil)
+	return object{"tasks": all}, err
+}
+
+func number(text string, otherwise int) (int, error) {
+	if text == "" {
+		return otherwise, nil
+	}
+	return strconv.Atoi(text)
+}

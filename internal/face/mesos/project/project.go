@@ -1,0 +1,254 @@
+// Package project shows what is on a node as a Mesos agent shows the work of its
+// frameworks: an owner is a framework, a sandbox an executor, and a container a
+// task.
+//
+// It is pure: it looks at nothing but what it is given. Start at Node.
+package project
+
+import (
+	"cmp"
+	"slices"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/mesos/ids"
+)
+
+// Node is what is shown.
+type Node struct {
+	// Agent is the agent's id.
+	Agent      string
+	Sandboxes  []core.Sandbox
+	Containers []core.Container
+}
+
+// cpuShares are a cgroup's for one CPU.
+const cpuShares = 1024
+
+// Frameworks are the owners that have anything here, by their names.
+func (n Node) Frameworks() *mesosagent.Response_GetFrameworks {
+	r := &mesosagent.Response_GetFrameworks{}
+	var owners []string
+	for i := range n.Sandboxes {
+		owners = append(owners, string(n.Sandboxes[i].Owner))
+	}
+	slices.Sort(owners)
+	for _, o := range slices.Compact(owners) {
+		user, checkpoint := "root", true
+		r.Frameworks = append(r.Frameworks, &mesosagent.Response_GetFrameworks_Framework{FrameworkInfo: &mesosv1.FrameworkInfo{
+			User: &user, Name: &o, Id: &mesosv1.FrameworkID{Value: &o}, Checkpoint: &checkpoint,
+		}})
+	}
+	return r
+}
+
+// Executors are the sandboxes; those that have stopped are completed, and those of
+// Mesos' with their standalone container.
+func (n Node) Executors() *mesosagent.Response_GetExecutors {
+	r := &mesosagent.Response_GetExecutors{}
+	over := map[core.ID]bool{}
+	for i := range n.Containers {
+		if c := &n.Containers[i]; c.Owner == core.OwnerMesos && c.Parent == "" && c.State == core.ContainerExited {
+			over[c.Sandbox] = true
+		}
+	}
+	for _, sb := range n.sandboxes() {
+		id, owner, name := Name(sb.Meta), string(sb.Owner), string(sb.Key)
+		e := &mesosagent.Response_GetExecutors_Executor{ExecutorInfo: &mesosv1.ExecutorInfo{
+			Type: mesosv1.ExecutorInfo_DEFAULT.Enum(), ExecutorId: &mesosv1.ExecutorID{Value: &id}, FrameworkId: &mesosv1.FrameworkID{Value: &owner},
+			Name: &name, Source: &id, Resources: resources(sb.Config.Resources), Labels: labels(sb.Labels),
+		}}
+		if sb.State == core.SandboxStopped || over[sb.ID] {
+			r.CompletedExecutors = append(r.CompletedExecutors, e)
+		} else {
+			r.Executors = append(r.Executors, e)
+		}
+	}
+	return r
+}
+
+// Tasks are the containers; those that have ended are completed.
+func (n Node) Tasks() *mesosagent.Response_GetTasks {
+	r := &mesosagent.Response_GetTasks{}
+	of := map[core.ID]core.Sandbox{}
+	for _, sb := range n.Sandboxes {
+		of[sb.ID] = sb
+	}
+	all := slices.Clone(n.Containers)
+	slices.SortFunc(all, func(a, b core.Container) int { return order(a.Meta, b.Meta) })
+	for i := range all {
+		sb, ok := of[all[i].Sandbox]
+		if !ok {
+			continue // made since the sandboxes were read
+		}
+		t := n.task(&all[i], &sb)
+		if all[i].State == core.ContainerExited {
+			r.CompletedTasks = append(r.CompletedTasks, t)
+		} else {
+			r.LaunchedTasks = append(r.LaunchedTasks, t)
+		}
+	}
+	return r
+}
+
+// State is all three.
+func (n Node) State() *mesosagent.Response_GetState {
+	return &mesosagent.Response_GetState{GetTasks: n.Tasks(), GetExecutors: n.Executors(), GetFrameworks: n.Frameworks()}
+}
+
+// Name is what an object is called here: what is Mesos' has the name that it was
+// launched by, and anything else its ID.
+func Name(m core.Meta) string {
+	if m.Owner == core.OwnerMesos {
+		return string(m.Key)
+	}
+	return string(m.ID)
+}
+
+// ContainerID is the name in Mesos' form.
+func ContainerID(m core.Meta) *mesosv1.ContainerID {
+	if m.Owner == core.OwnerMesos {
+		return ids.Parse(string(m.Key))
+	}
+	name := string(m.ID)
+	return &mesosv1.ContainerID{Value: &name}
+}
+
+func order(a, b core.Meta) int {
+	return cmp.Or(cmp.Compare(a.Owner, b.Owner), a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+}
+
+func (n Node) sandboxes() []core.Sandbox {
+	all := slices.Clone(n.Sandboxes)
+	slices.SortFunc(all, func(a, b core.Sandbox) int { return order(a.Meta, b.Meta) })
+	return all
+}
+
+func (n Node) task(c *core.Container, sb *core.Sandbox) *mesosv1.Task {
+	id, name, owner, executor := Name(c.Meta), string(c.Key), string(c.Owner), Name(sb.Meta)
+	t := &mesosv1.Task{
+		Name: &name, TaskId: &mesosv1.TaskID{Value: &id}, FrameworkId: &mesosv1.FrameworkID{Value: &owner}, ExecutorId: &mesosv1.ExecutorID{Value: &executor},
+		AgentId: &mesosv1.AgentID{Value: &n.Agent}, State: state(c).Enum(), Labels: labels(c.Labels),
+		Container: &mesosv1.ContainerInfo{Type: mesosv1.ContainerInfo_MESOS.Enum()},
+	}
+	if c.Parent == "" {
+		t.Resources = resources(sb.Config.Resources)
+	}
+	t.Statuses = []*mesosv1.TaskStatus{n.status(c, sb, t)}
+	return t
+}
+
+// status is a task's last one, the only one that is known.
+func (n Node) status(c *core.Container, sb *core.Sandbox, t *mesosv1.Task) *mesosv1.TaskStatus {
+	at := c.Created
+	if !c.Main.Started.IsZero() {
+		at = c.Main.Started
+	}
+	if !c.Main.Finished.IsZero() {
+		at = c.Main.Finished
+	}
+	seconds := float64(at.UnixNano()) / 1e9
+	s := &mesosv1.TaskStatus{
+		TaskId: t.TaskId, State: t.State, AgentId: t.AgentId, ExecutorId: t.ExecutorId, Source: mesosv1.TaskStatus_SOURCE_AGENT.Enum(), Timestamp: &seconds,
+		ContainerStatus: Status(c.Meta, c.Main, sb),
+	}
+	if a := c.Main.Autopsy; a != nil {
+		s.Message = &a.Verdict
+		if a.OOM != nil && a.Exit.Status() != 0 {
+			s.Reason = mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_MEMORY.Enum()
+		}
+	}
+	return s
+}
+
+// Status is how a container is found on the node.
+func Status(m core.Meta, p core.Process, sb *core.Sandbox) *mesosv1.ContainerStatus {
+	s := &mesosv1.ContainerStatus{ContainerId: ContainerID(m)}
+	if p.Pid > 0 {
+		pid := uint32(p.Pid)
+		s.ExecutorPid = &pid
+	}
+	if len(sb.Network.Addrs) > 0 {
+		s.NetworkInfos = []*mesosv1.NetworkInfo{network(sb)}
+	}
+	return s
+}
+
+func network(sb *core.Sandbox) *mesosv1.NetworkInfo {
+	n := &mesosv1.NetworkInfo{}
+	if sb.Config.Network.Name != "" {
+		n.Name = &sb.Config.Network.Name
+	}
+	for _, a := range sb.Network.Addrs {
+		text, protocol := a.String(), mesosv1.NetworkInfo_IPv4
+		if a.Is6() {
+			protocol = mesosv1.NetworkInfo_IPv6
+		}
+		n.IpAddresses = append(n.IpAddresses, &mesosv1.NetworkInfo_IPAddress{IpAddress: &text, Protocol: &protocol})
+	}
+	return n
+}
+
+// state is a container's in Mesos' words. One that somebody had ended is killed,
+// whatever its program made of the signal.
+func state(c *core.Container) mesosv1.TaskState {
+	switch c.State {
+	case core.ContainerCreating:
+		return mesosv1.TaskState_TASK_STAGING
+	case core.ContainerCreated:
+		return mesosv1.TaskState_TASK_STARTING
+	case core.ContainerExited:
+		return Ended(c.Main.Autopsy)
+	}
+	if c.Main.Asked != nil {
+		return mesosv1.TaskState_TASK_KILLING
+	}
+	return mesosv1.TaskState_TASK_RUNNING
+}
+
+// Ended is the state of what has ended so; nil is an end that nobody knows.
+func Ended(a *core.Autopsy) mesosv1.TaskState {
+	switch {
+	case a == nil, a.Exit.Lost:
+		return mesosv1.TaskState_TASK_LOST
+	case a.Exit.Status() == 0:
+		return mesosv1.TaskState_TASK_FINISHED
+	case a.Asked != nil && a.OOM == nil:
+		return mesosv1.TaskState_TASK_KILLED
+	}
+	return mesosv1.TaskState_TASK_FAILED
+}
+
+// resources are a sandbox's limits as they were asked for.
+func resources(r *specs.LinuxResources) (list []*mesosv1.Resource) {
+	if r == nil {
+		return nil
+	}
+	if r.CPU != nil && r.CPU.Shares != nil {
+		list = append(list, Scalar("cpus", float64(*r.CPU.Shares)/cpuShares))
+	}
+	if r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 {
+		list = append(list, Scalar("mem", float64(*r.Memory.Limit)/(1<<20)))
+	}
+	return list
+}
+
+// Scalar is an amount of a resource that belongs to nobody in particular.
+func Scalar(name string, value float64) *mesosv1.Resource {
+	return &mesosv1.Resource{Name: &name, Type: mesosv1.Value_SCALAR.Enum(), Scalar: &mesosv1.Value_Scalar{Value: &value}}
+}
+
+func labels(m map[string]string) *mesosv1.Labels {
+	if len(m) == 0 {
+		return nil
+	}
+	l := &mesosv1.Labels{}
+	for k, v := range m {
+		l.Labels = append(l.Labels, &mesosv1.Label{Key: &k, Value: &v})
+	}
+	slices.SortFunc(l.Labels, func(a, b *mesosv1.Label) int { return cmp.Compare(a.GetKey(), b.GetKey()) })
+	return l
+}

@@ -1,0 +1,207 @@
+package mesos
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/figures"
+	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/project"
+	"github.com/longshore/longshore/internal/face/mesos/valid"
+)
+
+// View reads what is on the node; it changes nothing.
+type View interface {
+	Sandboxes(ctx context.Context, f core.Filter) ([]core.Sandbox, error)
+	Containers(ctx context.Context, f core.Filter) ([]core.Container, error)
+	Events(ctx context.Context, since uint64, f core.Filter) iter.Seq2[core.Event, error]
+	LastSeq(ctx context.Context) (uint64, error)
+	Container(ctx context.Context, id core.ID) (core.Container, error)
+	ContainerStats(ctx context.Context, c *core.Container, want core.Figures) (core.Stats, error)
+}
+
+// shows answers the calls that show what is here as the work of frameworks. There
+// is no master: this face is a framework among the others, and what stands for an
+// agent's id is the machine's name.
+type shows struct {
+	view  View
+	all   bool // it shows other owners
+	agent string
+	disk  string // a path on the file system that sandboxes are on
+	began time.Time
+	tally figures.Tally
+}
+
+// count returns what counts all that ends from now on, until ctx does.
+func (s *shows) count(ctx context.Context) (func() error, error) {
+	since, err := s.view.LastSeq(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("count what ends: %w", err)
+	}
+	return func() error {
+		kinds := []core.EventKind{core.EventContainerExited, core.EventSandboxRemoved}
+		for ctx.Err() == nil {
+			for e, err := range s.view.Events(ctx, since, core.Filter{Kinds: kinds}) {
+				if errdefs.IsOutOfRange(err) {
+					break // more has ended than could be counted
+				}
+				if err != nil {
+					return fmt.Errorf("count what ends: %w", err)
+				}
+				s.tally.Add(e)
+			}
+			if since, err = s.view.LastSeq(ctx); err != nil {
+				return fmt.Errorf("count what ends: %w", err)
+			}
+		}
+		return nil
+	}, nil
+}
+
+func (s *shows) node(ctx context.Context) (project.Node, error) {
+	n := project.Node{Agent: s.agent}
+	var err error
+	if n.Sandboxes, err = s.view.Sandboxes(ctx, core.Filter{}); err != nil {
+		return n, err
+	}
+	n.Containers, err = s.view.Containers(ctx, core.Filter{})
+	return n, err
+}
+
+func (s *shows) getState(ctx context.Context, x *door.Exchange) error {
+	n, err := s.node(ctx)
+	if err != nil {
+		return err
+	}
+	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_STATE.Enum(), GetState: n.State()})
+}
+
+func (s *shows) getFrameworks(ctx context.Context, x *door.Exchange) error {
+	n, err := s.node(ctx)
+	if err != nil {
+		return err
+	}
+	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_FRAMEWORKS.Enum(), GetFrameworks: n.Frameworks()})
+}
+
+func (s *shows) getExecutors(ctx context.Context, x *door.Exchange) error {
+	n, err := s.node(ctx)
+	if err != nil {
+		return err
+	}
+	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_EXECUTORS.Enum(), GetExecutors: n.Executors()})
+}
+
+func (s *shows) getTasks(ctx context.Context, x *door.Exchange) error {
+	n, err := s.node(ctx)
+	if err != nil {
+		return err
+	}
+	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_TASKS.Enum(), GetTasks: n.Tasks()})
+}
+
+// getAgent tells of the machine; an id is what a master gives.
+func (s *shows) getAgent(_ context.Context, x *door.Exchange) error {
+	all, err := s.machine()
+	if err != nil {
+		return err
+	}
+	info := &mesosv1.AgentInfo{Hostname: &s.agent, Resources: all}
+	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_AGENT.Enum(), GetAgent: &mesosagent.Response_GetAgent{AgentInfo: info}})
+}
+
+// machine is what the machine has, memory and disk in MiB.
+func (s *shows) machine() ([]*mesosv1.Resource, error) {
+	mem, err := figures.Memory()
+	if err != nil {
+		return nil, err
+	}
+	disk, err := figures.Disk(s.disk)
+	if err != nil {
+		return nil, err
+	}
+	return []*mesosv1.Resource{
+		project.Scalar("cpus", float64(runtime.NumCPU())), project.Scalar("mem", float64(mem>>20)), project.Scalar("disk", float64(disk>>20)),
+	}, nil
+}
+
+func (s *shows) getMetrics(ctx context.Context, x *door.Exchange) error {
+	all, err := figures.Node(s.began)
+	if err != nil {
+		return err
+	}
+	n, err := s.node(ctx)
+	if err != nil {
+		return err
+	}
+	has, err := s.machine()
+	if err != nil {
+		return err
+	}
+	all = append(all, figures.Work(n.State(), has)...)
+	all = append(all, s.tally.Figures()...)
+	m := &mesosagent.Response_GetMetrics{}
+	for _, f := range all {
+		m.Metrics = append(m.Metrics, &mesosv1.Metric{Name: &f.Name, Value: &f.Value})
+	}
+	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_METRICS.Enum(), GetMetrics: m})
+}
+
+// others are the containers of the other owners that run, as those of executors.
+func (s *shows) others(ctx context.Context) ([]*mesosagent.Response_GetContainers_Container, error) {
+	if !s.all {
+		return nil, nil
+	}
+	n, err := s.node(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sandboxes := map[core.ID]*core.Sandbox{}
+	for i := range n.Sandboxes {
+		sandboxes[n.Sandboxes[i].ID] = &n.Sandboxes[i]
+	}
+	var all []*mesosagent.Response_GetContainers_Container
+	for i := range n.Containers {
+		c := &n.Containers[i]
+		sb := sandboxes[c.Sandbox]
+		if c.Owner == core.OwnerMesos || sb == nil || !runs(c) {
+			continue
+		}
+		owner, executor, name, status := string(c.Owner), project.Name(sb.Meta), string(sb.Key), project.Status(c.Meta, c.Main, sb)
+		r := &mesosagent.Response_GetContainers_Container{
+			FrameworkId: &mesosv1.FrameworkID{Value: &owner}, ExecutorId: &mesosv1.ExecutorID{Value: &executor}, ExecutorName: &name,
+			ContainerId: status.ContainerId, ContainerStatus: status,
+		}
+		if st, err := s.view.ContainerStats(ctx, c, wanted); err == nil { // left out where it cannot be told, as with Mesos
+			r.ResourceStatistics = figures.Of(st)
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// refuse refuses calls about containers of other owners that are shown here.
+func (s *shows) refuse(ctx context.Context, call *mesosagent.Call) error {
+	id := valid.ID(call)
+	if id == nil {
+		id = call.GetAttachContainerInput().GetContainerId()
+	}
+	if id == nil || !s.all {
+		return nil
+	}
+	c, err := s.view.Container(ctx, core.ID(ids.Root(ids.Text(id))))
+	if err != nil || c.Owner == core.OwnerMesos {
+		return nil //nolint:nilerr // it is none
+	}
+	return &door.Error{Code: http.StatusForbidden, Text: "403 Forbidden."}
+}
