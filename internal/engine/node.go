@@ -110,6 +110,9 @@ func (n *Node) PruneImages(ctx context.Context, keep func(core.Image) bool) (uin
 				return err
 			}
 			used[string(c.Image)] = true
+			for _, m := range c.Config.Images {
+				used[string(m.Image)] = true
+			}
 		}
 		return nil
 	})

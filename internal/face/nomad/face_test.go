@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -351,6 +354,48 @@ func TestWhyATaskEndedIsTold(t *testing.T) {
 	e := next(w.GetErr())
 	if e.GetAllocId() != allocID || e.GetTaskName() != "web" || e.GetAnnotations()["oom"] != "true" || e.GetAnnotations()["exit_status"] != "137" {
 		t.Errorf("event %v", e)
+	}
+}
+
+// TestAnImageIsShown: it is pulled like the task's own, and goes with the task.
+func TestAnImageIsShown(t *testing.T) {
+	r := newRig(t, map[string]any{"gc": map[string]any{"image_delay": "1ms"}})
+	r.AddImage("models:2", ocispec.ImageConfig{}, map[string]string{"small/one": "1"})
+	show := func(suffix, image string) *nomaddriver.TaskConfig {
+		return r.task(suffix, map[string]any{"mount": []any{
+			map[string]any{"type": "tmpfs", "target": "/scratch"},
+			map[string]any{"type": "image", "source": image, "target": "/models", "image_options": map[string]any{"subpath": "small"}},
+		}})
+	}
+	r.wantStartError(show("aaaaaaaa", "absent:1"), false, "image absent:1")
+	task := show("bbbbbbbb", "models:2")
+	_, c := r.run(task)
+	img, err := r.As(core.OwnerNomad).Image(t.Context(), "models:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []core.ImageMount{{Image: img.ID, SubPath: "small"}}; !slices.Equal(c.Config.Images, want) {
+		t.Errorf("shown are %v, want %v", c.Config.Images, want)
+	}
+	spec := r.Runtime.Spec(c.ID)
+	i := slices.IndexFunc(spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/models" })
+	if i < 0 || !filepath.IsAbs(spec.Mounts[i].Source) || !slices.Contains(spec.Mounts[i].Options, "ro") {
+		t.Errorf("mounts %+v", spec.Mounts)
+	}
+	if _, err := r.As(core.OwnerNomad).PruneImages(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.As(core.OwnerNomad).Image(t.Context(), "models:2"); err != nil {
+		t.Errorf("pruned while it is shown: %v", err)
+	}
+	if _, err := r.Driver.DestroyTask(t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: task.GetId(), Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if !eventually(t, func() bool {
+		_, err := r.As(core.OwnerNomad).Image(t.Context(), "models:2")
+		return errdefs.IsNotFound(err)
+	}) {
+		t.Error("the image stays")
 	}
 }
 

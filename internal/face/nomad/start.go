@@ -41,12 +41,12 @@ func (s *server) startTask(ctx context.Context, t *nomaddriver.TaskConfig) (*nom
 			return nil, err
 		}
 	}
-	image, release, err := s.images.For(ctx, task)
+	images, release, err := s.images.For(ctx, task)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	c, err := s.create(ctx, task, image)
+	c, err := s.create(ctx, task, images)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (s *server) startTask(ctx context.Context, t *nomaddriver.TaskConfig) (*nom
 }
 
 // create makes the task and lets it run.
-func (s *server) create(ctx context.Context, task translate.Task, image core.Image) (c core.Container, err error) {
+func (s *server) create(ctx context.Context, task translate.Task, images translate.Images) (c core.Container, err error) {
 	cfg, err := task.Sandbox()
 	if err != nil {
 		return c, err
@@ -73,7 +73,7 @@ func (s *server) create(ctx context.Context, task translate.Task, image core.Ima
 			err = errors.Join(err, fmt.Errorf("take back sandbox %s: %w", sb.ID.Short(), rerr))
 		}
 	}()
-	want, err := task.Container(sb.ID, image)
+	want, err := task.Container(sb.ID, images)
 	if err != nil {
 		return c, err
 	}

@@ -108,7 +108,7 @@ func (s *server) DestroyTask(ctx context.Context, req *nomaddriver.DestroyTaskRe
 		return nil, err
 	}
 	s.gauge.Forget(c.ID)
-	s.images.Unused(ctx, c.Image, sess)
+	s.images.Released(ctx, c, sess)
 	return &nomaddriver.DestroyTaskResponse{}, nil
 }
 

@@ -12,39 +12,53 @@ import (
 )
 
 // TestNothingIsKeptTooLong: an image goes after its last task, and what tasks have
-// left when Nomad collects its garbage; what is used stays.
+// left when Nomad collects its garbage; what is used stays, an image that is only
+// shown too.
 func TestNothingIsKeptTooLong(t *testing.T) {
 	start(t, options{plugin: "gc {\n image_delay = \"1ms\"\n}"}, func(r *rig) {
-		images := func() string {
+		second, third := r.push("second"), r.push("third")
+		forever, shortly := `args = ["-c", "exec sleep 1000"]`, `args = ["-c", "true"]`
+		of := func(image, body string) string { return strings.Replace(body, "IMAGE", image, 1) }
+		has := func(image string) bool {
 			t.Helper()
 			out, err := r.CLI("images")
 			if err != nil {
 				t.Fatal(err)
 			}
-			return out
+			return strings.Contains(out, image)
 		}
-		other := r.other()
-		forever := `args = ["-c", "exec sleep 1000"]`
-		r.run(job("stays", "service", "", `kill_signal = "SIGKILL"`, forever))
-		r.run(strings.Replace(job("goes", "batch", once, "", `args = ["-c", "true"]`), "IMAGE", other, 1))
-		r.run(strings.Replace(job("stops", "service", "", `kill_signal = "SIGKILL"`, forever), "IMAGE", other, 1))
-		stays, goes, stops := r.allocation("stays", "running"), r.allocation("goes", "complete"), r.allocation("stops", "running")
-		if all := images(); !strings.Contains(all, "busybox") || !strings.Contains(all, "other") {
-			t.Errorf("of two images that are used there are:\n%s", all)
+		r.run(job("stays", "service", "", `kill_signal = "SIGKILL"`, `args = ["-c", "cat /seen/which; touch /seen/x 2>&1; exec sleep 1000"]
+        mount {
+          type   = "image"
+          source = "`+second+`"
+          target = "/seen"
+          image_options {
+            subpath = "etc"
+          }
+        }`))
+		r.run(of(second, job("stops", "service", "", `kill_signal = "SIGKILL"`, forever)))
+		stays, stops := r.allocation("stays", "running"), r.allocation("stops", "running")
+		r.run(of(third, job("goes", "batch", once, "", shortly)))
+		goes := r.allocation("goes", "complete")
+		if out := r.logged(stays, "Read-only"); !strings.HasPrefix(out, "second\n") {
+			t.Errorf("the image that is shown: %s", out)
 		}
+		r.eventually("the image goes after its task", func() bool { return !has("third") })
 		r.must("job", "stop", "-detach", "stops")
-		r.eventually("the image goes after its last task", func() bool { return !strings.Contains(images(), "other") })
-		if all := images(); !strings.Contains(all, "busybox") {
-			t.Errorf("an image that a task uses has gone:\n%s", all)
+		r.allocation("stops", "complete")
+		r.run(of(third, job("again", "batch", once, "", shortly)))
+		r.allocation("again", "complete")
+		r.eventually("the image goes again", func() bool { return !has("third") })
+		if !has("busybox") || !has("second") {
+			t.Error("an image that a task uses has gone")
 		}
 
 		dir := func(a alloc) string { return filepath.Join(r.dir, "data", "alloc", a.ID) }
 		for _, a := range []alloc{stays, goes, stops} {
-			if _, err := os.Stat(dir(a)); err != nil {
-				t.Errorf("%s: %v", a.JobID, err)
+			if gone(dir(a)) {
+				t.Errorf("%s has no directory", a.JobID)
 			}
 		}
-		r.allocation("stops", "complete")
 		r.must("system", "gc")
 		r.eventually("what has ended is collected", func() bool {
 			var jobs []any
@@ -53,14 +67,12 @@ func TestNothingIsKeptTooLong(t *testing.T) {
 		if a := r.look(stays); a.ClientStatus != "running" || gone(dir(stays)) || a.TaskStates["main"].Restarts != 0 {
 			t.Errorf("what runs was collected too: %+v", a)
 		}
-		r.run(strings.Replace(job("again", "batch", once, "", `args = ["-c", "true"]`), "IMAGE", other, 1))
-		r.allocation("again", "complete")
-		r.purge("stays", "again")
+		r.purge("stays")
 		r.must("system", "gc")
 		r.nothingLeft()
 		r.eventually("no image and no directory is left", func() bool {
 			left, err := os.ReadDir(filepath.Join(r.dir, "data", "alloc"))
-			return err == nil && len(left) == 0 && !strings.Contains(images(), "busybox") && !strings.Contains(images(), "other")
+			return err == nil && len(left) == 0 && !has("busybox") && !has("second") && !has("third")
 		})
 	})
 }
@@ -70,13 +82,14 @@ func gone(path string) bool {
 	return os.IsNotExist(err)
 }
 
-// other pushes a second image, which differs from the first, and returns its name.
-func (r *rig) other() string {
+// push pushes an image in which /etc/which is its name.
+func (r *rig) push(name string) string {
 	r.t.Helper()
-	files, err := imagetest.Busybox("/bin/busybox", "sh", "true", "sleep")
+	files, err := imagetest.Busybox("/bin/busybox", "sh", "true", "sleep", "cat", "touch")
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	img := imagetest.Image{Layers: [][]imagetest.File{files}, Config: ocispec.ImageConfig{Env: []string{"PATH=/bin", "OTHER=yes"}}}
-	return r.registry.Push("other", "1", img.Build())
+	files = append(files, imagetest.File{Name: "etc/which", Body: []byte(name + "\n")})
+	img := imagetest.Image{Layers: [][]imagetest.File{files}, Config: ocispec.ImageConfig{Env: []string{"PATH=/bin"}}}
+	return r.registry.Push(name, "1", img.Build())
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,39 +41,74 @@ func New(e *engine.Client, feed *events.Feed, log *slog.Logger) *Images {
 	return &Images{engine: e, events: feed, log: log, held: map[digest.Digest]int{}, due: map[digest.Digest]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
-// For returns the image that a task asks for, which it pulls as the task says.
-// It stays at least until release, when the task's container holds it.
-func (im *Images) For(ctx context.Context, t translate.Task) (img core.Image, release func(), err error) {
-	if t.Conf.Image == "" {
-		return core.Image{}, func() {}, nil
+// For returns the images that a task asks for, which it pulls as the task says.
+// They stay at least until release, when the task's container holds them.
+func (im *Images) For(ctx context.Context, t translate.Task) (found translate.Images, release func(), err error) {
+	var held []digest.Digest
+	release = func() { im.hold(held, -1) }
+	get := func(name, policy string) (core.Image, error) {
+		img, err := im.get(ctx, t, name, policy)
+		if err != nil {
+			return img, fmt.Errorf("image %s: %w", name, err)
+		}
+		held = append(held, img.ID)
+		im.hold(held[len(held)-1:], 1)
+		return img, nil
 	}
-	if t.Conf.Pull == "always" {
-		err = errdefs.ErrNotFound
-	} else {
-		img, err = im.engine.Image(ctx, t.Conf.Image)
+	if t.Conf.Image != "" {
+		found.Root, err = get(t.Conf.Image, t.Conf.Pull)
 	}
-	if errdefs.IsNotFound(err) && t.Conf.Pull != "never" {
-		img, err = im.pull(ctx, t)
+	for _, m := range t.Conf.Mounts {
+		if err != nil || m.Type != "image" {
+			continue
+		}
+		var img core.Image
+		if img, err = get(m.Source, m.Pull); err == nil {
+			found.Mounts = append(found.Mounts, img)
+		}
 	}
 	if err != nil {
-		return img, nil, fmt.Errorf("image %s: %w", t.Conf.Image, err)
+		release()
+		return found, nil, err
 	}
+	return found, release, nil
+}
+
+// hold counts who holds images, by one more or less.
+func (im *Images) hold(ids []digest.Digest, by int) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
-	im.held[img.ID]++
-	return img, func() {
-		im.mu.Lock()
-		defer im.mu.Unlock()
-		if im.held[img.ID]--; im.held[img.ID] == 0 {
-			delete(im.held, img.ID)
+	for _, id := range ids {
+		if im.held[id] += by; im.held[id] == 0 {
+			delete(im.held, id)
 		}
-	}, nil
+	}
+}
+
+func (im *Images) get(ctx context.Context, t translate.Task, name, policy string) (img core.Image, err error) {
+	if policy == "always" {
+		return im.pull(ctx, t, name, true)
+	}
+	img, err = im.engine.Image(ctx, name)
+	if errdefs.IsNotFound(err) && policy != "never" {
+		return im.pull(ctx, t, name, false)
+	}
+	return img, err
+}
+
+// registry is where an image of that name lies.
+func registry(name string) string {
+	host, _, ok := strings.Cut(name, "/")
+	if ok && (strings.ContainsAny(host, ".:") || host == "localhost") {
+		return host
+	}
+	return "docker.io"
 }
 
 // tellEvery is how often a long pull tells how far it is.
 const tellEvery = 20 * time.Second
 
-func (im *Images) pull(ctx context.Context, t translate.Task) (core.Image, error) {
+func (im *Images) pull(ctx context.Context, t translate.Task, name string, always bool) (core.Image, error) {
 	limit := t.Conf.PullTimeout
 	if limit == 0 {
 		limit = t.Session.PullTimeout
@@ -82,15 +118,18 @@ func (im *Images) pull(ctx context.Context, t translate.Task) (core.Image, error
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, errTimeout)
 		defer cancel()
 	}
-	im.events.Tell(t.Nomad, "Downloading image", map[string]string{"image": t.Conf.Image})
+	im.events.Tell(t.Nomad, "Downloading image", map[string]string{"image": name})
 	p := &progress{last: time.Now(), tell: func(done, total int64) {
-		im.events.Tell(t.Nomad, "Downloading image", map[string]string{"image": t.Conf.Image, "progress": fmt.Sprintf("%d of %d MiB", done>>20, total>>20)})
+		im.events.Tell(t.Nomad, "Downloading image", map[string]string{"image": name, "progress": fmt.Sprintf("%d of %d MiB", done>>20, total>>20)})
 	}, blobs: map[digest.Digest]core.PullProgress{}}
-	opts := core.PullOptions{Always: t.Conf.Pull == "always", Username: t.Conf.Auth.Username, Password: t.Conf.Auth.Password, Progress: p.step}
-	img, err := im.engine.PullImage(ctx, t.Conf.Image, opts)
+	opts := core.PullOptions{Always: always, Progress: p.step}
+	if registry(name) == registry(t.Conf.Image) { // nobody else is to see the task's password
+		opts.Username, opts.Password = t.Conf.Auth.Username, t.Conf.Auth.Password
+	}
+	img, err := im.engine.PullImage(ctx, name, opts)
 	if t.Conf.AuthSoft && opts.Username != "" && errdefs.IsUnauthorized(err) {
 		opts.Username, opts.Password = "", ""
-		img, err = im.engine.PullImage(ctx, t.Conf.Image, opts)
+		img, err = im.engine.PullImage(ctx, name, opts)
 	}
 	if err != nil && errors.Is(context.Cause(ctx), errTimeout) {
 		err = fmt.Errorf("%w after %s: %w", errTimeout, limit, errdefs.ErrUnavailable)
@@ -143,6 +182,22 @@ func (im *Images) Sweep(ctx context.Context, s plugin.Session) {
 	for _, img := range all {
 		im.Unused(ctx, img.ID, s)
 	}
+}
+
+// Released says that a task's container has let go of its images.
+func (im *Images) Released(ctx context.Context, c core.Container, s plugin.Session) {
+	for _, id := range of(c) {
+		im.Unused(ctx, id, s)
+	}
+}
+
+// of are the images of a container.
+func of(c core.Container) []digest.Digest {
+	ids := []digest.Digest{c.Image}
+	for _, m := range c.Config.Images {
+		ids = append(ids, m.Image)
+	}
+	return ids
 }
 
 // Unused says that a task has let go of an image: it goes when no other has taken
@@ -204,7 +259,9 @@ func (im *Images) prune(ctx context.Context) error {
 	}
 	used := map[digest.Digest]bool{}
 	for _, c := range all {
-		used[c.Image] = true
+		for _, id := range of(c) {
+			used[id] = true
+		}
 	}
 	im.mu.Lock()
 	now, gone := time.Now(), map[digest.Digest]bool{}

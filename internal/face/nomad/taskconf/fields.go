@@ -32,6 +32,7 @@ func mountFields() []schema.Field {
 		schema.Field{Name: "bind_options", Kind: schema.Block, Fields: keys(schema.String, "propagation")},
 		schema.Field{Name: "tmpfs_options", Kind: schema.Block, Fields: keys(schema.Number, "size", "mode")},
 		schema.Field{Name: "volume_options", Kind: schema.Block, Fields: keys(schema.Bool, "no_copy")},
+		schema.Field{Name: "image_options", Kind: schema.Block, Fields: keys(schema.String, "subpath")},
 	)
 }
 

@@ -2,6 +2,7 @@ package taskconf
 
 import (
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,6 +15,9 @@ func (t *Task) mounts(v schema.Values) error {
 		m, err := mountOf(b)
 		if err != nil {
 			return err
+		}
+		if m.Type == "image" {
+			m.Pull = policy(v, m.Source)
 		}
 		t.Mounts = append(t.Mounts, m)
 	}
@@ -58,6 +62,7 @@ func mountOf(b schema.Values) (Mount, error) {
 	if m.Type == "" {
 		m.Type = "volume" // as docker has it
 	}
+	m.SubPath = b.Block("image_options").String("subpath")
 	m.Propagation, m.NoCopy = b.Block("bind_options").String("propagation"), b.Block("volume_options").Bool("no_copy")
 	var err error
 	if m.Size, err = b.Block("tmpfs_options").Int("size", 0, 1<<50); err != nil {
@@ -67,12 +72,16 @@ func mountOf(b schema.Values) (Mount, error) {
 		return m, err
 	}
 	switch {
-	case m.Type != "bind" && m.Type != "volume" && m.Type != "tmpfs":
-		return m, invalid("config.mount: type %q is none of bind, tmpfs, volume", m.Type)
+	case !slices.Contains([]string{"bind", "volume", "tmpfs", "image"}, m.Type):
+		return m, invalid("config.mount: type %q is none of bind, tmpfs, volume, image", m.Type)
 	case (m.Type == "tmpfs") != (m.Source == ""):
-		return m, invalid("config.mount %s: a %s with source %q", m.Target, m.Type, m.Source)
+		return m, invalid("config.mount %s: type %s with source %q", m.Target, m.Type, m.Source)
 	case m.Type == "volume" && strings.Contains(m.Source, "/"):
 		return m, invalid("config.mount %s: %q is no volume's name", m.Target, m.Source)
+	case m.Type == "image" && b.Has("readonly") && !m.ReadOnly:
+		return m, invalid("config.mount %s: an image is read-only", m.Target)
+	case m.SubPath != "" && (m.Type != "image" || !filepath.IsLocal(strings.TrimPrefix(m.SubPath, "/"))):
+		return m, invalid("config.mount %s: type %s with subpath %q", m.Target, m.Type, m.SubPath)
 	}
 	return m, nil
 }

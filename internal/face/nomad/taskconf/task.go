@@ -78,14 +78,16 @@ type Security struct {
 
 // Mount is one of mount, tmpfs and volumes.
 type Mount struct {
-	Type        string // bind, tmpfs or volume
-	Source      string // of bind a path, relative to the task's directory or absolute; of volume a name
+	Type        string // bind, tmpfs, volume or image
+	Source      string // of bind a path, relative to the task's directory or absolute; of volume or image a name
 	Target      string
 	ReadOnly    bool
 	Propagation string
 	Size        int64 // of tmpfs, bytes; 0 is the kernel's own limit
 	Mode        int64
 	NoCopy      bool
+	SubPath     string // of image: what of it is shown; "" is all
+	Pull        string // of image: missing, always or never
 }
 
 // Parse reads msgpack_driver_config. InvalidArgument says what is wrong.
@@ -123,12 +125,8 @@ func (t *Task) image(v schema.Values) error {
 	case t.Image != "" && t.Rootfs != "":
 		return invalid("config has an image and a rootfs")
 	}
-	t.Pull = v.String("image_pull_policy")
-	if t.Pull == "" {
-		t.Pull = "missing"
-		if v.Bool("force_pull") || latest(t.Image) {
-			t.Pull = "always"
-		}
+	if t.Pull = policy(v, t.Image); v.String("image_pull_policy") == "" && v.Bool("force_pull") {
+		t.Pull = "always"
 	}
 	if !slices.Contains([]string{"missing", "always", "never"}, t.Pull) {
 		return invalid("config.image_pull_policy %q is none of missing, always, never", t.Pull)
@@ -144,6 +142,17 @@ func (t *Task) image(v schema.Values) error {
 		return invalid("config.healthchecks can only be disabled: use a check block of a service, which Nomad runs")
 	}
 	return nil
+}
+
+// policy says when an image is pulled: missing, always or never.
+func policy(v schema.Values, image string) string {
+	if p := v.String("image_pull_policy"); p != "" {
+		return p
+	}
+	if latest(image) {
+		return "always"
+	}
+	return "missing"
 }
 
 // latest reports whether an image's name stands for whatever is newest.

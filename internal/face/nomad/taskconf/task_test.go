@@ -23,6 +23,7 @@ func whole() map[string]any {
 		"pid_mode": "host", "cap_drop": []string{"ALL"}, "security_opt": []string{"no-new-privileges", "seccomp=unconfined", "apparmor:web"},
 		"mount": []any{
 			map[string]any{"type": "bind", "source": "local/conf", "target": "/conf", "readonly": true, "bind_options": map[string]any{"propagation": "rslave"}, "tmpfs_options": nil},
+			map[string]any{"type": "image", "source": "models", "target": "/m", "image_options": map[string]any{"subpath": "/small"}},
 			map[string]any{"type": nil, "source": "data", "target": "/data/", "volume_options": map[string]any{"no_copy": true}},
 		},
 		"mounts":  []any{map[string]any{"type": "tmpfs", "target": "/scratch", "tmpfs_options": map[string]any{"size": 4096, "mode": 511}}},
@@ -47,6 +48,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		Security: taskconf.Security{Seccomp: "unconfined", AppArmor: "web", NoNewPrivileges: true},
 		Mounts: []taskconf.Mount{
 			{Type: "bind", Source: "local/conf", Target: "/conf", ReadOnly: true, Propagation: "rslave"},
+			{Type: "image", Source: "models", Target: "/m", SubPath: "/small", Pull: "always"},
 			{Type: "volume", Source: "data", Target: "/data", NoCopy: true},
 			{Type: "tmpfs", Target: "/scratch", Size: 4096, Mode: 0o777},
 			{Type: "bind", Source: "local/x", Target: "/x", ReadOnly: true, Propagation: "rshared"},
@@ -105,6 +107,10 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"config.volumes \"a:/b:odd\"": {"volumes": []string{"a:/b:odd"}},
 		"config.tmpfs":                {"tmpfs": []string{"/a:rw"}},
 		"is no volume's name":         {"mount": []any{map[string]any{"source": "a/b", "target": "/x"}}},
+		"an image is read-only":       {"mount": []any{map[string]any{"type": "image", "source": "a", "target": "/x", "readonly": false}}},
+		"type image with source":      {"mount": []any{map[string]any{"type": "image", "target": "/x"}}},
+		"with subpath \"../b\"":       {"mount": []any{map[string]any{"type": "image", "source": "a", "target": "/x", "image_options": map[string]any{"subpath": "../b"}}}},
+		"type volume with subpath":    {"mount": []any{map[string]any{"source": "a", "target": "/x", "image_options": map[string]any{"subpath": "b"}}}},
 		"config.devices":              {"devices": []any{map[string]any{"host_path": "null"}}},
 		"config.ulimit":               {"ulimit": map[string]any{"nofiles": "1"}},
 		"config.stop_signal":          {"stop_signal": "SIGNONE"},

@@ -157,6 +157,7 @@ func tmpfs(target string, size, mode int64, options ...string) specs.Mount {
 // ownMounts are the job's, but for volumes, which the engine mounts.
 func (a Task) ownMounts() ([]specs.Mount, error) {
 	var list []specs.Mount
+	images := 0
 	for _, m := range a.Conf.Mounts {
 		switch m.Type {
 		case "tmpfs":
@@ -178,6 +179,9 @@ func (a Task) ownMounts() ([]specs.Mount, error) {
 				return nil, err
 			}
 			list = append(list, bind)
+		case "image":
+			list = append(list, imageMount(m, images))
+			images++
 		}
 	}
 	return list, nil
@@ -259,6 +263,7 @@ func (a Task) finish(s *specs.Spec) core.SpecFunc {
 		}
 		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, r.Sandbox.Config.Hostname, a.Conf.TTY), img.Env, envList(a.Nomad.GetEnv()), envList(a.Conf.Env))
 		ocispec.ForUser(p)
+		placeImages(s, r.Images)
 		for _, v := range ocispec.Volumes(img) {
 			// What the image calls a volume is at least a directory.
 			_ = r.FS.MkdirAll(strings.TrimPrefix(v, "/"), 0o755)

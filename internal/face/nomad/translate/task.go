@@ -120,13 +120,13 @@ func (a Task) Labels() map[string]string {
 // LabelPrefix begins the labels that say which task a container is.
 const LabelPrefix = "com.hashicorp.nomad."
 
-// Container is the task as the engine's container; image is "" for a Rootfs.
-func (a Task) Container(sandbox core.ID, image core.Image) (core.ContainerConfig, error) {
+// Container is the task as the engine's container.
+func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, error) {
 	c := core.ContainerConfig{
 		Key: core.Key(a.Nomad.GetId()), Labels: a.Labels(), Sandbox: sandbox, CDI: a.Conf.CDI, Init: a.Conf.Init,
 		Cgroup: a.cgroup(), Stop: core.Stop{Signal: a.Conf.StopSignal},
-		Root: core.Root{Image: image.ID, ReadOnly: a.Conf.ReadOnly},
-		IO:   core.IO{TTY: a.Conf.TTY, Sinks: a.sinks()},
+		Root: core.Root{Image: images.Root.ID, ReadOnly: a.Conf.ReadOnly},
+		IO:   core.IO{TTY: a.Conf.TTY, Sinks: a.sinks()}, Images: a.imageMounts(images.Mounts),
 	}
 	if a.Conf.Stdin {
 		c.IO.Stdin = core.StdinOpen

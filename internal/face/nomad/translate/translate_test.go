@@ -58,7 +58,7 @@ func (b *bench) spec(config map[string]any, change ...func(*nomaddriver.TaskConf
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	c, err := task.Container("sandbox", core.Image{ID: "sha256:00"})
+	c, err := task.Container("sandbox", translate.Images{Root: core.Image{ID: "sha256:00"}})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func TestWhatTheOperatorPermits(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, err = task.Container("sandbox", core.Image{})
+		_, err = task.Container("sandbox", translate.Images{})
 		return err
 	}
 	b.session.AllowRuntimes = []string{"native"}
@@ -272,7 +272,7 @@ func TestLinksDoNotLeadOut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := task.Container("sandbox", core.Image{}); !errdefs.IsInvalidArgument(err) {
+		if _, err := task.Container("sandbox", translate.Images{}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%v: %v", config, err)
 		}
 	}
@@ -286,7 +286,7 @@ func TestLogs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := task.Container("sandbox", core.Image{})
+		c, err := task.Container("sandbox", translate.Images{})
 		if err != nil {
 			t.Fatal(err)
 		}
