@@ -101,14 +101,25 @@ type record struct {
 // its kind.
 func records(r io.Reader, done func(map[string]string) bool) (map[string]string, error) {
 	all := map[string]string{}
-	for !done(all) {
+	err := follow(r, func(rec record) bool {
+		all[rec.Data.Type] += string(rec.Data.Data)
+		return done(all)
+	})
+	return all, err
+}
+
+// follow gives every record of a stream to done until that says so, or the stream
+// ends.
+func follow(r io.Reader, done func(record) bool) error {
+	for {
+		// No further than the record: another reader may go on.
 		var length []byte
 		for b := make([]byte, 1); ; length = append(length, b[0]) {
 			if _, err := io.ReadFull(r, b); err != nil {
 				if errors.Is(err, io.EOF) && len(length) == 0 {
-					return all, nil
+					return nil
 				}
-				return all, err
+				return err
 			}
 			if b[0] == '\n' {
 				break
@@ -116,19 +127,20 @@ func records(r io.Reader, done func(map[string]string) bool) (map[string]string,
 		}
 		n, err := strconv.Atoi(string(length))
 		if err != nil {
-			return all, fmt.Errorf("a length of %q", length)
+			return fmt.Errorf("a length of %q", length)
 		}
 		raw := make([]byte, n)
 		if _, err := io.ReadFull(r, raw); err != nil {
-			return all, err
+			return err
 		}
 		var rec record
 		if err := json.Unmarshal(raw, &rec); err != nil {
-			return all, err
+			return err
 		}
-		all[rec.Data.Type] += string(rec.Data.Data)
+		if done(rec) {
+			return nil
+		}
 	}
-	return all, nil
 }
 
 // input sends records of input to a container and returns what is answered.

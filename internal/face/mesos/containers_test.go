@@ -237,6 +237,31 @@ func TestRestart(t *testing.T) {
 	n.is(waitA, 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
 }
 
+// TestAnUnfinishedLaunch: what a launch has left that the agent's death has cut is
+// gone when the next one serves.
+func TestAnUnfinishedLaunch(t *testing.T) {
+	n := newTestNode(t)
+	n.is(launchA, 200, "")
+	n.shutdown()
+	img := n.AddImage("other", imagespec.ImageConfig{Cmd: []string{"serve"}}, nil)
+	n.Container(n.Pod(core.OwnerMesos, "made"), "made", img, "serve")
+	n.Pod(core.OwnerMesos, "bare")
+	n.Pod(core.OwnerCRI, "another")
+	if err := os.Mkdir(filepath.Join(n.work, "containers", "made"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.serve()
+	n.is(`{"type":"WAIT_CONTAINER","wait_container":{"container_id":{"value":"made"}}}`, 404, "Container made cannot be found")
+	all, err := n.Engine.All().Sandboxes(t.Context(), core.Filter{})
+	if err != nil || len(all) != 2 {
+		t.Errorf("sandboxes: %v, %v", all, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(n.work, "containers", "*")); len(left) != 1 {
+		t.Errorf("directories: %q", left)
+	}
+	n.is(launchA, 202, "")
+}
+
 // TestCommandLines: what is run, by the command and the image's own (Cmd serve).
 func TestCommandLines(t *testing.T) {
 	n := newTestNode(t)

@@ -165,6 +165,9 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if err != nil {
 		return err
 	}
+	if err := f.server.sweep(ctx); err != nil {
+		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
+	}
 	defer f.server.level.Reset()
 	wg.Go(func() {
 		defer cancel()

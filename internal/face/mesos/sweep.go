@@ -1,0 +1,42 @@
+package mesos
+
+import (
+	"context"
+	"errors"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// sweep takes away what launches have left that the agent's death has cut: it was
+// never said that they began, and nothing of them runs. It is for the time before
+// anything is served.
+func (s *server) sweep(ctx context.Context) error {
+	all, err := s.engine.Containers(ctx, core.Filter{})
+	if err != nil {
+		return err
+	}
+	used := map[core.ID]bool{}
+	var errs []error
+	for i := range all {
+		c := &all[i]
+		used[c.Sandbox] = true
+		if c.State != core.ContainerCreated {
+			continue
+		}
+		t := target{container: *c}
+		if c.Parent == "" {
+			t.sandbox = c.Sandbox
+		}
+		errs = append(errs, s.drop(ctx, t, "LAUNCH_CONTAINER"), s.tree.Remove(string(c.Key)))
+	}
+	sandboxes, err := s.engine.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return err
+	}
+	for i := range sandboxes {
+		if sb := &sandboxes[i]; !used[sb.ID] {
+			errs = append(errs, s.drop(ctx, target{sandbox: sb.ID}, "LAUNCH_CONTAINER"), s.tree.Remove(string(sb.Key)))
+		}
+	}
+	return errors.Join(errs...)
+}
