@@ -188,7 +188,7 @@ func TestRefusedLaunchesLeaveNothing(t *testing.T) {
 		{launch(`"command":{"shell":true}`), 400, "Shell specified but no command value provided"},
 		{launch(`"command":{"shell":false}`), 400, "No executable specified to run and no default in the image"},
 		{launch(`"command":{"value":"ls","uris":[{"value":"/no/such/file"}]}`), 400, "Failed to fetch all URIs for container 'x': '/no/such/file': "},
-		{launch(`"command":{"value":"ls","user":"nobody-here-has-this-name"}`), 400, "user \"nobody-here-has-this-name\""},
+		{launch(`"command":{"value":"ls","user":"nobody-here-has-this-name"}`), 400, "unknown user nobody-here-has-this-name"},
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","mesos":{"image":{"type":"DOCKER","docker":{"name":"none"}}}}`), 400, "image none: "},
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","volumes":[{"mode":"RW","container_path":"p","host_path":"../../etc"}]}`), 400, "is not a path in a sandbox"},
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","volumes":[{"mode":"RW","container_path":"containers/x","host_path":"/srv"}]}`), 400, "hides the sandbox"},

@@ -40,7 +40,7 @@ type Session struct {
 	over  bool
 }
 
-// Run sends the output, and a sign of life every so often, until the process has
+// Run sends the output, and a sign of life at once and every so often, until the process has
 // ended and all is sent; or until ctx ends or a send fails, which is an error.
 func (s *Session) Run(ctx context.Context, send Send, every time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -48,11 +48,14 @@ func (s *Session) Run(ctx context.Context, send Send, every time.Duration) error
 	stop := context.AfterFunc(ctx, func() { _ = s.Streams.Close() })
 	defer stop()
 	defer s.end()
-	var beat sync.WaitGroup
-	defer beat.Wait()
+	if err := send(ctx, heartbeat(every)); err != nil { // however short it is
+		return err
+	}
+	var signs sync.WaitGroup
+	defer signs.Wait()
 	defer cancel(nil)
-	beat.Go(func() {
-		if err := Beat(ctx, send, every); err != nil {
+	signs.Go(func() {
+		if err := beat(ctx, send, every); err != nil {
 			cancel(err)
 		}
 	})
@@ -173,19 +176,18 @@ func Copy(ctx context.Context, r io.Reader, kind mesosagent.ProcessIO_Data_Type,
 	}
 }
 
-// Beat sends a sign of life at once and every so often, until ctx ends, which is
-// no error.
-func Beat(ctx context.Context, send Send, every time.Duration) error {
+// beat sends a sign of life every so often, until ctx ends, which is no error.
+func beat(ctx context.Context, send Send, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		if err := send(ctx, heartbeat(every)); err != nil && ctx.Err() == nil {
-			return err
-		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		}
+		if err := send(ctx, heartbeat(every)); err != nil && ctx.Err() == nil {
+			return err
 		}
 	}
 }
