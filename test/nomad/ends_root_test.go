@@ -176,7 +176,7 @@ func TestTasksThatCannotBe(t *testing.T) {
 			change func(t *nomaddriver.TaskConfig)
 			again  bool
 		}{
-			{"config has no image", map[string]any{"image": nil}, nil, false},
+			{"image name required", map[string]any{"image": nil}, nil, false},
 			{"manifest unknown", map[string]any{"image": ref("busybox:nowhere")}, nil, false},
 			{"connection refused", map[string]any{"image": "127.0.0.1:1/busybox:1"}, nil, true},
 			{"unknown user alice", nil, func(t *nomaddriver.TaskConfig) { t.User = "alice" }, false},
@@ -188,11 +188,18 @@ func TestTasksThatCannotBe(t *testing.T) {
 			{"pid_mode", map[string]any{"pid_mode": "host"}, nil, false},
 			{"volumes.enabled", map[string]any{"volumes": []string{"/etc:/host"}}, nil, false},
 			{"volumes.enabled", map[string]any{"mounts": []any{map[string]any{"type": "bind", "source": "../../../..", "target": "/host"}}}, nil, false},
+			{"host_path", map[string]any{"devices": []any{map[string]any{"host_path": ""}}}, nil, false},
+			{"rxb", nil, func(t *nomaddriver.TaskConfig) {
+				t.Devices = []*nomaddriver.Device{{TaskPath: "/dev/x", HostPath: "/dev/zero", CgroupPermissions: "rxb"}}
+			}, false},
 			{"allow_privileged", map[string]any{"devices": []any{map[string]any{"host_path": "/dev/zero"}}}, nil, false},
 			{"/dev/nowhere", nil, func(t *nomaddriver.TaskConfig) {
 				t.Devices = []*nomaddriver.Device{{TaskPath: "/dev/x", HostPath: "/dev/nowhere", CgroupPermissions: "r"}}
 			}, false},
 			{"nofile", map[string]any{"ulimit": []any{map[string]any{"nofile": "444:333"}}}, nil, false},
+			{"nofile", map[string]any{"ulimit": []any{map[string]any{"nofile": ""}}}, nil, false},
+			{"abc:1234", map[string]any{"ulimit": []any{map[string]any{"nofile": "abc:1234"}}}, nil, false},
+			{"1234:abc", map[string]any{"ulimit": []any{map[string]any{"nofile": "1234:abc"}}}, nil, false},
 			{"ulimit", map[string]any{"ulimit": []any{map[string]any{"nothing": "1"}}}, nil, false},
 			{"kernel.nothing", map[string]any{"sysctl": []any{map[string]any{"kernel.nothing": "1"}}}, nil, false},
 			{"healthchecks", map[string]any{"healthchecks": map[string]any{"disable": false}}, nil, false},

@@ -176,7 +176,7 @@ func (l figure) read(t *testing.T, text string) (got, want string) {
 	return strings.TrimSpace(string(b)), want
 }
 
-// TestWhoseNetwork: the node's, that of the task's group, and none.
+// TestWhoseNetwork: the node's, that of the task's group, and a bridge.
 func TestWhoseNetwork(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		if _, err := exec.LookPath("ip"); err != nil {
@@ -202,6 +202,16 @@ func TestWhoseNetwork(t *testing.T) {
 			{name: "host", script: look, want: []string{own}},
 			{name: "group", change: group, script: look, want: []string{strings.TrimSpace(string(out))}},
 			{name: "apart", change: group, config: map[string]any{"network_mode": "host"}, script: look, want: []string{own}},
+		})
+		// A job for docker's driver expects a network of its own when it says nothing,
+		// and an image's name may begin as a URL.
+		r.Client = r.plugin(nil, "-name=docker")
+		r.answers([]asks{
+			{
+				name: "docker", config: map[string]any{"image": "https://" + r.image},
+				script: "test $(readlink /proc/self/ns/net) != " + own + " && ip -o -4 addr show eth0", want: []string{"eth0"},
+			},
+			{name: "grouped", change: group, script: look, want: []string{strings.TrimSpace(string(out))}},
 		})
 		r.nothingLeft()
 	})

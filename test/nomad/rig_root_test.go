@@ -51,9 +51,9 @@ func (r *rig) mkdir(dirs ...string) {
 	}
 }
 
-func (r *rig) plugin(more map[string]any) *nomadtest.Client {
+func (r *rig) plugin(more map[string]any, args ...string) *nomadtest.Client {
 	r.t.Helper()
-	c := nomadtest.Plugin(r.t, filepath.Join(nodetest.Bin(r.t), "longshore"))
+	c := nomadtest.Plugin(r.t, filepath.Join(nodetest.Bin(r.t), "longshore"), args...)
 	config := map[string]any{"socket": filepath.Join(r.State, "nomad.sock")}
 	maps.Copy(config, more)
 	c.Configure(r.t, config, &nomadbase.ClientTopology{Cores: []*nomadbase.ClientTopologyCore{{BaseSpeed: 2000}}})

@@ -188,7 +188,7 @@ func TestWhatFailsSaysWhetherToTryAgain(t *testing.T) {
 		text   string
 	}{
 		{map[string]any{"image": "missing:1"}, "image missing:1"},
-		{map[string]any{"image": nil}, "no image"},
+		{map[string]any{"image": nil}, "image name required"},
 		{map[string]any{"colour": "blue"}, "does not know the key"},
 		{map[string]any{"command": "missing"}, "no such file"},
 		{map[string]any{"privileged": true}, "allow_privileged"},

@@ -32,6 +32,9 @@ const (
 	APIVersion = "v0.1.0"
 	// DriverName is the driver's in jobs, unless the plugin is told another.
 	DriverName = "longshore"
+	// DockerName is that of Nomad's driver for docker, when the plugin stands in for
+	// it.
+	DockerName = "docker"
 	// DefaultSocket is where the agent's face listens.
 	DefaultSocket = "/run/longshore/nomad.sock"
 	// DriverService is the name of the gRPC service of drivers.

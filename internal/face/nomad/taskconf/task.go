@@ -97,7 +97,8 @@ func Parse(data []byte) (Task, error) {
 		return Task{}, err
 	}
 	t := Task{
-		Image: v.String("image"), Rootfs: v.String("rootfs"), WorkDir: v.String("work_dir"), Hostname: v.String("hostname"),
+		// Docker's driver lets an image's name begin as a URL.
+		Image: strings.TrimPrefix(v.String("image"), "https://"), Rootfs: v.String("rootfs"), WorkDir: v.String("work_dir"), Hostname: v.String("hostname"),
 		Env: v.Map("env"), Labels: v.Map("labels"), Ports: v.Strings("ports"), ExtraHosts: v.Strings("extra_hosts"),
 		DNS:        DNS{v.Strings("dns_servers"), v.Strings("dns_search_domains"), v.Strings("dns_options")},
 		Privileged: v.Bool("privileged"), CapAdd: v.Strings("cap_add"), CapDrop: v.Strings("cap_drop"), Groups: v.Strings("group_add"),
@@ -121,7 +122,7 @@ func invalid(format string, args ...any) error {
 func (t *Task) image(v schema.Values) error {
 	switch {
 	case t.Image == "" && t.Rootfs == "":
-		return invalid("config has no image")
+		return invalid("image name required: config has neither image nor rootfs")
 	case t.Image != "" && t.Rootfs != "":
 		return invalid("config has an image and a rootfs")
 	}

@@ -85,7 +85,7 @@ func TestWhenAnImageIsPulled(t *testing.T) {
 
 func TestWhatCannotBeIsRefused(t *testing.T) {
 	for text, change := range map[string]map[string]any{
-		"no image":                    {"image": nil},
+		"image name required":         {"image": nil},
 		"an image and a rootfs":       {"rootfs": "/"},
 		"does not know the key":       {"colour": "blue"},
 		".command cannot be":          {"command": 7},

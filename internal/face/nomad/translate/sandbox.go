@@ -8,6 +8,7 @@ import (
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/nomad/plugin"
 )
 
 // The modes of a task's network.
@@ -20,7 +21,8 @@ const (
 )
 
 // network says whose network the task has. One that publishes ports and is in no
-// group's network gets our bridge, as docker's driver does it.
+// group's network gets our bridge; jobs for docker's driver expect that of every
+// task.
 func (a Task) network() string {
 	group := a.Nomad.GetNetworkIsolationSpec().GetPath() != ""
 	switch mode := a.Conf.Network; {
@@ -30,7 +32,7 @@ func (a Task) network() string {
 		return mode
 	case group:
 		return netGroup
-	case len(a.Conf.Ports) > 0:
+	case len(a.Conf.Ports) > 0 || a.Session.Name == plugin.DockerName:
 		return netBridge
 	}
 	return netHost
