@@ -58,11 +58,11 @@ func (s *containerServer) Stats(req *longshorev1.StatsRequest, stream grpc.Serve
 // statsRound reads the figures of ids (nil: of all that run) and remembers them
 // in before.
 func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.ID]core.Stats) (*longshorev1.StatsResponse, error) {
-	list, err := s.all.Containers(ctx, core.Filter{})
+	list, err := s.all.StoredContainers()
 	if err != nil {
 		return nil, err
 	}
-	sandboxes, err := s.all.Sandboxes(ctx, core.Filter{})
+	sandboxes, err := s.all.StoredSandboxes()
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.
 		if !running || (len(ids) > 0 && !wanted[c.ID]) {
 			continue
 		}
-		st, err := s.all.ContainerStats(ctx, &c, core.FigureUsage|core.FigureDetail|core.FigureRoot)
+		st, err := s.all.ContainerStats(ctx, c, core.FigureUsage|core.FigureDetail|core.FigureRoot)
 		if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
 			continue // it ended meanwhile
 		}
@@ -90,7 +90,7 @@ func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.
 		st.Net = net[c.Sandbox]
 		last := before[c.ID] // zero in the first round
 		before[c.ID] = st
-		resp.Containers = append(resp.Containers, toStats(c, st, last))
+		resp.Containers = append(resp.Containers, toStats(*c, st, last))
 	}
 	return resp, nil
 }

@@ -413,6 +413,9 @@ type Tx interface {
 	// ContainersOf yields one sandbox's containers, oldest first, without
 	// looking at the others'. Each is the caller's own copy.
 	ContainersOf(sandbox ID) iter.Seq[Container]
+	// StoredOf is ContainersOf of the objects themselves, as Table.Stored yields
+	// them.
+	StoredOf(sandbox ID) iter.Seq[*Container]
 	Append(Event) (seq uint64, err error)
 	// Events yields events newer than since, oldest first. OutOfRange when
 	// some of them were trimmed, or since lies beyond LastSeq.
@@ -422,7 +425,7 @@ type Tx interface {
 }
 
 // Table holds one kind of object. What it returns is the caller's own copy, but
-// for Stored's.
+// for Stored's and Peek's.
 type Table[T any] interface {
 	Get(id ID) (T, error)
 	ByKey(owner Owner, key Key) (T, error)
@@ -432,6 +435,8 @@ type Table[T any] interface {
 	// Stored yields the objects themselves, which nobody may change: a Put makes
 	// another one. They may be kept.
 	Stored(owner Owner) iter.Seq[*T]
+	// Peek is Get of the object itself, as Stored yields it.
+	Peek(id ID) (*T, error)
 }
 
 // KV is a small drawer of bytes.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/figures"
+	"github.com/longshore/longshore/internal/engine/stored"
 )
 
 // Client is the engine as one owner sees it: what it makes is that owner's, and
@@ -17,6 +18,7 @@ type Client struct {
 	view
 	Node
 	figures.Reader
+	stored.Shelf
 }
 
 // Node is a Client's part that is about the node rather than about containers:
@@ -32,7 +34,7 @@ type view struct {
 func newClient(e *Engine, owner core.Owner) *Client {
 	v := view{e, owner}
 	from := figures.Ports{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network}
-	return &Client{view: v, Node: Node{v}, Reader: figures.New(owner, from)}
+	return &Client{view: v, Node: Node{v}, Reader: figures.New(owner, from), Shelf: stored.New(owner, e.o.Store)}
 }
 
 // RemoveOptions goes with RemoveContainer, RemoveSandbox and RemoveProcess.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -302,18 +301,6 @@ func (c *Client) Sandboxes(_ context.Context, f core.Filter) (list []core.Sandbo
 		return nil
 	})
 	return list, err
-}
-
-// StoredSandboxes and StoredContainers yield all there are, as they are stored:
-// nobody may change them, and one that has changed is another one.
-func (c *Client) StoredSandboxes() ([]*core.Sandbox, error) { return stored(c, core.Tx.Sandboxes) }
-
-// StoredContainers is as StoredSandboxes.
-func (c *Client) StoredContainers() ([]*core.Container, error) { return stored(c, core.Tx.Containers) }
-
-func stored[T any](c *Client, table func(core.Tx) core.Table[T]) (list []*T, err error) {
-	owner, _ := c.scope(core.Filter{})
-	return list, c.e.o.Store.View(func(tx core.Tx) error { list = slices.Collect(table(tx).Stored(owner)); return nil })
 }
 
 // SetSandboxData replaces the face's own record.

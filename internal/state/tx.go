@@ -25,10 +25,21 @@ func (t *tx) Containers() core.Table[core.Container] {
 
 // ContainersOf yields the containers of one sandbox, oldest first.
 func (t *tx) ContainersOf(sandbox core.ID) iter.Seq[core.Container] {
-	k := &t.s.containers
 	return func(yield func(core.Container) bool) {
+		for v := range t.StoredOf(sandbox) {
+			if !yield(t.s.containers.clone(*v)) {
+				return
+			}
+		}
+	}
+}
+
+// StoredOf yields them as they are stored.
+func (t *tx) StoredOf(sandbox core.ID) iter.Seq[*core.Container] {
+	k := &t.s.containers
+	return func(yield func(*core.Container) bool) {
 		for _, id := range slices.Clone(k.members[sandbox]) {
-			if v := k.items[id]; v != nil && !yield(k.clone(*v)) {
+			if v := k.items[id]; v != nil && !yield(v) {
 				return
 			}
 		}
@@ -235,11 +246,19 @@ type table[T any] struct {
 }
 
 func (t table[T]) Get(id core.ID) (T, error) {
-	v := t.k.items[id]
-	if v == nil {
-		return *new(T), fmt.Errorf("%s %s: %w", t.k.name, id, errdefs.ErrNotFound)
+	v, err := t.Peek(id)
+	if err != nil {
+		return *new(T), err
 	}
 	return t.k.clone(*v), nil
+}
+
+func (t table[T]) Peek(id core.ID) (*T, error) {
+	v := t.k.items[id]
+	if v == nil {
+		return nil, fmt.Errorf("%s %s: %w", t.k.name, id, errdefs.ErrNotFound)
+	}
+	return v, nil
 }
 
 func (t table[T]) ByKey(owner core.Owner, key core.Key) (T, error) {

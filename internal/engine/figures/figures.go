@@ -76,7 +76,7 @@ func (r Reader) SandboxStats(ctx context.Context, sandbox core.ID, want core.Fig
 	if err != nil {
 		return core.Stats{}, err
 	}
-	net, err := r.NetworkStats(ctx, []core.Sandbox{sb})
+	net, err := r.NetworkStats(ctx, []*core.Sandbox{&sb})
 	s.Net = net[sandbox]
 	return s, err
 }
@@ -96,10 +96,9 @@ func (r Reader) CgroupStats(ctx context.Context, sb *core.Sandbox, want core.Fig
 
 // NetworkStats are what the networks of sandboxes carried. One that is not
 // ready, or has no network of its own, is not in the answer.
-func (r Reader) NetworkStats(ctx context.Context, sandboxes []core.Sandbox) (map[core.ID][]core.NetStats, error) {
+func (r Reader) NetworkStats(ctx context.Context, sandboxes []*core.Sandbox) (map[core.ID][]core.NetStats, error) {
 	var reqs []core.NetworkRequest
-	for i := range sandboxes {
-		sb := &sandboxes[i]
+	for _, sb := range sandboxes {
 		if sb.State == core.SandboxReady && sb.Config.Namespaces.Net.Mode == core.Shared && r.sees(&sb.Meta, "sandbox") == nil {
 			reqs = append(reqs, sb.NetworkRequest())
 		}

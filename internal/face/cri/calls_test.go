@@ -216,29 +216,6 @@ func TestContainerFilters(t *testing.T) {
 	}
 }
 
-func TestStreamedListsAreCutIntoMessages(t *testing.T) {
-	var items []*v1.PodSandbox
-	for i := range 10 {
-		items = append(items, &v1.PodSandbox{Id: fmt.Sprint(i), Annotations: map[string]string{"x": strings.Repeat("x", 300<<10)}})
-	}
-	items = append(items, &v1.PodSandbox{Id: "huge", Annotations: map[string]string{"x": strings.Repeat("x", 2*streamBytes)}})
-	var sizes []int
-	var ids []string
-	err := inChunks(items, func(c []*v1.PodSandbox) error {
-		sizes = append(sizes, len(c))
-		for _, i := range c {
-			ids = append(ids, i.Id)
-		}
-		return nil
-	})
-	if err != nil || !slices.Equal(sizes, []int{3, 3, 3, 1, 1}) || len(ids) != 11 || ids[10] != "huge" {
-		t.Errorf("%v, %v, %v", sizes, ids, err)
-	}
-	if err := inChunks(nil, func([]*v1.PodSandbox) error { return errors.New("an empty message") }); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestBadRequestsGetTheirCodes(t *testing.T) {
 	n := newTestNode(t)
 	ctx := t.Context()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/cri/lists"
 	"github.com/longshore/longshore/internal/face/cri/terms"
 )
 
@@ -180,7 +181,7 @@ func (s *server) removeContainer(ctx context.Context, c core.Container) error {
 
 func (s *server) ListContainers(_ context.Context, req *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
 	list, err := s.containers(req.GetFilter())
-	return &v1.ListContainersResponse{Containers: list}, err
+	return lists.Answer(&v1.ListContainersResponse{}, list), err
 }
 
 func (s *server) StreamContainers(req *v1.StreamContainersRequest, out v1.RuntimeService_StreamContainersServer) error {
@@ -188,36 +189,38 @@ func (s *server) StreamContainers(req *v1.StreamContainersRequest, out v1.Runtim
 	if err != nil {
 		return err
 	}
-	return inChunks(list, func(chunk []*v1.Container) error {
-		return out.Send(&v1.StreamContainersResponse{Containers: chunk})
+	return lists.InChunks(list, lists.Length, func(chunk [][]byte) error {
+		return out.Send(lists.Answer(&v1.StreamContainersResponse{}, chunk))
 	})
 }
 
-func (s *server) containers(f *v1.ContainerFilter) ([]*v1.Container, error) {
+// containers are the entries of a list's answer.
+func (s *server) containers(f *v1.ContainerFilter) ([][]byte, error) {
 	all, err := s.engine.StoredContainers()
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
-	return s.listed.containers.Of(all, func(c *core.Container) bool { return matchContainer(f, *c) }, func(c *core.Container) (*v1.Container, error) {
-		r, err := containerHead(*c)
-		return listedContainer(*c, r), err
+	return s.listed.containers.Of(all, func(c *core.Container) bool { return matchContainer(f, c) }, func(c *core.Container) ([]byte, error) {
+		r, err := containerHead(c)
+		if err != nil {
+			return nil, err
+		}
+		return lists.Entry(listedContainer(*c, r))
 	})
 }
 
-func (s *server) ContainerStatus(ctx context.Context, req *v1.ContainerStatusRequest) (*v1.ContainerStatusResponse, error) {
-	c, err := s.container(ctx, req.GetContainerId())
+func (s *server) ContainerStatus(_ context.Context, req *v1.ContainerStatusRequest) (*v1.ContainerStatusResponse, error) {
+	c, err := storedContainer(s.engine, req.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
-	r, err := containerOf(c)
-	if err != nil {
-		return nil, err
+	resp := &v1.ContainerStatusResponse{}
+	if resp.Status, err = statusOf(c); err != nil || !req.GetVerbose() {
+		return resp, err
 	}
-	resp := &v1.ContainerStatusResponse{Status: containerStatus(c, r)}
-	if req.GetVerbose() {
-		resp.Info = containerInfo(c, r)
-	}
-	return resp, nil
+	r, err := containerOf(*c)
+	resp.Info = containerInfo(*c, r)
+	return resp, err
 }
 
 func (s *server) UpdateContainerResources(ctx context.Context, req *v1.UpdateContainerResourcesRequest) (*v1.UpdateContainerResourcesResponse, error) {

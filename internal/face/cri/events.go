@@ -54,7 +54,7 @@ func (t *teller) present(ctx context.Context) error {
 		return err
 	}
 	for _, sb := range sandboxes {
-		if !shown(sb) {
+		if !shown(&sb) {
 			continue
 		}
 		kind := v1.ContainerEventType_CONTAINER_STARTED_EVENT
@@ -69,7 +69,7 @@ func (t *teller) present(ctx context.Context) error {
 			return err
 		}
 		for _, c := range containers {
-			if !shownContainer(c) {
+			if !shownContainer(&c) {
 				continue
 			}
 			kind, at := lastStep(c)
@@ -128,16 +128,14 @@ func (t *teller) event(ctx context.Context, e core.Event) error {
 
 func (t *teller) tell(ctx context.Context, sandbox core.ID, id string, kind v1.ContainerEventType, at time.Time) error {
 	ev := &v1.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: nanos(at)}
-	sb, err := t.s.engine.Sandbox(ctx, sandbox)
+	sb, err := t.s.engine.StoredSandbox(sandbox)
 	switch {
 	case err == nil:
-		r, err := podOf(sb)
-		if err != nil {
+		if ev.PodSandboxStatus, err = podStatusOf(sb); err != nil {
 			return err
 		}
-		ev.PodSandboxStatus = sandboxStatus(sb, r)
 		t.pods[sandbox] = ev.PodSandboxStatus
-		if ev.ContainersStatuses, err = t.s.statuses(ctx, sandbox); err != nil {
+		if ev.ContainersStatuses, err = statuses(t.s.engine, sandbox); err != nil {
 			return err
 		}
 	case errdefs.IsNotFound(err):

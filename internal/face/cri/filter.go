@@ -1,8 +1,11 @@
 package cri
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
@@ -15,20 +18,28 @@ const idLen = 64
 // an empty one asks for all.
 func matchID(id core.ID, asked string) bool { return strings.HasPrefix(string(id), asked) }
 
-// one finds the object that a prefix means. A prefix of two objects means none.
-func one[T any](all []T, id func(T) core.ID, prefix string) (T, bool) {
-	var found T
-	n := 0
-	for _, o := range all {
-		if id(o) == core.ID(prefix) {
-			return o, true
-		}
-		if matchID(id(o), prefix) {
-			found = o
-			n++
-		}
+// stored finds the object that id means: its own, or what it begins with, where
+// that is no other's too. One that is not shown is not found.
+func stored[T any](kind, id string, get func(core.ID) (*T, error), all func() ([]*T, error), idOf func(*T) core.ID, show func(*T) bool) (*T, error) {
+	if id == "" {
+		return nil, invalid("no %s id", kind)
 	}
-	return found, n == 1
+	o, err := get(core.ID(id))
+	if err == nil && !show(o) {
+		err = fmt.Errorf("%s %s is not made yet: %w", kind, id, errdefs.ErrNotFound)
+	}
+	if !errdefs.IsNotFound(err) || !maybePrefix(id) {
+		return o, err
+	}
+	list, lerr := all()
+	if lerr != nil {
+		return nil, lerr
+	}
+	list = slices.DeleteFunc(list, func(o *T) bool { return !matchID(idOf(o), id) })
+	if len(list) == 1 && show(list[0]) {
+		return list[0], nil
+	}
+	return nil, err
 }
 
 // maybePrefix reports whether s could be the beginning of an ID.
@@ -42,28 +53,28 @@ func matchLabels(labels, selector map[string]string) bool {
 
 // shown leaves out what is not made yet: an object exists for a client once its
 // create has answered.
-func shown(sb core.Sandbox) bool { return sb.State != core.SandboxCreating }
+func shown(sb *core.Sandbox) bool { return sb.State != core.SandboxCreating }
 
-func shownContainer(c core.Container) bool { return c.State != core.ContainerCreating }
+func shownContainer(c *core.Container) bool { return c.State != core.ContainerCreating }
 
-func matchSandbox(f *v1.PodSandboxFilter, sb core.Sandbox) bool {
+func matchSandbox(f *v1.PodSandboxFilter, sb *core.Sandbox) bool {
 	return shown(sb) && matchID(sb.ID, f.GetId()) &&
 		(f.GetState() == nil || f.GetState().GetState() == sandboxState(sb.State)) &&
 		matchLabels(sb.Labels, f.GetLabelSelector())
 }
 
-func matchContainer(f *v1.ContainerFilter, c core.Container) bool {
+func matchContainer(f *v1.ContainerFilter, c *core.Container) bool {
 	return shownContainer(c) && matchID(c.ID, f.GetId()) && matchID(c.Sandbox, f.GetPodSandboxId()) &&
 		(f.GetState() == nil || f.GetState().GetState() == containerState(c.State)) &&
 		matchLabels(c.Labels, f.GetLabelSelector())
 }
 
 // matchStats is for containers that run; the others have no figures.
-func matchStats(f *v1.ContainerStatsFilter, c core.Container) bool {
+func matchStats(f *v1.ContainerStatsFilter, c *core.Container) bool {
 	running := c.State == core.ContainerRunning || c.State == core.ContainerPaused
 	return running && matchID(c.ID, f.GetId()) && matchID(c.Sandbox, f.GetPodSandboxId()) && matchLabels(c.Labels, f.GetLabelSelector())
 }
 
-func matchPodStats(f *v1.PodSandboxStatsFilter, sb core.Sandbox) bool {
+func matchPodStats(f *v1.PodSandboxStatsFilter, sb *core.Sandbox) bool {
 	return sb.State == core.SandboxReady && matchID(sb.ID, f.GetId()) && matchLabels(sb.Labels, f.GetLabelSelector())
 }

@@ -131,13 +131,13 @@ func FuzzSelectors(f *testing.F) {
 	f.Add("", "", "", "x", "")
 	f.Fuzz(func(t *testing.T, id, k, v, sk, sv string) {
 		labels := map[string]string{k: v}
-		got := matchSandbox(&v1.PodSandboxFilter{Id: id, LabelSelector: map[string]string{sk: sv}}, core.Sandbox{
+		got := matchSandbox(&v1.PodSandboxFilter{Id: id, LabelSelector: map[string]string{sk: sv}}, &core.Sandbox{
 			Meta: core.Meta{ID: "abcdef", Labels: labels}, State: core.SandboxReady,
 		})
 		if want := strings.HasPrefix("abcdef", id) && sk == k && sv == v; got != want {
 			t.Errorf("id %q, %q=%q of %v: %v", id, sk, sv, labels, got)
 		}
-		if !matchContainer(nil, core.Container{State: core.ContainerCreated}) {
+		if !matchContainer(nil, &core.Container{State: core.ContainerCreated}) {
 			t.Error("no filter does not match")
 		}
 	})
@@ -154,19 +154,37 @@ func FuzzRecord(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
+	c := containerRecord{
+		Config: &v1.ContainerConfig{
+			Metadata: &v1.ContainerMetadata{Name: "web", Attempt: 3}, Image: &v1.ImageSpec{Image: "sha256:x"}, Annotations: map[string]string{"c": "d"},
+			Mounts: []*v1.Mount{{HostPath: "/a", ContainerPath: "/b"}}, Command: []string{"serve"}, Linux: &v1.LinuxContainerConfig{},
+		},
+		Found: &v1.ContainerStatus{
+			Image: &v1.ImageSpec{Image: "redis:7"}, ImageId: "sha256:x", ImageRef: "redis@sha256:y",
+			User: &v1.ContainerUser{Linux: &v1.LinuxContainerUser{Uid: 7}}, Resources: &v1.ContainerResources{Linux: &v1.LinuxContainerResources{CpuShares: 9}},
+		},
+	}
+	if b, err = c.encode(); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, err := podOf(core.Sandbox{Meta: core.Meta{Data: b}}); err == nil {
 			sandboxStatus(core.Sandbox{}, r)
-			sameHead(t, core.Sandbox{Meta: core.Meta{Data: b}}, podHead, podOf, listedSandbox)
+			sb := core.Sandbox{Meta: core.Meta{Data: b}}
+			sameHead(t, sb, func(sb core.Sandbox) (podRecord, error) { return podHead(&sb) }, podOf, listedSandbox)
+			sameHead(t, sb, func(sb core.Sandbox) (podRecord, error) { return podHead(&sb, podLinux) }, podOf, sandboxStatus)
 		}
 		if r, err := containerOf(core.Container{Meta: core.Meta{Data: b}}); err == nil {
 			containerStatus(core.Container{}, r)
-			sameHead(t, core.Container{Meta: core.Meta{Data: b}}, containerHead, containerOf, listedContainer)
+			c := core.Container{Meta: core.Meta{Data: b}}
+			sameHead(t, c, func(c core.Container) (containerRecord, error) { return containerHead(&c) }, containerOf, listedContainer)
+			sameHead(t, c, func(c core.Container) (containerRecord, error) { return containerBody(&c) }, containerOf, containerStatus)
 		}
 	})
 }
 
-// sameHead wants a record's head to be listed as the whole of it is.
+// sameHead wants a record's head to be told as the whole of it is.
 func sameHead[O, R any, L proto.Message](t *testing.T, o O, head, whole func(O) (R, error), list func(O, R) L) {
 	t.Helper()
 	h, err := head(o)

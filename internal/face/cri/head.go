@@ -14,14 +14,14 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Lists and figures echo a few fields of each record. Decoding all the others,
-// which are most of a config, would be most of what a list costs; so only those
-// with these numbers are.
+// Lists, statuses and figures echo a few fields of each record. Decoding all the
+// others, which are most of a config, would be most of what such an answer costs;
+// so only those with these numbers are.
 const (
-	podConfig, podHandler                                   = 1, 2
-	podMetadata, podAnnotations                             = 1, 7
-	containerMetadata, containerImage, containerAnnotations = 1, 2, 10
-	statusImageID                                           = 17
+	podConfig, podHandler                                                    = 1, 2
+	podMetadata, podAnnotations, podLinux                                    = 1, 7, 8
+	containerMetadata, containerImage, containerMounts, containerAnnotations = 1, 2, 7, 10
+	statusImageID                                                            = 17
 )
 
 // field is one field of an encoded message: whole with its tag, and the bytes of
@@ -56,7 +56,8 @@ func fields(message []byte) iter.Seq2[field, error] {
 	}
 }
 
-// partly decodes those fields of message that have one of the numbers.
+// partly decodes those fields of message that have one of the numbers, or all
+// where none is given.
 func partly(message []byte, into proto.Message, keep ...protowire.Number) error {
 	var room [1 << 10]byte
 	kept := room[:0]
@@ -64,7 +65,7 @@ func partly(message []byte, into proto.Message, keep ...protowire.Number) error 
 		if err != nil {
 			return err
 		}
-		if slices.Contains(keep, f.number) {
+		if len(keep) == 0 || slices.Contains(keep, f.number) {
 			kept = append(kept, f.whole...)
 		}
 	}
@@ -74,9 +75,9 @@ func partly(message []byte, into proto.Message, keep ...protowire.Number) error 
 	return nil
 }
 
-// podHead is podOf with only what lists echo: metadata, labels, annotations and
-// the handler.
-func podHead(sb core.Sandbox) (podRecord, error) {
+// podHead is podOf with only what lists echo, metadata, labels, annotations and
+// the handler, and further fields of the config. The labels are the sandbox's own.
+func podHead(sb *core.Sandbox, further ...protowire.Number) (podRecord, error) {
 	r := podRecord{Config: &v1.RunPodSandboxRequest{Config: &v1.PodSandboxConfig{}}}
 	req, _, err := split(sb.Data)
 	if err != nil {
@@ -84,7 +85,7 @@ func podHead(sb core.Sandbox) (podRecord, error) {
 	}
 	for f, err := range fields(req) {
 		if err == nil && f.number == podConfig {
-			err = partly(f.bytes, r.Config.GetConfig(), podMetadata, podAnnotations)
+			err = partly(f.bytes, r.Config.GetConfig(), append(further, podMetadata, podAnnotations)...)
 		}
 		if err != nil {
 			return r, fmt.Errorf("sandbox %s: %w", sb.ID, err)
@@ -97,15 +98,24 @@ func podHead(sb core.Sandbox) (podRecord, error) {
 	return r, nil
 }
 
-// containerHead is containerOf with only what lists echo: metadata, labels,
-// annotations and the image.
-func containerHead(c core.Container) (containerRecord, error) {
+// containerHead is containerOf with only what lists echo: metadata, labels, which
+// are the container's own, annotations and the image.
+func containerHead(c *core.Container) (containerRecord, error) {
+	return containerPart(c, []protowire.Number{containerMetadata, containerImage, containerAnnotations}, statusImageID)
+}
+
+// containerBody is containerHead with what a status echoes beside.
+func containerBody(c *core.Container) (containerRecord, error) {
+	return containerPart(c, []protowire.Number{containerMetadata, containerImage, containerAnnotations, containerMounts})
+}
+
+// containerPart decodes some fields of the config, and some of what was found:
+// none is all.
+func containerPart(c *core.Container, config []protowire.Number, found ...protowire.Number) (containerRecord, error) {
 	r := containerRecord{Config: &v1.ContainerConfig{}, Found: &v1.ContainerStatus{}}
-	cfg, found, err := split(c.Data)
+	cfg, was, err := split(c.Data)
 	if err == nil {
-		err = errors.Join(
-			partly(cfg, r.Config, containerMetadata, containerImage, containerAnnotations),
-			partly(found, r.Found, statusImageID))
+		err = errors.Join(partly(cfg, r.Config, config...), partly(was, r.Found, found...))
 	}
 	if err != nil {
 		return r, fmt.Errorf("container %s: %w", c.ID, err)

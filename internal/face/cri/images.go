@@ -17,6 +17,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/cri/lists"
 	"github.com/longshore/longshore/internal/face/cri/terms"
 )
 
@@ -30,7 +31,7 @@ func (s *server) StreamImages(req *v1.StreamImagesRequest, out v1.ImageService_S
 	if err != nil {
 		return err
 	}
-	return inChunks(list, func(chunk []*v1.Image) error { return out.Send(&v1.StreamImagesResponse{Images: chunk}) })
+	return lists.InChunks(list, lists.Size, func(chunk []*v1.Image) error { return out.Send(&v1.StreamImagesResponse{Images: chunk}) })
 }
 
 func (s *server) images(ctx context.Context, f *v1.ImageFilter) ([]*v1.Image, error) {

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/cri/lists"
 	"github.com/longshore/longshore/internal/face/cri/metric"
 )
 
@@ -31,18 +32,18 @@ func (s *server) StreamPodSandboxMetrics(_ *v1.StreamPodSandboxMetricsRequest, o
 	if err != nil {
 		return err
 	}
-	return inChunks(list, func(chunk []*v1.PodSandboxMetrics) error {
+	return lists.InChunks(list, lists.Size, func(chunk []*v1.PodSandboxMetrics) error {
 		return out.Send(&v1.StreamPodSandboxMetricsResponse{PodSandboxMetrics: chunk})
 	})
 }
 
 // podMetrics are those of ready sandboxes and of what runs in them.
 func (g *gauge) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error) {
-	all, err := g.engine.Sandboxes(ctx, core.Filter{})
+	all, err := g.engine.StoredSandboxes()
 	if err != nil {
 		return nil, fmt.Errorf("list metrics: %w", err)
 	}
-	all = slices.DeleteFunc(all, func(sb core.Sandbox) bool { return !matchPodStats(nil, sb) })
+	all = slices.DeleteFunc(all, func(sb *core.Sandbox) bool { return !matchPodStats(nil, sb) })
 	net, err := g.engine.NetworkStats(ctx, all)
 	if err != nil {
 		return nil, fmt.Errorf("list metrics: %w", err)
@@ -53,7 +54,7 @@ func (g *gauge) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error)
 }
 
 func (g *gauge) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxMetrics, error) {
-	r, err := podHead(*sb)
+	r, err := podHead(sb)
 	if err != nil {
 		return nil, err
 	}
@@ -63,16 +64,15 @@ func (g *gauge) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetS
 	}
 	pod.Stats.Net = net
 	out := &v1.PodSandboxMetrics{PodSandboxId: string(sb.ID), Metrics: g.metrics.Of(&pod)}
-	inside, err := g.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
+	inside, err := g.engine.StoredContainersOf(sb.ID)
 	if err != nil {
 		return nil, err
 	}
-	for i := range inside {
-		c := &inside[i]
-		if !matchStats(nil, *c) {
+	for _, c := range inside {
+		if !matchStats(nil, c) {
 			continue
 		}
-		r, err := containerHead(*c)
+		r, err := containerHead(c)
 		if err != nil {
 			return nil, err
 		}

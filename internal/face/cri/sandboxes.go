@@ -8,11 +8,11 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/cri/lists"
 	"github.com/longshore/longshore/internal/face/cri/terms"
 )
 
@@ -110,29 +110,45 @@ func (s *server) removeSandbox(ctx context.Context, sb core.Sandbox) error {
 // noGrace kills at once.
 func noGrace() *time.Duration { return new(time.Duration) }
 
-func (s *server) PodSandboxStatus(ctx context.Context, req *v1.PodSandboxStatusRequest) (*v1.PodSandboxStatusResponse, error) {
+func (s *server) PodSandboxStatus(_ context.Context, req *v1.PodSandboxStatusRequest) (*v1.PodSandboxStatusResponse, error) {
 	now := time.Now() // what follows is not older than this
-	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
+	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	r, err := podOf(sb)
+	resp := &v1.PodSandboxStatusResponse{Timestamp: nanos(now)}
+	if resp.Status, err = podStatusOf(sb); err != nil {
+		return nil, err
+	}
+	if resp.ContainersStatuses, err = statuses(s.engine, sb.ID); err != nil || !req.GetVerbose() {
+		return resp, err
+	}
+	r, err := podOf(*sb)
+	resp.Info = sandboxInfo(*sb, r)
+	return resp, err
+}
+
+// podStatusOf is the status of a sandbox as it is stored.
+func podStatusOf(sb *core.Sandbox) (*v1.PodSandboxStatus, error) {
+	r, err := podHead(sb, podLinux)
 	if err != nil {
 		return nil, err
 	}
-	resp := &v1.PodSandboxStatusResponse{Status: sandboxStatus(sb, r), Timestamp: nanos(now)}
-	if resp.ContainersStatuses, err = s.statuses(ctx, sb.ID); err != nil {
+	return sandboxStatus(*sb, r), nil
+}
+
+// statusOf is the same of a container.
+func statusOf(c *core.Container) (*v1.ContainerStatus, error) {
+	r, err := containerBody(c)
+	if err != nil {
 		return nil, err
 	}
-	if req.GetVerbose() {
-		resp.Info = sandboxInfo(sb, r)
-	}
-	return resp, nil
+	return containerStatus(*c, r), nil
 }
 
 // statuses are those of all containers of a sandbox, oldest first.
-func (s *server) statuses(ctx context.Context, sandbox core.ID) ([]*v1.ContainerStatus, error) {
-	all, err := s.engine.Containers(ctx, core.Filter{Sandbox: sandbox})
+func statuses(e *engine.Client, sandbox core.ID) ([]*v1.ContainerStatus, error) {
+	all, err := e.StoredContainersOf(sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -141,11 +157,11 @@ func (s *server) statuses(ctx context.Context, sandbox core.ID) ([]*v1.Container
 		if !shownContainer(c) {
 			continue
 		}
-		r, err := containerOf(c)
+		s, err := statusOf(c)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, containerStatus(c, r))
+		out = append(out, s)
 	}
 	return out, nil
 }
@@ -202,7 +218,7 @@ func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePo
 
 func (s *server) ListPodSandbox(_ context.Context, req *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {
 	items, err := s.sandboxes(req.GetFilter())
-	return &v1.ListPodSandboxResponse{Items: items}, err
+	return lists.Answer(&v1.ListPodSandboxResponse{}, items), err
 }
 
 func (s *server) StreamPodSandboxes(req *v1.StreamPodSandboxesRequest, out v1.RuntimeService_StreamPodSandboxesServer) error {
@@ -210,41 +226,22 @@ func (s *server) StreamPodSandboxes(req *v1.StreamPodSandboxesRequest, out v1.Ru
 	if err != nil {
 		return err
 	}
-	return inChunks(items, func(chunk []*v1.PodSandbox) error {
-		return out.Send(&v1.StreamPodSandboxesResponse{PodSandboxes: chunk})
+	return lists.InChunks(items, lists.Length, func(chunk [][]byte) error {
+		return out.Send(lists.Answer(&v1.StreamPodSandboxesResponse{}, chunk))
 	})
 }
 
-func (s *server) sandboxes(f *v1.PodSandboxFilter) ([]*v1.PodSandbox, error) {
+// sandboxes are the entries of a list's answer.
+func (s *server) sandboxes(f *v1.PodSandboxFilter) ([][]byte, error) {
 	all, err := s.engine.StoredSandboxes()
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	return s.listed.sandboxes.Of(all, func(sb *core.Sandbox) bool { return matchSandbox(f, *sb) }, func(sb *core.Sandbox) (*v1.PodSandbox, error) {
-		r, err := podHead(*sb)
-		return listedSandbox(*sb, r), err
-	})
-}
-
-// streamBytes is about how much one message of a streamed list holds: far below
-// what clients take, however long the annotations are.
-const streamBytes = 1 << 20
-
-// inChunks sends items in messages of at least one of them.
-func inChunks[T proto.Message](items []T, send func([]T) error) error {
-	from, size := 0, 0
-	for i, item := range items {
-		n := proto.Size(item)
-		if i > from && size+n > streamBytes {
-			if err := send(items[from:i]); err != nil {
-				return err
-			}
-			from, size = i, 0
+	return s.listed.sandboxes.Of(all, func(sb *core.Sandbox) bool { return matchSandbox(f, sb) }, func(sb *core.Sandbox) ([]byte, error) {
+		r, err := podHead(sb)
+		if err != nil {
+			return nil, err
 		}
-		size += n
-	}
-	if from == len(items) {
-		return nil
-	}
-	return send(items[from:])
+		return lists.Entry(listedSandbox(*sb, r))
+	})
 }

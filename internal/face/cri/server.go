@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
@@ -33,8 +32,8 @@ type server struct {
 	node   node
 	gauge  *gauge
 	listed struct { // what lists have said of each
-		sandboxes  memo.Memo[core.Sandbox, *v1.PodSandbox]
-		containers memo.Memo[core.Container, *v1.Container]
+		sandboxes  memo.Memo[core.Sandbox, []byte]
+		containers memo.Memo[core.Container, []byte]
 	}
 
 	background sync.WaitGroup // what goes on after an answer
@@ -127,46 +126,30 @@ func (s *server) UpdateRuntimeConfig(ctx context.Context, req *v1.UpdateRuntimeC
 
 // sandbox finds a sandbox by its ID or a prefix that only it has.
 func (s *server) sandbox(ctx context.Context, id string) (core.Sandbox, error) {
-	if id == "" {
-		return core.Sandbox{}, invalid("no sandbox id")
+	sb, err := storedSandbox(s.engine, id)
+	if err != nil {
+		return core.Sandbox{}, err
 	}
-	sb, err := s.engine.Sandbox(ctx, core.ID(id))
-	if err == nil && !shown(sb) {
-		err = fmt.Errorf("sandbox %s is not made yet: %w", id, errdefs.ErrNotFound)
-	}
-	if !errdefs.IsNotFound(err) || !maybePrefix(id) {
-		return sb, err
-	}
-	all, lerr := s.engine.Sandboxes(ctx, core.Filter{})
-	if lerr != nil {
-		return core.Sandbox{}, lerr
-	}
-	if sb, ok := one(all, func(o core.Sandbox) core.ID { return o.ID }, id); ok && shown(sb) {
-		return sb, nil
-	}
-	return core.Sandbox{}, err
+	return s.engine.Sandbox(ctx, sb.ID)
 }
 
 // container finds a container by its ID or a prefix that only it has.
 func (s *server) container(ctx context.Context, id string) (core.Container, error) {
-	if id == "" {
-		return core.Container{}, invalid("no container id")
+	c, err := storedContainer(s.engine, id)
+	if err != nil {
+		return core.Container{}, err
 	}
-	c, err := s.engine.Container(ctx, core.ID(id))
-	if err == nil && !shownContainer(c) {
-		err = fmt.Errorf("container %s is not made yet: %w", id, errdefs.ErrNotFound)
-	}
-	if !errdefs.IsNotFound(err) || !maybePrefix(id) {
-		return c, err
-	}
-	all, lerr := s.engine.Containers(ctx, core.Filter{})
-	if lerr != nil {
-		return core.Container{}, lerr
-	}
-	if c, ok := one(all, func(o core.Container) core.ID { return o.ID }, id); ok && shownContainer(c) {
-		return c, nil
-	}
-	return core.Container{}, err
+	return s.engine.Container(ctx, c.ID)
+}
+
+// storedSandbox and storedContainer are the same for who only looks: nobody may
+// change what they return.
+func storedSandbox(e *engine.Client, id string) (*core.Sandbox, error) {
+	return stored("sandbox", id, e.StoredSandbox, e.StoredSandboxes, func(sb *core.Sandbox) core.ID { return sb.ID }, shown)
+}
+
+func storedContainer(e *engine.Client, id string) (*core.Container, error) {
+	return stored("container", id, e.StoredContainer, e.StoredContainers, func(c *core.Container) core.ID { return c.ID }, shownContainer)
 }
 
 func asked(call string) core.Asked {

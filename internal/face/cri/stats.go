@@ -14,15 +14,16 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/cri/lists"
 	"github.com/longshore/longshore/internal/face/cri/metric"
 )
 
 func (s *server) ContainerStats(ctx context.Context, req *v1.ContainerStatsRequest) (*v1.ContainerStatsResponse, error) {
-	c, err := s.container(ctx, req.GetContainerId())
+	c, err := storedContainer(s.engine, req.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.gauge.containerFigures(ctx, &c)
+	st, err := s.gauge.containerFigures(ctx, c)
 	return &v1.ContainerStatsResponse{Stats: st}, err
 }
 
@@ -36,21 +37,21 @@ func (s *server) StreamContainerStats(req *v1.StreamContainerStatsRequest, out v
 	if err != nil {
 		return err
 	}
-	return inChunks(list, func(chunk []*v1.ContainerStats) error {
+	return lists.InChunks(list, lists.Size, func(chunk []*v1.ContainerStats) error {
 		return out.Send(&v1.StreamContainerStatsResponse{ContainerStats: chunk})
 	})
 }
 
 func (s *server) PodSandboxStats(ctx context.Context, req *v1.PodSandboxStatsRequest) (*v1.PodSandboxStatsResponse, error) {
-	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
+	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	net, err := s.engine.NetworkStats(ctx, []core.Sandbox{sb})
+	net, err := s.engine.NetworkStats(ctx, []*core.Sandbox{sb})
 	if err != nil {
 		return nil, fmt.Errorf("stats of sandbox %s: %w", sb.ID, err)
 	}
-	st, err := s.gauge.podFigures(ctx, &sb, net[sb.ID])
+	st, err := s.gauge.podFigures(ctx, sb, net[sb.ID])
 	return &v1.PodSandboxStatsResponse{Stats: st}, err
 }
 
@@ -64,7 +65,7 @@ func (s *server) StreamPodSandboxStats(req *v1.StreamPodSandboxStatsRequest, out
 	if err != nil {
 		return err
 	}
-	return inChunks(list, func(chunk []*v1.PodSandboxStats) error {
+	return lists.InChunks(list, lists.Size, func(chunk []*v1.PodSandboxStats) error {
 		return out.Send(&v1.StreamPodSandboxStatsResponse{PodSandboxStats: chunk})
 	})
 }
@@ -85,25 +86,21 @@ const (
 )
 
 func (g *gauge) containerStats(ctx context.Context, f *v1.ContainerStatsFilter) ([]*v1.ContainerStats, error) {
-	all, err := g.engine.Containers(ctx, core.Filter{Labels: f.GetLabelSelector()})
+	all, err := g.engine.StoredContainers()
 	if err != nil {
 		return nil, fmt.Errorf("list container stats: %w", err)
 	}
-	if len(f.GetLabelSelector()) == 0 {
-		g.containers.keep(len(all), ids(all, func(c *core.Container) core.ID { return c.ID }))
-	}
-	return each(ctx, all, func(c *core.Container) bool { return matchStats(f, *c) }, g.containerFigures)
+	g.containers.keep(len(all), ids(all, (*core.Container).Base))
+	return each(ctx, all, func(c *core.Container) bool { return matchStats(f, c) }, g.containerFigures)
 }
 
 func (g *gauge) podStats(ctx context.Context, f *v1.PodSandboxStatsFilter) ([]*v1.PodSandboxStats, error) {
-	all, err := g.engine.Sandboxes(ctx, core.Filter{Labels: f.GetLabelSelector()})
+	all, err := g.engine.StoredSandboxes()
 	if err != nil {
 		return nil, fmt.Errorf("list sandbox stats: %w", err)
 	}
-	if len(f.GetLabelSelector()) == 0 {
-		g.pods.keep(len(all), ids(all, func(sb *core.Sandbox) core.ID { return sb.ID }))
-	}
-	all = slices.DeleteFunc(all, func(sb core.Sandbox) bool { return !matchPodStats(f, sb) })
+	g.pods.keep(len(all), ids(all, (*core.Sandbox).Base))
+	all = slices.DeleteFunc(all, func(sb *core.Sandbox) bool { return !matchPodStats(f, sb) })
 	net, err := g.engine.NetworkStats(ctx, all)
 	if err != nil {
 		return nil, fmt.Errorf("list sandbox stats: %w", err)
@@ -113,10 +110,10 @@ func (g *gauge) podStats(ctx context.Context, f *v1.PodSandboxStatsFilter) ([]*v
 	})
 }
 
-func ids[O any](all []O, id func(*O) core.ID) iter.Seq[core.ID] {
+func ids[O any](all []*O, base func(*O) *core.Meta) iter.Seq[core.ID] {
 	return func(yield func(core.ID) bool) {
-		for i := range all {
-			if !yield(id(&all[i])) {
+		for _, o := range all {
+			if !yield(base(o).ID) {
 				return
 			}
 		}
@@ -125,7 +122,7 @@ func ids[O any](all []O, id func(*O) core.ID) iter.Seq[core.ID] {
 
 // each reads the figures of those that match, a few at a time. What ends
 // meanwhile is left out.
-func each[O, S any](ctx context.Context, all []O, match func(*O) bool, read func(context.Context, *O) (*S, error)) ([]*S, error) {
+func each[O, S any](ctx context.Context, all []*O, match func(*O) bool, read func(context.Context, *O) (*S, error)) ([]*S, error) {
 	found := make([]*S, len(all))
 	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
@@ -136,10 +133,10 @@ func each[O, S any](ctx context.Context, all []O, match func(*O) bool, read func
 				if i >= len(all) {
 					return nil
 				}
-				if match != nil && !match(&all[i]) {
+				if match != nil && !match(all[i]) {
 					continue
 				}
-				st, err := read(ctx, &all[i])
+				st, err := read(ctx, all[i])
 				if err != nil && !wentAway(err) {
 					return err
 				}
@@ -157,7 +154,7 @@ func each[O, S any](ctx context.Context, all []O, match func(*O) bool, read func
 func wentAway(err error) bool { return errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) }
 
 func (g *gauge) containerFigures(ctx context.Context, c *core.Container) (*v1.ContainerStats, error) {
-	r, err := containerHead(*c)
+	r, err := containerHead(c)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +168,7 @@ func (g *gauge) containerFigures(ctx context.Context, c *core.Container) (*v1.Co
 }
 
 func (g *gauge) podFigures(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxStats, error) {
-	r, err := podHead(*sb)
+	r, err := podHead(sb)
 	if err != nil {
 		return nil, err
 	}
@@ -180,19 +177,19 @@ func (g *gauge) podFigures(ctx context.Context, sb *core.Sandbox, net []core.Net
 		return nil, err
 	}
 	st.Net = net
-	inside, err := g.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
+	inside, err := g.engine.StoredContainersOf(sb.ID)
 	if err != nil {
 		return nil, err
 	}
 	var containers []*v1.ContainerStats
-	for i := range inside {
-		if !matchStats(nil, inside[i]) {
+	for _, c := range inside {
+		if !matchStats(nil, c) {
 			continue
 		}
-		c, err := g.containerFigures(ctx, &inside[i])
+		st, err := g.containerFigures(ctx, c)
 		switch {
 		case err == nil:
-			containers = append(containers, c)
+			containers = append(containers, st)
 		case !wentAway(err):
 			return nil, err
 		}
