@@ -21,6 +21,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/stats"
 )
 
 // Options go with New.
@@ -43,6 +44,7 @@ type Tree struct {
 	root    string
 	layout  layout
 	systemd Systemd
+	kept    *stats.Kept
 	log     *slog.Logger
 }
 
@@ -75,7 +77,7 @@ func New(o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find cgroups: %w", err)
 	}
-	return &Tree{root: o.Root, layout: l, systemd: o.Systemd, log: o.Logger}, nil
+	return &Tree{root: o.Root, layout: l, systemd: o.Systemd, kept: stats.NewKept(), log: o.Logger}, nil
 }
 
 // Mode says how cgroups are mounted here.

@@ -1,14 +1,12 @@
 package cgroup
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -57,41 +55,8 @@ func (t *Tree) memberDir(ref core.CgroupRef) string {
 	return ""
 }
 
-// pidsBelow collects cgroup.procs of dir and all below. Zombies are not in it.
-func pidsBelow(dir string) ([]int, error) {
-	var pids []int
-	b, err := stats.File(dir + "/cgroup.procs")
-	switch {
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENODEV):
-		return nil, nil
-	case errors.Is(err, unix.EOPNOTSUPP): // a threaded cgroup: its domain lists them
-	case err != nil:
-		return nil, err
-	}
-	for line := range bytes.Lines(b) {
-		pid, err := strconv.Atoi(string(bytes.TrimSpace(line)))
-		if err == nil && pid > 0 { // 0: outside our pid namespace
-			pids = append(pids, pid)
-		}
-	}
-	// A directory with two links has none below it: each would link to it.
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil || st.Nlink != 2 {
-		children, err := subdirs(dir)
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range children {
-			more, err := pidsBelow(filepath.Join(dir, c))
-			if err != nil {
-				return nil, err
-			}
-			pids = append(pids, more...)
-		}
-	}
-	slices.Sort(pids)
-	return slices.Compact(pids), nil
-}
+// pidsBelow lists who is in dir and all below.
+func pidsBelow(dir string) ([]int, error) { return (*stats.Kept)(nil).Pids(dir) }
 
 // Kill sends SIGKILL to everything in and below ref, and returns once nothing
 // of it runs any more: forks on the way are caught. It succeeds when ref is

@@ -17,26 +17,22 @@ func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.Figures)
 		return core.Stats{}, fmt.Errorf("read figures: %w", err)
 	}
 	member := t.memberDir(ref)
-	if !exists(member) {
-		return core.Stats{}, fmt.Errorf("read figures of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
-	}
 	var s core.Stats
 	if t.layout.mode == core.CgroupV2 {
-		s = stats.V2(member, want)
+		s = t.kept.V2(member, want)
 	} else {
-		dirs := make(map[string]string, 16)
-		for _, h := range t.layout.v1 {
-			dir, _ := h.dir(ref)
-			for _, c := range h.controllers {
-				dirs[c] = dir
-			}
-		}
-		s = stats.V1(dirs, want)
+		s = t.kept.V1(func(controller string) string {
+			dir, _ := t.layout.v1Dir(ref, controller)
+			return dir
+		}, want)
+	}
+	if !s.CPU.Usage.OK && !exists(member) { // else it has just told something
+		return core.Stats{}, fmt.Errorf("read figures of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
 	}
 	if !want.Has(core.FigureCount | core.FigureProcesses | core.FigureFiles) {
 		return s, nil
 	}
-	pids, err := pidsBelow(member)
+	pids, err := t.kept.Pids(member)
 	if err != nil {
 		return s, fmt.Errorf("read figures of cgroup %s: %w", ref.Path, err)
 	}

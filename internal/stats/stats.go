@@ -3,7 +3,7 @@
 // OK, never a zero.
 //
 // It must not know where cgroups come from or what they hold. Start reading at
-// V1 and V2.
+// Kept, its V1 and V2.
 package stats
 
 import (
@@ -25,14 +25,30 @@ import (
 // it returns holds until its next read.
 type reader struct {
 	buf  []byte
-	path []byte
+	n    int // of them were read
+	kept *Kept
+	fill func(fd int) error // made once
 }
 
 // newReader's files have at most size bytes, as a rule: others take longer.
-func newReader(size int) *reader { return &reader{buf: make([]byte, size), path: make([]byte, 0, 256)} }
+func newReader(size int) *reader {
+	r := &reader{buf: make([]byte, size)}
+	r.fill = r.from
+	return r
+}
 
 // usual is more than what the files of a cgroup have.
 const usual = 4 << 10
+
+// reader is one that reads what k keeps, until done.
+func (k *Kept) reader() (r *reader, done func()) {
+	if k == nil {
+		return newReader(usual), func() {}
+	}
+	r, _ = k.readers.Get().(*reader)
+	r.kept = k
+	return r, func() { k.readers.Put(r) }
+}
 
 // read reads the whole of a file; "" is no directory.
 func (r *reader) read(dir, file string) ([]byte, bool) {
@@ -43,27 +59,43 @@ func (r *reader) read(dir, file string) ([]byte, bool) {
 	return b, err == nil
 }
 
-// file reads the whole of a file. The kernel hands out such a file in one piece if
-// there is room, so the end is not asked for: opening, reading and closing are all
-// that a figure costs.
+// file reads the whole of a file.
 func (r *reader) file(dir, name string) ([]byte, error) {
-	r.path = append(append(append(r.path[:0], dir...), '/'), name...)
-	fd, err := open(string(r.path))
-	if err != nil {
+	k := r.kept
+	if !often(name) {
+		k = nil
+	}
+	if err := k.with(dir, name, r.fill); err != nil {
 		return nil, err
 	}
-	defer func() { _ = unix.Close(fd) }()
-	n := 0
+	return bytes.TrimSpace(r.buf[:r.n]), nil
+}
+
+// often reports whether a file has figures that are asked for all the time.
+func often(file string) bool {
+	switch file {
+	case "cpuacct.usage", "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.stat",
+		"cpu.stat", "memory.current", "memory.max", "memory.swap.current", "memory.swap.max",
+		"cpu.pressure", "memory.pressure", "io.pressure":
+		return true
+	}
+	return false
+}
+
+// from reads the whole of an open file, from its beginning. The kernel hands out
+// such a file in one piece if there is room, so the end is not asked for.
+func (r *reader) from(fd int) error {
+	r.n = 0
 	for {
-		m, err := unix.Read(fd, r.buf[n:])
+		m, err := unix.Pread(fd, r.buf[r.n:], int64(r.n))
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if n += m; m == 0 || n < len(r.buf) {
-			return bytes.TrimSpace(r.buf[:n]), nil
+		if r.n += m; m == 0 || r.n < len(r.buf) {
+			return nil
 		}
 		r.buf = append(r.buf, make([]byte, len(r.buf))...)
 	}
@@ -71,8 +103,10 @@ func (r *reader) file(dir, name string) ([]byte, error) {
 
 // File reads a file of cgroups or /proc whole. Such files can be polled, so that
 // os.ReadFile would register each with the poller: more work than the reading.
-func File(path string) ([]byte, error) {
-	fd, err := open(path)
+func File(path string) ([]byte, error) { return readFrom(open(path)) }
+
+// readFrom reads what was opened, and closes it.
+func readFrom(fd int, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -131,14 +165,28 @@ func (r *reader) keys(dir, file string) map[string]uint64 {
 	return keys(b)
 }
 
-// pick reads the numbers of a few keys of such a file.
-func (r *reader) pick(dir, file string, want map[string]*core.Value) {
+// pick reads the numbers of those keys of such a file that have a place.
+func (r *reader) pick(dir, file string, place func(key []byte) *core.Value) {
 	b, _ := r.read(dir, file)
 	eachKey(b, func(key, value []byte) {
-		if v := want[string(key)]; v != nil {
+		if v := place(key); v != nil {
 			*v = numberOf(value)
 		}
 	})
+}
+
+// places are those in a map.
+func places(m map[string]*core.Value) func(key []byte) *core.Value {
+	return func(key []byte) *core.Value { return m[string(key)] }
+}
+
+// spread puts the numbers of such a file, read before, in their places.
+func spread(m map[string]uint64, place func(key []byte) *core.Value) {
+	for key, n := range m {
+		if v := place([]byte(key)); v != nil {
+			*v = core.Known(n)
+		}
+	}
 }
 
 func number(s string) core.Value { return numberOf([]byte(s)) }

@@ -35,15 +35,17 @@ func TestV1(t *testing.T) {
 		"cpu":     write(t, map[string]string{"cpu.stat": "nr_periods 5\nnr_throttled 2\nthrottled_time 77\n"}),
 		"memory": write(t, map[string]string{
 			"memory.usage_in_bytes": "1000\n", "memory.limit_in_bytes": "2000\n", "memory.max_usage_in_bytes": "1500\n", "memory.failcnt": "3\n",
-			"memory.memsw.usage_in_bytes": "1200\n", "memory.memsw.limit_in_bytes": "9223372036854771712\n", "memory.memsw.failcnt": "4\n",
+			"memory.memsw.limit_in_bytes": "9223372036854771712\n", "memory.memsw.failcnt": "4\n",
 			"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 6\n",
-			"memory.stat":        "rss 1\ntotal_rss 100\ntotal_cache 200\ntotal_mapped_file 5\ntotal_pgfault 8\ntotal_pgmajfault 1\ntotal_inactive_file 300\n",
+			"memory.stat":        "rss 1\ntotal_rss 100\ntotal_cache 200\ntotal_mapped_file 5\ntotal_pgfault 8\ntotal_pgmajfault 1\ntotal_inactive_file 300\ntotal_swap 200\n",
 		}),
 		"pids":    write(t, map[string]string{"pids.current": "4\n", "pids.max": "max\n"}),
 		"blkio":   write(t, map[string]string{"blkio.throttle.io_service_bytes_recursive": "8:0 Read 10\n8:0 Write 20\n8:0 Total 30\nTotal 30\n", "blkio.throttle.io_serviced_recursive": "8:0 Read 1\n8:0 Write 2\n"}),
 		"hugetlb": write(t, map[string]string{"hugetlb.2MB.usage_in_bytes": "1\n", "hugetlb.2MB.max_usage_in_bytes": "2\n", "hugetlb.2MB.failcnt": "3\n", "hugetlb.2MB.rsvd.usage_in_bytes": "9\n"}),
 	}
-	got := V1(dirs, core.FigureUsage|core.FigureDetail)
+	dir := func(controller string) string { return dirs[controller] }
+	kept := newKept(t)
+	got := kept.V1(dir, core.FigureUsage|core.FigureDetail)
 	got.At = time.Time{}
 	k := core.Known
 	want := core.Stats{
@@ -51,7 +53,7 @@ func TestV1(t *testing.T) {
 		Memory: core.MemoryStats{
 			Usage: k(1000), WorkingSet: k(700), RSS: k(100), Cache: k(200), Limit: k(2000), Peak: k(1500), Swap: k(200), Mapped: k(5),
 			Faults: k(8), MajorFaults: k(1), FailCount: k(7), OOMKills: k(6),
-			Raw: map[string]uint64{"rss": 1, "total_rss": 100, "total_cache": 200, "total_mapped_file": 5, "total_pgfault": 8, "total_pgmajfault": 1, "total_inactive_file": 300},
+			Raw: map[string]uint64{"rss": 1, "total_rss": 100, "total_cache": 200, "total_mapped_file": 5, "total_pgfault": 8, "total_pgmajfault": 1, "total_inactive_file": 300, "total_swap": 200},
 		},
 		Pids: core.PidsStats{Current: k(4)},
 		IO:   []core.IOStats{{Major: 8, ReadBytes: 10, WriteBytes: 20, Reads: 1, Writes: 2}},
@@ -61,7 +63,7 @@ func TestV1(t *testing.T) {
 		t.Error(d)
 	}
 	// What is asked for all the time is the same, and no more.
-	got = V1(dirs, core.FigureUsage)
+	got = kept.V1(dir, core.FigureUsage)
 	got.At = time.Time{}
 	want.Pids, want.IO, want.Huge, want.CPU = core.PidsStats{}, nil, nil, core.CPUStats{Usage: want.CPU.Usage}
 	want.Memory.Peak, want.Memory.FailCount, want.Memory.OOMKills, want.Memory.Raw = core.Value{}, core.Value{}, core.Value{}, nil
@@ -82,7 +84,8 @@ func TestV2(t *testing.T) {
 		"cpu.pressure":        "some avg10=1.50 avg60=0.00 avg300=0.25 total=99\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=5\n",
 		"hugetlb.2MB.current": "4\n", "hugetlb.2MB.events": "max 5\n",
 	})
-	got := V2(dir, core.FigureUsage|core.FigureDetail)
+	kept := newKept(t)
+	got := kept.V2(dir, core.FigureUsage|core.FigureDetail)
 	got.At = time.Time{}
 	k := core.Known
 	want := core.Stats{
@@ -100,7 +103,7 @@ func TestV2(t *testing.T) {
 	if d := cmp.Diff(want, got, anyDevice); d != "" {
 		t.Error(d)
 	}
-	got = V2(dir, core.FigureUsage)
+	got = kept.V2(dir, core.FigureUsage)
 	got.At = time.Time{}
 	want.Pids, want.IO, want.Huge = core.PidsStats{}, nil, nil
 	want.Memory.Peak, want.Memory.FailCount, want.Memory.OOMKills, want.Memory.Raw = core.Value{}, core.Value{}, core.Value{}, nil
@@ -147,13 +150,17 @@ func BenchmarkUsage(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	for b.Loop() {
-		V1(map[string]string{"cpuacct": dir, "memory": dir}, core.FigureUsage)
+	for name, kept := range map[string]*Kept{"opened": nil, "kept": newKept(b)} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				kept.V1(func(string) string { return dir }, core.FigureUsage)
+			}
+		})
 	}
 }
 
 func TestWhatIsNotThereIsNotMeasured(t *testing.T) {
-	for name, s := range map[string]core.Stats{"v1": V1(nil, ^core.Figures(0)), "v2": V2(t.TempDir(), ^core.Figures(0))} {
+	for name, s := range map[string]core.Stats{"v1": newKept(t).V1(func(string) string { return "" }, ^core.Figures(0)), "v2": newKept(t).V2(t.TempDir(), ^core.Figures(0))} {
 		s.At = time.Time{}
 		if d := cmp.Diff(core.Stats{}, s); d != "" {
 			t.Errorf("%s: %s", name, d)

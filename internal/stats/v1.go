@@ -6,20 +6,22 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// V1 reads the figures of a v1 cgroup, whose directory in each controller's
-// hierarchy dirs tells.
-func V1(dirs map[string]string, want core.Figures) core.Stats {
-	r := newReader(usual)
+// V1 reads the figures of a v1 cgroup; dir tells its directory in each
+// controller's hierarchy, "" is none.
+func (k *Kept) V1(dir func(controller string) string, want core.Figures) core.Stats {
+	r, done := k.reader()
+	defer done()
 	s := core.Stats{At: now()}
 	if want.Has(core.FigureUsage | core.FigureDetail) {
-		s.CPU.Usage = r.number(dirs["cpuacct"], "cpuacct.usage")
-		v1Memory(r, dirs["memory"], &s.Memory, want)
+		s.CPU.Usage = r.number(dir("cpuacct"), "cpuacct.usage")
+		v1Memory(r, dir("memory"), &s.Memory, want)
 	}
 	if want.Has(core.FigureDetail) {
-		v1CPU(r, dirs["cpu"], dirs["cpuacct"], &s.CPU)
-		s.Pids.Current, s.Pids.Limit = r.number(dirs["pids"], "pids.current"), r.limit(dirs["pids"], "pids.max")
-		s.IO = v1IO(r, dirs["blkio"])
-		s.Huge = huge(r, dirs["hugetlb"], "usage_in_bytes", "max_usage_in_bytes", "failcnt")
+		v1CPU(r, dir("cpu"), dir("cpuacct"), &s.CPU)
+		pids := dir("pids")
+		s.Pids.Current, s.Pids.Limit = r.number(pids, "pids.current"), r.limit(pids, "pids.max")
+		s.IO = v1IO(r, dir("blkio"))
+		s.Huge = huge(r, dir("hugetlb"), "usage_in_bytes", "max_usage_in_bytes", "failcnt")
 	}
 	return s
 }
@@ -38,41 +40,51 @@ func v1CPU(r *reader, cpu, acct string, c *core.CPUStats) {
 			}
 		}
 	}
-	r.pick(cpu, "cpu.stat", map[string]*core.Value{"nr_periods": &c.Periods, "nr_throttled": &c.Throttled, "throttled_time": &c.ThrottledNS})
+	r.pick(cpu, "cpu.stat", places(map[string]*core.Value{"nr_periods": &c.Periods, "nr_throttled": &c.Throttled, "throttled_time": &c.ThrottledNS}))
 }
 
 func v1Memory(r *reader, d string, m *core.MemoryStats, want core.Figures) {
 	m.Usage = r.number(d, "memory.usage_in_bytes")
-	m.Limit = r.limit(d, "memory.limit_in_bytes")
-	m.Swap = minus(r.number(d, "memory.memsw.usage_in_bytes"), m.Usage)
-	m.SwapLimit = r.limit(d, "memory.memsw.limit_in_bytes")
-	if m.SwapLimit.OK && m.Limit.OK {
-		m.SwapLimit = minus(m.SwapLimit, m.Limit)
-	} else {
-		m.SwapLimit = core.Value{}
+	// Memory and swap together are never limited below memory alone.
+	if m.Limit = r.limit(d, "memory.limit_in_bytes"); m.Limit.OK {
+		m.SwapLimit = minus(r.limit(d, "memory.memsw.limit_in_bytes"), m.Limit)
 	}
-	// The total_ figures are those of the whole subtree, as is the usage.
+	// The total_ figures are those of the whole subtree, as is the usage. Swap is
+	// there where the kernel accounts it.
 	var inactive core.Value
-	fill := map[string]*core.Value{
-		"total_rss": &m.RSS, "total_cache": &m.Cache, "total_mapped_file": &m.Mapped,
-		"total_pgfault": &m.Faults, "total_pgmajfault": &m.MajorFaults, "total_inactive_file": &inactive,
+	place := func(key []byte) *core.Value {
+		switch string(key) {
+		case "total_rss":
+			return &m.RSS
+		case "total_cache":
+			return &m.Cache
+		case "total_mapped_file":
+			return &m.Mapped
+		case "total_pgfault":
+			return &m.Faults
+		case "total_pgmajfault":
+			return &m.MajorFaults
+		case "total_swap":
+			return &m.Swap
+		case "total_inactive_file":
+			return &inactive
+		}
+		return nil
 	}
 	if !want.Has(core.FigureDetail) {
-		r.pick(d, "memory.stat", fill)
+		r.pick(d, "memory.stat", place)
 		m.WorkingSet = minus(m.Usage, inactive)
 		return
 	}
 	m.Raw = r.keys(d, "memory.stat")
-	for key, v := range fill {
-		*v = of(m.Raw, key)
-	}
+	spread(m.Raw, place)
 	m.WorkingSet = minus(m.Usage, inactive)
 	m.Peak = r.number(d, "memory.max_usage_in_bytes")
 	// With a limit of memory+swap too, that one is met first and counts alone.
 	m.FailCount = r.number(d, "memory.failcnt")
 	m.FailCount.N += r.number(d, "memory.memsw.failcnt").N
 	m.Kernel = r.number(d, "memory.kmem.usage_in_bytes")
-	r.pick(d, "memory.oom_control", map[string]*core.Value{"oom_kill": &m.OOMKills})
+	r.pick(d, "memory.oom_control", places(map[string]*core.Value{"oom_kill": &m.OOMKills}))
 }
 
 func v1IO(r *reader, d string) []core.IOStats {

@@ -8,8 +8,9 @@ import (
 )
 
 // V2 reads the figures of a v2 cgroup.
-func V2(d string, want core.Figures) core.Stats {
-	r := newReader(usual)
+func (k *Kept) V2(d string, want core.Figures) core.Stats {
+	r, done := k.reader()
+	defer done()
 	s := core.Stats{At: now()}
 	if want.Has(core.FigureUsage | core.FigureDetail) {
 		const us = 1000
@@ -48,19 +49,32 @@ func v2Memory(r *reader, d string, m *core.MemoryStats, want core.Figures) {
 	m.Usage, m.Limit = r.number(d, "memory.current"), r.limit(d, "memory.max")
 	m.Swap, m.SwapLimit = r.number(d, "memory.swap.current"), r.limit(d, "memory.swap.max")
 	var inactive core.Value
-	fill := map[string]*core.Value{
-		"anon": &m.RSS, "file": &m.Cache, "file_mapped": &m.Mapped, "kernel": &m.Kernel, // kernel: Linux 5.18
-		"pgfault": &m.Faults, "pgmajfault": &m.MajorFaults, "inactive_file": &inactive,
+	place := func(key []byte) *core.Value {
+		switch string(key) {
+		case "anon":
+			return &m.RSS
+		case "file":
+			return &m.Cache
+		case "file_mapped":
+			return &m.Mapped
+		case "kernel": // Linux 5.18
+			return &m.Kernel
+		case "pgfault":
+			return &m.Faults
+		case "pgmajfault":
+			return &m.MajorFaults
+		case "inactive_file":
+			return &inactive
+		}
+		return nil
 	}
 	if !want.Has(core.FigureDetail) {
-		r.pick(d, "memory.stat", fill)
+		r.pick(d, "memory.stat", place)
 		m.WorkingSet = minus(m.Usage, inactive)
 		return
 	}
 	m.Raw = r.keys(d, "memory.stat")
-	for key, v := range fill {
-		*v = of(m.Raw, key)
-	}
+	spread(m.Raw, place)
 	m.WorkingSet = minus(m.Usage, inactive)
 	m.Peak = r.number(d, "memory.peak")
 	events := r.keys(d, "memory.events")

@@ -32,7 +32,7 @@ func (s *server) GetContainerEvents(_ *v1.GetEventsRequest, out v1.RuntimeServic
 		if err != nil {
 			return fmt.Errorf("container events: %w", err)
 		}
-		if err := t.event(ctx, e); err != nil {
+		if err := t.event(e); err != nil {
 			return err
 		}
 	}
@@ -61,7 +61,7 @@ func (t *teller) present(ctx context.Context) error {
 		if sb.State == core.SandboxStopped {
 			kind = v1.ContainerEventType_CONTAINER_STOPPED_EVENT
 		}
-		if err := t.tell(ctx, sb.ID, string(sb.ID), kind, sb.Created); err != nil {
+		if err := t.tell(sb.ID, string(sb.ID), kind, sb.Created); err != nil {
 			return err
 		}
 		containers, err := t.s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
@@ -73,7 +73,7 @@ func (t *teller) present(ctx context.Context) error {
 				continue
 			}
 			kind, at := lastStep(c)
-			if err := t.tell(ctx, sb.ID, string(c.ID), kind, at); err != nil {
+			if err := t.tell(sb.ID, string(c.ID), kind, at); err != nil {
 				return err
 			}
 		}
@@ -94,9 +94,9 @@ func lastStep(c core.Container) (v1.ContainerEventType, time.Time) {
 
 // event tells one entry of the log. A sandbox is told of as a container of its
 // own, with its ID.
-func (t *teller) event(ctx context.Context, e core.Event) error {
+func (t *teller) event(e core.Event) error {
 	tell := func(id core.ID, kind v1.ContainerEventType) error {
-		return t.tell(ctx, e.Sandbox, string(id), kind, e.At)
+		return t.tell(e.Sandbox, string(id), kind, e.At)
 	}
 	switch e.Kind {
 	case core.EventSandboxReady:
@@ -126,7 +126,7 @@ func (t *teller) event(ctx context.Context, e core.Event) error {
 	return nil
 }
 
-func (t *teller) tell(ctx context.Context, sandbox core.ID, id string, kind v1.ContainerEventType, at time.Time) error {
+func (t *teller) tell(sandbox core.ID, id string, kind v1.ContainerEventType, at time.Time) error {
 	ev := &v1.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: nanos(at)}
 	sb, err := t.s.engine.StoredSandbox(sandbox)
 	switch {

@@ -1,0 +1,259 @@
+package stats
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kept reads cgroups and keeps open what is read of each again and again. To open
+// a file of a cgroup costs ten times what reading its number does: the kernel
+// looks at every directory on the way.
+//
+// What is kept never tells anything old: the kernel makes the text for each read,
+// and of a cgroup that was removed no read succeeds. Its methods may be called by
+// any goroutine; those of a nil *Kept open everything each time.
+type Kept struct {
+	most    int64
+	readers sync.Pool
+
+	mu    sync.Mutex
+	dirs  map[string]*dir
+	timer *time.Timer // runs while there are dirs
+
+	open atomic.Int64 // descriptors that are kept
+}
+
+// dir is one directory of a cgroup.
+type dir struct {
+	used bool // since the last sweep; Kept.mu guards it
+
+	mu    sync.Mutex
+	swept bool   // nothing may be kept here any more
+	files []file // few enough to be looked through
+	// below are the directories in it when it was listed last.
+	below []string
+}
+
+// file is one that is kept; "" is the directory itself.
+type file struct {
+	name string
+	fd   int
+}
+
+const (
+	// keepFor is how long nobody may ask for a cgroup before its files are closed;
+	// up to twice that may pass. Kubelet asks every ten seconds.
+	keepFor = time.Minute
+	// mostKept bounds the kernel's memory: each open file holds a page of it.
+	mostKept = 8 << 10
+)
+
+// NewKept keeps at most a quarter of the descriptors that this process may have.
+func NewKept() *Kept {
+	k := &Kept{most: mostKept, dirs: map[string]*dir{}, readers: sync.Pool{New: func() any { return newReader(usual) }}}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
+		k.most = int64(min(mostKept, limit.Cur/4))
+	}
+	return k
+}
+
+// at is what is kept of a directory; nil where nothing ever is.
+func (k *Kept) at(path string) *dir {
+	if k == nil {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	d := k.dirs[path]
+	if d == nil {
+		d = &dir{}
+		k.dirs[path] = d
+		if k.timer == nil {
+			k.timer = time.AfterFunc(keepFor, k.sweep)
+		}
+	}
+	d.used = true
+	return d
+}
+
+// sweep closes what was not asked for since the last sweep.
+func (k *Kept) sweep() {
+	var unused []*dir
+	k.mu.Lock()
+	for path, d := range k.dirs {
+		if !d.used {
+			unused = append(unused, d)
+			delete(k.dirs, path)
+		}
+		d.used = false
+	}
+	k.timer = nil
+	if len(k.dirs) > 0 {
+		k.timer = time.AfterFunc(keepFor, k.sweep)
+	}
+	k.mu.Unlock()
+	for _, d := range unused {
+		d.mu.Lock()
+		d.swept = true
+		for len(d.files) > 0 {
+			k.dropLocked(d, d.files[0].name)
+		}
+		d.mu.Unlock()
+	}
+}
+
+// descriptorLocked is one that is kept, or is now; false when it is not to be.
+// The caller closes it in that case.
+func (k *Kept) descriptorLocked(d *dir, path, name string) (fd int, kept bool, err error) {
+	for _, f := range d.files {
+		if f.name == name {
+			return f.fd, true, nil
+		}
+	}
+	if name != "" {
+		path += "/" + name
+	}
+	if fd, err = open(path); err != nil || d.swept || k.open.Load() >= k.most {
+		return fd, false, err
+	}
+	k.open.Add(1)
+	d.files = append(d.files, file{name, fd})
+	return fd, true, nil
+}
+
+func (k *Kept) dropLocked(d *dir, name string) {
+	d.files = slices.DeleteFunc(d.files, func(f file) bool {
+		if f.name != name {
+			return false
+		}
+		_ = unix.Close(f.fd)
+		k.open.Add(-1)
+		return true
+	})
+}
+
+// with calls fn with a descriptor of a file in path, "" being path itself. One that
+// was kept and fails belongs to a cgroup that has gone; there may be another of its
+// name, so it is opened anew.
+func (k *Kept) with(path, name string, fn func(fd int) error) error {
+	d := k.at(path)
+	if d == nil {
+		return once(path, name, fn)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fd, kept, err := k.descriptorLocked(d, path, name)
+	if err != nil {
+		return err
+	}
+	if !kept {
+		defer func() { _ = unix.Close(fd) }()
+		return fn(fd)
+	}
+	if err := fn(fd); err == nil {
+		return nil
+	}
+	k.dropLocked(d, name)
+	return once(path, name, fn)
+}
+
+func once(path, name string, fn func(fd int) error) error {
+	if name != "" {
+		path += "/" + name
+	}
+	fd, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return fn(fd)
+}
+
+// Pids lists the processes in and below the cgroup dir, ascending; none when it is
+// gone. Zombies are not in it.
+func (k *Kept) Pids(dir string) ([]int, error) {
+	pids, _, err := k.pids(dir, nil)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
+}
+
+// pids adds those of dir to what was found; there is false when it is gone.
+func (k *Kept) pids(dir string, found []int) (pids []int, there bool, err error) {
+	b, err := k.members(dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENODEV):
+		return found, false, nil
+	case errors.Is(err, unix.EOPNOTSUPP): // a threaded cgroup: its domain lists them
+	case err != nil:
+		return nil, false, err
+	}
+	pids = found
+	for line := range bytes.Lines(b) {
+		pid, err := strconv.Atoi(string(bytes.TrimSpace(line)))
+		if err == nil && pid > 0 { // 0: outside our pid namespace
+			pids = append(pids, pid)
+		}
+	}
+	own := len(pids)
+	below, known, err := k.below(dir, false)
+	for i := 0; err == nil && i < len(below); i++ {
+		if pids, there, err = k.pids(dir+"/"+below[i], pids); err == nil && !there && known {
+			below, known, err = k.below(dir, true)
+			pids, i = pids[:own], -1
+		}
+	}
+	return pids, true, err
+}
+
+// members reads cgroup.procs. That file is opened for each read: on v1 one that
+// stays open goes on telling the list of its first read for a second.
+func (k *Kept) members(dir string) (b []byte, err error) {
+	err = k.with(dir, "", func(fd int) error {
+		b, err = readFrom(unix.Openat(fd, "cgroup.procs", unix.O_RDONLY|unix.O_CLOEXEC, 0))
+		return err
+	})
+	return b, err
+}
+
+// below names the directories in dir. Known ones were not listed now: they are all,
+// if each of them is still there, for they are as many as there are links to dir
+// from below.
+func (k *Kept) below(path string, list bool) (names []string, known bool, err error) {
+	var st unix.Stat_t
+	if err := k.with(path, "", func(fd int) error { return unix.Fstat(fd, &st) }); err == nil && st.Nlink == 2 {
+		return nil, false, nil
+	}
+	d := k.at(path)
+	if d != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !list && len(d.below) > 0 && int(st.Nlink) == len(d.below)+2 {
+			return d.below, true, nil
+		}
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, false, err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	if d != nil {
+		d.below = names
+	}
+	return names, false, nil
+}
