@@ -108,6 +108,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		grpc.MaxConcurrentStreams(f.cfg.MaxCalls), grpc.NumStreamWorkers(workers),
 		grpc.ChainUnaryInterceptor(f.obs.Unary, mapUnary), grpc.ChainStreamInterceptor(f.obs.Stream, mapStream),
 	)
+	defer s.Stop() // its workers run from the first
 	v1.RegisterRuntimeServiceServer(s, f.server)
 	v1.RegisterImageServiceServer(s, f.server)
 	healthv1.RegisterHealthServer(s, health.NewServer())
