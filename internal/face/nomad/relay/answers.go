@@ -98,6 +98,8 @@ func (p *proxy) configure(data []byte) error {
 		p.conn = nil
 	}
 	p.setConfig, p.config, p.socket = data, cfg, cfg.Socket
+	p.answers = nil
+	p.agents++
 	return nil
 }
 

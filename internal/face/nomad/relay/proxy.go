@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -47,6 +48,8 @@ type proxy struct {
 	gone      bool // the last that waited for the agent has given up
 	socket    string
 	conn      *grpc.ClientConn // to socket; nil before the first call
+	answers   map[string]frame // by call, of those that an agent always answers alike
+	agents    int              // counts those that answers may be of
 }
 
 func newProxy(name, version string, log *slog.Logger) *proxy {
@@ -107,14 +110,22 @@ func (p *proxy) driver(stream grpc.ServerStream, method, call string) error {
 // up after it: they live, and WaitTask, which waits for the agent, tells of those
 // that do not.
 func (p *proxy) orAlone(stream grpc.ServerStream, method, call string, req frame) error {
+	known, agent, ok := p.known(call)
+	if ok {
+		return stream.SendMsg(&known)
+	}
 	limit := p.blink
 	p.mu.Lock()
 	if p.gone {
 		limit = time.Nanosecond
 	}
 	p.mu.Unlock()
-	err := p.repeat(stream, method, req, limit)
+	heard := &listener{ServerStream: stream}
+	err := p.repeat(heard, method, req, limit)
 	if !errors.Is(err, errAway) {
+		if err == nil && call != "RecoverTask" {
+			p.remember(call, agent, heard.last)
+		}
 		return err
 	}
 	p.log.Warn("answered without the agent", "call", call, "error", err)
@@ -290,7 +301,13 @@ func (p *proxy) dial() (*grpc.ClientConn, error) {
 	if p.conn != nil {
 		return p.conn, nil
 	}
-	conn, err := grpc.NewClient("unix://"+p.socket,
+	socket := p.socket
+	conn, err := grpc.NewClient("unix://"+socket,
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+			p.forget()
+			return c, err
+		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -298,7 +315,7 @@ func (p *proxy) dial() (*grpc.ClientConn, error) {
 			MinConnectTimeout: 2 * time.Second,
 		}), grpc.WithIdleTimeout(0))
 	if err != nil {
-		return nil, fmt.Errorf("agent's socket %s: %w", p.socket, err)
+		return nil, fmt.Errorf("agent's socket %s: %w", socket, err)
 	}
 	p.conn = conn
 	return conn, nil
