@@ -94,6 +94,10 @@ func TestSchemaAndCapabilities(t *testing.T) {
 	if caps().GetDisableLogCollection() {
 		t.Error("with fifo Nomad's collector is to run")
 	}
+	r.Configure(t, map[string]any{"socket": r.socket, "create_network": true}, nil)
+	if !caps().GetMustCreateNetwork() {
+		t.Error("groups' networks are not ours to create")
+	}
 	fp, err := r.Driver.Fingerprint(t.Context(), &nomaddriver.FingerprintRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -454,6 +458,9 @@ func TestGroupNetworks(t *testing.T) {
 	first, second := create(), create()
 	if !first.GetCreated() || second.GetCreated() || first.GetIsolationSpec().GetPath() == "" || !proto.Equal(first.GetIsolationSpec(), second.GetIsolationSpec()) {
 		t.Errorf("networks %v and %v", first, second)
+	}
+	if name := first.GetIsolationSpec().GetLabels()["docker_sandbox_hostname"]; name != "web" {
+		t.Errorf("Nomad is told the host name %q", name)
 	}
 	for range 2 {
 		if _, err := r.Driver.DestroyNetwork(t.Context(), &nomaddriver.DestroyNetworkRequest{AllocId: allocID}); err != nil {

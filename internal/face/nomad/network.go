@@ -15,14 +15,21 @@ import (
 // No task's id looks like it.
 func netKey(alloc string) core.Key { return core.Key("network/" + alloc) }
 
+// hostnameLabel is the one by which Nomad learns that a network has a host name,
+// which it then tells each task of the group.
+const hostnameLabel = "docker_sandbox_hostname"
+
 // CreateNetwork implements the service: a namespace with loopback, in which Nomad
 // then puts its interfaces. Nomad asks it of drivers that must create networks,
-// which we do not say that we must.
+// which we say that we must where the plugin's configuration wants it.
 func (s *server) CreateNetwork(ctx context.Context, req *nomaddriver.CreateNetworkRequest) (*nomaddriver.CreateNetworkResponse, error) {
 	if req.GetAllocId() == "" || strings.ContainsAny(req.GetAllocId(), "/\x00") {
 		return nil, invalid("create network: allocation %q", req.GetAllocId())
 	}
-	cfg := core.SandboxConfig{Key: netKey(req.GetAllocId()), Hostname: req.GetHostname()}
+	cfg := core.SandboxConfig{Key: netKey(req.GetAllocId())}
+	if h := req.GetHostname(); h != "" { // which each task has in a namespace of its own
+		cfg.Labels = map[string]string{hostnameLabel: h}
+	}
 	cfg.Namespaces.Net.Mode, cfg.Network.Name = core.Shared, core.NetworkNone
 	sb, err := s.engine.CreateSandbox(ctx, cfg)
 	made := err == nil
@@ -34,6 +41,9 @@ func (s *server) CreateNetwork(ctx context.Context, req *nomaddriver.CreateNetwo
 	}
 	spec := &nomaddriver.NetworkIsolationSpec{
 		Mode: nomaddriver.NetworkIsolationSpec_GROUP, Path: sb.Config.Namespaces.Net.Path, Labels: map[string]string{"longshore_sandbox": string(sb.ID)},
+	}
+	if h := sb.Labels[hostnameLabel]; h != "" {
+		spec.Labels[hostnameLabel] = h
 	}
 	return &nomaddriver.CreateNetworkResponse{IsolationSpec: spec, Created: made}, nil
 }

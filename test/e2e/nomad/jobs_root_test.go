@@ -31,6 +31,23 @@ job "` + name + `" {
 }`
 }
 
+// more is one more task of a group.
+func more(name, config string) string {
+	return `
+    task "` + name + `" {
+      driver = "longshore"
+      config {
+        image   = "IMAGE"
+        command = "/bin/sh"
+        ` + config + `
+      }
+      resources {
+        cpu    = 100
+        memory = 32
+      }
+    }`
+}
+
 const once = `
     restart {
       attempts = 0

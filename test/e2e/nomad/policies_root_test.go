@@ -77,9 +77,7 @@ func TestWhatNomadDoesAboutATaskThatEnds(t *testing.T) {
 func TestAllTasksAreSignalled(t *testing.T) {
 	start(t, options{}, func(r *rig) {
 		command := `args = ["-c", "trap 'echo $NOMAD_TASK_NAME got USR2' USR2; echo ready; while true; do sleep 0.1; done"]`
-		side := job("side", "service", "", "", command)
-		side = strings.Replace(side[strings.Index(side, `task "main"`):strings.LastIndex(side[:strings.LastIndex(side, "}")], "}")], `"main"`, `"side"`, 1)
-		r.run(job("pair", "service", side, "", command))
+		r.run(job("pair", "service", more("side", command), "", command))
 		a := r.allocation("pair", "running")
 		log := func(task, want string) {
 			t.Helper()

@@ -12,5 +12,6 @@ func Capabilities(c Config) *nomaddriver.CapabilitiesResponse {
 		},
 		MountConfigs:         nomaddriver.DriverCapabilities_ANY_MOUNTS,
 		DisableLogCollection: c.Logs == LogFiles,
+		MustCreateNetwork:    c.CreateNetwork,
 	}}
 }

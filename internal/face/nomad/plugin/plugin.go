@@ -65,6 +65,9 @@ type Config struct {
 	AllowPrivileged bool
 	// Volumes permits to show host paths outside of the allocation's directory.
 	Volumes bool
+	// CreateNetwork has us make the network namespaces of groups, so that a group
+	// may have a host name.
+	CreateNetwork bool
 	// AllowCaps are the capabilities that tasks may have; nil is the default
 	// ones, "all" every one.
 	AllowCaps []string
@@ -86,6 +89,7 @@ func Fields() []schema.Field {
 		{Name: "logs"},
 		{Name: "allow_privileged", Kind: schema.Bool},
 		{Name: "volumes", Kind: schema.Block, Fields: []schema.Field{{Name: "enabled", Kind: schema.Bool}}},
+		{Name: "create_network", Kind: schema.Bool},
 		{Name: "allow_caps", Kind: schema.Strings},
 		{Name: "allow_runtimes", Kind: schema.Strings},
 		{Name: "pids_limit", Kind: schema.Number},
@@ -119,6 +123,7 @@ func ParseConfig(data []byte) (Config, error) {
 		return c, invalid("config.logs %q is neither %s nor %s", c.Logs, LogFiles, LogFIFO)
 	}
 	c.AllowPrivileged, c.Volumes = v.Bool("allow_privileged"), v.Block("volumes").Bool("enabled")
+	c.CreateNetwork = v.Bool("create_network")
 	c.AllowCaps, c.AllowRuntimes = v.Strings("allow_caps"), v.Strings("allow_runtimes")
 	if c.PidsLimit, err = v.Int("pids_limit", 0, 1<<22); err != nil {
 		return c, err
