@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/runtime/native/apart"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -38,28 +39,45 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 		c.setAttrs(m.Destination, 0, 0, 0, uint64(o.Propagation))
 		return nil
 	}
-	c.mountAt(m.Destination, "tmpfs", "tmpfs", o.Flags&^unix.MS_RDONLY, "mode=755")
+	shared := o.Flags&unix.MS_RDONLY != 0 && c.in.shares()
+	if shared {
+		bindShared(c, m.Destination, o.Flags)
+	} else {
+		c.mountAt(m.Destination, "tmpfs", "tmpfs", o.Flags&^unix.MS_RDONLY, "mode=755")
+	}
 	c.mounts = append(c.mounts, m)
 	for _, h := range c.in.Host.Hierarchies {
 		p := path.Join(m.Destination, h.Name)
-		c.provide(p, false)
+		if !shared {
+			c.provide(p, false)
+		}
 		if private {
 			c.mountAt(p, "cgroup", "cgroup", o.Flags, h.Options)
 		} else {
 			c.bindOwn(p, c.in.Cgroup.Own[h.Name], o.Flags)
 		}
-		if strings.Contains(h.Name, ",") {
-			for _, name := range strings.Split(h.Name, ",") {
-				fd, _ := c.target(m.Destination)
-				c.Add("link "+name, unix.SYS_SYMLINKAT, plan.P(c.String(h.Name)), plan.V(fd), plan.P(c.String(name))).Allow(uint16(unix.EEXIST))
-				c.shut(fd)
+		for _, name := range apart.Links(h.Name) {
+			if shared {
+				break
 			}
+			fd, _ := c.target(m.Destination)
+			c.Add("link "+name, unix.SYS_SYMLINKAT, plan.P(c.String(h.Name)), plan.V(fd), plan.P(c.String(name))).Allow(uint16(unix.EEXIST))
+			c.shut(fd)
 		}
 	}
-	if o.Flags&unix.MS_RDONLY != 0 {
+	if o.Flags&unix.MS_RDONLY != 0 && !shared {
 		c.setAttrs(m.Destination, unix.MOUNT_ATTR_RDONLY, 0, 0, 0)
 	}
 	return nil
+}
+
+// bindShared shows what all containers see of where the hierarchies are mounted.
+func bindShared(c *compiler, p string, flags uintptr) {
+	src, _ := c.open("open tree "+apart.Cgroup, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(apart.Cgroup)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	set := attrsOf(flags)
+	c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, plainAttrs&^set|atime(set)), plan.V(sizeofMountAttr))
+	c.move(src, p)
+	c.shut(src)
 }
 
 // plainAttrs are the attributes of a mount that are on or off.
@@ -91,10 +109,15 @@ func (c *compiler) bindOwn(p, dir string, flags uintptr) {
 	if dir == "" {
 		return
 	}
-	src, _ := c.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	src, taken := c.cgroups[dir]
+	if !taken {
+		src, _ = c.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	}
 	if set := attrsOf(flags); set != 0 {
 		c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set)), plan.V(sizeofMountAttr))
 	}
 	c.move(src, p)
-	c.shut(src)
+	if !taken {
+		c.shut(src)
+	}
 }

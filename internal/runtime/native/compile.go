@@ -125,6 +125,8 @@ type compiler struct {
 	// sources are the copies of binds' sources that were taken along, by index
 	// of their mounts.
 	sources map[int]int
+	// cgroups are those of the container's own v1 directories, by path.
+	cgroups map[string]int
 	// userFDs are the descriptors of the user namespaces that the keeper makes.
 	userFDs map[plan.Slot]int
 

@@ -67,6 +67,9 @@ func accepted() []difference {
 			`^mount /sys/fs/cgroup /longshore-\S+/ID (.* - cgroup2) cgroup2 rw`, "mount /sys/fs/cgroup / $1 rw"),
 		is("the name that a named hierarchy is mounted by", `- cgroup (systemd|cgroup) rw,name=systemd`, "- cgroup systemd"),
 		is("on a hybrid node only v1 hierarchies hold containers; runc joins the v2 tree too", `^cgroup 0::.*`, ""),
+		is("containers without CAP_SYS_ADMIN share one empty directory that hides others; runc makes a tmpfs for each",
+			`^mount (\S+) /blank ro,nosuid,noexec,relatime - tmpfs tmpfs rw.*`, "mount $1 / ro,relatime - tmpfs tmpfs ro"),
+		is("and one directory for read-only cgroup mounts", `^mount (\S+) /cgroup (\S+) - tmpfs tmpfs rw.*`, "mount $1 / $2 - tmpfs tmpfs rw,mode=755"),
 		is("runc sets a tmpfs's permissions after the mount, we by its option", `^(mount /mnt / .*),mode=755`, "$1"),
 	}
 }

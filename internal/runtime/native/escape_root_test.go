@@ -33,6 +33,7 @@ func TestKnownEscapes(t *testing.T) {
 			"exec where /proc and / were replaced":  replacedRoot,
 			"a user namespace gives no capability":  userNamespace,
 			"masks hold against the program's root": unmask,
+			"what containers share is read-only":    sharedPlaces,
 		} {
 			t.Run(name, func(t *testing.T) { test(t, n) })
 		}
@@ -236,5 +237,26 @@ func unmask(t *testing.T, n *node) {
 	s.Linux.MaskedPaths = []string{"/proc/timer_list"}
 	if out := n.output(t, s); !strings.HasSuffix(out, "\n0\n") {
 		t.Errorf("%q", out)
+	}
+}
+
+// sharedPlaces: what hides directories, and holds the cgroup mounts, is one thing
+// for all containers that cannot make it writable. Who can has its own.
+func sharedPlaces(t *testing.T, n *node) {
+	const write = `for d in /proc/driver /sys/fs/cgroup; do
+mount -o remount,rw $d 2>/dev/null; mount -o remount,bind,rw $d 2>/dev/null; mkdir $d/left 2>/dev/null && echo wrote; chmod 700 $d 2>/dev/null; done; ls /proc/driver /sys/fs/cgroup | grep -c left; stat -c %a /sys/fs/cgroup`
+	furnish := func(s *specs.Spec) *specs.Spec {
+		s.Linux.MaskedPaths = []string{"/proc/driver"}
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"ro", "nosuid", "nodev", "noexec"}})
+		return s
+	}
+	if out := n.output(t, furnish(script(write))); out != "0\n755\n" && out != "0\n555\n" { // v2's own is 555
+		t.Errorf("without capabilities: %q", out)
+	}
+	if out := n.output(t, furnish(privileged(write))); !strings.HasPrefix(out, "wrote\n") {
+		t.Logf("who has all capabilities could not write to its own: %q", out)
+	}
+	if out := n.output(t, furnish(script(write))); out != "0\n755\n" && out != "0\n555\n" {
+		t.Errorf("what one container wrote another sees: %q", out)
 	}
 }

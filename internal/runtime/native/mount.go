@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/runtime/native/apart"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -25,13 +26,13 @@ func (c *compiler) filesystem() error {
 	empty := plan.P(c.String(""))
 	first, place := c.next, c.in.Root
 	root := plan.P(c.String(place))
-	apart := c.in.goesApart()
-	if !apart && !c.in.borrows() {
+	leaves := c.in.goesApart()
+	if !leaves && !c.in.borrows() {
 		c.Add("propagation of /", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
 	}
 	switch {
-	case apart:
-		place = apartRoot
+	case leaves:
+		place = apart.Root
 		if err := c.leave(); err != nil {
 			return err
 		}
@@ -447,7 +448,11 @@ func (c *compiler) mask(p string) {
 	over := c.Len()
 	c.Add("masked", 0).Kind = plan.Jump
 	c.Over(try)
-	c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String("tmpfs")), c.fdPath(fd), plan.P(c.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.String(c.in.mountData("tmpfs", []string{"size=0k", "nr_inodes=1"}))))
+	if c.in.shares() {
+		c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String(apart.Blank)), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty)
+	} else {
+		c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String("tmpfs")), c.fdPath(fd), plan.P(c.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.String(c.in.mountData("tmpfs", []string{"size=0k", "nr_inodes=1"}))))
+	}
 	c.Over(over)
 	c.shut(fd)
 	c.Over(at)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/runtime/native/apart"
 )
 
 // Supervisor is the keeper as this runtime needs it.
@@ -76,7 +77,11 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{o: o, log: o.Logger.With("runtime", o.Name)}
 	var err error
-	if r.o.Host.Apart, err = keepApart(r.apart()); err != nil {
+	var names []string
+	for _, h := range r.o.Host.Hierarchies {
+		names = append(names, h.Name)
+	}
+	if r.o.Host.Apart, err = apart.Keep(r.apart(), names); err != nil {
 		r.log.Warn("containers start from copies of the whole mount table, which takes longer the more of them there are", "error", err)
 	}
 	return r, nil
@@ -87,7 +92,7 @@ func (r *Runtime) apart() string { return r.o.Dir + ".apart" }
 // Release takes away what the Runtime keeps for all containers, for an agent
 // that goes and leaves none behind. New makes it again.
 func (r *Runtime) Release() error {
-	if err := releaseApart(r.apart()); err != nil {
+	if err := apart.Release(r.apart()); err != nil {
 		return fmt.Errorf("release runtime %s: %w", r.o.Name, err)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package native
+package apart
 
 import (
 	"path/filepath"
@@ -57,6 +57,6 @@ func pinFromNamespaceOf(cpu int, dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return err
 	}
-	_, err := keepApart(dir)
+	_, err := Keep(dir, []string{"cpu,cpuacct", "pids"})
 	return err
 }
