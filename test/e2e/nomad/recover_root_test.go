@@ -20,13 +20,13 @@ func TestTasksOutliveEverybody(t *testing.T) {
 	start(t, options{server: true}, func(r *rig) {
 		for round := range rounds() {
 			for i, victims := range [][]string{
-				{"plugin"}, {"agent"}, {"keeper"}, {"agent", "keeper"}, {"nomad"}, {"nomad, asked to"}, {"nomad", "plugin"}, {"nomad", "plugin", "agent"}, {"nomad", "plugin", "agent", "keeper"},
+				{"plugin"}, {"agent"}, {"keeper"}, {"nest"}, {"agent", "keeper"}, {"agent", "nest"}, {"nomad"}, {"nomad, asked to"}, {"nomad", "plugin"}, {"nomad", "plugin", "agent"}, {"nomad", "plugin", "agent", "keeper"},
 			} {
 				for _, when := range []string{"meanwhile", "afterwards"} {
 					r.survives(fmt.Sprintf("cell-%d-%d-%s", round, i, when), victims, when == "meanwhile")
 				}
 			}
-			t.Logf("round %d: 18 cells", round+1)
+			t.Logf("round %d: 22 cells", round+1)
 		}
 		r.must("system", "gc")
 		r.nothingLeft()
