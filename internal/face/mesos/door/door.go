@@ -12,8 +12,6 @@ import (
 	"net/http"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face/mesos/pbjson"
 	"github.com/longshore/longshore/internal/face/mesos/recordio"
@@ -168,7 +166,7 @@ func (x *Exchange) record() ([]byte, error) {
 func (x *Exchange) parse(raw []byte) (*mesosagent.Call, error) {
 	call := &mesosagent.Call{}
 	if x.in == protobufMedia {
-		if proto.Unmarshal(raw, call) != nil {
+		if err := readProtobuf(raw, call); err != nil {
 			return nil, bad("Failed to parse body into a protobuf object")
 		}
 		return call, nil

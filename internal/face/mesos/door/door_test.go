@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face/mesos/pbjson"
 	"github.com/longshore/longshore/internal/face/mesos/recordio"
@@ -128,6 +129,91 @@ func TestChecks(t *testing.T) {
 			t.Errorf("%s: Content-Type %q", name, kind)
 		case c.code == 405 && w.Header().Get("Allow") != "POST":
 			t.Errorf("%s: Allow %q", name, w.Header().Get("Allow"))
+		}
+	}
+}
+
+// TestForeignValues: what an enum does not have is no value, in either form; where
+// there must be one the message is none.
+func TestForeignValues(t *testing.T) {
+	var got *mesosagent.Call
+	h := &Handler{MaxMessage: 4096, Call: func(_ context.Context, x *Exchange) error { got = x.Call; return nil }}
+	post := func(headers, body string) (int, string) {
+		got = nil
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, request{headers: headers, body: body}.make(t))
+		return w.Code, w.Body.String()
+	}
+	const inProtobuf = "Content-Type: application/x-protobuf\n"
+	launch := func(set func(c *mesosv1.ContainerInfo)) string {
+		c := &mesosv1.ContainerInfo{Type: mesosv1.ContainerInfo_MESOS.Enum()}
+		set(c)
+		raw, err := proto.Marshal(&mesosagent.Call{Type: mesosagent.Call_LAUNCH_CONTAINER.Enum(), LaunchContainer: &mesosagent.Call_LaunchContainer{
+			ContainerId: &mesosv1.ContainerID{Value: proto.String("a")}, Container: c,
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	for _, c := range []struct{ headers, body, text string }{
+		{inProtobuf, "\x08\x20", "Failed to validate agent::Call: Expecting 'type' to be present"}, // 32, of a later Mesos
+		{inJSON, `{"type":"MARK_RESOURCE_PROVIDER_GONE"}`, "Failed to validate agent::Call: Expecting 'type' to be present"},
+		{inProtobuf, launch(func(c *mesosv1.ContainerInfo) { c.Type = mesosv1.ContainerInfo_Type(77).Enum() }), "Failed to parse body into a protobuf object"},
+		{inProtobuf, launch(func(c *mesosv1.ContainerInfo) {
+			c.Volumes = []*mesosv1.Volume{{Mode: mesosv1.Volume_Mode(9).Enum(), ContainerPath: proto.String("p")}}
+		}), "Failed to parse body into a protobuf object"},
+		{inJSON, `{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":"a"},"container":{"type":"LXC"}}}`, "Failed to find enum for 'LXC'"},
+	} {
+		if code, text := post(c.headers, c.body); code != 400 || text != c.text {
+			t.Errorf("%.60q: %d %q, want %q", c.body, code, text, c.text)
+		}
+	}
+	body := launch(func(c *mesosv1.ContainerInfo) {
+		c.LinuxInfo = &mesosv1.LinuxInfo{EffectiveCapabilities: &mesosv1.CapabilityInfo{Capabilities: []mesosv1.CapabilityInfo_Capability{9999, mesosv1.CapabilityInfo_NET_RAW, 9998}}}
+	})
+	code, text := post(inProtobuf, body)
+	if caps := got.GetLaunchContainer().GetContainer().GetLinuxInfo().GetEffectiveCapabilities().GetCapabilities(); code != 200 || len(caps) != 1 || caps[0] != mesosv1.CapabilityInfo_NET_RAW {
+		t.Errorf("of three, one is known: %d %q, %v", code, text, caps)
+	}
+}
+
+// TestDeepRequests: names ten thousand levels deep cost nothing and are refused,
+// and so is what has the most to be said about.
+func TestDeepRequests(t *testing.T) {
+	h := &Handler{MaxMessage: 4 << 20, Call: func(context.Context, *Exchange) error { return nil }}
+	nested := func(levels int) string {
+		return `{"type":"WAIT_CONTAINER","wait_container":{"container_id":` + strings.Repeat(`{"value":"a","parent":`, levels) + `{"value":"a"}` + strings.Repeat("}", levels) + "}}"
+	}
+	asProtobuf := func(levels int) string {
+		id := &mesosv1.ContainerID{Value: proto.String("a")}
+		for range levels {
+			id = &mesosv1.ContainerID{Value: proto.String("a"), Parent: id}
+		}
+		raw, err := proto.Marshal(&mesosagent.Call{Type: mesosagent.Call_WAIT_CONTAINER.Enum(), WaitContainer: &mesosagent.Call_WaitContainer{ContainerId: id}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	const inProtobuf = "Content-Type: application/x-protobuf\n"
+	tooDeep := "Failed to validate agent::Call: 'wait_container.container_id' is invalid: 'ContainerID.parent' is invalid: more than 32 levels"
+	for _, c := range []struct{ headers, body, text string }{
+		{inJSON, nested(31), ""},
+		{inJSON, nested(32), tooDeep},
+		{inJSON, nested(97), tooDeep},
+		{inJSON, nested(98), "Failed to parse body into JSON: it is nested more than 100 deep"},
+		{inJSON, nested(9000), "Failed to parse body into JSON: it is nested more than 100 deep"},
+		{inJSON, nested(20000), "Failed to parse body into JSON: "},
+		{inProtobuf, asProtobuf(31), ""},
+		{inProtobuf, asProtobuf(32), tooDeep},
+		{inProtobuf, asProtobuf(10000), "Failed to parse body into a protobuf object"},
+		{inJSON, `{"type":"PRUNE_IMAGES","prune_images":{"excluded_images":[` + strings.Repeat(`{},`, 100000) + `{}]}}`, "Missing required fields: prune_images.excluded_images[0].type, "},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, request{headers: c.headers, body: c.body}.make(t))
+		if (w.Code == 200) != (c.text == "") || !strings.HasPrefix(w.Body.String(), c.text) || w.Body.Len() > 8192 {
+			t.Errorf("%.60q: %d %.200q (%d bytes), want %q", c.body, w.Code, w.Body, w.Body.Len(), c.text)
 		}
 	}
 }

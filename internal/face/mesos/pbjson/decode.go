@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,6 +35,9 @@ func Unmarshal(data []byte, m proto.Message) error {
 	if err != nil {
 		return fmt.Errorf("Failed to parse body into JSON: %w", err) //nolint:staticcheck // Mesos' text
 	}
+	if deeper(v, MaxDepth) {
+		return fmt.Errorf("Failed to parse body into JSON: it is nested more than %d deep", MaxDepth) //nolint:staticcheck // Mesos' text
+	}
 	o, ok := v.(map[string]any)
 	if !ok {
 		return errors.New("Expecting a JSON object") //nolint:staticcheck // Mesos' text
@@ -47,7 +51,34 @@ func Unmarshal(data []byte, m proto.Message) error {
 	return nil
 }
 
-// Missing lists the required fields that are not set in m and below it, as paths.
+// MaxDepth bounds how far messages are nested in each other, as protobuf bounds it
+// in C++.
+const MaxDepth = 100
+
+// deeper reports whether v has more than so many levels.
+func deeper(v any, levels int) bool {
+	below := func(v any) bool { return deeper(v, levels-1) }
+	switch v := v.(type) {
+	case map[string]any:
+		if levels == 0 {
+			return true
+		}
+		for _, e := range v {
+			if below(e) {
+				return true
+			}
+		}
+	case []any:
+		return levels == 0 || slices.ContainsFunc(v, below)
+	}
+	return false
+}
+
+// maxMissing bounds how many fields an error names.
+const maxMissing = 100
+
+// Missing lists the required fields that are not set in m and below it, as paths:
+// the first hundred and a few.
 func Missing(m proto.Message) []string { return missing(m.ProtoReflect(), "") }
 
 func missing(m protoreflect.Message, path string) (list []string) {
@@ -62,7 +93,7 @@ func missing(m protoreflect.Message, path string) (list []string) {
 			}
 		case f.Message() == nil:
 		case f.IsList():
-			for j := range m.Get(f).List().Len() {
+			for j := 0; j < m.Get(f).List().Len() && len(list) < maxMissing; j++ {
 				list = append(list, missing(m.Get(f).List().Get(j).Message(), name+"["+strconv.Itoa(j)+"].")...)
 			}
 		default:
