@@ -20,7 +20,8 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/valid"
 )
 
-// heartbeatEvery is how often a sign of life goes out on a stream of output.
+// heartbeatEvery is how often a sign of life goes out on a stream of output, as a
+// rule.
 const heartbeatEvery = 30 * time.Second
 
 // launchSession runs a command in its parent for as long as the connection lives,
@@ -38,7 +39,7 @@ func (s *server) launchSession(ctx context.Context, x *door.Exchange) error {
 	}
 	out, err := x.Stream()
 	if err == nil {
-		err = sess.Run(ctx, out.Send, heartbeatEvery)
+		err = sess.Run(ctx, out.Send, s.heartbeat)
 	}
 	s.closeSession(ctx, l.ID, sess, err != nil)
 	return err
@@ -117,7 +118,7 @@ func (s *server) attachOutput(ctx context.Context, x *door.Exchange) error {
 				return nil, err
 			}
 			return out.Send, nil
-		}, heartbeatEvery)
+		}, s.heartbeat)
 	}
 	t, err := s.attachable(ctx, id)
 	if err != nil {
@@ -133,7 +134,7 @@ func (s *server) attachOutput(ctx context.Context, x *door.Exchange) error {
 	if err != nil {
 		return err
 	}
-	return view.Run(ctx, out.Send, heartbeatEvery)
+	return view.Run(ctx, out.Send, s.heartbeat)
 }
 
 // attachable finds a container that somebody can be connected to: one with a

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
@@ -43,6 +44,7 @@ type output struct {
 	r      *recordio.Reader
 	text   map[mesosagent.ProcessIO_Data_Type]string
 	beats  int
+	every  int64 // ns, as the last of them says
 	cancel context.CancelFunc
 }
 
@@ -83,6 +85,7 @@ func (o *output) until(what string, done func() bool) {
 		}
 		if m.GetType() == mesosagent.ProcessIO_CONTROL {
 			o.beats++
+			o.every = m.GetControl().GetHeartbeat().GetInterval().GetNanoseconds()
 		}
 		o.text[m.GetData().GetType()] += string(m.GetData().GetData())
 	}
@@ -185,6 +188,25 @@ func TestASession(t *testing.T) {
 	n.shutdown()
 	if left := n.container("a").Execs; len(left) != 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestSignsOfLife: every stream of output has them for as long as it lasts, and they
+// say how often.
+func TestSignsOfLife(t *testing.T) {
+	n := newTestNode(t)
+	n.shutdown()
+	n.heartbeat = time.Millisecond
+	n.serve()
+	n.Supervisor.Program("dbg", echo)
+	n.is(launchTTY, 200, "")
+	session := n.stream(sessionS)
+	session.has("hello")
+	for name, o := range map[string]*output{"session": session, "onlooker": n.stream(attachS), "terminal": n.stream(attachA)} {
+		o.until("signs of life of the "+name, func() bool { return o.beats >= 3 })
+		if o.every != 1000000 {
+			t.Errorf("%s: every %d ns", name, o.every)
+		}
 	}
 }
 

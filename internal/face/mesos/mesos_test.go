@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.uber.org/goleak"
@@ -50,6 +51,8 @@ type testNode struct {
 	level  *slog.LevelVar
 	all    bool // it shows all owners
 	client *http.Client
+	// heartbeat is how often streams have signs of life, when it is not zero.
+	heartbeat time.Duration
 	// shutdown ends the face and waits until it has answered every call.
 	shutdown func()
 }
@@ -77,6 +80,9 @@ func (n *testNode) serve() {
 	f, err := New(o)
 	if err != nil {
 		n.t.Fatal(err)
+	}
+	if n.heartbeat > 0 {
+		f.server.heartbeat = n.heartbeat
 	}
 	path := filepath.Join(n.t.TempDir(), "m.sock")
 	l, err := (&net.ListenConfig{}).Listen(n.t.Context(), "unix", path)

@@ -39,9 +39,11 @@ type server struct {
 	names    keylock.Map[string] // of containers on their way
 	level    *verbosity.Level
 	shows    *shows
-	handlers map[mesosagent.Call_Type]handler
-	calls    sync.WaitGroup // in flight
-	images   sync.RWMutex   // held by launches that need one to stay, and by what prunes them
+	// heartbeat is how often a sign of life goes out on a stream of output.
+	heartbeat time.Duration
+	handlers  map[mesosagent.Call_Type]handler
+	calls     sync.WaitGroup // in flight
+	images    sync.RWMutex   // held by launches that need one to stay, and by what prunes them
 }
 
 // providerDir is where the configurations of resource providers are, below the
@@ -58,7 +60,7 @@ func newServer(o Options) (*server, error) {
 	}
 	s := &server{
 		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, maxFetch: o.Config.MaxFetchBytes,
-		level: verbosity.New(o.Level),
+		level: verbosity.New(o.Level), heartbeat: heartbeatEvery,
 	}
 	if s.tree, err = sandbox.New(s.workDir); err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
