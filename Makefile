@@ -47,6 +47,11 @@ e2e-oci: build ## OCI's validation suite against longshore oci and runc (RUNTIME
 	hack/deps.sh test
 	PATH="$$(hack/go.sh):$$PATH" test/e2e/oci/run.sh
 
+.PHONY: e2e-mesosgo
+e2e-mesosgo: build ## mesos-go drives the agent's Mesos API, in JSON and in protobuf
+	hack/deps.sh test
+	cd test/e2e/mesosgo && CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin PATH="$$($(CURDIR)/hack/go.sh):$$PATH" go test -mod=mod -count=1 -v -timeout 15m .
+
 .PHONY: e2e-nomad e2e-nomad-recover
 e2e-nomad: build ## a real Nomad, which drives the agent (NOMAD=its binary)
 	hack/deps.sh test

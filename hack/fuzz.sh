@@ -12,7 +12,9 @@ while IFS=: read -r file _ target; do
   dir=$(dirname "$file")
   target=${target#func }
   echo "   $dir $target"
-  go test "./$dir" -run '^$' -fuzz "^$target\$" -fuzztime "$time" -parallel 2 >"$log" 2>&1 || {
+  mod=()
+  [ ! -f "$dir/go.mod" ] || mod=(-mod=mod) # a module of its own follows the tree's
+  (cd "$dir" && go test "${mod[@]}" . -run '^$' -fuzz "^$target\$" -fuzztime "$time" -parallel 2) >"$log" 2>&1 || {
     cat "$log"
     echo "fuzz: $target in $dir failed" >&2
     exit 1

@@ -1,0 +1,316 @@
+package mesosgo
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	mesos "github.com/mesos/mesos-go/api/v1/lib"
+	"github.com/mesos/mesos-go/api/v1/lib/agent"
+	"github.com/mesos/mesos-go/api/v1/lib/agent/calls"
+	"github.com/mesos/mesos-go/api/v1/lib/httpcli"
+	"github.com/mesos/mesos-go/api/v1/lib/httpcli/httpagent"
+
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// failures are the statuses of refusals that each call has in the contract, but for
+// 403, which are those of rules of access: there are none, and who may not call at
+// all is told so by TestWhoMayCall.
+func failures() map[agent.Call_Type][]int {
+	return map[agent.Call_Type][]int{
+		agent.Call_LIST_FILES:                      {400, 404},
+		agent.Call_READ_FILE:                       {400, 404},
+		agent.Call_LAUNCH_CONTAINER:                {202, 400, 500, 501},
+		agent.Call_LAUNCH_NESTED_CONTAINER:         {202, 400, 501},
+		agent.Call_WAIT_CONTAINER:                  {400, 404},
+		agent.Call_WAIT_NESTED_CONTAINER:           {400, 404},
+		agent.Call_KILL_CONTAINER:                  {400, 404, 500},
+		agent.Call_KILL_NESTED_CONTAINER:           {400, 404, 500},
+		agent.Call_REMOVE_CONTAINER:                {400, 500},
+		agent.Call_REMOVE_NESTED_CONTAINER:         {400, 500},
+		agent.Call_LAUNCH_NESTED_CONTAINER_SESSION: {202, 400},
+		agent.Call_ATTACH_CONTAINER_INPUT:          {400, 404, 409, 500},
+		agent.Call_ATTACH_CONTAINER_OUTPUT:         {400, 404, 500},
+		agent.Call_ADD_RESOURCE_PROVIDER_CONFIG:    {400, 409, 500},
+		agent.Call_UPDATE_RESOURCE_PROVIDER_CONFIG: {400, 404},
+		agent.Call_PRUNE_IMAGES:                    {500},
+		agent.Call_MARK_RESOURCE_PROVIDER_GONE:     {400}, // a call of later versions
+	}
+}
+
+// TestRefusals has mesos-go hear each of them from the real agent.
+func TestRefusals(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{Config: config})
+		ref := n.Busybox(t)
+		for form, codec := range forms() {
+			t.Run(form, func(t *testing.T) {
+				x := &trial{client: newClient(t, n, codec, &heard{}), ref: ref, parent: id("parent")}
+				x.ok(calls.LaunchContainer(x.parent, x.forever(), image(ref), nil))
+				for _, test := range []func(x *trial){badNames, badFiles, badLaunches, badKills, badRemovals, badSessions, badProviders, pruneWhilePulling} {
+					test(x)
+				}
+				x.no(calls.MarkResourceProviderGone(mesos.ResourceProviderID{Value: "x"}), 400, "Failed to validate agent::Call: Expecting 'type' to be present")
+				x.end(x.parent)
+				for kind, codes := range failures() {
+					for _, code := range codes {
+						if !x.heard.codes[kind][code] {
+							t.Errorf("%s was never answered by %d", kind, code)
+						}
+					}
+				}
+				n.Check()
+			})
+		}
+	})
+}
+
+// badNames: the names of containers are looked at first, in each call.
+func badNames(x *trial) {
+	const prefix = "Failed to validate agent::Call: "
+	for _, c := range []struct {
+		call *agent.Call
+		name string
+	}{
+		{calls.LaunchContainer(id("a b"), shell("true"), nil, nil), "launch_container"},
+		{calls.WaitContainer(id("a b")), "wait_container"},
+		{calls.KillContainer(id("a b")), "kill_container"},
+		{calls.RemoveContainer(id("a b")), "remove_container"},
+		{calls.LaunchNestedContainer(id("a b"), shell("true"), nil), "launch_nested_container"},
+		{calls.WaitNestedContainer(id("a b")), "wait_nested_container"},
+		{calls.KillNestedContainer(id("a b")), "kill_nested_container"},
+		{calls.RemoveNestedContainer(id("a b")), "remove_nested_container"},
+		{calls.LaunchNestedContainerSession(id("a b"), shell("true"), nil), "launch_nested_container_session"},
+		{calls.AttachContainerOutput(id("a b")), "attach_container_output"},
+	} {
+		x.no(c.call, 400, prefix+"'"+c.name+".container_id' is invalid: 'ContainerID.value' 'a b' contains invalid characters")
+	}
+	x.is("input", x.input(id("\x01")), 400, prefix+"'attach_container_input.container_id' is invalid: 'ContainerID.value' '\x01' contains invalid characters")
+	x.is("input out of nowhere", func() error {
+		_, _, err := x.send(x.t.Context(), agent.Call_ATTACH_CONTAINER_INPUT, calls.Empty().Push(stdin("x")))
+		return err
+	}(), 400, "Expecting 'attach_container_input.type' to be CONTAINER_ID")
+	for name, call := range map[string]*agent.Call{
+		"launch_nested_container": calls.LaunchNestedContainer(id("a"), shell("true"), nil), "wait_nested_container": calls.WaitNestedContainer(id("a")),
+		"kill_nested_container": calls.KillNestedContainer(id("a")), "remove_nested_container": calls.RemoveNestedContainer(id("a")),
+		"launch_nested_container_session": calls.LaunchNestedContainerSession(id("a"), shell("true"), nil),
+	} {
+		x.no(call, 400, prefix+"Expecting '"+name+".container_id.parent' to be present")
+	}
+	deep := id("a")
+	for range 90 {
+		deep = below(deep, "a")
+	}
+	x.no(calls.WaitContainer(deep), 400, prefix+"'wait_container.container_id' is invalid: 'ContainerID.parent' is invalid: more than 32 levels")
+}
+
+// badFiles: what is not there, what is no file, and what leads out.
+func badFiles(x *trial) {
+	dir := filepath.Join(x.n.Root, "mesos", "containers", "parent")
+	if err := os.Symlink("/etc", filepath.Join(dir, "out")); err != nil {
+		x.t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(dir, "none"), "/etc/passwd", dir + "/../../../../etc/passwd", ""} {
+		x.no(calls.ListFiles(path), 404, "404 Not Found.")
+		x.no(calls.ReadFile(path, 0), 404, "404 Not Found.")
+	}
+	for _, path := range []string{filepath.Join(dir, "out"), filepath.Join(dir, "out", "passwd")} {
+		x.no(calls.ListFiles(path), 400, "'"+path+"' is inaccessible.")
+		x.no(calls.ReadFile(path, 0), 400, "'"+path+"' is inaccessible.")
+	}
+	x.no(calls.ReadFile(dir, 0), 400, "Cannot read a directory.\n")
+}
+
+// badLaunches: each leaves nothing.
+func badLaunches(x *trial) {
+	a, child := id("a"), below(x.parent, "child")
+	launch := func(c *mesos.CommandInfo, i *mesos.ContainerInfo, r ...mesos.Resource) *agent.Call {
+		return calls.LaunchContainer(a, c, i, r)
+	}
+	x.again(calls.LaunchContainer(x.parent, x.forever(), image(x.ref), nil))
+	x.no(launch(&mesos.CommandInfo{Value: new("/no/such/program"), Shell: new(false)}, image(x.ref)), 400, "")
+	x.no(launch(shell("true"), image("127.0.0.1:1/none")), 400, "image 127.0.0.1:1/none: ")
+	x.no(launch(nil, nil), 400, "No executable specified to run and no default in the image")
+	x.no(launch(shell("true"), nil, mesos.Resource{Name: "cpus", Type: mesos.SCALAR.Enum(), Scalar: &mesos.Value_Scalar{Value: -1}}), 400, "Failed to validate agent::Call: Invalid resources: ")
+	x.no(launch(shell("true"), nil, mesos.Resource{Name: "mem", Type: mesos.SCALAR.Enum(), Scalar: &mesos.Value_Scalar{Value: 64}, Role: new("prod")}), 400, "Failed to validate agent::Call: 'launch_container.resources' must be unreserved")
+	x.no(launch(shell("true"), nil, scalar("gpus", 1)), 501, "gpus")
+	x.no(calls.LaunchContainer(child, shell("true"), nil, []mesos.Resource{scalar("mem", 64)}), 400, "Failed to validate agent::Call: Resources may not be specified")
+	x.no(calls.LaunchNestedContainer(below(id("none"), "child"), shell("true"), nil), 400, "Root container none not found")
+	x.no(calls.LaunchNestedContainer(below(child, "child"), shell("true"), nil), 400, "Parent container parent.child does not exist")
+	appc := mesos.Image_APPC
+	x.no(calls.LaunchNestedContainer(child, shell("true"), &mesos.ContainerInfo{Type: mesos.ContainerInfo_MESOS.Enum(), Mesos: &mesos.ContainerInfo_MesosInfo{Image: &mesos.Image{Type: &appc}}}), 501, "image type APPC")
+	// A parent that has ended is on its way out.
+	x.ok(launch(shell("exit 0"), image(x.ref)))
+	x.ok(calls.WaitContainer(a))
+	x.no(calls.LaunchNestedContainer(below(a, "b"), shell("true"), nil), 400, "Parent container a is in 'DESTROYING' state")
+	x.ok(calls.RemoveContainer(a))
+	// A directory that cannot be made is the agent's fault.
+	dir := filepath.Join(x.n.Root, "mesos", "containers", "parent", "containers")
+	x.ok(calls.LaunchNestedContainer(child, x.forever(), nil))
+	x.again(calls.LaunchNestedContainer(child, x.forever(), nil))
+	place := filepath.Join(dir, "child", "containers")
+	if err := errors.Join(os.Remove(place), os.WriteFile(place, nil, 0o600)); err != nil {
+		x.t.Fatal(err)
+	}
+	x.no(calls.LaunchContainer(below(child, "x"), shell("true"), nil, nil), 500, "Failed to create sandbox: ")
+	x.ok(calls.KillNestedContainer(child))
+	x.ok(calls.WaitNestedContainer(child))
+	x.ok(calls.RemoveNestedContainer(child))
+	for _, id := range []mesos.ContainerID{a, child} {
+		_, _, err := x.answer(calls.WaitContainer(id))
+		x.is("what was refused", err, 404, "Container ")
+	}
+}
+
+func badKills(x *trial) {
+	child := below(x.parent, "child")
+	x.ok(calls.LaunchNestedContainer(child, shell("exit 0"), nil))
+	x.ok(calls.WaitNestedContainer(child))
+	x.no(calls.KillNestedContainer(child), 404, "Container 'parent.child' cannot be found (or is already killed)")
+	x.no(calls.KillContainer(child), 404, "Container 'parent.child' cannot be found (or is already killed)")
+	x.no(calls.WaitContainer(id("none")), 404, "Container none cannot be found")
+	x.no(calls.WaitNestedContainer(below(x.parent, "none")), 404, "Container parent.none cannot be found")
+	x.ok(calls.RemoveNestedContainer(child))
+	x.ok(calls.LaunchNestedContainer(child, x.forever(), nil))
+	for _, sig := range []int32{-1, 65, 1 << 30} {
+		kill := calls.KillContainer(x.parent)
+		kill.KillContainer.Signal = &sig
+		x.no(kill, 500, "Unable to send signal to container: Invalid argument")
+		kill = calls.KillNestedContainer(child)
+		kill.KillNestedContainer.Signal = &sig
+		x.no(kill, 500, "Unable to send signal to container: Invalid argument")
+	}
+	x.no(calls.RemoveNestedContainer(child), 500, "Nested container has not terminated yet")
+	x.ok(calls.KillNestedContainer(child))
+	x.ok(calls.WaitNestedContainer(child))
+	x.ok(calls.RemoveNestedContainer(child))
+}
+
+func badRemovals(x *trial) {
+	x.no(calls.RemoveContainer(x.parent), 500, "Container parent has not terminated yet")
+	x.no(calls.RemoveContainer(id("none")), 500, "Unknown root container none")
+	x.ok(calls.RemoveContainer(below(id("none"), "child"))) // it has gone with its root
+	x.ok(calls.RemoveNestedContainer(below(x.parent, "none")))
+}
+
+func badSessions(x *trial) {
+	s := below(x.parent, "s")
+	x.no(calls.LaunchNestedContainerSession(s, shell("true"), image(x.ref)), 400, "A 'rootfs' cannot be set for DEBUG containers")
+	o := x.open(calls.LaunchNestedContainerSession(s, shell("echo here; read x; read y"), nil))
+	o.has("here")
+	x.again(calls.LaunchNestedContainerSession(s, shell("true"), nil))
+	x.is("a size for what is no terminal", x.input(s, size(1, 1)), 400, "Unable to set the window size: ")
+	records := make(chan *agent.Call)
+	first := make(chan error)
+	go func() {
+		_, _, err := x.send(x.t.Context(), agent.Call_ATTACH_CONTAINER_INPUT, calls.FromChan(records))
+		first <- err
+	}()
+	records <- calls.AttachContainerInput(s)
+	records <- stdin("a")
+	nodetest.Eventually(x.t, "the second input is refused", func() bool {
+		var r *refusal
+		return errors.As(x.input(s), &r) && r.code == http.StatusConflict && r.text == "Multiple input connections are not allowed"
+	})
+	close(records)
+	if err := <-first; err != nil {
+		x.t.Errorf("the first: %v", err)
+	}
+	x.ok(calls.KillNestedContainer(s))
+	o.end()
+	x.no(calls.AttachContainerOutput(id("none")), 404, "Container none cannot be found")
+	x.no(calls.AttachContainerOutput(s), 500, "Unknown container parent.s")
+	x.is("input for nobody", x.input(id("none")), 404, "Container none cannot be found")
+	x.is("input after the end", x.input(s), 500, "Unknown container parent.s")
+}
+
+func badProviders(x *trial) {
+	const what = "Resource provider with type 'org.apache.mesos.rp.local.storage' and name 'disks' "
+	x.no(calls.UpdateResourceProviderConfig(provider("disks", "lvm")), 404, what+"does not exist")
+	x.ok(calls.AddResourceProviderConfig(provider("disks", "lvm")))
+	x.no(calls.AddResourceProviderConfig(provider("disks", "zfs")), 409, what+"already exists")
+	unknown := provider("disks", "lvm")
+	unknown.Type = "x"
+	for _, call := range []*agent.Call{calls.AddResourceProviderConfig(unknown), calls.UpdateResourceProviderConfig(unknown)} {
+		x.no(call, 400, "Failed to validate resource provider config with type 'x' and name 'disks': Unknown local resource provider type 'x'")
+	}
+	unknown.ID = &mesos.ResourceProviderID{Value: "i"}
+	x.no(calls.AddResourceProviderConfig(unknown), 400, "Failed to validate agent::Call: Expecting 'add_resource_provider_config.info.id' to be unset")
+	file := filepath.Join(x.n.Root, "mesos", "resource_providers", "org.apache.mesos.rp.local.storage.disks.json")
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		x.t.Fatal(err)
+	}
+	x.no(calls.AddResourceProviderConfig(provider("disks", "lvm")), 500, "resource provider config "+file)
+	x.ok(calls.RemoveResourceProviderConfig("org.apache.mesos.rp.local.storage", "disks"))
+	x.ok(calls.RemoveResourceProviderConfig("org.apache.mesos.rp.local.storage", "disks"))
+}
+
+// pruneWhilePulling: a registry that answers nothing holds up the one who asked
+// for its image, and nobody is to prune meanwhile.
+func pruneWhilePulling(x *trial) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	asked := make(chan net.Conn)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			close(asked)
+			return
+		}
+		asked <- conn
+	}()
+	p := x.begin(calls.LaunchContainer(id("a"), shell("true"), image(l.Addr().String()+"/slow"), nil))
+	conn, ok := <-asked
+	if !ok {
+		x.t.Fatal("nobody asked the registry")
+	}
+	x.no(calls.PruneImages(nil), 500, "Cannot prune and pull at the same time")
+	p.waits(x.t)
+	_ = errors.Join(l.Close(), conn.Close())
+	<-p.done
+	x.is("the pull", p.err, 400, "image ")
+	x.ok(calls.PruneImages(nil))
+}
+
+// TestWhoMayCall: by TCP, who is not known is told so, and so is who calls the
+// agent by a name that is not its own.
+func TestWhoMayCall(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "credentials")
+		if err := os.WriteFile(file, []byte("ops s3cret\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		nodetest.Start(t, nodetest.Options{Config: config + "listen = \"127.0.0.1:5051\"\ncredentials = \"" + file + "\"\n"})
+		for form, codec := range forms() {
+			for name, c := range map[string]struct {
+				host, secret string
+				code         int
+			}{
+				"known": {"127.0.0.1", "s3cret", 200}, "unknown": {"127.0.0.1", "wrong", 401}, "nobody": {"127.0.0.1", "", 401}, "another name": {"localhost", "s3cret", 403},
+			} {
+				t.Run(name+"/"+form, func(t *testing.T) {
+					var auth httpcli.ConfigOpt
+					if c.secret != "" {
+						auth = httpcli.BasicAuth("ops", c.secret)
+					}
+					cli := httpcli.New(httpcli.Endpoint("http://"+c.host+":5051/api/v1"), httpcli.Codec(codec), httpcli.Do(httpcli.With(auth)), httpcli.ErrorMapper(refused))
+					resp, err := httpagent.NewSender(cli.Send).Send(t.Context(), calls.NonStreaming(calls.GetHealth()))
+					if resp != nil {
+						_ = resp.Close()
+					}
+					var r *refusal
+					if c.code == 200 && err != nil || c.code != 200 && (!errors.As(err, &r) || r.code != c.code) {
+						t.Errorf("%v, want %d", err, c.code)
+					}
+				})
+			}
+		}
+	})
+}
