@@ -32,6 +32,9 @@ func Do(ctx context.Context, call *mesosagent.Call, do func(ctx context.Context,
 
 // Answer answers with one message.
 func (x *Exchange) Answer(resp *mesosagent.Response) error {
+	if x.Show != nil {
+		x.Show(resp)
+	}
 	if x.direct {
 		x.kept = resp
 		return nil

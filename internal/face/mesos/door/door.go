@@ -112,6 +112,8 @@ func (h *Handler) open(w http.ResponseWriter, r *http.Request) (*Exchange, error
 // Exchange is one request and its answer.
 type Exchange struct {
 	Call *mesosagent.Call
+	// Show takes out of an answer what the client may not see; nil shows all.
+	Show func(resp *mesosagent.Response)
 
 	w        http.ResponseWriter
 	body     int64 // bound of a body or record
@@ -198,6 +200,9 @@ func (x *Exchange) fits() error {
 func Streams(t mesosagent.Call_Type) bool {
 	return t == mesosagent.Call_ATTACH_CONTAINER_OUTPUT || t == mesosagent.Call_LAUNCH_NESTED_CONTAINER_SESSION
 }
+
+// Forbidden is the answer to a call that its maker may not make.
+func Forbidden() error { return &Error{http.StatusForbidden, "403 Forbidden."} }
 
 // NotImplemented is the answer to a call that is none.
 func NotImplemented() error { return &Error{http.StatusNotImplemented, "501 Not Implemented."} }

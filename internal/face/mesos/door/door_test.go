@@ -163,6 +163,7 @@ func TestForeignValues(t *testing.T) {
 		{inProtobuf, launch(func(c *mesosv1.ContainerInfo) {
 			c.Volumes = []*mesosv1.Volume{{Mode: mesosv1.Volume_Mode(9).Enum(), ContainerPath: proto.String("p")}}
 		}), "Failed to parse body into a protobuf object"},
+		{inProtobuf, launch(func(c *mesosv1.ContainerInfo) { c.Hostname = proto.String("\xff") }), "Failed to parse body into a protobuf object"},
 		{inJSON, `{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":"a"},"container":{"type":"LXC"}}}`, "Failed to find enum for 'LXC'"},
 	} {
 		if code, text := post(c.headers, c.body); code != 400 || text != c.text {
@@ -300,6 +301,49 @@ func TestInput(t *testing.T) {
 		h.ServeHTTP(w, request{headers: inRecord, body: records(first, record)}.make(t))
 		if w.Body.String() != want || (w.Code == 200) != (want == "") {
 			t.Errorf("%s: %d %q, want %q", record, w.Code, w.Body, want)
+		}
+	}
+}
+
+// TestBrokenInput: what a stream of input may break off with. The records before
+// count; its end in the middle of one is an end.
+func TestBrokenInput(t *testing.T) {
+	first := `{"type":"ATTACH_CONTAINER_INPUT","attach_container_input":{"type":"CONTAINER_ID","container_id":{"value":"a"}}}`
+	data := `{"type":"ATTACH_CONTAINER_INPUT","attach_container_input":{"type":"PROCESS_IO","process_io":{"type":"DATA","data":{"type":"STDIN","data":"eA=="}}}}`
+	whole := records(data)
+	for name, c := range map[string]struct{ rest, want string }{
+		"cut in a length":      {"14", ""},
+		"cut in a record":      {whole[:len(whole)-1], ""},
+		"no length":            {"x" + whole, "Failed to decode length 'x" + whole[:3] + "'"},
+		"a length below zero":  {"-1\n", "Failed to decode length '-1'"},
+		"two at the same time": {whole[:50] + whole + whole[50:], "Failed to parse body into JSON: "},
+		"a length too long":    {"4097\n", "the record is too long: 4097 bytes, and 4096 are taken"},
+		"a length beyond all":  {"18446744073709551616\n", "Failed to decode length '18446744073709551616'"},
+		"an empty record":      {"0\n", "Failed to parse body into JSON: "},
+		"bad base64":           {records(strings.Replace(data, "eA==", "e!==", 1)), "Failed to base64 decode bytes field 'data': "},
+		"an enum's unknown":    {records(strings.Replace(data, "STDIN", "STDMID", 1)), "Failed to validate agent::Call: Expecting 'process_io.data.type' to be present"},
+	} {
+		took := 0
+		h := &Handler{MaxMessage: 4096, Call: func(_ context.Context, x *Exchange) error {
+			for {
+				_, err := x.Next()
+				if errors.Is(err, io.EOF) {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				took++
+			}
+		}}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, request{headers: inRecord, body: records(first, data) + c.rest}.make(t))
+		code := 400
+		if c.want == "" {
+			code = 200
+		}
+		if w.Code != code || !strings.HasPrefix(w.Body.String(), c.want) || took != 1 {
+			t.Errorf("%s: %d %q after %d records, want %q", name, w.Code, w.Body, took, c.want)
 		}
 	}
 }

@@ -52,6 +52,25 @@ func TestBadStreams(t *testing.T) {
 	}
 }
 
+// TestInterleaved: two who write into one stream at the same time break it; what
+// comes out of it is never more than what a length said.
+func TestInterleaved(t *testing.T) {
+	r := NewReader(strings.NewReader("5\nhe7\nllo, you"), 100)
+	if got, err := r.Next(); err != nil || string(got) != "he7\nl" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if got, err := r.Next(); err == nil || errors.Is(err, io.EOF) && got != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	r = NewReader(strings.NewReader("5\nhe7\nlloworld\n1\nx"), 100)
+	if _, err := r.Next(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.Next(); err == nil || err.Error() != "Failed to decode length 'loworld'" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // FuzzReader: whatever the bytes, what is read as records and written again is a
 // beginning of what came in, but for zeros before a length.
 func FuzzReader(f *testing.F) {
