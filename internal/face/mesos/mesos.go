@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path"
 	"sync"
 	"time"
@@ -24,6 +25,7 @@ import (
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/mesos/acl"
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/endpoint"
 	"github.com/longshore/longshore/internal/face/mesos/guard"
@@ -42,6 +44,8 @@ type Config struct {
 	Listen string `toml:"listen"`
 	// Credentials is a file of principals and secrets; Listen needs it.
 	Credentials string `toml:"credentials"`
+	// ACLs is a file of rules of what they may do, "" for all.
+	ACLs string `toml:"acls"`
 	// Hosts are further names by which clients may call Listen.
 	Hosts []string `toml:"hosts"`
 	// WorkDir has the containers' sandboxes; "" is mesos below agent.root.
@@ -80,6 +84,9 @@ func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return invalid("face.mesos.listen %q: %v", c.Listen, err)
 	}
+	if c.ACLs != "" && !path.IsAbs(c.ACLs) {
+		return invalid("face.mesos.acls %q is not an absolute path", c.ACLs)
+	}
 	if c.Credentials == "" {
 		return invalid("face.mesos.listen %q: a TCP listener must know its clients, set face.mesos.credentials", c.Listen)
 	}
@@ -95,6 +102,22 @@ func (c Config) guard() (*guard.Guard, error) {
 		return nil, invalid("face.mesos.listen %q: %v", c.Listen, err)
 	}
 	return guard.New(c.Credentials, append(c.Hosts, host)...)
+}
+
+// rules reads the file of rules; nil without one.
+func (c Config) rules() (*acl.Rules, error) {
+	if c.ACLs == "" {
+		return nil, nil //nolint:nilnil // all is allowed
+	}
+	raw, err := os.ReadFile(c.ACLs)
+	if err != nil {
+		return nil, fmt.Errorf("read face.mesos.acls: %w", err)
+	}
+	r, err := acl.Parse(raw)
+	if err != nil {
+		return nil, fmt.Errorf("face.mesos.acls %s: %w", c.ACLs, err)
+	}
+	return r, nil
 }
 
 // Options are what New needs.
@@ -136,11 +159,16 @@ func New(o Options) (*Face, error) {
 	if err != nil {
 		return nil, err
 	}
+	rules, err := o.Config.rules()
+	if err != nil {
+		return nil, err
+	}
 	o.Logger = o.Logger.With(slog.String("face", Name))
 	s, err := newServer(o)
 	if err != nil {
 		return nil, err
 	}
+	s.rules = rules
 	return &Face{server: s, cfg: o.Config, guard: g}, nil
 }
 

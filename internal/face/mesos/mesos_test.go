@@ -219,7 +219,7 @@ func TestProtobuf(t *testing.T) {
 }
 
 // TestTCPNeedsCredentials: nothing that anybody could call is started, and what
-// comes by TCP passes the guard.
+// comes by TCP passes the guard and the rules.
 func TestTCPNeedsCredentials(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Listen = "127.0.0.1:0"
@@ -230,8 +230,24 @@ func TestTCPNeedsCredentials(t *testing.T) {
 	if err := os.WriteFile(cfg.Credentials, []byte("ops s3cret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	cfg.ACLs = filepath.Join(t.TempDir(), "acls")
 	n := enginetest.New(t)
-	f, err := New(Options{Deps: face.Deps{Engine: n.As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler)}, Config: cfg, Root: t.TempDir()})
+	o := Options{Deps: face.Deps{Engine: n.As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler)}, Config: cfg, Root: t.TempDir()}
+	for text, want := range map[string]string{"": "no such file", `{"view_flogs":[]}`: "face.mesos.acls " + cfg.ACLs + ": view_flogs: ", `{"permissive":true}`: ""} {
+		if text != "" {
+			if err := os.WriteFile(cfg.ACLs, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := New(o); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("rules %q: %v, want %q", text, err, want)
+		}
+		_ = os.Remove(cfg.ACLs)
+	}
+	if err := os.WriteFile(cfg.ACLs, []byte(`{"view_flags":[{"principals":{"values":["ops"]},"flags":{"type":"NONE"}}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,10 +265,16 @@ func TestTCPNeedsCredentials(t *testing.T) {
 	defer wg.Wait()
 	defer cancel()
 	for _, c := range []struct {
-		host, secret string
-		code         int
-	}{{"", "", 401}, {"", "wrong", 401}, {"", "s3cret", 200}, {"rebound.example", "s3cret", 403}} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/api/v1", strings.NewReader(`{"type":"GET_HEALTH"}`))
+		host, secret, call string
+		code               int
+	}{
+		{"", "", "GET_HEALTH", 401},
+		{"", "wrong", "GET_HEALTH", 401},
+		{"", "s3cret", "GET_HEALTH", 200},
+		{"rebound.example", "s3cret", "GET_HEALTH", 403},
+		{"", "s3cret", "GET_FLAGS", 403},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/api/v1", strings.NewReader(`{"type":"`+c.call+`"}`))
 		if err != nil {
 			t.Fatal(err)
 		}

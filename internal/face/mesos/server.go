@@ -14,8 +14,10 @@ import (
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/mesos/acl"
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/files"
+	"github.com/longshore/longshore/internal/face/mesos/guard"
 	"github.com/longshore/longshore/internal/face/mesos/providers"
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 	"github.com/longshore/longshore/internal/face/mesos/session"
@@ -39,6 +41,7 @@ type server struct {
 	names    keylock.Map[string] // of containers on their way
 	level    *verbosity.Level
 	shows    *shows
+	rules    *acl.Rules // of those who come by TCP
 	// heartbeat is how often a sign of life goes out on a stream of output.
 	heartbeat time.Duration
 	handlers  map[mesosagent.Call_Type]handler
@@ -133,6 +136,13 @@ func (s *server) call(ctx context.Context, x *door.Exchange) (err error) {
 		}
 		s.metrics.Request(Name, name, strconv.Itoa(door.Code(err)), time.Since(began))
 	}()
+	// Who comes by the socket's file is root, and no principal.
+	if who, ok := guard.Principal(ctx); ok {
+		if !s.rules.Allow(who, x.Call) {
+			return door.Forbidden()
+		}
+		x.Show = func(resp *mesosagent.Response) { s.rules.Show(who, resp) }
+	}
 	do := s.handlers[x.Call.GetType()]
 	if do == nil {
 		return door.NotImplemented()

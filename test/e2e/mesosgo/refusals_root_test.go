@@ -2,11 +2,14 @@ package mesosgo
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	mesos "github.com/mesos/mesos-go/api/v1/lib"
 	"github.com/mesos/mesos-go/api/v1/lib/agent"
@@ -18,9 +21,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// failures are the statuses of refusals that each call has in the contract, but for
-// 403, which are those of rules of access: there are none, and who may not call at
-// all is told so by TestWhoMayCall.
+// failures are the statuses of refusals that each call has in the contract; those of
+// rules, 403, are TestWhoMayCall's.
 func failures() map[agent.Call_Type][]int {
 	return map[agent.Call_Type][]int{
 		agent.Call_LIST_FILES:                      {400, 404},
@@ -279,38 +281,149 @@ func pruneWhilePulling(x *trial) {
 	x.ok(calls.PruneImages(nil))
 }
 
-// TestWhoMayCall: by TCP, who is not known is told so, and so is who calls the
-// agent by a name that is not its own.
+// acls are rules by which a guest may do nothing that is to be asked for.
+func acls() string {
+	b := &strings.Builder{}
+	b.WriteString(`{"permissive": true`)
+	for action, object := range map[string]string{
+		"view_flags": "flags", "set_log_level": "level", "access_sandboxes": "users", "view_frameworks": "users", "view_standalone_containers": "users", "view_containers": "users",
+		"launch_standalone_containers": "users", "kill_standalone_containers": "users", "wait_standalone_containers": "users", "remove_standalone_containers": "users",
+		"launch_nested_containers_as_user": "users", "kill_nested_containers": "users", "wait_nested_containers": "users", "remove_nested_containers": "users",
+		"launch_nested_container_sessions_under_parent_with_user": "users", "attach_containers_input": "users", "attach_containers_output": "users",
+		"modify_resource_provider_configs": "resource_providers", "prune_images": "images",
+	} {
+		fmt.Fprintf(b, `, %q: [{"principals": {"values": ["guest"]}, %q: {"type": "NONE"}}]`, action, object)
+	}
+	b.WriteString("}")
+	return b.String()
+}
+
+// TestWhoMayCall: by TCP, who is not known is told so, and so are who calls the
+// agent by a name that is not its own, and who may not make a call.
 func TestWhoMayCall(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		file := filepath.Join(t.TempDir(), "credentials")
-		if err := os.WriteFile(file, []byte("ops s3cret\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		nodetest.Start(t, nodetest.Options{Config: config + "listen = \"127.0.0.1:5051\"\ncredentials = \"" + file + "\"\n"})
-		for form, codec := range forms() {
-			for name, c := range map[string]struct {
-				host, secret string
-				code         int
-			}{
-				"known": {"127.0.0.1", "s3cret", 200}, "unknown": {"127.0.0.1", "wrong", 401}, "nobody": {"127.0.0.1", "", 401}, "another name": {"localhost", "s3cret", 403},
-			} {
-				t.Run(name+"/"+form, func(t *testing.T) {
-					var auth httpcli.ConfigOpt
-					if c.secret != "" {
-						auth = httpcli.BasicAuth("ops", c.secret)
-					}
-					cli := httpcli.New(httpcli.Endpoint("http://"+c.host+":5051/api/v1"), httpcli.Codec(codec), httpcli.Do(httpcli.With(auth)), httpcli.ErrorMapper(refused))
-					resp, err := httpagent.NewSender(cli.Send).Send(t.Context(), calls.NonStreaming(calls.GetHealth()))
-					if resp != nil {
-						_ = resp.Close()
-					}
-					var r *refusal
-					if c.code == 200 && err != nil || c.code != 200 && (!errors.As(err, &r) || r.code != c.code) {
-						t.Errorf("%v, want %d", err, c.code)
-					}
-				})
+		dir := t.TempDir()
+		for name, text := range map[string]string{"credentials": "ops s3cret\nguest hello\n", "acls.json": acls()} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
 			}
 		}
+		n := nodetest.Start(t, nodetest.Options{Config: config + fmt.Sprintf("listen = \"127.0.0.1:5051\"\ncredentials = %q\nacls = %q\n", dir+"/credentials", dir+"/acls.json")})
+		for form, codec := range forms() {
+			t.Run(form, func(t *testing.T) {
+				c := newClient(t, n, codec, &heard{})
+				for who, code := range map[[3]string]int{
+					{"127.0.0.1", "ops", "s3cret"}: 200, {"127.0.0.1", "guest", "hello"}: 200, {"127.0.0.1", "ops", "wrong"}: 401, {"127.0.0.1", "", ""}: 401,
+					{"localhost", "ops", "s3cret"}: 403,
+				} {
+					if got, err := c.byTCP(who[0], who[1], who[2], calls.NonStreaming(calls.GetHealth())); got != code {
+						t.Errorf("%q: %d, %v, want %d", who, got, err, code)
+					}
+				}
+				c.guest()
+			})
+		}
 	})
+}
+
+// asPrincipal makes a call by TCP; without a name as nobody.
+func (c *client) asPrincipal(host, name, secret string, r calls.Request) (mesos.Response, error) {
+	var auth httpcli.ConfigOpt
+	if name != "" {
+		auth = httpcli.BasicAuth(name, secret)
+	}
+	cli := httpcli.New(httpcli.Endpoint("http://"+host+":5051/api/v1"), httpcli.Codec(c.codec), httpcli.Do(httpcli.With(auth)), httpcli.ErrorMapper(refused),
+		httpcli.RequestOptions(httpcli.Close(true)))
+	return httpagent.NewSender(cli.Send).Send(c.t.Context(), r)
+}
+
+// heardByTCP is what a principal is answered.
+func (c *client) heardByTCP(who [2]string, call *agent.Call) *agent.Response {
+	c.t.Helper()
+	resp, err := c.asPrincipal("127.0.0.1", who[0], who[1], calls.NonStreaming(call))
+	if err != nil {
+		c.t.Fatalf("%s of %s: %v", call.GetType(), who[0], err)
+	}
+	defer func() { _ = resp.Close() }()
+	var r agent.Response
+	if err := resp.Decode(&r); err != nil {
+		c.t.Fatal(err)
+	}
+	return &r
+}
+
+// byTCP is the status of what a principal is answered.
+func (c *client) byTCP(host, name, secret string, r calls.Request) (int, error) {
+	resp, err := c.asPrincipal(host, name, secret, r)
+	if resp != nil {
+		_ = resp.Close()
+	}
+	if r := (*refusal)(nil); errors.As(err, &r) {
+		return r.code, err
+	}
+	if err != nil {
+		return 0, err
+	}
+	return http.StatusOK, nil
+}
+
+// guest is refused what is to be asked for, before anything is looked at; what all
+// may do he may.
+func (c *client) guest() {
+	a, b := id("a"), below(id("a"), "b")
+	for _, call := range []*agent.Call{
+		calls.GetFlags(), calls.SetLoggingLevel(1, time.Second), calls.ListFiles("/"), calls.ReadFile("/", 0),
+		calls.LaunchContainer(a, shell("true"), nil, nil), calls.WaitContainer(a), calls.KillContainer(a), calls.RemoveContainer(a),
+		calls.LaunchContainer(b, shell("true"), nil, nil), calls.WaitContainer(b), calls.KillContainer(b), calls.RemoveContainer(b),
+		calls.LaunchNestedContainer(b, shell("true"), nil), calls.WaitNestedContainer(b), calls.KillNestedContainer(b), calls.RemoveNestedContainer(b),
+		calls.LaunchNestedContainerSession(b, shell("true"), nil), calls.AttachContainerOutput(b),
+		calls.AddResourceProviderConfig(provider("x", "y")), calls.UpdateResourceProviderConfig(provider("x", "y")), calls.RemoveResourceProviderConfig("x", "y"),
+		calls.PruneImages(nil),
+	} {
+		if code, err := c.byTCP("127.0.0.1", "guest", "hello", calls.NonStreaming(call)); code != http.StatusForbidden || err.Error() != `403 "403 Forbidden."` {
+			c.t.Errorf("%s of a guest: %d, %v", call.GetType(), code, err)
+		}
+		if code, err := c.byTCP("127.0.0.1", "ops", "s3cret", calls.NonStreaming(call)); code == http.StatusForbidden || code == 0 {
+			c.t.Errorf("%s: %d, %v", call.GetType(), code, err)
+		}
+	}
+	input := calls.Empty().Push(calls.AttachContainerInput(b))
+	if code, err := c.byTCP("127.0.0.1", "guest", "hello", input); code != http.StatusForbidden {
+		c.t.Errorf("input of a guest: %d, %v", code, err)
+	}
+	for _, call := range []*agent.Call{calls.GetVersion(), calls.GetState(), calls.GetContainers(), calls.GetLoggingLevel(), calls.GetAgent()} {
+		if code, err := c.byTCP("127.0.0.1", "guest", "hello", calls.NonStreaming(call)); code != http.StatusOK {
+			c.t.Errorf("%s of a guest: %d, %v", call.GetType(), code, err)
+		}
+	}
+	for path, want := range map[string]int{"/health": 200, "/flags": 403, "/files/browse?path=/": 403, "/files/read?path=/&offset=0": 403, "/files/download?path=/": 403} {
+		r, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, "http://127.0.0.1:5051"+path, http.NoBody)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		r.SetBasicAuth("guest", "hello")
+		r.Close = true
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			c.t.Errorf("%s by GET: %d, want %d", path, resp.StatusCode, want)
+		}
+	}
+	c.ok(calls.GetFlags()) // by the socket's file
+	// Lists are for all, and have less in them for some.
+	c.ok(calls.LaunchContainer(a, shell("exec sleep 1000"), nil, nil))
+	show := calls.GetContainers()
+	show.GetContainers = &agent.Call_GetContainers{ShowNested: new(true), ShowStandalone: new(true)}
+	for who, want := range map[[2]string]int{{"guest", "hello"}: 0, {"ops", "s3cret"}: 1} {
+		if n := len(c.heardByTCP(who, show).GetGetContainers().GetContainers()); n != want {
+			c.t.Errorf("%s sees %d containers", who[0], n)
+		}
+		if s := c.heardByTCP(who, calls.GetState()).GetGetState(); len(s.GetGetTasks().GetLaunchedTasks()) != want || len(s.GetGetFrameworks().GetFrameworks()) != want {
+			c.t.Errorf("%s sees %v", who[0], s)
+		}
+	}
+	c.end(a)
 }

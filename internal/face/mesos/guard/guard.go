@@ -6,6 +6,7 @@ package guard
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -106,9 +107,20 @@ func (g *Guard) Wrap(next http.Handler) http.Handler {
 			w.Header().Set("WWW-Authenticate", realm)
 			refuse(w, http.StatusUnauthorized, "401 Unauthorized.")
 		default:
-			next.ServeHTTP(w, r)
+			name, _, _ := r.BasicAuth()
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principal{}, name)))
 		}
 	})
+}
+
+// principal is the context's key of who calls.
+type principal struct{}
+
+// Principal is who makes a request that a guard has let through; false for one that
+// no guard stood before.
+func Principal(ctx context.Context) (string, bool) {
+	name, ok := ctx.Value(principal{}).(string)
+	return name, ok
 }
 
 func refuse(w http.ResponseWriter, code int, text string) {

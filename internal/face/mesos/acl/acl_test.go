@@ -1,0 +1,198 @@
+package acl
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/face/mesos/pbjson"
+)
+
+func parse(t *testing.T, text string) *Rules {
+	t.Helper()
+	r, err := Parse([]byte(text))
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return r
+}
+
+func call(t *testing.T, text string) *mesosagent.Call {
+	t.Helper()
+	var c mesosagent.Call
+	if err := pbjson.Unmarshal([]byte(text), &c); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return &c
+}
+
+// calls are one of each, by the actions they take; "" for those that all may make.
+var calls = map[string]string{
+	`{"type":"GET_HEALTH"}`:     "",
+	`{"type":"GET_STATE"}`:      "",
+	`{"type":"GET_CONTAINERS"}`: "",
+	`{"type":"GET_FLAGS"}`:      "view_flags",
+	`{"type":"SET_LOGGING_LEVEL","set_logging_level":{"level":1,"duration":{"nanoseconds":1}}}`: "set_log_level",
+	`{"type":"LIST_FILES","list_files":{"path":"/"}}`:                                           "access_sandboxes",
+	`{"type":"READ_FILE","read_file":{"path":"/","offset":0}}`:                                  "access_sandboxes",
+	`{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":ROOT}}`:                      "launch_standalone_containers",
+	`{"type":"WAIT_CONTAINER","wait_container":{"container_id":ROOT}}`:                          "wait_standalone_containers",
+	`{"type":"KILL_CONTAINER","kill_container":{"container_id":ROOT}}`:                          "kill_standalone_containers",
+	`{"type":"REMOVE_CONTAINER","remove_container":{"container_id":ROOT}}`:                      "remove_standalone_containers",
+	`{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":CHILD}}`:                     "launch_nested_containers_as_user launch_nested_containers_under_parent_with_user",
+	`{"type":"WAIT_CONTAINER","wait_container":{"container_id":CHILD}}`:                         "wait_nested_containers",
+	`{"type":"KILL_CONTAINER","kill_container":{"container_id":CHILD}}`:                         "kill_nested_containers",
+	`{"type":"REMOVE_CONTAINER","remove_container":{"container_id":CHILD}}`:                     "remove_nested_containers",
+	`{"type":"LAUNCH_NESTED_CONTAINER","launch_nested_container":{"container_id":CHILD}}`:       "launch_nested_containers_as_user launch_nested_containers_under_parent_with_user",
+	`{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"container_id":CHILD}}`:           "wait_nested_containers",
+	`{"type":"KILL_NESTED_CONTAINER","kill_nested_container":{"container_id":CHILD}}`:           "kill_nested_containers",
+	`{"type":"REMOVE_NESTED_CONTAINER","remove_nested_container":{"container_id":CHILD}}`:       "remove_nested_containers",
+	`{"type":"LAUNCH_NESTED_CONTAINER_SESSION","launch_nested_container_session":{"container_id":CHILD}}`: "launch_nested_container_sessions_as_user " +
+		"launch_nested_container_sessions_under_parent_with_user",
+	`{"type":"ATTACH_CONTAINER_INPUT","attach_container_input":{"type":"CONTAINER_ID","container_id":CHILD}}`:       "attach_containers_input",
+	`{"type":"ATTACH_CONTAINER_OUTPUT","attach_container_output":{"container_id":CHILD}}`:                           "attach_containers_output",
+	`{"type":"ADD_RESOURCE_PROVIDER_CONFIG","add_resource_provider_config":{"info":{"type":"t","name":"n"}}}`:       "modify_resource_provider_configs",
+	`{"type":"UPDATE_RESOURCE_PROVIDER_CONFIG","update_resource_provider_config":{"info":{"type":"t","name":"n"}}}`: "modify_resource_provider_configs",
+	`{"type":"REMOVE_RESOURCE_PROVIDER_CONFIG","remove_resource_provider_config":{"type":"t","name":"n"}}`:          "modify_resource_provider_configs",
+	`{"type":"PRUNE_IMAGES"}`: "prune_images",
+}
+
+// TestEachCallTakesItsActions: who is refused one of them is refused the call, and
+// nobody else is refused anything.
+func TestEachCallTakesItsActions(t *testing.T) {
+	ids := strings.NewReplacer("ROOT", `{"value":"a"}`, "CHILD", `{"value":"b","parent":{"value":"a"}}`)
+	var all []string
+	for a := range objects() {
+		all = append(all, string(a))
+	}
+	for text, actions := range calls {
+		c := call(t, ids.Replace(text))
+		var none *Rules
+		if !none.Allow("ops", c) || !parse(t, `{}`).Allow("ops", c) {
+			t.Errorf("%s is refused without rules", text)
+		}
+		if got := parse(t, `{"permissive":false}`).Allow("ops", c); got != (actions == "") {
+			t.Errorf("%s: %v where nothing is allowed", text, got)
+		}
+		for _, a := range all {
+			r := parse(t, `{"`+a+`":[{"principals":{"values":["guest"]},"`+objects()[action(a)]+`":{"type":"NONE"}}]}`)
+			if got := r.Allow("guest", c); got == strings.Contains(" "+actions+" ", " "+a+" ") {
+				t.Errorf("%s: %v for whom %s is refused", text, got, a)
+			}
+			if !r.Allow("ops", c) {
+				t.Errorf("%s is refused to who is not meant", text)
+			}
+		}
+	}
+}
+
+// TestTheFirstRuleThatMatchesHolds, as with Mesos, users and all.
+func TestTheFirstRuleThatMatchesHolds(t *testing.T) {
+	r := parse(t, `{"permissive":false,
+		"launch_nested_containers_under_parent_with_user":[{"principals":{"type":"ANY"},"users":{"type":"ANY"}}],
+		"launch_nested_containers_as_user":[
+			{"principals":{"values":["ops"]},"users":{"type":"ANY"}},
+			{"principals":{"values":["dev","ci"]},"users":{"type":"SOME","values":["web"]}},
+			{"principals":{"type":"NONE"},"users":{"values":["web"]}},
+			{"principals":{"type":"ANY"},"users":{"values":["guest"]}}]}`)
+	launch := func(user string) *mesosagent.Call {
+		if user != "" {
+			user = `,"command":{"user":"` + user + `"}`
+		}
+		return call(t, `{"type":"LAUNCH_NESTED_CONTAINER","launch_nested_container":{"container_id":{"value":"b","parent":{"value":"a"}}`+user+`}}`)
+	}
+	for who, want := range map[[2]string]bool{
+		{"ops", "root"}: true, {"ops", ""}: true, {"dev", "web"}: true, {"ci", "web"}: true, {"dev", "root"}: false, {"dev", ""}: false,
+		{"x", "web"}: false, {"x", "guest"}: true, {"x", ""}: false, {"", "guest"}: true,
+	} {
+		if got := r.Allow(who[0], launch(who[1])); got != want {
+			t.Errorf("%s as %q: %v", who[0], who[1], got)
+		}
+	}
+}
+
+// TestWhatIsNotSeenIsNotShown: of each list, what one action is about goes, and
+// nothing else.
+func TestWhatIsNotSeenIsNotShown(t *testing.T) {
+	const answer = `{"get_containers":{"containers":[{"container_id":{"value":"a"}},{"container_id":{"value":"b","parent":{"value":"a"}}},` +
+		`{"framework_id":{"value":"f"},"container_id":{"value":"c"}}]},"get_frameworks":FRAMEWORKS,"get_executors":EXECUTORS,"get_tasks":TASKS,` +
+		`"get_state":{"get_frameworks":FRAMEWORKS,"get_executors":EXECUTORS,"get_tasks":TASKS}}`
+	const task = `{"name":"t","task_id":{"value":"t"},"framework_id":{"value":"f"},"agent_id":{"value":"a"},"state":"TASK_RUNNING"}`
+	text := strings.NewReplacer("FRAMEWORKS", `{"frameworks":[{"framework_info":{"user":"u","name":"n"}}],"completed_frameworks":[{"framework_info":{"user":"u","name":"n"}}]}`,
+		"EXECUTORS", `{"executors":[{"executor_info":{"executor_id":{"value":"e"}}}],"completed_executors":[{"executor_info":{"executor_id":{"value":"e"}}}]}`,
+		"TASKS", `{"pending_tasks":[`+task+`],"queued_tasks":[`+task+`],"launched_tasks":[`+task+`],"terminated_tasks":[`+task+`],"completed_tasks":[`+task+`]}`).Replace(answer)
+	seen := func(r *Rules) string {
+		var resp mesosagent.Response
+		if err := pbjson.Unmarshal([]byte(text), &resp); err != nil {
+			t.Fatal(err)
+		}
+		r.Show("guest", &resp)
+		var s []string
+		for _, c := range resp.GetGetContainers().GetContainers() {
+			s = append(s, c.GetContainerId().GetValue())
+		}
+		count := func(f *mesosagent.Response_GetFrameworks, e *mesosagent.Response_GetExecutors, k *mesosagent.Response_GetTasks) {
+			s = append(s, fmt.Sprint(len(f.GetFrameworks())+len(f.GetCompletedFrameworks()), len(e.GetExecutors())+len(e.GetCompletedExecutors()),
+				len(k.GetPendingTasks())+len(k.GetQueuedTasks())+len(k.GetLaunchedTasks())+len(k.GetTerminatedTasks())+len(k.GetCompletedTasks())))
+		}
+		count(resp.GetGetFrameworks(), resp.GetGetExecutors(), resp.GetGetTasks())
+		count(resp.GetGetState().GetGetFrameworks(), resp.GetGetState().GetGetExecutors(), resp.GetGetState().GetGetTasks())
+		return strings.Join(s, " ")
+	}
+	for a, want := range map[string]string{
+		"view_flags": "a b c 2 2 5 2 2 5", "view_containers": "a 2 2 5 2 2 5", "view_standalone_containers": "b c 2 2 5 2 2 5", "view_frameworks": "a b c 0 0 0 0 0 0",
+		"view_executors": "a b c 2 0 5 2 0 5", "view_tasks": "a b c 2 2 0 2 2 0",
+	} {
+		r := parse(t, `{"`+a+`":[{"principals":{"values":["guest"]},"`+objects()[action(a)]+`":{"type":"NONE"}}]}`)
+		if got := seen(r); got != want {
+			t.Errorf("without %s: %s, want %s", a, got, want)
+		}
+	}
+	if got := seen(nil); got != "a b c 2 2 5 2 2 5" {
+		t.Errorf("without rules: %s", got)
+	}
+	if got := seen(parse(t, `{"permissive":false}`)); got != "0 0 0 0 0 0" {
+		t.Errorf("where nothing is allowed: %s", got)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		``:                     "EOF",
+		`[]`:                   "cannot unmarshal array",
+		`{} {}`:                "more follows",
+		`{"permissive":"yes"}`: "permissive: ",
+		`{"permissive":true,}`: "invalid character",
+		`{"run_tasks":[]}`:     "run_tasks: this agent asks for no such rule",
+		`{"view_flags":{}}`:    "view_flags: ",
+		`{"view_flags":[{}]}`:  "view_flags: a rule has principals and flags",
+		`{"view_flags":[{"principals":{"type":"ANY"},"users":{"type":"ANY"}}]}`:                        "a rule has principals and flags",
+		`{"view_flags":[{"principals":{"type":"ANY"},"flags":{"type":"ANY"},"x":{}}]}`:                 "a rule has principals and flags",
+		`{"view_flags":[{"principals":{"type":"ALL"},"flags":{"type":"ANY"}}]}`:                        `there is no type "ALL"`,
+		`{"view_flags":[{"principals":{"type":"ANY"},"flags":{"values":["work_dir"]}}]}`:               "flags may be ANY or NONE only",
+		`{"view_flags":[{"principals":{"type":"ANY","valves":[]},"flags":{"type":"ANY"}}]}`:            "unknown field",
+		`{"launch_standalone_containers":[{"principals":{"type":"ANY"},"users":{"values":["root"]}}]}`: "users may be ANY or NONE only",
+	} {
+		if _, err := Parse([]byte(text)); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// FuzzParse: whatever is in the file, no panic, and a rule that is read allows
+// nobody more than it says.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"permissive":false,"view_flags":[{"principals":{"values":["ops"]},"flags":{"type":"ANY"}}]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		r, err := Parse(raw)
+		if err != nil {
+			return
+		}
+		if c := call(t, `{"type":"GET_FLAGS"}`); !r.permissive && len(r.rules[viewFlags]) == 0 && r.Allow("ops", c) {
+			t.Errorf("%s allows what it does not say", raw)
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package acl
+
+import (
+	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/face/mesos/valid"
+)
+
+// action is what a rule is about, by its name in the file.
+type action string
+
+const (
+	viewFlags           action = "view_flags"
+	setLogLevel         action = "set_log_level"
+	accessSandboxes     action = "access_sandboxes"
+	viewFrameworks      action = "view_frameworks"
+	viewExecutors       action = "view_executors"
+	viewTasks           action = "view_tasks"
+	viewContainers      action = "view_containers"
+	viewStandalone      action = "view_standalone_containers"
+	launchStandalone    action = "launch_standalone_containers"
+	killStandalone      action = "kill_standalone_containers"
+	waitStandalone      action = "wait_standalone_containers"
+	removeStandalone    action = "remove_standalone_containers"
+	launchNestedAs      action = "launch_nested_containers_as_user"
+	launchNestedUnder   action = "launch_nested_containers_under_parent_with_user"
+	killNested          action = "kill_nested_containers"
+	waitNested          action = "wait_nested_containers"
+	removeNested        action = "remove_nested_containers"
+	launchSessionsAs    action = "launch_nested_container_sessions_as_user"
+	launchSessionsUnder action = "launch_nested_container_sessions_under_parent_with_user"
+	attachInput         action = "attach_containers_input"
+	attachOutput        action = "attach_containers_output"
+	modifyProviders     action = "modify_resource_provider_configs"
+	pruneImages         action = "prune_images"
+)
+
+// objects are what the rules of each action name beside principals.
+func objects() map[action]string {
+	return map[action]string{
+		viewFlags: "flags", setLogLevel: "level", accessSandboxes: "users", viewFrameworks: "users", viewExecutors: "users", viewTasks: "users",
+		viewContainers: "users", viewStandalone: "users",
+		launchStandalone: "users", killStandalone: "users", waitStandalone: "users", removeStandalone: "users",
+		launchNestedAs: "users", launchNestedUnder: "users", killNested: "users", waitNested: "users", removeNested: "users",
+		launchSessionsAs: "users", launchSessionsUnder: "users", attachInput: "users", attachOutput: "users",
+		modifyProviders: "resource_providers", pruneImages: "images",
+	}
+}
+
+// hasObject reports whether a request for a says which object it is about: the user
+// that a nested container is to run as. Of standalone ones Mesos does not look at
+// it.
+func (a action) hasObject() bool { return a == launchNestedAs || a == launchSessionsAs }
+
+// Allow reports whether a principal may make a call.
+func (r *Rules) Allow(principal string, c *mesosagent.Call) bool {
+	if r == nil {
+		return true
+	}
+	for a, object := range asks(c) {
+		if !r.allowed(a, principal, object) {
+			return false
+		}
+	}
+	return true
+}
+
+// asks are the actions that a call takes, each with its object, "" for one that is
+// not said.
+func asks(c *mesosagent.Call) map[action]string {
+	switch c.GetType() {
+	case mesosagent.Call_GET_FLAGS:
+		return map[action]string{viewFlags: ""}
+	case mesosagent.Call_SET_LOGGING_LEVEL:
+		return map[action]string{setLogLevel: ""}
+	case mesosagent.Call_LIST_FILES, mesosagent.Call_READ_FILE:
+		return map[action]string{accessSandboxes: ""}
+	case mesosagent.Call_ATTACH_CONTAINER_INPUT:
+		return map[action]string{attachInput: ""}
+	case mesosagent.Call_ATTACH_CONTAINER_OUTPUT:
+		return map[action]string{attachOutput: ""}
+	case mesosagent.Call_LAUNCH_NESTED_CONTAINER_SESSION:
+		return map[action]string{launchSessionsAs: c.GetLaunchNestedContainerSession().GetCommand().GetUser(), launchSessionsUnder: ""}
+	case mesosagent.Call_ADD_RESOURCE_PROVIDER_CONFIG, mesosagent.Call_UPDATE_RESOURCE_PROVIDER_CONFIG, mesosagent.Call_REMOVE_RESOURCE_PROVIDER_CONFIG:
+		return map[action]string{modifyProviders: ""}
+	case mesosagent.Call_PRUNE_IMAGES:
+		return map[action]string{pruneImages: ""}
+	default:
+		return asksOfContainers(c)
+	}
+}
+
+// asksOfContainers: the general calls are those for nested containers where one has
+// a parent.
+func asksOfContainers(c *mesosagent.Call) map[action]string {
+	either := func(standalone, nested action) map[action]string {
+		if valid.ID(c).GetParent() == nil {
+			return map[action]string{standalone: ""}
+		}
+		return map[action]string{nested: ""}
+	}
+	switch c.GetType() {
+	case mesosagent.Call_LAUNCH_CONTAINER, mesosagent.Call_LAUNCH_NESTED_CONTAINER:
+		if valid.ID(c).GetParent() == nil {
+			return map[action]string{launchStandalone: ""}
+		}
+		user := c.GetLaunchContainer().GetCommand().GetUser()
+		if c.GetType() == mesosagent.Call_LAUNCH_NESTED_CONTAINER {
+			user = c.GetLaunchNestedContainer().GetCommand().GetUser()
+		}
+		return map[action]string{launchNestedAs: user, launchNestedUnder: ""}
+	case mesosagent.Call_WAIT_CONTAINER, mesosagent.Call_WAIT_NESTED_CONTAINER:
+		return either(waitStandalone, waitNested)
+	case mesosagent.Call_KILL_CONTAINER, mesosagent.Call_KILL_NESTED_CONTAINER:
+		return either(killStandalone, killNested)
+	case mesosagent.Call_REMOVE_CONTAINER, mesosagent.Call_REMOVE_NESTED_CONTAINER:
+		return either(removeStandalone, removeNested)
+	default:
+		return nil // open to all who are known
+	}
+}
