@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -74,6 +75,7 @@ type node struct {
 func Run(ctx context.Context, o Options) (err error) {
 	n := &node{cfg: o.Config, log: o.Logger, level: o.Level, version: o.Version, started: time.Now(), release: func() error { return nil }}
 	root, run := n.cfg.Agent.Root, n.cfg.Agent.State
+	makeRoom() // a start allocates more than all that follows
 	unlock, err := lock(root, run)
 	if err != nil {
 		return err
@@ -89,7 +91,19 @@ func Run(ctx context.Context, o Options) (err error) {
 	cri.BridgeKlog(n.log)
 	n.metrics = obs.New(obs.Options{Version: n.version, Node: n.figures})
 
-	// What the engine stands on, from the bottom up.
+	// What the engine stands on, from the bottom up. The images need nothing of the
+	// rest.
+	images := later(func() (*image.Store, error) {
+		return image.New(image.Options{
+			Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version,
+			Verify: n.verifyBinary,
+		})
+	})
+	defer func() {
+		if s, _ := images(); s != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
 	if n.store, err = state.Open(state.Options{State: run, Root: root, Logger: n.log}); err != nil {
 		return err
 	}
@@ -102,13 +116,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.keeper.Close()) }()
-	if n.images, err = image.New(image.Options{
-		Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version,
-		Verify: n.verifyBinary,
-	}); err != nil {
+	if n.images, err = images(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, n.images.Close()) }()
 	if n.network, err = network.New(network.Options{
 		Config: n.cfg.Network, Store: n.store.Scope("network", true), Leases: n.store.Scope("leases", false), StateDir: filepath.Join(run, "cni"), Logger: n.log,
 	}); err != nil {
@@ -156,16 +166,17 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := n.engine.Recover(ctx); err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-
-	// Who may ask: the faces and the control API.
+	// Who comes while it recovers waits for the answer, and need not come again.
 	sockets, err := n.listen(ctx)
 	if err != nil {
 		return err
 	}
 	defer sockets.close()
+	if err := n.engine.Recover(ctx); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+
+	// Who may ask: the faces and the control API.
 	faces, err := n.faces(ctx)
 	if err != nil {
 		return err
@@ -197,6 +208,13 @@ func Run(ctx context.Context, o Options) (err error) {
 		err = nil
 	}
 	return errors.Join(err, n.leave(context.WithoutCancel(ctx)))
+}
+
+// later begins to open something; who calls what it returns waits for that.
+func later[T any](open func() (T, error)) func() (T, error) {
+	opened := sync.OnceValues(open)
+	go func() { _, _ = opened() }()
+	return opened
 }
 
 // faces makes every face that the config enables.

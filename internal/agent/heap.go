@@ -32,10 +32,9 @@ func untidy(lately, since uint64) bool {
 
 // tendHeap keeps to that until ctx ends. GOGC in the environment goes before.
 func tendHeap(ctx context.Context) {
-	if os.Getenv("GOGC") != "" {
+	if !makeRoom() {
 		return
 	}
-	giveRoom()
 	onCollection(ctx, giveRoom)
 	tick := time.NewTicker(lull)
 	defer tick.Stop()
@@ -57,9 +56,19 @@ func tendHeap(ctx context.Context) {
 	}
 }
 
-// giveRoom has the next collection wait for heapRoom.
+// makeRoom gives room unless the environment says how much there is.
+func makeRoom() bool {
+	if os.Getenv("GOGC") != "" {
+		return false
+	}
+	giveRoom()
+	return true
+}
+
+// giveRoom has the next collection wait for heapRoom. Go begins with 4 MiB where
+// less lives, and multiplies these too.
 func giveRoom() {
-	live := max(read("/gc/heap/live:bytes"), 1<<20)
+	live := max(read("/gc/heap/live:bytes"), 4<<20)
 	debug.SetGCPercent(int(max(100, heapRoom*100/live)))
 }
 

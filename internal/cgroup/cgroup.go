@@ -19,6 +19,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/stats"
@@ -179,36 +181,86 @@ func (t *Tree) OOMLevel(ref core.CgroupRef) (level core.OOMLevel, peak string) {
 
 // List names the cgroups below the engine's own tree, in any hierarchy, sorted.
 func (t *Tree) List(ctx context.Context) ([]string, error) {
-	set := map[string]bool{}
-	for _, mount := range t.layout.mounts() {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if err := t.list(mount, t.root, set); err != nil {
-			return nil, fmt.Errorf("list cgroups: %w", err)
-		}
+	mounts := t.layout.mounts()
+	if len(mounts) == 0 {
+		return nil, nil
 	}
-	out := make([]string, 0, len(set))
-	for p := range set {
-		out = append(out, p)
+	first := listing{mount: mounts[0], below: map[string][]string{}}
+	err := first.add(ctx, t.root, unknown)
+	found := make([][]string, len(mounts))
+	found[0] = first.found
+	g, ctx := errgroup.WithContext(ctx)
+	for i, mount := range mounts[1:] {
+		g.Go(func() error {
+			l := listing{mount: mount, like: first.below}
+			err := l.add(ctx, t.root, unknown)
+			found[1+i] = l.found
+			return err
+		})
 	}
+	if err := errors.Join(err, g.Wait()); err != nil {
+		return nil, fmt.Errorf("list cgroups: %w", err)
+	}
+	out := slices.Concat(found...)
 	slices.Sort(out)
-	return out, nil
+	return slices.Compact(out), nil
 }
 
-func (t *Tree) list(mount, path string, set map[string]bool) error {
-	dirs, err := subdirs(mount + path)
-	if err != nil {
+// unknown is how many names link to a directory that was not looked at.
+const unknown = 0
+
+// listing is what there is in one hierarchy.
+type listing struct {
+	mount string
+	found []string
+	// below, unless nil, gets the names of the directories in each.
+	below map[string][]string
+	// like has those of a hierarchy that was listed before. Most are alike, and to
+	// look whether what is there is there takes a sixth of listing it.
+	like map[string][]string
+}
+
+// add finds what is below path, which so many names link to: each directory in it
+// does, beside itself and its own name.
+func (l *listing) add(ctx context.Context, path string, links int) error {
+	if err := ctx.Err(); err != nil || links == 2 {
 		return err
 	}
-	for _, d := range dirs {
-		p := path + "/" + d
-		set[p] = true
-		if err := t.list(mount, p, set); err != nil {
+	names := l.like[path]
+	below, all := l.links(path, names)
+	if !all || links != len(names)+2 {
+		var err error
+		if names, err = subdirs(l.mount + path); err != nil {
+			return err
+		}
+		below, _ = l.links(path, names)
+	}
+	if l.below != nil {
+		l.below[path] = names
+	}
+	for i, name := range names {
+		l.found = append(l.found, path+"/"+name)
+		if err := l.add(ctx, path+"/"+name, below[i]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// links counts those to each of the named directories in path, 0 where there is
+// none; all tells that each is there.
+func (l *listing) links(path string, names []string) (counts []int, all bool) {
+	counts = make([]int, len(names))
+	all = true
+	for i, name := range names {
+		var st unix.Stat_t
+		if err := unix.Stat(l.mount+path+"/"+name, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			all = false
+			continue
+		}
+		counts[i] = int(st.Nlink)
+	}
+	return counts, all
 }
 
 func exists(path string) bool {

@@ -276,7 +276,8 @@ type Cgroups interface {
 	// OOMLevel names the files that tell of out-of-memory kills in ref, and
 	// the one that tells the peak.
 	OOMLevel(ref CgroupRef) (level OOMLevel, peak string)
-	// List names the cgroups (as CgroupRef.Path) below the engine's own tree.
+	// List names the cgroups (as CgroupRef.Path) below the engine's own tree,
+	// sorted.
 	List(ctx context.Context) ([]string, error)
 }
 

@@ -174,7 +174,7 @@ func (e recovery) recoverNetwork(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	sandboxes, _, err := e.records()
+	sandboxes, err := e.All().StoredSandboxes()
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (e recovery) recoverNetwork(ctx context.Context) error {
 
 // dropEphemeral ends the processes whose callers went with the last agent.
 func (e recovery) dropEphemeral(ctx context.Context) error {
-	_, containers, err := e.records()
+	containers, err := e.All().StoredContainers()
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (e recovery) dropEphemeral(ctx context.Context) error {
 				err = e.dropAbandoned(ctx, ref)
 			} else {
 				if e.o.Supervisor.Signal(ctx, ref, sigstop) == nil { // it lives: its pid is its own
-					e.endKin(ctx, &c, &p)
+					e.endKin(ctx, c, &p)
 				}
 				err = ignoreNotFound(e.o.Supervisor.Signal(ctx, ref, sigkill))
 			}

@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/dirs"
 	"github.com/longshore/longshore/internal/engine/imagevol"
+	"github.com/longshore/longshore/internal/engine/lineage"
 	"github.com/longshore/longshore/internal/engine/own"
 )
 
@@ -64,6 +66,9 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 		}
 		return set(got)
 	}
+	var walk sync.WaitGroup // the longest of all: there are many directories
+	var walkErr error
+	walk.Go(func() { s.cgroups, walkErr = e.o.Cgroups.List(ctx) })
 	s.checkouts = ids("checkouts", e.o.Images.Checkouts)
 	s.pins = ids("pins", e.o.Pinner.Pinned)
 	s.leases = ids("networks", e.o.Network.Sandboxes)
@@ -71,10 +76,6 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 		for id := range ids("containers of "+rt.Name(), rt.List) {
 			s.runtimes[id] = append(s.runtimes[id], rt)
 		}
-	}
-	var err error
-	if s.cgroups, err = e.o.Cgroups.List(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("list cgroups: %w", err))
 	}
 	mounts, err := e.o.Roots.Mounted(ctx, e.o.State)
 	if err != nil {
@@ -95,6 +96,9 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 	}
 	for _, p := range procs {
 		s.procs[p.Ref] = p
+	}
+	if walk.Wait(); walkErr != nil {
+		errs = append(errs, fmt.Errorf("list cgroups: %w", walkErr))
 	}
 	s.sandboxes, s.containers, err = e.records()
 	return s, errors.Join(append(errs, err)...)
@@ -201,7 +205,7 @@ func (s *survey) container(c *core.Container) {
 	if !s.mounts[filepath.Join(c.Bundle, "rootfs")] {
 		missing("its root is not mounted")
 	}
-	if s.ownTree(c.Cgroup.Path) && !slices.Contains(s.cgroups, c.Cgroup.Path) {
+	if s.ownTree(c.Cgroup.Path) && !s.hasCgroup(c.Cgroup.Path) {
 		missing("its cgroup is gone")
 	}
 }
@@ -210,6 +214,11 @@ func (s *survey) container(c *core.Container) {
 func (s *survey) ownTree(path string) bool {
 	place, err := s.e.o.Cgroups.Place(core.Cgroup{}, core.CgroupRef{}, "x")
 	return err == nil && path != "" && strings.HasPrefix(path, filepath.Dir(place.Path)+"/")
+}
+
+func (s *survey) hasCgroup(path string) bool {
+	_, ok := slices.BinarySearch(s.cgroups, path)
+	return ok
 }
 
 // alive finds a process that nobody knows any more: how it ended is lost.
@@ -268,7 +277,7 @@ func (s *survey) ready(sb *core.Sandbox, object string) {
 	if sb.Config.Namespaces.Net.Mode == core.Shared && sb.Network.Mode != core.NetworkNone && !s.leases[sb.ID] {
 		s.add(finding{Violation: Violation{"missing", object, "its network is gone"}, sandbox: sb.ID})
 	}
-	if s.ownTree(sb.Cgroup.Path) && !slices.Contains(s.cgroups, sb.Cgroup.Path) {
+	if s.ownTree(sb.Cgroup.Path) && !s.hasCgroup(sb.Cgroup.Path) {
 		s.add(finding{Violation: Violation{"missing", object, "its cgroup is gone"}, sandbox: sb.ID})
 	}
 }
@@ -352,18 +361,15 @@ func (s *survey) orphanHoldings() {
 			})
 		}
 	}
-	var used []string
+	var used lineage.Set
 	for _, sb := range s.sandboxes {
-		used = append(used, sb.Cgroup.Path)
+		used.Add(sb.Cgroup.Path)
 	}
 	for _, c := range s.containers {
-		used = append(used, c.Cgroup.Path)
+		used.Add(c.Cgroup.Path)
 	}
 	for _, path := range s.cgroups {
-		related := slices.ContainsFunc(used, func(u string) bool {
-			return u != "" && (u == path || strings.HasPrefix(u, path+"/") || strings.HasPrefix(path, u+"/"))
-		})
-		if !related {
+		if !used.Relates(path) {
 			s.orphan("cgroup "+path, "no record names it", core.Ref{}, func(ctx context.Context) error {
 				ref := core.CgroupRef{Path: path}
 				return errors.Join(ignoreNotFound(e.o.Cgroups.Kill(ctx, ref)), e.o.Cgroups.Remove(ctx, ref))

@@ -117,7 +117,7 @@ func (s *Store) filesystem() core.FilesystemStats {
 		return core.FilesystemStats{}
 	}
 	return core.FilesystemStats{
-		Device: s.device, Bytes: core.Known(st.Blocks * uint64(st.Bsize)),
+		Device: s.device(), Bytes: core.Known(st.Blocks * uint64(st.Bsize)),
 		Inodes: core.Known(st.Files), FreeInodes: core.Known(st.Ffree),
 	}
 }

@@ -18,7 +18,7 @@ func TestSizesAreToldWithTheirTime(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s := &Store{
 		root: root, log: slog.New(slog.DiscardHandler), now: func() time.Time { return now }, rec: &records{root: root},
-		checkouts: map[core.ID]*checkout{"c": {}, "ro": {ReadOnly: true}},
+		checkouts: map[core.ID]*checkout{"c": {}, "ro": {ReadOnly: true}}, device: func() string { return "" },
 	}
 	s.sizing = newSizing(s.log)
 	upper := filepath.Join(s.rec.checkoutPath("c"), "upper")

@@ -72,7 +72,7 @@ type Store struct {
 	pulls   flight.Group[string, *pulling]
 	trash   *trash
 	sizing  *sizing
-	device  string // what root's filesystem is mounted from; "" when unknown
+	device  func() string // what root's filesystem is mounted from; "" when unknown
 
 	// write is held while records change; it is taken before mu.
 	write sync.Mutex
@@ -123,7 +123,7 @@ func New(opts Options) (*Store, error) {
 	s.gate = policy.New(s.cfg.Policy, opts.Verify, s.log)
 	s.trash = newTrash(filepath.Join(root, trashDir), s.log)
 	s.sizing = newSizing(s.log)
-	s.device = deviceOf(root, "/proc/self/mountinfo")
+	s.device = sync.OnceValue(func() string { return deviceOf(root, "/proc/self/mountinfo") })
 	s.content = blobs{filepath.Join(root, worker.ContentDir, "blobs")}
 	if s.db, err = openDB(root); err != nil {
 		return nil, err
