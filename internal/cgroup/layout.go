@@ -145,6 +145,20 @@ func (l layout) v2Dir(ref core.CgroupRef) string {
 	return l.unified + ref.Path
 }
 
+// dirs lists all of ref's directories, adopted ones too.
+func (l layout) dirs(ref core.CgroupRef) []string {
+	var out []string
+	for _, h := range l.v1 {
+		if dir, _ := h.dir(ref); dir != "" {
+			out = append(out, dir)
+		}
+	}
+	if dir := l.v2Dir(ref); dir != "" {
+		out = append(out, dir)
+	}
+	return out
+}
+
 // owned lists ref's directories that are not adopted, each once. On hybrid the
 // v2 tree's is among them: some runtimes make one there.
 func (l layout) owned(ref core.CgroupRef) []string {

@@ -26,6 +26,11 @@ func (t *Tree) Remove(ctx context.Context, ref core.CgroupRef) error {
 	if ref.Path == t.root {
 		return fmt.Errorf("remove cgroup: %s holds all: %w", ref.Path, errdefs.ErrInvalidArgument)
 	}
+	defer func() {
+		for _, dir := range t.layout.dirs(ref) {
+			t.kept.Forget(dir)
+		}
+	}()
 	var errs []error
 	for _, dir := range t.layout.owned(ref) {
 		if err := removeTree(ctx, dir); err != nil {

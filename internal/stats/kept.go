@@ -102,12 +102,37 @@ func (k *Kept) sweep() {
 	}
 	k.mu.Unlock()
 	for _, d := range unused {
-		d.mu.Lock()
-		d.swept = true
-		for len(d.files) > 0 {
-			k.dropLocked(d, d.files[0].name)
-		}
-		d.mu.Unlock()
+		k.close(d)
+	}
+}
+
+// close closes what is kept of a directory that nobody finds any more, and names
+// those that were in it.
+func (k *Kept) close(d *dir) (below []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.swept = true
+	for len(d.files) > 0 {
+		k.dropLocked(d, d.files[0].name)
+	}
+	return d.below
+}
+
+// Forget closes what is kept of a cgroup's directory and of those below it, which
+// have gone or are about to: an open file of theirs holds memory of the kernel's.
+func (k *Kept) Forget(path string) {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	d := k.dirs[path]
+	delete(k.dirs, path)
+	k.mu.Unlock()
+	if d == nil {
+		return
+	}
+	for _, name := range k.close(d) {
+		k.Forget(path + "/" + name)
 	}
 }
 

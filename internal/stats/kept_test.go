@@ -65,6 +65,28 @@ func TestWhatIsKeptTellsOfNow(t *testing.T) {
 	}
 }
 
+func TestNothingIsKeptOfACgroupThatHasGone(t *testing.T) {
+	k, dir := newKept(t), t.TempDir()
+	read := func(dir string) { k.V1(func(string) string { return dir }, core.FigureUsage) }
+	for _, d := range []string{"gone", "gone/below", "stays"} {
+		put(t, filepath.Join(dir, d, "memory.stat"), "total_rss 7\n")
+		put(t, filepath.Join(dir, d, "cgroup.procs"), "1\n")
+		read(filepath.Join(dir, d))
+	}
+	if _, err := k.Pids(filepath.Join(dir, "gone")); err != nil {
+		t.Fatal(err)
+	}
+	k.Forget(filepath.Join(dir, "gone"))
+	k.Forget(filepath.Join(dir, "never"))
+	if len(k.dirs) != 1 || k.dirs[filepath.Join(dir, "stays")] == nil || k.open.Load() != 1 {
+		t.Errorf("%d descriptors of %v are kept", k.open.Load(), k.dirs)
+	}
+	read(filepath.Join(dir, "gone")) // another one of its name
+	if k.open.Load() != 2 {
+		t.Errorf("%d descriptors", k.open.Load())
+	}
+}
+
 func TestOneThatFailsIsOpenedAnew(t *testing.T) {
 	k, dir := newKept(t), t.TempDir()
 	put(t, filepath.Join(dir, "memory.stat"), "total_rss 7\n")
