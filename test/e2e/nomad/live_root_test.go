@@ -1,13 +1,20 @@
 package nomad
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // TestATaskIsWorkedWithWhileItRuns: templates that change, scripts, a terminal, a
@@ -83,20 +90,67 @@ func TestATaskIsWorkedWithWhileItRuns(t *testing.T) {
 	})
 }
 
-// terminal runs a command on a terminal, which script makes.
+// terminal runs a command on a terminal, which is resized while it runs.
 func (r *rig) terminal(a alloc) {
 	r.t.Helper()
-	if _, err := exec.LookPath("script"); err != nil {
-		r.t.Log("no script(1): no terminal is tried")
-		return
+	ours, theirs := pty(r.t)
+	resize := func(rows, cols uint16) {
+		r.t.Helper()
+		if err := unix.IoctlSetWinsize(int(ours.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}); err != nil {
+			r.t.Fatal(err)
+		}
 	}
-	line := fmt.Sprintf("stty rows 33 cols 77; NOMAD_ADDR=%s %s alloc exec -i -t %s /bin/sh -c 'tty; until stty size 2>/dev/null; do true; done; exit 5'", address, r.binary, a.ID)
-	cmd := exec.CommandContext(r.t.Context(), "script", "-qec", line, "/dev/null")
-	cmd.Stdin = strings.NewReader("")
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 5 || !strings.Contains(string(out), "/dev/pts/") || !strings.Contains(string(out), "33 77") {
-		r.t.Errorf("a terminal: %q, %v", out, err)
+	resize(33, 77)
+	script := `tty; trap 'test "$(stty size)" = "40 100" && exit 5' WINCH; until stty size | grep -q "33 77"; do sleep 0.1; done; echo re""ady; while true; do sleep 0.1; done`
+	ctx, cancel := context.WithTimeout(r.t.Context(), roottest.Patience())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.binary, "alloc", "exec", "-i", "-t", a.ID, "/bin/sh", "-c", script)
+	cmd.Env = append(cmd.Environ(), "NOMAD_ADDR="+address)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
 	}
+	_ = theirs.Close()
+	var seen strings.Builder
+	resized := false
+	buf := make([]byte, 4096)
+	for {
+		n, err := ours.Read(buf) // EIO when the other side has gone
+		seen.Write(buf[:n])
+		if !resized && strings.Contains(seen.String(), "ready") {
+			resize(40, 100)
+			resized = true
+		}
+		if err != nil {
+			break
+		}
+	}
+	err := cmd.Wait()
+	if !resized || cmd.ProcessState.ExitCode() != 5 || !strings.Contains(seen.String(), "/dev/pts/") {
+		r.t.Errorf("a terminal, resized %t: %q, %v", resized, seen.String(), err)
+	}
+}
+
+// pty makes a terminal: what a person has, and what programs have of it.
+func pty(t *testing.T) (ours, theirs *os.File) {
+	t.Helper()
+	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ours.Close() })
+	n, err := unix.IoctlGetInt(int(ours.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(ours.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		t.Fatal(err)
+	}
+	return ours, theirs
 }
 
 // TestNetworks: the group's bridge with its ports, ours with the task's, and one
