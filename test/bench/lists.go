@@ -15,8 +15,12 @@ type reading struct {
 	call   func() (int, error)
 }
 
-// each reading is repeated, which is what a kubelet does with it too.
-const readings = 20
+// Each reading is repeated, which is what a kubelet does with it too: so often at
+// least, and for so long, or the first few of a short call would be its middle.
+const (
+	readings    = 20
+	readingTime = 300 * time.Millisecond
+)
 
 func (b *bench) listContainers(ctx context.Context) func() (int, error) {
 	return func() (int, error) {
@@ -76,7 +80,7 @@ func (b *bench) listsOfMany(ctx context.Context, pods []*pod) error {
 func (b *bench) read(calls []reading, want int) error {
 	for _, c := range calls {
 		var took []time.Duration
-		for range readings {
+		for began := time.Now(); len(took) < readings || time.Since(began) < readingTime; {
 			t := time.Now()
 			n, err := c.call()
 			if err != nil {
