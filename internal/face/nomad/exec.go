@@ -74,8 +74,14 @@ func (s *server) ExecTask(ctx context.Context, req *nomaddriver.ExecTaskRequest)
 	proc, streams, err := s.engine.Exec(ctx, c.ID, core.ProcessConfig{
 		Spec: p, Ephemeral: true, IO: core.IO{Hold: true}, Attach: &core.StreamOptions{Stdout: true, Stderr: true, Exclusive: true},
 	})
+	tooLate := func(err error) error {
+		if errors.Is(context.Cause(ctx), errExecTimeout) {
+			return fmt.Errorf("exec in task %s: %w after %s", c.Key, errExecTimeout, limit)
+		}
+		return err
+	}
 	if err != nil {
-		return nil, err
+		return nil, tooLate(err)
 	}
 	ref := core.Ref{Container: c.ID, Process: proc.ID}
 	defer s.forget(ctx, ref, streams, "ExecTask")
@@ -87,10 +93,7 @@ func (s *server) ExecTask(ctx context.Context, req *nomaddriver.ExecTaskRequest)
 	wg.Go(func() { _, _ = io.Copy(io.MultiWriter(&all, &stderr), streams.Stderr) })
 	a, err := s.engine.Wait(ctx, ref)
 	if err != nil {
-		if errors.Is(context.Cause(ctx), errExecTimeout) {
-			return nil, fmt.Errorf("exec in task %s: %w after %s", c.Key, errExecTimeout, limit)
-		}
-		return nil, err
+		return nil, tooLate(err)
 	}
 	wg.Wait()
 	return &nomaddriver.ExecTaskResponse{Stdout: all.data, Stderr: stderr.data, Result: execResult(a)}, nil
