@@ -95,8 +95,8 @@ func nestedOnes(t *testing.T, c *client, ref string) {
 	c.is("REMOVE_NESTED_CONTAINER", about(d), 200, "")
 	c.is("REMOVE_NESTED_CONTAINER", about(b), 500, "Nested container has not terminated yet")
 	c.is("KILL_CONTAINER", about(a), 200, "")
-	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
 	c.is("WAIT_NESTED_CONTAINER", about(b), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":9}}`)
+	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
 	c.is("REMOVE_CONTAINER", about(a), 200, "")
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -85,7 +86,11 @@ func TestTwoHundredDroppedSessions(t *testing.T) {
 		drops(0, 6) // one of each kind: what stays is there from now on
 		gone := func() bool { return len(nodetest.Processes("sleep", "4323")) == 0 }
 		nodetest.Eventually(t, "the first sessions' processes are gone", gone)
-		before := n.Holdings(t)
+		var before nodetest.Holdings
+		nodetest.Eventually(t, "and so are their files", func() bool { // a wait is answered before them
+			before = n.Holdings(t)
+			return !slices.ContainsFunc(before["files run"], func(f string) bool { return strings.Contains(f, "exec-s") })
+		})
 		drops(100, 50)
 		if t.Failed() {
 			return
@@ -128,13 +133,14 @@ func tally(r io.Reader, toEnd bool) (count int, complete bool, err error) {
 }
 
 // TestASlowReader: one who is connected and does not read stops neither the
-// container nor the others who read.
+// container nor the others who read. Of a container these may miss something too,
+// when the machine is slow, but never what comes later.
 func TestASlowReader(t *testing.T) {
 	withNode(t, func(t *testing.T, n *nodetest.Node, c *client, image string) {
 		a := id("a")
 		info := withImage(image)
 		info["tty_info"] = object{}
-		c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("stty -echo -onlcr; read x; " + much + "; read y"), "container": info}, 200, "")
+		c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("stty -echo -onlcr; read x; " + much + "; until [ -e seen ]; do echo the last line; sleep 0.1; done; read y"), "container": info}, 200, "")
 		t.Run("of a container", func(t *testing.T) {
 			lazy := c.start(t.Context(), "ATTACH_CONTAINER_OUTPUT", about(a), "application/recordio")
 			defer func() { _ = lazy.Body.Close() }()
@@ -146,12 +152,16 @@ func TestASlowReader(t *testing.T) {
 			if _, complete, err := tally(reader.Body, false); err != nil || !complete {
 				t.Errorf("who reads: %v, %v", complete, err)
 			}
+			dir := filepath.Join(n.Root, "mesos", "containers", "a")
+			if err := os.WriteFile(filepath.Join(dir, "seen"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
 			if code, text := c.input(a, stdin("end\n")); code != 200 {
 				t.Errorf("input: %d %q", code, text)
 			}
 			c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":0}}`)
-			out, err := os.ReadFile(filepath.Join(n.Root, "mesos", "containers", "a", "stdout"))
-			if err != nil || bytes.Count(out, []byte("\n")) != lines+1 {
+			out, err := os.ReadFile(filepath.Join(dir, "stdout"))
+			if err != nil || bytes.Count(out, []byte("\n")) <= lines {
 				t.Errorf("its file has %d lines, %v", bytes.Count(out, []byte("\n")), err)
 			}
 			c.is("REMOVE_CONTAINER", about(a), 200, "")

@@ -159,6 +159,27 @@ func TestNested(t *testing.T) {
 	}
 }
 
+// TestTheEndOfARootEndsAll: what is nested ends with it, though nobody waits for the
+// root, and though it has ended when no face was there.
+func TestTheEndOfARootEndsAll(t *testing.T) {
+	n := newTestNode(t)
+	n.is(launchA, 200, "")
+	n.is(nestedB, 200, "")
+	const waitB = `{"type":"WAIT_CONTAINER","wait_container":{"container_id":{"value":"b","parent":{"value":"a"}}}}`
+	root := core.Ref{Container: n.container("a").ID}
+	n.Supervisor.Exit(root, 0)
+	n.is(waitB, 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+	n.is(removeA, 200, "")
+	n.is(launchA, 200, "")
+	n.is(nestedB, 200, "")
+	n.shutdown()
+	n.Supervisor.Exit(core.Ref{Container: n.container("a").ID}, 0)
+	n.Settle()
+	n.serve()
+	n.is(waitB, 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+	n.is(removeA, 200, "")
+}
+
 // TestAnEndedRootMakesRoom: its name can be launched again at once, as with
 // Mesos, which forgets it when it ends.
 func TestAnEndedRootMakesRoom(t *testing.T) {

@@ -194,8 +194,16 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 		return err
 	}
 	cfg.Run = true
-	_, err = s.engine.CreateContainer(ctx, cfg)
-	return err
+	c, err := s.engine.CreateContainer(ctx, cfg)
+	if err != nil || l.Parent == nil {
+		return err
+	}
+	made.container = c
+	// Its parent may have ended meanwhile, when this one was not there yet.
+	if p, err := s.engine.Container(ctx, l.Parent.ID); err != nil || p.State == core.ContainerExited {
+		return fmt.Errorf("Parent container %s is in 'DESTROYING' state", l.Parent.Key) //nolint:staticcheck // Mesos' text
+	}
+	return nil
 }
 
 // target is what a name of Mesos' stands for: a container, or a session, which is

@@ -187,20 +187,23 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	errs := make([]error, len(listeners)+1)
+	errs := make([]error, len(listeners)+2)
 	var wg sync.WaitGroup
-	count, err := f.server.shows.count(ctx)
-	if err != nil {
-		return err
-	}
 	if err := f.server.sweep(ctx); err != nil {
 		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
 	}
 	defer f.server.level.Reset()
-	wg.Go(func() {
-		defer cancel()
-		errs[len(listeners)] = count()
-	})
+	for i, from := range []follower{f.server.shows.counts(), f.server.nests(ctx)} {
+		run, err := from.from(ctx)
+		if err != nil {
+			return err
+		}
+		from.lost() // all that was before
+		wg.Go(func() {
+			defer cancel()
+			errs[len(listeners)+i] = run()
+		})
+	}
 	for i, l := range listeners {
 		srv := &http.Server{Handler: f.handler(l), ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(f.server.log.Handler(), slog.LevelDebug)}
 		stop := context.AfterFunc(ctx, func() { _ = srv.Close() })

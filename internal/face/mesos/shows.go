@@ -2,13 +2,10 @@ package mesos
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"net/http"
 	"runtime"
 	"time"
-
-	"github.com/containerd/errdefs"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
@@ -40,32 +37,6 @@ type shows struct {
 	disk  string // a path on the file system that sandboxes are on
 	began time.Time
 	tally figures.Tally
-}
-
-// count returns what counts all that ends from now on, until ctx does.
-func (s *shows) count(ctx context.Context) (func() error, error) {
-	since, err := s.view.LastSeq(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("count what ends: %w", err)
-	}
-	return func() error {
-		kinds := []core.EventKind{core.EventContainerExited, core.EventSandboxRemoved}
-		for ctx.Err() == nil {
-			for e, err := range s.view.Events(ctx, since, core.Filter{Kinds: kinds}) {
-				if errdefs.IsOutOfRange(err) {
-					break // more has ended than could be counted
-				}
-				if err != nil {
-					return fmt.Errorf("count what ends: %w", err)
-				}
-				s.tally.Add(e)
-			}
-			if since, err = s.view.LastSeq(ctx); err != nil {
-				return fmt.Errorf("count what ends: %w", err)
-			}
-		}
-		return nil
-	}, nil
 }
 
 func (s *shows) node(ctx context.Context) (project.Node, error) {
