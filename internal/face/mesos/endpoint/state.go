@@ -58,13 +58,9 @@ func taskOf(t *mesosv1.Task) (object, error) {
 	return o, nil
 }
 
-// tasksOf are those of one executor, or all where that is nil.
-func tasksOf(list []*mesosv1.Task, e *mesosv1.ExecutorInfo) ([]object, error) {
-	all := []object{}
+func tasksOf(list []*mesosv1.Task) ([]object, error) {
+	all := make([]object, 0, len(list))
 	for _, t := range list {
-		if e != nil && (t.GetFrameworkId().GetValue() != e.GetFrameworkId().GetValue() || t.GetExecutorId().GetValue() != e.GetExecutorId().GetValue()) {
-			continue
-		}
 		o, err := taskOf(t)
 		if err != nil {
 			return nil, err
@@ -72,6 +68,30 @@ func tasksOf(list []*mesosv1.Task, e *mesosv1.ExecutorInfo) ([]object, error) {
 		all = append(all, o)
 	}
 	return all, nil
+}
+
+// by are things of executors, by whose they are.
+type by map[[2]string][]object
+
+// of never returns nil: an empty list is one too.
+func (b by) of(framework, executor string) []object {
+	if l := b[[2]string{framework, executor}]; l != nil {
+		return l
+	}
+	return []object{}
+}
+
+func byExecutor(list []*mesosv1.Task) (by, error) {
+	all, err := tasksOf(list)
+	if err != nil {
+		return nil, err
+	}
+	b := by{}
+	for i, t := range list {
+		key := [2]string{t.GetFrameworkId().GetValue(), t.GetExecutorId().GetValue()}
+		b[key] = append(b[key], all[i])
+	}
+	return b, nil
 }
 
 func state(h Handler, r *http.Request) (any, error) {
@@ -92,13 +112,9 @@ func state(h Handler, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	frameworks := []object{}
-	for _, f := range st.GetGetState().GetGetFrameworks().GetFrameworks() {
-		o, err := frameworkOf(f.GetFrameworkInfo(), st.GetGetState(), all["work_dir"])
-		if err != nil {
-			return nil, err
-		}
-		frameworks = append(frameworks, o)
+	frameworks, err := frameworksOf(st.GetGetState(), all["work_dir"])
+	if err != nil {
+		return nil, err
 	}
 	a := info.GetGetAgent().GetAgentInfo()
 	has := resources(a.GetResources())
@@ -109,50 +125,46 @@ func state(h Handler, r *http.Request) (any, error) {
 	}, nil
 }
 
-func frameworkOf(f *mesosv1.FrameworkInfo, st *mesosagent.Response_GetState, work string) (object, error) {
-	running, completed := []object{}, []object{}
-	for _, e := range st.GetGetExecutors().GetExecutors() {
-		o, err := executorOf(e.GetExecutorInfo(), st.GetGetTasks(), work)
-		if err != nil {
-			return nil, err
-		}
-		if e.GetExecutorInfo().GetFrameworkId().GetValue() == f.GetId().GetValue() {
-			running = append(running, o)
-		}
+func frameworksOf(st *mesosagent.Response_GetState, work string) ([]object, error) {
+	running, err := byExecutor(st.GetGetTasks().GetLaunchedTasks())
+	if err != nil {
+		return nil, err
 	}
-	for _, e := range st.GetGetExecutors().GetCompletedExecutors() {
-		o, err := executorOf(e.GetExecutorInfo(), st.GetGetTasks(), work)
-		if err != nil {
-			return nil, err
-		}
-		if e.GetExecutorInfo().GetFrameworkId().GetValue() == f.GetId().GetValue() {
-			completed = append(completed, o)
-		}
+	completed, err := byExecutor(st.GetGetTasks().GetCompletedTasks())
+	if err != nil {
+		return nil, err
 	}
-	return object{
-		"id": f.GetId().GetValue(), "name": f.GetName(), "user": f.GetUser(), "role": f.GetRole(), "checkpoint": f.GetCheckpoint(),
-		"failover_timeout": f.GetFailoverTimeout(), "hostname": f.GetHostname(), "executors": running, "completed_executors": completed,
-	}, nil
+	executors := func(list []*mesosagent.Response_GetExecutors_Executor) map[string][]object {
+		of := map[string][]object{}
+		for _, e := range list {
+			f := e.GetExecutorInfo().GetFrameworkId().GetValue()
+			of[f] = append(of[f], executorOf(e.GetExecutorInfo(), running, completed, work))
+		}
+		return of
+	}
+	now, before := executors(st.GetGetExecutors().GetExecutors()), executors(st.GetGetExecutors().GetCompletedExecutors())
+	all := []object{}
+	for _, one := range st.GetGetFrameworks().GetFrameworks() {
+		f := one.GetFrameworkInfo()
+		all = append(all, object{
+			"id": f.GetId().GetValue(), "name": f.GetName(), "user": f.GetUser(), "role": f.GetRole(), "checkpoint": f.GetCheckpoint(),
+			"failover_timeout": f.GetFailoverTimeout(), "hostname": f.GetHostname(),
+			"executors": append([]object{}, now[f.GetId().GetValue()]...), "completed_executors": append([]object{}, before[f.GetId().GetValue()]...),
+		})
+	}
+	return all, nil
 }
 
-func executorOf(e *mesosv1.ExecutorInfo, all *mesosagent.Response_GetTasks, work string) (object, error) {
-	running, err := tasksOf(all.GetLaunchedTasks(), e)
-	if err != nil {
-		return nil, err
-	}
-	completed, err := tasksOf(all.GetCompletedTasks(), e)
-	if err != nil {
-		return nil, err
-	}
+func executorOf(e *mesosv1.ExecutorInfo, running, completed by, work string) object {
+	framework, id := e.GetFrameworkId().GetValue(), e.GetExecutorId().GetValue()
 	o := object{
-		"id": e.GetExecutorId().GetValue(), "name": e.GetName(), "source": e.GetSource(), "container": e.GetExecutorId().GetValue(),
-		"resources": resources(e.GetResources()), "type": e.GetType().String(),
-		"tasks": running, "queued_tasks": []object{}, "completed_tasks": completed,
+		"id": id, "name": e.GetName(), "source": e.GetSource(), "container": id, "resources": resources(e.GetResources()), "type": e.GetType().String(),
+		"tasks": running.of(framework, id), "queued_tasks": []object{}, "completed_tasks": completed.of(framework, id),
 	}
-	if e.GetFrameworkId().GetValue() == string(core.OwnerMesos) {
-		o["directory"] = path.Join(work, "containers", e.GetExecutorId().GetValue())
+	if framework == string(core.OwnerMesos) {
+		o["directory"] = path.Join(work, "containers", id)
 	}
-	return o, nil
+	return o
 }
 
 // pid is the agent's name as libprocess has it, with the address under which the
@@ -222,7 +234,7 @@ func tasks(h Handler, r *http.Request) (any, error) {
 	if limit >= 0 { // tools ask for -1 and mean all
 		list = list[:min(limit, len(list))]
 	}
-	all, err := tasksOf(list, nil)
+	all, err := tasksOf(list)
 	return object{"tasks": all}, err
 }
 
