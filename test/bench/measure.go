@@ -26,6 +26,7 @@ func (b *bench) all(ctx context.Context) error {
 		{name: "bare", do: b.bare},
 		{name: "flat", do: b.flat},
 		{name: "floor", do: b.floor},
+		{name: "mesos", do: b.mesos},
 		{name: "many", do: b.many, last: true},
 	} {
 		if named := slices.Contains(strings.Split(b.steps, ","), step.name); !named && (b.steps != "" || step.last) {

@@ -13,9 +13,9 @@ func (s *Server) longshore(o Options) error {
 		return err
 	}
 	s.Bin, s.Socket = bin, filepath.Join(s.State, "cri.sock")
-	config := filepath.Join(o.Dir, "config.toml")
-	s.argv = []string{filepath.Join(bin, "longshore"), "agent", "--config", config, "--root", filepath.Join(o.Dir, "root"), "--state", s.State}
-	return write(config, fmt.Sprintf("[network]\nmode = \"builtin\"\n[engine]\ncgroup_root = %q\n%s", machine.Pods(), o.Config))
+	s.config = filepath.Join(o.Dir, "config.toml")
+	s.argv = []string{filepath.Join(bin, "longshore"), "agent", "--config", s.config, "--root", filepath.Join(o.Dir, "root"), "--state", s.State}
+	return write(s.config, fmt.Sprintf("[network]\nmode = \"builtin\"\n[engine]\ncgroup_root = %q\n%s", machine.Pods(), o.Config))
 }
 
 func (s *Server) longshoreCrun(o Options) error {

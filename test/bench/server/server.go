@@ -91,6 +91,8 @@ type Server struct {
 	Bin     string // of our own agent; "" is a peer
 	Account *machine.Account
 
+	config string // path, of our own agent
+
 	log  string // path
 	argv []string
 	env  []string
@@ -131,6 +133,19 @@ func (s *Server) Restart(ctx context.Context) error {
 	_ = s.cmd.Process.Kill()
 	_ = s.cmd.Wait()
 	return s.Start(ctx)
+}
+
+// Extend adds sections to our own agent's configuration and starts it again, without
+// waiting for it.
+func (s *Server) Extend(ctx context.Context, sections string) error {
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		return err
+	}
+	if err := write(s.config, string(text)+"\n"+sections); err != nil {
+		return err
+	}
+	return s.Restart(ctx)
 }
 
 // Stop asks the server to end and waits for that. Its processes end with the
