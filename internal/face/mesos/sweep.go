@@ -7,9 +7,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// sweep takes away what launches have left that the agent's death has cut: it was
-// never said that they began, and nothing of them runs. It is for the time before
-// anything is served.
+// sweep takes away what the agent's death has cut: launches of which it was never
+// said that they began, and sessions, whose connections are gone. It is for the time
+// before anything is served.
 func (s *server) sweep(ctx context.Context) error {
 	all, err := s.engine.Containers(ctx, core.Filter{})
 	if err != nil {
@@ -20,6 +20,9 @@ func (s *server) sweep(ctx context.Context) error {
 	for i := range all {
 		c := &all[i]
 		used[c.Sandbox] = true
+		for _, p := range c.Execs {
+			errs = append(errs, ignoreNotFound(s.drop(ctx, target{container: *c, session: p.ID}, "LAUNCH_NESTED_CONTAINER_SESSION")))
+		}
 		if c.State != core.ContainerCreated {
 			continue
 		}
