@@ -1,9 +1,12 @@
 package keeper_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -277,6 +281,51 @@ func TestDeathOfBothIsNotHidden(t *testing.T) {
 		}
 		if st := e.status(); st.Pending != 0 {
 			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// TestAClientMayComeWhileAKeeperIsKilled: the socket of one that dies takes
+// connections to its last moment, and drops them.
+func TestAClientMayComeWhileAKeeperIsKilled(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		e := newEnv(t)
+		other := t.TempDir()
+		dying := filepath.Join(other, "pair-7")
+		if err := os.Mkdir(dying, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(dying, "keeper.sock")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false)
+		go func() {
+			for read := range 3 { // before, over and after the hello
+				conn, err := l.AcceptUnix()
+				if err != nil {
+					t.Error(err)
+					break
+				}
+				if read > 0 {
+					_, _, _, _, err = conn.ReadMsgUnix(make([]byte, read), nil)
+				}
+				if err := errors.Join(err, conn.Close()); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = l.Close()
+		}()
+		c, err := keeper.New(e.ctx(), keeper.Options{StateDir: other, Binary: e.binary})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		if st, err := c.Status(e.ctx()); err != nil || st.KeeperPid < 2 {
+			t.Errorf("status %+v, %v", st, err)
+		}
+		if _, err := os.Stat(filepath.Join(other, "pair-8")); err != nil {
+			t.Errorf("no pair follows: %v", err)
 		}
 	})
 }

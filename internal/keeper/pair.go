@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -101,6 +102,34 @@ func dial(ctx context.Context, dir string) (*link, error) {
 		return nil, err
 	}
 	return conn, nil
+}
+
+// reach is dial for who has no connection to lose yet. A keeper that is being
+// killed still takes connections, and drops them: the next try tells whether
+// another follows it.
+func reach(ctx context.Context, dir string) (*link, error) {
+	enough := time.NewTimer(patience)
+	defer enough.Stop()
+	pause := time.NewTicker(5 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		conn, err := dial(ctx, dir)
+		if !dropped(err) {
+			return conn, err
+		}
+		select {
+		case <-pause.C:
+		case <-enough.C:
+			return nil, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// dropped reports whether the other end of a connection has gone away.
+func dropped(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF)
 }
 
 func greet(conn *link) error {
@@ -424,11 +453,10 @@ func (p *pair) unsent(conn *link, id uint64, err error) error {
 		p.up = make(chan struct{})
 	}
 	p.mu.Unlock()
-	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) {
-		_ = conn.Close()
+	_ = conn.Close()
+	if dropped(err) {
 		return errUnsent
 	}
-	_ = conn.Close()
 	return fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
 }
 
@@ -509,7 +537,7 @@ func (c *Client) find(ctx context.Context) (last int, err error) {
 		if known[dir] {
 			continue
 		}
-		conn, err := dial(ctx, dir)
+		conn, err := reach(ctx, dir)
 		switch {
 		case errors.Is(err, errDead): // its exit records, if any, are read by left
 			dropIfEmpty(dir)
