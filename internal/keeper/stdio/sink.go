@@ -28,7 +28,9 @@ func NewSink() *Sink { return &Sink{fd: -1} }
 // Open opens the sink's path if it is not open. The file is made 0640, or 0644
 // when it is one of several numbered ones. A FIFO is
 // opened for both directions: that needs no reader, what is written waits in
-// the pipe until one comes, and no reader's death is an end for the next.
+// the pipe until one comes, and no reader's death is an end for the next. But for
+// CRI's logs no link is followed: containers reach the directories of the others,
+// and would have us write where they cannot.
 func (k *Sink) Open() error {
 	if k.fd >= 0 {
 		return nil
@@ -36,15 +38,18 @@ func (k *Sink) Open() error {
 	flags, mode := unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(0o640)
 	if k.Numbered {
 		k.findNumber()
-		// Others than us can write to such a directory, and many read it.
-		flags, mode = flags|unix.O_NOFOLLOW, 0o644
+		mode = 0o644 // many read such a directory
+	}
+	follow := unix.O_NOFOLLOW
+	if k.CRI && !k.Numbered {
+		follow = 0
 	}
 	var st unix.Stat_t
 	k.fifo = unix.Stat(k.Path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
 	if k.fifo {
 		flags = unix.O_RDWR
 	}
-	fd, err := unix.Open(k.Path, flags|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, mode)
+	fd, err := unix.Open(k.Path, flags|follow|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, mode)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,10 @@ package stdio
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -424,5 +426,30 @@ func TestTapsLoseWhatTheyHaveNoRoomFor(t *testing.T) {
 	}
 	if fi, err := os.Stat(b.path("raw")); err != nil || fi.Size() != int64(total) {
 		t.Errorf("%v %v", fi, err)
+	}
+}
+
+// TestLinksAreNotFollowed: what a container may have put in the place of a file
+// leads nowhere, to no FIFO either. Only kubelet's logs may be links.
+func TestLinksAreNotFollowed(t *testing.T) {
+	dir := t.TempDir()
+	file, fifo := filepath.Join(dir, "file"), filepath.Join(dir, "fifo")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), unix.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for i, to := range []string{file, fifo, filepath.Join(dir, "none")} {
+		link := filepath.Join(dir, "link"+strconv.Itoa(i))
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+		k := NewSink()
+		if k.Path = link; !errors.Is(k.Open(), unix.ELOOP) {
+			t.Errorf("%s was opened by a link", to)
+		}
+		k.Close()
+		if k.CRI = true; k.Open() != nil {
+			t.Errorf("a log was not opened by its link to %s", to)
+		}
+		k.Close()
 	}
 }
