@@ -212,6 +212,8 @@ func TestRefusedLaunchesLeaveNothing(t *testing.T) {
 		{launch(`"command":{"value":"ls","user":"nobody-here-has-this-name"}`), 400, "unknown user nobody-here-has-this-name"},
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","mesos":{"image":{"type":"DOCKER","docker":{"name":"none"}}}}`), 400, "image none: "},
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","volumes":[{"mode":"RW","container_path":"p","host_path":"../../etc"}]}`), 400, "is not a path in a sandbox"},
+		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","volumes":[{"mode":"RW","container_path":"p","host_path":"./x/.."}]}`), 400, "has the sandboxes of nested containers"},
+		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","volumes":[{"mode":"RW","container_path":"p","source":{"type":"SANDBOX_PATH","sandbox_path":{"type":"SELF","path":"containers/b"}}}]}`), 400, "has the sandboxes of nested containers"},
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","volumes":[{"mode":"RW","container_path":"containers/x","host_path":"/srv"}]}`), 400, "hides the sandbox"},
 		{launch(`"command":{"value":"ls"},"resources":[{"name":"gpus","type":"SCALAR","scalar":{"value":1}}]`), 501, "gpus"},
 	} {

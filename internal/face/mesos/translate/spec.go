@@ -192,6 +192,10 @@ func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 	if path.IsAbs(rel) || !filepath.IsLocal(rel) {
 		return b, invalid("volume: %q is not a path in a sandbox", rel)
 	}
+	// Who could write there could put a link in the place of what we go through.
+	if c := path.Clean(rel); c == "." || c == Nested || strings.HasPrefix(c, Nested+"/") {
+		return b, invalid("volume: %q has the sandboxes of nested containers in it", rel)
+	}
 	if err := root.MkdirAll(rel, 0o755); err != nil {
 		return b, fmt.Errorf("volume: %w", err)
 	}
