@@ -20,8 +20,8 @@ import (
 var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an error value
 
 // CreateContainer makes a container in a ready sandbox; its program is parked
-// until StartContainer, unless cfg says Run. With a Key that is in use it returns the first object
-// and AlreadyExists; an empty Key becomes the ID.
+// until StartContainer, unless cfg says Run. With a Key that is in use it returns
+// the first object and AlreadyExists; an empty Key becomes the ID.
 func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) (core.Container, error) {
 	if _, err := c.owns("create container"); err != nil {
 		return core.Container{}, err

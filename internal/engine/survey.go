@@ -162,7 +162,10 @@ func (s *survey) container(c *core.Container) {
 			return errors.Join(e.kill(ctx, c), e.teardownContainer(ctx, c, note{}, nil))
 		}
 		if p, ok := s.procs[core.Ref{Container: c.ID}]; ok && c.Config.Run { // its program may have done something
-			repair = func(context.Context) error {
+			repair = func(ctx context.Context) error {
+				if rt, err := e.runtime(c.Runtime); err == nil {
+					_ = rt.Start(ctx, c.ID) // one that makes and starts in two steps may not have come to the second
+				}
 				return e.editContainer(c.ID, func(c *core.Container, n *note) error { c.Main.Pid = p.Pid; return born(c, n) })
 			}
 		}
