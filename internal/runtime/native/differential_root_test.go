@@ -68,8 +68,8 @@ func accepted() []difference {
 		is("the name that a named hierarchy is mounted by", `- cgroup (systemd|cgroup) rw,name=systemd`, "- cgroup systemd"),
 		is("on a hybrid node only v1 hierarchies hold containers; runc joins the v2 tree too", `^cgroup 0::.*`, ""),
 		is("containers without CAP_SYS_ADMIN share one empty directory that hides others; runc makes a tmpfs for each",
-			`^mount (\S+) /blank ro,nosuid,noexec,relatime - tmpfs tmpfs rw.*`, "mount $1 / ro,relatime - tmpfs tmpfs ro"),
-		is("and one directory for read-only cgroup mounts", `^mount (\S+) /cgroup (\S+) - tmpfs tmpfs rw.*`, "mount $1 / $2 - tmpfs tmpfs rw,mode=755"),
+			`^mount (\S+) /blank ro,nosuid,noexec,relatime - tmpfs tmpfs rw\S*?(,inode64)?$`, "mount $1 / ro,relatime - tmpfs tmpfs ro$2"),
+		is("and one directory for read-only cgroup mounts", `^mount (\S+) /cgroup (\S+) - tmpfs tmpfs rw\S*?(,inode64)?$`, "mount $1 / $2 - tmpfs tmpfs rw,mode=755$3"),
 		is("runc sets a tmpfs's permissions after the mount, we by its option", `^(mount /mnt / .*),mode=755`, "$1"),
 	}
 }
