@@ -2,7 +2,6 @@ package cli_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -36,26 +35,11 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// specWriter is the fake runtime, and writes the bundle's spec as a real one
-// does.
-type specWriter struct{ *enginetest.Runtime }
-
-func (w specWriter) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
-	raw, err := json.Marshal(c.Spec)
-	if err != nil {
-		return 0, err
-	}
-	if err := os.WriteFile(filepath.Join(c.Bundle, "config.json"), raw, 0o600); err != nil {
-		return 0, err
-	}
-	return w.Runtime.Create(ctx, c)
-}
-
 // node is a fake node with the control API on it.
 func node(t *testing.T) (n *enginetest.Node, socket string) {
 	t.Helper()
 	n = enginetest.Fakes(t)
-	n.Options.Runtimes = []core.Runtime{specWriter{n.Runtime}}
+	n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: n.Runtime}}
 	n.Start()
 	n.AddImage("busybox", ocispec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"PATH=/bin"}}, map[string]string{"etc/passwd": "root:x:0:0::/root:/bin/sh\n"})
 	n.Images.Offer("nginx", ocispec.ImageConfig{Cmd: []string{"sh"}}, nil)

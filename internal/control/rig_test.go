@@ -3,7 +3,6 @@ package control_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,21 +25,6 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
-
-// specWriter is the fake runtime, and writes the bundle's spec as a real one
-// does.
-type specWriter struct{ *enginetest.Runtime }
-
-func (w specWriter) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
-	raw, err := json.Marshal(c.Spec)
-	if err != nil {
-		return 0, err
-	}
-	if err := os.WriteFile(filepath.Join(c.Bundle, "config.json"), raw, 0o600); err != nil {
-		return 0, err
-	}
-	return w.Runtime.Create(ctx, c)
-}
 
 // rig is a control server over a fake node, and clients of it.
 type rig struct {
@@ -77,7 +61,7 @@ func (b *lockedBuffer) String() string {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	n := enginetest.Fakes(t)
-	n.Options.Runtimes = []core.Runtime{specWriter{n.Runtime}}
+	n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: n.Runtime}}
 	n.Start()
 	// A socket's address is short, a test's directory need not be.
 	sockets, err := os.MkdirTemp("", "ls")

@@ -23,10 +23,7 @@ func TestACreateThatRuns(t *testing.T) {
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
 	n.Start()
 	client := n.As(core.OwnerCRI)
-	sb, err := client.CreateSandbox(t.Context(), core.SandboxConfig{Key: "pod"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sb := n.Pod(core.OwnerCRI, "pod")
 	c, err := client.CreateContainer(t.Context(), runConfig(sb.ID, img, "sleep"))
 	if err != nil {
 		t.Fatal(err)
@@ -54,10 +51,7 @@ func TestACreateThatCannotRunLeavesNothing(t *testing.T) {
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
 	n.Start()
 	client := n.As(core.OwnerCRI)
-	sb, err := client.CreateSandbox(t.Context(), core.SandboxConfig{Key: "pod"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sb := n.Pod(core.OwnerCRI, "pod")
 	if _, err := client.CreateContainer(t.Context(), runConfig(sb.ID, img, "missing")); !errdefs.IsNotFound(err) {
 		t.Errorf("a program that is not there: %v", err)
 	}
@@ -78,10 +72,7 @@ func TestACreateThatRunsIsNotRunTwice(t *testing.T) {
 	var dying crasher
 	n.Options.FailPoint = dying.point
 	n.Start()
-	sb, err := n.As(core.OwnerCRI).CreateSandbox(t.Context(), core.SandboxConfig{Key: "pod"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sb := n.Pod(core.OwnerCRI, "pod")
 	dying.arm("create.launch")
 	if _, err := n.As(core.OwnerCRI).CreateContainer(t.Context(), runConfig(sb.ID, img, "sleep")); !errors.Is(err, errCrash) {
 		t.Fatalf("the crash was not told: %v", err)

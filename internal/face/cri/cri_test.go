@@ -27,20 +27,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bundles is the fake runtime as one that keeps core.Runtime's word and writes
-// config.json.
-type bundles struct{ *enginetest.Runtime }
-
-func (b bundles) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
-	raw, err := json.Marshal(c.Spec)
-	if err != nil {
-		return 0, err
-	}
-	if err := os.WriteFile(filepath.Join(c.Bundle, "config.json"), raw, 0o600); err != nil {
-		return 0, err
-	}
-	return b.Runtime.Create(ctx, c)
-}
+// bundles is the fake runtime as one that does more of what specs ask for.
+type bundles struct{ enginetest.Bundles }
 
 func (b bundles) Features(ctx context.Context) (core.RuntimeFeatures, error) {
 	f, err := b.Runtime.Features(ctx)
@@ -65,7 +53,7 @@ type testNode struct {
 func newTestNode(tb testing.TB, change ...func(*Config)) *testNode {
 	tb.Helper()
 	n := &testNode{Node: enginetest.Fakes(tb), logs: tb.TempDir()}
-	n.Options.Runtimes = []core.Runtime{bundles{n.Runtime}}
+	n.Options.Runtimes = []core.Runtime{bundles{enginetest.Bundles{Runtime: n.Runtime}}}
 	n.Start()
 	n.image = n.AddImage("redis:7", imagespec.ImageConfig{Cmd: []string{"serve"}, User: "www-data", StopSignal: "SIGQUIT"},
 		map[string]string{"etc/passwd": passwdFile, "etc/group": groupFile})

@@ -147,7 +147,7 @@ func newPluggable(t *testing.T) (*testNode, string) {
 	cfg := DefaultConfig()
 	cfg.NRISocket = filepath.Join(dir, "s")
 	n := &testNode{Node: enginetest.Fakes(t), logs: t.TempDir()}
-	n.Options.Runtimes = []core.Runtime{bundles{n.Runtime}}
+	n.Options.Runtimes = []core.Runtime{bundles{enginetest.Bundles{Runtime: n.Runtime}}}
 	if n.nri, err = NewNRI(cfg, slog.New(slog.DiscardHandler), "v1", nil); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package mesos
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
@@ -28,21 +27,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bundles is the fake runtime as one that keeps core.Runtime's word and writes
-// config.json.
-type bundles struct{ *enginetest.Runtime }
-
-func (b bundles) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
-	raw, err := json.Marshal(c.Spec)
-	if err != nil {
-		return 0, err
-	}
-	if err := os.WriteFile(filepath.Join(c.Bundle, "config.json"), raw, 0o600); err != nil {
-		return 0, err
-	}
-	return b.Runtime.Create(ctx, c)
-}
-
 // testNode is the face over a fake node, and a client of it.
 type testNode struct {
 	*enginetest.Node
@@ -60,7 +44,7 @@ type testNode struct {
 func newTestNode(t *testing.T) *testNode {
 	t.Helper()
 	n := &testNode{Node: enginetest.Fakes(t), t: t, work: filepath.Join(t.TempDir(), "work"), level: new(slog.LevelVar)}
-	n.Options.Runtimes = []core.Runtime{bundles{n.Runtime}}
+	n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: n.Runtime}}
 	n.Start()
 	n.Images.Offer("busybox", imagespec.ImageConfig{Cmd: []string{"serve"}, Env: []string{"PATH=/bin", "A=image"}, WorkingDir: "/srv"},
 		map[string]string{"etc/passwd": "root:x:0:0::/root:/bin/sh\nweb:x:33:33::/var/www:/bin/sh\n", "etc/group": "root:x:0:\nweb:x:33:\n"})

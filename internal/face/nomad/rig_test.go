@@ -2,7 +2,6 @@ package nomad_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,21 +24,6 @@ import (
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
 )
 
-// specWriter is the fake runtime, and writes the bundle's spec as a real one
-// does.
-type specWriter struct{ *enginetest.Runtime }
-
-func (w specWriter) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
-	raw, err := json.Marshal(c.Spec)
-	if err != nil {
-		return 0, err
-	}
-	if err := os.WriteFile(filepath.Join(c.Bundle, "config.json"), raw, 0o600); err != nil {
-		return 0, err
-	}
-	return w.Runtime.Create(ctx, c)
-}
-
 const allocID = "5f0f0c4e-8d5c-4f3d-9a5d-000000000001"
 
 // rig is the face over a fake node, and a plugin that brings it calls.
@@ -55,7 +39,7 @@ type rig struct {
 func newRig(t *testing.T, config map[string]any) *rig {
 	t.Helper()
 	n := enginetest.Fakes(t)
-	n.Options.Runtimes = []core.Runtime{specWriter{n.Runtime}}
+	n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: n.Runtime}}
 	sockets, err := os.MkdirTemp("", "ls") // a socket's address is short, a test's directory need not be
 	if err != nil {
 		t.Fatal(err)
