@@ -166,15 +166,23 @@ func (p vethPair) create(h hostSocket) error {
 	return err
 }
 
-// configure sets loopback and the link up inside, hairpin outside, and adds
-// addresses and routes.
+// configure makes the host's end a port as ours are, sets loopback and the link
+// up inside, and adds addresses and routes.
 func (b *bridge) configure(host hostSocket, sb nlwrap.Handle, p vethPair, lease ipam.Lease, cfg core.NetworkConfig) error {
+	if err := p.port(host); err != nil {
+		return fmt.Errorf("set up port %s of the bridge: %w", p.name, err)
+	}
 	if err := sb.LinkSetUp(loopback()); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
 	in, err := sb.LinkByName(p.peer)
 	if err != nil {
 		return fmt.Errorf("find %s inside: %w", p.peer, err)
+	}
+	if !slices.ContainsFunc(lease.Addrs, func(a netip.Prefix) bool { return a.Addr().Is6() }) {
+		if err := silence(sb, in); err != nil {
+			return fmt.Errorf("keep IPv6 off %s: %w", p.peer, err)
+		}
 	}
 	if err := sb.LinkSetUp(in); err != nil {
 		return fmt.Errorf("set %s up: %w", p.peer, err)
@@ -185,21 +193,12 @@ func (b *bridge) configure(host hostSocket, sb nlwrap.Handle, p vethPair, lease 
 			return err
 		}
 	}
-	out, err := host.LinkByName(p.name)
-	if err != nil {
-		return fmt.Errorf("find %s: %w", p.name, err)
-	}
-	// With br_netfilter a sandbox reaches its own host port through the bridge
-	// port it came from.
-	if err := host.LinkSetHairpin(out, true); err != nil {
-		return fmt.Errorf("set hairpin of %s: %w", p.name, err)
-	}
 	for i, addr := range lease.Addrs {
 		if err := p.route(host.Handle, sb, in, addr, lease.Gateways[i]); err != nil {
 			return err
 		}
 	}
-	return limitRates(host.Handle, sb, out, in, cfg)
+	return p.limitRates(host.Handle, sb, in, cfg)
 }
 
 // route gives the sandbox an address and the way out. Both ends are told of

@@ -15,8 +15,12 @@ const queueTime = 0.025 // seconds
 // limitRates shapes what the sandbox receives at the host's end of its link
 // and what it sends at its own: each end can shape only what leaves by it. A
 // sandbox that may administrate its network can therefore undo the second.
-func limitRates(host, sb nlwrap.Handle, out, in netlink.Link, cfg core.NetworkConfig) error {
+func (p vethPair) limitRates(host, sb nlwrap.Handle, in netlink.Link, cfg core.NetworkConfig) error {
 	if cfg.IngressRate > 0 {
+		out, err := host.LinkByName(p.name)
+		if err != nil {
+			return fmt.Errorf("find %s: %w", p.name, err)
+		}
 		if err := host.QdiscAdd(bucket(out, cfg.IngressRate)); err != nil {
 			return fmt.Errorf("limit what is received to %d bit/s: %w", cfg.IngressRate, err)
 		}

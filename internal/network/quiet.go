@@ -1,0 +1,60 @@
+package network
+
+import (
+	"errors"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/nlwrap"
+)
+
+// A link that comes up asks the whole bridge, in IPv6, whether anybody has the
+// link-local address it is about to take, tells it twice of the groups it
+// listens to and looks for routers. Each of these goes to all ports: beside 500
+// sandboxes that is most of what a new one costs. So an end of a pair has an IPv6
+// address only where it is of use.
+
+// noAddr6 makes the kernel take no link-local address by itself
+// (IN6_ADDR_GEN_MODE_NONE of linux/if_link.h).
+const noAddr6 = 1
+
+// port makes the host's end a quiet port of the bridge that also sends packets
+// back where they came from: with br_netfilter a sandbox reaches its own host
+// port that way. It must come before the link has a carrier.
+func (p vethPair) port(h hostSocket) error {
+	err := p.changePort(h, true)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		return p.changePort(h, false) // the host has no IPv6, or not on this link
+	}
+	return err
+}
+
+func (p vethPair) changePort(h hostSocket, quiet bool) error {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(p.name)))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
+	req.AddData(info)
+	if quiet {
+		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(noAddr6))
+		req.AddData(spec)
+	}
+	req.Sockets = h.raw
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// silence keeps a sandbox's link that is still down from taking an IPv6 address
+// by itself.
+func silence(sb nlwrap.Handle, link netlink.Link) error {
+	err := sb.LinkSetIP6AddrGenMode(link, noAddr6)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil
+	}
+	return err
+}

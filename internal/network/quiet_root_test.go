@@ -1,0 +1,42 @@
+package network_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/networktest"
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+// TestLinksAreQuiet: an end of a pair has an IPv6 address only where it was given
+// one. The kernel would add its own at once.
+func TestLinksAreQuiet(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		for i, ipv6 := range []bool{false, true} {
+			r := newRig(t, func(c *network.Config) { c.IPv6 = ipv6 })
+			b := r.setup(i + 1)
+			for link, addrs := range linkLocal(t, "") {
+				if link != "longshore0" {
+					t.Errorf("IPv6 %v: the host's %s has %s", ipv6, link, addrs)
+				}
+			}
+			inside := linkLocal(t, "nsenter --net="+b.ns.Path+" ")
+			if _, got := inside["eth0"]; got != ipv6 {
+				t.Errorf("IPv6 %v: link-local addresses of the sandbox: %v", ipv6, inside)
+			}
+			r.down(b)
+		}
+	})
+}
+
+// linkLocal lists the IPv6 addresses of this link only, by the link's name.
+func linkLocal(t *testing.T, in string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for line := range strings.Lines(networktest.Run(t, in+"ip -6 -o address show scope link")) {
+		f := strings.Fields(line)
+		found[f[1]] = f[3]
+	}
+	return found
+}
