@@ -76,7 +76,6 @@ type build struct {
 	cfg     core.ContainerConfig // with what is not stored
 	sb      core.Sandbox
 	rt      core.Runtime
-	levels  []core.CgroupRef // above the container's own
 	c       core.Container
 	first   *core.Container // who has the key
 	fs      *os.Root
@@ -101,8 +100,6 @@ func (c view) newBuild(cfg core.ContainerConfig) (*build, error) {
 	if b.cfg.Key == "" {
 		b.cfg.Key = core.Key(id)
 	}
-	above := b.sb.Cgroup
-	b.levels = []core.CgroupRef{above}
 	if cfg.Parent != "" {
 		parent, err := c.container(cfg.Parent)
 		if err != nil {
@@ -111,12 +108,9 @@ func (c view) newBuild(cfg core.ContainerConfig) (*build, error) {
 		if parent.Sandbox != b.sb.ID {
 			return nil, fmt.Errorf("parent %s is in another sandbox: %w", cfg.Parent, errdefs.ErrInvalidArgument)
 		}
-		above = parent.Cgroup
-		if b.levels, err = e.levelsOf(&parent); err != nil {
-			return nil, err
-		}
 	}
-	place, err := e.o.Cgroups.Place(cfg.Cgroup, above, string(id))
+	// A nested container's too: cgroup v2 has no room below one with processes.
+	place, err := e.o.Cgroups.Place(cfg.Cgroup, b.sb.Cgroup, string(id))
 	if err != nil {
 		return nil, err
 	}
@@ -133,19 +127,8 @@ func (c view) newBuild(cfg core.ContainerConfig) (*build, error) {
 // levelsOf lists the cgroups whose limits a container stands under, its own
 // first, the sandbox's last.
 func (b book) levelsOf(c *core.Container) ([]core.CgroupRef, error) {
-	levels := []core.CgroupRef{c.Cgroup}
-	for parent := c.Parent; parent != ""; {
-		p, err := b.container(parent)
-		if err != nil {
-			return nil, err
-		}
-		levels, parent = append(levels, p.Cgroup), p.Parent
-	}
 	sb, err := b.sandbox(c.Sandbox)
-	if err != nil {
-		return nil, err
-	}
-	return append(levels, sb.Cgroup), nil
+	return []core.CgroupRef{c.Cgroup, sb.Cgroup}, err
 }
 
 func (b *build) close() {
@@ -288,7 +271,7 @@ func (b *build) launch(ctx context.Context) error {
 	}
 	pid, warnings, err := try.Create(ctx, core.RuntimeCreate{
 		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
-		Levels: append([]core.CgroupRef{b.c.Cgroup}, b.levels...), UID: uid, GID: gid,
+		Levels: []core.CgroupRef{b.c.Cgroup, b.sb.Cgroup}, UID: uid, GID: gid,
 	})
 	b.c.Main.Pid, b.c.Warnings = pid, append(b.c.Warnings, warnings...)
 	return err
