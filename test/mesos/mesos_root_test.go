@@ -209,6 +209,44 @@ func restart(t *testing.T, c *client, ref string) {
 	c.is("REMOVE_CONTAINER", about(b), 200, "")
 }
 
+// TestEndedOnesAreCleared: a node that keeps nothing for long.
+func TestEndedOnesAreCleared(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{Config: "[face.mesos]\nenabled = true\ngc_delay = \"3s\"\n"})
+		ref := n.Busybox(t)
+		c := newClient(t, n)
+		a, b := id("a"), id("b")
+		in := nested(a, "in")
+		c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000"), "container": withImage(ref)}, 200, "")
+		c.is("LAUNCH_CONTAINER", object{"container_id": in, "command": shell("exit 4"), "container": withImage(ref)}, 200, "")
+		c.is("LAUNCH_CONTAINER", object{"container_id": b, "command": shell("mkdir -p x/y; exit 5"), "container": withImage(ref)}, 200, "")
+		cut := filepath.Join(c.n.Root, "mesos/containers/cut/containers")
+		if err := os.MkdirAll(cut, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		n.Kill()
+		n.Up()
+		for what, id := range map[string]object{"a standalone one": b, "a nested one": in} {
+			nodetest.Eventually(t, what+" is cleared", func() bool {
+				code, _ := c.call("WAIT_CONTAINER", about(id))
+				return code == http.StatusNotFound
+			})
+		}
+		nodetest.Eventually(t, "no sandbox is left but that of what runs", func() bool {
+			top, _ := filepath.Glob(filepath.Join(n.Root, "mesos/containers/*"))
+			below, _ := filepath.Glob(filepath.Join(n.Root, "mesos/containers/a/containers/*"))
+			return len(top) == 1 && filepath.Base(top[0]) == "a" && len(below) == 0
+		})
+		c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000"), "container": withImage(ref)}, 202, "")
+		c.is("KILL_CONTAINER", about(a), 200, "")
+		nodetest.Eventually(t, "all is cleared", func() bool {
+			left, _ := filepath.Glob(filepath.Join(n.Root, "mesos/containers/*"))
+			return len(left) == 0
+		})
+		n.Check()
+	})
+}
+
 // memory: who passes his limit is ended, and it is said why.
 func memory(t *testing.T, c *client, ref string) {
 	a := id("a")

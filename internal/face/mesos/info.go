@@ -21,12 +21,16 @@ func (s *server) getFlags(_ context.Context, x *door.Exchange) error {
 	f := &mesosagent.Response_GetFlags{}
 	for _, kv := range [][2]string{
 		{"containerizers", "mesos"},
+		{"gc_delay", s.gcDelay},
 		{"hostname", s.hostname},
 		{"http_heartbeat_interval", "30secs"},
 		{"image_providers", "docker"},
 		{"resource_provider_config_dir", filepath.Join(s.workDir, providerDir)},
 		{"work_dir", s.workDir},
 	} {
+		if kv[1] == "" {
+			continue // it has no value
+		}
 		f.Flags = append(f.Flags, &mesosv1.Flag{Name: &kv[0], Value: &kv[1]})
 	}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_FLAGS.Enum(), GetFlags: f})

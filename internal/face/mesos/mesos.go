@@ -29,6 +29,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/endpoint"
 	"github.com/longshore/longshore/internal/face/mesos/guard"
+	"github.com/longshore/longshore/internal/face/mesos/keep"
 )
 
 // Name is the face's name.
@@ -50,6 +51,9 @@ type Config struct {
 	Hosts []string `toml:"hosts"`
 	// WorkDir has the containers' sandboxes; "" is mesos below agent.root.
 	WorkDir string `toml:"work_dir"`
+	// GCDelay is how long what ended containers have left is kept; 0 keeps it until it
+	// is removed.
+	GCDelay keep.Duration `toml:"gc_delay"`
 	// MaxFetchBytes bounds what is fetched for one container, unpacked.
 	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
 	// ShowAllOwners has the calls that show frameworks, executors, tasks and containers
@@ -63,7 +67,7 @@ type Config struct {
 
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
-	return Config{Socket: "/run/longshore/mesos.sock", MaxFetchBytes: 16 << 30, MaxMessageBytes: 4 << 20, MaxConnections: 256}
+	return Config{Socket: "/run/longshore/mesos.sock", GCDelay: keep.Default, MaxFetchBytes: 16 << 30, MaxMessageBytes: 4 << 20, MaxConnections: 256}
 }
 
 // Validate refuses what could not work, and what would answer anybody.
@@ -78,6 +82,8 @@ func (c Config) Validate() error {
 		return invalid("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
 	case c.MaxFetchBytes < 0:
 		return invalid("face.mesos.max_fetch_bytes %d is negative", c.MaxFetchBytes)
+	case c.GCDelay < 0:
+		return invalid("face.mesos.gc_delay %s is negative", time.Duration(c.GCDelay))
 	case c.Listen == "":
 		return nil
 	}
@@ -193,6 +199,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
 	}
 	defer f.server.level.Reset()
+	wg.Go(func() { cleaner{f.server, time.Duration(f.cfg.GCDelay)}.run(ctx) })
 	for i, from := range []follower{f.server.shows.counts(), f.server.nests(ctx)} {
 		run, err := from.from(ctx)
 		if err != nil {

@@ -35,6 +35,7 @@ type testNode struct {
 	level  *slog.LevelVar
 	all    bool // it shows all owners
 	client *http.Client
+	server *server
 	// heartbeat is how often streams have signs of life, when it is not zero.
 	heartbeat time.Duration
 	// shutdown ends the face and waits until it has answered every call.
@@ -65,6 +66,7 @@ func (n *testNode) serve() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	n.server = f.server
 	if n.heartbeat > 0 {
 		f.server.heartbeat = n.heartbeat
 	}
@@ -144,7 +146,7 @@ func TestPlainCalls(t *testing.T) {
 	for _, f := range n.answer(`{"type":"GET_FLAGS"}`).GetGetFlags().GetFlags() {
 		flags[f.GetName()] = f.GetValue()
 	}
-	if flags["work_dir"] != n.work || flags["http_heartbeat_interval"] != "30secs" {
+	if flags["work_dir"] != n.work || flags["gc_delay"] != "1weeks" || flags["http_heartbeat_interval"] != "30secs" {
 		t.Errorf("flags %v", flags)
 	}
 	metrics := map[string]float64{}

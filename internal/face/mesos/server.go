@@ -34,7 +34,8 @@ type server struct {
 	version  string
 	hostname string
 	workDir  string
-	maxFetch int64 // bytes
+	gcDelay  string // as a flag
+	maxFetch int64  // bytes
 	tree     sandbox.Tree
 	files    files.Files
 	sessions session.Table
@@ -67,6 +68,9 @@ func newServer(o Options) (*server, error) {
 	}
 	if s.tree, err = sandbox.New(s.workDir); err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
+	}
+	if o.Config.GCDelay > 0 {
+		s.gcDelay = o.Config.GCDelay.Flag()
 	}
 	s.files = files.Files{Dir: s.tree.Dir()}
 	s.shows = &shows{view: o.Engine, agent: hostname, disk: s.tree.Dir(), began: time.Now()}

@@ -42,12 +42,13 @@ func Work(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Figure {
 }
 
 // nothing are the figures of what such an agent does not have: a master, revocable
-// resources, GPUs, a cache of what was fetched and a collector of old sandboxes.
+// resources, GPUs, a cache of what was fetched, and removals of sandboxes that are
+// known beforehand.
 func nothing() []string {
 	all := []string{
 		"containerizer/fetcher/cache_size_total_bytes", "containerizer/fetcher/cache_size_used_bytes",
 		"containerizer/mesos/disk/project_ids_free", "containerizer/mesos/disk/project_ids_total",
-		"gc/path_removals_failed", "gc/path_removals_pending", "gc/path_removals_succeeded",
+		"gc/path_removals_pending",
 		"slave/executors_preempted", "slave/executors_registering", "slave/executors_terminating",
 		"slave/gpus_percent", "slave/gpus_total", "slave/gpus_used",
 		"slave/invalid_framework_messages", "slave/invalid_status_updates", "slave/recovery_errors",
@@ -77,6 +78,8 @@ type Tally struct {
 	tasks     map[mesosv1.TaskState]float64
 	executors float64
 	launches  float64 // that failed
+	cleared   float64 // sandboxes of ended containers
+	uncleared float64 // the same, where it failed
 }
 
 // Add counts what an event tells of.
@@ -101,11 +104,24 @@ func (t *Tally) LaunchFailed() {
 	t.launches++
 }
 
+// Cleared counts what an ended container had left and was taken away, or could not be.
+func (t *Tally) Cleared(ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ok {
+		t.cleared++
+	} else {
+		t.uncleared++
+	}
+}
+
 // Figures are what was counted.
 func (t *Tally) Figures() []Figure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return []Figure{
+		{"gc/path_removals_failed", t.uncleared},
+		{"gc/path_removals_succeeded", t.cleared},
 		{"slave/container_launch_errors", t.launches},
 		{"slave/executors_terminated", t.executors},
 		{"slave/tasks_failed", t.tasks[mesosv1.TaskState_TASK_FAILED]},

@@ -5,15 +5,23 @@
 package sandbox
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"github.com/longshore/longshore/internal/face/mesos/ids"
 )
 
 // nested is the directory, in a tree and in each sandbox, that has sandboxes.
 const nested = "containers"
+
+// removed is the directory beside them that has what is on its way out.
+const removed = "removed"
 
 // Tree is the directory that all sandboxes are in.
 type Tree struct{ root string }
@@ -56,12 +64,107 @@ func (t Tree) Make(id string) (string, error) {
 }
 
 // Remove takes a container's sandbox away, and those in it; success when there is
-// none.
+// none. It is there as a whole or not at all, whenever the agent dies.
 func (t Tree) Remove(id string) error {
 	root, err := os.OpenRoot(t.root)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	return root.RemoveAll(rel(id))
+	if err := root.Mkdir(removed, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	away := filepath.Join(removed, rand.Text())
+	if err := root.Rename(rel(id), away); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return root.RemoveAll(away)
+}
+
+// Finish takes away what Remove had no time for when the agent died.
+func (t Tree) Finish() error {
+	root, err := os.OpenRoot(t.root)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	list, err := fs.ReadDir(root.FS(), removed)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range list {
+		errs = append(errs, root.RemoveAll(filepath.Join(removed, e.Name())))
+	}
+	return errors.Join(errs...)
+}
+
+// Sandbox is one that is there.
+type Sandbox struct {
+	ID string // its container's name as text
+	// Used is when it was last said to be in use: when it was made, at the least.
+	Used time.Time
+}
+
+// List tells of all, parents before what is nested in them.
+func (t Tree) List() ([]Sandbox, error) {
+	root, err := os.OpenRoot(t.root)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	return list(root, nested, "")
+}
+
+func list(root *os.Root, dir, parent string) (all []Sandbox, err error) {
+	entries, err := fs.ReadDir(root.FS(), dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // it goes
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		id := parent + e.Name()
+		if !e.IsDir() || ids.Check(ids.Parse(id)) != nil || rel(id) != filepath.Join(dir, e.Name()) {
+			continue // not ours
+		}
+		below := filepath.Join(dir, e.Name(), nested)
+		st, err := root.Lstat(below)
+		if errors.Is(err, fs.ErrNotExist) {
+			st, err = e.Info() // it goes, or was cut when it was made
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Sandbox{id, st.ModTime()})
+		if st.IsDir() {
+			more, err := list(root, below, id+".")
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, more...)
+		}
+	}
+	return all, nil
+}
+
+// Use says that a sandbox is in use now. This is kept with the directory for nested
+// ones, which nobody else can write to.
+func (t Tree) Use(id string, now time.Time) error {
+	root, err := os.OpenRoot(t.root)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	if err := root.Chtimes(filepath.Join(rel(id), nested), now, now); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -1,0 +1,98 @@
+package sandbox
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func tree(t *testing.T, names ...string) Tree {
+	t.Helper()
+	tr, err := New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		if _, err := tr.Make(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return tr
+}
+
+func names(t *testing.T, tr Tree) (all []string) {
+	t.Helper()
+	list, err := tr.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list {
+		all = append(all, s.ID)
+	}
+	return all
+}
+
+// TestListAndRemove: what is listed is what was made, and goes with what is in it.
+func TestListAndRemove(t *testing.T) {
+	tr := tree(t, "a", "a.b", "a.b.c", "d")
+	for _, other := range []string{"containers/not.ours", "containers/a/containers/b/mine", "containers/a/other"} {
+		if err := os.MkdirAll(filepath.Join(tr.root, other), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, link := range []string{"containers/l", "containers/d/containers/l"} {
+		if err := os.Symlink(tr.Path("a"), filepath.Join(tr.root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := names(t, tr); len(got) != 4 || got[0] != "a" || got[1] != "a.b" || got[2] != "a.b.c" || got[3] != "d" {
+		t.Errorf("listed %q", got)
+	}
+	for range 2 {
+		if err := tr.Remove("a.b"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := names(t, tr); len(got) != 2 {
+		t.Errorf("listed %q", got)
+	}
+	if left, err := os.ReadDir(filepath.Join(tr.root, removed)); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// TestFinish takes away what a removal has left that was cut.
+func TestFinish(t *testing.T) {
+	tr := tree(t, "a")
+	if err := tr.Finish(); err != nil {
+		t.Errorf("without anything: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(tr.root, removed, "x", "y"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.Finish(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(filepath.Join(tr.root, removed)); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if got := names(t, tr); len(got) != 1 {
+		t.Errorf("listed %q", got)
+	}
+}
+
+func TestUse(t *testing.T) {
+	tr := tree(t, "a", "a.b")
+	at := time.Unix(1e9, 0)
+	if err := tr.Use("a.b", at); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.Use("gone", at); err != nil {
+		t.Error(err)
+	}
+	list, err := tr.List()
+	if err != nil || len(list) != 2 || !list[1].Used.Equal(at) || list[0].Used.Equal(at) {
+		t.Errorf("%v, %v", list, err)
+	}
+}
