@@ -13,7 +13,7 @@ mirror=${LONGSHORE_DEBIAN_MIRROR:-http://deb.debian.org}
 packages='base-files base-passwd bash dash coreutils libc-bin mount util-linux kmod procps
   grep sed gawk findutils diffutils tar gzip zstd jq strace busybox-static
   iproute2 nftables iptables crun runc containernetworking-plugins
-  systemd dbus
+  systemd dbus python3
   docker-registry apache2-utils openssl ca-certificates skopeo umoci buildah'
 # The parts of the kernel's modules that a node of ours may ask for; a guest
 # loads them by alias when they are wanted, as any Debian does.
@@ -68,6 +68,7 @@ printf '%s\n' messagebus:x:100: systemd-journal:x:101: kvm:x:102: render:x:103: 
 echo 6c6f6e6773686f726500000000000001 >"$root/etc/machine-id"
 mkdir -p "$root"/{home,media,mnt,opt,srv,etc/ssl/certs} "$root"/var/{lib,log,local,mail,opt}
 mkdir -p -m 1777 "$root/tmp" "$root/var/tmp"
+rm -rf "$root"/var/{run,lock} # directories of base-files
 ln -sfn /run "$root/var/run"
 ln -sfn /run/lock "$root/var/lock"
 find "$root/usr/share/ca-certificates" -name '*.crt' -exec cat {} + >"$root/etc/ssl/certs/ca-certificates.crt"

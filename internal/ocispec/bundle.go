@@ -1,7 +1,9 @@
 package ocispec
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,14 +18,36 @@ func BundleProcess(bundle string) (*specs.Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read its spec: %w", err)
 	}
-	var spec struct {
-		Process *specs.Process `json:"process"` // all else is passed over
-	}
-	if err := json.Unmarshal(b, &spec); err != nil {
+	p, err := processOf(b)
+	if err != nil {
 		return nil, fmt.Errorf("read its spec: %w: %w", err, errdefs.ErrDataLoss)
 	}
-	if spec.Process == nil {
-		return nil, fmt.Errorf("read its spec: no process in it: %w", errdefs.ErrDataLoss)
+	return p, nil
+}
+
+// processOf reads a spec as far as its process: that stands near the beginning,
+// and each exec asks for it.
+func processOf(spec []byte) (*specs.Process, error) {
+	d := json.NewDecoder(bytes.NewReader(spec))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, errors.Join(errors.New("not an object"), err)
 	}
-	return spec.Process, nil
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		if key == "process" {
+			var p *specs.Process
+			if err := d.Decode(&p); err != nil || p != nil {
+				return p, err
+			}
+			break
+		}
+		var other json.RawMessage
+		if err := d.Decode(&other); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errors.New("no process in it")
 }

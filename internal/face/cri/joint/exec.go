@@ -2,13 +2,11 @@ package joint
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/cri/stream"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 const (
@@ -198,19 +197,9 @@ func (o *output) Write(p []byte) (int, error) {
 // process is the main process with another command: the same user, environment,
 // directory and rights.
 func process(c core.Container, args []string, tty bool) (*specs.Process, error) {
-	b, err := os.ReadFile(filepath.Join(c.Bundle, "config.json"))
+	p, err := ocispec.BundleProcess(c.Bundle)
 	if err != nil {
-		return nil, fmt.Errorf("exec in container %s: spec: %w", c.ID, err)
-	}
-	var spec struct {
-		Process *specs.Process `json:"process"` // all else is passed over
-	}
-	if err := json.Unmarshal(b, &spec); err != nil {
-		return nil, fmt.Errorf("exec in container %s: spec: %w", c.ID, err)
-	}
-	p := spec.Process
-	if p == nil {
-		p = &specs.Process{Cwd: "/"}
+		return nil, fmt.Errorf("exec in container %s: %w", c.ID, err)
 	}
 	p.Args, p.Terminal, p.ConsoleSize = slices.Clone(args), tty, nil
 	if tty && !slices.ContainsFunc(p.Env, func(e string) bool { return strings.HasPrefix(e, "TERM=") }) {
