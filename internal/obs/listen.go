@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/subtle"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/tlsconf"
 )
 
 // MetricsConfig says where metrics, pprof and health are served besides the
@@ -58,21 +59,9 @@ func (c MetricsConfig) Open(ctx context.Context, h http.Handler) (net.Listener, 
 	if err := c.Validate(); err != nil {
 		return nil, nil, err
 	}
-	cert, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	conf, err := tlsconf.Files{Cert: c.Cert, Key: c.Key, ClientCA: c.ClientCA, Prefix: "metrics."}.Server()
 	if err != nil {
-		return nil, nil, fmt.Errorf("read metrics.cert and metrics.key: %w", err)
-	}
-	conf := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	if c.ClientCA != "" {
-		pem, err := os.ReadFile(c.ClientCA)
-		if err != nil {
-			return nil, nil, fmt.Errorf("read metrics.client_ca: %w", err)
-		}
-		conf.ClientCAs = x509.NewCertPool()
-		if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, nil, fmt.Errorf("read metrics.client_ca: %s holds no certificate: %w", c.ClientCA, errdefs.ErrInvalidArgument)
-		}
-		conf.ClientAuth = tls.RequireAndVerifyClientCert
+		return nil, nil, err
 	}
 	if c.TokenFile != "" {
 		token, err := os.ReadFile(c.TokenFile)

@@ -25,6 +25,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/obs"
+	"github.com/longshore/longshore/internal/tlsconf"
 )
 
 // Backend does what a client asks for. Each call ends with its context, which
@@ -86,11 +87,10 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{o: o, tickets: newTickets(ticketLife, maxTickets, time.Now)}
 	if o.Config.Cert != "" {
-		cert, err := tls.LoadX509KeyPair(o.Config.Cert, o.Config.Key)
-		if err != nil {
-			return nil, fmt.Errorf("read %s and %s: %w", keyCert, keyKey, err)
+		var err error
+		if s.tls, err = (tlsconf.Files{Cert: o.Config.Cert, Key: o.Config.Key, Prefix: "face.cri.stream_"}).Server(); err != nil {
+			return nil, err
 		}
-		s.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	}
 	return s, nil
 }
