@@ -10,12 +10,12 @@ package mesos
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path"
 	"sync"
 	"time"
@@ -25,106 +25,13 @@ import (
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face"
-	"github.com/longshore/longshore/internal/face/mesos/acl"
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/endpoint"
 	"github.com/longshore/longshore/internal/face/mesos/guard"
-	"github.com/longshore/longshore/internal/face/mesos/keep"
 )
 
 // Name is the face's name.
 const Name = "mesos"
-
-// Config is the section [face.mesos].
-type Config struct {
-	// Enabled runs this face.
-	Enabled bool `toml:"enabled"`
-	// Socket is the unix socket of the API.
-	Socket string `toml:"socket"`
-	// Listen is host:port where the API is served too, "" for nowhere.
-	Listen string `toml:"listen"`
-	// Credentials is a file of principals and secrets; Listen needs it.
-	Credentials string `toml:"credentials"`
-	// ACLs is a file of rules of what they may do, "" for all.
-	ACLs string `toml:"acls"`
-	// Hosts are further names by which clients may call Listen.
-	Hosts []string `toml:"hosts"`
-	// WorkDir has the containers' sandboxes; "" is mesos below agent.root.
-	WorkDir string `toml:"work_dir"`
-	// GCDelay is how long what ended containers have left is kept; 0 keeps it until it
-	// is removed.
-	GCDelay keep.Duration `toml:"gc_delay"`
-	// MaxFetchBytes bounds what is fetched for one container, unpacked.
-	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
-	// ShowAllOwners has the calls that show frameworks, executors, tasks and containers
-	// tell of what the other faces run, too.
-	ShowAllOwners bool `toml:"show_all_owners"`
-	// MaxMessageBytes bounds one request, and one record of a stream.
-	MaxMessageBytes int `toml:"max_message_bytes"`
-	// MaxConnections bounds open connections; more wait.
-	MaxConnections int `toml:"max_connections"`
-}
-
-// DefaultConfig is what holds where the file says nothing.
-func DefaultConfig() Config {
-	return Config{Socket: "/run/longshore/mesos.sock", GCDelay: keep.Default, MaxFetchBytes: 16 << 30, MaxMessageBytes: 4 << 20, MaxConnections: 256}
-}
-
-// Validate refuses what could not work, and what would answer anybody.
-// InvalidArgument.
-func (c Config) Validate() error {
-	switch {
-	case !path.IsAbs(c.Socket):
-		return invalid("face.mesos.socket %q is not an absolute path", c.Socket)
-	case c.WorkDir != "" && !path.IsAbs(c.WorkDir):
-		return invalid("face.mesos.work_dir %q is not an absolute path", c.WorkDir)
-	case c.MaxMessageBytes < 1<<16 || c.MaxConnections < 1:
-		return invalid("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
-	case c.MaxFetchBytes < 0:
-		return invalid("face.mesos.max_fetch_bytes %d is negative", c.MaxFetchBytes)
-	case c.GCDelay < 0:
-		return invalid("face.mesos.gc_delay %s is negative", time.Duration(c.GCDelay))
-	case c.Listen == "":
-		return nil
-	}
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return invalid("face.mesos.listen %q: %v", c.Listen, err)
-	}
-	if c.ACLs != "" && !path.IsAbs(c.ACLs) {
-		return invalid("face.mesos.acls %q is not an absolute path", c.ACLs)
-	}
-	if c.Credentials == "" {
-		return invalid("face.mesos.listen %q: a TCP listener must know its clients, set face.mesos.credentials", c.Listen)
-	}
-	return nil
-}
-
-func (c Config) guard() (*guard.Guard, error) {
-	if c.Listen == "" {
-		return nil, nil //nolint:nilnil // nothing to guard
-	}
-	host, _, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		return nil, invalid("face.mesos.listen %q: %v", c.Listen, err)
-	}
-	return guard.New(c.Credentials, append(c.Hosts, host)...)
-}
-
-// rules reads the file of rules; nil without one.
-func (c Config) rules() (*acl.Rules, error) {
-	if c.ACLs == "" {
-		return nil, nil //nolint:nilnil // all is allowed
-	}
-	raw, err := os.ReadFile(c.ACLs)
-	if err != nil {
-		return nil, fmt.Errorf("read face.mesos.acls: %w", err)
-	}
-	r, err := acl.Parse(raw)
-	if err != nil {
-		return nil, fmt.Errorf("face.mesos.acls %s: %w", c.ACLs, err)
-	}
-	return r, nil
-}
 
 // Options are what New needs.
 type Options struct {
@@ -145,6 +52,7 @@ type Face struct {
 	server *server
 	cfg    Config
 	guard  *guard.Guard // nil without Config.Listen
+	tls    *tls.Config  // nil without Config.Cert
 }
 
 var _ face.Face = (*Face)(nil)
@@ -165,6 +73,10 @@ func New(o Options) (*Face, error) {
 	if err != nil {
 		return nil, err
 	}
+	secure, err := o.Config.tls()
+	if err != nil {
+		return nil, err
+	}
 	rules, err := o.Config.rules()
 	if err != nil {
 		return nil, err
@@ -175,7 +87,7 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	s.rules = rules
-	return &Face{server: s, cfg: o.Config, guard: g}, nil
+	return &Face{server: s, cfg: o.Config, guard: g, tls: secure}, nil
 }
 
 // Name is "mesos".
@@ -217,7 +129,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		defer stop()
 		wg.Go(func() {
 			defer cancel()
-			if err := srv.Serve(netutil.LimitListener(l, f.cfg.MaxConnections)); !errors.Is(err, http.ErrServerClosed) {
+			if err := srv.Serve(f.secured(netutil.LimitListener(l, f.cfg.MaxConnections))); !errors.Is(err, http.ErrServerClosed) {
 				errs[i] = err
 			}
 		})
@@ -244,7 +156,24 @@ func (f *Face) handler(l net.Listener) http.Handler {
 	if f.guard == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "403 Forbidden.", http.StatusForbidden) })
 	}
-	return f.guard.Wrap(api)
+	return f.guard.Wrap(api, realm)
+}
+
+// realm is what Mesos calls what a request is for: the older documents are for
+// reading only.
+func realm(r *http.Request) string {
+	if endpoint.Document(r.URL.Path) {
+		return "mesos-agent-readonly"
+	}
+	return "mesos-agent-readwrite"
+}
+
+// secured has TLS where it is configured, but for the socket's file.
+func (f *Face) secured(l net.Listener) net.Listener {
+	if f.tls == nil || l.Addr().Network() == "unix" {
+		return l
+	}
+	return tls.NewListener(l, f.tls)
 }
 
 func invalid(format string, args ...any) error {

@@ -36,6 +36,9 @@ type testNode struct {
 	all    bool // it shows all owners
 	client *http.Client
 	server *server
+	// tcp has the face listen at address too, as it says.
+	tcp     func(c *Config)
+	address string
 	// heartbeat is how often streams have signs of life, when it is not zero.
 	heartbeat time.Duration
 	// shutdown ends the face and waits until it has answered every call.
@@ -58,6 +61,10 @@ func (n *testNode) serve() {
 	n.t.Helper()
 	cfg := DefaultConfig()
 	cfg.WorkDir = n.work
+	if n.tcp != nil {
+		cfg.Listen = "127.0.0.1:0"
+		n.tcp(&cfg)
+	}
 	o := Options{Deps: face.Deps{Engine: n.As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"}, Config: cfg, Level: n.level}
 	if n.all {
 		o.All = n.Engine.All()
@@ -75,10 +82,17 @@ func (n *testNode) serve() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	listeners := []net.Listener{l}
+	if n.tcp != nil {
+		if l, err = (&net.ListenConfig{}).Listen(n.t.Context(), "tcp", cfg.Listen); err != nil {
+			n.t.Fatal(err)
+		}
+		listeners, n.address = append(listeners, l), l.Addr().String()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := f.Serve(ctx, l); err != nil {
+		if err := f.Serve(ctx, listeners...); err != nil {
 			n.t.Errorf("the face ended: %v", err)
 		}
 	})
@@ -201,82 +215,5 @@ func TestProtobuf(t *testing.T) {
 	var got mesosagent.Response
 	if err := proto.Unmarshal(raw, &got); err != nil || got.GetGetVersion().GetVersionInfo().GetVersion() != "1.2.3" || resp.Header.Get("Content-Type") != "application/x-protobuf" {
 		t.Errorf("%v, %v, %v", &got, err, resp.Header)
-	}
-}
-
-// TestTCPNeedsCredentials: nothing that anybody could call is started, and what
-// comes by TCP passes the guard and the rules.
-func TestTCPNeedsCredentials(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.Listen = "127.0.0.1:0"
-	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "a TCP listener must know its clients, set face.mesos.credentials") {
-		t.Fatalf("without credentials: %v", err)
-	}
-	cfg.Credentials = filepath.Join(t.TempDir(), "credentials")
-	if err := os.WriteFile(cfg.Credentials, []byte("ops s3cret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cfg.ACLs = filepath.Join(t.TempDir(), "acls")
-	n := enginetest.New(t)
-	o := Options{Deps: face.Deps{Engine: n.As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler)}, Config: cfg, Root: t.TempDir()}
-	for text, want := range map[string]string{"": "no such file", `{"view_flogs":[]}`: "face.mesos.acls " + cfg.ACLs + ": view_flogs: ", `{"permissive":true}`: ""} {
-		if text != "" {
-			if err := os.WriteFile(cfg.ACLs, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, err := New(o); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("rules %q: %v, want %q", text, err, want)
-		}
-		_ = os.Remove(cfg.ACLs)
-	}
-	if err := os.WriteFile(cfg.ACLs, []byte(`{"view_flags":[{"principals":{"values":["ops"]},"flags":{"type":"NONE"}}]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", cfg.Listen)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := f.Serve(ctx, l); err != nil {
-			t.Errorf("the face ended: %v", err)
-		}
-	})
-	defer wg.Wait()
-	defer cancel()
-	for _, c := range []struct {
-		host, secret, call string
-		code               int
-	}{
-		{"", "", "GET_HEALTH", 401},
-		{"", "wrong", "GET_HEALTH", 401},
-		{"", "s3cret", "GET_HEALTH", 200},
-		{"rebound.example", "s3cret", "GET_HEALTH", 403},
-		{"", "s3cret", "GET_FLAGS", 403},
-	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/api/v1", strings.NewReader(`{"type":"`+c.call+`"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.Host = c.host
-		r.Close = true
-		if c.secret != "" {
-			r.SetBasicAuth("ops", c.secret)
-		}
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != c.code {
-			t.Errorf("%+v: %d", c, resp.StatusCode)
-		}
 	}
 }

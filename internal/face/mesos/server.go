@@ -141,7 +141,8 @@ func (s *server) call(ctx context.Context, x *door.Exchange) (err error) {
 		s.metrics.Request(Name, name, strconv.Itoa(door.Code(err)), time.Since(began))
 	}()
 	// Who comes by the socket's file is root, and no principal.
-	if who, ok := guard.Principal(ctx); ok {
+	if p, ok := guard.Caller(ctx); ok {
+		who := acl.Subject(p)
 		if !s.rules.Allow(who, x.Call) {
 			return door.Forbidden()
 		}

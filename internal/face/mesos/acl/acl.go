@@ -13,6 +13,8 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 )
 
 // Kinds of entities.
@@ -116,10 +118,20 @@ func parseRules(a action, raw []byte) ([]rule, error) {
 	return list, nil
 }
 
+// target is what an action is about: a user, "" for one that is not said, and a
+// container, nil for none.
+type target struct {
+	user      string
+	container *mesosv1.ContainerID
+}
+
 // allowed holds an action against the rules.
-func (r *Rules) allowed(a action, principal, object string) bool {
+func (r *Rules) allowed(a action, who Subject, t target) bool {
+	if who.Name == "" {
+		return who.claims(a, t.container)
+	}
 	for _, l := range r.rules[a] {
-		if l.principals.matches(principal) && l.objects.matches(object) {
+		if l.principals.matches(who.Name) && l.objects.matches(t.user) {
 			return l.allows()
 		}
 	}

@@ -1,6 +1,7 @@
 package acl
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -71,18 +72,18 @@ func TestEachCallTakesItsActions(t *testing.T) {
 	for text, actions := range calls {
 		c := call(t, ids.Replace(text))
 		var none *Rules
-		if !none.Allow("ops", c) || !parse(t, `{}`).Allow("ops", c) {
+		if !none.Allow(Subject{Name: "ops"}, c) || !parse(t, `{}`).Allow(Subject{Name: "ops"}, c) {
 			t.Errorf("%s is refused without rules", text)
 		}
-		if got := parse(t, `{"permissive":false}`).Allow("ops", c); got != (actions == "") {
+		if got := parse(t, `{"permissive":false}`).Allow(Subject{Name: "ops"}, c); got != (actions == "") {
 			t.Errorf("%s: %v where nothing is allowed", text, got)
 		}
 		for _, a := range all {
 			r := parse(t, `{"`+a+`":[{"principals":{"values":["guest"]},"`+objects()[action(a)]+`":{"type":"NONE"}}]}`)
-			if got := r.Allow("guest", c); got == strings.Contains(" "+actions+" ", " "+a+" ") {
+			if got := r.Allow(Subject{Name: "guest"}, c); got == strings.Contains(" "+actions+" ", " "+a+" ") {
 				t.Errorf("%s: %v for whom %s is refused", text, got, a)
 			}
-			if !r.Allow("ops", c) {
+			if !r.Allow(Subject{Name: "ops"}, c) {
 				t.Errorf("%s is refused to who is not meant", text)
 			}
 		}
@@ -106,9 +107,9 @@ func TestTheFirstRuleThatMatchesHolds(t *testing.T) {
 	}
 	for who, want := range map[[2]string]bool{
 		{"ops", "root"}: true, {"ops", ""}: true, {"dev", "web"}: true, {"ci", "web"}: true, {"dev", "root"}: false, {"dev", ""}: false,
-		{"x", "web"}: false, {"x", "guest"}: true, {"x", ""}: false, {"", "guest"}: true,
+		{"x", "web"}: false, {"x", "guest"}: true, {"x", ""}: false, {"any one", "guest"}: true,
 	} {
-		if got := r.Allow(who[0], launch(who[1])); got != want {
+		if got := r.Allow(Subject{Name: who[0]}, launch(who[1])); got != want {
 			t.Errorf("%s as %q: %v", who[0], who[1], got)
 		}
 	}
@@ -129,7 +130,7 @@ func TestWhatIsNotSeenIsNotShown(t *testing.T) {
 		if err := pbjson.Unmarshal([]byte(text), &resp); err != nil {
 			t.Fatal(err)
 		}
-		r.Show("guest", &resp)
+		r.Show(Subject{Name: "guest"}, &resp)
 		var s []string
 		for _, c := range resp.GetGetContainers().GetContainers() {
 			s = append(s, c.GetContainerId().GetValue())
@@ -156,6 +157,53 @@ func TestWhatIsNotSeenIsNotShown(t *testing.T) {
 	}
 	if got := seen(parse(t, `{"permissive":false}`)); got != "0 0 0 0 0 0" {
 		t.Errorf("where nothing is allowed: %s", got)
+	}
+}
+
+// TestClaims: who has no name may do what an executor or a resource provider does
+// with its own containers, whatever the rules for names say.
+func TestClaims(t *testing.T) {
+	const prefixed = `{"value":"csi-1"}`
+	ids := strings.NewReplacer("ROOT", `{"value":"a"}`, "CHILD", `{"value":"c","parent":{"value":"b","parent":{"value":"a"}}}`, "PREFIXED", prefixed)
+	executors := "launch_nested_containers_as_user wait_nested_containers kill_nested_containers remove_nested_containers launch_nested_container_sessions_as_user attach_containers_output"
+	providers := "launch_standalone_containers wait_standalone_containers kill_standalone_containers remove_standalone_containers"
+	rules := []*Rules{parse(t, `{"permissive":true}`), parse(t, `{"permissive":false}`)}
+	for text, actions := range calls {
+		first, _, _ := strings.Cut(actions, " ")
+		for who, allowed := range map[string]string{
+			`{"cid":"a"}`: executors, `{"cid":"a","cid_prefix":"csi-"}`: executors + " " + providers, `{"cid_prefix":"csi-"}`: providers,
+			`{"cid":"b"}`: "", `{"cid":""}`: "", `{"sub":"ops"}`: "", `{}`: "", `{"cid_prefix":"csi-2"}`: "",
+		} {
+			var claims map[string]string
+			if err := json.Unmarshal([]byte(who), &claims); err != nil {
+				t.Fatal(err)
+			}
+			c := call(t, ids.Replace(strings.Replace(text, "ROOT", "PREFIXED", 1)))
+			want := actions == "" || strings.Contains(" "+allowed+" ", " "+first+" ")
+			for _, r := range rules {
+				if got := r.Allow(Subject{Claims: claims}, c); got != want {
+					t.Errorf("%s by %s: %v (permissive %v)", text, who, got, r.permissive)
+				}
+			}
+			if none := (*Rules)(nil); !none.Allow(Subject{Claims: claims}, c) {
+				t.Errorf("%s by %s is refused without rules", text, who)
+			}
+		}
+	}
+	for claim, want := range map[string]string{"csi-": "csi-1", "": "a csi-1", "x": ""} {
+		resp := &mesosagent.Response{}
+		if err := pbjson.Unmarshal([]byte(`{"get_containers":{"containers":[{"container_id":{"value":"a"}},{"container_id":{"value":"csi-2","parent":`+prefixed+`}},{"container_id":`+prefixed+`}]},`+
+			`"get_frameworks":{"frameworks":[{"framework_info":{"user":"u","name":"n"}}]}}`), resp); err != nil {
+			t.Fatal(err)
+		}
+		rules[0].Show(Subject{Claims: map[string]string{"cid": "a", "cid_prefix": claim}}, resp)
+		var seen []string
+		for _, c := range resp.GetGetContainers().GetContainers() {
+			seen = append(seen, c.GetContainerId().GetValue())
+		}
+		if got := strings.Join(seen, " "); got != want || len(resp.GetGetFrameworks().GetFrameworks()) != 0 {
+			t.Errorf("%q sees %q and %v, want %q", claim, got, resp.GetGetFrameworks(), want)
+		}
 	}
 }
 
@@ -191,7 +239,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if c := call(t, `{"type":"GET_FLAGS"}`); !r.permissive && len(r.rules[viewFlags]) == 0 && r.Allow("ops", c) {
+		if c := call(t, `{"type":"GET_FLAGS"}`); !r.permissive && len(r.rules[viewFlags]) == 0 && r.Allow(Subject{Name: "ops"}, c) {
 			t.Errorf("%s allows what it does not say", raw)
 		}
 	})

@@ -51,13 +51,13 @@ func objects() map[action]string {
 // it.
 func (a action) hasObject() bool { return a == launchNestedAs || a == launchSessionsAs }
 
-// Allow reports whether a principal may make a call.
-func (r *Rules) Allow(principal string, c *mesosagent.Call) bool {
+// Allow reports whether somebody may make a call.
+func (r *Rules) Allow(who Subject, c *mesosagent.Call) bool {
 	if r == nil {
 		return true
 	}
 	for a, object := range asks(c) {
-		if !r.allowed(a, principal, object) {
+		if !r.allowed(a, who, target{user: object, container: valid.ID(c)}) {
 			return false
 		}
 	}

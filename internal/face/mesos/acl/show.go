@@ -3,19 +3,21 @@ package acl
 import (
 	"slices"
 
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 )
 
-// Show takes out of an answer what a principal may not see: lists are shorter for
+// Show takes out of an answer what somebody may not see: lists are shorter for
 // some, and are refused to nobody.
-func (r *Rules) Show(principal string, resp *mesosagent.Response) {
+func (r *Rules) Show(who Subject, resp *mesosagent.Response) {
 	if r == nil {
 		return
 	}
-	may := func(a action) bool { return r.allowed(a, principal, "") }
+	may := func(a action) bool { return r.allowed(a, who, target{}) }
 	if l := resp.GetGetContainers(); l != nil {
 		l.Containers = slices.DeleteFunc(l.GetContainers(), func(c *mesosagent.Response_GetContainers_Container) bool {
-			return !may(viewOf(c))
+			id := idOf(c)
+			return !r.allowed(viewOf(c, id), who, target{container: id})
 		})
 	}
 	for _, l := range []*mesosagent.Response_GetFrameworks{resp.GetGetFrameworks(), resp.GetGetState().GetGetFrameworks()} {
@@ -35,13 +37,17 @@ func (r *Rules) Show(principal string, resp *mesosagent.Response) {
 	}
 }
 
+// idOf is a container's id with its parents.
+func idOf(c *mesosagent.Response_GetContainers_Container) *mesosv1.ContainerID {
+	if id := c.GetContainerStatus().GetContainerId(); id != nil {
+		return id
+	}
+	return c.GetContainerId()
+}
+
 // viewOf is what it takes to see a container: those of executors are like nested
 // ones.
-func viewOf(c *mesosagent.Response_GetContainers_Container) action {
-	id := c.GetContainerStatus().GetContainerId()
-	if id == nil {
-		id = c.GetContainerId()
-	}
+func viewOf(c *mesosagent.Response_GetContainers_Container, id *mesosv1.ContainerID) action {
 	if c.FrameworkId != nil || id.GetParent() != nil {
 		return viewContainers
 	}

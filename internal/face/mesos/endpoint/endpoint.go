@@ -48,9 +48,17 @@ func pages() map[string]page {
 // agent is what stands before the paths of an agent's own, and may be left out.
 const agent = "/slave(1)"
 
+// at is the page at a path, nil for none.
+func at(path string) page {
+	return pages()[strings.TrimRight(strings.TrimPrefix(path, agent), "/")]
+}
+
+// Document reports whether a path is one that is for GET.
+func Document(path string) bool { return at(path) != nil }
+
 // ServeHTTP implements http.Handler.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p := pages()[strings.TrimRight(strings.TrimPrefix(r.URL.Path, agent), "/")]
+	p := at(r.URL.Path)
 	switch {
 	case p == nil:
 		h.API.ServeHTTP(w, r)

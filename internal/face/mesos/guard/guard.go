@@ -8,50 +8,98 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/face/mesos/token"
 )
 
 // Guard lets through whom it knows.
 type Guard struct {
-	hosts map[string]bool
-	users map[string][sha256.Size]byte // of their secrets
+	hosts  map[string]bool
+	users  map[string][sha256.Size]byte // of their secrets; nil without credentials
+	tokens token.Key                    // nil without
+	certs  bool
+	now    func() time.Time
 }
 
-// New returns what lets through the users of a credentials file, when they call
-// the agent by one of these hosts' names. An error says what is wrong with the
-// file, never what is in it.
-func New(credentials string, hosts ...string) (*Guard, error) {
-	raw, err := os.ReadFile(credentials)
-	if err != nil {
-		return nil, fmt.Errorf("read credentials: %w", err)
-	}
-	info, err := os.Stat(credentials)
-	if err != nil {
-		return nil, fmt.Errorf("read credentials: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("credentials %s: others than its owner may open it (mode %04o): %w", credentials, info.Mode().Perm(), errdefs.ErrInvalidArgument)
-	}
-	g := &Guard{hosts: map[string]bool{}, users: map[string][sha256.Size]byte{}}
-	for _, h := range hosts {
+// Options say whom a guard knows; at least one of the first three.
+type Options struct {
+	// Credentials is a file of principals and secrets.
+	Credentials string
+	// Tokens is a file with the key that executors' tokens are signed with; all its
+	// bytes are the key.
+	Tokens string
+	// Certificates takes clients by the common name of the certificate that TLS has
+	// verified. A request that brings credentials or a token goes by these.
+	Certificates bool
+	// Hosts are the names by which the agent may be called.
+	Hosts []string
+}
+
+// New reads the files. An error says what is wrong with one, never what is in it.
+func New(o Options) (*Guard, error) {
+	g := &Guard{hosts: map[string]bool{}, certs: o.Certificates, now: time.Now}
+	for _, h := range o.Hosts {
 		g.hosts[strings.ToLower(h)] = true
 	}
-	users, err := parse(raw)
-	if err != nil {
-		return nil, fmt.Errorf("credentials %s: %w", credentials, err)
+	if o.Credentials != "" {
+		raw, err := own("credentials", o.Credentials)
+		if err != nil {
+			return nil, err
+		}
+		users, err := parse(raw)
+		if err != nil {
+			return nil, fmt.Errorf("credentials %s: %w", o.Credentials, err)
+		}
+		g.users = map[string][sha256.Size]byte{}
+		for name, secret := range users {
+			g.users[name] = sha256.Sum256([]byte(secret))
+		}
 	}
-	for name, secret := range users {
-		g.users[name] = sha256.Sum256([]byte(secret))
+	if o.Tokens != "" {
+		raw, err := own("key of tokens", o.Tokens)
+		if err != nil {
+			return nil, err
+		}
+		if len(raw) == 0 {
+			return nil, fmt.Errorf("key of tokens %s: it is empty: %w", o.Tokens, errdefs.ErrInvalidArgument)
+		}
+		g.tokens = raw
+	}
+	if g.users == nil && g.tokens == nil && !g.certs {
+		return nil, fmt.Errorf("a guard that knows nobody: %w", errdefs.ErrInvalidArgument)
 	}
 	return g, nil
+}
+
+// own reads a file that nobody but its owner may open.
+func own(what, path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s %s: others than its owner may open it (mode %04o): %w", what, path, info.Mode().Perm(), errdefs.ErrInvalidArgument)
+	}
+	raw, err := io.ReadAll(f)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	return raw, nil
 }
 
 // parse reads credentials in either of Mesos' forms: JSON, or lines of a
@@ -94,33 +142,38 @@ func parse(raw []byte) (map[string]string, error) {
 	return users, nil
 }
 
-// realm is what Mesos calls what is guarded here.
-const realm = `Basic realm="mesos-agent-readwrite"`
-
-// Wrap puts the guard before next.
-func (g *Guard) Wrap(next http.Handler) http.Handler {
+// Wrap puts the guard before next. realm is what Mesos calls the part of the agent
+// that a request is for.
+func (g *Guard) Wrap(next http.Handler, realm func(r *http.Request) string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case !g.named(r.Host):
+		if !g.named(r.Host) {
 			refuse(w, http.StatusForbidden, "403 Forbidden.")
-		case !g.known(r):
-			w.Header().Set("WWW-Authenticate", realm)
-			refuse(w, http.StatusUnauthorized, "401 Unauthorized.")
-		default:
-			name, _, _ := r.BasicAuth()
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principal{}, name)))
+			return
 		}
+		who, ok := g.identify(r)
+		if !ok {
+			g.challenge(w, r, realm(r))
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principal{}, who)))
 	})
+}
+
+// Principal is who makes a request: by name, or by the claims of a token, which has
+// no name.
+type Principal struct {
+	Name   string
+	Claims map[string]string
 }
 
 // principal is the context's key of who calls.
 type principal struct{}
 
-// Principal is who makes a request that a guard has let through; false for one that
-// no guard stood before.
-func Principal(ctx context.Context) (string, bool) {
-	name, ok := ctx.Value(principal{}).(string)
-	return name, ok
+// Caller is who makes a request that a guard has let through; false for one that no
+// guard stood before.
+func Caller(ctx context.Context) (Principal, bool) {
+	who, ok := ctx.Value(principal{}).(Principal)
+	return who, ok
 }
 
 func refuse(w http.ResponseWriter, code int, text string) {
@@ -136,14 +189,4 @@ func (g *Guard) named(host string) bool {
 		host = h
 	}
 	return g.hosts[strings.ToLower(strings.Trim(host, "[]"))]
-}
-
-func (g *Guard) known(r *http.Request) bool {
-	name, secret, ok := r.BasicAuth()
-	if !ok {
-		return false
-	}
-	got := sha256.Sum256([]byte(secret))
-	want, known := g.users[name]
-	return subtle.ConstantTimeCompare(got[:], want[:]) == 1 && known
 }

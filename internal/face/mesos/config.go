@@ -1,0 +1,137 @@
+package mesos
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/longshore/longshore/internal/face/mesos/acl"
+	"github.com/longshore/longshore/internal/face/mesos/guard"
+	"github.com/longshore/longshore/internal/face/mesos/keep"
+	"github.com/longshore/longshore/internal/tlsconf"
+)
+
+// Config is the section [face.mesos].
+type Config struct {
+	// Enabled runs this face.
+	Enabled bool `toml:"enabled"`
+	// Socket is the unix socket of the API.
+	Socket string `toml:"socket"`
+	// Listen is host:port where the API is served too, "" for nowhere.
+	Listen string `toml:"listen"`
+	// Cert and Key are PEM files; "" is plain HTTP.
+	Cert string `toml:"cert"`
+	Key  string `toml:"key"`
+	// ClientCA is a PEM file: only clients with a certificate of one of its
+	// authorities. Listen needs it, Credentials or JWTSecretKey.
+	ClientCA string `toml:"client_ca"`
+	// Credentials is a file of principals and secrets.
+	Credentials string `toml:"credentials"`
+	// JWTSecretKey is a file with the key that executors' tokens are signed with.
+	JWTSecretKey string `toml:"jwt_secret_key"`
+	// ACLs is a file of rules of what they may do, "" for all.
+	ACLs string `toml:"acls"`
+	// Hosts are further names by which clients may call Listen.
+	Hosts []string `toml:"hosts"`
+	// WorkDir has the containers' sandboxes; "" is mesos below agent.root.
+	WorkDir string `toml:"work_dir"`
+	// GCDelay is how long what ended containers have left is kept; 0 keeps it until it
+	// is removed.
+	GCDelay keep.Duration `toml:"gc_delay"`
+	// MaxFetchBytes bounds what is fetched for one container, unpacked.
+	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
+	// ShowAllOwners has the calls that show frameworks, executors, tasks and containers
+	// tell of what the other faces run, too.
+	ShowAllOwners bool `toml:"show_all_owners"`
+	// MaxMessageBytes bounds one request, and one record of a stream.
+	MaxMessageBytes int `toml:"max_message_bytes"`
+	// MaxConnections bounds open connections; more wait.
+	MaxConnections int `toml:"max_connections"`
+}
+
+// DefaultConfig is what holds where the file says nothing.
+func DefaultConfig() Config {
+	return Config{Socket: "/run/longshore/mesos.sock", GCDelay: keep.Default, MaxFetchBytes: 16 << 30, MaxMessageBytes: 4 << 20, MaxConnections: 256}
+}
+
+// Validate refuses what could not work, and what would answer anybody.
+// InvalidArgument.
+func (c Config) Validate() error {
+	switch {
+	case !path.IsAbs(c.Socket):
+		return invalid("face.mesos.socket %q is not an absolute path", c.Socket)
+	case c.WorkDir != "" && !path.IsAbs(c.WorkDir):
+		return invalid("face.mesos.work_dir %q is not an absolute path", c.WorkDir)
+	case c.MaxMessageBytes < 1<<16 || c.MaxConnections < 1:
+		return invalid("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
+	case c.MaxFetchBytes < 0:
+		return invalid("face.mesos.max_fetch_bytes %d is negative", c.MaxFetchBytes)
+	case c.GCDelay < 0:
+		return invalid("face.mesos.gc_delay %s is negative", time.Duration(c.GCDelay))
+	case c.Listen == "":
+		return nil
+	}
+	return c.validateListen()
+}
+
+// validateListen is about what TCP takes.
+func (c Config) validateListen() error {
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return invalid("face.mesos.listen %q: %v", c.Listen, err)
+	}
+	for key, file := range map[string]string{
+		"acls": c.ACLs, "cert": c.Cert, "key": c.Key, "client_ca": c.ClientCA, "credentials": c.Credentials, "jwt_secret_key": c.JWTSecretKey,
+	} {
+		if file != "" && !path.IsAbs(file) {
+			return invalid("face.mesos.%s %q is not an absolute path", key, file)
+		}
+	}
+	if (c.Cert == "") != (c.Key == "") || c.ClientCA != "" && c.Cert == "" {
+		return invalid("face.mesos.cert and face.mesos.key go together, and face.mesos.client_ca needs both")
+	}
+	if c.Credentials == "" && c.JWTSecretKey == "" && c.ClientCA == "" {
+		return invalid("face.mesos.listen %q: a TCP listener must know its clients, set face.mesos.credentials, face.mesos.jwt_secret_key or face.mesos.client_ca", c.Listen)
+	}
+	return nil
+}
+
+func (c Config) guard() (*guard.Guard, error) {
+	if c.Listen == "" {
+		return nil, nil //nolint:nilnil // nothing to guard
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return nil, invalid("face.mesos.listen %q: %v", c.Listen, err)
+	}
+	return guard.New(guard.Options{
+		Credentials: c.Credentials, Tokens: c.JWTSecretKey, Certificates: c.ClientCA != "", Hosts: append(slices.Clone(c.Hosts), host),
+	})
+}
+
+// tls reads the certificates; nil without.
+func (c Config) tls() (*tls.Config, error) {
+	if c.Listen == "" || c.Cert == "" {
+		return nil, nil //nolint:nilnil // plain HTTP
+	}
+	return tlsconf.Files{Cert: c.Cert, Key: c.Key, ClientCA: c.ClientCA, Prefix: "face.mesos."}.Server()
+}
+
+// rules reads the file of rules; nil without one.
+func (c Config) rules() (*acl.Rules, error) {
+	if c.ACLs == "" {
+		return nil, nil //nolint:nilnil // all is allowed
+	}
+	raw, err := os.ReadFile(c.ACLs)
+	if err != nil {
+		return nil, fmt.Errorf("read face.mesos.acls: %w", err)
+	}
+	r, err := acl.Parse(raw)
+	if err != nil {
+		return nil, fmt.Errorf("face.mesos.acls %s: %w", c.ACLs, err)
+	}
+	return r, nil
+}

@@ -1,0 +1,108 @@
+package guard
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"strings"
+)
+
+// The schemes of an Authorization header that are known.
+const (
+	basic  = "Basic"
+	bearer = "Bearer"
+)
+
+// unauthorized is Mesos' answer to who is not known.
+const unauthorized = "401 Unauthorized."
+
+// authorization is the header of that name; with several the last counts, as in
+// Mesos.
+func authorization(r *http.Request) (string, bool) {
+	all := r.Header.Values("Authorization")
+	if len(all) == 0 {
+		return "", false
+	}
+	return all[len(all)-1], true
+}
+
+// identify tells who makes a request; false when nobody known does.
+func (g *Guard) identify(r *http.Request) (Principal, bool) {
+	header, said := authorization(r)
+	if !said || g.users == nil && g.tokens == nil {
+		return g.certified(r)
+	}
+	if name, ok := g.byCredentials(header); ok {
+		return Principal{Name: name}, true
+	}
+	claims, problem := g.byToken(header)
+	return Principal{Claims: claims}, g.tokens != nil && problem == ""
+}
+
+// certified is who the certificate of the connection names.
+func (g *Guard) certified(r *http.Request) (Principal, bool) {
+	if !g.certs || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return Principal{}, false
+	}
+	name := r.TLS.VerifiedChains[0][0].Subject.CommonName
+	return Principal{Name: name}, name != ""
+}
+
+func (g *Guard) byCredentials(header string) (string, bool) {
+	name, secret, ok := (&http.Request{Header: http.Header{"Authorization": {header}}}).BasicAuth()
+	if !ok {
+		return "", false
+	}
+	got := sha256.Sum256([]byte(secret))
+	want, known := g.users[name]
+	return name, subtle.ConstantTimeCompare(got[:], want[:]) == 1 && known
+}
+
+// byToken is what a token claims, or what is wrong with it.
+func (g *Guard) byToken(header string) (claims map[string]string, problem string) {
+	part := strings.Split(header, " ")
+	if len(part) != 2 {
+		return nil, "Malformed 'Authorization' header"
+	}
+	if part[0] != bearer {
+		return nil, "Scheme '" + part[0] + "' unsupported"
+	}
+	claims, err := g.tokens.Claims(part[1], g.now())
+	if err != nil {
+		return nil, "Invalid JWT: " + err.Error()
+	}
+	if len(claims) == 0 {
+		return nil, "JWT claims missing"
+	}
+	return claims, ""
+}
+
+// challenge answers who is not known: what could be shown, and of a token what is
+// wrong with it. Where both could be, the answer has both schemes' answers.
+func (g *Guard) challenge(w http.ResponseWriter, r *http.Request, realm string) {
+	var schemes, challenges []string
+	if g.users != nil {
+		schemes = append(schemes, basic)
+		challenges = append(challenges, basic+` realm="`+realm+`"`)
+	}
+	if g.tokens != nil {
+		c := bearer + ` realm="` + realm + `"`
+		if header, said := authorization(r); said {
+			_, problem := g.byToken(header)
+			c += `, error="invalid_token", error_description="` + problem + `"`
+		}
+		schemes = append(schemes, bearer)
+		challenges = append(challenges, c)
+	}
+	body := unauthorized
+	if len(schemes) > 1 {
+		for i, s := range schemes {
+			schemes[i] = `"` + s + "\" authenticator returned:\n" + unauthorized
+		}
+		body = strings.Join(schemes, "\n\n")
+	}
+	if len(challenges) > 0 {
+		w.Header().Set("WWW-Authenticate", strings.Join(challenges, ","))
+	}
+	refuse(w, http.StatusUnauthorized, body)
+}
