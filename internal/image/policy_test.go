@@ -1,16 +1,8 @@
 package image_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
-	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
@@ -53,79 +45,6 @@ func verifier(t *testing.T) string {
 	}
 	return script
 }
-
-// signer signs images, and has its public key in a file.
-type signer struct {
-	t    *testing.T
-	key  *ecdsa.PrivateKey
-	file string
-}
-
-func newSigner(t *testing.T) signer {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKIXPublicKey(k.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "k.pub")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return signer{t, k, file}
-}
-
-func (s signer) sign(body []byte) string {
-	s.t.Helper()
-	sum := sha256.Sum256(body)
-	sig, err := ecdsa.SignASN1(rand.Reader, s.key, sum[:])
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return base64.StdEncoding.EncodeToString(sig)
-}
-
-// manifest is a manifest with one layer, as an image of its own.
-func manifest(t *testing.T, artifact string, layer ocispec.Descriptor, body []byte) imagetest.Built {
-	t.Helper()
-	layer.Digest, layer.Size = digest.FromBytes(body), int64(len(body))
-	doc, err := json.Marshal(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: artifact,
-		Config: ocispec.DescriptorEmptyJSON, Layers: []ocispec.Descriptor{layer},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := digest.FromBytes(doc)
-	return imagetest.Built{
-		Manifest: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: artifact, Digest: d, Size: int64(len(doc))},
-		Blobs:    map[digest.Digest][]byte{d: doc, layer.Digest: body},
-	}
-}
-
-// simple is cosign's first layout: a manifest of signatures under a tag.
-func (s signer) simple(of digest.Digest) imagetest.Built {
-	s.t.Helper()
-	body := fmt.Appendf(nil, `{"critical":{"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"}}`, of)
-	return manifest(s.t, "", ocispec.Descriptor{
-		MediaType: "application/vnd.dev.cosign.simplesigning.v1+json", Annotations: map[string]string{"dev.cosignproject.cosign/signature": s.sign(body)},
-	}, body)
-}
-
-// bundle is the present layout: a manifest that refers to the image.
-func (s signer) bundle(of digest.Digest) imagetest.Built {
-	s.t.Helper()
-	const media, kind = "application/vnd.dev.sigstore.bundle.v0.3+json", "application/vnd.in-toto+json"
-	body := fmt.Appendf(nil, `{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],"predicateType":"https://sigstore.dev/cosign/sign/v1","predicate":{}}`, of.Encoded())
-	doc := fmt.Appendf(nil, `{"mediaType":%q,"verificationMaterial":{"publicKey":{"hint":"k"}},"dsseEnvelope":{"payload":%q,"payloadType":%q,"signatures":[{"sig":%q}]}}`,
-		media, base64.StdEncoding.EncodeToString(body), kind, s.sign(fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(kind), kind, len(body), body)))
-	return manifest(s.t, media, ocispec.Descriptor{MediaType: media}, doc)
-}
-
-func tagOf(d digest.Digest) string { return strings.ReplaceAll(d.String(), ":", "-") }
 
 // index is what a registry answers when it is asked what refers to an image.
 func index(t *testing.T, refs ...imagetest.Built) imagetest.Built {
@@ -174,31 +93,33 @@ func nothingStored(t *testing.T, s *image.Store, dir string) {
 }
 
 func TestSignedImages(t *testing.T) {
-	ours, theirs, program := newSigner(t), newSigner(t), verifier(t)
+	ours, theirs, program := imagetest.NewSigner(t), imagetest.NewSigner(t), verifier(t)
 	b := layered(2, 1000)
 	d := b.Manifest.Digest
-	referrer := ours.bundle(d)
+	referrer := ours.Bundle(d)
 	referrers := index(t, referrer)
 	for name, tt := range map[string]struct {
 		push      func(*imagetest.Registry)
 		referrers *imagetest.Built // nil: the registry lacks the API
 		good      bool
 	}{
-		"cosign's first layout": {push: func(r *imagetest.Registry) { r.Push("team/app", tagOf(d)+".sig", ours.simple(d)) }, good: true},
+		"cosign's first layout": {push: func(r *imagetest.Registry) { r.Push("team/app", imagetest.SignatureTag(d), ours.Simple(d)) }, good: true},
 		"a tag for referrers": {push: func(r *imagetest.Registry) {
-			sig := ours.bundle(d)
+			sig := ours.Bundle(d)
 			r.Push("team/app", "x", sig)
-			r.Push("team/app", tagOf(d), index(t, theirs.simple(d), sig))
+			r.Push("team/app", imagetest.ReferrersTag(d), index(t, theirs.Simple(d), sig))
 		}, good: true},
 		"referrers": {push: func(r *imagetest.Registry) { r.Push("team/app", "x", referrer) }, referrers: &referrers, good: true},
 		"unsigned":  {push: func(*imagetest.Registry) {}},
 		"another's signature": {push: func(r *imagetest.Registry) {
-			r.Push("team/app", tagOf(d)+".sig", theirs.simple(d))
-			r.Push("team/app", tagOf(d), index(t))
+			r.Push("team/app", imagetest.SignatureTag(d), theirs.Simple(d))
+			r.Push("team/app", imagetest.ReferrersTag(d), index(t))
 		}},
-		"a signature on another image": {push: func(r *imagetest.Registry) { r.Push("team/app", tagOf(d)+".sig", ours.simple(digest.FromString("x"))) }},
+		"a signature on another image": {push: func(r *imagetest.Registry) {
+			r.Push("team/app", imagetest.SignatureTag(d), ours.Simple(digest.FromString("x")))
+		}},
 		"nonsense": {push: func(r *imagetest.Registry) {
-			r.Push("team/app", tagOf(d)+".sig", manifest(t, "", ocispec.Descriptor{MediaType: "application/vnd.dev.sigstore.bundle"}, []byte("]")))
+			r.Push("team/app", imagetest.SignatureTag(d), imagetest.Manifest(t, "", ocispec.Descriptor{MediaType: "application/vnd.dev.sigstore.bundle"}, []byte("]")))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -217,7 +138,7 @@ func TestSignedImages(t *testing.T) {
 			}
 			s, dir := policed(t, false, func(c *policy.Config) {
 				c.SignatureProgram = program
-				c.Rules = []policy.Rule{{Match: []string{reg.Host + "/team/*"}, Verdict: policy.Signed, Keys: []string{ours.file}}}
+				c.Rules = []policy.Rule{{Match: []string{reg.Host + "/team/*"}, Verdict: policy.Signed, Keys: []string{ours.File()}}}
 			})
 			img, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{})
 			if tt.good {
@@ -241,16 +162,16 @@ func TestSignedImages(t *testing.T) {
 
 // TestTheIndexIsWhatIsSigned, because that is what a name stands for.
 func TestTheIndexIsWhatIsSigned(t *testing.T) {
-	ours, reg := newSigner(t), imagetest.NewRegistry(t)
+	ours, reg := imagetest.NewSigner(t), imagetest.NewRegistry(t)
 	one := layered(1, 10)
 	all := imagetest.Index(one, imagetest.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "s390x"}}.Build())
 	program := verifier(t)
 	for repo, signed := range map[string]digest.Digest{"good": all.Manifest.Digest, "bad": one.Manifest.Digest} {
 		ref := reg.Push(repo, "v1", all)
-		reg.Push(repo, tagOf(signed)+".sig", ours.simple(signed))
+		reg.Push(repo, imagetest.SignatureTag(signed), ours.Simple(signed))
 		s, _ := policed(t, true, func(c *policy.Config) {
 			c.SignatureProgram, c.Default = program, policy.Reject
-			c.Rules = []policy.Rule{{Match: []string{"**"}, Verdict: policy.Signed, Keys: []string{ours.file}}}
+			c.Rules = []policy.Rule{{Match: []string{"**"}, Verdict: policy.Signed, Keys: []string{ours.File()}}}
 		})
 		if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); (err == nil) != (repo == "good") || err != nil && !errors.Is(err, core.ErrImageRefused) {
 			t.Errorf("%s: %v", repo, err)
@@ -310,7 +231,7 @@ func TestVerifiersDecideOnPulls(t *testing.T) {
 
 // TestARegistryThatFailsIsNoVerdict: it may have signatures.
 func TestARegistryThatFailsIsNoVerdict(t *testing.T) {
-	ours, reg := newSigner(t), imagetest.NewRegistry(t)
+	ours, reg := imagetest.NewSigner(t), imagetest.NewRegistry(t)
 	ref := reg.Push("app", "v1", layered(1, 10))
 	for _, part := range []string{"/referrers/", ".sig"} {
 		reg.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -321,7 +242,7 @@ func TestARegistryThatFailsIsNoVerdict(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 		s, dir := policed(t, true, func(c *policy.Config) {
-			c.Rules = []policy.Rule{{Match: []string{"**"}, Verdict: policy.Signed, Keys: []string{ours.file}}}
+			c.Rules = []policy.Rule{{Match: []string{"**"}, Verdict: policy.Signed, Keys: []string{ours.File()}}}
 		})
 		if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); !errdefs.IsUnavailable(err) || errors.Is(err, core.ErrImageRefused) {
 			t.Errorf("%s: %v", part, err)

@@ -2,11 +2,6 @@ package sigstore
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -26,6 +21,7 @@ import (
 	"github.com/sigstore/sigstore-go/pkg/tlog"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/image/policy"
 )
 
@@ -174,37 +170,16 @@ func pemOf(kind string, der []byte) string {
 }
 
 // key is a key pair of somebody's.
-type key struct {
-	*ecdsa.PrivateKey
-	public []byte // PEM
-}
+type key struct{ imagetest.Signer }
 
 func newKey(t *testing.T) key {
 	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKIXPublicKey(k.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key{k, []byte(pemOf("PUBLIC KEY", der))}
-}
-
-func (k key) sign(t *testing.T, body []byte) []byte {
-	t.Helper()
-	sum := sha256.Sum256(body)
-	sig, err := ecdsa.SignASN1(rand.Reader, k.PrivateKey, sum[:])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sig
+	return key{imagetest.NewSigner(t)}
 }
 
 func (k key) simple(t *testing.T, body []byte) policy.Simple {
 	t.Helper()
-	return policy.Simple{Payload: body, Signature: base64.StdEncoding.EncodeToString(k.sign(t, body))}
+	return policy.Simple{Payload: body, Signature: base64.StdEncoding.EncodeToString(k.Sign(body))}
 }
 
 // bundle signs a statement in the present layout.
@@ -218,7 +193,7 @@ func (k key) bundle(t *testing.T, body []byte) []byte {
 			Content: &protobundle.VerificationMaterial_PublicKey{PublicKey: &protocommon.PublicKeyIdentifier{Hint: "whatever"}},
 		},
 		Content: &protobundle.Bundle_DsseEnvelope{DsseEnvelope: &protodsse.Envelope{
-			Payload: body, PayloadType: kind, Signatures: []*protodsse.Signature{{Sig: k.sign(t, signed)}},
+			Payload: body, PayloadType: kind, Signatures: []*protodsse.Signature{{Sig: k.Sign(signed)}},
 		}},
 	})
 }
@@ -241,7 +216,7 @@ func wants(t *testing.T, name string, q policy.Question, code int, says string) 
 
 func TestKeys(t *testing.T) {
 	ours, theirs := newKey(t), newKey(t)
-	keys := [][]byte{theirs.public, ours.public}
+	keys := [][]byte{theirs.Public, ours.Public}
 	simple := func(s policy.Simple) policy.Evidence { return policy.Evidence{Simple: []policy.Simple{s}} }
 	bundle := func(b []byte) policy.Evidence { return policy.Evidence{Bundles: [][]byte{b}} }
 	good := ours.simple(t, payload(image))
@@ -256,7 +231,7 @@ func TestKeys(t *testing.T) {
 		"first layout":           {simple(good), keys, 0, "the key sha256:"},
 		"bundle":                 {bundle(ours.bundle(t, statement(image, signPredicate))), keys, 0, "the key sha256:"},
 		"one good of three":      {policy.Evidence{Simple: []policy.Simple{{}, tampered, good}, Bundles: [][]byte{[]byte("{}")}}, keys, 0, "the key"},
-		"another's key":          {simple(good), [][]byte{theirs.public}, 1, "no signature convinces"},
+		"another's key":          {simple(good), [][]byte{theirs.Public}, 1, "no signature convinces"},
 		"another image":          {simple(ours.simple(t, payload(other))), keys, 1, other.String()},
 		"another image, bundle":  {bundle(ours.bundle(t, statement(other, signPredicate))), keys, 1, "verify"},
 		"tampered":               {simple(tampered), keys, 1, "no signature convinces"},
@@ -277,7 +252,7 @@ func TestKeys(t *testing.T) {
 // TestKeysWithARootWantTheLog: who gives a trusted root wants what it can judge.
 func TestKeysWithARootWantTheLog(t *testing.T) {
 	k, w := newKey(t), newWorld(t)
-	q := policy.Question{Evidence: policy.Evidence{Simple: []policy.Simple{k.simple(t, payload(image))}}, Keys: [][]byte{k.public}}
+	q := policy.Question{Evidence: policy.Evidence{Simple: []policy.Simple{k.simple(t, payload(image))}}, Keys: [][]byte{k.Public}}
 	wants(t, "without a root", q, 0, "the key")
 	q.TrustedRoot = w.root(true)
 	wants(t, "not in the log", q, 1, "log")
@@ -326,6 +301,6 @@ func TestIdentities(t *testing.T) {
 func TestACertificateIsNoKey(t *testing.T) {
 	w, k := newWorld(t), newKey(t)
 	e := policy.Evidence{Simple: []policy.Simple{w.simple(payload(image))}, Bundles: [][]byte{w.bundle(statement(image, signPredicate))}}
-	wants(t, "keyless", policy.Question{Evidence: e, Keys: [][]byte{k.public}}, 1, "no signature convinces")
-	wants(t, "keyless, with its root", policy.Question{Evidence: e, Keys: [][]byte{k.public}, TrustedRoot: w.root(true)}, 1, "no signature convinces")
+	wants(t, "keyless", policy.Question{Evidence: e, Keys: [][]byte{k.Public}}, 1, "no signature convinces")
+	wants(t, "keyless, with its root", policy.Question{Evidence: e, Keys: [][]byte{k.Public}, TrustedRoot: w.root(true)}, 1, "no signature convinces")
 }
