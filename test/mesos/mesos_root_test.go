@@ -209,6 +209,36 @@ func restart(t *testing.T, c *client, ref string) {
 	c.is("REMOVE_CONTAINER", about(b), 200, "")
 }
 
+// TestDisk: who writes more than he may is ended, into the sandbox or into his root.
+func TestDisk(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{Config: "[face.mesos]\nenabled = true\ndisk_watch_interval = \"1s\"\n"})
+		ref := n.Busybox(t)
+		c := newClient(t, n)
+		for name, path := range map[string]string{"sandbox": "file", "root": "/file"} {
+			a := id(name)
+			c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("dd if=/dev/zero of=" + path + " bs=1M count=8; exec sleep 1000"), "container": withImage(ref), "resources": []object{
+				{"name": "disk", "type": "SCALAR", "scalar": object{"value": 4}},
+			}}, 200, "")
+			wait := func() {
+				t.Helper()
+				code, text := c.call("WAIT_CONTAINER", about(a))
+				for _, want := range []string{`"exit_status":9`, `"state":"TASK_FAILED"`, `"reason":"REASON_CONTAINER_LIMITATION_DISK"`, `) exceeds quota (4MB)`, `"name":"disk"`, `"value":4.0`} {
+					if code != 200 || !strings.Contains(text, want) {
+						t.Errorf("%s: %d %s lacks %s", name, code, text, want)
+					}
+				}
+			}
+			wait()
+			n.Kill()
+			n.Up()
+			wait()
+			c.is("REMOVE_CONTAINER", about(a), 200, "")
+		}
+		n.Check()
+	})
+}
+
 // TestEndedOnesAreCleared: a node that keeps nothing for long.
 func TestEndedOnesAreCleared(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {

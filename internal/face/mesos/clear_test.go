@@ -1,12 +1,15 @@
 package mesos
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/mesos/keep"
 	"github.com/longshore/longshore/internal/state"
 )
 
@@ -60,10 +63,18 @@ func TestEndedOnesAreCleared(t *testing.T) {
 	for _, m := range n.answer(`{"type":"GET_METRICS","get_metrics":{}}`).GetGetMetrics().GetMetrics() {
 		metrics[m.GetName()] = m.GetValue()
 	}
+	if strings.Contains(fmt.Sprint(n.answer(`{"type":"GET_FLAGS"}`)), "gc_delay") {
+		t.Error("what is kept has a delay")
+	}
 	if metrics["gc/path_removals_succeeded"] != 2 || metrics["gc/path_removals_failed"] != 0 {
 		t.Errorf("metrics %v", metrics)
 	}
 	n.shutdown()
+	n.gcDelay = keep.Default
+	n.serve()
+	if flags := fmt.Sprint(n.answer(`{"type":"GET_FLAGS"}`)); !strings.Contains(flags, "1weeks") {
+		t.Errorf("flags %s", flags)
+	}
 	if left := n.Left(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}

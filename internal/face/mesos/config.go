@@ -42,6 +42,9 @@ type Config struct {
 	// GCDelay is how long what ended containers have left is kept; 0 keeps it until it
 	// is removed.
 	GCDelay keep.Duration `toml:"gc_delay"`
+	// DiskWatchInterval is how often it is measured what containers take of the disk,
+	// which have a limit of it; 0 does not enforce limits.
+	DiskWatchInterval keep.Duration `toml:"disk_watch_interval"`
 	// MaxFetchBytes bounds what is fetched for one container, unpacked.
 	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
 	// ShowAllOwners has the calls that show frameworks, executors, tasks and containers
@@ -55,7 +58,10 @@ type Config struct {
 
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
-	return Config{Socket: "/run/longshore/mesos.sock", GCDelay: keep.Default, MaxFetchBytes: 16 << 30, MaxMessageBytes: 4 << 20, MaxConnections: 256}
+	return Config{
+		Socket: "/run/longshore/mesos.sock", GCDelay: keep.Default, DiskWatchInterval: keep.Watch, MaxFetchBytes: 16 << 30,
+		MaxMessageBytes: 4 << 20, MaxConnections: 256,
+	}
 }
 
 // Validate refuses what could not work, and what would answer anybody.
@@ -70,8 +76,8 @@ func (c Config) Validate() error {
 		return invalid("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
 	case c.MaxFetchBytes < 0:
 		return invalid("face.mesos.max_fetch_bytes %d is negative", c.MaxFetchBytes)
-	case c.GCDelay < 0:
-		return invalid("face.mesos.gc_delay %s is negative", time.Duration(c.GCDelay))
+	case c.GCDelay < 0 || c.DiskWatchInterval < 0:
+		return invalid("face.mesos: gc_delay %s or disk_watch_interval %s is negative", time.Duration(c.GCDelay), time.Duration(c.DiskWatchInterval))
 	case c.Listen == "":
 		return nil
 	}

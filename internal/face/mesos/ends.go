@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
 	"github.com/longshore/longshore/internal/face/mesos/project"
+	"github.com/longshore/longshore/internal/face/mesos/translate"
 	"github.com/longshore/longshore/internal/face/mesos/valid"
 )
 
@@ -37,6 +38,10 @@ func (s *server) waitContainer(ctx context.Context, x *door.Exchange) error {
 		a.Limit = s.limit(ctx, ids.Root(id))
 	}
 	end := ended(a)
+	if message, ok := project.OverDisk(&a); ok {
+		end.State, end.Reason, end.Message = mesosv1.TaskState_TASK_FAILED.Enum(), mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_DISK.Enum(), &message
+		end.Limitation = s.diskLimit(ctx, id)
+	}
 	if x.Call.GetType() == mesosagent.Call_WAIT_NESTED_CONTAINER {
 		return x.Answer(&mesosagent.Response{Type: mesosagent.Response_WAIT_NESTED_CONTAINER.Enum(), WaitNestedContainer: &mesosagent.Response_WaitNestedContainer{
 			ExitStatus: end.ExitStatus, State: end.State, Reason: end.Reason, Limitation: end.Limitation, Message: end.Message,
@@ -53,6 +58,19 @@ func (s *server) limit(ctx context.Context, root string) uint64 {
 		return 0
 	}
 	return uint64(max(*sb.Config.Resources.Memory.Limit, 0))
+}
+
+// diskLimit is what a standalone container may take of the disk.
+func (s *server) diskLimit(ctx context.Context, id string) *mesosv1.TaskResourceLimitation {
+	l := &mesosv1.TaskResourceLimitation{}
+	c, err := s.engine.ContainerByKey(ctx, core.Key(id))
+	if err != nil {
+		return l
+	}
+	if rec, err := translate.ReadRecord(c); err == nil {
+		l.Resources = []*mesosv1.Resource{project.Scalar("disk", float64(rec.Disk)/(1<<20))}
+	}
+	return l
 }
 
 // await returns when what a name stands for has ended. NotFound.

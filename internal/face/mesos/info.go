@@ -3,6 +3,7 @@ package mesos
 import (
 	"context"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -10,6 +11,7 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/keep"
 )
 
 func getHealth(_ context.Context, x *door.Exchange) error {
@@ -20,7 +22,9 @@ func getHealth(_ context.Context, x *door.Exchange) error {
 func (s *server) getFlags(_ context.Context, x *door.Exchange) error {
 	f := &mesosagent.Response_GetFlags{}
 	for _, kv := range [][2]string{
+		{"container_disk_watch_interval", keep.Duration(s.disks.every).Flag()},
 		{"containerizers", "mesos"},
+		{"enforce_container_disk_quota", strconv.FormatBool(s.disks.every > 0)},
 		{"gc_delay", s.gcDelay},
 		{"hostname", s.hostname},
 		{"http_heartbeat_interval", "30secs"},

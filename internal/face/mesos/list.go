@@ -69,6 +69,7 @@ func (s *server) shown(ctx context.Context, c core.Container) *mesosagent.Respon
 	}
 	if err == nil {
 		r.ResourceStatistics = figures.Of(st)
+		s.disks.show(c, r.ResourceStatistics)
 	} else if !errdefs.IsNotFound(err) {
 		s.log.DebugContext(ctx, "a container is shown without figures", "container", string(c.ID), "error", err)
 	}

@@ -111,6 +111,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
 	}
 	defer f.server.level.Reset()
+	wg.Go(func() { f.server.disks.run(ctx) })
 	wg.Go(func() { cleaner{f.server, time.Duration(f.cfg.GCDelay)}.run(ctx) })
 	for i, from := range []follower{f.server.shows.counts(), f.server.nests(ctx)} {
 		run, err := from.from(ctx)

@@ -22,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/mesos/keep"
 	"github.com/longshore/longshore/internal/face/mesos/pbjson"
 )
 
@@ -39,6 +40,8 @@ type testNode struct {
 	// tcp has the face listen at address too, as it says.
 	tcp     func(c *Config)
 	address string
+	// gcDelay has the face clear what is due by itself, when it is not zero.
+	gcDelay keep.Duration
 	// heartbeat is how often streams have signs of life, when it is not zero.
 	heartbeat time.Duration
 	// shutdown ends the face and waits until it has answered every call.
@@ -60,7 +63,7 @@ func newTestNode(t *testing.T) *testNode {
 func (n *testNode) serve() {
 	n.t.Helper()
 	cfg := DefaultConfig()
-	cfg.WorkDir = n.work
+	cfg.WorkDir, cfg.GCDelay = n.work, n.gcDelay
 	if n.tcp != nil {
 		cfg.Listen = "127.0.0.1:0"
 		n.tcp(&cfg)
@@ -160,7 +163,7 @@ func TestPlainCalls(t *testing.T) {
 	for _, f := range n.answer(`{"type":"GET_FLAGS"}`).GetGetFlags().GetFlags() {
 		flags[f.GetName()] = f.GetValue()
 	}
-	if flags["work_dir"] != n.work || flags["gc_delay"] != "1weeks" || flags["http_heartbeat_interval"] != "30secs" {
+	if flags["work_dir"] != n.work || flags["http_heartbeat_interval"] != "30secs" {
 		t.Errorf("flags %v", flags)
 	}
 	metrics := map[string]float64{}

@@ -35,7 +35,8 @@ type server struct {
 	hostname string
 	workDir  string
 	gcDelay  string // as a flag
-	maxFetch int64  // bytes
+	disks    *disks
+	maxFetch int64 // bytes
 	tree     sandbox.Tree
 	files    files.Files
 	sessions session.Table
@@ -69,6 +70,7 @@ func newServer(o Options) (*server, error) {
 	if s.tree, err = sandbox.New(s.workDir); err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
+	s.disks = &disks{server: s, every: time.Duration(o.Config.DiskWatchInterval)}
 	if o.Config.GCDelay > 0 {
 		s.gcDelay = o.Config.GCDelay.Flag()
 	}

@@ -8,8 +8,11 @@ import (
 // Duration is a time.Duration that is written "30s" in TOML.
 type Duration time.Duration
 
-// Default is how long Mesos keeps sandboxes.
-const Default = Duration(week)
+// Mesos' own: how long it keeps sandboxes, and how often it measures them.
+const (
+	Default = Duration(week)
+	Watch   = Duration(15 * time.Second)
+)
 
 const (
 	day  = 24 * time.Hour

@@ -14,7 +14,9 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/mesos/disk"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/translate"
 )
 
 // Node is what is shown.
@@ -136,6 +138,9 @@ func (n Node) task(c *core.Container, sb *core.Sandbox) *mesosv1.Task {
 	}
 	if c.Parent == "" {
 		t.Resources = resources(sb.Config.Resources)
+		if rec, err := translate.ReadRecord(*c); err == nil && c.Owner == core.OwnerMesos && rec.Disk > 0 {
+			t.Resources = append(t.Resources, Scalar("disk", float64(rec.Disk)/(1<<20)))
+		}
 	}
 	t.Statuses = []*mesosv1.TaskStatus{n.status(c, sb, t)}
 	return t
@@ -159,6 +164,9 @@ func (n Node) status(c *core.Container, sb *core.Sandbox, t *mesosv1.Task) *meso
 		s.Message = &a.Verdict
 		if a.OOM != nil && a.Exit.Status() != 0 {
 			s.Reason = mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_MEMORY.Enum()
+		}
+		if message, ok := OverDisk(a); ok {
+			s.Message, s.Reason = &message, mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_DISK.Enum()
 		}
 	}
 	return s
@@ -209,6 +217,15 @@ func state(c *core.Container) mesosv1.TaskState {
 	return mesosv1.TaskState_TASK_RUNNING
 }
 
+// OverDisk reports whether a container was ended for what it took of the disk, and says
+// so in Mesos' words.
+func OverDisk(a *core.Autopsy) (message string, ok bool) {
+	if a.Asked == nil || a.Asked.Owner != core.OwnerMesos || a.Exit.Signal == 0 {
+		return "", false
+	}
+	return disk.Message(a.Asked.Call)
+}
+
 // Ended is the state of what has ended so; nil is an end that nobody knows.
 func Ended(a *core.Autopsy) mesosv1.TaskState {
 	switch {
@@ -217,6 +234,9 @@ func Ended(a *core.Autopsy) mesosv1.TaskState {
 	case a.Exit.Status() == 0:
 		return mesosv1.TaskState_TASK_FINISHED
 	case a.Asked != nil && a.OOM == nil:
+		if _, over := OverDisk(a); over {
+			return mesosv1.TaskState_TASK_FAILED
+		}
 		return mesosv1.TaskState_TASK_KILLED
 	}
 	return mesosv1.TaskState_TASK_FAILED

@@ -42,6 +42,7 @@ type Record struct {
 	Dir  string `json:"dir"`            // its sandbox on the host
 	User string `json:"user,omitempty"` // as it was asked for
 	TTY  bool   `json:"tty,omitempty"`
+	Disk uint64 `json:"disk,omitempty"` // how much of it a standalone one and all in it may take, bytes; 0: any
 }
 
 // ReadRecord reads a container's record. DataLoss.
@@ -173,13 +174,28 @@ const (
 	cpuShares = 1024 // of one CPU
 )
 
-// limits are the resources as the kernel enforces them: CPUs by weight, as Mesos
-// has it unless it is told otherwise, and memory as a limit.
-func (l Launch) limits() (*specs.LinuxResources, error) {
+// amounts are the resources by their names.
+func (l Launch) amounts() map[string]float64 {
 	amount := map[string]float64{}
 	for _, r := range l.Resources {
 		amount[r.GetName()] += r.GetScalar().GetValue()
 	}
+	return amount
+}
+
+// disk is the limit of what is taken of the disk, in bytes; 0 for none.
+func (l Launch) disk() (uint64, error) {
+	mib := l.amounts()["disk"]
+	if mib > 1<<40 || math.IsNaN(mib) {
+		return 0, invalid("disk: %g", mib)
+	}
+	return uint64(max(mib, 0) * (1 << 20)), nil
+}
+
+// limits are the resources as the kernel enforces them: CPUs by weight, as Mesos
+// has it unless it is told otherwise, and memory as a limit.
+func (l Launch) limits() (*specs.LinuxResources, error) {
+	amount := l.amounts()
 	res := &specs.LinuxResources{}
 	if cpus := amount["cpus"]; cpus > 0 {
 		if cpus > 1<<20 {
@@ -201,7 +217,11 @@ func (l Launch) limits() (*specs.LinuxResources, error) {
 // ContainerOf is the container itself; image is the zero Image for the host's
 // root.
 func (l Launch) ContainerOf(sandbox core.ID, image core.Image) (core.ContainerConfig, error) {
-	data, err := json.Marshal(Record{Dir: l.Dir, User: l.Command.GetUser(), TTY: l.TTY()})
+	limit, err := l.disk()
+	if err != nil {
+		return core.ContainerConfig{}, err
+	}
+	data, err := json.Marshal(Record{Dir: l.Dir, User: l.Command.GetUser(), TTY: l.TTY(), Disk: limit})
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}

@@ -1,0 +1,86 @@
+package mesos
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// fill has a file of 2 MiB in a sandbox.
+func (n *testNode) fill(sandbox string) {
+	n.t.Helper()
+	f, err := os.Create(filepath.Join(n.work, "containers", sandbox, "file"))
+	if err == nil {
+		_, err = f.Write(make([]byte, 2<<20))
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	_ = f.Close()
+}
+
+func (n *testNode) measure() {
+	n.t.Helper()
+	if err := n.server.disks.look(n.t.Context()); err != nil {
+		n.t.Error(err)
+	}
+}
+
+// TestDisk: who takes more than he may is ended, and it is said why, after the agent's
+// restart too; what is nested counts.
+func TestDisk(t *testing.T) {
+	n := newTestNode(t)
+	launch := strings.Replace(launchA, `{"name":"cpus"`, `{"name":"disk","type":"SCALAR","scalar":{"value":1.5}},{"name":"cpus"`, 1)
+	child := `{"value":"b","parent":{"value":"a"}}`
+	n.is(launch, 200, "")
+	n.is(`{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":`+child+`,"command":{"value":"serve"}}}`, 200, "")
+	n.is(strings.Replace(launchA, `"value":"a"`, `"value":"free"`, 1), 200, "")
+	n.fill("free")
+	n.measure()
+	ref := core.Ref{Container: n.container("a").ID}
+	if got := n.Supervisor.Signals(ref); len(got) > 0 {
+		t.Fatalf("signals %v", got)
+	}
+	shown := n.answer(`{"type":"GET_CONTAINERS","get_containers":{"show_standalone":true}}`).GetGetContainers().GetContainers()
+	if st := shown[0].GetResourceStatistics(); len(shown) != 2 || st.GetDiskLimitBytes() != 3<<19 || st.DiskUsedBytes == nil || st.GetDiskUsedBytes() > 1<<20 || shown[1].GetResourceStatistics().DiskLimitBytes != nil {
+		t.Errorf("shown %v", shown)
+	}
+	tasks := n.answer(`{"type":"GET_TASKS"}`).GetGetTasks().GetLaunchedTasks()
+	if r := tasks[0].GetResources(); len(r) != 3 || r[2].GetName() != "disk" || r[2].GetScalar().GetValue() != 1.5 {
+		t.Errorf("resources %v", r)
+	}
+	n.fill("a/containers/b")
+	n.measure()
+	if got := n.Supervisor.Signals(ref); len(got) != 1 || got[0] != int(unix.SIGKILL) {
+		t.Errorf("signals %v", got)
+	}
+	for range 2 {
+		w := n.answer(waitA).GetWaitContainer()
+		limit := w.GetLimitation().GetResources()
+		if w.GetExitStatus() != 9 || w.GetState() != mesosv1.TaskState_TASK_FAILED || w.GetReason() != mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_DISK ||
+			!strings.HasPrefix(w.GetMessage(), "Disk usage (") || !strings.HasSuffix(w.GetMessage(), ") exceeds quota (1536KB)") ||
+			len(limit) != 1 || limit[0].GetName() != "disk" || limit[0].GetScalar().GetValue() != 1.5 {
+			t.Errorf("wait: %v", w)
+		}
+		n.shutdown()
+		n.Restart()
+		n.serve()
+	}
+	done := n.answer(`{"type":"GET_TASKS"}`).GetGetTasks().GetCompletedTasks()
+	if s := done[0].GetStatuses()[0]; done[0].GetState() != mesosv1.TaskState_TASK_FAILED || s.GetReason() != mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_DISK {
+		t.Errorf("task %v", done[0])
+	}
+	w := n.answer(`{"type":"WAIT_CONTAINER","wait_container":{"container_id":` + child + `}}`).GetWaitContainer()
+	if w.GetExitStatus() != 9 || w.Reason != nil {
+		t.Errorf("what was nested: %v", w)
+	}
+}
