@@ -33,7 +33,7 @@ func TestMesos(t *testing.T) {
 		ref := n.Busybox(t)
 		for name, test := range map[string]func(t *testing.T, c *client, ref string){
 			"standalone": standalone, "nested": nestedOnes, "sessions": sessions, "terminal": terminal, "host root": hostRoot, "restart": restart, "memory": memory,
-			"guide": guide,
+			"images as volumes": imageVolumes, "guide": guide,
 		} {
 			t.Run(name, func(t *testing.T) {
 				c := newClient(t, n)
@@ -275,6 +275,23 @@ func TestEndedOnesAreCleared(t *testing.T) {
 		})
 		n.Check()
 	})
+}
+
+// imageVolumes: an image beside another one and in the sandbox, beside the host's root
+// too, where nobody can write.
+func imageVolumes(t *testing.T, c *client, ref string) {
+	image := withImage(ref)["mesos"].(object)["image"]
+	look := shell("cd $MESOS_SANDBOX; test -x more/bin/busybox && echo there; touch more/bin/x || echo cannot; ls more/bin/busybox")
+	for name, info := range map[string]object{"image": withImage(ref), "host": {"type": "MESOS"}} {
+		a := id(name)
+		info["volumes"] = []object{{"mode": "RO", "container_path": "more", "image": image}}
+		c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": look, "container": info}, 200, "")
+		c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":0}}`)
+		if got := c.file(name + "/stdout"); got != "there\ncannot\nmore/bin/busybox\n" {
+			t.Errorf("%s: %q, %q", name, got, c.file(name+"/stderr"))
+		}
+		c.is("REMOVE_CONTAINER", about(a), 200, "")
+	}
 }
 
 // memory: who passes his limit is ended, and it is said why.

@@ -135,20 +135,32 @@ func (s *server) parent(ctx context.Context, l *translate.Launch) error {
 	return l.Inherit()
 }
 
-// image is what the launch asks for, pulled when it is not there; the zero Image
-// for the host's root.
-func (s *server) image(ctx context.Context, l translate.Launch) (core.Image, error) {
-	name := l.Image()
-	if name == "" {
-		return core.Image{}, nil
+// found are the images that the launch asks for.
+func (s *server) found(ctx context.Context, l translate.Launch) (all translate.Images, err error) {
+	if img := l.Container.GetMesos().GetImage(); img != nil {
+		if all.Root, err = s.image(ctx, img); err != nil {
+			return all, err
+		}
 	}
-	var img core.Image
-	var err error = errdefs.ErrNotFound
-	if !l.PullAlways() {
+	for _, v := range l.VolumeImages() {
+		img, err := s.image(ctx, v)
+		if err != nil {
+			return all, err
+		}
+		all.Volumes = append(all.Volumes, img)
+	}
+	return all, nil
+}
+
+// image finds an image, which is pulled when it is not there or not to be from here.
+func (s *server) image(ctx context.Context, of *mesosv1.Image) (img core.Image, err error) {
+	name, always := of.GetDocker().GetName(), !of.GetCached()
+	err = errdefs.ErrNotFound
+	if !always {
 		img, err = s.engine.Image(ctx, name)
 	}
 	if errdefs.IsNotFound(err) {
-		img, err = s.engine.PullImage(ctx, name, core.PullOptions{Always: l.PullAlways()})
+		img, err = s.engine.PullImage(ctx, name, core.PullOptions{Always: always})
 	}
 	if err != nil {
 		return img, fmt.Errorf("image %s: %w", name, err)
@@ -160,7 +172,7 @@ func (s *server) image(ctx context.Context, l translate.Launch) (core.Image, err
 func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 	s.images.RLock()
 	defer s.images.RUnlock()
-	image, err := s.image(ctx, l)
+	images, err := s.found(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -189,7 +201,7 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 		}
 		sandbox, made.sandbox = sb.ID, sb.ID
 	}
-	cfg, err := l.ContainerOf(sandbox, image)
+	cfg, err := l.ContainerOf(sandbox, images)
 	if err != nil {
 		return err
 	}

@@ -124,13 +124,6 @@ func (l Launch) mounts(s *specs.Spec) error {
 		{Source: l.Dir, Target: l.inside()},
 		{Source: filepath.Join(l.Dir, Nested), Target: path.Join(l.inside(), Nested), ReadOnly: true},
 	}
-	for _, v := range l.Container.GetVolumes() {
-		b, err := l.volume(v)
-		if err != nil {
-			return err
-		}
-		binds = append(binds, b)
-	}
 	for _, b := range binds {
 		m, err := b.Mount()
 		if err != nil {
@@ -138,11 +131,35 @@ func (l Launch) mounts(s *specs.Spec) error {
 		}
 		s.Mounts = ocispec.AddMount(s.Mounts, m)
 	}
+	images := 0
+	for _, v := range l.Container.GetVolumes() {
+		m, err := l.mount(v, images)
+		if err != nil {
+			return err
+		}
+		if v.Image != nil {
+			images++
+		}
+		s.Mounts = ocispec.AddMount(s.Mounts, m)
+	}
 	s.Linux.RootfsPropagation = ocispec.RootPropagation(s.Mounts)
 	return nil
 }
 
-func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
+// mount is a volume's; images are how many images come before it.
+func (l Launch) mount(v *mesosv1.Volume, images int) (specs.Mount, error) {
+	if v.Image != nil {
+		return l.imageMount(v, images)
+	}
+	b, err := l.volume(v)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	return b.Mount()
+}
+
+// target is a volume as far as its place in the container goes.
+func (l Launch) target(v *mesosv1.Volume) (ocispec.Bind, error) {
 	b := ocispec.Bind{Target: v.GetContainerPath(), ReadOnly: v.GetMode() == mesosv1.Volume_RO}
 	if !path.IsAbs(b.Target) {
 		b.Target = path.Join(l.inside(), path.Clean("/"+b.Target))
@@ -150,6 +167,14 @@ func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
 	b.Target = path.Clean(b.Target)
 	if b.Target == "/" || b.Target == l.inside() || strings.HasPrefix(b.Target+"/", path.Join(l.inside(), Nested)+"/") {
 		return b, invalid("volume: container_path %q hides the sandbox or the root", v.GetContainerPath())
+	}
+	return b, nil
+}
+
+func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
+	b, err := l.target(v)
+	if err != nil {
+		return b, err
 	}
 	source := v.GetSource()
 	switch {
@@ -178,7 +203,7 @@ func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
 		}
 		return l.sandboxPath(b, dir, source.GetSandboxPath().GetPath())
 	}
-	return b, invalid("volume at %s: only host_path and sandbox_path are known here", v.GetContainerPath())
+	return b, invalid("volume at %s: only images, host_path and sandbox_path are known here", v.GetContainerPath())
 }
 
 // sandboxPath is a directory of a sandbox, made when it is not there. A link that
@@ -226,6 +251,7 @@ func (l Launch) finish(s *specs.Spec) core.SpecFunc {
 		if err != nil {
 			return nil, err
 		}
+		placeImages(s, r.Images)
 		p := s.Process
 		p.User = user.User
 		command := img.Cmd

@@ -65,19 +65,18 @@ func (f fault) Unwrap() error { return errdefs.ErrInvalidArgument }
 
 func invalid(format string, args ...any) error { return fault(fmt.Sprintf(format, args...)) }
 
+func missing(what string) error { return fmt.Errorf("%s: %w", what, errdefs.ErrNotImplemented) }
+
 // Check refuses what this node does not do, before anything is made.
 // InvalidArgument, or NotImplemented for what is not built.
 func (l Launch) Check() error {
 	if l.Container != nil && l.Container.GetType() != mesosv1.ContainerInfo_MESOS {
 		return invalid("The provided ContainerInfo is not supported")
 	}
-	missing := func(what string) error { return fmt.Errorf("%s: %w", what, errdefs.ErrNotImplemented) }
-	switch img := l.Container.GetMesos().GetImage(); {
-	case img != nil && img.GetType() != mesosv1.Image_DOCKER:
-		return missing("image type " + img.GetType().String())
-	case img != nil && img.GetDocker().GetName() == "":
-		return invalid("a docker image has no name")
-	case len(l.Container.GetNetworkInfos()) > 1:
+	if err := l.checkImages(); err != nil {
+		return err
+	}
+	if len(l.Container.GetNetworkInfos()) > 1 {
 		return missing("more than one network")
 	}
 	for _, r := range l.Resources {
@@ -98,12 +97,6 @@ func (l Launch) Image() string {
 		return img.GetDocker().GetName()
 	}
 	return ""
-}
-
-// PullAlways reports whether the registry is to be asked in any case.
-func (l Launch) PullAlways() bool {
-	img := l.Container.GetMesos().GetImage()
-	return img != nil && !img.GetCached()
 }
 
 // TTY reports whether the container gets a terminal.
@@ -214,9 +207,8 @@ func (l Launch) limits() (*specs.LinuxResources, error) {
 	return res, nil
 }
 
-// ContainerOf is the container itself; image is the zero Image for the host's
-// root.
-func (l Launch) ContainerOf(sandbox core.ID, image core.Image) (core.ContainerConfig, error) {
+// ContainerOf is the container itself.
+func (l Launch) ContainerOf(sandbox core.ID, images Images) (core.ContainerConfig, error) {
 	limit, err := l.disk()
 	if err != nil {
 		return core.ContainerConfig{}, err
@@ -226,7 +218,7 @@ func (l Launch) ContainerOf(sandbox core.ID, image core.Image) (core.ContainerCo
 		return core.ContainerConfig{}, err
 	}
 	c := core.ContainerConfig{
-		Key: core.Key(l.ID), Sandbox: sandbox, Data: data,
+		Key: core.Key(l.ID), Sandbox: sandbox, Data: data, Images: imageMounts(images.Volumes),
 		IO: core.IO{TTY: l.TTY(), Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: l.Dir + "/stdout"}}},
 	}
 	if c.IO.TTY {
@@ -234,8 +226,8 @@ func (l Launch) ContainerOf(sandbox core.ID, image core.Image) (core.ContainerCo
 	} else {
 		c.IO.Sinks = append(c.IO.Sinks, core.Sink{Format: core.FormatRaw, Stderr: true, Path: l.Dir + "/stderr"})
 	}
-	if image.ID != "" {
-		c.Root.Image = image.ID
+	if images.Root.ID != "" {
+		c.Root.Image = images.Root.ID
 	} else {
 		// What is mounted below the host's root stays out: other containers'
 		// roots and our own state are among it.

@@ -1,0 +1,88 @@
+package translate
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Images are those of a launch, as they were found.
+type Images struct {
+	Root    core.Image   // zero for the host's root
+	Volumes []core.Image // of VolumeImages
+}
+
+// imageSource stands in a mount for the path of the image of that number until the
+// engine has told it. It is no path, so nothing else looks like it.
+const imageSource = "image "
+
+// VolumeImages are the images that are volumes.
+func (l Launch) VolumeImages() (list []*mesosv1.Image) {
+	for _, v := range l.Container.GetVolumes() {
+		if v.Image != nil {
+			list = append(list, v.GetImage())
+		}
+	}
+	return list
+}
+
+func imageMounts(found []core.Image) (list []core.ImageMount) {
+	for _, img := range found {
+		list = append(list, core.ImageMount{Image: img.ID})
+	}
+	return list
+}
+
+// imageMount shows the image of that number, which all containers share.
+func (l Launch) imageMount(v *mesosv1.Volume, number int) (specs.Mount, error) {
+	b, err := l.target(v)
+	return specs.Mount{
+		Destination: b.Target, Type: "bind", Source: imageSource + strconv.Itoa(number), Options: []string{"rbind", "rprivate", "ro", "nosuid", "nodev"},
+	}, err
+}
+
+// placeImages fills the sources in.
+func placeImages(s *specs.Spec, paths []string) {
+	for i := range s.Mounts {
+		rest, ok := strings.CutPrefix(s.Mounts[i].Source, imageSource)
+		if n, err := strconv.Atoi(rest); ok && err == nil && n < len(paths) {
+			s.Mounts[i].Source = paths[n]
+		}
+	}
+}
+
+// checkImages refuses images that are not to be had here. NotImplemented, and
+// InvalidArgument for one without a name.
+func (l Launch) checkImages() error {
+	if img := l.Container.GetMesos().GetImage(); img != nil {
+		if err := checkImage(img); err != nil {
+			return err
+		}
+	}
+	for _, v := range l.Container.GetVolumes() {
+		if v.Image == nil {
+			continue
+		}
+		if err := checkImage(v.GetImage()); err != nil {
+			return err
+		}
+		if v.GetMode() != mesosv1.Volume_RO {
+			return missing("an image as volume in mode " + v.GetMode().String())
+		}
+	}
+	return nil
+}
+
+func checkImage(img *mesosv1.Image) error {
+	if img.GetType() != mesosv1.Image_DOCKER {
+		return missing("image type " + img.GetType().String())
+	}
+	if img.GetDocker().GetName() == "" {
+		return invalid("a docker image has no name")
+	}
+	return nil
+}
