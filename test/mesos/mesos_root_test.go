@@ -239,6 +239,32 @@ func TestDisk(t *testing.T) {
 	})
 }
 
+// TestGPUs: a device of a vendor's file is in the container that asks for one.
+func TestGPUs(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		spec := `{"cdiVersion":"0.6.0","kind":"example.com/gpu","devices":[{"name":"0","containerEdits":{"env":["GPU=zero"],"deviceNodes":[{"path":"/dev/gpu0","hostPath":"/dev/zero"}]}}]}`
+		if err := os.WriteFile(filepath.Join(dir, "gpu.json"), []byte(spec), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n := nodetest.Start(t, nodetest.Options{Config: "cdi_dirs = [\"" + dir + "\"]\n[face.mesos]\nenabled = true\ngpus = [\"example.com/gpu=0\"]\n"})
+		ref := n.Busybox(t)
+		c := newClient(t, n)
+		gpus := func(n float64) []object {
+			return []object{{"name": "gpus", "type": "SCALAR", "scalar": object{"value": n}}}
+		}
+		look := shell("echo $GPU; head -c 3 /dev/gpu0 | wc -c")
+		c.is("LAUNCH_CONTAINER", object{"container_id": id("a"), "command": look, "container": withImage(ref), "resources": gpus(1)}, 200, "")
+		c.is("WAIT_CONTAINER", about(id("a")), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":0}}`)
+		if got := c.file("a/stdout"); got != "zero\n3\n" {
+			t.Errorf("%q, %q", got, c.file("a/stderr"))
+		}
+		c.is("LAUNCH_CONTAINER", object{"container_id": id("b"), "command": look, "container": withImage(ref), "resources": gpus(2)}, 400, "Requested 2 gpus but only 1 available")
+		c.is("REMOVE_CONTAINER", about(id("a")), 200, "")
+		n.Check()
+	})
+}
+
 // TestEndedOnesAreCleared: a node that keeps nothing for long.
 func TestEndedOnesAreCleared(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {

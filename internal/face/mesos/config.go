@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/face/mesos/acl"
+	"github.com/longshore/longshore/internal/face/mesos/gpu"
 	"github.com/longshore/longshore/internal/face/mesos/guard"
 	"github.com/longshore/longshore/internal/face/mesos/keep"
 	"github.com/longshore/longshore/internal/tlsconf"
@@ -45,6 +46,9 @@ type Config struct {
 	// DiskWatchInterval is how often it is measured what containers take of the disk,
 	// which have a limit of it; 0 does not enforce limits.
 	DiskWatchInterval keep.Duration `toml:"disk_watch_interval"`
+	// GPUs are the node's, by their names of the Container Device Interface; a container
+	// gets as many of them as its resources say.
+	GPUs []string `toml:"gpus"`
 	// MaxFetchBytes bounds what is fetched for one container, unpacked.
 	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
 	// ShowAllOwners has the calls that show frameworks, executors, tasks and containers
@@ -74,6 +78,8 @@ func (c Config) Validate() error {
 		return invalid("face.mesos.work_dir %q is not an absolute path", c.WorkDir)
 	case c.MaxMessageBytes < 1<<16 || c.MaxConnections < 1:
 		return invalid("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
+	case gpu.Check(c.GPUs) != nil:
+		return fmt.Errorf("face.mesos.gpus: %w", gpu.Check(c.GPUs))
 	case c.MaxFetchBytes < 0:
 		return invalid("face.mesos.max_fetch_bytes %d is negative", c.MaxFetchBytes)
 	case c.GCDelay < 0 || c.DiskWatchInterval < 0:

@@ -215,7 +215,7 @@ func TestRefusedLaunchesLeaveNothing(t *testing.T) {
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","volumes":[{"mode":"RW","container_path":"p","host_path":"./x/.."}]}`), 400, "has the sandboxes of nested containers"},
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","volumes":[{"mode":"RW","container_path":"p","source":{"type":"SANDBOX_PATH","sandbox_path":{"type":"SELF","path":"containers/b"}}}]}`), 400, "has the sandboxes of nested containers"},
 		{launch(`"command":{"value":"ls"},"container":{"type":"MESOS","volumes":[{"mode":"RW","container_path":"containers/x","host_path":"/srv"}]}`), 400, "hides the sandbox"},
-		{launch(`"command":{"value":"ls"},"resources":[{"name":"gpus","type":"SCALAR","scalar":{"value":1}}]`), 501, "gpus"},
+		{launch(`"command":{"value":"ls"},"resources":[{"name":"gpus","type":"SCALAR","scalar":{"value":1}}]`), 400, "Requested 1 gpus but only 0 available"},
 	} {
 		if code, text := n.post(c.body); code != c.code || !strings.Contains(text, c.text) {
 			t.Errorf("%s:\n%d %q, want %d %q", c.body, code, text, c.code, c.text)

@@ -176,6 +176,12 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 	if err != nil {
 		return err
 	}
+	names, give, err := s.gpus.Take(l.WantsGPUs(), func() ([]core.Container, error) { return s.engine.Containers(ctx, core.Filter{}) })
+	if err != nil {
+		return err
+	}
+	defer give()
+	l.GPUs = names
 	var made target
 	defer func() {
 		if err == nil {

@@ -84,3 +84,55 @@ func TestDisk(t *testing.T) {
 		t.Errorf("what was nested: %v", w)
 	}
 }
+
+// TestGPUs: each is one container's and of what is nested in it, until he has ended;
+// the agent's restart changes nothing.
+func TestGPUs(t *testing.T) {
+	n := newTestNode(t)
+	restart := func() {
+		t.Helper()
+		n.shutdown()
+		n.Restart()
+		n.serve()
+	}
+	n.config = func(c *Config) { c.GPUs = []string{"example.com/gpu=0", "example.com/gpu=1", "example.com/gpu=2"} }
+	restart()
+	launch := func(id, gpus string) string {
+		return strings.Replace(strings.Replace(launchA, `{"name":"cpus"`, `{"name":"gpus","type":"SCALAR","scalar":{"value":`+gpus+`}},{"name":"cpus"`, 1), `"value":"a"`, `"value":"`+id+`"`, 1)
+	}
+	has := func(id core.Key, want string) {
+		t.Helper()
+		if got := strings.Join(n.container(id).Config.CDI, " "); got != want {
+			t.Errorf("%s has %q, want %q", id, got, want)
+		}
+	}
+	n.is(launch("a", "2"), 200, "")
+	has("a", "example.com/gpu=0 example.com/gpu=1")
+	n.is(`{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":"in","parent":{"value":"a"}},"command":{"value":"serve"}}}`, 200, "")
+	has("a.in", "example.com/gpu=0 example.com/gpu=1")
+	restart()
+	n.is(launch("b", "2"), 400, "Requested 2 gpus but only 1 available")
+	n.is(launch("b", "1"), 200, "")
+	has("b", "example.com/gpu=2")
+	n.is(launch("none", "0"), 200, "")
+	has("none", "")
+	if r := n.answer(`{"type":"GET_AGENT"}`).GetGetAgent().GetAgentInfo().GetResources(); len(r) != 4 || r[3].GetName() != "gpus" || r[3].GetScalar().GetValue() != 3 {
+		t.Errorf("agent %v", r)
+	}
+	metrics := map[string]float64{}
+	for _, m := range n.answer(`{"type":"GET_METRICS","get_metrics":{}}`).GetGetMetrics().GetMetrics() {
+		metrics[m.GetName()] = m.GetValue()
+	}
+	if metrics["slave/gpus_total"] != 3 || metrics["slave/gpus_used"] != 3 || metrics["slave/gpus_percent"] != 1 {
+		t.Errorf("metrics %v", metrics)
+	}
+	n.is(killA, 200, "")
+	n.is(waitA, 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+	n.is(launch("c", "2"), 200, "")
+	has("c", "example.com/gpu=0 example.com/gpu=1")
+	cfg := DefaultConfig()
+	cfg.GPUs = []string{"0"}
+	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), `face.mesos.gpus: GPU "0"`) {
+		t.Errorf("%v", err)
+	}
+}

@@ -42,6 +42,8 @@ type testNode struct {
 	address string
 	// gcDelay has the face clear what is due by itself, when it is not zero.
 	gcDelay keep.Duration
+	// config changes the face's, when it is not nil.
+	config func(c *Config)
 	// heartbeat is how often streams have signs of life, when it is not zero.
 	heartbeat time.Duration
 	// shutdown ends the face and waits until it has answered every call.
@@ -64,6 +66,9 @@ func (n *testNode) serve() {
 	n.t.Helper()
 	cfg := DefaultConfig()
 	cfg.WorkDir, cfg.GCDelay = n.work, n.gcDelay
+	if n.config != nil {
+		n.config(&cfg)
+	}
 	if n.tcp != nil {
 		cfg.Listen = "127.0.0.1:0"
 		n.tcp(&cfg)

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/acl"
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/files"
+	"github.com/longshore/longshore/internal/face/mesos/gpu"
 	"github.com/longshore/longshore/internal/face/mesos/guard"
 	"github.com/longshore/longshore/internal/face/mesos/providers"
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
@@ -36,6 +37,7 @@ type server struct {
 	workDir  string
 	gcDelay  string // as a flag
 	disks    *disks
+	gpus     *gpu.Pool
 	maxFetch int64 // bytes
 	tree     sandbox.Tree
 	files    files.Files
@@ -70,12 +72,13 @@ func newServer(o Options) (*server, error) {
 	if s.tree, err = sandbox.New(s.workDir); err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
+	s.gpus = gpu.New(o.Config.GPUs)
 	s.disks = &disks{server: s, every: time.Duration(o.Config.DiskWatchInterval)}
 	if o.Config.GCDelay > 0 {
 		s.gcDelay = o.Config.GCDelay.Flag()
 	}
 	s.files = files.Files{Dir: s.tree.Dir()}
-	s.shows = &shows{view: o.Engine, agent: hostname, disk: s.tree.Dir(), began: time.Now()}
+	s.shows = &shows{view: o.Engine, agent: hostname, disk: s.tree.Dir(), gpus: len(o.Config.GPUs), began: time.Now()}
 	if o.All != nil {
 		s.shows.view, s.shows.all = o.All, true
 	}

@@ -35,6 +35,7 @@ type shows struct {
 	all   bool // it shows other owners
 	agent string
 	disk  string // a path on the file system that sandboxes are on
+	gpus  int
 	began time.Time
 	tally figures.Tally
 }
@@ -101,9 +102,13 @@ func (s *shows) machine() ([]*mesosv1.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []*mesosv1.Resource{
+	all := []*mesosv1.Resource{
 		project.Scalar("cpus", float64(runtime.NumCPU())), project.Scalar("mem", float64(mem>>20)), project.Scalar("disk", float64(disk>>20)),
-	}, nil
+	}
+	if s.gpus > 0 {
+		all = append(all, project.Scalar("gpus", float64(s.gpus)))
+	}
+	return all, nil
 }
 
 func (s *shows) getMetrics(ctx context.Context, x *door.Exchange) error {

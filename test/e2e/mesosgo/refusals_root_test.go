@@ -140,7 +140,7 @@ func badLaunches(x *trial) {
 	x.no(launch(nil, nil), 400, "No executable specified to run and no default in the image")
 	x.no(launch(shell("true"), nil, mesos.Resource{Name: "cpus", Type: mesos.SCALAR.Enum(), Scalar: &mesos.Value_Scalar{Value: -1}}), 400, "Failed to validate agent::Call: Invalid resources: ")
 	x.no(launch(shell("true"), nil, mesos.Resource{Name: "mem", Type: mesos.SCALAR.Enum(), Scalar: &mesos.Value_Scalar{Value: 64}, Role: new("prod")}), 400, "Failed to validate agent::Call: 'launch_container.resources' must be unreserved")
-	x.no(launch(shell("true"), nil, scalar("gpus", 1)), 501, "gpus")
+	x.no(launch(shell("true"), nil, scalar("gpus", 1)), 400, "Requested 1 gpus but only 0 available")
 	x.no(calls.LaunchContainer(child, shell("true"), nil, []mesos.Resource{scalar("mem", 64)}), 400, "Failed to validate agent::Call: Resources may not be specified")
 	x.no(calls.LaunchNestedContainer(below(id("none"), "child"), shell("true"), nil), 400, "Root container none not found")
 	x.no(calls.LaunchNestedContainer(below(child, "child"), shell("true"), nil), 400, "Parent container parent.child does not exist")

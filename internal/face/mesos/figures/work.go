@@ -2,6 +2,7 @@ package figures
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,9 @@ func Work(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Figure {
 		{"slave/tasks_staging", tasks[mesosv1.TaskState_TASK_STAGING]},
 		{"slave/tasks_starting", tasks[mesosv1.TaskState_TASK_STARTING]},
 	}
+	if !slices.ContainsFunc(has, func(r *mesosv1.Resource) bool { return r.GetName() == "gpus" }) {
+		has = append(slices.Clone(has), project.Scalar("gpus", 0))
+	}
 	for _, r := range has {
 		name, total := "slave/"+r.GetName()+"_", r.GetScalar().GetValue()
 		all = append(all, Figure{name + "total", total}, Figure{name + "used", used[r.GetName()]}, Figure{name + "percent", used[r.GetName()] / max(total, 1)})
@@ -42,7 +46,7 @@ func Work(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Figure {
 }
 
 // nothing are the figures of what such an agent does not have: a master, revocable
-// resources, GPUs, a cache of what was fetched, and removals of sandboxes that are
+// resources, a cache of what was fetched, and removals of sandboxes that are
 // known beforehand.
 func nothing() []string {
 	all := []string{
@@ -50,7 +54,6 @@ func nothing() []string {
 		"containerizer/mesos/disk/project_ids_free", "containerizer/mesos/disk/project_ids_total",
 		"gc/path_removals_pending",
 		"slave/executors_preempted", "slave/executors_registering", "slave/executors_terminating",
-		"slave/gpus_percent", "slave/gpus_total", "slave/gpus_used",
 		"slave/invalid_framework_messages", "slave/invalid_status_updates", "slave/recovery_errors",
 		"slave/tasks_gone", "slave/valid_framework_messages", "slave/valid_status_updates",
 	}

@@ -141,6 +141,9 @@ func (n Node) task(c *core.Container, sb *core.Sandbox) *mesosv1.Task {
 		if rec, err := translate.ReadRecord(*c); err == nil && c.Owner == core.OwnerMesos && rec.Disk > 0 {
 			t.Resources = append(t.Resources, Scalar("disk", float64(rec.Disk)/(1<<20)))
 		}
+		if gpus := len(c.Config.CDI); gpus > 0 && c.Owner == core.OwnerMesos {
+			t.Resources = append(t.Resources, Scalar("gpus", float64(gpus)))
+		}
 	}
 	t.Statuses = []*mesosv1.TaskStatus{n.status(c, sb, t)}
 	return t

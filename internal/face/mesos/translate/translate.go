@@ -35,6 +35,8 @@ type Launch struct {
 	Parent *core.Container
 	Of     Record
 	As     string // the parent's user and group, by number
+	// GPUs are the names of those that a standalone container gets.
+	GPUs []string
 }
 
 // Record is what the face keeps with a container.
@@ -78,11 +80,6 @@ func (l Launch) Check() error {
 	}
 	if len(l.Container.GetNetworkInfos()) > 1 {
 		return missing("more than one network")
-	}
-	for _, r := range l.Resources {
-		if r.GetName() == "gpus" && r.GetScalar().GetValue() > 0 {
-			return missing("gpus")
-		}
 	}
 	if shell := l.Command != nil && l.Command.Shell != nil && l.Command.GetShell(); l.Image() != "" && l.Command.GetValue() == "" && !shell {
 		return nil // the image may know
@@ -176,6 +173,9 @@ func (l Launch) amounts() map[string]float64 {
 	return amount
 }
 
+// WantsGPUs is how many GPUs are asked for.
+func (l Launch) WantsGPUs() int { return int(min(l.amounts()["gpus"], math.MaxInt32)) }
+
 // disk is the limit of what is taken of the disk, in bytes; 0 for none.
 func (l Launch) disk() (uint64, error) {
 	mib := l.amounts()["disk"]
@@ -218,7 +218,7 @@ func (l Launch) ContainerOf(sandbox core.ID, images Images) (core.ContainerConfi
 		return core.ContainerConfig{}, err
 	}
 	c := core.ContainerConfig{
-		Key: core.Key(l.ID), Sandbox: sandbox, Data: data, Images: imageMounts(images.Volumes),
+		Key: core.Key(l.ID), Sandbox: sandbox, Data: data, Images: imageMounts(images.Volumes), CDI: l.GPUs,
 		IO: core.IO{TTY: l.TTY(), Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: l.Dir + "/stdout"}}},
 	}
 	if c.IO.TTY {
@@ -234,7 +234,7 @@ func (l Launch) ContainerOf(sandbox core.ID, images Images) (core.ContainerConfi
 		c.Root.Mounts = []core.Mount{{Type: "bind", Source: "/", Options: []string{"bind"}}}
 	}
 	if l.Parent != nil {
-		c.Parent = l.Parent.ID
+		c.Parent, c.CDI = l.Parent.ID, l.Parent.Config.CDI // what is nested has its root's
 		if l.Container.GetLinuxInfo().GetSharePidNamespace() {
 			c.Join = append(c.Join, core.Join{Namespace: specs.PIDNamespace, Container: l.Parent.ID})
 		}

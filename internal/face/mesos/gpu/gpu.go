@@ -1,0 +1,93 @@
+// Package gpu hands out GPUs, which are devices of the Container Device Interface, each
+// to one container at a time.
+//
+// It keeps nothing: who has which is told by the containers' records. Start at Pool.
+package gpu
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Check refuses names that are none of the Container Device Interface, and one that is
+// there twice. InvalidArgument.
+func Check(names []string) error {
+	for i, n := range names {
+		kind, device, _ := strings.Cut(n, "=")
+		vendor, class, _ := strings.Cut(kind, "/")
+		if vendor == "" || class == "" || device == "" {
+			return fmt.Errorf("GPU %q is not called vendor.com/class=name: %w", n, errdefs.ErrInvalidArgument)
+		}
+		if slices.Contains(names[:i], n) {
+			return fmt.Errorf("GPU %q is there twice: %w", n, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// Pool are the GPUs of the node.
+type Pool struct {
+	names []string
+
+	mu    sync.Mutex
+	taken map[string]bool // by launches, whose containers have no record yet
+}
+
+// New returns the pool of the devices with these names.
+func New(names []string) *Pool { return &Pool{names: names, taken: map[string]bool{}} }
+
+// Size is how many there are.
+func (p *Pool) Size() int { return len(p.names) }
+
+// fault is what is wrong with a request, word for word.
+type fault string
+
+// Error implements error.
+func (f fault) Error() string { return string(f) }
+
+// Unwrap gives its class.
+func (f fault) Unwrap() error { return errdefs.ErrInvalidArgument }
+
+// Take takes n that no container has. have tells of all containers that may have one;
+// it is asked when no other launch takes any. give is to be called when the container
+// has its record, or will have none. InvalidArgument when there are not as many.
+func (p *Pool) Take(n int, have func() ([]core.Container, error)) (names []string, give func(), err error) {
+	if n == 0 {
+		return nil, func() {}, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all, err := have()
+	if err != nil {
+		return nil, nil, err
+	}
+	used := map[string]bool{}
+	for i := range all {
+		if all[i].Main.Autopsy == nil {
+			for _, name := range all[i].Config.CDI {
+				used[name] = true
+			}
+		}
+	}
+	free := slices.DeleteFunc(slices.Clone(p.names), func(name string) bool { return used[name] || p.taken[name] })
+	if len(free) < n {
+		return nil, nil, fault(fmt.Sprintf("Requested %d gpus but only %d available", n, len(free)))
+	}
+	names = free[:n]
+	for _, name := range names {
+		p.taken[name] = true
+	}
+	return names, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, name := range names {
+			delete(p.taken, name)
+		}
+	}, nil
+}

@@ -1,0 +1,57 @@
+package gpu
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+func TestCheck(t *testing.T) {
+	if err := Check([]string{"v.com/gpu=0", "v.com/gpu=1", "w.com/gpu=0"}); err != nil {
+		t.Error(err)
+	}
+	for _, names := range [][]string{{"0"}, {"v.com=0"}, {"/gpu=0"}, {"v.com/=0"}, {"v.com/gpu="}, {""}, {"v.com/gpu=0", "v.com/gpu=0"}} {
+		if err := Check(names); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v", names, err)
+		}
+	}
+}
+
+// TestTake: each GPU is one's alone, until he has ended.
+func TestTake(t *testing.T) {
+	p := New([]string{"v.com/gpu=0", "v.com/gpu=1", "v.com/gpu=2"})
+	var all []core.Container
+	have := func() ([]core.Container, error) { return all, nil }
+	take := func(n int, want ...string) func() {
+		t.Helper()
+		names, give, err := p.Take(n, have)
+		if err != nil || !slices.Equal(names, want) {
+			t.Errorf("%d: %q, %v, want %q", n, names, err, want)
+		}
+		return give
+	}
+	refuse := func(n int, want string) {
+		t.Helper()
+		if _, _, err := p.Take(n, have); err == nil || err.Error() != want || !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%d: %v, want %q", n, err, want)
+		}
+	}
+	refuse(4, "Requested 4 gpus but only 3 available")
+	give := take(2, "v.com/gpu=0", "v.com/gpu=1")
+	refuse(2, "Requested 2 gpus but only 1 available")
+	all = append(all, core.Container{Config: core.ContainerConfig{CDI: []string{"v.com/gpu=0", "v.com/gpu=1"}}})
+	give()
+	take(1, "v.com/gpu=2")()
+	refuse(2, "Requested 2 gpus but only 1 available")
+	all[0].Main.Autopsy = &core.Autopsy{}
+	take(3, "v.com/gpu=0", "v.com/gpu=1", "v.com/gpu=2")()
+	take(0)()
+	broken := errors.New("broken")
+	if _, _, err := p.Take(1, func() ([]core.Container, error) { return nil, broken }); !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
+}
