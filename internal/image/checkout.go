@@ -125,7 +125,7 @@ func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	if !co.ReadOnly || len(co.Dirs) == 0 {
+	if !co.ReadOnly || len(co.Dirs) == 0 || co.aloneMapped(req) {
 		if err := r.makeUpper(dir, co, req); err != nil {
 			return err
 		}
@@ -140,6 +140,12 @@ func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
 		return err
 	}
 	return os.Rename(tmp, filepath.Join(dir, recordFile))
+}
+
+// aloneMapped is for one layer, read-only, with mapped owners: the kernel makes no
+// overlay of one layer alone, so that an empty one is put below it.
+func (co *checkout) aloneMapped(req core.CheckoutRequest) bool {
+	return co.ReadOnly && len(co.Dirs) == 1 && len(req.UIDs) > 0
 }
 
 // makeUpper makes the container's own layer, whose root shows the attributes of
@@ -198,7 +204,9 @@ func (r *records) mounts(req core.CheckoutRequest, co *checkout) []core.Mount {
 	switch {
 	case len(lower) == 0:
 		return bind(upper)
-	case co.ReadOnly && len(lower) == 1 && len(req.UIDs) == 0:
+	case co.aloneMapped(req):
+		lower = append(lower, upper)
+	case co.ReadOnly && len(lower) == 1:
 		return bind(lower[0])
 	}
 	// Without an index the upper directory can be mounted again and again.

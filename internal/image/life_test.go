@@ -25,6 +25,31 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
+// TestOneLayerWithMappedOwners: the kernel makes an overlay, by which owners are
+// mapped, of two lower layers at least.
+func TestOneLayerWithMappedOwners(t *testing.T) {
+	reg := imagetest.NewRegistry(t)
+	dir := t.TempDir()
+	s := open(t, dir)
+	img, err := s.Pull(t.Context(), "cri", reg.Push("team/app", "v1", layered(1, 100)), core.PullOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := []core.IDRange{{Host: 65536, Size: 65536}}
+	co, err := s.Checkout(t.Context(), core.CheckoutRequest{Container: "shown", Image: img.ID, ReadOnly: true, UIDs: ids, GIDs: ids})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lower, ok := strings.CutPrefix(co.Mounts[0].Options[0], "lowerdir=")
+	layers := strings.Split(lower, ":")
+	if !ok || co.Mounts[0].Type != "overlay" || len(layers) != 2 {
+		t.Fatalf("mounts %+v", co.Mounts)
+	}
+	if left, err := os.ReadDir(layers[1]); err != nil || len(left) != 0 {
+		t.Errorf("what is below the layer: %v, %v", left, err)
+	}
+}
+
 func TestNamesPinsAndCheckoutsOutliveTheAgent(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	ref := reg.Push("team/app", "v1", layered(2, 100))
