@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
@@ -27,6 +28,17 @@ type Task struct {
 	Session plugin.Session
 	// Join is the network namespace of another task, when Conf.Network names one.
 	Join string
+	// FirstID is the id of the node that root of the task's user namespace has, when
+	// Conf.Users wants one.
+	FirstID uint32
+}
+
+// ids are the mapping of the task's user namespace; nil without one.
+func (a Task) ids() []specs.LinuxIDMapping {
+	if a.FirstID == 0 {
+		return nil
+	}
+	return []specs.LinuxIDMapping{{HostID: a.FirstID, Size: plugin.UsersRange}}
 }
 
 // Read reads the task's configuration and refuses what the plugin's forbids.
@@ -187,13 +199,17 @@ func (a Task) sinks() []core.Sink {
 }
 
 // capabilities are the default ones that the operator allows, and what the job
-// adds and drops. The default is that of Nomad's own drivers.
+// adds and drops. The default is that of Nomad's own drivers; docker's has NET_RAW
+// where the operator allows it.
 func (a Task) capabilities() ([]string, error) {
 	allowed, err := ocispec.Capabilities(ocispec.DefaultCapabilities(), nil, []string{"NET_RAW"})
 	if err != nil {
 		return nil, err
 	}
 	base := slices.Clone(allowed)
+	if a.Session.Name == plugin.DockerName && a.Session.AllowCaps != nil {
+		base = ocispec.DefaultCapabilities()
+	}
 	if a.Session.AllowCaps != nil {
 		if allowed, err = ocispec.Capabilities(nil, a.Session.AllowCaps, nil); err != nil {
 			return nil, fmt.Errorf("allow_caps of the plugin: %w", err)
