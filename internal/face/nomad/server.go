@@ -20,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/face/nomad/pull"
 	"github.com/longshore/longshore/internal/face/nomad/schema"
 	"github.com/longshore/longshore/internal/face/nomad/taskconf"
+	"github.com/longshore/longshore/internal/face/nomad/users"
 )
 
 // server implements the Driver service. Each call is: find, translate, one or two
@@ -33,12 +34,15 @@ type server struct {
 	events  *events.Feed
 	images  *pull.Images
 	gauge   *gauge.Gauge
+	users   *users.Ranges
 	mhz     float64 // of a core, where Nomad does not tell it
 }
 
 func newServer(e *engine.Client, log *slog.Logger, version string) *server {
 	feed := events.New(e, log)
-	return &server{engine: e, log: log, version: version, events: feed, images: pull.New(e, feed, log), gauge: gauge.New(e), mhz: gauge.NodeSpeed()}
+	return &server{
+		engine: e, log: log, version: version, events: feed, images: pull.New(e, feed, log), gauge: gauge.New(e), users: users.New(e), mhz: gauge.NodeSpeed(),
+	}
 }
 
 // run looks after images that no task uses, until ctx ends.

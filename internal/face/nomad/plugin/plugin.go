@@ -8,6 +8,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"time"
@@ -75,12 +76,23 @@ type Config struct {
 	AllowRuntimes []string
 	// PidsLimit is that of tasks that ask for none; 0 is no limit.
 	PidsLimit int64
+	// Users are the ids of the node that user namespaces of tasks get.
+	Users Users
 	// ImageDelay is how long an image that no task uses any more is kept;
 	// negative is for ever.
 	ImageDelay time.Duration
 	// PullTimeout bounds the pull of a task that says nothing.
 	PullTimeout time.Duration
 }
+
+// Users are ranges of user and group ids of the node, one after the other.
+type Users struct {
+	First  uint32 // the first id of the first range
+	Ranges int    // how many there are
+}
+
+// UsersRange is how many ids a task has that is given a range.
+const UsersRange = 65536
 
 // Fields is the schema of Config.
 func Fields() []schema.Field {
@@ -95,12 +107,19 @@ func Fields() []schema.Field {
 		{Name: "pids_limit", Kind: schema.Number},
 		{Name: "gc", Kind: schema.Block, Fields: []schema.Field{{Name: "image", Kind: schema.Bool}, {Name: "image_delay"}}},
 		{Name: "image_pull_timeout"},
+		{Name: "userns", Kind: schema.Block, Fields: []schema.Field{{Name: "first_id", Kind: schema.Number}, {Name: "ranges", Kind: schema.Number}}},
 	}
 }
 
+// defaultUsers lie where systemd has the ids of containers, far from what kubelet
+// gives to pods.
+const defaultUsers = 0x60000000
+
 // Default is the configuration of a plugin block without config.
 func Default() Config {
-	return Config{Socket: DefaultSocket, Logs: LogFiles, ImageDelay: 3 * time.Minute, PullTimeout: 5 * time.Minute}
+	return Config{
+		Socket: DefaultSocket, Logs: LogFiles, ImageDelay: 3 * time.Minute, PullTimeout: 5 * time.Minute, Users: Users{First: defaultUsers, Ranges: 1024},
+	}
 }
 
 // ParseConfig reads msgpack_config. InvalidArgument says what is wrong.
@@ -135,8 +154,32 @@ func ParseConfig(data []byte) (Config, error) {
 	if gc.Has("image") && !gc.Bool("image") {
 		c.ImageDelay = -1
 	}
-	c.PullTimeout, err = duration("image_pull_timeout", v.String("image_pull_timeout"), c.PullTimeout)
-	return c, err
+	if c.PullTimeout, err = duration("image_pull_timeout", v.String("image_pull_timeout"), c.PullTimeout); err != nil {
+		return c, err
+	}
+	return c, c.Users.read(v.Block("userns"))
+}
+
+// read takes over what is said. No range may reach the last id, which is nobody's.
+func (u *Users) read(v schema.Values) error {
+	if v.Has("first_id") {
+		first, err := v.Int("first_id", UsersRange, math.MaxUint32-UsersRange)
+		if err != nil {
+			return err
+		}
+		u.First = uint32(first)
+	}
+	if v.Has("ranges") {
+		n, err := v.Int("ranges", 1, math.MaxUint32/UsersRange)
+		if err != nil {
+			return err
+		}
+		u.Ranges = int(n)
+	}
+	if end := int64(u.First) + int64(u.Ranges)*UsersRange; end > math.MaxUint32 {
+		return invalid("config.userns: %d ranges from %d end at %d", u.Ranges, u.First, end)
+	}
+	return nil
 }
 
 func duration(key, text string, otherwise time.Duration) (time.Duration, error) {

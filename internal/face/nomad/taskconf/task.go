@@ -34,6 +34,7 @@ type Task struct {
 	ExtraHosts          []string // NAME:ADDRESS
 	HostIPC, HostPID    bool
 	HostUTS, Privileged bool
+	Users               bool // a user namespace of the task's own
 
 	CapAdd, CapDrop []string
 	Groups          []string
@@ -213,8 +214,26 @@ func (t *Task) namespaces(v schema.Values) error {
 			return invalid("config.%s %q is not host", key, mode)
 		}
 	}
-	if m := v.String("userns_mode"); m != "" && m != "host" {
-		return invalid("config.userns_mode %q is not host", m)
+	return t.users(v)
+}
+
+// users: what takes another wall down does not go with a user namespace, and the
+// files of a directory that somebody else has made belong to nobody in it.
+func (t *Task) users(v schema.Values) error {
+	switch m := v.String("userns_mode"); m {
+	case "", "host":
+		return nil
+	case "auto", "private":
+		t.Users = true
+	default:
+		return invalid("config.userns_mode %q is neither host nor auto", m)
+	}
+	for what, asked := range map[string]bool{
+		"privileged": t.Privileged, "ipc_mode = host": t.HostIPC, "pid_mode = host": t.HostPID, "uts_mode = host": t.HostUTS, "rootfs": t.Rootfs != "",
+	} {
+		if asked {
+			return invalid("config.userns_mode %s does not go with %s", v.String("userns_mode"), what)
+		}
 	}
 	return nil
 }

@@ -66,6 +66,9 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 	case netBridge:
 		cfg.Namespaces.Net.Mode = core.Shared
 	}
+	if cfg.UIDs = a.ids(); cfg.UIDs != nil {
+		cfg.GIDs, cfg.Namespaces.User.Mode = cfg.UIDs, core.Shared
+	}
 	if a.Conf.HostUTS || mode == netHost && a.Conf.Hostname == "" {
 		cfg.Namespaces.UTS.Mode, cfg.Hostname = core.Host, ""
 	}

@@ -111,6 +111,7 @@ func (a Task) mounts(s *specs.Spec) error {
 	}
 	var all []specs.Mount
 	for _, b := range binds {
+		b.UIDs, b.GIDs = a.ids(), a.ids()
 		m, err := b.Mount()
 		if err != nil {
 			return err
@@ -129,11 +130,25 @@ func (a Task) mounts(s *specs.Spec) error {
 	for _, m := range all {
 		s.Mounts = ocispec.AddMount(s.Mounts, m)
 	}
+	if mode := a.network(); a.Conf.Users && (mode == netGroup || mode == netTask) {
+		a.shownSys(s)
+	}
 	if a.Conf.ShmBytes > 0 {
 		s.Mounts = ocispec.AddMount(s.Mounts, tmpfs("/dev/shm", a.Conf.ShmBytes, 0o1777, "nosuid", "nodev", "noexec"))
 	}
 	s.Linux.RootfsPropagation = ocispec.RootPropagation(s.Mounts)
 	return nil
+}
+
+// shownSys has the node's /sys in place of one of the task's own, which only the
+// owner of its network namespace may mount: that is Nomad's, and was made outside
+// of the task's user namespace.
+func (a Task) shownSys(s *specs.Spec) {
+	for i, m := range s.Mounts {
+		if m.Type == "sysfs" {
+			s.Mounts[i] = specs.Mount{Destination: m.Destination, Type: "bind", Source: "/sys", Options: []string{"rbind", "rprivate", "nosuid", "noexec", "nodev", "ro"}}
+		}
+	}
 }
 
 // envDir is where the task has been told that a directory is.
@@ -174,7 +189,9 @@ func (a Task) ownMounts() ([]specs.Mount, error) {
 			if err := a.stays(source); err != nil {
 				return nil, err
 			}
-			bind, err := ocispec.Bind{Source: source, Target: m.Target, ReadOnly: m.ReadOnly, Propagation: m.Propagation}.Mount()
+			bind, err := ocispec.Bind{
+				Source: source, Target: m.Target, ReadOnly: m.ReadOnly, Propagation: m.Propagation, UIDs: a.ids(), GIDs: a.ids(),
+			}.Mount()
 			if err != nil {
 				return nil, err
 			}
@@ -261,7 +278,7 @@ func (a Task) finish(s *specs.Spec) core.SpecFunc {
 		if p.Cwd, err = ocispec.WorkingDir(img, a.Conf.WorkDir); err != nil {
 			return nil, err
 		}
-		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, r.Sandbox.Config.Hostname, a.Conf.TTY), img.Env, envList(a.Nomad.GetEnv()), envList(a.Conf.Env))
+		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, hostnameOf(r.Sandbox), a.Conf.TTY), img.Env, envList(a.Nomad.GetEnv()), envList(a.Conf.Env))
 		ocispec.ForUser(p)
 		placeImages(s, r.Images)
 		for _, v := range ocispec.Volumes(img) {
@@ -270,6 +287,18 @@ func (a Task) finish(s *specs.Spec) core.SpecFunc {
 		}
 		return s, nil
 	}
+}
+
+// hostnameOf is the one that a task sees: its own, or the node's.
+func hostnameOf(sb core.Sandbox) string {
+	if sb.Config.Namespaces.UTS.Mode != core.Host {
+		return sb.Config.Hostname
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
 }
 
 func envList(env map[string]string) []string {

@@ -306,3 +306,58 @@ func TestLogs(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestWhatATaskMayDoAsDockersDriver: where the operator allows every capability a
+// task has docker's default ones, without asking.
+func TestWhatATaskMayDoAsDockersDriver(t *testing.T) {
+	b := newBench(t)
+	for _, tc := range []struct {
+		name    string
+		allowed []string
+		raw     bool
+	}{{plugin.DriverName, nil, false}, {plugin.DriverName, []string{"all"}, false}, {plugin.DockerName, nil, false}, {plugin.DockerName, []string{"all"}, true}, {plugin.DockerName, []string{"chown"}, false}} {
+		b.session.Name, b.session.AllowCaps = tc.name, tc.allowed
+		if got := b.spec(map[string]any{}).Process.Capabilities.Bounding; slices.Contains(got, "CAP_NET_RAW") != tc.raw {
+			t.Errorf("as %s with %q allowed: %q", tc.name, tc.allowed, got)
+		}
+	}
+}
+
+// TestOwnersAreMapped: what a task in a user namespace is shown has the owners it
+// has without, and the filesystems that the namespace may not mount are the node's.
+func TestOwnersAreMapped(t *testing.T) {
+	b := newBench(t)
+	task, err := b.read(map[string]any{"userns_mode": "auto", "volumes": []string{"local:/conf"}}, func(c *nomaddriver.TaskConfig) {
+		c.NetworkIsolationSpec = &nomaddriver.NetworkIsolationSpec{Path: "/run/netns/group"}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	task.FirstID = 300000
+	sb, err := task.Sandbox()
+	if err != nil || sb.Namespaces.User.Mode != core.Shared || len(sb.UIDs) != 1 || sb.UIDs[0].HostID != 300000 || sb.GIDs[0].Size != plugin.UsersRange {
+		t.Errorf("sandbox %+v, %v", sb, err)
+	}
+	c, err := task.Container("sandbox", translate.Images{Root: core.Image{ID: "sha256:00"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	s, err := c.Spec(t.Context(), core.Rootfs{FS: root, Image: &imagespec.ImageConfig{Cmd: []string{"serve"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{"/alloc", "/alloc/logs", "/local", "/secrets", "/conf"} {
+		if m := mountAt(s, target); len(m.UIDMappings) != 1 || m.UIDMappings[0].HostID != 300000 || len(m.GIDMappings) != 1 {
+			t.Errorf("%s: %+v", target, m)
+		}
+	}
+	if m := mountAt(s, "/sys"); m.Type != "bind" || !slices.Contains(m.Options, "ro") {
+		t.Errorf("/sys: %+v", m)
+	}
+}
