@@ -53,7 +53,7 @@ e2e-mesosgo: build ## mesos-go drives the agent's Mesos API, in JSON and in prot
 	cd test/e2e/mesosgo && CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin PATH="$$($(CURDIR)/hack/go.sh):$$PATH" go test -mod=mod -count=1 -v -timeout 15m .
 
 .PHONY: e2e-nomad e2e-nomad-recover
-e2e-nomad: build ## a real Nomad, which drives the agent (NOMAD=its binary)
+e2e-nomad: build ## a real Nomad, which drives the agent (NOMAD=its binary; DOCKERD=a dockerd, for what is beside docker)
 	hack/deps.sh test
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 30m -v ./test/e2e/nomad
 

@@ -35,6 +35,7 @@ type rig struct {
 	registry *imagetest.Registry
 	log      *os.File
 	cmd      *exec.Cmd
+	docker   *exec.Cmd // its dockerd, when it has one
 	args     []string
 }
 
@@ -45,6 +46,8 @@ type options struct {
 	extra  string // further blocks
 	name   string // the driver's, when it is another
 	server bool   // a server with a disk, so that Nomad can be started again
+	docker bool   // a dockerd of the rig's own, where there is one, for Nomad's own driver
+	bare   bool   // without our driver
 }
 
 const address = "http://127.0.0.1:4646"
@@ -65,9 +68,14 @@ func start(t *testing.T, o options, body func(r *rig)) {
 		n := nodetest.Start(t, nodetest.Options{})
 		r := &rig{Node: n, t: t, binary: binary, dir: filepath.Join(n.Dir, "nomad"), registry: imagetest.NewRegistry(t)}
 		r.image = r.registry.Push("busybox", "1", built)
-		r.configure(o)
 		t.Cleanup(r.removeCgroups)
 		t.Cleanup(r.unmount)
+		if o.docker {
+			r.startDocker()
+		}
+		r.openLog()
+		r.link()
+		r.configure(o)
 		go r.reap(t.Context())
 		r.startNomad()
 		t.Cleanup(r.stopNomad)
@@ -91,16 +99,22 @@ func alone(t *testing.T) {
 	}
 }
 
-func (r *rig) configure(o options) {
+// link puts our driver where Nomad finds it, by any name: the cookie tells it what
+// it is.
+func (r *rig) link() {
 	r.t.Helper()
-	plugins := filepath.Join(r.dir, "plugins")
-	if err := os.MkdirAll(plugins, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(r.dir, "plugins"), 0o755); err != nil {
 		r.t.Fatal(err)
 	}
-	// Any name will do: the cookie tells the plugin what it is.
-	if err := os.Link(filepath.Join(nodetest.Bin(r.t), "longshore"), filepath.Join(plugins, "driver")); err != nil {
-		r.copyPlugin(filepath.Join(plugins, "driver"))
+	to := filepath.Join(r.dir, "plugins", "driver")
+	if err := os.Link(filepath.Join(nodetest.Bin(r.t), "longshore"), to); err != nil {
+		r.copyPlugin(to)
 	}
+}
+
+// configure writes Nomad's configuration.
+func (r *rig) configure(o options) {
+	r.t.Helper()
 	r.args = []string{"agent", "-config", filepath.Join(r.dir, "nomad.hcl")}
 	server := "server {\n  enabled = true\n  bootstrap_expect = 1\n}"
 	if !o.server {
@@ -132,6 +146,9 @@ telemetry {
   publish_allocation_metrics = true
   collection_interval = "1s"
 }
+`, filepath.Join(r.dir, "data"), filepath.Join(r.dir, "plugins"), server+"\n"+o.extra, o.client)
+	if !o.bare { // a file without a block is left alone
+		config += fmt.Sprintf(`
 plugin "driver" {
   args = [%q]
   config {
@@ -139,8 +156,30 @@ plugin "driver" {
     %s
   }
 }
-`, filepath.Join(r.dir, "data"), plugins, server+"\n"+o.extra, o.client, "-name="+cmp.Or(o.name, "longshore"), filepath.Join(r.State, "nomad.sock"), o.plugin)
+`, "-name="+cmp.Or(o.name, "longshore"), filepath.Join(r.State, "nomad.sock"), o.plugin)
+	}
+	if o.docker {
+		config += fmt.Sprintf(`
+plugin "docker" {
+  config {
+    endpoint   = "unix://%s"
+    allow_caps = ["all"]
+    volumes {
+      enabled = true
+    }
+  }
+}
+`, r.dockerSocket())
+	}
 	if err := os.WriteFile(filepath.Join(r.dir, "nomad.hcl"), []byte(config), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// openLog makes Nomad's log, which a test that has failed shows the end of.
+func (r *rig) openLog() {
+	r.t.Helper()
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		r.t.Fatal(err)
 	}
 	log, err := os.Create(filepath.Join(r.dir, "nomad.log"))
@@ -160,11 +199,15 @@ plugin "driver" {
 	})
 }
 
-// removeCgroups takes away what Nomad leaves in every hierarchy, where its name
-// is fixed.
+// removeCgroups takes away what Nomad and dockerd leave in every hierarchy, where
+// their names are fixed.
 func (r *rig) removeCgroups() {
 	var found []string
-	for _, pattern := range []string{"/sys/fs/cgroup/*/nomad", "/sys/fs/cgroup/nomad.slice"} {
+	patterns := []string{"/sys/fs/cgroup/*/nomad", "/sys/fs/cgroup/nomad.slice"}
+	if r.docker != nil {
+		patterns = append(patterns, "/sys/fs/cgroup/*/docker", "/sys/fs/cgroup/docker")
+	}
+	for _, pattern := range patterns {
 		dirs, err := filepath.Glob(pattern)
 		if err != nil {
 			r.t.Fatal(err)
@@ -181,7 +224,7 @@ func (r *rig) removeCgroups() {
 		})
 		for _, p := range slices.Backward(below) {
 			if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
-				r.t.Errorf("a cgroup of Nomad's stays: %v", err)
+				r.t.Errorf("a cgroup stays: %v", err)
 			}
 		}
 	}
