@@ -172,9 +172,31 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer sockets.close()
+	ctx, stop := context.WithCancel(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	defer func() {
+		stop()
+		_ = group.Wait()
+	}()
+	// But for Mesos' clients, which know an answer for it.
+	recovered := make(chan struct{})
+	early, err := n.early(recovered)
+	if err != nil {
+		return err
+	}
+	serve := func(f face.Face) {
+		group.Go(func() error {
+			n.superviseFace(ctx, f, sockets)
+			return nil
+		})
+	}
+	for _, f := range early {
+		serve(f)
+	}
 	if err := n.engine.Recover(ctx); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
+	close(recovered)
 
 	// Who may ask: the faces and the control API.
 	faces, err := n.faces(ctx)
@@ -185,17 +207,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.engine.Run(ctx) })
 	group.Go(func() error { return controller.Serve(ctx, sockets.control) })
 	if sockets.metrics != nil {
 		group.Go(func() error { return serveHTTP(ctx, sockets.metrics, sockets.metricsHandler) })
 	}
 	for _, f := range faces {
-		group.Go(func() error {
-			n.superviseFace(ctx, f, sockets)
-			return nil
-		})
+		serve(f)
 	}
 	group.Go(func() error { return n.tellSystemd(ctx) })
 	group.Go(func() error {
@@ -217,7 +235,27 @@ func later[T any](open func() (T, error)) func() (T, error) {
 	return opened
 }
 
-// faces makes every face that the config enables.
+// early makes the faces that answer before the engine has recovered, which they see
+// by the channel.
+func (n *node) early(recovered <-chan struct{}) ([]face.Face, error) {
+	if !n.cfg.Face.Mesos.Enabled {
+		return nil, nil
+	}
+	o := mesos.Options{
+		Deps:   face.Deps{Engine: n.engine.As(core.OwnerMesos), Logger: n.log, Metrics: n.metrics, Version: n.version},
+		Config: n.cfg.Face.Mesos, Root: n.cfg.Agent.Root, Level: n.level, Recovered: recovered,
+	}
+	if o.Config.ShowAllOwners {
+		o.All = n.engine.All()
+	}
+	f, err := mesos.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return []face.Face{f}, nil
+}
+
+// faces makes all other faces that the config enables.
 func (n *node) faces(ctx context.Context) ([]face.Face, error) {
 	var all []face.Face
 	if n.cfg.Face.CRI.Enabled {
@@ -241,20 +279,6 @@ func (n *node) faces(ctx context.Context) ([]face.Face, error) {
 			Deps:   face.Deps{Engine: n.engine.As(core.OwnerNomad), Logger: n.log, Metrics: n.metrics, Version: n.version},
 			Config: n.cfg.Face.Nomad,
 		})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, f)
-	}
-	if n.cfg.Face.Mesos.Enabled {
-		o := mesos.Options{
-			Deps:   face.Deps{Engine: n.engine.As(core.OwnerMesos), Logger: n.log, Metrics: n.metrics, Version: n.version},
-			Config: n.cfg.Face.Mesos, Root: n.cfg.Agent.Root, Level: n.level,
-		}
-		if o.Config.ShowAllOwners {
-			o.All = n.engine.All()
-		}
-		f, err := mesos.New(o)
 		if err != nil {
 			return nil, err
 		}

@@ -17,11 +17,11 @@ import (
 	"net"
 	"net/http"
 	"path"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face"
@@ -45,6 +45,9 @@ type Options struct {
 	// Level is the log's, for the calls that ask for it and change it; nil has
 	// none.
 	Level *slog.LevelVar
+	// Recovered is closed when the engine has recovered; nil: it has. Serve may be
+	// called before.
+	Recovered <-chan struct{}
 }
 
 // Face serves the agent API.
@@ -53,6 +56,8 @@ type Face struct {
 	cfg    Config
 	guard  *guard.Guard // nil without Config.Listen
 	tls    *tls.Config  // nil without Config.Cert
+	// recovered is Options.Recovered.
+	recovered <-chan struct{}
 }
 
 var _ face.Face = (*Face)(nil)
@@ -87,7 +92,7 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	s.rules = rules
-	return &Face{server: s, cfg: o.Config, guard: g, tls: secure}, nil
+	return &Face{server: s, cfg: o.Config, guard: g, tls: secure, recovered: o.Recovered}, nil
 }
 
 // Name is "mesos".
@@ -96,8 +101,9 @@ func (f *Face) Name() string { return Name }
 // headerTimeout bounds the time that a request's head may take.
 const headerTimeout = 10 * time.Second
 
-// Serve answers on every listener until ctx ends. Calls in flight are then cut
-// off, as many of them last as long as a container.
+// Serve answers on every listener until ctx ends, before the engine has recovered
+// with what Mesos says then. Calls in flight are cut off at the end, as many of them
+// last as long as a container.
 func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if len(listeners) == 0 {
 		return invalid("mesos face: no listener")
@@ -105,52 +111,86 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	errs := make([]error, len(listeners)+2)
-	var wg sync.WaitGroup
-	if err := f.server.sweep(ctx); err != nil {
-		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
+	var all errgroup.Group // whichever of them ends ends the others
+	run := func(do func() error) {
+		all.Go(func() error {
+			defer cancel()
+			return do()
+		})
+	}
+	ready := make(chan struct{})
+	g := gate{recovered: f.recovered, ready: ready}
+	for _, l := range listeners {
+		run(func() error { return f.listen(ctx, l, g) })
 	}
 	defer f.server.level.Reset()
-	wg.Go(func() { f.server.disks.run(ctx) })
-	wg.Go(func() { cleaner{f.server, time.Duration(f.cfg.GCDelay)}.run(ctx) })
-	for i, from := range []follower{f.server.shows.counts(), f.server.nests(ctx)} {
-		run, err := from.from(ctx)
+	run(func() error {
+		if !g.wait(ctx) {
+			return nil
+		}
+		follow, err := f.begin(ctx)
 		if err != nil {
 			return err
 		}
-		from.lost() // all that was before
-		wg.Go(func() {
-			defer cancel()
-			errs[len(listeners)+i] = run()
+		close(ready)
+		for _, do := range follow {
+			run(do)
+		}
+		all.Go(func() error {
+			f.server.disks.run(ctx)
+			return nil
 		})
-	}
-	for i, l := range listeners {
-		srv := &http.Server{Handler: f.handler(l), ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(f.server.log.Handler(), slog.LevelDebug)}
-		stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
-		defer stop()
-		wg.Go(func() {
-			defer cancel()
-			if err := srv.Serve(f.secured(netutil.LimitListener(l, f.cfg.MaxConnections))); !errors.Is(err, http.ErrServerClosed) {
-				errs[i] = err
-			}
-		})
-	}
-	wg.Wait()
+		cleaner{f.server, time.Duration(f.cfg.GCDelay)}.run(ctx)
+		<-ctx.Done()
+		return nil
+	})
+	err := all.Wait()
 	f.server.calls.Wait()
 	if outer.Err() != nil {
 		return nil
 	}
-	return errors.Join(errs...)
+	return err
+}
+
+// begin does what has to be done before the first call, and returns what is to run
+// beside the calls, until ctx ends.
+func (f *Face) begin(ctx context.Context) (follow []func() error, err error) {
+	if err := f.server.sweep(ctx); err != nil {
+		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
+	}
+	for _, from := range []follower{f.server.shows.counts(), f.server.nests(ctx)} {
+		run, err := from.from(ctx)
+		if err != nil {
+			return nil, err
+		}
+		from.lost() // all that was before
+		follow = append(follow, run)
+	}
+	return follow, nil
+}
+
+// listen answers on one listener until ctx ends.
+func (f *Face) listen(ctx context.Context, l net.Listener, g gate) error {
+	srv := &http.Server{
+		Handler: f.handler(l, g), ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog: slog.NewLogLogger(f.server.log.Handler(), slog.LevelDebug),
+	}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(f.secured(netutil.LimitListener(l, f.cfg.MaxConnections))); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 // handler is the API, behind the guard unless it is reached by a file.
-func (f *Face) handler(l net.Listener) http.Handler {
-	api := endpoint.Handler{
+func (f *Face) handler(l net.Listener, g gate) http.Handler {
+	api := g.wrap(endpoint.Handler{
 		Do: func(ctx context.Context, call *mesosagent.Call) (*mesosagent.Response, error) {
 			return door.Do(ctx, call, f.server.call)
 		},
 		API: &door.Handler{Call: f.server.call, MaxMessage: int64(f.cfg.MaxMessageBytes)},
-	}
+	})
 	if l.Addr().Network() == "unix" {
 		return api
 	}

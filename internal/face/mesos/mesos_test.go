@@ -44,6 +44,8 @@ type testNode struct {
 	gcDelay keep.Duration
 	// config changes the face's, when it is not nil.
 	config func(c *Config)
+	// recovered is closed when the node has recovered; nil: it has.
+	recovered chan struct{}
 	// heartbeat is how often streams have signs of life, when it is not zero.
 	heartbeat time.Duration
 	// shutdown ends the face and waits until it has answered every call.
@@ -73,7 +75,7 @@ func (n *testNode) serve() {
 		cfg.Listen = "127.0.0.1:0"
 		n.tcp(&cfg)
 	}
-	o := Options{Deps: face.Deps{Engine: n.As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"}, Config: cfg, Level: n.level}
+	o := Options{Deps: face.Deps{Engine: n.As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"}, Config: cfg, Level: n.level, Recovered: n.recovered}
 	if n.all {
 		o.All = n.Engine.All()
 	}

@@ -26,10 +26,13 @@ type Handler struct {
 // page writes one document.
 type page func(h Handler, w http.ResponseWriter, r *http.Request) error
 
+// health tells that the agent lives.
+const health = "/health"
+
 // pages are the documents by their paths.
 func pages() map[string]page {
 	return map[string]page{
-		"/health":             func(Handler, http.ResponseWriter, *http.Request) error { return nil },
+		health:                func(Handler, http.ResponseWriter, *http.Request) error { return nil },
 		"/version":            document(version),
 		"/flags":              document(flags),
 		"/metrics/snapshot":   document(metrics),
@@ -48,13 +51,17 @@ func pages() map[string]page {
 // agent is what stands before the paths of an agent's own, and may be left out.
 const agent = "/slave(1)"
 
+// named is a path without what may be left out.
+func named(path string) string { return strings.TrimRight(strings.TrimPrefix(path, agent), "/") }
+
 // at is the page at a path, nil for none.
-func at(path string) page {
-	return pages()[strings.TrimRight(strings.TrimPrefix(path, agent), "/")]
-}
+func at(path string) page { return pages()[named(path)] }
 
 // Document reports whether a path is one that is for GET.
 func Document(path string) bool { return at(path) != nil }
+
+// Health reports whether a path is the one that tells that the agent lives.
+func Health(path string) bool { return named(path) == health }
 
 // ServeHTTP implements http.Handler.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

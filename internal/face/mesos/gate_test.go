@@ -1,0 +1,76 @@
+package mesos
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// TestWhileItRecovers: who may call is told that the agent recovers, whatever the
+// call is and however it is made; who may not hears only that. What comes when it has
+// recovered is answered.
+func TestWhileItRecovers(t *testing.T) {
+	const text = "Agent has not finished recovery"
+	n := newTestNode(t)
+	n.is(launchA, 200, "")
+	n.recovered = make(chan struct{})
+	v := visitor{t: t, address: n.listen(func(c *Config) { c.Credentials = written(t, "ops s3cret") })}
+	v.is("/api/v1", healthCall, 401, "401 Unauthorized.", `Basic realm="mesos-agent-readwrite"`)
+	v.is("/state", "", 401, "401 Unauthorized.", `Basic realm="mesos-agent-readonly"`)
+	v.authorization = opsBasic
+	for _, path := range []string{"/api/v1", "/slave(1)/api/v1", "/state", "/slave(1)/state", "/containers", "/tasks"} {
+		v.is(path, "", 503, text, "") // by GET, and without a form: before these are looked at
+	}
+	for name := range n.server.handlers {
+		n.is(`{"type":"`+name.String()+`"}`, 503, text)
+	}
+	n.is("", 503, text)
+	v.is("/health", "", 200, "", "")
+	v.is("/slave(1)/health/", "", 200, "", "")
+
+	// Nothing is lost by it.
+	close(n.recovered)
+	v.is("/api/v1", healthCall, 200, healthAnswer, "")
+	n.is(`{"type":"WAIT_CONTAINER","wait_container":{"container_id":{"value":"none"}}}`, 404, "Container none cannot be found")
+	n.is(killA, 200, "")
+	n.is(waitA, 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+}
+
+// TestItEndsWhileItRecovers: a face that is told to end does not wait for that.
+func TestItEndsWhileItRecovers(t *testing.T) {
+	n := newTestNode(t)
+	n.shutdown()
+	n.recovered = make(chan struct{})
+	n.serve()
+	n.is(`{"type":"GET_HEALTH"}`, 503, "Agent has not finished recovery")
+	n.shutdown()
+}
+
+// TestCallsWaitForTheFace: what comes between the engine's recovery and the face's own
+// is not refused.
+func TestCallsWaitForTheFace(t *testing.T) {
+	recovered, ready := make(chan struct{}), make(chan struct{})
+	close(recovered)
+	reached := make(chan struct{})
+	h := gate{recovered: recovered, ready: ready}.wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(reached) }))
+	call := func(ctx context.Context) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mesos/api/v1", strings.NewReader(""))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		h.ServeHTTP(nil, r) // nothing may be answered
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	call(gone) // it does not hold up who has left
+	select {
+	case <-reached:
+		t.Fatal("a call came through")
+	default:
+	}
+	go call(t.Context())
+	close(ready)
+	<-reached
+}
