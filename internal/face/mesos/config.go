@@ -51,6 +51,9 @@ type Config struct {
 	GPUs []string `toml:"gpus"`
 	// MaxFetchBytes bounds what is fetched for one container, unpacked.
 	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
+	// FetcherCacheBytes bounds what is kept of what was fetched, for others that want
+	// the same; 0 keeps nothing.
+	FetcherCacheBytes int64 `toml:"fetcher_cache_bytes"`
 	// ShowAllOwners has the calls that show frameworks, executors, tasks and containers
 	// tell of what the other faces run, too.
 	ShowAllOwners bool `toml:"show_all_owners"`
@@ -63,7 +66,7 @@ type Config struct {
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
 	return Config{
-		Socket: "/run/longshore/mesos.sock", GCDelay: keep.Default, DiskWatchInterval: keep.Watch, MaxFetchBytes: 16 << 30,
+		Socket: "/run/longshore/mesos.sock", GCDelay: keep.Default, DiskWatchInterval: keep.Watch, MaxFetchBytes: 16 << 30, FetcherCacheBytes: 2 << 30,
 		MaxMessageBytes: 4 << 20, MaxConnections: 256,
 	}
 }
@@ -80,8 +83,8 @@ func (c Config) Validate() error {
 		return invalid("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
 	case gpu.Check(c.GPUs) != nil:
 		return fmt.Errorf("face.mesos.gpus: %w", gpu.Check(c.GPUs))
-	case c.MaxFetchBytes < 0:
-		return invalid("face.mesos.max_fetch_bytes %d is negative", c.MaxFetchBytes)
+	case c.MaxFetchBytes < 0 || c.FetcherCacheBytes < 0:
+		return invalid("face.mesos: max_fetch_bytes %d or fetcher_cache_bytes %d is negative", c.MaxFetchBytes, c.FetcherCacheBytes)
 	case c.GCDelay < 0 || c.DiskWatchInterval < 0:
 		return invalid("face.mesos: gc_delay %s or disk_watch_interval %s is negative", time.Duration(c.GCDelay), time.Duration(c.DiskWatchInterval))
 	case c.Listen == "":

@@ -245,6 +245,21 @@ func TestFetched(t *testing.T) {
 			t.Errorf("%q: %v, %v", name, st, err)
 		}
 	}
+	// Kept, it is there for another when its source has gone.
+	for _, id := range []string{"b", "c"} {
+		n.is(strings.Replace(strings.Replace(launchA, `"user":"web"`, `"user":"web","uris":[{"value":"`+src+`","cache":true}]`, 1), `"value":"a"`, `"value":"`+id+`"`, 1), 200, "")
+		if got, err := os.ReadFile(filepath.Join(n.work, "containers", id, "tool")); err != nil || string(got) != "text" {
+			t.Errorf("%q, %v", got, err)
+		}
+		_ = os.Remove(src)
+	}
+	metrics := map[string]float64{}
+	for _, m := range n.answer(`{"type":"GET_METRICS","get_metrics":{}}`).GetGetMetrics().GetMetrics() {
+		metrics[m.GetName()] = m.GetValue()
+	}
+	if metrics["containerizer/fetcher/cache_size_used_bytes"] != 4 || metrics["containerizer/fetcher/cache_size_total_bytes"] != 2<<30 {
+		t.Errorf("metrics %v", metrics)
+	}
 	n.is(strings.Replace(sessionS, `"shell":false`, `"shell":false,"uris":[{"value":"`+src+`"}]`, 1), 400, "command.uris: a session has no sandbox of its own")
 }
 

@@ -10,6 +10,7 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/face/mesos/disk"
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/keep"
 )
@@ -21,10 +22,13 @@ func getHealth(_ context.Context, x *door.Exchange) error {
 // getFlags tells what of Mesos' flags has a meaning here.
 func (s *server) getFlags(_ context.Context, x *door.Exchange) error {
 	f := &mesosagent.Response_GetFlags{}
+	_, size := s.fetcher.Cache.Used()
 	for _, kv := range [][2]string{
 		{"container_disk_watch_interval", keep.Duration(s.disks.every).Flag()},
 		{"containerizers", "mesos"},
 		{"enforce_container_disk_quota", strconv.FormatBool(s.disks.every > 0)},
+		{"fetcher_cache_dir", filepath.Join(s.workDir, cacheDir)},
+		{"fetcher_cache_size", disk.Text(uint64(size))},
 		{"gc_delay", s.gcDelay},
 		{"hostname", s.hostname},
 		{"http_heartbeat_interval", "30secs"},

@@ -13,7 +13,6 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/mesos/door"
-	"github.com/longshore/longshore/internal/face/mesos/fetch"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
 )
@@ -59,7 +58,7 @@ func (s *server) launch(ctx context.Context, x *door.Exchange, id *mesosv1.Conta
 	if err != nil {
 		return fmt.Errorf("Failed to create sandbox: %w", err) //nolint:staticcheck // Mesos' text
 	}
-	if err = fetch.All(ctx, l.Dir, l.Command.GetUris(), s.maxFetch); err != nil {
+	if err = s.fetcher.All(ctx, l.Dir, l.Command.GetUris()); err != nil {
 		err = fmt.Errorf("Failed to fetch all URIs for container '%s': %w", l.ID, err) //nolint:staticcheck // Mesos' text
 	} else {
 		err = s.create(ctx, l)

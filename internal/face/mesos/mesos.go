@@ -124,6 +124,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		run(func() error { return f.listen(ctx, l, g) })
 	}
 	defer f.server.level.Reset()
+	defer func() { _ = f.server.fetcher.Cache.Close() }()
 	run(func() error {
 		if !g.wait(ctx) {
 			return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/mesos/acl"
 	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/fetch"
 	"github.com/longshore/longshore/internal/face/mesos/files"
 	"github.com/longshore/longshore/internal/face/mesos/gpu"
 	"github.com/longshore/longshore/internal/face/mesos/guard"
@@ -38,7 +39,7 @@ type server struct {
 	gcDelay  string // as a flag
 	disks    *disks
 	gpus     *gpu.Pool
-	maxFetch int64 // bytes
+	fetcher  fetch.Fetcher
 	tree     sandbox.Tree
 	files    files.Files
 	sessions session.Table
@@ -57,6 +58,10 @@ type server struct {
 // work directory.
 const providerDir = "resource_providers"
 
+// cacheDir is where what was fetched is kept for others that want the same, below the
+// work directory.
+const cacheDir = "fetched"
+
 // handler does one call and answers it.
 type handler func(ctx context.Context, x *door.Exchange) error
 
@@ -66,19 +71,24 @@ func newServer(o Options) (*server, error) {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
 	s := &server{
-		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, maxFetch: o.Config.MaxFetchBytes,
+		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir,
 		level: verbosity.New(o.Level), heartbeat: heartbeatEvery,
 	}
 	if s.tree, err = sandbox.New(s.workDir); err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
 	s.gpus = gpu.New(o.Config.GPUs)
+	cache, err := fetch.NewCache(filepath.Join(s.workDir, cacheDir), o.Config.FetcherCacheBytes)
+	if err != nil {
+		return nil, fmt.Errorf("mesos face: %w", err)
+	}
+	s.fetcher = fetch.Fetcher{Limit: o.Config.MaxFetchBytes, Cache: cache}
 	s.disks = &disks{server: s, every: time.Duration(o.Config.DiskWatchInterval)}
 	if o.Config.GCDelay > 0 {
 		s.gcDelay = o.Config.GCDelay.Flag()
 	}
 	s.files = files.Files{Dir: s.tree.Dir()}
-	s.shows = &shows{view: o.Engine, agent: hostname, disk: s.tree.Dir(), gpus: len(o.Config.GPUs), began: time.Now()}
+	s.shows = &shows{view: o.Engine, agent: hostname, disk: s.tree.Dir(), gpus: len(o.Config.GPUs), cache: cache, began: time.Now()}
 	if o.All != nil {
 		s.shows.view, s.shows.all = o.All, true
 	}

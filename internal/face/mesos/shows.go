@@ -11,6 +11,7 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/fetch"
 	"github.com/longshore/longshore/internal/face/mesos/figures"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
 	"github.com/longshore/longshore/internal/face/mesos/project"
@@ -36,6 +37,7 @@ type shows struct {
 	agent string
 	disk  string // a path on the file system that sandboxes are on
 	gpus  int
+	cache *fetch.Cache
 	began time.Time
 	tally figures.Tally
 }
@@ -126,6 +128,8 @@ func (s *shows) getMetrics(ctx context.Context, x *door.Exchange) error {
 	}
 	all = append(all, figures.Work(n.State(), has)...)
 	all = append(all, s.tally.Figures()...)
+	used, size := s.cache.Used()
+	all = append(all, figures.Figure{Name: "containerizer/fetcher/cache_size_total_bytes", Value: float64(size)}, figures.Figure{Name: "containerizer/fetcher/cache_size_used_bytes", Value: float64(used)})
 	m := &mesosagent.Response_GetMetrics{}
 	for _, f := range all {
 		m.Metrics = append(m.Metrics, &mesosv1.Metric{Name: &f.Name, Value: &f.Value})

@@ -120,7 +120,7 @@ func Over(used, limit uint64) string {
 	if used <= limit {
 		return ""
 	}
-	return fmt.Sprintf(prefix+"Disk usage (%s) exceeds quota (%s)", text(used), text(limit))
+	return fmt.Sprintf(prefix+"Disk usage (%s) exceeds quota (%s)", Text(used), Text(limit))
 }
 
 // TooDeep is the same for one that cannot be measured.
@@ -129,9 +129,9 @@ func TooDeep() string { return prefix + ErrTooDeep.Error() }
 // Message is what such a request says, in Mesos' words; false for any other.
 func Message(call string) (string, bool) { return strings.CutPrefix(call, prefix) }
 
-// text is an amount as Mesos writes it: in the largest unit of which it is a whole
+// Text is an amount as Mesos writes it: in the largest unit of which it is a whole
 // number.
-func text(n uint64) string {
+func Text(n uint64) string {
 	unit := "B"
 	for _, u := range []string{"KB", "MB", "GB", "TB"} {
 		if n == 0 || n%1024 != 0 {

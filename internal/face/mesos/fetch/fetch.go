@@ -2,7 +2,7 @@
 // fetcher does: files of the host and what is had by HTTP, unpacked when it is an
 // archive.
 //
-// Nothing is written outside the sandbox, whatever an archive says. Start at All.
+// Nothing is written outside the sandbox, whatever an archive says. Start at Fetcher.
 package fetch
 
 import (
@@ -32,19 +32,27 @@ const stall = time.Minute
 // sandbox is the directory that things are fetched into.
 type sandbox struct {
 	*os.Root
-	left int64 // bytes that it may still take
+	left  int64 // bytes that it may still take
+	cache *Cache
 }
 
-// All fetches uris into the sandbox dir, one after the other, in all at most
-// limit bytes as they are unpacked. What was fetched is root's. The error of the
-// first that cannot be fetched says which it is.
-func All(ctx context.Context, dir string, uris []*mesosv1.CommandInfo_URI, limit int64) error {
+// Fetcher fetches.
+type Fetcher struct {
+	// Limit bounds what is fetched for one container, in bytes as it is unpacked.
+	Limit int64
+	// Cache is for the URIs that ask for it.
+	Cache *Cache
+}
+
+// All fetches uris into the sandbox dir, one after the other. What was fetched is
+// root's. The error of the first that cannot be fetched says which it is.
+func (f Fetcher) All(ctx context.Context, dir string, uris []*mesosv1.CommandInfo_URI) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	to := &sandbox{root, limit}
+	to := &sandbox{root, f.Limit, f.Cache}
 	for _, u := range uris {
 		if err := to.fetch(ctx, u); err != nil {
 			return fmt.Errorf("'%s': %w", u.GetValue(), err)
@@ -75,7 +83,11 @@ func (to *sandbox) fetch(ctx context.Context, u *mesosv1.CommandInfo_URI) error 
 	if err != nil {
 		return err
 	}
-	from, err := open(ctx, value)
+	cache := to.cache
+	if !u.GetCache() {
+		cache = nil
+	}
+	from, err := cache.open(ctx, value)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,10 @@ import (
 
 func uri(value string) *mesosv1.CommandInfo_URI { return &mesosv1.CommandInfo_URI{Value: &value} }
 
+func all(ctx context.Context, dir string, uris []*mesosv1.CommandInfo_URI) error {
+	return Fetcher{Limit: 1 << 20}.All(ctx, dir, uris)
+}
+
 // box is a sandbox with what the face puts there.
 func box(t *testing.T) string {
 	t.Helper()
@@ -170,7 +174,7 @@ func TestWhatIsFetched(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := box(t)
-			if err := All(t.Context(), dir, []*mesosv1.CommandInfo_URI{c.u}, 1<<20); err != nil {
+			if err := all(t.Context(), dir, []*mesosv1.CommandInfo_URI{c.u}); err != nil {
 				t.Error(err)
 			}
 			has(t, dir, c.want)
@@ -244,7 +248,7 @@ func TestWhatIsNotFetched(t *testing.T) {
 		{uri(src + "/bomb.gz"), "more than face.mesos.max_fetch_bytes"},
 		{uri("/dev/zero"), "is no plain file"},
 	} {
-		if err := All(t.Context(), box(t), []*mesosv1.CommandInfo_URI{c.u}, 1<<20); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "'"+c.u.GetValue()+"': ") && !strings.Contains(c.want, "was replaced") {
+		if err := all(t.Context(), box(t), []*mesosv1.CommandInfo_URI{c.u}); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "'"+c.u.GetValue()+"': ") && !strings.Contains(c.want, "was replaced") {
 			t.Errorf("%s: %v, want %s", c.u.GetValue(), err, c.want)
 		}
 	}
@@ -268,7 +272,7 @@ func TestAFetchEndsWithItsCall(t *testing.T) {
 		<-begun
 		cancel(gone)
 	}()
-	if err := All(ctx, box(t), []*mesosv1.CommandInfo_URI{uri(web.URL + "/f")}, 1<<20); !errors.Is(err, gone) {
+	if err := all(ctx, box(t), []*mesosv1.CommandInfo_URI{uri(web.URL + "/f")}); !errors.Is(err, gone) {
 		t.Errorf("%v", err)
 	}
 }
@@ -291,7 +295,7 @@ func FuzzUnpack(f *testing.F) {
 		if err := os.WriteFile(name, raw, 0o600); err != nil {
 			t.Skip(err)
 		}
-		err := All(t.Context(), dir, []*mesosv1.CommandInfo_URI{uri(name)}, 1<<20)
+		err := all(t.Context(), dir, []*mesosv1.CommandInfo_URI{uri(name)})
 		if beside, rerr := os.ReadDir(filepath.Dir(dir)); rerr != nil || len(beside) != 1 {
 			t.Fatalf("beside the sandbox: %v, %v", beside, rerr)
 		}

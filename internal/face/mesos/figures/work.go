@@ -46,11 +46,9 @@ func Work(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Figure {
 }
 
 // nothing are the figures of what such an agent does not have: a master, revocable
-// resources, a cache of what was fetched, and removals of sandboxes that are
-// known beforehand.
+// resources, and removals of sandboxes that are known beforehand.
 func nothing() []string {
 	all := []string{
-		"containerizer/fetcher/cache_size_total_bytes", "containerizer/fetcher/cache_size_used_bytes",
 		"containerizer/mesos/disk/project_ids_free", "containerizer/mesos/disk/project_ids_total",
 		"gc/path_removals_pending",
 		"slave/executors_preempted", "slave/executors_registering", "slave/executors_terminating",

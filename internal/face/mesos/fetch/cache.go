@@ -1,0 +1,199 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/longshore/longshore/internal/keylock"
+)
+
+// Cache keeps what was fetched by the URIs that ask for it, each once, until there is
+// no room for more: what was not used for the longest goes first. It lasts as long as
+// the agent, as Mesos' does. A nil Cache keeps nothing.
+type Cache struct {
+	root *os.Root
+	size int64
+	uris keylock.Map[string] // on their way
+
+	mu    sync.Mutex
+	files map[string]*kept // by URI
+	used  int64            // bytes of files, and of those that are being fetched
+	now   int64            // counts uses
+}
+
+type kept struct {
+	name string
+	size int64
+	use  int64 // the last one
+}
+
+// NewCache makes an empty cache of size bytes in dir, in which it deletes all there is.
+func NewCache(dir string, size int64) (*Cache, error) {
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, fmt.Errorf("clear the cache of what is fetched: %w", err)
+	}
+	if size == 0 {
+		return nil, nil //nolint:nilnil // it keeps nothing
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the cache of what is fetched: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the cache of what is fetched: %w", err)
+	}
+	return &Cache{root: root, size: size, files: map[string]*kept{}}, nil
+}
+
+// Close lets go of the directory.
+func (c *Cache) Close() error {
+	if c == nil {
+		return nil
+	}
+	return c.root.Close()
+}
+
+// Used is how much is kept, and how much may be, in bytes.
+func (c *Cache) Used() (used, size int64) {
+	if c == nil {
+		return 0, 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.used, c.size
+}
+
+// errNoRoom is of what is larger than the cache.
+var errNoRoom = errors.New("larger than the cache") //nolint:gochecknoglobals // an error value
+
+// open returns what a URI names, from the cache if it is there. Who wants what somebody
+// else is fetching waits for it. What is larger than the cache is not kept.
+func (c *Cache) open(ctx context.Context, uri string) (io.ReadCloser, error) {
+	if c == nil {
+		return open(ctx, uri)
+	}
+	unlock, err := c.uris.Lock(ctx, uri)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if f := c.find(uri); f != nil {
+		return f, nil
+	}
+	f, err := c.fetch(ctx, uri)
+	if errors.Is(err, errNoRoom) {
+		return open(ctx, uri)
+	}
+	return f, err
+}
+
+// find opens what is kept; nil for nothing.
+func (c *Cache) find(uri string) io.ReadCloser {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.files[uri]
+	if k == nil {
+		return nil
+	}
+	f, err := c.root.Open(k.name)
+	if err != nil { // somebody has taken it away
+		c.dropLocked(uri)
+		return nil
+	}
+	c.now++
+	k.use = c.now
+	return f
+}
+
+// fetch keeps what a URI names, and opens it. Nobody else may fetch the same.
+func (c *Cache) fetch(ctx context.Context, uri string) (f *os.File, err error) {
+	from, err := open(ctx, uri)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = from.Close() }()
+	sum := sha256.Sum256([]byte(uri))
+	name := hex.EncodeToString(sum[:])
+	if f, err = c.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+		return nil, err
+	}
+	size := int64(0)
+	defer func() {
+		if err == nil {
+			return
+		}
+		err = errors.Join(err, f.Close(), c.root.Remove(name))
+		f = nil
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.used -= size
+	}()
+	for {
+		n, err := io.CopyN(f, &reader{ctx, from}, piece)
+		if n > 0 {
+			if !c.room(n) {
+				return f, errNoRoom
+			}
+			size += n
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return f, err
+		}
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return f, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now++
+	c.files[uri] = &kept{name: name, size: size, use: c.now}
+	return f, nil
+}
+
+// piece is for how much room is made at once, in bytes.
+const piece = 1 << 20
+
+// room makes room for n more bytes, and takes it; false when there is none. What
+// somebody reads goes from the disk when he has read it.
+func (c *Cache) room(n int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.used += n
+	if c.used <= c.size {
+		return true
+	}
+	var uris []string
+	for u := range c.files {
+		uris = append(uris, u)
+	}
+	slices.SortFunc(uris, func(a, b string) int { return cmp.Compare(c.files[a].use, c.files[b].use) })
+	for _, u := range uris {
+		if c.dropLocked(u); c.used <= c.size {
+			return true
+		}
+	}
+	c.used -= n
+	return false
+}
+
+// dropLocked takes what is kept of a URI away; mu must be held.
+func (c *Cache) dropLocked(uri string) {
+	k := c.files[uri]
+	if err := c.root.Remove(k.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return // it still takes its room
+	}
+	delete(c.files, uri)
+	c.used -= k.size
+}
