@@ -2,6 +2,7 @@ package mesos
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -234,6 +235,56 @@ func TestDisk(t *testing.T) {
 			n.Up()
 			wait()
 			c.is("REMOVE_CONTAINER", about(a), 200, "")
+		}
+		n.Check()
+	})
+}
+
+// TestNetworks: a container in two networks of CNI; the builtin network is one alone.
+func TestNetworks(t *testing.T) {
+	const plugins = "/usr/lib/cni"
+	roottest.Run(t, func(t *testing.T) {
+		if _, err := os.Stat(filepath.Join(plugins, "bridge")); err != nil {
+			t.Skipf("no CNI plugins here: %v", err)
+		}
+		conf := t.TempDir()
+		for i, name := range []string{"one", "two"} {
+			list := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"bridge","bridge":"cni%d","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.79.%d.0/24"}]]}}]}`,
+				name, i, t.TempDir(), i)
+			if err := os.WriteFile(filepath.Join(conf, name+".conflist"), []byte(list), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := nodetest.Start(t, nodetest.Options{Config: fmt.Sprintf("[network]\nmode = \"cni\"\n[network.cni]\nconf_dir = %q\nbin_dirs = [%q]\n[face.mesos]\nenabled = true\n", conf, plugins)})
+		c := newClient(t, n)
+		info := withImage(n.Busybox(t))
+		info["network_infos"] = []object{{"name": "one"}, {"name": "two"}}
+		c.is("LAUNCH_CONTAINER", object{"container_id": id("a"), "command": shell("cat /proc/net/dev; exec sleep 1000"), "container": info}, 200, "")
+		_, text := c.call("GET_CONTAINERS", object{"show_standalone": true})
+		for _, want := range []string{`"name":"one"`, `"name":"two"`, `"ip_address":"10.79.0.`, `"ip_address":"10.79.1.`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s lacks %s", text, want)
+			}
+		}
+		nodetest.Eventually(t, "both interfaces are there", func() bool {
+			got := c.file("a/stdout")
+			return strings.Contains(got, "eth0:") && strings.Contains(got, "eth1:")
+		})
+		c.is("KILL_CONTAINER", about(id("a")), 200, "")
+		c.is("WAIT_CONTAINER", about(id("a")), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+		c.is("REMOVE_CONTAINER", about(id("a")), 200, "")
+		n.Check()
+	})
+}
+
+func TestOneBuiltinNetwork(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{Config: "[face.mesos]\nenabled = true\n"})
+		c := newClient(t, n)
+		info := withImage(n.Busybox(t))
+		info["network_infos"] = []object{{"name": "default"}, {"name": "builtin"}}
+		if code, text := c.call("LAUNCH_CONTAINER", object{"container_id": id("a"), "command": shell("true"), "container": info}); code != 400 || !strings.Contains(text, "2 interfaces: the builtin network makes one") {
+			t.Errorf("%d %s", code, text)
 		}
 		n.Check()
 	})

@@ -7,6 +7,7 @@ package project
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -182,18 +183,26 @@ func Status(m core.Meta, p core.Process, sb *core.Sandbox) *mesosv1.ContainerSta
 		pid := uint32(p.Pid)
 		s.ExecutorPid = &pid
 	}
-	if len(sb.Network.Addrs) > 0 {
-		s.NetworkInfos = []*mesosv1.NetworkInfo{network(sb)}
+	if len(sb.Config.Network.Attach) > 1 {
+		for _, i := range sb.Network.Interfaces {
+			var addrs []netip.Addr
+			for _, a := range i.Addrs {
+				addrs = append(addrs, a.Addr())
+			}
+			s.NetworkInfos = append(s.NetworkInfos, network(i.Network, addrs))
+		}
+	} else if len(sb.Network.Addrs) > 0 {
+		s.NetworkInfos = []*mesosv1.NetworkInfo{network(sb.Config.Network.Name, sb.Network.Addrs)}
 	}
 	return s
 }
 
-func network(sb *core.Sandbox) *mesosv1.NetworkInfo {
+func network(name string, addrs []netip.Addr) *mesosv1.NetworkInfo {
 	n := &mesosv1.NetworkInfo{}
-	if sb.Config.Network.Name != "" {
-		n.Name = &sb.Config.Network.Name
+	if name != "" {
+		n.Name = &name
 	}
-	for _, a := range sb.Network.Addrs {
+	for _, a := range addrs {
 		text, protocol := a.String(), mesosv1.NetworkInfo_IPv4
 		if a.Is6() {
 			protocol = mesosv1.NetworkInfo_IPv6

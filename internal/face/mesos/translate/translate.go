@@ -78,8 +78,8 @@ func (l Launch) Check() error {
 	if err := l.checkImages(); err != nil {
 		return err
 	}
-	if len(l.Container.GetNetworkInfos()) > 1 {
-		return missing("more than one network")
+	if l.Parent != nil && len(l.Container.GetNetworkInfos()) > 0 {
+		return missing("a network of a nested container's own")
 	}
 	if shell := l.Command != nil && l.Command.Shell != nil && l.Command.GetShell(); l.Image() != "" && l.Command.GetValue() == "" && !shell {
 		return nil // the image may know
@@ -129,18 +129,44 @@ func (l Launch) Sandbox() (core.SandboxConfig, error) {
 	if cfg.Hostname != "" {
 		cfg.Namespaces.UTS.Mode = core.Shared
 	}
-	if nets := l.Container.GetNetworkInfos(); len(nets) == 1 {
-		cfg.Namespaces.Net.Mode, cfg.Network.Name = core.Shared, nets[0].GetName()
-		for _, p := range nets[0].GetPortMappings() {
-			port, err := portOf(p)
-			if err != nil {
-				return cfg, err
-			}
-			cfg.Network.Ports = append(cfg.Network.Ports, port)
+	if nets := l.Container.GetNetworkInfos(); len(nets) > 0 {
+		cfg.Namespaces.Net.Mode = core.Shared
+		if cfg.Network, err = network(nets); err != nil {
+			return cfg, err
 		}
 	}
 	if l.Container.GetLinuxInfo().GetSharePidNamespace() {
 		cfg.Namespaces.PID.Mode = core.Host
+	}
+	return cfg, nil
+}
+
+// network is one interface for each of nets: eth0, eth1 and so on. One alone may be the
+// node's own, which needs no name.
+func network(nets []*mesosv1.NetworkInfo) (cfg core.NetworkConfig, err error) {
+	seen := map[string]bool{}
+	for i, n := range nets {
+		switch name := n.GetName(); {
+		case len(nets) == 1:
+			cfg.Name = name
+		case name == "":
+			return cfg, invalid("network_infos: of several networks each has to be named")
+		case seen[name]:
+			return cfg, invalid("Attempted to join CNI network '%s' multiple times", name)
+		default:
+			seen[name] = true
+			cfg.Attach = append(cfg.Attach, core.Attachment{Network: name, Interface: fmt.Sprintf("eth%d", i)})
+		}
+		for _, p := range n.GetPortMappings() {
+			if i > 0 {
+				return cfg, invalid("network_infos: ports are mapped to the first network only")
+			}
+			port, err := portOf(p)
+			if err != nil {
+				return cfg, err
+			}
+			cfg.Ports = append(cfg.Ports, port)
+		}
 	}
 	return cfg, nil
 }
