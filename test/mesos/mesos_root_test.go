@@ -192,9 +192,17 @@ func restart(t *testing.T, c *client, ref string) {
 	if _, err := records(resp.Body, func(all map[string]string) bool { return all["STDOUT"] != "" }); err != nil {
 		t.Error(err)
 	}
+	over := nested(a, "over")
+	ended := c.start(t.Context(), "LAUNCH_NESTED_CONTAINER_SESSION", object{"container_id": over, "command": shell("exit 6")}, "application/recordio")
+	if _, err := records(ended.Body, ends); err != nil {
+		t.Error(err)
+	}
+	_ = ended.Body.Close()
+	c.is("WAIT_NESTED_CONTAINER", about(over), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":1536}}`)
 	c.n.Kill()
 	_ = resp.Body.Close()
 	c.n.Up()
+	c.is("WAIT_NESTED_CONTAINER", about(over), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":1536}}`)
 	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000"), "container": withImage(ref)}, 202, "")
 	c.is("WAIT_CONTAINER", about(b), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":1024}}`)
 	nodetest.Eventually(t, "the session ends", func() bool { return len(nodetest.Processes("sleep", "4322")) == 0 })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -99,6 +100,22 @@ func (s *server) closeSession(ctx context.Context, id string, sess *session.Sess
 	if err != nil {
 		s.log.WarnContext(ctx, "a session was not cleaned up", "container", id, "error", err)
 	}
+}
+
+// endsFile is where it is kept how sessions ended, below the work directory.
+const endsFile = "sessions"
+
+// keepEnds has it known how sessions ended when the agent is another one, as long as
+// their containers are there.
+func (s *server) keepEnds(ctx context.Context) error {
+	known := func(id string) bool {
+		parent, _ := ids.Parent(id)
+		_, err := s.engine.ContainerByKey(ctx, core.Key(parent))
+		return err == nil
+	}
+	return s.sessions.Keep(filepath.Join(s.workDir, endsFile), known, func(err error) {
+		s.log.WarnContext(ctx, "how a session ended is not known to the next agent", "error", err)
+	})
 }
 
 func ignoreNotFound(err error) error {

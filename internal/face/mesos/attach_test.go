@@ -182,6 +182,9 @@ func TestASession(t *testing.T) {
 		t.Errorf("%q and %q, %d signs of life", out, err, o.beats)
 	}
 	n.is(waitS, 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":768}}`)
+	n.shutdown()
+	n.Restart()
+	n.serve() // another agent knows it too
 	n.is(waitS, 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":768}}`)
 	n.is(`{"type":"REMOVE_NESTED_CONTAINER","remove_nested_container":{"container_id":`+idS+`}}`, 200, "")
 	n.is(waitS, 404, "Container a.s cannot be found")

@@ -124,7 +124,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		run(func() error { return f.listen(ctx, l, g) })
 	}
 	defer f.server.level.Reset()
-	defer func() { _ = f.server.fetcher.Cache.Close() }()
+	defer func() { _ = errors.Join(f.server.fetcher.Cache.Close(), f.server.sessions.Close()) }()
 	run(func() error {
 		if !g.wait(ctx) {
 			return nil
@@ -158,6 +158,9 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 func (f *Face) begin(ctx context.Context) (follow []func() error, err error) {
 	if err := f.server.sweep(ctx); err != nil {
 		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
+	}
+	if err := f.server.keepEnds(ctx); err != nil {
+		return nil, err
 	}
 	for _, from := range []follower{f.server.shows.counts(), f.server.nests(ctx)} {
 		run, err := from.from(ctx)

@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -210,6 +212,11 @@ type Table struct {
 	past   map[string]core.Autopsy
 	order  []string // of past, oldest first
 	inputs map[string]bool
+
+	path  string      // of the file with past, "" for none
+	file  *os.File    // open to add to it
+	lines int         // that it has
+	lost  func(error) // is told of what could not be written
 }
 
 // Begin has a session in the table.
@@ -217,7 +224,7 @@ func (t *Table) Begin(id string, s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.live == nil {
-		t.live, t.past = map[string]*Session{}, map[string]core.Autopsy{}
+		t.live = map[string]*Session{}
 	}
 	t.forget(func(p string) bool { return p == id })
 	t.live[id] = s
@@ -231,11 +238,8 @@ func (t *Table) End(id string, a *core.Autopsy) {
 	if a == nil {
 		return
 	}
-	t.past[id] = *a
-	if t.order = append(t.order, id); len(t.order) > remembered {
-		delete(t.past, t.order[0])
-		t.order = t.order[1:]
-	}
+	t.remember(id, *a)
+	t.note(line{id, a})
 }
 
 // Live is a session that has not ended; nil for none.
@@ -262,15 +266,18 @@ func (t *Table) Forget(id string) {
 
 // forget drops what match says; mu must be held.
 func (t *Table) forget(match func(id string) bool) {
-	kept := t.order[:0]
-	for _, id := range t.order {
-		if match(id) {
-			delete(t.past, id)
-		} else {
-			kept = append(kept, id)
+	var gone []string
+	t.order = slices.DeleteFunc(t.order, func(id string) bool {
+		if !match(id) {
+			return false
 		}
+		gone = append(gone, id)
+		delete(t.past, id)
+		return true
+	})
+	for _, id := range gone {
+		t.note(line{ID: id})
 	}
-	t.order = kept
 }
 
 // Input takes the only place from which a container gets input; false when
