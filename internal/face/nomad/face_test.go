@@ -350,6 +350,9 @@ func TestWhyATaskEndedIsTold(t *testing.T) {
 	<-done
 	task := r.task("aaaaaaaa", nil)
 	_, c := r.run(task)
+	if e := next("Container started"); e.GetAnnotations()["container"] != c.ID.Short() || e.GetTaskId() != task.GetId() {
+		t.Errorf("event %v", e)
+	}
 	r.Supervisor.OOM(main(c), 64<<20, 1, 1)
 	w, err := r.Driver.WaitTask(t.Context(), &nomaddriver.WaitTaskRequest{TaskId: task.GetId()})
 	if err != nil || !w.GetResult().GetOomKilled() || w.GetResult().GetExitCode() != 137 || w.GetErr() == "" {

@@ -69,7 +69,7 @@ func (s *server) Capabilities(ctx context.Context, _ *nomaddriver.CapabilitiesRe
 	if err != nil {
 		return nil, err
 	}
-	return plugin.Capabilities(sess.Config), nil
+	return plugin.Capabilities(sess.Name, sess.Config), nil
 }
 
 // fingerprintEvery is how often the node is looked at again.

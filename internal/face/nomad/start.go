@@ -91,6 +91,7 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 	if c, err = s.engine.CreateContainer(ctx, want); err != nil {
 		return c, err
 	}
+	s.events.Tell(task.Nomad, "Container started", map[string]string{"container": c.ID.Short(), "runtime": c.Runtime})
 	for _, w := range c.Warnings {
 		s.events.Tell(task.Nomad, "The node could not give all that was asked for", map[string]string{"warning": w})
 	}

@@ -2,7 +2,9 @@ package nomad
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -12,30 +14,43 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// look is what a task says of all that its job has asked for.
+// look is what a task says of what it has been given, whatever the driver.
 const look = `
-id
+id -u
 pwd
 hostname
 echo "arguments: $0 $*"
 echo "pid is 1: $(test $$ = 1 && echo yes || echo no)"
-env | sort
-grep -E "^(Cap|NoNewPrivs|Seccomp:|Groups)" /proc/self/status
+env | grep -v "^HOSTNAME=" | sort
+grep -E "^(Cap|NoNewPrivs)" /proc/self/status
 grep -E "open files|processes|core file" /proc/self/limits
 cat /proc/self/oom_score_adj
 cat /proc/sys/net/core/somaxconn
+for d in / /bin /alloc /local /secrets /proc/kcore /proc/sys /sys; do
+  (touch $d/probe 2>/dev/null || : > $d) 2>/dev/null && echo "$d can be written" || echo "$d cannot"
+done
+ls /sys/class/net | sort
+cat /proc/1/cgroup | wc -l | tr 0-9 n
+`
+
+// lookMore is what docker's driver gives beside that.
+const lookMore = `
+id
+env | grep HOSTNAME
+grep -E "^(Seccomp:|Groups)" /proc/self/status
 for f in /etc/hosts /etc/resolv.conf; do grep -v "^#" $f | tr "\t" " " | grep -v "^$" | sort -k 2; done
 for d in /dev/shm /data /scratch; do df -k $d | tail -1 | tr -s " " | cut -d " " -f 2,6; done
-for d in / /alloc /alloc/logs /local /secrets /conf /data /named /proc/kcore /proc/sys /sys /dev/void; do
-  (touch $d/probe 2>/dev/null || : > $d 2>/dev/null) && echo "$d can be written" || echo "$d cannot"
+for d in /alloc/logs /conf /data /named /dev/void; do
+  (touch $d/probe 2>/dev/null || : > $d) 2>/dev/null && echo "$d can be written" || echo "$d cannot"
 done
 ls -l /dev | grep -E "null|void|full|tty$" | tr -s " " | cut -d " " -f 1,3-6,10-
 cat /conf
 ls /named
-ls /sys/class/net | sort
 ip addr show eth0 | grep -c "inet "
-cat /proc/1/cgroup | wc -l | tr 0-9 n
-cat memory.limit 2>/dev/null
+`
+
+// lookEnd has a task go on until its output was read.
+const lookEnd = `
 echo "to stderr" >&2
 echo "that is all"
 until test -e /alloc/data/go; do sleep 0.1; done
@@ -90,10 +105,7 @@ func forDocker() map[string]string {
           container_path     = "/dev/void"
           cgroup_permissions = "r"
         }`
-	template := func(name, data string) string {
-		return fmt.Sprintf("template {\n destination = %q\n left_delimiter = \"<<\"\n data = <<EOF\n%s\nEOF\n}\n", name, data)
-	}
-	files := template("local/look", look) + template("local/text", "from a template")
+	files := template("local/look", look+lookMore+lookEnd) + template("local/text", "from a template")
 	group := once + `
     network {
       port "http" { to = 8080 }
@@ -116,14 +128,39 @@ func forDocker() map[string]string {
 	return jobs
 }
 
+// template is a block that writes a file of the task's.
+func template(name, data string) string {
+	return fmt.Sprintf("template {\n destination = %q\n left_delimiter = \"<<\"\n data = <<EOF\n%s\nEOF\n}\n", name, data)
+}
+
+// forExec are jobs in the words of exec's driver.
+func forExec() map[string]string {
+	files := template("local/look", "#!/bin/sh\n"+look+lookEnd)
+	jobs := map[string]string{
+		"plain":  job("plain", "batch", once, files, `args = ["/local/look", "a b", "${NOMAD_TASK_NAME}"]`),
+		"user":   job("user", "batch", once, files+`user = "www-data"`, `args = ["/local/look"]`),
+		"caps":   job("caps", "batch", once, files, "args = [\"/local/look\"]\n cap_drop = [\"CHOWN\"]\n work_dir = \"/local\""),
+		"found":  strings.Replace(job("found", "batch", once, files, ""), "/bin/sh", "look", 1),
+		"status": job("status", "batch", once, "", `args = ["-c", "exit 7"]`),
+		"killed": job("killed", "batch", once, "", `args = ["-c", "kill -9 $$"]`),
+		"absent": strings.Replace(job("absent", "batch", once, "", ""), "/bin/sh", "/bin/absent", 1),
+		"nobody": job("nobody", "batch", once, `user = "nobody-here"`, `args = ["-c", "true"]`),
+		"typo":   job("typo", "batch", once, "", `colour = "blue"`),
+	}
+	for name, text := range jobs {
+		jobs[name] = strings.NewReplacer(`driver = "longshore"`, `driver = "exec"`, "image   = \"IMAGE\"\n", "").Replace(text)
+	}
+	return jobs
+}
+
 // outcome is how a job has ended and what it has said, without what is another's in
 // each allocation.
-func (r *rig) outcome(name string) string {
+func (r *rig) outcome(name, body string) string {
 	r.t.Helper()
 	var a alloc
 	var said string
 	// What a task says shortly before its end docker's driver may lose.
-	if strings.Contains(forDocker()[name], "local/look") {
+	if strings.Contains(body, "local/look") {
 		a = r.allocation(name, "running")
 		said = "to stderr: " + r.logged(a, "to stderr", "-stderr") + r.logged(a, "that is all")
 		if err := os.WriteFile(filepath.Join(r.dir, "data", "alloc", a.ID, "alloc", "data", "go"), nil, 0o600); err != nil {
@@ -164,31 +201,77 @@ func TestJobsForDockerAreAlike(t *testing.T) {
 		t.Skip("needs docker: set DOCKERD to its daemon")
 	}
 	o := options{name: "docker", docker: true, plugin: "volumes {\n enabled = true\n}\n allow_caps = [\"all\"]"}
+	start(t, o, func(r *rig) { r.alike(o, forDocker()) })
+}
+
+// TestJobsForExecAreAlike is the same of Nomad's exec driver, of one that was built
+// with cgo.
+func TestJobsForExecAreAlike(t *testing.T) {
+	root := t.TempDir()
+	o := options{name: "exec", client: fmt.Sprintf("chroot_env = { %q = \"/\" }", root)}
 	start(t, o, func(r *rig) {
-		seen := map[bool]map[string]string{}
-		for _, ours := range []bool{true, false} {
-			if !ours {
-				r.stopNomad()
-				o.bare = true
-				r.configure(o)
-				r.startNomad()
-				r.eventually("docker's own driver is healthy", func() bool { return r.node().Drivers["docker"].Healthy })
-				if v := r.node().Attributes["driver.docker.version"]; v == "" {
-					t.Fatal("it is not docker's own driver")
-				}
-			}
-			seen[ours] = map[string]string{}
-			for name, body := range forDocker() {
-				r.run(body)
-				seen[ours][name] = r.outcome(name)
-				r.purge(name)
-			}
-			r.nothingLeft()
-		}
-		for name, want := range seen[false] {
-			if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(seen[true][name], "\n")); diff != "" {
-				t.Errorf("%s is not alike (-docker +ours):\n%s", name, diff)
-			}
-		}
+		fill(t, root)
+		r.alike(o, forExec())
 	})
+}
+
+// fill makes a small system.
+func fill(t *testing.T, root string) {
+	t.Helper()
+	for _, dir := range []string{"bin", "etc"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.CommandContext(t.Context(), "cp", "/bin/busybox", root+"/bin/busybox").CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	applets, err := exec.CommandContext(t.Context(), "/bin/busybox", "--list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range strings.Fields(string(applets)) {
+		if err := os.Symlink("busybox", filepath.Join(root, "bin", a)); err != nil && !os.IsExist(err) {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"passwd": "root:x:0:0::/root:/bin/sh\nwww-data:x:33:33::/var/www:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n", "group": "root:x:0:\nwww-data:x:33:\nnogroup:x:65534:\n"} {
+		if err := os.WriteFile(filepath.Join(root, "etc", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// alike runs jobs by our driver, and then by Nomad's own of the same name.
+func (r *rig) alike(o options, jobs map[string]string) {
+	r.t.Helper()
+	seen := map[bool]map[string]string{}
+	for _, ours := range []bool{true, false} {
+		if !ours {
+			r.stopNomad()
+			o.bare = true
+			r.configure(o)
+			r.startNomad()
+			var is node
+			r.eventually("Nomad has looked for its driver", func() bool {
+				is = r.node()
+				return is.Drivers[o.name].Healthy || is.Drivers["mock_driver"].Healthy
+			})
+			if !is.Drivers[o.name].Healthy || is.Attributes["driver."+o.name+".runtime"] != "" {
+				r.t.Skipf("this Nomad has no %s of its own", o.name)
+			}
+		}
+		seen[ours] = map[string]string{}
+		for _, name := range slices.Sorted(maps.Keys(jobs)) {
+			r.run(jobs[name])
+			seen[ours][name] = r.outcome(name, jobs[name])
+			r.purge(name)
+		}
+		r.nothingLeft()
+	}
+	for name, want := range seen[false] {
+		if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(seen[true][name], "\n")); diff != "" {
+			r.t.Errorf("%s is not alike (-Nomad's +ours):\n%s", name, diff)
+		}
+	}
 }

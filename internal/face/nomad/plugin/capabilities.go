@@ -2,11 +2,16 @@ package plugin
 
 import nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 
-// Capabilities are the driver's with a configuration. Plugin and face answer
-// alike.
-func Capabilities(c Config) *nomaddriver.CapabilitiesResponse {
+// Capabilities are those of the driver of that name, with a configuration. Plugin
+// and face answer alike. For exec's tasks Nomad makes the directory that is their
+// root, as its chroot_env says.
+func Capabilities(name string, c Config) *nomaddriver.CapabilitiesResponse {
+	isolation := nomaddriver.DriverCapabilities_IMAGE
+	if name == ExecName {
+		isolation = nomaddriver.DriverCapabilities_CHROOT
+	}
 	return &nomaddriver.CapabilitiesResponse{Capabilities: &nomaddriver.DriverCapabilities{
-		SendSignals: true, Exec: true, FsIsolation: nomaddriver.DriverCapabilities_IMAGE,
+		SendSignals: true, Exec: true, FsIsolation: isolation,
 		NetworkIsolationModes: []nomaddriver.NetworkIsolationSpec_NetworkIsolationMode{
 			nomaddriver.NetworkIsolationSpec_HOST, nomaddriver.NetworkIsolationSpec_GROUP,
 		},

@@ -36,6 +36,8 @@ const (
 	// DockerName is that of Nomad's driver for docker, when the plugin stands in for
 	// it.
 	DockerName = "docker"
+	// ExecName is that of its driver for programs in a directory of the node's.
+	ExecName = "exec"
 	// DefaultSocket is where the agent's face listens.
 	DefaultSocket = "/run/longshore/nomad.sock"
 	// DriverService is the name of the gRPC service of drivers.

@@ -136,7 +136,7 @@ func (p *proxy) orAlone(stream grpc.ServerStream, method, call string, req frame
 		p.mu.Lock()
 		cfg := p.config
 		p.mu.Unlock()
-		return send(stream, plugin.Capabilities(cfg))
+		return send(stream, plugin.Capabilities(p.name, cfg))
 	}
 	return stream.SendMsg(&frame{})
 }

@@ -91,8 +91,9 @@ type Mount struct {
 	Pull        string // of image: missing, always or never
 }
 
-// Parse reads msgpack_driver_config. InvalidArgument says what is wrong.
-func Parse(data []byte) (Task, error) {
+// Parse reads msgpack_driver_config. Rootfs is that of a task which names neither
+// image nor rootfs; "" is an error. InvalidArgument says what is wrong.
+func Parse(data []byte, rootfs string) (Task, error) {
 	v, err := schema.Decode(Fields(), data)
 	if err != nil {
 		return Task{}, err
@@ -107,6 +108,9 @@ func Parse(data []byte) (Task, error) {
 		Runtime: v.String("runtime"), StopSignal: v.String("stop_signal"), CDI: v.Strings("cdi_devices"), Sysctls: v.Map("sysctl"), Ulimits: v.Map("ulimit"),
 		HardCPU: v.Bool("cpu_hard_limit"), Cpuset: v.String("cpuset_cpus"), AuthSoft: v.Bool("auth_soft_fail"),
 		Auth: Auth{v.Block("auth").String("username"), v.Block("auth").String("password")},
+	}
+	if t.Image == "" && t.Rootfs == "" {
+		t.Rootfs = rootfs
 	}
 	for _, read := range []func(schema.Values) error{t.image, t.command, t.namespaces, t.security, t.mounts, t.limits, t.logs} {
 		if err := read(v); err != nil {

@@ -37,7 +37,7 @@ func whole() map[string]any {
 }
 
 func TestEveryKeyIsRead(t *testing.T) {
-	got, err := taskconf.Parse(nomadtest.Encode(whole()))
+	got, err := taskconf.Parse(nomadtest.Encode(whole()), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestWhenAnImageIsPulled(t *testing.T) {
 		{map[string]any{"image": "redis:7", "force_pull": true}, "always"},
 		{map[string]any{"image": "redis", "image_pull_policy": "never"}, "never"},
 	} {
-		got, err := taskconf.Parse(nomadtest.Encode(tc.more))
+		got, err := taskconf.Parse(nomadtest.Encode(tc.more), "")
 		if err != nil || got.Pull != tc.want {
 			t.Errorf("%v: %s, %v; want %s", tc.more, got.Pull, err, tc.want)
 		}
@@ -125,17 +125,17 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		for k, v := range change {
 			config[k] = v
 		}
-		if _, err := taskconf.Parse(nomadtest.Encode(config)); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), text) {
+		if _, err := taskconf.Parse(nomadtest.Encode(config), ""); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), text) {
 			t.Errorf("%v: got %v, want %s", change, err, text)
 		}
 	}
 	for _, data := range [][]byte{{0xc1}, nomadtest.Encode([]string{"image"}), nomadtest.Encode("image")} {
-		if _, err := taskconf.Parse(data); !errdefs.IsInvalidArgument(err) {
+		if _, err := taskconf.Parse(data, ""); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%x: %v", data, err)
 		}
 	}
 	// A key of a newer version that is not set harms nobody.
-	if _, err := taskconf.Parse(nomadtest.Encode(map[string]any{"image": "redis:7", "colour": nil})); err != nil {
+	if _, err := taskconf.Parse(nomadtest.Encode(map[string]any{"image": "redis:7", "colour": nil}), ""); err != nil {
 		t.Error(err)
 	}
 }
@@ -145,7 +145,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(nomadtest.Encode(map[string]any{"image": "a", "mount": []any{map[string]any{}}}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := taskconf.Parse(data)
+		got, err := taskconf.Parse(data, "")
 		if err != nil {
 			if !errdefs.IsInvalidArgument(err) {
 				t.Errorf("%v is no InvalidArgument", err)

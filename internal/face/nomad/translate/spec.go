@@ -251,24 +251,9 @@ func (a Task) finish(s *specs.Spec) core.SpecFunc {
 		if img == nil {
 			img = &imagespec.ImageConfig{}
 		}
-		files, err := ocispec.ReadUserFiles(r.FS)
+		user, err := a.user(r.FS, img.User)
 		if err != nil {
 			return nil, err
-		}
-		asked := a.Nomad.GetUser()
-		if asked == "" {
-			asked = img.User
-		}
-		user, err := files.LookUp(asked)
-		if err != nil {
-			return nil, err
-		}
-		for _, g := range a.Conf.Groups {
-			gid, err := files.GroupID(g)
-			if err != nil {
-				return nil, err
-			}
-			user.AddGroup(gid)
 		}
 		p := s.Process
 		p.User = user.User
@@ -279,6 +264,9 @@ func (a Task) finish(s *specs.Spec) core.SpecFunc {
 			return nil, err
 		}
 		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, hostnameOf(r.Sandbox), a.Conf.TTY), img.Env, envList(a.Nomad.GetEnv()), envList(a.Conf.Env))
+		if a.asExec() {
+			asExec(p, r.FS, user)
+		}
 		ocispec.ForUser(p)
 		placeImages(s, r.Images)
 		for _, v := range ocispec.Volumes(img) {
@@ -287,6 +275,33 @@ func (a Task) finish(s *specs.Spec) core.SpecFunc {
 		}
 		return s, nil
 	}
+}
+
+// user is who the task runs as: its own, or the image's.
+func (a Task) user(root *os.Root, otherwise string) (ocispec.User, error) {
+	files, err := a.userFiles(root)
+	if err != nil {
+		return ocispec.User{}, err
+	}
+	asked := a.Nomad.GetUser()
+	if asked == "" {
+		asked = otherwise
+	}
+	if asked == "" && a.asExec() {
+		asked = "nobody"
+	}
+	user, err := files.LookUp(asked)
+	if err != nil {
+		return user, err
+	}
+	for _, g := range a.Conf.Groups {
+		gid, err := files.GroupID(g)
+		if err != nil {
+			return user, err
+		}
+		user.AddGroup(gid)
+	}
+	return user, nil
 }
 
 // hostnameOf is the one that a task sees: its own, or the node's.

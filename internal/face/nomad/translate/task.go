@@ -46,7 +46,11 @@ func (a Task) ids() []specs.LinuxIDMapping {
 func Read(s plugin.Session, t *nomaddriver.TaskConfig) (Task, error) {
 	a := Task{Nomad: t, Session: s}
 	var err error
-	if a.Conf, err = taskconf.Parse(t.GetMsgpackDriverConfig()); err != nil {
+	rootfs := ""
+	if s.Name == plugin.ExecName {
+		rootfs = "." // the task's directory, which Nomad has filled
+	}
+	if a.Conf, err = taskconf.Parse(t.GetMsgpackDriverConfig(), rootfs); err != nil {
 		return a, err
 	}
 	switch {
@@ -142,6 +146,9 @@ func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, e
 	}
 	if a.Conf.Stdin {
 		c.IO.Stdin = core.StdinOpen
+	}
+	if a.asExec() && c.Stop.Signal == "" {
+		c.Stop.Signal = "SIGINT"
 	}
 	var err error
 	if a.Conf.Rootfs != "" {

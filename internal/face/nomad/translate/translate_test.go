@@ -41,7 +41,7 @@ func newBench(t *testing.T) *bench {
 }
 
 func (b *bench) read(config map[string]any, change ...func(*nomaddriver.TaskConfig)) (translate.Task, error) {
-	if config["image"] == nil && config["rootfs"] == nil {
+	if config["image"] == nil && config["rootfs"] == nil && b.session.Name != plugin.ExecName {
 		config["image"] = "redis:7"
 	}
 	t := nomadtest.Task(b.dir, alloc, "web", "aaaaaaaa", config)
@@ -359,5 +359,46 @@ func TestOwnersAreMapped(t *testing.T) {
 	}
 	if m := mountAt(s, "/sys"); m.Type != "bind" || !slices.Contains(m.Options, "ro") {
 		t.Errorf("/sys: %+v", m)
+	}
+}
+
+// TestATaskOfExecs has no image: its root is its directory, its program what exec
+// finds there, and any user has the capabilities in force.
+func TestATaskOfExecs(t *testing.T) {
+	b := newBench(t)
+	b.session.Name = plugin.ExecName
+	dir := filepath.Join(b.dir, alloc, "web")
+	if err := os.WriteFile(filepath.Join(dir, "local/serve"), []byte("#!/bin/sh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	task, err := b.read(map[string]any{"command": "serve", "args": []string{"now"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := task.Container("sandbox", translate.Images{})
+	if err != nil || c.Root.Dir != dir || c.Stop.Signal != "SIGINT" {
+		t.Fatalf("container %+v, %v", c, err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	s, err := c.Spec(t.Context(), core.Rootfs{FS: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.Process
+	if diff := cmp.Diff([]string{"/local/serve", "now"}, p.Args); diff != "" || p.User.UID != 65534 || !slices.Contains(p.Env, "USER=nobody") {
+		t.Errorf("process %+v %s", p, diff)
+	}
+	if !slices.Contains(p.Capabilities.Ambient, "CAP_NET_BIND_SERVICE") || !slices.Contains(p.Capabilities.Effective, "CAP_NET_BIND_SERVICE") {
+		t.Errorf("capabilities %+v", p.Capabilities)
+	}
+	if st, err := os.Stat(filepath.Join(dir, "local/serve")); err != nil || st.Mode()&0o555 != 0o555 {
+		t.Errorf("the program is %v, %v", st.Mode(), err)
+	}
+	if _, err := b.read(map[string]any{"image": "redis:7"}); err != nil {
+		t.Errorf("a task with an image: %v", err)
 	}
 }
