@@ -88,10 +88,12 @@ func (w *walk) step(ev *core.Event) {
 	ref := core.Ref{Container: ev.Container, Process: ev.Process}
 	switch ev.Kind {
 	case core.EventContainerStarted, core.EventProcessStarted:
-		if w.started[ref] {
+		// What has ended leaves its name to another; a main process has no successor.
+		if w.started[ref] && (ref.Process == core.Main || !w.ended[ref]) {
 			w.bad(ev, fmt.Sprintf("process %v started twice", ref))
 		}
 		w.started[ref] = true
+		delete(w.ended, ref)
 	case core.EventContainerExited, core.EventProcessExited:
 		if w.ended[ref] {
 			w.bad(ev, fmt.Sprintf("process %v ended twice", ref))
