@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,8 +18,8 @@ import (
 
 type row struct{ state, how, shown string }
 
-// table reads the Mesos table of docs/conformance.md.
-func table(t *testing.T) map[string]row {
+// chapter is what docs/conformance.md says of Mesos.
+func chapter(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("../../../docs/conformance.md")
 	if err != nil {
@@ -26,6 +27,13 @@ func table(t *testing.T) map[string]row {
 	}
 	_, text, _ := strings.Cut(string(b), "\n## Mesos\n")
 	text, _, _ = strings.Cut(text, "\n## ")
+	return text
+}
+
+// table reads the table of calls.
+func table(t *testing.T) map[string]row {
+	t.Helper()
+	text := chapter(t)
 	line := regexp.MustCompile(`^\| ([A-Z_]+) \| ([a-z ]+) \|(.*)\|(.*)\|$`)
 	rows := map[string]row{}
 	for l := range strings.Lines(text) {
@@ -75,17 +83,36 @@ func TestEveryCallHasARow(t *testing.T) {
 // TestRowsNameTestsThatExist keeps the last column true.
 func TestRowsNameTestsThatExist(t *testing.T) {
 	for name, r := range table(t) {
-		if r.state == "not yet" {
-			continue
+		if r.state != "not yet" {
+			exist(t, name, r.shown)
 		}
-		for test := range strings.SplitSeq(r.shown, ", ") {
-			dir, fn := path.Split(test)
-			if dir == "" {
-				dir = "internal/face/mesos"
-			}
-			if err := exec.CommandContext(t.Context(), "grep", "-rqF", "func "+fn+"(", "../../../"+dir).Run(); err != nil {
-				t.Errorf("%s: %s is nowhere", name, test)
-			}
+	}
+}
+
+// exist wants all tests that a row names to be there.
+func exist(t *testing.T, name, shown string) {
+	t.Helper()
+	for test := range strings.SplitSeq(shown, ", ") {
+		dir, fn := path.Split(test)
+		if dir == "" {
+			dir = "internal/face/mesos"
 		}
+		if err := exec.CommandContext(t.Context(), "grep", "-rqF", "func "+fn+"(", "../../../"+dir).Run(); err != nil {
+			t.Errorf("%s: %s is nowhere", name, test)
+		}
+	}
+}
+
+// TestEveryStatusIsShown: each status of the contract that is no success has a row of
+// tests, and they are there.
+func TestEveryStatusIsShown(t *testing.T) {
+	missing := []string{"202", "400", "401", "403", "404", "405", "406", "409", "413", "415", "500", "501", "503"}
+	line := regexp.MustCompile(`(?m)^\| ([0-9]{3}) \|(.*)\|(.*)\|$`)
+	for _, m := range line.FindAllStringSubmatch(chapter(t), -1) {
+		missing = slices.DeleteFunc(missing, func(code string) bool { return code == m[1] })
+		exist(t, m[1], strings.TrimSpace(m[3]))
+	}
+	if len(missing) > 0 {
+		t.Errorf("without a row: %v", missing)
 	}
 }

@@ -157,6 +157,7 @@ func TestByCredentials(t *testing.T) {
 	v.is("/api/v1", healthCall, 200, healthAnswer, "")
 	v.is("/api/v1", `{"type":"GET_FLAGS"}`, 403, "403 Forbidden.", "")
 	v.is("/flags", "", 403, "403 Forbidden.", "")
+	v.is("/state", healthCall, 405, "405 Method Not Allowed. Expecting one of { 'GET' }, but received 'POST'.", "")
 	v.host = "rebound.example"
 	v.is("/api/v1", healthCall, 403, "403 Forbidden.", "")
 }

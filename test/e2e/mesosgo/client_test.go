@@ -53,6 +53,7 @@ type client struct {
 	n     *nodetest.Node
 	codec encoding.Codec
 	http  http.Client
+	url   string
 	heard *heard
 }
 
@@ -62,7 +63,7 @@ func newClient(t *testing.T, n *nodetest.Node, codec encoding.Codec, h *heard) *
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}, DisableKeepAlives: true}
-	return &client{t: t, n: n, codec: codec, http: http.Client{Transport: tr}, heard: h}
+	return &client{t: t, n: n, codec: codec, http: http.Client{Transport: tr}, url: "http://mesos/api/v1", heard: h}
 }
 
 // refusal is an answer that is no success.
@@ -97,7 +98,7 @@ func (c *client) send(ctx context.Context, kind agent.Call_Type, r calls.Request
 		}
 		return resp, err
 	}
-	cli := httpcli.New(httpcli.Endpoint("http://mesos/api/v1"), httpcli.Codec(c.codec), httpcli.Do(do), httpcli.ErrorMapper(refused))
+	cli := httpcli.New(httpcli.Endpoint(c.url), httpcli.Codec(c.codec), httpcli.Do(do), httpcli.ErrorMapper(refused))
 	resp, err := httpagent.NewSender(cli.Send).Send(ctx, r)
 	if err != nil && resp != nil {
 		_ = resp.Close()
@@ -271,7 +272,7 @@ func (c *client) eof(id mesos.ContainerID) error {
 	}
 	const end = `{"type":"ATTACH_CONTAINER_INPUT","attach_container_input":{"type":"PROCESS_IO","process_io":{"type":"DATA","data":{"type":"STDIN","data":""}}}}`
 	body := fmt.Sprintf("%d\n%s%d\n%s", len(first), first, len(end), end)
-	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, "http://mesos/api/v1", strings.NewReader(body))
+	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.url, strings.NewReader(body))
 	if err != nil {
 		return err
 	}

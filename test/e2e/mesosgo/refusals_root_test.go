@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,9 +27,9 @@ import (
 func failures() map[agent.Call_Type][]int {
 	return map[agent.Call_Type][]int{
 		agent.Call_LIST_FILES:                      {400, 404},
-		agent.Call_READ_FILE:                       {400, 404},
+		agent.Call_READ_FILE:                       {400, 404, 500},
 		agent.Call_LAUNCH_CONTAINER:                {202, 400, 500, 501},
-		agent.Call_LAUNCH_NESTED_CONTAINER:         {202, 400, 501},
+		agent.Call_LAUNCH_NESTED_CONTAINER:         {202, 400, 500, 501},
 		agent.Call_WAIT_CONTAINER:                  {400, 404},
 		agent.Call_WAIT_NESTED_CONTAINER:           {400, 404},
 		agent.Call_KILL_CONTAINER:                  {400, 404, 500},
@@ -126,6 +127,15 @@ func badFiles(x *trial) {
 		x.no(calls.ReadFile(path, 0), 400, "'"+path+"' is inaccessible.")
 	}
 	x.no(calls.ReadFile(dir, 0), 400, "Cannot read a directory.\n")
+	// A file of the kernel's that says of its size what is not so cannot be read.
+	broken := filepath.Join(dir, "broken")
+	if err := errors.Join(os.WriteFile(broken, nil, 0o600), syscall.Mount("/sys/class/net/lo/speed", broken, "", syscall.MS_BIND, "")); err != nil {
+		x.t.Fatal(err)
+	}
+	x.no(calls.ReadFile(broken, 0), 500, "read "+broken+": ")
+	if err := errors.Join(syscall.Unmount(broken, 0), os.Remove(broken)); err != nil {
+		x.t.Error(err)
+	}
 }
 
 // badLaunches: each leaves nothing.
@@ -145,7 +155,9 @@ func badLaunches(x *trial) {
 	x.no(calls.LaunchNestedContainer(below(id("none"), "child"), shell("true"), nil), 400, "Root container none not found")
 	x.no(calls.LaunchNestedContainer(below(child, "child"), shell("true"), nil), 400, "Parent container parent.child does not exist")
 	appc := mesos.Image_APPC
-	x.no(calls.LaunchNestedContainer(child, shell("true"), &mesos.ContainerInfo{Type: mesos.ContainerInfo_MESOS.Enum(), Mesos: &mesos.ContainerInfo_MesosInfo{Image: &mesos.Image{Type: &appc}}}), 501, "image type APPC")
+	foreign := &mesos.ContainerInfo{Type: mesos.ContainerInfo_MESOS.Enum(), Mesos: &mesos.ContainerInfo_MesosInfo{Image: &mesos.Image{Type: &appc}}}
+	x.no(launch(shell("true"), foreign), 501, "image type APPC")
+	x.no(calls.LaunchNestedContainer(child, shell("true"), foreign), 501, "image type APPC")
 	// A parent that has ended is on its way out.
 	x.ok(launch(shell("exit 0"), image(x.ref)))
 	x.ok(calls.WaitContainer(a))
@@ -160,6 +172,7 @@ func badLaunches(x *trial) {
 		x.t.Fatal(err)
 	}
 	x.no(calls.LaunchContainer(below(child, "x"), shell("true"), nil, nil), 500, "Failed to create sandbox: ")
+	x.no(calls.LaunchNestedContainer(below(child, "x"), shell("true"), nil), 500, "Failed to create sandbox: ")
 	x.ok(calls.KillNestedContainer(child))
 	x.ok(calls.WaitNestedContainer(child))
 	x.ok(calls.RemoveNestedContainer(child))

@@ -205,6 +205,7 @@ func TestDeepRequests(t *testing.T) {
 		{inJSON, nested(97), tooDeep},
 		{inJSON, nested(98), "Failed to parse body into JSON: it is nested more than 100 deep"},
 		{inJSON, nested(9000), "Failed to parse body into JSON: it is nested more than 100 deep"},
+		{inJSON, nested(10000), "Failed to parse body into JSON: "},
 		{inJSON, nested(20000), "Failed to parse body into JSON: "},
 		{inProtobuf, asProtobuf(31), ""},
 		{inProtobuf, asProtobuf(32), tooDeep},
@@ -282,10 +283,14 @@ func TestInput(t *testing.T) {
 		io1(`{"type":"UNKNOWN"}`):        prefix + "'process_io.type' is unknown",
 		io1(`{"type":"DATA"}`):           prefix + "Expecting 'process_io.data' to be present",
 		io1(`{"type":"DATA","data":{}}`): prefix + "Expecting 'process_io.data.type' to be present",
-		io1(`{"type":"DATA","data":{"type":"STDIN"}}`):                        prefix + "Expecting 'process_io.data.data' to be present",
-		io1(`{"type":"DATA","data":{"type":"STDOUT","data":""}}`):             prefix + "Expecting 'process_io.data.type' to be 'STDIN'",
-		io1(`{"type":"CONTROL","control":{"type":"TTY_INFO"}}`):               prefix + "Expecting 'process_io.control.tty_info' to be present",
-		io1(`{"type":"CONTROL","control":{"type":"TTY_INFO","tty_info":{}}}`): prefix + "Expecting 'tty_info.window_size' to be present",
+		io1(`{"type":"DATA","data":{"type":"STDIN"}}`):                                     prefix + "Expecting 'process_io.data.data' to be present",
+		io1(`{"type":"DATA","data":{"type":"STDOUT","data":""}}`):                          prefix + "Expecting 'process_io.data.type' to be 'STDIN'",
+		io1(`{"type":"CONTROL","control":{"type":"TTY_INFO"}}`):                            prefix + "Expecting 'process_io.control.tty_info' to be present",
+		io1(`{"type":"CONTROL","control":{"type":"TTY_INFO","tty_info":{}}}`):              prefix + "Expecting 'tty_info.window_size' to be present",
+		io1(`{"type":"CONTROL"}`):                                                          prefix + "Expecting 'process_io.control' to be present",
+		io1(`{"type":"CONTROL","control":{}}`):                                             prefix + "Expecting 'process_io.control.type' to be present",
+		io1(`{"type":"CONTROL","control":{"type":"UNKNOWN"}}`):                             prefix + "'process_io.control.type' is unknown",
+		`{"type":"ATTACH_CONTAINER_INPUT","attach_container_input":{"type":"PROCESS_IO"}}`: prefix + "Expecting 'attach_container_input.process_io' to be present",
 		`[]`: "Expecting a JSON object",
 	} {
 		h := &Handler{MaxMessage: 4096, Call: func(_ context.Context, x *Exchange) error {
@@ -354,8 +359,19 @@ func FuzzRequests(f *testing.F) {
 	f.Add("application/json", "", []byte(health))
 	f.Add("application/recordio", "application/json", []byte(records(health)))
 	f.Add("application/x-protobuf", "", []byte("\x08\x01"))
+	input := `{"type":"ATTACH_CONTAINER_INPUT","attach_container_input":`
+	f.Add("application/recordio", "application/json", []byte(records(input+`{"type":"CONTAINER_ID","container_id":{"value":"a"}}}`,
+		input+`{"type":"PROCESS_IO","process_io":{"type":"DATA","data":{"type":"STDIN","data":"eA=="}}}}`)))
 	f.Fuzz(func(t *testing.T, kind, message string, body []byte) {
-		h := &Handler{Call: func(context.Context, *Exchange) error { return nil }, MaxMessage: 1 << 16}
+		h := &Handler{Call: func(_ context.Context, x *Exchange) (err error) {
+			for x.Call.GetType() == mesosagent.Call_ATTACH_CONTAINER_INPUT && err == nil {
+				_, err = x.Next()
+			}
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return err
+		}, MaxMessage: 1 << 16}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1", bytes.NewReader(body))
 		r.Header.Set("Content-Type", kind)
 		if message != "" {
