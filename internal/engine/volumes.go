@@ -41,7 +41,7 @@ func (b *build) fillVolumes(ctx context.Context) error {
 			return fmt.Errorf("volume %s: %w", v.Name, err)
 		}
 		if !vol.Filled && !v.NoCopy {
-			if err := fill.Dir(b.fs, v.Target, vol.Path); err != nil {
+			if err := fill.Dir(b.fs, v.Target, vol.Path, fill.Owners{UIDs: b.sb.Config.UIDs, GIDs: b.sb.Config.GIDs}); err != nil {
 				return fmt.Errorf("fill volume %s: %w", v.Name, err)
 			}
 			if err := b.e.o.Volumes.Filled(ctx, b.c.Owner, v.Name); err != nil {
@@ -52,7 +52,9 @@ func (b *build) fillVolumes(ctx context.Context) error {
 		if v.ReadOnly {
 			mode = "ro"
 		}
-		b.volumes = append(b.volumes, specs.Mount{Destination: v.Target, Type: "bind", Source: vol.Path, Options: []string{"rbind", "rprivate", mode}})
+		b.volumes = append(b.volumes, specs.Mount{
+			Destination: v.Target, Type: "bind", Source: vol.Path, Options: []string{"rbind", "rprivate", mode}, UIDMappings: b.sb.Config.UIDs, GIDMappings: b.sb.Config.GIDs,
+		})
 	}
 	return nil
 }

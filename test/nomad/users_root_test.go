@@ -29,11 +29,14 @@ func TestATaskInAUserNamespace(t *testing.T) {
 		}
 		const look = `tr -s ' ' < /proc/self/uid_map; id -u; stat -c %u /bin /alloc /local /secrets; cat /job/from /nomads/from
 			touch /local/made /alloc/data/$NOMAD_TASK_NAME; chown 33 /local/made; mount -t tmpfs x /tmp 2>/dev/null || echo no mount; hostname; ls /sys/class/net | sort
-			touch /alloc/logs/x 2>/dev/null || echo no logs; test -r /proc/self/cgroup && echo cgroup; echo own > /proc/sys/net/core/somaxconn 2>/dev/null || echo no sysctl; cat /image/bin/busybox | wc -c`
-		want := []string{fmt.Sprintf(" 0 %d 65536\n0\n0\n0\n0\n0\nfrom the host\nfrom the host\n", firstID), "no mount\n", "lo\n", "no logs\ncgroup\nno sysctl\n"}
+			touch /alloc/logs/x 2>/dev/null || echo no logs; test -r /proc/self/cgroup && echo cgroup; echo own > /proc/sys/net/core/somaxconn 2>/dev/null || echo no sysctl; cat /image/bin/busybox | wc -c
+			echo by $NOMAD_TASK_NAME >> /etc/kept; chown 44 /etc/kept; stat -c '%u %n' /etc/passwd /etc/kept; cat /etc/kept`
+		want := []string{fmt.Sprintf(" 0 %d 65536\n0\n0\n0\n0\n0\nfrom the host\nfrom the host\n", firstID), "no mount\n", "lo\n", "no logs\ncgroup\nno sysctl\n", "0 /etc/passwd\n44 /etc/kept\nby hosts\n"}
 		config := func(more ...any) map[string]any {
 			m := map[string]any{"userns_mode": "auto", "mount": []any{
-				map[string]any{"type": "bind", "source": host, "target": "/job"}, map[string]any{"type": "image", "source": r.image, "target": "/image"},
+				map[string]any{"type": "bind", "source": host, "target": "/job"},
+				map[string]any{"type": "image", "source": r.image, "target": "/image"},
+				map[string]any{"type": "volume", "source": "kept", "target": "/etc"},
 			}}
 			for i := 0; i < len(more); i += 2 {
 				m[more[i].(string)] = more[i+1]
@@ -43,7 +46,7 @@ func TestATaskInAUserNamespace(t *testing.T) {
 		volume := func(t *nomaddriver.TaskConfig) {
 			t.Mounts = []*nomaddriver.Mount{{TaskPath: "/nomads", HostPath: host}}
 		}
-		r.answers([]asks{
+		r.answers([]asks{ // one after the other
 			{name: "hosts", config: config(), change: volume, script: look, want: want},
 			{name: "none", config: config("network_mode", "none", "hostname", "box"), change: volume, script: look, want: append(want, "box\nlo\n")},
 			{name: "bridge", config: config("network_mode", "bridge"), change: volume, script: look, want: append(want, "eth0\nlo\n")},
@@ -68,6 +71,10 @@ func TestATaskInAUserNamespace(t *testing.T) {
 		if _, err := r.Driver.DestroyNetwork(t.Context(), &nomaddriver.DestroyNetworkRequest{AllocId: allocID}); err != nil {
 			t.Error(err)
 		}
+		r.answers([]asks{{ // what is in the volume has its owners without a user namespace too
+			name: "without", config: map[string]any{"mount": []any{map[string]any{"type": "volume", "source": "kept", "target": "/etc"}}},
+			script: "cat /proc/self/uid_map | wc -w; stat -c '%u %n' /etc/passwd /etc/kept", want: []string{"0 /etc/passwd\n44 /etc/kept\n"},
+		}})
 		r.rangesAreApart()
 		r.nothingLeft()
 	})

@@ -13,11 +13,27 @@ import (
 	"syscall"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Dir copies the directory target of the image into the volume at dir. Neither
-// side can be left through a symlink. What is in the volume already stays.
-func Dir(from *os.Root, target, dir string) error {
+// Owners are the mappings of the user namespace through which a root shows the
+// owners of its files; nil shows them as they are.
+type Owners struct{ UIDs, GIDs []specs.LinuxIDMapping }
+
+// inside is the id that a file has in the namespace.
+func inside(maps []specs.LinuxIDMapping, id uint32) int {
+	for _, m := range maps {
+		if id >= m.HostID && id-m.HostID < m.Size {
+			return int(id - m.HostID + m.ContainerID)
+		}
+	}
+	return int(id)
+}
+
+// Dir copies the directory target of the image into the volume at dir, which has
+// the owners that they are inside. Neither side can be left through a symlink. What
+// is in the volume already stays.
+func Dir(from *os.Root, target, dir string, o Owners) error {
 	rel := strings.TrimPrefix(path.Clean("/"+target), "/")
 	if rel == "" {
 		return fmt.Errorf("the root itself: %w", errdefs.ErrInvalidArgument)
@@ -43,11 +59,11 @@ func Dir(from *os.Root, target, dir string) error {
 		if err != nil {
 			return err
 		}
-		return copyOne(src, dst, p, info)
+		return o.copyOne(src, dst, p, info)
 	})
 }
 
-func copyOne(src, dst *os.Root, p string, info fs.FileInfo) error {
+func (o Owners) copyOne(src, dst *os.Root, p string, info fs.FileInfo) error {
 	var err error
 	switch {
 	case info.IsDir():
@@ -71,7 +87,7 @@ func copyOne(src, dst *os.Root, p string, info fs.FileInfo) error {
 		return err
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
-		if err := dst.Lchown(p, int(st.Uid), int(st.Gid)); err != nil {
+		if err := dst.Lchown(p, inside(o.UIDs, st.Uid), inside(o.GIDs, st.Gid)); err != nil {
 			return err
 		}
 	}

@@ -39,7 +39,7 @@ func TestDirCopiesContentAndStaysInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = root.Close() }()
-	if err := fill.Dir(root, "/data", volume); err != nil {
+	if err := fill.Dir(root, "/data", volume, fill.Owners{}); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{"sub/f": "image's", "kept": "volume's"} {
@@ -56,12 +56,12 @@ func TestDirCopiesContentAndStaysInside(t *testing.T) {
 	}
 	for _, target := range []string{"/escape", "../secret", "/absolute", "/"} {
 		empty := t.TempDir()
-		_ = fill.Dir(root, target, empty) // an error or nothing, as the case may be
+		_ = fill.Dir(root, target, empty, fill.Owners{}) // an error or nothing, as the case may be
 		if entries, err := os.ReadDir(empty); err != nil || len(entries) > 0 {
 			t.Errorf("%s: %v, %v", target, entries, err)
 		}
 	}
-	if err := fill.Dir(root, "/none", volume); err != nil {
+	if err := fill.Dir(root, "/none", volume, fill.Owners{}); err != nil {
 		t.Errorf("what the image has not: %v", err)
 	}
 }

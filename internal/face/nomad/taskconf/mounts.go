@@ -46,9 +46,6 @@ func (t *Task) mounts(v schema.Values) error {
 			return invalid("config: mount target %q is no absolute path below /", m.Target)
 		}
 		t.Mounts[i].Target = path.Clean(m.Target)
-		if t.Users && m.Type == "volume" {
-			return invalid("config.mount %s: a named volume does not go with userns_mode", m.Target)
-		}
 	}
 	for _, d := range v.Blocks("devices") {
 		dev := ocispec.Device{Source: d.String("host_path"), Target: d.String("container_path"), Access: d.String("cgroup_permissions")}

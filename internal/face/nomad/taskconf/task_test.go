@@ -104,7 +104,6 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"with privileged":             {"userns_mode": "auto", "privileged": true},
 		"with pid_mode = host":        {"userns_mode": "auto", "pid_mode": "host"},
 		"with rootfs":                 {"userns_mode": "auto", "image": nil, "rootfs": "/"},
-		"with userns_mode":            {"userns_mode": "private", "mount": []any{map[string]any{"source": "a", "target": "/x"}}},
 		"config.security_opt":         {"security_opt": []string{"label=disable"}},
 		"mount target":                {"volumes": []string{"a:b"}},
 		"is not SOURCE:TARGET":        {"volumes": []string{"a"}},
