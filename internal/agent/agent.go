@@ -207,7 +207,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return n.engine.Run(ctx) })
+	stopEngine := n.runEngine(ctx, group)
+	defer stopEngine()
 	group.Go(func() error { return controller.Serve(ctx, sockets.control) })
 	if sockets.metrics != nil {
 		group.Go(func() error { return serveHTTP(ctx, sockets.metrics, sockets.metricsHandler) })
@@ -222,10 +223,35 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	n.log.Info("agent is ready", "version", n.version, "root", root, "state", run, "runtime", n.runtimes.chosen, "took", time.Since(n.started))
 	err = group.Wait()
+	stopEngine()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil
 	}
 	return errors.Join(err, n.leave(context.WithoutCancel(ctx)))
+}
+
+// runEngine runs the engine in a group until stop, after ctx has ended: what others
+// end on their way down, such as the sessions of their clients, is still recorded.
+func (n *node) runEngine(ctx context.Context, group *errgroup.Group) (stop func()) {
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	var err error
+	go func() {
+		defer close(ended)
+		err = n.engine.Run(own)
+	}()
+	group.Go(func() error {
+		select {
+		case <-ended:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 // later begins to open something; who calls what it returns waits for that.

@@ -244,3 +244,27 @@ func (c *client) truth(name object, session bool) {
 	}
 	nodetest.Eventually(c.t, "nothing of it runs", func() bool { return len(nodetest.Processes("sleep", "4325")) == 0 })
 }
+
+// TestTheAgentIsStopped: an agent that is told to end takes the sessions along, and
+// all else goes on.
+func TestTheAgentIsStopped(t *testing.T) {
+	withNode(t, func(t *testing.T, n *nodetest.Node, c *client, image string) {
+		a := id("a")
+		c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000"), "container": withImage(image)}, 200, "")
+		session := c.open(t.Context(), t, nested(a, "s"), "echo here; sleep 4325 & sleep 4325", false)
+		defer func() { _ = session.Body.Close() }()
+		n.Stop()
+		if left := nodetest.Processes("sleep", "4325"); len(left) > 0 {
+			t.Errorf("the session's processes: %v", left)
+		}
+		if log := n.LogTail(4000); strings.Contains(log, "not cleaned up") {
+			t.Errorf("the agent did not end as it should:\n%s", log)
+		}
+		n.Up()
+		c.is("WAIT_NESTED_CONTAINER", about(nested(a, "s")), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":9}}`)
+		c.is("KILL_CONTAINER", about(a), 200, "")
+		c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+		c.is("REMOVE_CONTAINER", about(a), 200, "")
+		n.Check()
+	})
+}
