@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -411,6 +412,9 @@ func guide(t *testing.T, c *client, ref string) {
 	program, _, ok := strings.Cut(program, "```")
 	if !ok {
 		t.Fatal("the guide has no program")
+	}
+	if n := len(slices.DeleteFunc(strings.Split(program, "\n"), func(line string) bool { return line == "" })); n > 30 {
+		t.Errorf("it has %d lines", n)
 	}
 	out, err := exec.CommandContext(t.Context(), python, "-c", program, filepath.Join(c.n.State, "mesos.sock"), ref).CombinedOutput()
 	if want := "session: hello\nsession ended with 3\ncontainer ended by signal 9\nits stdout: hello\n"; err != nil || string(out) != want {
