@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ulikunitz/xz"
+	"github.com/ulikunitz/xz/lzma"
 	"google.golang.org/protobuf/proto"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
@@ -143,10 +145,26 @@ func gzipped(t testing.TB, raw []byte) []byte {
 	return b.Bytes()
 }
 
+func xzipped(t testing.TB, raw []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := xz.WriterConfig{DictCap: lzma.MinDictCap}.NewWriter(&b)
+	if err == nil {
+		_, err = w.Write(raw)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
 func TestWhatIsFetched(t *testing.T) {
 	src := t.TempDir()
 	tree := tarball(t, entry{tar.TypeDir, "d/", ""}, entry{tar.TypeReg, "d/f", "in"}, entry{tar.TypeSymlink, "d/l", "f"}, entry{tar.TypeLink, "h", "d/f"})
-	for name, raw := range map[string][]byte{"plain": []byte("p"), "a.tar": tree, "a.tar.gz": gzipped(t, tree), "a.zip": zipped(t, "x/", "x/y"), "one.gz": gzipped(t, []byte("o"))} {
+	for name, raw := range map[string][]byte{"plain": []byte("p"), "a.tar": tree, "a.tar.gz": gzipped(t, tree), "a.tar.xz": xzipped(t, tree), "a.txz": xzipped(t, tree), "a.zip": zipped(t, "x/", "x/y"), "one.gz": gzipped(t, []byte("o"))} {
 		if err := os.WriteFile(filepath.Join(src, name), raw, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -167,6 +185,8 @@ func TestWhatIsFetched(t *testing.T) {
 		"by another name":   {&mesosv1.CommandInfo_URI{Value: proto.String(src + "/plain"), OutputFile: proto.String("sub/./dir/n")}, "containers sub sub/dir sub/dir/n=p"},
 		"a tar file":        {uri(src + "/a.tar"), "a.tar= containers d d/f*=in d/l>f h*=in"},
 		"a packed tar file": {uri(web.URL + "/a.tar.gz"), "a.tar.gz= containers d d/f*=in d/l>f h*=in"},
+		"packed by xz":      {uri(web.URL + "/a.tar.xz"), "a.tar.xz= containers d d/f*=in d/l>f h*=in"},
+		"the same, shorter": {uri(src + "/a.txz"), "a.txz= containers d d/f*=in d/l>f h*=in"},
 		"a zip file":        {uri(src + "/a.zip"), "a.zip= containers x x/y=z"},
 		"a packed file":     {uri(src + "/one.gz"), "containers one=o one.gz="},
 		"not to be opened":  {&mesosv1.CommandInfo_URI{Value: proto.String(src + "/a.zip"), Extract: no}, "a.zip= containers"},
@@ -197,6 +217,8 @@ func TestWhatIsNotFetched(t *testing.T) {
 		"no.zip":     []byte("PK"),
 		"no.gz":      []byte("x"),
 		"a.tar.xz":   []byte("x"),
+		"half.txz":   xzipped(t, tarball(t, entry{tar.TypeReg, "f", "x"}))[:40],
+		"bomb.txz":   xzipped(t, tarball(t, entry{tar.TypeReg, "f", string(make([]byte, 1<<20))})),
 		"secret":     []byte("s"),
 		"bomb.gz":    gzipped(t, make([]byte, 1<<20)),
 	} {
@@ -244,7 +266,9 @@ func TestWhatIsNotFetched(t *testing.T) {
 		{uri(src + "/out.zip"), "'../x' leads out of the sandbox"},
 		{uri(src + "/no.zip"), "zip: not a valid zip file"},
 		{uri(src + "/no.gz"), "EOF"},
-		{uri(src + "/a.tar.xz"), "xz is not known here"},
+		{uri(src + "/a.tar.xz"), "unexpected EOF"},
+		{uri(src + "/half.txz"), "unexpected EOF"},
+		{uri(src + "/bomb.txz"), "more than face.mesos.max_fetch_bytes"},
 		{uri(src + "/bomb.gz"), "more than face.mesos.max_fetch_bytes"},
 		{uri("/dev/zero"), "is no plain file"},
 	} {
@@ -283,6 +307,7 @@ func FuzzUnpack(f *testing.F) {
 	tree := tarball(f, entry{tar.TypeDir, "d/", ""}, entry{tar.TypeReg, "d/f", "in"}, entry{tar.TypeSymlink, "d/l", ".."}, entry{tar.TypeLink, "h", "d/f"})
 	f.Add(".tar", tree)
 	f.Add(".tar.gz", gzipped(f, tree))
+	f.Add(".tar.xz", xzipped(f, tree))
 	f.Add(".zip", zipped(f, "a/", "a/b"))
 	f.Add(".gz", gzipped(f, []byte("x")))
 	f.Add(".tar", tarball(f, entry{tar.TypeSymlink, "d", ".."}, entry{tar.TypeReg, "d/x", "x"}))

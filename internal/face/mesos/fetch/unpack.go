@@ -14,6 +14,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/longshore/longshore/internal/face/mesos/fetch/xz"
 )
 
 // unpack unpacks the file called name, when it is called as archives are, into the
@@ -41,7 +43,7 @@ func (to *sandbox) unpack(ctx context.Context, name string) error {
 	case has(".tbz2", ".tar.bz2"):
 		err = to.untar(bzip2.NewReader(in))
 	case has(".txz", ".tar.xz"):
-		err = errors.New("xz is not known here")
+		err = unxz(in, func(r io.Reader) error { return to.untar(r) })
 	case has(".zip"):
 		err = to.unzip(ctx, f)
 	case has(".gz"):
@@ -75,6 +77,14 @@ func gunzip(from io.Reader, then func(io.Reader) error) error {
 		return err
 	}
 	return errors.Join(then(z), z.Close())
+}
+
+func unxz(from io.Reader, then func(io.Reader) error) error {
+	z, err := xz.NewReader(from)
+	if err != nil {
+		return err
+	}
+	return then(z)
 }
 
 // within is an entry's path in the sandbox; "" for the sandbox itself.
