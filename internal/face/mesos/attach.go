@@ -107,15 +107,18 @@ const endsFile = "sessions"
 
 // keepEnds has it known how sessions ended when the agent is another one, as long as
 // their containers are there.
-func (s *server) keepEnds(ctx context.Context) error {
+func (s *server) keepEnds(ctx context.Context) {
 	known := func(id string) bool {
 		parent, _ := ids.Parent(id)
 		_, err := s.engine.ContainerByKey(ctx, core.Key(parent))
 		return err == nil
 	}
-	return s.sessions.Keep(filepath.Join(s.workDir, endsFile), known, func(err error) {
-		s.log.WarnContext(ctx, "how a session ended is not known to the next agent", "error", err)
-	})
+	lost := func(err error) {
+		s.log.WarnContext(ctx, "how sessions ended is not known to the next agent", "error", err)
+	}
+	if err := s.sessions.Keep(filepath.Join(s.workDir, endsFile), known, lost); err != nil {
+		lost(err)
+	}
 }
 
 func ignoreNotFound(err error) error {

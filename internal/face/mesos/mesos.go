@@ -159,9 +159,7 @@ func (f *Face) begin(ctx context.Context) (follow []func() error, err error) {
 	if err := f.server.sweep(ctx); err != nil {
 		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
 	}
-	if err := f.server.keepEnds(ctx); err != nil {
-		return nil, err
-	}
+	f.server.keepEnds(ctx)
 	for _, from := range []follower{f.server.shows.counts(), f.server.nests(ctx)} {
 		run, err := from.from(ctx)
 		if err != nil {

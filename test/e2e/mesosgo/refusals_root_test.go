@@ -158,6 +158,9 @@ func badLaunches(x *trial) {
 	foreign := &mesos.ContainerInfo{Type: mesos.ContainerInfo_MESOS.Enum(), Mesos: &mesos.ContainerInfo_MesosInfo{Image: &mesos.Image{Type: &appc}}}
 	x.no(launch(shell("true"), foreign), 501, "image type APPC")
 	x.no(calls.LaunchNestedContainer(child, shell("true"), foreign), 501, "image type APPC")
+	writable := image(x.ref)
+	writable.Volumes = []mesos.Volume{{Mode: mesos.RW.Enum(), ContainerPath: "/more", Image: image(x.ref).Mesos.Image}}
+	x.no(launch(shell("true"), writable), 501, "an image as volume in mode RW")
 	// A parent that has ended is on its way out.
 	x.ok(launch(shell("exit 0"), image(x.ref)))
 	x.ok(calls.WaitContainer(a))

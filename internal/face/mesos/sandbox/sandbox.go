@@ -20,8 +20,9 @@ import (
 // nested is the directory, in a tree and in each sandbox, that has sandboxes.
 const nested = "containers"
 
-// removed is the directory beside them that has what is on its way out.
-const removed = "removed"
+// removed begins the name of a sandbox that is on its way out, as no container's does.
+// It stays in its place until then: another one may be on another file system.
+const removed = ".removed-"
 
 // Tree is the directory that all sandboxes are in.
 type Tree struct{ root string }
@@ -71,10 +72,7 @@ func (t Tree) Remove(id string) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	if err := root.Mkdir(removed, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	away := filepath.Join(removed, rand.Text())
+	away := filepath.Join(filepath.Dir(rel(id)), removed+rand.Text())
 	if err := root.Rename(rel(id), away); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -91,13 +89,22 @@ func (t Tree) Finish() error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	list, err := fs.ReadDir(root.FS(), removed)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	all, err := t.List()
+	dirs := []string{nested}
+	for _, s := range all {
+		dirs = append(dirs, filepath.Join(rel(s.ID), nested))
 	}
 	errs := []error{err}
-	for _, e := range list {
-		errs = append(errs, root.RemoveAll(filepath.Join(removed, e.Name())))
+	for _, dir := range dirs {
+		list, err := fs.ReadDir(root.FS(), dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, e := range list {
+			if strings.HasPrefix(e.Name(), removed) {
+				errs = append(errs, root.RemoveAll(filepath.Join(dir, e.Name())))
+			}
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -24,7 +24,7 @@ const fileLines = 4 * remembered
 
 // Keep has the ends remembered in a file too, after reading those that it has from an
 // agent before: of those whose parent, as text, is known. What cannot be written later
-// is told to lost, and is kept in memory alone.
+// is told to lost, and is kept in memory alone; after an error all is.
 func (t *Table) Keep(path string, known func(session string) bool, lost func(error)) error {
 	raw, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -39,7 +39,11 @@ func (t *Table) Keep(path string, known func(session string) bool, lost func(err
 		}
 	}
 	t.path, t.lost = path, lost
-	return t.rewrite()
+	if err := t.rewrite(); err != nil {
+		t.path = ""
+		return fmt.Errorf("keep how sessions ended: %w", err)
+	}
+	return nil
 }
 
 // readLines are those of a file that are whole: the last one may be cut.

@@ -101,4 +101,12 @@ func TestEndsAreKeptInMemory(t *testing.T) {
 	if a, ok := tab.Past("a.1"); told != 1 || !ok || a.Exit.Code != 1 {
 		t.Errorf("told %d times, %v", told, ok)
 	}
+	var other Table
+	if err := other.Keep(t.TempDir(), func(string) bool { return true }, func(error) { told++ }); err == nil {
+		t.Error("a directory is taken for the file")
+	}
+	other.end("a.1", 1)
+	if a, ok := other.Past("a.1"); told != 1 || !ok || a.Exit.Code != 1 {
+		t.Errorf("without a file: told %d times, %v", told, ok)
+	}
 }

@@ -25,6 +25,13 @@ import (
 // bytes: as much as xz -9 does. It is the memory that a Reader takes.
 const MaxDictionary = 64 << 20
 
+// What all blocks of a file may want together: making room for it takes time, which
+// small blocks with large dictionaries would have taken again and again.
+const (
+	freeDictionaries = 16 * MaxDictionary
+	perByte          = 256 // further bytes, for each that was unpacked
+)
+
 // Errors of files that are not what they should be.
 var (
 	errFormat   = errors.New("not in the format of xz")                 //nolint:gochecknoglobals // an error value
@@ -38,7 +45,9 @@ type Reader struct {
 	check func() hash.Hash // of a block's content; nil for none
 	block *block           // nil between two
 	seen  index
-	err   error // the end, once it has come
+	asked uint64 // bytes of dictionaries, of all blocks
+	given uint64 // bytes of content, of all blocks that have ended
+	err   error  // the end, once it has come
 }
 
 // counter counts what was read.
@@ -320,6 +329,9 @@ func (r *Reader) newBlock(size byte) (*block, error) {
 	if b.size != nil { // nor does it look back at more than there is
 		dict = int(max(min(uint64(dict), *b.size), lzma.MinDictCap))
 	}
+	if r.asked += uint64(dict); r.asked > freeDictionaries+perByte*r.given {
+		return nil, errors.New("the blocks of the xz file are too small for the memory that they take")
+	}
 	b.data = r.from.n
 	if r.check != nil {
 		b.check = r.check()
@@ -365,6 +377,7 @@ func filter(flags byte, in *bytes.Reader) (dict int, err error) {
 func (r *Reader) endBlock() error {
 	b := r.block
 	r.block = nil
+	r.given += b.content
 	if !b.from.EOS() {
 		return io.ErrUnexpectedEOF
 	}

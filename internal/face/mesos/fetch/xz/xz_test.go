@@ -140,11 +140,28 @@ func TestWhatIsNotUnpacked(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if _, err := unpack(bytes.Repeat(large(t), freeDictionaries/MaxDictionary)); err != nil {
+		t.Errorf("some small streams with large dictionaries: %v", err)
+	}
+	if _, err := unpack(bytes.Repeat(large(t), freeDictionaries/MaxDictionary+1)); err == nil || !strings.Contains(err.Error(), "too small for the memory") {
+		t.Errorf("many small streams with large dictionaries: %v", err)
+	}
 	changed := bytes.Clone(packed)
 	changed[7] = 2
 	if _, err := unpack(changed); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("another check: %v", err)
 	}
+}
+
+// large is a small stream that says that it wants the largest dictionary.
+func large(t *testing.T) []byte {
+	t.Helper()
+	packed := pack(t, xz.WriterConfig{DictCap: lzma.MinDictCap}, []byte("x"))
+	const head = 12
+	size := (int(packed[head]) + 1) * 4
+	packed[head+4] = 28
+	binary.LittleEndian.PutUint32(packed[head+size-4:], crc32.ChecksumIEEE(packed[head:head+size-4]))
+	return packed
 }
 
 // FuzzReader: what is no error here is none to the library either, and the same.
