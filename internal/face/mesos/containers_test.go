@@ -245,6 +245,8 @@ func TestFetched(t *testing.T) {
 			t.Errorf("%q: %v, %v", name, st, err)
 		}
 	}
+	n.is(strings.Replace(strings.Replace(launchA, `"user":"web"`, `"user":"web","uris":[{"value":"tool"}]`, 1), `"value":"a"`, `"value":"x"`, 1), 400,
+		"Failed to fetch all URIs for container 'x': 'tool': A relative path was passed for the resource")
 	// Kept, it is there for another when its source has gone.
 	for _, id := range []string{"b", "c"} {
 		n.is(strings.Replace(strings.Replace(launchA, `"user":"web"`, `"user":"web","uris":[{"value":"`+src+`","cache":true}]`, 1), `"value":"a"`, `"value":"`+id+`"`, 1), 200, "")
@@ -257,7 +259,7 @@ func TestFetched(t *testing.T) {
 	for _, m := range n.answer(`{"type":"GET_METRICS","get_metrics":{}}`).GetGetMetrics().GetMetrics() {
 		metrics[m.GetName()] = m.GetValue()
 	}
-	if metrics["containerizer/fetcher/cache_size_used_bytes"] != 4 || metrics["containerizer/fetcher/cache_size_total_bytes"] != 2<<30 {
+	if metrics["containerizer/fetcher/task_fetches_succeeded"] != 3 || metrics["containerizer/fetcher/task_fetches_failed"] != 1 || metrics["containerizer/fetcher/cache_size_used_bytes"] != 4 || metrics["containerizer/fetcher/cache_size_total_bytes"] != 2<<30 {
 		t.Errorf("metrics %v", metrics)
 	}
 	n.is(strings.Replace(sessionS, `"shell":false`, `"shell":false,"uris":[{"value":"`+src+`"}]`, 1), 400, "command.uris: a session has no sandbox of its own")

@@ -58,7 +58,11 @@ func (s *server) launch(ctx context.Context, x *door.Exchange, id *mesosv1.Conta
 	if err != nil {
 		return fmt.Errorf("Failed to create sandbox: %w", err) //nolint:staticcheck // Mesos' text
 	}
-	if err = s.fetcher.All(ctx, l.Dir, l.Command.GetUris()); err != nil {
+	err = s.fetcher.All(ctx, l.Dir, l.Command.GetUris())
+	if len(l.Command.GetUris()) > 0 {
+		s.shows.tally.Fetched(err == nil)
+	}
+	if err != nil {
 		err = fmt.Errorf("Failed to fetch all URIs for container '%s': %w", l.ID, err) //nolint:staticcheck // Mesos' text
 	} else {
 		err = s.create(ctx, l)

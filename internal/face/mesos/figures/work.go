@@ -81,6 +81,8 @@ type Tally struct {
 	launches  float64 // that failed
 	cleared   float64 // sandboxes of ended containers
 	uncleared float64 // the same, where it failed
+	fetched   float64 // launches whose URIs were fetched
+	unfetched float64 // the same, where it failed
 }
 
 // Add counts what an event tells of.
@@ -116,11 +118,24 @@ func (t *Tally) Cleared(ok bool) {
 	}
 }
 
+// Fetched counts a launch with URIs, which were fetched, or could not be.
+func (t *Tally) Fetched(ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ok {
+		t.fetched++
+	} else {
+		t.unfetched++
+	}
+}
+
 // Figures are what was counted.
 func (t *Tally) Figures() []Figure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return []Figure{
+		{"containerizer/fetcher/task_fetches_failed", t.unfetched},
+		{"containerizer/fetcher/task_fetches_succeeded", t.fetched},
 		{"gc/path_removals_failed", t.uncleared},
 		{"gc/path_removals_succeeded", t.cleared},
 		{"slave/container_launch_errors", t.launches},
