@@ -31,11 +31,17 @@ type rig struct {
 // newRig configures the plugin with more than where the agent is.
 func newRig(t *testing.T, more map[string]any) *rig {
 	t.Helper()
+	return newRigOn(t, nodetest.Options{}, more)
+}
+
+// newRigOn is newRig with another agent.
+func newRigOn(t *testing.T, o nodetest.Options, more map[string]any) *rig {
+	t.Helper()
 	built, err := nodetest.BusyboxImage()
 	if err != nil {
 		t.Skipf("no busybox-static: %v", err)
 	}
-	n := nodetest.Start(t, nodetest.Options{})
+	n := nodetest.Start(t, o)
 	r := &rig{Node: n, t: t, image: imagetest.NewRegistry(t).Push("busybox", "1", built), dir: filepath.Join(n.Dir, "alloc")}
 	r.mkdir("alloc/logs", "alloc/data", "web/local", "web/secrets")
 	r.Client = r.plugin(more)
