@@ -79,6 +79,7 @@ type Engine struct {
 	book
 	o        Options
 	runtimes map[string]core.Runtime
+	began    uint64 // the last event before this engine's first
 
 	// sandboxes are locked by whoever creates, starts, stops or removes
 	// something in them, never while waiting for a process to end.
@@ -113,7 +114,7 @@ func New(o Options) (*Engine, error) {
 	if e.runtimes[e.o.Default] == nil {
 		return nil, fmt.Errorf("new engine: default runtime %q is not among the runtimes: %w", e.o.Default, errdefs.ErrInvalidArgument)
 	}
-	return e, nil
+	return e, o.Store.View(func(tx core.Tx) error { e.began = tx.LastSeq(); return nil })
 }
 
 // As returns the engine as one owner sees it.

@@ -114,6 +114,10 @@ func (c *Client) LastSeq(context.Context) (seq uint64, err error) {
 	return seq, err
 }
 
+// FirstSeq is what LastSeq was when this agent began, before it recorded what had
+// ended until then.
+func (c *Client) FirstSeq() uint64 { return c.e.began }
+
 // tell appends an event about the node itself.
 func (b book) tell(ev core.Event) error {
 	ev.At = now()

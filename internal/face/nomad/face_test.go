@@ -1,7 +1,6 @@
 package nomad_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"maps"
@@ -313,55 +312,6 @@ func TestHandlesOfOthersAreRefused(t *testing.T) {
 	}
 	_, err := r.Driver.RecoverTask(t.Context(), &nomaddriver.RecoverTaskRequest{})
 	wantError(t, err, "no handle")
-}
-
-func TestWhyATaskEndedIsTold(t *testing.T) {
-	r := newRig(t, nil)
-	events, err := r.Driver.TaskEvents(t.Context(), &nomaddriver.TaskEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	next := func(match string) *nomaddriver.DriverTaskEvent {
-		t.Helper()
-		for {
-			e, err := events.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(e.GetMessage(), match) {
-				return e
-			}
-		}
-	}
-	// The stream is there once it tells of a pull.
-	pulling, enough := context.WithCancel(t.Context())
-	failing := r.task("pull", map[string]any{"image": "none:1"})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for pulling.Err() == nil {
-			_, _ = r.Driver.StartTask(pulling, &nomaddriver.StartTaskRequest{Task: failing})
-		}
-	}()
-	if e := next("Downloading image"); e.GetAnnotations()["image"] != "none:1" || e.GetAllocId() != allocID || e.GetTaskName() != "web" {
-		t.Errorf("event %v", e)
-	}
-	enough()
-	<-done
-	task := r.task("aaaaaaaa", nil)
-	_, c := r.run(task)
-	if e := next("Container started"); e.GetAnnotations()["container"] != c.ID.Short() || e.GetTaskId() != task.GetId() {
-		t.Errorf("event %v", e)
-	}
-	r.Supervisor.OOM(main(c), 64<<20, 1, 1)
-	w, err := r.Driver.WaitTask(t.Context(), &nomaddriver.WaitTaskRequest{TaskId: task.GetId()})
-	if err != nil || !w.GetResult().GetOomKilled() || w.GetResult().GetExitCode() != 137 || w.GetErr() == "" {
-		t.Errorf("wait %v, %v", w, err)
-	}
-	e := next(w.GetErr())
-	if e.GetAllocId() != allocID || e.GetTaskName() != "web" || e.GetAnnotations()["oom"] != "true" || e.GetAnnotations()["exit_status"] != "137" {
-		t.Errorf("event %v", e)
-	}
 }
 
 // TestAnImageIsShown: it is pulled like the task's own, and goes with the task.

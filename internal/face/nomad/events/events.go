@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
@@ -58,11 +59,12 @@ func event(id, alloc, name string, at time.Time) *nomaddriver.DriverTaskEvent {
 }
 
 // Stream sends events until ctx ends. The ends of tasks go on where the last
-// stream of this agent's stopped.
+// stream of this agent's stopped. The first one's begin with the agent: it records at
+// its start what has ended before, which the last agent could tell nobody.
 func (f *Feed) Stream(ctx context.Context, send func(*nomaddriver.DriverTaskEvent) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	since, err := f.since(ctx)
+	from, err := f.since(ctx)
 	if err != nil {
 		return err
 	}
@@ -77,7 +79,7 @@ func (f *Feed) Stream(ctx context.Context, send func(*nomaddriver.DriverTaskEven
 	}()
 	ends := make(chan core.Event)
 	failed := make(chan error, 1)
-	go func() { failed <- f.follow(ctx, since, ends) }()
+	go func() { failed <- f.follow(ctx, from, ends) }()
 	for {
 		select {
 		case e := <-told:
@@ -101,20 +103,33 @@ func (f *Feed) Stream(ctx context.Context, send func(*nomaddriver.DriverTaskEven
 	}
 }
 
-func (f *Feed) since(ctx context.Context) (uint64, error) {
+// since says from where on events are looked at: the second when the first ones are
+// not kept any more.
+func (f *Feed) since(ctx context.Context) ([]uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.told == 0 {
-		seq, err := f.engine.LastSeq(ctx)
-		if err != nil {
-			return 0, err
-		}
-		f.told = seq
+	if f.told > 0 {
+		return []uint64{f.told}, nil
 	}
-	return f.told, nil
+	seq, err := f.engine.LastSeq(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f.told = seq
+	return []uint64{f.engine.FirstSeq(), seq}, nil
 }
 
-func (f *Feed) follow(ctx context.Context, since uint64, to chan<- core.Event) error {
+func (f *Feed) follow(ctx context.Context, from []uint64, to chan<- core.Event) error {
+	var err error
+	for _, since := range from {
+		if err = f.followFrom(ctx, since, to); !errdefs.IsOutOfRange(err) {
+			return err
+		}
+	}
+	return err
+}
+
+func (f *Feed) followFrom(ctx context.Context, since uint64, to chan<- core.Event) error {
 	for e, err := range f.engine.Events(ctx, since, core.Filter{Kinds: []core.EventKind{core.EventContainerExited}}) {
 		if err != nil {
 			return err
