@@ -230,11 +230,16 @@ func (e *Engine) dropAbandoned(ctx context.Context, ref core.Ref) error {
 // pendingTime bounds how long the start waits for exits that have happened.
 const pendingTime = 5 * time.Second
 
-// pendingExits records the exits that the keeper has ready, so that the first
+// pendingExits records the exits that the keeper has ready, and waits for those of
+// the processes that no record names, which have been killed: so that the first
 // answer any face gives is true.
 func (e recovery) pendingExits(ctx context.Context) (n int, err error) {
 	st, err := e.o.Supervisor.Status(ctx)
-	if err != nil || st.Pending == 0 {
+	if err != nil {
+		return 0, err
+	}
+	dying, err := e.dying(ctx)
+	if err != nil || st.Pending == 0 && len(dying) == 0 {
 		return 0, err
 	}
 	wait, cancel := context.WithTimeout(ctx, pendingTime)
@@ -246,30 +251,57 @@ func (e recovery) pendingExits(ctx context.Context) (n int, err error) {
 		if err := reaping(e).exited(ctx, x); err != nil {
 			return n, err
 		}
-		if n++; n == st.Pending {
+		if dying[x.Ref] {
+			delete(dying, x.Ref)
+		} else {
+			n++
+		}
+		if n >= st.Pending && len(dying) == 0 {
 			break
 		}
 	}
 	return n, ctx.Err()
 }
 
-// reconcile asks a new keeper what it knows: of a process that it does not know
-// the end is lost. The records come first, so that one that was launched since
-// is not taken for lost.
-func (e *Engine) reconcile(ctx context.Context) error {
-	sandboxes, containers, err := e.records()
+// dying are the processes without a record that still run.
+func (e recovery) dying(ctx context.Context) (map[core.Ref]bool, error) {
+	s, err := e.held(ctx)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	s.orphanProcesses()
+	dying := map[core.Ref]bool{}
+	for _, f := range s.found {
+		if s.procs[f.ref].Running {
+			dying[f.ref] = true
+		}
+	}
+	return dying, nil
+}
+
+// held is what the keeper holds, beside the records: these come first, so that what
+// was launched since is not taken for lost.
+func (e *Engine) held(ctx context.Context) (*survey, error) {
+	s := &survey{e: e, procs: map[core.Ref]core.Supervised{}}
+	var err error
+	if s.sandboxes, s.containers, err = e.records(); err != nil {
+		return nil, err
 	}
 	procs, err := e.o.Supervisor.Processes(ctx)
-	if err != nil {
-		return err
-	}
-	s := &survey{e: e, sandboxes: sandboxes, containers: containers, procs: map[core.Ref]core.Supervised{}}
 	for _, p := range procs {
 		s.procs[p.Ref] = p
 	}
-	for _, c := range containers {
+	return s, err
+}
+
+// reconcile asks a new keeper what it knows: of a process that it does not know
+// the end is lost.
+func (e *Engine) reconcile(ctx context.Context) error {
+	s, err := e.held(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range s.containers {
 		if c.State != core.ContainerCreating && c.State != core.ContainerExited {
 			s.alive(&c, &c.Main, "its main process went with a keeper")
 		}
@@ -279,7 +311,7 @@ func (e *Engine) reconcile(ctx context.Context) error {
 			}
 		}
 	}
-	for _, sb := range sandboxes {
+	for _, sb := range s.sandboxes {
 		if _, ok := s.procs[core.Ref{Container: sb.ID}]; sb.State == core.SandboxReady && sb.Init != 0 && !ok {
 			s.add(finding{repair: func(ctx context.Context) error {
 				return e.endSandbox(ctx, &sb, "its init went with a keeper, and its pid namespace with it")

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -84,10 +82,10 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 	for _, m := range mounts {
 		s.mounts[m] = true
 	}
-	if s.bundles, err = entries(filepath.Dir(e.bundle("x"))); err != nil {
+	if s.bundles, err = dirs.Names(filepath.Dir(e.bundle("x"))); err != nil {
 		errs = append(errs, err)
 	}
-	if s.dirs, err = entries(filepath.Dir(e.sandboxDir("x"))); err != nil {
+	if s.dirs, err = dirs.Names(filepath.Dir(e.sandboxDir("x"))); err != nil {
 		errs = append(errs, err)
 	}
 	procs, err := e.o.Supervisor.Processes(ctx)
@@ -102,18 +100,6 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 	}
 	s.sandboxes, s.containers, err = e.records()
 	return s, errors.Join(append(errs, err)...)
-}
-
-func entries(dir string) ([]core.ID, error) {
-	list, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	ids := make([]core.ID, 0, len(list))
-	for _, e := range list {
-		ids = append(ids, core.ID(e.Name()))
-	}
-	return ids, err
 }
 
 func (b book) records() (map[core.ID]core.Sandbox, map[core.ID]core.Container, error) {

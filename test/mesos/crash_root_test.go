@@ -211,11 +211,7 @@ func (r launchRound) dies(t *testing.T, stage, kind string, name object) {
 	}
 	n.SetEnv()
 	n.Up()
-	// A process without a record is killed when the agent starts, and ends when it does.
-	nodetest.Eventually(t, "records and node agree", func() bool {
-		_, err := n.CLI("check")
-		return err == nil
-	})
+	n.Check()
 	c.truth(name, kind == "LAUNCH_NESTED_CONTAINER_SESSION")
 	// The same name again, from the beginning to the end.
 	again := object{"container_id": name, "command": shell("exec sleep 4325"), "container": withImage(r.image)}

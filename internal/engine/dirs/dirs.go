@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/own"
 )
 
@@ -57,4 +58,18 @@ func RemoveBundle(dir string) error {
 		return err
 	}
 	return os.RemoveAll(dir)
+}
+
+// Names lists what is in a directory: IDs, of which each has a directory. A
+// directory that is not there has none.
+func Names(dir string) ([]core.ID, error) {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	ids := make([]core.ID, 0, len(list))
+	for _, e := range list {
+		ids = append(ids, core.ID(e.Name()))
+	}
+	return ids, err
 }
