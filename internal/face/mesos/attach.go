@@ -89,6 +89,17 @@ func (s *server) closeSession(ctx context.Context, id string, sess *session.Sess
 		err = s.engine.Signal(ctx, sess.Ref, int(unix.SIGKILL), asked("LAUNCH_NESTED_CONTAINER_SESSION"))
 	}
 	a, werr := s.engine.Wait(ctx, sess.Ref)
+	// Clients hear of the end too: one of them may have removed the session by now,
+	// and have given its name to another.
+	unlock, lerr := s.names.Lock(ctx, id)
+	if lerr != nil {
+		s.log.WarnContext(ctx, "a session was not cleaned up", "container", id, "error", lerr)
+		return
+	}
+	defer unlock()
+	if s.sessions.Live(id) != sess {
+		return
+	}
 	if werr == nil {
 		s.sessions.End(id, &a)
 	} else {

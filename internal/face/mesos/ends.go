@@ -159,8 +159,13 @@ func (s *server) removeContainer(ctx context.Context, x *door.Exchange) error {
 		}
 		return fmt.Errorf("Container %s has not terminated yet", id) //nolint:staticcheck // as Mesos has it for nested ones
 	}
-	if err := s.drop(ctx, t, x.Call.GetType().String()); err != nil || t.session != "" {
+	if err := s.drop(ctx, t, x.Call.GetType().String()); err != nil {
 		return err
+	}
+	if t.session != "" {
+		s.sessions.End(id, nil)
+		s.sessions.Forget(id)
+		return nil
 	}
 	s.sessions.Forget(id)
 	return s.tree.Remove(id)
