@@ -13,11 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face/mesos/pbjson"
 	"github.com/longshore/longshore/internal/face/mesos/recordio"
+	"github.com/longshore/longshore/internal/face/mesos/session"
 )
 
 const (
@@ -366,4 +370,46 @@ func TestFilesOverTheWire(t *testing.T) {
 	n.is(read(dir+"/none"), 404, "404 Not Found.")
 	n.is(read("/etc/passwd"), 404, "404 Not Found.")
 	n.is(`{"type":"LIST_FILES","list_files":{"path":"`+dir+`/none"}}`, 404, "404 Not Found.")
+}
+
+// TestAnEndedSessionTouchesNoLaterOne: clients hear of a session's end as soon as it is
+// on record, and may give its name to another before it is cleaned up.
+func TestAnEndedSessionTouchesNoLaterOne(t *testing.T) {
+	n := newTestNode(t)
+	n.Supervisor.Program("dbg", echo)
+	n.is(launchA, 200, "")
+	o := n.stream(sessionS)
+	o.has("hello")
+	s, ref := n.server, n.server.sessions.Live("a.s").Ref
+	unlock, err := s.names.Lock(t.Context(), "a.s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, text := n.input(framed(firstOfS, stdin(""))); code != 200 {
+		t.Errorf("the end of input: %d %q", code, text)
+	}
+	if _, err := s.engine.Wait(t.Context(), ref); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.engine.RemoveProcess(t.Context(), ref, engine.RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, streams, err := s.engine.Exec(t.Context(), ref.Container, core.ProcessConfig{
+		ID: ref.Process, Spec: &specs.Process{Args: []string{"dbg"}, Cwd: "/"}, IO: core.IO{Stdin: core.StdinOpen},
+		Attach: &core.StreamOptions{Stdin: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := &session.Session{Ref: ref, Streams: streams}
+	s.sessions.Begin("a.s", later)
+	unlock()
+	o.end()
+	c := n.container("a")
+	if p := c.Process(ref.Process); p == nil || p.Autopsy != nil || s.sessions.Live("a.s") != later {
+		t.Errorf("the later session: %+v, live: %v", p, s.sessions.Live("a.s") == later)
+	}
+	if err := errors.Join(streams.Close(), s.engine.RemoveProcess(t.Context(), ref, engine.RemoveOptions{Force: true})); err != nil {
+		t.Error(err)
+	}
 }
