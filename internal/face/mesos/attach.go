@@ -74,6 +74,7 @@ func (s *server) openSession(ctx context.Context, l translate.Launch) (*session.
 		return nil, err
 	}
 	sess := &session.Session{Ref: core.Ref{Container: l.Parent.ID, Process: proc.ID}, TTY: l.TTY(), Streams: streams}
+	sess.Follow(func(ctx context.Context) (core.Autopsy, error) { return s.engine.Wait(ctx, sess.Ref) })
 	s.sessions.Begin(l.ID, sess)
 	return sess, nil
 }
@@ -86,20 +87,17 @@ func (s *server) closeSession(ctx context.Context, id string, sess *session.Sess
 	_ = sess.Streams.Close()
 	var err error
 	if broken {
-		err = s.engine.Signal(ctx, sess.Ref, int(unix.SIGKILL), asked("LAUNCH_NESTED_CONTAINER_SESSION"))
+		if unlock := s.lockSession(ctx, id, sess); unlock != nil {
+			err = s.engine.Signal(ctx, sess.Ref, int(unix.SIGKILL), asked("LAUNCH_NESTED_CONTAINER_SESSION"))
+			unlock()
+		}
 	}
-	a, werr := s.engine.Wait(ctx, sess.Ref)
-	// Clients hear of the end too: one of them may have removed the session by now,
-	// and have given its name to another.
-	unlock, lerr := s.names.Lock(ctx, id)
-	if lerr != nil {
-		s.log.WarnContext(ctx, "a session was not cleaned up", "container", id, "error", lerr)
+	a, werr := sess.Ended(ctx)
+	unlock := s.lockSession(ctx, id, sess)
+	if unlock == nil {
 		return
 	}
 	defer unlock()
-	if s.sessions.Live(id) != sess {
-		return
-	}
 	if werr == nil {
 		s.sessions.End(id, &a)
 	} else {
@@ -111,6 +109,21 @@ func (s *server) closeSession(ctx context.Context, id string, sess *session.Sess
 	if err != nil {
 		s.log.WarnContext(ctx, "a session was not cleaned up", "container", id, "error", err)
 	}
+}
+
+// lockSession takes the name of a session; nil when it is another's: clients hear of
+// a session's end too, and one of them may have removed it and used its name again.
+func (s *server) lockSession(ctx context.Context, id string, sess *session.Session) (unlock func()) {
+	unlock, err := s.names.Lock(ctx, id)
+	if err != nil {
+		s.log.WarnContext(ctx, "a session was not cleaned up", "container", id, "error", err)
+		return nil
+	}
+	if s.sessions.Live(id) != sess {
+		unlock()
+		return nil
+	}
+	return unlock
 }
 
 // endsFile is where it is kept how sessions ended, below the work directory.

@@ -37,9 +37,37 @@ type Session struct {
 	TTY     bool
 	Streams *core.Streams
 
+	followed chan struct{} // closed when autopsy or lost is there
+	unfollow context.CancelFunc
+	autopsy  core.Autopsy
+	lost     error
+
 	mu    sync.Mutex
 	views map[chan *mesosagent.ProcessIO]struct{}
 	over  bool
+}
+
+// Follow has the process's end awaited from now on: later its name may be
+// another's. Ended lets go of it.
+func (s *Session) Follow(wait func(context.Context) (core.Autopsy, error)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.followed, s.unfollow = make(chan struct{}), cancel
+	go func() {
+		defer close(s.followed)
+		s.autopsy, s.lost = wait(ctx)
+	}()
+}
+
+// Ended tells how the process ended, once it has, or fails when ctx ends before. To
+// be called once, after Follow.
+func (s *Session) Ended(ctx context.Context) (core.Autopsy, error) {
+	defer s.unfollow()
+	select {
+	case <-s.followed:
+		return s.autopsy, s.lost
+	case <-ctx.Done():
+		return core.Autopsy{}, context.Cause(ctx)
+	}
 }
 
 // Run sends the output, and a sign of life at once and every so often, until the process has
