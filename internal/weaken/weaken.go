@@ -1,0 +1,11 @@
+// Package weaken switches single defences off, in builds with the tag
+// "weakened" alone, so that the attack suite can show that its attacks work
+// where a defence is missing. In every other build Off is the constant false
+// and the code behind it is not in the program.
+//
+// A weakened build takes the defences to switch off from the environment
+// variable LONGSHORE_WEAKEN, a list of names separated by commas.
+package weaken
+
+// Defence names one defence.
+type Defence string
