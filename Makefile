@@ -2,13 +2,16 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build demo test race root-test fuzz lint proto bench e2e-cri e2e-kubelet e2e-oci chaos streams vm-test vm-systemd vm-powercut test-long install deb clean
+.PHONY: help build weakened demo test race root-test fuzz lint proto bench e2e-cri e2e-kubelet e2e-oci chaos streams vm-test vm-systemd vm-powercut test-long install deb clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
 
 build: ## build the binaries into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
+
+weakened: ## build the same with single defences that can be switched off, for the attack suite
+	CGO_ENABLED=0 $(GO) build -trimpath -tags weakened -ldflags='-s -w' -o bin/weakened/ ./cmd/longshore ./cmd/longshore-keeper
 
 demo: ## install what is missing, build, and show a real pod from pull to autopsy
 	hack/deps.sh demo
@@ -20,7 +23,7 @@ test: ## install what is missing and run everything that CI runs
 race: ## unit tests under the race detector
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -p 2 ./...
 
-root-test: build ## tests on the real kernel, each in its own namespaces
+root-test: build weakened ## tests on the real kernel, each in its own namespaces
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -timeout 15m ./internal/... ./test/...
 
 fuzz: ## every fuzz target for 30 seconds

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/image/worker"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // WorkerArg is the first argument with which the agent's program is executed
@@ -282,7 +283,7 @@ func workerEnviron() []string {
 			}
 		}
 	}
-	return env
+	return append(env, weaken.Environ()...)
 }
 
 func (p *process) greet(h worker.Hello) (*worker.Hello, error) {

@@ -4,8 +4,11 @@
 // and the code behind it is not in the program.
 //
 // A weakened build takes the defences to switch off from the environment
-// variable LONGSHORE_WEAKEN, a list of names separated by commas.
+// variable Env, a list of names separated by commas.
 package weaken
+
+// Env is the environment variable that names the defences to switch off.
+const Env = "LONGSHORE_WEAKEN"
 
 // Defence names one defence.
 type Defence string

@@ -40,6 +40,8 @@ type Options struct {
 	Dir string
 	// Env is added to the agent's environment.
 	Env []string
+	// Bin is the directory of the binaries; "" is that of Bin.
+	Bin string
 }
 
 // Node is one running agent.
@@ -73,6 +75,20 @@ func Bin(t *testing.T) string {
 	return dir
 }
 
+// Weakened returns the directory of the binaries that were built with the tag
+// "weakened", LONGSHORE_WEAK_BIN.
+func Weakened(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("LONGSHORE_WEAK_BIN")
+	if dir == "" {
+		dir = filepath.Join(Bin(t), "weakened")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "longshore")); err != nil {
+		t.Fatalf("no weakened binaries to test the attacks with: %v (make weakened, or set LONGSHORE_WEAK_BIN)", err)
+	}
+	return dir
+}
+
 // Start runs an agent and waits until it serves.
 func Start(t *testing.T, o Options) *Node {
 	t.Helper()
@@ -84,7 +100,10 @@ func Start(t *testing.T, o Options) *Node {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		o.Dir = dir
 	}
-	n := &Node{Dir: o.Dir, Root: filepath.Join(o.Dir, "root"), State: filepath.Join(o.Dir, "run"), t: t, opts: o, bin: Bin(t)}
+	n := &Node{Dir: o.Dir, Root: filepath.Join(o.Dir, "root"), State: filepath.Join(o.Dir, "run"), t: t, opts: o, bin: o.Bin}
+	if n.bin == "" {
+		n.bin = Bin(t)
+	}
 	if err := os.MkdirAll(n.State, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // NestFD is the descriptor at which a keeper finds its nest.
@@ -16,7 +18,7 @@ const NestFD = 3
 // from watching a cgroup's quota by descriptors of its own; see HugePages for the
 // last.
 func SmallEnv(processors int) []string {
-	return []string{"GOGC=10", "GOMAXPROCS=" + Itoa(processors), "GODEBUG=containermaxprocs=0,updatemaxprocs=0,disablethp=1"}
+	return append([]string{"GOGC=10", "GOMAXPROCS=" + Itoa(processors), "GODEBUG=containermaxprocs=0,updatemaxprocs=0,disablethp=1"}, weaken.Environ()...)
 }
 
 // Start runs a program as a child in a session of its own, with exactly the
