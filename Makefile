@@ -2,7 +2,7 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build weakened demo test race root-test fuzz lint proto bench e2e-cri e2e-kubelet e2e-oci chaos streams vm-test vm-systemd vm-powercut test-long install deb clean
+.PHONY: help build weakened demo test race root-test fuzz lint proto bench e2e-cri e2e-kubelet e2e-oci chaos streams removals vm-test vm-systemd vm-powercut test-long install deb clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
@@ -75,6 +75,9 @@ chaos: build ## the chaos test with 1,000 kills
 streams: build ## cut a thousand streams, and turn for a minute a log written at 50 MB/s
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CUTS=1000 LONGSHORE_ROTATE_SECONDS=60 $(GO) test -timeout 30m -count=1 -v -run 'CutStreams|RotatedLogs' ./test/cri
 
+removals: build ## remove ten thousand sandboxes, by one, four and sixteen workers
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_REMOVALS=10000 $(GO) test -timeout 60m -count=1 -v -run Removals ./test/node
+
 vm-test: build ## the root tests in QEMU on cgroup v2
 	hack/deps.sh vm
 	hack/vm.sh
@@ -87,7 +90,7 @@ vm-powercut: build ## cut the power of a QEMU guest twenty times in the middle o
 	hack/deps.sh vm
 	hack/vm.sh powercut 20
 
-test-long: chaos streams vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+test-long: chaos streams removals vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore

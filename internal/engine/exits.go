@@ -183,7 +183,11 @@ func (e reaping) exitedOther(ctx context.Context, x core.ProcessExit) error {
 	if err := ignoreNotFound(err); err != nil {
 		return err
 	}
-	return e.forget(ctx, x.Ref)
+	if err := e.forget(ctx, x.Ref); err != nil {
+		return err
+	}
+	e.waits.Ended(x.Ref, core.Autopsy{Exit: x.Exit})
+	return nil
 }
 
 func (e *Engine) forget(ctx context.Context, ref core.Ref) error {
@@ -194,6 +198,32 @@ func (e *Engine) forget(ctx context.Context, ref core.Ref) error {
 		return err
 	}
 	return nil
+}
+
+// forgetKilled drops a process that was killed, and waits for its end: the keeper
+// may not have seen it yet. The end is told by exitedOther; recovery, which comes
+// before that, and a keeper that is replaced meanwhile are asked again.
+func (e *Engine) forgetKilled(ctx context.Context, ref core.Ref) error {
+	x := e.waits.Join(ref)
+	defer e.waits.Leave(ref, x)
+	wait, cancel := context.WithTimeout(ctx, pendingTime)
+	defer cancel()
+	retry := time.NewTimer(retryAfter)
+	defer retry.Stop()
+	for done := x.Done; ; {
+		err := e.o.Supervisor.Forget(ctx, ref)
+		if !errdefs.IsFailedPrecondition(err) {
+			return ignoreNotFound(err)
+		}
+		retry.Reset(retryAfter)
+		select {
+		case <-done:
+			done = nil // told once
+		case <-retry.C:
+		case <-wait.Done():
+			return err
+		}
+	}
 }
 
 // recordEnd puts the end of a process on record, unless one is there.

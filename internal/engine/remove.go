@@ -397,7 +397,7 @@ func (e *Engine) teardownSandbox(ctx context.Context, sb *core.Sandbox, by note,
 			if sb.Config.Namespaces.PID.Mode != core.Shared {
 				return nil
 			}
-			return e.o.Supervisor.Forget(ctx, core.Ref{Container: sb.ID})
+			return e.forgetKilled(ctx, core.Ref{Container: sb.ID})
 		}},
 		{"cgroup", func(ctx context.Context) error { return e.o.Cgroups.Remove(ctx, sb.Cgroup) }},
 		{"files", func(ctx context.Context) error { return e.removeSandboxDir(ctx, sb.Dir) }},
