@@ -3,9 +3,12 @@ package cli
 import (
 	"fmt"
 	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
 
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
@@ -22,8 +25,8 @@ func (a *app) newProgress(w io.Writer, quiet bool) progress {
 	if quiet {
 		return silent{}
 	}
-	if _, ok := terminal(w); ok {
-		return &bars{p: mpb.New(mpb.WithOutput(w), mpb.WithWidth(48)), blobs: map[string]*mpb.Bar{}}
+	if f, ok := terminal(w); ok {
+		return &bars{w: w, size: func() (int, int) { return windowSize(f) }, now: time.Now, done: map[string]bool{}}
 	}
 	return &lines{w: w, last: map[string]string{}}
 }
@@ -57,42 +60,94 @@ func (l *lines) step(p *longshorev1.PullProgress) {
 
 func (l *lines) end() {}
 
-// bars has one bar for each blob.
+// The bars of a terminal.
+const (
+	barWidth    = 30
+	redrawEvery = 100 * time.Millisecond
+)
+
+// bars shows one line with a bar for each blob that is on its way, and leaves one
+// line behind for each that has ended.
 type bars struct {
-	p     *mpb.Progress
-	blobs map[string]*mpb.Bar
+	w     io.Writer
+	size  func() (cols, rows int) // of the terminal
+	now   func() time.Time
+	live  []*longshorev1.PullProgress // in the order in which they began
+	done  map[string]bool
+	drawn int // lines of live that are on the terminal
+	last  time.Time
 }
 
 func (b *bars) step(p *longshorev1.PullProgress) {
-	if p.GetBlob() == "" {
-		return // the whole: its blobs show it
+	if p.GetBlob() == "" || b.done[p.GetBlob()] {
+		return // the whole is shown by its blobs
 	}
-	bar := b.blobs[p.GetBlob()]
-	if bar == nil {
-		blob := p.GetBlob()
-		bar = b.p.AddBar(max(p.GetTotal(), 1), mpb.PrependDecorators(
-			decor.Name(short(blob)+"  "),
-		), mpb.AppendDecorators(decor.CountersKiloByte("% .1f / % .1f")))
-		b.blobs[blob] = bar
+	i := slices.IndexFunc(b.live, func(q *longshorev1.PullProgress) bool { return q.GetBlob() == p.GetBlob() })
+	changed := i < 0 || b.live[i].GetStatus() != p.GetStatus()
+	if i < 0 {
+		b.live = append(b.live, p)
+	} else {
+		b.live[i] = p
 	}
-	if p.GetTotal() > 0 {
-		bar.SetTotal(p.GetTotal(), false)
+	var above string
+	if p.GetStatus() == "done" || p.GetStatus() == "exists" {
+		b.done[p.GetBlob()] = true
+		b.live = slices.DeleteFunc(b.live, func(q *longshorev1.PullProgress) bool { return q.GetBlob() == p.GetBlob() })
+		above = short(p.GetBlob()) + "  " + p.GetStatus() + "  " + size(uint64(max(p.GetTotal(), 0)))
 	}
-	switch p.GetStatus() {
-	case "done", "exists":
-		bar.SetTotal(max(p.GetTotal(), p.GetDone(), 1), true)
-	default:
-		if p.GetStatus() == "downloading" {
-			bar.SetCurrent(p.GetDone())
-		}
+	if now := b.now(); changed || now.Sub(b.last) >= redrawEvery {
+		b.last = now
+		b.draw(above)
 	}
 }
 
-func (b *bars) end() {
-	for _, bar := range b.blobs {
-		if !bar.Completed() {
-			bar.Abort(false)
-		}
+func (b *bars) end() { b.draw("") }
+
+// draw replaces the lines drawn last, after a line that stays above them if there is
+// one. Never more lines than the terminal has: those that leave it cannot be replaced.
+func (b *bars) draw(above string) {
+	cols, rows := b.size()
+	var out strings.Builder
+	if b.drawn > 0 {
+		fmt.Fprintf(&out, "\x1b[%dA", b.drawn)
 	}
-	b.p.Wait()
+	out.WriteString("\r\x1b[J") // clear from here to the end
+	if above != "" {
+		out.WriteString(fit(above, cols) + "\n")
+	}
+	shown := b.live[:min(len(b.live), max(rows-2, 1))]
+	for _, p := range shown {
+		out.WriteString(fit(bar(p), cols) + "\n")
+	}
+	b.drawn = len(shown)
+	_, _ = io.WriteString(b.w, out.String())
+}
+
+// bar is the line of a blob on its way.
+func bar(p *longshorev1.PullProgress) string {
+	line := short(p.GetBlob()) + "  "
+	if p.GetTotal() <= 0 || p.GetStatus() != "downloading" {
+		return line + p.GetStatus()
+	}
+	done := min(max(p.GetDone(), 0), p.GetTotal())
+	full := int(float64(barWidth) * float64(done) / float64(p.GetTotal()))
+	return line + "[" + strings.Repeat("=", full) + strings.Repeat(" ", barWidth-full) + "]  " +
+		size(uint64(done)) + " / " + size(uint64(p.GetTotal()))
+}
+
+// fit cuts a line so that it takes one line of the terminal.
+func fit(line string, cols int) string {
+	if r := []rune(line); len(r) >= cols {
+		return string(r[:max(cols-1, 0)])
+	}
+	return line
+}
+
+// windowSize is the size of a terminal, or the usual one when it does not say.
+func windowSize(f *os.File) (cols, rows int) {
+	cols, rows, err := term.GetSize(int(f.Fd()))
+	if err != nil || cols < 1 || rows < 1 {
+		return 80, 24
+	}
+	return cols, rows
 }
