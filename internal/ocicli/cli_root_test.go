@@ -42,6 +42,7 @@ func TestCommandLine(t *testing.T) {
 			{"a create that is killed", killed},
 			{"our own file", overwritten},
 			{"somebody else's mount namespace", borrowed},
+			{"sysctls of the host", hostSysctls},
 		} {
 			t.Run(c.name, func(t *testing.T) { c.test(t, m) })
 		}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/sysctl/sysctltest"
 )
 
 // killed: wherever a create is killed, delete --force clears what it left. First
@@ -100,6 +102,19 @@ func overwritten(t *testing.T, m *machine) {
 		break
 	}
 	m.must(t, "delete", "--force", "a")
+	m.gone(t, "a")
+}
+
+// hostSysctls: no name of a parameter leads to one of the machine.
+func hostSysctls(t *testing.T, m *machine) {
+	sysctltest.Unchanged(t)
+	sysctltest.Control(t)
+	for _, key := range sysctltest.Escapes() {
+		s := m.spec("true")
+		s.Linux.Sysctl = map[string]string{key: sysctltest.Value(t)}
+		m.write(t, s)
+		m.mustNot(t, "linux.sysctl", "create", "a")
+	}
 	m.gone(t, "a")
 }
 

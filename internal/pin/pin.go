@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/sysctl"
 )
 
 // Options go with New.
@@ -131,13 +132,13 @@ func check(req core.PinRequest) error {
 	if slices.Contains(req.Kinds, specs.UserNamespace) && (len(req.UIDs) == 0 || len(req.GIDs) == 0) {
 		return fmt.Errorf("a user namespace needs id mappings: %w", errdefs.ErrInvalidArgument)
 	}
-	for key := range req.Sysctls {
-		need, err := SysctlNamespace(key)
-		if err != nil {
-			return err
-		}
-		if !slices.Contains(req.Kinds, need) {
-			return fmt.Errorf("sysctl %s without a %s namespace would be the host's: %w", key, need, errdefs.ErrInvalidArgument)
+	settings, err := sysctl.ParseAll(req.Sysctls)
+	if err != nil {
+		return err
+	}
+	for _, s := range settings {
+		if !slices.Contains(req.Kinds, s.Kind) {
+			return fmt.Errorf("sysctl %s without a %s namespace would be the host's: %w", s.Name, s.Kind, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil
@@ -188,8 +189,12 @@ func furnish(req core.PinRequest) error {
 			return fmt.Errorf("set lo up: %w", err)
 		}
 	}
-	for key, value := range req.Sysctls {
-		if err := setSysctl(key, value); err != nil {
+	settings, err := sysctl.ParseAll(req.Sysctls)
+	if err != nil {
+		return err
+	}
+	for _, s := range settings {
+		if err := s.Set(); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/sysctl"
 )
 
 // MakeFunc makes a user namespace with the given mappings and those of kinds
@@ -56,22 +57,26 @@ func (p *Pins) pinUser(ctx context.Context, req core.PinRequest, paths map[specs
 // parameters of its IPC namespace only its root may set (since Linux 5.19; up to
 // then only ours). The calling thread must end afterwards.
 func furnishMapped(req core.PinRequest) error {
-	ipc := map[string]string{}
+	settings, err := sysctl.ParseAll(req.Sysctls)
+	if err != nil {
+		return err
+	}
+	var ipc []sysctl.Setting
 	rest := req
 	rest.Sysctls = map[string]string{}
-	for key, value := range req.Sysctls {
-		if kind, err := SysctlNamespace(key); err == nil && kind == specs.IPCNamespace {
-			ipc[key] = value
+	for _, s := range settings {
+		if s.Kind == specs.IPCNamespace {
+			ipc = append(ipc, s)
 		} else {
-			rest.Sysctls[key] = value
+			rest.Sysctls[s.Name] = s.Value
 		}
 	}
 	if err := furnish(rest); err != nil {
 		return err
 	}
 	became := false
-	for key, value := range ipc {
-		err := setSysctl(key, value)
+	for _, s := range ipc {
+		err := s.Set()
 		if errors.Is(err, os.ErrPermission) && !became {
 			root := uintptr(rootOf(req.UIDs))
 			// Of this thread alone, not of the program.
@@ -79,7 +84,7 @@ func furnishMapped(req core.PinRequest) error {
 				return errors.Join(err, errno)
 			}
 			became = true
-			err = setSysctl(key, value)
+			err = s.Set()
 		}
 		if err != nil {
 			return err

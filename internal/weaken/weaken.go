@@ -12,3 +12,7 @@ const Env = "LONGSHORE_WEAKEN"
 
 // Defence names one defence.
 type Defence string
+
+// SysctlNames: a kernel parameter's name that leads out of its namespace's own
+// parameters is refused.
+const SysctlNames Defence = "sysctl-names"

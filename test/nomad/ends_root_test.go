@@ -17,6 +17,7 @@ import (
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	nomadstructs "github.com/longshore/longshore/api/nomad/structs"
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/sysctl/sysctltest"
 	"github.com/longshore/longshore/test/nodetest"
 )
 
@@ -221,6 +222,23 @@ func TestTasksThatCannotBe(t *testing.T) {
 			if e, ok := d[0].(*nomadstructs.RecoverableError); !ok || e.GetRecoverable() != c.again {
 				t.Errorf("%v: %v, want %v", err, d[0], c.again)
 			}
+		}
+		r.nothingLeft()
+	})
+}
+
+// TestNoSysctlOfTheMachine: a job sets parameters of its own namespaces only,
+// however it writes their names.
+func TestNoSysctlOfTheMachine(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		sysctltest.Unchanged(t)
+		sysctltest.Control(t)
+		r := newRig(t, nil)
+		value := sysctltest.Value(t)
+		for _, key := range sysctltest.Escapes() {
+			task := r.given("sysctl", "true", map[string]any{"sysctl": []any{map[string]any{key: value}}})
+			_, err := r.Driver.StartTask(t.Context(), &nomaddriver.StartTaskRequest{Task: task})
+			says(t, err, "config.sysctl")
 		}
 		r.nothingLeft()
 	})

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/sysctl"
 )
 
 // maxHostname is the kernel's __NEW_UTS_LEN.
@@ -232,27 +234,21 @@ func sandboxSysctls(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	if len(in) == 0 {
 		return nil
 	}
+	settings, err := sysctl.ParseAll(in)
+	if err != nil {
+		return fmt.Errorf("sandbox: %w", err)
+	}
 	sb.Sysctls = make(map[string]string, len(in))
-	for k, v := range in {
-		// sysctl(8) takes both forms; the slashed one is for names with dots.
-		name := k
-		if strings.Contains(name, "/") {
-			name = strings.NewReplacer("/", ".", ".", "/").Replace(name)
+	for _, s := range settings {
+		switch {
+		case nul(s.Value):
+			return invalid("sandbox: value of sysctl %s", s.Name)
+		case s.Kind == specs.NetworkNamespace && sb.Namespaces.Net.Mode == core.Host:
+			return invalid("sandbox: sysctl %s with the node's network", s.Name)
+		case s.Kind == specs.IPCNamespace && sb.Namespaces.IPC.Mode == core.Host:
+			return invalid("sandbox: sysctl %s with the node's ipc namespace", s.Name)
 		}
-		// Each part is a file's name, in which / stands for a dot.
-		for part := range strings.SplitSeq(name, ".") {
-			if part == "" || part == "/" || part == "//" || nul(part+v) {
-				return invalid("sandbox: sysctl %q", k)
-			}
-		}
-		if strings.HasPrefix(name, "net.") && sb.Namespaces.Net.Mode == core.Host {
-			return invalid("sandbox: sysctl %s with the node's network", k)
-		}
-		ipc := strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || name == "kernel.sem" || strings.HasPrefix(name, "fs.mqueue.")
-		if ipc && sb.Namespaces.IPC.Mode == core.Host {
-			return invalid("sandbox: sysctl %s with the node's ipc namespace", k)
-		}
-		sb.Sysctls[name] = v
+		sb.Sysctls[s.Dotted()] = s.Value
 	}
 	return nil
 }

@@ -69,12 +69,3 @@ func classOf(err error) error {
 		return errdefs.ErrInvalidArgument
 	}
 }
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}

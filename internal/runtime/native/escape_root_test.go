@@ -13,6 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/sysctl/sysctltest"
 )
 
 // TestKnownEscapes: each mechanism by which containers of other runtimes have
@@ -142,6 +143,15 @@ func hostSysctls(t *testing.T, n *node) {
 		s.Linux.Sysctl = map[string]string{key: "1"}
 		if _, err := n.held(t.Context(), t, s); err == nil {
 			t.Errorf("%s was set", key)
+		}
+	}
+	sysctltest.Unchanged(t)
+	sysctltest.Control(t)
+	for _, key := range sysctltest.Escapes() {
+		s := script("true")
+		s.Linux.Sysctl = map[string]string{key: sysctltest.Value(t)}
+		if _, err := n.held(t.Context(), t, s); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", key, err)
 		}
 	}
 	s := script("true")

@@ -26,6 +26,7 @@ import (
 
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/sysctl"
 )
 
 // Options go with New.
@@ -112,6 +113,11 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	}
 	if c.Spec == nil || c.Spec.Process == nil || c.Spec.Root == nil {
 		return 0, fmt.Errorf("create container %s: the spec has no process or no root: %w", c.ID, errdefs.ErrInvalidArgument)
+	}
+	if c.Spec.Linux != nil { // programs differ in how they read a name
+		if _, err := sysctl.ParseAll(c.Spec.Linux.Sysctl); err != nil {
+			return 0, fmt.Errorf("create container %s: linux.sysctl: %w", c.ID, err)
+		}
 	}
 	spec := r.keepAdopted(c)
 	if err := writeSpec(filepath.Join(c.Bundle, "config.json"), spec, p.features.OCIVersionMax); err != nil {

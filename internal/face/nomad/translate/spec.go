@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/sysctl"
 )
 
 // base is the spec as far as the task alone decides it. What cannot be is refused
@@ -43,6 +44,9 @@ func (a Task) base() (*specs.Spec, error) {
 		return nil, err
 	}
 	s.Linux.Resources.Devices = devices
+	if _, err := sysctl.ParseAll(a.Conf.Sysctls); err != nil {
+		return nil, fmt.Errorf("config.sysctl: %w", err)
+	}
 	s.Linux.Sysctl = a.Conf.Sysctls
 	if err := a.mounts(s); err != nil {
 		return nil, err
