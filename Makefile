@@ -24,7 +24,11 @@ race: ## unit tests under the race detector
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -p 2 ./...
 
 root-test: build weakened ## tests on the real kernel, each in its own namespaces
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -timeout 15m ./internal/... ./test/...
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -timeout 15m ./internal/... ./test/...
+
+.PHONY: attack
+attack: build weakened ## the attack suite with long rounds: who may cross the node's boundary
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened LONGSHORE_ATTACK_ROUNDS=20 $(GO) test -timeout 60m -count=1 -v ./test/attack
 
 fuzz: ## every fuzz target for 30 seconds
 	hack/fuzz.sh 30s

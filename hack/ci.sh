@@ -49,7 +49,7 @@ root() {
   local pkgs
   pkgs=$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test 2>/dev/null | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
   # shellcheck disable=SC2086 # a list of packages
-  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" sum root -p 1 -timeout 15m $pkgs
+  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_WEAK_BIN="$PWD/bin/weakened" sum root -p 1 -timeout 15m $pkgs
 }
 
 # mesos-go drives the agent: a module of its own, which follows the tree's.

@@ -1,0 +1,59 @@
+package attack
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"testing"
+)
+
+// probeArg makes the test's program an attacker, inside a container or as
+// another user: its further arguments are a probe's name and what that takes.
+const probeArg = "attack-probe"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == probeArg {
+		os.Exit(runProbe(os.Args[2], os.Args[3:]))
+	}
+	os.Exit(m.Run())
+}
+
+// probe is an attack by system calls. One program makes it inside a container,
+// where it must fail, and as the root of the host, where it must succeed: that
+// is its control.
+type probe struct {
+	name string
+	run  func(args []string) result
+	// outside says why the host's root does not try it, where it does not.
+	outside string
+	// granted are actors whose capabilities are what the attack wants; as them it is
+	// not tried. docs/security.md lists these capabilities.
+	granted []actor
+}
+
+func probes() []probe {
+	return append(append(fileProbes(), callProbes()...), initProbes()...)
+}
+
+func probeNamed(name string) (probe, bool) {
+	for _, p := range append(append(probes(), processProbes()...), helperProbes()...) {
+		if p.name == name {
+			return p, true
+		}
+	}
+	return probe{}, false
+}
+
+func runProbe(name string, args []string) int {
+	p, ok := probeNamed(name)
+	if !ok {
+		fmt.Fprintf(os.Stderr, "no probe %q\n", name)
+		return 2
+	}
+	out, err := json.Marshal(p.run(args))
+	if err != nil {
+		return 3
+	}
+	_, _ = os.Stdout.Write(append(out, '\n'))
+	return 0
+}

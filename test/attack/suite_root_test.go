@@ -1,0 +1,99 @@
+package attack
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/weaken"
+)
+
+func attempts() []attempt {
+	var all []attempt
+	for _, more := range [][]attempt{containerAttempts(), hostUserAttempts(), jobAttempts(), registryAttempts(), clientAttempts()} {
+		all = append(all, more...)
+	}
+	return all
+}
+
+// TestAttack makes every attempt on a node as it is built, and ends with the
+// count of each actor.
+func TestAttack(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		count := newTally()
+		try := func(t *testing.T, w *world, a attempt) {
+			r := a.run(t, w)
+			if a.pending && r.Outcome == reached {
+				t.Logf("pending: %s", r)
+				return
+			}
+			if fault := count.add(a.actor, a.name, r); fault != "" {
+				t.Error(fault)
+			}
+			t.Log(r)
+		}
+		t.Run("together", func(t *testing.T) {
+			w := newWorld(t, "")
+			for _, a := range attempts() {
+				if !a.alone {
+					t.Run(fmt.Sprintf("%s/%s", a.actor, a.name), func(t *testing.T) { try(t, w, a) })
+				}
+			}
+			w.Check()
+		})
+		for _, a := range attempts() {
+			if a.alone {
+				t.Run(fmt.Sprintf("%s/%s", a.actor, a.name), func(t *testing.T) { try(t, newWorld(t, ""), a) })
+			}
+		}
+		summary, err := count.verdict()
+		fmt.Printf("attack suite:\n%s", summary) // a test's log is not shown where it passes
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestControls makes every attempt that one defence stops against a build
+// without that defence, where it reaches.
+func TestControls(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		var defences []weaken.Defence
+		by := map[weaken.Defence][]attempt{}
+		for _, a := range attempts() {
+			if a.weak == "" {
+				continue
+			}
+			if by[a.weak] == nil {
+				defences = append(defences, a.weak)
+			}
+			by[a.weak] = append(by[a.weak], a)
+		}
+		for _, d := range defences {
+			t.Run(string(d), func(t *testing.T) {
+				w := newWorld(t, d)
+				for _, a := range by[d] {
+					t.Run(a.name, func(t *testing.T) {
+						if r := a.run(t, w); r.Outcome != reached {
+							t.Errorf("without %s it is %s: the attack attacks nothing", d, r)
+						} else {
+							t.Log(r)
+						}
+					})
+				}
+			})
+		}
+	})
+}
+
+// freePort is an address nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}

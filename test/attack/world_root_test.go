@@ -1,0 +1,206 @@
+package attack
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
+	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/tlsconf/tlsconftest"
+	"github.com/longshore/longshore/internal/weaken"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// world is the node that is attacked, with all its sockets and ports open, and
+// who is on it.
+type world struct {
+	*nodetest.Node
+	t      *testing.T
+	image  string
+	self   string // this program, where every user and container may run it
+	secret string // a file of the host's that nobody but its root may read
+	pki    *tlsconftest.Authority
+	mesos  string // host:port
+	metric string // host:port
+	inside map[actor]*nodetest.Container
+	host   map[string]result // of the controls of probes
+	bin    string            // the directory of the binaries
+	nomad  *nomadtest.Client // nil until the first job
+	jobs   int
+}
+
+// secretText is what attackers of the host's files look for.
+const secretText = "the host's own\n"
+
+// newWorld starts a node; off names a defence that it is to be without.
+func newWorld(t *testing.T, off weaken.Defence) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "longshore-attack-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	// Below /run others may pass; a temporary directory may be closed to them.
+	public, err := os.MkdirTemp("/run", "attacker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(public) })
+	if err := os.Chmod(public, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, self: filepath.Join(public, "attacker"), secret: filepath.Join(dir, "secret"), inside: map[actor]*nodetest.Container{}, host: map[string]result{}}
+	w.pki = tlsconftest.New(t)
+	w.mesos, w.metric = freePort(t), freePort(t)
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, f := range map[string]struct {
+		from string
+		mode os.FileMode
+	}{w.self: {own, 0o755}, w.secret: {"", 0o600}} {
+		text := []byte(secretText)
+		if f.from != "" {
+			if text, err = os.ReadFile(f.from); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(path, text, f.mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := nodetest.Options{Dir: dir, Config: w.config(dir)}
+	o.Bin = nodetest.Bin(t)
+	if off != "" {
+		o.Bin, o.Env = nodetest.Weakened(t), []string{weaken.Env + "=" + string(off)}
+	}
+	w.bin = o.Bin
+	if err := os.Chmod(dir, 0o755); err != nil { // as /run and /var/lib are
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "run"), 0o755); err != nil { // as systemd's RuntimeDirectory is
+		t.Fatal(err)
+	}
+	w.Node = nodetest.Start(t, o)
+	w.image = w.Busybox(t)
+	return w
+}
+
+// config has every socket and port, and the bounds that attempts run into.
+func (w *world) config(dir string) string {
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+		return path
+	}
+	credentials := write("credentials", "ops longsecret\nlow lowsecret\n")
+	acls := write("acls", `{"permissive": false, "launch_standalone_containers": [{"principals": {"values": ["ops"]}, "users": {"type": "ANY"}}, {"principals": {"values": ["low"]}, "users": {"type": "NONE"}}]}`)
+	cert, key := w.pki.Issue("node")
+	return fmt.Sprintf(`
+[images]
+retries = 0
+stall_timeout = "2s"
+max_layer_bytes = 16777216
+[face.cri]
+log_max_bytes = 1048576
+log_max_files = 2
+[face.nomad]
+enabled = true
+[face.mesos]
+enabled = true
+listen = %q
+cert = %q
+key = %q
+credentials = %q
+acls = %q
+[metrics]
+listen = %q
+cert = %q
+key = %q
+token_file = %q
+`, w.mesos, cert, key, credentials, acls, w.metric, cert, key, write("token", "metricstoken"))
+}
+
+// container is the one of an actor inside, started at its first attempt.
+func (w *world) container(t *testing.T, a actor) *nodetest.Container {
+	t.Helper()
+	if c := w.inside[a]; c != nil {
+		return c
+	}
+	name := strings.NewReplacer(" ", "-", ",", "", "_", "-").Replace(strings.ToLower(string(a)))
+	cfg := w.PodConfig(name)
+	cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+	c := w.RunPod(t, cfg).Run(t, w.attacker("attacker", a))
+	w.inside[a] = c
+	return c
+}
+
+// attacker is a container in which an actor's probes run, as Kubernetes asks for
+// it.
+func (w *world) attacker(name string, a actor) *runtimeapi.ContainerConfig {
+	c := nodetest.ContainerConfig(name, w.image, "/bin/sleep", "100000")
+	c.Mounts = []*runtimeapi.Mount{{HostPath: w.self, ContainerPath: "/attacker", Readonly: true}}
+	sc := &runtimeapi.LinuxContainerSecurityContext{
+		MaskedPaths: ocispec.MaskedPaths(), ReadonlyPaths: ocispec.ReadonlyPaths(),
+		NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_POD},
+		Capabilities:     &runtimeapi.Capability{},
+		// Kubernetes asks for none unless a pod or kubelet's seccompDefault says so.
+		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined},
+	}
+	switch a {
+	case withPtrace:
+		sc.Capabilities.AddCapabilities = []string{"SYS_PTRACE"}
+	case withoutAdmin:
+		sc.Capabilities.AddCapabilities, sc.Capabilities.DropCapabilities = []string{"ALL"}, []string{"SYS_ADMIN"}
+	default:
+		sc.Seccomp.ProfileType = runtimeapi.SecurityProfile_RuntimeDefault
+	}
+	c.Linux.SecurityContext = sc
+	return c
+}
+
+// probe runs a probe in a container.
+func (w *world) probe(t *testing.T, c *nodetest.Container, name string, args ...string) result {
+	t.Helper()
+	r, err := w.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: append([]string{"/attacker", probeArg, name}, args...), Timeout: 60})
+	if err != nil {
+		return is(unmade, "exec: %v", err)
+	}
+	if r.GetExitCode() != 0 {
+		return is(unmade, "the probe ended with %d: %s%s", r.GetExitCode(), r.GetStdout(), r.GetStderr())
+	}
+	return decode(r.GetStdout())
+}
+
+// sh runs a script in a container and returns what it printed.
+func (w *world) sh(t *testing.T, c *nodetest.Container, script string) (string, int32) {
+	t.Helper()
+	r, err := w.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"/bin/sh", "-c", script}, Timeout: 120})
+	if err != nil {
+		return err.Error(), -1
+	}
+	return string(r.GetStdout()) + string(r.GetStderr()), r.GetExitCode()
+}
+
+// on runs a probe outside, prepared by how.
+func (w *world) on(t *testing.T, how func(*exec.Cmd), name string, args ...string) result {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), w.self, append([]string{probeArg, name}, args...)...)
+	how(cmd)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return is(unmade, "%v: %s", err, stderr.String())
+	}
+	return decode(out)
+}
