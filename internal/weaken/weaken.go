@@ -16,3 +16,7 @@ type Defence string
 // SysctlNames: a kernel parameter's name that leads out of its namespace's own
 // parameters is refused.
 const SysctlNames Defence = "sysctl-names"
+
+// MesosUsers: Mesos' ACLs look at the uid that a process will really have, and not
+// at what the call names.
+const MesosUsers Defence = "mesos-users"

@@ -29,7 +29,7 @@ const heartbeatEvery = 30 * time.Second
 // which carries its output.
 func (s *server) launchSession(ctx context.Context, x *door.Exchange) error {
 	in := x.Call.GetLaunchNestedContainerSession()
-	l := translate.Launch{ID: ids.Text(in.GetContainerId()), Command: in.GetCommand(), Container: in.GetContainer()}
+	l := translate.Launch{ID: ids.Text(in.GetContainerId()), Command: in.GetCommand(), Container: in.GetContainer(), Permit: s.permit(ctx, x)}
 	sess, err := s.openSession(ctx, l)
 	if err != nil {
 		return asBad(err)

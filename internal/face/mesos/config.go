@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/user"
 	"path"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/longshore/longshore/internal/face/mesos/acl"
@@ -144,9 +146,19 @@ func (c Config) rules() (*acl.Rules, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read face.mesos.acls: %w", err)
 	}
-	r, err := acl.Parse(raw)
+	r, err := acl.Parse(raw, uidOf)
 	if err != nil {
 		return nil, fmt.Errorf("face.mesos.acls %s: %w", c.ACLs, err)
 	}
 	return r, nil
+}
+
+// uidOf finds a user of this node.
+func uidOf(name string) (uint32, bool) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return 0, false
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	return uint32(uid), err == nil
 }

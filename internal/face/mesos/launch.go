@@ -22,12 +22,12 @@ const cleanTimeout = 30 * time.Second
 
 func (s *server) launchContainer(ctx context.Context, x *door.Exchange) error {
 	in := x.Call.GetLaunchContainer()
-	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer(), Resources: in.GetResources()})
+	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer(), Resources: in.GetResources(), Permit: s.permit(ctx, x)})
 }
 
 func (s *server) launchNestedContainer(ctx context.Context, x *door.Exchange) error {
 	in := x.Call.GetLaunchNestedContainer()
-	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer()})
+	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer(), Permit: s.permit(ctx, x)})
 }
 
 // launch starts a container: 202 when it runs already, 200 when it does now, and
@@ -285,6 +285,9 @@ func asked(call string) core.Asked {
 // asBad is err as what is wrong with the request, as Mesos has it for launches;
 // what is not built says so.
 func asBad(err error) error {
+	if e := (*door.Error)(nil); errors.As(err, &e) {
+		return err
+	}
 	code := http.StatusBadRequest
 	if errdefs.IsNotImplemented(err) {
 		code = http.StatusNotImplemented

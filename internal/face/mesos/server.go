@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/mesos/acl"
@@ -171,6 +173,21 @@ func (s *server) call(ctx context.Context, x *door.Exchange) (err error) {
 		return err
 	}
 	return do(ctx, x)
+}
+
+// permit holds the user that a process will really have against the rules, when its
+// call has come by TCP.
+func (s *server) permit(ctx context.Context, x *door.Exchange) func(specs.User) error {
+	p, ok := guard.Caller(ctx)
+	if !ok {
+		return nil
+	}
+	return func(u specs.User) error {
+		if !s.rules.AllowUser(acl.Subject(p), x.Call, u.UID) {
+			return door.Forbidden()
+		}
+		return nil
+	}
 }
 
 func launches(t mesosagent.Call_Type) bool {

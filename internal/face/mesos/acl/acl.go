@@ -10,11 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // Kinds of entities.
@@ -29,12 +33,19 @@ const (
 type entity struct {
 	Type   string   `json:"type"`
 	Values []string `json:"values"`
+
+	uids []uint32 // what Values say, where they are users
 }
 
 // matches reports whether a rule with this entity is about value; "" is one that is
 // not said.
 func (e entity) matches(value string) bool {
 	return e.Type != some || value != "" && slices.Contains(e.Values, value)
+}
+
+// includes reports whether a rule with this entity is about a user.
+func (e entity) includes(uid uint32) bool {
+	return e.Type != some || slices.Contains(e.uids, uid)
 }
 
 // rule is one line of an action: of the first that matches, what it says holds.
@@ -49,9 +60,14 @@ type Rules struct {
 	rules      map[action][]rule
 }
 
+// Users finds a user of this node by name.
+type Users func(name string) (uid uint32, ok bool)
+
 // Parse reads rules in JSON. A rule that nothing here would ask for is refused, as
-// somebody relies on it. InvalidArgument.
-func Parse(raw []byte) (*Rules, error) {
+// somebody relies on it, and so is one about a user that the node does not know. A
+// user is meant by its uid, which is looked up now: what an image calls a user says
+// nothing. InvalidArgument.
+func Parse(raw []byte, users Users) (*Rules, error) {
 	var file map[string]json.RawMessage
 	if err := strictly(raw, &file); err != nil {
 		return nil, invalid("%v", err)
@@ -64,7 +80,7 @@ func Parse(raw []byte) (*Rules, error) {
 			}
 			continue
 		}
-		list, err := parseRules(action(key), value)
+		list, err := parseRules(action(key), value, users)
 		if err != nil {
 			return nil, invalid("%s: %v", key, err)
 		}
@@ -86,7 +102,7 @@ func strictly(raw []byte, into any) error {
 	return nil
 }
 
-func parseRules(a action, raw []byte) ([]rule, error) {
+func parseRules(a action, raw []byte, users Users) ([]rule, error) {
 	object, ok := objects()[a]
 	if !ok {
 		return nil, errors.New("this agent asks for no such rule")
@@ -113,25 +129,75 @@ func parseRules(a action, raw []byte) ([]rule, error) {
 		if o.Type == some && !a.hasObject() {
 			return nil, fmt.Errorf("%s may be ANY or NONE only", object)
 		}
+		if a.hasObject() {
+			var err error
+			if o.uids, err = uids(o.Values, users); err != nil {
+				return nil, err
+			}
+		}
 		list = append(list, rule{p, o})
 	}
 	return list, nil
 }
 
-// target is what an action is about: a user, "" for one that is not said, and a
-// container, nil for none.
-type target struct {
-	user      string
-	container *mesosv1.ContainerID
+// uids are those of users that are given by name or by number. Uid 0 is root's,
+// whatever the node calls it.
+func uids(names []string, users Users) (list []uint32, err error) {
+	for _, name := range names {
+		n, err := strconv.ParseUint(name, 10, 32)
+		uid, ok := uint32(n), err == nil && n < math.MaxUint32 && strconv.FormatUint(n, 10) == name
+		switch {
+		case name == "root":
+			uid, ok = 0, true
+		case !ok:
+			uid, ok = users(name)
+		}
+		if !ok {
+			return nil, fmt.Errorf("user %q is not known on this node: name its uid", name)
+		}
+		list = append(list, uid)
+	}
+	return list, nil
 }
 
-// allowed holds an action against the rules.
+// target is what an action is about: a container, nil for none, and the user that
+// a process is to run as.
+type target struct {
+	container *mesosv1.ContainerID
+	user      user
+}
+
+// user is who a process is to run as.
+type user struct {
+	asked string  // as the call has it
+	uid   *uint32 // nil: not known yet
+}
+
+// grouped reports whether the call chooses a group too. A rule that allows users
+// by name says nothing of groups, and so does not allow that.
+func (u user) grouped() bool { return strings.Contains(u.asked, ":") }
+
+// allowed holds an action against the rules. As long as the user is not known, what
+// some user may is allowed.
 func (r *Rules) allowed(a action, who Subject, t target) bool {
 	if who.Name == "" {
 		return who.claims(a, t.container)
 	}
 	for _, l := range r.rules[a] {
-		if l.principals.matches(who.Name) && l.objects.matches(t.user) {
+		if !l.principals.matches(who.Name) {
+			continue
+		}
+		if !a.hasObject() || l.objects.Type != some {
+			return l.allows()
+		}
+		if weaken.Off(weaken.MesosUsers) {
+			if l.objects.matches(t.user.asked) {
+				return l.allows()
+			}
+			continue
+		}
+		about := t.user.uid == nil && l.allows() || t.user.uid != nil && l.objects.includes(*t.user.uid)
+		if about && (!l.allows() || !t.user.grouped()) {
 			return l.allows()
 		}
 	}

@@ -14,11 +14,17 @@ import (
 
 func parse(t *testing.T, text string) *Rules {
 	t.Helper()
-	r, err := Parse([]byte(text))
+	r, err := Parse([]byte(text), users)
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
 	return r
+}
+
+// users are those of the node.
+func users(name string) (uint32, bool) {
+	uid, ok := map[string]uint32{"web": 1000, "guest": 1001, "toor": 0, "1002": 7}[name]
+	return uid, ok
 }
 
 func call(t *testing.T, text string) *mesosagent.Call {
@@ -105,12 +111,47 @@ func TestTheFirstRuleThatMatchesHolds(t *testing.T) {
 		}
 		return call(t, `{"type":"LAUNCH_NESTED_CONTAINER","launch_nested_container":{"container_id":{"value":"b","parent":{"value":"a"}}`+user+`}}`)
 	}
-	for who, want := range map[[2]string]bool{
-		{"ops", "root"}: true, {"ops", ""}: true, {"dev", "web"}: true, {"ci", "web"}: true, {"dev", "root"}: false, {"dev", ""}: false,
-		{"x", "web"}: false, {"x", "guest"}: true, {"x", ""}: false, {"any one", "guest"}: true,
+	for _, c := range []struct {
+		who, asked string
+		uid        uint32
+		want       bool
+	}{
+		{"ops", "root", 0, true}, {"ops", "", 0, true}, {"ops", "0:0", 0, true}, {"dev", "web", 1000, true}, {"ci", "web", 1000, true}, {"ci", "", 1000, true}, {"ci", "1000", 1000, true},
+		{"dev", "root", 0, false}, {"dev", "", 0, false}, {"dev", "guest", 1001, true}, {"dev", "other", 1002, false},
+		{"x", "web", 1000, false}, {"x", "guest", 1001, true}, {"x", "", 0, false}, {"any one", "guest", 1001, true},
+		// What an image calls them does not count.
+		{"dev", "web", 0, false}, {"dev", "web", 1002, false}, {"dev", "alice", 0, false}, {"dev", "root", 1000, true}, {"x", "guest", 1000, false}, {"dev", "+0", 0, false}, {"dev", "00", 0, false},
+		// A group is another right.
+		{"dev", "web:0", 1000, false}, {"dev", "1000:shadow", 1000, false}, {"x", "guest:guest", 1001, false},
 	} {
-		if got := r.Allow(Subject{Name: who[0]}, launch(who[1])); got != want {
-			t.Errorf("%s as %q: %v", who[0], who[1], got)
+		if got := r.AllowUser(Subject{Name: c.who}, launch(c.asked), c.uid); got != c.want {
+			t.Errorf("%s as %q, which is %d: %v", c.who, c.asked, c.uid, got)
+		}
+		if grouped := strings.Contains(c.asked, ":"); !grouped && !r.Allow(Subject{Name: c.who}, launch(c.asked)) {
+			t.Errorf("%s as %q is refused before it is known which user that is", c.who, c.asked)
+		}
+	}
+	closed := parse(t, `{"permissive":false,"launch_nested_containers_under_parent_with_user":[{"principals":{"type":"ANY"},"users":{"type":"ANY"}}],
+		"launch_nested_containers_as_user":[{"principals":{"values":["ops"]},"users":{"values":["root"]}},{"principals":{"values":["dev"]},"users":{"type":"NONE"}}]}`)
+	for who, want := range map[string]bool{"ops": true, "dev": false, "x": false} {
+		if got := closed.Allow(Subject{Name: who}, launch("0")); got != want {
+			t.Errorf("%s, of whom no user is known yet: %v", who, got)
+		}
+	}
+}
+
+// TestRootIsRoot: uid 0 is root, whatever anybody calls it.
+func TestRootIsRoot(t *testing.T) {
+	launch := call(t, `{"type":"LAUNCH_NESTED_CONTAINER","launch_nested_container":{"container_id":{"value":"b","parent":{"value":"a"}},"command":{"user":"alice"}}}`)
+	for _, name := range []string{"root", "0", "toor"} {
+		deny := parse(t, `{"launch_nested_containers_as_user":[{"principals":{"type":"NONE"},"users":{"values":["`+name+`"]}}]}`)
+		if deny.AllowUser(Subject{Name: "dev"}, launch, 0) || !deny.AllowUser(Subject{Name: "dev"}, launch, 1000) {
+			t.Errorf("what is not for %s", name)
+		}
+	}
+	for _, name := range []string{"alice", "+0", "00", "4294967295", "4294967296", "-1", "", " 0", "0x0"} {
+		if _, err := Parse([]byte(`{"launch_nested_containers_as_user":[{"principals":{"type":"ANY"},"users":{"values":["`+name+`"]}}]}`), users); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("a rule of user %q, whom nobody knows: %v", name, err)
 		}
 	}
 }
@@ -224,7 +265,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"view_flags":[{"principals":{"type":"ANY","valves":[]},"flags":{"type":"ANY"}}]}`:            "unknown field",
 		`{"launch_standalone_containers":[{"principals":{"type":"ANY"},"users":{"values":["root"]}}]}`: "users may be ANY or NONE only",
 	} {
-		if _, err := Parse([]byte(text)); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) {
+		if _, err := Parse([]byte(text), users); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}
@@ -235,7 +276,7 @@ func TestParseRefuses(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"permissive":false,"view_flags":[{"principals":{"values":["ops"]},"flags":{"type":"ANY"}}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, err := Parse(raw)
+		r, err := Parse(raw, users)
 		if err != nil {
 			return
 		}

@@ -51,21 +51,31 @@ func objects() map[action]string {
 // it.
 func (a action) hasObject() bool { return a == launchNestedAs || a == launchSessionsAs }
 
-// Allow reports whether somebody may make a call.
-func (r *Rules) Allow(who Subject, c *mesosagent.Call) bool {
+// Allow reports whether somebody may make a call. Where that depends on the user
+// that a process is to run as, AllowUser has the last word.
+func (r *Rules) Allow(who Subject, c *mesosagent.Call) bool { return r.allow(who, c, nil) }
+
+// AllowUser reports whether somebody may make a call that starts a process with
+// this uid. It is what counts: a name is the image's, which may give any uid any
+// name.
+func (r *Rules) AllowUser(who Subject, c *mesosagent.Call, uid uint32) bool {
+	return r.allow(who, c, &uid)
+}
+
+func (r *Rules) allow(who Subject, c *mesosagent.Call, uid *uint32) bool {
 	if r == nil {
 		return true
 	}
-	for a, object := range asks(c) {
-		if !r.allowed(a, who, target{user: object, container: valid.ID(c)}) {
+	for a, asked := range asks(c) {
+		if !r.allowed(a, who, target{user: user{asked, uid}, container: valid.ID(c)}) {
 			return false
 		}
 	}
 	return true
 }
 
-// asks are the actions that a call takes, each with its object, "" for one that is
-// not said.
+// asks are the actions that a call takes, each with the user that it asks for, ""
+// for none.
 func asks(c *mesosagent.Call) map[action]string {
 	switch c.GetType() {
 	case mesosagent.Call_GET_FLAGS:

@@ -251,6 +251,9 @@ func (l Launch) finish(s *specs.Spec) core.SpecFunc {
 		if err != nil {
 			return nil, err
 		}
+		if err := l.permit(user.User); err != nil {
+			return nil, err
+		}
 		placeImages(s, r.Images)
 		p := s.Process
 		p.User = user.User
@@ -278,6 +281,13 @@ func (l Launch) finish(s *specs.Spec) core.SpecFunc {
 		ocispec.ForUser(p)
 		return s, l.own(int(user.UID), int(user.GID))
 	}
+}
+
+func (l Launch) permit(u specs.User) error {
+	if l.Permit == nil {
+		return nil
+	}
+	return l.Permit(u)
 }
 
 // own gives the sandbox to the user, and what was fetched into it; what is for
@@ -339,6 +349,9 @@ func (l Launch) Process() (*specs.Process, error) {
 	}
 	if u := l.Command.GetUser(); u != "" && u != l.Of.User {
 		return nil, invalid("command.user: a session runs as its container does")
+	}
+	if err := l.permit(p.User); err != nil {
+		return nil, err
 	}
 	own, err := environment(l.Command)
 	if err != nil {

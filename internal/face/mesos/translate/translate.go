@@ -35,6 +35,9 @@ type Launch struct {
 	Parent *core.Container
 	Of     Record
 	As     string // the parent's user and group, by number
+	// Permit refuses what a call may not start: a process of this user. What it says
+	// is the error of the launch. nil permits all.
+	Permit func(u specs.User) error
 	// GPUs are the names of those that a standalone container gets.
 	GPUs []string
 }
