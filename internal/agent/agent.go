@@ -20,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/adjust"
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/config"
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/criu"
@@ -57,6 +58,7 @@ type node struct {
 	version  string
 	started  time.Time
 	metrics  *obs.Metrics
+	limits   *connlimit.Table
 	store    *state.Store
 	keeper   *keeper.Client
 	images   *image.Store
@@ -90,6 +92,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	obs.BridgeGRPC(n.log)
 	cri.BridgeKlog(n.log)
 	n.metrics = obs.New(obs.Options{Version: n.version, Node: n.figures})
+	n.limits = connlimit.NewTable(n.log)
+	if err := n.metrics.Register(n.limits); err != nil {
+		return fmt.Errorf("agent: metrics of connections: %w", err)
+	}
 
 	// What the engine stands on, from the bottom up. The images need nothing of the
 	// rest.
@@ -268,7 +274,7 @@ func (n *node) early(recovered <-chan struct{}) ([]face.Face, error) {
 		return nil, nil
 	}
 	o := mesos.Options{
-		Deps:   face.Deps{Engine: n.engine.As(core.OwnerMesos), Logger: n.log, Metrics: n.metrics, Version: n.version},
+		Deps:   face.Deps{Engine: n.engine.As(core.OwnerMesos), Logger: n.log, Metrics: n.metrics, Version: n.version, Limits: n.limits},
 		Config: n.cfg.Face.Mesos, Root: n.cfg.Agent.Root, Level: n.level, Recovered: recovered,
 	}
 	if o.Config.ShowAllOwners {
@@ -286,7 +292,7 @@ func (n *node) faces(ctx context.Context) ([]face.Face, error) {
 	var all []face.Face
 	if n.cfg.Face.CRI.Enabled {
 		f, err := cri.New(cri.Options{
-			Deps:      face.Deps{Engine: n.engine.As(core.OwnerCRI), Logger: n.log, Metrics: n.metrics, Version: n.version},
+			Deps:      face.Deps{Engine: n.engine.As(core.OwnerCRI), Logger: n.log, Metrics: n.metrics, Version: n.version, Limits: n.limits},
 			Config:    n.cfg.Face.CRI,
 			NRI:       n.nri,
 			ImageRoot: filepath.Join(n.cfg.Agent.Root, "image"),
@@ -302,7 +308,7 @@ func (n *node) faces(ctx context.Context) ([]face.Face, error) {
 	}
 	if n.cfg.Face.Nomad.Enabled {
 		f, err := nomad.New(nomad.Options{
-			Deps:   face.Deps{Engine: n.engine.As(core.OwnerNomad), Logger: n.log, Metrics: n.metrics, Version: n.version},
+			Deps:   face.Deps{Engine: n.engine.As(core.OwnerNomad), Logger: n.log, Metrics: n.metrics, Version: n.version, Limits: n.limits},
 			Config: n.cfg.Face.Nomad,
 		})
 		if err != nil {

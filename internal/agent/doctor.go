@@ -6,9 +6,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image/policy"
@@ -18,7 +20,7 @@ import (
 func (n *node) doctor(ctx context.Context) []control.Finding {
 	findings := []control.Finding{n.kernel(), n.cgroupFinding(), n.capabilities(), n.memoryBacked()}
 	findings = append(findings, n.runtimeFindings()...)
-	return append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), n.kmsgFinding(), n.checkpointFinding(ctx))
+	return append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), n.kmsgFinding(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()))
 }
 
 func ok(name, format string, args ...any) control.Finding {
@@ -131,6 +133,28 @@ func (n *node) imageFinding() control.Finding {
 		return fail("images", "images that a rule of images.policy wants signed cannot be pulled until this is there", "%s", strings.Join(problems, "; "))
 	}
 	return ok("images", "%s; %s", n.cfg.Agent.Root+"/image", n.images.Confinement())
+}
+
+// recently is how long doctor tells that connections were near their limit.
+const recently = time.Hour
+
+// connectionFinding tells how many connections the faces have, and warns where they
+// are, or were a short time ago, near their limit.
+func connectionFinding(all []connlimit.Usage, now time.Time) control.Finding {
+	var counts, tight, keys []string
+	for _, u := range all {
+		count := fmt.Sprintf("%s %d of %d", u.Name, u.Open, u.Max)
+		counts = append(counts, count)
+		if !u.Near.IsZero() && now.Sub(u.Near) < recently {
+			tight = append(tight, fmt.Sprintf("%s open; %d idle and %d unauthenticated ones were closed to make room, %d refused",
+				count, u.ClosedIdle, u.ClosedUnauthenticated, u.Refused))
+			keys = append(keys, u.Key)
+		}
+	}
+	if len(tight) > 0 {
+		return warn("connections", "raise "+strings.Join(keys, ", ")+", or find the clients that leave connections open", "near the limit within the last hour: %s", strings.Join(tight, "; "))
+	}
+	return ok("connections", "open: %s", strings.Join(counts, ", "))
 }
 
 func (n *node) kmsgFinding() control.Finding {

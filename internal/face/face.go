@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/obs"
 )
@@ -29,4 +30,6 @@ type Deps struct {
 	Logger  *slog.Logger   // required
 	Metrics *obs.Metrics   // nil counts nothing
 	Version string         // of the agent; "" is a development build
+	// Limits has the bounds of the face's connections; nil shows them nowhere.
+	Limits *connlimit.Table
 }

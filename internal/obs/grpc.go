@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
@@ -26,6 +27,10 @@ type GRPC struct {
 func (g GRPC) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 	op := path.Base(info.FullMethod)
 	ctx = WithAttrs(ctx, slog.String("op", op))
+	if c := connection(ctx); c != nil {
+		c.Begin()
+		defer c.End()
+	}
 	defer g.observe(ctx, op, time.Now(), &err)
 	return next(ctx, req)
 }
@@ -34,8 +39,28 @@ func (g GRPC) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, ne
 func (g GRPC) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	op := path.Base(info.FullMethod)
 	ctx := WithAttrs(ss.Context(), slog.String("op", op))
+	if c := connection(ctx); c != nil {
+		c.Begin()
+		defer c.End()
+	}
 	defer g.observe(ctx, op, time.Now(), &err)
 	return next(srv, stream{ss, ctx})
+}
+
+// Connection is what the remote address of a connection may be as well: it is told
+// of the connection's calls in flight. See package connlimit.
+type Connection interface {
+	Begin()
+	End()
+}
+
+func connection(ctx context.Context) Connection {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	c, _ := p.Addr.(Connection)
+	return c
 }
 
 // observe runs deferred, because only there a panic can be recovered.

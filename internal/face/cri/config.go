@@ -53,11 +53,16 @@ type Config struct {
 	StreamKey     string `toml:"stream_key"`
 	// StreamIdleTimeout ends a stream over which nothing has gone for so long.
 	StreamIdleTimeout Duration `toml:"stream_idle_timeout"`
-	// MaxStreams bounds the streams open at once; more wait.
-	MaxStreams int `toml:"max_streams"`
+	// MaxStreams bounds the streams open at once; more wait. MaxStreamsPerPeer bounds
+	// those of one address, and MaxStreamsUnauthenticated the connections that have
+	// not shown a URL's token yet, of which the oldest are closed for new ones.
+	MaxStreams                int `toml:"max_streams"`
+	MaxStreamsPerPeer         int `toml:"max_streams_per_peer"`
+	MaxStreamsUnauthenticated int `toml:"max_streams_unauthenticated"`
 	// MaxMessageBytes bounds one request and one answer.
 	MaxMessageBytes int `toml:"max_message_bytes"`
-	// MaxConnections bounds open connections; more wait.
+	// MaxConnections bounds open connections. For more the idle ones are closed, the
+	// longest idle first; when all have a call in flight, more wait.
 	MaxConnections int `toml:"max_connections"`
 	// MaxCalls bounds the calls in flight of one connection; more wait.
 	MaxCalls uint32 `toml:"max_calls"`
@@ -79,9 +84,11 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // Limits of the default config.
 const (
 	defaultMessageBytes = 32 << 20
-	defaultConnections  = 256
+	defaultConnections  = 4096
 	defaultCalls        = 1024
-	defaultStreams      = 1024
+	defaultStreams      = 2048
+	defaultPeerStreams  = 1024
+	defaultUnauthorized = 128
 	defaultIdle         = 4 * time.Hour // as kubelet's own
 )
 
@@ -96,10 +103,12 @@ func DefaultConfig() Config {
 		StreamAddress:     "127.0.0.1:0",
 		StreamIdleTimeout: Duration(defaultIdle),
 		MaxStreams:        defaultStreams,
+		MaxStreamsPerPeer: defaultPeerStreams,
 		MaxMessageBytes:   defaultMessageBytes,
 		MaxConnections:    defaultConnections,
 		MaxCalls:          defaultCalls,
 
+		MaxStreamsUnauthenticated:    defaultUnauthorized,
 		PrivilegedWithoutHostDevices: []string{},
 		PinnedImages:                 []string{},
 	}
@@ -147,7 +156,8 @@ func (c Config) Validate() error {
 // streams is the streaming server's part of the config.
 func (c Config) streams() stream.Config {
 	return stream.Config{
-		Address: c.StreamAddress, Cert: c.StreamCert, Key: c.StreamKey, IdleTimeout: time.Duration(c.StreamIdleTimeout), MaxStreams: c.MaxStreams,
+		Address: c.StreamAddress, Cert: c.StreamCert, Key: c.StreamKey, IdleTimeout: time.Duration(c.StreamIdleTimeout),
+		MaxStreams: c.MaxStreams, PerPeer: c.MaxStreamsPerPeer, Unauthenticated: c.MaxStreamsUnauthenticated,
 	}
 }
 

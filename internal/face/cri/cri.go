@@ -19,12 +19,12 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri/metric"
 	"github.com/longshore/longshore/internal/face/cri/nri"
@@ -64,6 +64,7 @@ type Face struct {
 	server  *server
 	streams *stream.Server
 	cfg     Config
+	limits  *connlimit.Table
 	obs     obs.GRPC
 }
 
@@ -83,12 +84,12 @@ func New(o Options) (*Face, error) {
 		engine: o.Engine, nri: o.NRI, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir},
 		gauge: &gauge{engine: o.Engine, imageRoot: o.ImageRoot, metrics: metric.New()}, checkpoint: o.Checkpoint,
 	}
-	streams, err := stream.New(stream.Options{Config: o.Config.streams(), Backend: backend{srv}, Logger: log, Face: Name, Metrics: o.Metrics})
+	streams, err := stream.New(stream.Options{Config: o.Config.streams(), Backend: backend{srv}, Logger: log, Face: Name, Metrics: o.Metrics, Limits: o.Limits})
 	if err != nil {
 		return nil, err
 	}
 	srv.urls = streams
-	return &Face{server: srv, streams: streams, cfg: o.Config, obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: log}}, nil
+	return &Face{server: srv, streams: streams, cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: log}}, nil
 }
 
 // Open begins to listen for streams, so that a taken port is known before
@@ -129,10 +130,11 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		defer cancel()
 		errs[len(listeners)] = f.streams.Serve(ctx)
 	})
+	limit := f.limits.Limit(connlimit.Options{Name: Name, Key: "face.cri.max_connections", Max: f.cfg.MaxConnections})
 	for i, l := range listeners {
 		wg.Go(func() {
 			defer cancel()
-			if err := s.Serve(netutil.LimitListener(l, f.cfg.MaxConnections)); ctx.Err() == nil {
+			if err := s.Serve(limit.Listen(l)); ctx.Err() == nil {
 				errs[i] = err
 			}
 		})

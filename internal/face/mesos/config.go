@@ -61,15 +61,23 @@ type Config struct {
 	ShowAllOwners bool `toml:"show_all_owners"`
 	// MaxMessageBytes bounds one request, and one record of a stream.
 	MaxMessageBytes int `toml:"max_message_bytes"`
-	// MaxConnections bounds open connections; more wait.
+	// MaxConnections bounds the open connections of each listener. For more the idle
+	// ones are closed, the longest idle first; when all have a call in flight, more
+	// wait.
 	MaxConnections int `toml:"max_connections"`
+	// MaxConnectionsPerPeer bounds those of one address on Listen; more are refused. 0
+	// is no bound.
+	MaxConnectionsPerPeer int `toml:"max_connections_per_peer"`
+	// MaxUnauthenticated bounds the connections on Listen over which nobody known has
+	// asked for anything yet; for more the oldest are closed.
+	MaxUnauthenticated int `toml:"max_unauthenticated"`
 }
 
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
 	return Config{
 		Socket: "/run/longshore/mesos.sock", GCDelay: keep.Default, DiskWatchInterval: keep.Watch, MaxFetchBytes: 16 << 30, FetcherCacheBytes: 2 << 30,
-		MaxMessageBytes: 4 << 20, MaxConnections: 256,
+		MaxMessageBytes: 4 << 20, MaxConnections: 4096, MaxConnectionsPerPeer: 1024, MaxUnauthenticated: 256,
 	}
 }
 
@@ -83,6 +91,8 @@ func (c Config) Validate() error {
 		return invalid("face.mesos.work_dir %q is not an absolute path", c.WorkDir)
 	case c.MaxMessageBytes < 1<<16 || c.MaxConnections < 1:
 		return invalid("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
+	case c.MaxConnectionsPerPeer < 0 || c.MaxUnauthenticated < 1:
+		return invalid("face.mesos: max_connections_per_peer %d is negative, or max_unauthenticated %d below 1", c.MaxConnectionsPerPeer, c.MaxUnauthenticated)
 	case gpu.Check(c.GPUs) != nil:
 		return fmt.Errorf("face.mesos.gpus: %w", gpu.Check(c.GPUs))
 	case c.MaxFetchBytes < 0 || c.FetcherCacheBytes < 0:

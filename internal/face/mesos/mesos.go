@@ -20,10 +20,10 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/endpoint"
@@ -54,6 +54,7 @@ type Options struct {
 type Face struct {
 	server *server
 	cfg    Config
+	limits *connlimit.Table
 	guard  *guard.Guard // nil without Config.Listen
 	tls    *tls.Config  // nil without Config.Cert
 	// recovered is Options.Recovered.
@@ -92,14 +93,20 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	s.rules = rules
-	return &Face{server: s, cfg: o.Config, guard: g, tls: secure, recovered: o.Recovered}, nil
+	return &Face{server: s, cfg: o.Config, limits: o.Limits, guard: g, tls: secure, recovered: o.Recovered}, nil
 }
 
 // Name is "mesos".
 func (f *Face) Name() string { return Name }
 
-// headerTimeout bounds the time that a request's head may take.
-const headerTimeout = 10 * time.Second
+// The times that a client gets by TCP.
+const (
+	// headerTimeout is how long a TLS handshake and a request's head may take, and the
+	// rest of a request that is refused.
+	headerTimeout = 10 * time.Second
+	// idleTimeout is how long a connection may wait for its next request.
+	idleTimeout = 2 * time.Minute
+)
 
 // Serve answers on every listener until ctx ends, before the engine has recovered
 // with what Mesos says then. Calls in flight are cut off at the end, as many of them
@@ -175,11 +182,16 @@ func (f *Face) begin(ctx context.Context) (follow []func() error, err error) {
 func (f *Face) listen(ctx context.Context, l net.Listener, g gate) error {
 	srv := &http.Server{
 		Handler: f.handler(l, g), ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog: slog.NewLogLogger(f.server.log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(f.server.log.Handler(), slog.LevelDebug), ConnState: connlimit.ConnState, ConnContext: connlimit.ConnContext,
+	}
+	o := connlimit.Options{Name: Name, Key: "face.mesos.max_connections", Max: f.cfg.MaxConnections}
+	if !local(l) {
+		srv.IdleTimeout = idleTimeout
+		o.Name, o.PerPeer, o.Unauthenticated = Name+"-tcp", f.cfg.MaxConnectionsPerPeer, f.cfg.MaxUnauthenticated
 	}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
-	if err := srv.Serve(f.secured(netutil.LimitListener(l, f.cfg.MaxConnections))); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.Serve(f.secured(f.limits.Limit(o).Listen(l))); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -193,13 +205,39 @@ func (f *Face) handler(l net.Listener, g gate) http.Handler {
 		},
 		API: &door.Handler{Call: f.server.call, MaxMessage: int64(f.cfg.MaxMessageBytes)},
 	})
-	if l.Addr().Network() == "unix" {
+	if local(l) {
 		return api
 	}
 	if f.guard == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "403 Forbidden.", http.StatusForbidden) })
 	}
-	return f.guard.Wrap(api, realm)
+	return hurried(f.guard.Wrap(known(api), realm))
+}
+
+// local reports whether only who may open a file reaches l.
+func local(l net.Listener) bool { return l.Addr().Network() == "unix" }
+
+// hurried gives the rest of a request a time, until known takes it away: the server
+// reads the body of one that is refused, to answer it in peace.
+func hurried(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
+			panic(http.ErrAbortHandler) // the connection has gone
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// known serves a client that the guard has let through, for as long as it takes: a
+// request may last as long as a container.
+func known(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		connlimit.Authenticate(r.Context())
+		if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // realm is what Mesos calls what a request is for: the older documents are for
@@ -213,7 +251,7 @@ func realm(r *http.Request) string {
 
 // secured has TLS where it is configured, but for the socket's file.
 func (f *Face) secured(l net.Listener) net.Listener {
-	if f.tls == nil || l.Addr().Network() == "unix" {
+	if f.tls == nil || local(l) {
 		return l
 	}
 	return tls.NewListener(l, f.tls)

@@ -19,10 +19,10 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 	"github.com/longshore/longshore/internal/obs"
@@ -39,13 +39,14 @@ type Config struct {
 	Socket string `toml:"socket"`
 	// MaxMessageBytes bounds one request and one answer.
 	MaxMessageBytes int `toml:"max_message_bytes"`
-	// MaxConnections bounds open connections; more wait.
+	// MaxConnections bounds open connections. For more the idle ones are closed, the
+	// longest idle first; when all have a call in flight, more wait.
 	MaxConnections int `toml:"max_connections"`
 }
 
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
-	return Config{Enabled: true, Socket: plugin.DefaultSocket, MaxMessageBytes: 16 << 20, MaxConnections: 64}
+	return Config{Enabled: true, Socket: plugin.DefaultSocket, MaxMessageBytes: 16 << 20, MaxConnections: 1024}
 }
 
 // Validate refuses what could not work. InvalidArgument.
@@ -69,6 +70,7 @@ type Options struct {
 type Face struct {
 	server *server
 	cfg    Config
+	limits *connlimit.Table
 	obs    obs.GRPC
 }
 
@@ -84,7 +86,7 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	log := o.Logger.With(slog.String("face", Name))
-	return &Face{server: newServer(o.Engine, log, o.Version), cfg: o.Config, obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: o.Logger}}, nil
+	return &Face{server: newServer(o.Engine, log, o.Version), cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: o.Logger}}, nil
 }
 
 // Name is "nomad".
@@ -114,10 +116,11 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 			cancel()
 		}
 	})
+	limit := f.limits.Limit(connlimit.Options{Name: Name, Key: "face.nomad.max_connections", Max: f.cfg.MaxConnections})
 	for i, l := range listeners {
 		wg.Go(func() {
 			defer cancel()
-			if err := s.Serve(netutil.LimitListener(l, f.cfg.MaxConnections)); ctx.Err() == nil {
+			if err := s.Serve(limit.Listen(l)); ctx.Err() == nil {
 				errs[i] = err
 			}
 		})

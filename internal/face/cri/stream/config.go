@@ -29,6 +29,11 @@ type Config struct {
 	IdleTimeout time.Duration
 	// MaxStreams bounds the connections open at once; more wait.
 	MaxStreams int
+	// PerPeer bounds those of one address; more are refused. 0 is no bound.
+	PerPeer int
+	// Unauthenticated bounds those that have not shown a URL's token: for more the
+	// oldest are closed.
+	Unauthenticated int
 }
 
 // Validate refuses what could not work, and a listener beyond this machine
@@ -58,8 +63,8 @@ func (c Config) Validate() error {
 	if c.IdleTimeout <= 0 {
 		return bad("face.cri.stream_idle_timeout %s must be positive", c.IdleTimeout)
 	}
-	if c.MaxStreams < 1 {
-		return bad("face.cri.max_streams must be at least 1")
+	if c.MaxStreams < 1 || c.PerPeer < 0 || c.Unauthenticated < 1 {
+		return bad("face.cri.max_streams %d or face.cri.max_streams_unauthenticated %d is below 1, or face.cri.max_streams_per_peer %d below 0", c.MaxStreams, c.Unauthenticated, c.PerPeer)
 	}
 	return nil
 }

@@ -9,9 +9,12 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/connlimit"
 )
 
 // lingerTime is how long a client may take to close after we have.
@@ -19,37 +22,42 @@ const lingerTime = 5 * time.Second
 
 // Why a connection's context ends.
 var (
-	errGone  = errors.New("the client has gone")           //nolint:gochecknoglobals // an error value
-	errIdle  = errors.New("the connection was idle")       //nolint:gochecknoglobals // an error value
-	errStops = errors.New("the streaming server is ended") //nolint:gochecknoglobals // an error value
+	errGone  = errors.New("the client has gone")            //nolint:gochecknoglobals // an error value
+	errIdle  = errors.New("the connection was idle")        //nolint:gochecknoglobals // an error value
+	errRoom  = errors.New("its place was given to another") //nolint:gochecknoglobals // an error value
+	errStops = errors.New("the streaming server is ended")  //nolint:gochecknoglobals // an error value
 )
 
-// listener hands out conns, at most cap(slots) at once.
+// listener hands out conns, as many as limit lets in.
 type listener struct {
 	net.Listener
 	ctx   context.Context //nolint:containedctx // the life of the connections
 	idle  time.Duration
-	slots chan struct{}
+	limit *connlimit.Limit
 }
 
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.ctx.Done():
-		return nil, net.ErrClosed
-	}
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
-			<-l.slots
 			return nil, err
 		}
-		wrapped, err := newConn(l.ctx, c, l.idle, func() { <-l.slots })
-		if err == nil {
-			return wrapped, nil
+		wrapped, err := newConn(l.ctx, c, l.idle)
+		if err != nil {
+			_ = c.Close()
+			continue
 		}
-		_ = c.Close()
+		slot, err := l.limit.Admit(l.ctx, c.RemoteAddr(), func() { wrapped.abort(errRoom) })
+		switch {
+		case err == nil:
+			wrapped.admitted(slot)
+			return wrapped, nil
+		case !errors.Is(err, connlimit.ErrRefused):
+			wrapped.abort(err)
+			return nil, net.ErrClosed
+		}
+		wrapped.abort(err)
 	}
 }
 
@@ -64,12 +72,12 @@ type conn struct {
 	idle   time.Duration
 	timer  *time.Timer
 	stop   func() bool
-	free   func()
+	slot   atomic.Pointer[connlimit.Slot] // nil until it is admitted
 	once   sync.Once
 	closed sync.Once
 }
 
-func newConn(ctx context.Context, c net.Conn, idle time.Duration, free func()) (*conn, error) {
+func newConn(ctx context.Context, c net.Conn, idle time.Duration) (*conn, error) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
 		return nil, fmt.Errorf("%T is no TCP connection", c)
@@ -78,12 +86,20 @@ func newConn(ctx context.Context, c net.Conn, idle time.Duration, free func()) (
 	if err != nil {
 		return nil, err
 	}
-	w := &conn{TCPConn: tcp, watch: watch, idle: idle, free: free}
+	w := &conn{TCPConn: tcp, watch: watch, idle: idle}
 	w.ctx, w.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	w.timer = time.AfterFunc(idle, func() { w.abort(errIdle) })
 	w.stop = context.AfterFunc(ctx, func() { w.abort(errStops) })
-	go w.waitGone()
 	return w, nil
+}
+
+// admitted gives the connection its slot, and has it end once its client has gone.
+func (c *conn) admitted(slot *connlimit.Slot) {
+	c.slot.Store(slot)
+	if c.ctx.Err() != nil {
+		slot.Release() // it ended in between
+	}
+	go c.waitGone()
 }
 
 func duplicate(c *net.TCPConn) (*os.File, error) {
@@ -175,7 +191,9 @@ func (c *conn) abort(cause error) {
 		c.stop()
 		_ = c.TCPConn.Close()
 		_ = c.watch.Close()
-		c.free()
+		if slot := c.slot.Load(); slot != nil {
+			slot.Release()
+		}
 	})
 }
 

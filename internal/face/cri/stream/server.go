@@ -24,6 +24,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/tlsconf"
 )
@@ -47,13 +48,16 @@ type Options struct {
 	// Face is the name by which Metrics count panics; Metrics nil counts nothing.
 	Face    string
 	Metrics *obs.Metrics
+	// Limits shows how many connections are open; nil shows it nowhere.
+	Limits *connlimit.Table
 }
 
 // The times that a client gets.
 const (
 	// createTimeout is how long it may take to open the streams it asked for.
 	createTimeout = 30 * time.Second
-	// headerTimeout is how long its request may take.
+	// headerTimeout is how long its request may take, the TLS handshake before it, and
+	// the next one after an answer. A session has taken the connection over by then.
 	headerTimeout = 10 * time.Second
 	// ticketLife is how long a URL is good.
 	ticketLife = time.Minute
@@ -155,12 +159,15 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var l net.Listener = &listener{Listener: inner, ctx: ctx, idle: s.o.Config.IdleTimeout, slots: make(chan struct{}, s.o.Config.MaxStreams)}
+	limit := s.o.Limits.Limit(connlimit.Options{
+		Name: "cri-stream", Key: "face.cri.max_streams", Max: s.o.Config.MaxStreams, PerPeer: s.o.Config.PerPeer, Unauthenticated: s.o.Config.Unauthenticated,
+	})
+	var l net.Listener = &listener{Listener: inner, ctx: ctx, idle: s.o.Config.IdleTimeout, limit: limit}
 	if s.tls != nil {
 		l = tls.NewListener(l, s.tls)
 	}
 	srv := &http.Server{
-		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: headerTimeout, MaxHeaderBytes: maxHeader,
+		Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, IdleTimeout: headerTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog:    slog.NewLogLogger(s.o.Logger.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -208,6 +215,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !ok || req.Kind != kind {
 		http.NotFound(w, r)
 		return
+	}
+	if slot := c.slot.Load(); slot != nil {
+		slot.Authenticate()
+		slot.Begin() // for good: a connection is one session's
 	}
 	ctx, cancel := c.context(r.Context())
 	defer cancel()

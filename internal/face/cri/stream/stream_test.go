@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 }
 
 func config() Config {
-	return Config{Address: "127.0.0.1:0", IdleTimeout: time.Hour, MaxStreams: 10}
+	return Config{Address: "127.0.0.1:0", IdleTimeout: time.Hour, MaxStreams: 10, Unauthenticated: 10}
 }
 
 // fake is a backend of functions.

@@ -1,0 +1,109 @@
+package connlimit
+
+import (
+	"cmp"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Table has the limits of all listeners of an agent, for its metrics and for who asks
+// how near they are. A nil one makes limits and shows none.
+type Table struct {
+	log    *slog.Logger
+	mu     sync.Mutex
+	limits map[string]*Limit
+}
+
+var _ prometheus.Collector = (*Table)(nil)
+
+// NewTable makes an empty table; its limits log to log.
+func NewTable(log *slog.Logger) *Table { return &Table{log: log, limits: map[string]*Limit{}} }
+
+// Limit makes a limit, in the place of an earlier one of that name.
+func (t *Table) Limit(o Options) *Limit {
+	if t == nil {
+		return newLimit(o, nil)
+	}
+	l := newLimit(o, t.log)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.limits[o.Name]; old != nil {
+		old.mu.Lock()
+		l.counts = old.counts // a counter does not go back
+		old.mu.Unlock()
+	}
+	t.limits[o.Name] = l
+	return l
+}
+
+// Usage is how a limit stands.
+type Usage struct {
+	Options
+	Open, Pending int // Pending ones are not authenticated
+	// What was closed or refused at a bound.
+	ClosedIdle, ClosedUnauthenticated, Refused uint64
+	// Near is when Open was last 80 per cent of Max or more; zero is never.
+	Near time.Time
+}
+
+// Usage tells how all limits stand, by name.
+func (t *Table) Usage() []Usage {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]Usage, 0, len(t.limits))
+	for _, l := range t.limits {
+		all = append(all, l.usage())
+	}
+	slices.SortFunc(all, func(a, b Usage) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+func (l *Limit) usage() Usage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := Usage{
+		Options: l.o, Open: len(l.slots), Pending: l.unknown, Near: l.nearAt,
+		ClosedIdle: l.counts.idle, ClosedUnauthenticated: l.counts.unauthenticated, Refused: l.counts.refused,
+	}
+	if near(u.Open, u.Max) {
+		u.Near = l.now()
+	}
+	return u
+}
+
+type descs struct{ open, limit, closed *prometheus.Desc }
+
+func described() descs {
+	return descs{
+		open:   prometheus.NewDesc("longshore_connections_open", "Connections that are open, by socket.", []string{"socket"}, nil),
+		limit:  prometheus.NewDesc("longshore_connections_limit", "How many connections may be open, by socket.", []string{"socket"}, nil),
+		closed: prometheus.NewDesc("longshore_connections_closed_total", "Connections closed at a bound, by socket and reason (idle, unauthenticated, peer).", []string{"socket", "reason"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (t *Table) Describe(ch chan<- *prometheus.Desc) {
+	d := described()
+	ch <- d.open
+	ch <- d.limit
+	ch <- d.closed
+}
+
+// Collect implements prometheus.Collector.
+func (t *Table) Collect(ch chan<- prometheus.Metric) {
+	d := described()
+	for _, u := range t.Usage() {
+		ch <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, float64(u.Open), u.Name)
+		ch <- prometheus.MustNewConstMetric(d.limit, prometheus.GaugeValue, float64(u.Max), u.Name)
+		for reason, n := range map[string]uint64{"idle": u.ClosedIdle, "unauthenticated": u.ClosedUnauthenticated, "peer": u.Refused} {
+			ch <- prometheus.MustNewConstMetric(d.closed, prometheus.CounterValue, float64(n), u.Name, reason)
+		}
+	}
+}
