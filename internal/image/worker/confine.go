@@ -1,19 +1,15 @@
 package worker
 
 import (
-	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
-	"unsafe"
 
-	"github.com/landlock-lsm/go-landlock/landlock"
 	"github.com/moby/sys/userns"
 	"github.com/pelletier/go-toml/v2"
 	"golang.org/x/sys/unix"
-	"kernel.org/pub/linux/libs/security/libcap/psx"
+
+	"github.com/longshore/longshore/internal/confine"
 )
 
 // keptCaps are what unpacking a layer as root needs: any owner and mode, device
@@ -28,41 +24,6 @@ func keptCaps() []uint {
 // of that the kernel took upon itself.
 func Confine(root string, hostDirs []string) (string, error) {
 	userns.RunningInUserNS() // reads /proc once and remembers
-	if err := psxCall("no new privileges", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
-		return "", err
-	}
-	files, err := restrictFiles(root, hostDirs)
-	if err != nil {
-		return "", err
-	}
-	caps, err := dropCapabilities()
-	if err != nil {
-		return "", err
-	}
-	calls, err := filterCalls()
-	if err != nil {
-		return "", err
-	}
-	return strings.Join([]string{files, calls, caps, "no new privileges"}, ", "), nil
-}
-
-// LandlockABI is the version of Landlock that this kernel has, 0 for none.
-func LandlockABI() int {
-	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno != 0 {
-		return 0
-	}
-	return int(v)
-}
-
-func restrictFiles(root string, hostDirs []string) (string, error) {
-	abi := LandlockABI()
-	switch abi {
-	case 0:
-		return "no landlock (the kernel lacks it or it is off)", nil
-	case 1: // the content store renames between directories
-		return "no landlock (abi 1 forbids renames between directories)", nil
-	}
 	read := []string{
 		"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/gai.conf", "/etc/localtime", "/etc/mime.types",
 	}
@@ -77,19 +38,16 @@ func restrictFiles(root string, hostDirs []string) (string, error) {
 	if d := os.Getenv("SSL_CERT_DIR"); d != "" {
 		dirs = append(dirs, filepath.SplitList(d)...)
 	}
-	rules := []landlock.Rule{
-		landlock.RWDirs(root).WithRefer(),
-		landlock.ROFiles(read...).IgnoreIfMissing(),
-		landlock.RODirs(dirs...).IgnoreIfMissing(),
-	}
-	// One ruleset for all: a second one that does not handle renames between
-	// directories would forbid them.
-	cfg := landlock.Config{HandledAccessFS: landlock.V5.HandledAccessFS, Scoped: landlock.V6.Scoped}
-	if err := cfg.BestEffort().Restrict(rules...); err != nil {
-		return "", fmt.Errorf("landlock: %w", err)
-	}
-	return fmt.Sprintf("landlock abi %d", abi), nil
+	return confine.Apply(confine.Leave{
+		Dirs: []string{root}, ReadDirs: dirs, ReadFiles: read, Caps: keptCaps(),
+		// A registry is reached by these. Unix sockets are not among them: they lead
+		// to other daemons.
+		Families: []uint32{unix.AF_INET, unix.AF_INET6},
+	})
 }
+
+// LandlockABI is the version of Landlock that this kernel has, 0 for none.
+func LandlockABI() int { return confine.LandlockABI() }
 
 // namedFiles lists the files that the hosts.toml below dir name: certificates
 // may lie anywhere.
@@ -131,56 +89,4 @@ func paths(v any) []string {
 		}
 	}
 	return found
-}
-
-// dropCapabilities keeps of what this process has only keptCaps, in all
-// threads.
-func dropCapabilities() (string, error) {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		return "", fmt.Errorf("read capabilities: %w", err)
-	}
-	var keep [2]uint32
-	for _, c := range keptCaps() {
-		keep[c/32] |= 1 << (c % 32)
-	}
-	n := 0
-	for i := range data {
-		data[i].Permitted &= keep[i]
-		data[i].Effective = data[i].Permitted
-		data[i].Inheritable = 0
-		for v := data[i].Permitted; v != 0; v &= v - 1 {
-			n++
-		}
-	}
-
-	if _, _, errno := psx.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0); errno != 0 {
-		return "", fmt.Errorf("drop capabilities: %w", errno)
-	}
-	return fmt.Sprintf("%d capabilities", n), nil
-}
-
-func psxCall(what string, nr, a, b uintptr) error {
-	if _, _, errno := psx.Syscall6(nr, a, b, 0, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("%s: %w", what, errno)
-	}
-	return nil
-}
-
-// filterCalls installs the seccomp filter in all threads.
-func filterCalls() (string, error) {
-	prog := compileFilter(auditArch, deniedCalls(), allowedFamilies())
-	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
-
-	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&fprog)))
-	switch {
-	case errno == unix.ENOSYS || errno == unix.EINVAL:
-		return "no seccomp (the kernel lacks it)", nil
-	case errno != 0:
-		return "", fmt.Errorf("seccomp: %w", errno)
-	case r != 0:
-		return "", errors.New("seccomp: a thread did not take the filter")
-	}
-	return "seccomp", nil
 }

@@ -1,4 +1,4 @@
-package worker
+package confine
 
 import "golang.org/x/sys/unix"
 
@@ -22,10 +22,6 @@ func deniedCalls() []uint32 {
 		unix.SYS_SETUID, unix.SYS_SETGID, unix.SYS_SETRESUID, unix.SYS_SETRESGID, unix.SYS_SETGROUPS,
 	}, archCalls()...)
 }
-
-// allowedFamilies are the socket families a registry is reached by. Unix
-// sockets are not among them: they lead to other daemons.
-func allowedFamilies() []uint32 { return []uint32{unix.AF_INET, unix.AF_INET6} }
 
 // Offsets in struct seccomp_data; the low word of an argument on little-endian
 // machines.

@@ -1,4 +1,4 @@
-package worker
+package confine
 
 import "golang.org/x/sys/unix"
 

@@ -1,0 +1,129 @@
+// Package confine takes from a process what it does not need before it eats bytes
+// that somebody else has made.
+//
+// It confines this very process, for good: call it in a child that was started for
+// the purpose. Start at Apply.
+package confine
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unsafe"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/psx"
+)
+
+// Leave is what a process is left with.
+type Leave struct {
+	Dirs      []string // all may be done below these
+	ReadDirs  []string // may be read, with all below them; one that is missing is left out
+	ReadFiles []string // may be read; one that is missing is left out
+	Caps      []uint   // capabilities that stay, where they are there
+	Families  []uint32 // families of sockets that may be made
+}
+
+// Apply takes everything else from this process, and the system calls that none of
+// ours needs. It says what of that the kernel took upon itself.
+func Apply(l Leave) (string, error) {
+	if err := psxCall("no new privileges", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
+		return "", err
+	}
+	files, err := restrictFiles(l)
+	if err != nil {
+		return "", err
+	}
+	caps, err := dropCapabilities(l.Caps)
+	if err != nil {
+		return "", err
+	}
+	calls, err := filterCalls(l.Families)
+	if err != nil {
+		return "", err
+	}
+	return strings.Join([]string{files, calls, caps, "no new privileges"}, ", "), nil
+}
+
+// LandlockABI is the version of Landlock that this kernel has, 0 for none.
+func LandlockABI() int {
+	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(v)
+}
+
+func restrictFiles(l Leave) (string, error) {
+	abi := LandlockABI()
+	switch abi {
+	case 0:
+		return "no landlock (the kernel lacks it or it is off)", nil
+	case 1: // renames and links between directories are needed
+		return "no landlock (abi 1 forbids renames between directories)", nil
+	}
+	rules := []landlock.Rule{
+		landlock.RWDirs(l.Dirs...).WithRefer(),
+		landlock.ROFiles(l.ReadFiles...).IgnoreIfMissing(),
+		landlock.RODirs(l.ReadDirs...).IgnoreIfMissing(),
+	}
+	// One ruleset for all: a second one that does not handle renames between
+	// directories would forbid them.
+	cfg := landlock.Config{HandledAccessFS: landlock.V5.HandledAccessFS, Scoped: landlock.V6.Scoped}
+	if err := cfg.BestEffort().Restrict(rules...); err != nil {
+		return "", fmt.Errorf("landlock: %w", err)
+	}
+	return fmt.Sprintf("landlock abi %d", abi), nil
+}
+
+// dropCapabilities keeps of what this process has only kept, in all threads.
+func dropCapabilities(kept []uint) (string, error) {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return "", fmt.Errorf("read capabilities: %w", err)
+	}
+	var keep [2]uint32
+	for _, c := range kept {
+		keep[c/32] |= 1 << (c % 32)
+	}
+	n := 0
+	for i := range data {
+		data[i].Permitted &= keep[i]
+		data[i].Effective = data[i].Permitted
+		data[i].Inheritable = 0
+		for v := data[i].Permitted; v != 0; v &= v - 1 {
+			n++
+		}
+	}
+
+	if _, _, errno := psx.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0); errno != 0 {
+		return "", fmt.Errorf("drop capabilities: %w", errno)
+	}
+	return fmt.Sprintf("%d capabilities", n), nil
+}
+
+func psxCall(what string, nr, a, b uintptr) error {
+	if _, _, errno := psx.Syscall6(nr, a, b, 0, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("%s: %w", what, errno)
+	}
+	return nil
+}
+
+// filterCalls installs the seccomp filter in all threads.
+func filterCalls(families []uint32) (string, error) {
+	prog := compileFilter(auditArch, deniedCalls(), families)
+	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
+
+	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&fprog)))
+	switch {
+	case errno == unix.ENOSYS || errno == unix.EINVAL:
+		return "no seccomp (the kernel lacks it)", nil
+	case errno != 0:
+		return "", fmt.Errorf("seccomp: %w", errno)
+	case r != 0:
+		return "", errors.New("seccomp: a thread did not take the filter")
+	}
+	return "seccomp", nil
+}
