@@ -13,6 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/agent"
 	"github.com/longshore/longshore/internal/cli"
 	"github.com/longshore/longshore/internal/config"
+	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 	"github.com/longshore/longshore/internal/face/nomad/relay"
 	"github.com/longshore/longshore/internal/image"
 )
@@ -20,6 +21,9 @@ import (
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == image.WorkerArg {
 		os.Exit(image.WorkerMain(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == store.Arg {
+		os.Exit(store.Main(os.Args[2:]))
 	}
 	if relay.Wanted(os.Getenv) {
 		os.Exit(relay.Main(context.Background(), relay.Options{

@@ -20,3 +20,7 @@ const SysctlNames Defence = "sysctl-names"
 // MesosUsers: Mesos' ACLs look at the uid that a process will really have, and not
 // at what the call names.
 const MesosUsers Defence = "mesos-users"
+
+// MesosUnpacker: the process that stores what Mesos' commands fetch is confined to
+// their sandbox.
+const MesosUnpacker Defence = "mesos-unpacker"

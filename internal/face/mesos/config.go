@@ -53,6 +53,9 @@ type Config struct {
 	GPUs []string `toml:"gpus"`
 	// MaxFetchBytes bounds what is fetched for one container, unpacked.
 	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
+	// FetchDirs are the directories of the node whose files a command's URIs may name;
+	// they are read as the container's user.
+	FetchDirs []string `toml:"fetch_dirs"`
 	// FetcherCacheBytes bounds what is kept of what was fetched, for others that want
 	// the same; 0 keeps nothing.
 	FetcherCacheBytes int64 `toml:"fetcher_cache_bytes"`
@@ -99,7 +102,13 @@ func (c Config) Validate() error {
 		return invalid("face.mesos: max_fetch_bytes %d or fetcher_cache_bytes %d is negative", c.MaxFetchBytes, c.FetcherCacheBytes)
 	case c.GCDelay < 0 || c.DiskWatchInterval < 0:
 		return invalid("face.mesos: gc_delay %s or disk_watch_interval %s is negative", time.Duration(c.GCDelay), time.Duration(c.DiskWatchInterval))
-	case c.Listen == "":
+	}
+	for _, dir := range c.FetchDirs {
+		if !path.IsAbs(dir) || path.Clean(dir) != dir {
+			return invalid("face.mesos.fetch_dirs: %q is not an absolute path in its shortest form", dir)
+		}
+	}
+	if c.Listen == "" {
 		return nil
 	}
 	return c.validateListen()

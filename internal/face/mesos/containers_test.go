@@ -2,6 +2,9 @@ package mesos
 
 import (
 	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -238,28 +241,50 @@ func TestFetched(t *testing.T) {
 	if err := os.WriteFile(src, []byte("text"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.is(strings.Replace(launchA, `"user":"web"`, `"user":"web","uris":[{"value":"`+src+`","executable":true,"output_file":"bin/tool"}]`, 1), 200, "")
-	for _, name := range []string{"", "bin", "bin/tool"} {
+	fetching := func(id, uri string) string {
+		return strings.Replace(strings.Replace(launchA, `"user":"web"`, `"user":"web","uris":[`+uri+`]`, 1), `"value":"a"`, `"value":"`+id+`"`, 1)
+	}
+	if os.Getuid() == 0 { // what its user may not read it does not get
+		n.is(fetching("x", `{"value":"`+src+`"}`), 400, "Failed to fetch all URIs for container 'x': '"+src+"': open "+src[1:]+": permission denied")
+		for dir := filepath.Dir(src); dir != os.TempDir(); dir = filepath.Dir(dir) {
+			if err := os.Chmod(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(src, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.is(fetching("a", `{"value":"`+src+`","executable":true,"output_file":"bin/tool"},{"value":"`+src+`"}`), 200, "")
+	for name, mode := range map[string]fs.FileMode{"": 0o755, "bin": 0o755, "bin/tool": 0o700, "tool": 0o600} {
 		st, err := os.Stat(filepath.Join(n.work, "containers", "a", name))
-		if err != nil || st.Mode().Perm() != 0o755 || os.Getuid() == 0 && st.Sys().(*syscall.Stat_t).Uid != 33 {
+		if err != nil || st.Mode().Perm() != mode || os.Getuid() == 0 && st.Sys().(*syscall.Stat_t).Uid != 33 {
 			t.Errorf("%q: %v, %v", name, st, err)
 		}
 	}
-	n.is(strings.Replace(strings.Replace(launchA, `"user":"web"`, `"user":"web","uris":[{"value":"tool"}]`, 1), `"value":"a"`, `"value":"x"`, 1), 400,
-		"Failed to fetch all URIs for container 'x': 'tool': A relative path was passed for the resource")
+	n.is(fetching("x", `{"value":"tool"}`), 400, "Failed to fetch all URIs for container 'x': 'tool': A relative path was passed for the resource")
+	if _, err := os.Stat(filepath.Join(n.work, "containers", "x")); !os.IsNotExist(err) {
+		t.Errorf("a sandbox is left: %v", err)
+	}
 	// Kept, it is there for another when its source has gone.
+	web := httptest.NewServer(http.FileServerFS(os.DirFS(filepath.Dir(src))))
+	defer web.Close()
 	for _, id := range []string{"b", "c"} {
-		n.is(strings.Replace(strings.Replace(launchA, `"user":"web"`, `"user":"web","uris":[{"value":"`+src+`","cache":true}]`, 1), `"value":"a"`, `"value":"`+id+`"`, 1), 200, "")
+		n.is(fetching(id, `{"value":"`+web.URL+`/tool","cache":true}`), 200, "")
 		if got, err := os.ReadFile(filepath.Join(n.work, "containers", id, "tool")); err != nil || string(got) != "text" {
 			t.Errorf("%q, %v", got, err)
 		}
 		_ = os.Remove(src)
 	}
+	failed := 1.0
+	if os.Getuid() == 0 {
+		failed++
+	}
 	metrics := map[string]float64{}
 	for _, m := range n.answer(`{"type":"GET_METRICS","get_metrics":{}}`).GetGetMetrics().GetMetrics() {
 		metrics[m.GetName()] = m.GetValue()
 	}
-	if metrics["containerizer/fetcher/task_fetches_succeeded"] != 3 || metrics["containerizer/fetcher/task_fetches_failed"] != 1 || metrics["containerizer/fetcher/cache_size_used_bytes"] != 4 || metrics["containerizer/fetcher/cache_size_total_bytes"] != 2<<30 {
+	if metrics["containerizer/fetcher/task_fetches_succeeded"] != 3 || metrics["containerizer/fetcher/task_fetches_failed"] != failed || metrics["containerizer/fetcher/cache_size_used_bytes"] != 4 || metrics["containerizer/fetcher/cache_size_total_bytes"] != 2<<30 {
 		t.Errorf("metrics %v", metrics)
 	}
 	n.is(strings.Replace(sessionS, `"shell":false`, `"shell":false,"uris":[{"value":"`+src+`"}]`, 1), 400, "command.uris: a session has no sandbox of its own")

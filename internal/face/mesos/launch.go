@@ -58,16 +58,7 @@ func (s *server) launch(ctx context.Context, x *door.Exchange, id *mesosv1.Conta
 	if err != nil {
 		return fmt.Errorf("Failed to create sandbox: %w", err) //nolint:staticcheck // Mesos' text
 	}
-	err = s.fetcher.All(ctx, l.Dir, l.Command.GetUris())
-	if len(l.Command.GetUris()) > 0 {
-		s.shows.tally.Fetched(err == nil)
-	}
-	if err != nil {
-		err = fmt.Errorf("Failed to fetch all URIs for container '%s': %w", l.ID, err) //nolint:staticcheck // Mesos' text
-	} else {
-		err = s.create(ctx, l)
-	}
-	if err != nil {
+	if err = s.create(ctx, l); err != nil {
 		return asBad(errors.Join(err, s.tree.Remove(l.ID)))
 	}
 	return nil
@@ -214,12 +205,20 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Run = true
+	cfg.Run = len(l.Command.GetUris()) == 0
 	c, err := s.engine.CreateContainer(ctx, cfg)
-	if err != nil || l.Parent == nil {
+	if err != nil {
 		return err
 	}
 	made.container = c
+	if !cfg.Run {
+		if err := s.fetchAndStart(ctx, l, c); err != nil {
+			return err
+		}
+	}
+	if l.Parent == nil {
+		return nil
+	}
 	// Its parent may have ended meanwhile, when this one was not there yet.
 	if p, err := s.engine.Container(ctx, l.Parent.ID); err != nil || p.State == core.ContainerExited {
 		return fmt.Errorf("Parent container %s is in 'DESTROYING' state", l.Parent.Key) //nolint:staticcheck // Mesos' text
@@ -243,7 +242,7 @@ func (t target) nested() bool          { return t.sandbox == "" }
 func (s *server) find(ctx context.Context, id string) (target, error) {
 	parent, value := ids.Parent(id)
 	c, err := s.engine.ContainerByKey(ctx, core.Key(id))
-	if err == nil && (c.State == core.ContainerCreating || c.Removing) {
+	if err == nil && (c.State == core.ContainerCreating || c.State == core.ContainerCreated || c.Removing) {
 		err = fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
 	}
 	switch {

@@ -22,11 +22,18 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 	"github.com/longshore/longshore/internal/face/mesos/keep"
 	"github.com/longshore/longshore/internal/face/mesos/pbjson"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain lets the test binary be the process that stores what is fetched.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == store.Arg {
+		os.Exit(store.Main(os.Args[2:]))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // testNode is the face over a fake node, and a client of it.
 type testNode struct {
@@ -67,7 +74,7 @@ func newTestNode(t *testing.T) *testNode {
 func (n *testNode) serve() {
 	n.t.Helper()
 	cfg := DefaultConfig()
-	cfg.WorkDir, cfg.GCDelay = n.work, n.gcDelay
+	cfg.WorkDir, cfg.GCDelay, cfg.FetchDirs = n.work, n.gcDelay, []string{"/"}
 	if n.config != nil {
 		n.config(&cfg)
 	}

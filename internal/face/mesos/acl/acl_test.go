@@ -116,13 +116,33 @@ func TestTheFirstRuleThatMatchesHolds(t *testing.T) {
 		uid        uint32
 		want       bool
 	}{
-		{"ops", "root", 0, true}, {"ops", "", 0, true}, {"ops", "0:0", 0, true}, {"dev", "web", 1000, true}, {"ci", "web", 1000, true}, {"ci", "", 1000, true}, {"ci", "1000", 1000, true},
-		{"dev", "root", 0, false}, {"dev", "", 0, false}, {"dev", "guest", 1001, true}, {"dev", "other", 1002, false},
-		{"x", "web", 1000, false}, {"x", "guest", 1001, true}, {"x", "", 0, false}, {"any one", "guest", 1001, true},
+		{"ops", "root", 0, true},
+		{"ops", "", 0, true},
+		{"ops", "0:0", 0, true},
+		{"dev", "web", 1000, true},
+		{"ci", "web", 1000, true},
+		{"ci", "", 1000, true},
+		{"ci", "1000", 1000, true},
+		{"dev", "root", 0, false},
+		{"dev", "", 0, false},
+		{"dev", "guest", 1001, true},
+		{"dev", "other", 1002, false},
+		{"x", "web", 1000, false},
+		{"x", "guest", 1001, true},
+		{"x", "", 0, false},
+		{"any one", "guest", 1001, true},
 		// What an image calls them does not count.
-		{"dev", "web", 0, false}, {"dev", "web", 1002, false}, {"dev", "alice", 0, false}, {"dev", "root", 1000, true}, {"x", "guest", 1000, false}, {"dev", "+0", 0, false}, {"dev", "00", 0, false},
+		{"dev", "web", 0, false},
+		{"dev", "web", 1002, false},
+		{"dev", "alice", 0, false},
+		{"dev", "root", 1000, true},
+		{"x", "guest", 1000, false},
+		{"dev", "+0", 0, false},
+		{"dev", "00", 0, false},
 		// A group is another right.
-		{"dev", "web:0", 1000, false}, {"dev", "1000:shadow", 1000, false}, {"x", "guest:guest", 1001, false},
+		{"dev", "web:0", 1000, false},
+		{"dev", "1000:shadow", 1000, false},
+		{"x", "guest:guest", 1001, false},
 	} {
 		if got := r.AllowUser(Subject{Name: c.who}, launch(c.asked), c.uid); got != c.want {
 			t.Errorf("%s as %q, which is %d: %v", c.who, c.asked, c.uid, got)

@@ -197,3 +197,17 @@ func (c *Cache) dropLocked(uri string) {
 	delete(c.files, uri)
 	c.used -= k.size
 }
+
+// reader ends with the call that it reads for.
+type reader struct {
+	ctx  context.Context //nolint:containedctx // of this one file
+	from io.Reader
+}
+
+// Read implements io.Reader.
+func (r *reader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.from.Read(p)
+}

@@ -2,7 +2,8 @@
 // fetcher does: files of the host and what is had by HTTP, unpacked when it is an
 // archive.
 //
-// Nothing is written outside the sandbox, whatever an archive says. Start at Fetcher.
+// The agent itself writes nothing there: the process of package store does, as the
+// container's user. Start at Fetcher.
 package fetch
 
 import (
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 )
 
 // nested is the directory of a sandbox that has those of nested containers.
@@ -29,82 +31,139 @@ const nested = "containers"
 // stall is how long a server may send nothing, as with Mesos.
 const stall = time.Minute
 
-// sandbox is the directory that things are fetched into.
-type sandbox struct {
-	*os.Root
-	left  int64 // bytes that it may still take
-	cache *Cache
-}
-
 // Fetcher fetches.
 type Fetcher struct {
 	// Limit bounds what is fetched for one container, in bytes as it is unpacked.
 	Limit int64
 	// Cache is for the URIs that ask for it.
 	Cache *Cache
+	// Dirs are the directories of the node whose files may be fetched.
+	Dirs []string
+	// Command is executed as the process that stores; nil is this program.
+	Command []string
 }
 
-// All fetches uris into the sandbox dir, one after the other. What was fetched is
-// root's. The error of the first that cannot be fetched says which it is.
-func (f Fetcher) All(ctx context.Context, dir string, uris []*mesosv1.CommandInfo_URI) error {
+// User is who a container runs as.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32
+}
+
+// All fetches uris into the sandbox dir, one after the other. Files of the node are
+// read as the user, whose all is that comes of it. The error of the first that
+// cannot be fetched says which it is.
+func (f Fetcher) All(ctx context.Context, dir string, u User, uris []*mesosv1.CommandInfo_URI) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	to := &sandbox{root, f.Limit, f.Cache}
-	for _, u := range uris {
-		if err := to.fetch(ctx, u); err != nil {
-			return fmt.Errorf("'%s': %w", u.GetValue(), err)
-		}
+	before, err := ours(root)
+	if err != nil {
+		return err
 	}
-	return unharmed(root)
+	left := f.Limit
+	for _, uri := range uris {
+		n, err := f.fetch(ctx, root, u, uri, left)
+		if err != nil {
+			return fmt.Errorf("'%s': %w", uri.GetValue(), err)
+		}
+		left -= n
+	}
+	return unharmed(root, before)
 }
 
-// unharmed makes sure that what others open by its path, the files of the output
-// and the directory for nested sandboxes, has not become a link: it could lead
-// anywhere.
-func unharmed(root *os.Root) error {
-	for name, kind := range map[string]fs.FileMode{"stdout": 0, "stderr": 0, nested: fs.ModeDir} {
+// ours are the entries of a sandbox that others open by their paths: the files of
+// the output and the directory for nested sandboxes.
+func ours(root *os.Root) (map[string]fs.FileInfo, error) {
+	found := map[string]fs.FileInfo{}
+	for _, name := range []string{"stdout", "stderr", nested} {
 		st, err := root.Lstat(name)
-		if err == nil && st.Mode().Type() != kind {
-			err = fmt.Errorf("'%s' of the sandbox was replaced", name)
-		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return nil, err
+		}
+		found[name] = st // nil when it is not there
+	}
+	return found, nil
+}
+
+// unharmed makes sure that these are what they were: another one could be a link,
+// which leads anywhere.
+func unharmed(root *os.Root, before map[string]fs.FileInfo) error {
+	now, err := ours(root)
+	if err != nil {
+		return err
+	}
+	for name, was := range before {
+		is := now[name]
+		if (was == nil) != (is == nil) || was != nil && (!os.SameFile(was, is) || was.Mode().Type() != is.Mode().Type()) {
+			return fmt.Errorf("'%s' of the sandbox was replaced", name)
 		}
 	}
 	return nil
 }
 
-func (to *sandbox) fetch(ctx context.Context, u *mesosv1.CommandInfo_URI) error {
-	value := strings.TrimLeft(u.GetValue(), " \t\r\n")
-	name, err := target(value, u)
+// fetch fetches one, and tells how many bytes it takes.
+func (f Fetcher) fetch(ctx context.Context, root *os.Root, u User, uri *mesosv1.CommandInfo_URI, left int64) (int64, error) {
+	// Mesos trims the beginning.
+	value := strings.TrimLeft(uri.GetValue(), " \t\r\n")
+	name, err := target(value, uri)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	cache := to.cache
-	if !u.GetCache() {
+	job := store.Job{UID: u.UID, GID: u.GID, Groups: u.Groups, Name: name, Executable: uri.GetExecutable(), Extract: uri.GetExtract(), Limit: left}
+	box, err := root.Open(".")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = box.Close() }()
+	if file, ok := isLocal(value); ok {
+		var dir *os.File
+		if dir, job.File, err = f.below(file); err != nil {
+			return 0, err
+		}
+		defer func() { _ = dir.Close() }()
+		return f.run(ctx, job, dir, box)
+	}
+	cache := f.Cache
+	if !uri.GetCache() {
 		cache = nil
 	}
 	from, err := cache.open(ctx, value)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { _ = from.Close() }()
-	if dir := path.Dir(name); dir != "." {
-		if err := to.MkdirAll(dir, 0o755); err != nil {
-			return err
+	return f.pipe(ctx, job, from, box)
+}
+
+// isLocal tells the path of a URI that names a file of the node.
+func isLocal(value string) (string, bool) {
+	scheme, rest, ok := strings.Cut(value, "://")
+	if !ok {
+		return value, true
+	}
+	return strings.TrimPrefix(rest, "localhost"), scheme == "file"
+}
+
+// below opens the directory that a file of the node may be fetched from, and tells
+// the file's path below it.
+func (f Fetcher) below(file string) (dir *os.File, rel string, err error) {
+	if !path.IsAbs(file) {
+		return nil, "", errors.New("A relative path was passed for the resource") //nolint:staticcheck // Mesos' text
+	}
+	for _, allowed := range f.Dirs {
+		rel, err := filepath.Rel(allowed, path.Clean(file))
+		if err != nil || !filepath.IsLocal(rel) || rel == "." {
+			continue
 		}
+		fd, err := unix.Open(allowed, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, "", &os.PathError{Op: "open", Path: allowed, Err: err}
+		}
+		return os.NewFile(uintptr(fd), allowed), rel, nil
 	}
-	mode := fs.FileMode(0o644)
-	if u.GetExecutable() {
-		mode = 0o755
-	}
-	if err := to.put(name, from, mode); err != nil || u.GetExecutable() || !u.GetExtract() {
-		return err
-	}
-	return to.unpack(ctx, name)
+	return nil, "", errors.New("no directory of face.mesos.fetch_dirs has this file")
 }
 
 // target is the file in the sandbox that a URI becomes: what stands after its last
@@ -134,33 +193,13 @@ func target(value string, u *mesosv1.CommandInfo_URI) (string, error) {
 	return name, nil
 }
 
-// open opens what a URI names: a file of the host, or what a server has.
+// open opens what a server has.
 func open(ctx context.Context, value string) (io.ReadCloser, error) {
-	scheme, rest, ok := strings.Cut(value, "://")
-	switch {
-	case !ok:
-		return local(value)
-	case scheme == "file":
-		return local(strings.TrimPrefix(rest, "localhost"))
-	case scheme == "http" || scheme == "https":
-		return get(ctx, value)
+	scheme, _, _ := strings.Cut(value, "://")
+	if scheme != "http" && scheme != "https" {
+		return nil, fmt.Errorf("nothing is fetched by %s", scheme)
 	}
-	return nil, fmt.Errorf("nothing is fetched by %s", scheme)
-}
-
-func local(name string) (io.ReadCloser, error) {
-	if !path.IsAbs(name) {
-		return nil, errors.New("A relative path was passed for the resource") //nolint:staticcheck // Mesos' text
-	}
-	// Not to wait for the other end of a FIFO.
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, errors.Join(err, f.Close(), fmt.Errorf("%s is no plain file", name))
-	}
-	return f, nil
+	return get(ctx, value)
 }
 
 // body is a server's answer, which is given up when nothing comes any more.
@@ -224,40 +263,3 @@ func (b *body) end() {
 	b.watch.Stop()
 	b.cancel(nil)
 }
-
-// room makes room for a file or a link: one that is there goes, a directory stays.
-func (to *sandbox) room(name string) error {
-	st, err := to.Lstat(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case st.IsDir():
-		return fmt.Errorf("'%s' is a directory", name)
-	}
-	return to.Remove(name)
-}
-
-// put writes a file. One that is there is replaced, and so is a link: it is not
-// followed.
-func (to *sandbox) put(name string, from io.Reader, mode fs.FileMode) error {
-	if err := to.room(name); err != nil {
-		return err
-	}
-	f, err := to.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	n, err := io.CopyN(f, from, to.left+1)
-	to.left -= n
-	if errors.Is(err, io.EOF) {
-		err = nil
-	} else if err == nil {
-		err = errTooMuch
-	}
-	return errors.Join(err, f.Chmod(mode), f.Close())
-}
-
-// errTooMuch is what ends a fetch above its limit.
-var errTooMuch = errors.New("more than face.mesos.max_fetch_bytes were fetched") //nolint:gochecknoglobals // an error value

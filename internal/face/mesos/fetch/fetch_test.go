@@ -20,12 +20,24 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 )
 
 func uri(value string) *mesosv1.CommandInfo_URI { return &mesosv1.CommandInfo_URI{Value: &value} }
 
 func all(ctx context.Context, dir string, uris []*mesosv1.CommandInfo_URI) error {
-	return Fetcher{Limit: 1 << 20}.All(ctx, dir, uris)
+	return Fetcher{Limit: 1 << 20, Dirs: []string{"/"}}.All(ctx, dir, us(), uris)
+}
+
+// us is who runs the tests.
+func us() User { return User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())} }
+
+// TestMain lets the test binary be the process that stores.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == store.Arg {
+		os.Exit(store.Main(os.Args[2:]))
+	}
+	os.Exit(m.Run())
 }
 
 // box is a sandbox with what the face puts there.
@@ -299,33 +311,4 @@ func TestAFetchEndsWithItsCall(t *testing.T) {
 	if err := all(ctx, box(t), []*mesosv1.CommandInfo_URI{uri(web.URL + "/f")}); !errors.Is(err, gone) {
 		t.Errorf("%v", err)
 	}
-}
-
-// FuzzUnpack: whatever an archive has, nothing beside the sandbox changes, and
-// what others open in it is what it was.
-func FuzzUnpack(f *testing.F) {
-	tree := tarball(f, entry{tar.TypeDir, "d/", ""}, entry{tar.TypeReg, "d/f", "in"}, entry{tar.TypeSymlink, "d/l", ".."}, entry{tar.TypeLink, "h", "d/f"})
-	f.Add(".tar", tree)
-	f.Add(".tar.gz", gzipped(f, tree))
-	f.Add(".tar.xz", xzipped(f, tree))
-	f.Add(".zip", zipped(f, "a/", "a/b"))
-	f.Add(".gz", gzipped(f, []byte("x")))
-	f.Add(".tar", tarball(f, entry{tar.TypeSymlink, "d", ".."}, entry{tar.TypeReg, "d/x", "x"}))
-	f.Fuzz(func(t *testing.T, kind string, raw []byte) {
-		if strings.ContainsAny(kind, "/\x00\\'") || len(kind) > 20 || len(raw) > 1<<13 {
-			return
-		}
-		dir := box(t)
-		name := filepath.Join(t.TempDir(), "f"+kind)
-		if err := os.WriteFile(name, raw, 0o600); err != nil {
-			t.Skip(err)
-		}
-		err := all(t.Context(), dir, []*mesosv1.CommandInfo_URI{uri(name)})
-		if beside, rerr := os.ReadDir(filepath.Dir(dir)); rerr != nil || len(beside) != 1 {
-			t.Fatalf("beside the sandbox: %v, %v", beside, rerr)
-		}
-		if st, lerr := os.Lstat(filepath.Join(dir, nested)); err == nil && (lerr != nil || !st.IsDir()) {
-			t.Fatalf("the directory of nested sandboxes: %v, %v", st, lerr)
-		}
-	})
 }

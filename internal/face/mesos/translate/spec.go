@@ -3,7 +3,6 @@ package translate
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"path"
@@ -279,7 +278,8 @@ func (l Launch) finish(s *specs.Spec) core.SpecFunc {
 		}
 		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, r.Sandbox.Config.Hostname, p.Terminal), img.Env, []string{"MESOS_SANDBOX=" + l.inside()}, own)
 		ocispec.ForUser(p)
-		return s, l.own(int(user.UID), int(user.GID))
+		// What is for nested containers is not his.
+		return s, os.Chown(l.Dir, int(user.UID), int(user.GID))
 	}
 }
 
@@ -288,28 +288,6 @@ func (l Launch) permit(u specs.User) error {
 		return nil
 	}
 	return l.Permit(u)
-}
-
-// own gives the sandbox to the user, and what was fetched into it; what is for
-// nested containers is not his.
-func (l Launch) own(uid, gid int) error {
-	if len(l.Command.GetUris()) == 0 {
-		return os.Chown(l.Dir, uid, gid)
-	}
-	root, err := os.OpenRoot(l.Dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }()
-	return fs.WalkDir(root.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if name == Nested {
-			return fs.SkipDir
-		}
-		return root.Lchown(name, uid, gid)
-	})
 }
 
 // environment are a command's variables; a secret that is kept elsewhere is

@@ -1,8 +1,9 @@
-package fetch
+package store
 
 import (
 	"archive/tar"
 	"archive/zip"
+	"bufio"
 	"compress/bzip2"
 	"compress/gzip"
 	"context"
@@ -15,8 +16,41 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/longshore/longshore/internal/face/mesos/fetch/xz"
+	"github.com/ulikunitz/xz"
 )
+
+// sandbox is the directory that things are stored in.
+type sandbox struct {
+	*os.Root
+	left    int64 // bytes that it may still take
+	entries int   // of archives
+}
+
+// Modes of what was fetched, as Mesos has them: it is nobody's but the user's. What
+// comes out of an archive has the modes that it says.
+const (
+	plainMode   = 0o600
+	programMode = 0o700
+)
+
+// store writes the file, unpacks it when it is asked to, and tells how many bytes
+// that took.
+func (to *sandbox) store(ctx context.Context, from io.Reader, job Job) (written int64, err error) {
+	limit := to.left
+	if dir := path.Dir(job.Name); dir != "." {
+		if err := to.MkdirAll(dir, 0o755); err != nil {
+			return 0, err
+		}
+	}
+	mode := fs.FileMode(plainMode)
+	if job.Executable {
+		mode = programMode
+	}
+	if err = to.put(job.Name, &reader{ctx, from}, mode); err == nil && job.Extract && !job.Executable {
+		err = to.unpack(ctx, job.Name)
+	}
+	return limit - max(to.left, 0), err
+}
 
 // unpack unpacks the file called name, when it is called as archives are, into the
 // sandbox; it stays beside what was in it. A file of another name is left alone.
@@ -49,7 +83,7 @@ func (to *sandbox) unpack(ctx context.Context, name string) error {
 	case has(".gz"):
 		// The plain file stands at the top, wherever the packed one is.
 		plain := path.Base(strings.TrimSuffix(name, ".gz"))
-		err = gunzip(in, func(r io.Reader) error { return to.put(plain, r, 0o644) })
+		err = gunzip(in, func(r io.Reader) error { return to.put(plain, r, plainMode) })
 	}
 	if err != nil {
 		return fmt.Errorf("Failed to extract archive '%s': %w", name, err) //nolint:staticcheck // Mesos' text
@@ -80,7 +114,7 @@ func gunzip(from io.Reader, then func(io.Reader) error) error {
 }
 
 func unxz(from io.Reader, then func(io.Reader) error) error {
-	z, err := xz.NewReader(from)
+	z, err := xz.NewReader(bufio.NewReader(from))
 	if err != nil {
 		return err
 	}
@@ -111,6 +145,9 @@ func (to *sandbox) untar(from io.Reader) error {
 		}
 		name, err := within(h.Name)
 		if err != nil {
+			return err
+		}
+		if err := to.count(); err != nil {
 			return err
 		}
 		if name == "" {
@@ -164,6 +201,9 @@ func (to *sandbox) unzip(ctx context.Context, f *os.File) error {
 	}
 	for _, e := range z.File {
 		name, err := within(e.Name)
+		if err == nil {
+			err = to.count()
+		}
 		if err == nil && name != "" {
 			err = to.zipEntry(ctx, name, e)
 		}
@@ -205,3 +245,54 @@ func (to *sandbox) zipEntry(ctx context.Context, name string, e *zip.File) error
 
 // maxLink is the kernel's bound of where a link leads, in bytes.
 const maxLink = 4096
+
+// maxEntries bounds what is unpacked for one URI: a file takes room on the disk even
+// when it is empty.
+const maxEntries = 1 << 20
+
+func (to *sandbox) count() error {
+	if to.entries++; to.entries > maxEntries {
+		return fmt.Errorf("more than %d files and directories", maxEntries)
+	}
+	return nil
+}
+
+// room makes room for a file or a link: one that is there goes, a directory stays.
+func (to *sandbox) room(name string) error {
+	if name == "stdout" || name == "stderr" {
+		return fmt.Errorf("'%s' of the sandbox is the container's output", name)
+	}
+	st, err := to.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case st.IsDir():
+		return fmt.Errorf("'%s' is a directory", name)
+	}
+	return to.Remove(name)
+}
+
+// put writes a file. One that is there is replaced, and so is a link: it is not
+// followed.
+func (to *sandbox) put(name string, from io.Reader, mode fs.FileMode) error {
+	if err := to.room(name); err != nil {
+		return err
+	}
+	f, err := to.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	n, err := io.CopyN(f, from, to.left+1)
+	to.left -= n
+	if errors.Is(err, io.EOF) {
+		err = nil
+	} else if err == nil {
+		err = errTooMuch
+	}
+	return errors.Join(err, f.Chmod(mode), f.Close())
+}
+
+// errTooMuch is what ends a fetch above its limit.
+var errTooMuch = errors.New("more than face.mesos.max_fetch_bytes were fetched") //nolint:gochecknoglobals // an error value

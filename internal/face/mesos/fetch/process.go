@@ -1,0 +1,114 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
+	"github.com/longshore/longshore/internal/weaken"
+)
+
+// maxAnswer bounds what is read of what the process has to say.
+const maxAnswer = 64 << 10
+
+// pipe stores what is read from somewhere.
+func (f Fetcher) pipe(ctx context.Context, job store.Job, from io.ReadCloser, box *os.File) (int64, error) {
+	if file, ok := from.(*os.File); ok { // of the cache
+		return f.run(ctx, job, file, box)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = r.Close() }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		// A write fails when the process has ended, which tells why by itself.
+		if _, err := io.Copy(w, &source{Reader: from, broken: cancel}); err == nil || errors.Is(err, syscall.EPIPE) {
+			_ = w.Close()
+		}
+	}()
+	n, err := f.run(ctx, job, r, box)
+	// What still comes is for nobody.
+	_, _, _ = r.Close(), w.Close(), from.Close()
+	<-copied
+	return n, err
+}
+
+// source ends the process when the bytes break off: it must not take what has come
+// for all.
+type source struct {
+	io.Reader
+	broken context.CancelCauseFunc
+}
+
+// Read implements io.Reader.
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.broken(err)
+	}
+	return n, err
+}
+
+// run does a job in a process of its own, and tells how many bytes were written.
+func (f Fetcher) run(ctx context.Context, job store.Job, from, box *os.File) (int64, error) {
+	arg, err := json.Marshal(job)
+	if err != nil {
+		return 0, err
+	}
+	command := f.Command
+	if command == nil {
+		command = []string{"/proc/self/exe", store.Arg} // this very file, also after an upgrade
+	}
+	cmd := exec.CommandContext(ctx, command[0], append(command[1:len(command):len(command)], string(arg))...)
+	cmd.Env = append([]string{"PATH=/nonexistent", "HOME=/nonexistent", "GOTRACEBACK=single"}, weaken.Environ()...)
+	cmd.Dir = "/"
+	cmd.ExtraFiles = []*os.File{from, box}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's ^C is for the agent
+	stdin, err := cmd.StdinPipe()                         // open as long as the agent lives
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = stdin.Close() }()
+	out, why := &bounded{}, &bounded{}
+	cmd.Stdout, cmd.Stderr = out, why
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	var r store.Result
+	if err == nil {
+		err = json.Unmarshal(out.Bytes(), &r)
+	}
+	if err != nil {
+		last, _, _ := strings.Cut(strings.TrimSpace(why.String()), "\n")
+		return 0, fmt.Errorf("the process that stores it failed: %w: %s", err, last)
+	}
+	if r.Error != "" {
+		return 0, errors.New(r.Error)
+	}
+	return min(max(r.Written, 0), job.Limit), nil
+}
+
+// bounded keeps the beginning of what is written.
+type bounded struct{ bytes.Buffer }
+
+// Write implements io.Writer.
+func (b *bounded) Write(p []byte) (int, error) {
+	if room := maxAnswer - b.Len(); room > 0 {
+		_, _ = b.Buffer.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
