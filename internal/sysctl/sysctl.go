@@ -38,7 +38,7 @@ type Key struct {
 }
 
 // String is the name with slashes between its parts, as below Root.
-func (k Key) String() string { return k.Dir + "/" + k.File }
+func (k Key) String() string { return strings.TrimPrefix(k.Dir+"/"+k.File, "./") }
 
 // Dotted is the name with dots between its parts; a dot inside a part, as
 // interfaces have it, is a slash.
