@@ -25,7 +25,7 @@ stage() {
 }
 
 tools() {
-  go build -modfile=tools/go.mod -o "$cache/bin/" github.com/golangci/golangci-lint/v2/cmd/golangci-lint gotest.tools/gotestsum
+  go build -modfile=tools/go.mod -o "$cache/bin/" github.com/golangci/golangci-lint/v2/cmd/golangci-lint gotest.tools/gotestsum golang.org/x/vuln/cmd/govulncheck
 }
 
 build() {
@@ -35,6 +35,19 @@ build() {
 
 vet() { go vet ./...; }
 lint() { "$cache/bin/golangci-lint" run --timeout 10m ./...; }
+
+# Known vulnerabilities of what the programs call. Findings fail; where the
+# database cannot be reached nothing is known, and that is said.
+govulncheck() {
+  local code=0 db=${GOVULNDB:-https://vuln.go.dev}
+  "$cache/bin/govulncheck" -db "$db" ./... >"$out/govulncheck" 2>&1 || code=$?
+  if [ "$code" -ne 0 ] && grep -q '^govulncheck: fetching vulnerabilities: ' "$out/govulncheck"; then
+    echo "govulncheck: the database $db cannot be reached: nothing was looked up"
+    return 0
+  fi
+  cat "$out/govulncheck"
+  return "$code"
+}
 
 sum() { # name, go test arguments …
   local name=$1
@@ -81,6 +94,7 @@ stage tools tools
 stage build build
 stage vet vet
 stage lint lint
+stage govulncheck govulncheck
 stage generated generated
 stage race race
 stage root root

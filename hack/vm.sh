@@ -60,12 +60,13 @@ collect() { # directory, package…
   shift
   mkdir -p "$dir/bin" "$dir/src"
   if [ -n "${LONGSHORE_BIN:-}" ]; then
-    cp "$LONGSHORE_BIN"/* "$dir/bin/"
+    cp -r "$LONGSHORE_BIN"/* "$dir/bin/"
   else
     # What does not build is missed by the tests that need it, only.
     for package in cmd/*/; do
       nice go build -trimpath -o "$dir/bin/" "./$package" || true
     done
+    case " $* " in *' test/attack '*) nice go build -trimpath -tags weakened -o "$dir/bin/weakened/" ./cmd/longshore ./cmd/longshore-keeper || true ;; esac
   fi
   cp go.mod "$dir/src/"
   # Of every package: a test may read its neighbour's.
@@ -94,7 +95,7 @@ collect() { # directory, package…
     echo 'LONGSHORE_ROOT_TESTS=1'
     echo 'LONGSHORE_BIN=/longshore/bin'
     echo 'LONGSHORE_TEST_PATIENCE=5' # everything takes longer when it is emulated
-    env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
+    env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' -e '^LONGSHORE_WEAK_BIN=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
   } >"$dir/env"
 }
 
