@@ -17,6 +17,10 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/connlimit/connlimittest"
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // clientAttempts are those of whoever can send packets to the node's ports.
@@ -74,7 +78,89 @@ func clientAttempts() []attempt {
 	add("streams: a token twice", func(t *testing.T, w *world) result { return w.twice(t) })
 	add("streams: another's method", func(t *testing.T, w *world) result { return w.otherKind(t) })
 	add("streams: debug pages", func(t *testing.T, w *world) result { return w.pages(t) })
+	// The one of each port whose control is made: that takes as long as an honest
+	// client is patient.
+	controlled := func() { all[len(all)-1].weak = weaken.ConnectionRoom }
+	add("mesos: half-open connections", func(t *testing.T, w *world) result { return w.crowds(t, connlimittest.HalfOpen()...) })
+	controlled()
+	add("mesos: idle connections", func(t *testing.T, w *world) result {
+		return w.crowds(t, "GET /health HTTP/1.1\r\nHost: "+w.mesos+"\r\n\r\n")
+	})
+	add("mesos: bodies that do not come", func(t *testing.T, w *world) result {
+		return w.crowds(t, "POST /api/v1 HTTP/1.1\r\nHost: "+w.mesos+"\r\nContent-Length: 4000000\r\nContent-Type: application/json\r\n\r\n{")
+	})
+	add("streams: half-open connections", func(t *testing.T, w *world) result { return w.crowdsStreams(t, connlimittest.HalfOpen()...) })
+	controlled()
+	add("streams: idle connections", func(t *testing.T, w *world) result { return w.crowdsStreams(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") })
 	return all
+}
+
+// flood is several times more connections than the listeners of the node have room
+// for: those that wait for room are let in when the first are closed for saying
+// nothing.
+const flood = 500
+
+// impatience is how long an honest client waits while others crowd.
+const impatience = 10 * time.Second
+
+// open has flood connections opened, each of which says one of the texts, by TLS
+// when conf is not nil; they stay until the test ends.
+func open(t *testing.T, addr string, conf *tls.Config, texts []string) int {
+	t.Helper()
+	dialed := make(chan bool, flood)
+	for i := range flood {
+		text := texts[i%len(texts)]
+		go func() {
+			c, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+			dialed <- err == nil
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			if conf != nil && text != "" && text[0] != 0x16 {
+				c = tls.Client(c, conf)
+			}
+			_, _ = io.WriteString(c, text)
+		}()
+	}
+	n := 0
+	for range flood {
+		if <-dialed {
+			n++
+		}
+	}
+	return n
+}
+
+// crowds takes all connections of the Mesos port; an honest client still gets in.
+func (w *world) crowds(t *testing.T, texts ...string) result {
+	t.Helper()
+	conf := w.pki.Client("")
+	conf.ServerName = "127.0.0.1"
+	n := open(t, w.mesos, conf, texts)
+	if n < flood/2 {
+		return is(unmade, "%d connections were opened", n)
+	}
+	if err := w.honestly(t, impatience); err != nil {
+		return is(reached, "with %d connections open an honest client gets: %v", n, err)
+	}
+	return is(bounded, "with %d connections opened an honest client is answered", n)
+}
+
+// crowdsStreams takes all connections of the streaming port.
+func (w *world) crowdsStreams(t *testing.T, texts ...string) result {
+	t.Helper()
+	u := w.stream(t)
+	n := open(t, u.Host, nil, texts)
+	if n < flood/2 {
+		return is(unmade, "%d connections were opened", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), impatience)
+	defer cancel()
+	if code, err := upgrade(ctx, u); err != nil || code != http.StatusSwitchingProtocols {
+		return is(reached, "with %d connections open an exec gets: %d, %v", n, code, err)
+	}
+	return is(bounded, "with %d connections opened an exec is answered", n)
 }
 
 // outside is an HTTP client that trusts the node's certificate.
@@ -128,8 +214,13 @@ func (w *world) asked(t *testing.T, r *http.Request) result {
 }
 
 // honest makes a good call of each port.
-func (w *world) honest(t *testing.T) error {
+func (w *world) honest(t *testing.T) error { return w.honestly(t, roottest.Patience()) }
+
+// honestly is honest with another patience.
+func (w *world) honestly(t *testing.T, patience time.Duration) error {
 	t.Helper()
+	client := w.outside()
+	client.Timeout = patience
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+w.mesos+"/api/v1", strings.NewReader(`{"type":"GET_VERSION"}`))
 	if err != nil {
 		return err
@@ -142,7 +233,7 @@ func (w *world) honest(t *testing.T) error {
 	}
 	m.Header.Set("Authorization", "Bearer metricstoken")
 	for _, r := range []*http.Request{r, m} {
-		resp, err := w.outside().Do(r)
+		resp, err := client.Do(r)
 		if err != nil {
 			return err
 		}
@@ -236,7 +327,8 @@ func upgrade(ctx context.Context, u *url.URL) (int, error) {
 		return 0, err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n", u.RequestURI(), u.Host)
 	if _, err := conn.Write(b.Bytes()); err != nil {

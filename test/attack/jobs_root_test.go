@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,8 @@ import (
 	nomadbase "github.com/longshore/longshore/api/nomad/base"
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
+	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/weaken"
 	"github.com/longshore/longshore/test/nodetest"
 )
 
@@ -64,7 +67,33 @@ func nomadAttempts() []attempt {
 	} {
 		all = append(all, attempt{name: "nomad: " + name, actor: jobAuthor, run: func(t *testing.T, w *world) result { return w.job(t, config, nil) }})
 	}
+	all = append(all, attempt{name: "nomad: a sysctl named net.//.vm.stat_interval", actor: jobAuthor, weak: weaken.SysctlNames, run: func(t *testing.T, w *world) result {
+		return w.job(t, table{"network_mode": "none", "sysctl": []any{table{"net.//.vm.stat_interval": "7"}}}, nil)
+	}})
 	return all
+}
+
+// hostsFiles are those of the host's that no job may change.
+func hostsFiles(w *world) []string {
+	return []string{"/proc/sys/kernel/core_pattern", "/proc/sys/vm/stat_interval", w.secret}
+}
+
+// watch remembers the host's files; what it returns says which has changed, and
+// puts it back.
+func (w *world) watch() (changed func() (result, bool)) {
+	before := map[string][]byte{}
+	for _, f := range hostsFiles(w) {
+		before[f], _ = os.ReadFile(f)
+	}
+	return func() (result, bool) {
+		for _, f := range hostsFiles(w) {
+			if after, err := os.ReadFile(f); err != nil || !bytes.Equal(before[f], after) {
+				_ = os.WriteFile(f, before[f], 0o600)
+				return is(reached, "%s was %q and is %q, %v", f, before[f], after, err), true
+			}
+		}
+		return result{}, false
+	}
 }
 
 // plugin starts Nomad's plugin once.
@@ -112,7 +141,7 @@ func (w *world) job(t *testing.T, more table, change func(*nomaddriver.TaskConfi
 		change(task)
 	}
 	driver := w.plugin(t).Driver
-	before, _ := os.ReadFile("/proc/sys/kernel/core_pattern")
+	changed := w.watch()
 	_, err = driver.StartTask(t.Context(), &nomaddriver.StartTaskRequest{Task: task})
 	defer func() {
 		_, _ = driver.DestroyTask(t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: task.GetId(), Force: true})
@@ -129,14 +158,13 @@ func (w *world) job(t *testing.T, more table, change func(*nomaddriver.TaskConfi
 		return is(unmade, "%v", err)
 	}
 	out, _ := os.ReadFile(filepath.Join(dir, allocID, "alloc/logs", name+".stdout.0"))
-	after, _ := os.ReadFile("/proc/sys/kernel/core_pattern")
 	said := strings.TrimSpace(string(out))
+	if r, ok := changed(); ok {
+		return r
+	}
 	switch {
 	case strings.Contains(said, strings.TrimSpace(secretText)):
 		return is(reached, "it read the host's file: %s", said)
-	case !bytes.Equal(before, after):
-		_ = os.WriteFile("/proc/sys/kernel/core_pattern", before, 0)
-		return is(reached, "the host's core_pattern was %q and is %q", before, after)
 	case !strings.Contains(said, "CapEff"):
 		return is(unmade, "it said %q and ended with %v", said, ended.GetResult())
 	case strings.Contains(said, "CapEff:\t000001ff"):
@@ -167,7 +195,56 @@ func mesosAttempts() []attempt {
 	} {
 		all = append(all, attempt{name: "mesos: " + name, actor: jobAuthor, run: func(t *testing.T, w *world) result { return w.mesosCall(t, call) }})
 	}
-	return all
+	return append(all, attempt{name: "mesos: a user whom the image makes root", actor: jobAuthor, weak: weaken.MesosUsers, run: rootByAnotherName})
+}
+
+// rootByAnotherName: low may run containers as nobody, and its image says that
+// nobody is uid 0.
+func rootByAnotherName(t *testing.T, w *world) result {
+	files, err := imagetest.Busybox("/bin/busybox", nodetest.Applets...)
+	if err != nil {
+		return is(unmade, "%v", err)
+	}
+	files = slices.DeleteFunc(files, func(f imagetest.File) bool { return f.Name == "etc/passwd" })
+	files = append(files, imagetest.File{Name: "etc/passwd", Body: []byte("nobody:x:0:0::/:/bin/sh\n")})
+	ref := imagetest.NewRegistry(t).Push("team/renamed", "v1", imagetest.Image{Layers: [][]imagetest.File{files}}.Build())
+	if code, text, err := w.mesosPost(t, `{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":"parent"},"command":{"value":"exec sleep 1000"},"container":{"type":"MESOS","mesos":{"image":{"type":"DOCKER","docker":{"name":"`+w.image+`"}}}}}}`); err != nil || code >= 400 {
+		return is(unmade, "%d %s, %v", code, text, err)
+	}
+	defer func() {
+		for _, kind := range []string{"kill", "wait", "remove"} {
+			_, _, _ = w.mesosPost(t, fmt.Sprintf(`{"type":"%s_CONTAINER","%s_container":{"container_id":{"value":"parent"}}}`, strings.ToUpper(kind), kind))
+		}
+	}()
+	launch := func(id, image, user string) (int, error) {
+		body := fmt.Sprintf(`{"type":"LAUNCH_NESTED_CONTAINER","launch_nested_container":{"container_id":{"value":%q,"parent":{"value":"parent"}},"command":{"value":"id -u","user":%q},"container":{"type":"MESOS","mesos":{"image":{"type":"DOCKER","docker":{"name":%q}}}}}}`, id, user, image)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+w.mesos+"/api/v1", strings.NewReader(body))
+		if err != nil {
+			return 0, err
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.SetBasicAuth("low", "lowsecret")
+		resp, err := w.outside().Do(r)
+		if err != nil {
+			return 0, err
+		}
+		return resp.StatusCode, resp.Body.Close()
+	}
+	if code, err := launch("good", w.image, "nobody"); err != nil || code != http.StatusOK {
+		return is(unmade, "as nobody of an honest image: %d, %v", code, err)
+	}
+	var last result
+	for i, user := range []string{"nobody", "0", "+0", "root"} {
+		code, err := launch(fmt.Sprint("renamed", i), ref, user)
+		if err != nil {
+			return is(unmade, "%v", err)
+		}
+		if code < 400 {
+			return is(reached, "as user %q of its image: %d", user, code)
+		}
+		last = is(refused, "as user %q of its image: %d", user, code)
+	}
+	return last
 }
 
 // mesosPost posts a call to the unix socket.
@@ -230,6 +307,10 @@ func podAttempts() []attempt {
 	pod("a sysctl by slashes", sysctl("kernel/core_pattern"))
 	pod("a sysctl by dots", sysctl("net/../kernel.core_pattern"))
 	pod("a sysctl by a way round", sysctl("net.ipv4/../../kernel.core_pattern"))
+	for _, key := range []string{"net/../vm/stat_interval", "net.//.vm.stat_interval"} {
+		pod("a sysctl named "+key, func(_ *world, p *runtimeapi.PodSandboxConfig) { p.Linux.Sysctls = map[string]string{key: "7"} })
+	}
+	all[len(all)-1].weak = weaken.SysctlNames
 	pod("a host name that is a path", func(_ *world, p *runtimeapi.PodSandboxConfig) { p.Hostname = "../../x" })
 	pod("a host name with a line of its own", func(_ *world, p *runtimeapi.PodSandboxConfig) { p.Hostname = "x\n1.2.3.4 registry" })
 	pod("a cgroup above its own", func(_ *world, p *runtimeapi.PodSandboxConfig) { p.Linux.CgroupParent = "../../../../x" })
@@ -255,20 +336,7 @@ func podAttempts() []attempt {
 // host's is as it was.
 func (w *world) evilPod(t *testing.T, cfg *runtimeapi.PodSandboxConfig, set func(*runtimeapi.ContainerConfig)) result {
 	t.Helper()
-	before, _ := os.ReadFile("/proc/sys/kernel/core_pattern")
-	changed := func() (result, bool) {
-		after, _ := os.ReadFile("/proc/sys/kernel/core_pattern")
-		text, err := os.ReadFile(w.secret)
-		switch {
-		case !bytes.Equal(before, after):
-			_ = os.WriteFile("/proc/sys/kernel/core_pattern", before, 0)
-			return is(reached, "the host's core_pattern was %q and is %q", before, after), true
-		case err != nil || string(text) != secretText:
-			_ = os.WriteFile(w.secret, []byte(secretText), 0o600)
-			return is(reached, "the host's file has %q, %v", text, err), true
-		}
-		return result{}, false
-	}
+	changed := w.watch()
 	no := func(err error) result {
 		if r, ok := changed(); ok {
 			return r

@@ -36,7 +36,7 @@ func probes() []probe {
 }
 
 func probeNamed(name string) (probe, bool) {
-	for _, p := range append(append(probes(), processProbes()...), helperProbes()...) {
+	for _, p := range append(append(append(probes(), processProbes()...), limitProbes()...), helperProbes()...) {
 		if p.name == name {
 			return p, true
 		}

@@ -103,7 +103,10 @@ func (w *world) config(dir string) string {
 		return path
 	}
 	credentials := write("credentials", "ops longsecret\nlow lowsecret\n")
-	acls := write("acls", `{"permissive": false, "launch_standalone_containers": [{"principals": {"values": ["ops"]}, "users": {"type": "ANY"}}, {"principals": {"values": ["low"]}, "users": {"type": "NONE"}}]}`)
+	acls := write("acls", `{"permissive": false,
+"launch_standalone_containers": [{"principals": {"values": ["ops"]}, "users": {"type": "ANY"}}, {"principals": {"values": ["low"]}, "users": {"type": "NONE"}}],
+"launch_nested_containers_under_parent_with_user": [{"principals": {"values": ["low"]}, "users": {"type": "ANY"}}],
+"launch_nested_containers_as_user": [{"principals": {"values": ["low"]}, "users": {"values": ["nobody"]}}]}`)
 	cert, key := w.pki.Issue("node")
 	return fmt.Sprintf(`
 [images]
@@ -113,6 +116,9 @@ max_layer_bytes = 16777216
 [face.cri]
 log_max_bytes = 1048576
 log_max_files = 2
+max_streams = 64
+max_streams_per_peer = 64
+max_streams_unauthenticated = 32
 [face.nomad]
 enabled = true
 [face.mesos]
@@ -122,6 +128,9 @@ cert = %q
 key = %q
 credentials = %q
 acls = %q
+max_connections = 64
+max_connections_per_peer = 64
+max_unauthenticated = 32
 [metrics]
 listen = %q
 cert = %q
