@@ -114,7 +114,7 @@ func (a *app) runInside(ctx context.Context, c *container, spec *specs.Spec, sta
 	}
 	l := &launched{Child: child, master: -1}
 	defer l.close()
-	if err := child.Outcome(placed); err != nil {
+	if err := l.Outcome(placed); err != nil {
 		_ = l.wait()
 		return classed(err)
 	}

@@ -128,20 +128,16 @@ func place(blob []byte) (plan.Placed, []byte, error) {
 // parked waits for the child to say that it is.
 func (l launch) parked(out *launched) error {
 	err := fork.Failed(l.errsFrom, out.name)
-	var failed *fork.FailedError
-	for errors.As(err, &failed) && failed.Step == plan.StepForked {
-		// The process of a user namespace, made by the one that we made, is
-		// our child too.
-		if err = out.Follow(int(failed.Errno), nil); err == nil {
+	if fork.IsForked(err) {
+		// The process made by the one that we made is our child too.
+		first := launched{Child: fork.Child{Pid: out.Pid}}
+		if err = out.Follow(err, nil); err == nil {
+			_ = first.wait() // it ends right after
 			err = fork.Failed(l.errsFrom, out.name)
 		}
 	}
+	var failed *fork.FailedError
 	switch {
-	case errors.As(err, &failed) && failed.Step == plan.StepForked:
-		if err := out.Follow(int(failed.Errno), nil); err != nil {
-			return err
-		}
-		return l.parked(out)
 	case err == nil:
 		return fork.ErrDied
 	case errors.As(err, &failed) && failed.Step == plan.StepParked:

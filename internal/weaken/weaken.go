@@ -24,3 +24,7 @@ const MesosUsers Defence = "mesos-users"
 // MesosUnpacker: the process that stores what Mesos' commands fetch is confined to
 // their sandbox.
 const MesosUnpacker Defence = "mesos-unpacker"
+
+// PidNamespaceLast: a process that joins a pid namespace enters it last, when it
+// is wholly inside and has dropped all rights.
+const PidNamespaceLast Defence = "pid-namespace-last"

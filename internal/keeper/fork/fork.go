@@ -1,11 +1,13 @@
 // Package fork starts a process by a plan: it clones, and the child runs the
 // plan's system calls one after the other until execve replaces it.
 //
-// The child is a copy of a Go program of which only the calling thread goes on,
-// so between clone and execve it may make raw system calls and touch memory
-// that exists, and nothing else: no allocation, no stack growth, no lock. A
-// child that fails says so through a pipe and exits; one that hangs or crashes
-// harms nobody but itself. Package fork knows nothing of containers.
+// The child is a copy of a Go program of which only the calling thread goes on.
+// It comes out on a stack of its own and unmaps everything but that, the
+// program's instructions and its plan (memory.go), so between clone and execve
+// it may make raw system calls and nothing else: no allocation, no stack growth,
+// no lock, no variable (run.go). A child that fails says so through a pipe and
+// exits; one that hangs or crashes harms nobody but itself. A Launcher is a child
+// that stays and clones others. Package fork knows nothing of containers.
 package fork
 
 import (
@@ -30,9 +32,6 @@ func runtimeBeforeFork()
 //go:linkname runtimeAfterFork syscall.runtime_AfterFork
 func runtimeAfterFork()
 
-//go:linkname runtimeAfterForkInChild syscall.runtime_AfterForkInChild
-func runtimeAfterForkInChild()
-
 // Files are the descriptors that a child gets; -1 is none. They stay the
 // caller's.
 type Files struct {
@@ -41,8 +40,8 @@ type Files struct {
 	Console               int // socket that takes a pty's master
 	Target                int // pidfd of the process whose namespaces are joined
 	// Progress, unless nil, is where the child writes the number of the
-	// operation that it begins: a word of memory that both share. It must not
-	// be the garbage collector's.
+	// operation that it begins: the first of two words of memory that both
+	// share, in one page. They must not be the garbage collector's.
 	Progress *uint32
 	// Errors is the write end of a failure pipe that the caller made, and reads
 	// by Failed; 0 is a pipe of Start's own.
@@ -60,6 +59,11 @@ type Child struct {
 	Astray bool
 	errs   int // read end of the failure pipe
 	goOn   int // write end of what a second child waits for; -1: the plan makes none
+	// words are what the child shares with us: the number of its operation, and
+	// the pid of the child that it has made to go on.
+	words    *uint32
+	ownWords bool // they are this Child's alone
+	followed bool // the second child is known
 }
 
 // FailedError is the first operation that did not go as the plan says.
@@ -84,75 +88,131 @@ type cloneArgs struct {
 
 // Start clones a child and lets it run p. It returns as soon as the child
 // exists; Outcome tells how its plan went. The plan's memory must stay mapped
-// until Outcome has returned or the child is gone.
+// until Start has returned, and for Outcome.
 func Start(p plan.Placed, f Files) (Child, error) {
-	var opened []int
-	defer func() {
-		for _, fd := range opened {
-			_ = unix.Close(fd)
+	b, err := prepare(p, f)
+	if err != nil {
+		return Child{}, err
+	}
+	defer b.close()
+	for i := range p.Header.Slot {
+		if i < plan.SlotFree {
+			p.Header.Slot[i] = noDescriptor
 		}
-	}()
-	for slot, fd := range map[int]int{
-		plan.SlotStdin: f.Stdin, plan.SlotStdout: f.Stdout, plan.SlotStderr: f.Stderr,
-		plan.SlotPark: f.Park, plan.SlotConsole: f.Console, plan.SlotTarget: f.Target,
-	} {
-		high, err := f.above(fd)
+	}
+	cgroup := -1
+	for _, s := range b.passed {
+		high, err := f.above(s.fd)
 		if err != nil {
+			b.fail()
 			return Child{}, err
 		}
-		if fd >= 0 {
-			opened = append(opened, high)
+		b.opened = append(b.opened, high)
+		if s.slot == cgroupSlot {
+			cgroup = high
+		} else {
+			p.Header.Slot[s.slot] = uint64(high)
 		}
-		p.Header.Slot[slot] = uint64(high)
 	}
-	users, err := makeUsers(p, f)
-	opened = append(opened, users...)
-	if err != nil {
-		return Child{}, err
-	}
-	goOn, waits, err := makeGo(p, f)
-	if err != nil {
-		return Child{}, err
-	}
-	opened = append(opened, waits...)
-	cgroup, err := f.openCgroup(p.CgroupDir())
-	if err != nil {
-		closeGo(goOn)
-		return Child{}, err
-	}
-	if cgroup >= 0 {
-		opened = append(opened, cgroup)
-	}
-	errs := -1
-	if f.Errors == 0 {
-		var pipe [2]int
-		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-			closeGo(goOn)
-			return Child{}, os.NewSyscallError("pipe2", err)
+	shared := f.Progress
+	if shared == nil && p.Forks() {
+		if shared, err = sharedWords(); err != nil {
+			b.fail()
+			return Child{}, err
 		}
-		errs, f.Errors = pipe[0], pipe[1]
-		defer func() { _ = unix.Close(pipe[1]) }()
 	}
-	w, err := f.above(f.Errors)
-	if err == nil {
-		opened = append(opened, w)
-		p.Header.Slot[plan.SlotError] = uint64(w)
-		var c Child
-		c, err = clone(p, f.Target, cgroup, f.Progress)
-		if c.errs, c.goOn = errs, goOn; err == nil {
-			return c, nil
-		}
-		closeGo(goOn)
-		if errs >= 0 {
-			_ = unix.Close(errs)
+	c, err := clone(p, f.Target, cgroup, shared)
+	if err != nil {
+		b.fail()
+		if f.Progress == nil {
+			freeWords(shared)
 		}
 		return Child{Astray: c.Astray}, err
 	}
-	closeGo(goOn)
-	if errs >= 0 {
-		_ = unix.Close(errs)
+	made := b.child(c.Pid, c.PidFD, shared)
+	made.Astray, made.ownWords = c.Astray, f.Progress == nil
+	return made, nil
+}
+
+const noDescriptor = 1<<64 - 1
+
+// passed is a descriptor that a child gets in a slot.
+type passed struct {
+	slot uint8
+	fd   int
+}
+
+// birth is what is made for one child before it is cloned.
+type birth struct {
+	passed []passed
+	opened []int // what is closed once it is
+	errs   int   // read end of the failure pipe
+	goOn   int
+}
+
+// prepare makes what the child needs.
+func prepare(p plan.Placed, f Files) (b *birth, err error) {
+	b = &birth{errs: -1, goOn: -1}
+	defer func() {
+		if err != nil {
+			b.close()
+			b.fail()
+		}
+	}()
+	for slot, fd := range [...]int{
+		plan.SlotStdin: f.Stdin, plan.SlotStdout: f.Stdout, plan.SlotStderr: f.Stderr,
+		plan.SlotPark: f.Park, plan.SlotConsole: f.Console, plan.SlotTarget: f.Target, plan.SlotError: -1,
+	} {
+		if fd >= 0 {
+			b.passed = append(b.passed, passed{uint8(slot), fd})
+		}
 	}
-	return Child{}, err
+	if err := b.users(p); err != nil {
+		return b, err
+	}
+	if err := b.makeGo(p); err != nil {
+		return b, err
+	}
+	if dir := p.CgroupDir(); dir != "" {
+		fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return b, &os.PathError{Op: "open", Path: dir, Err: err}
+		}
+		b.opened = append(b.opened, fd)
+		b.passed = append(b.passed, passed{cgroupSlot, fd})
+	}
+	errs := f.Errors
+	if errs == 0 {
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			return b, os.NewSyscallError("pipe2", err)
+		}
+		b.errs, errs = pipe[0], pipe[1]
+		b.opened = append(b.opened, errs)
+	}
+	b.passed = append(b.passed, passed{plan.SlotError, errs})
+	return b, nil
+}
+
+// close closes what only the child was to have.
+func (b *birth) close() {
+	for _, fd := range b.opened {
+		_ = unix.Close(fd)
+	}
+	b.opened = nil
+}
+
+// fail closes what the child would have been followed by.
+func (b *birth) fail() {
+	closeGo(b.goOn)
+	if b.errs >= 0 {
+		_ = unix.Close(b.errs)
+	}
+	b.goOn, b.errs = -1, -1
+}
+
+func (b *birth) child(pid, pidfd int, words *uint32) Child {
+	return Child{Pid: pid, PidFD: pidfd, errs: b.errs, goOn: b.goOn, words: words}
 }
 
 // above duplicates fd to a number that no plan uses; -1 stays -1.
@@ -164,24 +224,14 @@ func (f Files) above(fd int) (int, error) {
 	return high, os.NewSyscallError("fcntl", err)
 }
 
-func (f Files) openCgroup(dir string) (int, error) {
-	if dir == "" {
-		return -1, nil
-	}
-	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
-	}
-	high, err := f.above(fd)
-	_ = unix.Close(fd)
-	return high, err
-}
-
-// clone makes the child. For an exec, and where the plan names a pid namespace,
-// it does so from a thread that has put its future children there, and takes the
-// thread back out of it after.
+// clone makes the child. A plan that forks goes into its pid namespace by itself,
+// last of all. For another one that has a target, or names a pid namespace, clone
+// does so from a thread that has put its future children there, and takes the
+// thread back out of it after: its child can be seen from inside at once.
 func clone(p plan.Placed, target, cgroup int, progress *uint32) (c Child, err error) {
-	if file := p.PidNS(); file != "" && target < 0 {
+	if p.Forks() {
+		target = -1
+	} else if file := p.PidNS(); file != "" && target < 0 {
 		fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return Child{}, &os.PathError{Op: "open", Path: file, Err: err}
@@ -204,10 +254,26 @@ func clone(p plan.Placed, target, cgroup int, progress *uint32) (c Child, err er
 			}
 		}()
 	}
-	// The child is a copy of us and may be seen from the container's pid
-	// namespace before its first operation: it is born unreadable.
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return Child{}, os.NewSyscallError("prctl", err)
+	// The child may be seen from the container's pid namespace before its first
+	// operation: it is born unreadable.
+	if err := notDumpable(); err != nil {
+		return Child{}, err
+	}
+	r, err := newRegion()
+	if err != nil {
+		return Child{}, err
+	}
+	defer r.free()
+	t := r.task()
+	t.kind, t.numOps = runsPlan, uintptr(len(p.Ops))
+	if len(p.Ops) > 0 {
+		t.ops = uintptr(unsafe.Pointer(&p.Ops[0]))
+	}
+	t.header = uintptr(unsafe.Pointer(p.Header))
+	keep := []span{pages(unsafe.Pointer(p.Header), uintptr(p.Header.Size))}
+	if progress != nil {
+		t.progress = uintptr(unsafe.Pointer(progress))
+		keep = append(keep, pages(unsafe.Pointer(progress), 1))
 	}
 	// The results stand on the heap: a stack may move.
 	pidfd := new(int32)
@@ -217,17 +283,17 @@ func clone(p plan.Placed, target, cgroup int, progress *uint32) (c Child, err er
 		ca.flags |= unix.CLONE_INTO_CGROUP
 		ca.cgroup = uint64(cgroup)
 	}
-	syscall.ForkLock.Lock()
-	runtimeBeforeFork()
-	pid, errno := cloneAndRun(p.Ops, p.Header, ca, progress)
-	runtimeAfterFork()
-	syscall.ForkLock.Unlock()
+	pid, errno := r.start(ca, keep...)
 	runtime.KeepAlive(pidfd)
 	runtime.KeepAlive(ca)
 	if errno != 0 {
 		return Child{}, os.NewSyscallError("clone3", errno)
 	}
 	return Child{Pid: int(pid), PidFD: int(*pidfd)}, nil
+}
+
+func notDumpable() error {
+	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
 func backToOwnPidNamespace() error {
@@ -243,84 +309,6 @@ var ownPidNamespace = sync.OnceValues(func() (int, error) {
 	return unix.Open("/proc/self/ns/pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 })
 
-// retries bounds how often an open is repeated that the kernel gave up because
-// something was renamed or mounted anywhere meanwhile (openat2(2), EAGAIN).
-const retries = 10000
-
-// cloneAndRun clones; the parent returns, the child never does.
-//
-//go:noinline
-//go:norace
-//go:nosplit
-//go:nocheckptr
-func cloneAndRun(ops []plan.Op, h *plan.Header, ca *cloneArgs, progress *uint32) (pid uintptr, errno syscall.Errno) {
-	pid, _, errno = syscall.RawSyscall6(unix.SYS_CLONE3, uintptr(unsafe.Pointer(ca)), unsafe.Sizeof(*ca), 0, 0, 0, 0)
-	if errno != 0 || pid != 0 {
-		return pid, errno
-	}
-	runtimeAfterForkInChild()
-	var failure [2]uint32
-	for i := 0; i < len(ops); i++ {
-		o := &ops[i]
-		if progress != nil {
-			*progress = uint32(i)
-		}
-		if o.Kind == plan.Jump {
-			i += int(o.Want)
-			continue
-		}
-		if o.Kind == plan.Store {
-			*(*uint32)(unsafe.Add(unsafe.Pointer(h), o.A[1])) = uint32(h.Slot[o.A[0]&(plan.NumSlots-1)])
-			continue
-		}
-		if o.Kind == plan.Fork {
-			r, _, e := syscall.RawSyscall6(unix.SYS_CLONE3, uintptr(o.A[0]), plan.CloneArgsSize, 0, 0, 0, 0)
-			if e == 0 && r == 0 {
-				continue
-			}
-			failure[0], failure[1] = plan.StepForked, uint32(r)
-			if e != 0 {
-				failure[0], failure[1] = uint32(i), uint32(e)
-			}
-			_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(h.Slot[plan.SlotError]), uintptr(unsafe.Pointer(&failure)), 8)
-			break
-		}
-		var a [6]uintptr
-		for j := range 6 {
-			if o.Slots&(1<<j) != 0 {
-				a[j] = uintptr(h.Slot[o.A[j]&(plan.NumSlots-1)])
-			} else {
-				a[j] = uintptr(o.A[j])
-			}
-		}
-		r, _, e := syscall.RawSyscall6(uintptr(o.NR), a[0], a[1], a[2], a[3], a[4], a[5])
-		for n := 0; e == unix.EAGAIN && o.NR == unix.SYS_OPENAT2 && n < retries; n++ {
-			r, _, e = syscall.RawSyscall6(uintptr(o.NR), a[0], a[1], a[2], a[3], a[4], a[5])
-		}
-		switch {
-		case e != 0 && (e == syscall.Errno(o.OK) || e == syscall.Errno(o.OK2)):
-			if o.Kind == plan.Try {
-				i += int(o.Want)
-			}
-			continue
-		case e != 0:
-		case o.Kind == plan.Must && r != uintptr(o.Want):
-			e = unix.EPROTO
-		default:
-			if o.Out >= 0 {
-				h.Slot[o.Out&(plan.NumSlots-1)] = uint64(r)
-			}
-			continue
-		}
-		failure[0], failure[1] = uint32(i), uint32(e)
-		_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(h.Slot[plan.SlotError]), uintptr(unsafe.Pointer(&failure)), 8)
-		break
-	}
-	for {
-		_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, exitFailure, 0, 0)
-	}
-}
-
 // Errors returns the descriptor that becomes readable when the child has
 // executed its program, failed or died; for a poll.
 func (c *Child) Errors() int { return c.errs }
@@ -328,9 +316,12 @@ func (c *Child) Errors() int { return c.errs }
 // Outcome waits until the child has executed its program (nil), or its plan has
 // failed (*FailedError). It closes the pipe. A plan that makes a second child
 // makes that one the Child.
-func (c *Child) Outcome(p plan.Placed) error {
+func (c *Child) Outcome(p plan.Placed) error { return c.Ran(p, nil) }
+
+// Ran is Outcome for who wants to know of a second child; see Parked.
+func (c *Child) Ran(p plan.Placed, moved func(pid, pidfd int)) error {
 	defer func() { _ = unix.Close(c.errs) }()
-	return c.next(p, nil)
+	return c.next(p, moved)
 }
 
 // Parked waits until the child has come to where its plan parks it (nil), or
@@ -358,33 +349,31 @@ func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {
 	defer func() { closeGo(c.goOn); c.goOn = -1 }()
 	for {
 		err := Failed(c.errs, p.Name)
-		f, ok := err.(*FailedError) //nolint:errorlint // made right here
-		if !ok || f.Step != plan.StepForked {
+		if !IsForked(err) {
 			return err
 		}
-		if err := c.Follow(int(f.Errno), moved); err != nil {
+		if err := c.Follow(err, moved); err != nil {
 			return err
 		}
 	}
 }
 
 // Failed reads what a child tells by its failure pipe: nil when the pipe ends,
-// which execve makes it do.
+// which execve makes it do. A child that was taken over may write anything, and
+// a part of it: one reading is all that it is given.
 func Failed(errs int, name func(step int) string) error {
 	var buf [8]byte
-	n := 0
-	for n < len(buf) {
-		k, err := unix.Read(errs, buf[n:])
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return os.NewSyscallError("read", err)
-		}
-		if k == 0 {
-			return nil
-		}
-		n += k
+	n, err := unix.Read(errs, buf[:])
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(errs, buf[:])
+	}
+	switch {
+	case err != nil:
+		return os.NewSyscallError("read", err)
+	case n == 0:
+		return nil
+	case n != len(buf):
+		return ErrDied
 	}
 	step := int(*(*uint32)(unsafe.Pointer(&buf[0])))
 	f := &FailedError{Step: step, Errno: syscall.Errno(*(*uint32)(unsafe.Pointer(&buf[4])))}
@@ -392,4 +381,11 @@ func Failed(errs int, name func(step int) string) error {
 		f.Name = name(step)
 	}
 	return f
+}
+
+// IsForked reports whether what Failed returned says that the child has made
+// another one to go on, for Follow.
+func IsForked(err error) bool {
+	f, ok := err.(*FailedError) //nolint:errorlint // Failed wraps nothing
+	return ok && f.Step == plan.StepForked
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -112,12 +113,21 @@ func hold(flags uint64) (pid, line int, err error) {
 		return 0, -1, os.NewSyscallError("socketpair", err)
 	}
 	defer func() { _ = unix.Close(ends[0]) }()
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		_ = unix.Close(ends[1])
-		return 0, -1, os.NewSyscallError("prctl", err)
+	defer func() {
+		if err != nil {
+			_ = unix.Close(ends[1])
+		}
+	}()
+	if err := notDumpable(); err != nil {
+		return 0, -1, err
 	}
-	h, buf := &plan.Header{}, new([8]byte)
-	at := uint64(uintptr(unsafe.Pointer(buf)))
+	r, err := newRegion()
+	if err != nil {
+		return 0, -1, err
+	}
+	defer r.free()
+	h := (*plan.Header)(r.room(unsafe.Sizeof(plan.Header{})))
+	at := uint64(uintptr(r.room(8)))
 	call := func(nr uint32, args ...uint64) plan.Op {
 		o := plan.Op{Kind: plan.Call, Out: -1, NR: nr}
 		copy(o.A[:], args)
@@ -131,56 +141,48 @@ func hold(flags uint64) (pid, line int, err error) {
 			call(unix.SYS_UNSHARE, flags), call(unix.SYS_WRITE, 0, at, 1))
 	}
 	ops = append(ops, call(unix.SYS_READ, 0, at, 1))
+	there := (*[maxHoldOps]plan.Op)(r.room(unsafe.Sizeof([maxHoldOps]plan.Op{})))
+	t := r.task()
+	t.kind, t.header, t.ops = runsPlan, uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(there))
+	t.numOps = uintptr(copy(there[:], ops))
 	ca := &cloneArgs{flags: unix.CLONE_NEWUSER}
-	syscall.ForkLock.Lock()
-	runtimeBeforeFork()
-	n, errno := cloneAndRun(ops, h, ca, nil)
-	runtimeAfterFork()
-	syscall.ForkLock.Unlock()
-	runtime.KeepAlive(buf)
+	n, errno := r.start(ca)
 	runtime.KeepAlive(ca)
 	if errno != 0 {
-		_ = unix.Close(ends[1])
 		return 0, -1, os.NewSyscallError("clone3", errno)
 	}
 	return int(n), ends[1], nil
 }
 
-// makeUsers makes a plan's user namespaces.
-func makeUsers(p plan.Placed, f Files) (fds []int, err error) {
+// maxHoldOps is above the number of operations of the child that holds a user
+// namespace.
+const maxHoldOps = 16
+
+// users makes a plan's user namespaces.
+func (b *birth) users(p plan.Placed) error {
 	for _, u := range p.Users() {
 		made, err := Namespaces(0, u.UIDs, u.GIDs, "user")
 		if err != nil {
-			return fds, err
+			return err
 		}
-		high, err := f.above(made[0])
-		_ = unix.Close(made[0])
-		if err != nil {
-			return fds, err
-		}
-		p.Header.Slot[u.Slot] = uint64(high)
-		fds = append(fds, high)
+		b.opened = append(b.opened, made[0])
+		b.passed = append(b.passed, passed{uint8(u.Slot), made[0]})
 	}
-	return fds, nil
+	return nil
 }
 
 // makeGo makes what the second child of a plan waits for.
-func makeGo(p plan.Placed, f Files) (goOn int, waits []int, err error) {
+func (b *birth) makeGo(p plan.Placed) error {
 	if !p.Forks() {
-		return -1, nil, nil
+		return nil
 	}
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return -1, nil, os.NewSyscallError("pipe2", err)
+		return os.NewSyscallError("pipe2", err)
 	}
-	r, err := f.above(pipe[0])
-	_ = unix.Close(pipe[0])
-	if err != nil {
-		_ = unix.Close(pipe[1])
-		return -1, nil, err
-	}
-	p.Header.Slot[plan.SlotGo] = uint64(r)
-	return pipe[1], []int{r}, nil
+	b.goOn, b.opened = pipe[1], append(b.opened, pipe[0])
+	b.passed = append(b.passed, passed{plan.SlotGo, pipe[0]})
+	return nil
 }
 
 func closeGo(fd int) {
@@ -189,9 +191,24 @@ func closeGo(fd int) {
 	}
 }
 
-// Follow makes the second child, whose pid was told with StepForked, the Child,
-// and lets it go on. It is for who reads Files.Errors; see Parked for moved.
-func (c *Child) Follow(pid int, moved func(pid, pidfd int)) error {
+// Follow makes the second child, of which IsForked has told, the Child, and lets
+// it go on. It is for who reads Files.Errors; see Parked for moved. There is one
+// at most. Which one it is, the kernel has written into memory that no child can
+// write to that others see.
+func (c *Child) Follow(told error, moved func(pid, pidfd int)) error {
+	f, ok := told.(*FailedError) //nolint:errorlint // Failed wraps nothing
+	if !ok || c.followed {
+		return ErrDied
+	}
+	c.followed = true
+	pid := int(f.Errno)
+	if c.words != nil {
+		pid = int(atomic.LoadUint32((*uint32)(unsafe.Add(unsafe.Pointer(c.words), 4))))
+		c.letWordsGo()
+	}
+	if pid <= 0 {
+		return ErrDied
+	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return ErrDied
@@ -209,11 +226,48 @@ func (c *Child) Follow(pid int, moved func(pid, pidfd int)) error {
 	} else {
 		_ = unix.Close(old)
 	}
-	_, err = unix.Write(c.goOn, []byte{0})
+	// Any byte lets it go on; one that has to tell its pid reads it here, as
+	// often as it has to.
+	var text [2 * pidDigits]byte
+	for i := range text {
+		text[i] = ' '
+	}
+	for i := range 2 {
+		copy(text[i*pidDigits:(i+1)*pidDigits], strconv.Itoa(pid))
+	}
+	_, err = unix.Write(c.goOn, text[:])
 	closeGo(c.goOn)
 	c.goOn = -1
 	if err != nil {
 		return ErrDied
 	}
 	return nil
+}
+
+// pidDigits is the room for a pid in what a second child is told.
+const pidDigits = 10
+
+// sharedPage is what the words are shared by.
+const sharedPage = 4096
+
+// sharedWords are the two words for one child.
+func sharedWords() (*uint32, error) {
+	mem, err := unix.Mmap(-1, 0, sharedPage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	return (*uint32)(unsafe.Pointer(&mem[0])), nil
+}
+
+func freeWords(w *uint32) {
+	if w != nil {
+		_ = unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(w)), sharedPage))
+	}
+}
+
+func (c *Child) letWordsGo() {
+	if c.ownWords {
+		freeWords(c.words)
+	}
+	c.words, c.ownWords = nil, false
 }

@@ -22,7 +22,7 @@ type command struct {
 	p         *proc
 	launch    *wire.Launch // nil after a keeper's death in between
 	child     []int        // its descriptors, till it is started
-	mem       []byte       // where its plan stands, nil for a command line
+	mem       *planMem     // its plan, nil for a command line
 	target    int          // pidfd of the process whose namespaces a plan joins
 	path      string       // of its program, "" for the first argument
 	planErr   *wire.Fail   // why its plan failed

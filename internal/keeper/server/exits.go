@@ -24,6 +24,9 @@ func (p *proc) ready(s *Server, events uint32) {
 	if p.phase != running || p.asking {
 		return
 	}
+	if p.second != nil && p.errs >= 0 && kernel.Available(p.errs) > 0 {
+		return // it has made another one to go on, and ended: that is told next
+	}
 	e, err := kernel.Peek(p.pid, false)
 	switch {
 	case err == nil && e.Pid != 0:

@@ -10,13 +10,13 @@ import (
 
 // launch begins a launch; its answer comes when the command has ended. It takes
 // mem, the memory of its plan.
-func (c *conn) launch(s *Server, id uint64, m *wire.Launch, mem []byte) {
+func (c *conn) launch(s *Server, id uint64, m *wire.Launch, mem *planMem) {
 	if s.upgrade != nil {
 		s.parked = append(s.parked, func() { c.launch(s, id, m, mem) })
 		return
 	}
 	if f := s.checkLaunch(m); f != nil {
-		unmap(mem)
+		mem.free()
 		c.refuse(s, id, f)
 		return
 	}
@@ -26,7 +26,7 @@ func (c *conn) launch(s *Server, id uint64, m *wire.Launch, mem []byte) {
 	p.base = readCounters(m.Levels)
 	child, err := p.makeIO(s, m)
 	if err != nil {
-		unmap(mem)
+		mem.free()
 		kernel.CloseAll(child)
 		p.discard(s)
 		c.fail(s, id, wire.Internal, "launch "+p.key+": streams: "+err.Error())
@@ -354,6 +354,7 @@ func (p *proc) discard(s *Server) {
 	if p.out != nil && p.out.FD == p.pty {
 		p.out.FD = -1
 	}
+	p.waitsNoMore(s)
 	s.drop(&p.pty)
 	s.drop(&p.pidfd)
 	for _, k := range p.sinks {

@@ -21,10 +21,11 @@ type planned struct {
 	id     uint64
 	p      *proc
 	launch *wire.Launch
-	mem    []byte // where the plan stands
+	mem    *planMem
 	placed plan.Placed
 	files  fork.Files
 	child  fork.Child
+	spent  int    // pid of the child that has made another one to go on; 0 for none
 	going  bool   // it was let go before it came to where it parks
 	passed bool   // it has come there, and went on
 	at     string // the operation at which it was given up
@@ -37,7 +38,7 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int
 	l.c, l.id, l.p = c, id, p
 	target, err := s.target(l.launch.Target)
 	if err != nil {
-		unmap(l.mem)
+		l.mem.free()
 		kernel.CloseAll(uniqueFDs(child))
 		p.discard(s)
 		c.fail(s, id, wire.NotFound, "launch "+p.key+": "+err.Error())
@@ -45,7 +46,7 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int
 	}
 	files, err := p.planFiles(l.launch, child, target)
 	if err != nil {
-		unmap(l.mem)
+		l.mem.free()
 		kernel.CloseAll(append(uniqueFDs(child), uniqueFDs([]int{target})...))
 		p.discard(s)
 		c.fail(s, id, wire.Internal, "launch "+p.key+": "+err.Error())
@@ -56,11 +57,13 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int
 	s.inFlight++
 	s.plans[l] = struct{}{}
 	l.files = files
-	l.placed = plan.PlaceChecked(l.mem)
-	switch simple := len(l.placed.Users()) == 0 && !l.placed.Forks(); {
-	case simple && (target >= 0 || l.placed.PidNS() == ""):
+	l.placed = plan.PlaceChecked(l.mem.mem)
+	// A plan that does not go into its pid namespace by itself is put there.
+	put := !l.placed.Forks() && (target >= 0 || l.placed.PidNS() != "")
+	switch {
+	case len(l.placed.Users()) == 0 && (!put || target >= 0):
 		// A fork is shorter than handing it to another thread and back.
-		l.fork()
+		l.fork(s, put)
 		if l.child.Astray {
 			// Ours is the one thread that cannot be given up. The nest makes
 			// another keeper.
@@ -68,23 +71,42 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int
 			os.Exit(1)
 		}
 		l.forked(s)
-	case simple:
+	default: // it waits for others
 		go func() {
-			l.fork()
+			l.fork(s, put)
 			s.post(func() { l.forked(s) })
-		}()
-	default:
-		go func() {
-			l.run(s)
-			s.post(func() { l.planStarted(s) })
 		}()
 	}
 }
 
-// fork makes the child.
-func (l *planned) fork() {
+// fork makes the child: by the launcher, or where that cannot by a fork of our
+// own.
+func (l *planned) fork(s *Server, put bool) {
+	defer l.closeFiles()
+	if launcher := s.launcher.Load(); launcher != nil && !put && l.mem.blob >= 0 && l.files.Progress != nil {
+		if l.child, l.err = launcher.Start(l.placed, l.mem.blob, l.files); l.err != fork.ErrNoLauncher { //nolint:errorlint // returned as it is
+			return
+		}
+		s.post(func() { s.newLauncher(launcher) })
+	}
 	l.child, l.err = fork.Start(l.placed, l.files)
-	l.closeFiles()
+}
+
+// newLauncher makes a launcher in place of one that has ended.
+func (s *Server) newLauncher(old *fork.Launcher) {
+	if s.launcher.Load() != old {
+		return
+	}
+	if old != nil {
+		say("the launcher has ended; another one is made")
+		old.Close()
+	}
+	l, err := fork.NewLauncher(s.progress.words)
+	if err != nil {
+		say("launcher: " + err.Error())
+	}
+	s.launcher.Store(l)
+	s.waiter.Arm()
 }
 
 func (l *planned) closeFiles() {
@@ -102,7 +124,7 @@ func (l *planned) forked(s *Server) {
 	if l.p.pid, l.p.pidfd = l.child.Pid, l.child.PidFD; l.p.forsaken {
 		_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
 	}
-	if !l.launch.Park && !l.p.io.TTY {
+	if !l.placed.Forks() {
 		l.goAhead(s)
 	}
 	s.add(l.child.Errors(), l, unix.EPOLLIN)
@@ -113,6 +135,9 @@ func (l *planned) forked(s *Server) {
 // before the byte is written, it gives up.
 func (l *planned) goAhead(s *Server) {
 	p := l.p
+	if l.launch.Park || p.io.TTY {
+		return
+	}
 	park := p.park
 	p.park = -1
 	s.byPid[p.pid] = p
@@ -128,19 +153,27 @@ func (l *planned) goAhead(s *Server) {
 // ready is told that the child has said something by its failure pipe, or has
 // closed it by running its program or ending.
 func (l *planned) ready(s *Server, _ uint32) {
-	if l.going && !l.passed {
-		if l.err = l.child.Parked(l.placed, nil); l.err == nil {
-			l.passed = true
+	told := fork.Failed(l.child.Errors(), l.placed.Name)
+	if fork.IsForked(told) {
+		l.spent = l.child.Pid
+		if told = l.child.Follow(told, func(pid, pidfd int) { l.p.follow(s, pid, pidfd) }); told == nil {
+			l.goAhead(s)
 			return
 		}
 	}
-	s.remove(l.child.Errors())
-	switch {
-	case l.passed:
-		l.err = fork.Failed(l.child.Errors(), l.placed.Name)
-	case !l.going:
-		l.err = l.child.Parked(l.placed, nil)
+	f, failed := told.(*fork.FailedError) //nolint:errorlint // made right here
+	switch parked := failed && f.Step == plan.StepParked; {
+	case parked && l.going && !l.passed:
+		l.passed = true
+		return
+	case parked && !l.going, told == nil && l.passed:
+		l.err = nil
+	case told == nil:
+		l.err = fork.ErrDied
+	default:
+		l.err = told
 	}
+	s.remove(l.child.Errors())
 	if l.err == nil {
 		l.planStarted(s)
 		return
@@ -172,25 +205,17 @@ func (p *proc) planFiles(m *wire.Launch, child []int, target int) (f fork.Files,
 	return f, nil
 }
 
-// run forks and waits until the child is parked, has failed or is dead, for a
-// plan that needs something of us on the way.
-func (l *planned) run(s *Server) {
-	if l.fork(); l.err != nil {
-		return
+// follow makes another child the process: the one that the first has made.
+func (p *proc) follow(s *Server, pid, pidfd int) {
+	// It has nothing left to do.
+	_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
+	s.drop(&p.pidfd)
+	if s.byPid[p.pid] == p {
+		delete(s.byPid, p.pid)
+		s.byPid[pid] = p
 	}
-	// Known to the loop at once, so that one that hangs can be given up.
-	known := func(pid, pidfd int) {
-		s.post(func() {
-			s.drop(&l.p.pidfd) // of the one that has made this one
-			if l.p.pid, l.p.pidfd = pid, pidfd; l.p.forsaken {
-				_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
-			}
-		})
-	}
-	known(l.child.Pid, l.child.PidFD)
-	if l.err = l.child.Parked(l.placed, known); l.err != nil {
-		l.at = stepName(l.placed, l.files.Progress)
-		endOf(l.child.PidFD)
+	if p.pid, p.pidfd = pid, pidfd; p.forsaken {
+		_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
 	}
 }
 
@@ -232,7 +257,13 @@ func (l *planned) planStarted(s *Server) {
 	delete(s.plans, l)
 	p := l.p
 	defer func() {
-		unmap(l.mem)
+		if l.spent != 0 {
+			kernel.Reap(l.spent)
+		}
+		if p.second == nil { // else the words are still its
+			s.progress.give(l.files.Progress)
+		}
+		l.mem.free()
 		l.mem, l.placed = nil, plan.Placed{}
 		s.waiter.Arm()
 		if s.upgrade != nil && s.inFlight == 0 {
@@ -270,6 +301,9 @@ func (l *planned) planStarted(s *Server) {
 		}
 	}
 	l.keepNames()
+	if l.placed.Forks() && l.spent == 0 { // it waits for hooks before it makes the other one
+		p.second, p.words = &l.child, l.files.Progress
+	}
 	p.phase = running
 	s.byPid[p.pid] = p
 	roles, _ := p.descriptors()

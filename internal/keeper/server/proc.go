@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/keeper/fork"
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/stdio"
 	"github.com/longshore/longshore/internal/keeper/wire"
@@ -42,6 +43,11 @@ type proc struct {
 	// names are those of its plan's operations from namesFrom on, until it runs.
 	names     []string
 	namesFrom int
+
+	// second, unless nil, is a child that waits for hooks and is to make another
+	// one, which is the process then; words are what they share with us.
+	second *fork.Child
+	words  *uint32
 
 	letting bool // it was let go and has neither parked again nor run
 
@@ -83,6 +89,14 @@ func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
 		p.sinks = append(p.sinks, sink)
 	}
 	return p
+}
+
+// waitsNoMore is for a process whose second child is known, or never will be.
+func (p *proc) waitsNoMore(s *Server) {
+	if p.second != nil {
+		s.progress.give(p.words)
+		p.second, p.words = nil, nil
+	}
 }
 
 func (p *proc) enter(s *Server) {

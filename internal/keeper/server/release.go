@@ -50,7 +50,6 @@ func (g *letGo) ready(s *Server, _ uint32) {
 	if p.errs < 0 {
 		return
 	}
-	p.letting = false
 	err := fork.Failed(p.errs, func(i int) string {
 		if i -= p.namesFrom; i >= 0 && i < len(p.names) {
 			return p.names[i]
@@ -58,6 +57,18 @@ func (g *letGo) ready(s *Server, _ uint32) {
 		i += p.namesFrom
 		return "operation " + kernel.Itoa(i)
 	})
+	if fork.IsForked(err) && p.second != nil && p.phase == running {
+		spent := p.pid
+		if err = p.second.Follow(err, func(pid, pidfd int) { p.follow(s, pid, pidfd) }); err == nil {
+			p.waitsNoMore(s)
+			roles, _ := p.descriptors()
+			p.save(s, roles...)
+			p.watchEnd(s)
+			kernel.Reap(spent)
+			return
+		}
+	}
+	p.letting = false
 	if f, ok := err.(*fork.FailedError); ok && f.Step == plan.StepParked { //nolint:errorlint // as in planFail
 		s.remove(p.errs)
 		g.c.ok(s, g.id, nil)

@@ -11,10 +11,12 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/keeper/fork"
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/stdio"
 	"github.com/longshore/longshore/internal/keeper/wire"
@@ -48,9 +50,10 @@ type Server struct {
 	begunNow map[*command]struct{} // and those not running yet
 	plans    map[*planned]struct{} // launches by a plan under way
 	progress progress
-	inFlight int      // commands begun and not ended
-	begun    uint64   // commands begun ever
-	parked   []func() // launches that wait for an upgrade to fail
+	launcher atomic.Pointer[fork.Launcher] // nil when there is none
+	inFlight int                           // commands begun and not ended
+	begun    uint64                        // commands begun ever
+	parked   []func()                      // launches that wait for an upgrade to fail
 
 	nest    nest
 	waiter  *kernel.Waiter
@@ -153,6 +156,8 @@ func (s *Server) begin(resume int) error {
 	for _, p := range s.procs {
 		p.carryOn(s)
 	}
+	s.progress.open()
+	s.newLauncher(nil)
 	s.waiter.Arm()
 	s.nest.send(s, wire.KindNestServing, nil, nil)
 	if s.thaw != nil {

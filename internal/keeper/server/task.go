@@ -21,7 +21,7 @@ var errSeals = errors.New("the plan's file is not sealed")
 
 // mapPlan maps the plan in a sealed memory file to memory of its own, and checks
 // it.
-func mapPlan(fd int) ([]byte, error) {
+func mapPlan(fd int) (*planMem, error) {
 	if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&sealed != sealed {
 		return nil, errSeals
 	}
@@ -38,11 +38,18 @@ func mapPlan(fd int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return checked(mem)
+	m, err := checked(mem)
+	if err == nil {
+		if m.blob, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			m.blob = -1
+		}
+		return m, nil
+	}
+	return nil, err
 }
 
 // copyPlan is mapPlan for a plan inside a message, as version 1 sent it.
-func copyPlan(b []byte) ([]byte, error) {
+func copyPlan(b []byte) (*planMem, error) {
 	b = plan.FromVersion1(b)
 	switch {
 	case len(b) == 0:
@@ -58,12 +65,30 @@ func copyPlan(b []byte) ([]byte, error) {
 	return checked(mem)
 }
 
-func checked(mem []byte) ([]byte, error) {
+func checked(mem []byte) (*planMem, error) {
 	if err := plan.Check(mem); err != nil {
 		unmap(mem)
 		return nil, err
 	}
-	return mem, nil
+	return &planMem{mem, -1}, nil
+}
+
+// planMem is a plan that was checked, in memory of its own, and the sealed file
+// that it came in, for the launcher's children; -1 is none.
+type planMem struct {
+	mem  []byte
+	blob int
+}
+
+func (m *planMem) free() {
+	if m == nil {
+		return
+	}
+	unmap(m.mem)
+	if m.blob >= 0 {
+		_ = unix.Close(m.blob)
+	}
+	m.mem, m.blob = nil, -1
 }
 
 func unmap(mem []byte) {
@@ -73,7 +98,7 @@ func unmap(mem []byte) {
 }
 
 // launchPlanOf takes the plan that a launch came with, if it is one by a plan.
-func launchPlanOf(kind wire.Kind, m *wire.Launch, fds []int) (mem []byte, f *wire.Fail) {
+func launchPlanOf(kind wire.Kind, m *wire.Launch, fds []int) (mem *planMem, f *wire.Fail) {
 	var err error
 	switch {
 	case kind == wire.KindLaunchPlan && m.Kind != wire.LaunchPlan:
@@ -93,14 +118,14 @@ func launchPlanOf(kind wire.Kind, m *wire.Launch, fds []int) (mem []byte, f *wir
 }
 
 // taskPlanOf takes the plan that a task came with, if it has one.
-func taskPlanOf(m *wire.Task, fds []int) ([]byte, *wire.Fail) {
+func taskPlanOf(m *wire.Task, fds []int) (*planMem, *wire.Fail) {
 	m.Input = append([]byte(nil), m.Input...) // it stands in the buffer of the next request
 	if !m.Planned {
 		return nil, nil
 	}
 	err := errSeals
 	if len(fds) > 0 {
-		var mem []byte
+		var mem *planMem
 		if mem, err = mapPlan(fds[0]); err == nil {
 			return mem, nil
 		}
@@ -125,7 +150,7 @@ var errNoTarget = errors.New("its target does not run")
 
 // task runs a program that is more than a command line: with input, under
 // another name than its path, or by a plan in another process's namespaces.
-func (c *conn) task(s *Server, id uint64, m *wire.Task, mem []byte) {
+func (c *conn) task(s *Server, id uint64, m *wire.Task, mem *planMem) {
 	if s.upgrade != nil {
 		s.parked = append(s.parked, func() { c.task(s, id, m, mem) })
 		return
@@ -140,13 +165,13 @@ func (c *conn) task(s *Server, id uint64, m *wire.Task, mem []byte) {
 	}
 	target, err := s.target(m.Target)
 	if err != nil {
-		unmap(mem)
+		mem.free()
 		c.fail(s, id, wire.NotFound, "run: "+err.Error())
 		return
 	}
 	in, err := input(m.Input)
 	if err != nil {
-		unmap(mem)
+		mem.free()
 		kernel.CloseAll(uniqueFDs([]int{target}))
 		c.fail(s, id, wire.Internal, "run: "+err.Error())
 		return
@@ -172,25 +197,36 @@ func input(b []byte) (int, error) {
 // dead.
 func (cmd *command) runPlan(s *Server, at *uint32) {
 	defer func() {
-		unmap(cmd.mem)
+		cmd.mem.free()
 		kernel.CloseAll(uniqueFDs([]int{cmd.target}))
 	}()
-	placed := plan.PlaceChecked(cmd.mem)
+	placed := plan.PlaceChecked(cmd.mem.mem)
 	files := fork.Files{Stdin: cmd.child[0], Stdout: cmd.child[1], Stderr: cmd.child[2], Park: -1, Console: -1, Target: cmd.target, Progress: at}
 	child, err := fork.Start(placed, files)
 	if err != nil {
-		s.post(func() { cmd.started(s, 0, -1, err) })
+		s.post(func() {
+			s.progress.give(at)
+			cmd.started(s, 0, -1, err)
+		})
 		return
 	}
-	// Its end waits for what its pipe tells.
-	s.post(func() {
-		if cmd.pidfd = child.PidFD; cmd.cancelled {
-			_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
-		}
-	})
-	err = child.Outcome(placed)
+	// Its end waits for what its pipe tells. The one that has made another to go
+	// on is nobody's any more, and reaped like any stranger.
+	known := func(_, pidfd int) {
+		s.post(func() {
+			if cmd.pidfd >= 0 {
+				_ = unix.Close(cmd.pidfd)
+			}
+			if cmd.pidfd = pidfd; cmd.cancelled {
+				_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
+			}
+		})
+	}
+	known(child.Pid, child.PidFD)
+	err = child.Ran(placed, known)
 	step := stepName(placed, at)
 	s.post(func() {
+		s.progress.give(at)
 		switch {
 		case err != nil:
 			cmd.planErr = planFail("run", err)
@@ -201,28 +237,46 @@ func (cmd *command) runPlan(s *Server, at *uint32) {
 	})
 }
 
-// progress is memory that forked children share with us: a word for each, which
-// is given to another one 1,024 launches later.
+// progress is memory that forked children share with us: two words for each, that
+// are given to one launch at a time.
 type progress struct {
 	words []byte
-	next  int
+	free  []uint16
 }
 
-const progressWords = 1024
+const progressWords = 512
 
-// take returns the next word, or nil when there is no memory for it.
-func (p *progress) take() *uint32 {
-	if p.words == nil {
-		mem, err := unix.Mmap(-1, 0, 4*progressWords, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
-		if err != nil {
-			return nil
-		}
-		p.words = mem
+// open makes the memory. Without it nobody can say where a launch was given up.
+func (p *progress) open() {
+	mem, err := unix.Mmap(-1, 0, 8*progressWords, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return
 	}
-	w := (*uint32)(unsafe.Pointer(&p.words[4*(p.next%progressWords)]))
-	p.next++
+	p.words = mem
+	for i := range uint16(progressWords) {
+		p.free = append(p.free, i)
+	}
+}
+
+// take returns two words, or nil when there are none left.
+func (p *progress) take() *uint32 {
+	if len(p.free) == 0 {
+		return nil
+	}
+	at := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	w := (*uint32)(unsafe.Pointer(&p.words[8*int(at)]))
 	atomic.StoreUint32(w, 0)
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&p.words[8*int(at)+4])), 0)
 	return w
+}
+
+// give takes words back from a launch of which nothing runs any more but its
+// program.
+func (p *progress) give(w *uint32) {
+	if w != nil {
+		p.free = append(p.free, uint16((uintptr(unsafe.Pointer(w))-uintptr(unsafe.Pointer(&p.words[0])))/8))
+	}
 }
 
 // stepName names the operation that a child has come to.

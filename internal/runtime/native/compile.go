@@ -25,6 +25,9 @@ type Host struct {
 	Bounding uint64
 	LastCap  int
 	Kcore    bool // there is a /proc/kcore
+	// ProcPidNS: a proc can be mounted for another pid namespace than the
+	// mounter's (Linux 6.17).
+	ProcPidNS bool
 	// Initramfs says that the root is the kernel's first file system, which
 	// pivot_root cannot move; Views are then the mounts that a container must
 	// not find below its own root: see moveRoot.
@@ -122,6 +125,7 @@ type compiler struct {
 	file   string  // the program's, where Args[0] is another name
 	twice  bool    // a first child prepares what a second one needs
 	user   *userns // the container's user namespace; nil for ours
+	late   *late   // for a process that enters its pid namespace last; else nil
 	// sources are the copies of binds' sources that were taken along, by index
 	// of their mounts.
 	sources map[int]int
@@ -161,7 +165,9 @@ func Compile(in Input) (Output, error) {
 	if err := c.birth().born(); err != nil {
 		return Output{}, err
 	}
-	c.Add("setsid", unix.SYS_SETSID)
+	if c.late == nil {
+		c.Add("setsid", unix.SYS_SETSID)
+	}
 	c.openLabels()
 	state := specs.State{Version: in.Spec.Version, ID: in.ID, Status: specs.StateCreating, Pid: selfPid, Bundle: in.Bundle, Annotations: in.Spec.Annotations}
 	if err := prepareFilter(c, state); err != nil {
@@ -199,6 +205,11 @@ func (c birth) born() error {
 	flags, err := c.namespaces()
 	if err != nil {
 		return err
+	}
+	if joinsPid(c.in.Spec) {
+		if c.late, err = newLate(c.in.Spec); err != nil {
+			return err
+		}
 	}
 	if c.user != nil || c.has(specs.TimeNamespace) {
 		return c.bornTwice(flags)
@@ -264,8 +275,11 @@ func (c *compiler) settle(target bool) (fd int) {
 		c.Add("user namespace", unix.SYS_DUP3, plan.S(u.Slot), plan.V(c.next), plan.V(unix.O_CLOEXEC)).To(u.Slot)
 		c.next++
 	}
-	if c.twice {
+	if c.twice || c.late != nil {
 		c.Add("pipe to wait for", unix.SYS_DUP3, plan.S(plan.SlotGo), plan.V(c.next), plan.V(unix.O_CLOEXEC)).To(plan.SlotGo)
+		if c.late != nil {
+			c.late.wait = c.next
+		}
 		c.next++
 	}
 	c.Add("close the keeper's descriptors", unix.SYS_CLOSE_RANGE, plan.V(c.next), plan.V(^uint32(0)), plan.V(0))
@@ -367,12 +381,16 @@ func (c birth) joins() (user int) {
 		fd, _ := c.open("open "+p, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(p)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
 		return fd
 	}
+	if c.late != nil {
+		c.late.joinPid(c.compiler)
+	}
 	if c.user != nil && c.user.path != "" {
 		user = open(c.user.path)
 	}
 	for _, ns := range c.in.Spec.Linux.Namespaces {
 		switch {
 		case ns.Path == "" || ns.Type == specs.UserNamespace:
+		case ns.Type == specs.PIDNamespace && c.late != nil:
 		case ns.Type == specs.PIDNamespace && !c.twice:
 			c.JoinPid(ns.Path)
 		default:

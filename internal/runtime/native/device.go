@@ -190,5 +190,12 @@ func (c *compiler) stdio(slave int) {
 	for i, name := range []string{"stdin", "stdout", "stderr"} {
 		c.Add(name, unix.SYS_DUP3, plan.V(slave), plan.V(i), plan.V(0))
 	}
+	if c.late == nil {
+		controlTerminal(c)
+	}
+}
+
+// controlTerminal makes a session's first process its terminal's.
+func controlTerminal(c *compiler) {
 	c.Add("controlling terminal", unix.SYS_IOCTL, plan.V(0), plan.V(unix.TIOCSCTTY), plan.V(0))
 }

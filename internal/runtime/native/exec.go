@@ -59,6 +59,10 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 		unified, later = "", unified
 	}
 	c.Clone(0, unified)
+	var err error
+	if c.late, err = newLate(&spec); err != nil {
+		return Output{}, err
+	}
 	target := c.settle(true)
 	if err := affinity(c, "initial", bound.Initial); err != nil {
 		return Output{}, err
@@ -82,7 +86,9 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 			return Output{}, err
 		}
 	}
-	c.Add("setsid", unix.SYS_SETSID)
+	if c.late == nil {
+		c.Add("setsid", unix.SYS_SETSID)
+	}
 	if c.in.borrows() && in.Pid <= 0 {
 		return Output{}, notDone("linux.namespaces (no mount namespace, or one that is joined): an exec")
 	}
@@ -107,8 +113,8 @@ func (c *compiler) inUser() bool {
 }
 
 // joinTarget enters the namespaces of an exec's target. One call joins all: root
-// and working directory follow the mount namespace. The pid namespace was set by
-// who cloned us. In a user namespace we are its root then. In a mount namespace
+// and working directory follow the mount namespace. Of the pid namespace only our
+// children are, unless who cloned us has put us there. In a user namespace we are its root then. In a mount namespace
 // that is not the container's own its root is that of its process, pid, which
 // the joining shows to have lived when that was opened.
 func joinTarget(c *compiler, target, pid int) {
@@ -120,7 +126,7 @@ func joinTarget(c *compiler, target, pid int) {
 	var flags uint64
 	inUser := c.inUser()
 	for _, ns := range c.in.Spec.Linux.Namespaces {
-		if ns.Type != specs.PIDNamespace && (ns.Type != specs.UserNamespace || inUser) {
+		if (ns.Type != specs.PIDNamespace || c.late != nil) && (ns.Type != specs.UserNamespace || inUser) {
 			flags |= cloneFlags[ns.Type]
 		}
 	}

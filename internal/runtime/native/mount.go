@@ -232,6 +232,9 @@ func (c *compiler) mount(i int, m specs.Mount) error {
 		return nil
 	case m.Type == "cgroup" || m.Type == "cgroup2":
 		return c.cgroupMount(m, o)
+	case m.Type == "proc" && c.late != nil && !c.in.Host.ProcPidNS:
+		c.provide(m.Destination, false)
+		return c.late.placeProc(c, i, m, o)
 	case m.Type == "":
 		return fmt.Errorf("no type: %w", errdefs.ErrInvalidArgument)
 	}
@@ -248,6 +251,9 @@ func (c *compiler) mount(i int, m specs.Mount) error {
 	}
 	mode, known := modeOf(c.in.Root, m.Destination, c.mounts)
 	c.provide(m.Destination, false)
+	if m.Type == "proc" && c.late != nil {
+		o.Data = append(slices.Clone(o.Data), c.late.procOption())
+	}
 	flags := o.Flags
 	if m.Type == "tmpfs" {
 		if known && !slices.ContainsFunc(o.Data, func(d string) bool { return strings.HasPrefix(d, "mode=") }) {

@@ -115,6 +115,10 @@ func prepareListener(c *compiler, s *specs.LinuxSeccomp, state specs.State) erro
 	at := c.Bytes([]byte(text))
 	l := &listener{length: len(text)}
 	for _, h := range holes {
+		if c.late != nil { // that of the child which we are not yet
+			c.late.notify = append(c.late.notify, at+plan.Ptr(h))
+			continue
+		}
 		c.Add("our pid", unix.SYS_READLINKAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/proc/self")), plan.P(at+plan.Ptr(h)), plan.V(len(pidRoom)))
 	}
 	iov := c.Struct(plan.P(at), plan.V(len(text)))

@@ -3,6 +3,7 @@ package native
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -15,6 +16,9 @@ import (
 // process adds what makes the child the program's process: limits, identity,
 // privileges, and execve at last.
 func (c *compiler) process(p *specs.Process) error {
+	if c.late != nil {
+		c.late.keep(c)
+	}
 	if err := c.scheduling(p); err != nil {
 		return err
 	}
@@ -34,6 +38,12 @@ func (c *compiler) process(p *specs.Process) error {
 	if err := c.rlimits(p); err != nil {
 		return err
 	}
+	if c.late != nil {
+		c.late.close(c)
+		if c.late.early {
+			c.late.enter(c)
+		}
+	}
 	if p.NoNewPrivileges {
 		c.Add("no new privileges", unix.SYS_PRCTL, plan.V(unix.PR_SET_NO_NEW_PRIVS), plan.V(1))
 	} else if c.filter != nil { // needs privileges that go next
@@ -47,6 +57,9 @@ func (c *compiler) process(p *specs.Process) error {
 		umask = *p.User.Umask
 	}
 	c.Add("umask", unix.SYS_UMASK, plan.V(umask))
+	if c.late != nil && !c.late.early {
+		c.late.enter(c)
+	}
 	// A listener is told now: it should not wait for the start.
 	late := p.NoNewPrivileges && c.filter != nil
 	if late && c.filter.Notify {
@@ -81,6 +94,10 @@ func (c *compiler) rlimits(p *specs.Process) error {
 		if !ok {
 			return fmt.Errorf("process.rlimits[%d]: %q: unknown: %w", i, l.Type, errdefs.ErrInvalidArgument)
 		}
+		if c.late != nil && r == unix.RLIMIT_NPROC {
+			c.late.countOneMore(c, l)
+			continue
+		}
 		c.Add("limit "+l.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(r), plan.P(c.Words(l.Soft, l.Hard)), plan.V(0))
 	}
 	return nil
@@ -99,22 +116,13 @@ var schedFlags = map[specs.LinuxSchedulerFlag]uint64{
 
 func (c *compiler) scheduling(p *specs.Process) error {
 	if s := p.Scheduler; s != nil {
-		policy, ok := policies[s.Policy]
-		if !ok {
-			return fmt.Errorf("process.scheduler.policy: %q: unknown: %w", s.Policy, errdefs.ErrInvalidArgument)
+		without := uint64(0)
+		if c.late != nil && slices.Contains(s.Flags, specs.SchedFlagResetOnFork) {
+			c.late.resets, without = true, unix.SCHED_FLAG_RESET_ON_FORK
 		}
-		var flags uint64
-		for _, f := range s.Flags {
-			bit, ok := schedFlags[f]
-			if !ok {
-				return fmt.Errorf("process.scheduler.flags: %q: unknown: %w", f, errdefs.ErrInvalidArgument)
-			}
-			flags |= bit
+		if err := addScheduler(c, s, without); err != nil {
+			return err
 		}
-		// struct sched_attr: size, policy, flags, nice, priority, runtime,
-		// deadline, period.
-		attr := c.Words(unix.SizeofSchedAttr|uint64(policy)<<32, flags, uint64(uint32(s.Nice))|uint64(uint32(s.Priority))<<32, s.Runtime, s.Deadline, s.Period, 0)
-		c.Add("scheduler", unix.SYS_SCHED_SETATTR, plan.V(0), plan.P(attr), plan.V(0))
 	}
 	if io := p.IOPriority; io != nil {
 		class, ok := map[specs.IOPriorityClass]int{specs.IOPRIO_CLASS_RT: 1, specs.IOPRIO_CLASS_BE: 2, specs.IOPRIO_CLASS_IDLE: 3}[io.Class]
@@ -133,6 +141,27 @@ func (c *compiler) scheduling(p *specs.Process) error {
 		c.Add("personality", unix.SYS_PERSONALITY, plan.V(v))
 	}
 	return memoryPolicy(c, c.in.Spec.Linux.MemoryPolicy)
+}
+
+// addScheduler sets a scheduling policy, without some of its flags.
+func addScheduler(c *compiler, s *specs.Scheduler, without uint64) error {
+	policy, ok := policies[s.Policy]
+	if !ok {
+		return fmt.Errorf("process.scheduler.policy: %q: unknown: %w", s.Policy, errdefs.ErrInvalidArgument)
+	}
+	var flags uint64
+	for _, f := range s.Flags {
+		bit, ok := schedFlags[f]
+		if !ok {
+			return fmt.Errorf("process.scheduler.flags: %q: unknown: %w", f, errdefs.ErrInvalidArgument)
+		}
+		flags |= bit
+	}
+	// struct sched_attr: size, policy, flags, nice, priority, runtime,
+	// deadline, period.
+	attr := c.Words(unix.SizeofSchedAttr|uint64(policy)<<32, flags&^without, uint64(uint32(s.Nice))|uint64(uint32(s.Priority))<<32, s.Runtime, s.Deadline, s.Period, 0)
+	c.Add("scheduler", unix.SYS_SCHED_SETATTR, plan.V(0), plan.P(attr), plan.V(0))
+	return nil
 }
 
 // maxGroups is the kernel's NGROUPS_MAX.

@@ -222,7 +222,12 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	rec.Hooked.Pid = launched.Pid
 	err = writeJSON(r.path(c.ID), rec)
 	if err == nil && out.Stops {
-		err = r.createHooks(ctx, c.ID, rec)
+		if err = r.createHooks(ctx, c.ID, rec); err == nil && joinsPid(spec) {
+			// Another one, since it has entered its pid namespace.
+			rec.Hooked.Pid = r.pid(ctx, c.ID)
+			launched.Pid = rec.Hooked.Pid
+			err = writeJSON(r.path(c.ID), rec)
+		}
 	}
 	if err == nil && c.Run {
 		err = r.startHooked(ctx, c.ID)

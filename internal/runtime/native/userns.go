@@ -135,6 +135,9 @@ func (c birth) bornTwice(flags uint64) error {
 	if err := c.mappings(); err != nil {
 		return err
 	}
+	if c.late != nil {
+		return c.bornLate(flags)
+	}
 	c.twice = true
 	c.Clone(0, "")
 	c.settle(false)
@@ -150,23 +153,8 @@ func (c birth) bornTwice(flags uint64) error {
 		c.Add("open "+dir, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(dir)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)).To(cgroup)
 		c.next++
 	}
-	user := c.joins()
-	if c.user != nil {
-		if c.user.fd = user; user < 0 {
-			c.user.fd = c.userFDs[c.user.slot]
-		}
-		if err := c.named(false); err != nil {
-			return err
-		}
-		if err := c.stage(); err != nil {
-			return err
-		}
-		c.Add("join the user namespace", unix.SYS_SETNS, plan.V(c.user.fd), plan.V(unix.CLONE_NEWUSER))
-	}
-	if c.has(specs.TimeNamespace) {
-		if err := c.timeNamespace(); err != nil {
-			return err
-		}
+	if err := c.enterUser(); err != nil {
+		return err
 	}
 	own := flags
 	if c.user != nil {
@@ -187,6 +175,28 @@ func (c birth) bornTwice(flags uint64) error {
 	c.becomeRoot()
 	if ipc := own & unix.CLONE_NEWIPC; ipc != 0 {
 		c.Add("unshare the ipc namespace", unix.SYS_UNSHARE, plan.V(ipc))
+	}
+	return nil
+}
+
+// enterUser joins what is joined, prepares what only we may, and goes into the
+// container's user namespace and to where its time namespace begins.
+func (c birth) enterUser() error {
+	user := c.joins()
+	if c.user != nil {
+		if c.user.fd = user; user < 0 {
+			c.user.fd = c.userFDs[c.user.slot]
+		}
+		if err := c.named(false); err != nil {
+			return err
+		}
+		if err := c.stage(); err != nil {
+			return err
+		}
+		c.Add("join the user namespace", unix.SYS_SETNS, plan.V(c.user.fd), plan.V(unix.CLONE_NEWUSER))
+	}
+	if c.has(specs.TimeNamespace) {
+		return c.timeNamespace()
 	}
 	return nil
 }
@@ -221,7 +231,11 @@ func (c birth) raiseLimits() error {
 			return fmt.Errorf("process.rlimits[%d]: %q: unknown: %w", i, l.Type, errdefs.ErrInvalidArgument)
 		}
 		if l.Hard >= small {
-			c.Add("raise limit "+l.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(r), plan.P(c.Words(l.Hard, l.Hard)), plan.V(0)).Allow(uint16(unix.EPERM))
+			hard := l.Hard
+			if c.late != nil && r == unix.RLIMIT_NPROC {
+				hard = oneMore(hard)
+			}
+			c.Add("raise limit "+l.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(r), plan.P(c.Words(hard, hard)), plan.V(0)).Allow(uint16(unix.EPERM))
 		}
 	}
 	return nil
@@ -288,6 +302,9 @@ func (c birth) stage() error {
 		}
 		trees = append(trees, tree{src, stagedMount(i), file})
 	}
+	if c.late != nil && c.late.proc >= 0 {
+		trees = append(trees, tree{c.late.proc, stagedMount(slices.IndexFunc(c.in.Spec.Mounts, isProc)), false})
+	}
 	c.Add("stage", unix.SYS_MOUNT, plan.P(c.String("stage")), plan.P(c.String(c.in.Root)), plan.P(c.String("tmpfs")), plan.V(0), plan.P(c.String("mode=755,size=1m")))
 	c.Add("chdir to the stage", unix.SYS_CHDIR, plan.P(c.String(c.in.Root)))
 	for _, t := range slices.Backward(trees) {
@@ -298,7 +315,9 @@ func (c birth) stage() error {
 			c.Add("place for "+t.name, unix.SYS_MKDIRAT, here, name, plan.V(0o700))
 		}
 		c.Add("stage "+t.name, unix.SYS_MOVE_MOUNT, plan.V(t.fd), empty, here, name, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
-		c.shut(t.fd)
+		if c.late == nil || t.fd != c.late.proc { // opened long before
+			c.shut(t.fd)
+		}
 	}
 	for i, m := range c.in.Spec.Mounts {
 		if !c.ours(m) {

@@ -176,6 +176,11 @@ func (b *Builder) AddStore(name string, s Slot, p Ptr) {
 	b.ops = append(b.ops, Op{Kind: Store, Out: -1, Name: uint32(b.String(name)), A: [6]uint64{uint64(s), uint64(p)}})
 }
 
+// AddSame appends a Same of n bytes at p and q.
+func (b *Builder) AddSame(name string, p, q Ptr, n int) {
+	b.ops = append(b.ops, Op{Kind: Same, Out: -1, Ptrs: 3, Name: uint32(b.String(name)), A: [6]uint64{uint64(p), uint64(q), uint64(n)}})
+}
+
 // At returns operation i, to set what was not known when it was added.
 func (b *Builder) At(i int) *Op { return &b.ops[i] }
 

@@ -27,7 +27,7 @@ func ToVersion1(blob []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.NumUsers > 0 || slices.ContainsFunc(opsOf(blob, h), func(o Op) bool { return o.Kind == Fork }) {
+	if h.NumUsers > 0 || slices.ContainsFunc(opsOf(blob, h), func(o Op) bool { return o.Kind >= Fork }) {
 		return nil, ErrNotInVersion1
 	}
 	out := bytes.Clone(blob)

@@ -54,7 +54,7 @@ func Check(blob []byte) error {
 }
 
 func checkOp(o *Op, i, n int, dataEnd uint32, blob []byte) error {
-	if o.Kind > Fork || o.Out < -1 || o.Out >= NumSlots || !stringAt(blob, o.Name, dataEnd) {
+	if o.Kind > Same || o.Out < -1 || o.Out >= NumSlots || !stringAt(blob, o.Name, dataEnd) {
 		return ErrOperand
 	}
 	if (o.Kind == Try || o.Kind == Jump) && o.Want > uint64(n-i-1) {
@@ -64,6 +64,9 @@ func checkOp(o *Op, i, n int, dataEnd uint32, blob []byte) error {
 		return ErrBounds
 	}
 	if o.Kind == Fork && (o.Ptrs != 1 || o.A[0]%8 != 0 || o.A[0] < uint64(headerSize) || o.A[0] > uint64(dataEnd)-CloneArgsSize) {
+		return ErrBounds
+	}
+	if o.Kind == Same && (o.Ptrs != 3 || o.A[2] > uint64(dataEnd) || o.A[0] > uint64(dataEnd)-o.A[2] || o.A[1] > uint64(dataEnd)-o.A[2]) {
 		return ErrBounds
 	}
 	for j, a := range o.A {

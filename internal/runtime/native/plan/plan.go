@@ -36,6 +36,9 @@ const (
 	// own child (CLONE_PARENT), and this one ends. It tells the keeper the new
 	// one's pid as StepForked.
 	Fork
+	// Same compares A[2] bytes of the plan's data at A[0] and A[1]; where they
+	// differ the plan fails.
+	Same
 )
 
 // Op is one operation. Its layout is part of the plan's format.

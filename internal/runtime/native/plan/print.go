@@ -105,6 +105,8 @@ func (p *printer) op(o *Op) string {
 		return "store slot " + strconv.FormatUint(o.A[0], 10) + p.place(uint32(o.A[1]))
 	case Fork:
 		return "clone with flags 0x" + strconv.FormatUint(p.word(uint32(o.A[0])), 16) + " and end"
+	case Same:
+		return "compare " + p.data(uint32(o.A[0]), 0) + " and " + p.data(uint32(o.A[1]), 0) + ", " + strconv.FormatUint(o.A[2], 10) + " bytes"
 	case Jump:
 		return "pass over " + strconv.FormatUint(o.Want, 10)
 	}

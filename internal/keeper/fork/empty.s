@@ -1,1 +1,0 @@
-// This file lets fork.go declare functions without a body.

@@ -1,0 +1,4 @@
+package fork
+
+// KeepsMemory is true in builds with C.
+const KeepsMemory = keepsMemory

@@ -1,0 +1,198 @@
+package fork
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+)
+
+// retries bounds how often an open is repeated that the kernel gave up because
+// something was renamed or mounted anywhere meanwhile (openat2(2), EAGAIN).
+const retries = 10000
+
+// The functions of this file run in a child, which has a stack, our program and
+// its plan, and no other memory: no heap, no variables of packages, no g. They
+// make raw system calls and call each other, and nothing else.
+
+// child is the first function of a child.
+//
+//go:noinline
+//go:norace
+//go:nosplit
+//go:nocheckptr
+func child(t *task) {
+	// Our maker had blocked all signals so that no handler of its runs here;
+	// clone has taken the handlers away.
+	var none uint64
+	_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, sigSetMask, uintptr(unsafe.Pointer(&none)), 0, 8, 0, 0)
+	e := strip(t)
+	switch {
+	case t.kind == launches && e == 0:
+		serve(t)
+	case t.kind == runsPlan && e != 0:
+		tell(t, 0, uint32(e))
+	case t.kind == runsPlan:
+		run(t)
+	}
+	leave()
+}
+
+const sigSetMask = 2
+
+// leave ends the process.
+//
+//go:norace
+//go:nosplit
+func leave() {
+	for {
+		_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, exitFailure, 0, 0)
+	}
+}
+
+// at is the memory at an address.
+//
+//go:norace
+//go:nosplit
+//go:nocheckptr
+func at(address uintptr) unsafe.Pointer { return unsafe.Add(unsafe.Pointer(nil), address) }
+
+// tell writes a step and its outcome to the failure pipe.
+//
+//go:norace
+//go:nosplit
+//go:nocheckptr
+func tell(t *task, step, outcome uint32) {
+	m := [2]uint32{step, outcome}
+	h := (*plan.Header)(at(t.header))
+	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(h.Slot[plan.SlotError]), uintptr(unsafe.Pointer(&m)), 8)
+}
+
+// run makes a plan's calls one after the other. It returns when one has failed,
+// and in a process that has made another to go on.
+//
+//go:noinline
+//go:norace
+//go:nosplit
+//go:nocheckptr
+func run(t *task) {
+	h := (*plan.Header)(at(t.header))
+	if t.progress != 0 {
+		// Ours alone: not of a process that we make.
+		if _, _, e := syscall.RawSyscall(unix.SYS_MADVISE, t.progress&^(sharedPage-1), sharedPage, unix.MADV_DONTFORK); e != 0 {
+			tell(t, 0, uint32(e))
+			return
+		}
+	}
+	for i := uintptr(0); i < t.numOps; i++ {
+		o := (*plan.Op)(at(t.ops + i*unsafe.Sizeof(plan.Op{})))
+		if t.progress != 0 {
+			*(*uint32)(at(t.progress)) = uint32(i)
+		}
+		switch o.Kind {
+		case plan.Jump:
+			i += uintptr(o.Want)
+			continue
+		case plan.Store:
+			*(*uint32)(at(t.header + uintptr(o.A[1]))) = uint32(h.Slot[o.A[0]&(plan.NumSlots-1)])
+			continue
+		case plan.Same:
+			if !same(uintptr(o.A[0]), uintptr(o.A[1]), uintptr(o.A[2])) {
+				tell(t, uint32(i), uint32(unix.EPROTO))
+				return
+			}
+			continue
+		case plan.Fork:
+			pid, e := forkOn(t, uintptr(o.A[0]))
+			switch {
+			case e != 0:
+				tell(t, uint32(i), uint32(e))
+				return
+			case pid != 0:
+				tell(t, plan.StepForked, uint32(pid))
+				return
+			}
+			// What is shared with our maker has stayed with the one that made us.
+			t.progress = 0
+			continue
+		}
+		r, e := call(h, o)
+		switch {
+		case e != 0 && (e == syscall.Errno(o.OK) || e == syscall.Errno(o.OK2)):
+			if o.Kind == plan.Try {
+				i += uintptr(o.Want)
+			}
+			continue
+		case e != 0:
+		case o.Kind == plan.Must && r != uintptr(o.Want):
+			e = unix.EPROTO
+		default:
+			if o.Out >= 0 {
+				h.Slot[o.Out&(plan.NumSlots-1)] = uint64(r)
+			}
+			continue
+		}
+		tell(t, uint32(i), uint32(e))
+		return
+	}
+}
+
+// call makes the system call of an operation.
+//
+//go:norace
+//go:nosplit
+//go:nocheckptr
+func call(h *plan.Header, o *plan.Op) (r uintptr, e syscall.Errno) {
+	var a [6]uintptr
+	for j := range 6 {
+		if o.Slots&(1<<j) != 0 {
+			a[j] = uintptr(h.Slot[o.A[j]&(plan.NumSlots-1)])
+		} else {
+			a[j] = uintptr(o.A[j])
+		}
+	}
+	r, _, e = syscall.RawSyscall6(uintptr(o.NR), a[0], a[1], a[2], a[3], a[4], a[5])
+	for n := 0; e == unix.EAGAIN && o.NR == unix.SYS_OPENAT2 && n < retries; n++ {
+		r, _, e = syscall.RawSyscall6(uintptr(o.NR), a[0], a[1], a[2], a[3], a[4], a[5])
+	}
+	return r, e
+}
+
+// same compares n bytes.
+//
+//go:norace
+//go:nosplit
+//go:nocheckptr
+func same(a, b, n uintptr) bool {
+	for i := range n {
+		if *(*byte)(at(a + i)) != *(*byte)(at(b + i)) {
+			return false
+		}
+	}
+	return true
+}
+
+// forkOn makes the process that goes on with the plan. The kernel writes its pid
+// into memory that our maker shares with us and that the new process, which may
+// be taken over as soon as it exists, does not have: what it says by the failure
+// pipe cannot name another.
+//
+//go:norace
+//go:nosplit
+//go:nocheckptr
+func forkOn(t *task, args uintptr) (pid uintptr, e syscall.Errno) {
+	ca := (*cloneArgs)(at(args))
+	if t.progress != 0 {
+		ca.flags |= unix.CLONE_PARENT_SETTID
+		ca.parentTID = uint64(t.progress + 4)
+	}
+	if ca.flags == unix.CLONE_PARENT || ca.flags == unix.CLONE_PARENT|unix.CLONE_PARENT_SETTID {
+		// The older call is the one that seccomp profiles allow.
+		pid, _, e = syscall.RawSyscall6(unix.SYS_CLONE, uintptr(ca.flags), 0, uintptr(ca.parentTID), 0, 0, 0)
+		return pid, e
+	}
+	pid, _, e = syscall.RawSyscall6(unix.SYS_CLONE3, args, plan.CloneArgsSize, 0, 0, 0, 0)
+	return pid, e
+}

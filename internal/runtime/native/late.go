@@ -1,0 +1,241 @@
+package native
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/weaken"
+)
+
+// late is the part of a plan whose process joins a pid namespace that others are
+// in: an exec's, and a container's that shares one. Who is in it sees a process
+// from its first moment, with its root and its descriptors, and with
+// CAP_SYS_PTRACE can take it over. So a first child, in our pid namespace alone,
+// joins everything, drops all rights and keeps no descriptor but the process's
+// own; then it makes a second one in the pid namespace, which goes on.
+type late struct {
+	wait  int // the descriptor from which the second child reads that the keeper knows it
+	pidns int // that of the pid namespace, for a container; -1 for an exec
+	proc  int // that of a proc of the pid namespace, to be mounted; -1 for none
+	// early has the second child install the seccomp filter and drop the rights
+	// itself: a filter that needs a right to be installed would not let the
+	// first one make the second. It is wholly inside all the same.
+	early   bool
+	spec    *specs.Spec
+	limit   *specs.POSIXRlimit // of the number of processes
+	resets  bool               // the scheduling policy is not for children
+	notify  []plan.Ptr         // where the pid goes in what a seccomp listener is told
+	control bool
+}
+
+// joinsPid reports whether the spec joins a pid namespace that is there.
+func joinsPid(s *specs.Spec) bool {
+	return slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.PIDNamespace && n.Path != "" })
+}
+
+// newLate returns nil where this defence is switched off.
+func newLate(s *specs.Spec) (*late, error) {
+	if weaken.Off(weaken.PidNamespaceLast) {
+		return nil, nil //nolint:nilnil // none is the other answer
+	}
+	if p := s.Process.Scheduler; p != nil && p.Policy == specs.SchedDeadline {
+		// Such a process cannot fork, and without rights none becomes one.
+		return nil, notDone("process.scheduler.policy (SCHED_DEADLINE in a pid namespace that is joined)")
+	}
+	return &late{wait: -1, pidns: -1, proc: -1, spec: s, control: s.Process.Terminal}, nil
+}
+
+// joinPid has the next child be born in the pid namespace. Its descriptor is
+// kept, for the proc to mount.
+func (l *late) joinPid(c *compiler) {
+	at := slices.IndexFunc(c.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.PIDNamespace })
+	file := c.in.Spec.Linux.Namespaces[at].Path
+	l.pidns, _ = c.open("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(file)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+	if mnt, ok := strings.CutSuffix(file, "/ns/pid"); ok && !c.in.Host.ProcPidNS && slices.ContainsFunc(c.in.Spec.Mounts, isProc) {
+		l.takeProc(c, mnt+"/ns/mnt")
+	}
+	c.Add("join the pid namespace", unix.SYS_SETNS, plan.V(l.pidns), plan.V(unix.CLONE_NEWPID))
+}
+
+func isProc(m specs.Mount) bool {
+	return m.Type == "proc" && !isBind(m, ocispec.ParseMountOptions(m.Options))
+}
+
+// procOption is the option by which a proc of the pid namespace is mounted from
+// outside of it.
+func (l *late) procOption() string { return "pidns=/proc/self/fd/" + strconv.Itoa(l.pidns) }
+
+// takeProc copies the proc that the process of the pid namespace has which its
+// file is named by, where the kernel mounts none for another pid namespace than
+// the mounter's. What stands at that process's /proc is its container's to
+// choose: it must be a proc, and its pid 1 be in the right pid namespace.
+func (l *late) takeProc(c *compiler, mnt string) {
+	here, empty := plan.V(unix.AT_FDCWD), plan.P(c.String(""))
+	file := func(name string) int {
+		fd, _ := c.open("open "+name, unix.SYS_OPENAT, here, plan.P(c.String(name)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+		return fd
+	}
+	own, other := file("/proc/self/ns/mnt"), file(mnt)
+	c.Add("join the mount namespace of the proc", unix.SYS_SETNS, plan.V(other), plan.V(unix.CLONE_NEWNS))
+	how := c.Words(uint64(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS)
+	dir, _ := c.open("open the proc", unix.SYS_OPENAT2, here, plan.P(c.String("/proc")), plan.P(how), plan.V(unix.SizeofOpenHow))
+	fs := c.Bytes(make([]byte, 256))
+	c.Add("file system of the proc", unix.SYS_FSTATFS, plan.V(dir), plan.P(fs))
+	c.AddSame("proc of the pid namespace: the process that holds it has another file system there", fs, c.Words(unix.PROC_SUPER_MAGIC), 8)
+	const ino, dev = 32, 136 // in struct statx
+	theirs, wanted := c.Bytes(make([]byte, 256)), c.Bytes(make([]byte, 256))
+	c.Add("pid namespace of the proc", unix.SYS_STATX, plan.V(dir), plan.P(c.String("1/ns/pid")), plan.V(0), plan.V(unix.STATX_INO), plan.P(theirs))
+	c.Add("the pid namespace itself", unix.SYS_STATX, plan.V(l.pidns), empty, plan.V(unix.AT_EMPTY_PATH), plan.V(unix.STATX_INO), plan.P(wanted))
+	c.AddSame("proc of the pid namespace: that of another", theirs+ino, wanted+ino, 8)
+	c.AddSame("proc of the pid namespace: that of another", theirs+dev, wanted+dev, 8)
+	tree, _ := c.open("copy the proc", unix.SYS_OPEN_TREE, plan.V(dir), empty, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
+	at := slices.IndexFunc(c.in.Spec.Mounts, isProc)
+	set := attrsOf(ocispec.ParseMountOptions(c.in.Spec.Mounts[at].Options).Flags)
+	all := uint64(unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR__ATIME)
+	c.Add("attributes of the proc", unix.SYS_MOUNT_SETATTR, plan.V(tree), empty, plan.V(unix.AT_EMPTY_PATH),
+		plan.P(c.Words(set, all&^set|atime(set), unix.MS_PRIVATE, 0)), plan.V(sizeofMountAttr))
+	c.Add("join our mount namespace", unix.SYS_SETNS, plan.V(own), plan.V(unix.CLONE_NEWNS))
+	c.Add("keep the proc", unix.SYS_DUP3, plan.V(tree), plan.V(own), plan.V(unix.O_CLOEXEC))
+	for _, fd := range []int{tree, dir, other} {
+		c.shut(fd)
+	}
+	l.proc = own
+}
+
+// placeProc mounts the proc that was taken.
+func (l *late) placeProc(c *compiler, i int, m specs.Mount, o ocispec.MountOptions) error {
+	if l.proc < 0 || i != slices.IndexFunc(c.in.Spec.Mounts, isProc) || len(o.Data) > 0 {
+		return notDone("a proc of a joined pid namespace that is not named by a process, a second one, or one with options, before Linux 6.17")
+	}
+	if c.user != nil {
+		c.birth().fromStage(stagedMount(i), m.Destination, 0)
+	} else {
+		c.move(l.proc, m.Destination)
+	}
+	c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
+	return nil
+}
+
+// bornLate is bornTwice for a process that joins its pid namespace: the one
+// process does all that the two of that do.
+func (c birth) bornLate(flags uint64) error {
+	c.Clone(0, c.in.Cgroup.Unified)
+	c.settle(false)
+	c.oomScore()
+	if err := c.raiseLimits(); err != nil {
+		return err
+	}
+	c.joinCgroups(c.in.Cgroup.Dirs)
+	if err := c.enterUser(); err != nil {
+		return err
+	}
+	last := uint64(0)
+	if c.user != nil {
+		last = flags & unix.CLONE_NEWIPC // its message queues belong to who makes it
+	}
+	if c.has(specs.CgroupNamespace) {
+		flags |= unix.CLONE_NEWCGROUP
+	}
+	if flags &^= last; flags != 0 {
+		c.Add("unshare namespaces", unix.SYS_UNSHARE, plan.V(flags))
+	}
+	if c.user != nil {
+		c.becomeRoot()
+	}
+	if last != 0 {
+		c.Add("unshare the ipc namespace", unix.SYS_UNSHARE, plan.V(last))
+	}
+	return nil
+}
+
+// keep moves what the second child is to have to where nothing is closed. It
+// comes before the limits: they may forbid such numbers.
+func (l *late) keep(c *compiler) {
+	nnp := l.spec.Process.NoNewPrivileges
+	l.early = c.filter != nil && !nnp && (c.filter.Notify || !l.allowed(c))
+	c.Add("keep the pipe to wait for", unix.SYS_DUP3, plan.V(l.wait), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC))
+	if c.listener != nil {
+		c.Add("keep the listener's socket", unix.SYS_DUP3, plan.V(c.listener.socket), c.in.own(fdFirst), plan.V(unix.O_CLOEXEC))
+		c.listener.socket = fdFirst + c.in.Preserve
+	}
+}
+
+// allowed reports whether the filter lets the first child make the second, and
+// that one do what is left.
+func (l *late) allowed(c *compiler) bool {
+	ok := func(nr uintptr, args ...uint64) bool {
+		var a [6]uint64
+		copy(a[:], args)
+		return c.filter.Allows(uint32(nr), a)
+	}
+	return ok(unix.SYS_CLONE, unix.CLONE_PARENT) && ok(unix.SYS_CLONE, unix.CLONE_PARENT|unix.CLONE_PARENT_SETTID) && ok(unix.SYS_EXIT_GROUP, 127) &&
+		ok(unix.SYS_PRCTL, unix.PR_SET_DUMPABLE) && ok(unix.SYS_SETSID) && ok(unix.SYS_READ, fdConsole) &&
+		(!l.control || ok(unix.SYS_IOCTL, 0, unix.TIOCSCTTY)) && ok(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC) && (!l.resets || ok(unix.SYS_SCHED_SETATTR))
+}
+
+// close closes what the second child is not to have: labels' files and pipes of
+// ours, the pid namespace, the user namespaces.
+func (l *late) close(c *compiler) {
+	first := fdFirst
+	if c.listener != nil {
+		first++
+	}
+	c.Add("close what is not the process's", unix.SYS_CLOSE_RANGE, plan.V(first+c.in.Preserve), plan.V(^uint32(0)), plan.V(0))
+}
+
+// enter makes the second child, which is in the pid namespace. All that it does
+// from here on, anybody may do.
+func (l *late) enter(c *compiler) {
+	if !l.early { // to give up rights may have made it readable again
+		c.Add("not dumpable", unix.SYS_PRCTL, plan.V(unix.PR_SET_DUMPABLE), plan.V(0))
+	}
+	c.AddFork("enter the pid namespace", unix.CLONE_PARENT, 0, 0)
+	if len(l.notify) == 0 {
+		c.Add("wait for the keeper", unix.SYS_READ, c.in.own(fdConsole), plan.P(c.Words(0)), plan.V(1)).Result(1)
+	}
+	for _, at := range l.notify {
+		c.Add("our pid", unix.SYS_READ, c.in.own(fdConsole), plan.P(at), plan.V(len(pidRoom))).Result(uint64(len(pidRoom)))
+	}
+	c.Add("setsid", unix.SYS_SETSID)
+	if l.control {
+		controlTerminal(c)
+	}
+	if p := l.limit; p != nil {
+		c.Add("limit "+p.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(unix.RLIMIT_NPROC), plan.P(c.Words(p.Soft, p.Hard)), plan.V(0))
+	}
+	if l.resets {
+		_ = addScheduler(c, l.spec.Process.Scheduler, 0) // it was right before
+	}
+}
+
+// countOneMore sets the limit on the number of a user's processes for the first
+// child: the second one makes one more for a moment, and sets it as it is to be.
+func (l *late) countOneMore(c *compiler, p specs.POSIXRlimit) {
+	l.limit = &p
+	c.Add("limit "+p.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(unix.RLIMIT_NPROC), plan.P(c.Words(oneMore(p.Soft), oneMore(p.Hard))), plan.V(0)).Allow(uint16(unix.EPERM))
+}
+
+func oneMore(limit uint64) uint64 {
+	if limit == math.MaxUint64 {
+		return limit
+	}
+	return limit + 1
+}
+
+// procPidNS reports whether the kernel mounts a proc for another pid namespace
+// than the mounter's.
+func procPidNS() bool {
+	fd, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return unix.FsconfigSetString(fd, "pidns", "/proc/self/ns/pid") == nil
+}
