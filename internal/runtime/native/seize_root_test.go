@@ -41,9 +41,30 @@ func markHost(t *testing.T) {
 	}
 }
 
+// attacker is the container that an attacker is in.
+type attacker struct {
+	id   core.ID
+	pid  int
+	out  string
+	end  time.Time
+	done int
+}
+
+// more reports whether another process is to be started beside it: until there
+// were so many, and it has said what it was to find.
+func (a *attacker) more(rounds int, what ...string) bool {
+	said := true
+	for _, w := range what {
+		_, err := os.Stat(a.out + "/" + w)
+		said = said && err == nil
+	}
+	a.done++
+	return a.done <= rounds || !said && time.Now().Before(a.end)
+}
+
 // attacked runs body beside an attacker in a container's pid namespace and
 // returns what that has seen.
-func attacked(t *testing.T, n *node, caps []string, body func(attacker core.ID, pid int)) (seen, seized int, found []string) {
+func attacked(t *testing.T, n *node, caps []string, body func(a *attacker)) (seen, seized int, found []string) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -74,7 +95,7 @@ func attacked(t *testing.T, n *node, caps []string, body func(attacker core.ID, 
 		t.Fatal(err)
 	}
 	await(t, out+"/ready")
-	body(id, n.pidOf(t, id))
+	body(&attacker{id: id, pid: n.pidOf(t, id), out: out, end: time.Now().Add(roottest.Patience())})
 	if err := os.WriteFile(out+"/stop", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -113,14 +134,15 @@ func await(t *testing.T, file string) string {
 	}
 }
 
-// execs runs a program in a container again and again.
-func (n *node) execs(t *testing.T, id core.ID, caps []string, rounds int) {
+// execs runs a program in the attacker's container again and again.
+func (n *node) execs(t *testing.T, a *attacker, caps []string) {
 	t.Helper()
+	id := a.id
 	p := *script("").Process
 	p.Capabilities = &specs.LinuxCapabilities{Bounding: caps, Permitted: caps, Effective: caps}
 	p.Args = []string{"/bin/true"}
-	for i := range rounds {
-		ref := core.Ref{Container: id, Process: core.ProcessID(fmt.Sprintf("e%d", i))}
+	for a.more(seizeRounds(), "tried") {
+		ref := core.Ref{Container: id, Process: core.ProcessID(fmt.Sprintf("e%d", a.done))}
 		if _, err := n.runtime.Exec(t.Context(), core.RuntimeExec{Ref: ref, Spec: &p}); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +152,7 @@ func (n *node) execs(t *testing.T, id core.ID, caps []string, rounds int) {
 			}
 			if x.Ref == ref {
 				if x.Exit.Code != 0 || x.Exit.Signal != 0 {
-					t.Fatalf("exec %d: %+v", i, x.Exit)
+					t.Fatalf("exec %d: %+v", a.done, x.Exit)
 				}
 				break
 			}
@@ -163,17 +185,17 @@ func TestNobodySeesAProcessThatIsNotInsideYet(t *testing.T) {
 				}
 			}
 			t.Run("exec with "+name, func(t *testing.T) {
-				seen, seized, found := attacked(t, n, caps, func(id core.ID, _ int) { n.execs(t, id, caps, seizeRounds()) })
+				seen, seized, found := attacked(t, n, caps, func(a *attacker) { n.execs(t, a, caps) })
 				check(t, seen, seized, found)
 			})
 			for how, r := range map[string]*native.Runtime{"start": n.runtime, "start without pidns=": n.older(t)} {
 				t.Run(how+" with "+name, func(t *testing.T) {
-					seen, seized, found := attacked(t, n, caps, func(_ core.ID, pid int) {
-						for range seizeRounds() {
+					seen, seized, found := attacked(t, n, caps, func(a *attacker) {
+						for a.more(seizeRounds(), "tried") {
 							s := script("ls -d /proc/[0-9]* | wc -l")
 							s.Process.Capabilities = &specs.LinuxCapabilities{}
 							at := slices.IndexFunc(s.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == specs.PIDNamespace })
-							s.Linux.Namespaces[at].Path = fmt.Sprintf("/proc/%d/ns/pid", pid)
+							s.Linux.Namespaces[at].Path = fmt.Sprintf("/proc/%d/ns/pid", a.pid)
 							// The attacker, the shell, and its two.
 							if out := n.run(t.Context(), t, r, containers(), s); out != "4\n" && out != "3\n" {
 								t.Fatalf("%q processes", out)
@@ -208,14 +230,18 @@ func TestTheAttackerFindsAProcessThatIsNotInside(t *testing.T) {
 		n := newNode(t)
 		markHost(t)
 		for _, caps := range [][]string{{"CAP_SYS_PTRACE"}, {}} {
-			seen, _, found := attacked(t, n, caps, func(id core.ID, pid int) {
+			want := []string{"mounts"}
+			if len(caps) > 0 {
+				want = append(want, "files")
+			}
+			seen, _, found := attacked(t, n, caps, func(a *attacker) {
 				spec := script("")
-				blob, err := native.HookPlan("createContainer", specs.Hook{Path: "/bin/true"}, native.ExecInput{ID: string(id), Process: spec.Process, Spec: spec, Host: host(t), Pid: pid})
+				blob, err := native.HookPlan("createContainer", specs.Hook{Path: "/bin/true"}, native.ExecInput{ID: string(a.id), Process: spec.Process, Spec: spec, Host: host(t), Pid: a.pid})
 				if err != nil {
 					t.Fatal(err)
 				}
-				for range 40 {
-					if _, err := n.keeper.Run(t.Context(), core.Command{Plan: blob, Target: core.Ref{Container: id}}); err != nil {
+				for a.more(40, want...) {
+					if _, err := n.keeper.Run(t.Context(), core.Command{Plan: blob, Target: core.Ref{Container: a.id}}); err != nil {
 						t.Fatal(err)
 					}
 				}

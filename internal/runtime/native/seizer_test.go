@@ -31,6 +31,7 @@ type seizer struct {
 	host         []string // the host's namespaces: mnt:[…]
 	seen, seized int
 	found        []string
+	said         map[string]bool
 }
 
 // TestSeizer is the attacker's own program, in a container.
@@ -40,7 +41,7 @@ func TestSeizer(t *testing.T) {
 		t.Skip("it is what other tests run in a container")
 	}
 	runtime.LockOSThread() // who seizes must be the one who waits
-	s := &seizer{seize: kind == "seize", host: strings.Split(os.Getenv(seizerHostEnv), ",")}
+	s := &seizer{seize: kind == "seize", host: strings.Split(os.Getenv(seizerHostEnv), ","), said: map[string]bool{}}
 	if err := os.WriteFile(seizerOut+"/ready", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -104,10 +105,20 @@ func (s *seizer) try(pid int) bool {
 		}
 	}
 	s.inspect(pid, dir)
+	if held || !s.seize {
+		s.say("tried")
+	}
 	if held {
 		_, _, _ = unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(pid), 0, 0, 0, 0)
 	}
 	return true
+}
+
+// say tells the test something, once.
+func (s *seizer) say(what string) {
+	if !s.said[what] {
+		s.said[what] = os.WriteFile(seizerOut+"/"+what, nil, 0o600) == nil
+	}
 }
 
 func (s *seizer) report(pid int, format string, args ...any) {
@@ -118,10 +129,12 @@ func (s *seizer) report(pid int, format string, args ...any) {
 func (s *seizer) inspect(pid int, dir string) {
 	if b, err := os.ReadFile(dir + "/mountinfo"); err == nil && strings.Contains(string(b), " "+hostMark+" ") {
 		s.report(pid, "mountinfo shows the host's mounts")
+		s.say("mounts")
 	}
 	for _, f := range []string{"/root", "/cwd", "/cwd/..", "/cwd/../.."} {
 		if _, err := os.Stat(dir + f + hostMark + "/secret"); err == nil {
 			s.report(pid, "%s leads to the host's files", f)
+			s.say("files")
 		}
 	}
 	for _, ns := range []string{"mnt", "net", "ipc", "uts", "cgroup"} {
