@@ -27,11 +27,20 @@ type Config struct {
 	// DockerConfig is a docker config.json whose auths are used, read at each
 	// pull; "" for none.
 	DockerConfig string `toml:"docker_config"`
-	// MaxConcurrentLayers is how many layers are fetched and unpacked at one
-	// time, over all pulls.
+	// CredentialHosts are, by a registry's or mirror's host, the other hosts that get
+	// its credentials: token servers, and targets of redirects.
+	CredentialHosts map[string][]string `toml:"credential_hosts"`
+	// MaxConcurrentLayers is how many layers of an image are fetched at one time,
+	// and how many are unpacked at one time over all pulls. One that waits for its
+	// registry is not being unpacked.
 	MaxConcurrentLayers int `toml:"max_concurrent_layers"`
 	// StallTimeout is how long a registry may send nothing, in a Go duration.
 	StallTimeout Duration `toml:"stall_timeout"`
+	// MinRate is how many bytes a second a registry has to send, on average of half a
+	// minute; 0 is no bound.
+	MinRate int64 `toml:"min_rate"`
+	// PullTimeout ends a pull that takes longer in all; 0 is never.
+	PullTimeout Duration `toml:"pull_timeout"`
 	// ProgressTimeout ends a pull of which nothing has come in and nothing has been
 	// unpacked for so long; 0 is never.
 	ProgressTimeout Duration `toml:"progress_timeout"`
@@ -41,8 +50,14 @@ type Config struct {
 	// MaxLayerBytes is the most that one layer may have uncompressed; 0 is no
 	// limit.
 	MaxLayerBytes int64 `toml:"max_layer_bytes"`
+	// MaxLayerEntries and MaxImageEntries are the most that one layer, and all the new
+	// layers of one image, may have of files, directories and others; 0 is no limit.
+	MaxLayerEntries int64 `toml:"max_layer_entries"`
+	MaxImageEntries int64 `toml:"max_image_entries"`
 	// MinFreeBytes of the disk stay free: pulls fail before they are used.
 	MinFreeBytes int64 `toml:"min_free_bytes"`
+	// MinFreeInodes of the disk stay free, where it has a number of them.
+	MinFreeInodes int64 `toml:"min_free_inodes"`
 	// KeepPartial is how long what an unfinished pull has fetched is kept for
 	// the next try.
 	KeepPartial Duration `toml:"keep_partial"`
@@ -69,14 +84,22 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // Default is the configuration that needs no file.
 func Default() Config {
 	return Config{
-		DefaultRegistry:     "docker.io",
-		RegistryConfig:      []string{"/etc/longshore/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},
+		DefaultRegistry: "docker.io",
+		RegistryConfig:  []string{"/etc/longshore/certs.d", "/etc/containerd/certs.d", "/etc/docker/certs.d"},
+		CredentialHosts: map[string][]string{
+			"docker.io": {"auth.docker.io"}, "registry.gitlab.com": {"gitlab.com"},
+		},
 		MaxConcurrentLayers: 4,
 		StallTimeout:        Duration(time.Minute),
+		MinRate:             4 << 10,
+		PullTimeout:         Duration(6 * time.Hour),
 		ProgressTimeout:     Duration(5 * time.Minute),
 		Retries:             4,
 		MaxLayerBytes:       64 << 30,
+		MaxLayerEntries:     2_000_000,
+		MaxImageEntries:     4_000_000,
 		MinFreeBytes:        256 << 20,
+		MinFreeInodes:       10_000,
 		KeepPartial:         Duration(24 * time.Hour),
 		WorkerIdle:          Duration(15 * time.Second),
 		Policy:              policy.Default(),
@@ -106,6 +129,16 @@ func (c Config) Validate() error {
 	if c.StallTimeout < Duration(time.Second) {
 		bad("stall_timeout", "%s is less than 1s", time.Duration(c.StallTimeout))
 	}
+	for host, others := range c.CredentialHosts {
+		for _, other := range append([]string{host}, others...) {
+			if other == "" || strings.ContainsAny(other, "/ @*") {
+				bad("credential_hosts", "%q is no host or host:port", other)
+			}
+		}
+	}
+	if c.MinRate < 0 || c.PullTimeout < 0 || c.MaxLayerEntries < 0 || c.MaxImageEntries < 0 || c.MinFreeInodes < 0 {
+		bad("min_rate, pull_timeout, max_layer_entries, max_image_entries, min_free_inodes", "must not be negative")
+	}
 	if c.Retries < 0 || c.MaxLayerBytes < 0 || c.MinFreeBytes < 0 || c.KeepPartial < 0 || c.WorkerIdle < 0 || c.ProgressTimeout < 0 {
 		bad("retries, max_layer_bytes, min_free_bytes, keep_partial, worker_idle, progress_timeout", "must not be negative")
 	}
@@ -119,6 +152,8 @@ func (c Config) settings(agent string) worker.Settings {
 	}
 	return worker.Settings{
 		Concurrency: c.MaxConcurrentLayers, MaxLayerBytes: c.MaxLayerBytes, MinFree: c.MinFreeBytes,
+		MaxLayerEntries: c.MaxLayerEntries, MaxImageEntries: c.MaxImageEntries, MinFreeInodes: c.MinFreeInodes,
+		CredentialHosts: c.CredentialHosts, MinRate: c.MinRate, Timeout: time.Duration(c.PullTimeout),
 		Stall: time.Duration(c.StallTimeout), Progress: time.Duration(c.ProgressTimeout), Retries: retries, HostDirs: c.RegistryConfig, UserAgent: agent,
 	}
 }

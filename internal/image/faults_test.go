@@ -372,7 +372,9 @@ func TestBearerTokens(t *testing.T) {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
 	})
-	s := quick(t)
+	cfg := image.Default()
+	cfg.Retries, cfg.CredentialHosts = 1, map[string][]string{reg.Host: {strings.TrimPrefix(tokens.URL, "http://")}}
+	s := openWith(t, image.Options{Root: t.TempDir(), Config: cfg, InProcess: true})
 	for name, tc := range map[string]struct {
 		opts core.PullOptions
 		want string

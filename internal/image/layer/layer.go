@@ -31,7 +31,6 @@ const (
 	whiteoutPrefix = ".wh."
 	opaqueMarker   = ".wh..wh..opq"
 	opaqueXattr    = "trusted.overlay.opaque"
-	maxEntries     = 10_000_000 // more than any filesystem we know of wants
 	blockSize      = 4096
 )
 
@@ -41,6 +40,13 @@ type Options struct {
 	MaxBytes int64
 	// MinFree is how many bytes of the filesystem stay free; 0 is none.
 	MinFree int64
+	// MaxEntries is how many entries the layer may have, with the directories that
+	// it only implies; 0 is no limit. Budget bounds it together with other layers;
+	// nil does not.
+	MaxEntries int64
+	Budget     *Budget
+	// MinFreeInodes is how many inodes of the filesystem stay free; 0 is none.
+	MinFreeInodes int64
 	// Lower waits for the layers below and returns their directories, nearest
 	// first. It is called at most once, when an entry links to a file of a
 	// layer below or a directory of one needs its attributes copied; nil: there
@@ -65,7 +71,7 @@ func Apply(ctx context.Context, dir string, r io.Reader, opts Options) (Result, 
 		return Result{}, classify(err)
 	}
 	defer plain.Close()
-	a := &applier{ctx: ctx, dir: filepath.Clean(dir), opts: opts, seen: map[string]byte{}, shadow: map[string]bool{}}
+	a := &applier{ctx: ctx, dir: filepath.Clean(dir), opts: opts, seen: map[string]byte{}, shadow: map[string]bool{}, unnamed: map[string]bool{}}
 	digester := digest.Canonical.Digester()
 	limited := &limitedReader{r: plain, left: opts.MaxBytes, limit: opts.MaxBytes, dir: a.dir, minFree: opts.MinFree}
 	tee := io.TeeReader(limited, digester.Hash())
@@ -108,9 +114,10 @@ type applier struct {
 	bytes  int64
 	inodes int64
 	opaque bool
-	count  int
+	count  int64 // of entries, and of directories that they imply
 
-	unchecked int64 // bytes until the free space is looked at again
+	unnamed   map[string]bool // directories that no entry has named so far
+	unchecked int64           // bytes until the free space is looked at again
 }
 
 // clean is the path of an entry relative to the root: "." for the root itself.
@@ -120,8 +127,8 @@ func clean(name string) string {
 
 // filter looks at each entry before it is unpacked.
 func (a *applier) filter(hdr *tar.Header) (bool, error) {
-	if a.count++; a.count > maxEntries {
-		return false, fmt.Errorf("more than %d entries: %w", maxEntries, errdefs.ErrInvalidArgument)
+	if err := a.more(hdr); err != nil {
+		return false, err
 	}
 	if hdr.Typeflag == tar.TypeXGlobalHeader {
 		return false, nil

@@ -463,3 +463,53 @@ func FuzzPaths(f *testing.F) {
 		}
 	})
 }
+
+// emptyFiles is a tar of n empty files, made while it is read.
+func emptyFiles(n int) io.Reader {
+	r, w := io.Pipe()
+	go func() {
+		tw := tar.NewWriter(w)
+		for i := range n {
+			if err := tw.WriteHeader(&tar.Header{Name: fmt.Sprintf("%d", i), Mode: 0o644, Format: tar.FormatUSTAR}); err != nil {
+				return // the reader has gone
+			}
+		}
+		_ = w.CloseWithError(tw.Close())
+	}()
+	return r
+}
+
+// TestEntriesAreBounded: ten million empty files take few bytes of an archive, and as
+// many inodes of the disk.
+func TestEntriesAreBounded(t *testing.T) {
+	dir := mkdir(t)
+	_, err := layer.Apply(t.Context(), dir, emptyFiles(10_000_000), layer.Options{MaxEntries: 2000})
+	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "more than 2000 entries (images.max_layer_entries)") {
+		t.Errorf("layer: %v", err)
+	}
+	if all, err := os.ReadDir(dir); err != nil || len(all) > 2000 {
+		t.Errorf("%d files were made, %v", len(all), err)
+	}
+	if _, err := layer.Apply(t.Context(), mkdir(t), emptyFiles(2000), layer.Options{MaxEntries: 2000}); err != nil {
+		t.Errorf("as many as may be: %v", err)
+	}
+	// One entry whose name implies a thousand directories, and again, in the same.
+	deep := strings.Repeat("d/", 1000)
+	files := []imagetest.File{{Name: deep + "a"}, {Name: deep + "b"}, {Name: "d/"}}
+	if _, err := layer.Apply(t.Context(), mkdir(t), bytes.NewReader(imagetest.Tar(files)), layer.Options{MaxEntries: 1001}); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("implied directories: %v", err)
+	}
+	if _, err := layer.Apply(t.Context(), mkdir(t), bytes.NewReader(imagetest.Tar(files)), layer.Options{MaxEntries: 1002}); err != nil {
+		t.Errorf("implied directories that may be: %v", err)
+	}
+	budget := layer.NewBudget(3000)
+	for _, want := range []bool{true, false} {
+		_, err := layer.Apply(t.Context(), mkdir(t), emptyFiles(2000), layer.Options{Budget: budget})
+		if (err == nil) != want {
+			t.Errorf("image: %v", err)
+		}
+	}
+	if _, err := layer.Apply(t.Context(), mkdir(t), emptyFiles(1), layer.Options{MinFreeInodes: 1 << 60}); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "images.min_free_inodes") {
+		t.Errorf("disk: %v", err)
+	}
+}

@@ -40,7 +40,7 @@ func TestParseAuths(t *testing.T) {
 }
 
 func TestCredentialsGoToTheirRegistryOnly(t *testing.T) {
-	r := &Repository{domain: "docker.io", home: "registry-1.docker.io", opts: Options{
+	r := &Repository{held: map[string]string{}, domain: "docker.io", home: "registry-1.docker.io", opts: Options{
 		Credentials: Credentials{Username: "alice", Password: "secret"},
 		Auths:       map[string]Credentials{"mirror.example": {Username: "m", Password: "mp"}, "docker.io": {Username: "other", Password: "x"}},
 	}}

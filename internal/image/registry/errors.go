@@ -24,6 +24,7 @@ type StatusError struct {
 	Message string        // what the server said, cleaned of control characters
 	After   time.Duration // Retry-After, 0 for none
 	Tried   bool          // credentials were sent
+	Held    string        // why credentials that there are were not sent
 }
 
 // Error says the status, the server's words, and what can be done about it.
@@ -33,6 +34,8 @@ func (e *StatusError) Error() string {
 		s += ": " + e.Message
 	}
 	switch {
+	case e.Held != "" && e.Status >= 400 && e.Status < 500:
+		s += " (" + e.Held + ")"
 	case e.Status == http.StatusUnauthorized && e.Tried:
 		s += " (the registry does not take these credentials, or the repository does not exist)"
 	case e.Status == http.StatusUnauthorized:
@@ -118,6 +121,25 @@ func (e *stallError) Error() string { return fmt.Sprintf("nothing received for %
 // Unwrap is the class.
 func (e *stallError) Unwrap() error { return errdefs.ErrUnavailable }
 
+// slowError is the cause when a server sent too little in a while.
+type slowError struct {
+	got, least int64 // bytes, and bytes a second
+	in         time.Duration
+}
+
+func (e *slowError) Error() string {
+	return fmt.Sprintf("received %d bytes in %s, less than the %d bytes a second of images.min_rate", e.got, e.in.Round(time.Millisecond), e.least)
+}
+
+// Unwrap is the class.
+func (e *slowError) Unwrap() error { return errdefs.ErrUnavailable }
+
+// IsSlow reports whether err says that a server sent too little in a while.
+func IsSlow(err error) bool {
+	var slow *slowError
+	return errors.As(err, &slow)
+}
+
 // unavailable gives err, which came from the network, its class.
 func unavailable(err error) error {
 	var dns *net.DNSError
@@ -142,7 +164,7 @@ func unURL(err error) error {
 }
 
 // tokenError is what went wrong between us and the token server.
-func tokenError(ctx context.Context, err error) error {
+func tokenError(ctx context.Context, err error, held string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -152,7 +174,7 @@ func tokenError(ctx context.Context, err error) error {
 		if u, perr := url.Parse(us.RequestURL); perr == nil && u.Host != "" {
 			where += " " + u.Host
 		}
-		return fmt.Errorf("%s: %w", where, &StatusError{Status: us.StatusCode, Message: serverMessage(us.Body), Tried: true})
+		return fmt.Errorf("%s: %w", where, &StatusError{Status: us.StatusCode, Message: serverMessage(us.Body), Tried: held == "", Held: held})
 	}
 	return fmt.Errorf("get a token: %w", unavailable(unURL(err)))
 }

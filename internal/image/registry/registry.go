@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -50,8 +51,16 @@ type Options struct {
 	// Auths are the credentials by host of a docker config.json, for mirrors
 	// too.
 	Auths map[string]Credentials
+	// CredentialHosts are the hosts, by that of a registry or mirror, which get its
+	// credentials too: token servers and the targets of redirects. "docker.io" is
+	// Docker Hub under any of its names.
+	CredentialHosts map[string][]string
 	// Stall is how long a server may send nothing; 0 is one minute.
 	Stall time.Duration
+	// MinRate is how many bytes a second a server has to send on average of each
+	// Window; 0 is no bound. A Window of 0 is half a minute.
+	MinRate int64
+	Window  time.Duration
 	// Retries is how often a request is repeated after 429, 5xx or a broken
 	// connection; 0 is 4, negative is never.
 	Retries int
@@ -66,6 +75,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Stall == 0 {
 		o.Stall = time.Minute
+	}
+	if o.Window == 0 {
+		o.Window = 30 * time.Second
 	}
 	if o.Retries == 0 {
 		o.Retries = 4
@@ -87,19 +99,27 @@ type Repository struct {
 	hosts  []docker.RegistryHost
 	opts   Options
 	home   string // the registry's own host: registry-1.docker.io
+	ownDir bool   // it has a directory of its own among HostDirs
+	server string // what its own hosts.toml has as its server, or ""
+
+	headers map[string]bool // what hosts.toml files have, by canonical names
+
+	mu       sync.Mutex
+	holdBack bool              // while a challenge is taken in: give out no credentials
+	held     map[string]string // by host, why credentials were held back
 }
 
 // Open finds the hosts that serve named's repository. Nothing is asked yet.
 func Open(ctx context.Context, named reference.Named, opts Options) (*Repository, error) {
 	opts = opts.withDefaults()
-	r := &Repository{domain: reference.Domain(named), path: reference.Path(named), opts: opts}
+	r := &Repository{domain: reference.Domain(named), path: reference.Path(named), opts: opts, headers: map[string]bool{}, held: map[string]string{}}
 	r.home = upstream(r.domain)
 	ho := config.HostOptions{
 		HostDir:     r.hostDir,
 		Credentials: r.credentials,
 		UpdateClient: func(c *http.Client) error {
-			c.Transport = &transport{base: c.Transport, opts: opts}
-			c.CheckRedirect = limitRedirects
+			c.Transport = &transport{base: c.Transport, opts: opts, scrub: r.scrub}
+			c.CheckRedirect = r.redirect
 			return nil
 		},
 	}
@@ -114,6 +134,14 @@ func Open(ctx context.Context, named reference.Named, opts Options) (*Repository
 		return nil, fmt.Errorf("read registry config of %s: no host to ask: %w", r.domain, errdefs.ErrFailedPrecondition)
 	}
 	r.hosts = hosts
+	for _, h := range hosts {
+		for key := range h.Header {
+			r.headers[http.CanonicalHeaderKey(key)] = true
+		}
+	}
+	if r.ownDir {
+		r.server = hosts[len(hosts)-1].Host
+	}
 	return r, nil
 }
 
@@ -124,19 +152,13 @@ func upstream(domain string) string {
 	return domain
 }
 
-func limitRedirects(_ *http.Request, via []*http.Request) error {
-	if len(via) >= 10 {
-		return errors.New("more than ten redirects")
-	}
-	return nil
-}
-
 func loopback(host string) bool { return docker.IsLocalhost(host) }
 
 func (r *Repository) hostDir(host string) (string, error) {
 	for _, dir := range r.opts.HostDirs {
 		found, err := config.HostDirFromRoot(dir)(host)
 		if err == nil {
+			r.ownDir = filepath.Base(found) != "_default"
 			return found, wellFormed(filepath.Join(found, "hosts.toml"))
 		}
 		if !errdefs.IsNotFound(err) {
@@ -163,24 +185,8 @@ func wellFormed(path string) error {
 	return nil
 }
 
-func (r *Repository) credentials(host string) (string, string, error) {
-	c := r.opts.Credentials
-	if c == (Credentials{}) || (host != r.home && host != r.domain) {
-		c = r.opts.Auths[canonicalHost(host)]
-	}
-	if c.Token != "" {
-		return "", c.Token, nil
-	}
-	return c.Username, c.Password, nil
-}
-
 // bearer is the registry token to send to host as it is, or "".
-func (r *Repository) bearer(host string) string {
-	if c := r.opts.Credentials; c != (Credentials{}) && (host == r.home || host == r.domain) {
-		return c.Bearer
-	}
-	return r.opts.Auths[canonicalHost(host)].Bearer
-}
+func (r *Repository) bearer(host string) string { return r.credentialsOf(host).Bearer }
 
 // Name is the full name of the repository, docker.io/library/redis.
 func (r *Repository) Name() string { return r.domain + "/" + r.path }
@@ -448,7 +454,7 @@ type question struct {
 // ask sends q to h, answering its demands for credentials. Any status but 200
 // and 206 is a *StatusError.
 func (r *Repository) ask(ctx context.Context, h docker.RegistryHost, q question) (*http.Response, error) {
-	ctx = docker.WithScope(ctx, "repository:"+r.path+":pull")
+	ctx = context.WithValue(docker.WithScope(ctx, "repository:"+r.path+":pull"), asking{}, h)
 	u := url.URL{Scheme: h.Scheme, Host: h.Host, Path: h.Path + "/" + r.path + q.path}
 	if h.Host != r.home && h.Host != r.domain {
 		u.RawQuery = url.Values{"ns": {r.domain}}.Encode()
@@ -474,8 +480,8 @@ func (r *Repository) ask(ctx context.Context, h docker.RegistryHost, q question)
 		if token != "" {
 			req.Header.Set("Authorization", "Bearer "+token)
 		} else if h.Authorizer != nil {
-			if err := h.Authorizer.Authorize(ctx, req); err != nil {
-				return nil, r.wrap(h, q.what, tokenError(ctx, err))
+			if err := h.Authorizer.Authorize(context.WithValue(ctx, forToken{}, true), req); err != nil {
+				return nil, r.wrap(h, q.what, tokenError(ctx, err, r.whyHeld(h)))
 			}
 		}
 		resp, err := h.Client.Do(req)
@@ -487,13 +493,20 @@ func (r *Repository) ask(ctx context.Context, h docker.RegistryHost, q question)
 		}
 		se := statusError(resp)
 		se.Tried = req.Header.Get("Authorization") != ""
+		if token != "" && !r.trusts(h, &u) {
+			r.mu.Lock()
+			r.noteHeld(h, &u)
+			r.mu.Unlock()
+		}
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusUnauthorized || token != "" || h.Authorizer == nil || len(refused) >= 2 ||
 			(se.Tried && strings.HasPrefix(req.Header.Get("Authorization"), "Basic ")) {
+			se.Held = r.whyHeld(h)
 			return nil, r.wrap(h, q.what, se)
 		}
 		refused = append(refused, resp)
-		if err := h.Authorizer.AddResponses(ctx, refused); err != nil {
+		if err := r.challenged(ctx, h, refused); err != nil {
+			se.Held = r.whyHeld(h)
 			return nil, r.wrap(h, q.what, se)
 		}
 	}

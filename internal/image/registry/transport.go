@@ -3,23 +3,39 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"syscall"
 	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // transport repeats requests that a server could not answer now and gives up
-// on servers that fall silent. It serves the registry and its token server.
+// on servers that fall silent or become slow. It serves the registry and its token
+// server.
 type transport struct {
-	base http.RoundTripper
-	opts Options
+	base  http.RoundTripper
+	opts  Options
+	scrub func(*http.Request) (*http.Request, error) // takes credentials out
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	original := req
+	req, err := t.scrub(req)
+	if err != nil {
+		return nil, err
+	}
 	for try := 0; ; try++ {
 		resp, err := t.once(req)
+		if resp != nil {
+			// The client has to see its own request, e.g. to follow a redirect.
+			resp.Request = original
+		}
 		if try >= t.opts.Retries || !repeatable(req) || req.Context().Err() != nil {
 			return resp, err
 		}
@@ -91,26 +107,52 @@ func (t *transport) once(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	// The client has to see its own request, e.g. to follow a redirect.
-	resp.Request = req
-	resp.Body = &watched{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, timer: timer, stall: stall}
+	w := &watched{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, timer: timer, stall: stall, least: t.opts.MinRate, window: t.opts.Window}
+	if req.Context().Value(forToken{}) != nil {
+		w.left = maxToken
+	}
+	resp.Body = w
 	return resp, nil
 }
 
-// watched is a body whose every read has the stall's time to bring something.
+// watched is a body whose every read has the stall's time to bring something, and
+// all of a window together what the least rate is in that time. Only time spent
+// waiting for the server counts, not what the reader does between.
 type watched struct {
 	io.ReadCloser
 	ctx    context.Context //nolint:containedctx // a body has no other way to its request
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	stall  *stallError
+
+	least  int64 // bytes a second; 0 is no bound
+	window time.Duration
+	got    int64         // in this window
+	waited time.Duration // in this window
+	left   int64         // of what it may have in all; 0 at the beginning is no bound
 }
 
 // Read implements io.Reader.
 func (w *watched) Read(p []byte) (int, error) {
 	w.timer.Reset(w.stall.after)
+	began := time.Now()
 	n, err := w.ReadCloser.Read(p)
+	w.waited += time.Since(began)
 	w.timer.Stop()
+	w.got += int64(n)
+	if w.left > 0 {
+		if w.left -= int64(n); w.left <= 0 {
+			return 0, fmt.Errorf("more than %d bytes: %w", maxToken, errdefs.ErrInvalidArgument)
+		}
+	}
+	if w.waited >= w.window && w.least > 0 && err == nil && !weaken.Off(weaken.RegistryRate) {
+		if float64(w.got) < float64(w.least)*w.waited.Seconds() {
+			slow := &slowError{w.got, w.least, w.waited}
+			w.cancel(slow)
+			return n, slow
+		}
+		w.got, w.waited = 0, 0
+	}
 	if err != nil && !errors.Is(err, io.EOF) && context.Cause(w.ctx) == w.stall { //nolint:errorlint // this very value
 		err = w.stall
 	}

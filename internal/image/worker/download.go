@@ -135,7 +135,7 @@ func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw cont
 			return err
 		}
 		var refusal *registry.StatusError
-		if d.have > before {
+		if d.have > before && !registry.IsSlow(err) {
 			failed = 0
 		} else if failed++; failed > retries || errors.As(err, &refusal) {
 			return err // the transport has repeated refusals already
@@ -198,6 +198,7 @@ type follower struct {
 	file *os.File
 	pos  int64
 	stop func() bool
+	turn *turn // given up while it waits; nil has none
 }
 
 func (d *download) follow(ctx context.Context) *follower {
@@ -210,12 +211,27 @@ func (d *download) follow(ctx context.Context) *follower {
 	return f
 }
 
+// await waits until there is something to read, or nothing more comes.
+func (f *follower) await() error {
+	d := f.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.have <= f.pos && !d.ended && f.ctx.Err() == nil {
+		d.changed.Wait()
+	}
+	return nil
+}
+
 // Read implements io.Reader.
 func (f *follower) Read(p []byte) (int, error) {
 	d := f.d
 	d.mu.Lock()
-	for d.have <= f.pos && !d.ended && f.ctx.Err() == nil {
-		d.changed.Wait()
+	if d.have <= f.pos && !d.ended && f.ctx.Err() == nil {
+		d.mu.Unlock()
+		if err := f.turn.without(f.ctx, f.await); err != nil {
+			return 0, err
+		}
+		d.mu.Lock()
 	}
 	have, ended, derr, names := d.have, d.ended, d.err, d.files
 	d.mu.Unlock()

@@ -17,8 +17,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/layer"
 	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 const (
@@ -32,8 +34,10 @@ func (w *Worker) Pull(ctx context.Context, agent Agent, job PullJob) (Image, err
 	if err != nil {
 		return Image{}, fmt.Errorf("pull %s: %w: %w", job.Ref, errdefs.ErrInvalidArgument, err)
 	}
-	img, err := w.watched(ctx, func(ctx context.Context, p *watch) (Image, error) {
-		return w.pull(ctx, agent, named, job, p)
+	img, err := w.timed(ctx, func(ctx context.Context) (Image, error) {
+		return w.watched(ctx, func(ctx context.Context, p *watch) (Image, error) {
+			return w.pull(ctx, agent, named, job, p)
+		})
 	})
 	if err != nil {
 		return Image{}, fmt.Errorf("pull %s: %w", job.Ref, err)
@@ -346,6 +350,11 @@ func (s *source) layers(ctx context.Context, img Image, diffs []digest.Digest) (
 		return nil, err
 	}
 	m := newMeter(s.agent, img.Blobs)
+	slots := &queue{free: s.w.settings.Concurrency}
+	if weaken.Off(weaken.PullSlots) {
+		slots = s.w.turns
+	}
+	budget := layer.NewBudget(s.w.settings.MaxImageEntries)
 	var started []*unpacking
 	defer func() {
 		for _, u := range started {
@@ -357,7 +366,7 @@ func (s *source) layers(ctx context.Context, img Image, diffs []digest.Digest) (
 		if !ok {
 			return nil, fmt.Errorf("no place for layer %s: %w", chains[i], errdefs.ErrInternal)
 		}
-		u := &unpacking{repo: s.repo, blob: blob, chain: chains[i], diffID: diffs[i], place: place, note: m.note}
+		u := &unpacking{repo: s.repo, blob: blob, chain: chains[i], diffID: diffs[i], place: place, note: m.note, slots: slots, budget: budget}
 		for j := len(started) - 1; j >= 0; j-- {
 			u.lower = append(u.lower, started[j])
 		}

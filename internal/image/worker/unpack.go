@@ -25,7 +25,10 @@ type unpacking struct {
 	place  Place
 	lower  []*unpacking // nearest first
 	flight *flight.Flight[string, *unpacking]
-	ticket *ticket
+	slots  *queue  // of its image
+	ticket *ticket // for one of them
+	turn   turn    // of all images' layers
+	budget *layer.Budget
 	note   func(blob digest.Digest, status string, done int64)
 	result Layer // once the flight has ended well
 
@@ -37,7 +40,8 @@ type unpacking struct {
 // of an image from the lowest up, and Leave each flight.
 func (w *Worker) startLayer(ctx context.Context, u *unpacking) *flight.Flight[string, *unpacking] {
 	f := w.layers.Join(ctx, u.place.Dir, func() *unpacking {
-		u.ticket = w.slots.enqueue()
+		u.ticket = u.slots.enqueue()
+		u.turn = turn{q: w.turns, queued: &u.queued}
 		return u
 	}, w.runLayer)
 	return f
@@ -63,6 +67,10 @@ func (w *Worker) runLayer(ctx context.Context, u *unpacking) error {
 		u.result.fetched = u.repo != nil && !w.hasBlob(ctx, u.blob)
 		return w.onlyBlob(ctx, u)
 	}
+	if err := u.turn.take(ctx); err != nil {
+		return err
+	}
+	defer u.turn.give()
 	res, err := w.unpack(ctx, u)
 	if err != nil {
 		_ = os.RemoveAll(w.layerDir(u.place.Dir))
@@ -118,7 +126,7 @@ func (w *Worker) unpack(ctx context.Context, u *unpacking) (layer.Result, error)
 		return layer.Result{}, fmt.Errorf("unpack layer %s: its blob is not in the archive: %w", u.blob.Digest, errdefs.ErrInvalidArgument)
 	}
 	res, resumed, err := w.unpackStream(ctx, u)
-	if err != nil && resumed && errdefs.IsDataLoss(err) {
+	if err != nil && resumed && errdefs.IsDataLoss(err) && u.turn.again(ctx) == nil {
 		// What an earlier process left may have been the damaged part.
 		res, _, err = w.unpackStream(ctx, u)
 	}
@@ -143,10 +151,12 @@ func (w *Worker) unpackStream(ctx context.Context, u *unpacking) (res layer.Resu
 	f := w.startDownload(ctx, u)
 	defer f.Leave()
 	in := f.State.follow(ctx)
+	in.turn = &u.turn
 	defer func() { _ = in.Close() }()
 	res, err = w.apply(ctx, u, in)
 	if err == nil || contentsFault(err) {
 		// The digest tells whether the layer is bad or the transport was.
+		u.turn.give()
 		if werr := f.Wait(ctx); werr != nil {
 			err = werr
 		}
@@ -172,6 +182,7 @@ func (w *Worker) apply(ctx context.Context, u *unpacking, r reader) (layer.Resul
 	}
 	res, err := layer.Apply(ctx, dir, noting{r, func() { w.did(u) }}, layer.Options{
 		MaxBytes: w.settings.MaxLayerBytes, MinFree: w.settings.MinFree, Lower: u.lowerDirs(w),
+		MaxEntries: w.settings.MaxLayerEntries, MinFreeInodes: w.settings.MinFreeInodes, Budget: u.budget,
 	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
@@ -191,7 +202,7 @@ func (u *unpacking) lowerDirs(w *Worker) func(context.Context) ([]string, error)
 		for _, l := range u.lower {
 			opaque := l.place.Opaque
 			if !l.place.Ready {
-				if err := l.flight.Wait(ctx); err != nil {
+				if err := u.turn.without(ctx, func() error { return l.flight.Wait(ctx) }); err != nil {
 					return nil, fmt.Errorf("wait for the layer below: %w", err)
 				}
 				opaque = l.flight.State.result.Opaque

@@ -31,6 +31,32 @@ func (e *stuckError) Error() string { return fmt.Sprintf("made no progress for %
 // Unwrap is the class.
 func (e *stuckError) Unwrap() error { return errdefs.ErrUnavailable }
 
+// lateError is why a pull was ended that took too long in all.
+type lateError struct{ after time.Duration }
+
+func (e *lateError) Error() string {
+	return fmt.Sprintf("took longer than images.pull_timeout, %s", e.after)
+}
+
+// Unwrap is the class.
+func (e *lateError) Unwrap() error { return errdefs.ErrUnavailable }
+
+// timed runs a pull, and ends it when it takes longer than the settings say.
+func (w *Worker) timed(ctx context.Context, pull func(context.Context) (Image, error)) (Image, error) {
+	limit := w.settings.Timeout
+	if limit <= 0 {
+		return pull(ctx)
+	}
+	late := &lateError{limit}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
+	defer cancel()
+	img, err := pull(ctx)
+	if err != nil && context.Cause(ctx) == error(late) { //nolint:errorlint // this very value
+		err = late // what it was at says only that it was cancelled
+	}
+	return img, err
+}
+
 // watched runs a pull, and ends it when it makes no progress for as long as the
 // settings say.
 func (w *Worker) watched(ctx context.Context, pull func(context.Context, *watch) (Image, error)) (Image, error) {

@@ -28,6 +28,7 @@ import (
 	"github.com/longshore/longshore/internal/image/flight"
 	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // Paths below the image directory that agent and worker agree on.
@@ -42,12 +43,21 @@ type Settings struct {
 	MaxLayerBytes int64         `json:"max_layer_bytes"`
 	MinFree       int64         `json:"min_free"`
 	Stall         time.Duration `json:"stall"`
-	Progress      time.Duration `json:"progress"` // how long a pull may stand still; 0 is for ever
-	Retries       int           `json:"retries"`
-	Backoff       time.Duration `json:"backoff"`
-	MaxWait       time.Duration `json:"max_wait"`
-	HostDirs      []string      `json:"host_dirs"`
-	UserAgent     string        `json:"user_agent"`
+	MinRate       int64         `json:"min_rate"`
+	Window        time.Duration `json:"window"`  // of MinRate; 0 is the registry's default
+	Timeout       time.Duration `json:"timeout"` // of a whole pull; 0 is none
+
+	CredentialHosts map[string][]string `json:"credential_hosts,omitempty"`
+	MaxLayerEntries int64               `json:"max_layer_entries"`
+	MaxImageEntries int64               `json:"max_image_entries"`
+	MinFreeInodes   int64               `json:"min_free_inodes"`
+
+	Progress  time.Duration `json:"progress"` // how long a pull may stand still; 0 is for ever
+	Retries   int           `json:"retries"`
+	Backoff   time.Duration `json:"backoff"`
+	MaxWait   time.Duration `json:"max_wait"`
+	HostDirs  []string      `json:"host_dirs"`
+	UserAgent string        `json:"user_agent"`
 }
 
 // Agent is what a job needs of the agent while it runs.
@@ -112,7 +122,7 @@ type Worker struct {
 	root     string
 	settings Settings
 	store    content.Store
-	slots    *queue
+	turns    *queue // to unpack, over all pulls
 	blobs    flight.Group[digest.Digest, *download]
 	layers   flight.Group[string, *unpacking]
 	active   atomic.Int64 // counts what comes in and is unpacked, of all jobs
@@ -132,7 +142,7 @@ func New(root string, settings Settings) (*Worker, error) {
 	}
 	return &Worker{
 		root: root, settings: settings, store: store,
-		slots: &queue{free: settings.Concurrency}, done: map[string]Layer{},
+		turns: &queue{free: settings.Concurrency}, done: map[string]Layer{},
 	}, nil
 }
 
@@ -155,8 +165,61 @@ func (w *Worker) registryOptions(job PullJob) registry.Options {
 	s := w.settings
 	return registry.Options{
 		HostDirs: s.HostDirs, Credentials: job.Credentials, Auths: job.Auths, Stall: s.Stall,
-		Retries: s.Retries, Backoff: s.Backoff, MaxWait: s.MaxWait, UserAgent: s.UserAgent,
+		CredentialHosts: s.CredentialHosts, MinRate: s.MinRate, Window: s.Window, Retries: s.Retries, Backoff: s.Backoff, MaxWait: s.MaxWait, UserAgent: s.UserAgent,
 	}
+}
+
+// turn is a layer's turn to be unpacked. It gives it up while it waits for bytes or
+// for another layer: a slow registry holds nobody else up. Not for concurrent use.
+type turn struct {
+	q      *queue
+	ticket *ticket // nil while it has none
+	queued *atomic.Bool
+}
+
+// take waits for the turn.
+func (t *turn) take(ctx context.Context) error {
+	if weaken.Off(weaken.PullSlots) {
+		return nil // its slot is all it has
+	}
+	ticket := t.q.enqueue()
+	t.queued.Store(true)
+	err := ticket.wait(ctx)
+	t.queued.Store(false)
+	if err != nil {
+		ticket.leave()
+		return err
+	}
+	t.ticket = ticket
+	return nil
+}
+
+// give gives the turn up, if it has it.
+func (t *turn) give() {
+	if t.ticket != nil {
+		t.ticket.leave()
+		t.ticket = nil
+	}
+}
+
+// again takes the turn unless it has it.
+func (t *turn) again(ctx context.Context) error {
+	if t.ticket != nil {
+		return nil
+	}
+	return t.take(ctx)
+}
+
+// without gives the turn up while wait runs.
+func (t *turn) without(ctx context.Context, wait func() error) error {
+	if t == nil || t.ticket == nil || weaken.Off(weaken.PullSlots) {
+		return wait()
+	}
+	t.give()
+	if err := wait(); err != nil {
+		return err
+	}
+	return t.take(ctx)
 }
 
 // queue gives out slots in the order in which they were asked for: a layer may

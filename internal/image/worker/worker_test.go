@@ -35,7 +35,23 @@ func (nobody) Progress(core.PullProgress) {}
 
 func newWorker(tb testing.TB) *Worker {
 	tb.Helper()
-	root := tb.TempDir()
+	return workerAt(tb, tb.TempDir())
+}
+
+// fuzzed is a worker for one input, in memory where there is such a place: what is
+// imported is synced to the disk.
+func fuzzed(tb testing.TB) *Worker {
+	tb.Helper()
+	root, err := os.MkdirTemp("/dev/shm", "longshore-fuzz-")
+	if err != nil {
+		root = tb.TempDir()
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(root) })
+	return workerAt(tb, root)
+}
+
+func workerAt(tb testing.TB, root string) *Worker {
+	tb.Helper()
 	for _, dir := range []string{LayerDir, ContentDir + "/blobs/sha256", ContentDir + "/ingest"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			tb.Fatal(err)

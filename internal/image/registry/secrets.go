@@ -1,0 +1,183 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/weaken"
+)
+
+// Where credentials go: to the host they are for, and to others that the
+// configuration names for it (Options.CredentialHosts), and never by plain HTTP,
+// loopback aside. The transport takes them out of every other request, so a redirect
+// cannot carry them away, and a token server elsewhere is asked without them.
+
+// asking is the context's key of the host that a request is meant for. Its token
+// server's and all redirects have it too.
+type asking struct{}
+
+// forToken is the context's key that marks requests to token servers.
+type forToken struct{}
+
+// maxToken bounds a token server's answer, bytes.
+const maxToken = 1 << 20
+
+// errSecret is why a request with credentials in its body is not made.
+var errSecret = fmt.Errorf("credentials are not sent there: %w", errdefs.ErrPermissionDenied) //nolint:gochecknoglobals // an error value
+
+// origin is a URL's scheme, host and port.
+func origin(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return u.Scheme + "://" + strings.ToLower(net.JoinHostPort(u.Hostname(), port))
+}
+
+// encrypted reports whether nobody on the way can read what goes to u.
+func encrypted(u *url.URL) bool { return u.Scheme == "https" || loopback(u.Host) }
+
+// trusts reports whether credentials for h may go to u.
+func (r *Repository) trusts(h docker.RegistryHost, u *url.URL) bool {
+	if weaken.Off(weaken.RegistryCredentials) {
+		return true
+	}
+	if !encrypted(u) {
+		return false
+	}
+	if origin(u) == origin(&url.URL{Scheme: h.Scheme, Host: h.Host}) {
+		return true
+	}
+	named := slices.Clone(r.opts.CredentialHosts[canonicalHost(h.Host)])
+	if r.own(h.Host) {
+		named = append(named, r.opts.CredentialHosts[canonicalHost(r.domain)]...)
+	}
+	return slices.ContainsFunc(named, func(host string) bool { return origin(&url.URL{Scheme: u.Scheme, Host: host}) == origin(u) })
+}
+
+// scrub returns req as it may be sent: without credentials where they may not go.
+func (r *Repository) scrub(req *http.Request) (*http.Request, error) {
+	h, known := req.Context().Value(asking{}).(docker.RegistryHost)
+	if known && r.trusts(h, req.URL) {
+		return req, nil
+	}
+	if req.Body != nil && req.Body != http.NoBody {
+		_ = req.Body.Close()
+		return nil, fmt.Errorf("%s: %w", origin(req.URL), errSecret)
+	}
+	clean := req.Clone(req.Context())
+	for key := range clean.Header {
+		if r.secret(key) {
+			delete(clean.Header, key)
+		}
+	}
+	return clean, nil
+}
+
+// secret reports whether a header is one that proves who we are, or one that a
+// hosts.toml has for its host, which may do so.
+func (r *Repository) secret(key string) bool {
+	switch key = http.CanonicalHeaderKey(key); key {
+	case "Authorization", "Proxy-Authorization", "Cookie":
+		return true
+	}
+	return r.headers[key]
+}
+
+// redirect is the clients' CheckRedirect. net/http has taken credentials out of a
+// request to another domain already: those for a host that the configuration names
+// are put back, all others are scrubbed by the transport.
+func (r *Repository) redirect(req *http.Request, via []*http.Request) error {
+	if len(via) >= 10 {
+		return errors.New("more than ten redirects")
+	}
+	h, known := req.Context().Value(asking{}).(docker.RegistryHost)
+	if value := via[0].Header.Get("Authorization"); value != "" && known && r.trusts(h, req.URL) {
+		req.Header.Set("Authorization", value) //nolint:gosec // the configuration names the target
+	}
+	return nil
+}
+
+// challenged takes in a host's demand for credentials. They are held back from a
+// token server that may not have them, which is then asked without.
+func (r *Repository) challenged(ctx context.Context, h docker.RegistryHost, refused []*http.Response) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holdBack = false
+	last := refused[len(refused)-1]
+	for _, c := range auth.ParseAuthHeader(last.Header) {
+		target := last.Request.URL
+		if c.Scheme == auth.BearerAuth {
+			realm, err := url.Parse(c.Parameters["realm"])
+			if err != nil {
+				return fmt.Errorf("token server %q: %w", c.Parameters["realm"], err)
+			}
+			target = realm
+		}
+		if !r.trusts(h, target) {
+			r.noteHeld(h, target)
+			r.holdBack = true
+		}
+	}
+	return h.Authorizer.AddResponses(ctx, refused)
+}
+
+// noteHeld notes for messages that credentials of h are held back from u, if there
+// are any. Preconditions: mu is held.
+func (r *Repository) noteHeld(h docker.RegistryHost, u *url.URL) {
+	if r.credentialsOf(h.Host) == (Credentials{}) {
+		return
+	}
+	if !encrypted(u) {
+		r.held[h.Host] = fmt.Sprintf("credentials are not sent by plain HTTP to %s: use https in its hosts.toml", u.Host)
+		return
+	}
+	r.held[h.Host] = fmt.Sprintf("credentials for %s are not sent to %s, another host: if they are meant for it, add it to %q in images.credential_hosts", h.Host, u.Host, canonicalHost(h.Host))
+}
+
+// whyHeld says why credentials of h were held back, or nothing.
+func (r *Repository) whyHeld(h docker.RegistryHost) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held[h.Host]
+}
+
+// own reports whether host is the registry of the name itself, under whatever
+// address: its own, or the one that its hosts.toml has as its server.
+func (r *Repository) own(host string) bool {
+	return host == r.home || host == r.domain || host == r.server && host != ""
+}
+
+// credentialsOf are the credentials for host.
+func (r *Repository) credentialsOf(host string) Credentials {
+	if c := r.opts.Credentials; c != (Credentials{}) && r.own(host) {
+		return c
+	}
+	c, ok := r.opts.Auths[canonicalHost(host)]
+	if !ok && r.own(host) {
+		c = r.opts.Auths[canonicalHost(r.domain)]
+	}
+	return c
+}
+
+// credentials is what the authorizer asks for.
+func (r *Repository) credentials(host string) (string, string, error) {
+	c := r.credentialsOf(host)
+	switch {
+	case r.holdBack: // mu is held by challenged, which leads here
+		return "", "", nil
+	case c.Token != "":
+		return "", c.Token, nil
+	}
+	return c.Username, c.Password, nil
+}
