@@ -99,6 +99,10 @@ type Sandbox struct {
 	// AnyRuntime says that Config.Runtime is the node's choice: a container
 	// may run by another one when that one does not do what it asks for.
 	AnyRuntime bool `json:"anyRuntime,omitempty"`
+	// Pair says that it was made together with its one container and is nothing
+	// without it: recovery removes one whose container was never finished, or is
+	// gone.
+	Pair bool `json:"pair,omitempty"`
 	// Note says why a sandbox stopped when nobody asked for it.
 	Note string `json:"note,omitempty"`
 }

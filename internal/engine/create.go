@@ -37,7 +37,11 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 		return core.Container{}, err
 	}
 	defer unlock()
-	b, err := c.newBuild(cfg)
+	sb, err := c.sandbox(cfg.Sandbox)
+	if err != nil {
+		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
+	}
+	b, err := c.newBuild(cfg, sb, c.e.line("create"))
 	if err != nil {
 		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
 	}
@@ -48,25 +52,7 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 	}
 	defer born()
 	defer b.close()
-	err = b.line.run(ctx, []stage{
-		{"reserve", b.reserve},
-		{"root", b.root},
-		{"volumes", b.fillVolumes},
-		{"images", b.mountImages},
-		{"spec", b.callSpec},
-		{"own", b.own},
-		{"adjust", b.adjust},
-		{"cgroup", b.cgroup},
-		{"launch", b.launch},
-		{"commit", b.commit},
-	})
-	if err != nil {
-		if b.first != nil {
-			return *b.first, fmt.Errorf("create container %q: %w", b.c.Key, err)
-		}
-		return core.Container{}, fmt.Errorf("create container %q: %w", b.c.Key, notOurs(err))
-	}
-	return b.c, nil
+	return b.result(b.line.run(ctx, b.stages()))
 }
 
 // build is one CreateContainer on its way.
@@ -86,13 +72,11 @@ type build struct {
 	made    func() error // waits until the cgroup is there, without limits
 }
 
-func (c view) newBuild(cfg core.ContainerConfig) (*build, error) {
+// newBuild begins a container in a sandbox, whose lock must be held.
+func (c view) newBuild(cfg core.ContainerConfig, sb core.Sandbox, l *line) (*build, error) {
 	e := c.e
-	b := &build{e: e, line: e.line("create"), cfg: cfg}
+	b := &build{e: e, line: l, cfg: cfg, sb: sb}
 	var err error
-	if b.sb, err = c.sandbox(cfg.Sandbox); err != nil {
-		return nil, err
-	}
 	if b.rt, err = e.runtime(choice.Name(&b.sb)); err != nil {
 		return nil, err
 	}
@@ -122,6 +106,33 @@ func (c view) newBuild(cfg core.ContainerConfig) (*build, error) {
 		Bundle: e.bundle(id), Runtime: b.rt.Name(), Cgroup: place, Image: cfg.Root.Image,
 	}
 	return b, nil
+}
+
+func (b *build) stages() []stage {
+	return []stage{
+		{"reserve", b.reserve},
+		{"root", b.root},
+		{"volumes", b.fillVolumes},
+		{"images", b.mountImages},
+		{"spec", b.callSpec},
+		{"own", b.own},
+		{"adjust", b.adjust},
+		{"cgroup", b.cgroup},
+		{"launch", b.launch},
+		{"commit", b.commit},
+	}
+}
+
+// result is what the build's caller is told.
+func (b *build) result(err error) (core.Container, error) {
+	switch {
+	case err == nil:
+		return b.c, nil
+	case b.first != nil:
+		return *b.first, fmt.Errorf("create container %q: %w", b.c.Key, err)
+	default:
+		return core.Container{}, fmt.Errorf("create container %q: %w", b.c.Key, notOurs(err))
+	}
 }
 
 // levelsOf lists the cgroups whose limits a container stands under, its own

@@ -20,7 +20,7 @@ type networkRecoverer interface {
 // Recover makes records and node agree again. It must return before any face
 // serves, and before Run.
 //
-// What was being created is undone; a process that the keeper does not know has
+// What was being created is undone, a pair as a whole; a process that the keeper does not know has
 // ended, and how is lost; what no record names is removed; exits that happened
 // meanwhile are recorded. After a boot of the node, what the event log says was
 // running is told to have ended.
@@ -99,7 +99,7 @@ func (e recovery) repair(ctx context.Context) (n int, err error) {
 			return n, err
 		}
 		done := 0
-		for _, f := range s.compare() {
+		for _, f := range append(s.compare(), s.halves()...) {
 			log := e.o.Logger.With("kind", f.Kind, "object", f.Object)
 			if f.repair == nil {
 				log.WarnContext(ctx, "records and node do not agree", "detail", f.Detail)
@@ -155,14 +155,7 @@ func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) e
 			return err
 		}
 	}
-	cur, err := e.editSandbox(sb.ID, func(sb *core.Sandbox, n *note) error {
-		if sb.State != core.SandboxStopped {
-			sb.State, _ = core.NextSandbox(sb.State, core.VerbExit)
-			sb.Note = why
-			n.add(core.Event{Kind: core.EventSandboxStopped, Note: why})
-		}
-		return nil
-	})
+	cur, err := e.editSandbox(sb.ID, func(sb *core.Sandbox, n *note) error { return stopped(sb, n, why) })
 	if err != nil {
 		return err
 	}

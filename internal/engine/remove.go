@@ -133,7 +133,11 @@ func (e *Engine) removeProcesses(ctx context.Context, rt core.Runtime, ct *core.
 // teardownContainer gives everything back and then drops the record. Every
 // stage succeeds on what is gone, so it can be tried again. l may be nil.
 func (e *Engine) teardownContainer(ctx context.Context, ct *core.Container, by note, l *line) error {
-	stages := []stage{
+	return e.teardown(ctx, e.containerTeardown(ct, by), l)
+}
+
+func (e *Engine) containerTeardown(ct *core.Container, by note) []stage {
+	return []stage{
 		{"runtime", func(ctx context.Context) error {
 			rt, err := e.runtime(ct.Runtime)
 			if err != nil {
@@ -154,7 +158,6 @@ func (e *Engine) teardownContainer(ctx context.Context, ct *core.Container, by n
 		{"bundle", func(context.Context) error { return dirs.RemoveBundle(ct.Bundle) }},
 		{"record", func(context.Context) error { return e.dropContainer(ct.ID, by) }},
 	}
-	return e.teardown(ctx, stages, l)
 }
 
 func (e *Engine) teardown(ctx context.Context, stages []stage, l *line) error {
@@ -284,7 +287,11 @@ func released(sb *core.Sandbox) bool {
 // release gives namespaces, network, init and shared memory back and puts that
 // on record. The sandbox's lock must be held.
 func (e *Engine) release(ctx context.Context, sb *core.Sandbox, l *line) error {
-	return e.teardown(ctx, []stage{
+	return e.teardown(ctx, e.releaseStages(sb), l)
+}
+
+func (e *Engine) releaseStages(sb *core.Sandbox) []stage {
+	return []stage{
 		{"network", func(ctx context.Context) error {
 			if sb.Config.Namespaces.Net.Mode != core.Shared {
 				return nil
@@ -314,7 +321,7 @@ func (e *Engine) release(ctx context.Context, sb *core.Sandbox, l *line) error {
 			})
 			return err
 		}},
-	}, l)
+	}
 }
 
 // removeInit removes the tiny init with its container.
@@ -392,7 +399,11 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 // teardownSandbox gives back what a released sandbox still has and drops the
 // record. l may be nil.
 func (e *Engine) teardownSandbox(ctx context.Context, sb *core.Sandbox, by note, l *line) error {
-	return e.teardown(ctx, []stage{
+	return e.teardown(ctx, e.sandboxTeardown(sb, by), l)
+}
+
+func (e *Engine) sandboxTeardown(sb *core.Sandbox, by note) []stage {
+	return []stage{
 		{"runtime", func(ctx context.Context) error {
 			if sb.Config.Namespaces.PID.Mode != core.Shared {
 				return nil
@@ -402,5 +413,5 @@ func (e *Engine) teardownSandbox(ctx context.Context, sb *core.Sandbox, by note,
 		{"cgroup", func(ctx context.Context) error { return e.o.Cgroups.Remove(ctx, sb.Cgroup) }},
 		{"files", func(ctx context.Context) error { return e.removeSandboxDir(ctx, sb.Dir) }},
 		{"record", func(context.Context) error { return e.dropSandbox(sb.ID, by) }},
-	}, l)
+	}
 }

@@ -18,50 +18,16 @@ import (
 // CreateSandbox makes a sandbox and returns it ready. With a Key that is in use
 // it returns the first object and AlreadyExists; an empty Key becomes the ID.
 func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (core.Sandbox, error) {
-	owner, err := c.owns("create sandbox")
+	b, err := c.newSandboxBuild(cfg)
 	if err != nil {
 		return core.Sandbox{}, err
 	}
-	id := newID()
-	if cfg.Key == "" {
-		cfg.Key = core.Key(id)
-	}
-	rt, err := c.e.runtime(cfg.Runtime)
-	if err != nil {
-		return core.Sandbox{}, fmt.Errorf("create sandbox: %w", err)
-	}
-	place, err := c.e.o.Cgroups.Place(cfg.Cgroup, core.CgroupRef{}, string(id))
-	if err != nil {
-		return core.Sandbox{}, fmt.Errorf("create sandbox: %w", err)
-	}
-	anyRuntime := cfg.Runtime == ""
-	cfg.Runtime = rt.Name()
-	b := &sandboxBuild{e: c.e, line: c.e.line("create_sandbox"), rt: rt, sb: core.Sandbox{
-		Meta:   core.Meta{ID: id, Owner: owner, Key: cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
-		Config: cfg, State: core.SandboxCreating, Cgroup: place, Dir: c.e.sandboxDir(id), AnyRuntime: anyRuntime,
-	}}
-	unlock, err := c.e.sandboxes.Lock(ctx, id)
+	unlock, err := c.e.sandboxes.Lock(ctx, b.sb.ID)
 	if err != nil {
 		return core.Sandbox{}, err
 	}
 	defer unlock()
-	err = b.line.run(ctx, []stage{
-		{"reserve", b.reserve},
-		{"pin", b.pin},
-		{"network", b.network},
-		{"files", b.files},
-		{"cgroup", func(context.Context) error { return b.limited() }},
-		{"init", b.init},
-		{"admit", b.admit},
-		{"commit", b.commit},
-	})
-	if err != nil && b.first == nil {
-		return core.Sandbox{}, fmt.Errorf("create sandbox %q: %w", cfg.Key, notOurs(err))
-	}
-	if err != nil {
-		return *b.first, fmt.Errorf("create sandbox %q: %w", cfg.Key, err)
-	}
-	return b.sb, nil
+	return b.result(b.line.run(ctx, b.stages()))
 }
 
 // sandboxBuild is one CreateSandbox on its way.
@@ -73,6 +39,56 @@ type sandboxBuild struct {
 	first *core.Sandbox // who has the key
 	// limited waits until the cgroup is there.
 	limited func() error
+}
+
+func (v view) newSandboxBuild(cfg core.SandboxConfig) (*sandboxBuild, error) {
+	owner, err := v.owns("create sandbox")
+	if err != nil {
+		return nil, err
+	}
+	id := newID()
+	if cfg.Key == "" {
+		cfg.Key = core.Key(id)
+	}
+	rt, err := v.e.runtime(cfg.Runtime)
+	if err != nil {
+		return nil, fmt.Errorf("create sandbox: %w", err)
+	}
+	place, err := v.e.o.Cgroups.Place(cfg.Cgroup, core.CgroupRef{}, string(id))
+	if err != nil {
+		return nil, fmt.Errorf("create sandbox: %w", err)
+	}
+	anyRuntime := cfg.Runtime == ""
+	cfg.Runtime = rt.Name()
+	return &sandboxBuild{e: v.e, line: v.e.line("create_sandbox"), rt: rt, sb: core.Sandbox{
+		Meta:   core.Meta{ID: id, Owner: owner, Key: cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
+		Config: cfg, State: core.SandboxCreating, Cgroup: place, Dir: v.e.sandboxDir(id), AnyRuntime: anyRuntime,
+	}}, nil
+}
+
+func (b *sandboxBuild) stages() []stage {
+	return []stage{
+		{"reserve", b.reserve},
+		{"pin", b.pin},
+		{"network", b.network},
+		{"files", b.files},
+		{"cgroup", func(context.Context) error { return b.limited() }},
+		{"init", b.init},
+		{"admit", b.admit},
+		{"commit", b.commit},
+	}
+}
+
+// result is what the build's caller is told.
+func (b *sandboxBuild) result(err error) (core.Sandbox, error) {
+	switch {
+	case err == nil:
+		return b.sb, nil
+	case b.first != nil:
+		return *b.first, fmt.Errorf("create sandbox %q: %w", b.sb.Key, err)
+	default:
+		return core.Sandbox{}, fmt.Errorf("create sandbox %q: %w", b.sb.Key, notOurs(err))
+	}
 }
 
 func (b *sandboxBuild) reserve(context.Context) error {
@@ -236,7 +252,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 }
 
 func (b *sandboxBuild) commit(context.Context) error {
-	return b.e.o.Store.Update(func(tx core.Tx) error {
+	err := b.e.o.Store.Update(func(tx core.Tx) error {
 		next, ok := core.NextSandbox(b.sb.State, core.VerbCommit)
 		if !ok {
 			return fmt.Errorf("commit sandbox: it is %s: %w", b.sb.State, errdefs.ErrFailedPrecondition)
@@ -258,6 +274,25 @@ func (b *sandboxBuild) commit(context.Context) error {
 		b.sb, err = tx.Sandboxes().Get(b.sb.ID)
 		return err
 	})
+	if err == nil {
+		// Those who saw it ready are to see it stop. Only what comes after the
+		// sandbox in a pair can fail now.
+		b.line.undo.Add("ready", func(context.Context) error {
+			_, err := b.e.editSandbox(b.sb.ID, func(sb *core.Sandbox, n *note) error { return stopped(sb, n, "its container was not made") })
+			return err
+		})
+	}
+	return err
+}
+
+// stopped records the end of a sandbox, and why when nobody asked for it.
+func stopped(sb *core.Sandbox, n *note, why string) error {
+	if sb.State != core.SandboxStopped {
+		sb.State, _ = core.NextSandbox(sb.State, core.VerbExit)
+		sb.Note = why
+		n.add(core.Event{Kind: core.EventSandboxStopped, Note: why})
+	}
+	return nil
 }
 
 // Sandbox returns one sandbox.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,29 +12,46 @@ import (
 	"github.com/longshore/longshore/internal/undo"
 )
 
-// Stages names the fail points, "verb.stage" each: one after each stage.
+// Stages names the fail points, "verb.stage" each: one after each stage. Those of
+// the straight lines are read from them; the other verbs name theirs here, and
+// pass refuses one that does not stand here.
 func Stages() []string {
 	var all []string
-	for _, v := range []struct {
-		verb   string
-		stages []string
-	}{
-		{"create_sandbox", []string{"reserve", "pin", "network", "files", "cgroup", "init", "admit", "commit"}},
-		{"create", []string{"reserve", "root", "volumes", "images", "spec", "own", "adjust", "cgroup", "launch", "commit"}},
-		{"start", []string{"begin", "launch", "commit"}},
-		{"exec", []string{"begin", "launch", "commit"}},
-		{"stop", []string{"asked", "signalled", "killed", "ended"}},
-		{"stop_sandbox", []string{"containers", "recorded", "network", "unpin", "done"}},
-		{"remove", []string{"ended", "runtime", "unmount", "discard", "cgroup", "bundle", "record"}},
-		{"remove_sandbox", []string{"containers", "runtime", "cgroup", "files", "record"}},
-		{"exit", []string{"begin", "recorded", "acked"}},
-		{"pull", []string{"begin", "pulled", "recorded"}},
-	} {
+	for _, v := range verbs() {
 		for _, s := range v.stages {
-			all = append(all, v.verb+"."+s)
+			all = append(all, v.name+"."+s)
 		}
 	}
 	return all
+}
+
+// verb is a verb with the names of its stages, in the order in which it passes
+// them.
+type verb struct {
+	name   string
+	stages []string
+}
+
+func verbs() []verb {
+	var e *Engine // the stages are named and not run
+	names := func(stages []stage, first ...string) []string {
+		for _, s := range stages {
+			first = append(first, s.name)
+		}
+		return first
+	}
+	return []verb{
+		{"create_sandbox", names((&sandboxBuild{}).stages())},
+		{"create", names((&build{}).stages())},
+		{"start", []string{"begin", "launch", "commit"}},
+		{"exec", []string{"begin", "launch", "commit"}},
+		{"stop", []string{"asked", "signalled", "killed", "ended"}},
+		{"stop_sandbox", names(e.releaseStages(nil), "containers", "recorded")},
+		{"remove", names(e.containerTeardown(nil, note{}), "ended")},
+		{"remove_sandbox", names(e.sandboxTeardown(nil, note{}), "containers")},
+		{"exit", []string{"begin", "recorded", "acked"}},
+		{"pull", []string{"begin", "pulled", "recorded"}},
+	}
 }
 
 // line is one run of a verb's stages.
@@ -46,6 +64,12 @@ type line struct {
 
 func (e *Engine) line(verb string) *line { return &line{e: e, verb: verb, last: time.Now()} }
 
+// as goes on as the line of another verb, with the same way back.
+func (l *line) as(verb string) *line {
+	l.verb = verb
+	return l
+}
+
 // pass says that a stage is done; a fail point may end the verb here.
 func (l *line) pass(stage string) error {
 	if o := l.e.o.Observer; o != nil {
@@ -57,6 +81,9 @@ func (l *line) pass(stage string) error {
 		return nil
 	}
 	name := l.verb + "." + stage
+	if !slices.Contains(Stages(), name) {
+		return fmt.Errorf("stage %s is not among Stages, so no test dies there: %w", name, errdefs.ErrInternal)
+	}
 	if err := l.e.o.FailPoint(name); err != nil {
 		return &crash{name, err}
 	}
@@ -84,6 +111,13 @@ type stage struct {
 
 // run goes through the stages; the first error takes back what was done.
 func (l *line) run(ctx context.Context, stages []stage) error {
+	err := l.forward(ctx, stages)
+	l.end(ctx, err)
+	return err
+}
+
+// forward goes through the stages until one fails, and takes nothing back.
+func (l *line) forward(ctx context.Context, stages []stage) error {
 	for _, s := range stages {
 		err := ctx.Err()
 		if err == nil {
@@ -93,12 +127,19 @@ func (l *line) run(ctx context.Context, stages []stage) error {
 			err = l.pass(s.name)
 		}
 		if err != nil {
-			l.back(ctx, err)
 			return err
 		}
 	}
-	l.undo.Release()
 	return nil
+}
+
+// end takes back what was done when err is not nil.
+func (l *line) end(ctx context.Context, err error) {
+	if err != nil {
+		l.back(ctx, err)
+	} else {
+		l.undo.Release()
+	}
 }
 
 // back unwinds, unless the process counts as dead.

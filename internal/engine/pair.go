@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/ask"
+)
+
+// Pair is a sandbox with its one container, the shape of what most orchestrators
+// call a task.
+type Pair struct {
+	Sandbox core.SandboxConfig
+	// Container says what is to be in the sandbox of that ID. It is called before
+	// anything is made, and its config need not name the sandbox.
+	Container func(sandbox core.ID) (core.ContainerConfig, error)
+}
+
+// CreatePair makes a sandbox and its one container, both or nothing: what fails
+// leaves nothing, and a pair that a crash has left half made, or half removed, is
+// taken away by the next Recover, so that its keys are free again. With a Key that
+// is in use it returns the first sandbox, or the first container, and
+// AlreadyExists.
+func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Container, error) {
+	s, err := c.newSandboxBuild(p.Sandbox)
+	if err != nil {
+		return core.Sandbox{}, core.Container{}, err
+	}
+	s.sb.Pair = true
+	cfg, err := p.Container(s.sb.ID)
+	if err != nil {
+		return core.Sandbox{}, core.Container{}, err
+	}
+	cfg.Sandbox = s.sb.ID
+	if err = ask.Container(&cfg); err == nil && cfg.Parent != "" {
+		err = fmt.Errorf("a container of a pair is nested in none: %w", errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
+		return core.Sandbox{}, core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
+	}
+	unlock, err := c.e.sandboxes.Lock(ctx, s.sb.ID)
+	if err != nil {
+		return core.Sandbox{}, core.Container{}, err
+	}
+	defer unlock()
+	if err := s.line.forward(ctx, s.stages()); err != nil {
+		s.line.end(ctx, err)
+		sb, err := s.result(err)
+		return sb, core.Container{}, err
+	}
+	ct, err := c.fill(ctx, s, cfg)
+	if err != nil {
+		return core.Sandbox{}, ct, err
+	}
+	return s.sb, ct, nil
+}
+
+// fill makes the container of a pair whose sandbox is ready, on the same line: what
+// fails takes the sandbox back too.
+func (c view) fill(ctx context.Context, s *sandboxBuild, cfg core.ContainerConfig) (ct core.Container, err error) {
+	l := s.line.as("create")
+	b, err := c.newBuild(cfg, s.sb, l)
+	if err != nil {
+		l.end(ctx, err)
+		return ct, fmt.Errorf("create container %q: %w", cfg.Key, err)
+	}
+	// Nobody records the end of a process before its birth is on record.
+	born, err := c.e.births.Lock(ctx, core.Ref{Container: b.c.ID})
+	if err != nil {
+		l.end(ctx, err)
+		return ct, err
+	}
+	defer born()
+	defer b.close()
+	return b.result(l.run(ctx, b.stages()))
+}
+
+// halves finds the pairs that are without their container. Recovery alone looks
+// for them: while an agent runs, one may be in the middle of its removal.
+func (s *survey) halves() (found []finding) {
+	whole := map[core.ID]bool{}
+	for _, c := range s.containers {
+		whole[c.Sandbox] = true
+	}
+	for id, sb := range s.sandboxes {
+		if !sb.Pair || sb.State == core.SandboxCreating || whole[id] {
+			continue
+		}
+		const why = "it was made for one container, which was never finished or is gone"
+		found = append(found, finding{
+			Violation: Violation{"unfinished", "sandbox " + string(id), why},
+			repair: func(ctx context.Context) error {
+				if err := s.e.endSandbox(ctx, &sb, why); err != nil {
+					return err
+				}
+				return s.e.teardownSandbox(ctx, &sb, note{}, nil)
+			},
+		})
+	}
+	return found
+}
