@@ -2,7 +2,6 @@ package nomad
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -69,26 +68,12 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 	if err != nil {
 		return c, err
 	}
-	sb, err := s.engine.CreateSandbox(ctx, cfg)
+	_, c, err = s.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
+		want, err := task.Container(sandbox, images)
+		want.Run = true
+		return want, err
+	}})
 	if err != nil {
-		return c, err
-	}
-	defer func() {
-		if err == nil {
-			return
-		}
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
-		defer cancel()
-		if rerr := s.engine.RemoveSandbox(clean, sb.ID, engine.RemoveOptions{Force: true, Asked: asked("StartTask")}); rerr != nil {
-			err = errors.Join(err, fmt.Errorf("take back sandbox %s: %w", sb.ID.Short(), rerr))
-		}
-	}()
-	want, err := task.Container(sb.ID, images)
-	if err != nil {
-		return c, err
-	}
-	want.Run = true
-	if c, err = s.engine.CreateContainer(ctx, want); err != nil {
 		return c, err
 	}
 	s.events.Tell(task.Nomad, "Container started", map[string]string{"container": c.ID.Short(), "runtime": c.Runtime})

@@ -95,6 +95,9 @@ func (s *server) DestroyTask(ctx context.Context, req *nomaddriver.DestroyTaskRe
 	}
 	sb, err := s.engine.SandboxByKey(ctx, core.Key(req.GetTaskId()))
 	if errdefs.IsNotFound(err) {
+		if sess.Retry { // the call that the agent died over has come to its end, or the agent's recovery has
+			return &nomaddriver.DestroyTaskResponse{}, nil
+		}
 		return nil, fmt.Errorf("%w: %s", errUnknownTask, req.GetTaskId())
 	}
 	if err != nil {
