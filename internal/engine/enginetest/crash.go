@@ -163,17 +163,19 @@ func (l Life) dies(t *testing.T, stage string) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- l.Call(ctx) }()
+	var err error
 	select {
 	case <-hit:
 		cancel() // whoever waits dies too
-		_ = <-done
-	case err := <-done:
+		err = <-done
+	case err = <-done:
 		select {
 		case <-hit:
 		case <-ctx.Done():
 			t.Fatalf("the stage was never reached: %v", err)
 		}
 	}
+	t.Logf("the call ended with %v", err)
 	l.Node.Stop()
 	l.Crash.At("")
 }
