@@ -81,36 +81,32 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	}}})
 }
 
-// create carries the request out: sandbox, then container. What is half made is
-// taken back.
-func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg core.SandboxConfig, img core.Image) (c core.Container, err error) {
+// create carries the request out. What fails leaves nothing, no log either.
+func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg core.SandboxConfig, img core.Image) (core.Container, error) {
 	if cfg.Key == "" {
 		cfg.Key = madeUpName(req.GetImage())
 	}
 	if cfg.Hostname == "" && cfg.Namespaces.UTS.Mode != core.Host {
 		cfg.Hostname = hostnameOf(cfg.Key)
 	}
-	sb, err := s.own.CreateSandbox(ctx, cfg)
-	if errdefs.IsAlreadyExists(err) {
+	var log string
+	sb, c, err := s.own.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
+		log = filepath.Join(s.o.LogDir, string(sandbox)+".log")
+		return s.containerConfig(req, cfg.Key, img, log)
+	}})
+	switch {
+	case errdefs.IsAlreadyExists(err) && sb.ID != "":
 		return c, fmt.Errorf("the name %q is in use by %s: %w", cfg.Key, sb.ID.Short(), errdefs.ErrAlreadyExists)
-	}
-	if err != nil {
-		return c, err
-	}
-	log := filepath.Join(s.o.LogDir, string(sb.ID)+".log")
-	defer func() {
-		if err == nil {
-			return
-		}
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
-		defer cancel()
-		if rerr := s.own.RemoveSandbox(clean, sb.ID, engine.RemoveOptions{Force: true, Asked: asked(ctx, "longshore run")}); rerr != nil {
-			err = errors.Join(err, fmt.Errorf("take back sandbox %s: %w", sb.ID.Short(), rerr))
-		}
+	case err != nil && log != "":
 		err = errors.Join(err, removeLogFiles(log))
-	}()
+	}
+	return c, err
+}
+
+// containerConfig is the container that a request asks for.
+func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, img core.Image, log string) (core.ContainerConfig, error) {
 	if err := os.MkdirAll(s.o.LogDir, 0o700); err != nil {
-		return c, fmt.Errorf("make the log directory: %w", err)
+		return core.ContainerConfig{}, fmt.Errorf("make the log directory: %w", err)
 	}
 	io := core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()}
 	rec := record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove()}
@@ -120,20 +116,20 @@ func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg
 	}
 	data, err := json.Marshal(rec)
 	if err != nil {
-		return c, fmt.Errorf("create %s: %w", cfg.Key, err)
+		return core.ContainerConfig{}, fmt.Errorf("create %s: %w", key, err)
 	}
 	spec, err := specFunc(req)
 	if err != nil {
-		return c, err
+		return core.ContainerConfig{}, err
 	}
-	return s.own.CreateContainer(ctx, core.ContainerConfig{
-		Key: cfg.Key, Labels: req.GetLabels(), Data: data, Sandbox: sb.ID,
+	return core.ContainerConfig{
+		Key: key, Labels: req.GetLabels(), Data: data,
 		Root:    core.Root{Image: img.ID, ReadOnly: req.GetReadOnly()},
 		Volumes: volumeMounts(req.GetMounts()),
 		Spec:    spec,
 		IO:      io,
 		Stop:    stopOf(req), Init: req.GetInit(),
-	})
+	}, nil
 }
 
 // dropIfAuto removes a container that could not be started when its user asked

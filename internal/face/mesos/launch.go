@@ -176,54 +176,52 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 	}
 	defer give()
 	l.GPUs = names
-	var made target
-	defer func() {
-		if err == nil {
-			return
-		}
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
-		defer cancel()
-		if derr := s.drop(clean, made, "LAUNCH_CONTAINER"); derr != nil {
-			err = errors.Join(err, fmt.Errorf("take back container %s: %w", l.ID, derr))
-		}
-	}()
-	var sandbox core.ID
-	if l.Parent != nil {
-		sandbox = l.Parent.Sandbox
-	} else {
-		cfg, err := l.Sandbox()
-		if err != nil {
-			return err
-		}
-		sb, err := s.engine.CreateSandbox(ctx, cfg)
-		if err != nil {
-			return err
-		}
-		sandbox, made.sandbox = sb.ID, sb.ID
-	}
-	cfg, err := l.ContainerOf(sandbox, images)
+	made, err := makeContainer(ctx, s.engine, l, images)
 	if err != nil {
 		return err
 	}
-	cfg.Run = len(l.Command.GetUris()) == 0
-	c, err := s.engine.CreateContainer(ctx, cfg)
-	if err != nil {
-		return err
+	if made.container.State == core.ContainerCreated {
+		err = s.fetchAndStart(ctx, l, made.container)
 	}
-	made.container = c
-	if !cfg.Run {
-		if err := s.fetchAndStart(ctx, l, c); err != nil {
-			return err
+	if err == nil && l.Parent != nil {
+		// Its parent may have ended meanwhile, when this one was not there yet.
+		if p, perr := s.engine.Container(ctx, l.Parent.ID); perr != nil || p.State == core.ContainerExited {
+			err = fmt.Errorf("Parent container %s is in 'DESTROYING' state", l.Parent.Key) //nolint:staticcheck // Mesos' text
 		}
 	}
-	if l.Parent == nil {
+	if err == nil {
 		return nil
 	}
-	// Its parent may have ended meanwhile, when this one was not there yet.
-	if p, err := s.engine.Container(ctx, l.Parent.ID); err != nil || p.State == core.ContainerExited {
-		return fmt.Errorf("Parent container %s is in 'DESTROYING' state", l.Parent.Key) //nolint:staticcheck // Mesos' text
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	defer cancel()
+	if derr := s.drop(clean, made, "LAUNCH_CONTAINER"); derr != nil {
+		err = errors.Join(err, fmt.Errorf("take back container %s: %w", l.ID, derr))
 	}
-	return nil
+	return err
+}
+
+// makeContainer makes a container, a standalone one with surroundings of its own. It
+// runs at once unless something is to be fetched first. What fails leaves nothing.
+func makeContainer(ctx context.Context, e *engine.Client, l translate.Launch, images translate.Images) (target, error) {
+	config := func(sandbox core.ID) (core.ContainerConfig, error) {
+		cfg, err := l.ContainerOf(sandbox, images)
+		cfg.Run = len(l.Command.GetUris()) == 0
+		return cfg, err
+	}
+	if l.Parent != nil {
+		cfg, err := config(l.Parent.Sandbox)
+		if err != nil {
+			return target{}, err
+		}
+		c, err := e.CreateContainer(ctx, cfg)
+		return target{container: c}, err
+	}
+	cfg, err := l.Sandbox()
+	if err != nil {
+		return target{}, err
+	}
+	sb, c, err := e.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: config})
+	return target{sandbox: sb.ID, container: c}, err
 }
 
 // target is what a name of Mesos' stands for: a container, or a session, which is

@@ -3,6 +3,7 @@ package mesos
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -109,7 +110,7 @@ func (n *testNode) serve() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := f.Serve(ctx, listeners...); err != nil {
+		if err := f.Serve(ctx, listeners...); err != nil && !errors.Is(err, enginetest.ErrCrash) {
 			n.t.Errorf("the face ended: %v", err)
 		}
 	})
