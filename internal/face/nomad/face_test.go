@@ -259,15 +259,19 @@ func TestAnAgentsRestartIsNotNoticed(t *testing.T) {
 
 func eventually(t *testing.T, ok func() bool) bool {
 	t.Helper()
-	for range 10000 {
-		if ok() {
-			return true
-		}
-		if t.Context().Err() != nil {
+	tick, late := time.NewTicker(time.Millisecond), time.NewTimer(time.Minute)
+	defer tick.Stop()
+	defer late.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-late.C:
+			return false
+		case <-t.Context().Done():
 			return false
 		}
 	}
-	return false
+	return true
 }
 
 // TestATaskThatEndedMeanwhileIsRecovered: the agent is away when it ends, and
