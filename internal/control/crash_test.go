@@ -2,14 +2,17 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
@@ -132,4 +135,48 @@ func TestTheAgentDiesInAStop(t *testing.T) {
 		}
 		return l
 	})
+}
+
+// flaky is a store that cannot be read for a while.
+type flaky struct {
+	core.Store
+	broken atomic.Bool
+	failed chan struct{} // each failed reading, when somebody waits for one
+}
+
+func (f *flaky) View(fn func(core.Tx) error) error {
+	if !f.broken.Load() {
+		return f.Store.View(fn)
+	}
+	select {
+	case f.failed <- struct{}{}:
+	default:
+	}
+	return errors.New("the store cannot be read")
+}
+
+// TestAContainerGoesThoughTheLogCouldNotBeRead: one that is to be removed at its end
+// is, after the event log could not be followed for a while.
+func TestAContainerGoesThoughTheLogCouldNotBeRead(t *testing.T) {
+	r := newRig(t)
+	r.stop()
+	r.Stop()
+	store := &flaky{Store: r.Options.Store, failed: make(chan struct{})}
+	r.Options.Store = store
+	r.Start()
+	r.serve(t)
+	c := r.create(t, &longshorev1.CreateRequest{Name: "one", Image: "busybox", Start: true, AutoRemove: true})
+	store.broken.Store(true)
+	// Whoever follows reads now.
+	err := store.Update(func(tx core.Tx) error {
+		_, err := tx.Append(core.Event{Kind: core.EventContainerExited, Owner: core.OwnerCLI})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-store.failed
+	store.broken.Store(false)
+	r.Supervisor.Exit(core.Ref{Container: core.ID(c.GetId())}, 0)
+	r.waitFor(t, of(core.EventSandboxRemoved, c.GetSandbox()))
 }

@@ -127,31 +127,26 @@ func (s *Server) leave(ctx context.Context, id core.ID) {
 	s.settle(clean, id)
 }
 
-// sweep settles our containers as they end: it looks at all of them once and
-// then follows the event log.
+// sweep settles our containers as they end, until ctx ends.
 func (s *Server) sweep(ctx context.Context) {
-	last, err := s.own.LastSeq(ctx)
-	if err != nil {
-		s.o.Logger.ErrorContext(ctx, "event log cannot be read", "error", err)
-		return
-	}
-	list, err := s.own.Containers(ctx, core.Filter{})
-	if err != nil {
-		s.o.Logger.ErrorContext(ctx, "containers cannot be listed", "error", err)
-		return
-	}
-	for _, c := range list {
-		s.settle(ctx, c.ID)
-	}
-	for e, err := range s.own.Events(ctx, last, core.Filter{Kinds: []core.EventKind{core.EventContainerExited}}) {
-		if err != nil {
-			if ctx.Err() == nil {
-				s.o.Logger.ErrorContext(ctx, "event log cannot be followed", "error", err)
+	w := engine.Watch{
+		Kinds: []core.EventKind{core.EventContainerExited},
+		List: func(ctx context.Context) error {
+			list, err := s.own.Containers(ctx, core.Filter{})
+			for _, c := range list {
+				s.settle(ctx, c.ID)
 			}
-			return
-		}
-		s.settle(ctx, e.Container)
+			return err
+		},
+		Event: func(ctx context.Context, e core.Event) error {
+			s.settle(ctx, e.Container)
+			return nil
+		},
+		Failed: func(err error) {
+			s.o.Logger.ErrorContext(ctx, "ended containers are not settled until the event log can be read", "error", err)
+		},
 	}
+	_ = w.Run(ctx, s.own) // Failed has every error
 }
 
 // settle gives back what an ended container of ours no longer needs: all of it

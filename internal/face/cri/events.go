@@ -9,32 +9,24 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 )
 
-// GetContainerEvents tells the present state as events, then what happens, and
-// leaves nothing out between the two: it reads the log from where it stood
-// before it looked.
+// GetContainerEvents tells the present state as events, then what happens. When
+// the stream is too slow for the log it tells the present state anew.
 func (s *server) GetContainerEvents(_ *v1.GetEventsRequest, out v1.RuntimeService_GetContainerEventsServer) error {
 	ctx := out.Context()
-	since, err := s.engine.LastSeq(ctx)
-	if err != nil {
-		return fmt.Errorf("container events: %w", err)
-	}
 	t := &teller{s: s, out: out, pods: map[core.ID]*v1.PodSandboxStatus{}}
-	if err := t.present(ctx); err != nil {
-		return err
+	w := engine.Watch{
+		Kinds: []core.EventKind{
+			core.EventSandboxReady, core.EventSandboxStopped, core.EventSandboxRemoved,
+			core.EventContainerCreated, core.EventContainerStarted, core.EventContainerExited, core.EventContainerRemoved,
+		},
+		List:  t.present,
+		Event: func(_ context.Context, e core.Event) error { return t.event(e) },
 	}
-	kinds := []core.EventKind{
-		core.EventSandboxReady, core.EventSandboxStopped, core.EventSandboxRemoved,
-		core.EventContainerCreated, core.EventContainerStarted, core.EventContainerExited, core.EventContainerRemoved,
-	}
-	for e, err := range s.engine.Events(ctx, since, core.Filter{Kinds: kinds}) {
-		if err != nil {
-			return fmt.Errorf("container events: %w", err)
-		}
-		if err := t.event(e); err != nil {
-			return err
-		}
+	if err := w.Run(ctx, s.engine); err != nil {
+		return fmt.Errorf("container events: %w", err)
 	}
 	return context.Cause(ctx)
 }

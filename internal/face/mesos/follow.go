@@ -2,56 +2,45 @@ package mesos
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 )
 
-// follower gives do the events of these kinds that a view tells. lost looks at what
-// is there instead, when some were trimmed before they were read.
-type follower struct {
-	view  View
-	kinds []core.EventKind
-	do    func(e core.Event)
-	lost  func()
-}
-
-// from returns what follows all that happens from now on, until ctx ends.
-func (f follower) from(ctx context.Context) (run func() error, err error) {
-	since, err := f.view.LastSeq(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("follow events: %w", err)
+// follow begins what runs beside the calls on the event log, and has looked at what
+// there is when it returns; the rest runs until ctx ends.
+func (s *server) follow(ctx context.Context) (run []func() error, err error) {
+	counts := engine.Watch{
+		Kinds: []core.EventKind{core.EventContainerExited, core.EventSandboxRemoved},
+		Event: func(_ context.Context, e core.Event) error {
+			s.shows.tally.Add(e)
+			return nil
+		},
 	}
-	return func() error {
-		for ctx.Err() == nil {
-			for e, err := range f.view.Events(ctx, since, core.Filter{Kinds: f.kinds}) {
-				if errdefs.IsOutOfRange(err) {
-					f.lost()
-					break
-				}
-				if err != nil {
-					return fmt.Errorf("follow events: %w", err)
-				}
-				f.do(e)
-			}
-			if since, err = f.view.LastSeq(ctx); err != nil {
-				return fmt.Errorf("follow events: %w", err)
-			}
+	for _, one := range []struct {
+		watch engine.Watch
+		log   engine.EventLog
+	}{{counts, s.shows.view}, {s.nests(), s.engine}} {
+		since, err := one.log.LastSeq(ctx)
+		if err != nil {
+			return nil, err
 		}
-		return nil
-	}, nil
-}
-
-// counts counts what ends.
-func (s *shows) counts() follower {
-	return follower{s.view, []core.EventKind{core.EventContainerExited, core.EventSandboxRemoved}, s.tally.Add, func() {}}
+		if one.watch.List == nil || one.watch.List(ctx) == nil {
+			one.watch.Since = &since
+		} // else it looks again
+		one.watch.Failed = func(err error) {
+			s.log.WarnContext(ctx, "ends of containers are not noticed until the event log can be read", "error", err)
+		}
+		run = append(run, func() error { return one.watch.Run(ctx, one.log) })
+	}
+	return run, nil
 }
 
 // nests ends what is nested in containers that end, though nobody waits for them.
-func (s *server) nests(ctx context.Context) follower {
-	end := func(id core.ID) {
+func (s *server) nests() engine.Watch {
+	end := func(ctx context.Context, id core.ID) {
 		s.calls.Go(func() {
 			c, err := s.engine.Container(ctx, id)
 			if err == nil {
@@ -62,16 +51,20 @@ func (s *server) nests(ctx context.Context) follower {
 			}
 		})
 	}
-	anew := func() {
-		all, err := s.engine.Containers(ctx, core.Filter{})
-		if err != nil {
-			s.log.WarnContext(ctx, "ended containers were not looked through", "error", err)
-		}
-		for i := range all {
-			if all[i].State == core.ContainerExited {
-				end(all[i].ID)
+	return engine.Watch{
+		Kinds: []core.EventKind{core.EventContainerExited},
+		List: func(ctx context.Context) error {
+			all, err := s.engine.Containers(ctx, core.Filter{})
+			for i := range all {
+				if all[i].State == core.ContainerExited {
+					end(ctx, all[i].ID)
+				}
 			}
-		}
+			return err
+		},
+		Event: func(ctx context.Context, e core.Event) error {
+			end(ctx, e.Container)
+			return nil
+		},
 	}
-	return follower{s.engine, []core.EventKind{core.EventContainerExited}, func(e core.Event) { end(e.Container) }, anew}
 }

@@ -167,15 +167,7 @@ func (f *Face) begin(ctx context.Context) (follow []func() error, err error) {
 		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
 	}
 	f.server.keepEnds(ctx)
-	for _, from := range []follower{f.server.shows.counts(), f.server.nests(ctx)} {
-		run, err := from.from(ctx)
-		if err != nil {
-			return nil, err
-		}
-		from.lost() // all that was before
-		follow = append(follow, run)
-	}
-	return follow, nil
+	return f.server.follow(ctx)
 }
 
 // listen answers on one listener until ctx ends.

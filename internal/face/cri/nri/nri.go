@@ -126,15 +126,29 @@ func (h *Host) Run(ctx context.Context, e *engine.Client) error {
 	if err := os.Chmod(h.o.Socket, 0o600); err != nil {
 		return fmt.Errorf("nri: %w", err)
 	}
-	for ev, err := range e.Events(ctx, since, core.Filter{Kinds: []core.EventKind{core.EventContainerExited}}) {
-		if err != nil {
-			return fmt.Errorf("nri: %w", err)
-		}
-		if c, err := e.Container(ctx, ev.Container); err == nil {
+	stopped := func(ctx context.Context, id core.ID) {
+		if c, err := e.Container(ctx, id); err == nil {
 			h.Stopped(ctx, c)
 		}
 	}
-	return nil
+	w := engine.Watch{
+		Kinds: []core.EventKind{core.EventContainerExited}, Since: &since,
+		List: func(ctx context.Context) error {
+			all, err := e.Containers(ctx, core.Filter{})
+			for _, c := range all {
+				stopped(ctx, c.ID)
+			}
+			return err
+		},
+		Event: func(ctx context.Context, ev core.Event) error {
+			stopped(ctx, ev.Container)
+			return nil
+		},
+		Failed: func(err error) {
+			h.o.Logger.WarnContext(ctx, "nri: plugins are not told of ends until the event log can be read", "error", err)
+		},
+	}
+	return w.Run(ctx, e)
 }
 
 // active reports whether anybody is plugged in. It holds still while a Block

@@ -6,13 +6,13 @@ package events
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
@@ -79,7 +79,15 @@ func (f *Feed) Stream(ctx context.Context, send func(*nomaddriver.DriverTaskEven
 	}()
 	ends := make(chan core.Event)
 	failed := make(chan error, 1)
-	go func() { failed <- f.follow(ctx, from, ends) }()
+	w := engine.Watch{Kinds: []core.EventKind{core.EventContainerExited}, Since: &from, Event: func(ctx context.Context, e core.Event) error {
+		select {
+		case ends <- e:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}}
+	go func() { failed <- w.Run(ctx, f.engine) }()
 	for {
 		select {
 		case e := <-told:
@@ -96,51 +104,27 @@ func (f *Feed) Stream(ctx context.Context, send func(*nomaddriver.DriverTaskEven
 			f.told = max(f.told, e.Seq)
 			f.mu.Unlock()
 		case err := <-failed:
-			return err
+			return errors.Join(err, context.Cause(ctx))
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// since says from where on events are looked at: the second when the first ones are
-// not kept any more.
-func (f *Feed) since(ctx context.Context) ([]uint64, error) {
+// since says from where on events are looked at. Those that are not kept any more are
+// lost.
+func (f *Feed) since(ctx context.Context) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.told > 0 {
-		return []uint64{f.told}, nil
+		return f.told, nil
 	}
 	seq, err := f.engine.LastSeq(ctx)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	f.told = seq
-	return []uint64{f.engine.FirstSeq(), seq}, nil
-}
-
-func (f *Feed) follow(ctx context.Context, from []uint64, to chan<- core.Event) error {
-	var err error
-	for _, since := range from {
-		if err = f.followFrom(ctx, since, to); !errdefs.IsOutOfRange(err) {
-			return err
-		}
-	}
-	return err
-}
-
-func (f *Feed) followFrom(ctx context.Context, since uint64, to chan<- core.Event) error {
-	for e, err := range f.engine.Events(ctx, since, core.Filter{Kinds: []core.EventKind{core.EventContainerExited}}) {
-		if err != nil {
-			return err
-		}
-		select {
-		case to <- e:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return context.Cause(ctx)
+	return f.engine.FirstSeq(), nil
 }
 
 // ended says how a task ended; nil for what is no task's.
