@@ -133,10 +133,10 @@ func (e *Engine) removeProcesses(ctx context.Context, rt core.Runtime, ct *core.
 // teardownContainer gives everything back and then drops the record. Every
 // stage succeeds on what is gone, so it can be tried again. l may be nil.
 func (e *Engine) teardownContainer(ctx context.Context, ct *core.Container, by note, l *line) error {
-	return e.teardown(ctx, e.containerTeardown(ct, by), l)
+	return e.teardown(ctx, containerTeardown(e, ct, by), l)
 }
 
-func (e *Engine) containerTeardown(ct *core.Container, by note) []stage {
+func containerTeardown(e *Engine, ct *core.Container, by note) []stage {
 	return []stage{
 		{"runtime", func(ctx context.Context) error {
 			rt, err := e.runtime(ct.Runtime)
@@ -287,10 +287,10 @@ func released(sb *core.Sandbox) bool {
 // release gives namespaces, network, init and shared memory back and puts that
 // on record. The sandbox's lock must be held.
 func (e *Engine) release(ctx context.Context, sb *core.Sandbox, l *line) error {
-	return e.teardown(ctx, e.releaseStages(sb), l)
+	return e.teardown(ctx, releaseStages(e, sb), l)
 }
 
-func (e *Engine) releaseStages(sb *core.Sandbox) []stage {
+func releaseStages(e *Engine, sb *core.Sandbox) []stage {
 	return []stage{
 		{"network", func(ctx context.Context) error {
 			if sb.Config.Namespaces.Net.Mode != core.Shared {
@@ -399,10 +399,10 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 // teardownSandbox gives back what a released sandbox still has and drops the
 // record. l may be nil.
 func (e *Engine) teardownSandbox(ctx context.Context, sb *core.Sandbox, by note, l *line) error {
-	return e.teardown(ctx, e.sandboxTeardown(sb, by), l)
+	return e.teardown(ctx, sandboxTeardown(e, sb, by), l)
 }
 
-func (e *Engine) sandboxTeardown(sb *core.Sandbox, by note) []stage {
+func sandboxTeardown(e *Engine, sb *core.Sandbox, by note) []stage {
 	return []stage{
 		{"runtime", func(ctx context.Context) error {
 			if sb.Config.Namespaces.PID.Mode != core.Shared {

@@ -46,9 +46,9 @@ func verbs() []verb {
 		{"start", []string{"begin", "launch", "commit"}},
 		{"exec", []string{"begin", "launch", "commit"}},
 		{"stop", []string{"asked", "signalled", "killed", "ended"}},
-		{"stop_sandbox", names(e.releaseStages(nil), "containers", "recorded")},
-		{"remove", names(e.containerTeardown(nil, note{}), "ended")},
-		{"remove_sandbox", names(e.sandboxTeardown(nil, note{}), "containers")},
+		{"stop_sandbox", names(releaseStages(e, nil), "containers", "recorded")},
+		{"remove", names(containerTeardown(e, nil, note{}), "ended")},
+		{"remove_sandbox", names(sandboxTeardown(e, nil, note{}), "containers")},
 		{"exit", []string{"begin", "recorded", "acked"}},
 		{"pull", []string{"begin", "pulled", "recorded"}},
 	}

@@ -11,7 +11,8 @@ import (
 
 // follow begins what runs beside the calls on the event log, and has looked at what
 // there is when it returns; the rest runs until ctx ends.
-func (s *server) follow(ctx context.Context) (run []func() error, err error) {
+func (f *Face) follow(ctx context.Context) (run []func() error, err error) {
+	s := f.server
 	counts := engine.Watch{
 		Kinds: []core.EventKind{core.EventContainerExited, core.EventSandboxRemoved},
 		Event: func(_ context.Context, e core.Event) error {

@@ -167,7 +167,7 @@ func (f *Face) begin(ctx context.Context) (follow []func() error, err error) {
 		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
 	}
 	f.server.keepEnds(ctx)
-	return f.server.follow(ctx)
+	return f.follow(ctx)
 }
 
 // listen answers on one listener until ctx ends.
