@@ -11,7 +11,7 @@ import (
 
 func attempts() []attempt {
 	var all []attempt
-	for _, more := range [][]attempt{containerAttempts(), limitAttempts(), hostUserAttempts(), jobAttempts(), registryAttempts(), clientAttempts()} {
+	for _, more := range [][]attempt{containerAttempts(), limitAttempts(), holeAttempts(), hostUserAttempts(), jobAttempts(), registryAttempts(), clientAttempts()} {
 		all = append(all, more...)
 	}
 	return all

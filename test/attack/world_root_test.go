@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
@@ -23,8 +25,9 @@ type world struct {
 	*nodetest.Node
 	t      *testing.T
 	image  string
-	self   string // this program, where every user and container may run it
-	secret string // a file of the host's that nobody but its root may read
+	weak   weaken.Defence // the one it is without, "" for none
+	self   string         // this program, where every user and container may run it
+	secret string         // a file of the host's that nobody but its root may read
 	pki    *tlsconftest.Authority
 	mesos  string // host:port
 	metric string // host:port
@@ -55,7 +58,7 @@ func newWorld(t *testing.T, off weaken.Defence) *world {
 	if err := os.Chmod(public, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, self: filepath.Join(public, "attacker"), secret: filepath.Join(dir, "secret"), inside: map[actor]*nodetest.Container{}, host: map[string]result{}}
+	w := &world{t: t, weak: off, self: filepath.Join(public, "attacker"), secret: filepath.Join(dir, "secret"), inside: map[actor]*nodetest.Container{}, host: map[string]result{}}
 	w.pki = tlsconftest.New(t)
 	w.mesos, w.metric = freePort(t), freePort(t)
 	own, err := os.Executable()
@@ -88,9 +91,46 @@ func newWorld(t *testing.T, off weaken.Defence) *world {
 	if err := os.Mkdir(filepath.Join(dir, "run"), 0o755); err != nil { // as systemd's RuntimeDirectory is
 		t.Fatal(err)
 	}
+	// Of a size that attempts can fill, and whose room nobody else takes.
+	state := filepath.Join(dir, "run")
+	if err := unix.Mount("tmpfs", state, "tmpfs", 0, "size=64m,mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(state, unix.MNT_DETACH) })
+	ownDevices(t)
 	w.Node = nodetest.Start(t, o)
 	w.image = w.Busybox(t)
 	return w
+}
+
+// ownDevices gives the world a /dev of its own: attempts may change it.
+func ownDevices(t *testing.T) {
+	t.Helper()
+	dev, err := os.MkdirTemp("/run", "dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dev, "tmpfs", 0, "mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	for name, number := range map[string][2]uint32{"null": {1, 3}, "zero": {1, 5}, "full": {1, 7}, "random": {1, 8}, "urandom": {1, 9}, "tty": {5, 0}, "kmsg": {1, 11}, "fuse": {10, 229}} {
+		path := filepath.Join(dev, name)
+		if err := errors.Join(unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(number[0], number[1]))), os.Chmod(path, 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"pts", "shm", "mqueue"} {
+		if err := os.Mkdir(filepath.Join(dev, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/proc/self/fd", filepath.Join(dev, "fd")); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(dev, "/dev", "", unix.MS_MOVE, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount("/dev", unix.MNT_DETACH) })
 }
 
 // config has every socket and port, and the bounds that attempts run into.
