@@ -128,7 +128,7 @@ func initProbes() []probe {
 			if err != nil {
 				return answered("read /proc/1/mountinfo", err)
 			}
-			if strings.Contains(string(b), filepath.Dir(args[0])+"/r") { // root and run
+			if mountsBelow(string(b), filepath.Dir(args[0])) {
 				return is(reached, "%s", b)
 			}
 			return is(refused, "%d lines, none of the node's directories", strings.Count(string(b), "\n"))

@@ -91,7 +91,7 @@ func (w *watcher) at(pid int) result {
 	}
 	proc := "/proc/" + strconv.Itoa(pid)
 	for range 50 {
-		if b, err := os.ReadFile(proc + "/mountinfo"); err == nil && strings.Contains(string(b), filepath.Dir(w.secret)) {
+		if b, err := os.ReadFile(proc + "/mountinfo"); err == nil && mountsBelow(string(b), filepath.Dir(w.secret)) {
 			return is(reached, "process %d is among the host's mounts", pid)
 		}
 		for _, way := range []string{"/root", "/cwd"} {
@@ -104,4 +104,14 @@ func (w *watcher) at(pid int) result {
 		}
 	}
 	return result{}
+}
+
+// mountsBelow reports whether something is mounted on a directory or below it.
+func mountsBelow(mountinfo, dir string) bool {
+	for line := range strings.Lines(mountinfo) {
+		if f := strings.Fields(line); len(f) > 4 && (f[4] == dir || strings.HasPrefix(f[4], dir+"/")) {
+			return true
+		}
+	}
+	return false
 }
