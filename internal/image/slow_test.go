@@ -1,6 +1,7 @@
 package image_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -80,6 +81,40 @@ func TestASlowRegistryHoldsNobodyUp(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestALayerThatTwoRegistriesHaveComesFromEither: one that keeps a layer back, having
+// sent some of it or something else, keeps nobody from it who has it from another.
+func TestALayerThatTwoRegistriesHaveComesFromEither(t *testing.T) {
+	b := seeded(1, 7)
+	layer := b.Layers[0]
+	for name, begin := range map[string][]byte{"right": b.Blobs[layer.Digest][:1000], "wrong": make([]byte, 1000)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, second := imagetest.NewRegistry(t), imagetest.NewRegistry(t)
+			begun := make(chan struct{}, 100)
+			first.Intercept(onBlob(layer.Digest, func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+				w.Header().Set("Content-Length", strconv.FormatInt(layer.Size, 10))
+				_, _ = w.Write(begin)
+				w.(http.Flusher).Flush()
+				begun <- struct{}{}
+				<-r.Context().Done()
+			}))
+			s := openWith(t, image.Options{Root: t.TempDir(), Config: image.Default(), InProcess: true})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = s.Pull(ctx, "cri", first.Push("team/app", "v1", b), core.PullOptions{})
+			}()
+			<-begun
+			if _, err := s.Pull(t.Context(), "cri", second.Push("team/app", "v1", b), core.PullOptions{}); err != nil {
+				t.Error(err)
+			}
+			cancel()
+			<-done
+		})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -119,26 +120,44 @@ func (w *Worker) fetch(ctx context.Context, repo *registry.Repository, d *downlo
 
 // receive copies until the blob is complete. A server that breaks off is asked
 // again for the rest as long as each try brings something, and a few times when
-// it does not.
+// it does not. What one repository refuses, or is slow with, another that is on
+// offer is asked for.
 func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw content.Writer, d *download) error {
 	retries := w.settings.Retries
 	if retries == 0 {
 		retries = 4
 	}
+	refused := map[string]bool{}
+	overtakes := 0
 	for failed := 0; d.have < d.desc.Size; {
 		before := d.have
-		err := w.receiveOnce(ctx, repo, cw, d)
+		err := w.receiveOnce(ctx, repo, cw, d, overtakes < maxOvertakes)
 		if err == nil {
 			continue
 		}
-		if !errdefs.IsUnavailable(err) || ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return err
 		}
 		var refusal *registry.StatusError
+		var slow *overtakenError
+		if final := !errdefs.IsUnavailable(err) || errors.As(err, &refusal); final { // the transport has repeated refusals already
+			refused[repo.Name()] = true
+		}
+		if errors.As(err, &slow) {
+			overtakes++
+		}
+		next := w.another(d.desc.Digest, repo)
+		switch {
+		case refused[next.Name()]: // it may be the same
+			return err
+		case next != repo:
+			repo = next
+			d.set(func() { d.resumed = true }) // the rest may not fit to what there is
+		}
 		if d.have > before && !registry.IsSlow(err) {
 			failed = 0
-		} else if failed++; failed > retries || errors.As(err, &refusal) {
-			return err // the transport has repeated refusals already
+		} else if failed++; failed > retries {
+			return err
 		}
 		backoff := w.settings.Backoff
 		if backoff == 0 {
@@ -155,15 +174,22 @@ func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw cont
 	return nil
 }
 
-func (w *Worker) receiveOnce(ctx context.Context, repo *registry.Repository, cw content.Writer, d *download) error {
+func (w *Worker) receiveOnce(ctx context.Context, repo *registry.Repository, cw content.Writer, d *download, hurried bool) error {
+	var got atomic.Int64
+	if hurried {
+		var stop func()
+		ctx, stop = w.hurry(ctx, d.desc.Digest, repo, &got)
+		defer stop()
+	}
 	body, err := repo.Blob(ctx, d.desc, d.have)
 	if err != nil {
-		return err
+		return overtaken(ctx, d.desc.Digest, repo, err)
 	}
 	defer func() { _ = body.Close() }()
 	buf := make([]byte, 128<<10)
 	for {
 		n, err := body.Read(buf)
+		got.Add(int64(n))
 		if d.have+int64(n) > d.desc.Size {
 			return fmt.Errorf("fetch blob %s of %s: more than the %d bytes of its manifest: %w", d.desc.Digest, repo.Name(), d.desc.Size, errdefs.ErrDataLoss)
 		}
@@ -179,7 +205,7 @@ func (w *Worker) receiveOnce(ctx context.Context, repo *registry.Repository, cw 
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return err
+			return overtaken(ctx, d.desc.Digest, repo, err)
 		}
 	}
 }

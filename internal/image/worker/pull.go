@@ -350,6 +350,7 @@ func (s *source) layers(ctx context.Context, img Image, diffs []digest.Digest) (
 		return nil, err
 	}
 	m := newMeter(s.agent, img.Blobs)
+	defer s.w.offer(s.repo, img.Blobs)()
 	slots := &queue{free: s.w.settings.Concurrency}
 	if weaken.Off(weaken.PullSlots) {
 		slots = s.w.turns

@@ -89,14 +89,14 @@ func (w *Worker) onlyBlob(ctx context.Context, u *unpacking) error {
 		u.note(u.blob.Digest, "exists", u.blob.Size)
 		return nil
 	}
-	f := w.startDownload(ctx, u)
+	f := w.startDownload(ctx, u, u.repo)
 	defer f.Leave()
 	return f.Wait(ctx)
 }
 
-func (w *Worker) startDownload(ctx context.Context, u *unpacking) *flight.Flight[digest.Digest, *download] {
+func (w *Worker) startDownload(ctx context.Context, u *unpacking, repo *registry.Repository) *flight.Flight[digest.Digest, *download] {
 	f := w.blobs.Join(ctx, u.blob.Digest, func() *download { return newDownload(u.blob) },
-		func(ctx context.Context, d *download) error { return w.fetch(ctx, u.repo, d) })
+		func(ctx context.Context, d *download) error { return w.fetch(ctx, repo, d) })
 	f.State.onProgress(func(n int64) {
 		w.did(u)
 		u.note(u.blob.Digest, "downloading", n)
@@ -125,10 +125,12 @@ func (w *Worker) unpack(ctx context.Context, u *unpacking) (layer.Result, error)
 	} else if u.repo == nil {
 		return layer.Result{}, fmt.Errorf("unpack layer %s: its blob is not in the archive: %w", u.blob.Digest, errdefs.ErrInvalidArgument)
 	}
-	res, resumed, err := w.unpackStream(ctx, u)
-	if err != nil && resumed && errdefs.IsDataLoss(err) && u.turn.again(ctx) == nil {
-		// What an earlier process left may have been the damaged part.
-		res, _, err = w.unpackStream(ctx, u)
+	res, resumed, err := w.unpackStream(ctx, u, u.repo)
+	other := w.another(u.blob.Digest, u.repo)
+	if err != nil && (resumed || other != u.repo) && errdefs.IsDataLoss(err) && u.turn.again(ctx) == nil {
+		// What an earlier process or another repository left may have been the
+		// damaged part.
+		res, _, err = w.unpackStream(ctx, u, other)
 	}
 	if err != nil && stored != nil {
 		err = fmt.Errorf("%w (and the blob in the store was damaged: %v)", err, stored) //nolint:errorlint // one class only
@@ -147,8 +149,8 @@ func (w *Worker) unpackStored(ctx context.Context, u *unpacking) (layer.Result, 
 }
 
 // unpackStream unpacks while the blob comes in.
-func (w *Worker) unpackStream(ctx context.Context, u *unpacking) (res layer.Result, resumed bool, err error) {
-	f := w.startDownload(ctx, u)
+func (w *Worker) unpackStream(ctx context.Context, u *unpacking, repo *registry.Repository) (res layer.Result, resumed bool, err error) {
+	f := w.startDownload(ctx, u, repo)
 	defer f.Leave()
 	in := f.State.follow(ctx)
 	in.turn = &u.turn

@@ -44,8 +44,9 @@ type Settings struct {
 	MinFree       int64         `json:"min_free"`
 	Stall         time.Duration `json:"stall"`
 	MinRate       int64         `json:"min_rate"`
-	Window        time.Duration `json:"window"`  // of MinRate; 0 is the registry's default
-	Timeout       time.Duration `json:"timeout"` // of a whole pull; 0 is none
+	Patience      time.Duration `json:"patience,omitempty"` // see offers.go; 0 is its default
+	Window        time.Duration `json:"window"`             // of MinRate; 0 is the registry's default
+	Timeout       time.Duration `json:"timeout"`            // of a whole pull; 0 is none
 
 	CredentialHosts map[string][]string `json:"credential_hosts,omitempty"`
 	MaxLayerEntries int64               `json:"max_layer_entries"`
@@ -127,8 +128,9 @@ type Worker struct {
 	layers   flight.Group[string, *unpacking]
 	active   atomic.Int64 // counts what comes in and is unpacked, of all jobs
 
-	mu   sync.Mutex
-	done map[string]Layer // unpacked by this process, by directory
+	mu     sync.Mutex
+	done   map[string]Layer // unpacked by this process, by directory
+	offers map[digest.Digest][]*registry.Repository
 }
 
 // New makes a worker for the image directory root.
@@ -142,7 +144,7 @@ func New(root string, settings Settings) (*Worker, error) {
 	}
 	return &Worker{
 		root: root, settings: settings, store: store,
-		turns: &queue{free: settings.Concurrency}, done: map[string]Layer{},
+		turns: &queue{free: settings.Concurrency}, done: map[string]Layer{}, offers: map[digest.Digest][]*registry.Repository{},
 	}, nil
 }
 
