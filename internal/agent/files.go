@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -21,7 +23,7 @@ import (
 // one would each clean up after the other.
 func lock(root, run string) (unlock func(), err error) {
 	for _, dir := range []string{root, run} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
+		if err := private(dir); err != nil {
 			return nil, fmt.Errorf("agent: %w", err)
 		}
 	}
@@ -42,6 +44,39 @@ func lock(root, run string) (unlock func(), err error) {
 		_, _ = fmt.Fprint(f, os.Getpid())
 	}
 	return func() { _ = f.Close() }, nil
+}
+
+// private makes a directory that nobody else may search, or closes one that is
+// there: images, bundles and volumes below it have setuid files, which any user
+// of this machine could run.
+func private(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	switch {
+	case !st.IsDir():
+		return fmt.Errorf("%s is not a directory: %w", dir, errdefs.ErrInvalidArgument)
+	case ok && int(sys.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to user %d: choose another directory, or give this one to user %d: %w", dir, sys.Uid, os.Geteuid(), errdefs.ErrPermissionDenied)
+	case st.Mode()&(0o022|os.ModeSticky) != 0:
+		return fmt.Errorf("others may write to %s: choose a directory that is for the agent alone: %w", dir, errdefs.ErrPermissionDenied)
+	case st.Mode().Perm()&0o077 == 0:
+		return nil
+	}
+	return f.Chmod(0o700)
 }
 
 // claimNetwork holds the builtin network of this network namespace: two agents

@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/containerd/errdefs"
 )
@@ -80,8 +81,22 @@ func ListenBeside(ctx context.Context, state string, cfg Config, given net.Liste
 	if err != nil {
 		return l, fmt.Errorf("control.read_group: %w", err)
 	}
+	if strings.HasPrefix(cfg.ReadSocket, filepath.Clean(state)+"/") {
+		if err := letPass(state, gid); err != nil {
+			return l, fmt.Errorf("control.read_socket: %w", err)
+		}
+	}
 	l.Read, err = ListenUnix(ctx, cfg.ReadSocket, 0o660, gid)
 	return l, err
+}
+
+// letPass lets a group search the state directory, which else nobody may, so that
+// it reaches a socket there. All that is in it stays closed to the group.
+func letPass(state string, gid int) error {
+	if err := os.Chown(state, -1, gid); err != nil {
+		return err
+	}
+	return os.Chmod(state, 0o710)
 }
 
 // Close closes what is open; Serve does so too.

@@ -160,10 +160,10 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 // files writes what the containers find in /etc, and the shared /dev/shm.
 func (b *sandboxBuild) files(ctx context.Context) error {
 	b.line.undo.Add("files", func(ctx context.Context) error { return b.e.removeSandboxDir(ctx, b.sb.Dir) })
-	if err := os.MkdirAll(filepath.Dir(b.sb.Dir), 0o711); err != nil {
+	if err := os.MkdirAll(filepath.Dir(b.sb.Dir), 0o700); err != nil {
 		return err
 	}
-	if err := os.Mkdir(b.sb.Dir, 0o711); err != nil {
+	if err := os.Mkdir(b.sb.Dir, 0o700); err != nil {
 		return err
 	}
 	if b.e.o.Files != nil {

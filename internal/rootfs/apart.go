@@ -12,7 +12,7 @@ import (
 // on the mount that holds the file: in a directory apart, that is not every
 // namespace and root of the node. A directory in use stays as it is.
 func SetApart(dir string) error {
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	inside, err := os.ReadDir(dir)

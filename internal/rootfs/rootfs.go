@@ -49,13 +49,13 @@ func New(o Options) *Roots {
 	return &Roots{log: o.Logger, users: o.Users}
 }
 
-// Mount makes target (0755) and stacks mounts on it in order; with readOnly the
+// Mount makes target (0700, which what is mounted there hides) and stacks mounts on it in order; with readOnly the
 // result cannot be written. On failure nothing stays mounted.
 func (r *Roots) Mount(ctx context.Context, target string, mounts []core.Mount, readOnly bool) error {
 	if !filepath.IsAbs(target) || len(mounts) == 0 {
 		return fmt.Errorf("mount root %q: needs an absolute target and a mount: %w", target, errdefs.ErrInvalidArgument)
 	}
-	if err := os.MkdirAll(target, 0o755); err != nil {
+	if err := os.MkdirAll(target, 0o700); err != nil {
 		return fmt.Errorf("mount root %s: %w", target, err)
 	}
 	for i, m := range mounts {

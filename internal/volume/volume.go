@@ -46,8 +46,8 @@ func New(dir string) (*Local, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("volumes at %q: not absolute: %w", dir, errdefs.ErrInvalidArgument)
 	}
-	// Others may pass: containers of mapped users reach their volumes.
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	// For nobody else: a container's root may leave setuid files in a volume.
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
 	return &Local{dir: dir}, nil
@@ -79,7 +79,7 @@ func (l *Local) Create(_ context.Context, owner core.Owner, name string, labels 
 		return core.Volume{}, err
 	}
 	v := core.Volume{Owner: owner, Name: name, Path: filepath.Join(dir, dataDir), Labels: maps.Clone(labels), Created: time.Now().Round(0).UTC()}
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return core.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
 	}
 	if err := os.MkdirAll(v.Path, 0o755); err != nil {

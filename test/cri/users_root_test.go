@@ -19,7 +19,7 @@ import (
 // image, volumes and devices as its own.
 func TestAPodInAUserNamespace(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		for _, runtime := range []string{"native", "crun"} {
+		for _, runtime := range []string{"native", "crun", "runc"} {
 			t.Run(runtime, func(t *testing.T) { podInUsers(t, runtime) })
 		}
 	})
@@ -29,6 +29,9 @@ const podRoot = 524288
 
 func podInUsers(t *testing.T, runtime string) {
 	n := nodetest.Start(t, nodetest.Options{Runtime: runtime})
+	if err := os.Chmod(n.Dir, 0o711); err != nil { // as /run is
+		t.Fatal(err)
+	}
 	image := n.Busybox(t)
 	ids := []*runtimeapi.IDMapping{{HostId: podRoot, ContainerId: 0, Length: 65536}}
 	cfg := n.PodConfig("users")
@@ -50,6 +53,7 @@ echo "volume $(cat /data/secret) $(stat -c %u /data/secret)"; touch /data/made
 httpd -p 80 -h /tmp && echo "port bound"
 echo "shm $(touch /dev/shm/x && stat -c %u /dev/shm)"; echo "null $(echo x > /dev/null && echo yes) $(stat -c %u /dev/null)"
 echo "forced $(cat /proc/sys/kernel/shm_rmid_forced)"
+echo "plain $(cat /plain/f)"
 echo "init $(tr '\0' ' ' < /proc/1/cmdline)"
 mknod /tmp/sda b 8 0 2>/dev/null && echo made; echo 1 > /proc/sys/vm/drop_caches 2>/dev/null && echo wrote; exec sleep 1000`)
 	c.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: cfg.Linux.SecurityContext.NamespaceOptions, Capabilities: &runtimeapi.Capability{AddCapabilities: []string{"ALL"}}}
@@ -59,11 +63,20 @@ mknod /tmp/sda b 8 0 2>/dev/null && echo made; echo 1 > /proc/sys/vm/drop_caches
 	if mapped {
 		c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: volume, UidMappings: ids, GidMappings: ids}}
 	}
+	// A volume that is below a directory that the container's root may not search.
+	plain := filepath.Join(volume, "inner")
+	if err := os.Mkdir(plain, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(plain, "f"), []byte("below"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/plain", HostPath: plain})
 	app := pod.Run(t, c)
 	said := func(text string) bool { return strings.Contains(app.ReadLog(t), text) }
 	nodetest.Eventually(t, "the program has told all", func() bool { return said(" init ") })
 	for _, want := range []string{
-		"F id 0\n", fmt.Sprintf("F map 0 %d 65536\n", podRoot), "F image 0\n", "F root 0\n", "F volume seen 0\n", "F shm 0\n", "F null yes 0\n", "F forced 1\n", "F port bound\n",
+		"F id 0\n", fmt.Sprintf("F map 0 %d 65536\n", podRoot), "F image 0\n", "F root 0\n", "F volume seen 0\n", "F shm 0\n", "F null yes 0\n", "F forced 1\n", "F plain below\n", "F port bound\n",
 	} {
 		if strings.Contains(want, "null") && (runtime != "native" || !tmpfsMapsOwners(t)) || !mapped && strings.Contains(want, "volume") {
 			continue // a device is nobody's, and works
@@ -84,8 +97,8 @@ mknod /tmp/sda b 8 0 2>/dev/null && echo made; echo 1 > /proc/sys/vm/drop_caches
 	// An unprivileged program in the same user namespace writes to its streams.
 	u := nodetest.ContainerConfig("u", image, "/bin/sh", "-c", "echo out > /dev/stdout; id -u; readlink /proc/self/ns/user; readlink /proc/self/ns/net")
 	u.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: cfg.Linux.SecurityContext.NamespaceOptions, RunAsUser: &runtimeapi.Int64Value{Value: 1000}}
-	plain := pod.Run(t, u)
-	plain.WaitExited(t)
+	unprivileged := pod.Run(t, u)
+	unprivileged.WaitExited(t)
 	r, err := n.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: app.ID, Cmd: []string{"/bin/sh", "-c", "id -u; readlink /proc/self/ns/user; readlink /proc/self/ns/net"}, Timeout: 60})
 	if err != nil {
 		t.Fatal(err)
@@ -95,12 +108,22 @@ mknod /tmp/sda b 8 0 2>/dev/null && echo made; echo 1 > /proc/sys/vm/drop_caches
 		t.Fatalf("exec: %q, %q", r.Stdout, r.Stderr)
 	}
 	for _, want := range []string{"out", "1000", f[1], f[2]} {
-		if text := plain.ReadLog(t); !strings.Contains(text, "F "+want+"\n") {
+		if text := unprivileged.ReadLog(t); !strings.Contains(text, "F "+want+"\n") {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
 	if host, _ := os.Readlink("/proc/self/ns/user"); host == f[1] {
 		t.Error("it is in the host's user namespace")
+	}
+	// The program was let through, and nobody is any more.
+	for _, dir := range []string{n.State, filepath.Join(n.State, "bundles"), filepath.Join(n.State, "bundles", app.ID)} {
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); err != nil || st.Mode&0o7777 != 0o700 {
+			t.Errorf("%s has mode %o, %v", dir, st.Mode, err)
+		}
+		if _, err := unix.Getxattr(dir, "system.posix_acl_access", nil); err != unix.ENODATA {
+			t.Errorf("%s has an access control list: %v", dir, err)
+		}
 	}
 	// The agent comes back to it.
 	n.Kill()

@@ -177,6 +177,21 @@ func hostRoot(t *testing.T, c *client, _ string) {
 		t.Errorf("its file %q", got)
 	}
 	c.is("REMOVE_CONTAINER", about(a), 200, "")
+
+	// Who is not root reaches its sandbox all the same, though nobody may search
+	// the agent's directories, and sees nothing else of them.
+	if err := os.Chmod(c.n.Dir, 0o755); err != nil { // as /var/lib is
+		t.Fatal(err)
+	}
+	defer func() { _ = os.Chmod(c.n.Dir, 0o700) }()
+	command := shell("cd /; cd $MESOS_SANDBOX && id -u && echo mine > file && cat file; ls -A " + c.n.Root)
+	command["user"] = "1000:1000"
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": command}, 200, "")
+	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":0}}`)
+	if got := c.file("a/stdout"); got != "1000\nmine\nmesos\n" {
+		t.Errorf("stdout %q, stderr %q", got, c.file("a/stderr"))
+	}
+	c.is("REMOVE_CONTAINER", about(a), 200, "")
 }
 
 // restart: the agent dies; what ran goes on, what had ended is known, and what

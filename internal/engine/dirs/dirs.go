@@ -43,10 +43,10 @@ func Files(dir string) []string {
 	})
 }
 
-// MakeBundle makes a bundle's directories. Others may pass through them: a
-// mapped root has to reach its root filesystem.
+// MakeBundle makes a bundle's directories, for nobody else: what is below has the
+// image's setuid files.
 func MakeBundle(dir string) error {
-	return os.MkdirAll(filepath.Join(dir, "rootfs"), 0o711)
+	return os.MkdirAll(filepath.Join(dir, "rootfs"), 0o700)
 }
 
 // RemoveBundle removes a bundle; it succeeds when there is none.

@@ -56,7 +56,7 @@ func (p Ports) Mount(ctx context.Context, c *core.Container, uids, gids []core.I
 			return nil, fmt.Errorf("image volume %s: %w", m.Image, err)
 		}
 		target := filepath.Join(dir(c), strconv.Itoa(i))
-		if err := os.MkdirAll(target, 0o711); err != nil {
+		if err := os.MkdirAll(target, 0o700); err != nil {
 			return nil, err
 		}
 		if err := p.Roots.Mount(ctx, target, co.Mounts, true); err != nil {

@@ -67,6 +67,10 @@ func InitSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *spe
 			ns = append(ns, specs.LinuxNamespace{Type: kind, Path: n.Path})
 		}
 	}
+	linux := &specs.Linux{Namespaces: ns, CgroupsPath: cg.Path}
+	if shared[specs.UserNamespace] != nil {
+		linux.UIDMappings, linux.GIDMappings = sb.Config.UIDs, sb.Config.GIDs // as for containers
+	}
 	return &specs.Spec{
 		Version: version,
 		Root:    &specs.Root{Path: "rootfs", Readonly: true},
@@ -77,7 +81,7 @@ func InitSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *spe
 			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=64k"}},
 			{Destination: sandboxInit, Type: "bind", Source: program, Options: []string{"bind", "ro", "nosuid", "nodev"}},
 		},
-		Linux: &specs.Linux{Namespaces: ns, CgroupsPath: cg.Path},
+		Linux: linux,
 	}
 }
 

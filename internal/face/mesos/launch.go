@@ -175,7 +175,7 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 		return err
 	}
 	defer give()
-	l.GPUs = names
+	l.GPUs, l.Closed = names, s.closed
 	made, err := makeContainer(ctx, s.engine, l, images)
 	if err != nil {
 		return err

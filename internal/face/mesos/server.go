@@ -38,6 +38,7 @@ type server struct {
 	version  string
 	hostname string
 	workDir  string
+	closed   string // the agent's root, which nobody else may search
 	gcDelay  string // as a flag
 	disks    *disks
 	gpus     *gpu.Pool
@@ -73,7 +74,7 @@ func newServer(o Options) (*server, error) {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
 	s := &server{
-		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir,
+		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, closed: o.Root,
 		level: verbosity.New(o.Level), heartbeat: heartbeatEvery,
 	}
 	if s.tree, err = sandbox.New(s.workDir); err != nil {

@@ -53,6 +53,8 @@ type Runtime struct {
 	o   Options
 	log *slog.Logger
 
+	passages passages
+
 	mu     sync.Mutex
 	probed *probe // nil until the program was asked
 }
@@ -140,7 +142,14 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		l.ConsoleSocket = files.console
 	}
 	l.Levels, l.Peak = r.levels(c.Levels)
+	done, err := r.through(c)
+	if err != nil {
+		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
+	}
 	launched, err := r.o.Supervisor.Launch(ctx, l)
+	if derr := done(); derr != nil {
+		r.log.Warn("a user stays let through the directories of a bundle", "container", c.ID, "error", derr)
+	}
 	if err != nil {
 		return 0, r.explain("create container "+string(c.ID), files.log, err)
 	}

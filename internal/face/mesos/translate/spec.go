@@ -115,10 +115,23 @@ func (l Launch) inside() string {
 // Nested is the directory in a sandbox that has those of nested containers.
 const Nested = "containers"
 
+// way has a container with the host's root find its sandbox where the host has
+// it, whoever it runs as: what is closed there is an empty directory here, in which
+// nothing but the sandbox is.
+func (l Launch) way(s *specs.Spec) {
+	if l.Image() != "" || l.Closed == "" || !strings.HasPrefix(l.Dir, path.Clean(l.Closed)+"/") {
+		return
+	}
+	s.Mounts = ocispec.AddMount(s.Mounts, specs.Mount{
+		Destination: path.Clean(l.Closed), Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "ro", "mode=755", "size=64k"},
+	})
+}
+
 // mounts are the sandbox and the volumes. What is nested has its sandbox below:
 // the container may read there, and can neither write nor lead us elsewhere, since
 // what is mounted cannot be renamed.
 func (l Launch) mounts(s *specs.Spec) error {
+	l.way(s)
 	binds := []ocispec.Bind{
 		{Source: l.Dir, Target: l.inside()},
 		{Source: filepath.Join(l.Dir, Nested), Target: path.Join(l.inside(), Nested), ReadOnly: true},

@@ -31,6 +31,9 @@ type Launch struct {
 	Resources []*mesosv1.Resource
 	// Dir is the container's sandbox on the host.
 	Dir string
+	// Closed is a directory of the host that Dir may be below and that nobody but
+	// root may search; "" is none.
+	Closed string
 	// Parent is the container that a nested one is in, with its record.
 	Parent *core.Container
 	Of     Record
