@@ -7,15 +7,19 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/own"
 )
 
-// removeSandboxDir unmounts the shared memory and removes the directory.
+// removeSandboxDir unmounts what is mounted in the directory and removes it.
 func (e *Engine) removeSandboxDir(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil
 	}
 	if err := e.unmountShm(ctx, dir); err != nil {
+		return err
+	}
+	if err := etc.Remove(ctx, e.o.Roots, dir); err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)

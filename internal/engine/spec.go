@@ -3,12 +3,15 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/dirs"
+	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/own"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // version is the ociVersion to write for a runtime.
@@ -36,7 +39,10 @@ func (e *Engine) featuresOf(ctx context.Context, rt core.Runtime) (core.RuntimeF
 func (b *build) own(ctx context.Context) error {
 	in := own.Input{
 		Sandbox: &b.sb, Config: &b.cfg, Version: b.e.version(ctx, b.rt), Cgroup: b.c.Cgroup, Init: b.e.o.Init,
-		Join: map[specs.LinuxNamespaceType]string{}, Volumes: b.volumes, Files: dirs.Files(b.sb.Dir),
+		Join: map[specs.LinuxNamespaceType]string{}, Volumes: b.volumes,
+	}
+	if err := b.etc(ctx, &in); err != nil {
+		return err
 	}
 	for _, j := range b.cfg.Join {
 		path, err := b.joinPath(j)
@@ -47,6 +53,25 @@ func (b *build) own(ctx context.Context) error {
 	}
 	own.Apply(b.spec, in)
 	return nil
+}
+
+// etc gives the container the sandbox's files in /etc, unless its spec has mounts
+// there: in its own layer, if it has one, or else bound.
+func (b *build) etc(ctx context.Context, in *own.Input) (err error) {
+	in.Files = slices.DeleteFunc(dirs.Files(b.sb.Dir), func(name string) bool { return own.Taken(b.spec.Mounts, "/etc/"+name) })
+	if weaken.Off(weaken.SharedEtc) {
+		in.Etc = b.sb.Dir
+		return nil
+	}
+	if b.cfg.Root.Image != "" && !etc.Covered(b.spec.Mounts) {
+		if in.Files, err = etc.Write(b.fs, &b.sb, in.Files); err != nil {
+			return err
+		}
+	}
+	if len(in.Files) > 0 {
+		in.Etc, err = etc.Share(ctx, b.e.o.Roots, &b.sb, dirs.Files(b.sb.Dir))
+	}
+	return err
 }
 
 // joinPath names a namespace of a sibling.

@@ -28,3 +28,11 @@ const MesosUnpacker Defence = "mesos-unpacker"
 // PidNamespaceLast: a process that joins a pid namespace enters it last, when it
 // is wholly inside and has dropped all rights.
 const PidNamespaceLast Defence = "pid-namespace-last"
+
+const (
+	// SharedEtc: hosts, resolv.conf and hostname are files of the container's
+	// own layer, or lie on a small file system of their sandbox.
+	SharedEtc Defence = "shared-etc"
+	// HostNull: what hides a file is a null device that the runtime has made.
+	HostNull Defence = "host-null"
+)

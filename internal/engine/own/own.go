@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // Where the tiny init lies inside: below /dev, which is a tmpfs in any usual
@@ -43,8 +44,10 @@ type Input struct {
 	Init    string // the small binary's path
 	// Join names namespaces taken from siblings.
 	Join map[specs.LinuxNamespaceType]string
-	// Files are those of Resolv, Hosts and Hostname that the sandbox has.
+	// Files are those of Resolv, Hosts and Hostname that are bound, read-only,
+	// from the directory Etc.
 	Files   []string
+	Etc     string
 	Volumes []specs.Mount
 }
 
@@ -181,22 +184,23 @@ func NamespaceFile(kind specs.LinuxNamespaceType) string {
 	}
 }
 
+// Taken reports whether the spec has a mount of its own at dest.
+func Taken(mounts []specs.Mount, dest string) bool {
+	return slices.ContainsFunc(mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == dest })
+}
+
 // mounts adds the sandbox's files and shared memory and the volumes, wherever
 // the spec has nothing of its own.
 func mounts(s *specs.Spec, in Input) {
-	taken := func(dest string) bool {
-		return slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == dest })
-	}
-	mode := "rw"
-	if in.Config.Root.ReadOnly {
-		mode = "ro"
+	taken := func(dest string) bool { return Taken(s.Mounts, dest) }
+	mode := "ro"
+	if weaken.Off(weaken.SharedEtc) && !in.Config.Root.ReadOnly {
+		mode = "rw"
 	}
 	for _, name := range in.Files {
-		if dest := "/etc/" + name; !taken(dest) {
-			s.Mounts = append(s.Mounts, specs.Mount{
-				Destination: dest, Type: "bind", Source: filepath.Join(in.Sandbox.Dir, name), Options: []string{"bind", "rprivate", "nosuid", "nodev", "noexec", mode},
-			})
-		}
+		s.Mounts = append(s.Mounts, specs.Mount{
+			Destination: "/etc/" + name, Type: "bind", Source: filepath.Join(in.Etc, name), Options: []string{"bind", "rprivate", "nosuid", "nodev", "noexec", mode},
+		})
 	}
 	shm := ""
 	switch in.Sandbox.Config.Namespaces.IPC.Mode {

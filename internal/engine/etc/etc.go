@@ -1,0 +1,174 @@
+// Package etc places a sandbox's resolv.conf, hosts and hostname in its
+// containers.
+//
+// Programs expect to be able to write these files, and what a container writes
+// must not lie on the state file system, which it could fill. So a container
+// with a layer of its own gets files of its own, in that layer; all others share
+// read-only ones on a file system of their sandbox that has room for little else.
+//
+// It must not know the engine. Start at Write.
+package etc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/own"
+)
+
+// dir is where containers have the files, and, in a sandbox's directory, the
+// name of the small file system.
+const dir = "etc"
+
+// owner is who a file in a layer belongs to.
+type owner struct{ uid, gid int }
+
+// Write makes the files of names, which are in a sandbox's directory, in a
+// container's root filesystem, which has a layer of the container's own. The
+// container's root will own them. What it leaves out, because the image has
+// something in the way that it does not follow or remove, it returns.
+func Write(root *os.Root, sb *core.Sandbox, names []string) (left []string, err error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	uid, gid := own.HostIDs(sb, &specs.Process{})
+	to := owner{int(uid), int(gid)}
+	in, err := open(root, to)
+	if err != nil {
+		return names, nil // a link out of the root, or no directory: the runtime follows it as the container does
+	}
+	defer func() { _ = in.Close() }()
+	for _, name := range names {
+		content, err := os.ReadFile(filepath.Join(sb.Dir, name))
+		if err != nil {
+			return nil, err
+		}
+		// What is there is the image's, and may be a link.
+		if err := in.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			left = append(left, name)
+			continue
+		}
+		if err := write(in, name, content, to); err != nil {
+			return nil, fmt.Errorf("write /etc/%s: %w", name, err)
+		}
+	}
+	return left, nil
+}
+
+// open opens /etc, which is made when it is missing.
+func open(root *os.Root, to owner) (*os.Root, error) {
+	err := root.Mkdir(dir, 0o755)
+	if err == nil {
+		err = errors.Join(root.Chmod(dir, 0o755), root.Lchown(dir, to.uid, to.gid))
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	return root.OpenRoot(dir)
+}
+
+func write(in *os.Root, name string, content []byte, to owner) error {
+	f, err := in.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Chmod(0o644), f.Chown(to.uid, to.gid), f.Close())
+}
+
+// Covered reports whether a mount of the spec has /etc, or something above it:
+// what is written in the root filesystem would not be seen.
+func Covered(mounts []specs.Mount) bool {
+	return slices.ContainsFunc(mounts, func(m specs.Mount) bool {
+		return strings.HasPrefix("/"+dir+"/", strings.TrimSuffix(path.Clean("/"+m.Destination), "/")+"/")
+	})
+}
+
+// Room is what the small file system has beside the files.
+const room = 64 << 10
+
+// Share returns a directory with the files of names that containers may be given
+// read-only. It is on a file system of the sandbox's own: a container that may
+// change its mounts can make it writable again, and then fills that, at the
+// expense of its own memory limit. Mount is core.Roots'.
+func Share(ctx context.Context, roots core.Roots, sb *core.Sandbox, names []string) (string, error) {
+	at := filepath.Join(sb.Dir, dir)
+	if err := os.Mkdir(at, 0o700); errors.Is(err, fs.ErrExist) {
+		if shared, err := complete(at, names); shared || err != nil {
+			return at, err
+		}
+		// A create that failed half-way has left it.
+		if err := roots.Unmount(ctx, at); err != nil {
+			return "", err
+		}
+	} else if err != nil {
+		return "", err
+	}
+	files, size := map[string][]byte{}, room
+	for _, name := range names {
+		content, err := os.ReadFile(filepath.Join(sb.Dir, name))
+		if err != nil {
+			return "", err
+		}
+		files[name], size = content, size+len(content)
+	}
+	err := roots.Mount(ctx, at, []core.Mount{{
+		Type: "tmpfs", Source: dir, Options: []string{"nosuid", "nodev", "noexec", "mode=755", "nr_inodes=16", fmt.Sprintf("size=%d", size)},
+	}}, false)
+	if err != nil {
+		return "", err
+	}
+	in, err := os.OpenRoot(at)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = in.Close() }()
+	for name, content := range files {
+		if err := write(in, name, content, owner{}); err != nil {
+			return "", fmt.Errorf("write %s: %w", filepath.Join(at, name), err)
+		}
+	}
+	// Last, and so the sign that all are there.
+	return at, in.Mkdir(whole, 0o700)
+}
+
+// whole is there when all files are.
+const whole = ".whole"
+
+func complete(at string, names []string) (bool, error) {
+	for _, name := range append([]string{whole}, names...) {
+		if _, err := os.Lstat(filepath.Join(at, name)); errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Remove takes away what Share has made in a sandbox's directory; it succeeds when
+// there is nothing.
+func Remove(ctx context.Context, roots core.Roots, sandbox string) error {
+	at := filepath.Join(sandbox, dir)
+	if _, err := os.Lstat(at); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	if err := roots.Unmount(ctx, at); err != nil {
+		return err
+	}
+	// Should it still be mounted, this fails and nothing in it is deleted.
+	return os.Remove(at)
+}
