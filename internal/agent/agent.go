@@ -70,6 +70,7 @@ type node struct {
 	engine   *engine.Engine
 	nri      *nri.Host // nil without a socket for plugins
 	criu     criu.Probe
+	trialMu  sync.Mutex // held over a trial of doctor
 }
 
 // Run runs the agent until ctx ends. Containers go on without it; an agent that
@@ -203,6 +204,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("recover: %w", err)
 	}
 	close(recovered)
+	if err := n.endTrials(ctx); err != nil {
+		n.log.Warn("what an earlier doctor has started stays", "error", err)
+	}
 
 	// Who may ask: the faces and the control API.
 	faces, err := n.faces(ctx)

@@ -16,11 +16,16 @@ import (
 	"github.com/longshore/longshore/internal/image/policy"
 )
 
-// doctor says what of this node works, and what to do about the rest.
-func (n *node) doctor(ctx context.Context) []control.Finding {
-	findings := []control.Finding{n.kernel(), n.cgroupFinding(), n.capabilities(), n.memoryBacked()}
+// doctor says what of this node works, and what to do about the rest. With try it
+// starts a container.
+func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
+	findings := []control.Finding{n.kernel(), n.cgroupFinding(), n.capabilities(), n.memoryBacked(), deviceFinding()}
 	findings = append(findings, n.runtimeFindings()...)
-	return append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), n.kmsgFinding(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()))
+	findings = append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), n.kmsgFinding(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()))
+	if try {
+		findings = append(findings, n.startFinding(ctx))
+	}
+	return findings
 }
 
 func ok(name, format string, args ...any) control.Finding {
@@ -93,6 +98,8 @@ func (n *node) runtimeFindings() []control.Finding {
 		switch {
 		case r.problem != "":
 			all = append(all, warn(name, "install it, or drop the section [runtimes."+r.name+"]", "%s", r.problem))
+		case r.broken() != nil:
+			all = append(all, fail(name, "restart the agent, which makes it anew; what runs goes on", "the mount namespace that containers start from is broken: %v", r.broken()))
 		case r.name == n.runtimes.chosen:
 			all = append(all, ok(name, "%s, the default: %s", what, n.runtimes.why))
 		default:

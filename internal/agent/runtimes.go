@@ -29,6 +29,15 @@ type foundRuntime struct {
 	name     string
 	features core.RuntimeFeatures
 	problem  string // why it cannot be used
+	runtime  core.Runtime
+}
+
+// broken says what is wrong with what a runtime keeps for all containers.
+func (r *foundRuntime) broken() error {
+	if c, ok := r.runtime.(interface{ Check() error }); ok {
+		return c.Check()
+	}
+	return nil
 }
 
 // bySpeed is the order in which "auto" takes what works, fastest first, as
@@ -59,7 +68,7 @@ func (n *node) findRuntimes(ctx context.Context) (runtimes, error) {
 		if err != nil {
 			f.problem = err.Error()
 		} else {
-			f.features = features
+			f.features, f.runtime = features, rt
 			rs.usable = append(rs.usable, rt)
 		}
 		rs.found = append(rs.found, f)

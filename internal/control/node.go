@@ -65,7 +65,7 @@ func (s *nodeServer) Doctor(ctx context.Context, _ *longshorev1.DoctorRequest) (
 	if s.o.Doctor == nil {
 		return nil, fmt.Errorf("doctor: %w", errdefs.ErrNotImplemented)
 	}
-	return &longshorev1.DoctorResponse{Findings: toFindings(s.o.Doctor(ctx))}, nil
+	return &longshorev1.DoctorResponse{Findings: toFindings(s.o.Doctor(ctx, !onReadSocket(ctx)))}, nil
 }
 
 // Check answers the violations of the engine's invariants.
@@ -261,7 +261,7 @@ func (s *nodeServer) dumpDoctor(ctx context.Context, w io.Writer) error {
 	if s.o.Doctor == nil {
 		return nil
 	}
-	return json.NewEncoder(w).Encode(s.o.Doctor(ctx))
+	return json.NewEncoder(w).Encode(s.o.Doctor(ctx, false))
 }
 
 func (s *nodeServer) dumpObjects(ctx context.Context, w io.Writer) error {

@@ -98,7 +98,7 @@ func (r *rig) serve(t *testing.T) {
 	t.Helper()
 	srv, err := control.New(control.Options{
 		Engine: r.Engine, LogDir: r.logs, Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(r.agentLog, nil)),
-		Doctor: func(context.Context) []control.Finding {
+		Doctor: func(context.Context, bool) []control.Finding {
 			return []control.Finding{{Name: "kernel", Status: control.FindingOK, Detail: "fine"}}
 		},
 		Check: func(ctx context.Context) ([]control.Finding, error) {

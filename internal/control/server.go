@@ -25,8 +25,9 @@ type Options struct {
 	// made when it is missing.
 	LogDir string
 	Logger *slog.Logger
-	// Doctor says what of the node works; nil answers Unimplemented.
-	Doctor func(context.Context) []Finding
+	// Doctor says what of the node works, and with try also starts a container to
+	// see; nil answers Unimplemented.
+	Doctor func(ctx context.Context, try bool) []Finding
 	// Check compares records and node and returns the violations; nil answers
 	// Unimplemented.
 	Check func(context.Context) ([]Finding, error)

@@ -118,12 +118,12 @@ func stays(t *testing.T, s *specs.Spec, out native.Output, exec bool) {
 	}
 }
 
-// onStage reports whether o names nothing but what the stage holds: the root, a
-// number, or a number among the devices.
+// onStage reports whether o names nothing but what the stage holds: the root, the
+// null device, a number, or a number among the devices.
 func onStage(o plan.Step) bool {
 	name := func(i int) bool {
 		p := o.Text(i)
-		return p == "r" || p == "d" || strings.TrimLeft(strings.TrimPrefix(p, "d/"), "0123456789") == "" && p != "" && p != "d/"
+		return p == "r" || p == "d" || p == "n" && o.NR == unix.SYS_MKNODAT || strings.TrimLeft(strings.TrimPrefix(p, "d/"), "0123456789") == "" && p != "" && p != "d/"
 	}
 	switch o.NR {
 	case unix.SYS_MKDIRAT, unix.SYS_MKNODAT, unix.SYS_FCHOWNAT:

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/runtime/native/apart"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // filesystem adds everything from the first mount to the new root.
@@ -71,8 +72,8 @@ func (c *compiler) filesystem() error {
 	for _, p := range c.in.Spec.Linux.ReadonlyPaths {
 		c.readonly(p)
 	}
-	for _, p := range c.in.Spec.Linux.MaskedPaths {
-		c.mask(p)
+	if err := c.maskAll(); err != nil {
+		return err
 	}
 	if c.in.stops() {
 		stop(c, "the hooks of the creation")
@@ -444,13 +445,42 @@ func (c *compiler) readonly(p string) {
 	c.Over(at)
 }
 
-// mask hides a file behind /dev/null and a directory behind an empty tmpfs.
-func (c *compiler) mask(p string) {
+func (c *compiler) maskAll() error {
+	if len(c.in.Spec.Linux.MaskedPaths) == 0 {
+		return nil
+	}
+	null, err := c.nullDevice()
+	if err != nil {
+		return err
+	}
+	for _, p := range c.in.Spec.Linux.MaskedPaths {
+		c.mask(p, null)
+	}
+	return nil
+}
+
+// nullDevice names the null device that files are hidden behind: that of the
+// almost empty namespace, one on the stage, or the host's, which must be one.
+func (c *compiler) nullDevice() (string, error) {
+	switch {
+	case c.in.goesApart():
+		return apart.Null, nil
+	case c.user != nil && !weaken.Off(weaken.HostNull):
+		return stagedNull, nil
+	}
+	if err := apart.IsNull(apart.Null); err != nil && !weaken.Off(weaken.HostNull) {
+		return "", fmt.Errorf("linux.maskedPaths: %w: make it anew (rm -f /dev/null; mknod -m 666 /dev/null c 1 3): %w", err, errdefs.ErrFailedPrecondition)
+	}
+	return apart.Null, nil
+}
+
+// mask hides a file behind a null device and a directory behind an empty tmpfs.
+func (c *compiler) mask(p, null string) {
 	empty := plan.P(c.String(""))
 	fd, at := c.target(p)
 	c.optional(at)
 	try := c.Len()
-	c.Add("mask "+p, unix.SYS_MOUNT, plan.P(c.String("/dev/null")), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty).Allow(uint16(unix.ENOTDIR)).Kind = plan.Try
+	c.Add("mask "+p, unix.SYS_MOUNT, plan.P(c.String(null)), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty).Allow(uint16(unix.ENOTDIR)).Kind = plan.Try
 	over := c.Len()
 	c.Add("masked", 0).Kind = plan.Jump
 	c.Over(try)

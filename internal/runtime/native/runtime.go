@@ -76,15 +76,28 @@ func New(o Options) (*Runtime, error) {
 		return nil, fmt.Errorf("runtime %s: %w", o.Name, err)
 	}
 	r := &Runtime{o: o, log: o.Logger.With("runtime", o.Name)}
-	var err error
 	var names []string
 	for _, h := range r.o.Host.Hierarchies {
 		names = append(names, h.Name)
 	}
-	if r.o.Host.Apart, err = apart.Keep(r.apart(), names); err != nil {
+	file, wrong, err := apart.Keep(r.apart(), names)
+	if r.o.Host.Apart = file; wrong != nil {
+		r.log.Warn("the mount namespace that containers start from was broken and is made anew", "error", wrong)
+	}
+	if err != nil {
+		r.o.Host.Apart = ""
 		r.log.Warn("containers start from copies of the whole mount table, which takes longer the more of them there are", "error", err)
 	}
 	return r, nil
+}
+
+// Check says what is wrong with what the Runtime keeps for all containers. New
+// makes that anew.
+func (r *Runtime) Check() error {
+	if r.o.Host.Apart == "" {
+		return nil
+	}
+	return apart.Check(r.o.Host.Apart)
 }
 
 func (r *Runtime) apart() string { return r.o.Dir + ".apart" }

@@ -275,6 +275,7 @@ func (c birth) timeNamespace() error {
 const (
 	stagedRoot    = "r"
 	stagedDevices = "d"
+	stagedNull    = "n" // hides files
 )
 
 // stagedMount is the name of spec.mounts[i] on the stage.
@@ -333,11 +334,16 @@ func (c birth) stage() error {
 // stageDevices makes the device nodes, which the second child may not. They are
 // shown through the user namespace: root's are its root's.
 func (c birth) stageDevices() error {
+	here, dir := plan.V(unix.AT_FDCWD), plan.P(c.String(stagedDevices))
+	if len(c.in.Spec.Linux.MaskedPaths) > 0 {
+		c.Add("umask 0", unix.SYS_UMASK, plan.V(0))
+		c.Add("a null device", unix.SYS_MKNODAT, here, plan.P(c.String(stagedNull)), plan.V(unix.S_IFCHR|0o666), plan.V(unix.Mkdev(1, 3)))
+		c.Add("umask", unix.SYS_UMASK, plan.V(0o022))
+	}
 	nodes, err := c.deviceFiles().nodes()
 	if err != nil || len(nodes) == 0 {
 		return err
 	}
-	here, dir := plan.V(unix.AT_FDCWD), plan.P(c.String(stagedDevices))
 	c.Add("umask 0", unix.SYS_UMASK, plan.V(0))
 	c.Add("place for devices", unix.SYS_MKDIRAT, here, dir, plan.V(0o755))
 	for i, n := range nodes {

@@ -26,12 +26,13 @@ import (
 )
 
 // The almost empty namespace has proc on /proc, which names descriptors to
-// mount(2), the host's /dev/null, which hides files, and Root to mount the
-// root on. It is read-only, and what is bound from it is, too: Blank, which
+// mount(2), a null device of its own at Null, which hides files, and Root to mount
+// the root on. It is read-only, and what is bound from it is, too: Blank, which
 // hides directories, and Cgroup with a place for each v1 hierarchy. Each
 // container could have file systems of its own for these, but the kernel's work
 // for any cgroup that goes grows with their number.
 const (
+	Null   = "/dev/null"
 	Root   = "/root"
 	Blank  = "/blank"
 	Cgroup = "/cgroup"
@@ -44,31 +45,40 @@ func name(hierarchies []string) string {
 	for _, h := range hierarchies {
 		_, _ = sum.Write([]byte(h + "\n"))
 	}
-	return fmt.Sprintf("mnt-2-%x", sum.Sum64())
+	return fmt.Sprintf("mnt-3-%x", sum.Sum64())
 }
 
 // Keep sees to it that the almost empty namespace is pinned below dir, and
-// returns the file that stands for it. One that is there already is used.
-// hierarchies are the directories of the v1 ones below /sys/fs/cgroup, like
+// returns the file that stands for it. One that is there already is used, unless
+// something in it is not as it was made: wrong says what, of one that was made
+// anew. hierarchies are the directories of the v1 ones below /sys/fs/cgroup, like
 // "cpu,cpuacct", which is then found as "cpu" too.
-func Keep(dir string, hierarchies []string) (string, error) {
+func Keep(dir string, hierarchies []string) (file string, wrong, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+		return "", nil, err
 	}
-	file := filepath.Join(dir, name(hierarchies))
+	file = filepath.Join(dir, name(hierarchies))
 	var st unix.Statfs_t
 	if err := unix.Statfs(file, &st); err == nil && st.Type == unix.NSFS_MAGIC {
-		return file, hide(dir)
+		if wrong = Check(file); wrong == nil {
+			return file, nil, hide(dir)
+		}
 	}
-	if err := Release(dir); err != nil { // of another version, or of other hierarchies
-		return "", err
+	return file, wrong, renew(dir, file, hierarchies)
+}
+
+// renew makes the namespace. What is pinned is of another version, of other
+// hierarchies, or broken; containers that run keep theirs.
+func renew(dir, file string, hierarchies []string) error {
+	if err := Release(dir); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+		return err
 	}
 	// The kernel pins no mount namespace where the pin could spread.
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
-		return "", &os.PathError{Op: "bind", Path: dir, Err: err}
+		return &os.PathError{Op: "bind", Path: dir, Err: err}
 	}
 	err := hide(dir)
 	if err == nil {
@@ -78,9 +88,9 @@ func Keep(dir string, hierarchies []string) (string, error) {
 		err = pin(dir, file, hierarchies)
 	}
 	if err != nil {
-		return "", errors.Join(err, Release(dir))
+		return errors.Join(err, Release(dir))
 	}
-	return file, nil
+	return nil
 }
 
 // hide has nobody else take the pin along: a container whose volume is the
@@ -129,14 +139,33 @@ func pin(dir, file string, hierarchies []string) error {
 	return err
 }
 
-// pinFrom makes the namespace on a thread of its own, which ends in it, and runs
-// where on says; nil is anywhere.
+// pinFrom makes the namespace, on a processor that on allows, and pins it; nil is
+// any.
 func pinFrom(dir, file string, hierarchies []string, on *unix.CPUSet) error {
-	type made struct {
+	return onThread(func() error {
+		if on != nil {
+			if err := unix.SchedSetaffinity(0, on); err != nil {
+				return os.NewSyscallError("sched_setaffinity", err)
+			}
+		}
+		return enter(dir, hierarchies)
+	}, func(tid int) error {
+		if err := unix.Mount("/proc/self/task/"+strconv.Itoa(tid)+"/ns/mnt", file, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("pin a mount namespace: %w", err)
+		}
+		return nil
+	})
+}
+
+// onThread runs inside on a thread that ends afterwards, which may so change its
+// namespaces, and then, if that went well, outside on another one, with the id of
+// the first.
+func onThread(inside func() error, outside func(tid int) error) error {
+	type result struct {
 		tid int
 		err error
 	}
-	there, pinned := make(chan made), make(chan struct{})
+	there, over := make(chan result), make(chan struct{})
 	var begin func()
 	begin = func() {
 		runtime.LockOSThread()
@@ -149,26 +178,16 @@ func pinFrom(dir, file string, hierarchies []string, on *unix.CPUSet) error {
 			runtime.UnlockOSThread()
 			return
 		}
-		var err error
-		if on != nil {
-			err = os.NewSyscallError("sched_setaffinity", unix.SchedSetaffinity(0, on))
-		}
-		if err == nil {
-			err = enter(dir, hierarchies)
-		}
-		there <- made{unix.Gettid(), err}
-		<-pinned // never unlocked: the thread ends with the goroutine
+		there <- result{unix.Gettid(), inside()}
+		<-over // never unlocked: the thread ends with the goroutine
 	}
 	go begin()
-	m := <-there
-	defer close(pinned)
-	if m.err != nil {
-		return m.err
+	r := <-there
+	defer close(over)
+	if r.err != nil {
+		return r.err
 	}
-	if err := unix.Mount("/proc/self/task/"+strconv.Itoa(m.tid)+"/ns/mnt", file, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("pin a mount namespace: %w", err)
-	}
-	return nil
+	return outside(r.tid)
 }
 
 // enter moves this thread into a mount namespace with a small read-only
@@ -185,7 +204,6 @@ func enter(dir string, hierarchies []string) error {
 		{"", "/", "", unix.MS_PRIVATE | unix.MS_REC, ""},
 		{"tmpfs", dir, "tmpfs", unix.MS_NOSUID | unix.MS_NOEXEC, "mode=700,size=64k,nr_inodes=128"},
 		{"proc", dir + "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
-		{"/dev/null", dir + "/dev/null", "", unix.MS_BIND, ""},
 		{"", dir, "", unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NOEXEC, ""},
 	} {
 		if m.fstype == "proc" {
@@ -222,7 +240,9 @@ func furnish(dir string, hierarchies []string) error {
 			}
 		}
 	}
-	return os.WriteFile(filepath.Join(dir, "dev/null"), nil, 0o600)
+	// Not the host's: where that is replaced, a mount of it cannot be copied any
+	// more, and a program with a container's root could change its mode.
+	return makeNull(dir + Null)
 }
 
 // Links are the names that lead to a hierarchy of several controllers.

@@ -57,6 +57,6 @@ func pinFromNamespaceOf(cpu int, dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return err
 	}
-	_, err := Keep(dir, []string{"cpu,cpuacct", "pids"})
+	_, _, err := Keep(dir, []string{"cpu,cpuacct", "pids"})
 	return err
 }
