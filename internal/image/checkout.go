@@ -18,6 +18,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image/worker"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // checkout is one container's root filesystem: checkouts/<id>/ with the record,
@@ -125,7 +126,7 @@ func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	if !co.ReadOnly || len(co.Dirs) == 0 || co.aloneMapped(req) {
+	if !co.ReadOnly || len(co.Dirs) == 0 || co.alone() {
 		if err := r.makeUpper(dir, co, req); err != nil {
 			return err
 		}
@@ -142,10 +143,13 @@ func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
 	return os.Rename(tmp, filepath.Join(dir, recordFile))
 }
 
-// aloneMapped is for one layer, read-only, with mapped owners: the kernel makes no
-// overlay of one layer alone, so that an empty one is put below it.
-func (co *checkout) aloneMapped(req core.CheckoutRequest) bool {
-	return co.ReadOnly && len(co.Dirs) == 1 && len(req.UIDs) > 0
+// alone is for one layer, read-only. It is an overlay like others, because a
+// container that may change its mounts could make a bind mount of the layer
+// writable, and the layer is other containers' too; an overlay without an upper
+// directory has nowhere to write to. The kernel makes none of one layer, so that an
+// empty one is put below it.
+func (co *checkout) alone() bool {
+	return co.ReadOnly && len(co.Dirs) == 1 && !weaken.Off(weaken.BareLayer)
 }
 
 // makeUpper makes the container's own layer, whose root shows the attributes of
@@ -204,7 +208,7 @@ func (r *records) mounts(req core.CheckoutRequest, co *checkout) []core.Mount {
 	switch {
 	case len(lower) == 0:
 		return bind(upper)
-	case co.aloneMapped(req):
+	case co.alone():
 		lower = append(lower, upper)
 	case co.ReadOnly && len(lower) == 1:
 		return bind(lower[0])

@@ -33,6 +33,8 @@ const (
 	// SharedEtc: hosts, resolv.conf and hostname are files of the container's
 	// own layer, or lie on a small file system of their sandbox.
 	SharedEtc Defence = "shared-etc"
+	// BareLayer: an image's only layer is shown read-only by an overlay.
+	BareLayer Defence = "bare-layer"
 	// HostNull: what hides a file is a null device that the runtime has made.
 	HostNull Defence = "host-null"
 )

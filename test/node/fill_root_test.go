@@ -108,6 +108,31 @@ func TestAContainerCannotFillTheState(t *testing.T) {
 	})
 }
 
+// TestAnImageVolumeStaysAsItIs: a container that may change its mounts cannot write
+// to an image that it has beside its root, be it of one layer, which other
+// containers have too.
+func TestAnImageVolumeStaysAsItIs(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image := n.Busybox(t)
+		pod := n.RunPod(t, n.PodConfig("p"))
+		cfg := nodetest.ContainerConfig("c", image, "/bin/sh", "-c",
+			"test -x /image/bin/sh || exit 1; mount -o remount,bind,rw /image; mount -o remount,rw /image; echo bad > /image/bin/bad; echo bad > /image/etc/passwd; rm -f /image/bin/sh; ls /image/bin | grep -c .; echo done")
+		security(cfg).Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"ALL"}}
+		cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/image", Readonly: true, Image: &runtimeapi.ImageSpec{Image: image}}}
+		c := pod.Run(t, cfg)
+		if st := c.WaitExited(t); st.GetExitCode() != 0 {
+			t.Errorf("it ended with %d:\n%s", st.GetExitCode(), c.ReadLog(t))
+		}
+		next := pod.Run(t, nodetest.ContainerConfig("next", image, "/bin/sh", "-c", "test ! -e /bin/bad && grep root /etc/passwd"))
+		if st := next.WaitExited(t); st.GetExitCode() != 0 {
+			t.Errorf("the next container of the image ended with %d:\n%s\n%s", st.GetExitCode(), next.ReadLog(t), c.ReadLog(t))
+		}
+		pod.Remove(t)
+		clean(t, n)
+	})
+}
+
 func room(t *testing.T, dir string) int64 {
 	t.Helper()
 	var st unix.Statfs_t
