@@ -137,7 +137,7 @@ func (n Node) ClampProcess(p *specs.Process) []string {
 			warnings = append(warnings, w)
 		}
 	}
-	p.Rlimits = rlimits
+	p.Rlimits = n.dumping(rlimits)
 	if a := p.OOMScoreAdj; a != nil && *a < n.OOMScoreAdj && !n.MayRaise {
 		warnings = append(warnings, fmt.Sprintf("oom_score_adj %d is below the agent's own and needs CAP_SYS_RESOURCE: set to %d", *a, n.OOMScoreAdj))
 		own := n.OOMScoreAdj
@@ -154,6 +154,16 @@ func (n Node) ClampProcess(p *specs.Process) []string {
 		p.SelinuxLabel = ""
 	}
 	return warnings
+}
+
+// dumping has a process without a limit of core dumps get our hard one, as other
+// engines have it: we keep our soft one at 0 for our own sake.
+func (n Node) dumping(rlimits []specs.POSIXRlimit) []specs.POSIXRlimit {
+	const core = "RLIMIT_CORE"
+	if hard := n.Rlimits[core]; hard > 0 && !slices.ContainsFunc(rlimits, func(l specs.POSIXRlimit) bool { return l.Type == core }) {
+		rlimits = append(rlimits, specs.POSIXRlimit{Type: core, Soft: hard, Hard: hard})
+	}
+	return rlimits
 }
 
 func (n Node) clampCapabilities(p *specs.Process) (lost []string) {

@@ -469,3 +469,23 @@ func FuzzBytes(f *testing.F) {
 		}
 	})
 }
+
+// TestCoreDumpsAreAsElsewhere: who says nothing of core dumps gets our hard limit;
+// who says something gets that.
+func TestCoreDumpsAreAsElsewhere(t *testing.T) {
+	n := Node{Rlimits: map[string]uint64{"RLIMIT_CORE": 77}}
+	said := specs.POSIXRlimit{Type: "RLIMIT_CORE", Soft: 1, Hard: 2}
+	for _, tc := range []struct {
+		node     Node
+		in, want []specs.POSIXRlimit
+	}{
+		{n, nil, []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Soft: 77, Hard: 77}}},
+		{n, []specs.POSIXRlimit{said}, []specs.POSIXRlimit{said}},
+		{Node{Rlimits: map[string]uint64{"RLIMIT_CORE": 0}}, nil, nil},
+	} {
+		p := specs.Process{Rlimits: tc.in}
+		if w := tc.node.ClampProcess(&p); len(w) > 0 || !slices.Equal(p.Rlimits, tc.want) {
+			t.Errorf("%v: %v, %v", tc.in, p.Rlimits, w)
+		}
+	}
+}

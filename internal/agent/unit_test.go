@@ -1,0 +1,110 @@
+package agent
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const units = "../../contrib/systemd"
+
+// TestTheUnitRestrictsWhatIsNotInherited: the unit has what protects the agent, and
+// nothing that containers would inherit from it or that needs a mount namespace.
+func TestTheUnitRestrictsWhatIsNotInherited(t *testing.T) {
+	has := settings(t, "longshore.service")
+	for name, want := range map[string]string{
+		"LimitCORE": "0:infinity", "UMask": "0022", "OOMPolicy": "continue", "KillMode": "process", "Delegate": "yes", "Type": "notify",
+	} {
+		if has[name] != want {
+			t.Errorf("%s=%s, want %s", name, has[name], want)
+		}
+	}
+	for _, name := range []string{
+		// By seccomp, which is inherited.
+		"LockPersonality", "SystemCallArchitectures", "SystemCallFilter", "RestrictAddressFamilies", "RestrictNamespaces", "RestrictRealtime",
+		"RestrictSUIDSGID", "MemoryDenyWriteExecute", "ProtectClock", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules",
+		"ProtectKernelTunables",
+		// Inherited otherwise.
+		"NoNewPrivileges", "CapabilityBoundingSet", "SecureBits",
+		// By a mount namespace.
+		"PrivateTmp", "PrivateDevices", "PrivateMounts", "ProtectSystem", "ProtectHome", "ProtectControlGroups", "ProtectProc", "ReadOnlyPaths",
+		"InaccessiblePaths", "BindPaths", "RuntimeDirectory",
+	} {
+		if v, ok := has[name]; ok {
+			t.Errorf("%s=%s", name, v)
+		}
+	}
+	for _, socket := range []string{"longshore.socket", "longshore-cri.socket"} {
+		if s := settings(t, socket); s["DirectoryMode"] != "0700" || s["SocketMode"] != "0600" {
+			t.Errorf("%s: directory %s, socket %s", socket, s["DirectoryMode"], s["SocketMode"])
+		}
+	}
+}
+
+// settings reads a unit's settings, whatever their section.
+func settings(t *testing.T, unit string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(units, unit))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(name, "#") {
+			all[name] = value
+		}
+	}
+	return all
+}
+
+// TestSystemdUnderstandsTheUnits has systemd itself read them.
+func TestSystemdUnderstandsTheUnits(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("no systemd-analyze")
+	}
+	dir := t.TempDir()
+	list, err := os.ReadDir(units)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, e := range list {
+		text, err := os.ReadFile(filepath.Join(units, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, e.Name())
+		program := strings.ReplaceAll(string(text), "/usr/bin/longshore", "/bin/true") // what is not installed is complained of
+		if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	verify := func(paths ...string) string {
+		out, err := exec.CommandContext(t.Context(), analyze, append([]string{"verify", "--man=no"}, paths...)...).CombinedOutput()
+		if err != nil {
+			t.Logf("systemd-analyze: %v", err)
+		}
+		var ours []string
+		for line := range strings.Lines(string(out)) {
+			if strings.Contains(line, "longshore") {
+				ours = append(ours, line)
+			}
+		}
+		return strings.Join(ours, "")
+	}
+	if out := verify(paths...); out != "" {
+		t.Errorf("systemd says:\n%s", out)
+	}
+	// The control: it does complain of what it does not know.
+	wrong := filepath.Join(dir, "longshore-wrong.service")
+	if err := os.WriteFile(wrong, []byte("[Service]\nExecStart=/bin/true\nLimitCORE=some\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if verify(wrong) == "" {
+		t.Skip("systemd-analyze does not complain here")
+	}
+}
