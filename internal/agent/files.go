@@ -71,8 +71,11 @@ func private(dir string) error {
 		return fmt.Errorf("%s is not a directory: %w", dir, errdefs.ErrInvalidArgument)
 	case ok && int(sys.Uid) != os.Geteuid():
 		return fmt.Errorf("%s belongs to user %d: choose another directory, or give this one to user %d: %w", dir, sys.Uid, os.Geteuid(), errdefs.ErrPermissionDenied)
-	case st.Mode()&(0o022|os.ModeSticky) != 0:
-		return fmt.Errorf("others may write to %s: choose a directory that is for the agent alone: %w", dir, errdefs.ErrPermissionDenied)
+	case st.Mode()&0o022 != 0:
+		// As a new tmpfs is; what others have put into it is not to be trusted.
+		if in, err := f.Readdirnames(1); err == nil {
+			return fmt.Errorf("others may write to %s, and %s is in it: choose a directory that is for the agent alone: %w", dir, in[0], errdefs.ErrPermissionDenied)
+		}
 	case st.Mode().Perm()&0o077 == 0:
 		return nil
 	}

@@ -68,9 +68,13 @@ func (b *build) etc(ctx context.Context, in *own.Input) (err error) {
 			return err
 		}
 	}
-	if len(in.Files) > 0 {
-		in.Etc, err = etc.Share(ctx, b.e.o.Roots, &b.sb, dirs.Files(b.sb.Dir))
+	if len(in.Files) == 0 {
+		return nil
 	}
+	if !etc.Shared(&b.sb) { // else other containers have it
+		b.line.undo.Add("etc", func(ctx context.Context) error { return etc.Remove(ctx, b.e.o.Roots, b.sb.Dir) })
+	}
+	in.Etc, err = etc.Share(ctx, b.e.o.Roots, &b.sb, dirs.Files(b.sb.Dir))
 	return err
 }
 

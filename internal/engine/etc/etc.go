@@ -103,10 +103,10 @@ const room = 64 << 10
 // expense of its own memory limit. Mount is core.Roots'.
 func Share(ctx context.Context, roots core.Roots, sb *core.Sandbox, names []string) (string, error) {
 	at := filepath.Join(sb.Dir, dir)
+	if Shared(sb) {
+		return at, nil
+	}
 	if err := os.Mkdir(at, 0o700); errors.Is(err, fs.ErrExist) {
-		if shared, err := complete(at, names); shared || err != nil {
-			return at, err
-		}
 		// A create that failed half-way has left it.
 		if err := roots.Unmount(ctx, at); err != nil {
 			return "", err
@@ -145,15 +145,10 @@ func Share(ctx context.Context, roots core.Roots, sb *core.Sandbox, names []stri
 // whole is there when all files are.
 const whole = ".whole"
 
-func complete(at string, names []string) (bool, error) {
-	for _, name := range append([]string{whole}, names...) {
-		if _, err := os.Lstat(filepath.Join(at, name)); errors.Is(err, fs.ErrNotExist) {
-			return false, nil
-		} else if err != nil {
-			return false, err
-		}
-	}
-	return true, nil
+// Shared reports whether Share has made the directory already.
+func Shared(sb *core.Sandbox) bool {
+	_, err := os.Lstat(filepath.Join(sb.Dir, dir, whole))
+	return err == nil
 }
 
 // Remove takes away what Share has made in a sandbox's directory; it succeeds when

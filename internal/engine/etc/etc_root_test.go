@@ -37,6 +37,9 @@ func TestSharedFilesFillNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if !etc.Shared(sb) {
+			t.Error("it is not shared")
+		}
 		if again, err := etc.Share(t.Context(), roots, sb, names); err != nil || again != at {
 			t.Errorf("again: %s, %v", again, err)
 		}
