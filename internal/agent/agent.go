@@ -204,7 +204,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("recover: %w", err)
 	}
 	close(recovered)
-	if err := n.endTrials(ctx); err != nil {
+	if err := (trials{n}).end(ctx); err != nil {
 		n.log.Warn("what an earlier doctor has started stays", "error", err)
 	}
 

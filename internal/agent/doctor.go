@@ -23,7 +23,7 @@ func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	findings = append(findings, n.runtimeFindings()...)
 	findings = append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), n.kmsgFinding(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()))
 	if try {
-		findings = append(findings, n.startFinding(ctx))
+		findings = append(findings, trials{n}.finding(ctx))
 	}
 	return findings
 }

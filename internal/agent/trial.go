@@ -21,23 +21,26 @@ const trialTime = 30 * time.Second
 // ownerDoctor owns what a trial makes, which no face ever sees.
 const ownerDoctor core.Owner = "doctor"
 
-// startFinding starts a container as a face would, waits for its end and removes
+// trials are doctor's own containers.
+type trials struct{ *node }
+
+// finding starts a container as a face would, waits for its end and removes
 // it: what no look at the node's parts can tell is whether they work together.
-func (n *node) startFinding(ctx context.Context) control.Finding {
+func (n trials) finding(ctx context.Context) control.Finding {
 	began := time.Now()
-	if err := n.trial(ctx); err != nil {
+	if err := n.run(ctx); err != nil {
 		return fail("start", "see the other findings, and the agent's log", "a container of our own could not be run: %v", err)
 	}
 	return ok("start", "a container of our own ran by %s and was removed, in %v", n.runtimes.chosen, time.Since(began).Round(time.Millisecond))
 }
 
-func (n *node) trial(ctx context.Context) (err error) {
+func (n trials) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
 	// One at a time: each begins by taking away what another left half-way.
 	n.trialMu.Lock()
 	defer n.trialMu.Unlock()
-	if err := n.endTrials(ctx); err != nil {
+	if err := n.end(ctx); err != nil {
 		return err
 	}
 	client := n.engine.As(ownerDoctor)
@@ -51,7 +54,7 @@ func (n *node) trial(ctx context.Context) (err error) {
 	defer func() {
 		clean, stop := context.WithTimeout(context.WithoutCancel(ctx), trialTime)
 		defer stop()
-		err = errors.Join(err, n.endTrials(clean))
+		err = errors.Join(err, n.end(clean))
 	}()
 	program, err := n.keeperBinary()
 	if err != nil {
@@ -80,9 +83,9 @@ func (n *node) trial(ctx context.Context) (err error) {
 	return nil
 }
 
-// endTrials removes what trials have made. An agent that ended over one has left
+// end removes what trials have made. An agent that ended over one has left
 // it behind.
-func (n *node) endTrials(ctx context.Context) error {
+func (n trials) end(ctx context.Context) error {
 	client := n.engine.As(ownerDoctor)
 	list, err := client.Sandboxes(ctx, core.Filter{})
 	for _, sb := range list {

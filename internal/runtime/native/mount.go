@@ -72,7 +72,7 @@ func (c *compiler) filesystem() error {
 	for _, p := range c.in.Spec.Linux.ReadonlyPaths {
 		c.readonly(p)
 	}
-	if err := c.maskAll(); err != nil {
+	if err := maskAll(c); err != nil {
 		return err
 	}
 	if c.in.stops() {
@@ -445,11 +445,11 @@ func (c *compiler) readonly(p string) {
 	c.Over(at)
 }
 
-func (c *compiler) maskAll() error {
+func maskAll(c *compiler) error {
 	if len(c.in.Spec.Linux.MaskedPaths) == 0 {
 		return nil
 	}
-	null, err := c.nullDevice()
+	null, err := nullDevice(c)
 	if err != nil {
 		return err
 	}
@@ -461,7 +461,7 @@ func (c *compiler) maskAll() error {
 
 // nullDevice names the null device that files are hidden behind: that of the
 // almost empty namespace, one on the stage, or the host's, which must be one.
-func (c *compiler) nullDevice() (string, error) {
+func nullDevice(c *compiler) (string, error) {
 	switch {
 	case c.in.goesApart():
 		return apart.Null, nil
