@@ -115,6 +115,7 @@ func (p *proc) drain(s *Server) {
 		if src == nil || src.FD < 0 {
 			continue
 		}
+		src.AtOnce = true // nobody finishes a line any more
 		left := kernel.Available(src.FD)
 		if src.TTY {
 			left = 1 << 20 // what is on its way through the line discipline is not counted

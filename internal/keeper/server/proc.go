@@ -323,6 +323,7 @@ func (p *proc) watchOutput(s *Server) {
 	for _, src := range []*source{p.out, p.err} {
 		if src != nil && src.FD >= 0 && !src.watched {
 			src.watched = true
+			src.AtOnce = p.phase == ended
 			s.add(src.FD, src, unix.EPOLLIN)
 		}
 	}
@@ -336,6 +337,13 @@ func (src *source) ready(s *Server, events uint32) {
 	}
 	for {
 		n := src.move(s)
+		if _, waits := src.Part(); n == 0 && waits {
+			if events&(unix.EPOLLHUP|unix.EPOLLERR) == 0 {
+				src.keepPart(s)
+				return
+			}
+			n = src.moveAll(s) // nobody is there who could finish the line
+		}
 		if src.edge && n > 0 {
 			src.edge = false
 			s.change(src.FD, unix.EPOLLIN)
@@ -354,6 +362,15 @@ func (src *source) ready(s *Server, events uint32) {
 		src.edge = true
 		s.change(src.FD, unix.EPOLLIN|unix.EPOLLET)
 	}
+}
+
+// moveAll moves one chunk, unfinished lines too.
+func (src *source) moveAll(s *Server) int {
+	atOnce := src.AtOnce
+	src.AtOnce = true
+	n := src.move(s)
+	src.AtOnce = atOnce
+	return n
 }
 
 func (src *source) move(s *Server) int {

@@ -61,6 +61,7 @@ type Server struct {
 	journal *stdio.Journal
 	pump    *stdio.Pump
 	watch   watcher
+	parts   parts
 	upgrade *upgrade
 	thaw    func() // what an upgrade brings back last
 	quit    bool
@@ -85,6 +86,7 @@ func Main(dir string, resume int) int {
 		dir: dir, ep: -1, listenFD: -1, started: time.Now(),
 		procs: map[wire.Ref]*proc{}, bySerial: map[uint64]*proc{}, byPid: map[int]*proc{},
 		conns: map[int]*conn{}, commands: map[int]*command{}, begunNow: map[*command]struct{}{}, plans: map[*planned]struct{}{},
+		parts: parts{},
 	}
 	if err := s.open(); err != nil {
 		return fatal("open "+dir, err)
@@ -209,7 +211,7 @@ func (s *Server) drop(fd *int) {
 // so that each must bear being called for nothing.
 func (s *Server) turn() {
 	var evs [64]unix.EpollEvent
-	n, err := unix.EpollWait(s.ep, evs[:], -1)
+	n, err := unix.EpollWait(s.ep, evs[:], s.parts.wait(time.Now))
 	if err != nil {
 		return
 	}
@@ -218,6 +220,7 @@ func (s *Server) turn() {
 			h.ready(s, ev.Events)
 		}
 	}
+	s.parts.write(s)
 	s.endIfIdle()
 	s.tidy()
 }

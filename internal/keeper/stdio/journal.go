@@ -129,9 +129,10 @@ func (j *Journal) Close() {
 	kernel.CloseAll(j.peek[:])
 }
 
-// begin opens a transaction in state reading. It returns where to read to, or
-// nil when there is nothing to read.
-func (j *Journal) begin(s *Source, now []byte) []byte {
+// begin opens a transaction in state reading of no more than most bytes. seen is
+// what is known to be in the pipe, or nil. It returns where to read to, or nil
+// when there is nothing to read.
+func (j *Journal) begin(s *Source, now []byte, most int, seen []byte) []byte {
 	n, key := ttyChunk, sentinel
 	if s.TTY {
 		key = 0
@@ -139,21 +140,27 @@ func (j *Journal) begin(s *Source, now []byte) []byte {
 			j.data[i] = untouchedByte
 		}
 	} else {
-		if n = kernel.Available(s.FD); n == 0 {
+		if n = len(seen); n == 0 {
+			n = kernel.Available(s.FD)
+		}
+		if n == 0 {
 			return nil
 		}
-		n = min(n, chunk)
+		n = min(n, most, chunk)
 		copy(j.data, j.h.nonce[:])
 		if n < sentinel {
 			// Too short to tell by chance: the sentinel is what the first byte
 			// is not.
 			key = 1
-			first, ok := j.first(s.FD)
-			if !ok {
+			var one [1]byte
+			if seen == nil {
+				seen = j.look(s.FD, one[:])
+			}
+			if seen == nil {
 				return nil
 			}
-			j.data[0] = ^first
-			j.h.reserve[0] = ^first
+			j.data[0] = ^seen[0]
+			j.h.reserve[0] = ^seen[0]
 		}
 	}
 	h := j.h
@@ -165,19 +172,6 @@ func (j *Journal) begin(s *Source, now []byte) []byte {
 	h.slots = [MaxSinks]slot{}
 	j.set(reading)
 	return j.data[:n]
-}
-
-// first looks at a pipe's first byte and leaves it there.
-func (j *Journal) first(fd int) (byte, bool) {
-	n, err := unix.Tee(fd, j.peek[1], 1, unix.SPLICE_F_NONBLOCK)
-	if err != nil || n != 1 {
-		return 0, false
-	}
-	var b [1]byte
-	if n, err := unix.Read(j.peek[0], b[:]); err != nil || n != 1 {
-		return 0, false
-	}
-	return b[0], true
 }
 
 // consumed tells, after a crash in state reading, how many bytes were read.

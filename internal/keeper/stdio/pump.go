@@ -24,6 +24,11 @@ type Source struct {
 	Sinks []*Sink
 	// Taps listen from now on, without any right to be waited for.
 	Taps []*Tap
+	// AtOnce has unfinished lines written without waiting for their newline.
+	AtOnce bool
+
+	part time.Time // until when an unfinished line waits in the pipe
+	room int       // of the pipe, once it was asked for
 }
 
 // Tap is a live listener's pipe.
@@ -55,10 +60,20 @@ func NewPump(j *Journal) *Pump {
 func (p *Pump) stamp() []byte { return stamp(p.ts[:0], p.now()) }
 
 // Move reads once from a source, at most 64 KiB, and writes what came to its
-// sinks and taps. It returns how much was moved, 0 when there is nothing now,
-// and how much of that a sink did not take.
+// sinks and taps. An unfinished line may stay where it is: see Source.Part. It
+// returns how much was moved, 0 when there is nothing now, and how much of that
+// a sink did not take.
 func (p *Pump) Move(s *Source) (moved int, lost uint64) {
-	buf := p.j.begin(s, p.stamp())
+	var data []byte
+	most := chunk
+	if s.waitsForLines() {
+		if most, data = p.cut(s); most == 0 {
+			return 0, 0
+		}
+	} else {
+		s.part = time.Time{}
+	}
+	buf := p.j.begin(s, p.stamp(), most, data)
 	if buf == nil {
 		return 0, 0
 	}

@@ -121,6 +121,15 @@ func (b *bench) open() {
 	b.pump.now = func() time.Time { return testTime }
 }
 
+// begin is a transaction's beginning, as Move has it.
+func (b *bench) begin() []byte {
+	most, seen := chunk, []byte(nil)
+	if b.src.waitsForLines() {
+		most, seen = b.pump.cut(b.src)
+	}
+	return b.j.begin(b.src, b.pump.stamp(), most, seen)
+}
+
 func (b *bench) moveAll() {
 	for n := 1; n > 0; n, _ = b.pump.Move(b.src) {
 	}
@@ -173,7 +182,7 @@ func TestRecoverAtEveryState(t *testing.T) {
 			die  func(b *bench)
 		}{
 			{"before anything", func(*bench) {}},
-			{"before the read", func(b *bench) { b.j.begin(b.src, b.pump.stamp()) }},
+			{"before the read", func(b *bench) { b.begin() }},
 			{"after the read", func(b *bench) { b.consume() }},
 			{"before the first sink", func(b *bench) { b.consume(); b.j.set(writing) }},
 			{"in the first sink", func(b *bench) { b.torn(0) }},
@@ -235,7 +244,7 @@ func join(t *testing.T, older, newer string) {
 // consume dies right after the read.
 func (b *bench) consume() {
 	b.t.Helper()
-	buf := b.j.begin(b.src, b.pump.stamp())
+	buf := b.begin()
 	if n, err := unix.Read(b.src.FD, buf); err != nil || n != len(buf) {
 		b.t.Fatal(n, err)
 	}
@@ -295,7 +304,7 @@ func TestTerminalChunkIsFoundAgain(t *testing.T) {
 		if n > 0 {
 			b.write(text)
 		}
-		buf := b.j.begin(b.src, b.pump.stamp())
+		buf := b.begin()
 		if n > 0 {
 			if _, err := unix.Read(b.src.FD, buf); err != nil {
 				t.Fatal(err)
