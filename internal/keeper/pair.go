@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -460,6 +461,24 @@ func (p *pair) unsent(conn *link, id uint64, err error) error {
 	return fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
 }
 
+// withoutKey is a keeper's text about a process without that process's key, which
+// the caller knows: what fails for the same reason says the same. Of a launch it
+// is the reason alone.
+func withoutKey(text string) string {
+	op, rest, _ := strings.Cut(text, " ")
+	key, cause, ok := strings.Cut(rest, ": ")
+	if !ok || !strings.Contains(key, "/") || strings.ContainsAny(key, " \"") {
+		return text
+	}
+	switch op {
+	case "launch", "release", "advance":
+		return cause
+	case "forget", "signal", "streams":
+		return op + ": " + cause
+	}
+	return text
+}
+
 func decodeFail(body []byte) error {
 	var f wire.Fail
 	if !wire.Unmarshal(body, &f) {
@@ -474,6 +493,7 @@ func decodeFail(body []byte) error {
 	if class == nil {
 		class = errdefs.ErrInternal
 	}
+	f.Text = withoutKey(f.Text)
 	if f.Class == wire.CommandFailed {
 		return fmt.Errorf("%s: %w: %w", f.Text, &core.CommandError{Status: f.Status, Stderr: f.Stderr}, class)
 	}

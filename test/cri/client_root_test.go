@@ -501,9 +501,11 @@ func (s *suite) cannotRun(t *testing.T) {
 		if err == nil {
 			_, err = s.n.CRI.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: r.GetContainerId()})
 			c := p.Container(r.GetContainerId(), cfg)
-			if st := c.WaitExited(t); st.GetReason() != "ContainerCannotRun" || st.GetMessage() == "" || st.GetExitCode() == 0 {
+			if st := c.WaitExited(t); st.GetReason() != "StartError" || st.GetMessage() == "" || st.GetExitCode() != 128 || st.GetFinishedAt() == 0 {
 				t.Errorf("%s: %v", command, st)
 			}
+		} else if s.handler.GetName() == "native" {
+			t.Errorf("%s: refused at create: %v", command, err)
 		}
 		if err == nil || !strings.Contains(err.Error(), "executable") && !strings.Contains(err.Error(), command) {
 			t.Errorf("%s: %v", command, err)

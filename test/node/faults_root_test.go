@@ -80,7 +80,7 @@ func badContainers(dir, bare string) map[string]badContainer {
 			code: codes.InvalidArgument, says: []string{"capability", "SYS_NONSENSE"},
 		},
 		"missing program":             {change: command("/bin/nothing"), starts: true, code: codes.NotFound, says: []string{"/bin/nothing", "no such file"}},
-		"missing program in PATH":     {change: command("nothing"), starts: true, code: codes.NotFound, says: []string{"nothing"}},
+		"missing program in PATH":     {change: command("nothing"), starts: true, code: codes.NotFound, says: []string{"nothing", "not found in $PATH"}},
 		"directory as the program":    {change: command("/etc"), starts: true, code: codes.PermissionDenied, says: []string{"/etc", "no executable file"}},
 		"program that is no program":  {change: command("/etc/passwd"), starts: true, code: codes.PermissionDenied, says: []string{"/etc/passwd", "permission denied"}},
 		"file as directory target":    {change: mount(dir, "/etc/passwd"), code: codes.InvalidArgument, says: []string{"path /etc/passwd", "it is a file"}},
@@ -149,12 +149,12 @@ func tryBad(t *testing.T, n *nodetest.Node, pod *nodetest.Pod, cfg *runtimeapi.C
 		refused(t, err, bad.code, bad.says...)
 	} else {
 		_, err := n.CRI.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
-		refused(t, err, bad.code, append(bad.says, made.GetContainerId())...)
+		refused(t, err, bad.code, bad.says...)
 		st, err := n.CRI.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: made.GetContainerId()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := st.GetStatus(); got.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || got.GetExitCode() == 0 || got.GetMessage() == "" {
+		if got := st.GetStatus(); got.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || got.GetExitCode() != 128 || got.GetReason() != "StartError" || got.GetMessage() == "" {
 			t.Errorf("after a start that was refused it is %v, exit code %d, %q", got.GetState(), got.GetExitCode(), got.GetMessage())
 		}
 	}

@@ -392,7 +392,7 @@ func TestAProgramThatIsNotThere(t *testing.T) {
 		t.Fatal("started")
 	}
 	n.Settle()
-	if s := n.status(t, id); s.State != v1.ContainerState_CONTAINER_EXITED || s.Reason != "ContainerCannotRun" || s.Message == "" || s.ExitCode == 0 || s.FinishedAt == 0 {
+	if s := n.status(t, id); s.State != v1.ContainerState_CONTAINER_EXITED || s.Reason != "StartError" || s.Message == "" || s.ExitCode != 128 || s.FinishedAt == 0 {
 		t.Errorf("%v", s)
 	}
 }

@@ -16,13 +16,14 @@ const (
 	reasonCompleted = "Completed"
 	reasonError     = "Error"
 	reasonOOM       = "OOMKilled"
-	reasonCannotRun = "ContainerCannotRun"
+	reasonStart     = "StartError"
 	reasonUnknown   = "Unknown"
 )
 
-// cannotRunCode is the exit code of what never ran, where nothing better is
-// known.
-const cannotRunCode = 128
+// startCode is the exit code of a program that could not be started, as
+// containerd says it: kubelet takes it for an end, so that a pod that is never
+// to be restarted has failed.
+const startCode = 128
 
 func sandboxState(s core.SandboxState) v1.PodSandboxState {
 	if s == core.SandboxReady {
@@ -127,10 +128,7 @@ func ended(s *v1.ContainerStatus, main core.Process) {
 	s.ExitCode = int32(a.Exit.Status())
 	switch {
 	case a.Start != "":
-		s.Reason, s.Message, s.StartedAt = reasonCannotRun, a.Start, 0
-		if s.ExitCode == 0 {
-			s.ExitCode = cannotRunCode
-		}
+		s.Reason, s.Message, s.StartedAt, s.ExitCode = reasonStart, a.Start, 0, startCode
 	case a.Exit.Lost:
 		s.Reason, s.Message = reasonUnknown, a.Verdict
 	case a.OOM != nil && a.OOM.Main:

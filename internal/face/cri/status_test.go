@@ -43,8 +43,8 @@ func TestHowAContainerEnded(t *testing.T) {
 		"memory":                         {oom(core.Exit{Signal: 9}, true), 137, "OOMKilled", "", 5e9},
 		"a child's memory, main went on": {oom(core.Exit{}, false), 0, "Completed", "", 5e9},
 		"drained after a child's memory": {oom(core.Exit{Signal: 15}, false), 143, "Error", "", 5e9},
-		"never ran":                      {start, 128, "ContainerCannotRun", "exec: /nope: no such file", 0},
-		"never ran, with a code":         {start127, 127, "ContainerCannotRun", "exec: /nope: no such file", 0},
+		"never ran":                      {start, 128, "StartError", "exec: /nope: no such file", 0},
+		"never ran, with a code":         {start127, 128, "StartError", "exec: /nope: no such file", 0},
 		"lost":                           {exit(core.Exit{Lost: true}), 255, "Unknown", "a verdict", 5e9},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -89,9 +89,9 @@ func fits(fd int, p Point) error {
 	return nil
 }
 
-// findProgram says early that a program is not there, while the caller still
-// gets the answer to create. A program on a volume is looked for by execve
-// alone, and so is one that only a mount brings.
+// findProgram says that a program is not there, before a process is made that
+// is to run it, or after execve has refused. A program that only a mount brings
+// is looked for by execve alone.
 func findProgram(root string, s *specs.Spec) error {
 	if len(s.Process.Args) == 0 {
 		return nil

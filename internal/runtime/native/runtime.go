@@ -138,6 +138,17 @@ func (r *Runtime) spec(id core.ID, rec record) (*specs.Spec, error) {
 	if s, ok := r.specs.Load(id); ok {
 		return s.(*specs.Spec), nil //nolint:forcetypeassert // nothing else is stored
 	}
+	s, err := rec.spec()
+	if err != nil {
+		return nil, err
+	}
+	kept := execSpec(s)
+	r.specs.Store(id, kept)
+	return kept, nil
+}
+
+// spec reads the whole of the container's spec.
+func (rec record) spec() (*specs.Spec, error) {
 	b, err := os.ReadFile(filepath.Join(rec.Bundle, "config.json"))
 	if err != nil {
 		return nil, err
@@ -146,9 +157,7 @@ func (r *Runtime) spec(id core.ID, rec record) (*specs.Spec, error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return nil, fmt.Errorf("%s/config.json: %w", rec.Bundle, err)
 	}
-	kept := execSpec(&s)
-	r.specs.Store(id, kept)
-	return kept, nil
+	return &s, nil
 }
 
 func (r *Runtime) path(id core.ID) string { return filepath.Join(r.o.Dir, string(id)) }
@@ -211,7 +220,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err == nil {
 		err = MakePoints(root, out)
 	}
-	if err == nil {
+	if err == nil && c.Run { // else the start tells
 		err = findProgram(root, c.Spec)
 	}
 	if err == nil {
@@ -340,9 +349,33 @@ func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 		err = r.startHooked(ctx, id)
 	}
 	if err != nil {
-		return fmt.Errorf("start container %s: %w", id, err)
+		return fmt.Errorf("start container %s: %w", id, r.startError(id, err))
 	}
 	return nil
+}
+
+// startError words the failure of a start. Of a program that was looked for in
+// $PATH execve only tells what the last directory said.
+func (r *Runtime) startError(id core.ID, cause error) error {
+	if !errdefs.IsNotFound(cause) && !errdefs.IsFailedPrecondition(cause) {
+		return cause
+	}
+	rec, err := r.load("start", id)
+	if err != nil {
+		return cause
+	}
+	s, err := rec.spec()
+	if err != nil || s.Process == nil || s.Root == nil {
+		return cause
+	}
+	root := s.Root.Path
+	if !filepath.IsAbs(root) {
+		root = filepath.Join(rec.Bundle, root)
+	}
+	if err := findProgram(root, s); err != nil {
+		return err
+	}
+	return cause
 }
 
 // Exec starts a further process beside the container's main one.
