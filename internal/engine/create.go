@@ -152,7 +152,7 @@ func (b *build) reserve(context.Context) error {
 	err := b.e.o.Store.Update(func(tx core.Tx) error {
 		if first, err := tx.Containers().ByKey(b.c.Owner, b.c.Key); err == nil {
 			b.first = &first
-			return errdefs.ErrAlreadyExists
+			return fmt.Errorf("its name is taken by container %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
 		}
 		if sb, err := tx.Sandboxes().Get(b.sb.ID); err != nil {
 			return err

@@ -95,7 +95,7 @@ func (b *sandboxBuild) reserve(context.Context) error {
 	err := b.e.o.Store.Update(func(tx core.Tx) error {
 		if first, err := tx.Sandboxes().ByKey(b.sb.Owner, b.sb.Key); err == nil {
 			b.first = &first
-			return errdefs.ErrAlreadyExists
+			return fmt.Errorf("its name is taken by sandbox %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
 		}
 		n := note{}
 		n.add(core.Event{Kind: core.EventSandboxCreating})

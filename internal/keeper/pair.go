@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -459,24 +458,6 @@ func (p *pair) unsent(conn *link, id uint64, err error) error {
 		return errUnsent
 	}
 	return fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
-}
-
-// withoutKey is a keeper's text about a process without that process's key, which
-// the caller knows: what fails for the same reason says the same. Of a launch it
-// is the reason alone.
-func withoutKey(text string) string {
-	op, rest, _ := strings.Cut(text, " ")
-	key, cause, ok := strings.Cut(rest, ": ")
-	if !ok || !strings.Contains(key, "/") || strings.ContainsAny(key, " \"") {
-		return text
-	}
-	switch op {
-	case "launch", "release", "advance":
-		return cause
-	case "forget", "signal", "streams":
-		return op + ": " + cause
-	}
-	return text
 }
 
 func decodeFail(body []byte) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -139,4 +140,22 @@ func (p *pair) late(ctx context.Context, call *pending, kind wire.Kind) {
 	if l.Opened.Stream != 0 {
 		p.tell(&wire.StreamEnd{Stream: l.Opened.Stream})
 	}
+}
+
+// withoutKey is a keeper's text about a process without that process's key, which
+// the caller knows: what fails for the same reason says the same. Of a launch it
+// is the reason alone.
+func withoutKey(text string) string {
+	op, rest, _ := strings.Cut(text, " ")
+	key, cause, ok := strings.Cut(rest, ": ")
+	if !ok || !strings.Contains(key, "/") || strings.ContainsAny(key, " \"") {
+		return text
+	}
+	switch op {
+	case "launch", "release", "advance":
+		return cause
+	case "forget", "signal", "streams":
+		return op + ": " + cause
+	}
+	return text
 }

@@ -89,6 +89,12 @@ func badContainers(dir, bare string) map[string]badContainer {
 		"mount source that is gone":   {change: mount(filepath.Join(dir, "gone"), "/mnt"), code: codes.InvalidArgument, says: []string{filepath.Join(dir, "gone")}},
 		"empty command":               {change: func(cfg *runtimeapi.ContainerConfig) { cfg.Command, cfg.Image.Image = nil, bare }, code: codes.InvalidArgument, says: []string{"command"}},
 		"working directory is a file": {change: func(cfg *runtimeapi.ContainerConfig) { cfg.WorkingDir = "/etc/passwd" }, code: codes.InvalidArgument, says: []string{"path /etc/passwd", "it is a file"}},
+		"too little memory to start": {
+			change: func(cfg *runtimeapi.ContainerConfig) {
+				cfg.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 16 << 10}
+			},
+			code: codes.ResourceExhausted, says: []string{"out of memory", "memory limit of 16384 bytes is too small"},
+		},
 		"huge environment": {
 			change: func(cfg *runtimeapi.ContainerConfig) {
 				cfg.Envs = []*runtimeapi.KeyValue{{Key: "HUGE", Value: bytes.Repeat([]byte("x"), 3<<20)}}

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/longshore/longshore/internal/face/words"
 )
 
 // codeOf is one line of the table that turns an error's class into the code that
@@ -43,8 +45,8 @@ func codeTable() []codeOf {
 }
 
 // grpcError gives err the code of its class; an error that has a code already
-// keeps it, and one of no class is Unknown. The text stays whole: people read it
-// in `kubectl describe`.
+// keeps it, and one of no class is Unknown. The text is what people read in
+// `kubectl describe`, and what kubelet joins events by.
 func grpcError(err error) error {
 	if err == nil {
 		return nil
@@ -54,10 +56,10 @@ func grpcError(err error) error {
 	}
 	for _, t := range codeTable() {
 		if errors.Is(err, t.class) {
-			return status.Error(t.code, err.Error())
+			return status.Error(t.code, words.Plain(err.Error()))
 		}
 	}
-	return status.Error(codes.Unknown, err.Error())
+	return status.Error(codes.Unknown, words.Plain(err.Error()))
 }
 
 func mapUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {

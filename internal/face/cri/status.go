@@ -9,6 +9,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/face/words"
 )
 
 // The reasons that kubelet and its users know.
@@ -128,7 +129,7 @@ func ended(s *v1.ContainerStatus, main core.Process) {
 	s.ExitCode = int32(a.Exit.Status())
 	switch {
 	case a.Start != "":
-		s.Reason, s.Message, s.StartedAt, s.ExitCode = reasonStart, a.Start, 0, startCode
+		s.Reason, s.Message, s.StartedAt, s.ExitCode = reasonStart, words.Plain(a.Start), 0, startCode
 	case a.Exit.Lost:
 		s.Reason, s.Message = reasonUnknown, a.Verdict
 	case a.OOM != nil && a.OOM.Main:

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/session"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
 	"github.com/longshore/longshore/internal/face/mesos/valid"
+	"github.com/longshore/longshore/internal/face/words"
 )
 
 // heartbeatEvery is how often a sign of life goes out on a stream of output, as a
@@ -209,7 +210,7 @@ const lingers = time.Second
 func (s *server) attachInput(ctx context.Context, x *door.Exchange) error {
 	in := x.Call.GetAttachContainerInput()
 	if err := valid.FirstInput(in); err != nil {
-		return &door.Error{Code: http.StatusBadRequest, Text: err.Error()}
+		return &door.Error{Code: http.StatusBadRequest, Text: words.Plain(err.Error())}
 	}
 	id := ids.Text(in.GetContainerId())
 	to := &input{server: s}

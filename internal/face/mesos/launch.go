@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
+	"github.com/longshore/longshore/internal/face/words"
 )
 
 // cleanTimeout bounds what is taken back after a call has failed.
@@ -289,5 +290,5 @@ func asBad(err error) error {
 	if errdefs.IsNotImplemented(err) {
 		code = http.StatusNotImplemented
 	}
-	return &door.Error{Code: code, Text: err.Error()}
+	return &door.Error{Code: code, Text: words.Plain(err.Error())}
 }

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	nomadstructs "github.com/longshore/longshore/api/nomad/structs"
+
+	"github.com/longshore/longshore/internal/face/words"
 )
 
 // errUnknownTask is what Nomad's own drivers say, word for word: it is looked
@@ -28,7 +30,7 @@ func grpcError(ctx context.Context, err error) error {
 	if s, ok := status.FromError(err); ok && s.Code() != codes.Unavailable && s.Code() != codes.Canceled {
 		return err
 	}
-	return status.Error(codes.Unknown, err.Error())
+	return status.Error(codes.Unknown, words.Plain(err.Error()))
 }
 
 func mapUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -46,7 +48,7 @@ func startError(err error) error {
 	if err == nil {
 		return nil
 	}
-	st, derr := status.New(codes.FailedPrecondition, err.Error()).WithDetails(&nomadstructs.RecoverableError{Recoverable: passing(err)})
+	st, derr := status.New(codes.FailedPrecondition, words.Plain(err.Error())).WithDetails(&nomadstructs.RecoverableError{Recoverable: passing(err)})
 	if derr != nil {
 		return err
 	}

@@ -342,7 +342,7 @@ func (c *Child) Parked(p plan.Placed, moved func(pid, pidfd int)) error {
 
 // ErrDied is a child that ended before its program without saying why: it was
 // killed.
-var ErrDied = errors.New("the child died before its program ran")
+var ErrDied = errors.New(plan.Died)
 
 // next reads what the child tells, following it when it becomes another.
 func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {

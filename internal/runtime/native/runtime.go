@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -19,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/runtime/native/apart"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
 // Supervisor is the keeper as this runtime needs it.
@@ -238,8 +240,11 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	l := core.Launch{Ref: core.Ref{Container: c.ID}, Plan: out.Plan, Park: !c.Run || rec.Hooked != nil, IO: c.IO, UID: c.UID, GID: c.GID}
 	l.Levels, l.Peak = r.levels(c.Levels)
 	launched, err := r.o.Supervisor.Launch(ctx, l)
-	if err != nil || rec.Hooked == nil {
-		return launched.Pid, err
+	if err != nil {
+		return launched.Pid, r.startError(ctx, c.ID, nil, err)
+	}
+	if rec.Hooked == nil {
+		return launched.Pid, nil
 	}
 	rec.Hooked.Pid = launched.Pid
 	err = writeJSON(r.path(c.ID), rec)
@@ -349,23 +354,33 @@ func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 		err = r.startHooked(ctx, id)
 	}
 	if err != nil {
-		return fmt.Errorf("start container %s: %w", id, r.startError(id, err))
+		return r.startError(ctx, id, nil, err)
 	}
 	return nil
 }
 
-// startError words the failure of a start. Of a program that was looked for in
-// $PATH execve only tells what the last directory said.
-func (r *Runtime) startError(id core.ID, cause error) error {
-	if !errdefs.IsNotFound(cause) && !errdefs.IsFailedPrecondition(cause) {
-		return cause
-	}
+// startError words the failure of a start, of p or, when that is nil, of the main
+// process. Of a program that was looked for in $PATH execve only tells what the
+// last directory said, and a child that was killed nothing at all.
+func (r *Runtime) startError(ctx context.Context, id core.ID, p *specs.Process, cause error) error {
 	rec, err := r.load("start", id)
 	if err != nil {
 		return cause
 	}
+	if strings.Contains(cause.Error(), plan.Died) {
+		return r.diedError(ctx, rec.Cgroup, cause)
+	}
+	if !errdefs.IsNotFound(cause) && !errdefs.IsFailedPrecondition(cause) {
+		return cause
+	}
 	s, err := rec.spec()
-	if err != nil || s.Process == nil || s.Root == nil {
+	if err != nil || s.Root == nil {
+		return cause
+	}
+	if p != nil {
+		s.Process = p
+	}
+	if s.Process == nil {
 		return cause
 	}
 	root := s.Root.Path
@@ -374,6 +389,28 @@ func (r *Runtime) startError(id core.ID, cause error) error {
 	}
 	if err := findProgram(root, s); err != nil {
 		return err
+	}
+	return cause
+}
+
+// diedError words the end of a child before its program: what is needed to start
+// one may be more than its memory limit.
+func (r *Runtime) diedError(ctx context.Context, ref core.CgroupRef, cause error) error {
+	level, _ := r.o.Cgroups.OOMLevel(ref)
+	b, err := os.ReadFile(level.Path)
+	if err != nil {
+		return cause
+	}
+	for line := range strings.Lines(string(b)) {
+		n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill ")
+		if !ok || n == "0" {
+			continue
+		}
+		limit := "its memory limit"
+		if res, err := r.o.Cgroups.Resources(ctx, ref); err == nil && res != nil && res.Memory != nil && res.Memory.Limit != nil {
+			limit += fmt.Sprintf(" of %d bytes", *res.Memory.Limit)
+		}
+		return fmt.Errorf("out of memory: %s is too small to start the program: raise it: %w", limit, errdefs.ErrResourceExhausted)
 	}
 	return cause
 }
@@ -405,7 +442,7 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	l.Levels, l.Peak = r.levels(e.Levels)
 	launched, err := r.o.Supervisor.Launch(ctx, l)
 	if err != nil {
-		return launched, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
+		return launched, fmt.Errorf("exec in container %s: %w", e.Ref.Container, r.startError(ctx, e.Ref.Container, e.Spec, err))
 	}
 	return launched, nil
 }

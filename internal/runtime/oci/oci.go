@@ -278,7 +278,7 @@ func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 
 // Exec starts a further process.
 func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, error) {
-	op := fmt.Sprintf("exec %s in container %s", e.Ref.Process, e.Ref.Container)
+	op := fmt.Sprintf("exec in container %s", e.Ref.Container)
 	if e.Ref.Process == core.Main || e.Spec == nil {
 		return core.Launched{}, fmt.Errorf("%s: needs a process ID and a spec: %w", op, errdefs.ErrInvalidArgument)
 	}

@@ -73,6 +73,10 @@ const (
 // operation, when it has come to where it parks.
 const StepParked = 1<<32 - 1
 
+// Died is what is said of a child that ended before its program without telling
+// why: it was killed.
+const Died = "the child died before its program ran"
+
 // StepForked is what a child tells when it has made another by Fork; the pid
 // stands where else an errno does.
 const StepForked = 1<<32 - 2

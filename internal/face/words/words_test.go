@@ -1,0 +1,41 @@
+package words
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestPlain(t *testing.T) {
+	id := strings.Repeat("0123456789abcdef", 4)
+	for text, want := range map[string]string{
+		"": "",
+		"start container " + id + ": start container " + id + `: exec "x": no such file or directory: not found`: `start container: exec "x": no such file or directory: not found`,
+		"run sandbox web: create sandbox \"web_default_0_" + id + "\": no address":                               "run sandbox web: create sandbox: no address",
+		"remove sandbox " + id + ": runtime: forget " + id + "/main: it runs":                                    "remove sandbox: runtime: forget: it runs",
+		id + "/main: it runs": "it runs",
+		"open /run/longshore/bundle/" + id + "/rootfs: permission denied":      "open /run/longshore/bundle/ID/rootfs: permission denied",
+		"container " + id + ": not found":                                      "container " + id + ": not found",
+		"claim host port 80: taken by sandbox " + id + ": already exists":      "claim host port 80: taken by sandbox " + id + ": already exists",
+		"image app@sha256:" + id + ": not found":                               "image app@sha256:" + id + ": not found",
+		"start container web: start container: it is running":                  "start container web: it is running",
+		"create container \"a\\\"b\": create container: spec: root: not found": "create container: spec: root: not found",
+		"exec in container " + id + ": exec \"a: a\": permission denied":       "exec in container: exec \"a: a\": permission denied",
+		"signal process p of container " + id + ": it has ended":               "signal process p of container: it has ended",
+		"0123456789abcdef is too short, and " + id + "0 too long":              "0123456789abcdef is too short, and " + id + "0 too long",
+		"container \"" + id + "\": it is exited":                               "container \"ID\": it is exited",
+	} {
+		if got := Plain(text); got != want {
+			t.Errorf("%q\nbecame %q,\nwant   %q", text, got, want)
+		}
+	}
+}
+
+func FuzzPlain(f *testing.F) {
+	f.Add("start container " + strings.Repeat("a", idLen) + "/main: x: x")
+	f.Add(`create container "`)
+	f.Fuzz(func(t *testing.T, text string) {
+		if got := Plain(text); len(got) > len(text) {
+			t.Errorf("%q became %q", text, got)
+		}
+	})
+}
