@@ -60,6 +60,27 @@ func Make(in Input) core.Autopsy {
 	return a
 }
 
+// signalTime is how long after a signal a program may still end by itself because
+// of it.
+const signalTime = 10 * time.Second
+
+// Reason returns asked where it may be why a process ended, else nil. A stop is.
+// A signal is when the process ended by it, or by itself soon after: one that was
+// caught long ago, to read a configuration anew, is not.
+func Reason(asked *core.Asked, exit core.Exit) *core.Asked {
+	switch {
+	case asked == nil || asked.Stop:
+		return asked
+	case exit.Signal != 0:
+		if exit.Signal != asked.Signal {
+			return nil
+		}
+	case exit.Code != 128+asked.Signal && !exit.Lost && exit.At.Sub(asked.At) > signalTime:
+		return nil
+	}
+	return asked
+}
+
 // oom finds out whether, where and whom.
 //
 // The counters count every kill below a cgroup and the kernel log names the

@@ -114,3 +114,29 @@ func TestABootIsLostWithItsReason(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 }
+
+// TestReason: a signal that was caught long ago is not why a process ended, and a
+// stop is, by whatever signal.
+func TestReason(t *testing.T) {
+	at := time.Unix(1000, 0)
+	hup, term := &core.Asked{Signal: 1, At: at}, &core.Asked{Signal: 15, At: at}
+	stop := &core.Asked{Signal: 10, At: at, Stop: true}
+	for name, c := range map[string]struct {
+		asked *core.Asked
+		exit  core.Exit
+		want  bool
+	}{
+		"nobody":                        {nil, core.Exit{At: at}, false},
+		"by the signal":                 {hup, core.Exit{Signal: 1, At: at.Add(time.Hour)}, true},
+		"by the signal, as a shell":     {term, core.Exit{Code: 143, At: at.Add(time.Hour)}, true},
+		"soon after it":                 {term, core.Exit{Code: 0, At: at.Add(time.Second)}, true},
+		"long after it was caught":      {hup, core.Exit{Code: 0, At: at.Add(time.Minute)}, false},
+		"by another":                    {hup, core.Exit{Signal: 9, At: at.Add(time.Second)}, false},
+		"by a stop":                     {stop, core.Exit{Code: 0, At: at.Add(time.Hour)}, true},
+		"by a stop that had to kill it": {stop, core.Exit{Signal: 9, At: at.Add(time.Hour)}, true},
+	} {
+		if got := autopsy.Reason(c.asked, c.exit); (got != nil) != c.want {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

@@ -104,4 +104,7 @@ type Asked struct {
 	User   string    `json:"user,omitempty"` // peer credentials where known, "uid 0"
 	Signal int       `json:"signal,omitempty"`
 	At     time.Time `json:"at"`
+	// Stop says that the end itself was asked for, by whatever signal; else a
+	// signal was sent that may end a process.
+	Stop bool `json:"stop,omitempty"`
 }

@@ -186,7 +186,12 @@ func asksForEnd(ct *core.Container, sig int) bool {
 func (b book) recordAsked(ref core.Ref, asked core.Asked, by view) error {
 	err := b.editContainer(ref.Container, func(ct *core.Container, n *note) error {
 		n.forced(by, &ct.Meta, "signal", asked)
-		if p := ct.Process(ref.Process); p != nil && p.Autopsy == nil && asksForEnd(ct, asked.Signal) {
+		p := ct.Process(ref.Process)
+		if p == nil || p.Autopsy != nil || !asked.Stop && !asksForEnd(ct, asked.Signal) {
+			return nil
+		}
+		// A stop goes on whatever is sent beside it.
+		if asked.Stop || p.Asked == nil || !p.Asked.Stop || asked.Signal == sigkill {
 			p.Asked = &asked
 		}
 		return nil

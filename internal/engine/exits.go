@@ -236,7 +236,7 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 			return nil
 		}
 		fresh = true
-		a.Asked = p.Asked // a stop may have come since the evidence was taken
+		a.Asked = autopsy.Reason(p.Asked, a.Exit) // a stop may have come since the evidence was taken
 		p.Autopsy, p.Finished, p.Pid = &a, a.Exit.At, 0
 		kind := core.EventProcessExited
 		if process == core.Main {
@@ -261,7 +261,7 @@ const tailLines = 10
 // autopsy with holes is better than none.
 func (e reaping) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
 	in := autopsy.Input{
-		Exit: x.Exit, Pid: x.Pid, Asked: p.Asked, Init: c.Config.Init && p.ID == core.Main,
+		Exit: x.Exit, Pid: x.Pid, Asked: autopsy.Reason(p.Asked, x.Exit), Init: c.Config.Init && p.ID == core.Main,
 		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: e.levelNames(ctx, c, x),
 	}
 	if e.o.Coroner != nil && suspicious(x) {

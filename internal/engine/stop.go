@@ -71,6 +71,7 @@ func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) er
 	}
 	l := e.line("stop")
 	asked := c.asked(opts.Asked, "StopContainer")
+	asked.Stop = true
 	if asked.Signal = sig; grace <= 0 {
 		asked.Signal = sigkill
 	}

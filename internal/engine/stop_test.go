@@ -213,3 +213,69 @@ func TestEventsAreFollowedFromACursor(t *testing.T) {
 		}
 	}
 }
+
+// TestTheReasonIsTheStop: a SIGHUP that was caught before does not hide a stop,
+// by whatever signal it came, and is no reason by itself.
+func TestTheReasonIsTheStop(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(t *testing.T, n *enginetest.Node, id core.ID)
+		want string
+	}{
+		"by itself": {
+			func(_ *testing.T, n *enginetest.Node, id core.ID) { n.Supervisor.Exit(core.Ref{Container: id}, 3) },
+			"exited with code 3",
+		},
+		"out of memory": {
+			func(_ *testing.T, n *enginetest.Node, id core.ID) {
+				n.Supervisor.ExitAs(core.Ref{Container: id}, core.Exit{Signal: 9})
+			},
+			"killed by SIGKILL, which nobody here has sent",
+		},
+		"a stop by SIGINT": {
+			func(t *testing.T, n *enginetest.Node, id core.ID) {
+				grace := time.Minute
+				if err := n.As(core.OwnerCRI).StopContainer(t.Context(), id, engine.StopOptions{Signal: "SIGINT", Grace: &grace}); err != nil {
+					t.Error(err)
+				}
+			},
+			"ended by SIGINT, asked for by cri StopContainer",
+		},
+		"a stop and a SIGHUP": {
+			func(t *testing.T, n *enginetest.Node, id core.ID) {
+				n.Supervisor.Ignore(core.Ref{Container: id}, 1, 10)
+				grace, client := time.Minute, n.As(core.OwnerCRI)
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if err := client.StopContainer(t.Context(), id, engine.StopOptions{Signal: "SIGUSR1", Grace: &grace}); err != nil {
+						t.Error(err)
+					}
+				})
+				synctest.Wait()
+				if err := client.Signal(t.Context(), core.Ref{Container: id}, 1, core.Asked{}); err != nil {
+					t.Error(err)
+				}
+				wg.Wait()
+			},
+			"killed by SIGKILL: it did not end by SIGUSR1 within its grace; asked for by cri StopContainer",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := enginetest.New(t)
+				img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+				id := n.Running(n.Pod(core.OwnerCRI, "pod"), "c", img, "sleep").ID
+				ref := core.Ref{Container: id}
+				n.Supervisor.Ignore(ref, 1)
+				if err := n.As(core.OwnerCRI).Signal(t.Context(), ref, 1, core.Asked{}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+				c.end(t, n, id)
+				a, err := n.As(core.OwnerCRI).Wait(t.Context(), ref)
+				if err != nil || a.Verdict != c.want {
+					t.Errorf("%q, want %q, %v", a.Verdict, c.want, err)
+				}
+			})
+		})
+	}
+}
