@@ -130,9 +130,11 @@ func (n *node) networkFinding(ctx context.Context) control.Finding {
 		return fail("network", "", "%v", err)
 	case !i.Ready:
 		return fail("network", "", "%s: %s", i.Mode, i.Reason)
-	default:
-		return ok("network", "%s, addresses from %v", i.Mode, i.Ranges)
 	}
+	if trouble, hint := n.network.Trouble(); trouble != "" {
+		return warn("network", hint, "%s: %s", i.Mode, trouble)
+	}
+	return ok("network", "%s, addresses from %v", i.Mode, i.Ranges)
 }
 
 func (n *node) imageFinding() control.Finding {

@@ -26,6 +26,8 @@ type bridge struct {
 	claims ports.Claims
 	table  *nft.Table
 	flows  flows
+	// plain returns the ranges within which nothing is masqueraded.
+	plain func() []netip.Prefix
 
 	mu sync.Mutex // guards the bridge itself while it is made
 	// link is the bridge as it was last seen; zero: look again.
@@ -36,6 +38,10 @@ type bridge struct {
 
 func newBridge(cfg Config, leases *ipam.Leases, log *slog.Logger) *bridge {
 	return &bridge{
+		plain: func() []netip.Prefix {
+			nets, _ := cfg.plainNets(leases.Ranges()) // checked with the configuration
+			return nets
+		},
 		cfg: cfg, log: log, leases: leases, flows: flows{log: log},
 		table: nft.New(nft.Options{Bridge: cfg.Bridge, Masquerade: cfg.Masquerade, Logger: log}),
 	}

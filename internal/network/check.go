@@ -118,6 +118,18 @@ func (b *bridge) exists() bool {
 	return err == nil
 }
 
+// ours reports whether there is a bridge of ours: one that somebody else has made
+// under that name has another hardware address.
+func (b *bridge) ours() bool {
+	h, err := hostHandle()
+	if err != nil {
+		return false
+	}
+	defer h.Close()
+	link, err := h.LinkByName(b.cfg.Bridge)
+	return err == nil && link.Type() == "bridge" && link.Attrs().HardwareAddr.String() == bridgeMAC(b.cfg.Bridge).String()
+}
+
 // reattach puts the links of live sandboxes back on the bridge, which someone
 // may have removed, and deletes links that nobody owns.
 func (b *bridge) reattach(alive map[core.ID]bool) error {

@@ -49,6 +49,10 @@ type Config struct {
 	MTU int `toml:"mtu"`
 	// Masquerade hides sandboxes behind the host's address.
 	Masquerade bool `toml:"masquerade"`
+	// NoMasquerade are ranges within which sandboxes are never hidden, whoever
+	// translates the other end's address: the pods of all nodes. The range that
+	// kubelet gives is always one.
+	NoMasquerade []string `toml:"no_masquerade"`
 	// LeaseRest is how long a freed address is not given away again, seconds.
 	LeaseRest int `toml:"lease_rest"`
 	// CNI is used in mode cni.
@@ -104,6 +108,9 @@ func (c Config) Check() error {
 	}
 	if _, err := ipam.ParseRanges(c.cidrs()); err != nil {
 		return fmt.Errorf("network: pod_cidr: %w", err)
+	}
+	if _, err := c.plainNets(nil); err != nil {
+		return invalid("no_masquerade: %w", err)
 	}
 	return nil
 }

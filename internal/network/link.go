@@ -321,6 +321,9 @@ func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
 	if err := b.forwarding(nets); err != nil {
 		return bridgeLink{}, b.host, err
 	}
+	if err := b.setPlain(link); err != nil {
+		return bridgeLink{}, b.host, err
+	}
 	if err := b.table.SetNets(prefixes(nets)); err != nil {
 		return bridgeLink{}, b.host, err
 	}
@@ -349,11 +352,8 @@ func (b *bridge) makeLink() (netlink.Link, error) {
 		// An address of its own: else a bridge takes the lowest of its ports',
 		// and changes it as they come and go. It follows from the name, so that
 		// sandboxes still know a bridge that had to be made again.
-		sum := fnv.New32a()
-		_, _ = sum.Write([]byte(name))
-		mac := net.HardwareAddr(binary.BigEndian.AppendUint32([]byte{0x0a, 0x59}, sum.Sum32()))
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, mac
+		attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, bridgeMAC(name)
 		if err := b.host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return nil, fmt.Errorf("make bridge %s: %w", name, err)
 		}
@@ -375,6 +375,12 @@ func (b *bridge) makeLink() (netlink.Link, error) {
 		return nil, fmt.Errorf("set bridge %s up: %w", name, err)
 	}
 	return link, nil
+}
+
+func bridgeMAC(name string) net.HardwareAddr {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(name))
+	return binary.BigEndian.AppendUint32([]byte{0x0a, 0x59}, sum.Sum32())
 }
 
 // networks are the ranges of today and those that sandboxes still live in.

@@ -314,6 +314,9 @@ func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
 	// Both are asked whatever the mode is now: the sandbox may be older than
 	// the configuration, or its Setup may have been cut off.
 	err := errors.Join(n.bridge.del(req), n.cni.del(ctx, req))
+	if err == nil && req.Last.Mode == string(ModeBuiltin) {
+		err = n.leaveBuiltin()
+	}
 	if err != nil {
 		return fmt.Errorf("tear down network of sandbox %s: %w", req.Sandbox.Short(), err)
 	}
@@ -350,11 +353,22 @@ func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error
 		alive[req.Sandbox] = true
 	}
 	err := n.bridge.recover(live, alive)
-	err = errors.Join(err, n.cni.recover(ctx, alive))
+	err = errors.Join(err, n.cni.recover(ctx, alive), n.leaveBuiltin())
 	if err != nil {
 		return fmt.Errorf("recover network: %w", err)
 	}
 	return nil
+}
+
+// leaveBuiltin takes the builtin bridge away, with its address and rules, once
+// sandboxes are given to CNI plugins and the last one on the bridge is gone: its
+// route would hide the plugins' addresses.
+func (n *Network) leaveBuiltin() error {
+	if n.mode != ModeCNI || len(n.leases.All()) > 0 || !n.bridge.ours() {
+		return nil
+	}
+	n.log.Info("the builtin bridge goes: the network is CNI's now", "bridge", n.cfg.Bridge)
+	return n.bridge.release()
 }
 
 // confFiles lists CNI configurations in the order in which they are tried.

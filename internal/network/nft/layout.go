@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -88,6 +89,14 @@ const (
 	chainPostrouting = "postrouting"
 )
 
+// selfSets hold pairs of an address with itself.
+func selfSets(table *nftables.Table) (self4, self6 *nftables.Set) {
+	mk := func(name string, addr nftables.SetDatatype) *nftables.Set {
+		return &nftables.Set{Table: table, Name: name, Concatenation: true, KeyType: nftables.MustConcatSetType(addr, addr)}
+	}
+	return mk("selves4", nftables.TypeIPAddr), mk("selves6", nftables.TypeIP6Addr)
+}
+
 // layout queues everything but the ports themselves.
 func (t *Table) layout(c *nftables.Conn, table *nftables.Table) error {
 	maps := portMaps(table)
@@ -96,15 +105,26 @@ func (t *Table) layout(c *nftables.Conn, table *nftables.Table) error {
 			return err
 		}
 	}
-	nets4 := &nftables.Set{Table: table, Name: "nets4", Interval: true, KeyType: nftables.TypeIPAddr}
-	nets6 := &nftables.Set{Table: table, Name: "nets6", Interval: true, KeyType: nftables.TypeIP6Addr}
-	if err := c.AddSet(nets4, intervals(t.nets, true)); err != nil {
-		return err
+	interval := func(name string, key nftables.SetDatatype) *nftables.Set {
+		return &nftables.Set{Table: table, Name: name, Interval: true, KeyType: key}
 	}
-	if err := c.AddSet(nets6, intervals(t.nets, false)); err != nil {
-		return err
+	a := addrSets{
+		nets4: interval("nets4", nftables.TypeIPAddr), nets6: interval("nets6", nftables.TypeIP6Addr),
+		plain4: interval("plain4", nftables.TypeIPAddr), plain6: interval("plain6", nftables.TypeIP6Addr),
 	}
-	for _, r := range t.rules(table, maps, nets4, nets6) {
+	a.self4, a.self6 = selfSets(table)
+	for _, of := range []struct {
+		nets      []netip.Prefix
+		four, six *nftables.Set
+	}{{t.nets, a.nets4, a.nets6}, {t.plain.Nets, a.plain4, a.plain6}, {nil, a.self4, a.self6}} {
+		if err := c.AddSet(of.four, intervals(of.nets, true)); err != nil {
+			return err
+		}
+		if err := c.AddSet(of.six, intervals(of.nets, false)); err != nil {
+			return err
+		}
+	}
+	for _, r := range t.rules(table, maps, a) {
 		c.AddChain(r.chain)
 		for _, exprs := range r.rules {
 			c.AddRule(&nftables.Rule{Table: table, Chain: r.chain, Exprs: exprs})
@@ -113,6 +133,10 @@ func (t *Table) layout(c *nftables.Conn, table *nftables.Table) error {
 	return nil
 }
 
+// addrSets are the sets of addresses: where sandboxes live, where nothing is
+// masqueraded, and who may reach itself by a port of the host.
+type addrSets struct{ nets4, nets6, plain4, plain6, self4, self6 *nftables.Set }
+
 // chainRules is one chain with its rules, in order.
 type chainRules struct {
 	chain *nftables.Chain
@@ -120,7 +144,7 @@ type chainRules struct {
 }
 
 // rules is the whole of our rule set, chains that are jumped to first.
-func (t *Table) rules(table *nftables.Table, maps sets, nets4, nets6 *nftables.Set) []chainRules {
+func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules {
 	base := func(name string, typ nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
 		return &nftables.Chain{Table: table, Name: name, Type: typ, Hooknum: hook, Priority: prio}
 	}
@@ -131,17 +155,32 @@ func (t *Table) rules(table *nftables.Table, maps sets, nets4, nets6 *nftables.S
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 			&expr.Verdict{Kind: expr.VerdictJump, Chain: chainPorts},
 		})
+	// What came to a host port over loopback, or from a sandbox to itself, must
+	// come back through us.
 	post := [][]expr.Any{
-		// What came to a host port over loopback, or from a sandbox to a
-		// sandbox, must come back through us.
 		seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyOIFNAME, t.bridge), source(netip.MustParsePrefix("127.0.0.0/8")), masquerade()),
-		seq(family(unix.NFPROTO_IPV4), inSet(nets4, 12, false), inSet(nets4, 16, false), dnatted(), masquerade()),
-		seq(family(unix.NFPROTO_IPV6), inSet(nets6, 8, false), inSet(nets6, 24, false), dnatted(), masquerade()),
+		seq(family(unix.NFPROTO_IPV4), []expr.Any{load(reg0, 12, 4), load(reg1, 16, 4), &expr.Lookup{SourceRegister: reg0, SetName: a.self4.Name, SetID: a.self4.ID}}, masquerade()),
+		seq(family(unix.NFPROTO_IPV6), []expr.Any{load(reg0, 8, 16), load(reg4, 24, 16), &expr.Lookup{SourceRegister: reg0, SetName: a.self6.Name, SetID: a.self6.ID}}, masquerade()),
+	}
+	plain := [][]expr.Any{
+		seq(family(unix.NFPROTO_IPV4), inSet(a.plain4, 12, false), inSet(a.plain4, 16, false), leave()),
+		seq(family(unix.NFPROTO_IPV6), inSet(a.plain6, 8, false), inSet(a.plain6, 24, false), leave()),
+	}
+	// So must what came from a sandbox to another one, where the bridge's
+	// traffic does not go by these rules.
+	translated := [][]expr.Any{
+		seq(family(unix.NFPROTO_IPV4), inSet(a.nets4, 12, false), inSet(a.nets4, 16, false), dnatted(), masquerade()),
+		seq(family(unix.NFPROTO_IPV6), inSet(a.nets6, 8, false), inSet(a.nets6, 24, false), dnatted(), masquerade()),
+	}
+	if t.plain.Bridged {
+		post = slices.Concat(post, plain, translated)
+	} else {
+		post = slices.Concat(post, translated, plain)
 	}
 	if t.masquerade {
 		post = append(post,
-			seq(family(unix.NFPROTO_IPV4), inSet(nets4, 12, false), inSet(nets4, 16, true), masquerade()),
-			seq(family(unix.NFPROTO_IPV6), inSet(nets6, 8, false), inSet(nets6, 24, true), masquerade()))
+			seq(family(unix.NFPROTO_IPV4), inSet(a.nets4, 12, false), inSet(a.nets4, 16, true), masquerade()),
+			seq(family(unix.NFPROTO_IPV6), inSet(a.nets6, 8, false), inSet(a.nets6, 24, true), masquerade()))
 	}
 	return []chainRules{
 		{&nftables.Chain{Table: table, Name: chainPorts}, [][]expr.Any{
@@ -199,6 +238,9 @@ func ifnameData(name string) []byte {
 }
 
 func drop() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
+
+// leave ends the chain.
+func leave() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}} }
 
 func masquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }
 

@@ -66,6 +66,7 @@ type Table struct {
 	conn  *nftables.Conn
 	built bool
 	nets  []netip.Prefix
+	plain Plain
 	fwds  map[slot]Forward
 }
 
@@ -116,6 +117,31 @@ func (t *Table) SetNets(nets []netip.Prefix) error {
 	return t.rebuildLocked()
 }
 
+// Plain says which flows keep their addresses.
+type Plain struct {
+	// Nets are the ranges within which nothing is masqueraded.
+	Nets []netip.Prefix
+	// Bridged says that what the bridge passes on goes by our rules too. Else
+	// the answer of a sandbox to another one that has asked by an address that is
+	// translated on this host would miss the way back, and the host must show
+	// itself to it.
+	Bridged bool
+}
+
+// SetPlain says which flows are never masqueraded.
+func (t *Table) SetPlain(p Plain) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slices.Equal(t.plain.Nets, p.Nets) && t.plain.Bridged == p.Bridged {
+		return nil
+	}
+	t.plain = Plain{slices.Clone(p.Nets), p.Bridged}
+	if !t.built {
+		return nil
+	}
+	return t.rebuildLocked()
+}
+
 // Replace sets all forwards at once and makes the table anew.
 func (t *Table) Replace(nets []netip.Prefix, fwds []Forward) error {
 	t.mu.Lock()
@@ -148,7 +174,8 @@ func (t *Table) rebuildLocked() error {
 	if err := t.layout(c, table); err != nil {
 		return fmt.Errorf("build table %s: %w", TableName, err)
 	}
-	if err := t.elements(c, slices.Collect(maps.Values(t.fwds)), c.SetAddElements); err != nil {
+	all := slices.Collect(maps.Values(t.fwds))
+	if err := errors.Join(t.elements(c, all, c.SetAddElements), selves(targets(all), c.SetAddElements)); err != nil {
 		return fmt.Errorf("build table %s: %w", TableName, err)
 	}
 	if err := c.Flush(); err != nil {
@@ -212,7 +239,13 @@ func (t *Table) changeLocked(fwds []Forward, add bool) error {
 	if add {
 		change = c.SetAddElements
 	}
-	if err = t.elements(c, fwds, change); err == nil {
+	addrs := targets(fwds)
+	if !add { // those that have other ports stay
+		for _, f := range t.fwds {
+			delete(addrs, f.Target.Addr())
+		}
+	}
+	if err = errors.Join(t.elements(c, fwds, change), selves(addrs, change)); err == nil {
 		err = c.Flush()
 	}
 	if err == nil {
@@ -241,6 +274,31 @@ func (t *Table) elements(_ *nftables.Conn, fwds []Forward, change func(*nftables
 			if err := change(s, chunk); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// targets are the addresses that ports are forwarded to.
+func targets(fwds []Forward) map[netip.Addr]bool {
+	addrs := map[netip.Addr]bool{}
+	for _, f := range fwds {
+		addrs[f.Target.Addr()] = true
+	}
+	return addrs
+}
+
+// selves applies change to the sets of sandboxes that may reach themselves by a
+// port of the host.
+func selves(addrs map[netip.Addr]bool, change func(*nftables.Set, []nftables.SetElement) error) error {
+	self4, self6 := selfSets(ourTable())
+	for a := range addrs {
+		s := self6
+		if a.Is4() {
+			s = self4
+		}
+		if err := change(s, []nftables.SetElement{{Key: append(a.AsSlice(), a.AsSlice()...)}}); err != nil {
+			return err
 		}
 	}
 	return nil

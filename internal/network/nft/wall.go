@@ -200,9 +200,9 @@ func forwards(c *nftables.Chain) bool {
 func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 	w.table.mu.Lock()
 	built := w.table.built
-	nets4, nets6 := &nftables.Set{}, &nftables.Set{}
+	none := &nftables.Set{}
 	want := map[string]int{}
-	for _, r := range w.table.rules(ourTable(), portMaps(ourTable()), nets4, nets6) {
+	for _, r := range w.table.rules(ourTable(), portMaps(ourTable()), addrSets{none, none, none, none, none, none}) {
 		want[r.chain.Name] = len(r.rules)
 	}
 	w.table.mu.Unlock()
@@ -228,7 +228,7 @@ func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("list sets: %w", err)
 	}
-	const ours = 6
+	const ours = 10
 	return len(found) >= ours, nil
 }
 

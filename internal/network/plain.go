@@ -1,0 +1,118 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/nft"
+)
+
+// The attributes of a bridge by which what it passes on goes by the rules of IP.
+const (
+	brCallIPTables  = 36 // IFLA_BR_NF_CALL_IPTABLES
+	brCallIP6Tables = 37 // IFLA_BR_NF_CALL_IP6TABLES
+)
+
+// bridgeFilter is there while the kernel can send what a bridge passes on by the
+// rules of IP.
+const bridgeFilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
+
+// plainNets are the ranges within which nothing is masqueraded: those of the
+// configuration, and the one that kubelet has given.
+func (c Config) plainNets(given []ipam.Range) ([]netip.Prefix, error) {
+	list := slices.Clone(c.NoMasquerade)
+	if c.PodCIDR == FromKubelet {
+		for _, r := range given {
+			list = append(list, r.Prefix.String())
+		}
+	}
+	var nets []netip.Prefix
+	for _, s := range list {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no range", s)
+		}
+		p = p.Masked()
+		if slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Overlaps(p) && n.Bits() <= p.Bits() }) {
+			continue
+		}
+		nets = slices.DeleteFunc(nets, func(n netip.Prefix) bool { return n.Overlaps(p) })
+		nets = append(nets, p)
+	}
+	slices.SortFunc(nets, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return nets, nil
+}
+
+// setPlain has the rules leave alone what stays within the ranges of today. The
+// answer of a sandbox to another one, who has asked by an address that somebody
+// translates on this host, must then go by the host's rules although the bridge
+// could pass it on. b.mu is held.
+func (b *bridge) setPlain(link netlink.Link) error {
+	nets := b.plain()
+	p := nft.Plain{Nets: nets}
+	if len(nets) > 0 {
+		var err error
+		if p.Bridged, err = b.filterBridged(link.Attrs().Index); err != nil {
+			return fmt.Errorf("have bridge %s go by the rules: %w", b.cfg.Bridge, err)
+		}
+	}
+	return b.table.SetPlain(p)
+}
+
+// filterBridged reports false when the kernel cannot.
+func (b *bridge) filterBridged(index int) (bool, error) {
+	if _, err := os.Stat(bridgeFilter); errors.Is(err, fs.ErrNotExist) {
+		b.log.Warn("the kernel's br_netfilter is not loaded: sandboxes that ask each other by a translated address are masqueraded", "hint", "modprobe br_netfilter")
+		return false, nil
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(brCallIPTables, nl.Uint8Attr(1))
+	data.AddRtAttr(brCallIP6Tables, nl.Uint8Attr(1))
+	req.AddData(info)
+	req.Sockets = b.host.raw
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// Trouble says what keeps sandboxes of this node and others from meeting as they
+// are, "" when nothing is known; hint is what to do about it.
+func (n *Network) Trouble() (trouble, hint string) {
+	nets, err := n.cfg.plainNets(n.leases.Ranges())
+	if err != nil || len(nets) == 0 || n.mode != ModeBuiltin {
+		return "", ""
+	}
+	if _, err := os.Stat(bridgeFilter); err != nil {
+		return "br_netfilter is not loaded: pods of this node that ask each other by a Service see the node's address", "modprobe br_netfilter, and a file in /etc/modules-load.d"
+	}
+	routes, err := hostRoutes(n.cfg.Bridge)
+	if err != nil {
+		return err.Error(), ""
+	}
+	own := n.leases.Ranges()
+	for _, p := range nets {
+		if !p.Addr().Is4() || slices.ContainsFunc(own, func(r ipam.Range) bool { return r.Prefix.Overlaps(p) && r.Prefix.Bits() <= p.Bits() }) {
+			continue // all of it is here
+		}
+		if !slices.ContainsFunc(routes, func(r netip.Prefix) bool { return r.Bits() > 0 && r.Overlaps(p) }) {
+			return "no route to other nodes' pods in " + p.String() + ": they are sent where everything else is", "add a route to each node's range, or let the cloud or a routing daemon do it"
+		}
+	}
+	return "", ""
+}
