@@ -269,7 +269,7 @@ func TestTheReasonIsTheStop(t *testing.T) {
 				if err := n.As(core.OwnerCRI).Signal(t.Context(), ref, 1, core.Asked{}); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+				<-time.After(time.Minute)
 				c.end(t, n, id)
 				a, err := n.As(core.OwnerCRI).Wait(t.Context(), ref)
 				if err != nil || a.Verdict != c.want {
