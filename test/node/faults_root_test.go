@@ -131,6 +131,7 @@ func TestBadContainersAreToldAndLeaveNothing(t *testing.T) {
 		for name, bad := range badContainers(dir, bare) {
 			t.Run(name, func(t *testing.T) {
 				cfg := nodetest.ContainerConfig("c", image, "/bin/sleep", "1000")
+				cfg.LogPath = strings.ReplaceAll(name, " ", "-") + ".log"
 				bad.change(cfg)
 				tryBad(t, n, pod, cfg, &bad)
 				clean(t, n)
@@ -153,6 +154,11 @@ func tryBad(t *testing.T, n *nodetest.Node, pod *nodetest.Pod, cfg *runtimeapi.C
 	made, err := n.CRI.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod.ID, Config: cfg, SandboxConfig: pod.Config})
 	if !bad.starts || err != nil { // a runtime that sees it early says so at once
 		refused(t, err, bad.code, bad.says...)
+		if log := pod.Container("", cfg).Log; err != nil {
+			if _, err := os.Lstat(log); !os.IsNotExist(err) {
+				t.Errorf("a log is left at %s: %v", log, err)
+			}
+		}
 	} else {
 		_, err := n.CRI.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
 		refused(t, err, bad.code, bad.says...)

@@ -37,7 +37,11 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 		}
 	}
 	defer s.nri.Block()()
+	unlogged := newLogs(cfg.IO.Sinks)
 	c, err := s.engine.CreateContainer(ctx, cfg)
+	if err != nil {
+		removeEmpty(unlogged)
+	}
 	s.nri.Made(ctx, cfg.Key, err)
 	if err != nil && !sameContainer(err, c, cfg) {
 		return nil, err

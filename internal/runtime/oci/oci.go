@@ -121,7 +121,7 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 			return 0, fmt.Errorf("create container %s: linux.sysctl: %w", c.ID, err)
 		}
 	}
-	spec := r.keepAdopted(c)
+	spec := r.specWithoutIdle(r.keepAdopted(c))
 	if err := writeSpec(filepath.Join(c.Bundle, "config.json"), spec, p.features.OCIVersionMax); err != nil {
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
@@ -330,7 +330,7 @@ func (r *Runtime) Resume(ctx context.Context, id core.ID) error {
 // Update changes limits.
 func (r *Runtime) Update(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
 	op := "update container " + string(id)
-	b, err := json.Marshal(res)
+	b, err := json.Marshal(r.withoutIdle(res))
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
