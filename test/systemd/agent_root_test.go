@@ -181,6 +181,7 @@ func (g guest) pod(image string) (*nodetest.Pod, running) {
 	g.t.Helper()
 	cfg := g.PodConfig("pod")
 	cfg.Linux.CgroupParent = "/kubepods.slice/" + pods + ".slice/" + slice
+	cfg.Linux.SecurityContext.Privileged = true // as one of its containers is
 	p := g.RunPod(g.t, cfg)
 	c := p.Run(g.t, g.counter(image, "limited"))
 	free := g.counter(image, "privileged")

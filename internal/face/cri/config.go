@@ -33,7 +33,8 @@ type Config struct {
 	// none.
 	NRISocket string `toml:"nri_socket"`
 	// CreateMountSources makes a directory where a mount's host path is missing,
-	// as containerd and CRI-O do; without it that is an error, as the API says.
+	// as containerd and CRI-O do and manifests rely on; without it that is an
+	// error, as the API says.
 	CreateMountSources bool `toml:"create_mount_sources"`
 	// PinnedImages are patterns of full names with tag, * within a part; images
 	// that have such a name are told to be pinned, which keeps kubelet from
@@ -95,10 +96,13 @@ const (
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
 	return Config{
-		Enabled:           true,
-		Socket:            "/run/longshore/cri.sock",
-		Handlers:          map[string]string{},
-		CgroupDriver:      "cgroupfs",
+		Enabled:      true,
+		Socket:       "/run/longshore/cri.sock",
+		Handlers:     map[string]string{},
+		CgroupDriver: "cgroupfs",
+
+		CreateMountSources: true,
+
 		LogMaxFiles:       5,
 		StreamAddress:     "127.0.0.1:0",
 		StreamIdleTimeout: Duration(defaultIdle),

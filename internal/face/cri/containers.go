@@ -59,6 +59,12 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 		return core.ContainerConfig{}, fmt.Errorf("image %s: %w", cfg.GetImage().GetImage(), err)
 	}
 	ask := containerAsk{face: s.cfg, req: req, sandbox: sb, image: image}
+	if ask.node, err = os.Hostname(); err != nil {
+		return core.ContainerConfig{}, err
+	}
+	if err := fitRights(cfg.GetLinux().GetSecurityContext(), sb); err != nil {
+		return core.ContainerConfig{}, err
+	}
 	if o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions(); o.GetPid() == v1.NamespaceMode_TARGET {
 		target, err := s.container(ctx, o.GetTargetId())
 		if err != nil {

@@ -347,7 +347,7 @@ func TestWhatWasMadeOutlivesTheAgent(t *testing.T) {
 }
 
 func TestAFailedCreateLeavesNothing(t *testing.T) {
-	n := newTestNode(t)
+	n := newTestNode(t, func(c *Config) { c.CreateMountSources = false })
 	ctx := t.Context()
 	pod := n.pod(t, "p")
 	before := n.Left()
@@ -370,8 +370,8 @@ func TestAFailedCreateLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestMissingMountSourcesAreMadeWhenTheConfigSaysSo(t *testing.T) {
-	n := newTestNode(t, func(c *Config) { c.CreateMountSources = true })
+func TestMissingMountSourcesAreMade(t *testing.T) {
+	n := newTestNode(t)
 	pod := n.pod(t, "p")
 	req := n.containerRequest(pod, "c")
 	src := filepath.Join(t.TempDir(), "a/b")

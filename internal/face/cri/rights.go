@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -186,6 +187,29 @@ func readDevices(cfg *v1.ContainerConfig, bare bool) (list []specs.LinuxDevice, 
 		list, rules = append(list, found...), append(rules, open...)
 	}
 	return list, rules, nil
+}
+
+// fitRights refuses rights that would not be what they seem: a privileged
+// container in a sandbox that is not, and a profile where nothing enforces it.
+func fitRights(sc *v1.LinuxContainerSecurityContext, sb core.Sandbox) error {
+	if sc.GetPrivileged() {
+		r, err := podOf(sb)
+		if err != nil {
+			return err
+		}
+		if !r.Config.GetConfig().GetLinux().GetSecurityContext().GetPrivileged() {
+			return invalid("a privileged container in a sandbox that is not privileged")
+		}
+	}
+	if name := apparmor(sc); name != "" && name != "unconfined" && !appArmorOn() {
+		return invalid("apparmor profile %s: apparmor is off on this node", name)
+	}
+	return nil
+}
+
+func appArmorOn() bool {
+	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
 // apparmor is the name of a profile that the node has loaded; the runtime's

@@ -22,6 +22,7 @@ type containerAsk struct {
 	face    Config
 	req     *v1.CreateContainerRequest
 	sandbox core.Sandbox
+	node    string // the node's host name
 	image   core.Image
 	target  core.ID // whose pid namespace it joins, or ""
 	runtime core.RuntimeFeatures
@@ -190,7 +191,7 @@ func (a containerAsk) finish(ctx context.Context, base *specs.Spec, rec containe
 	if err != nil {
 		return nil, err
 	}
-	p.Env = ocispec.Env(ocispec.BaseEnv(who.Home, a.sandbox.Config.Hostname, cfg.GetTty()), img.Env, asked)
+	p.Env = ocispec.Env(ocispec.BaseEnv(who.Home, a.hostname(), cfg.GetTty()), img.Env, asked)
 	for _, v := range ocispec.Volumes(img) {
 		// What the image calls a volume is at least a directory.
 		_ = r.FS.MkdirAll(strings.TrimPrefix(v, "/"), 0o755)
@@ -201,6 +202,17 @@ func (a containerAsk) finish(ctx context.Context, base *specs.Spec, rec containe
 		return nil, err
 	}
 	return base, a.keep(ctx, r.ID, data)
+}
+
+// hostname is what the container's uname says.
+func (a containerAsk) hostname() string {
+	switch c := a.sandbox.Config; {
+	case c.Hostname != "":
+		return c.Hostname
+	case c.Namespaces.UTS.Mode == core.Host:
+		return a.node
+	}
+	return a.sandbox.ID.Short()
 }
 
 // entrypoint: no command in the request leaves the image's; there is no way to

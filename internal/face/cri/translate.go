@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -147,7 +148,7 @@ func sandboxHostname(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	if len(h) > maxHostname {
 		return invalid("sandbox: host name of %d bytes, at most %d", len(h), maxHostname)
 	}
-	if strings.ContainsAny(h, "\x00\n /") {
+	if strings.ContainsFunc(h, func(r rune) bool { return r == '/' || unicode.IsSpace(r) || unicode.IsControl(r) }) {
 		return invalid("sandbox: host name %q", h)
 	}
 	if sb.Namespaces.UTS.Mode != core.Host {
