@@ -20,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/ocicli"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/runtime/runtimetest/seizer"
 )
 
 // attackEnv has this binary, run in a container as /proc/self/exe, keep a
@@ -36,6 +37,12 @@ func TestMain(m *testing.M) {
 		}
 		_, _ = os.Stderr.WriteString(err.Error())
 		os.Exit(9)
+	case os.Getenv(seizer.Env) != "":
+		if err := seizer.Main(); err != nil {
+			_, _ = os.Stderr.WriteString(err.Error())
+			os.Exit(1)
+		}
+		os.Exit(0)
 	case filepath.Base(os.Args[0]) == ocicli.Name:
 		ctx, stop := signalContext()
 		status := ocicli.Main(ctx, ocicli.Options{Args: os.Args[1:], Version: "test"})
