@@ -34,6 +34,7 @@ func (b *bench) floor(ctx context.Context) error {
 	}
 	defer f.close()
 	var took []time.Duration
+	used := ownCPU()
 	for range b.pods {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -45,12 +46,28 @@ func (b *bench) floor(ctx context.Context) error {
 		took = append(took, t)
 	}
 	b.row("", "the kernel's floor of a pod", took)
+	cpu := ms(ownCPU()-used) / float64(b.pods)
+	b.value("", "CPU per pod, the floor's", cpu, "ms, start to gone")
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if life := b.figures[cpuLife]; len(life) > 0 && cpu > 0 {
+		fmt.Printf("%-28s %8.2f times the floor\n", "CPU per pod, start to gone", life[len(life)-1]/cpu)
+	}
 	if b.started > 0 {
 		fmt.Printf("%-28s %8.2f times the floor (p50)\n", "pod start", float64(b.started)/float64(middle(took)))
 	}
 	return nil
+}
+
+// ownCPU is what we and our children that have ended have used.
+func ownCPU() (used time.Duration) {
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if unix.Getrusage(who, &u) == nil {
+			used += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+		}
+	}
+	return used
 }
 
 const floorBridge = "floor0"

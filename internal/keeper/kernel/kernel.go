@@ -335,11 +335,12 @@ func Peek(pid int, block bool) (Ended, error) {
 	return e, nil
 }
 
-// Reap takes an ended child away.
-func Reap(pid int) {
+// Reap takes an ended child away. It reports whether there is none of this pid any
+// more.
+func Reap(pid int) bool {
 	for {
-		if _, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err != unix.EINTR {
-			return
+		if n, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err != unix.EINTR {
+			return err != nil || n == pid
 		}
 	}
 }

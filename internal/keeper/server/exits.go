@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -261,6 +262,7 @@ type stray struct {
 // are left alone here.
 func (y *stray) ready(s *Server, _ uint32) {
 	kernel.Unpoke(s.waiter.FD)
+	s.reapSpent()
 	for {
 		e, err := kernel.Peek(0, false)
 		if err != nil {
@@ -280,6 +282,7 @@ func (y *stray) ready(s *Server, _ uint32) {
 			return // a command's end arms again
 		}
 		kernel.Reap(e.Pid)
+		s.spent = slices.DeleteFunc(s.spent, func(pid int) bool { return pid == e.Pid })
 		y.pid = 0
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -25,7 +26,7 @@ type planned struct {
 	placed plan.Placed
 	files  fork.Files
 	child  fork.Child
-	spent  int    // pid of the child that has made another one to go on; 0 for none
+	second bool   // its child has made another one to go on
 	going  bool   // it was let go before it came to where it parks
 	passed bool   // it has come there, and went on
 	at     string // the operation at which it was given up
@@ -155,7 +156,7 @@ func (l *planned) goAhead(s *Server) {
 func (l *planned) ready(s *Server, _ uint32) {
 	told := fork.Failed(l.child.Errors(), l.placed.Name)
 	if fork.IsForked(told) {
-		l.spent = l.child.Pid
+		l.second = true
 		if told = l.child.Follow(told, func(pid, pidfd int) { l.p.follow(s, pid, pidfd) }); told == nil {
 			l.goAhead(s)
 			return
@@ -210,6 +211,7 @@ func (p *proc) follow(s *Server, pid, pidfd int) {
 	// It has nothing left to do.
 	_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
 	s.drop(&p.pidfd)
+	s.spent = append(s.spent, p.pid)
 	if s.byPid[p.pid] == p {
 		delete(s.byPid, p.pid)
 		s.byPid[pid] = p
@@ -217,6 +219,12 @@ func (p *proc) follow(s *Server, pid, pidfd int) {
 	if p.pid, p.pidfd = pid, pidfd; p.forsaken {
 		_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
 	}
+}
+
+// reapSpent takes those away that have made others to go on, as far as they have
+// ended.
+func (s *Server) reapSpent() {
+	s.spent = slices.DeleteFunc(s.spent, kernel.Reap)
 }
 
 // keepNames keeps the names of the operations that are still to come, for an
@@ -257,9 +265,7 @@ func (l *planned) planStarted(s *Server) {
 	delete(s.plans, l)
 	p := l.p
 	defer func() {
-		if l.spent != 0 {
-			kernel.Reap(l.spent)
-		}
+		s.reapSpent()
 		if p.second == nil { // else the words are still its
 			s.progress.give(l.files.Progress)
 		}
@@ -301,7 +307,7 @@ func (l *planned) planStarted(s *Server) {
 		}
 	}
 	l.keepNames()
-	if l.placed.Forks() && l.spent == 0 { // it waits for hooks before it makes the other one
+	if l.placed.Forks() && !l.second { // it waits for hooks before it makes the other one
 		p.second, p.words = &l.child, l.files.Progress
 	}
 	p.phase = running

@@ -58,13 +58,12 @@ func (g *letGo) ready(s *Server, _ uint32) {
 		return "operation " + kernel.Itoa(i)
 	})
 	if fork.IsForked(err) && p.second != nil && p.phase == running {
-		spent := p.pid
 		if err = p.second.Follow(err, func(pid, pidfd int) { p.follow(s, pid, pidfd) }); err == nil {
 			p.waitsNoMore(s)
 			roles, _ := p.descriptors()
 			p.save(s, roles...)
 			p.watchEnd(s)
-			kernel.Reap(spent)
+			s.reapSpent()
 			return
 		}
 	}

@@ -50,6 +50,7 @@ type Server struct {
 	begunNow map[*command]struct{} // and those not running yet
 	plans    map[*planned]struct{} // launches by a plan under way
 	progress progress
+	spent    []int                         // children that have made others to go on, until they are reaped
 	launcher atomic.Pointer[fork.Launcher] // nil when there is none
 	inFlight int                           // commands begun and not ended
 	begun    uint64                        // commands begun ever

@@ -210,12 +210,15 @@ func (cmd *command) runPlan(s *Server, at *uint32) {
 		})
 		return
 	}
-	// Its end waits for what its pipe tells. The one that has made another to go
-	// on is nobody's any more, and reaped like any stranger.
-	known := func(_, pidfd int) {
+	// Its end waits for what its pipe tells.
+	first := child.Pid
+	known := func(pid, pidfd int) {
 		s.post(func() {
 			if cmd.pidfd >= 0 {
 				_ = unix.Close(cmd.pidfd)
+			}
+			if pid != first {
+				s.spent = append(s.spent, first)
 			}
 			if cmd.pidfd = pidfd; cmd.cancelled {
 				_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
