@@ -20,7 +20,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// Env, when set, has a test binary call Main and nothing else.
+// Env is the environment variable that has a test binary call Main and nothing
+// else.
 const Env = "LONGSHORE_TEST_SEIZER"
 
 // What the attacker is told by its environment: whether it is to take over what
