@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"testing"
+
+	"github.com/containerd/errdefs"
 )
 
 // FuzzState: no state.json panics, and none that is taken leads a delete to a
@@ -50,6 +52,33 @@ func FuzzProcess(f *testing.F) {
 		if err == nil && (len(p.Args) == 0 || p.Cwd == "") {
 			t.Errorf("taken: %+v", p)
 		}
+	})
+}
+
+// FuzzUpdate: no file of --resources and no value of a flag of update panics, and a
+// value that is taken is what the kernel can be given.
+func FuzzUpdate(f *testing.F) {
+	f.Add([]byte(`{"memory":{"limit":1048576},"cpu":{"quota":-1},"pids":{"limit":7}}`), "64m")
+	f.Add([]byte(`{"unified":{"../x":"y"}}`), "-1")
+	f.Add([]byte(`[]`), "4194304t")
+	f.Fuzz(func(t *testing.T, b []byte, value string) {
+		if res, err := decodeResources(b); err == nil {
+			again, err := json.Marshal(res)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := decodeResources(again); err != nil {
+				t.Errorf("what was taken is refused: %v", err)
+			}
+		} else if !errdefs.IsInvalidArgument(err) {
+			t.Errorf("refused with %v", err)
+		}
+		var bytes, number *int64
+		var positive *uint64
+		if err := size(&bytes)(value); err == nil && (*bytes < -1 || *bytes > 1<<62) {
+			t.Errorf("%q is %d bytes", value, *bytes)
+		}
+		_, _ = signed(&number)(value), unsigned(&positive)(value)
 	})
 }
 

@@ -89,12 +89,19 @@ func readResources(file string) (specs.LinuxResources, error) {
 		defer func() { _ = f.Close() }()
 		in = f
 	}
-	b, err := io.ReadAll(io.LimitReader(in, maxResources))
-	if err == nil {
-		err = json.Unmarshal(b, &res)
-	}
+	b, err := io.ReadAll(io.LimitReader(in, maxResources+1))
 	if err != nil {
 		return res, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return decodeResources(b)
+}
+
+func decodeResources(b []byte) (res specs.LinuxResources, err error) {
+	if len(b) > maxResources {
+		return res, fmt.Errorf("more than %d bytes: %w", maxResources, errdefs.ErrInvalidArgument)
+	}
+	if err := json.Unmarshal(b, &res); err != nil {
+		return specs.LinuxResources{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	return res, nil
 }

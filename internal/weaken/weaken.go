@@ -25,6 +25,10 @@ const MesosUsers Defence = "mesos-users"
 // their sandbox.
 const MesosUnpacker Defence = "mesos-unpacker"
 
+// NomadCDI: a job gets devices by their CDI names only where the operator of the
+// node permits devices.
+const NomadCDI Defence = "nomad-cdi"
+
 // PidNamespaceLast: a process that joins a pid namespace enters it last, when it
 // is wholly inside and has dropped all rights.
 const PidNamespaceLast Defence = "pid-namespace-last"

@@ -193,6 +193,7 @@ func TestTasksThatCannotBe(t *testing.T) {
 			{"rxb", nil, func(t *nomaddriver.TaskConfig) {
 				t.Devices = []*nomaddriver.Device{{TaskPath: "/dev/x", HostPath: "/dev/zero", CgroupPermissions: "rxb"}}
 			}, false},
+			{"config.cdi_devices is not permitted", map[string]any{"cdi_devices": []string{"example.com/gpu=0"}}, nil, false},
 			{"allow_privileged", map[string]any{"devices": []any{map[string]any{"host_path": "/dev/zero"}}}, nil, false},
 			{"/dev/nowhere", nil, func(t *nomaddriver.TaskConfig) {
 				t.Devices = []*nomaddriver.Device{{TaskPath: "/dev/x", HostPath: "/dev/nowhere", CgroupPermissions: "r"}}

@@ -23,7 +23,7 @@ func TestDevicesByTheirCDINames(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "gpu.json"), []byte(file), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r := newRigOn(t, nodetest.Options{Config: fmt.Sprintf("cdi_dirs = [%q]", dir)}, nil)
+		r := newRigOn(t, nodetest.Options{Config: fmt.Sprintf("cdi_dirs = [%q]", dir)}, map[string]any{"volumes": map[string]any{"enabled": true}})
 		const look = "echo $GPU; stat -c %t:%T /dev/gpu0; head -c 3 /dev/gpu0 | wc -c"
 		want := []string{"nought\n1:5\n3\n"}
 		r.answers([]asks{

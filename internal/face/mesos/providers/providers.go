@@ -118,9 +118,18 @@ func read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	canonical, err := decode(raw)
+	if err != nil {
+		return nil, fmt.Errorf("resource provider config %s: %w: %w", path, err, errdefs.ErrDataLoss)
+	}
+	return canonical, nil
+}
+
+// decode gives a configuration the form that Marshal writes.
+func decode(raw []byte) ([]byte, error) {
 	var info mesosv1.ResourceProviderInfo
 	if err := pbjson.Unmarshal(raw, &info); err != nil {
-		return nil, fmt.Errorf("resource provider config %s: %w: %w", path, err, errdefs.ErrDataLoss)
+		return nil, err
 	}
 	return pbjson.Marshal(&info)
 }

@@ -1,6 +1,7 @@
 package providers
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/face/mesos/pbjson"
 )
 
 func config(name string) *mesosv1.ResourceProviderInfo {
@@ -121,4 +123,33 @@ func TestByHand(t *testing.T) {
 	if err := d.Add(config("disks")); err != nil {
 		t.Errorf("after the update: %v", err)
 	}
+}
+
+// FuzzDecode: no file panics; what is taken has one form, and what Check has nothing
+// against has a file in the directory.
+func FuzzDecode(f *testing.F) {
+	raw, err := pbjson.Marshal(config("disks_1"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	f.Add([]byte(`{"type":"org.apache.mesos.rp.local.storage","name":"../../x","storage":{}}`))
+	f.Add([]byte(`{"type":"t","name":"n","storage":{"plugin":null}}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		first, err := decode(raw)
+		if err != nil {
+			return
+		}
+		if again, err := decode(first); err != nil || !bytes.Equal(first, again) {
+			t.Errorf("%s, then %s, %v", first, again, err)
+		}
+		var info mesosv1.ResourceProviderInfo
+		if err := pbjson.Unmarshal(first, &info); err != nil || Check(&info) != nil {
+			return
+		}
+		d := &Dir{path: "/providers"}
+		if file := d.file(info.GetType(), info.GetName()); filepath.Dir(file) != "/providers" || filepath.Clean(file) != file || len(filepath.Base(file)) > 255 {
+			t.Errorf("%s is kept in %s", first, file)
+		}
+	})
 }

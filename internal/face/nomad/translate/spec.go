@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/sysctl"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // base is the spec as far as the task alone decides it. What cannot be is refused
@@ -231,8 +232,11 @@ func (a Task) stays(source string) error {
 
 func (a Task) devices(s *specs.Spec) error {
 	list := slices.Clone(a.Conf.Devices)
-	if len(list) > 0 && !a.Session.AllowPrivileged && !a.Session.Volumes {
-		return invalid("config.devices is not permitted on this node: volumes.enabled or allow_privileged of the plugin")
+	// A device by its CDI name may bring mounts and hooks too.
+	for key, asked := range map[string]bool{"devices": len(list) > 0, "cdi_devices": len(a.Conf.CDI) > 0 && !weaken.Off(weaken.NomadCDI)} {
+		if asked && !a.Session.AllowPrivileged && !a.Session.Volumes {
+			return invalid("config.%s is not permitted on this node: volumes.enabled or allow_privileged of the plugin", key)
+		}
 	}
 	for _, d := range a.Nomad.GetDevices() {
 		list = append(list, ocispec.Device{Source: d.GetHostPath(), Target: d.GetTaskPath(), Access: d.GetCgroupPermissions()})
