@@ -65,7 +65,7 @@ func (n trials) run(ctx context.Context) (err error) {
 		Root: core.Root{ReadOnly: true, Mounts: []core.Mount{{
 			Type: "tmpfs", Source: "doctor", Options: []string{"nosuid", "nodev", "mode=755", "size=64k"},
 		}}},
-		Spec: func(context.Context, core.Rootfs) (*specs.Spec, error) { return trialSpec(program), nil },
+		Spec: func(context.Context, core.Rootfs) (*specs.Spec, []byte, error) { return trialSpec(program), nil, nil },
 	})
 	if err != nil {
 		return err

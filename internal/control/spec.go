@@ -48,7 +48,10 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(_ context.Context, r core.Rootfs) (*specs.Spec, error) { return finishSpec(req, base, r) }, nil
+	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
+		s, err := finishSpec(req, base, r)
+		return s, nil, err
+	}, nil
 }
 
 func privileged(s *specs.Spec) error {

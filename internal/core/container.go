@@ -96,11 +96,12 @@ type ImageMount struct {
 	SubPath string        `json:"sub_path,omitempty"`
 }
 
-// SpecFunc builds the OCI spec once the root exists, so that user names and the
+// SpecFunc builds the OCI spec, and what the face keeps of it, once the root exists, so that user names and the
 // image's config can be resolved inside it. The engine then overwrites what it
 // owns: ociVersion, root.path, the sandbox's namespaces, cgroupsPath, the tiny
-// init, volumes, and whatever the adjusters change.
-type SpecFunc func(ctx context.Context, r Rootfs) (*specs.Spec, error)
+// init, volumes, and whatever the adjusters change. The data takes the place of
+// ContainerConfig.Data, unless it is nil.
+type SpecFunc func(ctx context.Context, r Rootfs) (s *specs.Spec, data []byte, err error)
 
 // Rootfs is what a SpecFunc may look at.
 type Rootfs struct {

@@ -80,8 +80,8 @@ func TestANamedRuntimeIsNeverReplaced(t *testing.T) {
 	n.Runtime.Fail(refuses)
 	_, err = client.CreateContainer(t.Context(), core.ContainerConfig{
 		Key: "c", Sandbox: sb.ID, Root: core.Root{Image: img.ID},
-		Spec: func(context.Context, core.Rootfs) (*specs.Spec, error) {
-			return &specs.Spec{Process: &specs.Process{Args: []string{"x"}}, Linux: &specs.Linux{}}, nil
+		Spec: func(context.Context, core.Rootfs) (*specs.Spec, []byte, error) {
+			return &specs.Spec{Process: &specs.Process{Args: []string{"x"}}, Linux: &specs.Linux{}}, nil, nil
 		},
 	})
 	if !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "linux.uidMappings") {

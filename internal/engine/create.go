@@ -29,9 +29,6 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 	if err := ask.Container(&cfg); err != nil {
 		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
 	}
-	if _, err := c.sandbox(cfg.Sandbox); err != nil {
-		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
-	}
 	unlock, err := c.e.sandboxes.Lock(ctx, cfg.Sandbox)
 	if err != nil {
 		return core.Container{}, err
@@ -154,10 +151,9 @@ func (b *build) reserve(context.Context) error {
 			b.first = &first
 			return fmt.Errorf("its name is taken by container %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
 		}
-		if sb, err := tx.Sandboxes().Get(b.sb.ID); err != nil {
-			return err
-		} else if sb.State != core.SandboxReady {
-			return fmt.Errorf("sandbox %s is %s: %w", sb.ID, sb.State, errdefs.ErrFailedPrecondition)
+		// Its lock is held: it is as it was read.
+		if b.sb.State != core.SandboxReady {
+			return fmt.Errorf("sandbox %s is %s: %w", b.sb.ID, b.sb.State, errdefs.ErrFailedPrecondition)
 		}
 		if b.c.Parent != "" {
 			if p, err := tx.Containers().Get(b.c.Parent); err != nil {
@@ -225,7 +221,7 @@ func ranges(maps []specs.LinuxIDMapping) (r []core.IDRange) {
 }
 
 func (b *build) callSpec(ctx context.Context) error {
-	spec, err := b.cfg.Spec(ctx, core.Rootfs{FS: b.fs, Image: b.image, Sandbox: b.sb, ID: b.c.ID, Images: b.images})
+	spec, data, err := b.cfg.Spec(ctx, core.Rootfs{FS: b.fs, Image: b.image, Sandbox: b.sb, ID: b.c.ID, Images: b.images})
 	if err != nil {
 		return err
 	}
@@ -233,6 +229,9 @@ func (b *build) callSpec(ctx context.Context) error {
 		return fmt.Errorf("spec: none was made: %w", errdefs.ErrInvalidArgument)
 	}
 	b.spec = spec
+	if data != nil {
+		b.c.Data = data
+	}
 	if spec.Process != nil {
 		b.c.Main.Args = spec.Process.Args
 		b.c.Main.TTY = b.cfg.IO.TTY
@@ -273,7 +272,7 @@ func (b *build) launch(ctx context.Context) error {
 	if b.cfg.Run {
 		// All is on record first: whoever finds the process may have to finish this.
 		err := b.e.editContainer(b.c.ID, func(c *core.Container, _ *note) error {
-			c.Main, c.Config, c.Warnings = b.c.Main, b.c.Config, b.c.Warnings
+			c.Main, c.Config, c.Warnings, c.Data = b.c.Main, b.c.Config, b.c.Warnings, b.c.Data
 			return nil
 		})
 		if err != nil {
@@ -290,13 +289,7 @@ func (b *build) launch(ctx context.Context) error {
 
 func (b *build) commit(context.Context) error {
 	return b.e.o.Store.Update(func(tx core.Tx) error {
-		// The face may have changed its own record meanwhile.
-		cur, err := tx.Containers().Get(b.c.ID)
-		if err != nil {
-			return err
-		}
 		c := b.c
-		c.Data = cur.Data
 		n := note{}
 		if err := born(&c, &n); err != nil {
 			return err
@@ -307,8 +300,8 @@ func (b *build) commit(context.Context) error {
 		if err := tx.Containers().Put(c); err != nil {
 			return err
 		}
-		b.c, err = tx.Containers().Get(c.ID)
-		return err
+		b.c, b.c.Config.Spec = c, nil // as it is stored
+		return nil
 	})
 }
 

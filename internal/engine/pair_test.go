@@ -109,7 +109,7 @@ func TestAPairThatCannotBeMadeLeavesNothing(t *testing.T) {
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
 	client := n.As(core.OwnerCLI)
 	cause := errors.New("no")
-	bad := func(context.Context, core.Rootfs) (*specs.Spec, error) { return nil, cause }
+	bad := func(context.Context, core.Rootfs) (*specs.Spec, []byte, error) { return nil, nil, cause }
 	if _, _, err := client.CreatePair(t.Context(), pairOf(img, bad, true)); !errors.Is(err, cause) {
 		t.Errorf("a spec that cannot be made: %v", err)
 	}

@@ -257,22 +257,13 @@ func (b *sandboxBuild) commit(context.Context) error {
 		if !ok {
 			return fmt.Errorf("commit sandbox: it is %s: %w", b.sb.State, errdefs.ErrFailedPrecondition)
 		}
-		// The face may have changed its own record meanwhile.
-		cur, err := tx.Sandboxes().Get(b.sb.ID)
-		if err != nil {
-			return err
-		}
-		b.sb.Data, b.sb.State = cur.Data, next
+		b.sb.State = next
 		n := note{}
 		n.add(core.Event{Kind: core.EventSandboxReady})
 		if err := n.write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {
 			return err
 		}
-		if err := tx.Sandboxes().Put(b.sb); err != nil {
-			return err
-		}
-		b.sb, err = tx.Sandboxes().Get(b.sb.ID)
-		return err
+		return tx.Sandboxes().Put(b.sb)
 	})
 	if err == nil {
 		// Those who saw it ready are to see it stop. Only what comes after the

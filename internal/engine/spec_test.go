@@ -37,7 +37,7 @@ func TestTheEngineOwnsItsPartOfTheSpec(t *testing.T) {
 		Key: "c", Sandbox: sb.ID, Root: core.Root{Image: img.ID, ReadOnly: true}, Init: true,
 		Join:    []core.Join{{Namespace: specs.PIDNamespace, Container: first.ID}},
 		Volumes: []core.VolumeMount{{Name: "v", Target: "/data"}},
-		Spec: func(_ context.Context, r core.Rootfs) (*specs.Spec, error) {
+		Spec: func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
 			b, err := r.FS.ReadFile("etc/passwd")
 			if err != nil || string(b) != "x" || r.Image.StopSignal != "SIGQUIT" || r.Sandbox.ID != sb.ID || r.ID == "" {
 				t.Errorf("rootfs: %q %v %+v", b, err, r)
@@ -46,7 +46,7 @@ func TestTheEngineOwnsItsPartOfTheSpec(t *testing.T) {
 				Version: "9", Hostname: "mine", Process: &specs.Process{Args: []string{"prog", "arg"}},
 				Mounts: []specs.Mount{{Destination: "/dev/shm", Type: "tmpfs"}, {Destination: "/etc/hosts", Type: "bind", Source: "/theirs"}},
 				Linux:  &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.NetworkNamespace}, {Type: specs.TimeNamespace}}},
-			}, nil
+			}, nil, nil
 		},
 	})
 	if err != nil {

@@ -132,9 +132,9 @@ func TestACancelledCreateLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := n.As(core.OwnerCRI).CreateContainer(ctx, core.ContainerConfig{
 		Key: "c", Sandbox: sb.ID, Root: core.Root{Image: img.ID},
-		Spec: func(context.Context, core.Rootfs) (*specs.Spec, error) {
+		Spec: func(context.Context, core.Rootfs) (*specs.Spec, []byte, error) {
 			cancel()
-			return &specs.Spec{Process: &specs.Process{Args: []string{"sleep"}}}, nil
+			return &specs.Spec{Process: &specs.Process{Args: []string{"sleep"}}}, nil, nil
 		},
 	})
 	if !errors.Is(err, context.Canceled) {

@@ -168,8 +168,8 @@ func (n *Node) Pod(owner core.Owner, key core.Key) core.Sandbox {
 
 // Args is a SpecFunc that runs a command.
 func Args(args ...string) core.SpecFunc {
-	return func(context.Context, core.Rootfs) (*specs.Spec, error) {
-		return &specs.Spec{Process: &specs.Process{Args: args, Cwd: "/"}}, nil
+	return func(context.Context, core.Rootfs) (*specs.Spec, []byte, error) {
+		return &specs.Spec{Process: &specs.Process{Args: args, Cwd: "/"}}, nil, nil
 	}
 }
 

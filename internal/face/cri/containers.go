@@ -23,11 +23,11 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 	if err := checkContainer(req); err != nil {
 		return nil, err
 	}
-	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
+	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := s.containerConfig(ctx, req, sb)
+	cfg, err := s.containerConfig(ctx, req, *sb)
 	if err != nil {
 		return nil, fmt.Errorf("create container %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
@@ -89,9 +89,6 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 	}
 	if ask.devices, ask.rules, err = readDevices(cfg, slices.Contains(s.cfg.PrivilegedWithoutHostDevices, handlerOf(sb))); err != nil {
 		return core.ContainerConfig{}, err
-	}
-	ask.keep = func(ctx context.Context, id core.ID, data []byte) error {
-		return s.engine.SetContainerData(ctx, id, data)
 	}
 	return ask.config()
 }

@@ -31,8 +31,6 @@ type containerAsk struct {
 	volumes map[string]core.Image
 	devices []specs.LinuxDevice
 	rules   []specs.LinuxDeviceCgroup // that open the devices
-	// keep stores the container's record anew, once the user is known.
-	keep func(ctx context.Context, id core.ID, data []byte) error
 }
 
 // config is the container asked for. Only the spec has to wait until the root
@@ -82,7 +80,7 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	if err != nil {
 		return out, err
 	}
-	out.Spec = func(ctx context.Context, r core.Rootfs) (*specs.Spec, error) { return a.finish(ctx, base, rec, r) }
+	out.Spec = func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) { return a.finish(base, rec, r) }
 	return out, nil
 }
 
@@ -162,8 +160,8 @@ func (a containerAsk) base() (*specs.Spec, error) {
 }
 
 // finish adds what only the root and the image tell: user, command, environment
-// and directory.
-func (a containerAsk) finish(ctx context.Context, base *specs.Spec, rec containerRecord, r core.Rootfs) (*specs.Spec, error) {
+// and directory. The record is whole then.
+func (a containerAsk) finish(base *specs.Spec, rec containerRecord, r core.Rootfs) (*specs.Spec, []byte, error) {
 	cfg := a.req.GetConfig()
 	img := r.Image
 	if img == nil {
@@ -171,25 +169,25 @@ func (a containerAsk) finish(ctx context.Context, base *specs.Spec, rec containe
 	}
 	files, err := ocispec.ReadUserFiles(r.FS)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	who, err := lookUp(cfg.GetLinux().GetSecurityContext(), userSpec(cfg.GetLinux().GetSecurityContext(), img.User), files)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	placeImages(base, r.Images)
 	p := base.Process
 	p.User = who.User
 	ocispec.ForUser(p)
 	if p.Args, err = ocispec.Command(img, entrypoint(cfg), cfg.GetArgs()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if p.Cwd, err = ocispec.WorkingDir(img, cfg.GetWorkingDir()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	asked, err := environment(cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p.Env = ocispec.Env(ocispec.BaseEnv(who.Home, a.hostname(), cfg.GetTty()), img.Env, asked)
 	for _, v := range ocispec.Volumes(img) {
@@ -198,10 +196,7 @@ func (a containerAsk) finish(ctx context.Context, base *specs.Spec, rec containe
 	}
 	rec.Found.User = statusUser(who.User)
 	data, err := rec.encode()
-	if err != nil {
-		return nil, err
-	}
-	return base, a.keep(ctx, r.ID, data)
+	return base, data, err
 }
 
 // hostname is what the container's uname says.

@@ -1,7 +1,6 @@
 package cri
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,7 +40,6 @@ func testAsk(tb testing.TB, change ...func(*v1.ContainerConfig)) containerAsk {
 		sandbox: core.Sandbox{Meta: core.Meta{ID: "s", Key: sb.Key, Data: sb.Data}, Config: sb, State: core.SandboxReady},
 		image:   core.Image{ID: "sha256:x", Names: []string{"docker.io/library/redis:latest"}, Digests: []string{"docker.io/library/redis@sha256:y"}},
 		runtime: core.RuntimeFeatures{RecursiveReadOnly: true, IDMappedMounts: true},
-		keep:    func(context.Context, core.ID, []byte) error { return nil },
 	}
 }
 
@@ -83,9 +81,16 @@ func testRoot(tb testing.TB) *os.Root {
 
 func specOf(tb testing.TB, a containerAsk, img *imagespec.ImageConfig) (*specs.Spec, error) {
 	tb.Helper()
+	s, _, err := madeOf(tb, a, img)
+	return s, err
+}
+
+// madeOf is the spec of a container and what is kept of it.
+func madeOf(tb testing.TB, a containerAsk, img *imagespec.ImageConfig) (*specs.Spec, []byte, error) {
+	tb.Helper()
 	cfg, err := a.config()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return cfg.Spec(tb.Context(), core.Rootfs{FS: testRoot(tb), Image: img, Sandbox: a.sandbox, ID: "c"})
 }
@@ -214,10 +219,8 @@ func TestUsers(t *testing.T) {
 		"negative extra group": {&v1.LinuxContainerSecurityContext{SupplementalGroups: []int64{-1}}, "", specs.User{}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var kept []byte
 			a := testAsk(t, func(c *v1.ContainerConfig) { c.Linux.SecurityContext = tt.sc })
-			a.keep = func(_ context.Context, _ core.ID, data []byte) error { kept = data; return nil }
-			s, err := specOf(t, a, &imagespec.ImageConfig{User: tt.image, Cmd: []string{"x"}})
+			s, kept, err := madeOf(t, a, &imagespec.ImageConfig{User: tt.image, Cmd: []string{"x"}})
 			if tt.bad {
 				if !errdefs.IsInvalidArgument(err) {
 					t.Fatalf("error %v", err)

@@ -250,21 +250,21 @@ func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 // finish adds what only the root and the image tell: user, command, environment
 // and directory. The sandbox becomes the user's.
 func (l Launch) finish(s *specs.Spec) core.SpecFunc {
-	return func(_ context.Context, r core.Rootfs) (*specs.Spec, error) {
+	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
 		img := r.Image
 		if img == nil {
 			img = &imagespec.ImageConfig{}
 		}
 		files, err := ocispec.ReadUserFiles(r.FS)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		user, err := files.LookUp(l.user())
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if err := l.permit(user.User); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		placeImages(s, r.Images)
 		p := s.Process
@@ -277,22 +277,22 @@ func (l Launch) finish(s *specs.Spec) core.SpecFunc {
 			}
 		}
 		if p.Args, err = l.args(slices.Concat(img.Entrypoint, command)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p.Cwd = l.inside()
 		if img.WorkingDir != "" {
 			if p.Cwd, err = ocispec.WorkingDir(img, ""); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 		own, err := environment(l.Command)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, r.Sandbox.Config.Hostname, p.Terminal), img.Env, []string{"MESOS_SANDBOX=" + l.inside()}, own)
 		ocispec.ForUser(p)
 		// What is for nested containers is not his.
-		return s, os.Chown(l.Dir, int(user.UID), int(user.GID))
+		return s, nil, os.Chown(l.Dir, int(user.UID), int(user.GID))
 	}
 }
 

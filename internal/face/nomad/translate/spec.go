@@ -254,22 +254,22 @@ func (a Task) devices(s *specs.Spec) error {
 // finish adds what only the root and the image tell: user, command, environment
 // and directory.
 func (a Task) finish(s *specs.Spec) core.SpecFunc {
-	return func(_ context.Context, r core.Rootfs) (*specs.Spec, error) {
+	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
 		img := r.Image
 		if img == nil {
 			img = &imagespec.ImageConfig{}
 		}
 		user, err := a.user(r.FS, img.User)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p := s.Process
 		p.User = user.User
 		if p.Args, err = ocispec.Command(img, a.Conf.Entrypoint, a.Conf.Command); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if p.Cwd, err = ocispec.WorkingDir(img, a.Conf.WorkDir); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, hostnameOf(r.Sandbox), a.Conf.TTY), img.Env, envList(a.Nomad.GetEnv()), envList(a.Conf.Env))
 		if a.asExec() {
@@ -281,7 +281,7 @@ func (a Task) finish(s *specs.Spec) core.SpecFunc {
 			// What the image calls a volume is at least a directory.
 			_ = r.FS.MkdirAll(strings.TrimPrefix(v, "/"), 0o755)
 		}
-		return s, nil
+		return s, nil, nil
 	}
 }
 

@@ -76,7 +76,7 @@ func (b *bench) spec(config map[string]any, change ...func(*nomaddriver.TaskConf
 		b.t.Fatal(err)
 	}
 	defer root.Close()
-	s, err := c.Spec(b.t.Context(), core.Rootfs{FS: root, Image: &imagespec.ImageConfig{Cmd: []string{"serve"}, User: "web", Env: []string{"FROM=image"}, WorkingDir: "/srv"}})
+	s, _, err := c.Spec(b.t.Context(), core.Rootfs{FS: root, Image: &imagespec.ImageConfig{Cmd: []string{"serve"}, User: "web", Env: []string{"FROM=image"}, WorkingDir: "/srv"}})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -348,7 +348,7 @@ func TestOwnersAreMapped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	s, err := c.Spec(t.Context(), core.Rootfs{FS: root, Image: &imagespec.ImageConfig{Cmd: []string{"serve"}}})
+	s, _, err := c.Spec(t.Context(), core.Rootfs{FS: root, Image: &imagespec.ImageConfig{Cmd: []string{"serve"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func TestATaskOfExecs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	s, err := c.Spec(t.Context(), core.Rootfs{FS: root})
+	s, _, err := c.Spec(t.Context(), core.Rootfs{FS: root})
 	if err != nil {
 		t.Fatal(err)
 	}
