@@ -94,7 +94,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	cri.BridgeKlog(n.log)
 	n.metrics = obs.New(obs.Options{Version: n.version, Node: n.figures})
 	n.limits = connlimit.NewTable(n.log)
-	if err := n.metrics.Register(n.limits); err != nil {
+	if err := n.metrics.Register(obs.Connections(n.limits.Usage)); err != nil {
 		return fmt.Errorf("agent: metrics of connections: %w", err)
 	}
 

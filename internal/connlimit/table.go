@@ -6,19 +6,15 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Table has the limits of all listeners of an agent, for its metrics and for who asks
-// how near they are. A nil one makes limits and shows none.
+// Table has the limits of all listeners of an agent, for its metrics
+// (obs.Connections) and for who asks how near they are. A nil one makes limits and shows none.
 type Table struct {
 	log    *slog.Logger
 	mu     sync.Mutex
 	limits map[string]*Limit
 }
-
-var _ prometheus.Collector = (*Table)(nil)
 
 // NewTable makes an empty table; its limits log to log.
 func NewTable(log *slog.Logger) *Table { return &Table{log: log, limits: map[string]*Limit{}} }
@@ -76,34 +72,4 @@ func (l *Limit) usage() Usage {
 		u.Near = l.now()
 	}
 	return u
-}
-
-type descs struct{ open, limit, closed *prometheus.Desc }
-
-func described() descs {
-	return descs{
-		open:   prometheus.NewDesc("longshore_connections_open", "Connections that are open, by socket.", []string{"socket"}, nil),
-		limit:  prometheus.NewDesc("longshore_connections_limit", "How many connections may be open, by socket.", []string{"socket"}, nil),
-		closed: prometheus.NewDesc("longshore_connections_closed_total", "Connections closed at a bound, by socket and reason (idle, unauthenticated, peer).", []string{"socket", "reason"}, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (t *Table) Describe(ch chan<- *prometheus.Desc) {
-	d := described()
-	ch <- d.open
-	ch <- d.limit
-	ch <- d.closed
-}
-
-// Collect implements prometheus.Collector.
-func (t *Table) Collect(ch chan<- prometheus.Metric) {
-	d := described()
-	for _, u := range t.Usage() {
-		ch <- prometheus.MustNewConstMetric(d.open, prometheus.GaugeValue, float64(u.Open), u.Name)
-		ch <- prometheus.MustNewConstMetric(d.limit, prometheus.GaugeValue, float64(u.Max), u.Name)
-		for reason, n := range map[string]uint64{"idle": u.ClosedIdle, "unauthenticated": u.ClosedUnauthenticated, "peer": u.Refused} {
-			ch <- prometheus.MustNewConstMetric(d.closed, prometheus.CounterValue, float64(n), u.Name, reason)
-		}
-	}
 }

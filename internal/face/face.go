@@ -1,17 +1,19 @@
 // Package face says what a face is: a protocol server on the agent, by which
 // one orchestrator drives the engine.
 //
-// It must not know any protocol; each has a package of its own below this one.
+// It must not know any protocol; each has a package of its own below this one. Nor
+// may it link gRPC or Prometheus, which a face may do without: a test of
+// internal/arch keeps it so.
 package face
 
 import (
 	"context"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/obs"
 )
 
 // Face is one protocol server.
@@ -24,12 +26,34 @@ type Face interface {
 	Serve(ctx context.Context, listeners ...net.Listener) error
 }
 
+// Metrics counts what a face does; *obs.Metrics does so.
+type Metrics interface {
+	// Request counts one call. Op and code must come from closed sets.
+	Request(face, op, code string, took time.Duration)
+	// Panic counts a recovered panic of a handler.
+	Panic(face string)
+}
+
 // Deps is what every face is made of.
 type Deps struct {
 	Engine  *engine.Client // as this face's owner; required
 	Logger  *slog.Logger   // required
-	Metrics *obs.Metrics   // nil counts nothing
+	Metrics Metrics        // nil counts nothing
 	Version string         // of the agent; "" is a development build
 	// Limits has the bounds of the face's connections; nil shows them nowhere.
 	Limits *connlimit.Table
 }
+
+// Counting returns d.Metrics, or one that counts nothing when there is none.
+func (d Deps) Counting() Metrics {
+	if d.Metrics == nil {
+		return uncounted{}
+	}
+	return d.Metrics
+}
+
+type uncounted struct{}
+
+func (uncounted) Request(string, string, string, time.Duration) {}
+
+func (uncounted) Panic(string) {}

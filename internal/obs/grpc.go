@@ -19,8 +19,16 @@ import (
 // it harms neither the agent nor another face.
 type GRPC struct {
 	Face    string
-	Metrics *Metrics     // nil counts nothing
+	Metrics Calls        // nil counts nothing
 	Logger  *slog.Logger // required
+}
+
+// Calls counts the calls of faces; *Metrics does.
+type Calls interface {
+	// Request counts one call. Op and code must come from closed sets.
+	Request(face, op, code string, took time.Duration)
+	// Panic counts a recovered panic of a face's handler.
+	Panic(face string)
 }
 
 // Unary is the interceptor for calls with one answer.
@@ -65,14 +73,18 @@ func connection(ctx context.Context) Connection {
 
 // observe runs deferred, because only there a panic can be recovered.
 func (g GRPC) observe(ctx context.Context, op string, began time.Time, err *error) {
+	calls := g.Metrics
+	if calls == nil {
+		calls = (*Metrics)(nil)
+	}
 	if p := recover(); p != nil {
-		g.Metrics.Panic(g.Face)
+		calls.Panic(g.Face)
 		g.Logger.LogAttrs(ctx, slog.LevelError, "handler panicked",
 			slog.String("face", g.Face), slog.String("panic", fmt.Sprint(p)), slog.String("stack", string(debug.Stack())))
 		*err = status.Errorf(codes.Internal, "%s: internal error (a panic, see the agent's log)", op)
 	}
 	code := status.Code(*err)
-	g.Metrics.Request(g.Face, op, code.String(), time.Since(began))
+	calls.Request(g.Face, op, code.String(), time.Since(began))
 	if *err != nil {
 		level := slog.LevelDebug
 		if code == codes.Internal || code == codes.DataLoss || code == codes.Unknown {

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/longshore/longshore/internal/connlimit"
 )
 
 func testLogger(t *testing.T) (*slog.Logger, *bytes.Buffer) {
@@ -84,6 +86,10 @@ func TestMetricsShowTheMinimumSet(t *testing.T) {
 	m := New(Options{Version: "1.2.3", Node: func(context.Context) Node {
 		return Node{Objects: []Objects{{"cri", "sandbox", "ready", 3}}, KeeperBytes: 5, NestBytes: 6, Head: 7, Lag: map[string]uint64{"cri": 2}, LostOutput: 1}
 	}})
+	usage := connlimit.Usage{Options: connlimit.Options{Name: "cri", Max: 9}, Open: 2, ClosedIdle: 3, ClosedUnauthenticated: 4, Refused: 5}
+	if err := m.Register(Connections(func() []connlimit.Usage { return []connlimit.Usage{usage} })); err != nil {
+		t.Fatal(err)
+	}
 	m.Request("cri", "Version", "OK", time.Millisecond)
 	m.Stage("create.checkout", time.Millisecond)
 	m.StoreTransaction("update", time.Millisecond)
@@ -98,6 +104,9 @@ func TestMetricsShowTheMinimumSet(t *testing.T) {
 		`longshore_keeper_memory_bytes{kind="keeper"} 5`, `longshore_keeper_memory_bytes{kind="nest"} 6`,
 		`longshore_event_log_head 7`, `longshore_event_log_lag{subscriber="cri"} 2`,
 		`longshore_keeper_lost_output_bytes_total 1`,
+		`longshore_connections_open{socket="cri"} 2`, `longshore_connections_limit{socket="cri"} 9`,
+		`longshore_connections_closed_total{reason="idle",socket="cri"} 3`, `longshore_connections_closed_total{reason="unauthenticated",socket="cri"} 4`,
+		`longshore_connections_closed_total{reason="peer",socket="cri"} 5`,
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("metrics lack %s", want)

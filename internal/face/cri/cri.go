@@ -84,12 +84,12 @@ func New(o Options) (*Face, error) {
 		engine: o.Engine, nri: o.NRI, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir},
 		gauge: &gauge{engine: o.Engine, imageRoot: o.ImageRoot, metrics: metric.New()}, checkpoint: o.Checkpoint,
 	}
-	streams, err := stream.New(stream.Options{Config: o.Config.streams(), Backend: backend{srv}, Logger: log, Face: Name, Metrics: o.Metrics, Limits: o.Limits})
+	streams, err := stream.New(stream.Options{Config: o.Config.streams(), Backend: backend{srv}, Logger: log, Face: Name, Metrics: o.Counting(), Limits: o.Limits})
 	if err != nil {
 		return nil, err
 	}
 	srv.urls = streams
-	return &Face{server: srv, streams: streams, cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: log}}, nil
+	return &Face{server: srv, streams: streams, cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: log}}, nil
 }
 
 // Open begins to listen for streams, so that a taken port is known before

@@ -16,6 +16,7 @@ import (
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/mesos/acl"
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/fetch"
@@ -27,14 +28,13 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/session"
 	"github.com/longshore/longshore/internal/face/mesos/verbosity"
 	"github.com/longshore/longshore/internal/keylock"
-	"github.com/longshore/longshore/internal/obs"
 )
 
 // server answers the calls.
 type server struct {
 	engine   *engine.Client
 	log      *slog.Logger
-	metrics  *obs.Metrics
+	metrics  face.Metrics
 	version  string
 	hostname string
 	workDir  string
@@ -74,7 +74,7 @@ func newServer(o Options) (*server, error) {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
 	s := &server{
-		engine: o.Engine, log: o.Logger, metrics: o.Metrics, version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, closed: o.Root,
+		engine: o.Engine, log: o.Logger, metrics: o.Counting(), version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, closed: o.Root,
 		level: verbosity.New(o.Level), heartbeat: heartbeatEvery,
 	}
 	if s.tree, err = sandbox.New(s.workDir); err != nil {

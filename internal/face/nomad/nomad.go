@@ -86,7 +86,7 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	log := o.Logger.With(slog.String("face", Name))
-	return &Face{server: newServer(o.Engine, log, o.Version), cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Metrics, Logger: o.Logger}}, nil
+	return &Face{server: newServer(o.Engine, log, o.Version), cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: o.Logger}}, nil
 }
 
 // Name is "nomad".

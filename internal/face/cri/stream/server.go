@@ -25,7 +25,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/connlimit"
-	"github.com/longshore/longshore/internal/obs"
+	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/tlsconf"
 )
 
@@ -47,7 +47,7 @@ type Options struct {
 	Logger  *slog.Logger // required
 	// Face is the name by which Metrics count panics; Metrics nil counts nothing.
 	Face    string
-	Metrics *obs.Metrics
+	Metrics face.Metrics
 	// Limits shows how many connections are open; nil shows it nowhere.
 	Limits *connlimit.Table
 }
@@ -255,7 +255,9 @@ func (s *Server) enter() bool {
 // recover turns a panic into a session's end; the other sessions go on.
 func (s *Server) recover(ctx context.Context) {
 	if p := recover(); p != nil {
-		s.o.Metrics.Panic(s.o.Face)
+		if s.o.Metrics != nil {
+			s.o.Metrics.Panic(s.o.Face)
+		}
 		s.o.Logger.ErrorContext(ctx, "a streaming session panicked", "panic", fmt.Sprint(p), "stack", stack())
 	}
 }
