@@ -4,14 +4,16 @@
 // lacks, capabilities and limits that the agent itself does not hold), which so
 // has the last word.
 //
-// It must not know any orchestrator: an owner's adjuster is handed in. Start at
-// Chain.
+// It must not know any orchestrator, nor link the library of CDI (package cdi does):
+// an owner's adjuster and the devices are handed in. Start at Chain.
 package adjust
 
 import (
 	"context"
 	"fmt"
+	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
@@ -20,13 +22,20 @@ import (
 
 // Options are what a Chain is made of.
 type Options struct {
-	// CDI adds devices first of all. nil: who asks for one is refused.
-	CDI *CDI
+	// CDI adds devices first of all; cdi.Devices does. nil: who asks for one is
+	// refused.
+	CDI Devices
 	// Owners run first, in this order, each for the containers of one owner.
 	Owners []Owned
 	// Node is what this node may give. The zero Node may give nothing: use
 	// ocispec.ReadNode.
 	Node ocispec.Node
+}
+
+// Devices adds devices, by their qualified names (vendor.com/class=name), to a spec.
+type Devices interface {
+	// Inject does so. NotFound when a device is not known.
+	Inject(spec *specs.Spec, names []string) error
 }
 
 // Owned is one owner's own adjuster.
@@ -48,11 +57,7 @@ func New(o Options) *Chain { return &Chain{o} }
 
 // Adjust runs every adjuster that concerns c.
 func (a *Chain) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container, spec *specs.Spec) error {
-	cdi := a.o.CDI
-	if cdi == nil {
-		cdi = &CDI{}
-	}
-	if err := cdi.Adjust(ctx, sb, c, spec); err != nil {
+	if err := a.inject(spec, c.Config.CDI); err != nil {
 		return err
 	}
 	for _, own := range a.o.Owners {
@@ -64,6 +69,16 @@ func (a *Chain) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container,
 		}
 	}
 	return a.o.Node.Adjust(ctx, sb, c, spec)
+}
+
+func (a *Chain) inject(spec *specs.Spec, names []string) error {
+	switch {
+	case len(names) == 0:
+		return nil
+	case a.o.CDI == nil:
+		return fmt.Errorf("cdi: no device %s: this node has no CDI devices: %w", strings.Join(names, ", "), errdefs.ErrNotFound)
+	}
+	return a.o.CDI.Inject(spec, names)
 }
 
 // Admit asks every owner's adjuster that wants to be asked about its sandboxes.

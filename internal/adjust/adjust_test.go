@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/adjust"
@@ -64,5 +66,16 @@ func TestAFurtherProcessIsFittedToo(t *testing.T) {
 	}
 	if !slices.Equal(p.Capabilities.Bounding, []string{"CAP_KILL"}) {
 		t.Fatalf("%v", p.Capabilities.Bounding)
+	}
+}
+
+// TestWithoutCDIADeviceIsRefused: who asks for none is served.
+func TestWithoutCDIADeviceIsRefused(t *testing.T) {
+	chain := adjust.New(adjust.Options{})
+	for name, c := range map[string]core.Container{"": {}, "vendor.com/net=one": {Config: core.ContainerConfig{CDI: []string{"vendor.com/net=one"}}}} {
+		err := chain.Adjust(t.Context(), &core.Sandbox{}, &c, &specs.Spec{Process: &specs.Process{}})
+		if name == "" && err != nil || name != "" && (!errdefs.IsNotFound(err) || !strings.Contains(err.Error(), name)) {
+			t.Errorf("devices %q: %v", name, err)
+		}
 	}
 }

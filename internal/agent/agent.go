@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore/longshore/internal/adjust"
+	"github.com/longshore/longshore/internal/adjust/cdi"
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/connlimit"
@@ -152,7 +153,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	devices, err := adjust.NewCDI(n.cfg.Engine.CDIDirs)
+	devices, err := cdi.New(n.cfg.Engine.CDIDirs)
 	if err != nil {
 		return err
 	}
@@ -325,7 +326,7 @@ func (n *node) faces(ctx context.Context) ([]face.Face, error) {
 
 // pluginHost makes the host of the CRI face's plugins, which is nil unless the
 // config has a socket for them.
-func (n *node) pluginHost(devices *adjust.CDI) (*nri.Host, error) {
+func (n *node) pluginHost(devices *cdi.Devices) (*nri.Host, error) {
 	if !n.cfg.Face.CRI.Enabled {
 		return nil, nil //nolint:nilnil // a nil host has no plugins
 	}

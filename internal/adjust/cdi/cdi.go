@@ -1,7 +1,12 @@
-package adjust
+// Package cdi gives containers the devices of the Container Device Interface that
+// they ask for by name: https://github.com/cncf-tags/container-device-interface.
+// It is a package of its own so that a program without such devices does not link
+// the interface's library.
+//
+// It must not know any orchestrator. Start at Devices.
+package cdi
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -11,36 +16,30 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
-	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/adjust"
 )
 
-// CDI gives containers the devices of the Container Device Interface that they
-// ask for by name: https://github.com/cncf-tags/container-device-interface.
-type CDI struct{ dirs []string }
+// Devices adds the devices of vendors' files to specs.
+type Devices struct{ dirs []string }
 
-var _ core.Adjuster = (*CDI)(nil)
+var _ adjust.Devices = (*Devices)(nil)
 
-// NewCDI returns an adjuster over the vendors' files in dirs, of which a later
+// New returns the devices of the vendors' files in dirs, of which a later
 // one counts more. They are read anew for each container that wants a device.
 // InvalidArgument when a directory is no absolute path.
-func NewCDI(dirs []string) (*CDI, error) {
+func New(dirs []string) (*Devices, error) {
 	for _, d := range dirs {
 		if !filepath.IsAbs(d) {
 			return nil, fmt.Errorf("cdi: directory %q is not an absolute path: %w", d, errdefs.ErrInvalidArgument)
 		}
 	}
-	return &CDI{dirs}, nil
-}
-
-// Adjust adds what c's config asks for.
-func (a *CDI) Adjust(_ context.Context, _ *core.Sandbox, c *core.Container, spec *specs.Spec) error {
-	return a.Inject(spec, c.Config.CDI)
+	return &Devices{dirs}, nil
 }
 
 // Inject adds devices, by their qualified names (vendor.com/class=name), to a
 // spec. NotFound when there is one that no vendor's file has, InvalidArgument
 // when a file asks for something impossible.
-func (a *CDI) Inject(spec *specs.Spec, names []string) error {
+func (a *Devices) Inject(spec *specs.Spec, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}

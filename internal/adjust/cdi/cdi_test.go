@@ -1,4 +1,4 @@
-package adjust_test
+package cdi_test
 
 import (
 	"os"
@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/adjust"
+	"github.com/longshore/longshore/internal/adjust/cdi"
 	"github.com/longshore/longshore/internal/core"
 )
 
@@ -30,13 +31,13 @@ containerEdits:
 
 func TestCDIDevices(t *testing.T) {
 	dir := t.TempDir()
-	cdi, err := adjust.NewCDI([]string{filepath.Join(dir, "missing"), dir})
+	devices, err := cdi.New([]string{filepath.Join(dir, "missing"), dir})
 	if err != nil {
 		t.Fatal(err)
 	}
 	inject := func(names ...string) (*specs.Spec, error) {
 		s := &specs.Spec{Process: &specs.Process{Env: []string{"A=b"}}, Linux: &specs.Linux{}}
-		err := adjust.New(adjust.Options{CDI: cdi}).Adjust(t.Context(), &core.Sandbox{}, &core.Container{Config: core.ContainerConfig{CDI: names}}, s)
+		err := adjust.New(adjust.Options{CDI: devices}).Adjust(t.Context(), &core.Sandbox{}, &core.Container{Config: core.ContainerConfig{CDI: names}}, s)
 		return s, err
 	}
 	if _, err := inject("example.com/net=one"); !errdefs.IsNotFound(err) {
@@ -73,7 +74,7 @@ func TestCDIDevices(t *testing.T) {
 	if _, err := inject("other.com/x=y"); err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("a broken file is not told: %v", err)
 	}
-	if _, err := adjust.NewCDI([]string{"relative"}); !errdefs.IsInvalidArgument(err) {
+	if _, err := cdi.New([]string{"relative"}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("relative directory: %v", err)
 	}
 }
