@@ -1,6 +1,7 @@
 package mesosgo
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,7 +36,8 @@ func all() []agent.Call_Type {
 // containers.
 func TestEveryCall(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		n := nodetest.Start(t, nodetest.Options{Config: config})
+		files := t.TempDir()
+		n := nodetest.Start(t, nodetest.Options{Config: config + fmt.Sprintf("fetch_dirs = [%q]\n", files)})
 		ref := n.Busybox(t)
 		if len(all()) != 31 {
 			t.Errorf("there are %d calls", len(all()))
@@ -45,7 +47,7 @@ func TestEveryCall(t *testing.T) {
 				h := &heard{}
 				c := newClient(t, n, codec, h)
 				c.aboutTheAgent()
-				c.standalone(ref)
+				c.standalone(ref, files)
 				c.nested(ref)
 				c.session(ref)
 				c.providers()
@@ -119,10 +121,10 @@ func (c *client) read(path string) string {
 
 // standalone: a container of a user's, with a fetched file, resources and an
 // environment.
-func (c *client) standalone(ref string) {
+func (c *client) standalone(ref, files string) {
 	a := id("a")
-	source := filepath.Join(c.n.Dir, "greeting")
-	if err := os.WriteFile(source, []byte("#!/bin/sh\necho $GREETING\n"), 0o600); err != nil {
+	source := filepath.Join(files, "greeting")
+	if err := os.WriteFile(source, []byte("#!/bin/sh\necho $GREETING\n"), 0o644); err != nil {
 		c.t.Fatal(err)
 	}
 	command := &mesos.CommandInfo{
@@ -148,7 +150,7 @@ func (c *client) standalone(ref string) {
 	var names []string
 	for _, f := range c.ok(calls.ListFiles(dir)).GetListFiles().GetFileInfos() {
 		names = append(names, strings.TrimPrefix(f.GetPath(), dir))
-		if strings.HasSuffix(f.GetPath(), "/hello") && (f.GetMode()&0o777 != 0o755 || f.GetSize_() != 25) {
+		if strings.HasSuffix(f.GetPath(), "/hello") && (f.GetMode()&0o777 != 0o700 || f.GetSize_() != 25) {
 			c.t.Errorf("listed with mode %o and %d bytes", f.GetMode(), f.GetSize_())
 		}
 	}
