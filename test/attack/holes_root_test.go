@@ -24,15 +24,19 @@ func holeAttempts() []attempt {
 	all := []attempt{
 		{name: "a process that execs, before it is inside", actor: containerRoot, weak: weaken.PidNamespaceLast, run: func(t *testing.T, w *world) result { return w.newcomers(t, containerRoot) }},
 		{name: "a process that execs, before it is inside", actor: withPtrace, weak: weaken.PidNamespaceLast, run: func(t *testing.T, w *world) result { return w.newcomers(t, withPtrace) }},
-		{name: "fill the node's memory through /etc", actor: containerRoot, pending: true, run: func(t *testing.T, w *world) result { return fillEtc(t, w, containerRoot) }},
-		{name: "fill the node's memory through /etc", actor: withoutAdmin, pending: true, run: func(t *testing.T, w *world) result { return fillEtc(t, w, withoutAdmin) }},
-		{name: "change /dev/null through a hidden file", actor: containerRoot, pending: true, run: func(t *testing.T, w *world) result { return changeNull(t, w, containerRoot) }},
-		{name: "change /dev/null through a hidden file", actor: withoutAdmin, pending: true, run: func(t *testing.T, w *world) result { return changeNull(t, w, withoutAdmin) }},
+		{name: "fill the node's memory through /etc", actor: containerRoot, weak: weaken.SharedEtc, run: func(t *testing.T, w *world) result { return fillEtc(t, w, containerRoot) }},
+		{name: "fill the node's memory through /etc", actor: withoutAdmin, weak: weaken.SharedEtc, run: func(t *testing.T, w *world) result { return fillEtc(t, w, withoutAdmin) }},
+		{name: "change /dev/null through a hidden file", actor: containerRoot, weak: weaken.HostNull, run: func(t *testing.T, w *world) result { return changeNull(t, w, containerRoot) }},
+		{name: "change /dev/null through a hidden file", actor: withoutAdmin, weak: weaken.HostNull, run: func(t *testing.T, w *world) result { return changeNull(t, w, withoutAdmin) }},
 		{name: "nomad: a bind of what its other mounts are made of", actor: jobAuthor, pending: true, run: bindAbove},
 		{name: "nomad: a link in the place of its directory", actor: jobAuthor, pending: true, run: linkedDirectory},
 		{name: "nomad: a link in the place of its logs", actor: jobAuthor, pending: true, run: linkedLogs},
 		{name: "pod: a link in the way of its log", actor: jobAuthor, pending: true, run: linkedLog},
 		{name: "mesos: what is fetched is stored unconfined", actor: jobAuthor, weak: weaken.MesosUnpacker, run: unpacker},
+		{name: "nomad: a device by its CDI name", actor: jobAuthor, weak: weaken.NomadCDI, run: func(t *testing.T, w *world) result {
+			return w.job(t, table{"cdi_devices": []string{"longshore.test/host=all"}}, nil)
+		}},
+		{name: "pod: write to an image that others use", actor: jobAuthor, weak: weaken.BareLayer, run: sharedLayer},
 		{name: "mesos: a file of the host by a URI", actor: jobAuthor, run: fileURI},
 	}
 	return all
@@ -41,7 +45,8 @@ func holeAttempts() []attempt {
 // alone runs a container of its own for an actor and returns what it said.
 func (w *world) alone(t *testing.T, a actor, set func(*runtimeapi.ContainerConfig), command ...string) (string, int32) {
 	t.Helper()
-	c := w.attacker("once", a)
+	w.jobs++
+	c := w.attacker(fmt.Sprint("once", w.jobs), a) // each has a log of its own
 	c.Command = command
 	if set != nil {
 		set(c)
@@ -100,7 +105,8 @@ func fillEtc(t *testing.T, w *world, a actor) result {
 	}
 	before := room()
 	const script = "for f in /etc/hosts /etc/resolv.conf /etc/hostname; do dd if=/dev/zero of=$f bs=1048576 count=24 2>&1 | tail -n 1; done; echo tried; while ! test -e /tmp/end; do sleep 0.05; done; for f in /etc/hosts /etc/resolv.conf /etc/hostname; do echo > $f; done"
-	c := w.attacker("filler", a)
+	w.jobs++
+	c := w.attacker(fmt.Sprint("filler", w.jobs), a)
 	c.Command = []string{"/bin/sh", "-c", script}
 	made := w.container(t, a).Pod.Run(t, c)
 	nodetest.Eventually(t, "it has written", func() bool { return strings.Contains(made.ReadLog(t), "F tried\n") })
@@ -111,7 +117,7 @@ func fillEtc(t *testing.T, w *world, a actor) result {
 	if lost > 4<<20 {
 		return is(reached, "%d bytes of %s are gone", lost, w.State)
 	}
-	return is(bounded, "%d bytes of the node's state are gone: %s", max(lost, 0), strings.Join(strings.Fields(said), " "))
+	return is(bounded, "%d bytes of the node's state are gone: %s", max(lost, 0), one(said))
 }
 
 // changeNull changes the mode of what hides a file. The world's /dev is its own.
@@ -136,7 +142,7 @@ func changeNull(t *testing.T, w *world, a actor) result {
 	if !strings.Contains(out, "timer_list") {
 		return is(unmade, "%s", out)
 	}
-	return is(refused, "%s", strings.Join(strings.Fields(out), " "))
+	return is(refused, "%s", one(out))
 }
 
 // bindAbove binds the allocation's directory, in which its own directories are.
@@ -283,3 +289,27 @@ func fileURI(t *testing.T, w *world) result {
 	}
 	return last
 }
+
+// sharedLayer makes the mount of an image writable, as SYS_ADMIN may, and writes to
+// what other containers of the image have too.
+func sharedLayer(t *testing.T, w *world) result {
+	said, _ := w.alone(t, containerRoot, func(c *runtimeapi.ContainerConfig) {
+		sc := c.Linux.SecurityContext
+		sc.Capabilities.AddCapabilities = []string{"SYS_ADMIN"}
+		sc.Seccomp.ProfileType = runtimeapi.SecurityProfile_Unconfined
+		c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/image", Image: &runtimeapi.ImageSpec{Image: w.image}, Readonly: true})
+	}, "/bin/sh", "-c", "/bin/busybox mount -o remount,bind,rw /image 2>&1; /bin/busybox mount -o remount,rw /image 2>&1; echo changed > /image/bin/changed; echo tried")
+	if !strings.Contains(said, "tried") {
+		return is(unmade, "%s", said)
+	}
+	other, _ := w.alone(t, containerRoot, nil, "/bin/sh", "-c", "cat /bin/changed 2>&1; echo looked")
+	switch {
+	case strings.Contains(other, "F changed"):
+		return is(reached, "another container of the image has the file: %s", one(other))
+	case !strings.Contains(other, "looked"):
+		return is(unmade, "%s", other)
+	}
+	return is(refused, "%s", one(said))
+}
+
+func one(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -116,7 +116,8 @@ func memoryBomb(t *testing.T, w *world) result { return eats(t, w, "take memory"
 // eats runs a probe in a container of its own with 64 MiB.
 func eats(t *testing.T, w *world, probe ...string) result {
 	t.Helper()
-	c := w.attacker("eater", containerRoot)
+	w.jobs++
+	c := w.attacker(fmt.Sprint("eater", w.jobs), containerRoot) // each has a log of its own
 	c.Command = append([]string{"/attacker", probeArg}, probe...)
 	c.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}
 	made := w.container(t, containerRoot).Pod.Run(t, c)
@@ -171,14 +172,14 @@ func lineFlood(t *testing.T, w *world) result {
 }
 
 func execFlood(t *testing.T, w *world) result {
-	r, err := w.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: w.container(t, containerRoot).ID, Cmd: []string{"/bin/sh", "-c", "yes | head -c 134217728"}, Timeout: 60})
+	r, err := w.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: w.container(t, containerRoot).ID, Cmd: []string{"/bin/sh", "-c", "yes | head -c 50331648"}, Timeout: 60})
 	switch {
 	case err != nil:
 		return is(refused, "%v", err)
 	case len(r.GetStdout()) > 32<<20:
 		return is(reached, "%d bytes are held in memory", len(r.GetStdout()))
 	}
-	return is(bounded, "%d of 134217728 bytes are kept", len(r.GetStdout()))
+	return is(bounded, "%d of 50331648 bytes are kept", len(r.GetStdout()))
 }
 
 func exitStorm(t *testing.T, w *world) result {

@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // registryAttempts are those of a registry, and of whoever made an image.
@@ -89,7 +90,11 @@ func registryAttempts() []attempt {
 	return append(all,
 		attempt{name: "an index in an index in an index", actor: registry, run: deepIndex},
 		attempt{name: "a layer with a device", actor: registry, run: deviceLayer},
-		attempt{name: "credentials by a redirect", actor: registry, pending: true, run: redirectedCredentials},
+		attempt{name: "credentials by a redirect", actor: registry, weak: weaken.RegistryCredentials, run: redirectedCredentials},
+		attempt{name: "credentials for another host's realm", actor: registry, weak: weaken.RegistryCredentials, run: otherRealm},
+		attempt{name: "layers that hold up others", actor: registry, weak: weaken.PullSlots, run: slowRegistry},
+		attempt{name: "a layer that drips", actor: registry, weak: weaken.RegistryRate, long: true, run: slowLayer},
+		attempt{name: "a file for each byte", actor: registry, weak: weaken.LayerEntries, run: manyFiles},
 	)
 }
 

@@ -87,6 +87,8 @@ type attempt struct {
 	// pending attempts are known to reach: the defence is being made. They are told
 	// and do not count.
 	pending bool
+	// long attempts are made in the long form only.
+	long bool
 	// alone attempts get a node of their own, because of what they leave behind.
 	alone bool
 }

@@ -148,11 +148,17 @@ func (w *world) config(dir string) string {
 "launch_nested_containers_under_parent_with_user": [{"principals": {"values": ["low"]}, "users": {"type": "ANY"}}],
 "launch_nested_containers_as_user": [{"principals": {"values": ["low"]}, "users": {"values": ["nobody"]}}]}`)
 	cert, key := w.pki.Issue("node")
-	return fmt.Sprintf(`
+	if err := os.Mkdir(filepath.Join(dir, "cdi"), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	write("cdi/node.json", fmt.Sprintf(`{"cdiVersion": "0.6.0", "kind": "longshore.test/host", "devices": [{"name": "all", "containerEdits": {"mounts": [{"hostPath": %q, "containerPath": "/host", "options": ["bind", "ro"]}]}}]}`, dir))
+	return fmt.Sprintf(`cdi_dirs = [%q]
 [images]
 retries = 0
 stall_timeout = "2s"
 max_layer_bytes = 16777216
+max_layer_entries = 2000
+max_concurrent_layers = 2
 [face.cri]
 log_max_bytes = 1048576
 log_max_files = 2
@@ -176,7 +182,7 @@ listen = %q
 cert = %q
 key = %q
 token_file = %q
-`, w.mesos, cert, key, credentials, acls, w.metric, cert, key, write("token", "metricstoken"))
+`, filepath.Join(dir, "cdi"), w.mesos, cert, key, credentials, acls, w.metric, cert, key, write("token", "metricstoken"))
 }
 
 // container is the one of an actor inside, started at its first attempt.
