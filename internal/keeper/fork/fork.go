@@ -313,6 +313,16 @@ var ownPidNamespace = sync.OnceValues(func() (int, error) {
 // executed its program, failed or died; for a poll.
 func (c *Child) Errors() int { return c.errs }
 
+// Release closes what a second child would have waited for: none comes any more,
+// or it is known already. It may be called again.
+func (c *Child) Release() {
+	if c.Pid == 0 { // no child was made
+		return
+	}
+	closeGo(c.goOn)
+	c.goOn = -1
+}
+
 // Outcome waits until the child has executed its program (nil), or its plan has
 // failed (*FailedError). It closes the pipe. A plan that makes a second child
 // makes that one the Child.
@@ -346,7 +356,7 @@ var ErrDied = errors.New(plan.Died)
 
 // next reads what the child tells, following it when it becomes another.
 func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {
-	defer func() { closeGo(c.goOn); c.goOn = -1 }()
+	defer c.Release()
 	for {
 		err := Failed(c.errs, p.Name)
 		if !IsForked(err) {

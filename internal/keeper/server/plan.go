@@ -268,6 +268,7 @@ func (l *planned) planStarted(s *Server) {
 		s.reapSpent()
 		if p.second == nil { // else the words are still its
 			s.progress.give(l.files.Progress)
+			l.child.Release()
 		}
 		l.mem.free()
 		l.mem, l.placed = nil, plan.Placed{}

@@ -95,6 +95,7 @@ func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
 func (p *proc) waitsNoMore(s *Server) {
 	if p.second != nil {
 		s.progress.give(p.words)
+		p.second.Release()
 		p.second, p.words = nil, nil
 	}
 }
