@@ -358,6 +358,7 @@ var ErrDied = errors.New(plan.Died)
 func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {
 	defer c.Release()
 	for {
+		c.awaitTold()
 		err := Failed(c.errs, p.Name)
 		if !IsForked(err) {
 			return err
@@ -365,6 +366,28 @@ func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {
 		if err := c.Follow(err, moved); err != nil {
 			return err
 		}
+	}
+}
+
+// awaitTold waits until the failure pipe can be read, or, for a child that is to
+// make a second one, has ended. One that ends without having told of the second
+// leaves it waiting for us with the pipe open, so it is let end.
+func (c *Child) awaitTold() {
+	if c.goOn < 0 {
+		return
+	}
+	fds := []unix.PollFd{{Fd: int32(c.errs), Events: unix.POLLIN}, {Fd: int32(c.PidFD), Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(fds, -1)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == nil && fds[0].Revents == 0:
+			if _, err := unix.Poll(fds[:1], 0); err == nil && fds[0].Revents == 0 {
+				c.Release()
+			}
+		}
+		return
 	}
 }
 

@@ -237,10 +237,7 @@ func (c *conn) cancel(s *Server, id uint64) {
 	}
 	for l := range s.plans {
 		if l.c == c && l.id == id {
-			l.p.forsaken = true
-			if l.p.pidfd >= 0 { // else when it is known
-				_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
-			}
+			l.forsake()
 			return
 		}
 	}

@@ -214,8 +214,10 @@ func (p *proc) forget(s *Server) *wire.Fail {
 		if cmd := s.commands[p.cmdPid]; cmd != nil {
 			_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
 		}
-		if p.pidfd >= 0 { // a planned child on its way
-			_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
+		for l := range s.plans {
+			if l.p == p {
+				l.forsake()
+			}
 		}
 		return nil
 	}
@@ -272,6 +274,7 @@ func (y *stray) ready(s *Server, _ uint32) {
 			s.waiter.Arm()
 			return
 		}
+		s.endSecond(e.Pid)
 		if s.byPid[e.Pid] != nil || s.commands[e.Pid] != nil {
 			return // its own handler arms again
 		}
@@ -284,6 +287,16 @@ func (y *stray) ready(s *Server, _ uint32) {
 		kernel.Reap(e.Pid)
 		s.spent = slices.DeleteFunc(s.spent, func(pid int) bool { return pid == e.Pid })
 		y.pid = 0
+	}
+}
+
+// endSecond ends the second child of a launch whose first child, pid, has ended
+// before it could tell of it: nobody will ever let it go on.
+func (s *Server) endSecond(pid int) {
+	for l := range s.plans {
+		if l.p.pid == pid && !l.second && kernel.Available(l.child.Errors()) == 0 {
+			l.child.Release()
+		}
 	}
 }
 

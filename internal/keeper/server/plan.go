@@ -123,12 +123,24 @@ func (l *planned) forked(s *Server) {
 	}
 	// Known at once, so that one that hangs can be given up.
 	if l.p.pid, l.p.pidfd = l.child.Pid, l.child.PidFD; l.p.forsaken {
-		_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
+		l.forsake()
 	}
 	if !l.placed.Forks() {
 		l.goAhead(s)
 	}
 	s.add(l.child.Errors(), l, unix.EPOLLIN)
+}
+
+// forsake gives the launch up: its child is killed as soon as it is known.
+func (l *planned) forsake() {
+	l.p.forsaken = true
+	if l.p.pidfd < 0 {
+		return
+	}
+	_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
+	// The child may have made the second one without having told. That one has the
+	// failure pipe open and waits for us: without this, we would wait for each other.
+	l.child.Release()
 }
 
 // goAhead spares the child its wait where it parks: process table and nest know
