@@ -24,6 +24,8 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/grpcerr"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -216,22 +218,22 @@ func validName(s string) bool {
 
 func checkCreate(req *longshorev1.CreateRequest) error {
 	if req.GetName() != "" && !validName(req.GetName()) {
-		return invalid("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetName())
+		return invalid.Errorf("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetName())
 	}
 	switch req.GetPull() {
 	case "", "missing", "always", "never":
 	default:
-		return invalid("pull %q is none of missing, always, never", req.GetPull())
+		return invalid.Errorf("pull %q is none of missing, always, never", req.GetPull())
 	}
 	if req.GetImage() == "" {
-		return invalid("an image is needed")
+		return invalid.Errorf("an image is needed")
 	}
 	if req.GetCpus() < 0 || req.GetCpus() > 1e4 {
-		return invalid("cpus %v is out of range", req.GetCpus())
+		return invalid.Errorf("cpus %v is out of range", req.GetCpus())
 	}
 	for _, e := range req.GetEnv() {
 		if name, _, ok := strings.Cut(e, "="); !ok || name == "" || strings.ContainsRune(e, 0) {
-			return invalid("environment variable %q is not NAME=value", name)
+			return invalid.Errorf("environment variable %q is not NAME=value", name)
 		}
 	}
 	if req.GetStopSignal() != "" {
@@ -243,7 +245,7 @@ func checkCreate(req *longshorev1.CreateRequest) error {
 		return err
 	}
 	if req.GetWorkdir() != "" && !path.IsAbs(req.GetWorkdir()) {
-		return invalid("workdir %q is not an absolute path", req.GetWorkdir())
+		return invalid.Errorf("workdir %q is not an absolute path", req.GetWorkdir())
 	}
 	return checkMounts(req.GetMounts())
 }
@@ -254,19 +256,19 @@ func checkMounts(mounts []*longshorev1.Mount) error {
 		target := path.Clean(m.GetTarget())
 		switch {
 		case !path.IsAbs(m.GetTarget()) || target == "/":
-			return invalid("mount target %q is not an absolute path below /", m.GetTarget())
+			return invalid.Errorf("mount target %q is not an absolute path below /", m.GetTarget())
 		case seen[target]:
-			return invalid("mount target %q is given twice", m.GetTarget())
+			return invalid.Errorf("mount target %q is given twice", m.GetTarget())
 		case m.GetSource() == "":
-			return invalid("mount %q has no source", m.GetTarget())
+			return invalid.Errorf("mount %q has no source", m.GetTarget())
 		}
 		seen[target] = true
 		if path.IsAbs(m.GetSource()) {
 			if _, err := os.Stat(m.GetSource()); err != nil {
-				return invalid("mount source: %v", err)
+				return invalid.Errorf("mount source: %v", err)
 			}
 		} else if !validName(m.GetSource()) {
-			return invalid("mount source %q is neither an absolute path nor a volume's name", m.GetSource())
+			return invalid.Errorf("mount source %q is neither an absolute path nor a volume's name", m.GetSource())
 		}
 	}
 	return nil
@@ -298,10 +300,10 @@ func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 			cfg.Namespaces.UTS.Mode = core.Host
 		}
 	default:
-		return cfg, invalid("network %q is neither host nor none", req.GetNetwork())
+		return cfg, invalid.Errorf("network %q is neither host nor none", req.GetNetwork())
 	}
 	if req.GetNetwork() != "" && len(ports) > 0 {
-		return cfg, invalid("ports cannot be published with network %s", req.GetNetwork())
+		return cfg, invalid.Errorf("ports cannot be published with network %s", req.GetNetwork())
 	}
 	return cfg, nil
 }
@@ -315,17 +317,17 @@ func toCorePorts(ports []*longshorev1.Port) ([]core.Port, error) {
 			q.Proto = "tcp"
 		case "tcp", "udp", "sctp":
 		default:
-			return nil, invalid("port protocol %q is none of tcp, udp, sctp", p.GetProtocol())
+			return nil, invalid.Errorf("port protocol %q is none of tcp, udp, sctp", p.GetProtocol())
 		}
 		for _, n := range []uint32{p.GetHost(), p.GetContainer()} {
 			if n < 1 || n > 65535 {
-				return nil, invalid("port %d is not between 1 and 65535", n)
+				return nil, invalid.Errorf("port %d is not between 1 and 65535", n)
 			}
 		}
 		if p.GetHostIp() != "" {
 			ip, err := netip.ParseAddr(p.GetHostIp())
 			if err != nil {
-				return nil, invalid("host address %q: %v", p.GetHostIp(), err)
+				return nil, invalid.Errorf("host address %q: %v", p.GetHostIp(), err)
 			}
 			q.HostIP = ip
 		}
@@ -373,9 +375,9 @@ func startFailure(err error) error {
 	if err == nil {
 		return nil
 	}
-	st, ok := status.FromError(toStatus(err))
+	st, ok := status.FromError(grpcerr.Status(err, nil))
 	if !ok || st.Code() == codes.Canceled {
-		return toStatus(err)
+		return grpcerr.Status(err, nil)
 	}
 	with, derr := st.WithDetails(&longshorev1.StartFailure{ExitStatus: exitStatusOf(err)})
 	if derr != nil {

@@ -11,6 +11,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Exec runs a further process. It belongs to the call: when the client leaves,
@@ -23,7 +24,7 @@ func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecR
 	}
 	req := first.GetStart()
 	if req == nil || len(req.GetCommand()) == 0 {
-		return invalid("the first message must name a container and a command")
+		return invalid.Errorf("the first message must name a container and a command")
 	}
 	c, err := s.container(ctx, req.GetName())
 	if err != nil {
@@ -79,7 +80,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 	}
 	req := first.GetStart()
 	if req == nil {
-		return invalid("the first message must name a container")
+		return invalid.Errorf("the first message must name a container")
 	}
 	c, err := s.container(ctx, req.GetName())
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // pick finds the object a user means by name among metas, best match first: a
@@ -17,7 +18,7 @@ import (
 // when there is none, and InvalidArgument when it cannot tell.
 func pick(name string, metas []core.Meta) (int, error) {
 	if name == "" {
-		return -1, invalid("a name is needed")
+		return -1, invalid.Errorf("a name is needed")
 	}
 	ranks := []func(core.Meta) bool{
 		func(m core.Meta) bool { return string(m.ID) == name },
@@ -43,7 +44,7 @@ func pick(name string, metas []core.Meta) (int, error) {
 			names = append(names, fmt.Sprintf("%s (%s)", metas[i].ID.Short(), metas[i].Owner))
 		}
 		slices.Sort(names)
-		return -1, invalid("%q may be any of %s", name, strings.Join(names, ", "))
+		return -1, invalid.Errorf("%q may be any of %s", name, strings.Join(names, ", "))
 	}
 	return -1, nil
 }

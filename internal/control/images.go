@@ -16,6 +16,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // imageServer serves the Images service.
@@ -134,7 +135,7 @@ const exportChunk = 256 << 10
 // ExportImages answers an archive of our images.
 func (s *imageServer) ExportImages(req *longshorev1.ExportImagesRequest, stream grpc.ServerStreamingServer[longshorev1.ExportImagesResponse]) error {
 	if len(req.GetNames()) == 0 {
-		return invalid("name at least one image")
+		return invalid.Errorf("name at least one image")
 	}
 	w := bufio.NewWriterSize(writerFunc(func(p []byte) error {
 		for chunk := range slices.Chunk(p, exportChunk) {

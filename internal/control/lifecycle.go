@@ -12,6 +12,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -24,11 +25,11 @@ func graceOf(d *durationpb.Duration) (*time.Duration, error) {
 		return nil, nil //nolint:nilnil // absent is a value here
 	}
 	if err := d.CheckValid(); err != nil {
-		return nil, invalid("grace: %v", err)
+		return nil, invalid.Errorf("grace: %v", err)
 	}
 	g := d.AsDuration()
 	if g < 0 {
-		return nil, invalid("grace %v is negative", g)
+		return nil, invalid.Errorf("grace %v is negative", g)
 	}
 	return &g, nil
 }

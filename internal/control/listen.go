@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Config says where the control API answers besides its own socket.
@@ -32,10 +34,10 @@ func (c Config) Validate() error {
 		return nil
 	}
 	if !filepath.IsAbs(c.ReadSocket) {
-		return invalid("control.read_socket %q is not an absolute path", c.ReadSocket)
+		return invalid.Errorf("control.read_socket %q is not an absolute path", c.ReadSocket)
 	}
 	if c.ReadGroup == "" {
-		return invalid("control.read_socket is set: name the group that may use it in control.read_group")
+		return invalid.Errorf("control.read_socket is set: name the group that may use it in control.read_group")
 	}
 	return nil
 }

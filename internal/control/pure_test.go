@@ -1,41 +1,15 @@
 package control
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 )
-
-func TestEveryErrorClassHasItsCode(t *testing.T) {
-	for _, c := range classes() {
-		err := fmt.Errorf("do it: %w", c.err)
-		if got := status.Code(toStatus(err)); got != c.code {
-			t.Errorf("%v becomes %s, not %s", c.err, got, c.code)
-		}
-	}
-	for err, want := range map[error]codes.Code{
-		errors.New("plain"): codes.Unknown,
-		errors.Join(errdefs.ErrInternal, context.Canceled): codes.Canceled,
-		status.Error(codes.Aborted, "x"):                   codes.Aborted,
-	} {
-		if got := status.Code(toStatus(err)); got != want {
-			t.Errorf("%v becomes %s, not %s", err, got, want)
-		}
-	}
-	if toStatus(nil) != nil {
-		t.Error("nil became an error")
-	}
-}
 
 func TestEveryCallIsClassified(t *testing.T) {
 	for _, d := range []grpc.ServiceDesc{

@@ -15,6 +15,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/grpcerr"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -143,12 +144,13 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 	watch := obs.GRPC{Face: "control", Metrics: s.o.Metrics, Logger: s.o.Logger}
 	gate := gate{readOnly: readOnly}
+	unary, stream := grpcerr.Interceptors(func(_ context.Context, err error) error { return grpcerr.Status(err, nil) })
 	srv := grpc.NewServer(
 		grpc.Creds(peerCredentials{}),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.ChainUnaryInterceptor(watch.Unary, gate.unary, statusUnary),
-		grpc.ChainStreamInterceptor(watch.Stream, gate.stream, statusStream),
+		grpc.ChainUnaryInterceptor(watch.Unary, gate.unary, unary),
+		grpc.ChainStreamInterceptor(watch.Stream, gate.stream, stream),
 	)
 	longshorev1.RegisterContainersServer(srv, &containerServer{Server: s})
 	longshorev1.RegisterImagesServer(srv, &imageServer{Server: s})

@@ -16,6 +16,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -140,7 +141,7 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 	var cfg core.ProcessConfig
 	for _, e := range req.GetEnv() {
 		if name, _, ok := strings.Cut(e, "="); !ok || name == "" || strings.ContainsRune(e, 0) {
-			return cfg, invalid("environment variable %q is not NAME=value", name)
+			return cfg, invalid.Errorf("environment variable %q is not NAME=value", name)
 		}
 	}
 	if c.State != core.ContainerRunning {
@@ -154,7 +155,7 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 	p.ConsoleSize = consoleSize(req.GetTty(), req.GetSize())
 	if req.GetWorkdir() != "" {
 		if p.Cwd = path.Clean(req.GetWorkdir()); !path.IsAbs(p.Cwd) {
-			return cfg, invalid("workdir %q is not an absolute path", req.GetWorkdir())
+			return cfg, invalid.Errorf("workdir %q is not an absolute path", req.GetWorkdir())
 		}
 	}
 	home := ""

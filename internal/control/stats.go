@@ -10,6 +10,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // minInterval keeps a stream of figures from being a load of its own.
@@ -20,7 +21,7 @@ func (s *containerServer) Stats(req *longshorev1.StatsRequest, stream grpc.Serve
 	ctx := stream.Context()
 	interval := req.GetInterval().AsDuration()
 	if req.GetInterval() != nil && interval < minInterval {
-		return invalid("interval %v is shorter than %v", interval, minInterval)
+		return invalid.Errorf("interval %v is shorter than %v", interval, minInterval)
 	}
 	var ids []core.ID
 	for _, name := range req.GetNames() {

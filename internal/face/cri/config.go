@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/face/cri/stream"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Config is the section [face.cri].
@@ -122,37 +123,37 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	for key, p := range map[string]string{"socket": c.Socket, "image_socket": c.ImageSocket, "nri_socket": c.NRISocket} {
 		if p != "" && !path.IsAbs(p) {
-			return invalid("face.cri.%s %q is not an absolute path", key, p)
+			return invalid.Errorf("face.cri.%s %q is not an absolute path", key, p)
 		}
 	}
 	if c.Socket == "" && c.Enabled {
-		return invalid("face.cri.socket is empty")
+		return invalid.Errorf("face.cri.socket is empty")
 	}
 	if c.ImageSocket != "" && c.ImageSocket == c.Socket {
-		return invalid("face.cri.image_socket is face.cri.socket; leave it empty")
+		return invalid.Errorf("face.cri.image_socket is face.cri.socket; leave it empty")
 	}
 	if c.CgroupDriver != "cgroupfs" && c.CgroupDriver != "systemd" {
-		return invalid("face.cri.cgroup_driver %q is neither cgroupfs nor systemd", c.CgroupDriver)
+		return invalid.Errorf("face.cri.cgroup_driver %q is neither cgroupfs nor systemd", c.CgroupDriver)
 	}
 	for handler, runtime := range c.Handlers {
 		if strings.TrimSpace(handler) == "" || runtime == "" {
-			return invalid("face.cri.handlers: %q = %q: neither may be empty", handler, runtime)
+			return invalid.Errorf("face.cri.handlers: %q = %q: neither may be empty", handler, runtime)
 		}
 	}
 	for _, pattern := range c.PinnedImages {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			return invalid("face.cri.pinned_images: %q is no pattern", pattern)
+			return invalid.Errorf("face.cri.pinned_images: %q is no pattern", pattern)
 		}
 	}
 	if c.LogMaxBytes < 0 || c.LogMaxFiles < 0 {
-		return invalid("face.cri.log_max_bytes and log_max_files must not be negative")
+		return invalid.Errorf("face.cri.log_max_bytes and log_max_files must not be negative")
 	}
 	// kubelet and crictl send and take 16 MiB.
 	if c.MaxMessageBytes < 16<<20 {
-		return invalid("face.cri.max_message_bytes %d is less than the 16 MiB that kubelet may send", c.MaxMessageBytes)
+		return invalid.Errorf("face.cri.max_message_bytes %d is less than the 16 MiB that kubelet may send", c.MaxMessageBytes)
 	}
 	if c.MaxConnections < 1 || c.MaxCalls < 1 {
-		return invalid("face.cri.max_connections and max_calls must be at least 1")
+		return invalid.Errorf("face.cri.max_connections and max_calls must be at least 1")
 	}
 	return c.streams().Validate()
 }

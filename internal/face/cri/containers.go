@@ -17,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/cri/lists"
 	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerRequest) (*v1.CreateContainerResponse, error) {
@@ -33,7 +34,7 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 	}
 	if len(cfg.IO.Sinks) > 0 {
 		if err := os.MkdirAll(path.Dir(cfg.IO.Sinks[0].Path), 0o755); err != nil {
-			return nil, invalid("log directory: %v", err)
+			return nil, invalid.Errorf("log directory: %v", err)
 		}
 	}
 	defer s.nri.Block()()
@@ -128,7 +129,7 @@ func mountSources(face Config, mounts []*v1.Mount) error {
 			err = os.MkdirAll(m.GetHostPath(), 0o755)
 		}
 		if err != nil {
-			return invalid("mount %s: host path: %v", m.GetContainerPath(), err)
+			return invalid.Errorf("mount %s: host path: %v", m.GetContainerPath(), err)
 		}
 	}
 	return nil

@@ -29,6 +29,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/metric"
 	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/face/cri/stream"
+	"github.com/longshore/longshore/internal/face/grpcerr"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -104,10 +105,11 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if len(listeners) == 0 {
 		return fmt.Errorf("cri face: no listener: %w", errdefs.ErrInvalidArgument)
 	}
+	unary, stream := grpcerr.Interceptors(grpcError)
 	s := grpc.NewServer(
 		grpc.MaxRecvMsgSize(f.cfg.MaxMessageBytes), grpc.MaxSendMsgSize(f.cfg.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(f.cfg.MaxCalls), grpc.NumStreamWorkers(workers),
-		grpc.ChainUnaryInterceptor(f.obs.Unary, mapUnary), grpc.ChainStreamInterceptor(f.obs.Stream, mapStream),
+		grpc.ChainUnaryInterceptor(f.obs.Unary, unary), grpc.ChainStreamInterceptor(f.obs.Stream, stream),
 	)
 	defer s.Stop() // its workers run from the first
 	v1.RegisterRuntimeServiceServer(s, f.server)

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/face/grpcerr"
 )
 
 // rpc is one call of either service, as the bytes of a request reach it: without
@@ -59,12 +61,13 @@ func rpcs(tb testing.TB) (all []rpc) {
 func (n *testNode) call(ctx context.Context, c rpc, req proto.Message) ([]proto.Message, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	unary, stream := grpcerr.Interceptors(grpcError)
 	out := &answers{ctx: ctx, cancel: cancel, req: req}
 	if c.stream != nil {
-		err := mapStream(n.face.server, out, nil, c.stream)
+		err := stream(n.face.server, out, nil, c.stream)
 		return out.sent, err
 	}
-	resp, err := c.unary(n.face.server, ctx, func(m any) error { proto.Merge(m.(proto.Message), req); return nil }, mapUnary)
+	resp, err := c.unary(n.face.server, ctx, func(m any) error { proto.Merge(m.(proto.Message), req); return nil }, unary)
 	if err != nil {
 		return nil, err
 	}

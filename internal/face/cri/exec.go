@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/face/cri/joint"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // runner runs what clients ask for.
@@ -15,7 +16,7 @@ func runner(s *server) joint.Runner {
 
 func (s *server) ExecSync(ctx context.Context, req *v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) {
 	if len(req.GetCmd()) == 0 {
-		return nil, invalid("exec in container %s: no command", req.GetContainerId())
+		return nil, invalid.Errorf("exec in container %s: no command", req.GetContainerId())
 	}
 	c, err := s.container(ctx, req.GetContainerId())
 	if err != nil {

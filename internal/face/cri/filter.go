@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // idLen is the length of a whole core.ID.
@@ -22,7 +23,7 @@ func matchID(id core.ID, asked string) bool { return strings.HasPrefix(string(id
 // that is no other's too. One that is not shown is not found.
 func stored[T any](kind, id string, get func(core.ID) (*T, error), all func() ([]*T, error), idOf func(*T) core.ID, show func(*T) bool) (*T, error) {
 	if id == "" {
-		return nil, invalid("no %s id", kind)
+		return nil, invalid.Errorf("no %s id", kind)
 	}
 	o, err := get(core.ID(id))
 	if err == nil && !show(o) {

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/lists"
 	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 func (s *server) ListImages(ctx context.Context, req *v1.ListImagesRequest) (*v1.ListImagesResponse, error) {
@@ -56,7 +57,7 @@ func (s *server) images(ctx context.Context, f *v1.ImageFilter) ([]*v1.Image, er
 func (s *server) ImageStatus(ctx context.Context, req *v1.ImageStatusRequest) (*v1.ImageStatusResponse, error) {
 	ref := req.GetImage().GetImage()
 	if ref == "" {
-		return nil, invalid("image status: no image")
+		return nil, invalid.Errorf("image status: no image")
 	}
 	i, err := s.engine.Image(ctx, ref)
 	if errdefs.IsNotFound(err) {
@@ -76,7 +77,7 @@ func (s *server) ImageStatus(ctx context.Context, req *v1.ImageStatusRequest) (*
 func (s *server) PullImage(ctx context.Context, req *v1.PullImageRequest) (*v1.PullImageResponse, error) {
 	ref := req.GetImage().GetImage()
 	if ref == "" {
-		return nil, invalid("pull image: no image")
+		return nil, invalid.Errorf("pull image: no image")
 	}
 	opts, err := terms.PullOptions(ref, req.GetAuth())
 	if err == nil {
@@ -106,7 +107,7 @@ func signatureInvalid(err error) error {
 func (s *server) RemoveImage(ctx context.Context, req *v1.RemoveImageRequest) (*v1.RemoveImageResponse, error) {
 	ref := req.GetImage().GetImage()
 	if ref == "" {
-		return nil, invalid("remove image: no image")
+		return nil, invalid.Errorf("remove image: no image")
 	}
 	i, err := s.engine.Image(ctx, ref)
 	if err == nil {
@@ -136,7 +137,7 @@ func (s *server) ImageFsInfo(ctx context.Context, _ *v1.ImageFsInfoRequest) (*v1
 func knownHandler(ctx context.Context, s *server, name string) error {
 	runtimes, err := s.engine.Runtimes(ctx)
 	if err == nil && !slices.ContainsFunc(handlers(s.cfg, runtimes), func(h *v1.RuntimeHandler) bool { return h.GetName() == name }) {
-		err = invalid("runtime handler %q is unknown", name)
+		err = invalid.Errorf("runtime handler %q is unknown", name)
 	}
 	return err
 }

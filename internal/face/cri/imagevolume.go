@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // imageSource stands in a mount for the path of the image volume of that number
@@ -65,15 +66,15 @@ func (a containerAsk) imageMount(m *v1.Mount) (specs.Mount, error) {
 	sub := m.GetImageSubPath()
 	switch {
 	case target == "" || nul(target+sub):
-		return specs.Mount{}, invalid("mount of image %s at %q", m.GetImage().GetImage(), target)
+		return specs.Mount{}, invalid.Errorf("mount of image %s at %q", m.GetImage().GetImage(), target)
 	case m.GetHostPath() != "":
-		return specs.Mount{}, invalid("mount %s: image and host path", target)
+		return specs.Mount{}, invalid.Errorf("mount %s: image and host path", target)
 	case !m.GetReadonly():
-		return specs.Mount{}, invalid("mount %s: an image volume is read-only, readonly must be set", target)
+		return specs.Mount{}, invalid.Errorf("mount %s: an image volume is read-only, readonly must be set", target)
 	case m.GetPropagation() != v1.MountPropagation_PROPAGATION_PRIVATE:
-		return specs.Mount{}, invalid("mount %s: image volume with propagation %s", target, m.GetPropagation())
+		return specs.Mount{}, invalid.Errorf("mount %s: image volume with propagation %s", target, m.GetPropagation())
 	case sub != "" && !filepath.IsLocal(strings.TrimPrefix(sub, "/")):
-		return specs.Mount{}, invalid("mount %s: image sub-path %q", target, sub)
+		return specs.Mount{}, invalid.Errorf("mount %s: image sub-path %q", target, sub)
 	}
 	n := 0
 	for _, o := range a.req.GetConfig().GetMounts() {

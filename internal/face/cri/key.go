@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Keys are what kubelet means by "the same object": a sandbox is its name,
@@ -53,7 +54,7 @@ func sandboxMetadata(key core.Key) *v1.PodSandboxMetadata {
 // checkKey refuses what the engine would.
 func checkKey(k core.Key) error {
 	if len(k) > core.MaxKey {
-		return invalid("metadata of %d bytes, at most %d", len(k), core.MaxKey)
+		return invalid.Errorf("metadata of %d bytes, at most %d", len(k), core.MaxKey)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -71,7 +72,7 @@ func seccompKind(sc *v1.LinuxContainerSecurityContext) (kind v1.SecurityProfile_
 		case strings.HasPrefix(old, "localhost/"):
 			kind, file = v1.SecurityProfile_Localhost, strings.TrimPrefix(old, "localhost/")
 		default:
-			return 0, "", invalid("container: seccomp profile %q", old)
+			return 0, "", invalid.Errorf("container: seccomp profile %q", old)
 		}
 	}
 	switch kind {
@@ -79,11 +80,11 @@ func seccompKind(sc *v1.LinuxContainerSecurityContext) (kind v1.SecurityProfile_
 		return kind, "", nil
 	case v1.SecurityProfile_Localhost:
 		if !path.IsAbs(file) || nul(file) {
-			return 0, "", invalid("container: seccomp profile %q is not an absolute path", file)
+			return 0, "", invalid.Errorf("container: seccomp profile %q is not an absolute path", file)
 		}
 		return kind, file, nil
 	}
-	return 0, "", invalid("container: seccomp profile type %d", kind)
+	return 0, "", invalid.Errorf("container: seccomp profile type %d", kind)
 }
 
 // maxProfile bounds a seccomp profile read from a file.
@@ -98,12 +99,12 @@ func readSeccomp(sc *v1.LinuxContainerSecurityContext) ([]byte, error) {
 	}
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, invalid("container: seccomp profile: %v", err)
+		return nil, invalid.Errorf("container: seccomp profile: %v", err)
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxProfile))
 	if err != nil {
-		return nil, invalid("container: seccomp profile: %v", err)
+		return nil, invalid.Errorf("container: seccomp profile: %v", err)
 	}
 	return b, nil
 }
@@ -161,7 +162,7 @@ func (a containerAsk) relabel() error {
 		}
 		// A filesystem that has no labels needs none.
 		if err := label.Relabel(m.GetHostPath(), files, false); err != nil && !errors.Is(err, unix.ENOTSUP) {
-			return invalid("mount %s: selinux label: %v", m.GetContainerPath(), err)
+			return invalid.Errorf("mount %s: selinux label: %v", m.GetContainerPath(), err)
 		}
 	}
 	return nil
@@ -178,11 +179,11 @@ func readDevices(cfg *v1.ContainerConfig, bare bool) (list []specs.LinuxDevice, 
 	}
 	for _, d := range cfg.GetDevices() {
 		if nul(d.GetHostPath()+d.GetContainerPath()) || len(d.GetPermissions()) > 3 {
-			return nil, nil, invalid("device %q at %q, permissions %q", d.GetHostPath(), d.GetContainerPath(), d.GetPermissions())
+			return nil, nil, invalid.Errorf("device %q at %q, permissions %q", d.GetHostPath(), d.GetContainerPath(), d.GetPermissions())
 		}
 		found, open, err := ocispec.HostDevice(ocispec.Device{Source: d.GetHostPath(), Target: d.GetContainerPath(), Access: d.GetPermissions()})
 		if err != nil {
-			return nil, nil, invalid("%v", err)
+			return nil, nil, invalid.Errorf("%v", err)
 		}
 		list, rules = append(list, found...), append(rules, open...)
 	}
@@ -198,11 +199,11 @@ func fitRights(sc *v1.LinuxContainerSecurityContext, sb core.Sandbox) error {
 			return err
 		}
 		if !r.Config.GetConfig().GetLinux().GetSecurityContext().GetPrivileged() {
-			return invalid("a privileged container in a sandbox that is not privileged")
+			return invalid.Errorf("a privileged container in a sandbox that is not privileged")
 		}
 	}
 	if name := apparmor(sc); name != "" && name != "unconfined" && !appArmorOn() {
-		return invalid("apparmor profile %s: apparmor is off on this node", name)
+		return invalid.Errorf("apparmor profile %s: apparmor is off on this node", name)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/cri/lists"
 	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest) (*v1.RunPodSandboxResponse, error) {
@@ -23,7 +24,7 @@ func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest
 	}
 	if d := req.GetConfig().GetLogDirectory(); d != "" {
 		if err := os.MkdirAll(d, 0o755); err != nil {
-			return nil, invalid("log directory: %v", err)
+			return nil, invalid.Errorf("log directory: %v", err)
 		}
 	}
 	defer s.nri.Block()()

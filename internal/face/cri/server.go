@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/memo"
 	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/face/cri/stream"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // server implements both services. Each call is: find, translate, one or two
@@ -115,7 +116,7 @@ func (s *server) UpdateRuntimeConfig(ctx context.Context, req *v1.UpdateRuntimeC
 	for i, c := range cidrs {
 		cidrs[i] = strings.TrimSpace(c)
 		if _, err := netip.ParsePrefix(cidrs[i]); err != nil {
-			return nil, invalid("pod cidr %q: %v", cidr, err)
+			return nil, invalid.Errorf("pod cidr %q: %v", cidr, err)
 		}
 	}
 	if err := s.engine.SetNetworkRanges(ctx, cidrs); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -100,7 +101,7 @@ func (a containerAsk) logDirectory() string {
 func (a containerAsk) record() (containerRecord, error) {
 	rec, err := newContainerRecord(a.req)
 	if err != nil {
-		return rec, invalid("container config: %v", err)
+		return rec, invalid.Errorf("container config: %v", err)
 	}
 	spec := proto.CloneOf(rec.Config.GetImage())
 	names := slices.Concat(a.image.Names, a.image.Digests)
@@ -225,7 +226,7 @@ func environment(cfg *v1.ContainerConfig) (env []string, err error) {
 	for _, e := range cfg.GetEnvs() {
 		k, v := e.GetKey(), string(e.GetValue())
 		if k == "" || strings.Contains(k, "=") || nul(k+v) {
-			return nil, invalid("container %s: environment variable %q", cfg.GetMetadata().GetName(), k)
+			return nil, invalid.Errorf("container %s: environment variable %q", cfg.GetMetadata().GetName(), k)
 		}
 		env = append(env, k+"="+v)
 	}
@@ -272,15 +273,15 @@ func (a containerAsk) mount(m *v1.Mount) (specs.Mount, error) {
 	case m.GetImage().GetImage() != "":
 		return a.imageMount(m)
 	case target == "" || nul(target+m.GetHostPath()):
-		return specs.Mount{}, invalid("mount of %s at %q", m.GetHostPath(), target)
+		return specs.Mount{}, invalid.Errorf("mount of %s at %q", m.GetHostPath(), target)
 	case m.GetRecursiveReadOnly() && !m.GetReadonly():
-		return specs.Mount{}, invalid("mount %s: recursive_read_only without readonly", target)
+		return specs.Mount{}, invalid.Errorf("mount %s: recursive_read_only without readonly", target)
 	case m.GetRecursiveReadOnly() && m.GetPropagation() != v1.MountPropagation_PROPAGATION_PRIVATE:
-		return specs.Mount{}, invalid("mount %s: recursive_read_only with propagation %s", target, m.GetPropagation())
+		return specs.Mount{}, invalid.Errorf("mount %s: recursive_read_only with propagation %s", target, m.GetPropagation())
 	case m.GetRecursiveReadOnly() && !a.runtime.RecursiveReadOnly:
-		return specs.Mount{}, invalid("mount %s: the runtime has no recursive read-only mounts", target)
+		return specs.Mount{}, invalid.Errorf("mount %s: the runtime has no recursive read-only mounts", target)
 	case len(m.GetUidMappings())+len(m.GetGidMappings()) > 0 && !a.runtime.IDMappedMounts:
-		return specs.Mount{}, invalid("mount %s: the runtime has no id-mapped mounts", target)
+		return specs.Mount{}, invalid.Errorf("mount %s: the runtime has no id-mapped mounts", target)
 	}
 	if !path.IsAbs(target) {
 		target = "/" + target
@@ -296,7 +297,7 @@ func (a containerAsk) mount(m *v1.Mount) (specs.Mount, error) {
 	case v1.MountPropagation_PROPAGATION_BIDIRECTIONAL:
 		b.Propagation = "rshared"
 	default:
-		return specs.Mount{}, invalid("mount %s: propagation %d", target, m.GetPropagation())
+		return specs.Mount{}, invalid.Errorf("mount %s: propagation %d", target, m.GetPropagation())
 	}
 	out, err := b.Mount()
 	if err != nil {
@@ -312,7 +313,7 @@ func withOptions(out specs.Mount, m *v1.Mount) (specs.Mount, error) {
 		case "noexec", "nodev", "nosuid", "noatime", "nodiratime", "relatime", "nosymfollow":
 			out.Options = append(out.Options, o)
 		default:
-			return specs.Mount{}, invalid("mount %s: option %q", m.GetContainerPath(), o)
+			return specs.Mount{}, invalid.Errorf("mount %s: option %q", m.GetContainerPath(), o)
 		}
 	}
 	return out, nil

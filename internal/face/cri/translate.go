@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/sysctl"
 )
 
@@ -27,10 +28,10 @@ func sandboxConfig(face Config, req *v1.RunPodSandboxRequest) (core.SandboxConfi
 	cfg := req.GetConfig()
 	var sb core.SandboxConfig
 	if cfg.GetMetadata().GetName() == "" {
-		return sb, invalid("sandbox config without metadata and a name")
+		return sb, invalid.Errorf("sandbox config without metadata and a name")
 	}
 	if cfg.GetWindows() != nil && cfg.GetLinux() == nil {
-		return sb, invalid("sandbox %s is for Windows", cfg.GetMetadata().GetName())
+		return sb, invalid.Errorf("sandbox %s is for Windows", cfg.GetMetadata().GetName())
 	}
 	sb.Key = sandboxKey(cfg.GetMetadata())
 	sb.Labels = maps.Clone(cfg.GetLabels())
@@ -51,7 +52,7 @@ func sandboxConfig(face Config, req *v1.RunPodSandboxRequest) (core.SandboxConfi
 		return sb, err
 	}
 	if d := cfg.GetLogDirectory(); d != "" && (!path.IsAbs(d) || strings.Contains(d, "\x00")) {
-		return sb, invalid("log directory %q is not an absolute path", d)
+		return sb, invalid.Errorf("log directory %q is not an absolute path", d)
 	}
 	var err error
 	if sb.Cgroup, err = cgroupOf(face, cfg.GetLinux().GetCgroupParent()); err != nil {
@@ -59,7 +60,7 @@ func sandboxConfig(face Config, req *v1.RunPodSandboxRequest) (core.SandboxConfi
 	}
 	rec, err := newPodRecord(req)
 	if err != nil {
-		return sb, invalid("sandbox config: %v", err)
+		return sb, invalid.Errorf("sandbox config: %v", err)
 	}
 	sb.Data, err = rec.encode()
 	return sb, err
@@ -88,7 +89,7 @@ func sandboxNamespaces(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 		case n.mode == v1.NamespaceMode_CONTAINER && n.own:
 			n.to.Mode = core.PerContainer
 		default:
-			return invalid("sandbox: %s namespace mode %s", n.name, n.mode)
+			return invalid.Errorf("sandbox: %s namespace mode %s", n.name, n.mode)
 		}
 	}
 	// The host name belongs to the network identity.
@@ -105,15 +106,15 @@ func sandboxUsers(u *v1.UserNamespace, sb *core.SandboxConfig) error {
 	switch u.GetMode() {
 	case v1.NamespaceMode_NODE:
 		if len(u.GetUids())+len(u.GetGids()) > 0 {
-			return invalid("sandbox: mappings with the node's user namespace")
+			return invalid.Errorf("sandbox: mappings with the node's user namespace")
 		}
 		return nil
 	case v1.NamespaceMode_POD:
 	default:
-		return invalid("sandbox: user namespace mode %s", u.GetMode())
+		return invalid.Errorf("sandbox: user namespace mode %s", u.GetMode())
 	}
 	if sb.Namespaces.Net.Mode == core.Host {
-		return invalid("sandbox: a user namespace with the node's network")
+		return invalid.Errorf("sandbox: a user namespace with the node's network")
 	}
 	for _, m := range []struct {
 		name string
@@ -121,14 +122,14 @@ func sandboxUsers(u *v1.UserNamespace, sb *core.SandboxConfig) error {
 		to   *[]specs.LinuxIDMapping
 	}{{"uid", u.GetUids(), &sb.UIDs}, {"gid", u.GetGids(), &sb.GIDs}} {
 		if len(m.from) != 1 {
-			return invalid("sandbox: %d %s mappings, exactly one is possible", len(m.from), m.name)
+			return invalid.Errorf("sandbox: %d %s mappings, exactly one is possible", len(m.from), m.name)
 		}
 		if m.from[0].GetContainerId() != 0 || m.from[0].GetLength() == 0 {
-			return invalid("sandbox: %s mapping without container id 0", m.name)
+			return invalid.Errorf("sandbox: %s mapping without container id 0", m.name)
 		}
 		*m.to = idMappings(m.from)
 		if end := uint64(m.from[0].GetHostId()) + uint64(m.from[0].GetLength()); end > math.MaxUint32 {
-			return invalid("sandbox: %s mapping ends at %d", m.name, end)
+			return invalid.Errorf("sandbox: %s mapping ends at %d", m.name, end)
 		}
 	}
 	sb.Namespaces.User.Mode = core.Shared
@@ -146,10 +147,10 @@ func idMappings(in []*v1.IDMapping) []specs.LinuxIDMapping {
 func sandboxHostname(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	h := cfg.GetHostname()
 	if len(h) > maxHostname {
-		return invalid("sandbox: host name of %d bytes, at most %d", len(h), maxHostname)
+		return invalid.Errorf("sandbox: host name of %d bytes, at most %d", len(h), maxHostname)
 	}
 	if strings.ContainsFunc(h, func(r rune) bool { return r == '/' || unicode.IsSpace(r) || unicode.IsControl(r) }) {
-		return invalid("sandbox: host name %q", h)
+		return invalid.Errorf("sandbox: host name %q", h)
 	}
 	if sb.Namespaces.UTS.Mode != core.Host {
 		sb.Hostname = h
@@ -164,7 +165,7 @@ func sandboxNetwork(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 		for _, list := range [][]string{d.GetServers(), d.GetSearches(), d.GetOptions()} {
 			for _, s := range list {
 				if strings.ContainsAny(s, "\x00\n\r") {
-					return invalid("sandbox: dns config %q", s)
+					return invalid.Errorf("sandbox: dns config %q", s)
 				}
 			}
 		}
@@ -197,7 +198,7 @@ func ports(mappings []*v1.PortMapping) ([]core.Port, error) {
 			continue
 		}
 		if m.GetHostPort() < 0 || m.GetHostPort() > math.MaxUint16 || m.GetContainerPort() < 1 || m.GetContainerPort() > math.MaxUint16 {
-			return nil, invalid("sandbox: port mapping %d to %d", m.GetHostPort(), m.GetContainerPort())
+			return nil, invalid.Errorf("sandbox: port mapping %d to %d", m.GetHostPort(), m.GetContainerPort())
 		}
 		p := core.Port{Host: uint16(m.GetHostPort()), Container: uint16(m.GetContainerPort())}
 		switch m.GetProtocol() {
@@ -208,12 +209,12 @@ func ports(mappings []*v1.PortMapping) ([]core.Port, error) {
 		case v1.Protocol_SCTP:
 			p.Proto = "sctp"
 		default:
-			return nil, invalid("sandbox: port %d: protocol %d", p.Host, m.GetProtocol())
+			return nil, invalid.Errorf("sandbox: port %d: protocol %d", p.Host, m.GetProtocol())
 		}
 		if s := m.GetHostIp(); s != "" {
 			a, err := netip.ParseAddr(s)
 			if err != nil || a.Zone() != "" {
-				return nil, invalid("sandbox: port %d: host ip %q", p.Host, s)
+				return nil, invalid.Errorf("sandbox: port %d: host ip %q", p.Host, s)
 			}
 			if p.HostIP = a.Unmap(); a.IsUnspecified() {
 				p.HostIP = netip.Addr{}
@@ -221,7 +222,7 @@ func ports(mappings []*v1.PortMapping) ([]core.Port, error) {
 		}
 		at := core.Port{Proto: p.Proto, HostIP: p.HostIP, Host: p.Host}
 		if seen[at] {
-			return nil, invalid("sandbox: host port %s/%d is asked for twice", p.Proto, p.Host)
+			return nil, invalid.Errorf("sandbox: host port %s/%d is asked for twice", p.Proto, p.Host)
 		}
 		seen[at] = true
 		out = append(out, p)
@@ -243,11 +244,11 @@ func sandboxSysctls(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	for _, s := range settings {
 		switch {
 		case nul(s.Value):
-			return invalid("sandbox: value of sysctl %s", s.Name)
+			return invalid.Errorf("sandbox: value of sysctl %s", s.Name)
 		case s.Kind == specs.NetworkNamespace && sb.Namespaces.Net.Mode == core.Host:
-			return invalid("sandbox: sysctl %s with the node's network", s.Name)
+			return invalid.Errorf("sandbox: sysctl %s with the node's network", s.Name)
 		case s.Kind == specs.IPCNamespace && sb.Namespaces.IPC.Mode == core.Host:
-			return invalid("sandbox: sysctl %s with the node's ipc namespace", s.Name)
+			return invalid.Errorf("sandbox: sysctl %s with the node's ipc namespace", s.Name)
 		}
 		sb.Sysctls[s.Dotted()] = s.Value
 	}
@@ -261,12 +262,12 @@ func cgroupOf(face Config, parent string) (core.Cgroup, error) {
 		parent = face.SandboxCgroup
 	}
 	if strings.Contains(parent, "\x00") || strings.Contains("/"+parent+"/", "/../") {
-		return core.Cgroup{}, invalid("sandbox: cgroup parent %q", parent)
+		return core.Cgroup{}, invalid.Errorf("sandbox: cgroup parent %q", parent)
 	}
 	if face.CgroupDriver == "systemd" && parent != "" {
 		slice := path.Base(parent)
 		if !strings.HasSuffix(slice, ".slice") {
-			return core.Cgroup{}, invalid("sandbox: cgroup parent %q is no slice, but the cgroup driver is systemd", parent)
+			return core.Cgroup{}, invalid.Errorf("sandbox: cgroup parent %q is no slice, but the cgroup driver is systemd", parent)
 		}
 		return core.Cgroup{Parent: slice}, nil
 	}
@@ -279,10 +280,10 @@ func logPath(dir, file string) (string, error) {
 		return "", nil
 	}
 	if !path.IsAbs(dir) || strings.Contains(dir, "\x00") {
-		return "", invalid("container: log directory %q is not an absolute path", dir)
+		return "", invalid.Errorf("container: log directory %q is not an absolute path", dir)
 	}
 	if !filepath.IsLocal(file) || strings.Contains(file, "\x00") || path.Clean(file) == "." {
-		return "", invalid("container: log path %q does not stay below the log directory", file)
+		return "", invalid.Errorf("container: log path %q does not stay below the log directory", file)
 	}
 	return path.Join(dir, file), nil
 }
@@ -313,13 +314,13 @@ func checkContainer(req *v1.CreateContainerRequest) error {
 	cfg := req.GetConfig()
 	switch {
 	case req.GetPodSandboxId() == "":
-		return invalid("container without a sandbox id")
+		return invalid.Errorf("container without a sandbox id")
 	case cfg.GetMetadata().GetName() == "":
-		return invalid("container config without metadata and a name")
+		return invalid.Errorf("container config without metadata and a name")
 	case cfg.GetImage().GetImage() == "":
-		return invalid("container %s: no image", cfg.GetMetadata().GetName())
+		return invalid.Errorf("container %s: no image", cfg.GetMetadata().GetName())
 	case cfg.GetWindows() != nil && cfg.GetLinux() == nil:
-		return invalid("container %s is for Windows", cfg.GetMetadata().GetName())
+		return invalid.Errorf("container %s is for Windows", cfg.GetMetadata().GetName())
 	}
 	return checkContainerNamespaces(cfg)
 }
@@ -327,10 +328,10 @@ func checkContainer(req *v1.CreateContainerRequest) error {
 func checkContainerNamespaces(cfg *v1.ContainerConfig) error {
 	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if o.GetNetwork() == v1.NamespaceMode_TARGET || o.GetIpc() == v1.NamespaceMode_TARGET {
-		return invalid("container %s: only the pid namespace can be another container's", cfg.GetMetadata().GetName())
+		return invalid.Errorf("container %s: only the pid namespace can be another container's", cfg.GetMetadata().GetName())
 	}
 	if o.GetPid() == v1.NamespaceMode_TARGET && o.GetTargetId() == "" {
-		return invalid("container %s: pid namespace TARGET without a target id", cfg.GetMetadata().GetName())
+		return invalid.Errorf("container %s: pid namespace TARGET without a target id", cfg.GetMetadata().GetName())
 	}
 	return nil
 }
@@ -350,7 +351,7 @@ func fitNamespaces(cfg *v1.ContainerConfig, sb core.Sandbox) error {
 		bad := n.want == v1.NamespaceMode_NODE && n.have != core.Host ||
 			n.want == v1.NamespaceMode_CONTAINER && n.have != core.PerContainer
 		if bad {
-			return invalid("container %s: %s namespace %s, but its sandbox has another", cfg.GetMetadata().GetName(), n.name, n.want)
+			return invalid.Errorf("container %s: %s namespace %s, but its sandbox has another", cfg.GetMetadata().GetName(), n.name, n.want)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -15,15 +16,15 @@ func checkUser(sc *v1.LinuxContainerSecurityContext) error {
 	hasUser := sc.GetRunAsUser() != nil || sc.GetRunAsUsername() != ""
 	switch {
 	case sc.GetRunAsUser() != nil && sc.GetRunAsUsername() != "":
-		return invalid("container: both run_as_user and run_as_username")
+		return invalid.Errorf("container: both run_as_user and run_as_username")
 	case sc.GetRunAsGroup() != nil && !hasUser:
-		return invalid("container: run_as_group without a user")
+		return invalid.Errorf("container: run_as_group without a user")
 	case !validID(sc.GetRunAsUser().GetValue()) || !validID(sc.GetRunAsGroup().GetValue()):
-		return invalid("container: run_as_user %d, run_as_group %d", sc.GetRunAsUser().GetValue(), sc.GetRunAsGroup().GetValue())
+		return invalid.Errorf("container: run_as_user %d, run_as_group %d", sc.GetRunAsUser().GetValue(), sc.GetRunAsGroup().GetValue())
 	}
 	for _, g := range sc.GetSupplementalGroups() {
 		if !validID(g) {
-			return invalid("container: supplemental group %d", g)
+			return invalid.Errorf("container: supplemental group %d", g)
 		}
 	}
 	return nil

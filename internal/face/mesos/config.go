@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/gpu"
 	"github.com/longshore/longshore/internal/face/mesos/guard"
 	"github.com/longshore/longshore/internal/face/mesos/keep"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/tlsconf"
 )
 
@@ -89,23 +90,23 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	switch {
 	case !path.IsAbs(c.Socket):
-		return invalid("face.mesos.socket %q is not an absolute path", c.Socket)
+		return invalid.Errorf("face.mesos.socket %q is not an absolute path", c.Socket)
 	case c.WorkDir != "" && !path.IsAbs(c.WorkDir):
-		return invalid("face.mesos.work_dir %q is not an absolute path", c.WorkDir)
+		return invalid.Errorf("face.mesos.work_dir %q is not an absolute path", c.WorkDir)
 	case c.MaxMessageBytes < 1<<16 || c.MaxConnections < 1:
-		return invalid("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
+		return invalid.Errorf("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
 	case c.MaxConnectionsPerPeer < 0 || c.MaxUnauthenticated < 1:
-		return invalid("face.mesos: max_connections_per_peer %d is negative, or max_unauthenticated %d below 1", c.MaxConnectionsPerPeer, c.MaxUnauthenticated)
+		return invalid.Errorf("face.mesos: max_connections_per_peer %d is negative, or max_unauthenticated %d below 1", c.MaxConnectionsPerPeer, c.MaxUnauthenticated)
 	case gpu.Check(c.GPUs) != nil:
 		return fmt.Errorf("face.mesos.gpus: %w", gpu.Check(c.GPUs))
 	case c.MaxFetchBytes < 0 || c.FetcherCacheBytes < 0:
-		return invalid("face.mesos: max_fetch_bytes %d or fetcher_cache_bytes %d is negative", c.MaxFetchBytes, c.FetcherCacheBytes)
+		return invalid.Errorf("face.mesos: max_fetch_bytes %d or fetcher_cache_bytes %d is negative", c.MaxFetchBytes, c.FetcherCacheBytes)
 	case c.GCDelay < 0 || c.DiskWatchInterval < 0:
-		return invalid("face.mesos: gc_delay %s or disk_watch_interval %s is negative", time.Duration(c.GCDelay), time.Duration(c.DiskWatchInterval))
+		return invalid.Errorf("face.mesos: gc_delay %s or disk_watch_interval %s is negative", time.Duration(c.GCDelay), time.Duration(c.DiskWatchInterval))
 	}
 	for _, dir := range c.FetchDirs {
 		if !path.IsAbs(dir) || path.Clean(dir) != dir {
-			return invalid("face.mesos.fetch_dirs: %q is not an absolute path in its shortest form", dir)
+			return invalid.Errorf("face.mesos.fetch_dirs: %q is not an absolute path in its shortest form", dir)
 		}
 	}
 	if c.Listen == "" {
@@ -117,20 +118,20 @@ func (c Config) Validate() error {
 // validateListen is about what TCP takes.
 func (c Config) validateListen() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return invalid("face.mesos.listen %q: %v", c.Listen, err)
+		return invalid.Errorf("face.mesos.listen %q: %v", c.Listen, err)
 	}
 	for key, file := range map[string]string{
 		"acls": c.ACLs, "cert": c.Cert, "key": c.Key, "client_ca": c.ClientCA, "credentials": c.Credentials, "jwt_secret_key": c.JWTSecretKey,
 	} {
 		if file != "" && !path.IsAbs(file) {
-			return invalid("face.mesos.%s %q is not an absolute path", key, file)
+			return invalid.Errorf("face.mesos.%s %q is not an absolute path", key, file)
 		}
 	}
 	if (c.Cert == "") != (c.Key == "") || c.ClientCA != "" && c.Cert == "" {
-		return invalid("face.mesos.cert and face.mesos.key go together, and face.mesos.client_ca needs both")
+		return invalid.Errorf("face.mesos.cert and face.mesos.key go together, and face.mesos.client_ca needs both")
 	}
 	if c.Credentials == "" && c.JWTSecretKey == "" && c.ClientCA == "" {
-		return invalid("face.mesos.listen %q: a TCP listener must know its clients, set face.mesos.credentials, face.mesos.jwt_secret_key or face.mesos.client_ca", c.Listen)
+		return invalid.Errorf("face.mesos.listen %q: a TCP listener must know its clients, set face.mesos.credentials, face.mesos.jwt_secret_key or face.mesos.client_ca", c.Listen)
 	}
 	return nil
 }
@@ -141,7 +142,7 @@ func (c Config) guard() (*guard.Guard, error) {
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
-		return nil, invalid("face.mesos.listen %q: %v", c.Listen, err)
+		return nil, invalid.Errorf("face.mesos.listen %q: %v", c.Listen, err)
 	}
 	return guard.New(guard.Options{
 		Credentials: c.Credentials, Tokens: c.JWTSecretKey, Certificates: c.ClientCA != "", Hosts: append(slices.Clone(c.Hosts), host),

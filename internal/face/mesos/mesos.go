@@ -12,14 +12,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"path"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
@@ -28,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/endpoint"
 	"github.com/longshore/longshore/internal/face/mesos/guard"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Name is the face's name.
@@ -67,7 +66,7 @@ var _ face.Face = (*Face)(nil)
 // wrong or something required is missing.
 func New(o Options) (*Face, error) {
 	if o.Engine == nil || o.Logger == nil {
-		return nil, invalid("mesos face: engine and logger are required")
+		return nil, invalid.Errorf("mesos face: engine and logger are required")
 	}
 	if err := o.Config.Validate(); err != nil {
 		return nil, err
@@ -113,7 +112,7 @@ const (
 // last as long as a container.
 func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if len(listeners) == 0 {
-		return invalid("mesos face: no listener")
+		return invalid.Errorf("mesos face: no listener")
 	}
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
@@ -247,8 +246,4 @@ func (f *Face) secured(l net.Listener) net.Listener {
 		return l
 	}
 	return tls.NewListener(l, f.tls)
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 }

@@ -5,12 +5,10 @@ import (
 	"errors"
 
 	"github.com/containerd/errdefs"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	nomadstructs "github.com/longshore/longshore/api/nomad/structs"
-
 	"github.com/longshore/longshore/internal/face/words"
 )
 
@@ -31,15 +29,6 @@ func grpcError(ctx context.Context, err error) error {
 		return err
 	}
 	return status.Error(codes.Unknown, words.Plain(err.Error()))
-}
-
-func mapUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	resp, err := next(ctx, req)
-	return resp, grpcError(ctx, err)
-}
-
-func mapStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	return grpcError(ss.Context(), next(srv, ss))
 }
 
 // startError tells whether it helps to start the task again: with false Nomad

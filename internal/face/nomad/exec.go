@@ -15,6 +15,7 @@ import (
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -29,7 +30,7 @@ const unknownExit = -2
 // environment, directory and rights.
 func execProcess(c core.Container, command []string, tty bool) (*specs.Process, error) {
 	if len(command) == 0 {
-		return nil, invalid("exec in task %s: no command", c.Key)
+		return nil, invalid.Errorf("exec in task %s: no command", c.Key)
 	}
 	if c.State != core.ContainerRunning {
 		return nil, fmt.Errorf("exec in task %s: it is %s: %w", c.Key, c.State, errdefs.ErrFailedPrecondition)

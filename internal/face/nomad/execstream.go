@@ -11,6 +11,7 @@ import (
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // ExecTaskStreaming implements the service: `nomad alloc exec`. The process lives
@@ -22,7 +23,7 @@ func (s *server) ExecTaskStreaming(stream nomaddriver.Driver_ExecTaskStreamingSe
 	}
 	setup := first.GetSetup()
 	if setup == nil {
-		return invalid("exec: the first message must be the setup")
+		return invalid.Errorf("exec: the first message must be the setup")
 	}
 	ctx := stream.Context()
 	c, err := s.task(ctx, setup.GetTaskId())

@@ -5,6 +5,7 @@ import (
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // handleVersion is that of what we leave with Nomad. Another one's state is
@@ -30,14 +31,14 @@ func newHandle(t *nomaddriver.TaskConfig, c core.Container) (*nomaddriver.TaskHa
 func readHandle(h *nomaddriver.TaskHandle) (id string, st state, err error) {
 	switch {
 	case h == nil:
-		return "", st, invalid("recover: no handle")
+		return "", st, invalid.Errorf("recover: no handle")
 	case h.GetVersion() != handleVersion:
-		return "", st, invalid("recover: the handle is of version %d, this agent knows %d", h.GetVersion(), handleVersion)
+		return "", st, invalid.Errorf("recover: the handle is of version %d, this agent knows %d", h.GetVersion(), handleVersion)
 	case h.GetConfig().GetId() == "":
-		return "", st, invalid("recover: the handle names no task")
+		return "", st, invalid.Errorf("recover: the handle names no task")
 	}
 	if err := json.Unmarshal(h.GetDriverState(), &st); err != nil || st.Container == "" {
-		return "", st, invalid("recover task %s: its state cannot be read", h.GetConfig().GetId())
+		return "", st, invalid.Errorf("recover task %s: its state cannot be read", h.GetConfig().GetId())
 	}
 	return h.GetConfig().GetId(), st, nil
 }

@@ -9,6 +9,7 @@ import (
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // netKey is the key of the sandbox that holds an allocation's network namespace.
@@ -24,7 +25,7 @@ const hostnameLabel = "docker_sandbox_hostname"
 // which we say that we must where the plugin's configuration wants it.
 func (s *server) CreateNetwork(ctx context.Context, req *nomaddriver.CreateNetworkRequest) (*nomaddriver.CreateNetworkResponse, error) {
 	if req.GetAllocId() == "" || strings.ContainsAny(req.GetAllocId(), "/\x00") {
-		return nil, invalid("create network: allocation %q", req.GetAllocId())
+		return nil, invalid.Errorf("create network: allocation %q", req.GetAllocId())
 	}
 	cfg := core.SandboxConfig{Key: netKey(req.GetAllocId())}
 	if h := req.GetHostname(); h != "" { // which each task has in a namespace of its own

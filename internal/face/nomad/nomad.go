@@ -11,20 +11,20 @@ package nomad
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"path"
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/grpcerr"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -53,9 +53,9 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	switch {
 	case !path.IsAbs(c.Socket):
-		return invalid("face.nomad.socket %q is not an absolute path", c.Socket)
+		return invalid.Errorf("face.nomad.socket %q is not an absolute path", c.Socket)
 	case c.MaxMessageBytes < 1<<20 || c.MaxConnections < 1:
-		return invalid("face.nomad: max_message_bytes %d is below 1 MiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
+		return invalid.Errorf("face.nomad: max_message_bytes %d is below 1 MiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ var _ face.Face = (*Face)(nil)
 // wrong or something required is missing.
 func New(o Options) (*Face, error) {
 	if o.Engine == nil || o.Logger == nil {
-		return nil, invalid("nomad face: engine and logger are required")
+		return nil, invalid.Errorf("nomad face: engine and logger are required")
 	}
 	if err := o.Config.Validate(); err != nil {
 		return nil, err
@@ -96,11 +96,12 @@ func (f *Face) Name() string { return Name }
 // off: most of them last as long as a task, and the relay makes them again.
 func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if len(listeners) == 0 {
-		return invalid("nomad face: no listener")
+		return invalid.Errorf("nomad face: no listener")
 	}
+	unary, stream := grpcerr.Interceptors(grpcError)
 	s := grpc.NewServer(
 		grpc.MaxRecvMsgSize(f.cfg.MaxMessageBytes), grpc.MaxSendMsgSize(f.cfg.MaxMessageBytes),
-		grpc.ChainUnaryInterceptor(f.obs.Unary, mapUnary), grpc.ChainStreamInterceptor(f.obs.Stream, mapStream),
+		grpc.ChainUnaryInterceptor(f.obs.Unary, unary), grpc.ChainStreamInterceptor(f.obs.Stream, stream),
 	)
 	nomaddriver.RegisterDriverServer(s, f.server)
 	outer := ctx
@@ -130,10 +131,6 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		return nil
 	}
 	return errors.Join(errs...)
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 }
 
 // cleanTimeout bounds what is taken back after a call has failed.

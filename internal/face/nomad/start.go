@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 	"github.com/longshore/longshore/internal/face/nomad/translate"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // StartTask implements the service: pull, sandbox, container, start. What fails
@@ -92,7 +93,7 @@ func (s *server) mapsOwners(ctx context.Context, name string) error {
 	}
 	for _, r := range all {
 		if r.Name == name && (!r.Features.UserNamespaces || !r.Features.IDMappedMounts) {
-			return invalid("config.userns_mode: runtime %s has no user namespaces or no id-mapped mounts", name)
+			return invalid.Errorf("config.userns_mode: runtime %s has no user namespaces or no id-mapped mounts", name)
 		}
 	}
 	return nil
@@ -139,7 +140,7 @@ func (s *server) sibling(ctx context.Context, t *nomaddriver.TaskConfig, name st
 		if p := translate.NamespaceOf(sb); p != "" {
 			return p, nil
 		}
-		return "", invalid("config.network_mode: task %s has no network of its own", name)
+		return "", invalid.Errorf("config.network_mode: task %s has no network of its own", name)
 	}
 	return "", fmt.Errorf("config.network_mode: task %s does not run (a lifecycle block starts it first): %w", name, errdefs.ErrUnavailable)
 }

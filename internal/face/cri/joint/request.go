@@ -1,12 +1,10 @@
 package joint
 
 import (
-	"fmt"
-
-	"github.com/containerd/errdefs"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/face/cri/stream"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // ExecRequest is what a client asked for, refused where no client could have it.
@@ -17,7 +15,7 @@ func ExecRequest(req *v1.ExecRequest) (stream.Request, error) {
 		Stdin: req.GetStdin(), Stdout: req.GetStdout(), Stderr: req.GetStderr(), TTY: req.GetTty(),
 	}
 	if len(r.Args) == 0 {
-		return r, invalid("exec in container %s: no command", r.ID)
+		return r, invalid.Errorf("exec in container %s: no command", r.ID)
 	}
 	return r, checkStreams(r)
 }
@@ -34,9 +32,9 @@ func AttachRequest(req *v1.AttachRequest) (stream.Request, error) {
 func checkStreams(r stream.Request) error {
 	switch {
 	case r.TTY && r.Stderr:
-		return invalid("%s: a terminal has no stderr of its own", r.Kind)
+		return invalid.Errorf("%s: a terminal has no stderr of its own", r.Kind)
 	case !r.Stdin && !r.Stdout && !r.Stderr:
-		return invalid("%s: one of stdin, stdout and stderr must be asked for", r.Kind)
+		return invalid.Errorf("%s: one of stdin, stdout and stderr must be asked for", r.Kind)
 	default:
 		return nil
 	}
@@ -47,13 +45,9 @@ func ForwardRequest(req *v1.PortForwardRequest) (stream.Request, error) {
 	r := stream.Request{Kind: stream.KindPortForward, ID: req.GetPodSandboxId()}
 	for _, p := range req.GetPort() {
 		if p < 1 || p > 65535 {
-			return r, invalid("port forward: port %d", p)
+			return r, invalid.Errorf("port forward: port %d", p)
 		}
 		r.Ports = append(r.Ports, uint16(p))
 	}
 	return r, nil
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 }

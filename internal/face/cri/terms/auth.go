@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // PullOptions are the credentials of one pull. Those that are for another
@@ -33,15 +34,15 @@ func PullOptions(ref string, auth *v1.AuthConfig) (core.PullOptions, error) {
 // into an error.
 func decodeAuth(s string) (user, password string, err error) {
 	if len(s) > math.MaxUint16 {
-		return "", "", invalid("auth is too long")
+		return "", "", invalid.Errorf("auth is too long")
 	}
 	b, err := base64.StdEncoding.DecodeString(s)
 	if err != nil {
-		return "", "", invalid("auth is not base64")
+		return "", "", invalid.Errorf("auth is not base64")
 	}
 	user, password, ok := strings.Cut(strings.TrimRight(string(b), "\x00"), ":")
 	if !ok {
-		return "", "", invalid("auth is not user:password")
+		return "", "", invalid.Errorf("auth is not user:password")
 	}
 	return user, password, nil
 }

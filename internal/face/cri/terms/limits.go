@@ -8,6 +8,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // The kernel's bounds of oom_score_adj.
@@ -24,7 +26,7 @@ func Resources(r *v1.LinuxContainerResources) (*specs.LinuxResources, error) {
 		return out, nil
 	}
 	if r.GetCpuPeriod() < 0 || r.GetCpuShares() < 0 || r.GetCpuQuota() < -1 || r.GetMemoryLimitInBytes() < -1 || r.GetMemorySwapLimitInBytes() < -1 {
-		return nil, invalid("resources: a negative limit: cpu period %d, shares %d, quota %d, memory %d, swap %d",
+		return nil, invalid.Errorf("resources: a negative limit: cpu period %d, shares %d, quota %d, memory %d, swap %d",
 			r.GetCpuPeriod(), r.GetCpuShares(), r.GetCpuQuota(), r.GetMemoryLimitInBytes(), r.GetMemorySwapLimitInBytes())
 	}
 	cpu := &specs.LinuxCPU{Cpus: r.GetCpusetCpus(), Mems: r.GetCpusetMems()}
@@ -39,7 +41,7 @@ func Resources(r *v1.LinuxContainerResources) (*specs.LinuxResources, error) {
 	}
 	for _, set := range []string{cpu.Cpus, cpu.Mems} {
 		if strings.Trim(set, "0123456789,-") != "" {
-			return nil, invalid("resources: cpuset %q", set)
+			return nil, invalid.Errorf("resources: cpuset %q", set)
 		}
 	}
 	if *cpu != (specs.LinuxCPU{}) {
@@ -50,13 +52,13 @@ func Resources(r *v1.LinuxContainerResources) (*specs.LinuxResources, error) {
 	}
 	for _, h := range r.GetHugepageLimits() {
 		if strings.ContainsAny(h.GetPageSize(), "/\x00. ") || h.GetPageSize() == "" {
-			return nil, invalid("resources: huge page size %q", h.GetPageSize())
+			return nil, invalid.Errorf("resources: huge page size %q", h.GetPageSize())
 		}
 		out.HugepageLimits = append(out.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: h.GetPageSize(), Limit: h.GetLimit()})
 	}
 	for k, v := range r.GetUnified() {
 		if k == "" || strings.ContainsAny(k, "/\x00") || strings.HasPrefix(k, ".") {
-			return nil, invalid("resources: cgroup file %q", k)
+			return nil, invalid.Errorf("resources: cgroup file %q", k)
 		}
 		if out.Unified == nil {
 			out.Unified = map[string]string{}
@@ -72,7 +74,7 @@ func memory(r *v1.LinuxContainerResources, out *specs.LinuxResources) error {
 		return nil
 	}
 	if limit > 0 && swap > 0 && swap < limit {
-		return invalid("resources: memory and swap limit %d is below the memory limit %d", swap, limit)
+		return invalid.Errorf("resources: memory and swap limit %d is below the memory limit %d", swap, limit)
 	}
 	out.Memory = &specs.LinuxMemory{}
 	if limit != 0 {
@@ -88,7 +90,7 @@ func memory(r *v1.LinuxContainerResources, out *specs.LinuxResources) error {
 func OOMScore(r *v1.LinuxContainerResources) (*int, error) {
 	v := r.GetOomScoreAdj()
 	if v < oomScoreMin || v > oomScoreMax {
-		return nil, invalid("resources: oom_score_adj %d", v)
+		return nil, invalid.Errorf("resources: oom_score_adj %d", v)
 	}
 	n := int(v)
 	return &n, nil

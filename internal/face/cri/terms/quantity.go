@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/big"
 	"strings"
+
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Bandwidth reads a pod's annotation with a rate in bits per second, written as
@@ -16,7 +18,7 @@ func Bandwidth(annotations map[string]string, key string) (uint64, error) {
 	n, ok := Quantity(s)
 	// The bounds are those of the CNI bandwidth plugin's users: 1k to 1P.
 	if !ok || n < 1e3 || n > 1e15 {
-		return 0, invalid("annotation %s: %q is no rate between 1k and 1P", key, s)
+		return 0, invalid.Errorf("annotation %s: %q is no rate between 1k and 1P", key, s)
 	}
 	return n, nil
 }

@@ -6,6 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // The real-time signals as programs see them: glibc and musl keep the kernel's
@@ -22,7 +24,7 @@ func SignalName(s v1.Signal) (string, error) {
 	}
 	n := SignalNumber(s)
 	if n == 0 {
-		return "", invalid("container: stop signal %d", s)
+		return "", invalid.Errorf("container: stop signal %d", s)
 	}
 	return strconv.Itoa(n), nil
 }

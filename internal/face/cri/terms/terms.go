@@ -4,13 +4,3 @@
 //
 // It is pure, and knows neither sandboxes nor containers. Start at Resources.
 package terms
-
-import (
-	"fmt"
-
-	"github.com/containerd/errdefs"
-)
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
-}

@@ -15,9 +15,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/containerd/errdefs"
-
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -70,19 +69,19 @@ type Users func(name string) (uid uint32, ok bool)
 func Parse(raw []byte, users Users) (*Rules, error) {
 	var file map[string]json.RawMessage
 	if err := strictly(raw, &file); err != nil {
-		return nil, invalid("%v", err)
+		return nil, invalid.Errorf("%v", err)
 	}
 	r := &Rules{permissive: true, rules: map[action][]rule{}}
 	for key, value := range file {
 		if key == "permissive" {
 			if err := strictly(value, &r.permissive); err != nil {
-				return nil, invalid("permissive: %v", err)
+				return nil, invalid.Errorf("permissive: %v", err)
 			}
 			continue
 		}
 		list, err := parseRules(action(key), value, users)
 		if err != nil {
-			return nil, invalid("%s: %v", key, err)
+			return nil, invalid.Errorf("%s: %v", key, err)
 		}
 		r.rules[action(key)] = list
 	}
@@ -202,8 +201,4 @@ func (r *Rules) allowed(a action, who Subject, t target) bool {
 		}
 	}
 	return r.permissive
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 }

@@ -8,6 +8,7 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Images are those of a launch, as they were found.
@@ -82,7 +83,7 @@ func checkImage(img *mesosv1.Image) error {
 		return missing("image type " + img.GetType().String())
 	}
 	if img.GetDocker().GetName() == "" {
-		return invalid("a docker image has no name")
+		return invalid.Plainf("a docker image has no name")
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -76,7 +77,7 @@ func (l Launch) capabilities() (*specs.LinuxCapabilities, error) {
 	}
 	for _, c := range in {
 		if !slices.Contains(sets.Bounding, c) {
-			return nil, invalid("linux_info: effective capability %s is not in the bounding set", c)
+			return nil, invalid.Plainf("linux_info: effective capability %s is not in the bounding set", c)
 		}
 	}
 	return sets, nil
@@ -88,11 +89,11 @@ func (l Launch) rlimits() ([]specs.POSIXRlimit, error) {
 		name, ok := strings.CutPrefix(r.GetType().String(), "RLMT_")
 		switch {
 		case !ok:
-			return nil, invalid("rlimit_info: a limit without a type")
+			return nil, invalid.Plainf("rlimit_info: a limit without a type")
 		case (r.Hard == nil) != (r.Soft == nil):
-			return nil, invalid("rlimit_info: %s has one of hard and soft only", name)
+			return nil, invalid.Plainf("rlimit_info: %s has one of hard and soft only", name)
 		case r.GetSoft() > r.GetHard():
-			return nil, invalid("rlimit_info: %s has a soft limit above the hard one", name)
+			return nil, invalid.Plainf("rlimit_info: %s has a soft limit above the hard one", name)
 		}
 		p := specs.POSIXRlimit{Type: "RLIMIT_" + name, Hard: math.MaxUint64, Soft: math.MaxUint64}
 		if r.Hard != nil {
@@ -178,7 +179,7 @@ func (l Launch) target(v *mesosv1.Volume) (ocispec.Bind, error) {
 	}
 	b.Target = path.Clean(b.Target)
 	if b.Target == "/" || b.Target == l.inside() || strings.HasPrefix(b.Target+"/", path.Join(l.inside(), Nested)+"/") {
-		return b, invalid("volume: container_path %q hides the sandbox or the root", v.GetContainerPath())
+		return b, invalid.Plainf("volume: container_path %q hides the sandbox or the root", v.GetContainerPath())
 	}
 	return b, nil
 }
@@ -209,13 +210,13 @@ func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
 		dir := l.Dir
 		if source.GetSandboxPath().GetType() == mesosv1.Volume_Source_SandboxPath_PARENT {
 			if l.Parent == nil {
-				return b, invalid("volume: sandbox_path of PARENT in a container that has none")
+				return b, invalid.Plainf("volume: sandbox_path of PARENT in a container that has none")
 			}
 			dir = l.Of.Dir
 		}
 		return l.sandboxPath(b, dir, source.GetSandboxPath().GetPath())
 	}
-	return b, invalid("volume at %s: only images, host_path and sandbox_path are known here", v.GetContainerPath())
+	return b, invalid.Plainf("volume at %s: only images, host_path and sandbox_path are known here", v.GetContainerPath())
 }
 
 // sandboxPath is a directory of a sandbox, made when it is not there. A link that
@@ -227,11 +228,11 @@ func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 	}
 	defer func() { _ = root.Close() }()
 	if path.IsAbs(rel) || !filepath.IsLocal(rel) {
-		return b, invalid("volume: %q is not a path in a sandbox", rel)
+		return b, invalid.Plainf("volume: %q is not a path in a sandbox", rel)
 	}
 	// Who could write there could put a link in the place of what we go through.
 	if c := path.Clean(rel); c == "." || c == Nested || strings.HasPrefix(c, Nested+"/") {
-		return b, invalid("volume: %q has the sandboxes of nested containers in it", rel)
+		return b, invalid.Plainf("volume: %q has the sandboxes of nested containers in it", rel)
 	}
 	if err := root.MkdirAll(rel, 0o755); err != nil {
 		return b, fmt.Errorf("volume: %w", err)
@@ -241,7 +242,7 @@ func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 		return b, fmt.Errorf("volume: %w", err)
 	}
 	if led != filepath.Join(dir, rel) {
-		return b, invalid("volume: %q goes by a link", rel)
+		return b, invalid.Plainf("volume: %q goes by a link", rel)
 	}
 	b.Source = led
 	return b, nil
@@ -311,7 +312,7 @@ func environment(c *mesosv1.CommandInfo) ([]string, error) {
 		value := v.GetValue()
 		if v.GetType() == mesosv1.Environment_Variable_SECRET {
 			if v.GetSecret().GetType() != mesosv1.Secret_VALUE || v.GetSecret().Value == nil {
-				return nil, invalid("environment variable %s: secrets are taken by value only", v.GetName())
+				return nil, invalid.Plainf("environment variable %s: secrets are taken by value only", v.GetName())
 			}
 			value = string(v.GetSecret().GetValue().GetData())
 		}
@@ -323,13 +324,13 @@ func environment(c *mesosv1.CommandInfo) ([]string, error) {
 // Process is a session's: its parent's own process with another command.
 func (l Launch) Process() (*specs.Process, error) {
 	if l.Container.GetMesos().GetImage() != nil {
-		return nil, invalid("A 'rootfs' cannot be set for DEBUG containers")
+		return nil, invalid.Plainf("A 'rootfs' cannot be set for DEBUG containers")
 	}
 	if len(l.Command.GetUris()) > 0 {
-		return nil, invalid("command.uris: a session has no sandbox of its own")
+		return nil, invalid.Plainf("command.uris: a session has no sandbox of its own")
 	}
 	if len(l.Container.GetVolumes()) > 0 {
-		return nil, invalid("Volumes are not supported for DEBUG containers")
+		return nil, invalid.Plainf("Volumes are not supported for DEBUG containers")
 	}
 	p, err := ocispec.BundleProcess(l.Parent.Bundle)
 	if err != nil {
@@ -339,7 +340,7 @@ func (l Launch) Process() (*specs.Process, error) {
 		return nil, err
 	}
 	if u := l.Command.GetUser(); u != "" && u != l.Of.User {
-		return nil, invalid("command.user: a session runs as its container does")
+		return nil, invalid.Plainf("command.user: a session runs as its container does")
 	}
 	if err := l.permit(p.User); err != nil {
 		return nil, err

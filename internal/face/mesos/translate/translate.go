@@ -17,6 +17,7 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -61,25 +62,13 @@ func ReadRecord(c core.Container) (r Record, err error) {
 	return r, nil
 }
 
-// fault is what is wrong with a request. Its text goes to the client as it is:
-// some of them are Mesos' own, word for word.
-type fault string
-
-// Error implements error.
-func (f fault) Error() string { return string(f) }
-
-// Unwrap gives its class.
-func (f fault) Unwrap() error { return errdefs.ErrInvalidArgument }
-
-func invalid(format string, args ...any) error { return fault(fmt.Sprintf(format, args...)) }
-
 func missing(what string) error { return fmt.Errorf("%s: %w", what, errdefs.ErrNotImplemented) }
 
 // Check refuses what this node does not do, before anything is made.
 // InvalidArgument, or NotImplemented for what is not built.
 func (l Launch) Check() error {
 	if l.Container != nil && l.Container.GetType() != mesosv1.ContainerInfo_MESOS {
-		return invalid("The provided ContainerInfo is not supported")
+		return invalid.Plainf("The provided ContainerInfo is not supported")
 	}
 	if err := l.checkImages(); err != nil {
 		return err
@@ -156,16 +145,16 @@ func network(nets []*mesosv1.NetworkInfo) (cfg core.NetworkConfig, err error) {
 		case len(nets) == 1:
 			cfg.Name = name
 		case name == "":
-			return cfg, invalid("network_infos: of several networks each has to be named")
+			return cfg, invalid.Plainf("network_infos: of several networks each has to be named")
 		case seen[name]:
-			return cfg, invalid("Attempted to join CNI network '%s' multiple times", name)
+			return cfg, invalid.Plainf("Attempted to join CNI network '%s' multiple times", name)
 		default:
 			seen[name] = true
 			cfg.Attach = append(cfg.Attach, core.Attachment{Network: name, Interface: fmt.Sprintf("eth%d", i)})
 		}
 		for _, p := range n.GetPortMappings() {
 			if i > 0 {
-				return cfg, invalid("network_infos: ports are mapped to the first network only")
+				return cfg, invalid.Plainf("network_infos: ports are mapped to the first network only")
 			}
 			port, err := portOf(p)
 			if err != nil {
@@ -184,7 +173,7 @@ func portOf(p *mesosv1.NetworkInfo_PortMapping) (core.Port, error) {
 	}
 	if p.GetHostPort() < 1 || p.GetHostPort() > math.MaxUint16 || p.GetContainerPort() < 1 || p.GetContainerPort() > math.MaxUint16 ||
 		!slices.Contains([]string{"tcp", "udp", "sctp"}, proto) {
-		return core.Port{}, invalid("port mapping of %d to %d/%s", p.GetHostPort(), p.GetContainerPort(), proto)
+		return core.Port{}, invalid.Plainf("port mapping of %d to %d/%s", p.GetHostPort(), p.GetContainerPort(), proto)
 	}
 	return core.Port{Proto: proto, Host: uint16(p.GetHostPort()), Container: uint16(p.GetContainerPort())}, nil
 }
@@ -212,7 +201,7 @@ func (l Launch) WantsGPUs() int { return int(min(l.amounts()["gpus"], math.MaxIn
 func (l Launch) disk() (uint64, error) {
 	mib := l.amounts()["disk"]
 	if mib > 1<<40 || math.IsNaN(mib) {
-		return 0, invalid("disk: %g", mib)
+		return 0, invalid.Plainf("disk: %g", mib)
 	}
 	return uint64(max(mib, 0) * (1 << 20)), nil
 }
@@ -224,14 +213,14 @@ func (l Launch) limits() (*specs.LinuxResources, error) {
 	res := &specs.LinuxResources{}
 	if cpus := amount["cpus"]; cpus > 0 {
 		if cpus > 1<<20 {
-			return nil, invalid("cpus: %g", cpus)
+			return nil, invalid.Plainf("cpus: %g", cpus)
 		}
 		shares := max(uint64(cpus*cpuShares), minShares)
 		res.CPU = &specs.LinuxCPU{Shares: &shares}
 	}
 	if mem := amount["mem"]; mem > 0 {
 		if mem > 1<<40 {
-			return nil, invalid("mem: %g", mem)
+			return nil, invalid.Plainf("mem: %g", mem)
 		}
 		limit := max(int64(mem*(1<<20)), minMem)
 		res.Memory = &specs.LinuxMemory{Limit: &limit}
@@ -294,7 +283,7 @@ func (l Launch) args(img []string) ([]string, error) {
 	case shell && c.Value != nil:
 		args = []string{"/bin/sh", "-c", c.GetValue()}
 	case shell && c.Shell != nil:
-		return nil, invalid("Shell specified but no command value provided")
+		return nil, invalid.Plainf("Shell specified but no command value provided")
 	case c.GetValue() != "":
 		args = append([]string{c.GetValue()}, args[min(1, len(args)):]...)
 	case len(args) > 0 && len(img) > 0:
@@ -306,11 +295,11 @@ func (l Launch) args(img []string) ([]string, error) {
 	}
 	for _, a := range args {
 		if strings.ContainsRune(a, 0) {
-			return nil, invalid("NUL in the command")
+			return nil, invalid.Plainf("NUL in the command")
 		}
 	}
 	if len(args) == 0 {
-		return nil, invalid("No executable specified to run and no default in the image")
+		return nil, invalid.Plainf("No executable specified to run and no default in the image")
 	}
 	return args, nil
 }

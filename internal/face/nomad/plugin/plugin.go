@@ -7,18 +7,17 @@ package plugin
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"path"
 	"slices"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	nomadbase "github.com/longshore/longshore/api/nomad/base"
 	"github.com/longshore/longshore/internal/face/nomad/schema"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // CookieKey in the environment, with CookieValue, says that Nomad has started us
@@ -135,13 +134,13 @@ func ParseConfig(data []byte) (Config, error) {
 		c.Socket = s
 	}
 	if !path.IsAbs(c.Socket) {
-		return c, invalid("config.socket %q is no absolute path", c.Socket)
+		return c, invalid.Errorf("config.socket %q is no absolute path", c.Socket)
 	}
 	if s := v.String("logs"); s != "" {
 		c.Logs = s
 	}
 	if !slices.Contains([]string{LogFiles, LogFIFO}, c.Logs) {
-		return c, invalid("config.logs %q is neither %s nor %s", c.Logs, LogFiles, LogFIFO)
+		return c, invalid.Errorf("config.logs %q is neither %s nor %s", c.Logs, LogFiles, LogFIFO)
 	}
 	c.AllowPrivileged, c.Volumes = v.Bool("allow_privileged"), v.Block("volumes").Bool("enabled")
 	c.CreateNetwork = v.Bool("create_network")
@@ -179,7 +178,7 @@ func (u *Users) read(v schema.Values) error {
 		u.Ranges = int(n)
 	}
 	if end := int64(u.First) + int64(u.Ranges)*UsersRange; end > math.MaxUint32 {
-		return invalid("config.userns: %d ranges from %d end at %d", u.Ranges, u.First, end)
+		return invalid.Errorf("config.userns: %d ranges from %d end at %d", u.Ranges, u.First, end)
 	}
 	return nil
 }
@@ -190,13 +189,9 @@ func duration(key, text string, otherwise time.Duration) (time.Duration, error) 
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return 0, invalid("config.%s %q is no duration such as 3m", key, text)
+		return 0, invalid.Errorf("config.%s %q is no duration such as 3m", key, text)
 	}
 	return d, nil
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 }
 
 // Caller is what the relay says of itself with every call.
@@ -240,7 +235,7 @@ func Incoming(ctx context.Context) (Session, error) {
 	}
 	var req nomadbase.SetConfigRequest
 	if err := proto.Unmarshal([]byte(v[0]), &req); err != nil {
-		return s, invalid("the plugin's configuration: %v", err)
+		return s, invalid.Errorf("the plugin's configuration: %v", err)
 	}
 	s.Topology = req.GetNomadConfig().GetDriver().GetTopology()
 	var err error

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
-
 	nomadhclspec "github.com/longshore/longshore/api/nomad/hclspec"
 )
 
@@ -66,10 +64,6 @@ func (f Field) spec() *nomadhclspec.Spec {
 		return &nomadhclspec.Spec{Block: &nomadhclspec.Spec_BlockList{BlockList: &nomadhclspec.BlockList{Name: f.Name, Nested: Spec(f.Fields)}}}
 	}
 	panic(fmt.Sprintf("schema: field %s is of no kind", f.Name))
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 }
 
 // names lists the keys that fields have, for people.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/longshore/longshore/internal/face/nomad/msgpack"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Values are what a block holds, by key. A key that is not set is not there.
@@ -30,7 +31,7 @@ func Decode(fields []Field, data []byte) (Values, error) {
 func values(fields []Field, where string, v any) (Values, error) {
 	table, ok := v.(map[string]any)
 	if !ok && v != nil {
-		return Values{}, invalid("config%s is %T and no block", where, v)
+		return Values{}, invalid.Errorf("config%s is %T and no block", where, v)
 	}
 	out := make(map[string]any, len(table))
 	for _, k := range slices.Sorted(maps.Keys(table)) {
@@ -39,7 +40,7 @@ func values(fields []Field, where string, v any) (Values, error) {
 			continue // a key of a newer schema that is not set harms nobody
 		}
 		if i < 0 {
-			return Values{}, invalid("config%s: this version does not know the key %q; it knows %s", where, k, names(fields))
+			return Values{}, invalid.Errorf("config%s: this version does not know the key %q; it knows %s", where, k, names(fields))
 		}
 		got, err := fields[i].read(where+"."+k, table[k])
 		if err != nil {
@@ -73,7 +74,7 @@ func (f Field) read(where string, v any) (any, error) {
 	case Blocks:
 		return f.blocks(where, v)
 	}
-	return nil, invalid("config%s cannot be %T", where, v)
+	return nil, invalid.Errorf("config%s cannot be %T", where, v)
 }
 
 // number takes what Nomad sends numbers as: integers where they are exact, else
@@ -90,13 +91,13 @@ func number(where string, v any) (any, error) {
 	case string:
 		var err error
 		if n, err = strconv.ParseFloat(x, 64); err != nil {
-			return nil, invalid("config%s: %q is no number", where, x)
+			return nil, invalid.Errorf("config%s: %q is no number", where, x)
 		}
 	default:
-		return nil, invalid("config%s cannot be %T", where, v)
+		return nil, invalid.Errorf("config%s cannot be %T", where, v)
 	}
 	if math.IsNaN(n) || math.IsInf(n, 0) {
-		return nil, invalid("config%s: %v is no number", where, v)
+		return nil, invalid.Errorf("config%s: %v is no number", where, v)
 	}
 	return n, nil
 }
@@ -104,13 +105,13 @@ func number(where string, v any) (any, error) {
 func stringList(where string, v any) (any, error) {
 	list, ok := v.([]any)
 	if !ok {
-		return nil, invalid("config%s cannot be %T", where, v)
+		return nil, invalid.Errorf("config%s cannot be %T", where, v)
 	}
 	out := make([]string, 0, len(list))
 	for _, e := range list {
 		s, ok := e.(string)
 		if !ok {
-			return nil, invalid("config%s has %T in it", where, e)
+			return nil, invalid.Errorf("config%s has %T in it", where, e)
 		}
 		out = append(out, s)
 	}
@@ -127,12 +128,12 @@ func stringMap(where string, v any) (any, error) {
 	for _, e := range list {
 		m, ok := e.(map[string]any)
 		if !ok {
-			return nil, invalid("config%s cannot be %T", where, e)
+			return nil, invalid.Errorf("config%s cannot be %T", where, e)
 		}
 		for k, x := range m {
 			s, ok := x.(string)
 			if !ok {
-				return nil, invalid("config%s.%s cannot be %T", where, k, x)
+				return nil, invalid.Errorf("config%s.%s cannot be %T", where, k, x)
 			}
 			out[k] = s
 		}
@@ -143,7 +144,7 @@ func stringMap(where string, v any) (any, error) {
 func (f Field) blocks(where string, v any) (any, error) {
 	list, ok := v.([]any)
 	if !ok {
-		return nil, invalid("config%s cannot be %T", where, v)
+		return nil, invalid.Errorf("config%s cannot be %T", where, v)
 	}
 	out := make([]Values, 0, len(list))
 	for i, e := range list {
@@ -191,7 +192,7 @@ func (v Values) Int(key string, low, high int64) (int64, error) {
 		return 0, nil
 	}
 	if n != math.Trunc(n) || n < float64(low) || n > float64(high) {
-		return 0, invalid("config.%s = %v is no whole number from %d to %d", key, n, low, high)
+		return 0, invalid.Errorf("config.%s = %v is no whole number from %d to %d", key, n, low, high)
 	}
 	return int64(n), nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/longshore/longshore/internal/face/nomad/schema"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -37,20 +38,20 @@ func (t *Task) mounts(v schema.Values) error {
 				return err
 			}
 		} else if size != "" {
-			return invalid("config.tmpfs %q is not TARGET[:size=BYTES]", text)
+			return invalid.Errorf("config.tmpfs %q is not TARGET[:size=BYTES]", text)
 		}
 		t.Mounts = append(t.Mounts, m)
 	}
 	for i, m := range t.Mounts {
 		if !path.IsAbs(m.Target) || path.Clean(m.Target) == "/" {
-			return invalid("config: mount target %q is no absolute path below /", m.Target)
+			return invalid.Errorf("config: mount target %q is no absolute path below /", m.Target)
 		}
 		t.Mounts[i].Target = path.Clean(m.Target)
 	}
 	for _, d := range v.Blocks("devices") {
 		dev := ocispec.Device{Source: d.String("host_path"), Target: d.String("container_path"), Access: d.String("cgroup_permissions")}
 		if !path.IsAbs(dev.Source) {
-			return invalid("config.devices: host_path %q is no absolute path", dev.Source)
+			return invalid.Errorf("config.devices: host_path %q is no absolute path", dev.Source)
 		}
 		t.Devices = append(t.Devices, dev)
 	}
@@ -73,15 +74,15 @@ func mountOf(b schema.Values) (Mount, error) {
 	}
 	switch {
 	case !slices.Contains([]string{"bind", "volume", "tmpfs", "image"}, m.Type):
-		return m, invalid("config.mount: type %q is none of bind, tmpfs, volume, image", m.Type)
+		return m, invalid.Errorf("config.mount: type %q is none of bind, tmpfs, volume, image", m.Type)
 	case (m.Type == "tmpfs") != (m.Source == ""):
-		return m, invalid("config.mount %s: type %s with source %q", m.Target, m.Type, m.Source)
+		return m, invalid.Errorf("config.mount %s: type %s with source %q", m.Target, m.Type, m.Source)
 	case m.Type == "volume" && strings.Contains(m.Source, "/"):
-		return m, invalid("config.mount %s: %q is no volume's name", m.Target, m.Source)
+		return m, invalid.Errorf("config.mount %s: %q is no volume's name", m.Target, m.Source)
 	case m.Type == "image" && b.Has("readonly") && !m.ReadOnly:
-		return m, invalid("config.mount %s: an image is read-only", m.Target)
+		return m, invalid.Errorf("config.mount %s: an image is read-only", m.Target)
 	case m.SubPath != "" && (m.Type != "image" || !filepath.IsLocal(strings.TrimPrefix(m.SubPath, "/"))):
-		return m, invalid("config.mount %s: type %s with subpath %q", m.Target, m.Type, m.SubPath)
+		return m, invalid.Errorf("config.mount %s: type %s with subpath %q", m.Target, m.Type, m.SubPath)
 	}
 	return m, nil
 }
@@ -91,7 +92,7 @@ func mountOf(b schema.Values) (Mount, error) {
 func volume(text string) (Mount, error) {
 	p := strings.Split(text, ":")
 	if len(p) < 2 || len(p) > 3 || p[0] == "" {
-		return Mount{}, invalid("config.volumes %q is not SOURCE:TARGET[:OPTIONS]", text)
+		return Mount{}, invalid.Errorf("config.volumes %q is not SOURCE:TARGET[:OPTIONS]", text)
 	}
 	m := Mount{Type: "bind", Source: p[0], Target: p[1]}
 	if len(p) == 3 {
@@ -103,7 +104,7 @@ func volume(text string) (Mount, error) {
 			case "private", "rprivate", "slave", "rslave", "shared", "rshared":
 				m.Propagation = o
 			default:
-				return m, invalid("config.volumes %q: option %q", text, o)
+				return m, invalid.Errorf("config.volumes %q: option %q", text, o)
 			}
 		}
 	}

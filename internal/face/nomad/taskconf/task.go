@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
-
 	"github.com/longshore/longshore/internal/face/nomad/schema"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -120,32 +119,28 @@ func Parse(data []byte, rootfs string) (Task, error) {
 	return t, nil
 }
 
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
-}
-
 func (t *Task) image(v schema.Values) error {
 	switch {
 	case t.Image == "" && t.Rootfs == "":
-		return invalid("image name required: config has neither image nor rootfs")
+		return invalid.Errorf("image name required: config has neither image nor rootfs")
 	case t.Image != "" && t.Rootfs != "":
-		return invalid("config has an image and a rootfs")
+		return invalid.Errorf("config has an image and a rootfs")
 	}
 	if t.Pull = policy(v, t.Image); v.String("image_pull_policy") == "" && v.Bool("force_pull") {
 		t.Pull = "always"
 	}
 	if !slices.Contains([]string{"missing", "always", "never"}, t.Pull) {
-		return invalid("config.image_pull_policy %q is none of missing, always, never", t.Pull)
+		return invalid.Errorf("config.image_pull_policy %q is none of missing, always, never", t.Pull)
 	}
 	if text := v.String("image_pull_timeout"); text != "" {
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
-			return invalid("config.image_pull_timeout %q is no duration such as 5m", text)
+			return invalid.Errorf("config.image_pull_timeout %q is no duration such as 5m", text)
 		}
 		t.PullTimeout = d
 	}
 	if v.Has("healthchecks") && !v.Block("healthchecks").Bool("disable") {
-		return invalid("config.healthchecks can only be disabled: use a check block of a service, which Nomad runs")
+		return invalid.Errorf("config.healthchecks can only be disabled: use a check block of a service, which Nomad runs")
 	}
 	return nil
 }
@@ -178,11 +173,11 @@ func (t *Task) command(v schema.Values) error {
 		t.Entrypoint = append([]string{}, v.Strings("entrypoint")...)
 	}
 	if t.WorkDir != "" && !path.IsAbs(t.WorkDir) {
-		return invalid("config.work_dir %q is no absolute path", t.WorkDir)
+		return invalid.Errorf("config.work_dir %q is no absolute path", t.WorkDir)
 	}
 	for k, x := range t.Env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.Contains(x, "\x00") {
-			return invalid("config.env: %q is no name of a variable", k)
+			return invalid.Errorf("config.env: %q is no name of a variable", k)
 		}
 	}
 	if t.StopSignal != "" {
@@ -207,7 +202,7 @@ func (t *Task) namespaces(v schema.Values) error {
 	case isTask && name != "":
 	case slices.Contains([]string{"", "host", "none", "bridge"}, t.Network):
 	default:
-		return invalid("config.network_mode %q is none of host, none, bridge, task:NAME", t.Network)
+		return invalid.Errorf("config.network_mode %q is none of host, none, bridge, task:NAME", t.Network)
 	}
 	for key, to := range map[string]*bool{"ipc_mode": &t.HostIPC, "pid_mode": &t.HostPID, "uts_mode": &t.HostUTS} {
 		switch mode := v.String(key); mode {
@@ -215,7 +210,7 @@ func (t *Task) namespaces(v schema.Values) error {
 		case "host":
 			*to = true
 		default:
-			return invalid("config.%s %q is not host", key, mode)
+			return invalid.Errorf("config.%s %q is not host", key, mode)
 		}
 	}
 	return t.users(v)
@@ -230,13 +225,13 @@ func (t *Task) users(v schema.Values) error {
 	case "auto", "private":
 		t.Users = true
 	default:
-		return invalid("config.userns_mode %q is neither host nor auto", m)
+		return invalid.Errorf("config.userns_mode %q is neither host nor auto", m)
 	}
 	for what, asked := range map[string]bool{
 		"privileged": t.Privileged, "ipc_mode = host": t.HostIPC, "pid_mode = host": t.HostPID, "uts_mode = host": t.HostUTS, "rootfs": t.Rootfs != "",
 	} {
 		if asked {
-			return invalid("config.userns_mode %s does not go with %s", v.String("userns_mode"), what)
+			return invalid.Errorf("config.userns_mode %s does not go with %s", v.String("userns_mode"), what)
 		}
 	}
 	return nil
@@ -256,7 +251,7 @@ func (t *Task) security(v schema.Values) error {
 		case name == "no-new-privileges" && slices.Contains([]string{"", "true"}, value):
 			t.Security.NoNewPrivileges = true
 		default:
-			return invalid("config.security_opt %q is none of seccomp=unconfined, seccomp=/PROFILE, apparmor=PROFILE, no-new-privileges", o)
+			return invalid.Errorf("config.security_opt %q is none of seccomp=unconfined, seccomp=/PROFILE, apparmor=PROFILE, no-new-privileges", o)
 		}
 	}
 	return nil
@@ -304,7 +299,7 @@ func (t *Task) logs(v schema.Values) error {
 	case "none":
 		t.NoLogs = true
 	default:
-		return invalid("config.logging.driver %q is neither nomad nor none", driver)
+		return invalid.Errorf("config.logging.driver %q is neither nomad nor none", driver)
 	}
 	files, err := l.Int("max_files", 1, 1000)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -90,7 +91,7 @@ func (a Task) resources() (*specs.LinuxResources, error) {
 	}
 	if a.Conf.HardCPU {
 		if linux.GetPercentTicks() <= 0 {
-			return nil, invalid("config.cpu_hard_limit: Nomad does not tell the task's share of the node's CPU")
+			return nil, invalid.Errorf("config.cpu_hard_limit: Nomad does not tell the task's share of the node's CPU")
 		}
 		period := uint64(a.Conf.CPUPeriod)
 		if period == 0 {
@@ -102,7 +103,7 @@ func (a Task) resources() (*specs.LinuxResources, error) {
 	pids := a.Conf.Pids
 	if limit := a.Session.PidsLimit; pids == 0 || limit > 0 && (pids < 0 || pids > limit) {
 		if pids != 0 {
-			return nil, invalid("config.pids_limit %d is above the node's of %d: pids_limit of the plugin", pids, limit)
+			return nil, invalid.Errorf("config.pids_limit %d is above the node's of %d: pids_limit of the plugin", pids, limit)
 		}
 		pids = limit
 	}

@@ -9,6 +9,7 @@ import (
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // The modes of a task's network.
@@ -84,7 +85,7 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 			return cfg, err
 		}
 	} else if len(a.Conf.Ports) > 0 && mode != netGroup {
-		return cfg, invalid("config.ports: a task with network %s publishes no ports", mode)
+		return cfg, invalid.Errorf("config.ports: a task with network %s publishes no ports", mode)
 	}
 	cfg.Network.DNS = a.dns()
 	cfg.Network.Hosts, err = a.hosts()
@@ -129,7 +130,7 @@ func (a Task) hosts() (map[string][]string, error) {
 	for _, e := range a.Conf.ExtraHosts {
 		name, addr, ok := strings.Cut(e, ":")
 		if _, err := netip.ParseAddr(strings.Trim(addr, "[]")); !ok || name == "" || err != nil {
-			return nil, invalid("config.extra_hosts %q is not NAME:ADDRESS", e)
+			return nil, invalid.Errorf("config.extra_hosts %q is not NAME:ADDRESS", e)
 		}
 		addr = strings.Trim(addr, "[]")
 		hosts[addr] = append(hosts[addr], name)
@@ -147,7 +148,7 @@ func (a Task) ports() ([]core.Port, error) {
 	for _, label := range a.Conf.Ports {
 		i := slices.IndexFunc(a.Nomad.GetResources().GetPorts(), func(p *nomaddriver.PortMapping) bool { return p.GetLabel() == label })
 		if i < 0 {
-			return nil, invalid("config.ports: the group's network has no port %q", label)
+			return nil, invalid.Errorf("config.ports: the group's network has no port %q", label)
 		}
 		p := a.Nomad.GetResources().GetPorts()[i]
 		to := p.GetTo()
@@ -155,13 +156,13 @@ func (a Task) ports() ([]core.Port, error) {
 			to = p.GetValue()
 		}
 		if p.GetValue() < 1 || p.GetValue() > 65535 || to > 65535 {
-			return nil, invalid("config.ports: port %q is %d to %d", label, p.GetValue(), to)
+			return nil, invalid.Errorf("config.ports: port %q is %d to %d", label, p.GetValue(), to)
 		}
 		var addr netip.Addr
 		if p.GetHostIp() != "" {
 			var err error
 			if addr, err = netip.ParseAddr(p.GetHostIp()); err != nil {
-				return nil, invalid("config.ports: port %q: %v", label, err)
+				return nil, invalid.Errorf("config.ports: port %q: %v", label, err)
 			}
 		}
 		for _, proto := range []string{"tcp", "udp"} {

@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/sysctl"
 	"github.com/longshore/longshore/internal/weaken"
@@ -81,7 +82,7 @@ func (a Task) filter(s *specs.Spec) error {
 	default:
 		body, err := os.ReadFile(profile)
 		if err != nil {
-			return invalid("config.security_opt seccomp: %v", err)
+			return invalid.Errorf("config.security_opt seccomp: %v", err)
 		}
 		return ocispec.LoadSeccomp(s, body)
 	}
@@ -110,7 +111,7 @@ func (a Task) mounts(s *specs.Spec) error {
 		case "bidirectional":
 			b.Propagation = "rshared"
 		default:
-			return invalid("mount of %s: propagation %q", m.GetHostPath(), m.GetPropagationMode())
+			return invalid.Errorf("mount of %s: propagation %q", m.GetHostPath(), m.GetPropagationMode())
 		}
 		binds = append(binds, b)
 	}
@@ -218,14 +219,14 @@ func (a Task) stays(source string) error {
 	}
 	root, err := filepath.EvalSymlinks(a.Nomad.GetAllocDir())
 	if err != nil {
-		return invalid("mount: %v", err)
+		return invalid.Errorf("mount: %v", err)
 	}
 	led, err := filepath.EvalSymlinks(source)
 	if err != nil {
-		return invalid("mount: %v", err)
+		return invalid.Errorf("mount: %v", err)
 	}
 	if led != root && !strings.HasPrefix(led, root+"/") {
-		return invalid("the path %s leads outside of the allocation's directory: that needs volumes.enabled of the plugin", source)
+		return invalid.Errorf("the path %s leads outside of the allocation's directory: that needs volumes.enabled of the plugin", source)
 	}
 	return nil
 }
@@ -235,7 +236,7 @@ func (a Task) devices(s *specs.Spec) error {
 	// A device by its CDI name may bring mounts and hooks too.
 	for key, asked := range map[string]bool{"devices": len(list) > 0, "cdi_devices": len(a.Conf.CDI) > 0 && !weaken.Off(weaken.NomadCDI)} {
 		if asked && !a.Session.AllowPrivileged && !a.Session.Volumes {
-			return invalid("config.%s is not permitted on this node: volumes.enabled or allow_privileged of the plugin", key)
+			return invalid.Errorf("config.%s is not permitted on this node: volumes.enabled or allow_privileged of the plugin", key)
 		}
 	}
 	for _, d := range a.Nomad.GetDevices() {

@@ -11,13 +11,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 	"github.com/longshore/longshore/internal/face/nomad/taskconf"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -55,15 +55,11 @@ func Read(s plugin.Session, t *nomaddriver.TaskConfig) (Task, error) {
 	}
 	switch {
 	case t.GetId() == "" || len(t.GetId()) > core.MaxKey || strings.ContainsRune(t.GetId(), 0):
-		return a, invalid("task id %q", t.GetId())
+		return a, invalid.Errorf("task id %q", t.GetId())
 	case !path.IsAbs(t.GetAllocDir()) || t.GetName() == "" || strings.ContainsAny(t.GetName(), "/\x00") || t.GetName() == "..":
-		return a, invalid("task %q in %q", t.GetName(), t.GetAllocDir())
+		return a, invalid.Errorf("task %q in %q", t.GetName(), t.GetAllocDir())
 	}
 	return a, a.permitted()
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 }
 
 // permitted holds the task against what the operator of the node allows.
@@ -75,12 +71,12 @@ func (a Task) permitted() error {
 			"security_opt seccomp": c.Security.Seccomp != "", "security_opt apparmor": c.Security.AppArmor == "unconfined",
 		} {
 			if asked {
-				return invalid("%s is not permitted on this node: allow_privileged of the plugin", what)
+				return invalid.Errorf("%s is not permitted on this node: allow_privileged of the plugin", what)
 			}
 		}
 	}
 	if len(p.AllowRuntimes) > 0 && c.Runtime != "" && !slices.Contains(p.AllowRuntimes, c.Runtime) {
-		return invalid("runtime %q is not permitted on this node: allow_runtimes of the plugin", c.Runtime)
+		return invalid.Errorf("runtime %q is not permitted on this node: allow_runtimes of the plugin", c.Runtime)
 	}
 	for _, m := range c.Mounts {
 		if m.Type == "bind" {
@@ -113,7 +109,7 @@ func (a Task) hostPath(p string) (string, error) {
 	if inside || a.Session.Volumes {
 		return abs, nil
 	}
-	return "", invalid("the path %s is outside of the allocation's directory: that needs volumes.enabled of the plugin", p)
+	return "", invalid.Errorf("the path %s is outside of the allocation's directory: that needs volumes.enabled of the plugin", p)
 }
 
 // Labels are the job's, and Nomad's own names of what the task is.
@@ -234,7 +230,7 @@ func (a Task) capabilities() ([]string, error) {
 		}
 	}
 	if len(refused) > 0 {
-		return nil, invalid("config.cap_add: not permitted on this node by allow_caps of the plugin: %s", strings.Join(refused, ", "))
+		return nil, invalid.Errorf("config.cap_add: not permitted on this node by allow_caps of the plugin: %s", strings.Join(refused, ", "))
 	}
 	caps, err := ocispec.Capabilities(base, a.Conf.CapAdd, a.Conf.CapDrop)
 	if err != nil {

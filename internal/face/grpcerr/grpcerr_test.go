@@ -1,14 +1,17 @@
-package cri
+package grpcerr_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/longshore/longshore/internal/face/grpcerr"
 )
 
 func TestEveryClassHasItsCode(t *testing.T) {
@@ -38,7 +41,7 @@ func TestEveryClassHasItsCode(t *testing.T) {
 		{status.Error(codes.AlreadyExists, "had one"), codes.AlreadyExists},
 	} {
 		for _, err := range []error{tt.class, fmt.Errorf("start container x: %w", tt.class), fmt.Errorf("start: %w", errors.Join(errors.New("stderr"), tt.class))} {
-			got := grpcError(err)
+			got := grpcerr.Status(err, nil)
 			if status.Code(got) != tt.want {
 				t.Errorf("%v: code %s, want %s", err, status.Code(got), tt.want)
 			}
@@ -47,14 +50,21 @@ func TestEveryClassHasItsCode(t *testing.T) {
 			}
 		}
 	}
-	if grpcError(nil) != nil {
+	if grpcerr.Status(nil, nil) != nil {
 		t.Error("nil became an error")
 	}
 }
 
 func TestATimeoutOutranksItsCause(t *testing.T) {
 	err := fmt.Errorf("exec: %w: %w", errdefs.ErrUnavailable, context.DeadlineExceeded)
-	if got := status.Code(grpcError(err)); got != codes.DeadlineExceeded {
+	if got := status.Code(grpcerr.Status(err, nil)); got != codes.DeadlineExceeded {
 		t.Errorf("code %s", got)
+	}
+}
+
+func TestTheTextIsConverted(t *testing.T) {
+	err := grpcerr.Status(fmt.Errorf("find: %w", errdefs.ErrNotFound), strings.ToUpper)
+	if s := status.Convert(err); s.Code() != codes.NotFound || s.Message() != "FIND: NOT FOUND" {
+		t.Errorf("got %v", err)
 	}
 }
