@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/cgroup/device"
+	"github.com/longshore/longshore/internal/cgroup/systemd"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/runtime/native"
@@ -152,9 +154,9 @@ func (n *node) systemdCgroups() bool { return n.cfg.Engine.CgroupDriver == "syst
 
 // openCgroups finds the node's cgroups, and systemd where that makes them.
 func (n *node) openCgroups(ctx context.Context) (*cgroup.Tree, error) {
-	o := cgroup.Options{Root: n.cfg.Engine.CgroupRoot, Logger: n.log}
+	o := cgroup.Options{Root: n.cfg.Engine.CgroupRoot, DeviceProgram: device.Program, Logger: n.log}
 	if n.systemdCgroups() {
-		s, err := cgroup.DialSystemd(ctx)
+		s, err := systemd.Dial(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("agent: engine.cgroup_driver is systemd: %w", err)
 		}

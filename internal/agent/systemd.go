@@ -8,7 +8,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
-	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/cgroup/systemd"
 )
 
 // settleKeeper gives a keeper that a unit of systemd has started a unit of its
@@ -18,7 +18,7 @@ func (n *node) settleKeeper(ctx context.Context, keeper, nest int) {
 	if os.Getenv("INVOCATION_ID") == "" {
 		return // systemd did not start us
 	}
-	s, err := cgroup.DialSystemd(ctx)
+	s, err := systemd.Dial(ctx)
 	if err == nil {
 		defer s.Close()
 		err = s.StartScope(ctx, fmt.Sprintf("longshore-keeper-%d.scope", nest), keeper, nest)

@@ -3,8 +3,8 @@
 //
 // It writes plain files: nothing here moves a process from one cgroup to
 // another, which costs the whole machine a grace period; processes are started
-// where they belong. It must not know what a container is. Start reading at
-// Tree, then layout.go for how a path becomes directories.
+// where they belong. It must not know what a container is, nor link D-Bus, which
+// packages systemd and device below it do. Start reading at Tree, then layout.go for how a path becomes directories.
 package cgroup
 
 import (
@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -31,9 +32,12 @@ type Options struct {
 	// Root is the engine's own tree, an absolute path below the root of each
 	// hierarchy. "" is "/longshore"; with systemd a delegated unit.
 	Root string
-	// Systemd has units made by systemd over D-Bus and not by mkdir, which it
-	// wants for everything outside a delegated tree.
+	// Systemd (systemd.Bus) has units made by systemd over D-Bus and not by mkdir,
+	// which it wants for everything outside a delegated tree.
 	Systemd Systemd
+	// DeviceProgram limits the devices of a v2 cgroup: device.Program. nil:
+	// Devices is NotImplemented on v2.
+	DeviceProgram func(dir string, rules []*devices.Rule) error
 	// Mountinfo is the file that tells where cgroups are mounted; "" is
 	// /proc/self/mountinfo.
 	Mountinfo string
@@ -46,6 +50,7 @@ type Tree struct {
 	root    string
 	layout  layout
 	systemd Systemd
+	program func(dir string, rules []*devices.Rule) error
 	kept    *stats.Kept
 	log     *slog.Logger
 }
@@ -79,7 +84,7 @@ func New(o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find cgroups: %w", err)
 	}
-	return &Tree{root: o.Root, layout: l, systemd: o.Systemd, kept: stats.NewKept(), log: o.Logger}, nil
+	return &Tree{root: o.Root, layout: l, systemd: o.Systemd, program: o.DeviceProgram, kept: stats.NewKept(), log: o.Logger}, nil
 }
 
 // Mode says how cgroups are mounted here.

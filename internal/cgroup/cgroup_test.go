@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
@@ -363,6 +365,30 @@ func TestSystemdMakesUnitsAndWeWhatIsBelow(t *testing.T) {
 	}
 	if err := c.Release(t.Context()); err != nil || u[len(u)-1] != "stop longshore-sandboxes.service" {
 		t.Errorf("release: %v, %v", err, u)
+	}
+}
+
+// TestDeviceRulesAreNotDroppedWithoutAProgram: cgroup v1 needs none, and v2 refuses
+// rules that nothing would enforce.
+func TestDeviceRulesAreNotDroppedWithoutAProgram(t *testing.T) {
+	rules := []specs.LinuxDeviceCgroup{{Access: "rwm"}, {Allow: true, Type: "c", Major: ptr(int64(1)), Minor: ptr(int64(3)), Access: "rw"}}
+	u := tree(t, unifiedMounts)
+	if err := u.Devices(core.CgroupRef{Path: "/a"}, rules); !errdefs.IsNotImplemented(err) {
+		t.Errorf("v2 without a program: %v", err)
+	}
+	if err := u.Devices(core.CgroupRef{Path: "/a"}, nil); err != nil {
+		t.Errorf("no rules: %v", err)
+	}
+	var got string
+	u.program = func(dir string, rules []*devices.Rule) error {
+		got = dir
+		for _, r := range rules {
+			got += fmt.Sprintf(" %t %s", r.Allow, r.CgroupString())
+		}
+		return nil
+	}
+	if err := u.Devices(core.CgroupRef{Path: "/a"}, rules); err != nil || got != "/sys/fs/cgroup/a false a *:* rwm true c 1:3 rw" {
+		t.Errorf("%v, the program was given %q", err, got)
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"strconv"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/cgroups"
-	_ "github.com/opencontainers/cgroups/devices" // fills cgroups.DevicesSetV2
 	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -53,7 +51,10 @@ func (t *Tree) Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) erro
 		if dir == "" {
 			return nil
 		}
-		if err := cgroups.DevicesSetV2(dir, &cgroups.Resources{Devices: parsed}); err != nil {
+		if t.program == nil {
+			return fmt.Errorf("device rules of %s: this program is built without BPF device programs, which cgroup v2 needs (cgroup.Options.DeviceProgram): %w", dir, errdefs.ErrNotImplemented)
+		}
+		if err := t.program(dir, parsed); err != nil {
 			return fmt.Errorf("device rules of %s: %w", dir, err)
 		}
 		return nil

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/cgroup/device"
+	"github.com/longshore/longshore/internal/cgroup/systemd"
 	"github.com/longshore/longshore/internal/core"
 )
 
@@ -222,9 +224,9 @@ func (a *app) cgroups() (*cgroup.Tree, error) {
 		return a.tree, nil
 	}
 	var err error
-	o := cgroup.Options{Root: "/" + Name}
+	o := cgroup.Options{Root: "/" + Name, DeviceProgram: device.Program}
 	if a.systemd {
-		o.Systemd = &cgroup.Bus{}
+		o.Systemd = &systemd.Bus{}
 	}
 	a.tree, err = cgroup.New(o)
 	return a.tree, err

@@ -1,4 +1,9 @@
-package cgroup
+// Package systemd has systemd make the units whose cgroups package cgroup uses,
+// over D-Bus. It is a package of its own so that a program without systemd does not
+// link D-Bus.
+//
+// It must not know what stands in a unit. Start at Bus.
+package systemd
 
 import (
 	"context"
@@ -13,22 +18,24 @@ import (
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/cgroup"
 )
 
-// Bus is Systemd over D-Bus: over systemd's own socket, without a bus between.
+// Bus is cgroup.Systemd over D-Bus: over systemd's own socket, without a bus between.
 type Bus struct {
 	mu   sync.Mutex
 	conn *dbus.Conn
 }
 
-var _ Systemd = (*Bus)(nil)
+var _ cgroup.Systemd = (*Bus)(nil)
 
 // jobTimeout bounds the wait for systemd's word that a job is done: it does not
 // come when systemd executes itself anew in between.
 const jobTimeout = 30 * time.Second
 
-// DialSystemd connects to systemd. Unavailable when it does not run here.
-func DialSystemd(ctx context.Context) (*Bus, error) {
+// Dial connects to systemd. Unavailable when it does not run here.
+func Dial(ctx context.Context) (*Bus, error) {
 	b := &Bus{}
 	_, err := b.dial(ctx)
 	return b, err
