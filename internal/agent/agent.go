@@ -40,6 +40,7 @@ import (
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/state"
+	"github.com/longshore/longshore/internal/state/bolt"
 	"github.com/longshore/longshore/internal/volume"
 )
 
@@ -112,7 +113,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if n.store, err = state.Open(state.Options{State: run, Root: root, Logger: n.log}); err != nil {
+	if n.store, err = bolt.Open(bolt.Options{State: run, Root: root, Logger: n.log}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.store.Close()) }()

@@ -23,7 +23,7 @@ var doors = []door{
 	{"github.com/google/nftables", []string{"internal/network"}, "nftables stays in network"},
 	{"github.com/hashicorp/", []string{"internal/face/nomad", "internal/relay", "test/"}, "Nomad types stay in face/nomad"},
 	{"github.com/containerd/ttrpc", []string{"internal/face/kata", "internal/face/cri/nri", "api/kata"}, "ttrpc is Kata's and NRI's"},
-	{"go.etcd.io/bbolt", []string{"internal/state", "internal/image"}, "bbolt stays in state"},
+	{"go.etcd.io/bbolt", []string{"internal/state/bolt", "internal/image"}, "bbolt stays in state/bolt"},
 	{"github.com/tetratelabs/wazero", []string{"internal/grant"}, "wasm stays in grant"},
 	{"go.etcd.io/etcd", []string{"internal/hub"}, "etcd stays in the hub"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},

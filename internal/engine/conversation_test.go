@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/state"
+	"github.com/longshore/longshore/internal/state/bolt"
 )
 
 // talk is one conversation with an engine: testdata/*.txt. Objects are named by
@@ -40,7 +41,7 @@ func (k *talk) open() {
 		}
 	}
 	var err error
-	k.store, err = state.Open(state.Options{State: k.dir + "/state", Root: k.dir + "/root", BootID: fmt.Sprint(k.boots)})
+	k.store, err = bolt.Open(bolt.Options{State: k.dir + "/state", Root: k.dir + "/root", BootID: fmt.Sprint(k.boots)})
 	if err != nil {
 		k.t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/state"
+	"github.com/longshore/longshore/internal/state/bolt"
 )
 
 var errCrash = errors.New("crash")
@@ -126,7 +127,7 @@ func TestACrashAtAnyStageIsRecovered(t *testing.T) {
 							}
 						}
 						var err error
-						s, err = state.Open(state.Options{State: filepath.Join(dir, "state"), Root: filepath.Join(dir, "root"), BootID: "b"})
+						s, err = bolt.Open(bolt.Options{State: filepath.Join(dir, "state"), Root: filepath.Join(dir, "root"), BootID: "b"})
 						if err != nil {
 							t.Fatal(err)
 						}

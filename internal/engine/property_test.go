@@ -17,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/state"
+	"github.com/longshore/longshore/internal/state/bolt"
 )
 
 // world is the state machine of the property test: random verbs of several
@@ -39,7 +40,7 @@ func (w *world) open() {
 		}
 	}
 	var err error
-	w.store, err = state.Open(state.Options{
+	w.store, err = bolt.Open(bolt.Options{
 		State: filepath.Join(w.dir, "state"), Root: filepath.Join(w.dir, "root"), BootID: fmt.Sprint(w.boots), LogBytes: 8192,
 	})
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
-	"go.etcd.io/bbolt"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -21,9 +20,8 @@ type scopeName struct {
 
 // drawer is one core.KV: read from memory, written through.
 type drawer struct {
-	name string
-	db   *bbolt.DB    // nil in memory
-	sync func() error // before a durable change; nil otherwise
+	name    string
+	entries Entries // nil in memory
 
 	mu    sync.RWMutex
 	items map[string][]byte
@@ -38,32 +36,13 @@ func (s *Store) Scope(owner core.Owner, durable bool) core.KV {
 	if d := s.scopes[name]; d != nil {
 		return d
 	}
-	d := &drawer{name: scopePrefix + string(owner), items: map[string][]byte{}}
-	if s.files != nil {
-		d.db = s.files.live
-		if durable {
-			d.db = s.files.durable
-			// A cursor that a face saves must not outlive the events it
-			// counts: the log reaches the disk first.
-			d.sync = s.files.log.sync
-		}
-		d.err = d.load()
+	d := &drawer{name: "scope/" + string(owner), items: map[string][]byte{}}
+	if s.backing != nil {
+		d.entries = s.backing.Drawer(owner, durable)
+		d.err = d.entries.Load(func(key string, value []byte) { d.items[key] = value })
 	}
 	s.scopes[name] = d
 	return d
-}
-
-func (d *drawer) load() error {
-	return d.db.View(func(tx *bbolt.Tx) error {
-		b := tx.Bucket([]byte(d.name))
-		if b == nil {
-			return nil
-		}
-		return b.ForEach(func(k, v []byte) error {
-			d.items[string(k)] = slices.Clone(v)
-			return nil
-		})
-	})
 }
 
 func (d *drawer) Get(key string) ([]byte, error) {
@@ -95,8 +74,10 @@ func (d *drawer) change(key string, value []byte) error {
 	if d.err != nil {
 		return d.err
 	}
-	if err := d.write(key, value); err != nil {
-		return fmt.Errorf("write %s %q: %w", d.name, key, err)
+	if d.entries != nil {
+		if err := d.entries.Write(key, value); err != nil {
+			return fmt.Errorf("write %s %q: %w", d.name, key, err)
+		}
 	}
 	if value == nil {
 		delete(d.items, key)
@@ -104,26 +85,6 @@ func (d *drawer) change(key string, value []byte) error {
 		d.items[key] = value
 	}
 	return nil
-}
-
-func (d *drawer) write(key string, value []byte) error {
-	if d.db == nil {
-		return nil
-	}
-	if d.sync != nil {
-		if err := d.sync(); err != nil {
-			return err
-		}
-	}
-	return d.db.Update(func(tx *bbolt.Tx) error {
-		if value != nil {
-			return put(tx, d.name, []byte(key), value)
-		}
-		if b := tx.Bucket([]byte(d.name)); b != nil && key != "" {
-			return b.Delete([]byte(key))
-		}
-		return nil
-	})
 }
 
 // All yields the entries whose key starts with prefix, in the keys' order, as

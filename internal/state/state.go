@@ -1,52 +1,89 @@
 // Package state is core.Store: the engine's records and events, and the faces'
-// drawers, in bbolt files or in memory alone.
+// drawers, in memory. A Backing writes what must outlive the process; package bolt
+// below has the node's. Without one the store ends with the process.
 //
 // Reads are answered from memory and never touch a file; a change is written
-// through before it can be seen. Records and events stand in live.db below the
-// state directory (a tmpfs in production, so it is never synced), drawers that
-// outlive a boot in durable.db below the root directory (always synced), and
-// every event is copied into events.log there, which tells after a reboot what
-// had been running.
+// through before it can be seen.
 //
-// It must not know what the records mean: the engine's rules are the engine's.
-// Start at Store in this file, then tx.go; log.go is the event log's file.
+// It must not know what the records mean: the engine's rules are the engine's. Nor
+// may it link a database: that is the Backing's. Start at Store in this file, then
+// tx.go.
 package state
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"path/filepath"
 	"sync"
-	"time"
-
-	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Schema is the version of the files that this package writes.
-const Schema = 1
-
 // DefaultEventLimit is how many events stay when Options do not say.
 const DefaultEventLimit = 100_000
 
-// Options says where a store lives.
-type Options struct {
-	// State is the directory of what a boot may lose, Root of what it may not.
-	// Both are made if need be.
-	State, Root string
-	// EventLimit is how many events stay readable; 0 is DefaultEventLimit.
-	EventLimit int
-	// LogBytes starts a new events.log when it has grown so far; 0 is 8 MiB.
-	LogBytes int64
-	// BootID names this boot of the node. Live records of another boot are
-	// thrown away. "" asks the kernel.
-	BootID string
-	// Logger may be nil.
-	Logger *slog.Logger
+// The kinds of records, as Record.Kind has them.
+const (
+	KindSandbox   = "sandbox"
+	KindContainer = "container"
+)
+
+// Backing writes what a Store must not lose. While Commit runs nothing else of it is
+// called, but for Drawer and the methods of what Drawer has returned.
+type Backing interface {
+	// Commit writes all changes or none. oldest is the Seq of the oldest event that
+	// the store keeps: older ones may be deleted.
+	Commit(ch Changes, oldest uint64) error
+	// Remnants are what was alive before a boot and has not been ended since.
+	Remnants() []core.Remnant
+	// Drawer returns where the drawer of an owner is written: what outlives a boot, or
+	// what does not. It is called once for each.
+	Drawer(owner core.Owner, durable bool) Entries
+	// Close ends it.
+	Close() error
+}
+
+// Entries are where one drawer is written. Load comes first; no two methods are called
+// at the same time.
+type Entries interface {
+	// Load calls fn for each entry; fn may keep value.
+	Load(fn func(key string, value []byte)) error
+	// Write sets an entry, or deletes it where value is nil.
+	Write(key string, value []byte) error
+}
+
+// Changes are those of one commit, in their order.
+type Changes struct {
+	Records []Record
+	Events  []Event
+}
+
+// Record is one object's new form.
+type Record struct {
+	Kind string // KindSandbox or KindContainer
+	ID   core.ID
+	JSON []byte // nil when it was deleted
+}
+
+// Event is one event that was appended.
+type Event struct {
+	core.Event
+	JSON []byte
+}
+
+// Contents are what a store begins with.
+type Contents struct {
+	Sandboxes  []*core.Sandbox   // by creation
+	Containers []*core.Container // by creation
+	// Events are the newest ones as JSON, without a gap; the last has Seq Last.
+	Events [][]byte
+	Last   uint64
+}
+
+// Trim drops events from the front that a store with this limit would drop.
+func (c *Contents) Trim(limit int) {
+	r := eventRing{raw: c.Events, last: c.Last, limit: limit}
+	r.trim()
+	c.Events = r.raw
 }
 
 // Store is one core.Store.
@@ -66,57 +103,38 @@ type Store struct {
 	scopeMu sync.Mutex
 	scopes  map[scopeName]*drawer
 
-	files *files // nil in memory
+	backing Backing // nil in memory
 }
 
 var _ core.Store = (*Store)(nil)
 
 // NewMemory returns a store that ends with the process. eventLimit 0 is
 // DefaultEventLimit.
-func NewMemory(eventLimit int) *Store {
+func NewMemory(eventLimit int) *Store { return New(eventLimit, Contents{}, nil) }
+
+// New returns a store that holds c and writes its changes to b, unless that is nil.
+// It closes b when it is closed. eventLimit is how many events stay readable; 0 is
+// DefaultEventLimit.
+func New(eventLimit int, c Contents, b Backing) *Store {
 	if eventLimit == 0 {
 		eventLimit = DefaultEventLimit
 	}
-	return &Store{
-		sandboxes:  newKind("sandbox", (*core.Sandbox).Base, nil),
-		containers: newKind("container", (*core.Container).Base, func(c *core.Container) core.ID { return c.Sandbox }),
-		events:     eventRing{limit: eventLimit},
+	c.Trim(eventLimit)
+	s := &Store{
+		sandboxes:  newKind(KindSandbox, (*core.Sandbox).Base, nil),
+		containers: newKind(KindContainer, (*core.Container).Base, func(c *core.Container) core.ID { return c.Sandbox }),
+		events:     eventRing{raw: c.Events, last: c.Last, limit: eventLimit},
 		changed:    make(chan struct{}),
 		scopes:     map[scopeName]*drawer{},
+		backing:    b,
 	}
-}
-
-// Open opens the store in o's directories, or makes it. Files of a newer
-// schema are FailedPrecondition and stay as they are; a store that another
-// process holds is Unavailable.
-func Open(o Options) (*Store, error) {
-	if o.State == "" || o.Root == "" {
-		return nil, fmt.Errorf("open store: state and root directory: %w", errdefs.ErrInvalidArgument)
+	for _, sb := range c.Sandboxes {
+		s.sandboxes.set(sb)
 	}
-	if o.EventLimit == 0 {
-		o.EventLimit = DefaultEventLimit
+	for _, ct := range c.Containers {
+		s.containers.set(ct)
 	}
-	if o.LogBytes == 0 {
-		o.LogBytes = 8 << 20
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	for _, dir := range []string{o.State, o.Root} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("open store: %w", err)
-		}
-	}
-	s := NewMemory(o.EventLimit)
-	f, err := openFiles(o)
-	if err != nil {
-		return nil, fmt.Errorf("open store: %w", err)
-	}
-	s.files = f
-	if err := f.load(s); err != nil {
-		return nil, fmt.Errorf("open store: %w", errors.Join(err, f.close()))
-	}
-	return s, nil
+	return s
 }
 
 // View runs fn over one state of the store. fn must be short, must not call
@@ -185,7 +203,7 @@ func (s *Store) commit(batch []*request) {
 		}
 		r.done = true
 	}
-	if err == nil && len(all.events) > 0 {
+	if err == nil && len(all.Events) > 0 {
 		s.events.trim()
 		close(s.changed)
 		s.changed = make(chan struct{})
@@ -198,10 +216,10 @@ func (s *Store) apply(r *request, ch *changes) (err error) {
 }
 
 func (s *Store) persist(ch *changes) error {
-	if s.files == nil || ch.empty() {
+	if s.backing == nil || ch.empty() {
 		return nil
 	}
-	return s.files.commit(ch, s.events.willTrimTo())
+	return s.backing.Commit(ch.Changes, s.events.willTrimTo())
 }
 
 // Wait blocks until an event newer than seq is there.
@@ -223,32 +241,20 @@ func (s *Store) Wait(ctx context.Context, seq uint64) error {
 
 // Remnants are what the event log of an earlier boot says was alive.
 func (s *Store) Remnants() []core.Remnant {
-	if s.files == nil {
+	if s.backing == nil {
 		return nil
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.files.remnants.list()
+	return s.backing.Remnants()
 }
 
-// Close syncs the event log and closes the files. The store must not be used
-// after it.
+// Close closes the backing. The store must not be used after it.
 func (s *Store) Close() error {
 	s.write.Lock()
 	defer s.write.Unlock()
-	if s.files == nil {
+	if s.backing == nil {
 		return nil
 	}
-	return s.files.close()
+	return s.backing.Close()
 }
-
-// bootID asks the kernel which boot this is.
-func bootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return string(b), err
-}
-
-func inDir(dir, name string) string { return filepath.Join(dir, name) }
-
-// syncEvery is how often the event log is synced at most.
-const syncEvery = time.Second

@@ -61,7 +61,7 @@ func (t *tx) Append(ev core.Event) (uint64, error) {
 		return 0, fmt.Errorf("append event: %w", err)
 	}
 	ring.push(raw)
-	t.ch.events = append(t.ch.events, entry{ev, raw})
+	t.ch.Events = append(t.ch.Events, Event{ev, raw})
 	t.ch.undo(ring.pop)
 	return ev.Seq, nil
 }
@@ -329,25 +329,12 @@ func (t table[T]) All(owner core.Owner) iter.Seq2[T, error] {
 
 // changes is what one transaction, or a group of them, has done.
 type changes struct {
-	records []record
-	events  []entry
-	back    []func()
-}
-
-// record is one object's new form; raw is nil when it was deleted.
-type record struct {
-	kind string
-	id   core.ID
-	raw  []byte
-}
-
-type entry struct {
-	ev  core.Event
-	raw []byte
+	Changes
+	back []func()
 }
 
 func (c *changes) put(kind string, id core.ID, raw []byte) {
-	c.records = append(c.records, record{kind, id, raw})
+	c.Records = append(c.Records, Record{kind, id, raw})
 }
 
 func (c *changes) undo(back func()) { c.back = append(c.back, back) }
@@ -359,9 +346,9 @@ func (c *changes) revert() {
 }
 
 func (c *changes) merge(o *changes) {
-	c.records = append(c.records, o.records...)
-	c.events = append(c.events, o.events...)
+	c.Records = append(c.Records, o.Records...)
+	c.Events = append(c.Events, o.Events...)
 	c.back = append(c.back, o.back...)
 }
 
-func (c *changes) empty() bool { return len(c.records) == 0 && len(c.events) == 0 }
+func (c *changes) empty() bool { return len(c.Records) == 0 && len(c.Events) == 0 }

@@ -1,4 +1,4 @@
-package state
+package bolt
 
 import (
 	"encoding/binary"
@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/state"
 )
 
 // The buckets and keys of both databases. A drawer's bucket is scopePrefix and
@@ -31,7 +33,7 @@ const (
 	remnantsKey = "remnants"
 )
 
-// files are a store's three.
+// files are a store's three: its state.Backing.
 type files struct {
 	live, durable *bbolt.DB
 	log           *eventLog
@@ -47,21 +49,21 @@ type files struct {
 func openFiles(o Options) (*files, error) {
 	f := &files{logger: o.Logger}
 	var err error
-	f.durable, err = openDB(inDir(o.Root, "durable.db"), false)
+	f.durable, err = openDB(filepath.Join(o.Root, "durable.db"), false)
 	if err != nil {
 		return nil, err
 	}
-	f.log, err = openLog(inDir(o.Root, "events.log"), o.LogBytes, o.Logger)
+	f.log, err = openLog(filepath.Join(o.Root, "events.log"), o.LogBytes, o.Logger)
 	if err != nil {
-		return nil, errors.Join(err, f.close())
+		return nil, errors.Join(err, f.Close())
 	}
 	f.fresh, err = dropOldBoot(o)
 	if err != nil {
-		return nil, errors.Join(err, f.close())
+		return nil, errors.Join(err, f.Close())
 	}
-	f.live, err = openDB(inDir(o.State, "live.db"), true)
+	f.live, err = openDB(filepath.Join(o.State, "live.db"), true)
 	if err != nil {
-		return nil, errors.Join(err, f.close())
+		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
@@ -77,7 +79,7 @@ func dropOldBoot(o Options) (fresh bool, err error) {
 		}
 	}
 	boot = strings.TrimSpace(boot)
-	mark, live := inDir(o.State, "boot"), inDir(o.State, "live.db")
+	mark, live := filepath.Join(o.State, "boot"), filepath.Join(o.State, "live.db")
 	if old, err := os.ReadFile(mark); err == nil && strings.TrimSpace(string(old)) == boot {
 		_, err := os.Stat(live)
 		return errors.Is(err, fs.ErrNotExist), nil
@@ -137,7 +139,7 @@ func checkSchema(path, version string) error {
 	return nil
 }
 
-func (f *files) close() error {
+func (f *files) Close() error {
 	var errs []error
 	if f.log != nil {
 		errs = append(errs, f.log.close())
@@ -150,61 +152,60 @@ func (f *files) close() error {
 	return errors.Join(errs...)
 }
 
-// load fills s from the files and brings live.db and the event log to the same
-// last event.
-func (f *files) load(s *Store) error {
+// load reads the files, of which a store shows so many events, and brings live.db and
+// the event log to the same last event.
+func (f *files) load(limit int) (c state.Contents, err error) {
 	if f.fresh {
-		return f.loadAfterBoot(s)
+		return c, f.loadAfterBoot(&c, limit)
 	}
-	err := f.live.View(func(tx *bbolt.Tx) error {
-		return errors.Join(
-			loadKind(tx, &s.sandboxes, func(v core.Sandbox) time.Time { return v.Created }),
-			loadKind(tx, &s.containers, func(v core.Container) time.Time { return v.Created }),
-			loadEvents(tx, &s.events),
-			f.loadRemnants(tx))
+	err = f.live.View(func(tx *bbolt.Tx) (err error) {
+		var errs [2]error
+		c.Sandboxes, errs[0] = loadKind(tx, state.KindSandbox, func(v *core.Sandbox) time.Time { return v.Created })
+		c.Containers, errs[1] = loadKind(tx, state.KindContainer, func(v *core.Container) time.Time { return v.Created })
+		return errors.Join(errs[0], errs[1], loadEvents(tx, &c), f.loadRemnants(tx))
 	})
 	if err != nil {
-		return err
+		return c, err
 	}
-	for _, sb := range s.sandboxes.items {
+	for _, sb := range c.Sandboxes {
 		f.log.census.addSandbox(sb)
 	}
-	for _, c := range s.containers.items {
-		f.log.census.addContainer(c)
+	for _, ct := range c.Containers {
+		f.log.census.addContainer(ct)
 	}
 	// The log is written after live.db: it can only be behind, unless
 	// somebody exchanged one of the two.
-	if f.log.last > s.events.last {
-		return f.importEvents(s)
+	if f.log.last > c.Last {
+		return c, f.importEvents(&c, limit)
 	}
-	s.events.trim()
-	return f.log.catchUp(s.events.raw, s.events.last)
+	c.Trim(limit)
+	return c, f.log.catchUp(c.Events, c.Last)
 }
 
 // loadAfterBoot starts with no records; the log's events are taken over, and
 // what they say was alive become the remnants.
-func (f *files) loadAfterBoot(s *Store) error {
+func (f *files) loadAfterBoot(c *state.Contents, limit int) error {
 	if err := f.log.readCensus(); err != nil {
 		return err
 	}
 	f.remnants = maps.Clone(f.log.census)
-	return f.importEvents(s)
+	return f.importEvents(c, limit)
 }
 
-func (f *files) importEvents(s *Store) error {
+func (f *files) importEvents(c *state.Contents, limit int) error {
 	raws, err := f.log.readEvents()
 	if err != nil {
 		return err
 	}
-	if len(raws) > s.events.limit {
-		raws = raws[len(raws)-s.events.limit:]
+	if len(raws) > limit {
+		raws = raws[len(raws)-limit:]
 	}
-	s.events.raw, s.events.last = raws, f.log.last
+	c.Events, c.Last = raws, f.log.last
 	return f.live.Update(func(tx *bbolt.Tx) error {
 		if err := tx.DeleteBucket([]byte(eventsBucket)); err != nil && !errors.Is(err, bbolt.ErrBucketNotFound) { //nolint:staticcheck // the package's own name
 			return err
 		}
-		seq := s.events.first()
+		seq := c.Last - uint64(len(raws)) + 1
 		for i, raw := range raws {
 			if err := put(tx, eventsBucket, seqKey(seq+uint64(i)), raw); err != nil {
 				return err
@@ -239,59 +240,56 @@ func (f *files) loadRemnants(tx *bbolt.Tx) error {
 	return nil
 }
 
-func loadKind[T any](tx *bbolt.Tx, k *kind[T], created func(T) time.Time) error {
-	b := tx.Bucket([]byte(k.name))
+func loadKind[T any](tx *bbolt.Tx, kind string, created func(*T) time.Time) ([]*T, error) {
+	b := tx.Bucket([]byte(kind))
 	if b == nil {
-		return nil
+		return nil, nil
 	}
 	var all []*T
 	err := b.ForEach(func(id, raw []byte) error {
 		v := new(T)
 		if err := json.Unmarshal(raw, v); err != nil {
-			return fmt.Errorf("%s %s: %w", k.name, id, errors.Join(err, errdefs.ErrDataLoss))
+			return fmt.Errorf("%s %s: %w", kind, id, errors.Join(err, errdefs.ErrDataLoss))
 		}
 		all = append(all, v)
 		return nil
 	})
-	slices.SortStableFunc(all, func(a, b *T) int { return created(*a).Compare(created(*b)) })
-	for _, v := range all {
-		k.set(v)
-	}
-	return err
+	slices.SortStableFunc(all, func(a, b *T) int { return created(a).Compare(created(b)) })
+	return all, err
 }
 
-func loadEvents(tx *bbolt.Tx, ring *eventRing) error {
+func loadEvents(tx *bbolt.Tx, c *state.Contents) error {
 	b := tx.Bucket([]byte(eventsBucket))
 	if b == nil {
 		return nil
 	}
 	return b.ForEach(func(k, raw []byte) error {
 		seq := binary.BigEndian.Uint64(k)
-		if len(ring.raw) > 0 && seq != ring.last+1 {
-			return fmt.Errorf("events: %d follows %d: %w", seq, ring.last, errdefs.ErrDataLoss)
+		if len(c.Events) > 0 && seq != c.Last+1 {
+			return fmt.Errorf("events: %d follows %d: %w", seq, c.Last, errdefs.ErrDataLoss)
 		}
-		ring.raw, ring.last = append(ring.raw, slices.Clone(raw)), seq
+		c.Events, c.Last = append(c.Events, slices.Clone(raw)), seq
 		return nil
 	})
 }
 
-// commit writes one group of changes: live.db, then the log.
-func (f *files) commit(ch *changes, oldest uint64) error {
-	remnants, fewer := f.remnants.after(ch.events)
+// Commit writes one group of changes: live.db, then the log.
+func (f *files) Commit(ch state.Changes, oldest uint64) error {
+	remnants, fewer := f.remnants.after(ch.Events)
 	err := f.live.Update(func(tx *bbolt.Tx) error {
-		for _, r := range ch.records {
-			if r.raw == nil {
-				if b := tx.Bucket([]byte(r.kind)); b != nil {
-					if err := b.Delete([]byte(r.id)); err != nil {
+		for _, r := range ch.Records {
+			if r.JSON == nil {
+				if b := tx.Bucket([]byte(r.Kind)); b != nil {
+					if err := b.Delete([]byte(r.ID)); err != nil {
 						return err
 					}
 				}
-			} else if err := put(tx, r.kind, []byte(r.id), r.raw); err != nil {
+			} else if err := put(tx, r.Kind, []byte(r.ID), r.JSON); err != nil {
 				return err
 			}
 		}
-		for _, e := range ch.events {
-			if err := put(tx, eventsBucket, seqKey(e.ev.Seq), e.raw); err != nil {
+		for _, e := range ch.Events {
+			if err := put(tx, eventsBucket, seqKey(e.Seq), e.JSON); err != nil {
 				return err
 			}
 		}
@@ -306,10 +304,10 @@ func (f *files) commit(ch *changes, oldest uint64) error {
 		return err
 	}
 	f.remnants = remnants
-	for _, e := range ch.events {
-		f.log.census.apply(e.ev)
+	for _, e := range ch.Events {
+		f.log.census.apply(e.Event)
 	}
-	f.log.append(ch.events)
+	f.log.append(ch.Events)
 	return nil
 }
 
@@ -346,3 +344,57 @@ func put(tx *bbolt.Tx, bucket string, key, value []byte) error {
 }
 
 func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+
+// Remnants are what the event log of an earlier boot says was alive.
+func (f *files) Remnants() []core.Remnant { return f.remnants.list() }
+
+// Drawer is in the bucket of its owner.
+func (f *files) Drawer(owner core.Owner, durable bool) state.Entries {
+	d := drawer{bucket: scopePrefix + string(owner), db: f.live}
+	if durable {
+		d.db = f.durable
+		// A cursor that a face saves must not outlive the events it
+		// counts: the log reaches the disk first.
+		d.sync = f.log.sync
+	}
+	return d
+}
+
+// drawer is one drawer's bucket.
+type drawer struct {
+	bucket string
+	db     *bbolt.DB
+	sync   func() error // before a change; nil: nothing
+}
+
+// Load reads all entries.
+func (d drawer) Load(fn func(key string, value []byte)) error {
+	return d.db.View(func(tx *bbolt.Tx) error {
+		b := tx.Bucket([]byte(d.bucket))
+		if b == nil {
+			return nil
+		}
+		return b.ForEach(func(k, v []byte) error {
+			fn(string(k), slices.Clone(v))
+			return nil
+		})
+	})
+}
+
+// Write sets or deletes one.
+func (d drawer) Write(key string, value []byte) error {
+	if d.sync != nil {
+		if err := d.sync(); err != nil {
+			return err
+		}
+	}
+	return d.db.Update(func(tx *bbolt.Tx) error {
+		if value != nil {
+			return put(tx, d.bucket, []byte(key), value)
+		}
+		if b := tx.Bucket([]byte(d.bucket)); b != nil && key != "" {
+			return b.Delete([]byte(key))
+		}
+		return nil
+	})
+}

@@ -1,4 +1,4 @@
-package state
+package bolt
 
 import (
 	"bufio"
@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/state"
 )
 
 // The event log's file is text: a header line with the schema, then lines
@@ -49,7 +50,7 @@ type eventLog struct {
 	last   uint64 // Seq of the newest event in it
 	census census
 	broken bool // the last write failed; behind until one works
-	missed []entry
+	missed []state.Event
 
 	mu    sync.Mutex // guards f and dirty
 	f     *os.File
@@ -260,9 +261,9 @@ func (l *eventLog) catchUp(raws [][]byte, last uint64) error {
 			return err
 		}
 	}
-	var es []entry
+	var es []state.Event
 	for i, raw := range raws[len(raws)-int(last-l.last):] {
-		es = append(es, entry{core.Event{Seq: l.last + uint64(i) + 1}, raw})
+		es = append(es, state.Event{Event: core.Event{Seq: l.last + uint64(i) + 1}, JSON: raw})
 	}
 	l.append(es)
 	return nil
@@ -270,18 +271,18 @@ func (l *eventLog) catchUp(raws [][]byte, last uint64) error {
 
 // append writes events. The commit they belong to has been made: a log that
 // cannot be written is said once and caught up with when it can.
-func (l *eventLog) append(events []entry) {
+func (l *eventLog) append(events []state.Event) {
 	if len(events) == 0 {
 		return
 	}
 	l.missed = append(l.missed, events...)
 	var buf []byte
 	for _, e := range l.missed {
-		buf = append(buf, logLine(lineEvent, e.ev.Seq, e.raw)...)
+		buf = append(buf, logLine(lineEvent, e.Seq, e.JSON)...)
 	}
 	err := l.write(buf)
 	if err == nil {
-		l.last = l.missed[len(l.missed)-1].ev.Seq
+		l.last = l.missed[len(l.missed)-1].Seq
 		l.missed = nil
 		if l.broken {
 			l.broken = false
@@ -353,6 +354,9 @@ func (l *eventLog) rotate() error {
 	}
 	return errors.Join(err, dir.Sync(), dir.Close())
 }
+
+// syncEvery is how often the event log is synced at most.
+const syncEvery = time.Second
 
 func (l *eventLog) sync() error {
 	l.mu.Lock()

@@ -1,4 +1,4 @@
-package state
+package bolt
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/state"
 )
 
 // census knows what is alive, by container or sandbox ID, from events alone.
@@ -65,11 +66,11 @@ func (c census) apply(ev core.Event) {
 
 // after returns what is left of c once events have happened, and whether that
 // is less. It adds nothing.
-func (c census) after(events []entry) (left census, fewer bool) {
+func (c census) after(events []state.Event) (left census, fewer bool) {
 	for _, e := range events {
-		id := e.ev.Container
+		id := e.Container
 		if id == "" {
-			id = e.ev.Sandbox
+			id = e.Sandbox
 		}
 		if _, known := c[id]; !known {
 			continue
@@ -77,7 +78,7 @@ func (c census) after(events []entry) (left census, fewer bool) {
 		if !fewer {
 			c, fewer = maps.Clone(c), true
 		}
-		c.apply(e.ev)
+		c.apply(e.Event)
 	}
 	return c, fewer
 }
