@@ -1,0 +1,74 @@
+package arch_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// slim are the packages that a small agent is built of, such as one in a virtual
+// machine's guest: the engine, a face's frame, and what starts containers.
+var slim = []string{
+	"internal/engine", "internal/face", "internal/state", "internal/cgroup", "internal/adjust", "internal/keeper",
+	"internal/runtime/native", "internal/ocispec", "internal/pin", "internal/rootfs", "internal/stats", "internal/autopsy",
+	"internal/volume", "internal/logs", "internal/kmsg",
+}
+
+// heavy are the families that a slim build must not link, not even indirectly, and
+// the package of ours that a full agent hands in instead.
+var heavy = []struct{ family, instead string }{
+	{"google.golang.org/grpc", "the faces' own servers, internal/obs"},
+	{"google.golang.org/protobuf", "the faces' own servers"},
+	{"github.com/prometheus/", "internal/obs"},
+	{"go.etcd.io/bbolt", "internal/state/bolt"},
+	{"github.com/godbus/", "internal/cgroup/systemd"},
+	{"github.com/coreos/go-systemd/", "internal/cgroup/systemd"},
+	{"github.com/cilium/ebpf", "internal/cgroup/device"},
+	{"github.com/opencontainers/cgroups/systemd", "internal/cgroup/device"},
+	{"github.com/spf13/cobra", "internal/cli"},
+	{"github.com/containerd/containerd/", "internal/image"},
+	{"github.com/containerd/ttrpc", "internal/face/cri/nri"},
+	{"k8s.io/", "internal/face/cri"},
+	{"tags.cncf.io/container-device-interface", "internal/adjust/cdi"},
+	{"github.com/containernetworking/", "internal/network"},
+	{"github.com/google/nftables", "internal/network"},
+	{"github.com/sirupsen/logrus", "internal/obs"},
+}
+
+// TestASlimBuildImportsNothingHeavy: who needs the engine without Kubernetes, systemd
+// or a database does not link them.
+func TestASlimBuildImportsNothingHeavy(t *testing.T) {
+	for _, room := range slim {
+		for _, f := range heavyIn(deps(t, room)) {
+			t.Errorf("%s depends on %s", room, f)
+		}
+	}
+	// The check finds what it looks for.
+	found := strings.Join(heavyIn(deps(t, "internal/agent")), ", ")
+	for _, h := range heavy {
+		if !strings.Contains(found, h.family) && h.family != "github.com/spf13/cobra" {
+			t.Errorf("the whole agent is not seen to link %s", h.family)
+		}
+	}
+}
+
+// deps lists what a package links.
+func deps(t *testing.T, room string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"/"+room).Output()
+	if err != nil {
+		t.Fatalf("go list -deps %s: %v", room, err)
+	}
+	return strings.Fields(string(out))
+}
+
+// heavyIn names the heavy families among packages, each once.
+func heavyIn(packages []string) (found []string) {
+	for _, h := range heavy {
+		if slices.ContainsFunc(packages, func(p string) bool { return strings.HasPrefix(p, h.family) }) {
+			found = append(found, h.family+", which belongs to "+h.instead)
+		}
+	}
+	return found
+}
