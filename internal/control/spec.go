@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -38,11 +37,11 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 	}
 	limits.Devices = base.Linux.Resources.Devices
 	base.Linux.Resources = limits
-	if base.Mounts, err = mounts(base.Mounts, req.GetMounts()); err != nil {
+	if err := mounts(base, req.GetMounts()); err != nil {
 		return nil, err
 	}
 	if req.GetPrivileged() {
-		err = privileged(base)
+		err = ocispec.AllPrivileges(base)
 	} else {
 		err = ocispec.DefaultSeccomp(base)
 	}
@@ -55,49 +54,16 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 	}, nil
 }
 
-func privileged(s *specs.Spec) error {
-	node, err := ocispec.ReadNode()
-	if err != nil {
-		return err
-	}
-	devices, err := ocispec.AllDevices()
-	if err != nil {
-		return err
-	}
-	ocispec.Privileged(s, node, devices)
-	return nil
-}
-
 // finishSpec adds what only the root and the image tell.
 func finishSpec(req *longshorev1.CreateRequest, s *specs.Spec, r core.Rootfs) (*specs.Spec, error) {
-	img := r.Image
-	if img == nil {
-		img = &imagespec.ImageConfig{}
-	}
-	asked := req.GetUser()
-	if asked == "" {
-		asked = img.User
-	}
-	files, err := ocispec.ReadUserFiles(r.FS)
-	if err != nil {
-		return nil, err
-	}
-	user, err := files.LookUp(asked)
-	if err != nil {
-		return nil, err
-	}
-	p := s.Process
-	p.User = user.User
-	if p.Args, err = ocispec.Command(img, entrypoint(req), req.GetCommand()); err != nil {
-		return nil, err
-	}
-	if p.Cwd, err = ocispec.WorkingDir(img, req.GetWorkdir()); err != nil {
-		return nil, err
-	}
-	hostname := r.Sandbox.Config.Hostname
-	p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, hostname, req.GetTty()), img.Env, req.GetEnv())
-	ocispec.ForUser(p)
-	return s, nil
+	_, err := ocispec.Head{
+		User: ocispec.UserNamed(req.GetUser()),
+		Args: func(img *imagespec.ImageConfig) ([]string, error) {
+			return ocispec.Command(img, entrypoint(req), req.GetCommand())
+		},
+		WorkDir: req.GetWorkdir(), Hostname: r.Sandbox.Config.Hostname, Env: [][]string{req.GetEnv()},
+	}.Finish(s, r)
+	return s, err
 }
 
 // entrypoint is nil when the request leaves the image's.
@@ -113,7 +79,7 @@ func entrypoint(req *longshorev1.CreateRequest) []string {
 
 // mounts adds the request's binds to those every container has. Volumes are the
 // engine's part.
-func mounts(list []specs.Mount, asked []*longshorev1.Mount) ([]specs.Mount, error) {
+func mounts(s *specs.Spec, asked []*longshorev1.Mount) error {
 	var binds []specs.Mount
 	for _, m := range asked {
 		if !path.IsAbs(m.GetSource()) {
@@ -121,18 +87,12 @@ func mounts(list []specs.Mount, asked []*longshorev1.Mount) ([]specs.Mount, erro
 		}
 		b, err := ocispec.Bind{Source: path.Clean(m.GetSource()), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly()}.Mount()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		binds = append(binds, b)
 	}
-	// Parents before children, whatever order they were given in.
-	slices.SortStableFunc(binds, func(a, b specs.Mount) int {
-		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
-	})
-	for _, b := range binds {
-		list = ocispec.AddMount(list, b)
-	}
-	return list, nil
+	ocispec.AddMounts(s, binds)
+	return nil
 }
 
 // execConfig is a further process: as the container's own, but for what the

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -13,11 +12,8 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
 )
-
-// imageSource stands in a mount for the path of the image volume of that number
-// until the engine has told it. It is no path, so nothing else looks like it.
-const imageSource = "image volume "
 
 // isImage reports whether a mount shows an image.
 func isImage(m *v1.Mount) bool { return m.GetImage().GetImage() != "" }
@@ -85,19 +81,5 @@ func (a containerAsk) imageMount(m *v1.Mount) (specs.Mount, error) {
 			n++
 		}
 	}
-	out := specs.Mount{
-		Destination: path.Clean("/" + target), Type: "bind", Source: imageSource + strconv.Itoa(n),
-		Options: []string{"rbind", "rprivate", "ro", "nosuid", "nodev"},
-	}
-	return withOptions(out, m)
-}
-
-// placeImages fills the sources in.
-func placeImages(s *specs.Spec, paths []string) {
-	for i := range s.Mounts {
-		rest, ok := strings.CutPrefix(s.Mounts[i].Source, imageSource)
-		if n, err := strconv.Atoi(rest); ok && err == nil && n < len(paths) {
-			s.Mounts[i].Source = paths[n]
-		}
-	}
+	return withOptions(ocispec.ImageMount(path.Clean("/"+target), n), m)
 }

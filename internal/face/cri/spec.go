@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -163,37 +164,26 @@ func (a containerAsk) base() (*specs.Spec, error) {
 // finish adds what only the root and the image tell: user, command, environment
 // and directory. The record is whole then.
 func (a containerAsk) finish(base *specs.Spec, rec containerRecord, r core.Rootfs) (*specs.Spec, []byte, error) {
-	cfg := a.req.GetConfig()
-	img := r.Image
-	if img == nil {
-		img = &imagespec.ImageConfig{}
-	}
-	files, err := ocispec.ReadUserFiles(r.FS)
-	if err != nil {
-		return nil, nil, err
-	}
-	who, err := lookUp(cfg.GetLinux().GetSecurityContext(), userSpec(cfg.GetLinux().GetSecurityContext(), img.User), files)
-	if err != nil {
-		return nil, nil, err
-	}
-	placeImages(base, r.Images)
-	p := base.Process
-	p.User = who.User
-	ocispec.ForUser(p)
-	if p.Args, err = ocispec.Command(img, entrypoint(cfg), cfg.GetArgs()); err != nil {
-		return nil, nil, err
-	}
-	if p.Cwd, err = ocispec.WorkingDir(img, cfg.GetWorkingDir()); err != nil {
-		return nil, nil, err
-	}
+	cfg, sc := a.req.GetConfig(), a.req.GetConfig().GetLinux().GetSecurityContext()
 	asked, err := environment(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	p.Env = ocispec.Env(ocispec.BaseEnv(who.Home, a.hostname(), cfg.GetTty()), img.Env, asked)
-	for _, v := range ocispec.Volumes(img) {
-		// What the image calls a volume is at least a directory.
-		_ = r.FS.MkdirAll(strings.TrimPrefix(v, "/"), 0o755)
+	who, err := ocispec.Head{
+		User: func(root *os.Root, image string) (ocispec.User, error) {
+			files, err := ocispec.ReadUserFiles(root)
+			if err != nil {
+				return ocispec.User{}, err
+			}
+			return lookUp(sc, userSpec(sc, image), files)
+		},
+		Args: func(img *imagespec.ImageConfig) ([]string, error) {
+			return ocispec.Command(img, entrypoint(cfg), cfg.GetArgs())
+		},
+		WorkDir: cfg.GetWorkingDir(), Hostname: a.hostname(), Env: [][]string{asked},
+	}.Finish(base, r)
+	if err != nil {
+		return nil, nil, err
 	}
 	rec.Found.User = statusUser(who.User)
 	data, err := rec.encode()
@@ -252,18 +242,15 @@ func annotations(req *v1.CreateContainerRequest, sb core.Sandbox) map[string]str
 // children.
 func (a containerAsk) mounts(s *specs.Spec) error {
 	s.Mounts = ocispec.DefaultMounts(a.req.GetConfig().GetLinux().GetSecurityContext().GetPrivileged())
-	asked := slices.Clone(a.req.GetConfig().GetMounts())
-	slices.SortStableFunc(asked, func(x, y *v1.Mount) int {
-		return strings.Count(path.Clean(x.GetContainerPath()), "/") - strings.Count(path.Clean(y.GetContainerPath()), "/")
-	})
-	for _, m := range asked {
+	var asked []specs.Mount
+	for _, m := range a.req.GetConfig().GetMounts() {
 		mount, err := a.mount(m)
 		if err != nil {
 			return err
 		}
-		s.Mounts = ocispec.AddMount(s.Mounts, mount)
+		asked = append(asked, mount)
 	}
-	s.Linux.RootfsPropagation = ocispec.RootPropagation(s.Mounts)
+	ocispec.AddMounts(s, asked)
 	return nil
 }
 

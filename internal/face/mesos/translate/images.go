@@ -1,14 +1,12 @@
 package translate
 
 import (
-	"strconv"
-	"strings"
-
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // Images are those of a launch, as they were found.
@@ -16,10 +14,6 @@ type Images struct {
 	Root    core.Image   // zero for the host's root
 	Volumes []core.Image // of VolumeImages
 }
-
-// imageSource stands in a mount for the path of the image of that number until the
-// engine has told it. It is no path, so nothing else looks like it.
-const imageSource = "image "
 
 // VolumeImages are the images that are volumes.
 func (l Launch) VolumeImages() (list []*mesosv1.Image) {
@@ -41,19 +35,7 @@ func imageMounts(found []core.Image) (list []core.ImageMount) {
 // imageMount shows the image of that number, which all containers share.
 func (l Launch) imageMount(v *mesosv1.Volume, number int) (specs.Mount, error) {
 	b, err := l.target(v)
-	return specs.Mount{
-		Destination: b.Target, Type: "bind", Source: imageSource + strconv.Itoa(number), Options: []string{"rbind", "rprivate", "ro", "nosuid", "nodev"},
-	}, err
-}
-
-// placeImages fills the sources in.
-func placeImages(s *specs.Spec, paths []string) {
-	for i := range s.Mounts {
-		rest, ok := strings.CutPrefix(s.Mounts[i].Source, imageSource)
-		if n, err := strconv.Atoi(rest); ok && err == nil && n < len(paths) {
-			s.Mounts[i].Source = paths[n]
-		}
-	}
+	return ocispec.ImageMount(b.Target, number), err
 }
 
 // checkImages refuses images that are not to be had here. NotImplemented, and

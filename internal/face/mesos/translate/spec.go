@@ -137,12 +137,13 @@ func (l Launch) mounts(s *specs.Spec) error {
 		{Source: l.Dir, Target: l.inside()},
 		{Source: filepath.Join(l.Dir, Nested), Target: path.Join(l.inside(), Nested), ReadOnly: true},
 	}
+	var asked []specs.Mount
 	for _, b := range binds {
 		m, err := b.Mount()
 		if err != nil {
 			return err
 		}
-		s.Mounts = ocispec.AddMount(s.Mounts, m)
+		asked = append(asked, m)
 	}
 	images := 0
 	for _, v := range l.Container.GetVolumes() {
@@ -153,9 +154,9 @@ func (l Launch) mounts(s *specs.Spec) error {
 		if v.Image != nil {
 			images++
 		}
-		s.Mounts = ocispec.AddMount(s.Mounts, m)
+		asked = append(asked, m)
 	}
-	s.Linux.RootfsPropagation = ocispec.RootPropagation(s.Mounts)
+	ocispec.AddMounts(s, asked)
 	return nil
 }
 
@@ -252,49 +253,39 @@ func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 // and directory. The sandbox becomes the user's.
 func (l Launch) finish(s *specs.Spec) core.SpecFunc {
 	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
-		img := r.Image
-		if img == nil {
-			img = &imagespec.ImageConfig{}
-		}
-		files, err := ocispec.ReadUserFiles(r.FS)
-		if err != nil {
-			return nil, nil, err
-		}
-		user, err := files.LookUp(l.user())
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := l.permit(user.User); err != nil {
-			return nil, nil, err
-		}
-		placeImages(s, r.Images)
-		p := s.Process
-		p.User = user.User
-		command := img.Cmd
-		if len(l.Command.GetArguments()) > 0 { // they stand in its place, but for a program
-			command = command[:min(len(command), 1)]
-			if len(img.Entrypoint) > 0 {
-				command = nil
-			}
-		}
-		if p.Args, err = l.args(slices.Concat(img.Entrypoint, command)); err != nil {
-			return nil, nil, err
-		}
-		p.Cwd = l.inside()
-		if img.WorkingDir != "" {
-			if p.Cwd, err = ocispec.WorkingDir(img, ""); err != nil {
-				return nil, nil, err
-			}
-		}
 		own, err := environment(l.Command)
 		if err != nil {
 			return nil, nil, err
 		}
-		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, r.Sandbox.Config.Hostname, p.Terminal), img.Env, []string{"MESOS_SANDBOX=" + l.inside()}, own)
-		ocispec.ForUser(p)
+		user, err := ocispec.Head{
+			User: func(root *os.Root, _ string) (ocispec.User, error) {
+				user, err := ocispec.UserNamed(l.user())(root, "")
+				if err != nil {
+					return user, err
+				}
+				return user, l.permit(user.User)
+			},
+			Args: l.imageArgs, DefaultDir: l.inside(), Hostname: r.Sandbox.Config.Hostname,
+			Env: [][]string{{"MESOS_SANDBOX=" + l.inside()}, own},
+		}.Finish(s, r)
+		if err != nil {
+			return nil, nil, err
+		}
 		// What is for nested containers is not his.
 		return s, nil, os.Chown(l.Dir, int(user.UID), int(user.GID))
 	}
+}
+
+// imageArgs are the command's words with the image's.
+func (l Launch) imageArgs(img *imagespec.ImageConfig) ([]string, error) {
+	command := img.Cmd
+	if len(l.Command.GetArguments()) > 0 { // they stand in its place, but for a program
+		command = command[:min(len(command), 1)]
+		if len(img.Entrypoint) > 0 {
+			command = nil
+		}
+	}
+	return l.args(slices.Concat(img.Entrypoint, command))
 }
 
 func (l Launch) permit(u specs.User) error {

@@ -63,16 +63,7 @@ func (a Task) base() (*specs.Spec, error) {
 // filter takes the walls down, or puts up the system call filter.
 func (a Task) filter(s *specs.Spec) error {
 	if a.Conf.Privileged {
-		node, err := ocispec.ReadNode()
-		if err != nil {
-			return err
-		}
-		devices, err := ocispec.AllDevices()
-		if err != nil {
-			return err
-		}
-		ocispec.Privileged(s, node, devices)
-		return nil
+		return ocispec.AllPrivileges(s)
 	}
 	switch profile := a.Conf.Security.Seccomp; profile {
 	case "":
@@ -129,20 +120,13 @@ func (a Task) mounts(s *specs.Spec) error {
 		return err
 	}
 	all = append(all, own...)
-	// Parents before children, whatever order they were given in.
-	slices.SortStableFunc(all, func(x, y specs.Mount) int {
-		return strings.Count(x.Destination, "/") - strings.Count(y.Destination, "/")
-	})
-	for _, m := range all {
-		s.Mounts = ocispec.AddMount(s.Mounts, m)
-	}
+	ocispec.AddMounts(s, all)
 	if mode := a.network(); a.Conf.Users && (mode == netGroup || mode == netTask) {
 		a.shownSys(s)
 	}
 	if a.Conf.ShmBytes > 0 {
 		s.Mounts = ocispec.AddMount(s.Mounts, tmpfs("/dev/shm", a.Conf.ShmBytes, 0o1777, "nosuid", "nodev", "noexec"))
 	}
-	s.Linux.RootfsPropagation = ocispec.RootPropagation(s.Mounts)
 	return nil
 }
 
@@ -203,7 +187,7 @@ func (a Task) ownMounts() ([]specs.Mount, error) {
 			}
 			list = append(list, bind)
 		case "image":
-			list = append(list, imageMount(m, images))
+			list = append(list, ocispec.ImageMount(m.Target, images))
 			images++
 		}
 	}
@@ -256,33 +240,18 @@ func (a Task) devices(s *specs.Spec) error {
 // and directory.
 func (a Task) finish(s *specs.Spec) core.SpecFunc {
 	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
-		img := r.Image
-		if img == nil {
-			img = &imagespec.ImageConfig{}
+		h := ocispec.Head{
+			User: a.user,
+			Args: func(img *imagespec.ImageConfig) ([]string, error) {
+				return ocispec.Command(img, a.Conf.Entrypoint, a.Conf.Command)
+			},
+			WorkDir: a.Conf.WorkDir, Hostname: hostnameOf(r.Sandbox), Env: [][]string{envList(a.Nomad.GetEnv()), envList(a.Conf.Env)},
 		}
-		user, err := a.user(r.FS, img.User)
-		if err != nil {
-			return nil, nil, err
-		}
-		p := s.Process
-		p.User = user.User
-		if p.Args, err = ocispec.Command(img, a.Conf.Entrypoint, a.Conf.Command); err != nil {
-			return nil, nil, err
-		}
-		if p.Cwd, err = ocispec.WorkingDir(img, a.Conf.WorkDir); err != nil {
-			return nil, nil, err
-		}
-		p.Env = ocispec.Env(ocispec.BaseEnv(user.Home, hostnameOf(r.Sandbox), a.Conf.TTY), img.Env, envList(a.Nomad.GetEnv()), envList(a.Conf.Env))
 		if a.asExec() {
-			asExec(p, r.FS, user)
+			h.Program = asExec
 		}
-		ocispec.ForUser(p)
-		placeImages(s, r.Images)
-		for _, v := range ocispec.Volumes(img) {
-			// What the image calls a volume is at least a directory.
-			_ = r.FS.MkdirAll(strings.TrimPrefix(v, "/"), 0o755)
-		}
-		return s, nil, nil
+		_, err := h.Finish(s, r)
+		return s, nil, err
 	}
 }
 

@@ -1,0 +1,133 @@
+package ocispec
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Head is what a container's process takes from its request, its image and its
+// root together: user, command, directory and environment.
+type Head struct {
+	// User finds who the process runs as; image is whom the image names.
+	User func(root *os.Root, image string) (User, error)
+	// Args is the command line.
+	Args func(img *imagespec.ImageConfig) ([]string, error)
+	// WorkDir is the directory asked for. Without one it is the image's, then
+	// DefaultDir, then the root.
+	WorkDir, DefaultDir string
+	Hostname            string
+	// Env are lists of variables; a later one overrides those before it, and all of
+	// them the image's.
+	Env [][]string
+	// Program changes the process before it loses what its user may not have; nil
+	// changes nothing.
+	Program func(p *specs.Process, root *os.Root, user User)
+}
+
+// Finish completes s once the root is there, and returns who the process runs as.
+// The directories that the image declares as volumes are made, and the images
+// among the mounts get their paths.
+func (h Head) Finish(s *specs.Spec, r core.Rootfs) (User, error) {
+	img := r.Image
+	if img == nil {
+		img = &imagespec.ImageConfig{}
+	}
+	user, err := h.User(r.FS, img.User)
+	if err != nil {
+		return user, err
+	}
+	p := s.Process
+	p.User = user.User
+	if p.Args, err = h.Args(img); err != nil {
+		return user, err
+	}
+	dir := h.WorkDir
+	if dir == "" && img.WorkingDir == "" {
+		dir = h.DefaultDir
+	}
+	if p.Cwd, err = WorkingDir(img, dir); err != nil {
+		return user, err
+	}
+	p.Env = Env(slices.Concat([][]string{BaseEnv(user.Home, h.Hostname, p.Terminal), img.Env}, h.Env)...)
+	if h.Program != nil {
+		h.Program(p, r.FS, user)
+	}
+	ForUser(p)
+	placeImages(s, r.Images)
+	for _, v := range Volumes(img) {
+		// A root that cannot be written to, or has a file there, goes without.
+		_ = r.FS.MkdirAll(strings.TrimPrefix(v, "/"), 0o755)
+	}
+	return user, nil
+}
+
+// UserNamed is a Head's User that looks asked up in the files of the root; "" is
+// whom the image names.
+func UserNamed(asked string) func(root *os.Root, image string) (User, error) {
+	return func(root *os.Root, image string) (User, error) {
+		files, err := ReadUserFiles(root)
+		if err != nil {
+			return User{}, err
+		}
+		if asked == "" {
+			return files.LookUp(image)
+		}
+		return files.LookUp(asked)
+	}
+}
+
+// imageSource stands in a mount for the path of the image of that number until
+// Finish replaces it. It is no path, so that no other source looks like it.
+const imageSource = "image "
+
+// ImageMount shows at target the image with that number in the list that the
+// container's config gives to the engine. All containers share it.
+func ImageMount(target string, number int) specs.Mount {
+	return specs.Mount{
+		Destination: target, Type: "bind", Source: imageSource + strconv.Itoa(number), Options: []string{"rbind", "rprivate", "ro", "nosuid", "nodev"},
+	}
+}
+
+func placeImages(s *specs.Spec, paths []string) {
+	for i := range s.Mounts {
+		rest, ok := strings.CutPrefix(s.Mounts[i].Source, imageSource)
+		if n, err := strconv.Atoi(rest); ok && err == nil && n >= 0 && n < len(paths) {
+			s.Mounts[i].Source = paths[n]
+		}
+	}
+}
+
+// AddMounts adds what a request wants mounted, parents before children whatever
+// order they were given in.
+func AddMounts(s *specs.Spec, asked []specs.Mount) {
+	sorted := slices.Clone(asked)
+	slices.SortStableFunc(sorted, func(x, y specs.Mount) int {
+		return strings.Count(x.Destination, "/") - strings.Count(y.Destination, "/")
+	})
+	for _, m := range sorted {
+		s.Mounts = AddMount(s.Mounts, m)
+	}
+	s.Linux.RootfsPropagation = RootPropagation(s.Mounts)
+}
+
+// AllPrivileges makes s as privileged as this node allows, with all its devices.
+func AllPrivileges(s *specs.Spec) error {
+	node, err := ReadNode()
+	if err != nil {
+		return fmt.Errorf("privileged container: %w", err)
+	}
+	devices, err := AllDevices()
+	if err != nil {
+		return fmt.Errorf("privileged container: %w", err)
+	}
+	Privileged(s, node, devices)
+	return nil
+}
