@@ -29,8 +29,6 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/cri/nri"
-	"github.com/longshore/longshore/internal/face/mesos"
-	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/kmsg"
@@ -72,7 +70,9 @@ type node struct {
 	engine   *engine.Engine
 	nri      *nri.Host // nil without a socket for plugins
 	criu     criu.Probe
-	trialMu  sync.Mutex // held over a trial of doctor
+	// recovered is closed when the engine has recovered.
+	recovered chan struct{}
+	trialMu   sync.Mutex // held over a trial of doctor
 }
 
 // Run runs the agent until ctx ends. Containers go on without it; an agent that
@@ -187,9 +187,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		stop()
 		_ = group.Wait()
 	}()
-	// But for Mesos' clients, which know an answer for it.
-	recovered := make(chan struct{})
-	early, err := n.early(recovered)
+	// But for the clients of faces that know an answer for it.
+	n.recovered = make(chan struct{})
+	early, err := n.openFaces(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -205,13 +205,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := n.engine.Recover(ctx); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	close(recovered)
+	close(n.recovered)
 	if err := (trials{n}).end(ctx); err != nil {
 		n.log.Warn("what an earlier doctor has started stays", "error", err)
 	}
 
 	// Who may ask: the faces and the control API.
-	faces, err := n.faces(ctx)
+	faces, err := n.openFaces(ctx, false)
 	if err != nil {
 		return err
 	}
@@ -271,58 +271,6 @@ func later[T any](open func() (T, error)) func() (T, error) {
 	opened := sync.OnceValues(open)
 	go func() { _, _ = opened() }()
 	return opened
-}
-
-// early makes the faces that answer before the engine has recovered, which they see
-// by the channel.
-func (n *node) early(recovered <-chan struct{}) ([]face.Face, error) {
-	if !n.cfg.Face.Mesos.Enabled {
-		return nil, nil
-	}
-	o := mesos.Options{
-		Deps:   face.Deps{Engine: n.engine.As(core.OwnerMesos), Logger: n.log, Metrics: n.metrics, Version: n.version, Limits: n.limits},
-		Config: n.cfg.Face.Mesos, Root: n.cfg.Agent.Root, Level: n.level, Recovered: recovered,
-	}
-	if o.Config.ShowAllOwners {
-		o.All = n.engine.All()
-	}
-	f, err := mesos.New(o)
-	if err != nil {
-		return nil, err
-	}
-	return []face.Face{f}, nil
-}
-
-// faces makes all other faces that the config enables.
-func (n *node) faces(ctx context.Context) ([]face.Face, error) {
-	var all []face.Face
-	if n.cfg.Face.CRI.Enabled {
-		f, err := cri.New(cri.Options{
-			Deps:      face.Deps{Engine: n.engine.As(core.OwnerCRI), Logger: n.log, Metrics: n.metrics, Version: n.version, Limits: n.limits},
-			Config:    n.cfg.Face.CRI,
-			NRI:       n.nri,
-			ImageRoot: filepath.Join(n.cfg.Agent.Root, "image"),
-			StateDir:  n.cfg.Agent.State, Checkpoint: n.criu.Check,
-		})
-		if err != nil {
-			return nil, err
-		}
-		if err := f.Open(ctx); err != nil {
-			return nil, err
-		}
-		all = append(all, f)
-	}
-	if n.cfg.Face.Nomad.Enabled {
-		f, err := nomad.New(nomad.Options{
-			Deps:   face.Deps{Engine: n.engine.As(core.OwnerNomad), Logger: n.log, Metrics: n.metrics, Version: n.version, Limits: n.limits},
-			Config: n.cfg.Face.Nomad,
-		})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, f)
-	}
-	return all, nil
 }
 
 // pluginHost makes the host of the CRI face's plugins, which is nil unless the

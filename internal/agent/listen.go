@@ -13,9 +13,6 @@ import (
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/face"
-	"github.com/longshore/longshore/internal/face/cri"
-	"github.com/longshore/longshore/internal/face/mesos"
-	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -23,7 +20,7 @@ import (
 // that a wrong path or a taken port ends the start.
 type sockets struct {
 	control        control.Listeners
-	faces          map[string][]net.Listener
+	faces          map[string][]net.Listener // by the face's name; a face that dials out has none
 	metrics        net.Listener
 	metricsHandler http.Handler
 	open           []net.Listener
@@ -37,7 +34,7 @@ func (s *sockets) close() {
 }
 
 // listen opens the sockets, taking those that systemd opened for us by their
-// names: control, cri, cri-image, mesos, nomad.
+// names: control, and those in the table of faces.
 func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 	passed, err := activation.ListenersWithNames()
 	if err != nil {
@@ -56,13 +53,13 @@ func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 	if s.control, err = control.ListenBeside(ctx, n.cfg.Agent.State, n.cfg.Control, given); err != nil {
 		return nil, err
 	}
-	for owner, names := range n.faceSockets() {
-		for name, path := range names {
-			l, err := pick(ctx, passed[name], path)
+	for _, e := range n.enabledFaces() {
+		for _, at := range e.sockets {
+			l, err := pick(ctx, passed[at.name], at.address)
 			if err != nil {
 				return nil, err
 			}
-			s.faces[owner] = append(s.faces[owner], l...)
+			s.faces[e.name] = append(s.faces[e.name], l...)
 			s.open = append(s.open, l...)
 		}
 	}
@@ -71,22 +68,6 @@ func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 		s.open = append(s.open, s.metrics)
 	}
 	return s, err
-}
-
-// faceSockets are the paths, or TCP addresses, of each face that is enabled, by the name that systemd
-// has for them.
-func (n *node) faceSockets() map[string]map[string]string {
-	all := map[string]map[string]string{}
-	if c := n.cfg.Face.CRI; c.Enabled {
-		all[cri.Name] = map[string]string{"cri": c.Socket, "cri-image": c.ImageSocket}
-	}
-	if c := n.cfg.Face.Nomad; c.Enabled {
-		all[nomad.Name] = map[string]string{"nomad": c.Socket}
-	}
-	if c := n.cfg.Face.Mesos; c.Enabled {
-		all[mesos.Name] = map[string]string{"mesos": c.Socket, "mesos-tcp": c.Listen}
-	}
-	return all
 }
 
 func pick(ctx context.Context, given []net.Listener, path string) ([]net.Listener, error) {
@@ -132,12 +113,17 @@ func (n *node) superviseFace(ctx context.Context, f face.Face, s *sockets) {
 
 func (n *node) reopen(ctx context.Context, name string) ([]net.Listener, error) {
 	var all []net.Listener
-	for _, path := range n.faceSockets()[name] {
-		l, err := pick(ctx, nil, path)
-		if err != nil {
-			return all, err
+	for _, e := range n.enabledFaces() {
+		if e.name != name {
+			continue
 		}
-		all = append(all, l...)
+		for _, at := range e.sockets {
+			l, err := pick(ctx, nil, at.address)
+			if err != nil {
+				return all, err
+			}
+			all = append(all, l...)
+		}
 	}
 	return all, nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 )
 
@@ -22,7 +23,8 @@ type Face interface {
 	Name() string
 	// Serve answers on the listeners until ctx ends, which is no error, or until
 	// one of them fails. It closes them. Calls in flight when ctx ends are given
-	// a moment and then cut off.
+	// a moment and then cut off. A face that dials out is called without
+	// listeners; one that listens refuses that.
 	Serve(ctx context.Context, listeners ...net.Listener) error
 }
 
@@ -42,6 +44,9 @@ type Deps struct {
 	Version string         // of the agent; "" is a development build
 	// Limits has the bounds of the face's connections; nil shows them nowhere.
 	Limits *connlimit.Table
+	// Drawer is the face's own, which outlives a boot; nil for a face that keeps
+	// nothing there.
+	Drawer core.KV
 }
 
 // Counting returns d.Metrics, or one that counts nothing when there is none.
