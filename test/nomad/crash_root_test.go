@@ -57,8 +57,9 @@ func (r *rig) diesInAStart(t *testing.T, stage string) {
 	if _, err := r.Driver.RecoverTask(t.Context(), &nomaddriver.RecoverTaskRequest{Handle: started.GetHandle()}); err != nil {
 		t.Errorf("the handle: %v", err)
 	}
+	nodetest.Eventually(t, "the task runs", func() bool { return len(nodetest.Processes("sleep", "4326")) > 0 })
 	if running := nodetest.Processes("sleep", "4326"); len(running) != 1 {
-		t.Errorf("the task's processes: %v", running)
+		t.Errorf("the task runs as %v", running)
 	}
 	r.destroy(task)
 	r.nothingLeft()

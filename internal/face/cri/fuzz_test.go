@@ -1,6 +1,8 @@
 package cri
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"path"
 	"strings"
 	"testing"
@@ -168,20 +170,37 @@ func FuzzRecord(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
+	f.Add(earlier(f, podRequest(), nil))
+	f.Add(earlier(f, c.Config, c.Found))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, err := podOf(core.Sandbox{Meta: core.Meta{Data: b}}); err == nil {
 			sandboxStatus(core.Sandbox{}, r)
 			sb := core.Sandbox{Meta: core.Meta{Data: b}}
 			sameHead(t, sb, func(sb core.Sandbox) (podRecord, error) { return podHead(&sb) }, podOf, listedSandbox)
-			sameHead(t, sb, func(sb core.Sandbox) (podRecord, error) { return podHead(&sb, podLinux) }, podOf, sandboxStatus)
+			sameHead(t, sb, func(sb core.Sandbox) (podRecord, error) { return podHead(&sb) }, podOf, sandboxStatus)
 		}
 		if r, err := containerOf(core.Container{Meta: core.Meta{Data: b}}); err == nil {
 			containerStatus(core.Container{}, r)
 			c := core.Container{Meta: core.Meta{Data: b}}
 			sameHead(t, c, func(c core.Container) (containerRecord, error) { return containerHead(&c) }, containerOf, listedContainer)
-			sameHead(t, c, func(c core.Container) (containerRecord, error) { return containerBody(&c) }, containerOf, containerStatus)
+			sameHead(t, c, func(c core.Container) (containerRecord, error) { return containerHead(&c) }, containerOf, containerStatus)
 		}
 	})
+}
+
+// earlier is a record as an agent before this one wrote it: version 1.
+func earlier(tb testing.TB, config proto.Message, found *v1.ContainerStatus) []byte {
+	tb.Helper()
+	cfg, err := proto.Marshal(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	b := append([]byte{1}, make([]byte, sha256.Size)...)
+	b = append(binary.AppendUvarint(b, uint64(len(cfg))), cfg...)
+	if b, err = (proto.MarshalOptions{}).MarshalAppend(b, found); err != nil {
+		tb.Fatal(err)
+	}
+	return b
 }
 
 // sameHead wants a record's head to be told as the whole of it is.

@@ -72,7 +72,7 @@ func (g *gauge) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetS
 		if !matchStats(nil, c) {
 			continue
 		}
-		r, err := containerHead(c)
+		r, err := containerNames(c)
 		if err != nil {
 			return nil, err
 		}

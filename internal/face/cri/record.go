@@ -18,6 +18,10 @@ import (
 // values of environment variables (they are nobody's business once the spec is
 // made). The sum of the whole request tells a client's retry from another
 // request of the same name.
+//
+// What lists, statuses and figures echo is stored apart from all else, and is all
+// that they decode: the rest is most of a config, and for verbose answers and
+// plugins only.
 type record[T proto.Message] struct {
 	Sum    [sha256.Size]byte
 	Config T
@@ -26,7 +30,9 @@ type record[T proto.Message] struct {
 	Found *v1.ContainerStatus
 }
 
-const recordVersion = 1
+// recordVersion is that of what is written. One of version 1, which an agent before
+// this one wrote, has all of the config together, and is read too.
+const recordVersion = 2
 
 type (
 	podRecord       = record[*v1.RunPodSandboxRequest]
@@ -50,52 +56,134 @@ func sumOf(msgs ...proto.Message) ([sha256.Size]byte, error) {
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
-// encode frames version, sum, length of the config, config, found.
-func (r record[T]) encode() ([]byte, error) {
-	cfg, err := proto.Marshal(r.Config)
-	if err != nil {
-		return nil, fmt.Errorf("encode record: %w", err)
+// apart takes a config into what answers echo and the rest.
+func apart(config proto.Message) (echoed, rest proto.Message) {
+	switch config := config.(type) {
+	case *v1.RunPodSandboxRequest:
+		c := config.GetConfig()
+		head := &v1.PodSandboxConfig{Metadata: c.GetMetadata(), Annotations: c.GetAnnotations()}
+		tail := proto.CloneOf(config)
+		tail.RuntimeHandler = ""
+		if tail.Config != nil {
+			tail.Config.Metadata, tail.Config.Annotations = nil, nil
+		}
+		if o := c.GetLinux().GetSecurityContext().GetNamespaceOptions(); o != nil {
+			head.Linux = &v1.LinuxPodSandboxConfig{SecurityContext: &v1.LinuxSandboxSecurityContext{NamespaceOptions: o}}
+			tail.Config.Linux.SecurityContext.NamespaceOptions = nil
+		}
+		return &v1.RunPodSandboxRequest{RuntimeHandler: config.GetRuntimeHandler(), Config: head}, tail
+	case *v1.ContainerConfig:
+		head := &v1.ContainerConfig{Metadata: config.GetMetadata(), Image: config.GetImage(), Annotations: config.GetAnnotations(), Mounts: config.GetMounts()}
+		tail := proto.CloneOf(config)
+		tail.Metadata, tail.Image, tail.Annotations, tail.Mounts = nil, nil, nil, nil
+		return head, tail
 	}
+	return config, nil
+}
+
+// together puts what answers echo into the rest: apart's way back.
+func together(echoed, rest proto.Message) {
+	switch rest := rest.(type) {
+	case *v1.RunPodSandboxRequest:
+		head, ok := echoed.(*v1.RunPodSandboxRequest)
+		if !ok {
+			return
+		}
+		if rest.Config == nil {
+			rest.Config = &v1.PodSandboxConfig{}
+		}
+		rest.RuntimeHandler = head.GetRuntimeHandler()
+		rest.Config.Metadata, rest.Config.Annotations = head.GetConfig().GetMetadata(), head.GetConfig().GetAnnotations()
+		o := head.GetConfig().GetLinux().GetSecurityContext().GetNamespaceOptions()
+		if o == nil && rest.Config.GetLinux().GetSecurityContext() == nil {
+			return
+		}
+		if rest.Config.Linux == nil {
+			rest.Config.Linux = &v1.LinuxPodSandboxConfig{}
+		}
+		if rest.Config.Linux.SecurityContext == nil {
+			rest.Config.Linux.SecurityContext = &v1.LinuxSandboxSecurityContext{}
+		}
+		rest.Config.Linux.SecurityContext.NamespaceOptions = o
+	case *v1.ContainerConfig:
+		if head, ok := echoed.(*v1.ContainerConfig); ok {
+			rest.Metadata, rest.Image, rest.Annotations, rest.Mounts = head.GetMetadata(), head.GetImage(), head.GetAnnotations(), head.GetMounts()
+		}
+	}
+}
+
+// encode frames version, sum, what is echoed and the rest of the config, each after
+// its length, and found.
+func (r record[T]) encode() ([]byte, error) {
 	b := append([]byte{recordVersion}, r.Sum[:]...)
-	b = binary.AppendUvarint(b, uint64(len(cfg)))
-	b = append(b, cfg...)
-	if r.Found != nil {
-		if b, err = (proto.MarshalOptions{}).MarshalAppend(b, r.Found); err != nil {
+	echoed, rest := apart(r.Config)
+	for _, m := range []proto.Message{echoed, rest} {
+		part, err := proto.Marshal(m)
+		if err != nil {
 			return nil, fmt.Errorf("encode record: %w", err)
 		}
+		b = append(binary.AppendUvarint(b, uint64(len(part))), part...)
+	}
+	if r.Found == nil {
+		return b, nil
+	}
+	b, err := (proto.MarshalOptions{}).MarshalAppend(b, r.Found)
+	if err != nil {
+		return nil, fmt.Errorf("encode record: %w", err)
 	}
 	return b, nil
 }
 
-// decode reads what encode wrote into r, whose Config must be there. DataLoss
-// when data is something else.
-func (r *record[T]) decode(data []byte) error {
-	cfg, found, err := split(data)
+// want says how much of a record is decoded.
+type want int
+
+const (
+	wantEchoed want = iota // what answers echo of the config
+	wantHead               // and what was found
+	wantWhole              // and the rest of the config
+)
+
+// decode reads what encode wrote into r, whose Config must be there. DataLoss when
+// data is something else.
+func (r *record[T]) decode(data []byte, w want) error {
+	p, err := split(data)
 	if err != nil {
 		return err
 	}
-	r.Sum = [sha256.Size]byte(data[1:])
-	if err := proto.Unmarshal(cfg, r.Config); err != nil {
-		return fmt.Errorf("decode record: config: %w: %w", err, errdefs.ErrDataLoss)
+	r.Sum, r.Found = [sha256.Size]byte(data[1:]), &v1.ContainerStatus{}
+	err = proto.Unmarshal(p.echoed, r.Config)
+	if err == nil && w >= wantHead {
+		err = proto.Unmarshal(p.found, r.Found)
 	}
-	r.Found = &v1.ContainerStatus{}
-	if err := proto.Unmarshal(found, r.Found); err != nil {
-		return fmt.Errorf("decode record: found: %w: %w", err, errdefs.ErrDataLoss)
+	if err == nil && w >= wantWhole && p.rest != nil {
+		echoed := proto.Clone(r.Config)
+		err = proto.Unmarshal(p.rest, r.Config)
+		together(echoed, r.Config)
+	}
+	if err != nil {
+		return fmt.Errorf("decode record: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	return nil
 }
 
-// split is what encode put together; DataLoss when data is something else.
-func split(data []byte) (cfg, found []byte, err error) {
-	if len(data) < 1+sha256.Size || data[0] != recordVersion {
-		return nil, nil, fmt.Errorf("decode record: %d bytes of an unknown form: %w", len(data), errdefs.ErrDataLoss)
+// parts are what encode put together.
+type parts struct{ echoed, rest, found []byte }
+
+// split takes a record apart; DataLoss when it is none.
+func split(data []byte) (p parts, err error) {
+	if len(data) < 1+sha256.Size || data[0] < 1 || data[0] > recordVersion {
+		return p, fmt.Errorf("decode record: %d bytes of an unknown form: %w", len(data), errdefs.ErrDataLoss)
 	}
-	data = data[1+sha256.Size:]
-	n, w := binary.Uvarint(data)
-	if w <= 0 || n > uint64(len(data)-w) {
-		return nil, nil, fmt.Errorf("decode record: cut off: %w", errdefs.ErrDataLoss)
+	lengths := []*[]byte{&p.echoed, &p.rest}[:data[0]] // version 1 has no rest
+	p.found = data[1+sha256.Size:]
+	for _, part := range lengths {
+		n, w := binary.Uvarint(p.found)
+		if w <= 0 || n > uint64(len(p.found)-w) {
+			return p, fmt.Errorf("decode record: cut off: %w", errdefs.ErrDataLoss)
+		}
+		*part, p.found = p.found[w:w+int(n)], p.found[w+int(n):]
 	}
-	return data[w : w+int(n)], data[w+int(n):], nil
+	return p, nil
 }
 
 func newPodRecord(req *v1.RunPodSandboxRequest) (podRecord, error) {
@@ -129,29 +217,62 @@ func newContainerRecord(req *v1.CreateContainerRequest) (containerRecord, error)
 
 // podOf is the record of a sandbox with its labels put back.
 func podOf(sb core.Sandbox) (podRecord, error) {
+	r, err := readPod(&sb, wantWhole)
+	r.Config.Config.Labels = maps.Clone(sb.Labels)
+	return r, err
+}
+
+// podHead is podOf with only what answers echo. The labels are the sandbox's own.
+func podHead(sb *core.Sandbox) (podRecord, error) {
+	r, err := readPod(sb, wantEchoed)
+	r.Config.Config.Labels = sb.Labels
+	return r, err
+}
+
+func readPod(sb *core.Sandbox, w want) (podRecord, error) {
 	r := podRecord{Config: &v1.RunPodSandboxRequest{}}
-	if err := r.decode(sb.Data); err != nil {
-		return r, fmt.Errorf("sandbox %s: %w", sb.ID, err)
-	}
+	err := r.decode(sb.Data, w)
 	if r.Config.Config == nil {
 		r.Config.Config = &v1.PodSandboxConfig{}
 	}
-	r.Config.Config.Labels = maps.Clone(sb.Labels)
+	if err != nil {
+		return r, fmt.Errorf("sandbox %s: %w", sb.ID, err)
+	}
 	return r, nil
 }
 
 // containerOf is the record of a container with its labels put back.
 func containerOf(c core.Container) (containerRecord, error) {
+	r, err := readContainer(&c, wantWhole)
+	r.Config.Labels = maps.Clone(c.Labels)
+	return r, err
+}
+
+// containerHead is containerOf with only what answers echo. The labels are the
+// container's own.
+func containerHead(c *core.Container) (containerRecord, error) {
+	r, err := readContainer(c, wantHead)
+	r.Config.Labels = c.Labels
+	return r, err
+}
+
+// containerNames is containerHead for figures, without what was found.
+func containerNames(c *core.Container) (containerRecord, error) {
+	r, err := readContainer(c, wantEchoed)
+	r.Config.Labels = c.Labels
+	return r, err
+}
+
+func readContainer(c *core.Container, w want) (containerRecord, error) {
 	r := containerRecord{Config: &v1.ContainerConfig{}}
-	if err := r.decode(c.Data); err != nil {
+	if err := r.decode(c.Data, w); err != nil {
 		return r, fmt.Errorf("container %s: %w", c.ID, err)
 	}
-	r.Config.Labels = maps.Clone(c.Labels)
 	return r, nil
 }
 
 // sameSum reports whether two records are of equal requests.
 func sameSum(a, b []byte) bool {
-	n := 1 + sha256.Size
-	return len(a) >= n && len(b) >= n && string(a[:n]) == string(b[:n])
+	const n = 1 + sha256.Size // the version may differ: an agent before this one may have written one
+	return len(a) >= n && len(b) >= n && string(a[1:n]) == string(b[1:n])
 }

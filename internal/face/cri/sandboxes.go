@@ -131,7 +131,7 @@ func (s *server) PodSandboxStatus(_ context.Context, req *v1.PodSandboxStatusReq
 
 // podStatusOf is the status of a sandbox as it is stored.
 func podStatusOf(sb *core.Sandbox) (*v1.PodSandboxStatus, error) {
-	r, err := podHead(sb, podLinux)
+	r, err := podHead(sb)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func podStatusOf(sb *core.Sandbox) (*v1.PodSandboxStatus, error) {
 
 // statusOf is the same of a container.
 func statusOf(c *core.Container) (*v1.ContainerStatus, error) {
-	r, err := containerBody(c)
+	r, err := containerHead(c)
 	if err != nil {
 		return nil, err
 	}

@@ -154,7 +154,7 @@ func each[O, S any](ctx context.Context, all []*O, match func(*O) bool, read fun
 func wentAway(err error) bool { return errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) }
 
 func (g *gauge) containerFigures(ctx context.Context, c *core.Container) (*v1.ContainerStats, error) {
-	r, err := containerHead(c)
+	r, err := containerNames(c)
 	if err != nil {
 		return nil, err
 	}

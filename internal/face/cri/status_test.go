@@ -152,6 +152,48 @@ func TestSandboxStatusTellsItsAddresses(t *testing.T) {
 	}
 }
 
+// TestRecordsSurviveAnUpgrade: what an agent before this one wrote is read as what
+// this one writes, and is the same request's.
+func TestRecordsSurviveAnUpgrade(t *testing.T) {
+	rec, err := newPodRecord(podRequest(withNamespaces(&v1.NamespaceOption{Pid: v1.NamespaceMode_CONTAINER, UsernsOptions: &v1.UserNamespace{Uids: []*v1.IDMapping{{Length: 1}}}})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := rec.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := earlier(t, rec.Config, nil)
+	copy(before[1:], rec.Sum[:])
+	if !sameSum(before, now) {
+		t.Error("the sums differ")
+	}
+	for _, read := range []func([]byte) (podRecord, error){
+		func(b []byte) (podRecord, error) { return podOf(core.Sandbox{Meta: core.Meta{Data: b}}) },
+		func(b []byte) (podRecord, error) { return podHead(&core.Sandbox{Meta: core.Meta{Data: b}}) },
+	} {
+		old, err := read(before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := read(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(sandboxStatus(core.Sandbox{}, old), sandboxStatus(core.Sandbox{}, got), protocmp.Transform()); d != "" {
+			t.Errorf("(-before +now):\n%s", d)
+		}
+	}
+	whole, err := podOf(core.Sandbox{Meta: core.Meta{Data: now}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole.Config.Config.Labels = nil
+	if d := cmp.Diff(rec.Config, whole.Config, protocmp.Transform()); d != "" {
+		t.Errorf("what was written is not what is read (-want +got):\n%s", d)
+	}
+}
+
 func TestRecordsOfOtherFormsAreRefused(t *testing.T) {
 	rec, err := newPodRecord(podRequest())
 	if err != nil {
