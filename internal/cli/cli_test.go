@@ -87,7 +87,7 @@ func node(t *testing.T) (n *enginetest.Node, socket string) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	srv, err := control.New(control.Options{
 		Engine: n.Engine, LogDir: filepath.Join(t.TempDir(), "logs"), Version: "1.2.3", Logger: slog.New(slog.DiscardHandler),
-		Doctor: func(context.Context) []control.Finding {
+		Doctor: func(context.Context, bool) []control.Finding {
 			return []control.Finding{
 				{Name: "kernel", Status: control.FindingOK, Detail: "6.1"},
 				{Name: "runtime runc", Status: control.FindingFail, Detail: "not there", Hint: "install it"},

@@ -20,7 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/ocicli"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/roottest"
-	"github.com/longshore/longshore/internal/runtime/runtimetest/seizer"
+	"github.com/longshore/longshore/internal/runtime/seizertest"
 )
 
 // attackEnv has this binary, run in a container as /proc/self/exe, keep a
@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 		}
 		_, _ = os.Stderr.WriteString(err.Error())
 		os.Exit(9)
-	case os.Getenv(seizer.Env) != "":
-		if err := seizer.Main(); err != nil {
+	case os.Getenv(seizertest.Env) != "":
+		if err := seizertest.Main(); err != nil {
 			_, _ = os.Stderr.WriteString(err.Error())
 			os.Exit(1)
 		}

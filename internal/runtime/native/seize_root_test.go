@@ -11,24 +11,24 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/runtime/native"
-	"github.com/longshore/longshore/internal/runtime/runtimetest/seizer"
+	"github.com/longshore/longshore/internal/runtime/seizertest"
 )
 
 // TestSeizer is the attacker's own program, in a container.
 func TestSeizer(t *testing.T) {
-	if os.Getenv(seizer.Env) == "" {
+	if os.Getenv(seizertest.Env) == "" {
 		t.Skip("it is what other tests run in a container")
 	}
-	if err := seizer.Main(); err != nil {
+	if err := seizertest.Main(); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // attacker starts a container with an attacker in it.
-func (n *node) attacker(t *testing.T, caps []string) (a *seizer.Attacker, id core.ID, pid int) {
+func (n *node) attacker(t *testing.T, caps []string) (a *seizertest.Attacker, id core.ID, pid int) {
 	t.Helper()
 	s := script("")
-	a = seizer.Prepare(t, s, caps)
+	a = seizertest.Prepare(t, s, caps)
 	id, err := n.held(t.Context(), t, s)
 	if err != nil {
 		t.Fatal(err)
@@ -38,12 +38,12 @@ func (n *node) attacker(t *testing.T, caps []string) (a *seizer.Attacker, id cor
 }
 
 // execs runs a program in the attacker's container again and again.
-func (n *node) execs(t *testing.T, a *seizer.Attacker, id core.ID, caps []string) {
+func (n *node) execs(t *testing.T, a *seizertest.Attacker, id core.ID, caps []string) {
 	t.Helper()
 	p := *script("").Process
 	p.Capabilities = &specs.LinuxCapabilities{Bounding: caps, Permitted: caps, Effective: caps}
 	p.Args = []string{"/bin/true"}
-	for a.More(seizer.Rounds(), seizer.Tried) {
+	for a.More(seizertest.Rounds(), seizertest.Tried) {
 		ref := core.Ref{Container: id, Process: core.ProcessID(fmt.Sprintf("e%d", a.Round()))}
 		if _, err := n.runtime.Exec(t.Context(), core.RuntimeExec{Ref: ref, Spec: &p}); err != nil {
 			t.Fatal(err)
@@ -69,9 +69,9 @@ func (n *node) execs(t *testing.T, a *seizer.Attacker, id core.ID, caps []string
 }
 
 // starts runs containers in the attacker's pid namespace.
-func (n *node) starts(t *testing.T, a *seizer.Attacker, pid int, r *native.Runtime) {
+func (n *node) starts(t *testing.T, a *seizertest.Attacker, pid int, r *native.Runtime) {
 	t.Helper()
-	for a.More(seizer.Rounds(), seizer.Tried) {
+	for a.More(seizertest.Rounds(), seizertest.Tried) {
 		s := script("ls -d /proc/[0-9]* | wc -l")
 		s.Process.Capabilities = &specs.LinuxCapabilities{}
 		at := slices.IndexFunc(s.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == specs.PIDNamespace })
@@ -90,7 +90,7 @@ func TestNobodySeesAProcessThatIsNotInsideYet(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)
 		older := n.older(t)
-		for name, caps := range map[string][]string{"CAP_SYS_PTRACE": seizer.Ptrace(), "no capability": {}} {
+		for name, caps := range map[string][]string{"CAP_SYS_PTRACE": seizertest.Ptrace(), "no capability": {}} {
 			t.Run("exec with "+name, func(t *testing.T) {
 				a, id, _ := n.attacker(t, caps)
 				n.execs(t, a, id, caps)
@@ -126,11 +126,11 @@ func (n *node) older(t *testing.T) *native.Runtime {
 func TestTheAttackerFindsAProcessThatIsNotInside(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)
-		for name, caps := range map[string][]string{"CAP_SYS_PTRACE": seizer.Ptrace(), "no capability": {}} {
+		for name, caps := range map[string][]string{"CAP_SYS_PTRACE": seizertest.Ptrace(), "no capability": {}} {
 			t.Run(name, func(t *testing.T) {
-				want := []string{seizer.Mounts}
+				want := []string{seizertest.Mounts}
 				if len(caps) > 0 {
-					want = append(want, seizer.Files)
+					want = append(want, seizertest.Files)
 				}
 				a, id, pid := n.attacker(t, caps)
 				spec := script("")

@@ -1,7 +1,7 @@
-// Package seizer is an attacker in a container: it looks in its pid namespace for
+// Package seizertest is an attacker in a container: it looks in its pid namespace for
 // processes that do not run their program yet, takes them over where it may, and
 // looks for what is the host's in them. Tests run it beside starts and execs.
-package seizer
+package seizertest
 
 import (
 	"fmt"
