@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 
@@ -60,7 +61,7 @@ func (t *tx) Append(ev core.Event) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("append event: %w", err)
 	}
-	ring.push(raw)
+	ring.push(raw, ev)
 	t.ch.Events = append(t.ch.Events, Event{ev, raw})
 	t.ch.undo(ring.pop)
 	return ev.Seq, nil
@@ -78,9 +79,8 @@ func (t *tx) Events(since uint64) iter.Seq2[core.Event, error] {
 			yield(core.Event{}, fmt.Errorf("events since %d: the oldest kept is %d: %w", since, ring.first(), errdefs.ErrOutOfRange))
 			return
 		}
-		for _, raw := range ring.newer(since) {
-			var ev core.Event
-			err := json.Unmarshal(raw, &ev)
+		for i, raw := range ring.newer(since) {
+			ev, err := ring.decode(since+1+uint64(i), raw)
 			if !yield(ev, err) || err != nil {
 				return
 			}
@@ -98,13 +98,50 @@ type eventRing struct {
 	raw   [][]byte
 	last  uint64
 	limit int
+	// recent are the newest events as they were appended. Everybody who follows
+	// the log reads each of them soon after.
+	recent []core.Event
 }
+
+// maxRecent is how many recent events are kept before half of them go.
+const maxRecent = 64
 
 func (r *eventRing) first() uint64 { return r.last - uint64(len(r.raw)) + 1 }
 
-func (r *eventRing) push(raw []byte) { r.raw = append(r.raw, raw); r.last++ }
+func (r *eventRing) push(raw []byte, ev core.Event) {
+	if len(r.recent) == maxRecent {
+		r.recent = r.recent[:copy(r.recent, r.recent[maxRecent/2:])]
+	}
+	r.raw, r.recent = append(r.raw, raw), append(r.recent, ev)
+	r.last++
+}
 
-func (r *eventRing) pop() { r.raw = r.raw[:len(r.raw)-1]; r.last-- }
+func (r *eventRing) pop() {
+	r.raw = r.raw[:len(r.raw)-1]
+	if n := len(r.recent); n > 0 {
+		r.recent = r.recent[:n-1]
+	}
+	r.last--
+}
+
+// decode gives the caller an event of its own: a copy of a recent one that holds
+// nothing shared and that its JSON gives back as it is, or what the JSON says.
+func (r *eventRing) decode(seq uint64, raw []byte) (ev core.Event, err error) {
+	if back := r.last - seq; back < uint64(len(r.recent)) {
+		if ev = r.recent[len(r.recent)-1-int(back)]; plain(&ev) {
+			return ev, nil
+		}
+		ev = core.Event{}
+	}
+	return ev, json.Unmarshal(raw, &ev)
+}
+
+// plain reports whether an assignment copies all of ev, and all of it survives
+// JSON, which replaces what is not UTF-8.
+func plain(ev *core.Event) bool {
+	return ev.Autopsy == nil && utf8.ValidString(ev.Note) && utf8.ValidString(string(ev.Key)) && utf8.ValidString(string(ev.Owner)) &&
+		utf8.ValidString(string(ev.Sandbox)) && utf8.ValidString(string(ev.Container)) && utf8.ValidString(string(ev.Process)) && utf8.ValidString(string(ev.Kind))
+}
 
 func (r *eventRing) newer(since uint64) [][]byte {
 	if since >= r.last {

@@ -138,6 +138,68 @@ func TestReopenedStoreIsTheSame(t *testing.T) {
 	}
 }
 
+// TestFollowersReadWhatARestartWouldTell: an event that is read as it was appended
+// is the one that its JSON gives back, whatever is in it, and the reader's own;
+// so it is after a change that was taken back.
+func TestFollowersReadWhatARestartWouldTell(t *testing.T) {
+	n := node{t.TempDir()}
+	o := n.options("b1")
+	o.EventLimit = 1000
+	s, err := bolt.Open(o)
+	must(t, err)
+	at := time.Now()
+	undone := errors.New("undone")
+	var followed []core.Event
+	for i := range 200 {
+		ev := core.Event{At: at.Add(time.Duration(i)).In(time.FixedZone("east", 3600)), Kind: core.EventForced, Owner: "o", Key: "k", Sandbox: "s", Container: "c", Process: "p", Note: fmt.Sprint(i)}
+		switch i % 4 {
+		case 1:
+			ev.Autopsy = &core.Autopsy{Tail: []string{"last", "words"}}
+		case 2:
+			ev.Note = "no \xff UTF-8"
+		case 3:
+			ev.Key, ev.Sandbox, ev.Container, ev.Process, ev.Kind = "\xff", "\xfe", "\xfd", "\xfc", "\xfb"
+		}
+		if err := s.Update(func(tx core.Tx) error { _, _ = tx.Append(core.Event{Note: "never"}); return undone }); !errors.Is(err, undone) {
+			t.Fatal(err)
+		}
+		event(t, s, ev)
+		for _, ev := range since(t, s, uint64(i)) {
+			if ev.Autopsy != nil {
+				clone := *ev.Autopsy
+				clone.Tail = append([]string{}, ev.Autopsy.Tail...)
+				ev.Autopsy.Tail[0] = "a reader's own"
+				ev.Autopsy = &clone
+			}
+			followed = append(followed, ev)
+		}
+	}
+	if d := cmp.Diff(since(t, s, 0), followed); d != "" {
+		t.Errorf("read late and read at once:\n%s", d)
+	}
+	must(t, s.Close())
+	s, err = bolt.Open(o)
+	must(t, err)
+	defer func() { must(t, s.Close()) }()
+	if d := cmp.Diff(since(t, s, 0), followed); d != "" {
+		t.Errorf("after a restart and before:\n%s", d)
+	}
+}
+
+func since(t *testing.T, s core.Store, seq uint64) (all []core.Event) {
+	t.Helper()
+	must(t, s.View(func(tx core.Tx) error {
+		for ev, err := range tx.Events(seq) {
+			if err != nil {
+				return err
+			}
+			all = append(all, ev)
+		}
+		return nil
+	}))
+	return all
+}
+
 func TestABootTellsWhatHadBeenRunning(t *testing.T) {
 	want := []core.Remnant{
 		{Owner: core.OwnerCRI, Key: "ek", Sandbox: "s", Container: "end"},
