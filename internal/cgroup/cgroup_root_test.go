@@ -101,9 +101,18 @@ func TestLimitsAreReadBack(t *testing.T) {
 			if d := cmp.Diff(want, have); d != "" {
 				t.Error(d)
 			}
+			if limit, err := tree.MemoryLimit(t.Context(), ref); limit != uint64(step.memory) {
+				t.Errorf("memory limit %d, %v: want %d", limit, err, step.memory)
+			}
 			if s := *got.CPU.Shares; s < 490 || s > 530 {
 				t.Errorf("shares %d", s)
 			}
+		}
+		if err := tree.Update(t.Context(), ref, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr[int64](-1), Swap: ptr[int64](-1)}}); err != nil {
+			t.Fatal(err)
+		}
+		if limit, err := tree.MemoryLimit(t.Context(), ref); err != nil || limit != 0 {
+			t.Errorf("memory limit %d, %v: want none", limit, err)
 		}
 		if list, err := tree.List(t.Context()); err != nil || len(list) != 1 || list[0] != ref.Path {
 			t.Errorf("list %v, %v", list, err)
@@ -118,6 +127,9 @@ func TestLimitsAreReadBack(t *testing.T) {
 		}
 		if _, err := tree.Resources(t.Context(), ref); !errdefs.IsNotFound(err) {
 			t.Errorf("limits of what is gone: %v", err)
+		}
+		if _, err := tree.MemoryLimit(t.Context(), ref); !errdefs.IsNotFound(err) {
+			t.Errorf("memory limit of what is gone: %v", err)
 		}
 		if _, err := tree.Stats(t.Context(), ref, core.FigureUsage|core.FigureDetail|core.FigureProcesses); !errdefs.IsNotFound(err) {
 			t.Errorf("figures of what is gone: %v", err)

@@ -32,6 +32,29 @@ func (t *Tree) Resources(_ context.Context, ref core.CgroupRef) (*specs.LinuxRes
 	return t.v1Resources(ref)
 }
 
+// MemoryLimit reads back how many bytes ref may use; 0 is no limit.
+func (t *Tree) MemoryLimit(_ context.Context, ref core.CgroupRef) (uint64, error) {
+	if err := t.valid(ref); err != nil {
+		return 0, fmt.Errorf("read memory limit: %w", err)
+	}
+	dir, file := t.layout.v2Dir(ref), "memory.max"
+	if t.layout.mode != core.CgroupV2 {
+		dir, _ = t.layout.v1Dir(ref, "memory")
+		file = "memory.limit_in_bytes"
+	}
+	text, ok := "", false
+	if dir != "" {
+		text, ok = readText(filepath.Join(dir, file))
+	}
+	if !ok {
+		return 0, fmt.Errorf("read memory limit of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
+	}
+	if limit := signed(text); limit != nil && *limit > 0 {
+		return uint64(*limit), nil
+	}
+	return 0, nil
+}
+
 func (t *Tree) v1Resources(ref core.CgroupRef) (*specs.LinuxResources, error) {
 	found := false
 	file := func(controller, name string) string {

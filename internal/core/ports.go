@@ -264,6 +264,9 @@ type Cgroups interface {
 	Update(ctx context.Context, ref CgroupRef, res *specs.LinuxResources) error
 	// Resources reads back what the kernel enforces.
 	Resources(ctx context.Context, ref CgroupRef) (*specs.LinuxResources, error)
+	// MemoryLimit reads back how many bytes ref may use; 0 is no limit. It is
+	// for who wants nothing else of Resources, which reads a dozen files.
+	MemoryLimit(ctx context.Context, ref CgroupRef) (uint64, error)
 	Freeze(ctx context.Context, ref CgroupRef, frozen bool) error
 	// Kill sends SIGKILL to everything in and below ref, forks included.
 	Kill(ctx context.Context, ref CgroupRef) error

@@ -311,8 +311,8 @@ func (e reaping) levelNames(ctx context.Context, c *core.Container, x core.Proce
 		if x.Ref.Process != core.Main && !suspicious(x) {
 			continue
 		}
-		if res, err := e.o.Cgroups.Resources(ctx, ref); err == nil && res != nil && res.Memory != nil && res.Memory.Limit != nil && *res.Memory.Limit > 0 {
-			levels[i].Limit = uint64(*res.Memory.Limit)
+		if limit, err := e.o.Cgroups.MemoryLimit(ctx, ref); err == nil {
+			levels[i].Limit = limit
 		}
 	}
 	levels[0].Name, levels[len(levels)-1].Name = "container", "sandbox"

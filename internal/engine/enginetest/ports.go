@@ -338,6 +338,15 @@ func (c *Cgroups) Resources(ctx context.Context, ref core.CgroupRef) (*specs.Lin
 	return c.groups[ref.Path], nil
 }
 
+// MemoryLimit reads one of them back.
+func (c *Cgroups) MemoryLimit(ctx context.Context, ref core.CgroupRef) (uint64, error) {
+	res, err := c.Resources(ctx, ref)
+	if err != nil || res.Memory == nil || res.Memory.Limit == nil || *res.Memory.Limit < 0 {
+		return 0, err
+	}
+	return uint64(*res.Memory.Limit), nil
+}
+
 // Freeze notes it.
 func (c *Cgroups) Freeze(ctx context.Context, ref core.CgroupRef, frozen bool) error {
 	if err := c.check(ctx, "Freeze"); err != nil {
