@@ -2,13 +2,13 @@ package cgroup
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 
 	"github.com/containerd/errdefs"
 	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -63,26 +63,36 @@ func (t *Tree) Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) erro
 	if !ok {
 		return nil
 	}
-	for _, r := range parsed {
+	return writeRules(dir, parsed)
+}
+
+// writeRules writes each rule by a write of its own, as the kernel wants them.
+// Rules that follow one another and all allow, or all deny, share an open file.
+func writeRules(dir string, rules []*devices.Rule) (err error) {
+	fd, open := -1, ""
+	shut := func() {
+		if fd >= 0 {
+			_ = unix.Close(fd) // nothing is written late: each write has had its answer
+		}
+	}
+	defer func() { shut() }()
+	for _, r := range rules {
 		file := "devices.deny"
 		if r.Allow {
 			file = "devices.allow"
 		}
-		if err := writeRule(filepath.Join(dir, file), r.CgroupString()); err != nil {
+		if file != open {
+			shut()
+			if fd, err = openToWrite(filepath.Join(dir, file)); err != nil {
+				return err
+			}
+			open = file
+		}
+		if err := write(fd, r.CgroupString()); err != nil {
 			return fmt.Errorf("device rule %s of %s: %w", r.CgroupString(), dir, err)
 		}
 	}
 	return nil
-}
-
-func writeRule(path, rule string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	_, err = f.WriteString(rule)
-	return err
 }
 
 func deviceRule(r specs.LinuxDeviceCgroup) (*devices.Rule, error) {

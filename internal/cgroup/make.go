@@ -218,15 +218,11 @@ func readShort(path string) (string, error) {
 // creating it. By bare calls: the file can be polled, so that package os would
 // register each with the runtime's poller first, and a container has dozens.
 func writeFile(path, value string) error {
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	fd, err := openToWrite(path)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: path, Err: err}
+		return err
 	}
-	for {
-		if _, err = unix.Write(fd, []byte(value)); err != unix.EINTR {
-			break
-		}
-	}
+	err = write(fd, value)
 	if cerr := unix.Close(fd); err == nil {
 		err = cerr
 	}
@@ -234,4 +230,19 @@ func writeFile(path, value string) error {
 		return &os.PathError{Op: "write", Path: path, Err: err}
 	}
 	return nil
+}
+
+func openToWrite(path string) (fd int, err error) {
+	if fd, err = unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+func write(fd int, value string) error {
+	for {
+		if _, err := unix.Write(fd, []byte(value)); err != unix.EINTR {
+			return err
+		}
+	}
 }
