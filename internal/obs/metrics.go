@@ -2,6 +2,7 @@ package obs
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +16,7 @@ type Metrics struct {
 	requests *prometheus.HistogramVec
 	panics   *prometheus.CounterVec
 	stages   *prometheus.HistogramVec
+	stage    sync.Map // a stage's name → its prometheus.Observer, for a lookup by labels hashes them
 	store    *prometheus.HistogramVec
 	pulled   prometheus.Counter
 }
@@ -104,7 +106,11 @@ func (m *Metrics) Panic(face string) {
 // Stage counts one stage of a verb of the engine, such as create.checkout.
 func (m *Metrics) Stage(stage string, took time.Duration) {
 	if m != nil {
-		m.stages.WithLabelValues(stage).Observe(took.Seconds())
+		o, ok := m.stage.Load(stage)
+		if !ok {
+			o, _ = m.stage.LoadOrStore(stage, m.stages.WithLabelValues(stage))
+		}
+		o.(prometheus.Observer).Observe(took.Seconds()) //nolint:forcetypeassert // nothing else is stored
 	}
 }
 
