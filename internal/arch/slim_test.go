@@ -10,7 +10,7 @@ import (
 // slim are the packages that a small agent is built of, such as one in a virtual
 // machine's guest: the engine, a face's frame, and what starts containers.
 var slim = []string{
-	"internal/engine", "internal/face", "internal/state", "internal/cgroup", "internal/adjust", "internal/keeper",
+	"internal/engine", "internal/engine/without", "internal/face", "internal/state", "internal/cgroup", "internal/adjust", "internal/keeper",
 	"internal/runtime/native", "internal/ocispec", "internal/pin", "internal/rootfs", "internal/stats", "internal/autopsy",
 	"internal/volume", "internal/logs", "internal/kmsg",
 }

@@ -36,8 +36,8 @@ type Options struct {
 	Runtimes   []core.Runtime
 	Default    string
 	Supervisor core.Supervisor
-	Images     core.Images
-	Network    core.Network
+	Images     core.Images  // without.Images on a machine without
+	Network    core.Network // without.Network on a machine that makes none
 	Pinner     core.Pinner
 	Cgroups    core.Cgroups
 	Roots      core.Roots

@@ -57,6 +57,33 @@ func Suite(t *testing.T, start func(t *testing.T) Harness) {
 	}
 }
 
+// SuiteWithout holds a store that has no images against the part of the suite that
+// concerns it: what never was is not there.
+func SuiteWithout(t *testing.T, images core.Images) {
+	t.Helper()
+	if got, err := images.List(t.Context(), ""); err != nil || len(got) != 0 {
+		t.Errorf("images %v, %v", got, err)
+	}
+	if freed, err := images.Prune(t.Context(), ownerA, nil); err != nil || freed != 0 {
+		t.Errorf("pruned %d bytes, %v", freed, err)
+	}
+	nothingCheckedOut(t, images)
+}
+
+func nothingCheckedOut(t *testing.T, images core.Images) {
+	t.Helper()
+	for range 2 {
+		if err := images.Discard(t.Context(), "c1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := images.Checkouts(t.Context()); err != nil || len(got) != 0 {
+		t.Errorf("checkouts %v, %v", got, err)
+	}
+	_, err := images.RootStats(t.Context(), "c1")
+	wantNotFound(t, "root stats", err)
+}
+
 func pull(t *testing.T, h Harness, owner core.Owner, ref string) core.Image {
 	t.Helper()
 	img, err := h.Images.Pull(t.Context(), owner, ref, core.PullOptions{})
@@ -336,16 +363,7 @@ func discard(t *testing.T, h Harness) {
 	if _, err := h.Images.Checkout(t.Context(), core.CheckoutRequest{Container: "c1", Image: img.ID}); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
-		if err := h.Images.Discard(t.Context(), "c1"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := h.Images.Checkouts(t.Context()); err != nil || len(got) != 0 {
-		t.Errorf("checkouts %v, %v", got, err)
-	}
-	_, err := h.Images.RootStats(t.Context(), "c1")
-	wantNotFound(t, "root stats", err)
+	nothingCheckedOut(t, h.Images)
 }
 
 func exportImport(t *testing.T, h Harness) {

@@ -50,6 +50,26 @@ func Contract(t *testing.T, subject func(t *testing.T) Subject) {
 	})
 }
 
+// ContractWithout holds a network that sets up none against the part of the contract
+// that concerns it: the host's network, and that what never was is not there.
+func ContractWithout(t *testing.T, network core.Network) {
+	s := Subject{Network: network}
+	t.Run("Host", func(t *testing.T) { contractHost(t, s) })
+	t.Run("Teardown", func(t *testing.T) {
+		for range 2 {
+			s.down(t, core.NetworkRequest{Sandbox: SandboxID(9)})
+		}
+		s.wantSandboxes(t)
+	})
+	t.Run("Stats", func(t *testing.T) {
+		for _, reqs := range [][]core.NetworkRequest{nil, {{Sandbox: SandboxID(9)}}} {
+			if got, err := network.Stats(t.Context(), reqs); err != nil || len(got) != 0 {
+				t.Errorf("figures of nobody: %+v, %v", got, err)
+			}
+		}
+	})
+}
+
 func (s Subject) setup(t *testing.T, n int, ports ...core.Port) (core.NetworkRequest, error) {
 	t.Helper()
 	req := core.NetworkRequest{
