@@ -64,6 +64,7 @@ type Join struct {
 type Root struct {
 	Image    digest.Digest `json:"image,omitempty"`  // an image's ID; the engine checks out a layer of the container's own
 	Dir      string        `json:"dir,omitempty"`    // a directory that the face prepared
+	Below    string        `json:"below,omitempty"`  // a directory above Dir that is trusted: what is between is resolved through no link, when it is mounted
 	Mounts   []Mount       `json:"mounts,omitempty"` // mounts to stack in order
 	ReadOnly bool          `json:"read_only,omitempty"`
 }

@@ -45,6 +45,10 @@ type Sink struct {
 	Stdout bool   `json:"stdout,omitempty"`
 	Stderr bool   `json:"stderr,omitempty"`
 	Path   string `json:"path"` // absolute; created 0640; a FIFO is opened when its reader comes
+	// Below is a directory above Path that is trusted: what is between is resolved
+	// through no link whenever a file is opened, made or renamed. Without it the
+	// directory of Path is trusted. The last component is never a link.
+	Below string `json:"below,omitempty"`
 	// MaxBytes starts a new file when the next write would pass it; 0 never.
 	MaxBytes int64 `json:"max_bytes,omitempty"`
 	// MaxFiles is how many files stay, the current one included; 0 is 1.

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/choice"
 	"github.com/longshore/longshore/internal/engine/dirs"
 	"github.com/longshore/longshore/internal/engine/own"
+	specutil "github.com/longshore/longshore/internal/ocispec"
 )
 
 var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an error value
@@ -203,6 +204,9 @@ func (b *build) root(ctx context.Context) error {
 		mounts, b.image = co.Mounts, &co.Config.Config
 	case b.cfg.Root.Dir != "":
 		mounts = []core.Mount{{Type: "bind", Source: b.cfg.Root.Dir, Options: []string{"rbind"}}}
+		if b.cfg.Root.Below != "" {
+			mounts[0].Options = append(mounts[0].Options, specutil.BelowOption(b.cfg.Root.Below))
+		}
 	}
 	b.line.undo.Add("mount", func(ctx context.Context) error { return b.e.o.Roots.Unmount(ctx, rootfs) })
 	if err := b.e.o.Roots.Mount(ctx, rootfs, mounts, false); err != nil {

@@ -8,6 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/beneath"
 )
 
 // MountOptions is a list of mount options taken apart.
@@ -22,6 +24,8 @@ type MountOptions struct {
 	RecursiveSet, RecursiveClear uint64
 	// Data are the options of the filesystem itself, in order.
 	Data []string
+	// Below is what BelowOption carries; see Bind.Below.
+	Below string
 }
 
 type mountFlag struct {
@@ -113,7 +117,9 @@ var (
 func ParseMountOptions(options []string) MountOptions {
 	var m MountOptions
 	for _, o := range options {
-		if f, ok := flagsByName[o]; ok {
+		if base, ok := strings.CutPrefix(o, belowOption); ok {
+			m.Below = base
+		} else if f, ok := flagsByName[o]; ok {
 			if f.clear {
 				m.Flags &^= f.flag
 			} else {
@@ -140,6 +146,10 @@ func ParseMountOptions(options []string) MountOptions {
 type Bind struct {
 	Source, Target string
 	ReadOnly       bool
+	// Below, when set, is a directory that is trusted, of which Source is a part:
+	// the rest of Source is resolved at the moment of mounting and through no
+	// link, because a workload may own parts of it.
+	Below string
 	// RecursiveReadOnly makes what is mounted below Source read-only too; the
 	// runtime must have it (core.RuntimeFeatures.RecursiveReadOnly).
 	RecursiveReadOnly bool
@@ -191,7 +201,39 @@ func (b Bind) Mount() (specs.Mount, error) {
 	default:
 		m.Options = append(m.Options, "rw")
 	}
+	if b.Below != "" {
+		if _, ok := beneath.Rel(b.Below, b.Source); !ok {
+			return specs.Mount{}, fmt.Errorf("mount %s: source %q is not below %q: %w", b.Target, b.Source, b.Below, errdefs.ErrInvalidArgument)
+		}
+		m.Options = append(m.Options, BelowOption(b.Below))
+	}
 	return m, nil
+}
+
+// belowOption begins the mount option that carries Bind.Below in a spec.
+const belowOption = "x-longshore.below="
+
+// BelowOption is the mount option that says which part of a bind's source is
+// trusted; see Bind.Below.
+func BelowOption(base string) string { return belowOption + base }
+
+// IsBelowOption reports whether o is one. A runtime that does not know it must
+// not see it.
+func IsBelowOption(o string) bool { return strings.HasPrefix(o, belowOption) }
+
+// Below takes the source of a bind apart into the trusted directory and what is
+// resolved below it, through no link; base is "" when the whole source is
+// trusted. InvalidArgument when the source is not below the directory named.
+func Below(m specs.Mount) (base, rel string, err error) {
+	base = ParseMountOptions(m.Options).Below
+	if base == "" {
+		return "", "", nil
+	}
+	rel, ok := beneath.Rel(base, m.Source)
+	if !ok {
+		return "", "", fmt.Errorf("source %q is not below %q: %w", m.Source, base, errdefs.ErrInvalidArgument)
+	}
+	return base, rel, nil
 }
 
 // RootPropagation says what the root of a container must be so that mounts with

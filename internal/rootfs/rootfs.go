@@ -20,6 +20,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/ocispec"
 )
@@ -116,7 +117,7 @@ func mountFlat(m core.Mount, target string, opts ocispec.MountOptions) error {
 	data := strings.Join(opts.Data, ",")
 	switch {
 	case opts.Flags&unix.MS_BIND != 0:
-		if err := unix.Mount(m.Source, target, "", opts.Flags&(unix.MS_BIND|unix.MS_REC), ""); err != nil {
+		if err := bind(m, target, opts); err != nil {
 			return err
 		}
 		// A bind takes its flags only from a second call.
@@ -146,6 +147,24 @@ func mountFlat(m core.Mount, target string, opts ocispec.MountOptions) error {
 		}
 	}
 	return nil
+}
+
+// bind mounts a source; one of which a workload may own a part is opened first,
+// through no link, and mounted by its descriptor.
+func bind(m core.Mount, target string, opts ocispec.MountOptions) error {
+	base, rel, err := ocispec.Below(specs.Mount{Source: m.Source, Options: m.Options})
+	if err != nil {
+		return err
+	}
+	if base == "" {
+		return unix.Mount(m.Source, target, "", opts.Flags&(unix.MS_BIND|unix.MS_REC), "")
+	}
+	tree, err := beneath.Tree(base, rel, beneath.Copy{Recursive: opts.Flags&unix.MS_REC != 0, Shared: opts.Propagation&unix.MS_SHARED != 0})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tree.Close() }()
+	return beneath.Attach(tree, target)
 }
 
 // setReadOnly makes the mount at target read-only, not the filesystem, which

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/runtime/native/apart"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
@@ -349,11 +350,43 @@ func sourceIsFile(m specs.Mount) (bool, error) {
 	if !path.IsAbs(m.Source) {
 		return false, fmt.Errorf("source %q is not absolute: %w", m.Source, errdefs.ErrInvalidArgument)
 	}
-	st, err := os.Stat(m.Source)
+	base, rel, err := ocispec.Below(m)
+	if err != nil {
+		return false, err
+	}
+	var st os.FileInfo
+	if base != "" {
+		st, err = beneath.Stat(base, rel)
+	} else {
+		st, err = os.Stat(m.Source)
+	}
 	if err != nil {
 		return false, fmt.Errorf("source %s: %w: %w", m.Source, err, classOf(err))
 	}
 	return !st.IsDir(), nil
+}
+
+// openTree opens a detached copy of the mount of a bind's source. Where a
+// workload may own a part of the source, the child resolves that part itself,
+// through no link, and copies what it has opened.
+func (c *compiler) openTree(m specs.Mount, flags uint64) (src int, err error) {
+	base, rel, err := ocispec.Below(m)
+	if err != nil {
+		return 0, err
+	}
+	if base == "" || weaken.Off(weaken.Beneath) {
+		src, _ = c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(m.Source)), plan.V(flags))
+		return src, nil
+	}
+	src, _ = c.open("open "+base, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(base)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+	how := c.Words(unix.O_PATH|unix.O_CLOEXEC, 0, beneath.Resolve)
+	at, _ := c.open("open "+rel+" below "+base, unix.SYS_OPENAT2, plan.V(src), plan.P(c.String(rel)), plan.P(how), plan.V(unix.SizeofOpenHow))
+	tree, _ := c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(at), plan.P(c.String("")), plan.V(flags|unix.AT_EMPTY_PATH))
+	// The copy takes the place of the base, so that it is the last one open.
+	c.Add("keep the copy", unix.SYS_DUP3, plan.V(tree), plan.V(src), plan.V(unix.O_CLOEXEC)).Result(uint64(src))
+	c.shut(tree)
+	c.shut(at)
+	return src, nil
 }
 
 // source opens a detached copy of a bind's source and gives it its attributes.
@@ -370,7 +403,9 @@ func (c *compiler) source(m specs.Mount, o ocispec.MountOptions) (src int, file 
 		recursive = unix.AT_RECURSIVE
 	}
 	empty := plan.P(c.String(""))
-	src, _ = c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(m.Source)), plan.V(flags|recursive))
+	if src, err = c.openTree(m, flags|recursive); err != nil {
+		return 0, false, err
+	}
 	if set := attrsOf(o.Flags); set != 0 {
 		c.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set)), plan.V(sizeofMountAttr))
 	}

@@ -122,6 +122,16 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		}
 	}
 	spec := r.specWithoutIdle(r.keepAdopted(c))
+	// The program has its mounts when it returns, and what it was shown goes.
+	spec, err = r.pinBinds(c.ID, spec)
+	if err != nil {
+		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
+	}
+	defer func() {
+		if err := r.unpinBinds(c.ID); err != nil {
+			r.log.WarnContext(ctx, "could not unmount the copies of a container's mount sources; will retry when it is removed", "container", c.ID, "error", err)
+		}
+	}()
 	if err := writeSpec(filepath.Join(c.Bundle, "config.json"), spec, p.features.OCIVersionMax); err != nil {
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
@@ -347,6 +357,9 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	if err := checkID(id); err != nil {
 		return err
 	}
+	if err := r.unpinBinds(id); err != nil {
+		return fmt.Errorf("delete container %s: %w", id, err)
+	}
 	if _, err := os.Lstat(filepath.Join(r.o.Root, string(id))); errors.Is(err, os.ErrNotExist) {
 		return nil // what it does not know needs no run
 	}
@@ -382,6 +395,15 @@ func (r *Runtime) List(context.Context) ([]core.ID, error) {
 	for _, e := range entries {
 		if e.IsDir() && e.Name()[0] != '.' {
 			ids = append(ids, core.ID(e.Name()))
+		}
+	}
+	pinned, err := r.pinned()
+	if err != nil {
+		return nil, fmt.Errorf("list containers of %s: %w", r.o.Name, err)
+	}
+	for _, id := range pinned {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
 		}
 	}
 	return ids, nil

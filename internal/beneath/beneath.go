@@ -1,0 +1,208 @@
+// Package beneath opens paths of which a workload may own a part: below a
+// directory that is trusted, through no link.
+//
+// A workload that can rename or replace a directory on such a path could lead
+// whoever opens it by name to any file of the node, and a check before the open
+// only makes that a race. Here the kernel resolves the whole path in one call
+// (openat2 with RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS and RESOLVE_NO_MAGICLINKS),
+// and what comes of it is a descriptor. Mounts are made of descriptors too.
+//
+// The trusted directory itself is opened as it is named; links on the way to it
+// are the operator's. The keeper uses this package: its imports stay few. Start
+// reading at At.
+package beneath
+
+import (
+	"errors"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/weaken"
+)
+
+// Resolve are the flags that every path of a workload's is resolved with.
+const Resolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
+// Base opens the trusted directory base, by name.
+func Base(base string) (int, error) {
+	return unix.Open(base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+}
+
+// At opens rel below the directory dir. It returns ELOOP when a component of rel
+// is a link, and EXDEV when rel leads out of dir.
+func At(dir int, rel string, flags int, mode uint32) (int, error) {
+	if !local(rel) {
+		return -1, unix.EXDEV
+	}
+	flags |= unix.O_CLOEXEC
+	if weaken.Off(weaken.Beneath) {
+		return unix.Openat(dir, rel, flags&^unix.O_NOFOLLOW, mode)
+	}
+	how := unix.OpenHow{Flags: uint64(flags &^ unix.O_NOFOLLOW), Resolve: Resolve}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = uint64(mode)
+	}
+	for {
+		fd, err := unix.Openat2(dir, rel, &how)
+		if err != unix.EINTR { //nolint:errorlint // the keeper's style: a bare errno
+			return fd, err
+		}
+	}
+}
+
+// local reports whether rel names something in a directory, as far as its text
+// tells.
+func local(rel string) bool {
+	if rel == "" || rel[0] == '/' || strings.IndexByte(rel, 0) >= 0 {
+		return false
+	}
+	for part := range strings.SplitSeq(rel, "/") {
+		if part == ".." {
+			return false
+		}
+	}
+	return true
+}
+
+// Rel is the part of the path p below base; "." when they are the same, and false
+// when p is not below base. It looks at the text only.
+func Rel(base, p string) (rel string, ok bool) {
+	base, p = path.Clean(base), path.Clean(p)
+	if !path.IsAbs(base) || !path.IsAbs(p) {
+		return "", false
+	}
+	if p == base {
+		return ".", true
+	}
+	return strings.CutPrefix(p, strings.TrimSuffix(base, "/")+"/")
+}
+
+// Error says which path could not be opened, and below which directory.
+type Error struct {
+	Op, Base, Rel string
+	Err           error
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	text := e.Op + " " + e.Rel + " below " + e.Base + ": "
+	switch {
+	case errors.Is(e.Err, unix.ELOOP):
+		return text + "a part of the path is a symbolic link, and links are not followed there"
+	case errors.Is(e.Err, unix.EXDEV):
+		return text + "the path leads out of the directory"
+	}
+	return text + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Open opens rel below the trusted directory base.
+func Open(base, rel string, flags int, mode os.FileMode) (*os.File, error) {
+	fail := func(err error) (*os.File, error) { return nil, &Error{Op: "open", Base: base, Rel: rel, Err: err} }
+	dir, err := Base(base)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = unix.Close(dir) }()
+	fd, err := At(dir, rel, flags, uint32(mode.Perm()))
+	if err != nil {
+		return fail(err)
+	}
+	return os.NewFile(uintptr(fd), path.Join(base, rel)), nil
+}
+
+// Stat describes rel below base.
+func Stat(base, rel string) (os.FileInfo, error) {
+	f, err := Open(base, rel, unix.O_PATH, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return f.Stat()
+}
+
+// Root opens the directory rel below base as an os.Root. What is opened in that
+// may follow links, but none that leads out of it.
+func Root(base, rel string) (*os.Root, error) {
+	f, err := Open(base, rel, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return os.OpenRoot(fdPath(f))
+}
+
+func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+// MkdirAll makes the directory rel below base, with those above it that are
+// missing, and returns it open (O_PATH).
+func MkdirAll(base, rel string, mode os.FileMode) (*os.File, error) {
+	fail := func(err error) (*os.File, error) { return nil, &Error{Op: "make directory", Base: base, Rel: rel, Err: err} }
+	if !local(rel) {
+		return fail(unix.EXDEV)
+	}
+	fd, err := Base(base)
+	if err != nil {
+		return fail(err)
+	}
+	for part := range strings.SplitSeq(path.Clean(rel), "/") {
+		err := unix.Mkdirat(fd, part, uint32(mode.Perm()))
+		var next int
+		if err == nil || errors.Is(err, unix.EEXIST) {
+			next, err = At(fd, part, unix.O_PATH|unix.O_DIRECTORY, 0)
+		}
+		_ = unix.Close(fd)
+		if err != nil {
+			return fail(err)
+		}
+		fd = next
+	}
+	return os.NewFile(uintptr(fd), path.Join(base, rel)), nil
+}
+
+// Copy says how Tree copies.
+type Copy struct {
+	Recursive bool // with what is mounted below
+	// Shared leaves the copy a peer of a shared mount, so that what is mounted on
+	// one appears on the other. Otherwise it is a slave, and an unmount in the copy
+	// unmounts nothing of the original.
+	Shared bool
+}
+
+// Tree returns a detached copy of the mount at rel below base.
+func Tree(base, rel string, how Copy) (*os.File, error) {
+	f, err := Open(base, rel, unix.O_PATH, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH)
+	if how.Recursive {
+		flags |= unix.AT_RECURSIVE
+	}
+	fd, err := unix.OpenTree(int(f.Fd()), "", flags)
+	if err == nil && !how.Shared {
+		slave := unix.MountAttr{Propagation: unix.MS_SLAVE}
+		if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &slave); err != nil {
+			_ = unix.Close(fd)
+		}
+	}
+	if err != nil {
+		return nil, &Error{Op: "copy the mount of", Base: base, Rel: rel, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path.Join(base, rel)), nil
+}
+
+// Attach mounts a detached copy on target, which must be the caller's own.
+func Attach(tree *os.File, target string) error {
+	if err := unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return &os.PathError{Op: "mount on", Path: target, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/beneath"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// binds is the directory that has copies of mount sources, by container. Only
+// root may look into it.
+func (r *Runtime) binds() string { return r.o.Root + ".binds" }
+
+// pinBinds returns a spec that a program can mount from by name: each source of
+// which a workload may own a part is resolved here, through no link, and a copy
+// of its mount attached where only root can reach it. The program would follow
+// links, and the name could mean something else by the time it looks.
+func (r *Runtime) pinBinds(id core.ID, spec *specs.Spec) (*specs.Spec, error) {
+	var with *specs.Spec
+	dir := filepath.Join(r.binds(), string(id))
+	for i, m := range spec.Mounts {
+		base, rel, err := ocispec.Below(m)
+		if err == nil && base != "" && with == nil {
+			s := *spec
+			s.Mounts = slices.Clone(spec.Mounts)
+			with = &s
+			err = os.MkdirAll(dir, 0o700)
+		}
+		if err == nil && base != "" {
+			pin := filepath.Join(dir, strconv.Itoa(i))
+			o := ocispec.ParseMountOptions(m.Options)
+			err = attach(base, rel, beneath.Copy{Recursive: o.Flags&unix.MS_REC != 0, Shared: o.Propagation&unix.MS_SHARED != 0}, pin)
+			m.Source = pin
+			m.Options = slices.DeleteFunc(slices.Clone(m.Options), ocispec.IsBelowOption)
+			with.Mounts[i] = m
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err), r.unpinBinds(id))
+		}
+	}
+	if with == nil {
+		return spec, nil
+	}
+	return with, nil
+}
+
+// attach makes pin, a file or a directory, and mounts a copy of the source on it.
+func attach(base, rel string, how beneath.Copy, pin string) error {
+	tree, err := beneath.Tree(base, rel, how)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tree.Close() }()
+	st, err := tree.Stat()
+	if err != nil {
+		return err
+	}
+	if st.IsDir() {
+		err = os.Mkdir(pin, 0o700)
+	} else {
+		err = os.WriteFile(pin, nil, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	return beneath.Attach(tree, pin)
+}
+
+// unpinBinds takes a container's copies away; it succeeds when there are none.
+// Nothing is deleted that is still mounted.
+func (r *Runtime) unpinBinds(id core.ID) error {
+	dir := filepath.Join(r.binds(), string(id))
+	pins, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range pins {
+		pin := filepath.Join(dir, p.Name())
+		// Not a peer any more, so that nothing of the original is unmounted.
+		if err := unix.Mount("", pin, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, &os.PathError{Op: "make private", Path: pin, Err: err})
+			continue
+		}
+		if err := unix.Unmount(pin, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: nothing is mounted there
+			errs = append(errs, &os.PathError{Op: "unmount", Path: pin, Err: err})
+			continue
+		}
+		errs = append(errs, os.Remove(pin))
+	}
+	return errors.Join(append(errs, os.Remove(dir))...)
+}
+
+// pinned lists the containers that have copies.
+func (r *Runtime) pinned() ([]core.ID, error) {
+	dirs, err := os.ReadDir(r.binds())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var ids []core.ID
+	for _, d := range dirs {
+		ids = append(ids, core.ID(d.Name()))
+	}
+	return ids, err
+}

@@ -1,0 +1,5 @@
+package weaken
+
+// Beneath is that paths of which a workload owns a part are resolved below a
+// trusted directory and through no link (internal/beneath).
+const Beneath Defence = "beneath"
