@@ -117,6 +117,15 @@ func Open(base, rel string, flags int, mode os.FileMode) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path.Join(base, rel)), nil
 }
 
+// Child opens name, one component, in the open directory dir.
+func Child(dir *os.File, name string, flags int, mode os.FileMode) (*os.File, error) {
+	fd, err := At(int(dir.Fd()), name, flags, uint32(mode.Perm()))
+	if err != nil {
+		return nil, &Error{Op: "open", Base: dir.Name(), Rel: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path.Join(dir.Name(), name)), nil
+}
+
 // Stat describes rel below base.
 func Stat(base, rel string) (os.FileInfo, error) {
 	f, err := Open(base, rel, unix.O_PATH, 0)
@@ -143,7 +152,9 @@ func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd
 // MkdirAll makes the directory rel below base, with those above it that are
 // missing, and returns it open (O_PATH).
 func MkdirAll(base, rel string, mode os.FileMode) (*os.File, error) {
-	fail := func(err error) (*os.File, error) { return nil, &Error{Op: "make directory", Base: base, Rel: rel, Err: err} }
+	fail := func(err error) (*os.File, error) {
+		return nil, &Error{Op: "make directory", Base: base, Rel: rel, Err: err}
+	}
 	if !local(rel) {
 		return fail(unix.EXDEV)
 	}
@@ -152,6 +163,9 @@ func MkdirAll(base, rel string, mode os.FileMode) (*os.File, error) {
 		return fail(err)
 	}
 	for part := range strings.SplitSeq(path.Clean(rel), "/") {
+		if part == "." {
+			break // the base itself
+		}
 		err := unix.Mkdirat(fd, part, uint32(mode.Perm()))
 		var next int
 		if err == nil || errors.Is(err, unix.EEXIST) {

@@ -239,13 +239,17 @@ func wireLaunch(l core.Launch) (*wire.Launch, error) {
 		if s.Format != core.FormatRaw && s.Format != core.FormatCRI {
 			return nil, fmt.Errorf("launch: sink format %q: %w", s.Format, errdefs.ErrInvalidArgument)
 		}
+		path, ok := wire.JoinPath(s.Below, s.Path)
+		if !ok {
+			return nil, fmt.Errorf("launch: sink %s is not below %s: %w", s.Path, s.Below, errdefs.ErrInvalidArgument)
+		}
 		files := s.MaxFiles
 		if s.Numbered {
 			files = -max(files, 1)
 		}
 		m.IO.Sinks = append(m.IO.Sinks, wire.Sink{
 			CRI: s.Format == core.FormatCRI, Stdout: s.Stdout, Stderr: s.Stderr,
-			Path: s.Path, MaxBytes: s.MaxBytes, MaxFiles: files,
+			Path: path, MaxBytes: s.MaxBytes, MaxFiles: files,
 		})
 	}
 	for _, v := range l.Levels {

@@ -7,11 +7,15 @@ package logs
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
 )
 
@@ -22,7 +26,7 @@ const tailBytes = 16 << 10
 // program wrote them; nil when there is none or when it is no regular file (a
 // FIFO's bytes belong to its reader). Of a very long line it returns the end.
 func Tail(sink core.Sink, n int) ([]string, error) {
-	f, err := openRegular(current(sink))
+	f, err := openRegular(sink, current(sink))
 	if f == nil || err != nil {
 		return nil, err
 	}
@@ -91,11 +95,41 @@ func lastLines(lines [][]byte, n int) []string {
 
 const maxTailLine = 1024
 
-// openRegular opens path without ever blocking on a FIFO; nil when there is no
-// regular file.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if os.IsNotExist(err) {
+// Readable reports whether a sink is a regular file, which can be read back.
+func Readable(sink core.Sink) bool {
+	f, err := openRegular(sink, current(sink))
+	if f != nil {
+		_ = f.Close()
+	}
+	return f != nil && err == nil
+}
+
+// openDir opens the directory that a sink's files are in, as the keeper does:
+// below the sink's trusted directory no link is followed.
+func openDir(sink core.Sink) (*os.File, error) {
+	dir := filepath.Dir(sink.Path)
+	if sink.Below == "" {
+		return os.Open(dir)
+	}
+	rel, ok := beneath.Rel(sink.Below, dir)
+	if !ok {
+		return nil, &os.PathError{Op: "open", Path: dir, Err: unix.EXDEV}
+	}
+	return beneath.Open(sink.Below, rel, os.O_RDONLY|unix.O_DIRECTORY, 0)
+}
+
+// openRegular opens path, one of the sink's files, without ever blocking on a FIFO
+// and not by a link; nil when there is no regular file.
+func openRegular(sink core.Sink, path string) (*os.File, error) {
+	dir, err := openDir(sink)
+	if err == nil {
+		defer func() { _ = dir.Close() }()
+	}
+	var f *os.File
+	if err == nil {
+		f, err = beneath.Child(dir, filepath.Base(path), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no file, no error
 	}
 	if err != nil {

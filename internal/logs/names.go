@@ -1,7 +1,6 @@
 package logs
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,7 +13,7 @@ import (
 // one.
 func names(sink core.Sink) []string {
 	if sink.Numbered {
-		return numbered(sink.Path)
+		return numbered(sink)
 	}
 	var list []string
 	for i := max(sink.MaxFiles, 1) - 1; i > 0; i-- {
@@ -28,13 +27,14 @@ func current(sink core.Sink) string {
 	if !sink.Numbered {
 		return sink.Path
 	}
-	list := numbered(sink.Path)
+	list := numbered(sink)
 	return list[len(list)-1]
 }
 
-// numbered lists the files beside path, which ends in .N, that have its name and
-// this number or a higher one.
-func numbered(path string) []string {
+// numbered lists the files beside the sink's path, which ends in .N, that have its
+// name and this number or a higher one.
+func numbered(sink core.Sink) []string {
+	path := sink.Path
 	ext := filepath.Ext(path)
 	base := strings.TrimSuffix(path, ext)
 	first, err := strconv.Atoi(strings.TrimPrefix(ext, "."))
@@ -42,9 +42,13 @@ func numbered(path string) []string {
 		return []string{path}
 	}
 	found := []int{}
-	entries, _ := os.ReadDir(filepath.Dir(path))
+	var entries []string
+	if dir, err := openDir(sink); err == nil {
+		entries, _ = dir.Readdirnames(-1)
+		_ = dir.Close()
+	}
 	for _, e := range entries {
-		text, ok := strings.CutPrefix(e.Name(), filepath.Base(base)+".")
+		text, ok := strings.CutPrefix(e, filepath.Base(base)+".")
 		if n, err := strconv.Atoi(text); ok && err == nil && n >= first {
 			found = append(found, n)
 		}

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -81,7 +81,7 @@ func (r *reader) read(ctx context.Context) error {
 	if r.o.Follow {
 		// Before the first look, so that nothing is missed in between.
 		var err error
-		if w, err = newWatch(r.sink.Path); err != nil {
+		if w, err = newWatch(r.sink); err != nil {
 			return err
 		}
 		defer w.close()
@@ -159,7 +159,7 @@ func (r *reader) begin() error {
 func (r *reader) files() ([]*os.File, error) {
 	var files []*os.File
 	for _, name := range names(r.sink) {
-		f, err := openRegular(name)
+		f, err := openRegular(r.sink, name)
 		if err != nil {
 			return files, err
 		}
@@ -190,7 +190,7 @@ func (r *reader) use(f *os.File, at int64) error {
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if r.f == nil {
-			f, err := openRegular(current(r.sink))
+			f, err := openRegular(r.sink, current(r.sink))
 			if err != nil || f == nil {
 				return err
 			}
@@ -244,7 +244,7 @@ func (r *reader) next() (*os.File, error) {
 		for _, f := range files {
 			_ = f.Close()
 		}
-		return openRegular(current(r.sink))
+		return openRegular(r.sink, current(r.sink))
 	}
 	pick := at + 1
 	var next *os.File
@@ -379,14 +379,19 @@ type watch struct {
 	wake chan error
 }
 
-func newWatch(path string) (*watch, error) {
+func newWatch(sink core.Sink) (*watch, error) {
+	dir, err := openDir(sink)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
 	w := &watch{f: os.NewFile(uintptr(fd), "inotify"), wake: make(chan error, 1)}
 	const mask = unix.IN_MODIFY | unix.IN_CREATE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE
-	if _, err := unix.InotifyAddWatch(fd, filepath.Dir(path), mask); err != nil {
+	if _, err := unix.InotifyAddWatch(fd, "/proc/self/fd/"+strconv.Itoa(int(dir.Fd())), mask); err != nil {
 		return nil, errors.Join(os.NewSyscallError("inotify_add_watch", err), w.f.Close())
 	}
 	go func() {

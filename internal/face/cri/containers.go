@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/cri/lists"
@@ -33,7 +34,7 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 		return nil, fmt.Errorf("create container %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
 	if len(cfg.IO.Sinks) > 0 {
-		if err := os.MkdirAll(path.Dir(cfg.IO.Sinks[0].Path), 0o755); err != nil {
+		if err := makeLogDir(cfg.IO.Sinks[0]); err != nil {
 			return nil, invalid.Errorf("log directory: %v", err)
 		}
 	}
@@ -48,6 +49,23 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 		return nil, err
 	}
 	return &v1.CreateContainerResponse{ContainerId: string(c.ID)}, nil
+}
+
+// makeLogDir makes the directory of a container's log, which may be some levels
+// below the pod's.
+func makeLogDir(log core.Sink) error {
+	if err := os.MkdirAll(log.Below, 0o755); err != nil {
+		return err
+	}
+	rel, ok := beneath.Rel(log.Below, path.Dir(log.Path))
+	if !ok {
+		return fmt.Errorf("log path %s is not below %s: %w", log.Path, log.Below, errdefs.ErrInvalidArgument)
+	}
+	dir, err := beneath.MkdirAll(log.Below, rel, 0o755)
+	if err != nil {
+		return err
+	}
+	return dir.Close()
 }
 
 // containerConfig looks up what a container's config names (its image, the

@@ -57,7 +57,7 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	out = core.ContainerConfig{
 		Key: containerKey(cfg.GetMetadata(), a.sandbox.ID), Labels: maps.Clone(cfg.GetLabels()), Sandbox: a.sandbox.ID,
 		Root: core.Root{Image: a.image.ID, ReadOnly: sc.GetReadonlyRootfs()},
-		IO:   containerIO(a.face, cfg, log), Stop: core.Stop{Signal: signal},
+		IO:   containerIO(a.face, cfg, a.logDirectory(), log), Stop: core.Stop{Signal: signal},
 	}
 	if err := checkKey(out.Key); err != nil {
 		return out, err

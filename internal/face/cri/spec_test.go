@@ -123,7 +123,7 @@ func TestAContainerIsTranslatedWhole(t *testing.T) {
 		Root: core.Root{Image: "sha256:x", ReadOnly: true}, Stop: core.Stop{Signal: "3"},
 		IO: core.IO{
 			TTY: true, Stdin: core.StdinOnce,
-			Sinks: []core.Sink{{Format: core.FormatCRI, Stdout: true, Path: "/var/log/pods/default_web_u1/c/1.log"}},
+			Sinks: []core.Sink{{Format: core.FormatCRI, Stdout: true, Path: "/var/log/pods/default_web_u1/c/1.log", Below: "/var/log/pods/default_web_u1"}},
 		},
 	}
 	if d := cmp.Diff(want, cfg); d != "" {

@@ -289,7 +289,9 @@ func logPath(dir, file string) (string, error) {
 }
 
 // containerIO is a container's standard streams.
-func containerIO(face Config, cfg *v1.ContainerConfig, log string) core.IO {
+// Below the pod's log directory no link is followed: a pod may have been given
+// that directory.
+func containerIO(face Config, cfg *v1.ContainerConfig, dir, log string) core.IO {
 	io := core.IO{TTY: cfg.GetTty()}
 	switch {
 	case cfg.GetStdin() && cfg.GetStdinOnce():
@@ -299,7 +301,7 @@ func containerIO(face Config, cfg *v1.ContainerConfig, log string) core.IO {
 	}
 	if log != "" {
 		io.Sinks = []core.Sink{{
-			Format: core.FormatCRI, Stdout: true, Stderr: !cfg.GetTty(), Path: log,
+			Format: core.FormatCRI, Stdout: true, Stderr: !cfg.GetTty(), Path: log, Below: path.Clean(dir),
 			MaxBytes: face.LogMaxBytes, MaxFiles: face.LogMaxFiles,
 		}}
 		if face.LogMaxBytes == 0 {

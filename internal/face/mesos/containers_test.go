@@ -56,10 +56,11 @@ func TestAStandaloneContainer(t *testing.T) {
 	for _, m := range spec.Mounts {
 		mounts[m.Destination] = m.Source + " " + strings.Join(m.Options, ",")
 	}
+	below := ",x-longshore.below=" + filepath.Dir(filepath.Dir(dir))
 	for target, want := range map[string]string{
-		"/mnt/mesos/sandbox":            dir + " rbind,rprivate,rw",
-		"/mnt/mesos/sandbox/containers": dir + "/containers rbind,rprivate,ro",
-		"/mnt/mesos/sandbox/cache":      dir + "/cache rbind,rprivate,rw",
+		"/mnt/mesos/sandbox":            dir + " rbind,rprivate,rw" + below,
+		"/mnt/mesos/sandbox/containers": dir + "/containers rbind,rprivate,ro" + below,
+		"/mnt/mesos/sandbox/cache":      dir + "/cache rbind,rprivate,rw" + below,
 		"/data":                         "/srv rbind,rprivate,ro",
 	} {
 		if mounts[target] != want {

@@ -34,7 +34,7 @@ func (s *server) launchNestedContainer(ctx context.Context, x *door.Exchange) er
 // launch starts a container: 202 when it runs already, 200 when it does now, and
 // 400 with the reason when it cannot be started; then nothing of it is left.
 func (s *server) launch(ctx context.Context, x *door.Exchange, id *mesosv1.ContainerID, l translate.Launch) error {
-	l.ID = ids.Text(id)
+	l.ID, l.Work = ids.Text(id), s.tree.Root()
 	unlock, err := s.names.Lock(ctx, l.ID)
 	if err != nil {
 		return err

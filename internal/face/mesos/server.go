@@ -85,7 +85,7 @@ func newServer(o Options) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
-	s.fetcher = fetch.Fetcher{Limit: o.Config.MaxFetchBytes, Cache: cache, Dirs: o.Config.FetchDirs}
+	s.fetcher = fetch.Fetcher{Limit: o.Config.MaxFetchBytes, Cache: cache, Dirs: o.Config.FetchDirs, Work: s.tree.Root()}
 	s.disks = &disks{server: s, every: time.Duration(o.Config.DiskWatchInterval)}
 	if o.Config.GCDelay > 0 {
 		s.gcDelay = o.Config.GCDelay.Flag()

@@ -125,8 +125,8 @@ func TestATaskFromStartToDestroy(t *testing.T) {
 		t.Errorf("inspect %v, %v", in, err)
 	}
 	want := []core.Sink{
-		{Format: core.FormatRaw, Stdout: true, Path: task.GetAllocDir() + "/alloc/logs/web.stdout.0", MaxBytes: 10 << 20, MaxFiles: 10, Numbered: true},
-		{Format: core.FormatRaw, Stderr: true, Path: task.GetAllocDir() + "/alloc/logs/web.stderr.0", MaxBytes: 10 << 20, MaxFiles: 10, Numbered: true},
+		{Format: core.FormatRaw, Stdout: true, Path: task.GetAllocDir() + "/alloc/logs/web.stdout.0", Below: task.GetAllocDir(), MaxBytes: 10 << 20, MaxFiles: 10, Numbered: true},
+		{Format: core.FormatRaw, Stderr: true, Path: task.GetAllocDir() + "/alloc/logs/web.stderr.0", Below: task.GetAllocDir(), MaxBytes: 10 << 20, MaxFiles: 10, Numbered: true},
 	}
 	if diff := cmp.Diff(want, c.Config.IO.Sinks); diff != "" {
 		t.Error(diff)

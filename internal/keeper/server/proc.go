@@ -82,7 +82,8 @@ func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
 	p := &proc{ref: ref, key: key, io: io, phase: starting, pidfd: -1, console: -1, park: -1, errs: -1, pty: -1, stdin: -1, streams: map[uint64]*stream{}}
 	for _, k := range io.Sinks {
 		sink := stdio.NewSink()
-		sink.CRI, sink.Path, sink.MaxBytes, sink.MaxFiles = k.CRI, k.Path, k.MaxBytes, k.MaxFiles
+		sink.CRI, sink.MaxBytes, sink.MaxFiles = k.CRI, k.MaxBytes, k.MaxFiles
+		sink.Below, sink.Path = wire.SplitPath(k.Path)
 		if k.MaxFiles < 0 {
 			sink.Numbered, sink.MaxFiles = true, -k.MaxFiles
 		}

@@ -3,6 +3,7 @@ package server
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/stdio"
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
@@ -228,7 +229,7 @@ func (w *watcher) waitFor(p *proc, sinks []*stdio.Sink) {
 		if k.Served() {
 			continue
 		}
-		wd, err := unix.InotifyAddWatch(w.fd, k.Path, unix.IN_OPEN)
+		wd, err := unix.InotifyAddWatch(w.fd, "/proc/self/fd/"+kernel.Itoa(k.FIFO()), unix.IN_OPEN)
 		if err == nil && !k.Served() { // watched first, looked at again after
 			w.waits = append(w.waits, wait{wd, p, k})
 		}

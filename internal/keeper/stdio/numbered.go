@@ -26,11 +26,13 @@ func (k *Sink) findNumber() {
 	if !ok {
 		return
 	}
-	dir, name := "", base
-	if i := strings.LastIndexByte(base, '/'); i >= 0 {
-		dir, name = base[:i+1], base[i+1:]
+	d, _, err := k.dir()
+	if err != nil {
+		return
 	}
-	for _, entry := range kernel.ReadDir(dir) {
+	defer func() { _ = unix.Close(d) }()
+	name := base[strings.LastIndexByte(base, '/')+1:]
+	for _, entry := range list(d) {
 		if b, n, ok := numberOf(entry); ok && b == name && n > highest {
 			highest = n
 		}
@@ -46,7 +48,10 @@ func (k *Sink) nextNumber() {
 		return
 	}
 	if old := n + 1 - max(k.MaxFiles, 1); old >= 0 {
-		_ = unix.Unlink(base + "." + kernel.Itoa(old))
+		if d, _, err := k.dir(); err == nil {
+			_ = unix.Unlinkat(d, base[strings.LastIndexByte(base, '/')+1:]+"."+kernel.Itoa(old), 0)
+			_ = unix.Close(d)
+		}
 	}
 	k.Path = base + "." + kernel.Itoa(n+1)
 	k.Close()

@@ -1,16 +1,22 @@
 package stdio
 
 import (
+	"strings"
+
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/keeper/kernel"
 )
 
 // Sink is one place where output is written: a file, raw or as CRI records, or
 // a FIFO.
 type Sink struct {
-	CRI      bool
-	Path     string
+	CRI  bool
+	Path string
+	// Below, when set, is the directory above Path that is trusted: what is
+	// between is resolved through no link, each time.
+	Below    string
 	MaxBytes int64
 	MaxFiles int
 	// Numbered: Path ends in .N and grows with the files; see numbered.go.
@@ -28,9 +34,9 @@ func NewSink() *Sink { return &Sink{fd: -1} }
 // Open opens the sink's path if it is not open. The file is made 0640, or 0644
 // when it is one of several numbered ones. A FIFO is
 // opened for both directions: that needs no reader, what is written waits in
-// the pipe until one comes, and no reader's death is an end for the next. But for
-// CRI's logs no link is followed: containers reach the directories of the others,
-// and would have us write where they cannot.
+// the pipe until one comes, and no reader's death is an end for the next. No link
+// is followed: containers reach the directories of sinks, and would have us write
+// where they cannot.
 func (k *Sink) Open() error {
 	if k.fd >= 0 {
 		return nil
@@ -40,22 +46,62 @@ func (k *Sink) Open() error {
 		k.findNumber()
 		mode = 0o644 // many read such a directory
 	}
-	follow := unix.O_NOFOLLOW
-	if k.CRI && !k.Numbered {
-		follow = 0
+	d, name, err := k.dir()
+	if err != nil {
+		return err
 	}
+	defer func() { _ = unix.Close(d) }()
 	var st unix.Stat_t
-	k.fifo = unix.Stat(k.Path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
+	k.fifo = unix.Fstatat(d, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && isFIFO(&st)
 	if k.fifo {
 		flags = unix.O_RDWR
 	}
-	fd, err := unix.Open(k.Path, flags|follow|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, mode)
+	fd, err := beneath.At(d, name, flags|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
 	if err != nil {
+		return err
+	}
+	if err := unix.Fstat(fd, &st); err != nil || isFIFO(&st) != k.fifo {
+		_ = unix.Close(fd)
+		if err == nil {
+			err = unix.ESTALE // it was replaced in between
+		}
 		return err
 	}
 	k.fd = fd
 	return nil
 }
+
+func isFIFO(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFIFO }
+
+// dir opens the directory that has the sink's files; name is that of the current
+// one in it.
+func (k *Sink) dir() (fd int, name string, err error) {
+	dir, name := ".", k.Path
+	if i := strings.LastIndexByte(k.Path, '/'); i >= 0 {
+		dir, name = k.Path[:i+1], k.Path[i+1:]
+	}
+	if name == "" || name == "." || name == ".." {
+		return -1, "", unix.EISDIR
+	}
+	if k.Below == "" {
+		fd, err = beneath.Base(dir)
+		return fd, name, err
+	}
+	rel, ok := beneath.Rel(k.Below, dir)
+	if !ok {
+		return -1, "", unix.EXDEV
+	}
+	base, err := beneath.Base(k.Below)
+	if err != nil {
+		return -1, "", err
+	}
+	defer func() { _ = unix.Close(base) }()
+	fd, err = beneath.At(base, rel, unix.O_PATH|unix.O_DIRECTORY, 0)
+	return fd, name, err
+}
+
+// list names what is in an open directory.
+func list(dir int) []string { return kernel.ReadDir("/proc/self/fd/" + kernel.Itoa(dir)) }
 
 // FIFO returns the open FIFO's descriptor, or -1 when the sink is none.
 func (k *Sink) FIFO() int {
@@ -247,16 +293,21 @@ func (k *Sink) rotate() {
 		k.nextNumber()
 		return
 	}
+	d, name, err := k.dir()
+	if err != nil {
+		return
+	}
+	defer func() { _ = unix.Close(d) }()
 	if k.MaxFiles <= 1 {
-		if unix.Unlink(k.Path) == nil {
+		if unix.Unlinkat(d, name, 0) == nil {
 			k.Close()
 		}
 		return
 	}
 	for i := k.MaxFiles - 1; i > 1; i-- {
-		_ = unix.Rename(k.Path+"."+kernel.Itoa(i-1), k.Path+"."+kernel.Itoa(i))
+		_ = unix.Renameat(d, name+"."+kernel.Itoa(i-1), d, name+"."+kernel.Itoa(i))
 	}
-	if unix.Rename(k.Path, k.Path+".1") == nil {
+	if unix.Renameat(d, name, d, name+".1") == nil {
 		k.Close()
 	}
 }
@@ -301,27 +352,28 @@ func (k *Sink) redo(s *slot, w what) int {
 // find opens the file with that inode: at the path, or beside it under
 // whatever name it was renamed to. It returns -1 when there is none.
 func (k *Sink) find(dev, ino uint64) int {
-	if fd := openIf(k.Path, dev, ino); fd >= 0 {
+	d, name, err := k.dir()
+	if err != nil {
+		return -1
+	}
+	defer func() { _ = unix.Close(d) }()
+	if fd := openIf(d, name, dev, ino); fd >= 0 {
 		return fd
 	}
-	dir := k.Path
-	for len(dir) > 1 && dir[len(dir)-1] != '/' {
-		dir = dir[:len(dir)-1]
-	}
-	for _, name := range kernel.ReadDir(dir) {
-		if fd := openIf(dir+name, dev, ino); fd >= 0 {
+	for _, name := range list(d) {
+		if fd := openIf(d, name, dev, ino); fd >= 0 {
 			return fd
 		}
 	}
 	return -1
 }
 
-func openIf(path string, dev, ino uint64) int {
+func openIf(dir int, name string, dev, ino uint64) int {
 	var st unix.Stat_t
-	if unix.Lstat(path, &st) != nil || st.Dev != dev || st.Ino != ino || st.Mode&unix.S_IFMT != unix.S_IFREG {
+	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Dev != dev || st.Ino != ino || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return -1
 	}
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	fd, err := beneath.At(dir, name, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return -1
 	}
@@ -348,14 +400,34 @@ func (k *Sink) End(ts []byte) (waits bool) {
 	if k.fd < 0 {
 		return false
 	}
-	w, err := unix.Open(k.Path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil { // the name is gone: nobody will come
+	w := k.writingEnd()
+	if w < 0 { // the name is gone: nobody will come
 		k.Close()
 		return false
 	}
 	_ = unix.Close(k.fd)
 	k.fd = w
 	return true
+}
+
+// writingEnd opens the FIFO for writing only, by its name; -1 when that does not
+// name it any more.
+func (k *Sink) writingEnd() int {
+	d, name, err := k.dir()
+	if err != nil {
+		return -1
+	}
+	defer func() { _ = unix.Close(d) }()
+	w, err := beneath.At(d, name, unix.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1
+	}
+	var is, was unix.Stat_t
+	if unix.Fstat(w, &is) != nil || unix.Fstat(k.fd, &was) != nil || is.Dev != was.Dev || is.Ino != was.Ino {
+		_ = unix.Close(w)
+		return -1
+	}
+	return w
 }
 
 // Served closes a FIFO that ended when nothing is left in it or somebody reads

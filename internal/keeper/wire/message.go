@@ -139,8 +139,11 @@ const (
 type Sink struct {
 	CRI            bool
 	Stdout, Stderr bool
-	Path           string
-	MaxBytes       int64
+	// Path is absolute. Two slashes in it end the directory that is trusted: what
+	// follows is resolved through no link. Keepers that do not know that take it
+	// for any path.
+	Path     string
+	MaxBytes int64
 	// MaxFiles is negative for a sink whose files are numbered: keepers that do
 	// not know those write to the first number alone.
 	MaxFiles int

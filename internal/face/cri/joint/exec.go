@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/cri/stream"
+	"github.com/longshore/longshore/internal/logs"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -147,7 +147,7 @@ func ownLog(c core.Container) *core.Sink {
 		return nil
 	}
 	sink := c.Config.IO.Sinks[0]
-	if info, err := os.Stat(sink.Path); err != nil || !info.Mode().IsRegular() {
+	if !logs.Readable(sink) {
 		return nil
 	}
 	return &sink

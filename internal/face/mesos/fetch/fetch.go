@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 )
 
@@ -41,6 +42,23 @@ type Fetcher struct {
 	Dirs []string
 	// Command is executed as the process that stores; nil is this program.
 	Command []string
+	// Work is the directory above all sandboxes, which is trusted; "" trusts the
+	// sandbox's own path.
+	Work string
+}
+
+// open opens a sandbox. Containers own the directories that those of nested ones
+// are in.
+func (f Fetcher) open(dir string) (*os.Root, error) {
+	base, rel := dir, "."
+	if f.Work != "" {
+		var ok bool
+		if rel, ok = beneath.Rel(f.Work, dir); !ok {
+			return nil, fmt.Errorf("%s is not below %s", dir, f.Work)
+		}
+		base = f.Work
+	}
+	return beneath.Root(base, rel)
 }
 
 // User is who a container runs as.
@@ -53,7 +71,7 @@ type User struct {
 // read as the user, whose all is that comes of it. The error of the first that
 // cannot be fetched says which it is.
 func (f Fetcher) All(ctx context.Context, dir string, u User, uris []*mesosv1.CommandInfo_URI) error {
-	root, err := os.OpenRoot(dir)
+	root, err := f.open(dir)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/beneath"
 )
 
 // MaxRead bounds what one Read answers, in bytes: sixteen pages, as with Mesos.
@@ -47,7 +48,7 @@ func (f Files) open(virtual string) (root *os.Root, rel string, err error) {
 	if rel == "" {
 		rel = "."
 	}
-	root, err = os.OpenRoot(path.Join(f.Dir, name))
+	root, err = beneath.Root(f.Dir, name)
 	return root, rel, classify(virtual, err)
 }
 

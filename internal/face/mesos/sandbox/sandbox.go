@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
 )
 
@@ -36,6 +37,9 @@ func New(workDir string) (Tree, error) {
 	return t, nil
 }
 
+// Root is the work directory, which is trusted.
+func (t Tree) Root() string { return t.root }
+
 // Dir is the directory that has those of standalone containers.
 func (t Tree) Dir() string { return filepath.Join(t.root, nested) }
 
@@ -47,19 +51,30 @@ func rel(id string) string {
 // Path is where a container's sandbox is.
 func (t Tree) Path(id string) string { return filepath.Join(t.root, rel(id)) }
 
+// Open opens a container's sandbox. Containers own the directories that those of
+// nested ones are in: no link is followed on the way.
+func (t Tree) Open(id string) (*os.Root, error) { return beneath.Root(t.root, rel(id)) }
+
+// parent opens the directory that a container's sandbox is in, and tells its name
+// there.
+func (t Tree) parent(id string) (*os.Root, string, error) {
+	root, err := beneath.Root(t.root, filepath.Dir(rel(id)))
+	return root, filepath.Base(rel(id)), err
+}
+
 // Make makes a container's sandbox, which must not be there, with the directory
-// for those of nested ones. No link is followed out of the tree.
+// for those of nested ones.
 func (t Tree) Make(id string) (string, error) {
-	root, err := os.OpenRoot(t.root)
+	root, name, err := t.parent(id)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = root.Close() }()
-	if err := root.Mkdir(rel(id), 0o755); err != nil {
+	if err := root.Mkdir(name, 0o755); err != nil {
 		return "", err
 	}
-	if err := root.Mkdir(filepath.Join(rel(id), nested), 0o755); err != nil {
-		return "", errors.Join(err, root.RemoveAll(rel(id)))
+	if err := root.Mkdir(filepath.Join(name, nested), 0o755); err != nil {
+		return "", errors.Join(err, root.RemoveAll(name))
 	}
 	return t.Path(id), nil
 }
@@ -67,13 +82,16 @@ func (t Tree) Make(id string) (string, error) {
 // Remove takes a container's sandbox away, and those in it; success when there is
 // none. It is there as a whole or not at all, whenever the agent dies.
 func (t Tree) Remove(id string) error {
-	root, err := os.OpenRoot(t.root)
+	root, name, err := t.parent(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	away := filepath.Join(filepath.Dir(rel(id)), removed+rand.Text())
-	if err := root.Rename(rel(id), away); err != nil {
+	away := removed + rand.Text()
+	if err := root.Rename(name, away); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -84,11 +102,6 @@ func (t Tree) Remove(id string) error {
 
 // Finish takes away what Remove had no time for when the agent died.
 func (t Tree) Finish() error {
-	root, err := os.OpenRoot(t.root)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }()
 	all, err := t.List()
 	dirs := []string{nested}
 	for _, s := range all {
@@ -96,14 +109,24 @@ func (t Tree) Finish() error {
 	}
 	errs := []error{err}
 	for _, dir := range dirs {
-		list, err := fs.ReadDir(root.FS(), dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := t.finish(dir); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
-		for _, e := range list {
-			if strings.HasPrefix(e.Name(), removed) {
-				errs = append(errs, root.RemoveAll(filepath.Join(dir, e.Name())))
-			}
+	}
+	return errors.Join(errs...)
+}
+
+func (t Tree) finish(dir string) error {
+	root, err := beneath.Root(t.root, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	list, err := fs.ReadDir(root.FS(), ".")
+	errs := []error{err}
+	for _, e := range list {
+		if strings.HasPrefix(e.Name(), removed) {
+			errs = append(errs, root.RemoveAll(e.Name()))
 		}
 	}
 	return errors.Join(errs...)
@@ -117,20 +140,18 @@ type Sandbox struct {
 }
 
 // List tells of all, parents before what is nested in them.
-func (t Tree) List() ([]Sandbox, error) {
-	root, err := os.OpenRoot(t.root)
+func (t Tree) List() ([]Sandbox, error) { return t.list(nested, "") }
+
+func (t Tree) list(dir, parent string) (all []Sandbox, err error) {
+	root, err := beneath.Root(t.root, dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // it goes
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
-	return list(root, nested, "")
-}
-
-func list(root *os.Root, dir, parent string) (all []Sandbox, err error) {
-	entries, err := fs.ReadDir(root.FS(), dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // it goes
-	}
+	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return nil, err
 	}
@@ -139,8 +160,7 @@ func list(root *os.Root, dir, parent string) (all []Sandbox, err error) {
 		if !e.IsDir() || ids.Check(ids.Parse(id)) != nil || rel(id) != filepath.Join(dir, e.Name()) {
 			continue // not ours
 		}
-		below := filepath.Join(dir, e.Name(), nested)
-		st, err := root.Lstat(below)
+		st, err := root.Lstat(filepath.Join(e.Name(), nested))
 		if errors.Is(err, fs.ErrNotExist) {
 			st, err = e.Info() // it goes, or was cut when it was made
 		}
@@ -152,7 +172,7 @@ func list(root *os.Root, dir, parent string) (all []Sandbox, err error) {
 		}
 		all = append(all, Sandbox{id, st.ModTime()})
 		if st.IsDir() {
-			more, err := list(root, below, id+".")
+			more, err := t.list(filepath.Join(dir, e.Name(), nested), id+".")
 			if err != nil {
 				return nil, err
 			}
@@ -165,13 +185,13 @@ func list(root *os.Root, dir, parent string) (all []Sandbox, err error) {
 // Use says that a sandbox is in use now. This is kept with the directory for nested
 // ones, which nobody else can write to.
 func (t Tree) Use(id string, now time.Time) error {
-	root, err := os.OpenRoot(t.root)
+	root, err := beneath.Root(t.root, filepath.Join(rel(id), nested))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	if err := root.Chtimes(filepath.Join(rel(id), nested), now, now); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return root.Chtimes(".", now, now)
 }

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -12,8 +13,10 @@ import (
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
@@ -134,8 +137,8 @@ func (l Launch) way(s *specs.Spec) {
 func (l Launch) mounts(s *specs.Spec) error {
 	l.way(s)
 	binds := []ocispec.Bind{
-		{Source: l.Dir, Target: l.inside()},
-		{Source: filepath.Join(l.Dir, Nested), Target: path.Join(l.inside(), Nested), ReadOnly: true},
+		{Source: l.Dir, Below: l.Work, Target: l.inside()},
+		{Source: filepath.Join(l.Dir, Nested), Below: l.Work, Target: path.Join(l.inside(), Nested), ReadOnly: true},
 	}
 	var asked []specs.Mount
 	for _, b := range binds {
@@ -221,13 +224,9 @@ func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
 }
 
 // sandboxPath is a directory of a sandbox, made when it is not there. A link that
-// a container has left there leads nowhere.
+// a container has left there leads nowhere, neither now nor when the directory is
+// mounted.
 func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return b, fmt.Errorf("volume: %w", err)
-	}
-	defer func() { _ = root.Close() }()
 	if path.IsAbs(rel) || !filepath.IsLocal(rel) {
 		return b, invalid.Plainf("volume: %q is not a path in a sandbox", rel)
 	}
@@ -235,18 +234,19 @@ func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 	if c := path.Clean(rel); c == "." || c == Nested || strings.HasPrefix(c, Nested+"/") {
 		return b, invalid.Plainf("volume: %q has the sandboxes of nested containers in it", rel)
 	}
-	if err := root.MkdirAll(rel, 0o755); err != nil {
-		return b, fmt.Errorf("volume: %w", err)
+	b.Source, b.Below = filepath.Join(dir, rel), l.Work
+	below, ok := beneath.Rel(l.Work, b.Source)
+	if !ok {
+		return b, invalid.Plainf("volume: the sandbox %s is not in the work directory %s", dir, l.Work)
 	}
-	led, err := filepath.EvalSymlinks(filepath.Join(dir, rel))
+	made, err := beneath.MkdirAll(l.Work, below, 0o755)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+		return b, invalid.Plainf("volume: %q goes by a link or a file", rel)
+	}
 	if err != nil {
 		return b, fmt.Errorf("volume: %w", err)
 	}
-	if led != filepath.Join(dir, rel) {
-		return b, invalid.Plainf("volume: %q goes by a link", rel)
-	}
-	b.Source = led
-	return b, nil
+	return b, made.Close()
 }
 
 // finish adds what only the root and the image tell: user, command, environment
@@ -271,8 +271,7 @@ func (l Launch) finish(s *specs.Spec) core.SpecFunc {
 		if err != nil {
 			return nil, nil, err
 		}
-		// What is for nested containers is not his.
-		return s, nil, os.Chown(l.Dir, int(user.UID), int(user.GID))
+		return s, nil, l.own(user.User)
 	}
 }
 
@@ -293,6 +292,20 @@ func (l Launch) permit(u specs.User) error {
 		return nil
 	}
 	return l.Permit(u)
+}
+
+// own gives the sandbox to the user; what is for nested containers is not his.
+func (l Launch) own(u specs.User) error {
+	rel, ok := beneath.Rel(l.Work, l.Dir)
+	if !ok {
+		return fmt.Errorf("the sandbox %s is not in the work directory %s", l.Dir, l.Work)
+	}
+	root, err := beneath.Root(l.Work, rel)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return root.Lchown(".", int(u.UID), int(u.GID))
 }
 
 // environment are a command's variables; a secret that is kept elsewhere is

@@ -35,6 +35,9 @@ type Launch struct {
 	// Closed is a directory of the host that Dir may be below and that nobody but
 	// root may search; "" is none.
 	Closed string
+	// Work is the directory above all sandboxes, which is trusted: containers own
+	// parts of the paths below.
+	Work string
 	// Parent is the container that a nested one is in, with its record.
 	Parent *core.Container
 	Of     Record
@@ -240,12 +243,12 @@ func (l Launch) ContainerOf(sandbox core.ID, images Images) (core.ContainerConfi
 	}
 	c := core.ContainerConfig{
 		Key: core.Key(l.ID), Sandbox: sandbox, Data: data, Images: imageMounts(images.Volumes), CDI: l.GPUs,
-		IO: core.IO{TTY: l.TTY(), Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: l.Dir + "/stdout"}}},
+		IO: core.IO{TTY: l.TTY(), Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: l.Dir + "/stdout", Below: l.Work}}},
 	}
 	if c.IO.TTY {
 		c.IO.Stdin, c.IO.Size = core.StdinOpen, Size(l.Container.GetTtyInfo())
 	} else {
-		c.IO.Sinks = append(c.IO.Sinks, core.Sink{Format: core.FormatRaw, Stderr: true, Path: l.Dir + "/stderr"})
+		c.IO.Sinks = append(c.IO.Sinks, core.Sink{Format: core.FormatRaw, Stderr: true, Path: l.Dir + "/stderr", Below: l.Work})
 	}
 	if images.Root.ID != "" {
 		c.Root.Image = images.Root.ID

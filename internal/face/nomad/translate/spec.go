@@ -2,7 +2,9 @@ package translate
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
@@ -90,8 +93,14 @@ func (a Task) mounts(s *specs.Spec) error {
 	}
 	// What we write into the logs must not go where a task leads it.
 	logs := ocispec.Bind{Source: filepath.Join(alloc, "logs"), Target: path.Join(binds[0].Target, "logs"), ReadOnly: true}
-	if isDir(logs.Source) {
+	switch _, err := beneath.Stat(a.Nomad.GetAllocDir(), "alloc/logs"); {
+	case err == nil:
 		binds = append(binds, logs)
+	case !errors.Is(err, fs.ErrNotExist):
+		return invalid.Errorf("directory of logs: %v", err)
+	}
+	for i := range binds {
+		binds[i].Below = a.Nomad.GetAllocDir()
 	}
 	for _, m := range a.Nomad.GetMounts() {
 		b := ocispec.Bind{Source: m.GetHostPath(), Target: path.Clean(m.GetTaskPath()), ReadOnly: m.GetReadonly()}
@@ -176,11 +185,12 @@ func (a Task) ownMounts() ([]specs.Mount, error) {
 			if err != nil {
 				return nil, err
 			}
-			if err := a.stays(source); err != nil {
+			below, err := a.below(source)
+			if err != nil {
 				return nil, err
 			}
 			bind, err := ocispec.Bind{
-				Source: source, Target: m.Target, ReadOnly: m.ReadOnly, Propagation: m.Propagation, UIDs: a.ids(), GIDs: a.ids(),
+				Source: source, Below: below, Target: m.Target, ReadOnly: m.ReadOnly, Propagation: m.Propagation, UIDs: a.ids(), GIDs: a.ids(),
 			}.Mount()
 			if err != nil {
 				return nil, err
@@ -192,27 +202,6 @@ func (a Task) ownMounts() ([]specs.Mount, error) {
 		}
 	}
 	return list, nil
-}
-
-// stays refuses a path in the allocation's directory that a link, which a task
-// may have left there, leads out of it. Nothing else runs in the task before it
-// is mounted.
-func (a Task) stays(source string) error {
-	if a.Session.Volumes {
-		return nil
-	}
-	root, err := filepath.EvalSymlinks(a.Nomad.GetAllocDir())
-	if err != nil {
-		return invalid.Errorf("mount: %v", err)
-	}
-	led, err := filepath.EvalSymlinks(source)
-	if err != nil {
-		return invalid.Errorf("mount: %v", err)
-	}
-	if led != root && !strings.HasPrefix(led, root+"/") {
-		return invalid.Errorf("the path %s leads outside of the allocation's directory: that needs volumes.enabled of the plugin", source)
-	}
-	return nil
 }
 
 func (a Task) devices(s *specs.Spec) error {

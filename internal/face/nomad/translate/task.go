@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 	"github.com/longshore/longshore/internal/face/nomad/taskconf"
@@ -80,13 +81,21 @@ func (a Task) permitted() error {
 	}
 	for _, m := range c.Mounts {
 		if m.Type == "bind" {
-			if _, err := a.hostPath(m.Source); err != nil {
+			source, err := a.hostPath(m.Source)
+			if err == nil {
+				err = a.mayBind(m.Source, source, m.ReadOnly)
+			}
+			if err != nil {
 				return err
 			}
 		}
 	}
 	if c.Rootfs != "" {
-		if _, err := a.hostPath(c.Rootfs); err != nil {
+		dir, err := a.hostPath(c.Rootfs)
+		if err == nil && dir != a.taskDir() {
+			err = a.mayBind(c.Rootfs, dir, false)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -95,22 +104,6 @@ func (a Task) permitted() error {
 
 // taskDir is the task's directory on the host.
 func (a Task) taskDir() string { return filepath.Join(a.Nomad.GetAllocDir(), a.Nomad.GetName()) }
-
-// hostPath is a path that a job names: in the task's directory, or, where the
-// operator permits it, anywhere. The text alone decides; what a link in the
-// task's directory leads to is for Mount to refuse.
-func (a Task) hostPath(p string) (string, error) {
-	abs := p
-	if !path.IsAbs(abs) {
-		abs = filepath.Join(a.taskDir(), p)
-	}
-	abs = filepath.Clean(abs)
-	inside := abs == a.Nomad.GetAllocDir() || strings.HasPrefix(abs, a.Nomad.GetAllocDir()+"/")
-	if inside || a.Session.Volumes {
-		return abs, nil
-	}
-	return "", invalid.Errorf("the path %s is outside of the allocation's directory: that needs volumes.enabled of the plugin", p)
-}
 
 // Labels are the job's, and Nomad's own names of what the task is.
 func (a Task) Labels() map[string]string {
@@ -149,7 +142,7 @@ func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, e
 	var err error
 	if a.Conf.Rootfs != "" {
 		if c.Root.Dir, err = a.hostPath(a.Conf.Rootfs); err == nil {
-			err = a.stays(c.Root.Dir)
+			c.Root.Below, err = a.below(c.Root.Dir)
 		}
 		if err != nil {
 			return c, err
@@ -195,6 +188,9 @@ func (a Task) sinks() []core.Sink {
 			if a.Conf.LogBytes > 0 {
 				s.MaxBytes = a.Conf.LogBytes
 			}
+		}
+		if _, ok := beneath.Rel(a.Nomad.GetAllocDir(), s.Path); ok {
+			s.Below = a.Nomad.GetAllocDir()
 		}
 		list = append(list, s)
 	}
