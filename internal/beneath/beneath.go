@@ -48,7 +48,7 @@ func At(dir int, rel string, flags int, mode uint32) (int, error) {
 	}
 	for {
 		fd, err := unix.Openat2(dir, rel, &how)
-		if err != unix.EINTR { //nolint:errorlint // the keeper's style: a bare errno
+		if err != unix.EINTR {
 			return fd, err
 		}
 	}
@@ -104,15 +104,14 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Open opens rel below the trusted directory base.
 func Open(base, rel string, flags int, mode os.FileMode) (*os.File, error) {
-	fail := func(err error) (*os.File, error) { return nil, &Error{Op: "open", Base: base, Rel: rel, Err: err} }
 	dir, err := Base(base)
 	if err != nil {
-		return fail(err)
+		return nil, &Error{Op: "open", Base: base, Rel: rel, Err: err}
 	}
 	defer func() { _ = unix.Close(dir) }()
 	fd, err := At(dir, rel, flags, uint32(mode.Perm()))
 	if err != nil {
-		return fail(err)
+		return nil, &Error{Op: "open", Base: base, Rel: rel, Err: err}
 	}
 	return os.NewFile(uintptr(fd), path.Join(base, rel)), nil
 }
@@ -152,32 +151,37 @@ func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd
 // MkdirAll makes the directory rel below base, with those above it that are
 // missing, and returns it open (O_PATH).
 func MkdirAll(base, rel string, mode os.FileMode) (*os.File, error) {
-	fail := func(err error) (*os.File, error) {
+	fd, err := mkdirAll(base, rel, uint32(mode.Perm()))
+	if err != nil {
 		return nil, &Error{Op: "make directory", Base: base, Rel: rel, Err: err}
 	}
+	return os.NewFile(uintptr(fd), path.Join(base, rel)), nil
+}
+
+func mkdirAll(base, rel string, mode uint32) (int, error) {
 	if !local(rel) {
-		return fail(unix.EXDEV)
+		return -1, unix.EXDEV
 	}
 	fd, err := Base(base)
 	if err != nil {
-		return fail(err)
+		return -1, err
 	}
 	for part := range strings.SplitSeq(path.Clean(rel), "/") {
 		if part == "." {
 			break // the base itself
 		}
-		err := unix.Mkdirat(fd, part, uint32(mode.Perm()))
-		var next int
+		err := unix.Mkdirat(fd, part, mode)
+		next := -1
 		if err == nil || errors.Is(err, unix.EEXIST) {
 			next, err = At(fd, part, unix.O_PATH|unix.O_DIRECTORY, 0)
 		}
 		_ = unix.Close(fd)
 		if err != nil {
-			return fail(err)
+			return -1, err
 		}
 		fd = next
 	}
-	return os.NewFile(uintptr(fd), path.Join(base, rel)), nil
+	return fd, nil
 }
 
 // Copy says how Tree copies.
