@@ -369,7 +369,7 @@ func sourceIsFile(m specs.Mount) (bool, error) {
 // openTree opens a detached copy of the mount of a bind's source. Where a
 // workload may own a part of the source, the child resolves that part itself,
 // through no link, and copies what it has opened.
-func (c *compiler) openTree(m specs.Mount, flags uint64) (src int, err error) {
+func openTree(c *compiler, m specs.Mount, flags uint64) (src int, err error) {
 	base, rel, err := ocispec.Below(m)
 	if err != nil {
 		return 0, err
@@ -403,7 +403,7 @@ func (c *compiler) source(m specs.Mount, o ocispec.MountOptions) (src int, file 
 		recursive = unix.AT_RECURSIVE
 	}
 	empty := plan.P(c.String(""))
-	if src, err = c.openTree(m, flags|recursive); err != nil {
+	if src, err = openTree(c, m, flags|recursive); err != nil {
 		return 0, false, err
 	}
 	if set := attrsOf(o.Flags); set != 0 {
