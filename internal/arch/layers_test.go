@@ -95,7 +95,11 @@ func below(path, room string) bool {
 	return rel == strings.TrimSuffix(room, "/") || strings.HasPrefix(rel, strings.TrimSuffix(room, "/")+"/")
 }
 
-func testSupport(path string) bool { return strings.HasSuffix(path, "test") }
+// testSupport reports whether a package is for tests alone: one named so, and what
+// is below that.
+func testSupport(path string) bool {
+	return strings.HasSuffix(path, "test") || strings.Contains(path, "test/")
+}
 
 func TestForeignFamiliesEnterByTheirDoor(t *testing.T) {
 	for _, p := range packages(t) {
