@@ -23,6 +23,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/lease"
 	"github.com/longshore/longshore/internal/engine/waits"
 	"github.com/longshore/longshore/internal/keylock"
 )
@@ -89,6 +90,7 @@ type Engine struct {
 	births keylock.Map[core.Ref]
 
 	waits    waits.Table
+	leases   lease.Table
 	features sync.Map // runtime name → core.RuntimeFeatures
 	// abandoned are ephemeral processes whose callers went with an earlier
 	// agent: core.Ref → true.

@@ -7,8 +7,10 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/lease"
 )
 
 // PullImage fetches an image, unless it is there and opts.Always is not set.
@@ -97,14 +99,32 @@ func (n *Node) ExportImages(ctx context.Context, refs []string, w io.Writer) err
 }
 
 // PruneImages removes the owner's images for which keep answers false, then
-// collects garbage. Images of containers are always kept.
+// collects garbage. Images of containers, and those held by a lease, are always
+// kept.
 func (n *Node) PruneImages(ctx context.Context, keep func(core.Image) bool) (uint64, error) {
 	owner, err := n.owns("prune images")
 	if err != nil {
 		return 0, err
 	}
+	return n.e.leases.Prune(owner, func(holds func(digest.Digest) bool) (uint64, error) {
+		return n.prune(ctx, owner, func(img core.Image) bool { return holds(img.ID) || keep != nil && keep(img) })
+	})
+}
+
+// LeaseImages returns a lease: what is found by it is not pruned before it is
+// released. Who makes containers of images keeps one from before it looks for
+// them until the containers are there. The caller releases it.
+func (n *Node) LeaseImages() *lease.Lease {
+	return n.e.leases.Open(n.owner, lease.Ports{Image: n.Image, Pull: n.PullImage})
+}
+
+// ImagesLeased reports whether the owner has leases that are not released.
+func (n *Node) ImagesLeased() bool { return n.e.leases.Leased(n.owner) }
+
+// prune is PruneImages while no lease gets a further image.
+func (n *Node) prune(ctx context.Context, owner core.Owner, keep func(core.Image) bool) (uint64, error) {
 	used := map[string]bool{}
-	err = n.e.o.Store.View(func(tx core.Tx) error {
+	err := n.e.o.Store.View(func(tx core.Tx) error {
 		for c, err := range tx.Containers().All(owner) {
 			if err != nil {
 				return err
@@ -119,7 +139,7 @@ func (n *Node) PruneImages(ctx context.Context, keep func(core.Image) bool) (uin
 	if err != nil {
 		return 0, err
 	}
-	return n.e.o.Images.Prune(ctx, owner, func(img core.Image) bool { return used[string(img.ID)] || keep != nil && keep(img) })
+	return n.e.o.Images.Prune(ctx, owner, func(img core.Image) bool { return used[string(img.ID)] || keep(img) })
 }
 
 // ImageUsage is what the image store occupies.

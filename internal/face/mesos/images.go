@@ -15,10 +15,9 @@ import (
 // made of, but for those that the call names. The other owners' names stay, and what
 // they hold.
 func (s *server) pruneImages(ctx context.Context, x *door.Exchange) error {
-	if !s.images.TryLock() {
+	if s.engine.ImagesLeased() {
 		return errors.New("Cannot prune and pull at the same time") //nolint:staticcheck // Mesos' text
 	}
-	defer s.images.Unlock()
 	keep := map[digest.Digest]bool{}
 	for _, named := range x.Call.GetPruneImages().GetExcludedImages() {
 		img, err := s.engine.Image(ctx, named.GetDocker().GetName())

@@ -12,6 +12,7 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/lease"
 	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/ids"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
@@ -131,14 +132,14 @@ func (s *server) parent(ctx context.Context, l *translate.Launch) error {
 }
 
 // found are the images that the launch asks for.
-func (s *server) found(ctx context.Context, l translate.Launch) (all translate.Images, err error) {
+func found(ctx context.Context, from *lease.Lease, l translate.Launch) (all translate.Images, err error) {
 	if img := l.Container.GetMesos().GetImage(); img != nil {
-		if all.Root, err = s.image(ctx, img); err != nil {
+		if all.Root, err = image(ctx, from, img); err != nil {
 			return all, err
 		}
 	}
 	for _, v := range l.VolumeImages() {
-		img, err := s.image(ctx, v)
+		img, err := image(ctx, from, v)
 		if err != nil {
 			return all, err
 		}
@@ -148,14 +149,14 @@ func (s *server) found(ctx context.Context, l translate.Launch) (all translate.I
 }
 
 // image finds an image, which is pulled when it is not there or not to be from here.
-func (s *server) image(ctx context.Context, of *mesosv1.Image) (img core.Image, err error) {
+func image(ctx context.Context, from *lease.Lease, of *mesosv1.Image) (img core.Image, err error) {
 	name, always := of.GetDocker().GetName(), !of.GetCached()
 	err = errdefs.ErrNotFound
 	if !always {
-		img, err = s.engine.Image(ctx, name)
+		img, err = from.Image(ctx, name)
 	}
 	if errdefs.IsNotFound(err) {
-		img, err = s.engine.PullImage(ctx, name, core.PullOptions{Always: always})
+		img, err = from.Pull(ctx, name, core.PullOptions{Always: always})
 	}
 	if err != nil {
 		return img, fmt.Errorf("image %s: %w", name, err)
@@ -165,9 +166,9 @@ func (s *server) image(ctx context.Context, of *mesosv1.Image) (img core.Image, 
 
 // create makes the container and lets it run.
 func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
-	s.images.RLock()
-	defer s.images.RUnlock()
-	images, err := s.found(ctx, l)
+	lease := s.engine.LeaseImages()
+	defer lease.Release()
+	images, err := found(ctx, lease, l)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,6 @@ type server struct {
 	heartbeat time.Duration
 	handlers  map[mesosagent.Call_Type]handler
 	calls     sync.WaitGroup // in flight
-	images    sync.RWMutex   // held by launches that need one to stay, and by what prunes them
 }
 
 // providerDir is where the configurations of resource providers are, below the

@@ -18,6 +18,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/lease"
 	"github.com/longshore/longshore/internal/face/nomad/events"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 	"github.com/longshore/longshore/internal/face/nomad/translate"
@@ -30,7 +31,6 @@ type Images struct {
 	log    *slog.Logger
 
 	mu    sync.Mutex
-	held  map[digest.Digest]int       // by starts on their way
 	due   map[digest.Digest]time.Time // when those that nobody uses go
 	wake  chan struct{}
 	swept bool
@@ -38,21 +38,18 @@ type Images struct {
 
 // New returns what holds nothing yet; Run lets go.
 func New(e *engine.Client, feed *events.Feed, log *slog.Logger) *Images {
-	return &Images{engine: e, events: feed, log: log, held: map[digest.Digest]int{}, due: map[digest.Digest]time.Time{}, wake: make(chan struct{}, 1)}
+	return &Images{engine: e, events: feed, log: log, due: map[digest.Digest]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
 // For returns the images that a task asks for, which it pulls as the task says.
 // They stay at least until release, when the task's container holds them.
 func (im *Images) For(ctx context.Context, t translate.Task) (found translate.Images, release func(), err error) {
-	var held []digest.Digest
-	release = func() { im.hold(held, -1) }
+	from := im.engine.LeaseImages()
 	get := func(name, policy string) (core.Image, error) {
-		img, err := im.get(ctx, t, name, policy)
+		img, err := im.get(ctx, from, t, name, policy)
 		if err != nil {
 			return img, fmt.Errorf("image %s: %w", name, err)
 		}
-		held = append(held, img.ID)
-		im.hold(held[len(held)-1:], 1)
 		return img, nil
 	}
 	if t.Conf.Image != "" {
@@ -68,30 +65,19 @@ func (im *Images) For(ctx context.Context, t translate.Task) (found translate.Im
 		}
 	}
 	if err != nil {
-		release()
+		from.Release()
 		return found, nil, err
 	}
-	return found, release, nil
+	return found, from.Release, nil
 }
 
-// hold counts who holds images, by one more or less.
-func (im *Images) hold(ids []digest.Digest, by int) {
-	im.mu.Lock()
-	defer im.mu.Unlock()
-	for _, id := range ids {
-		if im.held[id] += by; im.held[id] == 0 {
-			delete(im.held, id)
-		}
-	}
-}
-
-func (im *Images) get(ctx context.Context, t translate.Task, name, policy string) (img core.Image, err error) {
+func (im *Images) get(ctx context.Context, from *lease.Lease, t translate.Task, name, policy string) (img core.Image, err error) {
 	if policy == "always" {
-		return im.pull(ctx, t, name, true)
+		return im.pull(ctx, from, t, name, true)
 	}
-	img, err = im.engine.Image(ctx, name)
+	img, err = from.Image(ctx, name)
 	if errdefs.IsNotFound(err) && policy != "never" {
-		return im.pull(ctx, t, name, false)
+		return im.pull(ctx, from, t, name, false)
 	}
 	return img, err
 }
@@ -108,7 +94,7 @@ func registry(name string) string {
 // tellEvery is how often a long pull tells how far it is.
 const tellEvery = 20 * time.Second
 
-func (im *Images) pull(ctx context.Context, t translate.Task, name string, always bool) (core.Image, error) {
+func (im *Images) pull(ctx context.Context, from *lease.Lease, t translate.Task, name string, always bool) (core.Image, error) {
 	limit := t.Conf.PullTimeout
 	if limit == 0 {
 		limit = t.Session.PullTimeout
@@ -126,10 +112,10 @@ func (im *Images) pull(ctx context.Context, t translate.Task, name string, alway
 	if registry(name) == registry(t.Conf.Image) { // nobody else is to see the task's password
 		opts.Username, opts.Password = t.Conf.Auth.Username, t.Conf.Auth.Password
 	}
-	img, err := im.engine.PullImage(ctx, name, opts)
+	img, err := from.Pull(ctx, name, opts)
 	if t.Conf.AuthSoft && opts.Username != "" && errdefs.IsUnauthorized(err) {
 		opts.Username, opts.Password = "", ""
-		img, err = im.engine.PullImage(ctx, name, opts)
+		img, err = from.Pull(ctx, name, opts)
 	}
 	if err != nil && errors.Is(context.Cause(ctx), errTimeout) {
 		err = fmt.Errorf("%w after %s: %w", errTimeout, limit, errdefs.ErrUnavailable)
@@ -251,32 +237,18 @@ func (im *Images) next() (first time.Time, ok bool) {
 	return first, ok
 }
 
-// prune removes what is due and still used by nobody.
+// prune removes what is due. The engine keeps what a container or a start on its
+// way uses.
 func (im *Images) prune(ctx context.Context) error {
-	all, err := im.engine.Containers(ctx, core.Filter{})
-	if err != nil {
-		return err
-	}
-	used := map[digest.Digest]bool{}
-	for _, c := range all {
-		for _, id := range of(c) {
-			used[id] = true
-		}
-	}
 	im.mu.Lock()
-	now, gone := time.Now(), map[digest.Digest]bool{}
+	now, due := time.Now(), map[digest.Digest]bool{}
 	for id, at := range im.due {
-		if at.After(now) {
-			continue
+		if !at.After(now) {
+			delete(im.due, id)
+			due[id] = true
 		}
-		delete(im.due, id)
-		gone[id] = !used[id] && im.held[id] == 0
 	}
 	im.mu.Unlock()
-	_, err = im.engine.PruneImages(ctx, func(img core.Image) bool {
-		im.mu.Lock()
-		defer im.mu.Unlock()
-		return !gone[img.ID] || im.held[img.ID] > 0
-	})
+	_, err := im.engine.PruneImages(ctx, func(img core.Image) bool { return !due[img.ID] })
 	return err
 }
