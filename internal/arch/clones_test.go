@@ -84,7 +84,7 @@ func codeLines(src []byte) []codeLine {
 	var s scanner.Scanner
 	s.Init(file, src, nil, 0)
 	words := map[int][]string{}
-	imports, word := 0, false
+	imports := 0
 	counts := map[int]bool{}
 	for {
 		pos, tok, lit := s.Scan()
@@ -112,7 +112,7 @@ func codeLines(src []byte) []codeLine {
 		if lit == "" {
 			lit = tok.String()
 		}
-		word = tok.IsLiteral() || tok.IsKeyword()
+		word := tok.IsLiteral() || tok.IsKeyword()
 		n := file.Line(pos)
 		words[n] = append(words[n], lit)
 		counts[n] = counts[n] || word
