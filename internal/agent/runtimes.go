@@ -123,7 +123,7 @@ func (n *node) probe(ctx context.Context, name string, section config.Runtime) (
 	}
 	rt, err := oci.New(oci.Options{
 		Name: name, Path: path, Root: filepath.Join(n.cfg.Agent.State, "runtime", name), SocketDir: filepath.Join(n.cfg.Agent.State, "tty"),
-		Supervisor: n.keeper, Cgroups: n.cgroups, Logger: n.log,
+		Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups, Logger: n.log,
 	})
 	if err != nil {
 		return nil, features, err
@@ -138,7 +138,7 @@ func (n *node) native(ctx context.Context) (core.Runtime, core.RuntimeFeatures, 
 		return nil, core.RuntimeFeatures{}, err
 	}
 	rt, err := native.New(native.Options{
-		Name: nativeName, Dir: filepath.Join(n.cfg.Agent.State, "runtime", nativeName), Supervisor: n.keeper, Cgroups: n.cgroups, Host: host,
+		Name: nativeName, Dir: filepath.Join(n.cfg.Agent.State, "runtime", nativeName), Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups, Host: host,
 		Spare: n.spare.Take, Logger: n.log,
 	})
 	if err != nil {

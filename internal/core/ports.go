@@ -17,7 +17,7 @@ import (
 // case, operation first.
 
 // Runtime starts containers. It executes nothing itself: it compiles what is to
-// be done and has the Supervisor, whose children containers are, carry it out.
+// be done and has the Launcher, whose children containers are, carry it out.
 type Runtime interface {
 	// Name is the handler's name in the config: native, crun, runc, …
 	Name() string
@@ -87,14 +87,30 @@ type RuntimeFeatures struct {
 	Systemd            bool
 }
 
-// Supervisor is the keeper, the one process on a node that is parent of every
-// container process and owns its standard streams. It outlives the agent.
-type Supervisor interface {
-	// Launch runs a command that leaves a process behind (its pid in
-	// PidFile), and adopts that process under Ref.
-	Launch(ctx context.Context, l Launch) (Launched, error)
+// Launcher is the keeper as those see it who start processes: they become its
+// children, and outlive the agent as it does. Runtimes launch; nobody else does.
+type Launcher interface {
+	// LaunchCommand runs a command that leaves a process behind, and adopts that
+	// process under its Ref. A command that ran and failed is a *CommandError.
+	LaunchCommand(ctx context.Context, l CommandLaunch) (Launched, error)
+	// LaunchPlan has a child of the keeper's run a plan, the last step of which
+	// executes the program.
+	LaunchPlan(ctx context.Context, l PlanLaunch) (Launched, error)
+	// Release lets a process that was launched parked run its program, and
+	// returns once it does.
+	Release(ctx context.Context, ref Ref) error
+	// Advance lets a process that waits for the hooks of its creation go on, and
+	// returns once it is parked before its program.
+	Advance(ctx context.Context, ref Ref) error
 	// Run runs a command to its end.
 	Run(ctx context.Context, c Command) (CommandResult, error)
+	// RunPlan is Run for a program that a plan executes.
+	RunPlan(ctx context.Context, p PlannedCommand) (CommandResult, error)
+}
+
+// Supervisor is the keeper as those see it who watch processes: it is the parent
+// of every container process and owns its standard streams. It outlives the agent.
+type Supervisor interface {
 	// Signal sends a signal to one process by its pidfd; NotFound when it has
 	// ended.
 	Signal(ctx context.Context, ref Ref, signal int) error
@@ -118,22 +134,29 @@ type Supervisor interface {
 	Status(ctx context.Context) (SupervisorStatus, error)
 }
 
-// Command is one program to run. Nothing of the agent's environment is passed.
+// Command is a command line to run. Nothing of the agent's environment is passed.
 type Command struct {
-	Args []string // Args[0] is an absolute path
+	Args []string // Args[0] is an absolute path, unless Path is set
 	Env  []string
 	Dir  string
-	// HideUnified runs it where /sys/fs/cgroup/unified is not mounted: crun
-	// refuses a v2 tree that owns controllers beside v1.
-	HideUnified bool
 	// Path is the program's where Args[0] is another name; "" is Args[0].
 	Path string
 	// Stdin is what it reads, then its input ends.
 	Stdin []byte
-	// Plan, when set, starts it instead (as a Launch's): Args, Env and Dir are
-	// then not used. Target is the process whose namespaces it joins.
-	Plan   []byte
+	// HideUnified runs it where /sys/fs/cgroup/unified is not mounted: crun
+	// refuses a v2 tree that owns controllers beside v1.
+	HideUnified bool
+}
+
+// PlannedCommand is a program to run that a plan executes.
+type PlannedCommand struct {
+	// Plan is the list of system calls (internal/runtime/native/plan) that a
+	// child of the keeper's makes.
+	Plan []byte
+	// Target is the process whose namespaces the plan joins; the zero Ref is none.
 	Target Ref
+	// Stdin is what the program reads, then its input ends.
+	Stdin []byte
 }
 
 // CommandResult is how a command ended. Stdout is at most 1 MiB, Stderr the
@@ -144,31 +167,41 @@ type CommandResult struct {
 	Stderr string
 }
 
-// Launch asks for a process.
+// Launch is what the launch of a process says whatever starts it.
 type Launch struct {
-	Ref     Ref
-	Command Command
-	// PidFile is where Command writes the pid, absolute.
-	PidFile string
-	// Plan, when set, starts the process instead of Command: the list of
-	// system calls (internal/runtime/native/plan) that a child of the
-	// keeper's runs. PidFile and ConsoleSocket are then not used.
-	Plan []byte
-	// Park stops the planned process before its program until Release.
-	Park bool
-	// Target is the process whose namespaces a planned one joins; the zero
-	// Ref is none.
-	Target Ref
-	// ConsoleSocket is where Command sends the pty's master when IO.TTY; the
-	// keeper listens there. It must be short enough for a socket address.
-	ConsoleSocket string
-	IO            IO
-	Attach        *StreamOptions
-	UID, GID      uint32
+	Ref    Ref
+	IO     IO
+	Attach *StreamOptions // nil opens no stream
+	// UID and GID own the ends of the standard streams, as the host sees them.
+	UID, GID uint32
 	// Levels are read when the process ends, before anybody removes them.
 	Levels []OOMLevel
 	// Peak is a file holding the cgroup's highest memory use, "" for none.
 	Peak string
+}
+
+// CommandLaunch launches a process by a command that ends once it has started it:
+// an OCI runtime's.
+type CommandLaunch struct {
+	Launch
+	Command Command // without Path and Stdin
+	// PidFile is where the command writes the process's pid, absolute.
+	PidFile string
+	// ConsoleSocket is where the command sends the pty's master when IO.TTY; the
+	// keeper listens there. It must be short enough for a socket address.
+	ConsoleSocket string
+}
+
+// PlanLaunch launches a process by a plan that a child of the keeper's runs, and
+// becomes by its last step.
+type PlanLaunch struct {
+	Launch
+	// Plan is the list of system calls (internal/runtime/native/plan).
+	Plan []byte
+	// Park stops the process before its program until Release.
+	Park bool
+	// Target is the process whose namespaces it joins; the zero Ref is none.
+	Target Ref
 }
 
 // OOMLevel is one cgroup whose out-of-memory counter the exit record tells.
@@ -451,7 +484,7 @@ type KV interface {
 	All(prefix string) iter.Seq2[string, []byte]
 }
 
-// CommandError is a command that ran and failed, as the Supervisor's Launch
+// CommandError is a command that ran and failed, as the Launcher's LaunchCommand
 // tells of it.
 type CommandError struct {
 	Status int    // as Exit.Status

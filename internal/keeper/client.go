@@ -18,7 +18,10 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-var _ core.Supervisor = (*Client)(nil)
+var (
+	_ core.Launcher   = (*Client)(nil)
+	_ core.Supervisor = (*Client)(nil)
+)
 
 // Options are what a Client is made of.
 type Options struct {
@@ -163,20 +166,34 @@ func coreRef(r wire.Ref) core.Ref {
 	return core.Ref{Container: core.ID(r.Container), Process: core.ProcessID(r.Process)}
 }
 
-// Launch implements core.Supervisor. When it fails with Unavailable the process
-// may have been started all the same: ask Processes, never launch it again
+// LaunchCommand implements core.Launcher. When it fails with Unavailable the
+// process may have been started all the same: ask Processes, never launch it again
 // blindly.
-func (c *Client) Launch(ctx context.Context, l core.Launch) (core.Launched, error) {
-	body, err := wireLaunch(l)
+func (c *Client) LaunchCommand(ctx context.Context, l core.CommandLaunch) (core.Launched, error) {
+	body, err := wireLaunch(&l.Launch)
 	if err != nil {
 		return core.Launched{}, err
 	}
-	kind, m := wire.KindLaunch, wire.Message(body)
-	if l.Plan != nil {
-		kind, m = wire.KindLaunchPlan, &planned{body, l.Plan}
+	body.Kind, body.Command, body.PidFile, body.ConsoleSocket = wire.LaunchCommand, wireCommand(&l.Command), l.PidFile, l.ConsoleSocket
+	return c.launch(ctx, &l.Launch, core.Ref{}, wire.KindLaunch, body)
+}
+
+// LaunchPlan implements core.Launcher. For Unavailable holds what LaunchCommand
+// says.
+func (c *Client) LaunchPlan(ctx context.Context, l core.PlanLaunch) (core.Launched, error) {
+	body, err := wireLaunch(&l.Launch)
+	if err != nil {
+		return core.Launched{}, err
 	}
+	body.Kind, body.Park, body.Target = wire.LaunchPlan, l.Park, wireRef(l.Target)
+	return c.launch(ctx, &l.Launch, l.Target, wire.KindLaunchPlan, &planned{body, l.Plan})
+}
+
+// launch asks the pair that runs target, or where that is none the one that new
+// launches go to.
+func (c *Client) launch(ctx context.Context, l *core.Launch, target core.Ref, kind wire.Kind, m wire.Message) (core.Launched, error) {
 	var out core.Launched
-	launch := func(p *pair) error {
+	err := c.onTarget(ctx, target, func(p *pair) error {
 		var a wire.Launched
 		fds, err := p.call(ctx, kind, m, &a)
 		if err != nil {
@@ -189,42 +206,42 @@ func (c *Client) Launch(ctx context.Context, l core.Launch) (core.Launched, erro
 			fds.close()
 		}
 		return nil
-	}
-	if l.Target.Container != "" {
-		err = c.on(ctx, launch) // only the target's own keeper can
-		return out, err
-	}
-	p, err := c.current(ctx)
-	if err == nil {
-		err = launch(p)
-	}
+	})
 	return out, err
 }
 
-// Release lets a process that was launched by a plan and parked run its program,
-// and returns once it does. NotFound when the program, or the process, is not
-// there.
+// onTarget calls fn for the pair that knows target, whose keeper alone can put a
+// child into its namespaces; for the zero Ref the one that new launches go to.
+func (c *Client) onTarget(ctx context.Context, target core.Ref, fn func(*pair) error) error {
+	if target.Container != "" {
+		return c.on(ctx, fn)
+	}
+	p, err := c.current(ctx)
+	if err != nil {
+		return err
+	}
+	return fn(p)
+}
+
+// Release implements core.Launcher. NotFound when the program, or the process, is
+// not there.
 func (c *Client) Release(ctx context.Context, ref core.Ref) error {
 	m := wireRef(ref)
 	return c.onRef(ctx, wire.KindRelease, &m)
 }
 
-// Advance lets a process that parked before it had come to where Release is
-// waited for go on, and returns once it is parked there.
+// Advance implements core.Launcher.
 func (c *Client) Advance(ctx context.Context, ref core.Ref) error {
 	m := wireRef(ref)
 	return c.onRef(ctx, wire.KindAdvance, &m)
 }
 
-func wireLaunch(l core.Launch) (*wire.Launch, error) {
+// wireLaunch is the part of a launch that all kinds have.
+func wireLaunch(l *core.Launch) (*wire.Launch, error) {
 	m := &wire.Launch{
-		Kind: wire.LaunchCommand, Ref: wireRef(l.Ref),
-		Command: wireCommand(l.Command), PidFile: l.PidFile, ConsoleSocket: l.ConsoleSocket,
+		Ref: wireRef(l.Ref),
 		IO:  wire.IO{TTY: l.IO.TTY, Cols: l.IO.Size.Cols, Rows: l.IO.Size.Rows, Hold: l.IO.Hold},
 		UID: l.UID, GID: l.GID, Peak: l.Peak,
-	}
-	if l.Plan != nil {
-		m.Kind, m.Park, m.Target = wire.LaunchPlan, l.Park, wireRef(l.Target)
 	}
 	switch l.IO.Stdin {
 	case core.StdinClosed:
@@ -265,32 +282,30 @@ func wireWant(o core.StreamOptions) wire.Want {
 	return wire.Want{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Exclusive: o.Exclusive}
 }
 
-func wireCommand(c core.Command) wire.Command {
+func wireCommand(c *core.Command) wire.Command {
 	return wire.Command{Args: c.Args, Env: c.Env, Dir: c.Dir, HideUnified: c.HideUnified}
 }
 
-// Run implements core.Supervisor.
+// Run implements core.Launcher.
 func (c *Client) Run(ctx context.Context, cmd core.Command) (core.CommandResult, error) {
-	line := wireCommand(cmd)
-	kind, m := wire.KindRun, wire.Message(&line)
-	if cmd.Path != "" || cmd.Stdin != nil || cmd.Plan != nil {
-		task := &wire.Task{Command: line, Path: cmd.Path, Input: cmd.Stdin, Planned: cmd.Plan != nil, Target: wireRef(cmd.Target)}
-		kind, m = wire.KindTask, &planned{task, cmd.Plan}
+	line := wireCommand(&cmd)
+	if cmd.Path == "" && cmd.Stdin == nil {
+		return c.run(ctx, core.Ref{}, wire.KindRun, &line)
 	}
+	return c.run(ctx, core.Ref{}, wire.KindTask, &planned{&wire.Task{Command: line, Path: cmd.Path, Input: cmd.Stdin}, nil})
+}
+
+// RunPlan implements core.Launcher.
+func (c *Client) RunPlan(ctx context.Context, cmd core.PlannedCommand) (core.CommandResult, error) {
+	return c.run(ctx, cmd.Target, wire.KindTask, &planned{&wire.Task{Input: cmd.Stdin, Planned: true, Target: wireRef(cmd.Target)}, cmd.Plan})
+}
+
+func (c *Client) run(ctx context.Context, target core.Ref, kind wire.Kind, m wire.Message) (core.CommandResult, error) {
 	var r wire.Result
-	run := func(p *pair) error {
+	err := c.onTarget(ctx, target, func(p *pair) error {
 		_, err := p.call(ctx, kind, m, &r)
 		return err
-	}
-	var err error
-	if cmd.Target.Container != "" {
-		err = c.on(ctx, run) // only the target's own keeper can
-	} else {
-		var p *pair
-		if p, err = c.current(ctx); err == nil {
-			err = run(p)
-		}
-	}
+	})
 	if err != nil {
 		return core.CommandResult{}, err
 	}

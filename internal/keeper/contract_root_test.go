@@ -29,7 +29,7 @@ func TestContract(t *testing.T) {
 					fmt.Fprintf(&s, "exit %d", p.Code)
 					l := e.shell(string(ref.Container), s.String())
 					l.Ref, l.IO, l.Attach = ref, stdio, attach
-					return e.c.Launch(ctx, l)
+					return e.c.LaunchCommand(ctx, l)
 				},
 			}
 		})

@@ -16,7 +16,7 @@ import (
 func TestInit(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
-		run := func(id string, args ...string) (string, core.Launch) {
+		run := func(id string, args ...string) (string, core.CommandLaunch) {
 			t.Helper()
 			log := e.file(id + ".log")
 			l := e.container(id, core.IO{Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Stderr: true, Path: log}}}, append([]string{"/init", "init"}, args...)...)

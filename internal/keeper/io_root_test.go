@@ -41,7 +41,7 @@ func TestFailedLaunchTellsTheCommandsWords(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
 		l := e.container("bad", core.IO{}, "/no/such/program")
-		_, err := e.c.Launch(e.ctx(), l)
+		_, err := e.c.LaunchCommand(e.ctx(), l)
 		if err == nil {
 			t.Fatal("it was launched")
 		}
@@ -49,7 +49,7 @@ func TestFailedLaunchTellsTheCommandsWords(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		l.Command.Args = []string{"/no/such/runtime"}
-		if _, err := e.c.Launch(e.ctx(), l); err == nil || !strings.Contains(err.Error(), "no such file") {
+		if _, err := e.c.LaunchCommand(e.ctx(), l); err == nil || !strings.Contains(err.Error(), "no such file") {
 			t.Errorf("error %v", err)
 		}
 		if st := e.status(); st.Processes != 0 {

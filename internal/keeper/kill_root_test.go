@@ -145,7 +145,7 @@ func TestKeeperDeathInTheMiddleOfALaunch(t *testing.T) {
 			l.IO.Sinks = []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: log}}
 			failed := make(chan error, 1)
 			go func() {
-				_, err := e.c.Launch(e.ctx(), l)
+				_, err := e.c.LaunchCommand(e.ctx(), l)
 				failed <- err
 			}()
 			if _, err := os.ReadFile(gate); err != nil { // until the command runs
@@ -164,7 +164,7 @@ func TestKeeperDeathInTheMiddleOfALaunch(t *testing.T) {
 				}
 				again := e.shell(string(l.Ref.Container), "exit 1")
 				for { // the command is killed, and then the name is free
-					_, err := e.c.Launch(e.ctx(), again)
+					_, err := e.c.LaunchCommand(e.ctx(), again)
 					if err == nil {
 						break
 					}

@@ -196,14 +196,16 @@ func TestAKeeperOfVersion1GetsWhatItKnows(t *testing.T) {
 		}
 		defer func() { _ = k.Close() }()
 		blob := shellPlan("true")
-		if out, err := k.Launch(t.Context(), core.Launch{Ref: core.Ref{Container: "c"}, Plan: blob, Park: true}); err != nil || out.Pid != 77 {
+		if out, err := k.LaunchPlan(t.Context(), core.PlanLaunch{Launch: core.Launch{Ref: core.Ref{Container: "c"}}, Plan: blob, Park: true}); err != nil || out.Pid != 77 {
 			t.Errorf("%+v %v", out, err)
 		}
 		if m := <-got; string(m.Plan) != string(version1(t, blob)) || !m.Park {
 			t.Errorf("%+v", m)
 		}
-		for name, c := range map[string]core.Command{"stdin": {Args: []string{"/bin/true"}, Stdin: []byte("x")}, "plan": {Plan: blob}} {
-			if _, err := k.Run(t.Context(), c); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "version 1") {
+		_, withStdin := k.Run(t.Context(), core.Command{Args: []string{"/bin/true"}, Stdin: []byte("x")})
+		_, byPlan := k.RunPlan(t.Context(), core.PlannedCommand{Plan: blob})
+		for name, err := range map[string]error{"stdin": withStdin, "plan": byPlan} {
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "version 1") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -233,17 +235,17 @@ func TestTasks(t *testing.T) {
 			b.Add("exec", unix.SYS_EXECVE, plan.P(b.String("/bin/busybox")), plan.P(b.Strings([]string{"sh", "-c", "cat; echo err >&2; exit 4"})), plan.P(b.Strings(nil)))
 			return b.Encode()
 		}
-		r, err := e.c.Run(e.ctx(), core.Command{Plan: plain(func(*plan.Builder) {}), Stdin: []byte("in")})
+		r, err := e.c.RunPlan(e.ctx(), core.PlannedCommand{Plan: plain(func(*plan.Builder) {}), Stdin: []byte("in")})
 		if err != nil || r.Status != 4 || string(r.Stdout) != "in" || r.Stderr != "err\n" {
 			t.Errorf("%+v %v", r, err)
 		}
-		_, err = e.c.Run(e.ctx(), core.Command{Plan: plain(func(b *plan.Builder) {
+		_, err = e.c.RunPlan(e.ctx(), core.PlannedCommand{Plan: plain(func(b *plan.Builder) {
 			b.Add("chdir to the moon", unix.SYS_CHDIR, plan.P(b.String("/moon")))
 		})})
 		if !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "chdir to the moon: no such file") {
 			t.Errorf("%v", err)
 		}
-		_, err = e.c.Run(e.ctx(), core.Command{Plan: plain(func(*plan.Builder) {}), Target: core.Ref{Container: "nobody"}})
+		_, err = e.c.RunPlan(e.ctx(), core.PlannedCommand{Plan: plain(func(*plan.Builder) {}), Target: core.Ref{Container: "nobody"}})
 		if !errdefs.IsNotFound(err) {
 			t.Errorf("%v", err)
 		}
@@ -274,11 +276,11 @@ func TestAHungPlanIsCancelledAndItsStepNamed(t *testing.T) {
 		blob := b.Encode()
 		for name, start := range map[string]func(context.Context) error{
 			"launch": func(ctx context.Context) error {
-				_, err := e.c.Launch(ctx, core.Launch{Ref: core.Ref{Container: "h"}, Plan: blob, Park: true})
+				_, err := e.c.LaunchPlan(ctx, core.PlanLaunch{Launch: core.Launch{Ref: core.Ref{Container: "h"}}, Plan: blob, Park: true})
 				return err
 			},
 			"task": func(ctx context.Context) error {
-				_, err := e.c.Run(ctx, core.Command{Plan: blob})
+				_, err := e.c.RunPlan(ctx, core.PlannedCommand{Plan: blob})
 				return err
 			},
 		} {
@@ -319,7 +321,7 @@ func TestAdvance(t *testing.T) {
 		park(b)
 		b.Add("exec", unix.SYS_EXECVE, plan.P(b.String("/bin/busybox")), plan.P(b.Strings([]string{"true"})), plan.P(b.Strings(nil)))
 		ref := core.Ref{Container: "twice"}
-		l, err := e.c.Launch(e.ctx(), core.Launch{Ref: ref, Plan: b.Encode(), Park: true})
+		l, err := e.c.LaunchPlan(e.ctx(), core.PlanLaunch{Launch: core.Launch{Ref: ref}, Plan: b.Encode(), Park: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -378,9 +380,9 @@ func TestAChildMayEndAtAnyStep(t *testing.T) {
 					var err error
 					var r core.CommandResult
 					if task {
-						r, err = e.c.Run(e.ctx(), core.Command{Plan: b.Encode()})
+						r, err = e.c.RunPlan(e.ctx(), core.PlannedCommand{Plan: b.Encode()})
 					} else {
-						_, err = e.c.Launch(e.ctx(), core.Launch{Ref: core.Ref{Container: "c"}, Plan: b.Encode()})
+						_, err = e.c.LaunchPlan(e.ctx(), core.PlanLaunch{Launch: core.Launch{Ref: core.Ref{Container: "c"}}, Plan: b.Encode()})
 					}
 					if err == nil && (!task || c.told || r.Status == 0) || c.told && !strings.Contains(err.Error(), "bad step") {
 						t.Errorf("%s at %d, task %v: %+v, %v", name, at, task, r, err)

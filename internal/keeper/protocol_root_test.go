@@ -207,7 +207,7 @@ func TestCancelKillsTheCommand(t *testing.T) {
 				if name == "run" {
 					_, err = e.c.Run(ctx, cmd)
 				} else {
-					_, err = e.c.Launch(ctx, core.Launch{Ref: core.Ref{Container: "x"}, Command: cmd, PidFile: e.file("nopid")})
+					_, err = e.c.LaunchCommand(ctx, core.CommandLaunch{Launch: core.Launch{Ref: core.Ref{Container: "x"}}, Command: cmd, PidFile: e.file("nopid")})
 				}
 				done <- err
 			}()
@@ -226,7 +226,7 @@ func TestCancelKillsTheCommand(t *testing.T) {
 		}
 		l := e.shell("x", "exit 0") // the name is free again
 		for {
-			_, err := e.c.Launch(e.ctx(), l)
+			_, err := e.c.LaunchCommand(e.ctx(), l)
 			if err == nil {
 				break
 			}
@@ -248,7 +248,7 @@ func TestManyAtOnce(t *testing.T) {
 			l := e.shell(fmt.Sprintf("m%d", i), fmt.Sprintf("exit %d", i))
 			refs = append(refs, l.Ref)
 			go func() {
-				_, err := e.c.Launch(e.ctx(), l)
+				_, err := e.c.LaunchCommand(e.ctx(), l)
 				errs <- err
 			}()
 		}

@@ -119,7 +119,7 @@ func TestMain(m *testing.M) {
 }
 
 // shell is a launch whose process is a shell that runs script.
-func (e *env) shell(id, script string) core.Launch {
+func (e *env) shell(id, script string) core.CommandLaunch {
 	e.t.Helper()
 	e.seq++
 	pid := filepath.Join(e.dir, fmt.Sprintf("pid-%d", e.seq))
@@ -127,15 +127,15 @@ func (e *env) shell(id, script string) core.Launch {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	return core.Launch{
-		Ref: core.Ref{Container: core.ID(id)}, PidFile: pid,
+	return core.CommandLaunch{
+		Launch: core.Launch{Ref: core.Ref{Container: core.ID(id)}}, PidFile: pid,
 		Command: core.Command{Args: []string{self}, Env: []string{scriptEnv + "=" + script, pidFileEnv + "=" + pid}},
 	}
 }
 
-func (e *env) launch(l core.Launch) core.Launched {
+func (e *env) launch(l core.CommandLaunch) core.Launched {
 	e.t.Helper()
-	got, err := e.c.Launch(e.ctx(), l)
+	got, err := e.c.LaunchCommand(e.ctx(), l)
 	if err != nil {
 		e.t.Fatalf("Launch %v: %v", l.Ref, err)
 	}
@@ -266,11 +266,11 @@ func (e *env) crun(args ...string) core.Command {
 }
 
 // container is the launch of a bundle by crun create.
-func (e *env) container(id string, io core.IO, args ...string) core.Launch {
+func (e *env) container(id string, io core.IO, args ...string) core.CommandLaunch {
 	e.t.Helper()
 	dir := e.bundle(id, io.TTY, args...)
 	pid := filepath.Join(dir, "pid")
-	l := core.Launch{Ref: core.Ref{Container: core.ID(id)}, PidFile: pid, IO: io}
+	l := core.CommandLaunch{Launch: core.Launch{Ref: core.Ref{Container: core.ID(id)}, IO: io}, PidFile: pid}
 	cmd := []string{"create", "--bundle", dir, "--pid-file", pid}
 	if io.TTY {
 		l.ConsoleSocket = "/run/console-" + id

@@ -132,7 +132,7 @@ func (b *bench) newBareRig(ctx context.Context) (_ *bareRig, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.native, err = native.New(native.Options{Dir: filepath.Join(r.dir, "n"), Supervisor: r.keeper, Cgroups: r.tree, Host: host, Spare: r.spare.Take, Logger: quiet}); err != nil {
+	if r.native, err = native.New(native.Options{Dir: filepath.Join(r.dir, "n"), Launcher: r.keeper, Supervisor: r.keeper, Cgroups: r.tree, Host: host, Spare: r.spare.Take, Logger: quiet}); err != nil {
 		return nil, err
 	}
 	var watch context.Context

@@ -258,16 +258,6 @@ func (s *Supervisor) killCgroup(path string) {
 	}
 }
 
-// Launch is not what the fake runtime uses.
-func (s *Supervisor) Launch(context.Context, core.Launch) (core.Launched, error) {
-	return core.Launched{}, fmt.Errorf("launch: the fake runtime launches by itself: %w", errdefs.ErrNotImplemented)
-}
-
-// Run is not what the fake runtime uses.
-func (s *Supervisor) Run(context.Context, core.Command) (core.CommandResult, error) {
-	return core.CommandResult{}, fmt.Errorf("run: the fake node runs no programs: %w", errdefs.ErrNotImplemented)
-}
-
 // Signal ends a process unless it ignores the signal; those that usually do not
 // end one are only noted.
 func (s *Supervisor) Signal(ctx context.Context, ref core.Ref, signal int) error {

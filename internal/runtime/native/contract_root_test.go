@@ -54,7 +54,7 @@ func newNode(t *testing.T) *node {
 	t.Cleanup(func() { endKeeper(n.keeper) })
 	spare := pin.NewSpare() // has one from the second container on
 	t.Cleanup(func() { _ = spare.Close() })
-	n.runtime, err = native.New(native.Options{Dir: "/run/n", Supervisor: n.keeper, Cgroups: n.cgroups, Host: host(t), Spare: spare.Take})
+	n.runtime, err = native.New(native.Options{Dir: "/run/n", Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups, Host: host(t), Spare: spare.Take})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func TestSeenFromInsideItIsAsUnderRunc(t *testing.T) {
 			t.Skipf("no runc: %v", err)
 		}
 		n := newNode(t)
-		runc, err := oci.New(oci.Options{Name: "runc", Path: path, Root: "/run/r", SocketDir: "/run/c", Supervisor: n.keeper, Cgroups: n.cgroups})
+		runc, err := oci.New(oci.Options{Name: "runc", Path: path, Root: "/run/r", SocketDir: "/run/c", Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups})
 		if err != nil {
 			t.Fatal(err)
 		}

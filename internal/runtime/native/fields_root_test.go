@@ -95,7 +95,7 @@ func TestARootThatIsMoved(t *testing.T) {
 		h := host(t)
 		h.Initramfs = true
 		var err error
-		if n.runtime, err = native.New(native.Options{Dir: "/run/m", Supervisor: n.keeper, Cgroups: n.cgroups, Host: h}); err != nil {
+		if n.runtime, err = native.New(native.Options{Dir: "/run/m", Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups, Host: h}); err != nil {
 			t.Fatal(err)
 		}
 		s := privileged(`ls / | tr '\n' ' '; echo; ls /proc | grep -c '^[0-9]'; grep -c ' - proc ' /proc/self/mountinfo

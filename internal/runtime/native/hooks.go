@@ -192,9 +192,11 @@ func (h *hookRun) one(ctx context.Context, stage string, k specs.Hook) error {
 	if err != nil {
 		return err
 	}
-	cmd := core.Command{Path: k.Path, Args: hookArgs(k), Env: k.Env, Dir: h.rec.Bundle, Stdin: state}
+	run := func(ctx context.Context) (core.CommandResult, error) {
+		return h.r.o.Launcher.Run(ctx, core.Command{Path: k.Path, Args: hookArgs(k), Env: k.Env, Dir: h.rec.Bundle, Stdin: state})
+	}
 	if inside {
-		cmd = core.Command{Stdin: state, Target: core.Ref{Container: h.id}}
+		cmd := core.PlannedCommand{Stdin: state, Target: core.Ref{Container: h.id}}
 		cgroup, spec := h.r.cgroup(h.rec.Cgroup), &specs.Spec{Version: h.kept.Version, Annotations: h.kept.Annotations, Linux: h.kept.Linux}
 		if stage == "createContainer" {
 			cmd.Plan, err = compileCreateHook(k, spec, cgroup, h.r.o.Host)
@@ -208,6 +210,7 @@ func (h *hookRun) one(ctx context.Context, stage string, k specs.Hook) error {
 		if err != nil {
 			return err
 		}
+		run = func(ctx context.Context) (core.CommandResult, error) { return h.r.o.Launcher.RunPlan(ctx, cmd) }
 	}
 	if k.Timeout != nil {
 		var cancel context.CancelFunc
@@ -215,7 +218,7 @@ func (h *hookRun) one(ctx context.Context, stage string, k specs.Hook) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took more than %s: %w", timeout, context.DeadlineExceeded))
 		defer cancel()
 	}
-	res, err := h.r.o.Supervisor.Run(ctx, cmd)
+	res, err := run(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -237,7 +240,7 @@ func (r *Runtime) createHooks(ctx context.Context, id core.ID, rec record) error
 			return err
 		}
 	}
-	return r.o.Supervisor.Advance(ctx, core.Ref{Container: id})
+	return r.o.Launcher.Advance(ctx, core.Ref{Container: id})
 }
 
 // startHooked is Start for a container with hooks.
@@ -248,13 +251,13 @@ func (r *Runtime) startHooked(ctx context.Context, id core.ID) error {
 	}
 	ref := core.Ref{Container: id}
 	if rec.Hooked == nil {
-		return r.o.Supervisor.Release(ctx, ref)
+		return r.o.Launcher.Release(ctx, ref)
 	}
 	all := rec.Hooked.Hooks
 	if err := r.hooks(id, rec, specs.StateCreated).run(ctx, "startContainer", all.StartContainer); err != nil {
 		return errors.Join(err, r.end(ctx, id, rec))
 	}
-	if err := r.o.Supervisor.Release(ctx, ref); err != nil {
+	if err := r.o.Launcher.Release(ctx, ref); err != nil {
 		return err
 	}
 	if err := r.hooks(id, rec, specs.StateRunning).run(ctx, "poststart", all.Poststart); err != nil {

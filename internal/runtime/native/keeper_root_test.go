@@ -179,7 +179,7 @@ func TestABadChildHarmsNobody(t *testing.T) {
 			build(&b)
 			ref, done := core.Ref{Container: core.ID(name)}, make(chan error, 1)
 			go func() {
-				_, err := n.keeper.Launch(ctx, core.Launch{Ref: ref, Plan: b.Encode(), Park: true})
+				_, err := n.keeper.LaunchPlan(ctx, core.PlanLaunch{Launch: core.Launch{Ref: ref}, Plan: b.Encode(), Park: true})
 				done <- err
 			}()
 			return ref, done

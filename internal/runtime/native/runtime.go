@@ -23,17 +23,6 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// Supervisor is the keeper as this runtime needs it.
-type Supervisor interface {
-	core.Supervisor
-	// Release lets a parked process run its program and returns once it does,
-	// or tells why it could not.
-	Release(ctx context.Context, ref core.Ref) error
-	// Advance lets a process that waits for the hooks of its creation go on,
-	// and returns once it is parked.
-	Advance(ctx context.Context, ref core.Ref) error
-}
-
 // Cgroups are the node's cgroups as this runtime needs them.
 type Cgroups interface {
 	core.Cgroups
@@ -45,7 +34,8 @@ type Cgroups interface {
 type Options struct {
 	Name       string // the handler's name in the config; "" is native
 	Dir        string // what this runtime keeps of each container, absolute
-	Supervisor Supervisor
+	Launcher   core.Launcher
+	Supervisor core.Supervisor
 	Cgroups    Cgroups
 	Host       Host
 	// Spare returns a network namespace that nothing is or was in, or nil; nil
@@ -71,8 +61,8 @@ func New(o Options) (*Runtime, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	if o.Supervisor == nil || o.Cgroups == nil || !filepath.IsAbs(o.Dir) {
-		return nil, fmt.Errorf("runtime %s: needs a supervisor, cgroups and an absolute directory: %w", o.Name, errdefs.ErrInvalidArgument)
+	if o.Launcher == nil || o.Supervisor == nil || o.Cgroups == nil || !filepath.IsAbs(o.Dir) {
+		return nil, fmt.Errorf("runtime %s: needs a launcher, a supervisor, cgroups and an absolute directory: %w", o.Name, errdefs.ErrInvalidArgument)
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("runtime %s: %w", o.Name, err)
@@ -237,9 +227,12 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		}
 	}
 	r.specs.Store(c.ID, execSpec(c.Spec))
-	l := core.Launch{Ref: core.Ref{Container: c.ID}, Plan: out.Plan, Park: !c.Run || rec.Hooked != nil, IO: c.IO, UID: c.UID, GID: c.GID}
+	l := core.PlanLaunch{
+		Launch: core.Launch{Ref: core.Ref{Container: c.ID}, IO: c.IO, UID: c.UID, GID: c.GID},
+		Plan:   out.Plan, Park: !c.Run || rec.Hooked != nil,
+	}
 	l.Levels, l.Peak = r.levels(c.Levels)
-	launched, err := r.o.Supervisor.Launch(ctx, l)
+	launched, err := r.o.Launcher.LaunchPlan(ctx, l)
 	if err != nil {
 		return launched.Pid, r.startError(ctx, c.ID, nil, err)
 	}
@@ -349,7 +342,7 @@ func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak st
 func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 	var err error
 	if s, ok := r.specs.Load(id); ok && s.(*specs.Spec).Hooks == nil { //nolint:forcetypeassert // nothing else is stored
-		err = r.o.Supervisor.Release(ctx, core.Ref{Container: id})
+		err = r.o.Launcher.Release(ctx, core.Ref{Container: id})
 	} else {
 		err = r.startHooked(ctx, id)
 	}
@@ -436,11 +429,12 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	if err != nil {
 		return core.Launched{}, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
 	}
-	l := core.Launch{
-		Ref: e.Ref, Plan: out.Plan, Target: core.Ref{Container: e.Ref.Container}, IO: e.IO, Attach: e.Attach, UID: e.UID, GID: e.GID,
+	l := core.PlanLaunch{
+		Launch: core.Launch{Ref: e.Ref, IO: e.IO, Attach: e.Attach, UID: e.UID, GID: e.GID},
+		Plan:   out.Plan, Target: core.Ref{Container: e.Ref.Container},
 	}
 	l.Levels, l.Peak = r.levels(e.Levels)
-	launched, err := r.o.Supervisor.Launch(ctx, l)
+	launched, err := r.o.Launcher.LaunchPlan(ctx, l)
 	if err != nil {
 		return launched, fmt.Errorf("exec in container %s: %w", e.Ref.Container, r.startError(ctx, e.Ref.Container, e.Spec, err))
 	}

@@ -113,7 +113,7 @@ func (n *node) older(t *testing.T) *native.Runtime {
 	t.Helper()
 	h := host(t)
 	h.ProcPidNS = false
-	r, err := native.New(native.Options{Dir: "/run/older", Supervisor: n.keeper, Cgroups: n.cgroups, Host: h})
+	r, err := native.New(native.Options{Dir: "/run/older", Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups, Host: h})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestTheAttackerFindsAProcessThatIsNotInside(t *testing.T) {
 					t.Fatal(err)
 				}
 				for a.More(0, want...) {
-					if _, err := n.keeper.Run(t.Context(), core.Command{Plan: blob, Target: core.Ref{Container: id}}); err != nil {
+					if _, err := n.keeper.RunPlan(t.Context(), core.PlannedCommand{Plan: blob, Target: core.Ref{Container: id}}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -2,7 +2,7 @@
 // runsc and their kin. It is one of the engine's core.Runtimes.
 //
 // It executes nothing itself: it writes config.json and hands command lines to
-// the Supervisor, whose children containers become. It must not know what a
+// the Launcher, whose children containers become. It must not know what a
 // sandbox is for. Start reading at Runtime.Create; probe.go has what differs
 // between the programs.
 package oci
@@ -40,7 +40,9 @@ type Options struct {
 	// SocketDir holds console sockets while a process with a terminal starts;
 	// short, for a socket's address has at most 107 bytes.
 	SocketDir string
-	// Supervisor runs the program and keeps what it leaves behind.
+	// Launcher runs the program and keeps what it leaves behind, and Supervisor
+	// watches that.
+	Launcher   core.Launcher
 	Supervisor core.Supervisor
 	// Cgroups says where out-of-memory kills show, and how cgroups are mounted.
 	Cgroups core.Cgroups
@@ -69,8 +71,8 @@ func New(o Options) (*Runtime, error) {
 			return nil, fmt.Errorf("runtime %s: %s %q is not absolute: %w", o.Name, name, p, errdefs.ErrInvalidArgument)
 		}
 	}
-	if o.Name == "" || o.Supervisor == nil || o.Cgroups == nil {
-		return nil, fmt.Errorf("runtime %q: needs a name, a supervisor and cgroups: %w", o.Name, errdefs.ErrInvalidArgument)
+	if o.Name == "" || o.Launcher == nil || o.Supervisor == nil || o.Cgroups == nil {
+		return nil, fmt.Errorf("runtime %q: needs a name, a launcher, a supervisor and cgroups: %w", o.Name, errdefs.ErrInvalidArgument)
 	}
 	for _, dir := range []string{o.Root, o.SocketDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -141,9 +143,9 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if c.IO.TTY {
 		args = append(args, "--console-socket", files.console)
 	}
-	l := core.Launch{
-		Ref: ref, Command: r.command(files.log, append(args, string(c.ID))...),
-		PidFile: files.pid, IO: c.IO, UID: c.UID, GID: c.GID,
+	l := core.CommandLaunch{
+		Launch:  core.Launch{Ref: ref, IO: c.IO, UID: c.UID, GID: c.GID},
+		Command: r.command(files.log, append(args, string(c.ID))...), PidFile: files.pid,
 	}
 	if c.Cgroup.Adopted[""] != "" {
 		leaveCgroups(&l.Command)
@@ -156,7 +158,7 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err != nil {
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
-	launched, err := r.o.Supervisor.Launch(ctx, l)
+	launched, err := r.o.Launcher.LaunchCommand(ctx, l)
 	if derr := done(); derr != nil {
 		r.log.Warn("a user stays let through the directories of a bundle", "container", c.ID, "error", derr)
 	}
@@ -301,14 +303,14 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 		return core.Launched{}, fmt.Errorf("%s: %w", op, err)
 	}
 	args := []string{"exec", "--process", files.process, "--detach", "--pid-file", files.pid}
-	l := core.Launch{Ref: e.Ref, PidFile: files.pid, IO: e.IO, Attach: e.Attach, UID: e.UID, GID: e.GID}
+	l := core.CommandLaunch{Launch: core.Launch{Ref: e.Ref, IO: e.IO, Attach: e.Attach, UID: e.UID, GID: e.GID}, PidFile: files.pid}
 	if e.IO.TTY {
 		l.ConsoleSocket = files.console
 		args = append(args, "--console-socket", files.console)
 	}
 	l.Command = r.command(files.log, append(args, string(e.Ref.Container))...)
 	l.Levels, l.Peak = r.levels(e.Levels)
-	launched, err := r.o.Supervisor.Launch(ctx, l)
+	launched, err := r.o.Launcher.LaunchCommand(ctx, l)
 	if err != nil {
 		err = r.explain(op, files.log, err)
 	} else if len(e.Levels) > 0 {
@@ -411,7 +413,7 @@ func (r *Runtime) List(context.Context) ([]core.ID, error) {
 
 // run runs the program to its end.
 func (r *Runtime) run(ctx context.Context, op string, args ...string) error {
-	res, err := r.o.Supervisor.Run(ctx, r.command("", args...))
+	res, err := r.o.Launcher.Run(ctx, r.command("", args...))
 	if err != nil {
 		return fmt.Errorf("%s: %s: %w", op, r.o.Name, err)
 	}

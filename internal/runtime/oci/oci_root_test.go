@@ -95,18 +95,18 @@ type node struct {
 
 // counter counts the commands that pass it.
 type counter struct {
-	core.Supervisor
+	core.Launcher
 	n *atomic.Int64
 }
 
-func (c counter) Launch(ctx context.Context, l core.Launch) (core.Launched, error) {
+func (c counter) LaunchCommand(ctx context.Context, l core.CommandLaunch) (core.Launched, error) {
 	c.n.Add(1)
-	return c.Supervisor.Launch(ctx, l)
+	return c.Launcher.LaunchCommand(ctx, l)
 }
 
 func (c counter) Run(ctx context.Context, cmd core.Command) (core.CommandResult, error) {
 	c.n.Add(1)
-	return c.Supervisor.Run(ctx, cmd)
+	return c.Launcher.Run(ctx, cmd)
 }
 
 func newNode(t *testing.T, program string) *node {
@@ -132,7 +132,7 @@ func newNode(t *testing.T, program string) *node {
 	t.Cleanup(func() { endKeeper(n.keeper) })
 	n.runtime, err = oci.New(oci.Options{
 		Name: program, Path: path, Root: "/run/r", SocketDir: "/run/c",
-		Supervisor: counter{n.keeper, n.commands}, Cgroups: n.cgroups,
+		Launcher: counter{n.keeper, n.commands}, Supervisor: n.keeper, Cgroups: n.cgroups,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func (r *Runtime) probe(ctx context.Context) (*probe, error) {
 		r.probed = &probe{features: f}
 		return r.probed, nil
 	}
-	res, err := r.o.Supervisor.Run(ctx, core.Command{Args: []string{r.o.Path, "--version"}})
+	res, err := r.o.Launcher.Run(ctx, core.Command{Args: []string{r.o.Path, "--version"}})
 	if err != nil {
 		return nil, fmt.Errorf("runtime %s: ask for its version: %w", r.o.Name, err)
 	}
@@ -54,7 +54,7 @@ func (r *Runtime) probe(ctx context.Context) (*probe, error) {
 	name, version, options := parseVersion(string(res.Stdout))
 	f := byVersion(name, version, options)
 	f.Path = r.o.Path
-	res, err = r.o.Supervisor.Run(ctx, core.Command{Args: []string{r.o.Path, "features"}})
+	res, err = r.o.Launcher.Run(ctx, core.Command{Args: []string{r.o.Path, "features"}})
 	if err == nil && res.Status == 0 {
 		applyFeatures(&f, res.Stdout)
 	}
