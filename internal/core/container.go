@@ -133,9 +133,12 @@ type Container struct {
 	State   ContainerState  `json:"state"`
 	Main    Process         `json:"main"`
 	Execs   []Process       `json:"execs,omitempty"`
-	Bundle  string          `json:"bundle,omitempty"`
-	Runtime string          `json:"runtime,omitempty"` // the runtime that runs it, by its name in the config
-	Cgroup  CgroupRef       `json:"cgroup"`
+	// Exits are those of execs that were started with KeepExit and whose records are
+	// gone, the newest last. The engine keeps a bounded number of them.
+	Exits   []KeptExit `json:"exits,omitempty"`
+	Bundle  string     `json:"bundle,omitempty"`
+	Runtime string     `json:"runtime,omitempty"` // the runtime that runs it, by its name in the config
+	Cgroup  CgroupRef  `json:"cgroup"`
 	// Removing says that its removal has begun: nothing can be done with it
 	// any more, and recovery goes on where a crash has ended it.
 	Removing bool `json:"removing,omitempty"`

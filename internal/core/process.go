@@ -30,6 +30,9 @@ type ProcessConfig struct {
 	// Ephemeral processes belong to the call that asked for them: when the
 	// agent finds one after its own restart, it kills it.
 	Ephemeral bool
+	// KeepExit has the container's record keep how the process ended when the
+	// process's own record goes: Container.Exits.
+	KeepExit bool
 }
 
 // Process is one started, or startable, process.
@@ -41,11 +44,18 @@ type Process struct {
 	TTY       bool      `json:"tty,omitempty"`
 	Hold      bool      `json:"hold,omitempty"`
 	Ephemeral bool      `json:"ephemeral,omitempty"`
+	KeepExit  bool      `json:"keep_exit,omitempty"`
 	Started   time.Time `json:"started,omitzero"`
 	Finished  time.Time `json:"finished,omitzero"`
 	Autopsy   *Autopsy  `json:"autopsy,omitempty"` // nil until it has ended
 	Asked     *Asked    `json:"asked,omitempty"`   // the last request for its end; becomes Autopsy.Asked
 	Data      []byte    `json:"data,omitempty"`
+}
+
+// KeptExit is how an exec ended whose own record is gone.
+type KeptExit struct {
+	Process ProcessID `json:"process"`
+	Autopsy Autopsy   `json:"autopsy"`
 }
 
 // Exit is how a process ended.

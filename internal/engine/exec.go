@@ -128,9 +128,10 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 	e, ref := c.e, core.Ref{Container: ct.ID, Process: cfg.ID}
 	p := core.Process{
 		ID: cfg.ID, Pid: launched.Pid, Session: kin.Session(launched.Pid), Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
-		Started: now(), Data: cfg.Data,
+		KeepExit: cfg.KeepExit, Started: now(), Data: cfg.Data,
 	}
 	err := e.editContainer(ct.ID, func(ct *core.Container, n *note) error {
+		forgetExit(ct, p.ID)
 		ct.Execs = append(ct.Execs, p)
 		n.add(core.Event{Kind: core.EventProcessStarted, Process: p.ID})
 		n.forced(c, &ct.Meta, "exec", c.asked(core.Asked{}, ""))
@@ -255,6 +256,9 @@ func (e *Engine) endKin(ctx context.Context, ct *core.Container, p *core.Process
 // dropExec takes an ended process off its container's record.
 func (b book) dropExec(ref core.Ref, by note) error {
 	err := b.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+		if p := ct.Process(ref.Process); p != nil {
+			keepExit(ct, p)
+		}
 		ct.Execs = slices.DeleteFunc(ct.Execs, func(p core.Process) bool { return p.ID == ref.Process })
 		n.events = append(n.events, by.events...)
 		return nil

@@ -1,0 +1,58 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// KeptExits is how many exits of execs a container's record keeps after the execs'
+// own records are gone. The oldest go first.
+const KeptExits = 128
+
+// KeptExit returns how an exec ended that was started with KeepExit and whose record
+// is gone. It is known until ForgetExit, until another process has the same ID, until
+// KeptExits others have ended since, and as long as the container is there. NotFound.
+func (c *Client) KeptExit(_ context.Context, ref core.Ref) (core.Autopsy, error) {
+	ct, err := c.container(ref.Container)
+	if err != nil {
+		return core.Autopsy{}, err
+	}
+	i := slices.IndexFunc(ct.Exits, func(x core.KeptExit) bool { return x.Process == ref.Process })
+	if i < 0 {
+		return core.Autopsy{}, fmt.Errorf("exit of process %s of container %s: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
+	}
+	return ct.Exits[i].Autopsy, nil
+}
+
+// ForgetExit drops what KeptExit returns. Success when there is nothing.
+func (c *Client) ForgetExit(ctx context.Context, ref core.Ref) error {
+	_, err := c.KeptExit(ctx, ref)
+	if err == nil {
+		err = c.e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+			forgetExit(ct, ref.Process)
+			n.forced(c.view, &ct.Meta, "forget exit", c.asked(core.Asked{}, ""))
+			return nil
+		})
+	}
+	return ignoreNotFound(err)
+}
+
+// keepExit keeps how p ended, when it has and that is wanted.
+func keepExit(ct *core.Container, p *core.Process) {
+	if !p.KeepExit || p.Autopsy == nil {
+		return
+	}
+	ct.Exits = append(ct.Exits, core.KeptExit{Process: p.ID, Autopsy: *p.Autopsy})
+	if n := len(ct.Exits) - KeptExits; n > 0 {
+		ct.Exits = slices.Delete(ct.Exits, 0, n)
+	}
+}
+
+func forgetExit(ct *core.Container, id core.ProcessID) {
+	ct.Exits = slices.DeleteFunc(ct.Exits, func(x core.KeptExit) bool { return x.Process == id })
+}

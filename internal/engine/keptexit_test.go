@@ -1,0 +1,128 @@
+package engine_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+)
+
+// ended runs an exec to its end and drops its record.
+func ended(t *testing.T, n *enginetest.Node, c core.Container, cfg core.ProcessConfig, code int) core.Ref {
+	t.Helper()
+	client := n.As(c.Owner)
+	cfg.Spec = &specs.Process{Args: []string{"sh"}}
+	p, _, err := client.Exec(t.Context(), c.ID, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := core.Ref{Container: c.ID, Process: p.ID}
+	n.Supervisor.Exit(ref, code)
+	if _, err := client.Wait(t.Context(), ref); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.KeptExit(t.Context(), ref); !errdefs.IsNotFound(err) {
+		t.Errorf("kept while there is a record: %v", err)
+	}
+	if err := client.RemoveProcess(t.Context(), ref, engine.RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+// TestExitsAreKept, of those that asked for it, over a restart, until they are forgotten.
+func TestExitsAreKept(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	c := n.Running(n.Pod(core.OwnerMesos, "pod"), "c", img, "sleep")
+	kept := ended(t, n, c, core.ProcessConfig{ID: "s", KeepExit: true}, 7)
+	other := ended(t, n, c, core.ProcessConfig{}, 8)
+	n.Restart()
+	client := n.As(core.OwnerMesos)
+	if a, err := client.KeptExit(t.Context(), kept); err != nil || a.Exit.Code != 7 || a.Verdict == "" {
+		t.Errorf("after a restart: %+v, %v", a, err)
+	}
+	if a, err := client.KeptExit(t.Context(), other); !errdefs.IsNotFound(err) {
+		t.Errorf("one that nobody asked for: %+v, %v", a, err)
+	}
+	if a, err := n.As(core.OwnerCRI).KeptExit(t.Context(), kept); !errdefs.IsNotFound(err) {
+		t.Errorf("another owner's: %+v, %v", a, err)
+	}
+	if err := n.As(core.OwnerCRI).ForgetExit(t.Context(), kept); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.KeptExit(t.Context(), kept); err != nil {
+		t.Errorf("another owner has had it forgotten: %v", err)
+	}
+	for range 2 { // the second time there is nothing
+		if err := client.ForgetExit(t.Context(), kept); err != nil {
+			t.Error(err)
+		}
+		if a, err := client.KeptExit(t.Context(), kept); !errdefs.IsNotFound(err) {
+			t.Errorf("forgotten: %+v, %v", a, err)
+		}
+	}
+	n.Clean()
+}
+
+// TestAnExitIsThatOfTheLastProcess: another one of its name makes it forgotten.
+func TestAnExitIsThatOfTheLastProcess(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	c := n.Running(n.Pod(core.OwnerMesos, "pod"), "c", img, "sleep")
+	client := n.As(core.OwnerMesos)
+	for code := range 3 {
+		ref := ended(t, n, c, core.ProcessConfig{ID: "s", KeepExit: true}, code)
+		if a, err := client.KeptExit(t.Context(), ref); err != nil || a.Exit.Code != code {
+			t.Errorf("%+v, %v", a, err)
+		}
+	}
+	if c, err := client.Container(t.Context(), c.ID); err != nil || len(c.Exits) != 1 {
+		t.Errorf("%d exits are kept, %v", len(c.Exits), err)
+	}
+}
+
+// TestKeptExitsAreBounded: the oldest go first.
+func TestKeptExitsAreBounded(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	c := n.Running(n.Pod(core.OwnerMesos, "pod"), "c", img, "sleep")
+	client := n.As(core.OwnerMesos)
+	var refs []core.Ref
+	for i := range engine.KeptExits + 2 {
+		refs = append(refs, ended(t, n, c, core.ProcessConfig{ID: core.ProcessID(fmt.Sprint(i)), KeepExit: true}, 1))
+	}
+	for i, want := range map[int]bool{0: false, 1: false, 2: true, engine.KeptExits + 1: true} {
+		if _, err := client.KeptExit(t.Context(), refs[i]); want != (err == nil) {
+			t.Errorf("exit %d: %v", i, err)
+		}
+	}
+}
+
+// TestTheExitOfAnAbandonedExecIsKept: the agent's death ends it, and the next agent
+// tells how.
+func TestTheExitOfAnAbandonedExecIsKept(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	c := n.Running(n.Pod(core.OwnerMesos, "pod"), "c", img, "sleep")
+	p, _, err := n.As(core.OwnerMesos).Exec(t.Context(), c.ID, core.ProcessConfig{Spec: &specs.Process{Args: []string{"sh"}}, Ephemeral: true, KeepExit: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Restart()
+	n.Settle()
+	client := n.As(core.OwnerMesos)
+	if c, err := client.Container(t.Context(), c.ID); err != nil || len(c.Execs) != 0 {
+		t.Errorf("execs left: %v, %v", c.Execs, err)
+	}
+	if a, err := client.KeptExit(t.Context(), core.Ref{Container: c.ID, Process: p.ID}); err != nil || a.Exit.Signal != 9 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	n.Clean()
+}
