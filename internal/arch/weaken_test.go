@@ -44,7 +44,7 @@ func TestDefencesHaveControls(t *testing.T) {
 			t.Errorf("weaken.%s switches nothing off", d)
 		}
 		if !used["attack suite"][d] {
-			t.Logf("weaken.%s is named by no attempt in test/attack", d)
+			t.Errorf("weaken.%s is named by no attempt in test/attack", d)
 		}
 	}
 }

@@ -13,32 +13,32 @@ const Env = "LONGSHORE_WEAKEN"
 // Defence names one defence.
 type Defence string
 
-// SysctlNames: a kernel parameter's name that leads out of its namespace's own
+// SysctlNames is that a kernel parameter's name that leads out of its namespace's own
 // parameters is refused.
 const SysctlNames Defence = "sysctl-names"
 
-// MesosUsers: Mesos' ACLs look at the uid that a process will really have, and not
+// MesosUsers is that Mesos' ACLs look at the uid that a process will really have, and not
 // at what the call names.
 const MesosUsers Defence = "mesos-users"
 
-// MesosUnpacker: the process that stores what Mesos' commands fetch is confined to
+// MesosUnpacker is that the process that stores what Mesos' commands fetch is confined to
 // their sandbox.
 const MesosUnpacker Defence = "mesos-unpacker"
 
-// NomadCDI: a job gets devices by their CDI names only where the operator of the
+// NomadCDI is that a job gets devices by their CDI names only where the operator of the
 // node permits devices.
 const NomadCDI Defence = "nomad-cdi"
 
-// PidNamespaceLast: a process that joins a pid namespace enters it last, when it
+// PidNamespaceLast is that a process that joins a pid namespace enters it last, when it
 // is wholly inside and has dropped all rights.
 const PidNamespaceLast Defence = "pid-namespace-last"
 
 const (
-	// SharedEtc: hosts, resolv.conf and hostname are files of the container's
+	// SharedEtc is that hosts, resolv.conf and hostname are files of the container's
 	// own layer, or lie on a small file system of their sandbox.
 	SharedEtc Defence = "shared-etc"
-	// BareLayer: an image's only layer is shown read-only by an overlay.
+	// BareLayer is that an image's only layer is shown read-only by an overlay.
 	BareLayer Defence = "bare-layer"
-	// HostNull: what hides a file is a null device that the runtime has made.
+	// HostNull is that what hides a file is a null device that the runtime has made.
 	HostNull Defence = "host-null"
 )

@@ -28,16 +28,17 @@ func holeAttempts() []attempt {
 		{name: "fill the node's memory through /etc", actor: withoutAdmin, weak: weaken.SharedEtc, run: func(t *testing.T, w *world) result { return fillEtc(t, w, withoutAdmin) }},
 		{name: "change /dev/null through a hidden file", actor: containerRoot, weak: weaken.HostNull, run: func(t *testing.T, w *world) result { return changeNull(t, w, containerRoot) }},
 		{name: "change /dev/null through a hidden file", actor: withoutAdmin, weak: weaken.HostNull, run: func(t *testing.T, w *world) result { return changeNull(t, w, withoutAdmin) }},
-		{name: "nomad: a bind of what its other mounts are made of", actor: jobAuthor, pending: true, run: bindAbove},
-		{name: "nomad: a link in the place of its directory", actor: jobAuthor, pending: true, run: linkedDirectory},
-		{name: "nomad: a link in the place of its logs", actor: jobAuthor, pending: true, run: linkedLogs},
-		{name: "pod: a link in the way of its log", actor: jobAuthor, pending: true, run: linkedLog},
+		{name: "nomad: a bind of what its other mounts are made of", actor: jobAuthor, weak: weaken.NomadBinds + "," + weaken.Beneath, run: bindAbove},
+		{name: "nomad: a link in the place of its directory", actor: jobAuthor, weak: weaken.Beneath, run: linkedDirectory},
+		{name: "nomad: a link in the place of its logs", actor: jobAuthor, weak: weaken.Beneath, run: linkedLogs},
+		{name: "pod: a link in the way of its log", actor: jobAuthor, weak: weaken.Beneath, run: linkedLog},
 		{name: "mesos: what is fetched is stored unconfined", actor: jobAuthor, weak: weaken.MesosUnpacker, run: unpacker},
 		{name: "nomad: a device by its CDI name", actor: jobAuthor, weak: weaken.NomadCDI, run: func(t *testing.T, w *world) result {
 			return w.job(t, table{"cdi_devices": []string{"longshore.test/host=all"}}, nil)
 		}},
 		{name: "pod: write to an image that others use", actor: jobAuthor, weak: weaken.BareLayer, run: sharedLayer},
 		{name: "mesos: a file of the host by a URI", actor: jobAuthor, run: fileURI},
+		{name: "mesos: a file that its user may not read, by a URI", actor: jobAuthor, run: fileOfAnother},
 	}
 	return all
 }
@@ -286,6 +287,42 @@ func fileURI(t *testing.T, w *world) result {
 		if last.Outcome != refused {
 			return last
 		}
+	}
+	return last
+}
+
+// fileOfAnother has the agent read a file of root's for a command that runs as
+// nobody, below a directory whose files commands may name. Its controls are a file
+// that nobody may read, and the same file for root.
+func fileOfAnother(t *testing.T, w *world) result {
+	launches := 0
+	fetch := func(user, uri string) (int, string, error) {
+		launches++
+		id := fmt.Sprint("another", launches)
+		code, text, err := w.mesosPost(t, fmt.Sprintf(`{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":%q},"command":{"value":"true","user":%q,"uris":[{"value":%q}]},"container":{"type":"MESOS","mesos":{"image":{"type":"DOCKER","docker":{"name":%q}}}}}}`, id, user, uri, w.image))
+		if code < 400 {
+			for _, kind := range []string{"wait", "remove"} {
+				_, _, _ = w.mesosPost(t, fmt.Sprintf(`{"type":"%s_CONTAINER","%s_container":{"container_id":{"value":%q}}}`, strings.ToUpper(kind), kind, id))
+			}
+		}
+		return code, text, err
+	}
+	for _, control := range []struct{ user, file string }{{"nobody", "public"}, {"root", "private"}} {
+		code, text, err := fetch(control.user, "file://"+filepath.Join(w.files, control.file))
+		if err != nil || code >= 400 {
+			return is(unmade, "%s by %s: %d %s, %v", control.file, control.user, code, text, err)
+		}
+	}
+	var last result
+	for _, of := range []struct{ user, file string }{{"nobody", "private"}, {"root", "out"}, {"root", "../secret"}} {
+		code, text, err := fetch(of.user, "file://"+w.files+"/"+of.file)
+		if err != nil {
+			return is(unmade, "%v", err)
+		}
+		if code < 400 {
+			return is(reached, "%s by %s: %d %s", of.file, of.user, code, text)
+		}
+		last = is(refused, "%s by %s: %d %s", of.file, of.user, code, text)
 	}
 	return last
 }

@@ -82,11 +82,9 @@ type attempt struct {
 	name  string
 	actor actor
 	run   func(t *testing.T, w *world) result
-	// weak is the defence without which it reaches; "" where no single one is.
+	// weak is the defence without which it reaches, or several with commas between
+	// them where it takes more than one; "" where there is no control of this kind.
 	weak weaken.Defence
-	// pending attempts are known to reach: the defence is being made. They are told
-	// and do not count.
-	pending bool
 	// long attempts are made in the long form only.
 	long bool
 	// alone attempts get a node of their own, because of what they leave behind.

@@ -28,6 +28,7 @@ type world struct {
 	weak   weaken.Defence // the one it is without, "" for none
 	self   string         // this program, where every user and container may run it
 	secret string         // a file of the host's that nobody but its root may read
+	files  string         // the directory whose files Mesos' commands may name
 	pki    *tlsconftest.Authority
 	mesos  string // host:port
 	metric string // host:port
@@ -148,6 +149,14 @@ func (w *world) config(dir string) string {
 "launch_nested_containers_under_parent_with_user": [{"principals": {"values": ["low"]}, "users": {"type": "ANY"}}],
 "launch_nested_containers_as_user": [{"principals": {"values": ["low"]}, "users": {"values": ["nobody"]}}]}`)
 	cert, key := w.pki.Issue("node")
+	w.files = filepath.Join(dir, "files")
+	if err := errors.Join(os.Mkdir(w.files, 0o755), os.Symlink(w.secret, filepath.Join(w.files, "out"))); err != nil {
+		w.t.Fatal(err)
+	}
+	write("files/private", secretText)
+	if err := os.Chmod(write("files/public", "everybody's\n"), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
 	if err := os.Mkdir(filepath.Join(dir, "cdi"), 0o755); err != nil {
 		w.t.Fatal(err)
 	}
@@ -174,6 +183,7 @@ cert = %q
 key = %q
 credentials = %q
 acls = %q
+fetch_dirs = [%q]
 max_connections = 64
 max_connections_per_peer = 64
 max_unauthenticated = 32
@@ -182,7 +192,7 @@ listen = %q
 cert = %q
 key = %q
 token_file = %q
-`, filepath.Join(dir, "cdi"), w.mesos, cert, key, credentials, acls, w.metric, cert, key, write("token", "metricstoken"))
+`, filepath.Join(dir, "cdi"), w.mesos, cert, key, credentials, acls, w.files, w.metric, cert, key, write("token", "metricstoken"))
 }
 
 // container is the one of an actor inside, started at its first attempt.
