@@ -14,11 +14,9 @@ import (
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/door"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/session"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
-	"github.com/longshore/longshore/internal/face/mesos/valid"
 	"github.com/longshore/longshore/internal/face/words"
 )
 
@@ -28,9 +26,9 @@ const heartbeatEvery = 30 * time.Second
 
 // launchSession runs a command in its parent for as long as the connection lives,
 // which carries its output.
-func (s *server) launchSession(ctx context.Context, x *door.Exchange) error {
+func (s *server) launchSession(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetLaunchNestedContainerSession()
-	l := translate.Launch{ID: ids.Text(in.GetContainerId()), Command: in.GetCommand(), Container: in.GetContainer(), Permit: s.permit(ctx, x)}
+	l := translate.Launch{ID: api.FormatID(in.GetContainerId()), Command: in.GetCommand(), Container: in.GetContainer(), Permit: s.permit(ctx, x)}
 	sess, err := s.openSession(ctx, l)
 	if err != nil {
 		return asBad(err)
@@ -65,7 +63,7 @@ func (s *server) openSession(ctx context.Context, l translate.Launch) (*session.
 	if err != nil {
 		return nil, err
 	}
-	_, value := ids.Parent(l.ID)
+	_, value := api.SplitID(l.ID)
 	proc, streams, err := s.engine.Exec(ctx, l.Parent.ID, core.ProcessConfig{
 		ID: core.ProcessID(value), Spec: p, Ephemeral: true,
 		IO:     core.IO{Hold: true, TTY: l.TTY(), Stdin: core.StdinOpen, Size: translate.Size(l.Container.GetTtyInfo())},
@@ -104,7 +102,7 @@ func (s *server) closeSession(ctx context.Context, id string, sess *session.Sess
 	} else {
 		s.sessions.End(id, nil)
 	}
-	_, value := ids.Parent(id)
+	_, value := api.SplitID(id)
 	t := target{container: core.Container{Meta: core.Meta{ID: sess.Ref.Container}}, session: core.ProcessID(value)}
 	err = errors.Join(ignoreNotFound(err), ignoreNotFound(werr), s.drop(ctx, t, "LAUNCH_NESTED_CONTAINER_SESSION"))
 	if err != nil {
@@ -134,7 +132,7 @@ const endsFile = "sessions"
 // their containers are there.
 func (s *server) keepEnds(ctx context.Context) {
 	known := func(id string) bool {
-		parent, _ := ids.Parent(id)
+		parent, _ := api.SplitID(id)
 		_, err := s.engine.ContainerByKey(ctx, core.Key(parent))
 		return err == nil
 	}
@@ -154,8 +152,8 @@ func ignoreNotFound(err error) error {
 }
 
 // attachOutput streams what a container writes from now on.
-func (s *server) attachOutput(ctx context.Context, x *door.Exchange) error {
-	id := ids.Text(valid.ID(x.Call))
+func (s *server) attachOutput(ctx context.Context, x *api.Exchange) error {
+	id := api.FormatID(api.ContainerIDOf(x.Call))
 	if sess := s.sessions.Live(id); sess != nil {
 		return sess.Watch(ctx, func() (session.Send, error) {
 			out, err := x.Stream()
@@ -185,8 +183,8 @@ func (s *server) attachOutput(ctx context.Context, x *door.Exchange) error {
 // attachable finds a container that somebody can be connected to: one with a
 // terminal, that runs.
 func (s *server) attachable(ctx context.Context, id string) (target, error) {
-	if _, err := s.engine.ContainerByKey(ctx, core.Key(ids.Root(id))); errdefs.IsNotFound(err) {
-		return target{}, &door.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
+	if _, err := s.engine.ContainerByKey(ctx, core.Key(api.RootOf(id))); errdefs.IsNotFound(err) {
+		return target{}, &api.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
 	}
 	t, err := s.find(ctx, id)
 	switch {
@@ -207,12 +205,12 @@ const lingers = time.Second
 
 // attachInput gives a container what the client sends. It does not end the
 // container's input unless the client says so: another may go on.
-func (s *server) attachInput(ctx context.Context, x *door.Exchange) error {
+func (s *server) attachInput(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetAttachContainerInput()
-	if err := valid.FirstInput(in); err != nil {
-		return &door.Error{Code: http.StatusBadRequest, Text: words.Plain(err.Error())}
+	if err := api.ValidateFirstInput(in); err != nil {
+		return &api.Error{Code: http.StatusBadRequest, Text: words.Plain(err.Error())}
 	}
-	id := ids.Text(in.GetContainerId())
+	id := api.FormatID(in.GetContainerId())
 	to := &input{server: s}
 	if sess := s.sessions.Live(id); sess != nil {
 		to.ref, to.tty, to.stdin = sess.Ref, sess.TTY, sess.Streams.Stdin
@@ -232,7 +230,7 @@ func (s *server) attachInput(ctx context.Context, x *door.Exchange) error {
 	}
 	release, ok := s.sessions.Input(id)
 	if !ok {
-		return &door.Error{Code: http.StatusConflict, Text: "Multiple input connections are not allowed"}
+		return &api.Error{Code: http.StatusConflict, Text: "Multiple input connections are not allowed"}
 	}
 	defer release()
 	return to.run(ctx, x)
@@ -247,8 +245,8 @@ type input struct {
 }
 
 // run takes records until the client sends no more, or the process has ended.
-func (i *input) run(ctx context.Context, x *door.Exchange) error {
-	if err := x.Input(); err != nil {
+func (i *input) run(ctx context.Context, x *api.Exchange) error {
+	if err := x.OpenInput(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -270,7 +268,7 @@ func (i *input) run(ctx context.Context, x *door.Exchange) error {
 	return err
 }
 
-func (i *input) records(ctx context.Context, x *door.Exchange) error {
+func (i *input) records(ctx context.Context, x *api.Exchange) error {
 	for {
 		call, err := x.Next()
 		if errors.Is(err, io.EOF) {
@@ -291,7 +289,7 @@ func (i *input) record(ctx context.Context, m *mesosagent.ProcessIO) error {
 			return nil
 		}
 		if !i.tty {
-			return &door.Error{Code: http.StatusBadRequest, Text: "Unable to set the window size: the container has no terminal"}
+			return &api.Error{Code: http.StatusBadRequest, Text: "Unable to set the window size: the container has no terminal"}
 		}
 		return i.server.engine.Resize(ctx, i.ref, translate.Size(m.GetControl().GetTtyInfo()))
 	}

@@ -19,8 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
-	"github.com/longshore/longshore/internal/face/mesos/recordio"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/session"
 )
 
@@ -45,7 +44,7 @@ func stdin(data string) string {
 type output struct {
 	t      *testing.T
 	resp   *http.Response
-	r      *recordio.Reader
+	r      *api.RecordReader
 	text   map[mesosagent.ProcessIO_Data_Type]string
 	beats  int
 	every  int64 // ns, as the last of them says
@@ -71,7 +70,7 @@ func (n *testNode) stream(body string) *output {
 		text, _ := io.ReadAll(resp.Body)
 		n.t.Fatalf("%s: %d %q", body, resp.StatusCode, text)
 	}
-	return &output{t: n.t, resp: resp, r: recordio.NewReader(resp.Body, 1<<20), text: map[mesosagent.ProcessIO_Data_Type]string{}, cancel: cancel}
+	return &output{t: n.t, resp: resp, r: api.NewRecordReader(resp.Body, 1<<20), text: map[mesosagent.ProcessIO_Data_Type]string{}, cancel: cancel}
 }
 
 // until reads records until done is satisfied, or the stream ends, when it must
@@ -84,7 +83,7 @@ func (o *output) until(what string, done func() bool) {
 			o.t.Fatalf("before %s: %v; %v", what, err, o.text)
 		}
 		var m mesosagent.ProcessIO
-		if err := pbjson.Unmarshal(raw, &m); err != nil {
+		if err := api.UnmarshalJSON(raw, &m); err != nil {
 			o.t.Fatalf("%s: %v", raw, err)
 		}
 		if m.GetType() == mesosagent.ProcessIO_CONTROL {
@@ -112,7 +111,7 @@ func (o *output) end() {
 			o.t.Fatalf("to the end: %v", err)
 		}
 		var m mesosagent.ProcessIO
-		if err := pbjson.Unmarshal(raw, &m); err != nil {
+		if err := api.UnmarshalJSON(raw, &m); err != nil {
 			o.t.Fatalf("%s: %v", raw, err)
 		}
 		o.text[m.GetData().GetType()] += string(m.GetData().GetData())
@@ -142,7 +141,7 @@ func (n *testNode) input(body io.Reader) (int, string) {
 func framed(list ...string) io.Reader {
 	var b strings.Builder
 	for _, r := range list {
-		_ = recordio.Write(&b, []byte(r))
+		_ = api.WriteRecord(&b, []byte(r))
 	}
 	return strings.NewReader(b.String())
 }
@@ -248,7 +247,7 @@ func TestOneInputAtATime(t *testing.T) {
 		}
 	})
 	for _, record := range []string{firstOfS, stdin("mine")} {
-		if err := recordio.Write(w, []byte(record)); err != nil {
+		if err := api.WriteRecord(w, []byte(record)); err != nil {
 			t.Fatal(err)
 		}
 	}

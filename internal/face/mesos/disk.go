@@ -8,11 +8,11 @@ import (
 	"github.com/containerd/errdefs"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/files"
 )
 
-func (s *server) listFiles(_ context.Context, x *door.Exchange) error {
+func (s *server) listFiles(_ context.Context, x *api.Exchange) error {
 	list, err := s.files.List(x.Call.GetListFiles().GetPath())
 	if err != nil {
 		return fileError(err)
@@ -20,7 +20,7 @@ func (s *server) listFiles(_ context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_LIST_FILES.Enum(), ListFiles: &mesosagent.Response_ListFiles{FileInfos: list}})
 }
 
-func (s *server) readFile(_ context.Context, x *door.Exchange) error {
+func (s *server) readFile(_ context.Context, x *api.Exchange) error {
 	in := x.Call.GetReadFile()
 	size, data, err := s.files.Read(in.GetPath(), in.GetOffset(), in.Length)
 	if err != nil {
@@ -32,9 +32,9 @@ func (s *server) readFile(_ context.Context, x *door.Exchange) error {
 func fileError(err error) error {
 	switch {
 	case errdefs.IsNotFound(err):
-		return &door.Error{Code: http.StatusNotFound, Text: "404 Not Found."}
+		return &api.Error{Code: http.StatusNotFound, Text: "404 Not Found."}
 	case errdefs.IsInvalidArgument(err), errors.Is(err, files.ErrDirectory):
-		return &door.Error{Code: http.StatusBadRequest, Text: err.Error()}
+		return &api.Error{Code: http.StatusBadRequest, Text: err.Error()}
 	}
 	return err
 }

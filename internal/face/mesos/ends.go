@@ -12,18 +12,16 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/door"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/project"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
-	"github.com/longshore/longshore/internal/face/mesos/valid"
 )
 
 // waitContainer answers once the container and all that is in it have ended. A
 // standalone one is known until it is removed.
-func (s *server) waitContainer(ctx context.Context, x *door.Exchange) error {
-	id := ids.Text(valid.ID(x.Call))
-	unknown := &door.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
+func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
+	id := api.FormatID(api.ContainerIDOf(x.Call))
+	unknown := &api.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
 	a, err := s.await(ctx, id)
 	if past, ok := s.sessions.Past(id); errdefs.IsNotFound(err) && ok {
 		a, err = past, nil
@@ -35,7 +33,7 @@ func (s *server) waitContainer(ctx context.Context, x *door.Exchange) error {
 		return err
 	}
 	if a.OOM != nil && a.Limit == 0 {
-		a.Limit = s.limit(ctx, ids.Root(id))
+		a.Limit = s.limit(ctx, api.RootOf(id))
 	}
 	end := ended(a)
 	if message, ok := project.OverDisk(&a); ok {
@@ -110,8 +108,8 @@ func ended(a core.Autopsy) *mesosagent.Response_WaitContainer {
 }
 
 // killContainer sends a signal to the container's first process.
-func (s *server) killContainer(ctx context.Context, x *door.Exchange) error {
-	id, sig := ids.Text(valid.ID(x.Call)), int(unix.SIGKILL)
+func (s *server) killContainer(ctx context.Context, x *api.Exchange) error {
+	id, sig := api.FormatID(api.ContainerIDOf(x.Call)), int(unix.SIGKILL)
 	if in := x.Call.GetKillContainer(); in.GetSignal() != 0 {
 		sig = int(in.GetSignal())
 	} else if in := x.Call.GetKillNestedContainer(); in.GetSignal() != 0 {
@@ -125,7 +123,7 @@ func (s *server) killContainer(ctx context.Context, x *door.Exchange) error {
 		err = s.engine.Signal(ctx, t.ref(), sig, asked(x.Call.GetType().String()))
 	}
 	if errdefs.IsNotFound(err) {
-		return &door.Error{Code: http.StatusNotFound, Text: "Container '" + id + "' cannot be found (or is already killed)"}
+		return &api.Error{Code: http.StatusNotFound, Text: "Container '" + id + "' cannot be found (or is already killed)"}
 	}
 	return err
 }
@@ -135,8 +133,8 @@ const maxSignal = 64
 
 // removeContainer deletes what an ended container has left: its record, and its
 // sandbox on disk.
-func (s *server) removeContainer(ctx context.Context, x *door.Exchange) error {
-	id := ids.Text(valid.ID(x.Call))
+func (s *server) removeContainer(ctx context.Context, x *api.Exchange) error {
+	id := api.FormatID(api.ContainerIDOf(x.Call))
 	unlock, err := s.names.Lock(ctx, id)
 	if err != nil {
 		return err
@@ -144,7 +142,7 @@ func (s *server) removeContainer(ctx context.Context, x *door.Exchange) error {
 	defer unlock()
 	t, err := s.find(ctx, id)
 	if errdefs.IsNotFound(err) {
-		if parent, _ := ids.Parent(id); parent == "" {
+		if parent, _ := api.SplitID(id); parent == "" {
 			return fmt.Errorf("Unknown root container %s", id) //nolint:staticcheck // Mesos' text
 		}
 		s.sessions.Forget(id)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/endpoint"
 )
 
@@ -47,7 +47,7 @@ func (g gate) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !endpoint.Health(r.URL.Path) {
 			if g.recovering() {
-				door.Fail(w, &door.Error{Code: http.StatusServiceUnavailable, Text: "Agent has not finished recovery"})
+				api.WriteError(w, &api.Error{Code: http.StatusServiceUnavailable, Text: "Agent has not finished recovery"})
 				return
 			}
 			select {

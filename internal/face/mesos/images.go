@@ -8,13 +8,13 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 // pruneImages drops this face's names of the images that no container of its is
 // made of, but for those that the call names. The other owners' names stay, and what
 // they hold.
-func (s *server) pruneImages(ctx context.Context, x *door.Exchange) error {
+func (s *server) pruneImages(ctx context.Context, x *api.Exchange) error {
 	if s.engine.ImagesLeased() {
 		return errors.New("Cannot prune and pull at the same time") //nolint:staticcheck // Mesos' text
 	}

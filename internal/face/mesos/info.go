@@ -10,17 +10,17 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/disk"
-	"github.com/longshore/longshore/internal/face/mesos/door"
 	"github.com/longshore/longshore/internal/face/mesos/keep"
 )
 
-func getHealth(_ context.Context, x *door.Exchange) error {
+func getHealth(_ context.Context, x *api.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_HEALTH.Enum(), GetHealth: &mesosagent.Response_GetHealth{Healthy: proto.Bool(true)}})
 }
 
 // getFlags tells what of Mesos' flags has a meaning here.
-func (s *server) getFlags(_ context.Context, x *door.Exchange) error {
+func (s *server) getFlags(_ context.Context, x *api.Exchange) error {
 	f := &mesosagent.Response_GetFlags{}
 	_, size := s.fetcher.Cache.Used()
 	for _, kv := range [][2]string{
@@ -47,7 +47,7 @@ func (s *server) getFlags(_ context.Context, x *door.Exchange) error {
 // develVersion is that of a build that has none: clients take versions apart.
 const develVersion = "0.0.0-devel"
 
-func (s *server) getVersion(_ context.Context, x *door.Exchange) error {
+func (s *server) getVersion(_ context.Context, x *api.Exchange) error {
 	version := s.version
 	if version == "" {
 		version = develVersion
@@ -56,12 +56,12 @@ func (s *server) getVersion(_ context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_VERSION.Enum(), GetVersion: v})
 }
 
-func (s *server) getLoggingLevel(_ context.Context, x *door.Exchange) error {
+func (s *server) getLoggingLevel(_ context.Context, x *api.Exchange) error {
 	l := &mesosagent.Response_GetLoggingLevel{Level: proto.Uint32(s.level.Get())}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_LOGGING_LEVEL.Enum(), GetLoggingLevel: l})
 }
 
-func (s *server) setLoggingLevel(ctx context.Context, x *door.Exchange) error {
+func (s *server) setLoggingLevel(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetSetLoggingLevel()
 	s.level.Set(in.GetLevel(), time.Duration(in.GetDuration().GetNanoseconds()))
 	s.log.InfoContext(ctx, "the log's level was changed", "level", in.GetLevel(), "for", time.Duration(in.GetDuration().GetNanoseconds()))
@@ -70,11 +70,11 @@ func (s *server) setLoggingLevel(ctx context.Context, x *door.Exchange) error {
 
 // No master gives this agent operations, and no provider subscribes.
 
-func getOperations(_ context.Context, x *door.Exchange) error {
+func getOperations(_ context.Context, x *api.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_OPERATIONS.Enum(), GetOperations: &mesosagent.Response_GetOperations{}})
 }
 
-func getResourceProviders(_ context.Context, x *door.Exchange) error {
+func getResourceProviders(_ context.Context, x *api.Exchange) error {
 	p := &mesosagent.Response_GetResourceProviders{}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_RESOURCE_PROVIDERS.Enum(), GetResourceProviders: p})
 }

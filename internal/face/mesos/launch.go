@@ -13,8 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/lease"
-	"github.com/longshore/longshore/internal/face/mesos/door"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
 	"github.com/longshore/longshore/internal/face/words"
 )
@@ -22,20 +21,20 @@ import (
 // cleanTimeout bounds what is taken back after a call has failed.
 const cleanTimeout = 30 * time.Second
 
-func (s *server) launchContainer(ctx context.Context, x *door.Exchange) error {
+func (s *server) launchContainer(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetLaunchContainer()
 	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer(), Resources: in.GetResources(), Permit: s.permit(ctx, x)})
 }
 
-func (s *server) launchNestedContainer(ctx context.Context, x *door.Exchange) error {
+func (s *server) launchNestedContainer(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetLaunchNestedContainer()
 	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer(), Permit: s.permit(ctx, x)})
 }
 
 // launch starts a container: 202 when it runs already, 200 when it does now, and
 // 400 with the reason when it cannot be started; then nothing of it is left.
-func (s *server) launch(ctx context.Context, x *door.Exchange, id *mesosv1.ContainerID, l translate.Launch) error {
-	l.ID, l.Work = ids.Text(id), s.tree.Root()
+func (s *server) launch(ctx context.Context, x *api.Exchange, id *mesosv1.ContainerID, l translate.Launch) error {
+	l.ID, l.Work = api.FormatID(id), s.tree.Root()
 	unlock, err := s.names.Lock(ctx, l.ID)
 	if err != nil {
 		return err
@@ -105,7 +104,7 @@ func (s *server) dropUnfinished(ctx context.Context, id string) error {
 
 // parent finds the container that a nested one is to be in.
 func (s *server) parent(ctx context.Context, l *translate.Launch) error {
-	name, _ := ids.Parent(l.ID)
+	name, _ := api.SplitID(l.ID)
 	if name == "" {
 		return nil
 	}
@@ -240,7 +239,7 @@ func (t target) nested() bool          { return t.sandbox == "" }
 
 // find finds what a name as text stands for. NotFound.
 func (s *server) find(ctx context.Context, id string) (target, error) {
-	parent, value := ids.Parent(id)
+	parent, value := api.SplitID(id)
 	c, err := s.engine.ContainerByKey(ctx, core.Key(id))
 	if err == nil && (c.State == core.ContainerCreating || c.State == core.ContainerCreated || c.Removing) {
 		err = fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
@@ -284,12 +283,12 @@ func asked(call string) core.Asked {
 // asBad is err as what is wrong with the request, as Mesos has it for launches;
 // what is not built says so.
 func asBad(err error) error {
-	if e := (*door.Error)(nil); errors.As(err, &e) {
+	if e := (*api.Error)(nil); errors.As(err, &e) {
 		return err
 	}
 	code := http.StatusBadRequest
 	if errdefs.IsNotImplemented(err) {
 		code = http.StatusNotImplemented
 	}
-	return &door.Error{Code: code, Text: words.Plain(err.Error())}
+	return &api.Error{Code: code, Text: words.Plain(err.Error())}
 }

@@ -10,15 +10,14 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/figures"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
 	"github.com/longshore/longshore/internal/face/mesos/project"
 )
 
 // getContainers lists what runs, as far as it is asked for: executors' containers,
 // which are the other owners', always.
-func (s *server) getContainers(ctx context.Context, x *door.Exchange) error {
+func (s *server) getContainers(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetGetContainers()
 	all, err := s.engine.Containers(ctx, core.Filter{})
 	if err != nil {
@@ -80,7 +79,7 @@ func (s *server) shown(ctx context.Context, c core.Container) *mesosagent.Respon
 func shownSession(c core.Container, p core.Process) *mesosagent.Response_GetContainers_Container {
 	name := string(c.Key) + "." + string(p.ID)
 	return &mesosagent.Response_GetContainers_Container{
-		ContainerId: ids.Parse(name), ContainerStatus: &mesosv1.ContainerStatus{ContainerId: ids.Parse(name), ExecutorPid: pid(p)},
+		ContainerId: api.ParseID(name), ContainerStatus: &mesosv1.ContainerStatus{ContainerId: api.ParseID(name), ExecutorPid: pid(p)},
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face"
-	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/endpoint"
 	"github.com/longshore/longshore/internal/face/mesos/guard"
 	"github.com/longshore/longshore/internal/invalid"
@@ -192,9 +192,9 @@ func (f *Face) listen(ctx context.Context, l net.Listener, g gate) error {
 func (f *Face) handler(l net.Listener, g gate) http.Handler {
 	api := g.wrap(endpoint.Handler{
 		Do: func(ctx context.Context, call *mesosagent.Call) (*mesosagent.Response, error) {
-			return door.Do(ctx, call, f.server.call)
+			return api.Do(ctx, call, f.server.call)
 		},
-		API: &door.Handler{Call: f.server.call, MaxMessage: int64(f.cfg.MaxMessageBytes)},
+		API: &api.Handler{Call: f.server.call, MaxMessage: int64(f.cfg.MaxMessageBytes)},
 	})
 	if local(l) {
 		return api

@@ -23,9 +23,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 	"github.com/longshore/longshore/internal/face/mesos/keep"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
 )
 
 // TestMain lets the test binary be the process that stores what is fetched.
@@ -158,7 +158,7 @@ func (n *testNode) answer(body string) *mesosagent.Response {
 	if code != http.StatusOK {
 		n.t.Fatalf("%s: %d %q", body, code, text)
 	}
-	if err := pbjson.Unmarshal([]byte(text), resp); err != nil {
+	if err := api.UnmarshalJSON([]byte(text), resp); err != nil {
 		n.t.Fatalf("%s: %q: %v", body, text, err)
 	}
 	return resp

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
-	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/providers"
 )
 
@@ -16,35 +16,35 @@ import (
 // manages them by this API; no provider is launched by them, so none subscribes.
 
 func addProvider(d *providers.Dir) handler {
-	return func(_ context.Context, x *door.Exchange) error {
+	return func(_ context.Context, x *api.Exchange) error {
 		info := x.Call.GetAddResourceProviderConfig().GetInfo()
 		if err := checkProvider(info); err != nil {
 			return err
 		}
 		err := d.Add(info)
 		if errdefs.IsAlreadyExists(err) {
-			return &door.Error{Code: http.StatusConflict, Text: named(info) + " already exists"}
+			return &api.Error{Code: http.StatusConflict, Text: named(info) + " already exists"}
 		}
 		return err
 	}
 }
 
 func updateProvider(d *providers.Dir) handler {
-	return func(_ context.Context, x *door.Exchange) error {
+	return func(_ context.Context, x *api.Exchange) error {
 		info := x.Call.GetUpdateResourceProviderConfig().GetInfo()
 		if err := checkProvider(info); err != nil {
 			return err
 		}
 		err := d.Update(info)
 		if errdefs.IsNotFound(err) {
-			return &door.Error{Code: http.StatusNotFound, Text: named(info) + " does not exist"}
+			return &api.Error{Code: http.StatusNotFound, Text: named(info) + " does not exist"}
 		}
 		return err
 	}
 }
 
 func removeProvider(d *providers.Dir) handler {
-	return func(_ context.Context, x *door.Exchange) error {
+	return func(_ context.Context, x *api.Exchange) error {
 		in := x.Call.GetRemoveResourceProviderConfig()
 		return d.Remove(in.GetType(), in.GetName())
 	}
@@ -55,7 +55,7 @@ func checkProvider(info *mesosv1.ResourceProviderInfo) error {
 	if err == nil {
 		return nil
 	}
-	return &door.Error{Code: http.StatusBadRequest, Text: fmt.Sprintf("Failed to validate resource provider config with type '%s' and name '%s': %v", info.GetType(), info.GetName(), err)}
+	return &api.Error{Code: http.StatusBadRequest, Text: fmt.Sprintf("Failed to validate resource provider config with type '%s' and name '%s': %v", info.GetType(), info.GetName(), err)}
 }
 
 func named(info *mesosv1.ResourceProviderInfo) string {

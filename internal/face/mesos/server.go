@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/mesos/acl"
-	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/fetch"
 	"github.com/longshore/longshore/internal/face/mesos/files"
 	"github.com/longshore/longshore/internal/face/mesos/gpu"
@@ -65,7 +65,7 @@ const providerDir = "resource_providers"
 const cacheDir = "fetched"
 
 // handler does one call and answers it.
-type handler func(ctx context.Context, x *door.Exchange) error
+type handler func(ctx context.Context, x *api.Exchange) error
 
 func newServer(o Options) (*server, error) {
 	hostname, err := os.Hostname()
@@ -139,7 +139,7 @@ func newServer(o Options) (*server, error) {
 }
 
 // call does one call. A panic is this call's alone.
-func (s *server) call(ctx context.Context, x *door.Exchange) (err error) {
+func (s *server) call(ctx context.Context, x *api.Exchange) (err error) {
 	s.calls.Add(1)
 	defer s.calls.Done()
 	name, began := x.Call.GetType().String(), time.Now()
@@ -155,19 +155,19 @@ func (s *server) call(ctx context.Context, x *door.Exchange) (err error) {
 		if err != nil && launches(x.Call.GetType()) {
 			s.shows.tally.LaunchFailed()
 		}
-		s.metrics.Request(Name, name, strconv.Itoa(door.Code(err)), time.Since(began))
+		s.metrics.Request(Name, name, strconv.Itoa(api.StatusCode(err)), time.Since(began))
 	}()
 	// Who comes by the socket's file is root, and no principal.
 	if p, ok := guard.Caller(ctx); ok {
 		who := acl.Subject(p)
 		if !s.rules.Allow(who, x.Call) {
-			return door.Forbidden()
+			return api.Forbidden()
 		}
-		x.Show = func(resp *mesosagent.Response) { s.rules.Show(who, resp) }
+		x.Filter = func(resp *mesosagent.Response) { s.rules.Show(who, resp) }
 	}
 	do := s.handlers[x.Call.GetType()]
 	if do == nil {
-		return door.NotImplemented()
+		return api.NotImplemented()
 	}
 	if err := s.shows.refuse(ctx, x.Call); err != nil {
 		return err
@@ -177,14 +177,14 @@ func (s *server) call(ctx context.Context, x *door.Exchange) (err error) {
 
 // permit holds the user that a process will really have against the rules, when its
 // call has come by TCP.
-func (s *server) permit(ctx context.Context, x *door.Exchange) func(specs.User) error {
+func (s *server) permit(ctx context.Context, x *api.Exchange) func(specs.User) error {
 	p, ok := guard.Caller(ctx)
 	if !ok {
 		return nil
 	}
 	return func(u specs.User) error {
 		if !s.rules.AllowUser(acl.Subject(p), x.Call, u.UID) {
-			return door.Forbidden()
+			return api.Forbidden()
 		}
 		return nil
 	}

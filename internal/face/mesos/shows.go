@@ -10,12 +10,10 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/fetch"
 	"github.com/longshore/longshore/internal/face/mesos/figures"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
 	"github.com/longshore/longshore/internal/face/mesos/project"
-	"github.com/longshore/longshore/internal/face/mesos/valid"
 )
 
 // View reads what is on the node; it changes nothing.
@@ -52,7 +50,7 @@ func (s *shows) node(ctx context.Context) (project.Node, error) {
 	return n, err
 }
 
-func (s *shows) getState(ctx context.Context, x *door.Exchange) error {
+func (s *shows) getState(ctx context.Context, x *api.Exchange) error {
 	n, err := s.node(ctx)
 	if err != nil {
 		return err
@@ -60,7 +58,7 @@ func (s *shows) getState(ctx context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_STATE.Enum(), GetState: n.State()})
 }
 
-func (s *shows) getFrameworks(ctx context.Context, x *door.Exchange) error {
+func (s *shows) getFrameworks(ctx context.Context, x *api.Exchange) error {
 	n, err := s.node(ctx)
 	if err != nil {
 		return err
@@ -68,7 +66,7 @@ func (s *shows) getFrameworks(ctx context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_FRAMEWORKS.Enum(), GetFrameworks: n.Frameworks()})
 }
 
-func (s *shows) getExecutors(ctx context.Context, x *door.Exchange) error {
+func (s *shows) getExecutors(ctx context.Context, x *api.Exchange) error {
 	n, err := s.node(ctx)
 	if err != nil {
 		return err
@@ -76,7 +74,7 @@ func (s *shows) getExecutors(ctx context.Context, x *door.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_EXECUTORS.Enum(), GetExecutors: n.Executors()})
 }
 
-func (s *shows) getTasks(ctx context.Context, x *door.Exchange) error {
+func (s *shows) getTasks(ctx context.Context, x *api.Exchange) error {
 	n, err := s.node(ctx)
 	if err != nil {
 		return err
@@ -85,7 +83,7 @@ func (s *shows) getTasks(ctx context.Context, x *door.Exchange) error {
 }
 
 // getAgent tells of the machine; an id is what a master gives.
-func (s *shows) getAgent(_ context.Context, x *door.Exchange) error {
+func (s *shows) getAgent(_ context.Context, x *api.Exchange) error {
 	all, err := s.machine()
 	if err != nil {
 		return err
@@ -113,7 +111,7 @@ func (s *shows) machine() ([]*mesosv1.Resource, error) {
 	return all, nil
 }
 
-func (s *shows) getMetrics(ctx context.Context, x *door.Exchange) error {
+func (s *shows) getMetrics(ctx context.Context, x *api.Exchange) error {
 	all, err := figures.Node(s.began)
 	if err != nil {
 		return err
@@ -172,16 +170,16 @@ func (s *shows) others(ctx context.Context) ([]*mesosagent.Response_GetContainer
 
 // refuse refuses calls about containers of other owners that are shown here.
 func (s *shows) refuse(ctx context.Context, call *mesosagent.Call) error {
-	id := valid.ID(call)
+	id := api.ContainerIDOf(call)
 	if id == nil {
 		id = call.GetAttachContainerInput().GetContainerId()
 	}
 	if id == nil || !s.all {
 		return nil
 	}
-	c, err := s.view.Container(ctx, core.ID(ids.Root(ids.Text(id))))
+	c, err := s.view.Container(ctx, core.ID(api.RootOf(api.FormatID(id))))
 	if err != nil || c.Owner == core.OwnerMesos {
 		return nil //nolint:nilerr // it is none
 	}
-	return &door.Error{Code: http.StatusForbidden, Text: "403 Forbidden."}
+	return &api.Error{Code: http.StatusForbidden, Text: "403 Forbidden."}
 }

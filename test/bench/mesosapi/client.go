@@ -16,7 +16,7 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/recordio"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 const (
@@ -84,7 +84,7 @@ func (c *Client) Call(ctx context.Context, call *mesosagent.Call) (*mesosagent.R
 // Output is a stream of a container's output.
 type Output struct {
 	body io.Closer
-	r    *recordio.Reader
+	r    *api.RecordReader
 }
 
 // Open does a call whose answer is a stream.
@@ -97,7 +97,7 @@ func (c *Client) Open(ctx context.Context, call *mesosagent.Call) (*Output, erro
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", call.GetType(), err)
 	}
-	return &Output{resp.Body, recordio.NewReader(resp.Body, maxRecord)}, nil
+	return &Output{resp.Body, api.NewRecordReader(resp.Body, maxRecord)}, nil
 }
 
 // Next returns the next output; io.EOF is its end.
@@ -160,7 +160,7 @@ func (i *Input) send(m *mesosagent.Call_AttachContainerInput) error {
 		return err
 	}
 	var record bytes.Buffer
-	if err := recordio.Write(&record, raw); err != nil {
+	if err := api.WriteRecord(&record, raw); err != nil {
 		return err
 	}
 	_, err = i.w.Write(record.Bytes())

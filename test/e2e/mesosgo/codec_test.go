@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 // theirs is a message of mesos-go.
@@ -125,8 +125,8 @@ func TestEveryFieldGoesBothWays(t *testing.T) {
 
 // differ shows the first difference of two messages.
 func differ(want, got proto.Message) string {
-	a, _ := pbjson.Marshal(want)
-	b, _ := pbjson.Marshal(got)
+	a, _ := api.MarshalJSON(want)
+	b, _ := api.MarshalJSON(got)
 	i := 0
 	for i < min(len(a), len(b)) && a[i] == b[i] {
 		i++
@@ -136,7 +136,7 @@ func differ(want, got proto.Message) string {
 }
 
 func throughJSON(m proto.Message, their theirs) error {
-	raw, err := pbjson.Marshal(m)
+	raw, err := api.MarshalJSON(m)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func throughJSON(m proto.Message, their theirs) error {
 	if raw, err = their.MarshalJSON(); err != nil {
 		return err
 	}
-	if err := pbjson.Unmarshal(raw, m); err != nil {
+	if err := api.UnmarshalJSON(raw, m); err != nil {
 		return fmt.Errorf("we do not read %.200s: %w", raw, err)
 	}
 	return nil
@@ -196,9 +196,9 @@ func FuzzJSONIsMesosGos(f *testing.F) {
 // from m in protobuf, and what we read of its JSON against what we read of its
 // protobuf.
 func sameToBoth(m proto.Message, byJSON theirs, root func() (proto.Message, theirs)) error {
-	raw, err := pbjson.Marshal(m)
+	raw, err := api.MarshalJSON(m)
 	if err == nil {
-		err = pbjson.Unmarshal(raw, m) // with its defaults, which are written
+		err = api.UnmarshalJSON(raw, m) // with its defaults, which are written
 	}
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 func parse(t *testing.T, text string) *Rules {
@@ -30,7 +30,7 @@ func users(name string) (uint32, bool) {
 func call(t *testing.T, text string) *mesosagent.Call {
 	t.Helper()
 	var c mesosagent.Call
-	if err := pbjson.Unmarshal([]byte(text), &c); err != nil {
+	if err := api.UnmarshalJSON([]byte(text), &c); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
 	return &c
@@ -188,7 +188,7 @@ func TestWhatIsNotSeenIsNotShown(t *testing.T) {
 		"TASKS", `{"pending_tasks":[`+task+`],"queued_tasks":[`+task+`],"launched_tasks":[`+task+`],"terminated_tasks":[`+task+`],"completed_tasks":[`+task+`]}`).Replace(answer)
 	seen := func(r *Rules) string {
 		var resp mesosagent.Response
-		if err := pbjson.Unmarshal([]byte(text), &resp); err != nil {
+		if err := api.UnmarshalJSON([]byte(text), &resp); err != nil {
 			t.Fatal(err)
 		}
 		r.Show(Subject{Name: "guest"}, &resp)
@@ -253,7 +253,7 @@ func TestClaims(t *testing.T) {
 	}
 	for claim, want := range map[string]string{"csi-": "csi-1", "": "a csi-1", "x": ""} {
 		resp := &mesosagent.Response{}
-		if err := pbjson.Unmarshal([]byte(`{"get_containers":{"containers":[{"container_id":{"value":"a"}},{"container_id":{"value":"csi-2","parent":`+prefixed+`}},{"container_id":`+prefixed+`}]},`+
+		if err := api.UnmarshalJSON([]byte(`{"get_containers":{"containers":[{"container_id":{"value":"a"}},{"container_id":{"value":"csi-2","parent":`+prefixed+`}},{"container_id":`+prefixed+`}]},`+
 			`"get_frameworks":{"frameworks":[{"framework_info":{"user":"u","name":"n"}}]}}`), resp); err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,7 @@ package acl
 
 import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/valid"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 // action is what a rule is about, by its name in the file.
@@ -67,7 +67,7 @@ func (r *Rules) allow(who Subject, c *mesosagent.Call, uid *uint32) bool {
 		return true
 	}
 	for a, asked := range asks(c) {
-		if !r.allowed(a, who, target{user: user{asked, uid}, container: valid.ID(c)}) {
+		if !r.allowed(a, who, target{user: user{asked, uid}, container: api.ContainerIDOf(c)}) {
 			return false
 		}
 	}
@@ -103,14 +103,14 @@ func asks(c *mesosagent.Call) map[action]string {
 // a parent.
 func asksOfContainers(c *mesosagent.Call) map[action]string {
 	either := func(standalone, nested action) map[action]string {
-		if valid.ID(c).GetParent() == nil {
+		if api.ContainerIDOf(c).GetParent() == nil {
 			return map[action]string{standalone: ""}
 		}
 		return map[action]string{nested: ""}
 	}
 	switch c.GetType() {
 	case mesosagent.Call_LAUNCH_CONTAINER, mesosagent.Call_LAUNCH_NESTED_CONTAINER:
-		if valid.ID(c).GetParent() == nil {
+		if api.ContainerIDOf(c).GetParent() == nil {
 			return map[action]string{launchStandalone: ""}
 		}
 		user := c.GetLaunchContainer().GetCommand().GetUser()

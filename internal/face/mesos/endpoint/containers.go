@@ -8,7 +8,7 @@ import (
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 // executor is one in the documents about containers. A standalone container is shown
@@ -38,12 +38,12 @@ func executors(h Handler, r *http.Request) ([]executor, error) {
 		}
 		e.Source = e.ID
 		if c.ContainerStatus != nil {
-			if e.Status, err = pbjson.Marshal(c.GetContainerStatus()); err != nil {
+			if e.Status, err = api.MarshalJSON(c.GetContainerStatus()); err != nil {
 				return nil, err
 			}
 		}
 		if c.ResourceStatistics != nil {
-			if e.Statistics, err = pbjson.Marshal(c.GetResourceStatistics()); err != nil {
+			if e.Statistics, err = api.MarshalJSON(c.GetResourceStatistics()); err != nil {
 				return nil, err
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 // Handler answers the paths that are for GET.
@@ -71,10 +71,10 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.API.ServeHTTP(w, r)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", http.MethodGet)
-		door.Fail(w, &door.Error{Code: http.StatusMethodNotAllowed, Text: "405 Method Not Allowed. Expecting one of { 'GET' }, but received '" + r.Method + "'."})
+		api.WriteError(w, &api.Error{Code: http.StatusMethodNotAllowed, Text: "405 Method Not Allowed. Expecting one of { 'GET' }, but received '" + r.Method + "'."})
 	default:
 		if err := p(h, w, r); err != nil {
-			door.Fail(w, err)
+			api.WriteError(w, err)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func (h Handler) get(ctx context.Context, t mesosagent.Call_Type) (*mesosagent.R
 	return h.Do(ctx, &mesosagent.Call{Type: t.Enum()})
 }
 
-func bad(text string) error { return &door.Error{Code: http.StatusBadRequest, Text: text} }
+func bad(text string) error { return &api.Error{Code: http.StatusBadRequest, Text: text} }
 
 func version(h Handler, r *http.Request) (any, error) {
 	resp, err := h.get(r.Context(), mesosagent.Call_GET_VERSION)

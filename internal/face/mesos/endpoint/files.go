@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/door"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 func pathOf(r *http.Request) (string, error) {
@@ -127,7 +127,7 @@ func download(h Handler, w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	size, data, err := h.part(r.Context(), p, 0)
-	if derr := (*door.Error)(nil); errors.As(err, &derr) && strings.HasPrefix(derr.Text, "Cannot read a directory") {
+	if derr := (*api.Error)(nil); errors.As(err, &derr) && strings.HasPrefix(derr.Text, "Cannot read a directory") {
 		return bad("Cannot download a directory.\n")
 	}
 	if err != nil {

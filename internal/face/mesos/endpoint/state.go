@@ -10,7 +10,7 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 // object is a JSON object that is put together by hand.
@@ -41,7 +41,7 @@ func labels(l *mesosv1.Labels) []object {
 func taskOf(t *mesosv1.Task) (object, error) {
 	statuses := []object{}
 	for _, s := range t.GetStatuses() {
-		container, err := pbjson.Marshal(s.GetContainerStatus())
+		container, err := api.MarshalJSON(s.GetContainerStatus())
 		if err != nil {
 			return nil, err
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
 
@@ -34,7 +34,7 @@ func (n Node) Due(now time.Time, delay time.Duration) (due []string) {
 		over := Over(c, now, delay)
 		ripe[name] = over
 		of[name] = state{known: true, busy: of[name].busy || !over}
-		for up, _ := ids.Parent(name); up != ""; up, _ = ids.Parent(up) {
+		for up, _ := api.SplitID(name); up != ""; up, _ = api.SplitID(up) {
 			s := of[up]
 			s.busy = s.busy || !Ended(c)
 			of[up] = s

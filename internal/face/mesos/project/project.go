@@ -15,8 +15,8 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/disk"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
 )
 
@@ -114,7 +114,7 @@ func Name(m core.Meta) string {
 // ContainerID is the name in Mesos' form.
 func ContainerID(m core.Meta) *mesosv1.ContainerID {
 	if m.Owner == core.OwnerMesos {
-		return ids.Parse(string(m.Key))
+		return api.ParseID(string(m.Key))
 	}
 	name := string(m.ID)
 	return &mesosv1.ContainerID{Value: &name}

@@ -19,7 +19,7 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/atomicfile"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 // storage is the one type of a local resource provider that there is.
@@ -95,7 +95,7 @@ func (d *Dir) file(kind, name string) string {
 func (d *Dir) Add(info *mesosv1.ResourceProviderInfo) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	want, err := pbjson.Marshal(info)
+	want, err := api.MarshalJSON(info)
 	if err != nil {
 		return err
 	}
@@ -128,10 +128,10 @@ func read(path string) ([]byte, error) {
 // decode gives a configuration the form that Marshal writes.
 func decode(raw []byte) ([]byte, error) {
 	var info mesosv1.ResourceProviderInfo
-	if err := pbjson.Unmarshal(raw, &info); err != nil {
+	if err := api.UnmarshalJSON(raw, &info); err != nil {
 		return nil, err
 	}
-	return pbjson.Marshal(&info)
+	return api.MarshalJSON(&info)
 }
 
 // Update puts a configuration in the place of the one of its type and name.
@@ -145,7 +145,7 @@ func (d *Dir) Update(info *mesosv1.ResourceProviderInfo) error {
 	} else if err != nil {
 		return err
 	}
-	want, err := pbjson.Marshal(info)
+	want, err := api.MarshalJSON(info)
 	if err != nil {
 		return err
 	}

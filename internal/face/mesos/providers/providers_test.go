@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 func config(name string) *mesosv1.ResourceProviderInfo {
@@ -128,7 +128,7 @@ func TestByHand(t *testing.T) {
 // FuzzDecode: no file panics; what is taken has one form, and what Check has nothing
 // against has a file in the directory.
 func FuzzDecode(f *testing.F) {
-	raw, err := pbjson.Marshal(config("disks_1"))
+	raw, err := api.MarshalJSON(config("disks_1"))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%s, then %s, %v", first, again, err)
 		}
 		var info mesosv1.ResourceProviderInfo
-		if err := pbjson.Unmarshal(first, &info); err != nil || Check(&info) != nil {
+		if err := api.UnmarshalJSON(first, &info); err != nil || Check(&info) != nil {
 			return
 		}
 		d := &Dir{path: "/providers"}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/beneath"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 // nested is the directory, in a tree and in each sandbox, that has sandboxes.
@@ -157,7 +157,7 @@ func (t Tree) list(dir, parent string) (all []Sandbox, err error) {
 	}
 	for _, e := range entries {
 		id := parent + e.Name()
-		if !e.IsDir() || ids.Check(ids.Parse(id)) != nil || rel(id) != filepath.Join(dir, e.Name()) {
+		if !e.IsDir() || api.CheckID(api.ParseID(id)) != nil || rel(id) != filepath.Join(dir, e.Name()) {
 			continue // not ours
 		}
 		st, err := root.Lstat(filepath.Join(e.Name(), nested))

@@ -16,7 +16,7 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
@@ -308,4 +308,4 @@ func (l Launch) args(img []string) ([]string, error) {
 }
 
 // Root is the standalone container that l's is, or is below.
-func (l Launch) Root() string { return ids.Root(l.ID) }
+func (l Launch) Root() string { return api.RootOf(l.ID) }

@@ -1,4 +1,4 @@
-package pbjson
+package api
 
 import (
 	"math"
@@ -29,7 +29,7 @@ func TestMarshal(t *testing.T) {
 		"empty bytes are there":         {&mesosagent.Response_ReadFile{Size: proto.Uint64(3), Data: []byte{}}, `{"size":3,"data":""}`},
 		"enums of a default by name":    {&mesosv1.NetworkInfo_IPAddress{}, `{"protocol":"IPv4"}`},
 	} {
-		got, err := Marshal(c.m)
+		got, err := MarshalJSON(c.m)
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s: %s, %v; want %s", name, got, err, c.want)
 		}
@@ -40,7 +40,7 @@ func TestUnmarshalTakesWhatMesosTakes(t *testing.T) {
 	call := func(s string) *mesosagent.Call {
 		t.Helper()
 		var c mesosagent.Call
-		if err := Unmarshal([]byte(s), &c); err != nil {
+		if err := UnmarshalJSON([]byte(s), &c); err != nil {
 			t.Errorf("%s: %v", s, err)
 		}
 		return &c
@@ -58,7 +58,7 @@ func TestUnmarshalTakesWhatMesosTakes(t *testing.T) {
 		t.Errorf("one element for a list: %v", c)
 	}
 	var m mesosv1.Metric
-	if err := Unmarshal([]byte(`{"name":"m","value":"Infinity"}`), &m); err != nil || !math.IsInf(m.GetValue(), 1) {
+	if err := UnmarshalJSON([]byte(`{"name":"m","value":"Infinity"}`), &m); err != nil || !math.IsInf(m.GetValue(), 1) {
 		t.Errorf("infinity: %v, %v", &m, err)
 	}
 }
@@ -87,7 +87,7 @@ func TestUnmarshalRefusesInMesosWords(t *testing.T) {
 		`{"get_metrics":{"timeout":{"nanoseconds":"ten"}}}`:                                         "Failed to parse 'ten' as a JSON number for field 'nanoseconds'",
 	} {
 		var c mesosagent.Call
-		if err := Unmarshal([]byte(body), &c); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if err := UnmarshalJSON([]byte(body), &c); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%.80s: %v, want %s", body, err, want)
 		}
 	}
@@ -101,17 +101,17 @@ func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"attach_container_input":{"type":"PROCESS_IO","process_io":{"type":"DATA","data":{"type":"STDIN","data":"aGk="}}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var one, two mesosagent.Call
-		if Unmarshal(body, &one) != nil {
+		if UnmarshalJSON(body, &one) != nil {
 			return
 		}
-		first, err := Marshal(&one)
+		first, err := MarshalJSON(&one)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Unmarshal(first, &two); err != nil {
+		if err := UnmarshalJSON(first, &two); err != nil {
 			t.Fatalf("%s: %v", first, err)
 		}
-		if second, err := Marshal(&two); err != nil || string(second) != string(first) {
+		if second, err := MarshalJSON(&two); err != nil || string(second) != string(first) {
 			t.Fatalf("%s, then %s, %v", first, second, err)
 		}
 	})

@@ -1,8 +1,4 @@
-// Package valid says what is wrong with a call before anything is done for it,
-// in Mesos' words.
-//
-// It is pure. Start at Call.
-package valid
+package api
 
 import (
 	"errors"
@@ -11,36 +7,35 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
 )
 
 // Call says what is wrong with c. Of the records of an input stream it is the
 // first that is looked at here; Input is for the others.
-func Call(c *mesosagent.Call) error {
+func validate(c *mesosagent.Call) error {
 	if c.Type == nil {
 		return expecting("type")
 	}
 	name := strings.ToLower(c.GetType().String())
-	if needsPayload(c.GetType()) && !has(c, name) {
+	if needsPayload(c.GetType()) && !hasPayload(c, name) {
 		return expecting(name)
 	}
 	if c.GetType() == mesosagent.Call_ATTACH_CONTAINER_INPUT {
-		return firstInput(c.GetAttachContainerInput())
+		return validateAttachInput(c.GetAttachContainerInput())
 	}
-	if err := info(c, name); err != nil {
+	if err := validateProviderInfo(c, name); err != nil {
 		return err
 	}
-	id := ID(c)
+	id := ContainerIDOf(c)
 	if id == nil {
 		return nil
 	}
-	if err := ids.Check(id); err != nil {
+	if err := CheckID(id); err != nil {
 		return fmt.Errorf("'%s.container_id' is invalid: %w", name, err)
 	}
 	if strings.Contains(name, "_nested_container") && id.GetParent() == nil {
 		return expecting(name + ".container_id.parent")
 	}
-	return launch(c, name, id)
+	return validateLaunch(c, name, id)
 }
 
 func expecting(what string) error {
@@ -61,7 +56,7 @@ func needsPayload(t mesosagent.Call_Type) bool {
 
 // has reports whether the field of this name is set: every call's payload has its
 // type's name.
-func has(c *mesosagent.Call, name string) bool {
+func hasPayload(c *mesosagent.Call, name string) bool {
 	m := c.ProtoReflect()
 	for f := range m.Range {
 		if string(f.Name()) == name {
@@ -73,7 +68,7 @@ func has(c *mesosagent.Call, name string) bool {
 
 // ID is the container that a call is about; nil for those about none, and for the
 // streams of input.
-func ID(c *mesosagent.Call) *mesosv1.ContainerID {
+func ContainerIDOf(c *mesosagent.Call) *mesosv1.ContainerID {
 	switch c.GetType() {
 	case mesosagent.Call_LAUNCH_NESTED_CONTAINER:
 		return c.GetLaunchNestedContainer().GetContainerId()
@@ -100,7 +95,7 @@ func ID(c *mesosagent.Call) *mesosv1.ContainerID {
 	}
 }
 
-func info(c *mesosagent.Call, name string) error {
+func validateProviderInfo(c *mesosagent.Call, name string) error {
 	i := c.GetAddResourceProviderConfig().GetInfo()
 	if c.GetType() == mesosagent.Call_UPDATE_RESOURCE_PROVIDER_CONFIG {
 		i = c.GetUpdateResourceProviderConfig().GetInfo()
@@ -111,7 +106,7 @@ func info(c *mesosagent.Call, name string) error {
 	return nil
 }
 
-func launch(c *mesosagent.Call, name string, id *mesosv1.ContainerID) error {
+func validateLaunch(c *mesosagent.Call, name string, id *mesosv1.ContainerID) error {
 	command, container := c.GetLaunchContainer().GetCommand(), c.GetLaunchContainer().GetContainer()
 	switch c.GetType() {
 	case mesosagent.Call_LAUNCH_CONTAINER:
@@ -122,16 +117,16 @@ func launch(c *mesosagent.Call, name string, id *mesosv1.ContainerID) error {
 	default:
 		return nil
 	}
-	if err := environment(command.GetEnvironment()); err != nil {
+	if err := validateEnvironment(command.GetEnvironment()); err != nil {
 		return fmt.Errorf("'%s.command' is invalid: %w", name, err)
 	}
-	if err := containerInfo(container); err != nil {
+	if err := validateContainerInfo(container); err != nil {
 		return fmt.Errorf("'%s.container' is invalid: %w", name, err)
 	}
-	return resources(c.GetLaunchContainer().GetResources(), id)
+	return validateResources(c.GetLaunchContainer().GetResources(), id)
 }
 
-func environment(e *mesosv1.Environment) error {
+func validateEnvironment(e *mesosv1.Environment) error {
 	for _, v := range e.GetVariables() {
 		fault := ""
 		switch v.GetType() {
@@ -157,12 +152,12 @@ func environment(e *mesosv1.Environment) error {
 	return nil
 }
 
-func containerInfo(c *mesosv1.ContainerInfo) error {
+func validateContainerInfo(c *mesosv1.ContainerInfo) error {
 	if c == nil {
 		return nil
 	}
 	for _, v := range c.GetVolumes() {
-		if err := volume(v); err != nil {
+		if err := validateVolume(v); err != nil {
 			return fmt.Errorf("Invalid volume: %w", err) //nolint:staticcheck // Mesos' text
 		}
 	}
@@ -180,7 +175,7 @@ func containerInfo(c *mesosv1.ContainerInfo) error {
 	return nil
 }
 
-func volume(v *mesosv1.Volume) error {
+func validateVolume(v *mesosv1.Volume) error {
 	set := 0
 	for _, is := range []bool{v.HostPath != nil, v.Image != nil, v.Source != nil} {
 		if is {
@@ -213,7 +208,7 @@ func volume(v *mesosv1.Volume) error {
 	return nil
 }
 
-func resources(list []*mesosv1.Resource, id *mesosv1.ContainerID) error {
+func validateResources(list []*mesosv1.Resource, id *mesosv1.ContainerID) error {
 	if len(list) > 0 && id.GetParent() != nil {
 		return errors.New("Resources may not be specified when using 'launch_container' to launch nested containers") //nolint:staticcheck // Mesos' text
 	}

@@ -1,10 +1,4 @@
-// Package pbjson is JSON as Mesos writes and reads it for its protobuf messages,
-// which is not protobuf's own JSON: names stand as in the .proto files, 64-bit
-// integers are numbers, and declared defaults are written out.
-//
-// It must not know what the messages mean. Start at Marshal and Unmarshal. None
-// of the messages has a map, a oneof or an extension, and neither has this codec.
-package pbjson
+package api
 
 import (
 	"encoding/base64"
@@ -20,15 +14,15 @@ import (
 
 // Marshal writes what is set in m, and the default of every unset field that
 // declares one.
-func Marshal(m proto.Message) ([]byte, error) {
-	var e encoder
+func MarshalJSON(m proto.Message) ([]byte, error) {
+	var e jsonEncoder
 	err := e.message(m.ProtoReflect())
 	return e.out, err
 }
 
-type encoder struct{ out []byte }
+type jsonEncoder struct{ out []byte }
 
-func (e *encoder) message(m protoreflect.Message) error {
+func (e *jsonEncoder) message(m protoreflect.Message) error {
 	e.out = append(e.out, '{')
 	first := true
 	fields := m.Descriptor().Fields()
@@ -52,7 +46,7 @@ func (e *encoder) message(m protoreflect.Message) error {
 	return nil
 }
 
-func (e *encoder) field(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
+func (e *jsonEncoder) field(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 	if !f.IsList() {
 		return e.value(f, v)
 	}
@@ -69,7 +63,7 @@ func (e *encoder) field(f protoreflect.FieldDescriptor, v protoreflect.Value) er
 	return nil
 }
 
-func (e *encoder) value(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
+func (e *jsonEncoder) value(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 	switch f.Kind() {
 	case protoreflect.MessageKind:
 		return e.message(v.Message())
@@ -92,14 +86,14 @@ func (e *encoder) value(f protoreflect.FieldDescriptor, v protoreflect.Value) er
 	case protoreflect.Uint32Kind, protoreflect.Uint64Kind:
 		e.out = strconv.AppendUint(e.out, v.Uint(), 10)
 	case protoreflect.DoubleKind:
-		e.out = append(e.out, double(v.Float())...)
+		e.out = append(e.out, jsonDouble(v.Float())...)
 	default:
 		return fmt.Errorf("field %s: kind %s", f.FullName(), f.Kind())
 	}
 	return nil
 }
 
-func (e *encoder) text(s string) error {
+func (e *jsonEncoder) text(s string) error {
 	b, err := json.Marshal(s)
 	e.out = append(e.out, b...)
 	return err
@@ -107,7 +101,7 @@ func (e *encoder) text(s string) error {
 
 // double always has a fraction, so that a reader in another language knows it for
 // one.
-func double(f float64) string {
+func jsonDouble(f float64) string {
 	switch {
 	case math.IsInf(f, 1):
 		return `"Infinity"`

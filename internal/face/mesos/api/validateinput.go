@@ -1,15 +1,14 @@
-package valid
+package api
 
 import (
 	"errors"
 	"fmt"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/ids"
 )
 
 // firstInput is the record that names the container.
-func firstInput(in *mesosagent.Call_AttachContainerInput) error {
+func validateAttachInput(in *mesosagent.Call_AttachContainerInput) error {
 	switch {
 	case in.Type == nil:
 		return expecting("attach_container_input.type")
@@ -20,7 +19,7 @@ func firstInput(in *mesosagent.Call_AttachContainerInput) error {
 	case in.ContainerId == nil:
 		return expecting("attach_container_input.container_id")
 	}
-	if err := ids.Check(in.GetContainerId()); err != nil {
+	if err := CheckID(in.GetContainerId()); err != nil {
 		return fmt.Errorf("'attach_container_input.container_id' is invalid: %w", err)
 	}
 	return nil
@@ -28,7 +27,7 @@ func firstInput(in *mesosagent.Call_AttachContainerInput) error {
 
 // FirstInput says what is wrong with the first record of a stream of input, which
 // Call has looked at.
-func FirstInput(in *mesosagent.Call_AttachContainerInput) error {
+func ValidateFirstInput(in *mesosagent.Call_AttachContainerInput) error {
 	if in.GetType() != mesosagent.Call_AttachContainerInput_CONTAINER_ID {
 		return errors.New("Expecting 'attach_container_input.type' to be CONTAINER_ID") //nolint:staticcheck // Mesos' text
 	}
@@ -36,7 +35,7 @@ func FirstInput(in *mesosagent.Call_AttachContainerInput) error {
 }
 
 // Input says what is wrong with a later record of a stream of input.
-func Input(c *mesosagent.Call) error {
+func validateInput(c *mesosagent.Call) error {
 	in := c.GetAttachContainerInput()
 	if c.GetType() != mesosagent.Call_ATTACH_CONTAINER_INPUT {
 		return fmt.Errorf("Expecting 'type' to be 'ATTACH_CONTAINER_INPUT' instead of: '%s'", c.GetType()) //nolint:staticcheck // Mesos' text
@@ -51,14 +50,14 @@ func Input(c *mesosagent.Call) error {
 	case p.Type == nil:
 		return expecting("process_io.type")
 	case p.GetType() == mesosagent.ProcessIO_DATA:
-		return data(p)
+		return validateData(p)
 	case p.GetType() == mesosagent.ProcessIO_CONTROL:
-		return control(p)
+		return validateControl(p)
 	}
 	return errors.New("'process_io.type' is unknown")
 }
 
-func data(p *mesosagent.ProcessIO) error {
+func validateData(p *mesosagent.ProcessIO) error {
 	switch d := p.GetData(); {
 	case d == nil:
 		return expecting("process_io.data")
@@ -72,7 +71,7 @@ func data(p *mesosagent.ProcessIO) error {
 	return nil
 }
 
-func control(p *mesosagent.ProcessIO) error {
+func validateControl(p *mesosagent.ProcessIO) error {
 	switch c := p.GetControl(); {
 	case c == nil:
 		return expecting("process_io.control")

@@ -1,4 +1,4 @@
-package door
+package api
 
 import (
 	"bytes"
@@ -14,8 +14,6 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
-	"github.com/longshore/longshore/internal/face/mesos/recordio"
 )
 
 // request is one row of a table.
@@ -51,7 +49,7 @@ const (
 func records(list ...string) string {
 	var b bytes.Buffer
 	for _, r := range list {
-		_ = recordio.Write(&b, []byte(r))
+		_ = WriteRecord(&b, []byte(r))
 	}
 	return b.String()
 }
@@ -81,16 +79,16 @@ func TestChecks(t *testing.T) {
 		"a path that only begins so":    {request{path: "/api/v1x", headers: inJSON, body: health}, 404, "404 Not Found."},
 		"a GET":                         {request{method: "GET"}, 405, "405 Method Not Allowed. Expecting one of { 'POST' }, but received 'GET'."},
 		"no Content-Type":               {request{headers: "Accept: text/html", body: health}, 400, "Expecting 'Content-Type' to be present"},
-		"a foreign Content-Type":        {request{headers: "Content-Type: text/plain"}, 415, "Expecting 'Content-Type' of " + three},
-		"a Content-Type with a charset": {request{headers: "Content-Type: application/json; charset=utf-8"}, 415, "Expecting 'Content-Type' of " + three},
-		"a Content-Type in capitals":    {request{headers: "Content-Type: Application/JSON"}, 415, "Expecting 'Content-Type' of " + three},
+		"a foreign Content-Type":        {request{headers: "Content-Type: text/plain"}, 415, "Expecting 'Content-Type' of " + anyForms},
+		"a Content-Type with a charset": {request{headers: "Content-Type: application/json; charset=utf-8"}, 415, "Expecting 'Content-Type' of " + anyForms},
+		"a Content-Type in capitals":    {request{headers: "Content-Type: Application/JSON"}, 415, "Expecting 'Content-Type' of " + anyForms},
 		"recordio of nothing":           {request{headers: "Content-Type: application/recordio"}, 400, "Expecting 'Message-Content-Type' to be set for streaming requests"},
-		"recordio of recordio":          {request{headers: "Content-Type: application/recordio\nMessage-Content-Type: application/recordio"}, 415, "Expecting 'Message-Content-Type' of " + two},
+		"recordio of recordio":          {request{headers: "Content-Type: application/recordio\nMessage-Content-Type: application/recordio"}, 415, "Expecting 'Message-Content-Type' of " + messageForms},
 		"JSON of JSON":                  {request{headers: inJSON + "Message-Content-Type: application/json"}, 415, "Expecting 'Message-Content-Type' to be not set for non-streaming requests"},
-		"nothing acceptable":            {request{headers: inJSON + "Accept: text/html, application/xml"}, 406, "Expecting 'Accept' to allow " + three},
-		"an empty Accept":               {request{headers: inJSON + "Accept:"}, 406, "Expecting 'Accept' to allow " + three},
-		"all refused":                   {request{headers: inJSON + "Accept: */*;q=0"}, 406, "Expecting 'Accept' to allow " + three},
-		"records of nothing":            {request{headers: inJSON + "Accept: application/recordio\nMessage-Accept: text/html"}, 406, "Expecting 'Message-Accept' to allow " + two},
+		"nothing acceptable":            {request{headers: inJSON + "Accept: text/html, application/xml"}, 406, "Expecting 'Accept' to allow " + anyForms},
+		"an empty Accept":               {request{headers: inJSON + "Accept:"}, 406, "Expecting 'Accept' to allow " + anyForms},
+		"all refused":                   {request{headers: inJSON + "Accept: */*;q=0"}, 406, "Expecting 'Accept' to allow " + anyForms},
+		"records of nothing":            {request{headers: inJSON + "Accept: application/recordio\nMessage-Accept: text/html"}, 406, "Expecting 'Message-Accept' to allow " + messageForms},
 		"no records, but Message":       {request{headers: inJSON + "Accept: application/json\nMessage-Accept: application/json"}, 406, "Expecting 'Message-Accept' to be not set for non-streaming responses"},
 		"bytes that are no protobuf":    {request{headers: "Content-Type: application/x-protobuf", body: "\xff"}, 400, "Failed to parse body into a protobuf object"},
 		"protobuf without a required":   {request{headers: "Content-Type: application/x-protobuf", body: "\x08\x07\x22\x00"}, 400, "Failed to parse body into a protobuf object"},
@@ -114,7 +112,7 @@ func TestChecks(t *testing.T) {
 		"JSON before protobuf":      {request{headers: inJSON + "Accept: application/x-protobuf, APPLICATION/*;q=0.1", body: health}, 200, `{"type":"GET_HEALTH","get_health":{"healthy":true}}`},
 		"JSON refused":              {request{headers: inJSON + "Accept: application/json;q=0.0, */*", body: health}, 200, `{"type":"GET_HEALTH","get_health":{"healthy":true}}`},
 		"the last line counts":      {request{headers: inJSON + "Accept: text/html\nAccept: application/json", body: health}, 200, `{"type":"GET_HEALTH","get_health":{"healthy":true}}`},
-		"and not the one before":    {request{headers: inJSON + "Accept: application/json\nAccept: text/html", body: health}, 406, "Expecting 'Accept' to allow " + three},
+		"and not the one before":    {request{headers: inJSON + "Accept: application/json\nAccept: text/html", body: health}, 406, "Expecting 'Accept' to allow " + anyForms},
 		"nothing to say is no body": {request{headers: inJSON, body: attach}, 200, ""},
 	} {
 		w := httptest.NewRecorder()
@@ -231,7 +229,7 @@ func TestStreams(t *testing.T) {
 		}
 		return errors.Join(s.Send(ctx, out), s.Send(ctx, out), errors.New("too late to say"))
 	}}
-	asJSON, err := pbjson.Marshal(out)
+	asJSON, err := MarshalJSON(out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +251,7 @@ func TestStreams(t *testing.T) {
 		if w.Code != 200 || w.Header().Get("Content-Type") != want.kind || w.Header().Get("Message-Content-Type") != want.message {
 			t.Errorf("%s: %d %v", accept, w.Code, w.Header())
 		}
-		r := recordio.NewReader(w.Body, 4096)
+		r := NewRecordReader(w.Body, 4096)
 		for range 2 {
 			if got, err := r.Next(); err != nil || !bytes.Equal(got, want.record) {
 				t.Errorf("%s: %q, %v; want %q", accept, got, err, want.record)

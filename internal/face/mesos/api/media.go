@@ -1,4 +1,4 @@
-package door
+package api
 
 import (
 	"net/http"
@@ -16,13 +16,13 @@ const (
 )
 
 const (
-	three = "application/json or application/x-protobuf or application/recordio"
-	two   = "application/json or application/x-protobuf"
+	anyForms     = "application/json or application/x-protobuf or application/recordio"
+	messageForms = "application/json or application/x-protobuf"
 )
 
 // header is the value of a header. Of several lines the last one counts: so it is
 // with Mesos, and mesos-go sends two Accept lines and means the second.
-func header(h http.Header, name string) (value string, ok bool) {
+func lastHeader(h http.Header, name string) (value string, ok bool) {
 	lines := h.Values(name)
 	if len(lines) == 0 {
 		return "", false
@@ -32,8 +32,8 @@ func header(h http.Header, name string) (value string, ok bool) {
 
 // contentType says in which form the request comes.
 func (x *Exchange) contentType(h http.Header) error {
-	kind, ok := header(h, "Content-Type")
-	message, messageSet := header(h, "Message-Content-Type")
+	kind, ok := lastHeader(h, "Content-Type")
+	message, messageSet := lastHeader(h, "Message-Content-Type")
 	if !ok {
 		return bad("Expecting 'Content-Type' to be present")
 	}
@@ -42,57 +42,57 @@ func (x *Exchange) contentType(h http.Header) error {
 		if messageSet {
 			return unsupported("Expecting 'Message-Content-Type' to be not set for non-streaming requests")
 		}
-		x.in = media(kind)
+		x.requestMedia = media(kind)
 		return nil
 	case recordMedia:
-		x.in, x.streamed = media(message), true
+		x.requestMedia, x.requestStreamed = media(message), true
 		if !messageSet {
 			return bad("Expecting 'Message-Content-Type' to be set for streaming requests")
 		}
-		if x.in != jsonMedia && x.in != protobufMedia {
-			return unsupported("Expecting 'Message-Content-Type' of " + two)
+		if x.requestMedia != jsonMedia && x.requestMedia != protobufMedia {
+			return unsupported("Expecting 'Message-Content-Type' of " + messageForms)
 		}
 		return nil
 	}
-	return unsupported("Expecting 'Content-Type' of " + three)
+	return unsupported("Expecting 'Content-Type' of " + anyForms)
 }
 
 // accept says in which form the answer goes: the first that the client allows.
 func (x *Exchange) accept(h http.Header) error {
-	_, messageSet := header(h, "Message-Accept")
+	_, messageSet := lastHeader(h, "Message-Accept")
 	for _, m := range []media{jsonMedia, protobufMedia} {
 		if accepts(h, "Accept", m) {
 			if messageSet {
 				return notAcceptable("Expecting 'Message-Accept' to be not set for non-streaming responses")
 			}
-			x.out = m
+			x.responseMedia = m
 			return nil
 		}
 	}
 	if !accepts(h, "Accept", recordMedia) {
-		return notAcceptable("Expecting 'Accept' to allow " + three)
+		return notAcceptable("Expecting 'Accept' to allow " + anyForms)
 	}
-	x.stream = true
+	x.responseStreamed = true
 	for _, m := range []media{jsonMedia, protobufMedia} {
 		if accepts(h, "Message-Accept", m) {
-			x.out = m
+			x.responseMedia = m
 			return nil
 		}
 	}
-	return notAcceptable("Expecting 'Message-Accept' to allow " + two)
+	return notAcceptable("Expecting 'Message-Accept' to allow " + messageForms)
 }
 
 // accepts reports whether a header allows m; one that is not there allows all. Of
 // weights only zero means something.
 func accepts(h http.Header, name string, m media) bool {
-	value, ok := header(h, name)
+	value, ok := lastHeader(h, name)
 	if !ok {
 		return true
 	}
 	for item := range strings.SplitSeq(value, ",") {
 		kind, params, _ := strings.Cut(item, ";")
 		kind = strings.ToLower(strings.TrimSpace(kind))
-		if (kind == string(m) || kind == "*/*" || kind == "application/*") && !refused(params) {
+		if (kind == string(m) || kind == "*/*" || kind == "application/*") && !hasZeroWeight(params) {
 			return true
 		}
 	}
@@ -100,7 +100,7 @@ func accepts(h http.Header, name string, m media) bool {
 }
 
 // refused reports whether the parameters of a media range have a weight of zero.
-func refused(params string) bool {
+func hasZeroWeight(params string) bool {
 	for p := range strings.SplitSeq(params, ";") {
 		name, q, ok := strings.Cut(strings.TrimSpace(p), "=")
 		if !ok || !strings.EqualFold(name, "q") {

@@ -1,8 +1,4 @@
-// Package recordio frames records as Mesos does: the length in decimal digits, a
-// newline, and so many bytes.
-//
-// It must not know what is in a record. Start at Reader and Write.
-package recordio
+package api
 
 import (
 	"bufio"
@@ -17,21 +13,23 @@ import (
 const maxDigits = 20
 
 // Reader reads records. After an error it is of no more use.
-type Reader struct {
+type RecordReader struct {
 	from *bufio.Reader
 	max  int64
 }
 
 // NewReader reads records of at most limit bytes.
-func NewReader(r io.Reader, limit int64) *Reader { return &Reader{bufio.NewReader(r), limit} }
+func NewRecordReader(r io.Reader, limit int64) *RecordReader {
+	return &RecordReader{bufio.NewReader(r), limit}
+}
 
 // ErrTooLong is what a record above the limit is refused with.
-var ErrTooLong = errors.New("the record is too long") //nolint:gochecknoglobals // an error value
+var errRecordTooLong = errors.New("the record is too long") //nolint:gochecknoglobals // an error value
 
 // Next returns the next record, which is the caller's. It ends with io.EOF, also
 // where the stream breaks off within a record: there is no mark of an end. No
 // more is allocated than was sent.
-func (r *Reader) Next() ([]byte, error) {
+func (r *RecordReader) Next() ([]byte, error) {
 	n, err := r.length()
 	if err != nil {
 		return nil, err
@@ -43,7 +41,7 @@ func (r *Reader) Next() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func (r *Reader) length() (int64, error) {
+func (r *RecordReader) length() (int64, error) {
 	var digits []byte
 	for {
 		c, err := r.from.ReadByte()
@@ -62,7 +60,7 @@ func (r *Reader) length() (int64, error) {
 		return 0, badLength(digits)
 	}
 	if n > uint64(r.max) {
-		return 0, fmt.Errorf("%w: %d bytes, and %d are taken", ErrTooLong, n, r.max)
+		return 0, fmt.Errorf("%w: %d bytes, and %d are taken", errRecordTooLong, n, r.max)
 	}
 	return int64(n), nil
 }
@@ -72,7 +70,7 @@ func badLength(digits []byte) error {
 }
 
 // Write writes one record with one Write.
-func Write(w io.Writer, record []byte) error {
+func WriteRecord(w io.Writer, record []byte) error {
 	b := make([]byte, 0, len(record)+maxDigits+1)
 	b = strconv.AppendInt(b, int64(len(record)), 10)
 	b = append(b, '\n')

@@ -1,4 +1,4 @@
-package recordio
+package api
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ func TestRecords(t *testing.T) {
 	var b bytes.Buffer
 	want := []string{"hello", "", "6\nhello!", strings.Repeat("x", 70000)}
 	for _, w := range want {
-		if err := Write(&b, []byte(w)); err != nil {
+		if err := WriteRecord(&b, []byte(w)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -21,7 +21,7 @@ func TestRecords(t *testing.T) {
 		t.Fatalf("the stream begins %.40q", b.String())
 	}
 	// Where the pieces of a stream end means nothing.
-	r := NewReader(iotest.OneByteReader(&b), 70000)
+	r := NewRecordReader(iotest.OneByteReader(&b), 70000)
 	for _, w := range want {
 		if got, err := r.Next(); err != nil || string(got) != w {
 			t.Errorf("%.20q, %v; want %.20q", got, err, w)
@@ -46,7 +46,7 @@ func TestBadStreams(t *testing.T) {
 		"5":                                "EOF",
 		"":                                 "EOF",
 	} {
-		if got, err := NewReader(strings.NewReader(in), 100).Next(); err == nil || err.Error() != want {
+		if got, err := NewRecordReader(strings.NewReader(in), 100).Next(); err == nil || err.Error() != want {
 			t.Errorf("%.30q: %q, %v; want %s", in, got, err, want)
 		}
 	}
@@ -55,14 +55,14 @@ func TestBadStreams(t *testing.T) {
 // TestInterleaved: two who write into one stream at the same time break it; what
 // comes out of it is never more than what a length said.
 func TestInterleaved(t *testing.T) {
-	r := NewReader(strings.NewReader("5\nhe7\nllo, you"), 100)
+	r := NewRecordReader(strings.NewReader("5\nhe7\nllo, you"), 100)
 	if got, err := r.Next(); err != nil || string(got) != "he7\nl" {
 		t.Errorf("%q, %v", got, err)
 	}
 	if got, err := r.Next(); err == nil || errors.Is(err, io.EOF) && got != nil {
 		t.Errorf("%q, %v", got, err)
 	}
-	r = NewReader(strings.NewReader("5\nhe7\nlloworld\n1\nx"), 100)
+	r = NewRecordReader(strings.NewReader("5\nhe7\nlloworld\n1\nx"), 100)
 	if _, err := r.Next(); err != nil {
 		t.Fatal(err)
 	}
@@ -73,11 +73,11 @@ func TestInterleaved(t *testing.T) {
 
 // FuzzReader: whatever the bytes, what is read as records and written again is a
 // beginning of what came in, but for zeros before a length.
-func FuzzReader(f *testing.F) {
+func FuzzRecords(f *testing.F) {
 	f.Add([]byte("5\nhello0\n3\nabc"))
 	f.Add([]byte("18446744073709551615\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		r := NewReader(bytes.NewReader(in), 1000)
+		r := NewRecordReader(bytes.NewReader(in), 1000)
 		var all [][]byte
 		for {
 			rec, err := r.Next()
@@ -88,11 +88,11 @@ func FuzzReader(f *testing.F) {
 		}
 		var out bytes.Buffer
 		for _, rec := range all {
-			if err := Write(&out, rec); err != nil {
+			if err := WriteRecord(&out, rec); err != nil {
 				t.Fatal(err)
 			}
 		}
-		again := NewReader(&out, 1000)
+		again := NewRecordReader(&out, 1000)
 		for _, want := range all {
 			if got, err := again.Next(); err != nil || !bytes.Equal(got, want) {
 				t.Fatalf("%q, %v; want %q", got, err, want)

@@ -1,4 +1,4 @@
-package pbjson
+package api
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ import (
 // takes: unknown names are passed over, null leaves a field unset, a number or a
 // truth may be a string, and one bare element may stand for a list. An error's
 // text is the one that a client of Mesos knows.
-func Unmarshal(data []byte, m proto.Message) error {
+func UnmarshalJSON(data []byte, m proto.Message) error {
 	proto.Reset(m)
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -35,17 +35,17 @@ func Unmarshal(data []byte, m proto.Message) error {
 	if err != nil {
 		return fmt.Errorf("Failed to parse body into JSON: %w", err) //nolint:staticcheck // Mesos' text
 	}
-	if deeper(v, MaxDepth) {
-		return fmt.Errorf("Failed to parse body into JSON: it is nested more than %d deep", MaxDepth) //nolint:staticcheck // Mesos' text
+	if deeper(v, maxDepth) {
+		return fmt.Errorf("Failed to parse body into JSON: it is nested more than %d deep", maxDepth) //nolint:staticcheck // Mesos' text
 	}
 	o, ok := v.(map[string]any)
 	if !ok {
 		return errors.New("Expecting a JSON object") //nolint:staticcheck // Mesos' text
 	}
-	if err := readMessage(m.ProtoReflect(), o); err != nil {
+	if err := readJSONMessage(m.ProtoReflect(), o); err != nil {
 		return err
 	}
-	if missing := Missing(m); len(missing) > 0 {
+	if missing := missingFields(m); len(missing) > 0 {
 		return errors.New("Missing required fields: " + strings.Join(missing, ", "))
 	}
 	return nil
@@ -53,7 +53,7 @@ func Unmarshal(data []byte, m proto.Message) error {
 
 // MaxDepth bounds how far messages are nested in each other, as protobuf bounds it
 // in C++.
-const MaxDepth = 100
+const maxDepth = 100
 
 // deeper reports whether v has more than so many levels.
 func deeper(v any, levels int) bool {
@@ -79,9 +79,9 @@ const maxMissing = 100
 
 // Missing lists the required fields that are not set in m and below it, as paths:
 // the first hundred and a few.
-func Missing(m proto.Message) []string { return missing(m.ProtoReflect(), "") }
+func missingFields(m proto.Message) []string { return missingBelow(m.ProtoReflect(), "") }
 
-func missing(m protoreflect.Message, path string) (list []string) {
+func missingBelow(m protoreflect.Message, path string) (list []string) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
@@ -94,16 +94,16 @@ func missing(m protoreflect.Message, path string) (list []string) {
 		case f.Message() == nil:
 		case f.IsList():
 			for j := 0; j < m.Get(f).List().Len() && len(list) < maxMissing; j++ {
-				list = append(list, missing(m.Get(f).List().Get(j).Message(), name+"["+strconv.Itoa(j)+"].")...)
+				list = append(list, missingBelow(m.Get(f).List().Get(j).Message(), name+"["+strconv.Itoa(j)+"].")...)
 			}
 		default:
-			list = append(list, missing(m.Get(f).Message(), name+".")...)
+			list = append(list, missingBelow(m.Get(f).Message(), name+".")...)
 		}
 	}
 	return list
 }
 
-func readMessage(m protoreflect.Message, o map[string]any) error {
+func readJSONMessage(m protoreflect.Message, o map[string]any) error {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
@@ -113,9 +113,9 @@ func readMessage(m protoreflect.Message, o map[string]any) error {
 		}
 		var err error
 		if f.IsList() {
-			err = readList(m, f, v)
+			err = readJSONList(m, f, v)
 		} else {
-			err = readField(m, f, v)
+			err = readJSONField(m, f, v)
 		}
 		if err != nil {
 			return err
@@ -124,22 +124,22 @@ func readMessage(m protoreflect.Message, o map[string]any) error {
 	return nil
 }
 
-func readField(m protoreflect.Message, f protoreflect.FieldDescriptor, v any) error {
+func readJSONField(m protoreflect.Message, f protoreflect.FieldDescriptor, v any) error {
 	if f.Message() != nil {
 		o, ok := v.(map[string]any)
 		if !ok {
-			return notExpecting(f, v)
+			return wrongJSONKind(f, v)
 		}
-		return readMessage(m.Mutable(f).Message(), o)
+		return readJSONMessage(m.Mutable(f).Message(), o)
 	}
-	value, err := scalar(f, v)
+	value, err := jsonScalar(f, v)
 	if err == nil && value.IsValid() {
 		m.Set(f, value)
 	}
 	return err
 }
 
-func readList(m protoreflect.Message, f protoreflect.FieldDescriptor, v any) error {
+func readJSONList(m protoreflect.Message, f protoreflect.FieldDescriptor, v any) error {
 	all, ok := v.([]any)
 	if !ok {
 		all = []any{v}
@@ -152,14 +152,14 @@ func readList(m protoreflect.Message, f protoreflect.FieldDescriptor, v any) err
 		if f.Message() != nil {
 			o, ok := v.(map[string]any)
 			if !ok {
-				return notExpecting(f, v)
+				return wrongJSONKind(f, v)
 			}
-			if err := readMessage(list.AppendMutable().Message(), o); err != nil {
+			if err := readJSONMessage(list.AppendMutable().Message(), o); err != nil {
 				return err
 			}
 			continue
 		}
-		value, err := scalar(f, v)
+		value, err := jsonScalar(f, v)
 		if err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func readList(m protoreflect.Message, f protoreflect.FieldDescriptor, v any) err
 }
 
 // notExpecting says that v is of another kind than the field.
-func notExpecting(f protoreflect.FieldDescriptor, v any) error {
+func wrongJSONKind(f protoreflect.FieldDescriptor, v any) error {
 	kind := "null"
 	switch v.(type) {
 	case map[string]any:
@@ -189,7 +189,7 @@ func notExpecting(f protoreflect.FieldDescriptor, v any) error {
 }
 
 // scalar is v as the field's value; the invalid Value leaves the field unset.
-func scalar(f protoreflect.FieldDescriptor, v any) (protoreflect.Value, error) {
+func jsonScalar(f protoreflect.FieldDescriptor, v any) (protoreflect.Value, error) {
 	var none protoreflect.Value
 	s, isString := v.(string)
 	switch f.Kind() {
@@ -207,7 +207,7 @@ func scalar(f protoreflect.FieldDescriptor, v any) (protoreflect.Value, error) {
 		}
 	case protoreflect.EnumKind:
 		if isString {
-			return enum(f, s)
+			return jsonEnum(f, s)
 		}
 	case protoreflect.BoolKind:
 		if b, ok := v.(bool); ok {
@@ -221,17 +221,17 @@ func scalar(f protoreflect.FieldDescriptor, v any) (protoreflect.Value, error) {
 		}
 	default:
 		if n, ok := v.(json.Number); ok {
-			return number(f, string(n))
+			return jsonNumber(f, string(n))
 		}
 		if isString {
-			return number(f, s)
+			return jsonNumber(f, s)
 		}
 	}
-	return none, notExpecting(f, v)
+	return none, wrongJSONKind(f, v)
 }
 
 // enum: a name that is not known is no name where it need not be one.
-func enum(f protoreflect.FieldDescriptor, s string) (protoreflect.Value, error) {
+func jsonEnum(f protoreflect.FieldDescriptor, s string) (protoreflect.Value, error) {
 	if d := f.Enum().Values().ByName(protoreflect.Name(s)); d != nil {
 		return protoreflect.ValueOfEnum(d.Number()), nil
 	}
@@ -241,33 +241,33 @@ func enum(f protoreflect.FieldDescriptor, s string) (protoreflect.Value, error) 
 	return protoreflect.Value{}, nil
 }
 
-func number(f protoreflect.FieldDescriptor, s string) (protoreflect.Value, error) {
+func jsonNumber(f protoreflect.FieldDescriptor, s string) (protoreflect.Value, error) {
 	var v protoreflect.Value
 	var err error
 	switch f.Kind() {
 	case protoreflect.DoubleKind:
 		var n float64
-		if n, err = readDouble(s); err == nil {
+		if n, err = parseDouble(s); err == nil {
 			v = protoreflect.ValueOfFloat64(n)
 		}
 	case protoreflect.Int32Kind:
 		var n int64
-		if n, err = strconv.ParseInt(whole(s), 10, 32); err == nil {
+		if n, err = strconv.ParseInt(wholeNumber(s), 10, 32); err == nil {
 			v = protoreflect.ValueOfInt32(int32(n))
 		}
 	case protoreflect.Int64Kind:
 		var n int64
-		if n, err = strconv.ParseInt(whole(s), 10, 64); err == nil {
+		if n, err = strconv.ParseInt(wholeNumber(s), 10, 64); err == nil {
 			v = protoreflect.ValueOfInt64(n)
 		}
 	case protoreflect.Uint32Kind:
 		var n uint64
-		if n, err = strconv.ParseUint(whole(s), 10, 32); err == nil {
+		if n, err = strconv.ParseUint(wholeNumber(s), 10, 32); err == nil {
 			v = protoreflect.ValueOfUint32(uint32(n))
 		}
 	case protoreflect.Uint64Kind:
 		var n uint64
-		if n, err = strconv.ParseUint(whole(s), 10, 64); err == nil {
+		if n, err = strconv.ParseUint(wholeNumber(s), 10, 64); err == nil {
 			v = protoreflect.ValueOfUint64(n)
 		}
 	default:
@@ -279,7 +279,7 @@ func number(f protoreflect.FieldDescriptor, s string) (protoreflect.Value, error
 	return v, nil
 }
 
-func readDouble(s string) (float64, error) {
+func parseDouble(s string) (float64, error) {
 	switch s {
 	case "Infinity":
 		return math.Inf(1), nil
@@ -297,7 +297,7 @@ func readDouble(s string) (float64, error) {
 const maxExponent = 40
 
 // whole turns 5.0 and 1e3, which are integers too, into plain digits.
-func whole(s string) string {
+func wholeNumber(s string) string {
 	if !strings.ContainsAny(s, ".eE") {
 		return s
 	}

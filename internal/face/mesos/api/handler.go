@@ -1,9 +1,12 @@
-// Package door is the HTTP part of the agent API: which requests come in, in
-// which form, and how they are answered. The order of the checks, the statuses
-// and the texts are those of Mesos, word for word: clients compare them.
+// Package api is the wire form of the Mesos v1 agent API: the HTTP requests and
+// answers, the JSON and protobuf encodings, RecordIO, the validation of calls, and the
+// text form of container ids. The order of the checks, the statuses and the texts are
+// those of Mesos, word for word, because clients compare them.
 //
-// It must not know what a call does. Start at Handler.ServeHTTP.
-package door
+// It must not know what a call does. Start reading at Handler.ServeHTTP; validate.go
+// has the checks of a call, jsondecode.go and jsonencode.go Mesos' JSON, recordio.go
+// the streams, id.go the ids.
+package api
 
 import (
 	"context"
@@ -13,9 +16,6 @@ import (
 	"strings"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
-	"github.com/longshore/longshore/internal/face/mesos/recordio"
-	"github.com/longshore/longshore/internal/face/mesos/valid"
 )
 
 // Error is an answer that is no success.
@@ -43,11 +43,11 @@ type Handler struct {
 }
 
 // paths are where the API is; what stands below them is the API too.
-func paths() []string { return []string{"/api/v1", "/slave(1)/api/v1"} }
+func apiPaths() []string { return []string{"/api/v1", "/slave(1)/api/v1"} }
 
 // Here reports whether a path is the API's.
-func Here(path string) bool {
-	for _, p := range paths() {
+func isAPI(path string) bool {
+	for _, p := range apiPaths() {
 		if path == p || strings.HasPrefix(path, p+"/") {
 			return true
 		}
@@ -62,12 +62,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = h.Call(r.Context(), x)
 	}
 	if err != nil && (x == nil || !x.answered) {
-		Fail(w, err)
+		WriteError(w, err)
 	}
 }
 
 // Code is the status that err is answered with; 200 without one.
-func Code(err error) int {
+func StatusCode(err error) int {
 	e := &Error{Code: http.StatusInternalServerError}
 	if err == nil {
 		return http.StatusOK
@@ -77,26 +77,26 @@ func Code(err error) int {
 }
 
 // Fail answers with err.
-func Fail(w http.ResponseWriter, err error) {
+func WriteError(w http.ResponseWriter, err error) {
 	text := err.Error()
 	if e := (*Error)(nil); errors.As(err, &e) {
 		text = e.Text
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(Code(err))
+	w.WriteHeader(StatusCode(err))
 	_, _ = io.WriteString(w, text)
 }
 
 // open reads a request up to its call, in Mesos' order.
 func (h *Handler) open(w http.ResponseWriter, r *http.Request) (*Exchange, error) {
-	if !Here(r.URL.Path) {
+	if !isAPI(r.URL.Path) {
 		return nil, &Error{http.StatusNotFound, "404 Not Found."}
 	}
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return nil, &Error{http.StatusMethodNotAllowed, "405 Method Not Allowed. Expecting one of { 'POST' }, but received '" + r.Method + "'."}
 	}
-	x := &Exchange{w: w, body: h.MaxMessage}
+	x := &Exchange{w: w, maxMessage: h.MaxMessage}
 	if err := x.contentType(r.Header); err != nil {
 		return nil, err
 	}
@@ -106,39 +106,39 @@ func (h *Handler) open(w http.ResponseWriter, r *http.Request) (*Exchange, error
 	if err := x.readCall(r); err != nil {
 		return nil, err
 	}
-	return x, x.fits()
+	return x, x.checkForms()
 }
 
 // Exchange is one request and its answer.
 type Exchange struct {
 	Call *mesosagent.Call
 	// Show takes out of an answer what the client may not see; nil shows all.
-	Show func(resp *mesosagent.Response)
+	Filter func(resp *mesosagent.Response)
 
-	w        http.ResponseWriter
-	body     int64 // bound of a body or record
-	in       media
-	streamed bool // the request is a stream of records
-	out      media
-	stream   bool // the client asked for a stream of records
-	records  *recordio.Reader
-	answered bool
-	direct   bool                 // it has no connection: kept is the answer
-	kept     *mesosagent.Response // of a direct one
+	w                http.ResponseWriter
+	maxMessage       int64 // bound of a body or record
+	requestMedia     media
+	requestStreamed  bool // the request is a stream of records
+	responseMedia    media
+	responseStreamed bool // the client asked for a stream of records
+	records          *RecordReader
+	answered         bool
+	direct           bool                 // it has no connection: kept is the answer
+	response         *mesosagent.Response // of a direct one
 }
 
 // readCall reads the one message, or the first of the stream.
 func (x *Exchange) readCall(r *http.Request) error {
 	var raw []byte
 	var err error
-	if x.streamed {
-		x.records = recordio.NewReader(r.Body, x.body)
+	if x.requestStreamed {
+		x.records = NewRecordReader(r.Body, x.maxMessage)
 		raw, err = x.record()
 		if errors.Is(err, io.EOF) {
 			err = bad("Received EOF while reading request body")
 		}
 	} else {
-		raw, err = io.ReadAll(http.MaxBytesReader(x.w, r.Body, x.body))
+		raw, err = io.ReadAll(http.MaxBytesReader(x.w, r.Body, x.maxMessage))
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 			err = &Error{http.StatusRequestEntityTooLarge, "413 Request Entity Too Large."}
 		} else if err != nil {
@@ -151,7 +151,7 @@ func (x *Exchange) readCall(r *http.Request) error {
 	if x.Call, err = x.parse(raw); err != nil {
 		return err
 	}
-	if err := valid.Call(x.Call); err != nil {
+	if err := validate(x.Call); err != nil {
 		return bad("Failed to validate agent::Call: " + err.Error())
 	}
 	return nil
@@ -167,28 +167,28 @@ func (x *Exchange) record() ([]byte, error) {
 
 func (x *Exchange) parse(raw []byte) (*mesosagent.Call, error) {
 	call := &mesosagent.Call{}
-	if x.in == protobufMedia {
+	if x.requestMedia == protobufMedia {
 		if err := readProtobuf(raw, call); err != nil {
 			return nil, bad("Failed to parse body into a protobuf object")
 		}
 		return call, nil
 	}
-	if err := pbjson.Unmarshal(raw, call); err != nil {
+	if err := UnmarshalJSON(raw, call); err != nil {
 		return nil, bad(err.Error())
 	}
 	return call, nil
 }
 
 // fits holds the forms of request and answer against the call.
-func (x *Exchange) fits() error {
+func (x *Exchange) checkForms() error {
 	t := x.Call.GetType()
 	input := t == mesosagent.Call_ATTACH_CONTAINER_INPUT
 	switch {
-	case x.streamed && !input:
+	case x.requestStreamed && !input:
 		return unsupported("Streaming 'Content-Type' application/recordio is not supported for " + t.String() + " call")
-	case !x.streamed && input:
+	case !x.requestStreamed && input:
 		return unsupported("Expecting 'Content-Type' to be application/recordio for ATTACH_CONTAINER_INPUT call")
-	case x.stream && !Streams(t):
+	case x.responseStreamed && !answersByStream(t):
 		return notAcceptable("Streaming response is not supported for " + t.String() + " call")
 	case t == mesosagent.Call_UNKNOWN:
 		return NotImplemented()
@@ -197,7 +197,7 @@ func (x *Exchange) fits() error {
 }
 
 // Streams reports whether a call's answer is a stream of records.
-func Streams(t mesosagent.Call_Type) bool {
+func answersByStream(t mesosagent.Call_Type) bool {
 	return t == mesosagent.Call_ATTACH_CONTAINER_OUTPUT || t == mesosagent.Call_LAUNCH_NESTED_CONTAINER_SESSION
 }
 

@@ -1,4 +1,4 @@
-package door
+package api
 
 import (
 	"context"
@@ -9,16 +9,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
-	"github.com/longshore/longshore/internal/face/mesos/recordio"
-	"github.com/longshore/longshore/internal/face/mesos/valid"
 )
 
 func (x *Exchange) encode(m proto.Message) ([]byte, error) {
-	if x.out == protobufMedia {
+	if x.responseMedia == protobufMedia {
 		return proto.Marshal(m)
 	}
-	return pbjson.Marshal(m)
+	return MarshalJSON(m)
 }
 
 // Do does a call that came in another way than by the API, and returns the message
@@ -27,23 +24,23 @@ func (x *Exchange) encode(m proto.Message) ([]byte, error) {
 func Do(ctx context.Context, call *mesosagent.Call, do func(ctx context.Context, x *Exchange) error) (*mesosagent.Response, error) {
 	x := &Exchange{Call: call, direct: true}
 	err := do(ctx, x)
-	return x.kept, err
+	return x.response, err
 }
 
 // Answer answers with one message.
 func (x *Exchange) Answer(resp *mesosagent.Response) error {
-	if x.Show != nil {
-		x.Show(resp)
+	if x.Filter != nil {
+		x.Filter(resp)
 	}
 	if x.direct {
-		x.kept = resp
+		x.response = resp
 		return nil
 	}
 	body, err := x.encode(resp)
 	if err != nil {
 		return err
 	}
-	x.w.Header().Set("Content-Type", string(x.out))
+	x.w.Header().Set("Content-Type", string(x.responseMedia))
 	x.answered = true
 	_, err = x.w.Write(body)
 	return err
@@ -61,7 +58,7 @@ func (x *Exchange) Empty(code int) {
 
 // Input lets the handler answer while the client still sends. It is to be called
 // before the first Next.
-func (x *Exchange) Input() error {
+func (x *Exchange) OpenInput() error {
 	if x.records == nil {
 		return bad("the request is no stream")
 	}
@@ -85,7 +82,7 @@ func (x *Exchange) Next() (*mesosagent.Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := valid.Input(call); err != nil {
+	if err := validateInput(call); err != nil {
 		return nil, bad("Failed to validate agent::Call: " + err.Error())
 	}
 	return call, nil
@@ -100,10 +97,10 @@ type Stream struct {
 // Stream begins the answer: the client has the status when it returns.
 func (x *Exchange) Stream() (*Stream, error) {
 	h := x.w.Header()
-	h.Set("Content-Type", string(x.out))
-	if x.stream {
+	h.Set("Content-Type", string(x.responseMedia))
+	if x.responseStreamed {
 		h.Set("Content-Type", string(recordMedia))
-		h.Set("Message-Content-Type", string(x.out))
+		h.Set("Message-Content-Type", string(x.responseMedia))
 	}
 	x.answered = true
 	x.w.WriteHeader(http.StatusOK)
@@ -122,7 +119,7 @@ func (s *Stream) Send(ctx context.Context, m *mesosagent.ProcessIO) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := recordio.Write(s.x.w, record); err != nil {
+	if err := WriteRecord(s.x.w, record); err != nil {
 		return err
 	}
 	return http.NewResponseController(s.x.w).Flush()

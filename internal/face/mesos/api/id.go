@@ -1,9 +1,4 @@
-// Package ids is about names of containers as Mesos has them: a value, and for a
-// nested container the name of the one it is in. As text, and as the engine's
-// key, the values stand from the root down with dots between.
-//
-// It is pure. Start at Check and Text.
-package ids
+package api
 
 import (
 	"errors"
@@ -16,23 +11,23 @@ import (
 // Bounds. The first is Mesos'; the others keep paths and keys within what the
 // kernel and the engine take, and stop a name before it costs anything.
 const (
-	maxValue  = 242
-	maxLevels = 32
-	maxText   = 2048
+	maxIDValue  = 242
+	maxIDLevels = 32
+	maxIDText   = 2048
 )
 
 // Check says what is wrong with id, in Mesos' words.
-func Check(id *mesosv1.ContainerID) error {
+func CheckID(id *mesosv1.ContainerID) error {
 	prefix, total := "", 0
 	for level := 1; id != nil; level++ {
-		if level > maxLevels {
-			return fmt.Errorf("'ContainerID.parent' is invalid: more than %d levels", maxLevels)
+		if level > maxIDLevels {
+			return fmt.Errorf("'ContainerID.parent' is invalid: more than %d levels", maxIDLevels)
 		}
-		if err := checkValue(id.GetValue()); err != nil {
+		if err := checkIDValue(id.GetValue()); err != nil {
 			return fmt.Errorf("%s%w", prefix, err)
 		}
-		if total += len(id.GetValue()) + 1; total > maxText {
-			return fmt.Errorf("all values of 'ContainerID' exceed the maximum length (%d)", maxText)
+		if total += len(id.GetValue()) + 1; total > maxIDText {
+			return fmt.Errorf("all values of 'ContainerID' exceed the maximum length (%d)", maxIDText)
 		}
 		prefix += "'ContainerID.parent' is invalid: "
 		id = id.GetParent()
@@ -40,13 +35,13 @@ func Check(id *mesosv1.ContainerID) error {
 	return nil
 }
 
-func checkValue(v string) error {
+func checkIDValue(v string) error {
 	bad := func(r rune) bool { return r < ' ' || r == 0x7f || strings.ContainsRune(`/\. `, r) }
 	switch {
 	case v == "":
 		return errors.New("ID must not be empty")
-	case len(v) > maxValue:
-		return fmt.Errorf("'ContainerID.value' '%s' exceeds the maximum length (%d)", v, maxValue)
+	case len(v) > maxIDValue:
+		return fmt.Errorf("'ContainerID.value' '%s' exceeds the maximum length (%d)", v, maxIDValue)
 	case v == "." || v == "..":
 		return fmt.Errorf("'ContainerID.value' '%s' is disallowed", v)
 	case strings.ContainsFunc(v, bad):
@@ -56,7 +51,7 @@ func checkValue(v string) error {
 }
 
 // Text is id as text, root.child.grandchild.
-func Text(id *mesosv1.ContainerID) string {
+func FormatID(id *mesosv1.ContainerID) string {
 	text := id.GetValue()
 	for p := id.GetParent(); p != nil; p = p.GetParent() {
 		text = p.GetValue() + "." + text
@@ -65,7 +60,7 @@ func Text(id *mesosv1.ContainerID) string {
 }
 
 // Parse is Text's way back.
-func Parse(text string) *mesosv1.ContainerID {
+func ParseID(text string) *mesosv1.ContainerID {
 	var id *mesosv1.ContainerID
 	for v := range strings.SplitSeq(text, ".") {
 		id = &mesosv1.ContainerID{Value: &v, Parent: id}
@@ -74,14 +69,14 @@ func Parse(text string) *mesosv1.ContainerID {
 }
 
 // Root is the root's value of a name as text.
-func Root(text string) string {
+func RootOf(text string) string {
 	root, _, _ := strings.Cut(text, ".")
 	return root
 }
 
 // Parent is the name of the container that the one named text is in, and its own
 // value; the parent is "" for a root.
-func Parent(text string) (parent, value string) {
+func SplitID(text string) (parent, value string) {
 	if i := strings.LastIndexByte(text, '.'); i >= 0 {
 		return text[:i], text[i+1:]
 	}

@@ -1,4 +1,4 @@
-package ids
+package api
 
 import (
 	"strings"
@@ -43,7 +43,7 @@ func TestCheck(t *testing.T) {
 		{id(deep...), "'ContainerID.parent' is invalid: more than 32 levels"},
 		{id(long, long, long, long, long, long, long, long, long), "all values of 'ContainerID' exceed the maximum length (2048)"},
 	} {
-		err := Check(c.id)
+		err := CheckID(c.id)
 		if err == nil && c.want != "" || err != nil && err.Error() != c.want {
 			t.Errorf("%.100v, want %.100q", err, c.want)
 		}
@@ -51,13 +51,13 @@ func TestCheck(t *testing.T) {
 }
 
 func TestTextAndBack(t *testing.T) {
-	if got := Text(id("root", "child", "grandchild")); got != "root.child.grandchild" || Root(got) != "root" {
-		t.Errorf("text %q, root %q", got, Root(got))
+	if got := FormatID(id("root", "child", "grandchild")); got != "root.child.grandchild" || RootOf(got) != "root" {
+		t.Errorf("text %q, root %q", got, RootOf(got))
 	}
-	if parent, value := Parent("root.child.grandchild"); parent != "root.child" || value != "grandchild" {
+	if parent, value := SplitID("root.child.grandchild"); parent != "root.child" || value != "grandchild" {
 		t.Errorf("parent %q, value %q", parent, value)
 	}
-	if parent, value := Parent("root"); parent != "" || value != "root" {
+	if parent, value := SplitID("root"); parent != "" || value != "root" {
 		t.Errorf("of a root: %q, %q", parent, value)
 	}
 }
@@ -69,10 +69,10 @@ func FuzzIDs(f *testing.F) {
 	f.Add("..", "a/b")
 	f.Fuzz(func(t *testing.T, a, b string) {
 		in := id(a, b)
-		if Check(in) != nil {
+		if CheckID(in) != nil {
 			return
 		}
-		if back := Parse(Text(in)); !proto.Equal(in, back) {
+		if back := ParseID(FormatID(in)); !proto.Equal(in, back) {
 			t.Errorf("%v became %v", in, back)
 		}
 		for _, v := range []string{a, b} {

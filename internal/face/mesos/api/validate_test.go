@@ -1,11 +1,10 @@
-package valid
+package api
 
 import (
 	"strings"
 	"testing"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
 )
 
 func TestCalls(t *testing.T) {
@@ -65,11 +64,11 @@ func TestCalls(t *testing.T) {
 		strings.Replace(launch(`"resources":[{"name":"mem","type":"SCALAR","scalar":{"value":5}}]`), `"a"`, `"a","parent":{"value":"b"}`, 1): "Resources may not be specified when using 'launch_container' to launch nested containers",
 	} {
 		var c mesosagent.Call
-		if err := pbjson.Unmarshal([]byte(body), &c); err != nil {
+		if err := UnmarshalJSON([]byte(body), &c); err != nil {
 			t.Errorf("%s: %v", body, err)
 			continue
 		}
-		err := Call(&c)
+		err := validate(&c)
 		if err == nil && want != "" || err != nil && err.Error() != want {
 			t.Errorf("%s:\n%v, want\n%s", body, err, want)
 		}
@@ -81,7 +80,7 @@ func TestCalls(t *testing.T) {
 func TestEveryCallIsLookedAt(t *testing.T) {
 	plain := 0
 	for n, name := range mesosagent.Call_Type_name {
-		err := Call(&mesosagent.Call{Type: mesosagent.Call_Type(n).Enum()})
+		err := validate(&mesosagent.Call{Type: mesosagent.Call_Type(n).Enum()})
 		if err == nil {
 			plain++
 		} else if want := "Expecting '" + strings.ToLower(name) + "' to be present"; err.Error() != want {

@@ -1,4 +1,4 @@
-package door
+package api
 
 import (
 	"errors"
@@ -6,21 +6,19 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"github.com/longshore/longshore/internal/face/mesos/pbjson"
 )
 
 // errNotText is what a string is refused with that is none. Names, commands and
 // environments go on as JSON here, which would change them.
-var errNotText = errors.New("a string is no UTF-8") //nolint:gochecknoglobals // an error value
+var errNotUTF8 = errors.New("a string is no UTF-8") //nolint:gochecknoglobals // an error value
 
 // readProtobuf reads a message as Mesos does it in C++: no deeper than that goes,
 // and a value that its enum does not have is none.
 func readProtobuf(raw []byte, m proto.Message) error {
-	if err := (proto.UnmarshalOptions{RecursionLimit: pbjson.MaxDepth, AllowPartial: true}).Unmarshal(raw, m); err != nil {
+	if err := (proto.UnmarshalOptions{RecursionLimit: maxDepth, AllowPartial: true}).Unmarshal(raw, m); err != nil {
 		return err
 	}
-	if err := settle(m.ProtoReflect()); err != nil {
+	if err := normalize(m.ProtoReflect()); err != nil {
 		return err
 	}
 	return proto.CheckInitialized(m)
@@ -28,18 +26,18 @@ func readProtobuf(raw []byte, m proto.Message) error {
 
 // settle clears the fields of enums whose value has no name, and looks at what is
 // to be text.
-func settle(m protoreflect.Message) error {
+func normalize(m protoreflect.Message) error {
 	for f, v := range m.Range {
 		var err error
 		switch {
 		case f.IsList():
-			err = settleList(f, v.List())
+			err = normalizeList(f, v.List())
 		case f.Message() != nil:
-			err = settle(v.Message())
-		case !known(f, v):
+			err = normalize(v.Message())
+		case !knownEnumValue(f, v):
 			m.Clear(f)
 		default:
-			err = text(f, v)
+			err = checkUTF8(f, v)
 		}
 		if err != nil {
 			return err
@@ -48,18 +46,18 @@ func settle(m protoreflect.Message) error {
 	return nil
 }
 
-func settleList(f protoreflect.FieldDescriptor, list protoreflect.List) error {
+func normalizeList(f protoreflect.FieldDescriptor, list protoreflect.List) error {
 	keep := 0
 	for i := range list.Len() {
 		v := list.Get(i)
-		err := text(f, v)
+		err := checkUTF8(f, v)
 		if f.Message() != nil {
-			err = settle(v.Message())
+			err = normalize(v.Message())
 		}
 		if err != nil {
 			return err
 		}
-		if known(f, v) {
+		if knownEnumValue(f, v) {
 			list.Set(keep, v)
 			keep++
 		}
@@ -68,14 +66,14 @@ func settleList(f protoreflect.FieldDescriptor, list protoreflect.List) error {
 	return nil
 }
 
-func text(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
+func checkUTF8(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 	if f.Kind() == protoreflect.StringKind && !utf8.ValidString(v.String()) {
-		return errNotText
+		return errNotUTF8
 	}
 	return nil
 }
 
 // known is false for the value of an enum that does not have it.
-func known(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+func knownEnumValue(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 	return f.Enum() == nil || f.Enum().Values().ByNumber(v.Enum()) != nil
 }
