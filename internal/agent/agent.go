@@ -72,7 +72,7 @@ type node struct {
 	criu     criu.Probe
 	// recovered is closed when the engine has recovered.
 	recovered chan struct{}
-	trialMu   sync.Mutex // held over a trial of doctor
+	trialMu   sync.Mutex // serializes doctor's trials
 }
 
 // Run runs the agent until ctx ends. Containers go on without it; an agent that

@@ -25,7 +25,7 @@ type session struct {
 	forward bool
 	recv    func() (*longshorev1.Output, error)
 
-	mu   sync.Mutex // a gRPC stream takes one sender at a time
+	mu   sync.Mutex // serializes send: a gRPC stream takes one sender at a time
 	send func(*longshorev1.Input) error
 }
 

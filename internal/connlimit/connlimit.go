@@ -46,7 +46,7 @@ type Limit struct {
 	log *slog.Logger
 	now func() time.Time
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards slots, peers, unknown, freed, counts, nearAt, said
 	slots   map[*Slot]struct{}
 	peers   map[string]*peer
 	unknown int           // slots that are not authenticated
@@ -71,7 +71,7 @@ type Slot struct {
 	active  atomic.Int64 // when bytes last went over it, in nanoseconds
 	calls   atomic.Int64 // in flight
 
-	// Guarded by limit.mu.
+	// Limit.mu guards these.
 	known bool // the client is authenticated
 	gone  bool
 }

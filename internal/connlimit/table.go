@@ -12,7 +12,7 @@ import (
 // (obs.Connections) and for who asks how near they are. A nil one makes limits and shows none.
 type Table struct {
 	log    *slog.Logger
-	mu     sync.Mutex
+	mu     sync.Mutex // guards limits
 	limits map[string]*Limit
 }
 

@@ -186,7 +186,7 @@ func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, s
 			return img, err
 		}
 	}
-	var mu sync.Mutex // progress comes from several blobs at once, a stream takes one sender
+	var mu sync.Mutex // serializes Send: progress comes from several blobs at once, a stream takes one sender
 	opts := pullOptions(req.GetCredentials())
 	opts.Always = req.GetPull() == "always"
 	opts.Progress = func(p core.PullProgress) {

@@ -79,7 +79,7 @@ func (s *imageServer) InspectImage(ctx context.Context, req *longshorev1.Inspect
 
 // PullImage fetches an image for us.
 func (s *imageServer) PullImage(req *longshorev1.PullImageRequest, stream grpc.ServerStreamingServer[longshorev1.PullImageResponse]) error {
-	var mu sync.Mutex // progress comes from several blobs at once, a stream takes one sender
+	var mu sync.Mutex // serializes Send: progress comes from several blobs at once, a stream takes one sender
 	opts := pullOptions(req.GetCredentials())
 	opts.Platform, opts.Always, opts.Pin = req.GetPlatform(), !req.GetMissing(), req.GetPin()
 	opts.Progress = func(p core.PullProgress) {

@@ -42,7 +42,7 @@ func (s *containerServer) Logs(req *longshorev1.LogsRequest, stream grpc.ServerS
 		opts.Ended, stop = s.ended(ctx, c.ID)
 		defer stop()
 	}
-	var mu sync.Mutex // a gRPC stream takes one sender at a time
+	var mu sync.Mutex // serializes send: a gRPC stream takes one sender at a time
 	send := func(m *longshorev1.LogsResponse) error {
 		mu.Lock()
 		defer mu.Unlock()

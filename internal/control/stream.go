@@ -34,7 +34,7 @@ type joint struct {
 	input bool
 	call  string
 
-	mu   sync.Mutex // a gRPC stream takes one sender at a time
+	mu   sync.Mutex // serializes send: a gRPC stream takes one sender at a time
 	send func(*longshorev1.Output) error
 	recv func() (*longshorev1.Input, error)
 }

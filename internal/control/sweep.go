@@ -19,7 +19,7 @@ import (
 
 // sessions counts who is attached to which container.
 type sessions struct {
-	mu sync.Mutex
+	mu sync.Mutex // guards n
 	n  map[core.ID]int
 	// orphans are running containers whose held output nobody takes any more.
 	orphans chan core.ID

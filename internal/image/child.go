@@ -49,8 +49,8 @@ type child struct {
 	idle     time.Duration
 	log      *slog.Logger
 
-	mu          sync.Mutex
-	proc        *process // nil: none runs
+	mu          sync.Mutex // guards proc, timer, closed, confinement; and users of every process
+	proc        *process   // nil: none runs
 	timer       *time.Timer
 	closed      bool
 	confinement string
@@ -64,11 +64,11 @@ type process struct {
 	stderr *tail
 	log    *slog.Logger
 
-	mu   sync.Mutex
+	mu   sync.Mutex            // guards jobs, last
 	jobs map[uint64]*remoteJob // nil once the worker has gone
 	last uint64
 
-	users int // guarded by child.mu
+	users int // child.mu guards it
 }
 
 // remoteJob is one job in the worker.
@@ -327,7 +327,7 @@ func (p *process) hold(n int) int {
 
 // tail is the last that a process said.
 type tail struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards last
 	last []string
 }
 

@@ -24,7 +24,7 @@ import (
 
 // pulling is one pull that any number of callers wait for.
 type pulling struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards watch, last
 	watch map[*func(core.PullProgress)]bool
 	last  core.PullProgress
 	image worker.Image

@@ -28,7 +28,7 @@ const (
 // look at every file, so whoever asks is told what was found last, and when;
 // only the first one waits.
 type size struct {
-	mu    sync.Mutex // held by who waits for the first
+	mu    sync.Mutex // guards stats, renewing; held by who waits for the first
 	stats core.RootStats
 	// renewing says that somebody is finding out anew.
 	renewing bool

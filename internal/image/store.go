@@ -74,10 +74,10 @@ type Store struct {
 	sizing  *sizing
 	device  func() string // what root's filesystem is mounted from; "" when unknown
 
-	// write is held while records change; it is taken before mu.
+	// write serializes the changes of records; it is taken before mu.
 	write sync.Mutex
 
-	mu        sync.RWMutex
+	mu        sync.RWMutex // guards rec, leases, places, checkouts, imports
 	rec       *records
 	leases    map[*lease]bool
 	places    map[digest.Digest]string // directories given to layers not yet made

@@ -43,10 +43,10 @@ type Client struct {
 	opts Options
 	log  *slog.Logger
 
-	mu      sync.Mutex
-	pairs   []*pair       // oldest first; guarded by mu
-	changed chan struct{} // closed and replaced when pairs change; guarded by mu
-	closed  bool          // guarded by mu
+	mu      sync.Mutex    // guards pairs, changed, closed
+	pairs   []*pair       // oldest first
+	changed chan struct{} // closed and replaced when pairs change
+	closed  bool
 	busy    chan struct{} // held while pairs are looked for or started
 }
 

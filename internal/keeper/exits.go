@@ -25,9 +25,9 @@ func coreExit(e *wire.Exit) core.ProcessExit {
 
 // queue takes what the pairs' readers bring without ever making them wait.
 type queue struct {
-	mu    sync.Mutex
-	items []core.ProcessExit // guarded by mu
-	err   error              // guarded by mu
+	mu    sync.Mutex // guards items, err
+	items []core.ProcessExit
+	err   error
 	news  chan struct{}
 }
 

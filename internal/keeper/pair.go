@@ -29,15 +29,15 @@ type pair struct {
 	c   *Client
 	dir string
 
-	mu     sync.Mutex
-	conn   *link                 // nil while there is no keeper; guarded by mu
-	up     chan struct{}         // closed once conn is there or never will be; guarded by mu
-	gone   bool                  // neither keeper nor nest is left, or we have closed; guarded by mu
-	lone   bool                  // the nest is gone; guarded by mu
-	next   uint64                // the last request's id; guarded by mu
-	calls  map[uint64]*pending   // guarded by mu
-	subs   map[*queue]struct{}   // who wants exits; guarded by mu
-	inputs map[*stdinEnd]inputOf // open inputs, for CloseStdin; guarded by mu
+	mu     sync.Mutex    // guards conn, up, gone, lone, next, calls, subs, inputs
+	conn   *link         // nil while there is no keeper
+	up     chan struct{} // closed once conn is there or never will be
+	gone   bool          // neither keeper nor nest is left, or we have closed
+	lone   bool          // the nest is gone
+	next   uint64        // the last request's id
+	calls  map[uint64]*pending
+	subs   map[*queue]struct{}   // who wants exits
+	inputs map[*stdinEnd]inputOf // open inputs, for CloseStdin
 }
 
 // inputOf says whose input it is.

@@ -9,7 +9,7 @@ import (
 
 // Map is a set of locks. The zero Map is ready.
 type Map[K comparable] struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards locks
 	locks map[K]*lock
 }
 

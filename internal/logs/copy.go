@@ -34,7 +34,7 @@ func Copy(ctx context.Context, sink core.Sink, o Options, emit func(stderr bool,
 
 // gathering is what was read and not yet emitted.
 type gathering struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards pieces, size, closed, failed
 	changed sync.Cond
 	pieces  []piece
 	size    int

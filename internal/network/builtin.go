@@ -29,7 +29,7 @@ type bridge struct {
 	// plain returns the ranges within which nothing is masqueraded.
 	plain func() []netip.Prefix
 
-	mu sync.Mutex // guards the bridge itself while it is made
+	mu sync.Mutex // guards link, host, wall; serializes the making of the bridge
 	// link is the bridge as it was last seen; zero: look again.
 	link bridgeLink
 	host hostSocket // socket in our own namespace, kept

@@ -38,7 +38,7 @@ type cni struct {
 	log   *slog.Logger
 	lib   *libcni.CNIConfig
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards ranges, seen, lists, bad
 	ranges []netip.Prefix
 	seen   string // what the directory looked like when lists was read
 	lists  []*libcni.NetworkConfigList

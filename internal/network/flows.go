@@ -20,7 +20,7 @@ import (
 type flows struct {
 	log *slog.Logger
 
-	mu      sync.Mutex
+	mu      sync.Mutex      // guards h, pending, done
 	h       *netlink.Handle // kept: closing a netfilter socket waits for nftables' clean-up, and makes others wait
 	pending []outdated
 	done    chan struct{} // closed when the running sweep ends; nil: none runs

@@ -56,7 +56,7 @@ type Network struct {
 	bridge *bridge
 	cni    *cni
 
-	mu  sync.Mutex // guards the choice of ranges
+	mu  sync.Mutex // guards set, which New sets before anybody else has the Network
 	set ranges
 }
 

@@ -25,11 +25,11 @@ const spareDelay = 2500 * time.Microsecond
 // this way it does so beside a start, and not before the next. Nothing holds it
 // but a descriptor: it is gone with the agent, however that ends.
 type Spare struct {
-	mu     sync.Mutex
-	file   *os.File    // nil when there is none; guarded by mu
-	making bool        // guarded by mu
-	closed bool        // guarded by mu
-	old    *time.Timer // drops file; guarded by mu
+	mu     sync.Mutex // guards file, making, closed, old
+	file   *os.File   // nil when there is none
+	making bool
+	closed bool
+	old    *time.Timer // drops file
 }
 
 // NewSpare returns a Spare that has none yet: Take has the first one made.

@@ -23,7 +23,7 @@ type drawer struct {
 	name    string
 	entries Entries // nil in memory
 
-	mu    sync.RWMutex
+	mu    sync.RWMutex // guards items; err is set before anybody else has the drawer
 	items map[string][]byte
 	err   error // of the first read
 }

@@ -88,19 +88,20 @@ func (c *Contents) Trim(limit int) {
 
 // Store is one core.Store.
 type Store struct {
-	// write elects the one goroutine that commits; it comes before mu.
+	// write serializes commits: whoever has it commits for all who wait. It is taken
+	// before mu.
 	write sync.Mutex
 
-	queueMu sync.Mutex
+	queueMu sync.Mutex // guards queue
 	queue   []*request
 
-	mu         sync.RWMutex
+	mu         sync.RWMutex // guards sandboxes, containers, events, changed
 	sandboxes  kind[core.Sandbox]
 	containers kind[core.Container]
 	events     eventRing
 	changed    chan struct{} // closed and replaced by every commit with events
 
-	scopeMu sync.Mutex
+	scopeMu sync.Mutex // guards scopes
 	scopes  map[scopeName]*drawer
 
 	backing Backing // nil in memory

@@ -24,7 +24,7 @@ type Kept struct {
 	most    int64
 	readers sync.Pool
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards dirs, timer; and used of every dir
 	dirs  map[string]*dir
 	timer *time.Timer // runs while there are dirs
 
@@ -35,9 +35,9 @@ type Kept struct {
 type dir struct {
 	used bool // since the last sweep; Kept.mu guards it
 
-	mu    sync.Mutex
-	swept bool   // nothing may be kept here any more
-	files []file // few enough to be looked through
+	mu    sync.Mutex // guards swept, files, below
+	swept bool       // nothing may be kept here any more
+	files []file     // few enough to be looked through
 	// below are the directories in it when it was listed last.
 	below []string
 }

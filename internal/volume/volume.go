@@ -31,7 +31,7 @@ import (
 // volume and counts as none.
 type Local struct {
 	dir string
-	mu  sync.Mutex
+	mu  sync.Mutex // serializes what makes and removes volumes
 }
 
 var _ core.Volumes = (*Local)(nil)

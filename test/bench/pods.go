@@ -40,8 +40,9 @@ type bench struct {
 	client *client
 	server *server.Server // nil for one that runs already
 	logs   string         // a directory of this run alone: an old log looks like a program that is ready
+
+	mu     sync.Mutex // guards serial
 	serial int
-	mu     sync.Mutex
 
 	started time.Duration // the middle of what the start of a pod took
 	figures figures

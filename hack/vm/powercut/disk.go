@@ -26,7 +26,7 @@ type disk struct {
 	file *os.File
 	size int64
 
-	mu      sync.Mutex
+	mu      sync.Mutex       // guards dirty, pending, left, off
 	dirty   map[int64][]byte // sector number → content, the newest
 	pending []write          // since the last flush, in order
 	left    int              // writes until the power goes, 0: it stays

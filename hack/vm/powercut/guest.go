@@ -29,7 +29,7 @@ const (
 // node is the guest's side.
 type node struct {
 	bin     string
-	mu      sync.Mutex
+	mu      sync.Mutex // serializes the lines that say writes
 	console *os.File
 	agent   *exec.Cmd
 	gone    chan struct{} // closed when the agent has ended

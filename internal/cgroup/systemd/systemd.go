@@ -24,7 +24,7 @@ import (
 
 // Bus is cgroup.Systemd over D-Bus: over systemd's own socket, without a bus between.
 type Bus struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards conn
 	conn *dbus.Conn
 }
 

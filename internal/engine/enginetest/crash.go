@@ -18,7 +18,7 @@ var ErrCrash = errors.New("the agent has died")
 // undone, and nothing can be read or written any more. It notes the stages that
 // are passed, so that a test need not know their names.
 type Crash struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // guards at, hit, passed
 	at     string
 	hit    chan struct{} // closed when the engine dies
 	passed []string

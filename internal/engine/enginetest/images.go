@@ -22,7 +22,7 @@ import (
 // owner has what it pulled.
 type Images struct {
 	fault
-	lock      sync.Mutex
+	lock      sync.Mutex            // guards registry, names, pins, pulled, checkouts
 	registry  map[string]*fakeImage // by full name
 	names     map[core.Owner]map[string]*fakeImage
 	pins      map[core.Owner]map[digest.Digest]bool

@@ -20,7 +20,7 @@ import (
 
 // fault lets a test make a port fail: Fail is asked before each call.
 type fault struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards fail
 	fail func(call string) error
 }
 
@@ -48,7 +48,7 @@ func (f *fault) check(ctx context.Context, call string) error {
 // Network is a fake core.Network: addresses in order, ports held once.
 type Network struct {
 	fault
-	lock   sync.Mutex
+	lock   sync.Mutex // guards held, stats, ranges
 	held   map[core.ID]core.NetworkStatus
 	stats  map[core.ID][]core.NetStats
 	ranges []netip.Prefix
@@ -210,7 +210,7 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 // Pinner is a fake core.Pinner: paths without anything behind them.
 type Pinner struct {
 	fault
-	lock   sync.Mutex
+	lock   sync.Mutex // guards pinned
 	dir    string
 	pinned map[core.ID][]specs.LinuxNamespaceType
 }
@@ -260,7 +260,7 @@ func (p *Pinner) Reboot() {
 // Cgroups is a fake core.Cgroups.
 type Cgroups struct {
 	fault
-	lock   sync.Mutex
+	lock   sync.Mutex // guards groups, frozen, stats, killed
 	groups map[string]*specs.LinuxResources
 	frozen map[string]bool
 	stats  map[string]core.Stats
@@ -445,7 +445,7 @@ func (c *Cgroups) List(ctx context.Context) ([]string, error) {
 // directory.
 type Roots struct {
 	fault
-	lock   sync.Mutex
+	lock   sync.Mutex // guards mounts
 	images *Images
 	mounts map[string][]core.Mount
 }
@@ -526,7 +526,7 @@ func (r *Roots) Reboot() {
 
 // Coroner is a fake core.Coroner. The zero Coroner cannot read the kernel log.
 type Coroner struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards victims
 	victims []core.OOMVictim
 }
 

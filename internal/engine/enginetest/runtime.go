@@ -25,7 +25,7 @@ type Runtime struct {
 	name    string
 	sup     *Supervisor
 	cgroups *Cgroups
-	lock    sync.Mutex
+	lock    sync.Mutex // guards kept
 	kept    map[core.ID]core.RuntimeCreate
 }
 
@@ -171,7 +171,7 @@ func (r *Runtime) reboot() {
 
 // pipe is an endless buffer between one writer and one reader.
 type pipe struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // guards buf, closed
 	cond   *sync.Cond
 	buf    bytes.Buffer
 	closed bool

@@ -21,7 +21,7 @@ import (
 // Supervisor is a fake core.Supervisor and the processes themselves.
 type Supervisor struct {
 	fault
-	lock     sync.Mutex
+	lock     sync.Mutex    // guards changed, procs, era, heard, lastPid, programs; and every Process
 	changed  chan struct{} // closed and replaced when an exit is there or the keeper dies
 	procs    map[core.Ref]*Process
 	era      int // a keeper's death begins the next

@@ -24,11 +24,11 @@ type held struct {
 
 // Table has the open leases. The zero Table is ready.
 type Table struct {
-	// pruning is locked while images are removed, and read-locked from before an
-	// image is found until it is in images.
+	// pruning serializes removals of images with what finds them: it is read-locked
+	// from before an image is found until it is in images.
 	pruning sync.RWMutex
 
-	mu     sync.Mutex
+	mu     sync.Mutex         // guards images, open
 	images map[held]int       // how many leases hold it
 	open   map[core.Owner]int // leases that are not released
 }
@@ -46,7 +46,7 @@ type Lease struct {
 	owner core.Owner
 	from  Ports
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards holds, released
 	holds    []digest.Digest
 	released bool
 }

@@ -12,7 +12,7 @@ import (
 
 // Table holds who waits for whom. The zero Table is ready to use.
 type Table struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards refs
 	refs map[core.Ref]*Wait
 }
 

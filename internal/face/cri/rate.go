@@ -20,7 +20,7 @@ const (
 // rates turns CPU time into CPU use: it remembers what it was shown last of each
 // object. Two clients that ask in turn do not shorten each other's window.
 type rates struct {
-	mu sync.Mutex
+	mu sync.Mutex // guards by
 	by map[core.ID]*rate
 }
 

@@ -21,7 +21,7 @@ type disks struct {
 	*server
 	every time.Duration // 0 lets them
 
-	mu   sync.Mutex
+	mu   sync.Mutex         // guards used
 	used map[core.ID]uint64 // by container, bytes, when it was last measured
 }
 

@@ -112,7 +112,7 @@ func execResult(a core.Autopsy) *nomaddriver.ExitResult {
 
 // tail keeps the last of what is written to it, by any number of writers.
 type tail struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards data
 	data []byte
 }
 

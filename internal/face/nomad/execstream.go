@@ -58,7 +58,7 @@ type execSession struct {
 	streams *core.Streams
 	tty     bool
 
-	mu sync.Mutex // a gRPC stream takes one sender at a time
+	mu sync.Mutex // serializes send: a gRPC stream takes one sender at a time
 }
 
 // run ends once the process has and all of its output is sent. What waits for

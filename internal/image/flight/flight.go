@@ -11,7 +11,7 @@ import (
 
 // Group holds the flights now in the air. The zero value is ready.
 type Group[K comparable, T any] struct {
-	mu sync.Mutex
+	mu sync.Mutex // guards m
 	m  map[K]*Flight[K, T]
 }
 
@@ -25,7 +25,7 @@ type Flight[K comparable, T any] struct {
 	err   error
 	stop  context.CancelFunc
 
-	refs int // guarded by group.mu
+	refs int // Group.mu guards it
 }
 
 // Join joins the flight under key or starts one: prepare makes its state, at

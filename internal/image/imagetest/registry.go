@@ -20,7 +20,7 @@ type Registry struct {
 	// Host is what names on it begin with: 127.0.0.1:port.
 	Host string
 
-	mu        sync.Mutex
+	mu        sync.Mutex // guards blobs, types, tags, requests, intercept
 	blobs     map[digest.Digest][]byte
 	types     map[digest.Digest]string
 	tags      map[string]digest.Digest // "repo:tag"

@@ -152,7 +152,7 @@ func (r run) tell(said *bounded) {
 
 // bounded keeps the first maxOutput bytes of what is written to it.
 type bounded struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards kept, more
 	kept bytes.Buffer
 	more bool
 }

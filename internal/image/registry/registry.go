@@ -104,7 +104,7 @@ type Repository struct {
 
 	headers map[string]bool // what hosts.toml files have, by canonical names
 
-	mu       sync.Mutex
+	mu       sync.Mutex        // guards holdBack, held
 	holdBack bool              // while a challenge is taken in: give out no credentials
 	held     map[string]string // by host, why credentials were held back
 }

@@ -25,7 +25,7 @@ import (
 // bytes follows the file it grows in.
 type download struct {
 	desc    ocispec.Descriptor
-	mu      sync.Mutex
+	mu      sync.Mutex // guards have, files, ended, err, resumed, watch
 	changed *sync.Cond
 	have    int64
 	files   []string // where the bytes are: growing, then complete

@@ -77,7 +77,7 @@ type server struct {
 	w    *Worker
 	conn *Conn
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards jobs
 	jobs map[uint64]*job
 }
 
@@ -87,7 +87,7 @@ type job struct {
 	id     uint64
 	cancel context.CancelFunc
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards seq, waiting
 	seq     uint64
 	waiting map[uint64]chan *Answer
 }

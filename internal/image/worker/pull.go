@@ -407,7 +407,7 @@ func collect(ctx context.Context, started []*unpacking) ([]Layer, error) {
 type meter struct {
 	agent Agent
 	total int64
-	mu    sync.Mutex
+	mu    sync.Mutex // guards blobs, last
 	blobs map[digest.Digest]*blobMeter
 	last  time.Time
 }

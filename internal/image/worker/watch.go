@@ -19,7 +19,7 @@ type watch struct {
 	steps atomic.Int64
 	held  atomic.Int32 // greater than 0: it waits for what has a time of its own
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards layers
 	layers []*unpacking
 }
 

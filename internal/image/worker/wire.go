@@ -125,7 +125,7 @@ func (e *remoteError) Unwrap() error { return e.class }
 // place.
 type Conn struct {
 	c  *net.UnixConn
-	mu sync.Mutex // one message at a time
+	mu sync.Mutex // serializes Send: one message at a time
 }
 
 // NewConn takes over a socket.

@@ -128,7 +128,7 @@ type Worker struct {
 	layers   flight.Group[string, *unpacking]
 	active   atomic.Int64 // counts what comes in and is unpacked, of all jobs
 
-	mu     sync.Mutex
+	mu     sync.Mutex       // guards done, offers
 	done   map[string]Layer // unpacked by this process, by directory
 	offers map[digest.Digest][]*registry.Repository
 }
@@ -227,7 +227,7 @@ func (t *turn) without(ctx context.Context, wait func() error) error {
 // queue gives out slots in the order in which they were asked for: a layer may
 // wait for one below it, which must then have come first.
 type queue struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards free, waiting
 	free    int
 	waiting []chan struct{}
 }

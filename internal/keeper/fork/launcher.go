@@ -21,7 +21,7 @@ import (
 //
 // It ends when its socket does. All of its methods may be called by many.
 type Launcher struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // guards socket, pidfd; serializes launches
 	socket int
 	pid    int
 	pidfd  int

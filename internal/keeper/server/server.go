@@ -72,8 +72,8 @@ type Server struct {
 	blob   []byte // room for a record
 	litter int    // requests and ends since the last tidying
 	wakeFD int
-	mu     sync.Mutex
-	done   []func() // what other goroutines want the loop to do; guarded by mu
+	mu     sync.Mutex // guards done
+	done   []func()   // what other goroutines want the loop to do
 }
 
 // Main runs the keeper of the pair in dir. The nest's socket is at descriptor 3;

@@ -39,7 +39,7 @@ type Leases struct {
 	rest time.Duration
 	now  func() time.Time
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards ranges, held, busy, rested
 	ranges []Range
 	held   map[core.ID]Lease
 	busy   map[netip.Addr]core.ID

@@ -25,7 +25,7 @@ import (
 
 // KV is a drawer in memory. The zero value is empty; Fail makes every Put fail.
 type KV struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards m
 	m    map[string][]byte
 	Fail error
 }
@@ -83,7 +83,7 @@ func (k *KV) All(prefix string) iter.Seq2[string, []byte] {
 type Namespace struct {
 	Path string
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards stops
 	stops []func()
 }
 

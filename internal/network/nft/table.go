@@ -60,7 +60,7 @@ type Table struct {
 	masquerade bool
 	log        *slog.Logger
 
-	mu sync.Mutex
+	mu sync.Mutex // guards conn, built, nets, plain, fwds
 	// conn stays open: closing a netlink socket of nftables waits until the
 	// kernel has freed what earlier transactions deleted, milliseconds each.
 	conn  *nftables.Conn

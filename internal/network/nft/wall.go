@@ -33,7 +33,7 @@ type Wall struct {
 	closed chan struct{}
 	ended  sync.WaitGroup
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards rules, trouble
 	rules   *nftables.Conn
 	trouble string
 }

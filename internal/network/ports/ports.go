@@ -66,7 +66,7 @@ func (c Claim) clash(o Claim) bool {
 // Claims remembers the ports of all sandboxes. The zero value is empty and
 // ready; it is safe for concurrent use.
 type Claims struct {
-	mu  sync.Mutex
+	mu  sync.Mutex // guards all
 	all map[number]map[Claim]core.ID
 }
 

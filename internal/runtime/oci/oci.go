@@ -57,8 +57,8 @@ type Runtime struct {
 
 	passages passages
 
-	mu     sync.Mutex
-	probed *probe // nil until the program was asked
+	mu     sync.Mutex // guards probed
+	probed *probe     // nil until the program was asked
 }
 
 var _ core.Runtime = (*Runtime)(nil)

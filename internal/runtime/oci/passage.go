@@ -21,7 +21,7 @@ import (
 // filesystem up when they are in the container's user namespace already, where
 // root of the host is nobody. crun does so from the bundle on, runc from /.
 type passages struct {
-	mu   sync.Mutex
+	mu   sync.Mutex          // guards open
 	open map[string]*passage // by directory
 }
 

@@ -52,7 +52,7 @@ type eventLog struct {
 	broken bool // the last write failed; behind until one works
 	missed []state.Event
 
-	mu    sync.Mutex // guards f and dirty
+	mu    sync.Mutex // guards f, dirty
 	f     *os.File
 	dirty bool
 

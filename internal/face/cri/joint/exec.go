@@ -172,7 +172,7 @@ func (r Runner) forget(ctx context.Context, ref core.Ref, streams *core.Streams,
 
 // outputs share one allowance.
 type outputs struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards left
 	left int
 }
 

@@ -9,7 +9,7 @@ import "sync"
 // Memo keeps a V of each T. The zero value is empty and ready; any goroutine may
 // use it.
 type Memo[T, V any] struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards kept
 	kept map[*T]V
 }
 

@@ -64,7 +64,7 @@ type Host struct {
 	plugins *adaptation.Adaptation
 	count   atomic.Int64 // plugins connected
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards engine, pods, born, ended
 	engine *engine.Client
 	pods   map[core.Key]*api.PodSandbox // admitted and not made yet
 	born   map[core.Key]newborn         // adjusted and not made yet

@@ -75,7 +75,7 @@ type forwarding struct {
 	ctx context.Context //nolint:containedctx // the session's life
 	end context.CancelCauseFunc
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards pairs
 	sc    httpstream.Connection
 	began chan struct{}
 	pairs map[string]*pair // those begun and not ended

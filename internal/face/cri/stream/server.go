@@ -73,7 +73,7 @@ type Server struct {
 	tls     *tls.Config // nil without
 	tickets *tickets
 
-	mu       sync.Mutex
+	mu       sync.Mutex   // guards listener, base, closing; no session begins once closing is set
 	listener net.Listener // nil while closed
 	base     url.URL
 	closing  bool

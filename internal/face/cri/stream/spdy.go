@@ -94,7 +94,7 @@ type gathering struct {
 	want []string
 	all  chan struct{}
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards got, ready; once all is closed nothing changes them
 	got   map[string]httpstream.Stream
 	ready []<-chan struct{} // closed when the client has been answered
 }

@@ -40,7 +40,7 @@ type tickets struct {
 	max  int
 	now  func() time.Time
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards open, order
 	open  map[string]ticket
 	order []string // by age; redeemed ones stay until they are too old
 }

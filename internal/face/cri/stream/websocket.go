@@ -73,7 +73,7 @@ func choose(offered []string) (dialect, bool) {
 type channels struct {
 	ws *websocket.Conn
 	dialect
-	mu sync.Mutex // one message at a time
+	mu sync.Mutex // serializes send: one message at a time
 	in []io.WriteCloser
 }
 

@@ -91,7 +91,7 @@ func (x *Exchange) Next() (*mesosagent.Call, error) {
 // Stream is an answer of many records.
 type Stream struct {
 	x  *Exchange
-	mu sync.Mutex // records are whole
+	mu sync.Mutex // serializes Send: records are whole
 }
 
 // Stream begins the answer: the client has the status when it returns.

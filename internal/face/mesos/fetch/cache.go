@@ -24,7 +24,7 @@ type Cache struct {
 	size int64
 	uris keylock.Map[string] // on their way
 
-	mu    sync.Mutex
+	mu    sync.Mutex       // guards files, used, now
 	files map[string]*kept // by URI
 	used  int64            // bytes of files, and of those that are being fetched
 	now   int64            // counts uses

@@ -75,7 +75,7 @@ func Disk(path string) (uint64, error) {
 // Tally counts how tasks and executors have ended since the agent was started. The
 // zero Tally is ready.
 type Tally struct {
-	mu        sync.Mutex
+	mu        sync.Mutex // guards tasks, executors, launches, cleared, uncleared, fetched, unfetched
 	tasks     map[mesosv1.TaskState]float64
 	executors float64
 	launches  float64 // that failed

@@ -35,7 +35,7 @@ func Check(names []string) error {
 type Pool struct {
 	names []string
 
-	mu    sync.Mutex
+	mu    sync.Mutex      // guards taken
 	taken map[string]bool // by launches, whose containers have no record yet
 }
 

@@ -70,7 +70,7 @@ func packageName(s string) bool {
 // Dir is a directory of configurations.
 type Dir struct {
 	path string
-	mu   sync.Mutex // one change at a time
+	mu   sync.Mutex // serializes the changes of files in path
 }
 
 // New returns the directory at path, which it makes.

@@ -42,7 +42,7 @@ type Session struct {
 	autopsy  core.Autopsy
 	lost     error
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards views, over
 	views map[chan *mesosagent.ProcessIO]struct{}
 	over  bool
 }
@@ -235,7 +235,7 @@ const remembered = 1024
 
 // Table has the sessions by their names as text. The zero Table is ready.
 type Table struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // guards live, past, order, inputs, path, file, lines, lost
 	live   map[string]*Session
 	past   map[string]core.Autopsy
 	order  []string // of past, oldest first

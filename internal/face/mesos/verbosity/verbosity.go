@@ -12,7 +12,7 @@ import (
 type Level struct {
 	log *slog.LevelVar
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards now, base, timer
 	now   uint32
 	base  slog.Level
 	timer *time.Timer

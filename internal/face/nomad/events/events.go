@@ -29,7 +29,7 @@ type Feed struct {
 	engine *engine.Client
 	log    *slog.Logger
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards streams, told
 	streams map[chan *nomaddriver.DriverTaskEvent]struct{}
 	told    uint64 // the last of the engine's events that a stream has sent; 0 before the first stream
 }

@@ -21,7 +21,7 @@ import (
 type Gauge struct {
 	engine *engine.Client
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards last
 	last map[core.ID]sample
 }
 

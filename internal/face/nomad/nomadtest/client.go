@@ -43,7 +43,7 @@ type Client struct {
 
 // Buffer may be written and read at once.
 type Buffer struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards text
 	text strings.Builder
 }
 

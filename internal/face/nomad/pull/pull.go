@@ -30,7 +30,7 @@ type Images struct {
 	events *events.Feed
 	log    *slog.Logger
 
-	mu    sync.Mutex
+	mu    sync.Mutex                  // guards due, swept
 	due   map[digest.Digest]time.Time // when those that nobody uses go
 	wake  chan struct{}
 	swept bool
@@ -127,7 +127,7 @@ var errTimeout = errors.New("the pull was given up") //nolint:gochecknoglobals /
 
 // progress sums up what the blobs of one pull say.
 type progress struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards last, blobs; serializes the calls of tell
 	last  time.Time
 	tell  func(done, total int64)
 	blobs map[digest.Digest]core.PullProgress

@@ -42,8 +42,8 @@ type proxy struct {
 
 	blink, patience time.Duration
 
-	mu        sync.Mutex
-	setConfig []byte // as it came last
+	mu        sync.Mutex // guards setConfig, config, gone, socket, conn, answers, agents
+	setConfig []byte     // as it came last
 	config    plugin.Config
 	gone      bool // the last that waited for the agent has given up
 	socket    string

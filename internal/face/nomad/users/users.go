@@ -25,7 +25,7 @@ type Sandboxes interface {
 type Ranges struct {
 	sandboxes Sandboxes
 
-	mu   sync.Mutex
+	mu   sync.Mutex      // guards held
 	held map[uint32]bool // by starts that have no sandbox yet
 }
 
