@@ -257,7 +257,8 @@ func (s *Store) Checkouts(context.Context) ([]core.ID, error) {
 }
 
 // loadCheckouts reads what an earlier agent gave out. One whose record a crash
-// took is listed all the same, so that it is discarded.
+// took is listed all the same, so that it is discarded. mu is not needed: nobody else
+// has the Store yet.
 func (s *Store) loadCheckouts() error {
 	entries, err := os.ReadDir(filepath.Join(s.root, checkoutDir))
 	if err != nil {

@@ -417,6 +417,7 @@ func (s *Store) active(id string) bool {
 	return false
 }
 
+// leased reports whether a job uses a layer. Preconditions: s.mu.
 func (s *Store) leased(chain digest.Digest) bool {
 	for l := range s.leases {
 		if l.chains[chain] {

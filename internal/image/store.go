@@ -77,7 +77,7 @@ type Store struct {
 	// write serializes the changes of records; it is taken before mu.
 	write sync.Mutex
 
-	mu        sync.RWMutex // guards rec, leases, places, checkouts, imports
+	mu        sync.RWMutex // guards leases, places, checkouts, imports; and what is in rec
 	rec       *records
 	leases    map[*lease]bool
 	places    map[digest.Digest]string // directories given to layers not yet made

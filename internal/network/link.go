@@ -410,7 +410,7 @@ func prefixes(nets []ipam.Range) []netip.Prefix {
 }
 
 // address gives the bridge its gateways; those of ranges that nobody lives in
-// any more go.
+// any more go. Preconditions: mu is held.
 func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
 	want := map[netip.Prefix]bool{}
 	for _, r := range nets {
@@ -520,7 +520,7 @@ func (b *bridge) forwarding(nets []ipam.Range) error {
 
 // keepRouterAdverts: a kernel that forwards stops listening to routers, and a
 // host that got its default route from one would lose it. 2 means: listen
-// although forwarding.
+// although forwarding. Preconditions: mu is held.
 func (b *bridge) keepRouterAdverts() error {
 	if on, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); err != nil || strings.TrimSpace(string(on)) == "1" {
 		return err

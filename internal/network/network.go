@@ -56,7 +56,7 @@ type Network struct {
 	bridge *bridge
 	cni    *cni
 
-	mu  sync.Mutex // guards set, which New sets before anybody else has the Network
+	mu  sync.Mutex // guards set; serializes what chooses ranges
 	set ranges
 }
 
@@ -150,7 +150,8 @@ func (n *Network) decideMode() (Mode, error) {
 	return mode, nil
 }
 
-// loadRanges takes the ranges of the configuration, those stored, or chooses.
+// loadRanges takes the ranges of the configuration, those stored, or chooses. mu is
+// not needed: nobody else has the Network yet.
 func (n *Network) loadRanges() error {
 	from := n.cfg.PodCIDR
 	if n.cfg.IPv6 && from != FromKubelet {
@@ -193,7 +194,8 @@ func (n *Network) loadRanges() error {
 	return n.useRanges(next, true)
 }
 
-// useRanges parses, stores and uses ranges, or leaves all as it was.
+// useRanges parses, stores and uses ranges, or leaves all as it was. Preconditions:
+// mu is held, or nobody else has the Network yet.
 func (n *Network) useRanges(next ranges, store bool) error {
 	parsed, err := ipam.ParseRanges(next.CIDRs)
 	if err != nil {

@@ -68,7 +68,7 @@ func (b *bridge) setPlain(link netlink.Link) error {
 	return b.table.SetPlain(p)
 }
 
-// filterBridged reports false when the kernel cannot.
+// filterBridged reports false when the kernel cannot. Preconditions: mu is held.
 func (b *bridge) filterBridged(index int) (bool, error) {
 	if _, err := os.Stat(bridgeFilter); errors.Is(err, fs.ErrNotExist) {
 		b.log.Warn("the kernel's br_netfilter is not loaded: sandboxes that ask each other by a translated address are masqueraded", "hint", "modprobe br_netfilter")

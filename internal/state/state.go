@@ -216,6 +216,7 @@ func (s *Store) apply(r *request, ch *changes) (err error) {
 	return r.fn(&tx{s: s, ch: ch})
 }
 
+// persist writes changes to the backing. Preconditions: mu is held.
 func (s *Store) persist(ch *changes) error {
 	if s.backing == nil || ch.empty() {
 		return nil

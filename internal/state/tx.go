@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// tx is one transaction. ch is nil in a View.
+// tx is one transaction. ch is nil in a View. Preconditions: s.mu is held.
 type tx struct {
 	s  *Store
 	ch *changes

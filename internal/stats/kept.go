@@ -261,24 +261,31 @@ func (k *Kept) below(path string, list bool) (names []string, known bool, err er
 		return nil, false, nil
 	}
 	d := k.at(path)
-	if d != nil {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if !list && len(d.below) > 0 && int(st.Nlink) == len(d.below)+2 {
-			return d.below, true, nil
-		}
+	if d == nil {
+		names, err = directories(path)
+		return names, false, err
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !list && len(d.below) > 0 && int(st.Nlink) == len(d.below)+2 {
+		return d.below, true, nil
+	}
+	if names, err = directories(path); err == nil {
+		d.below = names
+	}
+	return names, false, err
+}
+
+// directories lists those in a directory; none when it is not there.
+func directories(path string) (names []string, err error) {
 	entries, err := os.ReadDir(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, false, err
+		return nil, err
 	}
 	for _, e := range entries {
 		if e.IsDir() {
 			names = append(names, e.Name())
 		}
 	}
-	if d != nil {
-		d.below = names
-	}
-	return names, false, nil
+	return names, nil
 }

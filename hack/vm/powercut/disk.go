@@ -93,15 +93,21 @@ func (d *disk) cutAfter(writes int) <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.left = writes
-	if writes == 0 && !d.isOff() {
+	if writes == 0 && !closed(d.off) {
 		close(d.off)
 	}
 	return d.off
 }
 
 func (d *disk) isOff() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return closed(d.off)
+}
+
+func closed(ch <-chan struct{}) bool {
 	select {
-	case <-d.off:
+	case <-ch:
 		return true
 	default:
 		return false

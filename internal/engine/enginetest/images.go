@@ -99,6 +99,7 @@ func (s *Images) OfferAs(name string, cfg ocispec.Image, id, manifest digest.Dig
 	s.registry[fullName(name)] = &fakeImage{id: id, manifest: manifest, config: cfg}
 }
 
+// name gives an owner an image. Preconditions: lock is held.
 func (s *Images) name(owner core.Owner, name string, img *fakeImage) {
 	if s.names[owner] == nil {
 		s.names[owner] = map[string]*fakeImage{}
@@ -109,6 +110,7 @@ func (s *Images) name(owner core.Owner, name string, img *fakeImage) {
 	}
 }
 
+// image is how an owner sees an image. Preconditions: lock is held.
 func (s *Images) image(owner core.Owner, img *fakeImage) core.Image {
 	out := core.Image{ID: img.id, Digest: img.manifest, Size: 1000, Unpacked: 2000, Config: img.config, Pulled: s.pulled[img.id], Pinned: s.pins[owner][img.id]}
 	seen := map[string]bool{}
@@ -154,6 +156,7 @@ func (s *Images) Pull(ctx context.Context, owner core.Owner, ref string, opts co
 	return s.image(owner, img), nil
 }
 
+// pin sets whether an owner has pinned an image. Preconditions: lock is held.
 func (s *Images) pin(owner core.Owner, img *fakeImage, pinned bool) {
 	if s.pins[owner] == nil {
 		s.pins[owner] = map[digest.Digest]bool{}
@@ -161,6 +164,7 @@ func (s *Images) pin(owner core.Owner, img *fakeImage, pinned bool) {
 	s.pins[owner][img.id] = pinned
 }
 
+// find looks an image up as an owner names it. Preconditions: lock is held.
 func (s *Images) find(owner core.Owner, ref string) *fakeImage {
 	hex := strings.TrimPrefix(ref, "sha256:")
 	for o, names := range s.names {

@@ -90,6 +90,7 @@ func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 	return st, nil
 }
 
+// freePorts fails when somebody holds one of ports. Preconditions: lock is held.
 func (n *Network) freePorts(ports []core.Port) error {
 	for _, p := range ports {
 		if !slices.Contains([]string{"tcp", "udp", "sctp"}, p.Proto) {
@@ -104,7 +105,7 @@ func (n *Network) freePorts(ports []core.Port) error {
 	return nil
 }
 
-// freeAddr leaves out network, gateway and broadcast.
+// freeAddr leaves out network, gateway and broadcast. Preconditions: lock is held.
 func (n *Network) freeAddr() (netip.Addr, error) {
 	for _, r := range n.ranges {
 		for a := r.Addr().Next().Next(); r.Contains(a.Next()); a = a.Next() {
@@ -260,7 +261,7 @@ func (p *Pinner) Reboot() {
 // Cgroups is a fake core.Cgroups.
 type Cgroups struct {
 	fault
-	lock   sync.Mutex // guards groups, frozen, stats, killed
+	lock   sync.Mutex // guards groups, frozen, stats
 	groups map[string]*specs.LinuxResources
 	frozen map[string]bool
 	stats  map[string]core.Stats

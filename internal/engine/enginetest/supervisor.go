@@ -81,6 +81,7 @@ func (s *Supervisor) Program(name string, p Program) {
 	s.programs[name] = p
 }
 
+// broadcast wakes those who wait for a change. Preconditions: lock is held.
 func (s *Supervisor) broadcast() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -174,6 +175,7 @@ func (s *Supervisor) end(p *Process, exit core.Exit) {
 	s.broadcast()
 }
 
+// process finds a process, NotFound when there is none. Preconditions: lock is held.
 func (s *Supervisor) process(ref core.Ref) (*Process, error) {
 	p := s.procs[ref]
 	if p == nil {

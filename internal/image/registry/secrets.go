@@ -170,11 +170,12 @@ func (r *Repository) credentialsOf(host string) Credentials {
 	return c
 }
 
-// credentials is what the authorizer asks for.
+// credentials is what the authorizer asks for. Preconditions: mu is held, by
+// challenged, which leads here.
 func (r *Repository) credentials(host string) (string, string, error) {
 	c := r.credentialsOf(host)
 	switch {
-	case r.holdBack: // mu is held by challenged, which leads here
+	case r.holdBack:
 		return "", "", nil
 	case c.Token != "":
 		return "", c.Token, nil

@@ -41,6 +41,7 @@ func newDownload(desc ocispec.Descriptor) *download {
 	return d
 }
 
+// set calls f with mu held and wakes those who follow the blob.
 func (d *download) set(f func()) {
 	d.mu.Lock()
 	f()
@@ -121,7 +122,7 @@ func (w *Worker) fetch(ctx context.Context, repo *registry.Repository, d *downlo
 // receive copies until the blob is complete. A server that breaks off is asked
 // again for the rest as long as each try brings something, and a few times when
 // it does not. What one repository refuses, or is slow with, another that is on
-// offer is asked for.
+// offer is asked for. mu is not needed: only this goroutine changes how much it has.
 func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw content.Writer, d *download) error {
 	retries := w.settings.Retries
 	if retries == 0 {
@@ -174,6 +175,8 @@ func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw cont
 	return nil
 }
 
+// receiveOnce asks one repository for what is missing. mu is not needed: only this
+// goroutine changes how much it has.
 func (w *Worker) receiveOnce(ctx context.Context, repo *registry.Repository, cw content.Writer, d *download, hurried bool) error {
 	var got atomic.Int64
 	if hurried {

@@ -115,6 +115,7 @@ func (l *Launcher) Close() {
 	l.end()
 }
 
+// end closes the socket and kills the launcher. Preconditions: mu is held.
 func (l *Launcher) end() {
 	if l.socket < 0 {
 		return

@@ -97,7 +97,7 @@ func selfSets(table *nftables.Table) (self4, self6 *nftables.Set) {
 	return mk("selves4", nftables.TypeIPAddr), mk("selves6", nftables.TypeIP6Addr)
 }
 
-// layout queues everything but the ports themselves.
+// layout queues everything but the ports themselves. Preconditions: mu is held.
 func (t *Table) layout(c *nftables.Conn, table *nftables.Table) error {
 	maps := portMaps(table)
 	for _, s := range []*nftables.Set{maps.any4, maps.any6, maps.host4, maps.host6} {
@@ -144,6 +144,7 @@ type chainRules struct {
 }
 
 // rules is the whole of our rule set, chains that are jumped to first.
+// Preconditions: mu is held.
 func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules {
 	base := func(name string, typ nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
 		return &nftables.Chain{Table: table, Name: name, Type: typ, Hooknum: hook, Priority: prio}

@@ -64,7 +64,8 @@ func (t *Table) Watch() (*Wall, error) {
 	return w, nil
 }
 
-// Close ends the watch; what was put into others' chains stays.
+// Close ends the watch; what was put into others' chains stays. mu is not needed: what
+// uses rules has ended.
 func (w *Wall) Close() error {
 	close(w.closed)
 	err := w.conn.Close()
@@ -196,7 +197,7 @@ func forwards(c *nftables.Chain) bool {
 }
 
 // intact reports whether our table has all chains with all rules, if it has
-// been made at all.
+// been made at all. Preconditions: mu is held.
 func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 	w.table.mu.Lock()
 	built := w.table.built
@@ -233,6 +234,7 @@ func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 }
 
 // open makes sure that c lets the bridge through, if it would not.
+// Preconditions: mu is held.
 func (w *Wall) open(c *nftables.Chain) error {
 	rules, err := w.rules.GetRules(c.Table, c)
 	if err != nil {
@@ -285,7 +287,7 @@ func (w *Wall) open(c *nftables.Chain) error {
 
 // firstEnd is the index of the first rule that ends all packets' way through
 // the chain, len(rules) when none does; drops tells how it ends. seen guards
-// against going in circles.
+// against going in circles. Preconditions: mu is held.
 func (w *Wall) firstEnd(table *nftables.Table, rules []*nftables.Rule, seen map[string]bool) (end int, drops bool) {
 	for i, r := range rules {
 		kind, chain := always(r.Exprs)

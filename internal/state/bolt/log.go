@@ -84,7 +84,8 @@ func openLog(path string, limit int64, logger *slog.Logger) (*eventLog, error) {
 	return l, nil
 }
 
-// scan finds the last good line and cuts what follows it.
+// scan finds the last good line and cuts what follows it. mu is not needed: the log
+// is not synced yet.
 func (l *eventLog) scan() error {
 	end, err := readLog(l.f, l.path, func(_ string, seq uint64, _ []byte) error {
 		l.last = seq
@@ -400,6 +401,7 @@ func (l *eventLog) syncLoop() {
 	}
 }
 
+// close syncs and closes the log. mu is not needed: syncLoop has ended.
 func (l *eventLog) close() error {
 	close(l.quit)
 	<-l.done

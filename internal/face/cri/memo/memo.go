@@ -42,6 +42,8 @@ func (m *Memo[T, V]) Of(objects []*T, match func(*T) bool, build func(*T) (V, er
 // there.
 const slack = 64
 
+// trim drops what is kept of others than objects, once there is much of it.
+// Preconditions: mu is held.
 func (m *Memo[T, V]) trim(objects []*T) {
 	if m.kept != nil && len(m.kept) <= 2*len(objects)+slack {
 		return

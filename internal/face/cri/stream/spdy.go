@@ -118,7 +118,8 @@ func (g *gathering) take(st httpstream.Stream, answered <-chan struct{}) error {
 	return nil
 }
 
-// wait returns once all streams are there and can be used.
+// wait returns once all streams are there and can be used. mu is not needed: nothing
+// changes them after that.
 func (g *gathering) wait(ctx context.Context) error {
 	timer := time.NewTimer(createTimeout)
 	defer timer.Stop()
@@ -159,6 +160,7 @@ func usable(st httpstream.Stream) bool {
 	return !ok || s.SendReply(http.Header{}, false) == nil
 }
 
+// writer returns the stream of a name, or nil. mu is not needed: wait has returned.
 func (g *gathering) writer(name string) io.Writer {
 	if st := g.got[name]; st != nil {
 		return st

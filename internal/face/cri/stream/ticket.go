@@ -80,6 +80,7 @@ func (t *tickets) redeem(token string) (Request, bool) {
 }
 
 // expire drops what is too old, and leading tokens that were redeemed.
+// Preconditions: mu is held.
 func (t *tickets) expire(now time.Time) {
 	n := 0
 	for _, token := range t.order {
