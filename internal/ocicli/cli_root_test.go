@@ -3,6 +3,7 @@ package ocicli_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -259,20 +260,21 @@ func foreground(t *testing.T, m *machine) {
 		t.Errorf("%+v", r)
 	}
 	m.gone(t, "a")
-	m.write(t, m.spec("trap 'echo trapped; exit 3' TERM; echo ready > /tmp/ready; while :; do sleep 0.01; done"))
+	m.write(t, m.spec("trap 'echo trapped; exit 3' TERM; echo ready; while :; do sleep 0.01; done"))
 	cmd := m.command(t, "run", "a")
-	var out strings.Builder
-	cmd.Stdout = &out
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	m.start(t, cmd)
-	for t.Context().Err() == nil {
-		if _, err := os.Stat(m.bundle + "/rootfs/tmp/ready"); err == nil {
-			break
-		}
+	if _, err := io.ReadFull(stdout, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
 	}
 	_ = cmd.Process.Signal(unix.SIGTERM)
+	out, err := io.ReadAll(stdout)
 	_ = cmd.Wait()
-	if cmd.ProcessState.ExitCode() != 3 || out.String() != "trapped\n" {
-		t.Errorf("a passed signal: status %d, %q", cmd.ProcessState.ExitCode(), out.String())
+	if cmd.ProcessState.ExitCode() != 3 || string(out) != "trapped\n" || err != nil {
+		t.Errorf("a passed signal: status %d, %q, %v", cmd.ProcessState.ExitCode(), out, err)
 	}
 	m.gone(t, "a")
 	// A program that is there and cannot be executed is told by start.

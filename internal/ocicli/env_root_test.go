@@ -238,15 +238,7 @@ func (m *machine) state(t *testing.T, id string) specs.State {
 // until asks for the state until it is want.
 func (m *machine) until(t *testing.T, id string, want specs.ContainerState) {
 	t.Helper()
-	for {
-		got := m.state(t, id).Status
-		if got == want {
-			return
-		}
-		if t.Context().Err() != nil {
-			t.Fatalf("%s is %s, want %s", id, got, want)
-		}
-	}
+	roottest.Eventually(t, id+" is "+string(want), func() bool { return m.state(t, id).Status == want })
 }
 
 // gone checks that nothing is left of id.

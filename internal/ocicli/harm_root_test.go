@@ -3,14 +3,15 @@ package ocicli_test
 import (
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/sysctl/sysctltest"
 )
 
@@ -40,12 +41,17 @@ func killed(t *testing.T, m *machine) {
 	m.must(t, "delete", "--force", "a")
 	m.gone(t, "a")
 	m.write(t, m.spec("sleep 1000"))
-	for i := range 30 {
+	begun := time.Now()
+	m.must(t, "create", "a")
+	whole := time.Since(begun)
+	m.must(t, "delete", "a")
+	const kills = 30
+	for i := range kills {
 		cmd := m.command(t, "create", "a")
 		m.start(t, cmd)
-		spin(i, cmd)
-		_ = cmd.Process.Kill()
+		fuse := time.AfterFunc(whole*time.Duration(i)/kills, func() { _ = cmd.Process.Kill() })
 		_ = cmd.Wait()
+		fuse.Stop()
 		m.must(t, "delete", "--force", "a")
 		if left, _ := os.ReadDir("/run/oci"); len(left) > 0 && !strings.HasPrefix(left[0].Name(), ".new-") {
 			t.Errorf("kill %d: left %v", i, left)
@@ -54,19 +60,6 @@ func killed(t *testing.T, m *machine) {
 	m.must(t, "create", "a") // and takes what was half made along
 	m.must(t, "delete", "a")
 	m.gone(t, "a")
-}
-
-// spin passes the time until about stage i of thirty of a create.
-func spin(i int, cmd *exec.Cmd) {
-	for range i * 2000 {
-		runtime.Gosched()
-		if _, err := os.Stat("/run/oci/a/state.json"); err == nil && i%2 == 0 {
-			for range i * 100 {
-				_, _ = os.Stat("/proc/" + strconv.Itoa(cmd.Process.Pid))
-			}
-			return
-		}
-	}
 }
 
 // overwritten: a container whose program is the file that we ran from when we
@@ -80,26 +73,24 @@ func overwritten(t *testing.T, m *machine) {
 	m.must(t, "create", "a")
 	m.must(t, "start", "a")
 	// The file is not in use, so that nothing but the mount protects it.
-	for t.Context().Err() == nil {
+	roottest.Eventually(t, "the program's file is not in use", func() bool {
 		f, err := os.OpenFile(m.bin, os.O_WRONLY, 0)
 		if err == nil {
 			_ = f.Close()
-			break
 		}
-	}
+		return err == nil
+	})
 	if err := os.WriteFile(m.bundle+"/rootfs/tmp/go", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for t.Context().Err() == nil {
-		how, err := os.ReadFile(m.bundle + "/rootfs/tmp/how")
-		if err != nil || len(how) == 0 {
-			continue
-		}
-		why, _ := os.ReadFile(m.bundle + "/rootfs/tmp/why")
-		if string(how) != "kept\n" || !strings.Contains(string(why), "Read-only") {
-			t.Errorf("%s%s", how, why)
-		}
-		break
+	var how []byte
+	roottest.Eventually(t, "the container has tried to write", func() bool {
+		how, _ = os.ReadFile(m.bundle + "/rootfs/tmp/how")
+		return strings.HasSuffix(string(how), "\n")
+	})
+	why, _ := os.ReadFile(m.bundle + "/rootfs/tmp/why")
+	if string(how) != "kept\n" || !strings.Contains(string(why), "Read-only") {
+		t.Errorf("%s%s", how, why)
 	}
 	m.must(t, "delete", "--force", "a")
 	m.gone(t, "a")
@@ -121,19 +112,24 @@ func hostSysctls(t *testing.T, m *machine) {
 // borrowed: a container without a mount namespace, and one in somebody else's,
 // see their own root, in an exec too, and leave no mount.
 func borrowed(t *testing.T, m *machine) {
-	holder := exec.CommandContext(t.Context(), "unshare", "-m", "--propagation", "private", "sleep", "1000")
+	holder := exec.CommandContext(t.Context(), "unshare", "-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000")
+	there, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	m.start(t, holder)
 	defer func() { _, _ = holder.Process.Kill(), holder.Wait() }()
+	if _, err := there.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	ours, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := "/proc/" + strconv.Itoa(holder.Process.Pid) + "/ns/mnt"
-	theirs := ours
-	for theirs == ours && t.Context().Err() == nil {
-		if theirs, err = os.Readlink(path); err != nil {
-			t.Fatal(err)
-		}
+	theirs, err := os.Readlink(path)
+	if err != nil || theirs == ours {
+		t.Fatalf("%s, ours is %s: %v", theirs, ours, err)
 	}
 	for _, joined := range []string{"", path} {
 		s := m.spec("sleep 1000")

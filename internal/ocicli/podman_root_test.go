@@ -45,7 +45,7 @@ func TestPodman(t *testing.T) {
 // quiet waits until Podman's monitors, which outlive its commands, have ended.
 func (p *podman) quiet(t *testing.T) {
 	t.Helper()
-	for t.Context().Err() == nil {
+	roottest.Eventually(t, "Podman's monitors have ended", func() bool {
 		files, _ := filepath.Glob("/sys/fs/cgroup/*" + p.cgroup + "/conmon/cgroup.procs")
 		more, _ := filepath.Glob("/sys/fs/cgroup" + p.cgroup + "/conmon/cgroup.procs")
 		busy := ""
@@ -53,10 +53,8 @@ func (p *podman) quiet(t *testing.T) {
 			b, _ := os.ReadFile(f)
 			busy += string(b)
 		}
-		if busy == "" {
-			return
-		}
-	}
+		return busy == ""
+	})
 }
 
 type podman struct{ *machine }
@@ -172,8 +170,7 @@ func podmanLife(t *testing.T, p *podman) {
 			t.Errorf("%s: %q, want %s", c.v1, got, c.want)
 		}
 	}
-	for p.succeeds(t, "logs", "c") != "out\n" && t.Context().Err() == nil {
-	}
+	roottest.Eventually(t, "podman logs shows the line", func() bool { return p.succeeds(t, "logs", "c") == "out\n" })
 	if r := p.does(t, "exec", "c", "sh", "-c", "echo in; exit 3"); r.status != 3 || r.out != "in\n" {
 		t.Errorf("exec: %+v", r)
 	}

@@ -22,15 +22,13 @@ func inode(t *testing.T, path string) uint64 {
 }
 
 // take waits for a spare namespace.
-func take(t *testing.T, s *pin.Spare) *os.File {
+func take(t *testing.T, s *pin.Spare) (f *os.File) {
 	t.Helper()
-	for t.Context().Err() == nil {
-		if f := s.Take(); f != nil {
-			return f
-		}
-	}
-	t.Fatal("no spare namespace")
-	return nil
+	roottest.Eventually(t, "a spare namespace is there", func() bool {
+		f = s.Take()
+		return f != nil
+	})
+	return f
 }
 
 // TestSpare: each namespace is given once, to a sandbox too, and is nobody's

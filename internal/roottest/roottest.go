@@ -3,7 +3,8 @@
 // host stays as it was. Whatever is left when the test ends dies with its pid
 // namespace.
 //
-// It is for *_root_test.go files only and knows nothing of Longshore.
+// Run and Cgroup are for *_root_test.go files only, Eventually and Patience for any
+// test. The package knows nothing of Longshore.
 package roottest
 
 import (
@@ -186,20 +187,37 @@ func removeCgroup(t *testing.T, dir string) {
 			removeCgroup(t, filepath.Join(dir, e.Name()))
 		}
 	}
-	for range 1000 {
-		procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-		if err == nil {
-			for _, p := range strings.Fields(string(procs)) {
-				if pid, err := strconv.Atoi(p); err == nil && pid > 1 {
-					_ = unix.Kill(pid, unix.SIGKILL)
-				}
+	Eventually(t, "cgroup "+dir+" is removed", func() bool {
+		killAll(dir)
+		err := unix.Rmdir(dir)
+		return err == nil || errors.Is(err, unix.ENOENT)
+	})
+}
+
+// killAll kills the processes of a cgroup and waits until they have died. What they
+// start meanwhile is left to the next call.
+func killAll(dir string) {
+	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return
+	}
+	var dying []unix.PollFd
+	for p := range strings.FieldsSeq(string(procs)) {
+		pid, err := strconv.Atoi(p)
+		if err != nil || pid <= 1 {
+			continue
+		}
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			dying = append(dying, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		}
+	}
+	for i := range dying {
+		for {
+			if _, err := unix.Poll(dying[i:i+1], int(Patience().Milliseconds())); !errors.Is(err, unix.EINTR) {
+				break
 			}
 		}
-		err = unix.Rmdir(dir)
-		if err == nil || errors.Is(err, unix.ENOENT) {
-			return
-		}
-		runtime.Gosched()
+		_ = unix.Close(int(dying[i].Fd))
 	}
-	t.Errorf("cgroup %s is still busy", dir)
 }

@@ -3,6 +3,7 @@ package roottest
 import (
 	"os"
 	"strconv"
+	"testing"
 	"time"
 )
 
@@ -19,6 +20,26 @@ func Patience() time.Duration {
 	}
 	return time.Duration(n) * time.Minute
 }
+
+// Eventually asks until ok answers true, and fails the test when it does not within
+// Patience. It is for what nobody announces: where there is an event, wait for that.
+func Eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(pollInterval())
+	defer tick.Stop()
+	deadline := time.NewTimer(Patience())
+	defer deadline.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// pollInterval is 5 ms; where everything takes longer, asking does too.
+func pollInterval() time.Duration { return Patience() / 12_000 }
 
 // timeUntil leaves the first process a little time to report what the second
 // one printed before both run into the deadline.

@@ -67,11 +67,10 @@ func (c *client) try(x exchange, image, victim string, rounds int, enough bool) 
 			}
 		}
 		// Its sandbox may be in what is the link just now.
-		for range 1000 {
-			if code, _ := c.call("REMOVE_NESTED_CONTAINER", about(b)); code == 200 {
-				break
-			}
-		}
+		roottest.Eventually(c.t, "a nested container is removed", func() bool {
+			code, _ := c.call("REMOVE_NESTED_CONTAINER", about(b))
+			return code == 200
+		})
 		list, err := os.ReadDir(victim)
 		if err != nil {
 			c.t.Fatal(err)

@@ -361,19 +361,8 @@ func Processes(comm, arg string) []int {
 	return pids
 }
 
-// Eventually asks until ok answers true, and fails the test when it never does.
+// Eventually is roottest.Eventually.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	// 5 ms; where everything takes longer, asking does too.
-	tick := time.NewTicker(roottest.Patience() / 12_000)
-	defer tick.Stop()
-	deadline := time.NewTimer(roottest.Patience())
-	defer deadline.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("never: %s", what)
-		}
-	}
+	roottest.Eventually(t, what, ok)
 }

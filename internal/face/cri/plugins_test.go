@@ -22,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/adjust"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // plugin is an NRI plugin that notes what it is told.
@@ -162,15 +163,11 @@ func newPluggable(t *testing.T) (*testNode, string) {
 func (p *plugin) connect(t *testing.T, socket, index string) {
 	t.Helper()
 	var conn net.Conn
-	for {
+	roottest.Eventually(t, "plugins can connect", func() bool {
 		var err error
-		if conn, err = (&net.Dialer{}).DialContext(t.Context(), "unix", socket); err == nil {
-			break
-		}
-		if t.Context().Err() != nil {
-			t.Fatal(err)
-		}
-	}
+		conn, err = (&net.Dialer{}).DialContext(t.Context(), "unix", socket)
+		return err == nil
+	})
 	s, err := stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx(index), stub.WithConnection(conn))
 	if err != nil {
 		t.Fatal(err)

@@ -203,19 +203,21 @@ func TestABadChildHarmsNobody(t *testing.T) {
 		ref, done := launch("hangs", func(b *plan.Builder) {
 			b.Add("hang", unix.SYS_READ, plan.S(plan.SlotPark), plan.P(b.Words(0)), plan.V(1))
 		})
-		for given := false; !given; {
+		roottest.Eventually(t, "a launch that hangs is given up", func() bool {
 			// Before the keeper knows of it this does nothing.
 			if err := n.keeper.Forget(ctx, ref); err != nil {
 				t.Fatal(err)
 			}
 			select {
 			case err := <-done:
-				if given = true; err == nil || ctx.Err() != nil {
+				if err == nil || ctx.Err() != nil {
 					t.Errorf("the launch that was forgotten: %v", err)
 				}
+				return true
 			default:
+				return false
 			}
-		}
+		})
 		if out := n.run(ctx, t, n.runtime, containers(), script("echo next")); out != "next\n" {
 			t.Errorf("the next container wrote %q", out)
 		}
