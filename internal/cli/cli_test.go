@@ -164,7 +164,7 @@ func end(ts *testscript.TestScript, _ bool, args []string) {
 func foreign(ts *testscript.TestScript, _ bool, args []string) {
 	n := nodeOf(ts)
 	ctx := context.Background()
-	img, err := n.As(core.OwnerCRI).Image(ctx, "busybox")
+	img, err := n.As(core.OwnerCRI).Images.Get(ctx, "busybox")
 	ts.Check(err)
 	sb, err := n.As(core.OwnerCRI).CreateSandbox(ctx, core.SandboxConfig{Key: "pod"})
 	ts.Check(err)

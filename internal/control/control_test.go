@@ -280,7 +280,7 @@ func TestSecretsAreHidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Another face's private record may hold such values, too.
-	img, err := r.As(core.OwnerCRI).Image(t.Context(), "busybox")
+	img, err := r.As(core.OwnerCRI).Images.Get(t.Context(), "busybox")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -181,7 +181,7 @@ func imageName(img core.Image, asked string) string {
 // imageFor finds the image, and pulls it when it must.
 func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, stream grpc.ServerStreamingServer[longshorev1.CreateResponse]) (core.Image, error) {
 	if req.GetPull() != "always" {
-		img, err := s.own.Image(ctx, req.GetImage())
+		img, err := s.own.Images.Get(ctx, req.GetImage())
 		if err == nil || !errdefs.IsNotFound(err) || req.GetPull() == "never" {
 			return img, err
 		}
@@ -195,7 +195,7 @@ func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, s
 		// A client that has left is noticed by the context.
 		_ = stream.Send(&longshorev1.CreateResponse{Step: &longshorev1.CreateResponse_Pull{Pull: toProgress(p)}})
 	}
-	img, err := s.own.PullImage(ctx, req.GetImage(), opts)
+	img, err := s.own.Images.Pull(ctx, req.GetImage(), opts)
 	mu.Lock()
 	defer mu.Unlock()
 	return img, err

@@ -104,7 +104,7 @@ func (s *Server) show(ctx context.Context, containers []core.Container) ([]*long
 
 // imageNames maps image IDs to a name somebody has for them.
 func (s *Server) imageNames(ctx context.Context) (map[digest.Digest]string, error) {
-	images, err := s.all.Images(ctx)
+	images, err := s.all.Images.List(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -182,7 +182,7 @@ func (r *rig) tryCreate(t *testing.T, req *longshorev1.CreateRequest) (*longshor
 // foreign is a running container of another owner.
 func (r *rig) foreign(t *testing.T, image string) core.Container {
 	t.Helper()
-	img, err := r.As(core.OwnerCRI).Image(t.Context(), image)
+	img, err := r.As(core.OwnerCRI).Images.Get(t.Context(), image)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,15 +59,15 @@ func (s *containerServer) Stats(req *longshorev1.StatsRequest, stream grpc.Serve
 // statsRound reads the figures of ids (nil: of all that run) and remembers them
 // in before.
 func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.ID]core.Stats) (*longshorev1.StatsResponse, error) {
-	list, err := s.all.StoredContainers()
+	list, err := s.all.Stored.Containers()
 	if err != nil {
 		return nil, err
 	}
-	sandboxes, err := s.all.StoredSandboxes()
+	sandboxes, err := s.all.Stored.Sandboxes()
 	if err != nil {
 		return nil, err
 	}
-	net, err := s.all.NetworkStats(ctx, sandboxes)
+	net, err := s.all.Stats.Networks(ctx, sandboxes)
 	if err != nil {
 		return nil, fmt.Errorf("figures of networks: %w", err)
 	}
@@ -81,7 +81,7 @@ func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.
 		if !running || (len(ids) > 0 && !wanted[c.ID]) {
 			continue
 		}
-		st, err := s.all.ContainerStats(ctx, c, core.FigureUsage|core.FigureDetail|core.FigureRoot)
+		st, err := s.all.Stats.OfContainer(ctx, c, core.FigureUsage|core.FigureDetail|core.FigureRoot)
 		if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
 			continue // it ended meanwhile
 		}
@@ -136,7 +136,7 @@ func (s *containerServer) Top(ctx context.Context, req *longshorev1.TopRequest) 
 	if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
 		return nil, fmt.Errorf("list processes of %s: it is %s: %w", c.ID.Short(), c.State, errdefs.ErrFailedPrecondition)
 	}
-	st, err := s.all.Stats(ctx, c.ID, core.FigureProcesses)
+	st, err := s.all.Stats.Container(ctx, c.ID, core.FigureProcesses)
 	if err != nil {
 		return nil, err
 	}

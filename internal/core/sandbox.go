@@ -113,3 +113,18 @@ func (s *Sandbox) NetworkRequest() NetworkRequest {
 		Sandbox: s.ID, Owner: s.Owner, Namespace: s.Config.Namespaces.Net.Path, Config: s.Config.Network, Labels: s.Labels, Last: s.Network,
 	}
 }
+
+// HostIDs returns the user and group that uid and gid inside the sandbox's user
+// namespace are on the host; without a user namespace they are the same.
+func (c *SandboxConfig) HostIDs(uid, gid uint32) (hostUID, hostGID uint32) {
+	return hostID(c.UIDs, uid), hostID(c.GIDs, gid)
+}
+
+func hostID(maps []specs.LinuxIDMapping, id uint32) uint32 {
+	for _, m := range maps {
+		if id >= m.ContainerID && id-m.ContainerID < m.Size {
+			return m.HostID + id - m.ContainerID
+		}
+	}
+	return id
+}

@@ -7,23 +7,25 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/figures"
-	"github.com/longshore/longshore/internal/engine/stored"
 )
 
 // Client is the engine as one owner sees it: what it makes is that owner's, and
 // what it finds too. The unscoped view (Engine.All) sees everything, makes
 // nothing and is held by the control API alone.
+//
+// Its methods are the verbs on sandboxes, containers and processes.
 type Client struct {
-	view
-	Node
-	figures.Reader
-	stored.Shelf
-}
+	e    *Engine
+	view view
 
-// Node is a Client's part that is about the node rather than about containers:
-// images, volumes, network and runtimes.
-type Node struct{ view }
+	Images  Images
+	Volumes Volumes
+	Network Network
+	// Stats reads usage; it never waits for a verb.
+	Stats Stats
+	// Stored reads records without copying them.
+	Stored Stored
+}
 
 // view is what every verb knows of its caller.
 type view struct {
@@ -33,8 +35,11 @@ type view struct {
 
 func newClient(e *Engine, owner core.Owner) *Client {
 	v := view{e, owner}
-	from := figures.Ports{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network}
-	return &Client{view: v, Node: Node{v}, Reader: figures.New(owner, from), Shelf: stored.New(owner, e.o.Store)}
+	return &Client{
+		e: e, view: v, Images: Images{v}, Volumes: Volumes{v}, Network: Network{v},
+		Stats:  Stats{store: e.o.Store, cgroups: e.o.Cgroups, images: e.o.Images, network: e.o.Network, owner: owner},
+		Stored: Stored{store: e.o.Store, owner: owner},
+	}
 }
 
 // RemoveOptions goes with RemoveContainer, RemoveSandbox and RemoveProcess.
@@ -88,7 +93,7 @@ func (v view) asked(a core.Asked, call string) core.Asked {
 
 // sandbox returns a sandbox that the caller may see.
 func (v view) sandbox(id core.ID) (core.Sandbox, error) {
-	sb, err := v.e.sandbox(id)
+	sb, err := v.e.records.sandbox(id)
 	if err == nil && !v.sees(&sb.Meta) {
 		return core.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, errdefs.ErrNotFound)
 	}
@@ -97,7 +102,7 @@ func (v view) sandbox(id core.ID) (core.Sandbox, error) {
 
 // container returns a container that the caller may see.
 func (v view) container(id core.ID) (core.Container, error) {
-	c, err := v.e.container(id)
+	c, err := v.e.records.container(id)
 	if err == nil && !v.sees(&c.Meta) {
 		return core.Container{}, fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
 	}

@@ -58,7 +58,7 @@ func (c *crasher) point(stage string) error {
 func everything(ctx context.Context, n *enginetest.Node, img core.Image, tag string) error {
 	client := n.As(core.OwnerCRI)
 	shared := core.Namespace{Mode: core.Shared}
-	if _, err := client.PullImage(ctx, "busybox", core.PullOptions{}); err != nil {
+	if _, err := client.Images.Pull(ctx, "busybox", core.PullOptions{}); err != nil {
 		return err
 	}
 	sb, err := client.CreateSandbox(ctx, core.SandboxConfig{

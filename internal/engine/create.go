@@ -11,10 +11,6 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/ask"
-	"github.com/longshore/longshore/internal/engine/choice"
-	"github.com/longshore/longshore/internal/engine/dirs"
-	"github.com/longshore/longshore/internal/engine/own"
 	specutil "github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -24,10 +20,10 @@ var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an erro
 // until StartContainer, unless cfg says Run. With a Key that is in use it returns
 // the first object and AlreadyExists; an empty Key becomes the ID.
 func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) (core.Container, error) {
-	if _, err := c.owns("create container"); err != nil {
+	if _, err := c.view.owns("create container"); err != nil {
 		return core.Container{}, err
 	}
-	if err := ask.Container(&cfg); err != nil {
+	if err := validateContainer(&cfg); err != nil {
 		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
 	}
 	unlock, err := c.e.sandboxes.Lock(ctx, cfg.Sandbox)
@@ -35,11 +31,11 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 		return core.Container{}, err
 	}
 	defer unlock()
-	sb, err := c.sandbox(cfg.Sandbox)
+	sb, err := c.view.sandbox(cfg.Sandbox)
 	if err != nil {
 		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
 	}
-	b, err := c.newBuild(cfg, sb, c.e.line("create"))
+	b, err := c.view.newBuild(cfg, sb, c.e.line("create"))
 	if err != nil {
 		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
 	}
@@ -75,7 +71,7 @@ func (c view) newBuild(cfg core.ContainerConfig, sb core.Sandbox, l *line) (*bui
 	e := c.e
 	b := &build{e: e, line: l, cfg: cfg, sb: sb}
 	var err error
-	if b.rt, err = e.runtime(choice.Name(&b.sb)); err != nil {
+	if b.rt, err = e.runtime(runtimeName(&b.sb)); err != nil {
 		return nil, err
 	}
 	id := newID()
@@ -135,8 +131,8 @@ func (b *build) result(err error) (core.Container, error) {
 
 // levelsOf lists the cgroups whose limits a container stands under, its own
 // first, the sandbox's last.
-func (b book) levelsOf(c *core.Container) ([]core.CgroupRef, error) {
-	sb, err := b.sandbox(c.Sandbox)
+func (r records) levelsOf(c *core.Container) ([]core.CgroupRef, error) {
+	sb, err := r.sandbox(c.Sandbox)
 	return []core.CgroupRef{c.Cgroup, sb.Cgroup}, err
 }
 
@@ -171,7 +167,7 @@ func (b *build) reserve(context.Context) error {
 		return tx.Containers().Put(b.c)
 	})
 	if err == nil {
-		b.line.undo.Add("record", func(context.Context) error { return b.e.dropContainer(b.c.ID, note{}) })
+		b.line.undo.Add("record", func(context.Context) error { return b.e.records.dropContainer(b.c.ID, note{}) })
 	}
 	return err
 }
@@ -185,8 +181,8 @@ func (b *build) root(ctx context.Context) error {
 		return b.e.o.Cgroups.Remove(ctx, b.c.Cgroup)
 	})
 	rootfs := filepath.Join(b.c.Bundle, "rootfs")
-	b.line.undo.Add("bundle", func(context.Context) error { return dirs.RemoveBundle(b.c.Bundle) })
-	if err := dirs.MakeBundle(b.c.Bundle); err != nil {
+	b.line.undo.Add("bundle", func(context.Context) error { return removeBundle(b.c.Bundle) })
+	if err := makeBundle(b.c.Bundle); err != nil {
 		return err
 	}
 	mounts := b.cfg.Root.Mounts
@@ -268,14 +264,14 @@ func (b *build) cgroup(ctx context.Context) error {
 
 func (b *build) launch(ctx context.Context) error {
 	b.line.undo.Add("launch", func(ctx context.Context) error { return b.e.removeProcesses(ctx, b.rt, &b.c) })
-	uid, gid := own.HostIDs(&b.sb, b.spec.Process)
-	try := choice.Try{First: b.rt, Others: b.e.o.Runtimes, Any: b.sb.AnyRuntime, Version: b.e.version, Take: func(rt core.Runtime) error {
+	uid, gid := hostIDs(&b.sb, b.spec.Process)
+	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime, version: b.e.version, take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
-		return b.e.editContainer(b.c.ID, func(c *core.Container, _ *note) error { c.Runtime = rt.Name(); return nil })
+		return b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *note) error { c.Runtime = rt.Name(); return nil })
 	}}
 	if b.cfg.Run {
 		// All is on record first: whoever finds the process may have to finish this.
-		err := b.e.editContainer(b.c.ID, func(c *core.Container, _ *note) error {
+		err := b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *note) error {
 			c.Main, c.Config, c.Warnings, c.Data = b.c.Main, b.c.Config, b.c.Warnings, b.c.Data
 			return nil
 		})
@@ -283,7 +279,7 @@ func (b *build) launch(ctx context.Context) error {
 			return err
 		}
 	}
-	pid, warnings, err := try.Create(ctx, core.RuntimeCreate{
+	pid, warnings, err := try.create(ctx, core.RuntimeCreate{
 		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
 		Levels: []core.CgroupRef{b.c.Cgroup, b.sb.Cgroup}, UID: uid, GID: gid,
 	})
@@ -322,12 +318,12 @@ func born(c *core.Container, n *note) error {
 
 // Container returns one container.
 func (c *Client) Container(_ context.Context, id core.ID) (core.Container, error) {
-	return c.container(id)
+	return c.view.container(id)
 }
 
 // ContainerByKey finds a container by the name its face gave it.
 func (c *Client) ContainerByKey(_ context.Context, key core.Key) (ct core.Container, err error) {
-	owner, err := c.owns("container by key")
+	owner, err := c.view.owns("container by key")
 	if err != nil {
 		return ct, err
 	}
@@ -338,7 +334,7 @@ func (c *Client) ContainerByKey(_ context.Context, key core.Key) (ct core.Contai
 // Containers lists those that match f, oldest first. Filter.Kinds does not
 // apply.
 func (c *Client) Containers(_ context.Context, f core.Filter) (list []core.Container, err error) {
-	owner, ok := c.scope(f)
+	owner, ok := c.view.scope(f)
 	if !ok {
 		return nil, nil
 	}
@@ -375,12 +371,12 @@ func (c *Client) Containers(_ context.Context, f core.Filter) (list []core.Conta
 
 // SetContainerData replaces the face's own record.
 func (c *Client) SetContainerData(_ context.Context, id core.ID, data []byte) error {
-	if _, err := c.container(id); err != nil {
+	if _, err := c.view.container(id); err != nil {
 		return err
 	}
-	err := c.e.editContainer(id, func(ct *core.Container, n *note) error {
+	err := c.e.records.editContainer(id, func(ct *core.Container, n *note) error {
 		ct.Data = data
-		n.forced(c.view, &ct.Meta, "set data", c.asked(core.Asked{}, ""))
+		n.forced(c.view, &ct.Meta, "set data", c.view.asked(core.Asked{}, ""))
 		return nil
 	})
 	return err

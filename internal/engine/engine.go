@@ -24,7 +24,6 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/lease"
-	"github.com/longshore/longshore/internal/engine/waits"
 	"github.com/longshore/longshore/internal/keylock"
 )
 
@@ -77,7 +76,7 @@ type Observer interface {
 
 // Engine is the one execution engine of a node.
 type Engine struct {
-	book
+	records  records
 	o        Options
 	runtimes map[string]core.Runtime
 	began    uint64 // the last event before this engine's first
@@ -89,7 +88,7 @@ type Engine struct {
 	// says so, and by whoever records its end. They come after sandboxes.
 	births keylock.Map[core.Ref]
 
-	waits    waits.Table
+	waits    waitTable
 	leases   lease.Table
 	features sync.Map // runtime name → core.RuntimeFeatures
 	// abandoned are ephemeral processes whose callers went with an earlier
@@ -106,7 +105,7 @@ func New(o Options) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{book: book{o.Store}, o: o, runtimes: map[string]core.Runtime{}}
+	e := &Engine{records: records{o.Store}, o: o, runtimes: map[string]core.Runtime{}}
 	for _, rt := range o.Runtimes {
 		e.runtimes[rt.Name()] = rt
 	}

@@ -25,7 +25,7 @@ func (c *Client) Events(ctx context.Context, since uint64, f core.Filter) iter.S
 			yield(core.Event{}, fmt.Errorf("events: they carry no labels: %w", errdefs.ErrInvalidArgument))
 			return
 		}
-		owner, ok := c.scope(f)
+		owner, ok := c.view.scope(f)
 		if !ok {
 			return
 		}
@@ -36,7 +36,7 @@ func (c *Client) Events(ctx context.Context, since uint64, f core.Filter) iter.S
 				(len(f.Kinds) == 0 || slices.Contains(f.Kinds, ev.Kind))
 		}
 		for {
-			batch, next, err := c.e.eventsSince(since, match)
+			batch, next, err := c.e.records.eventsSince(since, match)
 			for _, ev := range batch {
 				if ctx.Err() != nil || !yield(ev, nil) {
 					return
@@ -58,9 +58,9 @@ func (c *Client) Events(ctx context.Context, since uint64, f core.Filter) iter.S
 }
 
 // eventsSince reads one batch; next is where to go on.
-func (b book) eventsSince(since uint64, match func(*core.Event) bool) (batch []core.Event, next uint64, err error) {
+func (r records) eventsSince(since uint64, match func(*core.Event) bool) (batch []core.Event, next uint64, err error) {
 	next = since
-	err = b.store.View(func(tx core.Tx) error {
+	err = r.store.View(func(tx core.Tx) error {
 		n := 0
 		for ev, err := range tx.Events(since) {
 			if err != nil {
@@ -84,7 +84,7 @@ func (b book) eventsSince(since uint64, match func(*core.Event) bool) (batch []c
 // key.
 func (c *Client) LastExit(_ context.Context, name string) (last core.Event, err error) {
 	match := func(ev *core.Event) bool {
-		return ev.Kind == core.EventContainerExited && c.sees(&core.Meta{Owner: ev.Owner}) &&
+		return ev.Kind == core.EventContainerExited && c.view.sees(&core.Meta{Owner: ev.Owner}) &&
 			(ev.Key == core.Key(name) || len(name) >= 4 && strings.HasPrefix(string(ev.Container), name))
 	}
 	err = c.e.o.Store.View(func(tx core.Tx) error {
@@ -119,7 +119,7 @@ func (c *Client) LastSeq(context.Context) (seq uint64, err error) {
 func (c *Client) FirstSeq() uint64 { return c.e.began }
 
 // tell appends an event about the node itself.
-func (b book) tell(ev core.Event) error {
+func (r records) tell(ev core.Event) error {
 	ev.At = now()
-	return b.store.Update(func(tx core.Tx) error { _, err := tx.Append(ev); return err })
+	return r.store.Update(func(tx core.Tx) error { _, err := tx.Append(ev); return err })
 }

@@ -9,8 +9,6 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/own"
-	"github.com/longshore/longshore/internal/engine/signal"
 	"github.com/longshore/longshore/internal/kin"
 )
 
@@ -20,7 +18,7 @@ import (
 // It is recorded once it runs: a crash before that leaves a process that nobody
 // has heard of, which recovery kills.
 func (c *Client) Exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
-	p, s, err := c.exec(ctx, id, cfg)
+	p, s, err := c.view.exec(ctx, id, cfg)
 	if err != nil {
 		return core.Process{}, nil, fmt.Errorf("exec in container %s: %w", id, err)
 	}
@@ -98,7 +96,7 @@ func canExec(ct *core.Container, id core.ProcessID) error {
 }
 
 func (e *Engine) launchExec(ctx context.Context, ct *core.Container, ref core.Ref, cfg core.ProcessConfig) (core.Launched, error) {
-	sb, err := e.sandbox(ct.Sandbox)
+	sb, err := e.records.sandbox(ct.Sandbox)
 	if err != nil {
 		return core.Launched{}, err
 	}
@@ -106,7 +104,7 @@ func (e *Engine) launchExec(ctx context.Context, ct *core.Container, ref core.Re
 	if err != nil {
 		return core.Launched{}, err
 	}
-	levels, err := e.levelsOf(ct)
+	levels, err := e.records.levelsOf(ct)
 	if err != nil {
 		return core.Launched{}, err
 	}
@@ -114,7 +112,7 @@ func (e *Engine) launchExec(ctx context.Context, ct *core.Container, ref core.Re
 	if err := l.pass("begin"); err != nil {
 		return core.Launched{}, err
 	}
-	uid, gid := own.HostIDs(&sb, cfg.Spec)
+	uid, gid := hostIDs(&sb, cfg.Spec)
 	launched, err := rt.Exec(ctx, core.RuntimeExec{
 		Ref: ref, Bundle: ct.Bundle, Spec: cfg.Spec, IO: cfg.IO, Attach: cfg.Attach, Levels: levels, UID: uid, GID: gid,
 	})
@@ -130,7 +128,7 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 		ID: cfg.ID, Pid: launched.Pid, Session: kin.Session(launched.Pid), Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
 		KeepExit: cfg.KeepExit, Started: now(), Data: cfg.Data,
 	}
-	err := e.editContainer(ct.ID, func(ct *core.Container, n *note) error {
+	err := e.records.editContainer(ct.ID, func(ct *core.Container, n *note) error {
 		forgetExit(ct, p.ID)
 		ct.Execs = append(ct.Execs, p)
 		n.add(core.Event{Kind: core.EventProcessStarted, Process: p.ID})
@@ -155,17 +153,17 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 // Signal sends a signal to a process. One that asks for the process's end is
 // put on record with who asked.
 func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, asked core.Asked) error {
-	ct, p, err := c.process(ref)
+	ct, p, err := c.view.process(ref)
 	if err != nil {
 		return err
 	}
 	if p.Autopsy != nil {
 		return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
 	}
-	asked = c.asked(asked, "Signal")
+	asked = c.view.asked(asked, "Signal")
 	asked.Signal = sig
-	if asksForEnd(&ct, sig) || c.forces(&ct.Meta) {
-		if err := c.e.recordAsked(ref, asked, c.view); err != nil {
+	if asksForEnd(&ct, sig) || c.view.forces(&ct.Meta) {
+		if err := c.e.records.recordAsked(ref, asked, c.view); err != nil {
 			return err
 		}
 	}
@@ -178,14 +176,14 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, asked core.A
 // asksForEnd tells the signals by which people and programs end a process from
 // those with another meaning.
 func asksForEnd(ct *core.Container, sig int) bool {
-	if stop, err := signal.Parse(ct.Config.Stop.Signal); err == nil && stop == sig {
+	if stop, err := parseSignal(ct.Config.Stop.Signal); err == nil && stop == sig {
 		return true
 	}
 	return slices.Contains([]int{1, 2, 3, 6, sigkill, sigterm}, sig)
 }
 
-func (b book) recordAsked(ref core.Ref, asked core.Asked, by view) error {
-	err := b.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+func (r records) recordAsked(ref core.Ref, asked core.Asked, by view) error {
+	err := r.editContainer(ref.Container, func(ct *core.Container, n *note) error {
 		n.forced(by, &ct.Meta, "signal", asked)
 		p := ct.Process(ref.Process)
 		if p == nil || p.Autopsy != nil || !asked.Stop && !asksForEnd(ct, asked.Signal) {
@@ -206,7 +204,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if ref.Process == core.Main {
 		return fmt.Errorf("remove process: the main process goes with its container: %w", errdefs.ErrInvalidArgument)
 	}
-	ct, p, err := c.process(ref)
+	ct, p, err := c.view.process(ref)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -231,10 +229,10 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 		return fmt.Errorf("remove process %s of container %s: %w", ref.Process, ref.Container, err)
 	}
 	var by note
-	if ct, err := c.container(ref.Container); err == nil {
-		by.forced(c.view, &ct.Meta, "remove process", c.asked(opts.Asked, ""))
+	if ct, err := c.view.container(ref.Container); err == nil {
+		by.forced(c.view, &ct.Meta, "remove process", c.view.asked(opts.Asked, ""))
 	}
-	return c.e.dropExec(ref, by)
+	return c.e.records.dropExec(ref, by)
 }
 
 // endKin ends what an exec has started, and stops the exec itself; or what it has
@@ -254,8 +252,8 @@ func (e *Engine) endKin(ctx context.Context, ct *core.Container, p *core.Process
 }
 
 // dropExec takes an ended process off its container's record.
-func (b book) dropExec(ref core.Ref, by note) error {
-	err := b.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+func (r records) dropExec(ref core.Ref, by note) error {
+	err := r.editContainer(ref.Container, func(ct *core.Container, n *note) error {
 		if p := ct.Process(ref.Process); p != nil {
 			keepExit(ct, p)
 		}
@@ -268,7 +266,7 @@ func (b book) dropExec(ref core.Ref, by note) error {
 
 // Wait returns once the process has ended and its output is in its sinks.
 func (c *Client) Wait(ctx context.Context, ref core.Ref) (core.Autopsy, error) {
-	if _, _, err := c.process(ref); err != nil {
+	if _, _, err := c.view.process(ref); err != nil {
 		return core.Autopsy{}, err
 	}
 	return c.e.await(ctx, ref)
@@ -276,7 +274,7 @@ func (c *Client) Wait(ctx context.Context, ref core.Ref) (core.Autopsy, error) {
 
 // Streams opens a live connection to a process's standard streams.
 func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOptions) (*core.Streams, error) {
-	if _, _, err := c.process(ref); err != nil {
+	if _, _, err := c.view.process(ref); err != nil {
 		return nil, err
 	}
 	return c.e.o.Supervisor.Streams(ctx, ref, opts)
@@ -284,7 +282,7 @@ func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOpti
 
 // supervised asks the keeper for something of a process on record.
 func (c *Client) supervised(ref core.Ref, ask func(core.Supervisor) error) error {
-	if _, _, err := c.process(ref); err != nil {
+	if _, _, err := c.view.process(ref); err != nil {
 		return err
 	}
 	return ask(c.e.o.Supervisor)

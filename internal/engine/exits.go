@@ -14,12 +14,12 @@ import (
 )
 
 // reaping is how ends get on record.
-type reaping struct{ *Engine }
+type reaping struct{ e *Engine }
 
 // exits records ends as the keeper offers them: at least once from the keeper,
 // exactly once on record. When the keeper is gone it asks the next one what it
 // still knows.
-func (e reaping) exits(ctx context.Context) error {
+func (r reaping) exits(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	retry := time.NewTimer(retryAfter)
@@ -28,21 +28,21 @@ func (e reaping) exits(ctx context.Context) error {
 	for {
 		// Before each round, the first too: a keeper may have died since
 		// Recover looked.
-		keeper, err := e.meet(ctx)
+		keeper, err := r.meet(ctx)
 		if err == nil && down {
 			down = false
-			e.keeperIs(ctx, "back")
+			r.keeperIs(ctx, "back")
 		}
 		round, end := context.WithCancel(ctx)
-		wg.Go(func() { e.confirm(round, keeper) })
-		err = e.round(ctx, &wg)
+		wg.Go(func() { r.confirm(round, keeper) })
+		err = r.round(ctx, &wg)
 		end()
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil && !down {
 			down = true
-			e.keeperIs(ctx, "gone: "+err.Error())
+			r.keeperIs(ctx, "gone: "+err.Error())
 		}
 		retry.Reset(retryAfter)
 		select {
@@ -54,16 +54,16 @@ func (e reaping) exits(ctx context.Context) error {
 }
 
 // round takes exits until the keeper is gone or ctx ends.
-func (e reaping) round(ctx context.Context, wg *sync.WaitGroup) error {
-	for x, err := range e.o.Supervisor.Exits(ctx) {
+func (r reaping) round(ctx context.Context, wg *sync.WaitGroup) error {
+	for x, err := range r.e.o.Supervisor.Exits(ctx) {
 		if err != nil {
 			return err
 		}
 		// Each on its own: one that waits for its birth to be recorded must
 		// not hold up the others.
 		wg.Go(func() {
-			if err := e.exited(ctx, x); err != nil && ctx.Err() == nil {
-				e.o.Logger.ErrorContext(ctx, "an exit is not on record and will be offered again", "container", x.Ref.Container, "process", x.Ref.Process, "error", err)
+			if err := r.exited(ctx, x); err != nil && ctx.Err() == nil {
+				r.e.o.Logger.ErrorContext(ctx, "an exit is not on record and will be offered again", "container", x.Ref.Container, "process", x.Ref.Process, "error", err)
 			}
 		})
 	}
@@ -77,13 +77,13 @@ type keeperID struct {
 }
 
 // meet asks the keeper who it is and what it knows.
-func (e reaping) meet(ctx context.Context) (keeperID, error) {
-	st, err := e.o.Supervisor.Status(ctx)
+func (r reaping) meet(ctx context.Context) (keeperID, error) {
+	st, err := r.e.o.Supervisor.Status(ctx)
 	if err == nil {
-		err = e.reconcile(ctx)
+		err = r.e.reconcile(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
-		e.o.Logger.WarnContext(ctx, "the keeper cannot be asked what it knows", "error", err)
+		r.e.o.Logger.WarnContext(ctx, "the keeper cannot be asked what it knows", "error", err)
 	}
 	return keeperID{st.KeeperPid, st.Started}, err
 }
@@ -91,7 +91,7 @@ func (e reaping) meet(ctx context.Context) (keeperID, error) {
 // confirm looks once more after a round has begun: a keeper that died between
 // meet and the round would be missed, because the round is then the next one's
 // and goes on as if nothing had happened.
-func (e reaping) confirm(round context.Context, met keeperID) {
+func (r reaping) confirm(round context.Context, met keeperID) {
 	timer := time.NewTimer(confirmAfter)
 	defer timer.Stop()
 	select {
@@ -99,19 +99,19 @@ func (e reaping) confirm(round context.Context, met keeperID) {
 		return
 	case <-timer.C:
 	}
-	st, err := e.o.Supervisor.Status(round)
+	st, err := r.e.o.Supervisor.Status(round)
 	if err == nil && (keeperID{st.KeeperPid, st.Started}) != met {
-		_, _ = e.meet(round)
+		_, _ = r.meet(round)
 	}
 }
 
 // confirmAfter is time enough for a round to reach its keeper.
 const confirmAfter = 200 * time.Millisecond
 
-func (e reaping) keeperIs(ctx context.Context, how string) {
-	e.o.Logger.WarnContext(ctx, "the keeper's state has changed", "keeper", how)
-	if err := e.tell(core.Event{Kind: core.EventAgent, Note: "the keeper is " + how}); err != nil {
-		e.o.Logger.ErrorContext(ctx, "an event was not appended", "error", err)
+func (r reaping) keeperIs(ctx context.Context, how string) {
+	r.e.o.Logger.WarnContext(ctx, "the keeper's state has changed", "keeper", how)
+	if err := r.e.records.tell(core.Event{Kind: core.EventAgent, Note: "the keeper is " + how}); err != nil {
+		r.e.o.Logger.ErrorContext(ctx, "an event was not appended", "error", err)
 	}
 }
 
@@ -119,20 +119,20 @@ func (e reaping) keeperIs(ctx context.Context, how string) {
 const retryAfter = 50 * time.Millisecond
 
 // exited records one exit and acknowledges it.
-func (e reaping) exited(ctx context.Context, x core.ProcessExit) error {
-	unlock, err := e.births.Lock(ctx, x.Ref)
+func (r reaping) exited(ctx context.Context, x core.ProcessExit) error {
+	unlock, err := r.e.births.Lock(ctx, x.Ref)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	l := e.line("exit")
+	l := r.e.line("exit")
 	if err := l.pass("begin"); err != nil {
 		return err
 	}
-	c, err := e.container(x.Ref.Container)
+	c, err := r.e.records.container(x.Ref.Container)
 	if errdefs.IsNotFound(err) {
 		unlock() // a sandbox's lock comes before
-		return e.exitedOther(ctx, x)
+		return r.exitedOther(ctx, x)
 	}
 	if err != nil {
 		return err
@@ -141,14 +141,14 @@ func (e reaping) exited(ctx context.Context, x core.ProcessExit) error {
 	if p == nil || c.State == core.ContainerCreating {
 		// An exec that the keeper still knows had no record ever: its caller
 		// had gone. One whose record was dropped the keeper forgot before.
-		if p == nil && e.o.Supervisor.Ack(ctx, x.Ref) == nil {
-			e.endKin(ctx, &c, &core.Process{ID: x.Ref.Process, Session: x.Pid, Autopsy: &core.Autopsy{Exit: x.Exit}})
+		if p == nil && r.e.o.Supervisor.Ack(ctx, x.Ref) == nil {
+			r.e.endKin(ctx, &c, &core.Process{ID: x.Ref.Process, Session: x.Pid, Autopsy: &core.Autopsy{Exit: x.Exit}})
 		}
-		return e.forget(ctx, x.Ref)
+		return r.e.forget(ctx, x.Ref)
 	}
 	if p.Autopsy == nil {
-		a := autopsy.Make(e.evidence(ctx, &c, p, x))
-		if err := e.recordEnd(c.ID, x.Ref.Process, a); err != nil {
+		a := autopsy.Make(r.evidence(ctx, &c, p, x))
+		if err := r.e.recordEnd(c.ID, x.Ref.Process, a); err != nil {
 			return err
 		}
 	}
@@ -158,35 +158,35 @@ func (e reaping) exited(ctx context.Context, x core.ProcessExit) error {
 	if x.Ref.Process == core.Main && len(c.Cgroup.Adopted) == 0 {
 		// What the main process left behind, where it had no pid namespace
 		// of its own, ends with it.
-		if err := e.o.Cgroups.Kill(ctx, c.Cgroup); err != nil && !errdefs.IsNotFound(err) {
-			e.o.Logger.WarnContext(ctx, "what an ended container left behind was not killed", "container", c.ID, "error", err)
+		if err := r.e.o.Cgroups.Kill(ctx, c.Cgroup); err != nil && !errdefs.IsNotFound(err) {
+			r.e.o.Logger.WarnContext(ctx, "what an ended container left behind was not killed", "container", c.ID, "error", err)
 		}
 	}
-	if err := e.o.Supervisor.Ack(ctx, x.Ref); err != nil && !errdefs.IsNotFound(err) {
+	if err := r.e.o.Supervisor.Ack(ctx, x.Ref); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
-	if _, ok := e.abandoned.Load(x.Ref); ok && p.Autopsy == nil {
-		e.endKin(ctx, &c, &core.Process{ID: p.ID, Session: p.Session, Autopsy: &core.Autopsy{Exit: x.Exit}})
+	if _, ok := r.e.abandoned.Load(x.Ref); ok && p.Autopsy == nil {
+		r.e.endKin(ctx, &c, &core.Process{ID: p.ID, Session: p.Session, Autopsy: &core.Autopsy{Exit: x.Exit}})
 	}
-	if err := e.dropAbandoned(ctx, x.Ref); err != nil {
+	if err := r.e.dropAbandoned(ctx, x.Ref); err != nil {
 		return err
 	}
 	return l.pass("acked")
 }
 
 // exitedOther takes the exit of a tiny init, or of what has no record.
-func (e reaping) exitedOther(ctx context.Context, x core.ProcessExit) error {
-	sb, err := e.sandbox(x.Ref.Container)
+func (r reaping) exitedOther(ctx context.Context, x core.ProcessExit) error {
+	sb, err := r.e.records.sandbox(x.Ref.Container)
 	if err == nil && sb.State != core.SandboxStopped && x.Ref.Process == core.Main {
-		err = e.endSandbox(ctx, &sb, fmt.Sprintf("its init has ended (status %d), and its pid namespace with it", x.Exit.Status()))
+		err = r.e.endSandbox(ctx, &sb, fmt.Sprintf("its init has ended (status %d), and its pid namespace with it", x.Exit.Status()))
 	}
 	if err := ignoreNotFound(err); err != nil {
 		return err
 	}
-	if err := e.forget(ctx, x.Ref); err != nil {
+	if err := r.e.forget(ctx, x.Ref); err != nil {
 		return err
 	}
-	e.waits.Ended(x.Ref, core.Autopsy{Exit: x.Exit})
+	r.e.waits.ended(x.Ref, core.Autopsy{Exit: x.Exit})
 	return nil
 }
 
@@ -204,13 +204,13 @@ func (e *Engine) forget(ctx context.Context, ref core.Ref) error {
 // may not have seen it yet. The end is told by exitedOther; recovery, which comes
 // before that, and a keeper that is replaced meanwhile are asked again.
 func (e *Engine) forgetKilled(ctx context.Context, ref core.Ref) error {
-	x := e.waits.Join(ref)
-	defer e.waits.Leave(ref, x)
+	x := e.waits.join(ref)
+	defer e.waits.leave(ref, x)
 	wait, cancel := context.WithTimeout(ctx, pendingTime)
 	defer cancel()
 	retry := time.NewTimer(retryAfter)
 	defer retry.Stop()
-	for done := x.Done; ; {
+	for done := x.done; ; {
 		err := e.o.Supervisor.Forget(ctx, ref)
 		if !errdefs.IsFailedPrecondition(err) {
 			return ignoreNotFound(err)
@@ -229,7 +229,7 @@ func (e *Engine) forgetKilled(ctx context.Context, ref core.Ref) error {
 // recordEnd puts the end of a process on record, unless one is there.
 func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) error {
 	fresh := false
-	err := e.editContainer(id, func(c *core.Container, n *note) error {
+	err := e.records.editContainer(id, func(c *core.Container, n *note) error {
 		fresh = false
 		p := c.Process(process)
 		if p == nil || p.Autopsy != nil {
@@ -249,7 +249,7 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 		return nil
 	})
 	if err == nil && fresh {
-		e.waits.Ended(core.Ref{Container: id, Process: process}, a)
+		e.waits.ended(core.Ref{Container: id, Process: process}, a)
 	}
 	return err
 }
@@ -259,23 +259,23 @@ const tailLines = 10
 
 // evidence gathers what is known of an end. What cannot be read is left out: an
 // autopsy with holes is better than none.
-func (e reaping) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
+func (r reaping) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
 	in := autopsy.Input{
 		Exit: x.Exit, Pid: x.Pid, Asked: autopsy.Reason(p.Asked, x.Exit), Init: c.Config.Init && p.ID == core.Main,
-		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: e.levelNames(ctx, c, x),
+		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: r.levelNames(ctx, c, x),
 	}
-	if e.o.Coroner != nil && suspicious(x) {
+	if r.e.o.Coroner != nil && suspicious(x) {
 		since := p.Started
 		if since.IsZero() {
 			since = c.Created
 		}
-		in.Victims = e.o.Coroner.Victims(ctx, since)
+		in.Victims = r.e.o.Coroner.Victims(ctx, since)
 	}
 	if p.ID == core.Main {
 		for _, s := range c.Config.IO.Sinks {
 			lines, err := logs.Tail(s, tailLines)
 			if err != nil {
-				e.o.Logger.DebugContext(ctx, "the last lines cannot be read", "container", c.ID, "error", err)
+				r.e.o.Logger.DebugContext(ctx, "the last lines cannot be read", "container", c.ID, "error", err)
 			}
 			in.Tail = append(in.Tail, lines...)
 		}
@@ -300,8 +300,8 @@ func suspicious(x core.ProcessExit) bool {
 // levelNames names the cgroups above a process. For an exec their limits are
 // read only where memory may have ended it: they cost more than the rest of an
 // exit.
-func (e reaping) levelNames(ctx context.Context, c *core.Container, x core.ProcessExit) []autopsy.Level {
-	refs, err := e.levelsOf(c)
+func (r reaping) levelNames(ctx context.Context, c *core.Container, x core.ProcessExit) []autopsy.Level {
+	refs, err := r.e.records.levelsOf(c)
 	if err != nil {
 		return nil
 	}
@@ -311,7 +311,7 @@ func (e reaping) levelNames(ctx context.Context, c *core.Container, x core.Proce
 		if x.Ref.Process != core.Main && !suspicious(x) {
 			continue
 		}
-		if limit, err := e.o.Cgroups.MemoryLimit(ctx, ref); err == nil {
+		if limit, err := r.e.o.Cgroups.MemoryLimit(ctx, ref); err == nil {
 			levels[i].Limit = limit
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/longshore/longshore/internal/engine/etc"
-	"github.com/longshore/longshore/internal/engine/own"
 )
 
 // removeSandboxDir unmounts what is mounted in the directory and removes it.
@@ -26,7 +25,7 @@ func (e *Engine) removeSandboxDir(ctx context.Context, dir string) error {
 }
 
 func (e *Engine) unmountShm(ctx context.Context, dir string) error {
-	shm := filepath.Join(dir, own.Shm)
+	shm := filepath.Join(dir, shmDir)
 	if _, err := os.Lstat(shm); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil

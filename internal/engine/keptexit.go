@@ -18,7 +18,7 @@ const KeptExits = 128
 // is gone. It is known until ForgetExit, until another process has the same ID, until
 // KeptExits others have ended since, and as long as the container is there. NotFound.
 func (c *Client) KeptExit(_ context.Context, ref core.Ref) (core.Autopsy, error) {
-	ct, err := c.container(ref.Container)
+	ct, err := c.view.container(ref.Container)
 	if err != nil {
 		return core.Autopsy{}, err
 	}
@@ -33,9 +33,9 @@ func (c *Client) KeptExit(_ context.Context, ref core.Ref) (core.Autopsy, error)
 func (c *Client) ForgetExit(ctx context.Context, ref core.Ref) error {
 	_, err := c.KeptExit(ctx, ref)
 	if err == nil {
-		err = c.e.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+		err = c.e.records.editContainer(ref.Container, func(ct *core.Container, n *note) error {
 			forgetExit(ct, ref.Process)
-			n.forced(c.view, &ct.Meta, "forget exit", c.asked(core.Asked{}, ""))
+			n.forced(c.view, &ct.Meta, "forget exit", c.view.asked(core.Asked{}, ""))
 			return nil
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/ask"
 )
 
 // Pair is a sandbox with its one container, the shape of what most orchestrators
@@ -25,7 +24,7 @@ type Pair struct {
 // is in use it returns the first sandbox, or the first container, and
 // AlreadyExists.
 func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Container, error) {
-	s, err := c.newSandboxBuild(p.Sandbox)
+	s, err := c.view.newSandboxBuild(p.Sandbox)
 	if err != nil {
 		return core.Sandbox{}, core.Container{}, err
 	}
@@ -35,7 +34,7 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 		return core.Sandbox{}, core.Container{}, err
 	}
 	cfg.Sandbox = s.sb.ID
-	if err = ask.Container(&cfg); err == nil && cfg.Parent != "" {
+	if err = validateContainer(&cfg); err == nil && cfg.Parent != "" {
 		err = fmt.Errorf("a container of a pair is nested in none: %w", errdefs.ErrInvalidArgument)
 	}
 	if err != nil {
@@ -51,7 +50,7 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 		sb, err := s.result(err)
 		return sb, core.Container{}, err
 	}
-	ct, err := c.fill(ctx, s, cfg)
+	ct, err := c.view.fill(ctx, s, cfg)
 	if err != nil {
 		return core.Sandbox{}, ct, err
 	}

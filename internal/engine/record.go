@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// book is the store as the engine writes in it.
-type book struct{ store core.Store }
+// records reads and writes the records in the store, together with the events of each change.
+type records struct{ store core.Store }
 
 // newID makes an object's name.
 func newID() core.ID {
@@ -21,19 +21,19 @@ func newID() core.ID {
 	return core.ID(hex.EncodeToString(b[:]))
 }
 
-func (b book) sandbox(id core.ID) (sb core.Sandbox, err error) {
-	err = b.store.View(func(tx core.Tx) error { sb, err = tx.Sandboxes().Get(id); return err })
+func (r records) sandbox(id core.ID) (sb core.Sandbox, err error) {
+	err = r.store.View(func(tx core.Tx) error { sb, err = tx.Sandboxes().Get(id); return err })
 	return sb, err
 }
 
-func (b book) container(id core.ID) (c core.Container, err error) {
-	err = b.store.View(func(tx core.Tx) error { c, err = tx.Containers().Get(id); return err })
+func (r records) container(id core.ID) (c core.Container, err error) {
+	err = r.store.View(func(tx core.Tx) error { c, err = tx.Containers().Get(id); return err })
 	return c, err
 }
 
 // containersOf lists the containers of one sandbox, oldest first.
-func (b book) containersOf(sandbox core.ID) (list []core.Container, err error) {
-	err = b.store.View(func(tx core.Tx) error {
+func (r records) containersOf(sandbox core.ID) (list []core.Container, err error) {
+	err = r.store.View(func(tx core.Tx) error {
 		list = slices.Collect(tx.ContainersOf(sandbox))
 		return nil
 	})
@@ -74,8 +74,8 @@ func (n *note) write(tx core.Tx, m *core.Meta, sandbox, container core.ID) error
 }
 
 // editSandbox changes a record and appends the events of the change.
-func (b book) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *note) error) (sb core.Sandbox, err error) {
-	err = b.store.Update(func(tx core.Tx) error {
+func (r records) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *note) error) (sb core.Sandbox, err error) {
+	err = r.store.Update(func(tx core.Tx) error {
 		if sb, err = tx.Sandboxes().Get(id); err != nil {
 			return err
 		}
@@ -92,8 +92,8 @@ func (b book) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *note) error) 
 }
 
 // editContainer changes a record and appends the events of the change.
-func (b book) editContainer(id core.ID, fn func(c *core.Container, n *note) error) error {
-	return b.store.Update(func(tx core.Tx) error {
+func (r records) editContainer(id core.ID, fn func(c *core.Container, n *note) error) error {
+	return r.store.Update(func(tx core.Tx) error {
 		c, err := tx.Containers().Get(id)
 		if err != nil {
 			return err
@@ -119,8 +119,8 @@ func step(c *core.Container, verb core.Verb) error {
 	return nil
 }
 
-func (b book) dropSandbox(id core.ID, by note) error {
-	return b.store.Update(func(tx core.Tx) error {
+func (r records) dropSandbox(id core.ID, by note) error {
+	return r.store.Update(func(tx core.Tx) error {
 		sb, err := tx.Sandboxes().Get(id)
 		if errdefs.IsNotFound(err) {
 			return nil
@@ -136,8 +136,8 @@ func (b book) dropSandbox(id core.ID, by note) error {
 	})
 }
 
-func (b book) dropContainer(id core.ID, by note) error {
-	return b.store.Update(func(tx core.Tx) error {
+func (r records) dropContainer(id core.ID, by note) error {
+	return r.store.Update(func(tx core.Tx) error {
 		c, err := tx.Containers().Get(id)
 		if errdefs.IsNotFound(err) {
 			return nil

@@ -48,20 +48,20 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if boot > 0 {
 		note += fmt.Sprintf(", %d objects ended by the node's restart", boot)
 	}
-	return e.tell(core.Event{Kind: core.EventAgent, Note: note})
+	return e.records.tell(core.Event{Kind: core.EventAgent, Note: note})
 }
 
 // recovery is what Recover does, step by step.
-type recovery struct{ *Engine }
+type recovery struct{ e *Engine }
 
 // endRemnants tells the end of what lived before the node went down. All in one
 // transaction: a crash here leaves the remnants as they are.
-func (e recovery) endRemnants() (int, error) {
-	list := e.o.Store.Remnants()
+func (r recovery) endRemnants() (int, error) {
+	list := r.e.o.Store.Remnants()
 	if len(list) == 0 {
 		return 0, nil
 	}
-	err := e.o.Store.Update(func(tx core.Tx) error {
+	err := r.e.o.Store.Update(func(tx core.Tx) error {
 		for _, r := range list {
 			for _, ev := range lastEvents(r) {
 				ev.At, ev.Owner, ev.Key, ev.Sandbox, ev.Container = now(), r.Owner, r.Key, r.Sandbox, r.Container
@@ -92,15 +92,15 @@ func lastEvents(r core.Remnant) (events []core.Event) {
 
 // repair repairs what a survey finds, until nothing is left that can be: the
 // end of a sandbox may leave things without a record.
-func (e recovery) repair(ctx context.Context) (n int, err error) {
+func (r recovery) repair(ctx context.Context) (n int, err error) {
 	for range 3 {
-		s, err := e.survey(ctx)
+		s, err := r.e.survey(ctx)
 		if err != nil {
 			return n, err
 		}
 		done := 0
 		for _, f := range append(s.compare(), s.halves()...) {
-			log := e.o.Logger.With("kind", f.Kind, "object", f.Object)
+			log := r.e.o.Logger.With("kind", f.Kind, "object", f.Object)
 			if f.repair == nil {
 				log.WarnContext(ctx, "records and node do not agree", "detail", f.Detail)
 				continue
@@ -143,7 +143,7 @@ func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) e
 		return err
 	}
 	defer unlock()
-	all, err := e.containersOf(sb.ID)
+	all, err := e.records.containersOf(sb.ID)
 	if err != nil {
 		return err
 	}
@@ -155,19 +155,19 @@ func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) e
 			return err
 		}
 	}
-	cur, err := e.editSandbox(sb.ID, func(sb *core.Sandbox, n *note) error { return stopped(sb, n, why) })
+	cur, err := e.records.editSandbox(sb.ID, func(sb *core.Sandbox, n *note) error { return stopped(sb, n, why) })
 	if err != nil {
 		return err
 	}
 	return e.release(ctx, &cur, nil)
 }
 
-func (e recovery) recoverNetwork(ctx context.Context) error {
-	r, ok := e.o.Network.(networkRecoverer)
+func (r recovery) recoverNetwork(ctx context.Context) error {
+	network, ok := r.e.o.Network.(networkRecoverer)
 	if !ok {
 		return nil
 	}
-	sandboxes, err := e.All().StoredSandboxes()
+	sandboxes, err := r.e.All().Stored.Sandboxes()
 	if err != nil {
 		return err
 	}
@@ -177,12 +177,12 @@ func (e recovery) recoverNetwork(ctx context.Context) error {
 			live = append(live, sb.NetworkRequest())
 		}
 	}
-	return r.Recover(ctx, live)
+	return network.Recover(ctx, live)
 }
 
 // dropEphemeral ends the processes whose callers went with the last agent.
-func (e recovery) dropEphemeral(ctx context.Context) error {
-	containers, err := e.All().StoredContainers()
+func (r recovery) dropEphemeral(ctx context.Context) error {
+	containers, err := r.e.All().Stored.Containers()
 	if err != nil {
 		return err
 	}
@@ -192,14 +192,14 @@ func (e recovery) dropEphemeral(ctx context.Context) error {
 				continue
 			}
 			ref := core.Ref{Container: c.ID, Process: p.ID}
-			e.abandoned.Store(ref, true)
+			r.e.abandoned.Store(ref, true)
 			if p.Autopsy != nil {
-				err = e.dropAbandoned(ctx, ref)
+				err = r.e.dropAbandoned(ctx, ref)
 			} else {
-				if e.o.Supervisor.Signal(ctx, ref, sigstop) == nil { // it lives: its pid is its own
-					e.endKin(ctx, c, &p)
+				if r.e.o.Supervisor.Signal(ctx, ref, sigstop) == nil { // it lives: its pid is its own
+					r.e.endKin(ctx, c, &p)
 				}
-				err = ignoreNotFound(e.o.Supervisor.Signal(ctx, ref, sigkill))
+				err = ignoreNotFound(r.e.o.Supervisor.Signal(ctx, ref, sigkill))
 			}
 			if err != nil {
 				return err
@@ -217,7 +217,7 @@ func (e *Engine) dropAbandoned(ctx context.Context, ref core.Ref) error {
 	if err := ignoreNotFound(e.o.Supervisor.Forget(ctx, ref)); err != nil {
 		return err
 	}
-	return e.dropExec(ref, note{})
+	return e.records.dropExec(ref, note{})
 }
 
 // pendingTime bounds how long the start waits for exits that have happened.
@@ -226,22 +226,22 @@ const pendingTime = 5 * time.Second
 // pendingExits records the exits that the keeper has ready, and waits for those of
 // the processes that no record names, which have been killed: so that the first
 // answer any face gives is true.
-func (e recovery) pendingExits(ctx context.Context) (n int, err error) {
-	st, err := e.o.Supervisor.Status(ctx)
+func (r recovery) pendingExits(ctx context.Context) (n int, err error) {
+	st, err := r.e.o.Supervisor.Status(ctx)
 	if err != nil {
 		return 0, err
 	}
-	dying, err := e.dying(ctx)
+	dying, err := r.dying(ctx)
 	if err != nil || st.Pending == 0 && len(dying) == 0 {
 		return 0, err
 	}
 	wait, cancel := context.WithTimeout(ctx, pendingTime)
 	defer cancel()
-	for x, err := range e.o.Supervisor.Exits(wait) {
+	for x, err := range r.e.o.Supervisor.Exits(wait) {
 		if err != nil {
 			return n, err
 		}
-		if err := reaping(e).exited(ctx, x); err != nil {
+		if err := (reaping{r.e}).exited(ctx, x); err != nil {
 			return n, err
 		}
 		if dying[x.Ref] {
@@ -257,8 +257,8 @@ func (e recovery) pendingExits(ctx context.Context) (n int, err error) {
 }
 
 // dying are the processes without a record that still run.
-func (e recovery) dying(ctx context.Context) (map[core.Ref]bool, error) {
-	s, err := e.held(ctx)
+func (r recovery) dying(ctx context.Context) (map[core.Ref]bool, error) {
+	s, err := r.e.held(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func (e recovery) dying(ctx context.Context) (map[core.Ref]bool, error) {
 func (e *Engine) held(ctx context.Context) (*survey, error) {
 	s := &survey{e: e, procs: map[core.Ref]core.Supervised{}}
 	var err error
-	if s.sandboxes, s.containers, err = e.records(); err != nil {
+	if s.sandboxes, s.containers, err = e.records.all(); err != nil {
 		return nil, err
 	}
 	procs, err := e.o.Supervisor.Processes(ctx)

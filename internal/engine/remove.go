@@ -11,22 +11,20 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/dirs"
-	"github.com/longshore/longshore/internal/engine/own"
 )
 
 // RemoveContainer removes a container that does not run, with everything nested
 // below it; with Force one that runs is killed first. It succeeds on what is
 // gone.
 func (c *Client) RemoveContainer(ctx context.Context, id core.ID, opts RemoveOptions) error {
-	ct, err := c.container(id)
+	ct, err := c.view.container(id)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := c.remove(ctx, &ct, opts); err != nil && !errdefs.IsNotFound(err) {
+	if err := c.view.remove(ctx, &ct, opts); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove container %s: %w", id, err)
 	}
 	return nil
@@ -65,7 +63,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 	// From here on it goes through though the caller may leave.
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	if err := c.e.editContainer(cur.ID, func(ct *core.Container, _ *note) error { ct.Removing = true; return nil }); err != nil {
+	if err := c.e.records.editContainer(cur.ID, func(ct *core.Container, _ *note) error { ct.Removing = true; return nil }); err != nil {
 		return err
 	}
 	var by note
@@ -78,7 +76,7 @@ func alive(s core.ContainerState) bool {
 }
 
 func (c view) removeNested(ctx context.Context, ct *core.Container, opts RemoveOptions) error {
-	all, err := c.e.containersOf(ct.Sandbox)
+	all, err := c.e.records.containersOf(ct.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -96,7 +94,7 @@ func (c view) removeNested(ctx context.Context, ct *core.Container, opts RemoveO
 // awaitExecs waits until every exec of a container whose main process has ended
 // has ended too: the kernel or the end of the main process has killed them.
 func (e *Engine) awaitExecs(ctx context.Context, id core.ID) error {
-	ct, err := e.container(id)
+	ct, err := e.records.container(id)
 	if err != nil {
 		return err
 	}
@@ -146,7 +144,7 @@ func containerTeardown(e *Engine, ct *core.Container, by note) []stage {
 			return e.removeProcesses(ctx, rt, ct)
 		}},
 		{"unmount", func(ctx context.Context) error {
-			return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(ct.Bundle, "rootfs")), e.imageVolumes().Release(ctx, ct))
+			return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(ct.Bundle, "rootfs")), e.imageVolumes().release(ctx, ct))
 		}},
 		{"discard", func(ctx context.Context) error {
 			if ct.Image == "" {
@@ -155,8 +153,8 @@ func containerTeardown(e *Engine, ct *core.Container, by note) []stage {
 			return e.o.Images.Discard(ctx, ct.ID)
 		}},
 		{"cgroup", func(ctx context.Context) error { return e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
-		{"bundle", func(context.Context) error { return dirs.RemoveBundle(ct.Bundle) }},
-		{"record", func(context.Context) error { return e.dropContainer(ct.ID, by) }},
+		{"bundle", func(context.Context) error { return removeBundle(ct.Bundle) }},
+		{"record", func(context.Context) error { return e.records.dropContainer(ct.ID, by) }},
 	}
 }
 
@@ -178,14 +176,14 @@ func (e *Engine) teardown(ctx context.Context, stages []stage, l *line) error {
 // StopSandbox stops every container and gives namespaces and network back. It
 // succeeds on what is stopped or gone.
 func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) error {
-	sb, err := c.sandbox(id)
+	sb, err := c.view.sandbox(id)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := c.stopSandbox(ctx, &sb, opts); err != nil && !errdefs.IsNotFound(err) {
+	if err := c.view.stopSandbox(ctx, &sb, opts); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("stop sandbox %s: %w", id, err)
 	}
 	return nil
@@ -214,7 +212,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 
 // stopContainers stops all at once.
 func (c view) stopContainers(ctx context.Context, sandbox core.ID, opts StopOptions) error {
-	all, err := c.e.containersOf(sandbox)
+	all, err := c.e.records.containersOf(sandbox)
 	if err != nil {
 		return err
 	}
@@ -239,14 +237,14 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, asked core.Asked, l 
 		return false, err
 	}
 	defer unlock()
-	sb, err := e.sandbox(id)
+	sb, err := e.records.sandbox(id)
 	if err != nil {
 		return false, err
 	}
 	if sb.State == core.SandboxStopped && released(&sb) {
 		return false, nil
 	}
-	all, err := e.containersOf(id)
+	all, err := e.records.containersOf(id)
 	if err != nil {
 		return false, err
 	}
@@ -258,7 +256,7 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, asked core.Asked, l 
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	if sb.State != core.SandboxStopped {
-		sb, err = e.editSandbox(id, func(sb *core.Sandbox, n *note) error {
+		sb, err = e.records.editSandbox(id, func(sb *core.Sandbox, n *note) error {
 			sb.State, _ = core.NextSandbox(sb.State, core.VerbStop)
 			n.add(core.Event{Kind: core.EventSandboxStopped})
 			n.forced(c, &sb.Meta, "stop", asked)
@@ -276,7 +274,7 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, asked core.Asked, l 
 
 // released reports whether a stopped sandbox holds nothing any more.
 func released(sb *core.Sandbox) bool {
-	for _, ns := range own.SharedKinds(&sb.Config.Namespaces) {
+	for _, ns := range sharedKinds(&sb.Config.Namespaces) {
 		if ns.Path != "" {
 			return false
 		}
@@ -309,8 +307,8 @@ func releaseStages(e *Engine, sb *core.Sandbox) []stage {
 			return errors.Join(err, e.o.Pinner.Unpin(ctx, sb.ID))
 		}},
 		{"done", func(context.Context) error {
-			_, err := e.editSandbox(sb.ID, func(sb *core.Sandbox, _ *note) error {
-				for _, ns := range own.SharedKinds(&sb.Config.Namespaces) {
+			_, err := e.records.editSandbox(sb.ID, func(sb *core.Sandbox, _ *note) error {
+				for _, ns := range sharedKinds(&sb.Config.Namespaces) {
 					ns.Path = ""
 				}
 				sb.Init = 0
@@ -339,20 +337,20 @@ func (e *Engine) removeInit(ctx context.Context, sb *core.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(e.o.Cgroups.Remove(ctx, cg), dirs.RemoveBundle(bundle))
+	return errors.Join(e.o.Cgroups.Remove(ctx, cg), removeBundle(bundle))
 }
 
 // RemoveSandbox removes its containers and the sandbox; success when it is
 // gone. Without Force a sandbox that is not stopped is FailedPrecondition.
 func (c *Client) RemoveSandbox(ctx context.Context, id core.ID, opts RemoveOptions) error {
-	sb, err := c.sandbox(id)
+	sb, err := c.view.sandbox(id)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := c.removeSandbox(ctx, &sb, opts); err != nil && !errdefs.IsNotFound(err) {
+	if err := c.view.removeSandbox(ctx, &sb, opts); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
 	return nil
@@ -367,7 +365,7 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 	if err := c.stopSandbox(ctx, sb, StopOptions{Grace: &none, Asked: opts.Asked}); err != nil {
 		return err
 	}
-	all, err := c.e.containersOf(sb.ID)
+	all, err := c.e.records.containersOf(sb.ID)
 	if err != nil {
 		return err
 	}
@@ -412,6 +410,6 @@ func sandboxTeardown(e *Engine, sb *core.Sandbox, by note) []stage {
 		}},
 		{"cgroup", func(ctx context.Context) error { return e.o.Cgroups.Remove(ctx, sb.Cgroup) }},
 		{"files", func(ctx context.Context) error { return e.removeSandboxDir(ctx, sb.Dir) }},
-		{"record", func(context.Context) error { return e.dropSandbox(sb.ID, by) }},
+		{"record", func(context.Context) error { return e.records.dropSandbox(sb.ID, by) }},
 	}
 }

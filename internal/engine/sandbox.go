@@ -10,15 +10,13 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/choice"
-	"github.com/longshore/longshore/internal/engine/dirs"
-	"github.com/longshore/longshore/internal/engine/own"
+	"github.com/longshore/longshore/internal/engine/etc"
 )
 
 // CreateSandbox makes a sandbox and returns it ready. With a Key that is in use
 // it returns the first object and AlreadyExists; an empty Key becomes the ID.
 func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (core.Sandbox, error) {
-	b, err := c.newSandboxBuild(cfg)
+	b, err := c.view.newSandboxBuild(cfg)
 	if err != nil {
 		return core.Sandbox{}, err
 	}
@@ -105,7 +103,7 @@ func (b *sandboxBuild) reserve(context.Context) error {
 		return tx.Sandboxes().Put(b.sb)
 	})
 	if err == nil {
-		b.line.undo.Add("record", func(context.Context) error { return b.e.dropSandbox(b.sb.ID, note{}) })
+		b.line.undo.Add("record", func(context.Context) error { return b.e.records.dropSandbox(b.sb.ID, note{}) })
 	}
 	return err
 }
@@ -119,7 +117,7 @@ func (b *sandboxBuild) pin(ctx context.Context) error {
 		return b.e.o.Cgroups.Remove(ctx, b.sb.Cgroup)
 	})
 	cfg := &b.sb.Config
-	shared := own.SharedKinds(&cfg.Namespaces)
+	shared := sharedKinds(&cfg.Namespaces)
 	if len(shared) == 0 {
 		return nil
 	}
@@ -171,14 +169,14 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := dirs.WriteFiles(b.sb.Dir, map[string][]byte{own.Resolv: f.ResolvConf, own.Hosts: f.Hosts, own.Hostname: f.Hostname}); err != nil {
+		if err := etc.Save(b.sb.Dir, map[string][]byte{etc.Resolv: f.ResolvConf, etc.Hosts: f.Hosts, etc.Hostname: f.Hostname}); err != nil {
 			return err
 		}
 	}
 	if b.sb.Config.Namespaces.IPC.Mode != core.Shared {
 		return nil
 	}
-	shm := filepath.Join(b.sb.Dir, own.Shm)
+	shm := filepath.Join(b.sb.Dir, shmDir)
 	if err := os.Mkdir(shm, 0o1777); err != nil {
 		return err
 	}
@@ -204,7 +202,7 @@ func (b *sandboxBuild) admit(ctx context.Context) error {
 
 // rootOwner has a tmpfs belong to the sandbox's root.
 func (b *sandboxBuild) rootOwner() string {
-	uid, gid := own.HostIDs(&b.sb, &specs.Process{})
+	uid, gid := hostIDs(&b.sb, &specs.Process{})
 	return fmt.Sprintf("uid=%d,gid=%d", uid, gid)
 }
 
@@ -229,20 +227,20 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 		return err
 	}
 	bundle := e.bundle(id)
-	if err := dirs.MakeBundle(bundle); err != nil {
+	if err := makeBundle(bundle); err != nil {
 		return err
 	}
 	root := []core.Mount{{Type: "tmpfs", Source: "init", Options: []string{"nosuid", "nodev", "mode=755", "size=64k", b.rootOwner()}}}
 	if err := e.o.Roots.Mount(ctx, filepath.Join(bundle, "rootfs"), root, false); err != nil {
 		return err
 	}
-	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: own.InitSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true, Run: true}
-	try := choice.Try{First: b.rt, Others: e.o.Runtimes, Any: b.sb.AnyRuntime, Version: e.version, Take: func(rt core.Runtime) error {
+	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: initSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true, Run: true}
+	try := fallback{first: b.rt, others: e.o.Runtimes, any: b.sb.AnyRuntime, version: e.version, take: func(rt core.Runtime) error {
 		b.rt, b.sb.Config.Runtime = rt, rt.Name()
-		_, err := e.editSandbox(id, func(sb *core.Sandbox, _ *note) error { sb.Config.Runtime = rt.Name(); return nil })
+		_, err := e.records.editSandbox(id, func(sb *core.Sandbox, _ *note) error { sb.Config.Runtime = rt.Name(); return nil })
 		return err
 	}}
-	pid, _, err := try.Create(ctx, create)
+	pid, _, err := try.create(ctx, create)
 	if err != nil {
 		return err
 	}
@@ -269,7 +267,7 @@ func (b *sandboxBuild) commit(context.Context) error {
 		// Those who saw it ready are to see it stop. Only what comes after the
 		// sandbox in a pair can fail now.
 		b.line.undo.Add("ready", func(context.Context) error {
-			_, err := b.e.editSandbox(b.sb.ID, func(sb *core.Sandbox, n *note) error { return stopped(sb, n, "its container was not made") })
+			_, err := b.e.records.editSandbox(b.sb.ID, func(sb *core.Sandbox, n *note) error { return stopped(sb, n, "its container was not made") })
 			return err
 		})
 	}
@@ -288,12 +286,12 @@ func stopped(sb *core.Sandbox, n *note, why string) error {
 
 // Sandbox returns one sandbox.
 func (c *Client) Sandbox(_ context.Context, id core.ID) (core.Sandbox, error) {
-	return c.sandbox(id)
+	return c.view.sandbox(id)
 }
 
 // SandboxByKey finds a sandbox by the name its face gave it.
 func (c *Client) SandboxByKey(_ context.Context, key core.Key) (sb core.Sandbox, err error) {
-	owner, err := c.owns("sandbox by key")
+	owner, err := c.view.owns("sandbox by key")
 	if err != nil {
 		return sb, err
 	}
@@ -304,7 +302,7 @@ func (c *Client) SandboxByKey(_ context.Context, key core.Key) (sb core.Sandbox,
 // Sandboxes lists those that match f, oldest first. Filter.Container and
 // Filter.Kinds do not apply.
 func (c *Client) Sandboxes(_ context.Context, f core.Filter) (list []core.Sandbox, err error) {
-	owner, ok := c.scope(f)
+	owner, ok := c.view.scope(f)
 	if !ok {
 		return nil, nil
 	}
@@ -331,12 +329,12 @@ func (c *Client) Sandboxes(_ context.Context, f core.Filter) (list []core.Sandbo
 
 // SetSandboxData replaces the face's own record.
 func (c *Client) SetSandboxData(_ context.Context, id core.ID, data []byte) error {
-	if _, err := c.sandbox(id); err != nil {
+	if _, err := c.view.sandbox(id); err != nil {
 		return err
 	}
-	_, err := c.e.editSandbox(id, func(sb *core.Sandbox, n *note) error {
+	_, err := c.e.records.editSandbox(id, func(sb *core.Sandbox, n *note) error {
 		sb.Data = data
-		n.forced(c.view, &sb.Meta, "set data", c.asked(core.Asked{}, ""))
+		n.forced(c.view, &sb.Meta, "set data", c.view.asked(core.Asked{}, ""))
 		return nil
 	})
 	return err
@@ -344,7 +342,7 @@ func (c *Client) SetSandboxData(_ context.Context, id core.ID, data []byte) erro
 
 // UpdateSandbox changes the limits of the sandbox's own cgroup.
 func (c *Client) UpdateSandbox(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
-	sb, err := c.sandbox(id)
+	sb, err := c.view.sandbox(id)
 	if err != nil {
 		return err
 	}
@@ -356,9 +354,9 @@ func (c *Client) UpdateSandbox(ctx context.Context, id core.ID, res *specs.Linux
 	if err := c.e.o.Cgroups.Update(ctx, sb.Cgroup, res); err != nil {
 		return fmt.Errorf("update sandbox %s: %w", id, err)
 	}
-	_, err = c.e.editSandbox(id, func(sb *core.Sandbox, n *note) error {
+	_, err = c.e.records.editSandbox(id, func(sb *core.Sandbox, n *note) error {
 		sb.Config.Resources = res
-		n.forced(c.view, &sb.Meta, "update", c.asked(core.Asked{}, ""))
+		n.forced(c.view, &sb.Meta, "update", c.view.asked(core.Asked{}, ""))
 		return nil
 	})
 	return err

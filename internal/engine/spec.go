@@ -8,9 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/dirs"
 	"github.com/longshore/longshore/internal/engine/etc"
-	"github.com/longshore/longshore/internal/engine/own"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -37,7 +35,7 @@ func (e *Engine) featuresOf(ctx context.Context, rt core.Runtime) (core.RuntimeF
 
 // own overwrites what the engine owns in a container's spec.
 func (b *build) own(ctx context.Context) error {
-	in := own.Input{
+	in := ownedSpec{
 		Sandbox: &b.sb, Config: &b.cfg, Version: b.e.version(ctx, b.rt), Cgroup: b.c.Cgroup, Init: b.e.o.Init,
 		Join: map[specs.LinuxNamespaceType]string{}, Volumes: b.volumes,
 	}
@@ -51,14 +49,14 @@ func (b *build) own(ctx context.Context) error {
 		}
 		in.Join[j.Namespace] = path
 	}
-	own.Apply(b.spec, in)
+	applyOwned(b.spec, in)
 	return nil
 }
 
 // etc gives the container the sandbox's files in /etc, unless its spec has mounts
 // there: in its own layer, if it has one, or else bound.
-func (b *build) etc(ctx context.Context, in *own.Input) (err error) {
-	in.Files = slices.DeleteFunc(dirs.Files(b.sb.Dir), func(name string) bool { return own.Taken(b.spec.Mounts, "/etc/"+name) })
+func (b *build) etc(ctx context.Context, in *ownedSpec) (err error) {
+	in.Files = slices.DeleteFunc(etc.Files(b.sb.Dir), func(name string) bool { return mountTaken(b.spec.Mounts, "/etc/"+name) })
 	if weaken.Off(weaken.SharedEtc) {
 		in.Etc = b.sb.Dir
 		return nil
@@ -74,17 +72,17 @@ func (b *build) etc(ctx context.Context, in *own.Input) (err error) {
 	if !etc.Shared(&b.sb) { // else other containers have it
 		b.line.undo.Add("etc", func(ctx context.Context) error { return etc.Remove(ctx, b.e.o.Roots, b.sb.Dir) })
 	}
-	in.Etc, err = etc.Share(ctx, b.e.o.Roots, &b.sb, dirs.Files(b.sb.Dir))
+	in.Etc, err = etc.Share(ctx, b.e.o.Roots, &b.sb, etc.Files(b.sb.Dir))
 	return err
 }
 
 // joinPath names a namespace of a sibling.
 func (b *build) joinPath(j core.Join) (string, error) {
-	sib, err := b.e.container(j.Container)
+	sib, err := b.e.records.container(j.Container)
 	if err != nil {
 		return "", fmt.Errorf("join %s namespace: %w", j.Namespace, err)
 	}
-	file := own.NamespaceFile(j.Namespace)
+	file := namespaceFile(j.Namespace)
 	if sib.Sandbox != b.sb.ID || file == "" || sib.Main.Pid == 0 {
 		return "", fmt.Errorf("join %s namespace of container %s, which is %s: %w", j.Namespace, j.Container, sib.State, errJoin)
 	}

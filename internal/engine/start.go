@@ -14,11 +14,11 @@ import (
 // StartContainer lets a created container run its program. When the program
 // cannot be started the container has exited, and its autopsy says why.
 func (c *Client) StartContainer(ctx context.Context, id core.ID) error {
-	ct, err := c.container(id)
+	ct, err := c.view.container(id)
 	if err != nil {
 		return err
 	}
-	if err := c.start(ctx, &ct); err != nil {
+	if err := c.view.start(ctx, &ct); err != nil {
 		return fmt.Errorf("start container %s: %w", id, err)
 	}
 	return nil
@@ -37,7 +37,7 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 		return err
 	}
 	defer born()
-	cur, err := e.container(id)
+	cur, err := e.records.container(id)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	if err := l.pass("launch"); err != nil {
 		return err
 	}
-	err = e.editContainer(id, func(ct *core.Container, n *note) error {
+	err = e.records.editContainer(id, func(ct *core.Container, n *note) error {
 		if err := step(ct, core.VerbStart); err != nil {
 			return err
 		}
@@ -92,12 +92,12 @@ func (e *Engine) startFailed(ctx context.Context, ct *core.Container, cause erro
 
 // PauseContainer freezes a running container.
 func (c *Client) PauseContainer(ctx context.Context, id core.ID) error {
-	return c.freeze(ctx, id, core.VerbPause)
+	return c.view.freeze(ctx, id, core.VerbPause)
 }
 
 // ResumeContainer lets a paused container go on.
 func (c *Client) ResumeContainer(ctx context.Context, id core.ID) error {
-	return c.freeze(ctx, id, core.VerbResume)
+	return c.view.freeze(ctx, id, core.VerbResume)
 }
 
 func (c view) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
@@ -127,7 +127,7 @@ func (c view) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 	if err := do(ctx, id); err != nil {
 		return fmt.Errorf("%s container %s: %w", verb, id, err)
 	}
-	err = c.e.editContainer(id, func(ct *core.Container, n *note) error {
+	err = c.e.records.editContainer(id, func(ct *core.Container, n *note) error {
 		if err := step(ct, verb); err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func (c view) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 
 // UpdateContainer changes limits and returns what the kernel then enforces.
 func (c *Client) UpdateContainer(ctx context.Context, id core.ID, res *specs.LinuxResources) (*specs.LinuxResources, error) {
-	ct, err := c.container(id)
+	ct, err := c.view.container(id)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (c *Client) UpdateContainer(ctx context.Context, id core.ID, res *specs.Lin
 		return nil, err
 	}
 	defer unlock()
-	if ct, err = c.container(id); err != nil {
+	if ct, err = c.view.container(id); err != nil {
 		return nil, err
 	}
 	if ct.State == core.ContainerCreating || ct.State == core.ContainerExited {
@@ -162,9 +162,9 @@ func (c *Client) UpdateContainer(ctx context.Context, id core.ID, res *specs.Lin
 	if err := rt.Update(ctx, id, res); err != nil {
 		return nil, fmt.Errorf("update container %s: %w", id, err)
 	}
-	err = c.e.editContainer(id, func(ct *core.Container, n *note) error {
+	err = c.e.records.editContainer(id, func(ct *core.Container, n *note) error {
 		n.add(core.Event{Kind: core.EventContainerUpdated})
-		n.forced(c.view, &ct.Meta, "update", c.asked(core.Asked{}, ""))
+		n.forced(c.view, &ct.Meta, "update", c.view.asked(core.Asked{}, ""))
 		return nil
 	})
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/signal"
 )
 
 const (
@@ -24,14 +23,14 @@ const (
 // is gone. Of several stops at once each keeps its own time, so that the
 // shortest grace counts.
 func (c *Client) StopContainer(ctx context.Context, id core.ID, opts StopOptions) error {
-	ct, err := c.container(id)
+	ct, err := c.view.container(id)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	err = c.stop(ctx, &ct, opts)
+	err = c.view.stop(ctx, &ct, opts)
 	if errdefs.IsNotFound(err) {
 		return nil // removed meanwhile
 	}
@@ -75,7 +74,7 @@ func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) er
 	if asked.Signal = sig; grace <= 0 {
 		asked.Signal = sigkill
 	}
-	if err := e.recordAsked(ref, asked, c); err != nil {
+	if err := e.records.recordAsked(ref, asked, c); err != nil {
 		return err
 	}
 	if err := l.pass("asked"); err != nil {
@@ -108,7 +107,7 @@ func stopPlan(ct *core.Container, opts StopOptions) (sig int, grace time.Duratio
 	if opts.Grace != nil {
 		grace = *opts.Grace
 	}
-	sig, err = signal.Parse(name)
+	sig, err = parseSignal(name)
 	return sig, grace, err
 }
 

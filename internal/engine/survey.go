@@ -11,10 +11,6 @@ import (
 	"sync"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/dirs"
-	"github.com/longshore/longshore/internal/engine/imagevol"
-	"github.com/longshore/longshore/internal/engine/lineage"
-	"github.com/longshore/longshore/internal/engine/own"
 )
 
 // survey is what the node holds and what the records say it should, taken in
@@ -82,10 +78,10 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 	for _, m := range mounts {
 		s.mounts[m] = true
 	}
-	if s.bundles, err = dirs.Names(filepath.Dir(e.bundle("x"))); err != nil {
+	if s.bundles, err = dirIDs(filepath.Dir(e.bundle("x"))); err != nil {
 		errs = append(errs, err)
 	}
-	if s.dirs, err = dirs.Names(filepath.Dir(e.sandboxDir("x"))); err != nil {
+	if s.dirs, err = dirIDs(filepath.Dir(e.sandboxDir("x"))); err != nil {
 		errs = append(errs, err)
 	}
 	procs, err := e.o.Supervisor.Processes(ctx)
@@ -98,13 +94,13 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 	if walk.Wait(); walkErr != nil {
 		errs = append(errs, fmt.Errorf("list cgroups: %w", walkErr))
 	}
-	s.sandboxes, s.containers, err = e.records()
+	s.sandboxes, s.containers, err = e.records.all()
 	return s, errors.Join(append(errs, err)...)
 }
 
-func (b book) records() (map[core.ID]core.Sandbox, map[core.ID]core.Container, error) {
+func (r records) all() (map[core.ID]core.Sandbox, map[core.ID]core.Container, error) {
 	sandboxes, containers := map[core.ID]core.Sandbox{}, map[core.ID]core.Container{}
-	err := b.store.View(func(tx core.Tx) error {
+	err := r.store.View(func(tx core.Tx) error {
 		for sb, err := range tx.Sandboxes().All("") {
 			if err != nil {
 				return err
@@ -152,7 +148,7 @@ func (s *survey) container(c *core.Container) {
 				if rt, err := e.runtime(c.Runtime); err == nil {
 					_ = rt.Start(ctx, c.ID) // one that makes and starts in two steps may not have come to the second
 				}
-				return e.editContainer(c.ID, func(c *core.Container, n *note) error { c.Main.Pid = p.Pid; return born(c, n) })
+				return e.records.editContainer(c.ID, func(c *core.Container, n *note) error { c.Main.Pid = p.Pid; return born(c, n) })
 			}
 		}
 		s.add(finding{
@@ -186,7 +182,7 @@ func (s *survey) container(c *core.Container) {
 	if c.Image != "" && !s.checkouts[c.ID] {
 		missing("its checked-out root is gone")
 	}
-	for _, id := range imagevol.Checkouts(c) {
+	for _, id := range imageCheckouts(c) {
 		if !s.checkouts[id] {
 			missing("its image volume " + string(id) + " is gone")
 		}
@@ -250,7 +246,7 @@ func (s *survey) sandbox(sb *core.Sandbox) {
 func (s *survey) ready(sb *core.Sandbox, object string) {
 	e := s.e
 	gone := ""
-	if len(own.SharedKinds(&sb.Config.Namespaces)) > 0 && !s.pins[sb.ID] {
+	if len(sharedKinds(&sb.Config.Namespaces)) > 0 && !s.pins[sb.ID] {
 		gone = "its namespaces are gone"
 	} else if p := s.procs[core.Ref{Container: sb.ID}]; sb.Init != 0 && !p.Running {
 		gone = "its init is gone, and its pid namespace with it"
@@ -318,7 +314,7 @@ func (s *survey) orphanFiles() {
 		if !s.known(id) {
 			s.orphan("bundle "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error {
 				bundle := e.bundle(id)
-				return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")), e.imageVolumes().Clear(ctx, bundle), dirs.RemoveBundle(bundle))
+				return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")), e.imageVolumes().clear(ctx, bundle), removeBundle(bundle))
 			})
 		}
 	}
@@ -334,7 +330,7 @@ func (s *survey) orphanFiles() {
 func (s *survey) orphanHoldings() {
 	e := s.e
 	for id := range s.checkouts {
-		if _, ok := s.containers[imagevol.Container(id)]; !ok {
+		if _, ok := s.containers[checkoutContainer(id)]; !ok {
 			s.orphan("checkout "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error { return e.o.Images.Discard(ctx, id) })
 		}
 	}
@@ -350,15 +346,15 @@ func (s *survey) orphanHoldings() {
 			})
 		}
 	}
-	var used lineage.Set
+	var used pathSet
 	for _, sb := range s.sandboxes {
-		used.Add(sb.Cgroup.Path)
+		used.add(sb.Cgroup.Path)
 	}
 	for _, c := range s.containers {
-		used.Add(c.Cgroup.Path)
+		used.add(c.Cgroup.Path)
 	}
 	for _, path := range s.cgroups {
-		if !used.Relates(path) {
+		if !used.relates(path) {
 			s.orphan("cgroup "+path, "no record names it", core.Ref{}, func(ctx context.Context) error {
 				ref := core.CgroupRef{Path: path}
 				return errors.Join(ignoreNotFound(e.o.Cgroups.Kill(ctx, ref)), e.o.Cgroups.Remove(ctx, ref))

@@ -12,9 +12,9 @@ import (
 // await returns once the end of a process is on record. It joins the waiters
 // before it looks: an end in between wakes it.
 func (e *Engine) await(ctx context.Context, ref core.Ref) (core.Autopsy, error) {
-	x := e.waits.Join(ref)
-	defer e.waits.Leave(ref, x)
-	c, err := e.container(ref.Container)
+	x := e.waits.join(ref)
+	defer e.waits.leave(ref, x)
+	c, err := e.records.container(ref.Container)
 	if err == nil {
 		p := c.Process(ref.Process)
 		if p != nil && p.Autopsy != nil {
@@ -27,15 +27,15 @@ func (e *Engine) await(ctx context.Context, ref core.Ref) (core.Autopsy, error) 
 	if err != nil {
 		// It may have been removed between its end and our look.
 		select {
-		case <-x.Done:
-			return x.Autopsy, nil
+		case <-x.done:
+			return x.autopsy, nil
 		default:
 			return core.Autopsy{}, err
 		}
 	}
 	select {
-	case <-x.Done:
-		return x.Autopsy, nil
+	case <-x.done:
+		return x.autopsy, nil
 	case <-ctx.Done():
 		return core.Autopsy{}, context.Cause(ctx)
 	}

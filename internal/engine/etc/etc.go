@@ -23,7 +23,13 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/own"
+)
+
+// The files, by their names in a sandbox's directory and in a container's /etc.
+const (
+	Resolv   = "resolv.conf"
+	Hosts    = "hosts"
+	Hostname = "hostname"
 )
 
 // dir is where containers have the files, and, in a sandbox's directory, the
@@ -33,6 +39,34 @@ const dir = "etc"
 // owner is who a file in a layer belongs to.
 type owner struct{ uid, gid int }
 
+// Save writes files, by their names, into a sandbox's directory; empty ones are left
+// out.
+func Save(dir string, files map[string][]byte) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	for name, content := range files {
+		if len(content) == 0 {
+			continue
+		}
+		// Not by atomicfile: a sandbox with half a file is not ready, and
+		// recovery removes it.
+		if err := root.WriteFile(name, content, 0o644); err != nil {
+			return errors.Join(err, root.Close())
+		}
+	}
+	return root.Close()
+}
+
+// Files lists those of Resolv, Hosts and Hostname that a sandbox's directory has.
+func Files(dir string) []string {
+	return slices.DeleteFunc([]string{Resolv, Hosts, Hostname}, func(name string) bool {
+		_, err := os.Lstat(filepath.Join(dir, name))
+		return err != nil || dir == ""
+	})
+}
+
 // Write makes the files of names, which are in a sandbox's directory, in a
 // container's root filesystem, which has a layer of the container's own. The
 // container's root will own them. What it leaves out, because the image has
@@ -41,7 +75,7 @@ func Write(root *os.Root, sb *core.Sandbox, names []string) (left []string, err 
 	if len(names) == 0 {
 		return nil, nil
 	}
-	uid, gid := own.HostIDs(sb, &specs.Process{})
+	uid, gid := sb.Config.HostIDs(0, 0)
 	to := owner{int(uid), int(gid)}
 	in, err := open(root, to)
 	if err != nil {

@@ -80,14 +80,14 @@ func TestPodCIDR(t *testing.T) {
 	if err := set("10.9.0.0/24, fd00::/64"); err != nil {
 		t.Error(err)
 	}
-	i, err := n.As(core.OwnerCRI).NetworkInfo(t.Context())
+	i, err := n.As(core.OwnerCRI).Network.Info(t.Context())
 	if err != nil || len(i.Ranges) != 2 {
 		t.Errorf("%v, %v", i, err)
 	}
 	for _, bad := range []string{"10.9.0.0", "10.9.0.0/99", "x", "10.9.0.0/24,", "10.9.0.0/24 10.8.0.0/24"} {
 		wantCode(t, bad, set(bad), codes.InvalidArgument)
 	}
-	if i, err := n.As(core.OwnerCRI).NetworkInfo(t.Context()); err != nil || len(i.Ranges) != 2 {
+	if i, err := n.As(core.OwnerCRI).Network.Info(t.Context()); err != nil || len(i.Ranges) != 2 {
 		t.Errorf("a bad one changed the ranges: %v, %v", i, err)
 	}
 	if err := set(""); err != nil {

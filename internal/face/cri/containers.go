@@ -73,7 +73,7 @@ func makeLogDir(log core.Sink) error {
 // the rest.
 func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerRequest, sb core.Sandbox) (core.ContainerConfig, error) {
 	cfg := req.GetConfig()
-	image, err := s.engine.Image(ctx, cfg.GetImage().GetImage())
+	image, err := s.engine.Images.Get(ctx, cfg.GetImage().GetImage())
 	if err != nil {
 		return core.ContainerConfig{}, fmt.Errorf("image %s: %w", cfg.GetImage().GetImage(), err)
 	}
@@ -222,7 +222,7 @@ func (s *server) StreamContainers(req *v1.StreamContainersRequest, out v1.Runtim
 
 // containers are the entries of a list's answer.
 func (s *server) containers(f *v1.ContainerFilter) ([][]byte, error) {
-	all, err := s.engine.StoredContainers()
+	all, err := s.engine.Stored.Containers()
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}

@@ -120,7 +120,7 @@ func (t *teller) event(e core.Event) error {
 
 func (t *teller) tell(sandbox core.ID, id string, kind v1.ContainerEventType, at time.Time) error {
 	ev := &v1.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: nanos(at)}
-	sb, err := t.s.engine.StoredSandbox(sandbox)
+	sb, err := t.s.engine.Stored.Sandbox(sandbox)
 	switch {
 	case err == nil:
 		if ev.PodSandboxStatus, err = podStatusOf(sb); err != nil {

@@ -37,13 +37,13 @@ func (s *server) StreamImages(req *v1.StreamImagesRequest, out v1.ImageService_S
 
 func (s *server) images(ctx context.Context, f *v1.ImageFilter) ([]*v1.Image, error) {
 	if ref := f.GetImage().GetImage(); ref != "" {
-		i, err := s.engine.Image(ctx, ref)
+		i, err := s.engine.Images.Get(ctx, ref)
 		if err != nil {
 			return nil, gone(err)
 		}
 		return []*v1.Image{image(s.cfg, i)}, nil
 	}
-	all, err := s.engine.Images(ctx)
+	all, err := s.engine.Images.List(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
@@ -59,7 +59,7 @@ func (s *server) ImageStatus(ctx context.Context, req *v1.ImageStatusRequest) (*
 	if ref == "" {
 		return nil, invalid.Errorf("image status: no image")
 	}
-	i, err := s.engine.Image(ctx, ref)
+	i, err := s.engine.Images.Get(ctx, ref)
 	if errdefs.IsNotFound(err) {
 		return &v1.ImageStatusResponse{}, nil
 	}
@@ -86,7 +86,7 @@ func (s *server) PullImage(ctx context.Context, req *v1.PullImageRequest) (*v1.P
 	if err != nil {
 		return nil, fmt.Errorf("pull image %s: %w", ref, err)
 	}
-	i, err := s.engine.PullImage(ctx, ref, opts)
+	i, err := s.engine.Images.Pull(ctx, ref, opts)
 	if errors.Is(err, core.ErrImageRefused) {
 		return nil, signatureInvalid(err)
 	}
@@ -109,9 +109,9 @@ func (s *server) RemoveImage(ctx context.Context, req *v1.RemoveImageRequest) (*
 	if ref == "" {
 		return nil, invalid.Errorf("remove image: no image")
 	}
-	i, err := s.engine.Image(ctx, ref)
+	i, err := s.engine.Images.Get(ctx, ref)
 	if err == nil {
-		err = s.engine.RemoveImage(ctx, string(i.ID))
+		err = s.engine.Images.Remove(ctx, string(i.ID))
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("remove image %s: %w", ref, err)
@@ -122,7 +122,7 @@ func (s *server) RemoveImage(ctx context.Context, req *v1.RemoveImageRequest) (*
 // ImageFsInfo names one filesystem twice: containers' layers stand where images
 // do.
 func (s *server) ImageFsInfo(ctx context.Context, _ *v1.ImageFsInfoRequest) (*v1.ImageFsInfoResponse, error) {
-	u, err := s.engine.ImageUsage(ctx)
+	u, err := s.engine.Images.Usage(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("image filesystem: %w", err)
 	}

@@ -29,7 +29,7 @@ func TestImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := r.ImageRef
-	if err := n.As(core.OwnerCRI).TagImage(ctx, id, "example.com/app:2"); err != nil {
+	if err := n.As(core.OwnerCRI).Images.Tag(ctx, id, "example.com/app:2"); err != nil {
 		t.Fatal(err)
 	}
 	for _, ref := range []string{"example.com/app:1", "example.com/app:2", id, strings.TrimPrefix(id, "sha256:")[:12]} {
@@ -83,7 +83,7 @@ func TestImages(t *testing.T) {
 		t.Errorf("after the removal: %v", l)
 	}
 	// The command line's own images are none of kubelet's business.
-	if l, err := n.As(core.OwnerCLI).Images(ctx); err != nil || len(l) != 1 {
+	if l, err := n.As(core.OwnerCLI).Images.List(ctx); err != nil || len(l) != 1 {
 		t.Errorf("the other owner's: %v, %v", l, err)
 	}
 	fs, err := n.images.ImageFsInfo(ctx, &v1.ImageFsInfoRequest{})
@@ -148,7 +148,7 @@ func TestPinnedImages(t *testing.T) {
 	if _, err := n.images.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "example.com/app:1"}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.As(core.OwnerCRI).PullImage(t.Context(), "example.com/lib:1", core.PullOptions{Pin: true}); err != nil {
+	if _, err := n.As(core.OwnerCRI).Images.Pull(t.Context(), "example.com/lib:1", core.PullOptions{Pin: true}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := n.images.ListImages(t.Context(), &v1.ListImagesRequest{})

@@ -25,7 +25,7 @@ func (s *server) imageVolumes(ctx context.Context, mounts []*v1.Mount) (map[stri
 		if !isImage(m) {
 			continue
 		}
-		img, err := s.engine.Image(ctx, m.GetImage().GetImage())
+		img, err := s.engine.Images.Get(ctx, m.GetImage().GetImage())
 		if err != nil {
 			return nil, fmt.Errorf("mount %s: image %s: %w", m.GetContainerPath(), m.GetImage().GetImage(), err)
 		}

@@ -39,12 +39,12 @@ func (s *server) StreamPodSandboxMetrics(_ *v1.StreamPodSandboxMetricsRequest, o
 
 // podMetrics are those of ready sandboxes and of what runs in them.
 func (g *gauge) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error) {
-	all, err := g.engine.StoredSandboxes()
+	all, err := g.engine.Stored.Sandboxes()
 	if err != nil {
 		return nil, fmt.Errorf("list metrics: %w", err)
 	}
 	all = slices.DeleteFunc(all, func(sb *core.Sandbox) bool { return !matchPodStats(nil, sb) })
-	net, err := g.engine.NetworkStats(ctx, all)
+	net, err := g.engine.Stats.Networks(ctx, all)
 	if err != nil {
 		return nil, fmt.Errorf("list metrics: %w", err)
 	}
@@ -59,12 +59,12 @@ func (g *gauge) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetS
 		return nil, err
 	}
 	pod := metric.Object{Pod: r.Config.GetConfig().GetMetadata(), ID: sb.Cgroup.Path, Started: sb.Created}
-	if pod.Stats, err = g.engine.CgroupStats(ctx, sb, podMetrics); err != nil {
+	if pod.Stats, err = g.engine.Stats.OfSandbox(ctx, sb, podMetrics); err != nil {
 		return nil, err
 	}
 	pod.Stats.Net = net
 	out := &v1.PodSandboxMetrics{PodSandboxId: string(sb.ID), Metrics: g.metrics.Of(&pod)}
-	inside, err := g.engine.StoredContainersOf(sb.ID)
+	inside, err := g.engine.Stored.ContainersOf(sb.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (g *gauge) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetS
 			Pod: pod.Pod, Container: r.Config.GetMetadata().GetName(), ID: c.Cgroup.Path, Name: string(c.ID),
 			Image: imageName(r), Started: c.Main.Started, Main: c.Main.Pid,
 		}
-		o.Stats, err = g.engine.ContainerStats(ctx, c, containerMetrics)
+		o.Stats, err = g.engine.Stats.OfContainer(ctx, c, containerMetrics)
 		if err == nil {
 			out.ContainerMetrics = append(out.ContainerMetrics, &v1.ContainerMetrics{ContainerId: string(c.ID), Metrics: g.metrics.Of(&o)})
 		} else if !wentAway(err) {

@@ -149,7 +149,7 @@ func statusOf(c *core.Container) (*v1.ContainerStatus, error) {
 
 // statuses are those of all containers of a sandbox, oldest first.
 func statuses(e *engine.Client, sandbox core.ID) ([]*v1.ContainerStatus, error) {
-	all, err := e.StoredContainersOf(sandbox)
+	all, err := e.Stored.ContainersOf(sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func (s *server) StreamPodSandboxes(req *v1.StreamPodSandboxesRequest, out v1.Ru
 
 // sandboxes are the entries of a list's answer.
 func (s *server) sandboxes(f *v1.PodSandboxFilter) ([][]byte, error) {
-	all, err := s.engine.StoredSandboxes()
+	all, err := s.engine.Stored.Sandboxes()
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}

@@ -81,7 +81,7 @@ func (s *server) Status(ctx context.Context, req *v1.StatusRequest) (*v1.StatusR
 	if err != nil {
 		return nil, fmt.Errorf("status: %w", err)
 	}
-	network, netErr := s.engine.NetworkInfo(ctx)
+	network, netErr := s.engine.Network.Info(ctx)
 	problem := "no runtime is configured"
 	for _, r := range runtimes {
 		if r.Default {
@@ -119,7 +119,7 @@ func (s *server) UpdateRuntimeConfig(ctx context.Context, req *v1.UpdateRuntimeC
 			return nil, invalid.Errorf("pod cidr %q: %v", cidr, err)
 		}
 	}
-	if err := s.engine.SetNetworkRanges(ctx, cidrs); err != nil {
+	if err := s.engine.Network.SetRanges(ctx, cidrs); err != nil {
 		return nil, fmt.Errorf("pod cidr %q: %w", cidr, err)
 	}
 	return &v1.UpdateRuntimeConfigResponse{}, nil
@@ -146,11 +146,11 @@ func (s *server) container(ctx context.Context, id string) (core.Container, erro
 // storedSandbox and storedContainer are the same for who only looks: nobody may
 // change what they return.
 func storedSandbox(e *engine.Client, id string) (*core.Sandbox, error) {
-	return stored("sandbox", id, e.StoredSandbox, e.StoredSandboxes, func(sb *core.Sandbox) core.ID { return sb.ID }, shown)
+	return stored("sandbox", id, e.Stored.Sandbox, e.Stored.Sandboxes, func(sb *core.Sandbox) core.ID { return sb.ID }, shown)
 }
 
 func storedContainer(e *engine.Client, id string) (*core.Container, error) {
-	return stored("container", id, e.StoredContainer, e.StoredContainers, func(c *core.Container) core.ID { return c.ID }, shownContainer)
+	return stored("container", id, e.Stored.Container, e.Stored.Containers, func(c *core.Container) core.ID { return c.ID }, shownContainer)
 }
 
 func asked(call string) core.Asked {

@@ -47,7 +47,7 @@ func (s *server) PodSandboxStats(ctx context.Context, req *v1.PodSandboxStatsReq
 	if err != nil {
 		return nil, err
 	}
-	net, err := s.engine.NetworkStats(ctx, []*core.Sandbox{sb})
+	net, err := s.engine.Stats.Networks(ctx, []*core.Sandbox{sb})
 	if err != nil {
 		return nil, fmt.Errorf("stats of sandbox %s: %w", sb.ID, err)
 	}
@@ -86,7 +86,7 @@ const (
 )
 
 func (g *gauge) containerStats(ctx context.Context, f *v1.ContainerStatsFilter) ([]*v1.ContainerStats, error) {
-	all, err := g.engine.StoredContainers()
+	all, err := g.engine.Stored.Containers()
 	if err != nil {
 		return nil, fmt.Errorf("list container stats: %w", err)
 	}
@@ -95,13 +95,13 @@ func (g *gauge) containerStats(ctx context.Context, f *v1.ContainerStatsFilter) 
 }
 
 func (g *gauge) podStats(ctx context.Context, f *v1.PodSandboxStatsFilter) ([]*v1.PodSandboxStats, error) {
-	all, err := g.engine.StoredSandboxes()
+	all, err := g.engine.Stored.Sandboxes()
 	if err != nil {
 		return nil, fmt.Errorf("list sandbox stats: %w", err)
 	}
 	g.pods.keep(len(all), ids(all, (*core.Sandbox).Base))
 	all = slices.DeleteFunc(all, func(sb *core.Sandbox) bool { return !matchPodStats(f, sb) })
-	net, err := g.engine.NetworkStats(ctx, all)
+	net, err := g.engine.Stats.Networks(ctx, all)
 	if err != nil {
 		return nil, fmt.Errorf("list sandbox stats: %w", err)
 	}
@@ -158,7 +158,7 @@ func (g *gauge) containerFigures(ctx context.Context, c *core.Container) (*v1.Co
 	if err != nil {
 		return nil, err
 	}
-	st, err := g.engine.ContainerStats(ctx, c, containerWants)
+	st, err := g.engine.Stats.OfContainer(ctx, c, containerWants)
 	if err != nil {
 		return nil, err
 	}
@@ -172,12 +172,12 @@ func (g *gauge) podFigures(ctx context.Context, sb *core.Sandbox, net []core.Net
 	if err != nil {
 		return nil, err
 	}
-	st, err := g.engine.CgroupStats(ctx, sb, podWants)
+	st, err := g.engine.Stats.OfSandbox(ctx, sb, podWants)
 	if err != nil {
 		return nil, err
 	}
 	st.Net = net
-	inside, err := g.engine.StoredContainersOf(sb.ID)
+	inside, err := g.engine.Stored.ContainersOf(sb.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -16,14 +16,14 @@ func TestPruneImages(t *testing.T) {
 	for _, name := range []string{"kept", "unused"} {
 		n.Images.Offer(name, imagespec.ImageConfig{Cmd: []string{name}}, map[string]string{"etc/name": name})
 		for _, owner := range []core.Owner{core.OwnerMesos, core.OwnerCRI} {
-			if _, err := n.As(owner).PullImage(t.Context(), name, core.PullOptions{}); err != nil {
+			if _, err := n.As(owner).Images.Pull(t.Context(), name, core.PullOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	n.is(launchA, 200, "")
 	names := func(owner core.Owner) string {
-		all, err := n.As(owner).Images(t.Context())
+		all, err := n.As(owner).Images.List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

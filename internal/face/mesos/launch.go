@@ -165,7 +165,7 @@ func image(ctx context.Context, from *lease.Lease, of *mesosv1.Image) (img core.
 
 // create makes the container and lets it run.
 func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
-	lease := s.engine.LeaseImages()
+	lease := s.engine.Images.Lease()
 	defer lease.Release()
 	images, err := found(ctx, lease, l)
 	if err != nil {

@@ -90,7 +90,7 @@ func (d *disks) check(ctx context.Context, rec translate.Record, c core.Containe
 		return used, err
 	}
 	for i := range tree {
-		st, err := d.engine.ContainerStats(ctx, &tree[i], core.FigureRoot)
+		st, err := d.engine.Stats.OfContainer(ctx, &tree[i], core.FigureRoot)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return used, err
 		}

@@ -62,9 +62,9 @@ func (s *server) shown(ctx context.Context, c core.Container) *mesosagent.Respon
 	r := &mesosagent.Response_GetContainers_Container{ContainerId: status.ContainerId, ContainerStatus: status}
 	var st core.Stats
 	if c.Parent == "" {
-		st, err = s.engine.SandboxStats(ctx, c.Sandbox, wanted)
+		st, err = s.engine.Stats.Sandbox(ctx, c.Sandbox, wanted)
 	} else {
-		st, err = s.engine.ContainerStats(ctx, &c, wanted)
+		st, err = s.engine.Stats.OfContainer(ctx, &c, wanted)
 	}
 	if err == nil {
 		r.ResourceStatistics = figures.Of(st)

@@ -40,7 +40,7 @@ type Options struct {
 	Root string
 	// All is the whole node, for Config.ShowAllOwners; nil has the face show what is
 	// its own.
-	All View
+	All *View
 	// Level is the log's, for the calls that ask for it and change it; nil has
 	// none.
 	Level *slog.LevelVar

@@ -90,7 +90,7 @@ func newServer(o Options) (*server, error) {
 		s.gcDelay = o.Config.GCDelay.Flag()
 	}
 	s.files = files.Files{Dir: s.tree.Dir()}
-	s.shows = &shows{view: o.Engine, agent: hostname, disk: s.tree.Dir(), gpus: len(o.Config.GPUs), cache: cache, began: time.Now()}
+	s.shows = &shows{view: ViewOf(o.Engine), agent: hostname, disk: s.tree.Dir(), gpus: len(o.Config.GPUs), cache: cache, began: time.Now()}
 	if o.All != nil {
 		s.shows.view, s.shows.all = o.All, true
 	}

@@ -10,6 +10,7 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/fetch"
 	"github.com/longshore/longshore/internal/face/mesos/figures"
@@ -17,20 +18,28 @@ import (
 )
 
 // View reads what is on the node; it changes nothing.
-type View interface {
+type View struct {
+	records
+	stats engine.Stats
+}
+
+// ViewOf returns the View of a client's objects.
+func ViewOf(c *engine.Client) *View { return &View{c, c.Stats} }
+
+// records are what a View reads of an engine.Client.
+type records interface {
 	Sandboxes(ctx context.Context, f core.Filter) ([]core.Sandbox, error)
 	Containers(ctx context.Context, f core.Filter) ([]core.Container, error)
 	Events(ctx context.Context, since uint64, f core.Filter) iter.Seq2[core.Event, error]
 	LastSeq(ctx context.Context) (uint64, error)
 	Container(ctx context.Context, id core.ID) (core.Container, error)
-	ContainerStats(ctx context.Context, c *core.Container, want core.Figures) (core.Stats, error)
 }
 
 // shows answers the calls that show what is here as the work of frameworks. There
 // is no master: this face is a framework among the others, and what stands for an
 // agent's id is the machine's name.
 type shows struct {
-	view  View
+	view  *View
 	all   bool // it shows other owners
 	agent string
 	disk  string // a path on the file system that sandboxes are on
@@ -160,7 +169,7 @@ func (s *shows) others(ctx context.Context) ([]*mesosagent.Response_GetContainer
 			FrameworkId: &mesosv1.FrameworkID{Value: &owner}, ExecutorId: &mesosv1.ExecutorID{Value: &executor}, ExecutorName: &name,
 			ContainerId: status.ContainerId, ContainerStatus: status,
 		}
-		if st, err := s.view.ContainerStats(ctx, c, wanted); err == nil { // left out where it cannot be told, as with Mesos
+		if st, err := s.view.stats.OfContainer(ctx, c, wanted); err == nil { // left out where it cannot be told, as with Mesos
 			r.ResourceStatistics = figures.Of(st)
 		}
 		all = append(all, r)

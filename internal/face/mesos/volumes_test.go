@@ -41,7 +41,7 @@ func TestImageVolumes(t *testing.T) {
 		t.Errorf("images %v", im)
 	}
 	n.is(`{"type":"PRUNE_IMAGES"}`, 200, "")
-	if _, err := n.As(core.OwnerMesos).Image(t.Context(), "data"); err != nil {
+	if _, err := n.As(core.OwnerMesos).Images.Get(t.Context(), "data"); err != nil {
 		t.Errorf("the image of a volume after PRUNE_IMAGES: %v", err)
 	}
 	n.is(launch("b", volume("RW", "/opt/data", "data")+","), 501, "an image as volume in mode RW: not implemented")

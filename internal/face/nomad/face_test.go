@@ -331,7 +331,7 @@ func TestAnImageIsShown(t *testing.T) {
 	r.wantStartError(show("aaaaaaaa", "absent:1"), false, "image absent:1")
 	task := show("bbbbbbbb", "models:2")
 	_, c := r.run(task)
-	img, err := r.As(core.OwnerNomad).Image(t.Context(), "models:2")
+	img, err := r.As(core.OwnerNomad).Images.Get(t.Context(), "models:2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,17 +343,17 @@ func TestAnImageIsShown(t *testing.T) {
 	if i < 0 || !filepath.IsAbs(spec.Mounts[i].Source) || !slices.Contains(spec.Mounts[i].Options, "ro") {
 		t.Errorf("mounts %+v", spec.Mounts)
 	}
-	if _, err := r.As(core.OwnerNomad).PruneImages(t.Context(), nil); err != nil {
+	if _, err := r.As(core.OwnerNomad).Images.Prune(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.As(core.OwnerNomad).Image(t.Context(), "models:2"); err != nil {
+	if _, err := r.As(core.OwnerNomad).Images.Get(t.Context(), "models:2"); err != nil {
 		t.Errorf("pruned while it is shown: %v", err)
 	}
 	if _, err := r.Driver.DestroyTask(t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: task.GetId(), Force: true}); err != nil {
 		t.Fatal(err)
 	}
 	if !eventually(t, func() bool {
-		_, err := r.As(core.OwnerNomad).Image(t.Context(), "models:2")
+		_, err := r.As(core.OwnerNomad).Images.Get(t.Context(), "models:2")
 		return errdefs.IsNotFound(err)
 	}) {
 		t.Error("the image stays")
@@ -438,7 +438,7 @@ func TestImagesThatNobodyUsesGo(t *testing.T) {
 	r.run(first)
 	r.run(second)
 	there := func() bool {
-		_, err := r.As(core.OwnerNomad).Image(t.Context(), "busybox:1.36")
+		_, err := r.As(core.OwnerNomad).Images.Get(t.Context(), "busybox:1.36")
 		return err == nil
 	}
 	destroy := func(task *nomaddriver.TaskConfig) {
@@ -455,7 +455,7 @@ func TestImagesThatNobodyUsesGo(t *testing.T) {
 	if !eventually(t, func() bool { return !there() }) {
 		t.Error("the image stays")
 	}
-	if _, err := r.As(core.OwnerCRI).Image(t.Context(), "busybox:1.36"); err != nil {
+	if _, err := r.As(core.OwnerCRI).Images.Get(t.Context(), "busybox:1.36"); err != nil {
 		t.Errorf("another owner's image: %v", err)
 	}
 }

@@ -44,7 +44,7 @@ func (g *Gauge) Forget(id core.ID) {
 // Look reads the figures of a container that has just been looked up. Mhz is a
 // core's speed; 0 is unknown.
 func (g *Gauge) Look(ctx context.Context, c core.Container, task string, mhz float64) (*nomaddriver.TaskStats, error) {
-	st, err := g.engine.ContainerStats(ctx, &c, core.FigureUsage|core.FigureDetail|core.FigureProcesses)
+	st, err := g.engine.Stats.OfContainer(ctx, &c, core.FigureUsage|core.FigureDetail|core.FigureProcesses)
 	if err != nil {
 		return nil, err
 	}

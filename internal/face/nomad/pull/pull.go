@@ -44,7 +44,7 @@ func New(e *engine.Client, feed *events.Feed, log *slog.Logger) *Images {
 // For returns the images that a task asks for, which it pulls as the task says.
 // They stay at least until release, when the task's container holds them.
 func (im *Images) For(ctx context.Context, t translate.Task) (found translate.Images, release func(), err error) {
-	from := im.engine.LeaseImages()
+	from := im.engine.Images.Lease()
 	get := func(name, policy string) (core.Image, error) {
 		img, err := im.get(ctx, from, t, name, policy)
 		if err != nil {
@@ -160,7 +160,7 @@ func (im *Images) Sweep(ctx context.Context, s plugin.Session) {
 	if done || s.ImageDelay < 0 {
 		return
 	}
-	all, err := im.engine.Images(ctx)
+	all, err := im.engine.Images.List(ctx)
 	if err != nil {
 		im.log.WarnContext(ctx, "images that nobody uses cannot be looked for", "error", err)
 		return
@@ -249,6 +249,6 @@ func (im *Images) prune(ctx context.Context) error {
 		}
 	}
 	im.mu.Unlock()
-	_, err := im.engine.PruneImages(ctx, func(img core.Image) bool { return !due[img.ID] })
+	_, err := im.engine.Images.Prune(ctx, func(img core.Image) bool { return !due[img.ID] })
 	return err
 }

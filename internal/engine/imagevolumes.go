@@ -1,9 +1,4 @@
-// Package imagevol shows the content of images, read-only, to a container that
-// has another root: each is checked out under a name made of the container's,
-// and mounted below its bundle.
-//
-// It knows how, not when: the engine's verbs call it. Start at Mount.
-package imagevol
+package engine
 
 import (
 	"context"
@@ -20,46 +15,49 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Ports are what it takes.
-type Ports struct {
-	Images core.Images
-	Roots  core.Roots
+// imageVolumes shows the content of images, read-only, to a container that has another
+// root: each image is checked out under a name made of the container's ID, and mounted
+// below its bundle.
+type imageVolumes struct {
+	images core.Images
+	roots  core.Roots
 }
 
-func checkout(container core.ID, i int) core.ID {
+func imageCheckout(container core.ID, i int) core.ID {
 	return container + core.ID("."+strconv.Itoa(i))
 }
 
-// Checkouts are the names of c's.
-func Checkouts(c *core.Container) (ids []core.ID) {
+// imageCheckouts are the names of a container's checkouts for its image volumes.
+func imageCheckouts(c *core.Container) (ids []core.ID) {
 	for i := range c.Config.Images {
-		ids = append(ids, checkout(c.ID, i))
+		ids = append(ids, imageCheckout(c.ID, i))
 	}
 	return ids
 }
 
-// Container is whose checkout id is: that of a root, or of an image volume.
-func Container(id core.ID) core.ID {
+// checkoutContainer is the container whose checkout id is: that of its root, or of an
+// image volume.
+func checkoutContainer(id core.ID) core.ID {
 	c, _, _ := strings.Cut(string(id), ".")
 	return core.ID(c)
 }
 
-func dir(c *core.Container) string { return filepath.Join(c.Bundle, "images") }
+func imageDir(c *core.Container) string { return filepath.Join(c.Bundle, "images") }
 
-// Mount makes all that c asks for and returns the path of each on the host, its
-// sub-path taken. After an error Release takes back what was made. NotFound when
+// mount makes all that c asks for and returns the path of each on the host, its
+// sub-path taken. After an error release takes back what was made. NotFound when
 // a sub-path is not in its image, InvalidArgument when it leads out of it.
-func (p Ports) Mount(ctx context.Context, c *core.Container, uids, gids []core.IDRange) (paths []string, err error) {
+func (v imageVolumes) mount(ctx context.Context, c *core.Container, uids, gids []core.IDRange) (paths []string, err error) {
 	for i, m := range c.Config.Images {
-		co, err := p.Images.Checkout(ctx, core.CheckoutRequest{Container: checkout(c.ID, i), Image: m.Image, ReadOnly: true, UIDs: uids, GIDs: gids})
+		co, err := v.images.Checkout(ctx, core.CheckoutRequest{Container: imageCheckout(c.ID, i), Image: m.Image, ReadOnly: true, UIDs: uids, GIDs: gids})
 		if err != nil {
 			return nil, fmt.Errorf("image volume %s: %w", m.Image, err)
 		}
-		target := filepath.Join(dir(c), strconv.Itoa(i))
+		target := filepath.Join(imageDir(c), strconv.Itoa(i))
 		if err := os.MkdirAll(target, 0o700); err != nil {
 			return nil, err
 		}
-		if err := p.Roots.Mount(ctx, target, co.Mounts, true); err != nil {
+		if err := v.roots.Mount(ctx, target, co.Mounts, true); err != nil {
 			return nil, fmt.Errorf("image volume %s: %w", m.Image, err)
 		}
 		path, err := below(target, m.SubPath)
@@ -98,32 +96,32 @@ func below(target, sub string) (string, error) {
 	return os.Readlink("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
 }
 
-// Release takes everything back; it succeeds when nothing is there.
-func (p Ports) Release(ctx context.Context, c *core.Container) error {
+// release takes everything back; it succeeds when nothing is there.
+func (v imageVolumes) release(ctx context.Context, c *core.Container) error {
 	var errs []error
 	for i := range c.Config.Images {
-		target := filepath.Join(dir(c), strconv.Itoa(i))
-		err := p.Roots.Unmount(ctx, target)
+		target := filepath.Join(imageDir(c), strconv.Itoa(i))
+		err := v.roots.Unmount(ctx, target)
 		if err == nil {
 			// Should it still be mounted, this fails and nothing in it is deleted.
 			err = ignoreMissing(os.Remove(target))
 		}
-		errs = append(errs, err, p.Images.Discard(ctx, checkout(c.ID, i)))
+		errs = append(errs, err, v.images.Discard(ctx, imageCheckout(c.ID, i)))
 	}
 	return errors.Join(errs...)
 }
 
-// Clear unmounts what a bundle without a record has of them.
-func (p Ports) Clear(ctx context.Context, bundle string) error {
+// clear unmounts what a bundle without a record has of them.
+func (v imageVolumes) clear(ctx context.Context, bundle string) error {
 	c := &core.Container{Bundle: bundle}
-	entries, err := os.ReadDir(dir(c))
+	entries, err := os.ReadDir(imageDir(c))
 	if err != nil {
 		return ignoreMissing(err)
 	}
 	var errs []error
 	for _, e := range entries {
-		target := filepath.Join(dir(c), e.Name())
-		errs = append(errs, p.Roots.Unmount(ctx, target), ignoreMissing(os.Remove(target)))
+		target := filepath.Join(imageDir(c), e.Name())
+		errs = append(errs, v.roots.Unmount(ctx, target), ignoreMissing(os.Remove(target)))
 	}
 	return errors.Join(errs...)
 }

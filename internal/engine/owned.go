@@ -1,9 +1,4 @@
-// Package own lays down what the engine owns in a container's spec: version,
-// root, namespaces, cgroup, the sandbox's files and shared memory, volumes and
-// the tiny init. All is pure.
-//
-// It must not know the engine. Start at Apply.
-package own
+package engine
 
 import (
 	"maps"
@@ -26,17 +21,12 @@ const (
 	initMode = "init"
 )
 
-// The files of a sandbox's directory that containers see in /etc, and its shared
-// memory.
-const (
-	Resolv   = "resolv.conf"
-	Hosts    = "hosts"
-	Hostname = "hostname"
-	Shm      = "shm"
-)
+// shmDir is a sandbox's shared memory, in the sandbox's directory.
+const shmDir = "shm"
 
-// Input is what Apply goes by.
-type Input struct {
+// ownedSpec is what the engine owns in a container's spec: version, root, namespaces,
+// cgroup, the sandbox's files and shared memory, volumes and the tiny init.
+type ownedSpec struct {
 	Sandbox *core.Sandbox
 	Config  *core.ContainerConfig
 	Version string // the ociVersion to write
@@ -44,16 +34,16 @@ type Input struct {
 	Init    string // the small binary's path
 	// Join names namespaces taken from siblings.
 	Join map[specs.LinuxNamespaceType]string
-	// Files are those of Resolv, Hosts and Hostname that are bound, read-only,
+	// Files are those of package etc's files that are bound, read-only,
 	// from the directory Etc.
 	Files   []string
 	Etc     string
 	Volumes []specs.Mount
 }
 
-// SharedKinds are the namespaces that the pinner makes. A shared pid namespace
+// sharedKinds are the namespaces that the pinner makes. A shared pid namespace
 // lives by its init instead, and a shared cgroup namespace has nothing to share.
-func SharedKinds(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
+func sharedKinds(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
 	all := map[specs.LinuxNamespaceType]*core.Namespace{
 		specs.NetworkNamespace: &ns.Net, specs.IPCNamespace: &ns.IPC, specs.UTSNamespace: &ns.UTS, specs.UserNamespace: &ns.User,
 	}
@@ -61,10 +51,10 @@ func SharedKinds(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespa
 	return all
 }
 
-// InitSpec is the whole container of a sandbox's tiny init.
-func InitSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *specs.Spec {
+// initSpec is the whole container of a sandbox's tiny init.
+func initSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *specs.Spec {
 	ns := []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}}
-	shared := SharedKinds(&sb.Config.Namespaces)
+	shared := sharedKinds(&sb.Config.Namespaces)
 	for _, kind := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace} {
 		if n := shared[kind]; n != nil {
 			ns = append(ns, specs.LinuxNamespace{Type: kind, Path: n.Path})
@@ -88,25 +78,25 @@ func InitSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *spe
 	}
 }
 
-// Apply overwrites what the engine owns in s.
-func Apply(s *specs.Spec, in Input) {
+// applyOwned overwrites what the engine owns in s.
+func applyOwned(s *specs.Spec, in ownedSpec) {
 	s.Version = in.Version
 	s.Root = &specs.Root{Path: "rootfs", Readonly: in.Config.Root.ReadOnly}
 	if s.Linux == nil {
 		s.Linux = &specs.Linux{}
 	}
 	s.Linux.CgroupsPath = in.Cgroup.Path
-	namespaces(s, in)
-	mounts(s, in)
+	setNamespaces(s, in)
+	addMounts(s, in)
 	if in.Config.Init && s.Process != nil && len(s.Process.Args) > 0 {
 		s.Process.Args = append([]string{containerInit, initMode}, s.Process.Args...)
 		s.Mounts = append(s.Mounts, specs.Mount{Destination: containerInit, Type: "bind", Source: in.Init, Options: []string{"bind", "ro", "nosuid", "nodev"}})
 	}
 }
 
-// namespaces fills the list: the sandbox's, a sibling's, or its own. A time
+// setNamespaces fills the list: the sandbox's, a sibling's, or its own. A time
 // namespace stays as the spec has it.
-func namespaces(s *specs.Spec, in Input) {
+func setNamespaces(s *specs.Spec, in ownedSpec) {
 	ns := in.Sandbox.Config.Namespaces
 	list := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
 	for _, old := range s.Linux.Namespaces {
@@ -153,11 +143,11 @@ func namespaces(s *specs.Spec, in Input) {
 		list = append(list, specs.LinuxNamespace{Type: n.kind})
 	}
 	s.Linux.Namespaces = list
-	hostname(s, in)
+	setHostname(s, in)
 }
 
-// hostname may only be set in a UTS namespace of the container's own.
-func hostname(s *specs.Spec, in Input) {
+// setHostname sets the hostname, which may only be done in a UTS namespace of the container's own.
+func setHostname(s *specs.Spec, in ownedSpec) {
 	if in.Join[specs.UTSNamespace] != "" || in.Sandbox.Config.Namespaces.UTS.Mode != core.PerContainer {
 		s.Hostname, s.Domainname = "", ""
 		return
@@ -170,8 +160,8 @@ func hostname(s *specs.Spec, in Input) {
 	}
 }
 
-// NamespaceFile is a namespace's name below /proc/PID/ns; "" when there is none.
-func NamespaceFile(kind specs.LinuxNamespaceType) string {
+// namespaceFile is a namespace's name below /proc/PID/ns; "" when there is none.
+func namespaceFile(kind specs.LinuxNamespaceType) string {
 	switch kind {
 	case specs.NetworkNamespace:
 		return "net"
@@ -184,15 +174,15 @@ func NamespaceFile(kind specs.LinuxNamespaceType) string {
 	}
 }
 
-// Taken reports whether the spec has a mount of its own at dest.
-func Taken(mounts []specs.Mount, dest string) bool {
+// mountTaken reports whether the spec has a mount of its own at dest.
+func mountTaken(mounts []specs.Mount, dest string) bool {
 	return slices.ContainsFunc(mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == dest })
 }
 
-// mounts adds the sandbox's files and shared memory and the volumes, wherever
+// addMounts adds the sandbox's files and shared memory and the volumes, wherever
 // the spec has nothing of its own.
-func mounts(s *specs.Spec, in Input) {
-	taken := func(dest string) bool { return Taken(s.Mounts, dest) }
+func addMounts(s *specs.Spec, in ownedSpec) {
+	taken := func(dest string) bool { return mountTaken(s.Mounts, dest) }
 	mode := "ro"
 	if weaken.Off(weaken.SharedEtc) && !in.Config.Root.ReadOnly {
 		mode = "rw"
@@ -205,7 +195,7 @@ func mounts(s *specs.Spec, in Input) {
 	shm := ""
 	switch in.Sandbox.Config.Namespaces.IPC.Mode {
 	case core.Shared:
-		shm = filepath.Join(in.Sandbox.Dir, Shm)
+		shm = filepath.Join(in.Sandbox.Dir, shmDir)
 	case core.Host:
 		shm = "/dev/shm"
 	case core.PerContainer, core.Adopted:
@@ -225,19 +215,10 @@ func mounts(s *specs.Spec, in Input) {
 	}
 }
 
-// HostIDs are the user and group of the main process as the host sees them.
-func HostIDs(sb *core.Sandbox, p *specs.Process) (uid, gid uint32) {
+// hostIDs are the user and group of a process as the host sees them.
+func hostIDs(sb *core.Sandbox, p *specs.Process) (uid, gid uint32) {
 	if p == nil {
 		return 0, 0
 	}
-	return mapped(sb.Config.UIDs, p.User.UID), mapped(sb.Config.GIDs, p.User.GID)
-}
-
-func mapped(maps []specs.LinuxIDMapping, id uint32) uint32 {
-	for _, m := range maps {
-		if id >= m.ContainerID && id-m.ContainerID < m.Size {
-			return m.HostID + id - m.ContainerID
-		}
-	}
-	return id
+	return sb.Config.HostIDs(p.User.UID, p.User.GID)
 }

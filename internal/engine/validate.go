@@ -1,7 +1,4 @@
-// Package ask checks what faces ask for.
-//
-// It must not know the engine. Start at Container.
-package ask
+package engine
 
 import (
 	"fmt"
@@ -9,11 +6,11 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/signal"
 )
 
-// Container returns InvalidArgument for a container that cannot be made.
-func Container(cfg *core.ContainerConfig) error {
+// validateContainer returns InvalidArgument for a config of which no container can be
+// made.
+func validateContainer(cfg *core.ContainerConfig) error {
 	set := 0
 	for _, is := range []bool{cfg.Root.Image != "", cfg.Root.Dir != "", len(cfg.Root.Mounts) > 0} {
 		if is {
@@ -28,7 +25,7 @@ func Container(cfg *core.ContainerConfig) error {
 	case cfg.IO.Hold && len(cfg.IO.Sinks) > 0:
 		return fmt.Errorf("hold excludes sinks: %w", errdefs.ErrInvalidArgument)
 	}
-	if _, err := signal.Parse(cfg.Stop.Signal); err != nil {
+	if _, err := parseSignal(cfg.Stop.Signal); err != nil {
 		return err
 	}
 	return nil

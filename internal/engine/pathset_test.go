@@ -1,29 +1,29 @@
-package lineage
+package engine
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestRelates(t *testing.T) {
-	var none, s Set
+func TestPathSetRelates(t *testing.T) {
+	var none, s pathSet
 	for _, p := range []string{"", "/a/b/c", "/a/b", "/x", "/x"} {
-		s.Add(p)
+		s.add(p)
 	}
 	for path, want := range map[string]bool{
 		"/a": true, "/a/b": true, "/a/b/c": true, "/a/b/c/d/e": true, "/a/b/other": true, "/x": true, "/x/y": true,
 		"/a/bc": false, "/a/other": false, "/y": false, "/xx": false, "": false, "/": false,
 	} {
-		if got := s.Relates(path); got != want {
+		if got := s.relates(path); got != want {
 			t.Errorf("%q: %t", path, got)
 		}
-		if none.Relates(path) {
+		if none.relates(path) {
 			t.Errorf("%q is related to nothing", path)
 		}
 	}
 }
 
-func FuzzRelates(f *testing.F) {
+func FuzzPathSetRelates(f *testing.F) {
 	f.Add("/a/b", "/a", "/a/b/c")
 	f.Fuzz(func(t *testing.T, one, two, path string) {
 		for _, p := range []string{one, two, path} {
@@ -31,13 +31,13 @@ func FuzzRelates(f *testing.F) {
 				t.Skip()
 			}
 		}
-		var s Set
+		var s pathSet
 		want := false
 		for _, p := range []string{one, two} {
-			s.Add(p)
+			s.add(p)
 			want = want || p == path || strings.HasPrefix(p, path+"/") || strings.HasPrefix(path, p+"/")
 		}
-		if got := s.Relates(path); got != want {
+		if got := s.relates(path); got != want {
 			t.Errorf("%q, %q: %q is related: %t", one, two, path, got)
 		}
 	})

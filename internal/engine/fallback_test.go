@@ -1,4 +1,4 @@
-package choice_test
+package engine
 
 import (
 	"context"
@@ -12,27 +12,26 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/choice"
 )
 
-// fake answers every create with err.
-type fake struct {
+// fakeRuntime answers every create with err.
+type fakeRuntime struct {
 	core.Runtime
 	name string
 	err  error
 	seen string // the version it was asked with
 }
 
-func (f *fake) Name() string { return f.name }
+func (f *fakeRuntime) Name() string { return f.name }
 
-func (f *fake) Create(_ context.Context, c core.RuntimeCreate) (int, error) {
+func (f *fakeRuntime) Create(_ context.Context, c core.RuntimeCreate) (int, error) {
 	if f.seen = c.Spec.Version; f.err != nil {
 		return 0, fmt.Errorf("create container %s: %w", c.ID, f.err)
 	}
 	return 7, nil
 }
 
-func TestTry(t *testing.T) {
+func TestFallback(t *testing.T) {
 	refusal := func(field string) error {
 		return fmt.Errorf("%s: not done by the runtime: %w", field, errdefs.ErrNotImplemented)
 	}
@@ -62,20 +61,20 @@ func TestTry(t *testing.T) {
 		{name: "also later", first: refusal("linux.x"), others: []error{boom, nil}, any: true, err: boom, text: "boom"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			all := []*fake{{name: "a", err: c.first}}
+			all := []*fakeRuntime{{name: "a", err: c.first}}
 			for i, err := range c.others {
-				all = append(all, &fake{name: string(rune('b' + i)), err: err})
+				all = append(all, &fakeRuntime{name: string(rune('b' + i)), err: err})
 			}
 			by := "a"
-			try := choice.Try{
-				First: all[0], Any: c.any,
-				Version: func(_ context.Context, rt core.Runtime) string { return "of " + rt.Name() },
-				Take:    func(rt core.Runtime) error { by = rt.Name(); return nil },
+			try := fallback{
+				first: all[0], any: c.any,
+				version: func(_ context.Context, rt core.Runtime) string { return "of " + rt.Name() },
+				take:    func(rt core.Runtime) error { by = rt.Name(); return nil },
 			}
 			for _, rt := range all {
-				try.Others = append(try.Others, rt)
+				try.others = append(try.others, rt)
 			}
-			pid, warnings, err := try.Create(t.Context(), core.RuntimeCreate{ID: "id", Spec: &specs.Spec{Version: "of a"}})
+			pid, warnings, err := try.create(t.Context(), core.RuntimeCreate{ID: "id", Spec: &specs.Spec{Version: "of a"}})
 			if c.err != nil {
 				if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.text) {
 					t.Errorf("error %v, want %v with %q", err, c.err, c.text)

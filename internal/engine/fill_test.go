@@ -1,15 +1,13 @@
-package fill_test
+package engine
 
 import (
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/longshore/longshore/internal/engine/fill"
 )
 
-func write(t *testing.T, path, content string, mode fs.FileMode) {
+func writeTestFile(t *testing.T, path, content string, mode fs.FileMode) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
@@ -25,10 +23,10 @@ func write(t *testing.T, path, content string, mode fs.FileMode) {
 func TestDirCopiesContentAndStaysInside(t *testing.T) {
 	base := t.TempDir()
 	rootfs, volume := filepath.Join(base, "rootfs"), filepath.Join(base, "volume")
-	write(t, filepath.Join(base, "secret/f"), "host's", 0o600)
-	write(t, filepath.Join(rootfs, "data/sub/f"), "image's", 0o750|fs.ModeSetuid)
-	write(t, filepath.Join(rootfs, "data/kept"), "image's", 0o600)
-	write(t, filepath.Join(volume, "kept"), "volume's", 0o600)
+	writeTestFile(t, filepath.Join(base, "secret/f"), "host's", 0o600)
+	writeTestFile(t, filepath.Join(rootfs, "data/sub/f"), "image's", 0o750|fs.ModeSetuid)
+	writeTestFile(t, filepath.Join(rootfs, "data/kept"), "image's", 0o600)
+	writeTestFile(t, filepath.Join(volume, "kept"), "volume's", 0o600)
 	for from, to := range map[string]string{"data/link": "/etc/passwd", "escape": "../secret", "absolute": "/secret"} {
 		if err := os.Symlink(to, filepath.Join(rootfs, from)); err != nil {
 			t.Fatal(err)
@@ -39,7 +37,7 @@ func TestDirCopiesContentAndStaysInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = root.Close() }()
-	if err := fill.Dir(root, "/data", volume, fill.Owners{}); err != nil {
+	if err := fillDir(root, "/data", volume, fillOwners{}); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{"sub/f": "image's", "kept": "volume's"} {
@@ -56,12 +54,12 @@ func TestDirCopiesContentAndStaysInside(t *testing.T) {
 	}
 	for _, target := range []string{"/escape", "../secret", "/absolute", "/"} {
 		empty := t.TempDir()
-		_ = fill.Dir(root, target, empty, fill.Owners{}) // an error or nothing, as the case may be
+		_ = fillDir(root, target, empty, fillOwners{}) // an error or nothing, as the case may be
 		if entries, err := os.ReadDir(empty); err != nil || len(entries) > 0 {
 			t.Errorf("%s: %v, %v", target, entries, err)
 		}
 	}
-	if err := fill.Dir(root, "/none", volume, fill.Owners{}); err != nil {
+	if err := fillDir(root, "/none", volume, fillOwners{}); err != nil {
 		t.Errorf("what the image has not: %v", err)
 	}
 }

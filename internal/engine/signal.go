@@ -1,6 +1,4 @@
-// Package signal reads the names of signals as people and images write them. It
-// knows nothing else. Start at Parse.
-package signal
+package engine
 
 import (
 	"fmt"
@@ -11,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Parse reads "SIGTERM", "TERM" or a number; "" is SIGTERM.
-func Parse(s string) (int, error) {
+// parseSignal reads "SIGTERM", "TERM" or a number; "" is SIGTERM.
+func parseSignal(s string) (int, error) {
 	if s == "" {
 		return int(unix.SIGTERM), nil
 	}

@@ -1,6 +1,4 @@
-// Package fill copies a directory of a root filesystem into a new volume,
-// confined on both sides. It knows neither volumes nor containers. Start at Dir.
-package fill
+package engine
 
 import (
 	"errors"
@@ -16,9 +14,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Owners are the mappings of the user namespace through which a root shows the
+// fillOwners are the mappings of the user namespace through which a root shows the
 // owners of its files; nil shows them as they are.
-type Owners struct{ UIDs, GIDs []specs.LinuxIDMapping }
+type fillOwners struct{ UIDs, GIDs []specs.LinuxIDMapping }
 
 // inside is the id that a file has in the namespace.
 func inside(maps []specs.LinuxIDMapping, id uint32) int {
@@ -30,10 +28,10 @@ func inside(maps []specs.LinuxIDMapping, id uint32) int {
 	return int(id)
 }
 
-// Dir copies the directory target of the image into the volume at dir, which has
+// fillDir copies the directory target of the image into the volume at dir, which has
 // the owners that they are inside. Neither side can be left through a symlink. What
 // is in the volume already stays.
-func Dir(from *os.Root, target, dir string, o Owners) error {
+func fillDir(from *os.Root, target, dir string, o fillOwners) error {
 	rel := strings.TrimPrefix(path.Clean("/"+target), "/")
 	if rel == "" {
 		return fmt.Errorf("the root itself: %w", errdefs.ErrInvalidArgument)
@@ -63,7 +61,7 @@ func Dir(from *os.Root, target, dir string, o Owners) error {
 	})
 }
 
-func (o Owners) copyOne(src, dst *os.Root, p string, info fs.FileInfo) error {
+func (o fillOwners) copyOne(src, dst *os.Root, p string, info fs.FileInfo) error {
 	var err error
 	switch {
 	case info.IsDir():

@@ -1,0 +1,41 @@
+package engine
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// makeBundle makes a bundle's directories, for nobody else: what is below has the
+// image's setuid files.
+func makeBundle(dir string) error {
+	return os.MkdirAll(filepath.Join(dir, "rootfs"), 0o700)
+}
+
+// removeBundle removes a bundle; it succeeds when there is none.
+func removeBundle(dir string) error {
+	// Not RemoveAll below rootfs: what is mounted there is not ours to
+	// delete, should it still be.
+	err := os.Remove(filepath.Join(dir, "rootfs"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// dirIDs lists the IDs that have an entry in a directory; none when the directory
+// does not exist.
+func dirIDs(dir string) ([]core.ID, error) {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	ids := make([]core.ID, 0, len(list))
+	for _, e := range list {
+		ids = append(ids, core.ID(e.Name()))
+	}
+	return ids, err
+}

@@ -1,0 +1,150 @@
+package engine
+
+import (
+	"context"
+	"io"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/lease"
+)
+
+// Images are the images that the engine's owner has names for. The unscoped view lists
+// all owners' images and changes none.
+type Images struct{ view }
+
+// Pull fetches an image, unless it is there and opts.Always is not set.
+func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (core.Image, error) {
+	owner, err := i.owns("pull image")
+	if err != nil {
+		return core.Image{}, err
+	}
+	l := i.e.line("pull")
+	if err := l.pass("begin"); err != nil {
+		return core.Image{}, err
+	}
+	img, err := i.e.o.Images.Pull(ctx, owner, ref, opts)
+	if err != nil {
+		return core.Image{}, err
+	}
+	if err := l.pass("pulled"); err != nil {
+		return core.Image{}, err
+	}
+	if err := i.e.records.tell(core.Event{Kind: core.EventImagePulled, Owner: owner, Key: core.Key(ref), Note: string(img.ID)}); err != nil {
+		return core.Image{}, err
+	}
+	return img, l.pass("recorded")
+}
+
+// Get finds one image: see core.Images.Get for what ref may be.
+func (i Images) Get(ctx context.Context, ref string) (core.Image, error) {
+	return i.e.o.Images.Get(ctx, i.owner, ref)
+}
+
+// List lists the owner's images; the unscoped view's are all.
+func (i Images) List(ctx context.Context) ([]core.Image, error) {
+	return i.e.o.Images.List(ctx, i.owner)
+}
+
+// Tag gives an image a further name.
+func (i Images) Tag(ctx context.Context, source, target string) error {
+	owner, err := i.owns("tag image")
+	if err != nil {
+		return err
+	}
+	return i.e.o.Images.Tag(ctx, owner, source, target)
+}
+
+// Remove drops a name, or by ID every name of this owner; success when
+// there is none.
+func (i Images) Remove(ctx context.Context, ref string) error {
+	owner, err := i.owns("remove image")
+	if err != nil {
+		return err
+	}
+	if err := i.e.o.Images.Remove(ctx, owner, ref); err != nil {
+		if errdefs.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	return i.e.records.tell(core.Event{Kind: core.EventImageRemoved, Owner: owner, Key: core.Key(ref)})
+}
+
+// Import reads an OCI or docker archive.
+func (i Images) Import(ctx context.Context, archive io.Reader) ([]core.Image, error) {
+	owner, err := i.owns("import images")
+	if err != nil {
+		return nil, err
+	}
+	imgs, err := i.e.o.Images.Import(ctx, owner, archive)
+	if err != nil {
+		return nil, err
+	}
+	for _, img := range imgs {
+		ev := core.Event{Kind: core.EventImagePulled, Owner: owner, Key: core.Key(img.ID), Note: string(img.ID)}
+		if len(img.Names) > 0 {
+			ev.Key = core.Key(img.Names[0])
+		}
+		if err := i.e.records.tell(ev); err != nil {
+			return nil, err
+		}
+	}
+	return imgs, nil
+}
+
+// Export writes an OCI archive.
+func (i Images) Export(ctx context.Context, refs []string, w io.Writer) error {
+	return i.e.o.Images.Export(ctx, i.owner, refs, w)
+}
+
+// Prune removes the owner's images for which keep answers false, then
+// collects garbage. Images of containers, and those held by a lease, are always
+// kept.
+func (i Images) Prune(ctx context.Context, keep func(core.Image) bool) (uint64, error) {
+	owner, err := i.owns("prune images")
+	if err != nil {
+		return 0, err
+	}
+	return i.e.leases.Prune(owner, func(holds func(digest.Digest) bool) (uint64, error) {
+		return i.prune(ctx, owner, func(img core.Image) bool { return holds(img.ID) || keep != nil && keep(img) })
+	})
+}
+
+// Lease returns a lease: what is found by it is not pruned before it is
+// released. Who makes containers of images keeps one from before it looks for
+// them until the containers are there. The caller releases it.
+func (i Images) Lease() *lease.Lease {
+	return i.e.leases.Open(i.owner, lease.Ports{Image: i.Get, Pull: i.Pull})
+}
+
+// Leased reports whether the owner has leases that are not released.
+func (i Images) Leased() bool { return i.e.leases.Leased(i.owner) }
+
+// prune is Prune while no lease gets a further image.
+func (i Images) prune(ctx context.Context, owner core.Owner, keep func(core.Image) bool) (uint64, error) {
+	used := map[string]bool{}
+	err := i.e.o.Store.View(func(tx core.Tx) error {
+		for c, err := range tx.Containers().All(owner) {
+			if err != nil {
+				return err
+			}
+			used[string(c.Image)] = true
+			for _, m := range c.Config.Images {
+				used[string(m.Image)] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return i.e.o.Images.Prune(ctx, owner, func(img core.Image) bool { return used[string(img.ID)] || keep(img) })
+}
+
+// Usage is what the image store occupies.
+func (i Images) Usage(ctx context.Context) (core.ImageUsage, error) {
+	return i.e.o.Images.Usage(ctx)
+}

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Stats reads what an owner's sandboxes and containers use. It changes nothing and
+// takes no lock, so that a list of a thousand containers never delays a start. Which
+// numbers are read is said by core.Figures.
+type Stats struct {
+	store   core.Store
+	cgroups core.Cgroups
+	images  core.Images
+	network core.Network
+	owner   core.Owner // "" sees all
+}
+
+func (s Stats) sees(m *core.Meta, kind string) error {
+	if s.owner == "" || m.Owner == s.owner {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w", kind, m.ID, errdefs.ErrNotFound)
+}
+
+// Container returns the stats of a container.
+func (s Stats) Container(ctx context.Context, container core.ID, want core.Figures) (core.Stats, error) {
+	var c core.Container
+	err := s.store.View(func(tx core.Tx) (err error) { c, err = tx.Containers().Get(container); return err })
+	if err != nil {
+		return core.Stats{}, err
+	}
+	return s.OfContainer(ctx, &c, want)
+}
+
+// OfContainer returns the stats of a container that the caller has just looked up:
+// NotFound when its cgroup has gone since.
+func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.Figures) (core.Stats, error) {
+	if err := s.sees(&c.Meta, "container"); err != nil {
+		return core.Stats{}, err
+	}
+	st, err := s.of(ctx, c.Cgroup, want)
+	if err == nil && c.Image != "" && want.Has(core.FigureRoot) {
+		st.Root, err = s.images.RootStats(ctx, c.ID)
+	}
+	if err != nil {
+		return core.Stats{}, fmt.Errorf("stats of container %s: %w", c.ID, err)
+	}
+	return st, nil
+}
+
+// Sandbox returns the stats of a sandbox, those of its network included.
+func (s Stats) Sandbox(ctx context.Context, sandbox core.ID, want core.Figures) (core.Stats, error) {
+	var sb core.Sandbox
+	err := s.store.View(func(tx core.Tx) (err error) { sb, err = tx.Sandboxes().Get(sandbox); return err })
+	if err != nil {
+		return core.Stats{}, err
+	}
+	st, err := s.OfSandbox(ctx, &sb, want)
+	if err != nil {
+		return core.Stats{}, err
+	}
+	net, err := s.Networks(ctx, []*core.Sandbox{&sb})
+	st.Net = net[sandbox]
+	return st, err
+}
+
+// OfSandbox returns the stats of a sandbox that the caller has just looked up, without
+// its network: see Networks.
+func (s Stats) OfSandbox(ctx context.Context, sb *core.Sandbox, want core.Figures) (core.Stats, error) {
+	if err := s.sees(&sb.Meta, "sandbox"); err != nil {
+		return core.Stats{}, err
+	}
+	st, err := s.of(ctx, sb.Cgroup, want)
+	if err != nil {
+		return core.Stats{}, fmt.Errorf("stats of sandbox %s: %w", sb.ID, err)
+	}
+	return st, nil
+}
+
+// Networks returns the traffic of sandboxes' networks. A sandbox that is not ready, or has
+// no network of its own, is left out.
+func (s Stats) Networks(ctx context.Context, sandboxes []*core.Sandbox) (map[core.ID][]core.NetStats, error) {
+	var reqs []core.NetworkRequest
+	for _, sb := range sandboxes {
+		if sb.State == core.SandboxReady && sb.Config.Namespaces.Net.Mode == core.Shared && s.sees(&sb.Meta, "sandbox") == nil {
+			reqs = append(reqs, sb.NetworkRequest())
+		}
+	}
+	if len(reqs) == 0 {
+		return nil, nil
+	}
+	return s.network.Stats(ctx, reqs)
+}
+
+func (s Stats) of(ctx context.Context, ref core.CgroupRef, want core.Figures) (core.Stats, error) {
+	st, err := s.cgroups.Stats(ctx, ref, want)
+	if err == nil && want.Has(core.FigureLimits) {
+		st.Limits, err = s.cgroups.Resources(ctx, ref)
+	}
+	return st, err
+}
