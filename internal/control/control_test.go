@@ -383,3 +383,29 @@ func TestReadSocketNeedsAGroup(t *testing.T) {
 		t.Error("a group that is not there was taken")
 	}
 }
+
+// TestAProgramThatIsRefusedSaysWhatAShellWould: at a start and at an exec, by its
+// errno.
+func TestAProgramThatIsRefusedSaysWhatAShellWould(t *testing.T) {
+	for name, refusal := range enginetest.Refusals() {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.create(t, &longshorev1.CreateRequest{Name: "runs", Image: "busybox", Start: true})
+			r.Runtime.Refuse(refusal.Err, "Start", "Exec")
+			_, err := r.tryCreate(t, &longshorev1.CreateRequest{Name: "x", Image: "busybox", Start: true})
+			if got := exitStatus(err); got != int32(refusal.Status) {
+				t.Errorf("start: exit status %d of %v, want %d", got, err, refusal.Status)
+			}
+			_, _, err = r.exec(t, &longshorev1.ExecStart{Name: "runs", Command: []string{"app"}})
+			if got := exitStatus(err); got != int32(refusal.Status) {
+				t.Errorf("exec: exit status %d of %v, want %d", got, err, refusal.Status)
+			}
+			r.Runtime.Fail(nil)
+			r.Settle()
+			c, err := r.containers.Why(t.Context(), &longshorev1.WhyRequest{Name: "x"})
+			if err != nil || c.GetContainer().GetAutopsy().GetStatus() != int32(refusal.Status) {
+				t.Errorf("%v, %v", c, err)
+			}
+		})
+	}
+}

@@ -379,28 +379,9 @@ func startFailure(err error) error {
 	if !ok || st.Code() == codes.Canceled {
 		return grpcerr.Status(err, nil)
 	}
-	with, derr := st.WithDetails(&longshorev1.StartFailure{ExitStatus: exitStatusOf(err)})
+	with, derr := st.WithDetails(&longshorev1.StartFailure{ExitStatus: int32(core.StartStatus(err))})
 	if derr != nil {
 		return st.Err()
 	}
 	return with.Err()
-}
-
-// exitStatusOf reads the runtime's words: every runtime says it its own way, and
-// none has a code for it.
-func exitStatusOf(err error) int32 {
-	text := regexp.MustCompile(`exec in (container )?[0-9a-f]+: `).ReplaceAllString(strings.ToLower(err.Error()), "")
-	const program = `(executable|exec(ve)?\b|start the program)[^\n]*`
-	for _, w := range []struct {
-		words  string
-		status int32
-	}{
-		{program + `(not found in|no such file)`, 127},
-		{program + `(permission denied|is a directory|exec format error)`, 126},
-	} {
-		if ok, err := regexp.MatchString(w.words, text); err == nil && ok {
-			return w.status
-		}
-	}
-	return 125
 }

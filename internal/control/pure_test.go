@@ -1,7 +1,6 @@
 package control
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -47,24 +46,6 @@ func TestPickPrefersTheBestMatch(t *testing.T) {
 	for _, name := range []string{"two", "aaaa", ""} {
 		if got, err := pick(name, metas); err == nil {
 			t.Errorf("%s: %d", name, got)
-		}
-	}
-}
-
-func TestExitStatusReadsTheRuntimesWords(t *testing.T) {
-	for text, want := range map[string]int32{
-		"executable file `nosuch` not found in $PATH: No such file or directory": 127,
-		`exec: "nosuch": executable file not found in $PATH`:                     127,
-		"exec: \"/etc/passwd\": permission denied":                               126,
-		"open executable file: Permission denied":                                126,
-		"crun: exit status 1: open executable: Permission denied":                126,
-		"exec: /bin: is a directory":                                             126,
-		"exec in container 3f2a: read its spec: no such file or directory":       125,
-		"mount /x: no such file or directory":                                    125,
-		"anything":                                                               125,
-	} {
-		if got := exitStatusOf(errors.New(text)); got != want {
-			t.Errorf("%q: %d, want %d", text, got, want)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"errors"
+	"syscall"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -82,6 +84,34 @@ func (e Exit) Status() int {
 		return 128 + e.Signal
 	default:
 		return e.Code
+	}
+}
+
+// StartError is a program that execve refused: the process has not run it. Its text
+// is that of Err.
+type StartError struct {
+	Errno syscall.Errno // what execve answered
+	Err   error
+}
+
+// Error implements error.
+func (e *StartError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err, for its class.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// StartStatus is what a shell shows as the exit status of a process that err has
+// kept from being started: 127 when there is no such program, 126 when it cannot be
+// executed, and 125 when it was not tried.
+func StartStatus(err error) int {
+	var refused *StartError
+	switch {
+	case !errors.As(err, &refused):
+		return 125
+	case refused.Errno == syscall.ENOENT:
+		return 127
+	default:
+		return 126
 	}
 }
 

@@ -116,3 +116,28 @@ func kinds(t *testing.T, n *enginetest.Node, id core.ID) (list []core.EventKind)
 	}
 	return list
 }
+
+// TestAProgramThatIsRefusedHasAShellsStatus: by its errno, whatever its text says.
+func TestAProgramThatIsRefusedHasAShellsStatus(t *testing.T) {
+	for name, refusal := range enginetest.Refusals() {
+		t.Run(name, func(t *testing.T) {
+			n := enginetest.New(t)
+			img := n.AddImage("app", ocispec.ImageConfig{}, nil)
+			c := n.Container(n.Pod(core.OwnerCLI, "p"), "c", img, "app")
+			n.Runtime.Refuse(refusal.Err, "Start")
+			if err := n.As(core.OwnerCLI).StartContainer(t.Context(), c.ID); !errors.Is(err, refusal.Err) {
+				t.Errorf("start: %v", err)
+			}
+			n.Runtime.Fail(nil)
+			n.Settle()
+			c, err := n.As(core.OwnerCLI).Container(t.Context(), c.ID)
+			if err != nil || c.State != core.ContainerExited || c.Main.Autopsy == nil {
+				t.Fatalf("%+v, %v", c, err)
+			}
+			if a := c.Main.Autopsy; a.Exit.Code != refusal.Status || a.Start == "" {
+				t.Errorf("%+v, want code %d", a, refusal.Status)
+			}
+			n.Clean()
+		})
+	}
+}

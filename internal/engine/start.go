@@ -80,7 +80,7 @@ func (e *Engine) startFailed(ctx context.Context, ct *core.Container, cause erro
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	kerr := e.kill(ctx, ct)
-	a := autopsy.Make(autopsy.Input{Exit: core.Exit{Code: 127, At: now()}, Start: cause.Error()})
+	a := autopsy.Make(autopsy.Input{Exit: core.Exit{Code: core.StartStatus(cause), At: now()}, Start: cause.Error()})
 	if err := e.recordEnd(ct.ID, core.Main, a); err != nil {
 		e.o.Logger.WarnContext(ctx, "a failed start is not on record", "container", ct.ID, "error", err)
 	}

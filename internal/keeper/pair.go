@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -478,7 +479,11 @@ func decodeFail(body []byte) error {
 	if f.Class == wire.CommandFailed {
 		return fmt.Errorf("%s: %w: %w", f.Text, &core.CommandError{Status: f.Status, Stderr: f.Stderr}, class)
 	}
-	return fmt.Errorf("%s: %w", f.Text, class)
+	err := fmt.Errorf("%s: %w", f.Text, class)
+	if f.Status != 0 {
+		return &core.StartError{Errno: syscall.Errno(f.Status), Err: err}
+	}
+	return err
 }
 
 // findOrStart looks for pairs on the disk and starts one when none has a nest.

@@ -46,6 +46,9 @@ func (r *Runtime) Spec(id core.ID) *specs.Spec {
 	return r.kept[id].Spec
 }
 
+// errMissing is what becomes of a program called "missing".
+var errMissing = &core.StartError{Errno: unix.ENOENT, Err: fmt.Errorf("exec missing: no such file or directory: %w", errdefs.ErrNotFound)}
+
 // Create parks a process.
 func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
 	if err := r.check(ctx, "Create"); err != nil {
@@ -57,7 +60,7 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		return 0, fmt.Errorf("create %s: %w", c.ID, errdefs.ErrAlreadyExists)
 	}
 	if c.Run && len(c.Spec.Process.Args) > 0 && c.Spec.Process.Args[0] == "missing" {
-		return 0, fmt.Errorf("create %s: exec missing: no such file or directory: %w", c.ID, errdefs.ErrNotFound)
+		return 0, fmt.Errorf("create %s: %w", c.ID, errMissing)
 	}
 	p, err := r.sup.launch(core.Ref{Container: c.ID}, c.Spec.Process, c.IO, c.Cgroup.Path)
 	if err != nil {
@@ -79,7 +82,7 @@ func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 		return fmt.Errorf("start %s: %w", id, errdefs.ErrNotFound)
 	}
 	if len(p.Args) > 0 && p.Args[0] == "missing" {
-		return fmt.Errorf("start %s: exec missing: no such file or directory: %w", id, errdefs.ErrNotFound)
+		return fmt.Errorf("start %s: %w", id, errMissing)
 	}
 	r.sup.run(p)
 	return nil
@@ -91,7 +94,7 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 		return core.Launched{}, err
 	}
 	if len(e.Spec.Args) > 0 && e.Spec.Args[0] == "missing" {
-		return core.Launched{}, fmt.Errorf("exec missing: no such file or directory: %w", errdefs.ErrNotFound)
+		return core.Launched{}, errMissing
 	}
 	r.lock.Lock()
 	cgroup := r.kept[e.Ref.Container].Cgroup.Path

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -394,6 +395,26 @@ func TestAProgramThatIsNotThere(t *testing.T) {
 	n.Settle()
 	if s := n.status(t, id); s.State != v1.ContainerState_CONTAINER_EXITED || s.Reason != "StartError" || s.Message == "" || s.ExitCode != 128 || s.FinishedAt == 0 {
 		t.Errorf("%v", s)
+	}
+}
+
+// TestARefusedProgramIsAStartError: 128 whatever the errno is, as with containerd.
+func TestARefusedProgramIsAStartError(t *testing.T) {
+	for name, refusal := range enginetest.Refusals() {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNode(t)
+			id := n.container(t, n.pod(t, "p"), "c", "app")
+			n.Runtime.Refuse(refusal.Err, "Start")
+			_, err := n.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id})
+			if err == nil || !strings.Contains(err.Error(), refusal.Err.Error()) {
+				t.Errorf("start: %v", err)
+			}
+			n.Runtime.Fail(nil)
+			n.Settle()
+			if s := n.status(t, id); s.State != v1.ContainerState_CONTAINER_EXITED || s.Reason != "StartError" || s.Message != refusal.Err.Error() || s.ExitCode != 128 || s.StartedAt != 0 {
+				t.Errorf("%v", s)
+			}
+		})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
 const (
@@ -231,6 +232,24 @@ func TestRefusedLaunchesLeaveNothing(t *testing.T) {
 	n.shutdown()
 	if left := n.Left(); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestARefusedProgramIsABadRequest, with the reason.
+func TestARefusedProgramIsABadRequest(t *testing.T) {
+	for name, refusal := range enginetest.Refusals() {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNode(t)
+			n.Runtime.Refuse(refusal.Err, "Create", "Start")
+			if code, text := n.post(`{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":"x"},"command":{"value":"app"}}}`); code != 400 || !strings.Contains(text, refusal.Err.Error()) {
+				t.Errorf("%d %q", code, text)
+			}
+			n.Runtime.Fail(nil)
+			n.shutdown()
+			if left := n.Left(); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
 	}
 }
 

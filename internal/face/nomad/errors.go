@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	nomadstructs "github.com/longshore/longshore/api/nomad/structs"
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/words"
 )
 
@@ -54,5 +55,6 @@ func passing(err error) bool {
 			return false
 		}
 	}
-	return true
+	var refused *core.StartError // a program of no known format has no class of its own
+	return !errors.As(err, &refused) || errdefs.IsResourceExhausted(err)
 }

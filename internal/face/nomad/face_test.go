@@ -21,6 +21,7 @@ import (
 	nomadbase "github.com/longshore/longshore/api/nomad/base"
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 )
@@ -181,6 +182,23 @@ func TestATaskFromStartToDestroy(t *testing.T) {
 	}
 	if left := r.Left(); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestARefusedProgramIsNotTriedAgain, but for one that lacks memory.
+func TestARefusedProgramIsNotTriedAgain(t *testing.T) {
+	for name, refusal := range enginetest.Refusals() {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			task := r.task("aaaaaaaa", nil)
+			if _, err := r.Driver.StartTask(t.Context(), &nomaddriver.StartTaskRequest{Task: task}); err != nil {
+				t.Fatal(err)
+			}
+			r.Runtime.Refuse(refusal.Err, "Create", "Exec")
+			r.wantStartError(r.task("bbbbbbbb", nil), errdefs.IsResourceExhausted(refusal.Err), refusal.Err.Error())
+			_, err := r.Driver.ExecTask(t.Context(), &nomaddriver.ExecTaskRequest{TaskId: task.GetId(), Command: []string{"app"}})
+			wantError(t, err, refusal.Err.Error())
+		})
 	}
 }
 

@@ -71,6 +71,7 @@ type FailedError struct {
 	Step  int
 	Name  string
 	Errno syscall.Errno
+	Exec  bool // it was to execute a program
 }
 
 func (f *FailedError) Error() string { return f.Name + ": " + f.Errno.Error() }
@@ -411,7 +412,8 @@ func Failed(errs int, name func(step int) string) error {
 	step := int(*(*uint32)(unsafe.Pointer(&buf[0])))
 	f := &FailedError{Step: step, Errno: syscall.Errno(*(*uint32)(unsafe.Pointer(&buf[4])))}
 	if step != plan.StepParked && step != plan.StepForked {
-		f.Name = name(step)
+		f.Step, f.Exec = step&^plan.StepExec, step&plan.StepExec != 0
+		f.Name = name(f.Step)
 	}
 	return f
 }

@@ -93,7 +93,7 @@ func TestTheFirstFailureIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var f *fork.FailedError
-	if err := c.Outcome(p); !errors.As(err, &f) || f.Step != 2 || f.Errno != unix.ENOENT || f.Name != "chdir to the moon" {
+	if err := c.Outcome(p); !errors.As(err, &f) || f.Step != 2 || f.Errno != unix.ENOENT || f.Name != "chdir to the moon" || f.Exec {
 		t.Errorf("outcome %v", err)
 	}
 	if ws := wait(t, c); ws.ExitStatus() != 127 {

@@ -134,7 +134,11 @@ func run(t *task) {
 			}
 			continue
 		}
-		tell(t, uint32(i), uint32(e))
+		step := uint32(i)
+		if o.NR == unix.SYS_EXECVE {
+			step |= plan.StepExec
+		}
+		tell(t, step, uint32(e))
 		return
 	}
 }

@@ -362,9 +362,14 @@ func (l *planned) planAnswer(s *Server) {
 	l.c.ok(s, l.id, ans, fds...)
 }
 
-// planFailure words a failed operation with a class that a caller can act on.
+// planFailure words a failed operation with a class that a caller can act on, and
+// with the errno when it was to execute the program.
 func (p *proc) planFailure(err error) *wire.Fail {
-	return planFail("launch "+p.key, err)
+	f := planFail("launch "+p.key, err)
+	if failed, ok := err.(*fork.FailedError); ok && failed.Exec { //nolint:errorlint // as in planFail
+		f.Status = int(failed.Errno)
+	}
+	return f
 }
 
 func planFail(op string, err error) *wire.Fail {

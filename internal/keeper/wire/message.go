@@ -51,8 +51,11 @@ const (
 
 // Fail answers what did not work.
 type Fail struct {
-	Class  Class
-	Text   string
+	Class Class
+	Text  string
+	// Status is the command's, of CommandFailed. Of other classes it is the errno
+	// with which a plan's program could not be executed; 0 is none, and what keepers
+	// say that do not tell it.
 	Status int
 	Stderr string
 }

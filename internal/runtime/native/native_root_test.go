@@ -167,7 +167,7 @@ func TestAMissingProgramIsNamed(t *testing.T) {
 		in := native.Input{ID: "c1", Root: rootfs(t), Host: host(t), Spec: spec("no-such-program")}
 		_, ws, err := runPlan(t, in)
 		var f *fork.FailedError
-		if !errors.As(err, &f) || f.Name != "exec /bin/no-such-program" || f.Errno != unix.ENOENT || ws.ExitStatus() != 127 {
+		if !errors.As(err, &f) || f.Name != "exec /bin/no-such-program" || f.Errno != unix.ENOENT || !f.Exec || ws.ExitStatus() != 127 {
 			t.Errorf("%v, status %d", err, ws.ExitStatus())
 		}
 	})

@@ -10,6 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
 )
 
 // MakePoints makes the mount points that a plan needs in a root filesystem. A
@@ -124,11 +126,11 @@ func findProgram(root string, s *specs.Spec) error {
 	name := s.Process.Args[0]
 	switch {
 	case denied:
-		return fmt.Errorf("exec %q: permission denied: it is no executable file: %w", name, errdefs.ErrPermissionDenied)
+		return &core.StartError{Errno: unix.EACCES, Err: fmt.Errorf("exec %q: permission denied: it is no executable file: %w", name, errdefs.ErrPermissionDenied)}
 	case strings.Contains(name, "/"):
-		return fmt.Errorf("exec %q: no such file or directory: %w", name, errdefs.ErrNotFound)
+		return &core.StartError{Errno: unix.ENOENT, Err: fmt.Errorf("exec %q: no such file or directory: %w", name, errdefs.ErrNotFound)}
 	default:
-		return fmt.Errorf("exec %q: executable file not found in $PATH: %w", name, errdefs.ErrNotFound)
+		return &core.StartError{Errno: unix.ENOENT, Err: fmt.Errorf("exec %q: executable file not found in $PATH: %w", name, errdefs.ErrNotFound)}
 	}
 }
 

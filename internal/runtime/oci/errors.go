@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 
@@ -27,8 +29,39 @@ func (r *Runtime) explain(op, logFile string, err error) error {
 	if words == "" {
 		words = failed.Stderr
 	}
-	return failure(op, r.o.Name, failed.Status, words)
+	return startFailure(op, r.o.Name, failed.Status, words)
 }
+
+// startFailure is failure of a run that was to start a program, and a
+// core.StartError where that was refused.
+func startFailure(op, name string, status int, stderr string) error {
+	err := failure(op, name, status, stderr)
+	if errno := execErrno(stderr); errno != 0 {
+		return &core.StartError{Errno: errno, Err: err}
+	}
+	return err
+}
+
+// execErrno tells with which errno a program was refused, and 0 when something else
+// has failed. Runtimes have no code for it, neither as an exit status nor in their
+// logs: this is the one place that reads it in their words.
+func execErrno(words string) syscall.Errno {
+	w := strings.ToLower(words)
+	switch {
+	case noProgram.MatchString(w):
+		return syscall.ENOENT
+	case noExecutable.MatchString(w):
+		return syscall.EACCES
+	}
+	return 0
+}
+
+const aboutProgram = `(executable|exec(ve)?\b|start the program)[^\n]*`
+
+var (
+	noProgram    = regexp.MustCompile(aboutProgram + `(not found in|no such file)`)                                                                   //nolint:gochecknoglobals // constant
+	noExecutable = regexp.MustCompile(aboutProgram + `(permission denied|is a directory|exec format error)|open executable: operation not permitted`) //nolint:gochecknoglobals // constant
+)
 
 // failure is the error of a run that ended with a status other than 0.
 func failure(op, name string, status int, stderr string) error {

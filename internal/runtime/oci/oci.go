@@ -285,7 +285,7 @@ func writeSpec(path string, spec *specs.Spec, version string) error {
 
 // Start lets the parked process run its program.
 func (r *Runtime) Start(ctx context.Context, id core.ID) error {
-	return r.run(ctx, "start container "+string(id), "start", string(id))
+	return r.runAs(ctx, startFailure, "start container "+string(id), "start", string(id))
 }
 
 // Exec starts a further process.
@@ -413,6 +413,11 @@ func (r *Runtime) List(context.Context) ([]core.ID, error) {
 
 // run runs the program to its end.
 func (r *Runtime) run(ctx context.Context, op string, args ...string) error {
+	return r.runAs(ctx, failure, op, args...)
+}
+
+// runAs is run with a choice of what a failed one is told as.
+func (r *Runtime) runAs(ctx context.Context, failure func(op, name string, status int, stderr string) error, op string, args ...string) error {
 	res, err := r.o.Launcher.Run(ctx, r.command("", args...))
 	if err != nil {
 		return fmt.Errorf("%s: %s: %w", op, r.o.Name, err)

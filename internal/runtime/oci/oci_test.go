@@ -109,3 +109,24 @@ func TestConsoleSocketsAreShort(t *testing.T) {
 		}
 	}
 }
+
+// TestARefusedProgramHasAnErrno: none of the programs has a code for it.
+func TestARefusedProgramHasAnErrno(t *testing.T) {
+	for words, want := range map[string]int{
+		"executable file `nosuch` not found in $PATH: No such file or directory": 127,
+		`exec: "nosuch": executable file not found in $PATH`:                     127,
+		"exec: \"/etc/passwd\": permission denied":                               126,
+		"open executable file: Permission denied":                                126,
+		"open executable: Permission denied":                                     126,
+		"exec: /bin: is a directory":                                             126,
+		"open executable: Operation not permitted":                               126, // a directory, for crun
+		"read its spec: no such file or directory":                               125,
+		"mount /x: no such file or directory":                                    125,
+		"anything":                                                               125,
+	} {
+		err := startFailure("exec in container 3f2a", "crun", 1, words)
+		if got := core.StartStatus(err); got != want || err.Error() != failure("exec in container 3f2a", "crun", 1, words).Error() {
+			t.Errorf("%q: %d, want %d: %v", words, got, want, err)
+		}
+	}
+}

@@ -53,15 +53,22 @@ func execs(b *bench) {
 		b.Errorf("output %q, %v, want %q", out, err, want)
 	}
 	c.forget(e.Ref)
-	for name, edit := range map[string]func(*specs.Process){
-		"a program that is not there": func(p *specs.Process) { p.Args = []string{"/no/such/program"} },
-		"a directory":                 func(p *specs.Process) { p.Args = []string{"/etc"} },
-		"a file that cannot be run":   func(p *specs.Process) { p.Args = []string{"/etc/passwd"} },
-		"a directory to work in":      func(p *specs.Process) { p.Cwd = "/no/such/dir" },
+	for name, bad := range map[string]struct {
+		edit   func(*specs.Process)
+		status int // that a shell shows; 0: runtimes do not tell
+	}{
+		"a program that is not there":     {func(p *specs.Process) { p.Args = []string{"/no/such/program"} }, 127},
+		"a program that no directory has": {func(p *specs.Process) { p.Args = []string{"nosuch"} }, 127},
+		"a directory":                     {func(p *specs.Process) { p.Args = []string{"/etc"} }, 126},
+		"a file that cannot be run":       {func(p *specs.Process) { p.Args = []string{"/etc/passwd"} }, 126},
+		"a directory to work in":          {func(p *specs.Process) { p.Cwd = "/no/such/dir" }, 0},
 	} {
 		e := c.exec("bad", "true")
-		edit(e.Spec)
+		bad.edit(e.Spec)
 		_, err := b.Runtime.Exec(b.ctx(), e)
+		if err != nil && bad.status != 0 {
+			b.want(name+": status of "+err.Error(), core.StartStatus(err), bad.status)
+		}
 		if err == nil {
 			// A runtime may find out only in the process itself, with a
 			// shell's status.
@@ -171,6 +178,9 @@ func runFailures(b *bench) {
 		_, err := b.Runtime.Create(b.ctx(), c.RuntimeCreate)
 		if !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), strings.TrimPrefix(name, "/gone")) {
 			b.Errorf("%s: %v", name, err)
+		}
+		if strings.Contains(name, "program") {
+			b.want("status of "+err.Error(), core.StartStatus(err), 127)
 		}
 		if c.listed() {
 			b.Errorf("%s: still listed", name)

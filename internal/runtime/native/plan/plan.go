@@ -81,6 +81,10 @@ const Died = "the child died before its program ran"
 // stands where else an errno does.
 const StepForked = 1<<32 - 2
 
+// StepExec is set in the number of an operation that a child tells of when that was
+// to execute a program.
+const StepExec = 1 << 30
+
 // Version of the format. A keeper takes plans of its own version, and of the one
 // before where its client speaks that (old.go).
 const Version = 2
