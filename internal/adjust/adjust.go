@@ -1,11 +1,11 @@
-// Package adjust brings everything that changes a container's spec on its way to
-// the runtime into one fixed order: first the devices it asks for by name, then
-// what an owner has of its own, then what this node may give at all (seccomp, AppArmor and SELinux that the kernel
-// lacks, capabilities and limits that the agent itself does not hold), which so
-// has the last word.
+// Package adjust holds the policies that every node has, and their one fixed
+// order: first the devices that a container asks for by name, then what its owner
+// has of its own, then what this node may give at all (seccomp, AppArmor and
+// SELinux that the kernel lacks, capabilities and limits that the agent itself
+// does not hold), which so has the last word.
 //
 // It must not know any orchestrator, nor link the library of CDI (package cdi does):
-// an owner's adjuster and the devices are handed in. Start at Chain.
+// an owner's policy and the devices are handed in. Start at Policies.
 package adjust
 
 import (
@@ -20,12 +20,12 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// Options are what a Chain is made of.
+// Options are what Policies are made of.
 type Options struct {
 	// CDI adds devices first of all; cdi.Devices does. nil: who asks for one is
 	// refused.
 	CDI Devices
-	// Owners run first, in this order, each for the containers of one owner.
+	// Owners come next, in this order.
 	Owners []Owned
 	// Node is what this node may give. The zero Node may give nothing: use
 	// ocispec.ReadNode.
@@ -38,64 +38,92 @@ type Devices interface {
 	Inject(spec *specs.Spec, names []string) error
 }
 
-// Owned is one owner's own adjuster.
+// Policies are the engine's, in their order.
+func Policies(o Options) []core.Policy {
+	all := []core.Policy{devices{of: o.CDI}}
+	for _, own := range o.Owners {
+		all = append(all, own)
+	}
+	return append(all, node{of: o.Node})
+}
+
+// Owned is a policy that is asked about one owner's objects alone.
 type Owned struct {
-	Owner    core.Owner
-	Adjuster core.Adjuster
+	Owner  core.Owner
+	Policy core.Policy
 }
 
-// Chain is the fixed order as one core.Adjuster.
-type Chain struct{ o Options }
+var _ core.Policy = Owned{}
 
-var (
-	_ core.Adjuster = (*Chain)(nil)
-	_ core.Admitter = (*Chain)(nil)
-)
-
-// New returns the chain of o.
-func New(o Options) *Chain { return &Chain{o} }
-
-// Adjust runs every adjuster that concerns c.
-func (a *Chain) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container, spec *specs.Spec) error {
-	if err := a.inject(spec, c.Config.CDI); err != nil {
-		return err
-	}
-	for _, own := range a.o.Owners {
-		if own.Owner != c.Owner {
-			continue
-		}
-		if err := own.Adjuster.Adjust(ctx, sb, c, spec); err != nil {
-			return fmt.Errorf("adjust spec for %s: %w", own.Owner, err)
-		}
-	}
-	return a.o.Node.Adjust(ctx, sb, c, spec)
-}
-
-func (a *Chain) inject(spec *specs.Spec, names []string) error {
-	switch {
-	case len(names) == 0:
+// AdmitSandbox asks it about the owner's sandbox.
+func (o Owned) AdmitSandbox(ctx context.Context, sb *core.Sandbox) error {
+	if sb.Owner != o.Owner {
 		return nil
-	case a.o.CDI == nil:
-		return fmt.Errorf("cdi: no device %s: this node has no CDI devices: %w", strings.Join(names, ", "), errdefs.ErrNotFound)
 	}
-	return a.o.CDI.Inject(spec, names)
-}
-
-// Admit asks every owner's adjuster that wants to be asked about its sandboxes.
-func (a *Chain) Admit(ctx context.Context, sb *core.Sandbox) error {
-	for _, own := range a.o.Owners {
-		if ad, ok := own.Adjuster.(core.Admitter); ok && own.Owner == sb.Owner {
-			if err := ad.Admit(ctx, sb); err != nil {
-				return fmt.Errorf("admit sandbox for %s: %w", own.Owner, err)
-			}
-		}
+	if err := o.Policy.AdmitSandbox(ctx, sb); err != nil {
+		return fmt.Errorf("admit sandbox for %s: %w", o.Owner, err)
 	}
 	return nil
 }
 
-// AdjustProcess fits a further process to what this node may give. What it could
-// not give was said when the container was created.
-func (a *Chain) AdjustProcess(_ context.Context, _ *core.Container, p *specs.Process) error {
-	a.o.Node.ClampProcess(p)
+// AdjustContainer has it change the owner's container.
+func (o Owned) AdjustContainer(ctx context.Context, sb *core.Sandbox, c *core.Container, spec *specs.Spec) error {
+	if c.Owner != o.Owner {
+		return nil
+	}
+	if err := o.Policy.AdjustContainer(ctx, sb, c, spec); err != nil {
+		return fmt.Errorf("adjust spec for %s: %w", o.Owner, err)
+	}
+	return nil
+}
+
+// AdjustProcess has it change a process of the owner's container.
+func (o Owned) AdjustProcess(ctx context.Context, sb *core.Sandbox, c *core.Container, p *specs.Process) error {
+	if c.Owner != o.Owner {
+		return nil
+	}
+	return o.Policy.AdjustProcess(ctx, sb, c, p)
+}
+
+// Before asks it about a verb on the owner's object.
+func (o Owned) Before(ctx context.Context, op *core.Operation) (after func(error), err error) {
+	if op.Owner() != o.Owner {
+		return nil, nil
+	}
+	return o.Policy.Before(ctx, op)
+}
+
+// devices gives containers the devices that they ask for.
+type devices struct {
+	core.Permit
+	of Devices
+}
+
+func (d devices) AdjustContainer(_ context.Context, _ *core.Sandbox, c *core.Container, spec *specs.Spec) error {
+	names := c.Config.CDI
+	switch {
+	case len(names) == 0:
+		return nil
+	case d.of == nil:
+		return fmt.Errorf("cdi: no device %s: this node has no CDI devices: %w", strings.Join(names, ", "), errdefs.ErrNotFound)
+	}
+	return d.of.Inject(spec, names)
+}
+
+// node fits specs to what the node may give and says in the container's Warnings
+// what that is not.
+type node struct {
+	core.Permit
+	of ocispec.Node
+}
+
+func (n node) AdjustContainer(_ context.Context, _ *core.Sandbox, c *core.Container, spec *specs.Spec) error {
+	c.Warnings = append(c.Warnings, n.of.Clamp(spec)...)
+	return nil
+}
+
+// AdjustProcess warns of nothing: that was done when the container was created.
+func (n node) AdjustProcess(_ context.Context, _ *core.Sandbox, _ *core.Container, p *specs.Process) error {
+	n.of.ClampProcess(p)
 	return nil
 }

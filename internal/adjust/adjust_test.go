@@ -17,8 +17,18 @@ import (
 
 type adjuster func(spec *specs.Spec) error
 
-func (f adjuster) Adjust(_ context.Context, _ *core.Sandbox, _ *core.Container, spec *specs.Spec) error {
+func (f adjuster) AdmitSandbox(context.Context, *core.Sandbox) error { return f(nil) }
+
+func (f adjuster) AdjustContainer(_ context.Context, _ *core.Sandbox, _ *core.Container, spec *specs.Spec) error {
 	return f(spec)
+}
+
+func (f adjuster) AdjustProcess(context.Context, *core.Sandbox, *core.Container, *specs.Process) error {
+	return f(nil)
+}
+
+func (f adjuster) Before(context.Context, *core.Operation) (after func(error), err error) {
+	return nil, f(nil)
 }
 
 func grant(spec *specs.Spec) error {
@@ -26,17 +36,28 @@ func grant(spec *specs.Spec) error {
 	return nil
 }
 
-// TestTheNodeHasTheLastWord: an owner's adjuster cannot give what the agent
-// itself does not hold.
+// adjustContainer asks all policies, as the engine does.
+func adjustContainer(t *testing.T, o adjust.Options, c *core.Container, spec *specs.Spec) error {
+	t.Helper()
+	for _, p := range adjust.Policies(o) {
+		if err := p.AdjustContainer(t.Context(), &core.Sandbox{}, c, spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestTheNodeHasTheLastWord: an owner's policy cannot give what the agent itself
+// does not hold.
 func TestTheNodeHasTheLastWord(t *testing.T) {
-	chain := adjust.New(adjust.Options{
+	o := adjust.Options{
 		Owners: []adjust.Owned{{core.OwnerCRI, adjuster(grant)}},
 		Node:   ocispec.Node{Capabilities: []string{"CAP_KILL"}},
-	})
+	}
 	for owner, want := range map[core.Owner][]string{core.OwnerCRI: {"CAP_KILL"}, core.OwnerNomad: nil} {
 		c := core.Container{Meta: core.Meta{Owner: owner}}
 		spec := &specs.Spec{Process: &specs.Process{}}
-		if err := chain.Adjust(t.Context(), &core.Sandbox{}, &c, spec); err != nil {
+		if err := adjustContainer(t, o, &c, spec); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
@@ -49,20 +70,35 @@ func TestTheNodeHasTheLastWord(t *testing.T) {
 	}
 }
 
-func TestAnOwnersErrorEndsIt(t *testing.T) {
+// TestAnOwnersPolicyIsAskedAboutItsOwn: and its errors are the engine's.
+func TestAnOwnersPolicyIsAskedAboutItsOwn(t *testing.T) {
 	bad := errors.New("no")
-	chain := adjust.New(adjust.Options{Owners: []adjust.Owned{{core.OwnerCRI, adjuster(func(*specs.Spec) error { return bad })}}})
-	err := chain.Adjust(t.Context(), &core.Sandbox{}, &core.Container{Meta: core.Meta{Owner: core.OwnerCRI}}, &specs.Spec{})
-	if !errors.Is(err, bad) {
-		t.Fatalf("err = %v", err)
+	p := adjust.Owned{Owner: core.OwnerCRI, Policy: adjuster(func(*specs.Spec) error { return bad })}
+	for owner, want := range map[core.Owner]error{core.OwnerCRI: bad, core.OwnerNomad: nil} {
+		m := core.Meta{Owner: owner}
+		sb, c := &core.Sandbox{Meta: m}, &core.Container{Meta: m}
+		_, ofSandbox := p.Before(t.Context(), &core.Operation{Sandbox: sb})
+		_, ofContainer := p.Before(t.Context(), &core.Operation{Container: c})
+		for what, err := range map[string]error{
+			"admit":             p.AdmitSandbox(t.Context(), sb),
+			"adjust container":  p.AdjustContainer(t.Context(), sb, c, &specs.Spec{}),
+			"adjust process":    p.AdjustProcess(t.Context(), sb, c, &specs.Process{}),
+			"before, sandbox":   ofSandbox,
+			"before, container": ofContainer,
+		} {
+			if !errors.Is(err, want) {
+				t.Errorf("%s of %s: %v, want %v", what, owner, err, want)
+			}
+		}
 	}
 }
 
 func TestAFurtherProcessIsFittedToo(t *testing.T) {
-	chain := adjust.New(adjust.Options{Node: ocispec.Node{Capabilities: []string{"CAP_KILL"}}})
 	p := &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_KILL", "CAP_SYS_ADMIN"}}}
-	if err := chain.AdjustProcess(t.Context(), &core.Container{}, p); err != nil {
-		t.Fatal(err)
+	for _, policy := range adjust.Policies(adjust.Options{Node: ocispec.Node{Capabilities: []string{"CAP_KILL"}}}) {
+		if err := policy.AdjustProcess(t.Context(), &core.Sandbox{}, &core.Container{}, p); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if !slices.Equal(p.Capabilities.Bounding, []string{"CAP_KILL"}) {
 		t.Fatalf("%v", p.Capabilities.Bounding)
@@ -71,9 +107,8 @@ func TestAFurtherProcessIsFittedToo(t *testing.T) {
 
 // TestWithoutCDIADeviceIsRefused: who asks for none is served.
 func TestWithoutCDIADeviceIsRefused(t *testing.T) {
-	chain := adjust.New(adjust.Options{})
 	for name, c := range map[string]core.Container{"": {}, "vendor.com/net=one": {Config: core.ContainerConfig{CDI: []string{"vendor.com/net=one"}}}} {
-		err := chain.Adjust(t.Context(), &core.Sandbox{}, &c, &specs.Spec{Process: &specs.Process{}})
+		err := adjustContainer(t, adjust.Options{}, &c, &specs.Spec{Process: &specs.Process{}})
 		if name == "" && err != nil || name != "" && (!errdefs.IsNotFound(err) || !strings.Contains(err.Error(), name)) {
 			t.Errorf("devices %q: %v", name, err)
 		}

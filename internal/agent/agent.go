@@ -169,8 +169,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
 		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log}), Volumes: volumes, Coroner: kmsg.New(kmsg.Options{Logger: n.log}),
-		Adjusters: []core.Adjuster{adjust.New(adjust.Options{CDI: devices, Owners: n.owned(), Node: given})},
-		State:     run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv("LONGSHORE_FAILPOINT")),
+		Policies: adjust.Policies(adjust.Options{CDI: devices, Owners: n.owned(), Node: given}),
+		State:    run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv("LONGSHORE_FAILPOINT")),
 	})
 	if err != nil {
 		return err
@@ -283,10 +283,10 @@ func (n *node) pluginHost(devices *cdi.Devices) (*nri.Host, error) {
 	return cri.NewNRI(n.cfg.Face.CRI, n.log, n.version, devices.Inject)
 }
 
-// owned are the adjusters that owners have of their own.
+// owned are the policies that owners have of their own.
 func (n *node) owned() (owned []adjust.Owned) {
 	if n.nri != nil {
-		owned = append(owned, adjust.Owned{Owner: core.OwnerCRI, Adjuster: n.nri})
+		owned = append(owned, adjust.Owned{Owner: core.OwnerCRI, Policy: n.nri})
 	}
 	return owned
 }

@@ -389,18 +389,6 @@ type Volume struct {
 	Filled  bool              `json:"filled"`
 }
 
-// Adjuster changes a spec on its way to the runtime: CDI, seccomp, AppArmor,
-// SELinux, and an owner's own.
-type Adjuster interface {
-	Adjust(ctx context.Context, sb *Sandbox, c *Container, spec *specs.Spec) error
-}
-
-// Admitter is an Adjuster that is also asked for each sandbox, when all of it is
-// made and nobody can see it yet. An error undoes the sandbox.
-type Admitter interface {
-	Admit(ctx context.Context, sb *Sandbox) error
-}
-
 // Coroner reads the traces an out-of-memory kill leaves in the kernel log.
 type Coroner interface {
 	// Victims returns the kills since the given time, oldest first, or nil

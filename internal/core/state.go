@@ -1,6 +1,6 @@
 package core
 
-// Verb is what is done to an object, for the state tables below.
+// Verb is what is done to an object, for the state tables below and for policies.
 type Verb string
 
 // The verbs of the state tables.
@@ -12,6 +12,13 @@ const (
 	VerbExit   Verb = "exit" // its process has ended
 	VerbStop   Verb = "stop"
 	VerbRemove Verb = "remove"
+)
+
+// The verbs that policies are asked about and the state tables have not.
+const (
+	VerbCreate Verb = "create"
+	VerbExec   Verb = "exec"
+	VerbUpdate Verb = "update"
 )
 
 // Gone is the state after remove: there is no record any more.

@@ -20,33 +20,23 @@ var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an erro
 // until StartContainer, unless cfg says Run. With a Key that is in use it returns
 // the first object and AlreadyExists; an empty Key becomes the ID.
 func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) (core.Container, error) {
-	if _, err := c.view.owns("create container"); err != nil {
-		return core.Container{}, err
-	}
-	if err := validateContainer(&cfg); err != nil {
-		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
-	}
-	unlock, err := c.e.sandboxes.Lock(ctx, cfg.Sandbox)
+	b, err := c.view.newBuild(cfg)
 	if err != nil {
 		return core.Container{}, err
 	}
-	defer unlock()
-	sb, err := c.view.sandbox(cfg.Sandbox)
-	if err != nil {
-		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
-	}
-	b, err := c.view.newBuild(cfg, sb, c.e.line("create"))
-	if err != nil {
-		return core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
-	}
-	// Nobody records the end of a process before its birth is on record.
-	born, err := c.e.births.Lock(ctx, core.Ref{Container: b.c.ID})
-	if err != nil {
-		return core.Container{}, err
-	}
-	defer born()
-	defer b.close()
-	return b.result(b.line.run(ctx, b.stages()))
+	return b.result(c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Container: &b.c}, func() error {
+		unlock, err := c.e.sandboxes.Lock(ctx, b.c.Sandbox)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		sb, err := c.view.sandbox(b.c.Sandbox)
+		if err != nil {
+			return err
+		}
+		b.line = c.e.line("create")
+		return b.in(ctx, c.view, sb)
+	}))
 }
 
 // build is one CreateContainer on its way.
@@ -66,40 +56,64 @@ type build struct {
 	made    func() error // waits until the cgroup is there, without limits
 }
 
-// newBuild begins a container in a sandbox, whose lock must be held.
-func (c view) newBuild(cfg core.ContainerConfig, sb core.Sandbox, l *line) (*build, error) {
-	e := c.e
-	b := &build{e: e, line: l, cfg: cfg, sb: sb}
-	var err error
-	if b.rt, err = e.runtime(runtimeName(&b.sb)); err != nil {
-		return nil, err
-	}
-	id := newID()
-	if b.cfg.Key == "" {
-		b.cfg.Key = core.Key(id)
-	}
-	if cfg.Parent != "" {
-		parent, err := c.container(cfg.Parent)
-		if err != nil {
-			return nil, err
-		}
-		if parent.Sandbox != b.sb.ID {
-			return nil, fmt.Errorf("parent %s is in another sandbox: %w", cfg.Parent, errdefs.ErrInvalidArgument)
-		}
-	}
-	// A nested container's too: cgroup v2 has no room below one with processes.
-	place, err := e.o.Cgroups.Place(cfg.Cgroup, b.sb.Cgroup, string(id))
+// newBuild begins with what needs no sandbox.
+func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
+	owner, err := v.owns("create container")
 	if err != nil {
 		return nil, err
 	}
-	b.c = core.Container{
-		Meta:    core.Meta{ID: id, Owner: b.sb.Owner, Key: b.cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
-		Config:  b.cfg,
-		Sandbox: b.sb.ID, Parent: cfg.Parent, State: core.ContainerCreating,
-		Main:   core.Process{TTY: cfg.IO.TTY, Hold: cfg.IO.Hold},
-		Bundle: e.bundle(id), Runtime: b.rt.Name(), Cgroup: place, Image: cfg.Root.Image,
+	if err := validateContainer(&cfg); err != nil {
+		return nil, fmt.Errorf("create container %q: %w", cfg.Key, err)
 	}
-	return b, nil
+	id := newID()
+	if cfg.Key == "" {
+		cfg.Key = core.Key(id)
+	}
+	return &build{e: v.e, cfg: cfg, c: core.Container{
+		Meta:    core.Meta{ID: id, Owner: owner, Key: cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
+		Config:  cfg,
+		Sandbox: cfg.Sandbox, Parent: cfg.Parent, State: core.ContainerCreating,
+		Main:   core.Process{TTY: cfg.IO.TTY, Hold: cfg.IO.Hold},
+		Bundle: v.e.bundle(id), Image: cfg.Root.Image,
+	}}, nil
+}
+
+// in makes the container in its sandbox, whose lock must be held, on b.line.
+func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
+	b.sb = sb
+	if err := b.place(v); err != nil {
+		b.line.end(ctx, err)
+		return err
+	}
+	// Nobody records the end of a process before its birth is on record.
+	born, err := b.e.births.Lock(ctx, core.Ref{Container: b.c.ID})
+	if err != nil {
+		b.line.end(ctx, err)
+		return err
+	}
+	defer born()
+	defer b.close()
+	return b.line.run(ctx, b.stages())
+}
+
+// place finds out what runs the container and where its cgroup goes.
+func (b *build) place(v view) (err error) {
+	if b.rt, err = b.e.runtime(runtimeName(&b.sb)); err != nil {
+		return err
+	}
+	if b.c.Parent != "" {
+		parent, err := v.container(b.c.Parent)
+		if err != nil {
+			return err
+		}
+		if parent.Sandbox != b.sb.ID {
+			return fmt.Errorf("parent %s is in another sandbox: %w", b.c.Parent, errdefs.ErrInvalidArgument)
+		}
+	}
+	b.c.Runtime = b.rt.Name()
+	// A nested container's too: cgroup v2 has no room below one with processes.
+	b.c.Cgroup, err = b.e.o.Cgroups.Place(b.cfg.Cgroup, b.sb.Cgroup, string(b.c.ID))
+	return err
 }
 
 func (b *build) stages() []stage {
@@ -129,11 +143,10 @@ func (b *build) result(err error) (core.Container, error) {
 	}
 }
 
-// levelsOf lists the cgroups whose limits a container stands under, its own
-// first, the sandbox's last.
-func (r records) levelsOf(c *core.Container) ([]core.CgroupRef, error) {
-	sb, err := r.sandbox(c.Sandbox)
-	return []core.CgroupRef{c.Cgroup, sb.Cgroup}, err
+// levelsOf are the cgroups whose limits a container stands under, its own first,
+// the sandbox's last.
+func levelsOf(sb *core.Sandbox, c *core.Container) []core.CgroupRef {
+	return []core.CgroupRef{c.Cgroup, sb.Cgroup}
 }
 
 func (b *build) close() {
@@ -242,15 +255,6 @@ func (b *build) callSpec(ctx context.Context) error {
 	return nil
 }
 
-func (b *build) adjust(ctx context.Context) error {
-	for _, a := range b.e.o.Adjusters {
-		if err := a.Adjust(ctx, &b.sb, &b.c, b.spec); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (b *build) cgroup(ctx context.Context) error {
 	if err := b.made(); err != nil {
 		return err
@@ -281,7 +285,7 @@ func (b *build) launch(ctx context.Context) error {
 	}
 	pid, warnings, err := try.create(ctx, core.RuntimeCreate{
 		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
-		Levels: []core.CgroupRef{b.c.Cgroup, b.sb.Cgroup}, UID: uid, GID: gid,
+		Levels: levelsOf(&b.sb, &b.c), UID: uid, GID: gid,
 	})
 	b.c.Main.Pid, b.c.Warnings = pid, append(b.c.Warnings, warnings...)
 	return err

@@ -42,8 +42,8 @@ type Options struct {
 	Cgroups    core.Cgroups
 	Roots      core.Roots
 	Volumes    core.Volumes
-	// Adjusters change each container's spec, in this order. May be empty.
-	Adjusters []core.Adjuster
+	// Policies are asked about what callers do, in this order. May be empty.
+	Policies []core.Policy
 	// Coroner reads the kernel log. nil: it cannot be read.
 	Coroner core.Coroner
 	// State is the directory of bundles and sandbox files; a boot may lose it.
@@ -88,6 +88,7 @@ type Engine struct {
 	// says so, and by whoever records its end. They come after sandboxes.
 	births keylock.Map[core.Ref]
 
+	policies policies
 	waits    waitTable
 	leases   lease.Table
 	features sync.Map // runtime name → core.RuntimeFeatures
@@ -105,7 +106,7 @@ func New(o Options) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{records: records{o.Store}, o: o, runtimes: map[string]core.Runtime{}}
+	e := &Engine{records: records{o.Store}, o: o, runtimes: map[string]core.Runtime{}, policies: policies{o.Policies, o.Logger}}
 	for _, rt := range o.Runtimes {
 		e.runtimes[rt.Name()] = rt
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/kin"
@@ -17,23 +16,34 @@ import (
 //
 // It is recorded once it runs: a crash before that leaves a process that nobody
 // has heard of, which recovery kills.
-func (c *Client) Exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
-	p, s, err := c.view.exec(ctx, id, cfg)
-	if err != nil {
+func (c *Client) Exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (p core.Process, s *core.Streams, err error) {
+	if p, s, err = c.view.exec(ctx, id, cfg); err != nil {
 		return core.Process{}, nil, fmt.Errorf("exec in container %s: %w", id, err)
 	}
 	return p, s, nil
 }
 
-func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
-	e := c.e
+func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (p core.Process, s *core.Streams, err error) {
 	if cfg.Spec == nil || len(cfg.Spec.Args) == 0 {
-		return core.Process{}, nil, fmt.Errorf("no command: %w", errdefs.ErrInvalidArgument)
+		return p, nil, fmt.Errorf("no command: %w", errdefs.ErrInvalidArgument)
 	}
 	if cfg.ID == core.Main {
 		cfg.ID = core.ProcessID(newID()[:32])
 	}
-	ref := core.Ref{Container: id, Process: cfg.ID}
+	ct, err := c.container(id)
+	if err != nil {
+		return p, nil, err
+	}
+	err = c.e.policies.around(ctx, &core.Operation{Verb: core.VerbExec, Container: &ct, Process: cfg.ID}, func() error {
+		p, s, err = c.startExec(ctx, id, cfg)
+		return err
+	})
+	return p, s, err
+}
+
+// startExec starts a further process about which the policies were asked.
+func (c view) startExec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
+	e, ref := c.e, core.Ref{Container: id, Process: cfg.ID}
 	born, err := e.births.Lock(ctx, ref)
 	if err != nil {
 		return core.Process{}, nil, err
@@ -46,10 +56,14 @@ func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (cor
 	if err := canExec(&ct, cfg.ID); err != nil {
 		return core.Process{}, nil, err
 	}
-	if cfg.Spec, err = e.adjustProcess(ctx, &ct, cfg.Spec); err != nil {
+	sb, err := e.records.sandbox(ct.Sandbox)
+	if err != nil {
 		return core.Process{}, nil, err
 	}
-	launched, err := e.launchExec(ctx, &ct, ref, cfg)
+	if cfg.Spec, err = e.policies.adjust(ctx, &sb, &ct, cfg.Spec); err != nil {
+		return core.Process{}, nil, err
+	}
+	launched, err := e.launchExec(ctx, &sb, &ct, cfg)
 	if err != nil {
 		return core.Process{}, nil, err
 	}
@@ -63,28 +77,6 @@ func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (cor
 	return p, launched.Streams, nil
 }
 
-// processAdjuster is an Adjuster that has a word on further processes too.
-type processAdjuster interface {
-	AdjustProcess(ctx context.Context, c *core.Container, p *specs.Process) error
-}
-
-// adjustProcess returns the caller's process as the adjusters want it.
-func (e *Engine) adjustProcess(ctx context.Context, ct *core.Container, p *specs.Process) (*specs.Process, error) {
-	own := *p
-	if p.Capabilities != nil {
-		caps := *p.Capabilities
-		own.Capabilities = &caps
-	}
-	for _, a := range e.o.Adjusters {
-		if a, ok := a.(processAdjuster); ok {
-			if err := a.AdjustProcess(ctx, ct, &own); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return &own, nil
-}
-
 func canExec(ct *core.Container, id core.ProcessID) error {
 	if ct.State != core.ContainerRunning {
 		return fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
@@ -95,16 +87,8 @@ func canExec(ct *core.Container, id core.ProcessID) error {
 	return nil
 }
 
-func (e *Engine) launchExec(ctx context.Context, ct *core.Container, ref core.Ref, cfg core.ProcessConfig) (core.Launched, error) {
-	sb, err := e.records.sandbox(ct.Sandbox)
-	if err != nil {
-		return core.Launched{}, err
-	}
+func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Container, cfg core.ProcessConfig) (core.Launched, error) {
 	rt, err := e.runtime(ct.Runtime)
-	if err != nil {
-		return core.Launched{}, err
-	}
-	levels, err := e.records.levelsOf(ct)
 	if err != nil {
 		return core.Launched{}, err
 	}
@@ -112,9 +96,10 @@ func (e *Engine) launchExec(ctx context.Context, ct *core.Container, ref core.Re
 	if err := l.pass("begin"); err != nil {
 		return core.Launched{}, err
 	}
-	uid, gid := hostIDs(&sb, cfg.Spec)
+	uid, gid := hostIDs(sb, cfg.Spec)
 	launched, err := rt.Exec(ctx, core.RuntimeExec{
-		Ref: ref, Bundle: ct.Bundle, Spec: cfg.Spec, IO: cfg.IO, Attach: cfg.Attach, Levels: levels, UID: uid, GID: gid,
+		Ref: core.Ref{Container: ct.ID, Process: cfg.ID}, Bundle: ct.Bundle, Spec: cfg.Spec, IO: cfg.IO, Attach: cfg.Attach,
+		Levels: levelsOf(sb, ct), UID: uid, GID: gid,
 	})
 	if err == nil {
 		err = l.pass("launch")

@@ -301,10 +301,11 @@ func suspicious(x core.ProcessExit) bool {
 // read only where memory may have ended it: they cost more than the rest of an
 // exit.
 func (r reaping) levelNames(ctx context.Context, c *core.Container, x core.ProcessExit) []autopsy.Level {
-	refs, err := r.e.records.levelsOf(c)
+	sb, err := r.e.records.sandbox(c.Sandbox)
 	if err != nil {
 		return nil
 	}
+	refs := levelsOf(&sb, c)
 	levels := make([]autopsy.Level, len(refs))
 	for i, ref := range refs {
 		levels[i] = autopsy.Level{Name: ref.Path, Path: ref.Path}

@@ -34,47 +34,39 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 		return core.Sandbox{}, core.Container{}, err
 	}
 	cfg.Sandbox = s.sb.ID
-	if err = validateContainer(&cfg); err == nil && cfg.Parent != "" {
-		err = fmt.Errorf("a container of a pair is nested in none: %w", errdefs.ErrInvalidArgument)
+	b, err := c.view.newBuild(cfg)
+	if err == nil && cfg.Parent != "" {
+		err = fmt.Errorf("create container %q: a container of a pair is nested in none: %w", cfg.Key, errdefs.ErrInvalidArgument)
 	}
-	if err != nil {
-		return core.Sandbox{}, core.Container{}, fmt.Errorf("create container %q: %w", cfg.Key, err)
-	}
-	unlock, err := c.e.sandboxes.Lock(ctx, s.sb.ID)
 	if err != nil {
 		return core.Sandbox{}, core.Container{}, err
 	}
-	defer unlock()
-	if err := s.line.forward(ctx, s.stages()); err != nil {
-		s.line.end(ctx, err)
+	made := false
+	err = c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &s.sb}, func() error {
+		return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Container: &b.c}, func() error {
+			unlock, err := c.e.sandboxes.Lock(ctx, s.sb.ID)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			if err := s.line.forward(ctx, s.stages()); err != nil {
+				s.line.end(ctx, err)
+				return err
+			}
+			// On the same line: what fails takes the sandbox back too.
+			made, b.line = true, s.line.as("create")
+			return b.in(ctx, c.view, s.sb)
+		})
+	})
+	if err != nil && !made {
 		sb, err := s.result(err)
 		return sb, core.Container{}, err
 	}
-	ct, err := c.view.fill(ctx, s, cfg)
+	ct, err := b.result(err)
 	if err != nil {
 		return core.Sandbox{}, ct, err
 	}
 	return s.sb, ct, nil
-}
-
-// fill makes the container of a pair whose sandbox is ready, on the same line: what
-// fails takes the sandbox back too.
-func (c view) fill(ctx context.Context, s *sandboxBuild, cfg core.ContainerConfig) (ct core.Container, err error) {
-	l := s.line.as("create")
-	b, err := c.newBuild(cfg, s.sb, l)
-	if err != nil {
-		l.end(ctx, err)
-		return ct, fmt.Errorf("create container %q: %w", cfg.Key, err)
-	}
-	// Nobody records the end of a process before its birth is on record.
-	born, err := c.e.births.Lock(ctx, core.Ref{Container: b.c.ID})
-	if err != nil {
-		l.end(ctx, err)
-		return ct, err
-	}
-	defer born()
-	defer b.close()
-	return b.result(l.run(ctx, b.stages()))
 }
 
 // halves finds the pairs that are without their container. Recovery alone looks

@@ -48,6 +48,16 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 	if err := l.pass("ended"); err != nil {
 		return err
 	}
+	ended, err := c.container(ct.ID)
+	if err != nil {
+		return err
+	}
+	op := core.Operation{Verb: core.VerbRemove, Container: &ended}
+	return c.e.policies.around(ctx, &op, func() error { return c.removeEnded(ctx, &ended, opts, l) })
+}
+
+// removeEnded removes a container about which the policies were asked.
+func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOptions, l *line) error {
 	unlock, err := c.e.sandboxes.Lock(ctx, ct.Sandbox)
 	if err != nil {
 		return err
@@ -190,24 +200,28 @@ func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) 
 }
 
 func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOptions) error {
-	e, l := c.e, c.e.line("stop_sandbox")
+	l := c.e.line("stop_sandbox")
 	opts.Asked = c.asked(opts.Asked, "StopSandbox")
-	for {
-		if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
-			return err
-		}
-		if err := l.pass("containers"); err != nil {
-			return err
-		}
-		again, err := c.closeSandbox(ctx, sb.ID, opts.Asked, l)
-		if err != nil || !again {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
-		}
-		_ = e
+	if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
+		return err
 	}
+	return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
+		for {
+			if err := l.pass("containers"); err != nil {
+				return err
+			}
+			again, err := c.closeSandbox(ctx, sb.ID, opts.Asked, l)
+			if err != nil || !again {
+				return err
+			}
+			if err := ctx.Err(); err != nil {
+				return context.Cause(ctx)
+			}
+			if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
+				return err
+			}
+		}
+	})
 }
 
 // stopContainers stops all at once.
@@ -374,6 +388,12 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 			return fmt.Errorf("container %s: %w", ct.ID, err)
 		}
 	}
+	return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbRemove, Sandbox: sb}, func() error { return c.removeEmpty(ctx, sb, opts) })
+}
+
+// removeEmpty removes a sandbox, stopped and without containers, about which the
+// policies were asked.
+func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOptions) error {
 	l := c.e.line("remove_sandbox")
 	if err := l.pass("containers"); err != nil {
 		return err

@@ -20,12 +20,14 @@ func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (cor
 	if err != nil {
 		return core.Sandbox{}, err
 	}
-	unlock, err := c.e.sandboxes.Lock(ctx, b.sb.ID)
-	if err != nil {
-		return core.Sandbox{}, err
-	}
-	defer unlock()
-	return b.result(b.line.run(ctx, b.stages()))
+	return b.result(c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &b.sb}, func() error {
+		unlock, err := c.e.sandboxes.Lock(ctx, b.sb.ID)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		return b.line.run(ctx, b.stages())
+	}))
 }
 
 // sandboxBuild is one CreateSandbox on its way.
@@ -189,17 +191,6 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 	}}, false)
 }
 
-func (b *sandboxBuild) admit(ctx context.Context) error {
-	for _, a := range b.e.o.Adjusters {
-		if a, ok := a.(core.Admitter); ok {
-			if err := a.Admit(ctx, &b.sb); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // rootOwner has a tmpfs belong to the sandbox's root.
 func (b *sandboxBuild) rootOwner() string {
 	uid, gid := hostIDs(&b.sb, &specs.Process{})
@@ -346,17 +337,25 @@ func (c *Client) UpdateSandbox(ctx context.Context, id core.ID, res *specs.Linux
 	if err != nil {
 		return err
 	}
-	unlock, err := c.e.sandboxes.Lock(ctx, id)
+	op := core.Operation{Verb: core.VerbUpdate, Sandbox: &sb, Resources: res}
+	if err := c.e.policies.around(ctx, &op, func() error { return c.view.limit(ctx, &sb, op.Resources) }); err != nil {
+		return fmt.Errorf("update sandbox %s: %w", id, err)
+	}
+	return nil
+}
+
+func (v view) limit(ctx context.Context, sb *core.Sandbox, res *specs.LinuxResources) error {
+	unlock, err := v.e.sandboxes.Lock(ctx, sb.ID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := c.e.o.Cgroups.Update(ctx, sb.Cgroup, res); err != nil {
-		return fmt.Errorf("update sandbox %s: %w", id, err)
+	if err := v.e.o.Cgroups.Update(ctx, sb.Cgroup, res); err != nil {
+		return err
 	}
-	_, err = c.e.records.editSandbox(id, func(sb *core.Sandbox, n *note) error {
+	_, err = v.e.records.editSandbox(sb.ID, func(sb *core.Sandbox, n *note) error {
 		sb.Config.Resources = res
-		n.forced(c.view, &sb.Meta, "update", c.view.asked(core.Asked{}, ""))
+		n.forced(v, &sb.Meta, "update", v.asked(core.Asked{}, ""))
 		return nil
 	})
 	return err

@@ -18,7 +18,8 @@ func (c *Client) StartContainer(ctx context.Context, id core.ID) error {
 	if err != nil {
 		return err
 	}
-	if err := c.view.start(ctx, &ct); err != nil {
+	op := core.Operation{Verb: core.VerbStart, Container: &ct}
+	if err := c.e.policies.around(ctx, &op, func() error { return c.view.start(ctx, &ct) }); err != nil {
 		return fmt.Errorf("start container %s: %w", id, err)
 	}
 	return nil
@@ -105,18 +106,29 @@ func (c view) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := c.e.sandboxes.Lock(ctx, ct.Sandbox)
+	if err := c.e.policies.around(ctx, &core.Operation{Verb: verb, Container: &ct}, func() error { return c.frozen(ctx, &ct, verb) }); err != nil {
+		return fmt.Errorf("%s container %s: %w", verb, id, err)
+	}
+	return nil
+}
+
+// frozen pauses or resumes a container about which the policies were asked, or need
+// not be.
+func (c view) frozen(ctx context.Context, ct *core.Container, verb core.Verb) error {
+	e := c.e
+	unlock, err := e.sandboxes.Lock(ctx, ct.Sandbox)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if ct, err = c.container(id); err != nil {
+	cur, err := e.records.container(ct.ID)
+	if err != nil {
 		return err
 	}
-	if err := step(&ct, verb); err != nil {
-		return fmt.Errorf("%s container %s: %w", verb, id, err)
+	if err := step(&cur, verb); err != nil {
+		return err
 	}
-	rt, err := c.e.runtime(ct.Runtime)
+	rt, err := e.runtime(cur.Runtime)
 	if err != nil {
 		return err
 	}
@@ -124,10 +136,10 @@ func (c view) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 	if verb == core.VerbResume {
 		do, kind = rt.Resume, core.EventContainerResumed
 	}
-	if err := do(ctx, id); err != nil {
-		return fmt.Errorf("%s container %s: %w", verb, id, err)
+	if err := do(ctx, ct.ID); err != nil {
+		return err
 	}
-	err = c.e.records.editContainer(id, func(ct *core.Container, n *note) error {
+	return e.records.editContainer(ct.ID, func(ct *core.Container, n *note) error {
 		if err := step(ct, verb); err != nil {
 			return err
 		}
@@ -135,40 +147,52 @@ func (c view) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 		n.forced(c, &ct.Meta, string(verb), c.asked(core.Asked{}, ""))
 		return nil
 	})
-	return err
 }
 
 // UpdateContainer changes limits and returns what the kernel then enforces.
-func (c *Client) UpdateContainer(ctx context.Context, id core.ID, res *specs.LinuxResources) (*specs.LinuxResources, error) {
+func (c *Client) UpdateContainer(ctx context.Context, id core.ID, res *specs.LinuxResources) (enforced *specs.LinuxResources, err error) {
 	ct, err := c.view.container(id)
 	if err != nil {
 		return nil, err
 	}
+	op := core.Operation{Verb: core.VerbUpdate, Container: &ct, Resources: res}
+	err = c.e.policies.around(ctx, &op, func() error {
+		enforced, err = c.view.update(ctx, &ct, op.Resources)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("update container %s: %w", id, err)
+	}
+	return enforced, nil
+}
+
+func (c view) update(ctx context.Context, ct *core.Container, res *specs.LinuxResources) (*specs.LinuxResources, error) {
 	unlock, err := c.e.sandboxes.Lock(ctx, ct.Sandbox)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if ct, err = c.view.container(id); err != nil {
-		return nil, err
-	}
-	if ct.State == core.ContainerCreating || ct.State == core.ContainerExited {
-		return nil, fmt.Errorf("update container %s: it is %s: %w", id, ct.State, errdefs.ErrFailedPrecondition)
-	}
-	rt, err := c.e.runtime(ct.Runtime)
+	cur, err := c.container(ct.ID)
 	if err != nil {
 		return nil, err
 	}
-	if err := rt.Update(ctx, id, res); err != nil {
-		return nil, fmt.Errorf("update container %s: %w", id, err)
+	if cur.State == core.ContainerCreating || cur.State == core.ContainerExited {
+		return nil, fmt.Errorf("it is %s: %w", cur.State, errdefs.ErrFailedPrecondition)
 	}
-	err = c.e.records.editContainer(id, func(ct *core.Container, n *note) error {
+	rt, err := c.e.runtime(cur.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	if err := rt.Update(ctx, ct.ID, res); err != nil {
+		return nil, err
+	}
+	err = c.e.records.editContainer(ct.ID, func(ct *core.Container, n *note) error {
 		n.add(core.Event{Kind: core.EventContainerUpdated})
-		n.forced(c.view, &ct.Meta, "update", c.view.asked(core.Asked{}, ""))
+		n.forced(c, &ct.Meta, "update", c.asked(core.Asked{}, ""))
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return c.e.o.Cgroups.Resources(ctx, ct.Cgroup)
+	return c.e.o.Cgroups.Resources(ctx, cur.Cgroup)
 }

@@ -41,6 +41,12 @@ func (c *Client) StopContainer(ctx context.Context, id core.ID, opts StopOptions
 }
 
 func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) error {
+	op := core.Operation{Verb: core.VerbStop, Container: ct}
+	return c.e.policies.around(ctx, &op, func() error { return c.end(ctx, ct, opts) })
+}
+
+// end stops a container about which the policies were asked.
+func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) error {
 	e, ref := c.e, core.Ref{Container: ct.ID}
 	if ct.State == core.ContainerExited {
 		return nil
@@ -59,7 +65,7 @@ func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) er
 		if cur.State == core.ContainerCreating {
 			return fmt.Errorf("it was never finished: %w", errdefs.ErrUnavailable)
 		}
-		return c.stop(ctx, &cur, opts)
+		return c.end(ctx, &cur, opts)
 	}
 	sig, grace, err := stopPlan(ct, opts)
 	if err != nil {
@@ -120,7 +126,7 @@ func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grac
 	}
 	if ct.State == core.ContainerPaused {
 		// A frozen process cannot hear it.
-		if err := newClient(e, "").ResumeContainer(ctx, ct.ID); err != nil && !errdefs.IsFailedPrecondition(err) {
+		if err := (view{e: e}).frozen(ctx, ct, core.VerbResume); err != nil && !errdefs.IsFailedPrecondition(err) {
 			return false, err
 		}
 	}

@@ -2,7 +2,6 @@ package ocispec
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -11,13 +10,9 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-
-	"github.com/longshore/longshore/internal/core"
 )
 
-// Node is what this process may give to a container, read once. As a
-// core.Adjuster it is the last one: it fits a spec to the node and says in the
-// container's Warnings what the node could not give.
+// Node is what this process may give to a container, read once.
 type Node struct {
 	// Capabilities are those in our own bounding and permitted sets.
 	Capabilities []string
@@ -33,8 +28,6 @@ type Node struct {
 	// Seccomp, AppArmor and SELinux say what this kernel has, switched on.
 	Seccomp, AppArmor, SELinux bool
 }
-
-var _ core.Adjuster = Node{}
 
 func rlimitNumbers() map[string]int {
 	return map[string]int{
@@ -96,12 +89,6 @@ func ReadNode() (Node, error) {
 	_, err = os.Stat("/sys/fs/selinux/enforce")
 	n.SELinux = err == nil
 	return n, nil
-}
-
-// Adjust is Clamp, with the warnings put on the container.
-func (n Node) Adjust(_ context.Context, _ *core.Sandbox, c *core.Container, spec *specs.Spec) error {
-	c.Warnings = append(c.Warnings, n.Clamp(spec)...)
-	return nil
 }
 
 // Clamp fits a spec to what this node may give and says, once each, what it

@@ -12,8 +12,6 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-
-	"github.com/longshore/longshore/internal/core"
 )
 
 func TestParseMountOptions(t *testing.T) {
@@ -122,12 +120,8 @@ func TestClampSaysWhatTheNodeCannotGive(t *testing.T) {
 		return s
 	}
 	s := spec()
-	var c core.Container
-	if err := n.Adjust(t.Context(), nil, &c, s); err != nil {
-		t.Fatal(err)
-	}
-	if len(c.Warnings) != 6 {
-		t.Errorf("warnings: %q", c.Warnings)
+	if w := n.Clamp(s); len(w) != 6 {
+		t.Errorf("warnings: %q", w)
 	}
 	p := s.Process
 	if d := cmp.Diff(CapabilitySets([]string{"CAP_CHOWN"}), p.Capabilities); d != "" {

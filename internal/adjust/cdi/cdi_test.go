@@ -37,7 +37,7 @@ func TestCDIDevices(t *testing.T) {
 	}
 	inject := func(names ...string) (*specs.Spec, error) {
 		s := &specs.Spec{Process: &specs.Process{Env: []string{"A=b"}}, Linux: &specs.Linux{}}
-		err := adjust.New(adjust.Options{CDI: devices}).Adjust(t.Context(), &core.Sandbox{}, &core.Container{Config: core.ContainerConfig{CDI: names}}, s)
+		err := adjust.Policies(adjust.Options{CDI: devices})[0].AdjustContainer(t.Context(), &core.Sandbox{}, &core.Container{Config: core.ContainerConfig{CDI: names}}, s)
 		return s, err
 	}
 	if _, err := inject("example.com/net=one"); !errdefs.IsNotFound(err) {

@@ -38,13 +38,11 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 			return nil, invalid.Errorf("log directory: %v", err)
 		}
 	}
-	defer s.nri.Block()()
 	unlogged := newLogs(cfg.IO.Sinks)
 	c, err := s.engine.CreateContainer(ctx, cfg)
 	if err != nil {
 		removeEmpty(unlogged)
 	}
-	s.nri.Made(ctx, cfg.Key, err)
 	if err != nil && !sameContainer(err, c, cfg) {
 		return nil, err
 	}
@@ -154,27 +152,21 @@ func mountSources(face Config, mounts []*v1.Mount) error {
 }
 
 func (s *server) StartContainer(ctx context.Context, req *v1.StartContainerRequest) (*v1.StartContainerResponse, error) {
-	c, err := s.container(ctx, req.GetContainerId())
+	c, err := storedContainer(s.engine, req.GetContainerId())
 	if err != nil {
 		return nil, err
-	}
-	defer s.nri.Block()()
-	if err := s.nri.Starting(ctx, c); err != nil {
-		return nil, fmt.Errorf("start container %s: %w", c.ID, err)
 	}
 	if err := s.engine.StartContainer(ctx, c.ID); err != nil {
 		return nil, err
 	}
-	s.nri.Started(ctx, c)
 	return &v1.StartContainerResponse{}, nil
 }
 
 func (s *server) StopContainer(ctx context.Context, req *v1.StopContainerRequest) (*v1.StopContainerResponse, error) {
-	c, err := s.container(ctx, req.GetContainerId())
+	c, err := storedContainer(s.engine, req.GetContainerId())
 	if err == nil {
 		wait := grace(req.GetTimeout())
 		err = s.engine.StopContainer(ctx, c.ID, engine.StopOptions{Grace: &wait, Asked: asked("StopContainer")})
-		s.tellStopped(ctx, c.ID)
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("stop container %s: %w", req.GetContainerId(), err)
@@ -183,26 +175,14 @@ func (s *server) StopContainer(ctx context.Context, req *v1.StopContainerRequest
 }
 
 func (s *server) RemoveContainer(ctx context.Context, req *v1.RemoveContainerRequest) (*v1.RemoveContainerResponse, error) {
-	c, err := s.container(ctx, req.GetContainerId())
+	c, err := storedContainer(s.engine, req.GetContainerId())
 	if err == nil {
-		err = s.removeContainer(ctx, c)
+		err = s.engine.RemoveContainer(ctx, c.ID, engine.RemoveOptions{Force: true, Asked: asked("RemoveContainer")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("remove container %s: %w", req.GetContainerId(), err)
 	}
 	return &v1.RemoveContainerResponse{}, nil
-}
-
-func (s *server) removeContainer(ctx context.Context, c core.Container) error {
-	if err := s.stopFirst(ctx, "RemoveContainer", c); err != nil {
-		return err
-	}
-	parts := s.nri.Removing(ctx, c)
-	err := s.engine.RemoveContainer(ctx, c.ID, engine.RemoveOptions{Force: true, Asked: asked("RemoveContainer")})
-	if err == nil {
-		s.nri.Removed(ctx, parts)
-	}
-	return err
 }
 
 func (s *server) ListContainers(_ context.Context, req *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
@@ -250,7 +230,7 @@ func (s *server) ContainerStatus(_ context.Context, req *v1.ContainerStatusReque
 }
 
 func (s *server) UpdateContainerResources(ctx context.Context, req *v1.UpdateContainerResourcesRequest) (*v1.UpdateContainerResourcesResponse, error) {
-	c, err := s.container(ctx, req.GetContainerId())
+	c, err := storedContainer(s.engine, req.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -261,15 +241,10 @@ func (s *server) UpdateContainerResources(ctx context.Context, req *v1.UpdateCon
 	if err != nil {
 		return nil, fmt.Errorf("update container %s: %w", c.ID, err)
 	}
-	defer s.nri.Block()()
-	if res, err = s.nri.Updating(ctx, c, res); err != nil {
-		return nil, fmt.Errorf("update container %s: %w", c.ID, err)
-	}
 	enforced, err := s.engine.UpdateContainer(ctx, c.ID, res)
 	if err != nil {
 		return nil, err
 	}
-	s.nri.Updated(ctx, c)
 	return &v1.UpdateContainerResourcesResponse{}, s.keepResources(ctx, c.ID, req.GetLinux(), enforced)
 }
 

@@ -152,7 +152,7 @@ func newPluggable(t *testing.T) (*testNode, string) {
 	if n.nri, err = NewNRI(cfg, slog.New(slog.DiscardHandler), "v1", nil); err != nil {
 		t.Fatal(err)
 	}
-	n.Options.Adjusters = []core.Adjuster{adjust.New(adjust.Options{Owners: []adjust.Owned{{Owner: core.OwnerCRI, Adjuster: n.nri}}})}
+	n.Options.Policies = adjust.Policies(adjust.Options{Owners: []adjust.Owned{{Owner: core.OwnerCRI, Policy: n.nri}}})
 	n.Start()
 	n.image = n.AddImage("redis:7", imagespec.ImageConfig{Cmd: []string{"serve"}}, map[string]string{"etc/passwd": passwdFile, "etc/group": groupFile})
 	n.serve(t)

@@ -27,9 +27,7 @@ func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest
 			return nil, invalid.Errorf("log directory: %v", err)
 		}
 	}
-	defer s.nri.Block()()
 	sb, err := s.engine.CreateSandbox(ctx, cfg)
-	s.nri.MadePod(ctx, cfg.Key, err)
 	if err != nil && !sameSandbox(err, sb, cfg) {
 		return nil, fmt.Errorf("run sandbox %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
@@ -49,10 +47,10 @@ func sameContainer(err error, c core.Container, cfg core.ContainerConfig) bool {
 }
 
 func (s *server) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxRequest) (*v1.StopPodSandboxResponse, error) {
-	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
+	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err == nil {
 		// "Forcibly terminated": kubelet has stopped them kindly before.
-		err = s.stopSandbox(ctx, sb, "StopPodSandbox")
+		err = s.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Grace: noGrace(), Asked: asked("StopPodSandbox")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("stop sandbox %s: %w", req.GetPodSandboxId(), err)
@@ -61,51 +59,14 @@ func (s *server) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxReque
 }
 
 func (s *server) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandboxRequest) (*v1.RemovePodSandboxResponse, error) {
-	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
+	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err == nil {
-		err = s.removeSandbox(ctx, sb)
+		err = s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: asked("RemovePodSandbox")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("remove sandbox %s: %w", req.GetPodSandboxId(), err)
 	}
 	return &v1.RemovePodSandboxResponse{}, nil
-}
-
-// stopSandbox has the plugins, if any, see the order of things: first every
-// container has ended, then the sandbox loses its network.
-func (s *server) stopSandbox(ctx context.Context, sb core.Sandbox, call string) error {
-	if s.nri.Listening() && sb.State == core.SandboxReady {
-		containers, err := s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
-		if err != nil {
-			return err
-		}
-		if err := s.stopFirst(ctx, call, containers...); err != nil {
-			return err
-		}
-		s.nri.StoppingPod(ctx, sb)
-	}
-	return s.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Grace: noGrace(), Asked: asked(call)})
-}
-
-func (s *server) removeSandbox(ctx context.Context, sb core.Sandbox) error {
-	o := engine.RemoveOptions{Force: true, Asked: asked("RemovePodSandbox")}
-	if !s.nri.Listening() {
-		return s.engine.RemoveSandbox(ctx, sb.ID, o)
-	}
-	if err := s.stopSandbox(ctx, sb, "RemovePodSandbox"); err != nil {
-		return err
-	}
-	containers, err := s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
-	if err != nil {
-		return err
-	}
-	parts := s.nri.Removing(ctx, containers...)
-	if err := s.engine.RemoveSandbox(ctx, sb.ID, o); err != nil {
-		return err
-	}
-	s.nri.Removed(ctx, parts)
-	s.nri.RemovedPod(ctx, sb)
-	return nil
 }
 
 // noGrace kills at once.
@@ -185,13 +146,18 @@ func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePo
 	if sb.State != core.SandboxReady {
 		return nil, fmt.Errorf("update sandbox %s: it is %s: %w", sb.ID, sb.State, errdefs.ErrFailedPrecondition)
 	}
-	defer s.nri.Block()()
-	if err := s.nri.UpdatingPod(ctx, sb, limits[0], limits[1]); err != nil {
+	err = s.nri.UpdatePod(ctx, sb, limits[0], limits[1], func() (core.Sandbox, error) { return s.keepPodResources(ctx, sb, req) })
+	if err != nil {
 		return nil, fmt.Errorf("update sandbox %s: %w", sb.ID, err)
 	}
+	return &v1.UpdatePodSandboxResourcesResponse{}, nil
+}
+
+// keepPodResources stores what a pod has and returns it as it is then.
+func (s *server) keepPodResources(ctx context.Context, sb core.Sandbox, req *v1.UpdatePodSandboxResourcesRequest) (core.Sandbox, error) {
 	r, err := podOf(sb)
 	if err != nil {
-		return nil, err
+		return sb, err
 	}
 	cfg := r.Config.GetConfig()
 	cfg.Labels = nil
@@ -204,17 +170,10 @@ func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePo
 	if o := req.GetResources(); o != nil {
 		cfg.Linux.Resources = o
 	}
-	data, err := r.encode()
-	if err != nil {
-		return nil, err
+	if sb.Data, err = r.encode(); err != nil {
+		return sb, err
 	}
-	if err := s.engine.SetSandboxData(ctx, sb.ID, data); err != nil {
-		return nil, fmt.Errorf("update sandbox %s: %w", sb.ID, err)
-	}
-	if sb, err := s.engine.Sandbox(ctx, sb.ID); err == nil {
-		s.nri.UpdatedPod(ctx, sb)
-	}
-	return &v1.UpdatePodSandboxResourcesResponse{}, nil
+	return sb, s.engine.SetSandboxData(ctx, sb.ID, sb.Data)
 }
 
 func (s *server) ListPodSandbox(_ context.Context, req *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {

@@ -11,13 +11,10 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-var (
-	_ core.Adjuster = (*Host)(nil)
-	_ core.Admitter = (*Host)(nil)
-)
+var _ core.Policy = (*Host)(nil)
 
-// Admit asks the plugins about a sandbox that is made and not seen yet.
-func (h *Host) Admit(ctx context.Context, sb *core.Sandbox) error {
+// AdmitSandbox asks the plugins about a sandbox that is made and not seen yet.
+func (h *Host) AdmitSandbox(ctx context.Context, sb *core.Sandbox) error {
 	if !h.active() {
 		return nil
 	}
@@ -26,7 +23,7 @@ func (h *Host) Admit(ctx context.Context, sb *core.Sandbox) error {
 		return err
 	}
 	h.mu.Lock()
-	h.pods[sb.Key] = p
+	h.pods[sb.ID] = p
 	h.mu.Unlock()
 	if err := h.plugins.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: p}); err != nil {
 		return refused("RunPodSandbox", err)
@@ -34,23 +31,8 @@ func (h *Host) Admit(ctx context.Context, sb *core.Sandbox) error {
 	return nil
 }
 
-// MadePod says how the making of a sandbox that was perhaps admitted ended.
-func (h *Host) MadePod(ctx context.Context, key core.Key, err error) {
-	if h == nil || errdefs.IsAlreadyExists(err) {
-		return // the first call's business
-	}
-	h.mu.Lock()
-	p := h.pods[key]
-	delete(h.pods, key)
-	h.mu.Unlock()
-	if p == nil || err == nil {
-		return
-	}
-	h.note(ctx, "RemovePodSandbox", h.plugins.RemovePodSandbox(context.WithoutCancel(ctx), &api.RemovePodSandboxRequest{Pod: p}))
-}
-
-// Adjust asks the plugins how they want a container's spec.
-func (h *Host) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container, spec *specs.Spec) error {
+// AdjustContainer asks the plugins how they want a container's spec.
+func (h *Host) AdjustContainer(ctx context.Context, sb *core.Sandbox, c *core.Container, spec *specs.Spec) error {
 	if !h.active() {
 		return nil
 	}
@@ -63,7 +45,7 @@ func (h *Host) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container, 
 		return err
 	}
 	h.mu.Lock()
-	h.born[c.Key] = newborn{pod: p, container: t}
+	h.born[c.ID] = newborn{pod: p, container: t}
 	h.mu.Unlock()
 	answer, err := h.plugins.CreateContainer(ctx, &api.CreateContainerRequest{Pod: p, Container: t})
 	if err != nil {
@@ -73,24 +55,115 @@ func (h *Host) Adjust(ctx context.Context, sb *core.Sandbox, c *core.Container, 
 		return err
 	}
 	h.mu.Lock()
-	h.born[c.Key] = newborn{p, t, answer.GetUpdate()}
+	h.born[c.ID] = newborn{p, t, answer.GetUpdate()}
 	h.mu.Unlock()
 	return nil
 }
 
-// Made says how the making of a container that was perhaps adjusted ended.
-func (h *Host) Made(ctx context.Context, key core.Key, err error) {
-	if h == nil || errdefs.IsAlreadyExists(err) {
-		return
+// AdjustProcess changes nothing: NRI has no word on further processes.
+func (h *Host) AdjustProcess(context.Context, *core.Sandbox, *core.Container, *specs.Process) error {
+	return nil
+}
+
+// Before asks the plugins about a verb and tells them of its end, but for what they
+// have asked for themselves.
+//
+// What makes or changes something keeps new plugins out from before the plugins
+// are asked until the change is on record: see Block.
+func (h *Host) Before(ctx context.Context, op *core.Operation) (after func(error), err error) {
+	switch {
+	case ofPlugins(ctx):
+		return nil, nil
+	case op.Sandbox != nil:
+		return h.beforeSandbox(ctx, op), nil
 	}
+	return h.beforeContainer(ctx, op)
+}
+
+func (h *Host) beforeSandbox(ctx context.Context, op *core.Operation) (after func(error)) {
+	told := context.WithoutCancel(ctx) // of the end, though the caller may have left
+	switch op.Verb {
+	case core.VerbCreate:
+		unblock := h.Block()
+		return func(err error) {
+			defer unblock()
+			h.madePod(told, op.Sandbox.ID, err)
+		}
+	case core.VerbStop:
+		h.stoppingPod(ctx, *op.Sandbox)
+	case core.VerbRemove:
+		return func(err error) {
+			if err == nil {
+				h.removedPod(told, *op.Sandbox)
+			}
+		}
+	}
+	return nil
+}
+
+func (h *Host) beforeContainer(ctx context.Context, op *core.Operation) (after func(error), err error) {
+	told := context.WithoutCancel(ctx)
+	switch op.Verb {
+	case core.VerbCreate:
+		unblock := h.Block()
+		return func(err error) {
+			defer unblock()
+			h.made(told, op.Container.ID, err)
+		}, nil
+	case core.VerbStart:
+		return h.change(func() error { return h.starting(ctx, *op.Container) }, func() { h.started(told, *op.Container) })
+	case core.VerbUpdate:
+		return h.change(func() error { return h.updating(ctx, op) }, func() { h.updated(told, *op.Container) })
+	case core.VerbStop:
+		return func(error) { h.tellStopped(told, op.Container.ID) }, nil
+	case core.VerbRemove:
+		gone := h.removing(ctx, *op.Container)
+		return func(err error) {
+			if err == nil {
+				h.removed(told, gone)
+			}
+		}, nil
+	}
+	return nil, nil
+}
+
+// change asks about a change, and tells of it once it is made; new plugins are kept
+// out until then.
+func (h *Host) change(ask func() error, tell func()) (after func(error), err error) {
+	unblock := h.Block()
+	if err := ask(); err != nil {
+		unblock()
+		return nil, err
+	}
+	return func(err error) {
+		defer unblock()
+		if err == nil {
+			tell()
+		}
+	}, nil
+}
+
+// madePod says how the making of a sandbox that was perhaps admitted ended.
+func (h *Host) madePod(ctx context.Context, id core.ID, err error) {
 	h.mu.Lock()
-	b, ok := h.born[key]
-	delete(h.born, key)
+	p := h.pods[id]
+	delete(h.pods, id)
+	h.mu.Unlock()
+	if p != nil && err != nil {
+		h.note(ctx, "RemovePodSandbox", h.plugins.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{Pod: p}))
+	}
+}
+
+// made says how the making of a container that was perhaps adjusted ended.
+func (h *Host) made(ctx context.Context, id core.ID, err error) {
+	h.mu.Lock()
+	b, ok := h.born[id]
+	delete(h.born, id)
 	h.mu.Unlock()
 	switch {
 	case !ok:
 	case err != nil:
-		h.note(ctx, "RemoveContainer", h.plugins.RemoveContainer(context.WithoutCancel(ctx), &api.RemoveContainerRequest{Pod: b.pod, Container: b.container}))
+		h.note(ctx, "RemoveContainer", h.plugins.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: b.pod, Container: b.container}))
 	default:
 		_, uerr := h.update(ctx, b.updates)
 		h.note(ctx, "CreateContainer", uerr)
@@ -98,8 +171,8 @@ func (h *Host) Made(ctx context.Context, key core.Key, err error) {
 	}
 }
 
-// Starting asks the plugins before a container's program runs.
-func (h *Host) Starting(ctx context.Context, c core.Container) error {
+// starting asks the plugins before a container's program runs.
+func (h *Host) starting(ctx context.Context, c core.Container) error {
 	if !h.active() {
 		return nil
 	}
@@ -110,8 +183,8 @@ func (h *Host) Starting(ctx context.Context, c core.Container) error {
 	return err
 }
 
-// Started tells that it runs.
-func (h *Host) Started(ctx context.Context, c core.Container) {
+// started tells that it runs.
+func (h *Host) started(ctx context.Context, c core.Container) {
 	if !h.active() {
 		return
 	}
@@ -122,36 +195,38 @@ func (h *Host) Started(ctx context.Context, c core.Container) {
 	h.note(ctx, "PostStartContainer", err)
 }
 
-// Updating asks the plugins what a container's limits are to be instead of res.
-func (h *Host) Updating(ctx context.Context, c core.Container, res *specs.LinuxResources) (*specs.LinuxResources, error) {
+// updating asks the plugins what a container's limits are to be instead.
+func (h *Host) updating(ctx context.Context, op *core.Operation) error {
 	if !h.active() {
-		return res, nil
+		return nil
 	}
-	p, t, err := h.both(ctx, c)
+	p, t, err := h.both(ctx, *op.Container)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	answer, err := h.plugins.UpdateContainer(ctx, &api.UpdateContainerRequest{Pod: p, Container: t, LinuxResources: api.FromOCILinuxResources(res, nil)})
+	answer, err := h.plugins.UpdateContainer(ctx, &api.UpdateContainerRequest{
+		Pod: p, Container: t, LinuxResources: api.FromOCILinuxResources(op.Resources, nil),
+	})
 	if err != nil {
-		return nil, refused("UpdateContainer", err)
+		return refused("UpdateContainer", err)
 	}
 	var others []*api.ContainerUpdate
 	for _, u := range answer.GetUpdate() {
 		switch {
-		case u.GetContainerId() != string(c.ID):
+		case u.GetContainerId() != string(op.Container.ID):
 			if u != nil {
 				others = append(others, u)
 			}
 		case u.GetLinux().GetResources() != nil:
-			res = u.GetLinux().GetResources().ToOCI()
+			op.Resources = u.GetLinux().GetResources().ToOCI()
 		}
 	}
 	_, err = h.update(ctx, others)
-	return res, err
+	return err
 }
 
-// Updated tells that the limits have been changed.
-func (h *Host) Updated(ctx context.Context, c core.Container) {
+// updated tells that the limits have been changed.
+func (h *Host) updated(ctx context.Context, c core.Container) {
 	if !h.active() {
 		return
 	}
@@ -162,10 +237,23 @@ func (h *Host) Updated(ctx context.Context, c core.Container) {
 	h.note(ctx, "PostUpdateContainer", err)
 }
 
-// Stopped tells once that a container has ended, by itself or because it was
+// tellStopped tells of an end, if it is on record.
+func (h *Host) tellStopped(ctx context.Context, id core.ID) {
+	if !h.active() {
+		return
+	}
+	h.mu.Lock()
+	e := h.engine
+	h.mu.Unlock()
+	if c, err := e.Container(ctx, id); err == nil {
+		h.stopped(ctx, c)
+	}
+}
+
+// stopped tells once that a container has ended, by itself or because it was
 // asked to. Whoever comes second waits until the first has told it.
-func (h *Host) Stopped(ctx context.Context, c core.Container) {
-	if h == nil || c.State != core.ContainerExited {
+func (h *Host) stopped(ctx context.Context, c core.Container) {
+	if c.State != core.ContainerExited {
 		return
 	}
 	unlock, err := h.ends.Lock(ctx, c.ID)
@@ -191,58 +279,40 @@ func (h *Host) Stopped(ctx context.Context, c core.Container) {
 	h.note(ctx, "StopContainer", err)
 }
 
-// Gone is a container that is about to be removed, as plugins know it.
-type Gone struct {
+// gone is a container that is about to be removed, as plugins know it.
+type gone struct {
 	id core.ID
 	newborn
 }
 
-// Removing remembers what has to be told of a container, or of a sandbox's
-// containers, once they are removed. Those that ended are told of first.
-func (h *Host) Removing(ctx context.Context, containers ...core.Container) (gone []Gone) {
-	if h == nil {
-		return nil
-	}
-	for _, c := range containers {
-		h.Stopped(ctx, c)
-		g := Gone{id: c.ID}
-		if h.active() {
-			var err error
-			if g.pod, g.container, err = h.both(ctx, c); err != nil {
-				h.note(ctx, "RemoveContainer", err)
-			}
+// removing remembers what has to be told of a container, which has ended, once it
+// is removed. Its end is told first.
+func (h *Host) removing(ctx context.Context, c core.Container) gone {
+	h.stopped(ctx, c)
+	g := gone{id: c.ID}
+	if h.active() {
+		var err error
+		if g.pod, g.container, err = h.both(ctx, c); err != nil {
+			h.note(ctx, "RemoveContainer", err)
 		}
-		gone = append(gone, g)
 	}
-	return gone
+	return g
 }
 
-// Removed tells that they are removed.
-func (h *Host) Removed(ctx context.Context, gone []Gone) {
-	if h == nil {
-		return
-	}
+// removed tells that it is removed.
+func (h *Host) removed(ctx context.Context, g gone) {
 	defer h.Block()()
-	for _, g := range gone {
-		h.mu.Lock()
-		delete(h.ended, g.id)
-		h.mu.Unlock()
-		if g.container != nil && h.active() {
-			h.note(ctx, "RemoveContainer", h.plugins.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: g.pod, Container: g.container}))
-		}
+	h.mu.Lock()
+	delete(h.ended, g.id)
+	h.mu.Unlock()
+	if g.container != nil && h.active() {
+		h.note(ctx, "RemoveContainer", h.plugins.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: g.pod, Container: g.container}))
 	}
 }
 
-// Listening reports whether a plugin is there to be told of ends in the right
-// order.
-func (h *Host) Listening() bool { return h.active() }
-
-// StoppingPod tells that a sandbox is about to lose its network; its containers
+// stoppingPod tells that a sandbox is about to lose its network; its containers
 // have ended.
-func (h *Host) StoppingPod(ctx context.Context, sb core.Sandbox) {
-	if h == nil {
-		return
-	}
+func (h *Host) stoppingPod(ctx context.Context, sb core.Sandbox) {
 	defer h.Block()()
 	if !h.active() || sb.State != core.SandboxReady {
 		return
@@ -254,11 +324,8 @@ func (h *Host) StoppingPod(ctx context.Context, sb core.Sandbox) {
 	h.note(ctx, "StopPodSandbox", err)
 }
 
-// RemovedPod tells that a sandbox is removed.
-func (h *Host) RemovedPod(ctx context.Context, sb core.Sandbox) {
-	if h == nil {
-		return
-	}
+// removedPod tells that a sandbox is removed.
+func (h *Host) removedPod(ctx context.Context, sb core.Sandbox) {
 	defer h.Block()()
 	if !h.active() {
 		return
@@ -270,8 +337,26 @@ func (h *Host) RemovedPod(ctx context.Context, sb core.Sandbox) {
 	h.note(ctx, "RemovePodSandbox", err)
 }
 
-// UpdatingPod asks the plugins about new limits of a pod.
-func (h *Host) UpdatingPod(ctx context.Context, sb core.Sandbox, overhead, resources *specs.LinuxResources) error {
+// UpdatePod changes what is on record of a pod's limits, which no verb of the engine
+// does: the plugins are asked about them before, and told when record has succeeded.
+// On nil it is record.
+func (h *Host) UpdatePod(ctx context.Context, sb core.Sandbox, overhead, resources *specs.LinuxResources, record func() (core.Sandbox, error)) error {
+	if h == nil {
+		_, err := record()
+		return err
+	}
+	defer h.Block()()
+	if err := h.updatingPod(ctx, sb, overhead, resources); err != nil {
+		return err
+	}
+	sb, err := record()
+	if err == nil {
+		h.updatedPod(ctx, sb)
+	}
+	return err
+}
+
+func (h *Host) updatingPod(ctx context.Context, sb core.Sandbox, overhead, resources *specs.LinuxResources) error {
 	if !h.active() {
 		return nil
 	}
@@ -285,8 +370,7 @@ func (h *Host) UpdatingPod(ctx context.Context, sb core.Sandbox, overhead, resou
 	return refused("UpdatePodSandbox", err)
 }
 
-// UpdatedPod tells that a pod has them.
-func (h *Host) UpdatedPod(ctx context.Context, sb core.Sandbox) {
+func (h *Host) updatedPod(ctx context.Context, sb core.Sandbox) {
 	if !h.active() {
 		return
 	}

@@ -1,8 +1,6 @@
 // Package nri lets plugins of the Node Resource Interface see the pods and
 // containers of the CRI face, and adjust containers before they are made. It is
-// the cri owner's adjuster, so that the words of pods stay in the face: the
-// engine asks it when a sandbox or container is about to be, the face tells it
-// of everything else.
+// the cri owner's core.Policy, so that the words of pods stay in the face.
 //
 // Plugins speak NRI over ttrpc on a unix socket; the protocol, the order of the
 // plugins and how their wishes are merged are github.com/containerd/nri's. What
@@ -57,7 +55,7 @@ const DefaultTimeout = 10 * time.Second
 // registration is how long a plugin may take to say its name.
 const registration = 5 * time.Second
 
-// Host is the place where plugins plug in. All methods may be called on nil,
+// Host is the place where plugins plug in. Run and UpdatePod may be called on nil,
 // which has no plugins.
 type Host struct {
 	o       Options
@@ -66,9 +64,9 @@ type Host struct {
 
 	mu     sync.Mutex // guards engine, pods, born, ended
 	engine *engine.Client
-	pods   map[core.Key]*api.PodSandbox // admitted and not made yet
-	born   map[core.Key]newborn         // adjusted and not made yet
-	ended  map[core.ID]bool             // containers whose end was told
+	pods   map[core.ID]*api.PodSandbox // admitted and not made yet
+	born   map[core.ID]newborn         // adjusted and not made yet
+	ended  map[core.ID]bool            // containers whose end was told
 
 	ends keylock.Map[core.ID]
 }
@@ -90,7 +88,7 @@ func New(o Options) (*Host, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = DefaultTimeout
 	}
-	h := &Host{o: o, pods: map[core.Key]*api.PodSandbox{}, born: map[core.Key]newborn{}, ended: map[core.ID]bool{}}
+	h := &Host{o: o, pods: map[core.ID]*api.PodSandbox{}, born: map[core.ID]newborn{}, ended: map[core.ID]bool{}}
 	// The library has one for a whole process.
 	adaptation.SetPluginRequestTimeout(o.Timeout)
 	adaptation.SetPluginRegistrationTimeout(registration)
@@ -128,7 +126,7 @@ func (h *Host) Run(ctx context.Context, e *engine.Client) error {
 	}
 	stopped := func(ctx context.Context, id core.ID) {
 		if c, err := e.Container(ctx, id); err == nil {
-			h.Stopped(ctx, c)
+			h.stopped(ctx, c)
 		}
 	}
 	w := engine.Watch{
@@ -153,16 +151,13 @@ func (h *Host) Run(ctx context.Context, e *engine.Client) error {
 
 // active reports whether anybody is plugged in. It holds still while a Block
 // is held.
-func (h *Host) active() bool { return h != nil && h.count.Load() > 0 }
+func (h *Host) active() bool { return h.count.Load() > 0 }
 
 // Block keeps new plugins from joining until unblock is called. Whoever makes
 // or changes something holds it from before the plugins are asked until the
 // change is on record: then a plugin that joins either was asked, or finds it in
 // the list it is given. It must not be taken twice by one call.
 func (h *Host) Block() (unblock func()) {
-	if h == nil {
-		return func() {}
-	}
 	b := h.plugins.BlockPluginSync()
 	return b.Unblock
 }
@@ -224,7 +219,7 @@ func (h *Host) update(ctx context.Context, updates []*api.ContainerUpdate) (fail
 	h.mu.Lock()
 	e := h.engine
 	h.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, h.o.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, byPlugins{}, true), h.o.Timeout)
 	defer cancel()
 	for _, u := range updates {
 		res := u.GetLinux().GetResources().ToOCI()
@@ -241,6 +236,13 @@ func (h *Host) update(ctx context.Context, updates []*api.ContainerUpdate) (fail
 	}
 	return failed, err
 }
+
+// byPlugins marks a context of what plugins have asked for. They are not asked about
+// it: whoever calls update may keep new plugins out or be letting one in, and must
+// not wait for that again.
+type byPlugins struct{}
+
+func ofPlugins(ctx context.Context) bool { return ctx.Value(byPlugins{}) != nil }
 
 // readSpec is the spec as the runtime got it; nil when it cannot be read.
 func readSpec(bundle string) *specs.Spec {

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// policies are who is asked about what callers do.
+type policies struct {
+	all    []core.Policy
+	logger *slog.Logger
+}
+
+// around does what a verb does, between asking the policies about it and telling
+// them of its end. No lock may be held: policies may call verbs, and what keeps
+// them waiting may wait for one.
+func (ps policies) around(ctx context.Context, op *core.Operation, do func() error) (err error) {
+	told, err := ps.ask(ctx, op)
+	if err != nil {
+		return err
+	}
+	err = fmt.Errorf("it was not finished: %w", errdefs.ErrInternal) // should do panic
+	defer func() { told(err) }()
+	err = do()
+	return err
+}
+
+// ask asks before a verb; told tells those that allowed it of its end.
+func (ps policies) ask(ctx context.Context, op *core.Operation) (told func(error), err error) {
+	var afters []func(error)
+	told = func(err error) {
+		if crashed(err) {
+			return // the dead tell nothing
+		}
+		for _, after := range slices.Backward(afters) {
+			after(err)
+		}
+	}
+	for _, p := range ps.all {
+		after, err := p.Before(ctx, op)
+		switch {
+		case err == nil:
+			if after != nil {
+				afters = append(afters, after)
+			}
+		case op.Verb == core.VerbStop || op.Verb == core.VerbRemove:
+			ps.logger.WarnContext(ctx, "a policy has refused an end, which goes on", "verb", op.Verb, "error", err)
+		default:
+			told(err)
+			return nil, err
+		}
+	}
+	return told, nil
+}
+
+// admit is the stage that asks about a sandbox.
+func (b *sandboxBuild) admit(ctx context.Context) error {
+	for _, p := range b.e.policies.all {
+		if err := p.AdmitSandbox(ctx, &b.sb); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adjust is the stage that has a container's spec changed.
+func (b *build) adjust(ctx context.Context) error {
+	for _, p := range b.e.policies.all {
+		if err := p.AdjustContainer(ctx, &b.sb, &b.c, b.spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adjust returns the caller's process as the policies want it.
+func (ps policies) adjust(ctx context.Context, sb *core.Sandbox, ct *core.Container, p *specs.Process) (*specs.Process, error) {
+	own := *p
+	own.Args, own.Env, own.Rlimits = slices.Clone(p.Args), slices.Clone(p.Env), slices.Clone(p.Rlimits)
+	own.User.AdditionalGids = slices.Clone(p.User.AdditionalGids)
+	if p.Capabilities != nil {
+		caps := *p.Capabilities
+		own.Capabilities = &caps
+	}
+	for _, p := range ps.all {
+		if err := p.AdjustProcess(ctx, sb, ct, &own); err != nil {
+			return nil, err
+		}
+	}
+	return &own, nil
+}
