@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
 )
 
 // BundleProcess is the process of a bundle's spec, as it was started.
@@ -21,6 +25,24 @@ func BundleProcess(bundle string) (*specs.Process, error) {
 	p, err := processOf(b)
 	if err != nil {
 		return nil, fmt.Errorf("read its spec: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	return p, nil
+}
+
+// ExecProcess is BundleProcess with another command: the same user, environment,
+// directory and rights. With tty it has a terminal, of that size unless a dimension
+// is 0, and a TERM.
+func ExecProcess(bundle string, args []string, tty bool, size core.Size) (*specs.Process, error) {
+	p, err := BundleProcess(bundle)
+	if err != nil {
+		return nil, err
+	}
+	p.Args, p.CommandLine, p.Terminal, p.ConsoleSize = slices.Clone(args), "", tty, nil
+	if tty && size.Rows > 0 && size.Cols > 0 {
+		p.ConsoleSize = &specs.Box{Height: uint(size.Rows), Width: uint(size.Cols)}
+	}
+	if tty && !slices.ContainsFunc(p.Env, func(e string) bool { return strings.HasPrefix(e, "TERM=") }) {
+		p.Env = append(p.Env, "TERM=xterm")
 	}
 	return p, nil
 }
