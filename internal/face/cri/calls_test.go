@@ -18,7 +18,6 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
-	"github.com/longshore/longshore/internal/face/cri/joint"
 )
 
 func TestVersionAndStatus(t *testing.T) {
@@ -332,7 +331,7 @@ func TestExecSync(t *testing.T) {
 		return 0
 	})
 	r, err = n.ExecSync(ctx, &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"much"}})
-	if err != nil || len(r.Stdout)+len(r.Stderr) != joint.MaxOutput || r.ExitCode != 0 {
+	if err != nil || len(r.Stdout)+len(r.Stderr) != maxOutput || r.ExitCode != 0 {
 		t.Errorf("%d and %d bytes, code %d, %v", len(r.GetStdout()), len(r.GetStderr()), r.GetExitCode(), err)
 	}
 	_, err = n.ExecSync(ctx, &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"missing"}})

@@ -11,7 +11,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/cri/joint"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/netdial"
 )
@@ -20,7 +19,7 @@ import (
 func BridgeKlog(log *slog.Logger) { klog.SetSlogLogger(log.With(slog.String("face", Name))) }
 
 func (s *server) Exec(ctx context.Context, req *v1.ExecRequest) (*v1.ExecResponse, error) {
-	r, err := joint.ExecRequest(req)
+	r, err := execRequest(req)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +31,7 @@ func (s *server) Exec(ctx context.Context, req *v1.ExecRequest) (*v1.ExecRespons
 }
 
 func (s *server) Attach(ctx context.Context, req *v1.AttachRequest) (*v1.AttachResponse, error) {
-	r, err := joint.AttachRequest(req)
+	r, err := attachRequest(req)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +43,7 @@ func (s *server) Attach(ctx context.Context, req *v1.AttachRequest) (*v1.AttachR
 }
 
 func (s *server) PortForward(ctx context.Context, req *v1.PortForwardRequest) (*v1.PortForwardResponse, error) {
-	r, err := joint.ForwardRequest(req)
+	r, err := forwardRequest(req)
 	if err != nil {
 		return nil, err
 	}
@@ -78,27 +77,6 @@ func running(c core.Container, kind stream.Kind) error {
 
 // backend is the server as that of the streams.
 type backend struct{ s *server }
-
-// Exec implements stream.Backend.
-func (b backend) Exec(ctx context.Context, req stream.Request, sess stream.Session) (int, error) {
-	c, err := b.s.container(ctx, req.ID)
-	if err != nil {
-		return 0, err
-	}
-	return runner(b.s).Exec(ctx, c, req, sess)
-}
-
-// Attach implements stream.Backend.
-func (b backend) Attach(ctx context.Context, req stream.Request, sess stream.Session) error {
-	c, err := b.s.container(ctx, req.ID)
-	if err == nil {
-		err = running(c, stream.KindAttach)
-	}
-	if err != nil {
-		return err
-	}
-	return runner(b.s).Attach(ctx, c, sess)
-}
 
 // Dial connects to a port of a sandbox's loopback.
 func (b backend) Dial(ctx context.Context, sandbox string, port uint16) (net.Conn, error) {

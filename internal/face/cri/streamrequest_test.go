@@ -1,4 +1,4 @@
-package joint
+package cri
 
 import (
 	"testing"
@@ -25,7 +25,7 @@ func FuzzStreamRequests(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e v1.ExecRequest
 		if proto.Unmarshal(b, &e) == nil {
-			r, err := ExecRequest(&e)
+			r, err := execRequest(&e)
 			checkRequest(t, r, err, stream.KindExec)
 			if err == nil && len(r.Args) == 0 {
 				t.Error("no command")
@@ -33,12 +33,12 @@ func FuzzStreamRequests(f *testing.F) {
 		}
 		var a v1.AttachRequest
 		if proto.Unmarshal(b, &a) == nil {
-			r, err := AttachRequest(&a)
+			r, err := attachRequest(&a)
 			checkRequest(t, r, err, stream.KindAttach)
 		}
 		var p v1.PortForwardRequest
 		if proto.Unmarshal(b, &p) == nil {
-			if r, err := ForwardRequest(&p); err == nil && len(r.Ports) != len(p.GetPort()) {
+			if r, err := forwardRequest(&p); err == nil && len(r.Ports) != len(p.GetPort()) {
 				t.Errorf("%v became %v", p.GetPort(), r.Ports)
 			}
 		}

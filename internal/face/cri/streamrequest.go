@@ -1,4 +1,4 @@
-package joint
+package cri
 
 import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -7,9 +7,9 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// ExecRequest is what a client asked for, refused where no client could have it.
+// execRequest is what a client asked for, refused where no client could have it.
 // InvalidArgument.
-func ExecRequest(req *v1.ExecRequest) (stream.Request, error) {
+func execRequest(req *v1.ExecRequest) (stream.Request, error) {
 	r := stream.Request{
 		Kind: stream.KindExec, ID: req.GetContainerId(), Args: req.GetCmd(),
 		Stdin: req.GetStdin(), Stdout: req.GetStdout(), Stderr: req.GetStderr(), TTY: req.GetTty(),
@@ -20,8 +20,8 @@ func ExecRequest(req *v1.ExecRequest) (stream.Request, error) {
 	return r, checkStreams(r)
 }
 
-// AttachRequest is as ExecRequest.
-func AttachRequest(req *v1.AttachRequest) (stream.Request, error) {
+// attachRequest is as execRequest.
+func attachRequest(req *v1.AttachRequest) (stream.Request, error) {
 	r := stream.Request{
 		Kind: stream.KindAttach, ID: req.GetContainerId(),
 		Stdin: req.GetStdin(), Stdout: req.GetStdout(), Stderr: req.GetStderr(), TTY: req.GetTty(),
@@ -40,8 +40,8 @@ func checkStreams(r stream.Request) error {
 	}
 }
 
-// ForwardRequest is as ExecRequest.
-func ForwardRequest(req *v1.PortForwardRequest) (stream.Request, error) {
+// forwardRequest is as execRequest.
+func forwardRequest(req *v1.PortForwardRequest) (stream.Request, error) {
 	r := stream.Request{Kind: stream.KindPortForward, ID: req.GetPodSandboxId()}
 	for _, p := range req.GetPort() {
 		if p < 1 || p > 65535 {
