@@ -11,6 +11,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -38,40 +39,29 @@ func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecR
 	if err != nil {
 		return err
 	}
-	p, streams, err := view.Exec(ctx, c.ID, cfg)
+	a := asked(ctx, "longshore exec")
+	x := attach.Exec{Engine: view, Log: s.o.Logger, Owner: a.Owner, Call: a.Call, User: a.User}
+	at, err := x.Start(ctx, c.ID, cfg)
 	if err != nil {
 		return startFailure(err)
 	}
-	ref := core.Ref{Container: c.ID, Process: p.ID}
-	j := &joint{
-		view: view, ref: ref, streams: streams, input: true, call: "longshore exec", send: stream.Send,
+	to := client{
+		call: a.Call, input: true, tty: req.GetTty(), send: stream.Send,
 		recv: func() (*longshorev1.Input, error) {
 			m, err := stream.Recv()
 			return m.GetInput(), err
 		},
 	}
 	if req.GetDetach() {
-		return j.started(req.GetTty())
+		at.Close()
+		return to.started(at.Ref)
 	}
-	defer func() { s.forget(ctx, view, ref, err != nil) }()
-	if err := j.started(req.GetTty()); err != nil {
-		_ = streams.Close()
-		return err
-	}
-	return j.run(ctx)
+	err = to.serve(ctx, at)
+	x.End(ctx, at, err != nil)
+	return err
 }
 
-// forget drops an exec's record, and kills what runs of it when it was cut short.
-func (s *Server) forget(ctx context.Context, view *engine.Client, ref core.Ref, cut bool) {
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
-	defer cancel()
-	opts := engine.RemoveOptions{Force: cut, Asked: asked(ctx, "longshore exec")}
-	if err := view.RemoveProcess(clean, ref, opts); err != nil && !errdefs.IsNotFound(err) {
-		s.o.Logger.WarnContext(ctx, "exec could not be removed", "container", string(ref.Container), "process", string(ref.Process), "error", err)
-	}
-}
-
-// Attach joins a container's main process.
+// Attach attaches the client to a container's main process.
 func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.AttachRequest, longshorev1.Output]) (err error) {
 	ctx := stream.Context()
 	first, err := stream.Recv()
@@ -106,50 +96,39 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		}
 	}()
 
-	ref := core.Ref{Container: c.ID}
-	var log *logOutput
-	if sink := ownLog(c); sink != nil {
-		log = &logOutput{sink: *sink}
-		if !req.GetStart() {
-			log.since = time.Now()
-		}
-		var stop func()
-		log.ended, stop = s.ended(ctx, c.ID)
-		defer stop()
+	at := &attach.Session{Engine: view, Ref: core.Ref{Container: c.ID}, Log: ownLog(c)}
+	if !req.GetStart() {
+		at.From.Since = time.Now()
 	}
-	streams, err := attachStreams(ctx, view, c, req.GetStdin(), log == nil)
-	if err != nil {
+	if at.Streams, err = attachStreams(ctx, view, c, req.GetStdin(), at.Log == nil); err != nil {
 		return err
 	}
-	j := &joint{
-		view: view, ref: ref, streams: streams, log: log, input: input, call: "longshore attach", send: stream.Send,
+	defer at.Close()
+	at.Follow(ctx) // before it is started, as it may be gone soon after
+	to := client{
+		call: "longshore attach", input: input, tty: c.Main.TTY, send: stream.Send,
 		recv: func() (*longshorev1.Input, error) {
 			m, err := stream.Recv()
 			return m.GetInput(), err
 		},
 	}
 	if req.GetSize() != nil && c.Main.TTY && input {
-		_ = view.Resize(ctx, ref, toSize(req.GetSize())) // a container that just ended has no size
+		_ = view.Resize(ctx, at.Ref, toSize(req.GetSize())) // a container that just ended has no size
 	}
 	if req.GetStart() {
 		if err := view.StartContainer(ctx, c.ID); err != nil {
-			_ = streams.Close()
 			s.dropIfAuto(ctx, c)
 			return startFailure(err)
 		}
 	}
-	if err := j.started(c.Main.TTY); err != nil {
-		_ = streams.Close()
-		return err
-	}
-	return j.run(ctx)
+	return to.serve(ctx, at)
 }
 
 // attachStreams opens what of a main process's streams is wanted.
 func attachStreams(ctx context.Context, view *engine.Client, c core.Container, stdin, output bool) (*core.Streams, error) {
 	opts := core.StreamOptions{Stdin: stdin && c.Config.IO.Stdin != core.StdinClosed, Stdout: output, Stderr: output && !c.Main.TTY, Exclusive: c.Config.IO.Hold}
 	if !opts.Stdin && !opts.Stdout {
-		return &core.Streams{Close: func() error { return nil }}, nil
+		return nil, nil //nolint:nilnil // nothing is wanted
 	}
 	return view.Streams(ctx, core.Ref{Container: c.ID}, opts)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
@@ -119,13 +118,6 @@ func readAll(ctx context.Context, sinks []core.Sink, opts logs.Options, send fun
 	return context.Cause(ctx)
 }
 
-// logOutput is a container's output as its log has it.
-type logOutput struct {
-	sink  core.Sink
-	since time.Time // zero: from the begin
-	ended <-chan struct{}
-}
-
 // ownLog is the log of a container of ours, nil for others: what turns and
 // removes their logs is not ours to know.
 func ownLog(c core.Container) *core.Sink {
@@ -134,14 +126,4 @@ func ownLog(c core.Container) *core.Sink {
 		return nil
 	}
 	return &list[0]
-}
-
-// copy sends the output until the container has ended.
-func (l *logOutput) copy(ctx context.Context, emit func(*longshorev1.Output) error) error {
-	return logs.Copy(ctx, l.sink, logs.Options{Follow: true, Ended: l.ended, Since: l.since}, func(stderr bool, data []byte) error {
-		if stderr {
-			return emit(&longshorev1.Output{Kind: &longshorev1.Output_Stderr{Stderr: data}})
-		}
-		return emit(&longshorev1.Output{Kind: &longshorev1.Output_Stdout{Stdout: data}})
-	})
 }

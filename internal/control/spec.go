@@ -15,6 +15,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
@@ -107,12 +108,10 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 	if c.State != core.ContainerRunning {
 		return cfg, fmt.Errorf("exec in %s: it is %s: %w", c.ID.Short(), c.State, errdefs.ErrFailedPrecondition)
 	}
-	p, err := ocispec.BundleProcess(c.Bundle)
+	p, err := ocispec.ExecProcess(c.Bundle, req.GetCommand(), req.GetTty(), toSize(req.GetSize()))
 	if err != nil {
 		return cfg, fmt.Errorf("exec in %s: %w", c.ID.Short(), err)
 	}
-	p.Terminal, p.Args, p.CommandLine = req.GetTty(), req.GetCommand(), ""
-	p.ConsoleSize = consoleSize(req.GetTty(), req.GetSize())
 	if req.GetWorkdir() != "" {
 		if p.Cwd = path.Clean(req.GetWorkdir()); !path.IsAbs(p.Cwd) {
 			return cfg, invalid.Errorf("workdir %q is not an absolute path", req.GetWorkdir())
@@ -136,18 +135,14 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 		own = []string{"HOME=" + home}
 	}
 	p.Env = ocispec.Env(ocispec.BaseEnv("/", "", req.GetTty()), p.Env, own, req.GetEnv())
-	cfg = core.ProcessConfig{Spec: p, IO: core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize())}}
 	if req.GetDetach() {
-		return cfg, nil
+		return core.ProcessConfig{Spec: p, IO: core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize())}}, nil
 	}
-	// Nobody else will read this output: it is held until we have, and not a
-	// byte of it is lost.
-	cfg.IO.Hold, cfg.Ephemeral = true, true
-	cfg.Attach = &core.StreamOptions{Stdin: req.GetStdin(), Stdout: true, Stderr: !req.GetTty(), Exclusive: true}
+	stdin := core.StdinClosed
 	if req.GetStdin() {
-		cfg.IO.Stdin = core.StdinOnce
+		stdin = core.StdinOnce
 	}
-	return cfg, nil
+	return attach.Held(p, stdin, toSize(req.GetSize())), nil
 }
 
 // consoleSize has the runtime set the size before the program looks at it; nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/attach"
 )
 
 // sessions counts who is attached to which container.
@@ -64,7 +64,8 @@ func (s *Server) drop(ctx context.Context, id core.ID) {
 	for pause := firstRetry; !s.sessions.busy(id); pause = min(2*pause, longestRetry) {
 		streams, err := s.own.Streams(ctx, ref, core.StreamOptions{Stdout: true, Stderr: true, Exclusive: true})
 		if err == nil {
-			discard(ctx, streams)
+			at := attach.Session{Engine: s.own, Ref: ref, Streams: streams}
+			_, _ = at.Run(ctx)
 		}
 		if c, err := s.own.Container(ctx, id); err != nil || c.State == core.ContainerExited {
 			return
@@ -77,23 +78,6 @@ func (s *Server) drop(ctx context.Context, id core.ID) {
 		case <-timer.C:
 		}
 	}
-}
-
-// discard reads streams to their end, or until ctx ends.
-func discard(ctx context.Context, streams *core.Streams) {
-	stop := context.AfterFunc(ctx, func() { _ = streams.Close() })
-	defer func() {
-		if stop() {
-			_ = streams.Close()
-		}
-	}()
-	var wg sync.WaitGroup
-	for _, r := range []io.Reader{streams.Stdout, streams.Stderr} {
-		if r != nil {
-			wg.Go(func() { _, _ = io.Copy(io.Discard, r) })
-		}
-	}
-	wg.Wait()
 }
 
 func (s *sessions) enter(id core.ID) {
