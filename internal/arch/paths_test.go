@@ -95,8 +95,6 @@ var allowedByName = map[string]string{
 	"internal/face/mesos/providers/providers.go:Update":    ownFiles,
 	"internal/face/mesos/providers/providers.go:read":      ownFiles,
 	"internal/face/mesos/sandbox/sandbox.go:New":           operators,
-	"internal/face/mesos/session/ends.go:Keep":             ownFiles,
-	"internal/face/mesos/session/ends.go:rewrite":          ownFiles,
 	"internal/face/nomad/gauge/speed.go:NodeSpeed":         kernels,
 	"internal/face/nomad/relay/relay.go:listen":            ownFiles,
 	"internal/face/nomad/translate/cgroup.go:isDir":        kernels,

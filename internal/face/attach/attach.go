@@ -43,7 +43,7 @@ type Sender func(stderr bool, data []byte) error
 
 // Serial returns send for one call at a time, as gRPC's streams want it.
 func Serial(send Sender) Sender {
-	var mu sync.Mutex
+	var mu sync.Mutex // serializes send
 	return func(stderr bool, data []byte) error {
 		mu.Lock()
 		defer mu.Unlock()

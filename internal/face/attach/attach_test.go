@@ -78,7 +78,7 @@ func (r *rig) attached(want core.StreamOptions) *attach.Session {
 
 // collected is output as a client gets it.
 type collected struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards text, all
 	text [2]strings.Builder
 	all  strings.Builder
 	some chan struct{} // gets one for each piece, unless it is nil

@@ -63,7 +63,7 @@ func execProcess(c core.Container, args []string, tty bool, size core.Size) (*sp
 
 // outputs are stdout and stderr, which share one allowance.
 type outputs struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards left, data
 	left int
 	data [2][]byte
 }

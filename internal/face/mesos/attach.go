@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/session"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
@@ -39,9 +38,9 @@ func (s *server) launchSession(ctx context.Context, x *api.Exchange) error {
 	}
 	out, err := x.Stream()
 	if err == nil {
-		err = sess.Run(ctx, out.Send, s.heartbeat)
+		_, err = sess.Run(ctx, out.Send, s.heartbeat)
 	}
-	s.closeSession(ctx, l.ID, sess, err != nil)
+	s.closeSession(ctx, l.ID, sess)
 	return err
 }
 
@@ -64,48 +63,31 @@ func (s *server) openSession(ctx context.Context, l translate.Launch) (*session.
 		return nil, err
 	}
 	_, value := api.SplitID(l.ID)
-	proc, streams, err := s.engine.Exec(ctx, l.Parent.ID, core.ProcessConfig{
-		ID: core.ProcessID(value), Spec: p, Ephemeral: true,
-		IO:     core.IO{Hold: true, TTY: l.TTY(), Stdin: core.StdinOpen, Size: translate.Size(l.Container.GetTtyInfo())},
-		Attach: &core.StreamOptions{Stdin: true, Stdout: true, Stderr: !l.TTY(), Exclusive: true},
-	})
+	cfg := attach.Held(p, core.StdinOpen, translate.Size(l.Container.GetTtyInfo()))
+	cfg.ID, cfg.KeepExit = core.ProcessID(value), true // clients ask how it has ended when the stream has
+	at, err := attach.Exec{Engine: s.engine}.Start(ctx, l.Parent.ID, cfg)
 	if err != nil {
 		return nil, err
 	}
-	sess := &session.Session{Ref: core.Ref{Container: l.Parent.ID, Process: proc.ID}, TTY: l.TTY(), Streams: streams}
-	sess.Follow(func(ctx context.Context) (core.Autopsy, error) { return s.engine.Wait(ctx, sess.Ref) })
+	sess := &session.Session{Session: at, TTY: l.TTY()}
 	s.sessions.Begin(l.ID, sess)
 	return sess, nil
 }
 
-// closeSession ends a session with all that it has started. How it ended is
-// remembered: clients ask for it when the stream has ended.
-func (s *server) closeSession(ctx context.Context, id string, sess *session.Session, broken bool) {
+// closeSession ends a session with all that it has started.
+func (s *server) closeSession(ctx context.Context, id string, sess *session.Session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	_ = sess.Streams.Close()
-	var err error
-	if broken {
-		if unlock := s.lockSession(ctx, id, sess); unlock != nil {
-			err = s.engine.Signal(ctx, sess.Ref, int(unix.SIGKILL), asked("LAUNCH_NESTED_CONTAINER_SESSION"))
-			unlock()
-		}
-	}
-	a, werr := sess.Ended(ctx)
+	sess.Close()
 	unlock := s.lockSession(ctx, id, sess)
 	if unlock == nil {
 		return
 	}
 	defer unlock()
-	if werr == nil {
-		s.sessions.End(id, &a)
-	} else {
-		s.sessions.End(id, nil)
-	}
+	s.sessions.End(id)
 	_, value := api.SplitID(id)
 	t := target{container: core.Container{Meta: core.Meta{ID: sess.Ref.Container}}, session: core.ProcessID(value)}
-	err = errors.Join(ignoreNotFound(err), ignoreNotFound(werr), s.drop(ctx, t, "LAUNCH_NESTED_CONTAINER_SESSION"))
-	if err != nil {
+	if err := ignoreNotFound(s.drop(ctx, t, "LAUNCH_NESTED_CONTAINER_SESSION")); err != nil {
 		s.log.WarnContext(ctx, "a session was not cleaned up", "container", id, "error", err)
 	}
 }
@@ -123,25 +105,6 @@ func (s *server) lockSession(ctx context.Context, id string, sess *session.Sessi
 		return nil
 	}
 	return unlock
-}
-
-// endsFile is where it is kept how sessions ended, below the work directory.
-const endsFile = "sessions"
-
-// keepEnds has it known how sessions ended when the agent is another one, as long as
-// their containers are there.
-func (s *server) keepEnds(ctx context.Context) {
-	known := func(id string) bool {
-		parent, _ := api.SplitID(id)
-		_, err := s.engine.ContainerByKey(ctx, core.Key(parent))
-		return err == nil
-	}
-	lost := func(err error) {
-		s.log.WarnContext(ctx, "how sessions ended is not known to the next agent", "error", err)
-	}
-	if err := s.sessions.Keep(filepath.Join(s.workDir, endsFile), known, lost); err != nil {
-		lost(err)
-	}
 }
 
 func ignoreNotFound(err error) error {
@@ -171,13 +134,13 @@ func (s *server) attachOutput(ctx context.Context, x *api.Exchange) error {
 	if err != nil {
 		return err
 	}
-	view := &session.Session{Ref: t.ref(), TTY: true, Streams: streams}
-	defer func() { _ = streams.Close() }()
+	view := &session.Session{Session: &attach.Session{Engine: s.engine, Ref: t.ref(), Streams: streams}, TTY: true}
+	defer view.Close()
 	out, err := x.Stream()
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = view.Run(ctx, out.Send, s.heartbeat)
 	}
-	return view.Run(ctx, out.Send, s.heartbeat)
+	return ignoreNotFound(err) // it may be gone by now
 }
 
 // attachable finds a container that somebody can be connected to: one with a
@@ -211,9 +174,9 @@ func (s *server) attachInput(ctx context.Context, x *api.Exchange) error {
 		return &api.Error{Code: http.StatusBadRequest, Text: words.Plain(err.Error())}
 	}
 	id := api.FormatID(in.GetContainerId())
-	to := &input{server: s}
+	to := &input{Input: attach.Input{Engine: s.engine, Ends: true}}
 	if sess := s.sessions.Live(id); sess != nil {
-		to.ref, to.tty, to.stdin = sess.Ref, sess.TTY, sess.Streams.Stdin
+		to.Ref, to.tty, to.Stdin = sess.Ref, sess.TTY, sess.Streams.Stdin
 	} else {
 		t, err := s.attachable(ctx, id)
 		if err != nil {
@@ -226,7 +189,7 @@ func (s *server) attachInput(ctx context.Context, x *api.Exchange) error {
 		defer func() { _ = streams.Close() }()
 		stop := context.AfterFunc(ctx, func() { _ = streams.Close() })
 		defer stop()
-		to.ref, to.tty, to.stdin = t.ref(), true, streams.Stdin
+		to.Ref, to.tty, to.Stdin = t.ref(), true, streams.Stdin
 	}
 	release, ok := s.sessions.Input(id)
 	if !ok {
@@ -238,10 +201,8 @@ func (s *server) attachInput(ctx context.Context, x *api.Exchange) error {
 
 // input is one stream of input on its way to a process.
 type input struct {
-	server *server
-	ref    core.Ref
-	tty    bool
-	stdin  io.Writer
+	attach.Input
+	tty bool
 }
 
 // run takes records until the client sends no more, or the process has ended.
@@ -254,7 +215,7 @@ func (i *input) run(ctx context.Context, x *api.Exchange) error {
 	ended := false
 	go func() {
 		defer close(waited)
-		if _, err := i.server.engine.Wait(ctx, i.ref); err == nil || errdefs.IsNotFound(err) {
+		if _, err := i.Engine.Wait(ctx, i.Ref); err == nil || errdefs.IsNotFound(err) {
 			ended = true
 			x.EndInput(time.Now().Add(lingers))
 		}
@@ -291,11 +252,11 @@ func (i *input) record(ctx context.Context, m *mesosagent.ProcessIO) error {
 		if !i.tty {
 			return &api.Error{Code: http.StatusBadRequest, Text: "Unable to set the window size: the container has no terminal"}
 		}
-		return i.server.engine.Resize(ctx, i.ref, translate.Size(m.GetControl().GetTtyInfo()))
+		return i.Engine.Resize(ctx, i.Ref, translate.Size(m.GetControl().GetTtyInfo()))
 	}
 	data := m.GetData().GetData()
 	if len(data) > 0 {
-		if _, err := i.stdin.Write(data); err != nil {
+		if _, err := i.Write(data); err != nil {
 			return fmt.Errorf("Failed writing to stdin: %w", err) //nolint:staticcheck // Mesos' text
 		}
 		return nil
@@ -303,5 +264,5 @@ func (i *input) record(ctx context.Context, m *mesosagent.ProcessIO) error {
 	if i.tty {
 		return nil // who is at a terminal sends its end as a character
 	}
-	return i.server.engine.CloseStdin(ctx, i.ref)
+	return i.Engine.CloseStdin(ctx, i.Ref)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/session"
 )
@@ -400,7 +401,7 @@ func TestAnEndedSessionTouchesNoLaterOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	later := &session.Session{Ref: ref, Streams: streams}
+	later := &session.Session{Session: &attach.Session{Engine: s.engine, Ref: ref, Streams: streams}}
 	s.sessions.Begin("a.s", later)
 	unlock()
 	o.end()

@@ -96,7 +96,6 @@ func (c cleaner) clear(ctx context.Context, id string, now time.Time) (cleared b
 	if err != nil {
 		return false, err
 	}
-	c.sessions.Forget(id)
 	err = c.tree.Remove(id)
 	return err == nil, err
 }

@@ -23,8 +23,11 @@ func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
 	id := api.FormatID(api.ContainerIDOf(x.Call))
 	unknown := &api.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
 	a, err := s.await(ctx, id)
-	if past, ok := s.sessions.Past(id); errdefs.IsNotFound(err) && ok {
-		a, err = past, nil
+	if errdefs.IsNotFound(err) {
+		var ref core.Ref
+		if ref, err = s.pastSession(ctx, id); err == nil {
+			a, err = s.engine.KeptExit(ctx, ref)
+		}
 	}
 	if errdefs.IsNotFound(err) {
 		return unknown
@@ -46,6 +49,14 @@ func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
 		}})
 	}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_WAIT_CONTAINER.Enum(), WaitContainer: end})
+}
+
+// pastSession names the process of a session of which only the exit is kept. NotFound
+// when the container that it was in is gone.
+func (s *server) pastSession(ctx context.Context, id string) (core.Ref, error) {
+	parent, value := api.SplitID(id)
+	c, err := s.engine.ContainerByKey(ctx, core.Key(parent))
+	return core.Ref{Container: c.ID, Process: core.ProcessID(value)}, err
 }
 
 // limit is the memory that a standalone container and all in it may have, in
@@ -145,8 +156,12 @@ func (s *server) removeContainer(ctx context.Context, x *api.Exchange) error {
 		if parent, _ := api.SplitID(id); parent == "" {
 			return fmt.Errorf("Unknown root container %s", id) //nolint:staticcheck // Mesos' text
 		}
-		s.sessions.Forget(id)
-		return nil // what is nested has gone with what it was in
+		// What is nested has gone with what it was in.
+		ref, err := s.pastSession(ctx, id)
+		if err == nil {
+			err = s.engine.ForgetExit(ctx, ref)
+		}
+		return ignoreNotFound(err)
 	}
 	if err != nil {
 		return err
@@ -161,11 +176,9 @@ func (s *server) removeContainer(ctx context.Context, x *api.Exchange) error {
 		return err
 	}
 	if t.session != "" {
-		s.sessions.End(id, nil)
-		s.sessions.Forget(id)
-		return nil
+		s.sessions.End(id)
+		return s.engine.ForgetExit(ctx, t.ref())
 	}
-	s.sessions.Forget(id)
 	return s.tree.Remove(id)
 }
 

@@ -84,7 +84,6 @@ func (s *server) before(ctx context.Context, l *translate.Launch) (runs bool, er
 		if err := s.drop(ctx, t, "LAUNCH_CONTAINER"); err != nil {
 			return false, err
 		}
-		s.sessions.Forget(l.ID)
 	}
 	return false, s.parent(ctx, l)
 }

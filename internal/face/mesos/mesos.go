@@ -130,7 +130,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		run(func() error { return f.listen(ctx, l, g) })
 	}
 	defer f.server.level.Reset()
-	defer func() { _ = errors.Join(f.server.fetcher.Cache.Close(), f.server.sessions.Close()) }()
+	defer func() { _ = f.server.fetcher.Cache.Close() }()
 	run(func() error {
 		if !g.wait(ctx) {
 			return nil
@@ -165,7 +165,6 @@ func (f *Face) begin(ctx context.Context) (follow []func() error, err error) {
 	if err := f.server.sweep(ctx); err != nil {
 		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
 	}
-	f.server.keepEnds(ctx)
 	return f.follow(ctx)
 }
 

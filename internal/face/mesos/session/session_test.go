@@ -10,8 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/face/attach"
 )
 
 // collect keeps what is sent, by kind.
@@ -35,26 +40,30 @@ func (c *collect) send(_ context.Context, m *mesosagent.ProcessIO) error {
 	return nil
 }
 
-func pipes() (s *Session, stdout, stderr *io.PipeWriter) {
-	ro, wo := io.Pipe()
-	re, we := io.Pipe()
-	return &Session{Streams: &core.Streams{Stdout: ro, Stderr: re, Close: func() error {
-		return errors.Join(ro.CloseWithError(io.ErrClosedPipe), re.CloseWithError(io.ErrClosedPipe))
-	}}}, wo, we
+// started is a session of a process that does what the test says.
+func started(t *testing.T) (s *Session, p *enginetest.Process, exit func()) {
+	t.Helper()
+	n := enginetest.New(t)
+	c := n.Running(n.Pod(core.OwnerMesos, "a"), "a", n.AddImage("busybox", imagespec.ImageConfig{}, nil), "serve")
+	at, err := attach.Exec{Engine: n.As(core.OwnerMesos)}.Start(t.Context(), c.ID, attach.Held(&specs.Process{Args: []string{"dbg"}}, core.StdinOpen, core.Size{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Session{Session: at}, n.Supervisor.Process(at.Ref), func() { n.Supervisor.Exit(at.Ref, 3) }
 }
 
 func opened(send Send) func() (Send, error) { return func() (Send, error) { return send, nil } }
 
 func TestOutputGoesToAllWhoAreThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, stdout, stderr := pipes()
+		s, p, exit := started(t)
 		var main, onlooker collect
 		stuck := func(ctx context.Context, _ *mesosagent.ProcessIO) error { <-ctx.Done(); return ctx.Err() }
 		slow, leave := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := s.Run(t.Context(), main.send, time.Minute); err != nil {
-				t.Errorf("run: %v", err)
+			if a, err := s.Run(t.Context(), main.send, time.Minute); err != nil || a.Exit.Code != 3 {
+				t.Errorf("run: %+v, %v", a, err)
 			}
 		})
 		wg.Go(func() { _ = s.Watch(slow, opened(stuck), time.Minute) })
@@ -68,13 +77,12 @@ func TestOutputGoesToAllWhoAreThere(t *testing.T) {
 		for i := range 3 * backlog { // far more than the one who is stuck can have
 			line := fmt.Sprintf("line %d\n", i)
 			want += line
-			_, _ = io.WriteString(stdout, line)
+			_, _ = io.WriteString(p.Stdout(), line)
 			synctest.Wait() // the other onlooker keeps up
 		}
-		_, _ = io.WriteString(stderr, "oh")
+		_, _ = io.WriteString(p.Stderr(), "oh")
 		<-time.After(150 * time.Second)
-		_ = stdout.Close()
-		_ = stderr.Close()
+		exit()
 		leave()
 		wg.Wait()
 		for name, c := range map[string]*collect{"main": &main, "onlooker": &onlooker} {
@@ -90,18 +98,19 @@ func TestOutputGoesToAllWhoAreThere(t *testing.T) {
 
 func TestARunEndsWithItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, stdout, _ := pipes()
+		s, p, _ := started(t)
 		broken := errors.New("broken")
 		done := make(chan error, 1)
 		go func() {
-			done <- s.Run(t.Context(), func(_ context.Context, m *mesosagent.ProcessIO) error {
+			_, err := s.Run(t.Context(), func(_ context.Context, m *mesosagent.ProcessIO) error {
 				if m.GetType() == mesosagent.ProcessIO_DATA {
 					return broken
 				}
 				return nil
 			}, time.Minute)
+			done <- err
 		}()
-		_, _ = io.WriteString(stdout, "x")
+		_, _ = io.WriteString(p.Stdout(), "x")
 		if err := <-done; !errors.Is(err, broken) {
 			t.Errorf("ended with %v", err)
 		}
@@ -118,21 +127,9 @@ func TestTable(t *testing.T) {
 	if tab.Live("a.s") != s {
 		t.Error("it is not found")
 	}
-	tab.End("a.s", &core.Autopsy{Exit: core.Exit{Code: 3}})
-	if a, ok := tab.Past("a.s"); !ok || a.Exit.Code != 3 || tab.Live("a.s") != nil {
-		t.Errorf("%v %v", a, ok)
-	}
-	for i := range remembered {
-		id := fmt.Sprintf("b.%d", i)
-		tab.Begin(id, s)
-		tab.End(id, &core.Autopsy{})
-	}
-	if _, ok := tab.Past("a.s"); ok {
-		t.Error("the oldest is still remembered")
-	}
-	tab.Forget("b")
-	if _, ok := tab.Past("b.7"); ok || len(tab.order) != 0 || len(tab.past) != 0 {
-		t.Errorf("%d are remembered", len(tab.past))
+	tab.End("a.s")
+	if tab.Live("a.s") != nil {
+		t.Error("it is live after its end")
 	}
 	release, ok := tab.Input("a.s")
 	if _, again := tab.Input("a.s"); !ok || again {

@@ -336,11 +336,12 @@ func (l Launch) Process() (*specs.Process, error) {
 	if len(l.Container.GetVolumes()) > 0 {
 		return nil, invalid.Plainf("Volumes are not supported for DEBUG containers")
 	}
-	p, err := ocispec.BundleProcess(l.Parent.Bundle)
+	args, err := l.args(nil)
 	if err != nil {
 		return nil, err
 	}
-	if p.Args, err = l.args(nil); err != nil {
+	p, err := ocispec.ExecProcess(l.Parent.Bundle, args, l.TTY(), Size(l.Container.GetTtyInfo()))
+	if err != nil {
 		return nil, err
 	}
 	if u := l.Command.GetUser(); u != "" && u != l.Of.User {
@@ -354,12 +355,5 @@ func (l Launch) Process() (*specs.Process, error) {
 		return nil, err
 	}
 	p.Env = ocispec.Env(p.Env, own)
-	p.Terminal, p.ConsoleSize, p.CommandLine = l.TTY(), nil, ""
-	if size := Size(l.Container.GetTtyInfo()); size.Rows > 0 && size.Cols > 0 {
-		p.ConsoleSize = &specs.Box{Height: uint(size.Rows), Width: uint(size.Cols)}
-	}
-	if l.TTY() && !slices.ContainsFunc(p.Env, func(e string) bool { return strings.HasPrefix(e, "TERM=") }) {
-		p.Env = append(p.Env, "TERM=xterm")
-	}
 	return p, nil
 }
