@@ -98,7 +98,11 @@ vm-powercut: build ## cut the power of a QEMU guest twenty times in the middle o
 exchanges: build weakened ## a thousand times, exchange each path that a workload owns for a link while it is used
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_EXCHANGES=1000 $(GO) test -p 1 -timeout 3h -count=1 -v -run 'Exchanges' ./internal/beneath ./internal/keeper/stdio ./test/cri ./test/mesos ./test/nomad
 
-test-long: chaos streams removals exchanges vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+.PHONY: seizures
+seizures: ## a thousand execs and a thousand starts beside an attacker who seizes what enters its pid namespace
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_SEIZE_ROUNDS=1000 $(GO) test -p 1 -timeout 1h -count=1 -v -run NotInside ./internal/runtime/native ./internal/ocicli
+
+test-long: chaos streams removals exchanges seizures vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore
