@@ -1,7 +1,11 @@
 package ocicli_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/runtime/seizertest"
@@ -23,6 +27,41 @@ func TestNobodySeesAnExecThatIsNotInsideYet(t *testing.T) {
 				a.Ready(t)
 				for a.More(seizertest.Rounds(), seizertest.Tried) {
 					m.must(t, "exec", "--env", seizertest.Env+"=", "a", "/bin/true")
+				}
+				a.Check(t, caps)
+				m.must(t, "delete", "--force", "a")
+				m.gone(t, "a")
+			})
+		}
+	})
+}
+
+// TestNobodySeesAStartThatIsNotInsideYet: nor does who is in a pid namespace that
+// another container is started in.
+func TestNobodySeesAStartThatIsNotInsideYet(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		own := m.cgroup
+		for name, caps := range map[string][]string{"CAP_SYS_PTRACE": seizertest.Ptrace(), "no capability": {}} {
+			t.Run(name, func(t *testing.T) {
+				m.cgroup = own + "/attacker"
+				s := m.spec("")
+				a := seizertest.Prepare(t, s, caps)
+				m.write(t, s)
+				if r := m.do(t, "run", "--detach", "a"); r.status != 0 {
+					t.Fatalf("status %d: %s", r.status, r.err)
+				}
+				a.Ready(t)
+				m.cgroup = own + "/other"
+				other := m.spec("exit 7")
+				other.Process.Capabilities = &specs.LinuxCapabilities{}
+				at := slices.IndexFunc(other.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == specs.PIDNamespace })
+				other.Linux.Namespaces[at].Path = fmt.Sprintf("/proc/%d/ns/pid", m.state(t, "a").Pid)
+				m.write(t, other)
+				for a.More(seizertest.Rounds(), seizertest.Tried) {
+					if r := m.do(t, "run", fmt.Sprint("b", a.Round())); r.status != 7 {
+						t.Fatalf("status %d: %s", r.status, r.err)
+					}
 				}
 				a.Check(t, caps)
 				m.must(t, "delete", "--force", "a")
