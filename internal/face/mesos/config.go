@@ -11,9 +11,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/longshore/longshore/internal/face/mesos/acl"
+	"github.com/longshore/longshore/internal/face/mesos/auth"
 	"github.com/longshore/longshore/internal/face/mesos/gpu"
-	"github.com/longshore/longshore/internal/face/mesos/guard"
 	"github.com/longshore/longshore/internal/face/mesos/keep"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/tlsconf"
@@ -136,7 +135,7 @@ func (c Config) validateListen() error {
 	return nil
 }
 
-func (c Config) guard() (*guard.Guard, error) {
+func (c Config) guard() (*auth.Authenticator, error) {
 	if c.Listen == "" {
 		return nil, nil //nolint:nilnil // nothing to guard
 	}
@@ -144,7 +143,7 @@ func (c Config) guard() (*guard.Guard, error) {
 	if err != nil {
 		return nil, invalid.Errorf("face.mesos.listen %q: %v", c.Listen, err)
 	}
-	return guard.New(guard.Options{
+	return auth.New(auth.Options{
 		Credentials: c.Credentials, Tokens: c.JWTSecretKey, Certificates: c.ClientCA != "", Hosts: append(slices.Clone(c.Hosts), host),
 	})
 }
@@ -158,7 +157,7 @@ func (c Config) tls() (*tls.Config, error) {
 }
 
 // rules reads the file of rules; nil without one.
-func (c Config) rules() (*acl.Rules, error) {
+func (c Config) rules() (*auth.Rules, error) {
 	if c.ACLs == "" {
 		return nil, nil //nolint:nilnil // all is allowed
 	}
@@ -166,7 +165,7 @@ func (c Config) rules() (*acl.Rules, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read face.mesos.acls: %w", err)
 	}
-	r, err := acl.Parse(raw, uidOf)
+	r, err := auth.ParseRules(raw, uidOf)
 	if err != nil {
 		return nil, fmt.Errorf("face.mesos.acls %s: %w", c.ACLs, err)
 	}

@@ -24,8 +24,8 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/mesos/api"
+	"github.com/longshore/longshore/internal/face/mesos/auth"
 	"github.com/longshore/longshore/internal/face/mesos/endpoint"
-	"github.com/longshore/longshore/internal/face/mesos/guard"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -54,8 +54,8 @@ type Face struct {
 	server *server
 	cfg    Config
 	limits *connlimit.Table
-	guard  *guard.Guard // nil without Config.Listen
-	tls    *tls.Config  // nil without Config.Cert
+	guard  *auth.Authenticator // nil without Config.Listen
+	tls    *tls.Config         // nil without Config.Cert
 	// recovered is Options.Recovered.
 	recovered <-chan struct{}
 }

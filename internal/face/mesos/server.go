@@ -17,12 +17,11 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
-	"github.com/longshore/longshore/internal/face/mesos/acl"
 	"github.com/longshore/longshore/internal/face/mesos/api"
+	"github.com/longshore/longshore/internal/face/mesos/auth"
 	"github.com/longshore/longshore/internal/face/mesos/fetch"
 	"github.com/longshore/longshore/internal/face/mesos/files"
 	"github.com/longshore/longshore/internal/face/mesos/gpu"
-	"github.com/longshore/longshore/internal/face/mesos/guard"
 	"github.com/longshore/longshore/internal/face/mesos/providers"
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 	"github.com/longshore/longshore/internal/face/mesos/session"
@@ -49,7 +48,7 @@ type server struct {
 	names    keylock.Map[string] // of containers on their way
 	level    *verbosity.Level
 	shows    *shows
-	rules    *acl.Rules // of those who come by TCP
+	rules    *auth.Rules // of those who come by TCP
 	// heartbeat is how often a sign of life goes out on a stream of output.
 	heartbeat time.Duration
 	handlers  map[mesosagent.Call_Type]handler
@@ -158,12 +157,11 @@ func (s *server) call(ctx context.Context, x *api.Exchange) (err error) {
 		s.metrics.Request(Name, name, strconv.Itoa(api.StatusCode(err)), time.Since(began))
 	}()
 	// Who comes by the socket's file is root, and no principal.
-	if p, ok := guard.Caller(ctx); ok {
-		who := acl.Subject(p)
+	if who, ok := auth.PrincipalFrom(ctx); ok {
 		if !s.rules.Allow(who, x.Call) {
 			return api.Forbidden()
 		}
-		x.Filter = func(resp *mesosagent.Response) { s.rules.Show(who, resp) }
+		x.Filter = func(resp *mesosagent.Response) { s.rules.Filter(who, resp) }
 	}
 	do := s.handlers[x.Call.GetType()]
 	if do == nil {
@@ -178,12 +176,12 @@ func (s *server) call(ctx context.Context, x *api.Exchange) (err error) {
 // permit holds the user that a process will really have against the rules, when its
 // call has come by TCP.
 func (s *server) permit(ctx context.Context, x *api.Exchange) func(specs.User) error {
-	p, ok := guard.Caller(ctx)
+	who, ok := auth.PrincipalFrom(ctx)
 	if !ok {
 		return nil
 	}
 	return func(u specs.User) error {
-		if !s.rules.AllowUser(acl.Subject(p), x.Call, u.UID) {
+		if !s.rules.AllowUser(who, x.Call, u.UID) {
 			return api.Forbidden()
 		}
 		return nil

@@ -1,8 +1,4 @@
-// Package acl is about who may make which call, by rules in the form of Mesos'
-// ACLs.
-//
-// It is pure. Start at Parse and Rules.Allow.
-package acl
+package auth
 
 import (
 	"bytes"
@@ -22,9 +18,9 @@ import (
 
 // Kinds of entities.
 const (
-	some = "SOME"
-	any_ = "ANY" //nolint:revive // any is Go's
-	none = "NONE"
+	entitySome = "SOME"
+	entityAny  = "ANY" //nolint:revive // any is Go's
+	entityNone = "NONE"
 )
 
 // entity says which principals or objects a rule is about: those with these
@@ -39,19 +35,19 @@ type entity struct {
 // matches reports whether a rule with this entity is about value; "" is one that is
 // not said.
 func (e entity) matches(value string) bool {
-	return e.Type != some || value != "" && slices.Contains(e.Values, value)
+	return e.Type != entitySome || value != "" && slices.Contains(e.Values, value)
 }
 
 // includes reports whether a rule with this entity is about a user.
 func (e entity) includes(uid uint32) bool {
-	return e.Type != some || slices.Contains(e.uids, uid)
+	return e.Type != entitySome || slices.Contains(e.uids, uid)
 }
 
 // rule is one line of an action: of the first that matches, what it says holds.
 type rule struct{ principals, objects entity }
 
 // allows is for a rule that matches.
-func (r rule) allows() bool { return r.principals.Type != none && r.objects.Type != none }
+func (r rule) allows() bool { return r.principals.Type != entityNone && r.objects.Type != entityNone }
 
 // Rules say who may do what. A nil one allows all.
 type Rules struct {
@@ -60,26 +56,26 @@ type Rules struct {
 }
 
 // Users finds a user of this node by name.
-type Users func(name string) (uid uint32, ok bool)
+type LookupUser func(name string) (uid uint32, ok bool)
 
 // Parse reads rules in JSON. A rule that nothing here would ask for is refused, as
 // somebody relies on it, and so is one about a user that the node does not know. A
 // user is meant by its uid, which is looked up now: what an image calls a user says
 // nothing. InvalidArgument.
-func Parse(raw []byte, users Users) (*Rules, error) {
+func ParseRules(raw []byte, users LookupUser) (*Rules, error) {
 	var file map[string]json.RawMessage
-	if err := strictly(raw, &file); err != nil {
+	if err := unmarshalStrict(raw, &file); err != nil {
 		return nil, invalid.Errorf("%v", err)
 	}
 	r := &Rules{permissive: true, rules: map[action][]rule{}}
 	for key, value := range file {
 		if key == "permissive" {
-			if err := strictly(value, &r.permissive); err != nil {
+			if err := unmarshalStrict(value, &r.permissive); err != nil {
 				return nil, invalid.Errorf("permissive: %v", err)
 			}
 			continue
 		}
-		list, err := parseRules(action(key), value, users)
+		list, err := parseAction(action(key), value, users)
 		if err != nil {
 			return nil, invalid.Errorf("%s: %v", key, err)
 		}
@@ -89,7 +85,7 @@ func Parse(raw []byte, users Users) (*Rules, error) {
 }
 
 // strictly reads one JSON value and nothing else.
-func strictly(raw []byte, into any) error {
+func unmarshalStrict(raw []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
@@ -101,13 +97,13 @@ func strictly(raw []byte, into any) error {
 	return nil
 }
 
-func parseRules(a action, raw []byte, users Users) ([]rule, error) {
-	object, ok := objects()[a]
+func parseAction(a action, raw []byte, users LookupUser) ([]rule, error) {
+	object, ok := objectNames()[a]
 	if !ok {
 		return nil, errors.New("this agent asks for no such rule")
 	}
 	var lines []map[string]entity
-	if err := strictly(raw, &lines); err != nil {
+	if err := unmarshalStrict(raw, &lines); err != nil {
 		return nil, err
 	}
 	var list []rule
@@ -119,18 +115,18 @@ func parseRules(a action, raw []byte, users Users) ([]rule, error) {
 		}
 		for _, e := range []*entity{&p, &o} {
 			if e.Type == "" {
-				e.Type = some
+				e.Type = entitySome
 			}
-			if e.Type != some && e.Type != any_ && e.Type != none {
+			if e.Type != entitySome && e.Type != entityAny && e.Type != entityNone {
 				return nil, fmt.Errorf("there is no type %q", e.Type)
 			}
 		}
-		if o.Type == some && !a.hasObject() {
+		if o.Type == entitySome && !a.hasObject() {
 			return nil, fmt.Errorf("%s may be ANY or NONE only", object)
 		}
 		if a.hasObject() {
 			var err error
-			if o.uids, err = uids(o.Values, users); err != nil {
+			if o.uids, err = lookupUIDs(o.Values, users); err != nil {
 				return nil, err
 			}
 		}
@@ -141,7 +137,7 @@ func parseRules(a action, raw []byte, users Users) ([]rule, error) {
 
 // uids are those of users that are given by name or by number. Uid 0 is root's,
 // whatever the node calls it.
-func uids(names []string, users Users) (list []uint32, err error) {
+func lookupUIDs(names []string, users LookupUser) (list []uint32, err error) {
 	for _, name := range names {
 		n, err := strconv.ParseUint(name, 10, 32)
 		uid, ok := uint32(n), err == nil && n < math.MaxUint32 && strconv.FormatUint(n, 10) == name
@@ -161,7 +157,7 @@ func uids(names []string, users Users) (list []uint32, err error) {
 
 // target is what an action is about: a container, nil for none, and the user that
 // a process is to run as.
-type target struct {
+type object struct {
 	container *mesosv1.ContainerID
 	user      user
 }
@@ -178,15 +174,15 @@ func (u user) grouped() bool { return strings.Contains(u.asked, ":") }
 
 // allowed holds an action against the rules. As long as the user is not known, what
 // some user may is allowed.
-func (r *Rules) allowed(a action, who Subject, t target) bool {
+func (r *Rules) allowsAction(a action, who Principal, t object) bool {
 	if who.Name == "" {
-		return who.claims(a, t.container)
+		return who.allowsByClaims(a, t.container)
 	}
 	for _, l := range r.rules[a] {
 		if !l.principals.matches(who.Name) {
 			continue
 		}
-		if !a.hasObject() || l.objects.Type != some {
+		if !a.hasObject() || l.objects.Type != entitySome {
 			return l.allows()
 		}
 		if weaken.Off(weaken.MesosUsers) {

@@ -1,4 +1,4 @@
-package token
+package auth
 
 import (
 	"crypto/hmac"
@@ -34,16 +34,16 @@ func TestTheStandardsExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	const text = "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
-	got, err := Key(secret).Claims(text, time.Unix(1300819380, 0))
+	got, err := tokenKey(secret).claims(text, time.Unix(1300819380, 0))
 	if want := map[string]string{"iss": "joe", "exp": "1300819380", "http://example.com/is_root": "true"}; err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
-	if got, err := Key(secret).Claims(text, time.Unix(1300819381, 0)); err == nil || err.Error() != "Token has expired: exp(1300819380) < now(1300819381)" || got != nil {
+	if got, err := tokenKey(secret).claims(text, time.Unix(1300819381, 0)); err == nil || err.Error() != "Token has expired: exp(1300819380) < now(1300819381)" || got != nil {
 		t.Errorf("a second later: %v, %v", got, err)
 	}
 }
 
-func TestClaims(t *testing.T) {
+func TestTokens(t *testing.T) {
 	for name, c := range map[string]struct {
 		text  string
 		want  map[string]string
@@ -78,7 +78,7 @@ func TestClaims(t *testing.T) {
 		"no signature":               {text: encode(hs) + "." + encode(`{"cid":"c"}`) + ".", wrong: "Token signature does not match"},
 		"other claims":               {text: strings.Replace(signed(key, hs, `{"cid":"c"}`), encode(`{"cid":"c"}`), encode(`{"cid":"d"}`), 1), wrong: "Token signature does not match"},
 	} {
-		got, err := Key(key).Claims(c.text, time.Unix(clock, 0))
+		got, err := tokenKey(key).claims(c.text, time.Unix(clock, 0))
 		switch {
 		case c.wrong == "" && (err != nil || !maps.Equal(got, c.want)):
 			t.Errorf("%s: %v, %v, want %v", name, got, err, c.want)
@@ -95,14 +95,14 @@ func FuzzClaims(f *testing.F) {
 	f.Add(`{"alg":"none"}`, `{}`, "...")
 	f.Fuzz(func(t *testing.T, header, payload, foreign string) {
 		now := time.Unix(clock, 0)
-		if claims, err := Key(key).Claims(foreign, now); err == nil || claims != nil {
+		if claims, err := tokenKey(key).claims(foreign, now); err == nil || claims != nil {
 			t.Errorf("%q was taken: %v", foreign, claims)
 		}
 		text := signed(key, header, payload)
-		if claims, err := Key("other").Claims(text, now); err == nil || claims != nil {
+		if claims, err := tokenKey("other").claims(text, now); err == nil || claims != nil {
 			t.Errorf("%q of another key was taken: %v", text, claims)
 		}
-		if claims, err := Key(key).Claims(text, now); (err == nil) != (claims != nil) {
+		if claims, err := tokenKey(key).claims(text, now); (err == nil) != (claims != nil) {
 			t.Errorf("%q: %v, %v", text, claims, err)
 		}
 	})

@@ -1,8 +1,10 @@
-// Package guard stands before the agent API where it is reached by TCP: who
-// calls it, and under which name. A unix socket has its mode instead.
+// Package auth decides who may call the agent API over TCP: Authenticator identifies a
+// client by credentials, token or certificate, and Rules say which calls it may make.
+// The unix socket has its file mode instead, and is not authenticated.
 //
-// It must not know the API. Start at New.
-package guard
+// It must not know how calls are executed. Start reading at Authenticator.Wrap and
+// Rules.Allow.
+package auth
 
 import (
 	"bytes"
@@ -19,16 +21,16 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/longshore/longshore/internal/face/mesos/token"
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 // Guard lets through whom it knows.
-type Guard struct {
-	hosts  map[string]bool
-	users  map[string][sha256.Size]byte // of their secrets; nil without credentials
-	tokens token.Key                    // nil without
-	certs  bool
-	now    func() time.Time
+type Authenticator struct {
+	hosts        map[string]bool
+	users        map[string][sha256.Size]byte // of their secrets; nil without credentials
+	tokens       tokenKey                     // nil without
+	certificates bool
+	now          func() time.Time
 }
 
 // Options say whom a guard knows; at least one of the first three.
@@ -46,17 +48,17 @@ type Options struct {
 }
 
 // New reads the files. An error says what is wrong with one, never what is in it.
-func New(o Options) (*Guard, error) {
-	g := &Guard{hosts: map[string]bool{}, certs: o.Certificates, now: time.Now}
+func New(o Options) (*Authenticator, error) {
+	g := &Authenticator{hosts: map[string]bool{}, certificates: o.Certificates, now: time.Now}
 	for _, h := range o.Hosts {
 		g.hosts[strings.ToLower(h)] = true
 	}
 	if o.Credentials != "" {
-		raw, err := own("credentials", o.Credentials)
+		raw, err := readPrivate("credentials", o.Credentials)
 		if err != nil {
 			return nil, err
 		}
-		users, err := parse(raw)
+		users, err := parseCredentials(raw)
 		if err != nil {
 			return nil, fmt.Errorf("credentials %s: %w", o.Credentials, err)
 		}
@@ -66,7 +68,7 @@ func New(o Options) (*Guard, error) {
 		}
 	}
 	if o.Tokens != "" {
-		raw, err := own("key of tokens", o.Tokens)
+		raw, err := readPrivate("key of tokens", o.Tokens)
 		if err != nil {
 			return nil, err
 		}
@@ -75,14 +77,14 @@ func New(o Options) (*Guard, error) {
 		}
 		g.tokens = raw
 	}
-	if g.users == nil && g.tokens == nil && !g.certs {
-		return nil, fmt.Errorf("a guard that knows nobody: %w", errdefs.ErrInvalidArgument)
+	if g.users == nil && g.tokens == nil && !g.certificates {
+		return nil, fmt.Errorf("nothing identifies clients: credentials, a token key or certificates are required: %w", errdefs.ErrInvalidArgument)
 	}
 	return g, nil
 }
 
 // own reads a file that nobody but its owner may open.
-func own(what, path string) ([]byte, error) {
+func readPrivate(what, path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", what, err)
@@ -104,7 +106,7 @@ func own(what, path string) ([]byte, error) {
 
 // parse reads credentials in either of Mesos' forms: JSON, or lines of a
 // principal and a secret.
-func parse(raw []byte) (map[string]string, error) {
+func parseCredentials(raw []byte) (map[string]string, error) {
 	users := map[string]string{}
 	if text := bytes.TrimSpace(raw); len(text) > 0 && text[0] == '{' {
 		var file struct {
@@ -144,10 +146,10 @@ func parse(raw []byte) (map[string]string, error) {
 
 // Wrap puts the guard before next. realm is what Mesos calls the part of the agent
 // that a request is for.
-func (g *Guard) Wrap(next http.Handler, realm func(r *http.Request) string) http.Handler {
+func (g *Authenticator) Wrap(next http.Handler, realm func(r *http.Request) string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !g.named(r.Host) {
-			refuse(w, http.StatusForbidden, "403 Forbidden.")
+		if !g.isAgentHost(r.Host) {
+			api.WriteError(w, api.Forbidden())
 			return
 		}
 		who, ok := g.identify(r)
@@ -155,7 +157,7 @@ func (g *Guard) Wrap(next http.Handler, realm func(r *http.Request) string) http
 			g.challenge(w, r, realm(r))
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principal{}, who)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, who)))
 	})
 }
 
@@ -167,24 +169,18 @@ type Principal struct {
 }
 
 // principal is the context's key of who calls.
-type principal struct{}
+type principalKey struct{}
 
 // Caller is who makes a request that a guard has let through; false for one that no
 // guard stood before.
-func Caller(ctx context.Context) (Principal, bool) {
-	who, ok := ctx.Value(principal{}).(Principal)
+func PrincipalFrom(ctx context.Context) (Principal, bool) {
+	who, ok := ctx.Value(principalKey{}).(Principal)
 	return who, ok
-}
-
-func refuse(w http.ResponseWriter, code int, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(code)
-	_, _ = w.Write([]byte(text))
 }
 
 // named reports whether a Host header is one of ours: a page from elsewhere whose
 // name has been turned to our address has another.
-func (g *Guard) named(host string) bool {
+func (g *Authenticator) isAgentHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}

@@ -1,4 +1,4 @@
-package acl
+package auth
 
 import (
 	"slices"
@@ -9,15 +9,15 @@ import (
 
 // Show takes out of an answer what somebody may not see: lists are shorter for
 // some, and are refused to nobody.
-func (r *Rules) Show(who Subject, resp *mesosagent.Response) {
+func (r *Rules) Filter(who Principal, resp *mesosagent.Response) {
 	if r == nil {
 		return
 	}
-	may := func(a action) bool { return r.allowed(a, who, target{}) }
+	may := func(a action) bool { return r.allowsAction(a, who, object{}) }
 	if l := resp.GetGetContainers(); l != nil {
 		l.Containers = slices.DeleteFunc(l.GetContainers(), func(c *mesosagent.Response_GetContainers_Container) bool {
-			id := idOf(c)
-			return !r.allowed(viewOf(c, id), who, target{container: id})
+			id := containerIDOf(c)
+			return !r.allowsAction(viewActionOf(c, id), who, object{container: id})
 		})
 	}
 	for _, l := range []*mesosagent.Response_GetFrameworks{resp.GetGetFrameworks(), resp.GetGetState().GetGetFrameworks()} {
@@ -38,7 +38,7 @@ func (r *Rules) Show(who Subject, resp *mesosagent.Response) {
 }
 
 // idOf is a container's id with its parents.
-func idOf(c *mesosagent.Response_GetContainers_Container) *mesosv1.ContainerID {
+func containerIDOf(c *mesosagent.Response_GetContainers_Container) *mesosv1.ContainerID {
 	if id := c.GetContainerStatus().GetContainerId(); id != nil {
 		return id
 	}
@@ -47,7 +47,7 @@ func idOf(c *mesosagent.Response_GetContainers_Container) *mesosv1.ContainerID {
 
 // viewOf is what it takes to see a container: those of executors are like nested
 // ones.
-func viewOf(c *mesosagent.Response_GetContainers_Container, id *mesosv1.ContainerID) action {
+func viewActionOf(c *mesosagent.Response_GetContainers_Container, id *mesosv1.ContainerID) action {
 	if c.FrameworkId != nil || id.GetParent() != nil {
 		return viewContainers
 	}

@@ -1,9 +1,4 @@
-// Package token verifies what Mesos' executors show to say who they are: JSON Web
-// Tokens, signed by HMAC-SHA256 with a key of the agent's.
-//
-// What is wrong with one is told in Mesos' words, and in the order in which Mesos
-// looks. It must not know what claims are good for. Start at Key.Claims.
-package token
+package auth
 
 import (
 	"bytes"
@@ -20,7 +15,7 @@ import (
 )
 
 // Key is the secret that tokens are signed with.
-type Key []byte
+type tokenKey []byte
 
 // tokenError says what is wrong with a token.
 type tokenError string
@@ -28,105 +23,105 @@ type tokenError string
 // Error implements error.
 func (e tokenError) Error() string { return string(e) }
 
-func wrong(format string, args ...any) error { return tokenError(fmt.Sprintf(format, args...)) }
+func tokenErrorf(format string, args ...any) error { return tokenError(fmt.Sprintf(format, args...)) }
 
 // Claims are what a token says of who shows it: strings as they are, other values
 // as their JSON. An error says why the token is not taken at this time.
-func (k Key) Claims(text string, now time.Time) (map[string]string, error) {
+func (k tokenKey) claims(text string, now time.Time) (map[string]string, error) {
 	part := strings.Split(text, ".")
 	if len(part) != 3 {
-		return nil, wrong("Expected 3 components in token, got %d", len(part))
+		return nil, tokenErrorf("Expected 3 components in token, got %d", len(part))
 	}
-	if err := checkHeader(part[0]); err != nil {
+	if err := checkTokenHeader(part[0]); err != nil {
 		return nil, err
 	}
-	payload, err := object("payload", part[1])
+	payload, err := tokenObject("payload", part[1])
 	if err != nil {
 		return nil, err
 	}
-	if err := inTime(payload["exp"], now); err != nil {
+	if err := checkExpiry(payload["exp"], now); err != nil {
 		return nil, err
 	}
-	signature, err := decode(part[2])
+	signature, err := decodeBase64URL(part[2])
 	if err != nil {
-		return nil, wrong("Failed to base64url-decode token signature: %v", err)
+		return nil, tokenErrorf("Failed to base64url-decode token signature: %v", err)
 	}
 	mac := hmac.New(sha256.New, k)
 	_, _ = mac.Write([]byte(part[0] + "." + part[1]))
 	if !hmac.Equal(mac.Sum(nil), signature) {
-		return nil, wrong("Token signature does not match")
+		return nil, tokenErrorf("Token signature does not match")
 	}
 	claims := make(map[string]string, len(payload))
 	for name, value := range payload {
-		claims[name] = plain(value)
+		claims[name] = claimText(value)
 	}
 	return claims, nil
 }
 
 // algorithms are those that Mesos knows of; one of them is taken here.
 const (
-	none  = "none"
-	hs256 = "HS256"
-	rs256 = "RS256"
+	algNone  = "none"
+	algHS256 = "HS256"
+	algRS256 = "RS256"
 )
 
-func checkHeader(part string) error {
-	header, err := object("header", part)
+func checkTokenHeader(part string) error {
+	header, err := tokenObject("header", part)
 	if err != nil {
 		return err
 	}
 	if typ, ok := header["typ"]; ok && !isString(typ) {
-		return wrong("Token 'typ' is not a string")
+		return tokenErrorf("Token 'typ' is not a string")
 	}
 	alg, ok := header["alg"]
 	if !ok {
-		return wrong("Failed to locate 'alg' in token JSON header")
+		return tokenErrorf("Failed to locate 'alg' in token JSON header")
 	}
 	if !isString(alg) {
-		return wrong("Token 'alg' field is not a string")
+		return tokenErrorf("Token 'alg' field is not a string")
 	}
-	name := plain(alg)
-	if name != none && name != hs256 && name != rs256 {
-		return wrong("Unsupported token algorithm: %s", name)
+	name := claimText(alg)
+	if name != algNone && name != algHS256 && name != algRS256 {
+		return tokenErrorf("Unsupported token algorithm: %s", name)
 	}
 	// What is critical would have to be understood, and nothing is.
 	if _, ok := header["crit"]; ok {
-		return wrong("Token 'crit' field is unsupported")
+		return tokenErrorf("Token 'crit' field is unsupported")
 	}
-	if name != hs256 {
-		return wrong(`Token 'alg' value "%s" does not match, expected "%s"`, name, hs256)
+	if name != algHS256 {
+		return tokenErrorf(`Token 'alg' value "%s" does not match, expected "%s"`, name, algHS256)
 	}
 	return nil
 }
 
 // inTime holds the end of a token's time, Unix seconds, against now; one without
 // lasts for ever.
-func inTime(exp json.RawMessage, now time.Time) error {
+func checkExpiry(exp json.RawMessage, now time.Time) error {
 	if exp == nil {
 		return nil
 	}
 	var end float64
 	if json.Unmarshal(exp, &end) != nil {
-		return wrong("JSON payload 'exp' field is not a number")
+		return tokenErrorf("JSON payload 'exp' field is not a number")
 	}
 	if end = math.Trunc(end); end < float64(now.Unix()) {
-		return wrong("Token has expired: exp(%s) < now(%d)", strconv.FormatFloat(end, 'f', 0, 64), now.Unix())
+		return tokenErrorf("Token has expired: exp(%s) < now(%d)", strconv.FormatFloat(end, 'f', 0, 64), now.Unix())
 	}
 	return nil
 }
 
 // object reads one part of a token. What is null in it is not there.
-func object(what, part string) (map[string]json.RawMessage, error) {
-	raw, err := decode(part)
+func tokenObject(what, part string) (map[string]json.RawMessage, error) {
+	raw, err := decodeBase64URL(part)
 	if err != nil {
-		return nil, wrong("Failed to decode token %s: Failed to base64url-decode: %v", what, err)
+		return nil, tokenErrorf("Failed to decode token %s: Failed to base64url-decode: %v", what, err)
 	}
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &all); err != nil {
-		return nil, wrong("Failed to decode token %s: Failed to parse into JSON: %v", what, err)
+		return nil, tokenErrorf("Failed to decode token %s: Failed to parse into JSON: %v", what, err)
 	}
 	if all == nil {
-		return nil, wrong("Failed to decode token %s: Failed to parse into JSON: it is no object", what)
+		return nil, tokenErrorf("Failed to decode token %s: Failed to parse into JSON: it is no object", what)
 	}
 	for name, value := range all {
 		if string(value) == "null" {
@@ -138,7 +133,7 @@ func object(what, part string) (map[string]json.RawMessage, error) {
 
 // decode reads base64 in its form for URLs as Mesos does: white space does not
 // count, and the first = ends it.
-func decode(text string) ([]byte, error) {
+func decodeBase64URL(text string) ([]byte, error) {
 	text, _, _ = strings.Cut(text, "=")
 	var digits strings.Builder
 	for _, b := range []byte(text) {
@@ -147,7 +142,7 @@ func decode(text string) ([]byte, error) {
 			digits.WriteByte(b)
 		case strings.ContainsRune(" \t\n\v\f\r", c):
 		default:
-			return nil, wrong("Invalid character '%s'", []byte{b})
+			return nil, tokenErrorf("Invalid character '%s'", []byte{b})
 		}
 	}
 	whole := digits.String()
@@ -160,7 +155,7 @@ func decode(text string) ([]byte, error) {
 func isString(value json.RawMessage) bool { return len(value) > 0 && value[0] == '"' }
 
 // plain is a value as a claim.
-func plain(value json.RawMessage) string {
+func claimText(value json.RawMessage) string {
 	var text string
 	if isString(value) && json.Unmarshal(value, &text) == nil {
 		return text

@@ -1,17 +1,10 @@
-package acl
+package auth
 
 import (
 	"strings"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 )
-
-// Subject is who wants to do something: a principal with a name, or one who has
-// claims only.
-type Subject struct {
-	Name   string
-	Claims map[string]string
-}
 
 // The claims that are looked at: an executor has its container's id, a resource
 // provider what its containers' ids begin with.
@@ -24,17 +17,17 @@ const (
 // are for names: an executor may do what it does with what is nested in its own
 // container, a resource provider what it does with its own standalone ones, and no
 // one else anything that is asked for.
-func (s Subject) claims(a action, id *mesosv1.ContainerID) bool {
+func (p Principal) allowsByClaims(a action, id *mesosv1.ContainerID) bool {
 	switch a { //nolint:exhaustive // all others may not
 	case launchNestedAs, launchNestedUnder, waitNested, killNested, removeNested, launchSessionsAs, launchSessionsUnder, attachOutput:
 		root := id
 		for root.GetParent() != nil {
 			root = root.GetParent()
 		}
-		own, ok := s.Claims[claimContainer]
+		own, ok := p.Claims[claimContainer]
 		return ok && root != nil && own == root.GetValue()
 	case launchStandalone, waitStandalone, killStandalone, removeStandalone, viewStandalone:
-		prefix, ok := s.Claims[claimPrefix]
+		prefix, ok := p.Claims[claimPrefix]
 		return ok && id != nil && strings.HasPrefix(id.GetValue(), prefix)
 	default:
 		return false

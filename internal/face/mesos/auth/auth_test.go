@@ -1,12 +1,9 @@
-package guard
+package auth
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -31,7 +28,7 @@ func readwrite(*http.Request) string { return "mesos-agent-readwrite" }
 
 // passed answers with who came through.
 func passed(w http.ResponseWriter, r *http.Request) {
-	who, ok := Caller(r.Context())
+	who, ok := PrincipalFrom(r.Context())
 	w.WriteHeader(http.StatusTeapot)
 	fmt.Fprintf(w, "%s %v %v", who.Name, who.Claims, ok)
 }
@@ -78,16 +75,8 @@ func TestWhoMayPass(t *testing.T) {
 	}
 }
 
-// signed is a token with these claims.
-func signed(key, claims string) string {
-	text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims))
-	mac := hmac.New(sha256.New, []byte(key))
-	_, _ = mac.Write([]byte(text))
-	return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
-}
-
 // TestTokens: what is told of who shows one, alone and beside credentials.
-func TestTokens(t *testing.T) {
+func TestByToken(t *testing.T) {
 	const (
 		basicToo   = `Basic realm="mesos-agent-readwrite",`
 		bearerOnly = `Bearer realm="mesos-agent-readwrite"`
@@ -112,19 +101,19 @@ func TestTokens(t *testing.T) {
 			code            int
 			body, challenge string
 		}{
-			{[]string{"Bearer " + signed("k\n", `{"cid":"c","exp":1000}`)}, 418, " map[cid:c exp:1000] true", ""},
+			{[]string{"Bearer " + signed("k\n", hs, `{"cid":"c","exp":1000}`)}, 418, " map[cid:c exp:1000] true", ""},
 			{[]string{"Basic b3BzOnMzY3JldA=="}, basicCode, basicBody, basicChallenge},
-			{[]string{"Bearer x", "Bearer " + signed("k\n", `{"cid":"c"}`)}, 418, " map[cid:c] true", ""},
+			{[]string{"Bearer x", "Bearer " + signed("k\n", hs, `{"cid":"c"}`)}, 418, " map[cid:c] true", ""},
 			{nil, 401, "", bearerOnly},
 			{[]string{"Bearer"}, 401, "", invalid + `Malformed 'Authorization' header"`},
 			{[]string{"Bearer a b"}, 401, "", invalid + `Malformed 'Authorization' header"`},
 			{[]string{"bearer x"}, 401, "", invalid + `Scheme 'bearer' unsupported"`},
 			{[]string{"Basic b3BzOndyb25n"}, 401, "", invalid + `Scheme 'Basic' unsupported"`},
 			{[]string{"Bearer x"}, 401, "", invalid + `Invalid JWT: Expected 3 components in token, got 1"`},
-			{[]string{"Bearer " + signed("k\n", `{"cid":"c","exp":999}`)}, 401, "", invalid + `Invalid JWT: Token has expired: exp(999) < now(1000)"`},
-			{[]string{"Bearer " + signed("k", `{"cid":"c"}`)}, 401, "", invalid + `Invalid JWT: Token signature does not match"`},
-			{[]string{"Bearer " + signed("k\n", `{}`)}, 401, "", invalid + `JWT claims missing"`},
-			{[]string{"Bearer " + signed("k\n", `{"cid":"c"}`), "Bearer x"}, 401, "", invalid + `Invalid JWT: Expected 3 components in token, got 1"`},
+			{[]string{"Bearer " + signed("k\n", hs, `{"cid":"c","exp":999}`)}, 401, "", invalid + `Invalid JWT: Token has expired: exp(999) < now(1000)"`},
+			{[]string{"Bearer " + signed("k", hs, `{"cid":"c"}`)}, 401, "", invalid + `Invalid JWT: Token signature does not match"`},
+			{[]string{"Bearer " + signed("k\n", hs, `{}`)}, 401, "", invalid + `JWT claims missing"`},
+			{[]string{"Bearer " + signed("k\n", hs, `{"cid":"c"}`), "Bearer x"}, 401, "", invalid + `Invalid JWT: Expected 3 components in token, got 1"`},
 		} {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1", nil)
 			r.Host = "n"
@@ -212,7 +201,7 @@ func TestBadCredentialsAreRefusedAndNotShown(t *testing.T) {
 		"an empty key":                  {Options{Tokens: file(t, "", 0o600)}, "it is empty"},
 		"no credentials there":          {Options{Credentials: filepath.Join(t.TempDir(), "none")}, "read credentials: "},
 		"no key there":                  {Options{Credentials: file(t, "ops s3cret", 0o600), Tokens: filepath.Join(t.TempDir(), "none")}, "read key of tokens: "},
-		"nobody":                        {Options{Hosts: []string{"n"}}, "knows nobody"},
+		"nobody":                        {Options{Hosts: []string{"n"}}, "nothing identifies clients"},
 	} {
 		if _, err := New(c.o); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
@@ -225,7 +214,7 @@ func FuzzCredentials(f *testing.F) {
 	f.Add([]byte("ops s3cret"))
 	f.Add([]byte(`{"credentials":[{"principal":"ops","secret":"s"}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		users, err := parse(raw)
+		users, err := parseCredentials(raw)
 		for name, secret := range users {
 			if name == "" || secret == "" {
 				t.Errorf("%q %q, %v", name, secret, err)

@@ -1,4 +1,4 @@
-package acl
+package auth
 
 import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
@@ -35,7 +35,7 @@ const (
 )
 
 // objects are what the rules of each action name beside principals.
-func objects() map[action]string {
+func objectNames() map[action]string {
 	return map[action]string{
 		viewFlags: "flags", setLogLevel: "level", accessSandboxes: "users", viewFrameworks: "users", viewExecutors: "users", viewTasks: "users",
 		viewContainers: "users", viewStandalone: "users",
@@ -53,21 +53,21 @@ func (a action) hasObject() bool { return a == launchNestedAs || a == launchSess
 
 // Allow reports whether somebody may make a call. Where that depends on the user
 // that a process is to run as, AllowUser has the last word.
-func (r *Rules) Allow(who Subject, c *mesosagent.Call) bool { return r.allow(who, c, nil) }
+func (r *Rules) Allow(who Principal, c *mesosagent.Call) bool { return r.allow(who, c, nil) }
 
 // AllowUser reports whether somebody may make a call that starts a process with
 // this uid. It is what counts: a name is the image's, which may give any uid any
 // name.
-func (r *Rules) AllowUser(who Subject, c *mesosagent.Call, uid uint32) bool {
+func (r *Rules) AllowUser(who Principal, c *mesosagent.Call, uid uint32) bool {
 	return r.allow(who, c, &uid)
 }
 
-func (r *Rules) allow(who Subject, c *mesosagent.Call, uid *uint32) bool {
+func (r *Rules) allow(who Principal, c *mesosagent.Call, uid *uint32) bool {
 	if r == nil {
 		return true
 	}
-	for a, asked := range asks(c) {
-		if !r.allowed(a, who, target{user: user{asked, uid}, container: api.ContainerIDOf(c)}) {
+	for a, asked := range actionsOf(c) {
+		if !r.allowsAction(a, who, object{user: user{asked, uid}, container: api.ContainerIDOf(c)}) {
 			return false
 		}
 	}
@@ -76,7 +76,7 @@ func (r *Rules) allow(who Subject, c *mesosagent.Call, uid *uint32) bool {
 
 // asks are the actions that a call takes, each with the user that it asks for, ""
 // for none.
-func asks(c *mesosagent.Call) map[action]string {
+func actionsOf(c *mesosagent.Call) map[action]string {
 	switch c.GetType() {
 	case mesosagent.Call_GET_FLAGS:
 		return map[action]string{viewFlags: ""}
@@ -95,13 +95,13 @@ func asks(c *mesosagent.Call) map[action]string {
 	case mesosagent.Call_PRUNE_IMAGES:
 		return map[action]string{pruneImages: ""}
 	default:
-		return asksOfContainers(c)
+		return containerActionsOf(c)
 	}
 }
 
 // asksOfContainers: the general calls are those for nested containers where one has
 // a parent.
-func asksOfContainers(c *mesosagent.Call) map[action]string {
+func containerActionsOf(c *mesosagent.Call) map[action]string {
 	either := func(standalone, nested action) map[action]string {
 		if api.ContainerIDOf(c).GetParent() == nil {
 			return map[action]string{standalone: ""}

@@ -1,10 +1,12 @@
-package guard
+package auth
 
 import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
 	"strings"
+
+	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
 // The schemes of an Authorization header that are known.
@@ -27,10 +29,10 @@ func authorization(r *http.Request) (string, bool) {
 }
 
 // identify tells who makes a request; false when nobody known does.
-func (g *Guard) identify(r *http.Request) (Principal, bool) {
+func (g *Authenticator) identify(r *http.Request) (Principal, bool) {
 	header, said := authorization(r)
 	if !said || g.users == nil && g.tokens == nil {
-		return g.certified(r)
+		return g.byCertificate(r)
 	}
 	if name, ok := g.byCredentials(header); ok {
 		return Principal{Name: name}, true
@@ -40,15 +42,15 @@ func (g *Guard) identify(r *http.Request) (Principal, bool) {
 }
 
 // certified is who the certificate of the connection names.
-func (g *Guard) certified(r *http.Request) (Principal, bool) {
-	if !g.certs || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+func (g *Authenticator) byCertificate(r *http.Request) (Principal, bool) {
+	if !g.certificates || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return Principal{}, false
 	}
 	name := r.TLS.VerifiedChains[0][0].Subject.CommonName
 	return Principal{Name: name}, name != ""
 }
 
-func (g *Guard) byCredentials(header string) (string, bool) {
+func (g *Authenticator) byCredentials(header string) (string, bool) {
 	name, secret, ok := (&http.Request{Header: http.Header{"Authorization": {header}}}).BasicAuth()
 	if !ok {
 		return "", false
@@ -59,7 +61,7 @@ func (g *Guard) byCredentials(header string) (string, bool) {
 }
 
 // byToken is what a token claims, or what is wrong with it.
-func (g *Guard) byToken(header string) (claims map[string]string, problem string) {
+func (g *Authenticator) byToken(header string) (claims map[string]string, problem string) {
 	part := strings.Split(header, " ")
 	if len(part) != 2 {
 		return nil, "Malformed 'Authorization' header"
@@ -67,7 +69,7 @@ func (g *Guard) byToken(header string) (claims map[string]string, problem string
 	if part[0] != bearer {
 		return nil, "Scheme '" + part[0] + "' unsupported"
 	}
-	claims, err := g.tokens.Claims(part[1], g.now())
+	claims, err := g.tokens.claims(part[1], g.now())
 	if err != nil {
 		return nil, "Invalid JWT: " + err.Error()
 	}
@@ -79,7 +81,7 @@ func (g *Guard) byToken(header string) (claims map[string]string, problem string
 
 // challenge answers who is not known: what could be shown, and of a token what is
 // wrong with it. Where both could be, the answer has both schemes' answers.
-func (g *Guard) challenge(w http.ResponseWriter, r *http.Request, realm string) {
+func (g *Authenticator) challenge(w http.ResponseWriter, r *http.Request, realm string) {
 	var schemes, challenges []string
 	if g.users != nil {
 		schemes = append(schemes, basic)
@@ -104,5 +106,5 @@ func (g *Guard) challenge(w http.ResponseWriter, r *http.Request, realm string) 
 	if len(challenges) > 0 {
 		w.Header().Set("WWW-Authenticate", strings.Join(challenges, ","))
 	}
-	refuse(w, http.StatusUnauthorized, body)
+	api.WriteError(w, &api.Error{Code: http.StatusUnauthorized, Text: body})
 }

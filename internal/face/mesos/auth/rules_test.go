@@ -1,4 +1,4 @@
-package acl
+package auth
 
 import (
 	"encoding/json"
@@ -14,7 +14,7 @@ import (
 
 func parse(t *testing.T, text string) *Rules {
 	t.Helper()
-	r, err := Parse([]byte(text), users)
+	r, err := ParseRules([]byte(text), users)
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
@@ -72,24 +72,24 @@ var calls = map[string]string{
 func TestEachCallTakesItsActions(t *testing.T) {
 	ids := strings.NewReplacer("ROOT", `{"value":"a"}`, "CHILD", `{"value":"b","parent":{"value":"a"}}`)
 	var all []string
-	for a := range objects() {
+	for a := range objectNames() {
 		all = append(all, string(a))
 	}
 	for text, actions := range calls {
 		c := call(t, ids.Replace(text))
 		var none *Rules
-		if !none.Allow(Subject{Name: "ops"}, c) || !parse(t, `{}`).Allow(Subject{Name: "ops"}, c) {
+		if !none.Allow(Principal{Name: "ops"}, c) || !parse(t, `{}`).Allow(Principal{Name: "ops"}, c) {
 			t.Errorf("%s is refused without rules", text)
 		}
-		if got := parse(t, `{"permissive":false}`).Allow(Subject{Name: "ops"}, c); got != (actions == "") {
+		if got := parse(t, `{"permissive":false}`).Allow(Principal{Name: "ops"}, c); got != (actions == "") {
 			t.Errorf("%s: %v where nothing is allowed", text, got)
 		}
 		for _, a := range all {
-			r := parse(t, `{"`+a+`":[{"principals":{"values":["guest"]},"`+objects()[action(a)]+`":{"type":"NONE"}}]}`)
-			if got := r.Allow(Subject{Name: "guest"}, c); got == strings.Contains(" "+actions+" ", " "+a+" ") {
+			r := parse(t, `{"`+a+`":[{"principals":{"values":["guest"]},"`+objectNames()[action(a)]+`":{"type":"NONE"}}]}`)
+			if got := r.Allow(Principal{Name: "guest"}, c); got == strings.Contains(" "+actions+" ", " "+a+" ") {
 				t.Errorf("%s: %v for whom %s is refused", text, got, a)
 			}
-			if !r.Allow(Subject{Name: "ops"}, c) {
+			if !r.Allow(Principal{Name: "ops"}, c) {
 				t.Errorf("%s is refused to who is not meant", text)
 			}
 		}
@@ -144,17 +144,17 @@ func TestTheFirstRuleThatMatchesHolds(t *testing.T) {
 		{"dev", "1000:shadow", 1000, false},
 		{"x", "guest:guest", 1001, false},
 	} {
-		if got := r.AllowUser(Subject{Name: c.who}, launch(c.asked), c.uid); got != c.want {
+		if got := r.AllowUser(Principal{Name: c.who}, launch(c.asked), c.uid); got != c.want {
 			t.Errorf("%s as %q, which is %d: %v", c.who, c.asked, c.uid, got)
 		}
-		if grouped := strings.Contains(c.asked, ":"); !grouped && !r.Allow(Subject{Name: c.who}, launch(c.asked)) {
+		if grouped := strings.Contains(c.asked, ":"); !grouped && !r.Allow(Principal{Name: c.who}, launch(c.asked)) {
 			t.Errorf("%s as %q is refused before it is known which user that is", c.who, c.asked)
 		}
 	}
 	closed := parse(t, `{"permissive":false,"launch_nested_containers_under_parent_with_user":[{"principals":{"type":"ANY"},"users":{"type":"ANY"}}],
 		"launch_nested_containers_as_user":[{"principals":{"values":["ops"]},"users":{"values":["root"]}},{"principals":{"values":["dev"]},"users":{"type":"NONE"}}]}`)
 	for who, want := range map[string]bool{"ops": true, "dev": false, "x": false} {
-		if got := closed.Allow(Subject{Name: who}, launch("0")); got != want {
+		if got := closed.Allow(Principal{Name: who}, launch("0")); got != want {
 			t.Errorf("%s, of whom no user is known yet: %v", who, got)
 		}
 	}
@@ -165,12 +165,12 @@ func TestRootIsRoot(t *testing.T) {
 	launch := call(t, `{"type":"LAUNCH_NESTED_CONTAINER","launch_nested_container":{"container_id":{"value":"b","parent":{"value":"a"}},"command":{"user":"alice"}}}`)
 	for _, name := range []string{"root", "0", "toor"} {
 		deny := parse(t, `{"launch_nested_containers_as_user":[{"principals":{"type":"NONE"},"users":{"values":["`+name+`"]}}]}`)
-		if deny.AllowUser(Subject{Name: "dev"}, launch, 0) || !deny.AllowUser(Subject{Name: "dev"}, launch, 1000) {
+		if deny.AllowUser(Principal{Name: "dev"}, launch, 0) || !deny.AllowUser(Principal{Name: "dev"}, launch, 1000) {
 			t.Errorf("what is not for %s", name)
 		}
 	}
 	for _, name := range []string{"alice", "+0", "00", "4294967295", "4294967296", "-1", "", " 0", "0x0"} {
-		if _, err := Parse([]byte(`{"launch_nested_containers_as_user":[{"principals":{"type":"ANY"},"users":{"values":["`+name+`"]}}]}`), users); !errdefs.IsInvalidArgument(err) {
+		if _, err := ParseRules([]byte(`{"launch_nested_containers_as_user":[{"principals":{"type":"ANY"},"users":{"values":["`+name+`"]}}]}`), users); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("a rule of user %q, whom nobody knows: %v", name, err)
 		}
 	}
@@ -191,7 +191,7 @@ func TestWhatIsNotSeenIsNotShown(t *testing.T) {
 		if err := api.UnmarshalJSON([]byte(text), &resp); err != nil {
 			t.Fatal(err)
 		}
-		r.Show(Subject{Name: "guest"}, &resp)
+		r.Filter(Principal{Name: "guest"}, &resp)
 		var s []string
 		for _, c := range resp.GetGetContainers().GetContainers() {
 			s = append(s, c.GetContainerId().GetValue())
@@ -208,7 +208,7 @@ func TestWhatIsNotSeenIsNotShown(t *testing.T) {
 		"view_flags": "a b c 2 2 5 2 2 5", "view_containers": "a 2 2 5 2 2 5", "view_standalone_containers": "b c 2 2 5 2 2 5", "view_frameworks": "a b c 0 0 0 0 0 0",
 		"view_executors": "a b c 2 0 5 2 0 5", "view_tasks": "a b c 2 2 0 2 2 0",
 	} {
-		r := parse(t, `{"`+a+`":[{"principals":{"values":["guest"]},"`+objects()[action(a)]+`":{"type":"NONE"}}]}`)
+		r := parse(t, `{"`+a+`":[{"principals":{"values":["guest"]},"`+objectNames()[action(a)]+`":{"type":"NONE"}}]}`)
 		if got := seen(r); got != want {
 			t.Errorf("without %s: %s, want %s", a, got, want)
 		}
@@ -223,7 +223,7 @@ func TestWhatIsNotSeenIsNotShown(t *testing.T) {
 
 // TestClaims: who has no name may do what an executor or a resource provider does
 // with its own containers, whatever the rules for names say.
-func TestClaims(t *testing.T) {
+func TestRulesForClaims(t *testing.T) {
 	const prefixed = `{"value":"csi-1"}`
 	ids := strings.NewReplacer("ROOT", `{"value":"a"}`, "CHILD", `{"value":"c","parent":{"value":"b","parent":{"value":"a"}}}`, "PREFIXED", prefixed)
 	executors := "launch_nested_containers_as_user wait_nested_containers kill_nested_containers remove_nested_containers launch_nested_container_sessions_as_user attach_containers_output"
@@ -242,11 +242,11 @@ func TestClaims(t *testing.T) {
 			c := call(t, ids.Replace(strings.Replace(text, "ROOT", "PREFIXED", 1)))
 			want := actions == "" || strings.Contains(" "+allowed+" ", " "+first+" ")
 			for _, r := range rules {
-				if got := r.Allow(Subject{Claims: claims}, c); got != want {
+				if got := r.Allow(Principal{Claims: claims}, c); got != want {
 					t.Errorf("%s by %s: %v (permissive %v)", text, who, got, r.permissive)
 				}
 			}
-			if none := (*Rules)(nil); !none.Allow(Subject{Claims: claims}, c) {
+			if none := (*Rules)(nil); !none.Allow(Principal{Claims: claims}, c) {
 				t.Errorf("%s by %s is refused without rules", text, who)
 			}
 		}
@@ -257,7 +257,7 @@ func TestClaims(t *testing.T) {
 			`"get_frameworks":{"frameworks":[{"framework_info":{"user":"u","name":"n"}}]}}`), resp); err != nil {
 			t.Fatal(err)
 		}
-		rules[0].Show(Subject{Claims: map[string]string{"cid": "a", "cid_prefix": claim}}, resp)
+		rules[0].Filter(Principal{Claims: map[string]string{"cid": "a", "cid_prefix": claim}}, resp)
 		var seen []string
 		for _, c := range resp.GetGetContainers().GetContainers() {
 			seen = append(seen, c.GetContainerId().GetValue())
@@ -285,7 +285,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"view_flags":[{"principals":{"type":"ANY","valves":[]},"flags":{"type":"ANY"}}]}`:            "unknown field",
 		`{"launch_standalone_containers":[{"principals":{"type":"ANY"},"users":{"values":["root"]}}]}`: "users may be ANY or NONE only",
 	} {
-		if _, err := Parse([]byte(text), users); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) {
+		if _, err := ParseRules([]byte(text), users); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}
@@ -296,11 +296,11 @@ func TestParseRefuses(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"permissive":false,"view_flags":[{"principals":{"values":["ops"]},"flags":{"type":"ANY"}}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, err := Parse(raw, users)
+		r, err := ParseRules(raw, users)
 		if err != nil {
 			return
 		}
-		if c := call(t, `{"type":"GET_FLAGS"}`); !r.permissive && len(r.rules[viewFlags]) == 0 && r.Allow(Subject{Name: "ops"}, c) {
+		if c := call(t, `{"type":"GET_FLAGS"}`); !r.permissive && len(r.rules[viewFlags]) == 0 && r.Allow(Principal{Name: "ops"}, c) {
 			t.Errorf("%s allows what it does not say", raw)
 		}
 	})
