@@ -67,7 +67,7 @@ func (c cleaner) look(ctx context.Context, now time.Time) error {
 	for _, id := range n.Due(now, c.delay) {
 		cleared, err := c.clear(ctx, id, now)
 		if cleared || err != nil {
-			c.shows.tally.Cleared(cleared)
+			c.shows.tally.Removed(cleared)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("container %s: %w", id, err))

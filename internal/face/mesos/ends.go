@@ -13,8 +13,8 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/mesos/api"
-	"github.com/longshore/longshore/internal/face/mesos/project"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
+	"github.com/longshore/longshore/internal/face/mesos/view"
 )
 
 // waitContainer answers once the container and all that is in it have ended. A
@@ -39,7 +39,7 @@ func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
 		a.Limit = s.limit(ctx, api.RootOf(id))
 	}
 	end := ended(a)
-	if message, ok := project.OverDisk(&a); ok {
+	if message, ok := view.DiskLimitMessage(&a); ok {
 		end.State, end.Reason, end.Message = mesosv1.TaskState_TASK_FAILED.Enum(), mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_DISK.Enum(), &message
 		end.Limitation = s.diskLimit(ctx, id)
 	}
@@ -77,7 +77,7 @@ func (s *server) diskLimit(ctx context.Context, id string) *mesosv1.TaskResource
 		return l
 	}
 	if rec, err := translate.ReadRecord(c); err == nil {
-		l.Resources = []*mesosv1.Resource{project.Scalar("disk", float64(rec.Disk)/(1<<20))}
+		l.Resources = []*mesosv1.Resource{view.Scalar("disk", float64(rec.Disk)/(1<<20))}
 	}
 	return l
 }
@@ -112,7 +112,7 @@ func ended(a core.Autopsy) *mesosagent.Response_WaitContainer {
 		r.State, r.Reason, r.Message = mesosv1.TaskState_TASK_FAILED.Enum(), mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_MEMORY.Enum(), &a.Verdict
 		r.Limitation = &mesosv1.TaskResourceLimitation{}
 		if a.Limit > 0 {
-			r.Limitation.Resources = []*mesosv1.Resource{project.Scalar("mem", float64(a.Limit)/(1<<20))}
+			r.Limitation.Resources = []*mesosv1.Resource{view.Scalar("mem", float64(a.Limit)/(1<<20))}
 		}
 	}
 	return r

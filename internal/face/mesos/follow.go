@@ -16,7 +16,7 @@ func (f *Face) follow(ctx context.Context) (run []func() error, err error) {
 	counts := engine.Watch{
 		Kinds: []core.EventKind{core.EventContainerExited, core.EventSandboxRemoved},
 		Event: func(_ context.Context, e core.Event) error {
-			s.shows.tally.Add(e)
+			s.shows.tally.Count(e)
 			return nil
 		},
 	}

@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/longshore/longshore/internal/face/mesos/api"
-	"github.com/longshore/longshore/internal/face/mesos/endpoint"
+	"github.com/longshore/longshore/internal/face/mesos/view"
 )
 
 // gate stands before the API until there is a node to ask about.
@@ -45,7 +45,7 @@ func (g gate) wait(ctx context.Context) bool {
 // always.
 func (g gate) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !endpoint.Health(r.URL.Path) {
+		if !view.IsHealth(r.URL.Path) {
 			if g.recovering() {
 				api.WriteError(w, &api.Error{Code: http.StatusServiceUnavailable, Text: "Agent has not finished recovery"})
 				return

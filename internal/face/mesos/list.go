@@ -11,8 +11,7 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/mesos/api"
-	"github.com/longshore/longshore/internal/face/mesos/figures"
-	"github.com/longshore/longshore/internal/face/mesos/project"
+	"github.com/longshore/longshore/internal/face/mesos/view"
 )
 
 // getContainers lists what runs, as far as it is asked for: executors' containers,
@@ -58,7 +57,7 @@ func (s *server) shown(ctx context.Context, c core.Container) *mesosagent.Respon
 	if err != nil {
 		sb = core.Sandbox{} // it goes
 	}
-	status := project.Status(c.Meta, c.Main, &sb)
+	status := view.ContainerStatus(c.Meta, c.Main, &sb)
 	r := &mesosagent.Response_GetContainers_Container{ContainerId: status.ContainerId, ContainerStatus: status}
 	var st core.Stats
 	if c.Parent == "" {
@@ -67,7 +66,7 @@ func (s *server) shown(ctx context.Context, c core.Container) *mesosagent.Respon
 		st, err = s.engine.Stats.OfContainer(ctx, &c, wanted)
 	}
 	if err == nil {
-		r.ResourceStatistics = figures.Of(st)
+		r.ResourceStatistics = view.Statistics(st)
 		s.disks.show(c, r.ResourceStatistics)
 	} else if !errdefs.IsNotFound(err) {
 		s.log.DebugContext(ctx, "a container is shown without figures", "container", string(c.ID), "error", err)

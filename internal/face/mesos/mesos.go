@@ -25,7 +25,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/auth"
-	"github.com/longshore/longshore/internal/face/mesos/endpoint"
+	"github.com/longshore/longshore/internal/face/mesos/view"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -189,7 +189,7 @@ func (f *Face) listen(ctx context.Context, l net.Listener, g gate) error {
 
 // handler is the API, behind the guard unless it is reached by a file.
 func (f *Face) handler(l net.Listener, g gate) http.Handler {
-	api := g.wrap(endpoint.Handler{
+	api := g.wrap(view.Documents{
 		Do: func(ctx context.Context, call *mesosagent.Call) (*mesosagent.Response, error) {
 			return api.Do(ctx, call, f.server.call)
 		},
@@ -233,7 +233,7 @@ func known(next http.Handler) http.Handler {
 // realm is what Mesos calls what a request is for: the older documents are for
 // reading only.
 func realm(r *http.Request) string {
-	if endpoint.Document(r.URL.Path) {
+	if view.IsDocument(r.URL.Path) {
 		return "mesos-agent-readonly"
 	}
 	return "mesos-agent-readwrite"

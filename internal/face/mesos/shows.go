@@ -13,8 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/fetch"
-	"github.com/longshore/longshore/internal/face/mesos/figures"
-	"github.com/longshore/longshore/internal/face/mesos/project"
+	"github.com/longshore/longshore/internal/face/mesos/view"
 )
 
 // View reads what is on the node; it changes nothing.
@@ -46,11 +45,11 @@ type shows struct {
 	gpus  int
 	cache *fetch.Cache
 	began time.Time
-	tally figures.Tally
+	tally view.Counters
 }
 
-func (s *shows) node(ctx context.Context) (project.Node, error) {
-	n := project.Node{Agent: s.agent}
+func (s *shows) node(ctx context.Context) (view.Node, error) {
+	n := view.Node{Agent: s.agent}
 	var err error
 	if n.Sandboxes, err = s.view.Sandboxes(ctx, core.Filter{}); err != nil {
 		return n, err
@@ -103,25 +102,25 @@ func (s *shows) getAgent(_ context.Context, x *api.Exchange) error {
 
 // machine is what the machine has, memory and disk in MiB.
 func (s *shows) machine() ([]*mesosv1.Resource, error) {
-	mem, err := figures.Memory()
+	mem, err := view.MachineMemory()
 	if err != nil {
 		return nil, err
 	}
-	disk, err := figures.Disk(s.disk)
+	disk, err := view.DiskSize(s.disk)
 	if err != nil {
 		return nil, err
 	}
 	all := []*mesosv1.Resource{
-		project.Scalar("cpus", float64(runtime.NumCPU())), project.Scalar("mem", float64(mem>>20)), project.Scalar("disk", float64(disk>>20)),
+		view.Scalar("cpus", float64(runtime.NumCPU())), view.Scalar("mem", float64(mem>>20)), view.Scalar("disk", float64(disk>>20)),
 	}
 	if s.gpus > 0 {
-		all = append(all, project.Scalar("gpus", float64(s.gpus)))
+		all = append(all, view.Scalar("gpus", float64(s.gpus)))
 	}
 	return all, nil
 }
 
 func (s *shows) getMetrics(ctx context.Context, x *api.Exchange) error {
-	all, err := figures.Node(s.began)
+	all, err := view.MachineMetrics(s.began)
 	if err != nil {
 		return err
 	}
@@ -133,10 +132,10 @@ func (s *shows) getMetrics(ctx context.Context, x *api.Exchange) error {
 	if err != nil {
 		return err
 	}
-	all = append(all, figures.Work(n.State(), has)...)
-	all = append(all, s.tally.Figures()...)
+	all = append(all, view.WorkMetrics(n.State(), has)...)
+	all = append(all, s.tally.Metrics()...)
 	used, size := s.cache.Used()
-	all = append(all, figures.Figure{Name: "containerizer/fetcher/cache_size_total_bytes", Value: float64(size)}, figures.Figure{Name: "containerizer/fetcher/cache_size_used_bytes", Value: float64(used)})
+	all = append(all, view.Metric{Name: "containerizer/fetcher/cache_size_total_bytes", Value: float64(size)}, view.Metric{Name: "containerizer/fetcher/cache_size_used_bytes", Value: float64(used)})
 	m := &mesosagent.Response_GetMetrics{}
 	for _, f := range all {
 		m.Metrics = append(m.Metrics, &mesosv1.Metric{Name: &f.Name, Value: &f.Value})
@@ -164,13 +163,13 @@ func (s *shows) others(ctx context.Context) ([]*mesosagent.Response_GetContainer
 		if c.Owner == core.OwnerMesos || sb == nil || !runs(c) {
 			continue
 		}
-		owner, executor, name, status := string(c.Owner), project.Name(sb.Meta), string(sb.Key), project.Status(c.Meta, c.Main, sb)
+		owner, executor, name, status := string(c.Owner), view.ObjectName(sb.Meta), string(sb.Key), view.ContainerStatus(c.Meta, c.Main, sb)
 		r := &mesosagent.Response_GetContainers_Container{
 			FrameworkId: &mesosv1.FrameworkID{Value: &owner}, ExecutorId: &mesosv1.ExecutorID{Value: &executor}, ExecutorName: &name,
 			ContainerId: status.ContainerId, ContainerStatus: status,
 		}
 		if st, err := s.view.stats.OfContainer(ctx, c, wanted); err == nil { // left out where it cannot be told, as with Mesos
-			r.ResourceStatistics = figures.Of(st)
+			r.ResourceStatistics = view.Statistics(st)
 		}
 		all = append(all, r)
 	}

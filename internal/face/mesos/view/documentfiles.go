@@ -1,4 +1,4 @@
-package endpoint
+package view
 
 import (
 	"context"
@@ -16,24 +16,24 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-func pathOf(r *http.Request) (string, error) {
+func pathParam(r *http.Request) (string, error) {
 	p := r.URL.Query().Get("path")
 	if p == "" {
-		return "", bad("Expecting 'path=value' in query.\n")
+		return "", badRequest("Expecting 'path=value' in query.\n")
 	}
 	return p, nil
 }
 
-func browse(h Handler, r *http.Request) (any, error) {
-	p, err := pathOf(r)
+func browseDocument(h Documents, r *http.Request) (any, error) {
+	p, err := pathParam(r)
 	if err != nil {
 		return nil, err
 	}
 	resp, err := h.Do(r.Context(), &mesosagent.Call{Type: mesosagent.Call_LIST_FILES.Enum(), ListFiles: &mesosagent.Call_ListFiles{Path: &p}})
-	all := []object{}
+	all := []jsonObject{}
 	for _, f := range resp.GetListFiles().GetFileInfos() {
-		all = append(all, object{
-			"path": f.GetPath(), "nlink": f.GetNlink(), "size": f.GetSize(), "mtime": f.GetMtime().GetNanoseconds() / 1e9, "mode": mode(f.GetMode()),
+		all = append(all, jsonObject{
+			"path": f.GetPath(), "nlink": f.GetNlink(), "size": f.GetSize(), "mtime": f.GetMtime().GetNanoseconds() / 1e9, "mode": modeString(f.GetMode()),
 			"uid": f.GetUid(), "gid": f.GetGid(),
 		})
 	}
@@ -41,7 +41,7 @@ func browse(h Handler, r *http.Request) (any, error) {
 }
 
 // mode is a file's as ls writes it.
-func mode(m uint32) string {
+func modeString(m uint32) string {
 	kind := byte('-')
 	switch m & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -70,17 +70,17 @@ func mode(m uint32) string {
 
 // read gives a part of a file as text, and without an offset only its size, as that.
 // A length of -1 is none.
-func read(h Handler, r *http.Request) (any, error) {
-	p, err := pathOf(r)
+func readDocument(h Documents, r *http.Request) (any, error) {
+	p, err := pathParam(r)
 	if err != nil {
 		return nil, err
 	}
 	q := r.URL.Query()
-	offset, err := signed(q.Get("offset"), "offset")
+	offset, err := signedParam(q.Get("offset"), "offset")
 	if err != nil {
 		return nil, err
 	}
-	length, err := signed(q.Get("length"), "length")
+	length, err := signedParam(q.Get("length"), "length")
 	if err != nil {
 		return nil, err
 	}
@@ -96,39 +96,39 @@ func read(h Handler, r *http.Request) (any, error) {
 	if offset < 0 {
 		offset = int64(resp.GetReadFile().GetSize())
 	}
-	return object{"offset": offset, "data": string(resp.GetReadFile().GetData())}, err
+	return jsonObject{"offset": offset, "data": string(resp.GetReadFile().GetData())}, err
 }
 
-func signed(text, name string) (int64, error) {
+func signedParam(text, name string) (int64, error) {
 	if text == "" {
 		return -1, nil
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, bad(fmt.Sprintf("Failed to parse %s: %v.\n", name, errors.Unwrap(err)))
+		return 0, badRequest(fmt.Sprintf("Failed to parse %s: %v.\n", name, errors.Unwrap(err)))
 	}
 	if n < -1 {
-		return 0, bad(fmt.Sprintf("Negative %s provided: %d.\n", name, n))
+		return 0, badRequest(fmt.Sprintf("Negative %s provided: %d.\n", name, n))
 	}
 	return n, nil
 }
 
 // debug says which paths are known, and where they are.
-func debug(h Handler, r *http.Request) (any, error) {
+func debugDocument(h Documents, r *http.Request) (any, error) {
 	all, err := h.flags(r.Context())
 	dir := path.Join(all["work_dir"], "containers")
 	return map[string]string{dir: dir}, err
 }
 
 // download gives a whole file as it is when it is asked for.
-func download(h Handler, w http.ResponseWriter, r *http.Request) error {
-	p, err := pathOf(r)
+func downloadFile(h Documents, w http.ResponseWriter, r *http.Request) error {
+	p, err := pathParam(r)
 	if err != nil {
 		return err
 	}
-	size, data, err := h.part(r.Context(), p, 0)
+	size, data, err := h.readPart(r.Context(), p, 0)
 	if derr := (*api.Error)(nil); errors.As(err, &derr) && strings.HasPrefix(derr.Text, "Cannot read a directory") {
-		return bad("Cannot download a directory.\n")
+		return badRequest("Cannot download a directory.\n")
 	}
 	if err != nil {
 		return err
@@ -144,13 +144,13 @@ func download(h Handler, w http.ResponseWriter, r *http.Request) error {
 		if at += uint64(len(data)); at == size || r.Method == http.MethodHead {
 			return nil
 		}
-		if _, data, err = h.part(r.Context(), p, at); err != nil || len(data) == 0 {
+		if _, data, err = h.readPart(r.Context(), p, at); err != nil || len(data) == 0 {
 			panic(http.ErrAbortHandler) // it has become shorter: the client is to see that
 		}
 	}
 }
 
-func (h Handler) part(ctx context.Context, p string, at uint64) (size uint64, data []byte, err error) {
+func (h Documents) readPart(ctx context.Context, p string, at uint64) (size uint64, data []byte, err error) {
 	resp, err := h.Do(ctx, &mesosagent.Call{Type: mesosagent.Call_READ_FILE.Enum(), ReadFile: &mesosagent.Call_ReadFile{Path: &p, Offset: &at}})
 	return resp.GetReadFile().GetSize(), resp.GetReadFile().GetData(), err
 }

@@ -1,4 +1,4 @@
-package endpoint
+package view
 
 import (
 	"encoding/json"
@@ -13,7 +13,7 @@ import (
 
 // executor is one in the documents about containers. A standalone container is shown
 // as an executor: nothing else is, where there is no master.
-type executor struct {
+type containerObject struct {
 	Container  string          `json:"container_id,omitempty"`
 	Framework  string          `json:"framework_id"`
 	ID         string          `json:"executor_id"`
@@ -23,16 +23,16 @@ type executor struct {
 	Statistics json.RawMessage `json:"statistics,omitempty"`
 }
 
-func executors(h Handler, r *http.Request) ([]executor, error) {
+func containerObjects(h Documents, r *http.Request) ([]containerObject, error) {
 	resp, err := h.Do(r.Context(), &mesosagent.Call{
 		Type: mesosagent.Call_GET_CONTAINERS.Enum(), GetContainers: &mesosagent.Call_GetContainers{ShowStandalone: proto.Bool(true)},
 	})
 	if err != nil {
 		return nil, err
 	}
-	all := []executor{}
+	all := []containerObject{}
 	for _, c := range resp.GetGetContainers().GetContainers() {
-		e := executor{Container: c.GetContainerId().GetValue(), Framework: c.GetFrameworkId().GetValue(), ID: c.GetExecutorId().GetValue(), Name: c.GetExecutorName()}
+		e := containerObject{Container: c.GetContainerId().GetValue(), Framework: c.GetFrameworkId().GetValue(), ID: c.GetExecutorId().GetValue(), Name: c.GetExecutorName()}
 		if c.FrameworkId == nil {
 			e.Framework, e.ID, e.Name = string(core.OwnerMesos), e.Container, e.Container
 		}
@@ -54,17 +54,17 @@ func executors(h Handler, r *http.Request) ([]executor, error) {
 
 // containers lists what is asked for: by a container, or by a framework, or by one
 // and an executor.
-func containers(h Handler, r *http.Request) (any, error) {
+func containersDocument(h Documents, r *http.Request) (any, error) {
 	q := r.URL.Query()
 	container, framework, id := q.Get("container_id"), q.Get("framework_id"), q.Get("executor_id")
 	if container != "" && (framework != "" || id != "") || id != "" && framework == "" {
-		return nil, bad("Supported query parameters are container_id only, framework_id only, or executor_id and framework_id only")
+		return nil, badRequest("Supported query parameters are container_id only, framework_id only, or executor_id and framework_id only")
 	}
-	list, err := executors(h, r)
+	list, err := containerObjects(h, r)
 	if err != nil {
 		return nil, err
 	}
-	all := []executor{}
+	all := []containerObject{}
 	for _, e := range list {
 		if (container == "" || container == e.Container) && (framework == "" || framework == e.Framework) && (id == "" || id == e.ID) {
 			all = append(all, e)
@@ -74,12 +74,12 @@ func containers(h Handler, r *http.Request) (any, error) {
 }
 
 // statistics lists what has figures. Readers rely on their being there.
-func statistics(h Handler, r *http.Request) (any, error) {
-	list, err := executors(h, r)
+func statisticsDocument(h Documents, r *http.Request) (any, error) {
+	list, err := containerObjects(h, r)
 	if err != nil {
 		return nil, err
 	}
-	all := []executor{}
+	all := []containerObject{}
 	for _, e := range list {
 		if e.Statistics != nil {
 			e.Container, e.Status = "", nil

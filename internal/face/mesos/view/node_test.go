@@ -1,4 +1,4 @@
-package project
+package view
 
 import (
 	"net/netip"
@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-func node() Node {
+func testNode() Node {
 	shares, limit := uint64(512), int64(64<<20)
 	own := core.Sandbox{Meta: core.Meta{ID: "s1", Owner: core.OwnerMesos, Key: "a"}, State: core.SandboxReady}
 	own.Config.Resources = &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, Memory: &specs.LinuxMemory{Limit: &limit}}
@@ -30,14 +30,14 @@ func node() Node {
 }
 
 func TestOwnersAreFrameworks(t *testing.T) {
-	list := node().Frameworks().GetFrameworks()
+	list := testNode().Frameworks().GetFrameworks()
 	if len(list) != 3 || list[0].GetFrameworkInfo().GetId().GetValue() != "cri" || list[1].GetFrameworkInfo().GetName() != "mesos" || list[2].GetFrameworkInfo().GetName() != "nomad" {
 		t.Errorf("%v", list)
 	}
 }
 
 func TestSandboxesAreExecutors(t *testing.T) {
-	r := node().Executors()
+	r := testNode().Executors()
 	if len(r.GetExecutors()) != 2 || len(r.GetCompletedExecutors()) != 2 {
 		t.Fatalf("%v", r)
 	}
@@ -54,7 +54,7 @@ func TestSandboxesAreExecutors(t *testing.T) {
 }
 
 func TestContainersAreTasks(t *testing.T) {
-	r := node().Tasks()
+	r := testNode().Tasks()
 	if len(r.GetLaunchedTasks()) != 3 || len(r.GetCompletedTasks()) != 1 {
 		t.Fatalf("%v", r)
 	}
@@ -89,7 +89,7 @@ func TestStates(t *testing.T) {
 		{&core.Autopsy{Exit: core.Exit{Code: 1}}, mesosv1.TaskState_TASK_FAILED},
 		{&core.Autopsy{Exit: core.Exit{Signal: 15}, Asked: &core.Asked{}}, mesosv1.TaskState_TASK_KILLED},
 	} {
-		if got := Ended(c.a); got != c.want {
+		if got := EndState(c.a); got != c.want {
 			t.Errorf("%+v is %s, want %s", c.a, got, c.want)
 		}
 	}
@@ -97,11 +97,11 @@ func TestStates(t *testing.T) {
 	for s, want := range map[core.ContainerState]mesosv1.TaskState{
 		core.ContainerCreating: mesosv1.TaskState_TASK_STAGING, core.ContainerRunning: mesosv1.TaskState_TASK_RUNNING, core.ContainerPaused: mesosv1.TaskState_TASK_RUNNING,
 	} {
-		if got := state(&core.Container{State: s}); got != want {
+		if got := taskState(&core.Container{State: s}); got != want {
 			t.Errorf("%s is %s, want %s", s, got, want)
 		}
 	}
-	if got := state(&asked); got != mesosv1.TaskState_TASK_KILLING {
+	if got := taskState(&asked); got != mesosv1.TaskState_TASK_KILLING {
 		t.Errorf("one that is asked to end: %s", got)
 	}
 }

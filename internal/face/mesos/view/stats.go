@@ -1,4 +1,4 @@
-package figures
+package view
 
 import (
 	"time"
@@ -9,26 +9,26 @@ import (
 
 // Of are a container's figures in Mesos' units; what the kernel does not tell is
 // left out.
-func Of(st core.Stats) *mesosv1.ResourceStatistics {
+func Statistics(st core.Stats) *mesosv1.ResourceStatistics {
 	at := float64(st.At.UnixNano()) / float64(time.Second)
 	r := &mesosv1.ResourceStatistics{
 		Timestamp: &at,
-		Processes: count(st.Pids.Processes), Threads: count(st.Pids.Current),
-		CpusUserTimeSecs: seconds(st.CPU.User), CpusSystemTimeSecs: seconds(st.CPU.System),
-		CpusNrPeriods: count(st.CPU.Periods), CpusNrThrottled: count(st.CPU.Throttled), CpusThrottledTimeSecs: seconds(st.CPU.ThrottledNS),
-		MemTotalBytes: number(st.Memory.Usage), MemLimitBytes: number(st.Memory.Limit), MemRssBytes: number(st.Memory.RSS),
-		MemCacheBytes: number(st.Memory.Cache), MemMappedFileBytes: number(st.Memory.Mapped), MemSwapBytes: number(st.Memory.Swap),
-		MemAnonBytes: number(st.Memory.RSS), MemFileBytes: number(st.Memory.Cache),
+		Processes: uint32Of(st.Pids.Processes), Threads: uint32Of(st.Pids.Current),
+		CpusUserTimeSecs: secondsOf(st.CPU.User), CpusSystemTimeSecs: secondsOf(st.CPU.System),
+		CpusNrPeriods: uint32Of(st.CPU.Periods), CpusNrThrottled: uint32Of(st.CPU.Throttled), CpusThrottledTimeSecs: secondsOf(st.CPU.ThrottledNS),
+		MemTotalBytes: uint64Of(st.Memory.Usage), MemLimitBytes: uint64Of(st.Memory.Limit), MemRssBytes: uint64Of(st.Memory.RSS),
+		MemCacheBytes: uint64Of(st.Memory.Cache), MemMappedFileBytes: uint64Of(st.Memory.Mapped), MemSwapBytes: uint64Of(st.Memory.Swap),
+		MemAnonBytes: uint64Of(st.Memory.RSS), MemFileBytes: uint64Of(st.Memory.Cache),
 	}
 	if n, ok := st.Memory.Raw["unevictable"]; ok {
 		r.MemUnevictableBytes = &n
 	}
-	network(r, st.Net)
+	addNetwork(r, st.Net)
 	return r
 }
 
 // network sums up the interfaces; one of the host's network has none.
-func network(r *mesosv1.ResourceStatistics, list []core.NetStats) {
+func addNetwork(r *mesosv1.ResourceStatistics, list []core.NetStats) {
 	if len(list) == 0 {
 		return
 	}
@@ -41,14 +41,14 @@ func network(r *mesosv1.ResourceStatistics, list []core.NetStats) {
 	r.NetTxBytes, r.NetTxPackets, r.NetTxErrors, r.NetTxDropped = &sum.TxBytes, &sum.TxPackets, &sum.TxErrors, &sum.TxDropped
 }
 
-func number(v core.Value) *uint64 {
+func uint64Of(v core.Value) *uint64 {
 	if !v.OK {
 		return nil
 	}
 	return &v.N
 }
 
-func count(v core.Value) *uint32 {
+func uint32Of(v core.Value) *uint32 {
 	if !v.OK {
 		return nil
 	}
@@ -56,7 +56,7 @@ func count(v core.Value) *uint32 {
 	return &n
 }
 
-func seconds(v core.Value) *float64 {
+func secondsOf(v core.Value) *float64 {
 	if !v.OK {
 		return nil
 	}

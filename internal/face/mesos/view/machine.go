@@ -1,6 +1,4 @@
-// Package figures reads figures of the machine under the names that Mesos agents
-// have for them.
-package figures
+package view
 
 import (
 	"fmt"
@@ -11,7 +9,7 @@ import (
 )
 
 // Figure is one figure.
-type Figure struct {
+type Metric struct {
 	Name  string
 	Value float64
 }
@@ -20,13 +18,13 @@ type Figure struct {
 const loadScale = 1 << 16
 
 // Node are the machine's figures, and how long the agent has served.
-func Node(began time.Time) ([]Figure, error) {
+func MachineMetrics(began time.Time) ([]Metric, error) {
 	var i unix.Sysinfo_t
 	if err := unix.Sysinfo(&i); err != nil {
 		return nil, fmt.Errorf("read the machine's figures: %w", err)
 	}
 	unit := float64(i.Unit)
-	return []Figure{
+	return []Metric{
 		{"slave/registered", 0},
 		{"slave/uptime_secs", time.Since(began).Seconds()},
 		{"system/cpus_total", float64(runtime.NumCPU())},
@@ -39,7 +37,7 @@ func Node(began time.Time) ([]Figure, error) {
 }
 
 // Memory is how much the machine has, in bytes.
-func Memory() (uint64, error) {
+func MachineMemory() (uint64, error) {
 	var i unix.Sysinfo_t
 	if err := unix.Sysinfo(&i); err != nil {
 		return 0, fmt.Errorf("read the machine's memory: %w", err)

@@ -1,9 +1,4 @@
-// Package endpoint answers what older tools of Mesos read by GET, each path a
-// document of its own in JSON: an agent's, and two of a master's by which tools
-// find agents and tasks.
-//
-// It knows the node by the calls of the API alone. Start at Handler.
-package endpoint
+package view
 
 import (
 	"context"
@@ -16,7 +11,7 @@ import (
 )
 
 // Handler answers the paths that are for GET.
-type Handler struct {
+type Documents struct {
 	// Do does one call. A *door.Error is answered as it is.
 	Do func(ctx context.Context, call *mesosagent.Call) (*mesosagent.Response, error)
 	// API answers everything else.
@@ -24,48 +19,50 @@ type Handler struct {
 }
 
 // page writes one document.
-type page func(h Handler, w http.ResponseWriter, r *http.Request) error
+type document func(h Documents, w http.ResponseWriter, r *http.Request) error
 
 // health tells that the agent lives.
-const health = "/health"
+const healthPath = "/health"
 
 // pages are the documents by their paths.
-func pages() map[string]page {
-	return map[string]page{
-		health:                func(Handler, http.ResponseWriter, *http.Request) error { return nil },
-		"/version":            document(version),
-		"/flags":              document(flags),
-		"/metrics/snapshot":   document(metrics),
-		"/state":              document(state),
-		"/containers":         document(containers),
-		"/monitor/statistics": document(statistics),
-		"/slaves":             document(slaves),
-		"/tasks":              document(tasks),
-		"/files/browse":       document(browse),
-		"/files/read":         document(read),
-		"/files/debug":        document(debug),
-		"/files/download":     download,
+func documents() map[string]document {
+	return map[string]document{
+		healthPath:            func(Documents, http.ResponseWriter, *http.Request) error { return nil },
+		"/version":            jsonDocument(versionDocument),
+		"/flags":              jsonDocument(flagsDocument),
+		"/metrics/snapshot":   jsonDocument(metricsDocument),
+		"/state":              jsonDocument(stateDocument),
+		"/containers":         jsonDocument(containersDocument),
+		"/monitor/statistics": jsonDocument(statisticsDocument),
+		"/slaves":             jsonDocument(slavesDocument),
+		"/tasks":              jsonDocument(tasksDocument),
+		"/files/browse":       jsonDocument(browseDocument),
+		"/files/read":         jsonDocument(readDocument),
+		"/files/debug":        jsonDocument(debugDocument),
+		"/files/download":     downloadFile,
 	}
 }
 
 // agent is what stands before the paths of an agent's own, and may be left out.
-const agent = "/slave(1)"
+const agentPrefix = "/slave(1)"
 
 // named is a path without what may be left out.
-func named(path string) string { return strings.TrimRight(strings.TrimPrefix(path, agent), "/") }
+func trimPath(path string) string {
+	return strings.TrimRight(strings.TrimPrefix(path, agentPrefix), "/")
+}
 
 // at is the page at a path, nil for none.
-func at(path string) page { return pages()[named(path)] }
+func documentAt(path string) document { return documents()[trimPath(path)] }
 
 // Document reports whether a path is one that is for GET.
-func Document(path string) bool { return at(path) != nil }
+func IsDocument(path string) bool { return documentAt(path) != nil }
 
 // Health reports whether a path is the one that tells that the agent lives.
-func Health(path string) bool { return named(path) == health }
+func IsHealth(path string) bool { return trimPath(path) == healthPath }
 
 // ServeHTTP implements http.Handler.
-func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p := at(r.URL.Path)
+func (h Documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p := documentAt(r.URL.Path)
 	switch {
 	case p == nil:
 		h.API.ServeHTTP(w, r)
@@ -80,8 +77,8 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // document is a page of JSON.
-func document(of func(h Handler, r *http.Request) (any, error)) page {
-	return func(h Handler, w http.ResponseWriter, r *http.Request) error {
+func jsonDocument(of func(h Documents, r *http.Request) (any, error)) document {
+	return func(h Documents, w http.ResponseWriter, r *http.Request) error {
 		v, err := of(h, r)
 		if err != nil {
 			return err
@@ -96,23 +93,23 @@ func document(of func(h Handler, r *http.Request) (any, error)) page {
 	}
 }
 
-func (h Handler) get(ctx context.Context, t mesosagent.Call_Type) (*mesosagent.Response, error) {
+func (h Documents) get(ctx context.Context, t mesosagent.Call_Type) (*mesosagent.Response, error) {
 	return h.Do(ctx, &mesosagent.Call{Type: t.Enum()})
 }
 
-func bad(text string) error { return &api.Error{Code: http.StatusBadRequest, Text: text} }
+func badRequest(text string) error { return &api.Error{Code: http.StatusBadRequest, Text: text} }
 
-func version(h Handler, r *http.Request) (any, error) {
+func versionDocument(h Documents, r *http.Request) (any, error) {
 	resp, err := h.get(r.Context(), mesosagent.Call_GET_VERSION)
 	return map[string]string{"version": resp.GetGetVersion().GetVersionInfo().GetVersion()}, err
 }
 
-func flags(h Handler, r *http.Request) (any, error) {
+func flagsDocument(h Documents, r *http.Request) (any, error) {
 	all, err := h.flags(r.Context())
 	return map[string]any{"flags": all}, err
 }
 
-func (h Handler) flags(ctx context.Context) (map[string]string, error) {
+func (h Documents) flags(ctx context.Context) (map[string]string, error) {
 	resp, err := h.get(ctx, mesosagent.Call_GET_FLAGS)
 	all := map[string]string{}
 	for _, f := range resp.GetGetFlags().GetFlags() {
@@ -121,7 +118,7 @@ func (h Handler) flags(ctx context.Context) (map[string]string, error) {
 	return all, err
 }
 
-func metrics(h Handler, r *http.Request) (any, error) {
+func metricsDocument(h Documents, r *http.Request) (any, error) {
 	resp, err := h.Do(r.Context(), &mesosagent.Call{Type: mesosagent.Call_GET_METRICS.Enum(), GetMetrics: &mesosagent.Call_GetMetrics{}})
 	all := map[string]float64{}
 	for _, m := range resp.GetGetMetrics().GetMetrics() {

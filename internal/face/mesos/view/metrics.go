@@ -1,4 +1,4 @@
-package figures
+package view
 
 import (
 	"fmt"
@@ -10,12 +10,11 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/project"
 )
 
 // Work are the figures of what runs now, and of what it was promised of what the
 // machine has.
-func Work(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Figure {
+func WorkMetrics(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Metric {
 	tasks := map[mesosv1.TaskState]float64{}
 	used := map[string]float64{}
 	for _, t := range st.GetGetTasks().GetLaunchedTasks() {
@@ -24,7 +23,7 @@ func Work(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Figure {
 			used[r.GetName()] += r.GetScalar().GetValue()
 		}
 	}
-	all := []Figure{
+	all := []Metric{
 		{"slave/executors_running", float64(len(st.GetGetExecutors().GetExecutors()))},
 		{"slave/frameworks_active", float64(len(st.GetGetFrameworks().GetFrameworks()))},
 		{"slave/tasks_killing", tasks[mesosv1.TaskState_TASK_KILLING]},
@@ -33,21 +32,21 @@ func Work(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Figure {
 		{"slave/tasks_starting", tasks[mesosv1.TaskState_TASK_STARTING]},
 	}
 	if !slices.ContainsFunc(has, func(r *mesosv1.Resource) bool { return r.GetName() == "gpus" }) {
-		has = append(slices.Clone(has), project.Scalar("gpus", 0))
+		has = append(slices.Clone(has), Scalar("gpus", 0))
 	}
 	for _, r := range has {
 		name, total := "slave/"+r.GetName()+"_", r.GetScalar().GetValue()
-		all = append(all, Figure{name + "total", total}, Figure{name + "used", used[r.GetName()]}, Figure{name + "percent", used[r.GetName()] / max(total, 1)})
+		all = append(all, Metric{name + "total", total}, Metric{name + "used", used[r.GetName()]}, Metric{name + "percent", used[r.GetName()] / max(total, 1)})
 	}
-	for _, n := range nothing() {
-		all = append(all, Figure{n, 0})
+	for _, n := range zeroMetrics() {
+		all = append(all, Metric{n, 0})
 	}
 	return all
 }
 
 // nothing are the figures of what such an agent does not have: a master, revocable
 // resources, and removals of sandboxes that are known beforehand.
-func nothing() []string {
+func zeroMetrics() []string {
 	all := []string{
 		"containerizer/mesos/disk/project_ids_free", "containerizer/mesos/disk/project_ids_total",
 		"gc/path_removals_pending",
@@ -64,7 +63,7 @@ func nothing() []string {
 }
 
 // Disk is the size of the file system at path, in bytes.
-func Disk(path string) (uint64, error) {
+func DiskSize(path string) (uint64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
 		return 0, fmt.Errorf("read the size of the file system at %s: %w", path, err)
@@ -74,72 +73,72 @@ func Disk(path string) (uint64, error) {
 
 // Tally counts how tasks and executors have ended since the agent was started. The
 // zero Tally is ready.
-type Tally struct {
-	mu        sync.Mutex // guards tasks, executors, launches, cleared, uncleared, fetched, unfetched
-	tasks     map[mesosv1.TaskState]float64
-	executors float64
-	launches  float64 // that failed
-	cleared   float64 // sandboxes of ended containers
-	uncleared float64 // the same, where it failed
-	fetched   float64 // launches whose URIs were fetched
-	unfetched float64 // the same, where it failed
+type Counters struct {
+	mu             sync.Mutex // guards tasks, sandboxes, failedLaunches, removals, failedRemovals, fetches, failedFetches
+	tasks          map[mesosv1.TaskState]float64
+	sandboxes      float64
+	failedLaunches float64 // that failed
+	removals       float64 // sandboxes of ended containers
+	failedRemovals float64 // the same, where it failed
+	fetches        float64 // launches whose URIs were fetched
+	failedFetches  float64 // the same, where it failed
 }
 
 // Add counts what an event tells of.
-func (t *Tally) Add(e core.Event) {
+func (t *Counters) Count(e core.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e.Kind == core.EventSandboxRemoved {
-		t.executors++
+		t.sandboxes++
 	}
 	if e.Kind == core.EventContainerExited {
 		if t.tasks == nil {
 			t.tasks = map[mesosv1.TaskState]float64{}
 		}
-		t.tasks[project.Ended(e.Autopsy)]++
+		t.tasks[EndState(e.Autopsy)]++
 	}
 }
 
 // LaunchFailed counts a launch that was refused, or was taken back.
-func (t *Tally) LaunchFailed() {
+func (t *Counters) LaunchFailed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.launches++
+	t.failedLaunches++
 }
 
 // Cleared counts what an ended container had left and was taken away, or could not be.
-func (t *Tally) Cleared(ok bool) {
+func (t *Counters) Removed(ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if ok {
-		t.cleared++
+		t.removals++
 	} else {
-		t.uncleared++
+		t.failedRemovals++
 	}
 }
 
 // Fetched counts a launch with URIs, which were fetched, or could not be.
-func (t *Tally) Fetched(ok bool) {
+func (t *Counters) Fetched(ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if ok {
-		t.fetched++
+		t.fetches++
 	} else {
-		t.unfetched++
+		t.failedFetches++
 	}
 }
 
 // Figures are what was counted.
-func (t *Tally) Figures() []Figure {
+func (t *Counters) Metrics() []Metric {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return []Figure{
-		{"containerizer/fetcher/task_fetches_failed", t.unfetched},
-		{"containerizer/fetcher/task_fetches_succeeded", t.fetched},
-		{"gc/path_removals_failed", t.uncleared},
-		{"gc/path_removals_succeeded", t.cleared},
-		{"slave/container_launch_errors", t.launches},
-		{"slave/executors_terminated", t.executors},
+	return []Metric{
+		{"containerizer/fetcher/task_fetches_failed", t.failedFetches},
+		{"containerizer/fetcher/task_fetches_succeeded", t.fetches},
+		{"gc/path_removals_failed", t.failedRemovals},
+		{"gc/path_removals_succeeded", t.removals},
+		{"slave/container_launch_errors", t.failedLaunches},
+		{"slave/executors_terminated", t.sandboxes},
 		{"slave/tasks_failed", t.tasks[mesosv1.TaskState_TASK_FAILED]},
 		{"slave/tasks_finished", t.tasks[mesosv1.TaskState_TASK_FINISHED]},
 		{"slave/tasks_killed", t.tasks[mesosv1.TaskState_TASK_KILLED]},

@@ -1,4 +1,4 @@
-package figures
+package view
 
 import (
 	"testing"
@@ -11,20 +11,20 @@ func TestOnlyWhatIsKnownIsTold(t *testing.T) {
 	st := core.Stats{At: time.Unix(5, 5e8)}
 	st.CPU.User, st.Memory.Usage, st.Pids.Processes = core.Known(1500000000), core.Known(77), core.Known(3)
 	st.Net = []core.NetStats{{RxBytes: 1, TxBytes: 2}, {RxBytes: 10, TxBytes: 20}}
-	r := Of(st)
+	r := Statistics(st)
 	if r.GetTimestamp() != 5.5 || r.GetCpusUserTimeSecs() != 1.5 || r.GetMemTotalBytes() != 77 || r.GetProcesses() != 3 || r.GetNetRxBytes() != 11 || r.GetNetTxBytes() != 22 {
 		t.Errorf("%v", r)
 	}
 	if r.CpusSystemTimeSecs != nil || r.MemLimitBytes != nil || r.Threads != nil || r.MemUnevictableBytes != nil {
 		t.Errorf("what nobody knows is told: %v", r)
 	}
-	if r := Of(core.Stats{}); r.NetRxBytes != nil {
+	if r := Statistics(core.Stats{}); r.NetRxBytes != nil {
 		t.Errorf("without interfaces: %v", r)
 	}
 }
 
-func TestNodeFigures(t *testing.T) {
-	all, err := Node(time.Now().Add(-time.Minute))
+func TestMachineMetrics(t *testing.T) {
+	all, err := MachineMetrics(time.Now().Add(-time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestNodeFigures(t *testing.T) {
 	for _, f := range all {
 		got[f.Name] = f.Value
 	}
-	total, err := Memory()
+	total, err := MachineMemory()
 	if err != nil || got["system/mem_total_bytes"] != float64(total) || got["slave/uptime_secs"] < 60 || got["system/cpus_total"] < 1 {
 		t.Errorf("%v, of %d bytes, %v", got, total, err)
 	}

@@ -1,4 +1,4 @@
-package endpoint
+package view
 
 import (
 	"encoding/json"
@@ -14,11 +14,11 @@ import (
 )
 
 // object is a JSON object that is put together by hand.
-type object = map[string]any
+type jsonObject = map[string]any
 
 // resources are amounts by name; the four that tools look for are always there.
-func resources(list []*mesosv1.Resource) object {
-	all := object{"cpus": 0.0, "gpus": 0.0, "mem": 0.0, "disk": 0.0}
+func resourceObject(list []*mesosv1.Resource) jsonObject {
+	all := jsonObject{"cpus": 0.0, "gpus": 0.0, "mem": 0.0, "disk": 0.0}
 	sum := map[string]float64{}
 	for _, r := range list {
 		sum[r.GetName()] += r.GetScalar().GetValue()
@@ -29,39 +29,39 @@ func resources(list []*mesosv1.Resource) object {
 	return all
 }
 
-func labels(l *mesosv1.Labels) []object {
-	var all []object
+func labelObjects(l *mesosv1.Labels) []jsonObject {
+	var all []jsonObject
 	for _, one := range l.GetLabels() {
-		all = append(all, object{"key": one.GetKey(), "value": one.GetValue()})
+		all = append(all, jsonObject{"key": one.GetKey(), "value": one.GetValue()})
 	}
 	return all
 }
 
 // taskOf is a task in the form of the documents, which differs from the API's.
-func taskOf(t *mesosv1.Task) (object, error) {
-	statuses := []object{}
+func taskObject(t *mesosv1.Task) (jsonObject, error) {
+	statuses := []jsonObject{}
 	for _, s := range t.GetStatuses() {
 		container, err := api.MarshalJSON(s.GetContainerStatus())
 		if err != nil {
 			return nil, err
 		}
-		statuses = append(statuses, object{"state": s.GetState().String(), "timestamp": s.GetTimestamp(), "container_status": json.RawMessage(container)})
+		statuses = append(statuses, jsonObject{"state": s.GetState().String(), "timestamp": s.GetTimestamp(), "container_status": json.RawMessage(container)})
 	}
-	o := object{
+	o := jsonObject{
 		"id": t.GetTaskId().GetValue(), "name": t.GetName(), "framework_id": t.GetFrameworkId().GetValue(), "executor_id": t.GetExecutorId().GetValue(),
-		"slave_id": t.GetAgentId().GetValue(), "state": t.GetState().String(), "resources": resources(t.GetResources()), "statuses": statuses,
-		"container": object{"type": t.GetContainer().GetType().String()},
+		"slave_id": t.GetAgentId().GetValue(), "state": t.GetState().String(), "resources": resourceObject(t.GetResources()), "statuses": statuses,
+		"container": jsonObject{"type": t.GetContainer().GetType().String()},
 	}
-	if l := labels(t.GetLabels()); l != nil {
+	if l := labelObjects(t.GetLabels()); l != nil {
 		o["labels"] = l
 	}
 	return o, nil
 }
 
-func tasksOf(list []*mesosv1.Task) ([]object, error) {
-	all := make([]object, 0, len(list))
+func taskObjects(list []*mesosv1.Task) ([]jsonObject, error) {
+	all := make([]jsonObject, 0, len(list))
 	for _, t := range list {
-		o, err := taskOf(t)
+		o, err := taskObject(t)
 		if err != nil {
 			return nil, err
 		}
@@ -71,22 +71,22 @@ func tasksOf(list []*mesosv1.Task) ([]object, error) {
 }
 
 // by are things of executors, by whose they are.
-type by map[[2]string][]object
+type tasksByExecutor map[[2]string][]jsonObject
 
 // of never returns nil: an empty list is one too.
-func (b by) of(framework, executor string) []object {
+func (b tasksByExecutor) of(framework, executor string) []jsonObject {
 	if l := b[[2]string{framework, executor}]; l != nil {
 		return l
 	}
-	return []object{}
+	return []jsonObject{}
 }
 
-func byExecutor(list []*mesosv1.Task) (by, error) {
-	all, err := tasksOf(list)
+func groupByExecutor(list []*mesosv1.Task) (tasksByExecutor, error) {
+	all, err := taskObjects(list)
 	if err != nil {
 		return nil, err
 	}
-	b := by{}
+	b := tasksByExecutor{}
 	for i, t := range list {
 		key := [2]string{t.GetFrameworkId().GetValue(), t.GetExecutorId().GetValue()}
 		b[key] = append(b[key], all[i])
@@ -94,7 +94,7 @@ func byExecutor(list []*mesosv1.Task) (by, error) {
 	return b, nil
 }
 
-func state(h Handler, r *http.Request) (any, error) {
+func stateDocument(h Documents, r *http.Request) (any, error) {
 	ctx := r.Context()
 	st, err := h.get(ctx, mesosagent.Call_GET_STATE)
 	if err != nil {
@@ -112,54 +112,54 @@ func state(h Handler, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	frameworks, err := frameworksOf(st.GetGetState(), all["work_dir"])
+	frameworks, err := frameworkObjects(st.GetGetState(), all["work_dir"])
 	if err != nil {
 		return nil, err
 	}
 	a := info.GetGetAgent().GetAgentInfo()
-	has := resources(a.GetResources())
-	return object{
-		"version": v.GetGetVersion().GetVersionInfo().GetVersion(), "id": a.GetHostname(), "pid": pid(r), "hostname": a.GetHostname(), "flags": all,
-		"resources": has, "unreserved_resources": has, "reserved_resources": object{}, "attributes": object{},
-		"frameworks": frameworks, "completed_frameworks": []object{},
+	has := resourceObject(a.GetResources())
+	return jsonObject{
+		"version": v.GetGetVersion().GetVersionInfo().GetVersion(), "id": a.GetHostname(), "pid": agentPID(r), "hostname": a.GetHostname(), "flags": all,
+		"resources": has, "unreserved_resources": has, "reserved_resources": jsonObject{}, "attributes": jsonObject{},
+		"frameworks": frameworks, "completed_frameworks": []jsonObject{},
 	}, nil
 }
 
-func frameworksOf(st *mesosagent.Response_GetState, work string) ([]object, error) {
-	running, err := byExecutor(st.GetGetTasks().GetLaunchedTasks())
+func frameworkObjects(st *mesosagent.Response_GetState, work string) ([]jsonObject, error) {
+	running, err := groupByExecutor(st.GetGetTasks().GetLaunchedTasks())
 	if err != nil {
 		return nil, err
 	}
-	completed, err := byExecutor(st.GetGetTasks().GetCompletedTasks())
+	completed, err := groupByExecutor(st.GetGetTasks().GetCompletedTasks())
 	if err != nil {
 		return nil, err
 	}
-	executors := func(list []*mesosagent.Response_GetExecutors_Executor) map[string][]object {
-		of := map[string][]object{}
+	executors := func(list []*mesosagent.Response_GetExecutors_Executor) map[string][]jsonObject {
+		of := map[string][]jsonObject{}
 		for _, e := range list {
 			f := e.GetExecutorInfo().GetFrameworkId().GetValue()
-			of[f] = append(of[f], executorOf(e.GetExecutorInfo(), running, completed, work))
+			of[f] = append(of[f], executorObject(e.GetExecutorInfo(), running, completed, work))
 		}
 		return of
 	}
 	now, before := executors(st.GetGetExecutors().GetExecutors()), executors(st.GetGetExecutors().GetCompletedExecutors())
-	all := []object{}
+	all := []jsonObject{}
 	for _, one := range st.GetGetFrameworks().GetFrameworks() {
 		f := one.GetFrameworkInfo()
-		all = append(all, object{
+		all = append(all, jsonObject{
 			"id": f.GetId().GetValue(), "name": f.GetName(), "user": f.GetUser(), "role": f.GetRole(), "checkpoint": f.GetCheckpoint(),
 			"failover_timeout": f.GetFailoverTimeout(), "hostname": f.GetHostname(),
-			"executors": append([]object{}, now[f.GetId().GetValue()]...), "completed_executors": append([]object{}, before[f.GetId().GetValue()]...),
+			"executors": append([]jsonObject{}, now[f.GetId().GetValue()]...), "completed_executors": append([]jsonObject{}, before[f.GetId().GetValue()]...),
 		})
 	}
 	return all, nil
 }
 
-func executorOf(e *mesosv1.ExecutorInfo, running, completed by, work string) object {
+func executorObject(e *mesosv1.ExecutorInfo, running, completed tasksByExecutor, work string) jsonObject {
 	framework, id := e.GetFrameworkId().GetValue(), e.GetExecutorId().GetValue()
-	o := object{
-		"id": id, "name": e.GetName(), "source": e.GetSource(), "container": id, "resources": resources(e.GetResources()), "type": e.GetType().String(),
-		"tasks": running.of(framework, id), "queued_tasks": []object{}, "completed_tasks": completed.of(framework, id),
+	o := jsonObject{
+		"id": id, "name": e.GetName(), "source": e.GetSource(), "container": id, "resources": resourceObject(e.GetResources()), "type": e.GetType().String(),
+		"tasks": running.of(framework, id), "queued_tasks": []jsonObject{}, "completed_tasks": completed.of(framework, id),
 	}
 	if framework == string(core.OwnerMesos) {
 		o["directory"] = path.Join(work, "containers", id)
@@ -169,10 +169,10 @@ func executorOf(e *mesosv1.ExecutorInfo, running, completed by, work string) obj
 
 // pid is the agent's name as libprocess has it, with the address under which the
 // client has reached it.
-func pid(r *http.Request) string { return "slave(1)@" + r.Host }
+func agentPID(r *http.Request) string { return "slave(1)@" + r.Host }
 
 // slaves is a master's list of its agents, which is this one.
-func slaves(h Handler, r *http.Request) (any, error) {
+func slavesDocument(h Documents, r *http.Request) (any, error) {
 	info, err := h.get(r.Context(), mesosagent.Call_GET_AGENT)
 	if err != nil {
 		return nil, err
@@ -182,15 +182,15 @@ func slaves(h Handler, r *http.Request) (any, error) {
 		return nil, err
 	}
 	a := info.GetGetAgent().GetAgentInfo()
-	all := []object{}
+	all := []jsonObject{}
 	if want := r.URL.Query().Get("slave_id"); want == "" || want == a.GetHostname() {
-		has := resources(a.GetResources())
-		all = append(all, object{
-			"id": a.GetHostname(), "hostname": a.GetHostname(), "pid": pid(r), "active": true, "version": v.GetGetVersion().GetVersionInfo().GetVersion(),
-			"resources": has, "unreserved_resources": has, "reserved_resources": object{}, "attributes": object{},
+		has := resourceObject(a.GetResources())
+		all = append(all, jsonObject{
+			"id": a.GetHostname(), "hostname": a.GetHostname(), "pid": agentPID(r), "active": true, "version": v.GetGetVersion().GetVersionInfo().GetVersion(),
+			"resources": has, "unreserved_resources": has, "reserved_resources": jsonObject{}, "attributes": jsonObject{},
 		})
 	}
-	return object{"slaves": all, "recovered_slaves": []object{}}, nil
+	return jsonObject{"slaves": all, "recovered_slaves": []jsonObject{}}, nil
 }
 
 // taskLimit is how many tasks are listed when nothing is said.
@@ -198,15 +198,15 @@ const taskLimit = 100
 
 // tasks is a master's list of the tasks of its agents, the newest first unless asked
 // otherwise.
-func tasks(h Handler, r *http.Request) (any, error) {
+func tasksDocument(h Documents, r *http.Request) (any, error) {
 	q := r.URL.Query()
-	limit, err := number(q.Get("limit"), taskLimit)
+	limit, err := intParam(q.Get("limit"), taskLimit)
 	if err != nil {
-		return nil, bad("Failed to parse limit: " + err.Error() + ".\n")
+		return nil, badRequest("Failed to parse limit: " + err.Error() + ".\n")
 	}
-	offset, err := number(q.Get("offset"), 0)
+	offset, err := intParam(q.Get("offset"), 0)
 	if err != nil {
-		return nil, bad("Failed to parse offset: " + err.Error() + ".\n")
+		return nil, badRequest("Failed to parse offset: " + err.Error() + ".\n")
 	}
 	resp, err := h.get(r.Context(), mesosagent.Call_GET_TASKS)
 	if err != nil {
@@ -234,11 +234,11 @@ func tasks(h Handler, r *http.Request) (any, error) {
 	if limit >= 0 { // tools ask for -1 and mean all
 		list = list[:min(limit, len(list))]
 	}
-	all, err := tasksOf(list)
-	return object{"tasks": all}, err
+	all, err := taskObjects(list)
+	return jsonObject{"tasks": all}, err
 }
 
-func number(text string, otherwise int) (int, error) {
+func intParam(text string, otherwise int) (int, error) {
 	if text == "" {
 		return otherwise, nil
 	}

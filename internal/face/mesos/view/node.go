@@ -1,9 +1,11 @@
-// Package project shows what is on a node as a Mesos agent shows the work of its
-// frameworks: an owner is a framework, a sandbox an executor, and a container a
-// task.
+// Package view shows what is on the node in Mesos' messages and documents: an owner is
+// a framework, a sandbox an executor, a container a task. It also has the documents
+// that older tools read by GET, and the agent's metrics under Mesos' names.
 //
-// It is pure: it looks at nothing but what it is given. Start at Node.
-package project
+// It changes nothing, and reads nothing of the system but the machine's memory, load
+// and disk size. Start reading at Node; documents.go has the documents, stats.go and
+// metrics.go the numbers.
+package view
 
 import (
 	"cmp"
@@ -59,10 +61,10 @@ func (n Node) Executors() *mesosagent.Response_GetExecutors {
 		}
 	}
 	for _, sb := range n.sandboxes() {
-		id, owner, name := Name(sb.Meta), string(sb.Owner), string(sb.Key)
+		id, owner, name := ObjectName(sb.Meta), string(sb.Owner), string(sb.Key)
 		e := &mesosagent.Response_GetExecutors_Executor{ExecutorInfo: &mesosv1.ExecutorInfo{
 			Type: mesosv1.ExecutorInfo_DEFAULT.Enum(), ExecutorId: &mesosv1.ExecutorID{Value: &id}, FrameworkId: &mesosv1.FrameworkID{Value: &owner},
-			Name: &name, Source: &id, Resources: resources(sb.Config.Resources), Labels: labels(sb.Labels),
+			Name: &name, Source: &id, Resources: limitResources(sb.Config.Resources), Labels: labelsOf(sb.Labels),
 		}}
 		if sb.State == core.SandboxStopped || over[sb.ID] {
 			r.CompletedExecutors = append(r.CompletedExecutors, e)
@@ -81,7 +83,7 @@ func (n Node) Tasks() *mesosagent.Response_GetTasks {
 		of[sb.ID] = sb
 	}
 	all := slices.Clone(n.Containers)
-	slices.SortFunc(all, func(a, b core.Container) int { return order(a.Meta, b.Meta) })
+	slices.SortFunc(all, func(a, b core.Container) int { return compareMeta(a.Meta, b.Meta) })
 	for i := range all {
 		sb, ok := of[all[i].Sandbox]
 		if !ok {
@@ -104,7 +106,7 @@ func (n Node) State() *mesosagent.Response_GetState {
 
 // Name is what an object is called here: what is Mesos' has the name that it was
 // launched by, and anything else its ID.
-func Name(m core.Meta) string {
+func ObjectName(m core.Meta) string {
 	if m.Owner == core.OwnerMesos {
 		return string(m.Key)
 	}
@@ -120,25 +122,25 @@ func ContainerID(m core.Meta) *mesosv1.ContainerID {
 	return &mesosv1.ContainerID{Value: &name}
 }
 
-func order(a, b core.Meta) int {
+func compareMeta(a, b core.Meta) int {
 	return cmp.Or(cmp.Compare(a.Owner, b.Owner), a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 }
 
 func (n Node) sandboxes() []core.Sandbox {
 	all := slices.Clone(n.Sandboxes)
-	slices.SortFunc(all, func(a, b core.Sandbox) int { return order(a.Meta, b.Meta) })
+	slices.SortFunc(all, func(a, b core.Sandbox) int { return compareMeta(a.Meta, b.Meta) })
 	return all
 }
 
 func (n Node) task(c *core.Container, sb *core.Sandbox) *mesosv1.Task {
-	id, name, owner, executor := Name(c.Meta), string(c.Key), string(c.Owner), Name(sb.Meta)
+	id, name, owner, executor := ObjectName(c.Meta), string(c.Key), string(c.Owner), ObjectName(sb.Meta)
 	t := &mesosv1.Task{
 		Name: &name, TaskId: &mesosv1.TaskID{Value: &id}, FrameworkId: &mesosv1.FrameworkID{Value: &owner}, ExecutorId: &mesosv1.ExecutorID{Value: &executor},
-		AgentId: &mesosv1.AgentID{Value: &n.Agent}, State: state(c).Enum(), Labels: labels(c.Labels),
+		AgentId: &mesosv1.AgentID{Value: &n.Agent}, State: taskState(c).Enum(), Labels: labelsOf(c.Labels),
 		Container: &mesosv1.ContainerInfo{Type: mesosv1.ContainerInfo_MESOS.Enum()},
 	}
 	if c.Parent == "" {
-		t.Resources = resources(sb.Config.Resources)
+		t.Resources = limitResources(sb.Config.Resources)
 		if rec, err := translate.ReadRecord(*c); err == nil && c.Owner == core.OwnerMesos && rec.Disk > 0 {
 			t.Resources = append(t.Resources, Scalar("disk", float64(rec.Disk)/(1<<20)))
 		}
@@ -162,14 +164,14 @@ func (n Node) status(c *core.Container, sb *core.Sandbox, t *mesosv1.Task) *meso
 	seconds := float64(at.UnixNano()) / 1e9
 	s := &mesosv1.TaskStatus{
 		TaskId: t.TaskId, State: t.State, AgentId: t.AgentId, ExecutorId: t.ExecutorId, Source: mesosv1.TaskStatus_SOURCE_AGENT.Enum(), Timestamp: &seconds,
-		ContainerStatus: Status(c.Meta, c.Main, sb),
+		ContainerStatus: ContainerStatus(c.Meta, c.Main, sb),
 	}
 	if a := c.Main.Autopsy; a != nil {
 		s.Message = &a.Verdict
 		if a.OOM != nil && a.Exit.Status() != 0 {
 			s.Reason = mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_MEMORY.Enum()
 		}
-		if message, ok := OverDisk(a); ok {
+		if message, ok := DiskLimitMessage(a); ok {
 			s.Message, s.Reason = &message, mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_DISK.Enum()
 		}
 	}
@@ -177,7 +179,7 @@ func (n Node) status(c *core.Container, sb *core.Sandbox, t *mesosv1.Task) *meso
 }
 
 // Status is how a container is found on the node.
-func Status(m core.Meta, p core.Process, sb *core.Sandbox) *mesosv1.ContainerStatus {
+func ContainerStatus(m core.Meta, p core.Process, sb *core.Sandbox) *mesosv1.ContainerStatus {
 	s := &mesosv1.ContainerStatus{ContainerId: ContainerID(m)}
 	if p.Pid > 0 {
 		pid := uint32(p.Pid)
@@ -189,15 +191,15 @@ func Status(m core.Meta, p core.Process, sb *core.Sandbox) *mesosv1.ContainerSta
 			for _, a := range i.Addrs {
 				addrs = append(addrs, a.Addr())
 			}
-			s.NetworkInfos = append(s.NetworkInfos, network(i.Network, addrs))
+			s.NetworkInfos = append(s.NetworkInfos, networkInfo(i.Network, addrs))
 		}
 	} else if len(sb.Network.Addrs) > 0 {
-		s.NetworkInfos = []*mesosv1.NetworkInfo{network(sb.Config.Network.Name, sb.Network.Addrs)}
+		s.NetworkInfos = []*mesosv1.NetworkInfo{networkInfo(sb.Config.Network.Name, sb.Network.Addrs)}
 	}
 	return s
 }
 
-func network(name string, addrs []netip.Addr) *mesosv1.NetworkInfo {
+func networkInfo(name string, addrs []netip.Addr) *mesosv1.NetworkInfo {
 	n := &mesosv1.NetworkInfo{}
 	if name != "" {
 		n.Name = &name
@@ -214,14 +216,14 @@ func network(name string, addrs []netip.Addr) *mesosv1.NetworkInfo {
 
 // state is a container's in Mesos' words. One that somebody had ended is killed,
 // whatever its program made of the signal.
-func state(c *core.Container) mesosv1.TaskState {
+func taskState(c *core.Container) mesosv1.TaskState {
 	switch c.State {
 	case core.ContainerCreating:
 		return mesosv1.TaskState_TASK_STAGING
 	case core.ContainerCreated:
 		return mesosv1.TaskState_TASK_STARTING
 	case core.ContainerExited:
-		return Ended(c.Main.Autopsy)
+		return EndState(c.Main.Autopsy)
 	}
 	if c.Main.Asked != nil {
 		return mesosv1.TaskState_TASK_KILLING
@@ -231,7 +233,7 @@ func state(c *core.Container) mesosv1.TaskState {
 
 // OverDisk reports whether a container was ended for what it took of the disk, and says
 // so in Mesos' words.
-func OverDisk(a *core.Autopsy) (message string, ok bool) {
+func DiskLimitMessage(a *core.Autopsy) (message string, ok bool) {
 	if a.Asked == nil || a.Asked.Owner != core.OwnerMesos || a.Exit.Signal == 0 {
 		return "", false
 	}
@@ -239,14 +241,14 @@ func OverDisk(a *core.Autopsy) (message string, ok bool) {
 }
 
 // Ended is the state of what has ended so; nil is an end that nobody knows.
-func Ended(a *core.Autopsy) mesosv1.TaskState {
+func EndState(a *core.Autopsy) mesosv1.TaskState {
 	switch {
 	case a == nil, a.Exit.Lost:
 		return mesosv1.TaskState_TASK_LOST
 	case a.Exit.Status() == 0:
 		return mesosv1.TaskState_TASK_FINISHED
 	case a.Asked != nil && a.OOM == nil:
-		if _, over := OverDisk(a); over {
+		if _, over := DiskLimitMessage(a); over {
 			return mesosv1.TaskState_TASK_FAILED
 		}
 		return mesosv1.TaskState_TASK_KILLED
@@ -255,7 +257,7 @@ func Ended(a *core.Autopsy) mesosv1.TaskState {
 }
 
 // resources are a sandbox's limits as they were asked for.
-func resources(r *specs.LinuxResources) (list []*mesosv1.Resource) {
+func limitResources(r *specs.LinuxResources) (list []*mesosv1.Resource) {
 	if r == nil {
 		return nil
 	}
@@ -273,7 +275,7 @@ func Scalar(name string, value float64) *mesosv1.Resource {
 	return &mesosv1.Resource{Name: &name, Type: mesosv1.Value_SCALAR.Enum(), Scalar: &mesosv1.Value_Scalar{Value: &value}}
 }
 
-func labels(m map[string]string) *mesosv1.Labels {
+func labelsOf(m map[string]string) *mesosv1.Labels {
 	if len(m) == 0 {
 		return nil
 	}
