@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/keep"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
 
 // cleaner clears what containers have left when it has been kept for long enough.
@@ -27,7 +27,7 @@ const (
 
 // run looks at once, and then every so often until ctx ends.
 func (c cleaner) run(ctx context.Context) {
-	if err := c.tree.Finish(); err != nil {
+	if err := c.tree.FinishRemovals(); err != nil {
 		c.log.WarnContext(ctx, "what was being removed when the agent died is still there", "error", err)
 	}
 	if c.delay == 0 {
@@ -50,7 +50,7 @@ func (c cleaner) run(ctx context.Context) {
 // look clears what is due now. What runs is said to be in use: how old a sandbox is
 // that has lost its record by a reboot counts from then.
 func (c cleaner) look(ctx context.Context, now time.Time) error {
-	var n keep.Node
+	var n sandbox.Inventory
 	var err error
 	// In this order: what is launched in between has a sandbox without a record,
 	// which is new.
@@ -61,10 +61,10 @@ func (c cleaner) look(ctx context.Context, now time.Time) error {
 		return err
 	}
 	var errs []error
-	for _, id := range n.Stale(now) {
-		errs = append(errs, c.tree.Use(id, now))
+	for _, id := range n.InUse(now) {
+		errs = append(errs, c.tree.Touch(id, now))
 	}
-	for _, id := range n.Due(now, c.delay) {
+	for _, id := range n.Expired(now, c.delay) {
 		cleared, err := c.clear(ctx, id, now)
 		if cleared || err != nil {
 			c.shows.tally.Removed(cleared)
@@ -88,7 +88,7 @@ func (c cleaner) clear(ctx context.Context, id string, now time.Time) (cleared b
 	switch {
 	case errdefs.IsNotFound(err): // nor does anybody launch it: that takes the lock
 		err = c.dropUnfinished(ctx, id)
-	case err == nil && !keep.Over(&t.container, now, c.delay):
+	case err == nil && !sandbox.Expired(&t.container, now, c.delay):
 		return false, nil // another one has its name by now
 	case err == nil:
 		err = c.drop(ctx, t, "the end of gc_delay")

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/keep"
 	"github.com/longshore/longshore/internal/state"
 )
 
@@ -70,7 +69,7 @@ func TestEndedOnesAreCleared(t *testing.T) {
 		t.Errorf("metrics %v", metrics)
 	}
 	n.shutdown()
-	n.gcDelay = keep.Default
+	n.gcDelay = DefaultConfig().GCDelay
 	n.serve()
 	if flags := fmt.Sprint(n.answer(`{"type":"GET_FLAGS"}`)); !strings.Contains(flags, "1weeks") {
 		t.Errorf("flags %s", flags)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/longshore/longshore/internal/face/mesos/auth"
 	"github.com/longshore/longshore/internal/face/mesos/gpu"
-	"github.com/longshore/longshore/internal/face/mesos/keep"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/tlsconf"
 )
@@ -44,10 +43,10 @@ type Config struct {
 	WorkDir string `toml:"work_dir"`
 	// GCDelay is how long what ended containers have left is kept; 0 keeps it until it
 	// is removed.
-	GCDelay keep.Duration `toml:"gc_delay"`
+	GCDelay Duration `toml:"gc_delay"`
 	// DiskWatchInterval is how often it is measured what containers take of the disk,
 	// which have a limit of it; 0 does not enforce limits.
-	DiskWatchInterval keep.Duration `toml:"disk_watch_interval"`
+	DiskWatchInterval Duration `toml:"disk_watch_interval"`
 	// GPUs are the node's, by their names of the Container Device Interface; a container
 	// gets as many of them as its resources say.
 	GPUs []string `toml:"gpus"`
@@ -79,7 +78,7 @@ type Config struct {
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
 	return Config{
-		Socket: "/run/longshore/mesos.sock", GCDelay: keep.Default, DiskWatchInterval: keep.Watch, MaxFetchBytes: 16 << 30, FetcherCacheBytes: 2 << 30,
+		Socket: "/run/longshore/mesos.sock", GCDelay: Duration(week), DiskWatchInterval: Duration(15 * time.Second), MaxFetchBytes: 16 << 30, FetcherCacheBytes: 2 << 30,
 		MaxMessageBytes: 4 << 20, MaxConnections: 4096, MaxConnectionsPerPeer: 1024, MaxUnauthenticated: 256,
 	}
 }

@@ -9,11 +9,11 @@ import (
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face/mesos/api"
-	"github.com/longshore/longshore/internal/face/mesos/files"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
 
 func (s *server) listFiles(_ context.Context, x *api.Exchange) error {
-	list, err := s.files.List(x.Call.GetListFiles().GetPath())
+	list, err := s.tree.ListFiles(x.Call.GetListFiles().GetPath())
 	if err != nil {
 		return fileError(err)
 	}
@@ -22,7 +22,7 @@ func (s *server) listFiles(_ context.Context, x *api.Exchange) error {
 
 func (s *server) readFile(_ context.Context, x *api.Exchange) error {
 	in := x.Call.GetReadFile()
-	size, data, err := s.files.Read(in.GetPath(), in.GetOffset(), in.Length)
+	size, data, err := s.tree.ReadFile(in.GetPath(), in.GetOffset(), in.Length)
 	if err != nil {
 		return fileError(err)
 	}
@@ -33,7 +33,7 @@ func fileError(err error) error {
 	switch {
 	case errdefs.IsNotFound(err):
 		return &api.Error{Code: http.StatusNotFound, Text: "404 Not Found."}
-	case errdefs.IsInvalidArgument(err), errors.Is(err, files.ErrDirectory):
+	case errdefs.IsInvalidArgument(err), errors.Is(err, sandbox.ErrDirectory):
 		return &api.Error{Code: http.StatusBadRequest, Text: err.Error()}
 	}
 	return err

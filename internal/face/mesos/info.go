@@ -11,8 +11,7 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face/mesos/api"
-	"github.com/longshore/longshore/internal/face/mesos/disk"
-	"github.com/longshore/longshore/internal/face/mesos/keep"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
 
 func getHealth(_ context.Context, x *api.Exchange) error {
@@ -24,11 +23,11 @@ func (s *server) getFlags(_ context.Context, x *api.Exchange) error {
 	f := &mesosagent.Response_GetFlags{}
 	_, size := s.fetcher.Cache.Used()
 	for _, kv := range [][2]string{
-		{"container_disk_watch_interval", keep.Duration(s.disks.every).Flag()},
+		{"container_disk_watch_interval", Duration(s.disks.every).Flag()},
 		{"containerizers", "mesos"},
 		{"enforce_container_disk_quota", strconv.FormatBool(s.disks.every > 0)},
 		{"fetcher_cache_dir", filepath.Join(s.workDir, cacheDir)},
-		{"fetcher_cache_size", disk.Text(uint64(size))},
+		{"fetcher_cache_size", sandbox.FormatBytes(uint64(size))},
 		{"gc_delay", s.gcDelay},
 		{"hostname", s.hostname},
 		{"http_heartbeat_interval", "30secs"},

@@ -12,7 +12,7 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/mesos/disk"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
 )
 
@@ -81,10 +81,10 @@ func (d *disks) look(ctx context.Context) error {
 // check measures a standalone container, which is its sandbox, in which those of nested
 // ones are, and all their own layers; and ends it when that is too much.
 func (d *disks) check(ctx context.Context, rec translate.Record, c core.Container, tree []core.Container) (uint64, error) {
-	used, err := disk.Usage(ctx, rec.Dir)
+	used, err := sandbox.Usage(ctx, rec.Dir)
 	call := ""
-	if errors.Is(err, disk.ErrTooDeep) {
-		call, err = disk.TooDeep(), nil
+	if errors.Is(err, sandbox.ErrTooDeep) {
+		call, err = sandbox.DepthRequest(), nil
 	}
 	if err != nil {
 		return used, err
@@ -97,7 +97,7 @@ func (d *disks) check(ctx context.Context, rec translate.Record, c core.Containe
 		used += st.Root.Bytes.N
 	}
 	if call == "" {
-		call = disk.Over(used, rec.Disk)
+		call = sandbox.QuotaRequest(used, rec.Disk)
 	}
 	if call != "" {
 		d.log.InfoContext(ctx, "a container is ended for what it takes of the disk", "container", string(c.Key), "bytes", used, "limit", rec.Disk)

@@ -25,7 +25,6 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
-	"github.com/longshore/longshore/internal/face/mesos/keep"
 )
 
 // TestMain lets the test binary be the process that stores what is fetched.
@@ -49,7 +48,7 @@ type testNode struct {
 	tcp     func(c *Config)
 	address string
 	// gcDelay has the face clear what is due by itself, when it is not zero.
-	gcDelay keep.Duration
+	gcDelay Duration
 	// config changes the face's, when it is not nil.
 	config func(c *Config)
 	// recovered is closed when the node has recovered; nil: it has.

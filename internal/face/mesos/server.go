@@ -20,7 +20,6 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/auth"
 	"github.com/longshore/longshore/internal/face/mesos/fetch"
-	"github.com/longshore/longshore/internal/face/mesos/files"
 	"github.com/longshore/longshore/internal/face/mesos/gpu"
 	"github.com/longshore/longshore/internal/face/mesos/providers"
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
@@ -43,7 +42,6 @@ type server struct {
 	gpus     *gpu.Pool
 	fetcher  fetch.Fetcher
 	tree     sandbox.Tree
-	files    files.Files
 	sessions session.Table
 	names    keylock.Map[string] // of containers on their way
 	level    *verbosity.Level
@@ -88,7 +86,6 @@ func newServer(o Options) (*server, error) {
 	if o.Config.GCDelay > 0 {
 		s.gcDelay = o.Config.GCDelay.Flag()
 	}
-	s.files = files.Files{Dir: s.tree.Dir()}
 	s.shows = &shows{view: ViewOf(o.Engine), agent: hostname, disk: s.tree.Dir(), gpus: len(o.Config.GPUs), cache: cache, began: time.Now()}
 	if o.All != nil {
 		s.shows.view, s.shows.all = o.All, true

@@ -24,10 +24,8 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
-
-// nested is the directory of a sandbox that has those of nested containers.
-const nested = "containers"
 
 // stall is how long a server may send nothing, as with Mesos.
 const stall = time.Minute
@@ -95,7 +93,7 @@ func (f Fetcher) All(ctx context.Context, dir string, u User, uris []*mesosv1.Co
 // the output and the directory for nested sandboxes.
 func ours(root *os.Root) (map[string]fs.FileInfo, error) {
 	found := map[string]fs.FileInfo{}
-	for _, name := range []string{"stdout", "stderr", nested} {
+	for _, name := range []string{"stdout", "stderr", sandbox.Nested} {
 		st, err := root.Lstat(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err

@@ -21,6 +21,7 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
 
 func uri(value string) *mesosv1.CommandInfo_URI { return &mesosv1.CommandInfo_URI{Value: &value} }
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 func box(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "box")
-	if err := os.MkdirAll(filepath.Join(dir, nested), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, sandbox.Nested), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return dir

@@ -1,7 +1,9 @@
-// Package sandbox is about the directories that containers of Mesos have on the
-// host: where each is, how it is made and how it goes.
+// Package sandbox manages the sandboxes of containers: directories on the host, below
+// the work directory. It makes, lists and removes them, reads files in them for
+// clients, measures how much disk they use, and says which have expired.
 //
-// It must not know containers, only their names. Start at Tree.
+// Containers own parts of these paths, so no link in them is ever followed. The package
+// must not know the engine; it is told about containers. Start reading at Tree.
 package sandbox
 
 import (
@@ -19,11 +21,11 @@ import (
 )
 
 // nested is the directory, in a tree and in each sandbox, that has sandboxes.
-const nested = "containers"
+const Nested = "containers"
 
 // removed begins the name of a sandbox that is on its way out, as no container's does.
 // It stays in its place until then: another one may be on another file system.
-const removed = ".removed-"
+const removedPrefix = ".removed-"
 
 // Tree is the directory that all sandboxes are in.
 type Tree struct{ root string }
@@ -31,7 +33,7 @@ type Tree struct{ root string }
 // New returns the tree below a work directory, which it makes.
 func New(workDir string) (Tree, error) {
 	t := Tree{filepath.Clean(workDir)}
-	if err := os.MkdirAll(filepath.Join(t.root, nested), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(t.root, Nested), 0o755); err != nil {
 		return t, fmt.Errorf("make the work directory: %w", err)
 	}
 	return t, nil
@@ -41,11 +43,11 @@ func New(workDir string) (Tree, error) {
 func (t Tree) Root() string { return t.root }
 
 // Dir is the directory that has those of standalone containers.
-func (t Tree) Dir() string { return filepath.Join(t.root, nested) }
+func (t Tree) Dir() string { return filepath.Join(t.root, Nested) }
 
 // rel is a sandbox's path in the tree, by the container's name as text.
 func rel(id string) string {
-	return filepath.Join(nested, strings.ReplaceAll(id, ".", "/"+nested+"/"))
+	return filepath.Join(Nested, strings.ReplaceAll(id, ".", "/"+Nested+"/"))
 }
 
 // Path is where a container's sandbox is.
@@ -73,7 +75,7 @@ func (t Tree) Make(id string) (string, error) {
 	if err := root.Mkdir(name, 0o755); err != nil {
 		return "", err
 	}
-	if err := root.Mkdir(filepath.Join(name, nested), 0o755); err != nil {
+	if err := root.Mkdir(filepath.Join(name, Nested), 0o755); err != nil {
 		return "", errors.Join(err, root.RemoveAll(name))
 	}
 	return t.Path(id), nil
@@ -90,7 +92,7 @@ func (t Tree) Remove(id string) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	away := removed + rand.Text()
+	away := removedPrefix + rand.Text()
 	if err := root.Rename(name, away); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -101,22 +103,22 @@ func (t Tree) Remove(id string) error {
 }
 
 // Finish takes away what Remove had no time for when the agent died.
-func (t Tree) Finish() error {
+func (t Tree) FinishRemovals() error {
 	all, err := t.List()
-	dirs := []string{nested}
+	dirs := []string{Nested}
 	for _, s := range all {
-		dirs = append(dirs, filepath.Join(rel(s.ID), nested))
+		dirs = append(dirs, filepath.Join(rel(s.ID), Nested))
 	}
 	errs := []error{err}
 	for _, dir := range dirs {
-		if err := t.finish(dir); !errors.Is(err, fs.ErrNotExist) {
+		if err := t.finishIn(dir); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (t Tree) finish(dir string) error {
+func (t Tree) finishIn(dir string) error {
 	root, err := beneath.Root(t.root, dir)
 	if err != nil {
 		return err
@@ -125,7 +127,7 @@ func (t Tree) finish(dir string) error {
 	list, err := fs.ReadDir(root.FS(), ".")
 	errs := []error{err}
 	for _, e := range list {
-		if strings.HasPrefix(e.Name(), removed) {
+		if strings.HasPrefix(e.Name(), removedPrefix) {
 			errs = append(errs, root.RemoveAll(e.Name()))
 		}
 	}
@@ -136,13 +138,13 @@ func (t Tree) finish(dir string) error {
 type Sandbox struct {
 	ID string // its container's name as text
 	// Used is when it was last said to be in use: when it was made, at the least.
-	Used time.Time
+	LastUsed time.Time
 }
 
 // List tells of all, parents before what is nested in them.
-func (t Tree) List() ([]Sandbox, error) { return t.list(nested, "") }
+func (t Tree) List() ([]Sandbox, error) { return t.listBelow(Nested, "") }
 
-func (t Tree) list(dir, parent string) (all []Sandbox, err error) {
+func (t Tree) listBelow(dir, parent string) (all []Sandbox, err error) {
 	root, err := beneath.Root(t.root, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // it goes
@@ -160,7 +162,7 @@ func (t Tree) list(dir, parent string) (all []Sandbox, err error) {
 		if !e.IsDir() || api.CheckID(api.ParseID(id)) != nil || rel(id) != filepath.Join(dir, e.Name()) {
 			continue // not ours
 		}
-		st, err := root.Lstat(filepath.Join(e.Name(), nested))
+		st, err := root.Lstat(filepath.Join(e.Name(), Nested))
 		if errors.Is(err, fs.ErrNotExist) {
 			st, err = e.Info() // it goes, or was cut when it was made
 		}
@@ -172,7 +174,7 @@ func (t Tree) list(dir, parent string) (all []Sandbox, err error) {
 		}
 		all = append(all, Sandbox{id, st.ModTime()})
 		if st.IsDir() {
-			more, err := t.list(filepath.Join(dir, e.Name(), nested), id+".")
+			more, err := t.listBelow(filepath.Join(dir, e.Name(), Nested), id+".")
 			if err != nil {
 				return nil, err
 			}
@@ -184,8 +186,8 @@ func (t Tree) list(dir, parent string) (all []Sandbox, err error) {
 
 // Use says that a sandbox is in use now. This is kept with the directory for nested
 // ones, which nobody else can write to.
-func (t Tree) Use(id string, now time.Time) error {
-	root, err := beneath.Root(t.root, filepath.Join(rel(id), nested))
+func (t Tree) Touch(id string, now time.Time) error {
+	root, err := beneath.Root(t.root, filepath.Join(rel(id), Nested))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func tree(t *testing.T, names ...string) Tree {
+func makeTree(t *testing.T, names ...string) Tree {
 	t.Helper()
 	tr, err := New(t.TempDir())
 	if err != nil {
@@ -35,7 +35,7 @@ func names(t *testing.T, tr Tree) (all []string) {
 
 // TestListAndRemove: what is listed is what was made, and goes with what is in it.
 func TestListAndRemove(t *testing.T) {
-	tr := tree(t, "a", "a.b", "a.b.c", "d")
+	tr := makeTree(t, "a", "a.b", "a.b.c", "d")
 	for _, other := range []string{"containers/not.ours", "containers/a/containers/b/mine", "containers/a/other"} {
 		if err := os.MkdirAll(filepath.Join(tr.root, other), 0o755); err != nil {
 			t.Fatal(err)
@@ -63,8 +63,8 @@ func TestListAndRemove(t *testing.T) {
 // left wants nothing to be on its way out.
 func left(t *testing.T, tr Tree) {
 	t.Helper()
-	for _, dir := range []string{tr.Dir(), filepath.Join(tr.Path("a"), nested)} {
-		if list, err := filepath.Glob(filepath.Join(dir, removed+"*")); err != nil || len(list) > 0 {
+	for _, dir := range []string{tr.Dir(), filepath.Join(tr.Path("a"), Nested)} {
+		if list, err := filepath.Glob(filepath.Join(dir, removedPrefix+"*")); err != nil || len(list) > 0 {
 			t.Errorf("left %v, %v", list, err)
 		}
 	}
@@ -72,9 +72,9 @@ func left(t *testing.T, tr Tree) {
 
 // TestFinish takes away what a removal has left that was cut.
 func TestFinish(t *testing.T) {
-	tr := tree(t, "a", "a.b")
-	for _, dir := range []string{tr.Dir(), filepath.Join(tr.Path("a"), nested)} {
-		if err := os.MkdirAll(filepath.Join(dir, removed+"x", "y"), 0o755); err != nil {
+	tr := makeTree(t, "a", "a.b")
+	for _, dir := range []string{tr.Dir(), filepath.Join(tr.Path("a"), Nested)} {
+		if err := os.MkdirAll(filepath.Join(dir, removedPrefix+"x", "y"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,7 +82,7 @@ func TestFinish(t *testing.T) {
 		t.Errorf("listed %q", got)
 	}
 	for range 2 {
-		if err := tr.Finish(); err != nil {
+		if err := tr.FinishRemovals(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -92,17 +92,17 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-func TestUse(t *testing.T) {
-	tr := tree(t, "a", "a.b")
+func TestTouch(t *testing.T) {
+	tr := makeTree(t, "a", "a.b")
 	at := time.Unix(1e9, 0)
-	if err := tr.Use("a.b", at); err != nil {
+	if err := tr.Touch("a.b", at); err != nil {
 		t.Fatal(err)
 	}
-	if err := tr.Use("gone", at); err != nil {
+	if err := tr.Touch("gone", at); err != nil {
 		t.Error(err)
 	}
 	list, err := tr.List()
-	if err != nil || len(list) != 2 || !list[1].Used.Equal(at) || list[0].Used.Equal(at) {
+	if err != nil || len(list) != 2 || !list[1].LastUsed.Equal(at) || list[0].LastUsed.Equal(at) {
 		t.Errorf("%v, %v", list, err)
 	}
 }

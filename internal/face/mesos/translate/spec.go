@@ -18,6 +18,7 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
@@ -116,9 +117,6 @@ func (l Launch) inside() string {
 	return Inside
 }
 
-// Nested is the directory in a sandbox that has those of nested containers.
-const Nested = "containers"
-
 // way has a container with the host's root find its sandbox where the host has
 // it, whoever it runs as: what is closed there is an empty directory here, in which
 // nothing but the sandbox is.
@@ -138,7 +136,7 @@ func (l Launch) mounts(s *specs.Spec) error {
 	l.way(s)
 	binds := []ocispec.Bind{
 		{Source: l.Dir, Below: l.Work, Target: l.inside()},
-		{Source: filepath.Join(l.Dir, Nested), Below: l.Work, Target: path.Join(l.inside(), Nested), ReadOnly: true},
+		{Source: filepath.Join(l.Dir, sandbox.Nested), Below: l.Work, Target: path.Join(l.inside(), sandbox.Nested), ReadOnly: true},
 	}
 	var asked []specs.Mount
 	for _, b := range binds {
@@ -182,7 +180,7 @@ func (l Launch) target(v *mesosv1.Volume) (ocispec.Bind, error) {
 		b.Target = path.Join(l.inside(), path.Clean("/"+b.Target))
 	}
 	b.Target = path.Clean(b.Target)
-	if b.Target == "/" || b.Target == l.inside() || strings.HasPrefix(b.Target+"/", path.Join(l.inside(), Nested)+"/") {
+	if b.Target == "/" || b.Target == l.inside() || strings.HasPrefix(b.Target+"/", path.Join(l.inside(), sandbox.Nested)+"/") {
 		return b, invalid.Plainf("volume: container_path %q hides the sandbox or the root", v.GetContainerPath())
 	}
 	return b, nil
@@ -231,7 +229,7 @@ func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 		return b, invalid.Plainf("volume: %q is not a path in a sandbox", rel)
 	}
 	// Who could write there could put a link in the place of what we go through.
-	if c := path.Clean(rel); c == "." || c == Nested || strings.HasPrefix(c, Nested+"/") {
+	if c := path.Clean(rel); c == "." || c == sandbox.Nested || strings.HasPrefix(c, sandbox.Nested+"/") {
 		return b, invalid.Plainf("volume: %q has the sandboxes of nested containers in it", rel)
 	}
 	b.Source, b.Below = filepath.Join(dir, rel), l.Work

@@ -14,6 +14,7 @@ import (
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/face/mesos/api"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
 
 func pathParam(r *http.Request) (string, error) {
@@ -116,7 +117,7 @@ func signedParam(text, name string) (int64, error) {
 // debug says which paths are known, and where they are.
 func debugDocument(h Documents, r *http.Request) (any, error) {
 	all, err := h.flags(r.Context())
-	dir := path.Join(all["work_dir"], "containers")
+	dir := path.Join(all["work_dir"], sandbox.Nested)
 	return map[string]string{dir: dir}, err
 }
 

@@ -11,6 +11,7 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/mesos/api"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
 
 // object is a JSON object that is put together by hand.
@@ -162,7 +163,7 @@ func executorObject(e *mesosv1.ExecutorInfo, running, completed tasksByExecutor,
 		"tasks": running.of(framework, id), "queued_tasks": []jsonObject{}, "completed_tasks": completed.of(framework, id),
 	}
 	if framework == string(core.OwnerMesos) {
-		o["directory"] = path.Join(work, "containers", id)
+		o["directory"] = path.Join(work, sandbox.Nested, id)
 	}
 	return o
 }

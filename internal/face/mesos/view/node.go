@@ -18,7 +18,7 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/mesos/api"
-	"github.com/longshore/longshore/internal/face/mesos/disk"
+	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
 )
 
@@ -237,7 +237,7 @@ func DiskLimitMessage(a *core.Autopsy) (message string, ok bool) {
 	if a.Asked == nil || a.Asked.Owner != core.OwnerMesos || a.Exit.Signal == 0 {
 		return "", false
 	}
-	return disk.Message(a.Asked.Call)
+	return sandbox.QuotaMessage(a.Asked.Call)
 }
 
 // Ended is the state of what has ended so; nil is an end that nobody knows.

@@ -1,17 +1,10 @@
-// Package disk is about how much room containers of Mesos take on the disk, and what
-// is said of one that takes more than it may.
-//
-// It must not know containers, only directories. Start at Usage and Over.
-package disk
+package sandbox
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +14,7 @@ const (
 	// descriptor. Nobody has such a tree but to hide something in it.
 	maxDepth = 1024
 	// batch is how many names are read of a directory at once.
-	batch = 1024
+	nameBatch = 1024
 )
 
 // ErrTooDeep is of a tree that cannot be measured.
@@ -31,7 +24,7 @@ var ErrTooDeep = errors.New("directories are too deep to be measured") //nolint:
 // of several names counts once; what goes meanwhile does not count, and no link is
 // followed. ErrTooDeep.
 func Usage(ctx context.Context, dir string) (uint64, error) {
-	fd, err := unix.Open(dir, dirFlags, 0)
+	fd, err := unix.Open(dir, openDirFlags, 0)
 	if err != nil {
 		return 0, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
@@ -39,28 +32,28 @@ func Usage(ctx context.Context, dir string) (uint64, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return 0, errors.Join(err, unix.Close(fd))
 	}
-	w := walk{dev: st.Dev, bytes: blocks(&st), seen: map[uint64]bool{}}
+	w := usageWalk{dev: st.Dev, bytes: allocated(&st), seen: map[uint64]bool{}}
 	err = w.below(ctx, fd, 1)
 	return w.bytes, err
 }
 
-const dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NOATIME
+const openDirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NOATIME
 
-type walk struct {
+type usageWalk struct {
 	dev   uint64
 	bytes uint64
 	seen  map[uint64]bool // inodes of more than one name
 }
 
 // below adds what is in the directory fd, which it closes.
-func (w *walk) below(ctx context.Context, fd, depth int) error {
+func (w *usageWalk) below(ctx context.Context, fd, depth int) error {
 	d := os.NewFile(uintptr(fd), "directory")
 	defer func() { _ = d.Close() }()
 	if depth > maxDepth {
 		return ErrTooDeep
 	}
 	for {
-		names, err := d.Readdirnames(batch)
+		names, err := d.Readdirnames(nameBatch)
 		for _, name := range names {
 			if err := w.add(ctx, fd, name, depth); err != nil {
 				return err
@@ -78,7 +71,7 @@ func (w *walk) below(ctx context.Context, fd, depth int) error {
 	}
 }
 
-func (w *walk) add(ctx context.Context, fd int, name string, depth int) error {
+func (w *usageWalk) add(ctx context.Context, fd int, name string, depth int) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
@@ -91,14 +84,14 @@ func (w *walk) add(ctx context.Context, fd int, name string, depth int) error {
 	if st.Dev != w.dev || !isDir && st.Nlink > 1 && w.seen[st.Ino] {
 		return nil
 	}
-	w.bytes += blocks(&st)
+	w.bytes += allocated(&st)
 	if !isDir {
 		if st.Nlink > 1 {
 			w.seen[st.Ino] = true
 		}
 		return nil
 	}
-	sub, err := unix.Openat(fd, name, dirFlags, 0)
+	sub, err := unix.Openat(fd, name, openDirFlags, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil // another stands there by now
 	}
@@ -109,35 +102,4 @@ func (w *walk) add(ctx context.Context, fd int, name string, depth int) error {
 }
 
 // blocks is what a file takes; the kernel counts in 512 bytes.
-func blocks(st *unix.Stat_t) uint64 { return uint64(max(st.Blocks, 0)) * 512 }
-
-// prefix tells a request for the end of what takes too much from any other.
-const prefix = "disk limit: "
-
-// Over is the request, in words, to end a container that takes more than it may; ""
-// when it does not. Both are bytes.
-func Over(used, limit uint64) string {
-	if used <= limit {
-		return ""
-	}
-	return fmt.Sprintf(prefix+"Disk usage (%s) exceeds quota (%s)", Text(used), Text(limit))
-}
-
-// TooDeep is the same for one that cannot be measured.
-func TooDeep() string { return prefix + ErrTooDeep.Error() }
-
-// Message is what such a request says, in Mesos' words; false for any other.
-func Message(call string) (string, bool) { return strings.CutPrefix(call, prefix) }
-
-// Text is an amount as Mesos writes it: in the largest unit of which it is a whole
-// number.
-func Text(n uint64) string {
-	unit := "B"
-	for _, u := range []string{"KB", "MB", "GB", "TB"} {
-		if n == 0 || n%1024 != 0 {
-			break
-		}
-		n, unit = n/1024, u
-	}
-	return strconv.FormatUint(n, 10) + unit
-}
+func allocated(st *unix.Stat_t) uint64 { return uint64(max(st.Blocks, 0)) * 512 }

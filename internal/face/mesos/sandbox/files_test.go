@@ -1,4 +1,4 @@
-package files
+package sandbox
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 
 // tree is a directory with the sandbox of a, and something beside that nobody may
 // see.
-func tree(t *testing.T) (Files, string) {
+func filesTree(t *testing.T) (Tree, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "containers")
 	box := filepath.Join(dir, "a")
@@ -34,16 +34,16 @@ func tree(t *testing.T) (Files, string) {
 	if err := unix.Mkfifo(filepath.Join(box, "fifo"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Files{dir}, box
+	return Tree{filepath.Dir(dir)}, box
 }
 
 func TestReadInPages(t *testing.T) {
-	f, box := tree(t)
+	f, box := filesTree(t)
 	want := strings.Repeat("0123456789", 10000)
 	var got bytes.Buffer
 	pages := 0
 	for ; ; pages++ {
-		size, data, err := f.Read(box+"/stdout", uint64(got.Len()), nil)
+		size, data, err := f.ReadFile(box+"/stdout", uint64(got.Len()), nil)
 		if err != nil || size != uint64(len(want)) {
 			t.Fatalf("size %d, %v", size, err)
 		}
@@ -56,44 +56,44 @@ func TestReadInPages(t *testing.T) {
 		t.Errorf("%d bytes in %d pages", got.Len(), pages)
 	}
 	five, none := uint64(5), uint64(0)
-	if _, data, err := f.Read(box+"/stdout", 3, &five); err != nil || string(data) != "34567" {
+	if _, data, err := f.ReadFile(box+"/stdout", 3, &five); err != nil || string(data) != "34567" {
 		t.Errorf("five bytes: %q, %v", data, err)
 	}
-	if size, data, err := f.Read(box+"/stdout", 3, &none); err != nil || size != 100000 || len(data) != 0 || data == nil {
+	if size, data, err := f.ReadFile(box+"/stdout", 3, &none); err != nil || size != 100000 || len(data) != 0 || data == nil {
 		t.Errorf("no bytes: %d, %v, %v", size, data, err)
 	}
-	if size, data, err := f.Read(box+"/stdout", 1<<63, nil); err != nil || size != 100000 || len(data) != 0 {
+	if size, data, err := f.ReadFile(box+"/stdout", 1<<63, nil); err != nil || size != 100000 || len(data) != 0 {
 		t.Errorf("beyond its end: %d, %q, %v", size, data, err)
 	}
-	if _, data, err := f.Read(box+"/in", 0, nil); err != nil || string(data) != "x" {
+	if _, data, err := f.ReadFile(box+"/in", 0, nil); err != nil || string(data) != "x" {
 		t.Errorf("by a link that stays inside: %q, %v", data, err)
 	}
 }
 
 func TestNoPathLeadsOut(t *testing.T) {
-	f, box := tree(t)
-	if _, _, err := f.Read(box+"/sub", 0, nil); !errors.Is(err, ErrDirectory) {
+	f, box := filesTree(t)
+	if _, _, err := f.ReadFile(box+"/sub", 0, nil); !errors.Is(err, ErrDirectory) {
 		t.Errorf("a directory: %v", err)
 	}
 	for _, p := range []string{box + "/out", box + "/abs", box + "/up/b", box + "/fifo"} {
-		_, _, err := f.Read(p, 0, nil)
+		_, _, err := f.ReadFile(p, 0, nil)
 		if err == nil || err.Error() != "'"+p+"' is inaccessible." || !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
-	if _, err := f.List(box + "/up"); err == nil || !errdefs.IsInvalidArgument(err) {
+	if _, err := f.ListFiles(box + "/up"); err == nil || !errdefs.IsInvalidArgument(err) {
 		t.Errorf("the directory above: %v", err)
 	}
-	for _, p := range []string{"", "stdout", "/etc/passwd", f.Dir, f.Dir + "/", f.Dir + "/none/x", box + "/none", box + "/../../secret", box + "/stdout\x00"} {
-		if _, _, err := f.Read(p, 0, nil); !errdefs.IsNotFound(err) {
+	for _, p := range []string{"", "stdout", "/etc/passwd", f.Dir(), f.Dir() + "/", f.Dir() + "/none/x", box + "/none", box + "/../../secret", box + "/stdout\x00"} {
+		if _, _, err := f.ReadFile(p, 0, nil); !errdefs.IsNotFound(err) {
 			t.Errorf("%q: %v", p, err)
 		}
 	}
 }
 
 func TestListIsSorted(t *testing.T) {
-	f, box := tree(t)
-	list, err := f.List(box + "/")
+	f, box := filesTree(t)
+	list, err := f.ListFiles(box + "/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestListIsSorted(t *testing.T) {
 	if got := strings.Join(names, " "); got != "abs fifo in out stdout sub up" {
 		t.Errorf("listed %s", got)
 	}
-	if list, err := f.List(box + "/stdout"); err != nil || len(list) != 0 {
+	if list, err := f.ListFiles(box + "/stdout"); err != nil || len(list) != 0 {
 		t.Errorf("a file lists %v, %v", list, err)
 	}
 }
@@ -118,11 +118,11 @@ func FuzzPaths(f *testing.F) {
 	f.Add("/a/out")
 	f.Add("/a/up/../../secret")
 	f.Fuzz(func(t *testing.T, p string) {
-		files, _ := tree(t)
-		if _, data, err := files.Read(files.Dir+p, 0, nil); err == nil && strings.Contains(string(data), "s3cret") {
+		files, _ := filesTree(t)
+		if _, data, err := files.ReadFile(files.Dir()+p, 0, nil); err == nil && strings.Contains(string(data), "s3cret") {
 			t.Errorf("%q reads the secret", p)
 		}
-		if list, err := files.List(files.Dir + p); err == nil {
+		if list, err := files.ListFiles(files.Dir() + p); err == nil {
 			for _, i := range list {
 				if strings.HasSuffix(i.GetPath(), "secret") {
 					t.Errorf("%q lists the secret", p)

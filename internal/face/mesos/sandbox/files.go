@@ -1,9 +1,4 @@
-// Package files shows what is in the sandboxes, by the paths that Mesos has for
-// them.
-//
-// No path leads out of the sandbox it begins in, whatever links a container has
-// left there. Start at List and Read.
-package files
+package sandbox
 
 import (
 	"errors"
@@ -25,22 +20,16 @@ import (
 	"github.com/longshore/longshore/internal/beneath"
 )
 
-// MaxRead bounds what one Read answers, in bytes: sixteen pages, as with Mesos.
-const MaxRead = 16 * 4096
+// maxRead bounds what one ReadFile answers, in bytes: sixteen pages, as with Mesos.
+const maxRead = 16 * 4096
 
 // ErrDirectory is what a read of a directory is refused with.
 var ErrDirectory = errors.New("Cannot read a directory.\n") //nolint:gochecknoglobals,staticcheck,revive // Mesos' text
 
-// Files are those below a directory that has sandboxes.
-type Files struct {
-	// Dir has a directory for each standalone container.
-	Dir string
-}
-
-// open finds the sandbox that a path begins with; rel is the rest. NotFound when
+// openPath finds the sandbox that a path begins with; rel is the rest. NotFound when
 // there is none.
-func (f Files) open(virtual string) (root *os.Root, rel string, err error) {
-	rest, ok := strings.CutPrefix(path.Clean(virtual), f.Dir+"/")
+func (t Tree) openPath(virtual string) (root *os.Root, rel string, err error) {
+	rest, ok := strings.CutPrefix(path.Clean(virtual), t.Dir()+"/")
 	if !ok || !path.IsAbs(virtual) || strings.ContainsRune(virtual, 0) {
 		return nil, "", fmt.Errorf("%s: %w", virtual, errdefs.ErrNotFound)
 	}
@@ -48,13 +37,13 @@ func (f Files) open(virtual string) (root *os.Root, rel string, err error) {
 	if rel == "" {
 		rel = "."
 	}
-	root, err = beneath.Root(f.Dir, name)
-	return root, rel, classify(virtual, err)
+	root, err = beneath.Root(t.Dir(), name)
+	return root, rel, pathError(virtual, err)
 }
 
-// classify gives what the file system says a class: what is not there is NotFound,
+// pathError gives what the file system says a class: what is not there is NotFound,
 // and all other things about a path are InvalidArgument.
-func classify(virtual string, err error) error {
+func pathError(virtual string, err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -74,10 +63,10 @@ func (p inaccessible) Error() string { return "'" + string(p) + "' is inaccessib
 // Unwrap gives its class.
 func (p inaccessible) Unwrap() error { return errdefs.ErrInvalidArgument }
 
-// List lists a directory by its path, sorted; a file lists nothing. NotFound,
+// ListFiles lists a directory by its path, sorted; a file lists nothing. NotFound,
 // InvalidArgument.
-func (f Files) List(virtual string) ([]*mesosv1.FileInfo, error) {
-	root, rel, err := f.open(virtual)
+func (t Tree) ListFiles(virtual string) ([]*mesosv1.FileInfo, error) {
+	root, rel, err := t.openPath(virtual)
 	if err != nil {
 		return nil, err
 	}
@@ -85,11 +74,11 @@ func (f Files) List(virtual string) ([]*mesosv1.FileInfo, error) {
 	// Not to wait for the other end of a FIFO.
 	dir, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, classify(virtual, err)
+		return nil, pathError(virtual, err)
 	}
 	defer func() { _ = dir.Close() }()
 	if st, err := dir.Stat(); err != nil || !st.IsDir() {
-		return nil, classify(virtual, err)
+		return nil, pathError(virtual, err)
 	}
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
@@ -104,12 +93,12 @@ func (f Files) List(virtual string) ([]*mesosv1.FileInfo, error) {
 				continue // gone by now
 			}
 		}
-		list = append(list, info(path.Join(path.Clean(virtual), n), st))
+		list = append(list, fileInfo(path.Join(path.Clean(virtual), n), st))
 	}
 	return list, nil
 }
 
-func info(virtual string, st fs.FileInfo) *mesosv1.FileInfo {
+func fileInfo(virtual string, st fs.FileInfo) *mesosv1.FileInfo {
 	size, seconds := uint64(st.Size()), st.ModTime().Unix()*1e9
 	i := &mesosv1.FileInfo{Path: &virtual, Size: &size, Mtime: &mesosv1.TimeInfo{Nanoseconds: &seconds}}
 	if s, ok := st.Sys().(*syscall.Stat_t); ok {
@@ -136,18 +125,18 @@ func groupName(id uint32) string {
 	return n
 }
 
-// Read reads up to length bytes of a file (nil: as many as one answer has) from
+// ReadFile reads up to length bytes of a file (nil: as many as one answer has) from
 // offset on, and says how long the whole is. NotFound, InvalidArgument,
 // ErrDirectory.
-func (f Files) Read(virtual string, offset uint64, length *uint64) (size uint64, data []byte, err error) {
-	root, rel, err := f.open(virtual)
+func (t Tree) ReadFile(virtual string, offset uint64, length *uint64) (size uint64, data []byte, err error) {
+	root, rel, err := t.openPath(virtual)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer func() { _ = root.Close() }()
 	file, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return 0, nil, classify(virtual, err)
+		return 0, nil, pathError(virtual, err)
 	}
 	defer func() { _ = file.Close() }()
 	st, err := file.Stat()
@@ -160,7 +149,7 @@ func (f Files) Read(virtual string, offset uint64, length *uint64) (size uint64,
 		return 0, nil, inaccessible(virtual)
 	}
 	size = uint64(st.Size())
-	n := uint64(MaxRead)
+	n := uint64(maxRead)
 	if length != nil {
 		n = min(n, *length)
 	}

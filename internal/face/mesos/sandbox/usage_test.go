@@ -1,4 +1,4 @@
-package disk
+package sandbox
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func write(t *testing.T, path string, size int) {
+func writeFile(t *testing.T, path string, size int) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
@@ -24,7 +24,7 @@ func write(t *testing.T, path string, size int) {
 	}
 }
 
-func usage(t *testing.T, dir string) uint64 {
+func mustUsage(t *testing.T, dir string) uint64 {
 	t.Helper()
 	n, err := Usage(t.Context(), dir)
 	if err != nil {
@@ -36,13 +36,13 @@ func usage(t *testing.T, dir string) uint64 {
 // TestUsage: blocks and not sizes, each file once, nothing by links.
 func TestUsage(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
-	write(t, filepath.Join(other, "far"), 1<<20)
-	empty := usage(t, dir)
+	writeFile(t, filepath.Join(other, "far"), 1<<20)
+	empty := mustUsage(t, dir)
 	if err := os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	dirs := usage(t, dir)
-	write(t, filepath.Join(dir, "a", "b", "file"), 1<<20)
+	dirs := mustUsage(t, dir)
+	writeFile(t, filepath.Join(dir, "a", "b", "file"), 1<<20)
 	for name, do := range map[string]func() error{
 		"a hole":      func() error { return os.Truncate(filepath.Join(dir, "a", "b", "file"), 1<<30) },
 		"hard link":   func() error { return os.Link(filepath.Join(dir, "a", "b", "file"), filepath.Join(dir, "again")) },
@@ -55,7 +55,7 @@ func TestUsage(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
-	got := usage(t, dir)
+	got := mustUsage(t, dir)
 	if dirs < empty || got < dirs+1<<20 || got > dirs+1<<20+256<<10 {
 		t.Errorf("empty %d, with directories %d, with a file of 1 MiB %d", empty, dirs, got)
 	}
@@ -78,37 +78,11 @@ func TestTooDeep(t *testing.T) {
 	if err := root.MkdirAll(strings.Repeat("d/", maxDepth-1), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	usage(t, dir)
+	mustUsage(t, dir)
 	if err := root.Mkdir(strings.Repeat("d/", maxDepth-1)+"d", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Usage(t.Context(), dir); !errors.Is(err, ErrTooDeep) {
 		t.Errorf("%v", err)
-	}
-}
-
-func TestOver(t *testing.T) {
-	for _, c := range []struct {
-		used, limit uint64
-		want        string
-	}{
-		{1 << 20, 1 << 20, ""},
-		{0, 0, ""},
-		{1<<20 + 1, 1 << 20, "Disk usage (1048577B) exceeds quota (1MB)"},
-		{12 << 10, 0, "Disk usage (12KB) exceeds quota (0B)"},
-		{3 << 30, 2 << 40, ""},
-		{3 << 40, 2 << 30, "Disk usage (3TB) exceeds quota (2GB)"},
-	} {
-		call := Over(c.used, c.limit)
-		got, ok := Message(call)
-		if got != c.want || ok != (c.want != "") {
-			t.Errorf("%d of %d: %q", c.used, c.limit, call)
-		}
-	}
-	if got, ok := Message("KILL_CONTAINER"); ok {
-		t.Errorf("of another request: %q", got)
-	}
-	if got, ok := Message(TooDeep()); !ok || got != ErrTooDeep.Error() {
-		t.Errorf("%q", got)
 	}
 }

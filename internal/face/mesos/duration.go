@@ -1,4 +1,4 @@
-package keep
+package mesos
 
 import (
 	"strconv"
@@ -7,12 +7,6 @@ import (
 
 // Duration is a time.Duration that is written "30s" in TOML.
 type Duration time.Duration
-
-// Mesos' own: how long it keeps sandboxes, and how often it measures them.
-const (
-	Default = Duration(week)
-	Watch   = Duration(15 * time.Second)
-)
 
 const (
 	day  = 24 * time.Hour
