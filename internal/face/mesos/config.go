@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/face/mesos/auth"
-	"github.com/longshore/longshore/internal/face/mesos/gpu"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/tlsconf"
 )
@@ -95,8 +94,8 @@ func (c Config) Validate() error {
 		return invalid.Errorf("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
 	case c.MaxConnectionsPerPeer < 0 || c.MaxUnauthenticated < 1:
 		return invalid.Errorf("face.mesos: max_connections_per_peer %d is negative, or max_unauthenticated %d below 1", c.MaxConnectionsPerPeer, c.MaxUnauthenticated)
-	case gpu.Check(c.GPUs) != nil:
-		return fmt.Errorf("face.mesos.gpus: %w", gpu.Check(c.GPUs))
+	case checkGPUs(c.GPUs) != nil:
+		return fmt.Errorf("face.mesos.gpus: %w", checkGPUs(c.GPUs))
 	case c.MaxFetchBytes < 0 || c.FetcherCacheBytes < 0:
 		return invalid.Errorf("face.mesos: max_fetch_bytes %d or fetcher_cache_bytes %d is negative", c.MaxFetchBytes, c.FetcherCacheBytes)
 	case c.GCDelay < 0 || c.DiskWatchInterval < 0:

@@ -56,13 +56,13 @@ func (s *server) getVersion(_ context.Context, x *api.Exchange) error {
 }
 
 func (s *server) getLoggingLevel(_ context.Context, x *api.Exchange) error {
-	l := &mesosagent.Response_GetLoggingLevel{Level: proto.Uint32(s.level.Get())}
+	l := &mesosagent.Response_GetLoggingLevel{Level: proto.Uint32(s.level.get())}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_LOGGING_LEVEL.Enum(), GetLoggingLevel: l})
 }
 
 func (s *server) setLoggingLevel(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetSetLoggingLevel()
-	s.level.Set(in.GetLevel(), time.Duration(in.GetDuration().GetNanoseconds()))
+	s.level.set(in.GetLevel(), time.Duration(in.GetDuration().GetNanoseconds()))
 	s.log.InfoContext(ctx, "the log's level was changed", "level", in.GetLevel(), "for", time.Duration(in.GetDuration().GetNanoseconds()))
 	return nil
 }

@@ -170,7 +170,7 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 	if err != nil {
 		return err
 	}
-	names, give, err := s.gpus.Take(l.WantsGPUs(), func() ([]core.Container, error) { return s.engine.Containers(ctx, core.Filter{}) })
+	names, give, err := s.gpus.take(l.WantsGPUs(), func() ([]core.Container, error) { return s.engine.Containers(ctx, core.Filter{}) })
 	if err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, l := range listeners {
 		run(func() error { return f.listen(ctx, l, g) })
 	}
-	defer f.server.level.Reset()
+	defer f.server.level.reset()
 	defer func() { _ = f.server.fetcher.Cache.Close() }()
 	run(func() error {
 		if !g.wait(ctx) {

@@ -20,11 +20,9 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/auth"
 	"github.com/longshore/longshore/internal/face/mesos/fetch"
-	"github.com/longshore/longshore/internal/face/mesos/gpu"
 	"github.com/longshore/longshore/internal/face/mesos/providers"
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 	"github.com/longshore/longshore/internal/face/mesos/session"
-	"github.com/longshore/longshore/internal/face/mesos/verbosity"
 	"github.com/longshore/longshore/internal/keylock"
 )
 
@@ -39,12 +37,12 @@ type server struct {
 	closed   string // the agent's root, which nobody else may search
 	gcDelay  string // as a flag
 	disks    *disks
-	gpus     *gpu.Pool
+	gpus     *gpuPool
 	fetcher  fetch.Fetcher
 	tree     sandbox.Tree
 	sessions session.Table
 	names    keylock.Map[string] // of containers on their way
-	level    *verbosity.Level
+	level    *logLevel
 	shows    *shows
 	rules    *auth.Rules // of those who come by TCP
 	// heartbeat is how often a sign of life goes out on a stream of output.
@@ -71,12 +69,12 @@ func newServer(o Options) (*server, error) {
 	}
 	s := &server{
 		engine: o.Engine, log: o.Logger, metrics: o.Counting(), version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, closed: o.Root,
-		level: verbosity.New(o.Level), heartbeat: heartbeatEvery,
+		level: newLogLevel(o.Level), heartbeat: heartbeatEvery,
 	}
 	if s.tree, err = sandbox.New(s.workDir); err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
-	s.gpus = gpu.New(o.Config.GPUs)
+	s.gpus = newGPUPool(o.Config.GPUs)
 	cache, err := fetch.NewCache(filepath.Join(s.workDir, cacheDir), o.Config.FetcherCacheBytes)
 	if err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)

@@ -18,6 +18,7 @@ import (
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	"github.com/longshore/longshore/internal/beneath"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // maxRead bounds what one ReadFile answers, in bytes: sixteen pages, as with Mesos.
@@ -54,14 +55,9 @@ func pathError(virtual string, err error) error {
 	}
 }
 
-// inaccessible is Mesos' text for a path that leads where it should not.
-type inaccessible string
-
-// Error implements error.
-func (p inaccessible) Error() string { return "'" + string(p) + "' is inaccessible." }
-
-// Unwrap gives its class.
-func (p inaccessible) Unwrap() error { return errdefs.ErrInvalidArgument }
+// inaccessible is Mesos' error for a path that leads out of the sandbox, or to a
+// special file.
+func inaccessible(virtual string) error { return invalid.Plainf("'%s' is inaccessible.", virtual) }
 
 // ListFiles lists a directory by its path, sorted; a file lists nothing. NotFound,
 // InvalidArgument.

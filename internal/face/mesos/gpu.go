@@ -1,38 +1,32 @@
-// Package gpu hands out GPUs, which are devices of the Container Device Interface, each
-// to one container at a time.
-//
-// It keeps nothing: who has which is told by the containers' records. Start at Pool.
-package gpu
+package mesos
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
 
-	"github.com/containerd/errdefs"
-
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Check refuses names that are none of the Container Device Interface, and one that is
 // there twice. InvalidArgument.
-func Check(names []string) error {
+func checkGPUs(names []string) error {
 	for i, n := range names {
 		kind, device, _ := strings.Cut(n, "=")
 		vendor, class, _ := strings.Cut(kind, "/")
 		if vendor == "" || class == "" || device == "" {
-			return fmt.Errorf("GPU %q is not called vendor.com/class=name: %w", n, errdefs.ErrInvalidArgument)
+			return invalid.Errorf("GPU %q is not called vendor.com/class=name", n)
 		}
 		if slices.Contains(names[:i], n) {
-			return fmt.Errorf("GPU %q is there twice: %w", n, errdefs.ErrInvalidArgument)
+			return invalid.Errorf("GPU %q is listed twice", n)
 		}
 	}
 	return nil
 }
 
 // Pool are the GPUs of the node.
-type Pool struct {
+type gpuPool struct {
 	names []string
 
 	mu    sync.Mutex      // guards taken
@@ -40,24 +34,12 @@ type Pool struct {
 }
 
 // New returns the pool of the devices with these names.
-func New(names []string) *Pool { return &Pool{names: names, taken: map[string]bool{}} }
-
-// Size is how many there are.
-func (p *Pool) Size() int { return len(p.names) }
-
-// fault is what is wrong with a request, word for word.
-type fault string
-
-// Error implements error.
-func (f fault) Error() string { return string(f) }
-
-// Unwrap gives its class.
-func (f fault) Unwrap() error { return errdefs.ErrInvalidArgument }
+func newGPUPool(names []string) *gpuPool { return &gpuPool{names: names, taken: map[string]bool{}} }
 
 // Take takes n that no container has. have tells of all containers that may have one;
 // it is asked when no other launch takes any. give is to be called when the container
 // has its record, or will have none. InvalidArgument when there are not as many.
-func (p *Pool) Take(n int, have func() ([]core.Container, error)) (names []string, give func(), err error) {
+func (p *gpuPool) take(n int, have func() ([]core.Container, error)) (names []string, give func(), err error) {
 	if n == 0 {
 		return nil, func() {}, nil
 	}
@@ -77,7 +59,7 @@ func (p *Pool) Take(n int, have func() ([]core.Container, error)) (names []strin
 	}
 	free := slices.DeleteFunc(slices.Clone(p.names), func(name string) bool { return used[name] || p.taken[name] })
 	if len(free) < n {
-		return nil, nil, fault(fmt.Sprintf("Requested %d gpus but only %d available", n, len(free)))
+		return nil, nil, invalid.Plainf("Requested %d gpus but only %d available", n, len(free))
 	}
 	names = free[:n]
 	for _, name := range names {

@@ -1,4 +1,4 @@
-package gpu
+package mesos
 
 import (
 	"errors"
@@ -10,25 +10,25 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-func TestCheck(t *testing.T) {
-	if err := Check([]string{"v.com/gpu=0", "v.com/gpu=1", "w.com/gpu=0"}); err != nil {
+func TestCheckGPUs(t *testing.T) {
+	if err := checkGPUs([]string{"v.com/gpu=0", "v.com/gpu=1", "w.com/gpu=0"}); err != nil {
 		t.Error(err)
 	}
 	for _, names := range [][]string{{"0"}, {"v.com=0"}, {"/gpu=0"}, {"v.com/=0"}, {"v.com/gpu="}, {""}, {"v.com/gpu=0", "v.com/gpu=0"}} {
-		if err := Check(names); !errdefs.IsInvalidArgument(err) {
+		if err := checkGPUs(names); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", names, err)
 		}
 	}
 }
 
 // TestTake: each GPU is one's alone, until he has ended.
-func TestTake(t *testing.T) {
-	p := New([]string{"v.com/gpu=0", "v.com/gpu=1", "v.com/gpu=2"})
+func TestTakeGPUs(t *testing.T) {
+	p := newGPUPool([]string{"v.com/gpu=0", "v.com/gpu=1", "v.com/gpu=2"})
 	var all []core.Container
 	have := func() ([]core.Container, error) { return all, nil }
 	take := func(n int, want ...string) func() {
 		t.Helper()
-		names, give, err := p.Take(n, have)
+		names, give, err := p.take(n, have)
 		if err != nil || !slices.Equal(names, want) {
 			t.Errorf("%d: %q, %v, want %q", n, names, err, want)
 		}
@@ -36,7 +36,7 @@ func TestTake(t *testing.T) {
 	}
 	refuse := func(n int, want string) {
 		t.Helper()
-		if _, _, err := p.Take(n, have); err == nil || err.Error() != want || !errdefs.IsInvalidArgument(err) {
+		if _, _, err := p.take(n, have); err == nil || err.Error() != want || !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%d: %v, want %q", n, err, want)
 		}
 	}
@@ -51,7 +51,7 @@ func TestTake(t *testing.T) {
 	take(3, "v.com/gpu=0", "v.com/gpu=1", "v.com/gpu=2")()
 	take(0)()
 	broken := errors.New("broken")
-	if _, _, err := p.Take(1, func() ([]core.Container, error) { return nil, broken }); !errors.Is(err, broken) {
+	if _, _, err := p.take(1, func() ([]core.Container, error) { return nil, broken }); !errors.Is(err, broken) {
 		t.Errorf("%v", err)
 	}
 }
