@@ -38,6 +38,7 @@ type Node struct {
 	Roots      *Roots
 	Coroner    *Coroner
 	Volumes    *volume.Local
+	Policy     *Policy // the one of Options, asked about all that callers do
 
 	// Engine is the one that runs now. Restart and Start replace it.
 	Engine *engine.Engine
@@ -67,7 +68,7 @@ func Fakes(tb testing.TB) *Node {
 		tb.Fatal(err)
 	}
 	n := &Node{tb: tb, Volumes: vols}
-	n.Coroner = &Coroner{}
+	n.Coroner, n.Policy = &Coroner{}, &Policy{}
 	n.Cgroups = newCgroups()
 	n.Supervisor = newSupervisor()
 	n.Cgroups.killed = n.Supervisor.killCgroup
@@ -78,7 +79,7 @@ func Fakes(tb testing.TB) *Node {
 	n.Roots = &Roots{images: n.Images, mounts: map[string][]core.Mount{}}
 	n.Options = engine.Options{
 		Store: state.NewMemory(0), Runtimes: []core.Runtime{n.Runtime}, Supervisor: n.Supervisor, Images: n.Images,
-		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, Coroner: n.Coroner,
+		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, Coroner: n.Coroner, Policies: []core.Policy{n.Policy},
 		State: filepath.Join(dir, "state"), Init: "/usr/libexec/longshore-keeper",
 	}
 	tb.Cleanup(func() {

@@ -1,0 +1,139 @@
+package enginetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Policy is a core.Policy that notes what it is asked, and does what a test says.
+// The zero Policy permits all.
+type Policy struct {
+	mu    sync.Mutex
+	notes []string // guarded by mu
+	do    Hooks    // guarded by mu
+}
+
+var _ core.Policy = (*Policy)(nil)
+
+// Hooks are what a test has a Policy do. Each may be nil.
+type Hooks struct {
+	// Asked is called with each question, as Notes tells it, and may refuse.
+	Asked func(ctx context.Context, question string) error
+	// Told is called with each end, as Notes tells it.
+	Told func(ctx context.Context, end string)
+	// Resources are to be set in place of an update's.
+	Resources *specs.LinuxResources
+	// Container and Process change what is to run.
+	Container func(c *core.Container, spec *specs.Spec)
+	Process   func(c *core.Container, p *specs.Process)
+}
+
+// Does has the policy do what h says from now on.
+func (p *Policy) Does(h Hooks) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.do = h
+}
+
+// Refuse has it answer PermissionDenied to each question that begins so, and permit
+// all else; "" refuses nothing.
+func (p *Policy) Refuse(question string) {
+	p.Does(Hooks{Asked: func(_ context.Context, asked string) error {
+		if question == "" || !strings.HasPrefix(asked, question) {
+			return nil
+		}
+		return fmt.Errorf("policy: not here: %w", errdefs.ErrPermissionDenied)
+	}})
+}
+
+// Notes are what it was asked and told since the last Notes, in this order: "create
+// sandbox KEY" before a verb, "create sandbox KEY: done" or "…: failed" after it,
+// "admit sandbox KEY", "adjust container KEY" and "adjust process KEY" in its middle.
+func (p *Policy) Notes() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	notes := p.notes
+	p.notes = nil
+	return notes
+}
+
+// hooks notes something, and returns what to do.
+func (p *Policy) hooks(note string) Hooks {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notes = append(p.notes, note)
+	return p.do
+}
+
+func (p *Policy) ask(ctx context.Context, question string) (Hooks, error) {
+	h := p.hooks(question)
+	if h.Asked == nil {
+		return h, nil
+	}
+	return h, h.Asked(ctx, question)
+}
+
+// AdmitSandbox implements core.Policy.
+func (p *Policy) AdmitSandbox(ctx context.Context, sb *core.Sandbox) error {
+	_, err := p.ask(ctx, "admit sandbox "+string(sb.Key))
+	return err
+}
+
+// AdjustContainer implements core.Policy.
+func (p *Policy) AdjustContainer(ctx context.Context, _ *core.Sandbox, c *core.Container, spec *specs.Spec) error {
+	h, err := p.ask(ctx, "adjust container "+string(c.Key))
+	if err == nil && h.Container != nil {
+		h.Container(c, spec)
+	}
+	return err
+}
+
+// AdjustProcess implements core.Policy.
+func (p *Policy) AdjustProcess(ctx context.Context, _ *core.Sandbox, c *core.Container, proc *specs.Process) error {
+	h, err := p.ask(ctx, "adjust process "+string(c.Key))
+	if err == nil && h.Process != nil {
+		h.Process(c, proc)
+	}
+	return err
+}
+
+// Before implements core.Policy.
+func (p *Policy) Before(ctx context.Context, op *core.Operation) (after func(error), err error) {
+	question := string(op.Verb)
+	if op.Sandbox != nil {
+		question += " sandbox " + string(op.Sandbox.Key)
+	} else {
+		question += " container " + string(op.Container.Key)
+	}
+	h, err := p.ask(ctx, question)
+	if err != nil {
+		return nil, err
+	}
+	if h.Resources != nil && op.Verb == core.VerbUpdate {
+		op.Resources = h.Resources
+	}
+	return func(err error) {
+		end := question + ": done"
+		if err != nil {
+			end = question + ": failed"
+		}
+		if h := p.hooks(end); h.Told != nil {
+			h.Told(ctx, end)
+		}
+	}, nil
+}
+
+// Asked returns those of Notes that are questions.
+func Asked(notes []string) []string {
+	return slices.DeleteFunc(slices.Clone(notes), func(n string) bool {
+		return strings.HasSuffix(n, ": done") || strings.HasSuffix(n, ": failed")
+	})
+}
