@@ -16,9 +16,9 @@ import (
 // Policy is a core.Policy that notes what it is asked, and does what a test says.
 // The zero Policy permits all.
 type Policy struct {
-	mu    sync.Mutex
-	notes []string // guarded by mu
-	do    Hooks    // guarded by mu
+	mu    sync.Mutex // guards notes, do
+	notes []string
+	do    Hooks
 }
 
 var _ core.Policy = (*Policy)(nil)
@@ -136,4 +136,27 @@ func Asked(notes []string) []string {
 	return slices.DeleteFunc(slices.Clone(notes), func(n string) bool {
 		return strings.HasSuffix(n, ": done") || strings.HasSuffix(n, ": failed")
 	})
+}
+
+// RefusesExecs makes a face's call that starts a further process, and fails the test
+// unless policies are asked about it, and end it by their no. It returns what the
+// call answers to that.
+func (n *Node) RefusesExecs(call func() error) (answers []error) {
+	n.tb.Helper()
+	defer n.Policy.Refuse("")
+	for _, question := range []string{"exec container ", "adjust process "} {
+		n.Policy.Refuse(question)
+		n.Policy.Notes()
+		before := n.Left()
+		err := call()
+		answers = append(answers, err)
+		asked := func(note string) bool { return strings.HasPrefix(note, question) }
+		if notes := n.Policy.Notes(); err == nil || !slices.ContainsFunc(notes, asked) {
+			n.tb.Errorf("answered %v, asked %q, want a refused %q", err, notes, question)
+		}
+		if left := n.Left(); !slices.Equal(left, before) {
+			n.tb.Errorf("refused, and there is %q instead of %q", left, before)
+		}
+	}
+	return answers
 }

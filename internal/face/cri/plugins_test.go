@@ -21,6 +21,7 @@ import (
 
 	"github.com/longshore/longshore/internal/adjust"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -36,6 +37,7 @@ type plugin struct {
 	refuse string // a call that it says no to
 	adjust *api.ContainerAdjustment
 	others func(*api.Container) []*api.ContainerUpdate // wanted when a container is made
+	conn   net.Conn
 }
 
 func newPlugin() *plugin {
@@ -168,6 +170,7 @@ func (p *plugin) connect(t *testing.T, socket, index string) {
 		conn, err = (&net.Dialer{}).DialContext(t.Context(), "unix", socket)
 		return err == nil
 	})
+	p.conn = conn
 	s, err := stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx(index), stub.WithConnection(conn))
 	if err != nil {
 		t.Fatal(err)
@@ -352,5 +355,57 @@ func TestAPluginUpdatesASiblingOfWhatIsMade(t *testing.T) {
 	res, err := n.Cgroups.Resources(t.Context(), c.Cgroup)
 	if err != nil || res.CPU == nil || res.CPU.Shares == nil || *res.CPU.Shares != 77 {
 		t.Errorf("resources %+v, %v", res, err)
+	}
+}
+
+// TestPluginsHearOfOthers: of what the control API does to a pod, in the order in
+// which they would hear of kubelet's.
+func TestPluginsHearOfOthers(t *testing.T) {
+	n, socket := newPluggable(t)
+	p := newPlugin()
+	p.connect(t, socket, "00")
+	n.joined(p)
+	pod := n.pod(t, "web")
+	n.running(t, pod, "app")
+	created := n.container(t, pod, "created")
+	all := n.Engine.All()
+	if err := all.StartContainer(t.Context(), core.ID(created)); err != nil {
+		t.Fatal(err)
+	}
+	if err := all.StopContainer(t.Context(), core.ID(created), engine.StopOptions{Grace: noGrace()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := all.RemoveSandbox(t.Context(), core.ID(pod), engine.RemoveOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"run web", "create app", "start app", "create created", "start created", "stop created",
+		"stop app", "stop pod web", "remove app", "remove created", "remove pod web",
+	}
+	if got := p.heard(); !slices.Equal(got, want) {
+		t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestAPluginThatDiesHoldsUpNothing: what it was asked about goes on without it.
+func TestAPluginThatDiesHoldsUpNothing(t *testing.T) {
+	n, socket := newPluggable(t)
+	p := newPlugin()
+	p.others = func(*api.Container) []*api.ContainerUpdate {
+		_ = p.conn.Close()
+		return nil
+	}
+	p.connect(t, socket, "00")
+	n.joined(p)
+	pod := n.pod(t, "web")
+	id := n.running(t, pod, "app")
+	if _, err := n.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := p.heard(), []string{"run web", "create app"}; !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q; container %s", got, want, id)
+	}
+	if left := n.Left(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
 	}
 }
