@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"io"
 	"iter"
 	"strconv"
@@ -26,7 +27,9 @@ type Runtime interface {
 	// it is to run, and returns its pid. The bundle directory holds rootfs/, mounted;
 	// Create writes config.json.
 	Create(ctx context.Context, c RuntimeCreate) (pid int, err error)
-	// Start lets the parked process run its program.
+	// Start lets the parked process run its program. It succeeds for one that runs
+	// it already, and is an ErrEnded for one that has ended. A *StartError says that
+	// the program was refused.
 	Start(ctx context.Context, id ID) error
 	// Exec starts a further process and returns its pid and, when asked for,
 	// a stream.
@@ -97,7 +100,8 @@ type Launcher interface {
 	// executes the program.
 	LaunchPlan(ctx context.Context, l PlanLaunch) (Launched, error)
 	// Release lets a process that was launched parked run its program, and
-	// returns once it does.
+	// returns once it does. It succeeds for one that runs it already, and is an
+	// ErrEnded for one that has ended.
 	Release(ctx context.Context, ref Ref) error
 	// Advance lets a process that waits for the hooks of its creation go on, and
 	// returns once it is parked before its program.
@@ -471,6 +475,10 @@ type KV interface {
 	Delete(key string) error
 	All(prefix string) iter.Seq2[string, []byte]
 }
+
+// ErrEnded is a process that was to run its program and has ended before: its exit
+// record says how.
+var ErrEnded = errors.New("it has ended")
 
 // CommandError is a command that ran and failed, as the Launcher's LaunchCommand
 // tells of it.

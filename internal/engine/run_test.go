@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -140,4 +141,23 @@ func TestAProgramThatIsRefusedHasAShellsStatus(t *testing.T) {
 			n.Clean()
 		})
 	}
+}
+
+// TestAnEndBeforeTheStartIsToldAsItWas: of a program that an agent has started and
+// died over, and that has ended since.
+func TestAnEndBeforeTheStartIsToldAsItWas(t *testing.T) {
+	n := enginetest.New(t)
+	cl := n.As(core.OwnerCLI)
+	c := n.Container(n.Pod(core.OwnerCLI, "p"), "c", n.AddImage("app", ocispec.ImageConfig{}, nil), "app")
+	n.Runtime.Refuse(fmt.Errorf("start: %w: %w", core.ErrEnded, errdefs.ErrFailedPrecondition), "Start")
+	if err := cl.StartContainer(t.Context(), c.ID); !errors.Is(err, core.ErrEnded) {
+		t.Errorf("start: %v", err)
+	}
+	n.Supervisor.Exit(core.Ref{Container: c.ID}, 3)
+	a, err := cl.Wait(t.Context(), core.Ref{Container: c.ID})
+	if err != nil || a.Exit.Code != 3 || a.Start != "" {
+		t.Errorf("%+v, %v", a, err)
+	}
+	n.Settle()
+	n.Clean()
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -53,7 +54,9 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	if err := l.pass("begin"); err != nil {
 		return err
 	}
-	if err := rt.Start(ctx, id); err != nil {
+	if err := rt.Start(ctx, id); errors.Is(err, core.ErrEnded) {
+		return err // it may have run for an agent that died: its exit says how it ended
+	} else if err != nil {
 		return e.startFailed(ctx, &cur, err)
 	}
 	if err := l.pass("launch"); err != nil {

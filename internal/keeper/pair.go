@@ -479,6 +479,9 @@ func decodeFail(body []byte) error {
 	if f.Class == wire.CommandFailed {
 		return fmt.Errorf("%s: %w: %w", f.Text, &core.CommandError{Status: f.Status, Stderr: f.Stderr}, class)
 	}
+	if f.Class == wire.Ended { // not NotFound: no other keeper knows it
+		return fmt.Errorf("%w: %w", core.ErrEnded, errdefs.ErrFailedPrecondition)
+	}
 	err := fmt.Errorf("%s: %w", f.Text, class)
 	if f.Status != 0 {
 		return &core.StartError{Errno: syscall.Errno(f.Status), Err: err}

@@ -342,6 +342,95 @@ func TestAdvance(t *testing.T) {
 	})
 }
 
+// TestAReleaseMayBeAskedForAgain: the agent that asked first may have died, and the
+// keeper too. The program runs once, whoever asks.
+func TestAReleaseMayBeAskedForAgain(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		e := newEnv(t)
+		gate := e.file("gate")
+		if err := unix.Mkfifo(gate, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		// Between being let go and its program it waits for us at the gate.
+		launch := func(name, program string, gated bool) (core.Ref, int) {
+			t.Helper()
+			b := &plan.Builder{}
+			for i, slot := range []plan.Slot{plan.SlotError, plan.SlotPark} {
+				b.Add("pipe", unix.SYS_DUP3, plan.S(slot), plan.V(3+i), plan.V(unix.O_CLOEXEC)).To(slot)
+			}
+			b.Add("stdin", unix.SYS_DUP3, plan.S(plan.SlotStdin), plan.V(0), plan.V(0))
+			b.Add("close the keeper's", unix.SYS_CLOSE_RANGE, plan.V(5), plan.V(^uint32(0)), plan.V(0))
+			park(b)
+			if gated {
+				b.Add("gate", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.String(gate)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+			}
+			b.Add("exec "+program, unix.SYS_EXECVE, plan.P(b.String(program)), plan.P(b.Strings([]string{"sh", "-c", "read x"})), plan.P(b.Strings(nil)))
+			ref := core.Ref{Container: core.ID(name)}
+			l, err := e.c.LaunchPlan(e.ctx(), core.PlanLaunch{Launch: core.Launch{Ref: ref, IO: core.IO{Stdin: core.StdinOpen}}, Plan: b.Encode(), Park: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ref, l.Pid
+		}
+		ref, pid := launch("runs", "/bin/busybox", true)
+		answers := make(chan error, 3)
+		other := e.client()
+		for _, c := range []*keeper.Client{e.c, other, e.c} {
+			go func() { answers <- c.Release(e.ctx(), ref) }()
+		}
+		if b, err := os.ReadFile(gate); err != nil || len(b) > 0 { // until it runs its program, which closes the gate
+			t.Fatalf("%q, %v", b, err)
+		}
+		for range 3 {
+			if err := <-answers; err != nil {
+				t.Errorf("release: %v", err)
+			}
+		}
+		for _, keeperDies := range []bool{false, true} {
+			if keeperDies {
+				killAndWait(t, e.status().KeeperPid)
+			}
+			if err := e.c.Release(e.ctx(), ref); err != nil {
+				t.Errorf("released again, keeper killed %v: %v", keeperDies, err)
+			}
+			if err := e.c.Advance(e.ctx(), ref); !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("advanced what runs: %v", err)
+			}
+		}
+		procs, err := e.c.Processes(e.ctx())
+		if err != nil || len(procs) != 1 || procs[0].Pid != pid || !procs[0].Running {
+			t.Errorf("%+v, %v, want %d, which runs", procs, err, pid)
+		}
+		if err := e.c.Signal(e.ctx(), ref, int(unix.SIGKILL)); err != nil {
+			t.Fatal(err)
+		}
+		e.exit(ref)
+		if err := e.c.Release(e.ctx(), ref); !errors.Is(err, core.ErrEnded) {
+			t.Errorf("released what has ended: %v", err)
+		}
+		// One whose program is refused: told at each call, or that it has ended.
+		ref, _ = launch("refused", "/etc/passwd", false)
+		var refused *core.StartError
+		if err := e.c.Release(e.ctx(), ref); !errors.As(err, &refused) || refused.Errno != unix.EACCES {
+			t.Errorf("%v", err)
+		}
+		if err := e.c.Release(e.ctx(), ref); !errors.Is(err, core.ErrEnded) && !errors.As(err, &refused) {
+			t.Errorf("again: %v", err)
+		}
+		e.exit(ref)
+		if err := e.c.Release(e.ctx(), core.Ref{Container: "nobody"}); !errdefs.IsNotFound(err) {
+			t.Errorf("released nobody: %v", err)
+		}
+		// What a command has launched the keeper has not parked.
+		l := e.shell("command", "read x")
+		l.IO.Stdin = core.StdinOpen
+		e.launch(l)
+		if err := e.c.Release(e.ctx(), l.Ref); !errdefs.IsFailedPrecondition(err) || errors.Is(err, core.ErrEnded) {
+			t.Errorf("released what a command has launched: %v", err)
+		}
+	})
+}
+
 // TestAChildMayEndAtAnyStep: whatever a child does instead of one of its
 // operations, whoever launched it is told, and the next one runs.
 func TestAChildMayEndAtAnyStep(t *testing.T) {

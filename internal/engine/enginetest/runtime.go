@@ -84,8 +84,7 @@ func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 	if len(p.Args) > 0 && p.Args[0] == "missing" {
 		return fmt.Errorf("start %s: %w", id, errMissing)
 	}
-	r.sup.run(p)
-	return nil
+	return r.sup.release(p)
 }
 
 // Exec runs a further process.

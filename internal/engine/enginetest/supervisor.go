@@ -136,6 +136,20 @@ func (s *Supervisor) Start(ctx context.Context, ref core.Ref, prog Program, stdi
 	return l, nil
 }
 
+// release is run for a process that may run already, or have ended.
+func (s *Supervisor) release(p *Process) error {
+	s.lock.Lock()
+	started, ended := p.started, p.exit != nil
+	s.lock.Unlock()
+	switch {
+	case ended:
+		return fmt.Errorf("release %v: %w: %w", p.Ref, core.ErrEnded, errdefs.ErrFailedPrecondition)
+	case !started:
+		s.run(p)
+	}
+	return nil
+}
+
 // run lets a launched process do its program.
 func (s *Supervisor) run(p *Process) {
 	s.lock.Lock()

@@ -2,12 +2,15 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
@@ -61,6 +64,37 @@ func (n *testNode) wantContainer(ctx context.Context, want v1.ContainerState) er
 	return err
 }
 
+// counting is a program that runs until it is killed, and must run once.
+func counting(t *testing.T) enginetest.Program {
+	var runs atomic.Int32
+	return func(p *enginetest.Process) int {
+		if n := runs.Add(1); n > 1 {
+			t.Errorf("the program runs for the %dth time", n)
+		}
+		<-p.Killed
+		return 0
+	}
+}
+
+// wantAlive asserts that a container's process runs on, and is the one that is shown.
+func (n *testNode) wantAlive(ctx context.Context, id string) error {
+	ref := core.Ref{Container: core.ID(id)}
+	c, err := n.As(core.OwnerCRI).Container(ctx, ref.Container)
+	if err != nil {
+		return err
+	}
+	p := n.Supervisor.Process(ref)
+	if p == nil || p.Pid != c.Main.Pid {
+		return fmt.Errorf("the process is %+v, and its record says %d", p, c.Main.Pid)
+	}
+	select {
+	case <-p.Killed:
+		return errors.New("the program was killed")
+	default:
+		return nil
+	}
+}
+
 // TestTheAgentDiesInACall kills it after every stage of every call that makes, starts,
 // stops or removes. The same call once more succeeds, or says that it was done.
 func TestTheAgentDiesInACall(t *testing.T) {
@@ -101,14 +135,18 @@ func TestTheAgentDiesInACall(t *testing.T) {
 		{
 			"StartContainer", func(t *testing.T, n *testNode) given {
 				pod := n.pod(t, "p")
-				return given{n, pod, n.container(t, pod, "c", "serve")}
+				n.Supervisor.Program("count", counting(t))
+				return given{n, pod, n.container(t, pod, "c", "count")}
 			},
 			func(ctx context.Context, g given) error {
 				_, err := g.StartContainer(ctx, &v1.StartContainerRequest{ContainerId: g.container})
 				if err != nil && !strings.Contains(err.Error(), "it is running") {
 					return err
 				}
-				return g.wantContainer(ctx, v1.ContainerState_CONTAINER_RUNNING)
+				if err := g.wantContainer(ctx, v1.ContainerState_CONTAINER_RUNNING); err != nil {
+					return err
+				}
+				return g.wantAlive(ctx, g.container)
 			},
 		},
 		{

@@ -277,8 +277,11 @@ func (c *conn) onProcess(s *Server, h wire.Header, ref wire.Ref) {
 		return
 	}
 	switch h.Kind {
-	case wire.KindRelease, wire.KindAdvance:
+	case wire.KindRelease:
 		c.release(s, h.ID, p)
+		return
+	case wire.KindAdvance:
+		c.goOn(s, h.ID, p, wire.KindAdvance)
 		return
 	case wire.KindAck:
 		p.ack(s)

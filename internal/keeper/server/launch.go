@@ -342,6 +342,10 @@ func (p *proc) discard(s *Server) {
 	for _, st := range p.streams {
 		st.endStream(s, false)
 	}
+	if g := p.letting; g != nil {
+		p.letting = nil
+		g.refuse(s, &wire.Fail{Class: wire.Ended, Text: "release " + p.key + ": it has ended"})
+	}
 	s.drop(&p.stdin)
 	s.drop(&p.console)
 	s.drop(&p.park)

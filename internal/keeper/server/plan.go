@@ -333,7 +333,7 @@ func (l *planned) planStarted(s *Server) {
 		l.planAnswer(s)
 		return
 	}
-	(&letGo{c: l.c, id: l.id, p: p, launched: l}).begin(s)
+	(&letGo{askers: []asker{{l.c, l.id}}, p: p, kind: wire.KindRelease, launched: l}).begin(s)
 }
 
 // takeTerminal receives the pty's master that the child sent before it parked.

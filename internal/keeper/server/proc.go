@@ -49,7 +49,8 @@ type proc struct {
 	second *fork.Child
 	words  *uint32
 
-	letting bool // it was let go and has neither parked again nor run
+	letting *letGo     // it was let go and has neither parked again nor run
+	refused *wire.Fail // why its program did not run; it is about to end
 
 	pty      int
 	stdin    int // the end we write to
@@ -100,6 +101,9 @@ func (p *proc) waitsNoMore(s *Server) {
 		p.second, p.words = nil, nil
 	}
 }
+
+// byPlan reports whether it was launched by a plan, and not by a command.
+func (p *proc) byPlan() bool { return p.pidFile == "" }
 
 func (p *proc) enter(s *Server) {
 	s.procs[p.ref], s.bySerial[p.serial] = p, p

@@ -11,23 +11,58 @@ import (
 
 // letGo waits for a child that was let go to run its program.
 type letGo struct {
-	c        *conn
-	id       uint64
+	askers   []asker
 	p        *proc
-	launched *planned // nil when it was asked for by itself
+	kind     wire.Kind // KindRelease or KindAdvance
+	launched *planned  // nil when it was asked for by itself
 }
 
-// release lets a parked process run its program.
+// asker is a request that waits for an answer.
+type asker struct {
+	c  *conn
+	id uint64
+}
+
+func (g *letGo) ok(s *Server) {
+	for _, a := range g.askers {
+		a.c.ok(s, a.id, nil)
+	}
+}
+
+func (g *letGo) refuse(s *Server, f *wire.Fail) {
+	for _, a := range g.askers {
+		a.c.refuse(s, a.id, f)
+	}
+}
+
+// release lets a parked process run its program. Who asks again is told what the
+// first was told: an agent that has died cannot know what became of its request.
 func (c *conn) release(s *Server, id uint64, p *proc) {
+	switch {
+	case p.phase != running:
+		c.fail(s, id, wire.Ended, "release "+p.key+": it has ended")
+	case p.refused != nil:
+		c.refuse(s, id, p.refused)
+	case p.letting != nil && p.letting.kind == wire.KindRelease:
+		p.letting.askers = append(p.letting.askers, asker{c, id})
+	case p.park < 0 && p.byPlan():
+		c.ok(s, id, nil) // it runs
+	default:
+		c.goOn(s, id, p, wire.KindRelease)
+	}
+}
+
+// goOn lets a parked process go on to where it parks next, or to its program.
+func (c *conn) goOn(s *Server, id uint64, p *proc, kind wire.Kind) {
 	switch {
 	case p.park < 0:
 		c.fail(s, id, wire.FailedPrecondition, "release "+p.key+": it is not parked")
-	case p.letting:
+	case p.letting != nil:
 		c.fail(s, id, wire.FailedPrecondition, "release "+p.key+": it was let go before")
 	case p.phase != running:
-		c.fail(s, id, wire.NotFound, "release "+p.key+": it has ended")
+		c.fail(s, id, wire.Ended, "release "+p.key+": it has ended")
 	default:
-		(&letGo{c: c, id: id, p: p}).begin(s)
+		(&letGo{askers: []asker{{c, id}}, p: p, kind: kind}).begin(s)
 	}
 }
 
@@ -35,10 +70,10 @@ func (g *letGo) begin(s *Server) {
 	// A broken pipe is a child that an earlier keeper let go: its failure pipe
 	// tells what became of it.
 	if _, err := unix.Write(g.p.park, []byte{1}); err != nil && err != unix.EPIPE {
-		g.c.fail(s, g.id, wire.NotFound, "release "+g.p.key+": "+err.Error())
+		g.refuse(s, &wire.Fail{Class: wire.NotFound, Text: "release " + g.p.key + ": " + err.Error()})
 		return
 	}
-	g.p.letting = true
+	g.p.letting = g
 	s.add(g.p.errs, g, unix.EPOLLIN)
 }
 
@@ -67,10 +102,10 @@ func (g *letGo) ready(s *Server, _ uint32) {
 			return
 		}
 	}
-	p.letting = false
+	p.letting = nil
 	if f, ok := err.(*fork.FailedError); ok && f.Step == plan.StepParked { //nolint:errorlint // as in planFail
 		s.remove(p.errs)
-		g.c.ok(s, g.id, nil)
+		g.ok(s)
 		return
 	}
 	s.drop(&p.errs)
@@ -83,14 +118,15 @@ func (g *letGo) ready(s *Server, _ uint32) {
 		p.phase, p.forsaken = starting, true
 		delete(s.byPid, p.pid)
 		p.abandon(s)
-		g.c.refuse(s, g.id, f)
+		g.refuse(s, f)
 	case err != nil:
 		f := p.planFailure(err)
 		f.Text = "release " + f.Text[len("launch "):]
-		g.c.refuse(s, g.id, f)
+		p.refused = f
+		g.refuse(s, f)
 	case g.launched != nil:
 		g.launched.planAnswer(s)
 	default:
-		g.c.ok(s, g.id, nil)
+		g.ok(s)
 	}
 }

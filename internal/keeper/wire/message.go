@@ -47,6 +47,7 @@ const (
 	ResourceExhausted
 	Aborted
 	CommandFailed // Status and Stderr are set
+	Ended         // the process has ended; a client that does not know it takes it for Internal
 )
 
 // Fail answers what did not work.

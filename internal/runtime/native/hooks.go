@@ -29,6 +29,9 @@ type hooked struct {
 	Hooks       *specs.Hooks      `json:"hooks"`
 	Process     *specs.Process    `json:"process,omitempty"` // for startContainer hooks
 	Linux       *specs.Linux      `json:"linux,omitempty"`   // as for an exec
+	// Ran is the last stage of a start whose hooks have run. A start that is made
+	// again, for an agent that died over the first, does not run them again.
+	Ran string `json:"ran,omitempty"`
 }
 
 // hookedOf is nil for a container without hooks, which they cost nothing.
@@ -253,17 +256,34 @@ func (r *Runtime) startHooked(ctx context.Context, id core.ID) error {
 	if rec.Hooked == nil {
 		return r.o.Launcher.Release(ctx, ref)
 	}
-	all := rec.Hooked.Hooks
-	if err := r.hooks(id, rec, specs.StateCreated).run(ctx, "startContainer", all.StartContainer); err != nil {
-		return errors.Join(err, r.end(ctx, id, rec))
+	if rec.Hooked.Ran == "" {
+		hooks := rec.Hooked.Hooks.StartContainer
+		err := r.hooks(id, rec, specs.StateCreated).run(ctx, "startContainer", hooks)
+		if err == nil && len(hooks) > 0 {
+			err = r.ran(id, rec, "startContainer")
+		}
+		if err != nil {
+			return errors.Join(err, r.end(ctx, id, rec))
+		}
 	}
-	if err := r.o.Launcher.Release(ctx, ref); err != nil {
+	if err := r.o.Launcher.Release(ctx, ref); err != nil || rec.Hooked.Ran == "poststart" {
 		return err
 	}
-	if err := r.hooks(id, rec, specs.StateRunning).run(ctx, "poststart", all.Poststart); err != nil {
+	hooks := rec.Hooked.Hooks.Poststart
+	err = r.hooks(id, rec, specs.StateRunning).run(ctx, "poststart", hooks)
+	if err == nil && len(hooks) > 0 {
+		err = r.ran(id, rec, "poststart")
+	}
+	if err != nil {
 		return errors.Join(err, r.end(ctx, id, rec))
 	}
 	return nil
+}
+
+// ran records that the hooks of a stage have run.
+func (r *Runtime) ran(id core.ID, rec record, stage string) error {
+	rec.Hooked.Ran = stage
+	return writeJSON(r.path(id), rec)
 }
 
 // end stops a container whose hook has failed. What it leaves is deleted later,

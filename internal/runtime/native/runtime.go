@@ -357,7 +357,7 @@ func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 // last directory said, and a child that was killed nothing at all.
 func (r *Runtime) startError(ctx context.Context, id core.ID, p *specs.Process, cause error) error {
 	rec, err := r.load("start", id)
-	if err != nil {
+	if err != nil || errors.Is(cause, core.ErrEnded) {
 		return cause
 	}
 	if strings.Contains(cause.Error(), plan.Died) {

@@ -42,6 +42,12 @@ func startFailure(op, name string, status int, stderr string) error {
 	return err
 }
 
+// startedBefore reports whether a start may have failed because there was one
+// before it. crun finds that the FIFO is gone by which it would let the program run.
+func startedBefore(err error) bool {
+	return errdefs.IsFailedPrecondition(err) || strings.Contains(err.Error(), "exec.fifo")
+}
+
 // execErrno tells with which errno a program was refused, and 0 when something else
 // has failed. Runtimes have no code for it, neither as an exit status nor in their
 // logs: this is the one place that reads it in their words.

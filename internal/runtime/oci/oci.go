@@ -283,9 +283,39 @@ func writeSpec(path string, spec *specs.Spec, version string) error {
 	return atomicfile.Replace(path, b, 0o600)
 }
 
-// Start lets the parked process run its program.
+// Start lets the parked process run its program. Programs refuse a second start,
+// each in its own words, and tell by the state what became of the first.
 func (r *Runtime) Start(ctx context.Context, id core.ID) error {
-	return r.runAs(ctx, startFailure, "start container "+string(id), "start", string(id))
+	op := "start container " + string(id)
+	err := r.runAs(ctx, startFailure, op, "start", string(id))
+	if err == nil || !startedBefore(err) {
+		return err
+	}
+	switch status, serr := r.status(ctx, id); {
+	case serr != nil:
+		r.log.WarnContext(ctx, "the state of a container that cannot be started is not known", "container", id, "error", serr)
+	case status == specs.StateRunning:
+		return nil
+	case status == specs.StateStopped:
+		return fmt.Errorf("%s: %w: %w", op, core.ErrEnded, errdefs.ErrFailedPrecondition)
+	}
+	return err
+}
+
+// status asks for a container's.
+func (r *Runtime) status(ctx context.Context, id core.ID) (specs.ContainerState, error) {
+	res, err := r.o.Launcher.Run(ctx, r.command("", "state", string(id)))
+	if err == nil && res.Status != 0 {
+		err = failure("state of container "+string(id), r.o.Name, res.Status, res.Stderr)
+	}
+	if err != nil {
+		return "", err
+	}
+	var s specs.State
+	if err := json.Unmarshal(res.Stdout, &s); err != nil {
+		return "", fmt.Errorf("state of container %s: %s: %w", id, r.o.Name, err)
+	}
+	return s.Status, nil
 }
 
 // Exec starts a further process.

@@ -115,6 +115,12 @@ func hooks(b *bench) {
 	if d := cmp.Diff([]string{"prestart", "createRuntime", "createContainer", "poststart"}, stagesOf(late[:4])); d != "" {
 		b.Fatalf("after start: %s", d)
 	}
+	if err := b.Runtime.Start(b.ctx(), c.ID); err != nil {
+		b.Errorf("a second start: %v", err)
+	}
+	if all := notes(); b.ExactHooks && len(all) != 5 {
+		b.Errorf("hooks have run again: %v", stagesOf(all))
+	}
 	if n := late[3]; n.host != host || n.state.Pid != c.pid || b.ExactHooks && n.state.Status != specs.StateRunning {
 		b.Errorf("%+v", n)
 	}

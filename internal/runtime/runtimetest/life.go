@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -70,6 +71,31 @@ func parked(b *bench) {
 	}
 }
 
+// startsAgain: an agent that has died cannot know whether its start went through.
+func startsAgain(b *bench) {
+	c := b.container("echo ran; echo > /tmp/ready; sleep 1000")
+	ready := c.ready()
+	c.start()
+	ready()
+	if err := b.Runtime.Start(b.ctx(), c.ID); err != nil {
+		b.Errorf("a second start: %v", err)
+	}
+	procs, err := b.Supervisor.Processes(b.ctx())
+	if i := slices.IndexFunc(procs, func(p core.Supervised) bool { return p.Ref == c.ref }); err != nil || i < 0 || !procs[i].Running || procs[i].Pid != c.pid {
+		b.Errorf("%+v, %v, want %d, which runs", procs, err, c.pid)
+	}
+	if err := b.Supervisor.Signal(b.ctx(), c.ref, int(unix.SIGKILL)); err != nil {
+		b.Fatal(err)
+	}
+	if out := c.output(); out != "ran\n" {
+		b.Errorf("it wrote %q", out)
+	}
+	if err := b.Runtime.Start(b.ctx(), c.ID); !errors.Is(err, core.ErrEnded) || errdefs.IsNotFound(err) {
+		b.Errorf("a start after its end: %v", err)
+	}
+	c.delete(false)
+}
+
 func runs(b *bench) {
 	c := b.container("echo ran; exit 5")
 	c.Run = true
@@ -83,8 +109,8 @@ func runs(b *bench) {
 	if out, err := os.ReadFile(c.log); string(out) != "ran\n" {
 		b.Errorf("it wrote %q, %v", out, err)
 	}
-	if err := b.Runtime.Start(b.ctx(), c.ID); err == nil {
-		b.Error("a start after it went through")
+	if err := b.Runtime.Start(b.ctx(), c.ID); !errors.Is(err, core.ErrEnded) {
+		b.Errorf("a start after it: %v", err)
 	}
 	c.delete(false)
 }

@@ -52,6 +52,7 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 	}{
 		{"a container lives and is gone", life},
 		{"a created container does not run yet", parked},
+		{"a start that is made again", startsAgain},
 		{"a create that runs", runs},
 		{"a program sees what the spec says", inside},
 		{"streams belong to the user", unprivileged},
