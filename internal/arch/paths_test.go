@@ -95,7 +95,7 @@ var allowedByName = map[string]string{
 	"internal/face/mesos/sandbox/usage.go:Usage":           ofSandbox,
 	"internal/face/mesos/sandbox/usage.go:add":             byDir,
 	"internal/face/mesos/view/metrics.go:DiskSize":         ownFiles,
-	"internal/face/nomad/gauge/speed.go:NodeSpeed":         kernels,
+	"internal/face/nomad/stats/speed.go:NodeSpeed":         kernels,
 	"internal/face/nomad/relay/relay.go:listen":            ownFiles,
 	"internal/face/nomad/translate/cgroup.go:isDir":        kernels,
 	"internal/face/nomad/translate/exec.go:userFiles":      operators,

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/kin"
+	"github.com/longshore/longshore/internal/proctree"
 )
 
 // Exec starts a further process in a running container; with cfg.Attach the
@@ -110,7 +110,7 @@ func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Cont
 func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.ProcessConfig, launched core.Launched) (core.Process, error) {
 	e, ref := c.e, core.Ref{Container: ct.ID, Process: cfg.ID}
 	p := core.Process{
-		ID: cfg.ID, Pid: launched.Pid, Session: kin.Session(launched.Pid), Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
+		ID: cfg.ID, Pid: launched.Pid, Session: proctree.Session(launched.Pid), Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
 		KeepExit: cfg.KeepExit, Started: now(), Data: cfg.Data,
 	}
 	err := e.records.editContainer(ct.ID, func(ct *core.Container, n *note) error {
@@ -197,7 +197,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 		return err
 	}
 	if opts.Force {
-		c.e.endKin(ctx, &ct, p)
+		c.e.endTree(ctx, &ct, p)
 	}
 	if p.Autopsy == nil {
 		if !opts.Force {
@@ -222,14 +222,14 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 
 // endKin ends what an exec has started, and stops the exec itself; or what it has
 // left, when it has ended.
-func (e *Engine) endKin(ctx context.Context, ct *core.Container, p *core.Process) {
+func (e *Engine) endTree(ctx context.Context, ct *core.Container, p *core.Process) {
 	list := func() ([]int, error) { return e.o.Cgroups.Pids(ctx, ct.Cgroup) }
 	var err error
 	switch {
 	case p.Autopsy == nil:
-		err = kin.Kill(p.Pid, p.Session, list)
+		err = proctree.Kill(p.Pid, p.Session, list)
 	case p.Session > 0 && !p.Autopsy.Exit.Lost:
-		err = kin.Orphans(p.Session, p.Autopsy.Exit.At, list)
+		err = proctree.Orphans(p.Session, p.Autopsy.Exit.At, list)
 	}
 	if err != nil {
 		e.o.Logger.WarnContext(ctx, "what an exec started may go on", "container", ct.ID, "process", p.ID, "error", err)

@@ -142,7 +142,7 @@ func (r reaping) exited(ctx context.Context, x core.ProcessExit) error {
 		// An exec that the keeper still knows had no record ever: its caller
 		// had gone. One whose record was dropped the keeper forgot before.
 		if p == nil && r.e.o.Supervisor.Ack(ctx, x.Ref) == nil {
-			r.e.endKin(ctx, &c, &core.Process{ID: x.Ref.Process, Session: x.Pid, Autopsy: &core.Autopsy{Exit: x.Exit}})
+			r.e.endTree(ctx, &c, &core.Process{ID: x.Ref.Process, Session: x.Pid, Autopsy: &core.Autopsy{Exit: x.Exit}})
 		}
 		return r.e.forget(ctx, x.Ref)
 	}
@@ -166,7 +166,7 @@ func (r reaping) exited(ctx context.Context, x core.ProcessExit) error {
 		return err
 	}
 	if _, ok := r.e.abandoned.Load(x.Ref); ok && p.Autopsy == nil {
-		r.e.endKin(ctx, &c, &core.Process{ID: p.ID, Session: p.Session, Autopsy: &core.Autopsy{Exit: x.Exit}})
+		r.e.endTree(ctx, &c, &core.Process{ID: p.ID, Session: p.Session, Autopsy: &core.Autopsy{Exit: x.Exit}})
 	}
 	if err := r.e.dropAbandoned(ctx, x.Ref); err != nil {
 		return err

@@ -197,7 +197,7 @@ func (r recovery) dropEphemeral(ctx context.Context) error {
 				err = r.e.dropAbandoned(ctx, ref)
 			} else {
 				if r.e.o.Supervisor.Signal(ctx, ref, sigstop) == nil { // it lives: its pid is its own
-					r.e.endKin(ctx, c, &p)
+					r.e.endTree(ctx, c, &p)
 				}
 				err = ignoreNotFound(r.e.o.Supervisor.Signal(ctx, ref, sigkill))
 			}

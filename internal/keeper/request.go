@@ -12,7 +12,7 @@ import (
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/wire"
-	"github.com/longshore/longshore/internal/kin"
+	"github.com/longshore/longshore/internal/proctree"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -132,7 +132,7 @@ func (p *pair) late(ctx context.Context, call *pending, kind wire.Kind) {
 	if call.launches != nil {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		if err := kin.Kill(l.Pid, kin.Session(l.Pid), kin.All); err != nil {
+		if err := proctree.Kill(l.Pid, proctree.Session(l.Pid), proctree.All); err != nil {
 			p.c.log.Warn("what a process started that was given up may go on", "pid", l.Pid, "error", err)
 		}
 		_, _ = p.call(ctx, wire.KindSignal, &wire.SignalRequest{Ref: *call.launches, Signal: int(syscall.SIGKILL)}, nil)

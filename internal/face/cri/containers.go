@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/face/cri/lists"
-	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/face/cri/convert"
+	"github.com/longshore/longshore/internal/face/cri/listcache"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -187,7 +187,7 @@ func (s *server) RemoveContainer(ctx context.Context, req *v1.RemoveContainerReq
 
 func (s *server) ListContainers(_ context.Context, req *v1.ListContainersRequest) (*v1.ListContainersResponse, error) {
 	list, err := s.containers(req.GetFilter())
-	return lists.Answer(&v1.ListContainersResponse{}, list), err
+	return listcache.Answer(&v1.ListContainersResponse{}, list), err
 }
 
 func (s *server) StreamContainers(req *v1.StreamContainersRequest, out v1.RuntimeService_StreamContainersServer) error {
@@ -195,8 +195,8 @@ func (s *server) StreamContainers(req *v1.StreamContainersRequest, out v1.Runtim
 	if err != nil {
 		return err
 	}
-	return lists.InChunks(list, lists.Length, func(chunk [][]byte) error {
-		return out.Send(lists.Answer(&v1.StreamContainersResponse{}, chunk))
+	return listcache.InChunks(list, listcache.Length, func(chunk [][]byte) error {
+		return out.Send(listcache.Answer(&v1.StreamContainersResponse{}, chunk))
 	})
 }
 
@@ -211,7 +211,7 @@ func (s *server) containers(f *v1.ContainerFilter) ([][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return lists.Entry(listedContainer(*c, r))
+		return listcache.Entry(listedContainer(*c, r))
 	})
 }
 
@@ -237,7 +237,7 @@ func (s *server) UpdateContainerResources(ctx context.Context, req *v1.UpdateCon
 	if req.GetLinux() == nil {
 		return &v1.UpdateContainerResourcesResponse{}, nil
 	}
-	res, err := terms.Resources(req.GetLinux())
+	res, err := convert.Resources(req.GetLinux())
 	if err != nil {
 		return nil, fmt.Errorf("update container %s: %w", c.ID, err)
 	}
@@ -258,7 +258,7 @@ func (s *server) keepResources(ctx context.Context, id core.ID, asked *v1.LinuxC
 	if err != nil {
 		return err
 	}
-	r.Found.Resources = terms.UpdatedResources(r.Found.GetResources(), asked, enforced)
+	r.Found.Resources = convert.UpdatedResources(r.Found.GetResources(), asked, enforced)
 	r.Config.Labels = nil
 	data, err := r.encode()
 	if err != nil {

@@ -5,13 +5,13 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/face/errtext"
 	"github.com/longshore/longshore/internal/face/grpcerr"
-	"github.com/longshore/longshore/internal/face/words"
 )
 
 // grpcError gives err the code of its class. The text is what people read in
 // `kubectl describe`, and what kubelet joins events by.
-func grpcError(_ context.Context, err error) error { return grpcerr.Status(err, words.Plain) }
+func grpcError(_ context.Context, err error) error { return grpcerr.Status(err, errtext.Plain) }
 
 // gone turns NotFound into success, for calls that must succeed on what is not
 // there any more.

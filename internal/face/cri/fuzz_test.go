@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/face/cri/convert"
 )
 
 // FuzzRunPodSandbox: whatever a request says, it is refused or becomes a sandbox
@@ -223,7 +223,7 @@ func sameHead[O, R any, L proto.Message](t *testing.T, o O, head, whole func(O) 
 func FuzzAuth(f *testing.F) {
 	f.Add("dXNlcjpwYXNz", "https://index.docker.io/v1/", "redis")
 	f.Fuzz(func(t *testing.T, auth, server, ref string) {
-		_, err := terms.PullOptions(ref, &v1.AuthConfig{Auth: auth, ServerAddress: server})
+		_, err := convert.PullOptions(ref, &v1.AuthConfig{Auth: auth, ServerAddress: server})
 		if err != nil && strings.Contains(err.Error(), auth) && len(auth) > 4 {
 			t.Errorf("the error tells the credentials: %v", err)
 		}

@@ -17,8 +17,8 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/cri/lists"
-	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/face/cri/convert"
+	"github.com/longshore/longshore/internal/face/cri/listcache"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -32,7 +32,7 @@ func (s *server) StreamImages(req *v1.StreamImagesRequest, out v1.ImageService_S
 	if err != nil {
 		return err
 	}
-	return lists.InChunks(list, lists.Size, func(chunk []*v1.Image) error { return out.Send(&v1.StreamImagesResponse{Images: chunk}) })
+	return listcache.InChunks(list, listcache.Size, func(chunk []*v1.Image) error { return out.Send(&v1.StreamImagesResponse{Images: chunk}) })
 }
 
 func (s *server) images(ctx context.Context, f *v1.ImageFilter) ([]*v1.Image, error) {
@@ -79,7 +79,7 @@ func (s *server) PullImage(ctx context.Context, req *v1.PullImageRequest) (*v1.P
 	if ref == "" {
 		return nil, invalid.Errorf("pull image: no image")
 	}
-	opts, err := terms.PullOptions(ref, req.GetAuth())
+	opts, err := convert.PullOptions(ref, req.GetAuth())
 	if err == nil {
 		err = knownHandler(ctx, s, req.GetImage().GetRuntimeHandler())
 	}
@@ -146,7 +146,7 @@ func knownHandler(ctx context.Context, s *server, name string) error {
 // config is a uid, anything else a name that only the image itself can resolve.
 func image(cfg Config, i core.Image) *v1.Image {
 	out := &v1.Image{Id: string(i.ID), RepoTags: i.Names, RepoDigests: i.Digests, Size: uint64(max(i.Size, 0))}
-	out.Pinned = i.Pinned || terms.Named(cfg.PinnedImages, i.Names)
+	out.Pinned = i.Pinned || convert.Named(cfg.PinnedImages, i.Names)
 	if user, _, _ := strings.Cut(i.Config.Config.User, ":"); user != "" {
 		if uid, err := strconv.ParseInt(user, 10, 64); err == nil {
 			out.Uid = &v1.Int64Value{Value: uid}

@@ -17,7 +17,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/face/cri/convert"
 )
 
 func TestImages(t *testing.T) {
@@ -108,7 +108,7 @@ func TestCredentials(t *testing.T) {
 		"a short name":     {"redis", &v1.AuthConfig{Username: "u", ServerAddress: "https://r.example"}, core.PullOptions{Username: "u"}},
 	} {
 		tt.want.Always = true
-		got, err := terms.PullOptions(tt.ref, tt.auth)
+		got, err := convert.PullOptions(tt.ref, tt.auth)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -117,7 +117,7 @@ func TestCredentials(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"%%", "bm9jb2xvbg==", strings.Repeat("A", 1<<17)} {
-		if _, err := terms.PullOptions("x", &v1.AuthConfig{Auth: bad}); !errdefs.IsInvalidArgument(err) {
+		if _, err := convert.PullOptions("x", &v1.AuthConfig{Auth: bad}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%.20s: %v", bad, err)
 		}
 	}

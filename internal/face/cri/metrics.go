@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/cri/lists"
+	"github.com/longshore/longshore/internal/face/cri/listcache"
 	"github.com/longshore/longshore/internal/face/cri/metric"
 )
 
@@ -32,7 +32,7 @@ func (s *server) StreamPodSandboxMetrics(_ *v1.StreamPodSandboxMetricsRequest, o
 	if err != nil {
 		return err
 	}
-	return lists.InChunks(list, lists.Size, func(chunk []*v1.PodSandboxMetrics) error {
+	return listcache.InChunks(list, listcache.Size, func(chunk []*v1.PodSandboxMetrics) error {
 		return out.Send(&v1.StreamPodSandboxMetricsResponse{PodSandboxMetrics: chunk})
 	})
 }

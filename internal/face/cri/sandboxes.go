@@ -12,8 +12,8 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/face/cri/lists"
-	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/face/cri/convert"
+	"github.com/longshore/longshore/internal/face/cri/listcache"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -139,7 +139,7 @@ func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePo
 	}
 	var limits [2]*specs.LinuxResources
 	for i, r := range []*v1.LinuxContainerResources{req.GetOverhead(), req.GetResources()} {
-		if limits[i], err = terms.Resources(r); err != nil {
+		if limits[i], err = convert.Resources(r); err != nil {
 			return nil, fmt.Errorf("update sandbox %s: %s: %w", sb.ID, []string{"overhead", "resources"}[i], err)
 		}
 	}
@@ -178,7 +178,7 @@ func (s *server) keepPodResources(ctx context.Context, sb core.Sandbox, req *v1.
 
 func (s *server) ListPodSandbox(_ context.Context, req *v1.ListPodSandboxRequest) (*v1.ListPodSandboxResponse, error) {
 	items, err := s.sandboxes(req.GetFilter())
-	return lists.Answer(&v1.ListPodSandboxResponse{}, items), err
+	return listcache.Answer(&v1.ListPodSandboxResponse{}, items), err
 }
 
 func (s *server) StreamPodSandboxes(req *v1.StreamPodSandboxesRequest, out v1.RuntimeService_StreamPodSandboxesServer) error {
@@ -186,8 +186,8 @@ func (s *server) StreamPodSandboxes(req *v1.StreamPodSandboxesRequest, out v1.Ru
 	if err != nil {
 		return err
 	}
-	return lists.InChunks(items, lists.Length, func(chunk [][]byte) error {
-		return out.Send(lists.Answer(&v1.StreamPodSandboxesResponse{}, chunk))
+	return listcache.InChunks(items, listcache.Length, func(chunk [][]byte) error {
+		return out.Send(listcache.Answer(&v1.StreamPodSandboxesResponse{}, chunk))
 	})
 }
 
@@ -202,6 +202,6 @@ func (s *server) sandboxes(f *v1.PodSandboxFilter) ([][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return lists.Entry(listedSandbox(*sb, r))
+		return listcache.Entry(listedSandbox(*sb, r))
 	})
 }

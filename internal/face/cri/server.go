@@ -13,7 +13,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/face/cri/memo"
+	"github.com/longshore/longshore/internal/face/cri/listcache"
 	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/invalid"
@@ -33,8 +33,8 @@ type server struct {
 	node   node
 	gauge  *gauge
 	listed struct { // what lists have said of each
-		sandboxes  memo.Memo[core.Sandbox, []byte]
-		containers memo.Memo[core.Container, []byte]
+		sandboxes  listcache.Cache[core.Sandbox, []byte]
+		containers listcache.Cache[core.Container, []byte]
 	}
 
 	background sync.WaitGroup // what goes on after an answer

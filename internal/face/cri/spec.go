@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/face/cri/convert"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
@@ -50,7 +50,7 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	if err != nil {
 		return out, err
 	}
-	signal, err := terms.SignalName(cfg.GetStopSignal())
+	signal, err := convert.SignalName(cfg.GetStopSignal())
 	if err != nil {
 		return out, err
 	}
@@ -130,11 +130,11 @@ func (a containerAsk) base() (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits, err := terms.Resources(cfg.GetLinux().GetResources())
+	limits, err := convert.Resources(cfg.GetLinux().GetResources())
 	if err != nil {
 		return nil, err
 	}
-	score, err := terms.OOMScore(cfg.GetLinux().GetResources())
+	score, err := convert.OOMScore(cfg.GetLinux().GetResources())
 	if err != nil {
 		return nil, err
 	}

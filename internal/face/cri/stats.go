@@ -14,7 +14,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/face/cri/lists"
+	"github.com/longshore/longshore/internal/face/cri/listcache"
 	"github.com/longshore/longshore/internal/face/cri/metric"
 )
 
@@ -37,7 +37,7 @@ func (s *server) StreamContainerStats(req *v1.StreamContainerStatsRequest, out v
 	if err != nil {
 		return err
 	}
-	return lists.InChunks(list, lists.Size, func(chunk []*v1.ContainerStats) error {
+	return listcache.InChunks(list, listcache.Size, func(chunk []*v1.ContainerStats) error {
 		return out.Send(&v1.StreamContainerStatsResponse{ContainerStats: chunk})
 	})
 }
@@ -65,7 +65,7 @@ func (s *server) StreamPodSandboxStats(req *v1.StreamPodSandboxStatsRequest, out
 	if err != nil {
 		return err
 	}
-	return lists.InChunks(list, lists.Size, func(chunk []*v1.PodSandboxStats) error {
+	return listcache.InChunks(list, listcache.Size, func(chunk []*v1.PodSandboxStats) error {
 		return out.Send(&v1.StreamPodSandboxStatsResponse{PodSandboxStats: chunk})
 	})
 }

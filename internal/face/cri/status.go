@@ -8,8 +8,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/cri/terms"
-	"github.com/longshore/longshore/internal/face/words"
+	"github.com/longshore/longshore/internal/face/cri/convert"
+	"github.com/longshore/longshore/internal/face/errtext"
 )
 
 // The reasons that kubelet and its users know.
@@ -98,7 +98,7 @@ func containerStatus(c core.Container, r containerRecord) *v1.ContainerStatus {
 		Id: string(c.ID), Metadata: r.Config.GetMetadata(), State: containerState(c.State), CreatedAt: nanos(c.Created),
 		Image: r.Found.GetImage(), ImageRef: r.Found.GetImageRef(), ImageId: r.Found.GetImageId(),
 		Labels: r.Config.GetLabels(), Annotations: r.Config.GetAnnotations(), Mounts: r.Config.GetMounts(),
-		LogPath: sinkPath(c), Resources: r.Found.GetResources(), User: r.Found.GetUser(), StopSignal: terms.StopSignal(c.Config.Stop.Signal),
+		LogPath: sinkPath(c), Resources: r.Found.GetResources(), User: r.Found.GetUser(), StopSignal: convert.StopSignal(c.Config.Stop.Signal),
 	}
 	if s.Image == nil {
 		s.Image = r.Config.GetImage()
@@ -129,7 +129,7 @@ func ended(s *v1.ContainerStatus, main core.Process) {
 	s.ExitCode = int32(a.Exit.Status())
 	switch {
 	case a.Start != "":
-		s.Reason, s.Message, s.StartedAt, s.ExitCode = reasonStart, words.Plain(a.Start), 0, startCode
+		s.Reason, s.Message, s.StartedAt, s.ExitCode = reasonStart, errtext.Plain(a.Start), 0, startCode
 	case a.Exit.Lost:
 		s.Reason, s.Message = reasonUnknown, a.Verdict
 	case a.OOM != nil && a.OOM.Main:

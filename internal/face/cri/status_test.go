@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/face/cri/convert"
 )
 
 func at(s int64) time.Time { return time.Unix(s, 0) }
@@ -300,14 +300,14 @@ func TestFigures(t *testing.T) {
 func TestUpdatedResources(t *testing.T) {
 	before := &v1.ContainerResources{Linux: &v1.LinuxContainerResources{CpuShares: 100, MemoryLimitInBytes: 1 << 20, CpuQuota: -1, OomScoreAdj: 7}}
 	asked := &v1.LinuxContainerResources{MemoryLimitInBytes: 5000, CpuPeriod: 100000, Unified: map[string]string{"memory.high": "1"}, HugepageLimits: []*v1.HugepageLimit{{PageSize: "2MB", Limit: 3 << 20}, {PageSize: "1GB", Limit: 9}}}
-	res, err := terms.Resources(asked)
+	res, err := convert.Resources(asked)
 	if err != nil {
 		t.Fatal(err)
 	}
 	*res.Memory.Limit = 4096 // the kernel's pages
 	res.HugepageLimits = res.HugepageLimits[:1]
 	res.HugepageLimits[0].Limit = 2 << 20
-	got := terms.UpdatedResources(before, asked, res).Linux
+	got := convert.UpdatedResources(before, asked, res).Linux
 	want := &v1.LinuxContainerResources{
 		CpuShares: 100, CpuPeriod: 100000, CpuQuota: -1, MemoryLimitInBytes: 4096, OomScoreAdj: 7, Unified: map[string]string{"memory.high": "1"},
 		HugepageLimits: []*v1.HugepageLimit{{PageSize: "2MB", Limit: 2 << 20}, {PageSize: "1GB", Limit: 9}},
@@ -316,11 +316,11 @@ func TestUpdatedResources(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	res.CPU.Shares = proto.Uint64(99)
-	if got := terms.UpdatedResources(before, asked, res).Linux.CpuShares; got != 99 {
+	if got := convert.UpdatedResources(before, asked, res).Linux.CpuShares; got != 99 {
 		t.Errorf("%d shares on v1, enforced are 99", got)
 	}
 	res.Unified = map[string]string{"cpu.weight": "4"}
-	if got := terms.UpdatedResources(before, asked, res).Linux.CpuShares; got != 100 {
+	if got := convert.UpdatedResources(before, asked, res).Linux.CpuShares; got != 100 {
 		t.Errorf("%d shares on v2, asked for were 100", got)
 	}
 	if before.Linux.MemoryLimitInBytes != 1<<20 {

@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/face/cri/convert"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/sysctl"
 )
@@ -178,10 +178,10 @@ func sandboxNetwork(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 		"IgnoreUnknown": "1", "K8S_POD_NAMESPACE": m.GetNamespace(), "K8S_POD_NAME": m.GetName(), "K8S_POD_UID": m.GetUid(),
 	}
 	var err error
-	if n.IngressRate, err = terms.Bandwidth(cfg.GetAnnotations(), "kubernetes.io/ingress-bandwidth"); err != nil {
+	if n.IngressRate, err = convert.Bandwidth(cfg.GetAnnotations(), "kubernetes.io/ingress-bandwidth"); err != nil {
 		return err
 	}
-	if n.EgressRate, err = terms.Bandwidth(cfg.GetAnnotations(), "kubernetes.io/egress-bandwidth"); err != nil {
+	if n.EgressRate, err = convert.Bandwidth(cfg.GetAnnotations(), "kubernetes.io/egress-bandwidth"); err != nil {
 		return err
 	}
 	n.Ports, err = ports(cfg.GetPortMappings())

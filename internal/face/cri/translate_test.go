@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/cri/terms"
+	"github.com/longshore/longshore/internal/face/cri/convert"
 )
 
 func podRequest(change ...func(*v1.PodSandboxConfig)) *v1.RunPodSandboxRequest {
@@ -278,12 +278,12 @@ func TestLogPathsStayBelowTheirDirectory(t *testing.T) {
 
 func TestQuantities(t *testing.T) {
 	for s, want := range map[string]uint64{"1k": 1000, "10M": 10_000_000, "1.5G": 1_500_000_000, "1Ki": 1024, "2e6": 2_000_000, "1000000": 1_000_000, "1500m": 2, "0": 0} {
-		if got, ok := terms.Quantity(s); !ok || got != want {
+		if got, ok := convert.Quantity(s); !ok || got != want {
 			t.Errorf("%s: %d, %v; want %d", s, got, ok, want)
 		}
 	}
 	for _, s := range []string{"", "M", "-1", "1 M", "1MB", "0x10", "1_0", "1e999", "Inf", strings.Repeat("9", 99)} {
-		if got, ok := terms.Quantity(s); ok {
+		if got, ok := convert.Quantity(s); ok {
 			t.Errorf("%q: %d", s, got)
 		}
 	}
@@ -299,7 +299,7 @@ func TestGraceNeverOverflows(t *testing.T) {
 
 func TestSignals(t *testing.T) {
 	for s := range v1.Signal_name {
-		name, err := terms.SignalName(v1.Signal(s))
+		name, err := convert.SignalName(v1.Signal(s))
 		if err != nil {
 			t.Errorf("%s: %v", v1.Signal(s), err)
 			continue
@@ -310,11 +310,11 @@ func TestSignals(t *testing.T) {
 			}
 			continue
 		}
-		if back := terms.StopSignal(name); terms.SignalNumber(back) != terms.SignalNumber(v1.Signal(s)) {
+		if back := convert.StopSignal(name); convert.SignalNumber(back) != convert.SignalNumber(v1.Signal(s)) {
 			t.Errorf("%s is %s and back %s", v1.Signal(s), name, back)
 		}
 	}
-	if _, err := terms.SignalName(4711); !errdefs.IsInvalidArgument(err) {
+	if _, err := convert.SignalName(4711); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("signal 4711: %v", err)
 	}
 	for in, want := range map[string]v1.Signal{
@@ -322,7 +322,7 @@ func TestSignals(t *testing.T) {
 		"SIGRTMIN+3": v1.Signal_SIGNAL_SIGRTMINPLUS3, "37": v1.Signal_SIGNAL_SIGRTMINPLUS3, "RTMAX-1": v1.Signal_SIGNAL_SIGRTMAXMINUS1,
 		"nonsense": v1.Signal_SIGNAL_SIGTERM, "999": v1.Signal_SIGNAL_SIGTERM,
 	} {
-		if got := terms.StopSignal(in); got != want {
+		if got := convert.StopSignal(in); got != want {
 			t.Errorf("%q: %s, want %s", in, got, want)
 		}
 	}

@@ -13,10 +13,10 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/attach"
+	"github.com/longshore/longshore/internal/face/errtext"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/session"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
-	"github.com/longshore/longshore/internal/face/words"
 )
 
 // heartbeatEvery is how often a sign of life goes out on a stream of output, as a
@@ -171,7 +171,7 @@ const lingers = time.Second
 func (s *server) attachInput(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetAttachContainerInput()
 	if err := api.ValidateFirstInput(in); err != nil {
-		return &api.Error{Code: http.StatusBadRequest, Text: words.Plain(err.Error())}
+		return &api.Error{Code: http.StatusBadRequest, Text: errtext.Plain(err.Error())}
 	}
 	id := api.FormatID(in.GetContainerId())
 	to := &input{Input: attach.Input{Engine: s.engine, Ends: true}}

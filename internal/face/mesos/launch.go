@@ -13,9 +13,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/lease"
+	"github.com/longshore/longshore/internal/face/errtext"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
-	"github.com/longshore/longshore/internal/face/words"
 )
 
 // cleanTimeout bounds what is taken back after a call has failed.
@@ -289,5 +289,5 @@ func asBad(err error) error {
 	if errdefs.IsNotImplemented(err) {
 		code = http.StatusNotImplemented
 	}
-	return &api.Error{Code: code, Text: words.Plain(err.Error())}
+	return &api.Error{Code: code, Text: errtext.Plain(err.Error())}
 }

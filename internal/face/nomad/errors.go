@@ -10,7 +10,7 @@ import (
 
 	nomadstructs "github.com/longshore/longshore/api/nomad/structs"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/words"
+	"github.com/longshore/longshore/internal/face/errtext"
 )
 
 // errUnknownTask is what Nomad's own drivers say, word for word: it is looked
@@ -29,7 +29,7 @@ func grpcError(ctx context.Context, err error) error {
 	if s, ok := status.FromError(err); ok && s.Code() != codes.Unavailable && s.Code() != codes.Canceled {
 		return err
 	}
-	return status.Error(codes.Unknown, words.Plain(err.Error()))
+	return status.Error(codes.Unknown, errtext.Plain(err.Error()))
 }
 
 // startError tells whether it helps to start the task again: with false Nomad
@@ -38,7 +38,7 @@ func startError(err error) error {
 	if err == nil {
 		return nil
 	}
-	st, derr := status.New(codes.FailedPrecondition, words.Plain(err.Error())).WithDetails(&nomadstructs.RecoverableError{Recoverable: passing(err)})
+	st, derr := status.New(codes.FailedPrecondition, errtext.Plain(err.Error())).WithDetails(&nomadstructs.RecoverableError{Recoverable: passing(err)})
 	if derr != nil {
 		return err
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/nomad/events"
-	"github.com/longshore/longshore/internal/face/nomad/gauge"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 	"github.com/longshore/longshore/internal/face/nomad/pull"
 	"github.com/longshore/longshore/internal/face/nomad/schema"
+	"github.com/longshore/longshore/internal/face/nomad/stats"
 	"github.com/longshore/longshore/internal/face/nomad/taskconf"
 	"github.com/longshore/longshore/internal/face/nomad/users"
 )
@@ -33,7 +33,7 @@ type server struct {
 	version string
 	events  *events.Feed
 	images  *pull.Images
-	gauge   *gauge.Gauge
+	usage   *stats.Reader
 	users   *users.Ranges
 	mhz     float64 // of a core, where Nomad does not tell it
 }
@@ -41,7 +41,7 @@ type server struct {
 func newServer(e *engine.Client, log *slog.Logger, version string) *server {
 	feed := events.New(e, log)
 	return &server{
-		engine: e, log: log, version: version, events: feed, images: pull.New(e, feed, log), gauge: gauge.New(e), users: users.New(e), mhz: gauge.NodeSpeed(),
+		engine: e, log: log, version: version, events: feed, images: pull.New(e, feed, log), usage: stats.New(e), users: users.New(e), mhz: stats.NodeSpeed(),
 	}
 }
 

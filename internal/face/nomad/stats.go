@@ -7,8 +7,8 @@ import (
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/nomad/gauge"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
+	"github.com/longshore/longshore/internal/face/nomad/stats"
 )
 
 // The least and the usual time between two samples of a task.
@@ -33,7 +33,7 @@ func (s *server) TaskStats(req *nomaddriver.TaskStatsRequest, out nomaddriver.Dr
 	if d := req.GetCollectionInterval(); d.AsDuration() > 0 {
 		interval = max(d.AsDuration(), leastInterval)
 	}
-	mhz := gauge.Speed(sess.Topology)
+	mhz := stats.Speed(sess.Topology)
 	if mhz == 0 {
 		mhz = s.mhz
 	}
@@ -45,7 +45,7 @@ func (s *server) TaskStats(req *nomaddriver.TaskStatsRequest, out nomaddriver.Dr
 		}
 		var st *nomaddriver.TaskStats
 		if err == nil {
-			st, err = s.gauge.Look(ctx, c, req.GetTaskId(), mhz)
+			st, err = s.usage.Read(ctx, c, req.GetTaskId(), mhz)
 		}
 		if errdefs.IsNotFound(err) {
 			return nil

@@ -110,7 +110,7 @@ func (s *server) DestroyTask(ctx context.Context, req *nomaddriver.DestroyTaskRe
 	if err := s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: asked("DestroyTask")}); err != nil {
 		return nil, err
 	}
-	s.gauge.Forget(c.ID)
+	s.usage.Forget(c.ID)
 	s.images.Released(ctx, c, sess)
 	return &nomaddriver.DestroyTaskResponse{}, nil
 }

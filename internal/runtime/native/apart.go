@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/ocispec"
-	"github.com/longshore/longshore/internal/runtime/native/apart"
+	"github.com/longshore/longshore/internal/runtime/native/basens"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -80,7 +80,7 @@ func (c *compiler) leave() error {
 	c.Add("join the empty mount namespace", unix.SYS_SETNS, plan.V(ns), plan.V(unix.CLONE_NEWNS))
 	c.shut(ns)
 	c.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
-	c.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(root), empty, plan.V(unix.AT_FDCWD), plan.P(c.String(apart.Root)), plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	c.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(root), empty, plan.V(unix.AT_FDCWD), plan.P(c.String(basens.Root)), plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	return nil
 }
 

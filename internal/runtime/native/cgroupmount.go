@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/ocispec"
-	"github.com/longshore/longshore/internal/runtime/native/apart"
+	"github.com/longshore/longshore/internal/runtime/native/basens"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -56,7 +56,7 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 		} else {
 			c.bindOwn(p, c.in.Cgroup.Own[h.Name], o.Flags)
 		}
-		for _, name := range apart.Links(h.Name) {
+		for _, name := range basens.Links(h.Name) {
 			if shared {
 				break
 			}
@@ -73,7 +73,7 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 
 // bindShared shows what all containers see of where the hierarchies are mounted.
 func bindShared(c *compiler, p string, flags uintptr) {
-	src, _ := c.open("open tree "+apart.Cgroup, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(apart.Cgroup)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	src, _ := c.open("open tree "+basens.Cgroup, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(basens.Cgroup)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	set := attrsOf(flags)
 	c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, plainAttrs&^set|atime(set)), plan.V(sizeofMountAttr))
 	c.move(src, p)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/ocispec"
-	"github.com/longshore/longshore/internal/runtime/native/apart"
+	"github.com/longshore/longshore/internal/runtime/native/basens"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 	"github.com/longshore/longshore/internal/weaken"
 )
@@ -34,7 +34,7 @@ func (c *compiler) filesystem() error {
 	}
 	switch {
 	case leaves:
-		place = apart.Root
+		place = basens.Root
 		if err := c.leave(); err != nil {
 			return err
 		}
@@ -499,14 +499,14 @@ func maskAll(c *compiler) error {
 func nullDevice(c *compiler) (string, error) {
 	switch {
 	case c.in.goesApart():
-		return apart.Null, nil
+		return basens.Null, nil
 	case c.user != nil && !weaken.Off(weaken.HostNull):
 		return stagedNull, nil
 	}
-	if err := apart.IsNull(apart.Null); err != nil && !weaken.Off(weaken.HostNull) {
+	if err := basens.IsNull(basens.Null); err != nil && !weaken.Off(weaken.HostNull) {
 		return "", fmt.Errorf("linux.maskedPaths: %w: make it anew (rm -f /dev/null; mknod -m 666 /dev/null c 1 3): %w", err, errdefs.ErrFailedPrecondition)
 	}
-	return apart.Null, nil
+	return basens.Null, nil
 }
 
 // mask hides a file behind a null device and a directory behind an empty tmpfs.
@@ -520,7 +520,7 @@ func (c *compiler) mask(p, null string) {
 	c.Add("masked", 0).Kind = plan.Jump
 	c.Over(try)
 	if c.in.shares() {
-		c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String(apart.Blank)), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty)
+		c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String(basens.Blank)), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty)
 	} else {
 		c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String("tmpfs")), c.fdPath(fd), plan.P(c.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.String(c.in.mountData("tmpfs", []string{"size=0k", "nr_inodes=1"}))))
 	}

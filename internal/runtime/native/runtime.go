@@ -19,7 +19,7 @@ import (
 
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/runtime/native/apart"
+	"github.com/longshore/longshore/internal/runtime/native/basens"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -72,7 +72,7 @@ func New(o Options) (*Runtime, error) {
 	for _, h := range r.o.Host.Hierarchies {
 		names = append(names, h.Name)
 	}
-	file, wrong, err := apart.Keep(r.apart(), names)
+	file, wrong, err := basens.Keep(r.apart(), names)
 	if r.o.Host.Apart = file; wrong != nil {
 		r.log.Warn("the mount namespace that containers start from was broken and is made anew", "error", wrong)
 	}
@@ -89,7 +89,7 @@ func (r *Runtime) Check() error {
 	if r.o.Host.Apart == "" {
 		return nil
 	}
-	return apart.Check(r.o.Host.Apart)
+	return basens.Check(r.o.Host.Apart)
 }
 
 func (r *Runtime) apart() string { return r.o.Dir + ".apart" }
@@ -97,7 +97,7 @@ func (r *Runtime) apart() string { return r.o.Dir + ".apart" }
 // Release takes away what the Runtime keeps for all containers, for an agent
 // that goes and leaves none behind. New makes it again.
 func (r *Runtime) Release() error {
-	if err := apart.Release(r.apart()); err != nil {
+	if err := basens.Release(r.apart()); err != nil {
 		return fmt.Errorf("release runtime %s: %w", r.o.Name, err)
 	}
 	return nil

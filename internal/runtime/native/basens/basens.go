@@ -1,4 +1,4 @@
-// Package apart keeps an almost empty mount namespace, from which containers
+// Package basens keeps an almost empty mount namespace, from which containers
 // start.
 //
 // A new mount namespace is a copy of all that is mounted where it is made, which
@@ -8,7 +8,7 @@
 // are taken along detached, and the host's tree is never in it at all.
 //
 // It must not know what a container is. Start at Keep.
-package apart
+package basens
 
 import (
 	"errors"

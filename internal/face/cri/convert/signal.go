@@ -1,4 +1,4 @@
-package terms
+package convert
 
 import (
 	"strconv"

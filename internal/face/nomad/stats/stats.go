@@ -1,8 +1,8 @@
-// Package gauge reads a task's figures and says them in Nomad's words.
+// Package stats reads a container's usage and translates it to Nomad's task stats.
 //
-// Nomad wants shares of the CPU, which are told of the time between two looks: it
-// remembers the last one. It must not know tasks. Start at Gauge.
-package gauge
+// Nomad wants shares of the CPU, which are measured between two reads, so a Reader
+// remembers the last one. The package does not know tasks. Start at Reader.
+package stats
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 )
 
-// Gauge reads figures.
-type Gauge struct {
+// Reader reads usage.
+type Reader struct {
 	engine *engine.Client
 
 	mu   sync.Mutex // guards last
@@ -31,20 +31,20 @@ type sample struct {
 	pids  map[int]core.ProcessStats
 }
 
-// New returns a gauge that has looked at nothing yet.
-func New(e *engine.Client) *Gauge { return &Gauge{engine: e, last: map[core.ID]sample{}} }
+// New returns a Reader without any earlier read.
+func New(e *engine.Client) *Reader { return &Reader{engine: e, last: map[core.ID]sample{}} }
 
 // Forget drops what is remembered of a container.
-func (g *Gauge) Forget(id core.ID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.last, id)
+func (r *Reader) Forget(id core.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.last, id)
 }
 
-// Look reads the figures of a container that has just been looked up. Mhz is a
-// core's speed; 0 is unknown.
-func (g *Gauge) Look(ctx context.Context, c core.Container, task string, mhz float64) (*nomaddriver.TaskStats, error) {
-	st, err := g.engine.Stats.OfContainer(ctx, &c, core.FigureUsage|core.FigureDetail|core.FigureProcesses)
+// Read reads the usage of a container that the caller has just looked up. Mhz is a core's
+// speed; 0 is unknown.
+func (r *Reader) Read(ctx context.Context, c core.Container, task string, mhz float64) (*nomaddriver.TaskStats, error) {
+	st, err := r.engine.Stats.OfContainer(ctx, &c, core.FigureUsage|core.FigureDetail|core.FigureProcesses)
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +52,10 @@ func (g *Gauge) Look(ctx context.Context, c core.Container, task string, mhz flo
 	for _, p := range st.Processes {
 		now.pids[p.Pid] = p
 	}
-	g.mu.Lock()
-	before := g.last[c.ID]
-	g.last[c.ID] = now
-	g.mu.Unlock()
+	r.mu.Lock()
+	before := r.last[c.ID]
+	r.last[c.ID] = now
+	r.mu.Unlock()
 	out := &nomaddriver.TaskStats{
 		Id: task, Timestamp: timestamppb.New(st.At),
 		AggResourceUsage:   &nomaddriver.TaskResourceUsage{Cpu: cpu(before.stats, st, mhz), Memory: memory(st.Memory)},

@@ -1,9 +1,4 @@
-// Package lists puts answers together that are lists.
-//
-// Their entries are encoded once, for as long as what they tell of does not
-// change: encoding all of them again for every client that asks would be most of
-// what a list costs. It must not know what the entries are. Start at Entry.
-package lists
+package listcache
 
 import (
 	"slices"

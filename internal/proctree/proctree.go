@@ -1,8 +1,8 @@
-// Package kin ends a process together with what it has started.
+// Package proctree ends a process together with what it has started.
 //
 // It knows processes by what /proc tells of them, and nothing of containers: who
 // calls names the pids that may be meant. Start reading at Kill.
-package kin
+package proctree
 
 import (
 	"bytes"

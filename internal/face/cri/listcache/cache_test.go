@@ -1,4 +1,4 @@
-package memo
+package listcache
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 func all(*int) bool { return true }
 
 func TestEachObjectIsMadeOnce(t *testing.T) {
-	var m Memo[int, string]
+	var m Cache[int, string]
 	made := 0
 	text := func(n *int) (string, error) { made++; return fmt.Sprint(*n), nil }
 	a, b := new(1), new(2)
@@ -30,7 +30,7 @@ func TestEachObjectIsMadeOnce(t *testing.T) {
 }
 
 func TestWhatHasGoneIsForgotten(t *testing.T) {
-	var m Memo[int, int]
+	var m Cache[int, int]
 	for i := range 10 * slack {
 		if _, err := m.Of([]*int{&i}, all, func(n *int) (int, error) { return *n, nil }); err != nil {
 			t.Fatal(err)
@@ -42,7 +42,7 @@ func TestWhatHasGoneIsForgotten(t *testing.T) {
 }
 
 func TestAnErrorIsNotKept(t *testing.T) {
-	var m Memo[int, int]
+	var m Cache[int, int]
 	one, broken := new(1), errors.New("broken")
 	if _, err := m.Of([]*int{one}, all, func(*int) (int, error) { return 0, broken }); !errors.Is(err, broken) {
 		t.Fatalf("%v, want %v", err, broken)

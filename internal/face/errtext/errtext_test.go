@@ -1,4 +1,4 @@
-package words
+package errtext
 
 import (
 	"strings"

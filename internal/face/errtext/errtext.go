@@ -1,10 +1,10 @@
-// Package words makes the text of an error fit for those who read it at an
+// Package errtext makes the text of an error fit for those who read it at an
 // orchestrator: the same cause gives the same text, and the cause comes early.
 //
 // Orchestrators join events by their text, and some cut it off. So what differs
 // from one try to the next, above all IDs, must not be in it. The log and the
 // event log keep the whole text. Start at Plain.
-package words
+package errtext
 
 import (
 	"strconv"
