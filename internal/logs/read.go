@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -48,7 +49,7 @@ func Read(ctx context.Context, sink core.Sink, o Options, fn func(Entry) error) 
 	if sink.Format != core.FormatCRI && (!o.Since.IsZero() || !o.Until.IsZero()) {
 		return fmt.Errorf("read log %s: its lines have no times: %w", sink.Path, errdefs.ErrInvalidArgument)
 	}
-	r := &reader{sink: sink, o: o, fn: fn, buf: make([]byte, 0, 4096)}
+	r := &reader{sink: sink, o: o, fn: fn, buf: make([]byte, 0, 4096), open: openRegular}
 	defer r.close()
 	if err := r.read(ctx); err != nil && !errors.Is(err, errDone) {
 		return fmt.Errorf("read log %s: %w", sink.Path, err)
@@ -68,6 +69,8 @@ type reader struct {
 	br   *bufio.Reader
 	off  int64
 	buf  []byte // the begun line
+	// open opens one of the sink's files; nil when there is no regular one.
+	open func(sink core.Sink, path string) (*os.File, error)
 }
 
 func (r *reader) close() {
@@ -156,18 +159,45 @@ func (r *reader) begin() error {
 }
 
 // files opens the rotated files and the current one, oldest first.
-func (r *reader) files() ([]*os.File, error) {
-	var files []*os.File
-	for _, name := range names(r.sink) {
-		f, err := openRegular(r.sink, name)
+//
+// It looks for the newest first. A rotation gives each file the name of the next
+// older one, so that a file which is renamed meanwhile is found once more, and none
+// is passed over.
+func (r *reader) files() (files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(files)
+			files = nil
+		}
+	}()
+	var last os.FileInfo
+	for _, name := range slices.Backward(names(r.sink)) {
+		f, err := r.open(r.sink, name)
 		if err != nil {
 			return files, err
 		}
-		if f != nil {
-			files = append(files, f)
+		if f == nil {
+			continue
 		}
+		files = append(files, f)
+		info, err := f.Stat()
+		if err != nil {
+			return files, err
+		}
+		if last != nil && os.SameFile(info, last) {
+			files = files[:len(files)-1]
+			_ = f.Close()
+		}
+		last = info
 	}
+	slices.Reverse(files)
 	return files, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
 }
 
 func (r *reader) use(f *os.File, at int64) error {
@@ -190,7 +220,7 @@ func (r *reader) use(f *os.File, at int64) error {
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if r.f == nil {
-			f, err := openRegular(r.sink, current(r.sink))
+			f, err := r.open(r.sink, current(r.sink))
 			if err != nil || f == nil {
 				return err
 			}
@@ -241,10 +271,8 @@ func (r *reader) next() (*os.File, error) {
 	if at < 0 && linked(mine) {
 		// Somebody else renamed it: it was the current one, and goes on
 		// until there is another.
-		for _, f := range files {
-			_ = f.Close()
-		}
-		return openRegular(r.sink, current(r.sink))
+		closeAll(files)
+		return r.open(r.sink, current(r.sink))
 	}
 	pick := at + 1
 	var next *os.File
