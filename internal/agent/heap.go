@@ -72,17 +72,15 @@ func giveRoom() {
 	debug.SetGCPercent(int(max(100, heapRoom*100/live)))
 }
 
-// onCollection calls fn after every collection: a finalizer runs then.
+// onCollection calls fn after every collection until ctx ends: each cleans up an
+// object that nobody refers to.
 func onCollection(ctx context.Context, fn func()) {
-	type token [64]byte // too large to share its block with others, and so its end
-	var next func(*token)
-	next = func(*token) {
+	runtime.AddCleanup(new([64]byte), func(fn func()) { // too large to share its block with others, and so its end
 		if ctx.Err() == nil {
 			fn()
-			runtime.SetFinalizer(&token{}, next)
+			onCollection(ctx, fn)
 		}
-	}
-	runtime.SetFinalizer(&token{}, next)
+	}, fn)
 }
 
 // allocated is how much was ever allocated.
