@@ -17,6 +17,13 @@ demo: ## install what is missing, build, and show a real pod from pull to autops
 	hack/deps.sh demo
 	hack/demo.sh
 
+.PHONY: check changelog
+check: ## form, build, vet and the fast tests; no root, under a minute with warm caches
+	hack/check.sh
+
+changelog: ## gather the files of docs/changes into CHANGELOG.md, at a release
+	$(GO) run ./hack/changelog
+
 test: ## install what is missing and run everything that CI runs
 	hack/ci.sh
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that CI runs, stage by stage, each with its seconds; ends with the
-# totals of the test runner.
+# slowest tests of each stage and the totals of the test runner.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(hack/go.sh):$PATH"
@@ -79,8 +79,19 @@ generated() {
 }
 arm64() { CGO_ENABLED=0 GOARCH=arm64 go build -o "$out/arm64/" ./cmd/...; }
 
+# The ten slowest tests of each stage that has run.
+slowest() {
+  local f
+  for f in "$out"/*.json; do
+    [ -s "$f" ] || continue
+    printf '\nslowest of %s:\n' "$(basename "$f" .json)"
+    "$cache/bin/gotestsum" tool slowest --num 10 --threshold 1s --jsonfile "$f" | sed 's|^[^ ]*/longshore/longshore/||' || true
+  done
+}
+
 totals() {
   local p f s
+  slowest
   p=$(cat "$out"/*.json 2>/dev/null | grep -c '"Action":"pass".*"Test":' || true)
   f=$(cat "$out"/*.json 2>/dev/null | grep -c '"Action":"fail".*"Test":' || true)
   s=$(cat "$out"/*.json 2>/dev/null | grep -c '"Action":"skip".*"Test":' || true)

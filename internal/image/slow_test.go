@@ -87,6 +87,9 @@ func TestASlowRegistryHoldsNobodyUp(t *testing.T) {
 // TestALayerThatTwoRegistriesHaveComesFromEither: one that keeps a layer back, having
 // sent some of it or something else, keeps nobody from it who has it from another.
 func TestALayerThatTwoRegistriesHaveComesFromEither(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a registry must have been slow for five seconds")
+	}
 	b := seeded(1, 7)
 	layer := b.Layers[0]
 	for name, begin := range map[string][]byte{"right": b.Blobs[layer.Digest][:1000], "wrong": make([]byte, 1000)} {

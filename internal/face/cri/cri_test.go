@@ -208,8 +208,10 @@ func TestAPodFromPullToRemoval(t *testing.T) {
 	if want := filepath.Join(n.logs, "web", "app", "0.log"); s.LogPath != want {
 		t.Errorf("log path %s, want %s", s.LogPath, want)
 	}
+	said := make(chan struct{})
 	n.Supervisor.Program("app", func(p *enginetest.Process) int {
 		_, _ = p.Stdout().Write([]byte("hello\n"))
+		close(said)
 		<-p.Killed
 		return 0
 	})
@@ -223,6 +225,7 @@ func TestAPodFromPullToRemoval(t *testing.T) {
 	if got := spec.Process.Args; len(got) != 2 || got[0] != "app" || got[1] != "arg" {
 		t.Errorf("command %v", got)
 	}
+	<-said
 	if _, err := n.StopContainer(ctx, &v1.StopContainerRequest{ContainerId: id, Timeout: 30}); err != nil {
 		t.Fatal(err)
 	}
