@@ -257,6 +257,16 @@ func (c *Client) Wait(ctx context.Context, ref core.Ref) (core.Autopsy, error) {
 	return c.e.await(ctx, ref)
 }
 
+// JoinWait is Wait in two steps: it finds the process now, and the function that it
+// returns waits for the end of this very process, though another one may have its ID
+// by then. That function must be called once.
+func (c *Client) JoinWait(ref core.Ref) (wait func(context.Context) (core.Autopsy, error)) {
+	if _, _, err := c.view.process(ref); err != nil {
+		return func(context.Context) (core.Autopsy, error) { return core.Autopsy{}, err }
+	}
+	return c.e.joinWait(ref)
+}
+
 // Streams opens a live connection to a process's standard streams.
 func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOptions) (*core.Streams, error) {
 	if _, _, err := c.view.process(ref); err != nil {

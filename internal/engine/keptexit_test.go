@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -125,4 +126,39 @@ func TestTheExitOfAnAbandonedExecIsKept(t *testing.T) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	n.Clean()
+}
+
+// TestAWaitIsForOneProcess: it tells the end of the process that it found, though
+// another one has its ID by then.
+func TestAWaitIsForOneProcess(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	c := n.Running(n.Pod(core.OwnerMesos, "pod"), "c", img, "sleep")
+	client := n.As(core.OwnerMesos)
+	cfg := core.ProcessConfig{ID: "s", Spec: &specs.Process{Args: []string{"sh"}}}
+	if _, _, err := client.Exec(t.Context(), c.ID, cfg); err != nil {
+		t.Fatal(err)
+	}
+	ref := core.Ref{Container: c.ID, Process: "s"}
+	before := client.JoinWait(ref)
+	n.Supervisor.Exit(ref, 5)
+	if _, err := client.Wait(t.Context(), ref); err != nil {
+		t.Fatal(err)
+	}
+	after := client.JoinWait(ref)
+	if err := client.RemoveProcess(t.Context(), ref, engine.RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	none := client.JoinWait(ref)
+	if _, _, err := client.Exec(t.Context(), c.ID, cfg); err != nil {
+		t.Fatal(err)
+	}
+	for name, wait := range map[string]func(context.Context) (core.Autopsy, error){"before its end": before, "after its end": after} {
+		if a, err := wait(t.Context()); err != nil || a.Exit.Code != 5 {
+			t.Errorf("joined %s: %+v, %v", name, a, err)
+		}
+	}
+	if a, err := none(t.Context()); !errdefs.IsNotFound(err) {
+		t.Errorf("joined when there was none: %+v, %v", a, err)
+	}
 }

@@ -111,9 +111,10 @@ func (s *Session) Follow(ctx context.Context) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	x := &end{done: make(chan struct{}), cancel: cancel}
 	s.end = x
+	wait := s.Engine.JoinWait(s.Ref)
 	go func() {
 		defer close(x.done)
-		x.autopsy, x.err = s.Engine.Wait(ctx, s.Ref)
+		x.autopsy, x.err = wait(ctx)
 	}()
 }
 

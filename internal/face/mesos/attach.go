@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
@@ -40,7 +41,7 @@ func (s *server) launchSession(ctx context.Context, x *api.Exchange) error {
 	if err == nil {
 		_, err = sess.Run(ctx, out.Send, s.heartbeat)
 	}
-	s.closeSession(ctx, l.ID, sess)
+	s.closeSession(ctx, l.ID, sess, err != nil)
 	return err
 }
 
@@ -74,8 +75,9 @@ func (s *server) openSession(ctx context.Context, l translate.Launch) (*session.
 	return sess, nil
 }
 
-// closeSession ends a session with all that it has started.
-func (s *server) closeSession(ctx context.Context, id string, sess *session.Session) {
+// closeSession ends a session with all that it has started. One that is broken is
+// killed before what it has started, so that its exit says so.
+func (s *server) closeSession(ctx context.Context, id string, sess *session.Session, broken bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
 	sess.Close()
@@ -84,10 +86,17 @@ func (s *server) closeSession(ctx context.Context, id string, sess *session.Sess
 		return
 	}
 	defer unlock()
+	const call = "LAUNCH_NESTED_CONTAINER_SESSION"
+	var err error
+	if broken {
+		if err = ignoreNotFound(s.engine.Signal(ctx, sess.Ref, int(unix.SIGKILL), asked(call))); err == nil {
+			_, err = s.engine.Wait(ctx, sess.Ref)
+		}
+	}
 	s.sessions.End(id)
 	_, value := api.SplitID(id)
 	t := target{container: core.Container{Meta: core.Meta{ID: sess.Ref.Container}}, session: core.ProcessID(value)}
-	if err := ignoreNotFound(s.drop(ctx, t, "LAUNCH_NESTED_CONTAINER_SESSION")); err != nil {
+	if err = errors.Join(ignoreNotFound(err), ignoreNotFound(s.drop(ctx, t, call))); err != nil {
 		s.log.WarnContext(ctx, "a session was not cleaned up", "container", id, "error", err)
 	}
 }
