@@ -139,12 +139,21 @@ type Container struct {
 	Bundle  string     `json:"bundle,omitempty"`
 	Runtime string     `json:"runtime,omitempty"` // the runtime that runs it, by its name in the config
 	Cgroup  CgroupRef  `json:"cgroup"`
+	// Refused is set when the runtime has refused the program while it made the
+	// container: it has no process, and cannot be started.
+	Refused *Refusal `json:"refused,omitempty"`
 	// Removing says that its removal has begun: nothing can be done with it
 	// any more, and recovery goes on where a crash has ended it.
 	Removing bool `json:"removing,omitempty"`
 	// Image is the ID of the image checked out, "" for other roots.
 	Image    digest.Digest `json:"image,omitempty"`
 	Warnings []string      `json:"warnings,omitempty"` // what the node could not give, said once at create
+}
+
+// Refusal is a program that cannot be executed.
+type Refusal struct {
+	Errno int    `json:"errno"`
+	Text  string `json:"text"` // the runtime's words
 }
 
 // Process returns the process named id, or nil.

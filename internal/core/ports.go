@@ -25,7 +25,8 @@ type Runtime interface {
 	Features(ctx context.Context) (RuntimeFeatures, error)
 	// Create makes a container's main process, parked before its program unless
 	// it is to run, and returns its pid. The bundle directory holds rootfs/, mounted;
-	// Create writes config.json.
+	// Create writes config.json. A *StartError says that the program was refused, and
+	// that all else of the container is right.
 	Create(ctx context.Context, c RuntimeCreate) (pid int, err error)
 	// Start lets the parked process run its program. It succeeds for one that runs
 	// it already, and is an ErrEnded for one that has ended. A *StartError says that

@@ -287,8 +287,11 @@ func (b *build) launch(ctx context.Context) error {
 		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
 		Levels: levelsOf(&b.sb, &b.c), UID: uid, GID: gid,
 	})
+	if err != nil {
+		return b.refuse(ctx, err)
+	}
 	b.c.Main.Pid, b.c.Warnings = pid, append(b.c.Warnings, warnings...)
-	return err
+	return nil
 }
 
 func (b *build) commit(context.Context) error {

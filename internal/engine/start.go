@@ -54,9 +54,13 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	if err := l.pass("begin"); err != nil {
 		return err
 	}
-	if err := rt.Start(ctx, id); errors.Is(err, core.ErrEnded) {
+	if err = launchRefused(&cur); err == nil {
+		err = rt.Start(ctx, id)
+	}
+	if errors.Is(err, core.ErrEnded) {
 		return err // it may have run for an agent that died: its exit says how it ended
-	} else if err != nil {
+	}
+	if err != nil {
 		return e.startFailed(ctx, &cur, err)
 	}
 	if err := l.pass("launch"); err != nil {
@@ -186,7 +190,11 @@ func (c view) update(ctx context.Context, ct *core.Container, res *specs.LinuxRe
 	if err != nil {
 		return nil, err
 	}
-	if err := rt.Update(ctx, ct.ID, res); err != nil {
+	limit := func() error { return rt.Update(ctx, ct.ID, res) }
+	if cur.Refused != nil { // the runtime has nothing of it
+		limit = func() error { return c.e.o.Cgroups.Update(ctx, cur.Cgroup, res) }
+	}
+	if err := limit(); err != nil {
 		return nil, err
 	}
 	err = c.e.records.editContainer(ct.ID, func(ct *core.Container, n *note) error {

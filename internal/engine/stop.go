@@ -151,6 +151,9 @@ func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grac
 // kill ends everything in a container. Cgroups that were adopted may hold
 // strangers: there only what the keeper knows is killed.
 func (e *Engine) kill(ctx context.Context, ct *core.Container) error {
+	if ct.Refused != nil && ct.State == core.ContainerCreated {
+		return e.recordEnd(ct.ID, core.Main, refusedEnd(ct))
+	}
 	if len(ct.Cgroup.Adopted) > 0 {
 		return e.killKnown(ctx, ct)
 	}

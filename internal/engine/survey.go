@@ -209,7 +209,7 @@ func (s *survey) hasCgroup(path string) bool {
 // alive finds a process that nobody knows any more: how it ended is lost.
 func (s *survey) alive(c *core.Container, p *core.Process, what string) {
 	ref := core.Ref{Container: c.ID, Process: p.ID}
-	if _, ok := s.procs[ref]; ok {
+	if _, ok := s.procs[ref]; ok || c.Refused != nil && p.ID == core.Main {
 		return
 	}
 	e := s.e

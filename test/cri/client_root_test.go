@@ -503,16 +503,17 @@ func (s *suite) cannotRun(t *testing.T) {
 		cfg := s.named("c" + strings.ReplaceAll(command, "/", "-"))
 		cfg.Command = []string{command}
 		// crun and runc look for the program when the container is made, others
-		// when it is started: kubelet knows both.
+		// when it is started: it is told at the start.
 		r, err := s.n.CRI.CreateContainer(t.Context(), &v1.CreateContainerRequest{PodSandboxId: p.ID, Config: cfg, SandboxConfig: p.Config})
-		if err == nil {
-			_, err = s.n.CRI.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: r.GetContainerId()})
-			c := p.Container(r.GetContainerId(), cfg)
-			if st := c.WaitExited(t); st.GetReason() != "StartError" || st.GetMessage() == "" || st.GetExitCode() != 128 || st.GetFinishedAt() == 0 {
-				t.Errorf("%s: %v", command, st)
-			}
-		} else if s.handler.GetName() == "native" {
+		if err != nil {
 			t.Errorf("%s: refused at create: %v", command, err)
+			continue
+		}
+		s.n.Check()
+		_, err = s.n.CRI.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: r.GetContainerId()})
+		c := p.Container(r.GetContainerId(), cfg)
+		if st := c.WaitExited(t); st.GetReason() != "StartError" || st.GetMessage() == "" || st.GetExitCode() != 128 || st.GetFinishedAt() == 0 {
+			t.Errorf("%s: %v", command, st)
 		}
 		if err == nil || !strings.Contains(err.Error(), "executable") && !strings.Contains(err.Error(), command) {
 			t.Errorf("%s: %v", command, err)
