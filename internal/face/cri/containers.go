@@ -29,7 +29,7 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := s.containerConfig(ctx, req, *sb)
+	cfg, err := s.containerConfig(ctx, req, sb)
 	if err != nil {
 		return nil, fmt.Errorf("create container %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
@@ -69,17 +69,21 @@ func makeLogDir(log core.Sink) error {
 // containerConfig looks up what a container's config names (its image, the
 // container whose pid namespace it joins, its mounts' sources) and translates
 // the rest.
-func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerRequest, sb core.Sandbox) (core.ContainerConfig, error) {
+func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerRequest, sb *core.Sandbox) (core.ContainerConfig, error) {
 	cfg := req.GetConfig()
 	image, err := s.engine.Images.Get(ctx, cfg.GetImage().GetImage())
 	if err != nil {
 		return core.ContainerConfig{}, fmt.Errorf("image %s: %w", cfg.GetImage().GetImage(), err)
 	}
-	ask := containerAsk{face: s.cfg, req: req, sandbox: sb, image: image}
+	pod, err := podOf(sb)
+	if err != nil {
+		return core.ContainerConfig{}, err
+	}
+	ask := containerAsk{face: s.cfg, req: req, sandbox: sb, pod: pod.Config, image: image}
 	if ask.node, err = os.Hostname(); err != nil {
 		return core.ContainerConfig{}, err
 	}
-	if err := fitRights(cfg.GetLinux().GetSecurityContext(), sb); err != nil {
+	if err := fitRights(cfg.GetLinux().GetSecurityContext(), ask.pod); err != nil {
 		return core.ContainerConfig{}, err
 	}
 	if o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions(); o.GetPid() == v1.NamespaceMode_TARGET {
@@ -104,19 +108,10 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 	if ask.seccomp, err = readSeccomp(cfg.GetLinux().GetSecurityContext()); err != nil {
 		return core.ContainerConfig{}, err
 	}
-	if ask.devices, ask.rules, err = readDevices(cfg, slices.Contains(s.cfg.PrivilegedWithoutHostDevices, handlerOf(sb))); err != nil {
+	if ask.devices, ask.rules, err = readDevices(cfg, slices.Contains(s.cfg.PrivilegedWithoutHostDevices, ask.pod.GetRuntimeHandler())); err != nil {
 		return core.ContainerConfig{}, err
 	}
 	return ask.config()
-}
-
-// handlerOf is the RuntimeClass handler that a sandbox asked for.
-func handlerOf(sb core.Sandbox) string {
-	r, err := podOf(sb)
-	if err != nil {
-		return ""
-	}
-	return r.Config.GetRuntimeHandler()
 }
 
 // features are what the sandbox's runtime can do.
@@ -211,7 +206,7 @@ func (s *server) containers(f *v1.ContainerFilter) ([][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return listcache.Entry(listedContainer(*c, r))
+		return listcache.Entry(listedContainer(c, r))
 	})
 }
 
@@ -224,8 +219,8 @@ func (s *server) ContainerStatus(_ context.Context, req *v1.ContainerStatusReque
 	if resp.Status, err = statusOf(c); err != nil || !req.GetVerbose() {
 		return resp, err
 	}
-	r, err := containerOf(*c)
-	resp.Info = containerInfo(*c, r)
+	r, err := containerOf(c)
+	resp.Info = containerInfo(c, r)
 	return resp, err
 }
 
@@ -254,7 +249,7 @@ func (s *server) keepResources(ctx context.Context, id core.ID, asked *v1.LinuxC
 	if err != nil {
 		return err
 	}
-	r, err := containerOf(c)
+	r, err := containerOf(&c)
 	if err != nil {
 		return err
 	}

@@ -47,14 +47,14 @@ func FuzzRunPodSandbox(f *testing.F) {
 		if strings.Contains(string(cfg.Key), "\x00") || len(cfg.Key) > core.MaxKey {
 			t.Errorf("key %q", cfg.Key)
 		}
-		r, err := podOf(core.Sandbox{Meta: core.Meta{Data: cfg.Data, Labels: cfg.Labels}})
+		r, err := podOf(&core.Sandbox{Meta: core.Meta{Data: cfg.Data, Labels: cfg.Labels}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if m := r.Config.GetConfig().GetMetadata(); !proto.Equal(m, req.GetConfig().GetMetadata()) {
 			t.Errorf("metadata %v became %v", req.GetConfig().GetMetadata(), m)
 		}
-		sandboxStatus(core.Sandbox{Config: cfg}, r)
+		sandboxStatus(&core.Sandbox{Config: cfg}, r)
 	})
 }
 
@@ -173,17 +173,17 @@ func FuzzRecord(f *testing.F) {
 	f.Add(earlier(f, podRequest(), nil))
 	f.Add(earlier(f, c.Config, c.Found))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if r, err := podOf(core.Sandbox{Meta: core.Meta{Data: b}}); err == nil {
-			sandboxStatus(core.Sandbox{}, r)
-			sb := core.Sandbox{Meta: core.Meta{Data: b}}
-			sameHead(t, sb, func(sb core.Sandbox) (podRecord, error) { return podHead(&sb) }, podOf, listedSandbox)
-			sameHead(t, sb, func(sb core.Sandbox) (podRecord, error) { return podHead(&sb) }, podOf, sandboxStatus)
+		if r, err := podOf(&core.Sandbox{Meta: core.Meta{Data: b}}); err == nil {
+			sandboxStatus(&core.Sandbox{}, r)
+			sb := &core.Sandbox{Meta: core.Meta{Data: b}}
+			sameHead(t, sb, podHead, podOf, listedSandbox)
+			sameHead(t, sb, podHead, podOf, sandboxStatus)
 		}
-		if r, err := containerOf(core.Container{Meta: core.Meta{Data: b}}); err == nil {
-			containerStatus(core.Container{}, r)
-			c := core.Container{Meta: core.Meta{Data: b}}
-			sameHead(t, c, func(c core.Container) (containerRecord, error) { return containerHead(&c) }, containerOf, listedContainer)
-			sameHead(t, c, func(c core.Container) (containerRecord, error) { return containerHead(&c) }, containerOf, containerStatus)
+		if r, err := containerOf(&core.Container{Meta: core.Meta{Data: b}}); err == nil {
+			containerStatus(&core.Container{}, r)
+			c := &core.Container{Meta: core.Meta{Data: b}}
+			sameHead(t, c, containerHead, containerOf, listedContainer)
+			sameHead(t, c, containerHead, containerOf, containerStatus)
 		}
 	})
 }

@@ -19,11 +19,11 @@ func NewNRI(cfg Config, log *slog.Logger, version string, cdi func(*specs.Spec, 
 	return nri.New(nri.Options{
 		Socket: cfg.NRISocket, Logger: log.With(slog.String("face", Name)), Version: version, CDI: cdi,
 		Pod: func(sb core.Sandbox) (*v1.RunPodSandboxRequest, error) {
-			r, err := podOf(sb)
+			r, err := podOf(&sb)
 			return r.Config, err
 		},
 		Container: func(c core.Container) (*v1.ContainerConfig, error) {
-			r, err := containerOf(c)
+			r, err := containerOf(&c)
 			return r.Config, err
 		},
 	})

@@ -62,53 +62,31 @@ func apart(config proto.Message) (echoed, rest proto.Message) {
 	case *v1.RunPodSandboxRequest:
 		c := config.GetConfig()
 		head := &v1.PodSandboxConfig{Metadata: c.GetMetadata(), Annotations: c.GetAnnotations()}
-		tail := proto.CloneOf(config)
-		tail.RuntimeHandler = ""
-		if tail.Config != nil {
-			tail.Config.Metadata, tail.Config.Annotations = nil, nil
-		}
 		if o := c.GetLinux().GetSecurityContext().GetNamespaceOptions(); o != nil {
 			head.Linux = &v1.LinuxPodSandboxConfig{SecurityContext: &v1.LinuxSandboxSecurityContext{NamespaceOptions: o}}
-			tail.Config.Linux.SecurityContext.NamespaceOptions = nil
 		}
-		return &v1.RunPodSandboxRequest{RuntimeHandler: config.GetRuntimeHandler(), Config: head}, tail
+		echoed = &v1.RunPodSandboxRequest{RuntimeHandler: config.GetRuntimeHandler(), Config: head}
 	case *v1.ContainerConfig:
-		head := &v1.ContainerConfig{Metadata: config.GetMetadata(), Image: config.GetImage(), Annotations: config.GetAnnotations(), Mounts: config.GetMounts()}
-		tail := proto.CloneOf(config)
-		tail.Metadata, tail.Image, tail.Annotations, tail.Mounts = nil, nil, nil, nil
-		return head, tail
+		echoed = &v1.ContainerConfig{Metadata: config.GetMetadata(), Image: config.GetImage(), Annotations: config.GetAnnotations(), Mounts: config.GetMounts()}
 	}
-	return config, nil
+	rest = proto.Clone(config)
+	cut(rest)
+	return echoed, rest
 }
 
-// together puts what answers echo into the rest: apart's way back.
-func together(echoed, rest proto.Message) {
-	switch rest := rest.(type) {
+// cut takes what answers echo off a config.
+func cut(config proto.Message) {
+	switch config := config.(type) {
 	case *v1.RunPodSandboxRequest:
-		head, ok := echoed.(*v1.RunPodSandboxRequest)
-		if !ok {
-			return
+		config.RuntimeHandler = ""
+		if config.Config != nil {
+			config.Config.Metadata, config.Config.Annotations = nil, nil
 		}
-		if rest.Config == nil {
-			rest.Config = &v1.PodSandboxConfig{}
+		if sc := config.GetConfig().GetLinux().GetSecurityContext(); sc != nil {
+			sc.NamespaceOptions = nil
 		}
-		rest.RuntimeHandler = head.GetRuntimeHandler()
-		rest.Config.Metadata, rest.Config.Annotations = head.GetConfig().GetMetadata(), head.GetConfig().GetAnnotations()
-		o := head.GetConfig().GetLinux().GetSecurityContext().GetNamespaceOptions()
-		if o == nil && rest.Config.GetLinux().GetSecurityContext() == nil {
-			return
-		}
-		if rest.Config.Linux == nil {
-			rest.Config.Linux = &v1.LinuxPodSandboxConfig{}
-		}
-		if rest.Config.Linux.SecurityContext == nil {
-			rest.Config.Linux.SecurityContext = &v1.LinuxSandboxSecurityContext{}
-		}
-		rest.Config.Linux.SecurityContext.NamespaceOptions = o
 	case *v1.ContainerConfig:
-		if head, ok := echoed.(*v1.ContainerConfig); ok {
-			rest.Metadata, rest.Image, rest.Annotations, rest.Mounts = head.GetMetadata(), head.GetImage(), head.GetAnnotations(), head.GetMounts()
-		}
+		config.Metadata, config.Image, config.Annotations, config.Mounts = nil, nil, nil, nil
 	}
 }
 
@@ -158,7 +136,8 @@ func (r *record[T]) decode(data []byte, w want) error {
 	if err == nil && w >= wantWhole && p.rest != nil {
 		echoed := proto.Clone(r.Config)
 		err = proto.Unmarshal(p.rest, r.Config)
-		together(echoed, r.Config)
+		cut(r.Config) // nothing is there, but nobody has checked that
+		proto.Merge(r.Config, echoed)
 	}
 	if err != nil {
 		return fmt.Errorf("decode record: %w: %w", err, errdefs.ErrDataLoss)
@@ -216,8 +195,8 @@ func newContainerRecord(req *v1.CreateContainerRequest) (containerRecord, error)
 }
 
 // podOf is the record of a sandbox with its labels put back.
-func podOf(sb core.Sandbox) (podRecord, error) {
-	r, err := readPod(&sb, wantWhole)
+func podOf(sb *core.Sandbox) (podRecord, error) {
+	r, err := readPod(sb, wantWhole)
 	r.Config.Config.Labels = maps.Clone(sb.Labels)
 	return r, err
 }
@@ -242,8 +221,8 @@ func readPod(sb *core.Sandbox, w want) (podRecord, error) {
 }
 
 // containerOf is the record of a container with its labels put back.
-func containerOf(c core.Container) (containerRecord, error) {
-	r, err := readContainer(&c, wantWhole)
+func containerOf(c *core.Container) (containerRecord, error) {
+	r, err := readContainer(c, wantWhole)
 	r.Config.Labels = maps.Clone(c.Labels)
 	return r, err
 }

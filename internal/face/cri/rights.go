@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
@@ -142,9 +141,7 @@ func (a containerAsk) labels() (process, files string, err error) {
 	}
 	o := sc.GetSelinuxOptions()
 	if o == nil {
-		if r, err := podOf(a.sandbox); err == nil {
-			o = r.Config.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions()
-		}
+		o = a.pod.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions()
 	}
 	return ocispec.SELinux{User: o.GetUser(), Role: o.GetRole(), Type: o.GetType(), Level: o.GetLevel()}.Labels()
 }
@@ -192,15 +189,9 @@ func readDevices(cfg *v1.ContainerConfig, bare bool) (list []specs.LinuxDevice, 
 
 // fitRights refuses rights that would not be what they seem: a privileged
 // container in a sandbox that is not, and a profile where nothing enforces it.
-func fitRights(sc *v1.LinuxContainerSecurityContext, sb core.Sandbox) error {
-	if sc.GetPrivileged() {
-		r, err := podOf(sb)
-		if err != nil {
-			return err
-		}
-		if !r.Config.GetConfig().GetLinux().GetSecurityContext().GetPrivileged() {
-			return invalid.Errorf("a privileged container in a sandbox that is not privileged")
-		}
+func fitRights(sc *v1.LinuxContainerSecurityContext, pod *v1.RunPodSandboxRequest) error {
+	if sc.GetPrivileged() && !pod.GetConfig().GetLinux().GetSecurityContext().GetPrivileged() {
+		return invalid.Errorf("a privileged container in a sandbox that is not privileged")
 	}
 	if name := apparmor(sc); name != "" && name != "unconfined" && !appArmorOn() {
 		return invalid.Errorf("apparmor profile %s: apparmor is off on this node", name)

@@ -85,8 +85,8 @@ func (s *server) PodSandboxStatus(_ context.Context, req *v1.PodSandboxStatusReq
 	if resp.ContainersStatuses, err = statuses(s.engine, sb.ID); err != nil || !req.GetVerbose() {
 		return resp, err
 	}
-	r, err := podOf(*sb)
-	resp.Info = sandboxInfo(*sb, r)
+	r, err := podOf(sb)
+	resp.Info = sandboxInfo(sb, r)
 	return resp, err
 }
 
@@ -96,7 +96,7 @@ func podStatusOf(sb *core.Sandbox) (*v1.PodSandboxStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sandboxStatus(*sb, r), nil
+	return sandboxStatus(sb, r), nil
 }
 
 // statusOf is the same of a container.
@@ -105,7 +105,7 @@ func statusOf(c *core.Container) (*v1.ContainerStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	return containerStatus(*c, r), nil
+	return containerStatus(c, r), nil
 }
 
 // statuses are those of all containers of a sandbox, oldest first.
@@ -155,7 +155,7 @@ func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePo
 
 // keepPodResources stores what a pod has and returns it as it is then.
 func (s *server) keepPodResources(ctx context.Context, sb core.Sandbox, req *v1.UpdatePodSandboxResourcesRequest) (core.Sandbox, error) {
-	r, err := podOf(sb)
+	r, err := podOf(&sb)
 	if err != nil {
 		return sb, err
 	}
@@ -202,6 +202,6 @@ func (s *server) sandboxes(f *v1.PodSandboxFilter) ([][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return listcache.Entry(listedSandbox(*sb, r))
+		return listcache.Entry(listedSandbox(sb, r))
 	})
 }

@@ -23,8 +23,9 @@ import (
 type containerAsk struct {
 	face    Config
 	req     *v1.CreateContainerRequest
-	sandbox core.Sandbox
-	node    string // the node's host name
+	sandbox *core.Sandbox
+	pod     *v1.RunPodSandboxRequest // as which the sandbox was asked for
+	node    string                   // the node's host name
 	image   core.Image
 	target  core.ID // whose pid namespace it joins, or ""
 	runtime core.RuntimeFeatures
@@ -90,11 +91,7 @@ func (a containerAsk) logDirectory() string {
 	if d := a.req.GetSandboxConfig().GetLogDirectory(); d != "" {
 		return d
 	}
-	r, err := podOf(a.sandbox)
-	if err != nil {
-		return ""
-	}
-	return r.Config.GetConfig().GetLogDirectory()
+	return a.pod.GetConfig().GetLogDirectory()
 }
 
 // record names the image as users know it: by the name that was asked for when
@@ -225,7 +222,7 @@ func environment(cfg *v1.ContainerConfig) (env []string, err error) {
 
 // annotations are the ones by which runtimes that are no runc tell pods and
 // containers apart.
-func annotations(req *v1.CreateContainerRequest, sb core.Sandbox) map[string]string {
+func annotations(req *v1.CreateContainerRequest, sb *core.Sandbox) map[string]string {
 	m := sandboxMetadata(sb.Key)
 	return map[string]string{
 		"io.kubernetes.cri.container-type":    "container",

@@ -31,13 +31,14 @@ func testAsk(tb testing.TB, change ...func(*v1.ContainerConfig)) containerAsk {
 	for _, c := range change {
 		c(cfg)
 	}
-	sb, err := sandboxConfig(DefaultConfig(), podRequest(withNamespaces(&v1.NamespaceOption{Pid: v1.NamespaceMode_CONTAINER})))
+	pod := podRequest(withNamespaces(&v1.NamespaceOption{Pid: v1.NamespaceMode_CONTAINER}))
+	sb, err := sandboxConfig(DefaultConfig(), pod)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return containerAsk{
 		face: DefaultConfig(), req: &v1.CreateContainerRequest{PodSandboxId: "s", Config: cfg},
-		sandbox: core.Sandbox{Meta: core.Meta{ID: "s", Key: sb.Key, Data: sb.Data}, Config: sb, State: core.SandboxReady},
+		sandbox: &core.Sandbox{Meta: core.Meta{ID: "s", Key: sb.Key, Data: sb.Data}, Config: sb, State: core.SandboxReady}, pod: pod,
 		image:   core.Image{ID: "sha256:x", Names: []string{"docker.io/library/redis:latest"}, Digests: []string{"docker.io/library/redis@sha256:y"}},
 		runtime: core.RuntimeFeatures{RecursiveReadOnly: true, IDMappedMounts: true},
 	}
@@ -92,7 +93,7 @@ func madeOf(tb testing.TB, a containerAsk, img *imagespec.ImageConfig) (*specs.S
 	if err != nil {
 		return nil, nil, err
 	}
-	return cfg.Spec(tb.Context(), core.Rootfs{FS: testRoot(tb), Image: img, Sandbox: a.sandbox, ID: "c"})
+	return cfg.Spec(tb.Context(), core.Rootfs{FS: testRoot(tb), Image: img, Sandbox: *a.sandbox, ID: "c"})
 }
 
 func mustSpec(tb testing.TB, a containerAsk, img *imagespec.ImageConfig) *specs.Spec {
@@ -129,7 +130,7 @@ func TestAContainerIsTranslatedWhole(t *testing.T) {
 	if d := cmp.Diff(want, cfg); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	r, err := containerOf(core.Container{Meta: core.Meta{Data: data}})
+	r, err := containerOf(&core.Container{Meta: core.Meta{Data: data}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +234,7 @@ func TestUsers(t *testing.T) {
 			if d := cmp.Diff(tt.want, s.Process.User); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
-			r, err := containerOf(core.Container{Meta: core.Meta{Data: kept}})
+			r, err := containerOf(&core.Container{Meta: core.Meta{Data: kept}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -162,7 +162,7 @@ func (g *gauge) containerFigures(ctx context.Context, c *core.Container) (*v1.Co
 	if err != nil {
 		return nil, err
 	}
-	out := containerStats(*c, r, st, g.imageRoot)
+	out := containerStats(c, r, st, g.imageRoot)
 	out.Cpu.UsageNanoCores = value(g.containers.of(c.ID, st))
 	return out, nil
 }
@@ -194,7 +194,7 @@ func (g *gauge) podFigures(ctx context.Context, sb *core.Sandbox, net []core.Net
 			return nil, err
 		}
 	}
-	out := podStats(*sb, r, st, containers)
+	out := podStats(sb, r, st, containers)
 	out.Linux.Cpu.UsageNanoCores = value(g.pods.of(sb.ID, st))
 	return out, nil
 }

@@ -54,14 +54,14 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-func listedSandbox(sb core.Sandbox, r podRecord) *v1.PodSandbox {
+func listedSandbox(sb *core.Sandbox, r podRecord) *v1.PodSandbox {
 	return &v1.PodSandbox{
 		Id: string(sb.ID), Metadata: r.Config.GetConfig().GetMetadata(), State: sandboxState(sb.State), CreatedAt: nanos(sb.Created),
 		Labels: r.Config.GetConfig().GetLabels(), Annotations: r.Config.GetConfig().GetAnnotations(), RuntimeHandler: r.Config.GetRuntimeHandler(),
 	}
 }
 
-func sandboxStatus(sb core.Sandbox, r podRecord) *v1.PodSandboxStatus {
+func sandboxStatus(sb *core.Sandbox, r podRecord) *v1.PodSandboxStatus {
 	o := r.Config.GetConfig().GetLinux().GetSecurityContext().GetNamespaceOptions()
 	s := &v1.PodSandboxStatus{
 		Id: string(sb.ID), Metadata: r.Config.GetConfig().GetMetadata(), State: sandboxState(sb.State), CreatedAt: nanos(sb.Created),
@@ -85,7 +85,7 @@ func sandboxStatus(sb core.Sandbox, r podRecord) *v1.PodSandboxStatus {
 	return s
 }
 
-func listedContainer(c core.Container, r containerRecord) *v1.Container {
+func listedContainer(c *core.Container, r containerRecord) *v1.Container {
 	return &v1.Container{
 		Id: string(c.ID), PodSandboxId: string(c.Sandbox), Metadata: r.Config.GetMetadata(), Image: r.Config.GetImage(),
 		ImageRef: r.Found.GetImageId(), ImageId: r.Found.GetImageId(), State: containerState(c.State), CreatedAt: nanos(c.Created),
@@ -93,7 +93,7 @@ func listedContainer(c core.Container, r containerRecord) *v1.Container {
 	}
 }
 
-func containerStatus(c core.Container, r containerRecord) *v1.ContainerStatus {
+func containerStatus(c *core.Container, r containerRecord) *v1.ContainerStatus {
 	s := &v1.ContainerStatus{
 		Id: string(c.ID), Metadata: r.Config.GetMetadata(), State: containerState(c.State), CreatedAt: nanos(c.Created),
 		Image: r.Found.GetImage(), ImageRef: r.Found.GetImageRef(), ImageId: r.Found.GetImageId(),
@@ -107,7 +107,7 @@ func containerStatus(c core.Container, r containerRecord) *v1.ContainerStatus {
 	case core.ContainerRunning, core.ContainerPaused:
 		s.StartedAt = nanos(c.Main.Started)
 	case core.ContainerExited:
-		ended(s, c.Main)
+		ended(s, &c.Main)
 	}
 	return s
 }
@@ -115,7 +115,7 @@ func containerStatus(c core.Container, r containerRecord) *v1.ContainerStatus {
 // ended tells how the main process ended. The message stays empty for an end
 // of the program's own: kubelet puts it before the program's termination
 // message.
-func ended(s *v1.ContainerStatus, main core.Process) {
+func ended(s *v1.ContainerStatus, main *core.Process) {
 	s.StartedAt, s.FinishedAt = nanos(main.Started), nanos(main.Finished)
 	a := main.Autopsy
 	if a == nil {
@@ -142,7 +142,7 @@ func ended(s *v1.ContainerStatus, main core.Process) {
 }
 
 // sinkPath is the container's log file.
-func sinkPath(c core.Container) string {
+func sinkPath(c *core.Container) string {
 	for _, s := range c.Config.IO.Sinks {
 		if s.Format == core.FormatCRI {
 			return s.Path
@@ -161,14 +161,14 @@ func info(v map[string]any) map[string]string {
 	return map[string]string{"info": string(b)}
 }
 
-func sandboxInfo(sb core.Sandbox, r podRecord) map[string]string {
+func sandboxInfo(sb *core.Sandbox, r podRecord) map[string]string {
 	return info(map[string]any{
 		"pid": sb.Init, "config": r.Config, "key": sb.Key, "state": sb.State, "note": sb.Note,
 		"network": sb.Network, "namespaces": sb.Config.Namespaces, "cgroup": sb.Cgroup, "runtime": sb.Config.Runtime,
 	})
 }
 
-func containerInfo(c core.Container, r containerRecord) map[string]string {
+func containerInfo(c *core.Container, r containerRecord) map[string]string {
 	return info(map[string]any{
 		"pid": c.Main.Pid, "sandboxID": c.Sandbox, "config": r.Config, "key": c.Key, "state": c.State,
 		"args": c.Main.Args, "autopsy": c.Main.Autopsy, "bundle": c.Bundle, "cgroup": c.Cgroup, "runtime": c.Runtime, "warnings": c.Warnings,

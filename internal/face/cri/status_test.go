@@ -49,13 +49,13 @@ func TestHowAContainerEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := core.Container{State: core.ContainerExited, Main: core.Process{Started: at(5), Finished: at(9), Autopsy: tt.a}}
-			s := containerStatus(c, containerRecord{})
+			s := containerStatus(&c, containerRecord{})
 			if s.ExitCode != tt.code || s.Reason != tt.reason || s.Message != tt.message || s.StartedAt != tt.started || s.FinishedAt != 9e9 {
 				t.Errorf("code %d, reason %s, message %q, started %d, finished %d", s.ExitCode, s.Reason, s.Message, s.StartedAt, s.FinishedAt)
 			}
 		})
 	}
-	never := containerStatus(core.Container{State: core.ContainerExited, Main: core.Process{Finished: at(9)}}, containerRecord{})
+	never := containerStatus(&core.Container{State: core.ContainerExited, Main: core.Process{Finished: at(9)}}, containerRecord{})
 	if never.State != v1.ContainerState_CONTAINER_EXITED || never.StartedAt != 0 || never.FinishedAt != 9e9 {
 		t.Errorf("stopped before it started: %v", never)
 	}
@@ -96,7 +96,7 @@ func TestContainerStatusEchoes(t *testing.T) {
 		State: core.ContainerRunning, Main: core.Process{Pid: 42, Started: at(5)},
 		Config: core.ContainerConfig{Stop: core.Stop{Signal: "SIGQUIT"}, IO: core.IO{Sinks: []core.Sink{{Format: core.FormatCRI, Path: "/logs/0.log"}}}},
 	}
-	r, err := containerOf(c)
+	r, err := containerOf(&c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestContainerStatusEchoes(t *testing.T) {
 		Image: rec.Found.Image, ImageId: "sha256:x", ImageRef: "redis@sha256:y", Labels: req.Config.Labels, Annotations: req.Config.Annotations,
 		Mounts: req.Config.Mounts, LogPath: "/logs/0.log", StopSignal: v1.Signal_SIGNAL_SIGQUIT,
 	}
-	if d := cmp.Diff(want, containerStatus(c, r), protocmp.Transform()); d != "" {
+	if d := cmp.Diff(want, containerStatus(&c, r), protocmp.Transform()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	var verbose struct {
@@ -114,7 +114,7 @@ func TestContainerStatusEchoes(t *testing.T) {
 			Envs []struct{ Key, Value string } `json:"envs"`
 		} `json:"config"`
 	}
-	if err := json.Unmarshal([]byte(containerInfo(c, r)["info"]), &verbose); err != nil {
+	if err := json.Unmarshal([]byte(containerInfo(&c, r)["info"]), &verbose); err != nil {
 		t.Fatal(err)
 	}
 	if verbose.Pid != 42 || len(verbose.Config.Envs) != 1 || verbose.Config.Envs[0].Key != "TOKEN" || verbose.Config.Envs[0].Value != "" {
@@ -131,11 +131,11 @@ func TestSandboxStatusTellsItsAddresses(t *testing.T) {
 		Meta: core.Meta{ID: "id", Data: cfg.Data, Labels: cfg.Labels, Created: at(1)}, Config: cfg, State: core.SandboxReady,
 		Network: core.NetworkStatus{Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::2")}},
 	}
-	r, err := podOf(sb)
+	r, err := podOf(&sb)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := sandboxStatus(sb, r)
+	s := sandboxStatus(&sb, r)
 	if s.Network.Ip != "10.1.0.2" || len(s.Network.AdditionalIps) != 1 || s.Network.AdditionalIps[0].Ip != "fd00::2" {
 		t.Errorf("network %v", s.Network)
 	}
@@ -143,11 +143,11 @@ func TestSandboxStatusTellsItsAddresses(t *testing.T) {
 		t.Errorf("status %v", s)
 	}
 	sb.State = core.SandboxStopped
-	if s := sandboxStatus(sb, r); s.Network.Ip != "" || s.State != v1.PodSandboxState_SANDBOX_NOTREADY {
+	if s := sandboxStatus(&sb, r); s.Network.Ip != "" || s.State != v1.PodSandboxState_SANDBOX_NOTREADY {
 		t.Errorf("stopped: %v", s)
 	}
 	sb.State, sb.Config.Namespaces.Net.Mode = core.SandboxReady, core.Host
-	if s := sandboxStatus(sb, r); s.Network.Ip != "" {
+	if s := sandboxStatus(&sb, r); s.Network.Ip != "" {
 		t.Errorf("on the node's network: %v", s)
 	}
 }
@@ -169,7 +169,7 @@ func TestRecordsSurviveAnUpgrade(t *testing.T) {
 		t.Error("the sums differ")
 	}
 	for _, read := range []func([]byte) (podRecord, error){
-		func(b []byte) (podRecord, error) { return podOf(core.Sandbox{Meta: core.Meta{Data: b}}) },
+		func(b []byte) (podRecord, error) { return podOf(&core.Sandbox{Meta: core.Meta{Data: b}}) },
 		func(b []byte) (podRecord, error) { return podHead(&core.Sandbox{Meta: core.Meta{Data: b}}) },
 	} {
 		old, err := read(before)
@@ -180,11 +180,11 @@ func TestRecordsSurviveAnUpgrade(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(sandboxStatus(core.Sandbox{}, old), sandboxStatus(core.Sandbox{}, got), protocmp.Transform()); d != "" {
+		if d := cmp.Diff(sandboxStatus(&core.Sandbox{}, old), sandboxStatus(&core.Sandbox{}, got), protocmp.Transform()); d != "" {
 			t.Errorf("(-before +now):\n%s", d)
 		}
 	}
-	whole, err := podOf(core.Sandbox{Meta: core.Meta{Data: now}})
+	whole, err := podOf(&core.Sandbox{Meta: core.Meta{Data: now}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,12 +204,12 @@ func TestRecordsOfOtherFormsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range good[:40] {
-		if _, err := podOf(core.Sandbox{Meta: core.Meta{Data: good[:n]}}); err == nil {
+		if _, err := podOf(&core.Sandbox{Meta: core.Meta{Data: good[:n]}}); err == nil {
 			t.Errorf("the first %d bytes were a record", n)
 		}
 	}
 	good[0] = 99
-	if _, err := podOf(core.Sandbox{Meta: core.Meta{Data: good}}); err == nil {
+	if _, err := podOf(&core.Sandbox{Meta: core.Meta{Data: good}}); err == nil {
 		t.Error("version 99 was a record")
 	}
 }
@@ -257,14 +257,14 @@ func TestConditions(t *testing.T) {
 }
 
 func TestUnknownFiguresStayUnknown(t *testing.T) {
-	s := containerStats(core.Container{}, containerRecord{}, core.Stats{At: at(1)}, "/img")
+	s := containerStats(&core.Container{}, containerRecord{}, core.Stats{At: at(1)}, "/img")
 	if s.Cpu.UsageCoreNanoSeconds != nil || s.Cpu.UsageNanoCores != nil || s.Memory.UsageBytes != nil || s.Memory.AvailableBytes != nil || s.Swap != nil || s.WritableLayer != nil || s.Io != nil || s.Cpu.Psi != nil {
 		t.Errorf("%v", s)
 	}
 	if s.Cpu.Timestamp != 1e9 || s.Memory.Timestamp != 1e9 {
 		t.Errorf("timestamps %d, %d", s.Cpu.Timestamp, s.Memory.Timestamp)
 	}
-	p := podStats(core.Sandbox{}, podRecord{Config: &v1.RunPodSandboxRequest{}}, core.Stats{}, nil)
+	p := podStats(&core.Sandbox{}, podRecord{Config: &v1.RunPodSandboxRequest{}}, core.Stats{}, nil)
 	if p.Linux.Network != nil || p.Linux.Process != nil {
 		t.Errorf("%v", p)
 	}
@@ -280,7 +280,7 @@ func TestFigures(t *testing.T) {
 		Net:      []core.NetStats{{Name: "lo", RxBytes: 1}, {Name: "net1", RxBytes: 2}, {Name: "eth0", RxBytes: 3, TxErrors: 4}},
 		Pressure: map[string]core.PressureStat{"cpu": {Some: core.PressureLine{Avg10: 1.5, Total: 2}}},
 	}
-	c := containerStats(core.Container{}, containerRecord{}, st, "/img")
+	c := containerStats(&core.Container{}, containerRecord{}, st, "/img")
 	if c.Memory.AvailableBytes.Value != 0 || c.Memory.RssBytes == nil || c.Swap.SwapAvailableBytes.Value != 4 || c.WritableLayer.FsId.Mountpoint != "/img" || c.WritableLayer.InodesUsed != nil {
 		t.Errorf("container %v", c)
 	}
@@ -288,7 +288,7 @@ func TestFigures(t *testing.T) {
 		t.Errorf("pressure %v", c.Cpu.Psi)
 	}
 	sb := core.Sandbox{Network: core.NetworkStatus{Interfaces: []core.Attachment{{Interface: "eth0"}}}}
-	p := podStats(sb, podRecord{Config: &v1.RunPodSandboxRequest{}}, st, nil)
+	p := podStats(&sb, podRecord{Config: &v1.RunPodSandboxRequest{}}, st, nil)
 	if n := p.Linux.Network; n.DefaultInterface.Name != "eth0" || n.DefaultInterface.TxErrors.Value != 4 || len(n.Interfaces) != 2 {
 		t.Errorf("network %v", n)
 	}

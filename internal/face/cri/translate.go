@@ -342,7 +342,7 @@ func checkContainerNamespaces(cfg *v1.ContainerConfig) error {
 // sandbox has: the sandbox decides, and quietly giving less privacy, or the
 // node's namespaces, would be wrong. POD is also what a client says that says
 // nothing.
-func fitNamespaces(cfg *v1.ContainerConfig, sb core.Sandbox) error {
+func fitNamespaces(cfg *v1.ContainerConfig, sb *core.Sandbox) error {
 	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	have := sb.Config.Namespaces
 	for _, n := range []struct {

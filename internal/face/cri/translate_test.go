@@ -75,7 +75,7 @@ func TestASandboxIsTranslatedWhole(t *testing.T) {
 	if d := cmp.Diff(want, got, opts...); d != "" {
 		t.Errorf("sandbox (-want +got):\n%s", d)
 	}
-	r, err := podOf(core.Sandbox{Meta: core.Meta{Data: got.Data, Labels: got.Labels}})
+	r, err := podOf(&core.Sandbox{Meta: core.Meta{Data: got.Data, Labels: got.Labels}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,7 @@ func layerUsage(s core.Stats, mountpoint string) *v1.FilesystemUsage {
 	return u
 }
 
-func containerStats(c core.Container, r containerRecord, s core.Stats, mountpoint string) *v1.ContainerStats {
+func containerStats(c *core.Container, r containerRecord, s core.Stats, mountpoint string) *v1.ContainerStats {
 	return &v1.ContainerStats{
 		Attributes: &v1.ContainerAttributes{
 			Id: string(c.ID), Metadata: r.Config.GetMetadata(), Labels: r.Config.GetLabels(), Annotations: r.Config.GetAnnotations(),
@@ -105,7 +105,7 @@ func containerStats(c core.Container, r containerRecord, s core.Stats, mountpoin
 	}
 }
 
-func podStats(sb core.Sandbox, r podRecord, s core.Stats, containers []*v1.ContainerStats) *v1.PodSandboxStats {
+func podStats(sb *core.Sandbox, r podRecord, s core.Stats, containers []*v1.ContainerStats) *v1.PodSandboxStats {
 	linux := &v1.LinuxPodSandboxStats{
 		Cpu: cpuUsage(s), Memory: memoryUsage(s), Network: networkUsage(sb, s), Containers: containers, Io: ioUsage(s),
 	}
@@ -122,7 +122,7 @@ func podStats(sb core.Sandbox, r podRecord, s core.Stats, containers []*v1.Conta
 
 // networkUsage tells of all interfaces but loopback. The default one is the
 // first that the network made.
-func networkUsage(sb core.Sandbox, s core.Stats) *v1.NetworkUsage {
+func networkUsage(sb *core.Sandbox, s core.Stats) *v1.NetworkUsage {
 	if len(s.Net) == 0 {
 		return nil
 	}

@@ -79,9 +79,9 @@ func StopSignal(of string) v1.Signal {
 		}
 		return v1.Signal_SIGNAL_SIGTERM
 	}
-	name = "SIG" + strings.TrimPrefix(name, "SIG")
-	name = strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
-	if s, ok := v1.Signal_value["SIGNAL_"+name]; ok {
+	// Every status comes by here: a strings.Replacer would cost more than all else of it.
+	name = strings.ReplaceAll(strings.ReplaceAll(strings.TrimPrefix(name, "SIG"), "+", "PLUS"), "-", "MINUS")
+	if s, ok := v1.Signal_value["SIGNAL_SIG"+name]; ok {
 		return v1.Signal(s)
 	}
 	return v1.Signal_SIGNAL_SIGTERM
