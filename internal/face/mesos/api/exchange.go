@@ -11,6 +11,7 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 )
 
+// encode encodes a message in the media type of the answer.
 func (x *Exchange) encode(m proto.Message) ([]byte, error) {
 	if x.responseMedia == protobufMedia {
 		return proto.Marshal(m)
@@ -18,16 +19,16 @@ func (x *Exchange) encode(m proto.Message) ([]byte, error) {
 	return MarshalJSON(m)
 }
 
-// Do does a call that came in another way than by the API, and returns the message
-// that it was answered with; nil when it was answered without one. It is for calls
-// whose answer is no stream.
+// Do executes a call that did not come in as a request of the API, and returns the
+// message that it was answered with; nil if it was answered without one. The call must
+// not be one that is answered by a stream.
 func Do(ctx context.Context, call *mesosagent.Call, do func(ctx context.Context, x *Exchange) error) (*mesosagent.Response, error) {
 	x := &Exchange{Call: call, direct: true}
 	err := do(ctx, x)
 	return x.response, err
 }
 
-// Answer answers with one message.
+// Answer sends one message as the answer.
 func (x *Exchange) Answer(resp *mesosagent.Response) error {
 	if x.Filter != nil {
 		x.Filter(resp)
@@ -46,8 +47,8 @@ func (x *Exchange) Answer(resp *mesosagent.Response) error {
 	return err
 }
 
-// Empty answers with a status alone. It has no Content-Type: clients take one for
-// a message.
+// Empty answers with a status and no body. It sets no Content-Type, because clients
+// expect a message where there is one.
 func (x *Exchange) Empty(code int) {
 	if x.direct {
 		return
@@ -56,23 +57,23 @@ func (x *Exchange) Empty(code int) {
 	x.w.WriteHeader(code)
 }
 
-// Input lets the handler answer while the client still sends. It is to be called
-// before the first Next.
+// OpenInput allows the handler to answer while the client still sends. It must be
+// called before the first Next.
 func (x *Exchange) OpenInput() error {
 	if x.records == nil {
-		return bad("the request is no stream")
+		return bad("the request is not a stream")
 	}
 	return http.NewResponseController(x.w).EnableFullDuplex()
 }
 
-// EndInput has Next fail from then on, though the client sends no end. The
-// connection is of no use for another request.
+// EndInput makes Next fail from the given time on, even if the client does not end its
+// stream. The connection cannot be used for another request afterwards.
 func (x *Exchange) EndInput(at time.Time) {
-	_ = http.NewResponseController(x.w).SetReadDeadline(at) // a connection that has gone has ended its input too
+	_ = http.NewResponseController(x.w).SetReadDeadline(at) // fails only if the connection is closed, which ends the input as well
 }
 
-// Next reads the next record of a stream of input. io.EOF is its end; an *Error
-// is one the client has made.
+// Next reads the next record of an input stream. It returns io.EOF at the end of the
+// stream, and an *Error for an invalid record.
 func (x *Exchange) Next() (*mesosagent.Call, error) {
 	raw, err := x.record()
 	if err != nil {
@@ -91,10 +92,10 @@ func (x *Exchange) Next() (*mesosagent.Call, error) {
 // Stream is an answer of many records.
 type Stream struct {
 	x  *Exchange
-	mu sync.Mutex // serializes Send: records are whole
+	mu sync.Mutex // serializes Send, so that records do not interleave
 }
 
-// Stream begins the answer: the client has the status when it returns.
+// Stream begins a streamed answer. The client has received the status when it returns.
 func (x *Exchange) Stream() (*Stream, error) {
 	h := x.w.Header()
 	h.Set("Content-Type", string(x.responseMedia))
@@ -107,8 +108,8 @@ func (x *Exchange) Stream() (*Stream, error) {
 	return &Stream{x: x}, http.NewResponseController(x.w).Flush()
 }
 
-// Send sends one record. It blocks while the client does not read, until ctx
-// ends or the connection does.
+// Send sends one record. It blocks while the client does not read, until ctx ends or
+// the connection closes.
 func (s *Stream) Send(ctx context.Context, m *mesosagent.ProcessIO) error {
 	record, err := s.x.encode(m)
 	if err != nil {

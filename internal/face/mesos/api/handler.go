@@ -18,7 +18,7 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 )
 
-// Error is an answer that is no success.
+// Error is an answer with an HTTP status other than success.
 type Error struct {
 	Code int
 	Text string
@@ -27,25 +27,25 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Text }
 
-// The commonest answers.
+// bad, unsupported and notAcceptable are the most common error answers.
 func bad(text string) *Error           { return &Error{http.StatusBadRequest, text} }
 func unsupported(text string) *Error   { return &Error{http.StatusUnsupportedMediaType, text} }
 func notAcceptable(text string) *Error { return &Error{http.StatusNotAcceptable, text} }
 
-// Handler answers the agent API.
+// Handler decodes calls of the agent API and hands them to Call.
 type Handler struct {
-	// Call does what the call asks for, and answers by the exchange. An *Error is
-	// answered as it is, any other error with 500 and its text; both only while
-	// nothing else was. Nothing at all is an empty 200.
+	// Call executes a call and answers it through the exchange. An *Error is sent as it
+	// is, any other error as status 500 with its text; both only if nothing was sent
+	// before. If Call sends nothing and returns nil, the answer is an empty 200.
 	Call func(ctx context.Context, x *Exchange) error
-	// MaxMessage bounds a body, and one record of a stream, in bytes.
+	// MaxMessage limits a request body, and each record of a stream, in bytes.
 	MaxMessage int64
 }
 
-// paths are where the API is; what stands below them is the API too.
+// apiPaths are the paths of the API. Everything below them belongs to the API too.
 func apiPaths() []string { return []string{"/api/v1", "/slave(1)/api/v1"} }
 
-// Here reports whether a path is the API's.
+// isAPI reports whether path belongs to the API.
 func isAPI(path string) bool {
 	for _, p := range apiPaths() {
 		if path == p || strings.HasPrefix(path, p+"/") {
@@ -66,7 +66,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Code is the status that err is answered with; 200 without one.
+// StatusCode returns the HTTP status that err is answered with, 200 for nil.
 func StatusCode(err error) int {
 	e := &Error{Code: http.StatusInternalServerError}
 	if err == nil {
@@ -76,7 +76,7 @@ func StatusCode(err error) int {
 	return e.Code
 }
 
-// Fail answers with err.
+// WriteError answers with err.
 func WriteError(w http.ResponseWriter, err error) {
 	text := err.Error()
 	if e := (*Error)(nil); errors.As(err, &e) {
@@ -87,7 +87,8 @@ func WriteError(w http.ResponseWriter, err error) {
 	_, _ = io.WriteString(w, text)
 }
 
-// open reads a request up to its call, in Mesos' order.
+// open reads and checks a request up to its first call, in the order in which Mesos
+// does.
 func (h *Handler) open(w http.ResponseWriter, r *http.Request) (*Exchange, error) {
 	if !isAPI(r.URL.Path) {
 		return nil, &Error{http.StatusNotFound, "404 Not Found."}
@@ -112,22 +113,22 @@ func (h *Handler) open(w http.ResponseWriter, r *http.Request) (*Exchange, error
 // Exchange is one request and its answer.
 type Exchange struct {
 	Call *mesosagent.Call
-	// Show takes out of an answer what the client may not see; nil shows all.
+	// Filter removes from an answer what the client may not see; nil removes nothing.
 	Filter func(resp *mesosagent.Response)
 
 	w                http.ResponseWriter
-	maxMessage       int64 // bound of a body or record
+	maxMessage       int64 // limit of a body or record, in bytes
 	requestMedia     media
 	requestStreamed  bool // the request is a stream of records
 	responseMedia    media
 	responseStreamed bool // the client asked for a stream of records
 	records          *RecordReader
 	answered         bool
-	direct           bool                 // it has no connection: kept is the answer
-	response         *mesosagent.Response // of a direct one
+	direct           bool                 // there is no connection; the answer goes to response
+	response         *mesosagent.Response // the answer of a direct exchange
 }
 
-// readCall reads the one message, or the first of the stream.
+// readCall reads the request's only message, or the first one of its stream.
 func (x *Exchange) readCall(r *http.Request) error {
 	var raw []byte
 	var err error
@@ -157,6 +158,7 @@ func (x *Exchange) readCall(r *http.Request) error {
 	return nil
 }
 
+// record reads the next record of the request. A broken record is a bad request.
 func (x *Exchange) record() ([]byte, error) {
 	raw, err := x.records.Next()
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -165,6 +167,7 @@ func (x *Exchange) record() ([]byte, error) {
 	return raw, err
 }
 
+// parse decodes one message of the request.
 func (x *Exchange) parse(raw []byte) (*mesosagent.Call, error) {
 	call := &mesosagent.Call{}
 	if x.requestMedia == protobufMedia {
@@ -179,7 +182,8 @@ func (x *Exchange) parse(raw []byte) (*mesosagent.Call, error) {
 	return call, nil
 }
 
-// fits holds the forms of request and answer against the call.
+// checkForms checks that the media types of request and answer are possible for the
+// call.
 func (x *Exchange) checkForms() error {
 	t := x.Call.GetType()
 	input := t == mesosagent.Call_ATTACH_CONTAINER_INPUT
@@ -196,13 +200,13 @@ func (x *Exchange) checkForms() error {
 	return nil
 }
 
-// Streams reports whether a call's answer is a stream of records.
+// answersByStream reports whether a call is answered with a stream of records.
 func answersByStream(t mesosagent.Call_Type) bool {
 	return t == mesosagent.Call_ATTACH_CONTAINER_OUTPUT || t == mesosagent.Call_LAUNCH_NESTED_CONTAINER_SESSION
 }
 
-// Forbidden is the answer to a call that its maker may not make.
+// Forbidden is the answer to a call that the caller is not allowed to make.
 func Forbidden() error { return &Error{http.StatusForbidden, "403 Forbidden."} }
 
-// NotImplemented is the answer to a call that is none.
+// NotImplemented is the answer to a call of a type that does not exist.
 func NotImplemented() error { return &Error{http.StatusNotImplemented, "501 Not Implemented."} }

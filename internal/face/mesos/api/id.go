@@ -8,15 +8,15 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 )
 
-// Bounds. The first is Mesos'; the others keep paths and keys within what the
-// kernel and the engine take, and stop a name before it costs anything.
+// maxIDValue is Mesos' limit. The others keep paths and keys within the limits of the
+// kernel and the engine, and stop a long id before it costs anything.
 const (
 	maxIDValue  = 242
 	maxIDLevels = 32
 	maxIDText   = 2048
 )
 
-// Check says what is wrong with id, in Mesos' words.
+// CheckID returns what is wrong with a container id, in Mesos' words.
 func CheckID(id *mesosv1.ContainerID) error {
 	prefix, total := "", 0
 	for level := 1; id != nil; level++ {
@@ -50,7 +50,8 @@ func checkIDValue(v string) error {
 	return nil
 }
 
-// Text is id as text, root.child.grandchild.
+// FormatID returns the text form of an id, which is also the engine's key: the values
+// from the root down, separated by dots.
 func FormatID(id *mesosv1.ContainerID) string {
 	text := id.GetValue()
 	for p := id.GetParent(); p != nil; p = p.GetParent() {
@@ -59,7 +60,7 @@ func FormatID(id *mesosv1.ContainerID) string {
 	return text
 }
 
-// Parse is Text's way back.
+// ParseID is the inverse of FormatID.
 func ParseID(text string) *mesosv1.ContainerID {
 	var id *mesosv1.ContainerID
 	for v := range strings.SplitSeq(text, ".") {
@@ -68,14 +69,14 @@ func ParseID(text string) *mesosv1.ContainerID {
 	return id
 }
 
-// Root is the root's value of a name as text.
+// RootOf returns the root's value of an id in text form.
 func RootOf(text string) string {
 	root, _, _ := strings.Cut(text, ".")
 	return root
 }
 
-// Parent is the name of the container that the one named text is in, and its own
-// value; the parent is "" for a root.
+// SplitID splits an id in text form into the parent's id, "" for a root, and the
+// container's own value.
 func SplitID(text string) (parent, value string) {
 	if i := strings.LastIndexByte(text, '.'); i >= 0 {
 		return text[:i], text[i+1:]

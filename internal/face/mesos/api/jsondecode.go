@@ -17,10 +17,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Unmarshal reads data into m, which is reset first. What it takes is what Mesos
-// takes: unknown names are passed over, null leaves a field unset, a number or a
-// truth may be a string, and one bare element may stand for a list. An error's
-// text is the one that a client of Mesos knows.
+// UnmarshalJSON decodes data into m, which is reset first. It accepts what Mesos
+// accepts: unknown names are ignored, null leaves a field unset, a number or a boolean
+// may be given as a string, and a single element may stand for a list. The error texts
+// are those of Mesos.
 func UnmarshalJSON(data []byte, m proto.Message) error {
 	proto.Reset(m)
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -51,11 +51,11 @@ func UnmarshalJSON(data []byte, m proto.Message) error {
 	return nil
 }
 
-// MaxDepth bounds how far messages are nested in each other, as protobuf bounds it
-// in C++.
+// maxDepth limits how deeply messages may be nested, in JSON as in protobuf. It is the
+// limit of protobuf in C++.
 const maxDepth = 100
 
-// deeper reports whether v has more than so many levels.
+// deeper reports whether v is nested more than levels deep.
 func deeper(v any, levels int) bool {
 	below := func(v any) bool { return deeper(v, levels-1) }
 	switch v := v.(type) {
@@ -74,11 +74,11 @@ func deeper(v any, levels int) bool {
 	return false
 }
 
-// maxMissing bounds how many fields an error names.
+// maxMissing limits how many missing fields an error names.
 const maxMissing = 100
 
-// Missing lists the required fields that are not set in m and below it, as paths:
-// the first hundred and a few.
+// missingFields lists the required fields that are not set in m and below it, as paths.
+// It stops after about a hundred.
 func missingFields(m proto.Message) []string { return missingBelow(m.ProtoReflect(), "") }
 
 func missingBelow(m protoreflect.Message, path string) (list []string) {
@@ -170,7 +170,7 @@ func readJSONList(m protoreflect.Message, f protoreflect.FieldDescriptor, v any)
 	return nil
 }
 
-// notExpecting says that v is of another kind than the field.
+// wrongJSONKind is the error for a JSON value of another kind than its field.
 func wrongJSONKind(f protoreflect.FieldDescriptor, v any) error {
 	kind := "null"
 	switch v.(type) {
@@ -188,7 +188,7 @@ func wrongJSONKind(f protoreflect.FieldDescriptor, v any) error {
 	return fmt.Errorf("Not expecting a JSON %s for field '%s'", kind, f.Name()) //nolint:staticcheck // Mesos' text
 }
 
-// scalar is v as the field's value; the invalid Value leaves the field unset.
+// jsonScalar converts v to the field's type. The zero Value leaves the field unset.
 func jsonScalar(f protoreflect.FieldDescriptor, v any) (protoreflect.Value, error) {
 	var none protoreflect.Value
 	s, isString := v.(string)
@@ -230,7 +230,8 @@ func jsonScalar(f protoreflect.FieldDescriptor, v any) (protoreflect.Value, erro
 	return none, wrongJSONKind(f, v)
 }
 
-// enum: a name that is not known is no name where it need not be one.
+// jsonEnum finds an enum value by its name. An unknown name leaves an optional field
+// unset, and is an error for a required one.
 func jsonEnum(f protoreflect.FieldDescriptor, s string) (protoreflect.Value, error) {
 	if d := f.Enum().Values().ByName(protoreflect.Name(s)); d != nil {
 		return protoreflect.ValueOfEnum(d.Number()), nil
@@ -293,10 +294,11 @@ func parseDouble(s string) (float64, error) {
 	return n, err
 }
 
-// maxExponent bounds the digits that an exponent can make.
+// maxExponent limits the number of digits that an exponent can produce.
 const maxExponent = 40
 
-// whole turns 5.0 and 1e3, which are integers too, into plain digits.
+// wholeNumber writes integers such as 5.0 and 1e3 as plain digits. It returns any other
+// number unchanged.
 func wholeNumber(s string) string {
 	if !strings.ContainsAny(s, ".eE") {
 		return s

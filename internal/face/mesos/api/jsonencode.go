@@ -12,8 +12,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Marshal writes what is set in m, and the default of every unset field that
-// declares one.
+// MarshalJSON encodes m as Mesos does, which differs from protobuf's JSON mapping:
+// names are those of the .proto files, 64-bit integers are numbers, and unset fields
+// with a declared default are written with it. The messages of Mesos have no maps,
+// oneofs or extensions, and they are not supported.
 func MarshalJSON(m proto.Message) ([]byte, error) {
 	var e jsonEncoder
 	err := e.message(m.ProtoReflect())
@@ -99,8 +101,8 @@ func (e *jsonEncoder) text(s string) error {
 	return err
 }
 
-// double always has a fraction, so that a reader in another language knows it for
-// one.
+// jsonDouble formats f with a fraction always, so that readers in other languages take
+// it for a floating point number.
 func jsonDouble(f float64) string {
 	switch {
 	case math.IsInf(f, 1):

@@ -20,8 +20,8 @@ const (
 	messageForms = "application/json or application/x-protobuf"
 )
 
-// header is the value of a header. Of several lines the last one counts: so it is
-// with Mesos, and mesos-go sends two Accept lines and means the second.
+// lastHeader returns the value of a header. If the header has several lines, the last
+// one is used, as Mesos does: mesos-go sends two Accept lines and means the second.
 func lastHeader(h http.Header, name string) (value string, ok bool) {
 	lines := h.Values(name)
 	if len(lines) == 0 {
@@ -30,7 +30,7 @@ func lastHeader(h http.Header, name string) (value string, ok bool) {
 	return lines[len(lines)-1], true
 }
 
-// contentType says in which form the request comes.
+// contentType determines the media type of the request.
 func (x *Exchange) contentType(h http.Header) error {
 	kind, ok := lastHeader(h, "Content-Type")
 	message, messageSet := lastHeader(h, "Message-Content-Type")
@@ -57,7 +57,8 @@ func (x *Exchange) contentType(h http.Header) error {
 	return unsupported("Expecting 'Content-Type' of " + anyForms)
 }
 
-// accept says in which form the answer goes: the first that the client allows.
+// accept determines the media type of the answer: the first one that the client
+// accepts.
 func (x *Exchange) accept(h http.Header) error {
 	_, messageSet := lastHeader(h, "Message-Accept")
 	for _, m := range []media{jsonMedia, protobufMedia} {
@@ -82,8 +83,8 @@ func (x *Exchange) accept(h http.Header) error {
 	return notAcceptable("Expecting 'Message-Accept' to allow " + messageForms)
 }
 
-// accepts reports whether a header allows m; one that is not there allows all. Of
-// weights only zero means something.
+// accepts reports whether the named header accepts m. A missing header accepts
+// everything. Of quality values only zero has an effect.
 func accepts(h http.Header, name string, m media) bool {
 	value, ok := lastHeader(h, name)
 	if !ok {
@@ -99,7 +100,8 @@ func accepts(h http.Header, name string, m media) bool {
 	return false
 }
 
-// refused reports whether the parameters of a media range have a weight of zero.
+// hasZeroWeight reports whether the parameters of a media range have a quality value of
+// zero.
 func hasZeroWeight(params string) bool {
 	for p := range strings.SplitSeq(params, ";") {
 		name, q, ok := strings.Cut(strings.TrimSpace(p), "=")

@@ -8,12 +8,12 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// errNotText is what a string is refused with that is none. Names, commands and
-// environments go on as JSON here, which would change them.
+// errNotUTF8 is returned for a string field that is not UTF-8. Names, commands and
+// environments are stored as JSON, which would change them.
 var errNotUTF8 = errors.New("a string is no UTF-8") //nolint:gochecknoglobals // an error value
 
-// readProtobuf reads a message as Mesos does it in C++: no deeper than that goes,
-// and a value that its enum does not have is none.
+// readProtobuf decodes a message as Mesos does in C++: with the same limit of nesting,
+// and with unknown enum values left out.
 func readProtobuf(raw []byte, m proto.Message) error {
 	if err := (proto.UnmarshalOptions{RecursionLimit: maxDepth, AllowPartial: true}).Unmarshal(raw, m); err != nil {
 		return err
@@ -24,8 +24,8 @@ func readProtobuf(raw []byte, m proto.Message) error {
 	return proto.CheckInitialized(m)
 }
 
-// settle clears the fields of enums whose value has no name, and looks at what is
-// to be text.
+// normalize clears enum fields whose value has no name, and checks that strings are
+// UTF-8.
 func normalize(m protoreflect.Message) error {
 	for f, v := range m.Range {
 		var err error
@@ -66,6 +66,7 @@ func normalizeList(f protoreflect.FieldDescriptor, list protoreflect.List) error
 	return nil
 }
 
+// checkUTF8 returns errNotUTF8 for a string that is not UTF-8.
 func checkUTF8(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 	if f.Kind() == protoreflect.StringKind && !utf8.ValidString(v.String()) {
 		return errNotUTF8
@@ -73,7 +74,8 @@ func checkUTF8(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 	return nil
 }
 
-// known is false for the value of an enum that does not have it.
+// knownEnumValue is false for a value that its enum does not have; it is true for
+// fields of other kinds.
 func knownEnumValue(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 	return f.Enum() == nil || f.Enum().Values().ByNumber(v.Enum()) != nil
 }

@@ -9,26 +9,27 @@ import (
 	"strconv"
 )
 
-// maxDigits is the length of the longest length, 2^64-1.
+// maxDigits is the number of digits of the largest length, 2^64-1.
 const maxDigits = 20
 
-// Reader reads records. After an error it is of no more use.
+// RecordReader reads a stream of records as Mesos frames them: the length in decimal
+// digits, a newline, and that many bytes. It cannot be used after an error.
 type RecordReader struct {
 	from *bufio.Reader
 	max  int64
 }
 
-// NewReader reads records of at most limit bytes.
+// NewRecordReader returns a reader of records of at most limit bytes.
 func NewRecordReader(r io.Reader, limit int64) *RecordReader {
 	return &RecordReader{bufio.NewReader(r), limit}
 }
 
-// ErrTooLong is what a record above the limit is refused with.
+// errRecordTooLong is returned for a record above the limit.
 var errRecordTooLong = errors.New("the record is too long") //nolint:gochecknoglobals // an error value
 
-// Next returns the next record, which is the caller's. It ends with io.EOF, also
-// where the stream breaks off within a record: there is no mark of an end. No
-// more is allocated than was sent.
+// Next returns the next record. It returns io.EOF at the end of the stream, and also if
+// the stream ends within a record, because RecordIO does not mark the end. It never
+// allocates more than was sent.
 func (r *RecordReader) Next() ([]byte, error) {
 	n, err := r.length()
 	if err != nil {
@@ -69,7 +70,7 @@ func badLength(digits []byte) error {
 	return fmt.Errorf("Failed to decode length '%s'", digits) //nolint:staticcheck // Mesos' text
 }
 
-// Write writes one record with one Write.
+// WriteRecord writes a record to w in one call of Write.
 func WriteRecord(w io.Writer, record []byte) error {
 	b := make([]byte, 0, len(record)+maxDigits+1)
 	b = strconv.AppendInt(b, int64(len(record)), 10)

@@ -9,8 +9,8 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 )
 
-// Call says what is wrong with c. Of the records of an input stream it is the
-// first that is looked at here; Input is for the others.
+// validate returns what is wrong with a call, in Mesos' words. For an input stream it
+// checks the first record; validateInput checks the others.
 func validate(c *mesosagent.Call) error {
 	if c.Type == nil {
 		return expecting("type")
@@ -42,7 +42,7 @@ func expecting(what string) error {
 	return fmt.Errorf("Expecting '%s' to be present", what) //nolint:staticcheck // Mesos' text
 }
 
-// needsPayload: of a plain GET all is said by its type.
+// needsPayload reports whether a call needs a message of its own besides its type.
 func needsPayload(t mesosagent.Call_Type) bool {
 	switch t {
 	case mesosagent.Call_UNKNOWN, mesosagent.Call_GET_HEALTH, mesosagent.Call_GET_FLAGS, mesosagent.Call_GET_VERSION, mesosagent.Call_GET_LOGGING_LEVEL,
@@ -54,8 +54,8 @@ func needsPayload(t mesosagent.Call_Type) bool {
 	}
 }
 
-// has reports whether the field of this name is set: every call's payload has its
-// type's name.
+// hasPayload reports whether the call's message for its type is set. The field has the
+// type's name in lower case.
 func hasPayload(c *mesosagent.Call, name string) bool {
 	m := c.ProtoReflect()
 	for f := range m.Range {
@@ -66,8 +66,8 @@ func hasPayload(c *mesosagent.Call, name string) bool {
 	return false
 }
 
-// ID is the container that a call is about; nil for those about none, and for the
-// streams of input.
+// ContainerIDOf returns the container that a call is about; nil if it is about none,
+// and for input streams.
 func ContainerIDOf(c *mesosagent.Call) *mesosv1.ContainerID {
 	switch c.GetType() {
 	case mesosagent.Call_LAUNCH_NESTED_CONTAINER:

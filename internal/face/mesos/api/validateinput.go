@@ -7,7 +7,7 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 )
 
-// firstInput is the record that names the container.
+// validateAttachInput checks the record that names the container of an input stream.
 func validateAttachInput(in *mesosagent.Call_AttachContainerInput) error {
 	switch {
 	case in.Type == nil:
@@ -15,7 +15,7 @@ func validateAttachInput(in *mesosagent.Call_AttachContainerInput) error {
 	case in.GetType() == mesosagent.Call_AttachContainerInput_UNKNOWN:
 		return errors.New("'attach_container_input.type' is unknown")
 	case in.GetType() != mesosagent.Call_AttachContainerInput_CONTAINER_ID:
-		return nil // Not the first: Input looks at it.
+		return nil // a later record, for validateInput
 	case in.ContainerId == nil:
 		return expecting("attach_container_input.container_id")
 	}
@@ -25,8 +25,8 @@ func validateAttachInput(in *mesosagent.Call_AttachContainerInput) error {
 	return nil
 }
 
-// FirstInput says what is wrong with the first record of a stream of input, which
-// Call has looked at.
+// ValidateFirstInput returns an error if the first record of an input stream does not
+// name the container. validate has checked the record before.
 func ValidateFirstInput(in *mesosagent.Call_AttachContainerInput) error {
 	if in.GetType() != mesosagent.Call_AttachContainerInput_CONTAINER_ID {
 		return errors.New("Expecting 'attach_container_input.type' to be CONTAINER_ID") //nolint:staticcheck // Mesos' text
@@ -34,7 +34,8 @@ func ValidateFirstInput(in *mesosagent.Call_AttachContainerInput) error {
 	return nil
 }
 
-// Input says what is wrong with a later record of a stream of input.
+// validateInput returns what is wrong with a later record of an input stream, in Mesos'
+// words.
 func validateInput(c *mesosagent.Call) error {
 	in := c.GetAttachContainerInput()
 	if c.GetType() != mesosagent.Call_ATTACH_CONTAINER_INPUT {

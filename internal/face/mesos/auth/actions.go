@@ -5,7 +5,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// action is what a rule is about, by its name in the file.
+// action is an action of Mesos' ACLs, by its name in the file.
 type action string
 
 const (
@@ -34,7 +34,7 @@ const (
 	pruneImages         action = "prune_images"
 )
 
-// objects are what the rules of each action name beside principals.
+// objectNames are the names of each action's objects in the file.
 func objectNames() map[action]string {
 	return map[action]string{
 		viewFlags: "flags", setLogLevel: "level", accessSandboxes: "users", viewFrameworks: "users", viewExecutors: "users", viewTasks: "users",
@@ -46,18 +46,16 @@ func objectNames() map[action]string {
 	}
 }
 
-// hasObject reports whether a request for a says which object it is about: the user
-// that a nested container is to run as. Of standalone ones Mesos does not look at
-// it.
+// hasObject reports whether calls name an object of a: the user that a nested container
+// is to run as. For standalone containers Mesos does not check the user.
 func (a action) hasObject() bool { return a == launchNestedAs || a == launchSessionsAs }
 
-// Allow reports whether somebody may make a call. Where that depends on the user
-// that a process is to run as, AllowUser has the last word.
+// Allow reports whether a principal may make a call. Where that depends on the user
+// that a process runs as, AllowUser must be asked too, once the uid is known.
 func (r *Rules) Allow(who Principal, c *mesosagent.Call) bool { return r.allow(who, c, nil) }
 
-// AllowUser reports whether somebody may make a call that starts a process with
-// this uid. It is what counts: a name is the image's, which may give any uid any
-// name.
+// AllowUser reports whether a principal may make a call that starts a process with this
+// uid. The uid decides and not the name, because an image can give any name to any uid.
 func (r *Rules) AllowUser(who Principal, c *mesosagent.Call, uid uint32) bool {
 	return r.allow(who, c, &uid)
 }
@@ -74,8 +72,8 @@ func (r *Rules) allow(who Principal, c *mesosagent.Call, uid *uint32) bool {
 	return true
 }
 
-// asks are the actions that a call takes, each with the user that it asks for, ""
-// for none.
+// actionsOf returns the actions that a call needs, each with the user that the call
+// names, "" for none.
 func actionsOf(c *mesosagent.Call) map[action]string {
 	switch c.GetType() {
 	case mesosagent.Call_GET_FLAGS:
@@ -99,8 +97,8 @@ func actionsOf(c *mesosagent.Call) map[action]string {
 	}
 }
 
-// asksOfContainers: the general calls are those for nested containers where one has
-// a parent.
+// containerActionsOf returns the actions of calls about a container. A call that serves
+// standalone and nested containers needs the action of the one that its id names.
 func containerActionsOf(c *mesosagent.Call) map[action]string {
 	either := func(standalone, nested action) map[action]string {
 		if api.ContainerIDOf(c).GetParent() == nil {
@@ -125,6 +123,6 @@ func containerActionsOf(c *mesosagent.Call) map[action]string {
 	case mesosagent.Call_REMOVE_CONTAINER, mesosagent.Call_REMOVE_NESTED_CONTAINER:
 		return either(removeStandalone, removeNested)
 	default:
-		return nil // open to all who are known
+		return nil // allowed to every authenticated client
 	}
 }

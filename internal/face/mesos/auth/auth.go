@@ -24,30 +24,32 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// Guard lets through whom it knows.
+// Authenticator identifies clients.
 type Authenticator struct {
 	hosts        map[string]bool
-	users        map[string][sha256.Size]byte // of their secrets; nil without credentials
-	tokens       tokenKey                     // nil without
+	users        map[string][sha256.Size]byte // SHA-256 of the secrets by principal; nil without credentials
+	tokens       tokenKey                     // nil if no tokens are accepted
 	certificates bool
 	now          func() time.Time
 }
 
-// Options say whom a guard knows; at least one of the first three.
+// Options configure an Authenticator; at least one of Credentials, Tokens and
+// Certificates is required.
 type Options struct {
 	// Credentials is a file of principals and secrets.
 	Credentials string
-	// Tokens is a file with the key that executors' tokens are signed with; all its
-	// bytes are the key.
+	// Tokens is a file with the key that executors' tokens are signed with. The key is
+	// the whole content of the file.
 	Tokens string
-	// Certificates takes clients by the common name of the certificate that TLS has
-	// verified. A request that brings credentials or a token goes by these.
+	// Certificates accepts clients by the common name of a certificate that TLS has
+	// verified. A request with an Authorization header is judged by that alone.
 	Certificates bool
-	// Hosts are the names by which the agent may be called.
+	// Hosts are the host names by which clients may call the agent.
 	Hosts []string
 }
 
-// New reads the files. An error says what is wrong with one, never what is in it.
+// New reads the files. An error says what is wrong with a file, but never shows its
+// content.
 func New(o Options) (*Authenticator, error) {
 	g := &Authenticator{hosts: map[string]bool{}, certificates: o.Certificates, now: time.Now}
 	for _, h := range o.Hosts {
@@ -83,7 +85,8 @@ func New(o Options) (*Authenticator, error) {
 	return g, nil
 }
 
-// own reads a file that nobody but its owner may open.
+// readPrivate reads a file and returns an error if others than its owner can open it.
+// what names it in errors.
 func readPrivate(what, path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -104,7 +107,7 @@ func readPrivate(what, path string) ([]byte, error) {
 	return raw, nil
 }
 
-// parse reads credentials in either of Mesos' forms: JSON, or lines of a
+// parseCredentials reads credentials in either of Mesos' forms: JSON, or lines of a
 // principal and a secret.
 func parseCredentials(raw []byte) (map[string]string, error) {
 	users := map[string]string{}
@@ -144,8 +147,8 @@ func parseCredentials(raw []byte) (map[string]string, error) {
 	return users, nil
 }
 
-// Wrap puts the guard before next. realm is what Mesos calls the part of the agent
-// that a request is for.
+// Wrap returns a handler that passes authenticated requests to next. realm returns
+// Mesos' name of the part of the agent that a request is for.
 func (g *Authenticator) Wrap(next http.Handler, realm func(r *http.Request) string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.isAgentHost(r.Host) {
@@ -161,25 +164,24 @@ func (g *Authenticator) Wrap(next http.Handler, realm func(r *http.Request) stri
 	})
 }
 
-// Principal is who makes a request: by name, or by the claims of a token, which has
-// no name.
+// Principal is who makes a request: a name, or for a token its claims and no name.
 type Principal struct {
 	Name   string
 	Claims map[string]string
 }
 
-// principal is the context's key of who calls.
+// principalKey is the context key of the Principal.
 type principalKey struct{}
 
-// Caller is who makes a request that a guard has let through; false for one that no
-// guard stood before.
+// PrincipalFrom returns who makes a request; false if the request was not
+// authenticated.
 func PrincipalFrom(ctx context.Context) (Principal, bool) {
 	who, ok := ctx.Value(principalKey{}).(Principal)
 	return who, ok
 }
 
-// named reports whether a Host header is one of ours: a page from elsewhere whose
-// name has been turned to our address has another.
+// isAgentHost reports whether a Host header names this agent. A web page whose name was
+// rebound to our address (DNS rebinding) sends another name.
 func (g *Authenticator) isAgentHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

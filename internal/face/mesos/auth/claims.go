@@ -6,19 +6,19 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 )
 
-// The claims that are looked at: an executor has its container's id, a resource
-// provider what its containers' ids begin with.
+// The claims that are used: an executor has the id of its container, a resource
+// provider the prefix of its containers' ids.
 const (
 	claimContainer = "cid"
 	claimPrefix    = "cid_prefix"
 )
 
-// claims reports whether somebody without a name may do something. The file's rules
-// are for names: an executor may do what it does with what is nested in its own
-// container, a resource provider what it does with its own standalone ones, and no
-// one else anything that is asked for.
+// allowsByClaims reports whether a principal without a name may do something. The rules
+// of the file are about names only. An executor may manage what is nested in its own
+// container, a resource provider its own standalone containers, and nothing else is
+// allowed.
 func (p Principal) allowsByClaims(a action, id *mesosv1.ContainerID) bool {
-	switch a { //nolint:exhaustive // all others may not
+	switch a { //nolint:exhaustive // all others are refused
 	case launchNestedAs, launchNestedUnder, waitNested, killNested, removeNested, launchSessionsAs, launchSessionsUnder, attachOutput:
 		root := id
 		for root.GetParent() != nil {

@@ -7,8 +7,8 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 )
 
-// Show takes out of an answer what somebody may not see: lists are shorter for
-// some, and are refused to nobody.
+// Filter removes from an answer what a principal may not see. Lists become shorter; the
+// call itself does not fail.
 func (r *Rules) Filter(who Principal, resp *mesosagent.Response) {
 	if r == nil {
 		return
@@ -37,7 +37,7 @@ func (r *Rules) Filter(who Principal, resp *mesosagent.Response) {
 	}
 }
 
-// idOf is a container's id with its parents.
+// containerIDOf returns a container's id with its parents.
 func containerIDOf(c *mesosagent.Response_GetContainers_Container) *mesosv1.ContainerID {
 	if id := c.GetContainerStatus().GetContainerId(); id != nil {
 		return id
@@ -45,8 +45,8 @@ func containerIDOf(c *mesosagent.Response_GetContainers_Container) *mesosv1.Cont
 	return c.GetContainerId()
 }
 
-// viewOf is what it takes to see a container: those of executors are like nested
-// ones.
+// viewActionOf returns the action that seeing a container needs. Executors' containers
+// count as nested ones.
 func viewActionOf(c *mesosagent.Response_GetContainers_Container, id *mesosv1.ContainerID) action {
 	if c.FrameworkId != nil || id.GetParent() != nil {
 		return viewContainers

@@ -9,17 +9,17 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// The schemes of an Authorization header that are known.
+// The supported schemes of an Authorization header.
 const (
 	basic  = "Basic"
 	bearer = "Bearer"
 )
 
-// unauthorized is Mesos' answer to who is not known.
+// unauthorized is Mesos' answer to an unknown client.
 const unauthorized = "401 Unauthorized."
 
-// authorization is the header of that name; with several the last counts, as in
-// Mesos.
+// authorization returns the Authorization header. If there are several, the last one is
+// used, as in Mesos.
 func authorization(r *http.Request) (string, bool) {
 	all := r.Header.Values("Authorization")
 	if len(all) == 0 {
@@ -28,7 +28,7 @@ func authorization(r *http.Request) (string, bool) {
 	return all[len(all)-1], true
 }
 
-// identify tells who makes a request; false when nobody known does.
+// identify returns who makes a request; false if the client is unknown.
 func (g *Authenticator) identify(r *http.Request) (Principal, bool) {
 	header, said := authorization(r)
 	if !said || g.users == nil && g.tokens == nil {
@@ -41,7 +41,7 @@ func (g *Authenticator) identify(r *http.Request) (Principal, bool) {
 	return Principal{Claims: claims}, g.tokens != nil && problem == ""
 }
 
-// certified is who the certificate of the connection names.
+// byCertificate identifies a client by the common name of its certificate.
 func (g *Authenticator) byCertificate(r *http.Request) (Principal, bool) {
 	if !g.certificates || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return Principal{}, false
@@ -50,6 +50,7 @@ func (g *Authenticator) byCertificate(r *http.Request) (Principal, bool) {
 	return Principal{Name: name}, name != ""
 }
 
+// byCredentials identifies a client by name and secret.
 func (g *Authenticator) byCredentials(header string) (string, bool) {
 	name, secret, ok := (&http.Request{Header: http.Header{"Authorization": {header}}}).BasicAuth()
 	if !ok {
@@ -60,7 +61,7 @@ func (g *Authenticator) byCredentials(header string) (string, bool) {
 	return name, subtle.ConstantTimeCompare(got[:], want[:]) == 1 && known
 }
 
-// byToken is what a token claims, or what is wrong with it.
+// byToken returns the claims of a token, or what is wrong with it in Mesos' words.
 func (g *Authenticator) byToken(header string) (claims map[string]string, problem string) {
 	part := strings.Split(header, " ")
 	if len(part) != 2 {
@@ -79,8 +80,9 @@ func (g *Authenticator) byToken(header string) (claims map[string]string, proble
 	return claims, ""
 }
 
-// challenge answers who is not known: what could be shown, and of a token what is
-// wrong with it. Where both could be, the answer has both schemes' answers.
+// challenge answers an unknown client with the accepted schemes, and with what is wrong
+// with its token. If two schemes are accepted, the body has an answer for each, as in
+// Mesos.
 func (g *Authenticator) challenge(w http.ResponseWriter, r *http.Request, realm string) {
 	var schemes, challenges []string
 	if g.users != nil {

@@ -16,52 +16,53 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Kinds of entities.
+// Types of entities in a rule.
 const (
 	entitySome = "SOME"
-	entityAny  = "ANY" //nolint:revive // any is Go's
+	entityAny  = "ANY" //nolint:revive // any is predeclared
 	entityNone = "NONE"
 )
 
-// entity says which principals or objects a rule is about: those with these
-// values, all, or that none may.
+// entity says which principals or objects a rule applies to: those with the given
+// values, all, or none.
 type entity struct {
 	Type   string   `json:"type"`
 	Values []string `json:"values"`
 
-	uids []uint32 // what Values say, where they are users
+	uids []uint32 // Values as uids, if they are users
 }
 
-// matches reports whether a rule with this entity is about value; "" is one that is
-// not said.
+// matches reports whether a rule with this entity applies to value. The empty value
+// matches no list of values.
 func (e entity) matches(value string) bool {
 	return e.Type != entitySome || value != "" && slices.Contains(e.Values, value)
 }
 
-// includes reports whether a rule with this entity is about a user.
+// includes reports whether a rule with this entity applies to a user.
 func (e entity) includes(uid uint32) bool {
 	return e.Type != entitySome || slices.Contains(e.uids, uid)
 }
 
-// rule is one line of an action: of the first that matches, what it says holds.
+// rule is one rule of an action. The first rule that matches decides.
 type rule struct{ principals, objects entity }
 
-// allows is for a rule that matches.
+// allows reports what a rule that matches decides.
 func (r rule) allows() bool { return r.principals.Type != entityNone && r.objects.Type != entityNone }
 
-// Rules say who may do what. A nil one allows all.
+// Rules say who may do what, in the form of Mesos' ACLs. A nil *Rules allows
+// everything.
 type Rules struct {
 	permissive bool
 	rules      map[action][]rule
 }
 
-// Users finds a user of this node by name.
+// LookupUser returns the uid of a user of this node.
 type LookupUser func(name string) (uid uint32, ok bool)
 
-// Parse reads rules in JSON. A rule that nothing here would ask for is refused, as
-// somebody relies on it, and so is one about a user that the node does not know. A
-// user is meant by its uid, which is looked up now: what an image calls a user says
-// nothing. InvalidArgument.
+// ParseRules parses rules in JSON. It returns an error for an action that this agent
+// never asks for, because somebody relies on that rule, and for a user that the node
+// does not know. User names are resolved to uids now; the names in an image's passwd
+// file have no meaning here. InvalidArgument.
 func ParseRules(raw []byte, users LookupUser) (*Rules, error) {
 	var file map[string]json.RawMessage
 	if err := unmarshalStrict(raw, &file); err != nil {
@@ -84,7 +85,7 @@ func ParseRules(raw []byte, users LookupUser) (*Rules, error) {
 	return r, nil
 }
 
-// strictly reads one JSON value and nothing else.
+// unmarshalStrict decodes exactly one JSON value without unknown fields.
 func unmarshalStrict(raw []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
@@ -97,6 +98,7 @@ func unmarshalStrict(raw []byte, into any) error {
 	return nil
 }
 
+// parseAction parses the rules of one action.
 func parseAction(a action, raw []byte, users LookupUser) ([]rule, error) {
 	object, ok := objectNames()[a]
 	if !ok {
@@ -135,8 +137,8 @@ func parseAction(a action, raw []byte, users LookupUser) ([]rule, error) {
 	return list, nil
 }
 
-// uids are those of users that are given by name or by number. Uid 0 is root's,
-// whatever the node calls it.
+// lookupUIDs returns the uids of users given by name or number. root always means uid
+// 0.
 func lookupUIDs(names []string, users LookupUser) (list []uint32, err error) {
 	for _, name := range names {
 		n, err := strconv.ParseUint(name, 10, 32)
@@ -155,8 +157,8 @@ func lookupUIDs(names []string, users LookupUser) (list []uint32, err error) {
 	return list, nil
 }
 
-// target is what an action is about: a container, nil for none, and the user that
-// a process is to run as.
+// object is what an action applies to: a container, nil for none, and the user that a
+// process is to run as.
 type object struct {
 	container *mesosv1.ContainerID
 	user      user
@@ -165,15 +167,15 @@ type object struct {
 // user is who a process is to run as.
 type user struct {
 	asked string  // as the call has it
-	uid   *uint32 // nil: not known yet
+	uid   *uint32 // nil if it is not known yet
 }
 
-// grouped reports whether the call chooses a group too. A rule that allows users
-// by name says nothing of groups, and so does not allow that.
+// grouped reports whether the call asks for a group too. A rule that allows users by
+// name says nothing about groups, so it does not allow such a call.
 func (u user) grouped() bool { return strings.Contains(u.asked, ":") }
 
-// allowed holds an action against the rules. As long as the user is not known, what
-// some user may is allowed.
+// allowsAction reports whether the rules allow an action. As long as the uid is not
+// known, the action is allowed if it is allowed for some user.
 func (r *Rules) allowsAction(a action, who Principal, t object) bool {
 	if who.Name == "" {
 		return who.allowsByClaims(a, t.container)

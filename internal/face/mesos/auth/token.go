@@ -14,7 +14,8 @@ import (
 	"unicode"
 )
 
-// Key is the secret that tokens are signed with.
+// tokenKey is the secret that executors' tokens are signed with: JSON Web Tokens (RFC
+// 7519), signed with HMAC-SHA256.
 type tokenKey []byte
 
 // tokenError says what is wrong with a token.
@@ -25,8 +26,8 @@ func (e tokenError) Error() string { return string(e) }
 
 func tokenErrorf(format string, args ...any) error { return tokenError(fmt.Sprintf(format, args...)) }
 
-// Claims are what a token says of who shows it: strings as they are, other values
-// as their JSON. An error says why the token is not taken at this time.
+// claims verifies a token and returns its claims: strings as they are, other values as
+// JSON. The checks, their order and the error texts are those of Mesos.
 func (k tokenKey) claims(text string, now time.Time) (map[string]string, error) {
 	part := strings.Split(text, ".")
 	if len(part) != 3 {
@@ -58,7 +59,7 @@ func (k tokenKey) claims(text string, now time.Time) (map[string]string, error) 
 	return claims, nil
 }
 
-// algorithms are those that Mesos knows of; one of them is taken here.
+// The algorithms that Mesos knows. Only HS256 is accepted here.
 const (
 	algNone  = "none"
 	algHS256 = "HS256"
@@ -94,8 +95,8 @@ func checkTokenHeader(part string) error {
 	return nil
 }
 
-// inTime holds the end of a token's time, Unix seconds, against now; one without
-// lasts for ever.
+// checkExpiry checks the expiry time of a token, in Unix seconds. A token without one
+// does not expire.
 func checkExpiry(exp json.RawMessage, now time.Time) error {
 	if exp == nil {
 		return nil
@@ -110,7 +111,8 @@ func checkExpiry(exp json.RawMessage, now time.Time) error {
 	return nil
 }
 
-// object reads one part of a token. What is null in it is not there.
+// tokenObject decodes one part of a token as a JSON object. Members that are null are
+// left out.
 func tokenObject(what, part string) (map[string]json.RawMessage, error) {
 	raw, err := decodeBase64URL(part)
 	if err != nil {
@@ -131,8 +133,8 @@ func tokenObject(what, part string) (map[string]json.RawMessage, error) {
 	return all, nil
 }
 
-// decode reads base64 in its form for URLs as Mesos does: white space does not
-// count, and the first = ends it.
+// decodeBase64URL decodes base64url as Mesos does: white space is ignored, and the text
+// ends at the first =.
 func decodeBase64URL(text string) ([]byte, error) {
 	text, _, _ = strings.Cut(text, "=")
 	var digits strings.Builder
@@ -147,14 +149,14 @@ func decodeBase64URL(text string) ([]byte, error) {
 	}
 	whole := digits.String()
 	if len(whole)%4 == 1 {
-		whole = whole[:len(whole)-1] // it stands for less than a byte
+		whole = whole[:len(whole)-1] // six bits are less than a byte
 	}
 	return base64.RawURLEncoding.DecodeString(whole)
 }
 
 func isString(value json.RawMessage) bool { return len(value) > 0 && value[0] == '"' }
 
-// plain is a value as a claim.
+// claimText returns a claim's value as text.
 func claimText(value json.RawMessage) string {
 	var text string
 	if isString(value) && json.Unmarshal(value, &text) == nil {

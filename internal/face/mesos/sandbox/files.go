@@ -21,14 +21,14 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// maxRead bounds what one ReadFile answers, in bytes: sixteen pages, as with Mesos.
+// maxRead limits how much one ReadFile returns, in bytes: sixteen pages, as in Mesos.
 const maxRead = 16 * 4096
 
-// ErrDirectory is what a read of a directory is refused with.
+// ErrDirectory is returned by ReadFile for a directory.
 var ErrDirectory = errors.New("Cannot read a directory.\n") //nolint:gochecknoglobals,staticcheck,revive // Mesos' text
 
-// openPath finds the sandbox that a path begins with; rel is the rest. NotFound when
-// there is none.
+// openPath opens the sandbox that a path begins with; rel is the rest of the path.
+// NotFound.
 func (t Tree) openPath(virtual string) (root *os.Root, rel string, err error) {
 	rest, ok := strings.CutPrefix(path.Clean(virtual), t.Dir()+"/")
 	if !ok || !path.IsAbs(virtual) || strings.ContainsRune(virtual, 0) {
@@ -42,8 +42,8 @@ func (t Tree) openPath(virtual string) (root *os.Root, rel string, err error) {
 	return root, rel, pathError(virtual, err)
 }
 
-// pathError gives what the file system says a class: what is not there is NotFound,
-// and all other things about a path are InvalidArgument.
+// pathError classifies an error of the file system: NotFound for what does not exist,
+// InvalidArgument for everything else.
 func pathError(virtual string, err error) error {
 	switch {
 	case err == nil:
@@ -55,19 +55,19 @@ func pathError(virtual string, err error) error {
 	}
 }
 
-// inaccessible is Mesos' error for a path that leads out of the sandbox, or to a
-// special file.
+// inaccessible is Mesos' error for a path that leads out of the sandbox or to a special
+// file.
 func inaccessible(virtual string) error { return invalid.Plainf("'%s' is inaccessible.", virtual) }
 
-// ListFiles lists a directory by its path, sorted; a file lists nothing. NotFound,
-// InvalidArgument.
+// ListFiles lists the directory at an absolute path of the host, sorted by name. For a
+// file the list is empty. NotFound, InvalidArgument.
 func (t Tree) ListFiles(virtual string) ([]*mesosv1.FileInfo, error) {
 	root, rel, err := t.openPath(virtual)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
-	// Not to wait for the other end of a FIFO.
+	// O_NONBLOCK, so as not to wait for the other end of a FIFO.
 	dir, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, pathError(virtual, err)
@@ -84,9 +84,9 @@ func (t Tree) ListFiles(virtual string) ([]*mesosv1.FileInfo, error) {
 	var list []*mesosv1.FileInfo
 	for _, n := range names {
 		st, err := root.Stat(path.Join(rel, n))
-		if err != nil { // a link that leads nowhere, or out
+		if err != nil { // a broken link, or one that leads out of the sandbox
 			if st, err = root.Lstat(path.Join(rel, n)); err != nil {
-				continue // gone by now
+				continue // deleted meanwhile
 			}
 		}
 		list = append(list, fileInfo(path.Join(path.Clean(virtual), n), st))
@@ -104,7 +104,7 @@ func fileInfo(virtual string, st fs.FileInfo) *mesosv1.FileInfo {
 	return i
 }
 
-// userName is the host's name of a user, or the number.
+// userName is the host's name of a user, or its number.
 func userName(id uint32) string {
 	n := strconv.FormatUint(uint64(id), 10)
 	if u, err := user.LookupId(n); err == nil {
@@ -121,9 +121,9 @@ func groupName(id uint32) string {
 	return n
 }
 
-// ReadFile reads up to length bytes of a file (nil: as many as one answer has) from
-// offset on, and says how long the whole is. NotFound, InvalidArgument,
-// ErrDirectory.
+// ReadFile reads up to length bytes (nil: as many as fit in one answer) at offset of
+// the file at an absolute path of the host. It returns the size of the whole file too.
+// NotFound, InvalidArgument, ErrDirectory.
 func (t Tree) ReadFile(virtual string, offset uint64, length *uint64) (size uint64, data []byte, err error) {
 	root, rel, err := t.openPath(virtual)
 	if err != nil {
@@ -154,7 +154,7 @@ func (t Tree) ReadFile(virtual string, offset uint64, length *uint64) (size uint
 	}
 	data = make([]byte, min(n, size-offset))
 	got, err := file.ReadAt(data, int64(offset))
-	if err != nil && !errors.Is(err, io.EOF) { // cut short meanwhile
+	if err != nil && !errors.Is(err, io.EOF) { // it may have been truncated meanwhile
 		return 0, nil, fmt.Errorf("read %s: %w", virtual, err)
 	}
 	return size, data[:got], nil

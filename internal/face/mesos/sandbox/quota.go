@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// prefix tells a request for the end of what takes too much from any other.
+// quotaPrefix marks stop requests that the disk quota made.
 const quotaPrefix = "disk limit: "
 
-// Over is the request, in words, to end a container that takes more than it may; ""
-// when it does not. Both are bytes.
+// QuotaRequest returns the text of the request to stop a container that uses more than
+// limit bytes; "" if it does not.
 func QuotaRequest(used, limit uint64) string {
 	if used <= limit {
 		return ""
@@ -18,14 +18,14 @@ func QuotaRequest(used, limit uint64) string {
 	return fmt.Sprintf(quotaPrefix+"Disk usage (%s) exceeds quota (%s)", FormatBytes(used), FormatBytes(limit))
 }
 
-// TooDeep is the same for one that cannot be measured.
+// DepthRequest is the same for a sandbox that is too deep to be measured.
 func DepthRequest() string { return quotaPrefix + ErrTooDeep.Error() }
 
-// Message is what such a request says, in Mesos' words; false for any other.
+// QuotaMessage returns Mesos' text for such a request; false for any other request.
 func QuotaMessage(call string) (string, bool) { return strings.CutPrefix(call, quotaPrefix) }
 
-// Text is an amount as Mesos writes it: in the largest unit of which it is a whole
-// number.
+// FormatBytes formats an amount as Mesos does: in the largest unit of which it is a
+// whole number.
 func FormatBytes(n uint64) string {
 	unit := "B"
 	for _, u := range []string{"KB", "MB", "GB", "TB"} {

@@ -9,16 +9,16 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// Node is what there is.
+// Inventory is what there is of Mesos' containers.
 type Inventory struct {
 	Containers []core.Container
 	Sandboxes  []Sandbox
 }
 
-// Due are the names of the containers whose time is over: those that ended delay ago,
-// or of which there has been nothing but a sandbox for that long, as after a reboot.
-// With a name goes all that is below it: one in which anything runs is not due, and
-// what is below one that is due is not named.
+// Expired returns the ids of containers that ended at least delay ago, or that have had
+// no record but only a sandbox for that long, as after a reboot. A container expires
+// together with everything nested in it, so nothing in it may still run, and what is
+// nested is not returned on its own.
 func (n Inventory) Expired(now time.Time, delay time.Duration) (due []string) {
 	type state struct{ known, busy bool }
 	of := map[string]state{}
@@ -55,8 +55,8 @@ func (n Inventory) Expired(now time.Time, delay time.Duration) (due []string) {
 	return top
 }
 
-// Stale are the sandboxes of what runs, and those of no container whose time is yet to
-// come: they are to be said to be in use now.
+// InUse returns the sandboxes of running containers, and those whose time is in the
+// future because the clock was wrong. They have to be touched.
 func (n Inventory) InUse(now time.Time) (names []string) {
 	runs := map[string]bool{}
 	for i := range n.Containers {
@@ -72,12 +72,12 @@ func (n Inventory) InUse(now time.Time) (names []string) {
 	return names
 }
 
-// Ended reports whether a container has ended, and all sessions in it.
+// hasEnded reports whether a container and all sessions in it have ended.
 func hasEnded(c *core.Container) bool {
 	return c.Main.Autopsy != nil && !slices.ContainsFunc(c.Execs, func(p core.Process) bool { return p.Autopsy == nil })
 }
 
-// Over reports whether that was delay ago.
+// Expired reports whether a container and all sessions in it ended at least delay ago.
 func Expired(c *core.Container, now time.Time, delay time.Duration) bool {
 	return hasEnded(c) && now.Sub(c.Main.Autopsy.Exit.At) >= delay
 }

@@ -20,17 +20,19 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// nested is the directory, in a tree and in each sandbox, that has sandboxes.
+// Nested is the directory, in the work directory and in each sandbox, that the
+// sandboxes of (nested) containers are in.
 const Nested = "containers"
 
-// removed begins the name of a sandbox that is on its way out, as no container's does.
-// It stays in its place until then: another one may be on another file system.
+// removedPrefix begins the name of a sandbox that is being removed; no container's name
+// begins so. It is renamed in place, because another directory may be on another file
+// system.
 const removedPrefix = ".removed-"
 
-// Tree is the directory that all sandboxes are in.
+// Tree is the work directory with all sandboxes.
 type Tree struct{ root string }
 
-// New returns the tree below a work directory, which it makes.
+// New returns the tree below a work directory, which it creates if necessary.
 func New(workDir string) (Tree, error) {
 	t := Tree{filepath.Clean(workDir)}
 	if err := os.MkdirAll(filepath.Join(t.root, Nested), 0o755); err != nil {
@@ -39,33 +41,34 @@ func New(workDir string) (Tree, error) {
 	return t, nil
 }
 
-// Root is the work directory, which is trusted.
+// Root is the work directory. Its path is trusted.
 func (t Tree) Root() string { return t.root }
 
-// Dir is the directory that has those of standalone containers.
+// Dir is the directory with the sandboxes of standalone containers.
 func (t Tree) Dir() string { return filepath.Join(t.root, Nested) }
 
-// rel is a sandbox's path in the tree, by the container's name as text.
+// rel is a sandbox's path relative to the work directory. id is the container's id in
+// text form, here and in all methods.
 func rel(id string) string {
 	return filepath.Join(Nested, strings.ReplaceAll(id, ".", "/"+Nested+"/"))
 }
 
-// Path is where a container's sandbox is.
+// Path is the absolute path of a container's sandbox.
 func (t Tree) Path(id string) string { return filepath.Join(t.root, rel(id)) }
 
-// Open opens a container's sandbox. Containers own the directories that those of
-// nested ones are in: no link is followed on the way.
+// Open opens a container's sandbox. It follows no link, because containers own the
+// directories that the sandboxes of nested containers are in.
 func (t Tree) Open(id string) (*os.Root, error) { return beneath.Root(t.root, rel(id)) }
 
-// parent opens the directory that a container's sandbox is in, and tells its name
-// there.
+// parent opens the directory that a container's sandbox is in, and returns the
+// sandbox's name there.
 func (t Tree) parent(id string) (*os.Root, string, error) {
 	root, err := beneath.Root(t.root, filepath.Dir(rel(id)))
 	return root, filepath.Base(rel(id)), err
 }
 
-// Make makes a container's sandbox, which must not be there, with the directory
-// for those of nested ones.
+// Make creates a container's sandbox, which must not exist, with the directory for
+// nested ones.
 func (t Tree) Make(id string) (string, error) {
 	root, name, err := t.parent(id)
 	if err != nil {
@@ -81,8 +84,9 @@ func (t Tree) Make(id string) (string, error) {
 	return t.Path(id), nil
 }
 
-// Remove takes a container's sandbox away, and those in it; success when there is
-// none. It is there as a whole or not at all, whenever the agent dies.
+// Remove deletes a container's sandbox with those of nested containers; it succeeds if
+// there is none. The sandbox is renamed first, so that it is never there in part if the
+// agent dies.
 func (t Tree) Remove(id string) error {
 	root, name, err := t.parent(id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,7 +106,7 @@ func (t Tree) Remove(id string) error {
 	return root.RemoveAll(away)
 }
 
-// Finish takes away what Remove had no time for when the agent died.
+// FinishRemovals completes removals that were interrupted when the agent died.
 func (t Tree) FinishRemovals() error {
 	all, err := t.List()
 	dirs := []string{Nested}
@@ -118,6 +122,7 @@ func (t Tree) FinishRemovals() error {
 	return errors.Join(errs...)
 }
 
+// finishIn completes the removals in one directory.
 func (t Tree) finishIn(dir string) error {
 	root, err := beneath.Root(t.root, dir)
 	if err != nil {
@@ -134,20 +139,20 @@ func (t Tree) finishIn(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Sandbox is one that is there.
+// Sandbox is an entry of a list of sandboxes.
 type Sandbox struct {
-	ID string // its container's name as text
-	// Used is when it was last said to be in use: when it was made, at the least.
+	ID string // the container's id in text form
+	// LastUsed is the time of the last Touch, or of the creation.
 	LastUsed time.Time
 }
 
-// List tells of all, parents before what is nested in them.
+// List returns all sandboxes, parents before those nested in them.
 func (t Tree) List() ([]Sandbox, error) { return t.listBelow(Nested, "") }
 
 func (t Tree) listBelow(dir, parent string) (all []Sandbox, err error) {
 	root, err := beneath.Root(t.root, dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // it goes
+		return nil, nil // it is being removed
 	}
 	if err != nil {
 		return nil, err
@@ -160,11 +165,11 @@ func (t Tree) listBelow(dir, parent string) (all []Sandbox, err error) {
 	for _, e := range entries {
 		id := parent + e.Name()
 		if !e.IsDir() || api.CheckID(api.ParseID(id)) != nil || rel(id) != filepath.Join(dir, e.Name()) {
-			continue // not ours
+			continue // not a sandbox
 		}
 		st, err := root.Lstat(filepath.Join(e.Name(), Nested))
 		if errors.Is(err, fs.ErrNotExist) {
-			st, err = e.Info() // it goes, or was cut when it was made
+			st, err = e.Info() // it is being removed, or the agent died while creating it
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -184,8 +189,8 @@ func (t Tree) listBelow(dir, parent string) (all []Sandbox, err error) {
 	return all, nil
 }
 
-// Use says that a sandbox is in use now. This is kept with the directory for nested
-// ones, which nobody else can write to.
+// Touch records that a sandbox is in use now. The time is that of the directory for
+// nested sandboxes, which only root can change.
 func (t Tree) Touch(id string, now time.Time) error {
 	root, err := beneath.Root(t.root, filepath.Join(rel(id), Nested))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// maxDepth bounds how deep a tree is that is measured: each level takes a
-	// descriptor. Nobody has such a tree but to hide something in it.
+	// maxDepth limits the depth of a tree that is measured, because each level takes a
+	// descriptor. Deeper trees are only built to hide something in them.
 	maxDepth = 1024
-	// batch is how many names are read of a directory at once.
+	// nameBatch is how many names of a directory are read at once.
 	nameBatch = 1024
 )
 
-// ErrTooDeep is of a tree that cannot be measured.
+// ErrTooDeep is returned for a tree that is too deep to be measured.
 var ErrTooDeep = errors.New("directories are too deep to be measured") //nolint:gochecknoglobals // an error value
 
-// Usage is what the files in and below dir take on its file system, in bytes. A file
-// of several names counts once; what goes meanwhile does not count, and no link is
-// followed. ErrTooDeep.
+// Usage returns how much disk space the files in and below dir use on its file system,
+// in bytes. A file with several names counts once. No link is followed, and files that
+// disappear meanwhile are ignored. ErrTooDeep.
 func Usage(ctx context.Context, dir string) (uint64, error) {
 	fd, err := unix.Open(dir, openDirFlags, 0)
 	if err != nil {
@@ -42,10 +42,10 @@ const openDirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O
 type usageWalk struct {
 	dev   uint64
 	bytes uint64
-	seen  map[uint64]bool // inodes of more than one name
+	seen  map[uint64]bool // inodes with more than one name
 }
 
-// below adds what is in the directory fd, which it closes.
+// below adds the content of the directory fd, which it closes.
 func (w *usageWalk) below(ctx context.Context, fd, depth int) error {
 	d := os.NewFile(uintptr(fd), "directory")
 	defer func() { _ = d.Close() }()
@@ -93,7 +93,7 @@ func (w *usageWalk) add(ctx context.Context, fd int, name string, depth int) err
 	}
 	sub, err := unix.Openat(fd, name, openDirFlags, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return nil // another stands there by now
+		return nil // replaced meanwhile
 	}
 	if err != nil {
 		return &os.PathError{Op: "open", Path: name, Err: err}
@@ -101,5 +101,5 @@ func (w *usageWalk) add(ctx context.Context, fd int, name string, depth int) err
 	return w.below(ctx, sub, depth+1)
 }
 
-// blocks is what a file takes; the kernel counts in 512 bytes.
+// allocated is the disk space of a file; the kernel counts in blocks of 512 bytes.
 func allocated(st *unix.Stat_t) uint64 { return uint64(max(st.Blocks, 0)) * 512 }

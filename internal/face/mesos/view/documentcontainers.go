@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// executor is one in the documents about containers. A standalone container is shown
-// as an executor: nothing else is, where there is no master.
+// containerObject is a container in the documents about containers. A standalone
+// container is shown as an executor, because without a master nothing else is.
 type containerObject struct {
 	Container  string          `json:"container_id,omitempty"`
 	Framework  string          `json:"framework_id"`
@@ -23,6 +23,7 @@ type containerObject struct {
 	Statistics json.RawMessage `json:"statistics,omitempty"`
 }
 
+// containerObjects are all standalone containers.
 func containerObjects(h Documents, r *http.Request) ([]containerObject, error) {
 	resp, err := h.Do(r.Context(), &mesosagent.Call{
 		Type: mesosagent.Call_GET_CONTAINERS.Enum(), GetContainers: &mesosagent.Call_GetContainers{ShowStandalone: proto.Bool(true)},
@@ -52,8 +53,8 @@ func containerObjects(h Documents, r *http.Request) ([]containerObject, error) {
 	return all, nil
 }
 
-// containers lists what is asked for: by a container, or by a framework, or by one
-// and an executor.
+// containersDocument lists containers, optionally by container id, by framework id, or
+// by framework and executor id.
 func containersDocument(h Documents, r *http.Request) (any, error) {
 	q := r.URL.Query()
 	container, framework, id := q.Get("container_id"), q.Get("framework_id"), q.Get("executor_id")
@@ -73,7 +74,8 @@ func containersDocument(h Documents, r *http.Request) (any, error) {
 	return all, nil
 }
 
-// statistics lists what has figures. Readers rely on their being there.
+// statisticsDocument lists the containers that have statistics: readers rely on the
+// field.
 func statisticsDocument(h Documents, r *http.Request) (any, error) {
 	list, err := containerObjects(h, r)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
 
+// pathParam is the query parameter path, which is required.
 func pathParam(r *http.Request) (string, error) {
 	p := r.URL.Query().Get("path")
 	if p == "" {
@@ -41,7 +42,7 @@ func browseDocument(h Documents, r *http.Request) (any, error) {
 	return all, err
 }
 
-// mode is a file's as ls writes it.
+// modeString formats a file mode as ls does.
 func modeString(m uint32) string {
 	kind := byte('-')
 	switch m & unix.S_IFMT {
@@ -69,8 +70,8 @@ func modeString(m uint32) string {
 	return string(text)
 }
 
-// read gives a part of a file as text, and without an offset only its size, as that.
-// A length of -1 is none.
+// readDocument returns a part of a file as text. Without an offset it returns the
+// file's size as the offset, and no data. A length of -1 means no length.
 func readDocument(h Documents, r *http.Request) (any, error) {
 	p, err := pathParam(r)
 	if err != nil {
@@ -100,6 +101,7 @@ func readDocument(h Documents, r *http.Request) (any, error) {
 	return jsonObject{"offset": offset, "data": string(resp.GetReadFile().GetData())}, err
 }
 
+// signedParam parses an offset or length; -1 if it is not set.
 func signedParam(text, name string) (int64, error) {
 	if text == "" {
 		return -1, nil
@@ -114,14 +116,15 @@ func signedParam(text, name string) (int64, error) {
 	return n, nil
 }
 
-// debug says which paths are known, and where they are.
+// debugDocument lists the paths whose files can be read, and where they are on the
+// host.
 func debugDocument(h Documents, r *http.Request) (any, error) {
 	all, err := h.flags(r.Context())
 	dir := path.Join(all["work_dir"], sandbox.Nested)
 	return map[string]string{dir: dir}, err
 }
 
-// download gives a whole file as it is when it is asked for.
+// downloadFile sends a whole file, with the size that it has at the beginning.
 func downloadFile(h Documents, w http.ResponseWriter, r *http.Request) error {
 	p, err := pathParam(r)
 	if err != nil {
@@ -140,17 +143,18 @@ func downloadFile(h Documents, w http.ResponseWriter, r *http.Request) error {
 	for at := uint64(0); ; {
 		data = data[:min(uint64(len(data)), size-at)]
 		if _, err := w.Write(data); err != nil {
-			return nil //nolint:nilerr // the client has gone
+			return nil //nolint:nilerr // the client is gone
 		}
 		if at += uint64(len(data)); at == size || r.Method == http.MethodHead {
 			return nil
 		}
 		if _, data, err = h.readPart(r.Context(), p, at); err != nil || len(data) == 0 {
-			panic(http.ErrAbortHandler) // it has become shorter: the client is to see that
+			panic(http.ErrAbortHandler) // the file became shorter: break the connection, so that the client notices
 		}
 	}
 }
 
+// readPart reads a part of a file.
 func (h Documents) readPart(ctx context.Context, p string, at uint64) (size uint64, data []byte, err error) {
 	resp, err := h.Do(ctx, &mesosagent.Call{Type: mesosagent.Call_READ_FILE.Enum(), ReadFile: &mesosagent.Call_ReadFile{Path: &p, Offset: &at}})
 	return resp.GetReadFile().GetSize(), resp.GetReadFile().GetData(), err

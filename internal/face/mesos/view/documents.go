@@ -10,21 +10,23 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// Handler answers the paths that are for GET.
+// Documents serves the documents that older tools of Mesos read by GET, each path a
+// JSON document: those of an agent, and two of a master, by which tools find agents and
+// tasks. It gets all it shows by calls of the API.
 type Documents struct {
-	// Do does one call. A *door.Error is answered as it is.
+	// Do executes one call. An *api.Error is sent as it is.
 	Do func(ctx context.Context, call *mesosagent.Call) (*mesosagent.Response, error)
-	// API answers everything else.
+	// API serves all other paths.
 	API http.Handler
 }
 
-// page writes one document.
+// document writes one document.
 type document func(h Documents, w http.ResponseWriter, r *http.Request) error
 
-// health tells that the agent lives.
+// healthPath is the path that answers as soon as the agent runs.
 const healthPath = "/health"
 
-// pages are the documents by their paths.
+// documents are the documents by path.
 func documents() map[string]document {
 	return map[string]document{
 		healthPath:            func(Documents, http.ResponseWriter, *http.Request) error { return nil },
@@ -43,21 +45,21 @@ func documents() map[string]document {
 	}
 }
 
-// agent is what stands before the paths of an agent's own, and may be left out.
+// agentPrefix may precede the path of an agent's document.
 const agentPrefix = "/slave(1)"
 
-// named is a path without what may be left out.
+// trimPath removes the optional prefix and trailing slashes.
 func trimPath(path string) string {
 	return strings.TrimRight(strings.TrimPrefix(path, agentPrefix), "/")
 }
 
-// at is the page at a path, nil for none.
+// documentAt returns the document at path, nil for none.
 func documentAt(path string) document { return documents()[trimPath(path)] }
 
-// Document reports whether a path is one that is for GET.
+// IsDocument reports whether there is a document at path.
 func IsDocument(path string) bool { return documentAt(path) != nil }
 
-// Health reports whether a path is the one that tells that the agent lives.
+// IsHealth reports whether path is the one that answers as soon as the agent runs.
 func IsHealth(path string) bool { return trimPath(path) == healthPath }
 
 // ServeHTTP implements http.Handler.
@@ -76,7 +78,7 @@ func (h Documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// document is a page of JSON.
+// jsonDocument is a document with the value that of returns as JSON.
 func jsonDocument(of func(h Documents, r *http.Request) (any, error)) document {
 	return func(h Documents, w http.ResponseWriter, r *http.Request) error {
 		v, err := of(h, r)
@@ -88,11 +90,12 @@ func jsonDocument(of func(h Documents, r *http.Request) (any, error)) document {
 			return err
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body) // a client that has gone wants no other answer
+		_, _ = w.Write(body) // fails only if the client is gone
 		return nil
 	}
 }
 
+// get executes a call that has no parameters.
 func (h Documents) get(ctx context.Context, t mesosagent.Call_Type) (*mesosagent.Response, error) {
 	return h.Do(ctx, &mesosagent.Call{Type: t.Enum()})
 }

@@ -14,10 +14,11 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
 
-// object is a JSON object that is put together by hand.
+// jsonObject is a JSON object.
 type jsonObject = map[string]any
 
-// resources are amounts by name; the four that tools look for are always there.
+// resourceObject has the amounts of resources by name. The four that tools look up are
+// always present.
 func resourceObject(list []*mesosv1.Resource) jsonObject {
 	all := jsonObject{"cpus": 0.0, "gpus": 0.0, "mem": 0.0, "disk": 0.0}
 	sum := map[string]float64{}
@@ -38,7 +39,7 @@ func labelObjects(l *mesosv1.Labels) []jsonObject {
 	return all
 }
 
-// taskOf is a task in the form of the documents, which differs from the API's.
+// taskObject is a task in the form of the documents, which differs from the API's.
 func taskObject(t *mesosv1.Task) (jsonObject, error) {
 	statuses := []jsonObject{}
 	for _, s := range t.GetStatuses() {
@@ -71,10 +72,11 @@ func taskObjects(list []*mesosv1.Task) ([]jsonObject, error) {
 	return all, nil
 }
 
-// by are things of executors, by whose they are.
+// tasksByExecutor are tasks by framework and executor.
 type tasksByExecutor map[[2]string][]jsonObject
 
-// of never returns nil: an empty list is one too.
+// of returns an executor's tasks. It never returns nil, because an empty list must be
+// shown.
 func (b tasksByExecutor) of(framework, executor string) []jsonObject {
 	if l := b[[2]string{framework, executor}]; l != nil {
 		return l
@@ -168,11 +170,11 @@ func executorObject(e *mesosv1.ExecutorInfo, running, completed tasksByExecutor,
 	return o
 }
 
-// pid is the agent's name as libprocess has it, with the address under which the
-// client has reached it.
+// agentPID is the agent's libprocess name, with the address by which the client reached
+// it.
 func agentPID(r *http.Request) string { return "slave(1)@" + r.Host }
 
-// slaves is a master's list of its agents, which is this one.
+// slavesDocument is a master's list of agents, which has this one only.
 func slavesDocument(h Documents, r *http.Request) (any, error) {
 	info, err := h.get(r.Context(), mesosagent.Call_GET_AGENT)
 	if err != nil {
@@ -194,11 +196,10 @@ func slavesDocument(h Documents, r *http.Request) (any, error) {
 	return jsonObject{"slaves": all, "recovered_slaves": []jsonObject{}}, nil
 }
 
-// taskLimit is how many tasks are listed when nothing is said.
+// taskLimit is the number of tasks that are listed by default.
 const taskLimit = 100
 
-// tasks is a master's list of the tasks of its agents, the newest first unless asked
-// otherwise.
+// tasksDocument is a master's list of tasks, newest first by default.
 func tasksDocument(h Documents, r *http.Request) (any, error) {
 	q := r.URL.Query()
 	limit, err := intParam(q.Get("limit"), taskLimit)
@@ -232,13 +233,14 @@ func tasksDocument(h Documents, r *http.Request) (any, error) {
 		return 0
 	})
 	list = list[min(max(offset, 0), len(list)):]
-	if limit >= 0 { // tools ask for -1 and mean all
+	if limit >= 0 { // tools send -1 for no limit
 		list = list[:min(limit, len(list))]
 	}
 	all, err := taskObjects(list)
 	return jsonObject{"tasks": all}, err
 }
 
+// intParam parses a query parameter; otherwise is its default.
 func intParam(text string, otherwise int) (int, error) {
 	if text == "" {
 		return otherwise, nil

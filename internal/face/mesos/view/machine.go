@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Figure is one figure.
+// Metric is one value under Mesos' name for it.
 type Metric struct {
 	Name  string
 	Value float64
 }
 
-// loadScale is what the kernel multiplies load averages by.
+// loadScale is the factor of the kernel's load averages.
 const loadScale = 1 << 16
 
-// Node are the machine's figures, and how long the agent has served.
+// MachineMetrics are the machine's metrics, and the agent's uptime.
 func MachineMetrics(began time.Time) ([]Metric, error) {
 	var i unix.Sysinfo_t
 	if err := unix.Sysinfo(&i); err != nil {
@@ -36,7 +36,7 @@ func MachineMetrics(began time.Time) ([]Metric, error) {
 	}, nil
 }
 
-// Memory is how much the machine has, in bytes.
+// MachineMemory is the size of the machine's memory, in bytes.
 func MachineMemory() (uint64, error) {
 	var i unix.Sysinfo_t
 	if err := unix.Sysinfo(&i); err != nil {

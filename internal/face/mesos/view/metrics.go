@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Work are the figures of what runs now, and of what it was promised of what the
-// machine has.
+// WorkMetrics are the metrics of what runs, and of how much of the machine's resources
+// (has) is promised to it.
 func WorkMetrics(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Metric {
 	tasks := map[mesosv1.TaskState]float64{}
 	used := map[string]float64{}
@@ -44,8 +44,8 @@ func WorkMetrics(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Me
 	return all
 }
 
-// nothing are the figures of what such an agent does not have: a master, revocable
-// resources, and removals of sandboxes that are known beforehand.
+// zeroMetrics are the metrics of what this agent does not have and that are always 0: a
+// master, revocable resources, and scheduled removals of sandboxes.
 func zeroMetrics() []string {
 	all := []string{
 		"containerizer/mesos/disk/project_ids_free", "containerizer/mesos/disk/project_ids_total",
@@ -62,7 +62,7 @@ func zeroMetrics() []string {
 	return all
 }
 
-// Disk is the size of the file system at path, in bytes.
+// DiskSize is the size of the file system at path, in bytes.
 func DiskSize(path string) (uint64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -71,20 +71,19 @@ func DiskSize(path string) (uint64, error) {
 	return st.Blocks * uint64(st.Bsize), nil
 }
 
-// Tally counts how tasks and executors have ended since the agent was started. The
-// zero Tally is ready.
+// Counters count events since the agent was started. The zero value is ready to use.
 type Counters struct {
 	mu             sync.Mutex // guards tasks, sandboxes, failedLaunches, removals, failedRemovals, fetches, failedFetches
 	tasks          map[mesosv1.TaskState]float64
-	sandboxes      float64
-	failedLaunches float64 // that failed
-	removals       float64 // sandboxes of ended containers
-	failedRemovals float64 // the same, where it failed
+	sandboxes      float64 // removed
+	failedLaunches float64
+	removals       float64 // of sandboxes of ended containers
+	failedRemovals float64
 	fetches        float64 // launches whose URIs were fetched
-	failedFetches  float64 // the same, where it failed
+	failedFetches  float64 // launches whose URIs could not be fetched
 }
 
-// Add counts what an event tells of.
+// Count counts an event of the engine.
 func (t *Counters) Count(e core.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,14 +98,15 @@ func (t *Counters) Count(e core.Event) {
 	}
 }
 
-// LaunchFailed counts a launch that was refused, or was taken back.
+// LaunchFailed counts a launch that was refused or undone.
 func (t *Counters) LaunchFailed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.failedLaunches++
 }
 
-// Cleared counts what an ended container had left and was taken away, or could not be.
+// Removed counts the removal of an ended container's sandbox; ok is whether it
+// succeeded.
 func (t *Counters) Removed(ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,7 +117,7 @@ func (t *Counters) Removed(ok bool) {
 	}
 }
 
-// Fetched counts a launch with URIs, which were fetched, or could not be.
+// Fetched counts a launch with URIs; ok is whether they were fetched.
 func (t *Counters) Fetched(ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,7 +128,7 @@ func (t *Counters) Fetched(ok bool) {
 	}
 }
 
-// Figures are what was counted.
+// Metrics are the counters under Mesos' names.
 func (t *Counters) Metrics() []Metric {
 	t.mu.Lock()
 	defer t.mu.Unlock()

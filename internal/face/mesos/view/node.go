@@ -22,7 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/translate"
 )
 
-// Node is what is shown.
+// Node is the content of the node that is shown.
 type Node struct {
 	// Agent is the agent's id.
 	Agent      string
@@ -30,10 +30,10 @@ type Node struct {
 	Containers []core.Container
 }
 
-// cpuShares are a cgroup's for one CPU.
+// cpuShares is the cgroup weight of one CPU.
 const cpuShares = 1024
 
-// Frameworks are the owners that have anything here, by their names.
+// Frameworks are the owners that have sandboxes, sorted by name.
 func (n Node) Frameworks() *mesosagent.Response_GetFrameworks {
 	r := &mesosagent.Response_GetFrameworks{}
 	var owners []string
@@ -50,8 +50,8 @@ func (n Node) Frameworks() *mesosagent.Response_GetFrameworks {
 	return r
 }
 
-// Executors are the sandboxes; those that have stopped are completed, and those of
-// Mesos' with their standalone container.
+// Executors are the sandboxes. A sandbox is completed if it has stopped; one of Mesos'
+// own if its standalone container has ended.
 func (n Node) Executors() *mesosagent.Response_GetExecutors {
 	r := &mesosagent.Response_GetExecutors{}
 	over := map[core.ID]bool{}
@@ -75,7 +75,7 @@ func (n Node) Executors() *mesosagent.Response_GetExecutors {
 	return r
 }
 
-// Tasks are the containers; those that have ended are completed.
+// Tasks are the containers. Those that have ended are completed.
 func (n Node) Tasks() *mesosagent.Response_GetTasks {
 	r := &mesosagent.Response_GetTasks{}
 	of := map[core.ID]core.Sandbox{}
@@ -87,7 +87,7 @@ func (n Node) Tasks() *mesosagent.Response_GetTasks {
 	for i := range all {
 		sb, ok := of[all[i].Sandbox]
 		if !ok {
-			continue // made since the sandboxes were read
+			continue // created after the sandboxes were read
 		}
 		t := n.task(&all[i], &sb)
 		if all[i].State == core.ContainerExited {
@@ -99,13 +99,13 @@ func (n Node) Tasks() *mesosagent.Response_GetTasks {
 	return r
 }
 
-// State is all three.
+// State is Tasks, Executors and Frameworks together.
 func (n Node) State() *mesosagent.Response_GetState {
 	return &mesosagent.Response_GetState{GetTasks: n.Tasks(), GetExecutors: n.Executors(), GetFrameworks: n.Frameworks()}
 }
 
-// Name is what an object is called here: what is Mesos' has the name that it was
-// launched by, and anything else its ID.
+// ObjectName is the name under which an object is shown: Mesos' own name for Mesos'
+// objects, and the ID for all others.
 func ObjectName(m core.Meta) string {
 	if m.Owner == core.OwnerMesos {
 		return string(m.Key)
@@ -113,7 +113,7 @@ func ObjectName(m core.Meta) string {
 	return string(m.ID)
 }
 
-// ContainerID is the name in Mesos' form.
+// ContainerID is ObjectName as a message.
 func ContainerID(m core.Meta) *mesosv1.ContainerID {
 	if m.Owner == core.OwnerMesos {
 		return api.ParseID(string(m.Key))
@@ -122,16 +122,19 @@ func ContainerID(m core.Meta) *mesosv1.ContainerID {
 	return &mesosv1.ContainerID{Value: &name}
 }
 
+// compareMeta sorts by owner and age.
 func compareMeta(a, b core.Meta) int {
 	return cmp.Or(cmp.Compare(a.Owner, b.Owner), a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 }
 
+// sandboxes are the sandboxes, sorted.
 func (n Node) sandboxes() []core.Sandbox {
 	all := slices.Clone(n.Sandboxes)
 	slices.SortFunc(all, func(a, b core.Sandbox) int { return compareMeta(a.Meta, b.Meta) })
 	return all
 }
 
+// task is a container as a task.
 func (n Node) task(c *core.Container, sb *core.Sandbox) *mesosv1.Task {
 	id, name, owner, executor := ObjectName(c.Meta), string(c.Key), string(c.Owner), ObjectName(sb.Meta)
 	t := &mesosv1.Task{
@@ -152,7 +155,7 @@ func (n Node) task(c *core.Container, sb *core.Sandbox) *mesosv1.Task {
 	return t
 }
 
-// status is a task's last one, the only one that is known.
+// status is the last status of a task. Earlier ones are not known.
 func (n Node) status(c *core.Container, sb *core.Sandbox, t *mesosv1.Task) *mesosv1.TaskStatus {
 	at := c.Created
 	if !c.Main.Started.IsZero() {
@@ -178,7 +181,7 @@ func (n Node) status(c *core.Container, sb *core.Sandbox, t *mesosv1.Task) *meso
 	return s
 }
 
-// Status is how a container is found on the node.
+// ContainerStatus is a container's process id and network addresses.
 func ContainerStatus(m core.Meta, p core.Process, sb *core.Sandbox) *mesosv1.ContainerStatus {
 	s := &mesosv1.ContainerStatus{ContainerId: ContainerID(m)}
 	if p.Pid > 0 {
@@ -199,6 +202,7 @@ func ContainerStatus(m core.Meta, p core.Process, sb *core.Sandbox) *mesosv1.Con
 	return s
 }
 
+// networkInfo is one network with its addresses.
 func networkInfo(name string, addrs []netip.Addr) *mesosv1.NetworkInfo {
 	n := &mesosv1.NetworkInfo{}
 	if name != "" {
@@ -214,8 +218,8 @@ func networkInfo(name string, addrs []netip.Addr) *mesosv1.NetworkInfo {
 	return n
 }
 
-// state is a container's in Mesos' words. One that somebody had ended is killed,
-// whatever its program made of the signal.
+// taskState is the state of a container. A container that was told to end is killed,
+// whatever exit status its program returned.
 func taskState(c *core.Container) mesosv1.TaskState {
 	switch c.State {
 	case core.ContainerCreating:
@@ -231,8 +235,8 @@ func taskState(c *core.Container) mesosv1.TaskState {
 	return mesosv1.TaskState_TASK_RUNNING
 }
 
-// OverDisk reports whether a container was ended for what it took of the disk, and says
-// so in Mesos' words.
+// DiskLimitMessage reports whether a container was ended because it exceeded its disk
+// limit, and returns Mesos' text for that.
 func DiskLimitMessage(a *core.Autopsy) (message string, ok bool) {
 	if a.Asked == nil || a.Asked.Owner != core.OwnerMesos || a.Exit.Signal == 0 {
 		return "", false
@@ -240,7 +244,8 @@ func DiskLimitMessage(a *core.Autopsy) (message string, ok bool) {
 	return sandbox.QuotaMessage(a.Asked.Call)
 }
 
-// Ended is the state of what has ended so; nil is an end that nobody knows.
+// EndState is the state of a container that ended as a says. nil is an end that nobody
+// has seen.
 func EndState(a *core.Autopsy) mesosv1.TaskState {
 	switch {
 	case a == nil, a.Exit.Lost:
@@ -256,7 +261,7 @@ func EndState(a *core.Autopsy) mesosv1.TaskState {
 	return mesosv1.TaskState_TASK_FAILED
 }
 
-// resources are a sandbox's limits as they were asked for.
+// limitResources are a sandbox's limits as resources.
 func limitResources(r *specs.LinuxResources) (list []*mesosv1.Resource) {
 	if r == nil {
 		return nil
@@ -270,11 +275,12 @@ func limitResources(r *specs.LinuxResources) (list []*mesosv1.Resource) {
 	return list
 }
 
-// Scalar is an amount of a resource that belongs to nobody in particular.
+// Scalar is an amount of an unreserved resource.
 func Scalar(name string, value float64) *mesosv1.Resource {
 	return &mesosv1.Resource{Name: &name, Type: mesosv1.Value_SCALAR.Enum(), Scalar: &mesosv1.Value_Scalar{Value: &value}}
 }
 
+// labelsOf are labels as a message, sorted.
 func labelsOf(m map[string]string) *mesosv1.Labels {
 	if len(m) == 0 {
 		return nil

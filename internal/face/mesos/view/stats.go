@@ -7,7 +7,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Of are a container's figures in Mesos' units; what the kernel does not tell is
+// Statistics converts a container's stats. Values that the kernel does not provide are
 // left out.
 func Statistics(st core.Stats) *mesosv1.ResourceStatistics {
 	at := float64(st.At.UnixNano()) / float64(time.Second)
@@ -27,7 +27,8 @@ func Statistics(st core.Stats) *mesosv1.ResourceStatistics {
 	return r
 }
 
-// network sums up the interfaces; one of the host's network has none.
+// addNetwork adds the sum over all interfaces. A container on the host's network has
+// none.
 func addNetwork(r *mesosv1.ResourceStatistics, list []core.NetStats) {
 	if len(list) == 0 {
 		return
