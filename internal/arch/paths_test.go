@@ -94,7 +94,7 @@ var allowedByName = map[string]string{
 	"internal/face/mesos/sandbox/sandbox.go:New":           operators,
 	"internal/face/mesos/sandbox/usage.go:Usage":           ofSandbox,
 	"internal/face/mesos/sandbox/usage.go:add":             byDir,
-	"internal/face/mesos/view/metrics.go:DiskSize":         ownFiles,
+	"internal/face/mesos/view/machine.go:MachineResources": ownFiles,
 	"internal/face/nomad/stats/speed.go:NodeSpeed":         kernels,
 	"internal/face/nomad/relay/relay.go:listen":            ownFiles,
 	"internal/face/nomad/translate/cgroup.go:isDir":        kernels,

@@ -7,9 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 
-	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/mesos/api"
@@ -38,11 +36,11 @@ func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
 	if a.OOM != nil && a.Limit == 0 {
 		a.Limit = s.limit(ctx, api.RootOf(id))
 	}
-	end := ended(a)
-	if message, ok := view.DiskLimitMessage(&a); ok {
-		end.State, end.Reason, end.Message = mesosv1.TaskState_TASK_FAILED.Enum(), mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_DISK.Enum(), &message
-		end.Limitation = s.diskLimit(ctx, id)
+	var disk uint64
+	if _, over := view.DiskLimitMessage(&a); over {
+		disk = s.diskLimit(ctx, id)
 	}
+	end := view.WaitResult(a, disk)
 	if x.Call.GetType() == mesosagent.Call_WAIT_NESTED_CONTAINER {
 		return x.Answer(&mesosagent.Response{Type: mesosagent.Response_WAIT_NESTED_CONTAINER.Enum(), WaitNestedContainer: &mesosagent.Response_WaitNestedContainer{
 			ExitStatus: end.ExitStatus, State: end.State, Reason: end.Reason, Limitation: end.Limitation, Message: end.Message,
@@ -69,17 +67,18 @@ func (s *server) limit(ctx context.Context, root string) uint64 {
 	return uint64(max(*sb.Config.Resources.Memory.Limit, 0))
 }
 
-// diskLimit is what a standalone container may take of the disk.
-func (s *server) diskLimit(ctx context.Context, id string) *mesosv1.TaskResourceLimitation {
-	l := &mesosv1.TaskResourceLimitation{}
+// diskLimit is how much disk space a standalone container may use, in bytes; 0 if it
+// is not limited, or not known any more.
+func (s *server) diskLimit(ctx context.Context, id string) uint64 {
 	c, err := s.engine.ContainerByKey(ctx, core.Key(id))
 	if err != nil {
-		return l
+		return 0
 	}
-	if rec, err := translate.ReadRecord(c); err == nil {
-		l.Resources = []*mesosv1.Resource{view.Scalar("disk", float64(rec.Disk)/(1<<20))}
+	rec, err := translate.ReadRecord(c)
+	if err != nil {
+		return 0
 	}
-	return l
+	return rec.Disk
 }
 
 // await returns when what a name stands for has ended. NotFound.
@@ -93,29 +92,6 @@ func (s *server) await(ctx context.Context, id string) (core.Autopsy, error) {
 		err = s.endBelow(ctx, t.container)
 	}
 	return a, err
-}
-
-// ended is how a container ended, in wait(2)'s numbers. What says more than that
-// is set only when the kernel or the agent has ended it.
-func ended(a core.Autopsy) *mesosagent.Response_WaitContainer {
-	r := &mesosagent.Response_WaitContainer{}
-	switch {
-	case a.Exit.Lost:
-		r.State, r.Message = mesosv1.TaskState_TASK_LOST.Enum(), &a.Verdict
-		return r
-	case a.Exit.Signal != 0:
-		r.ExitStatus = proto.Int32(int32(a.Exit.Signal))
-	default:
-		r.ExitStatus = proto.Int32(int32(a.Exit.Code) << 8)
-	}
-	if a.OOM != nil && a.Exit.Status() != 0 {
-		r.State, r.Reason, r.Message = mesosv1.TaskState_TASK_FAILED.Enum(), mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_MEMORY.Enum(), &a.Verdict
-		r.Limitation = &mesosv1.TaskResourceLimitation{}
-		if a.Limit > 0 {
-			r.Limitation.Resources = []*mesosv1.Resource{view.Scalar("mem", float64(a.Limit)/(1<<20))}
-		}
-	}
-	return r
 }
 
 // killContainer sends a signal to the container's first process.

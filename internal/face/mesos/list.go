@@ -7,7 +7,6 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/mesos/api"
@@ -36,7 +35,7 @@ func (s *server) getContainers(ctx context.Context, x *api.Exchange) error {
 		}
 		for _, p := range c.Execs {
 			if p.Autopsy == nil && in.GetShowNested() {
-				resp.Containers = append(resp.Containers, shownSession(c, p))
+				resp.Containers = append(resp.Containers, view.SessionContainer(&c, &p))
 			}
 		}
 	}
@@ -57,8 +56,7 @@ func (s *server) shown(ctx context.Context, c core.Container) *mesosagent.Respon
 	if err != nil {
 		sb = core.Sandbox{} // it goes
 	}
-	status := view.ContainerStatus(c.Meta, c.Main, &sb)
-	r := &mesosagent.Response_GetContainers_Container{ContainerId: status.ContainerId, ContainerStatus: status}
+	r := view.Container(&c, &sb)
 	var st core.Stats
 	if c.Parent == "" {
 		st, err = s.engine.Stats.Sandbox(ctx, c.Sandbox, wanted)
@@ -72,20 +70,4 @@ func (s *server) shown(ctx context.Context, c core.Container) *mesosagent.Respon
 		s.log.DebugContext(ctx, "a container is shown without figures", "container", string(c.ID), "error", err)
 	}
 	return r
-}
-
-// shownSession is a session as a container of its own.
-func shownSession(c core.Container, p core.Process) *mesosagent.Response_GetContainers_Container {
-	name := string(c.Key) + "." + string(p.ID)
-	return &mesosagent.Response_GetContainers_Container{
-		ContainerId: api.ParseID(name), ContainerStatus: &mesosv1.ContainerStatus{ContainerId: api.ParseID(name), ExecutorPid: pid(p)},
-	}
-}
-
-func pid(p core.Process) *uint32 {
-	if p.Pid <= 0 {
-		return nil
-	}
-	n := uint32(p.Pid)
-	return &n
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 	"net/http"
-	"runtime"
 	"time"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
@@ -92,31 +91,12 @@ func (s *shows) getTasks(ctx context.Context, x *api.Exchange) error {
 
 // getAgent tells of the machine; an id is what a master gives.
 func (s *shows) getAgent(_ context.Context, x *api.Exchange) error {
-	all, err := s.machine()
+	all, err := view.MachineResources(s.disk, s.gpus)
 	if err != nil {
 		return err
 	}
 	info := &mesosv1.AgentInfo{Hostname: &s.agent, Resources: all}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_AGENT.Enum(), GetAgent: &mesosagent.Response_GetAgent{AgentInfo: info}})
-}
-
-// machine is what the machine has, memory and disk in MiB.
-func (s *shows) machine() ([]*mesosv1.Resource, error) {
-	mem, err := view.MachineMemory()
-	if err != nil {
-		return nil, err
-	}
-	disk, err := view.DiskSize(s.disk)
-	if err != nil {
-		return nil, err
-	}
-	all := []*mesosv1.Resource{
-		view.Scalar("cpus", float64(runtime.NumCPU())), view.Scalar("mem", float64(mem>>20)), view.Scalar("disk", float64(disk>>20)),
-	}
-	if s.gpus > 0 {
-		all = append(all, view.Scalar("gpus", float64(s.gpus)))
-	}
-	return all, nil
 }
 
 func (s *shows) getMetrics(ctx context.Context, x *api.Exchange) error {
@@ -128,19 +108,14 @@ func (s *shows) getMetrics(ctx context.Context, x *api.Exchange) error {
 	if err != nil {
 		return err
 	}
-	has, err := s.machine()
+	has, err := view.MachineResources(s.disk, s.gpus)
 	if err != nil {
 		return err
 	}
 	all = append(all, view.WorkMetrics(n.State(), has)...)
 	all = append(all, s.tally.Metrics()...)
-	used, size := s.cache.Used()
-	all = append(all, view.Metric{Name: "containerizer/fetcher/cache_size_total_bytes", Value: float64(size)}, view.Metric{Name: "containerizer/fetcher/cache_size_used_bytes", Value: float64(used)})
-	m := &mesosagent.Response_GetMetrics{}
-	for _, f := range all {
-		m.Metrics = append(m.Metrics, &mesosv1.Metric{Name: &f.Name, Value: &f.Value})
-	}
-	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_METRICS.Enum(), GetMetrics: m})
+	all = append(all, view.CacheMetrics(s.cache.Used())...)
+	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_METRICS.Enum(), GetMetrics: view.Metrics(all)})
 }
 
 // others are the containers of the other owners that run, as those of executors.
@@ -163,11 +138,7 @@ func (s *shows) others(ctx context.Context) ([]*mesosagent.Response_GetContainer
 		if c.Owner == core.OwnerMesos || sb == nil || !runs(c) {
 			continue
 		}
-		owner, executor, name, status := string(c.Owner), view.ObjectName(sb.Meta), string(sb.Key), view.ContainerStatus(c.Meta, c.Main, sb)
-		r := &mesosagent.Response_GetContainers_Container{
-			FrameworkId: &mesosv1.FrameworkID{Value: &owner}, ExecutorId: &mesosv1.ExecutorID{Value: &executor}, ExecutorName: &name,
-			ContainerId: status.ContainerId, ContainerStatus: status,
-		}
+		r := view.ExecutorContainer(c, sb)
 		if st, err := s.view.stats.OfContainer(ctx, c, wanted); err == nil { // left out where it cannot be told, as with Mesos
 			r.ResourceStatistics = view.Statistics(st)
 		}

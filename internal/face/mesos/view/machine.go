@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 )
 
 // Metric is one value under Mesos' name for it.
@@ -36,11 +38,22 @@ func MachineMetrics(began time.Time) ([]Metric, error) {
 	}, nil
 }
 
-// MachineMemory is the size of the machine's memory, in bytes.
-func MachineMemory() (uint64, error) {
+// MachineResources are the machine's CPUs, memory, GPUs, and the size of the file
+// system at dir.
+func MachineResources(dir string, gpus int) ([]*mesosv1.Resource, error) {
 	var i unix.Sysinfo_t
 	if err := unix.Sysinfo(&i); err != nil {
-		return 0, fmt.Errorf("read the machine's memory: %w", err)
+		return nil, fmt.Errorf("read the machine's memory: %w", err)
 	}
-	return i.Totalram * uint64(i.Unit), nil
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return nil, fmt.Errorf("read the size of the file system at %s: %w", dir, err)
+	}
+	all := []*mesosv1.Resource{
+		Scalar("cpus", float64(runtime.NumCPU())), Scalar("mem", float64(i.Totalram*uint64(i.Unit)>>20)), Scalar("disk", float64(st.Blocks*uint64(st.Bsize)>>20)),
+	}
+	if gpus > 0 {
+		all = append(all, Scalar("gpus", float64(gpus)))
+	}
+	return all, nil
 }

@@ -1,11 +1,8 @@
 package view
 
 import (
-	"fmt"
 	"slices"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
@@ -60,15 +57,6 @@ func zeroMetrics() []string {
 		}
 	}
 	return all
-}
-
-// DiskSize is the size of the file system at path, in bytes.
-func DiskSize(path string) (uint64, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
-		return 0, fmt.Errorf("read the size of the file system at %s: %w", path, err)
-	}
-	return st.Blocks * uint64(st.Bsize), nil
 }
 
 // Counters count events since the agent was started. The zero value is ready to use.
@@ -144,4 +132,22 @@ func (t *Counters) Metrics() []Metric {
 		{"slave/tasks_killed", t.tasks[mesosv1.TaskState_TASK_KILLED]},
 		{"slave/tasks_lost", t.tasks[mesosv1.TaskState_TASK_LOST]},
 	}
+}
+
+// CacheMetrics are the metrics of the fetcher's cache, of which used bytes of size are
+// in use.
+func CacheMetrics(used, size int64) []Metric {
+	return []Metric{
+		{"containerizer/fetcher/cache_size_total_bytes", float64(size)},
+		{"containerizer/fetcher/cache_size_used_bytes", float64(used)},
+	}
+}
+
+// Metrics are metrics as a message.
+func Metrics(list []Metric) *mesosagent.Response_GetMetrics {
+	m := &mesosagent.Response_GetMetrics{}
+	for _, f := range list {
+		m.Metrics = append(m.Metrics, &mesosv1.Metric{Name: &f.Name, Value: &f.Value})
+	}
+	return m
 }

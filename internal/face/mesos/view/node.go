@@ -145,7 +145,7 @@ func (n Node) task(c *core.Container, sb *core.Sandbox) *mesosv1.Task {
 	if c.Parent == "" {
 		t.Resources = limitResources(sb.Config.Resources)
 		if rec, err := translate.ReadRecord(*c); err == nil && c.Owner == core.OwnerMesos && rec.Disk > 0 {
-			t.Resources = append(t.Resources, Scalar("disk", float64(rec.Disk)/(1<<20)))
+			t.Resources = append(t.Resources, mebibytes("disk", rec.Disk))
 		}
 		if gpus := len(c.Config.CDI); gpus > 0 && c.Owner == core.OwnerMesos {
 			t.Resources = append(t.Resources, Scalar("gpus", float64(gpus)))
@@ -183,11 +183,7 @@ func (n Node) status(c *core.Container, sb *core.Sandbox, t *mesosv1.Task) *meso
 
 // ContainerStatus is a container's process id and network addresses.
 func ContainerStatus(m core.Meta, p core.Process, sb *core.Sandbox) *mesosv1.ContainerStatus {
-	s := &mesosv1.ContainerStatus{ContainerId: ContainerID(m)}
-	if p.Pid > 0 {
-		pid := uint32(p.Pid)
-		s.ExecutorPid = &pid
-	}
+	s := &mesosv1.ContainerStatus{ContainerId: ContainerID(m), ExecutorPid: pidOf(&p)}
 	if len(sb.Config.Network.Attach) > 1 {
 		for _, i := range sb.Network.Interfaces {
 			var addrs []netip.Addr

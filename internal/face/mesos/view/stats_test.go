@@ -32,8 +32,12 @@ func TestMachineMetrics(t *testing.T) {
 	for _, f := range all {
 		got[f.Name] = f.Value
 	}
-	total, err := MachineMemory()
-	if err != nil || got["system/mem_total_bytes"] != float64(total) || got["slave/uptime_secs"] < 60 || got["system/cpus_total"] < 1 {
-		t.Errorf("%v, of %d bytes, %v", got, total, err)
+	has, err := MachineResources(t.TempDir(), 2)
+	if err != nil || len(has) != 4 || has[1].GetName() != "mem" || has[2].GetScalar().GetValue() < 1 || has[3].GetScalar().GetValue() != 2 {
+		t.Fatalf("resources %v, %v", has, err)
+	}
+	total := uint64(got["system/mem_total_bytes"])
+	if float64(total>>20) != has[1].GetScalar().GetValue() || got["slave/uptime_secs"] < 60 || got["system/cpus_total"] != has[0].GetScalar().GetValue() {
+		t.Errorf("%v, with resources %v", got, has)
 	}
 }
