@@ -104,7 +104,7 @@ func openMesos(n *node) func(context.Context, face.Deps) (face.Face, error) {
 	return func(_ context.Context, d face.Deps) (face.Face, error) {
 		o := mesos.Options{Deps: d, Config: n.cfg.Face.Mesos, Root: n.cfg.Agent.Root, Level: n.level, Recovered: n.recovered}
 		if o.Config.ShowAllOwners {
-			o.All = mesos.ViewOf(n.engine.All())
+			o.All = mesos.ReaderOf(n.engine.All())
 		}
 		return mesos.New(o)
 	}

@@ -84,7 +84,7 @@ var allowedByName = map[string]string{
 	"internal/face/mesos/auth/auth.go:readPrivate":         operators,
 	"internal/face/mesos/config.go:rules":                  operators,
 	"internal/face/mesos/fetch/cache.go:NewCache":          ownFiles,
-	"internal/face/mesos/fetch/fetch.go:below":             operators,
+	"internal/face/mesos/fetch/fetch.go:openAllowed":       operators,
 	"internal/face/mesos/fetch/store/main.go:do":           byDir,
 	"internal/face/mesos/fetch/store/main.go:source":       byDir,
 	"internal/face/mesos/providers/providers.go:New":       ownFiles,

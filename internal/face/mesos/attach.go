@@ -20,18 +20,17 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/translate"
 )
 
-// heartbeatEvery is how often a sign of life goes out on a stream of output, as a
-// rule.
-const heartbeatEvery = 30 * time.Second
+// heartbeatInterval is the default interval of heartbeats on streams of output.
+const heartbeatInterval = 30 * time.Second
 
-// launchSession runs a command in its parent for as long as the connection lives,
-// which carries its output.
+// launchSession runs a command in its parent container for as long as the connection is
+// open, and streams its output.
 func (s *server) launchSession(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetLaunchNestedContainerSession()
-	l := translate.Launch{ID: api.FormatID(in.GetContainerId()), Command: in.GetCommand(), Container: in.GetContainer(), Permit: s.permit(ctx, x)}
+	l := translate.Launch{ID: api.FormatID(in.GetContainerId()), Command: in.GetCommand(), Container: in.GetContainer(), PermitUser: s.permitUser(ctx, x)}
 	sess, err := s.openSession(ctx, l)
 	if err != nil {
-		return asBad(err)
+		return asBadRequest(err)
 	}
 	if sess == nil {
 		x.Empty(http.StatusAccepted)
@@ -45,15 +44,15 @@ func (s *server) launchSession(ctx context.Context, x *api.Exchange) error {
 	return err
 }
 
-// openSession starts the command; nil without an error when it runs already. Its
-// output is held until somebody takes it.
+// openSession starts the command; it returns nil without an error if it runs already.
+// The output is held back until it is read.
 func (s *server) openSession(ctx context.Context, l translate.Launch) (*session.Session, error) {
-	unlock, err := s.names.Lock(ctx, l.ID)
+	unlock, err := s.ids.Lock(ctx, l.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if runs, err := s.before(ctx, &l); err != nil || runs {
+	if runs, err := s.prepare(ctx, &l); err != nil || runs {
 		return nil, err
 	}
 	if err := l.Check(); err != nil {
@@ -65,7 +64,7 @@ func (s *server) openSession(ctx context.Context, l translate.Launch) (*session.
 	}
 	_, value := api.SplitID(l.ID)
 	cfg := attach.Held(p, core.StdinOpen, translate.Size(l.Container.GetTtyInfo()))
-	cfg.ID, cfg.KeepExit = core.ProcessID(value), true // clients ask how it has ended when the stream has
+	cfg.ID, cfg.KeepExit = core.ProcessID(value), true // clients ask for the exit after the stream has ended
 	at, err := attach.Exec{Engine: s.engine}.Start(ctx, l.Parent.ID, cfg)
 	if err != nil {
 		return nil, err
@@ -75,10 +74,10 @@ func (s *server) openSession(ctx context.Context, l translate.Launch) (*session.
 	return sess, nil
 }
 
-// closeSession ends a session with all that it has started. One that is broken is
-// killed before what it has started, so that its exit says so.
+// closeSession ends a session and the processes that it started. If broken, it kills
+// the session's own process first, so that its exit says so.
 func (s *server) closeSession(ctx context.Context, id string, sess *session.Session, broken bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	sess.Close()
 	unlock := s.lockSession(ctx, id, sess)
@@ -89,24 +88,25 @@ func (s *server) closeSession(ctx context.Context, id string, sess *session.Sess
 	const call = "LAUNCH_NESTED_CONTAINER_SESSION"
 	var err error
 	if broken {
-		if err = ignoreNotFound(s.engine.Signal(ctx, sess.Ref, int(unix.SIGKILL), asked(call))); err == nil {
+		if err = ignoreNotFound(s.engine.Signal(ctx, sess.Ref, int(unix.SIGKILL), stopRequest(call))); err == nil {
 			_, err = s.engine.Wait(ctx, sess.Ref)
 		}
 	}
 	s.sessions.End(id)
 	_, value := api.SplitID(id)
 	t := target{container: core.Container{Meta: core.Meta{ID: sess.Ref.Container}}, session: core.ProcessID(value)}
-	if err = errors.Join(ignoreNotFound(err), ignoreNotFound(s.drop(ctx, t, call))); err != nil {
-		s.log.WarnContext(ctx, "a session was not cleaned up", "container", id, "error", err)
+	if err = errors.Join(ignoreNotFound(err), ignoreNotFound(s.remove(ctx, t, call))); err != nil {
+		s.log.WarnContext(ctx, "could not remove a session; the next start of the agent removes it", "container", id, "error", err)
 	}
 }
 
-// lockSession takes the name of a session; nil when it is another's: clients hear of
-// a session's end too, and one of them may have removed it and used its name again.
+// lockSession locks the id of a session; nil if it belongs to another session by now:
+// when clients learn of the end, one of them may remove the session and use its id
+// again.
 func (s *server) lockSession(ctx context.Context, id string, sess *session.Session) (unlock func()) {
-	unlock, err := s.names.Lock(ctx, id)
+	unlock, err := s.ids.Lock(ctx, id)
 	if err != nil {
-		s.log.WarnContext(ctx, "a session was not cleaned up", "container", id, "error", err)
+		s.log.WarnContext(ctx, "could not remove a session; the next start of the agent removes it", "container", id, "error", err)
 		return nil
 	}
 	if s.sessions.Live(id) != sess {
@@ -135,7 +135,7 @@ func (s *server) attachOutput(ctx context.Context, x *api.Exchange) error {
 			return out.Send, nil
 		}, s.heartbeat)
 	}
-	t, err := s.attachable(ctx, id)
+	t, err := s.findAttachable(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -149,12 +149,12 @@ func (s *server) attachOutput(ctx context.Context, x *api.Exchange) error {
 	if err == nil {
 		_, err = view.Run(ctx, out.Send, s.heartbeat)
 	}
-	return ignoreNotFound(err) // it may be gone by now
+	return ignoreNotFound(err) // NotFound: it was removed after its end
 }
 
-// attachable finds a container that somebody can be connected to: one with a
-// terminal, that runs.
-func (s *server) attachable(ctx context.Context, id string) (target, error) {
+// findAttachable finds a container that clients can attach to: a running one with a
+// terminal.
+func (s *server) findAttachable(ctx context.Context, id string) (target, error) {
 	if _, err := s.engine.ContainerByKey(ctx, core.Key(api.RootOf(id))); errdefs.IsNotFound(err) {
 		return target{}, &api.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
 	}
@@ -172,11 +172,13 @@ func (s *server) attachable(ctx context.Context, id string) (target, error) {
 	return t, nil
 }
 
-// lingers is how long input is taken after the container's end.
-const lingers = time.Second
+// inputGrace is how long input is still read after the container has ended, so that the
+// client gets its answer.
+const inputGrace = time.Second
 
-// attachInput gives a container what the client sends. It does not end the
-// container's input unless the client says so: another may go on.
+// attachInput sends the client's input to a container. The end of the stream does not
+// close the container's standard input unless the client says so, because another
+// client may continue.
 func (s *server) attachInput(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetAttachContainerInput()
 	if err := api.ValidateFirstInput(in); err != nil {
@@ -187,7 +189,7 @@ func (s *server) attachInput(ctx context.Context, x *api.Exchange) error {
 	if sess := s.sessions.Live(id); sess != nil {
 		to.Ref, to.tty, to.Stdin = sess.Ref, sess.TTY, sess.Streams.Stdin
 	} else {
-		t, err := s.attachable(ctx, id)
+		t, err := s.findAttachable(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -208,13 +210,13 @@ func (s *server) attachInput(ctx context.Context, x *api.Exchange) error {
 	return to.run(ctx, x)
 }
 
-// input is one stream of input on its way to a process.
+// input is a stream of input for a process.
 type input struct {
 	attach.Input
 	tty bool
 }
 
-// run takes records until the client sends no more, or the process has ended.
+// run forwards records until the client sends no more, or the process has ended.
 func (i *input) run(ctx context.Context, x *api.Exchange) error {
 	if err := x.OpenInput(); err != nil {
 		return err
@@ -226,19 +228,20 @@ func (i *input) run(ctx context.Context, x *api.Exchange) error {
 		defer close(waited)
 		if _, err := i.Engine.Wait(ctx, i.Ref); err == nil || errdefs.IsNotFound(err) {
 			ended = true
-			x.EndInput(time.Now().Add(lingers))
+			x.EndInput(time.Now().Add(inputGrace))
 		}
 	}()
-	err := i.records(ctx, x)
+	err := i.copy(ctx, x)
 	cancel()
 	<-waited
 	if ended {
-		return nil // whatever its end has broken
+		return nil // the error is a consequence of the end
 	}
 	return err
 }
 
-func (i *input) records(ctx context.Context, x *api.Exchange) error {
+// copy forwards records until the end of the stream.
+func (i *input) copy(ctx context.Context, x *api.Exchange) error {
 	for {
 		call, err := x.Next()
 		if errors.Is(err, io.EOF) {
@@ -247,13 +250,14 @@ func (i *input) records(ctx context.Context, x *api.Exchange) error {
 		if err != nil {
 			return err
 		}
-		if err := i.record(ctx, call.GetAttachContainerInput().GetProcessIo()); err != nil {
+		if err := i.handle(ctx, call.GetAttachContainerInput().GetProcessIo()); err != nil {
 			return err
 		}
 	}
 }
 
-func (i *input) record(ctx context.Context, m *mesosagent.ProcessIO) error {
+// handle forwards one record.
+func (i *input) handle(ctx context.Context, m *mesosagent.ProcessIO) error {
 	if m.GetType() == mesosagent.ProcessIO_CONTROL {
 		if m.GetControl().GetType() != mesosagent.ProcessIO_Control_TTY_INFO {
 			return nil
@@ -271,7 +275,7 @@ func (i *input) record(ctx context.Context, m *mesosagent.ProcessIO) error {
 		return nil
 	}
 	if i.tty {
-		return nil // who is at a terminal sends its end as a character
+		return nil // on a terminal the end of input is a character
 	}
 	return i.Engine.CloseStdin(ctx, i.Ref)
 }

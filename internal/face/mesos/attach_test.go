@@ -381,7 +381,7 @@ func TestAnEndedSessionTouchesNoLaterOne(t *testing.T) {
 	o := n.stream(sessionS)
 	o.has("hello")
 	s, ref := n.server, n.server.sessions.Live("a.s").Ref
-	unlock, err := s.names.Lock(t.Context(), "a.s")
+	unlock, err := s.ids.Lock(t.Context(), "a.s")
 	if err != nil {
 		t.Fatal(err)
 	}

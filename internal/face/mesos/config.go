@@ -22,59 +22,59 @@ type Config struct {
 	Enabled bool `toml:"enabled"`
 	// Socket is the unix socket of the API.
 	Socket string `toml:"socket"`
-	// Listen is host:port where the API is served too, "" for nowhere.
+	// Listen is host:port of a TCP listener; "" for none.
 	Listen string `toml:"listen"`
-	// Cert and Key are PEM files; "" is plain HTTP.
+	// Cert and Key are PEM files; without them the TCP listener is plain HTTP.
 	Cert string `toml:"cert"`
 	Key  string `toml:"key"`
-	// ClientCA is a PEM file: only clients with a certificate of one of its
-	// authorities. Listen needs it, Credentials or JWTSecretKey.
+	// ClientCA is a PEM file of authorities. With it, clients need a certificate of one
+	// of them. Listen requires it, Credentials or JWTSecretKey.
 	ClientCA string `toml:"client_ca"`
 	// Credentials is a file of principals and secrets.
 	Credentials string `toml:"credentials"`
 	// JWTSecretKey is a file with the key that executors' tokens are signed with.
 	JWTSecretKey string `toml:"jwt_secret_key"`
-	// ACLs is a file of rules of what they may do, "" for all.
+	// ACLs is a file of rules of what principals may do; without it they may do
+	// everything.
 	ACLs string `toml:"acls"`
 	// Hosts are further names by which clients may call Listen.
 	Hosts []string `toml:"hosts"`
-	// WorkDir has the containers' sandboxes; "" is mesos below agent.root.
+	// WorkDir has the sandboxes of containers; "" is mesos below agent.root.
 	WorkDir string `toml:"work_dir"`
-	// GCDelay is how long what ended containers have left is kept; 0 keeps it until it
-	// is removed.
+	// GCDelay is how long an ended container's record and sandbox are kept. 0 keeps
+	// them until they are removed by a call.
 	GCDelay Duration `toml:"gc_delay"`
-	// DiskWatchInterval is how often it is measured what containers take of the disk,
-	// which have a limit of it; 0 does not enforce limits.
+	// DiskWatchInterval is how often the disk usage of containers with a disk limit is
+	// measured; 0 does not enforce the limits.
 	DiskWatchInterval Duration `toml:"disk_watch_interval"`
-	// GPUs are the node's, by their names of the Container Device Interface; a container
-	// gets as many of them as its resources say.
+	// GPUs are the node's GPUs by their names of the Container Device Interface. A
+	// container gets as many of them as its resources say.
 	GPUs []string `toml:"gpus"`
-	// MaxFetchBytes bounds what is fetched for one container, unpacked.
+	// MaxFetchBytes limits what is fetched for one container, in bytes after unpacking.
 	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
-	// FetchDirs are the directories of the node whose files a command's URIs may name;
-	// they are read as the container's user.
+	// FetchDirs are the directories of the host whose files a command's URIs may name.
+	// The files are read as the container's user.
 	FetchDirs []string `toml:"fetch_dirs"`
-	// FetcherCacheBytes bounds what is kept of what was fetched, for others that want
-	// the same; 0 keeps nothing.
+	// FetcherCacheBytes limits the fetcher's cache; 0 switches it off.
 	FetcherCacheBytes int64 `toml:"fetcher_cache_bytes"`
-	// ShowAllOwners has the calls that show frameworks, executors, tasks and containers
-	// tell of what the other faces run, too.
+	// ShowAllOwners includes what the other faces run in the calls that show
+	// frameworks, executors, tasks and containers.
 	ShowAllOwners bool `toml:"show_all_owners"`
-	// MaxMessageBytes bounds one request, and one record of a stream.
+	// MaxMessageBytes limits one request, and one record of a stream.
 	MaxMessageBytes int `toml:"max_message_bytes"`
-	// MaxConnections bounds the open connections of each listener. For more the idle
-	// ones are closed, the longest idle first; when all have a call in flight, more
+	// MaxConnections limits the open connections of each listener. Above the limit the
+	// longest idle connection is closed; if all have a call in flight, new connections
 	// wait.
 	MaxConnections int `toml:"max_connections"`
-	// MaxConnectionsPerPeer bounds those of one address on Listen; more are refused. 0
-	// is no bound.
+	// MaxConnectionsPerPeer limits the connections of one address on Listen; more are
+	// refused. 0 means no limit.
 	MaxConnectionsPerPeer int `toml:"max_connections_per_peer"`
-	// MaxUnauthenticated bounds the connections on Listen over which nobody known has
-	// asked for anything yet; for more the oldest are closed.
+	// MaxUnauthenticated limits the connections on Listen without an authenticated
+	// request so far; above the limit the oldest is closed.
 	MaxUnauthenticated int `toml:"max_unauthenticated"`
 }
 
-// DefaultConfig is what holds where the file says nothing.
+// DefaultConfig is the configuration of an empty file.
 func DefaultConfig() Config {
 	return Config{
 		Socket: "/run/longshore/mesos.sock", GCDelay: Duration(week), DiskWatchInterval: Duration(15 * time.Second), MaxFetchBytes: 16 << 30, FetcherCacheBytes: 2 << 30,
@@ -82,8 +82,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate refuses what could not work, and what would answer anybody.
-// InvalidArgument.
+// Validate refuses a configuration that cannot work, and one that would serve
+// unauthenticated clients over TCP. InvalidArgument.
 func (c Config) Validate() error {
 	switch {
 	case !path.IsAbs(c.Socket):
@@ -112,7 +112,7 @@ func (c Config) Validate() error {
 	return c.validateListen()
 }
 
-// validateListen is about what TCP takes.
+// validateListen checks the keys of the TCP listener.
 func (c Config) validateListen() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return invalid.Errorf("face.mesos.listen %q: %v", c.Listen, err)
@@ -133,7 +133,7 @@ func (c Config) validateListen() error {
 	return nil
 }
 
-func (c Config) guard() (*auth.Authenticator, error) {
+func (c Config) authenticator() (*auth.Authenticator, error) {
 	if c.Listen == "" {
 		return nil, nil //nolint:nilnil // nothing to guard
 	}
@@ -170,7 +170,7 @@ func (c Config) rules() (*auth.Rules, error) {
 	return r, nil
 }
 
-// uidOf finds a user of this node.
+// uidOf returns the uid of a user of this node.
 func uidOf(name string) (uint32, bool) {
 	u, err := user.Lookup(name)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration that is written "30s" in TOML.
+// Duration is a time.Duration that TOML has as text such as "30s".
 type Duration time.Duration
 
 const (
@@ -23,7 +23,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Flag is d as Mesos writes it: in the largest unit of which it is a whole number.
+// Flag formats d as Mesos does: in the largest unit of which it is a whole number.
 func (d Duration) Flag() string {
 	for _, u := range []struct {
 		name string

@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Check refuses names that are none of the Container Device Interface, and one that is
-// there twice. InvalidArgument.
+// checkGPUs returns InvalidArgument for names that are not of the Container Device
+// Interface, and for duplicates.
 func checkGPUs(names []string) error {
 	for i, n := range names {
 		kind, device, _ := strings.Cut(n, "=")
@@ -25,20 +25,21 @@ func checkGPUs(names []string) error {
 	return nil
 }
 
-// Pool are the GPUs of the node.
+// gpuPool assigns GPUs, which are devices of the Container Device Interface, each to
+// one container at a time. The containers' records say which are assigned.
 type gpuPool struct {
 	names []string
 
 	mu    sync.Mutex      // guards taken
-	taken map[string]bool // by launches, whose containers have no record yet
+	taken map[string]bool // by launches whose containers have no record yet
 }
 
-// New returns the pool of the devices with these names.
+// newGPUPool returns the pool of the devices with these names.
 func newGPUPool(names []string) *gpuPool { return &gpuPool{names: names, taken: map[string]bool{}} }
 
-// Take takes n that no container has. have tells of all containers that may have one;
-// it is asked when no other launch takes any. give is to be called when the container
-// has its record, or will have none. InvalidArgument when there are not as many.
+// take assigns n free GPUs. have returns all containers that may have one; no other
+// launch takes any while it runs. give must be called once the container has its record
+// or will not get one. InvalidArgument if fewer than n are free.
 func (p *gpuPool) take(n int, have func() ([]core.Container, error)) (names []string, give func(), err error) {
 	if n == 0 {
 		return nil, func() {}, nil

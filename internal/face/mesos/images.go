@@ -11,9 +11,9 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// pruneImages drops this face's names of the images that no container of its is
-// made of, but for those that the call names. The other owners' names stay, and what
-// they hold.
+// pruneImages removes this face's names of images that no container of Mesos uses,
+// except those that the call excludes. Names of other owners remain, and so does the
+// content that they refer to.
 func (s *server) pruneImages(ctx context.Context, x *api.Exchange) error {
 	if s.engine.Images.Leased() {
 		return errors.New("Cannot prune and pull at the same time") //nolint:staticcheck // Mesos' text

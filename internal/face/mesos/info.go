@@ -18,14 +18,14 @@ func getHealth(_ context.Context, x *api.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_HEALTH.Enum(), GetHealth: &mesosagent.Response_GetHealth{Healthy: proto.Bool(true)}})
 }
 
-// getFlags tells what of Mesos' flags has a meaning here.
+// getFlags returns those of Mesos' flags that have a meaning here.
 func (s *server) getFlags(_ context.Context, x *api.Exchange) error {
 	f := &mesosagent.Response_GetFlags{}
 	_, size := s.fetcher.Cache.Used()
 	for _, kv := range [][2]string{
-		{"container_disk_watch_interval", Duration(s.disks.every).Flag()},
+		{"container_disk_watch_interval", Duration(s.diskQuota.interval).Flag()},
 		{"containerizers", "mesos"},
-		{"enforce_container_disk_quota", strconv.FormatBool(s.disks.every > 0)},
+		{"enforce_container_disk_quota", strconv.FormatBool(s.diskQuota.interval > 0)},
 		{"fetcher_cache_dir", filepath.Join(s.workDir, cacheDir)},
 		{"fetcher_cache_size", sandbox.FormatBytes(uint64(size))},
 		{"gc_delay", s.gcDelay},
@@ -36,14 +36,14 @@ func (s *server) getFlags(_ context.Context, x *api.Exchange) error {
 		{"work_dir", s.workDir},
 	} {
 		if kv[1] == "" {
-			continue // it has no value
+			continue // it is not set
 		}
 		f.Flags = append(f.Flags, &mesosv1.Flag{Name: &kv[0], Value: &kv[1]})
 	}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_FLAGS.Enum(), GetFlags: f})
 }
 
-// develVersion is that of a build that has none: clients take versions apart.
+// develVersion is the version of a build without one. Clients parse versions.
 const develVersion = "0.0.0-devel"
 
 func (s *server) getVersion(_ context.Context, x *api.Exchange) error {
@@ -63,7 +63,7 @@ func (s *server) getLoggingLevel(_ context.Context, x *api.Exchange) error {
 func (s *server) setLoggingLevel(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetSetLoggingLevel()
 	s.level.set(in.GetLevel(), time.Duration(in.GetDuration().GetNanoseconds()))
-	s.log.InfoContext(ctx, "the log's level was changed", "level", in.GetLevel(), "for", time.Duration(in.GetDuration().GetNanoseconds()))
+	s.log.InfoContext(ctx, "log level changed by a client", "level", in.GetLevel(), "for", time.Duration(in.GetDuration().GetNanoseconds()))
 	return nil
 }
 

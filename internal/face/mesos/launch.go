@@ -15,82 +15,85 @@ import (
 	"github.com/longshore/longshore/internal/engine/lease"
 	"github.com/longshore/longshore/internal/face/errtext"
 	"github.com/longshore/longshore/internal/face/mesos/api"
+	"github.com/longshore/longshore/internal/face/mesos/fetch"
 	"github.com/longshore/longshore/internal/face/mesos/translate"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// cleanTimeout bounds what is taken back after a call has failed.
-const cleanTimeout = 30 * time.Second
+// undoTimeout limits the clean-up after a failed call.
+const undoTimeout = 30 * time.Second
 
 func (s *server) launchContainer(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetLaunchContainer()
-	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer(), Resources: in.GetResources(), Permit: s.permit(ctx, x)})
+	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer(), Resources: in.GetResources(), PermitUser: s.permitUser(ctx, x)})
 }
 
 func (s *server) launchNestedContainer(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetLaunchNestedContainer()
-	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer(), Permit: s.permit(ctx, x)})
+	return s.launch(ctx, x, in.GetContainerId(), translate.Launch{Command: in.GetCommand(), Container: in.GetContainer(), PermitUser: s.permitUser(ctx, x)})
 }
 
-// launch starts a container: 202 when it runs already, 200 when it does now, and
-// 400 with the reason when it cannot be started; then nothing of it is left.
+// launch starts a container. It answers 202 if the container runs already, 200 if it
+// runs now, and 400 with the reason if it cannot be started; then nothing of it
+// remains.
 func (s *server) launch(ctx context.Context, x *api.Exchange, id *mesosv1.ContainerID, l translate.Launch) error {
-	l.ID, l.Work = api.FormatID(id), s.tree.Root()
-	unlock, err := s.names.Lock(ctx, l.ID)
+	l.ID, l.WorkDir = api.FormatID(id), s.tree.Root()
+	unlock, err := s.ids.Lock(ctx, l.ID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	runs, err := s.before(ctx, &l)
+	runs, err := s.prepare(ctx, &l)
 	if err != nil {
-		return asBad(err)
+		return asBadRequest(err)
 	}
 	if runs {
 		x.Empty(http.StatusAccepted)
 		return nil
 	}
 	if err := l.Check(); err != nil {
-		return asBad(err)
+		return asBadRequest(err)
 	}
-	// A directory without a container is what a launch has left that did not
-	// come to an end.
+	// A directory without a container is left from a launch that was not completed.
 	if err = s.tree.Remove(l.ID); err == nil {
 		l.Dir, err = s.tree.Make(l.ID)
 	}
 	if err != nil {
 		return fmt.Errorf("Failed to create sandbox: %w", err) //nolint:staticcheck // Mesos' text
 	}
-	if err = s.create(ctx, l); err != nil {
-		return asBad(errors.Join(err, s.tree.Remove(l.ID)))
+	if err = s.createAndStart(ctx, l); err != nil {
+		return asBadRequest(errors.Join(err, s.tree.Remove(l.ID)))
 	}
 	return nil
 }
 
-// before finds out whether the container runs already, and the one that it is to
-// be in. One that has ended makes room for a standalone container of its name.
-func (s *server) before(ctx context.Context, l *translate.Launch) (runs bool, err error) {
+// prepare reports whether the container runs already, and finds its parent. A
+// standalone container that has ended is removed to make room for a new one with its
+// id.
+func (s *server) prepare(ctx context.Context, l *translate.Launch) (runs bool, err error) {
 	t, err := s.find(ctx, l.ID)
 	switch {
 	case errdefs.IsNotFound(err):
-		if err := s.dropUnfinished(ctx, l.ID); err != nil {
+		if err := s.removeSandbox(ctx, l.ID); err != nil {
 			return false, err
 		}
 	case err != nil:
 		return false, err
 	case t.process().Autopsy == nil:
 		return true, nil
-	case t.nested():
+	case t.isNested():
 		return false, fmt.Errorf("Container %s has ended and was not removed", l.ID) //nolint:staticcheck // as Mesos begins its texts
 	default:
-		if err := s.drop(ctx, t, "LAUNCH_CONTAINER"); err != nil {
+		if err := s.remove(ctx, t, "LAUNCH_CONTAINER"); err != nil {
 			return false, err
 		}
 	}
-	return false, s.parent(ctx, l)
+	return false, s.findParent(ctx, l)
 }
 
-// dropUnfinished takes away the surroundings of a standalone container that a
-// launch has left which did not come to an end.
-func (s *server) dropUnfinished(ctx context.Context, id string) error {
+// removeSandbox removes the engine's sandbox of a standalone container whose launch was
+// not completed.
+func (s *server) removeSandbox(ctx context.Context, id string) error {
 	sb, err := s.engine.SandboxByKey(ctx, core.Key(id))
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -98,11 +101,11 @@ func (s *server) dropUnfinished(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return s.drop(ctx, target{sandbox: sb.ID}, "LAUNCH_CONTAINER")
+	return s.remove(ctx, target{sandbox: sb.ID}, "LAUNCH_CONTAINER")
 }
 
-// parent finds the container that a nested one is to be in.
-func (s *server) parent(ctx context.Context, l *translate.Launch) error {
+// findParent finds the container that a nested one is launched in.
+func (s *server) findParent(ctx context.Context, l *translate.Launch) error {
 	name, _ := api.SplitID(l.ID)
 	if name == "" {
 		return nil
@@ -123,21 +126,21 @@ func (s *server) parent(ctx context.Context, l *translate.Launch) error {
 		return fmt.Errorf("Parent container %s is in 'DESTROYING' state", name) //nolint:staticcheck // Mesos' text
 	}
 	l.Parent = &p
-	if l.Of, err = translate.ReadRecord(p); err != nil {
+	if l.ParentRecord, err = translate.ReadRecord(p); err != nil {
 		return err
 	}
 	return l.Inherit()
 }
 
-// found are the images that the launch asks for.
-func found(ctx context.Context, from *lease.Lease, l translate.Launch) (all translate.Images, err error) {
+// findImages finds the images that a launch asks for.
+func findImages(ctx context.Context, from *lease.Lease, l translate.Launch) (all translate.Images, err error) {
 	if img := l.Container.GetMesos().GetImage(); img != nil {
-		if all.Root, err = image(ctx, from, img); err != nil {
+		if all.Root, err = findImage(ctx, from, img); err != nil {
 			return all, err
 		}
 	}
 	for _, v := range l.VolumeImages() {
-		img, err := image(ctx, from, v)
+		img, err := findImage(ctx, from, v)
 		if err != nil {
 			return all, err
 		}
@@ -146,8 +149,9 @@ func found(ctx context.Context, from *lease.Lease, l translate.Launch) (all tran
 	return all, nil
 }
 
-// image finds an image, which is pulled when it is not there or not to be from here.
-func image(ctx context.Context, from *lease.Lease, of *mesosv1.Image) (img core.Image, err error) {
+// findImage finds an image. It is pulled if it is missing, or if the call does not
+// accept a cached one.
+func findImage(ctx context.Context, from *lease.Lease, of *mesosv1.Image) (img core.Image, err error) {
 	name, always := of.GetDocker().GetName(), !of.GetCached()
 	err = errdefs.ErrNotFound
 	if !always {
@@ -162,11 +166,11 @@ func image(ctx context.Context, from *lease.Lease, of *mesosv1.Image) (img core.
 	return img, nil
 }
 
-// create makes the container and lets it run.
-func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
+// createAndStart creates the container and starts it, or undoes both.
+func (s *server) createAndStart(ctx context.Context, l translate.Launch) (err error) {
 	lease := s.engine.Images.Lease()
 	defer lease.Release()
-	images, err := found(ctx, lease, l)
+	images, err := findImages(ctx, lease, l)
 	if err != nil {
 		return err
 	}
@@ -175,8 +179,8 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 		return err
 	}
 	defer give()
-	l.GPUs, l.Closed = names, s.closed
-	made, err := makeContainer(ctx, s.engine, l, images)
+	l.GPUs, l.AgentRoot = names, s.agentRoot
+	made, err := createContainer(ctx, s.engine, l, images)
 	if err != nil {
 		return err
 	}
@@ -184,7 +188,7 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 		err = s.fetchAndStart(ctx, l, made.container)
 	}
 	if err == nil && l.Parent != nil {
-		// Its parent may have ended meanwhile, when this one was not there yet.
+		// The parent may have ended before this container existed, and so not have stopped it.
 		if p, perr := s.engine.Container(ctx, l.Parent.ID); perr != nil || p.State == core.ContainerExited {
 			err = fmt.Errorf("Parent container %s is in 'DESTROYING' state", l.Parent.Key) //nolint:staticcheck // Mesos' text
 		}
@@ -192,19 +196,35 @@ func (s *server) create(ctx context.Context, l translate.Launch) (err error) {
 	if err == nil {
 		return nil
 	}
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	if derr := s.drop(clean, made, "LAUNCH_CONTAINER"); derr != nil {
-		err = errors.Join(err, fmt.Errorf("take back container %s: %w", l.ID, derr))
+	if derr := s.remove(clean, made, "LAUNCH_CONTAINER"); derr != nil {
+		err = errors.Join(err, fmt.Errorf("undo the launch of container %s: %w", l.ID, derr))
 	}
 	return err
 }
 
-// makeContainer makes a container, a standalone one with surroundings of its own. It
-// runs at once unless something is to be fetched first. What fails leaves nothing.
-func makeContainer(ctx context.Context, e *engine.Client, l translate.Launch, images translate.Images) (target, error) {
+// fetchAndStart fetches the command's URIs into the sandbox of a created container, and
+// starts the container. Only once the container has its root is its user known, who
+// owns the files and whose rights decide what may be read.
+func (s *server) fetchAndStart(ctx context.Context, l translate.Launch, c core.Container) error {
+	p, err := ocispec.BundleProcess(c.Bundle)
+	if err != nil {
+		return err
+	}
+	err = s.fetcher.Fetch(ctx, l.Dir, fetch.User{UID: p.User.UID, GID: p.User.GID, Groups: p.User.AdditionalGids}, l.Command.GetUris())
+	s.state.counters.Fetched(err == nil)
+	if err != nil {
+		return fmt.Errorf("Failed to fetch all URIs for container '%s': %w", l.ID, err) //nolint:staticcheck // Mesos' text
+	}
+	return s.engine.StartContainer(ctx, c.ID)
+}
+
+// createContainer creates a container, a standalone one together with its sandbox. It
+// starts at once unless URIs must be fetched first. If it fails, nothing remains.
+func createContainer(ctx context.Context, e *engine.Client, l translate.Launch, images translate.Images) (target, error) {
 	config := func(sandbox core.ID) (core.ContainerConfig, error) {
-		cfg, err := l.ContainerOf(sandbox, images)
+		cfg, err := l.ContainerConfig(sandbox, images)
 		cfg.Run = len(l.Command.GetUris()) == 0
 		return cfg, err
 	}
@@ -216,7 +236,7 @@ func makeContainer(ctx context.Context, e *engine.Client, l translate.Launch, im
 		c, err := e.CreateContainer(ctx, cfg)
 		return target{container: c}, err
 	}
-	cfg, err := l.Sandbox()
+	cfg, err := l.SandboxConfig()
 	if err != nil {
 		return target{}, err
 	}
@@ -224,8 +244,8 @@ func makeContainer(ctx context.Context, e *engine.Client, l translate.Launch, im
 	return target{sandbox: sb.ID, container: c}, err
 }
 
-// target is what a name of Mesos' stands for: a container, or a session, which is
-// a further process of the container that it is in.
+// target is what an id refers to: a container, or a session, which is another process
+// of its parent container.
 type target struct {
 	sandbox   core.ID // of a standalone container
 	container core.Container
@@ -234,9 +254,9 @@ type target struct {
 
 func (t target) ref() core.Ref         { return core.Ref{Container: t.container.ID, Process: t.session} }
 func (t target) process() core.Process { return *t.container.Process(t.session) }
-func (t target) nested() bool          { return t.sandbox == "" }
+func (t target) isNested() bool        { return t.sandbox == "" }
 
-// find finds what a name as text stands for. NotFound.
+// find returns what an id in text form refers to. NotFound.
 func (s *server) find(ctx context.Context, id string) (target, error) {
 	parent, value := api.SplitID(id)
 	c, err := s.engine.ContainerByKey(ctx, core.Key(id))
@@ -260,10 +280,10 @@ func (s *server) find(ctx context.Context, id string) (target, error) {
 	return target{container: c, session: core.ProcessID(value)}, nil
 }
 
-// drop ends what t is and takes it away with all that is in it; success when
-// there is nothing. Directories stay.
-func (s *server) drop(ctx context.Context, t target, call string) error {
-	opts := engine.RemoveOptions{Force: true, Asked: asked(call)}
+// remove stops and removes a target with everything in it; it succeeds if there is
+// nothing. Directories remain.
+func (s *server) remove(ctx context.Context, t target, call string) error {
+	opts := engine.RemoveOptions{Force: true, Asked: stopRequest(call)}
 	switch {
 	case t.sandbox != "":
 		return s.engine.RemoveSandbox(ctx, t.sandbox, opts)
@@ -275,13 +295,14 @@ func (s *server) drop(ctx context.Context, t target, call string) error {
 	return nil
 }
 
-func asked(call string) core.Asked {
+// stopRequest says by which call a process is stopped.
+func stopRequest(call string) core.Asked {
 	return core.Asked{Owner: core.OwnerMesos, Call: call, At: time.Now()}
 }
 
-// asBad is err as what is wrong with the request, as Mesos has it for launches;
-// what is not built says so.
-func asBad(err error) error {
+// asBadRequest answers a failed launch with status 400, as Mesos does, or 501 for what
+// is not implemented.
+func asBadRequest(err error) error {
 	if e := (*api.Error)(nil); errors.As(err, &e) {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/view"
 )
 
-// getContainers lists what runs, as far as it is asked for: executors' containers,
-// which are the other owners', always.
+// getContainers lists running containers of the kinds that the call asks for.
+// Executors' containers, which are those of the other owners, are always listed.
 func (s *server) getContainers(ctx context.Context, x *api.Exchange) error {
 	in := x.Call.GetGetContainers()
 	all, err := s.engine.Containers(ctx, core.Filter{})
@@ -23,15 +23,15 @@ func (s *server) getContainers(ctx context.Context, x *api.Exchange) error {
 	}
 	slices.SortFunc(all, func(a, b core.Container) int { return strings.Compare(string(a.Key), string(b.Key)) })
 	resp := &mesosagent.Response_GetContainers{}
-	if resp.Containers, err = s.shows.others(ctx); err != nil {
+	if resp.Containers, err = s.state.executorContainers(ctx); err != nil {
 		return err
 	}
 	for i, c := range all {
-		if !runs(&all[i]) {
+		if !isRunning(&all[i]) {
 			continue
 		}
 		if nested := c.Parent != ""; nested && in.GetShowNested() || !nested && in.GetShowStandalone() {
-			resp.Containers = append(resp.Containers, s.shown(ctx, c))
+			resp.Containers = append(resp.Containers, s.container(ctx, c))
 		}
 		for _, p := range c.Execs {
 			if p.Autopsy == nil && in.GetShowNested() {
@@ -42,32 +42,33 @@ func (s *server) getContainers(ctx context.Context, x *api.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_CONTAINERS.Enum(), GetContainers: resp})
 }
 
-func runs(c *core.Container) bool {
+// isRunning reports whether a container runs, which includes paused ones.
+func isRunning(c *core.Container) bool {
 	return c.State == core.ContainerRunning || c.State == core.ContainerPaused
 }
 
-// wanted are the figures that a container is shown with.
-const wanted = core.FigureUsage | core.FigureDetail | core.FigureCount
+// listStats are the statistics that lists show.
+const listStats = core.FigureUsage | core.FigureDetail | core.FigureCount
 
-// shown is a container with what could be found out about it. A standalone one's
-// figures are those of its whole tree, as Mesos has it.
-func (s *server) shown(ctx context.Context, c core.Container) *mesosagent.Response_GetContainers_Container {
+// container is a container in a list, with its statistics as far as they are known.
+// Those of a standalone container include everything nested in it, as in Mesos.
+func (s *server) container(ctx context.Context, c core.Container) *mesosagent.Response_GetContainers_Container {
 	sb, err := s.engine.Sandbox(ctx, c.Sandbox)
 	if err != nil {
-		sb = core.Sandbox{} // it goes
+		sb = core.Sandbox{} // it is being removed
 	}
 	r := view.Container(&c, &sb)
 	var st core.Stats
 	if c.Parent == "" {
-		st, err = s.engine.Stats.Sandbox(ctx, c.Sandbox, wanted)
+		st, err = s.engine.Stats.Sandbox(ctx, c.Sandbox, listStats)
 	} else {
-		st, err = s.engine.Stats.OfContainer(ctx, &c, wanted)
+		st, err = s.engine.Stats.OfContainer(ctx, &c, listStats)
 	}
 	if err == nil {
 		r.ResourceStatistics = view.Statistics(st)
-		s.disks.show(c, r.ResourceStatistics)
+		s.diskQuota.addTo(c, r.ResourceStatistics)
 	} else if !errdefs.IsNotFound(err) {
-		s.log.DebugContext(ctx, "a container is shown without figures", "container", string(c.ID), "error", err)
+		s.log.DebugContext(ctx, "could not read the statistics of a container; it is listed without", "container", string(c.ID), "error", err)
 	}
 	return r
 }

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Level is the log's level.
+// logLevel changes the level of the log for a time, in Mesos' numbers: 0 is the
+// configured level, anything above is debug.
 type logLevel struct {
 	log *slog.LevelVar
 
@@ -16,8 +17,8 @@ type logLevel struct {
 	timer      *time.Timer
 }
 
-// New returns the level of a log as it is now; a nil one is remembered and
-// changes nothing.
+// newLogLevel returns the level of log, which is now as configured. With nil, changes
+// are remembered but have no effect.
 func newLogLevel(log *slog.LevelVar) *logLevel {
 	if log == nil {
 		log = new(slog.LevelVar)
@@ -25,14 +26,14 @@ func newLogLevel(log *slog.LevelVar) *logLevel {
 	return &logLevel{log: log, configured: log.Level()}
 }
 
-// Get returns the level in force.
+// get returns the level in force.
 func (l *logLevel) get() uint32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.level
 }
 
-// Set has the level in force for so long; then the configured one is again.
+// set sets the level for d; then the configured level returns.
 func (l *logLevel) set(level uint32, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,14 +45,14 @@ func (l *logLevel) set(level uint32, d time.Duration) {
 	t = time.AfterFunc(max(d, 0), func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.timer == t { // not another Set's by now
+		if l.timer == t { // no later set has replaced the timer
 			l.setLocked(0)
 		}
 	})
 	l.timer = t
 }
 
-// put sets the level and forgets when it was to end; mu must be held.
+// setLocked sets the level and stops the timer; mu must be held.
 func (l *logLevel) setLocked(level uint32) {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -64,5 +65,5 @@ func (l *logLevel) setLocked(level uint32) {
 	}
 }
 
-// Reset has the configured level in force.
+// reset returns to the configured level.
 func (l *logLevel) reset() { l.set(0, 0) }

@@ -1,11 +1,14 @@
-// Package mesos is the face that speaks the Mesos v1 agent operator API: what is
-// posted to /api/v1 is a call of its own kind, in JSON or protobuf. It joins no
-// master; standalone containers exist to work without one.
+// Package mesos is the face that speaks the Mesos v1 agent operator API: a client posts
+// calls of many types to /api/v1, in JSON or protobuf. It joins no master; standalone
+// containers are meant for use without one.
 //
-// It keeps nothing of its own: a standalone container is a sandbox with one
-// container, and a nested one a container below another, all by the name that
-// Mesos has for them as their key. It must not know how anything is done below
-// the engine. Start reading at server.go and launch.go; door has the HTTP part.
+// A standalone container is a sandbox with one container, and a nested one a container
+// in the same sandbox; the engine's key is the container's id in text form. All state
+// is in the engine and in the containers' directories, but for the configurations of
+// resource providers. The package must not know how anything is done below the engine.
+//
+// Start reading at server.go, which lists the handlers, and launch.go. Package api has
+// the HTTP part, translate what a launch becomes, view what is shown.
 package mesos
 
 import (
@@ -32,38 +35,39 @@ import (
 // Name is the face's name.
 const Name = "mesos"
 
-// Options are what New needs.
+// Options configure New.
 type Options struct {
 	face.Deps
 	Config Config
-	// Root is where the sandboxes are when Config.WorkDir does not say.
+	// Root is the agent's root directory. The work directory is below it if
+	// Config.WorkDir is empty.
 	Root string
-	// All is the whole node, for Config.ShowAllOwners; nil has the face show what is
-	// its own.
-	All *View
-	// Level is the log's, for the calls that ask for it and change it; nil has
-	// none.
+	// All reads the objects of all owners, for Config.ShowAllOwners; with nil the face
+	// shows only its own.
+	All *Reader
+	// Level is the level of the log, which calls can change; nil if it cannot be
+	// changed.
 	Level *slog.LevelVar
-	// Recovered is closed when the engine has recovered; nil: it has. Serve may be
-	// called before.
+	// Recovered is closed when the engine has recovered; nil means that it has. Serve
+	// may be called before.
 	Recovered <-chan struct{}
 }
 
 // Face serves the agent API.
 type Face struct {
-	server *server
-	cfg    Config
-	limits *connlimit.Table
-	guard  *auth.Authenticator // nil without Config.Listen
-	tls    *tls.Config         // nil without Config.Cert
+	server        *server
+	cfg           Config
+	limits        *connlimit.Table
+	authenticator *auth.Authenticator // nil without Config.Listen
+	tls           *tls.Config         // nil without Config.Cert
 	// recovered is Options.Recovered.
 	recovered <-chan struct{}
 }
 
 var _ face.Face = (*Face)(nil)
 
-// New makes the face; it serves nothing yet. InvalidArgument when the config is
-// wrong or something required is missing.
+// New returns the face, which serves nothing yet. It returns InvalidArgument if the
+// configuration is wrong or something required is missing.
 func New(o Options) (*Face, error) {
 	if o.Engine == nil || o.Logger == nil {
 		return nil, invalid.Errorf("mesos face: engine and logger are required")
@@ -74,7 +78,7 @@ func New(o Options) (*Face, error) {
 	if o.Config.WorkDir == "" {
 		o.Config.WorkDir = path.Join(o.Root, Name)
 	}
-	g, err := o.Config.guard()
+	g, err := o.Config.authenticator()
 	if err != nil {
 		return nil, err
 	}
@@ -92,24 +96,24 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	s.rules = rules
-	return &Face{server: s, cfg: o.Config, limits: o.Limits, guard: g, tls: secure, recovered: o.Recovered}, nil
+	return &Face{server: s, cfg: o.Config, limits: o.Limits, authenticator: g, tls: secure, recovered: o.Recovered}, nil
 }
 
 // Name is "mesos".
 func (f *Face) Name() string { return Name }
 
-// The times that a client gets by TCP.
+// Timeouts of connections over TCP.
 const (
-	// headerTimeout is how long a TLS handshake and a request's head may take, and the
-	// rest of a request that is refused.
+	// headerTimeout limits a TLS handshake, a request's header, and the body of a
+	// request that is refused.
 	headerTimeout = 10 * time.Second
-	// idleTimeout is how long a connection may wait for its next request.
+	// idleTimeout limits how long a connection may wait for its next request.
 	idleTimeout = 2 * time.Minute
 )
 
-// Serve answers on every listener until ctx ends, before the engine has recovered
-// with what Mesos says then. Calls in flight are cut off at the end, as many of them
-// last as long as a container.
+// Serve serves the API on every listener until ctx ends. Before the engine has
+// recovered it answers as Mesos does during recovery. Calls in flight are cut off at
+// the end, because many of them last as long as a container.
 func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if len(listeners) == 0 {
 		return invalid.Errorf("mesos face: no listener")
@@ -117,7 +121,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var all errgroup.Group // whichever of them ends ends the others
+	var all errgroup.Group // the first that returns ends the others
 	run := func(do func() error) {
 		all.Go(func() error {
 			defer cancel()
@@ -125,7 +129,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		})
 	}
 	ready := make(chan struct{})
-	g := gate{recovered: f.recovered, ready: ready}
+	g := recoveryGate{recovered: f.recovered, ready: ready}
 	for _, l := range listeners {
 		run(func() error { return f.listen(ctx, l, g) })
 	}
@@ -135,7 +139,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		if !g.wait(ctx) {
 			return nil
 		}
-		follow, err := f.begin(ctx)
+		follow, err := f.start(ctx)
 		if err != nil {
 			return err
 		}
@@ -144,10 +148,10 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 			run(do)
 		}
 		all.Go(func() error {
-			f.server.disks.run(ctx)
+			f.server.diskQuota.run(ctx)
 			return nil
 		})
-		cleaner{f.server, time.Duration(f.cfg.GCDelay)}.run(ctx)
+		collector{f.server, time.Duration(f.cfg.GCDelay)}.run(ctx)
 		<-ctx.Done()
 		return nil
 	})
@@ -159,68 +163,69 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return err
 }
 
-// begin does what has to be done before the first call, and returns what is to run
-// beside the calls, until ctx ends.
-func (f *Face) begin(ctx context.Context) (follow []func() error, err error) {
-	if err := f.server.sweep(ctx); err != nil {
-		f.server.log.WarnContext(ctx, "what an unfinished launch has left was not all taken away", "error", err)
+// start does what must be done before the first call, and returns the functions that
+// run beside the calls until ctx ends.
+func (f *Face) start(ctx context.Context) (follow []func() error, err error) {
+	if err := f.server.removeUnfinished(ctx); err != nil {
+		f.server.log.WarnContext(ctx, "could not remove everything that unfinished launches left; the next start of the agent tries again", "error", err)
 	}
-	return f.follow(ctx)
+	return f.followEvents(ctx)
 }
 
-// listen answers on one listener until ctx ends.
-func (f *Face) listen(ctx context.Context, l net.Listener, g gate) error {
+// listen serves one listener until ctx ends.
+func (f *Face) listen(ctx context.Context, l net.Listener, g recoveryGate) error {
 	srv := &http.Server{
 		Handler: f.handler(l, g), ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog: slog.NewLogLogger(f.server.log.Handler(), slog.LevelDebug), ConnState: connlimit.ConnState, ConnContext: connlimit.ConnContext,
 	}
 	o := connlimit.Options{Name: Name, Key: "face.mesos.max_connections", Max: f.cfg.MaxConnections}
-	if !local(l) {
+	if !isLocal(l) {
 		srv.IdleTimeout = idleTimeout
 		o.Name, o.PerPeer, o.Unauthenticated = Name+"-tcp", f.cfg.MaxConnectionsPerPeer, f.cfg.MaxUnauthenticated
 	}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
-	if err := srv.Serve(f.secured(f.limits.Limit(o).Listen(l))); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.Serve(f.withTLS(f.limits.Limit(o).Listen(l))); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
-// handler is the API, behind the guard unless it is reached by a file.
-func (f *Face) handler(l net.Listener, g gate) http.Handler {
+// handler is the API, with authentication unless l is a unix socket.
+func (f *Face) handler(l net.Listener, g recoveryGate) http.Handler {
 	api := g.wrap(view.Documents{
 		Do: func(ctx context.Context, call *mesosagent.Call) (*mesosagent.Response, error) {
 			return api.Do(ctx, call, f.server.call)
 		},
 		API: &api.Handler{Call: f.server.call, MaxMessage: int64(f.cfg.MaxMessageBytes)},
 	})
-	if local(l) {
+	if isLocal(l) {
 		return api
 	}
-	if f.guard == nil {
+	if f.authenticator == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "403 Forbidden.", http.StatusForbidden) })
 	}
-	return hurried(f.guard.Wrap(known(api), realm))
+	return withReadDeadline(f.authenticator.Wrap(authenticated(api), realm))
 }
 
-// local reports whether only who may open a file reaches l.
-func local(l net.Listener) bool { return l.Addr().Network() == "unix" }
+// isLocal reports whether l is a unix socket, which the mode of its file protects.
+func isLocal(l net.Listener) bool { return l.Addr().Network() == "unix" }
 
-// hurried gives the rest of a request a time, until known takes it away: the server
-// reads the body of one that is refused, to answer it in peace.
-func hurried(next http.Handler) http.Handler {
+// withReadDeadline limits the time for the rest of a request, until authenticated
+// removes the limit: the HTTP server reads the body of a refused request before it
+// answers.
+func withReadDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
-			panic(http.ErrAbortHandler) // the connection has gone
+			panic(http.ErrAbortHandler) // the connection is closed
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// known serves a client that the guard has let through, for as long as it takes: a
-// request may last as long as a container.
-func known(next http.Handler) http.Handler {
+// authenticated serves a client that is known, without a time limit, because a request
+// may last as long as a container.
+func authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		connlimit.Authenticate(r.Context())
 		if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
@@ -230,8 +235,8 @@ func known(next http.Handler) http.Handler {
 	})
 }
 
-// realm is what Mesos calls what a request is for: the older documents are for
-// reading only.
+// realm is Mesos' name of the part of the agent that a request is for. The documents
+// are for reading only.
 func realm(r *http.Request) string {
 	if view.IsDocument(r.URL.Path) {
 		return "mesos-agent-readonly"
@@ -239,9 +244,9 @@ func realm(r *http.Request) string {
 	return "mesos-agent-readwrite"
 }
 
-// secured has TLS where it is configured, but for the socket's file.
-func (f *Face) secured(l net.Listener) net.Listener {
-	if f.tls == nil || local(l) {
+// withTLS adds TLS if it is configured, except to a unix socket.
+func (f *Face) withTLS(l net.Listener) net.Listener {
+	if f.tls == nil || isLocal(l) {
 		return l
 	}
 	return tls.NewListener(l, f.tls)

@@ -84,7 +84,7 @@ func (n *testNode) serve() {
 	}
 	o := Options{Deps: face.Deps{Engine: n.As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"}, Config: cfg, Level: n.level, Recovered: n.recovered}
 	if n.all {
-		o.All = ViewOf(n.Engine.All())
+		o.All = ReaderOf(n.Engine.All())
 	}
 	f, err := New(o)
 	if err != nil {

@@ -23,7 +23,7 @@ func addProvider(d *providers.Dir) handler {
 		}
 		err := d.Add(info)
 		if errdefs.IsAlreadyExists(err) {
-			return &api.Error{Code: http.StatusConflict, Text: named(info) + " already exists"}
+			return &api.Error{Code: http.StatusConflict, Text: providerName(info) + " already exists"}
 		}
 		return err
 	}
@@ -37,7 +37,7 @@ func updateProvider(d *providers.Dir) handler {
 		}
 		err := d.Update(info)
 		if errdefs.IsNotFound(err) {
-			return &api.Error{Code: http.StatusNotFound, Text: named(info) + " does not exist"}
+			return &api.Error{Code: http.StatusNotFound, Text: providerName(info) + " does not exist"}
 		}
 		return err
 	}
@@ -58,6 +58,6 @@ func checkProvider(info *mesosv1.ResourceProviderInfo) error {
 	return &api.Error{Code: http.StatusBadRequest, Text: fmt.Sprintf("Failed to validate resource provider config with type '%s' and name '%s': %v", info.GetType(), info.GetName(), err)}
 }
 
-func named(info *mesosv1.ResourceProviderInfo) string {
+func providerName(info *mesosv1.ResourceProviderInfo) string {
 	return fmt.Sprintf("Resource provider with type '%s' and name '%s'", info.GetType(), info.GetName())
 }

@@ -26,40 +26,38 @@ import (
 	"github.com/longshore/longshore/internal/keylock"
 )
 
-// server answers the calls.
+// server has the handlers of the calls, and what they share.
 type server struct {
-	engine   *engine.Client
-	log      *slog.Logger
-	metrics  face.Metrics
-	version  string
-	hostname string
-	workDir  string
-	closed   string // the agent's root, which nobody else may search
-	gcDelay  string // as a flag
-	disks    *disks
-	gpus     *gpuPool
-	fetcher  fetch.Fetcher
-	tree     sandbox.Tree
-	sessions session.Table
-	names    keylock.Map[string] // of containers on their way
-	level    *logLevel
-	shows    *shows
-	rules    *auth.Rules // of those who come by TCP
-	// heartbeat is how often a sign of life goes out on a stream of output.
+	engine    *engine.Client
+	log       *slog.Logger
+	metrics   face.Metrics
+	version   string
+	hostname  string
+	workDir   string
+	agentRoot string // only root may search it
+	gcDelay   string // as a flag of Mesos, "" for none
+	diskQuota *diskQuota
+	gpus      *gpuPool
+	fetcher   fetch.Fetcher
+	tree      sandbox.Tree
+	sessions  session.Table
+	ids       keylock.Map[string] // locks containers by id while they are launched and removed
+	level     *logLevel
+	state     *nodeState
+	rules     *auth.Rules // for clients over TCP
+	// heartbeat is the interval of heartbeats on streams of output.
 	heartbeat time.Duration
 	handlers  map[mesosagent.Call_Type]handler
 	calls     sync.WaitGroup // in flight
 }
 
-// providerDir is where the configurations of resource providers are, below the
-// work directory.
+// providerDir has the configurations of resource providers, below the work directory.
 const providerDir = "resource_providers"
 
-// cacheDir is where what was fetched is kept for others that want the same, below the
-// work directory.
+// cacheDir is the fetcher's cache, below the work directory.
 const cacheDir = "fetched"
 
-// handler does one call and answers it.
+// handler executes one call and answers it.
 type handler func(ctx context.Context, x *api.Exchange) error
 
 func newServer(o Options) (*server, error) {
@@ -68,8 +66,8 @@ func newServer(o Options) (*server, error) {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
 	s := &server{
-		engine: o.Engine, log: o.Logger, metrics: o.Counting(), version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, closed: o.Root,
-		level: newLogLevel(o.Level), heartbeat: heartbeatEvery,
+		engine: o.Engine, log: o.Logger, metrics: o.Counting(), version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, agentRoot: o.Root,
+		level: newLogLevel(o.Level), heartbeat: heartbeatInterval,
 	}
 	if s.tree, err = sandbox.New(s.workDir); err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
@@ -80,13 +78,13 @@ func newServer(o Options) (*server, error) {
 		return nil, fmt.Errorf("mesos face: %w", err)
 	}
 	s.fetcher = fetch.Fetcher{Limit: o.Config.MaxFetchBytes, Cache: cache, Dirs: o.Config.FetchDirs, Work: s.tree.Root()}
-	s.disks = &disks{server: s, every: time.Duration(o.Config.DiskWatchInterval)}
+	s.diskQuota = &diskQuota{server: s, interval: time.Duration(o.Config.DiskWatchInterval)}
 	if o.Config.GCDelay > 0 {
 		s.gcDelay = o.Config.GCDelay.Flag()
 	}
-	s.shows = &shows{view: ViewOf(o.Engine), agent: hostname, disk: s.tree.Dir(), gpus: len(o.Config.GPUs), cache: cache, began: time.Now()}
+	s.state = &nodeState{reader: ReaderOf(o.Engine), agent: hostname, dir: s.tree.Dir(), gpus: len(o.Config.GPUs), cache: cache, started: time.Now()}
 	if o.All != nil {
-		s.shows.view, s.shows.all = o.All, true
+		s.state.reader, s.state.allOwners = o.All, true
 	}
 	configs, err := providers.New(filepath.Join(s.workDir, providerDir))
 	if err != nil {
@@ -96,15 +94,15 @@ func newServer(o Options) (*server, error) {
 		mesosagent.Call_GET_HEALTH:             getHealth,
 		mesosagent.Call_GET_FLAGS:              s.getFlags,
 		mesosagent.Call_GET_VERSION:            s.getVersion,
-		mesosagent.Call_GET_METRICS:            s.shows.getMetrics,
+		mesosagent.Call_GET_METRICS:            s.state.getMetrics,
 		mesosagent.Call_GET_LOGGING_LEVEL:      s.getLoggingLevel,
 		mesosagent.Call_SET_LOGGING_LEVEL:      s.setLoggingLevel,
-		mesosagent.Call_GET_STATE:              s.shows.getState,
-		mesosagent.Call_GET_FRAMEWORKS:         s.shows.getFrameworks,
-		mesosagent.Call_GET_EXECUTORS:          s.shows.getExecutors,
+		mesosagent.Call_GET_STATE:              s.state.getState,
+		mesosagent.Call_GET_FRAMEWORKS:         s.state.getFrameworks,
+		mesosagent.Call_GET_EXECUTORS:          s.state.getExecutors,
 		mesosagent.Call_GET_OPERATIONS:         getOperations,
-		mesosagent.Call_GET_TASKS:              s.shows.getTasks,
-		mesosagent.Call_GET_AGENT:              s.shows.getAgent,
+		mesosagent.Call_GET_TASKS:              s.state.getTasks,
+		mesosagent.Call_GET_AGENT:              s.state.getAgent,
 		mesosagent.Call_GET_RESOURCE_PROVIDERS: getResourceProviders,
 
 		mesosagent.Call_ADD_RESOURCE_PROVIDER_CONFIG:    addProvider(configs),
@@ -132,26 +130,26 @@ func newServer(o Options) (*server, error) {
 	return s, nil
 }
 
-// call does one call. A panic is this call's alone.
+// call executes one call. A panic fails this call only.
 func (s *server) call(ctx context.Context, x *api.Exchange) (err error) {
 	s.calls.Add(1)
 	defer s.calls.Done()
 	name, began := x.Call.GetType().String(), time.Now()
 	defer func() {
 		if v := recover(); v != nil {
-			if v == http.ErrAbortHandler { //nolint:errorlint // net/http panics with this very value
+			if v == http.ErrAbortHandler { //nolint:errorlint // net/http panics with this value
 				panic(v)
 			}
 			s.metrics.Panic(Name)
 			s.log.ErrorContext(ctx, "a call panicked", "call", name, "panic", v)
 			err = errors.New("internal error")
 		}
-		if err != nil && launches(x.Call.GetType()) {
-			s.shows.tally.LaunchFailed()
+		if err != nil && isLaunch(x.Call.GetType()) {
+			s.state.counters.LaunchFailed()
 		}
 		s.metrics.Request(Name, name, strconv.Itoa(api.StatusCode(err)), time.Since(began))
 	}()
-	// Who comes by the socket's file is root, and no principal.
+	// A client of the unix socket is root, and not a principal.
 	if who, ok := auth.PrincipalFrom(ctx); ok {
 		if !s.rules.Allow(who, x.Call) {
 			return api.Forbidden()
@@ -162,15 +160,15 @@ func (s *server) call(ctx context.Context, x *api.Exchange) (err error) {
 	if do == nil {
 		return api.NotImplemented()
 	}
-	if err := s.shows.refuse(ctx, x.Call); err != nil {
+	if err := s.state.refuseOthers(ctx, x.Call); err != nil {
 		return err
 	}
 	return do(ctx, x)
 }
 
-// permit holds the user that a process will really have against the rules, when its
-// call has come by TCP.
-func (s *server) permit(ctx context.Context, x *api.Exchange) func(specs.User) error {
+// permitUser returns the function that checks the user of a process against the rules,
+// once its uid is known; nil for calls over the unix socket.
+func (s *server) permitUser(ctx context.Context, x *api.Exchange) func(specs.User) error {
 	who, ok := auth.PrincipalFrom(ctx)
 	if !ok {
 		return nil
@@ -183,8 +181,9 @@ func (s *server) permit(ctx context.Context, x *api.Exchange) func(specs.User) e
 	}
 }
 
-func launches(t mesosagent.Call_Type) bool {
-	switch t { //nolint:exhaustive // all others do not
+// isLaunch reports whether a call of this type starts a process.
+func isLaunch(t mesosagent.Call_Type) bool {
+	switch t { //nolint:exhaustive // all others start none
 	case mesosagent.Call_LAUNCH_CONTAINER, mesosagent.Call_LAUNCH_NESTED_CONTAINER, mesosagent.Call_LAUNCH_NESTED_CONTAINER_SESSION:
 		return true
 	default:

@@ -24,13 +24,13 @@ type Cache struct {
 	size int64
 	uris keylock.Map[string] // on their way
 
-	mu    sync.Mutex       // guards files, used, now
-	files map[string]*kept // by URI
-	used  int64            // bytes of files, and of those that are being fetched
-	now   int64            // counts uses
+	mu    sync.Mutex             // guards files, used, now
+	files map[string]*cachedFile // by URI
+	used  int64                  // bytes of files, and of those that are being fetched
+	now   int64                  // counts uses
 }
 
-type kept struct {
+type cachedFile struct {
 	name string
 	size int64
 	use  int64 // the last one
@@ -51,7 +51,7 @@ func NewCache(dir string, size int64) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the cache of what is fetched: %w", err)
 	}
-	return &Cache{root: root, size: size, files: map[string]*kept{}}, nil
+	return &Cache{root: root, size: size, files: map[string]*cachedFile{}}, nil
 }
 
 // Close lets go of the directory.
@@ -138,9 +138,9 @@ func (c *Cache) fetch(ctx context.Context, uri string) (f *os.File, err error) {
 		c.used -= size
 	}()
 	for {
-		n, err := io.CopyN(f, &reader{ctx, from}, piece)
+		n, err := io.CopyN(f, &ctxReader{ctx, from}, chunk)
 		if n > 0 {
-			if !c.room(n) {
+			if !c.reserve(n) {
 				return f, errNoRoom
 			}
 			size += n
@@ -158,16 +158,16 @@ func (c *Cache) fetch(ctx context.Context, uri string) (f *os.File, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now++
-	c.files[uri] = &kept{name: name, size: size, use: c.now}
+	c.files[uri] = &cachedFile{name: name, size: size, use: c.now}
 	return f, nil
 }
 
 // piece is for how much room is made at once, in bytes.
-const piece = 1 << 20
+const chunk = 1 << 20
 
 // room makes room for n more bytes, and takes it; false when there is none. What
 // somebody reads goes from the disk when he has read it.
-func (c *Cache) room(n int64) bool {
+func (c *Cache) reserve(n int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.used += n
@@ -199,13 +199,13 @@ func (c *Cache) dropLocked(uri string) {
 }
 
 // reader ends with the call that it reads for.
-type reader struct {
+type ctxReader struct {
 	ctx  context.Context //nolint:containedctx // of this one file
 	from io.Reader
 }
 
 // Read implements io.Reader.
-func (r *reader) Read(p []byte) (int, error) {
+func (r *ctxReader) Read(p []byte) (int, error) {
 	if r.ctx.Err() != nil {
 		return 0, context.Cause(r.ctx)
 	}

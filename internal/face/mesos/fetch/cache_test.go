@@ -66,7 +66,7 @@ func newCached(t *testing.T, size int64) *cached {
 // get fetches what has so many bytes, and says what came.
 func (c *cached) get(name string, size int) error {
 	value, yes, dir := fmt.Sprintf("%s/%s/%d", c.web.URL, name, size), true, box(c.T)
-	if err := c.All(c.Context(), dir, us(), []*mesosv1.CommandInfo_URI{{Value: &value, Cache: &yes}}); err != nil {
+	if err := c.Fetch(c.Context(), dir, us(), []*mesosv1.CommandInfo_URI{{Value: &value, Cache: &yes}}); err != nil {
 		return err
 	}
 	if st, err := os.Stat(filepath.Join(dir, strconv.Itoa(size))); err != nil || st.Size() != int64(size) {
@@ -174,7 +174,7 @@ func TestWhatIsNotCached(t *testing.T) {
 	}
 	c = newCached(t, 100)
 	for range 2 {
-		if err := c.All(t.Context(), box(t), us(), []*mesosv1.CommandInfo_URI{uri(c.web.URL + "/a/1")}); err != nil {
+		if err := c.Fetch(t.Context(), box(t), us(), []*mesosv1.CommandInfo_URI{uri(c.web.URL + "/a/1")}); err != nil {
 			t.Error(err)
 		}
 	}

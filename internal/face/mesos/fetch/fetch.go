@@ -68,30 +68,30 @@ type User struct {
 // All fetches uris into the sandbox dir, one after the other. Files of the node are
 // read as the user, whose all is that comes of it. The error of the first that
 // cannot be fetched says which it is.
-func (f Fetcher) All(ctx context.Context, dir string, u User, uris []*mesosv1.CommandInfo_URI) error {
+func (f Fetcher) Fetch(ctx context.Context, dir string, u User, uris []*mesosv1.CommandInfo_URI) error {
 	root, err := f.open(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	before, err := ours(root)
+	before, err := protectedFiles(root)
 	if err != nil {
 		return err
 	}
 	left := f.Limit
 	for _, uri := range uris {
-		n, err := f.fetch(ctx, root, u, uri, left)
+		n, err := f.fetchOne(ctx, root, u, uri, left)
 		if err != nil {
 			return fmt.Errorf("'%s': %w", uri.GetValue(), err)
 		}
 		left -= n
 	}
-	return unharmed(root, before)
+	return checkProtected(root, before)
 }
 
 // ours are the entries of a sandbox that others open by their paths: the files of
 // the output and the directory for nested sandboxes.
-func ours(root *os.Root) (map[string]fs.FileInfo, error) {
+func protectedFiles(root *os.Root) (map[string]fs.FileInfo, error) {
 	found := map[string]fs.FileInfo{}
 	for _, name := range []string{"stdout", "stderr", sandbox.Nested} {
 		st, err := root.Lstat(name)
@@ -105,8 +105,8 @@ func ours(root *os.Root) (map[string]fs.FileInfo, error) {
 
 // unharmed makes sure that these are what they were: another one could be a link,
 // which leads anywhere.
-func unharmed(root *os.Root, before map[string]fs.FileInfo) error {
-	now, err := ours(root)
+func checkProtected(root *os.Root, before map[string]fs.FileInfo) error {
+	now, err := protectedFiles(root)
 	if err != nil {
 		return err
 	}
@@ -120,10 +120,10 @@ func unharmed(root *os.Root, before map[string]fs.FileInfo) error {
 }
 
 // fetch fetches one, and tells how many bytes it takes.
-func (f Fetcher) fetch(ctx context.Context, root *os.Root, u User, uri *mesosv1.CommandInfo_URI, left int64) (int64, error) {
+func (f Fetcher) fetchOne(ctx context.Context, root *os.Root, u User, uri *mesosv1.CommandInfo_URI, left int64) (int64, error) {
 	// Mesos trims the beginning.
 	value := strings.TrimLeft(uri.GetValue(), " \t\r\n")
-	name, err := target(value, uri)
+	name, err := fileName(value, uri)
 	if err != nil {
 		return 0, err
 	}
@@ -135,11 +135,11 @@ func (f Fetcher) fetch(ctx context.Context, root *os.Root, u User, uri *mesosv1.
 	defer func() { _ = box.Close() }()
 	if file, ok := isLocal(value); ok {
 		var dir *os.File
-		if dir, job.File, err = f.below(file); err != nil {
+		if dir, job.File, err = f.openAllowed(file); err != nil {
 			return 0, err
 		}
 		defer func() { _ = dir.Close() }()
-		return f.run(ctx, job, dir, box)
+		return f.runStore(ctx, job, dir, box)
 	}
 	cache := f.Cache
 	if !uri.GetCache() {
@@ -164,7 +164,7 @@ func isLocal(value string) (string, bool) {
 
 // below opens the directory that a file of the node may be fetched from, and tells
 // the file's path below it.
-func (f Fetcher) below(file string) (dir *os.File, rel string, err error) {
+func (f Fetcher) openAllowed(file string) (dir *os.File, rel string, err error) {
 	if !path.IsAbs(file) {
 		return nil, "", errors.New("A relative path was passed for the resource") //nolint:staticcheck // Mesos' text
 	}
@@ -184,7 +184,7 @@ func (f Fetcher) below(file string) (dir *os.File, rel string, err error) {
 
 // target is the file in the sandbox that a URI becomes: what stands after its last
 // slash, or what it says itself.
-func target(value string, u *mesosv1.CommandInfo_URI) (string, error) {
+func fileName(value string, u *mesosv1.CommandInfo_URI) (string, error) {
 	if strings.ContainsAny(value, "\\'\x00") {
 		return "", errors.New("Illegal characters in URI") //nolint:staticcheck // Mesos' text
 	}
@@ -221,7 +221,7 @@ func open(ctx context.Context, value string) (io.ReadCloser, error) {
 // body is a server's answer, which is given up when nothing comes any more.
 type body struct {
 	io.ReadCloser
-	watch  *time.Timer
+	timer  *time.Timer
 	cancel context.CancelCauseFunc
 	ctx    context.Context //nolint:containedctx // of this one answer
 }
@@ -231,17 +231,17 @@ var errStalled = fmt.Errorf("nothing came for %s", stall) //nolint:gochecknoglob
 
 func get(ctx context.Context, url string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	b := &body{ctx: ctx, cancel: cancel, watch: time.AfterFunc(stall, func() { cancel(errStalled) })}
+	b := &body{ctx: ctx, cancel: cancel, timer: time.AfterFunc(stall, func() { cancel(errStalled) })}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		b.end()
+		b.stop()
 		return nil, err
 	}
 	r.Close = true
 	resp, err := http.DefaultClient.Do(r) //nolint:bodyclose // body closes it
 	if err != nil {
-		defer b.end()
-		return nil, b.reason(err)
+		defer b.stop()
+		return nil, b.cause(err)
 	}
 	b.ReadCloser = resp.Body
 	if resp.StatusCode != http.StatusOK {
@@ -252,17 +252,17 @@ func get(ctx context.Context, url string) (io.ReadCloser, error) {
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	b.watch.Reset(stall)
+	b.timer.Reset(stall)
 	n, err := b.ReadCloser.Read(p)
-	b.watch.Stop()
+	b.timer.Stop()
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = b.reason(err)
+		err = b.cause(err)
 	}
 	return n, err
 }
 
 // reason is why the answer broke off.
-func (b *body) reason(err error) error {
+func (b *body) cause(err error) error {
 	if cause := context.Cause(b.ctx); cause != nil {
 		return cause
 	}
@@ -271,11 +271,11 @@ func (b *body) reason(err error) error {
 
 // Close implements io.Closer.
 func (b *body) Close() error {
-	defer b.end()
+	defer b.stop()
 	return b.ReadCloser.Close()
 }
 
-func (b *body) end() {
-	b.watch.Stop()
+func (b *body) stop() {
+	b.timer.Stop()
 	b.cancel(nil)
 }

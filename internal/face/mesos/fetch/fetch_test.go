@@ -27,7 +27,7 @@ import (
 func uri(value string) *mesosv1.CommandInfo_URI { return &mesosv1.CommandInfo_URI{Value: &value} }
 
 func all(ctx context.Context, dir string, uris []*mesosv1.CommandInfo_URI) error {
-	return Fetcher{Limit: 1 << 20, Dirs: []string{"/"}}.All(ctx, dir, us(), uris)
+	return Fetcher{Limit: 1 << 20, Dirs: []string{"/"}}.Fetch(ctx, dir, us(), uris)
 }
 
 // us is who runs the tests.

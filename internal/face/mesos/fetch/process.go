@@ -17,12 +17,12 @@ import (
 )
 
 // maxAnswer bounds what is read of what the process has to say.
-const maxAnswer = 64 << 10
+const maxOutput = 64 << 10
 
 // pipe stores what is read from somewhere.
 func (f Fetcher) pipe(ctx context.Context, job store.Job, from io.ReadCloser, box *os.File) (int64, error) {
 	if file, ok := from.(*os.File); ok { // of the cache
-		return f.run(ctx, job, file, box)
+		return f.runStore(ctx, job, file, box)
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -35,11 +35,11 @@ func (f Fetcher) pipe(ctx context.Context, job store.Job, from io.ReadCloser, bo
 	go func() {
 		defer close(copied)
 		// A write fails when the process has ended, which tells why by itself.
-		if _, err := io.Copy(w, &source{Reader: from, broken: cancel}); err == nil || errors.Is(err, syscall.EPIPE) {
+		if _, err := io.Copy(w, &sourceReader{Reader: from, broken: cancel}); err == nil || errors.Is(err, syscall.EPIPE) {
 			_ = w.Close()
 		}
 	}()
-	n, err := f.run(ctx, job, r, box)
+	n, err := f.runStore(ctx, job, r, box)
 	// What still comes is for nobody.
 	_, _, _ = r.Close(), w.Close(), from.Close()
 	<-copied
@@ -48,13 +48,13 @@ func (f Fetcher) pipe(ctx context.Context, job store.Job, from io.ReadCloser, bo
 
 // source ends the process when the bytes break off: it must not take what has come
 // for all.
-type source struct {
+type sourceReader struct {
 	io.Reader
 	broken context.CancelCauseFunc
 }
 
 // Read implements io.Reader.
-func (s *source) Read(p []byte) (int, error) {
+func (s *sourceReader) Read(p []byte) (int, error) {
 	n, err := s.Reader.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.broken(err)
@@ -63,7 +63,7 @@ func (s *source) Read(p []byte) (int, error) {
 }
 
 // run does a job in a process of its own, and tells how many bytes were written.
-func (f Fetcher) run(ctx context.Context, job store.Job, from, box *os.File) (int64, error) {
+func (f Fetcher) runStore(ctx context.Context, job store.Job, from, box *os.File) (int64, error) {
 	arg, err := json.Marshal(job)
 	if err != nil {
 		return 0, err
@@ -82,7 +82,7 @@ func (f Fetcher) run(ctx context.Context, job store.Job, from, box *os.File) (in
 		return 0, err
 	}
 	defer func() { _ = stdin.Close() }()
-	out, why := &bounded{}, &bounded{}
+	out, why := &limitedBuffer{}, &limitedBuffer{}
 	cmd.Stdout, cmd.Stderr = out, why
 	err = cmd.Run()
 	if ctx.Err() != nil {
@@ -103,11 +103,11 @@ func (f Fetcher) run(ctx context.Context, job store.Job, from, box *os.File) (in
 }
 
 // bounded keeps the beginning of what is written.
-type bounded struct{ bytes.Buffer }
+type limitedBuffer struct{ bytes.Buffer }
 
 // Write implements io.Writer.
-func (b *bounded) Write(p []byte) (int, error) {
-	if room := maxAnswer - b.Len(); room > 0 {
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	if room := maxOutput - b.Len(); room > 0 {
 		_, _ = b.Buffer.Write(p[:min(room, len(p))])
 	}
 	return len(p), nil

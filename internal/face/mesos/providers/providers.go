@@ -23,7 +23,7 @@ import (
 )
 
 // storage is the one type of a local resource provider that there is.
-const storage = "org.apache.mesos.rp.local.storage"
+const storageType = "org.apache.mesos.rp.local.storage"
 
 // maxName bounds a provider's name, so that its file has one too, in bytes.
 const maxName = 200
@@ -32,15 +32,15 @@ const maxName = 200
 func Check(info *mesosv1.ResourceProviderInfo) error {
 	plugin := info.GetStorage().GetPlugin()
 	switch {
-	case info.GetType() != storage:
+	case info.GetType() != storageType:
 		return fmt.Errorf("Unknown local resource provider type '%s'", info.GetType()) //nolint:staticcheck // Mesos' text
-	case !identifier(info.GetName()):
+	case !isIdentifier(info.GetName()):
 		return fmt.Errorf("Resource provider name '%s' does not follow Java package naming convention", info.GetName()) //nolint:staticcheck // Mesos' text
 	case len(info.GetName()) > maxName:
 		return fmt.Errorf("Resource provider name '%s' exceeds the maximum length (%d)", info.GetName(), maxName) //nolint:staticcheck // as Mesos begins its texts
 	case info.Storage == nil:
 		return errors.New("'ResourceProviderInfo.storage' must be set")
-	case !packageName(plugin.GetType()) || !identifier(plugin.GetName()):
+	case !isPackageName(plugin.GetType()) || !isIdentifier(plugin.GetName()):
 		return fmt.Errorf("CSI plugin type '%s' and name '%s' does not follow Java package naming convention", plugin.GetType(), plugin.GetName())
 	}
 	for _, c := range plugin.GetContainers() {
@@ -52,15 +52,15 @@ func Check(info *mesosv1.ResourceProviderInfo) error {
 }
 
 // identifier: what Mesos takes for a name of Java's.
-func identifier(s string) bool {
+func isIdentifier(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	})
 }
 
-func packageName(s string) bool {
+func isPackageName(s string) bool {
 	for part := range strings.SplitSeq(s, ".") {
-		if !identifier(part) {
+		if !isIdentifier(part) {
 			return false
 		}
 	}
@@ -80,9 +80,6 @@ func New(path string) (*Dir, error) {
 	}
 	return &Dir{path: path}, nil
 }
-
-// Path is where the files are.
-func (d *Dir) Path() string { return d.path }
 
 // file is where the configuration of a type and a name is. What they may be made
 // of keeps it in the directory, and apart from any other.
@@ -118,7 +115,7 @@ func read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	canonical, err := decode(raw)
+	canonical, err := canonical(raw)
 	if err != nil {
 		return nil, fmt.Errorf("resource provider config %s: %w: %w", path, err, errdefs.ErrDataLoss)
 	}
@@ -126,7 +123,7 @@ func read(path string) ([]byte, error) {
 }
 
 // decode gives a configuration the form that Marshal writes.
-func decode(raw []byte) ([]byte, error) {
+func canonical(raw []byte) ([]byte, error) {
 	var info mesosv1.ResourceProviderInfo
 	if err := api.UnmarshalJSON(raw, &info); err != nil {
 		return nil, err
@@ -154,7 +151,7 @@ func (d *Dir) Update(info *mesosv1.ResourceProviderInfo) error {
 
 // Remove drops the configuration of a type and a name; success when there is none.
 func (d *Dir) Remove(kind, name string) error {
-	if kind != storage || !identifier(name) || len(name) > maxName {
+	if kind != storageType || !isIdentifier(name) || len(name) > maxName {
 		return nil // Check lets none in
 	}
 	d.mu.Lock()

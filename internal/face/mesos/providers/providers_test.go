@@ -16,7 +16,7 @@ import (
 
 func config(name string) *mesosv1.ResourceProviderInfo {
 	return &mesosv1.ResourceProviderInfo{
-		Type: proto.String(storage), Name: &name,
+		Type: proto.String(storageType), Name: &name,
 		Storage: &mesosv1.ResourceProviderInfo_Storage{Plugin: &mesosv1.CSIPluginInfo{
 			Type: proto.String("org.example.csi"), Name: proto.String("lvm"),
 			Containers: []*mesosv1.CSIPluginContainerInfo{{
@@ -84,13 +84,13 @@ func TestKept(t *testing.T) {
 	if err := open().Add(config("more")); err != nil {
 		t.Errorf("add of a second: %v", err)
 	}
-	for _, name := range []string{"disks", "disks", "../p/" + storage + ".more", "", strings.Repeat("x", 300)} {
-		if err := open().Remove(storage, name); err != nil {
+	for _, name := range []string{"disks", "disks", "../p/" + storageType + ".more", "", strings.Repeat("x", 300)} {
+		if err := open().Remove(storageType, name); err != nil {
 			t.Errorf("remove %q: %v", name, err)
 		}
 	}
 	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 1 || left[0].Name() != storage+".more.json" {
+	if err != nil || len(left) != 1 || left[0].Name() != storageType+".more.json" {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
@@ -102,9 +102,9 @@ func TestByHand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	byHand := `{ "name": "disks", "type": "` + storage + `",
+	byHand := `{ "name": "disks", "type": "` + storageType + `",
 		"storage": {"plugin": {"name": "lvm", "type": "org.example.csi", "containers": {"services": ["CONTROLLER_SERVICE", "NODE_SERVICE"], "command": {"value": "serve"}}}} }`
-	path := d.file(storage, "disks")
+	path := d.file(storageType, "disks")
 	if err := os.WriteFile(path, []byte(byHand), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -136,11 +136,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"type":"org.apache.mesos.rp.local.storage","name":"../../x","storage":{}}`))
 	f.Add([]byte(`{"type":"t","name":"n","storage":{"plugin":null}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		first, err := decode(raw)
+		first, err := canonical(raw)
 		if err != nil {
 			return
 		}
-		if again, err := decode(first); err != nil || !bytes.Equal(first, again) {
+		if again, err := canonical(first); err != nil || !bytes.Equal(first, again) {
 			t.Errorf("%s, then %s, %v", first, again, err)
 		}
 		var info mesosv1.ResourceProviderInfo

@@ -22,16 +22,16 @@ import (
 type Send func(ctx context.Context, m *mesosagent.ProcessIO) error
 
 // backlog is how many records are kept for an onlooker who is slow.
-const backlog = 128
+const watcherBacklog = 128
 
 // Session is a process and the connection that it lives for.
 type Session struct {
 	*attach.Session
 	TTY bool
 
-	mu    sync.Mutex // guards views, over
-	views map[chan *mesosagent.ProcessIO]struct{}
-	over  bool
+	mu       sync.Mutex // guards views, over
+	watchers map[chan *mesosagent.ProcessIO]struct{}
+	ended    bool
 }
 
 // Run sends the output, and a sign of life at once and every so often, until the process has
@@ -41,7 +41,7 @@ func (s *Session) Run(ctx context.Context, send Send, every time.Duration) (core
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer s.Close()
-	defer s.end()
+	defer s.closeWatchers()
 	if err := send(ctx, heartbeat(every)); err != nil { // however short it is
 		return core.Autopsy{}, err
 	}
@@ -49,16 +49,16 @@ func (s *Session) Run(ctx context.Context, send Send, every time.Duration) (core
 	defer signs.Wait()
 	defer cancel(nil)
 	signs.Go(func() {
-		if err := beat(ctx, send, every); err != nil {
+		if err := sendHeartbeats(ctx, send, every); err != nil {
 			cancel(err)
 		}
 	})
-	s.Output = func(stderr bool, data []byte) error { return s.tell(ctx, record(stderr, data), send) }
+	s.Output = func(stderr bool, data []byte) error { return s.tee(ctx, outputRecord(stderr, data), send) }
 	return s.Session.Run(ctx)
 }
 
 // record is output as a record, which keeps its own copy.
-func record(stderr bool, data []byte) *mesosagent.ProcessIO {
+func outputRecord(stderr bool, data []byte) *mesosagent.ProcessIO {
 	kind := mesosagent.ProcessIO_Data_STDOUT
 	if stderr {
 		kind = mesosagent.ProcessIO_Data_STDERR
@@ -69,9 +69,9 @@ func record(stderr bool, data []byte) *mesosagent.ProcessIO {
 }
 
 // tell sends to those who look on, who never hold anything up, and then on.
-func (s *Session) tell(ctx context.Context, m *mesosagent.ProcessIO, send Send) error {
+func (s *Session) tee(ctx context.Context, m *mesosagent.ProcessIO, send Send) error {
 	s.mu.Lock()
-	for v := range s.views {
+	for v := range s.watchers {
 		select {
 		case v <- m:
 		default: // too slow: it goes without
@@ -84,10 +84,10 @@ func (s *Session) tell(ctx context.Context, m *mesosagent.ProcessIO, send Send) 
 // Watch opens the connection to one who looks on, and sends the output from then
 // on until the session ends, or ctx does.
 func (s *Session) Watch(ctx context.Context, open func() (Send, error), every time.Duration) error {
-	v := s.look()
+	v := s.subscribe()
 	defer func() {
 		s.mu.Lock()
-		delete(s.views, v)
+		delete(s.watchers, v)
 		s.mu.Unlock()
 	}()
 	send, err := open()
@@ -115,34 +115,34 @@ func (s *Session) Watch(ctx context.Context, open func() (Send, error), every ti
 }
 
 // look has the output go to one more place, which is closed at the end.
-func (s *Session) look() chan *mesosagent.ProcessIO {
-	v := make(chan *mesosagent.ProcessIO, backlog)
+func (s *Session) subscribe() chan *mesosagent.ProcessIO {
+	v := make(chan *mesosagent.ProcessIO, watcherBacklog)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
+	if s.ended {
 		close(v)
 		return v
 	}
-	if s.views == nil {
-		s.views = map[chan *mesosagent.ProcessIO]struct{}{}
+	if s.watchers == nil {
+		s.watchers = map[chan *mesosagent.ProcessIO]struct{}{}
 	}
-	s.views[v] = struct{}{}
+	s.watchers[v] = struct{}{}
 	return v
 }
 
 // end lets go of those who look on.
-func (s *Session) end() {
+func (s *Session) closeWatchers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over = true
-	for v := range s.views {
+	s.ended = true
+	for v := range s.watchers {
 		close(v)
-		delete(s.views, v)
+		delete(s.watchers, v)
 	}
 }
 
 // beat sends a sign of life every so often, until ctx ends, which is no error.
-func beat(ctx context.Context, send Send, every time.Duration) error {
+func sendHeartbeats(ctx context.Context, send Send, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {

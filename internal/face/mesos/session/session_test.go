@@ -74,7 +74,7 @@ func TestOutputGoesToAllWhoAreThere(t *testing.T) {
 		})
 		synctest.Wait()
 		want := ""
-		for i := range 3 * backlog { // far more than the one who is stuck can have
+		for i := range 3 * watcherBacklog { // far more than the one who is stuck can have
 			line := fmt.Sprintf("line %d\n", i)
 			want += line
 			_, _ = io.WriteString(p.Stdout(), line)

@@ -34,7 +34,7 @@ func imageMounts(found []core.Image) (list []core.ImageMount) {
 
 // imageMount shows the image of that number, which all containers share.
 func (l Launch) imageMount(v *mesosv1.Volume, number int) (specs.Mount, error) {
-	b, err := l.target(v)
+	b, err := l.volumeTarget(v)
 	return ocispec.ImageMount(b.Target, number), err
 }
 
@@ -54,7 +54,7 @@ func (l Launch) checkImages() error {
 			return err
 		}
 		if v.GetMode() != mesosv1.Volume_RO {
-			return missing("an image as volume in mode " + v.GetMode().String())
+			return notImplemented("an image as volume in mode " + v.GetMode().String())
 		}
 	}
 	return nil
@@ -62,7 +62,7 @@ func (l Launch) checkImages() error {
 
 func checkImage(img *mesosv1.Image) error {
 	if img.GetType() != mesosv1.Image_DOCKER {
-		return missing("image type " + img.GetType().String())
+		return notImplemented("image type " + img.GetType().String())
 	}
 	if img.GetDocker().GetName() == "" {
 		return invalid.Plainf("a docker image has no name")

@@ -24,7 +24,7 @@ import (
 )
 
 // base is the spec as far as the call alone decides it.
-func (l Launch) base() (*specs.Spec, error) {
+func (l Launch) baseSpec() (*specs.Spec, error) {
 	s := ocispec.New()
 	p := s.Process
 	p.Terminal, p.NoNewPrivileges = l.TTY(), false
@@ -110,22 +110,22 @@ func (l Launch) rlimits() ([]specs.POSIXRlimit, error) {
 
 // inside is where the container finds its sandbox: with the host's root, where
 // the host has it.
-func (l Launch) inside() string {
+func (l Launch) sandboxDir() string {
 	if l.Image() == "" {
 		return l.Dir
 	}
-	return Inside
+	return ImageSandboxDir
 }
 
 // way has a container with the host's root find its sandbox where the host has
 // it, whoever it runs as: what is closed there is an empty directory here, in which
 // nothing but the sandbox is.
-func (l Launch) way(s *specs.Spec) {
-	if l.Image() != "" || l.Closed == "" || !strings.HasPrefix(l.Dir, path.Clean(l.Closed)+"/") {
+func (l Launch) hideAgentRoot(s *specs.Spec) {
+	if l.Image() != "" || l.AgentRoot == "" || !strings.HasPrefix(l.Dir, path.Clean(l.AgentRoot)+"/") {
 		return
 	}
 	s.Mounts = ocispec.AddMount(s.Mounts, specs.Mount{
-		Destination: path.Clean(l.Closed), Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "ro", "mode=755", "size=64k"},
+		Destination: path.Clean(l.AgentRoot), Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "ro", "mode=755", "size=64k"},
 	})
 }
 
@@ -133,10 +133,10 @@ func (l Launch) way(s *specs.Spec) {
 // the container may read there, and can neither write nor lead us elsewhere, since
 // what is mounted cannot be renamed.
 func (l Launch) mounts(s *specs.Spec) error {
-	l.way(s)
+	l.hideAgentRoot(s)
 	binds := []ocispec.Bind{
-		{Source: l.Dir, Below: l.Work, Target: l.inside()},
-		{Source: filepath.Join(l.Dir, sandbox.Nested), Below: l.Work, Target: path.Join(l.inside(), sandbox.Nested), ReadOnly: true},
+		{Source: l.Dir, Below: l.WorkDir, Target: l.sandboxDir()},
+		{Source: filepath.Join(l.Dir, sandbox.Nested), Below: l.WorkDir, Target: path.Join(l.sandboxDir(), sandbox.Nested), ReadOnly: true},
 	}
 	var asked []specs.Mount
 	for _, b := range binds {
@@ -148,7 +148,7 @@ func (l Launch) mounts(s *specs.Spec) error {
 	}
 	images := 0
 	for _, v := range l.Container.GetVolumes() {
-		m, err := l.mount(v, images)
+		m, err := l.volumeMount(v, images)
 		if err != nil {
 			return err
 		}
@@ -162,11 +162,11 @@ func (l Launch) mounts(s *specs.Spec) error {
 }
 
 // mount is a volume's; images are how many images come before it.
-func (l Launch) mount(v *mesosv1.Volume, images int) (specs.Mount, error) {
+func (l Launch) volumeMount(v *mesosv1.Volume, images int) (specs.Mount, error) {
 	if v.Image != nil {
 		return l.imageMount(v, images)
 	}
-	b, err := l.volume(v)
+	b, err := l.volumeBind(v)
 	if err != nil {
 		return specs.Mount{}, err
 	}
@@ -174,20 +174,20 @@ func (l Launch) mount(v *mesosv1.Volume, images int) (specs.Mount, error) {
 }
 
 // target is a volume as far as its place in the container goes.
-func (l Launch) target(v *mesosv1.Volume) (ocispec.Bind, error) {
+func (l Launch) volumeTarget(v *mesosv1.Volume) (ocispec.Bind, error) {
 	b := ocispec.Bind{Target: v.GetContainerPath(), ReadOnly: v.GetMode() == mesosv1.Volume_RO}
 	if !path.IsAbs(b.Target) {
-		b.Target = path.Join(l.inside(), path.Clean("/"+b.Target))
+		b.Target = path.Join(l.sandboxDir(), path.Clean("/"+b.Target))
 	}
 	b.Target = path.Clean(b.Target)
-	if b.Target == "/" || b.Target == l.inside() || strings.HasPrefix(b.Target+"/", path.Join(l.inside(), sandbox.Nested)+"/") {
+	if b.Target == "/" || b.Target == l.sandboxDir() || strings.HasPrefix(b.Target+"/", path.Join(l.sandboxDir(), sandbox.Nested)+"/") {
 		return b, invalid.Plainf("volume: container_path %q hides the sandbox or the root", v.GetContainerPath())
 	}
 	return b, nil
 }
 
-func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
-	b, err := l.target(v)
+func (l Launch) volumeBind(v *mesosv1.Volume) (ocispec.Bind, error) {
+	b, err := l.volumeTarget(v)
 	if err != nil {
 		return b, err
 	}
@@ -197,7 +197,7 @@ func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
 		b.Source = path.Clean(v.GetHostPath())
 		return b, nil
 	case v.HostPath != nil:
-		return l.sandboxPath(b, l.Dir, v.GetHostPath())
+		return l.sandboxBind(b, l.Dir, v.GetHostPath())
 	case source.GetType() == mesosv1.Volume_Source_HOST_PATH:
 		b.Source = path.Clean(source.GetHostPath().GetPath())
 		switch source.GetHostPath().GetMountPropagation().GetMode() {
@@ -214,9 +214,9 @@ func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
 			if l.Parent == nil {
 				return b, invalid.Plainf("volume: sandbox_path of PARENT in a container that has none")
 			}
-			dir = l.Of.Dir
+			dir = l.ParentRecord.Dir
 		}
-		return l.sandboxPath(b, dir, source.GetSandboxPath().GetPath())
+		return l.sandboxBind(b, dir, source.GetSandboxPath().GetPath())
 	}
 	return b, invalid.Plainf("volume at %s: only images, host_path and sandbox_path are known here", v.GetContainerPath())
 }
@@ -224,7 +224,7 @@ func (l Launch) volume(v *mesosv1.Volume) (ocispec.Bind, error) {
 // sandboxPath is a directory of a sandbox, made when it is not there. A link that
 // a container has left there leads nowhere, neither now nor when the directory is
 // mounted.
-func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, error) {
+func (l Launch) sandboxBind(b ocispec.Bind, dir, rel string) (ocispec.Bind, error) {
 	if path.IsAbs(rel) || !filepath.IsLocal(rel) {
 		return b, invalid.Plainf("volume: %q is not a path in a sandbox", rel)
 	}
@@ -232,12 +232,12 @@ func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 	if c := path.Clean(rel); c == "." || c == sandbox.Nested || strings.HasPrefix(c, sandbox.Nested+"/") {
 		return b, invalid.Plainf("volume: %q has the sandboxes of nested containers in it", rel)
 	}
-	b.Source, b.Below = filepath.Join(dir, rel), l.Work
-	below, ok := beneath.Rel(l.Work, b.Source)
+	b.Source, b.Below = filepath.Join(dir, rel), l.WorkDir
+	below, ok := beneath.Rel(l.WorkDir, b.Source)
 	if !ok {
-		return b, invalid.Plainf("volume: the sandbox %s is not in the work directory %s", dir, l.Work)
+		return b, invalid.Plainf("volume: the sandbox %s is not in the work directory %s", dir, l.WorkDir)
 	}
-	made, err := beneath.MkdirAll(l.Work, below, 0o755)
+	made, err := beneath.MkdirAll(l.WorkDir, below, 0o755)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 		return b, invalid.Plainf("volume: %q goes by a link or a file", rel)
 	}
@@ -249,7 +249,7 @@ func (l Launch) sandboxPath(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 
 // finish adds what only the root and the image tell: user, command, environment
 // and directory. The sandbox becomes the user's.
-func (l Launch) finish(s *specs.Spec) core.SpecFunc {
+func (l Launch) specFunc(s *specs.Spec) core.SpecFunc {
 	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
 		own, err := environment(l.Command)
 		if err != nil {
@@ -257,19 +257,19 @@ func (l Launch) finish(s *specs.Spec) core.SpecFunc {
 		}
 		user, err := ocispec.Head{
 			User: func(root *os.Root, _ string) (ocispec.User, error) {
-				user, err := ocispec.UserNamed(l.user())(root, "")
+				user, err := ocispec.UserNamed(l.userName())(root, "")
 				if err != nil {
 					return user, err
 				}
-				return user, l.permit(user.User)
+				return user, l.checkUser(user.User)
 			},
-			Args: l.imageArgs, DefaultDir: l.inside(), Hostname: r.Sandbox.Config.Hostname,
-			Env: [][]string{{"MESOS_SANDBOX=" + l.inside()}, own},
+			Args: l.imageArgs, DefaultDir: l.sandboxDir(), Hostname: r.Sandbox.Config.Hostname,
+			Env: [][]string{{"MESOS_SANDBOX=" + l.sandboxDir()}, own},
 		}.Finish(s, r)
 		if err != nil {
 			return nil, nil, err
 		}
-		return s, nil, l.own(user.User)
+		return s, nil, l.chown(user.User)
 	}
 }
 
@@ -285,20 +285,20 @@ func (l Launch) imageArgs(img *imagespec.ImageConfig) ([]string, error) {
 	return l.args(slices.Concat(img.Entrypoint, command))
 }
 
-func (l Launch) permit(u specs.User) error {
-	if l.Permit == nil {
+func (l Launch) checkUser(u specs.User) error {
+	if l.PermitUser == nil {
 		return nil
 	}
-	return l.Permit(u)
+	return l.PermitUser(u)
 }
 
 // own gives the sandbox to the user; what is for nested containers is not his.
-func (l Launch) own(u specs.User) error {
-	rel, ok := beneath.Rel(l.Work, l.Dir)
+func (l Launch) chown(u specs.User) error {
+	rel, ok := beneath.Rel(l.WorkDir, l.Dir)
 	if !ok {
-		return fmt.Errorf("the sandbox %s is not in the work directory %s", l.Dir, l.Work)
+		return fmt.Errorf("the sandbox %s is not in the work directory %s", l.Dir, l.WorkDir)
 	}
-	root, err := beneath.Root(l.Work, rel)
+	root, err := beneath.Root(l.WorkDir, rel)
 	if err != nil {
 		return err
 	}
@@ -342,10 +342,10 @@ func (l Launch) Process() (*specs.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u := l.Command.GetUser(); u != "" && u != l.Of.User {
+	if u := l.Command.GetUser(); u != "" && u != l.ParentRecord.User {
 		return nil, invalid.Plainf("command.user: a session runs as its container does")
 	}
-	if err := l.permit(p.User); err != nil {
+	if err := l.checkUser(p.User); err != nil {
 		return nil, err
 	}
 	own, err := environment(l.Command)

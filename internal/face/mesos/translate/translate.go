@@ -22,7 +22,7 @@ import (
 )
 
 // Inside is where a container with an image finds its sandbox.
-const Inside = "/mnt/mesos/sandbox"
+const ImageSandboxDir = "/mnt/mesos/sandbox"
 
 // Launch is one launch with everything read.
 type Launch struct {
@@ -34,17 +34,17 @@ type Launch struct {
 	Dir string
 	// Closed is a directory of the host that Dir may be below and that nobody but
 	// root may search; "" is none.
-	Closed string
+	AgentRoot string
 	// Work is the directory above all sandboxes, which is trusted: containers own
 	// parts of the paths below.
-	Work string
+	WorkDir string
 	// Parent is the container that a nested one is in, with its record.
-	Parent *core.Container
-	Of     Record
-	As     string // the parent's user and group, by number
+	Parent       *core.Container
+	ParentRecord Record
+	ParentUser   string // the parent's user and group, by number
 	// Permit refuses what a call may not start: a process of this user. What it says
 	// is the error of the launch. nil permits all.
-	Permit func(u specs.User) error
+	PermitUser func(u specs.User) error
 	// GPUs are the names of those that a standalone container gets.
 	GPUs []string
 }
@@ -65,7 +65,7 @@ func ReadRecord(c core.Container) (r Record, err error) {
 	return r, nil
 }
 
-func missing(what string) error { return fmt.Errorf("%s: %w", what, errdefs.ErrNotImplemented) }
+func notImplemented(what string) error { return fmt.Errorf("%s: %w", what, errdefs.ErrNotImplemented) }
 
 // Check refuses what this node does not do, before anything is made.
 // InvalidArgument, or NotImplemented for what is not built.
@@ -77,7 +77,7 @@ func (l Launch) Check() error {
 		return err
 	}
 	if l.Parent != nil && len(l.Container.GetNetworkInfos()) > 0 {
-		return missing("a network of a nested container's own")
+		return notImplemented("a network of a nested container's own")
 	}
 	if shell := l.Command != nil && l.Command.Shell != nil && l.Command.GetShell(); l.Image() != "" && l.Command.GetValue() == "" && !shell {
 		return nil // the image may know
@@ -98,11 +98,11 @@ func (l Launch) Image() string {
 func (l Launch) TTY() bool { return l.Container.GetTtyInfo() != nil }
 
 // user is who it runs as; a nested one is its parent's unless it says.
-func (l Launch) user() string {
+func (l Launch) userName() string {
 	if l.Command.GetUser() != "" {
 		return l.Command.GetUser()
 	}
-	return l.As
+	return l.ParentUser
 }
 
 // Inherit has the parent's ids as what a nested container runs as, unless it says
@@ -110,15 +110,15 @@ func (l Launch) user() string {
 func (l *Launch) Inherit() error {
 	p, err := ocispec.BundleProcess(l.Parent.Bundle)
 	if err == nil {
-		l.As = fmt.Sprintf("%d:%d", p.User.UID, p.User.GID)
+		l.ParentUser = fmt.Sprintf("%d:%d", p.User.UID, p.User.GID)
 	}
 	return err
 }
 
 // Sandbox is a standalone container's surroundings. Without a network of its own
 // it is on the host's, as Mesos has it; what is nested shares them.
-func (l Launch) Sandbox() (core.SandboxConfig, error) {
-	res, err := l.limits()
+func (l Launch) SandboxConfig() (core.SandboxConfig, error) {
+	res, err := l.resourceLimits()
 	if err != nil {
 		return core.SandboxConfig{}, err
 	}
@@ -159,7 +159,7 @@ func network(nets []*mesosv1.NetworkInfo) (cfg core.NetworkConfig, err error) {
 			if i > 0 {
 				return cfg, invalid.Plainf("network_infos: ports are mapped to the first network only")
 			}
-			port, err := portOf(p)
+			port, err := port(p)
 			if err != nil {
 				return cfg, err
 			}
@@ -169,7 +169,7 @@ func network(nets []*mesosv1.NetworkInfo) (cfg core.NetworkConfig, err error) {
 	return cfg, nil
 }
 
-func portOf(p *mesosv1.NetworkInfo_PortMapping) (core.Port, error) {
+func port(p *mesosv1.NetworkInfo_PortMapping) (core.Port, error) {
 	proto := strings.ToLower(p.GetProtocol())
 	if proto == "" {
 		proto = "tcp"
@@ -189,7 +189,7 @@ const (
 )
 
 // amounts are the resources by their names.
-func (l Launch) amounts() map[string]float64 {
+func (l Launch) resourceAmounts() map[string]float64 {
 	amount := map[string]float64{}
 	for _, r := range l.Resources {
 		amount[r.GetName()] += r.GetScalar().GetValue()
@@ -198,11 +198,11 @@ func (l Launch) amounts() map[string]float64 {
 }
 
 // WantsGPUs is how many GPUs are asked for.
-func (l Launch) WantsGPUs() int { return int(min(l.amounts()["gpus"], math.MaxInt32)) }
+func (l Launch) WantsGPUs() int { return int(min(l.resourceAmounts()["gpus"], math.MaxInt32)) }
 
 // disk is the limit of what is taken of the disk, in bytes; 0 for none.
-func (l Launch) disk() (uint64, error) {
-	mib := l.amounts()["disk"]
+func (l Launch) diskLimit() (uint64, error) {
+	mib := l.resourceAmounts()["disk"]
 	if mib > 1<<40 || math.IsNaN(mib) {
 		return 0, invalid.Plainf("disk: %g", mib)
 	}
@@ -211,8 +211,8 @@ func (l Launch) disk() (uint64, error) {
 
 // limits are the resources as the kernel enforces them: CPUs by weight, as Mesos
 // has it unless it is told otherwise, and memory as a limit.
-func (l Launch) limits() (*specs.LinuxResources, error) {
-	amount := l.amounts()
+func (l Launch) resourceLimits() (*specs.LinuxResources, error) {
+	amount := l.resourceAmounts()
 	res := &specs.LinuxResources{}
 	if cpus := amount["cpus"]; cpus > 0 {
 		if cpus > 1<<20 {
@@ -232,8 +232,8 @@ func (l Launch) limits() (*specs.LinuxResources, error) {
 }
 
 // ContainerOf is the container itself.
-func (l Launch) ContainerOf(sandbox core.ID, images Images) (core.ContainerConfig, error) {
-	limit, err := l.disk()
+func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerConfig, error) {
+	limit, err := l.diskLimit()
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}
@@ -243,12 +243,12 @@ func (l Launch) ContainerOf(sandbox core.ID, images Images) (core.ContainerConfi
 	}
 	c := core.ContainerConfig{
 		Key: core.Key(l.ID), Sandbox: sandbox, Data: data, Images: imageMounts(images.Volumes), CDI: l.GPUs,
-		IO: core.IO{TTY: l.TTY(), Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: l.Dir + "/stdout", Below: l.Work}}},
+		IO: core.IO{TTY: l.TTY(), Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: l.Dir + "/stdout", Below: l.WorkDir}}},
 	}
 	if c.IO.TTY {
 		c.IO.Stdin, c.IO.Size = core.StdinOpen, Size(l.Container.GetTtyInfo())
 	} else {
-		c.IO.Sinks = append(c.IO.Sinks, core.Sink{Format: core.FormatRaw, Stderr: true, Path: l.Dir + "/stderr", Below: l.Work})
+		c.IO.Sinks = append(c.IO.Sinks, core.Sink{Format: core.FormatRaw, Stderr: true, Path: l.Dir + "/stderr", Below: l.WorkDir})
 	}
 	if images.Root.ID != "" {
 		c.Root.Image = images.Root.ID
@@ -263,11 +263,11 @@ func (l Launch) ContainerOf(sandbox core.ID, images Images) (core.ContainerConfi
 			c.Join = append(c.Join, core.Join{Namespace: specs.PIDNamespace, Container: l.Parent.ID})
 		}
 	}
-	base, err := l.base()
+	base, err := l.baseSpec()
 	if err != nil {
 		return c, err
 	}
-	c.Spec = l.finish(base)
+	c.Spec = l.specFunc(base)
 	return c, nil
 }
 

@@ -86,7 +86,7 @@ func Main(args []string) int {
 }
 
 func do(job Job) (int64, error) {
-	if err := become(job); err != nil {
+	if err := becomeUser(job); err != nil {
 		return 0, fmt.Errorf("become the container's user: %w", err)
 	}
 	from, err := source(job.File)
@@ -95,7 +95,7 @@ func do(job Job) (int64, error) {
 	}
 	defer func() { _ = from.Close() }()
 	box := "/proc/self/fd/" + strconv.Itoa(SandboxFD)
-	if err := lose(box); err != nil {
+	if err := confineSelf(box); err != nil {
 		return 0, fmt.Errorf("confine the process: %w", err)
 	}
 	root, err := os.OpenRoot(box)
@@ -103,13 +103,13 @@ func do(job Job) (int64, error) {
 		return 0, err
 	}
 	defer func() { _ = root.Close() }()
-	to := &sandbox{Root: root, left: job.Limit}
+	to := &unpacker{Root: root, left: job.Limit}
 	return to.store(context.Background(), from, job)
 }
 
 // become gives this process the user's ids, in all its threads. A node that is not
 // run by root has one user only.
-func become(job Job) error {
+func becomeUser(job Job) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -147,7 +147,7 @@ func source(file string) (*os.File, error) {
 }
 
 // lose takes from the process all that storing does not need.
-func lose(box string) error {
+func confineSelf(box string) error {
 	debug.SetMemoryLimit(softMemory)
 	for resource, limit := range map[int]uint64{unix.RLIMIT_DATA: maxMemory, unix.RLIMIT_CORE: 0} {
 		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {

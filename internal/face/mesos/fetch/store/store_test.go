@@ -46,7 +46,7 @@ func try(confined bool) int {
 	box := "/proc/self/fd/" + strconv.Itoa(SandboxFD)
 	beside := os.Getenv("BESIDE")
 	if confined {
-		if err := lose(box); err != nil {
+		if err := confineSelf(box); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 3
 		}
@@ -504,7 +504,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer func() { _ = root.Close() }()
-		to := &sandbox{Root: root, left: 1 << 20}
+		to := &unpacker{Root: root, left: 1 << 20}
 		n, err := to.store(t.Context(), bytes.NewReader(raw), Job{Name: "f" + kind, Extract: true})
 		if n < 0 || n > 1<<20 {
 			t.Errorf("%d bytes", n)

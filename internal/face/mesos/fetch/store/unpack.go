@@ -20,7 +20,7 @@ import (
 )
 
 // sandbox is the directory that things are stored in.
-type sandbox struct {
+type unpacker struct {
 	*os.Root
 	left    int64 // bytes that it may still take
 	entries int   // of archives
@@ -35,7 +35,7 @@ const (
 
 // store writes the file, unpacks it when it is asked to, and tells how many bytes
 // that took.
-func (to *sandbox) store(ctx context.Context, from io.Reader, job Job) (written int64, err error) {
+func (to *unpacker) store(ctx context.Context, from io.Reader, job Job) (written int64, err error) {
 	limit := to.left
 	if dir := path.Dir(job.Name); dir != "." {
 		if err := to.MkdirAll(dir, 0o755); err != nil {
@@ -46,7 +46,7 @@ func (to *sandbox) store(ctx context.Context, from io.Reader, job Job) (written 
 	if job.Executable {
 		mode = programMode
 	}
-	if err = to.put(job.Name, &reader{ctx, from}, mode); err == nil && job.Extract && !job.Executable {
+	if err = to.writeFile(job.Name, &ctxReader{ctx, from}, mode); err == nil && job.Extract && !job.Executable {
 		err = to.unpack(ctx, job.Name)
 	}
 	return limit - max(to.left, 0), err
@@ -54,7 +54,7 @@ func (to *sandbox) store(ctx context.Context, from io.Reader, job Job) (written 
 
 // unpack unpacks the file called name, when it is called as archives are, into the
 // sandbox; it stays beside what was in it. A file of another name is left alone.
-func (to *sandbox) unpack(ctx context.Context, name string) error {
+func (to *unpacker) unpack(ctx context.Context, name string) error {
 	f, err := to.Open(name)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (to *sandbox) unpack(ctx context.Context, name string) error {
 		}
 		return false
 	}
-	in := &reader{ctx, f}
+	in := &ctxReader{ctx, f}
 	switch {
 	case has(".tar"):
 		err = to.untar(in)
@@ -83,7 +83,7 @@ func (to *sandbox) unpack(ctx context.Context, name string) error {
 	case has(".gz"):
 		// The plain file stands at the top, wherever the packed one is.
 		plain := path.Base(strings.TrimSuffix(name, ".gz"))
-		err = gunzip(in, func(r io.Reader) error { return to.put(plain, r, plainMode) })
+		err = gunzip(in, func(r io.Reader) error { return to.writeFile(plain, r, plainMode) })
 	}
 	if err != nil {
 		return fmt.Errorf("Failed to extract archive '%s': %w", name, err) //nolint:staticcheck // Mesos' text
@@ -92,13 +92,13 @@ func (to *sandbox) unpack(ctx context.Context, name string) error {
 }
 
 // reader ends with the call that it reads for.
-type reader struct {
+type ctxReader struct {
 	ctx  context.Context //nolint:containedctx // of this one archive
 	from io.Reader
 }
 
 // Read implements io.Reader.
-func (r *reader) Read(p []byte) (int, error) {
+func (r *ctxReader) Read(p []byte) (int, error) {
 	if r.ctx.Err() != nil {
 		return 0, context.Cause(r.ctx)
 	}
@@ -122,7 +122,7 @@ func unxz(from io.Reader, then func(io.Reader) error) error {
 }
 
 // within is an entry's path in the sandbox; "" for the sandbox itself.
-func within(name string) (string, error) {
+func cleanName(name string) (string, error) {
 	name = path.Clean(strings.TrimLeft(name, "/"))
 	if name == "." {
 		return "", nil
@@ -133,7 +133,7 @@ func within(name string) (string, error) {
 	return name, nil
 }
 
-func (to *sandbox) untar(from io.Reader) error {
+func (to *unpacker) untar(from io.Reader) error {
 	t := tar.NewReader(from)
 	for {
 		h, err := t.Next()
@@ -143,11 +143,11 @@ func (to *sandbox) untar(from io.Reader) error {
 		if err != nil {
 			return err
 		}
-		name, err := within(h.Name)
+		name, err := cleanName(h.Name)
 		if err != nil {
 			return err
 		}
-		if err := to.count(); err != nil {
+		if err := to.countEntry(); err != nil {
 			return err
 		}
 		if name == "" {
@@ -162,16 +162,16 @@ func (to *sandbox) untar(from io.Reader) error {
 	}
 }
 
-func (to *sandbox) tarEntry(name string, h *tar.Header, from io.Reader) error {
+func (to *unpacker) tarEntry(name string, h *tar.Header, from io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return to.MkdirAll(name, 0o755)
 	case tar.TypeReg:
-		return to.put(name, from, fs.FileMode(h.Mode)&fs.ModePerm)
+		return to.writeFile(name, from, fs.FileMode(h.Mode)&fs.ModePerm)
 	case tar.TypeSymlink:
 		return to.link(name, func() error { return to.Symlink(h.Linkname, name) })
 	case tar.TypeLink:
-		old, err := within(h.Linkname)
+		old, err := cleanName(h.Linkname)
 		if err != nil {
 			return err
 		}
@@ -183,14 +183,14 @@ func (to *sandbox) tarEntry(name string, h *tar.Header, from io.Reader) error {
 }
 
 // link makes a link where a file or another link may be.
-func (to *sandbox) link(name string, do func() error) error {
-	if err := to.room(name); err != nil {
+func (to *unpacker) link(name string, do func() error) error {
+	if err := to.makeRoom(name); err != nil {
 		return err
 	}
 	return do()
 }
 
-func (to *sandbox) unzip(ctx context.Context, f *os.File) error {
+func (to *unpacker) unzip(ctx context.Context, f *os.File) error {
 	st, err := f.Stat()
 	if err != nil {
 		return err
@@ -200,9 +200,9 @@ func (to *sandbox) unzip(ctx context.Context, f *os.File) error {
 		return err
 	}
 	for _, e := range z.File {
-		name, err := within(e.Name)
+		name, err := cleanName(e.Name)
 		if err == nil {
-			err = to.count()
+			err = to.countEntry()
 		}
 		if err == nil && name != "" {
 			err = to.zipEntry(ctx, name, e)
@@ -214,7 +214,7 @@ func (to *sandbox) unzip(ctx context.Context, f *os.File) error {
 	return nil
 }
 
-func (to *sandbox) zipEntry(ctx context.Context, name string, e *zip.File) error {
+func (to *unpacker) zipEntry(ctx context.Context, name string, e *zip.File) error {
 	if err := to.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func (to *sandbox) zipEntry(ctx context.Context, name string, e *zip.File) error
 		if mode.Perm() == 0 { // packed where files have no mode
 			mode = 0o644
 		}
-		return to.put(name, &reader{ctx, in}, mode.Perm())
+		return to.writeFile(name, &ctxReader{ctx, in}, mode.Perm())
 	case mode&fs.ModeSymlink != 0:
 		where, err := io.ReadAll(io.LimitReader(in, maxLink))
 		if err != nil {
@@ -250,7 +250,7 @@ const maxLink = 4096
 // when it is empty.
 const maxEntries = 1 << 20
 
-func (to *sandbox) count() error {
+func (to *unpacker) countEntry() error {
 	if to.entries++; to.entries > maxEntries {
 		return fmt.Errorf("more than %d files and directories", maxEntries)
 	}
@@ -258,7 +258,7 @@ func (to *sandbox) count() error {
 }
 
 // room makes room for a file or a link: one that is there goes, a directory stays.
-func (to *sandbox) room(name string) error {
+func (to *unpacker) makeRoom(name string) error {
 	if name == "stdout" || name == "stderr" {
 		return fmt.Errorf("'%s' of the sandbox is the container's output", name)
 	}
@@ -276,8 +276,8 @@ func (to *sandbox) room(name string) error {
 
 // put writes a file. One that is there is replaced, and so is a link: it is not
 // followed.
-func (to *sandbox) put(name string, from io.Reader, mode fs.FileMode) error {
-	if err := to.room(name); err != nil {
+func (to *unpacker) writeFile(name string, from io.Reader, mode fs.FileMode) error {
+	if err := to.makeRoom(name); err != nil {
 		return err
 	}
 	f, err := to.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)

@@ -15,12 +15,12 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/view"
 )
 
-// waitContainer answers once the container and all that is in it have ended. A
-// standalone one is known until it is removed.
+// waitContainer answers when the container and everything nested in it have ended. A
+// standalone container is known until it is removed.
 func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
 	id := api.FormatID(api.ContainerIDOf(x.Call))
 	unknown := &api.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
-	a, err := s.await(ctx, id)
+	a, err := s.waitEnd(ctx, id)
 	if errdefs.IsNotFound(err) {
 		var ref core.Ref
 		if ref, err = s.pastSession(ctx, id); err == nil {
@@ -34,7 +34,7 @@ func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
 		return err
 	}
 	if a.OOM != nil && a.Limit == 0 {
-		a.Limit = s.limit(ctx, api.RootOf(id))
+		a.Limit = s.memoryLimit(ctx, api.RootOf(id))
 	}
 	var disk uint64
 	if _, over := view.DiskLimitMessage(&a); over {
@@ -49,17 +49,17 @@ func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_WAIT_CONTAINER.Enum(), WaitContainer: end})
 }
 
-// pastSession names the process of a session of which only the exit is kept. NotFound
-// when the container that it was in is gone.
+// pastSession returns the process of a session of which only the exit is kept. NotFound
+// if its container is gone.
 func (s *server) pastSession(ctx context.Context, id string) (core.Ref, error) {
 	parent, value := api.SplitID(id)
 	c, err := s.engine.ContainerByKey(ctx, core.Key(parent))
 	return core.Ref{Container: c.ID, Process: core.ProcessID(value)}, err
 }
 
-// limit is the memory that a standalone container and all in it may have, in
-// bytes; 0 when it is not limited, or not known any more.
-func (s *server) limit(ctx context.Context, root string) uint64 {
+// memoryLimit is the memory limit of a standalone container and everything nested in
+// it, in bytes; 0 if it is not limited, or not known any more.
+func (s *server) memoryLimit(ctx context.Context, root string) uint64 {
 	sb, err := s.engine.SandboxByKey(ctx, core.Key(root))
 	if err != nil || sb.Config.Resources == nil || sb.Config.Resources.Memory == nil || sb.Config.Resources.Memory.Limit == nil {
 		return 0
@@ -81,20 +81,20 @@ func (s *server) diskLimit(ctx context.Context, id string) uint64 {
 	return rec.Disk
 }
 
-// await returns when what a name stands for has ended. NotFound.
-func (s *server) await(ctx context.Context, id string) (core.Autopsy, error) {
+// waitEnd returns when the container or session has ended. NotFound.
+func (s *server) waitEnd(ctx context.Context, id string) (core.Autopsy, error) {
 	t, err := s.find(ctx, id)
 	if err != nil {
 		return core.Autopsy{}, err
 	}
 	a, err := s.engine.Wait(ctx, t.ref())
 	if err == nil && t.session == "" {
-		err = s.endBelow(ctx, t.container)
+		err = s.stopNested(ctx, t.container)
 	}
 	return a, err
 }
 
-// killContainer sends a signal to the container's first process.
+// killContainer sends a signal to the container's main process.
 func (s *server) killContainer(ctx context.Context, x *api.Exchange) error {
 	id, sig := api.FormatID(api.ContainerIDOf(x.Call)), int(unix.SIGKILL)
 	if in := x.Call.GetKillContainer(); in.GetSignal() != 0 {
@@ -107,7 +107,7 @@ func (s *server) killContainer(ctx context.Context, x *api.Exchange) error {
 		if sig < 1 || sig > maxSignal {
 			return fmt.Errorf("Unable to send signal to container: Invalid argument") //nolint:staticcheck,perfsprint // Mesos' text
 		}
-		err = s.engine.Signal(ctx, t.ref(), sig, asked(x.Call.GetType().String()))
+		err = s.engine.Signal(ctx, t.ref(), sig, stopRequest(x.Call.GetType().String()))
 	}
 	if errdefs.IsNotFound(err) {
 		return &api.Error{Code: http.StatusNotFound, Text: "Container '" + id + "' cannot be found (or is already killed)"}
@@ -115,14 +115,13 @@ func (s *server) killContainer(ctx context.Context, x *api.Exchange) error {
 	return err
 }
 
-// maxSignal is the kernel's last one.
+// maxSignal is the highest signal number of the kernel.
 const maxSignal = 64
 
-// removeContainer deletes what an ended container has left: its record, and its
-// sandbox on disk.
+// removeContainer removes an ended container's record and sandbox.
 func (s *server) removeContainer(ctx context.Context, x *api.Exchange) error {
 	id := api.FormatID(api.ContainerIDOf(x.Call))
-	unlock, err := s.names.Lock(ctx, id)
+	unlock, err := s.ids.Lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -132,7 +131,7 @@ func (s *server) removeContainer(ctx context.Context, x *api.Exchange) error {
 		if parent, _ := api.SplitID(id); parent == "" {
 			return fmt.Errorf("Unknown root container %s", id) //nolint:staticcheck // Mesos' text
 		}
-		// What is nested has gone with what it was in.
+		// A nested container is removed together with its parent.
 		ref, err := s.pastSession(ctx, id)
 		if err == nil {
 			err = s.engine.ForgetExit(ctx, ref)
@@ -143,12 +142,12 @@ func (s *server) removeContainer(ctx context.Context, x *api.Exchange) error {
 		return err
 	}
 	if t.process().Autopsy == nil {
-		if t.nested() {
+		if t.isNested() {
 			return fmt.Errorf("Nested container has not terminated yet") //nolint:staticcheck,perfsprint // Mesos' text
 		}
 		return fmt.Errorf("Container %s has not terminated yet", id) //nolint:staticcheck // as Mesos has it for nested ones
 	}
-	if err := s.drop(ctx, t, x.Call.GetType().String()); err != nil {
+	if err := s.remove(ctx, t, x.Call.GetType().String()); err != nil {
 		return err
 	}
 	if t.session != "" {
@@ -158,9 +157,8 @@ func (s *server) removeContainer(ctx context.Context, x *api.Exchange) error {
 	return s.tree.Remove(id)
 }
 
-// endBelow ends what is nested in a container that has ended, and returns when it
-// has.
-func (s *server) endBelow(ctx context.Context, c core.Container) error {
+// stopNested stops what is nested in an ended container, and returns when it has ended.
+func (s *server) stopNested(ctx context.Context, c core.Container) error {
 	all, err := s.engine.Containers(ctx, core.Filter{Sandbox: c.Sandbox})
 	if err != nil {
 		return err
@@ -170,14 +168,14 @@ func (s *server) endBelow(ctx context.Context, c core.Container) error {
 			continue
 		}
 		ref := core.Ref{Container: n.ID}
-		err := s.engine.Signal(ctx, ref, int(unix.SIGKILL), asked("the end of "+string(c.Key)))
-		if err == nil || errdefs.IsNotFound(err) { // its end may not be on record yet
+		err := s.engine.Signal(ctx, ref, int(unix.SIGKILL), stopRequest("the end of "+string(c.Key)))
+		if err == nil || errdefs.IsNotFound(err) { // NotFound: it has ended, but the end may not be recorded yet
 			_, err = s.engine.Wait(ctx, ref)
 		}
 		if err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
-		if err := s.endBelow(ctx, n); err != nil {
+		if err := s.stopNested(ctx, n); err != nil {
 			return err
 		}
 	}

@@ -53,7 +53,7 @@ func TestCallsWaitForTheFace(t *testing.T) {
 	recovered, ready := make(chan struct{}), make(chan struct{})
 	close(recovered)
 	reached := make(chan struct{})
-	h := gate{recovered: recovered, ready: ready}.wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(reached) }))
+	h := recoveryGate{recovered: recovered, ready: ready}.wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(reached) }))
 	call := func(ctx context.Context) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mesos/api/v1", strings.NewReader(""))
 		if err != nil {

@@ -30,7 +30,7 @@ func (n *testNode) fill(sandbox string) {
 
 func (n *testNode) measure() {
 	n.t.Helper()
-	if err := n.server.disks.look(n.t.Context()); err != nil {
+	if err := n.server.diskQuota.measureAll(n.t.Context()); err != nil {
 		n.t.Error(err)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/view"
 )
 
-// gate stands before the API until there is a node to ask about.
-type gate struct {
+// recoveryGate delays requests until the engine and the face have recovered.
+type recoveryGate struct {
 	recovered <-chan struct{} // closed when the engine has recovered; nil: it has
-	ready     <-chan struct{} // closed when the face itself is ready, which is soon after
+	ready     <-chan struct{} // closed when the face is ready too, soon afterwards
 }
 
-// recovering reports whether the engine still recovers.
-func (g gate) recovering() bool {
+// recovering reports whether the engine is still recovering.
+func (g recoveryGate) recovering() bool {
 	if g.recovered == nil {
 		return false
 	}
@@ -27,8 +27,8 @@ func (g gate) recovering() bool {
 	}
 }
 
-// wait returns when the engine has recovered; false when ctx ends first.
-func (g gate) wait(ctx context.Context) bool {
+// wait returns when the engine has recovered; false if ctx ends first.
+func (g recoveryGate) wait(ctx context.Context) bool {
 	if g.recovered == nil {
 		return true
 	}
@@ -40,10 +40,9 @@ func (g gate) wait(ctx context.Context) bool {
 	}
 }
 
-// wrap answers as Mesos does while the engine recovers: before anything else of a
-// request is looked at but who makes it. Whether the agent lives can be asked
-// always.
-func (g gate) wrap(next http.Handler) http.Handler {
+// wrap answers with status 503 while the engine is recovering, as Mesos does, before it
+// reads anything of a request. The health document is always served.
+func (g recoveryGate) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !view.IsHealth(r.URL.Path) {
 			if g.recovering() {

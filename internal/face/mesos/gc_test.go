@@ -15,8 +15,8 @@ import (
 // look clears what is due after so long.
 func (n *testNode) look(later time.Duration) {
 	n.t.Helper()
-	c := cleaner{n.server, time.Hour}
-	if err := c.look(n.t.Context(), time.Now().Add(later)); err != nil {
+	c := collector{n.server, time.Hour}
+	if err := c.collect(n.t.Context(), time.Now().Add(later)); err != nil {
 		n.t.Error(err)
 	}
 }
@@ -104,7 +104,7 @@ func TestSandboxesWithoutRecordsAreCleared(t *testing.T) {
 	n.has("a", false)
 
 	// One that is on its way has a sandbox alone, however long it takes.
-	unlock, err := n.server.names.Lock(t.Context(), "b")
+	unlock, err := n.server.ids.Lock(t.Context(), "b")
 	if err != nil {
 		t.Fatal(err)
 	}

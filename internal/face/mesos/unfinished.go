@@ -7,10 +7,10 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// sweep takes away what the agent's death has cut: launches of which it was never
-// said that they began, and sessions, whose connections are gone. It is for the time
-// before anything is served.
-func (s *server) sweep(ctx context.Context) error {
+// removeUnfinished removes what the death of the previous agent left: containers whose
+// launch was not answered, and sessions, whose connections are lost. It must run before
+// anything is served.
+func (s *server) removeUnfinished(ctx context.Context) error {
 	all, err := s.engine.Containers(ctx, core.Filter{})
 	if err != nil {
 		return err
@@ -21,7 +21,7 @@ func (s *server) sweep(ctx context.Context) error {
 		c := &all[i]
 		used[c.Sandbox] = true
 		for _, p := range c.Execs {
-			errs = append(errs, ignoreNotFound(s.drop(ctx, target{container: *c, session: p.ID}, "LAUNCH_NESTED_CONTAINER_SESSION")))
+			errs = append(errs, ignoreNotFound(s.remove(ctx, target{container: *c, session: p.ID}, "LAUNCH_NESTED_CONTAINER_SESSION")))
 		}
 		if c.State != core.ContainerCreated {
 			continue
@@ -30,7 +30,7 @@ func (s *server) sweep(ctx context.Context) error {
 		if c.Parent == "" {
 			t.sandbox = c.Sandbox
 		}
-		errs = append(errs, s.drop(ctx, t, "LAUNCH_CONTAINER"), s.tree.Remove(string(c.Key)))
+		errs = append(errs, s.remove(ctx, t, "LAUNCH_CONTAINER"), s.tree.Remove(string(c.Key)))
 	}
 	sandboxes, err := s.engine.Sandboxes(ctx, core.Filter{})
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *server) sweep(ctx context.Context) error {
 	}
 	for i := range sandboxes {
 		if sb := &sandboxes[i]; !used[sb.ID] {
-			errs = append(errs, s.drop(ctx, target{sandbox: sb.ID}, "LAUNCH_CONTAINER"), s.tree.Remove(string(sb.Key)))
+			errs = append(errs, s.remove(ctx, target{sandbox: sb.ID}, "LAUNCH_CONTAINER"), s.tree.Remove(string(sb.Key)))
 		}
 	}
 	return errors.Join(errs...)

@@ -16,21 +16,21 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/translate"
 )
 
-// disks ends standalone containers that take more of the disk than they were given.
-type disks struct {
+// diskQuota stops standalone containers that use more disk space than their limit.
+type diskQuota struct {
 	*server
-	every time.Duration // 0 lets them
+	interval time.Duration // 0 does not enforce limits
 
 	mu   sync.Mutex         // guards used
-	used map[core.ID]uint64 // by container, bytes, when it was last measured
+	used map[core.ID]uint64 // bytes by container, as of the last measurement
 }
 
-// run measures them, one after the other, every so often until ctx ends.
-func (d *disks) run(ctx context.Context) {
-	if d.every == 0 {
+// run measures all containers regularly until ctx ends.
+func (d *diskQuota) run(ctx context.Context) {
+	if d.interval == 0 {
 		return
 	}
-	tick := time.NewTicker(d.every)
+	tick := time.NewTicker(d.interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -38,14 +38,14 @@ func (d *disks) run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := d.look(ctx); err != nil && ctx.Err() == nil {
-			d.log.WarnContext(ctx, "what containers take of the disk was not all measured", "error", err)
+		if err := d.measureAll(ctx); err != nil && ctx.Err() == nil {
+			d.log.WarnContext(ctx, "could not measure the disk usage of all containers; will retry", "retry_in", d.interval, "error", err)
 		}
 	}
 }
 
-// look measures all that have a limit once.
-func (d *disks) look(ctx context.Context) error {
+// measureAll measures all containers that have a limit once.
+func (d *diskQuota) measureAll(ctx context.Context) error {
 	all, err := d.engine.Containers(ctx, core.Filter{})
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (d *disks) look(ctx context.Context) error {
 	var errs []error
 	for i := range all {
 		c := &all[i]
-		if c.Parent != "" || !runs(c) {
+		if c.Parent != "" || !isRunning(c) {
 			continue
 		}
 		rec, err := translate.ReadRecord(*c)
@@ -66,7 +66,7 @@ func (d *disks) look(ctx context.Context) error {
 			continue
 		}
 		if err == nil {
-			used[c.ID], err = d.check(ctx, rec, *c, trees[c.Sandbox])
+			used[c.ID], err = d.measure(ctx, rec, *c, trees[c.Sandbox])
 		}
 		if err != nil && !errdefs.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("container %s: %w", c.Key, err))
@@ -78,9 +78,10 @@ func (d *disks) look(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// check measures a standalone container, which is its sandbox, in which those of nested
-// ones are, and all their own layers; and ends it when that is too much.
-func (d *disks) check(ctx context.Context, rec translate.Record, c core.Container, tree []core.Container) (uint64, error) {
+// measure measures a standalone container, and stops it if it exceeds its limit. Its
+// usage is that of its sandbox, which contains those of nested containers, and of all
+// their root layers.
+func (d *diskQuota) measure(ctx context.Context, rec translate.Record, c core.Container, tree []core.Container) (uint64, error) {
 	used, err := sandbox.Usage(ctx, rec.Dir)
 	call := ""
 	if errors.Is(err, sandbox.ErrTooDeep) {
@@ -100,14 +101,14 @@ func (d *disks) check(ctx context.Context, rec translate.Record, c core.Containe
 		call = sandbox.QuotaRequest(used, rec.Disk)
 	}
 	if call != "" {
-		d.log.InfoContext(ctx, "a container is ended for what it takes of the disk", "container", string(c.Key), "bytes", used, "limit", rec.Disk)
-		err = d.engine.Signal(ctx, core.Ref{Container: c.ID}, int(unix.SIGKILL), asked(call))
+		d.log.InfoContext(ctx, "stop a container that exceeds its disk limit", "container", string(c.Key), "bytes", used, "limit", rec.Disk)
+		err = d.engine.Signal(ctx, core.Ref{Container: c.ID}, int(unix.SIGKILL), stopRequest(call))
 	}
 	return used, err
 }
 
-// show adds what is known of a container's disk to its figures.
-func (d *disks) show(c core.Container, to *mesosv1.ResourceStatistics) {
+// addTo adds the disk limit and usage of a container to its statistics.
+func (d *diskQuota) addTo(c core.Container, to *mesosv1.ResourceStatistics) {
 	rec, err := translate.ReadRecord(c)
 	if err != nil || rec.Disk == 0 || c.Parent != "" {
 		return

@@ -9,46 +9,47 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 )
 
-// follow begins what runs beside the calls on the event log, and has looked at what
-// there is when it returns; the rest runs until ctx ends.
-func (f *Face) follow(ctx context.Context) (run []func() error, err error) {
+// followEvents returns the functions that follow the event log until ctx ends. When it
+// returns, existing containers have been looked at.
+func (f *Face) followEvents(ctx context.Context) (run []func() error, err error) {
 	s := f.server
 	counts := engine.Watch{
 		Kinds: []core.EventKind{core.EventContainerExited, core.EventSandboxRemoved},
 		Event: func(_ context.Context, e core.Event) error {
-			s.shows.tally.Count(e)
+			s.state.counters.Count(e)
 			return nil
 		},
 	}
 	for _, one := range []struct {
 		watch engine.Watch
 		log   engine.EventLog
-	}{{counts, s.shows.view}, {s.nests(), s.engine}} {
+	}{{counts, s.state.reader}, {s.nestedWatch(), s.engine}} {
 		since, err := one.log.LastSeq(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if one.watch.List == nil || one.watch.List(ctx) == nil {
 			one.watch.Since = &since
-		} // else it looks again
+		} // else it lists again
 		one.watch.Failed = func(err error) {
-			s.log.WarnContext(ctx, "ends of containers are not noticed until the event log can be read", "error", err)
+			s.log.WarnContext(ctx, "could not read the event log; containers nested in ended ones keep running until it can be read", "error", err)
 		}
 		run = append(run, func() error { return one.watch.Run(ctx, one.log) })
 	}
 	return run, nil
 }
 
-// nests ends what is nested in containers that end, though nobody waits for them.
-func (s *server) nests() engine.Watch {
+// nestedWatch stops what is nested in containers that end, even if no client waits for
+// them.
+func (s *server) nestedWatch() engine.Watch {
 	end := func(ctx context.Context, id core.ID) {
 		s.calls.Go(func() {
 			c, err := s.engine.Container(ctx, id)
 			if err == nil {
-				err = s.endBelow(ctx, c)
+				err = s.stopNested(ctx, c)
 			}
 			if err != nil && !errdefs.IsNotFound(err) && ctx.Err() == nil {
-				s.log.WarnContext(ctx, "what is nested in an ended container was not all ended", "container", string(id), "error", err)
+				s.log.WarnContext(ctx, "could not stop all containers nested in an ended one; waiting for it or removing it tries again", "container", string(id), "error", err)
 			}
 		})
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/view"
 )
 
-// View reads what is on the node; it changes nothing.
-type View struct {
+// Reader reads what is on the node.
+type Reader struct {
 	records
 	stats engine.Stats
 }
 
-// ViewOf returns the View of a client's objects.
-func ViewOf(c *engine.Client) *View { return &View{c, c.Stats} }
+// ReaderOf returns the Reader of a client's objects.
+func ReaderOf(c *engine.Client) *Reader { return &Reader{c, c.Stats} }
 
-// records are what a View reads of an engine.Client.
+// records is the part of engine.Client that a Reader uses.
 type records interface {
 	Sandboxes(ctx context.Context, f core.Filter) ([]core.Sandbox, error)
 	Containers(ctx context.Context, f core.Filter) ([]core.Container, error)
@@ -33,65 +33,66 @@ type records interface {
 	Container(ctx context.Context, id core.ID) (core.Container, error)
 }
 
-// shows answers the calls that show what is here as the work of frameworks. There
-// is no master: this face is a framework among the others, and what stands for an
-// agent's id is the machine's name.
-type shows struct {
-	view  *View
-	all   bool // it shows other owners
-	agent string
-	disk  string // a path on the file system that sandboxes are on
-	gpus  int
-	cache *fetch.Cache
-	began time.Time
-	tally view.Counters
+// nodeState has the handlers of the calls that show the node as frameworks, executors
+// and tasks. There is no master: this face is one framework among the owners, and the
+// host name serves as the agent's id.
+type nodeState struct {
+	reader    *Reader
+	allOwners bool // it shows other owners too
+	agent     string
+	dir       string // a path on the file system of the sandboxes
+	gpus      int
+	cache     *fetch.Cache
+	started   time.Time
+	counters  view.Counters
 }
 
-func (s *shows) node(ctx context.Context) (view.Node, error) {
+// read reads the node.
+func (s *nodeState) read(ctx context.Context) (view.Node, error) {
 	n := view.Node{Agent: s.agent}
 	var err error
-	if n.Sandboxes, err = s.view.Sandboxes(ctx, core.Filter{}); err != nil {
+	if n.Sandboxes, err = s.reader.Sandboxes(ctx, core.Filter{}); err != nil {
 		return n, err
 	}
-	n.Containers, err = s.view.Containers(ctx, core.Filter{})
+	n.Containers, err = s.reader.Containers(ctx, core.Filter{})
 	return n, err
 }
 
-func (s *shows) getState(ctx context.Context, x *api.Exchange) error {
-	n, err := s.node(ctx)
+func (s *nodeState) getState(ctx context.Context, x *api.Exchange) error {
+	n, err := s.read(ctx)
 	if err != nil {
 		return err
 	}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_STATE.Enum(), GetState: n.State()})
 }
 
-func (s *shows) getFrameworks(ctx context.Context, x *api.Exchange) error {
-	n, err := s.node(ctx)
+func (s *nodeState) getFrameworks(ctx context.Context, x *api.Exchange) error {
+	n, err := s.read(ctx)
 	if err != nil {
 		return err
 	}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_FRAMEWORKS.Enum(), GetFrameworks: n.Frameworks()})
 }
 
-func (s *shows) getExecutors(ctx context.Context, x *api.Exchange) error {
-	n, err := s.node(ctx)
+func (s *nodeState) getExecutors(ctx context.Context, x *api.Exchange) error {
+	n, err := s.read(ctx)
 	if err != nil {
 		return err
 	}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_EXECUTORS.Enum(), GetExecutors: n.Executors()})
 }
 
-func (s *shows) getTasks(ctx context.Context, x *api.Exchange) error {
-	n, err := s.node(ctx)
+func (s *nodeState) getTasks(ctx context.Context, x *api.Exchange) error {
+	n, err := s.read(ctx)
 	if err != nil {
 		return err
 	}
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_TASKS.Enum(), GetTasks: n.Tasks()})
 }
 
-// getAgent tells of the machine; an id is what a master gives.
-func (s *shows) getAgent(_ context.Context, x *api.Exchange) error {
-	all, err := view.MachineResources(s.disk, s.gpus)
+// getAgent describes the machine. There is no agent id, because the master assigns it.
+func (s *nodeState) getAgent(_ context.Context, x *api.Exchange) error {
+	all, err := view.MachineResources(s.dir, s.gpus)
 	if err != nil {
 		return err
 	}
@@ -99,31 +100,32 @@ func (s *shows) getAgent(_ context.Context, x *api.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_AGENT.Enum(), GetAgent: &mesosagent.Response_GetAgent{AgentInfo: info}})
 }
 
-func (s *shows) getMetrics(ctx context.Context, x *api.Exchange) error {
-	all, err := view.MachineMetrics(s.began)
+func (s *nodeState) getMetrics(ctx context.Context, x *api.Exchange) error {
+	all, err := view.MachineMetrics(s.started)
 	if err != nil {
 		return err
 	}
-	n, err := s.node(ctx)
+	n, err := s.read(ctx)
 	if err != nil {
 		return err
 	}
-	has, err := view.MachineResources(s.disk, s.gpus)
+	has, err := view.MachineResources(s.dir, s.gpus)
 	if err != nil {
 		return err
 	}
 	all = append(all, view.WorkMetrics(n.State(), has)...)
-	all = append(all, s.tally.Metrics()...)
+	all = append(all, s.counters.Metrics()...)
 	all = append(all, view.CacheMetrics(s.cache.Used())...)
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_METRICS.Enum(), GetMetrics: view.Metrics(all)})
 }
 
-// others are the containers of the other owners that run, as those of executors.
-func (s *shows) others(ctx context.Context) ([]*mesosagent.Response_GetContainers_Container, error) {
-	if !s.all {
+// executorContainers are the running containers of the other owners, as those of
+// executors.
+func (s *nodeState) executorContainers(ctx context.Context) ([]*mesosagent.Response_GetContainers_Container, error) {
+	if !s.allOwners {
 		return nil, nil
 	}
-	n, err := s.node(ctx)
+	n, err := s.read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -135,11 +137,11 @@ func (s *shows) others(ctx context.Context) ([]*mesosagent.Response_GetContainer
 	for i := range n.Containers {
 		c := &n.Containers[i]
 		sb := sandboxes[c.Sandbox]
-		if c.Owner == core.OwnerMesos || sb == nil || !runs(c) {
+		if c.Owner == core.OwnerMesos || sb == nil || !isRunning(c) {
 			continue
 		}
 		r := view.ExecutorContainer(c, sb)
-		if st, err := s.view.stats.OfContainer(ctx, c, wanted); err == nil { // left out where it cannot be told, as with Mesos
+		if st, err := s.reader.stats.OfContainer(ctx, c, listStats); err == nil { // left out if it is not known, as in Mesos
 			r.ResourceStatistics = view.Statistics(st)
 		}
 		all = append(all, r)
@@ -147,18 +149,19 @@ func (s *shows) others(ctx context.Context) ([]*mesosagent.Response_GetContainer
 	return all, nil
 }
 
-// refuse refuses calls about containers of other owners that are shown here.
-func (s *shows) refuse(ctx context.Context, call *mesosagent.Call) error {
+// refuseOthers returns Forbidden for a call about another owner's container, which is
+// shown but cannot be changed.
+func (s *nodeState) refuseOthers(ctx context.Context, call *mesosagent.Call) error {
 	id := api.ContainerIDOf(call)
 	if id == nil {
 		id = call.GetAttachContainerInput().GetContainerId()
 	}
-	if id == nil || !s.all {
+	if id == nil || !s.allOwners {
 		return nil
 	}
-	c, err := s.view.Container(ctx, core.ID(api.RootOf(api.FormatID(id))))
+	c, err := s.reader.Container(ctx, core.ID(api.RootOf(api.FormatID(id))))
 	if err != nil || c.Owner == core.OwnerMesos {
-		return nil //nolint:nilerr // it is none
+		return nil //nolint:nilerr // there is no such container of another owner
 	}
 	return &api.Error{Code: http.StatusForbidden, Text: "403 Forbidden."}
 }
