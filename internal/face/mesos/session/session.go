@@ -29,7 +29,7 @@ type Session struct {
 	*attach.Session
 	TTY bool
 
-	mu       sync.Mutex // guards views, over
+	mu       sync.Mutex // guards watchers, ended
 	watchers map[chan *mesosagent.ProcessIO]struct{}
 	ended    bool
 }
