@@ -22,31 +22,31 @@ const trialTime = 30 * time.Second
 const ownerDoctor core.Owner = "doctor"
 
 // trials are doctor's own containers.
-type trials struct{ *node }
+type trials struct{ n *node }
 
 // finding starts a container as a face would, waits for its end and removes
 // it: what no look at the node's parts can tell is whether they work together.
-func (n trials) finding(ctx context.Context) control.Finding {
+func (t trials) finding(ctx context.Context) control.Finding {
 	began := time.Now()
-	if err := n.run(ctx); err != nil {
+	if err := t.run(ctx); err != nil {
 		return fail("start", "see the other findings, and the agent's log", "a container of our own could not be run: %v", err)
 	}
-	return ok("start", "a container of our own ran by %s and was removed, in %v", n.runtimes.chosen, time.Since(began).Round(time.Millisecond))
+	return ok("start", "a container of our own ran by %s and was removed, in %v", t.n.runtimes.chosen, time.Since(began).Round(time.Millisecond))
 }
 
-func (n trials) run(ctx context.Context) (err error) {
+func (t trials) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
 	// One at a time: each begins by taking away what another left half-way.
-	n.trialMu.Lock()
-	defer n.trialMu.Unlock()
-	if err := n.end(ctx); err != nil {
+	t.n.trialMu.Lock()
+	defer t.n.trialMu.Unlock()
+	if err := t.end(ctx); err != nil {
 		return err
 	}
-	client := n.engine.As(ownerDoctor)
+	client := t.n.engine.As(ownerDoctor)
 	own := core.Namespace{Mode: core.PerContainer}
 	sb, err := client.CreateSandbox(ctx, core.SandboxConfig{
-		Runtime: n.runtimes.chosen, Hostname: "doctor", Namespaces: core.Namespaces{Net: own, IPC: own, UTS: own, PID: own, Cgroup: own},
+		Runtime: t.n.runtimes.chosen, Hostname: "doctor", Namespaces: core.Namespaces{Net: own, IPC: own, UTS: own, PID: own, Cgroup: own},
 	})
 	if err != nil {
 		return err
@@ -54,9 +54,9 @@ func (n trials) run(ctx context.Context) (err error) {
 	defer func() {
 		clean, stop := context.WithTimeout(context.WithoutCancel(ctx), trialTime)
 		defer stop()
-		err = errors.Join(err, n.end(clean))
+		err = errors.Join(err, t.end(clean))
 	}()
-	program, err := n.keeperBinary()
+	program, err := t.n.keeperBinary()
 	if err != nil {
 		return err
 	}
@@ -85,8 +85,8 @@ func (n trials) run(ctx context.Context) (err error) {
 
 // end removes what trials have made. An agent that ended over one has left
 // it behind.
-func (n trials) end(ctx context.Context) error {
-	client := n.engine.As(ownerDoctor)
+func (t trials) end(ctx context.Context) error {
+	client := t.n.engine.As(ownerDoctor)
 	list, err := client.Sandboxes(ctx, core.Filter{})
 	for _, sb := range list {
 		err = errors.Join(err, client.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: core.Asked{Call: "longshore doctor"}}))

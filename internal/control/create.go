@@ -64,17 +64,17 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	if err := checkCreate(req); err != nil {
 		return err
 	}
-	img, err := s.imageFor(ctx, req, stream)
+	img, err := s.srv.imageFor(ctx, req, stream)
 	if err != nil {
 		return err
 	}
-	c, err := s.create(ctx, req, cfg, img)
+	c, err := s.srv.create(ctx, req, cfg, img)
 	if err != nil {
 		return startFailure(err)
 	}
 	if req.GetStart() {
-		if err := s.own.StartContainer(ctx, c.ID); err != nil {
-			s.dropIfAuto(ctx, c)
+		if err := s.srv.own.StartContainer(ctx, c.ID); err != nil {
+			s.srv.dropIfAuto(ctx, c)
 			return startFailure(err)
 		}
 	}

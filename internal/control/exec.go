@@ -27,11 +27,11 @@ func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecR
 	if req == nil || len(req.GetCommand()) == 0 {
 		return invalid.Errorf("the first message must name a container and a command")
 	}
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
 		return err
 	}
-	view, err := s.changer(c.Meta, req.GetForce())
+	view, err := s.srv.changer(c.Meta, req.GetForce())
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecR
 		return err
 	}
 	a := asked(ctx, "longshore exec")
-	x := attach.Exec{Engine: view, Log: s.o.Logger, Owner: a.Owner, Call: a.Call, User: a.User}
+	x := attach.Exec{Engine: view, Log: s.srv.o.Logger, Owner: a.Owner, Call: a.Call, User: a.User}
 	at, err := x.Start(ctx, c.ID, cfg)
 	if err != nil {
 		return startFailure(err)
@@ -72,15 +72,15 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 	if req == nil {
 		return invalid.Errorf("the first message must name a container")
 	}
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
 		return err
 	}
-	view := s.all
+	view := s.srv.all
 	// Output is for reading; whoever sends input or starts changes something.
 	input := c.Owner == core.OwnerCLI || req.GetForce()
 	if req.GetStdin() || req.GetStart() {
-		if view, err = s.changer(c.Meta, req.GetForce()); err != nil {
+		if view, err = s.srv.changer(c.Meta, req.GetForce()); err != nil {
 			return err
 		}
 	}
@@ -88,11 +88,11 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		return fmt.Errorf("attach to %s: it has exited: %w", req.GetName(), errdefs.ErrFailedPrecondition)
 	}
 	// While somebody is attached, the sweep leaves an ended container alone.
-	s.sessions.enter(c.ID)
+	s.srv.sessions.enter(c.ID)
 	defer func() {
-		s.leave(ctx, c.ID)
+		s.srv.leave(ctx, c.ID)
 		if err != nil && c.Config.IO.Hold {
-			s.sessions.orphan(c.ID)
+			s.srv.sessions.orphan(c.ID)
 		}
 	}()
 
@@ -117,7 +117,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 	}
 	if req.GetStart() {
 		if err := view.StartContainer(ctx, c.ID); err != nil {
-			s.dropIfAuto(ctx, c)
+			s.srv.dropIfAuto(ctx, c)
 			return startFailure(err)
 		}
 	}

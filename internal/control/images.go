@@ -22,7 +22,7 @@ import (
 // imageServer serves the Images service.
 type imageServer struct {
 	longshorev1.UnimplementedImagesServer
-	*Server
+	srv *Server
 }
 
 var _ longshorev1.ImagesServer = (*imageServer)(nil)
@@ -40,7 +40,7 @@ func (s *imageServer) ListImages(ctx context.Context, req *longshorev1.ListImage
 		if req.GetOwner() != "" && req.GetOwner() != string(o) {
 			continue
 		}
-		list, err := s.o.Engine.As(o).Images.List(ctx)
+		list, err := s.srv.o.Engine.As(o).Images.List(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("list images of %s: %w", o, err)
 		}
@@ -57,7 +57,7 @@ func (s *imageServer) ListImages(ctx context.Context, req *longshorev1.ListImage
 // InspectImage answers one image as JSON, ours before another owner's.
 func (s *imageServer) InspectImage(ctx context.Context, req *longshorev1.InspectImageRequest) (*longshorev1.InspectResponse, error) {
 	for _, o := range owners() {
-		img, err := s.o.Engine.As(o).Images.Get(ctx, req.GetName())
+		img, err := s.srv.o.Engine.As(o).Images.Get(ctx, req.GetName())
 		if errdefs.IsNotFound(err) {
 			continue
 		}
@@ -88,7 +88,7 @@ func (s *imageServer) PullImage(req *longshorev1.PullImageRequest, stream grpc.S
 		// A client that has left is noticed by the context.
 		_ = stream.Send(&longshorev1.PullImageResponse{Step: &longshorev1.PullImageResponse_Progress{Progress: toProgress(p)}})
 	}
-	img, err := s.own.Images.Pull(stream.Context(), req.GetName(), opts)
+	img, err := s.srv.own.Images.Pull(stream.Context(), req.GetName(), opts)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (r *archiveReader) Read(p []byte) (int, error) {
 
 // ImportImages takes an archive for us.
 func (s *imageServer) ImportImages(stream grpc.ClientStreamingServer[longshorev1.ImportImagesRequest, longshorev1.ImportImagesResponse]) error {
-	images, err := s.own.Images.Import(stream.Context(), &archiveReader{recv: stream.Recv})
+	images, err := s.srv.own.Images.Import(stream.Context(), &archiveReader{recv: stream.Recv})
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (s *imageServer) ExportImages(req *longshorev1.ExportImagesRequest, stream 
 		}
 		return nil
 	}), exportChunk)
-	if err := s.own.Images.Export(stream.Context(), req.GetNames(), w); err != nil {
+	if err := s.srv.own.Images.Export(stream.Context(), req.GetNames(), w); err != nil {
 		return err
 	}
 	return w.Flush()
@@ -164,15 +164,15 @@ var _ io.Writer = writerFunc(nil)
 
 // TagImage gives an image of ours a further name.
 func (s *imageServer) TagImage(ctx context.Context, req *longshorev1.TagImageRequest) (*longshorev1.TagImageResponse, error) {
-	return &longshorev1.TagImageResponse{}, s.own.Images.Tag(ctx, req.GetSource(), req.GetTarget())
+	return &longshorev1.TagImageResponse{}, s.srv.own.Images.Tag(ctx, req.GetSource(), req.GetTarget())
 }
 
 // RemoveImage drops a name of ours. Containers made from the image keep what
 // they have; without force they keep the name, too.
 func (s *imageServer) RemoveImage(ctx context.Context, req *longshorev1.RemoveImageRequest) (*longshorev1.RemoveImageResponse, error) {
-	img, err := s.own.Images.Get(ctx, req.GetName())
+	img, err := s.srv.own.Images.Get(ctx, req.GetName())
 	if errdefs.IsNotFound(err) {
-		if _, aerr := s.all.Images.Get(ctx, req.GetName()); aerr == nil {
+		if _, aerr := s.srv.all.Images.Get(ctx, req.GetName()); aerr == nil {
 			return nil, fmt.Errorf("remove image %q: only another owner has it under this name: %w", req.GetName(), errdefs.ErrPermissionDenied)
 		}
 	}
@@ -180,7 +180,7 @@ func (s *imageServer) RemoveImage(ctx context.Context, req *longshorev1.RemoveIm
 		return nil, err
 	}
 	if !req.GetForce() {
-		used, err := s.usedImages(ctx)
+		used, err := s.srv.usedImages(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +188,7 @@ func (s *imageServer) RemoveImage(ctx context.Context, req *longshorev1.RemoveIm
 			return nil, fmt.Errorf("remove image %q: container %s was made from it, use --force: %w", req.GetName(), c.Key, errdefs.ErrFailedPrecondition)
 		}
 	}
-	return &longshorev1.RemoveImageResponse{}, s.own.Images.Remove(ctx, req.GetName())
+	return &longshorev1.RemoveImageResponse{}, s.srv.own.Images.Remove(ctx, req.GetName())
 }
 
 // usedImages maps the IDs of images to a container of ours made from each.
@@ -208,11 +208,11 @@ func (s *Server) usedImages(ctx context.Context) (map[digest.Digest]core.Contain
 
 // PruneImages removes what nothing of ours uses: images without a name, or all.
 func (s *imageServer) PruneImages(ctx context.Context, req *longshorev1.PruneImagesRequest) (*longshorev1.PruneImagesResponse, error) {
-	used, err := s.usedImages(ctx)
+	used, err := s.srv.usedImages(ctx)
 	if err != nil {
 		return nil, err
 	}
-	freed, err := s.own.Images.Prune(ctx, func(img core.Image) bool {
+	freed, err := s.srv.own.Images.Prune(ctx, func(img core.Image) bool {
 		_, inUse := used[img.ID]
 		return inUse || (!req.GetAll() && len(img.Names) > 0)
 	})
@@ -224,7 +224,7 @@ func (s *imageServer) PruneImages(ctx context.Context, req *longshorev1.PruneIma
 
 // ImageUsage answers how large the store is.
 func (s *imageServer) ImageUsage(ctx context.Context, _ *longshorev1.ImageUsageRequest) (*longshorev1.ImageUsageResponse, error) {
-	u, err := s.all.Images.Usage(ctx)
+	u, err := s.srv.all.Images.Usage(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func (s *imageServer) ImageUsage(ctx context.Context, _ *longshorev1.ImageUsageR
 // volumeServer serves the Volumes service.
 type volumeServer struct {
 	longshorev1.UnimplementedVolumesServer
-	*Server
+	srv *Server
 }
 
 var _ longshorev1.VolumesServer = (*volumeServer)(nil)
@@ -246,7 +246,7 @@ func (s *volumeServer) ListVolumes(ctx context.Context, req *longshorev1.ListVol
 		if req.GetOwner() != "" && req.GetOwner() != string(o) {
 			continue
 		}
-		list, err := s.o.Engine.As(o).Volumes.List(ctx)
+		list, err := s.srv.o.Engine.As(o).Volumes.List(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("list volumes of %s: %w", o, err)
 		}
@@ -260,7 +260,7 @@ func (s *volumeServer) ListVolumes(ctx context.Context, req *longshorev1.ListVol
 
 // CreateVolume makes a volume of ours.
 func (s *volumeServer) CreateVolume(ctx context.Context, req *longshorev1.CreateVolumeRequest) (*longshorev1.CreateVolumeResponse, error) {
-	v, err := s.own.Volumes.Create(ctx, req.GetName(), req.GetLabels())
+	v, err := s.srv.own.Volumes.Create(ctx, req.GetName(), req.GetLabels())
 	if err != nil {
 		return nil, err
 	}
@@ -269,12 +269,12 @@ func (s *volumeServer) CreateVolume(ctx context.Context, req *longshorev1.Create
 
 // RemoveVolume removes a volume of ours that nothing uses.
 func (s *volumeServer) RemoveVolume(ctx context.Context, req *longshorev1.RemoveVolumeRequest) (*longshorev1.RemoveVolumeResponse, error) {
-	return &longshorev1.RemoveVolumeResponse{}, s.own.Volumes.Remove(ctx, req.GetName())
+	return &longshorev1.RemoveVolumeResponse{}, s.srv.own.Volumes.Remove(ctx, req.GetName())
 }
 
 // PruneVolumes removes our volumes that nothing uses.
 func (s *volumeServer) PruneVolumes(ctx context.Context, _ *longshorev1.PruneVolumesRequest) (*longshorev1.PruneVolumesResponse, error) {
-	list, err := s.own.Volumes.Prune(ctx)
+	list, err := s.srv.own.Volumes.Prune(ctx)
 	resp := &longshorev1.PruneVolumesResponse{}
 	for _, v := range list {
 		resp.Volumes = append(resp.Volumes, toVolume(v))

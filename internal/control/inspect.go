@@ -22,14 +22,14 @@ const hidden = "<hidden>"
 // Inspect answers a container or, when no container has the name, a sandbox.
 func (s *containerServer) Inspect(ctx context.Context, req *longshorev1.InspectRequest) (*longshorev1.InspectResponse, error) {
 	showEnv := req.GetShowEnv() && !onReadSocket(ctx)
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err == nil {
 		return inspectContainer(c, showEnv)
 	}
 	if !errdefs.IsNotFound(err) {
 		return nil, err
 	}
-	sb, serr := s.sandbox(ctx, req.GetName())
+	sb, serr := s.srv.sandbox(ctx, req.GetName())
 	if errdefs.IsNotFound(serr) {
 		return nil, fmt.Errorf("find a container or sandbox %q: %w", req.GetName(), errdefs.ErrNotFound)
 	}

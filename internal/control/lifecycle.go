@@ -36,11 +36,11 @@ func graceOf(d *durationpb.Duration) (*time.Duration, error) {
 
 // Start starts a container that was created.
 func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartRequest) (*longshorev1.StartResponse, error) {
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	view, err := s.changer(c.Meta, req.GetForce())
+	view, err := s.srv.changer(c.Meta, req.GetForce())
 	if err != nil {
 		return nil, err
 	}
@@ -62,9 +62,9 @@ func (s *containerServer) Stop(ctx context.Context, req *longshorev1.StopRequest
 	if opts.Grace, err = graceOf(req.GetGrace()); err != nil {
 		return nil, err
 	}
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err == nil {
-		view, err := s.changer(c.Meta, req.GetForce())
+		view, err := s.srv.changer(c.Meta, req.GetForce())
 		if err != nil {
 			return nil, err
 		}
@@ -73,11 +73,11 @@ func (s *containerServer) Stop(ctx context.Context, req *longshorev1.StopRequest
 	if !errdefs.IsNotFound(err) {
 		return nil, err
 	}
-	sb, serr := s.sandbox(ctx, req.GetName())
+	sb, serr := s.srv.sandbox(ctx, req.GetName())
 	if serr != nil {
 		return nil, err
 	}
-	view, err := s.changer(sb.Meta, req.GetForce())
+	view, err := s.srv.changer(sb.Meta, req.GetForce())
 	if err != nil {
 		return nil, err
 	}
@@ -93,11 +93,11 @@ func (s *containerServer) Kill(ctx context.Context, req *longshorev1.KillRequest
 			return nil, err
 		}
 	}
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	view, err := s.changer(c.Meta, req.GetForce())
+	view, err := s.srv.changer(c.Meta, req.GetForce())
 	if err != nil {
 		return nil, err
 	}
@@ -108,11 +108,11 @@ func (s *containerServer) Kill(ctx context.Context, req *longshorev1.KillRequest
 
 // Pause freezes a container.
 func (s *containerServer) Pause(ctx context.Context, req *longshorev1.PauseRequest) (*longshorev1.PauseResponse, error) {
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	view, err := s.changer(c.Meta, req.GetForce())
+	view, err := s.srv.changer(c.Meta, req.GetForce())
 	if err != nil {
 		return nil, err
 	}
@@ -121,11 +121,11 @@ func (s *containerServer) Pause(ctx context.Context, req *longshorev1.PauseReque
 
 // Resume thaws a container.
 func (s *containerServer) Resume(ctx context.Context, req *longshorev1.ResumeRequest) (*longshorev1.ResumeResponse, error) {
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	view, err := s.changer(c.Meta, req.GetForce())
+	view, err := s.srv.changer(c.Meta, req.GetForce())
 	if err != nil {
 		return nil, err
 	}
@@ -136,25 +136,25 @@ func (s *containerServer) Resume(ctx context.Context, req *longshorev1.ResumeReq
 // sandbox.
 func (s *containerServer) Remove(ctx context.Context, req *longshorev1.RemoveRequest) (*longshorev1.RemoveResponse, error) {
 	opts := engine.RemoveOptions{Force: req.GetForce(), Asked: asked(ctx, "longshore rm")}
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err == nil {
-		view, err := s.changer(c.Meta, req.GetForce())
+		view, err := s.srv.changer(c.Meta, req.GetForce())
 		if err != nil {
 			return nil, err
 		}
 		if c.Owner == core.OwnerCLI {
-			return &longshorev1.RemoveResponse{}, s.removeOwn(ctx, c, opts)
+			return &longshorev1.RemoveResponse{}, s.srv.removeOwn(ctx, c, opts)
 		}
 		return &longshorev1.RemoveResponse{}, view.RemoveContainer(ctx, c.ID, opts)
 	}
 	if !errdefs.IsNotFound(err) {
 		return nil, err
 	}
-	sb, serr := s.sandbox(ctx, req.GetName())
+	sb, serr := s.srv.sandbox(ctx, req.GetName())
 	if serr != nil {
 		return nil, err
 	}
-	view, err := s.changer(sb.Meta, req.GetForce())
+	view, err := s.srv.changer(sb.Meta, req.GetForce())
 	if err != nil {
 		return nil, err
 	}
@@ -177,11 +177,11 @@ func (s *Server) removeOwn(ctx context.Context, c core.Container, opts engine.Re
 
 // Wait answers once the container has ended.
 func (s *containerServer) Wait(ctx context.Context, req *longshorev1.WaitRequest) (*longshorev1.WaitResponse, error) {
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.all.Wait(ctx, core.Ref{Container: c.ID})
+	a, err := s.srv.all.Wait(ctx, core.Ref{Container: c.ID})
 	if err != nil {
 		return nil, err
 	}

@@ -15,18 +15,18 @@ import (
 // containerServer serves the Containers service.
 type containerServer struct {
 	longshorev1.UnimplementedContainersServer
-	*Server
+	srv *Server
 }
 
 var _ longshorev1.ContainersServer = (*containerServer)(nil)
 
 // ListSandboxes lists every owner's sandboxes, the newest first.
 func (s *containerServer) ListSandboxes(ctx context.Context, req *longshorev1.ListSandboxesRequest) (*longshorev1.ListSandboxesResponse, error) {
-	sandboxes, err := s.all.Sandboxes(ctx, core.Filter{Owner: core.Owner(req.GetOwner()), Labels: req.GetLabels()})
+	sandboxes, err := s.srv.all.Sandboxes(ctx, core.Filter{Owner: core.Owner(req.GetOwner()), Labels: req.GetLabels()})
 	if err != nil {
 		return nil, err
 	}
-	containers, err := s.all.Containers(ctx, core.Filter{Owner: core.Owner(req.GetOwner())})
+	containers, err := s.srv.all.Containers(ctx, core.Filter{Owner: core.Owner(req.GetOwner())})
 	if err != nil {
 		return nil, err
 	}
@@ -51,13 +51,13 @@ func newest(a, b core.Meta) int {
 func (s *containerServer) ListContainers(ctx context.Context, req *longshorev1.ListContainersRequest) (*longshorev1.ListContainersResponse, error) {
 	filter := core.Filter{Owner: core.Owner(req.GetOwner()), Labels: req.GetLabels()}
 	if req.GetSandbox() != "" {
-		sb, err := s.sandbox(ctx, req.GetSandbox())
+		sb, err := s.srv.sandbox(ctx, req.GetSandbox())
 		if err != nil {
 			return nil, err
 		}
 		filter.Sandbox = sb.ID
 	}
-	containers, err := s.all.Containers(ctx, filter)
+	containers, err := s.srv.all.Containers(ctx, filter)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (s *containerServer) ListContainers(ctx context.Context, req *longshorev1.L
 			return c.State != core.ContainerRunning && c.State != core.ContainerPaused
 		})
 	}
-	shown, err := s.show(ctx, containers)
+	shown, err := s.srv.show(ctx, containers)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (s *Server) imageNames(ctx context.Context) (map[digest.Digest]string, erro
 // whyGone answers for a container that has no record any more, removed or of
 // before a boot: the event log still tells its end.
 func (s *containerServer) whyGone(ctx context.Context, name string, notFound error) (*longshorev1.WhyResponse, error) {
-	ev, err := s.all.LastExit(ctx, name)
+	ev, err := s.srv.all.LastExit(ctx, name)
 	if err != nil {
 		return nil, notFound
 	}
@@ -131,14 +131,14 @@ func (s *containerServer) whyGone(ctx context.Context, name string, notFound err
 
 // Why answers how a container ended, or that it has not.
 func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) (*longshorev1.WhyResponse, error) {
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if errdefs.IsNotFound(err) {
 		return s.whyGone(ctx, req.GetName(), err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	shown, err := s.show(ctx, []core.Container{c})
+	shown, err := s.srv.show(ctx, []core.Container{c})
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +148,8 @@ func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) 
 			resp.Execs = append(resp.Execs, toProcess(p))
 		}
 	}
-	if s.o.LostOutput != nil {
-		resp.LostBytes = s.o.LostOutput(ctx, core.Ref{Container: c.ID})
+	if s.srv.o.LostOutput != nil {
+		resp.LostBytes = s.srv.o.LostOutput(ctx, core.Ref{Container: c.ID})
 	}
 	return resp, nil
 }

@@ -16,7 +16,7 @@ import (
 // Logs reads a container's sinks back.
 func (s *containerServer) Logs(req *longshorev1.LogsRequest, stream grpc.ServerStreamingServer[longshorev1.LogsResponse]) error {
 	ctx := stream.Context()
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *containerServer) Logs(req *longshorev1.LogsRequest, stream grpc.ServerS
 	}
 	if opts.Follow {
 		var stop func()
-		opts.Ended, stop = s.ended(ctx, c.ID)
+		opts.Ended, stop = s.srv.ended(ctx, c.ID)
 		defer stop()
 	}
 	var mu sync.Mutex // serializes send: a gRPC stream takes one sender at a time

@@ -27,7 +27,7 @@ import (
 // nodeServer serves the Node service.
 type nodeServer struct {
 	longshorev1.UnimplementedNodeServer
-	*Server
+	srv *Server
 }
 
 var _ longshorev1.NodeServer = (*nodeServer)(nil)
@@ -35,7 +35,7 @@ var _ longshorev1.NodeServer = (*nodeServer)(nil)
 // Version answers what this agent is.
 func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest) (*longshorev1.VersionResponse, error) {
 	resp := &longshorev1.VersionResponse{
-		Version: s.o.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: stamp(s.o.Started), Pid: int32(os.Getpid()),
+		Version: s.srv.o.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: stamp(s.srv.o.Started), Pid: int32(os.Getpid()),
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, kv := range info.Settings {
@@ -48,7 +48,7 @@ func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest)
 	if err := unix.Uname(&uts); err == nil {
 		resp.Kernel = unix.ByteSliceToString(uts.Release[:])
 	}
-	infos, err := s.all.Runtimes(ctx)
+	infos, err := s.srv.all.Runtimes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -62,18 +62,18 @@ func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest)
 
 // Doctor says what of this node works.
 func (s *nodeServer) Doctor(ctx context.Context, _ *longshorev1.DoctorRequest) (*longshorev1.DoctorResponse, error) {
-	if s.o.Doctor == nil {
+	if s.srv.o.Doctor == nil {
 		return nil, fmt.Errorf("doctor: %w", errdefs.ErrNotImplemented)
 	}
-	return &longshorev1.DoctorResponse{Findings: toFindings(s.o.Doctor(ctx, !onReadSocket(ctx)))}, nil
+	return &longshorev1.DoctorResponse{Findings: toFindings(s.srv.o.Doctor(ctx, !onReadSocket(ctx)))}, nil
 }
 
 // Check answers the violations of the engine's invariants.
 func (s *nodeServer) Check(ctx context.Context, _ *longshorev1.CheckRequest) (*longshorev1.CheckResponse, error) {
-	if s.o.Check == nil {
+	if s.srv.o.Check == nil {
 		return nil, fmt.Errorf("check: %w", errdefs.ErrNotImplemented)
 	}
-	list, err := s.o.Check(ctx)
+	list, err := s.srv.o.Check(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -82,10 +82,10 @@ func (s *nodeServer) Check(ctx context.Context, _ *longshorev1.CheckRequest) (*l
 
 // Config answers the configuration in force.
 func (s *nodeServer) Config(context.Context, *longshorev1.ConfigRequest) (*longshorev1.ConfigResponse, error) {
-	if s.o.Config == nil {
+	if s.srv.o.Config == nil {
 		return nil, fmt.Errorf("config: %w", errdefs.ErrNotImplemented)
 	}
-	text, err := s.o.Config()
+	text, err := s.srv.o.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (s *nodeServer) Config(context.Context, *longshorev1.ConfigRequest) (*longs
 // Events answers the log from a point on.
 func (s *nodeServer) Events(req *longshorev1.EventsRequest, stream grpc.ServerStreamingServer[longshorev1.EventsResponse]) error {
 	ctx := stream.Context()
-	last, err := s.all.LastSeq(ctx)
+	last, err := s.srv.all.LastSeq(ctx)
 	if err != nil {
 		return err
 	}
@@ -110,13 +110,13 @@ func (s *nodeServer) Events(req *longshorev1.EventsRequest, stream grpc.ServerSt
 		from = 0
 	}
 	if from == 0 {
-		from = s.oldest(ctx, last)
+		from = s.srv.oldest(ctx, last)
 	}
-	match, err := s.eventMatch(ctx, req)
+	match, err := s.srv.eventMatch(ctx, req)
 	if err != nil {
 		return err
 	}
-	for e, err := range s.eventsFrom(ctx, from, last, req.GetFollow()) {
+	for e, err := range s.srv.eventsFrom(ctx, from, last, req.GetFollow()) {
 		if err != nil {
 			return err
 		}
@@ -246,10 +246,10 @@ func (s *nodeServer) dumpVersion(ctx context.Context, w io.Writer) error {
 }
 
 func (s *nodeServer) dumpConfig(_ context.Context, w io.Writer) error {
-	if s.o.Config == nil {
+	if s.srv.o.Config == nil {
 		return nil
 	}
-	text, err := s.o.Config()
+	text, err := s.srv.o.Config()
 	if err != nil {
 		return err
 	}
@@ -258,18 +258,18 @@ func (s *nodeServer) dumpConfig(_ context.Context, w io.Writer) error {
 }
 
 func (s *nodeServer) dumpDoctor(ctx context.Context, w io.Writer) error {
-	if s.o.Doctor == nil {
+	if s.srv.o.Doctor == nil {
 		return nil
 	}
-	return json.NewEncoder(w).Encode(s.o.Doctor(ctx, false))
+	return json.NewEncoder(w).Encode(s.srv.o.Doctor(ctx, false))
 }
 
 func (s *nodeServer) dumpObjects(ctx context.Context, w io.Writer) error {
-	sandboxes, err := s.all.Sandboxes(ctx, core.Filter{})
+	sandboxes, err := s.srv.all.Sandboxes(ctx, core.Filter{})
 	if err != nil {
 		return err
 	}
-	containers, err := s.all.Containers(ctx, core.Filter{})
+	containers, err := s.srv.all.Containers(ctx, core.Filter{})
 	if err != nil {
 		return err
 	}
@@ -282,13 +282,13 @@ func (s *nodeServer) dumpObjects(ctx context.Context, w io.Writer) error {
 }
 
 func (s *nodeServer) dumpEvents(ctx context.Context, w io.Writer) error {
-	last, err := s.all.LastSeq(ctx)
+	last, err := s.srv.all.LastSeq(ctx)
 	if err != nil {
 		return err
 	}
 	enc := json.NewEncoder(w)
-	from := max(s.oldest(ctx, last), max(last, dumpEvents)-dumpEvents)
-	for e, err := range s.eventsFrom(ctx, from, last, false) {
+	from := max(s.srv.oldest(ctx, last), max(last, dumpEvents)-dumpEvents)
+	for e, err := range s.srv.eventsFrom(ctx, from, last, false) {
 		if err != nil {
 			return err
 		}

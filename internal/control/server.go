@@ -152,10 +152,10 @@ func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 		grpc.ChainUnaryInterceptor(watch.Unary, gate.unary, unary),
 		grpc.ChainStreamInterceptor(watch.Stream, gate.stream, stream),
 	)
-	longshorev1.RegisterContainersServer(srv, &containerServer{Server: s})
-	longshorev1.RegisterImagesServer(srv, &imageServer{Server: s})
-	longshorev1.RegisterVolumesServer(srv, &volumeServer{Server: s})
-	longshorev1.RegisterNodeServer(srv, &nodeServer{Server: s})
+	longshorev1.RegisterContainersServer(srv, &containerServer{srv: s})
+	longshorev1.RegisterImagesServer(srv, &imageServer{srv: s})
+	longshorev1.RegisterVolumesServer(srv, &volumeServer{srv: s})
+	longshorev1.RegisterNodeServer(srv, &nodeServer{srv: s})
 	return srv
 }
 

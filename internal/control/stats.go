@@ -25,7 +25,7 @@ func (s *containerServer) Stats(req *longshorev1.StatsRequest, stream grpc.Serve
 	}
 	var ids []core.ID
 	for _, name := range req.GetNames() {
-		c, err := s.container(ctx, name)
+		c, err := s.srv.container(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -33,7 +33,7 @@ func (s *containerServer) Stats(req *longshorev1.StatsRequest, stream grpc.Serve
 	}
 	before := map[core.ID]core.Stats{}
 	round := func() error {
-		resp, err := s.statsRound(ctx, ids, before)
+		resp, err := s.srv.statsRound(ctx, ids, before)
 		if err != nil {
 			return err
 		}
@@ -129,14 +129,14 @@ func toStats(c core.Container, st, last core.Stats) *longshorev1.ContainerStats 
 
 // Top lists the processes of a container.
 func (s *containerServer) Top(ctx context.Context, req *longshorev1.TopRequest) (*longshorev1.TopResponse, error) {
-	c, err := s.container(ctx, req.GetName())
+	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
 		return nil, err
 	}
 	if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
 		return nil, fmt.Errorf("list processes of %s: it is %s: %w", c.ID.Short(), c.State, errdefs.ErrFailedPrecondition)
 	}
-	st, err := s.all.Stats.Container(ctx, c.ID, core.FigureProcesses)
+	st, err := s.srv.all.Stats.Container(ctx, c.ID, core.FigureProcesses)
 	if err != nil {
 		return nil, err
 	}

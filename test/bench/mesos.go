@@ -17,7 +17,7 @@ import (
 
 // mesosBench measures the face for Mesos, by its own protocol.
 type mesosBench struct {
-	*bench
+	b   *bench
 	api *mesosapi.Client
 }
 
@@ -75,7 +75,7 @@ func (m mesosBench) launch(ctx context.Context, id *mesosv1.ContainerID, args ..
 	_, err := m.api.Call(ctx, &mesosagent.Call{Type: mesosagent.Call_LAUNCH_CONTAINER.Enum(), LaunchContainer: &mesosagent.Call_LaunchContainer{
 		ContainerId: id, Command: withoutShell(args...),
 		Container: &mesosv1.ContainerInfo{Type: mesosv1.ContainerInfo_MESOS.Enum(), Mesos: &mesosv1.ContainerInfo_MesosInfo{
-			Image: &mesosv1.Image{Type: mesosv1.Image_DOCKER.Enum(), Docker: &mesosv1.Image_Docker{Name: &m.image}},
+			Image: &mesosv1.Image{Type: mesosv1.Image_DOCKER.Enum(), Docker: &mesosv1.Image_Docker{Name: &m.b.image}},
 		}},
 	}})
 	return err
@@ -105,7 +105,7 @@ func (m mesosBench) end(ctx context.Context, id *mesosv1.ContainerID) error {
 
 // roundTrips take from a launch to the answer that says how it ended.
 func (m mesosBench) roundTrips(ctx context.Context) error {
-	root := containerID(nil, m.name())
+	root := containerID(nil, m.b.name())
 	if err := m.launch(ctx, root, "/bin/sleep", "3600"); err != nil {
 		return err
 	}
@@ -114,8 +114,8 @@ func (m mesosBench) roundTrips(ctx context.Context) error {
 		parent *mesosv1.ContainerID
 	}{{"LAUNCH to WAIT", nil}, {"  of a nested container", root}} {
 		var took []time.Duration
-		for i := range warmUp + m.pods {
-			id := containerID(of.parent, m.name())
+		for i := range warmUp + m.b.pods {
+			id := containerID(of.parent, m.b.name())
 			t := time.Now()
 			if err := m.launch(ctx, id, "/bin/true"); err != nil {
 				return err
@@ -134,7 +134,7 @@ func (m mesosBench) roundTrips(ctx context.Context) error {
 				return err
 			}
 		}
-		m.row("", of.label, took)
+		m.b.row("", of.label, took)
 	}
 	return m.end(ctx, root)
 }
@@ -147,7 +147,7 @@ func (m mesosBench) session(ctx context.Context, id *mesosv1.ContainerID, args .
 
 // sessions measures those in one container.
 func (m mesosBench) sessions(ctx context.Context) error {
-	root := containerID(nil, m.name())
+	root := containerID(nil, m.b.name())
 	if err := m.launch(ctx, root, "/bin/sleep", "3600"); err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (m mesosBench) sessions(ctx context.Context) error {
 
 // echo takes a line to a session's program and back.
 func (m mesosBench) echo(ctx context.Context, root *mesosv1.ContainerID) error {
-	id := containerID(root, m.name())
+	id := containerID(root, m.b.name())
 	out, err := m.session(ctx, id, "/bin/cat")
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func (m mesosBench) echo(ctx context.Context, root *mesosv1.ContainerID) error {
 		return err
 	}
 	var took []time.Duration
-	for i := range 4 * m.pods {
+	for i := range 4 * m.b.pods {
 		line := fmt.Sprintf("line %d\n", i)
 		t := time.Now()
 		if err := in.Send([]byte(line)); err != nil {
@@ -183,7 +183,7 @@ func (m mesosBench) echo(ctx context.Context, root *mesosv1.ContainerID) error {
 		}
 		took = append(took, time.Since(t))
 	}
-	m.row("", "session echo", took)
+	m.b.row("", "session echo", took)
 	if err := in.End(); err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ const streamed = 100 << 20
 
 // stream takes much output through a session's connection.
 func (m mesosBench) stream(ctx context.Context, root *mesosv1.ContainerID) error {
-	out, err := m.session(ctx, containerID(root, m.name()), "/bin/sh", "-c", fmt.Sprintf("echo ready; head -c %d /dev/zero", streamed))
+	out, err := m.session(ctx, containerID(root, m.b.name()), "/bin/sh", "-c", fmt.Sprintf("echo ready; head -c %d /dev/zero", streamed))
 	if err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func (m mesosBench) stream(ctx context.Context, root *mesosv1.ContainerID) error
 	if got > streamed || got < streamed-len("ready\n")-64<<10 { // some may have come with the first line
 		return fmt.Errorf("%d bytes came of %d", got, streamed)
 	}
-	m.value("", "attached stream", float64(got)/1e6/time.Since(t).Seconds(), "MB/s, of %d MiB", streamed>>20)
+	m.b.value("", "attached stream", float64(got)/1e6/time.Since(t).Seconds(), "MB/s, of %d MiB", streamed>>20)
 	return nil
 }
 
@@ -230,8 +230,8 @@ const soon = time.Second
 // dropped takes from the end of a session's connection to its container's.
 func (m mesosBench) dropped(ctx context.Context, root *mesosv1.ContainerID) error {
 	var took []time.Duration
-	for range m.pods {
-		id := containerID(root, m.name())
+	for range m.b.pods {
+		id := containerID(root, m.b.name())
 		out, err := m.session(ctx, id, "/bin/sh", "-c", "sleep 3600 & echo ready; wait")
 		if err != nil {
 			return err
@@ -246,7 +246,7 @@ func (m mesosBench) dropped(ctx context.Context, root *mesosv1.ContainerID) erro
 		}
 		took = append(took, time.Since(t))
 	}
-	m.row("", "dropped session to its end", took)
+	m.b.row("", "dropped session to its end", took)
 	if worst := took[len(took)-1]; worst > soon {
 		return fmt.Errorf("a dropped session took %s to end, more than %s", worst, soon)
 	}
@@ -258,17 +258,17 @@ const stateTimes = 10
 
 // crowd asks for the state of many containers.
 func (m mesosBench) crowd(ctx context.Context) error {
-	ids := make([]*mesosv1.ContainerID, stateTimes*m.burst)
+	ids := make([]*mesosv1.ContainerID, stateTimes*m.b.burst)
 	t := time.Now()
-	err := m.each(ctx, len(ids), func(ctx context.Context, i int) error {
-		ids[i] = containerID(nil, m.name())
+	err := m.b.each(ctx, len(ids), func(ctx context.Context, i int) error {
+		ids[i] = containerID(nil, m.b.name())
 		return m.launch(ctx, ids[i], "/bin/sleep", "3600")
 	})
 	if err != nil {
 		return err
 	}
-	m.value("", "containers per second", float64(len(ids))/time.Since(t).Seconds(), "of %d, %d workers", len(ids), m.workers)
-	err = m.read([]reading{
+	m.b.value("", "containers per second", float64(len(ids))/time.Since(t).Seconds(), "of %d, %d workers", len(ids), m.b.workers)
+	err = m.b.read([]reading{
 		{"", "GET_STATE", func() (int, error) {
 			r, err := m.api.Call(ctx, &mesosagent.Call{Type: mesosagent.Call_GET_STATE.Enum()})
 			return len(r.GetGetState().GetGetTasks().GetLaunchedTasks()), err
@@ -281,5 +281,5 @@ func (m mesosBench) crowd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return m.each(ctx, len(ids), func(ctx context.Context, i int) error { return m.end(ctx, ids[i]) })
+	return m.b.each(ctx, len(ids), func(ctx context.Context, i int) error { return m.end(ctx, ids[i]) })
 }

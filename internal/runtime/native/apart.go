@@ -56,8 +56,8 @@ func (in *Input) shares() bool {
 // leave takes copies of the root and of the binds' sources along into the almost
 // empty namespace, a copy of which becomes the container's.
 func (c *compiler) leave() error {
-	empty := plan.P(c.String(""))
-	root, _ := c.open("open tree of the root", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(c.in.Root)),
+	empty := plan.P(c.plan.String(""))
+	root, _ := c.open("open tree of the root", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(c.in.Root)),
 		plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
 	c.slave("the root", root)
 	c.sources = map[int]int{}
@@ -76,11 +76,11 @@ func (c *compiler) leave() error {
 	if slices.ContainsFunc(c.in.Spec.Mounts, isCgroup) && !c.has(specs.CgroupNamespace) {
 		takeCgroups(c)
 	}
-	ns, _ := c.open("open the empty mount namespace", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(c.in.Host.Apart)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
-	c.Add("join the empty mount namespace", unix.SYS_SETNS, plan.V(ns), plan.V(unix.CLONE_NEWNS))
+	ns, _ := c.open("open the empty mount namespace", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(c.in.Host.Apart)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+	c.plan.Add("join the empty mount namespace", unix.SYS_SETNS, plan.V(ns), plan.V(unix.CLONE_NEWNS))
 	c.shut(ns)
-	c.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
-	c.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(root), empty, plan.V(unix.AT_FDCWD), plan.P(c.String(basens.Root)), plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	c.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
+	c.plan.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(root), empty, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(basens.Root)), plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	return nil
 }
 
@@ -89,7 +89,7 @@ func takeCgroups(c *compiler) {
 	c.cgroups = map[string]int{}
 	for _, h := range c.in.Host.Hierarchies {
 		if dir := c.in.Cgroup.Own[h.Name]; dir != "" {
-			c.cgroups[dir], _ = c.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+			c.cgroups[dir], _ = c.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 			c.slave(dir, c.cgroups[dir])
 		}
 	}
@@ -98,6 +98,6 @@ func takeCgroups(c *compiler) {
 // slave cuts a copy off from the mounts that its original shares changes with:
 // it follows them, and they never follow it.
 func (c *compiler) slave(what string, tree int) {
-	c.Add("slave "+what, unix.SYS_MOUNT_SETATTR, plan.V(tree), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
-		plan.P(c.Words(0, 0, unix.MS_SLAVE, 0)), plan.V(sizeofMountAttr))
+	c.plan.Add("slave "+what, unix.SYS_MOUNT_SETATTR, plan.V(tree), plan.P(c.plan.String("")), plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
+		plan.P(c.plan.Words(0, 0, unix.MS_SLAVE, 0)), plan.V(sizeofMountAttr))
 }

@@ -27,7 +27,7 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 			// The kernel refuses a tree twice in one place: the flags are the later mount's.
 			set := attrsOf(o.Flags)
 			fd, _ := c.target(m.Destination)
-			c.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(fd), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH),
+			c.plan.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(fd), plan.P(c.plan.String("")), plan.V(unix.AT_EMPTY_PATH),
 				c.attr(set, plainAttrs&^set|atime(set)), plan.V(sizeofMountAttr))
 			c.shut(fd)
 		case !private && c.user != nil:
@@ -61,7 +61,7 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 				break
 			}
 			fd, _ := c.target(m.Destination)
-			c.Add("link "+name, unix.SYS_SYMLINKAT, plan.P(c.String(h.Name)), plan.V(fd), plan.P(c.String(name))).Allow(uint16(unix.EEXIST))
+			c.plan.Add("link "+name, unix.SYS_SYMLINKAT, plan.P(c.plan.String(h.Name)), plan.V(fd), plan.P(c.plan.String(name))).Allow(uint16(unix.EEXIST))
 			c.shut(fd)
 		}
 	}
@@ -73,9 +73,9 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 
 // bindShared shows what all containers see of where the hierarchies are mounted.
 func bindShared(c *compiler, p string, flags uintptr) {
-	src, _ := c.open("open tree "+basens.Cgroup, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(basens.Cgroup)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	src, _ := c.open("open tree "+basens.Cgroup, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(basens.Cgroup)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	set := attrsOf(flags)
-	c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, plainAttrs&^set|atime(set)), plan.V(sizeofMountAttr))
+	c.plan.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.plan.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, plainAttrs&^set|atime(set)), plan.V(sizeofMountAttr))
 	c.move(src, p)
 	c.shut(src)
 }
@@ -101,7 +101,7 @@ func cgroupsAt(mounts []specs.Mount, p string) bool {
 
 func (c *compiler) mountAt(p, source, fstype string, flags uintptr, data string) {
 	fd, _ := c.target(p)
-	c.Add("mount "+fstype+" on "+p, unix.SYS_MOUNT, plan.P(c.String(source)), c.fdPath(fd), plan.P(c.String(fstype)), plan.V(flags), plan.P(c.String(c.in.mountData(fstype, []string{data}))))
+	c.plan.Add("mount "+fstype+" on "+p, unix.SYS_MOUNT, plan.P(c.plan.String(source)), c.fdPath(fd), plan.P(c.plan.String(fstype)), plan.V(flags), plan.P(c.plan.String(c.in.mountData(fstype, []string{data}))))
 	c.shut(fd)
 }
 
@@ -111,10 +111,10 @@ func (c *compiler) bindOwn(p, dir string, flags uintptr) {
 	}
 	src, taken := c.cgroups[dir]
 	if !taken {
-		src, _ = c.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+		src, _ = c.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	}
 	if set := attrsOf(flags); set != 0 {
-		c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set)), plan.V(sizeofMountAttr))
+		c.plan.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.plan.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set)), plan.V(sizeofMountAttr))
 	}
 	c.move(src, p)
 	if !taken {

@@ -115,7 +115,7 @@ const sizeofMountAttr = 32
 
 // compiler builds one plan.
 type compiler struct {
-	plan.Builder
+	plan   plan.Builder
 	in     Input
 	out    Output
 	root   int // number of the root filesystem's descriptor
@@ -166,7 +166,7 @@ func Compile(in Input) (Output, error) {
 		return Output{}, err
 	}
 	if c.late == nil {
-		c.Add("setsid", unix.SYS_SETSID)
+		c.plan.Add("setsid", unix.SYS_SETSID)
 	}
 	c.openLabels()
 	state := specs.State{Version: in.Spec.Version, ID: in.ID, Status: specs.StateCreating, Pid: selfPid, Bundle: in.Bundle, Annotations: in.Spec.Annotations}
@@ -187,12 +187,12 @@ func Compile(in Input) (Output, error) {
 
 // finish encodes the plan, if the kernel and the keeper can take it.
 func (c *compiler) finish() (Output, error) {
-	if s, bad := c.HoldsNUL(); bad {
+	if s, bad := c.plan.HoldsNUL(); bad {
 		return Output{}, fmt.Errorf("spec: %q holds a NUL: %w", s, errdefs.ErrInvalidArgument)
 	}
-	c.out.Plan, c.out.Stops, c.out.Mapped = c.Encode(), c.in.stops(), c.user != nil
-	if len(c.out.Plan) > plan.MaxSize || c.Len() > plan.MaxOps {
-		return Output{}, fmt.Errorf("spec: too large: %d operations, %d bytes: %w", c.Len(), len(c.out.Plan), errdefs.ErrInvalidArgument)
+	c.out.Plan, c.out.Stops, c.out.Mapped = c.plan.Encode(), c.in.stops(), c.user != nil
+	if len(c.out.Plan) > plan.MaxSize || c.plan.Len() > plan.MaxOps {
+		return Output{}, fmt.Errorf("spec: too large: %d operations, %d bytes: %w", c.plan.Len(), len(c.out.Plan), errdefs.ErrInvalidArgument)
 	}
 	return c.out, nil
 }
@@ -201,43 +201,43 @@ func (c *compiler) finish() (Output, error) {
 func (in *Input) own(fd int) plan.Arg { return plan.V(fd + in.Preserve) }
 
 // born adds what brings the process into its cgroups and namespaces.
-func (c birth) born() error {
-	flags, err := c.namespaces()
+func (b birth) born() error {
+	flags, err := b.namespaces()
 	if err != nil {
 		return err
 	}
-	if joinsPid(c.in.Spec) {
-		if c.late, err = newLate(c.in.Spec); err != nil {
+	if joinsPid(b.c.in.Spec) {
+		if b.c.late, err = newLate(b.c.in.Spec); err != nil {
 			return err
 		}
 	}
-	if c.user != nil || c.has(specs.TimeNamespace) {
-		return c.bornTwice(flags)
+	if b.c.user != nil || b.c.has(specs.TimeNamespace) {
+		return b.bornTwice(flags)
 	}
-	if err := c.mappings(); err != nil {
+	if err := b.mappings(); err != nil {
 		return err
 	}
-	if c.in.goesApart() {
+	if b.c.in.goesApart() {
 		flags &^= unix.CLONE_NEWNS
 	}
-	c.Clone(flags, c.in.Cgroup.Unified)
-	c.settle(false)
-	c.oomScore()
-	c.joinCgroups(c.in.Cgroup.Dirs)
-	if c.has(specs.CgroupNamespace) {
-		c.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
+	b.c.plan.Clone(flags, b.c.in.Cgroup.Unified)
+	b.c.settle(false)
+	b.c.oomScore()
+	b.joinCgroups(b.c.in.Cgroup.Dirs)
+	if b.c.has(specs.CgroupNamespace) {
+		b.c.plan.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
 	}
-	c.joins()
+	b.joins()
 	return nil
 }
 
 // named sets the names and parameters of namespaces: of those that are the
 // container's own, or of those that it joins. Who may depends on that.
-func (c birth) named(own bool) error {
-	if err := c.hostname(own); err != nil {
+func (b birth) named(own bool) error {
+	if err := b.hostname(own); err != nil {
 		return err
 	}
-	return c.sysctls(own)
+	return b.sysctls(own)
 }
 
 // settle puts the standard streams in place and closes what came along from
@@ -247,50 +247,50 @@ func (c birth) named(own bool) error {
 // With target set the pidfd of an exec's target keeps the next number, which is
 // returned.
 func (c *compiler) settle(target bool) (fd int) {
-	c.Add("not dumpable", unix.SYS_PRCTL, plan.V(unix.PR_SET_DUMPABLE), plan.V(0))
+	c.plan.Add("not dumpable", unix.SYS_PRCTL, plan.V(unix.PR_SET_DUMPABLE), plan.V(0))
 	if target {
 		fd = c.next
 		c.next++
-		c.Add("target", unix.SYS_DUP3, plan.S(plan.SlotTarget), plan.V(fd), plan.V(unix.O_CLOEXEC))
+		c.plan.Add("target", unix.SYS_DUP3, plan.S(plan.SlotTarget), plan.V(fd), plan.V(unix.O_CLOEXEC))
 	}
 	if !c.in.Spec.Process.Terminal {
 		for i, name := range []string{"stdin", "stdout", "stderr"} {
-			c.Add(name, unix.SYS_DUP3, plan.S(plan.Slot(plan.SlotStdin+i)), plan.V(i), plan.V(0))
+			c.plan.Add(name, unix.SYS_DUP3, plan.S(plan.Slot(plan.SlotStdin+i)), plan.V(i), plan.V(0))
 		}
 	}
-	c.Add("error pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdError), plan.V(unix.O_CLOEXEC)).To(plan.SlotError)
+	c.plan.Add("error pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdError), plan.V(unix.O_CLOEXEC)).To(plan.SlotError)
 	if c.in.Park {
-		c.Add("parking pipe", unix.SYS_DUP3, plan.S(plan.SlotPark), c.in.own(fdPark), plan.V(unix.O_CLOEXEC)).To(plan.SlotPark)
+		c.plan.Add("parking pipe", unix.SYS_DUP3, plan.S(plan.SlotPark), c.in.own(fdPark), plan.V(unix.O_CLOEXEC)).To(plan.SlotPark)
 	} else {
-		c.Add("no parking pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdPark), plan.V(unix.O_CLOEXEC))
+		c.plan.Add("no parking pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdPark), plan.V(unix.O_CLOEXEC))
 	}
 	if c.in.Spec.Process.Terminal {
-		c.Add("console socket", unix.SYS_DUP3, plan.S(plan.SlotConsole), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC)).To(plan.SlotConsole)
+		c.plan.Add("console socket", unix.SYS_DUP3, plan.S(plan.SlotConsole), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC)).To(plan.SlotConsole)
 	} else {
-		c.Add("no console socket", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC))
+		c.plan.Add("no console socket", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC))
 	}
 	c.userFDs = map[plan.Slot]int{}
-	for _, u := range c.Users() {
+	for _, u := range c.plan.Users() {
 		c.userFDs[u.Slot] = c.next
-		c.Add("user namespace", unix.SYS_DUP3, plan.S(u.Slot), plan.V(c.next), plan.V(unix.O_CLOEXEC)).To(u.Slot)
+		c.plan.Add("user namespace", unix.SYS_DUP3, plan.S(u.Slot), plan.V(c.next), plan.V(unix.O_CLOEXEC)).To(u.Slot)
 		c.next++
 	}
 	if c.twice || c.late != nil {
-		c.Add("pipe to wait for", unix.SYS_DUP3, plan.S(plan.SlotGo), plan.V(c.next), plan.V(unix.O_CLOEXEC)).To(plan.SlotGo)
+		c.plan.Add("pipe to wait for", unix.SYS_DUP3, plan.S(plan.SlotGo), plan.V(c.next), plan.V(unix.O_CLOEXEC)).To(plan.SlotGo)
 		if c.late != nil {
 			c.late.wait = c.next
 		}
 		c.next++
 	}
-	c.Add("close the keeper's descriptors", unix.SYS_CLOSE_RANGE, plan.V(c.next), plan.V(^uint32(0)), plan.V(0))
+	c.plan.Add("close the keeper's descriptors", unix.SYS_CLOSE_RANGE, plan.V(c.next), plan.V(^uint32(0)), plan.V(0))
 	return fd
 }
 
 // open adds an open whose descriptor has the next number, and returns it.
 func (c *compiler) open(name string, nr uintptr, args ...plan.Arg) (fd int, index int) {
-	fd, index = c.next, c.Len()
+	fd, index = c.next, c.plan.Len()
 	c.next++
-	c.Add(name, nr, args...).Result(uint64(fd))
+	c.plan.Add(name, nr, args...).Result(uint64(fd))
 	return fd, index
 }
 
@@ -300,21 +300,21 @@ func (c *compiler) shut(fd int) {
 		panic(fmt.Sprintf("native: close of %d while %d is open", fd, c.next-1))
 	}
 	c.next--
-	c.Add("close", unix.SYS_CLOSE, plan.V(fd))
+	c.plan.Add("close", unix.SYS_CLOSE, plan.V(fd))
 }
 
 // joinCgroups moves the child into its cgroups. It writes 0, itself: another
 // pid would take the kernel's global lock, which waits for a grace period, and
 // a thread of the keeper must never be in a container's cgroup.
-func (c birth) joinCgroups(dirs []string) {
+func (b birth) joinCgroups(dirs []string) {
 	for _, d := range dirs {
-		c.join(d, "tasks")
+		b.c.join(d, "tasks")
 	}
 }
 
 func (c *compiler) join(dir, file string) {
-	fd, _ := c.open("open "+dir+"/"+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(dir+"/"+file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
-	c.Add("join "+dir, unix.SYS_WRITE, plan.V(fd), plan.P(c.String("0")), plan.V(1)).Result(1)
+	fd, _ := c.open("open "+dir+"/"+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(dir+"/"+file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+	c.plan.Add("join "+dir, unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.String("0")), plan.V(1)).Result(1)
 	c.shut(fd)
 }
 
@@ -331,9 +331,9 @@ var cloneFlags = map[specs.LinuxNamespaceType]uint64{
 
 // namespaces returns the flags of the namespaces made by clone. The cgroup
 // namespace is made after the cgroups are joined, so that it is rooted there.
-func (c birth) namespaces() (flags uint64, err error) {
+func (b birth) namespaces() (flags uint64, err error) {
 	seen := map[specs.LinuxNamespaceType]bool{}
-	for i, ns := range c.in.Spec.Linux.Namespaces {
+	for i, ns := range b.c.in.Spec.Linux.Namespaces {
 		f, ok := cloneFlags[ns.Type]
 		if !ok || seen[ns.Type] {
 			return 0, fmt.Errorf("linux.namespaces[%d]: %q: unknown or given twice: %w", i, ns.Type, errdefs.ErrInvalidArgument)
@@ -346,10 +346,10 @@ func (c birth) namespaces() (flags uint64, err error) {
 			return 0, fmt.Errorf("linux.namespaces[%d].path: %q is not absolute: %w", i, ns.Path, errdefs.ErrInvalidArgument)
 		}
 	}
-	if c.in.borrows() && (!c.in.Borrow || seen[specs.UserNamespace] || seen[specs.TimeNamespace]) {
+	if b.c.in.borrows() && (!b.c.in.Borrow || seen[specs.UserNamespace] || seen[specs.TimeNamespace]) {
 		return 0, notDone("linux.namespaces (no mount namespace, or one that is joined)")
 	}
-	return flags, c.userNamespace()
+	return flags, b.userNamespace()
 }
 
 // borrows reports whether the container has no mount namespace of its own.
@@ -369,7 +369,7 @@ func (c *compiler) has(t specs.LinuxNamespaceType) bool {
 
 // joins enters the namespaces given by path. All are opened before the first
 // is entered. The user namespace is only opened, and its descriptor returned.
-func (c birth) joins() (user int) {
+func (b birth) joins() (user int) {
 	type join struct {
 		fd   int
 		flag uint64
@@ -378,48 +378,48 @@ func (c birth) joins() (user int) {
 	var all []join
 	user = -1
 	open := func(p string) int {
-		fd, _ := c.open("open "+p, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(p)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+		fd, _ := b.c.open("open "+p, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(p)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
 		return fd
 	}
-	if c.late != nil {
-		c.late.joinPid(c.compiler)
+	if b.c.late != nil {
+		b.c.late.joinPid(b.c)
 	}
-	if c.user != nil && c.user.path != "" {
-		user = open(c.user.path)
+	if b.c.user != nil && b.c.user.path != "" {
+		user = open(b.c.user.path)
 	}
-	for _, ns := range c.in.Spec.Linux.Namespaces {
+	for _, ns := range b.c.in.Spec.Linux.Namespaces {
 		switch {
 		case ns.Path == "" || ns.Type == specs.UserNamespace:
-		case ns.Type == specs.PIDNamespace && c.late != nil:
-		case ns.Type == specs.PIDNamespace && !c.twice:
-			c.JoinPid(ns.Path)
+		case ns.Type == specs.PIDNamespace && b.c.late != nil:
+		case ns.Type == specs.PIDNamespace && !b.c.twice:
+			b.c.plan.JoinPid(ns.Path)
 		default:
 			all = append(all, join{open(ns.Path), cloneFlags[ns.Type], string(ns.Type)})
 		}
 	}
 	for _, j := range all {
-		c.Add("join the "+j.name+" namespace", unix.SYS_SETNS, plan.V(j.fd), plan.V(j.flag))
+		b.c.plan.Add("join the "+j.name+" namespace", unix.SYS_SETNS, plan.V(j.fd), plan.V(j.flag))
 	}
 	for i := len(all) - 1; i >= 0; i-- {
-		c.shut(all[i].fd)
+		b.c.shut(all[i].fd)
 	}
 	return user
 }
 
 // hostname names the container; in the host's UTS namespace that would name the
 // host.
-func (c birth) hostname(own bool) error {
-	if c.user != nil && own != c.has(specs.UTSNamespace) || c.user == nil && !own {
+func (b birth) hostname(own bool) error {
+	if b.c.user != nil && own != b.c.has(specs.UTSNamespace) || b.c.user == nil && !own {
 		return nil
 	}
-	if !c.in.apart(specs.UTSNamespace) && c.in.Spec.Hostname+c.in.Spec.Domainname != "" {
+	if !b.c.in.apart(specs.UTSNamespace) && b.c.in.Spec.Hostname+b.c.in.Spec.Domainname != "" {
 		return fmt.Errorf("hostname: without a UTS namespace of its own: %w", errdefs.ErrInvalidArgument)
 	}
-	if name := c.in.Spec.Hostname; name != "" {
-		c.Add("sethostname", unix.SYS_SETHOSTNAME, plan.P(c.String(name)), plan.V(len(name)))
+	if name := b.c.in.Spec.Hostname; name != "" {
+		b.c.plan.Add("sethostname", unix.SYS_SETHOSTNAME, plan.P(b.c.plan.String(name)), plan.V(len(name)))
 	}
-	if name := c.in.Spec.Domainname; name != "" {
-		c.Add("setdomainname", unix.SYS_SETDOMAINNAME, plan.P(c.String(name)), plan.V(len(name)))
+	if name := b.c.in.Spec.Domainname; name != "" {
+		b.c.plan.Add("setdomainname", unix.SYS_SETDOMAINNAME, plan.P(b.c.plan.String(name)), plan.V(len(name)))
 	}
 	return nil
 }
@@ -440,8 +440,8 @@ func (in *Input) apart(t specs.LinuxNamespaceType) bool {
 func (c *compiler) openLabels() {
 	p := c.in.Spec.Process
 	label := func(file, text string) {
-		slot := c.NewSlot()
-		c.Add("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC)).To(slot)
+		slot := c.plan.NewSlot()
+		c.plan.Add("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC)).To(slot)
 		c.next++ // stays open until execve
 		c.labels = append(c.labels, labelFile{slot, text})
 	}
@@ -457,11 +457,11 @@ func (c *compiler) openLabels() {
 func (c *compiler) oomScore() {
 	p := c.in.Spec.Process
 	if p.OOMScoreAdj != nil {
-		fd, _ := c.open("open oom_score_adj", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/proc/self/oom_score_adj")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+		fd, _ := c.open("open oom_score_adj", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String("/proc/self/oom_score_adj")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
 		text := fmt.Sprint(*p.OOMScoreAdj)
 		// Without CAP_SYS_RESOURCE it cannot be lowered; that was warned of
 		// when the spec was made.
-		c.Add("write oom_score_adj", unix.SYS_WRITE, plan.V(fd), plan.P(c.String(text)), plan.V(len(text))).Allow(uint16(unix.EACCES))
+		c.plan.Add("write oom_score_adj", unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.String(text)), plan.V(len(text))).Allow(uint16(unix.EACCES))
 		c.shut(fd)
 	}
 }

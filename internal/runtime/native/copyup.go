@@ -104,34 +104,34 @@ func copyInto(c *compiler, p string, all []entry) {
 	if len(all) == 0 {
 		return
 	}
-	c.Add("umask 0", unix.SYS_UMASK, plan.V(0))
+	c.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
 	for _, e := range all {
 		dir, _ := c.target(path.Join(p, path.Dir(e.name)))
-		name, title := plan.P(c.String(path.Base(e.name))), path.Join(p, e.name)
+		name, title := plan.P(c.plan.String(path.Base(e.name))), path.Join(p, e.name)
 		switch e.mode & unix.S_IFMT {
 		case unix.S_IFDIR:
-			c.Add("copy "+title, unix.SYS_MKDIRAT, plan.V(dir), name, plan.V(e.mode&0o7777))
+			c.plan.Add("copy "+title, unix.SYS_MKDIRAT, plan.V(dir), name, plan.V(e.mode&0o7777))
 		case unix.S_IFLNK:
-			c.Add("copy "+title, unix.SYS_SYMLINKAT, plan.P(c.String(e.text)), plan.V(dir), name)
+			c.plan.Add("copy "+title, unix.SYS_SYMLINKAT, plan.P(c.plan.String(e.text)), plan.V(dir), name)
 		case unix.S_IFSOCK: // whoever listened does not listen there
 			c.shut(dir)
 			continue
 		default:
-			c.Add("copy "+title, unix.SYS_MKNODAT, plan.V(dir), name, plan.V(e.mode), plan.V(e.dev))
+			c.plan.Add("copy "+title, unix.SYS_MKNODAT, plan.V(dir), name, plan.V(e.mode), plan.V(e.dev))
 		}
 		if e.mode&unix.S_IFMT == unix.S_IFREG && e.text != "" {
-			how := c.Words(uint64(unix.O_WRONLY|unix.O_CLOEXEC), 0, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+			how := c.plan.Words(uint64(unix.O_WRONLY|unix.O_CLOEXEC), 0, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 			fd, _ := c.open("open "+title, unix.SYS_OPENAT2, plan.V(dir), name, plan.P(how), plan.V(unix.SizeofOpenHow))
-			c.Add("fill "+title, unix.SYS_WRITE, plan.V(fd), plan.P(c.Bytes([]byte(e.text))), plan.V(len(e.text))).Result(uint64(len(e.text)))
+			c.plan.Add("fill "+title, unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.Bytes([]byte(e.text))), plan.V(len(e.text))).Result(uint64(len(e.text)))
 			c.shut(fd)
 		}
 		uid, gid := inside(c, e.uid, c.in.Spec.Linux.UIDMappings), inside(c, e.gid, c.in.Spec.Linux.GIDMappings)
 		if uid|gid != 0 {
-			c.Add("owner of "+title, unix.SYS_FCHOWNAT, plan.V(dir), name, plan.V(uid), plan.V(gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
+			c.plan.Add("owner of "+title, unix.SYS_FCHOWNAT, plan.V(dir), name, plan.V(uid), plan.V(gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
 		}
 		c.shut(dir)
 	}
-	c.Add("umask", unix.SYS_UMASK, plan.V(0o022))
+	c.plan.Add("umask", unix.SYS_UMASK, plan.V(0o022))
 }
 
 // inside is what an ID of the host is in the container's user namespace; one

@@ -48,17 +48,17 @@ func alwaysAllowed() []specs.LinuxDeviceCgroup {
 }
 
 // deviceFiles is the part of the compiler that fills /dev.
-type deviceFiles struct{ *compiler }
+type deviceFiles struct{ c *compiler }
 
 // nodes lists the device files, by directory; none when /dev is the host's own.
-func (c deviceFiles) nodes() ([]node, error) {
-	for _, m := range c.in.Spec.Mounts {
+func (f deviceFiles) nodes() ([]node, error) {
+	for _, m := range f.c.in.Spec.Mounts {
 		if path.Clean(m.Destination) == "/dev" && m.Type == "bind" {
 			return nil, nil
 		}
 	}
 	nodes := defaultNodes()
-	for i, d := range c.in.Spec.Linux.Devices {
+	for i, d := range f.c.in.Spec.Linux.Devices {
 		n, err := nodeOf(d)
 		if err != nil {
 			return nil, fmt.Errorf("linux.devices[%d] (%s): %w", i, d.Path, err)
@@ -71,56 +71,56 @@ func (c deviceFiles) nodes() ([]node, error) {
 }
 
 // devices fills /dev, unless it is the host's own.
-func (c deviceFiles) devices() error {
-	nodes, err := c.nodes()
+func (f deviceFiles) devices() error {
+	nodes, err := f.nodes()
 	if err != nil || len(nodes) == 0 {
 		return err
 	}
-	c.Add("umask 0", unix.SYS_UMASK, plan.V(0))
-	if c.user != nil {
-		c.placeDevices(nodes)
+	f.c.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
+	if f.c.user != nil {
+		f.placeDevices(nodes)
 	} else {
-		c.makeDevices(nodes)
+		f.makeDevices(nodes)
 	}
-	c.Add("umask", unix.SYS_UMASK, plan.V(0o022))
+	f.c.plan.Add("umask", unix.SYS_UMASK, plan.V(0o022))
 	return nil
 }
 
-func (c deviceFiles) makeDevices(nodes []node) {
-	c.provide("/dev", false)
+func (f deviceFiles) makeDevices(nodes []node) {
+	f.c.provide("/dev", false)
 	for i := 0; i < len(nodes); {
 		dir := path.Dir(nodes[i].path)
 		if dir != "/dev" {
-			c.provide(dir, false)
+			f.c.provide(dir, false)
 		}
-		fd, _ := c.target(dir)
+		fd, _ := f.c.target(dir)
 		for ; i < len(nodes) && path.Dir(nodes[i].path) == dir; i++ {
-			c.makeNode(fd, nodes[i])
+			f.makeNode(fd, nodes[i])
 		}
 		if dir == "/dev" {
-			c.devLinks(fd)
+			f.devLinks(fd)
 		}
-		c.shut(fd)
+		f.c.shut(fd)
 	}
 }
 
 // makeNode makes n in the directory that fd is.
-func (c deviceFiles) makeNode(fd int, n node) {
-	name := plan.P(c.String(path.Base(n.path)))
-	c.Add("device "+n.path, unix.SYS_MKNODAT, plan.V(fd), name, plan.V(n.mode), plan.V(n.dev)).Allow(uint16(unix.EEXIST))
+func (f deviceFiles) makeNode(fd int, n node) {
+	name := plan.P(f.c.plan.String(path.Base(n.path)))
+	f.c.plan.Add("device "+n.path, unix.SYS_MKNODAT, plan.V(fd), name, plan.V(n.mode), plan.V(n.dev)).Allow(uint16(unix.EEXIST))
 	if n.uid != 0 || n.gid != 0 {
-		c.Add("owner of "+n.path, unix.SYS_FCHOWNAT, plan.V(fd), name, plan.V(n.uid), plan.V(n.gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
+		f.c.plan.Add("owner of "+n.path, unix.SYS_FCHOWNAT, plan.V(fd), name, plan.V(n.uid), plan.V(n.gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
 	}
 }
 
-func (c deviceFiles) devLinks(dev int) {
+func (f deviceFiles) devLinks(dev int) {
 	for _, l := range [][2]string{
 		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"}, {"/proc/self/fd/2", "stderr"}, {"/proc/kcore", "core"}, {"pts/ptmx", "ptmx"},
 	} {
-		if l[1] == "core" && !c.in.Host.Kcore {
+		if l[1] == "core" && !f.c.in.Host.Kcore {
 			continue
 		}
-		c.Add("link /dev/"+l[1], unix.SYS_SYMLINKAT, plan.P(c.String(l[0])), plan.V(dev), plan.P(c.String(l[1]))).Allow(uint16(unix.EEXIST))
+		f.c.plan.Add("link /dev/"+l[1], unix.SYS_SYMLINKAT, plan.P(f.c.plan.String(l[0])), plan.V(dev), plan.P(f.c.plan.String(l[1]))).Allow(uint16(unix.EEXIST))
 	}
 }
 
@@ -154,11 +154,11 @@ func nodeOf(d specs.LinuxDevice) (node, error) {
 // console makes the terminal in the container's own devpts, sends its master to
 // the keeper and makes its slave the standard streams.
 func (c *compiler) console() {
-	how := c.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
-	master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(c.root), plan.P(c.String("dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
+	how := c.plan.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+	master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(c.root), plan.P(c.plan.String("dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
 	slave := c.pty(master)
 	c.provide("/dev/console", true)
-	src, _ := c.open("copy of the terminal", unix.SYS_OPEN_TREE, plan.V(slave), plan.P(c.String("")), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
+	src, _ := c.open("copy of the terminal", unix.SYS_OPEN_TREE, plan.V(slave), plan.P(c.plan.String("")), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
 	c.move(src, "/dev/console")
 	c.shut(src)
 	c.stdio(slave)
@@ -170,25 +170,25 @@ func (c *compiler) console() {
 // sends the master to the keeper. It returns the slave's number.
 func (c *compiler) pty(master int) (slave int) {
 	p := c.in.Spec.Process
-	c.Add("unlock the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSPTLCK), plan.P(c.Words(0)))
+	c.plan.Add("unlock the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSPTLCK), plan.P(c.plan.Words(0)))
 	slave, _ = c.open("open the terminal's slave", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCGPTPEER), plan.V(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
 	if s := p.ConsoleSize; s != nil && s.Height != 0 && s.Width != 0 {
-		size := c.Words(uint64(uint16(s.Height)) | uint64(uint16(s.Width))<<16)
-		c.Add("size of the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSWINSZ), plan.P(size))
+		size := c.plan.Words(uint64(uint16(s.Height)) | uint64(uint16(s.Width))<<16)
+		c.plan.Add("size of the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSWINSZ), plan.P(size))
 	}
-	c.Add("owner of the terminal", unix.SYS_FCHOWN, plan.V(slave), plan.V(p.User.UID), plan.V(^uint32(0)))
+	c.plan.Add("owner of the terminal", unix.SYS_FCHOWN, plan.V(slave), plan.V(p.User.UID), plan.V(^uint32(0)))
 	// One byte of data carries one descriptor.
-	iov := c.Struct(plan.P(c.Bytes([]byte{0})), plan.V(1))
-	control := c.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, uint64(master))
-	msg := c.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
-	c.Add("send the terminal", unix.SYS_SENDMSG, c.in.own(fdConsole), plan.P(msg), plan.V(0)).Result(1)
+	iov := c.plan.Struct(plan.P(c.plan.Bytes([]byte{0})), plan.V(1))
+	control := c.plan.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, uint64(master))
+	msg := c.plan.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
+	c.plan.Add("send the terminal", unix.SYS_SENDMSG, c.in.own(fdConsole), plan.P(msg), plan.V(0)).Result(1)
 	return slave
 }
 
 // stdio makes a slave the standard streams and the controlling terminal.
 func (c *compiler) stdio(slave int) {
 	for i, name := range []string{"stdin", "stdout", "stderr"} {
-		c.Add(name, unix.SYS_DUP3, plan.V(slave), plan.V(i), plan.V(0))
+		c.plan.Add(name, unix.SYS_DUP3, plan.V(slave), plan.V(i), plan.V(0))
 	}
 	if c.late == nil {
 		controlTerminal(c)
@@ -197,5 +197,5 @@ func (c *compiler) stdio(slave int) {
 
 // controlTerminal makes a session's first process its terminal's.
 func controlTerminal(c *compiler) {
-	c.Add("controlling terminal", unix.SYS_IOCTL, plan.V(0), plan.V(unix.TIOCSCTTY), plan.V(0))
+	c.plan.Add("controlling terminal", unix.SYS_IOCTL, plan.V(0), plan.V(unix.TIOCSCTTY), plan.V(0))
 }

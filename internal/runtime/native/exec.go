@@ -58,7 +58,7 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 	if bound.Initial != "" { // is to hold before the process is in its cgroup
 		unified, later = "", unified
 	}
-	c.Clone(0, unified)
+	c.plan.Clone(0, unified)
 	var err error
 	if c.late, err = newLate(&spec); err != nil {
 		return Output{}, err
@@ -87,15 +87,15 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 		}
 	}
 	if c.late == nil {
-		c.Add("setsid", unix.SYS_SETSID)
+		c.plan.Add("setsid", unix.SYS_SETSID)
 	}
 	if c.in.borrows() && in.Pid <= 0 {
 		return Output{}, notDone("linux.namespaces (no mount namespace, or one that is joined): an exec")
 	}
 	joinTarget(c, target, in.Pid)
 	if p.Terminal {
-		how := c.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS)
-		master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.String("/dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
+		how := c.plan.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS)
+		master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.plan.String("/dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
 		slave := c.pty(master)
 		c.stdio(slave)
 		c.shut(slave)
@@ -121,7 +121,7 @@ func joinTarget(c *compiler, target, pid int) {
 	root := -1
 	if c.in.borrows() && pid > 0 {
 		name := "/proc/" + strconv.Itoa(pid) + "/root"
-		root, _ = c.open("open "+name, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(name)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+		root, _ = c.open("open "+name, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(name)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
 	}
 	var flags uint64
 	inUser := c.inUser()
@@ -133,10 +133,10 @@ func joinTarget(c *compiler, target, pid int) {
 	if flags == 0 { // none at all: the kernel wants at least one
 		flags = unix.CLONE_NEWUTS
 	}
-	c.Add("join the container's namespaces", unix.SYS_SETNS, plan.V(target), plan.V(flags))
+	c.plan.Add("join the container's namespaces", unix.SYS_SETNS, plan.V(target), plan.V(flags))
 	if root >= 0 {
-		c.Add("fchdir to the container's root", unix.SYS_FCHDIR, plan.V(root))
-		c.Add("chroot", unix.SYS_CHROOT, plan.P(c.String(".")))
+		c.plan.Add("fchdir to the container's root", unix.SYS_FCHDIR, plan.V(root))
+		c.plan.Add("chroot", unix.SYS_CHROOT, plan.P(c.plan.String(".")))
 		c.shut(root)
 	}
 	if inUser {

@@ -97,8 +97,8 @@ func checkHooks(h *specs.Hooks) error {
 
 // stop parks the child before the end of its plan; Advance lets it go on.
 func stop(c *compiler, why string) {
-	c.Add("say that we wait for "+why, unix.SYS_WRITE, c.in.own(fdError), plan.P(c.Words(plan.StepParked)), plan.V(8)).Result(8)
-	c.Add("wait for "+why, unix.SYS_READ, c.in.own(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
+	c.plan.Add("say that we wait for "+why, unix.SYS_WRITE, c.in.own(fdError), plan.P(c.plan.Words(plan.StepParked)), plan.V(8)).Result(8)
+	c.plan.Add("wait for "+why, unix.SYS_READ, c.in.own(fdPark), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
 }
 
 // compileCreateHook is the plan of a createContainer hook: as root in the
@@ -108,12 +108,12 @@ func compileCreateHook(h specs.Hook, spec *specs.Spec, cgroup Cgroup, host Host)
 	s := *spec
 	s.Process = &specs.Process{Args: hookArgs(h), Env: h.Env, Cwd: "/"}
 	c := &compiler{in: Input{Spec: &s, Cgroup: cgroup, Host: host}, next: fdFirst}
-	c.Clone(0, cgroup.Unified)
+	c.plan.Clone(0, cgroup.Unified)
 	target := c.settle(true)
 	c.birth().joinCgroups(cgroup.Dirs)
-	c.Add("setsid", unix.SYS_SETSID)
+	c.plan.Add("setsid", unix.SYS_SETSID)
 	joinTarget(c, target, 0)
-	c.Add("exec "+h.Path, unix.SYS_EXECVE, plan.P(c.String(h.Path)), plan.P(c.Strings(s.Process.Args)), plan.P(c.Strings(h.Env)))
+	c.plan.Add("exec "+h.Path, unix.SYS_EXECVE, plan.P(c.plan.String(h.Path)), plan.P(c.plan.Strings(s.Process.Args)), plan.P(c.plan.Strings(h.Env)))
 	out, err := c.finish()
 	return out.Plan, err
 }

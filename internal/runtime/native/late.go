@@ -57,11 +57,11 @@ func newLate(s *specs.Spec) (*late, error) {
 func (l *late) joinPid(c *compiler) {
 	at := slices.IndexFunc(c.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.PIDNamespace })
 	file := c.in.Spec.Linux.Namespaces[at].Path
-	l.pidns, _ = c.open("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(file)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+	l.pidns, _ = c.open("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(file)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
 	if mnt, ok := strings.CutSuffix(file, "/ns/pid"); ok && !c.in.Host.ProcPidNS && slices.ContainsFunc(c.in.Spec.Mounts, isProc) {
 		l.takeProc(c, mnt+"/ns/mnt")
 	}
-	c.Add("join the pid namespace", unix.SYS_SETNS, plan.V(l.pidns), plan.V(unix.CLONE_NEWPID))
+	c.plan.Add("join the pid namespace", unix.SYS_SETNS, plan.V(l.pidns), plan.V(unix.CLONE_NEWPID))
 }
 
 func isProc(m specs.Mount) bool {
@@ -77,32 +77,32 @@ func (l *late) procOption() string { return "pidns=/proc/self/fd/" + strconv.Ito
 // the mounter's. What stands at that process's /proc is its container's to
 // choose: it must be a proc, and its pid 1 be in the right pid namespace.
 func (l *late) takeProc(c *compiler, mnt string) {
-	here, empty := plan.V(unix.AT_FDCWD), plan.P(c.String(""))
+	here, empty := plan.V(unix.AT_FDCWD), plan.P(c.plan.String(""))
 	file := func(name string) int {
-		fd, _ := c.open("open "+name, unix.SYS_OPENAT, here, plan.P(c.String(name)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+		fd, _ := c.open("open "+name, unix.SYS_OPENAT, here, plan.P(c.plan.String(name)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
 		return fd
 	}
 	own, other := file("/proc/self/ns/mnt"), file(mnt)
-	c.Add("join the mount namespace of the proc", unix.SYS_SETNS, plan.V(other), plan.V(unix.CLONE_NEWNS))
-	how := c.Words(uint64(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS)
-	dir, _ := c.open("open the proc", unix.SYS_OPENAT2, here, plan.P(c.String("/proc")), plan.P(how), plan.V(unix.SizeofOpenHow))
-	fs := c.Bytes(make([]byte, 256))
-	c.Add("file system of the proc", unix.SYS_FSTATFS, plan.V(dir), plan.P(fs))
-	c.AddSame("proc of the pid namespace: the process that holds it has another file system there", fs, c.Words(unix.PROC_SUPER_MAGIC), 8)
+	c.plan.Add("join the mount namespace of the proc", unix.SYS_SETNS, plan.V(other), plan.V(unix.CLONE_NEWNS))
+	how := c.plan.Words(uint64(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS)
+	dir, _ := c.open("open the proc", unix.SYS_OPENAT2, here, plan.P(c.plan.String("/proc")), plan.P(how), plan.V(unix.SizeofOpenHow))
+	fs := c.plan.Bytes(make([]byte, 256))
+	c.plan.Add("file system of the proc", unix.SYS_FSTATFS, plan.V(dir), plan.P(fs))
+	c.plan.AddSame("proc of the pid namespace: the process that holds it has another file system there", fs, c.plan.Words(unix.PROC_SUPER_MAGIC), 8)
 	const ino, dev = 32, 136 // in struct statx
-	theirs, wanted := c.Bytes(make([]byte, 256)), c.Bytes(make([]byte, 256))
-	c.Add("pid namespace of the proc", unix.SYS_STATX, plan.V(dir), plan.P(c.String("1/ns/pid")), plan.V(0), plan.V(unix.STATX_INO), plan.P(theirs))
-	c.Add("the pid namespace itself", unix.SYS_STATX, plan.V(l.pidns), empty, plan.V(unix.AT_EMPTY_PATH), plan.V(unix.STATX_INO), plan.P(wanted))
-	c.AddSame("proc of the pid namespace: that of another", theirs+ino, wanted+ino, 8)
-	c.AddSame("proc of the pid namespace: that of another", theirs+dev, wanted+dev, 8)
+	theirs, wanted := c.plan.Bytes(make([]byte, 256)), c.plan.Bytes(make([]byte, 256))
+	c.plan.Add("pid namespace of the proc", unix.SYS_STATX, plan.V(dir), plan.P(c.plan.String("1/ns/pid")), plan.V(0), plan.V(unix.STATX_INO), plan.P(theirs))
+	c.plan.Add("the pid namespace itself", unix.SYS_STATX, plan.V(l.pidns), empty, plan.V(unix.AT_EMPTY_PATH), plan.V(unix.STATX_INO), plan.P(wanted))
+	c.plan.AddSame("proc of the pid namespace: that of another", theirs+ino, wanted+ino, 8)
+	c.plan.AddSame("proc of the pid namespace: that of another", theirs+dev, wanted+dev, 8)
 	tree, _ := c.open("copy the proc", unix.SYS_OPEN_TREE, plan.V(dir), empty, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
 	at := slices.IndexFunc(c.in.Spec.Mounts, isProc)
 	set := attrsOf(ocispec.ParseMountOptions(c.in.Spec.Mounts[at].Options).Flags)
 	all := uint64(unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR__ATIME)
-	c.Add("attributes of the proc", unix.SYS_MOUNT_SETATTR, plan.V(tree), empty, plan.V(unix.AT_EMPTY_PATH),
-		plan.P(c.Words(set, all&^set|atime(set), unix.MS_PRIVATE, 0)), plan.V(sizeofMountAttr))
-	c.Add("join our mount namespace", unix.SYS_SETNS, plan.V(own), plan.V(unix.CLONE_NEWNS))
-	c.Add("keep the proc", unix.SYS_DUP3, plan.V(tree), plan.V(own), plan.V(unix.O_CLOEXEC))
+	c.plan.Add("attributes of the proc", unix.SYS_MOUNT_SETATTR, plan.V(tree), empty, plan.V(unix.AT_EMPTY_PATH),
+		plan.P(c.plan.Words(set, all&^set|atime(set), unix.MS_PRIVATE, 0)), plan.V(sizeofMountAttr))
+	c.plan.Add("join our mount namespace", unix.SYS_SETNS, plan.V(own), plan.V(unix.CLONE_NEWNS))
+	c.plan.Add("keep the proc", unix.SYS_DUP3, plan.V(tree), plan.V(own), plan.V(unix.O_CLOEXEC))
 	for _, fd := range []int{tree, dir, other} {
 		c.shut(fd)
 	}
@@ -125,32 +125,32 @@ func (l *late) placeProc(c *compiler, i int, m specs.Mount, o ocispec.MountOptio
 
 // bornLate is bornTwice for a process that joins its pid namespace: the one
 // process does all that the two of that do.
-func (c birth) bornLate(flags uint64) error {
-	c.Clone(0, c.in.Cgroup.Unified)
-	c.settle(false)
-	c.oomScore()
-	if err := c.raiseLimits(); err != nil {
+func (b birth) bornLate(flags uint64) error {
+	b.c.plan.Clone(0, b.c.in.Cgroup.Unified)
+	b.c.settle(false)
+	b.c.oomScore()
+	if err := b.raiseLimits(); err != nil {
 		return err
 	}
-	c.joinCgroups(c.in.Cgroup.Dirs)
-	if err := c.enterUser(); err != nil {
+	b.joinCgroups(b.c.in.Cgroup.Dirs)
+	if err := b.enterUser(); err != nil {
 		return err
 	}
 	last := uint64(0)
-	if c.user != nil {
+	if b.c.user != nil {
 		last = flags & unix.CLONE_NEWIPC // its message queues belong to who makes it
 	}
-	if c.has(specs.CgroupNamespace) {
+	if b.c.has(specs.CgroupNamespace) {
 		flags |= unix.CLONE_NEWCGROUP
 	}
 	if flags &^= last; flags != 0 {
-		c.Add("unshare namespaces", unix.SYS_UNSHARE, plan.V(flags))
+		b.c.plan.Add("unshare namespaces", unix.SYS_UNSHARE, plan.V(flags))
 	}
-	if c.user != nil {
-		c.becomeRoot()
+	if b.c.user != nil {
+		b.becomeRoot()
 	}
 	if last != 0 {
-		c.Add("unshare the ipc namespace", unix.SYS_UNSHARE, plan.V(last))
+		b.c.plan.Add("unshare the ipc namespace", unix.SYS_UNSHARE, plan.V(last))
 	}
 	return nil
 }
@@ -160,9 +160,9 @@ func (c birth) bornLate(flags uint64) error {
 func (l *late) keep(c *compiler) {
 	nnp := l.spec.Process.NoNewPrivileges
 	l.early = c.filter != nil && !nnp && (c.filter.Notify || !l.allowed(c))
-	c.Add("keep the pipe to wait for", unix.SYS_DUP3, plan.V(l.wait), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC))
+	c.plan.Add("keep the pipe to wait for", unix.SYS_DUP3, plan.V(l.wait), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC))
 	if c.listener != nil {
-		c.Add("keep the listener's socket", unix.SYS_DUP3, plan.V(c.listener.socket), c.in.own(fdFirst), plan.V(unix.O_CLOEXEC))
+		c.plan.Add("keep the listener's socket", unix.SYS_DUP3, plan.V(c.listener.socket), c.in.own(fdFirst), plan.V(unix.O_CLOEXEC))
 		c.listener.socket = fdFirst + c.in.Preserve
 	}
 }
@@ -187,28 +187,28 @@ func (l *late) close(c *compiler) {
 	if c.listener != nil {
 		first++
 	}
-	c.Add("close what is not the process's", unix.SYS_CLOSE_RANGE, plan.V(first+c.in.Preserve), plan.V(^uint32(0)), plan.V(0))
+	c.plan.Add("close what is not the process's", unix.SYS_CLOSE_RANGE, plan.V(first+c.in.Preserve), plan.V(^uint32(0)), plan.V(0))
 }
 
 // enter makes the second child, which is in the pid namespace. All that it does
 // from here on, anybody may do.
 func (l *late) enter(c *compiler) {
 	if !l.early { // to give up rights may have made it readable again
-		c.Add("not dumpable", unix.SYS_PRCTL, plan.V(unix.PR_SET_DUMPABLE), plan.V(0))
+		c.plan.Add("not dumpable", unix.SYS_PRCTL, plan.V(unix.PR_SET_DUMPABLE), plan.V(0))
 	}
-	c.AddFork("enter the pid namespace", unix.CLONE_PARENT, 0, 0)
+	c.plan.AddFork("enter the pid namespace", unix.CLONE_PARENT, 0, 0)
 	if len(l.notify) == 0 {
-		c.Add("wait for the keeper", unix.SYS_READ, c.in.own(fdConsole), plan.P(c.Words(0)), plan.V(1)).Result(1)
+		c.plan.Add("wait for the keeper", unix.SYS_READ, c.in.own(fdConsole), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
 	}
 	for _, at := range l.notify {
-		c.Add("our pid", unix.SYS_READ, c.in.own(fdConsole), plan.P(at), plan.V(len(pidRoom))).Result(uint64(len(pidRoom)))
+		c.plan.Add("our pid", unix.SYS_READ, c.in.own(fdConsole), plan.P(at), plan.V(len(pidRoom))).Result(uint64(len(pidRoom)))
 	}
-	c.Add("setsid", unix.SYS_SETSID)
+	c.plan.Add("setsid", unix.SYS_SETSID)
 	if l.control {
 		controlTerminal(c)
 	}
 	if p := l.limit; p != nil {
-		c.Add("limit "+p.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(unix.RLIMIT_NPROC), plan.P(c.Words(p.Soft, p.Hard)), plan.V(0))
+		c.plan.Add("limit "+p.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(unix.RLIMIT_NPROC), plan.P(c.plan.Words(p.Soft, p.Hard)), plan.V(0))
 	}
 	if l.resets {
 		_ = addScheduler(c, l.spec.Process.Scheduler, 0) // it was right before
@@ -219,7 +219,7 @@ func (l *late) enter(c *compiler) {
 // child: the second one makes one more for a moment, and sets it as it is to be.
 func (l *late) countOneMore(c *compiler, p specs.POSIXRlimit) {
 	l.limit = &p
-	c.Add("limit "+p.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(unix.RLIMIT_NPROC), plan.P(c.Words(oneMore(p.Soft), oneMore(p.Hard))), plan.V(0)).Allow(uint16(unix.EPERM))
+	c.plan.Add("limit "+p.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(unix.RLIMIT_NPROC), plan.P(c.plan.Words(oneMore(p.Soft), oneMore(p.Hard))), plan.V(0)).Allow(uint16(unix.EPERM))
 }
 
 func oneMore(limit uint64) uint64 {

@@ -25,12 +25,12 @@ func (c *compiler) filesystem() error {
 	if err != nil {
 		return err
 	}
-	empty := plan.P(c.String(""))
+	empty := plan.P(c.plan.String(""))
 	first, place := c.next, c.in.Root
-	root := plan.P(c.String(place))
+	root := plan.P(c.plan.String(place))
 	leaves := c.in.goesApart()
 	if !leaves && !c.in.borrows() {
-		c.Add("propagation of /", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
+		c.plan.Add("propagation of /", unix.SYS_MOUNT, empty, plan.P(c.plan.String("/")), empty, plan.V(prop), empty)
 	}
 	switch {
 	case leaves:
@@ -42,14 +42,14 @@ func (c *compiler) filesystem() error {
 		place = stagedRoot
 		c.birth().stagedRootMount()
 	case c.in.borrows():
-		c.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
-		c.Add("private root", unix.SYS_MOUNT, empty, root, empty, plan.V(unix.MS_PRIVATE|unix.MS_REC), empty)
+		c.plan.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
+		c.plan.Add("private root", unix.SYS_MOUNT, empty, root, empty, plan.V(unix.MS_PRIVATE|unix.MS_REC), empty)
 	default:
 		privateBelow(c, place)
-		c.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
+		c.plan.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
 	}
-	old, _ := c.open("open /", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/")), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
-	c.root, _ = c.open("open the root", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(place)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+	old, _ := c.open("open /", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String("/")), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+	c.root, _ = c.open("open the root", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(place)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
 	for i, m := range c.in.Spec.Mounts {
 		if err := c.mount(i, m); err != nil {
 			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
@@ -82,7 +82,7 @@ func (c *compiler) filesystem() error {
 	connectListener(c, c.in.Spec.Linux.Seccomp)
 	c.pivot(old, prop)
 	if c.next > first {
-		c.Add("close the copies", unix.SYS_CLOSE_RANGE, plan.V(first), plan.V(c.next-1), plan.V(0))
+		c.plan.Add("close the copies", unix.SYS_CLOSE_RANGE, plan.V(first), plan.V(c.next-1), plan.V(0))
 		c.next = first
 	}
 	return nil
@@ -92,21 +92,21 @@ func (c *compiler) filesystem() error {
 // root must not be on a shared one. The engine has mounted the root there; that
 // of a caller's bundle may be any directory, and its mount one further up.
 func privateBelow(c *compiler, root string) {
-	empty := plan.P(c.String(""))
+	empty := plan.P(c.plan.String(""))
 	var jumps []int
 	for p := path.Clean(root); ; p = path.Dir(p) {
-		private := c.Add("private "+p, unix.SYS_MOUNT, empty, plan.P(c.String(p)), empty, plan.V(unix.MS_PRIVATE), empty)
+		private := c.plan.Add("private "+p, unix.SYS_MOUNT, empty, plan.P(c.plan.String(p)), empty, plan.V(unix.MS_PRIVATE), empty)
 		if p == "/" {
 			break
 		}
 		private.Allow(uint16(unix.EINVAL)).Kind = plan.Try
-		try := c.Len() - 1
-		jumps = append(jumps, c.Len())
-		c.Add("private", 0).Kind = plan.Jump
-		c.Over(try)
+		try := c.plan.Len() - 1
+		jumps = append(jumps, c.plan.Len())
+		c.plan.Add("private", 0).Kind = plan.Jump
+		c.plan.Over(try)
 	}
 	for _, j := range jumps {
-		c.Over(j)
+		c.plan.Over(j)
 	}
 }
 
@@ -125,35 +125,35 @@ func (c *compiler) rootPropagation() (uint64, error) {
 
 // pivot makes the root the root and lets go of the old one.
 func (c *compiler) pivot(old int, prop uint64) {
-	dot, empty := plan.P(c.String(".")), plan.P(c.String(""))
+	dot, empty := plan.P(c.plan.String(".")), plan.P(c.plan.String(""))
 	switch {
 	case c.in.borrows():
-		c.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
-		c.Add("chroot", unix.SYS_CHROOT, dot)
+		c.plan.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
+		c.plan.Add("chroot", unix.SYS_CHROOT, dot)
 	case c.in.Host.Initramfs:
 		moveRoot(c)
 	default:
-		c.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
-		c.Add("pivot_root", unix.SYS_PIVOT_ROOT, dot, dot)
-		c.Add("fchdir to the old root", unix.SYS_FCHDIR, plan.V(old))
-		c.Add("slave old root", unix.SYS_MOUNT, empty, dot, empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty)
-		c.Add("unmount the old root", unix.SYS_UMOUNT2, dot, plan.V(unix.MNT_DETACH))
-		c.Add("chdir /", unix.SYS_CHDIR, plan.P(c.String("/")))
+		c.plan.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
+		c.plan.Add("pivot_root", unix.SYS_PIVOT_ROOT, dot, dot)
+		c.plan.Add("fchdir to the old root", unix.SYS_FCHDIR, plan.V(old))
+		c.plan.Add("slave old root", unix.SYS_MOUNT, empty, dot, empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty)
+		c.plan.Add("unmount the old root", unix.SYS_UMOUNT2, dot, plan.V(unix.MNT_DETACH))
+		c.plan.Add("chdir /", unix.SYS_CHDIR, plan.P(c.plan.String("/")))
 	}
 	c.shut(c.root)
 	c.shut(old)
 	if c.in.Spec.Root.Readonly {
-		c.Add("read-only root", unix.SYS_MOUNT_SETATTR, plan.V(unix.AT_FDCWD), plan.P(c.String("/")), plan.V(0),
+		c.plan.Add("read-only root", unix.SYS_MOUNT_SETATTR, plan.V(unix.AT_FDCWD), plan.P(c.plan.String("/")), plan.V(0),
 			c.attr(unix.MOUNT_ATTR_RDONLY, 0), plan.V(sizeofMountAttr))
 	}
 	if c.in.Spec.Linux.RootfsPropagation != "" {
-		c.Add("propagation of the root", unix.SYS_MOUNT, empty, plan.P(c.String("/")), empty, plan.V(prop), empty)
+		c.plan.Add("propagation of the root", unix.SYS_MOUNT, empty, plan.P(c.plan.String("/")), empty, plan.V(prop), empty)
 	}
 }
 
 // attr is a struct mount_attr.
 func (c *compiler) attr(set, clr uint64) plan.Arg {
-	return plan.P(c.Words(set, clr, 0, 0))
+	return plan.P(c.plan.Words(set, clr, 0, 0))
 }
 
 // target opens a path of the container as the container sees it: symlinks lead
@@ -164,8 +164,8 @@ func (c *compiler) target(p string) (fd, index int) {
 		// An image whose /proc leads elsewhere would let it answer for us.
 		resolve |= unix.RESOLVE_NO_SYMLINKS
 	}
-	how := c.Words(flags, 0, resolve)
-	return c.open("open "+p+" in the root", unix.SYS_OPENAT2, plan.V(c.root), plan.P(c.String(relative(p))), plan.P(how), plan.V(unix.SizeofOpenHow))
+	how := c.plan.Words(flags, 0, resolve)
+	return c.open("open "+p+" in the root", unix.SYS_OPENAT2, plan.V(c.root), plan.P(c.plan.String(relative(p))), plan.P(how), plan.V(unix.SizeofOpenHow))
 }
 
 func relative(p string) string {
@@ -179,7 +179,7 @@ func relative(p string) string {
 // fdPath names an open descriptor to mount(2), which knows paths only. The
 // child is still in the host's root, whose /proc it is.
 func (c *compiler) fdPath(fd int) plan.Arg {
-	return plan.P(c.String("/proc/self/fd/" + strconv.Itoa(fd)))
+	return plan.P(c.plan.String("/proc/self/fd/" + strconv.Itoa(fd)))
 }
 
 // provide sees to it that a mount point exists: in the root itself it is made
@@ -206,11 +206,11 @@ func (c *compiler) provide(p string, file bool) {
 	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(p, above), "/"), "/")
 	for i, name := range parts {
 		fd, _ := c.target(path.Join(append([]string{"/", above}, parts[:i]...)...))
-		arg := plan.P(c.String(name))
+		arg := plan.P(c.plan.String(name))
 		if file && i == len(parts)-1 {
-			c.Add("create "+p, unix.SYS_MKNODAT, plan.V(fd), arg, plan.V(unix.S_IFREG|0o644), plan.V(0)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
+			c.plan.Add("create "+p, unix.SYS_MKNODAT, plan.V(fd), arg, plan.V(unix.S_IFREG|0o644), plan.V(0)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
 		} else {
-			c.Add("make "+p, unix.SYS_MKDIRAT, plan.V(fd), arg, plan.V(0o755)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
+			c.plan.Add("make "+p, unix.SYS_MKDIRAT, plan.V(fd), arg, plan.V(0o755)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
 		}
 		c.shut(fd)
 	}
@@ -268,8 +268,8 @@ func (c *compiler) mount(i int, m specs.Mount) error {
 	if source == "" {
 		source = m.Type
 	}
-	c.Add("mount "+m.Type+" on "+m.Destination, unix.SYS_MOUNT, plan.P(c.String(source)), c.fdPath(fd), plan.P(c.String(m.Type)),
-		plan.V(flags), plan.P(c.String(c.in.mountData(m.Type, o.Data))))
+	c.plan.Add("mount "+m.Type+" on "+m.Destination, unix.SYS_MOUNT, plan.P(c.plan.String(source)), c.fdPath(fd), plan.P(c.plan.String(m.Type)),
+		plan.V(flags), plan.P(c.plan.String(c.in.mountData(m.Type, o.Data))))
 	c.shut(fd)
 	labelMqueue(c, m.Destination, m.Type)
 	copyInto(c, m.Destination, copied)
@@ -309,15 +309,15 @@ func (c *compiler) setAttrs(p string, set, rset, rclr, prop uint64) {
 		return
 	}
 	fd, _ := c.target(p)
-	empty := plan.P(c.String(""))
+	empty := plan.P(c.plan.String(""))
 	if set != 0 {
-		c.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, 0), plan.V(sizeofMountAttr))
+		c.plan.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, 0), plan.V(sizeofMountAttr))
 	}
 	if rset|rclr != 0 {
-		c.Add("recursive attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(rset, rclr), plan.V(sizeofMountAttr))
+		c.plan.Add("recursive attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(fd), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(rset, rclr), plan.V(sizeofMountAttr))
 	}
 	if prop != 0 {
-		c.Add("propagation of "+p, unix.SYS_MOUNT, empty, c.fdPath(fd), empty, plan.V(prop), empty)
+		c.plan.Add("propagation of "+p, unix.SYS_MOUNT, empty, c.fdPath(fd), empty, plan.V(prop), empty)
 	}
 	c.shut(fd)
 }
@@ -375,15 +375,15 @@ func openTree(c *compiler, m specs.Mount, flags uint64) (src int, err error) {
 		return 0, err
 	}
 	if base == "" || weaken.Off(weaken.Beneath) {
-		src, _ = c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.String(m.Source)), plan.V(flags))
+		src, _ = c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(m.Source)), plan.V(flags))
 		return src, nil
 	}
-	src, _ = c.open("open "+base, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(base)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
-	how := c.Words(unix.O_PATH|unix.O_CLOEXEC, 0, beneath.Resolve)
-	at, _ := c.open("open "+rel+" below "+base, unix.SYS_OPENAT2, plan.V(src), plan.P(c.String(rel)), plan.P(how), plan.V(unix.SizeofOpenHow))
-	tree, _ := c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(at), plan.P(c.String("")), plan.V(flags|unix.AT_EMPTY_PATH))
+	src, _ = c.open("open "+base, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(base)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+	how := c.plan.Words(unix.O_PATH|unix.O_CLOEXEC, 0, beneath.Resolve)
+	at, _ := c.open("open "+rel+" below "+base, unix.SYS_OPENAT2, plan.V(src), plan.P(c.plan.String(rel)), plan.P(how), plan.V(unix.SizeofOpenHow))
+	tree, _ := c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(at), plan.P(c.plan.String("")), plan.V(flags|unix.AT_EMPTY_PATH))
 	// The copy takes the place of the base, so that it is the last one open.
-	c.Add("keep the copy", unix.SYS_DUP3, plan.V(tree), plan.V(src), plan.V(unix.O_CLOEXEC)).Result(uint64(src))
+	c.plan.Add("keep the copy", unix.SYS_DUP3, plan.V(tree), plan.V(src), plan.V(unix.O_CLOEXEC)).Result(uint64(src))
 	c.shut(tree)
 	c.shut(at)
 	return src, nil
@@ -402,15 +402,15 @@ func (c *compiler) source(m specs.Mount, o ocispec.MountOptions) (src int, file 
 	if o.Flags&unix.MS_REC != 0 {
 		recursive = unix.AT_RECURSIVE
 	}
-	empty := plan.P(c.String(""))
+	empty := plan.P(c.plan.String(""))
 	if src, err = openTree(c, m, flags|recursive); err != nil {
 		return 0, false, err
 	}
 	if set := attrsOf(o.Flags); set != 0 {
-		c.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set)), plan.V(sizeofMountAttr))
+		c.plan.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set)), plan.V(sizeofMountAttr))
 	}
 	if o.RecursiveSet|o.RecursiveClear != 0 {
-		c.Add("recursive attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
+		c.plan.Add("recursive attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
 			c.attr(o.RecursiveSet, o.RecursiveClear|atime(o.RecursiveSet)), plan.V(sizeofMountAttr))
 	}
 	if im != nil {
@@ -421,9 +421,9 @@ func (c *compiler) source(m specs.Mount, o ocispec.MountOptions) (src int, file 
 
 // move attaches a detached mount at p.
 func (c *compiler) move(src int, p string) {
-	empty := plan.P(c.String(""))
+	empty := plan.P(c.plan.String(""))
 	fd, _ := c.target(p)
-	c.Add("mount on "+p, unix.SYS_MOVE_MOUNT, plan.V(src), empty, plan.V(fd), empty, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+	c.plan.Add("mount on "+p, unix.SYS_MOVE_MOUNT, plan.V(src), empty, plan.V(fd), empty, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 	c.shut(fd)
 }
 
@@ -469,15 +469,15 @@ func (c *compiler) finishTmpfs() {
 // readonly binds a path over itself, read-only; a path that is not there needs
 // no protection.
 func (c *compiler) readonly(p string) {
-	empty := plan.P(c.String(""))
+	empty := plan.P(c.plan.String(""))
 	fd, at := c.target(p)
 	c.optional(at)
 	src, _ := c.open("copy the mount of "+p, unix.SYS_OPEN_TREE, plan.V(fd), empty, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE))
-	c.Add("read-only "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(unix.MOUNT_ATTR_RDONLY, 0), plan.V(sizeofMountAttr))
-	c.Add("mount "+p+" read-only", unix.SYS_MOVE_MOUNT, plan.V(src), empty, plan.V(fd), empty, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+	c.plan.Add("read-only "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(unix.MOUNT_ATTR_RDONLY, 0), plan.V(sizeofMountAttr))
+	c.plan.Add("mount "+p+" read-only", unix.SYS_MOVE_MOUNT, plan.V(src), empty, plan.V(fd), empty, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 	c.shut(src)
 	c.shut(fd)
-	c.Over(at)
+	c.plan.Over(at)
 }
 
 func maskAll(c *compiler) error {
@@ -511,28 +511,28 @@ func nullDevice(c *compiler) (string, error) {
 
 // mask hides a file behind a null device and a directory behind an empty tmpfs.
 func (c *compiler) mask(p, null string) {
-	empty := plan.P(c.String(""))
+	empty := plan.P(c.plan.String(""))
 	fd, at := c.target(p)
 	c.optional(at)
-	try := c.Len()
-	c.Add("mask "+p, unix.SYS_MOUNT, plan.P(c.String(null)), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty).Allow(uint16(unix.ENOTDIR)).Kind = plan.Try
-	over := c.Len()
-	c.Add("masked", 0).Kind = plan.Jump
-	c.Over(try)
+	try := c.plan.Len()
+	c.plan.Add("mask "+p, unix.SYS_MOUNT, plan.P(c.plan.String(null)), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty).Allow(uint16(unix.ENOTDIR)).Kind = plan.Try
+	over := c.plan.Len()
+	c.plan.Add("masked", 0).Kind = plan.Jump
+	c.plan.Over(try)
 	if c.in.shares() {
-		c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String(basens.Blank)), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty)
+		c.plan.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.plan.String(basens.Blank)), c.fdPath(fd), empty, plan.V(unix.MS_BIND), empty)
 	} else {
-		c.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.String("tmpfs")), c.fdPath(fd), plan.P(c.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.String(c.in.mountData("tmpfs", []string{"size=0k", "nr_inodes=1"}))))
+		c.plan.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.plan.String("tmpfs")), c.fdPath(fd), plan.P(c.plan.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.plan.String(c.in.mountData("tmpfs", []string{"size=0k", "nr_inodes=1"}))))
 	}
-	c.Over(over)
+	c.plan.Over(over)
 	c.shut(fd)
-	c.Over(at)
+	c.plan.Over(at)
 }
 
 // optional lets the open at index i find nothing; Over then says what is
 // passed over.
 func (c *compiler) optional(i int) {
-	o := c.At(i)
+	o := c.plan.At(i)
 	o.Kind = plan.Try
 	o.Allow(uint16(unix.ENOENT), uint16(unix.ENOTDIR))
 }

@@ -78,20 +78,20 @@ func (h Host) refresh() Host {
 // moveRoot makes the root the root where pivot_root cannot: it is moved over the
 // old one, which stays below and empty of what a process could use there.
 func moveRoot(c *compiler) {
-	dot, empty := plan.P(c.String(".")), plan.P(c.String(""))
-	c.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
+	dot, empty := plan.P(c.plan.String(".")), plan.P(c.plan.String(""))
+	c.plan.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
 	for _, v := range c.in.Host.Views {
-		at := plan.P(c.String(v))
-		c.Add("slave "+v, unix.SYS_MOUNT, empty, at, empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty).Allow(uint16(unix.EINVAL), uint16(unix.ENOENT))
-		gone := c.Len()
-		c.Add("unmount "+v, unix.SYS_UMOUNT2, at, plan.V(unix.MNT_DETACH)).Allow(uint16(unix.EINVAL), uint16(unix.EPERM)).Kind = plan.Try
-		over := c.Len()
-		c.Add("unmounted", 0).Kind = plan.Jump
-		c.Over(gone)
-		c.Add("hide "+v, unix.SYS_MOUNT, plan.P(c.String("tmpfs")), at, plan.P(c.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.String("size=0k,nr_inodes=1"))).Allow(uint16(unix.ENOENT))
-		c.Over(over)
+		at := plan.P(c.plan.String(v))
+		c.plan.Add("slave "+v, unix.SYS_MOUNT, empty, at, empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty).Allow(uint16(unix.EINVAL), uint16(unix.ENOENT))
+		gone := c.plan.Len()
+		c.plan.Add("unmount "+v, unix.SYS_UMOUNT2, at, plan.V(unix.MNT_DETACH)).Allow(uint16(unix.EINVAL), uint16(unix.EPERM)).Kind = plan.Try
+		over := c.plan.Len()
+		c.plan.Add("unmounted", 0).Kind = plan.Jump
+		c.plan.Over(gone)
+		c.plan.Add("hide "+v, unix.SYS_MOUNT, plan.P(c.plan.String("tmpfs")), at, plan.P(c.plan.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.plan.String("size=0k,nr_inodes=1"))).Allow(uint16(unix.ENOENT))
+		c.plan.Over(over)
 	}
-	c.Add("move the root", unix.SYS_MOUNT, dot, plan.P(c.String("/")), empty, plan.V(unix.MS_MOVE), empty)
-	c.Add("chroot", unix.SYS_CHROOT, dot)
-	c.Add("chdir /", unix.SYS_CHDIR, plan.P(c.String("/")))
+	c.plan.Add("move the root", unix.SYS_MOUNT, dot, plan.P(c.plan.String("/")), empty, plan.V(unix.MS_MOVE), empty)
+	c.plan.Add("chroot", unix.SYS_CHROOT, dot)
+	c.plan.Add("chdir /", unix.SYS_CHDIR, plan.P(c.plan.String("/")))
 }

@@ -112,19 +112,19 @@ func prepareListener(c *compiler, s *specs.LinuxSeccomp, state specs.State) erro
 	if state.Pid == selfPid {
 		hole(`","pid":`, strconv.Itoa(selfPid))
 	}
-	at := c.Bytes([]byte(text))
+	at := c.plan.Bytes([]byte(text))
 	l := &listener{length: len(text)}
 	for _, h := range holes {
 		if c.late != nil { // that of the child which we are not yet
 			c.late.notify = append(c.late.notify, at+plan.Ptr(h))
 			continue
 		}
-		c.Add("our pid", unix.SYS_READLINKAT, plan.V(unix.AT_FDCWD), plan.P(c.String("/proc/self")), plan.P(at+plan.Ptr(h)), plan.V(len(pidRoom)))
+		c.plan.Add("our pid", unix.SYS_READLINKAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String("/proc/self")), plan.P(at+plan.Ptr(h)), plan.V(len(pidRoom)))
 	}
-	iov := c.Struct(plan.P(at), plan.V(len(text)))
-	control := c.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, 0)
+	iov := c.plan.Struct(plan.P(at), plan.V(len(text)))
+	control := c.plan.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, 0)
 	l.fd = control + 16
-	l.message = c.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
+	l.message = c.plan.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
 	l.socket, _ = c.open("socket for the seccomp listener", unix.SYS_SOCKET, plan.V(unix.AF_UNIX), plan.V(unix.SOCK_STREAM|unix.SOCK_CLOEXEC), plan.V(0))
 	c.listener = l
 	return nil
@@ -140,7 +140,7 @@ func connectListener(c *compiler, s *specs.LinuxSeccomp) {
 		return
 	}
 	address := append([]byte{unix.AF_UNIX, 0}, s.ListenerPath...)
-	c.Add("connect to the seccomp listener "+s.ListenerPath, unix.SYS_CONNECT, plan.V(c.listener.socket), plan.P(c.Bytes(append(address, 0))), plan.V(len(address)+1))
+	c.plan.Add("connect to the seccomp listener "+s.ListenerPath, unix.SYS_CONNECT, plan.V(c.listener.socket), plan.P(c.plan.Bytes(append(address, 0))), plan.V(len(address)+1))
 }
 
 // installFilter loads a filter. What asks a listener makes one, which is sent to
@@ -150,15 +150,15 @@ func installFilter(c *compiler, f *seccomp.Filter) {
 	for _, in := range f.Program {
 		prog = append(prog, byte(in.Code), byte(in.Code>>8), in.Jt, in.Jf, byte(in.K), byte(in.K>>8), byte(in.K>>16), byte(in.K>>24))
 	}
-	fprog := c.Struct(plan.V(len(f.Program)), plan.P(c.Bytes(prog)))
+	fprog := c.plan.Struct(plan.V(len(f.Program)), plan.P(c.plan.Bytes(prog)))
 	if !f.Notify {
-		c.Add("seccomp", unix.SYS_SECCOMP, plan.V(unix.SECCOMP_SET_MODE_FILTER), plan.V(f.Flags), plan.P(fprog))
+		c.plan.Add("seccomp", unix.SYS_SECCOMP, plan.V(unix.SECCOMP_SET_MODE_FILTER), plan.V(f.Flags), plan.P(fprog))
 		return
 	}
-	l, fd := c.listener, c.NewSlot()
-	c.Add("seccomp with a listener", unix.SYS_SECCOMP, plan.V(unix.SECCOMP_SET_MODE_FILTER), plan.V(f.Flags|unix.SECCOMP_FILTER_FLAG_NEW_LISTENER), plan.P(fprog)).To(fd)
-	c.AddStore("the listener's descriptor", fd, l.fd)
-	c.Add("send the seccomp listener", unix.SYS_SENDMSG, plan.V(l.socket), plan.P(l.message), plan.V(unix.MSG_NOSIGNAL)).Result(uint64(l.length))
-	c.Add("close the listener", unix.SYS_CLOSE, plan.S(fd))
-	c.Add("close its socket", unix.SYS_CLOSE, plan.V(l.socket))
+	l, fd := c.listener, c.plan.NewSlot()
+	c.plan.Add("seccomp with a listener", unix.SYS_SECCOMP, plan.V(unix.SECCOMP_SET_MODE_FILTER), plan.V(f.Flags|unix.SECCOMP_FILTER_FLAG_NEW_LISTENER), plan.P(fprog)).To(fd)
+	c.plan.AddStore("the listener's descriptor", fd, l.fd)
+	c.plan.Add("send the seccomp listener", unix.SYS_SENDMSG, plan.V(l.socket), plan.P(l.message), plan.V(unix.MSG_NOSIGNAL)).Result(uint64(l.length))
+	c.plan.Add("close the listener", unix.SYS_CLOSE, plan.S(fd))
+	c.plan.Add("close its socket", unix.SYS_CLOSE, plan.V(l.socket))
 }

@@ -48,7 +48,7 @@ func affinity(c *compiler, field, list string) error {
 	if err != nil {
 		return fmt.Errorf("process.execCPUAffinity.%s: %w", field, err)
 	}
-	c.Add(field+" CPUs "+list, unix.SYS_SCHED_SETAFFINITY, plan.V(0), plan.V(8*len(mask)), plan.P(c.Words(mask...)))
+	c.plan.Add(field+" CPUs "+list, unix.SYS_SCHED_SETAFFINITY, plan.V(0), plan.V(8*len(mask)), plan.P(c.plan.Words(mask...)))
 	return nil
 }
 
@@ -77,8 +77,8 @@ func memoryPolicy(c *compiler, m *specs.LinuxMemoryPolicy) error {
 		if err != nil {
 			return fmt.Errorf("linux.memoryPolicy.nodes: %w", err)
 		}
-		nodes, count = plan.P(c.Words(mask...)), 64*len(mask)+1 // the kernel takes one off
+		nodes, count = plan.P(c.plan.Words(mask...)), 64*len(mask)+1 // the kernel takes one off
 	}
-	c.Add("memory policy "+string(m.Mode), unix.SYS_SET_MEMPOLICY, plan.V(mode), nodes, plan.V(count))
+	c.plan.Add("memory policy "+string(m.Mode), unix.SYS_SET_MEMPOLICY, plan.V(mode), nodes, plan.V(count))
 	return nil
 }

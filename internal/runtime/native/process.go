@@ -23,16 +23,16 @@ func (c *compiler) process(p *specs.Process) error {
 		return err
 	}
 	if !c.in.KeepKeyring {
-		c.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), plan.P(c.String("_ses."+c.in.ID))).Allow(uint16(unix.ENOSYS), uint16(unix.EDQUOT))
+		c.plan.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), plan.P(c.plan.String("_ses."+c.in.ID))).Allow(uint16(unix.ENOSYS), uint16(unix.EDQUOT))
 	}
 	for _, l := range c.labels {
-		c.Add("label "+l.text, unix.SYS_WRITE, plan.S(l.slot), plan.P(c.String(l.text)), plan.V(len(l.text)))
+		c.plan.Add("label "+l.text, unix.SYS_WRITE, plan.S(l.slot), plan.P(c.plan.String(l.text)), plan.V(len(l.text)))
 	}
 	// We may go where the user may not; but no magic link in a /proc may lead
 	// us, with our privileges, to where the container must not be.
-	how := c.Words(uint64(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_MAGICLINKS)
-	cwd, _ := c.open("open "+p.Cwd, unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.String(p.Cwd)), plan.P(how), plan.V(unix.SizeofOpenHow))
-	c.Add("chdir "+p.Cwd, unix.SYS_FCHDIR, plan.V(cwd))
+	how := c.plan.Words(uint64(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_MAGICLINKS)
+	cwd, _ := c.open("open "+p.Cwd, unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(p.Cwd)), plan.P(how), plan.V(unix.SizeofOpenHow))
+	c.plan.Add("chdir "+p.Cwd, unix.SYS_FCHDIR, plan.V(cwd))
 	c.shut(cwd)
 	// Nothing is opened any more that a limit could forbid.
 	if err := c.rlimits(p); err != nil {
@@ -45,7 +45,7 @@ func (c *compiler) process(p *specs.Process) error {
 		}
 	}
 	if p.NoNewPrivileges {
-		c.Add("no new privileges", unix.SYS_PRCTL, plan.V(unix.PR_SET_NO_NEW_PRIVS), plan.V(1))
+		c.plan.Add("no new privileges", unix.SYS_PRCTL, plan.V(unix.PR_SET_NO_NEW_PRIVS), plan.V(1))
 	} else if c.filter != nil { // needs privileges that go next
 		installFilter(c, c.filter)
 	}
@@ -56,7 +56,7 @@ func (c *compiler) process(p *specs.Process) error {
 	if p.User.Umask != nil {
 		umask = *p.User.Umask
 	}
-	c.Add("umask", unix.SYS_UMASK, plan.V(umask))
+	c.plan.Add("umask", unix.SYS_UMASK, plan.V(umask))
 	if c.late != nil && !c.late.early {
 		c.late.enter(c)
 	}
@@ -67,11 +67,11 @@ func (c *compiler) process(p *specs.Process) error {
 		late = false
 	}
 	if c.in.Park {
-		c.Add("say that we are parked", unix.SYS_WRITE, c.in.own(fdError), plan.P(c.Words(plan.StepParked)), plan.V(8)).Result(8)
-		c.Add("wait for the start", unix.SYS_READ, c.in.own(fdPark), plan.P(c.Words(0)), plan.V(1)).Result(1)
+		c.plan.Add("say that we are parked", unix.SYS_WRITE, c.in.own(fdError), plan.P(c.plan.Words(plan.StepParked)), plan.V(8)).Result(8)
+		c.plan.Add("wait for the start", unix.SYS_READ, c.in.own(fdPark), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
 		// Before the failure pipe, whose end tells that the program runs: then
 		// nobody finds us parked any more.
-		c.Add("close the parking pipe", unix.SYS_CLOSE, c.in.own(fdPark))
+		c.plan.Add("close the parking pipe", unix.SYS_CLOSE, c.in.own(fdPark))
 	}
 	if late {
 		installFilter(c, c.filter)
@@ -98,7 +98,7 @@ func (c *compiler) rlimits(p *specs.Process) error {
 			c.late.countOneMore(c, l)
 			continue
 		}
-		c.Add("limit "+l.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(r), plan.P(c.Words(l.Soft, l.Hard)), plan.V(0))
+		c.plan.Add("limit "+l.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(r), plan.P(c.plan.Words(l.Soft, l.Hard)), plan.V(0))
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (c *compiler) scheduling(p *specs.Process) error {
 			return fmt.Errorf("process.ioPriority: class %q, priority %d: unknown: %w", io.Class, io.Priority, errdefs.ErrInvalidArgument)
 		}
 		const whoProcess = 1
-		c.Add("io priority", unix.SYS_IOPRIO_SET, plan.V(whoProcess), plan.V(0), plan.V(class<<13|io.Priority))
+		c.plan.Add("io priority", unix.SYS_IOPRIO_SET, plan.V(whoProcess), plan.V(0), plan.V(class<<13|io.Priority))
 	}
 	if per := c.in.Spec.Linux.Personality; per != nil {
 		domain := map[specs.LinuxPersonalityDomain]int{specs.PerLinux: 0, specs.PerLinux32: 8}
@@ -138,7 +138,7 @@ func (c *compiler) scheduling(p *specs.Process) error {
 		if !ok || len(per.Flags) > 0 {
 			return fmt.Errorf("linux.personality: %q with flags %v: %w", per.Domain, per.Flags, errdefs.ErrInvalidArgument)
 		}
-		c.Add("personality", unix.SYS_PERSONALITY, plan.V(v))
+		c.plan.Add("personality", unix.SYS_PERSONALITY, plan.V(v))
 	}
 	return memoryPolicy(c, c.in.Spec.Linux.MemoryPolicy)
 }
@@ -159,8 +159,8 @@ func addScheduler(c *compiler, s *specs.Scheduler, without uint64) error {
 	}
 	// struct sched_attr: size, policy, flags, nice, priority, runtime,
 	// deadline, period.
-	attr := c.Words(unix.SizeofSchedAttr|uint64(policy)<<32, flags&^without, uint64(uint32(s.Nice))|uint64(uint32(s.Priority))<<32, s.Runtime, s.Deadline, s.Period, 0)
-	c.Add("scheduler", unix.SYS_SCHED_SETATTR, plan.V(0), plan.P(attr), plan.V(0))
+	attr := c.plan.Words(unix.SizeofSchedAttr|uint64(policy)<<32, flags&^without, uint64(uint32(s.Nice))|uint64(uint32(s.Priority))<<32, s.Runtime, s.Deadline, s.Period, 0)
+	c.plan.Add("scheduler", unix.SYS_SCHED_SETATTR, plan.V(0), plan.P(attr), plan.V(0))
 	return nil
 }
 
@@ -175,10 +175,10 @@ func (c *compiler) identity(p *specs.Process) error {
 	}
 	for i := range c.in.Host.LastCap + 1 {
 		if caps.bounding&(1<<i) == 0 && c.in.Host.Bounding&(1<<i) != 0 {
-			c.Add("drop capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAPBSET_DROP), plan.V(i))
+			c.plan.Add("drop capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAPBSET_DROP), plan.V(i))
 		}
 	}
-	c.Add("keep capabilities", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(1))
+	c.plan.Add("keep capabilities", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(1))
 	if len(p.User.AdditionalGids) > maxGroups {
 		return fmt.Errorf("process.user.additionalGids: %d groups, the kernel takes %d: %w", len(p.User.AdditionalGids), maxGroups, errdefs.ErrInvalidArgument)
 	}
@@ -186,18 +186,18 @@ func (c *compiler) identity(p *specs.Process) error {
 	for _, g := range p.User.AdditionalGids {
 		groups = append(groups, byte(g), byte(g>>8), byte(g>>16), byte(g>>24))
 	}
-	c.Add("setgroups", unix.SYS_SETGROUPS, plan.V(len(p.User.AdditionalGids)), plan.P(c.Bytes(append(groups, 0, 0, 0, 0))))
+	c.plan.Add("setgroups", unix.SYS_SETGROUPS, plan.V(len(p.User.AdditionalGids)), plan.P(c.plan.Bytes(append(groups, 0, 0, 0, 0))))
 	gid, uid := plan.V(p.User.GID), plan.V(p.User.UID)
-	c.Add("setresgid", unix.SYS_SETRESGID, gid, gid, gid)
-	c.Add("setresuid", unix.SYS_SETRESUID, uid, uid, uid)
-	c.Add("keep no more", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(0))
-	header := c.Words(unix.LINUX_CAPABILITY_VERSION_3)
+	c.plan.Add("setresgid", unix.SYS_SETRESGID, gid, gid, gid)
+	c.plan.Add("setresuid", unix.SYS_SETRESUID, uid, uid, uid)
+	c.plan.Add("keep no more", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(0))
+	header := c.plan.Words(unix.LINUX_CAPABILITY_VERSION_3)
 	lo, hi := func(v uint64) uint64 { return v & 0xffffffff }, func(v uint64) uint64 { return v >> 32 }
-	data := c.Words(lo(caps.effective)|lo(caps.permitted)<<32, lo(caps.inheritable)|hi(caps.effective)<<32, hi(caps.permitted)|hi(caps.inheritable)<<32)
-	c.Add("capset", unix.SYS_CAPSET, plan.P(header), plan.P(data))
+	data := c.plan.Words(lo(caps.effective)|lo(caps.permitted)<<32, lo(caps.inheritable)|hi(caps.effective)<<32, hi(caps.permitted)|hi(caps.inheritable)<<32)
+	c.plan.Add("capset", unix.SYS_CAPSET, plan.P(header), plan.P(data))
 	for i := range c.in.Host.LastCap + 1 {
 		if caps.ambient&(1<<i) != 0 {
-			c.Add("ambient capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAP_AMBIENT), plan.V(unix.PR_CAP_AMBIENT_RAISE), plan.V(i), plan.V(0), plan.V(0))
+			c.plan.Add("ambient capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAP_AMBIENT), plan.V(unix.PR_CAP_AMBIENT_RAISE), plan.V(i), plan.V(0), plan.V(0))
 		}
 	}
 	return nil
@@ -205,13 +205,13 @@ func (c *compiler) identity(p *specs.Process) error {
 
 // execve tries the program in every directory of its PATH, as execvp does.
 func (c *compiler) execve(p *specs.Process) {
-	argv, envp := plan.P(c.Strings(p.Args)), plan.P(c.Strings(p.Env))
+	argv, envp := plan.P(c.plan.Strings(p.Args)), plan.P(c.plan.Strings(p.Env))
 	files := Candidates(p)
 	if c.file != "" {
 		files = []string{c.file}
 	}
 	for i, f := range files {
-		o := c.Add("exec "+f, unix.SYS_EXECVE, plan.P(c.String(f)), argv, envp)
+		o := c.plan.Add("exec "+f, unix.SYS_EXECVE, plan.P(c.plan.String(f)), argv, envp)
 		if i < len(files)-1 {
 			o.Allow(uint16(unix.ENOENT), uint16(unix.EACCES))
 		}

@@ -44,6 +44,6 @@ func labelMqueue(c *compiler, p, fstype string) {
 		return
 	}
 	fd, _ := c.target(p)
-	c.Add("label "+p, unix.SYS_SETXATTR, c.fdPath(fd), plan.P(c.String("security.selinux")), plan.P(c.String(label)), plan.V(len(label)+1), plan.V(0))
+	c.plan.Add("label "+p, unix.SYS_SETXATTR, c.fdPath(fd), plan.P(c.plan.String("security.selinux")), plan.P(c.plan.String(label)), plan.V(len(label)+1), plan.V(0))
 	c.shut(fd)
 }

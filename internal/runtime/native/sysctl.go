@@ -14,26 +14,26 @@ import (
 // of the writer, whichever /proc they are written through, so it is the host's:
 // a container's might be anything. Each is opened below the directory of its
 // kind of namespace: no name leads to a parameter of the machine.
-func (c birth) sysctls(own bool) error {
-	settings, err := sysctl.ParseAll(c.in.Spec.Linux.Sysctl)
+func (b birth) sysctls(own bool) error {
+	settings, err := sysctl.ParseAll(b.c.in.Spec.Linux.Sysctl)
 	if err != nil {
 		return fmt.Errorf("linux.sysctl: %w", err)
 	}
 	for _, s := range settings {
-		if !c.in.apart(s.Kind) {
+		if !b.c.in.apart(s.Kind) {
 			return fmt.Errorf("linux.sysctl: %q without a %s namespace of its own: %w", s.Name, s.Kind, errdefs.ErrInvalidArgument)
 		}
-		if c.user != nil && own != c.has(s.Kind) || c.user == nil && !own {
+		if b.c.user != nil && own != b.c.has(s.Kind) || b.c.user == nil && !own {
 			continue
 		}
 		h := sysctl.How()
-		how := c.Words(h.Flags, h.Mode, h.Resolve)
+		how := b.c.plan.Words(h.Flags, h.Mode, h.Resolve)
 		where := sysctl.Root + "/" + s.Dir
-		dir, _ := c.open("open "+where, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.String(where)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
-		fd, _ := c.open("open sysctl "+s.Name, unix.SYS_OPENAT2, plan.V(dir), plan.P(c.String(s.File)), plan.P(how), plan.V(unix.SizeofOpenHow))
-		c.Add("set sysctl "+s.Name, unix.SYS_WRITE, plan.V(fd), plan.P(c.String(s.Value)), plan.V(len(s.Value)))
-		c.shut(fd)
-		c.shut(dir)
+		dir, _ := b.c.open("open "+where, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(where)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+		fd, _ := b.c.open("open sysctl "+s.Name, unix.SYS_OPENAT2, plan.V(dir), plan.P(b.c.plan.String(s.File)), plan.P(how), plan.V(unix.SizeofOpenHow))
+		b.c.plan.Add("set sysctl "+s.Name, unix.SYS_WRITE, plan.V(fd), plan.P(b.c.plan.String(s.Value)), plan.V(len(s.Value)))
+		b.c.shut(fd)
+		b.c.shut(dir)
 	}
 	return nil
 }
