@@ -24,7 +24,6 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/criu"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
@@ -69,7 +68,7 @@ type node struct {
 	release  func() error // takes away what the native runtime keeps for all containers
 	engine   *engine.Engine
 	nri      *nri.Host // nil without a socket for plugins
-	criu     criu.Probe
+	criu     criuProbe
 	// recovered is closed when the engine has recovered.
 	recovered chan struct{}
 	trialMu   sync.Mutex // serializes doctor's trials

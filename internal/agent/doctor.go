@@ -192,7 +192,7 @@ func (n *node) shownConfig() (string, error) { return n.cfg.Masked() }
 
 // checkpointFinding is no warning: nothing that this version does goes without.
 func (n *node) checkpointFinding(ctx context.Context) control.Finding {
-	if err := n.criu.Check(ctx); err != nil {
+	if err := n.criu.check(ctx); err != nil {
 		return ok("checkpoint", "not built yet; CRIU does not work on this node either: %v", err)
 	}
 	return ok("checkpoint", "not built yet; CRIU works on this node")

@@ -91,7 +91,7 @@ func openCRI(n *node) func(context.Context, face.Deps) (face.Face, error) {
 	return func(ctx context.Context, d face.Deps) (face.Face, error) {
 		f, err := cri.New(cri.Options{
 			Deps: d, Config: n.cfg.Face.CRI, NRI: n.nri, ImageRoot: filepath.Join(n.cfg.Agent.Root, "image"),
-			StateDir: n.cfg.Agent.State, Checkpoint: n.criu.Check,
+			StateDir: n.cfg.Agent.State, Checkpoint: n.criu.check,
 		})
 		if err != nil {
 			return nil, err

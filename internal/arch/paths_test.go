@@ -74,6 +74,7 @@ var allowedByName = map[string]string{
 	"internal/engine/imagevolumes.go:release":              ownFiles,
 	"internal/engine/imagevolumes.go:below":                inRoots,
 	"internal/engine/sandbox.go:files":                     ownFiles,
+	"internal/face/cri/loopback.go:dialLoopback":           ownFiles,
 	"internal/face/cri/containers.go:makeLogDir":           orchestrators,
 	"internal/face/cri/containers.go:mountSources":         orchestrators,
 	"internal/face/cri/nri/nri.go:Run":                     operators,

@@ -180,7 +180,7 @@ func (b *build) reserve(context.Context) error {
 		return tx.Containers().Put(b.c)
 	})
 	if err == nil {
-		b.line.undo.Add("record", func(context.Context) error { return b.e.records.dropContainer(b.c.ID, note{}) })
+		b.line.undo.add("record", func(context.Context) error { return b.e.records.dropContainer(b.c.ID, note{}) })
 	}
 	return err
 }
@@ -189,19 +189,19 @@ func (b *build) reserve(context.Context) error {
 // whose limits the spec will say.
 func (b *build) root(ctx context.Context) error {
 	b.made = b.line.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.c.Cgroup, nil) })
-	b.line.undo.Add("cgroup", func(ctx context.Context) error {
+	b.line.undo.add("cgroup", func(ctx context.Context) error {
 		_ = b.made()
 		return b.e.o.Cgroups.Remove(ctx, b.c.Cgroup)
 	})
 	rootfs := filepath.Join(b.c.Bundle, "rootfs")
-	b.line.undo.Add("bundle", func(context.Context) error { return removeBundle(b.c.Bundle) })
+	b.line.undo.add("bundle", func(context.Context) error { return removeBundle(b.c.Bundle) })
 	if err := makeBundle(b.c.Bundle); err != nil {
 		return err
 	}
 	mounts := b.cfg.Root.Mounts
 	switch {
 	case b.cfg.Root.Image != "":
-		b.line.undo.Add("checkout", func(ctx context.Context) error { return b.e.o.Images.Discard(ctx, b.c.ID) })
+		b.line.undo.add("checkout", func(ctx context.Context) error { return b.e.o.Images.Discard(ctx, b.c.ID) })
 		// Never a read-only checkout: the runtime makes mount points in it
 		// before it makes the whole read-only.
 		co, err := b.e.o.Images.Checkout(ctx, core.CheckoutRequest{
@@ -217,7 +217,7 @@ func (b *build) root(ctx context.Context) error {
 			mounts[0].Options = append(mounts[0].Options, specutil.BelowOption(b.cfg.Root.Below))
 		}
 	}
-	b.line.undo.Add("mount", func(ctx context.Context) error { return b.e.o.Roots.Unmount(ctx, rootfs) })
+	b.line.undo.add("mount", func(ctx context.Context) error { return b.e.o.Roots.Unmount(ctx, rootfs) })
 	if err := b.e.o.Roots.Mount(ctx, rootfs, mounts, false); err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ func (b *build) cgroup(ctx context.Context) error {
 }
 
 func (b *build) launch(ctx context.Context) error {
-	b.line.undo.Add("launch", func(ctx context.Context) error { return b.e.removeProcesses(ctx, b.rt, &b.c) })
+	b.line.undo.add("launch", func(ctx context.Context) error { return b.e.removeProcesses(ctx, b.rt, &b.c) })
 	uid, gid := hostIDs(&b.sb, b.spec.Process)
 	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime, version: b.e.version, take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()

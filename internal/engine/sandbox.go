@@ -105,7 +105,7 @@ func (b *sandboxBuild) reserve(context.Context) error {
 		return tx.Sandboxes().Put(b.sb)
 	})
 	if err == nil {
-		b.line.undo.Add("record", func(context.Context) error { return b.e.records.dropSandbox(b.sb.ID, note{}) })
+		b.line.undo.add("record", func(context.Context) error { return b.e.records.dropSandbox(b.sb.ID, note{}) })
 	}
 	return err
 }
@@ -114,7 +114,7 @@ func (b *sandboxBuild) reserve(context.Context) error {
 // them.
 func (b *sandboxBuild) pin(ctx context.Context) error {
 	b.limited = b.line.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.sb.Cgroup, b.sb.Config.Resources) })
-	b.line.undo.Add("cgroup", func(ctx context.Context) error {
+	b.line.undo.add("cgroup", func(ctx context.Context) error {
 		_ = b.limited()
 		return b.e.o.Cgroups.Remove(ctx, b.sb.Cgroup)
 	})
@@ -131,7 +131,7 @@ func (b *sandboxBuild) pin(ctx context.Context) error {
 			req.Kinds = append(req.Kinds, kind)
 		}
 	}
-	b.line.undo.Add("pins", func(ctx context.Context) error { return b.e.o.Pinner.Unpin(ctx, b.sb.ID) })
+	b.line.undo.add("pins", func(ctx context.Context) error { return b.e.o.Pinner.Unpin(ctx, b.sb.ID) })
 	paths, err := b.e.o.Pinner.Pin(ctx, req)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 	case core.PerContainer, core.Adopted:
 		return nil
 	}
-	b.line.undo.Add("network", func(ctx context.Context) error { return b.e.o.Network.Teardown(ctx, b.sb.NetworkRequest()) })
+	b.line.undo.add("network", func(ctx context.Context) error { return b.e.o.Network.Teardown(ctx, b.sb.NetworkRequest()) })
 	status, err := b.e.o.Network.Setup(ctx, b.sb.NetworkRequest())
 	b.sb.Network = status
 	return err
@@ -159,7 +159,7 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 
 // files writes what the containers find in /etc, and the shared /dev/shm.
 func (b *sandboxBuild) files(ctx context.Context) error {
-	b.line.undo.Add("files", func(ctx context.Context) error { return b.e.removeSandboxDir(ctx, b.sb.Dir) })
+	b.line.undo.add("files", func(ctx context.Context) error { return b.e.removeSandboxDir(ctx, b.sb.Dir) })
 	if err := os.MkdirAll(filepath.Dir(b.sb.Dir), 0o700); err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.line.undo.Add("init", func(ctx context.Context) error { return e.removeInit(ctx, &b.sb) })
+	b.line.undo.add("init", func(ctx context.Context) error { return e.removeInit(ctx, &b.sb) })
 	if err := e.o.Cgroups.Create(ctx, cg, nil); err != nil {
 		return err
 	}
@@ -257,7 +257,7 @@ func (b *sandboxBuild) commit(context.Context) error {
 	if err == nil {
 		// Those who saw it ready are to see it stop. Only what comes after the
 		// sandbox in a pair can fail now.
-		b.line.undo.Add("ready", func(context.Context) error {
+		b.line.undo.add("ready", func(context.Context) error {
 			_, err := b.e.records.editSandbox(b.sb.ID, func(sb *core.Sandbox, n *note) error { return stopped(sb, n, "its container was not made") })
 			return err
 		})

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-
-	"github.com/longshore/longshore/internal/undo"
 )
 
 // Stages names the fail points, "verb.stage" each: one after each stage. Those of
@@ -59,7 +57,7 @@ type line struct {
 	e    *Engine
 	verb string
 	last time.Time
-	undo undo.Stack
+	undo undoStack
 }
 
 func (e *Engine) line(verb string) *line { return &line{e: e, verb: verb, last: time.Now()} }
@@ -138,7 +136,7 @@ func (l *line) end(ctx context.Context, err error) {
 	if err != nil {
 		l.back(ctx, err)
 	} else {
-		l.undo.Release()
+		l.undo.release()
 	}
 }
 
@@ -149,7 +147,7 @@ func (l *line) back(ctx context.Context, err error) {
 	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	if uerr := l.undo.Unwind(ctx); uerr != nil {
+	if uerr := l.undo.unwind(ctx); uerr != nil {
 		// What is left behind has no record now; the next recovery or
 		// Reclaim removes it.
 		l.e.o.Logger.WarnContext(ctx, "a failed operation was not wholly undone", "verb", l.verb, "error", uerr)

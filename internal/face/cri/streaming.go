@@ -12,7 +12,6 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/stream"
-	"github.com/longshore/longshore/internal/netdial"
 )
 
 // BridgeKlog has what Kubernetes' libraries log go to log.
@@ -88,5 +87,5 @@ func (b backend) Dial(ctx context.Context, sandbox string, port uint16) (net.Con
 	if sb.State != core.SandboxReady || ns.Mode != core.Host && ns.Path == "" {
 		return nil, fmt.Errorf("sandbox %s is %s: %w", sb.ID, sb.State, errdefs.ErrFailedPrecondition)
 	}
-	return netdial.Loopback(ctx, ns.Path, port)
+	return dialLoopback(ctx, ns.Path, port)
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/longshore/longshore/internal/face/nomad/schema"
 	"github.com/longshore/longshore/internal/face/nomad/stats"
 	"github.com/longshore/longshore/internal/face/nomad/taskconf"
-	"github.com/longshore/longshore/internal/face/nomad/users"
 )
 
 // server implements the Driver service. Each call is: find, translate, one or two
@@ -34,14 +33,14 @@ type server struct {
 	events  *events.Feed
 	images  *pull.Images
 	usage   *stats.Reader
-	users   *users.Ranges
+	users   *userRanges
 	mhz     float64 // of a core, where Nomad does not tell it
 }
 
 func newServer(e *engine.Client, log *slog.Logger, version string) *server {
 	feed := events.New(e, log)
 	return &server{
-		engine: e, log: log, version: version, events: feed, images: pull.New(e, feed, log), usage: stats.New(e), users: users.New(e), mhz: stats.NodeSpeed(),
+		engine: e, log: log, version: version, events: feed, images: pull.New(e, feed, log), usage: stats.New(e), users: newUserRanges(e), mhz: stats.NodeSpeed(),
 	}
 }
 

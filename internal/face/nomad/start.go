@@ -60,7 +60,7 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 			return c, err
 		}
 		var release func()
-		if task.FirstID, release, err = s.users.Take(ctx, task.Session.Users); err != nil {
+		if task.FirstID, release, err = s.users.take(ctx, task.Session.Users); err != nil {
 			return c, err
 		}
 		defer release()

@@ -1,8 +1,4 @@
-// Package netdial connects to what listens on the loopback of another network
-// namespace, without a program there to help.
-//
-// It knows namespaces by their path only.
-package netdial
+package cri
 
 import (
 	"context"
@@ -17,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loopback connects to a TCP port of the loopback in the network namespace at
+// dialLoopback connects to a TCP port of the loopback in the network namespace at
 // path ("" is our own): 127.0.0.1, or ::1 where nobody listens there. The
 // connection can be used anywhere; it goes on when the namespace's path is
 // removed. Unavailable when nobody listens.
-func Loopback(ctx context.Context, path string, port uint16) (net.Conn, error) {
+func dialLoopback(ctx context.Context, path string, port uint16) (net.Conn, error) {
 	if path == "" {
-		return dial(ctx, port)
+		return dialLocal(ctx, port)
 	}
 	ns, err := os.Open(path)
 	if err != nil {
@@ -43,14 +39,14 @@ func Loopback(ctx context.Context, path string, port uint16) (net.Conn, error) {
 			return
 		}
 		// A literal address is dialled on the calling thread.
-		conn, err := dial(ctx, port)
+		conn, err := dialLocal(ctx, port)
 		done <- result{conn, err}
 	}()
 	r := <-done
 	return r.conn, r.err
 }
 
-func dial(ctx context.Context, port uint16) (net.Conn, error) {
+func dialLocal(ctx context.Context, port uint16) (net.Conn, error) {
 	var d net.Dialer
 	var errs []error
 	for _, host := range []string{"127.0.0.1", "::1"} {

@@ -1,4 +1,4 @@
-package criu
+package agent
 
 import (
 	"os"
@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-func program(t *testing.T, script string) string {
+func criuProgram(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "criu")
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
@@ -18,29 +18,29 @@ func program(t *testing.T, script string) string {
 	return path
 }
 
-func TestCheckSaysWhy(t *testing.T) {
-	none := &Probe{Path: filepath.Join(t.TempDir(), "criu")}
-	if err := none.Check(t.Context()); !errdefs.IsNotFound(err) {
+func TestCRIUCheckSaysWhy(t *testing.T) {
+	none := &criuProbe{path: filepath.Join(t.TempDir(), "criu")}
+	if err := none.check(t.Context()); !errdefs.IsNotFound(err) {
 		t.Errorf("without criu: %v", err)
 	}
-	if err := (&Probe{Path: program(t, `[ "$1" = check ] && echo Looks good.`)}).Check(t.Context()); err != nil {
+	if err := (&criuProbe{path: criuProgram(t, `[ "$1" = check ] && echo Looks good.`)}).check(t.Context()); err != nil {
 		t.Errorf("one that works: %v", err)
 	}
 	for script, want := range map[string]string{
 		"echo Warn; echo 'Error (criu/vdso.c:381): vdso: Unexpected bounds' >&2; echo 'Error (b): more'; exit 1": "(criu/vdso.c:381): vdso: Unexpected bounds",
 		"exit 3": "exit status 3",
 	} {
-		err := (&Probe{Path: program(t, script)}).Check(t.Context())
+		err := (&criuProbe{path: criuProgram(t, script)}).check(t.Context())
 		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "more") {
 			t.Errorf("%s: %v", script, err)
 		}
 	}
 }
 
-func TestItIsAskedOnce(t *testing.T) {
+func TestCRIUIsAskedOnce(t *testing.T) {
 	count := filepath.Join(t.TempDir(), "count")
-	p := &Probe{Path: program(t, "echo x >> "+count+"; exit 1")}
-	first, second := p.Check(t.Context()), p.Check(t.Context())
+	p := &criuProbe{path: criuProgram(t, "echo x >> "+count+"; exit 1")}
+	first, second := p.check(t.Context()), p.check(t.Context())
 	if b, err := os.ReadFile(count); first == nil || second == nil || first.Error() != second.Error() || err != nil || string(b) != "x\n" {
 		t.Errorf("%v, %v; ran %q, %v", first, second, b, err)
 	}
