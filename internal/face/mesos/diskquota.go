@@ -18,7 +18,7 @@ import (
 
 // diskQuota stops standalone containers that use more disk space than their limit.
 type diskQuota struct {
-	*server
+	server   *server
 	interval time.Duration // 0 does not enforce limits
 
 	mu   sync.Mutex         // guards used
@@ -39,14 +39,14 @@ func (d *diskQuota) run(ctx context.Context) {
 		case <-tick.C:
 		}
 		if err := d.measureAll(ctx); err != nil && ctx.Err() == nil {
-			d.log.WarnContext(ctx, "could not measure the disk usage of all containers; will retry", "retry_in", d.interval, "error", err)
+			d.server.log.WarnContext(ctx, "could not measure the disk usage of all containers; will retry", "retry_in", d.interval, "error", err)
 		}
 	}
 }
 
 // measureAll measures all containers that have a limit once.
 func (d *diskQuota) measureAll(ctx context.Context) error {
-	all, err := d.engine.Containers(ctx, core.Filter{})
+	all, err := d.server.engine.Containers(ctx, core.Filter{})
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (d *diskQuota) measure(ctx context.Context, rec translate.Record, c core.Co
 		return used, err
 	}
 	for i := range tree {
-		st, err := d.engine.Stats.OfContainer(ctx, &tree[i], core.FigureRoot)
+		st, err := d.server.engine.Stats.OfContainer(ctx, &tree[i], core.FigureRoot)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return used, err
 		}
@@ -101,8 +101,8 @@ func (d *diskQuota) measure(ctx context.Context, rec translate.Record, c core.Co
 		call = sandbox.QuotaRequest(used, rec.Disk)
 	}
 	if call != "" {
-		d.log.InfoContext(ctx, "stop a container that exceeds its disk limit", "container", string(c.Key), "bytes", used, "limit", rec.Disk)
-		err = d.engine.Signal(ctx, core.Ref{Container: c.ID}, int(unix.SIGKILL), stopRequest(call))
+		d.server.log.InfoContext(ctx, "stop a container that exceeds its disk limit", "container", string(c.Key), "bytes", used, "limit", rec.Disk)
+		err = d.server.engine.Signal(ctx, core.Ref{Container: c.ID}, int(unix.SIGKILL), stopRequest(call))
 	}
 	return used, err
 }
