@@ -57,6 +57,11 @@ var walls = []wall{
 		"internal/engine", "internal/face", "internal/control", "internal/cli", "internal/agent", "internal/state", "internal/image", "internal/network",
 		"internal/keeper/server", "internal/keeper/nest", "api/",
 	}, "the OCI command line works without agent and keeper"},
+	{"internal/face/mesos/api", []string{"internal/core", "internal/engine", "internal/face"}, "the wire form of Mesos' API knows no objects"},
+	{"internal/face/mesos/auth", []string{"internal/core", "internal/engine"}, "who may call is decided by the call alone"},
+	{"internal/face/mesos/translate", []string{"internal/engine"}, "a launch is translated before the engine is asked"},
+	{"internal/face/mesos/view", []string{"internal/engine"}, "what is shown is given"},
+	{"internal/face/mesos/sandbox", []string{"internal/engine"}, "directories know no verbs"},
 	{"internal/face", []string{"internal/image", "internal/network", "internal/runtime", "internal/state", "internal/keeper", "internal/agent", "internal/control"}, "faces go through the engine"},
 }
 

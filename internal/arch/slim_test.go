@@ -53,6 +53,32 @@ func TestASlimBuildImportsNothingHeavy(t *testing.T) {
 	}
 }
 
+// confined are the processes that read what strangers made, and the packages of ours
+// that each may link. None of them links a network client or protobuf.
+var confined = map[string][]string{
+	"internal/face/mesos/fetch/store": {"internal/confine", "internal/face/mesos/fetch/store", "internal/weaken"},
+}
+
+// TestAConfinedProcessLinksLittle keeps packages out of these processes whose weaknesses
+// would be theirs.
+func TestAConfinedProcessLinksLittle(t *testing.T) {
+	for room, allowed := range confined {
+		var ours []string
+		for _, p := range deps(t, room) {
+			if rel, ok := strings.CutPrefix(p, module+"/"); ok {
+				ours = append(ours, rel)
+			}
+			if p == "net" || p == "net/http" || strings.HasPrefix(p, "google.golang.org/") {
+				t.Errorf("%s links %s", room, p)
+			}
+		}
+		slices.Sort(ours)
+		if !slices.Equal(ours, allowed) {
+			t.Errorf("%s links %v of ours, want %v", room, ours, allowed)
+		}
+	}
+}
+
 // deps lists what a package links.
 func deps(t *testing.T, room string) []string {
 	t.Helper()
