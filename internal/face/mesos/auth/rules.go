@@ -19,7 +19,7 @@ import (
 // Types of entities in a rule.
 const (
 	entitySome = "SOME"
-	entityAny  = "ANY" //nolint:revive // any is predeclared
+	entityAny  = "ANY"
 	entityNone = "NONE"
 )
 

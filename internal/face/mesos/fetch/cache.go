@@ -16,13 +16,13 @@ import (
 	"github.com/longshore/longshore/internal/keylock"
 )
 
-// Cache keeps what was fetched by the URIs that ask for it, each once, until there is
-// no room for more: what was not used for the longest goes first. It lasts as long as
-// the agent, as Mesos' does. A nil Cache keeps nothing.
+// Cache keeps fetched files by URI up to a total size; the least recently used are
+// removed first. It is emptied when the agent starts, as in Mesos. A nil *Cache keeps
+// nothing.
 type Cache struct {
 	root *os.Root
 	size int64
-	uris keylock.Map[string] // on their way
+	uris keylock.Map[string] // locks URIs while they are fetched
 
 	mu    sync.Mutex             // guards files, used, now
 	files map[string]*cachedFile // by URI
@@ -33,16 +33,17 @@ type Cache struct {
 type cachedFile struct {
 	name string
 	size int64
-	use  int64 // the last one
+	use  int64 // the value of Cache.now at the last use
 }
 
-// NewCache makes an empty cache of size bytes in dir, in which it deletes all there is.
+// NewCache returns an empty cache of size bytes in dir, whose content it deletes. Size
+// 0 returns nil.
 func NewCache(dir string, size int64) (*Cache, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, fmt.Errorf("clear the cache of what is fetched: %w", err)
 	}
 	if size == 0 {
-		return nil, nil //nolint:nilnil // it keeps nothing
+		return nil, nil //nolint:nilnil // nil is a cache that keeps nothing
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the cache of what is fetched: %w", err)
@@ -54,7 +55,7 @@ func NewCache(dir string, size int64) (*Cache, error) {
 	return &Cache{root: root, size: size, files: map[string]*cachedFile{}}, nil
 }
 
-// Close lets go of the directory.
+// Close closes the directory.
 func (c *Cache) Close() error {
 	if c == nil {
 		return nil
@@ -62,7 +63,7 @@ func (c *Cache) Close() error {
 	return c.root.Close()
 }
 
-// Used is how much is kept, and how much may be, in bytes.
+// Used returns how many bytes are in use, and the size of the cache.
 func (c *Cache) Used() (used, size int64) {
 	if c == nil {
 		return 0, 0
@@ -72,11 +73,11 @@ func (c *Cache) Used() (used, size int64) {
 	return c.used, c.size
 }
 
-// errNoRoom is of what is larger than the cache.
+// errNoRoom is returned for a file larger than the cache.
 var errNoRoom = errors.New("larger than the cache") //nolint:gochecknoglobals // an error value
 
-// open returns what a URI names, from the cache if it is there. Who wants what somebody
-// else is fetching waits for it. What is larger than the cache is not kept.
+// open returns the content of a URI, from the cache if it is there. Concurrent callers
+// for the same URI wait for the first. A file larger than the cache is not kept.
 func (c *Cache) open(ctx context.Context, uri string) (io.ReadCloser, error) {
 	if c == nil {
 		return open(ctx, uri)
@@ -96,7 +97,7 @@ func (c *Cache) open(ctx context.Context, uri string) (io.ReadCloser, error) {
 	return f, err
 }
 
-// find opens what is kept; nil for nothing.
+// find opens the cached file of a URI; nil if there is none.
 func (c *Cache) find(uri string) io.ReadCloser {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +106,7 @@ func (c *Cache) find(uri string) io.ReadCloser {
 		return nil
 	}
 	f, err := c.root.Open(k.name)
-	if err != nil { // somebody has taken it away
+	if err != nil { // the file was deleted
 		c.dropLocked(uri)
 		return nil
 	}
@@ -114,7 +115,7 @@ func (c *Cache) find(uri string) io.ReadCloser {
 	return f
 }
 
-// fetch keeps what a URI names, and opens it. Nobody else may fetch the same.
+// fetch stores the content of a URI in the cache, and opens it. The URI must be locked.
 func (c *Cache) fetch(ctx context.Context, uri string) (f *os.File, err error) {
 	from, err := open(ctx, uri)
 	if err != nil {
@@ -162,11 +163,12 @@ func (c *Cache) fetch(ctx context.Context, uri string) (f *os.File, err error) {
 	return f, nil
 }
 
-// piece is for how much room is made at once, in bytes.
+// chunk is how many bytes are reserved at once.
 const chunk = 1 << 20
 
-// room makes room for n more bytes, and takes it; false when there is none. What
-// somebody reads goes from the disk when he has read it.
+// reserve reserves n bytes, and removes other files if necessary; false if the cache is
+// too small. A removed file that is still being read uses disk space until it is
+// closed.
 func (c *Cache) reserve(n int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,19 +190,19 @@ func (c *Cache) reserve(n int64) bool {
 	return false
 }
 
-// dropLocked takes what is kept of a URI away; mu must be held.
+// dropLocked removes a file; mu must be held.
 func (c *Cache) dropLocked(uri string) {
 	k := c.files[uri]
 	if err := c.root.Remove(k.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return // it still takes its room
+		return // it still uses disk space
 	}
 	delete(c.files, uri)
 	c.used -= k.size
 }
 
-// reader ends with the call that it reads for.
+// ctxReader is a reader that fails when its context ends.
 type ctxReader struct {
-	ctx  context.Context //nolint:containedctx // of this one file
+	ctx  context.Context //nolint:containedctx // for reading one file
 	from io.Reader
 }
 

@@ -1,9 +1,8 @@
-// Package fetch brings what a command's URIs name into its sandbox, as Mesos'
-// fetcher does: files of the host and what is had by HTTP, unpacked when it is an
-// archive.
+// Package fetch downloads or copies what a command's URIs name into the container's
+// sandbox, as Mesos' fetcher does, and unpacks archives.
 //
-// The agent itself writes nothing there: the process of package store does, as the
-// container's user. Start at Fetcher.
+// The agent itself writes nothing to the sandbox: the confined process of package store
+// does, as the container's user. Start reading at Fetcher.
 package fetch
 
 import (
@@ -27,26 +26,26 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 )
 
-// stall is how long a server may send nothing, as with Mesos.
+// stall is how long a server may send nothing, as in Mesos.
 const stall = time.Minute
 
-// Fetcher fetches.
+// Fetcher fetches URIs.
 type Fetcher struct {
-	// Limit bounds what is fetched for one container, in bytes as it is unpacked.
+	// Limit limits what is fetched for one container, in bytes after unpacking.
 	Limit int64
-	// Cache is for the URIs that ask for it.
+	// Cache is used for the URIs that ask for it.
 	Cache *Cache
-	// Dirs are the directories of the node whose files may be fetched.
+	// Dirs are the directories of the host whose files may be fetched.
 	Dirs []string
-	// Command is executed as the process that stores; nil is this program.
+	// Command is executed as the storing process; nil is this program.
 	Command []string
 	// Work is the directory above all sandboxes, which is trusted; "" trusts the
 	// sandbox's own path.
 	Work string
 }
 
-// open opens a sandbox. Containers own the directories that those of nested ones
-// are in.
+// open opens a sandbox. It follows no link, because containers own the directories of
+// nested sandboxes.
 func (f Fetcher) open(dir string) (*os.Root, error) {
 	base, rel := dir, "."
 	if f.Work != "" {
@@ -65,9 +64,9 @@ type User struct {
 	Groups   []uint32
 }
 
-// All fetches uris into the sandbox dir, one after the other. Files of the node are
-// read as the user, whose all is that comes of it. The error of the first that
-// cannot be fetched says which it is.
+// Fetch fetches uris into the sandbox dir, one after the other. Files of the host are
+// read as the user, who also owns the result. It stops at the first error, which names
+// the URI.
 func (f Fetcher) Fetch(ctx context.Context, dir string, u User, uris []*mesosv1.CommandInfo_URI) error {
 	root, err := f.open(dir)
 	if err != nil {
@@ -89,8 +88,9 @@ func (f Fetcher) Fetch(ctx context.Context, dir string, u User, uris []*mesosv1.
 	return checkProtected(root, before)
 }
 
-// ours are the entries of a sandbox that others open by their paths: the files of
-// the output and the directory for nested sandboxes.
+// protectedFiles are the entries of a sandbox that others open by path: the output
+// files and the directory for nested sandboxes. The value is nil for one that does not
+// exist.
 func protectedFiles(root *os.Root) (map[string]fs.FileInfo, error) {
 	found := map[string]fs.FileInfo{}
 	for _, name := range []string{"stdout", "stderr", sandbox.Nested} {
@@ -98,13 +98,13 @@ func protectedFiles(root *os.Root) (map[string]fs.FileInfo, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
-		found[name] = st // nil when it is not there
+		found[name] = st // nil if it does not exist
 	}
 	return found, nil
 }
 
-// unharmed makes sure that these are what they were: another one could be a link,
-// which leads anywhere.
+// checkProtected checks that these are still the same files: a new one could be a link
+// to anywhere.
 func checkProtected(root *os.Root, before map[string]fs.FileInfo) error {
 	now, err := protectedFiles(root)
 	if err != nil {
@@ -119,9 +119,9 @@ func checkProtected(root *os.Root, before map[string]fs.FileInfo) error {
 	return nil
 }
 
-// fetch fetches one, and tells how many bytes it takes.
+// fetchOne fetches one URI, and returns how many bytes it wrote.
 func (f Fetcher) fetchOne(ctx context.Context, root *os.Root, u User, uri *mesosv1.CommandInfo_URI, left int64) (int64, error) {
-	// Mesos trims the beginning.
+	// Mesos trims leading white space.
 	value := strings.TrimLeft(uri.GetValue(), " \t\r\n")
 	name, err := fileName(value, uri)
 	if err != nil {
@@ -153,7 +153,7 @@ func (f Fetcher) fetchOne(ctx context.Context, root *os.Root, u User, uri *mesos
 	return f.pipe(ctx, job, from, box)
 }
 
-// isLocal tells the path of a URI that names a file of the node.
+// isLocal returns the path of a URI that names a file of the host.
 func isLocal(value string) (string, bool) {
 	scheme, rest, ok := strings.Cut(value, "://")
 	if !ok {
@@ -162,8 +162,8 @@ func isLocal(value string) (string, bool) {
 	return strings.TrimPrefix(rest, "localhost"), scheme == "file"
 }
 
-// below opens the directory that a file of the node may be fetched from, and tells
-// the file's path below it.
+// openAllowed opens the allowed directory that a file of the host is in, and returns
+// the file's path relative to it.
 func (f Fetcher) openAllowed(file string) (dir *os.File, rel string, err error) {
 	if !path.IsAbs(file) {
 		return nil, "", errors.New("A relative path was passed for the resource") //nolint:staticcheck // Mesos' text
@@ -182,8 +182,8 @@ func (f Fetcher) openAllowed(file string) (dir *os.File, rel string, err error) 
 	return nil, "", errors.New("no directory of face.mesos.fetch_dirs has this file")
 }
 
-// target is the file in the sandbox that a URI becomes: what stands after its last
-// slash, or what it says itself.
+// fileName is the path in the sandbox that a URI is stored at: its output_file, or what
+// follows its last slash.
 func fileName(value string, u *mesosv1.CommandInfo_URI) (string, error) {
 	if strings.ContainsAny(value, "\\'\x00") {
 		return "", errors.New("Illegal characters in URI") //nolint:staticcheck // Mesos' text
@@ -209,7 +209,7 @@ func fileName(value string, u *mesosv1.CommandInfo_URI) (string, error) {
 	return name, nil
 }
 
-// open opens what a server has.
+// open opens a URI of a server.
 func open(ctx context.Context, value string) (io.ReadCloser, error) {
 	scheme, _, _ := strings.Cut(value, "://")
 	if scheme != "http" && scheme != "https" {
@@ -218,17 +218,18 @@ func open(ctx context.Context, value string) (io.ReadCloser, error) {
 	return get(ctx, value)
 }
 
-// body is a server's answer, which is given up when nothing comes any more.
+// body is a server's response, which fails if nothing arrives for too long.
 type body struct {
 	io.ReadCloser
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
-	ctx    context.Context //nolint:containedctx // of this one answer
+	ctx    context.Context //nolint:containedctx // for reading one response
 }
 
-// errStalled is what a server ends with that sends nothing.
+// errStalled is returned if a server sends nothing for too long.
 var errStalled = fmt.Errorf("nothing came for %s", stall) //nolint:gochecknoglobals // an error value
 
+// get requests url and returns the body of a successful response.
 func get(ctx context.Context, url string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	b := &body{ctx: ctx, cancel: cancel, timer: time.AfterFunc(stall, func() { cancel(errStalled) })}
@@ -261,7 +262,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// reason is why the answer broke off.
+// cause is why the response broke off.
 func (b *body) cause(err error) error {
 	if cause := context.Cause(b.ctx); cause != nil {
 		return cause

@@ -16,12 +16,12 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// maxAnswer bounds what is read of what the process has to say.
+// maxOutput limits how much output of the process is kept.
 const maxOutput = 64 << 10
 
-// pipe stores what is read from somewhere.
+// pipe stores what is read from a stream.
 func (f Fetcher) pipe(ctx context.Context, job store.Job, from io.ReadCloser, box *os.File) (int64, error) {
-	if file, ok := from.(*os.File); ok { // of the cache
+	if file, ok := from.(*os.File); ok { // a cached file
 		return f.runStore(ctx, job, file, box)
 	}
 	r, w, err := os.Pipe()
@@ -34,20 +34,20 @@ func (f Fetcher) pipe(ctx context.Context, job store.Job, from io.ReadCloser, bo
 	copied := make(chan struct{})
 	go func() {
 		defer close(copied)
-		// A write fails when the process has ended, which tells why by itself.
+		// A write fails with EPIPE if the process has ended; its result says why.
 		if _, err := io.Copy(w, &sourceReader{Reader: from, broken: cancel}); err == nil || errors.Is(err, syscall.EPIPE) {
 			_ = w.Close()
 		}
 	}()
 	n, err := f.runStore(ctx, job, r, box)
-	// What still comes is for nobody.
+	// Nobody reads the rest.
 	_, _, _ = r.Close(), w.Close(), from.Close()
 	<-copied
 	return n, err
 }
 
-// source ends the process when the bytes break off: it must not take what has come
-// for all.
+// sourceReader stops the storing process if reading fails, because the process would
+// take a truncated stream for a complete one.
 type sourceReader struct {
 	io.Reader
 	broken context.CancelCauseFunc
@@ -62,7 +62,7 @@ func (s *sourceReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// run does a job in a process of its own, and tells how many bytes were written.
+// runStore runs the storing process, and returns how many bytes it wrote.
 func (f Fetcher) runStore(ctx context.Context, job store.Job, from, box *os.File) (int64, error) {
 	arg, err := json.Marshal(job)
 	if err != nil {
@@ -70,14 +70,14 @@ func (f Fetcher) runStore(ctx context.Context, job store.Job, from, box *os.File
 	}
 	command := f.Command
 	if command == nil {
-		command = []string{"/proc/self/exe", store.Arg} // this very file, also after an upgrade
+		command = []string{"/proc/self/exe", store.Arg} // the running program, even if its file was replaced
 	}
 	cmd := exec.CommandContext(ctx, command[0], append(command[1:len(command):len(command)], string(arg))...)
 	cmd.Env = append([]string{"PATH=/nonexistent", "HOME=/nonexistent", "GOTRACEBACK=single"}, weaken.Environ()...)
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{from, box}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's ^C is for the agent
-	stdin, err := cmd.StdinPipe()                         // open as long as the agent lives
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C in a terminal must reach the agent only
+	stdin, err := cmd.StdinPipe()                         // open while the agent lives
 	if err != nil {
 		return 0, err
 	}
@@ -94,7 +94,7 @@ func (f Fetcher) runStore(ctx context.Context, job store.Job, from, box *os.File
 	}
 	if err != nil {
 		last, _, _ := strings.Cut(strings.TrimSpace(why.String()), "\n")
-		return 0, fmt.Errorf("the process that stores it failed: %w: %s", err, last)
+		return 0, fmt.Errorf("the storing process failed: %w: %s", err, last)
 	}
 	if r.Error != "" {
 		return 0, errors.New(r.Error)
@@ -102,7 +102,7 @@ func (f Fetcher) runStore(ctx context.Context, job store.Job, from, box *os.File
 	return min(max(r.Written, 0), job.Limit), nil
 }
 
-// bounded keeps the beginning of what is written.
+// limitedBuffer keeps the beginning of what is written to it.
 type limitedBuffer struct{ bytes.Buffer }
 
 // Write implements io.Writer.

@@ -1,7 +1,7 @@
-// Package providers keeps the configurations of resource providers: a file each,
-// in a directory, written whole or not at all. Nothing is launched by them.
+// Package providers stores the configurations of resource providers: one file each,
+// written atomically. No provider is launched by them.
 //
-// It must not know the API. Start at Dir.
+// It must not know the API. Start reading at Dir.
 package providers
 
 import (
@@ -22,13 +22,14 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// storage is the one type of a local resource provider that there is.
+// storageType is the only type of local resource provider in Mesos.
 const storageType = "org.apache.mesos.rp.local.storage"
 
-// maxName bounds a provider's name, so that its file has one too, in bytes.
+// maxName limits the length of a provider's name, which becomes part of a file name, in
+// bytes.
 const maxName = 200
 
-// Check says what is wrong with a configuration, in Mesos' words.
+// Check returns what is wrong with a configuration, in Mesos' words.
 func Check(info *mesosv1.ResourceProviderInfo) error {
 	plugin := info.GetStorage().GetPlugin()
 	switch {
@@ -51,7 +52,7 @@ func Check(info *mesosv1.ResourceProviderInfo) error {
 	return fmt.Errorf("%s not found", mesosv1.CSIPluginContainerInfo_NODE_SERVICE)
 }
 
-// identifier: what Mesos takes for a name of Java's.
+// isIdentifier reports whether s is what Mesos accepts as a Java identifier.
 func isIdentifier(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
@@ -73,7 +74,7 @@ type Dir struct {
 	mu   sync.Mutex // serializes the changes of files in path
 }
 
-// New returns the directory at path, which it makes.
+// New returns the directory at path, which it creates if necessary.
 func New(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of resource providers: %w", err)
@@ -81,14 +82,15 @@ func New(path string) (*Dir, error) {
 	return &Dir{path: path}, nil
 }
 
-// file is where the configuration of a type and a name is. What they may be made
-// of keeps it in the directory, and apart from any other.
+// file is the path of the configuration of a type and name. Check lets no characters
+// through with which it could leave the directory or be that of another.
 func (d *Dir) file(kind, name string) string {
 	return filepath.Join(d.path, kind+"."+name+".json")
 }
 
-// Add keeps a configuration that Check has nothing against. The same one is there
-// already: nothing changes; another of its type and name: AlreadyExists.
+// Add stores a configuration that Check accepts. It does nothing if the same
+// configuration exists, and returns AlreadyExists for another one of the same type and
+// name.
 func (d *Dir) Add(info *mesosv1.ResourceProviderInfo) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -108,8 +110,8 @@ func (d *Dir) Add(info *mesosv1.ResourceProviderInfo) error {
 	return nil
 }
 
-// read reads a configuration as Marshal writes it: a file may have been made by
-// hand.
+// read reads a configuration in the form that MarshalJSON writes, because a file may
+// have been written by hand.
 func read(path string) ([]byte, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -122,7 +124,7 @@ func read(path string) ([]byte, error) {
 	return canonical, nil
 }
 
-// decode gives a configuration the form that Marshal writes.
+// canonical rewrites a configuration in the form of MarshalJSON.
 func canonical(raw []byte) ([]byte, error) {
 	var info mesosv1.ResourceProviderInfo
 	if err := api.UnmarshalJSON(raw, &info); err != nil {
@@ -131,8 +133,7 @@ func canonical(raw []byte) ([]byte, error) {
 	return api.MarshalJSON(&info)
 }
 
-// Update puts a configuration in the place of the one of its type and name.
-// NotFound.
+// Update replaces the configuration of the same type and name. NotFound.
 func (d *Dir) Update(info *mesosv1.ResourceProviderInfo) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,10 +150,10 @@ func (d *Dir) Update(info *mesosv1.ResourceProviderInfo) error {
 	return atomicfile.Write(path, want, 0o644)
 }
 
-// Remove drops the configuration of a type and a name; success when there is none.
+// Remove deletes the configuration of a type and name; it succeeds if there is none.
 func (d *Dir) Remove(kind, name string) error {
 	if kind != storageType || !isIdentifier(name) || len(name) > maxName {
-		return nil // Check lets none in
+		return nil // Check accepts no such name
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package session has the sessions of Mesos' clients: processes that live as long as
-// the connection that asked for them, those who look on, and the one who may give
-// input.
+// the connection that started them, further clients that watch their output, and the
+// single client that may send input.
 //
-// It must not know HTTP. Start at Table and Session.Run.
+// It must not know HTTP. Start reading at Table and Session.Run.
 package session
 
 import (
@@ -17,14 +17,14 @@ import (
 	"github.com/longshore/longshore/internal/face/attach"
 )
 
-// Send gives one record to a connection. It may block as long as the other end
-// does not read, and returns when ctx ends.
+// Send sends one record to a client. It may block while the client does not read, and
+// returns when ctx ends.
 type Send func(ctx context.Context, m *mesosagent.ProcessIO) error
 
-// backlog is how many records are kept for an onlooker who is slow.
+// watcherBacklog is how many records are buffered for a slow watcher.
 const watcherBacklog = 128
 
-// Session is a process and the connection that it lives for.
+// Session is a process and the connection that started it.
 type Session struct {
 	*attach.Session
 	TTY bool
@@ -34,15 +34,15 @@ type Session struct {
 	ended    bool
 }
 
-// Run sends the output, and a sign of life at once and every so often, until the process has
-// ended and all is sent; or until ctx ends or a send fails, which is an error. It
-// returns how the process ended.
+// Run sends the output, and heartbeats at once and at the given interval, until the
+// process has ended and all output is sent. It returns how the process ended. If ctx
+// ends or a send fails, it returns an error.
 func (s *Session) Run(ctx context.Context, send Send, every time.Duration) (core.Autopsy, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer s.Close()
 	defer s.closeWatchers()
-	if err := send(ctx, heartbeat(every)); err != nil { // however short it is
+	if err := send(ctx, heartbeat(every)); err != nil { // even for a session that ends at once
 		return core.Autopsy{}, err
 	}
 	var signs sync.WaitGroup
@@ -57,7 +57,7 @@ func (s *Session) Run(ctx context.Context, send Send, every time.Duration) (core
 	return s.Session.Run(ctx)
 }
 
-// record is output as a record, which keeps its own copy.
+// outputRecord is output as a record, with a copy of data.
 func outputRecord(stderr bool, data []byte) *mesosagent.ProcessIO {
 	kind := mesosagent.ProcessIO_Data_STDOUT
 	if stderr {
@@ -68,21 +68,22 @@ func outputRecord(stderr bool, data []byte) *mesosagent.ProcessIO {
 	}
 }
 
-// tell sends to those who look on, who never hold anything up, and then on.
+// tee sends to the watchers, without waiting for them, and then to the session's own
+// connection.
 func (s *Session) tee(ctx context.Context, m *mesosagent.ProcessIO, send Send) error {
 	s.mu.Lock()
 	for v := range s.watchers {
 		select {
 		case v <- m:
-		default: // too slow: it goes without
+		default: // the watcher is too slow and misses this record
 		}
 	}
 	s.mu.Unlock()
 	return send(ctx, m)
 }
 
-// Watch opens the connection to one who looks on, and sends the output from then
-// on until the session ends, or ctx does.
+// Watch opens another connection, and sends the output to it from then on until the
+// session or ctx ends.
 func (s *Session) Watch(ctx context.Context, open func() (Send, error), every time.Duration) error {
 	v := s.subscribe()
 	defer func() {
@@ -114,7 +115,7 @@ func (s *Session) Watch(ctx context.Context, open func() (Send, error), every ti
 	}
 }
 
-// look has the output go to one more place, which is closed at the end.
+// subscribe adds a watcher. Its channel is closed at the end of the session.
 func (s *Session) subscribe() chan *mesosagent.ProcessIO {
 	v := make(chan *mesosagent.ProcessIO, watcherBacklog)
 	s.mu.Lock()
@@ -130,7 +131,7 @@ func (s *Session) subscribe() chan *mesosagent.ProcessIO {
 	return v
 }
 
-// end lets go of those who look on.
+// closeWatchers ends the watchers' streams.
 func (s *Session) closeWatchers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +142,7 @@ func (s *Session) closeWatchers() {
 	}
 }
 
-// beat sends a sign of life every so often, until ctx ends, which is no error.
+// sendHeartbeats sends heartbeats until ctx ends, which is not an error.
 func sendHeartbeats(ctx context.Context, send Send, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -157,6 +158,7 @@ func sendHeartbeats(ctx context.Context, send Send, every time.Duration) error {
 	}
 }
 
+// heartbeat is a heartbeat record that announces the interval.
 func heartbeat(every time.Duration) *mesosagent.ProcessIO {
 	ns := every.Nanoseconds()
 	return &mesosagent.ProcessIO{Type: mesosagent.ProcessIO_CONTROL.Enum(), Control: &mesosagent.ProcessIO_Control{
@@ -165,14 +167,14 @@ func heartbeat(every time.Duration) *mesosagent.ProcessIO {
 	}}
 }
 
-// Table has the sessions that run, by their names as text. The zero Table is ready.
+// Table has the running sessions by id in text form. The zero value is ready to use.
 type Table struct {
 	mu     sync.Mutex // guards live, inputs
 	live   map[string]*Session
 	inputs map[string]bool
 }
 
-// Begin has a session in the table.
+// Begin adds a session.
 func (t *Table) Begin(id string, s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -182,22 +184,22 @@ func (t *Table) Begin(id string, s *Session) {
 	t.live[id] = s
 }
 
-// End takes it off.
+// End removes a session.
 func (t *Table) End(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.live, id)
 }
 
-// Live is a session that has not ended; nil for none.
+// Live returns a running session; nil if there is none.
 func (t *Table) Live(id string) *Session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.live[id]
 }
 
-// Input takes the only place from which a container gets input; false when
-// somebody has it.
+// Input reserves the input of a container, which only one client may have at a time;
+// false if another has it.
 func (t *Table) Input(id string) (release func(), ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// Images are those of a launch, as they were found.
+// Images are the images of a launch.
 type Images struct {
 	Root    core.Image   // zero for the host's root
-	Volumes []core.Image // of VolumeImages
+	Volumes []core.Image // in the order of VolumeImages
 }
 
-// VolumeImages are the images that are volumes.
+// VolumeImages are the images that are mounted as volumes.
 func (l Launch) VolumeImages() (list []*mesosv1.Image) {
 	for _, v := range l.Container.GetVolumes() {
 		if v.Image != nil {
@@ -25,6 +25,7 @@ func (l Launch) VolumeImages() (list []*mesosv1.Image) {
 	return list
 }
 
+// imageMounts are images as mounts of a container.
 func imageMounts(found []core.Image) (list []core.ImageMount) {
 	for _, img := range found {
 		list = append(list, core.ImageMount{Image: img.ID})
@@ -32,13 +33,13 @@ func imageMounts(found []core.Image) (list []core.ImageMount) {
 	return list
 }
 
-// imageMount shows the image of that number, which all containers share.
+// imageMount mounts the image with that index, read-only.
 func (l Launch) imageMount(v *mesosv1.Volume, number int) (specs.Mount, error) {
 	b, err := l.volumeTarget(v)
 	return ocispec.ImageMount(b.Target, number), err
 }
 
-// checkImages refuses images that are not to be had here. NotImplemented, and
+// checkImages returns NotImplemented for images of an unsupported kind or use, and
 // InvalidArgument for one without a name.
 func (l Launch) checkImages() error {
 	if img := l.Container.GetMesos().GetImage(); img != nil {

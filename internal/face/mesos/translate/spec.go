@@ -23,7 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// base is the spec as far as the call alone decides it.
+// baseSpec is the part of the spec that the call alone determines.
 func (l Launch) baseSpec() (*specs.Spec, error) {
 	s := ocispec.New()
 	p := s.Process
@@ -44,7 +44,7 @@ func (l Launch) baseSpec() (*specs.Spec, error) {
 	return s, ocispec.DefaultSeccomp(s)
 }
 
-// capabilities: those in force, and those that can ever be had.
+// capabilities are the effective and the bounding capabilities.
 func (l Launch) capabilities() (*specs.LinuxCapabilities, error) {
 	info := l.Container.GetLinuxInfo()
 	names := func(c *mesosv1.CapabilityInfo) ([]string, error) {
@@ -70,7 +70,7 @@ func (l Launch) capabilities() (*specs.LinuxCapabilities, error) {
 	}
 	sets := ocispec.CapabilitySets(in)
 	if effective != nil {
-		// What a call names is in force for a user that is not root too.
+		// Capabilities that a call names are effective for users other than root too.
 		sets.Ambient, sets.Inheritable = slices.Clone(in), slices.Clone(in)
 	}
 	if bounding == nil {
@@ -87,6 +87,7 @@ func (l Launch) capabilities() (*specs.LinuxCapabilities, error) {
 	return sets, nil
 }
 
+// rlimits are the resource limits of the process.
 func (l Launch) rlimits() ([]specs.POSIXRlimit, error) {
 	var list []specs.POSIXRlimit
 	for _, r := range l.Container.GetRlimitInfo().GetRlimits() {
@@ -108,8 +109,8 @@ func (l Launch) rlimits() ([]specs.POSIXRlimit, error) {
 	return list, nil
 }
 
-// inside is where the container finds its sandbox: with the host's root, where
-// the host has it.
+// sandboxDir is the path of the sandbox in the container. With the host's root it is
+// the same as on the host.
 func (l Launch) sandboxDir() string {
 	if l.Image() == "" {
 		return l.Dir
@@ -117,9 +118,9 @@ func (l Launch) sandboxDir() string {
 	return ImageSandboxDir
 }
 
-// way has a container with the host's root find its sandbox where the host has
-// it, whoever it runs as: what is closed there is an empty directory here, in which
-// nothing but the sandbox is.
+// hideAgentRoot makes the sandbox reachable for every user of a container with the
+// host's root: it mounts an empty searchable directory over AgentRoot, in which only
+// the sandbox is then mounted.
 func (l Launch) hideAgentRoot(s *specs.Spec) {
 	if l.Image() != "" || l.AgentRoot == "" || !strings.HasPrefix(l.Dir, path.Clean(l.AgentRoot)+"/") {
 		return
@@ -129,9 +130,9 @@ func (l Launch) hideAgentRoot(s *specs.Spec) {
 	})
 }
 
-// mounts are the sandbox and the volumes. What is nested has its sandbox below:
-// the container may read there, and can neither write nor lead us elsewhere, since
-// what is mounted cannot be renamed.
+// mounts adds the mounts of the sandbox and the volumes. The directory with the
+// sandboxes of nested containers is mounted read-only over itself: the container can
+// read in it, but can neither write there nor replace it by a link.
 func (l Launch) mounts(s *specs.Spec) error {
 	l.hideAgentRoot(s)
 	binds := []ocispec.Bind{
@@ -161,7 +162,8 @@ func (l Launch) mounts(s *specs.Spec) error {
 	return nil
 }
 
-// mount is a volume's; images are how many images come before it.
+// volumeMount is the mount of a volume; images is how many image volumes come before
+// it.
 func (l Launch) volumeMount(v *mesosv1.Volume, images int) (specs.Mount, error) {
 	if v.Image != nil {
 		return l.imageMount(v, images)
@@ -173,7 +175,7 @@ func (l Launch) volumeMount(v *mesosv1.Volume, images int) (specs.Mount, error) 
 	return b.Mount()
 }
 
-// target is a volume as far as its place in the container goes.
+// volumeTarget is the bind of a volume without its source.
 func (l Launch) volumeTarget(v *mesosv1.Volume) (ocispec.Bind, error) {
 	b := ocispec.Bind{Target: v.GetContainerPath(), ReadOnly: v.GetMode() == mesosv1.Volume_RO}
 	if !path.IsAbs(b.Target) {
@@ -186,6 +188,7 @@ func (l Launch) volumeTarget(v *mesosv1.Volume) (ocispec.Bind, error) {
 	return b, nil
 }
 
+// volumeBind is the bind of a volume that is not an image.
 func (l Launch) volumeBind(v *mesosv1.Volume) (ocispec.Bind, error) {
 	b, err := l.volumeTarget(v)
 	if err != nil {
@@ -221,14 +224,14 @@ func (l Launch) volumeBind(v *mesosv1.Volume) (ocispec.Bind, error) {
 	return b, invalid.Plainf("volume at %s: only images, host_path and sandbox_path are known here", v.GetContainerPath())
 }
 
-// sandboxPath is a directory of a sandbox, made when it is not there. A link that
-// a container has left there leads nowhere, neither now nor when the directory is
-// mounted.
+// sandboxBind binds a directory of a sandbox, which is created if it does not exist. No
+// link is followed, neither now nor when the directory is mounted, because containers
+// own these paths.
 func (l Launch) sandboxBind(b ocispec.Bind, dir, rel string) (ocispec.Bind, error) {
 	if path.IsAbs(rel) || !filepath.IsLocal(rel) {
 		return b, invalid.Plainf("volume: %q is not a path in a sandbox", rel)
 	}
-	// Who could write there could put a link in the place of what we go through.
+	// A container that could write there could replace a directory on our way by a link.
 	if c := path.Clean(rel); c == "." || c == sandbox.Nested || strings.HasPrefix(c, sandbox.Nested+"/") {
 		return b, invalid.Plainf("volume: %q has the sandboxes of nested containers in it", rel)
 	}
@@ -247,8 +250,8 @@ func (l Launch) sandboxBind(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 	return b, made.Close()
 }
 
-// finish adds what only the root and the image tell: user, command, environment
-// and directory. The sandbox becomes the user's.
+// specFunc completes the spec with what depends on the root and the image: user,
+// command, environment and working directory. It gives the sandbox to the user.
 func (l Launch) specFunc(s *specs.Spec) core.SpecFunc {
 	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
 		own, err := environment(l.Command)
@@ -273,10 +276,10 @@ func (l Launch) specFunc(s *specs.Spec) core.SpecFunc {
 	}
 }
 
-// imageArgs are the command's words with the image's.
+// imageArgs is the command line, with that of the image as the default.
 func (l Launch) imageArgs(img *imagespec.ImageConfig) ([]string, error) {
 	command := img.Cmd
-	if len(l.Command.GetArguments()) > 0 { // they stand in its place, but for a program
+	if len(l.Command.GetArguments()) > 0 { // they replace the arguments of the image, but not its program
 		command = command[:min(len(command), 1)]
 		if len(img.Entrypoint) > 0 {
 			command = nil
@@ -285,6 +288,7 @@ func (l Launch) imageArgs(img *imagespec.ImageConfig) ([]string, error) {
 	return l.args(slices.Concat(img.Entrypoint, command))
 }
 
+// checkUser calls PermitUser.
 func (l Launch) checkUser(u specs.User) error {
 	if l.PermitUser == nil {
 		return nil
@@ -292,7 +296,7 @@ func (l Launch) checkUser(u specs.User) error {
 	return l.PermitUser(u)
 }
 
-// own gives the sandbox to the user; what is for nested containers is not his.
+// chown gives the sandbox to the user, but not the directory for nested sandboxes.
 func (l Launch) chown(u specs.User) error {
 	rel, ok := beneath.Rel(l.WorkDir, l.Dir)
 	if !ok {
@@ -306,8 +310,7 @@ func (l Launch) chown(u specs.User) error {
 	return root.Lchown(".", int(u.UID), int(u.GID))
 }
 
-// environment are a command's variables; a secret that is kept elsewhere is
-// refused.
+// environment are the variables of a command. Only secrets by value are supported.
 func environment(c *mesosv1.CommandInfo) ([]string, error) {
 	var env []string
 	for _, v := range c.GetEnvironment().GetVariables() {
@@ -323,7 +326,7 @@ func environment(c *mesosv1.CommandInfo) ([]string, error) {
 	return env, nil
 }
 
-// Process is a session's: its parent's own process with another command.
+// Process is the process of a session: the parent's own process with another command.
 func (l Launch) Process() (*specs.Process, error) {
 	if l.Container.GetMesos().GetImage() != nil {
 		return nil, invalid.Plainf("A 'rootfs' cannot be set for DEBUG containers")

@@ -1,7 +1,8 @@
-// Package translate turns what Mesos asks for into the engine's nouns.
+// Package translate converts launches of Mesos into configurations of the engine: a
+// sandbox, a container, an OCI spec, or a process for a session.
 //
-// It looks at the node where a call names something of it, and must not change
-// anything but the owner of a sandbox. Start reading at Launch.
+// It makes the directories of sandbox_path volumes and gives a sandbox to its user, but
+// changes nothing else on the node. Start reading at Launch.
 package translate
 
 import (
@@ -21,40 +22,40 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// Inside is where a container with an image finds its sandbox.
+// ImageSandboxDir is the path of the sandbox in a container with an image.
 const ImageSandboxDir = "/mnt/mesos/sandbox"
 
-// Launch is one launch with everything read.
+// Launch is a launch call with everything that is known for it.
 type Launch struct {
-	ID        string // as text
+	ID        string // the container's id in text form
 	Command   *mesosv1.CommandInfo
 	Container *mesosv1.ContainerInfo
 	Resources []*mesosv1.Resource
 	// Dir is the container's sandbox on the host.
 	Dir string
-	// Closed is a directory of the host that Dir may be below and that nobody but
-	// root may search; "" is none.
+	// AgentRoot is a directory of the host that only root may search, and that Dir may
+	// be below; "" for none.
 	AgentRoot string
-	// Work is the directory above all sandboxes, which is trusted: containers own
-	// parts of the paths below.
+	// WorkDir is the directory above all sandboxes. It is trusted, unlike the paths
+	// below, of which containers own parts.
 	WorkDir string
-	// Parent is the container that a nested one is in, with its record.
+	// Parent is the container that a nested one is launched in, with its record.
 	Parent       *core.Container
 	ParentRecord Record
 	ParentUser   string // the parent's user and group, by number
-	// Permit refuses what a call may not start: a process of this user. What it says
-	// is the error of the launch. nil permits all.
+	// PermitUser returns an error if the call may not start a process of this user; the
+	// launch fails with that error. nil permits every user.
 	PermitUser func(u specs.User) error
-	// GPUs are the names of those that a standalone container gets.
+	// GPUs are the names of the GPUs that a standalone container gets.
 	GPUs []string
 }
 
-// Record is what the face keeps with a container.
+// Record is what the face stores with a container.
 type Record struct {
-	Dir  string `json:"dir"`            // its sandbox on the host
-	User string `json:"user,omitempty"` // as it was asked for
+	Dir  string `json:"dir"`            // the sandbox on the host
+	User string `json:"user,omitempty"` // as the call has it
 	TTY  bool   `json:"tty,omitempty"`
-	Disk uint64 `json:"disk,omitempty"` // how much of it a standalone one and all in it may take, bytes; 0: any
+	Disk uint64 `json:"disk,omitempty"` // limit for a standalone container and everything nested in it, in bytes; 0: none
 }
 
 // ReadRecord reads a container's record. DataLoss.
@@ -65,10 +66,11 @@ func ReadRecord(c core.Container) (r Record, err error) {
 	return r, nil
 }
 
+// notImplemented is the error for a feature of Mesos that this face does not have.
 func notImplemented(what string) error { return fmt.Errorf("%s: %w", what, errdefs.ErrNotImplemented) }
 
-// Check refuses what this node does not do, before anything is made.
-// InvalidArgument, or NotImplemented for what is not built.
+// Check refuses what this face does not support, before anything is created.
+// InvalidArgument, or NotImplemented for features that are missing.
 func (l Launch) Check() error {
 	if l.Container != nil && l.Container.GetType() != mesosv1.ContainerInfo_MESOS {
 		return invalid.Plainf("The provided ContainerInfo is not supported")
@@ -80,13 +82,13 @@ func (l Launch) Check() error {
 		return notImplemented("a network of a nested container's own")
 	}
 	if shell := l.Command != nil && l.Command.Shell != nil && l.Command.GetShell(); l.Image() != "" && l.Command.GetValue() == "" && !shell {
-		return nil // the image may know
+		return nil // the image may have a command
 	}
 	_, err := l.args(nil)
 	return err
 }
 
-// Image is the name of the image asked for, "" for the host's root.
+// Image is the name of the image; "" for the host's root.
 func (l Launch) Image() string {
 	if img := l.Container.GetMesos().GetImage(); img != nil {
 		return img.GetDocker().GetName()
@@ -97,7 +99,7 @@ func (l Launch) Image() string {
 // TTY reports whether the container gets a terminal.
 func (l Launch) TTY() bool { return l.Container.GetTtyInfo() != nil }
 
-// user is who it runs as; a nested one is its parent's unless it says.
+// userName is the user that the process runs as; that of the parent by default.
 func (l Launch) userName() string {
 	if l.Command.GetUser() != "" {
 		return l.Command.GetUser()
@@ -105,8 +107,8 @@ func (l Launch) userName() string {
 	return l.ParentUser
 }
 
-// Inherit has the parent's ids as what a nested container runs as, unless it says
-// more. Its root may know no names.
+// Inherit makes the parent's user and group the default of a nested container, by
+// number, because its image may have other names.
 func (l *Launch) Inherit() error {
 	p, err := ocispec.BundleProcess(l.Parent.Bundle)
 	if err == nil {
@@ -115,8 +117,8 @@ func (l *Launch) Inherit() error {
 	return err
 }
 
-// Sandbox is a standalone container's surroundings. Without a network of its own
-// it is on the host's, as Mesos has it; what is nested shares them.
+// SandboxConfig is the sandbox of a standalone container. Without networks of its own
+// it is on the host's network, as in Mesos. Nested containers share it.
 func (l Launch) SandboxConfig() (core.SandboxConfig, error) {
 	res, err := l.resourceLimits()
 	if err != nil {
@@ -139,8 +141,8 @@ func (l Launch) SandboxConfig() (core.SandboxConfig, error) {
 	return cfg, nil
 }
 
-// network is one interface for each of nets: eth0, eth1 and so on. One alone may be the
-// node's own, which needs no name.
+// network configures one interface per entry: eth0, eth1 and so on. A single one may be
+// the node's default network, which needs no name.
 func network(nets []*mesosv1.NetworkInfo) (cfg core.NetworkConfig, err error) {
 	seen := map[string]bool{}
 	for i, n := range nets {
@@ -169,6 +171,7 @@ func network(nets []*mesosv1.NetworkInfo) (cfg core.NetworkConfig, err error) {
 	return cfg, nil
 }
 
+// port converts a port mapping.
 func port(p *mesosv1.NetworkInfo_PortMapping) (core.Port, error) {
 	proto := strings.ToLower(p.GetProtocol())
 	if proto == "" {
@@ -181,14 +184,14 @@ func port(p *mesosv1.NetworkInfo_PortMapping) (core.Port, error) {
 	return core.Port{Proto: proto, Host: uint16(p.GetHostPort()), Container: uint16(p.GetContainerPort())}, nil
 }
 
-// What Mesos gives at least, whatever was asked for.
+// The minimum that Mesos gives.
 const (
 	minMem    = 32 << 20
 	minShares = 2
 	cpuShares = 1024 // of one CPU
 )
 
-// amounts are the resources by their names.
+// resourceAmounts are the amounts of scalar resources by name.
 func (l Launch) resourceAmounts() map[string]float64 {
 	amount := map[string]float64{}
 	for _, r := range l.Resources {
@@ -197,10 +200,10 @@ func (l Launch) resourceAmounts() map[string]float64 {
 	return amount
 }
 
-// WantsGPUs is how many GPUs are asked for.
+// WantsGPUs is the number of GPUs that the launch asks for.
 func (l Launch) WantsGPUs() int { return int(min(l.resourceAmounts()["gpus"], math.MaxInt32)) }
 
-// disk is the limit of what is taken of the disk, in bytes; 0 for none.
+// diskLimit is the limit of disk usage in bytes; 0 for none.
 func (l Launch) diskLimit() (uint64, error) {
 	mib := l.resourceAmounts()["disk"]
 	if mib > 1<<40 || math.IsNaN(mib) {
@@ -209,8 +212,8 @@ func (l Launch) diskLimit() (uint64, error) {
 	return uint64(max(mib, 0) * (1 << 20)), nil
 }
 
-// limits are the resources as the kernel enforces them: CPUs by weight, as Mesos
-// has it unless it is told otherwise, and memory as a limit.
+// resourceLimits are the resources that the kernel enforces: CPUs as a weight, as in
+// Mesos by default, and memory as a limit.
 func (l Launch) resourceLimits() (*specs.LinuxResources, error) {
 	amount := l.resourceAmounts()
 	res := &specs.LinuxResources{}
@@ -231,7 +234,7 @@ func (l Launch) resourceLimits() (*specs.LinuxResources, error) {
 	return res, nil
 }
 
-// ContainerOf is the container itself.
+// ContainerConfig is the container itself.
 func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerConfig, error) {
 	limit, err := l.diskLimit()
 	if err != nil {
@@ -253,12 +256,12 @@ func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerC
 	if images.Root.ID != "" {
 		c.Root.Image = images.Root.ID
 	} else {
-		// What is mounted below the host's root stays out: other containers'
-		// roots and our own state are among it.
+		// A bind without submounts: mounted below the host's root are the roots of
+		// other containers and our own state.
 		c.Root.Mounts = []core.Mount{{Type: "bind", Source: "/", Options: []string{"bind"}}}
 	}
 	if l.Parent != nil {
-		c.Parent, c.CDI = l.Parent.ID, l.Parent.Config.CDI // what is nested has its root's
+		c.Parent, c.CDI = l.Parent.ID, l.Parent.Config.CDI // nested containers share the GPUs of their root
 		if l.Container.GetLinuxInfo().GetSharePidNamespace() {
 			c.Join = append(c.Join, core.Join{Namespace: specs.PIDNamespace, Container: l.Parent.ID})
 		}
@@ -271,14 +274,14 @@ func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerC
 	return c, nil
 }
 
-// Size is a terminal's first size; zero when it is not said.
+// Size is the initial size of a terminal; zero if the call does not say.
 func Size(t *mesosv1.TTYInfo) core.Size {
 	w := t.GetWindowSize()
 	return core.Size{Cols: uint16(min(w.GetColumns(), math.MaxUint16)), Rows: uint16(min(w.GetRows(), math.MaxUint16))}
 }
 
-// args is the command line. Without a shell arguments has all of argv, its first
-// one too; the program is value then.
+// args is the command line. Without a shell, the arguments are the whole argv and the
+// value is the program to execute. img is the command line of the image.
 func (l Launch) args(img []string) ([]string, error) {
 	c := l.Command
 	args := slices.Clone(c.GetArguments())
@@ -307,5 +310,5 @@ func (l Launch) args(img []string) ([]string, error) {
 	return args, nil
 }
 
-// Root is the standalone container that l's is, or is below.
+// Root is the id of the standalone container that l is or is nested in.
 func (l Launch) Root() string { return api.RootOf(l.ID) }

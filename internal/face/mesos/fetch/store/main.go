@@ -1,9 +1,10 @@
-// Package store is the process that writes what a Mesos command fetches into its
-// sandbox, and unpacks archives there.
+// Package store is the process that writes fetched files into the sandbox of a Mesos
+// container, and unpacks archives there.
 //
-// Archives are made by strangers. So the process is the container's user before it
-// opens anything, and then loses all but the sandbox: files, system calls,
-// capabilities. It must not know where bytes come from. Start at Main.
+// Archives come from strangers. So the process becomes the container's user before it
+// opens anything, and then gives up access to everything but the sandbox: files, system
+// calls, capabilities. It must not know where the bytes come from, and has few
+// dependencies. Start reading at Main.
 package store
 
 import (
@@ -23,48 +24,48 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Arg is the first argument with which the agent's program is executed again as
-// this process. The second is a Job.
+// Arg is the first argument when the agent's program is executed as this process. The
+// second is a Job as JSON.
 const Arg = "mesos-store"
 
-// Descriptors that the process is started with.
+// Descriptors that the process inherits.
 const (
-	SourceFD  = 3 // the bytes, or the directory that Job.File is below
+	SourceFD  = 3 // the bytes, or the directory that Job.File is relative to
 	SandboxFD = 4 // the sandbox
 )
 
-// Job is what is to be done.
+// Job is what the process has to do.
 type Job struct {
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"groups,omitempty"`
-	// File is a path below SourceFD, "" when SourceFD has the bytes themselves.
+	// File is a path relative to SourceFD; "" if SourceFD has the bytes themselves.
 	File string `json:"file,omitempty"`
-	// Name is the file's path in the sandbox.
+	// Name is the path of the new file in the sandbox.
 	Name string `json:"name"`
 	// Executable files are not unpacked.
 	Executable bool `json:"executable,omitempty"`
 	Extract    bool `json:"extract,omitempty"`
-	// Limit bounds what is written, in bytes.
+	// Limit limits what is written, in bytes.
 	Limit int64 `json:"limit"`
 }
 
-// Result is how it went.
+// Result is the outcome.
 type Result struct {
 	Written int64  `json:"written"` // bytes
 	Error   string `json:"error,omitempty"`
 }
 
-// Bounds of the process: of its memory, which an archive may want as it likes, and
-// of the heap at which it collects.
+// maxMemory limits the memory of the process, because archives can demand any amount.
+// softMemory is the heap size at which it collects garbage.
 const (
 	maxMemory  = 768 << 20
 	softMemory = 256 << 20
 )
 
-// Main is the process: it does the job in args and tells of it on standard output.
-// The program exits with what it returns. When standard input ends, the agent has
-// gone, and so does it.
+// Main is the process's main function: it does the job in args, writes a Result to
+// standard output, and returns the exit status. The process exits when its standard
+// input ends, because the agent is dead then.
 func Main(args []string) int {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -107,8 +108,8 @@ func do(job Job) (int64, error) {
 	return to.store(context.Background(), from, job)
 }
 
-// become gives this process the user's ids, in all its threads. A node that is not
-// run by root has one user only.
+// becomeUser changes the ids of all threads to those of the user. If the agent is not
+// root, there is only one user.
 func becomeUser(job Job) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -121,9 +122,9 @@ func becomeUser(job Job) error {
 	return errors.Join(syscall.Setgroups(groups), syscall.Setresgid(gid, gid, gid), syscall.Setresuid(uid, uid, uid))
 }
 
-// source opens what is to be stored. A file of the node is opened as the user whose
-// container wants it, and below the directory that its operator allows: no link on
-// the way leads out of it, however somebody changes them meanwhile.
+// source opens what is to be stored. A file of the host is opened as the container's
+// user and below an allowed directory; no link leads out of it, even if it is changed
+// meanwhile.
 func source(file string) (*os.File, error) {
 	if file == "" {
 		return os.NewFile(SourceFD, "source"), nil
@@ -146,7 +147,7 @@ func source(file string) (*os.File, error) {
 	return f, nil
 }
 
-// lose takes from the process all that storing does not need.
+// confineSelf gives up everything that storing does not need.
 func confineSelf(box string) error {
 	debug.SetMemoryLimit(softMemory)
 	for resource, limit := range map[int]uint64{unix.RLIMIT_DATA: maxMemory, unix.RLIMIT_CORE: 0} {

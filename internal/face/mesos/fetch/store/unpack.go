@@ -19,22 +19,21 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// sandbox is the directory that things are stored in.
+// unpacker writes to the sandbox.
 type unpacker struct {
 	*os.Root
-	left    int64 // bytes that it may still take
-	entries int   // of archives
+	left    int64 // bytes that may still be written
+	entries int   // of archives so far
 }
 
-// Modes of what was fetched, as Mesos has them: it is nobody's but the user's. What
-// comes out of an archive has the modes that it says.
+// Modes of fetched files, as in Mesos: only the user may use them. Files of an archive
+// have the modes of the archive.
 const (
 	plainMode   = 0o600
 	programMode = 0o700
 )
 
-// store writes the file, unpacks it when it is asked to, and tells how many bytes
-// that took.
+// store writes the file, unpacks it if requested, and returns how many bytes that took.
 func (to *unpacker) store(ctx context.Context, from io.Reader, job Job) (written int64, err error) {
 	limit := to.left
 	if dir := path.Dir(job.Name); dir != "." {
@@ -52,8 +51,8 @@ func (to *unpacker) store(ctx context.Context, from io.Reader, job Job) (written
 	return limit - max(to.left, 0), err
 }
 
-// unpack unpacks the file called name, when it is called as archives are, into the
-// sandbox; it stays beside what was in it. A file of another name is left alone.
+// unpack unpacks the named file into the sandbox if its name is that of an archive. The
+// archive itself remains.
 func (to *unpacker) unpack(ctx context.Context, name string) error {
 	f, err := to.Open(name)
 	if err != nil {
@@ -81,7 +80,7 @@ func (to *unpacker) unpack(ctx context.Context, name string) error {
 	case has(".zip"):
 		err = to.unzip(ctx, f)
 	case has(".gz"):
-		// The plain file stands at the top, wherever the packed one is.
+		// The unpacked file is at the top of the sandbox, wherever the packed one is.
 		plain := path.Base(strings.TrimSuffix(name, ".gz"))
 		err = gunzip(in, func(r io.Reader) error { return to.writeFile(plain, r, plainMode) })
 	}
@@ -91,9 +90,9 @@ func (to *unpacker) unpack(ctx context.Context, name string) error {
 	return nil
 }
 
-// reader ends with the call that it reads for.
+// ctxReader is a reader that fails when its context ends.
 type ctxReader struct {
-	ctx  context.Context //nolint:containedctx // of this one archive
+	ctx  context.Context //nolint:containedctx // for reading one archive
 	from io.Reader
 }
 
@@ -121,7 +120,8 @@ func unxz(from io.Reader, then func(io.Reader) error) error {
 	return then(z)
 }
 
-// within is an entry's path in the sandbox; "" for the sandbox itself.
+// cleanName is the path of an archive's entry in the sandbox; "" for the sandbox
+// itself.
 func cleanName(name string) (string, error) {
 	name = path.Clean(strings.TrimLeft(name, "/"))
 	if name == "." {
@@ -182,7 +182,7 @@ func (to *unpacker) tarEntry(name string, h *tar.Header, from io.Reader) error {
 	return fmt.Errorf("'%s' is neither file, directory nor link", name)
 }
 
-// link makes a link where a file or another link may be.
+// link creates a link, and replaces a file or another link.
 func (to *unpacker) link(name string, do func() error) error {
 	if err := to.makeRoom(name); err != nil {
 		return err
@@ -229,7 +229,7 @@ func (to *unpacker) zipEntry(ctx context.Context, name string, e *zip.File) erro
 	defer func() { _ = in.Close() }()
 	switch {
 	case mode.IsRegular():
-		if mode.Perm() == 0 { // packed where files have no mode
+		if mode.Perm() == 0 { // packed on a system without file modes
 			mode = 0o644
 		}
 		return to.writeFile(name, &ctxReader{ctx, in}, mode.Perm())
@@ -243,13 +243,14 @@ func (to *unpacker) zipEntry(ctx context.Context, name string, e *zip.File) erro
 	return fmt.Errorf("'%s' is neither file, directory nor link", name)
 }
 
-// maxLink is the kernel's bound of where a link leads, in bytes.
+// maxLink is the kernel's limit of a link's target, in bytes.
 const maxLink = 4096
 
-// maxEntries bounds what is unpacked for one URI: a file takes room on the disk even
-// when it is empty.
+// maxEntries limits the entries unpacked for one URI, because even an empty file uses
+// disk space.
 const maxEntries = 1 << 20
 
+// countEntry counts an entry, and fails above the limit.
 func (to *unpacker) countEntry() error {
 	if to.entries++; to.entries > maxEntries {
 		return fmt.Errorf("more than %d files and directories", maxEntries)
@@ -257,7 +258,8 @@ func (to *unpacker) countEntry() error {
 	return nil
 }
 
-// room makes room for a file or a link: one that is there goes, a directory stays.
+// makeRoom removes a file or link of this name. It fails for a directory, and for the
+// container's output.
 func (to *unpacker) makeRoom(name string) error {
 	if name == "stdout" || name == "stderr" {
 		return fmt.Errorf("'%s' of the sandbox is the container's output", name)
@@ -274,7 +276,7 @@ func (to *unpacker) makeRoom(name string) error {
 	return to.Remove(name)
 }
 
-// put writes a file. One that is there is replaced, and so is a link: it is not
+// writeFile writes a file. An existing file or link is replaced; links are not
 // followed.
 func (to *unpacker) writeFile(name string, from io.Reader, mode fs.FileMode) error {
 	if err := to.makeRoom(name); err != nil {
@@ -294,5 +296,5 @@ func (to *unpacker) writeFile(name string, from io.Reader, mode fs.FileMode) err
 	return errors.Join(err, f.Chmod(mode), f.Close())
 }
 
-// errTooMuch is what ends a fetch above its limit.
+// errTooMuch is returned above the limit.
 var errTooMuch = errors.New("more than face.mesos.max_fetch_bytes were fetched") //nolint:gochecknoglobals // an error value
