@@ -60,7 +60,9 @@ func TestAContainerCannotFillTheState(t *testing.T) {
 			"privileged": func(c *runtimeapi.ContainerConfig) { security(c).Privileged = true },
 		} {
 			t.Run(name, func(t *testing.T) {
-				attacker := n.RunPod(t, n.PodConfig(strings.ReplaceAll(name, " ", "-")))
+				pod := n.PodConfig(strings.ReplaceAll(name, " ", "-"))
+				pod.Linux.SecurityContext.Privileged = name == "privileged"
+				attacker := n.RunPod(t, pod)
 				before := room(t, state)
 				cfg := nodetest.ContainerConfig("c", image, "/bin/sh", "-c", fillAll)
 				change(cfg)
