@@ -93,7 +93,7 @@ type Engine struct {
 	leases   lease.Table
 	features sync.Map // runtime name → core.RuntimeFeatures
 	// abandoned are ephemeral processes whose callers went with an earlier
-	// agent: core.Ref → true.
+	// agent: core.Ref → whether they had ended before.
 	abandoned sync.Map
 }
 

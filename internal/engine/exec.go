@@ -217,7 +217,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if ct, err := c.view.container(ref.Container); err == nil {
 		by.forced(c.view, &ct.Meta, "remove process", c.view.asked(opts.Asked, ""))
 	}
-	return c.e.records.dropExec(ref, by)
+	return c.e.records.dropExec(ref, true, by)
 }
 
 // endKin ends what an exec has started, and stops the exec itself; or what it has
@@ -236,10 +236,11 @@ func (e *Engine) endTree(ctx context.Context, ct *core.Container, p *core.Proces
 	}
 }
 
-// dropExec takes an ended process off its container's record.
-func (r records) dropExec(ref core.Ref, by note) error {
+// dropExec takes an ended process off its container's record; keep is whether the
+// exit of one with KeepExit stays.
+func (r records) dropExec(ref core.Ref, keep bool, by note) error {
 	err := r.editContainer(ref.Container, func(ct *core.Container, n *note) error {
-		if p := ct.Process(ref.Process); p != nil {
+		if p := ct.Process(ref.Process); keep && p != nil {
 			keepExit(ct, p)
 		}
 		ct.Execs = slices.DeleteFunc(ct.Execs, func(p core.Process) bool { return p.ID == ref.Process })

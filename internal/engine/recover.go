@@ -192,7 +192,7 @@ func (r recovery) dropEphemeral(ctx context.Context) error {
 				continue
 			}
 			ref := core.Ref{Container: c.ID, Process: p.ID}
-			r.e.abandoned.Store(ref, true)
+			r.e.abandoned.Store(ref, p.Autopsy != nil)
 			if p.Autopsy != nil {
 				err = r.e.dropAbandoned(ctx, ref)
 			} else {
@@ -209,15 +209,17 @@ func (r recovery) dropEphemeral(ctx context.Context) error {
 	return nil
 }
 
-// dropAbandoned forgets an ended process that nobody will ask for.
+// dropAbandoned forgets an ended process that nobody will ask for. Its exit is kept
+// only when it had ended before the recovery, which otherwise has killed it.
 func (e *Engine) dropAbandoned(ctx context.Context, ref core.Ref) error {
-	if _, ok := e.abandoned.LoadAndDelete(ref); !ok {
+	ended, ok := e.abandoned.LoadAndDelete(ref)
+	if !ok {
 		return nil
 	}
 	if err := ignoreNotFound(e.o.Supervisor.Forget(ctx, ref)); err != nil {
 		return err
 	}
-	return e.records.dropExec(ref, note{})
+	return e.records.dropExec(ref, ended == true, note{})
 }
 
 // pendingTime bounds how long the start waits for exits that have happened.
