@@ -110,6 +110,9 @@ type Rootfs struct {
 	Image *ocispec.ImageConfig // nil unless Root.Image
 	// Sandbox is the sandbox as it is now: namespaces, Dir, network.
 	Sandbox Sandbox
+	// ReadOnly says that the container may not write to its root, which is a layer
+	// of its own.
+	ReadOnly bool
 	// ID is the container's ID.
 	ID ID
 	// Images are the paths on the host of ContainerConfig.Images, mounted

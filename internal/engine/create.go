@@ -234,7 +234,9 @@ func ranges(maps []specs.LinuxIDMapping) (r []core.IDRange) {
 }
 
 func (b *build) callSpec(ctx context.Context) error {
-	spec, data, err := b.cfg.Spec(ctx, core.Rootfs{FS: b.fs, Image: b.image, Sandbox: b.sb, ID: b.c.ID, Images: b.images})
+	spec, data, err := b.cfg.Spec(ctx, core.Rootfs{
+		FS: b.fs, Image: b.image, Sandbox: b.sb, ReadOnly: b.cfg.Root.ReadOnly && b.cfg.Root.Image != "", ID: b.c.ID, Images: b.images,
+	})
 	if err != nil {
 		return err
 	}

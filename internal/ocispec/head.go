@@ -33,8 +33,8 @@ type Head struct {
 }
 
 // Finish completes s once the root is there, and returns who the process runs as.
-// The directories that the image declares as volumes are made, and the images
-// among the mounts get their paths.
+// The directories that the image declares as volumes are made, and can be written to
+// below a read-only root too; the images among the mounts get their paths.
 func (h Head) Finish(s *specs.Spec, r core.Rootfs) (User, error) {
 	img := r.Image
 	if img == nil {
@@ -62,9 +62,8 @@ func (h Head) Finish(s *specs.Spec, r core.Rootfs) (User, error) {
 	}
 	ForUser(p)
 	placeImages(s, r.Images)
-	for _, v := range Volumes(img) {
-		// A root that cannot be written to, or has a file there, goes without.
-		_ = r.FS.MkdirAll(strings.TrimPrefix(v, "/"), 0o755)
+	if volumes := ImageVolumes(s, r); r.ReadOnly {
+		addBeforeInner(s, volumes)
 	}
 	return user, nil
 }

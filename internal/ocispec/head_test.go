@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -69,6 +70,67 @@ func TestHeadTakesFromRequestImageAndRoot(t *testing.T) {
 	last := s.Mounts[len(s.Mounts)-2:]
 	if last[0].Destination != "/x" || last[0].Source != "image 7" || last[1].Destination != "/x/y" || last[1].Source != "/one" {
 		t.Errorf("mounts %+v", last)
+	}
+}
+
+// TestVolumesUnderAReadOnlyRoot: those that nothing else covers can be written to, and
+// what is mounted in them comes after them.
+func TestVolumesUnderAReadOnlyRoot(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"etc", "data", "real/place"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"link": "real/place", "away": "/etc", "up": "../../.."} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	img := &imagespec.ImageConfig{Volumes: map[string]struct{}{}}
+	for _, v := range []string{"/data", "/data/inner", "/made/here", "/link", "/away", "/up", "/file", "/proc/x", "/asked/below", "/asked"} {
+		img.Volumes[v] = struct{}{}
+	}
+	for _, readOnly := range []bool{false, true} {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = root.Close() }()
+		s := ocispec.New()
+		ocispec.AddMounts(s, []specs.Mount{{Destination: "/data/conf", Type: "bind", Source: "/srv"}, {Destination: "/asked", Type: "bind", Source: "/srv"}})
+		before := len(s.Mounts)
+		r := core.Rootfs{FS: root, Image: img, ReadOnly: readOnly}
+		shown := ocispec.ImageVolumes(s, r)
+		head := ocispec.Head{User: ocispec.UserNamed("0"), Args: func(*imagespec.ImageConfig) ([]string, error) { return []string{"run"}, nil }}
+		if _, err := head.Finish(s, r); err != nil {
+			t.Fatal(err)
+		}
+		want := []specs.Mount{}
+		for _, v := range []struct{ at, from string }{{"/data", "data"}, {"/link", "real/place"}, {"/made/here", "made/here"}} {
+			want = append(want, specs.Mount{Destination: v.at, Type: "bind", Source: filepath.Join(dir, v.from), Options: []string{"bind", "rprivate", "rw"}})
+		}
+		if d := cmp.Diff(want, shown); d != "" {
+			t.Error(d)
+		}
+		at := func(p string) int {
+			return slices.IndexFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == p })
+		}
+		if !readOnly {
+			if len(s.Mounts) != before {
+				t.Errorf("mounts %+v", s.Mounts)
+			}
+			continue
+		}
+		if len(s.Mounts) != before+len(want) || at("/data") < 0 || at("/data") > at("/data/conf") || at("/link") < 0 || at("/made/here") < 0 {
+			t.Errorf("mounts %+v", s.Mounts)
+		}
 	}
 }
 

@@ -3,17 +3,20 @@ package cri
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
@@ -36,6 +39,7 @@ func TestContainerConfig(t *testing.T) {
 				t.Run("filesystem", s.filesystem)
 				t.Run("mounts", s.mounts)
 				t.Run("image volumes", s.imageVolumes)
+				t.Run("declared volumes", s.declaredVolumes)
 				t.Run("cdi", s.cdi)
 				t.Run("namespaces", s.namespaces)
 				t.Run("target", s.target)
@@ -214,6 +218,47 @@ func (s *suite) filesystem(t *testing.T) {
 	s.want(t, c, "wc -c < /proc/timer_list; ls /etc | wc -l", "0\n0")
 	s.want(t, c, "touch /dev/shm/x && echo yes", "yes")
 	s.wantHas(t, c, "grep ' /sys ' /proc/mounts", "ro,")
+}
+
+// declaredVolumes are those that the image's config names: what the image has there
+// can be written to, by whom it belongs to, whatever the root is.
+func (s *suite) declaredVolumes(t *testing.T) {
+	files, err := imagetest.Busybox("/bin/busybox", nodetest.Applets...)
+	if err != nil {
+		t.Skipf("no busybox-static: %v", err)
+	}
+	files = append(files, imagetest.File{Name: "data/", Mode: 0o700, UID: 33, GID: 33}, imagetest.File{Name: "data/content", Body: []byte("the image's\n"), Mode: 0o600, UID: 33, GID: 33})
+	ref := imagetest.NewRegistry(t).Push("volumes", "latest", imagetest.Image{
+		Layers: [][]imagetest.File{files},
+		Config: imagespec.ImageConfig{User: "33", Env: []string{"PATH=/bin"}, Volumes: map[string]struct{}{"/data": {}, "/made/here": {}, "/asked": {}}},
+	}.Build())
+	if _, err := s.n.Images.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: ref}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, readOnly := range []bool{false, true} {
+		p := s.pod(t)
+		for i := range 2 { // each container has its own
+			cfg := s.named(fmt.Sprintf("c%d", i))
+			cfg.Image.Image = ref
+			cfg.Linux.SecurityContext = &v1.LinuxContainerSecurityContext{ReadonlyRootfs: readOnly}
+			cfg.Mounts = []*v1.Mount{{ContainerPath: "/asked", HostPath: t.TempDir(), Readonly: true}}
+			c := p.Run(t, cfg)
+			s.want(t, c, "id -u; stat -c '%u:%g %a' /data; cat /data/content; echo changed > /data/content; cat /data/content; touch /data/new && echo new", "33\n33:33 700\nthe image's\nchanged\nnew")
+			s.wantHas(t, c, "touch /x 2>&1; touch /asked/x 2>&1; echo end", "Read-only file system")
+			st, err := s.n.CRI.ContainerStatus(t.Context(), &v1.ContainerStatusRequest{ContainerId: c.ID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown := map[string]*v1.Mount{}
+			for _, m := range st.GetStatus().GetMounts() {
+				shown[m.GetContainerPath()] = m
+			}
+			b, err := os.ReadFile(filepath.Join(shown["/data"].GetHostPath(), "content"))
+			if err != nil || string(b) != "changed\n" || len(shown) != 3 || shown["/data"].GetReadonly() || shown["/made/here"] == nil {
+				t.Errorf("mounts %v: %q, %v", shown, b, err)
+			}
+		}
+	}
 }
 
 func (s *suite) mounts(t *testing.T) {

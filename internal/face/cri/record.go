@@ -25,8 +25,9 @@ import (
 type record[T proto.Message] struct {
 	Sum    [sha256.Size]byte
 	Config T
-	// Found is what creating the container found out: image, image_ref,
-	// image_id, user, and the resources as last updated. Empty for a sandbox.
+	// Found is what creating the container found out: image, image_ref, image_id,
+	// user, the volumes that the image declares as mounts, and the resources as last
+	// updated. Empty for a sandbox.
 	Found *v1.ContainerStatus
 }
 

@@ -166,6 +166,7 @@ func (a containerAsk) finish(base *specs.Spec, rec containerRecord, r core.Rootf
 	if err != nil {
 		return nil, nil, err
 	}
+	volumes := ocispec.ImageVolumes(base, r) // before they are mounts themselves
 	who, err := ocispec.Head{
 		User: func(root *os.Root, image string) (ocispec.User, error) {
 			files, err := ocispec.ReadUserFiles(root)
@@ -183,6 +184,9 @@ func (a containerAsk) finish(base *specs.Spec, rec containerRecord, r core.Rootf
 		return nil, nil, err
 	}
 	rec.Found.User = statusUser(who.User)
+	for _, v := range volumes {
+		rec.Found.Mounts = append(rec.Found.Mounts, &v1.Mount{ContainerPath: v.Destination, HostPath: v.Source})
+	}
 	data, err := rec.encode()
 	return base, data, err
 }

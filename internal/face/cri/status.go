@@ -2,6 +2,7 @@ package cri
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,7 +98,7 @@ func containerStatus(c *core.Container, r containerRecord) *v1.ContainerStatus {
 	s := &v1.ContainerStatus{
 		Id: string(c.ID), Metadata: r.Config.GetMetadata(), State: containerState(c.State), CreatedAt: nanos(c.Created),
 		Image: r.Found.GetImage(), ImageRef: r.Found.GetImageRef(), ImageId: r.Found.GetImageId(),
-		Labels: r.Config.GetLabels(), Annotations: r.Config.GetAnnotations(), Mounts: r.Config.GetMounts(),
+		Labels: r.Config.GetLabels(), Annotations: r.Config.GetAnnotations(), Mounts: slices.Concat(r.Config.GetMounts(), r.Found.GetMounts()),
 		LogPath: sinkPath(c), Resources: r.Found.GetResources(), User: r.Found.GetUser(), StopSignal: convert.StopSignal(c.Config.Stop.Signal),
 	}
 	if s.Image == nil {
