@@ -9,34 +9,39 @@ import (
 	"time"
 )
 
-// An agent lives on a few megabytes and throws away more than that with every
-// few pods: collecting at twice what lives, as Go does by itself, took a seventh
-// of its time, just when pods were to start. It is given room instead, and takes
-// the garbage out when nothing starts.
+// The agent's live heap is a few megabytes, and every few pods it allocates more than
+// that. Collecting whenever the heap has doubled, which is Go's default, took a seventh of
+// the agent's time just when pods started. So the heap may grow by heapRoom between
+// collections, and memory is returned to the system in quiet intervals.
 const (
-	heapRoom = 24 << 20 // allocated between two collections, at least
-	lull     = 2 * time.Second
+	heapRoom      = 24 << 20        // bytes that may be allocated between two collections, at least
+	quietInterval = 2 * time.Second // how often allocation is measured
 
-	calm   = 256 << 10 // allocated in a lull: nothing happens
-	litter = 2 << 20   // less is left lying then
-	hum    = 8 << 20   // allocated in a lull: figures are read, but little starts
-	pile   = 8 << 20   // less is left lying then
+	// An interval is idle when it allocated less than idleBytes; then more than
+	// idleGarbage of garbage is returned to the system.
+	idleBytes   = 256 << 10
+	idleGarbage = 2 << 20
+	// An interval is light when it allocated less than lightBytes: stats are read, but
+	// little starts. Then more than lightGarbage is returned.
+	lightBytes   = 8 << 20
+	lightGarbage = 8 << 20
 )
 
-// untidy reports whether the garbage is to go by what was allocated in the last
-// lull and since it went last. Who asks for figures every second, as Nomad does of
-// each task, leaves the agent no calm moment for as long as anything runs.
-func untidy(lately, since uint64) bool {
-	return lately < calm && since > litter || lately < hum && since > pile
+// returnsMemory reports whether memory is returned to the system now, by the bytes
+// allocated in the last interval and since memory was last returned. A client that reads
+// stats every second, as Nomad does for each task, makes no interval idle while anything
+// runs; the light ones are for such a node.
+func returnsMemory(lately, since uint64) bool {
+	return lately < idleBytes && since > idleGarbage || lately < lightBytes && since > lightGarbage
 }
 
-// tendHeap keeps to that until ctx ends. GOGC in the environment goes before.
+// tendHeap does so until ctx ends. GOGC in the environment takes precedence.
 func tendHeap(ctx context.Context) {
 	if !makeRoom() {
 		return
 	}
 	onCollection(ctx, giveRoom)
-	tick := time.NewTicker(lull)
+	tick := time.NewTicker(quietInterval)
 	defer tick.Stop()
 	last := allocated()
 	clean := last
@@ -47,7 +52,7 @@ func tendHeap(ctx context.Context) {
 		case <-tick.C:
 		}
 		now := allocated()
-		if untidy(now-last, now-clean) {
+		if returnsMemory(now-last, now-clean) {
 			debug.FreeOSMemory()
 			now = allocated()
 			clean = now

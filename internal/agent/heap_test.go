@@ -53,7 +53,7 @@ func TestTheGarbageIsTakenOutWhenLittleStarts(t *testing.T) {
 		{"figures are read after much has started", 2 << 20, 24 << 20, true},
 		{"much starts", 20 << 20, 22 << 20, false},
 	} {
-		if got := untidy(c.lately, c.since); got != c.want {
+		if got := returnsMemory(c.lately, c.since); got != c.want {
 			t.Errorf("%s: %t", c.what, got)
 		}
 	}

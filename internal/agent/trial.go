@@ -89,7 +89,7 @@ func (t trials) end(ctx context.Context) error {
 	client := t.n.engine.As(ownerDoctor)
 	list, err := client.Sandboxes(ctx, core.Filter{})
 	for _, sb := range list {
-		err = errors.Join(err, client.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: core.Asked{Call: "longshore doctor"}}))
+		err = errors.Join(err, client.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: core.StopRequest{Call: "longshore doctor"}}))
 	}
 	return err
 }

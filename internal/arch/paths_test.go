@@ -110,7 +110,7 @@ var allowedByName = map[string]string{
 	"internal/logs/logs.go:openDir":                        ownFiles,
 	"internal/logs/read.go:newWatch":                       byDir,
 	"internal/rootfs/apart.go:Join":                        ownFiles,
-	"internal/rootfs/apart.go:SetApart":                    ownFiles,
+	"internal/rootfs/ownmount.go:MakeOwnMount":             ownFiles,
 	"internal/rootfs/apart.go:isMount":                     ownFiles,
 	"internal/rootfs/mapped.go:mountMapped":                ownFiles,
 	"internal/rootfs/overlay.go:mountByLayer":              ownFiles,

@@ -21,7 +21,7 @@ type Input struct {
 	// Start is the runtime's words when the program could not be started.
 	Start string
 	// Asked is the last request for its end.
-	Asked *core.Asked
+	StopRequest *core.StopRequest
 	// Init says that the keeper's child is the tiny init, which passes on how
 	// the program below it ended.
 	Init bool
@@ -49,7 +49,7 @@ type Level struct {
 
 // Make writes the record.
 func Make(in Input) core.Autopsy {
-	a := core.Autopsy{Exit: in.Exit, Asked: in.Asked, Peak: in.Peak, Tail: in.Tail, Start: in.Start}
+	a := core.Autopsy{Exit: in.Exit, StopRequest: in.StopRequest, Peak: in.Peak, Tail: in.Tail, Start: in.Start}
 	if len(in.Levels) > 0 {
 		a.Limit = in.Levels[0].Limit
 	}
@@ -67,7 +67,7 @@ const signalTime = 10 * time.Second
 // Reason returns asked where it may be why a process ended, else nil. A stop is.
 // A signal is when the process ended by it, or by itself soon after: one that was
 // caught long ago, to read a configuration anew, is not.
-func Reason(asked *core.Asked, exit core.Exit) *core.Asked {
+func Reason(asked *core.StopRequest, exit core.Exit) *core.StopRequest {
 	switch {
 	case asked == nil || asked.Stop:
 		return asked
@@ -132,7 +132,7 @@ func killed(in Input) bool {
 
 // askedToKill reports that a SIGKILL may have been ours: any stop ends in one
 // when its grace is over.
-func askedToKill(in Input) bool { return in.Asked != nil }
+func askedToKill(in Input) bool { return in.StopRequest != nil }
 
 func levelByPath(in Input, memcg string) string {
 	if memcg == "" || memcg == "/" {
@@ -187,7 +187,7 @@ func verdict(in Input, a core.Autopsy) string {
 }
 
 func end(in Input, e core.Exit) string {
-	asked := in.Asked
+	asked := in.StopRequest
 	by := ""
 	if asked != nil {
 		by = "asked for by " + who(asked)
@@ -208,7 +208,7 @@ func end(in Input, e core.Exit) string {
 	}
 }
 
-func who(a *core.Asked) string {
+func who(a *core.StopRequest) string {
 	s := string(a.Owner)
 	if a.Call != "" {
 		s += " " + a.Call

@@ -14,7 +14,7 @@ var levels = []autopsy.Level{{Name: "container", Path: "/l/p/c", Limit: 64 << 20
 
 func TestVerdicts(t *testing.T) {
 	sigkill, sigterm := core.Exit{Signal: 9}, core.Exit{Signal: 15}
-	stop := &core.Asked{Owner: core.OwnerCRI, Call: "StopContainer", Signal: 15}
+	stop := &core.StopRequest{Owner: core.OwnerCRI, Call: "StopContainer", Signal: 15}
 	victim := func(pid int, memcg string) core.OOMVictim {
 		return core.OOMVictim{Pid: pid, Memcg: memcg, Victim: "/l/p/c"}
 	}
@@ -32,7 +32,7 @@ func TestVerdicts(t *testing.T) {
 			"lost: agent, keeper and nest were all gone when it ended, so nobody knows how",
 		},
 		"asked, ended by itself": {
-			autopsy.Input{Exit: core.Exit{Code: 143}, Asked: stop},
+			autopsy.Input{Exit: core.Exit{Code: 143}, StopRequest: stop},
 			nil,
 			"exited with code 143 after SIGTERM, asked for by cri StopContainer",
 		},
@@ -67,7 +67,7 @@ func TestVerdicts(t *testing.T) {
 			"completed: exit code 0; before that the kernel killed 2 processes of it, out of memory at the limit of the container (64 MiB)",
 		},
 		"a drain with SIGTERM after a child was killed": {
-			autopsy.Input{Exit: sigterm, Pid: 7, Asked: stop, Kills: []uint64{1, 1}, Levels: levels},
+			autopsy.Input{Exit: sigterm, Pid: 7, StopRequest: stop, Kills: []uint64{1, 1}, Levels: levels},
 			&core.OOM{Level: "container", Kills: 1},
 			"ended by SIGTERM, asked for by cri StopContainer; before that the kernel killed a process of it, out of memory at the limit of the container (64 MiB)",
 		},
@@ -77,7 +77,7 @@ func TestVerdicts(t *testing.T) {
 			"killed by the kernel: out of memory at the limit of the container (64 MiB)",
 		},
 		"no log: killed after a stop": {
-			autopsy.Input{Exit: sigkill, Pid: 7, Asked: stop, Kills: []uint64{1, 1}, Levels: levels},
+			autopsy.Input{Exit: sigkill, Pid: 7, StopRequest: stop, Kills: []uint64{1, 1}, Levels: levels},
 			&core.OOM{Level: "container", Kills: 1},
 			"killed by SIGKILL: it did not end by SIGTERM within its grace; asked for by cri StopContainer; before that the kernel killed a process of it, out of memory at the limit of the container (64 MiB)",
 		},
@@ -119,10 +119,10 @@ func TestABootIsLostWithItsReason(t *testing.T) {
 // stop is, by whatever signal.
 func TestReason(t *testing.T) {
 	at := time.Unix(1000, 0)
-	hup, term := &core.Asked{Signal: 1, At: at}, &core.Asked{Signal: 15, At: at}
-	stop := &core.Asked{Signal: 10, At: at, Stop: true}
+	hup, term := &core.StopRequest{Signal: 1, At: at}, &core.StopRequest{Signal: 15, At: at}
+	stop := &core.StopRequest{Signal: 10, At: at, Stop: true}
 	for name, c := range map[string]struct {
-		asked *core.Asked
+		asked *core.StopRequest
 		exit  core.Exit
 		want  bool
 	}{

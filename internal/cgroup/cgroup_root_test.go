@@ -132,7 +132,7 @@ func TestLimitsAreReadBack(t *testing.T) {
 		if _, err := tree.MemoryLimit(t.Context(), ref); !errdefs.IsNotFound(err) {
 			t.Errorf("memory limit of what is gone: %v", err)
 		}
-		if _, err := tree.Stats(t.Context(), ref, core.FigureUsage|core.FigureDetail|core.FigureProcesses); !errdefs.IsNotFound(err) {
+		if _, err := tree.Stats(t.Context(), ref, core.StatsUsage|core.StatsDetail|core.StatsProcesses); !errdefs.IsNotFound(err) {
 			t.Errorf("figures of what is gone: %v", err)
 		}
 		if err := tree.Update(t.Context(), ref, res); !errdefs.IsNotFound(err) {
@@ -168,7 +168,7 @@ func TestKillEndsAForkBombWithinALimit(t *testing.T) {
 		child := place(t, tree, ref, "child")
 		create(t, tree, child, nil)
 		cmd, _ := run(t, tree, child, `echo go; f() { f & f & wait; }; while :; do f; done 2>/dev/null`)
-		s, err := tree.Stats(t.Context(), ref, core.FigureUsage|core.FigureDetail|core.FigureProcesses)
+		s, err := tree.Stats(t.Context(), ref, core.StatsUsage|core.StatsDetail|core.StatsProcesses)
 		if err != nil || !s.Pids.Limit.OK || s.Pids.Limit.N != 40 || s.Pids.Current.N > 40 || s.Pids.Current.N == 0 {
 			t.Errorf("pids %+v, %v", s.Pids, err)
 		}
@@ -205,7 +205,7 @@ func TestFreezeStopsAndKillReachesTheFrozen(t *testing.T) {
 		create(t, tree, child, nil)
 		cmd, _ := run(t, tree, child, "echo ready; while :; do :; done")
 		cpu := func() uint64 {
-			s, err := tree.Stats(t.Context(), ref, core.FigureUsage|core.FigureDetail)
+			s, err := tree.Stats(t.Context(), ref, core.StatsUsage|core.StatsDetail)
 			if err != nil || !s.CPU.Usage.OK {
 				t.Fatalf("cpu %+v, %v", s.CPU, err)
 			}
@@ -294,11 +294,11 @@ func oom(t *testing.T, sandboxLimit, containerLimit int64) {
 	if n, _ := strconv.ParseUint(strings.TrimSpace(string(p)), 10, 64); err != nil || n == 0 {
 		t.Errorf("peak %q, %v", p, err)
 	}
-	s, err := tree.Stats(t.Context(), container, core.FigureUsage|core.FigureDetail)
+	s, err := tree.Stats(t.Context(), container, core.StatsUsage|core.StatsDetail)
 	if err != nil || s.Memory.OOMKills != core.Known(1) {
 		t.Errorf("figures say %+v, %v", s.Memory.OOMKills, err)
 	}
-	above, err := tree.Stats(t.Context(), sandbox, core.FigureUsage|core.FigureDetail)
+	above, err := tree.Stats(t.Context(), sandbox, core.StatsUsage|core.StatsDetail)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func TestStatsOfALiveContainer(t *testing.T) {
 		create(t, tree, ref, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr[int64](64 << 20)}})
 		cmd, _ := run(t, tree, ref, "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done; echo ready; read x")
 		_ = cmd
-		s, err := tree.Stats(t.Context(), ref, core.FigureUsage|core.FigureDetail|core.FigureProcesses)
+		s, err := tree.Stats(t.Context(), ref, core.StatsUsage|core.StatsDetail|core.StatsProcesses)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 
 // Stats reads the figures of ref that want names; those that this node does not
 // have are not OK. NotFound when ref is gone.
-func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.Figures) (core.Stats, error) {
+func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.StatsFields) (core.Stats, error) {
 	if err := t.valid(ref); err != nil {
 		return core.Stats{}, fmt.Errorf("read figures: %w", err)
 	}
@@ -29,7 +29,7 @@ func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.Figures)
 	if !s.CPU.Usage.OK && !exists(member) { // else it has just told something
 		return core.Stats{}, fmt.Errorf("read figures of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
 	}
-	if !want.Has(core.FigureCount | core.FigureProcesses | core.FigureFiles) {
+	if !want.Has(core.StatsProcessCount | core.StatsProcesses | core.StatsProcessFiles) {
 		return s, nil
 	}
 	pids, err := t.kept.Pids(member)
@@ -37,9 +37,9 @@ func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.Figures)
 		return s, fmt.Errorf("read figures of cgroup %s: %w", ref.Path, err)
 	}
 	s.Pids.Processes = core.Known(uint64(len(pids)))
-	if !want.Has(core.FigureProcesses | core.FigureFiles) {
+	if !want.Has(core.StatsProcesses | core.StatsProcessFiles) {
 		return s, nil
 	}
-	s.Processes, err = stats.Processes(ctx, pids, want.Has(core.FigureFiles))
+	s.Processes, err = stats.Processes(ctx, pids, want.Has(core.StatsProcessFiles))
 	return s, err
 }

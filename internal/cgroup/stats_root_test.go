@@ -25,7 +25,7 @@ func TestFiguresAreOfTheCgroupThatIsThere(t *testing.T) {
 			var s core.Stats
 			for range 2 { // the second time from what is kept open
 				var err error
-				if s, err = tree.Stats(t.Context(), ref, core.FigureUsage|core.FigureCount); err != nil {
+				if s, err = tree.Stats(t.Context(), ref, core.StatsUsage|core.StatsProcessCount); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -47,7 +47,7 @@ func TestFiguresAreOfTheCgroupThatIsThere(t *testing.T) {
 		end := func(ref core.CgroupRef, cmd *exec.Cmd) {
 			t.Helper()
 			stop(t, tree, ref, cmd)
-			if _, err := tree.Stats(t.Context(), ref, core.FigureUsage|core.FigureCount); !errdefs.IsNotFound(err) {
+			if _, err := tree.Stats(t.Context(), ref, core.StatsUsage|core.StatsProcessCount); !errdefs.IsNotFound(err) {
 				t.Errorf("figures of what is gone: %v", err)
 			}
 		}

@@ -195,8 +195,8 @@ func TestOthersObjectsAreShownAndChangedOnlyByForce(t *testing.T) {
 		t.Errorf("the event log says %+v", e)
 	}
 	a, err := r.As(core.OwnerCRI).Wait(t.Context(), core.Ref{Container: c.ID})
-	if err != nil || a.Asked == nil || a.Asked.Owner != core.OwnerCLI || a.Asked.Call != "longshore stop" || !strings.Contains(a.Asked.User, "uid") {
-		t.Errorf("the autopsy says %+v, %v", a.Asked, err)
+	if err != nil || a.StopRequest == nil || a.StopRequest.Owner != core.OwnerCLI || a.StopRequest.Call != "longshore stop" || !strings.Contains(a.StopRequest.User, "uid") {
+		t.Errorf("the autopsy says %+v, %v", a.StopRequest, err)
 	}
 	why, err := r.containers.Why(t.Context(), &longshorev1.WhyRequest{Name: id})
 	if err != nil || why.GetContainer().GetAutopsy().GetAsked().GetCall() != "longshore stop" {

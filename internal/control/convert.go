@@ -28,9 +28,9 @@ func toAutopsy(a *core.Autopsy) *longshorev1.Autopsy {
 	if a.OOM != nil {
 		out.Oom = &longshorev1.Oom{Level: a.OOM.Level, Victim: int32(a.OOM.Victim), Main: a.OOM.Main, Kills: a.OOM.Kills}
 	}
-	if a.Asked != nil {
+	if a.StopRequest != nil {
 		out.Asked = &longshorev1.Asked{
-			Owner: string(a.Asked.Owner), Call: a.Asked.Call, User: a.Asked.User, Signal: int32(a.Asked.Signal), At: stamp(a.Asked.At),
+			Owner: string(a.StopRequest.Owner), Call: a.StopRequest.Call, User: a.StopRequest.User, Signal: int32(a.StopRequest.Signal), At: stamp(a.StopRequest.At),
 		}
 	}
 	return out

@@ -142,7 +142,7 @@ func (s *Server) dropIfAuto(ctx context.Context, c core.Container) {
 	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	if err := s.removeOwn(clean, c, engine.RemoveOptions{Force: true, Asked: asked(ctx, "longshore run --rm")}); err != nil {
+	if err := s.removeOwn(clean, c, engine.RemoveOptions{Force: true, Request: asked(ctx, "longshore run --rm")}); err != nil {
 		s.o.Logger.WarnContext(ctx, "container that did not start could not be removed", "container", string(c.ID), "error", err)
 	}
 }

@@ -52,7 +52,7 @@ func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartReque
 
 // Stop ends a container, or every container of a sandbox and the sandbox.
 func (s *containerServer) Stop(ctx context.Context, req *longshorev1.StopRequest) (*longshorev1.StopResponse, error) {
-	opts := engine.StopOptions{Signal: req.GetSignal(), Asked: asked(ctx, "longshore stop")}
+	opts := engine.StopOptions{Signal: req.GetSignal(), Request: asked(ctx, "longshore stop")}
 	if opts.Signal != "" {
 		if _, err := ocispec.Signal(opts.Signal); err != nil {
 			return nil, err
@@ -135,7 +135,7 @@ func (s *containerServer) Resume(ctx context.Context, req *longshorev1.ResumeReq
 // Remove removes a container, with the sandbox that was made for it, or a whole
 // sandbox.
 func (s *containerServer) Remove(ctx context.Context, req *longshorev1.RemoveRequest) (*longshorev1.RemoveResponse, error) {
-	opts := engine.RemoveOptions{Force: req.GetForce(), Asked: asked(ctx, "longshore rm")}
+	opts := engine.RemoveOptions{Force: req.GetForce(), Request: asked(ctx, "longshore rm")}
 	c, err := s.srv.container(ctx, req.GetName())
 	if err == nil {
 		view, err := s.srv.changer(c.Meta, req.GetForce())

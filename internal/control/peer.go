@@ -68,8 +68,8 @@ func (c peerCredentials) Clone() credentials.TransportCredentials { return c }
 func (peerCredentials) OverrideServerName(string) error { return nil }
 
 // asked says who asks for call, for the autopsy and the event log.
-func asked(ctx context.Context, call string) core.Asked {
-	a := core.Asked{Owner: core.OwnerCLI, Call: call, At: time.Now()}
+func asked(ctx context.Context, call string) core.StopRequest {
+	a := core.StopRequest{Owner: core.OwnerCLI, Call: call, At: time.Now()}
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(peerInfo); ok {
 			a.User = fmt.Sprintf("uid %d, pid %d", info.uid, info.pid)

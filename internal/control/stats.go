@@ -81,7 +81,7 @@ func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.
 		if !running || (len(ids) > 0 && !wanted[c.ID]) {
 			continue
 		}
-		st, err := s.all.Stats.OfContainer(ctx, c, core.FigureUsage|core.FigureDetail|core.FigureRoot)
+		st, err := s.all.Stats.OfContainer(ctx, c, core.StatsUsage|core.StatsDetail|core.StatsRootfs)
 		if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
 			continue // it ended meanwhile
 		}
@@ -136,7 +136,7 @@ func (s *containerServer) Top(ctx context.Context, req *longshorev1.TopRequest) 
 	if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
 		return nil, fmt.Errorf("list processes of %s: it is %s: %w", c.ID.Short(), c.State, errdefs.ErrFailedPrecondition)
 	}
-	st, err := s.srv.all.Stats.Container(ctx, c.ID, core.FigureProcesses)
+	st, err := s.srv.all.Stats.Container(ctx, c.ID, core.StatsProcesses)
 	if err != nil {
 		return nil, err
 	}

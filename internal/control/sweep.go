@@ -143,11 +143,11 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 	if err != nil || c.State != core.ContainerExited {
 		return
 	}
-	a := core.Asked{Owner: core.OwnerCLI, Call: "longshore agent: the container has ended", At: c.Main.Finished}
+	a := core.StopRequest{Owner: core.OwnerCLI, Call: "longshore agent: the container has ended", At: c.Main.Finished}
 	if recordOf(c).AutoRemove {
-		err = s.removeOwn(ctx, c, engine.RemoveOptions{Force: true, Asked: a})
+		err = s.removeOwn(ctx, c, engine.RemoveOptions{Force: true, Request: a})
 	} else {
-		err = s.own.StopSandbox(ctx, c.Sandbox, engine.StopOptions{Asked: a})
+		err = s.own.StopSandbox(ctx, c.Sandbox, engine.StopOptions{Request: a})
 	}
 	if err != nil && !errdefs.IsNotFound(err) && ctx.Err() == nil {
 		s.o.Logger.WarnContext(ctx, "ended container could not be settled", "container", string(id), "error", err)
@@ -173,14 +173,14 @@ func (s *Server) recover(ctx context.Context) error {
 			s.sessions.orphan(c.ID) // its client went with the agent before us
 		}
 	}
-	a := core.Asked{Owner: core.OwnerCLI, Call: "longshore agent: recovery"}
+	a := core.StopRequest{Owner: core.OwnerCLI, Call: "longshore agent: recovery"}
 	var errs []error
 	for _, sb := range sandboxes {
 		c, ok := used[sb.ID]
 		if ok && (c.State != core.ContainerCreated || !recordOf(c).AutoRemove) {
 			continue
 		}
-		if err := s.own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: a}); err != nil {
+		if err := s.own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: a}); err != nil {
 			errs = append(errs, fmt.Errorf("take back sandbox %s: %w", sb.ID.Short(), err))
 			continue
 		}

@@ -313,7 +313,7 @@ type Cgroups interface {
 	Remove(ctx context.Context, ref CgroupRef) error
 	// Stats reads the figures that want names; Root, Net and Limits are not
 	// among them.
-	Stats(ctx context.Context, ref CgroupRef, want Figures) (Stats, error)
+	Stats(ctx context.Context, ref CgroupRef, want StatsFields) (Stats, error)
 	// OOMLevel names the files that tell of out-of-memory kills in ref, and
 	// the one that tells the peak.
 	OOMLevel(ref CgroupRef) (level OOMLevel, peak string)
@@ -394,8 +394,8 @@ type Volume struct {
 	Filled  bool              `json:"filled"`
 }
 
-// Coroner reads the traces an out-of-memory kill leaves in the kernel log.
-type Coroner interface {
+// OOMLog reads the traces an out-of-memory kill leaves in the kernel log.
+type OOMLog interface {
 	// Victims returns the kills since the given time, oldest first, or nil
 	// when the kernel log cannot be read.
 	Victims(ctx context.Context, since time.Time) []OOMVictim
@@ -419,15 +419,15 @@ type Store interface {
 	// Scope is a face's own drawer. It outlives a boot when durable is set,
 	// and is then synced before Put returns.
 	Scope(owner Owner, durable bool) KV
-	// Remnants are what lived when the node went down, if this store is the
+	// LostObjects are what lived when the node went down, if this store is the
 	// first since then: the event log knows of them, and no record does any
 	// more. An event that ends an object takes it off the list.
-	Remnants() []Remnant
+	LostObjects() []LostObject
 	Close() error
 }
 
-// Remnant is an object whose record the node's restart has taken.
-type Remnant struct {
+// LostObject is an object whose record the node's restart has taken.
+type LostObject struct {
 	Owner     Owner       `json:"owner"`
 	Key       Key         `json:"key"`
 	Sandbox   ID          `json:"sandbox"`

@@ -39,19 +39,19 @@ type ProcessConfig struct {
 
 // Process is one started, or startable, process.
 type Process struct {
-	ID        ProcessID `json:"id,omitempty"`
-	Pid       int       `json:"pid,omitempty"`     // as the host sees it; 0 before it is created and after it has ended
-	Session   int       `json:"session,omitempty"` // of an exec: its session, which outlives it; 0 when it is not its own
-	Args      []string  `json:"args,omitempty"`
-	TTY       bool      `json:"tty,omitempty"`
-	Hold      bool      `json:"hold,omitempty"`
-	Ephemeral bool      `json:"ephemeral,omitempty"`
-	KeepExit  bool      `json:"keep_exit,omitempty"`
-	Started   time.Time `json:"started,omitzero"`
-	Finished  time.Time `json:"finished,omitzero"`
-	Autopsy   *Autopsy  `json:"autopsy,omitempty"` // nil until it has ended
-	Asked     *Asked    `json:"asked,omitempty"`   // the last request for its end; becomes Autopsy.Asked
-	Data      []byte    `json:"data,omitempty"`
+	ID          ProcessID    `json:"id,omitempty"`
+	Pid         int          `json:"pid,omitempty"`     // as the host sees it; 0 before it is created and after it has ended
+	Session     int          `json:"session,omitempty"` // of an exec: its session, which outlives it; 0 when it is not its own
+	Args        []string     `json:"args,omitempty"`
+	TTY         bool         `json:"tty,omitempty"`
+	Hold        bool         `json:"hold,omitempty"`
+	Ephemeral   bool         `json:"ephemeral,omitempty"`
+	KeepExit    bool         `json:"keep_exit,omitempty"`
+	Started     time.Time    `json:"started,omitzero"`
+	Finished    time.Time    `json:"finished,omitzero"`
+	Autopsy     *Autopsy     `json:"autopsy,omitempty"` // nil until it has ended
+	StopRequest *StopRequest `json:"asked,omitempty"`   // the last request for its end; becomes Autopsy.StopRequest
+	Data        []byte       `json:"data,omitempty"`
 }
 
 // KeptExit is how an exec ended whose own record is gone.
@@ -117,12 +117,12 @@ func StartStatus(err error) int {
 
 // Autopsy is the one record that says why a process ended; every face reads it.
 type Autopsy struct {
-	Exit  Exit     `json:"exit"`
-	OOM   *OOM     `json:"oom,omitempty"`   // nil: no out-of-memory kill happened in its cgroup while it ran
-	Asked *Asked   `json:"asked,omitempty"` // nil: nobody here asked for its end
-	Peak  uint64   `json:"peak,omitempty"`  // highest memory of the container's cgroup, bytes; 0 when unknown
-	Limit uint64   `json:"limit,omitempty"` // the memory limit that held, bytes; 0: none
-	Tail  []string `json:"tail,omitempty"`  // last log lines, oldest first
+	Exit        Exit         `json:"exit"`
+	OOM         *OOM         `json:"oom,omitempty"`   // nil: no out-of-memory kill happened in its cgroup while it ran
+	StopRequest *StopRequest `json:"asked,omitempty"` // nil: nobody here asked for its end
+	Peak        uint64       `json:"peak,omitempty"`  // highest memory of the container's cgroup, bytes; 0 when unknown
+	Limit       uint64       `json:"limit,omitempty"` // the memory limit that held, bytes; 0: none
+	Tail        []string     `json:"tail,omitempty"`  // last log lines, oldest first
 	// Start is set when the program could not be started at all: the
 	// runtime's own words.
 	Start   string `json:"start,omitempty"`
@@ -137,8 +137,8 @@ type OOM struct {
 	Kills  uint64 `json:"kills"`
 }
 
-// Asked tells who asked for an end.
-type Asked struct {
+// StopRequest says who asked for a process to end, and how.
+type StopRequest struct {
 	Owner  Owner     `json:"owner"`
 	Call   string    `json:"call"`           // StopContainer, StopTask, "longshore stop", …
 	User   string    `json:"user,omitempty"` // peer credentials where known, "uid 0"

@@ -16,32 +16,32 @@ type Value struct {
 // Known returns a measured Value.
 func Known(n uint64) Value { return Value{N: n, OK: true} }
 
-// Figures says what is to be read: every file that the kernel tells a figure in
+// StatsFields says what is to be read: every file that the kernel tells a figure in
 // costs a few microseconds, and some are asked for of all containers every
 // second.
-type Figures uint
+type StatsFields uint
 
 // The kinds of figures.
 const (
-	// FigureUsage is what an orchestrator asks all the time: CPU.Usage, and of
+	// StatsUsage is what an orchestrator asks all the time: CPU.Usage, and of
 	// Memory Usage, WorkingSet, RSS, Limit, Swap, SwapLimit and faults; Pressure.
-	FigureUsage Figures = 1 << iota
-	// FigureDetail is everything else of the cgroup.
-	FigureDetail
-	// FigureCount is Pids.Processes.
-	FigureCount
-	// FigureProcesses is Processes, but for their files.
-	FigureProcesses
-	// FigureFiles is Processes with their files.
-	FigureFiles
-	// FigureRoot is Root.
-	FigureRoot
-	// FigureLimits is Limits.
-	FigureLimits
+	StatsUsage StatsFields = 1 << iota
+	// StatsDetail is everything else of the cgroup.
+	StatsDetail
+	// StatsProcessCount is Pids.Processes.
+	StatsProcessCount
+	// StatsProcesses is Processes, but for their files.
+	StatsProcesses
+	// StatsProcessFiles is Processes with their files.
+	StatsProcessFiles
+	// StatsRootfs is Root.
+	StatsRootfs
+	// StatsLimits is Limits.
+	StatsLimits
 )
 
 // Has reports whether any of kinds is asked for.
-func (f Figures) Has(kinds Figures) bool { return f&kinds != 0 }
+func (f StatsFields) Has(kinds StatsFields) bool { return f&kinds != 0 }
 
 // Stats are the figures of a container or sandbox at one time.
 type Stats struct {

@@ -79,7 +79,7 @@ func (e *Engine) settled(ctx context.Context) ([]finding, error) {
 			return nil, err
 		}
 		found := slices.DeleteFunc(s.compare(), func(f finding) bool {
-			if f.sandbox != "" && e.sandboxes.Held(f.sandbox) || f.ref != (core.Ref{}) && e.births.Held(f.ref) {
+			if f.sandbox != "" && e.sandboxes.Held(f.sandbox) || f.ref != (core.Ref{}) && e.launches.Held(f.ref) {
 				return true
 			}
 			return i > 0 && !slices.ContainsFunc(last, func(l finding) bool { return l.Violation == f.Violation })

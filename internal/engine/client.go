@@ -46,8 +46,8 @@ func newClient(e *Engine, owner core.Owner) *Client {
 type RemoveOptions struct {
 	// Force kills what still runs; without it a running object is
 	// FailedPrecondition.
-	Force bool
-	Asked core.Asked
+	Force   bool
+	Request core.StopRequest
 }
 
 // StopOptions goes with StopContainer and StopSandbox.
@@ -56,8 +56,8 @@ type StopOptions struct {
 	Signal string
 	// Grace is how long to wait before SIGKILL. nil is the container's own;
 	// with 0 or less SIGKILL is the first signal.
-	Grace *time.Duration
-	Asked core.Asked
+	Grace   *time.Duration
+	Request core.StopRequest
 }
 
 // sees reports whether an object with this Meta is there for the caller.
@@ -74,8 +74,8 @@ func (v view) owns(what string) (core.Owner, error) {
 	return v.owner, nil
 }
 
-// asked completes who asks.
-func (v view) asked(a core.Asked, call string) core.Asked {
+// request completes a request with its owner, call and time.
+func (v view) request(a core.StopRequest, call string) core.StopRequest {
 	if a.Owner == "" {
 		a.Owner = v.owner
 		if a.Owner == "" {

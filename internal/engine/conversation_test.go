@@ -123,8 +123,8 @@ func (k *talk) ref(d *datadriven.TestData) core.Ref {
 	return core.Ref{Container: k.ids[d.CmdArgs[0].Key], Process: core.ProcessID(arg(d, "process", ""))}
 }
 
-func (k *talk) asked(d *datadriven.TestData) core.Asked {
-	return core.Asked{User: arg(d, "user", ""), Call: arg(d, "call", "")}
+func (k *talk) asked(d *datadriven.TestData) core.StopRequest {
+	return core.StopRequest{User: arg(d, "user", ""), Call: arg(d, "call", "")}
 }
 
 func (k *talk) grace(d *datadriven.TestData) *time.Duration {
@@ -191,13 +191,13 @@ func (k *talk) command(d *datadriven.TestData) (string, error) {
 	case "start":
 		return "", c.StartContainer(ctx, k.ref(d).Container)
 	case "stop":
-		return "", c.StopContainer(ctx, k.ref(d).Container, engine.StopOptions{Grace: k.grace(d), Asked: k.asked(d)})
+		return "", c.StopContainer(ctx, k.ref(d).Container, engine.StopOptions{Grace: k.grace(d), Request: k.asked(d)})
 	case "pause":
 		return "", c.PauseContainer(ctx, k.ref(d).Container)
 	case "resume":
 		return "", c.ResumeContainer(ctx, k.ref(d).Container)
 	case "remove":
-		return "", c.RemoveContainer(ctx, k.ref(d).Container, engine.RemoveOptions{Force: d.HasArg("force"), Asked: k.asked(d)})
+		return "", c.RemoveContainer(ctx, k.ref(d).Container, engine.RemoveOptions{Force: d.HasArg("force"), Request: k.asked(d)})
 	case "stop-sandbox":
 		return "", c.StopSandbox(ctx, k.ids[d.CmdArgs[0].Key], engine.StopOptions{Grace: k.grace(d)})
 	case "remove-sandbox":
@@ -238,7 +238,7 @@ func (k *talk) node(d *datadriven.TestData) (string, error) {
 			if v == "child" {
 				victim.Pid++
 			}
-			k.n.Coroner.Report(victim)
+			k.n.OOMLog.Report(victim)
 		}
 		if d.HasArg("child") {
 			k.n.Supervisor.Kills(k.ref(d), 1)

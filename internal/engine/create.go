@@ -34,26 +34,26 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 		if err != nil {
 			return err
 		}
-		b.line = c.e.line("create")
+		b.pipeline = c.e.pipeline("create")
 		return b.in(ctx, c.view, sb)
 	}))
 }
 
 // build is one CreateContainer on its way.
 type build struct {
-	e       *Engine
-	line    *line
-	cfg     core.ContainerConfig // with what is not stored
-	sb      core.Sandbox
-	rt      core.Runtime
-	c       core.Container
-	first   *core.Container // who has the key
-	fs      *os.Root
-	image   *ocispec.ImageConfig
-	volumes []specs.Mount
-	images  []string
-	spec    *specs.Spec
-	made    func() error // waits until the cgroup is there, without limits
+	e        *Engine
+	pipeline *pipeline
+	cfg      core.ContainerConfig // with what is not stored
+	sb       core.Sandbox
+	rt       core.Runtime
+	c        core.Container
+	first    *core.Container // who has the key
+	fs       *os.Root
+	image    *ocispec.ImageConfig
+	volumes  []specs.Mount
+	images   []string
+	spec     *specs.Spec
+	made     func() error // waits until the cgroup is there, without limits
 }
 
 // newBuild begins with what needs no sandbox.
@@ -82,18 +82,18 @@ func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
 func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 	b.sb = sb
 	if err := b.place(v); err != nil {
-		b.line.end(ctx, err)
+		b.pipeline.end(ctx, err)
 		return err
 	}
-	// Nobody records the end of a process before its birth is on record.
-	born, err := b.e.births.Lock(ctx, core.Ref{Container: b.c.ID})
+	// Nobody records the end of a process before its start is on record.
+	born, err := b.e.launches.Lock(ctx, core.Ref{Container: b.c.ID})
 	if err != nil {
-		b.line.end(ctx, err)
+		b.pipeline.end(ctx, err)
 		return err
 	}
 	defer born()
 	defer b.close()
-	return b.line.run(ctx, b.stages())
+	return b.pipeline.run(ctx, b.stages())
 }
 
 // place finds out what runs the container and where its cgroup goes.
@@ -172,7 +172,7 @@ func (b *build) reserve(context.Context) error {
 				return fmt.Errorf("parent %s is %s: %w", p.ID, p.State, errdefs.ErrFailedPrecondition)
 			}
 		}
-		n := note{}
+		n := change{}
 		n.add(core.Event{Kind: core.EventContainerCreating})
 		if err := n.write(tx, &b.c.Meta, b.c.Sandbox, b.c.ID); err != nil {
 			return err
@@ -180,7 +180,7 @@ func (b *build) reserve(context.Context) error {
 		return tx.Containers().Put(b.c)
 	})
 	if err == nil {
-		b.line.undo.add("record", func(context.Context) error { return b.e.records.dropContainer(b.c.ID, note{}) })
+		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.dropContainer(b.c.ID, change{}) })
 	}
 	return err
 }
@@ -188,20 +188,20 @@ func (b *build) reserve(context.Context) error {
 // root checks out and mounts the root filesystem, and begins with the cgroup,
 // whose limits the spec will say.
 func (b *build) root(ctx context.Context) error {
-	b.made = b.line.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.c.Cgroup, nil) })
-	b.line.undo.add("cgroup", func(ctx context.Context) error {
+	b.made = b.pipeline.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.c.Cgroup, nil) })
+	b.pipeline.undo.add("cgroup", func(ctx context.Context) error {
 		_ = b.made()
 		return b.e.o.Cgroups.Remove(ctx, b.c.Cgroup)
 	})
 	rootfs := filepath.Join(b.c.Bundle, "rootfs")
-	b.line.undo.add("bundle", func(context.Context) error { return removeBundle(b.c.Bundle) })
+	b.pipeline.undo.add("bundle", func(context.Context) error { return removeBundle(b.c.Bundle) })
 	if err := makeBundle(b.c.Bundle); err != nil {
 		return err
 	}
 	mounts := b.cfg.Root.Mounts
 	switch {
 	case b.cfg.Root.Image != "":
-		b.line.undo.add("checkout", func(ctx context.Context) error { return b.e.o.Images.Discard(ctx, b.c.ID) })
+		b.pipeline.undo.add("checkout", func(ctx context.Context) error { return b.e.o.Images.Discard(ctx, b.c.ID) })
 		// Never a read-only checkout: the runtime makes mount points in it
 		// before it makes the whole read-only.
 		co, err := b.e.o.Images.Checkout(ctx, core.CheckoutRequest{
@@ -217,7 +217,7 @@ func (b *build) root(ctx context.Context) error {
 			mounts[0].Options = append(mounts[0].Options, specutil.BelowOption(b.cfg.Root.Below))
 		}
 	}
-	b.line.undo.add("mount", func(ctx context.Context) error { return b.e.o.Roots.Unmount(ctx, rootfs) })
+	b.pipeline.undo.add("mount", func(ctx context.Context) error { return b.e.o.Roots.Unmount(ctx, rootfs) })
 	if err := b.e.o.Roots.Mount(ctx, rootfs, mounts, false); err != nil {
 		return err
 	}
@@ -269,15 +269,15 @@ func (b *build) cgroup(ctx context.Context) error {
 }
 
 func (b *build) launch(ctx context.Context) error {
-	b.line.undo.add("launch", func(ctx context.Context) error { return b.e.removeProcesses(ctx, b.rt, &b.c) })
+	b.pipeline.undo.add("launch", func(ctx context.Context) error { return b.e.removeProcesses(ctx, b.rt, &b.c) })
 	uid, gid := hostIDs(&b.sb, b.spec.Process)
 	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime, version: b.e.version, take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
-		return b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *note) error { c.Runtime = rt.Name(); return nil })
+		return b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *change) error { c.Runtime = rt.Name(); return nil })
 	}}
 	if b.cfg.Run {
 		// All is on record first: whoever finds the process may have to finish this.
-		err := b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *note) error {
+		err := b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *change) error {
 			c.Main, c.Config, c.Warnings, c.Data = b.c.Main, b.c.Config, b.c.Warnings, b.c.Data
 			return nil
 		})
@@ -299,8 +299,8 @@ func (b *build) launch(ctx context.Context) error {
 func (b *build) commit(context.Context) error {
 	return b.e.o.Store.Update(func(tx core.Tx) error {
 		c := b.c
-		n := note{}
-		if err := born(&c, &n); err != nil {
+		n := change{}
+		if err := created(&c, &n); err != nil {
 			return err
 		}
 		if err := n.write(tx, &c.Meta, c.Sandbox, c.ID); err != nil {
@@ -314,8 +314,9 @@ func (b *build) commit(context.Context) error {
 	})
 }
 
-// born finishes a create: what was to run at once does.
-func born(c *core.Container, n *note) error {
+// created completes a create, and marks the container running if it was started in the
+// same call.
+func created(c *core.Container, n *change) error {
 	n.add(core.Event{Kind: core.EventContainerCreated})
 	if err := step(c, core.VerbCommit); err != nil || !c.Config.Run {
 		return err
@@ -383,9 +384,9 @@ func (c *Client) SetContainerData(_ context.Context, id core.ID, data []byte) er
 	if _, err := c.view.container(id); err != nil {
 		return err
 	}
-	err := c.e.records.editContainer(id, func(ct *core.Container, n *note) error {
+	err := c.e.records.editContainer(id, func(ct *core.Container, n *change) error {
 		ct.Data = data
-		n.forced(c.view, &ct.Meta, "set data", c.view.asked(core.Asked{}, ""))
+		n.forced(c.view, &ct.Meta, "set data", c.view.request(core.StopRequest{}, ""))
 		return nil
 	})
 	return err

@@ -44,8 +44,8 @@ type Options struct {
 	Volumes    core.Volumes
 	// Policies are asked about what callers do, in this order. May be empty.
 	Policies []core.Policy
-	// Coroner reads the kernel log. nil: it cannot be read.
-	Coroner core.Coroner
+	// OOMLog reads the kernel log. nil: it cannot be read.
+	OOMLog core.OOMLog
 	// State is the directory of bundles and sandbox files; a boot may lose it.
 	State string
 	// Init is the path of the tiny init's binary.
@@ -84,9 +84,9 @@ type Engine struct {
 	// sandboxes are locked by whoever creates, starts, stops or removes
 	// something in them, never while waiting for a process to end.
 	sandboxes keylock.Map[core.ID]
-	// births are locked from before a process is launched until its record
+	// launches are locked from before a process is launched until its record
 	// says so, and by whoever records its end. They come after sandboxes.
-	births keylock.Map[core.Ref]
+	launches keylock.Map[core.Ref]
 
 	policies policies
 	waits    waitTable
@@ -127,7 +127,7 @@ func (e *Engine) As(owner core.Owner) *Client { return newClient(e, owner) }
 func (e *Engine) All() *Client { return newClient(e, "") }
 
 // Run records exits until ctx ends. Nothing ends without it.
-func (e *Engine) Run(ctx context.Context) error { return reaping{e}.exits(ctx) }
+func (e *Engine) Run(ctx context.Context) error { return reaper{e}.exits(ctx) }
 
 func (e *Engine) runtime(name string) (core.Runtime, error) {
 	if name == "" {

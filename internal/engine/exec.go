@@ -44,7 +44,7 @@ func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (p c
 // startExec starts a further process about which the policies were asked.
 func (c view) startExec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
 	e, ref := c.e, core.Ref{Container: id, Process: cfg.ID}
-	born, err := e.births.Lock(ctx, ref)
+	born, err := e.launches.Lock(ctx, ref)
 	if err != nil {
 		return core.Process{}, nil, err
 	}
@@ -92,7 +92,7 @@ func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Cont
 	if err != nil {
 		return core.Launched{}, err
 	}
-	l := e.line("exec")
+	l := e.pipeline("exec")
 	if err := l.pass("begin"); err != nil {
 		return core.Launched{}, err
 	}
@@ -113,15 +113,15 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 		ID: cfg.ID, Pid: launched.Pid, Session: proctree.Session(launched.Pid), Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
 		KeepExit: cfg.KeepExit, Started: now(), Data: cfg.Data,
 	}
-	err := e.records.editContainer(ct.ID, func(ct *core.Container, n *note) error {
+	err := e.records.editContainer(ct.ID, func(ct *core.Container, n *change) error {
 		forgetExit(ct, p.ID)
 		ct.Execs = append(ct.Execs, p)
 		n.add(core.Event{Kind: core.EventProcessStarted, Process: p.ID})
-		n.forced(c, &ct.Meta, "exec", c.asked(core.Asked{}, ""))
+		n.forced(c, &ct.Meta, "exec", c.request(core.StopRequest{}, ""))
 		return nil
 	})
 	if err == nil {
-		if err := e.line("exec").pass("commit"); err != nil {
+		if err := e.pipeline("exec").pass("commit"); err != nil {
 			return p, err
 		}
 		return p, nil
@@ -137,7 +137,7 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 
 // Signal sends a signal to a process. One that asks for the process's end is
 // put on record with who asked.
-func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, asked core.Asked) error {
+func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, asked core.StopRequest) error {
 	ct, p, err := c.view.process(ref)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, asked core.A
 	if p.Autopsy != nil {
 		return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
 	}
-	asked = c.view.asked(asked, "Signal")
+	asked = c.view.request(asked, "Signal")
 	asked.Signal = sig
 	if asksForEnd(&ct, sig) || c.view.forces(&ct.Meta) {
 		if err := c.e.records.recordAsked(ref, asked, c.view); err != nil {
@@ -167,16 +167,16 @@ func asksForEnd(ct *core.Container, sig int) bool {
 	return slices.Contains([]int{1, 2, 3, 6, sigkill, sigterm}, sig)
 }
 
-func (r records) recordAsked(ref core.Ref, asked core.Asked, by view) error {
-	err := r.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+func (r records) recordAsked(ref core.Ref, asked core.StopRequest, by view) error {
+	err := r.editContainer(ref.Container, func(ct *core.Container, n *change) error {
 		n.forced(by, &ct.Meta, "signal", asked)
 		p := ct.Process(ref.Process)
 		if p == nil || p.Autopsy != nil || !asked.Stop && !asksForEnd(ct, asked.Signal) {
 			return nil
 		}
 		// A stop goes on whatever is sent beside it.
-		if asked.Stop || p.Asked == nil || !p.Asked.Stop || asked.Signal == sigkill {
-			p.Asked = &asked
+		if asked.Stop || p.StopRequest == nil || !p.StopRequest.Stop || asked.Signal == sigkill {
+			p.StopRequest = &asked
 		}
 		return nil
 	})
@@ -203,7 +203,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 		if !opts.Force {
 			return fmt.Errorf("remove process %s of container %s: it runs: %w", ref.Process, ref.Container, errdefs.ErrFailedPrecondition)
 		}
-		if err := c.Signal(ctx, ref, sigkill, opts.Asked); err != nil && !errdefs.IsNotFound(err) {
+		if err := c.Signal(ctx, ref, sigkill, opts.Request); err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
 		if _, err := c.e.await(ctx, ref); err != nil {
@@ -213,9 +213,9 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if err := c.e.o.Supervisor.Forget(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove process %s of container %s: %w", ref.Process, ref.Container, err)
 	}
-	var by note
+	var by change
 	if ct, err := c.view.container(ref.Container); err == nil {
-		by.forced(c.view, &ct.Meta, "remove process", c.view.asked(opts.Asked, ""))
+		by.forced(c.view, &ct.Meta, "remove process", c.view.request(opts.Request, ""))
 	}
 	return c.e.records.dropExec(ref, true, by)
 }
@@ -238,8 +238,8 @@ func (e *Engine) endTree(ctx context.Context, ct *core.Container, p *core.Proces
 
 // dropExec takes an ended process off its container's record; keep is whether the
 // exit of one with KeepExit stays.
-func (r records) dropExec(ref core.Ref, keep bool, by note) error {
-	err := r.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+func (r records) dropExec(ref core.Ref, keep bool, by change) error {
+	err := r.editContainer(ref.Container, func(ct *core.Container, n *change) error {
 		if p := ct.Process(ref.Process); keep && p != nil {
 			keepExit(ct, p)
 		}

@@ -13,13 +13,13 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
-// reaping is how ends get on record.
-type reaping struct{ e *Engine }
+// reaper puts the ends of processes on record.
+type reaper struct{ e *Engine }
 
 // exits records ends as the keeper offers them: at least once from the keeper,
 // exactly once on record. When the keeper is gone it asks the next one what it
 // still knows.
-func (r reaping) exits(ctx context.Context) error {
+func (r reaper) exits(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	retry := time.NewTimer(retryAfter)
@@ -54,7 +54,7 @@ func (r reaping) exits(ctx context.Context) error {
 }
 
 // round takes exits until the keeper is gone or ctx ends.
-func (r reaping) round(ctx context.Context, wg *sync.WaitGroup) error {
+func (r reaper) round(ctx context.Context, wg *sync.WaitGroup) error {
 	for x, err := range r.e.o.Supervisor.Exits(ctx) {
 		if err != nil {
 			return err
@@ -77,7 +77,7 @@ type keeperID struct {
 }
 
 // meet asks the keeper who it is and what it knows.
-func (r reaping) meet(ctx context.Context) (keeperID, error) {
+func (r reaper) meet(ctx context.Context) (keeperID, error) {
 	st, err := r.e.o.Supervisor.Status(ctx)
 	if err == nil {
 		err = r.e.reconcile(ctx)
@@ -91,7 +91,7 @@ func (r reaping) meet(ctx context.Context) (keeperID, error) {
 // confirm looks once more after a round has begun: a keeper that died between
 // meet and the round would be missed, because the round is then the next one's
 // and goes on as if nothing had happened.
-func (r reaping) confirm(round context.Context, met keeperID) {
+func (r reaper) confirm(round context.Context, met keeperID) {
 	timer := time.NewTimer(confirmAfter)
 	defer timer.Stop()
 	select {
@@ -108,7 +108,7 @@ func (r reaping) confirm(round context.Context, met keeperID) {
 // confirmAfter is time enough for a round to reach its keeper.
 const confirmAfter = 200 * time.Millisecond
 
-func (r reaping) keeperIs(ctx context.Context, how string) {
+func (r reaper) keeperIs(ctx context.Context, how string) {
 	r.e.o.Logger.WarnContext(ctx, "the keeper's state has changed", "keeper", how)
 	if err := r.e.records.tell(core.Event{Kind: core.EventAgent, Note: "the keeper is " + how}); err != nil {
 		r.e.o.Logger.ErrorContext(ctx, "an event was not appended", "error", err)
@@ -119,13 +119,13 @@ func (r reaping) keeperIs(ctx context.Context, how string) {
 const retryAfter = 50 * time.Millisecond
 
 // exited records one exit and acknowledges it.
-func (r reaping) exited(ctx context.Context, x core.ProcessExit) error {
-	unlock, err := r.e.births.Lock(ctx, x.Ref)
+func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
+	unlock, err := r.e.launches.Lock(ctx, x.Ref)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	l := r.e.line("exit")
+	l := r.e.pipeline("exit")
 	if err := l.pass("begin"); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (r reaping) exited(ctx context.Context, x core.ProcessExit) error {
 }
 
 // exitedOther takes the exit of a tiny init, or of what has no record.
-func (r reaping) exitedOther(ctx context.Context, x core.ProcessExit) error {
+func (r reaper) exitedOther(ctx context.Context, x core.ProcessExit) error {
 	sb, err := r.e.records.sandbox(x.Ref.Container)
 	if err == nil && sb.State != core.SandboxStopped && x.Ref.Process == core.Main {
 		err = r.e.endSandbox(ctx, &sb, fmt.Sprintf("its init has ended (status %d), and its pid namespace with it", x.Exit.Status()))
@@ -229,14 +229,14 @@ func (e *Engine) forgetKilled(ctx context.Context, ref core.Ref) error {
 // recordEnd puts the end of a process on record, unless one is there.
 func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) error {
 	fresh := false
-	err := e.records.editContainer(id, func(c *core.Container, n *note) error {
+	err := e.records.editContainer(id, func(c *core.Container, n *change) error {
 		fresh = false
 		p := c.Process(process)
 		if p == nil || p.Autopsy != nil {
 			return nil
 		}
 		fresh = true
-		a.Asked = autopsy.Reason(p.Asked, a.Exit) // a stop may have come since the evidence was taken
+		a.StopRequest = autopsy.Reason(p.StopRequest, a.Exit) // a stop may have come since the evidence was taken
 		p.Autopsy, p.Finished, p.Pid = &a, a.Exit.At, 0
 		kind := core.EventProcessExited
 		if process == core.Main {
@@ -259,17 +259,17 @@ const tailLines = 10
 
 // evidence gathers what is known of an end. What cannot be read is left out: an
 // autopsy with holes is better than none.
-func (r reaping) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
+func (r reaper) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
 	in := autopsy.Input{
-		Exit: x.Exit, Pid: x.Pid, Asked: autopsy.Reason(p.Asked, x.Exit), Init: c.Config.Init && p.ID == core.Main,
+		Exit: x.Exit, Pid: x.Pid, StopRequest: autopsy.Reason(p.StopRequest, x.Exit), Init: c.Config.Init && p.ID == core.Main,
 		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: r.levelNames(ctx, c, x),
 	}
-	if r.e.o.Coroner != nil && suspicious(x) {
+	if r.e.o.OOMLog != nil && suspicious(x) {
 		since := p.Started
 		if since.IsZero() {
 			since = c.Created
 		}
-		in.Victims = r.e.o.Coroner.Victims(ctx, since)
+		in.Victims = r.e.o.OOMLog.Victims(ctx, since)
 	}
 	if p.ID == core.Main {
 		for _, s := range c.Config.IO.Sinks {
@@ -300,7 +300,7 @@ func suspicious(x core.ProcessExit) bool {
 // levelNames names the cgroups above a process. For an exec their limits are
 // read only where memory may have ended it: they cost more than the rest of an
 // exit.
-func (r reaping) levelNames(ctx context.Context, c *core.Container, x core.ProcessExit) []autopsy.Level {
+func (r reaper) levelNames(ctx context.Context, c *core.Container, x core.ProcessExit) []autopsy.Level {
 	sb, err := r.e.records.sandbox(c.Sandbox)
 	if err != nil {
 		return nil

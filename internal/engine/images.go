@@ -21,7 +21,7 @@ func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (co
 	if err != nil {
 		return core.Image{}, err
 	}
-	l := i.e.line("pull")
+	l := i.e.pipeline("pull")
 	if err := l.pass("begin"); err != nil {
 		return core.Image{}, err
 	}

@@ -33,9 +33,9 @@ func (c *Client) KeptExit(_ context.Context, ref core.Ref) (core.Autopsy, error)
 func (c *Client) ForgetExit(ctx context.Context, ref core.Ref) error {
 	_, err := c.KeptExit(ctx, ref)
 	if err == nil {
-		err = c.e.records.editContainer(ref.Container, func(ct *core.Container, n *note) error {
+		err = c.e.records.editContainer(ref.Container, func(ct *core.Container, n *change) error {
 			forgetExit(ct, ref.Process)
-			n.forced(c.view, &ct.Meta, "forget exit", c.view.asked(core.Asked{}, ""))
+			n.forced(c.view, &ct.Meta, "forget exit", c.view.request(core.StopRequest{}, ""))
 			return nil
 		})
 	}

@@ -49,12 +49,12 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 				return err
 			}
 			defer unlock()
-			if err := s.line.forward(ctx, s.stages()); err != nil {
-				s.line.end(ctx, err)
+			if err := s.pipeline.forward(ctx, s.stages()); err != nil {
+				s.pipeline.end(ctx, err)
 				return err
 			}
 			// On the same line: what fails takes the sandbox back too.
-			made, b.line = true, s.line.as("create")
+			made, b.pipeline = true, s.pipeline.as("create")
 			return b.in(ctx, c.view, s.sb)
 		})
 	})
@@ -87,7 +87,7 @@ func (s *survey) halves() (found []finding) {
 				if err := s.e.endSandbox(ctx, &sb, why); err != nil {
 					return err
 				}
-				return s.e.teardownSandbox(ctx, &sb, note{}, nil)
+				return s.e.teardownSandbox(ctx, &sb, change{}, nil)
 			},
 		})
 	}

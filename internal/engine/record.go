@@ -40,13 +40,13 @@ func (r records) containersOf(sandbox core.ID) (list []core.Container, err error
 	return list, err
 }
 
-// note collects the events of one change.
-type note struct{ events []core.Event }
+// change collects the events of one change of a record.
+type change struct{ events []core.Event }
 
-func (n *note) add(ev core.Event) { n.events = append(n.events, ev) }
+func (n *change) add(ev core.Event) { n.events = append(n.events, ev) }
 
 // forced notes that by, who sees everything, changed another owner's object.
-func (n *note) forced(v view, m *core.Meta, verb string, asked core.Asked) {
+func (n *change) forced(v view, m *core.Meta, verb string, asked core.StopRequest) {
 	if !v.forces(m) {
 		return
 	}
@@ -61,7 +61,7 @@ func (n *note) forced(v view, m *core.Meta, verb string, asked core.Asked) {
 }
 
 // write appends the events, each told of m's object, and stamps m with the last.
-func (n *note) write(tx core.Tx, m *core.Meta, sandbox, container core.ID) error {
+func (n *change) write(tx core.Tx, m *core.Meta, sandbox, container core.ID) error {
 	for _, ev := range n.events {
 		ev.At, ev.Owner, ev.Key, ev.Sandbox, ev.Container = now(), m.Owner, m.Key, sandbox, container
 		seq, err := tx.Append(ev)
@@ -74,12 +74,12 @@ func (n *note) write(tx core.Tx, m *core.Meta, sandbox, container core.ID) error
 }
 
 // editSandbox changes a record and appends the events of the change.
-func (r records) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *note) error) (sb core.Sandbox, err error) {
+func (r records) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *change) error) (sb core.Sandbox, err error) {
 	err = r.store.Update(func(tx core.Tx) error {
 		if sb, err = tx.Sandboxes().Get(id); err != nil {
 			return err
 		}
-		var n note
+		var n change
 		if err := fn(&sb, &n); err != nil {
 			return err
 		}
@@ -92,13 +92,13 @@ func (r records) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *note) erro
 }
 
 // editContainer changes a record and appends the events of the change.
-func (r records) editContainer(id core.ID, fn func(c *core.Container, n *note) error) error {
+func (r records) editContainer(id core.ID, fn func(c *core.Container, n *change) error) error {
 	return r.store.Update(func(tx core.Tx) error {
 		c, err := tx.Containers().Get(id)
 		if err != nil {
 			return err
 		}
-		var n note
+		var n change
 		if err := fn(&c, &n); err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func step(c *core.Container, verb core.Verb) error {
 	return nil
 }
 
-func (r records) dropSandbox(id core.ID, by note) error {
+func (r records) dropSandbox(id core.ID, by change) error {
 	return r.store.Update(func(tx core.Tx) error {
 		sb, err := tx.Sandboxes().Get(id)
 		if errdefs.IsNotFound(err) {
@@ -136,7 +136,7 @@ func (r records) dropSandbox(id core.ID, by note) error {
 	})
 }
 
-func (r records) dropContainer(id core.ID, by note) error {
+func (r records) dropContainer(id core.ID, by change) error {
 	return r.store.Update(func(tx core.Tx) error {
 		c, err := tx.Containers().Get(id)
 		if errdefs.IsNotFound(err) {

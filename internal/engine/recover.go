@@ -26,7 +26,7 @@ type networkRecoverer interface {
 // running is told to have ended.
 func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{e}
-	boot, err := r.endRemnants()
+	boot, err := r.endLostObjects()
 	if err != nil {
 		return fmt.Errorf("recover: what ran before the boot: %w", err)
 	}
@@ -55,9 +55,9 @@ func (e *Engine) Recover(ctx context.Context) error {
 type recovery struct{ e *Engine }
 
 // endRemnants tells the end of what lived before the node went down. All in one
-// transaction: a crash here leaves the remnants as they are.
-func (r recovery) endRemnants() (int, error) {
-	list := r.e.o.Store.Remnants()
+// transaction: a crash here leaves the lost objects as they are.
+func (r recovery) endLostObjects() (int, error) {
+	list := r.e.o.Store.LostObjects()
 	if len(list) == 0 {
 		return 0, nil
 	}
@@ -75,7 +75,7 @@ func (r recovery) endRemnants() (int, error) {
 	return len(list), err
 }
 
-func lastEvents(r core.Remnant) (events []core.Event) {
+func lastEvents(r core.LostObject) (events []core.Event) {
 	const why = "the node was restarted"
 	if r.Container == "" {
 		return []core.Event{{Kind: core.EventSandboxRemoved, Note: why}}
@@ -155,7 +155,7 @@ func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) e
 			return err
 		}
 	}
-	cur, err := e.records.editSandbox(sb.ID, func(sb *core.Sandbox, n *note) error { return stopped(sb, n, why) })
+	cur, err := e.records.editSandbox(sb.ID, func(sb *core.Sandbox, n *change) error { return stopped(sb, n, why) })
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (e *Engine) dropAbandoned(ctx context.Context, ref core.Ref) error {
 	if err := ignoreNotFound(e.o.Supervisor.Forget(ctx, ref)); err != nil {
 		return err
 	}
-	return e.records.dropExec(ref, ended == true, note{})
+	return e.records.dropExec(ref, ended == true, change{})
 }
 
 // pendingTime bounds how long the start waits for exits that have happened.
@@ -243,7 +243,7 @@ func (r recovery) pendingExits(ctx context.Context) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		if err := (reaping{r.e}).exited(ctx, x); err != nil {
+		if err := (reaper{r.e}).exited(ctx, x); err != nil {
 			return n, err
 		}
 		if dying[x.Ref] {

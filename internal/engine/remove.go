@@ -38,13 +38,13 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 		return err
 	}
 	var none time.Duration
-	if err := c.stop(ctx, ct, StopOptions{Grace: &none, Asked: c.asked(opts.Asked, "RemoveContainer")}); err != nil {
+	if err := c.stop(ctx, ct, StopOptions{Grace: &none, Request: c.request(opts.Request, "RemoveContainer")}); err != nil {
 		return err
 	}
 	if err := c.e.awaitExecs(ctx, ct.ID); err != nil {
 		return err
 	}
-	l := c.e.line("remove")
+	l := c.e.pipeline("remove")
 	if err := l.pass("ended"); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 }
 
 // removeEnded removes a container about which the policies were asked.
-func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOptions, l *line) error {
+func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOptions, l *pipeline) error {
 	unlock, err := c.e.sandboxes.Lock(ctx, ct.Sandbox)
 	if err != nil {
 		return err
@@ -73,11 +73,11 @@ func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOp
 	// From here on it goes through though the caller may leave.
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	if err := c.e.records.editContainer(cur.ID, func(ct *core.Container, _ *note) error { ct.Removing = true; return nil }); err != nil {
+	if err := c.e.records.editContainer(cur.ID, func(ct *core.Container, _ *change) error { ct.Removing = true; return nil }); err != nil {
 		return err
 	}
-	var by note
-	by.forced(c, &cur.Meta, "remove", c.asked(opts.Asked, "RemoveContainer"))
+	var by change
+	by.forced(c, &cur.Meta, "remove", c.request(opts.Request, "RemoveContainer"))
 	return c.e.teardownContainer(ctx, &cur, by, l)
 }
 
@@ -140,11 +140,11 @@ func (e *Engine) removeProcesses(ctx context.Context, rt core.Runtime, ct *core.
 
 // teardownContainer gives everything back and then drops the record. Every
 // stage succeeds on what is gone, so it can be tried again. l may be nil.
-func (e *Engine) teardownContainer(ctx context.Context, ct *core.Container, by note, l *line) error {
+func (e *Engine) teardownContainer(ctx context.Context, ct *core.Container, by change, l *pipeline) error {
 	return e.teardown(ctx, containerTeardown(e, ct, by), l)
 }
 
-func containerTeardown(e *Engine, ct *core.Container, by note) []stage {
+func containerTeardown(e *Engine, ct *core.Container, by change) []stage {
 	return []stage{
 		{"runtime", func(ctx context.Context) error {
 			rt, err := e.runtime(ct.Runtime)
@@ -168,7 +168,7 @@ func containerTeardown(e *Engine, ct *core.Container, by note) []stage {
 	}
 }
 
-func (e *Engine) teardown(ctx context.Context, stages []stage, l *line) error {
+func (e *Engine) teardown(ctx context.Context, stages []stage, l *pipeline) error {
 	for _, s := range stages {
 		if err := s.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -200,8 +200,8 @@ func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) 
 }
 
 func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOptions) error {
-	l := c.e.line("stop_sandbox")
-	opts.Asked = c.asked(opts.Asked, "StopSandbox")
+	l := c.e.pipeline("stop_sandbox")
+	opts.Request = c.request(opts.Request, "StopSandbox")
 	if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 			if err := l.pass("containers"); err != nil {
 				return err
 			}
-			again, err := c.closeSandbox(ctx, sb.ID, opts.Asked, l)
+			again, err := c.closeSandbox(ctx, sb.ID, opts.Request, l)
 			if err != nil || !again {
 				return err
 			}
@@ -244,7 +244,7 @@ func (c view) stopContainers(ctx context.Context, sandbox core.ID, opts StopOpti
 
 // closeSandbox records the stop and gives back what the sandbox held, under its
 // lock. again means that a container was created since they were stopped.
-func (c view) closeSandbox(ctx context.Context, id core.ID, asked core.Asked, l *line) (again bool, err error) {
+func (c view) closeSandbox(ctx context.Context, id core.ID, asked core.StopRequest, l *pipeline) (again bool, err error) {
 	e := c.e
 	unlock, err := e.sandboxes.Lock(ctx, id)
 	if err != nil {
@@ -270,7 +270,7 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, asked core.Asked, l 
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	if sb.State != core.SandboxStopped {
-		sb, err = e.records.editSandbox(id, func(sb *core.Sandbox, n *note) error {
+		sb, err = e.records.editSandbox(id, func(sb *core.Sandbox, n *change) error {
 			sb.State, _ = core.NextSandbox(sb.State, core.VerbStop)
 			n.add(core.Event{Kind: core.EventSandboxStopped})
 			n.forced(c, &sb.Meta, "stop", asked)
@@ -298,7 +298,7 @@ func released(sb *core.Sandbox) bool {
 
 // release gives namespaces, network, init and shared memory back and puts that
 // on record. The sandbox's lock must be held.
-func (e *Engine) release(ctx context.Context, sb *core.Sandbox, l *line) error {
+func (e *Engine) release(ctx context.Context, sb *core.Sandbox, l *pipeline) error {
 	return e.teardown(ctx, releaseStages(e, sb), l)
 }
 
@@ -321,7 +321,7 @@ func releaseStages(e *Engine, sb *core.Sandbox) []stage {
 			return errors.Join(err, e.o.Pinner.Unpin(ctx, sb.ID))
 		}},
 		{"done", func(context.Context) error {
-			_, err := e.records.editSandbox(sb.ID, func(sb *core.Sandbox, _ *note) error {
+			_, err := e.records.editSandbox(sb.ID, func(sb *core.Sandbox, _ *change) error {
 				for _, ns := range sharedKinds(&sb.Config.Namespaces) {
 					ns.Path = ""
 				}
@@ -374,9 +374,9 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 	if sb.State != core.SandboxStopped && !opts.Force {
 		return fmt.Errorf("it is %s: %w", sb.State, errdefs.ErrFailedPrecondition)
 	}
-	opts.Asked = c.asked(opts.Asked, "RemoveSandbox")
+	opts.Request = c.request(opts.Request, "RemoveSandbox")
 	var none time.Duration
-	if err := c.stopSandbox(ctx, sb, StopOptions{Grace: &none, Asked: opts.Asked}); err != nil {
+	if err := c.stopSandbox(ctx, sb, StopOptions{Grace: &none, Request: opts.Request}); err != nil {
 		return err
 	}
 	all, err := c.e.records.containersOf(sb.ID)
@@ -394,7 +394,7 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 // removeEmpty removes a sandbox, stopped and without containers, about which the
 // policies were asked.
 func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOptions) error {
-	l := c.e.line("remove_sandbox")
+	l := c.e.pipeline("remove_sandbox")
 	if err := l.pass("containers"); err != nil {
 		return err
 	}
@@ -409,18 +409,18 @@ func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOpti
 	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	var by note
-	by.forced(c, &cur.Meta, "remove", opts.Asked)
+	var by change
+	by.forced(c, &cur.Meta, "remove", opts.Request)
 	return c.e.teardownSandbox(ctx, &cur, by, l)
 }
 
 // teardownSandbox gives back what a released sandbox still has and drops the
 // record. l may be nil.
-func (e *Engine) teardownSandbox(ctx context.Context, sb *core.Sandbox, by note, l *line) error {
+func (e *Engine) teardownSandbox(ctx context.Context, sb *core.Sandbox, by change, l *pipeline) error {
 	return e.teardown(ctx, sandboxTeardown(e, sb, by), l)
 }
 
-func sandboxTeardown(e *Engine, sb *core.Sandbox, by note) []stage {
+func sandboxTeardown(e *Engine, sb *core.Sandbox, by change) []stage {
 	return []stage{
 		{"runtime", func(ctx context.Context) error {
 			if sb.Config.Namespaces.PID.Mode != core.Shared {

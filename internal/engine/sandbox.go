@@ -26,17 +26,17 @@ func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (cor
 			return err
 		}
 		defer unlock()
-		return b.line.run(ctx, b.stages())
+		return b.pipeline.run(ctx, b.stages())
 	}))
 }
 
 // sandboxBuild is one CreateSandbox on its way.
 type sandboxBuild struct {
-	e     *Engine
-	line  *line
-	rt    core.Runtime
-	sb    core.Sandbox
-	first *core.Sandbox // who has the key
+	e        *Engine
+	pipeline *pipeline
+	rt       core.Runtime
+	sb       core.Sandbox
+	first    *core.Sandbox // who has the key
 	// limited waits until the cgroup is there.
 	limited func() error
 }
@@ -60,7 +60,7 @@ func (v view) newSandboxBuild(cfg core.SandboxConfig) (*sandboxBuild, error) {
 	}
 	anyRuntime := cfg.Runtime == ""
 	cfg.Runtime = rt.Name()
-	return &sandboxBuild{e: v.e, line: v.e.line("create_sandbox"), rt: rt, sb: core.Sandbox{
+	return &sandboxBuild{e: v.e, pipeline: v.e.pipeline("create_sandbox"), rt: rt, sb: core.Sandbox{
 		Meta:   core.Meta{ID: id, Owner: owner, Key: cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
 		Config: cfg, State: core.SandboxCreating, Cgroup: place, Dir: v.e.sandboxDir(id), AnyRuntime: anyRuntime,
 	}}, nil
@@ -97,7 +97,7 @@ func (b *sandboxBuild) reserve(context.Context) error {
 			b.first = &first
 			return fmt.Errorf("its name is taken by sandbox %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
 		}
-		n := note{}
+		n := change{}
 		n.add(core.Event{Kind: core.EventSandboxCreating})
 		if err := n.write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {
 			return err
@@ -105,7 +105,7 @@ func (b *sandboxBuild) reserve(context.Context) error {
 		return tx.Sandboxes().Put(b.sb)
 	})
 	if err == nil {
-		b.line.undo.add("record", func(context.Context) error { return b.e.records.dropSandbox(b.sb.ID, note{}) })
+		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.dropSandbox(b.sb.ID, change{}) })
 	}
 	return err
 }
@@ -113,8 +113,8 @@ func (b *sandboxBuild) reserve(context.Context) error {
 // pin makes the namespaces, and begins with the cgroup, which needs nothing of
 // them.
 func (b *sandboxBuild) pin(ctx context.Context) error {
-	b.limited = b.line.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.sb.Cgroup, b.sb.Config.Resources) })
-	b.line.undo.add("cgroup", func(ctx context.Context) error {
+	b.limited = b.pipeline.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.sb.Cgroup, b.sb.Config.Resources) })
+	b.pipeline.undo.add("cgroup", func(ctx context.Context) error {
 		_ = b.limited()
 		return b.e.o.Cgroups.Remove(ctx, b.sb.Cgroup)
 	})
@@ -131,7 +131,7 @@ func (b *sandboxBuild) pin(ctx context.Context) error {
 			req.Kinds = append(req.Kinds, kind)
 		}
 	}
-	b.line.undo.add("pins", func(ctx context.Context) error { return b.e.o.Pinner.Unpin(ctx, b.sb.ID) })
+	b.pipeline.undo.add("pins", func(ctx context.Context) error { return b.e.o.Pinner.Unpin(ctx, b.sb.ID) })
 	paths, err := b.e.o.Pinner.Pin(ctx, req)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 	case core.PerContainer, core.Adopted:
 		return nil
 	}
-	b.line.undo.add("network", func(ctx context.Context) error { return b.e.o.Network.Teardown(ctx, b.sb.NetworkRequest()) })
+	b.pipeline.undo.add("network", func(ctx context.Context) error { return b.e.o.Network.Teardown(ctx, b.sb.NetworkRequest()) })
 	status, err := b.e.o.Network.Setup(ctx, b.sb.NetworkRequest())
 	b.sb.Network = status
 	return err
@@ -159,7 +159,7 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 
 // files writes what the containers find in /etc, and the shared /dev/shm.
 func (b *sandboxBuild) files(ctx context.Context) error {
-	b.line.undo.add("files", func(ctx context.Context) error { return b.e.removeSandboxDir(ctx, b.sb.Dir) })
+	b.pipeline.undo.add("files", func(ctx context.Context) error { return b.e.removeSandboxDir(ctx, b.sb.Dir) })
 	if err := os.MkdirAll(filepath.Dir(b.sb.Dir), 0o700); err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	}
 	e, id := b.e, b.sb.ID
 	ref := core.Ref{Container: id}
-	unlock, err := e.births.Lock(ctx, ref)
+	unlock, err := e.launches.Lock(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.line.undo.add("init", func(ctx context.Context) error { return e.removeInit(ctx, &b.sb) })
+	b.pipeline.undo.add("init", func(ctx context.Context) error { return e.removeInit(ctx, &b.sb) })
 	if err := e.o.Cgroups.Create(ctx, cg, nil); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: initSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true, Run: true}
 	try := fallback{first: b.rt, others: e.o.Runtimes, any: b.sb.AnyRuntime, version: e.version, take: func(rt core.Runtime) error {
 		b.rt, b.sb.Config.Runtime = rt, rt.Name()
-		_, err := e.records.editSandbox(id, func(sb *core.Sandbox, _ *note) error { sb.Config.Runtime = rt.Name(); return nil })
+		_, err := e.records.editSandbox(id, func(sb *core.Sandbox, _ *change) error { sb.Config.Runtime = rt.Name(); return nil })
 		return err
 	}}
 	pid, _, err := try.create(ctx, create)
@@ -247,7 +247,7 @@ func (b *sandboxBuild) commit(context.Context) error {
 			return fmt.Errorf("commit sandbox: it is %s: %w", b.sb.State, errdefs.ErrFailedPrecondition)
 		}
 		b.sb.State = next
-		n := note{}
+		n := change{}
 		n.add(core.Event{Kind: core.EventSandboxReady})
 		if err := n.write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {
 			return err
@@ -257,8 +257,8 @@ func (b *sandboxBuild) commit(context.Context) error {
 	if err == nil {
 		// Those who saw it ready are to see it stop. Only what comes after the
 		// sandbox in a pair can fail now.
-		b.line.undo.add("ready", func(context.Context) error {
-			_, err := b.e.records.editSandbox(b.sb.ID, func(sb *core.Sandbox, n *note) error { return stopped(sb, n, "its container was not made") })
+		b.pipeline.undo.add("ready", func(context.Context) error {
+			_, err := b.e.records.editSandbox(b.sb.ID, func(sb *core.Sandbox, n *change) error { return stopped(sb, n, "its container was not made") })
 			return err
 		})
 	}
@@ -266,7 +266,7 @@ func (b *sandboxBuild) commit(context.Context) error {
 }
 
 // stopped records the end of a sandbox, and why when nobody asked for it.
-func stopped(sb *core.Sandbox, n *note, why string) error {
+func stopped(sb *core.Sandbox, n *change, why string) error {
 	if sb.State != core.SandboxStopped {
 		sb.State, _ = core.NextSandbox(sb.State, core.VerbExit)
 		sb.Note = why
@@ -323,9 +323,9 @@ func (c *Client) SetSandboxData(_ context.Context, id core.ID, data []byte) erro
 	if _, err := c.view.sandbox(id); err != nil {
 		return err
 	}
-	_, err := c.e.records.editSandbox(id, func(sb *core.Sandbox, n *note) error {
+	_, err := c.e.records.editSandbox(id, func(sb *core.Sandbox, n *change) error {
 		sb.Data = data
-		n.forced(c.view, &sb.Meta, "set data", c.view.asked(core.Asked{}, ""))
+		n.forced(c.view, &sb.Meta, "set data", c.view.request(core.StopRequest{}, ""))
 		return nil
 	})
 	return err
@@ -353,9 +353,9 @@ func (v view) limit(ctx context.Context, sb *core.Sandbox, res *specs.LinuxResou
 	if err := v.e.o.Cgroups.Update(ctx, sb.Cgroup, res); err != nil {
 		return err
 	}
-	_, err = v.e.records.editSandbox(sb.ID, func(sb *core.Sandbox, n *note) error {
+	_, err = v.e.records.editSandbox(sb.ID, func(sb *core.Sandbox, n *change) error {
 		sb.Config.Resources = res
-		n.forced(v, &sb.Meta, "update", v.asked(core.Asked{}, ""))
+		n.forced(v, &sb.Meta, "update", v.request(core.StopRequest{}, ""))
 		return nil
 	})
 	return err

@@ -70,7 +70,7 @@ func (b *build) etc(ctx context.Context, in *ownedSpec) (err error) {
 		return nil
 	}
 	if !etc.Shared(&b.sb) { // else other containers have it
-		b.line.undo.add("etc", func(ctx context.Context) error { return etc.Remove(ctx, b.e.o.Roots, b.sb.Dir) })
+		b.pipeline.undo.add("etc", func(ctx context.Context) error { return etc.Remove(ctx, b.e.o.Roots, b.sb.Dir) })
 	}
 	in.Etc, err = etc.Share(ctx, b.e.o.Roots, &b.sb, etc.Files(b.sb.Dir))
 	return err

@@ -45,31 +45,33 @@ func verbs() []verb {
 		{"exec", []string{"begin", "launch", "commit"}},
 		{"stop", []string{"asked", "signalled", "killed", "ended"}},
 		{"stop_sandbox", names(releaseStages(e, nil), "containers", "recorded")},
-		{"remove", names(containerTeardown(e, nil, note{}), "ended")},
-		{"remove_sandbox", names(sandboxTeardown(e, nil, note{}), "containers")},
+		{"remove", names(containerTeardown(e, nil, change{}), "ended")},
+		{"remove_sandbox", names(sandboxTeardown(e, nil, change{}), "containers")},
 		{"exit", []string{"begin", "recorded", "acked"}},
 		{"pull", []string{"begin", "pulled", "recorded"}},
 	}
 }
 
-// line is one run of a verb's stages.
-type line struct {
+// pipeline is one run of a verb's stages.
+type pipeline struct {
 	e    *Engine
 	verb string
 	last time.Time
 	undo undoStack
 }
 
-func (e *Engine) line(verb string) *line { return &line{e: e, verb: verb, last: time.Now()} }
+func (e *Engine) pipeline(verb string) *pipeline {
+	return &pipeline{e: e, verb: verb, last: time.Now()}
+}
 
 // as goes on as the line of another verb, with the same way back.
-func (l *line) as(verb string) *line {
+func (l *pipeline) as(verb string) *pipeline {
 	l.verb = verb
 	return l
 }
 
 // pass says that a stage is done; a fail point may end the verb here.
-func (l *line) pass(stage string) error {
+func (l *pipeline) pass(stage string) error {
 	if o := l.e.o.Observer; o != nil {
 		t := time.Now()
 		o.Stage(l.verb, stage, t.Sub(l.last))
@@ -90,7 +92,7 @@ func (l *line) pass(stage string) error {
 
 // beside begins work of a later stage; what it returns waits for it. Where a
 // fail point may end the verb nothing goes on beside the stages.
-func (l *line) beside(do func() error) (wait func() error) {
+func (l *pipeline) beside(do func() error) (wait func() error) {
 	done := make(chan error, 1)
 	work := func() { done <- do() }
 	if l.e.o.FailPoint != nil {
@@ -108,14 +110,14 @@ type stage struct {
 }
 
 // run goes through the stages; the first error takes back what was done.
-func (l *line) run(ctx context.Context, stages []stage) error {
+func (l *pipeline) run(ctx context.Context, stages []stage) error {
 	err := l.forward(ctx, stages)
 	l.end(ctx, err)
 	return err
 }
 
 // forward goes through the stages until one fails, and takes nothing back.
-func (l *line) forward(ctx context.Context, stages []stage) error {
+func (l *pipeline) forward(ctx context.Context, stages []stage) error {
 	for _, s := range stages {
 		err := ctx.Err()
 		if err == nil {
@@ -132,7 +134,7 @@ func (l *line) forward(ctx context.Context, stages []stage) error {
 }
 
 // end takes back what was done when err is not nil.
-func (l *line) end(ctx context.Context, err error) {
+func (l *pipeline) end(ctx context.Context, err error) {
 	if err != nil {
 		l.back(ctx, err)
 	} else {
@@ -141,7 +143,7 @@ func (l *line) end(ctx context.Context, err error) {
 }
 
 // back unwinds, unless the process counts as dead.
-func (l *line) back(ctx context.Context, err error) {
+func (l *pipeline) back(ctx context.Context, err error) {
 	if crashed(err) {
 		return
 	}

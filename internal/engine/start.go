@@ -34,7 +34,7 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	}
 	defer unlock()
 	// An exit is recorded after the start, however soon it comes.
-	born, err := e.births.Lock(ctx, core.Ref{Container: id})
+	born, err := e.launches.Lock(ctx, core.Ref{Container: id})
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	if err != nil {
 		return err
 	}
-	l := e.line("start")
+	l := e.pipeline("start")
 	if err := l.pass("begin"); err != nil {
 		return err
 	}
@@ -66,13 +66,13 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	if err := l.pass("launch"); err != nil {
 		return err
 	}
-	err = e.records.editContainer(id, func(ct *core.Container, n *note) error {
+	err = e.records.editContainer(id, func(ct *core.Container, n *change) error {
 		if err := step(ct, core.VerbStart); err != nil {
 			return err
 		}
 		ct.Main.Started = now()
 		n.add(core.Event{Kind: core.EventContainerStarted})
-		n.forced(c, &ct.Meta, "start", c.asked(core.Asked{}, ""))
+		n.forced(c, &ct.Meta, "start", c.request(core.StopRequest{}, ""))
 		return nil
 	})
 	if err != nil {
@@ -146,12 +146,12 @@ func (c view) frozen(ctx context.Context, ct *core.Container, verb core.Verb) er
 	if err := do(ctx, ct.ID); err != nil {
 		return err
 	}
-	return e.records.editContainer(ct.ID, func(ct *core.Container, n *note) error {
+	return e.records.editContainer(ct.ID, func(ct *core.Container, n *change) error {
 		if err := step(ct, verb); err != nil {
 			return err
 		}
 		n.add(core.Event{Kind: kind})
-		n.forced(c, &ct.Meta, string(verb), c.asked(core.Asked{}, ""))
+		n.forced(c, &ct.Meta, string(verb), c.request(core.StopRequest{}, ""))
 		return nil
 	})
 }
@@ -197,9 +197,9 @@ func (c view) update(ctx context.Context, ct *core.Container, res *specs.LinuxRe
 	if err := limit(); err != nil {
 		return nil, err
 	}
-	err = c.e.records.editContainer(ct.ID, func(ct *core.Container, n *note) error {
+	err = c.e.records.editContainer(ct.ID, func(ct *core.Container, n *change) error {
 		n.add(core.Event{Kind: core.EventContainerUpdated})
-		n.forced(c, &ct.Meta, "update", c.asked(core.Asked{}, ""))
+		n.forced(c, &ct.Meta, "update", c.request(core.StopRequest{}, ""))
 		return nil
 	})
 	if err != nil {

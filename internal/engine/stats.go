@@ -11,7 +11,7 @@ import (
 
 // Stats reads what an owner's sandboxes and containers use. It changes nothing and
 // takes no lock, so that a list of a thousand containers never delays a start. Which
-// numbers are read is said by core.Figures.
+// numbers are read is said by core.StatsFields.
 type Stats struct {
 	store   core.Store
 	cgroups core.Cgroups
@@ -28,7 +28,7 @@ func (s Stats) sees(m *core.Meta, kind string) error {
 }
 
 // Container returns the stats of a container.
-func (s Stats) Container(ctx context.Context, container core.ID, want core.Figures) (core.Stats, error) {
+func (s Stats) Container(ctx context.Context, container core.ID, want core.StatsFields) (core.Stats, error) {
 	var c core.Container
 	err := s.store.View(func(tx core.Tx) (err error) { c, err = tx.Containers().Get(container); return err })
 	if err != nil {
@@ -39,12 +39,12 @@ func (s Stats) Container(ctx context.Context, container core.ID, want core.Figur
 
 // OfContainer returns the stats of a container that the caller has just looked up:
 // NotFound when its cgroup has gone since.
-func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.Figures) (core.Stats, error) {
+func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.StatsFields) (core.Stats, error) {
 	if err := s.sees(&c.Meta, "container"); err != nil {
 		return core.Stats{}, err
 	}
 	st, err := s.of(ctx, c.Cgroup, want)
-	if err == nil && c.Image != "" && want.Has(core.FigureRoot) {
+	if err == nil && c.Image != "" && want.Has(core.StatsRootfs) {
 		st.Root, err = s.images.RootStats(ctx, c.ID)
 	}
 	if err != nil {
@@ -54,7 +54,7 @@ func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.Fig
 }
 
 // Sandbox returns the stats of a sandbox, those of its network included.
-func (s Stats) Sandbox(ctx context.Context, sandbox core.ID, want core.Figures) (core.Stats, error) {
+func (s Stats) Sandbox(ctx context.Context, sandbox core.ID, want core.StatsFields) (core.Stats, error) {
 	var sb core.Sandbox
 	err := s.store.View(func(tx core.Tx) (err error) { sb, err = tx.Sandboxes().Get(sandbox); return err })
 	if err != nil {
@@ -71,7 +71,7 @@ func (s Stats) Sandbox(ctx context.Context, sandbox core.ID, want core.Figures) 
 
 // OfSandbox returns the stats of a sandbox that the caller has just looked up, without
 // its network: see Networks.
-func (s Stats) OfSandbox(ctx context.Context, sb *core.Sandbox, want core.Figures) (core.Stats, error) {
+func (s Stats) OfSandbox(ctx context.Context, sb *core.Sandbox, want core.StatsFields) (core.Stats, error) {
 	if err := s.sees(&sb.Meta, "sandbox"); err != nil {
 		return core.Stats{}, err
 	}
@@ -97,9 +97,9 @@ func (s Stats) Networks(ctx context.Context, sandboxes []*core.Sandbox) (map[cor
 	return s.network.Stats(ctx, reqs)
 }
 
-func (s Stats) of(ctx context.Context, ref core.CgroupRef, want core.Figures) (core.Stats, error) {
+func (s Stats) of(ctx context.Context, ref core.CgroupRef, want core.StatsFields) (core.Stats, error) {
 	st, err := s.cgroups.Stats(ctx, ref, want)
-	if err == nil && want.Has(core.FigureLimits) {
+	if err == nil && want.Has(core.StatsLimits) {
 		st.Limits, err = s.cgroups.Resources(ctx, ref)
 	}
 	return st, err

@@ -74,8 +74,8 @@ func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) err
 	if ct.State == core.ContainerCreated {
 		grace = 0 // its program never ran: nothing would hear a signal
 	}
-	l := e.line("stop")
-	asked := c.asked(opts.Asked, "StopContainer")
+	l := e.pipeline("stop")
+	asked := c.request(opts.Request, "StopContainer")
 	asked.Stop = true
 	if asked.Signal = sig; grace <= 0 {
 		asked.Signal = sigkill
@@ -119,7 +119,7 @@ func stopPlan(ct *core.Container, opts StopOptions) (sig int, grace time.Duratio
 
 // graceful signals the main process and waits for its end, no longer than
 // grace.
-func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grace time.Duration, l *line) (ended bool, err error) {
+func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grace time.Duration, l *pipeline) (ended bool, err error) {
 	ref := core.Ref{Container: ct.ID}
 	if err := e.o.Supervisor.Signal(ctx, ref, sig); err != nil && !errdefs.IsNotFound(err) {
 		return false, err

@@ -41,7 +41,7 @@ func TestSIGKILLComesAfterTheGrace(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		a, err := n.As(core.OwnerCRI).Wait(t.Context(), ref)
-		if err != nil || a.Exit.Signal != 9 || a.Asked == nil || a.Asked.Signal != 15 ||
+		if err != nil || a.Exit.Signal != 9 || a.StopRequest == nil || a.StopRequest.Signal != 15 ||
 			a.Verdict != "killed by SIGKILL: it did not end by SIGTERM within its grace; asked for by cri StopContainer" {
 			t.Errorf("%+v, %v", a, err)
 		}
@@ -251,7 +251,7 @@ func TestTheReasonIsTheStop(t *testing.T) {
 					}
 				})
 				synctest.Wait()
-				if err := client.Signal(t.Context(), core.Ref{Container: id}, 1, core.Asked{}); err != nil {
+				if err := client.Signal(t.Context(), core.Ref{Container: id}, 1, core.StopRequest{}); err != nil {
 					t.Error(err)
 				}
 				wg.Wait()
@@ -266,7 +266,7 @@ func TestTheReasonIsTheStop(t *testing.T) {
 				id := n.Running(n.Pod(core.OwnerCRI, "pod"), "c", img, "sleep").ID
 				ref := core.Ref{Container: id}
 				n.Supervisor.Ignore(ref, 1)
-				if err := n.As(core.OwnerCRI).Signal(t.Context(), ref, 1, core.Asked{}); err != nil {
+				if err := n.As(core.OwnerCRI).Signal(t.Context(), ref, 1, core.StopRequest{}); err != nil {
 					t.Fatal(err)
 				}
 				<-time.After(time.Minute)

@@ -141,14 +141,14 @@ func (s *survey) container(c *core.Container) {
 	e := s.e
 	if c.State == core.ContainerCreating {
 		repair := func(ctx context.Context) error {
-			return errors.Join(e.kill(ctx, c), e.teardownContainer(ctx, c, note{}, nil))
+			return errors.Join(e.kill(ctx, c), e.teardownContainer(ctx, c, change{}, nil))
 		}
 		if p, ok := s.procs[core.Ref{Container: c.ID}]; ok && c.Config.Run { // its program may have done something
 			repair = func(ctx context.Context) error {
 				if rt, err := e.runtime(c.Runtime); err == nil {
 					_ = rt.Start(ctx, c.ID) // one that makes and starts in two steps may not have come to the second
 				}
-				return e.records.editContainer(c.ID, func(c *core.Container, n *note) error { c.Main.Pid = p.Pid; return born(c, n) })
+				return e.records.editContainer(c.ID, func(c *core.Container, n *change) error { c.Main.Pid = p.Pid; return created(c, n) })
 			}
 		}
 		s.add(finding{
@@ -161,7 +161,7 @@ func (s *survey) container(c *core.Container) {
 		s.add(finding{
 			Violation: Violation{"unfinished", "container " + string(c.ID), "its removal was not finished"},
 			sandbox:   c.Sandbox,
-			repair:    func(ctx context.Context) error { return e.teardownContainer(ctx, c, note{}, nil) },
+			repair:    func(ctx context.Context) error { return e.teardownContainer(ctx, c, change{}, nil) },
 		})
 		return
 	}
@@ -228,7 +228,7 @@ func (s *survey) sandbox(sb *core.Sandbox) {
 		s.add(finding{
 			Violation: Violation{"unfinished", object, "its create was never finished"}, sandbox: sb.ID,
 			repair: func(ctx context.Context) error {
-				return errors.Join(e.release(ctx, sb, nil), e.teardownSandbox(ctx, sb, note{}, nil))
+				return errors.Join(e.release(ctx, sb, nil), e.teardownSandbox(ctx, sb, change{}, nil))
 			},
 		})
 	case core.SandboxStopped:

@@ -96,7 +96,7 @@ func (b *build) mountImages(ctx context.Context) (err error) {
 	if len(b.cfg.Images) == 0 {
 		return nil
 	}
-	b.line.undo.add("images", func(ctx context.Context) error { return b.e.imageVolumes().release(ctx, &b.c) })
+	b.pipeline.undo.add("images", func(ctx context.Context) error { return b.e.imageVolumes().release(ctx, &b.c) })
 	b.images, err = b.e.imageVolumes().mount(ctx, &b.c, ranges(b.sb.Config.UIDs), ranges(b.sb.Config.GIDs))
 	return err
 }

@@ -1,5 +1,5 @@
 // Package kmsg reads out-of-memory kills from the kernel log. It is the engine's
-// core.Coroner: a cgroup counts kills, only the kernel log tells which limit was
+// core.OOMLog: a cgroup counts kills, only the kernel log tells which limit was
 // hit and who died of it.
 //
 // It must not know what lived in the cgroups. Start reading at Log.Victims.
@@ -26,13 +26,13 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Log is core.Coroner on this machine.
+// Log is core.OOMLog on this machine.
 type Log struct {
 	path string
 	log  *slog.Logger
 }
 
-var _ core.Coroner = (*Log)(nil)
+var _ core.OOMLog = (*Log)(nil)
 
 // New returns the Log; nothing is opened.
 func New(o Options) *Log {

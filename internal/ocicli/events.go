@@ -131,7 +131,7 @@ type figures struct {
 	Hugetlb map[string]memoryEntry `json:"hugetlb,omitempty"`
 }
 
-func figuresOf(s core.Stats) figures {
+func statsOf(s core.Stats) figures {
 	var f figures
 	u, th := &f.CPU.Usage, &f.CPU.Throttling
 	u.Total, u.Kernel, u.User, u.PerCPU = s.CPU.Usage.N, s.CPU.System.N, s.CPU.User.N, s.CPU.PerCPU
@@ -214,11 +214,11 @@ func (a *app) printStats(ctx context.Context, c *container) (kills uint64, err e
 	if err != nil {
 		return 0, err
 	}
-	s, err := t.Stats(ctx, c.ref(), core.FigureUsage|core.FigureDetail)
+	s, err := t.Stats(ctx, c.ref(), core.StatsUsage|core.StatsDetail)
 	if err != nil {
 		return 0, err
 	}
-	return s.Memory.OOMKills.N, a.printEvent(event{Type: "stats", ID: c.ID, Data: figuresOf(s)})
+	return s.Memory.OOMKills.N, a.printEvent(event{Type: "stats", ID: c.ID, Data: statsOf(s)})
 }
 
 func (a *app) printEvent(e event) error {

@@ -33,8 +33,8 @@ type Backing interface {
 	// Commit writes all changes or none. oldest is the Seq of the oldest event that
 	// the store keeps: older ones may be deleted.
 	Commit(ch Changes, oldest uint64) error
-	// Remnants are what was alive before a boot and has not been ended since.
-	Remnants() []core.Remnant
+	// LostObjects are what was alive before a boot and has not been ended since.
+	LostObjects() []core.LostObject
 	// Drawer returns where the drawer of an owner is written: what outlives a boot, or
 	// what does not. It is called once for each.
 	Drawer(owner core.Owner, durable bool) Entries
@@ -241,14 +241,14 @@ func (s *Store) Wait(ctx context.Context, seq uint64) error {
 	}
 }
 
-// Remnants are what the event log of an earlier boot says was alive.
-func (s *Store) Remnants() []core.Remnant {
+// LostObjects are what the event log of an earlier boot says was alive.
+func (s *Store) LostObjects() []core.LostObject {
 	if s.backing == nil {
 		return nil
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.backing.Remnants()
+	return s.backing.LostObjects()
 }
 
 // Close closes the backing. The store must not be used after it.

@@ -41,8 +41,8 @@ func put(t *testing.T, path, text string) {
 func TestWhatIsKeptTellsOfNow(t *testing.T) {
 	k, dir := newKept(t), t.TempDir()
 	read := func() core.Stats {
-		s := k.V1(func(string) string { return dir }, core.FigureUsage)
-		fresh := (*Kept)(nil).V1(func(string) string { return dir }, core.FigureUsage)
+		s := k.V1(func(string) string { return dir }, core.StatsUsage)
+		fresh := (*Kept)(nil).V1(func(string) string { return dir }, core.StatsUsage)
 		fresh.At = s.At
 		if d := cmp.Diff(fresh, s); d != "" {
 			t.Error(d)
@@ -67,7 +67,7 @@ func TestWhatIsKeptTellsOfNow(t *testing.T) {
 
 func TestNothingIsKeptOfACgroupThatHasGone(t *testing.T) {
 	k, dir := newKept(t), t.TempDir()
-	read := func(dir string) { k.V1(func(string) string { return dir }, core.FigureUsage) }
+	read := func(dir string) { k.V1(func(string) string { return dir }, core.StatsUsage) }
 	for _, d := range []string{"gone", "gone/below", "stays"} {
 		put(t, filepath.Join(dir, d, "memory.stat"), "total_rss 7\n")
 		put(t, filepath.Join(dir, d, "cgroup.procs"), "1\n")
@@ -121,7 +121,7 @@ func TestNoMoreIsKeptThanMay(t *testing.T) {
 	}
 	for range 2 {
 		for _, dir := range dirs {
-			if s := k.V1(func(string) string { return dir }, core.FigureUsage); s.Memory.RSS != core.Known(7) {
+			if s := k.V1(func(string) string { return dir }, core.StatsUsage); s.Memory.RSS != core.Known(7) {
 				t.Errorf("%+v", s.Memory)
 			}
 		}
@@ -201,7 +201,7 @@ func TestManyReadersOfOneCgroup(t *testing.T) {
 			var err error
 			for i := 0; err == nil && i < 300; i++ {
 				pids, perr := k.Pids(root)
-				if s := k.V1(func(string) string { return root }, core.FigureUsage); perr != nil || len(pids) != 2 || s.Memory.RSS != core.Known(7) {
+				if s := k.V1(func(string) string { return root }, core.StatsUsage); perr != nil || len(pids) != 2 || s.Memory.RSS != core.Known(7) {
 					err = fmt.Errorf("%v, %w, %+v", pids, perr, s.Memory.RSS)
 				}
 			}

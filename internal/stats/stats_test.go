@@ -45,7 +45,7 @@ func TestV1(t *testing.T) {
 	}
 	dir := func(controller string) string { return dirs[controller] }
 	kept := newKept(t)
-	got := kept.V1(dir, core.FigureUsage|core.FigureDetail)
+	got := kept.V1(dir, core.StatsUsage|core.StatsDetail)
 	got.At = time.Time{}
 	k := core.Known
 	want := core.Stats{
@@ -63,7 +63,7 @@ func TestV1(t *testing.T) {
 		t.Error(d)
 	}
 	// What is asked for all the time is the same, and no more.
-	got = kept.V1(dir, core.FigureUsage)
+	got = kept.V1(dir, core.StatsUsage)
 	got.At = time.Time{}
 	want.Pids, want.IO, want.Huge, want.CPU = core.PidsStats{}, nil, nil, core.CPUStats{Usage: want.CPU.Usage}
 	want.Memory.Peak, want.Memory.FailCount, want.Memory.OOMKills, want.Memory.Raw = core.Value{}, core.Value{}, core.Value{}, nil
@@ -85,7 +85,7 @@ func TestV2(t *testing.T) {
 		"hugetlb.2MB.current": "4\n", "hugetlb.2MB.events": "max 5\n",
 	})
 	kept := newKept(t)
-	got := kept.V2(dir, core.FigureUsage|core.FigureDetail)
+	got := kept.V2(dir, core.StatsUsage|core.StatsDetail)
 	got.At = time.Time{}
 	k := core.Known
 	want := core.Stats{
@@ -103,7 +103,7 @@ func TestV2(t *testing.T) {
 	if d := cmp.Diff(want, got, anyDevice); d != "" {
 		t.Error(d)
 	}
-	got = kept.V2(dir, core.FigureUsage)
+	got = kept.V2(dir, core.StatsUsage)
 	got.At = time.Time{}
 	want.Pids, want.IO, want.Huge = core.PidsStats{}, nil, nil
 	want.Memory.Peak, want.Memory.FailCount, want.Memory.OOMKills, want.Memory.Raw = core.Value{}, core.Value{}, core.Value{}, nil
@@ -153,14 +153,14 @@ func BenchmarkUsage(b *testing.B) {
 	for name, kept := range map[string]*Kept{"opened": nil, "kept": newKept(b)} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				kept.V1(func(string) string { return dir }, core.FigureUsage)
+				kept.V1(func(string) string { return dir }, core.StatsUsage)
 			}
 		})
 	}
 }
 
 func TestWhatIsNotThereIsNotMeasured(t *testing.T) {
-	for name, s := range map[string]core.Stats{"v1": newKept(t).V1(func(string) string { return "" }, ^core.Figures(0)), "v2": newKept(t).V2(t.TempDir(), ^core.Figures(0))} {
+	for name, s := range map[string]core.Stats{"v1": newKept(t).V1(func(string) string { return "" }, ^core.StatsFields(0)), "v2": newKept(t).V2(t.TempDir(), ^core.StatsFields(0))} {
 		s.At = time.Time{}
 		if d := cmp.Diff(core.Stats{}, s); d != "" {
 			t.Errorf("%s: %s", name, d)

@@ -8,15 +8,15 @@ import (
 
 // V1 reads the figures of a v1 cgroup; dir tells its directory in each
 // controller's hierarchy, "" is none.
-func (k *Kept) V1(dir func(controller string) string, want core.Figures) core.Stats {
+func (k *Kept) V1(dir func(controller string) string, want core.StatsFields) core.Stats {
 	r, done := k.reader()
 	defer done()
 	s := core.Stats{At: now()}
-	if want.Has(core.FigureUsage | core.FigureDetail) {
+	if want.Has(core.StatsUsage | core.StatsDetail) {
 		s.CPU.Usage = r.number(dir("cpuacct"), "cpuacct.usage")
 		v1Memory(r, dir("memory"), &s.Memory, want)
 	}
-	if want.Has(core.FigureDetail) {
+	if want.Has(core.StatsDetail) {
 		v1CPU(r, dir("cpu"), dir("cpuacct"), &s.CPU)
 		pids := dir("pids")
 		s.Pids.Current, s.Pids.Limit = r.number(pids, "pids.current"), r.limit(pids, "pids.max")
@@ -43,7 +43,7 @@ func v1CPU(r *reader, cpu, acct string, c *core.CPUStats) {
 	r.pick(cpu, "cpu.stat", places(map[string]*core.Value{"nr_periods": &c.Periods, "nr_throttled": &c.Throttled, "throttled_time": &c.ThrottledNS}))
 }
 
-func v1Memory(r *reader, d string, m *core.MemoryStats, want core.Figures) {
+func v1Memory(r *reader, d string, m *core.MemoryStats, want core.StatsFields) {
 	m.Usage = r.number(d, "memory.usage_in_bytes")
 	// Memory and swap together are never limited below memory alone.
 	if m.Limit = r.limit(d, "memory.limit_in_bytes"); m.Limit.OK {
@@ -71,7 +71,7 @@ func v1Memory(r *reader, d string, m *core.MemoryStats, want core.Figures) {
 		}
 		return nil
 	}
-	if !want.Has(core.FigureDetail) {
+	if !want.Has(core.StatsDetail) {
 		r.pick(d, "memory.stat", place)
 		m.WorkingSet = minus(m.Usage, inactive)
 		return

@@ -8,11 +8,11 @@ import (
 )
 
 // V2 reads the figures of a v2 cgroup.
-func (k *Kept) V2(d string, want core.Figures) core.Stats {
+func (k *Kept) V2(d string, want core.StatsFields) core.Stats {
 	r, done := k.reader()
 	defer done()
 	s := core.Stats{At: now()}
-	if want.Has(core.FigureUsage | core.FigureDetail) {
+	if want.Has(core.StatsUsage | core.StatsDetail) {
 		const us = 1000
 		cpu := r.keys(d, "cpu.stat")
 		s.CPU = core.CPUStats{
@@ -22,7 +22,7 @@ func (k *Kept) V2(d string, want core.Figures) core.Stats {
 		v2Memory(r, d, &s.Memory, want)
 		s.Pressure = v2Pressure(r, d)
 	}
-	if want.Has(core.FigureDetail) {
+	if want.Has(core.StatsDetail) {
 		s.Pids.Current, s.Pids.Limit = r.number(d, "pids.current"), r.limit(d, "pids.max")
 		s.IO = v2IO(r, d)
 		s.Huge = huge(r, d, "current", "", "events")
@@ -45,7 +45,7 @@ func v2Pressure(r *reader, d string) map[string]core.PressureStat {
 	return all
 }
 
-func v2Memory(r *reader, d string, m *core.MemoryStats, want core.Figures) {
+func v2Memory(r *reader, d string, m *core.MemoryStats, want core.StatsFields) {
 	m.Usage, m.Limit = r.number(d, "memory.current"), r.limit(d, "memory.max")
 	m.Swap, m.SwapLimit = r.number(d, "memory.swap.current"), r.limit(d, "memory.swap.max")
 	var inactive core.Value
@@ -68,7 +68,7 @@ func v2Memory(r *reader, d string, m *core.MemoryStats, want core.Figures) {
 		}
 		return nil
 	}
-	if !want.Has(core.FigureDetail) {
+	if !want.Has(core.StatsDetail) {
 		r.pick(d, "memory.stat", place)
 		m.WorkingSet = minus(m.Usage, inactive)
 		return

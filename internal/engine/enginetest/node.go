@@ -36,7 +36,7 @@ type Node struct {
 	Pinner     *Pinner
 	Cgroups    *Cgroups
 	Roots      *Roots
-	Coroner    *Coroner
+	OOMLog     *OOMLog
 	Volumes    *volume.Local
 	Policy     *Policy // the one of Options, asked about all that callers do
 
@@ -68,7 +68,7 @@ func Fakes(tb testing.TB) *Node {
 		tb.Fatal(err)
 	}
 	n := &Node{tb: tb, Volumes: vols}
-	n.Coroner, n.Policy = &Coroner{}, &Policy{}
+	n.OOMLog, n.Policy = &OOMLog{}, &Policy{}
 	n.Cgroups = newCgroups()
 	n.Supervisor = newSupervisor()
 	n.Cgroups.killed = n.Supervisor.killCgroup
@@ -79,7 +79,7 @@ func Fakes(tb testing.TB) *Node {
 	n.Roots = &Roots{images: n.Images, mounts: map[string][]core.Mount{}}
 	n.Options = engine.Options{
 		Store: state.NewMemory(0), Runtimes: []core.Runtime{n.Runtime}, Supervisor: n.Supervisor, Images: n.Images,
-		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, Coroner: n.Coroner, Policies: []core.Policy{n.Policy},
+		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, OOMLog: n.OOMLog, Policies: []core.Policy{n.Policy},
 		State: filepath.Join(dir, "state"), Init: "/usr/libexec/longshore-keeper",
 	}
 	tb.Cleanup(func() {

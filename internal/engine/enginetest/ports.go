@@ -407,7 +407,7 @@ func (c *Cgroups) SetStats(ref core.CgroupRef, s core.Stats) {
 }
 
 // Stats answers what SetStats said.
-func (c *Cgroups) Stats(ctx context.Context, ref core.CgroupRef, _ core.Figures) (core.Stats, error) {
+func (c *Cgroups) Stats(ctx context.Context, ref core.CgroupRef, _ core.StatsFields) (core.Stats, error) {
 	if err := c.check(ctx, "Stats"); err != nil {
 		return core.Stats{}, err
 	}
@@ -525,23 +525,23 @@ func (r *Roots) Reboot() {
 	clear(r.mounts)
 }
 
-// Coroner is a fake core.Coroner. The zero Coroner cannot read the kernel log.
-type Coroner struct {
+// OOMLog is a fake core.OOMLog. The zero OOMLog cannot read the kernel log.
+type OOMLog struct {
 	mu      sync.Mutex // guards victims
 	victims []core.OOMVictim
 }
 
-var _ core.Coroner = (*Coroner)(nil)
+var _ core.OOMLog = (*OOMLog)(nil)
 
 // Report adds a line to the kernel log.
-func (c *Coroner) Report(v core.OOMVictim) {
+func (c *OOMLog) Report(v core.OOMVictim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.victims = append(c.victims, v)
 }
 
 // Victims returns the lines since the given time.
-func (c *Coroner) Victims(_ context.Context, since time.Time) []core.OOMVictim {
+func (c *OOMLog) Victims(_ context.Context, since time.Time) []core.OOMVictim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(c.victims), func(v core.OOMVictim) bool { return v.At.Before(since) })

@@ -287,7 +287,7 @@ func TestSizesPassInputThatWaits(t *testing.T) {
 		}
 		to.Resize(ctx, core.Size{Cols: 80}) // none
 		to.Resize(ctx, core.Size{Cols: 80, Rows: 25})
-		return to.Engine.Signal(ctx, to.Ref, 15, core.Asked{})
+		return to.Engine.Signal(ctx, to.Ref, 15, core.StopRequest{})
 	}
 	a, err := s.Run(t.Context())
 	if size := r.Supervisor.Process(s.Ref).Size; err != nil || a.Exit.Signal != 15 || size != (core.Size{Cols: 80, Rows: 25}) {

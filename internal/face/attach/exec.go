@@ -65,7 +65,7 @@ func (x Exec) End(ctx context.Context, s *Session, cut bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	s.Close()
-	o := engine.RemoveOptions{Force: cut || x.Sweep, Asked: core.Asked{Owner: x.Owner, Call: x.Call, User: x.User, At: time.Now()}}
+	o := engine.RemoveOptions{Force: cut || x.Sweep, Request: core.StopRequest{Owner: x.Owner, Call: x.Call, User: x.User, At: time.Now()}}
 	if err := x.Engine.RemoveProcess(ctx, s.Ref, o); err != nil && !errdefs.IsNotFound(err) {
 		x.Log.WarnContext(ctx, "an exec was not cleaned up", "container", string(s.Ref.Container), "process", string(s.Ref.Process), "error", err)
 	}

@@ -161,7 +161,7 @@ func (s *server) StopContainer(ctx context.Context, req *v1.StopContainerRequest
 	c, err := storedContainer(s.engine, req.GetContainerId())
 	if err == nil {
 		wait := grace(req.GetTimeout())
-		err = s.engine.StopContainer(ctx, c.ID, engine.StopOptions{Grace: &wait, Asked: asked("StopContainer")})
+		err = s.engine.StopContainer(ctx, c.ID, engine.StopOptions{Grace: &wait, Request: asked("StopContainer")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("stop container %s: %w", req.GetContainerId(), err)
@@ -172,7 +172,7 @@ func (s *server) StopContainer(ctx context.Context, req *v1.StopContainerRequest
 func (s *server) RemoveContainer(ctx context.Context, req *v1.RemoveContainerRequest) (*v1.RemoveContainerResponse, error) {
 	c, err := storedContainer(s.engine, req.GetContainerId())
 	if err == nil {
-		err = s.engine.RemoveContainer(ctx, c.ID, engine.RemoveOptions{Force: true, Asked: asked("RemoveContainer")})
+		err = s.engine.RemoveContainer(ctx, c.ID, engine.RemoveOptions{Force: true, Request: asked("RemoveContainer")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("remove container %s: %w", req.GetContainerId(), err)

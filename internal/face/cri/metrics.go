@@ -14,8 +14,8 @@ import (
 
 // The figures that metrics are made of.
 const (
-	containerMetrics = core.FigureUsage | core.FigureDetail | core.FigureFiles | core.FigureRoot | core.FigureLimits
-	podMetrics       = core.FigureUsage | core.FigureDetail | core.FigureCount | core.FigureLimits
+	containerMetrics = core.StatsUsage | core.StatsDetail | core.StatsProcessFiles | core.StatsRootfs | core.StatsLimits
+	podMetrics       = core.StatsUsage | core.StatsDetail | core.StatsProcessCount | core.StatsLimits
 )
 
 func (s *server) ListMetricDescriptors(context.Context, *v1.ListMetricDescriptorsRequest) (*v1.ListMetricDescriptorsResponse, error) {

@@ -50,7 +50,7 @@ func (s *server) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxReque
 	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err == nil {
 		// "Forcibly terminated": kubelet has stopped them kindly before.
-		err = s.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Grace: noGrace(), Asked: asked("StopPodSandbox")})
+		err = s.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Grace: noGrace(), Request: asked("StopPodSandbox")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("stop sandbox %s: %w", req.GetPodSandboxId(), err)
@@ -61,7 +61,7 @@ func (s *server) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxReque
 func (s *server) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandboxRequest) (*v1.RemovePodSandboxResponse, error) {
 	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err == nil {
-		err = s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: asked("RemovePodSandbox")})
+		err = s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: asked("RemovePodSandbox")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("remove sandbox %s: %w", req.GetPodSandboxId(), err)

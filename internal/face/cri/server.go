@@ -153,6 +153,6 @@ func storedContainer(e *engine.Client, id string) (*core.Container, error) {
 	return stored("container", id, e.Stored.Container, e.Stored.Containers, func(c *core.Container) core.ID { return c.ID }, shownContainer)
 }
 
-func asked(call string) core.Asked {
-	return core.Asked{Owner: core.OwnerCRI, Call: call, At: time.Now()}
+func asked(call string) core.StopRequest {
+	return core.StopRequest{Owner: core.OwnerCRI, Call: call, At: time.Now()}
 }

@@ -81,8 +81,8 @@ type gauge struct {
 
 // The figures that these calls tell.
 const (
-	containerWants = core.FigureUsage | core.FigureRoot
-	podWants       = core.FigureUsage | core.FigureCount
+	containerWants = core.StatsUsage | core.StatsRootfs
+	podWants       = core.StatsUsage | core.StatsProcessCount
 )
 
 func (g *gauge) containerStats(ctx context.Context, f *v1.ContainerStatsFilter) ([]*v1.ContainerStats, error) {

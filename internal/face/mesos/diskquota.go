@@ -91,7 +91,7 @@ func (d *diskQuota) measure(ctx context.Context, rec translate.Record, c core.Co
 		return used, err
 	}
 	for i := range tree {
-		st, err := d.server.engine.Stats.OfContainer(ctx, &tree[i], core.FigureRoot)
+		st, err := d.server.engine.Stats.OfContainer(ctx, &tree[i], core.StatsRootfs)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return used, err
 		}

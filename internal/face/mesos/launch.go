@@ -283,7 +283,7 @@ func (s *server) find(ctx context.Context, id string) (target, error) {
 // remove stops and removes a target with everything in it; it succeeds if there is
 // nothing. Directories remain.
 func (s *server) remove(ctx context.Context, t target, call string) error {
-	opts := engine.RemoveOptions{Force: true, Asked: stopRequest(call)}
+	opts := engine.RemoveOptions{Force: true, Request: stopRequest(call)}
 	switch {
 	case t.sandbox != "":
 		return s.engine.RemoveSandbox(ctx, t.sandbox, opts)
@@ -296,8 +296,8 @@ func (s *server) remove(ctx context.Context, t target, call string) error {
 }
 
 // stopRequest says by which call a process is stopped.
-func stopRequest(call string) core.Asked {
-	return core.Asked{Owner: core.OwnerMesos, Call: call, At: time.Now()}
+func stopRequest(call string) core.StopRequest {
+	return core.StopRequest{Owner: core.OwnerMesos, Call: call, At: time.Now()}
 }
 
 // asBadRequest answers a failed launch with status 400, as Mesos does, or 501 for what

@@ -53,7 +53,7 @@ func (s *server) CreateNetwork(ctx context.Context, req *nomaddriver.CreateNetwo
 func (s *server) DestroyNetwork(ctx context.Context, req *nomaddriver.DestroyNetworkRequest) (*nomaddriver.DestroyNetworkResponse, error) {
 	sb, err := s.engine.SandboxByKey(ctx, netKey(req.GetAllocId()))
 	if err == nil {
-		err = s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: asked("DestroyNetwork")})
+		err = s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: asked("DestroyNetwork")})
 	}
 	if errdefs.IsNotFound(err) {
 		err = nil

@@ -143,8 +143,8 @@ func (s *server) task(ctx context.Context, id string) (core.Container, error) {
 	return c, err
 }
 
-func asked(call string) core.Asked {
-	return core.Asked{Owner: core.OwnerNomad, Call: call, At: time.Now()}
+func asked(call string) core.StopRequest {
+	return core.StopRequest{Owner: core.OwnerNomad, Call: call, At: time.Now()}
 }
 
 // taskName is the task's in ALLOC/TASK/SUFFIX.

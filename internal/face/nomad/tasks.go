@@ -82,7 +82,7 @@ func (s *server) StopTask(ctx context.Context, req *nomaddriver.StopTaskRequest)
 		return nil, err
 	}
 	grace := max(req.GetTimeout().AsDuration(), 0)
-	err = s.engine.StopContainer(ctx, c.ID, engine.StopOptions{Signal: req.GetSignal(), Grace: &grace, Asked: asked("StopTask")})
+	err = s.engine.StopContainer(ctx, c.ID, engine.StopOptions{Signal: req.GetSignal(), Grace: &grace, Request: asked("StopTask")})
 	return &nomaddriver.StopTaskResponse{}, err
 }
 
@@ -107,7 +107,7 @@ func (s *server) DestroyTask(ctx context.Context, req *nomaddriver.DestroyTaskRe
 	if err == nil && !req.GetForce() && c.State != core.ContainerExited {
 		return nil, fmt.Errorf("cannot destroy running task %s: %w", req.GetTaskId(), errdefs.ErrFailedPrecondition)
 	}
-	if err := s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Asked: asked("DestroyTask")}); err != nil {
+	if err := s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: asked("DestroyTask")}); err != nil {
 		return nil, err
 	}
 	s.usage.Forget(c.ID)

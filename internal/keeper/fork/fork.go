@@ -144,7 +144,7 @@ type passed struct {
 }
 
 // birth is what is made for one child before it is cloned.
-type birth struct {
+type creation struct {
 	passed []passed
 	opened []int // what is closed once it is
 	errs   int   // read end of the failure pipe
@@ -152,8 +152,8 @@ type birth struct {
 }
 
 // prepare makes what the child needs.
-func prepare(p plan.Placed, f Files) (b *birth, err error) {
-	b = &birth{errs: -1, goOn: -1}
+func prepare(p plan.Placed, f Files) (b *creation, err error) {
+	b = &creation{errs: -1, goOn: -1}
 	defer func() {
 		if err != nil {
 			b.close()
@@ -196,7 +196,7 @@ func prepare(p plan.Placed, f Files) (b *birth, err error) {
 }
 
 // close closes what only the child was to have.
-func (b *birth) close() {
+func (b *creation) close() {
 	for _, fd := range b.opened {
 		_ = unix.Close(fd)
 	}
@@ -204,7 +204,7 @@ func (b *birth) close() {
 }
 
 // fail closes what the child would have been followed by.
-func (b *birth) fail() {
+func (b *creation) fail() {
 	closeGo(b.goOn)
 	if b.errs >= 0 {
 		_ = unix.Close(b.errs)
@@ -212,7 +212,7 @@ func (b *birth) fail() {
 	b.goOn, b.errs = -1, -1
 }
 
-func (b *birth) child(pid, pidfd int, words *uint32) Child {
+func (b *creation) child(pid, pidfd int, words *uint32) Child {
 	return Child{Pid: pid, PidFD: pidfd, errs: b.errs, goOn: b.goOn, words: words}
 }
 

@@ -159,7 +159,7 @@ func hold(flags uint64) (pid, line int, err error) {
 const maxHoldOps = 16
 
 // users makes a plan's user namespaces.
-func (b *birth) users(p plan.Placed) error {
+func (b *creation) users(p plan.Placed) error {
 	for _, u := range p.Users() {
 		made, err := Namespaces(0, u.UIDs, u.GIDs, "user")
 		if err != nil {
@@ -172,7 +172,7 @@ func (b *birth) users(p plan.Placed) error {
 }
 
 // makeGo makes what the second child of a plan waits for.
-func (b *birth) makeGo(p plan.Placed) error {
+func (b *creation) makeGo(p plan.Placed) error {
 	if !p.Forks() {
 		return nil
 	}

@@ -17,9 +17,9 @@ import (
 
 // Host is what a plan needs to know of the node.
 type Host struct {
-	// Apart is the file of a mount namespace with next to nothing in it, from
+	// BaseNamespace is the file of a mount namespace with next to nothing in it, from
 	// which containers start; "" starts them from a copy of the host's.
-	Apart string
+	BaseNamespace string
 	// Bounding is our own bounding set, a bit per capability: nobody can give
 	// more than that. LastCap is the highest capability of this kernel.
 	Bounding uint64
@@ -145,7 +145,7 @@ type labelFile struct {
 	text string
 }
 
-func (c *compiler) birth() birth             { return birth{c} }
+func (c *compiler) creation() creation       { return creation{c} }
 func (c *compiler) deviceFiles() deviceFiles { return deviceFiles{c} }
 
 // Compile turns a spec into a plan. Errors are InvalidArgument for a spec that
@@ -162,7 +162,7 @@ func Compile(in Input) (Output, error) {
 		return Output{}, err
 	}
 	c := &compiler{in: in, next: fdFirst + in.Preserve}
-	if err := c.birth().born(); err != nil {
+	if err := c.creation().create(); err != nil {
 		return Output{}, err
 	}
 	if c.late == nil {
@@ -173,7 +173,7 @@ func Compile(in Input) (Output, error) {
 	if err := prepareFilter(c, state); err != nil {
 		return Output{}, err
 	}
-	if err := c.birth().named(true); err != nil {
+	if err := c.creation().named(true); err != nil {
 		return Output{}, err
 	}
 	if err := c.filesystem(); err != nil {
@@ -201,7 +201,7 @@ func (c *compiler) finish() (Output, error) {
 func (in *Input) own(fd int) plan.Arg { return plan.V(fd + in.Preserve) }
 
 // born adds what brings the process into its cgroups and namespaces.
-func (b birth) born() error {
+func (b creation) create() error {
 	flags, err := b.namespaces()
 	if err != nil {
 		return err
@@ -212,12 +212,12 @@ func (b birth) born() error {
 		}
 	}
 	if b.c.user != nil || b.c.has(specs.TimeNamespace) {
-		return b.bornTwice(flags)
+		return b.createTwice(flags)
 	}
 	if err := b.mappings(); err != nil {
 		return err
 	}
-	if b.c.in.goesApart() {
+	if b.c.in.startsFromBase() {
 		flags &^= unix.CLONE_NEWNS
 	}
 	b.c.plan.Clone(flags, b.c.in.Cgroup.Unified)
@@ -233,7 +233,7 @@ func (b birth) born() error {
 
 // named sets the names and parameters of namespaces: of those that are the
 // container's own, or of those that it joins. Who may depends on that.
-func (b birth) named(own bool) error {
+func (b creation) named(own bool) error {
 	if err := b.hostname(own); err != nil {
 		return err
 	}
@@ -306,7 +306,7 @@ func (c *compiler) shut(fd int) {
 // joinCgroups moves the child into its cgroups. It writes 0, itself: another
 // pid would take the kernel's global lock, which waits for a grace period, and
 // a thread of the keeper must never be in a container's cgroup.
-func (b birth) joinCgroups(dirs []string) {
+func (b creation) joinCgroups(dirs []string) {
 	for _, d := range dirs {
 		b.c.join(d, "tasks")
 	}
@@ -331,7 +331,7 @@ var cloneFlags = map[specs.LinuxNamespaceType]uint64{
 
 // namespaces returns the flags of the namespaces made by clone. The cgroup
 // namespace is made after the cgroups are joined, so that it is rooted there.
-func (b birth) namespaces() (flags uint64, err error) {
+func (b creation) namespaces() (flags uint64, err error) {
 	seen := map[specs.LinuxNamespaceType]bool{}
 	for i, ns := range b.c.in.Spec.Linux.Namespaces {
 		f, ok := cloneFlags[ns.Type]
@@ -369,7 +369,7 @@ func (c *compiler) has(t specs.LinuxNamespaceType) bool {
 
 // joins enters the namespaces given by path. All are opened before the first
 // is entered. The user namespace is only opened, and its descriptor returned.
-func (b birth) joins() (user int) {
+func (b creation) joins() (user int) {
 	type join struct {
 		fd   int
 		flag uint64
@@ -408,7 +408,7 @@ func (b birth) joins() (user int) {
 
 // hostname names the container; in the host's UTS namespace that would name the
 // host.
-func (b birth) hostname(own bool) error {
+func (b creation) hostname(own bool) error {
 	if b.c.user != nil && own != b.c.has(specs.UTSNamespace) || b.c.user == nil && !own {
 		return nil
 	}

@@ -68,7 +68,7 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 		return Output{}, err
 	}
 	c.oomScore()
-	c.birth().joinCgroups(in.Cgroup.Dirs)
+	c.creation().joinCgroups(in.Cgroup.Dirs)
 	if later != "" {
 		c.join(later, "cgroup.procs")
 	}
@@ -82,7 +82,7 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 	}
 	connectListener(c, spec.Linux.Seccomp)
 	if c.inUser() {
-		if err := c.birth().raiseLimits(); err != nil {
+		if err := c.creation().raiseLimits(); err != nil {
 			return Output{}, err
 		}
 	}
@@ -140,7 +140,7 @@ func joinTarget(c *compiler, target, pid int) {
 		c.shut(root)
 	}
 	if inUser {
-		c.birth().becomeRoot()
+		c.creation().becomeRoot()
 		c.in.Host.Bounding = 1<<(c.in.Host.LastCap+1) - 1
 	}
 }

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	fuzzRoot  = "/nowhere/rootfs"
-	fuzzApart = "/nowhere/apart/mnt"
+	fuzzRoot = "/nowhere/rootfs"
+	fuzzBase = "/nowhere/apart/mnt"
 )
 
 // FuzzCompile: no spec panics, and no plan reaches out of the root.
@@ -65,7 +65,7 @@ func FuzzCompile(f *testing.F) {
 		}
 		host := native.Host{Bounding: 1<<40 - 1, LastCap: 40, Kcore: true, Hierarchies: []native.Hierarchy{{Name: "cpu,cpuacct", Options: "cpu,cpuacct"}, {Name: "pids", Options: "pids"}}}
 		cgroup := native.Cgroup{Dirs: []string{"/cg/cpu/c", "/cg/pids/c"}, Own: map[string]string{"pids": "/cg/pids/c"}}
-		for _, host.Apart = range []string{"", fuzzApart} {
+		for _, host.BaseNamespace = range []string{"", fuzzBase} {
 			out, err := native.Compile(native.Input{ID: "id", Spec: &s, Root: fuzzRoot, Cgroup: cgroup, Host: host, Park: park})
 			if err == nil {
 				stays(t, &s, out, false)
@@ -99,13 +99,13 @@ func stays(t *testing.T, s *specs.Spec, out native.Output, exec bool) {
 		if o.Kind == plan.Store || o.Kind == plan.Jump || o.Kind == plan.Fork {
 			continue
 		}
-		if why := wrong(s, o, inside); why != "" && (!staged || !onStage(o)) && (!apart || !isApart(o)) {
+		if why := wrong(s, o, inside); why != "" && (!staged || !onScratch(o)) && (!apart || !fromBase(o)) {
 			t.Errorf("operation %d, %s: %s", i, o.Title, why)
 		}
 		switch {
-		case o.NR == unix.SYS_SETNS && i > 0 && steps[i-1].NR == unix.SYS_OPENAT && steps[i-1].Points(1) && steps[i-1].Text(1) == fuzzApart:
+		case o.NR == unix.SYS_SETNS && i > 0 && steps[i-1].NR == unix.SYS_OPENAT && steps[i-1].Points(1) && steps[i-1].Text(1) == fuzzBase:
 			apart = true
-		case o.NR == unix.SYS_OPEN_TREE && apart && o.A[0] == cwd && !isApart(o):
+		case o.NR == unix.SYS_OPEN_TREE && apart && o.A[0] == cwd && !fromBase(o):
 			t.Errorf("operation %d: copies %s of a tree that was left", i, o.Text(1))
 		case o.NR == unix.SYS_UMOUNT2:
 			inside, staged, apart = true, false, false
@@ -120,7 +120,7 @@ func stays(t *testing.T, s *specs.Spec, out native.Output, exec bool) {
 
 // onStage reports whether o names nothing but what the stage holds: the root, the
 // null device, a number, or a number among the devices.
-func onStage(o plan.Step) bool {
+func onScratch(o plan.Step) bool {
 	name := func(i int) bool {
 		p := o.Text(i)
 		return p == "r" || p == "d" || p == "n" && o.NR == unix.SYS_MKNODAT || strings.TrimLeft(strings.TrimPrefix(p, "d/"), "0123456789") == "" && p != "" && p != "d/"
@@ -140,7 +140,7 @@ func onStage(o plan.Step) bool {
 
 // isApart reports whether o names nothing but what the almost empty namespace
 // has: the mount point of the root, and what is shown to all, read-only.
-func isApart(o plan.Step) bool {
+func fromBase(o plan.Step) bool {
 	switch o.NR {
 	case unix.SYS_OPEN_TREE:
 		return o.A[0] == cwd && o.Text(1) == "/cgroup" && o.A[2] == unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC
@@ -261,7 +261,7 @@ func wrongOpen(s *specs.Spec, o plan.Step, inside bool) string {
 		if flags&(unix.O_CREAT|unix.O_TRUNC|unix.O_RDWR) != 0 || !slices.Contains(write, name) {
 			return "writes " + name
 		}
-	case slices.Contains([]string{"/", fuzzRoot, fuzzApart}, name):
+	case slices.Contains([]string{"/", fuzzRoot, fuzzBase}, name):
 	case slices.Contains([]string{"/proc/sys/net", "/proc/sys/fs/mqueue", "/proc/sys/kernel"}, name) && flags&unix.O_PATH != 0:
 	default:
 		if !slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Path == name }) {

@@ -110,7 +110,7 @@ func compileCreateHook(h specs.Hook, spec *specs.Spec, cgroup Cgroup, host Host)
 	c := &compiler{in: Input{Spec: &s, Cgroup: cgroup, Host: host}, next: fdFirst}
 	c.plan.Clone(0, cgroup.Unified)
 	target := c.settle(true)
-	c.birth().joinCgroups(cgroup.Dirs)
+	c.creation().joinCgroups(cgroup.Dirs)
 	c.plan.Add("setsid", unix.SYS_SETSID)
 	joinTarget(c, target, 0)
 	c.plan.Add("exec "+h.Path, unix.SYS_EXECVE, plan.P(c.plan.String(h.Path)), plan.P(c.plan.Strings(s.Process.Args)), plan.P(c.plan.Strings(h.Env)))

@@ -115,7 +115,7 @@ func (l *late) placeProc(c *compiler, i int, m specs.Mount, o ocispec.MountOptio
 		return notDone("a proc of a joined pid namespace that is not named by a process, a second one, or one with options, before Linux 6.17")
 	}
 	if c.user != nil {
-		c.birth().fromStage(stagedMount(i), m.Destination, 0)
+		c.creation().fromScratch(scratchMount(i), m.Destination, 0)
 	} else {
 		c.move(l.proc, m.Destination)
 	}
@@ -123,9 +123,9 @@ func (l *late) placeProc(c *compiler, i int, m specs.Mount, o ocispec.MountOptio
 	return nil
 }
 
-// bornLate is bornTwice for a process that joins its pid namespace: the one
+// createLate is createTwice for a process that joins its pid namespace: the one
 // process does all that the two of that do.
-func (b birth) bornLate(flags uint64) error {
+func (b creation) createLate(flags uint64) error {
 	b.c.plan.Clone(0, b.c.in.Cgroup.Unified)
 	b.c.settle(false)
 	b.c.oomScore()

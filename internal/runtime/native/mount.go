@@ -28,7 +28,7 @@ func (c *compiler) filesystem() error {
 	empty := plan.P(c.plan.String(""))
 	first, place := c.next, c.in.Root
 	root := plan.P(c.plan.String(place))
-	leaves := c.in.goesApart()
+	leaves := c.in.startsFromBase()
 	if !leaves && !c.in.borrows() {
 		c.plan.Add("propagation of /", unix.SYS_MOUNT, empty, plan.P(c.plan.String("/")), empty, plan.V(prop), empty)
 	}
@@ -39,8 +39,8 @@ func (c *compiler) filesystem() error {
 			return err
 		}
 	case c.user != nil:
-		place = stagedRoot
-		c.birth().stagedRootMount()
+		place = scratchRoot
+		c.creation().scratchRootMount()
 	case c.in.borrows():
 		c.plan.Add("bind the root", unix.SYS_MOUNT, root, root, empty, plan.V(unix.MS_BIND|unix.MS_REC), empty)
 		c.plan.Add("private root", unix.SYS_MOUNT, empty, root, empty, plan.V(unix.MS_PRIVATE|unix.MS_REC), empty)
@@ -227,9 +227,9 @@ func (c *compiler) mount(i int, m specs.Mount) error {
 	switch {
 	case isBind(m, o):
 		return c.bind(i, m, o)
-	case c.birth().ours(m):
+	case c.creation().ours(m):
 		c.provide(m.Destination, false)
-		c.birth().fromStage(stagedMount(i), m.Destination, unix.AT_RECURSIVE)
+		c.creation().fromScratch(scratchMount(i), m.Destination, unix.AT_RECURSIVE)
 		c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
 		return nil
 	case m.Type == "cgroup" || m.Type == "cgroup2":
@@ -333,7 +333,7 @@ func (c *compiler) bind(i int, m specs.Mount, o ocispec.MountOptions) error {
 	if src, early := c.sources[i]; early {
 		c.move(src, m.Destination)
 	} else if c.user != nil {
-		c.birth().fromStage(stagedMount(i), m.Destination, unix.AT_RECURSIVE)
+		c.creation().fromScratch(scratchMount(i), m.Destination, unix.AT_RECURSIVE)
 	} else {
 		src, _, err := c.source(m, o)
 		if err != nil {
@@ -394,7 +394,7 @@ func (c *compiler) source(m specs.Mount, o ocispec.MountOptions) (src int, file 
 	if file, err = sourceIsFile(m); err != nil {
 		return 0, false, err
 	}
-	im, err := c.birth().idmapOf(m, o)
+	im, err := c.creation().idmapOf(m, o)
 	if err != nil {
 		return 0, false, err
 	}
@@ -414,7 +414,7 @@ func (c *compiler) source(m specs.Mount, o ocispec.MountOptions) (src int, file 
 			c.attr(o.RecursiveSet, o.RecursiveClear|atime(o.RecursiveSet)), plan.V(sizeofMountAttr))
 	}
 	if im != nil {
-		c.birth().mapOwners(src, m.Destination, im)
+		c.creation().mapOwners(src, m.Destination, im)
 	}
 	return src, file, nil
 }
@@ -498,10 +498,10 @@ func maskAll(c *compiler) error {
 // almost empty namespace, one on the stage, or the host's, which must be one.
 func nullDevice(c *compiler) (string, error) {
 	switch {
-	case c.in.goesApart():
+	case c.in.startsFromBase():
 		return basens.Null, nil
 	case c.user != nil && !weaken.Off(weaken.HostNull):
-		return stagedNull, nil
+		return scratchNull, nil
 	}
 	if err := basens.IsNull(basens.Null); err != nil && !weaken.Off(weaken.HostNull) {
 		return "", fmt.Errorf("linux.maskedPaths: %w: make it anew (rm -f /dev/null; mknod -m 666 /dev/null c 1 3): %w", err, errdefs.ErrFailedPrecondition)

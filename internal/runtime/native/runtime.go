@@ -73,11 +73,11 @@ func New(o Options) (*Runtime, error) {
 		names = append(names, h.Name)
 	}
 	file, wrong, err := basens.Keep(r.apart(), names)
-	if r.o.Host.Apart = file; wrong != nil {
+	if r.o.Host.BaseNamespace = file; wrong != nil {
 		r.log.Warn("the mount namespace that containers start from was broken and is made anew", "error", wrong)
 	}
 	if err != nil {
-		r.o.Host.Apart = ""
+		r.o.Host.BaseNamespace = ""
 		r.log.Warn("containers start from copies of the whole mount table, which takes longer the more of them there are", "error", err)
 	}
 	return r, nil
@@ -86,10 +86,10 @@ func New(o Options) (*Runtime, error) {
 // Check says what is wrong with what the Runtime keeps for all containers. New
 // makes that anew.
 func (r *Runtime) Check() error {
-	if r.o.Host.Apart == "" {
+	if r.o.Host.BaseNamespace == "" {
 		return nil
 	}
-	return basens.Check(r.o.Host.Apart)
+	return basens.Check(r.o.Host.BaseNamespace)
 }
 
 func (r *Runtime) apart() string { return r.o.Dir + ".apart" }

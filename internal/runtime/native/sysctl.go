@@ -14,7 +14,7 @@ import (
 // of the writer, whichever /proc they are written through, so it is the host's:
 // a container's might be anything. Each is opened below the directory of its
 // kind of namespace: no name leads to a parameter of the machine.
-func (b birth) sysctls(own bool) error {
+func (b creation) sysctls(own bool) error {
 	settings, err := sysctl.ParseAll(b.c.in.Spec.Linux.Sysctl)
 	if err != nil {
 		return fmt.Errorf("linux.sysctl: %w", err)

@@ -17,7 +17,7 @@ import (
 
 // birth is the part of the compiler that brings a process into its namespaces
 // and cgroups.
-type birth struct{ c *compiler }
+type creation struct{ c *compiler }
 
 // userns is the container's user namespace, when it is not ours.
 type userns struct {
@@ -27,7 +27,7 @@ type userns struct {
 }
 
 // userNamespace reads what the spec says of it and of mappings.
-func (b birth) userNamespace() error {
+func (b creation) userNamespace() error {
 	l := b.c.in.Spec.Linux
 	at := slices.IndexFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace })
 	if len(l.TimeOffsets) > 0 && !b.c.has(specs.TimeNamespace) {
@@ -77,7 +77,7 @@ type idmap struct {
 }
 
 // idmapOf returns nil for a mount that shows the owners as they are.
-func (b birth) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error) {
+func (b creation) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error) {
 	given := len(m.UIDMappings)+len(m.GIDMappings) > 0
 	ridmap := slices.Contains(o.Data, "ridmap")
 	if !given && !ridmap && !slices.Contains(o.Data, "idmap") {
@@ -106,7 +106,7 @@ func (b birth) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error) {
 
 // mappings asks for the user namespaces of id-mapped mounts, before the first
 // operation: the keeper makes them.
-func (b birth) mappings() error {
+func (b creation) mappings() error {
 	for i, m := range b.c.in.Spec.Mounts {
 		if _, err := b.idmapOf(m, ocispec.ParseMountOptions(m.Options)); err != nil {
 			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
@@ -116,7 +116,7 @@ func (b birth) mappings() error {
 }
 
 // mapOwners has a detached mount show its files' owners through im.
-func (b birth) mapOwners(src int, p string, im *idmap) *plan.Op {
+func (b creation) mapOwners(src int, p string, im *idmap) *plan.Op {
 	fd, ok := b.c.userFDs[im.slot]
 	if !ok {
 		fd = b.c.user.fd
@@ -125,18 +125,18 @@ func (b birth) mapOwners(src int, p string, im *idmap) *plan.Op {
 		plan.P(b.c.plan.Words(unix.MOUNT_ATTR_IDMAP, 0, 0, uint64(fd))), plan.V(sizeofMountAttr))
 }
 
-// bornTwice is for a process whose pid namespace must belong to a user namespace
+// createTwice is for a process whose pid namespace must belong to a user namespace
 // other than ours, or which is to be born in a time namespace with offsets: a
 // first child, with our privileges, prepares what the second one may not, goes
 // into the namespaces that only its children are in, and makes the second one,
 // which carries on. Only that one joins the cgroups, where there may be room for
 // one.
-func (b birth) bornTwice(flags uint64) error {
+func (b creation) createTwice(flags uint64) error {
 	if err := b.mappings(); err != nil {
 		return err
 	}
 	if b.c.late != nil {
-		return b.bornLate(flags)
+		return b.createLate(flags)
 	}
 	b.c.twice = true
 	b.c.plan.Clone(0, "")
@@ -181,7 +181,7 @@ func (b birth) bornTwice(flags uint64) error {
 
 // enterUser joins what is joined, prepares what only we may, and goes into the
 // container's user namespace and to where its time namespace begins.
-func (b birth) enterUser() error {
+func (b creation) enterUser() error {
 	user := b.joins()
 	if b.c.user != nil {
 		if b.c.user.fd = user; user < 0 {
@@ -190,7 +190,7 @@ func (b birth) enterUser() error {
 		if err := b.named(false); err != nil {
 			return err
 		}
-		if err := b.stage(); err != nil {
+		if err := b.fillScratch(); err != nil {
 			return err
 		}
 		b.c.plan.Add("join the user namespace", unix.SYS_SETNS, plan.V(b.c.user.fd), plan.V(unix.CLONE_NEWUSER))
@@ -203,7 +203,7 @@ func (b birth) enterUser() error {
 
 // openTasks opens what a process joins its v1 cgroups by. Who has opened it
 // counts, not who writes.
-func (b birth) openTasks() (fds []int) {
+func (b creation) openTasks() (fds []int) {
 	for _, d := range b.c.in.Cgroup.Dirs {
 		fd, _ := b.c.open("open "+d+"/tasks", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(d+"/tasks")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
 		fds = append(fds, fd)
@@ -213,7 +213,7 @@ func (b birth) openTasks() (fds []int) {
 
 // becomeRoot takes the ids that are root's in the user namespace. What is made
 // from now on belongs to it; what is ours is somebody else's.
-func (b birth) becomeRoot() {
+func (b creation) becomeRoot() {
 	zero := plan.V(0)
 	b.c.plan.Add("root's group", unix.SYS_SETRESGID, zero, zero, zero)
 	b.c.plan.Add("no other groups", unix.SYS_SETGROUPS, zero, zero)
@@ -223,7 +223,7 @@ func (b birth) becomeRoot() {
 // raiseLimits lifts hard limits while that may be allowed; inside a user
 // namespace it never is. Small ones are left for the end: nothing that is opened
 // on the way must fail by them.
-func (b birth) raiseLimits() error {
+func (b creation) raiseLimits() error {
 	const small = 4096
 	for i, l := range b.c.in.Spec.Process.Rlimits {
 		r, ok := resources[l.Type]
@@ -243,7 +243,7 @@ func (b birth) raiseLimits() error {
 
 // timeNamespace makes one for the next child and sets its clocks, which is
 // possible until somebody is in it.
-func (b birth) timeNamespace() error {
+func (b creation) timeNamespace() error {
 	b.c.plan.Add("unshare the time namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWTIME))
 	offsets := b.c.in.Spec.Linux.TimeOffsets
 	text := ""
@@ -273,15 +273,15 @@ func (b birth) timeNamespace() error {
 // less privileged user namespace, the kernel has locked what each mount forbids:
 // the container cannot lift it.
 const (
-	stagedRoot    = "r"
-	stagedDevices = "d"
-	stagedNull    = "n" // hides files
+	scratchRoot       = "r"
+	scratchDevicesDir = "d"
+	scratchNull       = "n" // hides files
 )
 
 // stagedMount is the name of spec.mounts[i] on the stage.
-func stagedMount(i int) string { return strconv.Itoa(i) }
+func scratchMount(i int) string { return strconv.Itoa(i) }
 
-func (b birth) stage() error {
+func (b creation) fillScratch() error {
 	empty, here := plan.P(b.c.plan.String("")), plan.V(unix.AT_FDCWD)
 	b.c.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
 	b.c.plan.Add("slave of the host's mounts", unix.SYS_MOUNT, empty, plan.P(b.c.plan.String("/")), empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty)
@@ -291,7 +291,7 @@ func (b birth) stage() error {
 		file bool
 	}
 	root, _ := b.c.open("open tree "+b.c.in.Root, unix.SYS_OPEN_TREE, here, plan.P(b.c.plan.String(b.c.in.Root)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
-	trees := []tree{{root, stagedRoot, false}}
+	trees := []tree{{root, scratchRoot, false}}
 	for i, m := range b.c.in.Spec.Mounts {
 		o := ocispec.ParseMountOptions(m.Options)
 		if !isBind(m, o) {
@@ -301,10 +301,10 @@ func (b birth) stage() error {
 		if err != nil {
 			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
 		}
-		trees = append(trees, tree{src, stagedMount(i), file})
+		trees = append(trees, tree{src, scratchMount(i), file})
 	}
 	if b.c.late != nil && b.c.late.proc >= 0 {
-		trees = append(trees, tree{b.c.late.proc, stagedMount(slices.IndexFunc(b.c.in.Spec.Mounts, isProc)), false})
+		trees = append(trees, tree{b.c.late.proc, scratchMount(slices.IndexFunc(b.c.in.Spec.Mounts, isProc)), false})
 	}
 	b.c.plan.Add("stage", unix.SYS_MOUNT, plan.P(b.c.plan.String("stage")), plan.P(b.c.plan.String(b.c.in.Root)), plan.P(b.c.plan.String("tmpfs")), plan.V(0), plan.P(b.c.plan.String("mode=755,size=1m")))
 	b.c.plan.Add("chdir to the stage", unix.SYS_CHDIR, plan.P(b.c.plan.String(b.c.in.Root)))
@@ -324,20 +324,20 @@ func (b birth) stage() error {
 		if !b.ours(m) {
 			continue
 		}
-		o, name := ocispec.ParseMountOptions(m.Options), plan.P(b.c.plan.String(stagedMount(i)))
-		b.c.plan.Add("place for "+stagedMount(i), unix.SYS_MKDIRAT, here, name, plan.V(0o700))
+		o, name := ocispec.ParseMountOptions(m.Options), plan.P(b.c.plan.String(scratchMount(i)))
+		b.c.plan.Add("place for "+scratchMount(i), unix.SYS_MKDIRAT, here, name, plan.V(0o700))
 		b.c.plan.Add("mount "+m.Type+" of our namespace", unix.SYS_MOUNT, plan.P(b.c.plan.String(m.Type)), name, plan.P(b.c.plan.String(m.Type)), plan.V(o.Flags), plan.P(b.c.plan.String(strings.Join(o.Data, ","))))
 	}
-	return b.stageDevices()
+	return b.scratchDevices()
 }
 
 // stageDevices makes the device nodes, which the second child may not. They are
 // shown through the user namespace: root's are its root's.
-func (b birth) stageDevices() error {
-	here, dir := plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(stagedDevices))
+func (b creation) scratchDevices() error {
+	here, dir := plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(scratchDevicesDir))
 	if len(b.c.in.Spec.Linux.MaskedPaths) > 0 {
 		b.c.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
-		b.c.plan.Add("a null device", unix.SYS_MKNODAT, here, plan.P(b.c.plan.String(stagedNull)), plan.V(unix.S_IFCHR|0o666), plan.V(unix.Mkdev(1, 3)))
+		b.c.plan.Add("a null device", unix.SYS_MKNODAT, here, plan.P(b.c.plan.String(scratchNull)), plan.V(unix.S_IFCHR|0o666), plan.V(unix.Mkdev(1, 3)))
 		b.c.plan.Add("umask", unix.SYS_UMASK, plan.V(0o022))
 	}
 	nodes, err := b.c.deviceFiles().nodes()
@@ -350,7 +350,7 @@ func (b birth) stageDevices() error {
 		if n.mode&unix.S_IFMT == unix.S_IFIFO {
 			continue
 		}
-		name := plan.P(b.c.plan.String(stagedDevice(i)))
+		name := plan.P(b.c.plan.String(scratchDevice(i)))
 		b.c.plan.Add("device "+n.path, unix.SYS_MKNODAT, here, name, plan.V(n.mode), plan.V(n.dev))
 		if n.uid != 0 || n.gid != 0 {
 			b.c.plan.Add("owner of "+n.path, unix.SYS_FCHOWNAT, here, name, plan.V(n.uid), plan.V(n.gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
@@ -364,7 +364,7 @@ func (b birth) stageDevices() error {
 	return nil
 }
 
-func stagedDevice(i int) string { return stagedDevices + "/" + strconv.Itoa(i) }
+func scratchDevice(i int) string { return scratchDevicesDir + "/" + strconv.Itoa(i) }
 
 // placeDevices binds the staged nodes to their places.
 func (f deviceFiles) placeDevices(nodes []node) {
@@ -378,7 +378,7 @@ func (f deviceFiles) placeDevices(nodes []node) {
 			continue
 		}
 		f.c.provide(n.path, true)
-		f.c.birth().fromStage(stagedDevice(i), n.path, 0)
+		f.c.creation().fromScratch(scratchDevice(i), n.path, 0)
 	}
 	dev, _ := f.c.target("/dev")
 	f.devLinks(dev)
@@ -386,7 +386,7 @@ func (f deviceFiles) placeDevices(nodes []node) {
 }
 
 // fromStage mounts at p what stands on the stage.
-func (b birth) fromStage(name, p string, recursive uint64) {
+func (b creation) fromScratch(name, p string, recursive uint64) {
 	src, _ := b.c.open("take "+p+" from the stage", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(name)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|recursive))
 	b.c.move(src, p)
 	b.c.shut(src)
@@ -394,8 +394,8 @@ func (b birth) fromStage(name, p string, recursive uint64) {
 
 // stagedRootMount makes the root, which the kernel has locked to its place on
 // the stage, a mount of its own, and opens it.
-func (b birth) stagedRootMount() {
-	empty, name, here := plan.P(b.c.plan.String("")), plan.P(b.c.plan.String(stagedRoot)), plan.V(unix.AT_FDCWD)
+func (b creation) scratchRootMount() {
+	empty, name, here := plan.P(b.c.plan.String("")), plan.P(b.c.plan.String(scratchRoot)), plan.V(unix.AT_FDCWD)
 	// The mount below the one that becomes the root must not be shared.
 	b.c.plan.Add("private root", unix.SYS_MOUNT, empty, name, empty, plan.V(unix.MS_PRIVATE), empty)
 	src, _ := b.c.open("copy the root", unix.SYS_OPEN_TREE, here, name, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
@@ -405,7 +405,7 @@ func (b birth) stagedRootMount() {
 
 // ours reports whether a mount shows a namespace that is not the container's
 // own: only we may mount it.
-func (b birth) ours(m specs.Mount) bool {
+func (b creation) ours(m specs.Mount) bool {
 	if b.c.user == nil {
 		return false
 	}

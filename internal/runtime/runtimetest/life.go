@@ -217,7 +217,7 @@ func pause(b *bench) {
 	c.start()
 	ready()
 	cpu := func() uint64 {
-		s, err := b.Cgroups.Stats(b.ctx(), c.Cgroup, core.FigureUsage|core.FigureDetail)
+		s, err := b.Cgroups.Stats(b.ctx(), c.Cgroup, core.StatsUsage|core.StatsDetail)
 		if err != nil || !s.CPU.Usage.OK {
 			b.Fatalf("cpu %+v, %v", s.CPU, err)
 		}

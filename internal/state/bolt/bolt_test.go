@@ -128,7 +128,7 @@ func TestReopenedStoreIsTheSame(t *testing.T) {
 	if d := cmp.Diff(before, dump(t, s)); d != "" {
 		t.Fatal(d)
 	}
-	if r := s.Remnants(); len(r) != 0 {
+	if r := s.LostObjects(); len(r) != 0 {
 		t.Fatalf("remnants without a boot: %v", r)
 	}
 	for durable, key := range map[bool]string{false: "live", true: "durable"} {
@@ -201,7 +201,7 @@ func since(t *testing.T, s core.Store, seq uint64) (all []core.Event) {
 }
 
 func TestABootTellsWhatHadBeenRunning(t *testing.T) {
-	want := []core.Remnant{
+	want := []core.LostObject{
 		{Owner: core.OwnerCRI, Key: "ek", Sandbox: "s", Container: "end"},
 		{Owner: core.OwnerCRI, Key: "rk", Sandbox: "s", Container: "run", Running: true, Execs: []core.ProcessID{"x"}},
 		{Owner: core.OwnerCRI, Key: "sk", Sandbox: "s"},
@@ -226,7 +226,7 @@ func TestABootTellsWhatHadBeenRunning(t *testing.T) {
 
 			for range 2 { // a crash before they are ended loses them not
 				s = n.open(t, id)
-				if d := cmp.Diff(want, s.Remnants()); d != "" {
+				if d := cmp.Diff(want, s.LostObjects()); d != "" {
 					t.Fatal(d)
 				}
 				must(t, s.View(func(tx core.Tx) error {
@@ -262,7 +262,7 @@ func TestABootTellsWhatHadBeenRunning(t *testing.T) {
 			must(t, s.Close())
 			s = n.open(t, id)
 			defer s.Close()
-			if r := s.Remnants(); len(r) != 0 {
+			if r := s.LostObjects(); len(r) != 0 {
 				t.Fatalf("remnants that were ended: %v", r)
 			}
 		})
@@ -294,8 +294,8 @@ func TestALogBehindTheStoreCatchesUp(t *testing.T) {
 			must(t, os.RemoveAll(filepath.Join(n.dir, "state")))
 			s = n.open(t, "b1")
 			defer s.Close()
-			if len(s.Remnants()) != 3 {
-				t.Errorf("remnants: %v", s.Remnants())
+			if len(s.LostObjects()) != 3 {
+				t.Errorf("remnants: %v", s.LostObjects())
 			}
 			if d := cmp.Diff(before[3:], dump(t, s)); d != "" {
 				t.Error(d)
@@ -387,8 +387,8 @@ func TestGoldenV1(t *testing.T) {
 	must(t, s.Close())
 	s = n.open(t, "b2")
 	defer s.Close()
-	if len(s.Remnants()) != 3 {
-		t.Errorf("remnants: %v", s.Remnants())
+	if len(s.LostObjects()) != 3 {
+		t.Errorf("remnants: %v", s.LostObjects())
 	}
 }
 

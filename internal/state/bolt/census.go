@@ -10,9 +10,9 @@ import (
 )
 
 // census knows what is alive, by container or sandbox ID, from events alone.
-type census map[core.ID]core.Remnant
+type census map[core.ID]core.LostObject
 
-func (c census) add(r core.Remnant) {
+func (c census) add(r core.LostObject) {
 	id := r.Container
 	if id == "" {
 		id = r.Sandbox
@@ -21,11 +21,11 @@ func (c census) add(r core.Remnant) {
 }
 
 func (c census) addSandbox(sb *core.Sandbox) {
-	c.add(core.Remnant{Owner: sb.Owner, Key: sb.Key, Sandbox: sb.ID})
+	c.add(core.LostObject{Owner: sb.Owner, Key: sb.Key, Sandbox: sb.ID})
 }
 
 func (c census) addContainer(ct *core.Container) {
-	r := core.Remnant{Owner: ct.Owner, Key: ct.Key, Sandbox: ct.Sandbox, Container: ct.ID}
+	r := core.LostObject{Owner: ct.Owner, Key: ct.Key, Sandbox: ct.Sandbox, Container: ct.ID}
 	r.Running = ct.State == core.ContainerRunning || ct.State == core.ContainerPaused
 	for i := range ct.Execs {
 		if p := &ct.Execs[i]; !p.Started.IsZero() && p.Autopsy == nil {
@@ -43,7 +43,7 @@ func (c census) apply(ev core.Event) {
 	r, known := c[id]
 	switch ev.Kind {
 	case core.EventSandboxCreating, core.EventContainerCreating:
-		c.add(core.Remnant{Owner: ev.Owner, Key: ev.Key, Sandbox: ev.Sandbox, Container: ev.Container})
+		c.add(core.LostObject{Owner: ev.Owner, Key: ev.Key, Sandbox: ev.Sandbox, Container: ev.Container})
 		return
 	case core.EventSandboxRemoved, core.EventContainerRemoved:
 		delete(c, id)
@@ -84,9 +84,9 @@ func (c census) after(events []state.Event) (left census, fewer bool) {
 }
 
 // list lists what is alive, containers first, each kind by owner and key.
-func (c census) list() []core.Remnant {
+func (c census) list() []core.LostObject {
 	list := slices.Collect(maps.Values(c))
-	slices.SortFunc(list, func(a, b core.Remnant) int {
+	slices.SortFunc(list, func(a, b core.LostObject) int {
 		return cmp.Or(-cmp.Compare(min(len(a.Container), 1), min(len(b.Container), 1)),
 			cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Container, b.Container))
 	})

@@ -29,8 +29,8 @@ const (
 	eventsBucket = "events"
 	scopePrefix  = "scope/"
 
-	schemaKey   = "schema"
-	remnantsKey = "remnants"
+	schemaKey      = "schema"
+	lostObjectsKey = "remnants"
 )
 
 // files are a store's three: its state.Backing.
@@ -39,7 +39,7 @@ type files struct {
 	log           *eventLog
 	logger        *slog.Logger
 	fresh         bool // live was made by this process: a first start, or a boot
-	// remnants are what lived before the boot and has not been ended since;
+	// lost objects are what lived before the boot and has not been ended since;
 	// live.db keeps them, so that a crash before that does not lose them.
 	remnants census
 }
@@ -183,7 +183,7 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 }
 
 // loadAfterBoot starts with no records; the log's events are taken over, and
-// what they say was alive become the remnants.
+// what they say was alive become the lost objects.
 func (f *files) loadAfterBoot(c *state.Contents, limit int) error {
 	if err := f.log.readCensus(); err != nil {
 		return err
@@ -211,24 +211,24 @@ func (f *files) importEvents(c *state.Contents, limit int) error {
 				return err
 			}
 		}
-		return saveRemnants(tx, f.remnants)
+		return saveLostObjects(tx, f.remnants)
 	})
 }
 
-func saveRemnants(tx *bbolt.Tx, c census) error {
+func saveLostObjects(tx *bbolt.Tx, c census) error {
 	raw, err := json.Marshal(c.list())
 	if err != nil {
 		return err
 	}
-	return put(tx, metaBucket, []byte(remnantsKey), raw)
+	return put(tx, metaBucket, []byte(lostObjectsKey), raw)
 }
 
 func (f *files) loadRemnants(tx *bbolt.Tx) error {
-	raw := tx.Bucket([]byte(metaBucket)).Get([]byte(remnantsKey))
+	raw := tx.Bucket([]byte(metaBucket)).Get([]byte(lostObjectsKey))
 	if raw == nil {
 		return nil
 	}
-	var list []core.Remnant
+	var list []core.LostObject
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return fmt.Errorf("remnants: %w", err)
 	}
@@ -294,7 +294,7 @@ func (f *files) Commit(ch state.Changes, oldest uint64) error {
 			}
 		}
 		if fewer {
-			if err := saveRemnants(tx, remnants); err != nil {
+			if err := saveLostObjects(tx, remnants); err != nil {
 				return err
 			}
 		}
@@ -345,8 +345,8 @@ func put(tx *bbolt.Tx, bucket string, key, value []byte) error {
 
 func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
 
-// Remnants are what the event log of an earlier boot says was alive.
-func (f *files) Remnants() []core.Remnant { return f.remnants.list() }
+// LostObjects are what the event log of an earlier boot says was alive.
+func (f *files) LostObjects() []core.LostObject { return f.remnants.list() }
 
 // Drawer is in the bucket of its owner.
 func (f *files) Drawer(owner core.Owner, durable bool) state.Entries {

@@ -193,7 +193,7 @@ func (l *eventLog) readCensus() error {
 	l.census = census{}
 	return l.reread(l.path, func(kind string, _ uint64, raw []byte) error {
 		if kind == lineCensus {
-			var list []core.Remnant
+			var list []core.LostObject
 			if err := json.Unmarshal(raw, &list); err != nil {
 				return err
 			}

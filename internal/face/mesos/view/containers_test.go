@@ -9,7 +9,7 @@ import (
 )
 
 func TestWaitResult(t *testing.T) {
-	quota := &core.Asked{Owner: core.OwnerMesos, Call: sandbox.QuotaRequest(3<<20, 2<<20)}
+	quota := &core.StopRequest{Owner: core.OwnerMesos, Call: sandbox.QuotaRequest(3<<20, 2<<20)}
 	for name, c := range map[string]struct {
 		of     core.Autopsy
 		status int32
@@ -23,8 +23,8 @@ func TestWaitResult(t *testing.T) {
 		"nobody knows":        {of: core.Autopsy{Exit: core.Exit{Lost: true}}, state: mesosv1.TaskState_TASK_LOST},
 		"out of memory":       {of: core.Autopsy{Exit: core.Exit{Signal: 9}, OOM: &core.OOM{}, Limit: 32 << 20}, status: 9, state: mesosv1.TaskState_TASK_FAILED, reason: mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_MEMORY, limit: "mem", amount: 32},
 		"a child without any": {of: core.Autopsy{OOM: &core.OOM{}}},
-		"out of disk":         {of: core.Autopsy{Exit: core.Exit{Signal: 9}, Asked: quota}, status: 9, state: mesosv1.TaskState_TASK_FAILED, reason: mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_DISK, limit: "disk", amount: 2},
-		"before the quota":    {of: core.Autopsy{Exit: core.Exit{Code: 1}, Asked: quota}, status: 1 << 8},
+		"out of disk":         {of: core.Autopsy{Exit: core.Exit{Signal: 9}, StopRequest: quota}, status: 9, state: mesosv1.TaskState_TASK_FAILED, reason: mesosv1.TaskStatus_REASON_CONTAINER_LIMITATION_DISK, limit: "disk", amount: 2},
+		"before the quota":    {of: core.Autopsy{Exit: core.Exit{Code: 1}, StopRequest: quota}, status: 1 << 8},
 	} {
 		r := WaitResult(c.of, 2<<20)
 		if r.GetExitStatus() != c.status || (r.State != nil) != (c.state != 0) || r.State != nil && *r.State != c.state || (r.Reason != nil) != (c.reason != 0) || r.Reason != nil && *r.Reason != c.reason {

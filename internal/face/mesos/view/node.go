@@ -225,7 +225,7 @@ func taskState(c *core.Container) mesosv1.TaskState {
 	case core.ContainerExited:
 		return EndState(c.Main.Autopsy)
 	}
-	if c.Main.Asked != nil {
+	if c.Main.StopRequest != nil {
 		return mesosv1.TaskState_TASK_KILLING
 	}
 	return mesosv1.TaskState_TASK_RUNNING
@@ -234,10 +234,10 @@ func taskState(c *core.Container) mesosv1.TaskState {
 // DiskLimitMessage reports whether a container was ended because it exceeded its disk
 // limit, and returns Mesos' text for that.
 func DiskLimitMessage(a *core.Autopsy) (message string, ok bool) {
-	if a.Asked == nil || a.Asked.Owner != core.OwnerMesos || a.Exit.Signal == 0 {
+	if a.StopRequest == nil || a.StopRequest.Owner != core.OwnerMesos || a.Exit.Signal == 0 {
 		return "", false
 	}
-	return sandbox.QuotaMessage(a.Asked.Call)
+	return sandbox.QuotaMessage(a.StopRequest.Call)
 }
 
 // EndState is the state of a container that ended as a says. nil is an end that nobody
@@ -248,7 +248,7 @@ func EndState(a *core.Autopsy) mesosv1.TaskState {
 		return mesosv1.TaskState_TASK_LOST
 	case a.Exit.Status() == 0:
 		return mesosv1.TaskState_TASK_FINISHED
-	case a.Asked != nil && a.OOM == nil:
+	case a.StopRequest != nil && a.OOM == nil:
 		if _, over := DiskLimitMessage(a); over {
 			return mesosv1.TaskState_TASK_FAILED
 		}

@@ -87,13 +87,13 @@ func TestStates(t *testing.T) {
 		{&core.Autopsy{Exit: core.Exit{Lost: true}}, mesosv1.TaskState_TASK_LOST},
 		{&core.Autopsy{}, mesosv1.TaskState_TASK_FINISHED},
 		{&core.Autopsy{Exit: core.Exit{Code: 1}}, mesosv1.TaskState_TASK_FAILED},
-		{&core.Autopsy{Exit: core.Exit{Signal: 15}, Asked: &core.Asked{}}, mesosv1.TaskState_TASK_KILLED},
+		{&core.Autopsy{Exit: core.Exit{Signal: 15}, StopRequest: &core.StopRequest{}}, mesosv1.TaskState_TASK_KILLED},
 	} {
 		if got := EndState(c.a); got != c.want {
 			t.Errorf("%+v is %s, want %s", c.a, got, c.want)
 		}
 	}
-	asked := core.Container{State: core.ContainerRunning, Main: core.Process{Asked: &core.Asked{}}}
+	asked := core.Container{State: core.ContainerRunning, Main: core.Process{StopRequest: &core.StopRequest{}}}
 	for s, want := range map[core.ContainerState]mesosv1.TaskState{
 		core.ContainerCreating: mesosv1.TaskState_TASK_STAGING, core.ContainerRunning: mesosv1.TaskState_TASK_RUNNING, core.ContainerPaused: mesosv1.TaskState_TASK_RUNNING,
 	} {

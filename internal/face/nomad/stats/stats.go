@@ -44,7 +44,7 @@ func (r *Reader) Forget(id core.ID) {
 // Read reads the usage of a container that the caller has just looked up. Mhz is a core's
 // speed; 0 is unknown.
 func (r *Reader) Read(ctx context.Context, c core.Container, task string, mhz float64) (*nomaddriver.TaskStats, error) {
-	st, err := r.engine.Stats.OfContainer(ctx, &c, core.FigureUsage|core.FigureDetail|core.FigureProcesses)
+	st, err := r.engine.Stats.OfContainer(ctx, &c, core.StatsUsage|core.StatsDetail|core.StatsProcesses)
 	if err != nil {
 		return nil, err
 	}

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetApart makes dir a mount of its own, when there is nothing in it yet. Whoever
+// MakeOwnMount makes dir a mount of its own, when there is nothing in it yet. Whoever
 // copies a file's mount for a container has the kernel look at all that is mounted
 // on the mount that holds the file: in a directory apart, that is not every
 // namespace and root of the node. A directory in use stays as it is.
-func SetApart(dir string) error {
+func MakeOwnMount(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func SetApart(dir string) error {
 	return nil
 }
 
-// Join undoes SetApart. It is fine when that has done nothing.
+// Join undoes MakeOwnMount. It is fine when that has done nothing.
 func Join(dir string) error {
 	is, err := isMount(dir)
 	if errors.Is(err, os.ErrNotExist) {

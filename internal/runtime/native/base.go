@@ -12,10 +12,10 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// goesApart reports whether the container can start from the almost empty
+// startsFromBase reports whether the container can start from the almost empty
 // namespace: not where something of the host's tree is wanted later than its
 // copies are taken, or is to change with the host's.
-func (in *Input) goesApart() bool {
+func (in *Input) startsFromBase() bool {
 	s := in.Spec
 	switch s.Linux.RootfsPropagation {
 	case "", "slave", "rslave", "private", "rprivate":
@@ -39,7 +39,7 @@ func (in *Input) goesApart() bool {
 			own++
 		}
 	}
-	return own < 2 && in.Host.Apart != "" && mnt && !in.stops() && !in.Host.Initramfs && (s.Linux.Seccomp == nil || s.Linux.Seccomp.ListenerPath == "")
+	return own < 2 && in.Host.BaseNamespace != "" && mnt && !in.stops() && !in.Host.Initramfs && (s.Linux.Seccomp == nil || s.Linux.Seccomp.ListenerPath == "")
 }
 
 func isCgroup(m specs.Mount) bool { return m.Type == "cgroup" || m.Type == "cgroup2" }
@@ -49,7 +49,7 @@ func isCgroup(m specs.Mount) bool { return m.Type == "cgroup" || m.Type == "cgro
 // its file systems have a label.
 func (in *Input) shares() bool {
 	p := in.Spec.Process
-	return in.goesApart() && in.Spec.Linux.MountLabel == "" &&
+	return in.startsFromBase() && in.Spec.Linux.MountLabel == "" &&
 		(p.Capabilities == nil || !slices.Contains(p.Capabilities.Bounding, "CAP_SYS_ADMIN"))
 }
 
@@ -76,7 +76,7 @@ func (c *compiler) leave() error {
 	if slices.ContainsFunc(c.in.Spec.Mounts, isCgroup) && !c.has(specs.CgroupNamespace) {
 		takeCgroups(c)
 	}
-	ns, _ := c.open("open the empty mount namespace", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(c.in.Host.Apart)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+	ns, _ := c.open("open the empty mount namespace", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(c.in.Host.BaseNamespace)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
 	c.plan.Add("join the empty mount namespace", unix.SYS_SETNS, plan.V(ns), plan.V(unix.CLONE_NEWNS))
 	c.shut(ns)
 	c.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))

@@ -40,7 +40,7 @@ func TestADirectoryIsSetApartOnceAndOnlyEmpty(t *testing.T) {
 		defer func() { _ = unix.Unmount(above, unix.MNT_DETACH) }()
 		dir := filepath.Join(above, "dir")
 		for range 2 {
-			if err := rootfs.SetApart(dir); err != nil {
+			if err := rootfs.MakeOwnMount(dir); err != nil {
 				t.Fatal(err)
 			}
 			if n := mountedAt(t, dir); n != 1 {
@@ -71,7 +71,7 @@ func TestADirectoryIsSetApartOnceAndOnlyEmpty(t *testing.T) {
 		if _, err := os.Stat(inside); err != nil {
 			t.Errorf("what was in it is gone: %v", err)
 		}
-		if err := rootfs.SetApart(dir); err != nil || mountedAt(t, dir) != 0 {
+		if err := rootfs.MakeOwnMount(dir); err != nil || mountedAt(t, dir) != 0 {
 			t.Errorf("a directory in use was set apart: %v", err)
 		}
 		if err := rootfs.Join(filepath.Join(above, "none")); err != nil {
