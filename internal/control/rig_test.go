@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -94,6 +95,10 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
+// ownGroup is this process's group, by its number: whoever runs the tests may give
+// a file to that.
+func ownGroup() string { return strconv.Itoa(os.Getgid()) }
+
 func (r *rig) serve(t *testing.T) {
 	t.Helper()
 	srv, err := control.New(control.Options{
@@ -116,7 +121,7 @@ func (r *rig) serve(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := filepath.Join(r.sockets, "read.sock")
-	ls, err := control.Listen(t.Context(), r.sockets, control.Config{ReadSocket: read, ReadGroup: "0"})
+	ls, err := control.Listen(t.Context(), r.sockets, control.Config{ReadSocket: read, ReadGroup: ownGroup()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,6 +38,9 @@ func put(t *testing.T, path, content string) {
 // TestAnImageDoesNotLeadTheWriterAstray: what an image has in the place of the
 // files, or of /etc, never makes the agent write outside of the root.
 func TestAnImageDoesNotLeadTheWriterAstray(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the files are given to root")
+	}
 	for name, tc := range map[string]struct {
 		image func(root, outside string) error
 		left  []string // what could not be written
