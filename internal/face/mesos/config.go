@@ -135,7 +135,7 @@ func (c Config) validateListen() error {
 
 func (c Config) authenticator() (*auth.Authenticator, error) {
 	if c.Listen == "" {
-		return nil, nil //nolint:nilnil // nothing to guard
+		return nil, nil //nolint:nilnil // there is no TCP listener
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {

@@ -193,19 +193,19 @@ func (f *Face) listen(ctx context.Context, l net.Listener, g recoveryGate) error
 
 // handler is the API, with authentication unless l is a unix socket.
 func (f *Face) handler(l net.Listener, g recoveryGate) http.Handler {
-	api := g.wrap(view.Documents{
+	h := g.wrap(view.Documents{
 		Do: func(ctx context.Context, call *mesosagent.Call) (*mesosagent.Response, error) {
 			return api.Do(ctx, call, f.server.call)
 		},
 		API: &api.Handler{Call: f.server.call, MaxMessage: int64(f.cfg.MaxMessageBytes)},
 	})
 	if isLocal(l) {
-		return api
+		return h
 	}
 	if f.authenticator == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "403 Forbidden.", http.StatusForbidden) })
 	}
-	return withReadDeadline(f.authenticator.Wrap(authenticated(api), realm))
+	return withReadDeadline(f.authenticator.Wrap(authenticated(h), realm))
 }
 
 // isLocal reports whether l is a unix socket, which the mode of its file protects.

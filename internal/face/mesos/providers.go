@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/providers"
 )
 
-// Configurations of resource providers are kept as Mesos keeps them, for who
-// manages them by this API; no provider is launched by them, so none subscribes.
+// Configurations of resource providers are stored for clients that manage them by this
+// API. No provider is launched by them, so none subscribes.
 
 func addProvider(d *providers.Dir) handler {
 	return func(_ context.Context, x *api.Exchange) error {

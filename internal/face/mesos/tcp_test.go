@@ -142,7 +142,7 @@ const (
 	opsBasic     = "Basic b3BzOnMzY3JldA==" // ops:s3cret
 )
 
-// TestByCredentials: what comes by TCP passes the guard and the rules.
+// TestByCredentials: requests over TCP are authenticated and held against the rules.
 func TestByCredentials(t *testing.T) {
 	n := newTestNode(t)
 	v := visitor{t: t, address: n.listen(func(c *Config) {

@@ -80,7 +80,7 @@ func (e *jsonEncoder) value(f protoreflect.FieldDescriptor, v protoreflect.Value
 	case protoreflect.EnumKind:
 		d := f.Enum().Values().ByNumber(v.Enum())
 		if d == nil {
-			return fmt.Errorf("field %s: there is no value %d", f.FullName(), v.Enum())
+			return fmt.Errorf("field %s: the enum has no value %d", f.FullName(), v.Enum())
 		}
 		return e.text(string(d.Name()))
 	case protoreflect.Int32Kind, protoreflect.Int64Kind:

@@ -10,7 +10,7 @@ import (
 
 // errNotUTF8 is returned for a string field that is not UTF-8. Names, commands and
 // environments are stored as JSON, which would change them.
-var errNotUTF8 = errors.New("a string is no UTF-8") //nolint:gochecknoglobals // an error value
+var errNotUTF8 = errors.New("a string is not UTF-8") //nolint:gochecknoglobals // an error value
 
 // readProtobuf decodes a message as Mesos does in C++: with the same limit of nesting,
 // and with unknown enum values left out.

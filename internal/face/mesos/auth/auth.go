@@ -51,9 +51,9 @@ type Options struct {
 // New reads the files. An error says what is wrong with a file, but never shows its
 // content.
 func New(o Options) (*Authenticator, error) {
-	g := &Authenticator{hosts: map[string]bool{}, certificates: o.Certificates, now: time.Now}
+	a := &Authenticator{hosts: map[string]bool{}, certificates: o.Certificates, now: time.Now}
 	for _, h := range o.Hosts {
-		g.hosts[strings.ToLower(h)] = true
+		a.hosts[strings.ToLower(h)] = true
 	}
 	if o.Credentials != "" {
 		raw, err := readPrivate("credentials", o.Credentials)
@@ -64,9 +64,9 @@ func New(o Options) (*Authenticator, error) {
 		if err != nil {
 			return nil, fmt.Errorf("credentials %s: %w", o.Credentials, err)
 		}
-		g.users = map[string][sha256.Size]byte{}
+		a.users = map[string][sha256.Size]byte{}
 		for name, secret := range users {
-			g.users[name] = sha256.Sum256([]byte(secret))
+			a.users[name] = sha256.Sum256([]byte(secret))
 		}
 	}
 	if o.Tokens != "" {
@@ -77,12 +77,12 @@ func New(o Options) (*Authenticator, error) {
 		if len(raw) == 0 {
 			return nil, fmt.Errorf("key of tokens %s: it is empty: %w", o.Tokens, errdefs.ErrInvalidArgument)
 		}
-		g.tokens = raw
+		a.tokens = raw
 	}
-	if g.users == nil && g.tokens == nil && !g.certificates {
+	if a.users == nil && a.tokens == nil && !a.certificates {
 		return nil, fmt.Errorf("nothing identifies clients: credentials, a token key or certificates are required: %w", errdefs.ErrInvalidArgument)
 	}
-	return g, nil
+	return a, nil
 }
 
 // readPrivate reads a file and returns an error if others than its owner can open it.
@@ -98,7 +98,7 @@ func readPrivate(what, path string) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s %s: others than its owner may open it (mode %04o): %w", what, path, info.Mode().Perm(), errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s %s: others than its owner may open it (mode %04o); set the mode to 0600: %w", what, path, info.Mode().Perm(), errdefs.ErrInvalidArgument)
 	}
 	raw, err := io.ReadAll(f)
 	if err != nil {
@@ -119,7 +119,7 @@ func parseCredentials(raw []byte) (map[string]string, error) {
 			} `json:"credentials"`
 		}
 		if json.Unmarshal(text, &file) != nil {
-			return nil, fmt.Errorf("it is no JSON of credentials: %w", errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("the file is not JSON with a list of credentials: %w", errdefs.ErrInvalidArgument)
 		}
 		for _, c := range file.Credentials {
 			users[c.Principal] = c.Secret
@@ -142,22 +142,22 @@ func parseCredentials(raw []byte) (map[string]string, error) {
 		}
 	}
 	if len(users) == 0 {
-		return nil, fmt.Errorf("it names nobody: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("the file has no credentials: %w", errdefs.ErrInvalidArgument)
 	}
 	return users, nil
 }
 
 // Wrap returns a handler that passes authenticated requests to next. realm returns
 // Mesos' name of the part of the agent that a request is for.
-func (g *Authenticator) Wrap(next http.Handler, realm func(r *http.Request) string) http.Handler {
+func (a *Authenticator) Wrap(next http.Handler, realm func(r *http.Request) string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !g.isAgentHost(r.Host) {
+		if !a.isAgentHost(r.Host) {
 			api.WriteError(w, api.Forbidden())
 			return
 		}
-		who, ok := g.identify(r)
+		who, ok := a.identify(r)
 		if !ok {
-			g.challenge(w, r, realm(r))
+			a.challenge(w, r, realm(r))
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, who)))
@@ -182,9 +182,9 @@ func PrincipalFrom(ctx context.Context) (Principal, bool) {
 
 // isAgentHost reports whether a Host header names this agent. A web page whose name was
 // rebound to our address (DNS rebinding) sends another name.
-func (g *Authenticator) isAgentHost(host string) bool {
+func (a *Authenticator) isAgentHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	return g.hosts[strings.ToLower(strings.Trim(host, "[]"))]
+	return a.hosts[strings.ToLower(strings.Trim(host, "[]"))]
 }

@@ -75,7 +75,7 @@ func TestWhoMayPass(t *testing.T) {
 	}
 }
 
-// TestTokens: what is told of who shows one, alone and beside credentials.
+// TestByToken: a client with a token, alone and beside credentials.
 func TestByToken(t *testing.T) {
 	const (
 		basicToo   = `Basic realm="mesos-agent-readwrite",`
@@ -181,9 +181,9 @@ func TestCertificates(t *testing.T) {
 
 func TestBadCredentialsAreRefusedAndNotShown(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                      "names nobody",
-		"{}":                                    "names nobody",
-		`{"credentials":"s3cret"}`:              "no JSON of credentials",
+		"":                                      "has no credentials",
+		"{}":                                    "has no credentials",
+		`{"credentials":"s3cret"}`:              "not JSON with a list of credentials",
 		"ops s3cret more":                       "a line is not",
 		`{"credentials":[{"principal":"ops"}]}`: "is empty",
 		"a:b s3cret":                            "has a colon",

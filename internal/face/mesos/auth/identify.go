@@ -29,21 +29,21 @@ func authorization(r *http.Request) (string, bool) {
 }
 
 // identify returns who makes a request; false if the client is unknown.
-func (g *Authenticator) identify(r *http.Request) (Principal, bool) {
+func (a *Authenticator) identify(r *http.Request) (Principal, bool) {
 	header, said := authorization(r)
-	if !said || g.users == nil && g.tokens == nil {
-		return g.byCertificate(r)
+	if !said || a.users == nil && a.tokens == nil {
+		return a.byCertificate(r)
 	}
-	if name, ok := g.byCredentials(header); ok {
+	if name, ok := a.byCredentials(header); ok {
 		return Principal{Name: name}, true
 	}
-	claims, problem := g.byToken(header)
-	return Principal{Claims: claims}, g.tokens != nil && problem == ""
+	claims, problem := a.byToken(header)
+	return Principal{Claims: claims}, a.tokens != nil && problem == ""
 }
 
 // byCertificate identifies a client by the common name of its certificate.
-func (g *Authenticator) byCertificate(r *http.Request) (Principal, bool) {
-	if !g.certificates || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+func (a *Authenticator) byCertificate(r *http.Request) (Principal, bool) {
+	if !a.certificates || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return Principal{}, false
 	}
 	name := r.TLS.VerifiedChains[0][0].Subject.CommonName
@@ -51,18 +51,18 @@ func (g *Authenticator) byCertificate(r *http.Request) (Principal, bool) {
 }
 
 // byCredentials identifies a client by name and secret.
-func (g *Authenticator) byCredentials(header string) (string, bool) {
+func (a *Authenticator) byCredentials(header string) (string, bool) {
 	name, secret, ok := (&http.Request{Header: http.Header{"Authorization": {header}}}).BasicAuth()
 	if !ok {
 		return "", false
 	}
 	got := sha256.Sum256([]byte(secret))
-	want, known := g.users[name]
+	want, known := a.users[name]
 	return name, subtle.ConstantTimeCompare(got[:], want[:]) == 1 && known
 }
 
 // byToken returns the claims of a token, or what is wrong with it in Mesos' words.
-func (g *Authenticator) byToken(header string) (claims map[string]string, problem string) {
+func (a *Authenticator) byToken(header string) (claims map[string]string, problem string) {
 	part := strings.Split(header, " ")
 	if len(part) != 2 {
 		return nil, "Malformed 'Authorization' header"
@@ -70,7 +70,7 @@ func (g *Authenticator) byToken(header string) (claims map[string]string, proble
 	if part[0] != bearer {
 		return nil, "Scheme '" + part[0] + "' unsupported"
 	}
-	claims, err := g.tokens.claims(part[1], g.now())
+	claims, err := a.tokens.claims(part[1], a.now())
 	if err != nil {
 		return nil, "Invalid JWT: " + err.Error()
 	}
@@ -83,16 +83,16 @@ func (g *Authenticator) byToken(header string) (claims map[string]string, proble
 // challenge answers an unknown client with the accepted schemes, and with what is wrong
 // with its token. If two schemes are accepted, the body has an answer for each, as in
 // Mesos.
-func (g *Authenticator) challenge(w http.ResponseWriter, r *http.Request, realm string) {
+func (a *Authenticator) challenge(w http.ResponseWriter, r *http.Request, realm string) {
 	var schemes, challenges []string
-	if g.users != nil {
+	if a.users != nil {
 		schemes = append(schemes, basic)
 		challenges = append(challenges, basic+` realm="`+realm+`"`)
 	}
-	if g.tokens != nil {
+	if a.tokens != nil {
 		c := bearer + ` realm="` + realm + `"`
 		if header, said := authorization(r); said {
-			_, problem := g.byToken(header)
+			_, problem := a.byToken(header)
 			c += `, error="invalid_token", error_description="` + problem + `"`
 		}
 		schemes = append(schemes, bearer)

@@ -120,7 +120,7 @@ func parseAction(a action, raw []byte, users LookupUser) ([]rule, error) {
 				e.Type = entitySome
 			}
 			if e.Type != entitySome && e.Type != entityAny && e.Type != entityNone {
-				return nil, fmt.Errorf("there is no type %q", e.Type)
+				return nil, fmt.Errorf("unknown type %q", e.Type)
 			}
 		}
 		if o.Type == entitySome && !a.hasObject() {

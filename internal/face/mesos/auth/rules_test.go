@@ -280,7 +280,7 @@ func TestParseRefuses(t *testing.T) {
 		`{"view_flags":[{}]}`:  "view_flags: a rule has principals and flags",
 		`{"view_flags":[{"principals":{"type":"ANY"},"users":{"type":"ANY"}}]}`:                        "a rule has principals and flags",
 		`{"view_flags":[{"principals":{"type":"ANY"},"flags":{"type":"ANY"},"x":{}}]}`:                 "a rule has principals and flags",
-		`{"view_flags":[{"principals":{"type":"ALL"},"flags":{"type":"ANY"}}]}`:                        `there is no type "ALL"`,
+		`{"view_flags":[{"principals":{"type":"ALL"},"flags":{"type":"ANY"}}]}`:                        `unknown type "ALL"`,
 		`{"view_flags":[{"principals":{"type":"ANY"},"flags":{"values":["work_dir"]}}]}`:               "flags may be ANY or NONE only",
 		`{"view_flags":[{"principals":{"type":"ANY","valves":[]},"flags":{"type":"ANY"}}]}`:            "unknown field",
 		`{"launch_standalone_containers":[{"principals":{"type":"ANY"},"users":{"values":["root"]}}]}`: "users may be ANY or NONE only",

@@ -123,7 +123,7 @@ func tokenObject(what, part string) (map[string]json.RawMessage, error) {
 		return nil, tokenErrorf("Failed to decode token %s: Failed to parse into JSON: %v", what, err)
 	}
 	if all == nil {
-		return nil, tokenErrorf("Failed to decode token %s: Failed to parse into JSON: it is no object", what)
+		return nil, tokenErrorf("Failed to decode token %s: Failed to parse into JSON: it is not an object", what)
 	}
 	for name, value := range all {
 		if string(value) == "null" {

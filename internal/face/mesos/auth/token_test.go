@@ -61,7 +61,7 @@ func TestTokens(t *testing.T) {
 		"a header that is none":      {text: "e!.b.c", wrong: "Failed to decode token header: Failed to base64url-decode: Invalid character '!'"},
 		"another alphabet":           {text: encode(hs) + ".e30." + "a+b/", wrong: "Failed to base64url-decode token signature: Invalid character '+'"},
 		"a header that is no JSON":   {text: encode("{") + ".b.c", wrong: "Failed to decode token header: Failed to parse into JSON: "},
-		"a header that is no object": {text: encode("null") + ".b.c", wrong: "Failed to decode token header: Failed to parse into JSON: it is no object"},
+		"a header that is no object": {text: encode("null") + ".b.c", wrong: "Failed to decode token header: Failed to parse into JSON: it is not an object"},
 		"two headers":                {text: encode(hs+hs) + ".b.c", wrong: "Failed to decode token header: Failed to parse into JSON: "},
 		"a type of another kind":     {text: signed(key, `{"typ":1,"alg":"HS256"}`, `{}`), wrong: "Token 'typ' is not a string"},
 		"no algorithm":               {text: signed(key, `{"typ":"JWT"}`, `{}`), wrong: "Failed to locate 'alg' in token JSON header"},

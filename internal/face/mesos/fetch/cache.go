@@ -40,17 +40,17 @@ type cachedFile struct {
 // 0 returns nil.
 func NewCache(dir string, size int64) (*Cache, error) {
 	if err := os.RemoveAll(dir); err != nil {
-		return nil, fmt.Errorf("clear the cache of what is fetched: %w", err)
+		return nil, fmt.Errorf("clear the fetcher cache: %w", err)
 	}
 	if size == 0 {
 		return nil, nil //nolint:nilnil // nil is a cache that keeps nothing
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the cache of what is fetched: %w", err)
+		return nil, fmt.Errorf("create the fetcher cache: %w", err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, fmt.Errorf("open the cache of what is fetched: %w", err)
+		return nil, fmt.Errorf("open the fetcher cache: %w", err)
 	}
 	return &Cache{root: root, size: size, files: map[string]*cachedFile{}}, nil
 }

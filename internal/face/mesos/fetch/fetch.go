@@ -213,7 +213,7 @@ func fileName(value string, u *mesosv1.CommandInfo_URI) (string, error) {
 func open(ctx context.Context, value string) (io.ReadCloser, error) {
 	scheme, _, _ := strings.Cut(value, "://")
 	if scheme != "http" && scheme != "https" {
-		return nil, fmt.Errorf("nothing is fetched by %s", scheme)
+		return nil, fmt.Errorf("URIs of scheme %q are not supported", scheme)
 	}
 	return get(ctx, value)
 }

@@ -256,10 +256,10 @@ func TestWhatIsNotFetched(t *testing.T) {
 		{uri("http://host/"), "missing path"},
 		{uri(src + "/.."), "missing path"},
 		{uri(src + "/none"), "no such file or directory"},
-		{uri(src), "is no plain file"},
+		{uri(src), "is not a regular file"},
 		{uri("file://relative/f"), "A relative path was passed"},
-		{uri("hdfs://host/f"), "nothing is fetched by hdfs"},
-		{uri("://host/f"), "nothing is fetched by "},
+		{uri("hdfs://host/f"), "URIs of scheme \"hdfs\" are not supported"},
+		{uri("://host/f"), "URIs of scheme \"\" are not supported"},
 		{uri(web.URL + "/f"), "received HTTP return code 404"},
 		{uri("http://127.0.0.1:1/f"), "refused"},
 		{uri("http://%zz/f"), "invalid URL escape"},
@@ -283,7 +283,7 @@ func TestWhatIsNotFetched(t *testing.T) {
 		{uri(src + "/half.txz"), "unexpected EOF"},
 		{uri(src + "/bomb.txz"), "more than face.mesos.max_fetch_bytes"},
 		{uri(src + "/bomb.gz"), "more than face.mesos.max_fetch_bytes"},
-		{uri("/dev/zero"), "is no plain file"},
+		{uri("/dev/zero"), "is not a regular file"},
 	} {
 		if err := all(t.Context(), box(t), []*mesosv1.CommandInfo_URI{c.u}); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "'"+c.u.GetValue()+"': ") && !strings.Contains(c.want, "was replaced") {
 			t.Errorf("%s: %v, want %s", c.u.GetValue(), err, c.want)

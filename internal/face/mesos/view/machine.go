@@ -23,7 +23,7 @@ const loadScale = 1 << 16
 func MachineMetrics(began time.Time) ([]Metric, error) {
 	var i unix.Sysinfo_t
 	if err := unix.Sysinfo(&i); err != nil {
-		return nil, fmt.Errorf("read the machine's figures: %w", err)
+		return nil, fmt.Errorf("read the machine's load and memory: %w", err)
 	}
 	unit := float64(i.Unit)
 	return []Metric{

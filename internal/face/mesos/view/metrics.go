@@ -72,65 +72,65 @@ type Counters struct {
 }
 
 // Count counts an event of the engine.
-func (t *Counters) Count(e core.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (c *Counters) Count(e core.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if e.Kind == core.EventSandboxRemoved {
-		t.sandboxes++
+		c.sandboxes++
 	}
 	if e.Kind == core.EventContainerExited {
-		if t.tasks == nil {
-			t.tasks = map[mesosv1.TaskState]float64{}
+		if c.tasks == nil {
+			c.tasks = map[mesosv1.TaskState]float64{}
 		}
-		t.tasks[EndState(e.Autopsy)]++
+		c.tasks[EndState(e.Autopsy)]++
 	}
 }
 
 // LaunchFailed counts a launch that was refused or undone.
-func (t *Counters) LaunchFailed() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.failedLaunches++
+func (c *Counters) LaunchFailed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failedLaunches++
 }
 
 // Removed counts the removal of an ended container's sandbox; ok is whether it
 // succeeded.
-func (t *Counters) Removed(ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (c *Counters) Removed(ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if ok {
-		t.removals++
+		c.removals++
 	} else {
-		t.failedRemovals++
+		c.failedRemovals++
 	}
 }
 
 // Fetched counts a launch with URIs; ok is whether they were fetched.
-func (t *Counters) Fetched(ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (c *Counters) Fetched(ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if ok {
-		t.fetches++
+		c.fetches++
 	} else {
-		t.failedFetches++
+		c.failedFetches++
 	}
 }
 
 // Metrics are the counters under Mesos' names.
-func (t *Counters) Metrics() []Metric {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (c *Counters) Metrics() []Metric {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return []Metric{
-		{"containerizer/fetcher/task_fetches_failed", t.failedFetches},
-		{"containerizer/fetcher/task_fetches_succeeded", t.fetches},
-		{"gc/path_removals_failed", t.failedRemovals},
-		{"gc/path_removals_succeeded", t.removals},
-		{"slave/container_launch_errors", t.failedLaunches},
-		{"slave/executors_terminated", t.sandboxes},
-		{"slave/tasks_failed", t.tasks[mesosv1.TaskState_TASK_FAILED]},
-		{"slave/tasks_finished", t.tasks[mesosv1.TaskState_TASK_FINISHED]},
-		{"slave/tasks_killed", t.tasks[mesosv1.TaskState_TASK_KILLED]},
-		{"slave/tasks_lost", t.tasks[mesosv1.TaskState_TASK_LOST]},
+		{"containerizer/fetcher/task_fetches_failed", c.failedFetches},
+		{"containerizer/fetcher/task_fetches_succeeded", c.fetches},
+		{"gc/path_removals_failed", c.failedRemovals},
+		{"gc/path_removals_succeeded", c.removals},
+		{"slave/container_launch_errors", c.failedLaunches},
+		{"slave/executors_terminated", c.sandboxes},
+		{"slave/tasks_failed", c.tasks[mesosv1.TaskState_TASK_FAILED]},
+		{"slave/tasks_finished", c.tasks[mesosv1.TaskState_TASK_FINISHED]},
+		{"slave/tasks_killed", c.tasks[mesosv1.TaskState_TASK_KILLED]},
+		{"slave/tasks_lost", c.tasks[mesosv1.TaskState_TASK_LOST]},
 	}
 }
 

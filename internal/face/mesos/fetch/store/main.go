@@ -142,7 +142,7 @@ func source(file string) (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), file)
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, errors.Join(err, f.Close(), fmt.Errorf("%s is no plain file", file))
+		return nil, errors.Join(err, f.Close(), fmt.Errorf("%s is not a regular file", file))
 	}
 	return f, nil
 }

@@ -415,7 +415,7 @@ func TestFilesAreOpenedAsTheUser(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"all": "", "link": "", "groups": "", "roots": "permission denied", "../outside": "invalid cross-device link", "up": "invalid cross-device link", "absolute": "invalid cross-device link",
-		"parent/outside": "invalid cross-device link", "magic": "invalid cross-device link", "fifo": "is no plain file", ".": "is no plain file", "none": "no such file",
+		"parent/outside": "invalid cross-device link", "magic": "invalid cross-device link", "fifo": "is not a regular file", ".": "is not a regular file", "none": "no such file",
 	} {
 		from, err := os.Open(dir)
 		if err != nil {
