@@ -220,9 +220,10 @@ func (s *suite) filesystem(t *testing.T) {
 	s.wantHas(t, c, "grep ' /sys ' /proc/mounts", "ro,")
 }
 
-// declaredVolumes are those that the image's config names: what the image has there
-// can be written to, by whom it belongs to, whatever the root is.
-func (s *suite) declaredVolumes(t *testing.T) {
+// volumesImage is an image that declares volumes: one with content of another user,
+// one that is missing, and one that tests mount something else at.
+func volumesImage(t *testing.T, n *nodetest.Node) string {
+	t.Helper()
 	files, err := imagetest.Busybox("/bin/busybox", nodetest.Applets...)
 	if err != nil {
 		t.Skipf("no busybox-static: %v", err)
@@ -230,17 +231,24 @@ func (s *suite) declaredVolumes(t *testing.T) {
 	files = append(files, imagetest.File{Name: "data/", Mode: 0o700, UID: 33, GID: 33}, imagetest.File{Name: "data/content", Body: []byte("the image's\n"), Mode: 0o600, UID: 33, GID: 33})
 	ref := imagetest.NewRegistry(t).Push("volumes", "latest", imagetest.Image{
 		Layers: [][]imagetest.File{files},
-		Config: imagespec.ImageConfig{User: "33", Env: []string{"PATH=/bin"}, Volumes: map[string]struct{}{"/data": {}, "/made/here": {}, "/asked": {}}},
+		Config: imagespec.ImageConfig{Env: []string{"PATH=/bin"}, Volumes: map[string]struct{}{"/data": {}, "/made/here": {}, "/asked": {}}},
 	}.Build())
-	if _, err := s.n.Images.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: ref}}); err != nil {
+	if _, err := n.Images.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: ref}}); err != nil {
 		t.Fatal(err)
 	}
+	return ref
+}
+
+// declaredVolumes are those that the image's config names: what the image has there
+// can be written to, by whom it belongs to, whatever the root is.
+func (s *suite) declaredVolumes(t *testing.T) {
+	ref := volumesImage(t, s.n)
 	for _, readOnly := range []bool{false, true} {
 		p := s.pod(t)
 		for i := range 2 { // each container has its own
 			cfg := s.named(fmt.Sprintf("c%d", i))
 			cfg.Image.Image = ref
-			cfg.Linux.SecurityContext = &v1.LinuxContainerSecurityContext{ReadonlyRootfs: readOnly}
+			cfg.Linux.SecurityContext = &v1.LinuxContainerSecurityContext{ReadonlyRootfs: readOnly, RunAsUser: &v1.Int64Value{Value: 33}}
 			cfg.Mounts = []*v1.Mount{{ContainerPath: "/asked", HostPath: t.TempDir(), Readonly: true}}
 			c := p.Run(t, cfg)
 			s.want(t, c, "id -u; stat -c '%u:%g %a' /data; cat /data/content; echo changed > /data/content; cat /data/content; touch /data/new && echo new", "33\n33:33 700\nthe image's\nchanged\nnew")
@@ -316,7 +324,12 @@ func (s *suite) mounts(t *testing.T) {
 }
 
 func namespaceOptions(o *v1.NamespaceOption) (func(*v1.PodSandboxConfig), *v1.LinuxContainerSecurityContext) {
-	return func(c *v1.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions = o }, &v1.LinuxContainerSecurityContext{NamespaceOptions: o}
+	change := func(c *v1.PodSandboxConfig) {
+		if c.Linux.SecurityContext.NamespaceOptions = o; o.GetNetwork() == v1.NamespaceMode_NODE {
+			c.Hostname = ""
+		}
+	}
+	return change, &v1.LinuxContainerSecurityContext{NamespaceOptions: o}
 }
 
 func (s *suite) namespaces(t *testing.T) {

@@ -450,7 +450,7 @@ func (s *streamSuite) serve(t *testing.T, address string, handle func(*net.TCPCo
 
 func (s *streamSuite) hostNetwork(t *testing.T) {
 	cfg := s.n.PodConfig("host")
-	cfg.Linux.SecurityContext.NamespaceOptions.Network = v1.NamespaceMode_NODE
+	cfg.Linux.SecurityContext.NamespaceOptions.Network, cfg.Hostname = v1.NamespaceMode_NODE, ""
 	pod := s.n.RunPod(t, cfg)
 	defer pod.Remove(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0") // of the test's, which is the host here

@@ -72,6 +72,14 @@ mknod /tmp/sda b 8 0 2>/dev/null && echo made; echo 1 > /proc/sys/vm/drop_caches
 		t.Fatal(err)
 	}
 	c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/plain", HostPath: plain})
+	// The volumes that its image declares, under a root that is read-only.
+	v := nodetest.ContainerConfig("v", volumesImage(t, n), "/bin/sh", "-c", "stat -c '%u' /data /data/content /made/here; echo changed > /data/content; cat /data/content; touch /made/here/x && echo made; touch /x 2>&1; echo end")
+	v.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: cfg.Linux.SecurityContext.NamespaceOptions, ReadonlyRootfs: true}
+	declared := pod.Run(t, v)
+	declared.WaitExited(t)
+	if log := strings.Join(logTexts(declared.ReadLog(t)), " "); log != "33 33 0 changed made touch: /x: Read-only file system end" {
+		t.Errorf("declared volumes: %s", log)
+	}
 	app := pod.Run(t, c)
 	said := func(text string) bool { return strings.Contains(app.ReadLog(t), text) }
 	nodetest.Eventually(t, "the program has told all", func() bool { return said(" init ") })
@@ -149,4 +157,14 @@ func tmpfsMapsOwners(t *testing.T) bool {
 		t.Fatal(err)
 	}
 	return major > 6 || major == 6 && minor >= 3
+}
+
+// logTexts are the texts of a log's records.
+func logTexts(log string) (texts []string) {
+	for line := range strings.Lines(log) {
+		if f := strings.SplitN(strings.TrimSpace(line), " ", 4); len(f) == 4 {
+			texts = append(texts, f[3])
+		}
+	}
+	return texts
 }

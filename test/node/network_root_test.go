@@ -118,7 +118,7 @@ func TestNoRangeIsTold(t *testing.T) {
 			t.Errorf("NetworkReady %t, %q", is, why)
 		}
 		host := n.PodConfig("host") // it needs no range
-		host.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
+		host.Linux.SecurityContext.NamespaceOptions.Network, host.Hostname = runtimeapi.NamespaceMode_NODE, ""
 		n.RunPod(t, host).Remove(t)
 		noSandbox(t, n, n.PodConfig("early"), codes.FailedPrecondition, "no address range configured")
 		update := func(cidr string) error {

@@ -152,9 +152,10 @@ func sandboxHostname(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	if strings.ContainsFunc(h, func(r rune) bool { return r == '/' || unicode.IsSpace(r) || unicode.IsControl(r) }) {
 		return invalid.Errorf("sandbox: host name %q", h)
 	}
-	if sb.Namespaces.UTS.Mode != core.Host {
-		sb.Hostname = h
+	if h != "" && sb.Namespaces.UTS.Mode == core.Host { // refused by containerd too, and kubelet sends none
+		return invalid.Errorf("sandbox: host name %q with the host's network, whose name is the node's", h)
 	}
+	sb.Hostname = h
 	return nil
 }
 

@@ -127,7 +127,11 @@ func TestNamespaceModes(t *testing.T) {
 		"users on the node's net":  {&v1.NamespaceOption{Network: v1.NamespaceMode_NODE, UsernsOptions: &v1.UserNamespace{Uids: ids, Gids: ids}}, core.Namespaces{}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := sandboxConfig(DefaultConfig(), podRequest(withNamespaces(tt.o)))
+			got, err := sandboxConfig(DefaultConfig(), podRequest(withNamespaces(tt.o), func(c *v1.PodSandboxConfig) {
+				if tt.o.GetNetwork() == v1.NamespaceMode_NODE {
+					c.Hostname = ""
+				}
+			}))
 			if tt.bad {
 				if !errdefs.IsInvalidArgument(err) {
 					t.Fatalf("error %v", err)
@@ -158,11 +162,14 @@ func TestBadSandboxesAreRefused(t *testing.T) {
 		"windows":             func(c *v1.PodSandboxConfig) { c.Linux, c.Windows = nil, &v1.WindowsPodSandboxConfig{} },
 		"long host name":      func(c *v1.PodSandboxConfig) { c.Hostname = strings.Repeat("x", 65) },
 		"host name with line": func(c *v1.PodSandboxConfig) { c.Hostname = "a\nb" },
-		"relative logs":       func(c *v1.PodSandboxConfig) { c.LogDirectory = "logs" },
-		"dns line":            func(c *v1.PodSandboxConfig) { c.DnsConfig = &v1.DNSConfig{Options: []string{"a\nnameserver 6.6.6.6"}} },
-		"port 70000":          func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: 70000, ContainerPort: 1}} },
-		"port -1":             func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: -1, ContainerPort: 1}} },
-		"no container port":   func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: 1}} },
+		"host name of the node's network": func(c *v1.PodSandboxConfig) {
+			c.Linux.SecurityContext.NamespaceOptions = &v1.NamespaceOption{Network: v1.NamespaceMode_NODE}
+		},
+		"relative logs":     func(c *v1.PodSandboxConfig) { c.LogDirectory = "logs" },
+		"dns line":          func(c *v1.PodSandboxConfig) { c.DnsConfig = &v1.DNSConfig{Options: []string{"a\nnameserver 6.6.6.6"}} },
+		"port 70000":        func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: 70000, ContainerPort: 1}} },
+		"port -1":           func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: -1, ContainerPort: 1}} },
+		"no container port": func(c *v1.PodSandboxConfig) { c.PortMappings = []*v1.PortMapping{{HostPort: 1}} },
 		"odd protocol": func(c *v1.PodSandboxConfig) {
 			c.PortMappings = []*v1.PortMapping{{HostPort: 1, ContainerPort: 1, Protocol: 9}}
 		},
@@ -227,7 +234,7 @@ func TestCgroupParents(t *testing.T) {
 
 func TestHostNetworkLeavesNothingToSetUp(t *testing.T) {
 	got, err := sandboxConfig(DefaultConfig(), podRequest(func(c *v1.PodSandboxConfig) {
-		c.PortMappings = []*v1.PortMapping{{HostPort: 80, ContainerPort: 80}}
+		c.PortMappings, c.Hostname = []*v1.PortMapping{{HostPort: 80, ContainerPort: 80}}, ""
 	}, withNamespaces(&v1.NamespaceOption{Network: v1.NamespaceMode_NODE})))
 	if err != nil {
 		t.Fatal(err)
