@@ -311,7 +311,14 @@ func (s *streams) overSPDY(address string, w want) error {
 		_, err := stdin.Write(b)
 		return err
 	}
-	s.closeStdin = func() error { return stdin.Close() }
+	s.closeStdin = func() error {
+		// The library writes the end, and then its empty data: by then the process may have
+		// answered, and the session be over.
+		if err := stdin.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
 	s.resize = func(cols, rows int) error {
 		return json.NewEncoder(resize).Encode(map[string]int{"Width": cols, "Height": rows})
 	}

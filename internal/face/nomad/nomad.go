@@ -15,7 +15,6 @@ import (
 	"net"
 	"path"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -132,6 +131,3 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	return errors.Join(errs...)
 }
-
-// cleanTimeout bounds what is taken back after a call has failed.
-const cleanTimeout = 30 * time.Second
