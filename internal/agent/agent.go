@@ -93,7 +93,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	obs.BridgeLogrus(n.log)
 	obs.BridgeGRPC(n.log)
 	cri.BridgeKlog(n.log)
-	n.metrics = obs.New(obs.Options{Version: n.version, Node: n.figures})
+	n.metrics = obs.New(obs.Options{Version: n.version, Node: n.nodeStats})
 	n.limits = connlimit.NewTable(n.log)
 	if err := n.metrics.Register(obs.Connections(n.limits.Usage)); err != nil {
 		return fmt.Errorf("agent: metrics of connections: %w", err)

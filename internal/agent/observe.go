@@ -58,8 +58,8 @@ func (n *node) lostOutput(ctx context.Context, ref core.Ref) uint64 {
 	return 0
 }
 
-// figures are read when somebody looks at the metrics.
-func (n *node) figures(ctx context.Context) obs.Node {
+// nodeStats reads the node's numbers; it is called whenever metrics are collected.
+func (n *node) nodeStats(ctx context.Context) obs.Node {
 	var f obs.Node
 	if n.engine == nil {
 		return f

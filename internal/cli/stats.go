@@ -77,7 +77,7 @@ func (a *app) statsTable(m *longshorev1.StatsResponse, again bool) error {
 		if s.CpuPercent != nil {
 			cpu = fmt.Sprintf("%.1f%%", s.GetCpuPercent())
 		}
-		memory := figure(s.WorkingSetBytes)
+		memory := bytesOrDash(s.WorkingSetBytes)
 		if s.MemoryLimitBytes != nil {
 			memory += " / " + size(s.GetMemoryLimitBytes())
 		}
@@ -87,14 +87,14 @@ func (a *app) statsTable(m *longshorev1.StatsResponse, again bool) error {
 		}
 		rows = append(rows, []string{
 			short(s.GetId()), s.GetOwner(), cut(s.GetKey(), 40), cpu, memory, pids,
-			size(s.GetRxBytes()) + " / " + size(s.GetTxBytes()), size(s.GetReadBytes()) + " / " + size(s.GetWriteBytes()), figure(s.RootBytes),
+			size(s.GetRxBytes()) + " / " + size(s.GetTxBytes()), size(s.GetReadBytes()) + " / " + size(s.GetWriteBytes()), bytesOrDash(s.RootBytes),
 		})
 	}
 	return table(a.o.Stdout, []string{"ID", "OWNER", "NAME", "CPU", "MEMORY", "PIDS", "NET IN / OUT", "DISK IN / OUT", "LAYER"}, rows)
 }
 
-// figure is bytes, or a dash for what the kernel does not tell.
-func figure(n *uint64) string {
+// bytesOrDash formats a number of bytes, or a dash when the kernel does not report it.
+func bytesOrDash(n *uint64) string {
 	if n == nil {
 		return "-"
 	}

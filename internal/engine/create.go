@@ -86,12 +86,12 @@ func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 		return err
 	}
 	// Nobody records the end of a process before its start is on record.
-	born, err := b.e.launches.Lock(ctx, core.Ref{Container: b.c.ID})
+	unlock, err := b.e.launches.Lock(ctx, core.Ref{Container: b.c.ID})
 	if err != nil {
 		b.pipeline.end(ctx, err)
 		return err
 	}
-	defer born()
+	defer unlock()
 	defer b.close()
 	return b.pipeline.run(ctx, b.stages())
 }

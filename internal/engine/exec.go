@@ -44,11 +44,11 @@ func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (p c
 // startExec starts a further process about which the policies were asked.
 func (c view) startExec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
 	e, ref := c.e, core.Ref{Container: id, Process: cfg.ID}
-	born, err := e.launches.Lock(ctx, ref)
+	unlock, err := e.launches.Lock(ctx, ref)
 	if err != nil {
 		return core.Process{}, nil, err
 	}
-	defer born()
+	defer unlock()
 	ct, err := c.container(id)
 	if err != nil {
 		return core.Process{}, nil, err

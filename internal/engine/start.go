@@ -34,11 +34,11 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	}
 	defer unlock()
 	// An exit is recorded after the start, however soon it comes.
-	born, err := e.launches.Lock(ctx, core.Ref{Container: id})
+	unlockLaunch, err := e.launches.Lock(ctx, core.Ref{Container: id})
 	if err != nil {
 		return err
 	}
-	defer born()
+	defer unlockLaunch()
 	cur, err := e.records.container(id)
 	if err != nil {
 		return err

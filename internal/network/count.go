@@ -70,18 +70,18 @@ func otherEnd(h core.NetStats, last core.NetworkStatus) core.NetStats {
 }
 
 // counters reads the kernel's table: two lines of head, then for each interface
-// its name, a colon, and eight figures each of what was received and sent.
+// its name, a colon, and eight numbers each of what was received and sent.
 // Lines of another form are left out.
 func counters(text []byte) map[string]core.NetStats {
 	out := map[string]core.NetStats{}
 	for line := range bytes.Lines(text) {
-		name, figures, ok := bytes.Cut(line, []byte{':'})
+		name, numbers, ok := bytes.Cut(line, []byte{':'})
 		if !ok {
 			continue
 		}
 		var n [16]uint64
 		i := 0
-		for f := range bytes.FieldsSeq(figures) {
+		for f := range bytes.FieldsSeq(numbers) {
 			if i == len(n) {
 				break
 			}

@@ -98,8 +98,8 @@ type blkioEntry struct {
 	Value uint64 `json:"value"`
 }
 
-// figures are runc's names for what the kernel counts.
-type figures struct {
+// runcStats has runc's names for what the kernel counts.
+type runcStats struct {
 	CPU struct {
 		Usage struct {
 			Total  uint64   `json:"total"`
@@ -131,8 +131,8 @@ type figures struct {
 	Hugetlb map[string]memoryEntry `json:"hugetlb,omitempty"`
 }
 
-func statsOf(s core.Stats) figures {
-	var f figures
+func statsOf(s core.Stats) runcStats {
+	var f runcStats
 	u, th := &f.CPU.Usage, &f.CPU.Throttling
 	u.Total, u.Kernel, u.User, u.PerCPU = s.CPU.Usage.N, s.CPU.System.N, s.CPU.User.N, s.CPU.PerCPU
 	th.Periods, th.Throttled, th.ThrottledNS = s.CPU.Periods.N, s.CPU.Throttled.N, s.CPU.ThrottledNS.N
@@ -161,8 +161,8 @@ func statsOf(s core.Stats) figures {
 
 func eventsCmd(ctx context.Context, a *app, args []string) error {
 	f := a.flags("events", "ID")
-	once := f.Bool("stats", false, "print the figures once")
-	interval := f.Duration("interval", 5*time.Second, "time between figures")
+	once := f.Bool("stats", false, "print the stats once")
+	interval := f.Duration("interval", 5*time.Second, "time between stats")
 	id, _, err := a.id(f, args)
 	if err != nil {
 		return err
@@ -207,7 +207,7 @@ func eventsCmd(ctx context.Context, a *app, args []string) error {
 	}
 }
 
-// printStats prints the figures and returns how many processes the kernel has
+// printStats prints the stats and returns how many processes the kernel has
 // killed for want of memory so far.
 func (a *app) printStats(ctx context.Context, c *container) (kills uint64, err error) {
 	t, err := a.cgroups()

@@ -28,11 +28,11 @@ func compare(ctx context.Context, o options, peers server.Peers) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	all := map[string]figures{}
+	all := map[string]samples{}
 	for round := range o.rounds {
 		for _, name := range peers.Names() {
-			samples := filepath.Join(dir, fmt.Sprintf("%s-%d.json", name, round))
-			args := []string{"-server", name, "-samples", samples}
+			file := filepath.Join(dir, fmt.Sprintf("%s-%d.json", name, round))
+			args := []string{"-server", name, "-samples", file}
 			if o.steps == "" {
 				args = append(args, "-steps", steps[name])
 			}
@@ -40,9 +40,9 @@ func compare(ctx context.Context, o options, peers server.Peers) error {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			if all[name] == nil {
-				all[name] = figures{}
+				all[name] = samples{}
 			}
-			if err := all[name].take(samples); err != nil {
+			if err := all[name].take(file); err != nil {
 				return err
 			}
 			fmt.Println()
@@ -53,8 +53,8 @@ func compare(ctx context.Context, o options, peers server.Peers) error {
 	return nil
 }
 
-// line is one of the table: ours divided by the better of the others.
-type line struct {
+// comparison is one row of the table: ours divided by the better of the others.
+type comparison struct {
 	label string
 	name  string
 	at    float64 // quantile
@@ -65,9 +65,9 @@ type line struct {
 	ours   string // the server that is ours here; "" is Longshore
 }
 
-func lines(o options) []line {
+func comparisons(o options) []comparison {
 	many := manyTimes * o.burst
-	return []line{
+	return []comparison{
 		{label: "pod start p50, ms", name: podStart, at: 0.5, wanted: 1. / 8},
 		{label: "pod start p99, ms", name: podStart, at: 0.99, wanted: 1. / 5},
 		{label: "  by crun, p50, ms", name: podStart, at: 0.5, wanted: 1. / 4, ours: server.LongshoreCrun},
@@ -87,7 +87,7 @@ func lines(o options) []line {
 	}
 }
 
-func table(all map[string]figures, o options) {
+func table(all map[string]samples, o options) {
 	others := []string{}
 	for _, name := range []string{server.Containerd, server.CRIO} {
 		if all[name] != nil {
@@ -99,7 +99,7 @@ func table(all map[string]figures, o options) {
 		fmt.Printf(" %10s", name)
 	}
 	fmt.Printf(" %10s %10s\n", "ratio", "wanted")
-	for _, l := range lines(o) {
+	for _, l := range comparisons(o) {
 		if text := l.format(all, others); text != "" {
 			fmt.Println(text)
 		}
@@ -129,8 +129,8 @@ func missed(held bool) string {
 	return "  missed"
 }
 
-// format words the line; "" where ours or all others have no figure.
-func (l line) format(all map[string]figures, others []string) string {
+// format returns the row; "" where ours or all others have no sample.
+func (l comparison) format(all map[string]samples, others []string) string {
 	if l.ours == "" {
 		l.ours = server.Longshore
 	}

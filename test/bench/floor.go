@@ -50,7 +50,7 @@ func (b *bench) floor(ctx context.Context) error {
 	b.value("", "CPU per pod, the floor's", cpu, "ms, start to gone")
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if life := b.figures[cpuLife]; len(life) > 0 && cpu > 0 {
+	if life := b.samples[cpuLife]; len(life) > 0 && cpu > 0 {
 		fmt.Printf("%-28s %8.2f times the floor\n", "CPU per pod, start to gone", life[len(life)-1]/cpu)
 	}
 	if b.started > 0 {

@@ -10,7 +10,7 @@ import (
 
 // reading is a call that changes nothing, and how many objects it gave.
 type reading struct {
-	figure string // "" is none that servers are compared by
+	sample string // "" is none that servers are compared by
 	name   string
 	call   func() (int, error)
 }
@@ -91,7 +91,7 @@ func (b *bench) read(calls []reading, want int) error {
 			}
 			took = append(took, time.Since(t))
 		}
-		b.row(c.figure, fmt.Sprintf("%s of %d", c.name, want), took)
+		b.row(c.sample, fmt.Sprintf("%s of %d", c.name, want), took)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func main() {
 	flag.StringVar(&o.pss, "pss", "longshore,longshore-keeper", "programs whose memory is counted with -socket, by file name")
 	flag.StringVar(&o.config, "config", "", "more TOML for our own agent, which goes on in [engine]")
 	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec, burst, many, bare, flat, floor and mesos, with commas; empty is all that fit")
-	flag.StringVar(&o.samples, "samples", "", "file that gets all figures, as JSON")
+	flag.StringVar(&o.samples, "samples", "", "file that gets all samples, as JSON")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -142,10 +142,10 @@ func measure(ctx context.Context, o options, s *server.Server) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(logs) }()
-	b := &bench{options: o, client: c, server: s, logs: logs, figures: figures{}}
+	b := &bench{options: o, client: c, server: s, logs: logs, samples: samples{}}
 	err = b.all(ctx)
 	if o.samples != "" {
-		err = errors.Join(err, b.figures.write(o.samples))
+		err = errors.Join(err, b.samples.write(o.samples))
 	}
 	return err
 }

@@ -45,7 +45,7 @@ type bench struct {
 	serial int
 
 	started time.Duration // the middle of what the start of a pod took
-	figures figures
+	samples samples
 }
 
 // ours reports whether the server is our own agent, run by us.

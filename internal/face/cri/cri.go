@@ -88,7 +88,7 @@ func New(o Options) (*Face, error) {
 	log := o.Logger.With(slog.String("face", Name))
 	srv := &server{
 		engine: o.Engine, nri: o.NRI, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir},
-		gauge: &gauge{engine: o.Engine, imageRoot: o.ImageRoot, metrics: metric.New()}, checkpoint: o.Checkpoint,
+		stats: &statsReader{engine: o.Engine, imageRoot: o.ImageRoot, metrics: metric.New()}, checkpoint: o.Checkpoint,
 	}
 	streams, err := stream.New(stream.Options{Config: o.Config.streams(), Backend: backend{srv}, Logger: log, Face: Name, Metrics: o.Counting(), Limits: o.Limits})
 	if err != nil {

@@ -19,16 +19,16 @@ const (
 )
 
 func (s *server) ListMetricDescriptors(context.Context, *v1.ListMetricDescriptorsRequest) (*v1.ListMetricDescriptorsResponse, error) {
-	return &v1.ListMetricDescriptorsResponse{Descriptors: s.gauge.metrics.Descriptors()}, nil
+	return &v1.ListMetricDescriptorsResponse{Descriptors: s.stats.metrics.Descriptors()}, nil
 }
 
 func (s *server) ListPodSandboxMetrics(ctx context.Context, _ *v1.ListPodSandboxMetricsRequest) (*v1.ListPodSandboxMetricsResponse, error) {
-	list, err := s.gauge.podMetrics(ctx)
+	list, err := s.stats.podMetrics(ctx)
 	return &v1.ListPodSandboxMetricsResponse{PodMetrics: list}, err
 }
 
 func (s *server) StreamPodSandboxMetrics(_ *v1.StreamPodSandboxMetricsRequest, out v1.RuntimeService_StreamPodSandboxMetricsServer) error {
-	list, err := s.gauge.podMetrics(out.Context())
+	list, err := s.stats.podMetrics(out.Context())
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *server) StreamPodSandboxMetrics(_ *v1.StreamPodSandboxMetricsRequest, o
 }
 
 // podMetrics are those of ready sandboxes and of what runs in them.
-func (g *gauge) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error) {
+func (g *statsReader) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error) {
 	all, err := g.engine.Stored.Sandboxes()
 	if err != nil {
 		return nil, fmt.Errorf("list metrics: %w", err)
@@ -53,7 +53,7 @@ func (g *gauge) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error)
 	})
 }
 
-func (g *gauge) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxMetrics, error) {
+func (g *statsReader) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxMetrics, error) {
 	r, err := podHead(sb)
 	if err != nil {
 		return nil, err

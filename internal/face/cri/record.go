@@ -57,8 +57,8 @@ func sumOf(msgs ...proto.Message) ([sha256.Size]byte, error) {
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
-// apart takes a config into what answers echo and the rest.
-func apart(config proto.Message) (echoed, rest proto.Message) {
+// splitConfig splits a config into what answers echo and the rest.
+func splitConfig(config proto.Message) (echoed, rest proto.Message) {
 	switch config := config.(type) {
 	case *v1.RunPodSandboxRequest:
 		c := config.GetConfig()
@@ -95,7 +95,7 @@ func cut(config proto.Message) {
 // its length, and found.
 func (r record[T]) encode() ([]byte, error) {
 	b := append([]byte{recordVersion}, r.Sum[:]...)
-	echoed, rest := apart(r.Config)
+	echoed, rest := splitConfig(r.Config)
 	for _, m := range []proto.Message{echoed, rest} {
 		part, err := proto.Marshal(m)
 		if err != nil {
@@ -149,7 +149,7 @@ func (r *record[T]) decode(data []byte, w want) error {
 // parts are what encode put together.
 type parts struct{ echoed, rest, found []byte }
 
-// split takes a record apart; DataLoss when it is none.
+// split splits a record into its parts; DataLoss when it is none.
 func split(data []byte) (p parts, err error) {
 	if len(data) < 1+sha256.Size || data[0] < 1 || data[0] > recordVersion {
 		return p, fmt.Errorf("decode record: %d bytes of an unknown form: %w", len(data), errdefs.ErrDataLoss)

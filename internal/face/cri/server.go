@@ -31,7 +31,7 @@ type server struct {
 	cfg    Config
 	log    *slog.Logger
 	node   node
-	gauge  *gauge
+	stats  *statsReader
 	listed struct { // what lists have said of each
 		sandboxes  listcache.Cache[core.Sandbox, []byte]
 		containers listcache.Cache[core.Container, []byte]

@@ -23,17 +23,17 @@ func (s *server) ContainerStats(ctx context.Context, req *v1.ContainerStatsReque
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.gauge.containerFigures(ctx, c)
+	st, err := s.stats.container(ctx, c)
 	return &v1.ContainerStatsResponse{Stats: st}, err
 }
 
 func (s *server) ListContainerStats(ctx context.Context, req *v1.ListContainerStatsRequest) (*v1.ListContainerStatsResponse, error) {
-	list, err := s.gauge.containerStats(ctx, req.GetFilter())
+	list, err := s.stats.containerStats(ctx, req.GetFilter())
 	return &v1.ListContainerStatsResponse{Stats: list}, err
 }
 
 func (s *server) StreamContainerStats(req *v1.StreamContainerStatsRequest, out v1.RuntimeService_StreamContainerStatsServer) error {
-	list, err := s.gauge.containerStats(out.Context(), req.GetFilter())
+	list, err := s.stats.containerStats(out.Context(), req.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -51,17 +51,17 @@ func (s *server) PodSandboxStats(ctx context.Context, req *v1.PodSandboxStatsReq
 	if err != nil {
 		return nil, fmt.Errorf("stats of sandbox %s: %w", sb.ID, err)
 	}
-	st, err := s.gauge.podFigures(ctx, sb, net[sb.ID])
+	st, err := s.stats.pod(ctx, sb, net[sb.ID])
 	return &v1.PodSandboxStatsResponse{Stats: st}, err
 }
 
 func (s *server) ListPodSandboxStats(ctx context.Context, req *v1.ListPodSandboxStatsRequest) (*v1.ListPodSandboxStatsResponse, error) {
-	list, err := s.gauge.podStats(ctx, req.GetFilter())
+	list, err := s.stats.podStats(ctx, req.GetFilter())
 	return &v1.ListPodSandboxStatsResponse{Stats: list}, err
 }
 
 func (s *server) StreamPodSandboxStats(req *v1.StreamPodSandboxStatsRequest, out v1.RuntimeService_StreamPodSandboxStatsServer) error {
-	list, err := s.gauge.podStats(out.Context(), req.GetFilter())
+	list, err := s.stats.podStats(out.Context(), req.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -70,9 +70,9 @@ func (s *server) StreamPodSandboxStats(req *v1.StreamPodSandboxStatsRequest, out
 	})
 }
 
-// gauge reads figures and says them in the API's words. It remembers CPU times,
+// statsReader reads stats and translates them to the API's messages. It remembers CPU times,
 // because use is told of the time between two looks.
-type gauge struct {
+type statsReader struct {
 	engine           *engine.Client
 	imageRoot        string
 	metrics          *metric.Set
@@ -85,16 +85,16 @@ const (
 	podWants       = core.StatsUsage | core.StatsProcessCount
 )
 
-func (g *gauge) containerStats(ctx context.Context, f *v1.ContainerStatsFilter) ([]*v1.ContainerStats, error) {
+func (g *statsReader) containerStats(ctx context.Context, f *v1.ContainerStatsFilter) ([]*v1.ContainerStats, error) {
 	all, err := g.engine.Stored.Containers()
 	if err != nil {
 		return nil, fmt.Errorf("list container stats: %w", err)
 	}
 	g.containers.keep(len(all), ids(all, (*core.Container).Base))
-	return each(ctx, all, func(c *core.Container) bool { return matchStats(f, c) }, g.containerFigures)
+	return each(ctx, all, func(c *core.Container) bool { return matchStats(f, c) }, g.container)
 }
 
-func (g *gauge) podStats(ctx context.Context, f *v1.PodSandboxStatsFilter) ([]*v1.PodSandboxStats, error) {
+func (g *statsReader) podStats(ctx context.Context, f *v1.PodSandboxStatsFilter) ([]*v1.PodSandboxStats, error) {
 	all, err := g.engine.Stored.Sandboxes()
 	if err != nil {
 		return nil, fmt.Errorf("list sandbox stats: %w", err)
@@ -106,7 +106,7 @@ func (g *gauge) podStats(ctx context.Context, f *v1.PodSandboxStatsFilter) ([]*v
 		return nil, fmt.Errorf("list sandbox stats: %w", err)
 	}
 	return each(ctx, all, nil, func(ctx context.Context, sb *core.Sandbox) (*v1.PodSandboxStats, error) {
-		return g.podFigures(ctx, sb, net[sb.ID])
+		return g.pod(ctx, sb, net[sb.ID])
 	})
 }
 
@@ -153,7 +153,7 @@ func each[O, S any](ctx context.Context, all []*O, match func(*O) bool, read fun
 // wentAway reports whether an error means that its object was there just now.
 func wentAway(err error) bool { return errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) }
 
-func (g *gauge) containerFigures(ctx context.Context, c *core.Container) (*v1.ContainerStats, error) {
+func (g *statsReader) container(ctx context.Context, c *core.Container) (*v1.ContainerStats, error) {
 	r, err := containerNames(c)
 	if err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ func (g *gauge) containerFigures(ctx context.Context, c *core.Container) (*v1.Co
 	return out, nil
 }
 
-func (g *gauge) podFigures(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxStats, error) {
+func (g *statsReader) pod(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxStats, error) {
 	r, err := podHead(sb)
 	if err != nil {
 		return nil, err
@@ -186,7 +186,7 @@ func (g *gauge) podFigures(ctx context.Context, sb *core.Sandbox, net []core.Net
 		if !matchStats(nil, c) {
 			continue
 		}
-		st, err := g.containerFigures(ctx, c)
+		st, err := g.container(ctx, c)
 		switch {
 		case err == nil:
 			containers = append(containers, st)

@@ -42,7 +42,7 @@ func Suite(t *testing.T, start func(t *testing.T) Harness) {
 		"PullTwiceIsOneImage":          pullTwice,
 		"GetFindsByEveryForm":          getForms,
 		"GetOfNothingIsNotFound":       getNothing,
-		"OwnersDoNotSeeEachOther":      ownersApart,
+		"OwnersDoNotSeeEachOther":      ownersAreSeparate,
 		"TagAddsAName":                 tagAdds,
 		"TagMovesAName":                tagMoves,
 		"RemoveByNameLeavesOtherNames": removeByName,
@@ -177,7 +177,7 @@ func getNothing(t *testing.T, h Harness) {
 	}
 }
 
-func ownersApart(t *testing.T, h Harness) {
+func ownersAreSeparate(t *testing.T, h Harness) {
 	ref := h.Provide("team/one", "v1", sample("one"))
 	img := pull(t, h, ownerA, ref)
 	_, err := h.Images.Get(t.Context(), ownerB, ref)

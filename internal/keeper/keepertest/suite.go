@@ -55,7 +55,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Harness) {
 		{"StdinOnceEndsWithItsStream", stdinOnceEndsWithItsStream},
 		{"StdinOpenOutlivesItsStream", stdinOpenOutlivesItsStream},
 		{"ResizeNeedsATerminal", resizeNeedsATerminal},
-		{"ExecsAndMainAreApart", execsAndMainAreApart},
+		{"ExecsAndMainAreApart", execsAndMainAreSeparate},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
@@ -327,7 +327,7 @@ func resizeNeedsATerminal(t *testing.T, s *suite) {
 	}
 }
 
-func execsAndMainAreApart(t *testing.T, s *suite) {
+func execsAndMainAreSeparate(t *testing.T, s *suite) {
 	main := ref("a")
 	strange := core.Ref{Container: "a", Process: core.ProcessID("../../" + strings.Repeat("x", 300) + "\n%/main")}
 	named := core.Ref{Container: "a", Process: "main"}

@@ -412,7 +412,7 @@ func (b creation) hostname(own bool) error {
 	if b.c.user != nil && own != b.c.has(specs.UTSNamespace) || b.c.user == nil && !own {
 		return nil
 	}
-	if !b.c.in.apart(specs.UTSNamespace) && b.c.in.Spec.Hostname+b.c.in.Spec.Domainname != "" {
+	if !b.c.in.ownNamespace(specs.UTSNamespace) && b.c.in.Spec.Hostname+b.c.in.Spec.Domainname != "" {
 		return fmt.Errorf("hostname: without a UTS namespace of its own: %w", errdefs.ErrInvalidArgument)
 	}
 	if name := b.c.in.Spec.Hostname; name != "" {
@@ -424,9 +424,9 @@ func (b creation) hostname(own bool) error {
 	return nil
 }
 
-// apart reports whether the container has a namespace of this kind that is not
+// ownNamespace reports whether the container has a namespace of this kind that is not
 // the host's.
-func (in *Input) apart(t specs.LinuxNamespaceType) bool {
+func (in *Input) ownNamespace(t specs.LinuxNamespaceType) bool {
 	for _, ns := range in.Spec.Linux.Namespaces {
 		if ns.Type == t {
 			return ns.Path == "" || !in.Host.owns(ns)

@@ -109,7 +109,7 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 
 // inUser reports whether an exec's target is in a user namespace of its own.
 func (c *compiler) inUser() bool {
-	return slices.ContainsFunc(c.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) && c.in.apart(specs.UserNamespace)
+	return slices.ContainsFunc(c.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) && c.in.ownNamespace(specs.UserNamespace)
 }
 
 // joinTarget enters the namespaces of an exec's target. One call joins all: root

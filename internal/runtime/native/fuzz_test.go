@@ -93,7 +93,7 @@ func stays(t *testing.T, s *specs.Spec, out native.Output, exec bool) {
 		t.Fatal(err)
 	}
 	inside := exec  // whether the old root is gone
-	staged := false // whether it stands on the stage, a tmpfs that nobody else sees
+	staged := false // whether it stands on the scratch tmpfs, a tmpfs that nobody else sees
 	apart := false  // whether the host's tree was left behind
 	for i, o := range steps {
 		if o.Kind == plan.Store || o.Kind == plan.Jump || o.Kind == plan.Fork {
@@ -111,14 +111,14 @@ func stays(t *testing.T, s *specs.Spec, out native.Output, exec bool) {
 			inside, staged, apart = true, false, false
 		case o.NR == unix.SYS_CHDIR && o.Text(0) == fuzzRoot:
 			if before := steps[i-1]; before.NR != unix.SYS_MOUNT || before.Text(1) != fuzzRoot || before.Text(2) != "tmpfs" {
-				t.Errorf("operation %d: goes to the root without a stage on it", i)
+				t.Errorf("operation %d: goes to the root without a scratch tmpfs on it", i)
 			}
 			staged = true
 		}
 	}
 }
 
-// onStage reports whether o names nothing but what the stage holds: the root, the
+// onScratch reports whether o names nothing but what the scratch tmpfs holds: the root, the
 // null device, a number, or a number among the devices.
 func onScratch(o plan.Step) bool {
 	name := func(i int) bool {
@@ -138,7 +138,7 @@ func onScratch(o plan.Step) bool {
 	return false
 }
 
-// isApart reports whether o names nothing but what the almost empty namespace
+// fromBase reports whether o names nothing but what the almost empty namespace
 // has: the mount point of the root, and what is shown to all, read-only.
 func fromBase(o plan.Step) bool {
 	switch o.NR {

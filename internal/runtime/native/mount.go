@@ -495,7 +495,7 @@ func maskAll(c *compiler) error {
 }
 
 // nullDevice names the null device that files are hidden behind: that of the
-// almost empty namespace, one on the stage, or the host's, which must be one.
+// almost empty namespace, one on the scratch tmpfs, or the host's, which must be one.
 func nullDevice(c *compiler) (string, error) {
 	switch {
 	case c.in.startsFromBase():

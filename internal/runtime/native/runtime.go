@@ -72,7 +72,7 @@ func New(o Options) (*Runtime, error) {
 	for _, h := range r.o.Host.Hierarchies {
 		names = append(names, h.Name)
 	}
-	file, wrong, err := basens.Keep(r.apart(), names)
+	file, wrong, err := basens.Keep(r.baseDir(), names)
 	if r.o.Host.BaseNamespace = file; wrong != nil {
 		r.log.Warn("the mount namespace that containers start from was broken and is made anew", "error", wrong)
 	}
@@ -92,12 +92,12 @@ func (r *Runtime) Check() error {
 	return basens.Check(r.o.Host.BaseNamespace)
 }
 
-func (r *Runtime) apart() string { return r.o.Dir + ".apart" }
+func (r *Runtime) baseDir() string { return r.o.Dir + ".apart" }
 
 // Release takes away what the Runtime keeps for all containers, for an agent
 // that goes and leaves none behind. New makes it again.
 func (r *Runtime) Release() error {
-	if err := basens.Release(r.apart()); err != nil {
+	if err := basens.Release(r.baseDir()); err != nil {
 		return fmt.Errorf("release runtime %s: %w", r.o.Name, err)
 	}
 	return nil

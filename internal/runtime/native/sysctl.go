@@ -20,7 +20,7 @@ func (b creation) sysctls(own bool) error {
 		return fmt.Errorf("linux.sysctl: %w", err)
 	}
 	for _, s := range settings {
-		if !b.c.in.apart(s.Kind) {
+		if !b.c.in.ownNamespace(s.Kind) {
 			return fmt.Errorf("linux.sysctl: %q without a %s namespace of its own: %w", s.Name, s.Kind, errdefs.ErrInvalidArgument)
 		}
 		if b.c.user != nil && own != b.c.has(s.Kind) || b.c.user == nil && !own {

@@ -36,7 +36,7 @@ func (b creation) userNamespace() error {
 	switch {
 	case at < 0 && len(l.UIDMappings)+len(l.GIDMappings) > 0:
 		return fmt.Errorf("linux.uidMappings: without a user namespace: %w", errdefs.ErrInvalidArgument)
-	case at < 0 || !b.c.in.apart(specs.UserNamespace):
+	case at < 0 || !b.c.in.ownNamespace(specs.UserNamespace):
 		return nil
 	}
 	b.c.user = &userns{path: l.Namespaces[at].Path}
@@ -267,7 +267,7 @@ func (b creation) timeNamespace() error {
 	return nil
 }
 
-// The stage is a tmpfs over the root filesystem's place, in a mount namespace of
+// The scratch is a tmpfs over the root filesystem's place, in a mount namespace of
 // ours, that holds a mount of everything that comes from the host. The second
 // child's mount namespace is a copy of that one, in which, since it belongs to a
 // less privileged user namespace, the kernel has locked what each mount forbids:
@@ -278,7 +278,7 @@ const (
 	scratchNull       = "n" // hides files
 )
 
-// stagedMount is the name of spec.mounts[i] on the stage.
+// scratchMount is the name of spec.mounts[i] on the scratch tmpfs.
 func scratchMount(i int) string { return strconv.Itoa(i) }
 
 func (b creation) fillScratch() error {
@@ -306,8 +306,8 @@ func (b creation) fillScratch() error {
 	if b.c.late != nil && b.c.late.proc >= 0 {
 		trees = append(trees, tree{b.c.late.proc, scratchMount(slices.IndexFunc(b.c.in.Spec.Mounts, isProc)), false})
 	}
-	b.c.plan.Add("stage", unix.SYS_MOUNT, plan.P(b.c.plan.String("stage")), plan.P(b.c.plan.String(b.c.in.Root)), plan.P(b.c.plan.String("tmpfs")), plan.V(0), plan.P(b.c.plan.String("mode=755,size=1m")))
-	b.c.plan.Add("chdir to the stage", unix.SYS_CHDIR, plan.P(b.c.plan.String(b.c.in.Root)))
+	b.c.plan.Add("scratch", unix.SYS_MOUNT, plan.P(b.c.plan.String("scratch")), plan.P(b.c.plan.String(b.c.in.Root)), plan.P(b.c.plan.String("tmpfs")), plan.V(0), plan.P(b.c.plan.String("mode=755,size=1m")))
+	b.c.plan.Add("chdir to the scratch", unix.SYS_CHDIR, plan.P(b.c.plan.String(b.c.in.Root)))
 	for _, t := range slices.Backward(trees) {
 		name := plan.P(b.c.plan.String(t.name))
 		if t.file {
@@ -315,7 +315,7 @@ func (b creation) fillScratch() error {
 		} else {
 			b.c.plan.Add("place for "+t.name, unix.SYS_MKDIRAT, here, name, plan.V(0o700))
 		}
-		b.c.plan.Add("stage "+t.name, unix.SYS_MOVE_MOUNT, plan.V(t.fd), empty, here, name, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
+		b.c.plan.Add("move to the scratch "+t.name, unix.SYS_MOVE_MOUNT, plan.V(t.fd), empty, here, name, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
 		if b.c.late == nil || t.fd != b.c.late.proc { // opened long before
 			b.c.shut(t.fd)
 		}
@@ -331,7 +331,7 @@ func (b creation) fillScratch() error {
 	return b.scratchDevices()
 }
 
-// stageDevices makes the device nodes, which the second child may not. They are
+// scratchDevices makes the device nodes, which the second child may not. They are
 // shown through the user namespace: root's are its root's.
 func (b creation) scratchDevices() error {
 	here, dir := plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(scratchDevicesDir))
@@ -359,14 +359,14 @@ func (b creation) scratchDevices() error {
 	src, _ := b.c.open("open tree of devices", unix.SYS_OPEN_TREE, here, dir, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	// Before Linux 6.3 a tmpfs cannot; its nodes are nobody's then, and work.
 	b.mapOwners(src, "devices", &idmap{}).Allow(uint16(unix.EINVAL))
-	b.c.plan.Add("stage the devices", unix.SYS_MOVE_MOUNT, plan.V(src), plan.P(b.c.plan.String("")), here, dir, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	b.c.plan.Add("move the devices to the scratch", unix.SYS_MOVE_MOUNT, plan.V(src), plan.P(b.c.plan.String("")), here, dir, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	b.c.shut(src)
 	return nil
 }
 
 func scratchDevice(i int) string { return scratchDevicesDir + "/" + strconv.Itoa(i) }
 
-// placeDevices binds the staged nodes to their places.
+// placeDevices binds the device nodes to their places.
 func (f deviceFiles) placeDevices(nodes []node) {
 	f.c.provide("/dev", false)
 	for i, n := range nodes {
@@ -385,15 +385,15 @@ func (f deviceFiles) placeDevices(nodes []node) {
 	f.c.shut(dev)
 }
 
-// fromStage mounts at p what stands on the stage.
+// fromStage mounts at p what stands on the scratch tmpfs.
 func (b creation) fromScratch(name, p string, recursive uint64) {
-	src, _ := b.c.open("take "+p+" from the stage", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(name)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|recursive))
+	src, _ := b.c.open("take "+p+" from the scratch", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(name)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|recursive))
 	b.c.move(src, p)
 	b.c.shut(src)
 }
 
 // stagedRootMount makes the root, which the kernel has locked to its place on
-// the stage, a mount of its own, and opens it.
+// the scratch tmpfs, a mount of its own, and opens it.
 func (b creation) scratchRootMount() {
 	empty, name, here := plan.P(b.c.plan.String("")), plan.P(b.c.plan.String(scratchRoot)), plan.V(unix.AT_FDCWD)
 	// The mount below the one that becomes the root must not be shared.

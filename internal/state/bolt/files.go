@@ -41,7 +41,7 @@ type files struct {
 	fresh         bool // live was made by this process: a first start, or a boot
 	// lost objects are what lived before the boot and has not been ended since;
 	// live.db keeps them, so that a crash before that does not lose them.
-	remnants census
+	lostObjects census
 }
 
 // openFiles opens the durable files first: a newer schema there refuses the
@@ -162,7 +162,7 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 		var errs [2]error
 		c.Sandboxes, errs[0] = loadKind(tx, state.KindSandbox, func(v *core.Sandbox) time.Time { return v.Created })
 		c.Containers, errs[1] = loadKind(tx, state.KindContainer, func(v *core.Container) time.Time { return v.Created })
-		return errors.Join(errs[0], errs[1], loadEvents(tx, &c), f.loadRemnants(tx))
+		return errors.Join(errs[0], errs[1], loadEvents(tx, &c), f.loadLostObjects(tx))
 	})
 	if err != nil {
 		return c, err
@@ -188,7 +188,7 @@ func (f *files) loadAfterBoot(c *state.Contents, limit int) error {
 	if err := f.log.readCensus(); err != nil {
 		return err
 	}
-	f.remnants = maps.Clone(f.log.census)
+	f.lostObjects = maps.Clone(f.log.census)
 	return f.importEvents(c, limit)
 }
 
@@ -211,7 +211,7 @@ func (f *files) importEvents(c *state.Contents, limit int) error {
 				return err
 			}
 		}
-		return saveLostObjects(tx, f.remnants)
+		return saveLostObjects(tx, f.lostObjects)
 	})
 }
 
@@ -223,19 +223,19 @@ func saveLostObjects(tx *bbolt.Tx, c census) error {
 	return put(tx, metaBucket, []byte(lostObjectsKey), raw)
 }
 
-func (f *files) loadRemnants(tx *bbolt.Tx) error {
+func (f *files) loadLostObjects(tx *bbolt.Tx) error {
 	raw := tx.Bucket([]byte(metaBucket)).Get([]byte(lostObjectsKey))
 	if raw == nil {
 		return nil
 	}
 	var list []core.LostObject
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return fmt.Errorf("remnants: %w", err)
+		return fmt.Errorf("lost objects: %w", err)
 	}
-	f.remnants = census{}
+	f.lostObjects = census{}
 	for _, r := range list {
 		f.log.census.add(r)
-		f.remnants.add(r)
+		f.lostObjects.add(r)
 	}
 	return nil
 }
@@ -275,7 +275,7 @@ func loadEvents(tx *bbolt.Tx, c *state.Contents) error {
 
 // Commit writes one group of changes: live.db, then the log.
 func (f *files) Commit(ch state.Changes, oldest uint64) error {
-	remnants, fewer := f.remnants.after(ch.Events)
+	lost, fewer := f.lostObjects.after(ch.Events)
 	err := f.live.Update(func(tx *bbolt.Tx) error {
 		for _, r := range ch.Records {
 			if r.JSON == nil {
@@ -294,7 +294,7 @@ func (f *files) Commit(ch state.Changes, oldest uint64) error {
 			}
 		}
 		if fewer {
-			if err := saveLostObjects(tx, remnants); err != nil {
+			if err := saveLostObjects(tx, lost); err != nil {
 				return err
 			}
 		}
@@ -303,7 +303,7 @@ func (f *files) Commit(ch state.Changes, oldest uint64) error {
 	if err != nil {
 		return err
 	}
-	f.remnants = remnants
+	f.lostObjects = lost
 	for _, e := range ch.Events {
 		f.log.census.apply(e.Event)
 	}
@@ -346,7 +346,7 @@ func put(tx *bbolt.Tx, bucket string, key, value []byte) error {
 func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
 
 // LostObjects are what the event log of an earlier boot says was alive.
-func (f *files) LostObjects() []core.LostObject { return f.remnants.list() }
+func (f *files) LostObjects() []core.LostObject { return f.lostObjects.list() }
 
 // Drawer is in the bucket of its owner.
 func (f *files) Drawer(owner core.Owner, durable bool) state.Entries {

@@ -45,7 +45,7 @@ func (h *Host) AdjustContainer(ctx context.Context, sb *core.Sandbox, c *core.Co
 		return err
 	}
 	h.mu.Lock()
-	h.born[c.ID] = newborn{pod: p, container: t}
+	h.creating[c.ID] = newborn{pod: p, container: t}
 	h.mu.Unlock()
 	answer, err := h.plugins.CreateContainer(ctx, &api.CreateContainerRequest{Pod: p, Container: t})
 	if err != nil {
@@ -55,7 +55,7 @@ func (h *Host) AdjustContainer(ctx context.Context, sb *core.Sandbox, c *core.Co
 		return err
 	}
 	h.mu.Lock()
-	h.born[c.ID] = newborn{p, t, answer.GetUpdate()}
+	h.creating[c.ID] = newborn{p, t, answer.GetUpdate()}
 	h.mu.Unlock()
 	return nil
 }
@@ -157,8 +157,8 @@ func (h *Host) madePod(ctx context.Context, id core.ID, err error) {
 // made says how the making of a container that was perhaps adjusted ended.
 func (h *Host) made(ctx context.Context, id core.ID, err error) {
 	h.mu.Lock()
-	b, ok := h.born[id]
-	delete(h.born, id)
+	b, ok := h.creating[id]
+	delete(h.creating, id)
 	h.mu.Unlock()
 	switch {
 	case !ok:

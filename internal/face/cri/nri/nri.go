@@ -62,11 +62,11 @@ type Host struct {
 	plugins *adaptation.Adaptation
 	count   atomic.Int64 // plugins connected
 
-	mu     sync.Mutex // guards engine, pods, born, ended
-	engine *engine.Client
-	pods   map[core.ID]*api.PodSandbox // admitted and not made yet
-	born   map[core.ID]newborn         // adjusted and not made yet
-	ended  map[core.ID]bool            // containers whose end was told
+	mu       sync.Mutex // guards engine, pods, creating, ended
+	engine   *engine.Client
+	pods     map[core.ID]*api.PodSandbox // admitted and not made yet
+	creating map[core.ID]newborn         // adjusted and not made yet
+	ended    map[core.ID]bool            // containers whose end was told
 
 	ends keylock.Map[core.ID]
 }
@@ -88,13 +88,13 @@ func New(o Options) (*Host, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = DefaultTimeout
 	}
-	h := &Host{o: o, pods: map[core.ID]*api.PodSandbox{}, born: map[core.ID]newborn{}, ended: map[core.ID]bool{}}
+	h := &Host{o: o, pods: map[core.ID]*api.PodSandbox{}, creating: map[core.ID]newborn{}, ended: map[core.ID]bool{}}
 	// The library has one for a whole process.
 	adaptation.SetPluginRequestTimeout(o.Timeout)
 	adaptation.SetPluginRegistrationTimeout(registration)
 	var err error
 	h.plugins, err = adaptation.New("longshore", o.Version, h.synchronize, h.update,
-		adaptation.WithSocketPath(o.Socket), adaptation.WithMetrics(figures{h}),
+		adaptation.WithSocketPath(o.Socket), adaptation.WithMetrics(pluginMetrics{h}),
 		// Plugins connect by themselves; the agent runs no programs for them.
 		adaptation.WithPluginPath(filepath.Join(filepath.Dir(o.Socket), "no-plugins")))
 	if err != nil {

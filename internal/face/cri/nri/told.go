@@ -173,15 +173,15 @@ func (l logger) Errorf(ctx context.Context, format string, args ...any) {
 	l.say(ctx, slog.LevelWarn, format, args)
 }
 
-// figures learns from the library how many plugins there are.
-type figures struct{ h *Host }
+// pluginMetrics learns from the library how many plugins there are.
+type pluginMetrics struct{ h *Host }
 
-var _ adaptation.Metrics = figures{}
+var _ adaptation.Metrics = pluginMetrics{}
 
-func (figures) RecordPluginInvocation(string, string, error) {}
+func (pluginMetrics) RecordPluginInvocation(string, string, error) {}
 
-func (figures) RecordPluginLatency(string, string, time.Duration) {}
+func (pluginMetrics) RecordPluginLatency(string, string, time.Duration) {}
 
-func (figures) RecordPluginAdjustments(string, string, *api.ContainerAdjustment, int, int) {}
+func (pluginMetrics) RecordPluginAdjustments(string, string, *api.ContainerAdjustment, int, int) {}
 
-func (f figures) UpdatePluginCount(n int) { f.h.count.Store(int64(n)) }
+func (f pluginMetrics) UpdatePluginCount(n int) { f.h.count.Store(int64(n)) }

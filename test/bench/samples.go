@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The names of the figures that servers are compared by.
+// The names of the measurements that servers are compared by.
 const (
 	podStart    = "pod start"
 	podsPerSec  = "pods per second"
@@ -31,10 +31,10 @@ const (
 	idleCPU     = "idle CPU"
 )
 
-// figures are the samples of each, times in milliseconds.
-type figures map[string][]float64
+// samples are the measurements by name, times in milliseconds.
+type samples map[string][]float64
 
-func (f figures) write(path string) error {
+func (f samples) write(path string) error {
 	b, err := json.Marshal(f)
 	if err != nil {
 		return err
@@ -43,12 +43,12 @@ func (f figures) write(path string) error {
 }
 
 // take adds the samples of a file.
-func (f figures) take(path string) error {
+func (f samples) take(path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	var more figures
+	var more samples
 	if err := json.Unmarshal(b, &more); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -59,7 +59,7 @@ func (f figures) take(path string) error {
 }
 
 // at is a quantile; NaN of none.
-func (f figures) at(name string, q float64) float64 {
+func (f samples) at(name string, q float64) float64 {
 	all := slices.Sorted(slices.Values(f[name]))
 	if len(all) == 0 {
 		return math.NaN()
@@ -71,7 +71,7 @@ func (f figures) at(name string, q float64) float64 {
 // It sorts d.
 func (b *bench) row(name, label string, d []time.Duration) {
 	slices.Sort(d)
-	f := figures{label: millis(d)}
+	f := samples{label: millis(d)}
 	fmt.Printf("%-28s %8.2f ms p50 %8.2f p99 %8.2f min\n", label, f.at(label, 0.5), f.at(label, 0.99), ms(d[0]))
 	b.keep(name, millis(d)...)
 }
@@ -84,7 +84,7 @@ func (b *bench) value(name, label string, v float64, what string, args ...any) {
 
 func (b *bench) keep(name string, samples ...float64) {
 	if name != "" {
-		b.figures[name] = append(b.figures[name], samples...)
+		b.samples[name] = append(b.samples[name], samples...)
 	}
 }
 
