@@ -189,6 +189,8 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if ref.Process == core.Main {
 		return fmt.Errorf("remove process: the main process goes with its container: %w", errdefs.ErrInvalidArgument)
 	}
+	// Of one that recovery kills, the exit is not kept by whoever comes first.
+	ended, abandoned := c.e.abandoned.Load(ref)
 	ct, p, err := c.view.process(ref)
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -217,7 +219,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if ct, err := c.view.container(ref.Container); err == nil {
 		by.forced(c.view, &ct.Meta, "remove process", c.view.request(opts.Request, ""))
 	}
-	return c.e.records.dropExec(ref, true, by)
+	return c.e.records.dropExec(ref, !abandoned || ended == true, by)
 }
 
 // endKin ends what an exec has started, and stops the exec itself; or what it has

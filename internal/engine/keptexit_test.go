@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
@@ -123,6 +124,48 @@ func TestTheExitOfAnAbandonedExecIsNotKept(t *testing.T) {
 		t.Errorf("execs left: %v, %v", c.Execs, err)
 	}
 	if a, err := client.KeptExit(t.Context(), core.Ref{Container: c.ID, Process: p.ID}); !errdefs.IsNotFound(err) {
+		t.Errorf("%+v, %v", a, err)
+	}
+	n.Clean()
+}
+
+// TestWhoeverDropsAnAbandonedExecKeepsNoExit: a face that clears up what is left of its
+// own may be there before the engine.
+func TestWhoeverDropsAnAbandonedExecKeepsNoExit(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	c := n.Running(n.Pod(core.OwnerMesos, "pod"), "c", img, "sleep")
+	p, _, err := n.As(core.OwnerMesos).Exec(t.Context(), c.ID, core.ProcessConfig{Spec: &specs.Process{Args: []string{"sh"}}, Ephemeral: true, KeepExit: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := core.Ref{Container: c.ID, Process: p.ID}
+	n.Supervisor.Fail(func(call string) error { // it takes longer to die than the recovery does
+		if call == "Signal" {
+			return errdefs.ErrNotFound
+		}
+		return nil
+	})
+	n.Restart()
+	recorded, dropped := make(chan struct{}), make(chan struct{})
+	n.Supervisor.Fail(func(call string) error {
+		if call == "Ack" {
+			close(recorded)
+			<-dropped
+		}
+		return nil
+	})
+	n.Supervisor.ExitAs(ref, core.Exit{Signal: int(unix.SIGKILL)})
+	<-recorded
+	n.Supervisor.Fail(nil)
+	client := n.As(core.OwnerMesos)
+	err = client.RemoveProcess(t.Context(), ref, engine.RemoveOptions{Force: true})
+	close(dropped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Settle()
+	if a, err := client.KeptExit(t.Context(), ref); !errdefs.IsNotFound(err) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	n.Clean()

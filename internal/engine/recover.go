@@ -212,10 +212,11 @@ func (r recovery) dropEphemeral(ctx context.Context) error {
 // dropAbandoned forgets an ended process that nobody will ask for. Its exit is kept
 // only when it had ended before the recovery, which otherwise has killed it.
 func (e *Engine) dropAbandoned(ctx context.Context, ref core.Ref) error {
-	ended, ok := e.abandoned.LoadAndDelete(ref)
+	ended, ok := e.abandoned.Load(ref)
 	if !ok {
 		return nil
 	}
+	defer e.abandoned.Delete(ref) // after the record: RemoveProcess looks there first
 	if err := ignoreNotFound(e.o.Supervisor.Forget(ctx, ref)); err != nil {
 		return err
 	}
