@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -83,9 +84,12 @@ func walk(t *testing.T, seen map[string]bool, told func(call, step, text string,
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var ids []string
-	var call, broke string
+	var mu sync.Mutex      // guards call, broke: some steps of a call are taken at the same time
+	var call, broke string // call is "" while nothing is to fail
 	arm := func(port interface{ Fail(func(string) error) }, name string) {
 		port.Fail(func(step string) error {
+			mu.Lock()
+			defer mu.Unlock()
 			step = name + "." + step
 			if broke != "" || call == "" || seen[call+" at "+step] || background(step) {
 				return nil
@@ -103,16 +107,21 @@ func walk(t *testing.T, seen map[string]bool, told func(call, step, text string,
 	arm(n.Supervisor, "supervisor")
 	try := func(name string, do func(ctx context.Context) error) {
 		t.Helper()
+		mu.Lock()
 		call, broke = name, ""
+		mu.Unlock()
 		err := do(ctx)
+		mu.Lock()
 		call = ""
+		at := broke
+		mu.Unlock()
 		if err != nil {
 			fresh = true
-			told(name, broke, status.Convert(err).Message(), ids)
+			told(name, at, status.Convert(err).Message(), ids)
 			err = do(ctx)
 		}
 		if err != nil && !errors.Is(err, errEnough) {
-			t.Fatalf("%s after a failure at %s: %v", name, broke, err)
+			t.Fatalf("%s after a failure at %s: %v", name, at, err)
 		}
 	}
 	var podID, id string
