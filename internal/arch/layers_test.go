@@ -21,7 +21,7 @@ var doors = []door{
 	{"github.com/containerd/containerd/", []string{"internal/image"}, "containerd's packages stay in image"},
 	{"github.com/containernetworking/", []string{"internal/network"}, "CNI stays in network"},
 	{"github.com/google/nftables", []string{"internal/network"}, "nftables stays in network"},
-	{"github.com/hashicorp/", []string{"internal/face/nomad", "internal/relay", "test/"}, "Nomad types stay in face/nomad"},
+	{"github.com/hashicorp/", []string{"internal/face/nomad", "test/"}, "Nomad types stay in face/nomad"},
 	{"github.com/containerd/ttrpc", []string{"internal/face/kata", "internal/face/cri/nri", "api/kata"}, "ttrpc is Kata's and NRI's"},
 	{"go.etcd.io/bbolt", []string{"internal/state/bolt", "internal/image"}, "bbolt stays in state/bolt"},
 	{"github.com/tetratelabs/wazero", []string{"internal/grant"}, "wasm stays in grant"},

@@ -33,7 +33,7 @@ var gonePackages = map[string]string{
 	"ask": "engine", "choice": "engine", "dirs": "engine", "fill": "engine", "lineage": "engine", "own": "engine", "stored": "engine", "waits": "engine",
 }
 
-// goneTexts are the words that no document has any more.
+// goneTexts are the words that no document has any more, paths of packages included.
 var goneTexts = regexp.MustCompile(`(?i)\b(coroner|remnants?|tally|memo/|kin/|apart/|joint/|terms/|gauge/|figures/|engine/(?:ask|choice|dirs|fill|lineage|own|stored|waits)\b)`)
 
 // standardGauge are the packages in which a gauge is what Prometheus calls one.

@@ -10,11 +10,11 @@ import (
 	"github.com/longshore/longshore/internal/stats"
 )
 
-// Stats reads the figures of ref that want names; those that this node does not
+// Stats reads the fields of ref that want selects; those that this node does not
 // have are not OK. NotFound when ref is gone.
 func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.StatsFields) (core.Stats, error) {
 	if err := t.valid(ref); err != nil {
-		return core.Stats{}, fmt.Errorf("read figures: %w", err)
+		return core.Stats{}, fmt.Errorf("read stats: %w", err)
 	}
 	member := t.memberDir(ref)
 	var s core.Stats
@@ -27,14 +27,14 @@ func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.StatsFie
 		}, want)
 	}
 	if !s.CPU.Usage.OK && !exists(member) { // else it has just told something
-		return core.Stats{}, fmt.Errorf("read figures of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
+		return core.Stats{}, fmt.Errorf("read stats of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
 	}
 	if !want.Has(core.StatsProcessCount | core.StatsProcesses | core.StatsProcessFiles) {
 		return s, nil
 	}
 	pids, err := t.kept.Pids(member)
 	if err != nil {
-		return s, fmt.Errorf("read figures of cgroup %s: %w", ref.Path, err)
+		return s, fmt.Errorf("read stats of cgroup %s: %w", ref.Path, err)
 	}
 	s.Pids.Processes = core.Known(uint64(len(pids)))
 	if !want.Has(core.StatsProcesses | core.StatsProcessFiles) {

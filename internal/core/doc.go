@@ -1,7 +1,8 @@
 // Package core holds the nouns of Longshore: the plain types that every other
 // package speaks, and the ports (interfaces) that the engine needs filled.
 //
-// It imports the standard library and the OCI specifications, nothing else, and
-// knows no orchestrator: no word of Kubernetes, Swarm, Nomad, Mesos or Kata
-// stands here. Start reading at meta.go, then container.go, then ports.go.
+// It imports the standard library and the OCI specifications only, and no type of an
+// orchestrator's API appears in it: of orchestrators it has the names of the owners of
+// objects (OwnerCRI and others) and the log format that kubelet reads (FormatCRI).
+// Start reading at meta.go, then container.go, then ports.go.
 package core

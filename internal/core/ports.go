@@ -311,7 +311,7 @@ type Cgroups interface {
 	Pids(ctx context.Context, ref CgroupRef) ([]int, error)
 	// Remove is idempotent; it leaves adopted cgroups alone.
 	Remove(ctx context.Context, ref CgroupRef) error
-	// Stats reads the figures that want names; Root, Net and Limits are not
+	// Stats reads the fields that want selects; Root, Net and Limits are not
 	// among them.
 	Stats(ctx context.Context, ref CgroupRef, want StatsFields) (Stats, error)
 	// OOMLevel names the files that tell of out-of-memory kills in ref, and
@@ -419,14 +419,14 @@ type Store interface {
 	// Scope is a face's own drawer. It outlives a boot when durable is set,
 	// and is then synced before Put returns.
 	Scope(owner Owner, durable bool) KV
-	// LostObjects are what lived when the node went down, if this store is the
-	// first since then: the event log knows of them, and no record does any
-	// more. An event that ends an object takes it off the list.
+	// LostObjects lists the objects that existed when the node went down, if this
+	// is the first store opened since then: the event log has them, and their
+	// records are gone. An event that ends an object removes it from the list.
 	LostObjects() []LostObject
 	Close() error
 }
 
-// LostObject is an object whose record the node's restart has taken.
+// LostObject is an object whose record was lost in a restart of the node.
 type LostObject struct {
 	Owner     Owner       `json:"owner"`
 	Key       Key         `json:"key"`

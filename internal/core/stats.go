@@ -6,7 +6,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Value is one figure read from the kernel. OK is false when this kernel or
+// Value is one number read from the kernel. OK is false when this kernel or
 // this cgroup version does not have it: it is then unknown, not zero.
 type Value struct {
 	N  uint64 `json:"n"`
@@ -16,14 +16,13 @@ type Value struct {
 // Known returns a measured Value.
 func Known(n uint64) Value { return Value{N: n, OK: true} }
 
-// StatsFields says what is to be read: every file that the kernel tells a figure in
-// costs a few microseconds, and some are asked for of all containers every
-// second.
+// StatsFields selects which fields of a Stats are read. Reading one of the kernel's files
+// takes a few microseconds, and some are read for all containers every second.
 type StatsFields uint
 
-// The kinds of figures.
+// The groups of fields that can be read.
 const (
-	// StatsUsage is what an orchestrator asks all the time: CPU.Usage, and of
+	// StatsUsage is what orchestrators read all the time: CPU.Usage, and of
 	// Memory Usage, WorkingSet, RSS, Limit, Swap, SwapLimit and faults; Pressure.
 	StatsUsage StatsFields = 1 << iota
 	// StatsDetail is everything else of the cgroup.
@@ -43,7 +42,7 @@ const (
 // Has reports whether any of kinds is asked for.
 func (f StatsFields) Has(kinds StatsFields) bool { return f&kinds != 0 }
 
-// Stats are the figures of a container or sandbox at one time.
+// Stats is the usage of a container or sandbox at one time.
 type Stats struct {
 	At     time.Time   `json:"at"`
 	CPU    CPUStats    `json:"cpu"`

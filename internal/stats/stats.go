@@ -1,5 +1,5 @@
-// Package stats reads the figures that the kernel keeps of a cgroup or a
-// process into core.Stats. A file that is not there makes a figure that is not
+// Package stats reads the numbers that the kernel keeps of a cgroup or a
+// process into core.Stats. A file that is not there makes a Value that is not
 // OK, never a zero.
 //
 // It must not know where cgroups come from or what they hold. Start reading at
@@ -71,7 +71,7 @@ func (r *reader) file(dir, name string) ([]byte, error) {
 	return bytes.TrimSpace(r.buf[:r.n]), nil
 }
 
-// often reports whether a file has figures that are asked for all the time.
+// often reports whether a file has values that are read all the time.
 func often(file string) bool {
 	switch file {
 	case "cpuacct.usage", "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.stat",
@@ -244,7 +244,7 @@ func minus(a, b core.Value) core.Value {
 	return core.Known(a.N - min(a.N, b.N))
 }
 
-// io collects the figures of devices in the order they are first met.
+// io collects the numbers of devices in the order they are first met.
 type io struct {
 	order []string
 	by    map[string]*core.IOStats

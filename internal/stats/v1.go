@@ -6,7 +6,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// V1 reads the figures of a v1 cgroup; dir tells its directory in each
+// V1 reads the stats of a v1 cgroup; dir tells its directory in each
 // controller's hierarchy, "" is none.
 func (k *Kept) V1(dir func(controller string) string, want core.StatsFields) core.Stats {
 	r, done := k.reader()
@@ -49,7 +49,7 @@ func v1Memory(r *reader, d string, m *core.MemoryStats, want core.StatsFields) {
 	if m.Limit = r.limit(d, "memory.limit_in_bytes"); m.Limit.OK {
 		m.SwapLimit = minus(r.limit(d, "memory.memsw.limit_in_bytes"), m.Limit)
 	}
-	// The total_ figures are those of the whole subtree, as is the usage. Swap is
+	// The total_ numbers are those of the whole subtree, as is the usage. Swap is
 	// there where the kernel accounts it.
 	var inactive core.Value
 	place := func(key []byte) *core.Value {

@@ -7,7 +7,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// V2 reads the figures of a v2 cgroup.
+// V2 reads the stats of a v2 cgroup.
 func (k *Kept) V2(d string, want core.StatsFields) core.Stats {
 	r, done := k.reader()
 	defer done()

@@ -5,8 +5,8 @@
 // It turns requests into the engine's nouns and the engine's records into
 // answers, and keeps nothing of its own: what the protocol wants echoed is
 // stored in each object's Data. It must not know how anything is done below the
-// engine. Start reading at server.go, then translate.go, spec.go and status.go,
-// which are pure.
+// engine. Start reading at server.go; then translate.go and status.go,
+// which only convert values, and spec.go, which also reads files of the node.
 package cri
 
 import (

@@ -29,7 +29,7 @@ func (p parts) wait(now func() time.Time) int {
 	return int(max(0, first.Sub(now()).Milliseconds()+1)) // a fraction would be a turn too early
 }
 
-// write has the lines written whose time is over.
+// write writes the lines that have waited long enough for their rest.
 func (p parts) write(s *Server) {
 	if len(p) == 0 {
 		return
