@@ -77,6 +77,7 @@ func mortal(t *testing.T) (*testNode, *enginetest.Crash) {
 // TestTheAgentDiesInALaunch kills it after every stage of a launch. The same launch
 // once more is answered as one that begins, or as one that runs.
 func TestTheAgentDiesInALaunch(t *testing.T) {
+	needsRoot(t)
 	t.Run("standalone", func(t *testing.T) {
 		enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 			n, c := mortal(t)
@@ -108,6 +109,7 @@ func wantRunning(n *testNode, l enginetest.Life, key core.Key) enginetest.Life {
 // TestTheAgentDiesInARemoval: the same removal once more succeeds, or is told that
 // there is nothing, and the name is free.
 func TestTheAgentDiesInARemoval(t *testing.T) {
+	needsRoot(t)
 	t.Run("standalone", func(t *testing.T) {
 		enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 			n, c := mortal(t)

@@ -70,9 +70,18 @@ func newTestNode(t *testing.T) *testNode {
 	return n
 }
 
+// needsRoot skips a test that an ordinary user runs.
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("the face gives sandboxes to their users, which only root may")
+	}
+}
+
 // serve starts the face on a socket of the test.
 func (n *testNode) serve() {
 	n.t.Helper()
+	needsRoot(n.t)
 	cfg := DefaultConfig()
 	cfg.WorkDir, cfg.GCDelay, cfg.FetchDirs = n.work, n.gcDelay, []string{"/"}
 	if n.config != nil {
