@@ -482,6 +482,9 @@ func emptyFiles(n int) io.Reader {
 // TestEntriesAreBounded: ten million empty files take few bytes of an archive, and as
 // many inodes of the disk.
 func TestEntriesAreBounded(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the entries belong to root")
+	}
 	dir := mkdir(t)
 	_, err := layer.Apply(t.Context(), dir, emptyFiles(10_000_000), layer.Options{MaxEntries: 2000})
 	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "more than 2000 entries (images.max_layer_entries)") {
