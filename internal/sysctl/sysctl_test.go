@@ -106,7 +106,7 @@ func TestNoNameLeadsOutOfItsNamespace(t *testing.T) {
 			}
 		}
 	})
-	if found == 0 {
+	if found == 0 && !testing.Short() { // of a few there may be none
 		t.Error("no generated name is one of a parameter")
 	}
 }
