@@ -14,7 +14,7 @@ import (
 // records reads and writes the records in the store, together with the events of each change.
 type records struct{ store core.Store }
 
-// newID makes an object's name.
+// newID returns a new random ID.
 func newID() core.ID {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails

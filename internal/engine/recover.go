@@ -244,7 +244,7 @@ func (r recovery) pendingExits(ctx context.Context) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		if err := (reaper{r.e}).exited(ctx, x); err != nil {
+		if err := reaper(r).exited(ctx, x); err != nil {
 			return n, err
 		}
 		if dying[x.Ref] {

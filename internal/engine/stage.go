@@ -70,7 +70,8 @@ func (l *pipeline) as(verb string) *pipeline {
 	return l
 }
 
-// pass says that a stage is done; a fail point may end the verb here.
+// pass ends a stage: it tells the observer how long the stage took, and a fail point may
+// end the verb here.
 func (l *pipeline) pass(stage string) error {
 	if o := l.e.o.Observer; o != nil {
 		t := time.Now()
@@ -90,8 +91,9 @@ func (l *pipeline) pass(stage string) error {
 	return nil
 }
 
-// beside begins work of a later stage; what it returns waits for it. Where a
-// fail point may end the verb nothing goes on beside the stages.
+// beside starts work of a later stage in the background and returns a function that waits
+// for its result. With fail points it runs at once, so that nothing runs when one ends the
+// verb.
 func (l *pipeline) beside(do func() error) (wait func() error) {
 	done := make(chan error, 1)
 	work := func() { done <- do() }
@@ -109,14 +111,14 @@ type stage struct {
 	do   func(ctx context.Context) error
 }
 
-// run goes through the stages; the first error takes back what was done.
+// run executes the stages in order. At the first error it undoes the finished ones.
 func (l *pipeline) run(ctx context.Context, stages []stage) error {
 	err := l.forward(ctx, stages)
 	l.end(ctx, err)
 	return err
 }
 
-// forward goes through the stages until one fails, and takes nothing back.
+// forward executes the stages until one fails, and undoes nothing.
 func (l *pipeline) forward(ctx context.Context, stages []stage) error {
 	for _, s := range stages {
 		err := ctx.Err()
@@ -133,7 +135,7 @@ func (l *pipeline) forward(ctx context.Context, stages []stage) error {
 	return nil
 }
 
-// end takes back what was done when err is not nil.
+// end undoes the finished stages when err is not nil.
 func (l *pipeline) end(ctx context.Context, err error) {
 	if err != nil {
 		l.back(ctx, err)
@@ -142,7 +144,7 @@ func (l *pipeline) end(ctx context.Context, err error) {
 	}
 }
 
-// back unwinds, unless the process counts as dead.
+// back undoes the finished stages, unless a fail point ended the verb.
 func (l *pipeline) back(ctx context.Context, err error) {
 	if crashed(err) {
 		return
@@ -152,7 +154,7 @@ func (l *pipeline) back(ctx context.Context, err error) {
 	if uerr := l.undo.unwind(ctx); uerr != nil {
 		// What is left behind has no record now; the next recovery or
 		// Reclaim removes it.
-		l.e.o.Logger.WarnContext(ctx, "a failed operation was not wholly undone", "verb", l.verb, "error", uerr)
+		l.e.o.Logger.WarnContext(ctx, "could not undo a failed operation completely; the next recovery or reclaim removes what is left", "verb", l.verb, "error", uerr)
 	}
 }
 
