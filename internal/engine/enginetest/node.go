@@ -47,6 +47,8 @@ type Node struct {
 
 	tb   testing.TB
 	stop func()
+	// crash is that of the engines from now on, nil without.
+	crash *Crash
 }
 
 // New returns a node whose engine has recovered and runs until the test ends.
@@ -109,6 +111,9 @@ func (n *Node) Start() {
 
 // TryStart is Start for a test that expects an error.
 func (n *Node) TryStart() error {
+	if n.crash != nil && n.crash.Dead() {
+		n.crash.At("")
+	}
 	e, err := engine.New(n.Options)
 	if err != nil {
 		return err
