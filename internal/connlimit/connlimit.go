@@ -89,13 +89,28 @@ func newLimit(o Options, log *slog.Logger) *Limit {
 // ErrRefused when the peer has PerPeer of them.
 func (l *Limit) Admit(ctx context.Context, remote net.Addr, evict func()) (*Slot, error) {
 	address := host(remote)
-	for {
+	for settled := false; ; {
 		l.mu.Lock()
 		full, victim := l.full(address)
 		if !full {
 			s := l.add(address, evict)
 			l.mu.Unlock()
 			return s, nil
+		}
+		if busy := l.unsettled(victim); busy > 0 && !settled {
+			freed := l.freed
+			l.mu.Unlock()
+			timer := time.NewTimer(busy)
+			select {
+			case <-freed:
+			case <-timer.C:
+				settled = true // once: it may send for ever and never call
+			case <-ctx.Done():
+				timer.Stop()
+				return nil, context.Cause(ctx)
+			}
+			timer.Stop()
+			continue
 		}
 		if victim != nil {
 			l.close(ctx, victim)
@@ -189,6 +204,19 @@ func (l *Limit) longestIdle(selected func(*Slot) bool) *Slot {
 		}
 	}
 	return longest
+}
+
+// settleTime is how long a client's bytes may be on their way to become a call.
+const settleTime = 100 * time.Millisecond
+
+// unsettled is how long it takes until a connection that is to be closed counts as
+// idle: a call of its client may have arrived that the server has not begun. Nothing
+// for one that is not authenticated. Preconditions: mu is held.
+func (l *Limit) unsettled(s *Slot) time.Duration {
+	if s == nil || !s.known {
+		return 0
+	}
+	return settleTime - l.now().Sub(time.Unix(0, s.active.Load()))
 }
 
 // add makes a slot. Preconditions: mu is held.

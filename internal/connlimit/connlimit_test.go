@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,6 +22,38 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestWhoHasJustSentIsClosedLater: what a client has just sent may be a call that has
+// not begun. Who only sends is closed all the same.
+func TestWhoHasJustSentIsClosedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewTable(slog.New(slog.DiscardHandler)).Limit(Options{Name: "cri", Key: "face.cri.max_connections", Max: 1})
+		var closed atomic.Bool
+		first, err := l.Admit(t.Context(), from("10.0.0.1"), func() { closed.Store(true) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := func() chan error {
+			admitted := make(chan error, 1)
+			go func() {
+				_, err := l.Admit(t.Context(), from("10.0.0.1"), func() {})
+				admitted <- err
+			}()
+			synctest.Wait()
+			return admitted
+		}
+		admitted := calls()
+		if closed.Load() {
+			t.Error("closed with a call on its way")
+		}
+		first.Begin()
+		first.End()
+		time.Sleep(settleTime) // of the test's own clock
+		if err := <-admitted; err != nil || !closed.Load() {
+			t.Errorf("%v, closed: %v", err, closed.Load())
+		}
+	})
+}
 
 // limited is a limit whose clock goes on by a second each time it is read.
 func limited(o Options) (*Limit, *bytes.Buffer) {
