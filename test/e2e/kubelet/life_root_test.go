@@ -130,10 +130,11 @@ func restartPolicies(t *testing.T, n *node) {
 		last := s.LastTerminationState.Terminated
 		return s.RestartCount >= 1 && s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff" && last != nil && last.ExitCode == 3 && last.Reason == "Error"
 	})
-	n.wait(t, "nothing", "is refused with the reason", func(p *corev1.Pod) bool {
-		w := status(p, "main").State.Waiting
-		return w != nil && w.Reason == "CreateContainerError" && strings.Contains(w.Message, `exec "/bin/nothing": no such file or directory`)
-	})
+	over = n.ended(t, "nothing")
+	s := status(over, "main").State.Terminated
+	if over.Status.Phase != corev1.PodFailed || s == nil || s.ExitCode != 128 || s.Reason != "StartError" || !strings.Contains(s.Message, `exec "/bin/nothing": no such file or directory`) {
+		t.Errorf("nothing: %s %+v", over.Status.Phase, s)
+	}
 }
 
 func hooks(t *testing.T, n *node) {
