@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -27,12 +28,12 @@ func TestARemovalWaitsForTheEndOfTheInit(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				left := c.late
+				var left atomic.Int64
+				left.Store(int64(c.late))
 				n.Supervisor.Fail(func(call string) error {
-					if call != "Forget" || left == 0 {
+					if call != "Forget" || left.Add(-1) < 0 {
 						return nil
 					}
-					left--
 					return fmt.Errorf("forget %s/main: it runs: %w", sb.ID, errdefs.ErrFailedPrecondition)
 				})
 				err = n.As(core.OwnerCRI).RemoveSandbox(t.Context(), sb.ID, engine.RemoveOptions{Force: true})
