@@ -206,13 +206,14 @@ func (l *Launcher) ask(req *request, fds []int) (pid int, err error) {
 // launcherSocket is where a launcher has its socket.
 const launcherSocket = 3
 
-// serve answers requests until the socket ends.
+// serve answers requests until the socket ends. It returns true in a child whose
+// plan is to be run.
 //
 //go:noinline
 //go:norace
 //go:nosplit
 //go:nocheckptr
-func serve(t *task) {
+func serve(t *task) bool {
 	if t.socket != launcherSocket {
 		_, _, _ = syscall.RawSyscall(unix.SYS_DUP3, t.socket, launcherSocket, unix.O_CLOEXEC)
 	}
@@ -231,12 +232,13 @@ func serve(t *task) {
 			continue
 		}
 		if e != 0 || n != unsafe.Sizeof(d.in) {
-			return
+			return false
 		}
 		d.out.pid, d.out.errno = 0, 0
+		t.ops = 0
 		pid, e := launchOne(t, d)
 		if e == 0 && pid == 0 {
-			return // the child, whose plan has failed
+			return t.ops != 0
 		}
 		d.out.pid, d.out.errno = int32(pid), uint32(e)
 		_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, launcherSocket+1, 1<<31-1, 0)
@@ -244,8 +246,8 @@ func serve(t *task) {
 	}
 }
 
-// launchOne clones a child for a request; in the child it returns when the plan
-// has failed.
+// launchOne clones a child for a request; in the child it returns 0 when the plan is
+// placed, or without one when that has failed and is told.
 //
 //go:noinline
 //go:norace
@@ -294,7 +296,6 @@ func launchOne(t *task, d *desk) (pid uintptr, e syscall.Errno) {
 		}
 	}
 	t.ops, t.numOps, t.header, t.progress = base+uintptr(h.Ops), uintptr(h.NumOps), base, uintptr(d.in.progress)
-	run(t)
 	return 0, 0
 }
 

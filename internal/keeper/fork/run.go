@@ -31,7 +31,9 @@ func child(t *task) {
 	e := strip(t)
 	switch {
 	case t.kind == launches && e == 0:
-		serve(t)
+		if serve(t) {
+			run(t) // from here: the stack is small, and does not grow
+		}
 	case t.kind == runsPlan && e != 0:
 		tell(t, 0, uint32(e))
 	case t.kind == runsPlan:
