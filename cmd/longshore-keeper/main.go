@@ -1,6 +1,6 @@
-// Command longshore-keeper is three small programs in one: the keeper, its nest,
-// and the init for containers that want one. People do not start it; the agent
-// and the runtimes do.
+// Command longshore-keeper is three small programs in one: the keeper, its nest, and
+// an init for containers that ask for one. It is started by the agent and by the
+// runtimes, not by people.
 //
 // Its imports are few on purpose, because it stays resident on every node; a
 // test keeps them so. Start reading at internal/keeper/server.
@@ -26,14 +26,14 @@ func run(args []string) int {
 		return tinyinit.Main(args[2:])
 	}
 	if len(args) == 2 && args[1] == "probe" {
-		return 0 // that it ran is all that its caller wants to know
+		return 0 // the caller only checks that the program runs
 	}
 	if len(args) < 3 {
 		_ = kernel.WriteAll(2, []byte(usage))
 		return 2
 	}
 	dir := args[2]
-	kernel.HeedSignals()
+	kernel.ResetSignals()
 	switch args[1] {
 	case "start":
 		return start(dir)
@@ -50,16 +50,16 @@ func run(args []string) int {
 	return 2
 }
 
-// start leaves a nest behind that is nobody's child. The socket is there when it
-// returns.
+// start leaves a nest running that is not a child of its caller. The socket exists
+// when start returns.
 func start(dir string) int {
-	// What our own parents left open is not for those who stay.
+	// The nest must not inherit descriptors that our own parents left open.
 	_ = unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC)
 	fd, err := kernel.Listen(dir)
 	if err == nil {
 		self, done := kernel.Shielded("/proc/self/exe")
 		defer done()
-		kernel.HugePages(false) // for the nest and what it starts
+		kernel.HugePages(false) // for the nest and the processes it starts
 		_, _, err = kernel.Start(self, []string{"longshore-keeper", "nest", dir}, kernel.SmallEnv(1), []int{0, 1, 2, fd})
 	}
 	if err != nil {

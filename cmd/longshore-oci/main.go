@@ -1,6 +1,6 @@
-// Command longshore-oci is the native runtime as an OCI command line, what
-// `longshore oci` is too: a program of its own because callers start it for every
-// step of a container, and it starts twice as fast alone. Start reading at
+// Command longshore-oci is the native runtime as an OCI command line, like `longshore
+// oci`. It is a program of its own because callers start it for every step of a
+// container, and without the rest of longshore it starts twice as fast. Start reading at
 // internal/ocicli.
 package main
 

@@ -1,7 +1,6 @@
-// Longshore is the agent and its command line in one program. The agent executes
-// it again, under a name of its own, for what must not run in the agent: this
-// file only tells who is wanted. Start reading at internal/cli and
-// internal/agent.
+// Longshore is the agent and its command line in one program. The agent executes it again under
+// other names for work that must not be done in the agent's process; main chooses by the name.
+// Start reading at internal/cli and internal/agent.
 package main
 
 import (
@@ -9,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"github.com/longshore/longshore/internal/agent"
 	"github.com/longshore/longshore/internal/cli"
@@ -35,13 +35,16 @@ func main() {
 		Agent: func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error {
 			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Level: level, Version: version()})
 		},
+		Teardown: func(ctx context.Context, cfg config.Config, log *slog.Logger, grace time.Duration) error {
+			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Version: version(), Teardown: true, Grace: grace})
+		},
 	}))
 }
 
 // release is set by the release build (-ldflags -X main.release=1.2.3).
 var release string //nolint:gochecknoglobals // only the linker sets it
 
-// version is the release, or what the build recorded of its source.
+// version returns the release, or the revision that the build recorded.
 func version() string {
 	if release != "" {
 		return release

@@ -1,11 +1,10 @@
-// Package adjust holds the policies that every node has, and their one fixed
-// order: first the devices that a container asks for by name, then what its owner
-// has of its own, then what this node may give at all (seccomp, AppArmor and
-// SELinux that the kernel lacks, capabilities and limits that the agent itself
-// does not hold), which so has the last word.
+// Package adjust holds the policies of every node, in a fixed order: first the devices that a
+// container asks for by name, then the policies of its owner, and last the node's restrictions
+// (seccomp, AppArmor and SELinux that the kernel lacks, capabilities and limits that the agent
+// itself does not have), which therefore have the last word.
 //
-// It must not know any orchestrator, nor link the library of CDI (package cdi does):
-// an owner's policy and the devices are handed in. Start at Policies.
+// It knows no orchestrator, and does not link the CDI library, which package cdi does: devices
+// and owners' policies are passed in. Start at Policies.
 package adjust
 
 import (
@@ -20,25 +19,25 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// Options are what Policies are made of.
+// Options are the parameters of Policies.
 type Options struct {
-	// CDI adds devices first of all; cdi.Devices does. nil: who asks for one is
-	// refused.
+	// CDI adds devices, before everything else; cdi.Devices implements it. With nil, a container
+	// that asks for a device is refused.
 	CDI Devices
-	// Owners come next, in this order.
+	// Owners are asked next, in this order.
 	Owners []Owned
-	// Node is what this node may give. The zero Node may give nothing: use
+	// Node is what this node can give to containers. The zero Node can give nothing: use
 	// ocispec.ReadNode.
 	Node ocispec.Node
 }
 
 // Devices adds devices, by their qualified names (vendor.com/class=name), to a spec.
 type Devices interface {
-	// Inject does so. NotFound when a device is not known.
+	// Inject adds the named devices. NotFound when a device is unknown.
 	Inject(spec *specs.Spec, names []string) error
 }
 
-// Policies are the engine's, in their order.
+// Policies returns the engine's policies, in order.
 func Policies(o Options) []core.Policy {
 	all := []core.Policy{devices{of: o.CDI}}
 	for _, own := range o.Owners {
@@ -47,7 +46,7 @@ func Policies(o Options) []core.Policy {
 	return append(all, node{of: o.Node})
 }
 
-// Owned is a policy that is asked about one owner's objects alone.
+// Owned is a policy that is asked only about one owner's objects.
 type Owned struct {
 	Owner  core.Owner
 	Policy core.Policy
@@ -55,7 +54,7 @@ type Owned struct {
 
 var _ core.Policy = Owned{}
 
-// AdmitSandbox asks it about the owner's sandbox.
+// AdmitSandbox asks the policy if the sandbox is the owner's.
 func (o Owned) AdmitSandbox(ctx context.Context, sb *core.Sandbox) error {
 	if sb.Owner != o.Owner {
 		return nil
@@ -66,7 +65,7 @@ func (o Owned) AdmitSandbox(ctx context.Context, sb *core.Sandbox) error {
 	return nil
 }
 
-// AdjustContainer has it change the owner's container.
+// AdjustContainer asks the policy if the container is the owner's.
 func (o Owned) AdjustContainer(ctx context.Context, sb *core.Sandbox, c *core.Container, spec *specs.Spec) error {
 	if c.Owner != o.Owner {
 		return nil
@@ -77,7 +76,7 @@ func (o Owned) AdjustContainer(ctx context.Context, sb *core.Sandbox, c *core.Co
 	return nil
 }
 
-// AdjustProcess has it change a process of the owner's container.
+// AdjustProcess asks the policy if the container is the owner's.
 func (o Owned) AdjustProcess(ctx context.Context, sb *core.Sandbox, c *core.Container, p *specs.Process) error {
 	if c.Owner != o.Owner {
 		return nil
@@ -85,7 +84,7 @@ func (o Owned) AdjustProcess(ctx context.Context, sb *core.Sandbox, c *core.Cont
 	return o.Policy.AdjustProcess(ctx, sb, c, p)
 }
 
-// Before asks it about a verb on the owner's object.
+// Before asks the policy if the object is the owner's.
 func (o Owned) Before(ctx context.Context, op *core.Operation) (after func(error), err error) {
 	if op.Owner() != o.Owner {
 		return nil, nil
@@ -93,7 +92,7 @@ func (o Owned) Before(ctx context.Context, op *core.Operation) (after func(error
 	return o.Policy.Before(ctx, op)
 }
 
-// devices gives containers the devices that they ask for.
+// devices adds the devices that containers ask for.
 type devices struct {
 	core.Permit
 	of Devices
@@ -110,8 +109,7 @@ func (d devices) AdjustContainer(_ context.Context, _ *core.Sandbox, c *core.Con
 	return d.of.Inject(spec, names)
 }
 
-// node fits specs to what the node may give and says in the container's Warnings
-// what that is not.
+// node removes from specs what the node cannot give, and says so in the container's Warnings.
 type node struct {
 	core.Permit
 	of ocispec.Node
@@ -122,7 +120,7 @@ func (n node) AdjustContainer(_ context.Context, _ *core.Sandbox, c *core.Contai
 	return nil
 }
 
-// AdjustProcess warns of nothing: that was done when the container was created.
+// AdjustProcess adds no warnings, because the container got them when it was created.
 func (n node) AdjustProcess(_ context.Context, _ *core.Sandbox, _ *core.Container, p *specs.Process) error {
 	n.of.ClampProcess(p)
 	return nil

@@ -70,7 +70,7 @@ func TestTheNodeHasTheLastWord(t *testing.T) {
 	}
 }
 
-// TestAnOwnersPolicyIsAskedAboutItsOwn: and its errors are the engine's.
+// TestAnOwnersPolicyIsAskedAboutItsOwn objects only, and its errors are the engine's.
 func TestAnOwnersPolicyIsAskedAboutItsOwn(t *testing.T) {
 	bad := errors.New("no")
 	p := adjust.Owned{Owner: core.OwnerCRI, Policy: adjuster(func(*specs.Spec) error { return bad })}
@@ -105,7 +105,7 @@ func TestAFurtherProcessIsFittedToo(t *testing.T) {
 	}
 }
 
-// TestWithoutCDIADeviceIsRefused: who asks for none is served.
+// TestWithoutCDIADeviceIsRefused, and containers that ask for none are not.
 func TestWithoutCDIADeviceIsRefused(t *testing.T) {
 	for name, c := range map[string]core.Container{"": {}, "vendor.com/net=one": {Config: core.ContainerConfig{CDI: []string{"vendor.com/net=one"}}}} {
 		err := adjustContainer(t, adjust.Options{}, &c, &specs.Spec{Process: &specs.Process{}})

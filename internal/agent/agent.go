@@ -1,6 +1,6 @@
-// Package agent puts a node together: it opens what the engine stands on,
-// recovers, and lets the faces and the control API serve. It is the one place
-// that knows who implements what, and does nothing else itself.
+// Package agent assembles a node: it opens what the engine uses, recovers, and lets the faces and
+// the control API serve. It is the one place that knows who implements what, and does nothing
+// else.
 //
 // Start at Run, which reads top to bottom.
 package agent
@@ -9,10 +9,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -28,6 +31,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/cri/nri"
+	"github.com/longshore/longshore/internal/face/swarm"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/kmsg"
@@ -41,15 +45,20 @@ import (
 	"github.com/longshore/longshore/internal/volume"
 )
 
-// Options are what Run needs.
+// Options are the parameters of Run.
 type Options struct {
 	Config  config.Config
 	Logger  *slog.Logger
-	Level   *slog.LevelVar // Logger's; nil when it cannot be changed
+	Level   *slog.LevelVar // the level of Logger; nil when it cannot be changed
 	Version string
+	// Teardown makes Run stop and remove the sandboxes of every owner, instead of serving.
+	// Nothing keeps running, also no keeper. Images and volumes stay.
+	Teardown bool
+	// Grace is how long containers have to end by themselves before Teardown kills them.
+	Grace time.Duration
 }
 
-// node is everything that Run opened, for doctor and the way down.
+// node is everything that Run opened, for doctor and the shutdown.
 type node struct {
 	cfg      config.Config
 	log      *slog.Logger
@@ -65,21 +74,27 @@ type node struct {
 	cgroups  *cgroup.Tree
 	runtimes runtimes
 	spare    *pin.Spare
-	release  func() error // takes away what the native runtime keeps for all containers
+	release  func() error // removes what the native runtime keeps for all containers
 	engine   *engine.Engine
-	nri      *nri.Host // nil without a socket for plugins
+	nri      *nri.Host   // nil without a socket for plugins
+	swarm    *swarm.Face // nil without the face
 	criu     criuProbe
+	// scrapes is the handler of CRI's metrics of pods; nil until that face exists.
+	scrapes atomic.Pointer[http.Handler]
 	// recovered is closed when the engine has recovered.
 	recovered chan struct{}
 	trialMu   sync.Mutex // serializes doctor's trials
 }
 
-// Run runs the agent until ctx ends. Containers go on without it; an agent that
-// has nothing to look after takes keeper, bridge and cgroups away as well.
+// Run runs the agent until ctx ends. Containers keep running without it. When there are none, Run
+// also ends the keeper and removes the bridge and the cgroups.
 func Run(ctx context.Context, o Options) (err error) {
 	n := &node{cfg: o.Config, log: o.Logger, level: o.Level, version: o.Version, started: time.Now(), release: func() error { return nil }}
 	root, run := n.cfg.Agent.Root, n.cfg.Agent.State
-	makeRoom() // a start allocates more than all that follows
+	if _, err := os.Stat(run); o.Teardown && errors.Is(err, fs.ErrNotExist) {
+		return nil // no agent has run since the boot
+	}
+	makeRoom() // the start allocates more than all that follows
 	unlock, err := lock(root, run)
 	if err != nil {
 		return err
@@ -99,12 +114,11 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("agent: metrics of connections: %w", err)
 	}
 
-	// What the engine stands on, from the bottom up. The images need nothing of the
-	// rest.
+	// Open what the engine uses, from the bottom up. The images do not depend on the rest.
 	images := later(func() (*image.Store, error) {
 		return image.New(image.Options{
 			Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version,
-			Verify: n.verifyBinary,
+			Verify: n.verifyBinary, Pulled: n.metrics.Pulled,
 		})
 	})
 	defer func() {
@@ -112,7 +126,9 @@ func Run(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if n.store, err = bolt.Open(bolt.Options{State: run, Root: root, Logger: n.log}); err != nil {
+	if n.store, err = bolt.Open(bolt.Options{
+		State: run, Root: root, Logger: n.log, Observer: func(took time.Duration) { n.metrics.StoreTransaction("update", took) },
+	}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.store.Close()) }()
@@ -161,9 +177,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 
-	// The engine, which recovers before anybody can ask it for something.
+	// The engine recovers before anybody can call it.
 	if err := rootfs.MakeOwnMount(filepath.Join(run, engine.Sandboxes)); err != nil {
-		return fmt.Errorf("set the sandboxes' directory apart: %w", err)
+		return fmt.Errorf("make the sandboxes' directory a mount: %w", err)
 	}
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
@@ -174,7 +190,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	// Who comes while it recovers waits for the answer, and need not come again.
+	if o.Teardown {
+		return teardown(ctx, n, o.Grace)
+	}
+	// A client that connects during the recovery waits for it, and need not try again.
 	sockets, err := n.listen(ctx)
 	if err != nil {
 		return err
@@ -186,7 +205,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		stop()
 		_ = group.Wait()
 	}()
-	// But for the clients of faces that know an answer for it.
+	// The clients of faces that serve early get an answer meanwhile.
 	n.recovered = make(chan struct{})
 	early, err := n.openFaces(ctx, true)
 	if err != nil {
@@ -206,10 +225,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	close(n.recovered)
 	if err := (trials{n}).end(ctx); err != nil {
-		n.log.Warn("what an earlier doctor has started stays", "error", err)
+		n.log.Warn("could not remove the test container of an earlier doctor", "error", err)
 	}
 
-	// Who may ask: the faces and the control API.
+	// Open the faces and the control API.
 	faces, err := n.openFaces(ctx, false)
 	if err != nil {
 		return err
@@ -241,8 +260,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	return errors.Join(err, n.leave(context.WithoutCancel(ctx)))
 }
 
-// runEngine runs the engine in a group until stop, after ctx has ended: what others
-// end on their way down, such as the sessions of their clients, is still recorded.
+// runEngine runs the engine in a group until stop is called, also after ctx has ended: what
+// others end during the shutdown, such as the sessions of their clients, is still recorded.
 func (n *node) runEngine(ctx context.Context, group *errgroup.Group) (stop func()) {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
@@ -265,15 +284,15 @@ func (n *node) runEngine(ctx context.Context, group *errgroup.Group) (stop func(
 	}
 }
 
-// later begins to open something; who calls what it returns waits for that.
+// later starts to open something; calling the returned function waits for the result.
 func later[T any](open func() (T, error)) func() (T, error) {
 	opened := sync.OnceValues(open)
 	go func() { _, _ = opened() }()
 	return opened
 }
 
-// pluginHost makes the host of the CRI face's plugins, which is nil unless the
-// config has a socket for them.
+// pluginHost returns the host of the CRI face's plugins; nil unless the config has a socket for
+// them.
 func (n *node) pluginHost(devices *cdi.Devices) (*nri.Host, error) {
 	if !n.cfg.Face.CRI.Enabled {
 		return nil, nil //nolint:nilnil // a nil host has no plugins
@@ -282,7 +301,7 @@ func (n *node) pluginHost(devices *cdi.Devices) (*nri.Host, error) {
 	return cri.NewNRI(n.cfg.Face.CRI, n.log, n.version, devices.Inject)
 }
 
-// owned are the policies that owners have of their own.
+// owned returns the policies of single owners.
 func (n *node) owned() (owned []adjust.Owned) {
 	if n.nri != nil {
 		owned = append(owned, adjust.Owned{Owner: core.OwnerCRI, Policy: n.nri})
@@ -293,20 +312,20 @@ func (n *node) owned() (owned []adjust.Owned) {
 func (n *node) controller() (*control.Server, error) {
 	return control.New(control.Options{
 		Engine: n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
-		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: obs.Handler(n.metrics, n.health),
+		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm),
 	})
 }
 
-// leave is the way down. Whatever runs goes on; when nothing is left to look
-// after, nothing of us stays behind either.
+// leave is the shutdown. Containers keep running; when there are none, the agent removes
+// everything of its own.
 func (n *node) leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	sandboxes, err := n.engine.All().Sandboxes(ctx, core.Filter{})
 	if err != nil || len(sandboxes) > 0 {
-		n.log.Info("agent stops; what runs goes on", "sandboxes", len(sandboxes))
+		n.log.Info("agent stops; containers keep running", "sandboxes", len(sandboxes))
 		return err
 	}
-	n.log.Info("agent stops, and takes keeper and network along: nothing runs")
-	return errors.Join(n.keeper.Shutdown(ctx), n.network.Release(ctx), n.cgroups.Release(ctx), n.release(), rootfs.Join(filepath.Join(n.cfg.Agent.State, engine.Sandboxes)))
+	n.log.Info("agent stops and removes keeper and network, because no container is left")
+	return errors.Join(n.keeper.Shutdown(ctx), n.network.Release(ctx), n.cgroups.Release(ctx), n.release(), rootfs.RemoveOwnMount(filepath.Join(n.cfg.Agent.State, engine.Sandboxes)))
 }

@@ -16,8 +16,8 @@ import (
 // criuTime bounds criu's own check.
 const criuTime = 20 * time.Second
 
-// criuProbe tells whether CRIU, the program that checkpoints and restores processes, works
-// on this node. It asks once and remembers the answer.
+// criuProbe finds out whether CRIU, the program that checkpoints and restores processes, works on
+// this node. It runs CRIU's check once and keeps the result.
 type criuProbe struct {
 	// path is the program; "" is criu in $PATH.
 	path string
@@ -26,12 +26,11 @@ type criuProbe struct {
 	err  error
 }
 
-// check returns nil when CRIU works, or else why it does not: NotFound when there
-// is none, FailedPrecondition when its own check fails. Whoever asks first waits
-// for the check.
+// check returns nil when CRIU works, NotFound when it is not installed, and FailedPrecondition
+// when its own check fails. The first caller waits for the check.
 func (p *criuProbe) check(ctx context.Context) error {
 	p.once.Do(func() {
-		// The answer is not this caller's alone.
+		// The check does not end with this caller, because others wait for it too.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), criuTime)
 		defer cancel()
 		p.err = criuCheck(ctx, p.path)
@@ -63,7 +62,7 @@ func criuCheck(ctx context.Context, path string) error {
 	return fmt.Errorf("%s check: %s: %w", path, criuReason(out, exit.Error()), errdefs.ErrFailedPrecondition)
 }
 
-// criuReason is the first error of a check: those after it follow from it.
+// criuReason returns the first error of a check: those after it follow from it.
 func criuReason(out []byte, otherwise string) string {
 	for line := range bytes.Lines(out) {
 		if text, ok := strings.CutPrefix(strings.TrimSpace(string(line)), "Error "); ok {

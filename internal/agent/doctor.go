@@ -13,15 +13,19 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/swarm"
 	"github.com/longshore/longshore/internal/image/policy"
 )
 
-// doctor says what of this node works, and what to do about the rest. With try it
-// starts a container.
+// doctor reports what works on this node, and what to do about the rest. With try it also starts
+// a container.
 func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	findings := []control.Finding{n.kernel(), n.cgroupFinding(), n.capabilities(), n.memoryBacked(), deviceFinding()}
 	findings = append(findings, n.runtimeFindings()...)
 	findings = append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), n.kmsgFinding(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()))
+	if n.swarm != nil {
+		findings = append(findings, swarmFinding(n.swarm.Status()))
+	}
 	if try {
 		findings = append(findings, trials{n}.finding(ctx))
 	}
@@ -51,7 +55,7 @@ func (n *node) kernel() control.Finding {
 	x, _ := strconv.Atoi(major)
 	y, _ := strconv.Atoi(minor)
 	if x < 5 || x == 5 && y < 15 {
-		return warn("kernel", "use Linux 5.15 or later", "%s is older than what we are tested on", release)
+		return warn("kernel", "use Linux 5.15 or later", "%s is older than the kernels that Longshore is tested on", release)
 	}
 	return ok("kernel", "%s", release)
 }
@@ -59,7 +63,7 @@ func (n *node) kernel() control.Finding {
 func (n *node) cgroupFinding() control.Finding {
 	switch mode := n.cgroups.Mode(); mode {
 	case core.CgroupHybrid:
-		return ok("cgroups", "hybrid: controllers on v1, the v2 tree beside them; crun is run where that tree is hidden")
+		return ok("cgroups", "hybrid: controllers on v1, the v2 tree beside them; crun runs in a mount namespace that hides that tree")
 	default:
 		return ok("cgroups", "%s", mode)
 	}
@@ -75,9 +79,9 @@ func (n *node) capabilities() control.Finding {
 		return fail("capabilities", "run the agent as root", "CAP_SYS_ADMIN is missing")
 	}
 	if d[0].Effective&(1<<unix.CAP_SYS_RESOURCE) == 0 {
-		return warn("capabilities", "", "CAP_SYS_RESOURCE is missing: lower oom_score_adj and higher hard limits are clamped, and said in the container's warnings")
+		return warn("capabilities", "", "CAP_SYS_RESOURCE is missing: lower oom_score_adj and higher hard limits are clamped, and the container's warnings say so")
 	}
-	return ok("capabilities", "all that is needed")
+	return ok("capabilities", "all that are needed")
 }
 
 func (n *node) memoryBacked() control.Finding {
@@ -86,7 +90,7 @@ func (n *node) memoryBacked() control.Finding {
 		return fail("state", "", "%s: %v", n.cfg.Agent.State, err)
 	}
 	if st.Type != unix.TMPFS_MAGIC {
-		return warn("state", "mount a tmpfs there", "%s is not on a tmpfs: live records cost disk writes, and are thrown away after a boot all the same", n.cfg.Agent.State)
+		return warn("state", "mount a tmpfs there", "%s is not on a tmpfs: live records cause disk writes, and are deleted after a boot all the same", n.cfg.Agent.State)
 	}
 	return ok("state", "%s is on a tmpfs", n.cfg.Agent.State)
 }
@@ -99,7 +103,7 @@ func (n *node) runtimeFindings() []control.Finding {
 		case r.problem != "":
 			all = append(all, warn(name, "install it, or drop the section [runtimes."+r.name+"]", "%s", r.problem))
 		case r.broken() != nil:
-			all = append(all, fail(name, "restart the agent, which makes it anew; what runs goes on", "the mount namespace that containers start from is broken: %v", r.broken()))
+			all = append(all, fail(name, "restart the agent, which makes it again; containers keep running", "the mount namespace that containers start from is broken: %v", r.broken()))
 		case r.name == n.runtimes.chosen:
 			all = append(all, ok(name, "%s, the default: %s", what, n.runtimes.why))
 		default:
@@ -115,9 +119,9 @@ func (n *node) keeperFinding(ctx context.Context) control.Finding {
 	case err != nil:
 		return fail("keeper", "see "+n.cfg.Agent.State+"/keeper", "%v", err)
 	case s.NestPid == 0:
-		return warn("keeper", "what is launched from now on has a new nest", "pid %d has lost its nest: its death would lose the exits of the %d processes it holds", s.KeeperPid, s.Processes)
+		return warn("keeper", "processes launched from now on have a new nest", "pid %d has lost its nest: if it dies, the exits of its %d processes are lost", s.KeeperPid, s.Processes)
 	case s.Lost > 0:
-		return warn("keeper", "see `longshore why` of the containers, and the space where their logs are", "pid %d, nest %d, %d processes; %d bytes of output were dropped", s.KeeperPid, s.NestPid, s.Processes, s.Lost)
+		return warn("keeper", "check the disk space for the containers' logs; `longshore why` shows which containers lost output", "pid %d, nest %d, %d processes; %d bytes of output were dropped", s.KeeperPid, s.NestPid, s.Processes, s.Lost)
 	default:
 		return ok("keeper", "pid %d, nest %d, %d processes, %d KB together", s.KeeperPid, s.NestPid, s.Processes, (pss(s.KeeperPid)+pss(s.NestPid))/1024)
 	}
@@ -139,16 +143,16 @@ func (n *node) networkFinding(ctx context.Context) control.Finding {
 
 func (n *node) imageFinding() control.Finding {
 	if problems := policy.New(n.cfg.Images.Policy, n.verifyBinary, n.log).Problems(); len(problems) > 0 {
-		return fail("images", "images that a rule of images.policy wants signed cannot be pulled until this is there", "%s", strings.Join(problems, "; "))
+		return fail("images", "images that images.policy requires to be signed cannot be pulled until this is fixed", "%s", strings.Join(problems, "; "))
 	}
 	return ok("images", "%s; %s", n.cfg.Agent.Root+"/image", n.images.Confinement())
 }
 
-// recently is how long doctor tells that connections were near their limit.
+// recently is how long doctor reports that connections were near their limit.
 const recently = time.Hour
 
-// connectionFinding tells how many connections the faces have, and warns where they
-// are, or were a short time ago, near their limit.
+// connectionFinding reports how many connections the faces have, and warns where they are, or
+// recently were, near their limit.
 func connectionFinding(all []connlimit.Usage, now time.Time) control.Finding {
 	var counts, tight, keys []string
 	for _, u := range all {
@@ -166,16 +170,29 @@ func connectionFinding(all []connlimit.Usage, now time.Time) control.Finding {
 	return ok("connections", "open: %s", strings.Join(counts, ", "))
 }
 
+// swarmFinding reports how the node is in its Swarm, if it is in one.
+func swarmFinding(s swarm.Status) control.Finding {
+	switch {
+	case s.Expired:
+		return fail("swarm", "`longshore swarm leave` ends the tasks; then `longshore swarm join` with the token of `docker swarm join-token worker`, and `docker node rm "+s.NodeID+"`", "%s", s.Error)
+	case s.Error != "":
+		return warn("swarm", "`longshore swarm status`; tasks run on without a session", "%s", s.Error)
+	case s.NodeID == "":
+		return ok("swarm", "the node is in none")
+	}
+	return ok("swarm", "node %s of %s, session %s, certificate until %s", s.NodeID, s.ClusterID, s.Session, s.CertificateEnds.Format(time.RFC3339))
+}
+
 func (n *node) kmsgFinding() control.Finding {
 	f, err := os.Open("/dev/kmsg")
 	if err != nil {
-		return warn("kernel log", "", "/dev/kmsg: %v: the victim of an out-of-memory kill is told by the cgroup's counters alone", err)
+		return warn("kernel log", "", "/dev/kmsg: %v: out-of-memory kills are known only from the cgroups' counters, without their victim", err)
 	}
 	_ = f.Close()
 	return ok("kernel log", "readable: the victim of an out-of-memory kill is known")
 }
 
-// check compares records and node.
+// check compares the records with the node.
 func (n *node) check(ctx context.Context) ([]control.Finding, error) {
 	violations, err := n.engine.Check(ctx)
 	if err != nil {
@@ -190,7 +207,7 @@ func (n *node) check(ctx context.Context) ([]control.Finding, error) {
 
 func (n *node) shownConfig() (string, error) { return n.cfg.Masked() }
 
-// checkpointFinding is no warning: nothing that this version does goes without.
+// checkpointFinding never warns: nothing in this version needs CRIU.
 func (n *node) checkpointFinding(ctx context.Context) control.Finding {
 	if err := n.criu.check(ctx); err != nil {
 		return ok("checkpoint", "not built yet; CRIU does not work on this node either: %v", err)

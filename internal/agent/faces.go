@@ -4,35 +4,37 @@ import (
 	"context"
 	"path/filepath"
 
+	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
+	"github.com/longshore/longshore/internal/face/swarm"
 )
 
-// faceEntry is one face in the table of faces.
+// faceEntry is a face in the table of faces.
 type faceEntry struct {
 	name    string     // of the face, and of its section of the config: [face.NAME]
-	owner   core.Owner // whose objects it makes and sees
-	enabled bool       // by the config
-	// sockets are what it listens on, in this order; a face that dials out has none.
+	owner   core.Owner // whose objects it creates and sees
+	enabled bool       // as the config says
+	// sockets are those on which it listens, in this order; a face that dials out has none.
 	sockets []socket
-	// early says that it serves before the engine has recovered, which it learns by
-	// node.recovered.
+	// early means that it serves before the engine has recovered; it learns of the end of the
+	// recovery from node.recovered.
 	early bool
-	// open makes the face, and opens what has to be open before any face serves.
+	// open makes the face, and opens what must be open before any face serves.
 	open func(ctx context.Context, d face.Deps) (face.Face, error)
 }
 
-// socket is where a face listens.
+// socket is one of a face's sockets.
 type socket struct {
-	name    string // by which systemd hands it over
-	address string // an absolute path, or host:port for TCP; "" listens only on what systemd hands over
+	name    string // the name under which systemd passes it
+	address string // an absolute path, or host:port for TCP; "" uses only a socket that systemd passes
 }
 
-// faceTable has every face that this agent can serve. A new one needs a line here
-// and a section in config.Faces.
+// faceTable returns every face that this agent can serve. A new face needs an entry here and a
+// section in config.Faces.
 func (n *node) faceTable() []faceEntry {
 	c := n.cfg.Face
 	return []faceEntry{
@@ -45,19 +47,20 @@ func (n *node) faceTable() []faceEntry {
 			name: nomad.Name, owner: core.OwnerNomad, enabled: c.Nomad.Enabled,
 			sockets: []socket{{"nomad", c.Nomad.Socket}},
 			open: func(_ context.Context, d face.Deps) (face.Face, error) {
-				return nomad.New(nomad.Options{Deps: d, Config: c.Nomad})
+				return nomad.New(nomad.Options{Deps: d, Config: c.Nomad, Registry: n.cfg.Images.DefaultRegistry})
 			},
 		},
 		{
 			name: mesos.Name, owner: core.OwnerMesos, enabled: c.Mesos.Enabled,
 			sockets: []socket{{"mesos", c.Mesos.Socket}, {"mesos-tcp", c.Mesos.Listen}},
-			early:   true, // Mesos' clients know an answer for an agent that recovers
+			early:   true, // Mesos' protocol has an answer for an agent that is recovering
 			open:    openMesos(n),
 		},
+		{name: swarm.Name, owner: core.OwnerSwarm, enabled: c.Swarm.Enabled, open: openSwarm(n)},
 	}
 }
 
-// enabledFaces are the entries of the faces that the config enables.
+// enabledFaces returns the faces that the config enables.
 func (n *node) enabledFaces() (enabled []faceEntry) {
 	for _, e := range n.faceTable() {
 		if e.enabled {
@@ -67,7 +70,7 @@ func (n *node) enabledFaces() (enabled []faceEntry) {
 	return enabled
 }
 
-// openFaces makes the faces that the config enables, of those that serve early or of
+// openFaces makes the faces that the config enables: with early those that serve early, otherwise
 // the others.
 func (n *node) openFaces(ctx context.Context, early bool) ([]face.Face, error) {
 	var all []face.Face
@@ -96,6 +99,8 @@ func openCRI(n *node) func(context.Context, face.Deps) (face.Face, error) {
 		if err != nil {
 			return nil, err
 		}
+		scrapes := f.Scrapes()
+		n.scrapes.Store(&scrapes)
 		return f, f.Open(ctx)
 	}
 }
@@ -107,5 +112,47 @@ func openMesos(n *node) func(context.Context, face.Deps) (face.Face, error) {
 			o.All = mesos.ReaderOf(n.engine.All())
 		}
 		return mesos.New(o)
+	}
+}
+
+func openSwarm(n *node) func(context.Context, face.Deps) (face.Face, error) {
+	return func(_ context.Context, d face.Deps) (face.Face, error) {
+		f, err := swarm.New(swarm.Options{
+			Deps: d, Config: n.cfg.Face.Swarm, Root: filepath.Join(n.cfg.Agent.Root, "swarm"), State: filepath.Join(n.cfg.Agent.State, "swarm"),
+		})
+		if err != nil {
+			return nil, err
+		}
+		n.swarm = f
+		return f, nil
+	}
+}
+
+// membershipOf is the face of Swarm as the control API has it; nil without the face.
+func membershipOf(f *swarm.Face) control.Membership {
+	if f == nil {
+		return nil
+	}
+	return membership{f}
+}
+
+type membership struct{ face *swarm.Face }
+
+// Join implements control.Membership.
+func (m membership) Join(ctx context.Context, r control.JoinRequest) (control.SwarmStatus, error) {
+	s, err := m.face.Join(ctx, swarm.JoinRequest{Addr: r.Addr, Token: r.Token, Availability: r.Availability})
+	return swarmStatus(s), err
+}
+
+// Leave implements control.Membership.
+func (m membership) Leave(ctx context.Context) error { return m.face.Leave(ctx) }
+
+// Status implements control.Membership.
+func (m membership) Status() control.SwarmStatus { return swarmStatus(m.face.Status()) }
+
+func swarmStatus(s swarm.Status) control.SwarmStatus {
+	return control.SwarmStatus{
+		Node: s.NodeID, Cluster: s.ClusterID, Session: s.Session, Manager: s.Manager, Managers: s.Managers, Error: s.Error, Tasks: s.Tasks,
+		CertificateEnds: s.CertificateEnds,
 	}
 }

@@ -73,10 +73,10 @@ func TestListenOpensTheSocketsOfEnabledFaces(t *testing.T) {
 	}
 }
 
-// dialer is a face that has no listener.
+// dialer is a face without listeners.
 type dialer struct {
-	served chan int // how many listeners it was given
-	fail   bool     // the first time
+	served chan int // how many listeners it got
+	fail   bool     // whether the first call of Serve fails
 }
 
 func (*dialer) Name() string { return "dialer" }
@@ -91,7 +91,7 @@ func (d *dialer) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return nil
 }
 
-// TestAFaceThatDialsOutIsServedWithoutListeners: it is, and again after it failed.
+// TestAFaceThatDialsOutIsServedWithoutListeners, and again after it has failed.
 func TestAFaceThatDialsOutIsServedWithoutListeners(t *testing.T) {
 	n := &node{cfg: config.Default(), log: slog.New(slog.DiscardHandler)}
 	f := &dialer{served: make(chan int), fail: true}

@@ -19,8 +19,8 @@ import (
 	"github.com/longshore/longshore/internal/network/dns"
 )
 
-// lock makes the two directories and holds the state directory: two agents on
-// one would each clean up after the other.
+// lock creates the two directories and locks the state directory: of two agents on one directory
+// each would clean up after the other.
 func lock(root, run string) (unlock func(), err error) {
 	for _, dir := range []string{root, run} {
 		if err := private(dir); err != nil {
@@ -46,9 +46,9 @@ func lock(root, run string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// private makes a directory that nobody else may search, or closes one that is
-// there: images, bundles and volumes below it have setuid files, which any user
-// of this machine could run.
+// private creates a directory that nobody else may search, or closes an existing one: images,
+// bundles and volumes below it have setuid files, which otherwise any user of this machine could
+// run.
 func private(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
@@ -72,7 +72,7 @@ func private(dir string) error {
 	case ok && int(sys.Uid) != os.Geteuid():
 		return fmt.Errorf("%s belongs to user %d: choose another directory, or give this one to user %d: %w", dir, sys.Uid, os.Geteuid(), errdefs.ErrPermissionDenied)
 	case st.Mode()&0o022 != 0:
-		// As a new tmpfs is; what others have put into it is not to be trusted.
+		// A new tmpfs has this mode; files that others have put into it cannot be trusted.
 		if in, err := f.Readdirnames(1); err == nil {
 			return fmt.Errorf("others may write to %s, and %s is in it: choose a directory that is for the agent alone: %w", dir, in[0], errdefs.ErrPermissionDenied)
 		}
@@ -82,9 +82,9 @@ func private(dir string) error {
 	return f.Chmod(0o700)
 }
 
-// claimNetwork holds the builtin network of this network namespace: two agents
-// would give the same addresses away and overwrite each other's rules. The claim
-// is an abstract socket, which belongs to the network namespace and ends with us.
+// claimNetwork claims the builtin network of this network namespace: two agents would lease the
+// same addresses and overwrite each other's rules. The claim is an abstract socket, which belongs
+// to the network namespace and ends with this process.
 func (n *node) claimNetwork(ctx context.Context) (release func(), err error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "unix", "@longshore-network")
 	if errors.Is(err, unix.EADDRINUSE) {
@@ -96,18 +96,18 @@ func (n *node) claimNetwork(ctx context.Context) (release func(), err error) {
 	return func() { _ = l.Close() }, nil
 }
 
-// keeperBinary finds longshore-keeper.
+// keeperBinary returns the path of longshore-keeper.
 func (n *node) keeperBinary() (string, error) {
 	return program("longshore-keeper", "agent.keeper", n.cfg.Agent.Keeper)
 }
 
-// verifyBinary finds longshore-verify.
+// verifyBinary returns the path of longshore-verify.
 func (n *node) verifyBinary() (string, error) {
 	return program("longshore-verify", "images.policy.signature_program", n.cfg.Images.Policy.SignatureProgram)
 }
 
-// program finds one of our further programs: as configured under key, beside our
-// own binary, or in PATH.
+// program returns the path of one of our other programs: as configured under key, beside our own
+// binary, or in PATH.
 func program(name, key, configured string) (string, error) {
 	if configured != "" {
 		return configured, nil
@@ -129,8 +129,7 @@ func executable(p string) bool {
 	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
 }
 
-// files makes what a sandbox's containers find in /etc, from what the host's
-// resolv.conf says now.
+// files returns what a sandbox's containers find in /etc, using the host's present resolv.conf.
 func (n *node) files(_ context.Context, sb core.Sandbox) (engine.Files, error) {
 	host := dns.Read()
 	f := dns.Render(sb, host)

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// TestDirectoriesAreClosed: a directory of the agent's is made closed, or closed
-// when it is there; one that others may have put something into is refused.
+// TestDirectoriesAreClosed: a directory of the agent is created closed, or closed if it exists;
+// one into which others may have put something is refused.
 func TestDirectoriesAreClosed(t *testing.T) {
 	for name, tc := range map[string]struct {
-		mode    os.FileMode // of what is there; 0 is nothing
+		mode    os.FileMode // the existing directory's; 0 is none
 		content bool
 		refused bool
 		want    os.FileMode

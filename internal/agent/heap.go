@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// The agent's live heap is a few megabytes, and every few pods it allocates more than
-// that. Collecting whenever the heap has doubled, which is Go's default, took a seventh of
-// the agent's time just when pods started. So the heap may grow by heapRoom between
-// collections, and memory is returned to the system in quiet intervals.
+// The agent's live heap is a few megabytes, and every few pods it allocates more than that.
+// Collecting whenever the heap has doubled, which is Go's default, took a seventh of the agent's
+// time just when pods started. So the heap may grow by heapRoom between collections, and memory
+// is returned to the system in quiet intervals.
 const (
 	heapRoom      = 24 << 20        // bytes that may be allocated between two collections, at least
 	quietInterval = 2 * time.Second // how often allocation is measured
@@ -27,15 +27,15 @@ const (
 	lightGarbage = 8 << 20
 )
 
-// returnsMemory reports whether memory is returned to the system now, by the bytes
-// allocated in the last interval and since memory was last returned. A client that reads
-// stats every second, as Nomad does for each task, makes no interval idle while anything
-// runs; the light ones are for such a node.
+// returnsMemory reports whether to return memory to the system, given the bytes allocated in the
+// last interval and since memory was last returned. A client that reads stats every second, as
+// Nomad does for each task, leaves no interval idle; the limits of light intervals are for such a
+// node.
 func returnsMemory(lately, since uint64) bool {
 	return lately < idleBytes && since > idleGarbage || lately < lightBytes && since > lightGarbage
 }
 
-// tendHeap does so until ctx ends. GOGC in the environment takes precedence.
+// tendHeap manages the heap until ctx ends. GOGC in the environment takes precedence.
 func tendHeap(ctx context.Context) {
 	if !makeRoom() {
 		return
@@ -61,7 +61,7 @@ func tendHeap(ctx context.Context) {
 	}
 }
 
-// makeRoom gives room unless the environment says how much there is.
+// makeRoom calls giveRoom, unless the environment sets GOGC.
 func makeRoom() bool {
 	if os.Getenv("GOGC") != "" {
 		return false
@@ -70,17 +70,17 @@ func makeRoom() bool {
 	return true
 }
 
-// giveRoom has the next collection wait for heapRoom. Go begins with 4 MiB where
-// less lives, and multiplies these too.
+// giveRoom sets the percentage with which the next collection comes after heapRoom. Go takes 4
+// MiB as the live heap when less is alive, and multiplies that.
 func giveRoom() {
 	live := max(read("/gc/heap/live:bytes"), 4<<20)
 	debug.SetGCPercent(int(max(100, heapRoom*100/live)))
 }
 
-// onCollection calls fn after every collection until ctx ends: each cleans up an
-// object that nobody refers to.
+// onCollection calls fn after every collection until ctx ends, with a cleanup of an object to
+// which nothing refers.
 func onCollection(ctx context.Context, fn func()) {
-	runtime.AddCleanup(new([64]byte), func(fn func()) { // too large to share its block with others, and so its end
+	runtime.AddCleanup(new([64]byte), func(fn func()) { // too large to share its block with other objects, and so their lifetime
 		if ctx.Err() == nil {
 			fn()
 			onCollection(ctx, fn)
@@ -88,7 +88,7 @@ func onCollection(ctx context.Context, fn func()) {
 	}, fn)
 }
 
-// allocated is how much was ever allocated.
+// allocated returns the bytes allocated since the start.
 func allocated() uint64 { return read("/gc/heap/allocs:bytes") }
 
 func read(name string) uint64 {

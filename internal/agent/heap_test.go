@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-var kept []byte //nolint:gochecknoglobals // so that it is allocated
+var kept []byte //nolint:gochecknoglobals // so that the compiler allocates it
 
-// TestHeapHasRoom: what a few pods throw away starts no collection, and what
-// starts one gives room again.
+// TestHeapHasRoom: the garbage of a few pods starts no collection, and after a collection there
+// is room again.
 func TestHeapHasRoom(t *testing.T) {
 	old := debug.SetGCPercent(100)
 	t.Cleanup(func() { debug.SetGCPercent(old) })

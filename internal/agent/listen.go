@@ -13,11 +13,10 @@ import (
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/face"
-	"github.com/longshore/longshore/internal/obs"
 )
 
-// sockets are everything the agent listens on, opened before anything serves so
-// that a wrong path or a taken port ends the start.
+// sockets are everything on which the agent listens. They are opened before anything serves, so
+// that a wrong path or a port in use fails the start.
 type sockets struct {
 	control        control.Listeners
 	faces          map[string][]net.Listener // by the face's name; a face that dials out has none
@@ -33,8 +32,8 @@ func (s *sockets) close() {
 	}
 }
 
-// listen opens the sockets, taking those that systemd opened for us by their
-// names: control, and those in the table of faces.
+// listen opens the sockets. It uses those that systemd passes, by their names: control, and those
+// in the table of faces.
 func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 	passed, err := activation.ListenersWithNames()
 	if err != nil {
@@ -63,7 +62,7 @@ func (n *node) listen(ctx context.Context) (_ *sockets, err error) {
 			s.open = append(s.open, l...)
 		}
 	}
-	s.metrics, s.metricsHandler, err = n.cfg.Metrics.Open(ctx, obs.Handler(n.metrics, n.health))
+	s.metrics, s.metricsHandler, err = n.cfg.Metrics.Open(ctx, n.httpHandler())
 	if s.metrics != nil {
 		s.open = append(s.open, s.metrics)
 	}
@@ -85,9 +84,9 @@ func pick(ctx context.Context, given []net.Listener, path string) ([]net.Listene
 	return []net.Listener{l}, err
 }
 
-// superviseFace serves a face until ctx ends. A face that fails is said so and
-// started again with a growing pause, on the same sockets where they still
-// live; it does not pull down the others.
+// superviseFace serves a face until ctx ends. When a face fails, superviseFace logs it and starts
+// it again after a growing pause, on the same sockets if they still work; the other faces
+// continue.
 func (n *node) superviseFace(ctx context.Context, f face.Face, s *sockets) {
 	pause := 100 * time.Millisecond
 	listeners := s.faces[f.Name()]
@@ -96,7 +95,7 @@ func (n *node) superviseFace(ctx context.Context, f face.Face, s *sockets) {
 		if ctx.Err() != nil {
 			return
 		}
-		n.log.ErrorContext(ctx, "a face ended; it is started again", "face", f.Name(), "error", err, "pause", pause)
+		n.log.ErrorContext(ctx, "a face has failed and will be started again after a pause", "face", f.Name(), "error", err, "pause", pause)
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -106,7 +105,7 @@ func (n *node) superviseFace(ctx context.Context, f face.Face, s *sockets) {
 		}
 		pause = min(2*pause, 30*time.Second)
 		if listeners, err = n.reopen(ctx, f.Name()); err != nil {
-			n.log.ErrorContext(ctx, "cannot listen again", "face", f.Name(), "error", err)
+			n.log.ErrorContext(ctx, "could not listen again for a face; will try again after a pause", "face", f.Name(), "error", err)
 		}
 	}
 }

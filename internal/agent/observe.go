@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -14,13 +15,13 @@ import (
 	"github.com/longshore/longshore/internal/obs"
 )
 
-// stages tells the metrics how long the engine's stages took.
+// stages reports the durations of the engine's stages to the metrics.
 type stages struct{ m *obs.Metrics }
 
 // Stage implements engine.Observer.
 func (s stages) Stage(verb, stage string, took time.Duration) { s.m.Stage(verb+"."+stage, took) }
 
-// failPoint kills the agent where it is named: the crash tests set it in the
+// failPoint returns a function that kills the agent at the named stage; crash tests set it in the
 // environment. "" is none.
 func failPoint(at string) func(string) error {
 	if at == "" {
@@ -35,7 +36,7 @@ func failPoint(at string) func(string) error {
 	}
 }
 
-// health is one round trip through the engine and its store.
+// health makes a round trip through the engine and its store.
 func (n *node) health(ctx context.Context) error {
 	if n.engine == nil {
 		return errors.New("recovering")
@@ -44,7 +45,23 @@ func (n *node) health(ctx context.Context) error {
 	return err
 }
 
-// lostOutput counts the bytes of a process's output that no sink took.
+// httpHandler returns the handler of metrics, health and pprof.
+func (n *node) httpHandler() http.Handler {
+	var pods http.Handler
+	if n.cfg.Metrics.Cadvisor && n.cfg.Face.CRI.Enabled {
+		pods = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			scrapes := n.scrapes.Load()
+			if scrapes == nil {
+				http.Error(w, "recovering", http.StatusServiceUnavailable)
+				return
+			}
+			(*scrapes).ServeHTTP(w, r)
+		})
+	}
+	return obs.Handler(n.metrics, n.health, pods)
+}
+
+// lostOutput returns the number of bytes of a process's output that no sink took.
 func (n *node) lostOutput(ctx context.Context, ref core.Ref) uint64 {
 	all, err := n.keeper.Processes(ctx)
 	if err != nil {
@@ -58,7 +75,7 @@ func (n *node) lostOutput(ctx context.Context, ref core.Ref) uint64 {
 	return 0
 }
 
-// nodeStats reads the node's numbers; it is called whenever metrics are collected.
+// nodeStats returns the node's stats. It is called whenever metrics are collected.
 func (n *node) nodeStats(ctx context.Context) obs.Node {
 	var f obs.Node
 	if n.engine == nil {
@@ -88,7 +105,7 @@ func (n *node) nodeStats(ctx context.Context) obs.Node {
 	return f
 }
 
-// pss is a process's proportional set size in bytes, 0 when not known.
+// pss returns a process's proportional set size in bytes, 0 when unknown.
 func pss(pid int) uint64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/longshore/longshore/internal/runtime/oci"
 )
 
-// runtimes are the configured runtimes as this node has them.
+// runtimes are the configured runtimes and their state on this node.
 type runtimes struct {
 	usable []core.Runtime
 	chosen string // name of the default one
-	why    string // it was chosen
+	why    string // why it was chosen
 	found  []foundRuntime
 }
 
@@ -30,11 +30,11 @@ type runtimes struct {
 type foundRuntime struct {
 	name     string
 	features core.RuntimeFeatures
-	problem  string // why it cannot be used
+	problem  string // why it cannot be used; "" when it can
 	runtime  core.Runtime
 }
 
-// broken says what is wrong with what a runtime keeps for all containers.
+// broken returns what is wrong with what the runtime keeps for all containers.
 func (r *foundRuntime) broken() error {
 	if c, ok := r.runtime.(interface{ Check() error }); ok {
 		return c.Check()
@@ -42,15 +42,15 @@ func (r *foundRuntime) broken() error {
 	return nil
 }
 
-// bySpeed is the order in which "auto" takes what works, fastest first, as
-// make bench shows it.
+// bySpeed returns the order in which "auto" tries the runtimes, fastest first according to make
+// bench.
 func bySpeed() []string { return []string{nativeName, "crun", "runc"} }
 
 // nativeName is the runtime that needs no program.
 const nativeName = "native"
 
-// findRuntimes probes every configured runtime. One that cannot be used is no
-// error unless it was named as the default.
+// findRuntimes probes every configured runtime. One that cannot be used is an error only if it is
+// the configured default.
 func (n *node) findRuntimes(ctx context.Context) (runtimes, error) {
 	var rs runtimes
 	names := bySpeed()
@@ -82,14 +82,14 @@ func (n *node) choose(rs *runtimes) error {
 	want := n.cfg.Engine.Runtime
 	if want == config.RuntimeAuto {
 		if len(rs.usable) == 0 {
-			return fmt.Errorf("agent: no runtime can be used: install crun: %s: %w", problems(rs.found), errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("agent: no runtime can be used; install crun or fix what is wrong: %s: %w", problems(rs.found), errdefs.ErrFailedPrecondition)
 		}
 		rs.chosen, rs.why = rs.usable[0].Name(), "the fastest that works here"
 		return nil
 	}
 	for _, rt := range rs.usable {
 		if rt.Name() == want {
-			rs.chosen, rs.why = want, "engine.runtime says so"
+			rs.chosen, rs.why = want, "set by engine.runtime"
 			return nil
 		}
 	}
@@ -149,10 +149,10 @@ func (n *node) native(ctx context.Context) (core.Runtime, core.RuntimeFeatures, 
 	return rt, features, err
 }
 
-// systemdCgroups says whether systemd makes the cgroups.
+// systemdCgroups reports whether systemd makes the cgroups.
 func (n *node) systemdCgroups() bool { return n.cfg.Engine.CgroupDriver == "systemd" }
 
-// openCgroups finds the node's cgroups, and systemd where that makes them.
+// openCgroups opens the node's cgroups, and the connection to systemd where that makes them.
 func (n *node) openCgroups(ctx context.Context) (*cgroup.Tree, error) {
 	o := cgroup.Options{Root: n.cfg.Engine.CgroupRoot, DeviceProgram: device.Program, Logger: n.log}
 	if n.systemdCgroups() {
@@ -162,8 +162,10 @@ func (n *node) openCgroups(ctx context.Context) (*cgroup.Tree, error) {
 		}
 		o.Systemd = s
 		if o.Root == config.Default().Engine.CgroupRoot {
-			o.Root = "" // a unit's name is the driver's
+			o.Root = "" // the driver chooses the unit's name
 		}
+	} else {
+		o.Former = &systemd.Bus{} // which connects when it is asked for something
 	}
 	return cgroup.New(o)
 }

@@ -4,38 +4,62 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/cgroup/systemd"
+	"github.com/longshore/longshore/internal/proctree"
 )
 
-// settleKeeper gives a keeper that a unit of systemd has started a unit of its
-// own: in ours it would be what is left over at every restart, of which systemd
-// warns, and would be stopped with us by whoever changes how the unit is killed.
+// settleKeeper moves a keeper that was started from a systemd unit to a unit of its own. In the
+// agent's unit it would be a leftover process at every restart, of which systemd warns, and would
+// be killed with the agent by whoever changes the unit's KillMode.
 func (n *node) settleKeeper(ctx context.Context, keeper, nest int) {
 	if os.Getenv("INVOCATION_ID") == "" {
-		return // systemd did not start us
+		return // systemd did not start the agent
 	}
 	s, err := systemd.Dial(ctx)
 	if err == nil {
 		defer s.Close()
-		err = s.StartScope(ctx, fmt.Sprintf("longshore-keeper-%d.scope", nest), keeper, nest)
+		err = s.StartScope(ctx, fmt.Sprintf("longshore-keeper-%d.scope", nest), withSession(keeper, nest)...)
 	}
 	if err != nil {
-		n.log.WarnContext(ctx, "the keeper has no unit of its own and stays in the agent's", "error", err)
+		n.log.WarnContext(ctx, "could not move the keeper to a systemd unit of its own; it stays in the agent's", "error", err)
 	}
 }
 
-// tellSystemd says that we are ready, and then feeds the watchdog, each time
-// after a real round trip through the engine and its store: an agent that hangs
-// is to be restarted.
+// withSession adds to processes the others of their sessions: a keeper has a helper from
+// its start, and nothing else before it is given something to run.
+func withSession(pids ...int) []int {
+	all, err := proctree.All()
+	if err != nil {
+		return pids
+	}
+	var sessions []int
+	for _, pid := range pids {
+		if session, err := unix.Getsid(pid); err == nil {
+			sessions = append(sessions, session)
+		}
+	}
+	for _, pid := range all {
+		session, err := unix.Getsid(pid)
+		if err == nil && slices.Contains(sessions, session) && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// tellSystemd reports that the agent is ready, and then feeds the watchdog, each time after a
+// round trip through the engine and its store, so that systemd restarts an agent that hangs.
 func (n *node) tellSystemd(ctx context.Context) error {
 	if ok, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
-		n.log.WarnContext(ctx, "cannot tell systemd that we are ready", "error", err)
+		n.log.WarnContext(ctx, "could not tell systemd that the agent is ready", "error", err)
 	} else if !ok {
-		return nil // systemd did not start us
+		return nil // systemd did not start the agent
 	}
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every == 0 {
@@ -50,7 +74,7 @@ func (n *node) tellSystemd(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			if err := n.health(ctx); err != nil {
-				n.log.ErrorContext(ctx, "the engine does not answer; the watchdog is not fed", "error", err)
+				n.log.ErrorContext(ctx, "the engine does not answer, so the systemd watchdog is not fed; systemd will restart the agent", "error", err)
 				continue
 			}
 			_, _ = daemon.SdNotify(false, daemon.SdNotifyWatchdog)

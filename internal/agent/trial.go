@@ -15,29 +15,29 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// trialTime bounds a trial, and again what takes it away.
+// trialTime bounds a trial, and again its cleanup.
 const trialTime = 30 * time.Second
 
-// ownerDoctor owns what a trial makes, which no face ever sees.
+// ownerDoctor owns what a trial creates, which no face ever sees.
 const ownerDoctor core.Owner = "doctor"
 
-// trials are doctor's own containers.
+// trials starts doctor's own containers.
 type trials struct{ n *node }
 
-// finding starts a container as a face would, waits for its end and removes
-// it: what no look at the node's parts can tell is whether they work together.
+// finding starts a container as a face would, waits for its end and removes it, because looking
+// at the node's parts cannot tell whether they work together.
 func (t trials) finding(ctx context.Context) control.Finding {
 	began := time.Now()
 	if err := t.run(ctx); err != nil {
-		return fail("start", "see the other findings, and the agent's log", "a container of our own could not be run: %v", err)
+		return fail("start", "see the other findings, and the agent's log", "a test container could not be run: %v", err)
 	}
-	return ok("start", "a container of our own ran by %s and was removed, in %v", t.n.runtimes.chosen, time.Since(began).Round(time.Millisecond))
+	return ok("start", "a test container ran with %s and was removed, in %v", t.n.runtimes.chosen, time.Since(began).Round(time.Millisecond))
 }
 
 func (t trials) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
-	// One at a time: each begins by taking away what another left half-way.
+	// One trial at a time: each begins by removing what an interrupted one has left.
 	t.n.trialMu.Lock()
 	defer t.n.trialMu.Unlock()
 	if err := t.end(ctx); err != nil {
@@ -78,13 +78,12 @@ func (t trials) run(ctx context.Context) (err error) {
 		return err
 	}
 	if autopsy.Exit.Code != 0 || autopsy.Exit.Signal != 0 || autopsy.Exit.Lost {
-		return fmt.Errorf("its program ended otherwise than it should: %s", autopsy.Verdict)
+		return fmt.Errorf("its program did not end as expected: %s", autopsy.Verdict)
 	}
 	return nil
 }
 
-// end removes what trials have made. An agent that ended over one has left
-// it behind.
+// end removes what trials have created. An agent that died during one has left it behind.
 func (t trials) end(ctx context.Context) error {
 	client := t.n.engine.As(ownerDoctor)
 	list, err := client.Sandboxes(ctx, core.Filter{})
@@ -94,7 +93,7 @@ func (t trials) end(ctx context.Context) error {
 	return err
 }
 
-// trialSpec is a usual, unprivileged container that runs our small binary.
+// trialSpec is a usual, unprivileged container that runs the keeper's binary.
 func trialSpec(program string) *specs.Spec {
 	const place = "/probe"
 	s := ocispec.New()
@@ -103,8 +102,7 @@ func trialSpec(program string) *specs.Spec {
 	return s
 }
 
-// deviceFinding looks at the devices of the host that its own programs and those
-// of containers count on.
+// deviceFinding checks the host's devices that its own programs and containers rely on.
 func deviceFinding() control.Finding {
 	for _, d := range []struct {
 		path         string
@@ -115,14 +113,14 @@ func deviceFinding() control.Finding {
 		switch {
 		case err != nil:
 		case st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(d.major, d.minor):
-			err = errors.New("it is something else")
+			err = errors.New("it is another kind of file")
 		case st.Mode&0o666 != 0o666:
 			err = fmt.Errorf("its mode is %04o", st.Mode&0o7777)
 		}
 		if err != nil {
-			hint := fmt.Sprintf("make it anew: rm -f %s; mknod -m 666 %s c %d %d", d.path, d.path, d.major, d.minor)
+			hint := fmt.Sprintf("create it again: rm -f %s; mknod -m 666 %s c %d %d", d.path, d.path, d.major, d.minor)
 			return fail("devices", hint, "%s should be the device c %d:%d with mode 0666: %v", d.path, d.major, d.minor, err)
 		}
 	}
-	return ok("devices", "/dev/null and its kin are as they should be")
+	return ok("devices", "/dev/null and similar devices are correct")
 }

@@ -10,8 +10,8 @@ import (
 
 const units = "../../contrib/systemd"
 
-// TestTheUnitRestrictsWhatIsNotInherited: the unit has what protects the agent, and
-// nothing that containers would inherit from it or that needs a mount namespace.
+// TestTheUnitRestrictsWhatIsNotInherited: the unit has the settings that protect the agent, and
+// none that containers would inherit or that need a mount namespace.
 func TestTheUnitRestrictsWhatIsNotInherited(t *testing.T) {
 	has := settings(t, "longshore.service")
 	for name, want := range map[string]string{
@@ -22,13 +22,13 @@ func TestTheUnitRestrictsWhatIsNotInherited(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		// By seccomp, which is inherited.
+		// These use seccomp, which is inherited.
 		"LockPersonality", "SystemCallArchitectures", "SystemCallFilter", "RestrictAddressFamilies", "RestrictNamespaces", "RestrictRealtime",
 		"RestrictSUIDSGID", "MemoryDenyWriteExecute", "ProtectClock", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules",
 		"ProtectKernelTunables",
-		// Inherited otherwise.
+		// These are inherited in other ways.
 		"NoNewPrivileges", "CapabilityBoundingSet", "SecureBits",
-		// By a mount namespace.
+		// These need a mount namespace.
 		"PrivateTmp", "PrivateDevices", "PrivateMounts", "ProtectSystem", "ProtectHome", "ProtectControlGroups", "ProtectProc", "ReadOnlyPaths",
 		"InaccessiblePaths", "BindPaths", "RuntimeDirectory",
 	} {
@@ -59,7 +59,7 @@ func settings(t *testing.T, unit string) map[string]string {
 	return all
 }
 
-// TestSystemdUnderstandsTheUnits has systemd itself read them.
+// TestSystemdUnderstandsTheUnits lets systemd verify them.
 func TestSystemdUnderstandsTheUnits(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -77,7 +77,7 @@ func TestSystemdUnderstandsTheUnits(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := filepath.Join(dir, e.Name())
-		program := strings.ReplaceAll(string(text), "/usr/bin/longshore", "/bin/true") // what is not installed is complained of
+		program := strings.ReplaceAll(string(text), "/usr/bin/longshore", "/bin/true") // systemd warns of programs that are not installed
 		if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestSystemdUnderstandsTheUnits(t *testing.T) {
 	if out := verify(paths...); out != "" {
 		t.Errorf("systemd says:\n%s", out)
 	}
-	// The control: it does complain of what it does not know.
+	// The control: systemd warns of an unknown setting.
 	wrong := filepath.Join(dir, "longshore-wrong.service")
 	if err := os.WriteFile(wrong, []byte("[Service]\nExecStart=/bin/true\nLimitCORE=some\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -28,6 +28,7 @@ var doors = []door{
 	{"go.etcd.io/etcd", []string{"internal/hub"}, "etcd stays in the hub"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
 	{"github.com/sigstore/", []string{"internal/image/policy/sigstore"}, "sigstore stays in longshore-verify"},
+	{"github.com/container-storage-interface/", []string{"internal/face/swarm/csi", "test/"}, "CSI is spoken in face/swarm/csi"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "commands live in cli"},
 	{"google.golang.org/grpc", []string{"internal/face", "internal/control", "internal/cli", "internal/obs", "api/", "test/"}, "gRPC ends at the faces"},
 }

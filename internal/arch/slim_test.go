@@ -53,6 +53,33 @@ func TestASlimBuildImportsNothingHeavy(t *testing.T) {
 	}
 }
 
+// inGuest are the heavy families of which a guest's agent links something all the same.
+var inGuest = map[string]string{
+	"google.golang.org/grpc":                    "its codes and statuses, which ttrpc has too",
+	"google.golang.org/protobuf":                "Kata's messages",
+	"github.com/containerd/ttrpc":               "Kata's transport",
+	"github.com/godbus/":                        "by the library of internal/cgroup/device",
+	"github.com/coreos/go-systemd/":             "by the library of internal/cgroup/device",
+	"github.com/cilium/ebpf":                    "programs for devices on cgroup v2",
+	"github.com/opencontainers/cgroups/systemd": "by the library of internal/cgroup/device",
+	"github.com/sirupsen/logrus":                "by ttrpc",
+}
+
+// TestAGuestLinksLittle: in a virtual machine the program's file is memory.
+func TestAGuestLinksLittle(t *testing.T) {
+	linked := deps(t, "cmd/longshore-guest")
+	for _, h := range heavy {
+		if _, ok := inGuest[h.family]; !ok && slices.ContainsFunc(linked, func(p string) bool { return strings.HasPrefix(p, h.family) }) {
+			t.Errorf("longshore-guest links %s, which belongs to %s", h.family, h.instead)
+		}
+	}
+	for _, p := range linked {
+		if strings.HasPrefix(p, "google.golang.org/grpc/") && (strings.Contains(p, "transport") || strings.Contains(p, "balancer")) {
+			t.Errorf("longshore-guest links %s: gRPC's server or client", p)
+		}
+	}
+}
+
 // confined are the processes that read what strangers made, and the packages of ours
 // that each may link. None of them links a network client or protobuf.
 var confined = map[string][]string{

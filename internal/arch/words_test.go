@@ -20,6 +20,7 @@ var gone = map[string]string{
 	"coroner": "OOM log", "remnant": "lost object", "remnants": "lost objects",
 	"joint": "attach", "memo": "cache", "kin": "process tree", "apart": "base namespace",
 	"born": "created", "lull": "interval", "hum": "light", "pile": "garbage",
+	"forsaken": "given up", "forsake": "give up", "litter": "garbage", "churn": "interval", "heed": "handle", "lone": "nest lost", "desk": "buffers", "furnish": "set up",
 }
 
 // goneTypes are words that are fine in another place, and name no type any more.
@@ -33,8 +34,9 @@ var gonePackages = map[string]string{
 	"ask": "engine", "choice": "engine", "dirs": "engine", "fill": "engine", "lineage": "engine", "own": "engine", "stored": "engine", "waits": "engine",
 }
 
-// goneTexts are the words that no document has any more, paths of packages included.
-var goneTexts = regexp.MustCompile(`(?i)\b(coroner|remnants?|tally|memo/|kin/|apart/|joint/|terms/|gauge/|figures/|engine/(?:ask|choice|dirs|fill|lineage|own|stored|waits)\b)`)
+// goneTexts are the words and phrases that no document has any more, paths of packages
+// included.
+var goneTexts = regexp.MustCompile(`(?i)\b(coroner|remnants?|tally|memo/|kin/|apart/|joint/|terms/|gauge/|figures/|engine/(?:ask|choice|dirs|fill|lineage|own|stored|waits)\b|drawers?\b|foreign bytes|half made|what runs goes on)`)
 
 // standardGauge are the packages in which a gauge is what Prometheus calls one.
 var standardGauge = []string{"internal/obs", "internal/face/cri/metric"}
@@ -156,7 +158,7 @@ func (k Kind) bornTwice(gauge int) { kinID := 1; _ = kinID; lineage := 2; _ = li
 	if got := goneFrom("internal/obs", f); slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "gauge") }) {
 		t.Errorf("found %q where a gauge is Prometheus's", got)
 	}
-	if !goneTexts.MatchString("the Coroner port") || goneTexts.MatchString("what is taken apart") {
+	if !goneTexts.MatchString("the Coroner port") || !goneTexts.MatchString("a durable drawer") || goneTexts.MatchString("what is taken apart") {
 		t.Error("texts are not told apart")
 	}
 }

@@ -1,6 +1,5 @@
-// Package atomicfile writes a file so that a crash at any time leaves either
-// the old content or the new one, never a part. It knows nothing of what is
-// written. Start at Write.
+// Package atomicfile writes a file so that a crash at any time leaves either the old or the new
+// content, never a part. It does not know what it writes. Start at Write.
 package atomicfile
 
 import (
@@ -10,16 +9,15 @@ import (
 	"path/filepath"
 )
 
-// Write replaces the file at path by data: write beside it, fsync, rename,
-// fsync the directory. It is on the disk when Write returns. The mode is set
-// whatever the umask; a symlink at path is replaced, not followed.
+// Write replaces the content of the file at path: it writes a file beside it, syncs that, renames
+// it, and syncs the directory. The data is on disk when Write returns. The mode is set whatever
+// the umask; a symlink at path is replaced, not followed.
 func Write(path string, data []byte, mode os.FileMode) error {
 	return write(path, data, mode, true)
 }
 
-// Replace is Write without the fsyncs: whole for every reader and after the
-// death of any process, but not after a power cut. It is for what a boot loses
-// anyway.
+// Replace is Write without syncing: the file is complete for every reader and after the death of
+// any process, but not after a power cut. It is for files that need not survive a boot.
 func Replace(path string, data []byte, mode os.FileMode) error {
 	return write(path, data, mode, false)
 }
@@ -49,7 +47,7 @@ func write(path string, data []byte, mode os.FileMode, sync bool) (err error) {
 	return syncDir(dir)
 }
 
-// syncDir makes the rename itself durable.
+// syncDir makes the rename durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

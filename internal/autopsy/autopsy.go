@@ -1,7 +1,7 @@
-// Package autopsy says why a process ended: one pure function from what keeper,
-// kernel and record know to the one record that every face reads.
+// Package autopsy determines why a process ended. It is one pure function from what the
+// keeper, the kernel and the records know to the one record that every face reads.
 //
-// It reads nothing itself and knows no engine. Start at Make.
+// It reads nothing itself and does not know the engine. Start at Make.
 package autopsy
 
 import (
@@ -14,40 +14,39 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Input is all that is known of one ended process.
+// Input is everything that is known about one process that ended.
 type Input struct {
 	Exit core.Exit
 	Pid  int
-	// Start is the runtime's words when the program could not be started.
+	// Start is the runtime's error if the program could not be started.
 	Start string
-	// Asked is the last request for its end.
+	// Asked is the last request to end the process.
 	StopRequest *core.StopRequest
-	// Init says that the keeper's child is the tiny init, which passes on how
+	// Init means that the keeper's child is the tiny init, whose exit status tells how
 	// the program below it ended.
 	Init bool
-	// Levels are the cgroups it stood under, the container's own first.
+	// Levels are the cgroups above the process, the container's own first.
 	Levels []Level
-	// Kills and Local are the growth of each level's counters while it lived,
-	// as core.ProcessExit has them.
+	// Kills and Local are by how much each level's counters grew during the process's
+	// life, as in core.ProcessExit.
 	Kills, Local []uint64
 	Peak         uint64
-	// Victims is what the kernel log tells of since it was started; nil when
-	// it could not be read.
+	// Victims is what the kernel log says since the process was started; nil if the log
+	// could not be read.
 	Victims []core.OOMVictim
 	Tail    []string
-	// Note replaces the verdict of a lost exit: what is known of how it was
-	// lost.
+	// Note replaces the reason of a lost exit: it says how the exit was lost.
 	Note string
 }
 
-// Level is one cgroup whose limit may have been hit.
+// Level is a cgroup whose limit may have been reached.
 type Level struct {
 	Name  string // "container", "sandbox" or a cgroup path
-	Path  string // as the kernel log names it
-	Limit uint64 // bytes; 0: none
+	Path  string // as in the kernel log
+	Limit uint64 // bytes; 0 for none
 }
 
-// Make writes the record.
+// Make makes the record.
 func Make(in Input) core.Autopsy {
 	a := core.Autopsy{Exit: in.Exit, StopRequest: in.StopRequest, Peak: in.Peak, Tail: in.Tail, Start: in.Start}
 	if len(in.Levels) > 0 {
@@ -60,13 +59,13 @@ func Make(in Input) core.Autopsy {
 	return a
 }
 
-// signalTime is how long after a signal a program may still end by itself because
-// of it.
+// signalTime is how long after a signal a program may take to end by itself because of
+// that signal.
 const signalTime = 10 * time.Second
 
-// Reason returns asked where it may be why a process ended, else nil. A stop is.
-// A signal is when the process ended by it, or by itself soon after: one that was
-// caught long ago, to read a configuration anew, is not.
+// Reason returns asked if it may be why a process ended, otherwise nil. A stop always
+// may. A signal may if the process ended by it, or by itself soon after; not if it was
+// handled long ago, for example to reload a configuration.
 func Reason(asked *core.StopRequest, exit core.Exit) *core.StopRequest {
 	switch {
 	case asked == nil || asked.Stop:
@@ -81,11 +80,12 @@ func Reason(asked *core.StopRequest, exit core.Exit) *core.StopRequest {
 	return asked
 }
 
-// oom finds out whether, where and whom.
+// oom finds out whether the process ran out of memory, at which level, and which process
+// was killed.
 //
-// The counters count every kill below a cgroup and the kernel log names the
-// victim; a main process that ends with 0 although a child was killed, or by a
-// SIGTERM long after such a kill, was not the victim itself.
+// The counters count every kill below a cgroup, and the kernel log names the victim. A
+// main process that exits with 0 although a child was killed, or ends by a SIGTERM long
+// after such a kill, was not the victim itself.
 func oom(in Input) *core.OOM {
 	ours := related(in)
 	var kills uint64
@@ -98,14 +98,14 @@ func oom(in Input) *core.OOM {
 	}
 	o := &core.OOM{Kills: kills, Level: levelByCounters(in)}
 	if len(ours) == 0 {
-		// The log is unreadable or has lost the lines.
+		// The log cannot be read, or has lost the lines.
 		o.Main = killed(in) && !askedToKill(in)
 		return o
 	}
 	last := ours[len(ours)-1]
 	o.Victim, o.Level = last.Pid, levelByPath(in, last.Memcg)
 	for _, v := range ours {
-		// Pid 0: the log's pids are those of another pid namespace than ours.
+		// Pid 0: the log has pids of another pid namespace.
 		if v.Pid == in.Pid || (in.Init || v.Pid == 0) && killed(in) && !askedToKill(in) {
 			o.Main, o.Victim, o.Level = killed(in), v.Pid, levelByPath(in, v.Memcg)
 		}
@@ -113,7 +113,7 @@ func oom(in Input) *core.OOM {
 	return o
 }
 
-// related picks the kernel's lines about this process and its container.
+// related returns the kernel's lines about this process and its container.
 func related(in Input) (ours []core.OOMVictim) {
 	for _, v := range in.Victims {
 		inside := len(in.Levels) > 0 && in.Levels[0].Path != "" &&
@@ -125,13 +125,13 @@ func related(in Input) (ours []core.OOMVictim) {
 	return ours
 }
 
-// killed reports an end that an out-of-memory kill can have made.
+// killed reports whether an out-of-memory kill can have caused the exit.
 func killed(in Input) bool {
 	return in.Exit.Signal == int(unix.SIGKILL) || in.Init && in.Exit.Signal == 0 && in.Exit.Code == 128+int(unix.SIGKILL)
 }
 
-// askedToKill reports that a SIGKILL may have been ours: any stop ends in one
-// when its grace is over.
+// askedToKill reports whether a SIGKILL may have been the engine's: every stop ends with
+// one when its grace period is over.
 func askedToKill(in Input) bool { return in.StopRequest != nil }
 
 func levelByPath(in Input, memcg string) string {
@@ -146,8 +146,8 @@ func levelByPath(in Input, memcg string) string {
 	return memcg
 }
 
-// levelByCounters guesses whose limit was hit without the kernel log: v2 says
-// it, on v1 it is the first level whose limit the peak has reached.
+// levelByCounters determines whose limit was reached without the kernel log. v2 counts
+// it per level; on v1 it guesses the first level whose limit the peak has reached.
 func levelByCounters(in Input) string {
 	for i, n := range in.Local {
 		if n > 0 && i < len(in.Levels) {
@@ -261,7 +261,7 @@ func signal(n int) string {
 	return fmt.Sprintf("signal %d", n)
 }
 
-// Boot is the record of a process that ran when the node went down.
+// Boot returns the record of a process that was running when the node went down.
 func Boot(at time.Time) core.Autopsy {
 	return Make(Input{Exit: core.Exit{Lost: true, At: at}, Note: "node restarted: it was running when the node went down"})
 }

@@ -1,11 +1,11 @@
-// Package beneath opens paths of which a workload may own a part: below a
-// directory that is trusted, through no link.
+// Package beneath opens paths of which a workload may own a part: below a trusted
+// directory, following no links.
 //
-// A workload that can rename or replace a directory on such a path could lead
-// whoever opens it by name to any file of the node, and a check before the open
-// only makes that a race. Here the kernel resolves the whole path in one call
-// (openat2 with RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS and RESOLVE_NO_MAGICLINKS),
-// and what comes of it is a descriptor. Mounts are made of descriptors too.
+// A workload that can rename or replace a directory on such a path could make a program
+// that opens it by name open any file of the node; a check before the open only makes
+// that a race. Here the kernel resolves the whole path in one call (openat2 with
+// RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS and RESOLVE_NO_MAGICLINKS), and the result is a
+// descriptor. Mounts are made of descriptors too.
 //
 // The trusted directory itself is opened as it is named; links on the way to it
 // are the operator's. The keeper uses this package: its imports stay few. Start
@@ -24,10 +24,10 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Resolve are the flags that every path of a workload's is resolved with.
+// Resolve are the flags for resolving every path that a workload can change.
 const Resolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-// Base opens the trusted directory base, by name.
+// Base opens the trusted directory base by its name.
 func Base(base string) (int, error) {
 	return unix.Open(base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
@@ -54,8 +54,7 @@ func At(dir int, rel string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// local reports whether rel names something in a directory, as far as its text
-// tells.
+// local reports whether rel, judged by its text, names something in a directory.
 func local(rel string) bool {
 	if rel == "" || rel[0] == '/' || strings.IndexByte(rel, 0) >= 0 {
 		return false
@@ -68,8 +67,8 @@ func local(rel string) bool {
 	return true
 }
 
-// Rel is the part of the path p below base; "." when they are the same, and false
-// when p is not below base. It looks at the text only.
+// Rel returns the part of path p below base, "." if they are the same. It reports false
+// if p is not below base. It looks only at the text.
 func Rel(base, p string) (rel string, ok bool) {
 	base, p = path.Clean(base), path.Clean(p)
 	if !path.IsAbs(base) || !path.IsAbs(p) {
@@ -81,7 +80,7 @@ func Rel(base, p string) (rel string, ok bool) {
 	return strings.CutPrefix(p, strings.TrimSuffix(base, "/")+"/")
 }
 
-// Error says which path could not be opened, and below which directory.
+// Error is the error for a path that could not be opened below a directory.
 type Error struct {
 	Op, Base, Rel string
 	Err           error
@@ -125,7 +124,7 @@ func Child(dir *os.File, name string, flags int, mode os.FileMode) (*os.File, er
 	return os.NewFile(uintptr(fd), path.Join(dir.Name(), name)), nil
 }
 
-// Stat describes rel below base.
+// Stat returns the attributes of rel below base.
 func Stat(base, rel string) (os.FileInfo, error) {
 	f, err := Open(base, rel, unix.O_PATH, 0)
 	if err != nil {
@@ -135,8 +134,8 @@ func Stat(base, rel string) (os.FileInfo, error) {
 	return f.Stat()
 }
 
-// Root opens the directory rel below base as an os.Root. What is opened in that
-// may follow links, but none that leads out of it.
+// Root opens the directory rel below base as an os.Root. Paths opened in the result may
+// contain links, but none that leads out of it.
 func Root(base, rel string) (*os.Root, error) {
 	f, err := Open(base, rel, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -148,8 +147,8 @@ func Root(base, rel string) (*os.Root, error) {
 
 func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// MkdirAll makes the directory rel below base, with those above it that are
-// missing, and returns it open (O_PATH).
+// MkdirAll makes the directory rel below base with its missing parents, and returns it
+// open (O_PATH).
 func MkdirAll(base, rel string, mode os.FileMode) (*os.File, error) {
 	fd, err := mkdirAll(base, rel, uint32(mode.Perm()))
 	if err != nil {
@@ -184,12 +183,12 @@ func mkdirAll(base, rel string, mode uint32) (int, error) {
 	return fd, nil
 }
 
-// Copy says how Tree copies.
+// Copy configures Tree.
 type Copy struct {
-	Recursive bool // with what is mounted below
-	// Shared leaves the copy a peer of a shared mount, so that what is mounted on
-	// one appears on the other. Otherwise it is a slave, and an unmount in the copy
-	// unmounts nothing of the original.
+	Recursive bool // with the mounts below
+	// Shared makes the copy a peer of a shared mount, so that mounts propagate in both
+	// directions. Otherwise it is a slave: unmounting in the copy does not affect the
+	// original.
 	Shared bool
 }
 
@@ -217,7 +216,7 @@ func Tree(base, rel string, how Copy) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path.Join(base, rel)), nil
 }
 
-// Attach mounts a detached copy on target, which must be the caller's own.
+// Attach mounts a detached copy on target, which only the caller may be able to change.
 func Attach(tree *os.File, target string) error {
 	if err := unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return &os.PathError{Op: "mount on", Path: target, Err: err}

@@ -1,10 +1,11 @@
 // Package cgroup makes, limits, watches, kills and removes cgroups on v1, v2
 // and hybrid machines. It is the engine's core.Cgroups.
 //
-// It writes plain files: nothing here moves a process from one cgroup to
-// another, which costs the whole machine a grace period; processes are started
-// where they belong. It must not know what a container is, nor link D-Bus, which
-// packages systemd and device below it do. Start reading at Tree, then layout.go for how a path becomes directories.
+// It writes plain files. It never moves a process from one cgroup to another, because
+// that stalls the whole machine for a grace period; processes are started where they
+// belong. It must not know what a container is, nor link D-Bus, which the packages
+// systemd and device below it do. Start reading at Tree, then layout.go for how a path
+// becomes directories.
 package cgroup
 
 import (
@@ -27,29 +28,33 @@ import (
 	"github.com/longshore/longshore/internal/stats"
 )
 
-// Options go with New.
+// Options configure a Tree.
 type Options struct {
-	// Root is the engine's own tree, an absolute path below the root of each
-	// hierarchy. "" is "/longshore"; with systemd a delegated unit.
+	// Root is the engine's own tree, an absolute path below the root of each hierarchy.
+	// "" means "/longshore" or, with systemd, a delegated unit.
 	Root string
-	// Systemd (systemd.Bus) has units made by systemd over D-Bus and not by mkdir,
-	// which it wants for everything outside a delegated tree.
+	// Systemd (systemd.Bus), unless nil, makes units over D-Bus instead of directories
+	// by mkdir, as systemd demands for everything outside a delegated tree.
 	Systemd Systemd
-	// DeviceProgram limits the devices of a v2 cgroup: device.Program. nil:
-	// Devices is NotImplemented on v2.
+	// Former stops units that an agent with Systemd has made, if this one has none: the
+	// configuration may change while sandboxes exist. nil leaves these units.
+	Former Systemd
+	// DeviceProgram limits the devices of a v2 cgroup: device.Program. If it is nil,
+	// Devices fails with NotImplemented on v2.
 	DeviceProgram func(dir string, rules []*devices.Rule) error
-	// Mountinfo is the file that tells where cgroups are mounted; "" is
+	// Mountinfo is the file that says where cgroups are mounted; "" means
 	// /proc/self/mountinfo.
 	Mountinfo string
-	// Logger is slog.Default() when nil.
+	// Logger is slog.Default() if nil.
 	Logger *slog.Logger
 }
 
-// Tree is core.Cgroups on this machine.
+// Tree implements core.Cgroups on this machine.
 type Tree struct {
 	root    string
 	layout  layout
 	systemd Systemd
+	former  Systemd
 	program func(dir string, rules []*devices.Rule) error
 	kept    *stats.Kept
 	log     *slog.Logger
@@ -57,7 +62,7 @@ type Tree struct {
 
 var _ core.Cgroups = (*Tree)(nil)
 
-// New finds out where cgroups are mounted. FailedPrecondition when they are
+// New finds out where cgroups are mounted. It fails with FailedPrecondition if they are
 // not.
 func New(o Options) (*Tree, error) {
 	if o.Mountinfo == "" {
@@ -84,16 +89,16 @@ func New(o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find cgroups: %w", err)
 	}
-	return &Tree{root: o.Root, layout: l, systemd: o.Systemd, program: o.DeviceProgram, kept: stats.NewKept(), log: o.Logger}, nil
+	return &Tree{root: o.Root, layout: l, systemd: o.Systemd, former: o.Former, program: o.DeviceProgram, kept: stats.NewKept(), log: o.Logger}, nil
 }
 
-// Mode says how cgroups are mounted here.
+// Mode returns how cgroups are mounted on this node.
 func (t *Tree) Mode() core.CgroupMode { return t.layout.mode }
 
-// Root is the path of the engine's own tree.
+// Root returns the path of the engine's own tree.
 func (t *Tree) Root() string { return t.root }
 
-// Controllers names the controllers of this node, sorted.
+// Controllers returns the names of this node's controllers, sorted.
 func (t *Tree) Controllers() []string {
 	set := map[string]bool{}
 	for _, h := range t.layout.v1 {
@@ -117,14 +122,14 @@ func (t *Tree) Controllers() []string {
 	return out
 }
 
-// Create makes ref in every hierarchy and limits it; device rules are left to
-// the runtime. What is there already is taken as it is. On failure nothing that
-// it made is left.
+// Create makes ref in every hierarchy and sets its limits, except device rules, which
+// the runtime sets. Existing directories are used as they are. If Create fails, it
+// removes what it has made.
 func (t *Tree) Create(ctx context.Context, ref core.CgroupRef, res *specs.LinuxResources) error {
 	if err := t.valid(ref); err != nil {
 		return fmt.Errorf("create cgroup: %w", err)
 	}
-	// A unit is made as a whole; of the rest it is known what was made.
+	// A unit is made as a whole; for the other directories it is known which were made.
 	there := t.systemd != nil && slices.ContainsFunc(t.layout.owned(ref), exists)
 	made, err := t.make(ctx, ref)
 	if err == nil {
@@ -140,8 +145,8 @@ func (t *Tree) Create(ctx context.Context, ref core.CgroupRef, res *specs.LinuxR
 	return err
 }
 
-// Update changes the limits that res names and leaves the others; device rules
-// are the runtime's.
+// Update changes the limits that res names and leaves the others. Device rules are set
+// by the runtime.
 func (t *Tree) Update(_ context.Context, ref core.CgroupRef, res *specs.LinuxResources) error {
 	if err := t.valid(ref); err != nil {
 		return fmt.Errorf("update cgroup: %w", err)
@@ -167,9 +172,8 @@ func (t *Tree) valid(ref core.CgroupRef) error {
 	return nil
 }
 
-// OOMLevel names the files that tell of out-of-memory kills in ref and of its
-// peak, whether they are there yet or not. All are "" without a memory
-// controller.
+// OOMLevel returns the files with ref's out-of-memory counters and its peak, whether
+// they exist yet or not. All are "" if there is no memory controller.
 func (t *Tree) OOMLevel(ref core.CgroupRef) (level core.OOMLevel, peak string) {
 	if dir, ok := t.layout.v1Dir(ref, "memory"); ok {
 		return core.OOMLevel{Path: filepath.Join(dir, "memory.oom_control")}, filepath.Join(dir, "memory.max_usage_in_bytes")
@@ -184,7 +188,7 @@ func (t *Tree) OOMLevel(ref core.CgroupRef) (level core.OOMLevel, peak string) {
 	}, filepath.Join(dir, "memory.peak")
 }
 
-// List names the cgroups below the engine's own tree, in any hierarchy, sorted.
+// List returns the cgroups below the engine's own tree, in any hierarchy, sorted.
 func (t *Tree) List(ctx context.Context) ([]string, error) {
 	mounts := t.layout.mounts()
 	if len(mounts) == 0 {
@@ -211,22 +215,22 @@ func (t *Tree) List(ctx context.Context) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// unknown is how many names link to a directory that was not looked at.
+// unknown means that a directory's link count has not been read.
 const unknown = 0
 
-// listing is what there is in one hierarchy.
+// listing is what exists in one hierarchy.
 type listing struct {
 	mount string
 	found []string
-	// below, unless nil, gets the names of the directories in each.
+	// below, unless nil, gets the names of the subdirectories of each directory
 	below map[string][]string
-	// like has those of a hierarchy that was listed before. Most are alike, and to
-	// look whether what is there is there takes a sixth of listing it.
+	// like is the listing of another hierarchy. Most hierarchies are alike, and checking
+	// whether a known name exists costs a sixth of listing a directory.
 	like map[string][]string
 }
 
-// add finds what is below path, which so many names link to: each directory in it
-// does, beside itself and its own name.
+// add lists what is below path, whose link count is given: a directory has two links and
+// one more for each subdirectory.
 func (l *listing) add(ctx context.Context, path string, links int) error {
 	if err := ctx.Err(); err != nil || links == 2 {
 		return err
@@ -252,8 +256,8 @@ func (l *listing) add(ctx context.Context, path string, links int) error {
 	return nil
 }
 
-// links counts those to each of the named directories in path, 0 where there is
-// none; all tells that each is there.
+// links returns the link counts of the named directories in path, 0 for one that does
+// not exist; all reports whether all exist.
 func (l *listing) links(path string, names []string) (counts []int, all bool) {
 	counts = make([]int, len(names))
 	all = true
@@ -273,7 +277,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// subdirs names the directories in dir; none when dir is not there.
+// subdirs returns the directories in dir; none if dir does not exist.
 func subdirs(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

@@ -401,3 +401,40 @@ func FuzzLayout(f *testing.F) {
 		}
 	})
 }
+
+// TestFormerUnitsAreStopped: who goes without systemd stops the units of who went
+// with it, and nobody else's.
+func TestFormerUnitsAreStopped(t *testing.T) {
+	c := tree(t, unifiedMounts)
+	c.layout.unified = t.TempDir()
+	var u units
+	c.former = &u
+	const pod = "/kubepods.slice/kubepods-pod1.slice/"
+	paths := []string{pod + "longshore-n.service/tree", pod + "longshore-gone.service/tree", pod + "other.service/tree", pod + "longshore-n.service/tree/c", "/kubepods.slice"}
+	for _, p := range []string{paths[3], paths[2], systemdRoot + "/tree"} {
+		if err := os.MkdirAll(c.layout.unified+p, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(p string, want ...string) {
+		t.Helper()
+		u = nil
+		if err := c.Remove(t.Context(), core.CgroupRef{Path: p}); err != nil {
+			t.Errorf("%s: %v", p, err)
+		}
+		if !slices.Equal(u, want) {
+			t.Errorf("%s: systemd was asked for %v, wanted %v", p, u, want)
+		}
+	}
+	remove(paths[3])
+	remove(paths[0], "stop longshore-n.service")
+	remove(paths[1])
+	remove(paths[2])
+	remove(paths[4])
+	u = nil
+	if err := c.Release(t.Context()); err != nil || !slices.Equal(u, []string{"stop longshore-sandboxes.service"}) {
+		t.Errorf("release: %v, %v", u, err)
+	}
+	c.former = nil
+	remove(paths[0])
+}

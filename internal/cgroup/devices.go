@@ -13,9 +13,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Dirs are ref's directories: v1 ones in a fixed order, and the one in the v2
-// tree that a process is to be born in, "" when v1 has the controllers. Own
-// maps a v1 hierarchy's name (its mount point's last element), or "" for v2, to
+// Dirs returns ref's directories: those in v1 hierarchies in a fixed order, and the
+// directory in the v2 tree in which a process starts, "" if v1 has the controllers. Own
+// maps a v1 hierarchy's name (the last element of its mount point), or "" for v2, to
 // ref's directory there.
 func (t *Tree) Dirs(ref core.CgroupRef) (v1 []string, unified string, own map[string]string) {
 	own = map[string]string{}
@@ -32,8 +32,8 @@ func (t *Tree) Dirs(ref core.CgroupRef) (v1 []string, unified string, own map[st
 	return v1, unified, own
 }
 
-// Devices sets which devices the processes in ref may use: the rules count in
-// their order, as the OCI runtime spec has them. On v1 ref must be new.
+// Devices sets which devices the processes in ref may use. The rules apply in their
+// order, as the OCI runtime spec says. On v1, ref must be new.
 func (t *Tree) Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) error {
 	if len(rules) == 0 {
 		return nil
@@ -66,13 +66,13 @@ func (t *Tree) Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) erro
 	return writeRules(dir, parsed)
 }
 
-// writeRules writes each rule by a write of its own, as the kernel wants them.
-// Rules that follow one another and all allow, or all deny, share an open file.
+// writeRules writes each rule with its own write, as the kernel demands. Consecutive
+// rules that all allow, or all deny, share an open file.
 func writeRules(dir string, rules []*devices.Rule) (err error) {
 	fd, open := -1, ""
 	shut := func() {
 		if fd >= 0 {
-			_ = unix.Close(fd) // nothing is written late: each write has had its answer
+			_ = unix.Close(fd) // each write has reported its error already
 		}
 	}
 	defer func() { shut() }()

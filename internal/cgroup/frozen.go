@@ -7,8 +7,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Frozen reports whether ref is frozen, by itself or from above, or is on its
-// way there. What is not there is not.
+// Frozen reports whether ref is frozen or freezing, by itself or through a parent. It is
+// false if ref does not exist.
 func (t *Tree) Frozen(ref core.CgroupRef) bool {
 	if t.layout.mode == core.CgroupV2 {
 		events, _ := readText(filepath.Join(t.layout.v2Dir(ref), "cgroup.events"))

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// recheck is how often a state without an event of its own is read again.
+	// recheck is how often a state is read again that raises no event
 	recheck = time.Millisecond
-	// patience is how long a freeze may take before kill goes on without it,
-	// and how long remove waits for dying processes.
+	// patience is how long a freeze may take before kill goes on without it, and how
+	// long remove waits for dying processes.
 	patience = 2 * time.Second
 )
 
-// Pids lists the processes in and below ref, ascending.
+// Pids returns the processes in and below ref, in ascending order.
 func (t *Tree) Pids(_ context.Context, ref core.CgroupRef) ([]int, error) {
 	if err := t.valid(ref); err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -41,7 +41,7 @@ func (t *Tree) Pids(_ context.Context, ref core.CgroupRef) ([]int, error) {
 	return pids, nil
 }
 
-// memberDir is the directory that tells who is in ref: on v1 that of a
+// memberDir returns the directory that lists ref's processes: on v1, that of a
 // controller which every runtime joins.
 func (t *Tree) memberDir(ref core.CgroupRef) string {
 	if t.layout.mode == core.CgroupV2 {
@@ -55,12 +55,12 @@ func (t *Tree) memberDir(ref core.CgroupRef) string {
 	return ""
 }
 
-// pidsBelow lists who is in dir and all below.
+// pidsBelow returns the processes in dir and below.
 func pidsBelow(dir string) ([]int, error) { return (*stats.Kept)(nil).Pids(dir) }
 
-// Kill sends SIGKILL to everything in and below ref, and returns once nothing
-// of it runs any more: forks on the way are caught. It succeeds when ref is
-// gone or empty.
+// Kill sends SIGKILL to all processes in and below ref, including those forked
+// meanwhile, and returns once none of them runs. It succeeds if ref is empty or does not
+// exist.
 func (t *Tree) Kill(ctx context.Context, ref core.CgroupRef) error {
 	if err := t.valid(ref); err != nil {
 		return fmt.Errorf("kill cgroup: %w", err)
@@ -89,7 +89,7 @@ func (t *Tree) Kill(ctx context.Context, ref core.CgroupRef) error {
 
 func killV2(ctx context.Context, dir string) error {
 	err := writeFile(filepath.Join(dir, "cgroup.kill"), "1")
-	if errors.Is(err, os.ErrNotExist) { // no cgroup, or Linux before 5.14
+	if errors.Is(err, os.ErrNotExist) { // no cgroup, or a kernel before 5.14
 		if !exists(dir) {
 			return nil
 		}
@@ -106,16 +106,17 @@ func killV2(ctx context.Context, dir string) error {
 	return await(ctx, filepath.Join(dir, "cgroup.events"), "populated 0")
 }
 
-// killByPid freezes, so that nothing can fork away, kills what is there, thaws,
-// so that it can die, and waits; until nothing is left.
+// killByPid freezes the cgroup, so that nothing can fork away, kills all processes, and
+// thaws it, so that they can die. It waits for their end, and repeats that until none is
+// left.
 func killByPid(ctx context.Context, dir string, freeze func(bool) error) error {
 	for {
 		pids, err := pidsBelow(dir)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
-		// Someone who does not freeze (waiting in the kernel) cannot fork
-		// either; what does fork is met in the next round.
+		// A process that does not freeze, because it waits in the kernel, cannot fork
+		// either; one that does fork is killed in the next round.
 		frozen := freeze(true)
 		if now, err := pidsBelow(dir); err == nil {
 			pids = now
@@ -124,7 +125,7 @@ func killByPid(ctx context.Context, dir string, freeze func(bool) error) error {
 		for _, pid := range pids {
 			fd, err := unix.PidfdOpen(pid, 0)
 			if err != nil {
-				continue // gone
+				continue // it has ended
 			}
 			fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
@@ -140,7 +141,7 @@ func killByPid(ctx context.Context, dir string, freeze func(bool) error) error {
 	}
 }
 
-// waitAll returns once each process has ended (it may be a zombie still).
+// waitAll returns once each process has ended; it may still be a zombie.
 func waitAll(ctx context.Context, fds []unix.PollFd) error {
 	for i := range fds {
 		for {
@@ -159,8 +160,8 @@ func waitAll(ctx context.Context, fds []unix.PollFd) error {
 	return nil
 }
 
-// Freeze stops everything in and below ref, or lets it go on, and returns once
-// that is so.
+// Freeze freezes or thaws all processes in and below ref, and returns once the kernel
+// has done so.
 func (t *Tree) Freeze(ctx context.Context, ref core.CgroupRef, frozen bool) error {
 	if err := t.valid(ref); err != nil {
 		return fmt.Errorf("freeze cgroup: %w", err)
@@ -177,7 +178,7 @@ func (t *Tree) Freeze(ctx context.Context, ref core.CgroupRef, frozen bool) erro
 		err = fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
 	}
 	if err != nil && frozen {
-		// A cgroup half frozen helps nobody.
+		// Undo it: a half-frozen cgroup is useless.
 		err = errors.Join(err, t.thaw(context.WithoutCancel(ctx), ref))
 	}
 	if err != nil {
@@ -228,8 +229,8 @@ func (t *Tree) freezeV1(ctx context.Context, ref core.CgroupRef, frozen bool) er
 	if !frozen {
 		return nil
 	}
-	// The freezer tells nobody when it is done: reading the state is what
-	// makes it look. Written again, it also catches what forked meanwhile.
+	// The freezer raises no event when it is done; reading the state makes it check.
+	// Writing the state again also freezes what was forked meanwhile.
 	return poll(ctx, func() (bool, error) {
 		s, err := os.ReadFile(path)
 		if err != nil || strings.TrimSpace(string(s)) == want {
@@ -239,8 +240,8 @@ func (t *Tree) freezeV1(ctx context.Context, ref core.CgroupRef, frozen bool) er
 	})
 }
 
-// thawAll lets go on what was frozen in dir and, by somebody else, below it:
-// what is frozen does not die.
+// thawAll thaws dir and what others have frozen below it, because a frozen process does
+// not die.
 func thawAll(dir, file, value string) error {
 	if dir == "" {
 		return nil
@@ -257,7 +258,7 @@ func thawAll(dir, file, value string) error {
 	return errors.Join(errs...)
 }
 
-// poll asks done every recheck, until it says so or patience is over.
+// poll calls done every recheck, until it returns true or patience is over.
 func poll(ctx context.Context, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -275,8 +276,8 @@ func poll(ctx context.Context, done func() (bool, error)) error {
 	}
 }
 
-// await returns once the file, which raises POLLPRI when it changes, has a line
-// that says want, or is gone.
+// await returns once the file, which raises POLLPRI when it changes, has the line want,
+// or does not exist.
 func await(ctx context.Context, path, want string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -13,11 +13,11 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// layout is where the hierarchies are mounted.
+// layout says where the hierarchies are mounted.
 type layout struct {
 	mode    core.CgroupMode
 	v1      []hierarchy
-	unified string // mount point of the v2 tree; "" when there is none
+	unified string // mount point of the v2 tree; "" if there is none
 }
 
 // hierarchy is one mounted v1 tree.
@@ -28,8 +28,8 @@ type hierarchy struct {
 
 func (h hierarchy) has(controller string) bool { return slices.Contains(h.controllers, controller) }
 
-// parseLayout reads a mountinfo file. Of several mounts of one hierarchy the
-// first that shows its root counts.
+// parseLayout reads a mountinfo file. Of several mounts of one hierarchy, the first that
+// shows its root is used.
 func parseLayout(r io.Reader) (layout, error) {
 	var l layout
 	seen := map[string]bool{}
@@ -49,7 +49,7 @@ func parseLayout(r io.Reader) (layout, error) {
 			}
 		case "cgroup":
 			h := hierarchy{mount: mount, controllers: controllersOf(right[len(right)-1])}
-			if id := left[2]; len(h.controllers) > 0 && !seen[id] { // major:minor is one per hierarchy
+			if id := left[2]; len(h.controllers) > 0 && !seen[id] { // major:minor, one per hierarchy
 				seen[id] = true
 				l.v1 = append(l.v1, h)
 			}
@@ -89,7 +89,7 @@ func controllersOf(superOptions string) []string {
 	return out
 }
 
-// unescape undoes the octal escapes of mountinfo.
+// unescape decodes the octal escapes of mountinfo.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -97,7 +97,7 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// mounts lists every hierarchy's mount point.
+// mounts returns every hierarchy's mount point.
 func (l layout) mounts() []string {
 	var out []string
 	for _, h := range l.v1 {
@@ -109,8 +109,8 @@ func (l layout) mounts() []string {
 	return out
 }
 
-// v1Dir is ref's directory in the hierarchy of a v1 controller; false when this
-// node has none such, or ref is not in it.
+// v1Dir returns ref's directory in the hierarchy of a v1 controller. It reports false if
+// this node does not have the controller, or ref is not in the hierarchy.
 func (l layout) v1Dir(ref core.CgroupRef, controller string) (string, bool) {
 	for _, h := range l.v1 {
 		if h.has(controller) {
@@ -121,7 +121,7 @@ func (l layout) v1Dir(ref core.CgroupRef, controller string) (string, bool) {
 	return "", false
 }
 
-// dir is ref's directory in h, "" when it has none, and whether it is adopted.
+// dir returns ref's directory in h, "" if it has none, and whether it is adopted.
 func (h hierarchy) dir(ref core.CgroupRef) (dir string, adopted bool) {
 	for _, c := range h.controllers {
 		if d := ref.Adopted[c]; d != "" {
@@ -134,7 +134,7 @@ func (h hierarchy) dir(ref core.CgroupRef) (dir string, adopted bool) {
 	return h.mount + ref.Path, false
 }
 
-// v2Dir is ref's directory in the v2 tree, "" when it has none.
+// v2Dir returns ref's directory in the v2 tree, "" if it has none.
 func (l layout) v2Dir(ref core.CgroupRef) string {
 	if d := ref.Adopted[""]; d != "" {
 		return filepath.Clean(d)
@@ -145,7 +145,7 @@ func (l layout) v2Dir(ref core.CgroupRef) string {
 	return l.unified + ref.Path
 }
 
-// dirs lists all of ref's directories, adopted ones too.
+// dirs returns all of ref's directories, including adopted ones.
 func (l layout) dirs(ref core.CgroupRef) []string {
 	var out []string
 	for _, h := range l.v1 {
@@ -159,8 +159,8 @@ func (l layout) dirs(ref core.CgroupRef) []string {
 	return out
 }
 
-// owned lists ref's directories that are not adopted, each once. On hybrid the
-// v2 tree's is among them: some runtimes make one there.
+// owned returns ref's directories that are not adopted, each once. On a hybrid node that
+// includes the v2 tree's, because some runtimes make one there.
 func (l layout) owned(ref core.CgroupRef) []string {
 	if ref.Path == "" {
 		return nil

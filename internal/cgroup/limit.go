@@ -15,17 +15,17 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// setting is one value to write in one controller's directory.
+// setting is a value for one file in one controller's directory.
 type setting struct {
 	controller string
 	file       string
 	value      string
-	// idle settings mean "no limit" and are dropped when the controller is
-	// missing; any other is then an error.
+	// idle settings mean "no limit". They are dropped if the controller is missing; for
+	// other settings that is an error.
 	idle bool
 }
 
-// limit writes what res names.
+// limit writes the limits that res names.
 func (t *Tree) limit(ref core.CgroupRef, res *specs.LinuxResources) error {
 	if res == nil {
 		return nil
@@ -67,8 +67,8 @@ func (t *Tree) limit(ref core.CgroupRef, res *specs.LinuxResources) error {
 	return nil
 }
 
-// walks are the files by which the kernel looks at all groups of the machine,
-// also when they are told what they say already.
+// walks are files whose write makes the kernel look at all groups of the machine, even
+// if the value does not change.
 var walks = map[string]bool{
 	"cpu.cfs_period_us": true, "cpu.cfs_quota_us": true, "cpu.max": true, "cpuset.cpus": true, "cpuset.mems": true,
 }
@@ -98,7 +98,7 @@ func apply(dir string, s setting) error {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.ENODEV):
 		return fmt.Errorf("limit %s=%s: %w: %w", s.file, s.value, err, errdefs.ErrInvalidArgument)
 	case errors.Is(err, unix.EBUSY):
-		// v1 cannot reclaim below the new limit.
+		// v1 cannot reclaim memory below the new limit.
 		now, _ := os.ReadFile(filepath.Join(dir, "memory.usage_in_bytes"))
 		return fmt.Errorf("limit %s=%s: %s bytes are in use and cannot be reclaimed: %w: %w", s.file, s.value, strings.TrimSpace(string(now)), err, errdefs.ErrFailedPrecondition)
 	case errors.Is(err, os.ErrPermission):
@@ -108,8 +108,8 @@ func apply(dir string, s setting) error {
 	}
 }
 
-// orderMemory puts the two v1 memory limits in the order the kernel takes:
-// memory+swap may never be below memory.
+// orderMemory orders the two v1 memory limits as the kernel demands: memory+swap may
+// never be below memory.
 func orderMemory(dir string, settings []setting) []setting {
 	limit, swap := -1, -1
 	for i, s := range settings {
@@ -154,7 +154,8 @@ func v1Settings(res *specs.LinuxResources) []setting {
 		v1CPU(c, add, limit)
 	}
 	if m := res.Memory; m != nil {
-		// Memory first: raising memory+swap alone is orderMemory's affair.
+		// Memory comes first; orderMemory handles the case that memory+swap must rise
+		// before it.
 		if m.Limit != nil && *m.Limit != 0 {
 			limit("memory", "memory.limit_in_bytes", *m.Limit)
 		}
@@ -186,7 +187,7 @@ func v1Settings(res *specs.LinuxResources) []setting {
 	}
 	for _, h := range res.HugepageLimits {
 		s := setting{controller: "hugetlb", file: "hugetlb." + h.Pagesize + ".limit_in_bytes", value: strconv.FormatUint(h.Limit, 10)}
-		s.idle = h.Limit == 0 // kubelet names every size with 0
+		s.idle = h.Limit == 0 // kubelet sets a limit of 0 for every size
 		out = append(out, s)
 	}
 	if n := res.Network; n != nil {

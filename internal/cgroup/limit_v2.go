@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// CPUWeight turns v1's cpu.shares (2 to 262144, 1024 is usual) into v2's
-// cpu.weight (1 to 10000, 100 is usual); 0 stays 0, unset.
+// CPUWeight converts v1's cpu.shares (2 to 262144, usually 1024) into v2's cpu.weight (1
+// to 10000, usually 100). 0 means unset and stays 0.
 func CPUWeight(shares uint64) uint64 {
 	if shares == 0 {
 		return 0
@@ -21,7 +21,7 @@ func CPUWeight(shares uint64) uint64 {
 	return 1 + (shares-2)*9999/262142
 }
 
-// CPUShares is CPUWeight's way back, as near as can be.
+// CPUShares is the inverse of CPUWeight, as closely as possible.
 func CPUShares(weight uint64) uint64 {
 	if weight == 0 {
 		return 0
@@ -30,17 +30,18 @@ func CPUShares(weight uint64) uint64 {
 	return 2 + ((weight-1)*262142+9998)/9999
 }
 
-// ioWeight turns v1's weight (10 to 1000) into v2's (1 to 10000).
+// ioWeight converts v1's weight (10 to 1000) into v2's (1 to 10000).
 func ioWeight(w uint16) uint64 {
 	v := uint64(min(max(w, 10), 1000))
 	return 1 + (v-10)*9999/990
 }
 
-// keepQuota stands in cpu.max for the quota that is there: a period alone is
-// changed together with it.
+// keepQuota stands for the existing quota in a value for cpu.max: a period can only be
+// written together with a quota.
 const keepQuota = "="
 
-// v2Settings says what to write; Unified comes last and wins.
+// v2Settings returns the files and values to write. Those of Unified come last, so they
+// win.
 func v2Settings(res *specs.LinuxResources) ([]setting, error) {
 	var out []setting
 	add := func(controller, file, value string) {
@@ -102,7 +103,7 @@ func v2CPU(c *specs.LinuxCPU, add func(controller, file, value string)) error {
 	if c.Idle != nil {
 		add("cpu", "cpu.idle", strconv.FormatInt(*c.Idle, 10))
 	}
-	idle := c.Idle != nil && *c.Idle != 0 // an idle group takes no weight
+	idle := c.Idle != nil && *c.Idle != 0 // an idle group accepts no weight
 	if c.Shares != nil && *c.Shares != 0 && !idle {
 		add("cpu", "cpu.weight", strconv.FormatUint(CPUWeight(*c.Shares), 10))
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// make creates ref's own directories and names those that were not there;
-// adopted ones must be there.
+// make creates ref's own directories and returns those that did not exist. Adopted ones
+// must exist.
 func (t *Tree) make(ctx context.Context, ref core.CgroupRef) (made []string, err error) {
 	for c, dir := range ref.Adopted {
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
@@ -50,8 +50,8 @@ func (t *Tree) make(ctx context.Context, ref core.CgroupRef) (made []string, err
 	return made, nil
 }
 
-// make creates a directory of this hierarchy, and those above it, and tells
-// whether it was not there.
+// make creates a directory of this hierarchy and its missing parents, and reports
+// whether it did not exist.
 func (h hierarchy) make(dir string) (made bool, err error) {
 	if h.has("cpuset") {
 		return makeCpuset(h.mount, dir)
@@ -78,9 +78,9 @@ func makeError(err error) error {
 	return err
 }
 
-// makeCpuset makes dir with the CPUs and memory nodes of the level above. Each
-// level that is made here hands its own on to those made in it, by the kernel:
-// telling it a cpuset's CPUs has it look at all cpusets of the machine.
+// makeCpuset makes dir with the CPUs and memory nodes of its parent. It has the kernel
+// copy them to the directories made below dir (cgroup.clone_children), because writing a
+// cpuset's CPUs makes the kernel look at all cpusets of the machine.
 func makeCpuset(mount, dir string) (made bool, err error) {
 	err = os.Mkdir(dir, 0o755)
 	if errors.Is(err, os.ErrNotExist) && len(dir) > len(mount) {
@@ -93,19 +93,19 @@ func makeCpuset(mount, dir string) (made bool, err error) {
 		return false, makeError(err)
 	}
 	if made = err == nil; made {
-		// One that is born with CPUs has all of the level above by it, and hands
-		// that on in turn.
+		// A new cpuset that has CPUs already got its parent's from the kernel, and
+		// so will its own children.
 		if cpus, err := readShort(filepath.Join(dir, "cpuset.cpus")); err == nil && cpus != "" {
 			return true, nil
 		}
 	}
-	if err := inheritCpuset(mount, dir); err != nil || !made { // one that was there stays as it was otherwise
+	if err := inheritCpuset(mount, dir); err != nil || !made { // an existing one is not changed otherwise
 		return made, err
 	}
 	return true, clone(dir)
 }
 
-// clone has a cgroup's children begin with its cpuset.
+// clone makes the new children of a cgroup start with its cpuset.
 func clone(dir string) error {
 	const file = "cgroup.clone_children"
 	if on, err := readShort(filepath.Join(dir, file)); err != nil || on == "1" {
@@ -114,9 +114,8 @@ func clone(dir string) error {
 	return writeFile(filepath.Join(dir, file), "1")
 }
 
-// inheritCpuset gives every level from mount down to dir the CPUs and memory
-// nodes of the level above: a v1 cpuset starts empty, and nothing can join it
-// so.
+// inheritCpuset gives every level from mount down to dir the CPUs and memory nodes of
+// its parent: a v1 cpuset starts empty, and no process can join an empty one.
 func inheritCpuset(mount, dir string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		if _, err := inherit(mount, dir, file); err != nil {
@@ -140,8 +139,8 @@ func inherit(mount, dir, file string) (string, error) {
 	return value, writeFile(filepath.Join(dir, file), value)
 }
 
-// makeV2 makes a directory of the v2 tree and turns on every controller down to
-// it. It returns the directory when it was not there.
+// makeV2 makes a directory of the v2 tree and enables every controller down to it. It
+// returns the directories that did not exist.
 func (t *Tree) makeV2(path string) (made string, err error) {
 	dir := t.layout.unified
 	for part := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
@@ -159,9 +158,9 @@ func (t *Tree) makeV2(path string) (made string, err error) {
 	return dir, nil
 }
 
-// delegate turns on in dir's children every controller that dir has. One that
-// cannot be turned on (dir holds processes, or real-time ones) is left: a limit
-// that needs it will say so.
+// delegate enables in dir's children every controller that dir has. One that cannot be
+// enabled (because dir has processes, or real-time ones) is left out: a limit that needs
+// it fails with its own error.
 func delegate(dir string) error {
 	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -188,14 +187,14 @@ func delegate(dir string) error {
 	if writeFile(file, strings.Join(missing, " ")) == nil {
 		return nil
 	}
-	for _, c := range missing { // all or nothing failed: take what can be had
+	for _, c := range missing { // enabling all at once failed, so enable each one that works
 		_ = writeFile(file, c)
 	}
 	return nil
 }
 
-// readShort reads a file of the kernel's that one page holds, without the space
-// around; by bare calls, as writeFile.
+// readShort reads a kernel file of at most one page, without surrounding blanks. Like
+// writeFile it makes the system calls directly.
 func readShort(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -214,9 +213,9 @@ func readShort(path string) (string, error) {
 	}
 }
 
-// writeFile writes a value to a file of the kernel's in one write, without
-// creating it. By bare calls: the file can be polled, so that package os would
-// register each with the runtime's poller first, and a container has dozens.
+// writeFile writes a value to an existing kernel file in one write. It makes the system
+// calls directly: such files can be polled, so package os would register each with the
+// runtime's poller, and a container has dozens.
 func writeFile(path, value string) error {
 	fd, err := openToWrite(path)
 	if err != nil {

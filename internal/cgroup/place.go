@@ -11,15 +11,15 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Place says where an object named name goes. It makes nothing.
-//   - Adopt: exactly there; controllers not adopted go where they would go
-//     without.
+// Place returns where an object named name goes. It makes nothing.
+//   - Adopt: exactly there; controllers that are not adopted go where they would go
+//     without Adopt.
 //   - a cgroupfs parent, absolute or not: parent/name below the root of each
 //     hierarchy.
 //   - a slice ("kubepods-pod1.slice") or systemd's slice:prefix:name form: the
-//     slice's whole path, and prefix-name.scope in it, or, where systemd makes
-//     units, the tree of a service prefix-name.service.
-//   - nothing: below above, or below the engine's own tree.
+//     slice's whole path, and prefix-name.scope in it or, if systemd makes units, the
+//     tree of a service prefix-name.service.
+//   - no parent: below above, or below the engine's own tree.
 func (t *Tree) Place(parent core.Cgroup, above core.CgroupRef, name string) (core.CgroupRef, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00\n") {
 		return core.CgroupRef{}, fmt.Errorf("place cgroup: bad name %q: %w", name, errdefs.ErrInvalidArgument)
@@ -51,9 +51,8 @@ func (t *Tree) Place(parent core.Cgroup, above core.CgroupRef, name string) (cor
 	return ref, t.valid(ref)
 }
 
-// adopt drops the Path of a ref that is adopted everywhere, or, on v2, makes it
-// that of the adopted directory, so that a runtime that is told a path is told
-// the right one.
+// adopt removes the Path of a ref that is adopted everywhere, or, on v2, makes it that
+// of the adopted directory, so that runtimes that are given a path get the right one.
 func (t *Tree) adopt(ref *core.CgroupRef) error {
 	if t.layout.mode == core.CgroupV2 {
 		dir := ref.Adopted[""]
@@ -118,8 +117,8 @@ func (t *Tree) below(parent, name string) (string, error) {
 	return clean + "/" + name, nil
 }
 
-// ExpandSlice gives the path of a systemd slice: a-b.slice lies in a.slice, and
-// -.slice is the root, "".
+// ExpandSlice returns the path of a systemd slice: a-b.slice is in a.slice, and -.slice
+// is the root, "".
 func ExpandSlice(slice string) (string, error) {
 	base, ok := strings.CutSuffix(slice, ".slice")
 	if !ok || base == "" || strings.ContainsAny(slice, "/\x00\n") {

@@ -15,9 +15,9 @@ import (
 	"github.com/longshore/longshore/internal/stats"
 )
 
-// Resources reads back what the kernel enforces. A field that this kernel has
-// no file for is nil; no limit is -1, as in the OCI spec. On v2 CPU.Shares is
-// computed from the weight, which is coarser, and Unified has the weight itself.
+// Resources reads the limits that the kernel enforces. A field without a file in this
+// kernel is nil; no limit is -1, as in the OCI spec. On v2, CPU.Shares is computed from
+// the weight, which is coarser; Unified has the weight itself.
 func (t *Tree) Resources(_ context.Context, ref core.CgroupRef) (*specs.LinuxResources, error) {
 	if err := t.valid(ref); err != nil {
 		return nil, fmt.Errorf("read limits: %w", err)
@@ -32,7 +32,7 @@ func (t *Tree) Resources(_ context.Context, ref core.CgroupRef) (*specs.LinuxRes
 	return t.v1Resources(ref)
 }
 
-// MemoryLimit reads back how many bytes ref may use; 0 is no limit.
+// MemoryLimit reads how many bytes ref may use; 0 means no limit.
 func (t *Tree) MemoryLimit(_ context.Context, ref core.CgroupRef) (uint64, error) {
 	if err := t.valid(ref); err != nil {
 		return 0, fmt.Errorf("read memory limit: %w", err)
@@ -108,7 +108,7 @@ func v2Resources(dir string) *specs.LinuxResources {
 	res.Memory.Limit = signed(file("memory.max"))
 	res.Memory.Reservation = signed(file("memory.low"))
 	if swap := signed(file("memory.swap.max")); swap != nil {
-		// OCI counts memory and swap together.
+		// The OCI value is memory and swap together.
 		if l := res.Memory.Limit; *swap >= 0 && l != nil && *l >= 0 {
 			*swap += *l
 		} else {
@@ -121,7 +121,7 @@ func v2Resources(dir string) *specs.LinuxResources {
 	return res
 }
 
-// hugepages reads the limit of each page size; one without a limit is left out.
+// hugepages reads the limits of all page sizes that have one.
 func hugepages(dir, ending string) (limits []specs.LinuxHugepageLimit) {
 	files, err := filepath.Glob(filepath.Join(dir, "hugetlb.*"+ending))
 	if err != nil {
@@ -150,7 +150,7 @@ func unsigned(s string) *uint64 {
 	return &n
 }
 
-// signed reads a limit; "max" and v1's page-rounded infinity are -1.
+// signed reads a limit; "max", and v1's infinity rounded to pages, become -1.
 func signed(s string) *int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	switch {

@@ -3,12 +3,13 @@ package cgroup
 import (
 	"context"
 	"errors"
+	"path/filepath"
 
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Release takes the engine's own tree away when there is nothing in it; what is
-// still used stays, which is no error.
+// Release removes the engine's own tree as far as it is empty. What is still used stays,
+// without an error.
 func (t *Tree) Release(ctx context.Context) error {
 	var errs []error
 	used := false
@@ -27,5 +28,23 @@ func (t *Tree) Release(ctx context.Context) error {
 	if t.systemd != nil && !used && unitOf(t.root) == t.root {
 		errs = append(errs, t.stopUnit(ctx, t.root))
 	}
+	if t.systemd == nil && t.formerly(systemdRoot) {
+		errs = append(errs, t.releaseFormer(ctx))
+	}
 	return errors.Join(errs...)
+}
+
+// releaseFormer stops the unit of an agent with systemd when nothing is in it.
+func (t *Tree) releaseFormer(ctx context.Context) error {
+	dir := t.layout.unified + systemdRoot
+	children, err := subdirs(dir)
+	if err != nil {
+		return err
+	}
+	for _, c := range children {
+		if rmdir(filepath.Join(dir, c)) != nil {
+			return nil //nolint:nilerr // something is in it, so the unit stays
+		}
+	}
+	return t.stopUnit(ctx, systemdRoot)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Remove takes ref and all below it away in every hierarchy, and leaves adopted
-// cgroups alone. It kills nothing: what still has processes after a short wait
-// is FailedPrecondition. It succeeds when there is nothing.
+// Remove removes ref and everything below it in every hierarchy, except adopted cgroups.
+// It kills nothing: if there are still processes after a short wait, it fails with
+// FailedPrecondition. It succeeds if nothing exists.
 func (t *Tree) Remove(ctx context.Context, ref core.CgroupRef) error {
 	if ref.IsZero() {
 		return nil
@@ -37,7 +37,7 @@ func (t *Tree) Remove(ctx context.Context, ref core.CgroupRef) error {
 			errs = append(errs, err)
 		}
 	}
-	if t.systemd != nil && len(errs) == 0 { // stopping a unit kills what is in it
+	if len(errs) == 0 { // stopping a unit kills its processes
 		errs = append(errs, t.removeUnit(ctx, ref))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -47,7 +47,7 @@ func (t *Tree) Remove(ctx context.Context, ref core.CgroupRef) error {
 }
 
 func removeTree(ctx context.Context, dir string) error {
-	if rmdir(dir) == nil { // nothing below and nobody in it: the usual case
+	if rmdir(dir) == nil { // usually there are no processes and nothing below
 		return nil
 	}
 	children, err := subdirs(dir)
@@ -59,7 +59,7 @@ func removeTree(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	// A process that has just been reaped is still leaving.
+	// A process that has just been reaped is in the cgroup for another moment.
 	var last error
 	err = poll(ctx, func() (bool, error) {
 		last = rmdir(dir)

@@ -10,8 +10,8 @@ import (
 	"github.com/longshore/longshore/internal/stats"
 )
 
-// Stats reads the fields of ref that want selects; those that this node does not
-// have are not OK. NotFound when ref is gone.
+// Stats reads those fields of ref that want selects. Fields that this node does not have
+// are not OK. It fails with NotFound if ref does not exist.
 func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.StatsFields) (core.Stats, error) {
 	if err := t.valid(ref); err != nil {
 		return core.Stats{}, fmt.Errorf("read stats: %w", err)
@@ -26,7 +26,7 @@ func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.StatsFie
 			return dir
 		}, want)
 	}
-	if !s.CPU.Usage.OK && !exists(member) { // else it has just told something
+	if !s.CPU.Usage.OK && !exists(member) { // a value that was read proves that it exists
 		return core.Stats{}, fmt.Errorf("read stats of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
 	}
 	if !want.Has(core.StatsProcessCount | core.StatsProcesses | core.StatsProcessFiles) {

@@ -9,34 +9,33 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Systemd makes transient units. The engine runs without one by default: below
-// a unit with Delegate=yes plain directories are right.
+// Systemd makes transient units. By default the engine runs without it: below a unit
+// with Delegate=yes, plain directories are enough.
 type Systemd interface {
-	// StartSlice makes a slice, and those above it, unless it is there.
+	// StartSlice makes a slice and its parents, unless it exists.
 	StartSlice(ctx context.Context, name string) error
-	// StartService makes a service without a process in a slice ("" is
-	// systemd's own choice), whose cgroup is delegated to us and stays until
-	// the service is stopped; unless it is there.
+	// StartService makes a service without a process in a slice ("" leaves the choice to
+	// systemd), unless it exists. Its cgroup is delegated to this process and stays
+	// until the service is stopped.
 	StartService(ctx context.Context, name, slice string) error
-	// StopUnit stops a unit; it succeeds when there is none.
+	// StopUnit stops a unit; it succeeds if there is none.
 	StopUnit(ctx context.Context, name string) error
 }
 
-// systemdRoot is the engine's own tree with systemd.
+// systemdRoot is the engine's own tree if systemd makes units.
 const systemdRoot = "/system.slice/longshore-sandboxes.service"
 
-// inUnit is the directory of a delegated unit that is ours alone. What stands
-// at the unit's own directory is systemd's, which writes it anew at every
-// daemon-reload; what is below a delegated unit it never touches, neither
-// limits nor device programs.
+// inUnit is the directory of a delegated unit in which only Longshore writes. The unit's
+// own directory is systemd's, which rewrites its files at every daemon-reload. It never
+// touches what is below a delegated unit, neither limits nor device programs.
 const inUnit = "tree"
 
-// A scope would be the usual unit, but it ends, and its cgroup goes, with its
-// last process: a sandbox without processes has none, and the counts of a
-// container that ended are read after its end. A slice stays, but cannot be
-// delegated. So the unit is a service that remains without a process.
+// A scope would be the usual unit, but it ends, and its cgroup is removed, with its last
+// process: a sandbox without processes has none, and a container's counters are read
+// after its end. A slice stays, but cannot be delegated. So the unit is a service that
+// stays active without a process.
 
-// unitOf finds the delegated unit in a path: its own path, "" when there is none.
+// unitOf returns the path of the delegated unit in a path, "" if there is none.
 func unitOf(p string) string {
 	dir := "/"
 	for part := range strings.SplitSeq(strings.Trim(p, "/"), "/") {
@@ -52,15 +51,15 @@ func unitOf(p string) string {
 	return ""
 }
 
-// makeUnit has systemd make what is a unit of its own. A plain directory below a
+// makeUnit has systemd make the unit for a path, if it is one. A plain directory below a
 // unit is made by mkdir.
 func (t *Tree) makeUnit(ctx context.Context, ref core.CgroupRef) (done bool, err error) {
 	if ref.Adopted[""] != "" {
-		return false, nil // somebody else's unit
+		return false, nil // another program's unit
 	}
 	if unit := unitOf(ref.Path); unit != "" {
 		if t.layout.unified != "" && exists(t.layout.unified+unit) {
-			return false, nil // by far the usual case: a container in its sandbox's
+			return false, nil // the usual case: a container in its sandbox's unit
 		}
 		slice := path.Base(path.Dir(unit))
 		if slice == "/" {
@@ -79,7 +78,7 @@ func (t *Tree) makeUnit(ctx context.Context, ref core.CgroupRef) (done bool, err
 	return true, nil
 }
 
-// removeUnit takes away the unit that ref, already removed, was all of.
+// removeUnit stops the unit whose cgroup ref was; ref is already removed.
 func (t *Tree) removeUnit(ctx context.Context, ref core.CgroupRef) error {
 	if ref.Adopted[""] != "" || ref.Path == "" {
 		return nil
@@ -92,13 +91,26 @@ func (t *Tree) removeUnit(ctx context.Context, ref core.CgroupRef) error {
 	default:
 		return nil
 	}
+	if t.systemd == nil && !t.formerly(unit) {
+		return nil
+	}
 	return t.stopUnit(ctx, unit)
 }
 
-// stopUnit stops a unit, which takes its cgroup away where systemd made it, and
-// then what we made in its name in other hierarchies.
+// formerly reports whether a unit exists that an agent with systemd has made.
+func (t *Tree) formerly(unit string) bool {
+	name := path.Base(unit)
+	return t.former != nil && t.layout.unified != "" && strings.HasPrefix(name, "longshore-") && path.Ext(name) == ".service" && exists(t.layout.unified+unit)
+}
+
+// stopUnit stops a unit, which removes its cgroup in the hierarchies that systemd
+// manages, and then removes its directories in the others.
 func (t *Tree) stopUnit(ctx context.Context, unit string) error {
-	errs := []error{t.systemd.StopUnit(ctx, path.Base(unit))}
+	by := t.systemd
+	if by == nil {
+		by = t.former
+	}
+	errs := []error{by.StopUnit(ctx, path.Base(unit))}
 	for _, dir := range t.layout.owned(core.CgroupRef{Path: unit}) {
 		errs = append(errs, removeTree(ctx, dir))
 	}

@@ -15,7 +15,7 @@ func newAgent(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run the agent",
-		Long:  "Run the agent until SIGTERM or SIGINT. Containers go on running without it.",
+		Long:  "Run the agent until SIGTERM or SIGINT. Containers keep running without it.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.loadConfig()

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// exactArgs wants n arguments, which what names.
+// exactArgs requires exactly n arguments; what names them.
 func exactArgs(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != n {
@@ -16,7 +16,7 @@ func exactArgs(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// minArgs wants n arguments or more, which what names.
+// minArgs requires at least n arguments; what names them.
 func minArgs(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) < n {
@@ -26,7 +26,7 @@ func minArgs(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// noArgs wants none.
+// noArgs allows no arguments.
 func noArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return &usageError{fmt.Errorf("unexpected argument %q", args[0])}
@@ -34,7 +34,7 @@ func noArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// maxArgs wants at most n.
+// maxArgs allows at most n arguments.
 func maxArgs(n int) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > n {

@@ -15,17 +15,17 @@ func newAttach(a *app) *cobra.Command {
 	var noStdin, noSignals bool
 	cmd := &cobra.Command{
 		Use:   "attach CONTAINER",
-		Short: "Join a running container's input and output",
-		Long:  "Join a running container's input and output, from now on (logs shows what was before). Leave a terminal with Ctrl-P Ctrl-Q.",
+		Short: "Attach to a running container's input and output",
+		Long:  "Attach to a running container's input and output. Only new output is shown; logs shows earlier output. Ctrl-P Ctrl-Q detaches from a terminal.",
 		Args:  exactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name, req.Stdin = args[0], !noStdin
 			return startError(a.call(func(c *client) error { return a.attach(cmd.Context(), c, req, !noSignals) }))
 		},
 	}
-	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "only watch")
-	cmd.Flags().BoolVar(&noSignals, "no-signals", false, "do not send on the signals that we get")
-	cmd.Flags().BoolVar(&req.Force, "force", false, "also to another owner's container")
+	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "do not attach standard input")
+	cmd.Flags().BoolVar(&noSignals, "no-signals", false, "do not forward signals to the container")
+	cmd.Flags().BoolVar(&req.Force, "force", false, "also to containers of other owners")
 	return cmd
 }
 
@@ -35,7 +35,7 @@ func (a *app) attach(ctx context.Context, c *client, req *longshorev1.AttachStar
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Start{Start: req}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer tells why
+	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Start{Start: req}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes with the answer
 		return err
 	}
 	s := &session{

@@ -19,7 +19,7 @@ func newCheck(a *app) *cobra.Command {
 					return err
 				}
 				if len(resp.GetFindings()) == 0 && !asJSON {
-					return a.print("nothing is wrong\n")
+					return a.print("no problems found\n")
 				}
 				return a.findings(resp.GetFindings(), asJSON)
 			})

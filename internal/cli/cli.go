@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,12 +22,15 @@ type Options struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Version        string
-	// Agent runs the agent until ctx ends; nil leaves the command out. The level is
-	// the log's, which it may change.
+	// Agent runs the agent until ctx ends; without it there is no such command. It may change
+	// level, which is the log's.
 	Agent func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error
+	// Teardown removes what runs and what it uses, without an agent. Containers have grace to
+	// end by themselves. It is nil when Agent is.
+	Teardown func(ctx context.Context, cfg config.Config, log *slog.Logger, grace time.Duration) error
 }
 
-// app is what the commands share.
+// app is the state that the commands share.
 type app struct {
 	o          Options
 	socket     string
@@ -35,7 +39,7 @@ type app struct {
 	configFile string
 }
 
-// exitError ends the program with a status of its own; err may be nil.
+// exitError ends the program with a particular status; err may be nil.
 type exitError struct {
 	status int
 	err    error
@@ -50,7 +54,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// usageError is a command line that cannot be understood.
+// usageError is a command line that is not valid.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -80,7 +84,7 @@ func Main(ctx context.Context, o Options) int {
 	case errors.As(err, &usage), isCobraUsage(err):
 		status = 2
 		if name := cmd.Name(); name == "run" || name == "exec" {
-			status = statusCannot // every other status is the program's
+			status = statusCannot // all other statuses are the program's
 		}
 		_, _ = fmt.Fprintf(o.Stderr, "longshore: %s (see `%s --help`)\n", oneLine(err.Error()), cmd.CommandPath())
 		return status
@@ -89,7 +93,7 @@ func Main(ctx context.Context, o Options) int {
 	return status
 }
 
-// isCobraUsage finds the usage errors that cobra itself makes.
+// isCobraUsage reports whether err is a usage error that cobra has made.
 func isCobraUsage(err error) bool {
 	for _, s := range []string{"unknown command", "unknown flag", "unknown shorthand", "flag needs", "invalid argument", "accepts ", "requires at"} {
 		if strings.HasPrefix(err.Error(), s) {
@@ -114,8 +118,8 @@ func newRoot(a *app) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = false
 	f := root.PersistentFlags()
 	f.StringVar(&a.socket, "socket", "", "the agent's control socket (default $LONGSHORE_SOCKET, else control.sock in the state directory)")
-	f.StringVar(&a.root, "root", "", "directory of what survives a boot (default "+config.Default().Agent.Root+")")
-	f.StringVar(&a.state, "state", "", "directory of what a boot may lose (default "+config.Default().Agent.State+")")
+	f.StringVar(&a.root, "root", "", "directory for data that survives a boot (default "+config.Default().Agent.Root+")")
+	f.StringVar(&a.state, "state", "", "directory for data that need not survive a boot (default "+config.Default().Agent.State+")")
 	f.StringVar(&a.configFile, "config", "", "configuration file (default "+config.DefaultPath+")")
 	for _, group := range groups() {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
@@ -126,9 +130,10 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	if a.o.Agent != nil {
-		cmd := newAgent(a)
-		cmd.GroupID = "node"
-		root.AddCommand(cmd)
+		for _, cmd := range []*cobra.Command{newAgent(a), newTeardown(a)} {
+			cmd.GroupID = "node"
+			root.AddCommand(cmd)
+		}
 	}
 	a.complete(root)
 	return root
@@ -142,14 +147,14 @@ type group struct {
 func groups() []group {
 	return []group{
 		{"containers", "Containers:", []func(*app) *cobra.Command{
-			newRun, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newKill, newPause, newResume, newRm, newWait, newStats, newTop,
+			newRun, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newKill, newPause, newResume, newRm, newWait, newStats, newTop, newPort,
 		}},
 		{"images", "Images and volumes:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newPrune, newVolume}},
-		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newOCI, newVersion, newDebug}},
+		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newDebug}},
 	}
 }
 
-// socketPath is where the agent answers.
+// socketPath returns the path of the agent's socket.
 func (a *app) socketPath() string {
 	switch {
 	case a.socket != "":

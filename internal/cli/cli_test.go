@@ -80,7 +80,7 @@ func node(t *testing.T) (n *enginetest.Node, socket string) {
 	} {
 		n.Supervisor.Program(name, program)
 	}
-	dir, err := os.MkdirTemp("", "ls") // a socket's address must be short
+	dir, err := os.MkdirTemp("", "ls") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,8 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// maxAnswer is the largest message taken from the agent: a list of everything.
+// maxAnswer is the size of the largest message accepted from the agent, in bytes: a list of all
+// objects.
 const maxAnswer = 64 << 20
 
 // client is a connection to the agent.
@@ -28,14 +29,14 @@ type client struct {
 	images     longshorev1.ImagesClient
 	volumes    longshorev1.VolumesClient
 	node       longshorev1.NodeClient
+	swarm      longshorev1.SwarmClient
 }
 
-// connect makes a connection; whether the agent answers shows with the first
-// call.
+// connect makes a connection. Whether the agent answers is known only with the first call.
 func (a *app) connect() (*client, error) {
 	path := a.socketPath()
 	conn, err := grpc.NewClient("passthrough:///longshore",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket: the kernel guards it
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket: its file mode says who may connect
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}),
@@ -46,6 +47,7 @@ func (a *app) connect() (*client, error) {
 	}
 	return &client{
 		conn, longshorev1.NewContainersClient(conn), longshorev1.NewImagesClient(conn), longshorev1.NewVolumesClient(conn), longshorev1.NewNodeClient(conn),
+		longshorev1.NewSwarmClient(conn),
 	}, nil
 }
 
@@ -59,10 +61,10 @@ func (a *app) call(fn func(*client) error) error {
 	return fn(c)
 }
 
-// longID is a whole ID; people get its begin.
+// longID matches a whole ID; people get its beginning.
 var longID = regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`) //nolint:gochecknoglobals // constant
 
-// explain is an error as one line for people, with what to do about it.
+// explain returns an error as one line for people, with what to do about it.
 func (a *app) explain(err error) string {
 	var from interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &from) {
@@ -75,7 +77,7 @@ func (a *app) explain(err error) string {
 		}
 	}
 	text := longID.ReplaceAllString(oneLine(st.Message()), "$1")
-	// The class's own words add nothing to what went wrong.
+	// The class's own words add nothing to the message.
 	for _, class := range []string{"not found", "already exists", "invalid argument", "failed precondition", "permission denied"} {
 		if cut, ok := strings.CutSuffix(text, ": "+class); ok {
 			text = cut
@@ -87,7 +89,7 @@ func (a *app) explain(err error) string {
 	}
 	switch st.Code() {
 	case codes.Unimplemented:
-		text += " (the agent is of another version, see `longshore version`)"
+		text += " (the agent has another version, see `longshore version`)"
 	case codes.Canceled:
 		text = "interrupted"
 	case codes.OK, codes.Unknown, codes.InvalidArgument, codes.DeadlineExceeded, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
@@ -96,7 +98,7 @@ func (a *app) explain(err error) string {
 	return text
 }
 
-// unreachable says why the agent's socket does not answer, "" when it does.
+// unreachable returns why the agent's socket does not answer, or "" when it does.
 func (a *app) unreachable() string {
 	path := a.socketPath()
 	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", path)
@@ -105,18 +107,18 @@ func (a *app) unreachable() string {
 		_ = conn.Close()
 		return ""
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Sprintf("may not use the agent's socket %s: run this as root, or set control.read_socket for reading", path)
+		return fmt.Sprintf("no permission for the agent's socket %s: run this as root, or set control.read_socket to read without being root", path)
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("the agent is not running (nobody answers at %s): start it by `longshore agent` or `systemctl start longshore`", path)
+		return fmt.Sprintf("the agent is not running (no answer at %s): start it with `longshore agent` or `systemctl start longshore`", path)
 	}
 	return fmt.Sprintf("reach the agent: %v", err)
 }
 
-// statusCannot, and what StartFailure says otherwise, are what a shell says of a
-// program that could not be started.
+// statusCannot is the exit status when a program could not be started and no StartFailure says
+// otherwise.
 const statusCannot = 125
 
-// startError turns an error of run or exec into the status that means it.
+// startError gives an error of run or exec the exit status that a shell would give it.
 func startError(err error) error {
 	if err == nil {
 		return nil

@@ -14,11 +14,11 @@ import (
 // completeTime is how long a shell may wait for names.
 const completeTime = 2 * time.Second
 
-// completion answers the names that an argument may be.
+// completion returns the possible values of an argument.
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-// names completes up to most arguments (0: any number) with what list answers,
-// and with nothing when the agent does not.
+// names completes up to most arguments (0: any number) with what list returns, and with nothing
+// when the agent does not answer.
 func (a *app) names(most int, list func(context.Context, *client) ([]string, error)) completion {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
@@ -40,7 +40,8 @@ func (a *app) names(most int, list func(context.Context, *client) ([]string, err
 	}
 }
 
-// containerNames are those in one of the states, or all without states.
+// containerNames returns the names of the containers in one of the states, or of all without
+// states.
 func containerNames(states ...string) func(context.Context, *client) ([]string, error) {
 	return func(ctx context.Context, c *client) ([]string, error) {
 		resp, err := c.containers.ListContainers(ctx, &longshorev1.ListContainersRequest{All: true})
@@ -72,11 +73,11 @@ func volumeNames(ctx context.Context, c *client) ([]string, error) {
 	return out, err
 }
 
-// complete gives the commands what their arguments may be.
+// complete sets the argument completions of all commands.
 func (a *app) complete(root *cobra.Command) {
 	running := containerNames("running", "paused")
 	for path, c := range map[string]completion{
-		"run": a.names(1, imageNames), "exec": a.names(1, running), "attach": a.names(1, running), "top": a.names(1, running),
+		"run": a.names(1, imageNames), "exec": a.names(1, running), "attach": a.names(1, running), "top": a.names(1, running), "port": a.names(1, running),
 		"logs": a.names(1, containerNames()), "inspect": a.names(0, containerNames()), "why": a.names(1, containerNames()),
 		"start": a.names(0, containerNames("created")), "stop": a.names(0, running), "kill": a.names(0, running),
 		"pause": a.names(0, containerNames("running")), "resume": a.names(0, containerNames("paused")), "rm": a.names(0, containerNames()),

@@ -21,13 +21,17 @@ func newConfig(a *app) *cobra.Command {
 		RunE:  func(*cobra.Command, []string) error { return a.print("%s", config.DefaultFile()) },
 	}, &cobra.Command{
 		Use:   "check",
-		Short: "Read the configuration as the agent would and say what is wrong with it",
+		Short: "Check the configuration, and the files that it names, as the agent would",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if _, err := a.loadConfig(); err != nil {
+			cfg, err := a.loadConfig()
+			if err == nil {
+				err = cfg.CheckFiles()
+			}
+			if err != nil {
 				return err
 			}
-			return a.print("the configuration is good\n")
+			return a.print("the configuration is valid\n")
 		},
 	}, newConfigShow(a))
 	return cmd
@@ -37,7 +41,7 @@ func newConfigShow(a *app) *cobra.Command {
 	var live bool
 	cmd := &cobra.Command{
 		Use:   "show",
-		Short: "Print the whole configuration that results from the files, secrets masked",
+		Short: "Print the complete configuration as the files set it, with secrets masked",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if live {
@@ -60,11 +64,11 @@ func newConfigShow(a *app) *cobra.Command {
 			return a.print("%s", text)
 		},
 	}
-	cmd.Flags().BoolVar(&live, "live", false, "what the running agent has in force")
+	cmd.Flags().BoolVar(&live, "live", false, "show the configuration that the running agent uses")
 	return cmd
 }
 
-// loadConfig reads the files as the agent would, with our flags on top.
+// loadConfig reads the files as the agent would, and applies our flags.
 func (a *app) loadConfig() (config.Config, error) {
 	var cfg config.Config
 	var err error

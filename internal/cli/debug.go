@@ -13,7 +13,7 @@ import (
 func newDebug(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "debug",
-		Short: "For a bug report",
+		Short: "Collect data for a bug report",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -1,8 +1,6 @@
-// Package cli is the command line: one file per command, each a translation of
-// flags into one call of the control API and of its answer into a table, JSON or
-// a joined terminal.
+// Package cli is the command line, one file per command. Each command translates flags into a
+// call of the control API, and the answer into a table, JSON or an attached terminal.
 //
-// It must not know the engine or its parts: what a command can do, any client of
-// api/longshore/v1 can do. The agent itself is handed in by main. Start reading
-// at cli.go, then run.go.
+// It knows neither the engine nor its parts: any client of api/longshore/v1 can do what a command
+// does. main passes the agent in. Start reading at cli.go, then run.go.
 package cli

@@ -13,7 +13,7 @@ func newDoctor(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what of this node works, and what to do about the rest",
+		Short: "Check this node, and say what to do about each problem",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.call(func(c *client) error {
@@ -29,7 +29,7 @@ func newDoctor(a *app) *cobra.Command {
 	return cmd
 }
 
-// findings shows what was found; the exit status is 1 when something failed.
+// findings prints the findings; the exit status is 1 when a check failed.
 func (a *app) findings(list []*longshorev1.Finding, asJSON bool) error {
 	failed := false
 	for _, f := range list {

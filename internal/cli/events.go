@@ -18,7 +18,7 @@ func newEvents(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events [NAME]",
 		Short: "Show the event log as it grows",
-		Long:  "Show the event log as it grows, from now on or from --since. NAME is a container or sandbox.",
+		Long:  "Show new events, or with --since also earlier ones. NAME is a container or sandbox: only its events are shown.",
 		Args:  maxArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 1 {
@@ -45,10 +45,10 @@ func newEvents(a *app) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&since, "since", "", "from a time, a duration ago, or after a sequence number (0: all there is)")
-	fl.BoolVar(&noFollow, "no-follow", false, "end with the newest event")
-	fl.StringVar(&req.Owner, "owner", "", "only of this owner")
-	fl.StringSliceVar(&req.Kinds, "kind", nil, "only of these kinds, such as container.exited")
+	fl.StringVar(&since, "since", "", "start at a time, a duration ago, or after a sequence number (0: all events)")
+	fl.BoolVar(&noFollow, "no-follow", false, "exit after the newest event")
+	fl.StringVar(&req.Owner, "owner", "", "only this owner's")
+	fl.StringSliceVar(&req.Kinds, "kind", nil, "only these kinds, such as container.exited")
 	fl.BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
 	return cmd
 }

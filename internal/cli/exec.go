@@ -16,7 +16,7 @@ func newExec(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] CONTAINER COMMAND [ARG...]",
 		Short: "Run a further program in a running container",
-		Long:  "Run a further program in a running container. Its exit status becomes ours. It is killed when we are, unless -d leaves it running.",
+		Long:  "Run a further program in a running container. exec exits with its exit status. When exec ends, so does the program, unless -d is given.",
 		Args:  minArgs(2, "a container and a command"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req.Name, req.Command = args[0], args[1:]
@@ -28,27 +28,27 @@ func newExec(a *app) *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.SetInterspersed(false)
-	fl.BoolVarP(&req.Detach, "detach", "d", false, "leave it running and print its ID")
+	fl.BoolVarP(&req.Detach, "detach", "d", false, "run in the background and print the ID")
 	fl.BoolVarP(&req.Stdin, "interactive", "i", false, "pass standard input")
-	fl.BoolVarP(&req.Tty, "tty", "t", false, "give it a terminal")
-	fl.StringArrayVarP(&env, "env", "e", nil, "environment variable, NAME=value, or NAME to take it from here")
+	fl.BoolVarP(&req.Tty, "tty", "t", false, "allocate a terminal")
+	fl.StringArrayVarP(&env, "env", "e", nil, "environment variable, NAME=value, or NAME to copy it from this environment")
 	fl.StringVarP(&req.User, "user", "u", "", "user[:group] by name or number")
 	fl.StringVarP(&req.Workdir, "workdir", "w", "", "working directory")
 	fl.BoolVar(&req.Privileged, "privileged", false, "all capabilities")
-	fl.BoolVar(&req.Force, "force", false, "also in another owner's container")
+	fl.BoolVar(&req.Force, "force", false, "also in containers of other owners")
 	return cmd
 }
 
 func (a *app) exec(ctx context.Context, c *client, req *longshorev1.ExecStart) error {
 	if _, ok := terminal(a.o.Stdin); req.GetTty() && req.GetStdin() && !ok {
-		return errors.New("-it needs a terminal: standard input is none (use -i alone)")
+		return errors.New("-it needs a terminal, and standard input is not one (use -i alone)")
 	}
 	req.Size = a.terminalSize()
 	stream, err := c.containers.Exec(ctx)
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&longshorev1.ExecRequest{Step: &longshorev1.ExecRequest_Start{Start: req}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer tells why
+	if err := stream.Send(&longshorev1.ExecRequest{Step: &longshorev1.ExecRequest_Start{Start: req}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes with the answer
 		return err
 	}
 	if req.GetDetach() {

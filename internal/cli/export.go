@@ -20,7 +20,7 @@ func newExport(a *app) *cobra.Command {
 		Args:  minArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, ok := terminal(a.o.Stdout); ok && output == "" {
-				return &usageError{errors.New("an archive does not belong on a terminal: use -o FILE or a pipe")}
+				return &usageError{errors.New("the archive would go to a terminal: use -o FILE or a pipe")}
 			}
 			return a.call(func(c *client) error {
 				stream, err := c.images.ExportImages(cmd.Context(), &longshorev1.ExportImagesRequest{Names: args})
@@ -40,8 +40,8 @@ func newExport(a *app) *cobra.Command {
 	return cmd
 }
 
-// writeTo has fn write to the file, which appears only once it is complete, or
-// to standard output when path is "" or "-".
+// writeTo calls fn to write the file, which appears only when it is complete, or standard output
+// when path is "" or "-".
 func (a *app) writeTo(path string, fn func(io.Writer) error) error {
 	if path == "" || path == "-" {
 		w := bufio.NewWriterSize(a.o.Stdout, archiveChunk)

@@ -13,7 +13,7 @@ func newImages(a *app) *cobra.Command {
 	var asJSON, quiet, full bool
 	cmd := &cobra.Command{
 		Use:   "images",
-		Short: "List images of every owner",
+		Short: "List the images of every owner",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.call(func(c *client) error {
@@ -36,14 +36,14 @@ func newImages(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&req.Owner, "owner", "", "only of this owner")
+	cmd.Flags().StringVar(&req.Owner, "owner", "", "only this owner's")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print IDs only")
 	cmd.Flags().BoolVar(&full, "no-trunc", false, "do not shorten anything")
 	return cmd
 }
 
-// imageTable has a row for each name.
+// imageTable prints a row for each name.
 func (a *app) imageTable(list []*longshorev1.Image, full bool) error {
 	var rows [][]string
 	for _, img := range list {

@@ -11,13 +11,13 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// archiveChunk is how much of an archive travels in one message.
+// archiveChunk is how much of an archive is sent in one message, in bytes.
 const archiveChunk = 256 << 10
 
 func newImport(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "import [FILE]",
-		Short: "Take images from an OCI or docker archive, - or nothing is standard input",
+		Short: "Import images from an OCI or docker archive; - or nothing reads standard input",
 		Args:  maxArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			in := a.o.Stdin
@@ -39,7 +39,7 @@ func newImport(a *app) *cobra.Command {
 					n, rerr := io.ReadFull(in, buf)
 					if n > 0 {
 						if err := stream.Send(&longshorev1.ImportImagesRequest{Data: buf[:n]}); err != nil {
-							break // the answer tells why
+							break // the reason comes with the answer
 						}
 					}
 					if errors.Is(rerr, io.EOF) || errors.Is(rerr, io.ErrUnexpectedEOF) {

@@ -12,8 +12,8 @@ func newInspect(a *app) *cobra.Command {
 	var showEnv, image bool
 	cmd := &cobra.Command{
 		Use:   "inspect NAME...",
-		Short: "Show all that is known of a container, sandbox or image as JSON",
-		Long:  "Show all that is known of a container, sandbox or image as JSON. Values of environment variables are hidden unless --show-env.",
+		Short: "Show the complete record of a container, sandbox or image as JSON",
+		Long:  "Show the complete record of a container, sandbox or image as JSON. Values of environment variables are hidden unless --show-env.",
 		Args:  minArgs(1, "a container, sandbox or image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(func(c *client) error {
@@ -37,6 +37,6 @@ func newInspect(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&showEnv, "show-env", false, "show the values of environment variables")
-	cmd.Flags().BoolVar(&image, "image", false, "an image, even when a container has that name")
+	cmd.Flags().BoolVar(&image, "image", false, "look up an image, even if a container has that name")
 	return cmd
 }

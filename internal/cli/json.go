@@ -12,10 +12,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// toJSON is a message as plain JSON values: names as in the .proto file, times
-// in RFC 3339, 64-bit numbers as numbers, and every field there, so that a
-// script need not ask whether it is. (protojson writes 64-bit numbers as
-// strings.)
+// toJSON returns a message as plain JSON values: names as in the .proto file, times in RFC 3339,
+// 64-bit numbers as numbers, and every field, so that a script need not test for its presence.
+// (protojson writes 64-bit numbers as strings.)
 func toJSON(m proto.Message) any { return messageJSON(m.ProtoReflect()) }
 
 func messageJSON(m protoreflect.Message) any {

@@ -13,7 +13,7 @@ func newKill(a *app) *cobra.Command {
 	var sig string
 	cmd := &cobra.Command{
 		Use:   "kill CONTAINER...",
-		Short: "Send a signal to containers' main processes",
+		Short: "Send a signal to the main processes of containers",
 		Args:  minArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
@@ -23,6 +23,6 @@ func newKill(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&sig, "signal", "s", "KILL", "signal by name or number")
-	cmd.Flags().BoolVar(&force, "force", false, "also another owner's")
+	cmd.Flags().BoolVar(&force, "force", false, "also containers of other owners")
 	return cmd
 }

@@ -17,8 +17,7 @@ func signalName(n int32) string {
 	return fmt.Sprintf("signal %d", n)
 }
 
-// each calls fn for every name, prints those that went well, and returns all
-// errors together.
+// each calls fn for every name, prints the names for which it succeeded, and reports all errors.
 func (a *app) each(ctx context.Context, names []string, fn func(context.Context, *client, string) error) error {
 	return a.call(func(c *client) error {
 		var errs []error
@@ -36,7 +35,7 @@ func (a *app) each(ctx context.Context, names []string, fn func(context.Context,
 			}
 		}
 		if len(errs) > 0 {
-			return &exitError{status: 1} // each was told already
+			return &exitError{status: 1} // each error has already been printed
 		}
 		return nil
 	})

@@ -32,7 +32,7 @@ func newLogs(a *app) *cobra.Command {
 			if tail != "" && tail != "all" {
 				n, err := strconv.ParseInt(tail, 10, 64)
 				if err != nil || n < 0 {
-					return &usageError{fmt.Errorf("--tail %q is no number of lines", tail)}
+					return &usageError{fmt.Errorf("--tail %q is not a number of lines", tail)}
 				}
 				req.Tail = &n
 			}
@@ -47,16 +47,16 @@ func newLogs(a *app) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.BoolVarP(&req.Follow, "follow", "f", false, "go on with what follows, until the container ends")
-	fl.StringVar(&since, "since", "", "only what came later: a time (RFC 3339) or how long ago (10m)")
-	fl.StringVar(&until, "until", "", "only what came earlier")
+	fl.BoolVarP(&req.Follow, "follow", "f", false, "follow new output until the container ends")
+	fl.StringVar(&since, "since", "", "only output since a time (RFC 3339) or a duration ago (10m)")
+	fl.StringVar(&until, "until", "", "only output until a time or a duration ago")
 	fl.StringVarP(&tail, "tail", "n", "", "only the last lines")
 	fl.BoolVarP(&stamps, "timestamps", "t", false, "show when each line was written")
 	fl.BoolVar(&asJSON, "json", false, "print each chunk as a line of JSON")
 	return cmd
 }
 
-// receive hands every message to fn until the stream ends.
+// receive calls fn with every message until the stream ends.
 func receive[M any](recv func() (*M, error), fn func(*M) error) error {
 	for {
 		m, err := recv()
@@ -72,13 +72,12 @@ func receive[M any](recv func() (*M, error), fn func(*M) error) error {
 	}
 }
 
-// logPrinter writes output as it was written: what came by stderr goes to
-// stderr.
+// logPrinter writes output as the container wrote it: its stderr goes to stderr.
 type logPrinter struct {
 	a      *app
 	stamps bool
 	json   bool
-	// within says of each stream that its line is not yet complete.
+	// within says for each stream whether its last line is incomplete.
 	within map[string]bool
 }
 
@@ -109,7 +108,7 @@ func (p *logPrinter) print(m *longshorev1.LogsResponse) error {
 	return nil
 }
 
-// parseTime reads a time, or a duration as that long ago; "" is nil.
+// parseTime parses a time, or a duration as that long ago; "" is nil.
 func parseTime(flag, s string) (*timestamppb.Timestamp, error) {
 	if s == "" {
 		return nil, nil //nolint:nilnil // not given

@@ -31,8 +31,7 @@ func table(w io.Writer, header []string, rows [][]string) error {
 	return nil
 }
 
-// printable keeps a cell on its line and off the terminal's controls: keys and
-// commands are other programs' bytes.
+// printable escapes control characters in a cell: keys and commands come from other programs.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || (r >= 0x7f && r < 0xa0) {
@@ -50,7 +49,7 @@ func short(id string) string {
 	return id
 }
 
-// cut shortens a cell.
+// cut shortens a cell to n characters.
 func cut(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
@@ -58,7 +57,7 @@ func cut(s string, n int) string {
 	return s
 }
 
-// size is bytes in decimal units.
+// size formats bytes in decimal units.
 func size(n uint64) string {
 	if n < 1000 {
 		return strconv.FormatUint(n, 10) + "B"
@@ -72,7 +71,7 @@ func size(n uint64) string {
 	return strconv.FormatFloat(f, 'g', 3, 64) + unit
 }
 
-// ago is a time as seen from now, coarse.
+// ago formats a time as a rough duration before now.
 func ago(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "-"
@@ -98,19 +97,28 @@ func span(d time.Duration) string {
 func portText(ports []*longshorev1.Port) string {
 	var out []string
 	for _, p := range ports {
-		host := strconv.FormatUint(uint64(p.GetHost()), 10)
-		if ip := p.GetHostIp(); ip != "" {
-			if strings.Contains(ip, ":") {
-				ip = "[" + ip + "]"
-			}
-			host = ip + ":" + host
+		host := hostText(p)
+		if p.GetHostIp() == "" {
+			host = strconv.FormatUint(uint64(p.GetHost()), 10)
 		}
 		out = append(out, fmt.Sprintf("%s->%d/%s", host, p.GetContainer(), p.GetProtocol()))
 	}
 	return strings.Join(out, ", ")
 }
 
-// stateText is a container's state with how it ended.
+// hostText returns a port's address and number on the host; * is every address.
+func hostText(p *longshorev1.Port) string {
+	ip := p.GetHostIp()
+	switch {
+	case ip == "":
+		ip = "*"
+	case strings.Contains(ip, ":"):
+		ip = "[" + ip + "]"
+	}
+	return ip + ":" + strconv.FormatUint(uint64(p.GetHost()), 10)
+}
+
+// stateText returns a container's state, with how it ended.
 func stateText(c *longshorev1.Container) string {
 	a := c.GetAutopsy()
 	switch {
@@ -131,7 +139,7 @@ func (a *app) print(format string, args ...any) error {
 	return nil
 }
 
-// warn tells something beside the output.
+// warn prints a message to standard error.
 func (a *app) warn(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.o.Stderr, "longshore: "+format+"\n", args...)
 }

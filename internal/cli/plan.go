@@ -25,9 +25,9 @@ func newDebugPlan(a *app) *cobra.Command {
 	var showEnv bool
 	cmd := &cobra.Command{
 		Use:   "plan [flags] CONTAINER|BUNDLE [CONTAINER|BUNDLE]",
-		Short: "Print the system calls by which the native runtime starts a container, or in what those of two differ",
-		Long: "Print the system calls by which the native runtime starts a container, or in what those of two differ.\n" +
-			"A bundle is a directory with a config.json, or such a file, and needs no agent. Nothing is run.",
+		Short: "Print the system calls with which the native runtime starts a container, or compare two",
+		Long: "Print the system calls with which the native runtime starts a container, or the differences between two containers.\n" +
+			"A bundle is a directory with a config.json, or such a file, and needs no agent. Nothing is executed.",
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var heads, plans [][]string
@@ -40,7 +40,7 @@ func newDebugPlan(a *app) *cobra.Command {
 				if err != nil {
 					return fmt.Errorf("plan of %s: %w", arg, err)
 				}
-				if hide && len(args) > 1 { // two containers always differ in this
+				if hide && len(args) > 1 { // this value differs between any two containers
 					for _, part := range [][]string{head, lines} {
 						for i, l := range part {
 							part[i] = strings.ReplaceAll(l, in.ID, "ID")
@@ -59,8 +59,8 @@ func newDebugPlan(a *app) *cobra.Command {
 	return cmd
 }
 
-// planInput finds what to compile: a bundle on this machine, or a container of
-// the agent's, whose environment is not for everybody's eyes.
+// planInput finds what to compile: a bundle on this machine, or a container of the agent. hide
+// says that the environment of a container must not be shown.
 func (a *app) planInput(cmd *cobra.Command, arg string) (in native.Input, hide bool, err error) {
 	file := arg
 	if st, err := os.Stat(arg); err == nil && st.IsDir() {
@@ -112,7 +112,7 @@ func inputOf(id, bundle string, spec *specs.Spec) (native.Input, error) {
 		}
 	}
 	if spec.Linux == nil || !filepath.IsAbs(spec.Linux.CgroupsPath) {
-		return in, nil // systemd's names are paths only once it made them
+		return in, nil // systemd's names become paths only when it makes the cgroups
 	}
 	tree, err := cgroup.New(cgroup.Options{})
 	if err != nil {
@@ -151,8 +151,8 @@ func numbered(lines []string) []string {
 	return out
 }
 
-// writeDiff prints the lines that only one of two lists has, in their order,
-// with the one before as a landmark. It prints nothing when they are the same.
+// writeDiff prints the lines that only one of two lists has, in order, each group after the
+// common line before it. It prints nothing when the lists are equal.
 func writeDiff(w io.Writer, a, b []string) error {
 	// The longest common subsequence, from the end.
 	long := make([][]int32, len(a)+1)

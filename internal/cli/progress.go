@@ -13,14 +13,14 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// progress shows how a pull goes.
+// progress shows the progress of a pull.
 type progress interface {
 	step(p *longshorev1.PullProgress)
-	// end leaves the terminal as it should be; it may be called twice.
+	// end restores the terminal; it may be called twice.
 	end()
 }
 
-// newProgress shows bars on a terminal and lines elsewhere, or nothing.
+// newProgress returns bars for a terminal, lines for anything else, and nothing when quiet.
 func (a *app) newProgress(w io.Writer, quiet bool) progress {
 	if quiet {
 		return silent{}
@@ -36,7 +36,7 @@ type silent struct{}
 func (silent) step(*longshorev1.PullProgress) {}
 func (silent) end()                           {}
 
-// lines tells each change of a blob's status once.
+// lines prints each change of a blob's status once.
 type lines struct {
 	w    io.Writer
 	last map[string]string
@@ -66,13 +66,13 @@ const (
 	redrawEvery = 100 * time.Millisecond
 )
 
-// bars shows one line with a bar for each blob that is on its way, and leaves one
-// line behind for each that has ended.
+// bars shows a line with a bar for each blob in progress, and leaves a line for each that is
+// done.
 type bars struct {
 	w     io.Writer
 	size  func() (cols, rows int) // of the terminal
 	now   func() time.Time
-	live  []*longshorev1.PullProgress // in the order in which they began
+	live  []*longshorev1.PullProgress // in the order in which they started
 	done  map[string]bool
 	drawn int // lines of live that are on the terminal
 	last  time.Time
@@ -80,7 +80,7 @@ type bars struct {
 
 func (b *bars) step(p *longshorev1.PullProgress) {
 	if p.GetBlob() == "" || b.done[p.GetBlob()] {
-		return // the whole is shown by its blobs
+		return // the progress of the blobs is enough
 	}
 	i := slices.IndexFunc(b.live, func(q *longshorev1.PullProgress) bool { return q.GetBlob() == p.GetBlob() })
 	changed := i < 0 || b.live[i].GetStatus() != p.GetStatus()
@@ -103,8 +103,8 @@ func (b *bars) step(p *longshorev1.PullProgress) {
 
 func (b *bars) end() { b.draw("") }
 
-// draw replaces the lines drawn last, after a line that stays above them if there is
-// one. Never more lines than the terminal has: those that leave it cannot be replaced.
+// draw replaces the lines drawn last, below a new permanent line if there is one. It never draws
+// more lines than the terminal has, because lines that have scrolled away cannot be replaced.
 func (b *bars) draw(above string) {
 	cols, rows := b.size()
 	var out strings.Builder
@@ -123,7 +123,7 @@ func (b *bars) draw(above string) {
 	_, _ = io.WriteString(b.w, out.String())
 }
 
-// bar is the line of a blob on its way.
+// bar returns the line of a blob in progress.
 func bar(p *longshorev1.PullProgress) string {
 	line := short(p.GetBlob()) + "  "
 	if p.GetTotal() <= 0 || p.GetStatus() != "downloading" {
@@ -135,7 +135,7 @@ func bar(p *longshorev1.PullProgress) string {
 		size(uint64(done)) + " / " + size(uint64(p.GetTotal()))
 }
 
-// fit cuts a line so that it takes one line of the terminal.
+// fit cuts a line to the width of the terminal.
 func fit(line string, cols int) string {
 	if r := []rune(line); len(r) >= cols {
 		return string(r[:max(cols-1, 0)])
@@ -143,7 +143,7 @@ func fit(line string, cols int) string {
 	return line
 }
 
-// windowSize is the size of a terminal, or the usual one when it does not say.
+// windowSize returns the size of a terminal, or the usual size when it is unknown.
 func windowSize(f *os.File) (cols, rows int) {
 	cols, rows, err := term.GetSize(int(f.Fd()))
 	if err != nil || cols < 1 || rows < 1 {

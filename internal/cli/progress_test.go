@@ -8,8 +8,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// screen is what a terminal shows after it got this text: the lines above the
-// cursor.
+// screen returns what a terminal shows after it got this text: the lines above the cursor.
 func screen(t *testing.T, text string) []string {
 	t.Helper()
 	var lines []string

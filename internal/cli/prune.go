@@ -14,8 +14,8 @@ func newPrune(a *app) *cobra.Command {
 	var all, containers, volumes bool
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove what is no longer used: images without a name, and more when asked",
-		Long: "Remove what is no longer used of our own (owner cli): images without a name; with --all every image that no container uses; " +
+		Short: "Remove unused images and, when asked, ended containers and unused volumes",
+		Long: "Remove what is no longer used of the objects of owner cli: images without a name; with --all every image that no container uses;  " +
 			"with --containers first the containers that have ended; with --volumes the volumes that no container uses.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -65,7 +65,7 @@ func (a *app) pruneContainers(cmd *cobra.Command, c *client) error {
 		switch {
 		case err == nil:
 			errs = append(errs, a.print("container %s\n", ct.GetKey()))
-		case status.Code(err) != codes.NotFound: // somebody else was faster
+		case status.Code(err) != codes.NotFound: // somebody else has removed it meanwhile
 			errs = append(errs, err)
 		}
 	}

@@ -15,7 +15,7 @@ func newPs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ps",
 		Aliases: []string{"list"},
-		Short:   "List containers of every owner",
+		Short:   "List the containers of every owner",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if req.Labels, err = parseLabels(labels); err != nil {
@@ -42,9 +42,9 @@ func newPs(a *app) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.BoolVarP(&req.All, "all", "a", false, "also those that do not run")
-	fl.StringVar(&req.Owner, "owner", "", "only of this owner: cli, cri, swarm, nomad, mesos, kata")
-	fl.StringVar(&req.Sandbox, "sandbox", "", "only of this sandbox")
+	fl.BoolVarP(&req.All, "all", "a", false, "also containers that do not run")
+	fl.StringVar(&req.Owner, "owner", "", "only this owner's: cli, cri, swarm, nomad, mesos, kata")
+	fl.StringVar(&req.Sandbox, "sandbox", "", "only containers in this sandbox")
 	fl.StringArrayVarP(&labels, "label", "l", nil, "only with this label, NAME=value")
 	fl.BoolVar(&asJSON, "json", false, "print JSON")
 	fl.BoolVarP(&quiet, "quiet", "q", false, "print IDs only")

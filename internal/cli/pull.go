@@ -38,10 +38,10 @@ func newPull(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&req.Platform, "platform", "", "such as linux/arm64 (default: the node's own)")
-	cmd.Flags().BoolVar(&req.Missing, "missing", false, "do not ask the registry when the name is there")
-	cmd.Flags().BoolVar(&req.Pin, "pin", false, "keep prune from taking it")
+	cmd.Flags().StringVar(&req.Platform, "platform", "", "platform, such as linux/arm64 (default: the node's own)")
+	cmd.Flags().BoolVar(&req.Missing, "missing", false, "do not ask the registry when the image is already there")
+	cmd.Flags().BoolVar(&req.Pin, "pin", false, "pin the image: prune keeps it")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the ID only")
-	cmd.Flags().StringVar(&creds, "creds", "", "registry user[:password]; $LONGSHORE_REGISTRY_PASSWORD when the password is left out")
+	cmd.Flags().StringVar(&creds, "creds", "", "registry user[:password]; without a password $LONGSHORE_REGISTRY_PASSWORD is used")
 	return cmd
 }

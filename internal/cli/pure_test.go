@@ -27,7 +27,12 @@ func TestParsePort(t *testing.T) {
 		"127.0.0.1:1:2/sctp":  {Protocol: "sctp", HostIp: "127.0.0.1", Host: 1, Container: 2},
 		"[::1]:1:2":           {Protocol: "tcp", HostIp: "::1", Host: 1, Container: 2},
 		"[fd00::1:2]:8080:80": {Protocol: "tcp", HostIp: "fd00::1:2", Host: 8080, Container: 80},
-		"80":                  nil, "80:": nil, ":80": nil, "a:b": nil, "70000:1": nil, "": nil, "1:2:": nil,
+		"80":                  {Protocol: "tcp", Container: 80},
+		":80/udp":             {Protocol: "udp", Container: 80},
+		"0:80":                {Protocol: "tcp", Container: 80},
+		"127.0.0.1::80":       {Protocol: "tcp", HostIp: "127.0.0.1", Container: 80},
+		"[::1]::80":           {Protocol: "tcp", HostIp: "::1", Container: 80},
+		"80:":                 nil, "a:b": nil, "70000:1": nil, "": nil, "1:2:": nil, ":0": nil, "0": nil, ":": nil, "/tcp": nil,
 	} {
 		got, err := parsePort(in)
 		if want == nil {

@@ -12,7 +12,7 @@ func newResume(a *app) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "resume CONTAINER...",
-		Short: "Let a paused container go on",
+		Short: "Let paused containers continue",
 		Args:  minArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
@@ -21,6 +21,6 @@ func newResume(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "also another owner's")
+	cmd.Flags().BoolVar(&force, "force", false, "also containers of other owners")
 	return cmd
 }

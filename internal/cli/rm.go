@@ -21,6 +21,6 @@ func newRm(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also when it runs, and another owner's")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also running objects, and those of other owners")
 	return cmd
 }

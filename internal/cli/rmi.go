@@ -12,7 +12,7 @@ func newRmi(a *app) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "rmi IMAGE...",
-		Short: "Remove images by name, or by ID every name",
+		Short: "Remove image names, or with an ID all names of the image",
 		Args:  minArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
@@ -21,6 +21,6 @@ func newRmi(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also when a container was made from it")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also images that containers use")
 	return cmd
 }

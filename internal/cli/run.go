@@ -17,7 +17,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// runFlags are what run's flags say that is not in the request as it is.
+// runFlags holds the flags of run that are not fields of the request.
 type runFlags struct {
 	req        *longshorev1.CreateRequest
 	env        []string
@@ -39,9 +39,9 @@ func newRun(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] IMAGE [COMMAND [ARG...]]",
 		Short: "Run a program in a new container",
-		Long: "Run a program in a new container, in a sandbox of its own. Without -d its output is shown and its exit status becomes ours:\n" +
-			"127 when the program is not in the image, 126 when it cannot be executed, 125 when the container could not be made.\n" +
-			"Leave an attached terminal with Ctrl-P Ctrl-Q.",
+		Long: "Run a program in a new container, in a sandbox of its own. Without -d its output is shown, and run exits with its exit status, or with\n" +
+			"127 when the program does not exist, 126 when it cannot be executed, 125 when the container could not be created.\n" +
+			"Ctrl-P Ctrl-Q detaches from a terminal.",
 		Args: minArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.fill(cmd.Flags(), args, a.o.Getenv); err != nil {
@@ -51,42 +51,42 @@ func newRun(a *app) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.SetInterspersed(false) // what follows the image is the program's
-	fl.StringVar(&f.req.Name, "name", "", "name of the container (default: made up)")
-	fl.BoolVarP(&f.detach, "detach", "d", false, "leave it running and print its ID")
+	fl.SetInterspersed(false) // what follows the image belongs to the program
+	fl.StringVar(&f.req.Name, "name", "", "name of the container (default: generated)")
+	fl.BoolVarP(&f.detach, "detach", "d", false, "run in the background and print the ID")
 	fl.BoolVarP(&f.req.Stdin, "interactive", "i", false, "keep standard input open")
-	fl.BoolVarP(&f.req.Tty, "tty", "t", false, "give it a terminal")
-	fl.BoolVar(&f.req.AutoRemove, "rm", false, "remove it when it has ended")
-	fl.StringArrayVarP(&f.env, "env", "e", nil, "environment variable, NAME=value, or NAME to take it from here")
-	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount, /host/path:/path[:ro] or volume:/path[:ro]")
-	fl.StringArrayVarP(&f.ports, "publish", "p", nil, "forward a port, [ip:]host:container[/tcp|udp|sctp]")
+	fl.BoolVarP(&f.req.Tty, "tty", "t", false, "allocate a terminal")
+	fl.BoolVar(&f.req.AutoRemove, "rm", false, "remove the container when it has ended")
+	fl.StringArrayVarP(&f.env, "env", "e", nil, "environment variable, NAME=value, or NAME to copy it from this environment")
+	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount, /host/path:/path[:ro] or volume[/path in it]:/path[:ro]")
+	fl.StringArrayVarP(&f.ports, "publish", "p", nil, "forward a port, [[ip:][host]:]container[/tcp|udp|sctp]; the agent chooses a host port that is not named")
 	fl.StringVar(&f.memory, "memory", "", "memory limit, such as 64m or 2g")
 	fl.Float64Var(&f.req.Cpus, "cpus", 0, "CPU limit, such as 1.5")
 	fl.Int64Var(&f.req.Pids, "pids", 0, "limit of processes and threads")
 	fl.StringVarP(&f.req.User, "user", "u", "", "user[:group] by name or number")
 	fl.StringVarP(&f.req.Workdir, "workdir", "w", "", "working directory")
-	fl.StringVar(&f.entrypoint, "entrypoint", "", "program in place of the image's entry point; empty drops it")
+	fl.StringVar(&f.entrypoint, "entrypoint", "", "program in place of the image's entry point; empty uses none")
 	fl.BoolVar(&f.req.Privileged, "privileged", false, "all capabilities and devices, no confinement")
 	fl.StringArrayVar(&f.req.CapAdd, "cap-add", nil, "capability to add, or ALL")
 	fl.StringArrayVar(&f.req.CapDrop, "cap-drop", nil, "capability to drop, or ALL")
 	fl.BoolVar(&f.req.NewPrivileges, "new-privileges", false, "let programs gain rights by set-user-ID and the like (su, sudo)")
 	fl.BoolVar(&f.req.ReadOnly, "read-only", false, "root filesystem read-only")
-	fl.BoolVar(&f.req.Init, "init", false, "run it below a tiny init that reaps and forwards signals")
+	fl.BoolVar(&f.req.Init, "init", false, "run a tiny init as pid 1, which reaps processes and forwards signals")
 	fl.StringVar(&f.req.Hostname, "hostname", "", "host name (default: the container's name)")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label, NAME=value")
-	fl.StringVar(&f.req.Network, "network", "", "host, none, or the agent's own when empty")
-	fl.StringArrayVar(&f.dns, "dns", nil, "name server in place of the host's")
-	fl.StringVar(&f.req.Runtime, "runtime", "", "runtime by its name in the configuration")
+	fl.StringVar(&f.req.Network, "network", "", "host, none, or empty for the agent's default")
+	fl.StringArrayVar(&f.dns, "dns", nil, "name server to use instead of the host's")
+	fl.StringVar(&f.req.Runtime, "runtime", "", "name of a configured runtime")
 	fl.StringVar(&f.req.Pull, "pull", "missing", "when to pull the image: missing, always, never")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "do not show how a pull goes")
-	fl.StringVar(&f.creds, "creds", "", "registry user[:password]; $LONGSHORE_REGISTRY_PASSWORD when the password is left out")
-	fl.StringVar(&f.req.StopSignal, "stop-signal", "", "signal that asks it to stop (default: the image's, else TERM)")
-	fl.DurationVar(&f.stopAfter, "stop-timeout", 10*time.Second, "time from that signal to KILL")
-	fl.StringVar(&f.restart, "restart", "no", "refused: Longshore restarts nothing, an orchestrator does")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "do not show the progress of a pull")
+	fl.StringVar(&f.creds, "creds", "", "registry user[:password]; without a password $LONGSHORE_REGISTRY_PASSWORD is used")
+	fl.StringVar(&f.req.StopSignal, "stop-signal", "", "signal that stops the program (default: the image's, or TERM)")
+	fl.DurationVar(&f.stopAfter, "stop-timeout", 10*time.Second, "time from the stop signal to KILL")
+	fl.StringVar(&f.restart, "restart", "no", "accepts only no: restarting is the orchestrator's task")
 	return cmd
 }
 
-// fill makes the request of flags and arguments.
+// fill makes the request from flags and arguments.
 func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) string) (err error) {
 	if f.restart != "no" {
 		return errors.New("--restart: Longshore has no restart policy, an orchestrator decides that")
@@ -96,7 +96,7 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 	r.ClearEntrypoint = fl.Changed("entrypoint") && f.entrypoint == ""
 	r.Entrypoint = f.entrypoint
 	r.Start, r.StdinOnce = f.detach, !f.detach
-	// With --rm nobody could read a log afterwards.
+	// A container with --rm is gone before anybody could read a log of it.
 	r.Hold = !f.detach && r.GetAutoRemove()
 	r.StopGrace = durationpb.New(f.stopAfter)
 	if r.Env, err = parseEnv(f.env, getenv); err != nil {
@@ -134,7 +134,7 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
 	if f.req.GetTty() && f.req.GetStdin() && !f.detach {
 		if _, ok := terminal(a.o.Stdin); !ok {
-			return errors.New("-it needs a terminal: standard input is none (use -i alone)")
+			return errors.New("-it needs a terminal, and standard input is not one (use -i alone)")
 		}
 	}
 	f.req.Size = a.terminalSize()
@@ -154,7 +154,7 @@ func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
 	}
 	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Start{Start: &longshorev1.AttachStart{
 		Name: created.GetId(), Stdin: f.req.GetStdin(), Start: true, Size: f.req.GetSize(),
-	}}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer tells why
+	}}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes with the answer
 		return err
 	}
 	s := &session{
@@ -165,7 +165,7 @@ func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
 	}
 	status, err := s.run(ctx)
 	if err == nil && f.req.GetAutoRemove() {
-		// The agent ends the stream once the container is gone.
+		// The agent ends the stream when the container is gone.
 		_ = stream.CloseSend()
 		for rerr := error(nil); rerr == nil; _, rerr = stream.Recv() {
 		}
@@ -173,11 +173,11 @@ func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
 	return a.ended(status, err)
 }
 
-// ended makes a process's exit status ours.
+// ended makes the process's exit status the exit status of this command.
 func (a *app) ended(status int, err error) error {
 	switch {
 	case errors.Is(err, errDetached):
-		a.warn("detached, it goes on running")
+		a.warn("detached; the container keeps running")
 		return nil
 	case err != nil:
 		return err
@@ -187,7 +187,7 @@ func (a *app) ended(status int, err error) error {
 	return nil
 }
 
-// create sends the request and shows the pull.
+// create sends the request and shows the progress of the pull.
 func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.Created, error) {
 	stream, err := c.containers.Create(ctx, f.req)
 	if err != nil {
@@ -226,7 +226,7 @@ func parseEnv(list []string, getenv func(string) string) ([]string, error) {
 
 func parseLabels(list []string) (map[string]string, error) {
 	if len(list) == 0 {
-		return nil, nil //nolint:nilnil // no labels are no error
+		return nil, nil //nolint:nilnil // no labels is not an error
 	}
 	out := map[string]string{}
 	for _, l := range list {
@@ -239,8 +239,8 @@ func parseLabels(list []string) (map[string]string, error) {
 	return out, nil
 }
 
-// parseBytes reads 512, 64k, 64m, 2g, 1t, with or without b; the units are
-// powers of 1024, as in every other tool of the field.
+// parseBytes parses 512, 64k, 64m, 2g, 1t, with or without b. The units are powers of 1024, as in
+// comparable tools.
 func parseBytes(s string) (uint64, error) {
 	t := strings.TrimSuffix(strings.ToLower(strings.TrimSpace(s)), "b")
 	t = strings.TrimSuffix(t, "i")
@@ -253,12 +253,12 @@ func parseBytes(s string) (uint64, error) {
 	}
 	f, err := strconv.ParseFloat(t, 64)
 	if err != nil || math.IsNaN(f) || f < 0 || f*float64(uint64(1)<<shift) >= 1<<63 {
-		return 0, fmt.Errorf("%q is no size: say 512, 64k, 64m, 2g", s)
+		return 0, fmt.Errorf("%q is not a size such as 512, 64k, 64m or 2g", s)
 	}
 	return uint64(f * float64(uint64(1)<<shift)), nil
 }
 
-// parseMount reads SOURCE:TARGET[:ro|rw].
+// parseMount parses SOURCE:TARGET[:ro|rw], where SOURCE is a path or VOLUME[/PATH].
 func parseMount(s string) (*longshorev1.Mount, error) {
 	part := strings.Split(s, ":")
 	m := &longshorev1.Mount{}
@@ -269,41 +269,43 @@ func parseMount(s string) (*longshorev1.Mount, error) {
 			m.ReadOnly = true
 		case "rw":
 		default:
-			return nil, fmt.Errorf("--volume %q: the mode is ro or rw", s)
+			return nil, fmt.Errorf("--volume %q: the mode must be ro or rw", s)
 		}
 	case 2:
 	default:
 		return nil, fmt.Errorf("--volume %q is not SOURCE:TARGET[:ro]", s)
 	}
 	m.Source, m.Target = part[0], part[1]
+	if !strings.HasPrefix(m.GetSource(), "/") {
+		m.Source, m.SubPath, _ = strings.Cut(m.GetSource(), "/")
+	}
 	if m.GetSource() == "" || m.GetTarget() == "" {
 		return nil, fmt.Errorf("--volume %q is not SOURCE:TARGET[:ro]", s)
 	}
 	return m, nil
 }
 
-// parsePort reads [IP:]HOST:CONTAINER[/PROTO]; an IPv6 address is in brackets.
+// parsePort parses [[IP:][HOST]:]CONTAINER[/PROTO]; an IPv6 address is in brackets.
 func parsePort(s string) (*longshorev1.Port, error) {
-	wrong := fmt.Errorf("--publish %q is not [ip:]host:container[/tcp|udp|sctp]", s)
+	wrong := fmt.Errorf("--publish %q is not [[ip:][host]:]container[/tcp|udp|sctp]", s)
 	rest, proto, _ := strings.Cut(s, "/")
 	if proto == "" {
 		proto = "tcp"
 	}
 	i := strings.LastIndexByte(rest, ':')
-	if i < 0 {
-		return nil, wrong
-	}
 	container, err := strconv.ParseUint(rest[i+1:], 10, 16)
-	if err != nil {
+	if err != nil || container == 0 {
 		return nil, wrong
 	}
-	ip, hostText := "", rest[:i]
+	ip, hostText := "", rest[:max(i, 0)]
 	if j := strings.LastIndexByte(hostText, ':'); j >= 0 {
 		ip, hostText = strings.Trim(hostText[:j], "[]"), hostText[j+1:]
 	}
-	host, err := strconv.ParseUint(hostText, 10, 16)
-	if err != nil {
-		return nil, wrong
+	var host uint64 // chosen by the agent
+	if hostText != "" {
+		if host, err = strconv.ParseUint(hostText, 10, 16); err != nil {
+			return nil, wrong
+		}
 	}
 	return &longshorev1.Port{Protocol: proto, HostIp: ip, Host: uint32(host), Container: uint32(container)}, nil
 }

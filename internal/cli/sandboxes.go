@@ -15,7 +15,7 @@ func newSandboxes(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "sandboxes",
-		Short: "List sandboxes of every owner",
+		Short: "List the sandboxes of every owner",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if req.Labels, err = parseLabels(labels); err != nil {
@@ -40,7 +40,7 @@ func newSandboxes(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&req.Owner, "owner", "", "only of this owner")
+	cmd.Flags().StringVar(&req.Owner, "owner", "", "only this owner's")
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only with this label, NAME=value")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd

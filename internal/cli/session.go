@@ -16,12 +16,12 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// session joins our standard streams to a process.
+// session connects our standard streams with a process's.
 type session struct {
 	a     *app
 	stdin bool
 	tty   bool // as the agent says
-	// forward sends on the signals that we get.
+	// forward forwards the signals that we get.
 	forward bool
 	recv    func() (*longshorev1.Output, error)
 
@@ -29,10 +29,10 @@ type session struct {
 	send func(*longshorev1.Input) error
 }
 
-// errDetached says that the user left the process running.
+// errDetached means that the user has detached and the process keeps running.
 var errDetached = errors.New("detached")
 
-// detachKeys leave an attached terminal: Ctrl-P, Ctrl-Q.
+// detachKeys detach from a terminal: Ctrl-P, Ctrl-Q.
 const detachKeys = "\x10\x11"
 
 func (s *session) input(in *longshorev1.Input) error {
@@ -41,15 +41,15 @@ func (s *session) input(in *longshorev1.Input) error {
 	return s.send(in)
 }
 
-// run copies until the process ends and returns its exit status, or until the
-// user detaches (errDetached). The caller has received nothing yet.
+// run copies until the process ends and returns its exit status, or until the user detaches
+// (errDetached). The caller must not have received anything yet.
 func (s *session) run(ctx context.Context) (int, error) {
 	first, err := s.recv()
 	if err != nil {
 		return 0, startError(err)
 	}
 	if first.GetStarted() == nil {
-		return 0, errors.New("the agent answered something unexpected: is it of another version?")
+		return 0, errors.New("unexpected answer from the agent: does it have another version?")
 	}
 	s.tty = first.GetStarted().GetTty()
 	restore := func() {}
@@ -66,7 +66,7 @@ func (s *session) run(ctx context.Context) (int, error) {
 	defer stop(nil)
 	go s.passSignals(done, signals)
 	if s.stdin {
-		// It waits for input that may never come; the process's end ends it.
+		// It may wait for input that never comes; the end of the process ends it.
 		go s.copyStdin(stop)
 	}
 	type end struct {
@@ -93,7 +93,7 @@ func (s *session) copyOutput() (int, error) {
 	for {
 		out, err := s.recv()
 		if errors.Is(err, io.EOF) {
-			return 0, errors.New("the agent ended the stream without telling how the process ended")
+			return 0, errors.New("the agent ended the stream without reporting how the process ended")
 		}
 		if err != nil {
 			return 0, err
@@ -115,7 +115,7 @@ func (s *session) copyOutput() (int, error) {
 	}
 }
 
-// copyStdin sends what we read. On a terminal the detach keys end the session.
+// copyStdin sends our standard input. On a terminal the detach keys end the session.
 func (s *session) copyStdin(stop context.CancelCauseFunc) {
 	buf := make([]byte, 32<<10)
 	detach := detacher{on: s.tty}
@@ -124,7 +124,7 @@ func (s *session) copyStdin(stop context.CancelCauseFunc) {
 		data, left := detach.filter(buf[:n])
 		if len(data) > 0 {
 			if s.input(&longshorev1.Input{Kind: &longshorev1.Input_Stdin{Stdin: data}}) != nil {
-				return // the process has ended: the output tells
+				return // the process has ended: the reason comes with the output
 			}
 		}
 		if left {
@@ -141,10 +141,10 @@ func (s *session) copyStdin(stop context.CancelCauseFunc) {
 // detacher finds the detach keys in what is typed.
 type detacher struct {
 	on   bool
-	seen int // how many of the keys came last
+	seen int // how many of the keys were typed last
 }
 
-// filter returns what is to be sent on, and whether the keys were complete.
+// filter returns what to send, and whether the keys were complete.
 func (d *detacher) filter(b []byte) (send []byte, left bool) {
 	if !d.on {
 		return b, false
@@ -156,7 +156,7 @@ func (d *detacher) filter(b []byte) (send []byte, left bool) {
 			}
 			continue
 		}
-		// What was held back was input after all.
+		// The keys held back were ordinary input after all.
 		send = append(send, detachKeys[:d.seen]...)
 		d.seen = 0
 		if c == detachKeys[0] {
@@ -168,8 +168,8 @@ func (d *detacher) filter(b []byte) (send []byte, left bool) {
 	return send, false
 }
 
-// signals are those we act on: a new size, and all that may be sent on. With a
-// raw terminal the keys for interrupt and quit are input.
+// signals returns the signals that we handle: a change of the terminal's size, and all those that
+// are forwarded. With a raw terminal the keys for interrupt and quit are input.
 func (s *session) signals() []os.Signal {
 	list := []os.Signal{syscall.SIGWINCH}
 	if s.forward {
@@ -194,7 +194,7 @@ func (s *session) passSignals(ctx context.Context, signals <-chan os.Signal) {
 				if name == "" {
 					name = strconv.Itoa(int(n))
 				}
-				_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_Signal{Signal: name}}) // the output tells the end
+				_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_Signal{Signal: name}}) // errors show in the output
 			}
 		}
 	}
@@ -202,6 +202,6 @@ func (s *session) passSignals(ctx context.Context, signals <-chan os.Signal) {
 
 func (s *session) resize() {
 	if size := s.a.terminalSize(); s.tty && size != nil {
-		_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_Resize{Resize: size}}) // the output tells the end
+		_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_Resize{Resize: size}}) // errors show in the output
 	}
 }

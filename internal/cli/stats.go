@@ -15,8 +15,8 @@ func newStats(a *app) *cobra.Command {
 	var every time.Duration
 	cmd := &cobra.Command{
 		Use:   "stats [CONTAINER...]",
-		Short: "Show what running containers use",
-		Long:  "Show what running containers use, again and again on a terminal, twice elsewhere (the second round tells the CPU's share).",
+		Short: "Show the resource usage of running containers",
+		Long:  "Show the resource usage of running containers: on a terminal until interrupted, elsewhere twice, because the share of the CPU is known only with the second sample.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(func(c *client) error {
 				req := &longshorev1.StatsRequest{Names: args, Interval: durationpb.New(every)}
@@ -48,23 +48,23 @@ func newStats(a *app) *cobra.Command {
 					}
 					return nil
 				})
-				if err == errEnough { //nolint:errorlint // ours, never wrapped
+				if err == errEnough { //nolint:errorlint // our own value, never wrapped
 					return nil
 				}
 				return err
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&noStream, "no-stream", false, "show it once")
-	cmd.Flags().DurationVar(&every, "interval", time.Second, "time between rounds")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print each round as a line of JSON")
+	cmd.Flags().BoolVar(&noStream, "no-stream", false, "print one sample and exit")
+	cmd.Flags().DurationVar(&every, "interval", time.Second, "time between samples")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print each sample as a line of JSON")
 	return cmd
 }
 
-// errEnough ends a stream that would go on.
+// errEnough ends a stream that would continue.
 var errEnough = fmt.Errorf("enough")
 
-// statsTable shows a round; again draws it over the one before.
+// statsTable prints a sample; again overwrites the previous one.
 func (a *app) statsTable(m *longshorev1.StatsResponse, again bool) error {
 	if again {
 		if err := a.print("\x1b[H\x1b[2J"); err != nil {

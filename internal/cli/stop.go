@@ -17,7 +17,7 @@ func newStop(a *app) *cobra.Command {
 	var after, sig string
 	cmd := &cobra.Command{
 		Use:   "stop NAME...",
-		Short: "Ask containers or sandboxes to end, and end them",
+		Short: "Stop containers or sandboxes: signal, wait, kill",
 		Args:  minArgs(1, "a container or sandbox"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			grace, err := parseGrace(after)
@@ -32,11 +32,11 @@ func newStop(a *app) *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&after, "time", "t", "", "time until SIGKILL, seconds or 1m30s (default: the container's own)")
 	cmd.Flags().StringVarP(&sig, "signal", "s", "", "first signal (default: the container's own)")
-	cmd.Flags().BoolVar(&force, "force", false, "also another owner's")
+	cmd.Flags().BoolVar(&force, "force", false, "also objects of other owners")
 	return cmd
 }
 
-// parseGrace reads seconds or a duration; "" is nil.
+// parseGrace parses seconds or a duration; "" is nil.
 func parseGrace(s string) (*durationpb.Duration, error) {
 	if s == "" {
 		return nil, nil //nolint:nilnil // not given

@@ -9,7 +9,7 @@ import (
 func newTag(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "tag IMAGE NAME",
-		Short: "Give an image a further name",
+		Short: "Give an image another name",
 		Args:  exactArgs(2, "an image and a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(func(c *client) error {

@@ -9,14 +9,14 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// terminal returns the file behind v when it is a terminal.
+// terminal returns the file behind v if it is a terminal.
 func terminal(v any) (*os.File, bool) {
 	f, ok := v.(*os.File)
 	return f, ok && term.IsTerminal(int(f.Fd()))
 }
 
-// terminalSize is the size of the terminal that we write to or read from, nil
-// when neither is one.
+// terminalSize returns the size of the terminal to which we write or from which we read, or nil
+// when neither is a terminal.
 func (a *app) terminalSize() *longshorev1.Size {
 	for _, v := range []any{a.o.Stdout, a.o.Stdin} {
 		if f, ok := terminal(v); ok {
@@ -28,8 +28,8 @@ func (a *app) terminalSize() *longshorev1.Size {
 	return nil
 }
 
-// rawInput puts the terminal that we read from into raw mode and returns what
-// puts it back.
+// rawInput puts the terminal from which we read into raw mode, and returns a function that
+// restores it.
 func (a *app) rawInput() (restore func(), err error) {
 	f, ok := terminal(a.o.Stdin)
 	if !ok {

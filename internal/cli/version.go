@@ -38,7 +38,7 @@ func newVersion(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&only, "client", false, "this program's alone, without asking the agent")
+	cmd.Flags().BoolVar(&only, "client", false, "show only this program's version, without asking the agent")
 	return cmd
 }
 

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -11,7 +13,7 @@ import (
 func newVolume(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volume",
-		Short: "Named directories that outlive containers",
+		Short: "Manage named directories that outlive containers",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -24,7 +26,7 @@ func newVolumeLs(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List volumes of every owner",
+		Short: "List the volumes of every owner",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.call(func(c *client) error {
@@ -43,24 +45,33 @@ func newVolumeLs(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&req.Owner, "owner", "", "only of this owner")
+	cmd.Flags().StringVar(&req.Owner, "owner", "", "only this owner's")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
 func newVolumeCreate(a *app) *cobra.Command {
-	var labels []string
+	var labels, opts []string
 	cmd := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Make a volume",
-		Args:  exactArgs(1, "a name"),
+		Short: "Create a volume",
+		Long: "Create a volume: a directory of the node, or with --opt what is mounted while containers use it. The options are those of Docker's local volumes:\n" +
+			"type (nfs, cifs, tmpfs, or another filesystem; none for a bind mount), device, and o with the options of the mount, separated by commas.",
+		Example: "  longshore volume create data\n" +
+			"  longshore volume create cache --opt type=tmpfs --opt device=tmpfs --opt o=size=64m\n" +
+			"  longshore volume create media --opt type=nfs --opt device=nas:/media --opt o=ro,nfsvers=4.2",
+		Args: exactArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := parseLabels(labels)
 			if err != nil {
 				return &usageError{err}
 			}
+			o, err := parseOptions(opts)
+			if err != nil {
+				return &usageError{err}
+			}
 			return a.call(func(c *client) error {
-				resp, err := c.volumes.CreateVolume(cmd.Context(), &longshorev1.CreateVolumeRequest{Name: args[0], Labels: l})
+				resp, err := c.volumes.CreateVolume(cmd.Context(), &longshorev1.CreateVolumeRequest{Name: args[0], Labels: l, Options: o})
 				if err != nil {
 					return err
 				}
@@ -69,7 +80,24 @@ func newVolumeCreate(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "label, NAME=value")
+	cmd.Flags().StringArrayVarP(&opts, "opt", "o", nil, "option of the volume, type=, device= or o=")
 	return cmd
+}
+
+// parseOptions parses NAME=value. What follows the first = may have others in it.
+func parseOptions(list []string) (map[string]string, error) {
+	var opts map[string]string
+	for _, s := range list {
+		name, value, ok := strings.Cut(s, "=")
+		if _, twice := opts[name]; !ok || name == "" || twice {
+			return nil, fmt.Errorf("--opt %q is not NAME=value, or is there twice", name) // the value may have a password
+		}
+		if opts == nil {
+			opts = map[string]string{}
+		}
+		opts[name] = value
+	}
+	return opts, nil
 }
 
 func newVolumeRm(a *app) *cobra.Command {

@@ -14,7 +14,7 @@ func newWhy(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "why CONTAINER",
-		Short: "Say why a container ended",
+		Short: "Show why a container ended",
 		Args:  exactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(func(c *client) error {
@@ -33,13 +33,13 @@ func newWhy(a *app) *cobra.Command {
 	return cmd
 }
 
-// writeWhy tells the autopsy in lines, the verdict first.
+// writeWhy writes an autopsy line by line, the verdict first.
 func writeWhy(w io.Writer, resp *longshorev1.WhyResponse) error {
 	c := resp.GetContainer()
 	t := facts{w: w}
 	au := c.GetAutopsy()
 	if au == nil {
-		t.line("%s: %s, it has not ended", printable(c.GetKey()), c.GetState())
+		t.line("%s: %s, has not ended", printable(c.GetKey()), c.GetState())
 		if c.GetStarted() != nil {
 			t.fact("started", "%s", stampText(c.GetStarted().AsTime()))
 		}
@@ -70,7 +70,7 @@ func writeWhy(w io.Writer, resp *longshorev1.WhyResponse) error {
 
 func stampText(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05.000 MST") }
 
-// facts writes lines and keeps the first error.
+// facts writes lines and remembers the first error.
 type facts struct {
 	w   io.Writer
 	err error
@@ -91,7 +91,7 @@ func (t *facts) autopsy(a *longshorev1.Autopsy) {
 	case a.GetStart() != "":
 		t.fact("start", "%s", printable(a.GetStart()))
 	case a.GetLost():
-		t.fact("status", "lost: nobody was there to see it")
+		t.fact("status", "lost: agent and keeper were not running when it ended")
 	case a.GetSignal() != 0:
 		t.fact("status", "killed by signal %d (%s)", a.GetSignal(), signalName(a.GetSignal()))
 	default:

@@ -1,8 +1,8 @@
-// Package config composes the configuration of the agent of the parts that the
-// packages own, reads it from TOML files, and says what is wrong with them.
+// Package config composes the agent's configuration from the parts that the packages own, reads
+// it from TOML files, and says what is wrong with it.
 //
-// It must not know what the parts mean: their defaults and checks are their
-// owners'. Start reading at Config and Load; default.toml is what users see.
+// It does not know what the parts mean: their owners have their defaults and checks. Start
+// reading at Config and Load; default.toml is what users see.
 package config
 
 import (
@@ -18,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
+	"github.com/longshore/longshore/internal/face/swarm"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/network"
 	"github.com/longshore/longshore/internal/obs"
@@ -37,31 +38,31 @@ type Config struct {
 
 // Agent is the [agent] section.
 type Agent struct {
-	// Root holds what survives a boot, State what a boot may lose.
+	// Root is the directory for what survives a boot, State for what need not.
 	Root  string `toml:"root"`
 	State string `toml:"state"`
 	// LogLevel is debug, info, warn or error; LogFormat json, text or auto.
 	LogLevel  string `toml:"log_level"`
 	LogFormat string `toml:"log_format"`
-	// Keeper is the path of longshore-keeper; "" is beside longshore itself.
+	// Keeper is the path of longshore-keeper; "" is the one beside longshore.
 	Keeper string `toml:"keeper"`
 }
 
 // Engine is the [engine] section.
 type Engine struct {
-	// Runtime is the default one by its name, or auto: the fastest that works.
+	// Runtime is the name of the default runtime, or auto: the fastest that works.
 	Runtime string `toml:"runtime"`
 	// CgroupRoot is the engine's own tree, below the root of each hierarchy.
 	CgroupRoot string `toml:"cgroup_root"`
 	// CgroupDriver is cgroupfs, systemd or auto, which is cgroupfs.
 	CgroupDriver string `toml:"cgroup_driver"`
-	// CDIDirs have the vendors' files of the Container Device Interface.
+	// CDIDirs are the directories with the vendors' files of the Container Device Interface.
 	CDIDirs []string `toml:"cdi_dirs"`
 }
 
 // Runtime is one [runtimes.NAME] section.
 type Runtime struct {
-	// Path of the program; "" looks NAME up in PATH.
+	// Path is that of the program; "" looks NAME up in PATH.
 	Path string `toml:"path"`
 }
 
@@ -70,19 +71,20 @@ type Faces struct {
 	CRI   cri.Config   `toml:"cri"`
 	Nomad nomad.Config `toml:"nomad"`
 	Mesos mesos.Config `toml:"mesos"`
+	Swarm swarm.Config `toml:"swarm"`
 }
 
-// CgroupDrivers are what Engine.CgroupDriver may be.
+// CgroupDrivers returns the possible values of Engine.CgroupDriver.
 func CgroupDrivers() []string { return []string{"auto", "cgroupfs", "systemd"} }
 
-// RuntimeAuto as Engine.Runtime takes the fastest runtime that works;
-// RuntimeNative is our own, which needs no section and no program.
+// RuntimeAuto, as Engine.Runtime, is the fastest runtime that works. RuntimeNative is our own,
+// which needs neither a section nor a program.
 const (
 	RuntimeAuto   = "auto"
 	RuntimeNative = "native"
 )
 
-// Default is the configuration that needs no file.
+// Default returns the configuration without a file.
 func Default() Config {
 	return Config{
 		Agent:    Agent{Root: "/var/lib/longshore", State: "/run/longshore", LogLevel: "info", LogFormat: "auto"},
@@ -90,14 +92,14 @@ func Default() Config {
 		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
 		Images:   image.Default(),
 		Network:  network.DefaultConfig(),
-		Face:     Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig(), Mesos: mesos.DefaultConfig()},
+		Face:     Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig(), Mesos: mesos.DefaultConfig(), Swarm: swarm.DefaultConfig()},
 		Control:  control.DefaultConfig(),
 		Metrics:  obs.DefaultMetricsConfig(),
 	}
 }
 
-// Rooted returns c with other directories, "" leaving one as it is. Paths that
-// stand below the old ones by default follow.
+// Rooted returns c with other directories; "" leaves one as it is. Paths that are below the old
+// ones by default move with them.
 func (c Config) Rooted(root, state string) Config {
 	if root != "" {
 		c.Agent.Root = root
@@ -110,8 +112,8 @@ func (c Config) Rooted(root, state string) Config {
 			*socket = filepath.Join(state, name)
 		}
 	}
-	// Cgroups are the whole machine's: two agents on one tree would each take
-	// the other's for what a predecessor left.
+	// Cgroups belong to the whole machine: of two agents on one tree each would take the other's
+	// for its predecessor's.
 	if d := Default(); c.Engine.CgroupRoot == d.Engine.CgroupRoot && state != d.Agent.State {
 		h := fnv.New32a()
 		_, _ = h.Write([]byte(filepath.Clean(state)))
@@ -121,7 +123,7 @@ func (c Config) Rooted(root, state string) Config {
 	return c
 }
 
-// Validate says what is wrong with c, all of it. InvalidArgument.
+// Validate returns everything that is wrong with c. InvalidArgument.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -155,5 +157,27 @@ func (c Config) Validate() error {
 			bad("runtimes.%s.path %q is not an absolute path", name, r.Path)
 		}
 	}
-	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
+	for kind, devices := range c.Face.Swarm.GenericResources {
+		for _, name := range devices {
+			if slices.Contains(c.Face.Mesos.GPUs, name) {
+				bad("device %s is in face.swarm.generic_resources.%s and in face.mesos.gpus: it would be given twice", name, kind)
+			}
+		}
+	}
+	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
+}
+
+// CheckFiles returns everything that is wrong with the files that c names, by reading those that
+// the agent reads at its start. It does not read those of disabled faces.
+func (c Config) CheckFiles() error {
+	errs := []error{c.Metrics.CheckFiles()}
+	for _, f := range []struct {
+		enabled bool
+		check   func() error
+	}{{c.Face.CRI.Enabled, c.Face.CRI.CheckFiles}, {c.Face.Mesos.Enabled, c.Face.Mesos.CheckFiles}} {
+		if f.enabled {
+			errs = append(errs, f.check())
+		}
+	}
+	return errors.Join(errs...)
 }

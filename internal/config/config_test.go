@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// uncommented is the default file with every key in force.
+// uncommented returns the default file with every key set.
 func uncommented(t *testing.T) string {
 	t.Helper()
 	return regexp.MustCompile(`(?m)^#([a-z0-9_]+ = )`).ReplaceAllString(DefaultFile(), "$1")
@@ -22,7 +23,7 @@ func TestDefaultFileSaysTheDefaults(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		// An empty list in the file is the same as none.
+		// An empty list in the file means the same as none.
 		if diff := cmp.Diff(Default(), got, cmp.Transformer("empty", func(l []string) []string {
 			if len(l) == 0 {
 				return nil
@@ -126,6 +127,25 @@ func TestValidateTellsEverything(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %s", err, want)
 		}
+	}
+}
+
+// TestCheckFiles: it reads every file that a start reads, and none of disabled faces.
+func TestCheckFiles(t *testing.T) {
+	cfg := Default()
+	cfg.Metrics.Listen, cfg.Metrics.Cert, cfg.Metrics.Key = "127.0.0.1:0", "/nonexistent/m", "/nonexistent/m"
+	cfg.Face.CRI.StreamCert, cfg.Face.CRI.StreamKey = "/nonexistent/s", "/nonexistent/s"
+	cfg.Face.Mesos.Listen, cfg.Face.Mesos.Credentials = "127.0.0.1:0", "/nonexistent/c"
+	cfg.Face.CRI.Enabled, cfg.Face.Mesos.Enabled = true, true
+	text := fmt.Sprint(cfg.CheckFiles())
+	for _, want := range []string{"read metrics.cert", "read face.cri.stream_cert", "read credentials"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s lacks %s", text, want)
+		}
+	}
+	cfg.Face.CRI.Enabled, cfg.Face.Mesos.Enabled, cfg.Metrics.Listen = false, false, ""
+	if err := cfg.CheckFiles(); err != nil {
+		t.Errorf("nothing of it runs: %v", err)
 	}
 }
 

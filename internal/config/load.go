@@ -17,12 +17,11 @@ import (
 // DefaultPath is where the agent looks for its configuration.
 const DefaultPath = "/etc/longshore/config.toml"
 
-// LoadDefault is Load of DefaultPath; that file need not be there.
+// LoadDefault loads DefaultPath; the file need not exist.
 func LoadDefault() (Config, error) { return load(DefaultPath, true) }
 
-// Load reads the file at path, and then conf.d/*.toml beside it in lexical
-// order. What they do not say is as in Default. It checks each file's form, and
-// Validate the whole's sense.
+// Load reads the file at path, and then conf.d/*.toml beside it in lexical order. Keys that they
+// do not set are as in Default. Load checks the form of each file; Validate checks the values.
 func Load(path string) (Config, error) { return load(path, false) }
 
 func load(path string, optional bool) (Config, error) {
@@ -54,8 +53,8 @@ func load(path string, optional bool) (Config, error) {
 	return cfg, nil
 }
 
-// Parse reads one file's content over the defaults. InvalidArgument, with the
-// line, when it is no TOML or has a key that nobody knows.
+// Parse parses the content of one file over the defaults. InvalidArgument, with the line, when it
+// is not TOML or has an unknown key.
 func Parse(name string, data []byte) (Config, error) {
 	cfg := Default()
 	return cfg, decode(name, data, &cfg)
@@ -89,13 +88,13 @@ func decode(name string, data []byte, cfg *Config) error {
 	return fmt.Errorf("%s: %s: %w", name, strings.TrimPrefix(err.Error(), "toml: "), errdefs.ErrInvalidArgument)
 }
 
-// hint names the known key that is nearest to an unknown one, if any is near.
+// hint suggests the known key that is nearest to an unknown one, if any is near.
 func hint(key []string) string {
 	asked := strings.Join(key, ".")
 	last := key[len(key)-1]
 	best, bestDistance := "", len(last)/2+1
 	for _, k := range sections(Keys()) {
-		// A key may be near in its own words, or be right but for its section.
+		// A key may be misspelled, or be right but in the wrong section.
 		d := distance(k, asked)
 		if tail := k[strings.LastIndexByte(k, '.')+1:]; tail == last {
 			d = min(d, 1)
@@ -110,7 +109,7 @@ func hint(key []string) string {
 	return " (did you mean " + best + "?)"
 }
 
-// sections adds to keys the sections they stand in.
+// sections adds to keys the sections that contain them.
 func sections(keys []string) []string {
 	all := slices.Clone(keys)
 	for _, k := range keys {
@@ -122,8 +121,8 @@ func sections(keys []string) []string {
 	return slices.Compact(all)
 }
 
-// Keys are all keys that a file may have, as dotted paths, in the order of the
-// structs. A map's own keys are told as NAME.
+// Keys returns all keys that a file may have, as dotted paths, in the order of the structs. For
+// the keys of a map it has NAME.
 func Keys() []string { return keysOf(reflect.TypeFor[Config](), "") }
 
 func keysOf(t reflect.Type, prefix string) []string {
@@ -146,7 +145,7 @@ func keysOf(t reflect.Type, prefix string) []string {
 	return keys
 }
 
-// distance counts the letters to change to make b of a (Levenshtein's).
+// distance returns the number of edits between a and b (Levenshtein).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPolicyRulesOfALaterFileReplaceEarlierOnes, as lists do: whoever reads the
-// last file sees all rules that hold.
+// TestPolicyRulesOfALaterFileReplaceEarlierOnes, as all lists do, so that the last file shows all
+// rules in force.
 func TestPolicyRulesOfALaterFileReplaceEarlierOnes(t *testing.T) {
 	dir := t.TempDir()
 	rule := func(match string) string {
@@ -35,7 +35,7 @@ func TestPolicyRulesOfALaterFileReplaceEarlierOnes(t *testing.T) {
 		"[[images.policy.rules]]\nverdict = \"reject\"\n":                                                                  "match is empty",
 		"[[images.policy.rules]]\nmatch = [\"a/**b\"]\nverdict = \"accept\"\n":                                             "a part of its own",
 		"[[images.policy.rules]]\nmatch = [\"a/b:v1\"]\nverdict = \"accept\"\n":                                            "tags are not matched",
-		"[[images.policy.rules]]\nmatch = [\"a/*\"]\nverdict = \"signed\"\n":                                               "who is to have signed",
+		"[[images.policy.rules]]\nmatch = [\"a/*\"]\nverdict = \"signed\"\n":                                               "say who must have signed",
 		"[[images.policy.rules]]\nmatch = [\"a/*\"]\nverdict = \"signed\"\nkeys = [\"k.pub\"]\n":                           "not an absolute path",
 		"[[images.policy.rules]]\nmatch = [\"a/*\"]\nverdict = \"maybe\"\n":                                                "none of accept, reject, signed",
 		"[[images.policy.rules]]\nmatch = [\"a/*\"]\nverdict = \"signed\"\nidentities = [{subject=\"x\", issuer=\"y\"}]\n": "need a trusted_root",

@@ -12,14 +12,13 @@ import (
 //go:embed default.toml
 var defaultFile string
 
-// DefaultFile is a configuration file with every key, what it means, and its
-// default.
+// DefaultFile returns a configuration file with every key, its meaning and its default.
 func DefaultFile() string { return defaultFile }
 
-// masked stands where a secret is not shown.
+// masked replaces the value of a secret.
 const masked = "<hidden>"
 
-// Masked is c as TOML. Fields tagged secret:"true" are hidden.
+// Masked returns c as TOML. Fields tagged secret:"true" are hidden.
 func (c Config) Masked() (string, error) { return maskedOf(c) }
 
 func maskedOf(c any) (string, error) {
@@ -37,8 +36,8 @@ func encode(v any) (string, error) {
 	return out.String(), nil
 }
 
-// hide masks secrets in the struct v, which must be a copy: what maps hold is
-// replaced, not changed.
+// hide masks the secrets in the struct v, which must be a copy: values in maps are replaced, not
+// changed.
 func hide(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:

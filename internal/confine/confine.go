@@ -1,8 +1,8 @@
-// Package confine takes from a process what it does not need before it eats bytes
-// that somebody else has made.
+// Package confine takes away what a process does not need before it processes data from
+// an untrusted source.
 //
-// It confines this very process, for good: call it in a child that was started for
-// the purpose. Start at Apply.
+// It confines the calling process for good: call it in a child that was started for the
+// purpose. Start at Apply.
 package confine
 
 import (
@@ -16,17 +16,17 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/psx"
 )
 
-// Leave is what a process is left with.
+// Leave lists what a process keeps.
 type Leave struct {
-	Dirs      []string // all may be done below these
-	ReadDirs  []string // may be read, with all below them; one that is missing is left out
-	ReadFiles []string // may be read; one that is missing is left out
-	Caps      []uint   // capabilities that stay, where they are there
-	Families  []uint32 // families of sockets that may be made
+	Dirs      []string // full access below these directories
+	ReadDirs  []string // read access below these directories; missing ones are skipped
+	ReadFiles []string // read access to these files; missing ones are skipped
+	Caps      []uint   // capabilities that it keeps, if it has them
+	Families  []uint32 // families of sockets that it may create
 }
 
-// Apply takes everything else from this process, and the system calls that none of
-// ours needs. It says what of that the kernel took upon itself.
+// Apply takes everything else away from this process, including system calls that no
+// caller needs. It returns which of the restrictions the kernel has accepted.
 func Apply(l Leave) (string, error) {
 	if err := psxCall("no new privileges", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
 		return "", err
@@ -46,7 +46,7 @@ func Apply(l Leave) (string, error) {
 	return strings.Join([]string{files, calls, caps, "no new privileges"}, ", "), nil
 }
 
-// LandlockABI is the version of Landlock that this kernel has, 0 for none.
+// LandlockABI returns the version of Landlock of this kernel, 0 for none.
 func LandlockABI() int {
 	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -60,7 +60,7 @@ func restrictFiles(l Leave) (string, error) {
 	switch abi {
 	case 0:
 		return "no landlock (the kernel lacks it or it is off)", nil
-	case 1: // renames and links between directories are needed
+	case 1: // this version cannot allow renames and links between directories
 		return "no landlock (abi 1 forbids renames between directories)", nil
 	}
 	rules := []landlock.Rule{
@@ -68,7 +68,7 @@ func restrictFiles(l Leave) (string, error) {
 		landlock.ROFiles(l.ReadFiles...).IgnoreIfMissing(),
 		landlock.RODirs(l.ReadDirs...).IgnoreIfMissing(),
 	}
-	// One ruleset for all: a second one that does not handle renames between
+	// Use one ruleset for everything: a second one that does not handle renames between
 	// directories would forbid them.
 	cfg := landlock.Config{HandledAccessFS: landlock.V5.HandledAccessFS, Scoped: landlock.V6.Scoped}
 	if err := cfg.BestEffort().Restrict(rules...); err != nil {
@@ -77,7 +77,7 @@ func restrictFiles(l Leave) (string, error) {
 	return fmt.Sprintf("landlock abi %d", abi), nil
 }
 
-// dropCapabilities keeps of what this process has only kept, in all threads.
+// dropCapabilities drops all capabilities but kept, in all threads.
 func dropCapabilities(kept []uint) (string, error) {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -2,9 +2,9 @@ package confine
 
 import "golang.org/x/sys/unix"
 
-// deniedCalls are what a process that fetches and unpacks has no business with:
-// other processes and programs, mounts and namespaces, kernel modules, clocks,
-// and the interfaces that kernel exploits like best.
+// deniedCalls are the system calls that a process which fetches and unpacks does not
+// need: those about other processes and programs, mounts, namespaces, kernel modules and
+// clocks, and those that kernel exploits use most.
 func deniedCalls() []uint32 {
 	return append([]uint32{
 		unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV,
@@ -31,8 +31,8 @@ const (
 	offArg0 = 16
 )
 
-// compileFilter denies calls, and sockets of other than the given families,
-// with EPERM, and every call of a foreign architecture with ENOSYS.
+// compileFilter denies these calls, and sockets of other families, with EPERM, and every
+// call of another architecture with ENOSYS.
 func compileFilter(arch uint32, denied, families []uint32) []unix.SockFilter {
 	const (
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS

@@ -1,12 +1,10 @@
-// Package connlimit bounds the connections of a listener: how many are open at
-// once, how many one peer has, and how many belong to clients that have not been
-// authenticated. At a bound it makes room by closing a connection that nobody
-// misses: the oldest one that is not authenticated, or the one that has been idle
-// for the longest. So idle and half-open connections do not keep a client out.
+// Package connlimit limits the connections of a listener: how many are open at once, how many one
+// peer has, and how many belong to clients that have not been authenticated. At a limit it makes
+// room by closing a connection: the oldest one that is not authenticated, or the one that has
+// been idle for the longest. So idle and half-open connections do not keep a client out.
 //
-// It must not know protocols: a server tells it which connections have a call in
-// flight (Slot.Begin, ConnState) and which are authenticated (Slot.Authenticate).
-// Start reading at Limit.Admit.
+// It knows no protocols: a server tells it which connections have a call in progress (Slot.Begin,
+// ConnState) and which are authenticated (Slot.Authenticate). Start reading at Limit.Admit.
 package connlimit
 
 import (
@@ -21,26 +19,27 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// ErrRefused is returned for a connection of a peer that has all it may have, with
-// a call in flight on each.
+// ErrRefused is returned for a connection of a peer that has all the connections it may have,
+// with a call in progress on each.
 var ErrRefused = errors.New("the peer has too many connections")
 
-// Options say what a Limit bounds.
+// Options are the limits of a Limit.
 type Options struct {
-	// Name is the listener's in metrics and messages, from a closed set.
+	// Name is the listener's name in metrics and messages, from a closed set.
 	Name string
-	// Key is the configuration key of Max, which messages name.
+	// Key is the configuration key of Max, for messages.
 	Key string
-	// Max bounds the open connections. More wait until one ends.
+	// Max is how many connections may be open. Further ones wait until one ends.
 	Max int
-	// PerPeer bounds those of one address; 0 is no bound.
+	// PerPeer is how many connections one address may have; 0 is no limit.
 	PerPeer int
-	// Unauthenticated bounds those of clients that have not been authenticated; with
-	// 0 every client is taken as authenticated, as by a socket file's mode.
+	// Unauthenticated is how many connections may belong to clients that have not been
+	// authenticated. With 0 every client counts as authenticated, for example by a socket file's
+	// mode.
 	Unauthenticated int
 }
 
-// Limit bounds the connections of one listener.
+// Limit limits the connections of one listener.
 type Limit struct {
 	o   Options
 	log *slog.Logger
@@ -50,7 +49,7 @@ type Limit struct {
 	slots   map[*Slot]struct{}
 	peers   map[string]*peer
 	unknown int           // slots that are not authenticated
-	freed   chan struct{} // closed and replaced when a slot is given back
+	freed   chan struct{} // closed and replaced when a slot is released
 	counts  counts
 	nearAt  time.Time // when it was last near Max
 	said    map[string]time.Time
@@ -59,17 +58,17 @@ type Limit struct {
 // peer counts the connections of one address.
 type peer struct{ all, unknown int }
 
-// counts are what has been closed so far.
+// counts says how many connections have been closed so far.
 type counts struct{ idle, unauthenticated, refused uint64 }
 
-// Slot is one connection's place.
+// Slot belongs to one connection.
 type Slot struct {
 	limit   *Limit
 	address string
 	since   time.Time
 	evict   func()
-	active  atomic.Int64 // when bytes last went over it, in nanoseconds
-	calls   atomic.Int64 // in flight
+	active  atomic.Int64 // when bytes were last transferred, in nanoseconds
+	calls   atomic.Int64 // in progress
 
 	// Limit.mu guards these.
 	known bool // the client is authenticated
@@ -83,10 +82,10 @@ func newLimit(o Options, log *slog.Logger) *Limit {
 	}
 }
 
-// Admit gives a connection from remote a slot, and closes another one for it where a
-// bound is reached. evict closes the connection; it must not block, and is called at
-// most once. Admit waits while Max connections have a call in flight, until ctx ends.
-// ErrRefused when the peer has PerPeer of them.
+// Admit gives a slot to a connection from remote, and closes another connection if a limit is
+// reached. evict closes the connection; it must not block, and is called at most once. Admit
+// waits while Max connections have a call in progress, until ctx ends. ErrRefused when the peer
+// has PerPeer of them.
 func (l *Limit) Admit(ctx context.Context, remote net.Addr, evict func()) (*Slot, error) {
 	address := host(remote)
 	for settled := false; ; {
@@ -104,7 +103,7 @@ func (l *Limit) Admit(ctx context.Context, remote net.Addr, evict func()) (*Slot
 			select {
 			case <-freed:
 			case <-timer.C:
-				settled = true // once: it may send for ever and never call
+				settled = true // only once: the client may send for ever without making a call
 			case <-ctx.Done():
 				timer.Stop()
 				return nil, context.Cause(ctx)
@@ -120,11 +119,11 @@ func (l *Limit) Admit(ctx context.Context, remote net.Addr, evict func()) (*Slot
 		}
 		if l.crowded(address) {
 			l.counts.refused++
-			l.say(ctx, "refused a connection: all connections of this peer have a call in flight", "peer", address, "limit", l.o.PerPeer)
+			l.say(ctx, "refused a connection: this peer has all the connections it may have, with a call in progress on each", "peer", address, "limit", l.o.PerPeer)
 			l.mu.Unlock()
 			return nil, ErrRefused
 		}
-		l.say(ctx, "connections wait: all that may be open have a call in flight", "limit", l.o.Max)
+		l.say(ctx, "new connections wait: the limit is reached and all connections have a call in progress", "limit", l.o.Max)
 		freed := l.freed
 		l.mu.Unlock()
 		select {
@@ -135,8 +134,8 @@ func (l *Limit) Admit(ctx context.Context, remote net.Addr, evict func()) (*Slot
 	}
 }
 
-// full reports whether a bound stands against one more connection of address, and
-// which connection is closed to make room; nil is none. Preconditions: mu is held.
+// full reports whether a limit is reached for one more connection of address, and which
+// connection to close to make room; nil is none. Preconditions: mu is held.
 func (l *Limit) full(address string) (bool, *Slot) {
 	switch {
 	case weaken.Off(weaken.ConnectionRoom):
@@ -152,7 +151,7 @@ func (l *Limit) full(address string) (bool, *Slot) {
 	return false, nil
 }
 
-// crowded reports whether a peer has all it may have. Preconditions: mu is held.
+// crowded reports whether a peer has all the connections it may have. Preconditions: mu is held.
 func (l *Limit) crowded(address string) bool {
 	p := l.peers[address]
 	return l.o.PerPeer > 0 && p != nil && p.all >= l.o.PerPeer
@@ -167,8 +166,8 @@ func first(slots ...*Slot) *Slot {
 	return nil
 }
 
-// ofWorst selects the connections of the peer with the most unauthenticated ones:
-// one peer's flood does not close another's. Preconditions: mu is held.
+// ofWorst selects the connections of the peer with the most unauthenticated ones, so that one
+// peer's flood does not close another's. Preconditions: mu is held.
 func (l *Limit) ofWorst() func(*Slot) bool {
 	worst, most := "", 0
 	for address, p := range l.peers {
@@ -179,7 +178,7 @@ func (l *Limit) ofWorst() func(*Slot) bool {
 	return func(s *Slot) bool { return s.address == worst }
 }
 
-// oldestUnknown is the oldest of the selected connections that is not authenticated.
+// oldestUnknown returns the oldest of the selected connections that is not authenticated.
 // Preconditions: mu is held.
 func (l *Limit) oldestUnknown(selected func(*Slot) bool) *Slot {
 	if l.unknown == 0 {
@@ -194,8 +193,8 @@ func (l *Limit) oldestUnknown(selected func(*Slot) bool) *Slot {
 	return oldest
 }
 
-// longestIdle is the selected connection without a call over which nothing has gone
-// for the longest; nil selects all. Preconditions: mu is held.
+// longestIdle returns the selected connection without a call that has been idle for the longest;
+// nil selects all. Preconditions: mu is held.
 func (l *Limit) longestIdle(selected func(*Slot) bool) *Slot {
 	var longest *Slot
 	for s := range l.slots {
@@ -206,12 +205,12 @@ func (l *Limit) longestIdle(selected func(*Slot) bool) *Slot {
 	return longest
 }
 
-// settleTime is how long a client's bytes may be on their way to become a call.
+// settleTime is how long bytes that a client has sent may take to become a call.
 const settleTime = 100 * time.Millisecond
 
-// unsettled is how long it takes until a connection that is to be closed counts as
-// idle: a call of its client may have arrived that the server has not begun. Nothing
-// for one that is not authenticated. Preconditions: mu is held.
+// unsettled returns how long to wait until a connection that is to be closed counts as idle: its
+// client may have sent a call that the server has not begun. It is 0 for one that is not
+// authenticated. Preconditions: mu is held.
 func (l *Limit) unsettled(s *Slot) time.Duration {
 	if s == nil || !s.known {
 		return 0
@@ -237,7 +236,7 @@ func (l *Limit) add(address string, evict func()) *Slot {
 	}
 	if near(len(l.slots), l.o.Max) {
 		l.nearAt = now
-		l.say(context.Background(), "open connections are near their limit", "open", len(l.slots), "limit", l.o.Max)
+		l.say(context.Background(), "the number of open connections is near its limit", "open", len(l.slots), "limit", l.o.Max)
 	}
 	return s
 }
@@ -245,8 +244,8 @@ func (l *Limit) add(address string, evict func()) *Slot {
 // near reports whether n is 80 per cent of limit or more.
 func near(n, limit int) bool { return n*5 >= limit*4 }
 
-// close counts a connection that is closed to make room, and takes its slot.
-// Preconditions: mu is held.
+// close counts a connection that is closed to make room, and releases its slot. Preconditions: mu
+// is held.
 func (l *Limit) close(ctx context.Context, s *Slot) {
 	idle := l.now().Sub(time.Unix(0, s.active.Load())).Round(time.Millisecond)
 	if s.known {
@@ -259,7 +258,7 @@ func (l *Limit) close(ctx context.Context, s *Slot) {
 	l.drop(s)
 }
 
-// drop takes a slot back. Preconditions: mu is held.
+// drop releases a slot. Preconditions: mu is held.
 func (l *Limit) drop(s *Slot) {
 	if s.gone {
 		return
@@ -279,10 +278,10 @@ func (l *Limit) drop(s *Slot) {
 	l.freed = make(chan struct{})
 }
 
-// sayEvery is how often the same line is logged.
+// sayEvery is the shortest time between two equal log lines.
 const sayEvery = time.Minute
 
-// say logs a warning, the same one once a minute. Preconditions: mu is held.
+// say logs a warning, the same one at most once a minute. Preconditions: mu is held.
 func (l *Limit) say(ctx context.Context, text string, args ...any) {
 	now := l.now()
 	if at, ok := l.said[text]; ok && now.Sub(at) < sayEvery {
@@ -294,7 +293,7 @@ func (l *Limit) say(ctx context.Context, text string, args ...any) {
 	}
 }
 
-// evictIdle closes the connection that was idle for the longest, if there is one.
+// evictIdle closes the connection that has been idle for the longest, if there is one.
 func (l *Limit) evictIdle(ctx context.Context) bool {
 	l.mu.Lock()
 	s := l.longestIdle(nil)
@@ -308,7 +307,7 @@ func (l *Limit) evictIdle(ctx context.Context) bool {
 	return s != nil
 }
 
-// Release gives the slot back; it may be called more than once.
+// Release releases the slot. It may be called more than once.
 func (s *Slot) Release() {
 	s.limit.mu.Lock()
 	defer s.limit.mu.Unlock()
@@ -328,10 +327,10 @@ func (s *Slot) Authenticate() {
 	l.peers[s.address].unknown--
 }
 
-// Begin notes a call in flight until End. A connection with one is not idle.
+// Begin records the start of a call, until End. A connection with a call in progress is not idle.
 func (s *Slot) Begin() { s.calls.Add(1) }
 
-// End ends a Begin.
+// End records the end of a call.
 func (s *Slot) End() {
 	s.touch()
 	s.calls.Add(-1)
@@ -339,8 +338,8 @@ func (s *Slot) End() {
 
 func (s *Slot) touch() { s.active.Store(s.limit.now().UnixNano()) }
 
-// host is the part of an address that all connections of one client have in common:
-// of IPv6 the network, as whoever has one has all its addresses.
+// host returns the part of an address that all connections of one client share: for IPv6 the
+// network, because its owner has all its addresses.
 func host(a net.Addr) string {
 	t, ok := a.(*net.TCPAddr)
 	switch {

@@ -23,8 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWhoHasJustSentIsClosedLater: what a client has just sent may be a call that has
-// not begun. Who only sends is closed all the same.
+// TestWhoHasJustSentIsClosedLater: the bytes that a client has just sent may be a call that has
+// not begun. A client that only sends is closed all the same.
 func TestWhoHasJustSentIsClosedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewTable(slog.New(slog.DiscardHandler)).Limit(Options{Name: "cri", Key: "face.cri.max_connections", Max: 1})
@@ -54,7 +54,7 @@ func TestWhoHasJustSentIsClosedLater(t *testing.T) {
 	})
 }
 
-// limited is a limit whose clock goes on by a second each time it is read.
+// limited returns a limit whose clock advances by a second each time it is read.
 func limited(o Options) (*Limit, *bytes.Buffer) {
 	var log bytes.Buffer
 	l := NewTable(slog.New(slog.NewTextHandler(&log, nil))).Limit(o)
@@ -65,7 +65,7 @@ func limited(o Options) (*Limit, *bytes.Buffer) {
 
 func from(address string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(address), Port: 1} }
 
-// crowd admits connections by name and keeps who was closed.
+// crowd admits connections by name and records those that were closed.
 type crowd struct {
 	t      *testing.T
 	limit  *Limit
@@ -100,13 +100,13 @@ func TestTheLongestIdleIsClosedFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.slots["a"].Begin() // is the longest there, and has a call
-	c.slots["b"].touch() // did something since
+	c.slots["a"].Begin() // it is the oldest, and has a call
+	c.slots["b"].touch() // it has transferred bytes since
 	if err := c.admit("d", "10.0.0.1"); err != nil {
 		t.Fatal(err)
 	}
 	c.wantClosed("c")
-	for _, want := range []string{"near their limit", "idle for the longest", "key=face.cri.max_connections", "socket=cri"} {
+	for _, want := range []string{"near its limit", "idle for the longest", "key=face.cri.max_connections", "socket=cri"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %q: %s", want, log)
 		}
@@ -170,7 +170,7 @@ func TestOneFloodDoesNotCloseOthers(t *testing.T) {
 func TestOnePeerHasItsShare(t *testing.T) {
 	c, log := newCrowd(t, Options{Max: 100, PerPeer: 2, Unauthenticated: 10})
 	for _, name := range []string{"a", "b", "c"} {
-		if err := c.admit(name, "2001:db8::"+name); err != nil { // one network is one peer
+		if err := c.admit(name, "2001:db8::"+name); err != nil { // all addresses of one network are one peer
 			t.Fatal(err)
 		}
 		if name != "a" {
@@ -185,13 +185,13 @@ func TestOnePeerHasItsShare(t *testing.T) {
 	if err := c.admit("other", "2001:db8:1::1"); err != nil {
 		t.Errorf("another peer: %v", err)
 	}
-	if !strings.Contains(log.String(), "all connections of this peer have a call in flight") {
+	if !strings.Contains(log.String(), "with a call in progress on each") {
 		t.Errorf("log: %s", log)
 	}
 }
 
-// TestHTTPConnectionsAreKnownByTheirRequests: a server's idle connections go, the one
-// with a request in flight stays, and so does what a file's mode lets in.
+// TestHTTPConnectionsAreKnownByTheirRequests: a server's idle connections are closed. One with a
+// request in progress is not, nor is one on a socket whose mode authenticates its clients.
 func TestHTTPConnectionsAreKnownByTheirRequests(t *testing.T) {
 	inner, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -240,7 +240,7 @@ func TestHTTPConnectionsAreKnownByTheirRequests(t *testing.T) {
 	busy := dial()
 	ask(busy, "/long")
 	<-entered
-	for range 20 { // each time an idle one has to go
+	for range 20 { // each time an idle one must be closed
 		c := dial()
 		ask(c, "/")
 		answer(c)
@@ -255,7 +255,7 @@ func TestHTTPConnectionsAreKnownByTheirRequests(t *testing.T) {
 
 func TestFiguresKeepTheirCounts(t *testing.T) {
 	table := NewTable(slog.New(slog.DiscardHandler))
-	for range 2 { // the second time as after a face's restart
+	for range 2 { // the second time as after a restart of the face
 		l := table.Limit(Options{Name: "cri", Max: 1})
 		for range 3 {
 			if _, err := l.Admit(t.Context(), from("10.0.0.1"), func() {}); err != nil {
@@ -273,8 +273,8 @@ func TestFiguresKeepTheirCounts(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsDoNotKeepAClientOut compares with a listener that only counts,
-// which they do keep out: so the attack is one.
+// TestSilentConnectionsDoNotKeepAClientOut compares with a listener that only counts connections,
+// where they do keep clients out: so the attack is real.
 func TestSilentConnectionsDoNotKeepAClientOut(t *testing.T) {
 	const most = 16
 	for name, bound := range map[string]func(net.Listener) net.Listener{

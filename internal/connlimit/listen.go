@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Listen bounds the connections that inner accepts.
+// Listen limits the connections that inner accepts.
 func (l *Limit) Listen(inner net.Listener) net.Listener {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &listener{Listener: inner, limit: l, ctx: ctx, cancel: cancel}
@@ -28,7 +28,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
-			// Without a descriptor left an idle connection can go as well.
+			// When no descriptors are left, closing an idle connection helps as well.
 			if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && l.limit.evictIdle(l.ctx) {
 				continue
 			}
@@ -51,7 +51,7 @@ func (l *listener) Close() error {
 	return l.Listener.Close()
 }
 
-// conn is a connection in its slot.
+// conn is a connection with its slot.
 type conn struct {
 	net.Conn
 	slot *Slot
@@ -82,8 +82,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// RemoteAddr implements net.Conn. The address leads to the slot: it is all that a
-// gRPC server shows its interceptors of a connection.
+// RemoteAddr implements net.Conn. The address leads to the slot, because it is all that a gRPC
+// server shows to its interceptors of a connection.
 func (c *conn) RemoteAddr() net.Addr { return addr{c.Conn.RemoteAddr(), c.slot} }
 
 type addr struct {
@@ -91,8 +91,8 @@ type addr struct {
 	*Slot
 }
 
-// slotOf is the slot of a connection that a Limit has admitted, which TLS may cover;
-// nil for another.
+// slotOf returns the slot of a connection that a Limit has admitted, also below TLS; nil for
+// others.
 func slotOf(c net.Conn) *Slot {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
@@ -103,8 +103,8 @@ func slotOf(c net.Conn) *Slot {
 	return nil
 }
 
-// ConnState is for an http.Server: it keeps account of which connections have a
-// request in flight. One that is hijacked counts as having one until it is closed.
+// ConnState is for an http.Server: it records which connections have a request in progress. A
+// hijacked connection counts as having one until it is closed.
 func ConnState(c net.Conn, state http.ConnState) {
 	s := slotOf(c)
 	if s == nil {
@@ -120,8 +120,7 @@ func ConnState(c net.Conn, state http.ConnState) {
 
 type slotKey struct{}
 
-// ConnContext is for an http.Server: it lets Authenticate find the connection of a
-// request.
+// ConnContext is for an http.Server: it lets Authenticate find a request's connection.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, slotKey{}, slotOf(c))
 }

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Table has the limits of all listeners of an agent, for its metrics
-// (obs.Connections) and for who asks how near they are. A nil one makes limits and shows none.
+// Table holds the limits of all listeners of an agent, for its metrics (obs.Connections) and for
+// doctor. A nil Table makes limits and lists none.
 type Table struct {
 	log    *slog.Logger
 	mu     sync.Mutex // guards limits
 	limits map[string]*Limit
 }
 
-// NewTable makes an empty table; its limits log to log.
+// NewTable returns an empty table. Its limits log to log.
 func NewTable(log *slog.Logger) *Table { return &Table{log: log, limits: map[string]*Limit{}} }
 
-// Limit makes a limit, in the place of an earlier one of that name.
+// Limit makes a limit. It replaces an earlier one of the same name.
 func (t *Table) Limit(o Options) *Limit {
 	if t == nil {
 		return newLimit(o, nil)
@@ -36,17 +36,17 @@ func (t *Table) Limit(o Options) *Limit {
 	return l
 }
 
-// Usage is how a limit stands.
+// Usage is the present state of a limit.
 type Usage struct {
 	Options
 	Open, Pending int // Pending ones are not authenticated
-	// What was closed or refused at a bound.
+	// The numbers of connections closed or refused at a limit.
 	ClosedIdle, ClosedUnauthenticated, Refused uint64
-	// Near is when Open was last 80 per cent of Max or more; zero is never.
+	// Near is when Open was last 80 percent of Max or more; zero is never.
 	Near time.Time
 }
 
-// Usage tells how all limits stand, by name.
+// Usage returns the state of all limits, by name.
 func (t *Table) Usage() []Usage {
 	if t == nil {
 		return nil

@@ -270,7 +270,7 @@ func TestARestartFinishesWhatWasLeft(t *testing.T) {
 	}
 }
 
-// planted is a value that must show nowhere.
+// planted is a value that must not appear anywhere.
 const planted = "s3cr3t-value"
 
 func TestSecretsAreHidden(t *testing.T) {
@@ -279,7 +279,7 @@ func TestSecretsAreHidden(t *testing.T) {
 	if _, _, err := r.exec(t, &longshorev1.ExecStart{Name: "c", Command: []string{"both"}, Env: []string{"TOKEN=" + planted}}); err != nil {
 		t.Fatal(err)
 	}
-	// Another face's private record may hold such values, too.
+	// Another face's private record may contain such values, too.
 	img, err := r.As(core.OwnerCRI).Images.Get(t.Context(), "busybox")
 	if err != nil {
 		t.Fatal(err)
@@ -335,12 +335,12 @@ func TestReadSocketAnswersReadingCallsOnly(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := r.read.Stop(t.Context(), &longshorev1.StopRequest{Name: "c"})
-	wantCode(t, err, codes.PermissionDenied, "reading calls only")
+	wantCode(t, err, codes.PermissionDenied, "serves only calls that read")
 	stream, err := r.read.Exec(t.Context())
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	wantCode(t, err, codes.PermissionDenied, "reading calls only")
+	wantCode(t, err, codes.PermissionDenied, "serves only calls that read")
 }
 
 func TestSocketsAreForTheirUsersOnly(t *testing.T) {
@@ -384,8 +384,7 @@ func TestReadSocketNeedsAGroup(t *testing.T) {
 	}
 }
 
-// TestAProgramThatIsRefusedSaysWhatAShellWould: at a start and at an exec, by its
-// errno.
+// TestAProgramThatIsRefusedSaysWhatAShellWould, at a start and at an exec, by its errno.
 func TestAProgramThatIsRefusedSaysWhatAShellWould(t *testing.T) {
 	for name, refusal := range enginetest.Refusals() {
 		t.Run(name, func(t *testing.T) {

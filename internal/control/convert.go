@@ -9,7 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// stamp leaves a time that is not known away.
+// stamp converts a time; an unknown one becomes nil.
 func stamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
@@ -64,8 +64,7 @@ func toSandbox(sb core.Sandbox, containers int) *longshorev1.Sandbox {
 	}
 }
 
-// toContainer shows a container; sb is its sandbox, and image the name of its
-// image where one is known.
+// toContainer converts a container. sb is its sandbox; image is the name of its image, if known.
 func toContainer(c core.Container, sb core.Sandbox, image string) *longshorev1.Container {
 	if image == "" {
 		image = c.Image.String()
@@ -75,7 +74,7 @@ func toContainer(c core.Container, sb core.Sandbox, image string) *longshorev1.C
 		Image: image, ImageId: c.Image.String(), Command: c.Main.Args, Created: stamp(c.Created), Started: stamp(c.Main.Started), Finished: stamp(c.Main.Finished),
 		Pid: int32(c.Main.Pid), Autopsy: toAutopsy(c.Main.Autopsy), Labels: c.Labels, Runtime: c.Runtime, Warnings: c.Warnings,
 	}
-	// A stopped sandbox has given its addresses and ports back.
+	// A stopped sandbox no longer has its addresses and ports.
 	if sb.State == core.SandboxReady {
 		out.Ports, out.Addresses = toPorts(sb.Network.Ports), toAddresses(sb.Network)
 	}
@@ -115,7 +114,7 @@ func toEvent(e core.Event) *longshorev1.Event {
 }
 
 func toVolume(v core.Volume) *longshorev1.Volume {
-	return &longshorev1.Volume{Owner: string(v.Owner), Name: v.Name, Path: v.Path, Labels: v.Labels, Created: stamp(v.Created)}
+	return &longshorev1.Volume{Owner: string(v.Owner), Name: v.Name, Path: v.Path, Labels: v.Labels, Created: stamp(v.Created), Options: v.Options}
 }
 
 func toFindings(list []Finding) []*longshorev1.Finding {

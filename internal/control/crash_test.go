@@ -28,7 +28,7 @@ func mortal(t *testing.T) (*rig, *enginetest.Crash) {
 	return r, c
 }
 
-// life is a crash test of a call about the container "one".
+// life returns a crash test of a call about the container "one".
 func (r *rig) life(t *testing.T, c *enginetest.Crash, call func(ctx context.Context) error) enginetest.Life {
 	return enginetest.Life{
 		Node: r.Node, Crash: c, Call: call,
@@ -51,9 +51,9 @@ func (r *rig) life(t *testing.T, c *enginetest.Crash, call func(ctx context.Cont
 	}
 }
 
-// TestTheAgentDiesInACreate kills it after every stage of a create. The same create
-// once more succeeds, or is told that the name is in use, and then it is: by a
-// container that runs or can be started.
+// TestTheAgentDiesInACreate kills the agent after every stage of a create. The repeated create
+// succeeds, or returns that the name is in use, and then it is: by a container that runs or can
+// be started.
 func TestTheAgentDiesInACreate(t *testing.T) {
 	for _, auto := range []bool{false, true} {
 		t.Run(fmt.Sprintf("auto_remove=%v", auto), func(t *testing.T) {
@@ -96,8 +96,7 @@ func TestTheAgentDiesInACreate(t *testing.T) {
 	}
 }
 
-// TestTheAgentDiesInARemove: what is there after it can be removed, and the name is
-// free.
+// TestTheAgentDiesInARemove: what is left can be removed afterwards, and the name is free.
 func TestTheAgentDiesInARemove(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		r, c := mortal(t)
@@ -117,7 +116,7 @@ func TestTheAgentDiesInARemove(t *testing.T) {
 	})
 }
 
-// TestTheAgentDiesInAStop: what runs after it can be stopped, and has one end.
+// TestTheAgentDiesInAStop: a container that still runs can be stopped, and has one end.
 func TestTheAgentDiesInAStop(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		r, c := mortal(t)
@@ -141,7 +140,7 @@ func TestTheAgentDiesInAStop(t *testing.T) {
 type flaky struct {
 	core.Store
 	broken atomic.Bool
-	failed chan struct{} // each failed reading, when somebody waits for one
+	failed chan struct{} // gets each failed read for which the test waits
 }
 
 func (f *flaky) View(fn func(core.Tx) error) error {
@@ -155,8 +154,8 @@ func (f *flaky) View(fn func(core.Tx) error) error {
 	return errors.New("the store cannot be read")
 }
 
-// TestAContainerGoesThoughTheLogCouldNotBeRead: one that is to be removed at its end
-// is, after the event log could not be followed for a while.
+// TestAContainerGoesThoughTheLogCouldNotBeRead: a container with --rm is removed at its end, also
+// after the event log could not be followed for a while.
 func TestAContainerGoesThoughTheLogCouldNotBeRead(t *testing.T) {
 	r := newRig(t)
 	r.stop()
@@ -167,7 +166,7 @@ func TestAContainerGoesThoughTheLogCouldNotBeRead(t *testing.T) {
 	r.serve(t)
 	c := r.create(t, &longshorev1.CreateRequest{Name: "one", Image: "busybox", Start: true, AutoRemove: true})
 	store.broken.Store(true)
-	// Whoever follows reads now.
+	// Now all followers read.
 	err := store.Update(func(tx core.Tx) error {
 		_, err := tx.Append(core.Event{Kind: core.EventContainerExited, Owner: core.OwnerCLI})
 		return err

@@ -29,14 +29,14 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// record is what we keep in a container's Data.
+// record is what we store in a container's Data.
 type record struct {
 	Image      string `json:"image"` // as the user named it, resolved to a full name
 	AutoRemove bool   `json:"auto_remove,omitempty"`
-	Log        string `json:"log,omitempty"` // path of the output, "" when it is held
+	Log        string `json:"log,omitempty"` // path of the output, "" when the output is held
 }
 
-// recordOf is zero for containers of others.
+// recordOf returns the record of a container of ours, and a zero record for others.
 func recordOf(c core.Container) record {
 	var r record
 	if c.Owner == core.OwnerCLI && json.Unmarshal(c.Data, &r) != nil {
@@ -45,16 +45,16 @@ func recordOf(c core.Container) record {
 	return r
 }
 
-// The log of a container of ours: how large, how many files.
+// The log of a container of ours: the size of a file, and how many files.
 const (
 	logBytes = 16 << 20
 	logFiles = 3
 )
 
-// defaultGrace is how long our containers have after the first signal.
+// defaultGrace is the time between the stop signal and SIGKILL for our containers.
 const defaultGrace = 10 * time.Second
 
-// Create makes a sandbox with one container in it.
+// Create creates a sandbox with one container in it.
 func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.ServerStreamingServer[longshorev1.CreateResponse]) error {
 	ctx := stream.Context()
 	cfg, err := sandboxConfig(req)
@@ -83,7 +83,7 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	}}})
 }
 
-// create carries the request out. What fails leaves nothing, no log either.
+// create carries out the request. An error leaves nothing, no log either.
 func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg core.SandboxConfig, img core.Image) (core.Container, error) {
 	if cfg.Key == "" {
 		cfg.Key = madeUpName(req.GetImage())
@@ -105,7 +105,7 @@ func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg
 	return c, err
 }
 
-// containerConfig is the container that a request asks for.
+// containerConfig returns the container that a request asks for.
 func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, img core.Image, log string) (core.ContainerConfig, error) {
 	if err := os.MkdirAll(s.o.LogDir, 0o700); err != nil {
 		return core.ContainerConfig{}, fmt.Errorf("make the log directory: %w", err)
@@ -134,16 +134,16 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 	}, nil
 }
 
-// dropIfAuto removes a container that could not be started when its user asked
-// for its removal anyway.
+// dropIfAuto removes a container that could not be started, if its user asked for its removal
+// after its end.
 func (s *Server) dropIfAuto(ctx context.Context, c core.Container) {
 	if !recordOf(c).AutoRemove {
 		return
 	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	if err := s.removeOwn(clean, c, engine.RemoveOptions{Force: true, Request: asked(ctx, "longshore run --rm")}); err != nil {
-		s.o.Logger.WarnContext(ctx, "container that did not start could not be removed", "container", string(c.ID), "error", err)
+	if err := s.removeOwn(clean, c, engine.RemoveOptions{Force: true, Request: stopRequest(ctx, "longshore run --rm")}); err != nil {
+		s.o.Logger.WarnContext(ctx, "could not remove a container that did not start; remove it with longshore rm", "container", string(c.ID), "error", err)
 	}
 }
 
@@ -165,20 +165,20 @@ func stopOf(req *longshorev1.CreateRequest) core.Stop {
 	return st
 }
 
-// imageName is the full name behind what the user wrote.
-func imageName(img core.Image, asked string) string {
+// imageName returns the full name of what the user wrote.
+func imageName(img core.Image, name string) string {
 	for _, n := range img.Names {
-		if n == asked || strings.HasSuffix(n, "/"+asked) || strings.HasSuffix(n, "/"+asked+":latest") {
+		if n == name || strings.HasSuffix(n, "/"+name) || strings.HasSuffix(n, "/"+name+":latest") {
 			return n
 		}
 	}
 	if len(img.Names) == 1 {
 		return img.Names[0]
 	}
-	return asked
+	return name
 }
 
-// imageFor finds the image, and pulls it when it must.
+// imageFor finds the image, and pulls it when necessary.
 func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, stream grpc.ServerStreamingServer[longshorev1.CreateResponse]) (core.Image, error) {
 	if req.GetPull() != "always" {
 		img, err := s.own.Images.Get(ctx, req.GetImage())
@@ -192,7 +192,7 @@ func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, s
 	opts.Progress = func(p core.PullProgress) {
 		mu.Lock()
 		defer mu.Unlock()
-		// A client that has left is noticed by the context.
+		// If the client has left, ctx ends.
 		_ = stream.Send(&longshorev1.CreateResponse{Step: &longshorev1.CreateResponse_Pull{Pull: toProgress(p)}})
 	}
 	img, err := s.own.Images.Pull(ctx, req.GetImage(), opts)
@@ -205,7 +205,7 @@ func pullOptions(c *longshorev1.Credentials) core.PullOptions {
 	return core.PullOptions{Username: c.GetUsername(), Password: c.GetPassword(), Token: c.GetToken()}
 }
 
-// validName tells what a name of ours looks like: it names files and hosts too.
+// validName reports whether s can be a name of ours, which is also a file name and a host name.
 func validName(s string) bool {
 	for i := range len(s) {
 		letter := 'a' <= s[i] && s[i] <= 'z' || 'A' <= s[i] && s[i] <= 'Z' || '0' <= s[i] && s[i] <= '9'
@@ -264,6 +264,9 @@ func checkMounts(mounts []*longshorev1.Mount) error {
 		}
 		seen[target] = true
 		if path.IsAbs(m.GetSource()) {
+			if m.GetSubPath() != "" {
+				return invalid.Errorf("mount source %q is no volume, and has a sub-path", m.GetSource())
+			}
 			if _, err := os.Stat(m.GetSource()); err != nil {
 				return invalid.Errorf("mount source: %v", err)
 			}
@@ -274,7 +277,7 @@ func checkMounts(mounts []*longshorev1.Mount) error {
 	return nil
 }
 
-// sandboxConfig is the sandbox that a request asks for.
+// sandboxConfig returns the sandbox that a request asks for.
 func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 	ports, err := toCorePorts(req.GetPorts())
 	if err != nil {
@@ -290,7 +293,8 @@ func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 	}
 	switch req.GetNetwork() {
 	case "":
-		// A namespace of its own harms nobody: any user may ping and take low ports.
+		// In a network namespace of its own this is harmless: any user may ping and use low
+		// ports.
 		cfg.Sysctls = map[string]string{"net.ipv4.ping_group_range": "0 2147483647", "net.ipv4.ip_unprivileged_port_start": "0"}
 	case core.NetworkNone:
 		cfg.Network.Name = core.NetworkNone
@@ -319,10 +323,11 @@ func toCorePorts(ports []*longshorev1.Port) ([]core.Port, error) {
 		default:
 			return nil, invalid.Errorf("port protocol %q is none of tcp, udp, sctp", p.GetProtocol())
 		}
-		for _, n := range []uint32{p.GetHost(), p.GetContainer()} {
-			if n < 1 || n > 65535 {
-				return nil, invalid.Errorf("port %d is not between 1 and 65535", n)
-			}
+		if n := p.GetContainer(); n < 1 || n > 65535 {
+			return nil, invalid.Errorf("port %d is not between 1 and 65535", n)
+		}
+		if n := p.GetHost(); n > 65535 {
+			return nil, invalid.Errorf("host port %d is not between 1 and 65535, or 0 for one that is chosen", n)
 		}
 		if p.GetHostIp() != "" {
 			ip, err := netip.ParseAddr(p.GetHostIp())
@@ -340,13 +345,13 @@ func volumeMounts(mounts []*longshorev1.Mount) []core.VolumeMount {
 	var out []core.VolumeMount
 	for _, m := range mounts {
 		if !path.IsAbs(m.GetSource()) {
-			out = append(out, core.VolumeMount{Name: m.GetSource(), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly()})
+			out = append(out, core.VolumeMount{Name: m.GetSource(), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly(), SubPath: m.GetSubPath()})
 		}
 	}
 	return out
 }
 
-// madeUpName is the image's own name and a few random digits.
+// madeUpName returns the image's last name component and a few random digits.
 func madeUpName(image string) core.Key {
 	base, _, _ := strings.Cut(path.Base(image), "@")
 	base, _, _ = strings.Cut(base, ":")
@@ -360,7 +365,7 @@ func madeUpName(image string) core.Key {
 	return core.Key(base + "-" + hex.EncodeToString(r[:]))
 }
 
-// hostnameOf makes a valid host name of a key.
+// hostnameOf makes a valid host name from a key.
 func hostnameOf(key core.Key) string {
 	h := strings.ReplaceAll(string(key), "_", "-")
 	if len(h) > 63 {
@@ -369,7 +374,7 @@ func hostnameOf(key core.Key) string {
 	return strings.TrimRight(h, ".-")
 }
 
-// startFailure adds to an error what a shell would say of a program that could
+// startFailure adds to an error the exit status that a shell would show for a program that could
 // not be started.
 func startFailure(err error) error {
 	if err == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Exec runs a further process. It belongs to the call: when the client leaves,
-// the process is killed, unless it asked to be detached.
+// Exec runs a further process. The process belongs to the call: when the client leaves it is
+// killed, unless the client asked to detach.
 func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecRequest, longshorev1.Output]) (err error) {
 	ctx := stream.Context()
 	first, err := stream.Recv()
@@ -39,7 +39,7 @@ func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecR
 	if err != nil {
 		return err
 	}
-	a := asked(ctx, "longshore exec")
+	a := stopRequest(ctx, "longshore exec")
 	x := attach.Exec{Engine: view, Log: s.srv.o.Logger, Owner: a.Owner, Call: a.Call, User: a.User}
 	at, err := x.Start(ctx, c.ID, cfg)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		return err
 	}
 	view := s.srv.all
-	// Output is for reading; whoever sends input or starts changes something.
+	// Reading output changes nothing; sending input and starting do.
 	input := c.Owner == core.OwnerCLI || req.GetForce()
 	if req.GetStdin() || req.GetStart() {
 		if view, err = s.srv.changer(c.Meta, req.GetForce()); err != nil {
@@ -87,7 +87,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 	if c.State == core.ContainerExited {
 		return fmt.Errorf("attach to %s: it has exited: %w", req.GetName(), errdefs.ErrFailedPrecondition)
 	}
-	// While somebody is attached, the sweep leaves an ended container alone.
+	// While a client is attached, the sweep does not touch an ended container.
 	s.srv.sessions.enter(c.ID)
 	defer func() {
 		s.srv.leave(ctx, c.ID)
@@ -104,7 +104,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		return err
 	}
 	defer at.Close()
-	at.Follow(ctx) // before it is started, as it may be gone soon after
+	at.Follow(ctx) // before the start, because it may be gone soon after
 	to := client{
 		call: "longshore attach", input: input, tty: c.Main.TTY, send: stream.Send,
 		recv: func() (*longshorev1.Input, error) {
@@ -113,7 +113,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		},
 	}
 	if req.GetSize() != nil && c.Main.TTY && input {
-		_ = view.Resize(ctx, at.Ref, toSize(req.GetSize())) // a container that just ended has no size
+		_ = view.Resize(ctx, at.Ref, toSize(req.GetSize())) // a container that has just ended has no size
 	}
 	if req.GetStart() {
 		if err := view.StartContainer(ctx, c.ID); err != nil {
@@ -124,7 +124,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 	return to.serve(ctx, at)
 }
 
-// attachStreams opens what of a main process's streams is wanted.
+// attachStreams opens those of a main process's streams that the client wants.
 func attachStreams(ctx context.Context, view *engine.Client, c core.Container, stdin, output bool) (*core.Streams, error) {
 	opts := core.StreamOptions{Stdin: stdin && c.Config.IO.Stdin != core.StdinClosed, Stdout: output, Stderr: output && !c.Main.TTY, Exclusive: c.Config.IO.Hold}
 	if !opts.Stdin && !opts.Stdout {

@@ -13,9 +13,9 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// pick finds the object a user means by name among metas, best match first: a
-// whole ID, our own key, another owner's key, a prefix of an ID. It answers -1
-// when there is none, and InvalidArgument when it cannot tell.
+// pick returns the index of the object in metas that name means, by the best match: a whole ID,
+// our own key, another owner's key, a prefix of an ID. It returns -1 when there is none, and
+// InvalidArgument when name is ambiguous.
 func pick(name string, metas []core.Meta) (int, error) {
 	if name == "" {
 		return -1, invalid.Errorf("a name is needed")
@@ -44,7 +44,7 @@ func pick(name string, metas []core.Meta) (int, error) {
 			names = append(names, fmt.Sprintf("%s (%s)", metas[i].ID.Short(), metas[i].Owner))
 		}
 		slices.Sort(names)
-		return -1, invalid.Errorf("%q may be any of %s", name, strings.Join(names, ", "))
+		return -1, invalid.Errorf("%q is ambiguous: it may be any of %s", name, strings.Join(names, ", "))
 	}
 	return -1, nil
 }
@@ -89,15 +89,15 @@ func (s *Server) sandbox(ctx context.Context, name string) (core.Sandbox, error)
 	return list[i], nil
 }
 
-// changer returns the view by which an object may be changed: our own for our
-// own objects, and the unscoped one, which tells the event log, for others when
-// force is given.
+// changer returns the view through which an object may be changed: our own view for our own
+// objects and, with force, the unscoped view for others, which records the change in the event
+// log.
 func (s *Server) changer(m core.Meta, force bool) (*engine.Client, error) {
 	if m.Owner == core.OwnerCLI {
 		return s.own, nil
 	}
 	if !force {
-		return nil, fmt.Errorf("%s belongs to %s, which may not expect a change: use --force: %w", m.ID.Short(), m.Owner, errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("%s belongs to %s: use --force to change it all the same: %w", m.ID.Short(), m.Owner, errdefs.ErrPermissionDenied)
 	}
 	return s.all, nil
 }

@@ -10,8 +10,8 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// reads says of every call whether it reads only. The read socket serves those
-// that do; Dump and Inspect with environment values are not among them.
+// reads says whether a call only reads. The read socket serves only such calls; Dump, and Inspect
+// with environment values, are not among them.
 func reads(method string) (readOnly, known bool) {
 	switch method {
 	case longshorev1.Containers_ListSandboxes_FullMethodName,
@@ -30,7 +30,8 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Node_Doctor_FullMethodName,
 		longshorev1.Node_Check_FullMethodName,
 		longshorev1.Node_Config_FullMethodName,
-		longshorev1.Node_Events_FullMethodName:
+		longshorev1.Node_Events_FullMethodName,
+		longshorev1.Swarm_Status_FullMethodName:
 		return true, true
 	case longshorev1.Containers_Create_FullMethodName,
 		longshorev1.Containers_Start_FullMethodName,
@@ -50,7 +51,9 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Volumes_CreateVolume_FullMethodName,
 		longshorev1.Volumes_RemoveVolume_FullMethodName,
 		longshorev1.Volumes_PruneVolumes_FullMethodName,
-		longshorev1.Node_Dump_FullMethodName:
+		longshorev1.Node_Dump_FullMethodName,
+		longshorev1.Swarm_Join_FullMethodName,
+		longshorev1.Swarm_Leave_FullMethodName:
 		return false, true
 	}
 	return false, false
@@ -58,16 +61,16 @@ func reads(method string) (readOnly, known bool) {
 
 type readOnlyKey struct{}
 
-// onReadSocket reports whether the call came by the read socket, where secrets
-// stay hidden whatever is asked.
+// onReadSocket reports whether the call came through the read socket, where secrets are hidden
+// whatever the request says.
 func onReadSocket(ctx context.Context) bool { return ctx.Value(readOnlyKey{}) != nil }
 
-// gate lets only reading calls through when readOnly is set.
+// gate refuses calls that do not only read, when readOnly is set.
 type gate struct{ readOnly bool }
 
 func (g gate) check(method string) error {
 	if ok, _ := reads(method); g.readOnly && !ok {
-		return status.Error(codes.PermissionDenied, "this socket answers reading calls only")
+		return status.Error(codes.PermissionDenied, "this socket serves only calls that read")
 	}
 	return nil
 }

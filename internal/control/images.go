@@ -27,13 +27,12 @@ type imageServer struct {
 
 var _ longshorev1.ImagesServer = (*imageServer)(nil)
 
-// owners are all there can be, for what the engine keeps per owner without
-// saying whose it is.
+// owners returns all owners, for what the engine stores per owner and lists only for one.
 func owners() []core.Owner {
 	return []core.Owner{core.OwnerCLI, core.OwnerCRI, core.OwnerSwarm, core.OwnerNomad, core.OwnerMesos, core.OwnerKata}
 }
 
-// ListImages lists every owner's names, the newest pull first.
+// ListImages returns every owner's names, the latest pull first.
 func (s *imageServer) ListImages(ctx context.Context, req *longshorev1.ListImagesRequest) (*longshorev1.ListImagesResponse, error) {
 	resp := &longshorev1.ListImagesResponse{}
 	for _, o := range owners() {
@@ -54,7 +53,7 @@ func (s *imageServer) ListImages(ctx context.Context, req *longshorev1.ListImage
 	return resp, nil
 }
 
-// InspectImage answers one image as JSON, ours before another owner's.
+// InspectImage returns one image as JSON, ours before another owner's.
 func (s *imageServer) InspectImage(ctx context.Context, req *longshorev1.InspectImageRequest) (*longshorev1.InspectResponse, error) {
 	for _, o := range owners() {
 		img, err := s.srv.o.Engine.As(o).Images.Get(ctx, req.GetName())
@@ -77,7 +76,7 @@ func (s *imageServer) InspectImage(ctx context.Context, req *longshorev1.Inspect
 	return nil, fmt.Errorf("find image %q: %w", req.GetName(), errdefs.ErrNotFound)
 }
 
-// PullImage fetches an image for us.
+// PullImage pulls an image for us.
 func (s *imageServer) PullImage(req *longshorev1.PullImageRequest, stream grpc.ServerStreamingServer[longshorev1.PullImageResponse]) error {
 	var mu sync.Mutex // serializes Send: progress comes from several blobs at once, a stream takes one sender
 	opts := pullOptions(req.GetCredentials())
@@ -85,7 +84,7 @@ func (s *imageServer) PullImage(req *longshorev1.PullImageRequest, stream grpc.S
 	opts.Progress = func(p core.PullProgress) {
 		mu.Lock()
 		defer mu.Unlock()
-		// A client that has left is noticed by the context.
+		// If the client has left, ctx ends.
 		_ = stream.Send(&longshorev1.PullImageResponse{Step: &longshorev1.PullImageResponse_Progress{Progress: toProgress(p)}})
 	}
 	img, err := s.srv.own.Images.Pull(stream.Context(), req.GetName(), opts)
@@ -97,7 +96,7 @@ func (s *imageServer) PullImage(req *longshorev1.PullImageRequest, stream grpc.S
 	return stream.Send(&longshorev1.PullImageResponse{Step: &longshorev1.PullImageResponse_Image{Image: toImage(core.OwnerCLI, img)}})
 }
 
-// archiveReader reads an archive that comes in messages.
+// archiveReader reads an archive that arrives in messages.
 type archiveReader struct {
 	recv func() (*longshorev1.ImportImagesRequest, error)
 	rest []byte
@@ -116,9 +115,9 @@ func (r *archiveReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// ImportImages takes an archive for us.
+// ImportImages imports an archive for us.
 func (s *imageServer) ImportImages(stream grpc.ClientStreamingServer[longshorev1.ImportImagesRequest, longshorev1.ImportImagesResponse]) error {
-	images, err := s.srv.own.Images.Import(stream.Context(), &archiveReader{recv: stream.Recv})
+	images, err := s.srv.own.Images.Import(stream.Context(), &archiveReader{recv: stream.Recv}, core.ImportOptions{})
 	if err != nil {
 		return err
 	}
@@ -129,10 +128,10 @@ func (s *imageServer) ImportImages(stream grpc.ClientStreamingServer[longshorev1
 	return stream.SendAndClose(resp)
 }
 
-// exportChunk is how much of an archive travels in one message.
+// exportChunk is how much of an archive is sent in one message, in bytes.
 const exportChunk = 256 << 10
 
-// ExportImages answers an archive of our images.
+// ExportImages sends an archive of our images.
 func (s *imageServer) ExportImages(req *longshorev1.ExportImagesRequest, stream grpc.ServerStreamingServer[longshorev1.ExportImagesResponse]) error {
 	if len(req.GetNames()) == 0 {
 		return invalid.Errorf("name at least one image")
@@ -162,13 +161,13 @@ func (f writerFunc) Write(p []byte) (int, error) {
 
 var _ io.Writer = writerFunc(nil)
 
-// TagImage gives an image of ours a further name.
+// TagImage gives an image of ours another name.
 func (s *imageServer) TagImage(ctx context.Context, req *longshorev1.TagImageRequest) (*longshorev1.TagImageResponse, error) {
 	return &longshorev1.TagImageResponse{}, s.srv.own.Images.Tag(ctx, req.GetSource(), req.GetTarget())
 }
 
-// RemoveImage drops a name of ours. Containers made from the image keep what
-// they have; without force they keep the name, too.
+// RemoveImage removes a name of ours. It refuses that for an image from which a container of ours
+// was made, unless force is set; the container itself is not affected.
 func (s *imageServer) RemoveImage(ctx context.Context, req *longshorev1.RemoveImageRequest) (*longshorev1.RemoveImageResponse, error) {
 	img, err := s.srv.own.Images.Get(ctx, req.GetName())
 	if errdefs.IsNotFound(err) {
@@ -191,7 +190,7 @@ func (s *imageServer) RemoveImage(ctx context.Context, req *longshorev1.RemoveIm
 	return &longshorev1.RemoveImageResponse{}, s.srv.own.Images.Remove(ctx, req.GetName())
 }
 
-// usedImages maps the IDs of images to a container of ours made from each.
+// usedImages maps the ID of each image in use to one of our containers made from it.
 func (s *Server) usedImages(ctx context.Context) (map[digest.Digest]core.Container, error) {
 	list, err := s.own.Containers(ctx, core.Filter{})
 	if err != nil {
@@ -206,7 +205,7 @@ func (s *Server) usedImages(ctx context.Context) (map[digest.Digest]core.Contain
 	return used, nil
 }
 
-// PruneImages removes what nothing of ours uses: images without a name, or all.
+// PruneImages removes images that none of our containers uses: those without a name, or all.
 func (s *imageServer) PruneImages(ctx context.Context, req *longshorev1.PruneImagesRequest) (*longshorev1.PruneImagesResponse, error) {
 	used, err := s.srv.usedImages(ctx)
 	if err != nil {
@@ -222,7 +221,7 @@ func (s *imageServer) PruneImages(ctx context.Context, req *longshorev1.PruneIma
 	return &longshorev1.PruneImagesResponse{FreedBytes: freed}, nil
 }
 
-// ImageUsage answers how large the store is.
+// ImageUsage returns the size of the image store.
 func (s *imageServer) ImageUsage(ctx context.Context, _ *longshorev1.ImageUsageRequest) (*longshorev1.ImageUsageResponse, error) {
 	u, err := s.srv.all.Images.Usage(ctx)
 	if err != nil {
@@ -239,7 +238,7 @@ type volumeServer struct {
 
 var _ longshorev1.VolumesServer = (*volumeServer)(nil)
 
-// ListVolumes lists every owner's volumes by name.
+// ListVolumes returns every owner's volumes by name.
 func (s *volumeServer) ListVolumes(ctx context.Context, req *longshorev1.ListVolumesRequest) (*longshorev1.ListVolumesResponse, error) {
 	resp := &longshorev1.ListVolumesResponse{}
 	for _, o := range owners() {
@@ -258,9 +257,9 @@ func (s *volumeServer) ListVolumes(ctx context.Context, req *longshorev1.ListVol
 	return resp, nil
 }
 
-// CreateVolume makes a volume of ours.
+// CreateVolume creates a volume of ours.
 func (s *volumeServer) CreateVolume(ctx context.Context, req *longshorev1.CreateVolumeRequest) (*longshorev1.CreateVolumeResponse, error) {
-	v, err := s.srv.own.Volumes.Create(ctx, req.GetName(), req.GetLabels())
+	v, err := s.srv.own.Volumes.Create(ctx, core.VolumeConfig{Name: req.GetName(), Labels: req.GetLabels(), Options: req.GetOptions()})
 	if err != nil {
 		return nil, err
 	}

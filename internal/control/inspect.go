@@ -16,10 +16,10 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// hidden stands where a value is not shown.
+// hidden replaces values that are not shown.
 const hidden = "<hidden>"
 
-// Inspect answers a container or, when no container has the name, a sandbox.
+// Inspect returns a container or, when no container has the name, a sandbox.
 func (s *containerServer) Inspect(ctx context.Context, req *longshorev1.InspectRequest) (*longshorev1.InspectResponse, error) {
 	showEnv := req.GetShowEnv() && !onReadSocket(ctx)
 	c, err := s.srv.container(ctx, req.GetName())
@@ -61,9 +61,8 @@ func inspectContainer(c core.Container, showEnv bool) (*longshorev1.InspectRespo
 	return &longshorev1.InspectResponse{Kind: "container", Json: out}, nil
 }
 
-// inspectJSON is v as JSON with extra's members added. Values of environment
-// variables, and the private record of the face (which may hold them too), are
-// hidden unless showEnv.
+// inspectJSON returns v as JSON, with extra's members added. Unless showEnv is set it hides the
+// values of environment variables, and the face's private record, which may contain them too.
 func inspectJSON(v any, extra map[string]any, showEnv bool) ([]byte, error) {
 	raw, err := marshal(v)
 	if err != nil {
@@ -74,7 +73,7 @@ func inspectJSON(v any, extra map[string]any, showEnv bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Two objects become one; members keep the order of the record.
+		// Both are objects and become one; the record's members keep their order.
 		raw = append(append(raw[:len(raw)-1], ','), add[1:]...)
 	}
 	if !showEnv {
@@ -89,8 +88,8 @@ func inspectJSON(v any, extra map[string]any, showEnv bool) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// maskJSON hides what may be secret, wherever it stands: values in lists of
-// environment variables, and members named data.
+// maskJSON hides what may be secret at any depth: values in lists of environment variables, and
+// members named data.
 func maskJSON(raw []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -102,7 +101,7 @@ func maskJSON(raw []byte) ([]byte, error) {
 	return marshal(v)
 }
 
-// marshal is json.Marshal that leaves <, > and & readable.
+// marshal is json.Marshal without escaping of <, > and &.
 func marshal(v any) ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)

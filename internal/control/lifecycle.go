@@ -16,10 +16,10 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// cleanTimeout bounds what is undone after a call failed or its client left.
+// cleanTimeout bounds the cleanup after a call has failed or its client has left.
 const cleanTimeout = time.Minute
 
-// graceOf is nil when d is absent: the container's own grace.
+// graceOf returns nil, the container's own grace period, when d is absent.
 func graceOf(d *durationpb.Duration) (*time.Duration, error) {
 	if d == nil {
 		return nil, nil //nolint:nilnil // absent is a value here
@@ -34,7 +34,7 @@ func graceOf(d *durationpb.Duration) (*time.Duration, error) {
 	return &g, nil
 }
 
-// Start starts a container that was created.
+// Start starts a created container.
 func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartRequest) (*longshorev1.StartResponse, error) {
 	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
@@ -50,9 +50,9 @@ func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartReque
 	return &longshorev1.StartResponse{}, nil
 }
 
-// Stop ends a container, or every container of a sandbox and the sandbox.
+// Stop stops a container, or a sandbox with every container in it.
 func (s *containerServer) Stop(ctx context.Context, req *longshorev1.StopRequest) (*longshorev1.StopResponse, error) {
-	opts := engine.StopOptions{Signal: req.GetSignal(), Request: asked(ctx, "longshore stop")}
+	opts := engine.StopOptions{Signal: req.GetSignal(), Request: stopRequest(ctx, "longshore stop")}
 	if opts.Signal != "" {
 		if _, err := ocispec.Signal(opts.Signal); err != nil {
 			return nil, err
@@ -101,7 +101,7 @@ func (s *containerServer) Kill(ctx context.Context, req *longshorev1.KillRequest
 	if err != nil {
 		return nil, err
 	}
-	a := asked(ctx, "longshore kill")
+	a := stopRequest(ctx, "longshore kill")
 	a.Signal = sig
 	return &longshorev1.KillResponse{}, view.Signal(ctx, core.Ref{Container: c.ID}, sig, a)
 }
@@ -119,7 +119,7 @@ func (s *containerServer) Pause(ctx context.Context, req *longshorev1.PauseReque
 	return &longshorev1.PauseResponse{}, view.PauseContainer(ctx, c.ID)
 }
 
-// Resume thaws a container.
+// Resume lets a paused container continue.
 func (s *containerServer) Resume(ctx context.Context, req *longshorev1.ResumeRequest) (*longshorev1.ResumeResponse, error) {
 	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
@@ -132,10 +132,10 @@ func (s *containerServer) Resume(ctx context.Context, req *longshorev1.ResumeReq
 	return &longshorev1.ResumeResponse{}, view.ResumeContainer(ctx, c.ID)
 }
 
-// Remove removes a container, with the sandbox that was made for it, or a whole
+// Remove removes a container, together with the sandbox that was created for it, or a whole
 // sandbox.
 func (s *containerServer) Remove(ctx context.Context, req *longshorev1.RemoveRequest) (*longshorev1.RemoveResponse, error) {
-	opts := engine.RemoveOptions{Force: req.GetForce(), Request: asked(ctx, "longshore rm")}
+	opts := engine.RemoveOptions{Force: req.GetForce(), Request: stopRequest(ctx, "longshore rm")}
 	c, err := s.srv.container(ctx, req.GetName())
 	if err == nil {
 		view, err := s.srv.changer(c.Meta, req.GetForce())
@@ -166,8 +166,8 @@ func (s *Server) removeOwn(ctx context.Context, c core.Container, opts engine.Re
 	if !opts.Force && (c.State == core.ContainerRunning || c.State == core.ContainerPaused) {
 		return fmt.Errorf("remove %s: it is %s, stop it first or use --force: %w", c.Key, c.State, errdefs.ErrFailedPrecondition)
 	}
-	// The sandbox was made for this one container and ends with it, so what is
-	// left running in it is nothing anybody could want to keep.
+	// The sandbox was created for this container alone and goes with it, so nothing that still
+	// runs in it is wanted any more.
 	opts.Force = true
 	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (s *Server) removeOwn(ctx context.Context, c core.Container, opts engine.Re
 	return s.removeLog(c)
 }
 
-// Wait answers once the container has ended.
+// Wait returns when the container has ended.
 func (s *containerServer) Wait(ctx context.Context, req *longshorev1.WaitRequest) (*longshorev1.WaitResponse, error) {
 	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {

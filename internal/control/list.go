@@ -20,7 +20,7 @@ type containerServer struct {
 
 var _ longshorev1.ContainersServer = (*containerServer)(nil)
 
-// ListSandboxes lists every owner's sandboxes, the newest first.
+// ListSandboxes returns every owner's sandboxes, the newest first.
 func (s *containerServer) ListSandboxes(ctx context.Context, req *longshorev1.ListSandboxesRequest) (*longshorev1.ListSandboxesResponse, error) {
 	sandboxes, err := s.srv.all.Sandboxes(ctx, core.Filter{Owner: core.Owner(req.GetOwner()), Labels: req.GetLabels()})
 	if err != nil {
@@ -42,12 +42,12 @@ func (s *containerServer) ListSandboxes(ctx context.Context, req *longshorev1.Li
 	return resp, nil
 }
 
-// newest orders by creation, the latest first.
+// newest orders by creation time, the latest first.
 func newest(a, b core.Meta) int {
 	return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
 }
 
-// ListContainers lists every owner's containers, the newest first.
+// ListContainers returns every owner's containers, the newest first.
 func (s *containerServer) ListContainers(ctx context.Context, req *longshorev1.ListContainersRequest) (*longshorev1.ListContainersResponse, error) {
 	filter := core.Filter{Owner: core.Owner(req.GetOwner()), Labels: req.GetLabels()}
 	if req.GetSandbox() != "" {
@@ -73,7 +73,7 @@ func (s *containerServer) ListContainers(ctx context.Context, req *longshorev1.L
 	return &longshorev1.ListContainersResponse{Containers: shown}, nil
 }
 
-// show turns containers into what the API answers, the newest first.
+// show converts containers to the API's form, the newest first.
 func (s *Server) show(ctx context.Context, containers []core.Container) ([]*longshorev1.Container, error) {
 	if len(containers) == 0 {
 		return nil, nil
@@ -102,7 +102,7 @@ func (s *Server) show(ctx context.Context, containers []core.Container) ([]*long
 	return out, nil
 }
 
-// imageNames maps image IDs to a name somebody has for them.
+// imageNames maps the ID of each image to one of its names.
 func (s *Server) imageNames(ctx context.Context) (map[digest.Digest]string, error) {
 	images, err := s.all.Images.List(ctx)
 	if err != nil {
@@ -117,8 +117,8 @@ func (s *Server) imageNames(ctx context.Context) (map[digest.Digest]string, erro
 	return names, nil
 }
 
-// whyGone answers for a container that has no record any more, removed or of
-// before a boot: the event log still tells its end.
+// whyGone answers Why for a container without a record, because it was removed or existed before
+// a boot: the event log still has its end.
 func (s *containerServer) whyGone(ctx context.Context, name string, notFound error) (*longshorev1.WhyResponse, error) {
 	ev, err := s.srv.all.LastExit(ctx, name)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *containerServer) whyGone(ctx context.Context, name string, notFound err
 	return &longshorev1.WhyResponse{Container: toContainer(c, core.Sandbox{}, "")}, nil
 }
 
-// Why answers how a container ended, or that it has not.
+// Why returns how a container ended, or that it has not ended.
 func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) (*longshorev1.WhyResponse, error) {
 	c, err := s.srv.container(ctx, req.GetName())
 	if errdefs.IsNotFound(err) {

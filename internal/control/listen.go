@@ -16,19 +16,18 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Config says where the control API answers besides its own socket.
+// Config says where the control API listens besides its own socket.
 type Config struct {
-	// ReadSocket is the path of a second socket that answers reading calls
-	// only; "" is none.
+	// ReadSocket is the path of a second socket, which serves only calls that read; "" is none.
 	ReadSocket string `toml:"read_socket"`
-	// ReadGroup is the group, by name or number, that may use it.
+	// ReadGroup is the group, by name or number, that may use ReadSocket.
 	ReadGroup string `toml:"read_group"`
 }
 
 // DefaultConfig has no read socket.
 func DefaultConfig() Config { return Config{} }
 
-// Validate refuses a read socket that nobody, or everybody, could use.
+// Validate refuses a read socket without a group, which nobody but root could use.
 func (c Config) Validate() error {
 	if c.ReadSocket == "" {
 		return nil
@@ -49,15 +48,14 @@ const (
 	HTTPSocketName = "control-http.sock"
 )
 
-// Listen opens the sockets: control.sock and control-http.sock below state, for
-// root alone, and the read socket when there is one. Sockets that an earlier
-// agent left are replaced.
+// Listen opens the sockets: control.sock and control-http.sock below state, for root alone, and
+// the read socket when it is configured. It replaces sockets that an earlier agent has left.
 func Listen(ctx context.Context, state string, cfg Config) (Listeners, error) {
 	return ListenBeside(ctx, state, cfg, nil)
 }
 
-// ListenBeside is Listen with a control socket that somebody else has opened,
-// such as systemd, and that stays where it is; nil opens our own.
+// ListenBeside is Listen with a control socket that systemd, for example, has opened and that is
+// not replaced; nil opens our own.
 func ListenBeside(ctx context.Context, state string, cfg Config, given net.Listener) (l Listeners, err error) {
 	l.Control = given
 	if err := cfg.Validate(); err != nil {
@@ -92,8 +90,8 @@ func ListenBeside(ctx context.Context, state string, cfg Config, given net.Liste
 	return l, err
 }
 
-// letPass lets a group search the state directory, which else nobody may, so that
-// it reaches a socket there. All that is in it stays closed to the group.
+// letPass lets a group search the state directory, which is otherwise closed to all but root, so
+// that it can reach a socket there. Everything else in it stays closed to the group.
 func letPass(state string, gid int) error {
 	if err := os.Chown(state, -1, gid); err != nil {
 		return err
@@ -101,7 +99,7 @@ func letPass(state string, gid int) error {
 	return os.Chmod(state, 0o710)
 }
 
-// Close closes what is open; Serve does so too.
+// Close closes the listeners that are open; Serve does so too.
 func (l Listeners) Close() {
 	for _, ln := range []net.Listener{l.Control, l.Read, l.HTTP} {
 		if ln != nil {
@@ -110,9 +108,8 @@ func (l Listeners) Close() {
 	}
 }
 
-// ListenUnix opens a unix socket with the given mode and group (-1 leaves it).
-// The socket appears at path with both already set, so that nobody can slip in
-// before.
+// ListenUnix opens a unix socket with the given mode and group (-1 leaves the group). The socket
+// appears at path only when both are set, so that nobody can connect before.
 func ListenUnix(ctx context.Context, path string, mode os.FileMode, gid int) (net.Listener, error) {
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".l")
 	if err != nil {
@@ -124,7 +121,7 @@ func ListenUnix(ctx context.Context, path string, mode os.FileMode, gid int) (ne
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	// The name it was opened under is about to go; the next agent replaces the
+	// The socket is renamed from the path at which it was opened; the next agent replaces the
 	// final one.
 	ln.(*net.UnixListener).SetUnlinkOnClose(false)
 	err = os.Chmod(tmp, mode)

@@ -32,7 +32,7 @@ type nodeServer struct {
 
 var _ longshorev1.NodeServer = (*nodeServer)(nil)
 
-// Version answers what this agent is.
+// Version returns the versions of the agent and of what it uses.
 func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest) (*longshorev1.VersionResponse, error) {
 	resp := &longshorev1.VersionResponse{
 		Version: s.srv.o.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: stamp(s.srv.o.Started), Pid: int32(os.Getpid()),
@@ -60,7 +60,7 @@ func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest)
 	return resp, nil
 }
 
-// Doctor says what of this node works.
+// Doctor returns what works on this node and what does not.
 func (s *nodeServer) Doctor(ctx context.Context, _ *longshorev1.DoctorRequest) (*longshorev1.DoctorResponse, error) {
 	if s.srv.o.Doctor == nil {
 		return nil, fmt.Errorf("doctor: %w", errdefs.ErrNotImplemented)
@@ -68,7 +68,7 @@ func (s *nodeServer) Doctor(ctx context.Context, _ *longshorev1.DoctorRequest) (
 	return &longshorev1.DoctorResponse{Findings: toFindings(s.srv.o.Doctor(ctx, !onReadSocket(ctx)))}, nil
 }
 
-// Check answers the violations of the engine's invariants.
+// Check returns the violations of the engine's invariants.
 func (s *nodeServer) Check(ctx context.Context, _ *longshorev1.CheckRequest) (*longshorev1.CheckResponse, error) {
 	if s.srv.o.Check == nil {
 		return nil, fmt.Errorf("check: %w", errdefs.ErrNotImplemented)
@@ -80,7 +80,7 @@ func (s *nodeServer) Check(ctx context.Context, _ *longshorev1.CheckRequest) (*l
 	return &longshorev1.CheckResponse{Findings: toFindings(list)}, nil
 }
 
-// Config answers the configuration in force.
+// Config returns the configuration in force.
 func (s *nodeServer) Config(context.Context, *longshorev1.ConfigRequest) (*longshorev1.ConfigResponse, error) {
 	if s.srv.o.Config == nil {
 		return nil, fmt.Errorf("config: %w", errdefs.ErrNotImplemented)
@@ -92,7 +92,7 @@ func (s *nodeServer) Config(context.Context, *longshorev1.ConfigRequest) (*longs
 	return &longshorev1.ConfigResponse{Toml: text}, nil
 }
 
-// Events answers the log from a point on.
+// Events sends the event log from a point on.
 func (s *nodeServer) Events(req *longshorev1.EventsRequest, stream grpc.ServerStreamingServer[longshorev1.EventsResponse]) error {
 	ctx := stream.Context()
 	last, err := s.srv.all.LastSeq(ctx)
@@ -130,8 +130,8 @@ func (s *nodeServer) Events(req *longshorev1.EventsRequest, stream grpc.ServerSt
 	return nil
 }
 
-// eventsFrom yields the events newer than from, up to last or, with follow, as
-// they happen. It reads without a filter: only so it sees the one that is last.
+// eventsFrom yields the events after from, up to last or, with follow, also new ones. It reads
+// without a filter, because only then does it see the event numbered last.
 func (s *Server) eventsFrom(ctx context.Context, from, last uint64, follow bool) func(func(core.Event, error) bool) {
 	return func(yield func(core.Event, error) bool) {
 		if !follow && from >= last {
@@ -145,8 +145,7 @@ func (s *Server) eventsFrom(ctx context.Context, from, last uint64, follow bool)
 	}
 }
 
-// oldest is the least number that events can still be read from: old ones are
-// trimmed.
+// oldest returns the lowest number from which events can still be read: older ones were trimmed.
 func (s *Server) oldest(ctx context.Context, last uint64) uint64 {
 	first := sort.Search(int(last), func(n int) bool {
 		for _, err := range s.all.Events(ctx, uint64(n), core.Filter{}) {
@@ -157,7 +156,7 @@ func (s *Server) oldest(ctx context.Context, last uint64) uint64 {
 	return uint64(first)
 }
 
-// eventMatch is what of a request chooses single events.
+// eventMatch returns the part of a request that selects single events.
 func (s *Server) eventMatch(ctx context.Context, req *longshorev1.EventsRequest) (func(core.Event) bool, error) {
 	var container, sandbox core.ID
 	if req.GetName() != "" {
@@ -190,10 +189,10 @@ func (s *Server) eventMatch(ctx context.Context, req *longshorev1.EventsRequest)
 	}, nil
 }
 
-// dumpEvents is how many events a dump tells.
+// dumpEvents is how many events a dump contains.
 const dumpEvents = 1000
 
-// Dump answers a gzipped tar for a bug report.
+// Dump sends a gzipped tar for a bug report.
 func (s *nodeServer) Dump(_ *longshorev1.DumpRequest, stream grpc.ServerStreamingServer[longshorev1.DumpResponse]) error {
 	ctx := stream.Context()
 	var out bytes.Buffer
@@ -212,8 +211,9 @@ func (s *nodeServer) Dump(_ *longshorev1.DumpRequest, stream grpc.ServerStreamin
 	} {
 		var body bytes.Buffer
 		if err := part.fill(ctx, &body); err != nil {
-			// A dump is made when something is wrong: the rest is still wanted.
-			fmt.Fprintf(&body, "\n%s could not be told: %v\n", part.name, err)
+			// A dump is made when something is wrong, so one part that fails must not keep the
+			// others out.
+			fmt.Fprintf(&body, "\ncould not get %s: %v\n", part.name, err)
 		}
 		hdr := &tar.Header{Name: "longshore-dump/" + part.name, Mode: 0o600, Size: int64(body.Len()), ModTime: time.Now()}
 		if err := tw.WriteHeader(hdr); err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// peerCredentials are gRPC transport credentials without a handshake: the
-// kernel says who is at the other end of a unix socket.
+// peerCredentials are gRPC transport credentials without a handshake: the kernel tells who is at
+// the other end of a unix socket.
 type peerCredentials struct{}
 
-// peerInfo is who asks.
+// peerInfo identifies the process that calls.
 type peerInfo struct {
 	credentials.CommonAuthInfo
 	uid uint32
@@ -33,23 +33,23 @@ func (peerCredentials) ClientHandshake(_ context.Context, _ string, c net.Conn) 
 	return c, peerInfo{}, nil
 }
 
-// ServerHandshake asks the kernel for the peer of c. Connections that are no
-// unix sockets are refused.
+// ServerHandshake asks the kernel for the peer of c. It refuses connections that are not unix
+// sockets.
 func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return nil, nil, errors.New("tell the peer: not a unix socket")
+		return nil, nil, errors.New("identify the peer: not a unix socket")
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {
-		return nil, nil, fmt.Errorf("tell the peer: %w", err)
+		return nil, nil, fmt.Errorf("identify the peer: %w", err)
 	}
 	var cred *unix.Ucred
 	if cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil {
 		err = cerr
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("tell the peer: %w", err)
+		return nil, nil, fmt.Errorf("identify the peer: %w", err)
 	}
 	info := peerInfo{uid: cred.Uid, pid: cred.Pid}
 	info.SecurityLevel = credentials.PrivacyAndIntegrity // it never leaves the kernel
@@ -67,8 +67,8 @@ func (c peerCredentials) Clone() credentials.TransportCredentials { return c }
 // OverrideServerName is for TLS only.
 func (peerCredentials) OverrideServerName(string) error { return nil }
 
-// asked says who asks for call, for the autopsy and the event log.
-func asked(ctx context.Context, call string) core.StopRequest {
+// stopRequest returns who called, for the autopsy and the event log.
+func stopRequest(ctx context.Context, call string) core.StopRequest {
 	a := core.StopRequest{Owner: core.OwnerCLI, Call: call, At: time.Now()}
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(peerInfo); ok {

@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestPoliciesAreAskedAboutExecs: about those in containers of other owners too,
-// which this API alone can start.
+// TestPoliciesAreAskedAboutExecs, also about those in containers of other owners, which only this
+// API can start.
 func TestPoliciesAreAskedAboutExecs(t *testing.T) {
 	r := newRig(t)
 	img := r.AddImage("pod", ocispec.ImageConfig{}, nil)

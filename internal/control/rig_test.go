@@ -64,7 +64,7 @@ func newRig(t *testing.T) *rig {
 	n := enginetest.Fakes(t)
 	n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: n.Runtime}}
 	n.Start()
-	// A socket's address is short, a test's directory need not be.
+	// A socket's path must be short, and a test's directory may be long.
 	sockets, err := os.MkdirTemp("", "ls")
 	if err != nil {
 		t.Fatal(err)
@@ -95,8 +95,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// ownGroup is this process's group, by its number: whoever runs the tests may give
-// a file to that.
+// ownGroup returns the number of this process's group: any user may give a file to that.
 func ownGroup() string { return strconv.Itoa(os.Getgid()) }
 
 func (r *rig) serve(t *testing.T) {
@@ -157,7 +156,7 @@ func dial(t *testing.T, path string) *grpc.ClientConn {
 	return conn
 }
 
-// create makes a container and returns what the server named it.
+// create creates a container and returns its name.
 func (r *rig) create(t *testing.T, req *longshorev1.CreateRequest) *longshorev1.Created {
 	t.Helper()
 	created, err := r.tryCreate(t, req)
@@ -201,7 +200,7 @@ func wantCode(t *testing.T, err error, code codes.Code, text string) {
 	}
 }
 
-// waitFor follows the event log until match is satisfied.
+// waitFor follows the event log until match returns true.
 func (r *rig) waitFor(t *testing.T, match func(core.Event) bool) core.Event {
 	t.Helper()
 	for e, err := range r.Engine.All().Events(t.Context(), 0, core.Filter{}) {

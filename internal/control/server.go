@@ -19,18 +19,16 @@ import (
 	"github.com/longshore/longshore/internal/obs"
 )
 
-// Options are what New needs. Engine, LogDir and Logger are required.
+// Options are the parameters of New. Engine, LogDir and Logger are required.
 type Options struct {
 	Engine *engine.Engine
-	// LogDir holds the output of containers that the control API made. It is
-	// made when it is missing.
+	// LogDir is the directory for the output of the control API's own containers. It is created
+	// when it is missing.
 	LogDir string
 	Logger *slog.Logger
-	// Doctor says what of the node works, and with try also starts a container to
-	// see; nil answers Unimplemented.
+	// Doctor checks the node; with try it also starts a container. nil returns Unimplemented.
 	Doctor func(ctx context.Context, try bool) []Finding
-	// Check compares records and node and returns the violations; nil answers
-	// Unimplemented.
+	// Check compares records and node and returns the violations. nil returns Unimplemented.
 	Check func(context.Context) ([]Finding, error)
 	// Config returns the configuration in force as TOML, secrets masked.
 	Config func() (string, error)
@@ -40,8 +38,10 @@ type Options struct {
 	Version    string
 	Started    time.Time
 	Metrics    *obs.Metrics // nil counts nothing
-	// HTTP answers on the HTTP socket: metrics, health, pprof.
+	// HTTP serves the HTTP socket: metrics, health, pprof.
 	HTTP http.Handler
+	// Swarm is the node's membership in a Swarm; nil when the agent serves none.
+	Swarm Membership
 }
 
 // Finding is one line of doctor or check.
@@ -52,10 +52,10 @@ type Finding struct {
 	Hint   string // what to do, "" when there is nothing
 }
 
-// FindingStatus is how grave a Finding is.
+// FindingStatus is the severity of a Finding.
 type FindingStatus string
 
-// The grades of a Finding.
+// The severities of a Finding.
 const (
 	FindingOK   FindingStatus = "ok"
 	FindingWarn FindingStatus = "warn"
@@ -70,7 +70,7 @@ type Server struct {
 	sessions sessions
 }
 
-// New makes a server that serves nothing yet.
+// New returns a server that does not listen yet.
 func New(o Options) (*Server, error) {
 	switch {
 	case o.Engine == nil:
@@ -85,24 +85,24 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Listeners are where the server answers. Control is required.
+// Listeners are the sockets of the server. Control is required.
 type Listeners struct {
 	Control net.Listener // everything, for root
-	Read    net.Listener // the reading calls only
+	Read    net.Listener // only calls that read
 	HTTP    net.Listener // metrics, health, pprof
 }
 
-// drainTime is how long calls in flight have to end when the server stops.
+// drainTime is how long calls in progress have to end when the server stops.
 const drainTime = 2 * time.Second
 
-// Serve puts right what a crash left, and then answers until ctx ends or a
-// listener breaks; it closes the listeners.
+// Serve repairs what a crash has left, and then serves until ctx ends or a listener fails. It
+// closes the listeners.
 func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	if l.Control == nil {
 		return errors.New("serve control: no listener")
 	}
 	if err := s.recover(ctx); err != nil {
-		s.o.Logger.WarnContext(ctx, "leftovers of the control API could not all be removed", "error", err)
+		s.o.Logger.WarnContext(ctx, "could not remove everything that an earlier agent left of the control API's containers", "error", err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -156,18 +156,19 @@ func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 	longshorev1.RegisterImagesServer(srv, &imageServer{srv: s})
 	longshorev1.RegisterVolumesServer(srv, &volumeServer{srv: s})
 	longshorev1.RegisterNodeServer(srv, &nodeServer{srv: s})
+	longshorev1.RegisterSwarmServer(srv, &swarmServer{srv: s})
 	return srv
 }
 
-// The limits of one connection: messages are small (archives travel in chunks),
-// and a client that opens streams without end is stopped early.
+// The limits of one connection. Messages are small, because archives are sent in chunks, and a
+// client that opens streams without end is stopped early.
 const (
 	maxMessage = 4 << 20
 	maxStreams = 256
 )
 
-// stopGRPC lets calls in flight end for a while. Following calls do not end by
-// themselves and are then cut off.
+// stopGRPC gives calls in progress some time to end. Calls that follow something do not end by
+// themselves and are cut off.
 func stopGRPC(srv *grpc.Server) {
 	done := make(chan struct{})
 	go func() {

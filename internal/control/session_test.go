@@ -48,7 +48,7 @@ func collect(recv func() (*longshorev1.Output, error)) (string, int32, error) {
 		out.Write(m.GetStdout())
 		out.Write(m.GetStderr())
 		if e := m.GetExited(); e != nil {
-			// The end of the stream comes once everything is tidied up.
+			// The stream ends when everything has been cleaned up.
 			if _, err := recv(); !errors.Is(err, io.EOF) {
 				return "", -1, fmt.Errorf("after the last message: %w", err)
 			}
@@ -166,7 +166,7 @@ func TestAttachStartsAndMissesNothing(t *testing.T) {
 		t.Errorf("%q, %d, %v", out, code, err)
 	}
 	r.waitFor(t, of(core.EventSandboxRemoved, c.GetSandbox()))
-	r.stop() // which waits for what is under way
+	r.stop() // which waits for calls in progress
 	if _, err := os.Stat(filepath.Join(r.logs, c.GetSandbox()+".log")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the log of a removed container: %v", err)
 	}
@@ -215,9 +215,9 @@ func TestHeldOutputIsTakenWhenItsClientHasLeft(t *testing.T) {
 	if err == nil {
 		_, err = logs.Recv()
 	}
-	wantCode(t, err, codes.FailedPrecondition, "kept nowhere")
+	wantCode(t, err, codes.FailedPrecondition, "not stored")
 	cancel()
-	// It goes on, and ends and is removed as if nothing had been.
+	// The container continues, and ends and is removed as if nothing had happened.
 	r.Supervisor.Exit(ref, 0)
 	r.waitFor(t, of(core.EventSandboxRemoved, c.GetSandbox()))
 }
@@ -250,7 +250,7 @@ func TestAttachPassesInputAndSize(t *testing.T) {
 	if out != "hello" || code != 0 || err != nil {
 		t.Errorf("%q, %d, %v", out, code, err)
 	}
-	// Not its own to remove: it stays, and its namespaces are given back.
+	// The container is another owner's: it stays, and gives back its namespaces.
 	r.waitFor(t, of(core.EventSandboxStopped, c.GetSandbox()))
 	if _, err := r.containers.Why(t.Context(), &longshorev1.WhyRequest{Name: "c"}); err != nil {
 		t.Error(err)
@@ -274,7 +274,7 @@ func TestWatchingOthersIsReadingAndTypingIsNot(t *testing.T) {
 	if m, err := stream.Recv(); err != nil || m.GetStarted() == nil {
 		t.Fatal(m, err)
 	}
-	// A signal by somebody who only watches is not passed.
+	// A signal from a client that only watches is not forwarded.
 	kill := &longshorev1.Input{Kind: &longshorev1.Input_Signal{Signal: "KILL"}}
 	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Input{Input: kill}}); err != nil {
 		t.Fatal(err)

@@ -20,8 +20,8 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// specFunc is the spec that a request asks for. What does not need the root is
-// decided, and refused, now.
+// specFunc returns the spec that a request asks for. Everything that does not need the root is
+// decided, or refused, before it returns.
 func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 	base := ocispec.New()
 	caps, err := ocispec.Capabilities(ocispec.DefaultCapabilities(), req.GetCapAdd(), req.GetCapDrop())
@@ -55,7 +55,7 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 	}, nil
 }
 
-// finishSpec adds what only the root and the image tell.
+// finishSpec adds what depends on the root and the image.
 func finishSpec(req *longshorev1.CreateRequest, s *specs.Spec, r core.Rootfs) (*specs.Spec, error) {
 	_, err := ocispec.Head{
 		User: ocispec.UserNamed(req.GetUser()),
@@ -67,7 +67,7 @@ func finishSpec(req *longshorev1.CreateRequest, s *specs.Spec, r core.Rootfs) (*
 	return s, err
 }
 
-// entrypoint is nil when the request leaves the image's.
+// entrypoint returns nil when the request keeps the image's entry point.
 func entrypoint(req *longshorev1.CreateRequest) []string {
 	switch {
 	case req.GetEntrypoint() != "":
@@ -78,11 +78,10 @@ func entrypoint(req *longshorev1.CreateRequest) []string {
 	return nil
 }
 
-// mounts adds the request's binds to those every container has. Volumes are the
-// engine's part.
-func mounts(s *specs.Spec, asked []*longshorev1.Mount) error {
+// mounts adds the request's binds to the mounts of every container. The engine adds volumes.
+func mounts(s *specs.Spec, requested []*longshorev1.Mount) error {
 	var binds []specs.Mount
-	for _, m := range asked {
+	for _, m := range requested {
 		if !path.IsAbs(m.GetSource()) {
 			continue
 		}
@@ -96,8 +95,8 @@ func mounts(s *specs.Spec, asked []*longshorev1.Mount) error {
 	return nil
 }
 
-// execConfig is a further process: as the container's own, but for what the
-// request says.
+// execConfig returns a further process like the container's own, but for what the request
+// changes.
 func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfig, error) {
 	var cfg core.ProcessConfig
 	for _, e := range req.GetEnv() {
@@ -145,16 +144,16 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 	return attach.Held(p, stdin, toSize(req.GetSize())), nil
 }
 
-// consoleSize has the runtime set the size before the program looks at it; nil
-// when there is none to set.
-func consoleSize(tty bool, asked *longshorev1.Size) *specs.Box {
-	if size := toSize(asked); tty && size.Rows > 0 && size.Cols > 0 {
+// consoleSize returns the size that the runtime sets before the program starts; nil when there is
+// none.
+func consoleSize(tty bool, requested *longshorev1.Size) *specs.Box {
+	if size := toSize(requested); tty && size.Rows > 0 && size.Cols > 0 {
 		return &specs.Box{Height: uint(size.Rows), Width: uint(size.Cols)}
 	}
 	return nil
 }
 
-// execUser makes p another user's, who is looked up in the container's root.
+// execUser gives p the user, who is looked up in the container's root.
 func execUser(c core.Container, p *specs.Process, user string) (home string, err error) {
 	root, err := os.OpenRoot(filepath.Join(c.Bundle, "rootfs"))
 	if err != nil {

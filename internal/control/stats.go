@@ -13,10 +13,10 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// minInterval keeps a stream of figures from being a load of its own.
+// minInterval keeps a stream of stats from becoming a load of its own.
 const minInterval = 100 * time.Millisecond
 
-// Stats answers the figures of containers once, or once per interval.
+// Stats sends the stats of containers once, or once per interval.
 func (s *containerServer) Stats(req *longshorev1.StatsRequest, stream grpc.ServerStreamingServer[longshorev1.StatsResponse]) error {
 	ctx := stream.Context()
 	interval := req.GetInterval().AsDuration()
@@ -56,8 +56,7 @@ func (s *containerServer) Stats(req *longshorev1.StatsRequest, stream grpc.Serve
 	}
 }
 
-// statsRound reads the figures of ids (nil: of all that run) and remembers them
-// in before.
+// statsRound reads the stats of ids (nil: of all that run) and stores them in before.
 func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.ID]core.Stats) (*longshorev1.StatsResponse, error) {
 	list, err := s.all.Stored.Containers()
 	if err != nil {
@@ -69,7 +68,7 @@ func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.
 	}
 	net, err := s.all.Stats.Networks(ctx, sandboxes)
 	if err != nil {
-		return nil, fmt.Errorf("figures of networks: %w", err)
+		return nil, fmt.Errorf("stats of networks: %w", err)
 	}
 	wanted := map[core.ID]bool{}
 	for _, id := range ids {
@@ -83,10 +82,10 @@ func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.
 		}
 		st, err := s.all.Stats.OfContainer(ctx, c, core.StatsUsage|core.StatsDetail|core.StatsRootfs)
 		if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
-			continue // it ended meanwhile
+			continue // it has ended meanwhile
 		}
 		if err != nil {
-			return nil, fmt.Errorf("figures of %s: %w", c.ID.Short(), err)
+			return nil, fmt.Errorf("stats of %s: %w", c.ID.Short(), err)
 		}
 		st.Net = net[c.Sandbox]
 		last := before[c.ID] // zero in the first round

@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// client is who is attached: output goes to send, input comes from recv.
+// client is an attached client: output goes to send, input comes from recv.
 type client struct {
 	call string
 	// input says whether the client may send input and signals.
@@ -28,7 +28,7 @@ func (c client) started(ref core.Ref) error {
 	}}})
 }
 
-// serve tells the client that it is attached, and in the end how the process ended.
+// serve tells the client that it is attached and, at the end, how the process ended.
 func (c client) serve(ctx context.Context, s *attach.Session) error {
 	defer s.Close()
 	if err := c.started(s.Ref); err != nil {
@@ -49,8 +49,8 @@ func (c client) output(stderr bool, data []byte) error {
 	return c.send(&longshorev1.Output{Kind: &longshorev1.Output_Stdout{Stdout: data}})
 }
 
-// receive carries out what the client sends. It ends with the call itself: gRPC
-// cancels its context when the handler returns.
+// receive handles what the client sends. It ends with the call: gRPC cancels its context when the
+// handler returns.
 func (c client) receive(ctx context.Context, to *attach.Input) error {
 	for {
 		in, err := c.recv()
@@ -72,9 +72,9 @@ func (c client) receive(ctx context.Context, to *attach.Input) error {
 			to.Resize(ctx, toSize(k.Resize))
 		case *longshorev1.Input_Signal:
 			if sig, err := ocispec.Signal(k.Signal); err == nil {
-				a := asked(ctx, c.call)
+				a := stopRequest(ctx, c.call)
 				a.Signal = sig
-				_ = to.Engine.Signal(ctx, to.Ref, sig, a) // it may have ended: the client sees its exit
+				_ = to.Engine.Signal(ctx, to.Ref, sig, a) // it may have ended: the client gets its exit
 			}
 		}
 	}

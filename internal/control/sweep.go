@@ -17,18 +17,18 @@ import (
 	"github.com/longshore/longshore/internal/face/attach"
 )
 
-// sessions counts who is attached to which container.
+// sessions counts the clients attached to each container.
 type sessions struct {
 	mu sync.Mutex // guards n
 	n  map[core.ID]int
-	// orphans are running containers whose held output nobody takes any more.
+	// orphans are running containers whose held output has lost its reader.
 	orphans chan core.ID
 }
 
-// maxOrphans may wait to be taken care of; a restart finds the rest.
+// maxOrphans is how many containers may wait in orphans; a restart finds any others.
 const maxOrphans = 1024
 
-// orphan says that nobody takes a container's held output any more.
+// orphan reports that nobody reads a container's held output any more.
 func (s *sessions) orphan(id core.ID) {
 	select {
 	case s.orphans <- id:
@@ -36,8 +36,8 @@ func (s *sessions) orphan(id core.ID) {
 	}
 }
 
-// drain takes, and drops, the held output of containers whose client has left,
-// until ctx ends: a full pipe would stop their programs.
+// drain reads and drops the held output of containers whose client has left, until ctx ends,
+// because a full pipe would stop their programs.
 func (s *Server) drain(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -51,14 +51,14 @@ func (s *Server) drain(ctx context.Context) {
 	}
 }
 
-// The pause between tries to take held output, which doubles up to the longest.
+// The pause between two tries to read held output doubles from the first to the longest.
 const (
 	firstRetry   = 50 * time.Millisecond
 	longestRetry = 5 * time.Second
 )
 
-// drop takes and drops one container's output. The keeper may still be about to
-// notice that the client has left: then it is tried again.
+// drop reads and drops one container's output. It tries again while the keeper has not yet
+// noticed that the client has left.
 func (s *Server) drop(ctx context.Context, id core.ID) {
 	ref := core.Ref{Container: id}
 	for pause := firstRetry; !s.sessions.busy(id); pause = min(2*pause, longestRetry) {
@@ -111,7 +111,7 @@ func (s *Server) leave(ctx context.Context, id core.ID) {
 	s.settle(clean, id)
 }
 
-// sweep settles our containers as they end, until ctx ends.
+// sweep settles our containers when they end, until ctx ends.
 func (s *Server) sweep(ctx context.Context) {
 	w := engine.Watch{
 		Kinds: []core.EventKind{core.EventContainerExited},
@@ -127,17 +127,17 @@ func (s *Server) sweep(ctx context.Context) {
 			return nil
 		},
 		Failed: func(err error) {
-			s.o.Logger.ErrorContext(ctx, "ended containers are not settled until the event log can be read", "error", err)
+			s.o.Logger.ErrorContext(ctx, "could not follow the event log, so ended containers keep their sandboxes; trying again", "error", err)
 		},
 	}
-	_ = w.Run(ctx, s.own) // Failed has every error
+	_ = w.Run(ctx, s.own) // Failed gets every error
 }
 
-// settle gives back what an ended container of ours no longer needs: all of it
-// when that was asked for, its namespaces, address and ports otherwise.
+// settle gives back what an ended container of ours no longer needs: the whole container if its
+// user asked for its removal, otherwise its namespaces, address and ports.
 func (s *Server) settle(ctx context.Context, id core.ID) {
 	if s.sessions.busy(id) {
-		return // leave settles it
+		return // leave will settle it
 	}
 	c, err := s.own.Container(ctx, id)
 	if err != nil || c.State != core.ContainerExited {
@@ -150,13 +150,13 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 		err = s.own.StopSandbox(ctx, c.Sandbox, engine.StopOptions{Request: a})
 	}
 	if err != nil && !errdefs.IsNotFound(err) && ctx.Err() == nil {
-		s.o.Logger.WarnContext(ctx, "ended container could not be settled", "container", string(id), "error", err)
+		s.o.Logger.WarnContext(ctx, "could not release what an ended container held; the agent's next start does", "container", string(id), "error", err)
 	}
 }
 
-// recover takes away what a crash left half made of our own: sandboxes without
-// a container, containers that were to go when nobody is left to start them,
-// and logs without a container. Nothing may be served meanwhile.
+// recover removes what a crash has left incomplete among our objects: sandboxes without a
+// container, containers with AutoRemove that nobody is left to start, and logs without a
+// container. It must return before anything is served.
 func (s *Server) recover(ctx context.Context) error {
 	sandboxes, err := s.own.Sandboxes(ctx, core.Filter{})
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *Server) recover(ctx context.Context) error {
 	for _, c := range containers {
 		used[c.Sandbox] = c
 		if c.Config.IO.Hold && c.State != core.ContainerExited {
-			s.sessions.orphan(c.ID) // its client went with the agent before us
+			s.sessions.orphan(c.ID) // its client went away with the last agent
 		}
 	}
 	a := core.StopRequest{Owner: core.OwnerCLI, Call: "longshore agent: recovery"}
@@ -181,7 +181,7 @@ func (s *Server) recover(ctx context.Context) error {
 			continue
 		}
 		if err := s.own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: a}); err != nil {
-			errs = append(errs, fmt.Errorf("take back sandbox %s: %w", sb.ID.Short(), err))
+			errs = append(errs, fmt.Errorf("remove sandbox %s: %w", sb.ID.Short(), err))
 			continue
 		}
 		delete(used, sb.ID)
@@ -208,7 +208,7 @@ func (s *Server) removeLog(c core.Container) error {
 	return removeLogFiles(log)
 }
 
-// removeLogFiles removes a log and what was rotated away from it.
+// removeLogFiles removes a log and its rotated files.
 func removeLogFiles(path string) error {
 	errs := []error{os.Remove(path)}
 	for i := 1; i < logFiles; i++ {

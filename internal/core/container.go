@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// ContainerState is where a container stands; see NextContainer.
+// ContainerState is a step in a container's life; NextContainer says which may follow.
 type ContainerState string
 
 // The states of a container.
@@ -28,28 +28,29 @@ type ContainerConfig struct {
 	Labels  map[string]string `json:"-"`
 	Data    []byte            `json:"-"`
 	Sandbox ID                `json:"-"`
-	// Parent nests this container below another one of the same sandbox: its
-	// cgroup stands below the parent's, and it is removed with it.
+	// Parent nests this container below another one of the same sandbox: removing the parent
+	// removes it. Its cgroup is the parent's sibling, because cgroup v2 allows none below a
+	// cgroup that has processes.
 	Parent  ID            `json:"-"`
 	Join    []Join        `json:"join,omitempty"` // single namespaces taken from a sibling
-	Cgroup  Cgroup        `json:"cgroup"`         // zero: below the sandbox's (or the parent's)
+	Cgroup  Cgroup        `json:"cgroup"`         // zero: below the sandbox's
 	Root    Root          `json:"root"`
 	Volumes []VolumeMount `json:"volumes,omitempty"`
-	// Images are shown beside the root; SpecFunc finds out where they are and
-	// says where they go.
+	// Images are mounted on the host, read-only. The SpecFunc gets their paths and decides where
+	// they appear in the container.
 	Images []ImageMount `json:"images,omitempty"`
-	// CDI names devices of the Container Device Interface, vendor.com/class=name,
-	// that an adjuster adds.
+	// CDI names devices of the Container Device Interface, vendor.com/class=name, that a policy
+	// adds to the spec.
 	CDI []string `json:"cdi,omitempty"`
-	// Spec is called once per create, after the root is there.
+	// Spec makes the OCI spec. The engine calls it once per create, when the root exists.
 	Spec SpecFunc `json:"-"`
 	IO   IO       `json:"io"`
 	Stop Stop     `json:"stop"`
 	// Init runs the program below the tiny init, which reaps and forwards
 	// signals.
 	Init bool `json:"init,omitempty"`
-	// Run lets the program run as soon as it can, which saves asking for that. A
-	// program that cannot be started fails the create.
+	// Run starts the program in the same call, which saves a call of StartContainer. A program
+	// that cannot be started fails the create.
 	Run bool `json:"run,omitempty"`
 }
 
@@ -64,64 +65,67 @@ type Join struct {
 type Root struct {
 	Image    digest.Digest `json:"image,omitempty"`  // an image's ID; the engine checks out a layer of the container's own
 	Dir      string        `json:"dir,omitempty"`    // a directory that the face prepared
-	Below    string        `json:"below,omitempty"`  // a directory above Dir that is trusted: what is between is resolved through no link, when it is mounted
+	Below    string        `json:"below,omitempty"`  // a trusted directory above Dir; the path between the two is resolved when it is mounted, and no link in it is followed
 	Mounts   []Mount       `json:"mounts,omitempty"` // mounts to stack in order
 	ReadOnly bool          `json:"read_only,omitempty"`
 }
 
-// Mount is one mount(2): Target is relative to where the whole is mounted.
+// Mount is one mount(2). Target is relative to the mount point of the whole root.
 type Mount struct {
 	Type    string   `json:"type"`
 	Source  string   `json:"source"`
 	Target  string   `json:"target,omitempty"`
 	Options []string `json:"options,omitempty"`
-	// UIDs and GIDs, when set, map the owners of what an overlay's lower
-	// layers hold, as a user namespace with these mappings is to see them.
+	// UIDs and GIDs, when set, make an overlay's lower layers an id-mapped mount: they map the
+	// owners of the files as a user namespace with these mappings shows them.
 	UIDs []IDRange `json:"uids,omitempty"`
 	GIDs []IDRange `json:"gids,omitempty"`
 }
 
-// VolumeMount places a named volume of the container's owner in its root. A
-// volume that does not exist yet is made, and filled from the image's content
-// at Target unless NoCopy.
+// VolumeMount mounts a named volume of the container's owner. A volume that does not exist is
+// created and, unless NoCopy is set, filled with what the image has at Target.
 type VolumeMount struct {
 	Name     string `json:"name"`
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 	NoCopy   bool   `json:"no_copy,omitempty"`
+	// SubPath is the file or directory of the volume that is mounted, relative; "" is all. It is
+	// resolved through no link when it is mounted, and must exist. Nothing is copied then.
+	SubPath string `json:"sub_path,omitempty"`
+	// Labels are those of the volume when this use is its first and makes it, and Options those
+	// of VolumeConfig. A volume that exists with other options is refused.
+	Labels  map[string]string `json:"labels,omitempty"`
+	Options map[string]string `json:"-"` // with passwords: never stored with the container
 }
 
-// ImageMount is an image, or what lies at SubPath in it, to be read.
+// ImageMount is an image, or the file or directory at SubPath in it, to be mounted read-only.
 type ImageMount struct {
 	Image   digest.Digest `json:"image"` // an image's ID
 	SubPath string        `json:"sub_path,omitempty"`
 }
 
-// SpecFunc builds the OCI spec, and what the face keeps of it, once the root exists, so that user names and the
-// image's config can be resolved inside it. The engine then overwrites what it
-// owns: ociVersion, root.path, the sandbox's namespaces, cgroupsPath, the tiny
-// init, volumes, and whatever the adjusters change. The data takes the place of
-// ContainerConfig.Data, unless it is nil.
+// SpecFunc builds the OCI spec when the root exists, so that it can resolve user names and the
+// image's config inside it. data replaces ContainerConfig.Data, unless it is nil. The engine then
+// overwrites what it owns in the spec: ociVersion, root.path, the sandbox's namespaces,
+// cgroupsPath, the tiny init and volumes. Policies change it last.
 type SpecFunc func(ctx context.Context, r Rootfs) (s *specs.Spec, data []byte, err error)
 
-// Rootfs is what a SpecFunc may look at.
+// Rootfs is what a SpecFunc is given to look at.
 type Rootfs struct {
-	FS    *os.Root             // a view that cannot be left, not even through symlinks
+	FS    *os.Root             // the root; paths cannot leave it, not even through symlinks
 	Image *ocispec.ImageConfig // nil unless Root.Image
 	// Sandbox is the sandbox as it is now: namespaces, Dir, network.
 	Sandbox Sandbox
-	// ReadOnly says that the container may not write to its root, which is a layer
-	// of its own.
+	// ReadOnly says that the root is an image layer that the container must not write to.
 	ReadOnly bool
 	// ID is the container's ID.
 	ID ID
-	// Images are the paths on the host of ContainerConfig.Images, mounted
-	// read-only.
+	// Images are the host paths of ContainerConfig.Images, in the same order, mounted read-only.
 	Images []string
 }
 
-// Stop says how a container is asked to end. The zero value is SIGTERM (or what
-// the image says) and no grace.
+// Stop says how a container is stopped. The zero value sends the image's stop signal, or SIGTERM,
+// and waits for no grace period.
 type Stop struct {
 	Signal string        `json:"signal,omitempty"` // "SIGTERM", "TERM" or a number
 	Grace  time.Duration `json:"grace,omitempty"`
@@ -136,27 +140,27 @@ type Container struct {
 	State   ContainerState  `json:"state"`
 	Main    Process         `json:"main"`
 	Execs   []Process       `json:"execs,omitempty"`
-	// Exits are those of execs that were started with KeepExit and whose records are
-	// gone, the newest last. The engine keeps a bounded number of them.
+	// Exits are the ends of execs that were started with KeepExit and whose records have been
+	// removed, the newest last. The engine keeps at most engine.KeptExits of them.
 	Exits   []KeptExit `json:"exits,omitempty"`
 	Bundle  string     `json:"bundle,omitempty"`
 	Runtime string     `json:"runtime,omitempty"` // the runtime that runs it, by its name in the config
 	Cgroup  CgroupRef  `json:"cgroup"`
-	// Refused is set when the runtime has refused the program while it made the
-	// container: it has no process, and cannot be started.
+	// Refused is set when the runtime refused the program while it created the container. Such a
+	// container has no process, and starting it fails.
 	Refused *Refusal `json:"refused,omitempty"`
-	// Removing says that its removal has begun: nothing can be done with it
-	// any more, and recovery goes on where a crash has ended it.
+	// Removing says that removal has begun. The container can no longer be used, and recovery
+	// completes a removal that a crash has interrupted.
 	Removing bool `json:"removing,omitempty"`
 	// Image is the ID of the image checked out, "" for other roots.
 	Image    digest.Digest `json:"image,omitempty"`
-	Warnings []string      `json:"warnings,omitempty"` // what the node could not give, said once at create
+	Warnings []string      `json:"warnings,omitempty"` // what the node could not provide, collected by create
 }
 
-// Refusal is a program that cannot be executed.
+// Refusal says why a program cannot be executed.
 type Refusal struct {
 	Errno int    `json:"errno"`
-	Text  string `json:"text"` // the runtime's words
+	Text  string `json:"text"` // the runtime's error text
 }
 
 // Process returns the process named id, or nil.

@@ -5,8 +5,8 @@ import "time"
 // EventKind says what happened.
 type EventKind string
 
-// The kinds of events. An object's events come in the order of its states, and
-// none follows its removal.
+// The kinds of events. The events of an object come in the order of its states, and none follows
+// its removal.
 const (
 	EventSandboxCreating   EventKind = "sandbox.creating"
 	EventSandboxReady      EventKind = "sandbox.ready"
@@ -24,8 +24,8 @@ const (
 	EventProcessExited     EventKind = "process.exited"
 	EventImagePulled       EventKind = "image.pulled"
 	EventImageRemoved      EventKind = "image.removed"
-	EventForced            EventKind = "forced" // someone changed another owner's object; Note says who and what
-	EventAgent             EventKind = "agent"  // start, stop, recovery, keeper or nest lost and back
+	EventForced            EventKind = "forced" // somebody changed another owner's object; Note says who and what
+	EventAgent             EventKind = "agent"  // the agent started or stopped, recovered, or lost or found its keeper or nest; or an owner's face says what somebody has to do
 )
 
 // Event is one entry of the log.
@@ -42,10 +42,10 @@ type Event struct {
 	Note      string    `json:"note,omitempty"`
 }
 
-// Filter selects objects and events. The zero Filter matches everything that
-// the Client may see; every field set must match.
+// Filter selects objects and events. Every field that is set must match. The zero Filter matches
+// all that the Client may see.
 type Filter struct {
-	Owner     Owner // only for the unscoped view
+	Owner     Owner // honored in the unscoped view only
 	Sandbox   ID
 	Container ID
 	Kinds     []EventKind

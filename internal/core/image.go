@@ -8,39 +8,66 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Image is one image in the store as one owner sees it.
+// Image is one image in the store, as one owner sees it.
 type Image struct {
-	// ID is the digest of the image's config, the name that outlives tags.
+	// ID is the digest of the image's config. It stays the same when names change.
 	ID digest.Digest
-	// Digest is that of the manifest this platform uses.
+	// Digest is the digest of the manifest for this platform.
 	Digest   digest.Digest
 	Names    []string // full names with tag, docker.io/library/redis:latest
 	Digests  []string // full names with digest, docker.io/library/redis@sha256:…
 	Size     int64    // bytes in the content store, compressed
-	Unpacked int64    // bytes of the unpacked layers; 0 when not known
+	Unpacked int64    // bytes of the unpacked layers; 0 when unknown
 	Config   ocispec.Image
-	Pulled   time.Time
-	Pinned   bool // never taken by Prune
+	// Health is the image's own health check, nil for none. Shell is the command that runs
+	// its command lines, nil for /bin/sh -c. Only Docker's configs have these two.
+	Health *HealthCheck
+	Shell  []string
+	Pulled time.Time
+	Pinned bool // Prune never removes it
 }
 
-// PullOptions goes with one pull. Credentials are used and never kept.
+// HealthCheck says how to test whether a container's program works. A zero duration or
+// number of retries is the default of whoever makes the checks.
+type HealthCheck struct {
+	// Test is empty for the image's own check, "NONE" for none, "CMD" with a command,
+	// or "CMD-SHELL" with a line for the shell.
+	Test          []string      `json:",omitempty"`
+	Interval      time.Duration `json:",omitempty"`
+	Timeout       time.Duration `json:",omitempty"`
+	StartPeriod   time.Duration `json:",omitempty"` // during it failures do not count
+	StartInterval time.Duration `json:",omitempty"` // between checks in StartPeriod
+	Retries       int           `json:",omitempty"` // failures in a row that make it unhealthy
+}
+
+// PullOptions are the options of one pull. Credentials are used for it and not stored.
 type PullOptions struct {
 	Platform string // "linux/arm64"; "": the node's own
 	Username string
 	Password string
 	Token    string // an identity (refresh) token
 	Bearer   string // a registry token sent as it is
-	// Always asks the registry even when the name is in the store.
+	// Always asks the registry even when the store has the name.
 	Always   bool
-	Pin      bool // mark the image as pinned for this owner
+	Pin      bool // pin the image for this owner, as Images.Pin does
 	Progress func(PullProgress)
 }
 
-// ErrImageRefused is what a pull has that the node's policy refuses: nothing of
-// the image is kept. Its class is FailedPrecondition.
+// ImportOptions select what is imported from an archive. The zero ImportOptions import every
+// image under the names that the archive has for it.
+type ImportOptions struct {
+	// Only imports one image: the one of that name, or the archive's only one when that has
+	// no name. It gets no name in the store, because the archive's author must not name
+	// images for others. A node with an image policy refuses it, because an archive contains
+	// no proof of what the image is.
+	Only string
+}
+
+// ErrImageRefused is the error of a pull that the node's image policy refuses. Nothing of the
+// image is kept. Its class is FailedPrecondition.
 var ErrImageRefused = errors.New("the image is refused by policy")
 
-// PullProgress is one step of one blob, or of the whole when Blob is empty.
+// PullProgress is the progress of one blob, or of the whole pull when Blob is empty.
 type PullProgress struct {
 	Blob   digest.Digest
 	Status string // resolving, downloading, unpacking, exists, done
@@ -48,16 +75,16 @@ type PullProgress struct {
 	Total  int64
 }
 
-// CheckoutRequest asks for a root filesystem.
+// CheckoutRequest asks for a container's root filesystem.
 type CheckoutRequest struct {
 	Container ID
 	Image     digest.Digest // Image.ID
 	ReadOnly  bool
-	UIDs      []IDRange // a user namespace's, when the layer must be seen through it
+	UIDs      []IDRange // set when a user namespace with this mapping will use the layer
 	GIDs      []IDRange
 }
 
-// IDRange maps Size ids from Container inside to Host outside.
+// IDRange maps Size ids, from Container on inside a user namespace to Host on outside.
 type IDRange struct{ Container, Host, Size uint32 }
 
 // Checkout is a root filesystem that can be mounted.

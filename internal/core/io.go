@@ -12,7 +12,7 @@ const (
 	StdinOnce   StdinMode = "once" // closed after the first attached client has gone
 )
 
-// IO is a process's standard streams.
+// IO says what a process's standard streams are connected to.
 type IO struct {
 	TTY   bool      `json:"tty,omitempty"`
 	Size  Size      `json:"size"`
@@ -24,19 +24,19 @@ type IO struct {
 	Hold bool `json:"hold,omitempty"`
 }
 
-// Size is a terminal's, in characters. Zero leaves it as it is.
+// Size is the size of a terminal in characters. Zero leaves it unchanged.
 type Size struct {
 	Cols uint16 `json:"cols,omitempty"`
 	Rows uint16 `json:"rows,omitempty"`
 }
 
-// Format is how a sink writes.
+// Format is the format in which a sink is written.
 type Format string
 
-// The formats a sink knows.
+// The formats of sinks.
 const (
-	FormatRaw Format = "raw" // bytes as they come, to a file or a FIFO
-	FormatCRI Format = "cri" // "TIME stream P|F text\n", as kubelet's log reader wants it
+	FormatRaw Format = "raw" // bytes as they are read, to a file or a FIFO
+	FormatCRI Format = "cri" // "TIME stream P|F text\n", the format that kubelet's log reader expects
 )
 
 // Sink is where the keeper writes a process's output.
@@ -44,35 +44,34 @@ type Sink struct {
 	Format Format `json:"format"`
 	Stdout bool   `json:"stdout,omitempty"`
 	Stderr bool   `json:"stderr,omitempty"`
-	Path   string `json:"path"` // absolute; created 0640; a FIFO is opened when its reader comes
-	// Below is a directory above Path that is trusted: what is between is resolved
-	// through no link whenever a file is opened, made or renamed. Without it the
-	// directory of Path is trusted. The last component is never a link.
+	Path   string `json:"path"` // absolute; created with mode 0640; a FIFO is opened when it has a reader
+	// Below is a trusted directory above Path. The path between the two is resolved whenever a
+	// file is opened, created or renamed, and no link in it is followed. When it is empty, the
+	// directory of Path is trusted. The last component is never followed if it is a link.
 	Below string `json:"below,omitempty"`
-	// MaxBytes starts a new file when the next write would pass it; 0 never.
+	// MaxBytes starts a new file when the next write would exceed it; 0 is no limit.
 	MaxBytes int64 `json:"max_bytes,omitempty"`
-	// MaxFiles is how many files stay, the current one included; 0 is 1.
-	// Older ones are Path.1 (the newest of them), Path.2, …
+	// MaxFiles is how many files are kept, the current one included; 0 means 1. Older ones are
+	// Path.1 (the newest of them), Path.2, …
 	MaxFiles int `json:"max_files,omitempty"`
-	// Numbered sinks have a Path that ends in .N: a new file is the next number,
-	// and the highest that is there is the current one. They are created 0644.
+	// Numbered sinks have a Path that ends in .N. A new file gets the next number; the existing
+	// file with the highest number is the current one. They are created with mode 0644.
 	Numbered bool `json:"numbered,omitempty"`
 }
 
-// StreamOptions says which ends of a live connection are wanted.
+// StreamOptions says which ends of a live connection are opened.
 type StreamOptions struct {
 	Stdin, Stdout, Stderr bool
-	// Exclusive reads the held pipes themselves: lossless, with back-pressure,
-	// one stream at a time, only for a process with IO.Hold. Otherwise the
-	// stream gets what is written from now on, and loses what it is too slow
-	// to read.
+	// Exclusive reads the held pipes themselves: lossless and with back-pressure, but one stream
+	// at a time, and only for a process with IO.Hold. Otherwise the stream gets output from now
+	// on, and loses what it does not read fast enough.
 	Exclusive bool
 }
 
-// Streams is a live connection to a process's standard streams. Reads end with
-// io.EOF when the process has ended and all of its output was read.
+// Streams is a live connection to a process's standard streams. Reads return io.EOF when the
+// process has ended and all of its output has been read.
 type Streams struct {
-	Stdin          io.WriteCloser // nil when not asked for; Close ends the process's input where the StdinMode lets it
+	Stdin          io.WriteCloser // nil when not asked for; Close ends the process's input if the StdinMode allows that
 	Stdout, Stderr io.Reader      // nil when not asked for; Stderr is nil with a TTY
 	Close          func() error
 }

@@ -6,8 +6,8 @@ import "time"
 // the engine, never reused.
 type ID string
 
-// Short returns the first twelve digits, for people. Logs and errors that a
-// program may read carry the whole ID.
+// Short returns the first twelve digits, for people to read. Logs and errors that a program may
+// read carry the whole ID.
 func (id ID) Short() string {
 	if len(id) > 12 {
 		return string(id[:12])
@@ -29,12 +29,12 @@ const (
 	OwnerCLI   Owner = "cli"
 )
 
-// Key is the face's own name for an object. (Owner, kind of object, Key) is
-// unique: a second create with the same Key answers AlreadyExists together with
-// the first object. Keys may hold any bytes but NUL, up to MaxKey of them.
+// Key is the face's own name for an object. (Owner, kind of object, Key) is unique: a second
+// create with the same Key returns AlreadyExists together with the first object. A Key may
+// contain any bytes but NUL, at most MaxKey of them.
 type Key string
 
-// MaxKey is the longest Key the engine takes, in bytes.
+// MaxKey is the length of the longest Key that the engine accepts, in bytes.
 const MaxKey = 4096
 
 // Meta is what every stored object carries.
@@ -42,10 +42,10 @@ type Meta struct {
 	ID    ID    `json:"id"`
 	Owner Owner `json:"owner"`
 	Key   Key   `json:"key"`
-	// Labels serve selection; the engine never reads them.
+	// Labels are for selection; the engine itself never reads them.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Data is the face's own record, stored atomically with the object and
-	// unread by the engine.
+	// Data is the face's own record. It is stored atomically with the object, and the engine
+	// never reads it.
 	Data    []byte    `json:"data,omitempty"`
 	Created time.Time `json:"created"`
 	// Rev is the Seq of the last event that touched the object.

@@ -2,7 +2,7 @@ package core
 
 import "net/netip"
 
-// NetworkConfig is what a sandbox asks of the network.
+// NetworkConfig is the network that a sandbox asks for.
 type NetworkConfig struct {
 	Name   string              `json:"name,omitempty"` // "": the agent's default; "none": loopback only
 	Attach []Attachment        `json:"attach,omitempty"`
@@ -15,7 +15,7 @@ type NetworkConfig struct {
 	EgressRate  uint64 `json:"egress_rate,omitempty"`
 }
 
-// NetworkNone is the NetworkConfig.Name for loopback only.
+// NetworkNone is the NetworkConfig.Name of a sandbox that has the loopback interface only.
 const NetworkNone = "none"
 
 // Attachment is one interface in the sandbox.
@@ -29,45 +29,47 @@ type Attachment struct {
 
 // Port forwards a host port into the sandbox.
 type Port struct {
-	Proto     string     `json:"proto"`            // tcp, udp or sctp
-	HostIP    netip.Addr `json:"host_ip,omitzero"` // the zero Addr is every address of the host
-	Host      uint16     `json:"host"`
-	Container uint16     `json:"container"`
+	Proto  string     `json:"proto"`            // tcp, udp or sctp
+	HostIP netip.Addr `json:"host_ip,omitzero"` // the zero Addr is every address of the host
+	// Host 0 has the network choose a free one, which is the sandbox's until Teardown and is in
+	// NetworkStatus.Ports. CNI's plugins choose none.
+	Host      uint16 `json:"host"`
+	Container uint16 `json:"container"`
 }
 
-// DNS is what goes into resolv.conf. All empty: the host's, its loopback
-// servers replaced by the real ones.
+// DNS is what resolv.conf contains. When all fields are empty, that is the host's, with the real
+// servers in place of those on loopback addresses.
 type DNS struct {
 	Servers  []string `json:"servers,omitempty"`
 	Searches []string `json:"searches,omitempty"`
 	Options  []string `json:"options,omitempty"`
 }
 
-// NetworkStatus is what a sandbox got.
+// NetworkStatus is the network that a sandbox has.
 type NetworkStatus struct {
 	Mode       string       `json:"mode,omitempty"`  // builtin, cni, host, none
 	Addrs      []netip.Addr `json:"addrs,omitempty"` // the first is the primary one
 	Gateways   []netip.Addr `json:"gateways,omitempty"`
 	Interfaces []Attachment `json:"interfaces,omitempty"`
-	Ports      []Port       `json:"ports,omitempty"`
-	DNS        DNS          `json:"dns"`           // as the driver said it, e.g. by CNI
-	Raw        []byte       `json:"raw,omitempty"` // the driver's own result
+	Ports      []Port       `json:"ports,omitempty"` // as requested, in their order, with those that were chosen
+	DNS        DNS          `json:"dns"`             // as reported by the driver, for example a CNI plugin
+	Raw        []byte       `json:"raw,omitempty"`   // the driver's own result
 }
 
 // NetworkRequest names a sandbox to a Network.
 type NetworkRequest struct {
 	Sandbox   ID
 	Owner     Owner
-	Namespace string // path of the pinned network namespace; "" when it is already gone
+	Namespace string // path of the pinned network namespace; "" when it no longer exists
 	Config    NetworkConfig
 	Labels    map[string]string
-	Last      NetworkStatus // what Setup answered; zero when it never did
+	Last      NetworkStatus // what Setup returned; zero when it never did
 }
 
-// NetworkInfo is the state of the node's network as a whole.
+// NetworkInfo is the state of the node's network.
 type NetworkInfo struct {
 	Mode   string // builtin or cni
 	Ready  bool
-	Reason string // why not, and what to do
+	Reason string // why it is not ready, and what to do
 	Ranges []netip.Prefix
 }

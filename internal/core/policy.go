@@ -6,64 +6,62 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Policy is asked about what callers do to sandboxes, containers and processes,
-// of whatever owner and through whatever face, and may refuse or adjust it:
-// plugins, devices by name, what this node may give.
+// Policy is asked about what callers do to sandboxes, containers and processes, whatever the
+// owner and the face, and may refuse it or adjust it. NRI plugins, CDI devices and the node's own
+// restrictions are policies.
 //
-// The engine asks its policies one after the other, in a fixed order (see
-// engine.Options), so that each sees what those before it have made of a spec, and
-// the last one has the last word. The first error ends the verb, and what was made
-// until then is undone. It carries a class, PermissionDenied for a plain no, and
-// its text names no object: who gets it is told which one.
+// The engine asks its policies one after the other, in a fixed order (see engine.Options). Each
+// sees a spec as those before it have changed it, so the last one has the last word. The first
+// error ends the verb, and its finished stages are undone. The error carries a class,
+// PermissionDenied for a plain refusal. Its text does not name the object, because the engine
+// adds that.
 //
-// Embed Permit to implement a part of it.
+// Embed Permit to implement only some of the methods.
 type Policy interface {
-	// AdmitSandbox is asked about a sandbox when all of it is made and nobody can
-	// see it yet. The engine holds the sandbox's lock.
+	// AdmitSandbox is asked about a sandbox that is complete and that no caller can see yet. The
+	// engine holds the sandbox's lock.
 	AdmitSandbox(ctx context.Context, sb *Sandbox) error
-	// AdjustContainer changes a container's spec on its way to the runtime, and may
-	// add to the container's Warnings. The engine holds the sandbox's lock.
+	// AdjustContainer changes a container's spec before the runtime gets it, and may add to the
+	// container's Warnings. The engine holds the sandbox's lock.
 	AdjustContainer(ctx context.Context, sb *Sandbox, c *Container, spec *specs.Spec) error
-	// AdjustProcess changes a further process of a running container on its way to
-	// the runtime. The engine holds no lock but that process's.
+	// AdjustProcess changes a further process of a running container before the runtime gets it.
+	// The engine holds only that process's lock.
 	AdjustProcess(ctx context.Context, sb *Sandbox, c *Container, p *specs.Process) error
-	// Before is asked before a verb begins, even one that will find nothing to do.
-	// The engine holds no lock, so it may itself call verbs, about which it is asked
-	// like everybody. After, unless it is nil, is called once with the verb's end: it
-	// can fail nothing any more, no lock is held again, and ctx may have ended. The
-	// last policy that was asked is the first to be told. It is not called when err
-	// is not nil.
+	// Before is asked before a verb begins, also when the verb will find nothing to do. The
+	// engine holds no lock, so Before may call verbs itself; policies are asked about those too.
+	// The function after, unless it is nil, is called once with the verb's result. It can no
+	// longer make the verb fail, no lock is held, and ctx may have ended. The policy that was
+	// asked last is told first. after is not called when err is not nil.
 	//
-	// An end cannot be refused: an error for VerbStop and VerbRemove is logged.
+	// Stops and removals cannot be refused: an error for VerbStop or VerbRemove is only logged.
 	Before(ctx context.Context, op *Operation) (after func(error), err error)
 }
 
 // Operation is one verb on one object.
 //
-// Verbs that consist of others are those too: to remove a sandbox is to stop each
-// of its containers, to stop it, to remove each container, and then to remove it.
-// So a policy is asked about the stop of a sandbox when its containers have ended,
-// and about a removal when what goes has ended. A create that lets the program run
-// at once (ContainerConfig.Run) is no start. What recovery puts right after a
-// crash has been asked about before.
+// A verb that consists of others is several operations. Removing a sandbox stops each of its
+// containers, stops the sandbox, removes each container, and then removes the sandbox. So a
+// policy is asked about the stop of a sandbox when its containers have ended, and about a removal
+// when the object has ended. A create that starts the program at once (ContainerConfig.Run) is
+// not also a start. Recovery asks nobody: what it completes was asked about before the crash.
 type Operation struct {
 	// Verb is one of VerbCreate, VerbStart, VerbExec, VerbUpdate, VerbPause,
 	// VerbResume, VerbStop and VerbRemove.
 	Verb Verb
-	// Sandbox is what a verb on a sandbox is about, Container what one on a container
-	// or a process of it is about; the other one is nil. They are as they were when
-	// the verb began. What is to be created has its ID and what was asked for, and is
-	// as it was made when the verb has ended. Nobody may change them.
+	// Sandbox is set for a verb on a sandbox, Container for a verb on a container or on a process
+	// of one; the other is nil. They are as they were when the verb began. An object to be
+	// created has its ID and its config, and is complete when the verb has ended. Policies must
+	// not change them.
 	Sandbox   *Sandbox
 	Container *Container
-	// Process is what an exec will start.
+	// Process is the process that an exec will start.
 	Process ProcessID
-	// Resources are the limits that an update is to set. A policy may put others in
-	// their place, and must not change what it finds there.
+	// Resources are the limits that an update will set. A policy may replace the pointer, and
+	// must not change the value that it points to.
 	Resources *specs.LinuxResources
 }
 
-// Owner is the owner of the object.
+// Owner returns the owner of the object.
 func (op *Operation) Owner() Owner {
 	if op.Sandbox != nil {
 		return op.Sandbox.Owner
@@ -71,19 +69,19 @@ func (op *Operation) Owner() Owner {
 	return op.Container.Owner
 }
 
-// Permit is a Policy that allows all and changes nothing.
+// Permit is a Policy that allows everything and changes nothing.
 type Permit struct{}
 
 var _ Policy = Permit{}
 
-// AdmitSandbox admits it.
+// AdmitSandbox implements Policy; it allows the sandbox.
 func (Permit) AdmitSandbox(context.Context, *Sandbox) error { return nil }
 
-// AdjustContainer leaves it as it is.
+// AdjustContainer implements Policy; it changes nothing.
 func (Permit) AdjustContainer(context.Context, *Sandbox, *Container, *specs.Spec) error { return nil }
 
-// AdjustProcess leaves it as it is.
+// AdjustProcess implements Policy; it changes nothing.
 func (Permit) AdjustProcess(context.Context, *Sandbox, *Container, *specs.Process) error { return nil }
 
-// Before allows it and is not told of its end.
+// Before implements Policy; it allows the operation.
 func (Permit) Before(context.Context, *Operation) (after func(error), err error) { return nil, nil }

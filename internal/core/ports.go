@@ -17,31 +17,30 @@ import (
 // ResourceExhausted, DataLoss, …) or the context's own error. Text is lower
 // case, operation first.
 
-// Runtime starts containers. It executes nothing itself: it compiles what is to
-// be done and has the Launcher, whose children containers are, carry it out.
+// Runtime starts containers. It executes nothing itself: it prepares plans or command lines and
+// has the Launcher carry them out, so that containers are the keeper's children.
 type Runtime interface {
 	// Name is the handler's name in the config: native, crun, runc, …
 	Name() string
 	Features(ctx context.Context) (RuntimeFeatures, error)
-	// Create makes a container's main process, parked before its program unless
-	// it is to run, and returns its pid. The bundle directory holds rootfs/, mounted;
-	// Create writes config.json. A *StartError says that the program was refused, and
-	// that all else of the container is right.
+	// Create makes a container's main process and returns its pid. The process waits before its
+	// program until Start, unless Run is set. The bundle directory holds rootfs/, mounted; Create
+	// writes config.json. A *StartError means that only the program was refused: everything else
+	// of the container is right.
 	Create(ctx context.Context, c RuntimeCreate) (pid int, err error)
-	// Start lets the parked process run its program. It succeeds for one that runs
-	// it already, and is an ErrEnded for one that has ended. A *StartError says that
-	// the program was refused.
+	// Start lets the waiting process execute its program. It succeeds when the program runs
+	// already. It returns an ErrEnded when the process has ended, and a *StartError when the
+	// program was refused.
 	Start(ctx context.Context, id ID) error
-	// Exec starts a further process and returns its pid and, when asked for,
-	// a stream.
+	// Exec starts a further process and returns its pid and, when asked for, a stream.
 	Exec(ctx context.Context, e RuntimeExec) (Launched, error)
 	Pause(ctx context.Context, id ID) error
 	Resume(ctx context.Context, id ID) error
 	Update(ctx context.Context, id ID, res *specs.LinuxResources) error
-	// Delete removes what the runtime keeps of a container, killing what is
-	// left of it when force is set. It succeeds when there is nothing.
+	// Delete removes what the runtime stores about a container. With force it first kills what
+	// still runs. It succeeds when there is nothing.
 	Delete(ctx context.Context, id ID, force bool) error
-	// List names the containers the runtime has something of, for check.
+	// List returns the containers that the runtime stores something about, for check.
 	List(ctx context.Context) ([]ID, error)
 }
 
@@ -51,17 +50,17 @@ type RuntimeCreate struct {
 	Bundle string
 	Spec   *specs.Spec
 	IO     IO
-	// Cgroup is where the container goes; Spec.Linux.CgroupsPath says the same.
+	// Cgroup is the container's cgroup; Spec.Linux.CgroupsPath names the same one.
 	Cgroup CgroupRef
-	// Limited says that Cgroup is there and has the limits of Spec already.
+	// Limited says that Cgroup exists and already has the limits of Spec.
 	Limited bool
-	// Levels are the container's cgroup and those above it whose limits the
-	// exit record is to tell of, nearest first.
+	// Levels are the container's cgroup and those above it, nearest first, whose out-of-memory
+	// counters the exit record contains.
 	Levels []CgroupRef
-	// UID and GID own the ends of the standard streams, as the host sees them.
+	// UID and GID own the standard streams' pipes and terminals, as host ids.
 	UID, GID uint32
-	// Run lets the program run at once, as Start would. When it cannot, nothing
-	// of the container is left.
+	// Run starts the program at once, as Start would. When that fails, nothing of the container
+	// is left.
 	Run bool
 }
 
@@ -76,7 +75,7 @@ type RuntimeExec struct {
 	UID, GID uint32
 }
 
-// RuntimeFeatures is what a runtime can do.
+// RuntimeFeatures says what a runtime can do.
 type RuntimeFeatures struct {
 	Path               string // of the program; "" for native
 	Version            string
@@ -91,128 +90,126 @@ type RuntimeFeatures struct {
 	Systemd            bool
 }
 
-// Launcher is the keeper as those see it who start processes: they become its
-// children, and outlive the agent as it does. Runtimes launch; nobody else does.
+// Launcher is the part of the keeper that starts processes. They become the keeper's children,
+// and so outlive the agent. Only runtimes launch.
 type Launcher interface {
-	// LaunchCommand runs a command that leaves a process behind, and adopts that
-	// process under its Ref. A command that ran and failed is a *CommandError.
+	// LaunchCommand runs a command that leaves a process behind, and adopts that process under
+	// its Ref. It returns a *CommandError when the command ran and failed.
 	LaunchCommand(ctx context.Context, l CommandLaunch) (Launched, error)
-	// LaunchPlan has a child of the keeper's run a plan, the last step of which
-	// executes the program.
+	// LaunchPlan has a child of the keeper run a plan, whose last step executes the program.
 	LaunchPlan(ctx context.Context, l PlanLaunch) (Launched, error)
-	// Release lets a process that was launched parked run its program, and
-	// returns once it does. It succeeds for one that runs it already, and is an
-	// ErrEnded for one that has ended.
+	// Release lets a parked process execute its program, and returns when it has. It succeeds
+	// when the program runs already, and returns an ErrEnded when the process has ended.
 	Release(ctx context.Context, ref Ref) error
-	// Advance lets a process that waits for the hooks of its creation go on, and
-	// returns once it is parked before its program.
+	// Advance lets a process that waits for its create hooks continue, and returns when it
+	// is parked before its program.
 	Advance(ctx context.Context, ref Ref) error
-	// Run runs a command to its end.
+	// Run runs a command until it ends.
 	Run(ctx context.Context, c Command) (CommandResult, error)
-	// RunPlan is Run for a program that a plan executes.
+	// RunPlan runs a program that a plan executes until it ends.
 	RunPlan(ctx context.Context, p PlannedCommand) (CommandResult, error)
 }
 
-// Supervisor is the keeper as those see it who watch processes: it is the parent
-// of every container process and owns its standard streams. It outlives the agent.
+// Supervisor is the part of the keeper that watches processes. The keeper is the parent of every
+// container process, owns its standard streams, and outlives the agent.
 type Supervisor interface {
-	// Signal sends a signal to one process by its pidfd; NotFound when it has
-	// ended.
+	// Signal sends a signal to one process by its pidfd; NotFound when it has ended.
 	Signal(ctx context.Context, ref Ref, signal int) error
 	Streams(ctx context.Context, ref Ref, opts StreamOptions) (*Streams, error)
 	Resize(ctx context.Context, ref Ref, size Size) error
 	CloseStdin(ctx context.Context, ref Ref) error
-	// ReopenSinks opens every sink's path anew, after somebody renamed it.
+	// ReopenSinks opens the path of every sink again, after somebody renamed the file.
 	ReopenSinks(ctx context.Context, ref Ref) error
-	// Processes lists everything that was launched and not forgotten.
+	// Processes lists all processes that were launched and not yet forgotten.
 	Processes(ctx context.Context) ([]Supervised, error)
-	// Exits yields exits not yet acknowledged, first the old ones, then as
-	// they happen. An exit is offered once all output of the process is in its
-	// sinks. It ends with the context, or with an error when the keeper is
-	// gone; call it again then.
+	// Exits yields the exits that are not acknowledged: first those that have happened, then new
+	// ones. An exit is yielded when all output of the process is in its sinks. The sequence ends
+	// with ctx, or with an error when the connection to the keeper is lost; call Exits again
+	// then.
 	Exits(ctx context.Context) iter.Seq2[ProcessExit, error]
-	// Ack says that an exit is on record; it will not be offered again.
+	// Ack tells the keeper that an exit is recorded; it will not be yielded again.
 	Ack(ctx context.Context, ref Ref) error
-	// Forget drops a process that has ended: its streams, held output and exit
-	// record. NotFound is success.
+	// Forget drops an ended process with its streams, held output and exit record. It succeeds
+	// when there is none.
 	Forget(ctx context.Context, ref Ref) error
 	Status(ctx context.Context) (SupervisorStatus, error)
 }
 
-// Command is a command line to run. Nothing of the agent's environment is passed.
+// Command is a command line to run. It gets nothing of the agent's environment.
 type Command struct {
 	Args []string // Args[0] is an absolute path, unless Path is set
 	Env  []string
 	Dir  string
-	// Path is the program's where Args[0] is another name; "" is Args[0].
+	// Path is the program's file when Args[0] is another name; "" is Args[0].
 	Path string
-	// Stdin is what it reads, then its input ends.
+	// Stdin is the program's whole input.
 	Stdin []byte
-	// HideUnified runs it where /sys/fs/cgroup/unified is not mounted: crun
+	// HideUnified runs the command where /sys/fs/cgroup/unified is not mounted, because crun
 	// refuses a v2 tree that owns controllers beside v1.
 	HideUnified bool
 }
 
 // PlannedCommand is a program to run that a plan executes.
 type PlannedCommand struct {
-	// Plan is the list of system calls (internal/runtime/native/plan) that a
-	// child of the keeper's makes.
+	// Plan is the list of system calls (internal/runtime/native/plan) that a child of the keeper
+	// makes.
 	Plan []byte
 	// Target is the process whose namespaces the plan joins; the zero Ref is none.
 	Target Ref
-	// Stdin is what the program reads, then its input ends.
+	// Stdin is the program's whole input.
 	Stdin []byte
 }
 
 // CommandResult is how a command ended. Stdout is at most 1 MiB, Stderr the
 // last 4 KiB.
 type CommandResult struct {
-	Status int // as Exit.Status
+	Status int // in the form of Exit.Status
 	Stdout []byte
 	Stderr string
 }
 
-// Launch is what the launch of a process says whatever starts it.
+// Launch is the part that CommandLaunch and PlanLaunch have in common.
 type Launch struct {
 	Ref    Ref
 	IO     IO
 	Attach *StreamOptions // nil opens no stream
-	// UID and GID own the ends of the standard streams, as the host sees them.
+	// UID and GID own the standard streams' pipes and terminals, as host ids.
 	UID, GID uint32
-	// Levels are read when the process ends, before anybody removes them.
+	// Levels are the out-of-memory counters that the keeper reads when the process ends, before
+	// the cgroups are removed.
 	Levels []OOMLevel
-	// Peak is a file holding the cgroup's highest memory use, "" for none.
+	// Peak is the file with the cgroup's highest memory use, "" for none.
 	Peak string
 }
 
-// CommandLaunch launches a process by a command that ends once it has started it:
-// an OCI runtime's.
+// CommandLaunch launches a process with a command that ends when it has started the process, as
+// an OCI runtime does.
 type CommandLaunch struct {
 	Launch
 	Command Command // without Path and Stdin
 	// PidFile is where the command writes the process's pid, absolute.
 	PidFile string
-	// ConsoleSocket is where the command sends the pty's master when IO.TTY; the
-	// keeper listens there. It must be short enough for a socket address.
+	// ConsoleSocket is the socket at which the keeper receives the pty's master when IO.TTY is
+	// set. The path must fit into a socket address.
 	ConsoleSocket string
 }
 
-// PlanLaunch launches a process by a plan that a child of the keeper's runs, and
-// becomes by its last step.
+// PlanLaunch launches a process with a plan: a child of the keeper runs it, and its last step
+// executes the program.
 type PlanLaunch struct {
 	Launch
 	// Plan is the list of system calls (internal/runtime/native/plan).
 	Plan []byte
-	// Park stops the process before its program until Release.
+	// Park stops the process before its program until Release is called.
 	Park bool
-	// Target is the process whose namespaces it joins; the zero Ref is none.
+	// Target is the process whose namespaces the plan joins; the zero Ref is none.
 	Target Ref
 }
 
-// OOMLevel is one cgroup whose out-of-memory counter the exit record tells.
+// OOMLevel names the out-of-memory counter of one cgroup.
 type OOMLevel struct {
-	// Path of memory.oom_control (v1) or memory.events (v2): a file with a
-	// line "oom_kill N". LocalPath is v2's memory.events.local or "".
+	// Path is memory.oom_control (v1) or memory.events (v2): a file with a line "oom_kill N".
+	// LocalPath is v2's memory.events.local, or "".
 	Path      string
 	LocalPath string
 }
@@ -228,7 +225,7 @@ type Supervised struct {
 	Ref     Ref
 	Pid     int
 	Running bool
-	// Lost counts output bytes that no sink took, e.g. of a full disk.
+	// Lost counts output bytes that no sink took, for example because the disk was full.
 	Lost uint64
 }
 
@@ -237,19 +234,20 @@ type ProcessExit struct {
 	Ref  Ref
 	Pid  int
 	Exit Exit
-	// OOMKills has the growth of each Launch.Levels counter while the process
-	// lived; OOMLocal the same of LocalPath (v2: limit hit at this very level).
+	// OOMKills says by how much each counter of Launch.Levels grew while the process lived;
+	// OOMLocal the same for LocalPath, which counts only kills by the limit of that very cgroup
+	// (v2).
 	OOMKills []uint64
 	OOMLocal []uint64
 	Peak     uint64
 	LostOut  uint64 // output bytes dropped
 }
 
-// SupervisorStatus is for doctor and metrics.
+// SupervisorStatus is the keeper's state, for doctor and metrics.
 type SupervisorStatus struct {
 	Version   string
 	KeeperPid int
-	NestPid   int // 0: no nest, a keeper's death would now lose exits
+	NestPid   int // 0: there is no nest, and a keeper that dies now loses exits
 	Started   time.Time
 	Processes int
 	Pending   int // exits not acknowledged
@@ -260,22 +258,22 @@ type SupervisorStatus struct {
 type Network interface {
 	Setup(ctx context.Context, req NetworkRequest) (NetworkStatus, error)
 	Check(ctx context.Context, req NetworkRequest) error
-	// Teardown is idempotent and works without the namespace.
+	// Teardown is idempotent and works when the namespace no longer exists.
 	Teardown(ctx context.Context, req NetworkRequest) error
 	Info(ctx context.Context) (NetworkInfo, error)
-	// SetRanges changes the ranges that later sandboxes get addresses from.
+	// SetRanges changes the address ranges for sandboxes that are created later.
 	SetRanges(ctx context.Context, cidrs []string) error
-	// Sandboxes names those that hold anything of the network, for check.
+	// Sandboxes returns the sandboxes that hold addresses, ports or links, for check.
 	Sandboxes(ctx context.Context) ([]ID, error)
-	// Stats counts what went through the interfaces of each sandbox, without
-	// loopback. One on the host's network, or without any, is not in the
-	// answer. One call for many costs little more than one for one.
+	// Stats returns the traffic of each sandbox's interfaces, without loopback. Sandboxes on the
+	// host's network, or without interfaces, are left out. One call for many sandboxes costs
+	// little more than a call for one.
 	Stats(ctx context.Context, reqs []NetworkRequest) (map[ID][]NetStats, error)
 }
 
-// Pinner makes namespaces that live without a process, by bind mounts.
+// Pinner makes namespaces that exist without a process, held by bind mounts.
 type Pinner interface {
-	// Pin makes the asked kinds together and returns the path of each.
+	// Pin makes the requested namespaces together and returns the path of each.
 	Pin(ctx context.Context, req PinRequest) (map[specs.LinuxNamespaceType]string, error)
 	// Unpin is idempotent.
 	Unpin(ctx context.Context, sandbox ID) error
@@ -288,37 +286,35 @@ type PinRequest struct {
 	Kinds      []specs.LinuxNamespaceType // network, ipc, uts, user
 	Hostname   string
 	Domainname string
-	Sysctls    map[string]string // each set in the namespace it belongs to
+	Sysctls    map[string]string // each is set in the namespace that it belongs to
 	UIDs, GIDs []specs.LinuxIDMapping
 }
 
 // Cgroups makes, limits, watches and removes cgroups on v1, v2 and hybrid.
 type Cgroups interface {
 	Mode() CgroupMode
-	// Place says where an object named name goes below parent (zero: below the
-	// engine's own tree); it makes nothing.
+	// Place returns where an object named name goes below parent, or below the engine's own tree
+	// when parent is zero. It creates nothing.
 	Place(parent Cgroup, above CgroupRef, name string) (CgroupRef, error)
 	Create(ctx context.Context, ref CgroupRef, res *specs.LinuxResources) error
 	Update(ctx context.Context, ref CgroupRef, res *specs.LinuxResources) error
-	// Resources reads back what the kernel enforces.
+	// Resources reads back the limits that the kernel enforces.
 	Resources(ctx context.Context, ref CgroupRef) (*specs.LinuxResources, error)
-	// MemoryLimit reads back how many bytes ref may use; 0 is no limit. It is
-	// for who wants nothing else of Resources, which reads a dozen files.
+	// MemoryLimit reads back how many bytes ref may use; 0 is no limit. It reads one file, where
+	// Resources reads a dozen.
 	MemoryLimit(ctx context.Context, ref CgroupRef) (uint64, error)
 	Freeze(ctx context.Context, ref CgroupRef, frozen bool) error
-	// Kill sends SIGKILL to everything in and below ref, forks included.
+	// Kill sends SIGKILL to every process in and below ref, including those forked meanwhile.
 	Kill(ctx context.Context, ref CgroupRef) error
 	Pids(ctx context.Context, ref CgroupRef) ([]int, error)
-	// Remove is idempotent; it leaves adopted cgroups alone.
+	// Remove is idempotent. It does not remove adopted cgroups.
 	Remove(ctx context.Context, ref CgroupRef) error
-	// Stats reads the fields that want selects; Root, Net and Limits are not
-	// among them.
+	// Stats reads the fields that want selects, but for Root, Net and Limits.
 	Stats(ctx context.Context, ref CgroupRef, want StatsFields) (Stats, error)
-	// OOMLevel names the files that tell of out-of-memory kills in ref, and
-	// the one that tells the peak.
+	// OOMLevel returns the files that count out-of-memory kills in ref, and the one with its
+	// peak.
 	OOMLevel(ref CgroupRef) (level OOMLevel, peak string)
-	// List names the cgroups (as CgroupRef.Path) below the engine's own tree,
-	// sorted.
+	// List returns the cgroups (as CgroupRef.Path) below the engine's own tree, sorted.
 	List(ctx context.Context) ([]string, error)
 }
 
@@ -335,13 +331,13 @@ const (
 // Roots mounts and unmounts root filesystems.
 type Roots interface {
 	Mount(ctx context.Context, target string, mounts []Mount, readOnly bool) error
-	// Unmount takes everything mounted at and below target away; idempotent.
+	// Unmount unmounts everything at and below target. It is idempotent.
 	Unmount(ctx context.Context, target string) error
 	// Mounted lists mount points below dir, for check.
 	Mounted(ctx context.Context, dir string) ([]string, error)
 }
 
-// Images keeps image content once, and names and pins per owner.
+// Images stores image content once, and names and pinned marks per owner.
 type Images interface {
 	Pull(ctx context.Context, owner Owner, ref string, opts PullOptions) (Image, error)
 	// Get finds an image by name (short names resolve), by name@digest, by ID,
@@ -349,52 +345,70 @@ type Images interface {
 	Get(ctx context.Context, owner Owner, ref string) (Image, error)
 	List(ctx context.Context, owner Owner) ([]Image, error) // owner "" lists all
 	Tag(ctx context.Context, owner Owner, source, target string) error
-	// Remove drops a name, or by ID every name; content goes when nobody
-	// holds it.
+	// Remove removes a name, or all names when ref is an ID. Content that nothing refers to any
+	// more is deleted.
 	Remove(ctx context.Context, owner Owner, ref string) error
 	Checkout(ctx context.Context, req CheckoutRequest) (Checkout, error)
 	Discard(ctx context.Context, container ID) error // idempotent
 	Checkouts(ctx context.Context) ([]ID, error)
-	// RootStats is the size of a container's own layer, which may be some
-	// seconds old: it says when it was found.
+	// RootStats returns the size of a container's writable layer. It may be some seconds old;
+	// RootStats.At says when it was measured.
 	RootStats(ctx context.Context, container ID) (RootStats, error)
 	Pin(ctx context.Context, owner Owner, ref string, pinned bool) error
-	Import(ctx context.Context, owner Owner, archive io.Reader) ([]Image, error)
+	Import(ctx context.Context, owner Owner, archive io.Reader, opts ImportOptions) ([]Image, error)
 	Export(ctx context.Context, owner Owner, refs []string, w io.Writer) error
-	// Prune removes the owner's names for which keep answers false, then
-	// collects garbage.
+	// Prune removes the owner's names of images for which keep returns false, then collects
+	// garbage.
 	Prune(ctx context.Context, owner Owner, keep func(Image) bool) (freed uint64, err error)
 	Usage(ctx context.Context) (ImageUsage, error)
 }
 
-// ImageUsage is the whole store's.
+// ImageUsage is what the whole store occupies.
 type ImageUsage struct {
 	Path   string // the filesystem's mount point or the store's directory
 	Bytes  uint64
 	Inodes uint64
 }
 
-// Volumes keeps named directories that outlive containers.
+// Volumes stores named directories that outlive containers.
 type Volumes interface {
-	Create(ctx context.Context, owner Owner, name string, labels map[string]string) (Volume, error)
+	// Create stores a volume. When the name is in use it returns the volume there is and
+	// AlreadyExists, or FailedPrecondition when that has other options.
+	Create(ctx context.Context, owner Owner, cfg VolumeConfig) (Volume, error)
 	Get(ctx context.Context, owner Owner, name string) (Volume, error)
 	List(ctx context.Context, owner Owner) ([]Volume, error)
 	Remove(ctx context.Context, owner Owner, name string) error
-	// Filled records that the first use has copied the image's content in.
+	// Filled records that the image's content has been copied into the volume, which happens at
+	// its first use.
 	Filled(ctx context.Context, owner Owner, name string) error
+	// Source returns what is to be mounted while containers use a volume that has options, with
+	// the names of servers resolved. It may contain passwords. FailedPrecondition when the volume
+	// has no options.
+	Source(ctx context.Context, owner Owner, name string) (Mount, error)
+}
+
+// VolumeConfig is a volume to create.
+type VolumeConfig struct {
+	Name   string
+	Labels map[string]string
+	// Options say what the volume consists of, as those of Docker's driver "local" do: type,
+	// device and o. Without any, it is a directory of the node. They may contain passwords.
+	Options map[string]string
 }
 
 // Volume is a named directory.
 type Volume struct {
-	Owner   Owner             `json:"owner"`
-	Name    string            `json:"name"`
+	Owner Owner  `json:"owner"`
+	Name  string `json:"name"`
+	// Path has the content; that of a volume with options only while containers use it.
 	Path    string            `json:"path"`
 	Labels  map[string]string `json:"labels,omitempty"`
+	Options map[string]string `json:"options,omitempty"` // with what is secret hidden
 	Created time.Time         `json:"created"`
 	Filled  bool              `json:"filled"`
 }
 
-// OOMLog reads the traces an out-of-memory kill leaves in the kernel log.
+// OOMLog reads what the kernel log says of out-of-memory kills.
 type OOMLog interface {
 	// Victims returns the kills since the given time, oldest first, or nil
 	// when the kernel log cannot be read.
@@ -406,7 +420,7 @@ type OOMVictim struct {
 	At     time.Time
 	Pid    int
 	Memcg  string // the cgroup whose limit was hit; "" for the whole machine
-	Victim string // the cgroup the victim lived in
+	Victim string // the cgroup that the victim was in
 }
 
 // Store keeps the engine's records. Events are appended in the same transaction
@@ -416,60 +430,60 @@ type Store interface {
 	Update(fn func(Tx) error) error
 	// Wait blocks until an event newer than seq exists, or ctx ends.
 	Wait(ctx context.Context, seq uint64) error
-	// Scope is a face's own drawer. It outlives a boot when durable is set,
-	// and is then synced before Put returns.
+	// Scope returns the face's own key-value store. With durable it survives a boot, and Put
+	// returns only when the value is synced.
 	Scope(owner Owner, durable bool) KV
-	// LostObjects lists the objects that existed when the node went down, if this
-	// is the first store opened since then: the event log has them, and their
-	// records are gone. An event that ends an object removes it from the list.
+	// LostObjects returns the objects that existed when the node went down, if this is the first
+	// store opened since: they are in the event log, and their records are gone. An event that
+	// ends such an object takes it off the list.
 	LostObjects() []LostObject
 	Close() error
 }
 
-// LostObject is an object whose record was lost in a restart of the node.
+// LostObject is an object whose record was lost when the node restarted.
 type LostObject struct {
 	Owner     Owner       `json:"owner"`
 	Key       Key         `json:"key"`
 	Sandbox   ID          `json:"sandbox"`
 	Container ID          `json:"container,omitempty"` // "" for a sandbox
-	Running   bool        `json:"running,omitempty"`   // its main process had started and not ended
-	Execs     []ProcessID `json:"execs,omitempty"`     // that had started and not ended
+	Running   bool        `json:"running,omitempty"`   // its main process was started and had not ended
+	Execs     []ProcessID `json:"execs,omitempty"`     // execs that were started and had not ended
 }
 
-// Tx is one transaction; it must not be used after its function returned.
+// Tx is one transaction. It must not be used after its function has returned.
 type Tx interface {
 	Sandboxes() Table[Sandbox]
 	Containers() Table[Container]
-	// ContainersOf yields one sandbox's containers, oldest first, without
-	// looking at the others'. Each is the caller's own copy.
+	// ContainersOf yields the containers of one sandbox, oldest first, without reading others.
+	// Each is the caller's own copy.
 	ContainersOf(sandbox ID) iter.Seq[Container]
-	// StoredOf is ContainersOf of the objects themselves, as Table.Stored yields
-	// them.
+	// StoredOf yields what ContainersOf does, but the stored objects themselves, as Table.Stored
+	// does.
 	StoredOf(sandbox ID) iter.Seq[*Container]
 	Append(Event) (seq uint64, err error)
-	// Events yields events newer than since, oldest first. OutOfRange when
-	// some of them were trimmed, or since lies beyond LastSeq.
+	// Events yields the events after since, oldest first; OutOfRange when some of them were
+	// trimmed, or when since is beyond LastSeq.
 	Events(since uint64) iter.Seq2[Event, error]
 	// LastSeq is the Seq of the newest event, 0 before the first.
 	LastSeq() uint64
 }
 
-// Table holds one kind of object. What it returns is the caller's own copy, but
-// for Stored's and Peek's.
+// Table holds one kind of object. It returns copies that the caller owns, except from Stored and
+// Peek.
 type Table[T any] interface {
 	Get(id ID) (T, error)
 	ByKey(owner Owner, key Key) (T, error)
 	Put(T) error // AlreadyExists when another object has the same Owner and Key
 	Delete(id ID) error
 	All(owner Owner) iter.Seq2[T, error] // owner "" is every owner
-	// Stored yields the objects themselves, which nobody may change: a Put makes
-	// another one. They may be kept.
+	// Stored yields the stored objects themselves. Callers must not change them, and may keep
+	// them: Put stores a new object.
 	Stored(owner Owner) iter.Seq[*T]
-	// Peek is Get of the object itself, as Stored yields it.
+	// Peek returns the stored object itself, as Stored does.
 	Peek(id ID) (*T, error)
 }
 
-// KV is a small drawer of bytes.
+// KV is a small key-value store.
 type KV interface {
 	Get(key string) ([]byte, error)
 	Put(key string, value []byte) error
@@ -477,14 +491,13 @@ type KV interface {
 	All(prefix string) iter.Seq2[string, []byte]
 }
 
-// ErrEnded is a process that was to run its program and has ended before: its exit
+// ErrEnded means that a process that was to execute its program has already ended; its exit
 // record says how.
 var ErrEnded = errors.New("it has ended")
 
-// CommandError is a command that ran and failed, as the Launcher's LaunchCommand
-// tells of it.
+// CommandError means that the command of a LaunchCommand ran and failed.
 type CommandError struct {
-	Status int    // as Exit.Status
+	Status int    // in the form of Exit.Status
 	Stderr string // the last of what it wrote to its standard error
 }
 

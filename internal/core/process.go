@@ -21,27 +21,33 @@ type Ref struct {
 	Process   ProcessID `json:"process,omitempty"`
 }
 
-// ProcessConfig asks for a further process in a running container.
+// ProcessConfig asks for a further process, an exec, in a running container.
 type ProcessConfig struct {
-	ID   ProcessID // "": the engine makes one
+	ID   ProcessID // "": the engine generates one
 	Spec *specs.Process
 	IO   IO
 	Data []byte
-	// Attach opens a stream in the same step, so that not a byte can be missed.
+	// Attach opens a stream in the same step, so that no output is missed.
 	Attach *StreamOptions
-	// Ephemeral processes belong to the call that asked for them: when the
-	// agent finds one after its own restart, it kills it.
+	// Ephemeral processes belong to the call that started them: an agent that finds one after its
+	// own restart kills it.
 	Ephemeral bool
-	// KeepExit has the container's record keep how the process ended when the
-	// process's own record goes: Container.Exits.
+	// KeepExit keeps the end of the process in Container.Exits when the process's own record is
+	// removed.
 	KeepExit bool
+	// Quiet processes have no record and no events: they are for probes, which are many and of
+	// which nobody asks later. One is known until it is removed or its container ends, which kills
+	// it, and to this agent only: the next one kills it, and so does this one when its launch was
+	// cut off by the keeper's death. Its output is held for Attach (IO.Hold) or dropped, so it has no
+	// sinks; it has no Data and keeps no exit. The unscoped view starts none.
+	Quiet bool
 }
 
-// Process is one started, or startable, process.
+// Process is one process that was started or can be started.
 type Process struct {
 	ID          ProcessID    `json:"id,omitempty"`
 	Pid         int          `json:"pid,omitempty"`     // as the host sees it; 0 before it is created and after it has ended
-	Session     int          `json:"session,omitempty"` // of an exec: its session, which outlives it; 0 when it is not its own
+	Session     int          `json:"session,omitempty"` // of an exec: the id of its session, whose processes may outlive it; 0 when it has none of its own
 	Args        []string     `json:"args,omitempty"`
 	TTY         bool         `json:"tty,omitempty"`
 	Hold        bool         `json:"hold,omitempty"`
@@ -50,11 +56,11 @@ type Process struct {
 	Started     time.Time    `json:"started,omitzero"`
 	Finished    time.Time    `json:"finished,omitzero"`
 	Autopsy     *Autopsy     `json:"autopsy,omitempty"` // nil until it has ended
-	StopRequest *StopRequest `json:"asked,omitempty"`   // the last request for its end; becomes Autopsy.StopRequest
+	StopRequest *StopRequest `json:"asked,omitempty"`   // the last request to end it; becomes Autopsy.StopRequest
 	Data        []byte       `json:"data,omitempty"`
 }
 
-// KeptExit is how an exec ended whose own record is gone.
+// KeptExit is the end of an exec whose own record was removed.
 type KeptExit struct {
 	Process ProcessID `json:"process"`
 	Autopsy Autopsy   `json:"autopsy"`
@@ -65,13 +71,12 @@ type Exit struct {
 	Code   int       `json:"code"`             // 0..255; meaningless when Signal != 0
 	Signal int       `json:"signal,omitempty"` // the signal that killed it
 	At     time.Time `json:"at"`
-	// Lost: agent, keeper and nest were all gone when it ended, so nobody can
-	// know how. Code and Signal are then zero and mean nothing.
+	// Lost means that agent, keeper and nest were all gone when it ended, so that nobody saw how.
+	// Code and Signal are then zero and mean nothing.
 	Lost bool `json:"lost,omitempty"`
 }
 
-// LostCode is the exit status shown where a protocol wants a number for an
-// exit that nobody could know.
+// LostCode is the exit status shown where a protocol needs a number for an exit that nobody saw.
 const LostCode = 255
 
 // Status returns the exit as a shell would: the code, or 128 plus the signal,
@@ -87,10 +92,10 @@ func (e Exit) Status() int {
 	}
 }
 
-// StartError is a program that execve refused: the process has not run it. Its text
-// is that of Err.
+// StartError means that execve refused the program, so the process never ran it. Its text is that
+// of Err.
 type StartError struct {
-	Errno syscall.Errno // what execve answered
+	Errno syscall.Errno // the errno of execve
 	Err   error
 }
 
@@ -100,9 +105,9 @@ func (e *StartError) Error() string { return e.Err.Error() }
 // Unwrap returns Err, for its class.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// StartStatus is what a shell shows as the exit status of a process that err has
-// kept from being started: 127 when there is no such program, 126 when it cannot be
-// executed, and 125 when it was not tried.
+// StartStatus returns the exit status that a shell shows for a program that err kept from
+// starting: 127 when it does not exist, 126 when it cannot be executed, and 125 when it was not
+// tried.
 func StartStatus(err error) int {
 	var refused *StartError
 	switch {
@@ -119,21 +124,20 @@ func StartStatus(err error) int {
 type Autopsy struct {
 	Exit        Exit         `json:"exit"`
 	OOM         *OOM         `json:"oom,omitempty"`   // nil: no out-of-memory kill happened in its cgroup while it ran
-	StopRequest *StopRequest `json:"asked,omitempty"` // nil: nobody here asked for its end
+	StopRequest *StopRequest `json:"asked,omitempty"` // nil: nobody asked through this agent for its end
 	Peak        uint64       `json:"peak,omitempty"`  // highest memory of the container's cgroup, bytes; 0 when unknown
-	Limit       uint64       `json:"limit,omitempty"` // the memory limit that held, bytes; 0: none
+	Limit       uint64       `json:"limit,omitempty"` // the memory limit in force, bytes; 0: none
 	Tail        []string     `json:"tail,omitempty"`  // last log lines, oldest first
-	// Start is set when the program could not be started at all: the
-	// runtime's own words.
+	// Start is the runtime's error text when the program could not be started at all.
 	Start   string `json:"start,omitempty"`
 	Verdict string `json:"verdict"` // one sentence for people
 }
 
-// OOM tells of an out-of-memory kill.
+// OOM describes an out-of-memory kill.
 type OOM struct {
 	Level  string `json:"level"`            // the cgroup whose limit was hit: "container", "sandbox", "host" or a cgroup path
-	Victim int    `json:"victim,omitempty"` // pid, as the host sees it; 0 when the kernel log could not tell
-	Main   bool   `json:"main"`             // the victim was this very process, not a child or an exec
+	Victim int    `json:"victim,omitempty"` // pid, as the host sees it; 0 when the kernel log does not say
+	Main   bool   `json:"main"`             // the victim was this very process, not a child of it or an exec
 	Kills  uint64 `json:"kills"`
 }
 
@@ -144,7 +148,7 @@ type StopRequest struct {
 	User   string    `json:"user,omitempty"` // peer credentials where known, "uid 0"
 	Signal int       `json:"signal,omitempty"`
 	At     time.Time `json:"at"`
-	// Stop says that the end itself was asked for, by whatever signal; else a
-	// signal was sent that may end a process.
+	// Stop means that the caller asked for the end itself, whatever the signal; otherwise it sent
+	// a signal that may end a process.
 	Stop bool `json:"stop,omitempty"`
 }

@@ -4,30 +4,29 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// SandboxState is where a sandbox stands; see NextSandbox for what may follow.
+// SandboxState is a step in a sandbox's life; NextSandbox says which may follow.
 type SandboxState string
 
-// The states of a sandbox, in the order in which it passes them.
+// The states of a sandbox, in the order in which they follow each other.
 const (
 	SandboxCreating SandboxState = "creating"
 	SandboxReady    SandboxState = "ready"
 	SandboxStopped  SandboxState = "stopped"
 )
 
-// NamespaceMode says whose a namespace is.
+// NamespaceMode says to whom a namespace belongs.
 type NamespaceMode string
 
 // The zero NamespaceMode is PerContainer.
 const (
 	PerContainer NamespaceMode = ""       // every container has its own
-	Shared       NamespaceMode = "shared" // one for the sandbox, pinned until it stops
+	Shared       NamespaceMode = "shared" // the sandbox has one, which is pinned until the sandbox stops
 	Host         NamespaceMode = "host"   // the host's
 	Adopted      NamespaceMode = "adopted"
 )
 
-// Namespace is one namespace of a sandbox. Path names an Adopted one, which the
-// engine uses and never destroys, or, once the sandbox is ready, the pinned
-// file of a Shared one.
+// Namespace is one namespace of a sandbox. For an Adopted one, which the engine uses and never
+// destroys, Path names it. For a Shared one, Path is the pinned file once the sandbox is ready.
 type Namespace struct {
 	Mode NamespaceMode `json:"mode,omitempty"`
 	Path string        `json:"path,omitempty"`
@@ -54,7 +53,7 @@ type SandboxConfig struct {
 	Hostname   string                 `json:"hostname,omitempty"`
 	Domainname string                 `json:"domainname,omitempty"`
 	Namespaces Namespaces             `json:"namespaces"`
-	UIDs       []specs.LinuxIDMapping `json:"uids,omitempty"` // with User Shared or PerContainer and not empty: a user namespace
+	UIDs       []specs.LinuxIDMapping `json:"uids,omitempty"` // a user namespace, when not empty and User is Shared or PerContainer
 	GIDs       []specs.LinuxIDMapping `json:"gids,omitempty"`
 	Network    NetworkConfig          `json:"network"`
 	Cgroup     Cgroup                 `json:"cgroup"`
@@ -63,19 +62,18 @@ type SandboxConfig struct {
 	ShmBytes   int64                  `json:"shm_bytes,omitempty"` // size of the shared /dev/shm; 0 is 64 MiB
 }
 
-// Cgroup says where a sandbox or container is put: below Parent (a cgroupfs
-// path, or systemd's slice:prefix:name), in cgroups that someone else made
-// (Adopt), or, when both are empty, where the engine likes.
+// Cgroup says where the cgroup of a sandbox or container is: below Parent (a cgroupfs path, or
+// systemd's slice:prefix:name), or the existing directories in Adopt. When both are empty the
+// engine chooses.
 type Cgroup struct {
 	Parent string `json:"parent,omitempty"`
-	// Adopt maps a v1 controller, or "" for the v2 tree, to the absolute
-	// directory to use. Adopted cgroups are joined and limited, never removed.
+	// Adopt maps a v1 controller, or "" for the v2 tree, to the absolute path of a directory that
+	// someone else made. The engine joins and limits adopted cgroups and never removes them.
 	Adopt map[string]string `json:"adopt,omitempty"`
 }
 
-// CgroupRef names the cgroups that an object lives in. Path is relative to the
-// root of each controller's hierarchy; Adopted overrides it per controller with
-// absolute directories.
+// CgroupRef names the cgroups of an object. Path is relative to the root of each controller's
+// hierarchy. Adopted overrides it for single controllers with absolute paths.
 type CgroupRef struct {
 	Path    string            `json:"path,omitempty"`
 	Adopted map[string]string `json:"adopted,omitempty"`
@@ -84,24 +82,24 @@ type CgroupRef struct {
 // IsZero reports whether r names no cgroup at all.
 func (r CgroupRef) IsZero() bool { return r.Path == "" && len(r.Adopted) == 0 }
 
-// Sandbox is shared namespaces, a network identity and a cgroup parent.
+// Sandbox is a set of shared namespaces, a network identity and a parent cgroup.
 type Sandbox struct {
 	Meta
 	Config  SandboxConfig `json:"config"`
 	State   SandboxState  `json:"state"`
 	Network NetworkStatus `json:"network"`
 	Cgroup  CgroupRef     `json:"cgroup"`
-	// Dir is the private directory: resolv.conf, hosts, hostname, shm.
+	// Dir is the sandbox's private directory with resolv.conf, hosts, hostname and shm.
 	Dir string `json:"dir,omitempty"`
 	// Init is the pid of the tiny init that holds a Shared pid namespace; 0
 	// when there is none.
 	Init int `json:"init,omitempty"`
-	// AnyRuntime says that Config.Runtime is the node's choice: a container
-	// may run by another one when that one does not do what it asks for.
+	// AnyRuntime says that Config.Runtime was chosen by the node: another runtime may run a
+	// container for which that one lacks a feature.
 	AnyRuntime bool `json:"anyRuntime,omitempty"`
-	// Pair says that it was made together with its one container and is nothing
-	// without it: recovery removes one whose container was never finished, or is
-	// gone.
+	// Pair says that the sandbox was created together with its one container and is useless
+	// without it. Recovery removes a pair whose container was never completed or no longer
+	// exists.
 	Pair bool `json:"pair,omitempty"`
 	// Note says why a sandbox stopped when nobody asked for it.
 	Note string `json:"note,omitempty"`
@@ -114,8 +112,8 @@ func (s *Sandbox) NetworkRequest() NetworkRequest {
 	}
 }
 
-// HostIDs returns the user and group that uid and gid inside the sandbox's user
-// namespace are on the host; without a user namespace they are the same.
+// HostIDs returns the host's ids for uid and gid inside the sandbox's user namespace. Without a
+// user namespace they are the same.
 func (c *SandboxConfig) HostIDs(uid, gid uint32) (hostUID, hostGID uint32) {
 	return hostID(c.UIDs, uid), hostID(c.GIDs, gid)
 }

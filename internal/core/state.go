@@ -5,7 +5,7 @@ type Verb string
 
 // The verbs of the state tables.
 const (
-	VerbCommit Verb = "commit" // create went through
+	VerbCommit Verb = "commit" // the create has completed
 	VerbStart  Verb = "start"
 	VerbPause  Verb = "pause"
 	VerbResume Verb = "resume"
@@ -14,19 +14,18 @@ const (
 	VerbRemove Verb = "remove"
 )
 
-// The verbs that policies are asked about and the state tables have not.
+// The verbs about which policies are asked and which the state tables do not have.
 const (
 	VerbCreate Verb = "create"
 	VerbExec   Verb = "exec"
 	VerbUpdate Verb = "update"
 )
 
-// Gone is the state after remove: there is no record any more.
+// Gone is the state after a removal: there is no record.
 const Gone = "gone"
 
-// NextSandbox says which state follows, and whether verb is allowed in state at
-// all. Stop and remove are allowed everywhere: both succeed on what is already
-// stopped or gone.
+// NextSandbox returns the state that follows, and whether verb is allowed in state. Stop and
+// remove are allowed in every state: both succeed on what is already stopped or gone.
 func NextSandbox(state SandboxState, verb Verb) (SandboxState, bool) {
 	switch verb {
 	case VerbCommit:
@@ -40,9 +39,9 @@ func NextSandbox(state SandboxState, verb Verb) (SandboxState, bool) {
 	}
 }
 
-// NextContainer says which state follows, and whether verb is allowed in state
-// at all. A stop is no transition of its own: it makes the process exit. A
-// created container that never ran goes to exited when it is stopped.
+// NextContainer returns the state that follows, and whether verb is allowed in state. A stop is
+// no transition of its own: it makes the process exit. A created container that never ran becomes
+// exited when it is stopped.
 func NextContainer(state ContainerState, verb Verb) (ContainerState, bool) {
 	switch verb {
 	case VerbCommit:

@@ -6,8 +6,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Value is one number read from the kernel. OK is false when this kernel or
-// this cgroup version does not have it: it is then unknown, not zero.
+// Value is one number read from the kernel. OK is false when this kernel or cgroup version does
+// not have it: the number is then unknown, not zero.
 type Value struct {
 	N  uint64 `json:"n"`
 	OK bool   `json:"ok"`
@@ -16,22 +16,22 @@ type Value struct {
 // Known returns a measured Value.
 func Known(n uint64) Value { return Value{N: n, OK: true} }
 
-// StatsFields selects which fields of a Stats are read. Reading one of the kernel's files
-// takes a few microseconds, and some are read for all containers every second.
+// StatsFields selects which fields of a Stats are read. Reading a kernel file takes a few
+// microseconds, and some are read for all containers every second.
 type StatsFields uint
 
 // The groups of fields that can be read.
 const (
-	// StatsUsage is what orchestrators read all the time: CPU.Usage, and of
-	// Memory Usage, WorkingSet, RSS, Limit, Swap, SwapLimit and faults; Pressure.
+	// StatsUsage is what orchestrators read all the time: CPU.Usage; Usage, WorkingSet, RSS,
+	// Limit, Swap, SwapLimit and faults of Memory; and Pressure.
 	StatsUsage StatsFields = 1 << iota
 	// StatsDetail is everything else of the cgroup.
 	StatsDetail
 	// StatsProcessCount is Pids.Processes.
 	StatsProcessCount
-	// StatsProcesses is Processes, but for their files.
+	// StatsProcesses is Processes, without Files, Sockets and FileLimit.
 	StatsProcesses
-	// StatsProcessFiles is Processes with their files.
+	// StatsProcessFiles is Processes with Files, Sockets and FileLimit.
 	StatsProcessFiles
 	// StatsRootfs is Root.
 	StatsRootfs
@@ -39,7 +39,7 @@ const (
 	StatsLimits
 )
 
-// Has reports whether any of kinds is asked for.
+// Has reports whether any of kinds is selected.
 func (f StatsFields) Has(kinds StatsFields) bool { return f&kinds != 0 }
 
 // Stats is the usage of a container or sandbox at one time.
@@ -59,14 +59,14 @@ type Stats struct {
 	Limits *specs.LinuxResources `json:"limits,omitempty"`
 }
 
-// CPUStats are times in nanoseconds.
+// CPUStats holds times in nanoseconds.
 type CPUStats struct {
 	Usage, User, System             Value
 	Periods, Throttled, ThrottledNS Value
 	PerCPU                          []uint64 `json:",omitempty"`
 }
 
-// MemoryStats are bytes unless named otherwise.
+// MemoryStats holds bytes, except where a name says otherwise.
 type MemoryStats struct {
 	Usage, WorkingSet, RSS, Cache, Limit, Peak Value
 	Swap, SwapLimit, Kernel, Mapped            Value
@@ -76,61 +76,60 @@ type MemoryStats struct {
 	Raw map[string]uint64 `json:",omitempty"`
 }
 
-// PidsStats count tasks (threads), but for Processes. An unlimited Limit is not
-// OK.
+// PidsStats counts tasks (threads); Processes counts processes. OK of Limit is false when it is
+// unlimited.
 type PidsStats struct{ Current, Limit, Processes Value }
 
-// IOStats are one block device's. Device is its name below /dev, "" when it has
-// none.
+// IOStats belongs to one block device. Device is its name below /dev, or "" when it has none.
 type IOStats struct {
 	Device                                             string
 	Major, Minor, ReadBytes, WriteBytes, Reads, Writes uint64
 }
 
-// NetStats are one interface's, as seen from inside the sandbox.
+// NetStats belongs to one interface, seen from inside the sandbox.
 type NetStats struct {
 	Name                                    string
 	RxBytes, RxPackets, RxErrors, RxDropped uint64
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// RootStats are the container's own writable layer, as it was at At.
+// RootStats is the usage of a container's writable layer, measured at At.
 type RootStats struct {
 	Bytes, Inodes Value
 	At            time.Time
 	Filesystem    FilesystemStats
 }
 
-// FilesystemStats are those of the filesystem that a layer lies on; not OK when
-// they could not be read. Device is its mount's source, "" when it is not known.
+// FilesystemStats describes the filesystem that a layer is on. Its values are not OK when they
+// could not be read. Device is the source of the mount, "" when unknown.
 type FilesystemStats struct {
 	Device                    string
 	Bytes, Inodes, FreeInodes Value
 }
 
-// ProcessStats are one process's.
+// ProcessStats belongs to one process.
 type ProcessStats struct {
 	Pid          int
 	User, System uint64 // nanoseconds
 	RSS, Swap    uint64 // bytes
 	Threads      int
 	Comm         string
-	// Files and Sockets are its open descriptors, FileLimit the soft limit of
-	// them (unlimited is not OK).
+	// Files and Sockets count its open descriptors. FileLimit is their soft limit; its OK is
+	// false when it is unlimited.
 	Files, Sockets, FileLimit Value
 }
 
-// HugeStats are one page size's, in bytes; Max is v1's alone.
+// HugeStats belongs to one page size, in bytes; only v1 has Max.
 type HugeStats struct {
 	Usage    uint64
 	Max      Value
 	Failures uint64
 }
 
-// PressureStat is one line pair of a PSI file. Averages are percent.
+// PressureStat is the content of a PSI file. Averages are in percent.
 type PressureStat struct{ Some, Full PressureLine }
 
-// PressureLine is "some" or "full" of a PSI file; Total is microseconds.
+// PressureLine is the line "some" or "full" of a PSI file. Total is in microseconds.
 type PressureLine struct {
 	Avg10, Avg60, Avg300 float64
 	Total                uint64

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/audit"
 )
 
-// Violation is one way in which records, events and node do not agree.
+// Violation is one disagreement between records, events and node.
 type Violation struct {
 	Kind   string // unfinished, lost, missing, orphan, events
 	Object string // "container 3f…", "cgroup /longshore/…"
@@ -21,9 +21,9 @@ type Violation struct {
 
 func (v Violation) String() string { return v.Kind + " " + v.Object + ": " + v.Detail }
 
-// Check holds the invariants against the node through the ports, and the event
-// log against itself. It may run while others work: what is in somebody's hands
-// is left out, and only what stands after a second look is told.
+// Check asserts the invariants: it compares the records with the node, through the ports, and the
+// event log with itself. It may run while verbs run: it leaves out objects that a verb is at work
+// on, and reports only what a second survey finds again.
 func (e *Engine) Check(ctx context.Context) ([]Violation, error) {
 	found, err := e.settled(ctx)
 	if err != nil {
@@ -47,8 +47,8 @@ func (e *Engine) Check(ctx context.Context) ([]Violation, error) {
 	return list, nil
 }
 
-// Reclaim removes what no record names: what the failed undo of an operation
-// has left. It returns what it removed.
+// Reclaim removes what no record names, such as what the failed undo of an operation has left. It
+// returns what it removed.
 func (e *Engine) Reclaim(ctx context.Context) ([]Violation, error) {
 	found, err := e.settled(ctx)
 	if err != nil {
@@ -69,8 +69,8 @@ func (e *Engine) Reclaim(ctx context.Context) ([]Violation, error) {
 	return done, errors.Join(errs...)
 }
 
-// settled finds the disagreements that two surveys tell and nobody is at work
-// on.
+// settled returns the disagreements that two surveys find and that are in objects which no verb
+// is at work on.
 func (e *Engine) settled(ctx context.Context) ([]finding, error) {
 	var last []finding
 	for i := range 2 {

@@ -23,8 +23,8 @@ func refuses(call string) error {
 	return fmt.Errorf("linux.uidMappings: not done by the fake runtime: %w", errdefs.ErrNotImplemented)
 }
 
-// TestWhatOneRuntimeRefusesAnotherRuns: the container and the sandbox's tiny
-// init live their whole lives by the runtime that took them.
+// TestWhatOneRuntimeRefusesAnotherRuns: all verbs on the container and on the sandbox's tiny init
+// use the runtime that accepted them.
 func TestWhatOneRuntimeRefusesAnotherRuns(t *testing.T) {
 	n := enginetest.Fakes(t)
 	second := n.AddRuntime("second")
@@ -45,7 +45,7 @@ func TestWhatOneRuntimeRefusesAnotherRuns(t *testing.T) {
 	if c.Runtime != "second" || !slices.Equal(c.Warnings, want) {
 		t.Errorf("container by %s, warnings %q", c.Runtime, c.Warnings)
 	}
-	// The next one may be done by the first again.
+	// The first runtime may run the next container.
 	n.Runtime.Fail(nil)
 	if d := n.Running(sb, "d", img, "sleep"); d.Runtime != "fake" || len(d.Warnings) > 0 {
 		t.Errorf("container by %s, warnings %q", d.Runtime, d.Warnings)

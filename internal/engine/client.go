@@ -9,9 +9,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Client is the engine as one owner sees it: what it makes is that owner's, and
-// what it finds too. The unscoped view (Engine.All) sees everything, makes
-// nothing and is held by the control API alone.
+// Client is the engine as one owner sees it: it creates objects for that owner and finds only
+// that owner's objects. The unscoped view (Engine.All) finds every object and creates none; only
+// the control API holds it.
 //
 // Its methods are the verbs on sandboxes, containers and processes.
 type Client struct {
@@ -21,13 +21,13 @@ type Client struct {
 	Images  Images
 	Volumes Volumes
 	Network Network
-	// Stats reads usage; it never waits for a verb.
+	// Stats reads usage. It never waits for a verb.
 	Stats Stats
 	// Stored reads records without copying them.
 	Stored Stored
 }
 
-// view is what every verb knows of its caller.
+// view is what a verb knows of its caller.
 type view struct {
 	e     *Engine
 	owner core.Owner // "" in the unscoped view
@@ -42,31 +42,31 @@ func newClient(e *Engine, owner core.Owner) *Client {
 	}
 }
 
-// RemoveOptions goes with RemoveContainer, RemoveSandbox and RemoveProcess.
+// RemoveOptions are the options of RemoveContainer, RemoveSandbox and RemoveProcess.
 type RemoveOptions struct {
-	// Force kills what still runs; without it a running object is
+	// Force kills what still runs. Without it, removing a running object returns
 	// FailedPrecondition.
 	Force   bool
 	Request core.StopRequest
 }
 
-// StopOptions goes with StopContainer and StopSandbox.
+// StopOptions are the options of StopContainer and StopSandbox.
 type StopOptions struct {
-	// Signal is the first one sent; "" is the container's own, else SIGTERM.
+	// Signal is the first signal to send; "" is the container's own, or SIGTERM.
 	Signal string
-	// Grace is how long to wait before SIGKILL. nil is the container's own;
-	// with 0 or less SIGKILL is the first signal.
+	// Grace is how long to wait before SIGKILL. nil is the container's own grace period; 0 or
+	// less sends SIGKILL first.
 	Grace   *time.Duration
 	Request core.StopRequest
 }
 
-// sees reports whether an object with this Meta is there for the caller.
+// sees reports whether the caller may see an object with this Meta.
 func (v view) sees(m *core.Meta) bool { return v.owner == "" || m.Owner == v.owner }
 
-// forces reports whether changing an object is changing another owner's.
+// forces reports whether the caller would change another owner's object.
 func (v view) forces(m *core.Meta) bool { return v.owner == "" && m.Owner != core.OwnerCLI }
 
-// owns returns the owner for what the caller makes.
+// owns returns the owner of what the caller creates.
 func (v view) owns(what string) (core.Owner, error) {
 	if v.owner == "" {
 		return "", fmt.Errorf("%s: the unscoped view has no owner: %w", what, errdefs.ErrInvalidArgument)
@@ -74,7 +74,7 @@ func (v view) owns(what string) (core.Owner, error) {
 	return v.owner, nil
 }
 
-// request completes a request with its owner, call and time.
+// request completes a stop request with its owner, call and time.
 func (v view) request(a core.StopRequest, call string) core.StopRequest {
 	if a.Owner == "" {
 		a.Owner = v.owner
@@ -115,7 +115,7 @@ func (v view) process(ref core.Ref) (core.Container, *core.Process, error) {
 	if err != nil {
 		return c, nil, err
 	}
-	p := c.Process(ref.Process)
+	p := v.e.process(&c, ref.Process)
 	if p == nil {
 		return c, nil, fmt.Errorf("process %s of container %s: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/longshore/longshore/internal/state/bolt"
 )
 
-// talk is one conversation with an engine: testdata/*.txt. Objects are named by
-// their keys; every command prints the events it has made.
+// talk is one conversation with an engine: testdata/*.txt. Objects are named by their keys; every
+// command prints the events that it causes.
 type talk struct {
 	t     *testing.T
 	n     *enginetest.Node
@@ -56,7 +56,7 @@ func (k *talk) name(key core.Key, id core.ID) {
 
 func (k *talk) client() *engine.Client {
 	if k.n.Engine == nil {
-		return nil // it has crashed, and the next thing said is that it starts again
+		return nil // it has crashed, and the next command restarts it
 	}
 	if k.owner == "all" {
 		return k.n.Engine.All()
@@ -64,7 +64,7 @@ func (k *talk) client() *engine.Client {
 	return k.n.As(k.owner)
 }
 
-// events prints what is new, by names.
+// events prints the new events, with names.
 func (k *talk) events() string {
 	var b strings.Builder
 	err := k.n.Options.Store.View(func(tx core.Tx) error {
@@ -102,7 +102,7 @@ func (k *talk) events() string {
 	return k.alias(b.String())
 }
 
-// alias puts names for IDs.
+// alias replaces IDs by names.
 func (k *talk) alias(s string) string {
 	for id, name := range k.names {
 		s = strings.ReplaceAll(s, string(id), name)
@@ -222,7 +222,7 @@ func (k *talk) command(d *datadriven.TestData) (string, error) {
 	}
 }
 
-// node are the commands about what happens to the node.
+// node handles the commands about what happens to the node.
 func (k *talk) node(d *datadriven.TestData) (string, error) {
 	var code, signal int
 	switch d.Cmd {

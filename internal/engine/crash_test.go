@@ -20,7 +20,7 @@ import (
 
 var errCrash = errors.New("crash")
 
-// crasher lets the engine die at one stage, the first time it gets there.
+// crasher lets the engine die at one stage, the first time that it is reached.
 type crasher struct {
 	mu   sync.Mutex
 	at   string
@@ -40,7 +40,7 @@ func (c *crasher) crashed() bool {
 	return c.dead
 }
 
-// point fails at the armed stage and everywhere after it: the dead do nothing.
+// point fails at the armed stage and at every one after it, because a dead engine does nothing.
 func (c *crasher) point(stage string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ func everything(ctx context.Context, n *enginetest.Node, img core.Image, tag str
 	}
 	c, err := client.CreateContainer(ctx, core.ContainerConfig{
 		Key: core.Key("c" + tag), Sandbox: sb.ID, Root: core.Root{Image: img.ID}, Spec: enginetest.Args("sleep"),
-		Volumes: []core.VolumeMount{{Name: "data", Target: "/data"}},
+		Volumes: []core.VolumeMount{{Name: "data", Target: "/data"}, {Name: "mem", Target: "/mem", Options: map[string]string{"type": "tmpfs", "device": "tmpfs"}}},
 	})
 	if err != nil {
 		return err
@@ -83,6 +83,16 @@ func everything(ctx context.Context, n *enginetest.Node, img core.Image, tag str
 	}
 	n.Supervisor.Exit(core.Ref{Container: c.ID, Process: p.ID}, 0)
 	if _, err := client.Wait(ctx, core.Ref{Container: c.ID, Process: p.ID}); err != nil {
+		return err
+	}
+	q, _, err := client.Exec(ctx, c.ID, core.ProcessConfig{Spec: &specs.Process{Args: []string{"true"}}, Quiet: true})
+	if err != nil {
+		return err
+	}
+	if err := client.RemoveProcess(ctx, core.Ref{Container: c.ID, Process: q.ID}, engine.RemoveOptions{Force: true}); err != nil {
+		return err
+	}
+	if _, _, err := client.Exec(ctx, c.ID, core.ProcessConfig{Spec: &specs.Process{Args: []string{"true"}}, Quiet: true}); err != nil {
 		return err
 	}
 	grace := patience
@@ -107,9 +117,9 @@ func everything(ctx context.Context, n *enginetest.Node, img core.Image, tag str
 	return client.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{})
 }
 
-// TestACrashAtAnyStageIsRecovered kills the engine between every two stages of
-// every verb, starts it again over the same node, and finds nothing amiss; then
-// all can be removed, and nothing is left.
+// TestACrashAtAnyStageIsRecovered kills the engine between every two stages of every verb and
+// starts it again over the same node. Then check finds no violation, everything can be removed,
+// and nothing is left.
 func TestACrashAtAnyStageIsRecovered(t *testing.T) {
 	for _, kind := range []string{"memory", "bolt"} {
 		for _, stage := range engine.Stages() {
@@ -149,7 +159,7 @@ func TestACrashAtAnyStageIsRecovered(t *testing.T) {
 				case err := <-done:
 					t.Fatalf("the stage was never reached: %v", err)
 				}
-				cancel() // whoever waits dies too
+				cancel() // callers that wait die too
 				if err := <-done; err == nil {
 					t.Fatal("the crash was not told")
 				}
@@ -167,7 +177,7 @@ func TestACrashAtAnyStageIsRecovered(t *testing.T) {
 	}
 }
 
-// sweep removes all and checks that nothing is left.
+// sweep removes everything and checks that nothing is left.
 func sweep(t *testing.T, n *enginetest.Node) {
 	t.Helper()
 	all := n.Engine.All()

@@ -14,11 +14,11 @@ import (
 	specutil "github.com/longshore/longshore/internal/ocispec"
 )
 
-var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an error value
+var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an error value that never changes
 
-// CreateContainer makes a container in a ready sandbox; its program is parked
-// until StartContainer, unless cfg says Run. With a Key that is in use it returns
-// the first object and AlreadyExists; an empty Key becomes the ID.
+// CreateContainer creates a container in a ready sandbox. Its process waits before the program
+// until StartContainer, unless cfg.Run is set. With a Key that is in use it returns the first
+// object and AlreadyExists; an empty Key becomes the ID.
 func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) (core.Container, error) {
 	b, err := c.view.newBuild(cfg)
 	if err != nil {
@@ -39,24 +39,24 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 	}))
 }
 
-// build is one CreateContainer on its way.
+// build is the state of one CreateContainer.
 type build struct {
 	e        *Engine
 	pipeline *pipeline
-	cfg      core.ContainerConfig // with what is not stored
+	cfg      core.ContainerConfig // the caller's config, with what is not stored
 	sb       core.Sandbox
 	rt       core.Runtime
 	c        core.Container
-	first    *core.Container // who has the key
+	first    *core.Container // the container that has the key
 	fs       *os.Root
 	image    *ocispec.ImageConfig
 	volumes  []specs.Mount
 	images   []string
 	spec     *specs.Spec
-	made     func() error // waits until the cgroup is there, without limits
+	made     func() error // waits until the cgroup exists, without limits
 }
 
-// newBuild begins with what needs no sandbox.
+// newBuild does the part of a create that needs no sandbox.
 func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
 	owner, err := v.owns("create container")
 	if err != nil {
@@ -69,23 +69,26 @@ func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
 	if cfg.Key == "" {
 		cfg.Key = core.Key(id)
 	}
+	stored := cfg
+	stored.Volumes = withoutOptions(cfg.Volumes)
 	return &build{e: v.e, cfg: cfg, c: core.Container{
 		Meta:    core.Meta{ID: id, Owner: owner, Key: cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
-		Config:  cfg,
+		Config:  stored,
 		Sandbox: cfg.Sandbox, Parent: cfg.Parent, State: core.ContainerCreating,
 		Main:   core.Process{TTY: cfg.IO.TTY, Hold: cfg.IO.Hold},
 		Bundle: v.e.bundle(id), Image: cfg.Root.Image,
 	}}, nil
 }
 
-// in makes the container in its sandbox, whose lock must be held, on b.line.
+// in creates the container in its sandbox with b.pipeline. Preconditions: the sandbox's lock is
+// held.
 func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 	b.sb = sb
 	if err := b.place(v); err != nil {
 		b.pipeline.end(ctx, err)
 		return err
 	}
-	// Nobody records the end of a process before its start is on record.
+	// With this lock held, nobody can record the end of the process before its start is recorded.
 	unlock, err := b.e.launches.Lock(ctx, core.Ref{Container: b.c.ID})
 	if err != nil {
 		b.pipeline.end(ctx, err)
@@ -96,7 +99,7 @@ func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 	return b.pipeline.run(ctx, b.stages())
 }
 
-// place finds out what runs the container and where its cgroup goes.
+// place chooses the container's runtime and cgroup.
 func (b *build) place(v view) (err error) {
 	if b.rt, err = b.e.runtime(runtimeName(&b.sb)); err != nil {
 		return err
@@ -111,7 +114,7 @@ func (b *build) place(v view) (err error) {
 		}
 	}
 	b.c.Runtime = b.rt.Name()
-	// A nested container's too: cgroup v2 has no room below one with processes.
+	// This holds for a nested container too: cgroup v2 allows no cgroup below one with processes.
 	b.c.Cgroup, err = b.e.o.Cgroups.Place(b.cfg.Cgroup, b.sb.Cgroup, string(b.c.ID))
 	return err
 }
@@ -120,7 +123,7 @@ func (b *build) stages() []stage {
 	return []stage{
 		{"reserve", b.reserve},
 		{"root", b.root},
-		{"volumes", b.fillVolumes},
+		{"volumes", b.takeVolumes},
 		{"images", b.mountImages},
 		{"spec", b.callSpec},
 		{"own", b.own},
@@ -131,7 +134,7 @@ func (b *build) stages() []stage {
 	}
 }
 
-// result is what the build's caller is told.
+// result returns what CreateContainer returns.
 func (b *build) result(err error) (core.Container, error) {
 	switch {
 	case err == nil:
@@ -143,8 +146,8 @@ func (b *build) result(err error) (core.Container, error) {
 	}
 }
 
-// levelsOf are the cgroups whose limits a container stands under, its own first,
-// the sandbox's last.
+// levelsOf returns the cgroups whose limits apply to a container: its own first, the sandbox's
+// last.
 func levelsOf(sb *core.Sandbox, c *core.Container) []core.CgroupRef {
 	return []core.CgroupRef{c.Cgroup, sb.Cgroup}
 }
@@ -159,9 +162,9 @@ func (b *build) reserve(context.Context) error {
 	err := b.e.o.Store.Update(func(tx core.Tx) error {
 		if first, err := tx.Containers().ByKey(b.c.Owner, b.c.Key); err == nil {
 			b.first = &first
-			return fmt.Errorf("its name is taken by container %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
+			return fmt.Errorf("its name is in use by container %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
 		}
-		// Its lock is held: it is as it was read.
+		// The sandbox's lock is held, so its state is as it was read.
 		if b.sb.State != core.SandboxReady {
 			return fmt.Errorf("sandbox %s is %s: %w", b.sb.ID, b.sb.State, errdefs.ErrFailedPrecondition)
 		}
@@ -180,13 +183,15 @@ func (b *build) reserve(context.Context) error {
 		return tx.Containers().Put(b.c)
 	})
 	if err == nil {
+		// Who uses a volume is asked of the records, so this comes after the record is gone.
+		b.pipeline.undo.add("volumes", func(ctx context.Context) error { return b.e.volumes.Release(ctx, b.c.Owner, b.c.Config.Volumes) })
 		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.dropContainer(b.c.ID, change{}) })
 	}
 	return err
 }
 
-// root checks out and mounts the root filesystem, and begins with the cgroup,
-// whose limits the spec will say.
+// root checks out and mounts the root filesystem. It also begins to create the cgroup, whose
+// limits are known only with the spec.
 func (b *build) root(ctx context.Context) error {
 	b.made = b.pipeline.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.c.Cgroup, nil) })
 	b.pipeline.undo.add("cgroup", func(ctx context.Context) error {
@@ -202,8 +207,8 @@ func (b *build) root(ctx context.Context) error {
 	switch {
 	case b.cfg.Root.Image != "":
 		b.pipeline.undo.add("checkout", func(ctx context.Context) error { return b.e.o.Images.Discard(ctx, b.c.ID) })
-		// Never a read-only checkout: the runtime makes mount points in it
-		// before it makes the whole read-only.
+		// The checkout is writable even for a read-only root, because the runtime creates mount
+		// points in it before it makes the root read-only.
 		co, err := b.e.o.Images.Checkout(ctx, core.CheckoutRequest{
 			Container: b.c.ID, Image: b.cfg.Root.Image, UIDs: ranges(b.sb.Config.UIDs), GIDs: ranges(b.sb.Config.GIDs),
 		})
@@ -269,14 +274,15 @@ func (b *build) cgroup(ctx context.Context) error {
 }
 
 func (b *build) launch(ctx context.Context) error {
-	b.pipeline.undo.add("launch", func(ctx context.Context) error { return b.e.removeProcesses(ctx, b.rt, &b.c) })
+	b.pipeline.undo.add("launch", func(ctx context.Context) error { return teardown{b.e}.processes(ctx, b.rt, &b.c) })
 	uid, gid := hostIDs(&b.sb, b.spec.Process)
 	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime, version: b.e.version, take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
 		return b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *change) error { c.Runtime = rt.Name(); return nil })
 	}}
 	if b.cfg.Run {
-		// All is on record first: whoever finds the process may have to finish this.
+		// Everything is recorded before the launch: after a crash, recovery finds the process and
+		// may have to complete the create.
 		err := b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *change) error {
 			c.Main, c.Config, c.Warnings, c.Data = b.c.Main, b.c.Config, b.c.Warnings, b.c.Data
 			return nil
@@ -314,8 +320,7 @@ func (b *build) commit(context.Context) error {
 	})
 }
 
-// created completes a create, and marks the container running if it was started in the
-// same call.
+// created completes a create, and marks the container running if it was started in the same call.
 func created(c *core.Container, n *change) error {
 	n.add(core.Event{Kind: core.EventContainerCreated})
 	if err := step(c, core.VerbCommit); err != nil || !c.Config.Run {
@@ -331,7 +336,7 @@ func (c *Client) Container(_ context.Context, id core.ID) (core.Container, error
 	return c.view.container(id)
 }
 
-// ContainerByKey finds a container by the name its face gave it.
+// ContainerByKey returns the container with the name that its face gave it.
 func (c *Client) ContainerByKey(_ context.Context, key core.Key) (ct core.Container, err error) {
 	owner, err := c.view.owns("container by key")
 	if err != nil {
@@ -341,8 +346,7 @@ func (c *Client) ContainerByKey(_ context.Context, key core.Key) (ct core.Contai
 	return ct, err
 }
 
-// Containers lists those that match f, oldest first. Filter.Kinds does not
-// apply.
+// Containers returns those that match f, oldest first. Filter.Kinds does not apply.
 func (c *Client) Containers(_ context.Context, f core.Filter) (list []core.Container, err error) {
 	owner, ok := c.view.scope(f)
 	if !ok {
@@ -379,7 +383,7 @@ func (c *Client) Containers(_ context.Context, f core.Filter) (list []core.Conta
 	return list, err
 }
 
-// SetContainerData replaces the face's own record.
+// SetContainerData replaces the face's own record of a container.
 func (c *Client) SetContainerData(_ context.Context, id core.ID, data []byte) error {
 	if _, err := c.view.container(id); err != nil {
 		return err

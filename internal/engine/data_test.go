@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// counted counts what is written.
+// counted counts writes.
 type counted struct {
 	core.Store
 	writes int
@@ -23,9 +23,9 @@ func (c *counted) Update(fn func(core.Tx) error) error {
 	return c.Store.Update(fn)
 }
 
-// TestAContainersDataIsWrittenWithIt: what the spec function returns is on record when
-// the container is, and costs no further write: one reserves, one commits, and one
-// before the launch says what recovery needs of a container that runs at once.
+// TestAContainersDataIsWrittenWithIt: the data from the spec function is stored with the
+// container and costs no further write: one reserves, one commits, and one before the launch
+// stores what recovery needs about a container that is started at once.
 func TestAContainersDataIsWrittenWithIt(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

@@ -9,16 +9,16 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// makeBundle makes a bundle's directories, for nobody else: what is below has the
-// image's setuid files.
+// makeBundle creates a bundle's directories with mode 0700: the root below contains the image's
+// setuid files, which other users must not reach.
 func makeBundle(dir string) error {
 	return os.MkdirAll(filepath.Join(dir, "rootfs"), 0o700)
 }
 
 // removeBundle removes a bundle; it succeeds when there is none.
 func removeBundle(dir string) error {
-	// Not RemoveAll below rootfs: what is mounted there is not ours to
-	// delete, should it still be.
+	// No RemoveAll below rootfs: if something is still mounted there, its files must not be
+	// deleted.
 	err := os.Remove(filepath.Join(dir, "rootfs"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -26,8 +26,8 @@ func removeBundle(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// dirIDs lists the IDs that have an entry in a directory; none when the directory
-// does not exist.
+// dirIDs returns the IDs that have an entry in a directory, or none when the directory does not
+// exist.
 func dirIDs(dir string) ([]core.ID, error) {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,14 +1,13 @@
-// Package engine holds the verbs on sandboxes, containers and processes: what
-// every orchestrator's node contract comes down to.
+// Package engine implements the verbs on sandboxes, containers and processes that every
+// orchestrator's node contract comes down to.
 //
-// It must not know any orchestrator, nor who implements the ports of
-// internal/core: it is handed them in Options. Every change is recorded first
-// and done then, so that a crash anywhere leaves a name to clean up by; each
-// verb is a straight line of stages with a way back.
+// It knows no orchestrator, and not who implements the ports of internal/core: New gets them in
+// Options. Every change is recorded before it is made, so that a crash anywhere leaves a record
+// by which to clean up. Each verb is a sequence of stages with an undo stack.
 //
-// Start at create.go, which is how all verbs are built; then exits.go (how an
-// end is recorded exactly once) and recover.go (what a restart puts right).
-// client.go is the face that the faces see.
+// Start with create.go, which shows how all verbs are built; then exits.go (how each end is
+// recorded exactly once) and recover.go (what is repaired after a restart). client.go is the
+// interface that the faces use.
 package engine
 
 import (
@@ -24,76 +23,75 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/lease"
+	"github.com/longshore/longshore/internal/engine/volumes"
 	"github.com/longshore/longshore/internal/keylock"
 )
 
-// Options is what an engine stands on. Every port is required unless its
-// comment says otherwise.
+// Options holds what an engine uses. Every port is required unless its comment says otherwise.
 type Options struct {
 	Store core.Store
-	// Runtimes may be chosen by a sandbox by their name. Default names the one
-	// for a sandbox that does not say; "" is the first.
+	// Runtimes are those that a sandbox may name. Default names the one for sandboxes that name
+	// none; "" is the first.
 	Runtimes   []core.Runtime
 	Default    string
 	Supervisor core.Supervisor
-	Images     core.Images  // without.Images on a machine without
-	Network    core.Network // without.Network on a machine that makes none
+	Images     core.Images  // without.Images where there are no images
+	Network    core.Network // without.Network where no networks are made
 	Pinner     core.Pinner
 	Cgroups    core.Cgroups
 	Roots      core.Roots
 	Volumes    core.Volumes
-	// Policies are asked about what callers do, in this order. May be empty.
+	// Policies are asked about what callers do, in this order. It may be empty.
 	Policies []core.Policy
-	// OOMLog reads the kernel log. nil: it cannot be read.
+	// OOMLog reads the kernel log; nil when it cannot be read.
 	OOMLog core.OOMLog
-	// State is the directory of bundles and sandbox files; a boot may lose it.
+	// State is the directory of bundles and sandbox files. It need not survive a boot.
 	State string
-	// Init is the path of the tiny init's binary.
+	// Init is the path of the binary that holds the tiny init.
 	Init string
-	// Files makes a sandbox's resolv.conf, hosts and hostname. nil: there are
-	// none.
+	// Files returns a sandbox's resolv.conf, hosts and hostname. With nil there are none.
 	Files func(ctx context.Context, sb core.Sandbox) (Files, error)
-	// Observer is told how long each stage took. nil: nobody.
+	// Observer is told how long each stage took. It may be nil.
 	Observer Observer
 	// Logger may be nil.
 	Logger *slog.Logger
-	// FailPoint is called between the stages of every verb. An error ends the
-	// verb as if the process had died there: nothing is undone. nil in
-	// production.
+	// FailPoint is called between the stages of every verb, in tests. An error ends the verb as
+	// if the agent had died there: nothing is undone.
 	FailPoint func(stage string) error
 }
 
-// Files are what a sandbox's containers find in /etc. An empty one is not
-// mounted.
+// Files are the contents of a sandbox's files in /etc. One that is empty is not mounted.
 type Files struct{ ResolvConf, Hosts, Hostname []byte }
 
-// Observer is told of the engine's own times.
+// Observer receives the engine's timings.
 type Observer interface {
-	// Stage says how long one stage of one verb took; both names come from
-	// closed sets (see Stages).
+	// Stage is told how long one stage of a verb took. Both names come from closed sets (see
+	// Stages).
 	Stage(verb, stage string, took time.Duration)
 }
 
-// Engine is the one execution engine of a node.
+// Engine is the execution engine of a node.
 type Engine struct {
 	records  records
 	o        Options
 	runtimes map[string]core.Runtime
-	began    uint64 // the last event before this engine's first
+	began    uint64 // the Seq of the last event before this engine's first
 
-	// sandboxes are locked by whoever creates, starts, stops or removes
-	// something in them, never while waiting for a process to end.
+	// sandboxes has a lock for each sandbox. It is held by verbs that create, start, stop or
+	// remove something in the sandbox, and never while they wait for a process to end.
 	sandboxes keylock.Map[core.ID]
-	// launches are locked from before a process is launched until its record
-	// says so, and by whoever records its end. They come after sandboxes.
+	// launches has a lock for each process. It is held from before the launch until the launch is
+	// recorded, and while the end is recorded. Lock order: sandboxes, then launches.
 	launches keylock.Map[core.Ref]
 
+	volumes  volumes.Table
 	policies policies
 	waits    waitTable
 	leases   lease.Table
 	features sync.Map // runtime name → core.RuntimeFeatures
-	// abandoned are ephemeral processes whose callers went with an earlier
-	// agent: core.Ref → whether they had ended before.
+	quiet    quietExecs
+	// abandoned has the ephemeral processes whose callers went away with an earlier agent, and the
+	// quiet ones that their callers could not remove: core.Ref → true.
 	abandoned sync.Map
 }
 
@@ -101,7 +99,7 @@ type Engine struct {
 func New(o Options) (*Engine, error) {
 	if o.Store == nil || o.Supervisor == nil || o.Images == nil || o.Network == nil || o.Pinner == nil ||
 		o.Cgroups == nil || o.Roots == nil || o.Volumes == nil || len(o.Runtimes) == 0 || !filepath.IsAbs(o.State) {
-		return nil, fmt.Errorf("new engine: a port or the state directory is missing: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("new engine: a port is nil or the state directory is not absolute: %w", errdefs.ErrInvalidArgument)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -110,6 +108,7 @@ func New(o Options) (*Engine, error) {
 	for _, rt := range o.Runtimes {
 		e.runtimes[rt.Name()] = rt
 	}
+	e.volumes.Volumes, e.volumes.Roots, e.volumes.Dir, e.volumes.Users = o.Volumes, o.Roots, filepath.Join(o.State, "volumes"), e.records.volumesInUse
 	if o.Default == "" {
 		e.o.Default = o.Runtimes[0].Name()
 	}
@@ -122,11 +121,10 @@ func New(o Options) (*Engine, error) {
 // As returns the engine as one owner sees it.
 func (e *Engine) As(owner core.Owner) *Client { return newClient(e, owner) }
 
-// All returns the unscoped view: every owner's objects. Only the control API
-// holds it.
+// All returns the unscoped view, which sees every owner's objects. Only the control API holds it.
 func (e *Engine) All() *Client { return newClient(e, "") }
 
-// Run records exits until ctx ends. Nothing ends without it.
+// Run records exits until ctx ends. Without it no process ever counts as ended.
 func (e *Engine) Run(ctx context.Context) error { return reaper{e}.exits(ctx) }
 
 func (e *Engine) runtime(name string) (core.Runtime, error) {
@@ -140,7 +138,7 @@ func (e *Engine) runtime(name string) (core.Runtime, error) {
 	return rt, nil
 }
 
-// Sandboxes is the directory below Options.State that has one for each sandbox.
+// Sandboxes is the directory below Options.State that has a subdirectory for each sandbox.
 const Sandboxes = "sandboxes"
 
 func (e *Engine) sandboxDir(id core.ID) string {
@@ -151,17 +149,16 @@ func (e *Engine) bundle(id core.ID) string { return filepath.Join(e.o.State, "bu
 
 func now() time.Time { return time.Now().Round(0).UTC() }
 
-// cleanupTime bounds what is done after a request has failed or its caller has
-// gone.
+// cleanupTime bounds the cleanup after a request has failed or its caller has gone.
 const cleanupTime = 30 * time.Second
 
-// detached is ctx without its end, for the way back.
+// detached returns a context for cleanup: ctx's values without its end, for at most cleanupTime.
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 }
 
-// crash is what a fail point leaves behind: the process counts as dead, so
-// nothing may be undone.
+// crash is the error that a fail point causes. The agent counts as dead, so nothing may be
+// undone.
 type crash struct {
 	stage string
 	err   error

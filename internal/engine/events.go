@@ -13,12 +13,12 @@ import (
 	"github.com/longshore/longshore/internal/engine/audit"
 )
 
-// eventBatch bounds how many events are read under the store's lock.
+// eventBatch is how many events are read at once under the store's lock.
 const eventBatch = 256
 
-// Events yields events newer than since that match f, then new ones as they
-// happen, until ctx ends. OutOfRange means that some were trimmed: list the
-// objects anew. Filter.Labels does not apply and is refused.
+// Events yields the events after since that match f, then new ones as they happen, until ctx
+// ends. OutOfRange means that some were trimmed: list the objects again. Filter.Labels is
+// refused, because events carry no labels.
 func (c *Client) Events(ctx context.Context, since uint64, f core.Filter) iter.Seq2[core.Event, error] {
 	return func(yield func(core.Event, error) bool) {
 		if len(f.Labels) > 0 {
@@ -57,7 +57,7 @@ func (c *Client) Events(ctx context.Context, since uint64, f core.Filter) iter.S
 	}
 }
 
-// eventsSince reads one batch; next is where to go on.
+// eventsSince reads one batch; next is the Seq to continue from.
 func (r records) eventsSince(since uint64, match func(*core.Event) bool) (batch []core.Event, next uint64, err error) {
 	next = since
 	err = r.store.View(func(tx core.Tx) error {
@@ -79,9 +79,8 @@ func (r records) eventsSince(since uint64, match func(*core.Event) bool) (batch 
 	return batch, next, err
 }
 
-// LastExit finds, for a container whose record is gone, the event that told its
-// end, the newest one kept: name is its ID, at least four digits of that, or its
-// key.
+// LastExit returns the newest event that tells how a container ended, also when the container's
+// record is gone. name is its ID, at least four digits of the ID, or its key.
 func (c *Client) LastExit(_ context.Context, name string) (last core.Event, err error) {
 	match := func(ev *core.Event) bool {
 		return ev.Kind == core.EventContainerExited && c.view.sees(&core.Meta{Owner: ev.Owner}) &&
@@ -108,17 +107,26 @@ func (c *Client) LastExit(_ context.Context, name string) (last core.Event, err 
 	return last, err
 }
 
-// LastSeq is the Seq of the newest event of all.
+// LastSeq returns the Seq of the newest event.
 func (c *Client) LastSeq(context.Context) (seq uint64, err error) {
 	err = c.e.o.Store.View(func(tx core.Tx) error { seq = tx.LastSeq(); return nil })
 	return seq, err
 }
 
-// FirstSeq is what LastSeq was when this agent began, before it recorded what had
-// ended until then.
+// FirstSeq returns what LastSeq was when this agent started, before its recovery recorded
+// anything.
 func (c *Client) FirstSeq() uint64 { return c.e.began }
 
-// tell appends an event about the node itself.
+// Tell appends an event about the node of which somebody should know, with c's owner.
+func Tell(c *Client, note string) error {
+	owner, err := c.view.owns("tell")
+	if err != nil {
+		return err
+	}
+	return c.e.records.tell(core.Event{Kind: core.EventAgent, Owner: owner, Note: note})
+}
+
+// tell appends an event about the agent or the node.
 func (r records) tell(ev core.Event) error {
 	ev.At = now()
 	return r.store.Update(func(tx core.Tx) error { _, err := tx.Append(ev); return err })

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// A face runs one container in a sandbox, as its owner. The node is one of fakes,
-// on which the program "greet" is a function.
+// A face runs one container in a sandbox, as its owner. The node is a fake, on which the program
+// "greet" is a function.
 func ExampleClient() {
 	tb, done := enginetest.ExampleTB()
 	defer done()
@@ -69,8 +69,8 @@ func ExampleClient() {
 	// hello world: exited with code 3
 }
 
-// A face follows what happens to its objects. Whoever comes later, or comes back,
-// gives the number of the last event that it has seen.
+// A face follows what happens to its objects. A client that comes later, or comes back, gives the
+// number of the last event that it has seen.
 func ExampleClient_Events() {
 	tb, done := enginetest.ExampleTB()
 	defer done()

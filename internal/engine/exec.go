@@ -11,11 +11,10 @@ import (
 	"github.com/longshore/longshore/internal/proctree"
 )
 
-// Exec starts a further process in a running container; with cfg.Attach the
-// stream is returned as well.
+// Exec starts a further process in a running container. With cfg.Attach it also returns a stream.
 //
-// It is recorded once it runs: a crash before that leaves a process that nobody
-// has heard of, which recovery kills.
+// The process is recorded when it runs. A crash before that leaves a process without a record,
+// which recovery kills.
 func (c *Client) Exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (p core.Process, s *core.Streams, err error) {
 	if p, s, err = c.view.exec(ctx, id, cfg); err != nil {
 		return core.Process{}, nil, fmt.Errorf("exec in container %s: %w", id, err)
@@ -26,6 +25,9 @@ func (c *Client) Exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (
 func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (p core.Process, s *core.Streams, err error) {
 	if cfg.Spec == nil || len(cfg.Spec.Args) == 0 {
 		return p, nil, fmt.Errorf("no command: %w", errdefs.ErrInvalidArgument)
+	}
+	if err := validQuiet(c, cfg); err != nil {
+		return p, nil, err
 	}
 	if cfg.ID == core.Main {
 		cfg.ID = core.ProcessID(newID()[:32])
@@ -41,7 +43,7 @@ func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (p c
 	return p, s, err
 }
 
-// startExec starts a further process about which the policies were asked.
+// startExec starts a further process, after the policies were asked.
 func (c view) startExec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
 	e, ref := c.e, core.Ref{Container: id, Process: cfg.ID}
 	unlock, err := e.launches.Lock(ctx, ref)
@@ -53,7 +55,7 @@ func (c view) startExec(ctx context.Context, id core.ID, cfg core.ProcessConfig)
 	if err != nil {
 		return core.Process{}, nil, err
 	}
-	if err := canExec(&ct, cfg.ID); err != nil {
+	if err := e.canExec(&ct, cfg.ID); err != nil {
 		return core.Process{}, nil, err
 	}
 	sb, err := e.records.sandbox(ct.Sandbox)
@@ -77,11 +79,11 @@ func (c view) startExec(ctx context.Context, id core.ID, cfg core.ProcessConfig)
 	return p, launched.Streams, nil
 }
 
-func canExec(ct *core.Container, id core.ProcessID) error {
+func (e *Engine) canExec(ct *core.Container, id core.ProcessID) error {
 	if ct.State != core.ContainerRunning {
 		return fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
 	}
-	if ct.Process(id) != nil {
+	if e.process(ct, id) != nil {
 		return fmt.Errorf("process %s: %w", id, errdefs.ErrAlreadyExists)
 	}
 	return nil
@@ -92,8 +94,8 @@ func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Cont
 	if err != nil {
 		return core.Launched{}, err
 	}
-	l := e.pipeline("exec")
-	if err := l.pass("begin"); err != nil {
+	pl := e.pipeline("exec")
+	if err := pl.pass("begin"); err != nil {
 		return core.Launched{}, err
 	}
 	uid, gid := hostIDs(sb, cfg.Spec)
@@ -102,7 +104,7 @@ func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Cont
 		Levels: levelsOf(sb, ct), UID: uid, GID: gid,
 	})
 	if err == nil {
-		err = l.pass("launch")
+		err = pl.pass("launch")
 	}
 	return launched, err
 }
@@ -113,6 +115,10 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 		ID: cfg.ID, Pid: launched.Pid, Session: proctree.Session(launched.Pid), Args: cfg.Spec.Args, TTY: cfg.IO.TTY, Hold: cfg.IO.Hold, Ephemeral: cfg.Ephemeral,
 		KeepExit: cfg.KeepExit, Started: now(), Data: cfg.Data,
 	}
+	if cfg.Quiet {
+		err := quietExec{e}.add(ct.ID, p)
+		return p, e.execRecorded(ctx, ref, err)
+	}
 	err := e.records.editContainer(ct.ID, func(ct *core.Container, n *change) error {
 		forgetExit(ct, p.ID)
 		ct.Execs = append(ct.Execs, p)
@@ -120,24 +126,26 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 		n.forced(c, &ct.Meta, "exec", c.request(core.StopRequest{}, ""))
 		return nil
 	})
+	return p, e.execRecorded(ctx, ref, err)
+}
+
+// execRecorded ends a launch whose process is recorded, or cannot be, as err says.
+func (e *Engine) execRecorded(ctx context.Context, ref core.Ref, err error) error {
 	if err == nil {
-		if err := e.pipeline("exec").pass("commit"); err != nil {
-			return p, err
-		}
-		return p, nil
+		return e.pipeline("exec").pass("commit")
 	}
-	// The container was removed under our hands: nothing may stay.
+	// The container has ended or was removed meanwhile: the process must not stay.
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	if serr := e.o.Supervisor.Signal(ctx, ref, sigkill); serr != nil && !errdefs.IsNotFound(serr) {
-		e.o.Logger.WarnContext(ctx, "a process without a record was not killed", "container", ct.ID, "process", p.ID, "error", serr)
+		e.o.Logger.WarnContext(ctx, "could not kill a process without a record; the next recovery or reclaim does", "container", ref.Container, "process", ref.Process, "error", serr)
 	}
-	return p, err
+	return err
 }
 
-// Signal sends a signal to a process. One that asks for the process's end is
-// put on record with who asked.
-func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, asked core.StopRequest) error {
+// Signal sends a signal to a process. A signal that asks for the process's end is recorded,
+// together with who asked.
+func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.StopRequest) error {
 	ct, p, err := c.view.process(ref)
 	if err != nil {
 		return err
@@ -145,10 +153,10 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, asked core.S
 	if p.Autopsy != nil {
 		return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
 	}
-	asked = c.view.request(asked, "Signal")
-	asked.Signal = sig
-	if asksForEnd(&ct, sig) || c.view.forces(&ct.Meta) {
-		if err := c.e.records.recordAsked(ref, asked, c.view); err != nil {
+	req = c.view.request(req, "Signal")
+	req.Signal = sig
+	if asksForEnd(&ct, sig) && recorded(&ct, ref) || c.view.forces(&ct.Meta) {
+		if err := c.e.records.recordRequest(ref, req, c.view); err != nil {
 			return err
 		}
 	}
@@ -158,8 +166,7 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, asked core.S
 	return nil
 }
 
-// asksForEnd tells the signals by which people and programs end a process from
-// those with another meaning.
+// asksForEnd reports whether people and programs send sig to end a process.
 func asksForEnd(ct *core.Container, sig int) bool {
 	if stop, err := parseSignal(ct.Config.Stop.Signal); err == nil && stop == sig {
 		return true
@@ -167,30 +174,28 @@ func asksForEnd(ct *core.Container, sig int) bool {
 	return slices.Contains([]int{1, 2, 3, 6, sigkill, sigterm}, sig)
 }
 
-func (r records) recordAsked(ref core.Ref, asked core.StopRequest, by view) error {
+func (r records) recordRequest(ref core.Ref, req core.StopRequest, by view) error {
 	err := r.editContainer(ref.Container, func(ct *core.Container, n *change) error {
-		n.forced(by, &ct.Meta, "signal", asked)
+		n.forced(by, &ct.Meta, "signal", req)
 		p := ct.Process(ref.Process)
-		if p == nil || p.Autopsy != nil || !asked.Stop && !asksForEnd(ct, asked.Signal) {
+		if p == nil || p.Autopsy != nil || !req.Stop && !asksForEnd(ct, req.Signal) {
 			return nil
 		}
-		// A stop goes on whatever is sent beside it.
-		if asked.Stop || p.StopRequest == nil || !p.StopRequest.Stop || asked.Signal == sigkill {
-			p.StopRequest = &asked
+		// A stop is still in progress, whatever other signals are sent meanwhile.
+		if req.Stop || p.StopRequest == nil || !p.StopRequest.Stop || req.Signal == sigkill {
+			p.StopRequest = &req
 		}
 		return nil
 	})
 	return err
 }
 
-// RemoveProcess forgets an exec that has ended; with Force it is killed first, and
-// what it started or has left goes with it. Success when there is none.
+// RemoveProcess forgets an exec that has ended. With Force it first kills the exec and the
+// processes that it started or left behind. It succeeds when there is no such process.
 func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOptions) error {
 	if ref.Process == core.Main {
 		return fmt.Errorf("remove process: the main process goes with its container: %w", errdefs.ErrInvalidArgument)
 	}
-	// Of one that recovery kills, the exit is not kept by whoever comes first.
-	ended, abandoned := c.e.abandoned.Load(ref)
 	ct, p, err := c.view.process(ref)
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -198,13 +203,31 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if err != nil {
 		return err
 	}
+	if p.Autopsy == nil && !opts.Force {
+		return fmt.Errorf("remove process %s of container %s: it runs: %w", ref.Process, ref.Container, errdefs.ErrFailedPrecondition)
+	}
+	if err := c.endProcess(ctx, &ct, p, opts); err != nil {
+		quietExec{c.e}.abandon(ctx, ref)
+		return err
+	}
+	if c.e.quiet.drop(ref) {
+		return nil
+	}
+	var by change
+	if ct, err := c.view.container(ref.Container); err == nil {
+		by.forced(c.view, &ct.Meta, "remove process", c.view.request(opts.Request, ""))
+	}
+	return c.e.records.dropExec(ref, by)
+}
+
+// endProcess kills an exec if it runs, with what it has started if that is forced, and has the
+// keeper forget it.
+func (c *Client) endProcess(ctx context.Context, ct *core.Container, p *core.Process, opts RemoveOptions) error {
+	ref := core.Ref{Container: ct.ID, Process: p.ID}
 	if opts.Force {
-		c.e.endTree(ctx, &ct, p)
+		c.e.endTree(ctx, ct, p)
 	}
 	if p.Autopsy == nil {
-		if !opts.Force {
-			return fmt.Errorf("remove process %s of container %s: it runs: %w", ref.Process, ref.Container, errdefs.ErrFailedPrecondition)
-		}
 		if err := c.Signal(ctx, ref, sigkill, opts.Request); err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
@@ -215,15 +238,11 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if err := c.e.o.Supervisor.Forget(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove process %s of container %s: %w", ref.Process, ref.Container, err)
 	}
-	var by change
-	if ct, err := c.view.container(ref.Container); err == nil {
-		by.forced(c.view, &ct.Meta, "remove process", c.view.request(opts.Request, ""))
-	}
-	return c.e.records.dropExec(ref, !abandoned || ended == true, by)
+	return nil
 }
 
-// endKin ends what an exec has started, and stops the exec itself; or what it has
-// left, when it has ended.
+// endTree ends the processes that an exec has started, and stops the exec itself so that it
+// starts no more. When the exec has ended, it ends those that are left.
 func (e *Engine) endTree(ctx context.Context, ct *core.Container, p *core.Process) {
 	list := func() ([]int, error) { return e.o.Cgroups.Pids(ctx, ct.Cgroup) }
 	var err error
@@ -234,15 +253,15 @@ func (e *Engine) endTree(ctx context.Context, ct *core.Container, p *core.Proces
 		err = proctree.Orphans(p.Session, p.Autopsy.Exit.At, list)
 	}
 	if err != nil {
-		e.o.Logger.WarnContext(ctx, "what an exec started may go on", "container", ct.ID, "process", p.ID, "error", err)
+		e.o.Logger.WarnContext(ctx, "could not end the processes that an exec started; they may still run", "container", ct.ID, "process", p.ID, "error", err)
 	}
 }
 
-// dropExec takes an ended process off its container's record; keep is whether the
-// exit of one with KeepExit stays.
-func (r records) dropExec(ref core.Ref, keep bool, by change) error {
+// dropExec removes an ended process from its container's record. The exit of one that was started
+// with KeepExit stays.
+func (r records) dropExec(ref core.Ref, by change) error {
 	err := r.editContainer(ref.Container, func(ct *core.Container, n *change) error {
-		if p := ct.Process(ref.Process); keep && p != nil {
+		if p := ct.Process(ref.Process); p != nil {
 			keepExit(ct, p)
 		}
 		ct.Execs = slices.DeleteFunc(ct.Execs, func(p core.Process) bool { return p.ID == ref.Process })
@@ -252,7 +271,7 @@ func (r records) dropExec(ref core.Ref, keep bool, by change) error {
 	return ignoreNotFound(err)
 }
 
-// Wait returns once the process has ended and its output is in its sinks.
+// Wait returns when the process has ended and its output is in its sinks.
 func (c *Client) Wait(ctx context.Context, ref core.Ref) (core.Autopsy, error) {
 	if _, _, err := c.view.process(ref); err != nil {
 		return core.Autopsy{}, err
@@ -260,9 +279,9 @@ func (c *Client) Wait(ctx context.Context, ref core.Ref) (core.Autopsy, error) {
 	return c.e.await(ctx, ref)
 }
 
-// JoinWait is Wait in two steps: it finds the process now, and the function that it
-// returns waits for the end of this very process, though another one may have its ID
-// by then. That function must be called once.
+// JoinWait is Wait in two steps. It finds the process now; the function that it returns waits for
+// the end of that very process, even if another one gets its ID meanwhile. The function must be
+// called once.
 func (c *Client) JoinWait(ref core.Ref) (wait func(context.Context) (core.Autopsy, error)) {
 	if _, _, err := c.view.process(ref); err != nil {
 		return func(context.Context) (core.Autopsy, error) { return core.Autopsy{}, err }
@@ -278,7 +297,7 @@ func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOpti
 	return c.e.o.Supervisor.Streams(ctx, ref, opts)
 }
 
-// supervised asks the keeper for something of a process on record.
+// supervised calls the keeper about a process that has a record.
 func (c *Client) supervised(ref core.Ref, ask func(core.Supervisor) error) error {
 	if _, _, err := c.view.process(ref); err != nil {
 		return err
@@ -286,17 +305,17 @@ func (c *Client) supervised(ref core.Ref, ask func(core.Supervisor) error) error
 	return ask(c.e.o.Supervisor)
 }
 
-// Resize tells a process's terminal its size.
+// Resize sets the size of a process's terminal.
 func (c *Client) Resize(ctx context.Context, ref core.Ref, size core.Size) error {
 	return c.supervised(ref, func(s core.Supervisor) error { return s.Resize(ctx, ref, size) })
 }
 
-// CloseStdin ends a process's input.
+// CloseStdin closes a process's input.
 func (c *Client) CloseStdin(ctx context.Context, ref core.Ref) error {
 	return c.supervised(ref, func(s core.Supervisor) error { return s.CloseStdin(ctx, ref) })
 }
 
-// ReopenSinks opens a process's sinks anew, after somebody renamed a file.
+// ReopenSinks opens the paths of a process's sinks again, after somebody renamed a file.
 func (c *Client) ReopenSinks(ctx context.Context, ref core.Ref) error {
 	return c.supervised(ref, func(s core.Supervisor) error { return s.ReopenSinks(ctx, ref) })
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
-// reaper puts the ends of processes on record.
+// reaper records the ends of processes.
 type reaper struct{ e *Engine }
 
-// exits records ends as the keeper offers them: at least once from the keeper,
-// exactly once on record. When the keeper is gone it asks the next one what it
+// exits records ends as the keeper offers them: the keeper offers each at least once, and it is
+// recorded exactly once. When the keeper has died, exits asks the next one which processes it
 // still knows.
 func (r reaper) exits(ctx context.Context) error {
 	var wg sync.WaitGroup
@@ -26,8 +26,8 @@ func (r reaper) exits(ctx context.Context) error {
 	defer retry.Stop()
 	down := false
 	for {
-		// Before each round, the first too: a keeper may have died since
-		// Recover looked.
+		// The keeper is asked before each round, also the first: it may have died since Recover
+		// asked.
 		keeper, err := r.meet(ctx)
 		if err == nil && down {
 			down = false
@@ -53,44 +53,44 @@ func (r reaper) exits(ctx context.Context) error {
 	}
 }
 
-// round takes exits until the keeper is gone or ctx ends.
+// round takes exits until the connection to the keeper is lost or ctx ends.
 func (r reaper) round(ctx context.Context, wg *sync.WaitGroup) error {
 	for x, err := range r.e.o.Supervisor.Exits(ctx) {
 		if err != nil {
 			return err
 		}
-		// Each on its own: one that waits for its birth to be recorded must
-		// not hold up the others.
+		// Each exit is recorded in a goroutine of its own: one that waits until its launch is
+		// recorded must not delay the others.
 		wg.Go(func() {
 			if err := r.exited(ctx, x); err != nil && ctx.Err() == nil {
-				r.e.o.Logger.ErrorContext(ctx, "an exit is not on record and will be offered again", "container", x.Ref.Container, "process", x.Ref.Process, "error", err)
+				r.e.o.Logger.ErrorContext(ctx, "could not record an exit; the keeper will offer it again", "container", x.Ref.Container, "process", x.Ref.Process, "error", err)
 			}
 		})
 	}
 	return nil
 }
 
-// keeperID tells one keeper from the next. A re-exec in place is the same one.
+// keeperID identifies a keeper. One that replaces itself by execve stays the same.
 type keeperID struct {
 	pid     int
 	started time.Time
 }
 
-// meet asks the keeper who it is and what it knows.
+// meet returns the keeper's identity, and reconciles the records with what the keeper knows.
 func (r reaper) meet(ctx context.Context) (keeperID, error) {
 	st, err := r.e.o.Supervisor.Status(ctx)
 	if err == nil {
 		err = r.e.reconcile(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
-		r.e.o.Logger.WarnContext(ctx, "the keeper cannot be asked what it knows", "error", err)
+		r.e.o.Logger.WarnContext(ctx, "could not ask the keeper which processes it has; will ask again", "error", err)
 	}
 	return keeperID{st.KeeperPid, st.Started}, err
 }
 
-// confirm looks once more after a round has begun: a keeper that died between
-// meet and the round would be missed, because the round is then the next one's
-// and goes on as if nothing had happened.
+// confirm asks for the keeper's identity again after a round has begun. Otherwise a keeper that
+// died between meet and the round would be missed: the round would be the next keeper's and
+// continue as if nothing had happened.
 func (r reaper) confirm(round context.Context, met keeperID) {
 	timer := time.NewTimer(confirmAfter)
 	defer timer.Stop()
@@ -105,17 +105,17 @@ func (r reaper) confirm(round context.Context, met keeperID) {
 	}
 }
 
-// confirmAfter is time enough for a round to reach its keeper.
+// confirmAfter is enough time for a round to connect to its keeper.
 const confirmAfter = 200 * time.Millisecond
 
 func (r reaper) keeperIs(ctx context.Context, how string) {
 	r.e.o.Logger.WarnContext(ctx, "the keeper's state has changed", "keeper", how)
 	if err := r.e.records.tell(core.Event{Kind: core.EventAgent, Note: "the keeper is " + how}); err != nil {
-		r.e.o.Logger.ErrorContext(ctx, "an event was not appended", "error", err)
+		r.e.o.Logger.ErrorContext(ctx, "could not append an event to the log", "error", err)
 	}
 }
 
-// retryAfter is how long to wait for a keeper that has just gone.
+// retryAfter is how long to wait for a new keeper.
 const retryAfter = 50 * time.Millisecond
 
 // exited records one exit and acknowledges it.
@@ -131,16 +131,16 @@ func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	}
 	c, err := r.e.records.container(x.Ref.Container)
 	if errdefs.IsNotFound(err) {
-		unlock() // a sandbox's lock comes before
+		unlock() // lock order: the sandbox's lock comes first
 		return r.exitedOther(ctx, x)
 	}
 	if err != nil {
 		return err
 	}
-	p := c.Process(x.Ref.Process)
+	p := r.e.process(&c, x.Ref.Process)
 	if p == nil || c.State == core.ContainerCreating {
-		// An exec that the keeper still knows had no record ever: its caller
-		// had gone. One whose record was dropped the keeper forgot before.
+		// An exec that the keeper still knows never had a record: its caller had gone. When a
+		// record was dropped, the keeper had forgotten the process before that.
 		if p == nil && r.e.o.Supervisor.Ack(ctx, x.Ref) == nil {
 			r.e.endTree(ctx, &c, &core.Process{ID: x.Ref.Process, Session: x.Pid, Autopsy: &core.Autopsy{Exit: x.Exit}})
 		}
@@ -148,18 +148,23 @@ func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	}
 	if p.Autopsy == nil {
 		a := autopsy.Make(r.evidence(ctx, &c, p, x))
-		if err := r.e.recordEnd(c.ID, x.Ref.Process, a); err != nil {
+		if !recorded(&c, x.Ref) {
+			quietExec(r).end(x.Ref, a)
+		} else if err := r.e.recordEnd(c.ID, x.Ref.Process, a); err != nil {
 			return err
 		}
 	}
 	if err := l.pass("recorded"); err != nil {
 		return err
 	}
+	if x.Ref.Process == core.Main {
+		quietExec(r).kill(ctx, c.ID)
+	}
 	if x.Ref.Process == core.Main && len(c.Cgroup.Adopted) == 0 {
-		// What the main process left behind, where it had no pid namespace
-		// of its own, ends with it.
+		// Processes that the main process left behind, in a container without a pid namespace of
+		// its own, end with it.
 		if err := r.e.o.Cgroups.Kill(ctx, c.Cgroup); err != nil && !errdefs.IsNotFound(err) {
-			r.e.o.Logger.WarnContext(ctx, "what an ended container left behind was not killed", "container", c.ID, "error", err)
+			r.e.o.Logger.WarnContext(ctx, "could not kill the processes that an ended container left behind", "container", c.ID, "error", err)
 		}
 	}
 	if err := r.e.o.Supervisor.Ack(ctx, x.Ref); err != nil && !errdefs.IsNotFound(err) {
@@ -174,7 +179,7 @@ func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	return l.pass("acked")
 }
 
-// exitedOther takes the exit of a tiny init, or of what has no record.
+// exitedOther handles the exit of a tiny init, or of a process without a record.
 func (r reaper) exitedOther(ctx context.Context, x core.ProcessExit) error {
 	sb, err := r.e.records.sandbox(x.Ref.Container)
 	if err == nil && sb.State != core.SandboxStopped && x.Ref.Process == core.Main {
@@ -200,9 +205,9 @@ func (e *Engine) forget(ctx context.Context, ref core.Ref) error {
 	return nil
 }
 
-// forgetKilled drops a process that was killed, and waits for its end: the keeper
-// may not have seen it yet. The end is told by exitedOther; recovery, which comes
-// before that, and a keeper that is replaced meanwhile are asked again.
+// forgetKilled has the keeper forget a process that was killed, and waits for its end, which the
+// keeper may not have seen yet. exitedOther reports that end. During recovery no exits are read
+// yet, and a keeper may be replaced meanwhile; then it asks again and again.
 func (e *Engine) forgetKilled(ctx context.Context, ref core.Ref) error {
 	x := e.waits.join(ref)
 	defer e.waits.leave(ref, x)
@@ -226,7 +231,7 @@ func (e *Engine) forgetKilled(ctx context.Context, ref core.Ref) error {
 	}
 }
 
-// recordEnd puts the end of a process on record, unless one is there.
+// recordEnd records the end of a process, unless one is recorded.
 func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) error {
 	fresh := false
 	err := e.records.editContainer(id, func(c *core.Container, n *change) error {
@@ -236,7 +241,7 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 			return nil
 		}
 		fresh = true
-		a.StopRequest = autopsy.Reason(p.StopRequest, a.Exit) // a stop may have come since the evidence was taken
+		a.StopRequest = autopsy.Reason(p.StopRequest, a.Exit) // a stop may have been requested since the evidence was gathered
 		p.Autopsy, p.Finished, p.Pid = &a, a.Exit.At, 0
 		kind := core.EventProcessExited
 		if process == core.Main {
@@ -257,8 +262,8 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 // tailLines is how many log lines an autopsy keeps.
 const tailLines = 10
 
-// evidence gathers what is known of an end. What cannot be read is left out: an
-// autopsy with holes is better than none.
+// evidence gathers what is known about an end. It leaves out what cannot be read: an incomplete
+// autopsy is better than none.
 func (r reaper) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
 	in := autopsy.Input{
 		Exit: x.Exit, Pid: x.Pid, StopRequest: autopsy.Reason(p.StopRequest, x.Exit), Init: c.Config.Init && p.ID == core.Main,
@@ -275,7 +280,7 @@ func (r reaper) evidence(ctx context.Context, c *core.Container, p *core.Process
 		for _, s := range c.Config.IO.Sinks {
 			lines, err := logs.Tail(s, tailLines)
 			if err != nil {
-				r.e.o.Logger.DebugContext(ctx, "the last lines cannot be read", "container", c.ID, "error", err)
+				r.e.o.Logger.DebugContext(ctx, "could not read a container's last log lines", "container", c.ID, "error", err)
 			}
 			in.Tail = append(in.Tail, lines...)
 		}
@@ -286,8 +291,8 @@ func (r reaper) evidence(ctx context.Context, c *core.Container, p *core.Process
 	return in
 }
 
-// suspicious reports whether the kernel log is worth reading: something was
-// killed for memory, or by somebody.
+// suspicious reports whether the kernel log is worth reading: a process was killed for memory, or
+// by a signal.
 func suspicious(x core.ProcessExit) bool {
 	for _, n := range x.OOMKills {
 		if n > 0 {
@@ -297,9 +302,8 @@ func suspicious(x core.ProcessExit) bool {
 	return x.Exit.Signal == sigkill
 }
 
-// levelNames names the cgroups above a process. For an exec their limits are
-// read only where memory may have ended it: they cost more than the rest of an
-// exit.
+// levelNames names the cgroups above a process. For an exec it reads their limits only if memory
+// may have ended it, because that costs more than all else about an exit.
 func (r reaper) levelNames(ctx context.Context, c *core.Container, x core.ProcessExit) []autopsy.Level {
 	sb, err := r.e.records.sandbox(c.Sandbox)
 	if err != nil {

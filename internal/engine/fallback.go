@@ -10,8 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// runtimeName is the runtime that a sandbox's containers ask for; "" is the node's
-// default.
+// runtimeName returns the runtime that a sandbox's containers ask for; "" is the node's default.
 func runtimeName(sb *core.Sandbox) string {
 	if sb.AnyRuntime {
 		return ""
@@ -19,23 +18,23 @@ func runtimeName(sb *core.Sandbox) string {
 	return sb.Config.Runtime
 }
 
-// fallback creates a container with the first runtime that implements all of its spec.
+// fallback creates a container with the first runtime that supports all of its spec.
 type fallback struct {
 	first core.Runtime
-	// others may be tried after first, in this order, when any is set: a
-	// runtime that somebody named is never replaced.
+	// others are tried after first, in this order. It is empty when a caller has named the
+	// runtime, which is then never replaced.
 	others []core.Runtime
 	any    bool
-	// version is the ociVersion to write for a runtime.
+	// version returns the ociVersion to write for a runtime.
 	version func(context.Context, core.Runtime) string
-	// take is called before a runtime other than first is tried, so that the record
-	// names it first.
+	// take is called before a runtime other than first is tried, so that the record names that
+	// runtime first.
 	take func(core.Runtime) error
 }
 
-// create asks one runtime after the other while they refuse with
-// NotImplemented. The warnings name what was refused and who does it now; when
-// nobody does, the error holds each refusal.
+// create asks one runtime after the other as long as they return NotImplemented. The warnings say
+// what was refused and which runtime runs the container instead. When all refuse, the error
+// contains each refusal.
 func (t fallback) create(ctx context.Context, c core.RuntimeCreate) (pid int, warnings []string, err error) {
 	rt, refused := t.first, error(nil)
 	others := t.others
@@ -71,8 +70,8 @@ func (t fallback) next(others []core.Runtime) (core.Runtime, []core.Runtime) {
 	return nil, nil
 }
 
-// refusal is what a runtime's error says of the spec: the field, and that it is
-// not implemented, without the operation and the error's class.
+// refusal returns what a runtime's error says about the spec, without the operation and the
+// error's class.
 func refusal(id core.ID, err error) string {
 	text := strings.TrimSuffix(err.Error(), ": "+errdefs.ErrNotImplemented.Error())
 	return strings.TrimPrefix(text, "create container "+string(id)+": ")

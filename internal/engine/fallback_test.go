@@ -14,12 +14,12 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// fakeRuntime answers every create with err.
+// fakeRuntime returns err for every create.
 type fakeRuntime struct {
 	core.Runtime
 	name string
 	err  error
-	seen string // the version it was asked with
+	seen string // the ociVersion that it got
 }
 
 func (f *fakeRuntime) Name() string { return f.name }
@@ -39,9 +39,9 @@ func TestFallback(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		first    error
-		others   []error // of the runtimes b, c
+		others   []error // the errors of the runtimes b and c
 		any      bool
-		by       string // who made it
+		by       string // which runtime created it
 		warnings []string
 		err      error
 		text     string

@@ -11,39 +11,39 @@ import (
 	"github.com/longshore/longshore/internal/engine/lease"
 )
 
-// Images are the images that the engine's owner has names for. The unscoped view lists
-// all owners' images and changes none.
+// Images are the images for which the engine's owner has names. The unscoped view lists all
+// owners' images and changes none.
 type Images struct{ view }
 
-// Pull fetches an image, unless it is there and opts.Always is not set.
+// Pull fetches an image. An image that is in the store is fetched only with opts.Always.
 func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (core.Image, error) {
 	owner, err := i.owns("pull image")
 	if err != nil {
 		return core.Image{}, err
 	}
-	l := i.e.pipeline("pull")
-	if err := l.pass("begin"); err != nil {
+	pl := i.e.pipeline("pull")
+	if err := pl.pass("begin"); err != nil {
 		return core.Image{}, err
 	}
 	img, err := i.e.o.Images.Pull(ctx, owner, ref, opts)
 	if err != nil {
 		return core.Image{}, err
 	}
-	if err := l.pass("pulled"); err != nil {
+	if err := pl.pass("pulled"); err != nil {
 		return core.Image{}, err
 	}
 	if err := i.e.records.tell(core.Event{Kind: core.EventImagePulled, Owner: owner, Key: core.Key(ref), Note: string(img.ID)}); err != nil {
 		return core.Image{}, err
 	}
-	return img, l.pass("recorded")
+	return img, pl.pass("recorded")
 }
 
-// Get finds one image: see core.Images.Get for what ref may be.
+// Get returns one image; core.Images.Get says what ref may be.
 func (i Images) Get(ctx context.Context, ref string) (core.Image, error) {
 	return i.e.o.Images.Get(ctx, i.owner, ref)
 }
 
-// List lists the owner's images; the unscoped view's are all.
+// List returns the owner's images; the unscoped view's are all owners'.
 func (i Images) List(ctx context.Context) ([]core.Image, error) {
 	return i.e.o.Images.List(ctx, i.owner)
 }
@@ -57,8 +57,8 @@ func (i Images) Tag(ctx context.Context, source, target string) error {
 	return i.e.o.Images.Tag(ctx, owner, source, target)
 }
 
-// Remove drops a name, or by ID every name of this owner; success when
-// there is none.
+// Remove removes a name, or all of this owner's names when ref is an ID. It succeeds when there
+// is none.
 func (i Images) Remove(ctx context.Context, ref string) error {
 	owner, err := i.owns("remove image")
 	if err != nil {
@@ -74,12 +74,12 @@ func (i Images) Remove(ctx context.Context, ref string) error {
 }
 
 // Import reads an OCI or docker archive.
-func (i Images) Import(ctx context.Context, archive io.Reader) ([]core.Image, error) {
+func (i Images) Import(ctx context.Context, archive io.Reader, opts core.ImportOptions) ([]core.Image, error) {
 	owner, err := i.owns("import images")
 	if err != nil {
 		return nil, err
 	}
-	imgs, err := i.e.o.Images.Import(ctx, owner, archive)
+	imgs, err := i.e.o.Images.Import(ctx, owner, archive, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -100,9 +100,8 @@ func (i Images) Export(ctx context.Context, refs []string, w io.Writer) error {
 	return i.e.o.Images.Export(ctx, i.owner, refs, w)
 }
 
-// Prune removes the owner's images for which keep answers false, then
-// collects garbage. Images of containers, and those held by a lease, are always
-// kept.
+// Prune removes the owner's images for which keep returns false, then collects garbage. Images of
+// containers and images held by a lease are always kept.
 func (i Images) Prune(ctx context.Context, keep func(core.Image) bool) (uint64, error) {
 	owner, err := i.owns("prune images")
 	if err != nil {
@@ -113,17 +112,17 @@ func (i Images) Prune(ctx context.Context, keep func(core.Image) bool) (uint64, 
 	})
 }
 
-// Lease returns a lease: what is found by it is not pruned before it is
-// released. Who makes containers of images keeps one from before it looks for
-// them until the containers are there. The caller releases it.
+// Lease returns a lease: an image that is found through it is not pruned until the lease is
+// released. A caller that creates containers takes one before it looks up the images, and
+// releases it when the containers exist.
 func (i Images) Lease() *lease.Lease {
 	return i.e.leases.Open(i.owner, lease.Ports{Image: i.Get, Pull: i.Pull})
 }
 
-// Leased reports whether the owner has leases that are not released.
+// Leased reports whether the owner has leases that have not been released.
 func (i Images) Leased() bool { return i.e.leases.Leased(i.owner) }
 
-// prune is Prune while no lease gets a further image.
+// prune implements Prune, while no lease can get another image.
 func (i Images) prune(ctx context.Context, owner core.Owner, keep func(core.Image) bool) (uint64, error) {
 	used := map[string]bool{}
 	err := i.e.o.Store.View(func(tx core.Tx) error {
@@ -144,7 +143,7 @@ func (i Images) prune(ctx context.Context, owner core.Owner, keep func(core.Imag
 	return i.e.o.Images.Prune(ctx, owner, func(img core.Image) bool { return used[string(img.ID)] || keep(img) })
 }
 
-// Usage is what the image store occupies.
+// Usage returns what the image store occupies.
 func (i Images) Usage(ctx context.Context) (core.ImageUsage, error) {
 	return i.e.o.Images.Usage(ctx)
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// imageVolumes shows the content of images, read-only, to a container that has another
-// root: each image is checked out under a name made of the container's ID, and mounted
-// below its bundle.
+// imageVolumes mounts the content of images, read-only, for a container whose root is another
+// one. Each image is checked out under a name made from the container's ID, and mounted below the
+// container's bundle.
 type imageVolumes struct {
 	images core.Images
 	roots  core.Roots
@@ -27,7 +27,7 @@ func imageCheckout(container core.ID, i int) core.ID {
 	return container + core.ID("."+strconv.Itoa(i))
 }
 
-// imageCheckouts are the names of a container's checkouts for its image volumes.
+// imageCheckouts returns the names of a container's checkouts for its image volumes.
 func imageCheckouts(c *core.Container) (ids []core.ID) {
 	for i := range c.Config.Images {
 		ids = append(ids, imageCheckout(c.ID, i))
@@ -35,7 +35,7 @@ func imageCheckouts(c *core.Container) (ids []core.ID) {
 	return ids
 }
 
-// checkoutContainer is the container whose checkout id is: that of its root, or of an
+// checkoutContainer returns the container to which the checkout id belongs, as its root or as an
 // image volume.
 func checkoutContainer(id core.ID) core.ID {
 	c, _, _ := strings.Cut(string(id), ".")
@@ -44,9 +44,9 @@ func checkoutContainer(id core.ID) core.ID {
 
 func imageDir(c *core.Container) string { return filepath.Join(c.Bundle, "images") }
 
-// mount makes all that c asks for and returns the path of each on the host, its
-// sub-path taken. After an error release takes back what was made. NotFound when
-// a sub-path is not in its image, InvalidArgument when it leads out of it.
+// mount mounts all that c asks for and returns the host path of each, sub-path included. After an
+// error the caller calls release. It returns NotFound when a sub-path is not in its image,
+// InvalidArgument when it leads out of it.
 func (v imageVolumes) mount(ctx context.Context, c *core.Container, uids, gids []core.IDRange) (paths []string, err error) {
 	for i, m := range c.Config.Images {
 		co, err := v.images.Checkout(ctx, core.CheckoutRequest{Container: imageCheckout(c.ID, i), Image: m.Image, ReadOnly: true, UIDs: uids, GIDs: gids})
@@ -69,8 +69,8 @@ func (v imageVolumes) mount(ctx context.Context, c *core.Container, uids, gids [
 	return paths, nil
 }
 
-// below is where sub leads in an image mounted at target, which nobody can
-// change any more. Links that lead out of the image are not followed.
+// below returns the path of sub in an image that is mounted at target and that nobody can change
+// any more. Links that lead out of the image are not followed.
 func below(target, sub string) (string, error) {
 	if sub == "" {
 		return target, nil
@@ -96,14 +96,14 @@ func below(target, sub string) (string, error) {
 	return os.Readlink("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
 }
 
-// release takes everything back; it succeeds when nothing is there.
+// release unmounts and discards everything. It succeeds when there is nothing.
 func (v imageVolumes) release(ctx context.Context, c *core.Container) error {
 	var errs []error
 	for i := range c.Config.Images {
 		target := filepath.Join(imageDir(c), strconv.Itoa(i))
 		err := v.roots.Unmount(ctx, target)
 		if err == nil {
-			// Should it still be mounted, this fails and nothing in it is deleted.
+			// If something is still mounted here, this fails and deletes nothing in it.
 			err = ignoreMissing(os.Remove(target))
 		}
 		errs = append(errs, err, v.images.Discard(ctx, imageCheckout(c.ID, i)))
@@ -111,7 +111,7 @@ func (v imageVolumes) release(ctx context.Context, c *core.Container) error {
 	return errors.Join(errs...)
 }
 
-// clear unmounts what a bundle without a record has of them.
+// clear unmounts the image volumes of a bundle that has no record.
 func (v imageVolumes) clear(ctx context.Context, bundle string) error {
 	c := &core.Container{Bundle: bundle}
 	entries, err := os.ReadDir(imageDir(c))

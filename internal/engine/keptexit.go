@@ -10,13 +10,13 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// KeptExits is how many exits of execs a container's record keeps after the execs'
-// own records are gone. The oldest go first.
+// KeptExits is how many exits of removed execs a container's record keeps. The oldest are dropped
+// first.
 const KeptExits = 128
 
-// KeptExit returns how an exec ended that was started with KeepExit and whose record
-// is gone. It is known until ForgetExit, until another process has the same ID, until
-// KeptExits others have ended since, and as long as the container is there. NotFound.
+// KeptExit returns how an exec ended that was started with KeepExit and whose record is removed.
+// The exit is kept until ForgetExit is called, another process gets the same ID, KeptExits others
+// are added, or the container is removed; then the error is NotFound.
 func (c *Client) KeptExit(_ context.Context, ref core.Ref) (core.Autopsy, error) {
 	ct, err := c.view.container(ref.Container)
 	if err != nil {
@@ -29,7 +29,7 @@ func (c *Client) KeptExit(_ context.Context, ref core.Ref) (core.Autopsy, error)
 	return ct.Exits[i].Autopsy, nil
 }
 
-// ForgetExit drops what KeptExit returns. Success when there is nothing.
+// ForgetExit drops what KeptExit returns. It succeeds when there is nothing.
 func (c *Client) ForgetExit(ctx context.Context, ref core.Ref) error {
 	_, err := c.KeptExit(ctx, ref)
 	if err == nil {
@@ -42,7 +42,7 @@ func (c *Client) ForgetExit(ctx context.Context, ref core.Ref) error {
 	return ignoreNotFound(err)
 }
 
-// keepExit keeps how p ended, when it has and that is wanted.
+// keepExit keeps how p ended, if p has ended and was started with KeepExit.
 func keepExit(ct *core.Container, p *core.Process) {
 	if !p.KeepExit || p.Autopsy == nil {
 		return

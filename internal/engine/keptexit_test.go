@@ -38,7 +38,7 @@ func ended(t *testing.T, n *enginetest.Node, c core.Container, cfg core.ProcessC
 	return ref
 }
 
-// TestExitsAreKept, of those that asked for it, over a restart, until they are forgotten.
+// TestExitsAreKept, of execs that asked for it, across a restart, until they are forgotten.
 func TestExitsAreKept(t *testing.T) {
 	n := enginetest.New(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
@@ -62,7 +62,7 @@ func TestExitsAreKept(t *testing.T) {
 	if _, err := client.KeptExit(t.Context(), kept); err != nil {
 		t.Errorf("another owner has had it forgotten: %v", err)
 	}
-	for range 2 { // the second time there is nothing
+	for range 2 { // the second time there is nothing to forget
 		if err := client.ForgetExit(t.Context(), kept); err != nil {
 			t.Error(err)
 		}
@@ -73,7 +73,7 @@ func TestExitsAreKept(t *testing.T) {
 	n.Clean()
 }
 
-// TestAnExitIsThatOfTheLastProcess: another one of its name makes it forgotten.
+// TestAnExitIsThatOfTheLastProcess: another process of the same ID drops the exit.
 func TestAnExitIsThatOfTheLastProcess(t *testing.T) {
 	n := enginetest.New(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
@@ -90,7 +90,7 @@ func TestAnExitIsThatOfTheLastProcess(t *testing.T) {
 	}
 }
 
-// TestKeptExitsAreBounded: the oldest go first.
+// TestKeptExitsAreBounded: the oldest are dropped first.
 func TestKeptExitsAreBounded(t *testing.T) {
 	n := enginetest.New(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
@@ -107,9 +107,9 @@ func TestKeptExitsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTheExitOfAnAbandonedExecIsNotKept: the agent's death ends it, and it is as if it
-// had never been.
-func TestTheExitOfAnAbandonedExecIsNotKept(t *testing.T) {
+// TestTheExitOfAnAbandonedExecIsKept: the agent's death ends the exec, and the next agent returns
+// how.
+func TestTheExitOfAnAbandonedExecIsKept(t *testing.T) {
 	n := enginetest.New(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
 	c := n.Running(n.Pod(core.OwnerMesos, "pod"), "c", img, "sleep")
@@ -123,15 +123,15 @@ func TestTheExitOfAnAbandonedExecIsNotKept(t *testing.T) {
 	if c, err := client.Container(t.Context(), c.ID); err != nil || len(c.Execs) != 0 {
 		t.Errorf("execs left: %v, %v", c.Execs, err)
 	}
-	if a, err := client.KeptExit(t.Context(), core.Ref{Container: c.ID, Process: p.ID}); !errdefs.IsNotFound(err) {
+	if a, err := client.KeptExit(t.Context(), core.Ref{Container: c.ID, Process: p.ID}); err != nil || a.Exit.Signal != int(unix.SIGKILL) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	n.Clean()
 }
 
-// TestWhoeverDropsAnAbandonedExecKeepsNoExit: a face that clears up what is left of its
-// own may be there before the engine.
-func TestWhoeverDropsAnAbandonedExecKeepsNoExit(t *testing.T) {
+// TestWhoeverDropsAnAbandonedExecKeepsItsExit: a face that cleans up may remove the process
+// before the engine does; the exit is kept once.
+func TestWhoeverDropsAnAbandonedExecKeepsItsExit(t *testing.T) {
 	n := enginetest.New(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
 	c := n.Running(n.Pod(core.OwnerMesos, "pod"), "c", img, "sleep")
@@ -140,7 +140,7 @@ func TestWhoeverDropsAnAbandonedExecKeepsNoExit(t *testing.T) {
 		t.Fatal(err)
 	}
 	ref := core.Ref{Container: c.ID, Process: p.ID}
-	n.Supervisor.Fail(func(call string) error { // it takes longer to die than the recovery does
+	n.Supervisor.Fail(func(call string) error { // it takes longer to die than the recovery takes
 		if call == "Signal" {
 			return errdefs.ErrNotFound
 		}
@@ -165,14 +165,14 @@ func TestWhoeverDropsAnAbandonedExecKeepsNoExit(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Settle()
-	if a, err := client.KeptExit(t.Context(), ref); !errdefs.IsNotFound(err) {
-		t.Errorf("%+v, %v", a, err)
+	if c, err := client.Container(t.Context(), c.ID); err != nil || len(c.Execs) != 0 || len(c.Exits) != 1 || c.Exits[0].Autopsy.Exit.Signal != int(unix.SIGKILL) {
+		t.Errorf("execs %v, exits %+v, %v", c.Execs, c.Exits, err)
 	}
 	n.Clean()
 }
 
-// TestAWaitIsForOneProcess: it tells the end of the process that it found, though
-// another one has its ID by then.
+// TestAWaitIsForOneProcess: it returns the end of the process that it found, even if another one
+// has the ID by then.
 func TestAWaitIsForOneProcess(t *testing.T) {
 	n := enginetest.New(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)

@@ -6,20 +6,20 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Network is the network of the node as a whole.
+// Network is the network of the node.
 type Network struct{ view }
 
-// Info is the state of the node's network as a whole.
+// Info returns the state of the node's network.
 func (n Network) Info(ctx context.Context) (core.NetworkInfo, error) {
 	return n.e.o.Network.Info(ctx)
 }
 
-// SetRanges changes where later sandboxes get addresses from.
+// SetRanges changes the address ranges for sandboxes that are created later.
 func (n Network) SetRanges(ctx context.Context, cidrs []string) error {
 	return n.e.o.Network.SetRanges(ctx, cidrs)
 }
 
-// Runtimes tells of every configured runtime.
+// Runtimes describes every configured runtime.
 func (c *Client) Runtimes(ctx context.Context) ([]RuntimeInfo, error) {
 	var list []RuntimeInfo
 	for _, rt := range c.e.o.Runtimes {
@@ -39,5 +39,5 @@ type RuntimeInfo struct {
 	Name     string
 	Default  bool
 	Features core.RuntimeFeatures
-	Problem  string // why it cannot be used; "" when it can
+	Problem  string // why it cannot be used; "" when it can be
 }

@@ -75,9 +75,9 @@ func (t countingTable[T]) Put(o T) error {
 	return t.Table.Put(o)
 }
 
-// TestAVerbReadsAndWritesOnce: a create writes its name before anything is made and
-// all else once, when it is made; one that runs at once must have all on record
-// before that. No verb reads its sandbox twice.
+// TestAVerbReadsAndWritesOnce: a create writes its record before anything is made, and everything
+// else once, when all is made. A create that also starts the program records everything before
+// the start. No verb reads its sandbox twice.
 func TestAVerbReadsAndWritesOnce(t *testing.T) {
 	n := enginetest.Fakes(t)
 	store := &countingStore{Store: n.Options.Store}

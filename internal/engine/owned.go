@@ -11,38 +11,37 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Where the tiny init lies inside: below /dev, which is a tmpfs in any usual
-// spec, so that the container's own layer stays as it was.
+// The paths of the tiny init: sandboxInit in its own container, containerInit in others, below
+// /dev, which is a tmpfs in any usual spec, so that the container's layer is not changed.
 const (
 	sandboxInit   = "/init"
 	containerInit = "/dev/.init"
 
-	// initMode is what makes the small binary an init.
+	// initMode is the argument with which the keeper's binary is an init.
 	initMode = "init"
 )
 
-// shmDir is a sandbox's shared memory, in the sandbox's directory.
+// shmDir is the subdirectory of a sandbox's directory that holds its shared memory.
 const shmDir = "shm"
 
-// ownedSpec is what the engine owns in a container's spec: version, root, namespaces,
-// cgroup, the sandbox's files and shared memory, volumes and the tiny init.
+// ownedSpec holds what the engine owns in a container's spec: version, root, namespaces, cgroup,
+// the sandbox's files and shared memory, volumes and the tiny init.
 type ownedSpec struct {
 	Sandbox *core.Sandbox
 	Config  *core.ContainerConfig
 	Version string // the ociVersion to write
 	Cgroup  core.CgroupRef
-	Init    string // the small binary's path
-	// Join names namespaces taken from siblings.
+	Init    string // the path of the binary that holds the init
+	// Join has the paths of namespaces taken from siblings.
 	Join map[specs.LinuxNamespaceType]string
-	// Files are those of package etc's files that are bound, read-only,
-	// from the directory Etc.
+	// Files are the files of package etc that are bound read-only from the directory Etc.
 	Files   []string
 	Etc     string
 	Volumes []specs.Mount
 }
 
-// sharedKinds are the namespaces that the pinner makes. A shared pid namespace
-// lives by its init instead, and a shared cgroup namespace has nothing to share.
+// sharedKinds returns the namespaces that the pinner makes. A shared pid namespace is held by its
+// init instead, and a shared cgroup namespace has nothing to share.
 func sharedKinds(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
 	all := map[specs.LinuxNamespaceType]*core.Namespace{
 		specs.NetworkNamespace: &ns.Net, specs.IPCNamespace: &ns.IPC, specs.UTSNamespace: &ns.UTS, specs.UserNamespace: &ns.User,
@@ -51,7 +50,7 @@ func sharedKinds(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespa
 	return all
 }
 
-// initSpec is the whole container of a sandbox's tiny init.
+// initSpec returns the whole spec of the container that is a sandbox's tiny init.
 func initSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *specs.Spec {
 	ns := []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}}
 	shared := sharedKinds(&sb.Config.Namespaces)
@@ -70,7 +69,7 @@ func initSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *spe
 		Process: &specs.Process{Args: []string{sandboxInit, initMode}, Cwd: "/", NoNewPrivileges: true, Capabilities: &specs.LinuxCapabilities{}},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-			// Runtimes want to make the usual devices.
+			// Runtimes create the usual devices here.
 			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=64k"}},
 			{Destination: sandboxInit, Type: "bind", Source: program, Options: []string{"bind", "ro", "nosuid", "nodev"}},
 		},
@@ -78,7 +77,7 @@ func initSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *spe
 	}
 }
 
-// applyOwned overwrites what the engine owns in s.
+// applyOwned overwrites in s what the engine owns.
 func applyOwned(s *specs.Spec, in ownedSpec) {
 	s.Version = in.Version
 	s.Root = &specs.Root{Path: "rootfs", Readonly: in.Config.Root.ReadOnly}
@@ -94,8 +93,8 @@ func applyOwned(s *specs.Spec, in ownedSpec) {
 	}
 }
 
-// setNamespaces fills the list: the sandbox's, a sibling's, or its own. A time
-// namespace stays as the spec has it.
+// setNamespaces fills the list of namespaces: the sandbox's, a sibling's, or the container's own.
+// A time namespace is left as the spec has it.
 func setNamespaces(s *specs.Spec, in ownedSpec) {
 	ns := in.Sandbox.Config.Namespaces
 	list := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
@@ -125,7 +124,7 @@ func setNamespaces(s *specs.Spec, in ownedSpec) {
 			continue
 		case core.Shared, core.Adopted:
 			if n.kind == specs.UserNamespace {
-				// Some runtimes want to be told what they will find.
+				// Some runtimes need the mappings of a namespace that they join.
 				s.Linux.UIDMappings, s.Linux.GIDMappings = in.Sandbox.Config.UIDs, in.Sandbox.Config.GIDs
 			}
 			if n.kind != specs.CgroupNamespace || n.ns.Path != "" {
@@ -146,7 +145,7 @@ func setNamespaces(s *specs.Spec, in ownedSpec) {
 	setHostname(s, in)
 }
 
-// setHostname sets the hostname, which may only be done in a UTS namespace of the container's own.
+// setHostname sets the hostname, which is only allowed in a UTS namespace of the container's own.
 func setHostname(s *specs.Spec, in ownedSpec) {
 	if in.Join[specs.UTSNamespace] != "" || in.Sandbox.Config.Namespaces.UTS.Mode != core.PerContainer {
 		s.Hostname, s.Domainname = "", ""
@@ -160,7 +159,7 @@ func setHostname(s *specs.Spec, in ownedSpec) {
 	}
 }
 
-// namespaceFile is a namespace's name below /proc/PID/ns; "" when there is none.
+// namespaceFile returns a namespace's name below /proc/PID/ns; "" when there is none.
 func namespaceFile(kind specs.LinuxNamespaceType) string {
 	switch kind {
 	case specs.NetworkNamespace:
@@ -174,13 +173,13 @@ func namespaceFile(kind specs.LinuxNamespaceType) string {
 	}
 }
 
-// mountTaken reports whether the spec has a mount of its own at dest.
+// mountTaken reports whether the spec itself has a mount at dest.
 func mountTaken(mounts []specs.Mount, dest string) bool {
 	return slices.ContainsFunc(mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == dest })
 }
 
-// addMounts adds the sandbox's files and shared memory and the volumes, wherever
-// the spec has nothing of its own.
+// addMounts adds the sandbox's files, its shared memory and the volumes, where the spec has no
+// mount of its own.
 func addMounts(s *specs.Spec, in ownedSpec) {
 	taken := func(dest string) bool { return mountTaken(s.Mounts, dest) }
 	mode := "ro"
@@ -202,8 +201,8 @@ func addMounts(s *specs.Spec, in ownedSpec) {
 	}
 	if shm != "" {
 		const dest = "/dev/shm"
-		// A tmpfs there is the spec's default, made for a private one;
-		// anything else is somebody's wish.
+		// A tmpfs at /dev/shm is the spec's default for a private one; any other mount was asked
+		// for and stays.
 		s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == dest && m.Type == "tmpfs" })
 		if !taken(dest) {
 			s.Mounts = append(s.Mounts, specs.Mount{Destination: dest, Type: "bind", Source: shm, Options: []string{"rbind", "rprivate", "nosuid", "nodev", "noexec"}})
@@ -215,7 +214,7 @@ func addMounts(s *specs.Spec, in ownedSpec) {
 	}
 }
 
-// hostIDs are the user and group of a process as the host sees them.
+// hostIDs returns the user and group of a process as the host sees them.
 func hostIDs(sb *core.Sandbox, p *specs.Process) (uid, gid uint32) {
 	if p == nil {
 		return 0, 0

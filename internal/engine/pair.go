@@ -13,16 +13,15 @@ import (
 // call a task.
 type Pair struct {
 	Sandbox core.SandboxConfig
-	// Container says what is to be in the sandbox of that ID. It is called before
-	// anything is made, and its config need not name the sandbox.
+	// Container returns the config of the container for the sandbox of that ID. It is called
+	// before anything is created, and its config need not name the sandbox.
 	Container func(sandbox core.ID) (core.ContainerConfig, error)
 }
 
-// CreatePair makes a sandbox and its one container, both or nothing: what fails
-// leaves nothing, and a pair that a crash has left half made, or half removed, is
-// taken away by the next Recover, so that its keys are free again. With a Key that
-// is in use it returns the first sandbox, or the first container, and
-// AlreadyExists.
+// CreatePair creates a sandbox and its one container, both or neither. An error leaves nothing. A
+// pair that a crash has left incomplete, in its creation or in its removal, is removed by the
+// next Recover, so that its keys are free again. With a Key that is in use it returns the first
+// sandbox, or the first container, and AlreadyExists.
 func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Container, error) {
 	s, err := c.view.newSandboxBuild(p.Sandbox)
 	if err != nil {
@@ -53,7 +52,8 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 				s.pipeline.end(ctx, err)
 				return err
 			}
-			// On the same line: what fails takes the sandbox back too.
+			// The container's stages continue the sandbox's pipeline: an error undoes the sandbox
+			// too.
 			made, b.pipeline = true, s.pipeline.as("create")
 			return b.in(ctx, c.view, s.sb)
 		})
@@ -69,8 +69,8 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 	return s.sb, ct, nil
 }
 
-// halves finds the pairs that are without their container. Recovery alone looks
-// for them: while an agent runs, one may be in the middle of its removal.
+// halves finds the pairs without their container. Only recovery calls it: while an agent runs,
+// such a pair may be in the middle of its removal.
 func (s *survey) halves() (found []finding) {
 	whole := map[core.ID]bool{}
 	for _, c := range s.containers {
@@ -80,14 +80,14 @@ func (s *survey) halves() (found []finding) {
 		if !sb.Pair || sb.State == core.SandboxCreating || whole[id] {
 			continue
 		}
-		const why = "it was made for one container, which was never finished or is gone"
+		const why = "it was made for one container, which was never completed or is gone"
 		found = append(found, finding{
 			Violation: Violation{"unfinished", "sandbox " + string(id), why},
 			repair: func(ctx context.Context) error {
 				if err := s.e.endSandbox(ctx, &sb, why); err != nil {
 					return err
 				}
-				return s.e.teardownSandbox(ctx, &sb, change{}, nil)
+				return teardown{s.e}.sandbox(ctx, &sb, change{}, nil)
 			},
 		})
 	}

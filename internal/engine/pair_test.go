@@ -16,8 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// pairOf is a pair with every kind of namespace, whose container has a key of its
-// own.
+// pairOf returns a pair with every kind of namespace, whose container has a key of its own.
 func pairOf(img core.Image, spec core.SpecFunc, run bool) engine.Pair {
 	shared := core.Namespace{Mode: core.Shared}
 	return engine.Pair{
@@ -28,8 +27,8 @@ func pairOf(img core.Image, spec core.SpecFunc, run bool) engine.Pair {
 	}
 }
 
-// TestTheAgentDiesInACreateOfAPair: the next one's client makes the pair, or finds
-// it whole.
+// TestTheAgentDiesInACreateOfAPair: the client of the next agent creates the pair, or finds it
+// complete.
 func TestTheAgentDiesInACreateOfAPair(t *testing.T) {
 	for _, run := range []bool{false, true} {
 		t.Run(fmt.Sprintf("run=%v", run), func(t *testing.T) {
@@ -56,7 +55,7 @@ func TestTheAgentDiesInACreateOfAPair(t *testing.T) {
 	}
 }
 
-// pairLife is a node whose client removes the sandbox "one".
+// pairLife returns a node whose client removes the sandbox "one".
 func pairLife(t *testing.T) (enginetest.Life, core.Image) {
 	n := enginetest.Fakes(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
@@ -77,8 +76,8 @@ func removeOne(ctx context.Context, n *enginetest.Node) error {
 	return n.As(core.OwnerCLI).RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true})
 }
 
-// TestTheAgentDiesInARemovalOfAPair: the next one's client removes what there is,
-// and the key is free.
+// TestTheAgentDiesInARemovalOfAPair: the client of the next agent removes what is left, and the
+// key is free.
 func TestTheAgentDiesInARemovalOfAPair(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		l, img := pairLife(t)
@@ -91,7 +90,7 @@ func TestTheAgentDiesInARemovalOfAPair(t *testing.T) {
 		}
 		l.Call = func(ctx context.Context) error { return removeOne(ctx, l.Node) }
 		l.Again = func() error {
-			// What recovery leaves of a pair is whole.
+			// A pair that recovery has kept is complete.
 			all, err := l.Node.Engine.All().Containers(t.Context(), core.Filter{})
 			if _, serr := l.Node.As(core.OwnerCLI).SandboxByKey(t.Context(), "one"); serr == nil && len(all) != 1 {
 				err = fmt.Errorf("the sandbox is there with %d containers", len(all))
@@ -102,7 +101,7 @@ func TestTheAgentDiesInARemovalOfAPair(t *testing.T) {
 	})
 }
 
-// TestAPairThatCannotBeMadeLeavesNothing, wherever it fails; who saw the sandbox
+// TestAPairThatCannotBeMadeLeavesNothing, wherever it fails. A client that has seen the sandbox
 // ready sees it stop.
 func TestAPairThatCannotBeMadeLeavesNothing(t *testing.T) {
 	n := enginetest.New(t)
@@ -156,7 +155,7 @@ func TestAPairThatCannotBeMadeLeavesNothing(t *testing.T) {
 	if left := n.Left(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
-	// The keys are free, and then they are not.
+	// The keys are free at first, and in use afterwards.
 	sb, c, err := client.CreatePair(t.Context(), p)
 	if err != nil || c.Sandbox != sb.ID || !sb.Pair {
 		t.Fatalf("%+v, %+v, %v", sb, c, err)

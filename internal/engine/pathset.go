@@ -5,10 +5,10 @@ import "strings"
 // pathSet is a set of absolute paths. The zero value is empty and ready to use.
 type pathSet struct {
 	members map[string]bool
-	above   map[string]bool // of members, and members
+	above   map[string]bool // the members and all directories above them
 }
 
-// add adds a path; "" is none.
+// add adds a path, unless it is "".
 func (s *pathSet) add(path string) {
 	if path == "" || s.members[path] {
 		return
@@ -22,7 +22,7 @@ func (s *pathSet) add(path string) {
 	}
 }
 
-// relates reports whether path is a member, or above or below one.
+// relates reports whether path is a member, or is above or below one.
 func (s *pathSet) relates(path string) bool {
 	if s.above[path] {
 		return true
@@ -35,5 +35,5 @@ func (s *pathSet) relates(path string) bool {
 	return false
 }
 
-// parentPath is "" for a path at the root.
+// parentPath returns the directory of path; "" when that is the root.
 func parentPath(path string) string { return path[:max(0, strings.LastIndexByte(path, '/'))] }

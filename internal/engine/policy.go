@@ -12,32 +12,31 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// policies are who is asked about what callers do.
+// policies are those who are asked about what callers do.
 type policies struct {
 	all    []core.Policy
 	logger *slog.Logger
 }
 
-// around does what a verb does, between asking the policies about it and telling
-// them of its end. No lock may be held: policies may call verbs, and what keeps
-// them waiting may wait for one.
+// around asks the policies about a verb, calls do, and tells them the result. The caller holds no
+// lock: policies may call verbs, and may wait for something that waits for one.
 func (ps policies) around(ctx context.Context, op *core.Operation, do func() error) (err error) {
 	told, err := ps.ask(ctx, op)
 	if err != nil {
 		return err
 	}
-	err = fmt.Errorf("it was not finished: %w", errdefs.ErrInternal) // should do panic
+	err = fmt.Errorf("it was not finished: %w", errdefs.ErrInternal) // the result if do panics
 	defer func() { told(err) }()
 	err = do()
 	return err
 }
 
-// ask asks before a verb; told tells those that allowed it of its end.
+// ask asks the policies before a verb; told tells those that allowed it the result.
 func (ps policies) ask(ctx context.Context, op *core.Operation) (told func(error), err error) {
 	var afters []func(error)
 	told = func(err error) {
 		if crashed(err) {
-			return // the dead tell nothing
+			return // a dead agent tells nobody
 		}
 		for _, after := range slices.Backward(afters) {
 			after(err)
@@ -51,7 +50,7 @@ func (ps policies) ask(ctx context.Context, op *core.Operation) (told func(error
 				afters = append(afters, after)
 			}
 		case op.Verb == core.VerbStop || op.Verb == core.VerbRemove:
-			ps.logger.WarnContext(ctx, "a policy has refused an end, which goes on", "verb", op.Verb, "error", err)
+			ps.logger.WarnContext(ctx, "a policy refused a stop or removal, which happens all the same", "verb", op.Verb, "error", err)
 		default:
 			told(err)
 			return nil, err
@@ -60,7 +59,7 @@ func (ps policies) ask(ctx context.Context, op *core.Operation) (told func(error
 	return told, nil
 }
 
-// admit is the stage that asks about a sandbox.
+// admit is the stage that asks the policies about a sandbox.
 func (b *sandboxBuild) admit(ctx context.Context) error {
 	for _, p := range b.e.policies.all {
 		if err := p.AdmitSandbox(ctx, &b.sb); err != nil {
@@ -70,7 +69,7 @@ func (b *sandboxBuild) admit(ctx context.Context) error {
 	return nil
 }
 
-// adjust is the stage that has a container's spec changed.
+// adjust is the stage in which the policies change a container's spec.
 func (b *build) adjust(ctx context.Context) error {
 	for _, p := range b.e.policies.all {
 		if err := p.AdjustContainer(ctx, &b.sb, &b.c, b.spec); err != nil {
@@ -80,7 +79,7 @@ func (b *build) adjust(ctx context.Context) error {
 	return nil
 }
 
-// adjust returns the caller's process as the policies want it.
+// adjust returns p as the policies have changed it.
 func (ps policies) adjust(ctx context.Context, sb *core.Sandbox, ct *core.Container, p *specs.Process) (*specs.Process, error) {
 	own := *p
 	own.Args, own.Env, own.Rlimits = slices.Clone(p.Args), slices.Clone(p.Env), slices.Clone(p.Rlimits)

@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// policed is a node with two policies, of which the second one is the last asked,
-// and the life of a pod and of a pair on it.
+// policed is a node with two policies, and the life of a pod and of a pair on it. The second
+// policy is asked last.
 type policed struct {
 	*enginetest.Node
 	last     *enginetest.Policy
@@ -41,13 +41,13 @@ func (p *policed) config(sandbox core.ID) core.ContainerConfig {
 	return core.ContainerConfig{Key: "c", Sandbox: sandbox, Root: core.Root{Image: p.img.ID}, Spec: enginetest.Args("sleep")}
 }
 
-// step is one call, with the questions that it asks.
+// step is one call, with the questions that it causes.
 type step struct {
 	asks []string
 	call func(ctx context.Context) error
 }
 
-// life is every verb that is asked about.
+// life returns every verb about which policies are asked.
 func (p *policed) life() []step {
 	limits := func() *specs.LinuxResources {
 		shares := uint64(5)
@@ -97,8 +97,8 @@ func (p *policed) life() []step {
 	}
 }
 
-// TestPoliciesAreAskedAboutEveryVerb: each of them, and whoever is asked before a
-// verb is told of its end, the last one first.
+// TestPoliciesAreAskedAboutEveryVerb: a policy that is asked before a verb is told its result,
+// the last one first.
 func TestPoliciesAreAskedAboutEveryVerb(t *testing.T) {
 	p := newPoliced(t)
 	var told []string
@@ -143,9 +143,9 @@ func TestPoliciesAreAskedAboutEveryVerb(t *testing.T) {
 	}
 }
 
-// TestARefusalUndoesEverything: whichever question is answered so, the call has the
-// class of it, nothing of what was made stays, and those who had allowed it are told.
-// What ends goes on.
+// TestARefusalUndoesEverything: when a policy refuses any of the questions, the call returns the
+// error's class, nothing that was made stays, and the policies that had allowed it are told.
+// Stops and removals go on.
 func TestARefusalUndoesEverything(t *testing.T) {
 	begun := newPoliced(t).life()
 	for i, s := range begun {
@@ -194,8 +194,8 @@ func TestARefusalUndoesEverything(t *testing.T) {
 	}
 }
 
-// TestPoliciesChangeWhatRuns: what they say reaches the runtime, and the caller's own
-// stays as it was.
+// TestPoliciesChangeWhatRuns: the changes reach the runtime, and the caller's config stays
+// unchanged.
 func TestPoliciesChangeWhatRuns(t *testing.T) {
 	p := newPoliced(t)
 	shares := uint64(77)
@@ -240,8 +240,8 @@ func TestPoliciesChangeWhatRuns(t *testing.T) {
 	sweep(t, p.Node)
 }
 
-// TestPoliciesCallVerbs: before and after a verb no lock is held, so that what a
-// policy does of its own waits for nobody.
+// TestPoliciesCallVerbs: before and after a verb no lock is held, so that a policy may call
+// verbs.
 func TestPoliciesCallVerbs(t *testing.T) {
 	p := newPoliced(t)
 	pod := p.Pod(core.OwnerNomad, "pod")
@@ -249,7 +249,7 @@ func TestPoliciesCallVerbs(t *testing.T) {
 	calls := 0
 	call := func(ctx context.Context, about string) {
 		if strings.HasPrefix(about, "adjust ") || strings.HasPrefix(about, "admit ") || strings.Contains(about, "container sibling") {
-			return // under a lock, or of this very call
+			return // a lock is held, or it is about this very call
 		}
 		calls++
 		if _, err := p.client.UpdateContainer(ctx, sibling.ID, &specs.LinuxResources{}); err != nil {
@@ -271,8 +271,8 @@ func TestPoliciesCallVerbs(t *testing.T) {
 	sweep(t, p.Node)
 }
 
-// TestADeathTellsPoliciesNothing: neither the dead do nor recovery, which undoes what
-// was half made.
+// TestADeathTellsPoliciesNothing: neither a dead engine tells them, nor recovery, which undoes
+// the incomplete operation.
 func TestADeathTellsPoliciesNothing(t *testing.T) {
 	p := newPoliced(t)
 	crash := p.Crashes()
@@ -291,8 +291,8 @@ func TestADeathTellsPoliciesNothing(t *testing.T) {
 	sweep(t, p.Node)
 }
 
-// TestAPanicIsAnEnd: of a policy or of what it is asked about. Those before it are
-// told, and no lock stays held.
+// TestAPanicIsAnEnd, of a policy or of the verb. The policies before it are told, and no lock
+// stays held.
 func TestAPanicIsAnEnd(t *testing.T) {
 	p := newPoliced(t)
 	pod := p.Pod(core.OwnerNomad, "pod")
@@ -320,7 +320,7 @@ func TestAPanicIsAnEnd(t *testing.T) {
 	if _, err := p.client.CreateContainer(t.Context(), other); err != nil {
 		t.Error(err)
 	}
-	p.Restart() // which removes what was half made
+	p.Restart() // which removes what is incomplete
 	p.Clean()
 	sweep(t, p.Node)
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/longshore/longshore/internal/state/bolt"
 )
 
-// world is the state machine of the property test: random verbs of several
-// owners, ends of processes, deaths of agent and keeper, and boots.
+// world is the state machine of the property test: random verbs of several owners, ends of
+// processes, deaths of agent and keeper, and boots.
 type world struct {
 	t     *testing.T
 	n     *enginetest.Node
@@ -56,7 +56,7 @@ func (w *world) restart() {
 	w.n.Start()
 }
 
-// do runs a verb; when the armed crash hits, the engine dies and starts again.
+// do runs a verb. When the armed crash happens, the engine dies and is started again.
 func (w *world) do(verb func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
@@ -73,7 +73,7 @@ func (w *world) do(verb func(ctx context.Context) error) error {
 	return errCrash
 }
 
-// fine fails unless err is nil, a crash, or of a class that the verb may answer.
+// fine fails the test unless err is nil, a crash, or of a class that the verb may return.
 func fine(r *rapid.T, what string, err error, allowed ...func(error) bool) {
 	if err == nil || errors.Is(err, errCrash) {
 		return
@@ -145,11 +145,33 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		},
 		"exec": func(r *rapid.T) {
 			c := w.pickContainer(r)
-			cfg := core.ProcessConfig{Spec: &specs.Process{Args: []string{"sh"}}, Ephemeral: rapid.Bool().Draw(r, "ephemeral")}
+			cfg := core.ProcessConfig{Spec: &specs.Process{Args: []string{"sh"}}, Ephemeral: rapid.Bool().Draw(r, "ephemeral"), Quiet: rapid.Bool().Draw(r, "quiet")}
 			fine(r, "exec", w.do(func(ctx context.Context) error {
 				_, _, err := n.As(c.Owner).Exec(ctx, c.ID, cfg)
 				return err
 			}), errdefs.IsFailedPrecondition)
+		},
+		"a quiet exec ends": func(r *rapid.T) {
+			procs, err := n.Supervisor.Processes(w.t.Context())
+			if err != nil {
+				r.Fatal(err)
+			}
+			list, _ := n.Engine.All().Containers(w.t.Context(), core.Filter{})
+			for _, c := range list {
+				for _, p := range procs {
+					if p.Ref.Container != c.ID || p.Ref.Process == core.Main || c.Process(p.Ref.Process) != nil {
+						continue
+					}
+					if rapid.Bool().Draw(r, "by itself") {
+						n.Supervisor.Exit(p.Ref, 0)
+					}
+					fine(r, "remove quiet exec", w.do(func(ctx context.Context) error {
+						return n.As(c.Owner).RemoveProcess(ctx, p.Ref, engine.RemoveOptions{Force: true})
+					}))
+					return
+				}
+			}
+			r.Skip("no quiet exec")
 		},
 		"remove process": func(r *rapid.T) {
 			c := w.pickContainer(r)
@@ -219,13 +241,13 @@ func (w *world) invariants(r *rapid.T) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	if w.crash.crashed() {
-		w.restart() // it hit in the exits' own goroutine
+		w.restart() // the crash was in the goroutine that records exits
 	}
 	if err := w.do(n.TrySettle); err != nil && !errors.Is(err, errCrash) {
 		r.Fatal(err)
 	}
 	var list []engine.Violation
-	for range 100 { // a dead keeper's losses are found in the background
+	for range 100 { // what a dead keeper has lost is found in the background
 		var err error
 		if list, err = n.Engine.Check(ctx); err != nil {
 			r.Fatal(err)

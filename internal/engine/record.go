@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// records reads and writes the records in the store, together with the events of each change.
+// records reads and writes the store's records, each change together with its events.
 type records struct{ store core.Store }
 
 // newID returns a new random ID.
@@ -31,7 +31,7 @@ func (r records) container(id core.ID) (c core.Container, err error) {
 	return c, err
 }
 
-// containersOf lists the containers of one sandbox, oldest first.
+// containersOf returns the containers of one sandbox, oldest first.
 func (r records) containersOf(sandbox core.ID) (list []core.Container, err error) {
 	err = r.store.View(func(tx core.Tx) error {
 		list = slices.Collect(tx.ContainersOf(sandbox))
@@ -40,27 +40,27 @@ func (r records) containersOf(sandbox core.ID) (list []core.Container, err error
 	return list, err
 }
 
-// change collects the events of one change of a record.
+// change collects the events of one change to a record.
 type change struct{ events []core.Event }
 
 func (n *change) add(ev core.Event) { n.events = append(n.events, ev) }
 
-// forced notes that by, who sees everything, changed another owner's object.
-func (n *change) forced(v view, m *core.Meta, verb string, asked core.StopRequest) {
+// forced adds an event when the caller, with the unscoped view, changes another owner's object.
+func (n *change) forced(v view, m *core.Meta, verb string, req core.StopRequest) {
 	if !v.forces(m) {
 		return
 	}
-	who := string(asked.Owner)
-	if asked.User != "" {
-		who += " (" + asked.User + ")"
+	who := string(req.Owner)
+	if req.User != "" {
+		who += " (" + req.User + ")"
 	}
-	if asked.Call != "" {
-		verb = asked.Call
+	if req.Call != "" {
+		verb = req.Call
 	}
 	n.add(core.Event{Kind: core.EventForced, Note: fmt.Sprintf("%s: %s on an object of %s", who, verb, m.Owner)})
 }
 
-// write appends the events, each told of m's object, and stamps m with the last.
+// write appends the events, each with m's identity, and sets m.Rev to the last one's Seq.
 func (n *change) write(tx core.Tx, m *core.Meta, sandbox, container core.ID) error {
 	for _, ev := range n.events {
 		ev.At, ev.Owner, ev.Key, ev.Sandbox, ev.Container = now(), m.Owner, m.Key, sandbox, container
@@ -73,7 +73,7 @@ func (n *change) write(tx core.Tx, m *core.Meta, sandbox, container core.ID) err
 	return nil
 }
 
-// editSandbox changes a record and appends the events of the change.
+// editSandbox changes a sandbox's record and appends the events of the change.
 func (r records) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *change) error) (sb core.Sandbox, err error) {
 	err = r.store.Update(func(tx core.Tx) error {
 		if sb, err = tx.Sandboxes().Get(id); err != nil {
@@ -91,7 +91,7 @@ func (r records) editSandbox(id core.ID, fn func(sb *core.Sandbox, n *change) er
 	return sb, err
 }
 
-// editContainer changes a record and appends the events of the change.
+// editContainer changes a container's record and appends the events of the change.
 func (r records) editContainer(id core.ID, fn func(c *core.Container, n *change) error) error {
 	return r.store.Update(func(tx core.Tx) error {
 		c, err := tx.Containers().Get(id)
@@ -109,7 +109,7 @@ func (r records) editContainer(id core.ID, fn func(c *core.Container, n *change)
 	})
 }
 
-// step moves a container to the state that verb leads to.
+// step moves a container to the state to which verb leads.
 func step(c *core.Container, verb core.Verb) error {
 	next, ok := core.NextContainer(c.State, verb)
 	if !ok {

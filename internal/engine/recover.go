@@ -12,18 +12,18 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// networkRecoverer is a Network that puts its own things right after a start.
+// networkRecoverer is a Network that repairs its own state after a start.
 type networkRecoverer interface {
 	Recover(ctx context.Context, live []core.NetworkRequest) error
 }
 
-// Recover makes records and node agree again. It must return before any face
-// serves, and before Run.
+// Recover makes records and node agree after a start. It must return before any face serves, and
+// before Run.
 //
-// What was being created is undone, a pair as a whole; a process that the keeper does not know has
-// ended, and how is lost; what no record names is removed; exits that happened
-// meanwhile are recorded. After a boot of the node, what the event log says was
-// running is told to have ended.
+// It undoes creates that were not completed, pairs as a whole. A process that the keeper does not
+// know has ended, and is recorded as lost. What no record names is removed. Exits that happened
+// meanwhile are recorded. After a boot of the node, objects that the event log says existed get
+// the events of their end.
 func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{e}
 	boot, err := r.endLostObjects()
@@ -51,11 +51,11 @@ func (e *Engine) Recover(ctx context.Context) error {
 	return e.records.tell(core.Event{Kind: core.EventAgent, Note: note})
 }
 
-// recovery is what Recover does, step by step.
+// recovery holds the steps of Recover.
 type recovery struct{ e *Engine }
 
-// endRemnants tells the end of what lived before the node went down. All in one
-// transaction: a crash here leaves the lost objects as they are.
+// endLostObjects appends the end of each object that existed before the node went down. It does
+// so in one transaction, so that a crash leaves the list of lost objects complete.
 func (r recovery) endLostObjects() (int, error) {
 	list := r.e.o.Store.LostObjects()
 	if len(list) == 0 {
@@ -90,8 +90,8 @@ func lastEvents(r core.LostObject) (events []core.Event) {
 	return append(events, core.Event{Kind: core.EventContainerRemoved, Note: why})
 }
 
-// repair repairs what a survey finds, until nothing is left that can be: the
-// end of a sandbox may leave things without a record.
+// repair repairs what a survey finds, several times, because ending a sandbox may leave things
+// without a record.
 func (r recovery) repair(ctx context.Context) (n int, err error) {
 	for range 3 {
 		s, err := r.e.survey(ctx)
@@ -102,7 +102,7 @@ func (r recovery) repair(ctx context.Context) (n int, err error) {
 		for _, f := range append(s.compare(), s.halves()...) {
 			log := r.e.o.Logger.With("kind", f.Kind, "object", f.Object)
 			if f.repair == nil {
-				log.WarnContext(ctx, "records and node do not agree", "detail", f.Detail)
+				log.WarnContext(ctx, "records and node disagree, and this cannot be repaired; longshore check lists it", "detail", f.Detail)
 				continue
 			}
 			done++
@@ -111,9 +111,9 @@ func (r recovery) repair(ctx context.Context) (n int, err error) {
 				if crashed(err) || ctx.Err() != nil {
 					return n, err
 				}
-				// One object that resists must not keep the agent from
-				// serving the others; check goes on telling of it.
-				log.ErrorContext(ctx, "not repaired", "error", err)
+				// One object that cannot be repaired must not keep the agent from serving the
+				// others. check continues to report it.
+				log.ErrorContext(ctx, "could not repair an object; longshore check lists it", "error", err)
 			}
 		}
 		n += done
@@ -124,8 +124,7 @@ func (r recovery) repair(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// lose records the end of a process that nobody could watch, and kills what is
-// left of it.
+// lose records the end of a process that nobody watched, and kills what is left of it.
 func (e *Engine) lose(ctx context.Context, c *core.Container, process core.ProcessID) error {
 	if process == core.Main {
 		if err := e.kill(ctx, c); err != nil {
@@ -136,7 +135,7 @@ func (e *Engine) lose(ctx context.Context, c *core.Container, process core.Proce
 	return err
 }
 
-// endSandbox stops a sandbox that has lost what it lives by, with all in it.
+// endSandbox stops a sandbox that has lost something it needs, with everything in it.
 func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) error {
 	unlock, err := e.sandboxes.Lock(ctx, sb.ID)
 	if err != nil {
@@ -159,7 +158,7 @@ func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) e
 	if err != nil {
 		return err
 	}
-	return e.release(ctx, &cur, nil)
+	return teardown{e}.release(ctx, &cur, nil)
 }
 
 func (r recovery) recoverNetwork(ctx context.Context) error {
@@ -180,7 +179,7 @@ func (r recovery) recoverNetwork(ctx context.Context) error {
 	return network.Recover(ctx, live)
 }
 
-// dropEphemeral ends the processes whose callers went with the last agent.
+// dropEphemeral ends the processes whose callers went away with the last agent.
 func (r recovery) dropEphemeral(ctx context.Context) error {
 	containers, err := r.e.All().Stored.Containers()
 	if err != nil {
@@ -192,14 +191,11 @@ func (r recovery) dropEphemeral(ctx context.Context) error {
 				continue
 			}
 			ref := core.Ref{Container: c.ID, Process: p.ID}
-			r.e.abandoned.Store(ref, p.Autopsy != nil)
+			r.e.abandoned.Store(ref, true)
 			if p.Autopsy != nil {
 				err = r.e.dropAbandoned(ctx, ref)
 			} else {
-				if r.e.o.Supervisor.Signal(ctx, ref, sigstop) == nil { // it lives: its pid is its own
-					r.e.endTree(ctx, c, &p)
-				}
-				err = ignoreNotFound(r.e.o.Supervisor.Signal(ctx, ref, sigkill))
+				err = r.e.killExec(ctx, c, &p)
 			}
 			if err != nil {
 				return err
@@ -209,26 +205,27 @@ func (r recovery) dropEphemeral(ctx context.Context) error {
 	return nil
 }
 
-// dropAbandoned forgets an ended process that nobody will ask for. Its exit is kept
-// only when it had ended before the recovery, which otherwise has killed it.
+// dropAbandoned forgets an ended process that is abandoned. The exit of one that was started with
+// KeepExit stays.
 func (e *Engine) dropAbandoned(ctx context.Context, ref core.Ref) error {
-	ended, ok := e.abandoned.Load(ref)
-	if !ok {
+	if _, ok := e.abandoned.Load(ref); !ok {
 		return nil
 	}
-	defer e.abandoned.Delete(ref) // after the record: RemoveProcess looks there first
 	if err := ignoreNotFound(e.o.Supervisor.Forget(ctx, ref)); err != nil {
 		return err
 	}
-	return e.records.dropExec(ref, ended == true, change{})
+	e.abandoned.Delete(ref)
+	if e.quiet.drop(ref) {
+		return nil
+	}
+	return e.records.dropExec(ref, change{})
 }
 
-// pendingTime bounds how long the start waits for exits that have happened.
+// pendingTime bounds how long a start waits for exits that have already happened.
 const pendingTime = 5 * time.Second
 
-// pendingExits records the exits that the keeper has ready, and waits for those of
-// the processes that no record names, which have been killed: so that the first
-// answer any face gives is true.
+// pendingExits records the exits that the keeper has ready. It also waits for the exits of
+// processes without a record, which were killed. So the first answer of every face is true.
 func (r recovery) pendingExits(ctx context.Context) (n int, err error) {
 	st, err := r.e.o.Supervisor.Status(ctx)
 	if err != nil {
@@ -259,7 +256,7 @@ func (r recovery) pendingExits(ctx context.Context) (n int, err error) {
 	return n, ctx.Err()
 }
 
-// dying are the processes without a record that still run.
+// dying returns the processes without a record that still run.
 func (r recovery) dying(ctx context.Context) (map[core.Ref]bool, error) {
 	s, err := r.e.held(ctx)
 	if err != nil {
@@ -275,10 +272,10 @@ func (r recovery) dying(ctx context.Context) (map[core.Ref]bool, error) {
 	return dying, nil
 }
 
-// held is what the keeper holds, beside the records: these come first, so that what
-// was launched since is not taken for lost.
+// held returns the records and what the keeper holds. It reads the records first, so that a
+// process launched meanwhile is not taken for lost.
 func (e *Engine) held(ctx context.Context) (*survey, error) {
-	s := &survey{e: e, procs: map[core.Ref]core.Supervised{}}
+	s := &survey{e: e, procs: map[core.Ref]core.Supervised{}, quiet: e.quiet.all()}
 	var err error
 	if s.sandboxes, s.containers, err = e.records.all(); err != nil {
 		return nil, err
@@ -290,8 +287,8 @@ func (e *Engine) held(ctx context.Context) (*survey, error) {
 	return s, err
 }
 
-// reconcile asks a new keeper what it knows: of a process that it does not know
-// the end is lost.
+// reconcile compares the records with what a new keeper knows. A process that it does not know is
+// recorded as lost, and an exec that nobody waits for is killed.
 func (e *Engine) reconcile(ctx context.Context) error {
 	s, err := e.held(ctx)
 	if err != nil {
@@ -314,6 +311,8 @@ func (e *Engine) reconcile(ctx context.Context) error {
 			}})
 		}
 	}
+	s.quietLost()
+	s.strayExecs()
 	var errs []error
 	for _, f := range s.found {
 		errs = append(errs, f.repair(ctx))

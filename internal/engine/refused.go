@@ -13,22 +13,22 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Some runtimes look for the program when they make a container, others when they
-// start it. Orchestrators expect the second: with the first there would be no
-// container that has failed. So one whose program alone is refused is created, and
-// its start answers what its create was told. Nothing of it ever runs.
+// Some runtimes look for the program when they create a container, others when they start it.
+// Orchestrators expect the second: after a failed create they would have no container to report
+// as failed. So when only the program is refused, the container is created without a process, and
+// its start returns the runtime's error.
 
-// refuse has a create go on without a process where the runtime has refused the
-// program, and nothing else; otherwise it returns err.
+// refuse lets a create continue without a process when the runtime has refused only the program;
+// otherwise it returns err.
 func (b *build) refuse(ctx context.Context, err error) error {
 	var refused *core.StartError
 	if b.cfg.Run || !errors.As(err, &refused) {
 		return err
 	}
-	if derr := b.e.removeProcesses(ctx, b.rt, &b.c); derr != nil {
+	if derr := (teardown{b.e}).processes(ctx, b.rt, &b.c); derr != nil {
 		return errors.Join(err, derr)
 	}
-	// The runtime may have taken the cgroup away with what it had made.
+	// The runtime may have removed the cgroup together with what it had made.
 	var res *specs.LinuxResources
 	if b.spec.Linux != nil {
 		res = b.spec.Linux.Resources
@@ -40,7 +40,7 @@ func (b *build) refuse(ctx context.Context, err error) error {
 	return nil
 }
 
-// launchRefused is why a created container has no process; nil when it has one.
+// launchRefused returns why a created container has no process; nil when it has one.
 func launchRefused(c *core.Container) error {
 	if c.Refused == nil {
 		return nil
@@ -56,7 +56,7 @@ func launchRefused(c *core.Container) error {
 	return &core.StartError{Errno: errno, Err: recalled{c.Refused.Text, class}}
 }
 
-// recalled is an error of which the text is on record.
+// recalled is an error whose text comes from a record.
 type recalled struct {
 	text  string
 	class error
@@ -65,7 +65,7 @@ type recalled struct {
 func (r recalled) Error() string { return r.text }
 func (r recalled) Unwrap() error { return r.class }
 
-// refusedEnd is the end of a container without a process: no exit comes.
+// refusedEnd is the end of a container without a process, for which the keeper reports no exit.
 func refusedEnd(c *core.Container) core.Autopsy {
 	cause := launchRefused(c)
 	return autopsy.Make(autopsy.Input{Exit: core.Exit{Code: core.StartStatus(cause), At: now()}, Start: cause.Error()})

@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// TestAProgramThatIsRefusedAtTheCreateFailsAtTheStart: a runtime that looks for the
-// program early is no different from one that looks late.
+// TestAProgramThatIsRefusedAtTheCreateFailsAtTheStart: callers see no difference between a
+// runtime that looks for the program early and one that looks late.
 func TestAProgramThatIsRefusedAtTheCreateFailsAtTheStart(t *testing.T) {
 	for name, refusal := range enginetest.Refusals() {
 		t.Run(name, func(t *testing.T) {
@@ -23,7 +23,7 @@ func TestAProgramThatIsRefusedAtTheCreateFailsAtTheStart(t *testing.T) {
 			cfg := core.ContainerConfig{Key: "c", Sandbox: pod.ID, Root: core.Root{Image: n.AddImage("app", ocispec.ImageConfig{}, nil).ID}, Spec: enginetest.Args("app")}
 			n.Runtime.Refuse(refusal.Err, "Create")
 			c, err := cl.CreateContainer(t.Context(), cfg)
-			if refusal.Status == 125 { // it is another thing that is wrong
+			if refusal.Status == 125 { // not the program, but something else is wrong
 				if !errors.Is(err, refusal.Err) {
 					t.Errorf("%v", err)
 				}
@@ -33,7 +33,7 @@ func TestAProgramThatIsRefusedAtTheCreateFailsAtTheStart(t *testing.T) {
 				t.Fatalf("%+v, %v", c, err)
 			}
 			n.Clean()
-			n.Restart() // which loses nothing
+			n.Restart() // nothing is lost by it
 			n.Clean()
 			cl = n.As(core.OwnerCLI)
 			limit := int64(9)
@@ -55,7 +55,7 @@ func TestAProgramThatIsRefusedAtTheCreateFailsAtTheStart(t *testing.T) {
 			if err := cl.RemoveContainer(t.Context(), c.ID, engine.RemoveOptions{}); err != nil {
 				t.Errorf("remove: %v", err)
 			}
-			cfg.Run = true // nobody will start it
+			cfg.Run = true // without a later start
 			if _, err := cl.CreateContainer(t.Context(), cfg); !errors.Is(err, refusal.Err) {
 				t.Errorf("create and run: %v", err)
 			}
@@ -64,8 +64,8 @@ func TestAProgramThatIsRefusedAtTheCreateFailsAtTheStart(t *testing.T) {
 	}
 }
 
-// TestARefusedContainerEndsWithoutAStart by each call that ends one, and when its
-// sandbox is lost.
+// TestARefusedContainerEndsWithoutAStart through each call that ends one, and when its sandbox is
+// lost.
 func TestARefusedContainerEndsWithoutAStart(t *testing.T) {
 	refusal := enginetest.Refusals()["not there"]
 	for name, end := range map[string]func(t *testing.T, n *enginetest.Node, c core.Container) error{

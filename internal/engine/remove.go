@@ -2,9 +2,7 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -13,9 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// RemoveContainer removes a container that does not run, with everything nested
-// below it; with Force one that runs is killed first. It succeeds on what is
-// gone.
+// RemoveContainer removes a container that does not run, with all containers nested below it.
+// With Force it first kills one that runs. It succeeds when the container is gone.
 func (c *Client) RemoveContainer(ctx context.Context, id core.ID, opts RemoveOptions) error {
 	ct, err := c.view.container(id)
 	if errdefs.IsNotFound(err) {
@@ -44,8 +41,8 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 	if err := c.e.awaitExecs(ctx, ct.ID); err != nil {
 		return err
 	}
-	l := c.e.pipeline("remove")
-	if err := l.pass("ended"); err != nil {
+	pl := c.e.pipeline("remove")
+	if err := pl.pass("ended"); err != nil {
 		return err
 	}
 	ended, err := c.container(ct.ID)
@@ -53,11 +50,11 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 		return err
 	}
 	op := core.Operation{Verb: core.VerbRemove, Container: &ended}
-	return c.e.policies.around(ctx, &op, func() error { return c.removeEnded(ctx, &ended, opts, l) })
+	return c.e.policies.around(ctx, &op, func() error { return c.removeEnded(ctx, &ended, opts, pl) })
 }
 
-// removeEnded removes a container about which the policies were asked.
-func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOptions, l *pipeline) error {
+// removeEnded removes an ended container, after the policies were asked.
+func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOptions, pl *pipeline) error {
 	unlock, err := c.e.sandboxes.Lock(ctx, ct.Sandbox)
 	if err != nil {
 		return err
@@ -70,7 +67,7 @@ func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOp
 	if cur.State != core.ContainerExited {
 		return fmt.Errorf("it is %s: %w", cur.State, errdefs.ErrFailedPrecondition)
 	}
-	// From here on it goes through though the caller may leave.
+	// From here on the removal completes even if the caller leaves.
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	if err := c.e.records.editContainer(cur.ID, func(ct *core.Container, _ *change) error { ct.Removing = true; return nil }); err != nil {
@@ -78,7 +75,7 @@ func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOp
 	}
 	var by change
 	by.forced(c, &cur.Meta, "remove", c.request(opts.Request, "RemoveContainer"))
-	return c.e.teardownContainer(ctx, &cur, by, l)
+	return teardown{c.e}.container(ctx, &cur, by, pl)
 }
 
 func alive(s core.ContainerState) bool {
@@ -101,14 +98,14 @@ func (c view) removeNested(ctx context.Context, ct *core.Container, opts RemoveO
 	return nil
 }
 
-// awaitExecs waits until every exec of a container whose main process has ended
-// has ended too: the kernel or the end of the main process has killed them.
+// awaitExecs kills the execs that have outlived a container's main process, and waits until the
+// end of every exec is recorded.
 func (e *Engine) awaitExecs(ctx context.Context, id core.ID) error {
 	ct, err := e.records.container(id)
 	if err != nil {
 		return err
 	}
-	for _, p := range ct.Execs {
+	for _, p := range append(ct.Execs, e.quiet.in(id)...) {
 		if p.Autopsy != nil {
 			continue
 		}
@@ -123,68 +120,8 @@ func (e *Engine) awaitExecs(ctx context.Context, id core.ID) error {
 	return nil
 }
 
-// removeProcesses drops what runtime and keeper have of a container.
-func (e *Engine) removeProcesses(ctx context.Context, rt core.Runtime, ct *core.Container) error {
-	if err := rt.Delete(ctx, ct.ID, true); err != nil {
-		return fmt.Errorf("delete: %w", err)
-	}
-	for _, p := range append([]core.Process{ct.Main}, ct.Execs...) {
-		err := e.o.Supervisor.Forget(ctx, core.Ref{Container: ct.ID, Process: p.ID})
-		// One that is just dying is forgotten when its exit comes.
-		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
-			return fmt.Errorf("forget: %w", err)
-		}
-	}
-	return nil
-}
-
-// teardownContainer gives everything back and then drops the record. Every
-// stage succeeds on what is gone, so it can be tried again. l may be nil.
-func (e *Engine) teardownContainer(ctx context.Context, ct *core.Container, by change, l *pipeline) error {
-	return e.teardown(ctx, containerTeardown(e, ct, by), l)
-}
-
-func containerTeardown(e *Engine, ct *core.Container, by change) []stage {
-	return []stage{
-		{"runtime", func(ctx context.Context) error {
-			rt, err := e.runtime(ct.Runtime)
-			if err != nil {
-				return nil //nolint:nilerr // taken out of the config: nothing of it can run
-			}
-			return e.removeProcesses(ctx, rt, ct)
-		}},
-		{"unmount", func(ctx context.Context) error {
-			return errors.Join(e.o.Roots.Unmount(ctx, filepath.Join(ct.Bundle, "rootfs")), e.imageVolumes().release(ctx, ct))
-		}},
-		{"discard", func(ctx context.Context) error {
-			if ct.Image == "" {
-				return nil
-			}
-			return e.o.Images.Discard(ctx, ct.ID)
-		}},
-		{"cgroup", func(ctx context.Context) error { return e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
-		{"bundle", func(context.Context) error { return removeBundle(ct.Bundle) }},
-		{"record", func(context.Context) error { return e.records.dropContainer(ct.ID, by) }},
-	}
-}
-
-func (e *Engine) teardown(ctx context.Context, stages []stage, l *pipeline) error {
-	for _, s := range stages {
-		if err := s.do(ctx); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		if l == nil {
-			continue
-		}
-		if err := l.pass(s.name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// StopSandbox stops every container and gives namespaces and network back. It
-// succeeds on what is stopped or gone.
+// StopSandbox stops every container and gives namespaces and network back. It succeeds when the
+// sandbox is stopped or gone.
 func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) error {
 	sb, err := c.view.sandbox(id)
 	if errdefs.IsNotFound(err) {
@@ -200,17 +137,17 @@ func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) 
 }
 
 func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOptions) error {
-	l := c.e.pipeline("stop_sandbox")
+	pl := c.e.pipeline("stop_sandbox")
 	opts.Request = c.request(opts.Request, "StopSandbox")
 	if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
 		return err
 	}
 	return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
 		for {
-			if err := l.pass("containers"); err != nil {
+			if err := pl.pass("containers"); err != nil {
 				return err
 			}
-			again, err := c.closeSandbox(ctx, sb.ID, opts.Request, l)
+			again, err := c.closeSandbox(ctx, sb.ID, opts.Request, pl)
 			if err != nil || !again {
 				return err
 			}
@@ -224,7 +161,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 	})
 }
 
-// stopContainers stops all at once.
+// stopContainers stops all containers of a sandbox concurrently.
 func (c view) stopContainers(ctx context.Context, sandbox core.ID, opts StopOptions) error {
 	all, err := c.e.records.containersOf(sandbox)
 	if err != nil {
@@ -242,9 +179,9 @@ func (c view) stopContainers(ctx context.Context, sandbox core.ID, opts StopOpti
 	return g.Wait()
 }
 
-// closeSandbox records the stop and gives back what the sandbox held, under its
-// lock. again means that a container was created since they were stopped.
-func (c view) closeSandbox(ctx context.Context, id core.ID, asked core.StopRequest, l *pipeline) (again bool, err error) {
+// closeSandbox records the stop and gives back what the sandbox held, under its lock. again means
+// that a container was created after they were stopped.
+func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest, pl *pipeline) (again bool, err error) {
 	e := c.e
 	unlock, err := e.sandboxes.Lock(ctx, id)
 	if err != nil {
@@ -273,20 +210,20 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, asked core.StopReque
 		sb, err = e.records.editSandbox(id, func(sb *core.Sandbox, n *change) error {
 			sb.State, _ = core.NextSandbox(sb.State, core.VerbStop)
 			n.add(core.Event{Kind: core.EventSandboxStopped})
-			n.forced(c, &sb.Meta, "stop", asked)
+			n.forced(c, &sb.Meta, "stop", req)
 			return nil
 		})
 		if err != nil {
 			return false, err
 		}
 	}
-	if err := l.pass("recorded"); err != nil {
+	if err := pl.pass("recorded"); err != nil {
 		return false, err
 	}
-	return false, e.release(ctx, &sb, l)
+	return false, teardown{e}.release(ctx, &sb, pl)
 }
 
-// released reports whether a stopped sandbox holds nothing any more.
+// released reports whether a stopped sandbox has given back all that it held.
 func released(sb *core.Sandbox) bool {
 	for _, ns := range sharedKinds(&sb.Config.Namespaces) {
 		if ns.Path != "" {
@@ -296,66 +233,8 @@ func released(sb *core.Sandbox) bool {
 	return sb.Init == 0
 }
 
-// release gives namespaces, network, init and shared memory back and puts that
-// on record. The sandbox's lock must be held.
-func (e *Engine) release(ctx context.Context, sb *core.Sandbox, l *pipeline) error {
-	return e.teardown(ctx, releaseStages(e, sb), l)
-}
-
-func releaseStages(e *Engine, sb *core.Sandbox) []stage {
-	return []stage{
-		{"network", func(ctx context.Context) error {
-			if sb.Config.Namespaces.Net.Mode != core.Shared {
-				return nil
-			}
-			return e.o.Network.Teardown(ctx, sb.NetworkRequest())
-		}},
-		{"unpin", func(ctx context.Context) error {
-			var err error
-			if sb.Config.Namespaces.PID.Mode == core.Shared {
-				err = e.removeInit(ctx, sb)
-			}
-			if err == nil && sb.Dir != "" {
-				err = e.unmountShm(ctx, sb.Dir)
-			}
-			return errors.Join(err, e.o.Pinner.Unpin(ctx, sb.ID))
-		}},
-		{"done", func(context.Context) error {
-			_, err := e.records.editSandbox(sb.ID, func(sb *core.Sandbox, _ *change) error {
-				for _, ns := range sharedKinds(&sb.Config.Namespaces) {
-					ns.Path = ""
-				}
-				sb.Init = 0
-				if sb.Config.Namespaces.PID.Mode == core.Shared {
-					sb.Config.Namespaces.PID.Path = ""
-				}
-				return nil
-			})
-			return err
-		}},
-	}
-}
-
-// removeInit removes the tiny init with its container.
-func (e *Engine) removeInit(ctx context.Context, sb *core.Sandbox) error {
-	if rt, err := e.runtime(sb.Config.Runtime); err == nil {
-		if err := rt.Delete(ctx, sb.ID, true); err != nil {
-			return err
-		}
-	}
-	bundle := e.bundle(sb.ID)
-	if err := e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")); err != nil {
-		return err
-	}
-	cg, err := e.o.Cgroups.Place(core.Cgroup{}, sb.Cgroup, "init")
-	if err != nil {
-		return err
-	}
-	return errors.Join(e.o.Cgroups.Remove(ctx, cg), removeBundle(bundle))
-}
-
-// RemoveSandbox removes its containers and the sandbox; success when it is
-// gone. Without Force a sandbox that is not stopped is FailedPrecondition.
+// RemoveSandbox removes a sandbox with its containers. It succeeds when the sandbox is gone.
+// Without Force it returns FailedPrecondition for a sandbox that is not stopped.
 func (c *Client) RemoveSandbox(ctx context.Context, id core.ID, opts RemoveOptions) error {
 	sb, err := c.view.sandbox(id)
 	if errdefs.IsNotFound(err) {
@@ -391,11 +270,10 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 	return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbRemove, Sandbox: sb}, func() error { return c.removeEmpty(ctx, sb, opts) })
 }
 
-// removeEmpty removes a sandbox, stopped and without containers, about which the
-// policies were asked.
+// removeEmpty removes a stopped sandbox without containers, after the policies were asked.
 func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOptions) error {
-	l := c.e.pipeline("remove_sandbox")
-	if err := l.pass("containers"); err != nil {
+	pl := c.e.pipeline("remove_sandbox")
+	if err := pl.pass("containers"); err != nil {
 		return err
 	}
 	unlock, err := c.e.sandboxes.Lock(ctx, sb.ID)
@@ -411,25 +289,5 @@ func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOpti
 	defer cancel()
 	var by change
 	by.forced(c, &cur.Meta, "remove", opts.Request)
-	return c.e.teardownSandbox(ctx, &cur, by, l)
-}
-
-// teardownSandbox gives back what a released sandbox still has and drops the
-// record. l may be nil.
-func (e *Engine) teardownSandbox(ctx context.Context, sb *core.Sandbox, by change, l *pipeline) error {
-	return e.teardown(ctx, sandboxTeardown(e, sb, by), l)
-}
-
-func sandboxTeardown(e *Engine, sb *core.Sandbox, by change) []stage {
-	return []stage{
-		{"runtime", func(ctx context.Context) error {
-			if sb.Config.Namespaces.PID.Mode != core.Shared {
-				return nil
-			}
-			return e.forgetKilled(ctx, core.Ref{Container: sb.ID})
-		}},
-		{"cgroup", func(ctx context.Context) error { return e.o.Cgroups.Remove(ctx, sb.Cgroup) }},
-		{"files", func(ctx context.Context) error { return e.removeSandboxDir(ctx, sb.Dir) }},
-		{"record", func(context.Context) error { return e.records.dropSandbox(sb.ID, by) }},
-	}
+	return teardown{c.e}.sandbox(ctx, &cur, by, pl)
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// TestARemovalWaitsForTheEndOfTheInit: the keeper may see the end of what was
-// killed later than the kernel, and says until then that it runs.
+// TestARemovalWaitsForTheEndOfTheInit: the keeper may see the end of a killed process later than
+// the kernel, and reports it as running until then.
 func TestARemovalWaitsForTheEndOfTheInit(t *testing.T) {
 	for _, c := range []struct {
-		late int // answers of the keeper until it has seen the end
+		late int // how many answers the keeper gives before it has seen the end
 		ok   bool
 	}{{0, true}, {1, true}, {20, true}, {1 << 30, false}} {
 		t.Run(fmt.Sprint(c.late), func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestARemovalWaitsForTheEndOfTheInit(t *testing.T) {
 				if err != nil && !errdefs.IsFailedPrecondition(err) {
 					t.Errorf("class of %v", err)
 				}
-				// What was not removed can be removed again.
+				// The removal that failed succeeds when it is repeated.
 				if err := n.As(core.OwnerCRI).RemoveSandbox(t.Context(), sb.ID, engine.RemoveOptions{Force: true}); err != nil {
 					t.Error(err)
 				}

@@ -17,8 +17,8 @@ func runConfig(sb core.ID, img core.Image, args ...string) core.ContainerConfig 
 	return core.ContainerConfig{Key: "c", Sandbox: sb, Root: core.Root{Image: img.ID}, Spec: enginetest.Args(args...), Run: true}
 }
 
-// TestACreateThatRuns: one call makes a container whose program runs, and the
-// events are those of two.
+// TestACreateThatRuns: one call creates a container whose program runs, and the events are those
+// of a create and a start.
 func TestACreateThatRuns(t *testing.T) {
 	n := enginetest.Fakes(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
@@ -46,7 +46,7 @@ func TestACreateThatRuns(t *testing.T) {
 	sweep(t, n)
 }
 
-// TestACreateThatCannotRunLeavesNothing: the name can be used at once.
+// TestACreateThatCannotRunLeavesNothing: its key can be used again at once.
 func TestACreateThatCannotRunLeavesNothing(t *testing.T) {
 	n := enginetest.Fakes(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
@@ -65,8 +65,8 @@ func TestACreateThatCannotRunLeavesNothing(t *testing.T) {
 	sweep(t, n)
 }
 
-// TestACreateThatRunsIsNotRunTwice: when the agent dies before it could say that
-// the program runs, the next one finds it running, by the name that it was given.
+// TestACreateThatRunsIsNotRunTwice: when the agent dies before it has returned, the next one
+// finds the program running, by the container's key.
 func TestACreateThatRunsIsNotRunTwice(t *testing.T) {
 	n := enginetest.Fakes(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{StopSignal: "SIGUSR1"}, nil)
@@ -97,7 +97,7 @@ func TestACreateThatRunsIsNotRunTwice(t *testing.T) {
 	sweep(t, n)
 }
 
-// kinds are the kinds of the events of a container until now.
+// kinds returns the kinds of the container's events so far.
 func kinds(t *testing.T, n *enginetest.Node, id core.ID) (list []core.EventKind) {
 	t.Helper()
 	n.Settle()
@@ -118,7 +118,7 @@ func kinds(t *testing.T, n *enginetest.Node, id core.ID) (list []core.EventKind)
 	return list
 }
 
-// TestAProgramThatIsRefusedHasAShellsStatus: by its errno, whatever its text says.
+// TestAProgramThatIsRefusedHasAShellsStatus, by its errno, whatever the text of the error.
 func TestAProgramThatIsRefusedHasAShellsStatus(t *testing.T) {
 	for name, refusal := range enginetest.Refusals() {
 		t.Run(name, func(t *testing.T) {
@@ -143,8 +143,8 @@ func TestAProgramThatIsRefusedHasAShellsStatus(t *testing.T) {
 	}
 }
 
-// TestAnEndBeforeTheStartIsToldAsItWas: of a program that an agent has started and
-// died over, and that has ended since.
+// TestAnEndBeforeTheStartIsToldAsItWas: an agent has started the program and died, and the
+// program has ended since.
 func TestAnEndBeforeTheStartIsToldAsItWas(t *testing.T) {
 	n := enginetest.New(t)
 	cl := n.As(core.OwnerCLI)

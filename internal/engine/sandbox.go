@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/engine/etc"
 )
 
-// CreateSandbox makes a sandbox and returns it ready. With a Key that is in use
-// it returns the first object and AlreadyExists; an empty Key becomes the ID.
+// CreateSandbox creates a sandbox and returns it ready. With a Key that is in use it returns the
+// first object and AlreadyExists; an empty Key becomes the ID.
 func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (core.Sandbox, error) {
 	b, err := c.view.newSandboxBuild(cfg)
 	if err != nil {
@@ -30,14 +30,14 @@ func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (cor
 	}))
 }
 
-// sandboxBuild is one CreateSandbox on its way.
+// sandboxBuild is the state of one CreateSandbox.
 type sandboxBuild struct {
 	e        *Engine
 	pipeline *pipeline
 	rt       core.Runtime
 	sb       core.Sandbox
-	first    *core.Sandbox // who has the key
-	// limited waits until the cgroup is there.
+	first    *core.Sandbox // the sandbox that has the key
+	// limited waits until the cgroup exists and has its limits.
 	limited func() error
 }
 
@@ -79,7 +79,7 @@ func (b *sandboxBuild) stages() []stage {
 	}
 }
 
-// result is what the build's caller is told.
+// result returns what CreateSandbox returns.
 func (b *sandboxBuild) result(err error) (core.Sandbox, error) {
 	switch {
 	case err == nil:
@@ -95,7 +95,7 @@ func (b *sandboxBuild) reserve(context.Context) error {
 	err := b.e.o.Store.Update(func(tx core.Tx) error {
 		if first, err := tx.Sandboxes().ByKey(b.sb.Owner, b.sb.Key); err == nil {
 			b.first = &first
-			return fmt.Errorf("its name is taken by sandbox %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
+			return fmt.Errorf("its name is in use by sandbox %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
 		}
 		n := change{}
 		n.add(core.Event{Kind: core.EventSandboxCreating})
@@ -110,8 +110,7 @@ func (b *sandboxBuild) reserve(context.Context) error {
 	return err
 }
 
-// pin makes the namespaces, and begins with the cgroup, which needs nothing of
-// them.
+// pin makes the namespaces. It also begins to create the cgroup, which does not depend on them.
 func (b *sandboxBuild) pin(ctx context.Context) error {
 	b.limited = b.pipeline.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.sb.Cgroup, b.sb.Config.Resources) })
 	b.pipeline.undo.add("cgroup", func(ctx context.Context) error {
@@ -157,9 +156,9 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 	return err
 }
 
-// files writes what the containers find in /etc, and the shared /dev/shm.
+// files writes the sandbox's files in /etc and mounts its shared /dev/shm.
 func (b *sandboxBuild) files(ctx context.Context) error {
-	b.pipeline.undo.add("files", func(ctx context.Context) error { return b.e.removeSandboxDir(ctx, b.sb.Dir) })
+	b.pipeline.undo.add("files", func(ctx context.Context) error { return teardown{b.e}.sandboxDir(ctx, b.sb.Dir) })
 	if err := os.MkdirAll(filepath.Dir(b.sb.Dir), 0o700); err != nil {
 		return err
 	}
@@ -187,17 +186,17 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 		size = 64 << 20
 	}
 	return b.e.o.Roots.Mount(ctx, shm, []core.Mount{{
-		Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size), b.rootOwner()},
+		Type: "tmpfs", Source: "shm", Options: append(b.rootOwner(), "nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size)),
 	}}, false)
 }
 
-// rootOwner has a tmpfs belong to the sandbox's root.
-func (b *sandboxBuild) rootOwner() string {
+// rootOwner returns the mount options that give a tmpfs to the sandbox's root user.
+func (b *sandboxBuild) rootOwner() []string {
 	uid, gid := hostIDs(&b.sb, &specs.Process{})
-	return fmt.Sprintf("uid=%d,gid=%d", uid, gid)
+	return []string{fmt.Sprintf("uid=%d", uid), fmt.Sprintf("gid=%d", gid)}
 }
 
-// init starts the tiny init by which a shared pid namespace lives.
+// init starts the tiny init that holds a shared pid namespace.
 func (b *sandboxBuild) init(ctx context.Context) error {
 	if b.sb.Config.Namespaces.PID.Mode != core.Shared {
 		return nil
@@ -213,7 +212,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.pipeline.undo.add("init", func(ctx context.Context) error { return e.removeInit(ctx, &b.sb) })
+	b.pipeline.undo.add("init", func(ctx context.Context) error { return teardown{e}.init(ctx, &b.sb) })
 	if err := e.o.Cgroups.Create(ctx, cg, nil); err != nil {
 		return err
 	}
@@ -221,7 +220,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err := makeBundle(bundle); err != nil {
 		return err
 	}
-	root := []core.Mount{{Type: "tmpfs", Source: "init", Options: []string{"nosuid", "nodev", "mode=755", "size=64k", b.rootOwner()}}}
+	root := []core.Mount{{Type: "tmpfs", Source: "init", Options: append(b.rootOwner(), "nosuid", "nodev", "mode=755", "size=64k")}}
 	if err := e.o.Roots.Mount(ctx, filepath.Join(bundle, "rootfs"), root, false); err != nil {
 		return err
 	}
@@ -255,8 +254,8 @@ func (b *sandboxBuild) commit(context.Context) error {
 		return tx.Sandboxes().Put(b.sb)
 	})
 	if err == nil {
-		// Those who saw it ready are to see it stop. Only what comes after the
-		// sandbox in a pair can fail now.
+		// Who has seen the sandbox ready must see it stop. Only the container of a pair can still
+		// fail after this stage.
 		b.pipeline.undo.add("ready", func(context.Context) error {
 			_, err := b.e.records.editSandbox(b.sb.ID, func(sb *core.Sandbox, n *change) error { return stopped(sb, n, "its container was not made") })
 			return err
@@ -265,7 +264,7 @@ func (b *sandboxBuild) commit(context.Context) error {
 	return err
 }
 
-// stopped records the end of a sandbox, and why when nobody asked for it.
+// stopped records the end of a sandbox, and why, when nobody asked for it.
 func stopped(sb *core.Sandbox, n *change, why string) error {
 	if sb.State != core.SandboxStopped {
 		sb.State, _ = core.NextSandbox(sb.State, core.VerbExit)
@@ -280,7 +279,7 @@ func (c *Client) Sandbox(_ context.Context, id core.ID) (core.Sandbox, error) {
 	return c.view.sandbox(id)
 }
 
-// SandboxByKey finds a sandbox by the name its face gave it.
+// SandboxByKey returns the sandbox with the name that its face gave it.
 func (c *Client) SandboxByKey(_ context.Context, key core.Key) (sb core.Sandbox, err error) {
 	owner, err := c.view.owns("sandbox by key")
 	if err != nil {
@@ -290,8 +289,8 @@ func (c *Client) SandboxByKey(_ context.Context, key core.Key) (sb core.Sandbox,
 	return sb, err
 }
 
-// Sandboxes lists those that match f, oldest first. Filter.Container and
-// Filter.Kinds do not apply.
+// Sandboxes returns those that match f, oldest first. Filter.Container and Filter.Kinds do not
+// apply.
 func (c *Client) Sandboxes(_ context.Context, f core.Filter) (list []core.Sandbox, err error) {
 	owner, ok := c.view.scope(f)
 	if !ok {
@@ -318,7 +317,7 @@ func (c *Client) Sandboxes(_ context.Context, f core.Filter) (list []core.Sandbo
 	return list, err
 }
 
-// SetSandboxData replaces the face's own record.
+// SetSandboxData replaces the face's own record of a sandbox.
 func (c *Client) SetSandboxData(_ context.Context, id core.ID, data []byte) error {
 	if _, err := c.view.sandbox(id); err != nil {
 		return err
@@ -361,7 +360,8 @@ func (v view) limit(ctx context.Context, sb *core.Sandbox, res *specs.LinuxResou
 	return err
 }
 
-// scope says whose objects a filter selects for this caller; not ok is nobody's.
+// scope returns the owner whose objects a filter selects for this caller; ok is false when it
+// selects nobody's.
 func (v view) scope(f core.Filter) (owner core.Owner, ok bool) {
 	if v.owner == "" {
 		return f.Owner, true

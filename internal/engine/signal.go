@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseSignal reads "SIGTERM", "TERM" or a number; "" is SIGTERM.
+// parseSignal parses "SIGTERM", "TERM" or a number; "" is SIGTERM.
 func parseSignal(s string) (int, error) {
 	if s == "" {
 		return int(unix.SIGTERM), nil
@@ -30,7 +30,7 @@ func parseSignal(s string) (int, error) {
 	return 0, fmt.Errorf("signal %q: %w", s, errdefs.ErrInvalidArgument)
 }
 
-// realtime reads SIGRTMIN+n and SIGRTMAX-n.
+// realtime parses SIGRTMIN+n and SIGRTMAX-n.
 func realtime(name string) (int, bool) {
 	for prefix, base := range map[string]int{"SIGRTMIN": 34, "SIGRTMAX": 64} {
 		rest, ok := strings.CutPrefix(name, prefix)

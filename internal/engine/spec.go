@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// version is the ociVersion to write for a runtime.
+// version returns the ociVersion to write for a runtime.
 func (e *Engine) version(ctx context.Context, rt core.Runtime) string {
 	f, err := e.featuresOf(ctx, rt)
 	if err != nil || f.OCIVersionMax == "" {
@@ -21,10 +21,10 @@ func (e *Engine) version(ctx context.Context, rt core.Runtime) string {
 	return f.OCIVersionMax
 }
 
-// featuresOf asks a runtime once.
+// featuresOf returns a runtime's features; it asks each runtime once.
 func (e *Engine) featuresOf(ctx context.Context, rt core.Runtime) (core.RuntimeFeatures, error) {
 	if f, ok := e.features.Load(rt.Name()); ok {
-		return f.(core.RuntimeFeatures), nil //nolint:forcetypeassert // stored below
+		return f.(core.RuntimeFeatures), nil //nolint:forcetypeassert // of the type that is stored below
 	}
 	f, err := rt.Features(ctx)
 	if err == nil {
@@ -33,7 +33,7 @@ func (e *Engine) featuresOf(ctx context.Context, rt core.Runtime) (core.RuntimeF
 	return f, err
 }
 
-// own overwrites what the engine owns in a container's spec.
+// own overwrites in a container's spec what the engine owns.
 func (b *build) own(ctx context.Context) error {
 	in := ownedSpec{
 		Sandbox: &b.sb, Config: &b.cfg, Version: b.e.version(ctx, b.rt), Cgroup: b.c.Cgroup, Init: b.e.o.Init,
@@ -53,8 +53,8 @@ func (b *build) own(ctx context.Context) error {
 	return nil
 }
 
-// etc gives the container the sandbox's files in /etc, unless its spec has mounts
-// there: in its own layer, if it has one, or else bound.
+// etc gives the container the sandbox's files in /etc, except where its spec has mounts: in the
+// container's own layer if it has one, otherwise as binds.
 func (b *build) etc(ctx context.Context, in *ownedSpec) (err error) {
 	in.Files = slices.DeleteFunc(etc.Files(b.sb.Dir), func(name string) bool { return mountTaken(b.spec.Mounts, "/etc/"+name) })
 	if weaken.Off(weaken.SharedEtc) {
@@ -69,14 +69,14 @@ func (b *build) etc(ctx context.Context, in *ownedSpec) (err error) {
 	if len(in.Files) == 0 {
 		return nil
 	}
-	if !etc.Shared(&b.sb) { // else other containers have it
+	if !etc.Shared(&b.sb) { // otherwise other containers already use it
 		b.pipeline.undo.add("etc", func(ctx context.Context) error { return etc.Remove(ctx, b.e.o.Roots, b.sb.Dir) })
 	}
 	in.Etc, err = etc.Share(ctx, b.e.o.Roots, &b.sb, etc.Files(b.sb.Dir))
 	return err
 }
 
-// joinPath names a namespace of a sibling.
+// joinPath returns the path of a sibling's namespace.
 func (b *build) joinPath(j core.Join) (string, error) {
 	sib, err := b.e.records.container(j.Container)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// TestTheEngineOwnsItsPartOfTheSpec looks at what the runtime gets.
+// TestTheEngineOwnsItsPartOfTheSpec checks the spec that the runtime gets.
 func TestTheEngineOwnsItsPartOfTheSpec(t *testing.T) {
 	n := enginetest.New(t)
 	client := n.As(core.OwnerCRI)
@@ -80,7 +80,7 @@ func TestTheEngineOwnsItsPartOfTheSpec(t *testing.T) {
 	want := map[string]string{
 		"/etc/hosts": "/theirs", "/etc/resolv.conf": "", "/dev/shm": filepath.Join(sb.Dir, "shm"), "/data": vol.Path, "/dev/.init": n.Options.Init,
 	}
-	delete(want, "/etc/resolv.conf") // nothing to say without servers
+	delete(want, "/etc/resolv.conf") // the file is empty without servers
 	if d := cmp.Diff(want, mounts); d != "" {
 		t.Error(d)
 	}
@@ -89,7 +89,7 @@ func TestTheEngineOwnsItsPartOfTheSpec(t *testing.T) {
 	}
 }
 
-// BenchmarkCreateStart is the engine's own part of a container's start.
+// BenchmarkCreateStart measures the engine's own part of a container's start.
 func BenchmarkCreateStart(b *testing.B) {
 	n := enginetest.New(b)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// StartContainer lets a created container run its program. When the program
-// cannot be started the container has exited, and its autopsy says why.
+// StartContainer starts a created container's program. When the program cannot be started, the
+// container has exited, and its autopsy says why.
 func (c *Client) StartContainer(ctx context.Context, id core.ID) error {
 	ct, err := c.view.container(id)
 	if err != nil {
@@ -33,7 +33,7 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 		return err
 	}
 	defer unlock()
-	// An exit is recorded after the start, however soon it comes.
+	// With this lock held, an exit is recorded after the start, however soon it comes.
 	unlockLaunch, err := e.launches.Lock(ctx, core.Ref{Container: id})
 	if err != nil {
 		return err
@@ -50,20 +50,20 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	if err != nil {
 		return err
 	}
-	l := e.pipeline("start")
-	if err := l.pass("begin"); err != nil {
+	pl := e.pipeline("start")
+	if err := pl.pass("begin"); err != nil {
 		return err
 	}
 	if err = launchRefused(&cur); err == nil {
 		err = rt.Start(ctx, id)
 	}
 	if errors.Is(err, core.ErrEnded) {
-		return err // it may have run for an agent that died: its exit says how it ended
+		return err // an earlier agent may have started it: its exit says how it ended
 	}
 	if err != nil {
 		return e.startFailed(ctx, &cur, err)
 	}
-	if err := l.pass("launch"); err != nil {
+	if err := pl.pass("launch"); err != nil {
 		return err
 	}
 	err = e.records.editContainer(id, func(ct *core.Container, n *change) error {
@@ -78,22 +78,22 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	if err != nil {
 		return err
 	}
-	return l.pass("commit")
+	return pl.pass("commit")
 }
 
-// startFailed ends a container whose program could not be started: nothing of
-// it may run, and why is on record. A caller that gave up is no failure of the
-// program: its container stays created when it still is.
+// startFailed ends a container whose program could not be started, and records why. Nothing of it
+// may run. When only the caller has given up, the program has not failed: a container that is
+// still created stays so.
 func (e *Engine) startFailed(ctx context.Context, ct *core.Container, cause error) error {
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	kerr := e.kill(ctx, ct)
 	a := autopsy.Make(autopsy.Input{Exit: core.Exit{Code: core.StartStatus(cause), At: now()}, Start: cause.Error()})
 	if err := e.recordEnd(ct.ID, core.Main, a); err != nil {
-		e.o.Logger.WarnContext(ctx, "a failed start is not on record", "container", ct.ID, "error", err)
+		e.o.Logger.WarnContext(ctx, "could not record why a start failed", "container", ct.ID, "error", err)
 	}
 	if kerr != nil {
-		e.o.Logger.WarnContext(ctx, "a container that failed to start was not killed", "container", ct.ID, "error", kerr)
+		e.o.Logger.WarnContext(ctx, "could not kill a container whose start failed", "container", ct.ID, "error", kerr)
 	}
 	return cause
 }
@@ -103,7 +103,7 @@ func (c *Client) PauseContainer(ctx context.Context, id core.ID) error {
 	return c.view.freeze(ctx, id, core.VerbPause)
 }
 
-// ResumeContainer lets a paused container go on.
+// ResumeContainer lets a paused container continue.
 func (c *Client) ResumeContainer(ctx context.Context, id core.ID) error {
 	return c.view.freeze(ctx, id, core.VerbResume)
 }
@@ -119,8 +119,7 @@ func (c view) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 	return nil
 }
 
-// frozen pauses or resumes a container about which the policies were asked, or need
-// not be.
+// frozen pauses or resumes a container. The caller has asked the policies where that is needed.
 func (c view) frozen(ctx context.Context, ct *core.Container, verb core.Verb) error {
 	e := c.e
 	unlock, err := e.sandboxes.Lock(ctx, ct.Sandbox)
@@ -156,7 +155,7 @@ func (c view) frozen(ctx context.Context, ct *core.Container, verb core.Verb) er
 	})
 }
 
-// UpdateContainer changes limits and returns what the kernel then enforces.
+// UpdateContainer changes a container's limits and returns those that the kernel then enforces.
 func (c *Client) UpdateContainer(ctx context.Context, id core.ID, res *specs.LinuxResources) (enforced *specs.LinuxResources, err error) {
 	ct, err := c.view.container(id)
 	if err != nil {
@@ -191,7 +190,7 @@ func (c view) update(ctx context.Context, ct *core.Container, res *specs.LinuxRe
 		return nil, err
 	}
 	limit := func() error { return rt.Update(ctx, ct.ID, res) }
-	if cur.Refused != nil { // the runtime has nothing of it
+	if cur.Refused != nil { // the runtime knows nothing of it
 		limit = func() error { return c.e.o.Cgroups.Update(ctx, cur.Cgroup, res) }
 	}
 	if err := limit(); err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Stats reads what an owner's sandboxes and containers use. It changes nothing and
-// takes no lock, so that a list of a thousand containers never delays a start. Which
-// numbers are read is said by core.StatsFields.
+// Stats reads the usage of an owner's sandboxes and containers. It changes nothing and takes no
+// lock, so that a list of a thousand containers never delays a start. core.StatsFields selects
+// what is read.
 type Stats struct {
 	store   core.Store
 	cgroups core.Cgroups
@@ -37,8 +37,8 @@ func (s Stats) Container(ctx context.Context, container core.ID, want core.Stats
 	return s.OfContainer(ctx, &c, want)
 }
 
-// OfContainer returns the stats of a container that the caller has just looked up:
-// NotFound when its cgroup has gone since.
+// OfContainer returns the stats of a container that the caller has just read; NotFound when its
+// cgroup has been removed since.
 func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.StatsFields) (core.Stats, error) {
 	if err := s.sees(&c.Meta, "container"); err != nil {
 		return core.Stats{}, err
@@ -53,7 +53,7 @@ func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.Sta
 	return st, nil
 }
 
-// Sandbox returns the stats of a sandbox, those of its network included.
+// Sandbox returns the stats of a sandbox, including its network's.
 func (s Stats) Sandbox(ctx context.Context, sandbox core.ID, want core.StatsFields) (core.Stats, error) {
 	var sb core.Sandbox
 	err := s.store.View(func(tx core.Tx) (err error) { sb, err = tx.Sandboxes().Get(sandbox); return err })
@@ -69,8 +69,8 @@ func (s Stats) Sandbox(ctx context.Context, sandbox core.ID, want core.StatsFiel
 	return st, err
 }
 
-// OfSandbox returns the stats of a sandbox that the caller has just looked up, without
-// its network: see Networks.
+// OfSandbox returns the stats of a sandbox that the caller has just read, without its network's:
+// see Networks.
 func (s Stats) OfSandbox(ctx context.Context, sb *core.Sandbox, want core.StatsFields) (core.Stats, error) {
 	if err := s.sees(&sb.Meta, "sandbox"); err != nil {
 		return core.Stats{}, err
@@ -82,8 +82,8 @@ func (s Stats) OfSandbox(ctx context.Context, sb *core.Sandbox, want core.StatsF
 	return st, nil
 }
 
-// Networks returns the traffic of sandboxes' networks. A sandbox that is not ready, or has
-// no network of its own, is left out.
+// Networks returns the traffic of the sandboxes' interfaces. Sandboxes that are not ready, or
+// have no network of their own, are left out.
 func (s Stats) Networks(ctx context.Context, sandboxes []*core.Sandbox) (map[core.ID][]core.NetStats, error) {
 	var reqs []core.NetworkRequest
 	for _, sb := range sandboxes {

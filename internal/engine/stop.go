@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -18,10 +19,9 @@ const (
 	sigstop = int(unix.SIGSTOP)
 )
 
-// StopContainer asks the main process to end and kills it when its grace is
-// over. It returns once the end is on record, and succeeds on what has ended or
-// is gone. Of several stops at once each keeps its own time, so that the
-// shortest grace counts.
+// StopContainer asks the main process to end, and kills it when the grace period is over. It
+// returns when the end is recorded, and succeeds when the container has ended or is gone.
+// Concurrent stops each use their own grace period, so the shortest one counts.
 func (c *Client) StopContainer(ctx context.Context, id core.ID, opts StopOptions) error {
 	ct, err := c.view.container(id)
 	if errdefs.IsNotFound(err) {
@@ -40,19 +40,44 @@ func (c *Client) StopContainer(ctx context.Context, id core.ID, opts StopOptions
 	return nil
 }
 
+// KillContainer kills everything in a container and does not wait for its end, as StopContainer
+// does. It succeeds when the container has ended.
+func (c *Client) KillContainer(ctx context.Context, id core.ID, req core.StopRequest) error {
+	ct, err := c.view.container(id)
+	if err != nil {
+		return err
+	}
+	if ct.State == core.ContainerExited {
+		return nil
+	}
+	op := core.Operation{Verb: core.VerbStop, Container: &ct}
+	err = c.view.e.policies.around(ctx, &op, func() error {
+		req = c.view.request(req, "KillContainer")
+		req.Signal, req.Stop = sigkill, true
+		if err := c.view.e.records.recordRequest(core.Ref{Container: id}, req, c.view); err != nil {
+			return err
+		}
+		return c.view.e.kill(ctx, &ct)
+	})
+	if err != nil {
+		return fmt.Errorf("kill container %s: %w", id, err)
+	}
+	return nil
+}
+
 func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) error {
 	op := core.Operation{Verb: core.VerbStop, Container: ct}
 	return c.e.policies.around(ctx, &op, func() error { return c.end(ctx, ct, opts) })
 }
 
-// end stops a container about which the policies were asked.
+// end stops a container, after the policies were asked.
 func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) error {
 	e, ref := c.e, core.Ref{Container: ct.ID}
 	if ct.State == core.ContainerExited {
 		return nil
 	}
 	if ct.State == core.ContainerCreating {
-		// Its creator holds the sandbox; what is there afterwards is stopped.
+		// The create that is in progress holds this lock; what exists afterwards is stopped.
 		unlock, err := e.sandboxes.Lock(ctx, ct.Sandbox)
 		if err != nil {
 			return err
@@ -63,7 +88,7 @@ func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) err
 			return err
 		}
 		if cur.State == core.ContainerCreating {
-			return fmt.Errorf("it was never finished: %w", errdefs.ErrUnavailable)
+			return fmt.Errorf("its create was never completed: %w", errdefs.ErrUnavailable)
 		}
 		return c.end(ctx, &cur, opts)
 	}
@@ -72,22 +97,22 @@ func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) err
 		return err
 	}
 	if ct.State == core.ContainerCreated {
-		grace = 0 // its program never ran: nothing would hear a signal
+		grace = 0 // its program never ran, so nothing would handle a signal
 	}
-	l := e.pipeline("stop")
-	asked := c.request(opts.Request, "StopContainer")
-	asked.Stop = true
-	if asked.Signal = sig; grace <= 0 {
-		asked.Signal = sigkill
+	pl := e.pipeline("stop")
+	req := c.request(opts.Request, "StopContainer")
+	req.Stop = true
+	if req.Signal = sig; grace <= 0 {
+		req.Signal = sigkill
 	}
-	if err := e.records.recordAsked(ref, asked, c); err != nil {
+	if err := e.records.recordRequest(ref, req, c); err != nil {
 		return err
 	}
-	if err := l.pass("asked"); err != nil {
+	if err := pl.pass("asked"); err != nil {
 		return err
 	}
 	if grace > 0 {
-		ended, err := e.graceful(ctx, ct, sig, grace, l)
+		ended, err := e.graceful(ctx, ct, sig, grace, pl)
 		if err != nil || ended {
 			return err
 		}
@@ -95,13 +120,13 @@ func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) err
 	if err := e.kill(ctx, ct); err != nil {
 		return err
 	}
-	if err := l.pass("killed"); err != nil {
+	if err := pl.pass("killed"); err != nil {
 		return err
 	}
 	if _, err := e.await(ctx, ref); err != nil {
 		return err
 	}
-	return l.pass("ended")
+	return pl.pass("ended")
 }
 
 func stopPlan(ct *core.Container, opts StopOptions) (sig int, grace time.Duration, err error) {
@@ -117,20 +142,19 @@ func stopPlan(ct *core.Container, opts StopOptions) (sig int, grace time.Duratio
 	return sig, grace, err
 }
 
-// graceful signals the main process and waits for its end, no longer than
-// grace.
-func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grace time.Duration, l *pipeline) (ended bool, err error) {
+// graceful signals the main process and waits for its end, for at most grace.
+func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grace time.Duration, pl *pipeline) (ended bool, err error) {
 	ref := core.Ref{Container: ct.ID}
 	if err := e.o.Supervisor.Signal(ctx, ref, sig); err != nil && !errdefs.IsNotFound(err) {
 		return false, err
 	}
 	if ct.State == core.ContainerPaused {
-		// A frozen process cannot hear it.
+		// A frozen process does not get signals.
 		if err := (view{e: e}).frozen(ctx, ct, core.VerbResume); err != nil && !errdefs.IsFailedPrecondition(err) {
 			return false, err
 		}
 	}
-	if err := l.pass("signalled"); err != nil {
+	if err := pl.pass("signalled"); err != nil {
 		return false, err
 	}
 	wait, cancel := context.WithTimeout(ctx, grace)
@@ -138,7 +162,7 @@ func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grac
 	_, err = e.await(wait, ref)
 	switch {
 	case err == nil:
-		return true, l.pass("ended")
+		return true, pl.pass("ended")
 	case ctx.Err() != nil:
 		return false, context.Cause(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
@@ -148,8 +172,8 @@ func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grac
 	}
 }
 
-// kill ends everything in a container. Cgroups that were adopted may hold
-// strangers: there only what the keeper knows is killed.
+// kill kills everything in a container. Adopted cgroups may contain processes of others; there it
+// kills only those that the keeper knows.
 func (e *Engine) kill(ctx context.Context, ct *core.Container) error {
 	if ct.Refused != nil && ct.State == core.ContainerCreated {
 		return e.recordEnd(ct.ID, core.Main, refusedEnd(ct))
@@ -170,7 +194,7 @@ func (e *Engine) kill(ctx context.Context, ct *core.Container) error {
 
 func (e *Engine) killKnown(ctx context.Context, ct *core.Container) error {
 	var errs []error
-	for _, p := range append([]core.Process{ct.Main}, ct.Execs...) {
+	for _, p := range slices.Concat([]core.Process{ct.Main}, ct.Execs, e.quiet.in(ct.ID)) {
 		if p.Autopsy != nil {
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// stubborn is a running container that ignores SIGTERM.
+// stubborn returns a running container that ignores SIGTERM.
 func stubborn(t *testing.T, n *enginetest.Node) core.Container {
 	t.Helper()
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
@@ -51,8 +51,8 @@ func TestSIGKILLComesAfterTheGrace(t *testing.T) {
 	})
 }
 
-// TestTheShortestGraceCounts: a second stop with less patience shortens the
-// first, one with more does not lengthen it, and one who leaves stops nothing.
+// TestTheShortestGraceCounts: a second stop with a shorter grace period shortens the first, one
+// with a longer does not lengthen it, and a caller that leaves stops nothing.
 func TestTheShortestGraceCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := enginetest.New(t)
@@ -123,7 +123,7 @@ func TestManyWaitForOneEnd(t *testing.T) {
 	wg.Wait()
 }
 
-// TestACancelledCreateLeavesNothing cancels where a spec is being made.
+// TestACancelledCreateLeavesNothing cancels a create while its spec is being made.
 func TestACancelledCreateLeavesNothing(t *testing.T) {
 	n := enginetest.New(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
@@ -154,7 +154,7 @@ func TestASecondCreateAnswersTheFirstObject(t *testing.T) {
 	if !errdefs.IsAlreadyExists(err) || again.ID != sb.ID || again.State != core.SandboxReady {
 		t.Fatalf("%+v, %v", again, err)
 	}
-	// At once, from many: one is made, all get it.
+	// Concurrent creates: one object is made, and all get it.
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	made, ids := 0, map[core.ID]bool{}
@@ -214,8 +214,8 @@ func TestEventsAreFollowedFromACursor(t *testing.T) {
 	}
 }
 
-// TestTheReasonIsTheStop: a SIGHUP that was caught before does not hide a stop,
-// by whatever signal it came, and is no reason by itself.
+// TestTheReasonIsTheStop: a SIGHUP that the program handled before does not hide a stop, whatever
+// signal the stop sent, and is not a reason by itself.
 func TestTheReasonIsTheStop(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(t *testing.T, n *enginetest.Node, id core.ID)

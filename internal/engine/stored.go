@@ -9,19 +9,18 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Stored shows an owner its objects as they are stored: for a caller that answers the
-// same question about hundreds of objects every second, where copies would be most of
-// the cost. Nobody may change what it returns. It may be kept: an object that has changed
-// is another one in memory.
+// Stored returns an owner's objects as they are stored, for callers that read hundreds of objects
+// every second, where copying would be most of the cost. Callers must not change them, and may
+// keep them: a change stores a new object.
 type Stored struct {
 	store core.Store
 	owner core.Owner
 }
 
-// Sandboxes lists all sandboxes, oldest first.
+// Sandboxes returns all sandboxes, oldest first.
 func (s Stored) Sandboxes() ([]*core.Sandbox, error) { return storedAll(s, core.Tx.Sandboxes) }
 
-// Containers lists all containers, oldest first.
+// Containers returns all containers, oldest first.
 func (s Stored) Containers() ([]*core.Container, error) { return storedAll(s, core.Tx.Containers) }
 
 // Sandbox returns one sandbox, or NotFound.
@@ -34,7 +33,7 @@ func (s Stored) Container(id core.ID) (*core.Container, error) {
 	return storedOne(s, core.Tx.Containers, (*core.Container).Base, id)
 }
 
-// ContainersOf lists the containers of one sandbox, oldest first.
+// ContainersOf returns the containers of one sandbox, oldest first.
 func (s Stored) ContainersOf(sandbox core.ID) (list []*core.Container, err error) {
 	err = s.store.View(func(tx core.Tx) error {
 		for c := range tx.StoredOf(sandbox) {

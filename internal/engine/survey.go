@@ -11,10 +11,11 @@ import (
 	"sync"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/volumes"
 )
 
-// survey is what the node holds and what the records say it should, taken in
-// this order: what has no record was there before its record went.
+// survey holds what the node has and what the records say, read in this order, so that an object
+// removed meanwhile is not taken for one without a record.
 type survey struct {
 	e         *Engine
 	checkouts map[core.ID]bool
@@ -23,9 +24,11 @@ type survey struct {
 	runtimes  map[core.ID][]core.Runtime
 	cgroups   []string
 	mounts    map[string]bool
+	mountable map[volumes.Name]bool // the volumes that have options
 	bundles   []core.ID
 	dirs      []core.ID
 	procs     map[core.Ref]core.Supervised
+	quiet     map[core.Ref]core.Process
 
 	sandboxes  map[core.ID]core.Sandbox
 	containers map[core.ID]core.Container
@@ -33,11 +36,11 @@ type survey struct {
 	found []finding
 }
 
-// finding is one disagreement; repair may be nil.
+// finding is one disagreement. repair may be nil.
 type finding struct {
 	Violation
 	orphan  bool    // something without a record
-	sandbox core.ID // whose lock stands for it, if any
+	sandbox core.ID // the sandbox whose lock protects it, if any
 	ref     core.Ref
 	repair  func(ctx context.Context) error
 }
@@ -51,7 +54,7 @@ func set(ids []core.ID) map[core.ID]bool {
 }
 
 func (e *Engine) survey(ctx context.Context) (*survey, error) {
-	s := &survey{e: e, runtimes: map[core.ID][]core.Runtime{}, mounts: map[string]bool{}, procs: map[core.Ref]core.Supervised{}}
+	s := &survey{e: e, runtimes: map[core.ID][]core.Runtime{}, mounts: map[string]bool{}, mountable: map[volumes.Name]bool{}, procs: map[core.Ref]core.Supervised{}}
 	var errs []error
 	ids := func(what string, list func(context.Context) ([]core.ID, error)) map[core.ID]bool {
 		got, err := list(ctx)
@@ -60,7 +63,7 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 		}
 		return set(got)
 	}
-	var walk sync.WaitGroup // the longest of all: there are many directories
+	var walk sync.WaitGroup // it takes longest, because there are many directories
 	var walkErr error
 	walk.Go(func() { s.cgroups, walkErr = e.o.Cgroups.List(ctx) })
 	s.checkouts = ids("checkouts", e.o.Images.Checkouts)
@@ -78,6 +81,15 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 	for _, m := range mounts {
 		s.mounts[m] = true
 	}
+	vols, err := e.o.Volumes.List(ctx, "")
+	if err != nil {
+		errs = append(errs, fmt.Errorf("list volumes: %w", err))
+	}
+	for _, v := range vols {
+		if len(v.Options) > 0 {
+			s.mountable[volumes.Name{Owner: v.Owner, Name: v.Name}] = true
+		}
+	}
 	if s.bundles, err = dirIDs(filepath.Dir(e.bundle("x"))); err != nil {
 		errs = append(errs, err)
 	}
@@ -94,6 +106,7 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 	if walk.Wait(); walkErr != nil {
 		errs = append(errs, fmt.Errorf("list cgroups: %w", walkErr))
 	}
+	s.quiet = e.quiet.all()
 	s.sandboxes, s.containers, err = e.records.all()
 	return s, errors.Join(append(errs, err)...)
 }
@@ -120,8 +133,8 @@ func (r records) all() (map[core.ID]core.Sandbox, map[core.ID]core.Container, er
 
 func (s *survey) add(f finding) { s.found = append(s.found, f) }
 
-// compare finds every disagreement, in the order in which they are to be
-// repaired: records first, then what has none.
+// compare returns every disagreement, in the order in which to repair them: records first, then
+// what has no record.
 func (s *survey) compare() []finding {
 	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
 		c := s.containers[id]
@@ -131,9 +144,11 @@ func (s *survey) compare() []finding {
 		sb := s.sandboxes[id]
 		s.sandbox(&sb)
 	}
+	s.quietLost()
 	s.orphanProcesses()
 	s.orphanFiles()
 	s.orphanHoldings()
+	s.volumeMounts()
 	return s.found
 }
 
@@ -141,27 +156,27 @@ func (s *survey) container(c *core.Container) {
 	e := s.e
 	if c.State == core.ContainerCreating {
 		repair := func(ctx context.Context) error {
-			return errors.Join(e.kill(ctx, c), e.teardownContainer(ctx, c, change{}, nil))
+			return errors.Join(e.kill(ctx, c), teardown{e}.container(ctx, c, change{}, nil))
 		}
-		if p, ok := s.procs[core.Ref{Container: c.ID}]; ok && c.Config.Run { // its program may have done something
+		if p, ok := s.procs[core.Ref{Container: c.ID}]; ok && c.Config.Run { // its program may already have run
 			repair = func(ctx context.Context) error {
 				if rt, err := e.runtime(c.Runtime); err == nil {
-					_ = rt.Start(ctx, c.ID) // one that makes and starts in two steps may not have come to the second
+					_ = rt.Start(ctx, c.ID) // a runtime that creates and starts in two steps may have done only the first
 				}
 				return e.records.editContainer(c.ID, func(c *core.Container, n *change) error { c.Main.Pid = p.Pid; return created(c, n) })
 			}
 		}
 		s.add(finding{
-			Violation: Violation{"unfinished", "container " + string(c.ID), "its create was never finished"},
+			Violation: Violation{"unfinished", "container " + string(c.ID), "its create was never completed"},
 			sandbox:   c.Sandbox, repair: repair,
 		})
 		return
 	}
 	if c.Removing {
 		s.add(finding{
-			Violation: Violation{"unfinished", "container " + string(c.ID), "its removal was not finished"},
+			Violation: Violation{"unfinished", "container " + string(c.ID), "its removal was never completed"},
 			sandbox:   c.Sandbox,
-			repair:    func(ctx context.Context) error { return e.teardownContainer(ctx, c, change{}, nil) },
+			repair:    func(ctx context.Context) error { return teardown{e}.container(ctx, c, change{}, nil) },
 		})
 		return
 	}
@@ -195,7 +210,7 @@ func (s *survey) container(c *core.Container) {
 	}
 }
 
-// ownTree reports whether Cgroups.List must name path if it exists.
+// ownTree reports whether Cgroups.List returns path if it exists.
 func (s *survey) ownTree(path string) bool {
 	place, err := s.e.o.Cgroups.Place(core.Cgroup{}, core.CgroupRef{}, "x")
 	return err == nil && path != "" && strings.HasPrefix(path, filepath.Dir(place.Path)+"/")
@@ -206,7 +221,7 @@ func (s *survey) hasCgroup(path string) bool {
 	return ok
 }
 
-// alive finds a process that nobody knows any more: how it ended is lost.
+// alive finds a process that the keeper does not know: how it ended is lost.
 func (s *survey) alive(c *core.Container, p *core.Process, what string) {
 	ref := core.Ref{Container: c.ID, Process: p.ID}
 	if _, ok := s.procs[ref]; ok || c.Refused != nil && p.ID == core.Main {
@@ -226,16 +241,16 @@ func (s *survey) sandbox(sb *core.Sandbox) {
 	switch sb.State {
 	case core.SandboxCreating:
 		s.add(finding{
-			Violation: Violation{"unfinished", object, "its create was never finished"}, sandbox: sb.ID,
+			Violation: Violation{"unfinished", object, "its create was never completed"}, sandbox: sb.ID,
 			repair: func(ctx context.Context) error {
-				return errors.Join(e.release(ctx, sb, nil), e.teardownSandbox(ctx, sb, change{}, nil))
+				return errors.Join(teardown{e}.release(ctx, sb, nil), teardown{e}.sandbox(ctx, sb, change{}, nil))
 			},
 		})
 	case core.SandboxStopped:
 		if !released(sb) {
 			s.add(finding{
-				Violation: Violation{"unfinished", object, "it has stopped and was not given back"}, sandbox: sb.ID,
-				repair: func(ctx context.Context) error { return e.release(ctx, sb, nil) },
+				Violation: Violation{"unfinished", object, "it has stopped and still holds resources"}, sandbox: sb.ID,
+				repair: func(ctx context.Context) error { return teardown{e}.release(ctx, sb, nil) },
 			})
 		}
 	case core.SandboxReady:
@@ -258,7 +273,7 @@ func (s *survey) ready(sb *core.Sandbox, object string) {
 		})
 		return
 	}
-	// Loopback only holds nothing.
+	// A network with loopback only has nothing that could be missing.
 	if sb.Config.Namespaces.Net.Mode == core.Shared && sb.Network.Mode != core.NetworkNone && !s.leases[sb.ID] {
 		s.add(finding{Violation: Violation{"missing", object, "its network is gone"}, sandbox: sb.ID})
 	}
@@ -272,7 +287,6 @@ func (s *survey) orphan(object, detail string, ref core.Ref, repair func(context
 }
 
 func (s *survey) orphanProcesses() {
-	e := s.e
 	for ref, p := range s.procs {
 		if c, ok := s.containers[ref.Container]; ok && c.Process(ref.Process) != nil {
 			continue
@@ -280,13 +294,11 @@ func (s *survey) orphanProcesses() {
 		if _, ok := s.sandboxes[ref.Container]; ok && ref.Process == core.Main {
 			continue
 		}
+		if _, ok := s.quiet[ref]; ok {
+			continue
+		}
 		s.orphan(fmt.Sprintf("process %s/%s", ref.Container, ref.Process), fmt.Sprintf("the keeper holds it (pid %d) and no record names it", p.Pid), ref,
-			func(ctx context.Context) error {
-				if p.Running {
-					return ignoreNotFound(e.o.Supervisor.Signal(ctx, ref, sigkill)) // its exit is then offered and forgotten
-				}
-				return e.forget(ctx, ref)
-			})
+			func(ctx context.Context) error { return s.endStray(ctx, ref, p) })
 	}
 	for id, rts := range s.runtimes {
 		if s.known(id) {
@@ -299,7 +311,7 @@ func (s *survey) orphanProcesses() {
 	}
 }
 
-// known reports whether id is a container or a sandbox with an init.
+// known reports whether id is a container, or a sandbox with an init.
 func (s *survey) known(id core.ID) bool {
 	if _, ok := s.containers[id]; ok {
 		return true
@@ -321,7 +333,7 @@ func (s *survey) orphanFiles() {
 	for _, id := range s.dirs {
 		if _, ok := s.sandboxes[id]; !ok {
 			s.orphan("sandbox directory "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error {
-				return e.removeSandboxDir(ctx, e.sandboxDir(id))
+				return teardown{e}.sandboxDir(ctx, e.sandboxDir(id))
 			})
 		}
 	}

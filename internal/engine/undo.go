@@ -17,7 +17,7 @@ type undoStep struct {
 	back func(context.Context) error
 }
 
-// add pushes one function, named for the error text.
+// add pushes one function; name appears in the text of its error.
 func (s *undoStack) add(name string, back func(context.Context) error) {
 	s.steps = append(s.steps, undoStep{name, back})
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/volumes"
 )
 
-// validateContainer returns InvalidArgument for a config of which no container can be
-// made.
+// validateContainer returns InvalidArgument for a config from which no container can be created.
 func validateContainer(cfg *core.ContainerConfig) error {
 	set := 0
 	for _, is := range []bool{cfg.Root.Image != "", cfg.Root.Dir != "", len(cfg.Root.Mounts) > 0} {
@@ -24,6 +24,11 @@ func validateContainer(cfg *core.ContainerConfig) error {
 		return fmt.Errorf("no spec: %w", errdefs.ErrInvalidArgument)
 	case cfg.IO.Hold && len(cfg.IO.Sinks) > 0:
 		return fmt.Errorf("hold excludes sinks: %w", errdefs.ErrInvalidArgument)
+	}
+	for _, v := range cfg.Volumes {
+		if err := volumes.Check(v); err != nil {
+			return err
+		}
 	}
 	if _, err := parseSignal(cfg.Stop.Signal); err != nil {
 		return err

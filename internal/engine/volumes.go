@@ -2,49 +2,45 @@ package engine
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/volumes"
 )
 
 // Volumes are the named volumes of the engine's owner.
 type Volumes struct{ view }
 
-// Create makes a volume; AlreadyExists when there is one of the name.
-func (v Volumes) Create(ctx context.Context, name string, labels map[string]string) (core.Volume, error) {
+// Create creates a volume; AlreadyExists when the name is in use, FailedPrecondition when the
+// volume of that name has other options.
+func (v Volumes) Create(ctx context.Context, cfg core.VolumeConfig) (core.Volume, error) {
 	owner, err := v.owns("create volume")
 	if err != nil {
 		return core.Volume{}, err
 	}
-	return v.e.o.Volumes.Create(ctx, owner, name, labels)
+	vol, err := v.e.o.Volumes.Create(ctx, owner, cfg)
+	return v.e.volumes.Shown(vol), err
 }
 
-// List lists the owner's volumes.
+// List returns the owner's volumes.
 func (v Volumes) List(ctx context.Context) ([]core.Volume, error) {
-	return v.e.o.Volumes.List(ctx, v.owner)
+	list, err := v.e.o.Volumes.List(ctx, v.owner)
+	for i := range list {
+		list[i] = v.e.volumes.Shown(list[i])
+	}
+	return list, err
 }
 
-// Remove removes a volume that no container uses; success when it is gone.
+// Remove removes a volume that no container uses. It succeeds when the volume is gone.
 func (v Volumes) Remove(ctx context.Context, name string) error {
 	owner, err := v.owns("remove volume")
 	if err != nil {
 		return err
 	}
-	used, err := v.e.records.volumesInUse(owner)
-	if err != nil {
-		return err
-	}
-	if used[name] {
-		return fmt.Errorf("remove volume %s: a container uses it: %w", name, errdefs.ErrFailedPrecondition)
-	}
-	if err := v.e.o.Volumes.Remove(ctx, owner, name); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	return nil
+	return v.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: name})
 }
 
 // Prune removes the volumes that no container uses and returns them.
@@ -61,15 +57,23 @@ func (v Volumes) Prune(ctx context.Context) ([]core.Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(vol core.Volume) bool { return used[vol.Name] })
-	for i, vol := range all {
-		if err := v.e.o.Volumes.Remove(ctx, owner, vol.Name); err != nil && !errdefs.IsNotFound(err) {
-			return all[:i], err
+	var gone []core.Volume
+	for _, vol := range all {
+		if used[vol.Name] {
+			continue
+		}
+		err := v.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: vol.Name})
+		switch {
+		case err == nil:
+			gone = append(gone, v.e.volumes.Shown(vol))
+		case !errdefs.IsFailedPrecondition(err): // a container has come to use it
+			return gone, err
 		}
 	}
-	return all, nil
+	return gone, nil
 }
 
+// volumesInUse returns the owner's volumes that containers name.
 func (r records) volumesInUse(owner core.Owner) (map[string]bool, error) {
 	used := map[string]bool{}
 	err := r.store.View(func(tx core.Tx) error {
@@ -86,12 +90,12 @@ func (r records) volumesInUse(owner core.Owner) (map[string]bool, error) {
 	return used, err
 }
 
-// imageVolumes are the ports of image volumes.
+// imageVolumes returns the ports that image volumes use.
 func (e *Engine) imageVolumes() imageVolumes {
 	return imageVolumes{images: e.o.Images, roots: e.o.Roots}
 }
 
-// mountImages shows the container the images it asked to see.
+// mountImages mounts the images that the container asks for.
 func (b *build) mountImages(ctx context.Context) (err error) {
 	if len(b.cfg.Images) == 0 {
 		return nil
@@ -101,35 +105,50 @@ func (b *build) mountImages(ctx context.Context) (err error) {
 	return err
 }
 
-// fillVolumes makes the volumes that are missing, fills new ones from the
-// image's content, and notes the mounts.
-func (b *build) fillVolumes(ctx context.Context) error {
+// takeVolumes creates the volumes that are missing, fills or mounts them, and collects the mounts.
+func (b *build) takeVolumes(ctx context.Context) error {
 	for _, v := range b.cfg.Volumes {
-		vol, err := b.e.o.Volumes.Get(ctx, b.c.Owner, v.Name)
-		if errdefs.IsNotFound(err) {
-			vol, err = b.e.o.Volumes.Create(ctx, b.c.Owner, v.Name, nil)
-			if errdefs.IsAlreadyExists(err) {
-				vol, err = b.e.o.Volumes.Get(ctx, b.c.Owner, v.Name)
-			}
-		}
+		m, err := b.e.volumes.Take(ctx, volumes.Use{Owner: b.c.Owner, Mount: v, From: b.fs, UIDs: b.sb.Config.UIDs, GIDs: b.sb.Config.GIDs})
 		if err != nil {
-			return fmt.Errorf("volume %s: %w", v.Name, err)
+			return err
 		}
-		if !vol.Filled && !v.NoCopy {
-			if err := fillDir(b.fs, v.Target, vol.Path, fillOwners{UIDs: b.sb.Config.UIDs, GIDs: b.sb.Config.GIDs}); err != nil {
-				return fmt.Errorf("fill volume %s: %w", v.Name, err)
-			}
-			if err := b.e.o.Volumes.Filled(ctx, b.c.Owner, v.Name); err != nil {
-				return fmt.Errorf("volume %s: %w", v.Name, err)
-			}
-		}
-		mode := "rw"
-		if v.ReadOnly {
-			mode = "ro"
-		}
-		b.volumes = append(b.volumes, specs.Mount{
-			Destination: v.Target, Type: "bind", Source: vol.Path, Options: []string{"rbind", "rprivate", mode}, UIDMappings: b.sb.Config.UIDs, GIDMappings: b.sb.Config.GIDs,
-		})
+		b.volumes = append(b.volumes, m)
 	}
 	return nil
+}
+
+// withoutOptions returns the uses as they are stored with a container: the options of volumes may
+// have passwords, and are stored with the volumes alone.
+func withoutOptions(uses []core.VolumeMount) []core.VolumeMount {
+	uses = slices.Clone(uses)
+	for i := range uses {
+		uses[i].Options = nil
+	}
+	return uses
+}
+
+// volumeMounts compares the mounted volumes with the containers that use them.
+func (s *survey) volumeMounts() {
+	e := s.e
+	mounted, used := map[volumes.Name]bool{}, map[volumes.Name]bool{}
+	for _, n := range e.volumes.Mounts(s.mounts) {
+		mounted[n] = true
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
+		c := s.containers[id]
+		for _, v := range c.Config.Volumes {
+			n := volumes.Name{Owner: c.Owner, Name: v.Name}
+			used[n] = true
+			if s.mountable[n] && !mounted[n] && c.State != core.ContainerCreating && !c.Removing {
+				s.add(finding{Violation: Violation{"missing", "container " + string(id), "its volume " + v.Name + " is not mounted any more"}, sandbox: c.Sandbox})
+			}
+		}
+	}
+	for _, n := range slices.SortedFunc(maps.Keys(mounted), volumes.Name.Compare) {
+		if !used[n] {
+			s.orphan("mount of volume "+string(n.Owner)+"/"+n.Name, "no container uses it", core.Ref{}, func(ctx context.Context) error {
+				return e.volumes.Release(ctx, n.Owner, []core.VolumeMount{{Name: n.Name}})
+			})
+		}
+	}
 }

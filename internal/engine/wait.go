@@ -9,18 +9,18 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// await returns once the end of a process is on record.
+// await returns when the end of a process is recorded.
 func (e *Engine) await(ctx context.Context, ref core.Ref) (core.Autopsy, error) {
 	return e.joinWait(ref)(ctx)
 }
 
-// joinWait begins to wait for the end of the process that ref names now. The function
-// that it returns must be called once. It joins the waiters before it looks: an end in
-// between wakes it.
+// joinWait begins to wait for the end of the process that ref names now. The function that it
+// returns must be called once. joinWait registers as a waiter before it reads the record, so that
+// an end in between wakes it.
 func (e *Engine) joinWait(ref core.Ref) func(context.Context) (core.Autopsy, error) {
 	x := e.waits.join(ref)
 	c, err := e.records.container(ref.Container)
-	p := c.Process(ref.Process)
+	p := e.process(&c, ref.Process)
 	if err == nil && p == nil {
 		err = fmt.Errorf("process %s of container %s: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
 	}
@@ -40,7 +40,7 @@ func (e *Engine) joinWait(ref core.Ref) func(context.Context) (core.Autopsy, err
 	if err == nil {
 		a = *p.Autopsy
 	} else {
-		select { // it may have been removed between its end and our look
+		select { // it may have been removed between its end and the read above
 		case <-x.done:
 			a, err = x.autopsy, nil
 		default:

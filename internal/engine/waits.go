@@ -6,16 +6,16 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// waitTable wakes the callers that wait for the end of one process, and no others. The
-// zero value is ready to use.
+// waitTable wakes the callers that wait for the end of one process. The zero value is ready to
+// use.
 type waitTable struct {
 	mu   sync.Mutex // guards refs
 	refs map[core.Ref]*exitWait
 }
 
-// exitWait is one process's end, shared by all who wait for it.
+// exitWait is the wait for one process's end, shared by all its waiters.
 type exitWait struct {
-	// done is closed when the process has ended, and autopsy then says how.
+	// done is closed when the process has ended; autopsy then says how.
 	done    chan struct{}
 	autopsy core.Autopsy
 	n       int

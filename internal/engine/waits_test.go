@@ -24,7 +24,7 @@ func TestOnlyThoseWhoWaitAreWoken(t *testing.T) {
 		t.Error("somebody else was woken")
 	default:
 	}
-	// The next waiter waits for another end.
+	// The next waiter waits for another process.
 	w4 := table.join(one)
 	defer table.leave(one, w4)
 	select {

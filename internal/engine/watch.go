@@ -11,44 +11,43 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// EventLog is what a Watch follows: a Client, or a face's view of one.
+// EventLog is what a Watch follows: a Client, or a face's wrapper of one.
 type EventLog interface {
 	// Events yields events as Client.Events does.
 	Events(ctx context.Context, since uint64, f core.Filter) iter.Seq2[core.Event, error]
-	// LastSeq is the Seq of the newest event.
+	// LastSeq returns the Seq of the newest event.
 	LastSeq(ctx context.Context) (uint64, error)
 }
 
-// Watch looks at what there is and follows what happens. It leaves nothing out
-// between the two: it reads the log from where that stood before it looked. When
-// events were trimmed before they were read, it looks anew.
+// Watch lists objects and then follows events, and misses nothing between the two: it reads the
+// log from where it was before the list. When events were trimmed before they were read, it lists
+// again.
 type Watch struct {
 	Kinds []core.EventKind
-	// Since is the event after which to begin, without a look. nil looks first.
+	// Since is the event after which to begin, without a list. With nil it lists first.
 	Since *uint64
-	// List looks at what there is; it may find what an event then tells again. nil
-	// looks at nothing: trimmed events are lost.
+	// List lists the objects. It may find what an event then reports again. With nil nothing is
+	// listed, and trimmed events are lost.
 	List func(ctx context.Context) error
-	// Event is told what has happened.
+	// Event is called with each event.
 	Event func(ctx context.Context, e core.Event) error
-	// Failed is told of each error; the watch then begins anew after a while. nil
-	// ends the watch at the first one, for who has somebody to tell.
+	// Failed is called with each error, and the watch then begins again after watchPause. With
+	// nil the first error ends the watch, for callers that can report it.
 	Failed func(err error)
 }
 
-// watchPause is how long a watch waits before it begins anew after an error.
+// watchPause is how long a watch waits after an error before it begins again.
 const watchPause = time.Second
 
-// Run follows log until ctx ends, and then returns nil; or, without Failed, until
-// the first error.
+// Run follows log until ctx ends and then returns nil. Without Failed it returns the first error.
 func (w Watch) Run(ctx context.Context, log EventLog) error {
 	since := w.Since
 	for {
 		trimmed, err := w.round(ctx, log, since)
-		since = nil // from now on it looks first
+		since = nil // from now on it lists first
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // who ended it knows why
+			return nil //nolint:nilerr // whoever ended ctx knows why
 		case trimmed:
 			continue
 		case w.Failed == nil:
@@ -65,8 +64,8 @@ func (w Watch) Run(ctx context.Context, log EventLog) error {
 	}
 }
 
-// round looks, unless it is told where to begin, and follows until something goes
-// wrong, or until events were trimmed before they were read.
+// round lists the objects, unless since says where to begin, and follows events until an error,
+// or until events were trimmed before they were read.
 func (w Watch) round(ctx context.Context, log EventLog, since *uint64) (trimmed bool, err error) {
 	if since == nil {
 		last, err := log.LastSeq(ctx)
@@ -87,4 +86,17 @@ func (w Watch) round(ctx context.Context, log EventLog, since *uint64) (trimmed 
 		}
 	}
 	return false, fmt.Errorf("watch events: the log has ended: %w", errdefs.ErrUnavailable)
+}
+
+// Ended returns a channel that is closed when a container has ended and all of its output is in
+// its sinks, or when the container is gone. The function gives up; it must be called.
+func Ended(ctx context.Context, c *Client, id core.ID) (<-chan struct{}, func()) {
+	ctx, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		if _, err := c.Wait(ctx, core.Ref{Container: id}); err == nil || errdefs.IsNotFound(err) {
+			close(done)
+		}
+	}()
+	return done, stop
 }

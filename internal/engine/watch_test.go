@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 )
 
-// script is an event log that answers each reading with the next of its rounds, and
-// waits for the end of the context after the last one.
+// script is an event log that answers each read with the next of its rounds, and after the last
+// one waits for the end of the context.
 type script struct {
 	rounds []scriptRound
 	said   []string
@@ -26,7 +26,7 @@ type script struct {
 type scriptRound struct {
 	last error // of LastSeq
 	seqs []uint64
-	end  error // nil: the log ends without a word
+	end  error // nil: the log ends without an error
 }
 
 func (s *script) say(format string, args ...any) {
@@ -62,7 +62,7 @@ func (s *script) Events(_ context.Context, since uint64, _ core.Filter) iter.Seq
 	}
 }
 
-// watch is a Watch that says into s what it is asked.
+// watch returns a Watch that records its calls in s.
 func (s *script) watch() engine.Watch {
 	return engine.Watch{
 		List:   func(context.Context) error { s.say("list"); return nil },
@@ -71,8 +71,8 @@ func (s *script) watch() engine.Watch {
 	}
 }
 
-// TestAWatchGoesOn whatever happens: after trimmed events it lists at once, after
-// errors it lists after a while, and nothing ends it but its context.
+// TestAWatchGoesOn whatever happens: after trimmed events it lists at once, after errors it lists
+// after a pause, and only its context ends it.
 func TestAWatchGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -101,7 +101,7 @@ func TestAWatchGoesOn(t *testing.T) {
 	})
 }
 
-// TestAWatchTellsItsCaller of the first error, where there is one to tell.
+// TestAWatchTellsItsCaller the first error, when Failed is nil.
 func TestAWatchTellsItsCaller(t *testing.T) {
 	cause := errors.New("no")
 	for what, change := range map[string]func(w *engine.Watch, s *script){

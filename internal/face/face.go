@@ -28,7 +28,7 @@ type Face interface {
 	Serve(ctx context.Context, listeners ...net.Listener) error
 }
 
-// Metrics counts what a face does; *obs.Metrics does so.
+// Metrics counts a face's calls; *obs.Metrics implements it.
 type Metrics interface {
 	// Request counts one call. Op and code must come from closed sets.
 	Request(face, op, code string, took time.Duration)
@@ -36,16 +36,16 @@ type Metrics interface {
 	Panic(face string)
 }
 
-// Deps is what every face is made of.
+// Deps are the parameters of every face's constructor.
 type Deps struct {
 	Engine  *engine.Client // as this face's owner; required
 	Logger  *slog.Logger   // required
 	Metrics Metrics        // nil counts nothing
 	Version string         // of the agent; "" is a development build
-	// Limits has the bounds of the face's connections; nil shows them nowhere.
+	// Limits gets the limits of the face's connections, for metrics and doctor; it may be nil.
 	Limits *connlimit.Table
-	// Drawer is the face's own, which outlives a boot; nil for a face that keeps
-	// nothing there.
+	// Drawer is the face's own key-value store, which survives a reboot; nil for a face that
+	// stores nothing there.
 	Drawer core.KV
 }
 

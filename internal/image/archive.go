@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/containerd/errdefs"
@@ -11,11 +12,16 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/worker"
 )
 
 // Import implements core.Images: an OCI layout or a docker-save archive, plain
 // or compressed by gzip or zstd, with any number of images.
-func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader) ([]core.Image, error) {
+func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts core.ImportOptions) ([]core.Image, error) {
+	if opts.Only != "" && s.gate.Judges() {
+		return nil, fmt.Errorf("import %s: the policy of this node judges images by their registries, which an archive does not prove: %w: %w",
+			opts.Only, core.ErrImageRefused, errdefs.ErrFailedPrecondition)
+	}
 	s.mu.Lock()
 	s.imports++
 	s.mu.Unlock()
@@ -27,12 +33,15 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader) ([]co
 		l.release()
 	}()
 	found, err := s.runner.Import(ctx, l, r)
+	if err == nil && opts.Only != "" {
+		found, err = only(found, opts.Only, s.cfg.DefaultRegistry)
+	}
 	if err != nil {
-		if _, cerr := s.collect(context.WithoutCancel(ctx)); cerr != nil {
-			s.log.Warn("collect after import", "error", cerr)
+		if _, cerr := (collector{s}).collect(context.WithoutCancel(ctx)); cerr != nil {
+			s.log.Warn("could not collect unused images after an import", "error", cerr)
 		}
 		if ctx.Err() != nil {
-			// What the worker made of the archive's sudden end says less.
+			// The worker's error about the archive's sudden end says less.
 			return nil, fmt.Errorf("import: %w", context.Cause(ctx))
 		}
 		return nil, err
@@ -76,13 +85,37 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader) ([]co
 	return list, nil
 }
 
+// only picks the image of that name, and takes its names away. What else the archive
+// brought is garbage.
+func only(found []worker.Image, name, registry string) ([]worker.Image, error) {
+	want, err := normalize(name, registry)
+	if err != nil {
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	var others []string
+	for _, img := range found {
+		for _, n := range img.Names {
+			if named, err := normalize(n, registry); err == nil && named.String() == want.String() {
+				img.Names = nil
+				return []worker.Image{img}, nil
+			}
+		}
+		others = append(others, img.Names...)
+	}
+	if len(found) == 1 && len(others) == 0 {
+		return found, nil
+	}
+	const most = 8 // of names of somebody else's, in a message
+	return nil, fmt.Errorf("import: the archive has no image %s; it has %s: %w", name, strings.Join(others[:min(len(others), most)], ", "), errdefs.ErrNotFound)
+}
+
 func isTagged(named reference.Named) bool {
 	_, ok := named.(reference.Tagged)
 	return ok
 }
 
-// Export implements core.Images: one OCI layout that docker load reads as well.
-// An image named by tag keeps that name, one named by ID all its tags.
+// Export implements core.Images: one OCI layout that docker load can read as well. An image given
+// by tag keeps that name, one given by ID all its tags.
 func (s *Store) Export(ctx context.Context, owner core.Owner, refs []string, w io.Writer) error {
 	l := s.newLease(nil)
 	defer l.release()

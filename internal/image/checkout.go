@@ -21,9 +21,9 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// checkout is one container's root filesystem: checkouts/<id>/ with the record,
-// and upper/ and work/ unless it is read-only. Nothing of it is synced: it is
-// worth nothing after a power cut.
+// checkout is a container's root filesystem: checkouts/<id>/ with its record and, unless it is
+// read-only, upper/ and work/. Nothing of it is synced, because it is worthless after a power
+// cut.
 type checkout struct {
 	Manifest digest.Digest   `json:"manifest"`
 	Chains   []digest.Digest `json:"chains"`
@@ -43,8 +43,8 @@ func (r *records) checkoutPath(id core.ID) string {
 	return filepath.Join(r.root, checkoutDir, string(id))
 }
 
-// Checkout implements core.Images. A second checkout of the same image for the
-// same container gives the first one again.
+// Checkout implements core.Images. Another checkout of the same image for the same container
+// returns the first one.
 func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Checkout, error) {
 	fail := func(err error) (core.Checkout, error) {
 		return core.Checkout{}, fmt.Errorf("check out image %s for %s: %w", req.Image, req.Container.Short(), err)
@@ -66,7 +66,7 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		err = errdefs.ErrNotFound
 	default:
 		if co, err = s.rec.newCheckout(rec, req.ReadOnly); err == nil {
-			s.checkouts[req.Container] = co // from now on its layers stay
+			s.checkouts[req.Container] = co // from now on its layers are not collected
 		}
 	}
 	s.mu.Unlock()
@@ -78,7 +78,9 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 	}
 	var out core.Checkout
 	if err == nil {
-		out.Config, err = s.config(rec)
+		var cfg imageConfig
+		cfg, err = s.config(rec)
+		out.Config = cfg.Image
 	}
 	if err != nil {
 		if old == nil {
@@ -90,8 +92,8 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 	return out, nil
 }
 
-// imageByID finds the newest whole image with this ID, or one that is not
-// whole. Preconditions: s.mu is held.
+// imageByID returns the newest complete image with this ID, or else an incomplete one.
+// Preconditions: s.mu is held.
 func (r *records) imageByID(id digest.Digest) *imageRecord {
 	var best *imageRecord
 	for _, rec := range r.images {
@@ -105,7 +107,7 @@ func (r *records) imageByID(id digest.Digest) *imageRecord {
 	return best
 }
 
-// newCheckout lists the layers. Preconditions: s.mu is held.
+// newCheckout returns a checkout with the image's layers. Preconditions: s.mu is held.
 func (r *records) newCheckout(rec *imageRecord, readOnly bool) (*checkout, error) {
 	co := &checkout{Manifest: rec.Manifest.Digest, Chains: rec.Chains, ReadOnly: readOnly}
 	for _, c := range rec.Chains {
@@ -114,7 +116,7 @@ func (r *records) newCheckout(rec *imageRecord, readOnly bool) (*checkout, error
 		}
 		l := r.layers[c]
 		if l.Opaque {
-			co.Dirs = nil // hides everything below
+			co.Dirs = nil // it hides everything below
 		}
 		co.Dirs = append(co.Dirs, l.Dir)
 	}
@@ -135,7 +137,7 @@ func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
 	if err != nil {
 		return err
 	}
-	// Renamed into place, so that a crash leaves a whole record or none.
+	// It is renamed into place, so that a crash leaves a complete record or none.
 	tmp := filepath.Join(dir, recordFile+".new")
 	if err := os.WriteFile(tmp, data, 0o600); err != nil {
 		return err
@@ -143,17 +145,16 @@ func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
 	return os.Rename(tmp, filepath.Join(dir, recordFile))
 }
 
-// alone is for one layer, read-only. It is an overlay like others, because a
-// container that may change its mounts could make a bind mount of the layer
-// writable, and the layer is other containers' too; an overlay without an upper
-// directory has nowhere to write to. The kernel makes none of one layer, so that an
-// empty one is put below it.
+// alone reports whether the checkout is one layer, read-only. Even that is an overlay, because a
+// container that may change its mounts could make a bind mount of the layer writable, and other
+// containers use the layer too; an overlay without an upper directory cannot be written to. The
+// kernel does not mount an overlay of a single layer, so an empty one is put below it.
 func (co *checkout) alone() bool {
 	return co.ReadOnly && len(co.Dirs) == 1 && !weaken.Off(weaken.BareLayer)
 }
 
-// makeUpper makes the container's own layer, whose root shows the attributes of
-// the image's. It is written as the user namespace's ids, which need no mapping.
+// makeUpper makes the container's own layer, whose root directory gets the attributes of the
+// image's. Its owners are written as host ids of the user namespace and need no mapping.
 func (r *records) makeUpper(dir string, co *checkout, req core.CheckoutRequest) error {
 	upper := filepath.Join(dir, "upper")
 	if err := os.Mkdir(upper, 0o755); err != nil {
@@ -180,7 +181,7 @@ func (r *records) makeUpper(dir string, co *checkout, req core.CheckoutRequest) 
 	return os.Chmod(upper, mode)
 }
 
-// mappedID is what id is outside of a user namespace with these ranges.
+// mappedID returns the host id for an id in a user namespace with these ranges.
 func mappedID(ranges []core.IDRange, id int) int {
 	for _, r := range ranges {
 		if uint64(id) >= uint64(r.Container) && uint64(id) < uint64(r.Container)+uint64(r.Size) {
@@ -190,7 +191,7 @@ func mappedID(ranges []core.IDRange, id int) int {
 	return id
 }
 
-// mounts is how the root filesystem is put together.
+// mounts returns the mounts that make up the root filesystem.
 func (r *records) mounts(req core.CheckoutRequest, co *checkout) []core.Mount {
 	dir := r.checkoutPath(req.Container)
 	upper := filepath.Join(dir, "upper")
@@ -213,10 +214,12 @@ func (r *records) mounts(req core.CheckoutRequest, co *checkout) []core.Mount {
 	case co.ReadOnly && len(lower) == 1:
 		return bind(lower[0])
 	}
-	// Without an index the upper directory can be mounted again and again.
+	// An upper directory is mounted once, so nothing needs an index.
 	opts := []string{"lowerdir=" + strings.Join(lower, ":"), "index=off"}
 	if !co.ReadOnly {
-		opts = append([]string{"upperdir=" + upper, "workdir=" + filepath.Join(dir, "work")}, opts...)
+		// volatile: no sync ever, not even of the whole file system at the unmount. A boot
+		// discards the upper directory in any case.
+		opts = append([]string{"upperdir=" + upper, "workdir=" + filepath.Join(dir, "work")}, append(opts, "volatile")...)
 	} else {
 		opts = append(opts, "ro")
 	}
@@ -256,9 +259,8 @@ func (s *Store) Checkouts(context.Context) ([]core.ID, error) {
 	return ids, nil
 }
 
-// loadCheckouts reads what an earlier agent gave out. One whose record a crash
-// took is listed all the same, so that it is discarded. mu is not needed: nobody else
-// has the Store yet.
+// loadCheckouts reads the checkouts of an earlier agent. One whose record was lost in a crash is
+// listed too, so that it gets discarded. mu is not needed: nobody else has the Store yet.
 func (s *Store) loadCheckouts() error {
 	entries, err := os.ReadDir(filepath.Join(s.root, checkoutDir))
 	if err != nil {
@@ -271,7 +273,7 @@ func (s *Store) loadCheckouts() error {
 			err = json.Unmarshal(data, co)
 		}
 		if err != nil {
-			s.log.Warn("checkout without a record", "container", e.Name(), "error", err)
+			s.log.Warn("a container's root filesystem has no readable record; it will be discarded", "container", e.Name(), "error", err)
 			co = &checkout{}
 		}
 		s.checkouts[core.ID(e.Name())] = co

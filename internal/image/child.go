@@ -21,13 +21,12 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// WorkerArg is the first argument with which the agent's program is executed
-// again as the image worker.
+// WorkerArg is the first argument with which the agent's program executes itself as the image
+// worker.
 const WorkerArg = "image-worker"
 
-// WorkerMain is the worker process; the program calls it and exits with the
-// result when its first argument is WorkerArg. args are the further arguments,
-// of which there are none yet.
+// WorkerMain is the worker process. The program calls it when its first argument is WorkerArg,
+// and exits with the result. args are the further arguments, of which there are none yet.
 func WorkerMain(args []string) int {
 	if len(args) > 0 {
 		return 2
@@ -40,8 +39,8 @@ const (
 	startTimeout = 30 * time.Second
 )
 
-// child runs jobs in a worker process, which is started when there is something
-// to do and ends when there has been nothing for a while. It implements runner.
+// child runs jobs in a worker process, which is started for a job and ends when it has been idle
+// for a while. It implements runner.
 type child struct {
 	command  []string
 	root     string
@@ -50,7 +49,7 @@ type child struct {
 	log      *slog.Logger
 
 	mu          sync.Mutex // guards proc, timer, closed, confinement; and users of every process
-	proc        *process   // nil: none runs
+	proc        *process   // nil when none runs
 	timer       *time.Timer
 	closed      bool
 	confinement string
@@ -59,13 +58,13 @@ type child struct {
 // process is one worker process.
 type process struct {
 	conn   *worker.Conn
-	ended  chan struct{} // closed when it has been waited for
+	ended  chan struct{} // closed when the process has been reaped
 	why    error         // set before ended is closed
 	stderr *tail
 	log    *slog.Logger
 
 	mu   sync.Mutex            // guards jobs, last
-	jobs map[uint64]*remoteJob // nil once the worker has gone
+	jobs map[uint64]*remoteJob // nil once the worker is gone
 	last uint64
 
 	users int // child.mu guards it
@@ -102,8 +101,7 @@ func (c *child) Pull(ctx context.Context, agent worker.Agent, job worker.PullJob
 	return images[0], nil
 }
 
-// Import implements runner. The archive goes through a pipe: the worker opens
-// nothing itself.
+// Import implements runner. The archive is sent through a pipe: the worker opens nothing itself.
 func (c *child) Import(ctx context.Context, agent worker.Agent, archive io.Reader) ([]worker.Image, error) {
 	pr, pw, err := os.Pipe()
 	if err != nil {
@@ -118,7 +116,7 @@ func (c *child) Import(ctx context.Context, agent worker.Agent, archive io.Reade
 	images, err := c.do(ctx, agent, worker.Message{Import: true}, pr)
 	_ = pr.Close()
 	if err != nil {
-		// The copy may hang in a reader that brings nothing; it is left behind.
+		// The copy may block in a reader that returns nothing; it is abandoned.
 		return nil, err
 	}
 	if cerr := <-copied; cerr != nil && !errors.Is(cerr, syscall.EPIPE) {
@@ -143,7 +141,7 @@ func (c *child) do(ctx context.Context, agent worker.Agent, m worker.Message, fi
 	}
 	p.mu.Unlock()
 	if alive {
-		// When this fails the process has gone, which the wait below tells.
+		// An error means that the process is gone, which the wait below notices.
 		_ = p.conn.Send(m, file)
 	}
 	cancelled := ctx.Done()
@@ -154,13 +152,13 @@ func (c *child) do(ctx context.Context, agent worker.Agent, m worker.Message, fi
 		case <-p.ended:
 			return nil, fmt.Errorf("image worker: %w: %w", errdefs.ErrUnavailable, p.why)
 		case <-cancelled:
-			cancelled = nil // wait until it has let go of what it was writing
+			cancelled = nil // wait until it no longer writes
 			_ = p.conn.Send(worker.Message{Job: m.Job, Cancel: true}, nil)
 		}
 	}
 }
 
-// acquire gives the running process, or starts one.
+// acquire returns the running process, or starts one.
 func (c *child) acquire(ctx context.Context) (*process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,7 +188,7 @@ func (c *child) acquire(ctx context.Context) (*process, error) {
 	return p, nil
 }
 
-// release lets the process go when nobody has used it for a while.
+// release stops the process when nobody has used it for a while.
 func (c *child) release(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +208,7 @@ func (c *child) release(p *process) {
 	})
 }
 
-// Close ends the worker process and waits for its end.
+// Close stops the worker process and waits for its end.
 func (c *child) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -248,7 +246,7 @@ func (c *child) start() (*process, error) {
 	cmd.Env = workerEnviron()
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{theirs}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's ^C is for the agent
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C on a terminal is for the agent
 	pipe, err := cmd.StderrPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -273,7 +271,7 @@ func (c *child) start() (*process, error) {
 	return p, nil
 }
 
-// workerEnviron is the little of the environment that a registry client heeds.
+// workerEnviron returns the environment variables that a registry client uses.
 func workerEnviron() []string {
 	env := []string{workerEnv + "=1", "PATH=/nonexistent", "HOME=/nonexistent", "GODEBUG=netdns=go", "GOTRACEBACK=single"}
 	for _, key := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "TZ"} {
@@ -302,7 +300,7 @@ func (p *process) greet(h worker.Hello) (*worker.Hello, error) {
 	return m.Hello, nil
 }
 
-// wait logs what the worker has to say and learns of its end.
+// wait logs what the worker writes to stderr and waits for its end.
 func (p *process) wait(cmd *exec.Cmd, stderr io.Reader) {
 	lines := bufio.NewScanner(stderr)
 	lines.Buffer(make([]byte, 4<<10), 64<<10)
@@ -319,13 +317,13 @@ func (p *process) wait(cmd *exec.Cmd, stderr io.Reader) {
 	close(p.ended)
 }
 
-// hold counts who uses the process; it is called with child.mu held.
+// hold changes the number of users of the process. Preconditions: child.mu is held.
 func (p *process) hold(n int) int {
 	p.users += n
 	return p.users
 }
 
-// tail is the last that a process said.
+// tail holds the last lines that a process wrote.
 type tail struct {
 	mu   sync.Mutex // guards last
 	last []string
@@ -353,12 +351,12 @@ func (t *tail) describe(err error) string {
 	return text
 }
 
-// receive hands the worker's messages to the jobs.
+// receive passes the worker's messages to the jobs.
 func (p *process) receive() {
 	for {
 		m, _, err := p.conn.Receive()
 		if err != nil {
-			_ = p.conn.Close() // which ends the worker, too
+			_ = p.conn.Close() // which also ends the worker
 			return
 		}
 		p.mu.Lock()

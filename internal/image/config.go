@@ -15,54 +15,51 @@ import (
 
 // Config is the [images] section.
 type Config struct {
-	// DefaultRegistry completes short names: redis is
-	// <default_registry>/library/redis:latest when it is docker.io, else
+	// DefaultRegistry completes short names: redis becomes
+	// <default_registry>/library/redis:latest when it is docker.io, otherwise
 	// <default_registry>/redis:latest.
 	DefaultRegistry string `toml:"default_registry"`
-	// RegistryConfig lists directories with <host>/hosts.toml and
-	// _default/hosts.toml in containerd's form: mirrors, CAs, client
-	// certificates, skip_verify. The first that has a host counts. A registry on
-	// loopback without any is spoken to by plain HTTP.
+	// RegistryConfig lists directories with <host>/hosts.toml and _default/hosts.toml in
+	// containerd's form: mirrors, CAs, client certificates, skip_verify. The first that has a
+	// host is used. A registry on loopback without any of them is reached by plain HTTP.
 	RegistryConfig []string `toml:"registry_config"`
-	// DockerConfig is a docker config.json whose auths are used, read at each
-	// pull; "" for none.
+	// DockerConfig is a docker config.json whose auths are used. It is read at each pull; "" is
+	// none.
 	DockerConfig string `toml:"docker_config"`
-	// CredentialHosts are, by a registry's or mirror's host, the other hosts that get
-	// its credentials: token servers, and targets of redirects.
+	// CredentialHosts are, by the host of a registry or mirror, other hosts that get its
+	// credentials: token servers, and targets of redirects.
 	CredentialHosts map[string][]string `toml:"credential_hosts"`
-	// MaxConcurrentLayers is how many layers of an image are fetched at one time,
-	// and how many are unpacked at one time over all pulls. One that waits for its
-	// registry is not being unpacked.
+	// MaxConcurrentLayers is how many layers of one image are fetched at a time, and how many are
+	// unpacked at a time over all pulls. A layer that waits for its registry is not being
+	// unpacked.
 	MaxConcurrentLayers int `toml:"max_concurrent_layers"`
 	// StallTimeout is how long a registry may send nothing, in a Go duration.
 	StallTimeout Duration `toml:"stall_timeout"`
-	// MinRate is how many bytes a second a registry has to send, on average of half a
-	// minute; 0 is no bound.
+	// MinRate is how many bytes per second a registry must send on average over half a minute; 0
+	// is no limit.
 	MinRate int64 `toml:"min_rate"`
-	// PullTimeout ends a pull that takes longer in all; 0 is never.
+	// PullTimeout ends a pull that takes longer in all; 0 is no limit.
 	PullTimeout Duration `toml:"pull_timeout"`
-	// ProgressTimeout ends a pull of which nothing has come in and nothing has been
-	// unpacked for so long; 0 is never.
+	// ProgressTimeout ends a pull for which nothing has been received or unpacked for this long;
+	// 0 is no limit.
 	ProgressTimeout Duration `toml:"progress_timeout"`
 	// Retries is how often a request is repeated after 429, 5xx or a broken
 	// connection.
 	Retries int `toml:"retries"`
-	// MaxLayerBytes is the most that one layer may have uncompressed; 0 is no
-	// limit.
+	// MaxLayerBytes is the largest uncompressed size of a layer; 0 is no limit.
 	MaxLayerBytes int64 `toml:"max_layer_bytes"`
-	// MaxLayerEntries and MaxImageEntries are the most that one layer, and all the new
-	// layers of one image, may have of files, directories and others; 0 is no limit.
+	// MaxLayerEntries and MaxImageEntries limit the files, directories and other entries of one
+	// layer, and of all new layers of an image; 0 is no limit.
 	MaxLayerEntries int64 `toml:"max_layer_entries"`
 	MaxImageEntries int64 `toml:"max_image_entries"`
-	// MinFreeBytes of the disk stay free: pulls fail before they are used.
+	// MinFreeBytes of the disk stay free: pulls fail before they use them.
 	MinFreeBytes int64 `toml:"min_free_bytes"`
-	// MinFreeInodes of the disk stay free, where it has a number of them.
+	// MinFreeInodes of the disk stay free, if its number of inodes is fixed.
 	MinFreeInodes int64 `toml:"min_free_inodes"`
-	// KeepPartial is how long what an unfinished pull has fetched is kept for
-	// the next try.
+	// KeepPartial is how long the content that an unfinished pull has fetched is kept for the
+	// next attempt.
 	KeepPartial Duration `toml:"keep_partial"`
-	// WorkerIdle is how long the process that fetches and unpacks stays after
-	// its last job.
+	// WorkerIdle is how long the process that fetches and unpacks stays after its last job.
 	WorkerIdle Duration `toml:"worker_idle"`
 	// Policy says which images may be pulled.
 	Policy policy.Config `toml:"policy"`
@@ -81,7 +78,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Default is the configuration that needs no file.
+// Default returns the configuration without a file.
 func Default() Config {
 	return Config{
 		DefaultRegistry: "docker.io",
@@ -106,14 +103,14 @@ func Default() Config {
 	}
 }
 
-// Validate says what is wrong with c, all of it.
+// Validate returns everything that is wrong with c.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(key, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("images.%s: %s: %w", key, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument))
 	}
 	if c.DefaultRegistry == "" || strings.ContainsAny(c.DefaultRegistry, "/ ") {
-		bad("default_registry", "%q is no registry host", c.DefaultRegistry)
+		bad("default_registry", "%q is not a registry host", c.DefaultRegistry)
 	}
 	for _, dir := range c.RegistryConfig {
 		if !filepath.IsAbs(dir) {
@@ -132,7 +129,7 @@ func (c Config) Validate() error {
 	for host, others := range c.CredentialHosts {
 		for _, other := range append([]string{host}, others...) {
 			if other == "" || strings.ContainsAny(other, "/ @*") {
-				bad("credential_hosts", "%q is no host or host:port", other)
+				bad("credential_hosts", "%q is not a host or host:port", other)
 			}
 		}
 	}

@@ -16,9 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
-// pullForever as first argument makes the test binary an agent that pulls,
-// checks out and removes an image again and again until it is killed, and
-// prints a line for every step.
+// pullForever, as first argument, makes the test binary an agent that pulls, checks out and
+// removes an image again and again until it is killed, and prints a line for every step.
 const pullForever = "pull-forever"
 
 func pullUntilKilled(dir, ref string) int {
@@ -29,7 +28,7 @@ func pullUntilKilled(dir, ref string) int {
 		return 1
 	}
 	step := func(what string) { _, _ = os.Stdout.WriteString(what + "\n") }
-	ctx := context.Background() //nolint:usetesting // not in a test: in a process of its own
+	ctx := context.Background() //nolint:usetesting // not in a test, but in a process of its own
 	for i := 0; ; i++ {
 		img, err := s.Pull(ctx, "cri", ref, core.PullOptions{Progress: func(p core.PullProgress) { step(p.Status) }})
 		if err != nil {
@@ -56,8 +55,8 @@ func pullUntilKilled(dir, ref string) int {
 	}
 }
 
-// TestKilledAgentLeavesAWholeStore kills the agent at random steps of a pull's
-// life and looks at what the next one finds.
+// TestKilledAgentLeavesAWholeStore kills the agent at random steps of a pull's life and checks
+// what the next one finds.
 func TestKilledAgentLeavesAWholeStore(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	b := layered(4, 200_000)
@@ -68,7 +67,7 @@ func TestKilledAgentLeavesAWholeStore(t *testing.T) {
 		killedAt[killAt(t, dir, ref, 1+rand.IntN(45))]++
 		s := open(t, dir)
 		checkStore(t, s, dir)
-		if round%3 == 2 { // and it still works
+		if round%3 == 2 { // and the store still works
 			img, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -113,7 +112,7 @@ func killAt(t *testing.T, dir, ref string, n int) string {
 	return last
 }
 
-// checkStore looks for what nobody needs, and for what is missing.
+// checkStore looks for garbage and for missing content.
 func checkStore(t *testing.T, s *image.Store, dir string) {
 	t.Helper()
 	ids, err := s.Checkouts(t.Context())

@@ -26,7 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
-// noise is n bytes that do not compress.
+// noise returns n bytes that do not compress.
 func noise(n int, seed byte) []byte {
 	data := make([]byte, n)
 	r := rand.NewChaCha8(sha256.Sum256([]byte{seed}))
@@ -34,7 +34,7 @@ func noise(n int, seed byte) []byte {
 	return data
 }
 
-// layered is an image of several layers of size bytes each.
+// layered returns an image of several layers of size bytes each.
 func layered(layers, size int) imagetest.Built {
 	var i imagetest.Image
 	for n := range layers {
@@ -43,7 +43,7 @@ func layered(layers, size int) imagetest.Built {
 	return i.Build()
 }
 
-// quick is a store that gives up soon.
+// quick returns a store with short timeouts.
 func quick(t *testing.T) *image.Store {
 	t.Helper()
 	cfg := image.Default()
@@ -125,13 +125,13 @@ func TestRefusalsSayWhatAndWhere(t *testing.T) {
 	}
 }
 
-// nothingAfterRemove removes the one image and wants the store empty.
+// nothingAfterRemove removes the only image and checks that the store is empty.
 func nothingAfterRemove(t *testing.T, s *image.Store, ref string) {
 	t.Helper()
 	if err := s.Remove(t.Context(), "cri", ref); err != nil {
 		t.Fatal(err)
 	}
-	// The worker of an agent that was just killed may be writing still.
+	// The worker of an agent that was just killed may still be writing.
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(time.Minute)
@@ -204,7 +204,8 @@ func TestRetryAfterIsHeeded(t *testing.T) {
 	if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); err != nil {
 		t.Errorf("after one 429: %v", err)
 	}
-	// One that asks for more than we wait is refused at once, with its wish.
+	// A server that asks for a longer wait than we allow is given up at once, and the error says
+	// how long it asked for.
 	reg.Intercept(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		w.Header().Set("Retry-After", "7200")
 		w.WriteHeader(http.StatusTooManyRequests)
@@ -213,7 +214,7 @@ func TestRetryAfterIsHeeded(t *testing.T) {
 	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "2h0m0s") {
 		t.Errorf("got %v", err)
 	}
-	// Nor is it waited for beyond the caller's deadline.
+	// Nor does the wait exceed the caller's deadline.
 	reg.Intercept(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		w.Header().Set("Retry-After", "30")
 		w.WriteHeader(http.StatusTooManyRequests)
@@ -251,7 +252,7 @@ func TestTransferGoesOnWhereItBrokeOff(t *testing.T) {
 	}
 }
 
-// breaking is a connection that breaks after so many bytes.
+// breaking is a connection that breaks after a number of bytes.
 type breaking struct {
 	http.ResponseWriter
 	left int
@@ -313,7 +314,7 @@ func TestConcurrentPullsAreDoneOnce(t *testing.T) {
 	for i := range errs {
 		c := t.Context()
 		if i == 0 {
-			c = ctx // the first caller goes away
+			c = ctx // the first caller leaves
 		}
 		wg.Go(func() {
 			_, errs[i] = s.Pull(c, core.Owner("o"+strconv.Itoa(i%2)), ref, core.PullOptions{Progress: func(core.PullProgress) { joined <- struct{}{} }})
@@ -447,8 +448,8 @@ func TestFullDiskIsSaidBeforeItIsFull(t *testing.T) {
 	}
 }
 
-// TestAPullWithoutProgressIsCancelled, at whatever it stands still; what it has
-// fetched is there for the next.
+// TestAPullWithoutProgressIsCancelled, whatever it waits for; what it has fetched is there for
+// the next one.
 func TestAPullWithoutProgressIsCancelled(t *testing.T) {
 	b := layered(1, 200_000)
 	blob := b.Layers[0].Digest
@@ -481,7 +482,7 @@ func TestAPullWithoutProgressIsCancelled(t *testing.T) {
 			if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "no progress for 300ms") {
 				t.Errorf("error %v", err)
 			}
-			<-gone // the request was given up
+			<-gone // the request was cancelled
 			reg.Intercept(nil)
 			if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); err != nil {
 				t.Errorf("the next try: %v", err)
@@ -490,8 +491,8 @@ func TestAPullWithoutProgressIsCancelled(t *testing.T) {
 	}
 }
 
-// TestCredentialsAreEachCallers: a pull is shared by those who have the same, and
-// what is in the store opens no registry to those who have none.
+// TestCredentialsAreEachCallers: only callers with the same credentials share a pull, and content
+// in the store does not give access to a registry to callers without credentials.
 func TestCredentialsAreEachCallers(t *testing.T) {
 	b := layered(1, 1000)
 	reg := imagetest.NewRegistry(t)
@@ -516,7 +517,7 @@ func TestCredentialsAreEachCallers(t *testing.T) {
 		_, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{Username: "u", Password: "p", Always: true})
 		first <- err
 	}()
-	<-reached // while it is under way others do not ride along
+	<-reached // meanwhile others do not share it
 	for name, opts := range map[string]core.PullOptions{"none": {Always: true}, "wrong ones": {Always: true, Username: "u", Password: "x"}} {
 		if _, err := s.Pull(t.Context(), "other", ref, opts); !errdefs.IsUnauthorized(err) {
 			t.Errorf("%s beside it: %v", name, err)

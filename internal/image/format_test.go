@@ -15,16 +15,16 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
-// formatImage is what the stores in testdata hold under formatName.
+// formatImage is the image that the stores in testdata have under formatName.
 func formatImage() imagetest.Built {
 	return imagetest.Image{Raw: [][]byte{imagetest.Tar([]imagetest.File{{Name: "etc/", UID: 1, GID: 1}})}, Compression: imagetest.None}.Build()
 }
 
 const formatName = "registry.example/team/app:v1"
 
-// TestOpensEveryFormat opens the names.db of every format that was released;
-// content is not kept with them, so that the image counts as damaged.
-// LONGSHORE_WRITE_FORMAT=path writes the present one.
+// TestOpensEveryFormat opens the names.db of every released format. The content is not stored
+// with them, so the image counts as damaged. LONGSHORE_WRITE_FORMAT=path writes the present
+// format.
 func TestOpensEveryFormat(t *testing.T) {
 	if path := os.Getenv("LONGSHORE_WRITE_FORMAT"); path != "" {
 		writeFormat(t, path)
@@ -64,7 +64,7 @@ func writeFormat(t *testing.T, path string) {
 	if err := imagetest.WriteOCI(&archive, map[string]imagetest.Built{formatName: formatImage()}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Import(t.Context(), "cri", &archive); err != nil {
+	if _, err := s.Import(t.Context(), "cri", &archive, core.ImportOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Pin(t.Context(), "cri", formatName, true); err != nil {
@@ -102,7 +102,7 @@ func TestNewerFormatIsRefusedAndLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = image.New(image.Options{Root: dir})
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "format is 2, this program knows 1") {
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "format is version 2, this program supports version 1") {
 		t.Errorf("got %v", err)
 	}
 	after, err := os.ReadFile(path)

@@ -15,22 +15,25 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// live is what a collection must leave.
+// collector removes from a store what no owner, checkout or lease holds.
+type collector struct{ s *Store }
+
+// live is what a collection must not remove.
 type live struct {
 	images, blobs, chains map[digest.Digest]bool
 }
 
-// mark follows every owner's names, the checkouts and the leases.
+// mark collects what the names of all owners, the checkouts and the leases refer to.
 // Preconditions: s.mu is held.
-func (s *Store) mark() live {
+func (g collector) mark() live {
 	l := live{images: map[digest.Digest]bool{}, blobs: map[digest.Digest]bool{}, chains: map[digest.Digest]bool{}}
-	for _, o := range s.rec.owners {
+	for _, o := range g.s.rec.owners {
 		for _, n := range o.names {
 			l.images[n.Manifest] = true
 			l.blobs[n.Target] = true
 		}
 	}
-	for _, co := range s.checkouts {
+	for _, co := range g.s.checkouts {
 		if co.Manifest != "" {
 			l.images[co.Manifest] = true
 		}
@@ -39,7 +42,7 @@ func (s *Store) mark() live {
 		}
 	}
 	for m := range l.images {
-		rec := s.rec.images[m]
+		rec := g.s.rec.images[m]
 		if rec == nil {
 			continue
 		}
@@ -51,17 +54,17 @@ func (s *Store) mark() live {
 			l.chains[c] = true
 		}
 	}
-	for lease := range s.leases {
+	for lease := range g.s.leases {
 		for b := range lease.blobs {
 			l.blobs[b] = true
-			l.images[b] = true // a pull that has just found it whole
+			l.images[b] = true // a pull has just found it complete
 		}
 		for c := range lease.chains {
 			l.chains[c] = true
 		}
 	}
-	now := s.now()
-	for _, rec := range s.rec.leases {
+	now := g.s.now()
+	for _, rec := range g.s.rec.leases {
 		if rec.Expires.Before(now) {
 			continue
 		}
@@ -72,71 +75,70 @@ func (s *Store) mark() live {
 	return l
 }
 
-// collect removes what nobody holds. It is safe beside pulls and checkouts:
-// what it takes is decided and put out of reach while mu is held, as a lease
-// and a checkout are.
-func (s *Store) collect(ctx context.Context) (freed uint64, err error) {
-	s.write.Lock()
-	defer s.write.Unlock()
-	now := s.now()
-	s.mu.Lock()
-	l := s.mark()
+// collect removes what nobody refers to. It may run while images are pulled and checked out:
+// leases and checkouts are taken with mu held, and under the same mu collect decides what to
+// remove and takes it out of the records.
+func (g collector) collect(ctx context.Context) (freed uint64, err error) {
+	g.s.write.Lock()
+	defer g.s.write.Unlock()
+	now := g.s.now()
+	g.s.mu.Lock()
+	l := g.mark()
 	images, layers := map[digest.Digest]*imageRecord{}, map[digest.Digest]layerRecord{}
 	var c change
-	for m, rec := range s.rec.images {
+	for m, rec := range g.s.rec.images {
 		if !l.images[m] {
 			images[m] = rec
 			c.drop(bucketImages, m.String(), func(*records) {})
-			delete(s.rec.images, m)
+			delete(g.s.rec.images, m)
 		}
 	}
-	for chain, rec := range s.rec.layers {
+	for chain, rec := range g.s.rec.layers {
 		if !l.chains[chain] {
 			layers[chain] = rec
 			c.drop(bucketLayers, chain.String(), func(*records) {})
-			delete(s.rec.layers, chain)
+			delete(g.s.rec.layers, chain)
 		}
 	}
-	for id, rec := range s.rec.leases {
-		if rec.Expires.Before(now) && !s.active(id) {
+	for id, rec := range g.s.rec.leases {
+		if rec.Expires.Before(now) && !g.s.active(id) {
 			c.drop(bucketLeases, id, func(r *records) { delete(r.leases, id) })
 		}
 	}
-	s.mu.Unlock()
-	// The records go first: what is on disk without a record is cleared away
-	// at the next start.
-	if err := s.commit(&c); err != nil {
-		s.mu.Lock()
-		maps.Copy(s.rec.images, images)
-		maps.Copy(s.rec.layers, layers)
-		s.mu.Unlock()
+	g.s.mu.Unlock()
+	// The records are removed first: the next start deletes what is on disk without a record.
+	if err := g.s.commit(&c); err != nil {
+		g.s.mu.Lock()
+		maps.Copy(g.s.rec.images, images)
+		maps.Copy(g.s.rec.layers, layers)
+		g.s.mu.Unlock()
 		return 0, fmt.Errorf("collect images: %w", err)
 	}
 	for _, rec := range layers {
 		freed += uint64(rec.Bytes)
-		s.discardDir(s.rec.layerPath(rec.Dir))
+		g.discardDir(g.s.rec.layerPath(rec.Dir))
 	}
-	n, err := s.sweepBlobs(ctx, l)
-	s.trash.empty()
+	n, err := g.sweepBlobs(ctx, l)
+	g.s.trash.empty()
 	return freed + n, err
 }
 
-func (s *Store) discardDir(path string) {
-	if err := s.trash.add(path); err != nil {
-		s.log.Warn("throw away", "path", path, "error", err)
+func (g collector) discardDir(path string) {
+	if err := g.s.trash.add(path); err != nil {
+		g.s.log.Warn("could not move an unused file to the trash; the next collection tries again", "path", path, "error", err)
 	}
 }
 
-// sweepBlobs removes content that is not live. Preconditions: s.write is held,
-// so that nobody gets a lease meanwhile.
-func (s *Store) sweepBlobs(ctx context.Context, l live) (freed uint64, err error) {
-	s.mu.RLock()
-	importing := s.imports > 0
-	s.mu.RUnlock()
+// sweepBlobs removes content that is not live. Preconditions: s.write is held, so that nobody
+// gets a lease meanwhile.
+func (g collector) sweepBlobs(ctx context.Context, l live) (freed uint64, err error) {
+	g.s.mu.RLock()
+	importing := g.s.imports > 0
+	g.s.mu.RUnlock()
 	if importing {
-		return 0, nil // an archive's blobs have no lease until it is read
+		return 0, nil // an archive's blobs have no lease until the archive has been read
 	}
-	blobs, err := files(filepath.Join(s.content.dir, "sha256"))
+	blobs, err := files(filepath.Join(g.s.content.dir, "sha256"))
 	if err != nil {
 		return 0, fmt.Errorf("collect images: %w", err)
 	}
@@ -149,12 +151,12 @@ func (s *Store) sweepBlobs(ctx context.Context, l live) (freed uint64, err error
 			return freed, fmt.Errorf("collect images: %w", err)
 		}
 		freed += uint64(fi.Size())
-		s.discardDir(s.content.path(d))
+		g.discardDir(g.s.content.path(d))
 	}
-	return freed, s.sweepIngests()
+	return freed, g.sweepIngests()
 }
 
-// files lists a directory in which files come and go.
+// files lists a directory whose files may change meanwhile.
 func files(dir string) ([]os.FileInfo, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -174,17 +176,17 @@ func files(dir string) ([]os.FileInfo, error) {
 	return list, nil
 }
 
-// part is a blob of which not all is there.
+// part is an unfinished blob.
 type part struct {
 	dir  string
 	size int64
 	at   time.Time
 }
 
-// parts lists unfinished blobs. The content store's own list gives up when a
-// crash left one without its files.
-func (s *Store) parts() ([]part, error) {
-	dir := filepath.Join(s.root, worker.ContentDir, "ingest")
+// listParts lists unfinished blobs. The content store's own list fails when a crash has left a
+// blob's directory without its files.
+func listParts(root string) ([]part, error) {
+	dir := filepath.Join(root, worker.ContentDir, "ingest")
 	dirs, err := files(dir)
 	if err != nil {
 		return nil, err
@@ -200,45 +202,45 @@ func (s *Store) parts() ([]part, error) {
 	return list, nil
 }
 
-// sweepIngests removes parts of blobs that nobody has touched for long.
-func (s *Store) sweepIngests() error {
-	s.mu.RLock()
-	busy := len(s.leases) > 0
-	s.mu.RUnlock()
+// sweepIngests removes unfinished blobs that have not been written to for KeepPartial.
+func (g collector) sweepIngests() error {
+	g.s.mu.RLock()
+	busy := len(g.s.leases) > 0
+	g.s.mu.RUnlock()
 	if busy {
 		return nil
 	}
-	parts, err := s.parts()
+	parts, err := listParts(g.s.root)
 	if err != nil {
 		return fmt.Errorf("collect images: %w", err)
 	}
-	before := s.now().Add(-time.Duration(s.cfg.KeepPartial))
+	before := g.s.now().Add(-time.Duration(g.s.cfg.KeepPartial))
 	for _, p := range parts {
-		if p.size == 0 || p.at.Before(before) { // an empty one has nothing to go on from
-			s.discardDir(p.dir)
+		if p.size == 0 || p.at.Before(before) { // an empty one is of no use
+			g.discardDir(p.dir)
 		}
 	}
 	return nil
 }
 
-// recover clears away what an earlier agent left half made: layers without a
-// record, and content that nobody holds.
-func (s *Store) recover() error {
+// recover deletes what an earlier agent left incomplete: layers without a record, and content
+// that nobody refers to.
+func (g collector) recover() error {
 	known := map[string]bool{}
-	for _, l := range s.rec.layers {
+	for _, l := range g.s.rec.layers {
 		known[l.Dir] = true
 	}
-	entries, err := os.ReadDir(filepath.Join(s.root, worker.LayerDir))
+	entries, err := os.ReadDir(filepath.Join(g.s.root, worker.LayerDir))
 	if err != nil {
 		return fmt.Errorf("read layers: %w", err)
 	}
 	for _, e := range entries {
 		if !known[e.Name()] {
-			s.log.Info("clear away unfinished layer", "dir", e.Name())
-			s.discardDir(s.rec.layerPath(e.Name()))
+			g.s.log.Info("deleting an unfinished layer", "dir", e.Name())
+			g.discardDir(g.s.rec.layerPath(e.Name()))
 		}
 	}
-	_, err = s.collect(context.Background())
+	_, err = g.collect(context.Background())
 	return err
 }
 
@@ -259,7 +261,7 @@ func (s *Store) Usage(context.Context) (core.ImageUsage, error) {
 		u.Bytes += uint64(fi.Size())
 		u.Inodes++
 	}
-	parts, err := s.parts()
+	parts, err := listParts(s.root)
 	if err != nil {
 		return core.ImageUsage{}, fmt.Errorf("image usage: %w", err)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// found is what a reference of an owner stands for: an image ID and the
-// manifests of it that the owner has.
+// found is what a reference means to an owner: an image ID and the manifests of it that the owner
+// has.
 type found struct {
 	id        digest.Digest
 	manifests map[digest.Digest]bool
@@ -26,8 +26,8 @@ type found struct {
 	name      string        // the stored name, "" when found by ID
 }
 
-// find resolves a name, name@digest, ID or prefix of an ID. Owner "" searches
-// everybody's. Preconditions: s.mu is held.
+// find resolves a name, name@digest, ID or prefix of an ID. Owner "" searches all owners.
+// Preconditions: s.mu is held.
 func (r *records) find(owner core.Owner, ref string) (found, error) {
 	if f, ok, err := r.findID(owner, ref); ok || err != nil {
 		return f, err
@@ -46,7 +46,7 @@ func (r *records) find(owner core.Owner, ref string) (found, error) {
 		if !ok {
 			continue
 		}
-		// The digest may be the manifest's of an index that was pulled.
+		// The digest may be that of a manifest in an index that was pulled.
 		for stored, n := range rec.names {
 			if (n.Manifest == d.Digest() || n.Target == d.Digest()) && repository(stored) == named.Name() {
 				return r.foundBy(owner, n, stored), nil
@@ -90,7 +90,7 @@ func (r *records) findID(owner core.Owner, ref string) (found, bool, error) {
 	case len(ids) == 0:
 		return found{}, false, nil
 	case len(ids) > 1:
-		return found{}, true, fmt.Errorf("image %s: %d images begin like this: %w", ref, len(ids), errdefs.ErrInvalidArgument)
+		return found{}, true, fmt.Errorf("image %s: the IDs of %d images begin like this: %w", ref, len(ids), errdefs.ErrInvalidArgument)
 	}
 	for id, n := range ids {
 		return found{id: id, first: n.Manifest, manifests: r.manifestsOf(owner, id)}, true, nil
@@ -98,7 +98,7 @@ func (r *records) findID(owner core.Owner, ref string) (found, bool, error) {
 	panic("unreachable")
 }
 
-// manifestsOf lists the owner's manifests with this config.
+// manifestsOf returns the owner's manifests with this config.
 func (r *records) manifestsOf(owner core.Owner, id digest.Digest) map[digest.Digest]bool {
 	m := map[digest.Digest]bool{}
 	for _, o := range r.ownersOf(owner) {
@@ -111,7 +111,7 @@ func (r *records) manifestsOf(owner core.Owner, id digest.Digest) map[digest.Dig
 	return m
 }
 
-// ownersOf is one owner, or for "" all of them in order, of those on record.
+// ownersOf returns owner, or for "" all owners that have images, in order.
 func (r *records) ownersOf(owner core.Owner) []core.Owner {
 	var all []core.Owner
 	for o := range r.owners {
@@ -157,7 +157,7 @@ func (s *Store) List(_ context.Context, owner core.Owner) ([]core.Image, error) 
 		case errdefs.IsNotFound(err):
 			continue // removed meanwhile
 		case errdefs.IsDataLoss(err):
-			s.log.Warn("image is damaged", "error", err) // listed without its config
+			s.log.Warn("an image is damaged: pull it again", "error", err) // listed without its config
 		case err != nil:
 			return nil, err
 		}
@@ -167,7 +167,7 @@ func (s *Store) List(_ context.Context, owner core.Owner) ([]core.Image, error) 
 	return list, nil
 }
 
-// describe tells of one image as the owner sees it.
+// describe returns one image as the owner sees it.
 func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, error) {
 	s.mu.RLock()
 	rec := s.rec.images[manifest]
@@ -200,21 +200,44 @@ func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, 
 	slices.Sort(img.Names)
 	slices.Sort(img.Digests)
 	img.Names, img.Digests = slices.Compact(img.Names), slices.Compact(img.Digests)
-	var err error
-	img.Config, err = s.config(rec)
+	cfg, err := s.config(rec)
+	img.Config, img.Health, img.Shell = cfg.Image, cfg.docker.Healthcheck, cfg.docker.Shell
 	return img, err
 }
 
-func (s *Store) config(rec *imageRecord) (ocispec.Image, error) {
-	var cfg ocispec.Image
+// imageConfig is an image's config with what Docker writes into it beside OCI's.
+type imageConfig struct {
+	ocispec.Image
+	docker struct {
+		Healthcheck *core.HealthCheck
+		Shell       []string
+	}
+}
+
+func (s *Store) config(rec *imageRecord) (cfg imageConfig, err error) {
 	body, err := content.ReadBlob(context.Background(), s.content, rec.Config)
 	if err != nil {
 		return cfg, fmt.Errorf("read config of image %s: %w: pull it again: %v", rec.ID, errdefs.ErrDataLoss, err) //nolint:errorlint // one class only
 	}
-	if err := json.Unmarshal(body, &cfg); err != nil {
+	if err := cfg.read(body); err != nil {
 		return cfg, fmt.Errorf("read config of image %s: %w: pull it again: %v", rec.ID, errdefs.ErrDataLoss, err) //nolint:errorlint // one class only
 	}
 	return cfg, nil
+}
+
+// read takes a config's JSON apart. What Docker has beside OCI's is left out when it
+// is of another form: the image can be run without.
+func (c *imageConfig) read(body []byte) error {
+	if err := json.Unmarshal(body, &c.Image); err != nil {
+		return err
+	}
+	var own struct {
+		Config json.RawMessage `json:"config"`
+	}
+	if json.Unmarshal(body, &own) != nil || own.Config == nil || json.Unmarshal(own.Config, &c.docker) != nil {
+		c.docker.Healthcheck, c.docker.Shell = nil, nil
+	}
+	return nil
 }
 
 // Tag implements core.Images.
@@ -224,7 +247,7 @@ func (s *Store) Tag(_ context.Context, owner core.Owner, source, target string) 
 		return fmt.Errorf("tag: %w", err)
 	}
 	if _, ok := named.(reference.Digested); ok {
-		return fmt.Errorf("tag %s: a name with a digest cannot be given: %w", target, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("tag %s: the new name must not have a digest: %w", target, errdefs.ErrInvalidArgument)
 	}
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -279,12 +302,12 @@ func (s *Store) Remove(ctx context.Context, owner core.Owner, ref string) error 
 	if err != nil {
 		return fmt.Errorf("remove image: %w", err)
 	}
-	_, err = s.collect(ctx)
+	_, err = collector{s}.collect(ctx)
 	return err
 }
 
-// dropNames takes away one name, or all that an ID has. With the last tag of a
-// repository goes the digest name that came with it. Preconditions: s.mu.
+// dropNames removes one name, or all that an ID has. The digest name that came with a tag goes
+// with the repository's last tag. Preconditions: s.mu.
 func (r *records) dropNames(c *change, owner core.Owner, f found) {
 	o := r.owner0(owner)
 	names := o.namesOf(f.manifests)
@@ -339,5 +362,5 @@ func (s *Store) Prune(ctx context.Context, owner core.Owner, keep func(core.Imag
 			return 0, fmt.Errorf("prune: %w", err)
 		}
 	}
-	return s.collect(ctx)
+	return collector{s}.collect(ctx)
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
-// TestOneLayerWithMappedOwners: the kernel makes an overlay, by which owners are
-// mapped, of two lower layers at least.
+// TestOneLayerWithMappedOwners: the kernel needs at least two lower layers for an overlay, with
+// which owners are mapped.
 func TestOneLayerWithMappedOwners(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	dir := t.TempDir()
@@ -47,6 +47,11 @@ func TestOneLayerWithMappedOwners(t *testing.T) {
 	}
 	if left, err := os.ReadDir(layers[1]); err != nil || len(left) != 0 {
 		t.Errorf("what is below the layer: %v, %v", left, err)
+	}
+	// The unmount of one that can be written to must not sync the file system below it.
+	co, err = s.Checkout(t.Context(), core.CheckoutRequest{Container: "written", Image: img.ID})
+	if err != nil || !slices.Contains(co.Mounts[0].Options, "volatile") {
+		t.Errorf("mounts %+v, %v; want a volatile one", co.Mounts, err)
 	}
 }
 
@@ -101,7 +106,7 @@ func TestOpenClearsAwayHalfMadeLayers(t *testing.T) {
 	write(t, filepath.Join(dir, "l/zz/etc/passwd"), "half")
 	write(t, filepath.Join(dir, "trash/old/file"), "old")
 	s = open(t, dir)
-	if err := s.Close(); err != nil { // waits for the trash
+	if err := s.Close(); err != nil { // Close waits for the trash
 		t.Fatal(err)
 	}
 	for _, gone := range []string{"l/zz", "trash/old"} {
@@ -146,7 +151,7 @@ func TestMissingLayerIsDataLossAndPullRepairsIt(t *testing.T) {
 	if _, err := s.Checkout(t.Context(), req); err != nil {
 		t.Errorf("after the repair: %v", err)
 	}
-	// With the blob damaged as well, it is fetched anew.
+	// With the blob damaged as well, it is fetched again.
 	if err := s.Discard(t.Context(), "c1"); err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +175,7 @@ func TestMissingLayerIsDataLossAndPullRepairsIt(t *testing.T) {
 	}
 }
 
-// held is a registry whose blob d sends half of its bytes and then waits.
+// held is a registry that sends half of the blob d and then waits.
 func held(t *testing.T, reg *imagetest.Registry, d digest.Digest, size int64) (half chan struct{}, ranges func() []string) {
 	t.Helper()
 	half = make(chan struct{})
@@ -213,7 +218,7 @@ func (h *holding) Write(p []byte) (int, error) {
 	panic(http.ErrAbortHandler)
 }
 
-// waitIngest waits until an unfinished blob of at least n bytes lies in dir.
+// waitIngest waits until there is an unfinished blob of at least n bytes in dir.
 func waitIngest(t *testing.T, dir string, n int64) {
 	t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
@@ -253,7 +258,7 @@ func TestPullGoesOnAfterTheWorkerWasKilled(t *testing.T) {
 	if err := <-result; !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("got %v, want Unavailable", err)
 	}
-	// The agent restarts, too, and clears away what nobody needs: not this.
+	// The agent restarts too, and removes garbage, but not this.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +346,7 @@ func TestIdleWorkerEnds(t *testing.T) {
 	cfg.WorkerIdle = image.Duration(time.Millisecond)
 	dir := t.TempDir()
 	s := openWith(t, image.Options{Root: dir, Config: cfg})
-	for range 3 { // each time a new one
+	for range 3 { // each time another one
 		if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{Always: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +354,7 @@ func TestIdleWorkerEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		waitLock(t, lock) // held by the worker as long as it lives
+		waitLock(t, lock) // a living worker has it locked
 	}
 }
 
@@ -374,7 +379,7 @@ func TestArchives(t *testing.T) {
 		"oci": oci.Bytes(), "docker": docker.Bytes(), "oci.gz": imagetest.Compress(oci.Bytes(), imagetest.Gzip), "docker.zst": zw.EncodeAll(docker.Bytes(), nil),
 	} {
 		s := open(t, t.TempDir())
-		list, err := s.Import(t.Context(), "cli", bytes.NewReader(archive))
+		list, err := s.Import(t.Context(), "cli", bytes.NewReader(archive), core.ImportOptions{})
 		if err != nil || len(list) != 2 {
 			t.Errorf("%s: %v, %v", name, list, err)
 			continue
@@ -393,12 +398,12 @@ func TestArchives(t *testing.T) {
 			t.Errorf("%s: export: %v", name, err)
 		}
 		again := open(t, t.TempDir())
-		if list, err := again.Import(t.Context(), "cli", &out); err != nil || len(list) != 2 {
+		if list, err := again.Import(t.Context(), "cli", &out, core.ImportOptions{}); err != nil || len(list) != 2 {
 			t.Errorf("%s: import of the export: %v, %v", name, list, err)
 		}
 	}
 	s := open(t, t.TempDir())
-	list, err := s.Import(t.Context(), "cli", bytes.NewReader(nameless.Bytes()))
+	list, err := s.Import(t.Context(), "cli", bytes.NewReader(nameless.Bytes()), core.ImportOptions{})
 	if err != nil || len(list) != 1 || len(list[0].Names) != 0 {
 		t.Fatalf("nameless: %+v, %v", list, err)
 	}
@@ -419,27 +424,27 @@ func TestCancelledImportLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, t.TempDir())
-	pr, pw := io.Pipe() // brings half and then nothing
+	pr, pw := io.Pipe() // sends half and then nothing
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		_, _ = pw.Write(archive.Bytes()[:archive.Len()/2])
 		cancel()
 	}()
-	if _, err := s.Import(ctx, "cli", pr); !errors.Is(err, context.Canceled) {
+	if _, err := s.Import(ctx, "cli", pr, core.ImportOptions{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want Canceled", err)
 	}
 	_ = pw.Close()
 	if l, err := s.List(t.Context(), ""); err != nil || len(l) != 0 {
 		t.Errorf("left %v, %v", l, err)
 	}
-	if _, err := s.Import(t.Context(), "cli", &archive); err != nil {
+	if _, err := s.Import(t.Context(), "cli", &archive, core.ImportOptions{}); err != nil {
 		t.Errorf("the whole archive afterwards: %v", err)
 	}
 }
 
-// TestCollectionBesidePulls lets owners pull, check out, remove and prune the
-// same few images, which share layers, at the same time: nobody may ever miss
-// anything, and nothing is left in the end.
+// TestCollectionBesidePulls lets owners pull, check out, remove and prune the same few images
+// concurrently, which share layers: nothing may ever be missing for anybody, and nothing may be
+// left at the end.
 func TestCollectionBesidePulls(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	shared := []imagetest.File{{Name: "shared", Body: noise(50_000, 99)}}

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// waitLock waits until nobody else holds the lock on f, and closes it.
+// waitLock waits until nobody else has the lock on f, and closes it.
 func waitLock(t *testing.T, f *os.File) {
 	t.Helper()
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {

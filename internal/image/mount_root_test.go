@@ -43,7 +43,7 @@ func checkoutsCanBeMounted(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", id, diff)
 			}
 			if readOnly {
-				continue // a bind mount gets its ro by a remount, which is the mounter's
+				continue // ro of a bind mount takes a remount, which is the mounter's task
 			}
 			write(t, filepath.Join(root, "made/file"), "by the container")
 			st, err := s.RootStats(t.Context(), id)
@@ -51,7 +51,7 @@ func checkoutsCanBeMounted(t *testing.T) {
 				t.Errorf("%s: root stats %+v, %v", id, st, err)
 			}
 		}
-		// What one container wrote is nobody else's.
+		// Other containers do not see what one has written.
 		co, err := s.Checkout(t.Context(), core.CheckoutRequest{Container: core.ID(name + "-other"), Image: img.ID})
 		if err != nil {
 			t.Fatal(err)

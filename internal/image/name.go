@@ -12,11 +12,11 @@ import (
 
 const dockerHub = "docker.io"
 
-// hexID is an image ID or the beginning of one, without its algorithm.
+// hexID matches an image ID or the beginning of one, without its algorithm.
 var hexID = regexp.MustCompile(`^[a-f0-9]{3,64}$`)
 
-// normalize completes a name: registry, library/ on Docker Hub, the tag
-// latest. A name with both tag and digest keeps the digest.
+// normalize completes a name: the registry, library/ on Docker Hub, the tag latest. A name with
+// both tag and digest keeps the digest.
 func normalize(ref, defaultRegistry string) (reference.Named, error) {
 	if defaultRegistry != "" && defaultRegistry != dockerHub && ref != "" {
 		first, _, slash := strings.Cut(ref, "/")
@@ -37,7 +37,7 @@ func normalize(ref, defaultRegistry string) (reference.Named, error) {
 	return reference.TagNameOnly(named), nil
 }
 
-// idPrefix is the hex digits ref may be the beginning of an image ID by, or "".
+// idPrefix returns the hex digits if ref may be the beginning of an image ID, and "" otherwise.
 func idPrefix(ref string) string {
 	hex := strings.TrimPrefix(ref, "sha256:")
 	if hexID.MatchString(hex) {
@@ -46,8 +46,8 @@ func idPrefix(ref string) string {
 	return ""
 }
 
-// repository is the part of a stored name before tag or digest; "" for an
-// image without a name.
+// repository returns the part of a stored name before tag or digest; "" for an image without a
+// name.
 func repository(name string) string {
 	if at := strings.IndexByte(name, '@'); at >= 0 {
 		return name[:at]

@@ -25,7 +25,7 @@ import (
 // verifySignature makes the test binary longshore-verify.
 const verifySignature = "verify-signature"
 
-// verifier is a program at a place that nobody, who runs it, can reach.
+// verifier is the path of a program that the user nobody can reach.
 func verifier(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,7 +46,7 @@ func verifier(t *testing.T) string {
 	return script
 }
 
-// index is what a registry answers when it is asked what refers to an image.
+// index is a registry's answer when it is asked what refers to an image.
 func index(t *testing.T, refs ...imagetest.Built) imagetest.Built {
 	t.Helper()
 	doc := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
@@ -63,7 +63,7 @@ func index(t *testing.T, refs ...imagetest.Built) imagetest.Built {
 	return b
 }
 
-// policed is a store in which a rule wants s to have signed.
+// policed returns a store with a rule that requires a signature by s.
 func policed(t *testing.T, inProcess bool, change func(*policy.Config)) (*image.Store, string) {
 	t.Helper()
 	cfg := image.Default()
@@ -160,7 +160,7 @@ func TestSignedImages(t *testing.T) {
 	}
 }
 
-// TestTheIndexIsWhatIsSigned, because that is what a name stands for.
+// TestTheIndexIsWhatIsSigned, because the name refers to it.
 func TestTheIndexIsWhatIsSigned(t *testing.T) {
 	ours, reg := imagetest.NewSigner(t), imagetest.NewRegistry(t)
 	one := layered(1, 10)
@@ -199,7 +199,7 @@ func TestRefusedByName(t *testing.T) {
 	}
 }
 
-// TestVerifiersDecideOnPulls, each time anew.
+// TestVerifiersDecideOnPulls, each time again.
 func TestVerifiersDecideOnPulls(t *testing.T) {
 	reg, dir := imagetest.NewRegistry(t), t.TempDir()
 	ref := reg.Push("app", "v1", layered(1, 10))
@@ -229,7 +229,7 @@ func TestVerifiersDecideOnPulls(t *testing.T) {
 	}
 }
 
-// TestARegistryThatFailsIsNoVerdict: it may have signatures.
+// TestARegistryThatFailsIsNoVerdict: the image may have signatures.
 func TestARegistryThatFailsIsNoVerdict(t *testing.T) {
 	ours, reg := imagetest.NewSigner(t), imagetest.NewRegistry(t)
 	ref := reg.Push("app", "v1", layered(1, 10))

@@ -22,12 +22,14 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// pulling is one pull that any number of callers wait for.
+// pulling is one pull for which any number of callers wait.
 type pulling struct {
-	mu    sync.Mutex // guards watch, last
+	mu    sync.Mutex // guards watch, last, fetched
 	watch map[*func(core.PullProgress)]bool
 	last  core.PullProgress
-	image worker.Image
+	// fetched is the number of bytes received of each blob that was missing.
+	fetched map[digest.Digest]int64
+	image   worker.Image
 }
 
 func (p *pulling) progress(pr core.PullProgress) {
@@ -35,10 +37,25 @@ func (p *pulling) progress(pr core.PullProgress) {
 	defer p.mu.Unlock()
 	if pr.Blob == "" {
 		p.last = pr
+	} else if before, begun := p.fetched[pr.Blob]; begun || pr.Status == "downloading" {
+		if p.fetched == nil {
+			p.fetched = map[digest.Digest]int64{}
+		}
+		p.fetched[pr.Blob] = max(before, pr.Done)
 	}
 	for f := range p.watch {
 		(*f)(pr)
 	}
+}
+
+// total returns the number of bytes fetched.
+func (p *pulling) total() (bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range p.fetched {
+		bytes += n
+	}
+	return bytes
 }
 
 func (p *pulling) subscribe(f func(core.PullProgress)) (cancel func()) {
@@ -61,9 +78,8 @@ func (p *pulling) subscribe(f func(core.PullProgress)) (cancel func()) {
 	}
 }
 
-// Pull brings an image into the store under its full name. Callers that ask for
-// the same at the same time share one pull, which goes on as long as one of
-// them waits.
+// Pull fetches an image into the store under its full name. Concurrent callers that ask for the
+// same share one pull, which continues as long as one of them waits.
 func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts core.PullOptions) (core.Image, error) {
 	named, err := normalize(ref, s.cfg.DefaultRegistry)
 	if err != nil {
@@ -87,8 +103,8 @@ func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts cor
 		Credentials: registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token, Bearer: opts.Bearer},
 	}
 	job.Admit, job.Evidence = admission.Wants()
-	// What is pulled can be collected between the pull's end and the commit of
-	// the name, when somebody else's name goes; then it is pulled again.
+	// The image can be collected between the end of the pull and the commit of the name, when
+	// another name of it is removed; then it is pulled again.
 	for range 3 {
 		img, err := s.pullOnce(ctx, owner, named, job, opts)
 		if !errors.Is(err, errCollected) {
@@ -125,7 +141,10 @@ func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob, nam
 	defer l.release()
 	l.admission = admission
 	img, err := s.runner.Pull(ctx, l, job)
-	// The worker, which has met foreign bytes, is not believed to have obeyed.
+	if s.pulled != nil {
+		s.pulled(p.total())
+	}
+	// The worker has handled bytes from outside, so its result is not trusted.
 	if verr := l.verdict(job, img); verr != nil {
 		return fmt.Errorf("pull %s: %w", named, verr)
 	}
@@ -147,7 +166,7 @@ func (s *Store) auths() (map[string]registry.Credentials, error) {
 	return registry.ParseAuths(data)
 }
 
-// present finds an image that needs no pull.
+// present returns an image that needs no pull.
 func (s *Store) present(owner core.Owner, named reference.Named, pin bool) (core.Image, bool, error) {
 	s.mu.RLock()
 	n, ok := s.rec.owner0(owner).names[named.String()]
@@ -185,7 +204,7 @@ func (r *records) layerThere(chain digest.Digest) bool {
 	return err == nil && fi.IsDir()
 }
 
-// keep records an image that is on disk now.
+// keep records an image that is now on disk.
 func (s *Store) keep(img worker.Image) error {
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -205,7 +224,7 @@ func (s *Store) keep(img worker.Image) error {
 	return s.commit(&c)
 }
 
-// name gives the owner the names of a pulled image.
+// name gives a pulled image's names to the owner.
 func (s *Store) name(owner core.Owner, named reference.Named, img worker.Image, pin bool) (core.Image, error) {
 	s.write.Lock()
 	s.mu.RLock()
@@ -238,8 +257,8 @@ func (s *Store) name(owner core.Owner, named reference.Named, img worker.Image, 
 	return s.describe(owner, img.Manifest.Digest)
 }
 
-// setName lets name stand for another image. One that would lose its last name
-// keeps a nameless entry until it is removed or pruned.
+// setName makes name refer to another image. An image that would lose its last name keeps an
+// entry without a name until it is removed or pruned.
 func (r *records) setName(c *change, owner core.Owner, name string, rec nameRecord) {
 	o := r.owner0(owner)
 	if old, ok := o.names[name]; ok && old.Manifest != rec.Manifest {
@@ -258,7 +277,7 @@ func (r *records) setName(c *change, owner core.Owner, name string, rec nameReco
 	c.putName(owner, name, rec)
 }
 
-// owner0 is the record of an owner who may have none, for reading.
+// owner0 returns the record of an owner for reading; it may be empty.
 func (r *records) owner0(o core.Owner) *ownerRecord {
 	if rec := r.owners[o]; rec != nil {
 		return rec
@@ -274,7 +293,7 @@ type lease struct {
 	blobs    map[digest.Digest]bool // guarded by s.mu, as is chains
 	chains   map[digest.Digest]bool
 
-	admission *policy.Case  // nil for what is not pulled
+	admission *policy.Case  // nil when the job is not a pull
 	admitted  digest.Digest // guarded by s.mu, as is refusal
 	refusal   error
 }
@@ -308,7 +327,7 @@ func (l *lease) Admit(ctx context.Context, claim policy.Claim) error {
 	return err
 }
 
-// verdict is what was decided about the image that a job brought.
+// verdict returns what was decided about the image that a job has brought.
 func (l *lease) verdict(job worker.PullJob, img worker.Image) error {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
@@ -316,7 +335,7 @@ func (l *lease) verdict(job worker.PullJob, img worker.Image) error {
 	case l.refusal != nil:
 		return l.refusal
 	case job.Admit && img.Target.Digest != "" && img.Target.Digest != l.admitted:
-		return fmt.Errorf("%w: %s was brought and %q admitted: %w", core.ErrImageRefused, img.Target.Digest, l.admitted, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%w: the worker brought %s, and %q was admitted: %w", core.ErrImageRefused, img.Target.Digest, l.admitted, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -376,8 +395,8 @@ func (l *lease) Lease(_ context.Context, blobs, chains []digest.Digest) (map[dig
 	return places, nil
 }
 
-// release ends the lease of a job that has ended, well or not. The record of an
-// unfinished one stays until it expires: the next try goes on with its blobs.
+// release ends the lease of a job that has ended, successfully or not. The record of an
+// unfinished one stays until it expires, so that the next attempt continues with its blobs.
 func (l *lease) release() {
 	s := l.s
 	s.write.Lock()
@@ -403,11 +422,11 @@ func (l *lease) release() {
 	}
 	s.mu.Unlock()
 	if err := s.commit(&c); err != nil {
-		s.log.Warn("drop lease", "error", err)
+		s.log.Warn("could not remove the lease of a finished pull; it expires by itself", "error", err)
 	}
 }
 
-// active reports whether the job of a recorded lease runs. Preconditions: s.mu.
+// active reports whether the job of a recorded lease is running. Preconditions: s.mu.
 func (s *Store) active(id string) bool {
 	for l := range s.leases {
 		if l.id == id {
@@ -427,7 +446,7 @@ func (s *Store) leased(chain digest.Digest) bool {
 	return false
 }
 
-// dropPlace forgets the directory given to a layer that nobody makes any more.
+// dropPlace forgets the directory assigned to a layer that nobody unpacks any more.
 // Preconditions: s.mu is held.
 func (s *Store) dropPlace(chain digest.Digest) {
 	dir, ok := s.places[chain]
@@ -439,6 +458,6 @@ func (s *Store) dropPlace(chain digest.Digest) {
 		return
 	}
 	if err := s.trash.add(s.rec.layerPath(dir)); err != nil {
-		s.log.Warn("drop unfinished layer", "dir", dir, "error", err)
+		s.log.Warn("could not delete an unfinished layer; the next start does", "dir", dir, "error", err)
 	}
 }

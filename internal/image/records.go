@@ -47,7 +47,7 @@ func (r *imageRecord) size() int64 {
 	return n
 }
 
-// all lists the blobs of the image.
+// all returns the blobs of the image.
 func (r *imageRecord) all() []digest.Digest {
 	list := []digest.Digest{r.Manifest.Digest, r.Config.Digest}
 	for _, b := range r.Blobs {
@@ -65,19 +65,18 @@ type layerRecord struct {
 	Opaque bool          `json:"opaque,omitempty"`
 }
 
-// nameRecord is what one owner's name stands for. The name is full: with a tag
-// (docker.io/library/redis:latest), with a digest (…/redis@sha256:…), or, for
-// an image that has neither, "@" and the manifest's digest.
+// nameRecord is what a name of an owner refers to. The name is full: with a tag
+// (docker.io/library/redis:latest), with a digest (…/redis@sha256:…), or, for an image that has
+// neither, "@" and the manifest's digest.
 type nameRecord struct {
 	Manifest digest.Digest `json:"manifest"`
 	Target   digest.Digest `json:"target"` // manifest or index
 	At       time.Time     `json:"at"`
-	// Asked says that a digest name was asked for as such and did not merely
-	// come with a tag.
+	// Asked says that a digest name was itself asked for, and did not merely come with a tag.
 	Asked bool `json:"asked,omitempty"`
 }
 
-// leaseRecord keeps the content of an unfinished pull over a restart.
+// leaseRecord keeps the content of an unfinished pull across a restart.
 type leaseRecord struct {
 	Blobs   []digest.Digest `json:"blobs"`
 	Expires time.Time       `json:"expires"`
@@ -88,7 +87,7 @@ type ownerRecord struct {
 	pins  map[digest.Digest]bool
 }
 
-// records is the content of names.db. Whoever reads it holds Store.mu.
+// records is the content of names.db. Readers hold Store.mu.
 type records struct {
 	root            string // of the store
 	defaultRegistry string
@@ -115,7 +114,7 @@ func openDB(root string) (*bolt.DB, error) {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: 2 * time.Second, FreelistType: bolt.FreelistMapType})
 	if err != nil {
 		if errors.Is(err, bolterrors.ErrTimeout) {
-			return nil, fmt.Errorf("open %s: another agent holds it: %w", path, errdefs.ErrFailedPrecondition)
+			return nil, fmt.Errorf("open %s: another agent has it open: %w", path, errdefs.ErrFailedPrecondition)
 		}
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -125,7 +124,7 @@ func openDB(root string) (*bolt.DB, error) {
 			return err
 		}
 		if v := meta.Get(keyVersion); v != nil && string(v) != schemaVersion {
-			return fmt.Errorf("its format is %s, this program knows %s: %w", v, schemaVersion, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("its format is version %s, this program supports version %s: %w", v, schemaVersion, errdefs.ErrFailedPrecondition)
 		}
 		for _, b := range [][]byte{bucketImages, bucketLayers, bucketLeases, bucketOwners, bucketDirs} {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
@@ -191,8 +190,7 @@ func (r *records) owner(o core.Owner) *ownerRecord {
 	return r.owners[o]
 }
 
-// change is a set of writes that happen together: in the database, then in
-// memory.
+// change is a set of writes that are made together: in the database, then in memory.
 type change struct {
 	db  []func(tx *bolt.Tx) error
 	mem []func(r *records)

@@ -91,7 +91,7 @@ func basicAuth(t *testing.T) {
 	if _, err = s.Pull(t.Context(), "cri", ref, core.PullOptions{Username: testUser, Password: testPassword}); err != nil {
 		t.Errorf("with credentials: %v", err)
 	}
-	// Another owner does not get in on the first one's credentials.
+	// Another owner cannot use the first one's credentials.
 	if _, err = s.Pull(t.Context(), "nomad", ref, core.PullOptions{}); !errdefs.IsUnauthorized(err) {
 		t.Errorf("another owner without credentials: %v", err)
 	}
@@ -131,7 +131,7 @@ func tlsRegistryWithOwnCA(t *testing.T) {
 	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("without the CA: %v", err)
 	}
-	do(t, s.Close()) // a worker sees the certificates that were named when it started
+	do(t, s.Close()) // a worker sees only the certificates that existed when it started
 	s = openWith(t, image.Options{Root: t.TempDir(), Config: cfg})
 	write(t, hosts, host+"ca = \""+reg.ca+"\"\n")
 	if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); err != nil {

@@ -21,22 +21,21 @@ import (
 
 const (
 	statsFresh   = 10 * time.Second
-	statsEntries = 1_000_000 // beyond this many files the figure is unknown
+	statsEntries = 1_000_000 // with more files than this the size is unknown
 )
 
-// size is what a container's own layer was found to hold. Finding out means to
-// look at every file, so whoever asks is told what was found last, and when;
-// only the first one waits.
+// size is the size of a container's own layer. Measuring it reads the attributes of every file,
+// so callers get the last result and its time, and only the first caller waits.
 type size struct {
-	mu    sync.Mutex // guards stats, renewing; held by who waits for the first
+	mu    sync.Mutex // guards stats, renewing; held while the first caller measures
 	stats core.RootStats
-	// renewing says that somebody is finding out anew.
+	// renewing says that a new measurement is in progress.
 	renewing bool
 }
 
-// sizing is the background of all sizes: one layer is looked at after the other.
+// sizing measures layers in the background, one after the other.
 type sizing struct {
-	ctx  context.Context //nolint:containedctx // of what runs behind the calls, until stop
+	ctx  context.Context //nolint:containedctx // of the background work, until stop
 	stop context.CancelFunc
 	turn chan struct{}
 	wg   sync.WaitGroup
@@ -86,7 +85,7 @@ func (s *Store) RootStats(ctx context.Context, container core.ID) (core.RootStat
 	return st, nil
 }
 
-// renew finds out anew, when it is its turn.
+// renew measures a layer again, when it is its turn.
 func (s *Store) renew(z *size, dir string) {
 	var found core.RootStats
 	var err error
@@ -100,7 +99,7 @@ func (s *Store) renew(z *size, dir string) {
 		err = s.sizing.ctx.Err()
 	}
 	if err != nil && s.sizing.ctx.Err() == nil {
-		s.log.Warn("size of a container's layer", "path", dir, "error", err)
+		s.log.Warn("could not measure a container's layer; its last known size stays", "path", dir, "error", err)
 	}
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -110,7 +109,7 @@ func (s *Store) renew(z *size, dir string) {
 	}
 }
 
-// filesystem is what the store lies on.
+// filesystem returns the stats of the store's filesystem.
 func (s *Store) filesystem() core.FilesystemStats {
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.root, &st); err != nil || st.Bsize <= 0 {
@@ -122,8 +121,8 @@ func (s *Store) filesystem() core.FilesystemStats {
 	}
 }
 
-// deviceOf finds what the filesystem that path lies on is mounted from; "" when
-// mountinfo does not tell.
+// deviceOf returns the device from which the filesystem of path is mounted; "" when mountinfo
+// does not say.
 func deviceOf(path, mountinfo string) (device string) {
 	b, err := os.ReadFile(mountinfo)
 	if err != nil {
@@ -137,30 +136,30 @@ func deviceOf(path, mountinfo string) (device string) {
 		if !ok || len(l) < 5 || len(r) < 2 {
 			continue
 		}
-		at := l[4] // a blank in it is written as octal, and ours are not looked for
+		at := l[4] // a blank in it is escaped as octal, and our paths have none
 		below := at == "/" || path == at || strings.HasPrefix(path, at+"/")
-		if below && len(at) >= longest { // of two on one place the later one is on top
+		if below && len(at) >= longest { // of two mounts at one place the later one is on top
 			longest, device = len(at), r[1]
 		}
 	}
 	return device
 }
 
-// walk adds up what stands in and below dir, every file once.
+// walk adds up the files in and below dir, every inode once.
 func walk(ctx context.Context, dir string) (core.RootStats, error) {
 	var bytes, inodes uint64
 	linked := map[uint64]bool{}
 	tooMany := errors.New("too many files")
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // files come and go while we look
+			return nil // files may be removed meanwhile
 		}
 		if err != nil {
 			return err
 		}
 		fi, err := d.Info()
 		if err != nil {
-			return nil //nolint:nilerr // gone meanwhile
+			return nil //nolint:nilerr // removed meanwhile
 		}
 		st, ok := fi.Sys().(*syscall.Stat_t)
 		if !ok || (st.Nlink > 1 && !fi.IsDir() && linked[st.Ino]) {

@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestSizesAreToldWithTheirTime: a figure that has grown old is told at once,
-// with the time when it was found, while it is found anew behind it.
+// TestSizesAreToldWithTheirTime: an old size is returned at once, with the time of its
+// measurement, while it is measured again in the background.
 func TestSizesAreToldWithTheirTime(t *testing.T) {
 	root := t.TempDir()
 	now := time.Unix(1000, 0)
@@ -40,13 +40,13 @@ func TestSizesAreToldWithTheirTime(t *testing.T) {
 	now = now.Add(statsFresh - 1)
 	read("c", 1, first)
 	now = now.Add(1)
-	read("c", 1, first) // and starts to look
+	read("c", 1, first) // and starts a measurement
 	s.sizing.wg.Wait()
 	read("c", 2, now)
 	read("ro", 0, now)
 	now = now.Add(statsFresh)
 	s.sizing.close()
-	read("c", 2, now.Add(-statsFresh)) // closed: nobody looks any more
+	read("c", 2, now.Add(-statsFresh)) // closed: nothing is measured any more
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s.checkouts["d"] = &checkout{}

@@ -30,9 +30,9 @@ func seeded(n int, seed byte) imagetest.Built {
 	return i.Build()
 }
 
-// TestASlowRegistryHoldsNobodyUp: while a registry is in the midst of more layers than
-// may be fetched or unpacked at one time, an image of another registry and another
-// image of the same are pulled.
+// TestASlowRegistryHoldsNobodyUp: while a registry is sending more layers than may be fetched or
+// unpacked at a time, another image from another registry and another image from the same one can
+// be pulled.
 func TestASlowRegistryHoldsNobodyUp(t *testing.T) {
 	slow, other := imagetest.NewRegistry(t), imagetest.NewRegistry(t)
 	cfg := image.Default()
@@ -84,8 +84,8 @@ func TestASlowRegistryHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// TestALayerThatTwoRegistriesHaveComesFromEither: one that keeps a layer back, having
-// sent some of it or something else, keeps nobody from it who has it from another.
+// TestALayerThatTwoRegistriesHaveComesFromEither: a registry that withholds a layer, or sends
+// something else, does not keep it from a pull that can get it from another registry.
 func TestALayerThatTwoRegistriesHaveComesFromEither(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a registry must have been slow for five seconds")
@@ -139,8 +139,8 @@ func trickle(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestAPullHasATimeInAll: a registry that always sends something, which is no stall
-// and is progress, is given up.
+// TestAPullHasATimeInAll: a pull ends even if its registry always sends something, which is
+// neither a stall nor a lack of progress.
 func TestAPullHasATimeInAll(t *testing.T) {
 	b := layered(1, 200_000)
 	reg := imagetest.NewRegistry(t)
@@ -167,8 +167,8 @@ func TestAPullHasATimeInAll(t *testing.T) {
 	}
 }
 
-// TestALayerOfTooManyFilesIsRefused, and nothing of it stays; so is an image whose
-// layers have too many together.
+// TestALayerOfTooManyFilesIsRefused, and nothing of it is left; the same for an image whose
+// layers together have too many.
 func TestALayerOfTooManyFilesIsRefused(t *testing.T) {
 	many := func(layers, files int) imagetest.Built {
 		var i imagetest.Image
@@ -190,7 +190,7 @@ func TestALayerOfTooManyFilesIsRefused(t *testing.T) {
 		built imagetest.Built
 		want  string
 	}{
-		"layer": {many(1, 1000), "more than 1000 entries (images.max_layer_entries)"}, // with its directory
+		"layer": {many(1, 1000), "more than 1000 entries (images.max_layer_entries)"}, // together with its directory
 		"image": {many(2, 900), "the image has more than 1500 entries (images.max_image_entries)"},
 		"fits":  {many(2, 700), ""},
 	} {

@@ -1,10 +1,9 @@
-// Package image keeps images: content once for all, names and pins per owner,
-// and gives containers their root filesystems. It implements core.Images.
+// Package image stores images, the content once for all owners, the names and pinned marks per
+// owner, and gives containers their root filesystems. It implements core.Images.
 //
-// It must not know engine, faces or who the owners are. What eats foreign bytes
-// is not done here but in internal/image/worker, a confined process. Start
-// reading at Store and at records.go, which says what is on disk; then pull.go,
-// checkout.go and gc.go.
+// It knows neither engine nor faces, nor who the owners are. Bytes from outside are not parsed
+// here but in internal/image/worker, a confined process. Start reading at Store and at
+// records.go, which says what is on disk; then pull.go, checkout.go and gc.go.
 package image
 
 import (
@@ -37,23 +36,26 @@ const (
 	trashDir    = "trash"
 )
 
-// Options are what New needs. The zero value of each but Root works.
+// Options are the parameters of New. All but Root may be zero.
 type Options struct {
-	// Root is the image directory, e.g. /var/lib/longshore/image. Its
-	// filesystem must carry overlayfs' upper directories.
+	// Root is the image directory, for example /var/lib/longshore/image. Its filesystem must be
+	// able to hold overlayfs' upper directories.
 	Root   string
 	Config Config // the zero value is Default()
 	Logger *slog.Logger
-	// Worker is the command that runs WorkerMain: nil is this very program with
-	// WorkerArg as its only argument.
+	// Worker is the command that runs WorkerMain; nil executes this program with WorkerArg as its
+	// only argument.
 	Worker []string
-	// UserAgent names us to registries.
+	// UserAgent identifies this program to registries.
 	UserAgent string
-	// Verify finds longshore-verify, which verifies signatures; nil knows only
-	// Config.Policy.SignatureProgram.
+	// Verify returns the path of longshore-verify, which verifies signatures; with nil only
+	// Config.Policy.SignatureProgram is used.
 	Verify func() (string, error)
-	// InProcess does the worker's work in this process, unconfined: for tests
-	// and tools that cannot be executed again.
+	// Pulled is called with the number of bytes that each pull has fetched, from any
+	// goroutine; may be nil.
+	Pulled func(bytes int64)
+	// InProcess does the worker's work in this process, unconfined, for tests and for tools that
+	// cannot execute themselves again.
 	InProcess bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -69,23 +71,24 @@ type Store struct {
 	content blobs
 	runner  runner
 	gate    *policy.Gate
+	pulled  func(bytes int64)
 	pulls   flight.Group[string, *pulling]
 	trash   *trash
 	sizing  *sizing
-	device  func() string // what root's filesystem is mounted from; "" when unknown
+	device  func() string // the device that root's filesystem is mounted from; "" when unknown
 
-	// write serializes the changes of records; it is taken before mu.
+	// write serializes changes of records. Lock order: write, then mu.
 	write sync.Mutex
 
 	mu        sync.RWMutex // guards leases, places, checkouts, imports; and what is in rec
 	rec       *records
 	leases    map[*lease]bool
-	places    map[digest.Digest]string // directories given to layers not yet made
+	places    map[digest.Digest]string // directories assigned to layers that are not unpacked yet
 	checkouts map[core.ID]*checkout
-	imports   int // archives now being read
+	imports   int // archives being read
 }
 
-// runner does the worker's jobs.
+// runner runs the worker's jobs.
 type runner interface {
 	Pull(ctx context.Context, agent worker.Agent, job worker.PullJob) (worker.Image, error)
 	Import(ctx context.Context, agent worker.Agent, archive io.Reader) ([]worker.Image, error)
@@ -93,7 +96,7 @@ type runner interface {
 	Close() error
 }
 
-// New opens the store in opts.Root and clears away what a crash left half made.
+// New opens the store in opts.Root and deletes what a crash left incomplete.
 func New(opts Options) (*Store, error) {
 	if opts.Config.DefaultRegistry == "" {
 		opts.Config = Default()
@@ -103,7 +106,7 @@ func New(opts Options) (*Store, error) {
 	}
 	root, err := filepath.Abs(opts.Root)
 	if err != nil || opts.Root == "" || strings.ContainsAny(root, ":,\\") {
-		return nil, fmt.Errorf("open image store in %q: the path must be given, without colon, comma or backslash: %w", opts.Root, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("open image store in %q: the path must be set, and must not contain a colon, comma or backslash: %w", opts.Root, errdefs.ErrInvalidArgument)
 	}
 	for _, dir := range []string{"", worker.LayerDir, checkoutDir, trashDir, worker.ContentDir + "/blobs/sha256", worker.ContentDir + "/ingest"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
@@ -111,7 +114,7 @@ func New(opts Options) (*Store, error) {
 		}
 	}
 	s := &Store{
-		root: root, cfg: opts.Config, log: opts.Logger, now: opts.Now,
+		root: root, cfg: opts.Config, log: opts.Logger, now: opts.Now, pulled: opts.Pulled,
 		leases: map[*lease]bool{}, places: map[digest.Digest]string{}, checkouts: map[core.ID]*checkout{},
 	}
 	if s.log == nil {
@@ -147,7 +150,7 @@ func (s *Store) open(opts Options) (err error) {
 	} else {
 		command := opts.Worker
 		if len(command) == 0 {
-			command = []string{"/proc/self/exe", WorkerArg} // this very file, also after an upgrade
+			command = []string{"/proc/self/exe", WorkerArg} // this very file, also after an upgrade has replaced it
 		}
 		s.runner = &child{command: command, root: s.root, settings: settings, idle: time.Duration(s.cfg.WorkerIdle), log: s.log}
 	}
@@ -157,26 +160,27 @@ func (s *Store) open(opts Options) (err error) {
 	if err := waitForWorker(s.root); err != nil {
 		return err
 	}
-	if err := s.recover(); err != nil {
+	if err := (collector{s}).recover(); err != nil {
 		return err
 	}
 	s.trash.empty()
 	return nil
 }
 
-// Close ends the worker and closes the store.
+// Close stops the worker and closes the store.
 func (s *Store) Close() error {
-	err := s.runner.Close()
+	err := s.runner.Close() // without a worker, what is being pulled fails
+	s.pulls.Stop()
 	s.sizing.close()
 	s.trash.wait()
 	return errors.Join(err, s.db.Close())
 }
 
-// Confinement says how the process that eats foreign bytes is confined.
+// Confinement describes how the worker process is confined.
 func (s *Store) Confinement() string { return s.runner.Confinement() }
 
-// waitForWorker waits for the worker of an agent that was killed: it ends by
-// itself as soon as it notices, and until then it may write.
+// waitForWorker waits until the worker of an agent that was killed has ended. Until it notices
+// that its agent is gone it may still write.
 func waitForWorker(root string) error {
 	f, err := os.OpenFile(filepath.Join(root, worker.LockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -197,7 +201,7 @@ func waitForWorker(root string) error {
 	}
 }
 
-// inProcess runs jobs right here.
+// inProcess runs jobs in this process.
 type inProcess struct{ *worker.Worker }
 
 func newInProcess(root string, settings worker.Settings) (runner, error) {

@@ -1,6 +1,7 @@
 package image_test
 
 import (
+	"bytes"
 	"log/slog"
 	"testing"
 
@@ -67,5 +68,30 @@ func TestContract(t *testing.T) {
 				return imagetest.Harness{Images: openWith(t, image.Options{Root: t.TempDir(), InProcess: inProcess}), Provide: reg.Push}
 			})
 		})
+	}
+}
+
+// TestPulledBytesAreTold: those that were fetched, not those that were already there.
+func TestPulledBytesAreTold(t *testing.T) {
+	reg := imagetest.NewRegistry(t)
+	common := imagetest.File{Name: "common", Body: bytes.Repeat([]byte("c"), 5000)}
+	first := imagetest.Image{Layers: [][]imagetest.File{{common}}}.Build()
+	second := imagetest.Image{Layers: [][]imagetest.File{{common}, {{Name: "own", Body: []byte("own")}}}}.Build()
+	names := []string{reg.Push("lib/first", "v1", first), reg.Push("lib/second", "v1", second)}
+	var told []int64
+	s := openWith(t, image.Options{Root: t.TempDir(), Pulled: func(n int64) { told = append(told, n) }})
+	pull := func(name string) int64 {
+		t.Helper()
+		img, err := s.Pull(t.Context(), "cri", name, core.PullOptions{Always: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return img.Size
+	}
+	size := pull(names[0])
+	pull(names[0])
+	pull(names[1])
+	if len(told) != 3 || told[0] <= 0 || told[0] > size || told[1] != 0 || told[2] <= 0 || told[2] >= told[0]+size {
+		t.Errorf("%d bytes were told, the first image has %d", told, size)
 	}
 }

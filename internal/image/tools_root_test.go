@@ -22,7 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// need skips the test when a program that it compares with is absent.
+// need skips the test when a program that it compares with is not installed.
 func need(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {
@@ -98,7 +98,7 @@ func startRegistry(t *testing.T, tls, auth bool) daemon {
 	return d
 }
 
-// waitListening waits until host takes connections.
+// waitListening waits until host accepts connections.
 func waitListening(t *testing.T, host string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)

@@ -70,7 +70,7 @@ func tree(t *testing.T, dir string) map[string]string {
 	for _, names := range links {
 		slices.Sort(names)
 		if len(names) == 1 {
-			continue // its twin was deleted by a later layer
+			continue // a later layer has deleted the other name
 		}
 		for _, n := range names {
 			found[n] += " linked=" + strings.Join(names, ",")
@@ -102,7 +102,7 @@ func xattrs(t *testing.T, path string) string {
 	return strings.Join(list, "")
 }
 
-// mounted mounts a checkout and returns where.
+// mounted mounts a checkout and returns the mount point.
 func mounted(t *testing.T, co core.Checkout) string {
 	t.Helper()
 	target := t.TempDir()
@@ -225,7 +225,7 @@ func buildImage(t *testing.T) (layout string) {
 	return layout
 }
 
-// unpacked is the tree as umoci has it.
+// unpacked returns the tree that umoci unpacks.
 func unpacked(t *testing.T, layout string) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -289,7 +289,7 @@ func importAndCheck(t *testing.T, archive, name string, want map[string]string) 
 	do(t, err)
 	defer func() { _ = f.Close() }()
 	s := open(t, t.TempDir())
-	list, err := s.Import(t.Context(), "cli", f)
+	list, err := s.Import(t.Context(), "cli", f, core.ImportOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,12 +16,12 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// traitor is a worker that strangers' bytes have taken over.
+// traitor is a worker that an attacker has taken over.
 type traitor struct{ asks, brings digest.Digest }
 
 func (w traitor) Pull(ctx context.Context, agent worker.Agent, _ worker.PullJob) (worker.Image, error) {
 	if w.asks != "" {
-		// Whatever the answer is.
+		// It ignores the answer.
 		_ = agent.Admit(ctx, policy.Claim{Target: ocispec.Descriptor{Digest: w.asks}})
 	}
 	return worker.Image{Target: ocispec.Descriptor{Digest: w.brings}, Manifest: ocispec.Descriptor{Digest: w.brings}}, nil
@@ -33,8 +33,38 @@ func (traitor) Import(context.Context, worker.Agent, io.Reader) ([]worker.Image,
 func (traitor) Confinement() string { return "" }
 func (traitor) Close() error        { return nil }
 
-// TestTheWorkerIsNotBelieved: what it brings without having asked, or after a
-// no, is not kept.
+// TestAnArchiveProvesNothing: a node with an image policy does not read somebody's archive.
+func TestAnArchiveProvesNothing(t *testing.T) {
+	for name, p := range map[string]policy.Config{
+		"a default": {Default: policy.Reject, Rules: []policy.Rule{{Match: []string{"docker.io/library/*"}, Verdict: policy.Accept}}},
+		"a rule":    {Default: policy.Accept, Rules: []policy.Rule{{Match: []string{"elsewhere.example/*"}, Verdict: policy.Reject}}},
+		"a program": {Default: policy.Accept, Verifiers: t.TempDir(), MaxVerifiers: -1},
+	} {
+		cfg := Default()
+		p.VerifierTimeout = cfg.Policy.VerifierTimeout
+		cfg.Policy = p
+		s, err := New(Options{Root: t.TempDir(), Config: cfg, InProcess: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		if _, err := s.Import(t.Context(), core.OwnerNomad, unread{t}, core.ImportOptions{Only: "one:v1"}); !errors.Is(err, core.ErrImageRefused) {
+			t.Errorf("%s: %v, want it refused", name, err)
+		}
+	}
+}
+
+// unread is an archive that must not be read.
+type unread struct{ t *testing.T }
+
+// Read implements io.Reader.
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the archive is read")
+	return 0, io.EOF
+}
+
+// TestTheWorkerIsNotBelieved: an image for which it has not asked, or that was refused, is not
+// stored.
 func TestTheWorkerIsNotBelieved(t *testing.T) {
 	dir := t.TempDir()
 	good, bad := digest.FromString("good"), digest.FromString("bad")

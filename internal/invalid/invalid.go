@@ -1,6 +1,6 @@
-// Package invalid makes the errors that refuse what a caller asked for.
+// Package invalid makes errors about invalid requests.
 //
-// It is a leaf: it must not know any protocol. Start at Errorf.
+// It is a leaf and knows no protocol. Start at Errorf.
 package invalid
 
 import (
@@ -9,19 +9,17 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Errorf is fmt.Errorf with the class InvalidArgument, which the text names at
-// its end.
+// Errorf is fmt.Errorf with the class InvalidArgument, whose name ends the text.
 func Errorf(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", fmt.Errorf(format, args...), errdefs.ErrInvalidArgument)
 }
 
-// Plainf is Errorf with the text as it is given, for texts that a protocol sets
-// word for word.
+// Plainf is Errorf without the class's name in the text, for texts that a protocol prescribes.
 func Plainf(format string, args ...any) error {
 	return plain{fmt.Errorf(format, args...)}
 }
 
 type plain struct{ error }
 
-// Unwrap gives the cause and the class.
+// Unwrap returns the cause and the class.
 func (p plain) Unwrap() []error { return []error{p.error, errdefs.ErrInvalidArgument} }

@@ -23,22 +23,22 @@ var (
 	_ core.Supervisor = (*Client)(nil)
 )
 
-// Options are what a Client is made of.
+// Options configure a Client.
 type Options struct {
-	// StateDir holds the pairs' directories: sockets, FIFOs, exit records. It
-	// is made when it is not there, for root only, and should be on a tmpfs.
+	// StateDir holds the pairs' directories: sockets, FIFOs, exit records. New makes
+	// it, for root only, if it does not exist. It should be on a tmpfs.
 	StateDir string
 	// Binary is the path of longshore-keeper.
 	Binary string
-	// Started is told of each pair that was started, before it is given
-	// anything to run; nil is for nobody.
+	// Started, unless nil, is called for each pair that was started, before that pair
+	// gets anything to run.
 	Started func(ctx context.Context, keeper, nest int)
-	// Logger is nil for none.
+	// Logger may be nil, for no logs.
 	Logger *slog.Logger
 }
 
-// Client speaks to all pairs on the node. New launches go to the newest pair
-// that has a nest; everything else goes to the pair that knows the process.
+// Client talks to all pairs on the node. New launches go to the newest pair that has a
+// nest; all other requests go to the pair that knows the process.
 type Client struct {
 	opts Options
 	log  *slog.Logger
@@ -47,11 +47,11 @@ type Client struct {
 	pairs   []*pair       // oldest first
 	changed chan struct{} // closed and replaced when pairs change
 	closed  bool
-	busy    chan struct{} // held while pairs are looked for or started
+	busy    chan struct{} // held while pairs are searched for or started
 }
 
-// New connects to the pairs that run below opts.StateDir, starting one if there
-// is none. The context bounds that and nothing later.
+// New connects to the pairs that run below opts.StateDir, and starts one if there is
+// none. The context is for New alone.
 func New(ctx context.Context, opts Options) (*Client, error) {
 	if !filepath.IsAbs(opts.StateDir) || !filepath.IsAbs(opts.Binary) {
 		return nil, fmt.Errorf("keeper: StateDir and Binary must be absolute paths: %w", errdefs.ErrInvalidArgument)
@@ -70,7 +70,7 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 	return c, nil
 }
 
-// Close lets go of the pairs, which go on.
+// Close disconnects from the pairs, which go on running.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -100,7 +100,7 @@ func (c *Client) all() []*pair {
 	return out
 }
 
-// current returns the pair that new launches go to, starting it if need be.
+// current returns the pair that new launches go to, and starts one if there is none.
 func (c *Client) current(ctx context.Context) (*pair, error) {
 	if p := c.usable(); p != nil {
 		return p, nil
@@ -127,19 +127,19 @@ func (c *Client) usable() *pair {
 	return nil
 }
 
-// on calls fn for the pair that knows ref: each is asked in turn until one does
-// not answer NotFound.
+// on calls fn for the pair that knows the object: for each pair, newest first, until
+// the answer is not NotFound.
 func (c *Client) on(ctx context.Context, fn func(*pair) error) error {
 	if _, err := c.current(ctx); err != nil {
 		return err
 	}
-	err := fmt.Errorf("keeper: no keeper runs: %w", errdefs.ErrUnavailable)
+	err := fmt.Errorf("keeper: no keeper is running: %w", errdefs.ErrUnavailable)
 	for i, p := range c.all() {
 		e := fn(p)
 		if e == nil {
 			return nil
 		}
-		// An answer tells more than a silence, and NotFound least of all.
+		// Of several errors, return the one that says most: NotFound says least.
 		if i == 0 || errdefs.IsNotFound(err) {
 			err = e
 		}
@@ -150,7 +150,7 @@ func (c *Client) on(ctx context.Context, fn func(*pair) error) error {
 	return err
 }
 
-// onRef is on for requests that name a process and answer nothing.
+// onRef sends a request that names a process and has no answer.
 func (c *Client) onRef(ctx context.Context, kind wire.Kind, m wire.Message) error {
 	return c.on(ctx, func(p *pair) error {
 		_, err := p.call(ctx, kind, m, nil)
@@ -166,9 +166,8 @@ func coreRef(r wire.Ref) core.Ref {
 	return core.Ref{Container: core.ID(r.Container), Process: core.ProcessID(r.Process)}
 }
 
-// LaunchCommand implements core.Launcher. When it fails with Unavailable the
-// process may have been started all the same: ask Processes, never launch it again
-// blindly.
+// LaunchCommand implements core.Launcher. After the error Unavailable the process may
+// nevertheless have been started: look at Processes before launching it again.
 func (c *Client) LaunchCommand(ctx context.Context, l core.CommandLaunch) (core.Launched, error) {
 	body, err := wireLaunch(&l.Launch)
 	if err != nil {
@@ -178,8 +177,8 @@ func (c *Client) LaunchCommand(ctx context.Context, l core.CommandLaunch) (core.
 	return c.launch(ctx, &l.Launch, core.Ref{}, wire.KindLaunch, body)
 }
 
-// LaunchPlan implements core.Launcher. For Unavailable holds what LaunchCommand
-// says.
+// LaunchPlan implements core.Launcher. Unavailable means what it means for
+// LaunchCommand.
 func (c *Client) LaunchPlan(ctx context.Context, l core.PlanLaunch) (core.Launched, error) {
 	body, err := wireLaunch(&l.Launch)
 	if err != nil {
@@ -189,8 +188,8 @@ func (c *Client) LaunchPlan(ctx context.Context, l core.PlanLaunch) (core.Launch
 	return c.launch(ctx, &l.Launch, l.Target, wire.KindLaunchPlan, &planned{body, l.Plan})
 }
 
-// launch asks the pair that runs target, or where that is none the one that new
-// launches go to.
+// launch sends a launch to the pair that runs target or, without a target, to the pair
+// that new launches go to.
 func (c *Client) launch(ctx context.Context, l *core.Launch, target core.Ref, kind wire.Kind, m wire.Message) (core.Launched, error) {
 	var out core.Launched
 	err := c.onTarget(ctx, target, func(p *pair) error {
@@ -210,8 +209,8 @@ func (c *Client) launch(ctx context.Context, l *core.Launch, target core.Ref, ki
 	return out, err
 }
 
-// onTarget calls fn for the pair that knows target, whose keeper alone can put a
-// child into its namespaces; for the zero Ref the one that new launches go to.
+// onTarget calls fn for the pair that runs target, whose keeper alone can put a child
+// into target's namespaces. For the zero Ref it is the pair that new launches go to.
 func (c *Client) onTarget(ctx context.Context, target core.Ref, fn func(*pair) error) error {
 	if target.Container != "" {
 		return c.on(ctx, fn)
@@ -223,8 +222,8 @@ func (c *Client) onTarget(ctx context.Context, target core.Ref, fn func(*pair) e
 	return fn(p)
 }
 
-// Release implements core.Launcher. NotFound when the program, or the process, is
-// not there.
+// Release implements core.Launcher. It fails with NotFound if the program, or the
+// process, does not exist.
 func (c *Client) Release(ctx context.Context, ref core.Ref) error {
 	m := wireRef(ref)
 	return c.onRef(ctx, wire.KindRelease, &m)
@@ -236,7 +235,7 @@ func (c *Client) Advance(ctx context.Context, ref core.Ref) error {
 	return c.onRef(ctx, wire.KindAdvance, &m)
 }
 
-// wireLaunch is the part of a launch that all kinds have.
+// wireLaunch translates what launches of all kinds have in common.
 func wireLaunch(l *core.Launch) (*wire.Launch, error) {
 	m := &wire.Launch{
 		Ref: wireRef(l.Ref),
@@ -322,8 +321,7 @@ func (c *Client) Resize(ctx context.Context, ref core.Ref, size core.Size) error
 	return c.onRef(ctx, wire.KindResize, &wire.ResizeRequest{Ref: wireRef(ref), Cols: size.Cols, Rows: size.Rows})
 }
 
-// CloseStdin implements core.Supervisor. The input of streams that are open ends
-// with it.
+// CloseStdin implements core.Supervisor. It also ends the input of open streams.
 func (c *Client) CloseStdin(ctx context.Context, ref core.Ref) error {
 	r := wireRef(ref)
 	return c.on(ctx, func(p *pair) error {
@@ -354,8 +352,8 @@ func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOpti
 	return st, err
 }
 
-// Processes implements core.Supervisor. Those of a pair of which neither keeper
-// nor nest is left are not in it.
+// Processes implements core.Supervisor. It leaves out the processes of a pair whose
+// keeper and nest are both dead.
 func (c *Client) Processes(ctx context.Context) ([]core.Supervised, error) {
 	if _, err := c.current(ctx); err != nil {
 		return nil, err
@@ -378,11 +376,11 @@ func (c *Client) Processes(ctx context.Context) ([]core.Supervised, error) {
 
 // Ack implements core.Supervisor.
 func (c *Client) Ack(ctx context.Context, ref core.Ref) error {
-	c.ackLeft(ref)
+	c.ackOrphan(ref)
 	r := wireRef(ref)
 	err := c.onRef(ctx, wire.KindAck, &r)
 	if errdefs.IsNotFound(err) {
-		return nil // it died with its pair, or was acknowledged and forgotten
+		return nil // its pair died, or it was acknowledged and forgotten before
 	}
 	return err
 }
@@ -392,7 +390,7 @@ func (c *Client) Forget(ctx context.Context, ref core.Ref) error {
 	if _, err := c.current(ctx); err != nil {
 		return err
 	}
-	c.ackLeft(ref)
+	c.ackOrphan(ref)
 	r := wireRef(ref)
 	var errs []error
 	for _, p := range c.all() {
@@ -403,15 +401,15 @@ func (c *Client) Forget(ctx context.Context, ref core.Ref) error {
 	return errors.Join(errs...)
 }
 
-// Status implements core.Supervisor. It sums up all pairs; the pids are those of
-// the pair that new launches go to, but NestPid is 0 while any pair that still
-// has processes lacks its nest.
+// Status implements core.Supervisor. It sums up all pairs. The pids are those of the
+// pair that new launches go to, except that NestPid is 0 while any pair with processes
+// has lost its nest.
 func (c *Client) Status(ctx context.Context) (core.SupervisorStatus, error) {
 	if _, err := c.current(ctx); err != nil {
 		return core.SupervisorStatus{}, err
 	}
 	var out core.SupervisorStatus
-	lone := false
+	nestLost := false
 	for _, p := range c.all() {
 		var s wire.Status
 		if _, err := p.call(ctx, wire.KindStatus, nil, &s); err != nil {
@@ -423,20 +421,20 @@ func (c *Client) Status(ctx context.Context) (core.SupervisorStatus, error) {
 		if out.KeeperPid == 0 {
 			out.Version, out.KeeperPid, out.NestPid, out.Started = version(s), s.KeeperPid, s.NestPid, time.Unix(0, s.Started)
 		}
-		lone = lone || s.NestPid == 0 && s.Processes > 0
+		nestLost = nestLost || s.NestPid == 0 && s.Processes > 0
 		out.Processes += s.Processes
 		out.Pending += s.Pending
 		out.Lost += s.Lost
 	}
-	if lone {
+	if nestLost {
 		out.NestPid = 0
 	}
-	out.Pending += len(c.left())
+	out.Pending += len(c.orphanExits())
 	return out, nil
 }
 
-// version is what the keeper's program says of itself: the version it was built
-// as, or else the number that it knows.
+// version returns the keeper's version: the one built into its program, or else the
+// number that its status reports.
 func version(s wire.Status) string {
 	info, err := buildinfo.ReadFile("/proc/" + strconv.Itoa(s.KeeperPid) + "/exe")
 	if err != nil || info.Main.Version == "" {
@@ -445,8 +443,8 @@ func version(s wire.Status) string {
 	return info.Main.Version
 }
 
-// Upgrade makes every keeper become the program at path, in place: children,
-// streams and connections stay. A keeper that cannot goes on as it was.
+// Upgrade makes every keeper execute the program at path in place: children, streams
+// and connections stay. A keeper that fails to do so goes on as before.
 func (c *Client) Upgrade(ctx context.Context, path string) error {
 	if _, err := c.current(ctx); err != nil {
 		return err
@@ -460,7 +458,8 @@ func (c *Client) Upgrade(ctx context.Context, path string) error {
 	return errors.Join(errs...)
 }
 
-// Shutdown ends every pair. It is FailedPrecondition while processes are left.
+// Shutdown ends every pair. It fails with FailedPrecondition while any of them has
+// processes.
 func (c *Client) Shutdown(ctx context.Context) error {
 	var errs []error
 	for _, p := range c.all() {

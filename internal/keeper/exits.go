@@ -23,7 +23,8 @@ func coreExit(e *wire.Exit) core.ProcessExit {
 	}
 }
 
-// queue takes what the pairs' readers bring without ever making them wait.
+// queue collects exits from the goroutines that read the pairs' connections, without
+// ever making them wait.
 type queue struct {
 	mu    sync.Mutex // guards items, err
 	items []core.ProcessExit
@@ -45,7 +46,8 @@ func (q *queue) push(e core.ProcessExit, err error) {
 	}
 }
 
-// take returns what has come, and the error only after all else.
+// take returns the exits that have come. The error is returned only when no exits are
+// left.
 func (q *queue) take() ([]core.ProcessExit, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -57,8 +59,9 @@ func (q *queue) take() ([]core.ProcessExit, error) {
 	return nil, q.err
 }
 
-// Exits implements core.Supervisor. It also ends with Unavailable when a pair
-// came or went, so that the next call asks all that are there.
+// Exits implements core.Supervisor. The sequence also ends with Unavailable when a
+// pair starts or ends, so that the caller's next call subscribes to all pairs there
+// are.
 func (c *Client) Exits(ctx context.Context) iter.Seq2[core.ProcessExit, error] {
 	return func(yield func(core.ProcessExit, error) bool) {
 		if _, err := c.current(ctx); err != nil {
@@ -71,7 +74,7 @@ func (c *Client) Exits(ctx context.Context) iter.Seq2[core.ProcessExit, error] {
 		changed := c.changed
 		c.mu.Unlock()
 		q := &queue{news: make(chan struct{}, 1)}
-		for _, e := range c.left() {
+		for _, e := range c.orphanExits() {
 			q.push(coreExit(&e), nil)
 		}
 		for _, p := range c.all() {
@@ -99,7 +102,7 @@ func (c *Client) Exits(ctx context.Context) iter.Seq2[core.ProcessExit, error] {
 			select {
 			case <-q.news:
 			case <-changed:
-				yield(core.ProcessExit{}, fmt.Errorf("keeper: a keeper came or went: %w", errdefs.ErrUnavailable))
+				yield(core.ProcessExit{}, fmt.Errorf("keeper: a keeper started or ended: %w", errdefs.ErrUnavailable))
 				return
 			case <-ctx.Done():
 				return
@@ -108,7 +111,8 @@ func (c *Client) Exits(ctx context.Context) iter.Seq2[core.ProcessExit, error] {
 	}
 }
 
-// subscribe has a pair's exits pushed, beginning with those not acknowledged.
+// subscribe has a pair's exits pushed to q, starting with those that are not
+// acknowledged yet.
 func (p *pair) subscribe(ctx context.Context, q *queue) error {
 	conn, err := p.connection(ctx)
 	if err != nil {
@@ -117,14 +121,14 @@ func (p *pair) subscribe(ctx context.Context, q *queue) error {
 	p.mu.Lock()
 	if p.conn != conn {
 		p.mu.Unlock()
-		return fmt.Errorf("keeper: it went away: %w", errdefs.ErrUnavailable)
+		return fmt.Errorf("keeper: the connection was lost: %w", errdefs.ErrUnavailable)
 	}
 	p.subs[q] = struct{}{}
 	p.next++
 	id := p.next
 	p.mu.Unlock()
 	if err := write(conn, wire.Header{Kind: wire.KindExits, ID: id}, nil, nil); err != nil {
-		return fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
+		return fmt.Errorf("keeper: send a request: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return nil
 }
@@ -135,7 +139,7 @@ func (p *pair) unsubscribe(q *queue) {
 	delete(p.subs, q)
 }
 
-// deadDirs lists the directories of pairs of which nobody is left.
+// deadDirs lists the directories of pairs whose keeper and nest are both dead.
 func (c *Client) deadDirs() []string {
 	live := map[string]bool{}
 	for _, p := range c.all() {
@@ -155,8 +159,8 @@ func (c *Client) deadDirs() []string {
 	return dirs
 }
 
-// left reads the exit records that dead pairs wrote and nobody acknowledged.
-func (c *Client) left() []wire.Exit {
+// orphanExits reads the exit records of dead pairs that nobody has acknowledged.
+func (c *Client) orphanExits() []wire.Exit {
 	var out []wire.Exit
 	for _, dir := range c.deadDirs() {
 		entries, err := os.ReadDir(filepath.Join(dir, "exits"))
@@ -174,8 +178,9 @@ func (c *Client) left() []wire.Exit {
 	return out
 }
 
-// ackLeft removes a dead pair's exit record, and its directory with the last.
-func (c *Client) ackLeft(ref core.Ref) {
+// ackOrphan removes an exit record of a dead pair, and the pair's directory after the
+// last record.
+func (c *Client) ackOrphan(ref core.Ref) {
 	name := wire.RecordFile(wire.Key(wireRef(ref)))
 	for _, dir := range c.deadDirs() {
 		if os.Remove(filepath.Join(dir, "exits", name)) != nil {
@@ -185,7 +190,7 @@ func (c *Client) ackLeft(ref core.Ref) {
 	}
 }
 
-// dropIfEmpty removes a dead pair's directory when no exit record is left in it.
+// dropIfEmpty removes a dead pair's directory if it has no exit records left.
 func dropIfEmpty(dir string) {
 	if entries, err := os.ReadDir(filepath.Join(dir, "exits")); err == nil && len(entries) == 0 {
 		_ = os.RemoveAll(dir)

@@ -249,7 +249,11 @@ func waitGone(t *testing.T, pid int) {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(p, int(roottest.Patience().Milliseconds())); err != nil || n == 0 {
+	n, err := 0, error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll(p, int(roottest.Patience().Milliseconds()))
+	}
+	if err != nil || n == 0 {
 		t.Fatalf("process %d goes on: %v", pid, err)
 	}
 }

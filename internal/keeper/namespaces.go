@@ -11,10 +11,10 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// Namespaces makes a user namespace with the given mappings and, owned by it,
-// the network, IPC and UTS namespaces among kinds. It returns a file of each of
-// kinds, in their order, which the caller closes; a user namespace among them is
-// the new one itself. No program is executed for it.
+// Namespaces makes a user namespace with the given mappings and the network, IPC and
+// UTS namespaces among kinds, which the new user namespace owns. It returns a
+// namespace file for each of kinds, in their order; the file for "user" is that of the
+// new user namespace. The caller closes the files. No program is executed for it.
 func (c *Client) Namespaces(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error) {
 	m := &wire.Namespaces{UIDs: wireRanges(uids), GIDs: wireRanges(gids)}
 	for _, k := range kinds {

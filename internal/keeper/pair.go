@@ -21,36 +21,37 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// patience is how long a request waits for a keeper that is being started again
-// before it fails.
+// patience is how long a request waits for the next keeper, when one has died, before
+// the request fails.
 const patience = 5 * time.Second
 
-// pair is one keeper with its nest, as seen over one socket.
+// pair is one keeper with its nest, and the connection to it.
 type pair struct {
 	c   *Client
 	dir string
 
-	mu     sync.Mutex    // guards conn, up, gone, lone, next, calls, subs, inputs
-	conn   *link         // nil while there is no keeper
-	up     chan struct{} // closed once conn is there or never will be
-	gone   bool          // neither keeper nor nest is left, or we have closed
-	lone   bool          // the nest is gone
-	next   uint64        // the last request's id
-	calls  map[uint64]*pending
-	subs   map[*queue]struct{}   // who wants exits
-	inputs map[*stdinEnd]inputOf // open inputs, for CloseStdin
+	mu       sync.Mutex    // guards conn, up, gone, nestLost, ending, next, calls, subs, inputs
+	conn     *link         // nil while no keeper is connected
+	up       chan struct{} // closed once conn is set or never will be
+	gone     bool          // keeper and nest are dead, or the Client is closed
+	nestLost bool          // the nest is lost
+	ending   bool          // it was asked to end
+	next     uint64        // id of the last request
+	calls    map[uint64]*pending
+	subs     map[*queue]struct{}   // subscribers to exits
+	inputs   map[*stdinEnd]inputOf // open inputs, for CloseStdin
 }
 
-// inputOf says whose input it is.
+// inputOf names the process that an input belongs to.
 type inputOf struct{ ref wire.Ref }
 
-// pending is a request without an answer yet.
+// pending is a request whose answer has not come yet.
 type pending struct {
 	done     chan reply
-	launches *wire.Ref // what it launches, if anything
+	launches *wire.Ref // the process that it launches; nil if it launches none
 }
 
-// launches is what a request launches, nil if it does not.
+// launches returns the process that a request launches, nil if it launches none.
 func launches(m wire.Message) *wire.Ref {
 	if r, ok := m.(*planned); ok {
 		m = r.Message
@@ -61,7 +62,7 @@ func launches(m wire.Message) *wire.Ref {
 	return nil
 }
 
-// reply is an answer, or why there is none.
+// reply is an answer, or the error in its place.
 type reply struct {
 	kind wire.Kind
 	body []byte
@@ -69,15 +70,15 @@ type reply struct {
 	err  error
 }
 
-// descriptors came with an answer and are ours to close.
+// descriptors came with an answer; the receiver closes them.
 type descriptors []int
 
 func (d descriptors) close() { kernel.CloseAll(d) }
 
-// errDead says that nobody holds a pair's socket any more.
-var errDead = errors.New("neither keeper nor nest is left")
+// errDead means that no process listens on a pair's socket any more.
+var errDead = errors.New("keeper and nest have both ended")
 
-// dial connects to a pair's keeper and exchanges hellos.
+// dial connects to a pair's keeper and exchanges the hello messages.
 func dial(ctx context.Context, dir string) (*link, error) {
 	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -105,9 +106,9 @@ func dial(ctx context.Context, dir string) (*link, error) {
 	return conn, nil
 }
 
-// reach is dial for who has no connection to lose yet. A keeper that is being
-// killed still takes connections, and drops them: the next try tells whether
-// another follows it.
+// reach dials a pair that is not connected yet. A keeper that is being killed still
+// accepts connections and then drops them, so a dropped connection is tried again: the
+// nest may have started another keeper.
 func reach(ctx context.Context, dir string) (*link, error) {
 	enough := time.NewTimer(patience)
 	defer enough.Stop()
@@ -128,7 +129,7 @@ func reach(ctx context.Context, dir string) (*link, error) {
 	}
 }
 
-// dropped reports whether the other end of a connection has gone away.
+// dropped reports whether err means that the other end of a connection has gone.
 func dropped(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF)
 }
@@ -148,7 +149,7 @@ func greet(conn *link) error {
 	}
 	var theirs wire.Hello
 	if r.kind != wire.KindOK || !wire.Unmarshal(r.body, &theirs) {
-		return fmt.Errorf("keeper: its hello cannot be read: %w", errdefs.ErrDataLoss)
+		return fmt.Errorf("keeper: cannot decode its hello message: %w", errdefs.ErrDataLoss)
 	}
 	if conn.version = wire.Agree(mine, theirs); conn.version == 0 {
 		return fmt.Errorf("keeper: %s: %w", wire.Mismatch(mine, theirs), errdefs.ErrFailedPrecondition)
@@ -156,13 +157,13 @@ func greet(conn *link) error {
 	return nil
 }
 
-// link is a connection with the version that both ends agreed on.
+// link is a connection and the protocol version that both ends agreed on.
 type link struct {
 	*net.UnixConn
 	version uint64
 }
 
-// frame is what receive returns: a header's facts and the body.
+// frame is a received frame: the message and its id.
 type frame struct {
 	reply
 	id uint64
@@ -189,7 +190,7 @@ func receive(conn *net.UnixConn) (frame, error) {
 	h, inline, ok := wire.ParseHeader(buf[:n])
 	if !ok || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		fds.close()
-		return frame{}, fmt.Errorf("keeper: a frame that cannot be read: %w", errdefs.ErrDataLoss)
+		return frame{}, fmt.Errorf("keeper: cannot decode a frame: %w", errdefs.ErrDataLoss)
 	}
 	body, rest, err := kernel.Body(h, inline, fds)
 	if err != nil {
@@ -198,7 +199,7 @@ func receive(conn *net.UnixConn) (frame, error) {
 	return frame{reply{kind: h.Kind, body: body, fds: rest}, h.ID}, nil
 }
 
-// newPair serves a connection that was dialled.
+// newPair starts to serve a connection.
 func newPair(c *Client, dir string, conn *link) *pair {
 	p := &pair{
 		c: c, dir: dir, conn: conn, up: make(chan struct{}),
@@ -239,9 +240,9 @@ func (p *pair) dispatch(f frame) {
 		}
 	case wire.KindNestLost:
 		p.mu.Lock()
-		p.lone = true
+		p.nestLost = true
 		p.mu.Unlock()
-		p.c.log.Warn("the keeper's nest is gone: new processes go to a new pair", "dir", p.dir)
+		p.c.log.Warn("keeper has lost its nest; new processes are started by a new keeper", "dir", p.dir)
 	default:
 		p.mu.Lock()
 		call := p.calls[f.id]
@@ -255,7 +256,8 @@ func (p *pair) dispatch(f frame) {
 	f.fds.close()
 }
 
-// lostConn fails what was under way: whether it was done nobody can tell.
+// lostConn fails all pending requests, because nobody knows whether they were carried
+// out.
 func (p *pair) lostConn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -273,8 +275,7 @@ func (p *pair) lostConn() {
 	clear(p.subs)
 }
 
-// redial waits for the nest's next keeper. It returns nil when there will be
-// none.
+// redial connects to the nest's next keeper. It returns nil if there will be none.
 func (p *pair) redial() *link {
 	ctx := context.Background()
 	pause := time.NewTimer(0)
@@ -282,7 +283,7 @@ func (p *pair) redial() *link {
 	for {
 		<-pause.C
 		p.mu.Lock()
-		gone := p.gone
+		gone, ending := p.gone, p.ending
 		p.mu.Unlock()
 		if gone {
 			return p.settle(nil)
@@ -292,14 +293,16 @@ func (p *pair) redial() *link {
 			return p.settle(conn)
 		}
 		if errors.Is(err, errDead) || errdefs.IsFailedPrecondition(err) {
-			p.c.log.Warn("a keeper is gone", "dir", p.dir, "error", err)
+			if !ending {
+				p.c.log.Warn("keeper and nest have ended; their processes are recorded as lost unless an exit record is left", "dir", p.dir, "error", err)
+			}
 			return p.settle(nil)
 		}
 		pause.Reset(5 * time.Millisecond)
 	}
 }
 
-// settle ends the time without a connection.
+// settle sets the new connection, or marks the pair as gone if conn is nil.
 func (p *pair) settle(conn *link) *link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -309,7 +312,7 @@ func (p *pair) settle(conn *link) *link {
 	}
 	p.conn = conn
 	p.gone = conn == nil
-	p.lone = false // said again if it is so
+	p.nestLost = false // a keeper without a nest reports it again
 	close(p.up)
 	return conn
 }
@@ -324,10 +327,11 @@ func (p *pair) close() {
 	}
 }
 
-// retire lets no new launch go to the pair.
+// retire takes the pair, which is about to be asked to end, out of use for new
+// launches.
 func (p *pair) retire() {
 	p.mu.Lock()
-	p.lone = true
+	p.nestLost, p.ending = true, true
 	p.mu.Unlock()
 }
 
@@ -340,10 +344,10 @@ func (p *pair) dead() bool {
 func (p *pair) hasNest() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.gone && !p.lone
+	return !p.gone && !p.nestLost
 }
 
-// connection waits for a keeper, for a while.
+// connection returns the connection, waiting for the next keeper for a limited time.
 func (p *pair) connection(ctx context.Context) (*link, error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -360,21 +364,22 @@ func (p *pair) connection(ctx context.Context) (*link, error) {
 		select {
 		case <-up:
 		case <-timer.C:
-			return nil, fmt.Errorf("keeper: it has been gone for %s: %w", patience, errdefs.ErrUnavailable)
+			return nil, fmt.Errorf("keeper: none has answered for %s: %w", patience, errdefs.ErrUnavailable)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// errCut says that a keeper went away before it answered.
-var errCut = fmt.Errorf("keeper: it went away before it answered: %w", errdefs.ErrUnavailable)
+// errCut means that a keeper went away after the request was sent and before it
+// answered.
+var errCut = fmt.Errorf("keeper: the connection was lost before the answer came: %w", errdefs.ErrUnavailable)
 
-// errUnsent says that a request was not sent at all.
-var errUnsent = fmt.Errorf("keeper: it went away: %w", errdefs.ErrUnavailable)
+// errUnsent means that the keeper went away before the request was sent.
+var errUnsent = fmt.Errorf("keeper: the connection was lost: %w", errdefs.ErrUnavailable)
 
-// repeatable reports whether a request may be made again when nobody knows
-// whether it was carried out.
+// repeatable reports whether a request may be sent again when nobody knows whether it
+// was carried out.
 func repeatable(kind wire.Kind) bool {
 	switch kind {
 	case wire.KindLaunch, wire.KindLaunchPlan, wire.KindRun, wire.KindTask, wire.KindAdvance, wire.KindSignal, wire.KindStreamEnd, wire.KindUpgrade:
@@ -384,8 +389,9 @@ func repeatable(kind wire.Kind) bool {
 	}
 }
 
-// call makes a request, of the next keeper too when one goes away and that can
-// do no harm. When the context ends first, a command that it started is killed.
+// call sends a request and returns its answer. If the keeper goes away, it repeats the
+// request to the next keeper where that is harmless. If the context ends first, a
+// command that the request started is killed.
 func (p *pair) call(ctx context.Context, kind wire.Kind, m, answer wire.Message) (descriptors, error) {
 	for {
 		fds, err := p.try(ctx, kind, m, answer)
@@ -414,7 +420,7 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 	id := p.next
 	p.calls[id] = call
 	p.mu.Unlock()
-	kind, m, plan, err := conn.words(kind, m)
+	kind, m, plan, err := conn.forVersion(kind, m)
 	if err != nil {
 		p.mu.Lock()
 		delete(p.calls, id)
@@ -439,13 +445,13 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 		return nil, decodeFail(r.body)
 	case r.kind != wire.KindOK || answer != nil && !wire.Unmarshal(r.body, answer):
 		r.fds.close()
-		return nil, fmt.Errorf("keeper: an answer that cannot be read: %w", errdefs.ErrDataLoss)
+		return nil, fmt.Errorf("keeper: cannot decode an answer: %w", errdefs.ErrDataLoss)
 	}
 	return r.fds, nil
 }
 
-// unsent takes a request back. The connection is as good as gone: it is closed,
-// so that its reader sees that now and not later.
+// unsent removes a request that could not be sent. It closes the connection, so that
+// the reader notices now that it is broken.
 func (p *pair) unsent(conn *link, id uint64, err error) error {
 	p.mu.Lock()
 	delete(p.calls, id)
@@ -458,13 +464,13 @@ func (p *pair) unsent(conn *link, id uint64, err error) error {
 	if dropped(err) {
 		return errUnsent
 	}
-	return fmt.Errorf("keeper: send: %w: %w", err, errdefs.ErrUnavailable)
+	return fmt.Errorf("keeper: send a request: %w: %w", err, errdefs.ErrUnavailable)
 }
 
 func decodeFail(body []byte) error {
 	var f wire.Fail
 	if !wire.Unmarshal(body, &f) {
-		return fmt.Errorf("keeper: a failure that cannot be read: %w", errdefs.ErrDataLoss)
+		return fmt.Errorf("keeper: cannot decode an error: %w", errdefs.ErrDataLoss)
 	}
 	class := map[wire.Class]error{
 		wire.NotFound: errdefs.ErrNotFound, wire.AlreadyExists: errdefs.ErrAlreadyExists,
@@ -479,7 +485,7 @@ func decodeFail(body []byte) error {
 	if f.Class == wire.CommandFailed {
 		return fmt.Errorf("%s: %w: %w", f.Text, &core.CommandError{Status: f.Status, Stderr: f.Stderr}, class)
 	}
-	if f.Class == wire.Ended { // not NotFound: no other keeper knows it
+	if f.Class == wire.Ended { // not NotFound, which would have the next pair asked
 		return fmt.Errorf("%w: %w", core.ErrEnded, errdefs.ErrFailedPrecondition)
 	}
 	err := fmt.Errorf("%s: %w", f.Text, class)
@@ -489,8 +495,8 @@ func decodeFail(body []byte) error {
 	return err
 }
 
-// findOrStart looks for pairs on the disk and starts one when none has a nest.
-// The caller holds c.busy.
+// findOrStart searches the state directory for pairs, and starts one if none has a
+// nest. The caller holds c.busy.
 func (c *Client) findOrStart(ctx context.Context) (*pair, error) {
 	lock, err := lockFile(ctx, filepath.Join(c.opts.StateDir, "pairs.lock"))
 	if err != nil {
@@ -510,10 +516,10 @@ func (c *Client) findOrStart(ctx context.Context) (*pair, error) {
 	}
 	conn, err := dial(ctx, dir)
 	if err != nil {
-		return nil, fmt.Errorf("keeper: start in %s: %w: %w", dir, err, errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("start the keeper in %s: %w: %w", dir, err, errdefs.ErrUnavailable)
 	}
 	c.log.Info("keeper started", "dir", dir)
-	p, err := c.enter(newPair(c, dir, conn))
+	p, err := c.addPair(newPair(c, dir, conn))
 	if err == nil && c.opts.Started != nil {
 		var s wire.Status
 		if _, err := p.call(ctx, wire.KindStatus, nil, &s); err == nil {
@@ -525,8 +531,8 @@ func (c *Client) findOrStart(ctx context.Context) (*pair, error) {
 
 const pairPrefix = "pair-"
 
-// find connects to the pairs that are new to us and returns the last number in
-// use.
+// find connects to the pairs that are not known yet, and returns the highest pair
+// number in use.
 func (c *Client) find(ctx context.Context) (last int, err error) {
 	entries, err := os.ReadDir(c.opts.StateDir)
 	if err != nil {
@@ -548,12 +554,12 @@ func (c *Client) find(ctx context.Context) (last int, err error) {
 		}
 		conn, err := reach(ctx, dir)
 		switch {
-		case errors.Is(err, errDead): // its exit records, if any, are read by left
+		case errors.Is(err, errDead): // orphanExits reads its exit records, if any
 			dropIfEmpty(dir)
 		case err != nil:
 			return last, fmt.Errorf("keeper: connect to %s: %w", dir, err)
 		default:
-			if _, err := c.enter(newPair(c, dir, conn)); err != nil {
+			if _, err := c.addPair(newPair(c, dir, conn)); err != nil {
 				return last, err
 			}
 		}
@@ -569,7 +575,7 @@ func pairNumber(name string) (int, bool) {
 	return n, err == nil && n > 0
 }
 
-func (c *Client) enter(p *pair) (*pair, error) {
+func (c *Client) addPair(p *pair) (*pair, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

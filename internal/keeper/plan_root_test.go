@@ -158,8 +158,8 @@ func TestAClientOfVersion1LaunchesItsPlan(t *testing.T) {
 	})
 }
 
-// TestAKeeperOfVersion1GetsWhatItKnows: the plan in the message, and no request
-// that it would not understand.
+// TestAKeeperOfVersion1GetsWhatItKnows: an old keeper gets the plan inside the message,
+// and no request that it does not know.
 func TestAKeeperOfVersion1GetsWhatItKnows(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -342,8 +342,8 @@ func TestAdvance(t *testing.T) {
 	})
 }
 
-// TestAReleaseMayBeAskedForAgain: the agent that asked first may have died, and the
-// keeper too. The program runs once, whoever asks.
+// TestAReleaseMayBeAskedForAgain: agent and keeper may die after the first request. The
+// program runs once, however often the release is requested.
 func TestAReleaseMayBeAskedForAgain(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
@@ -431,8 +431,8 @@ func TestAReleaseMayBeAskedForAgain(t *testing.T) {
 	})
 }
 
-// TestAChildMayEndAtAnyStep: whatever a child does instead of one of its
-// operations, whoever launched it is told, and the next one runs.
+// TestAChildMayEndAtAnyStep: wherever a child ends in its plan, the launch fails with an
+// error, and the next launch works.
 func TestAChildMayEndAtAnyStep(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)

@@ -16,15 +16,15 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// planned is a request that a plan goes with, in a sealed memory file.
+// planned is a request with a plan, which travels in a sealed memory file.
 type planned struct {
 	wire.Message
 	plan []byte
 }
 
-// words turns a request into what a keeper of the agreed version understands:
-// its kind, its body and the plan that goes as a file of its own.
-func (l *link) words(kind wire.Kind, m wire.Message) (wire.Kind, wire.Message, []byte, error) {
+// forVersion turns a request into the form that a keeper of the agreed version understands:
+// its kind, its body, and the plan that is sent as a file.
+func (l *link) forVersion(kind wire.Kind, m wire.Message) (wire.Kind, wire.Message, []byte, error) {
 	r, ok := m.(*planned)
 	if l.version >= wire.VersionTask {
 		if ok {
@@ -41,18 +41,18 @@ func (l *link) words(kind wire.Kind, m wire.Message) (wire.Kind, wire.Message, [
 		with := *launch
 		var err error
 		if with.Plan, err = plan.ToVersion1(r.plan); err != nil {
-			return kind, nil, nil, fmt.Errorf("keeper: %w: upgrade it: %w", err, errdefs.ErrFailedPrecondition)
+			return kind, nil, nil, fmt.Errorf("keeper: %w; upgrade it: %w", err, errdefs.ErrFailedPrecondition)
 		}
 		return wire.KindLaunch, &with, nil, nil
 	case wire.KindTask, wire.KindAdvance, wire.KindNamespaces:
 	default:
 		return kind, m, nil, nil
 	}
-	return kind, nil, nil, fmt.Errorf("keeper: it speaks protocol version %d and does not know this request yet: upgrade it: %w", l.version, errdefs.ErrFailedPrecondition)
+	return kind, nil, nil, fmt.Errorf("keeper: it speaks protocol version %d and does not know this request; upgrade it: %w", l.version, errdefs.ErrFailedPrecondition)
 }
 
-// write sends a request. A body that is too long for the frame goes by a memory
-// file, and so does the plan, always.
+// write sends a request. A body that is too long for the frame is sent in a memory
+// file; a plan always is.
 func write(conn *link, h wire.Header, m wire.Message, blob []byte) error {
 	var body []byte
 	if m != nil {
@@ -87,12 +87,12 @@ func write(conn *link, h wire.Header, m wire.Message, blob []byte) error {
 	return err
 }
 
-// cancelled words the end of a request whose caller has given up. Of a launch the
-// keeper tells at once that it was killed, and what its child was at; other
-// answers are taken later.
+// cancelled returns the error of a request whose context has ended. For a launch, the
+// keeper answers at once that it killed the child, and at which operation; that answer
+// becomes part of the error. Other answers are discarded when they come.
 func (p *pair) cancelled(ctx context.Context, call *pending, kind wire.Kind) error {
 	if kind != wire.KindLaunch && kind != wire.KindLaunchPlan && kind != wire.KindTask {
-		go p.late(context.WithoutCancel(ctx), call, kind)
+		go p.discardLate(context.WithoutCancel(ctx), call, kind)
 		return ctx.Err()
 	}
 	timer := time.NewTimer(patience)
@@ -106,13 +106,13 @@ func (p *pair) cancelled(ctx context.Context, call *pending, kind wire.Kind) err
 		call.done <- r
 	case <-timer.C:
 	}
-	go p.late(context.WithoutCancel(ctx), call, kind)
+	go p.discardLate(context.WithoutCancel(ctx), call, kind)
 	return ctx.Err()
 }
 
-// late takes an answer that nobody waits for any more: its descriptors and its
-// stream must not leak, nor a process that was launched after all.
-func (p *pair) late(ctx context.Context, call *pending, kind wire.Kind) {
+// discardLate receives the answer to a cancelled request, and gives back what came with it:
+// descriptors, a stream, or a process that was launched nevertheless.
+func (p *pair) discardLate(ctx context.Context, call *pending, kind wire.Kind) {
 	r := <-call.done
 	r.fds.close()
 	var l wire.Launched
@@ -133,7 +133,7 @@ func (p *pair) late(ctx context.Context, call *pending, kind wire.Kind) {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		if err := proctree.Kill(l.Pid, proctree.Session(l.Pid), proctree.All); err != nil {
-			p.c.log.Warn("what a process started that was given up may go on", "pid", l.Pid, "error", err)
+			p.c.log.Warn("cannot kill all processes of a cancelled launch; some may still run", "pid", l.Pid, "error", err)
 		}
 		_, _ = p.call(ctx, wire.KindSignal, &wire.SignalRequest{Ref: *call.launches, Signal: int(syscall.SIGKILL)}, nil)
 	}
@@ -142,9 +142,9 @@ func (p *pair) late(ctx context.Context, call *pending, kind wire.Kind) {
 	}
 }
 
-// withoutKey is a keeper's text about a process without that process's key, which
-// the caller knows: what fails for the same reason says the same. Of a launch it
-// is the reason alone.
+// withoutKey removes the process's key from a keeper's error text. The caller knows
+// the key, and the same failure should give the same text for every process. For a
+// launch, a release and an advance only the cause is left.
 func withoutKey(text string) string {
 	op, rest, _ := strings.Cut(text, " ")
 	key, cause, ok := strings.Cut(rest, ": ")

@@ -15,21 +15,21 @@ import (
 	"github.com/longshore/longshore/internal/keeper/kernel"
 )
 
-// startPair starts a nest, and by it a keeper, in a session of their own. They
-// are nobody's children and outlive us.
+// startPair starts a nest, which starts a keeper. Both run in a session of their own
+// and outlive the agent.
 func (c *Client) startPair(ctx context.Context, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("keeper: start: %w", err)
+		return fmt.Errorf("start the keeper: %w", err)
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("keeper: start: %w", err)
+		return fmt.Errorf("start the keeper: %w", err)
 	}
 	defer func() { _ = null.Close() }()
 	path := filepath.Join(c.opts.StateDir, "keeper.log")
 	log, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("keeper: start: %w", err)
+		return fmt.Errorf("start the keeper: %w", err)
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.CommandContext(ctx, c.opts.Binary, "start", dir)
@@ -38,12 +38,12 @@ func (c *Client) startPair(ctx context.Context, dir string) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Run(); err != nil {
 		_ = os.Remove(dir)
-		return fmt.Errorf("keeper: start %s: %w: %s: %w", c.opts.Binary, err, lastLine(path), errdefs.ErrUnavailable)
+		return fmt.Errorf("start the keeper %s: %w: %s: %w", c.opts.Binary, err, lastLine(path), errdefs.ErrUnavailable)
 	}
 	return nil
 }
 
-// lastLine is what the keeper's log says last.
+// lastLine returns the last line of the keeper's log.
 func lastLine(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -53,8 +53,8 @@ func lastLine(path string) string {
 	return lines[len(lines)-1]
 }
 
-// lockFile takes an exclusive lock, so that two agents never start two pairs.
-// It is given back when the file is closed.
+// lockFile takes an exclusive lock, so that two agents never start two pairs. Closing
+// the file releases it.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -78,7 +78,7 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 		}
 		return f, nil
 	case <-ctx.Done():
-		go func() { _, _ = <-done, f.Close() }() // in this order
+		go func() { _, _ = <-done, f.Close() }() // close only after the lock call has returned
 		return nil, ctx.Err()
 	}
 }

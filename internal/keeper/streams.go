@@ -17,22 +17,22 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// longAgo is a deadline that has passed.
+// longAgo returns a deadline that has passed.
 func longAgo() time.Time { return time.Unix(1, 0) }
 
-// stream is a live connection: descriptors that the keeper gave us. Held output
-// is read from the process's own pipe, so that it outlives even the keeper.
+// stream is a live connection to a process: descriptors received from the keeper. Held
+// output is read from the process's own pipe and so goes on even when the keeper dies.
 type stream struct {
 	p      *pair
 	id     uint64
 	pidfd  *os.File
 	files  []*os.File
-	ended  chan struct{} // the process has ended
+	ended  chan struct{} // closed when the process has ended
 	closed chan struct{}
 	once   sync.Once
 }
 
-// streams wraps the descriptors of an answer.
+// streams makes Streams of the descriptors of an answer.
 func (p *pair) streams(ref wire.Ref, want core.StreamOptions, o wire.Opened, fds descriptors) *core.Streams {
 	s := &stream{p: p, id: o.Stream, ended: make(chan struct{}), closed: make(chan struct{})}
 	next := func(there bool, name string) *os.File {
@@ -67,7 +67,8 @@ func (p *pair) streams(ref wire.Ref, want core.StreamOptions, o wire.Opened, fds
 	return out
 }
 
-// waitEnd waits for the process's end and wakes readers that wait for more.
+// waitEnd waits for the end of the process, and then wakes the readers that are
+// blocked.
 func (s *stream) waitEnd(readers ...*os.File) {
 	if s.pidfd != nil {
 		rc, err := s.pidfd.SyscallConn()
@@ -129,8 +130,8 @@ func (s *stream) close() error {
 	return nil
 }
 
-// tell lets the keeper know of a stream's end. A keeper that is gone needs not
-// be told.
+// tell tells the keeper that a stream has ended. If there is no keeper, nothing needs
+// to be done.
 func (p *pair) tell(m *wire.StreamEnd) {
 	p.mu.Lock()
 	conn := p.conn
@@ -154,13 +155,13 @@ func (s *stream) reader(f *os.File, exclusive bool) io.Reader {
 	}
 }
 
-// endedReader is output of which nothing is left.
+// endedReader is output that is at its end.
 type endedReader struct{}
 
 func (endedReader) Read([]byte) (int, error) { return 0, io.EOF }
 
-// tapReader reads what the keeper copies to us. The keeper closes it after the
-// process's end; an end before that is the keeper's own.
+// tapReader reads the copy of the output that the keeper sends. The keeper closes it
+// after the process has ended; if it closes before that, the keeper has died.
 type tapReader struct {
 	s *stream
 	f *os.File
@@ -173,8 +174,8 @@ func (r *tapReader) Read(b []byte) (int, error) {
 		case n > 0:
 			return n, nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			// The process has ended; the keeper still gives what it had
-			// written, and then closes.
+			// The process has ended. The keeper sends the rest of the output and then
+			// closes.
 			_ = r.f.SetReadDeadline(time.Time{})
 		case errors.Is(err, io.EOF) && !r.s.over():
 			return 0, fmt.Errorf("stream: the keeper went away: %w", errdefs.ErrUnavailable)
@@ -184,9 +185,9 @@ func (r *tapReader) Read(b []byte) (int, error) {
 	}
 }
 
-// heldReader reads a held pipe or terminal itself. Its end is that of the
-// process, once what was written before is read: somebody else may hold the
-// pipe open for ever, or have closed it long before.
+// heldReader reads a held pipe or terminal directly. It ends when the process has
+// ended and its output has been read: another process may hold the pipe open for ever,
+// or the process may have closed it long before.
 type heldReader struct {
 	s *stream
 	f *os.File
@@ -219,7 +220,7 @@ func (r *heldReader) Read(b []byte) (int, error) {
 	return r.rest(b)
 }
 
-// rest reads without waiting.
+// rest reads what is there, without waiting.
 func (r *heldReader) rest(b []byte) (int, error) {
 	rc, err := r.f.SyscallConn()
 	if err != nil {
@@ -249,7 +250,7 @@ func (r *heldReader) rest(b []byte) (int, error) {
 // stdinEnd writes to a process's input.
 type stdinEnd struct {
 	s    *stream
-	f    *os.File // nil: the process has no input, or it has ended
+	f    *os.File // nil if the process has no input or has ended
 	once sync.Once
 }
 
@@ -265,7 +266,7 @@ func (w *stdinEnd) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the process's input where its mode lets it.
+// Close ends the process's input if its stdin mode allows that.
 func (w *stdinEnd) Close() error {
 	w.once.Do(func() {
 		w.s.p.mu.Lock()
@@ -279,7 +280,7 @@ func (w *stdinEnd) Close() error {
 	return nil
 }
 
-// closeInputs closes our own ends of a process's input.
+// closeInputs closes the streams' own ends of a process's input.
 func (p *pair) closeInputs(ref wire.Ref) {
 	p.mu.Lock()
 	var open []*stdinEnd

@@ -1,5 +1,5 @@
-// Package keylock locks by key: one mutex for each key in use and none for the
-// others. It knows nothing of what it guards. Start at Map.
+// Package keylock locks by key: it has a mutex for each key in use. It does not know what the
+// locks guard. Start at Map.
 package keylock
 
 import (
@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Map is a set of locks. The zero Map is ready.
+// Map is a set of locks. The zero Map is ready to use.
 type Map[K comparable] struct {
 	mu    sync.Mutex // guards locks
 	locks map[K]*lock
@@ -18,8 +18,8 @@ type lock struct {
 	refs int           // holders and waiters
 }
 
-// Lock waits for the lock of key, or for ctx to end, and returns what unlocks
-// it. Calling that twice is harmless.
+// Lock waits for the lock of key, or for ctx to end, and returns the function that unlocks it.
+// Calling that function twice is harmless.
 func (m *Map[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 	m.mu.Lock()
 	if m.locks == nil {
@@ -48,7 +48,7 @@ func (m *Map[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 	}, nil
 }
 
-// Held reports whether somebody holds or awaits the lock of key.
+// Held reports whether somebody holds the lock of key or waits for it.
 func (m *Map[K]) Held(key K) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

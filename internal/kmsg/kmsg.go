@@ -1,6 +1,6 @@
 // Package kmsg reads out-of-memory kills from the kernel log. It is the engine's
-// core.OOMLog: a cgroup counts kills, only the kernel log tells which limit was
-// hit and who died of it.
+// core.OOMLog: a cgroup counts kills, but only the kernel log says which limit was
+// reached and which process was killed.
 //
 // It must not know what lived in the cgroups. Start reading at Log.Victims.
 package kmsg
@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,23 +19,37 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Options go with New.
+// Options configure a Log.
 type Options struct {
-	// Path is the kernel log; "" is /dev/kmsg.
+	// Path is the kernel log; "" means /dev/kmsg.
 	Path string
-	// Logger is slog.Default() when nil.
+	// Logger is slog.Default() if nil.
 	Logger *slog.Logger
 }
 
-// Log is core.OOMLog on this machine.
+// Log implements core.OOMLog on this machine. It reads each entry of the kernel log
+// once.
 type Log struct {
 	path string
 	log  *slog.Logger
+
+	mu    sync.Mutex // guards fd, kills
+	fd    int        // the kernel log, read up to the newest of kills; -1 before the first read
+	kills []kill     // the newest kills in the log, oldest first
 }
+
+// kill is an out-of-memory kill in the kernel log.
+type kill struct {
+	since time.Duration // since boot
+	core.OOMVictim
+}
+
+// maxKills is how many kills are kept: more than happen between two calls of Victims.
+const maxKills = 1024
 
 var _ core.OOMLog = (*Log)(nil)
 
-// New returns the Log; nothing is opened.
+// New returns a Log. It opens nothing.
 func New(o Options) *Log {
 	if o.Path == "" {
 		o.Path = "/dev/kmsg"
@@ -42,19 +57,31 @@ func New(o Options) *Log {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return &Log{path: o.Path, log: o.Logger}
+	return &Log{path: o.Path, log: o.Logger, fd: -1}
 }
 
-// slack is added to the time asked for: the kernel's clock of the log and the
-// wall clock are put together from two readings.
+// slack is subtracted from the requested time, because the time of an entry is computed
+// from two clocks that are read one after the other.
 const slack = 100 * time.Millisecond
 
-// Victims returns the kills since the given time, oldest first; nil when the
-// kernel log cannot be read, and empty when there was none. The log is a ring:
-// old entries go. Its pids are those of the initial pid namespace; in another
-// one they would name somebody else and are left at 0.
+// Victims returns the kills since the given time, oldest first. It is nil if the kernel
+// log cannot be read, and empty if there were none. The log is a ring: entries that were
+// not read in time are lost. Its pids are those of the initial pid namespace; in another
+// one they would mean other processes, and are set to 0.
 func (l *Log) Victims(ctx context.Context, since time.Time) []core.OOMVictim {
-	victims := l.read(ctx, since)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	boot, err := bootTime()
+	if err != nil || !l.read(ctx) {
+		return nil
+	}
+	victims := []core.OOMVictim{}
+	for _, k := range l.kills {
+		// The wall clock may have been set since the entry was read.
+		if k.At = boot.Add(k.since); !k.At.Before(since.Add(-slack)) {
+			victims = append(victims, k.OOMVictim)
+		}
+	}
 	if len(victims) > 0 && !inInitialPidNamespace() {
 		for i := range victims {
 			victims[i].Pid = 0
@@ -63,80 +90,79 @@ func (l *Log) Victims(ctx context.Context, since time.Time) []core.OOMVictim {
 	return victims
 }
 
-// inInitialPidNamespace knows the initial pid namespace by its inode, which the
-// kernel fixes (PROC_PID_INIT_INO).
+// inInitialPidNamespace recognizes the initial pid namespace by its inode number, which
+// is fixed (PROC_PID_INIT_INO).
 func inInitialPidNamespace() bool {
 	ns, err := os.Readlink("/proc/self/ns/pid")
 	return err == nil && ns == "pid:[4026531836]"
 }
 
-func (l *Log) read(ctx context.Context, since time.Time) []core.OOMVictim {
-	fd, err := unix.Open(l.path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		l.log.DebugContext(ctx, "the kernel log cannot be read", "path", l.path, "error", err)
-		return nil
+// read reads the entries that the log has got since the last read. That takes a system
+// call per entry, and the log has thousands, while every exit of a container asks for
+// kills. It reports whether the log can be read. Preconditions: mu is held.
+func (l *Log) read(ctx context.Context) bool {
+	if l.fd < 0 {
+		fd, err := unix.Open(l.path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			l.log.DebugContext(ctx, "the kernel log cannot be read", "path", l.path, "error", err)
+			return false
+		}
+		l.fd, l.kills = fd, nil
 	}
-	defer func() { _ = unix.Close(fd) }()
-	boot, err := bootTime()
-	if err != nil {
-		return nil
-	}
-	victims := []core.OOMVictim{}
-	buf := make([]byte, 8192) // the kernel's longest record
+	buf := make([]byte, 8192) // the longest possible record
 	for ctx.Err() == nil {
-		n, err := unix.Read(fd, buf)
+		n, err := unix.Read(l.fd, buf)
 		switch {
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EPIPE): // EPIPE: overwritten meanwhile, go on with the next
 			continue
 		case errors.Is(err, unix.EINVAL): // a record longer than the buffer
 			continue
 		case err != nil && !errors.Is(err, unix.EAGAIN):
-			l.log.WarnContext(ctx, "reading the kernel log broke off", "path", l.path, "error", err)
-			return victims
+			// The next read starts from the log's beginning.
+			l.log.WarnContext(ctx, "cannot read the kernel log; causes of out-of-memory kills may be missing", "path", l.path, "error", err)
+			_ = unix.Close(l.fd)
+			l.fd = -1
+			return true
 		case err != nil || n <= 0:
-			return victims
+			return true
 		}
 		r, ok := parseRecord(string(buf[:n]))
 		if !ok {
 			continue
 		}
-		at := boot.Add(r.since)
-		if at.Before(since.Add(-slack)) {
-			continue
-		}
 		if v, ok := parseVictim(r.text); ok {
-			v.At = at
-			victims = merge(victims, v)
+			l.kills = merge(l.kills, kill{since: r.since, OOMVictim: v})
+			l.kills = l.kills[max(0, len(l.kills)-maxKills):]
 		}
 	}
-	return victims
+	return true
 }
 
-// merge adds v unless it is the second line about the same kill: "oom-kill:"
-// tells the cgroups, "Killed process" follows it.
-func merge(victims []core.OOMVictim, v core.OOMVictim) []core.OOMVictim {
-	const together = 10 * time.Second // the report between the two may be long
-	for i := len(victims) - 1; i >= 0; i-- {
-		old := &victims[i]
-		if v.At.Sub(old.At) > together {
+// merge adds v, unless it is the second line about the same kill: "oom-kill:" names the
+// cgroups, and "Killed process" follows it.
+func merge(kills []kill, k kill) []kill {
+	const together = 10 * time.Second // the report between the two lines may be long
+	for i := len(kills) - 1; i >= 0; i-- {
+		old := &kills[i]
+		if k.since-old.since > together {
 			break
 		}
-		if old.Pid != v.Pid {
+		if old.Pid != k.Pid {
 			continue
 		}
-		if v.Victim == "" {
-			return victims
+		if k.Victim == "" {
+			return kills
 		}
 		if old.Victim == "" {
-			old.Memcg, old.Victim = v.Memcg, v.Victim
-			return victims
+			old.Memcg, old.Victim = k.Memcg, k.Victim
+			return kills
 		}
 	}
-	return append(victims, v)
+	return append(kills, k)
 }
 
-// bootTime is the wall-clock time of the kernel log's zero. The log's clock
-// stands still while the machine sleeps, as CLOCK_MONOTONIC does.
+// bootTime returns the wall-clock time of the kernel log's zero. The log's clock does
+// not advance while the machine is suspended, like CLOCK_MONOTONIC.
 func bootTime() (time.Time, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -151,9 +177,9 @@ type record struct {
 	text  string
 }
 
-// parseRecord reads "6,1234,5678901,-;text\n KEY=value\n": level, sequence,
-// microseconds since boot, flags. Only the kernel's own entries count: anybody
-// with access can write others.
+// parseRecord parses "6,1234,5678901,-;text\n KEY=value\n": level, sequence,
+// microseconds since boot, flags. Only the kernel's own entries count, because others
+// can write to the log too.
 func parseRecord(s string) (record, bool) {
 	head, text, ok := strings.Cut(s, ";")
 	if !ok {
@@ -165,7 +191,7 @@ func parseRecord(s string) (record, bool) {
 	}
 	prefix, ok1 := number(f[0])
 	micros, ok2 := number(f[2])
-	const facility = 3 // bits to shift away the level; 0 is the kernel
+	const facility = 3 // bits to shift the level out; facility 0 is the kernel
 	if !ok1 || !ok2 || prefix>>facility != 0 || micros > 1<<52 {
 		return record{}, false
 	}
@@ -173,7 +199,7 @@ func parseRecord(s string) (record, bool) {
 	return record{since: time.Duration(micros) * time.Microsecond, text: unescape(text)}, true
 }
 
-// unescape undoes \xNN, by which the kernel writes unprintable bytes.
+// unescape decodes \xNN, which the kernel writes for unprintable bytes.
 func unescape(s string) string {
 	if !strings.Contains(s, `\x`) {
 		return s
@@ -242,8 +268,8 @@ func parseVictim(text string) (core.OOMVictim, bool) {
 
 func parseOOMKill(s string) (core.OOMVictim, bool) {
 	var v core.OOMVictim
-	// The task's name may hold anything: read pid from the end, the cgroups
-	// from before the name.
+	// The task's name may contain anything: parse pid from the end, and the cgroups from
+	// before the name.
 	i := strings.LastIndex(s, ",pid=")
 	if i < 0 {
 		return v, false
@@ -261,7 +287,7 @@ func parseOOMKill(s string) (core.OOMVictim, bool) {
 	if _, memcg, ok := strings.Cut(head, ",oom_memcg="); ok {
 		v.Memcg, v.Victim, _ = strings.Cut(memcg, ",task_memcg=")
 	} else if _, task, ok := strings.Cut(head, ",task_memcg="); ok {
-		v.Victim = task // ",global_oom,task_memcg=": the whole machine ran out
+		v.Victim = task // ",global_oom,task_memcg=": the whole machine was out of memory
 	}
 	return v, true
 }

@@ -1,12 +1,14 @@
 package kmsg
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -49,20 +51,66 @@ func TestParseRecord(t *testing.T) {
 }
 
 func TestTwoLinesAreOneKill(t *testing.T) {
-	at := time.Unix(1000, 0)
-	var v []core.OOMVictim
-	for _, x := range []core.OOMVictim{
-		{At: at, Pid: 5, Memcg: "/a", Victim: "/a/b"},
-		{At: at.Add(time.Millisecond), Pid: 5},
-		{At: at.Add(time.Second), Pid: 6},
-		{At: at.Add(time.Hour), Pid: 5, Memcg: "/c", Victim: "/c"},
+	at := 1000 * time.Second
+	var v []kill
+	for _, x := range []kill{
+		{at, core.OOMVictim{Pid: 5, Memcg: "/a", Victim: "/a/b"}},
+		{at + time.Millisecond, core.OOMVictim{Pid: 5}},
+		{at + time.Second, core.OOMVictim{Pid: 6}},
+		{at + time.Hour, core.OOMVictim{Pid: 5, Memcg: "/c", Victim: "/c"}},
 	} {
 		v = merge(v, x)
 	}
-	want := []core.OOMVictim{{At: at, Pid: 5, Memcg: "/a", Victim: "/a/b"}, {At: at.Add(time.Second), Pid: 6}, {At: at.Add(time.Hour), Pid: 5, Memcg: "/c", Victim: "/c"}}
-	if d := cmp.Diff(want, v); d != "" {
+	want := []kill{
+		{at, core.OOMVictim{Pid: 5, Memcg: "/a", Victim: "/a/b"}},
+		{at + time.Second, core.OOMVictim{Pid: 6}},
+		{at + time.Hour, core.OOMVictim{Pid: 5, Memcg: "/c", Victim: "/c"}},
+	}
+	if d := cmp.Diff(want, v, cmp.AllowUnexported(kill{})); d != "" {
 		t.Error(d)
 	}
+}
+
+// TestEachEntryIsReadOnce: what has been read is remembered, and when it was.
+func TestEachEntryIsReadOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	// A pipe gives each entry to whoever reads it first, and then has none.
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = w.Close() }()
+	l := New(Options{Path: path})
+	boot, err := bootTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(since time.Duration, want ...int) {
+		t.Helper()
+		var got []int
+		for _, v := range l.Victims(t.Context(), boot.Add(since)) {
+			got = append(got, int(v.At.Sub(boot).Round(time.Second)/time.Second))
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("since %s (-want +got):\n%s", since, d)
+		}
+	}
+	kills := func(pid, second int) {
+		t.Helper()
+		if _, err := fmt.Fprintf(w, "3,1,%d000000,-;Memory cgroup out of memory: Killed process %d (x)\n", second, pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look(0)
+	kills(5, 100)
+	look(0, 100)
+	kills(6, 200)
+	look(150*time.Second, 200)
+	look(0, 100, 200)
+	look(250 * time.Second)
 }
 
 func TestUnreadableLogIsNil(t *testing.T) {

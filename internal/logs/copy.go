@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// gatherBytes is how much of a log Copy keeps for a reader that is slower.
+	// gatherBytes is how much of a log Copy keeps for a slow reader, in bytes.
 	gatherBytes = 1 << 20
-	// pieceBytes is about how much Copy hands over at once.
+	// pieceBytes is the approximate size of what Copy passes to emit at once, in bytes.
 	pieceBytes = 32 << 10
 )
 
-// Copy reads as Read does and puts the lines into few pieces: while emit takes
-// one, the next gathers. The order of the streams is kept; data is emit's own. It
-// waits for a slow emit, which alone can end that, by an error, when ctx ends.
+// Copy reads as Read does and passes the lines to emit in few pieces: while emit handles one, the
+// next is collected. The order of the streams is kept, and emit may keep data. When ctx ends,
+// Copy still waits for emit, which must then return an error.
 func Copy(ctx context.Context, sink core.Sink, o Options, emit func(stderr bool, data []byte) error) error {
 	g := &gathering{}
 	g.changed.L = &g.mu
@@ -32,14 +32,14 @@ func Copy(ctx context.Context, sink core.Sink, o Options, emit func(stderr bool,
 	return err
 }
 
-// gathering is what was read and not yet emitted.
+// gathering is what was read and not yet passed to emit.
 type gathering struct {
 	mu      sync.Mutex // guards pieces, size, closed, failed
 	changed sync.Cond
 	pieces  []piece
 	size    int
-	closed  bool  // nothing more is added
-	failed  error // emit's
+	closed  bool  // nothing more will be added
+	failed  error // emit's error
 }
 
 type piece struct {
@@ -47,7 +47,7 @@ type piece struct {
 	data   []byte
 }
 
-// add takes an entry, and waits while too much is there.
+// add adds an entry. It waits while too much is collected.
 func (g *gathering) add(e Entry) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,7 +78,8 @@ func (g *gathering) close() {
 	g.changed.Broadcast()
 }
 
-// send emits what is added until close, or until emit fails, which add then tells.
+// send passes to emit what is added, until close or until emit fails; add then returns that
+// error.
 func (g *gathering) send(emit func(bool, []byte) error) {
 	for {
 		g.mu.Lock()

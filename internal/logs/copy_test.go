@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
-// TestCopyKeepsEveryLineInOrder, of both streams, however they were put together.
+// TestCopyKeepsEveryLineInOrder, of both streams, however they are combined into pieces.
 func TestCopyKeepsEveryLineInOrder(t *testing.T) {
 	const lines = 20_000
 	var log, want strings.Builder
@@ -43,7 +43,7 @@ func TestCopyKeepsEveryLineInOrder(t *testing.T) {
 	}
 }
 
-// TestCopyEndsWithItsReader though much is left that it would wait for.
+// TestCopyEndsWithItsReader although much output is left.
 func TestCopyEndsWithItsReader(t *testing.T) {
 	sink := core.Sink{Format: core.FormatRaw, Path: filepath.Join(t.TempDir(), "log")}
 	write(t, sink.Path, strings.Repeat(strings.Repeat("x", 100)+"\n", 40_000))

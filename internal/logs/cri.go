@@ -10,15 +10,14 @@ import (
 
 // Entry is one piece of output.
 type Entry struct {
-	At     time.Time // zero where the format has no times
-	Stream string    // stdout or stderr; "" where the format does not tell
-	// Partial means that the line goes on in the stream's next entry.
+	At     time.Time // zero if the format has no times
+	Stream string    // stdout or stderr; "" if the format does not say
+	// Partial means that the line continues in the stream's next entry.
 	Partial bool
-	Text    []byte // without the line's end
+	Text    []byte // without the line ending
 }
 
-// ParseCRI reads one line of the CRI format, "TIME STREAM TAGS TEXT", without
-// its LF.
+// ParseCRI parses one line of the CRI format, "TIME STREAM TAGS TEXT", without its LF.
 func ParseCRI(line []byte) (Entry, error) {
 	bad := func(what string) (Entry, error) {
 		return Entry{}, fmt.Errorf("parse log line: %s: %w", what, errdefs.ErrInvalidArgument)
@@ -35,7 +34,7 @@ func ParseCRI(line []byte) (Entry, error) {
 	if !ok || string(stream) != "stdout" && string(stream) != "stderr" {
 		return bad("stream")
 	}
-	// Some writers leave the space away before an empty text.
+	// Some writers omit the space before an empty text.
 	tags, text, _ := bytes.Cut(rest, []byte{' '})
 	first, _, _ := bytes.Cut(tags, []byte{':'})
 	if string(first) != "P" && string(first) != "F" {

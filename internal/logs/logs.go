@@ -1,8 +1,8 @@
-// Package logs reads sinks back: the whole, the tail, since a time, and on as
-// they grow, across rotation and reopening.
+// Package logs reads sinks: all of the output, its last lines, from a time on, or new output as
+// it is written, across rotation and reopening.
 //
-// It knows the sinks' formats and nothing of containers. Start at Tail and
-// Read; cri.go has the line format.
+// It knows the formats of sinks and nothing about containers. Start at Tail and Read; cri.go has
+// the line format.
 package logs
 
 import (
@@ -19,12 +19,12 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// tailBytes bounds what Tail reads.
+// tailBytes is how much Tail reads at most.
 const tailBytes = 16 << 10
 
-// Tail returns the last n lines of a sink's current file, oldest first, as the
-// program wrote them; nil when there is none or when it is no regular file (a
-// FIFO's bytes belong to its reader). Of a very long line it returns the end.
+// Tail returns the last n lines of a sink's current file, oldest first, as the program wrote
+// them. It returns nil when there is no such file or when it is not a regular one (the bytes in a
+// FIFO belong to its reader). Of a very long line it returns the end.
 func Tail(sink core.Sink, n int) ([]string, error) {
 	f, err := openRegular(sink, current(sink))
 	if f == nil || err != nil {
@@ -41,7 +41,7 @@ func Tail(sink core.Sink, n int) ([]string, error) {
 		return nil, err
 	}
 	if from > 0 && sink.Format == core.FormatCRI {
-		_, b, _ = bytes.Cut(b, []byte{'\n'}) // the line we fell into
+		_, b, _ = bytes.Cut(b, []byte{'\n'}) // the rest of a line whose beginning was not read
 	}
 	return lastLines(texts(sink.Format, b), n), nil
 }
@@ -104,8 +104,8 @@ func Readable(sink core.Sink) bool {
 	return f != nil && err == nil
 }
 
-// openDir opens the directory that a sink's files are in, as the keeper does:
-// below the sink's trusted directory no link is followed.
+// openDir opens the directory of a sink's files as the keeper does: it follows no link below the
+// sink's trusted directory.
 func openDir(sink core.Sink) (*os.File, error) {
 	dir := filepath.Dir(sink.Path)
 	if sink.Below == "" {
@@ -118,8 +118,8 @@ func openDir(sink core.Sink) (*os.File, error) {
 	return beneath.Open(sink.Below, rel, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// openRegular opens path, one of the sink's files, without ever blocking on a FIFO
-// and not by a link; nil when there is no regular file.
+// openRegular opens path, one of the sink's files, without blocking on a FIFO and without
+// following a link; nil when there is no regular file.
 func openRegular(sink core.Sink, path string) (*os.File, error) {
 	dir, err := openDir(sink)
 	if err == nil {

@@ -74,7 +74,7 @@ func TestReadsThroughRotatedFiles(t *testing.T) {
 	}{
 		"all":       {logs.Options{}, all},
 		"tail 1":    {logs.Options{Tail: 1}, all[5:]},
-		"tail 3":    {logs.Options{Tail: 3}, all[2:]}, // both pieces of c
+		"tail 3":    {logs.Options{Tail: 3}, all[2:]}, // both pieces of the line c
 		"tail 4":    {logs.Options{Tail: 4}, all[1:]},
 		"tail much": {logs.Options{Tail: 100}, all},
 		"tail none": {logs.Options{Tail: -1}, nil},
@@ -126,8 +126,8 @@ func TestWhatIsNotThereIsEmptyAndAFIFOIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestFollowAcrossRotation writes while it is read, and rotates as the keeper
-// does and as kubelet does.
+// TestFollowAcrossRotation writes while the log is read, and rotates as the keeper and as kubelet
+// do.
 func TestFollowAcrossRotation(t *testing.T) {
 	sink := core.Sink{Format: core.FormatRaw, Path: filepath.Join(t.TempDir(), "log"), MaxFiles: 4}
 	ended := make(chan struct{})
@@ -161,7 +161,7 @@ func TestFollowAcrossRotation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(t, sink.Path, "one\n") // the file comes after the reader
+	write(t, sink.Path, "one\n") // the file is created after the reader
 	next(":one")
 	write(t, sink.Path, "prompt> ")
 	next(":prompt> …")

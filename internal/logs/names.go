@@ -9,8 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// names are where a sink's files may be, oldest first; the last is the current
-// one.
+// names returns the paths of a sink's files, oldest first; the last is the current one.
 func names(sink core.Sink) []string {
 	if sink.Numbered {
 		return numbered(sink)
@@ -22,7 +21,7 @@ func names(sink core.Sink) []string {
 	return append(list, sink.Path)
 }
 
-// current is the path of the file that is written now.
+// current returns the path of the file that is being written.
 func current(sink core.Sink) string {
 	if !sink.Numbered {
 		return sink.Path
@@ -31,8 +30,8 @@ func current(sink core.Sink) string {
 	return list[len(list)-1]
 }
 
-// numbered lists the files beside the sink's path, which ends in .N, that have its
-// name and this number or a higher one.
+// numbered returns the files beside the sink's path, which ends in .N, that have the same name
+// and this number or a higher one.
 func numbered(sink core.Sink) []string {
 	path := sink.Path
 	ext := filepath.Ext(path)

@@ -9,47 +9,44 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Options says what to read. The zero Options is all that is there now.
+// Options says what to read. The zero Options reads all that has been written.
 type Options struct {
-	// Follow goes on with what is written later, until Ended or the context's
-	// end.
+	// Follow continues with new output, until Ended is closed or the context ends.
 	Follow bool
-	// Ended is closed when the sink gets no more: Follow then ends at the end
-	// of what is there. nil never is.
+	// Ended is closed when nothing more will be written to the sink: Follow then ends at the end
+	// of the file. nil is never closed.
 	Ended <-chan struct{}
-	// Tail begins with the last so many lines; 0 is all, negative is none of
-	// what is there.
+	// Tail begins with the last Tail lines; 0 is all, negative is nothing of what has been
+	// written.
 	Tail int
-	// Begun, when not nil, is called once it is settled where to begin: what is
-	// written from then on will be read.
+	// Begun, when not nil, is called when the starting point is known: everything written
+	// afterwards will be read.
 	Begun func()
-	// Since and Until, when not zero, bound the times. They need a format
-	// that has times.
+	// Since and Until, when not zero, limit the times. They require a format that has times.
 	Since, Until time.Time
 }
 
-// maxLine bounds the memory for one line; a longer one comes in pieces.
+// maxLine bounds the memory for one line, in bytes; a longer one is split.
 const maxLine = 1 << 20
 
-// Read calls fn for each entry of a sink, oldest first, through the rotated
-// files to the current one. Entry.Text is fn's only until it returns. An error
-// of fn ends it and is returned. A line that is not of the sink's format is left
-// out. A sink whose file is not there yet is empty.
+// Read calls fn for each entry of a sink, oldest first, from the rotated files to the current
+// one. Entry.Text is valid only until fn returns. Read stops at an error of fn and returns it.
+// Lines that are not in the sink's format are skipped. A sink whose file does not exist yet is
+// empty.
 func Read(ctx context.Context, sink core.Sink, o Options, fn func(Entry) error) error {
 	if sink.Format != core.FormatCRI && (!o.Since.IsZero() || !o.Until.IsZero()) {
 		return fmt.Errorf("read log %s: its lines have no times: %w", sink.Path, errdefs.ErrInvalidArgument)
 	}
-	r := &reader{sink: sink, o: o, fn: fn, buf: make([]byte, 0, 4096), open: openRegular}
+	r := &reader{sink: sink, o: o, fn: fn, open: openRegular}
 	defer r.close()
 	if err := r.read(ctx); err != nil && !errors.Is(err, errDone) {
 		return fmt.Errorf("read log %s: %w", sink.Path, err)
@@ -57,37 +54,39 @@ func Read(ctx context.Context, sink core.Sink, o Options, fn func(Entry) error) 
 	return nil
 }
 
-// errDone ends the reading early, without an error.
+// errDone ends reading early, without an error.
 var errDone = errors.New("done")
 
-// reader goes through the files of one sink.
+// reader reads the files of one sink, one after the other.
 type reader struct {
 	sink core.Sink
 	o    Options
 	fn   func(Entry) error
 	f    *os.File
-	br   *bufio.Reader
+	br   *bufio.Reader // nil while nothing is read
 	off  int64
-	buf  []byte // the begun line
+	buf  []byte // the incomplete last line
+	// watch is nil when the sink is not followed.
+	watch *watch
 	// open opens one of the sink's files; nil when there is no regular one.
 	open func(sink core.Sink, path string) (*os.File, error)
 }
 
 func (r *reader) close() {
+	r.rest()
 	if r.f != nil {
 		_ = r.f.Close()
 	}
 }
 
 func (r *reader) read(ctx context.Context) error {
-	var w *watch
 	if r.o.Follow {
-		// Before the first look, so that nothing is missed in between.
+		// Watch before the first look, so that nothing in between is missed.
 		var err error
-		if w, err = newWatch(r.sink); err != nil {
+		if r.watch, err = newWatch(r.sink); err != nil {
 			return err
 		}
-		defer w.close()
+		defer r.watch.close()
 	}
 	if err := r.begin(); err != nil {
 		return err
@@ -106,7 +105,8 @@ func (r *reader) read(ctx context.Context) error {
 		if err := r.fragment(); err != nil {
 			return err
 		}
-		if err := w.wait(ctx, r.o.Ended); err != nil {
+		r.rest()
+		if err := r.watch.wait(ctx, r.o.Ended); err != nil {
 			return err
 		}
 	}
@@ -121,7 +121,7 @@ func (r *reader) ended() bool {
 	}
 }
 
-// begin opens the file to start with, at the place to start at.
+// begin opens the first file at the starting point.
 func (r *reader) begin() error {
 	files, err := r.files()
 	if err != nil || len(files) == 0 {
@@ -160,9 +160,8 @@ func (r *reader) begin() error {
 
 // files opens the rotated files and the current one, oldest first.
 //
-// It looks for the newest first. A rotation gives each file the name of the next
-// older one, so that a file which is renamed meanwhile is found once more, and none
-// is passed over.
+// It opens the newest first. Rotation gives each file the name of the next older one, so that a
+// file which is renamed meanwhile is found twice and none is missed.
 func (r *reader) files() (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -205,18 +204,36 @@ func (r *reader) use(f *os.File, at int64) error {
 		_ = r.f.Close()
 	}
 	r.f, r.off = f, at
+	if r.watch != nil {
+		if err := r.watch.use(f); err != nil {
+			return err
+		}
+	}
 	if _, err := f.Seek(at, io.SeekStart); err != nil {
 		return err
 	}
-	if r.br == nil {
-		r.br = bufio.NewReaderSize(f, 64<<10)
-	} else {
+	if r.br != nil {
 		r.br.Reset(f)
 	}
 	return nil
 }
 
-// drain reads to the end of all that is there, file after file.
+// buffers are those of readers that read just now: one that waits has none.
+var buffers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 32<<10) }} //nolint:gochecknoglobals // see there
+
+// rest gives back what a reader needs only while it reads. The whole file has been read.
+func (r *reader) rest() {
+	if r.br != nil {
+		r.br.Reset(nil)
+		buffers.Put(r.br)
+		r.br = nil
+	}
+	if len(r.buf) == 0 && cap(r.buf) > 4096 {
+		r.buf = nil
+	}
+}
+
+// drain reads all files to the present end of the last one.
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if r.f == nil {
@@ -235,7 +252,7 @@ func (r *reader) drain(ctx context.Context) error {
 		if err != nil || next == nil {
 			return err
 		}
-		// The writer may have written between our end and its rename.
+		// The writer may have written between our last read and the rename.
 		if err := r.lines(ctx); err != nil {
 			return errors.Join(err, next.Close())
 		}
@@ -248,14 +265,13 @@ func (r *reader) drain(ctx context.Context) error {
 	}
 }
 
-// next opens the file that follows the one being read, nil when that is the
-// current one.
+// next opens the file that follows the one being read; nil when that is the current one.
 func (r *reader) next() (*os.File, error) {
 	mine, err := r.f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if mine.Size() < r.off { // truncated
+	if mine.Size() < r.off { // it was truncated
 		return nil, r.use(r.f, 0)
 	}
 	files, err := r.files()
@@ -269,8 +285,7 @@ func (r *reader) next() (*os.File, error) {
 		}
 	}
 	if at < 0 && linked(mine) {
-		// Somebody else renamed it: it was the current one, and goes on
-		// until there is another.
+		// Somebody else has renamed it. It is still the current file until there is another one.
 		closeAll(files)
 		return r.open(r.sink, current(r.sink))
 	}
@@ -292,8 +307,12 @@ func linked(info os.FileInfo) bool {
 	return ok && st.Nlink > 0
 }
 
-// lines hands over the whole lines up to the file's present end.
+// lines passes on the complete lines up to the present end of the file.
 func (r *reader) lines(ctx context.Context) error {
+	if r.br == nil {
+		r.br, _ = buffers.Get().(*bufio.Reader)
+		r.br.Reset(r.f)
+	}
 	for {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -317,8 +336,8 @@ func (r *reader) lines(ctx context.Context) error {
 	}
 }
 
-// fragment hands over a begun line of a raw sink, so that a prompt is seen. In
-// the CRI format a begun line is one that is being written.
+// fragment passes on an incomplete line of a raw sink, so that prompts are seen. In the CRI
+// format an incomplete line is still being written.
 func (r *reader) fragment() error {
 	if r.sink.Format == core.FormatCRI {
 		return nil
@@ -326,7 +345,7 @@ func (r *reader) fragment() error {
 	return r.flush()
 }
 
-// flush hands over what has been read.
+// flush passes on what has been read.
 func (r *reader) flush() error {
 	if len(r.buf) == 0 {
 		return nil
@@ -338,7 +357,7 @@ func (r *reader) flush() error {
 	}
 	e, err := ParseCRI(line)
 	if err != nil || !r.o.Since.IsZero() && e.At.Before(r.o.Since) {
-		return nil //nolint:nilerr // a torn line is left out
+		return nil //nolint:nilerr // a damaged line is skipped
 	}
 	if !r.o.Until.IsZero() && e.At.After(r.o.Until) {
 		return errDone
@@ -346,15 +365,15 @@ func (r *reader) flush() error {
 	return r.fn(e)
 }
 
-// tailStart finds where the last n lines of f begin, and how many there are.
-// Lines of the CRI format count when they end one of the program's.
+// tailStart finds where the last n lines of f begin, and how many there are. In the CRI format, a
+// line counts when it ends one of the program's lines.
 func tailStart(f *os.File, format core.Format, n int) (at int64, found int, err error) {
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return 0, 0, err
 	}
 	const chunk = 64 << 10
-	var rest []byte // the begin of the text behind pos, up to its first LF
+	var rest []byte // the beginning of the text after pos, up to its first LF
 	pos := end
 	for pos > 0 {
 		size := min(chunk, pos)
@@ -365,7 +384,7 @@ func tailStart(f *os.File, format core.Format, n int) (at int64, found int, err 
 		}
 		b = append(b, rest...)
 		for {
-			// b ends with the line under consideration.
+			// b ends with the line being examined.
 			body := bytes.TrimSuffix(b, []byte{'\n'})
 			i := bytes.LastIndexByte(body, '\n')
 			if i < 0 {
@@ -399,60 +418,4 @@ func endsLine(format core.Format, line []byte) bool {
 	}
 	e, err := ParseCRI(line)
 	return err == nil && !e.Partial
-}
-
-// watch wakes the reader when a file of the sink's directory changes.
-type watch struct {
-	f    *os.File
-	wake chan error
-}
-
-func newWatch(sink core.Sink) (*watch, error) {
-	dir, err := openDir(sink)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = dir.Close() }()
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return nil, os.NewSyscallError("inotify_init1", err)
-	}
-	w := &watch{f: os.NewFile(uintptr(fd), "inotify"), wake: make(chan error, 1)}
-	const mask = unix.IN_MODIFY | unix.IN_CREATE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE
-	if _, err := unix.InotifyAddWatch(fd, "/proc/self/fd/"+strconv.Itoa(int(dir.Fd())), mask); err != nil {
-		return nil, errors.Join(os.NewSyscallError("inotify_add_watch", err), w.f.Close())
-	}
-	go func() {
-		buf := make([]byte, 64<<10)
-		for {
-			_, err := w.f.Read(buf)
-			select {
-			case w.wake <- err:
-			default: // one is waiting already
-			}
-			if err != nil {
-				close(w.wake)
-				return
-			}
-		}
-	}()
-	return w, nil
-}
-
-func (w *watch) wait(ctx context.Context, ended <-chan struct{}) error {
-	select {
-	case err := <-w.wake:
-		return err
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// close ends the goroutine as well.
-func (w *watch) close() {
-	_ = w.f.Close()
-	for range w.wake {
-	}
 }

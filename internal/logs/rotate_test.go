@@ -14,8 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestARotationAmidALookAtTheFiles: whenever the writer rotates while the reader
-// opens one file after the other, each line is read once, in its order.
+// TestARotationAmidALookAtTheFiles: when the writer rotates at any moment while the reader opens
+// one file after the other, each line is read once, in order.
 func TestARotationAmidALookAtTheFiles(t *testing.T) {
 	const maxFiles = 6
 	for rotations := 1; rotations <= 3; rotations++ {
@@ -64,7 +64,7 @@ func TestARotationAmidALookAtTheFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.close()
-			// One that rotates after the last look is not seen by that.
+			// A rotation after the last file has been opened does not matter.
 			if d := cmp.Diff(want[:len(got)], got); d != "" || len(got) < 2 || opened > at && at < maxFiles && !slices.Equal(want, got) {
 				t.Errorf("%d rotations before file %d is opened: wrote %v, read %v", rotations, at, want, got)
 			}

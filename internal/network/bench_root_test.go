@@ -10,8 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestBuiltinPace prints how long setup and teardown take; it asserts nothing
-// about it.
+// TestBuiltinPace prints how long setup and teardown take, and asserts nothing about it.
 func TestBuiltinPace(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for _, ports := range [][]core.Port{nil, {{Proto: "tcp", Host: 8080, Container: 80}, {Proto: "tcp", Host: 8081, Container: 81}}, {{Proto: "udp", Host: 8081, Container: 81}}} {

@@ -17,8 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/network/ports"
 )
 
-// bridge is the builtin network: one bridge, a veth pair per sandbox, one
-// masquerade rule for all and an element of a map per host port.
+// bridge is the builtin network: a bridge, a veth pair per sandbox, one masquerade rule for all,
+// and an element of a map per host port.
 type bridge struct {
 	cfg    Config
 	log    *slog.Logger
@@ -29,17 +29,17 @@ type bridge struct {
 	// plain returns the ranges within which nothing is masqueraded.
 	plain func() []netip.Prefix
 
-	mu sync.Mutex // guards link, host, wall; serializes the making of the bridge
-	// link is the bridge as it was last seen; zero: look again.
+	mu sync.Mutex // guards link, host, wall; serializes the creation of the bridge
+	// link is the bridge as it was last seen; zero makes the next user look again.
 	link bridgeLink
-	host hostSocket // socket in our own namespace, kept
+	host hostSocket // socket in our own namespace, kept open
 	wall *nft.Wall
 }
 
 func newBridge(cfg Config, leases *ipam.Leases, log *slog.Logger) *bridge {
 	return &bridge{
 		plain: func() []netip.Prefix {
-			nets, _ := cfg.plainNets(leases.Ranges()) // checked with the configuration
+			nets, _ := cfg.plainNets(leases.Ranges()) // checked together with the configuration
 			return nets
 		},
 		cfg: cfg, log: log, leases: leases, flows: flows{log: log},
@@ -61,15 +61,15 @@ func (b *bridge) close() error {
 	return errors.Join(err, b.table.Close())
 }
 
-// stale makes the next sandbox look at the bridge again.
+// stale makes the next Setup check the bridge again.
 func (b *bridge) stale() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.link = bridgeLink{}
 }
 
-// trouble says what keeps sandboxes from being reached although they can be
-// made, "" when nothing is known.
+// trouble returns what keeps sandboxes from being reached although they can be created, "" when
+// nothing is known.
 func (b *bridge) trouble() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,11 +94,8 @@ func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 			err = errors.Join(err, b.leases.Release(req.Sandbox))
 		}
 	}()
-	fwds, err := forwards(req, lease)
+	claimed, err := b.claim(req.Sandbox, req.Config.Ports)
 	if err != nil {
-		return core.NetworkStatus{}, err
-	}
-	if err := b.claim(req, true); err != nil {
 		return core.NetworkStatus{}, err
 	}
 	defer func() {
@@ -106,6 +103,10 @@ func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 			b.claims.Drop(req.Sandbox)
 		}
 	}()
+	fwds, err := forwards(req.Sandbox, claimed, lease)
+	if err != nil {
+		return core.NetworkStatus{}, err
+	}
 	iface, err := b.connect(req, want, lease, stale)
 	if err != nil {
 		return core.NetworkStatus{}, err
@@ -115,7 +116,7 @@ func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 	}
 	b.flows.forget(fwds, false)
 	st := core.NetworkStatus{
-		Mode: string(ModeBuiltin), Interfaces: []core.Attachment{iface}, Ports: req.Config.Ports,
+		Mode: string(ModeBuiltin), Interfaces: []core.Attachment{iface}, Ports: claimed,
 		DNS: core.DNS{Servers: b.cfg.DNS.Servers, Searches: b.cfg.DNS.Searches, Options: b.cfg.DNS.Options},
 	}
 	for i, a := range lease.Addrs {
@@ -125,7 +126,7 @@ func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 	return st, nil
 }
 
-// wanted is what a request asks of the one interface we make.
+// wanted is what a request asks of the one interface that we make.
 type wanted struct {
 	name  string
 	addrs []netip.Addr
@@ -150,7 +151,7 @@ func (b *bridge) wanted(cfg core.NetworkConfig) (wanted, error) {
 			w.name = a.Interface
 		}
 		if len(w.name) > maxBridge || w.name == "lo" {
-			return w, fmt.Errorf("interface %q: not a name for one: %w", w.name, errdefs.ErrInvalidArgument)
+			return w, fmt.Errorf("interface %q: not a valid name: %w", w.name, errdefs.ErrInvalidArgument)
 		}
 		for _, p := range a.Addrs {
 			w.addrs = append(w.addrs, p.Addr().Unmap())
@@ -160,10 +161,10 @@ func (b *bridge) wanted(cfg core.NetworkConfig) (wanted, error) {
 	return w, nil
 }
 
-// forwards turns the asked ports into rules.
-func forwards(req core.NetworkRequest, lease ipam.Lease) ([]nft.Forward, error) {
+// forwards converts claimed ports to forwards.
+func forwards(id core.ID, claimed []core.Port, lease ipam.Lease) ([]nft.Forward, error) {
 	var fwds []nft.Forward
-	for _, p := range req.Config.Ports {
+	for _, p := range claimed {
 		proto, err := ports.Number(p.Proto)
 		if err != nil {
 			return nil, fmt.Errorf("host port %d: %w", p.Host, err)
@@ -182,7 +183,7 @@ func forwards(req core.NetworkRequest, lease ipam.Lease) ([]nft.Forward, error) 
 			}
 			found = true
 			f := nft.Forward{
-				Proto: proto, Port: p.Host, Target: netip.AddrPortFrom(a.Addr(), p.Container), Sandbox: req.Sandbox,
+				Proto: proto, Port: p.Host, Target: netip.AddrPortFrom(a.Addr(), p.Container), Sandbox: id,
 			}
 			if ip.IsValid() && !ip.IsUnspecified() {
 				f.HostIP = ip
@@ -196,36 +197,67 @@ func forwards(req core.NetworkRequest, lease ipam.Lease) ([]nft.Forward, error) 
 	return fwds, nil
 }
 
-// claim takes the host ports of a sandbox; with probe a process of the host
-// that listens on one is an error.
-func (b *bridge) claim(req core.NetworkRequest, probe bool) error {
-	if len(req.Config.Ports) == 0 {
-		return nil
+// claim claims the host ports of a sandbox, on which no process of the host may listen, and
+// chooses those that are left to us. It returns all, in their order. After an error the sandbox
+// has none.
+func (b *bridge) claim(id core.ID, want []core.Port) (_ []core.Port, err error) {
+	if len(want) == 0 {
+		return nil, nil
 	}
-	var claims []ports.Claim
-	for _, p := range req.Config.Ports {
-		proto := p.Proto
-		if proto == "" {
-			proto = "tcp"
+	named := claims(want)
+	if err := b.claims.Take(id, named); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			b.claims.Drop(id)
 		}
-		claims = append(claims, ports.Claim{Proto: proto, IP: p.HostIP.Unmap(), Port: p.Host})
-	}
-	if err := b.claims.Take(req.Sandbox, claims); err != nil {
-		return err
-	}
-	if !probe {
-		return nil
-	}
-	for _, c := range claims {
+	}()
+	for _, c := range named {
 		if err := ports.Probe(c); err != nil {
-			b.claims.Drop(req.Sandbox)
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	claimed := slices.Clone(want)
+	if len(named) == len(want) {
+		return claimed, nil
+	}
+	pool, err := b.cfg.hostPorts()
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range claimed {
+		if p.Host != 0 {
+			continue
+		}
+		c, err := b.claims.Choose(id, claimOf(p), pool)
+		if err != nil {
+			return nil, err
+		}
+		claimed[i].Host = c.Port
+	}
+	return claimed, nil
 }
 
-// del returns what a sandbox holds. Rules go first, so that no packet meets an
+// claims are those of ports that are named.
+func claims(list []core.Port) (named []ports.Claim) {
+	for _, p := range list {
+		if p.Host != 0 {
+			named = append(named, claimOf(p))
+		}
+	}
+	return named
+}
+
+func claimOf(p core.Port) ports.Claim {
+	c := ports.Claim{Proto: p.Proto, IP: p.HostIP.Unmap(), Port: p.Host}
+	if c.Proto == "" {
+		c.Proto = "tcp"
+	}
+	return c
+}
+
+// del gives back what a sandbox has. Rules are removed first, so that no packet is sent to an
 // address that is free.
 func (b *bridge) del(req core.NetworkRequest) error {
 	fwds := b.table.Forwards(req.Sandbox)
@@ -238,8 +270,8 @@ func (b *bridge) del(req core.NetworkRequest) error {
 	return b.leases.Release(req.Sandbox)
 }
 
-// forgetNeighbours drops what the host was told of a sandbox's addresses. The
-// kernel would forget it by itself, but has room for a thousand only.
+// forgetNeighbours removes the host's neighbour entries of a sandbox's addresses. They would
+// expire, but the kernel has room for only a thousand.
 func (b *bridge) forgetNeighbours(id core.ID) {
 	lease, held := b.leases.Held(id)
 	b.mu.Lock()
@@ -252,7 +284,7 @@ func (b *bridge) forgetNeighbours(id core.ID) {
 	}
 }
 
-// release takes the bridge and all rules away.
+// release removes the bridge and all rules.
 func (b *bridge) release() error {
 	if held := b.leases.All(); len(held) > 0 {
 		return fmt.Errorf("%d sandboxes hold addresses: %w", len(held), errdefs.ErrFailedPrecondition)
@@ -271,6 +303,6 @@ func (b *bridge) release() error {
 		return err
 	}
 	defer host.Close()
-	// Links whose namespaces are just going need no bridge.
+	// Links whose namespaces are being destroyed need no bridge.
 	return errors.Join(b.table.Withdraw(), unlink(host, b.cfg.Bridge))
 }

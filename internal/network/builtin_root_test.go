@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestBuiltinReaches asks every way there is: sandbox, host and another machine, to
-// addresses and to host ports, by every protocol and family.
+// TestBuiltinReaches tries every connection: from sandbox, host and another machine, to addresses
+// and to host ports, by every protocol and family.
 func TestBuiltinReaches(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
@@ -48,7 +48,7 @@ func TestBuiltinReaches(t *testing.T) {
 				wantAnswer(t, out.ns, p, at(host, 8080), far.String())
 				wantAnswer(t, nil, p, at(host, 8080), host.String())
 				wantAnswer(t, nil, p, at(gw, 8080), gw.String())
-				wantAnswer(t, one.ns, p, at(host, 8080), gw.String()) // itself, hairpin
+				wantAnswer(t, one.ns, p, at(host, 8080), gw.String()) // to itself (hairpin)
 				wantAnswer(t, two.ns, p, at(gw, 8080), gw.String())
 				if !is4 {
 					if _, err := ask(nil, p, "[::1]:8080"); !errors.Is(err, unix.ECONNREFUSED) {
@@ -110,7 +110,7 @@ func TestHostIP(t *testing.T) {
 			{"no address of ours", core.Port{Proto: "tcp", HostIP: out.addr4, Host: 99, Container: 80}, errdefs.IsInvalidArgument, "not an address of this host"},
 			{"another family", core.Port{Proto: "tcp", HostIP: out.host6, Host: 99, Container: 80}, errdefs.IsFailedPrecondition, "family"},
 			{"IPv6 loopback", core.Port{Proto: "tcp", HostIP: netip.IPv6Loopback(), Host: 99, Container: 80}, errdefs.IsInvalidArgument, "::1"},
-			{"port zero", port("tcp", 0, 80), errdefs.IsInvalidArgument, "zero"},
+			{"port zero", port("tcp", 99, 0), errdefs.IsInvalidArgument, "zero"},
 		} {
 			ns := networktest.NewNamespace(t)
 			if _, err := r.net.Setup(t.Context(), r.request(ns, 2, tc.port)); !tc.is(err) || !strings.Contains(err.Error(), tc.says) {
@@ -148,6 +148,48 @@ func TestPortOfAProcess(t *testing.T) {
 	})
 }
 
+// TestChosenPorts: a port that nobody names is one that nobody else has, and stays the sandbox's
+// over a restart of the agent.
+func TestChosenPorts(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		out := newOutside(t)
+		r := newRig(t, func(c *network.Config) { c.HostPorts = "7001-7003" })
+		if _, err := networktest.Serve(t, "tcp", netip.MustParseAddrPort("0.0.0.0:7002")); err != nil {
+			t.Fatal(err)
+		}
+		none := func(why string) {
+			t.Helper()
+			ns := networktest.NewNamespace(t)
+			if _, err := r.net.Setup(t.Context(), r.request(ns, 3, port("tcp", 0, 80))); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "7001-7003") {
+				t.Errorf("%s: %v", why, err)
+			}
+		}
+		one, two := r.setup(1, port("tcp", 0, 80)), r.setup(2, port("tcp", 0, 80), port("udp", 7001, 80), port("udp", 0, 81))
+		first, second := one.req.Last.Ports[0].Host, two.req.Last.Ports[0].Host
+		if first == second || first == 7002 || second == 7002 {
+			t.Fatalf("chosen %d and %d", first, second)
+		}
+		if udp := two.req.Last.Ports[2].Host; udp != 7002 && udp != 7003 {
+			t.Errorf("udp port %d", udp)
+		}
+		none("two are given away and a process has the third")
+		r.start()
+		if err := r.net.Recover(t.Context(), []core.NetworkRequest{one.req, two.req}); err != nil {
+			t.Fatal(err)
+		}
+		none("after a restart")
+		for _, b := range []box{one, two} {
+			r.check(b)
+			b.ns.Serve(t, "tcp", 80)
+			wantAnswer(t, out.ns, "tcp", at(out.host4, b.req.Last.Ports[0].Host), out.addr4.String())
+		}
+		r.down(one)
+		if three := r.setup(3, port("tcp", 0, 80)); three.req.Last.Ports[0].Host != first {
+			t.Errorf("%d is free, and %d was chosen", first, three.req.Last.Ports[0].Host)
+		}
+	})
+}
+
 func TestSandboxesDoNotReachTheHostsLoopback(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -155,7 +197,7 @@ func TestSandboxesDoNotReachTheHostsLoopback(t *testing.T) {
 		if _, err := networktest.Serve(t, "udp", netip.MustParseAddrPort("127.0.0.1:53")); err != nil {
 			t.Fatal(err)
 		}
-		// A sandbox that may change its own routes sends to 127.0.0.1 by the bridge.
+		// A sandbox that may change its own routes sends to 127.0.0.1 through the bridge.
 		in := "nsenter --net=" + one.ns.Path + " "
 		networktest.Run(t, in+"sysctl -qw net.ipv4.conf.all.route_localnet=1")
 		networktest.Run(t, in+"ip addr del 127.0.0.1/8 dev lo")
@@ -172,7 +214,7 @@ func TestSandboxesDoNotReachTheHostsLoopback(t *testing.T) {
 	})
 }
 
-// In a /31 and a /32 every address is leased, and reached.
+// In a /31 and a /32 every address is leased and can be reached.
 func TestSmallRanges(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
@@ -246,25 +288,25 @@ func TestRates(t *testing.T) {
 	})
 }
 
-// TestUDPFlowsAreForgotten: a client that never stops sending is not served by
-// what was true for its first packet.
+// TestUDPFlowsAreForgotten: a client that never stops sending is not served by the translation of
+// its first packet.
 func TestUDPFlowsAreForgotten(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
 		r := newRig(t, nil)
-		r.down(r.setup(9)) // rules are there, so flows are followed
+		r.down(r.setup(9)) // with rules the kernel tracks connections
 		var client *networktest.Client
 		out.ns.Do(t, func() (err error) {
 			client, err = networktest.NewClient(t, at(out.host4, 8080))
 			return err
 		})
-		if err := client.Send(); err != nil { // to nobody
+		if err := client.Send(); err != nil { // to a port without a server
 			t.Fatal(err)
 		}
 		for n := range 2 {
 			b := r.setup(n, port("udp", 8080, 80))
 			b.ns.Serve(t, "udp", 80)
-			// Close waits until what was true before is forgotten.
+			// Close waits until the old flows are forgotten.
 			r.start()
 			if err := r.net.Recover(t.Context(), []core.NetworkRequest{b.req}); err != nil {
 				t.Fatal(err)

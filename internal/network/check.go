@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
-// check compares link, addresses and ports with what Setup answered.
+// check compares link, addresses and ports with what Setup returned.
 func (b *bridge) check(req core.NetworkRequest) error {
 	missing := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
@@ -30,11 +30,11 @@ func (b *bridge) check(req core.NetworkRequest) error {
 	defer h.Close()
 	br, err := h.LinkByName(b.cfg.Bridge)
 	if err != nil {
-		return missing("bridge %s is not there", b.cfg.Bridge)
+		return missing("bridge %s does not exist", b.cfg.Bridge)
 	}
 	out, err := h.LinkByName(linkName(req.Sandbox))
 	if err != nil {
-		return missing("link %s is not there", linkName(req.Sandbox))
+		return missing("link %s does not exist", linkName(req.Sandbox))
 	}
 	if out.Attrs().MasterIndex != br.Attrs().Index || out.Attrs().Flags&net.FlagUp == 0 {
 		return missing("link %s is down or not on bridge %s", out.Attrs().Name, b.cfg.Bridge)
@@ -55,7 +55,7 @@ func (b *bridge) check(req core.NetworkRequest) error {
 	}
 	for _, a := range lease.Addrs {
 		if !have[a.Addr()] {
-			return missing("address %s is not there", a.Addr())
+			return missing("address %s is missing", a.Addr())
 		}
 	}
 	gone, err := b.table.Missing(b.table.Forwards(req.Sandbox))
@@ -68,13 +68,13 @@ func (b *bridge) check(req core.NetworkRequest) error {
 	return nil
 }
 
-// recover makes bridge, rules and ports anew from leases and live requests,
-// and returns what others hold.
+// recover rebuilds bridge, rules and ports from the leases and the live requests, and releases
+// the leases of other sandboxes.
 func (b *bridge) recover(live []core.NetworkRequest, alive map[core.ID]bool) error {
 	var errs []error
 	for _, lease := range b.leases.All() {
 		if !alive[lease.Sandbox] {
-			b.log.Info("returning the addresses of a sandbox that is gone", "sandbox", string(lease.Sandbox))
+			b.log.Info("releasing the addresses of a sandbox that no longer exists", "sandbox", string(lease.Sandbox))
 			errs = append(errs, b.del(core.NetworkRequest{Sandbox: lease.Sandbox}))
 		}
 	}
@@ -86,9 +86,11 @@ func (b *bridge) recover(live []core.NetworkRequest, alive map[core.ID]bool) err
 			continue
 		}
 		used = true
-		more, err := forwards(req, lease)
+		// As Setup returned them: the request does not know the ports that were chosen. Nobody is
+		// asked whether a process has come to listen there.
+		more, err := forwards(req.Sandbox, req.Last.Ports, lease)
 		if err == nil {
-			err = b.claim(req, false)
+			err = b.claims.Take(req.Sandbox, claims(req.Last.Ports))
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", req.Sandbox.Short(), err))
@@ -118,8 +120,8 @@ func (b *bridge) exists() bool {
 	return err == nil
 }
 
-// ours reports whether there is a bridge of ours: one that somebody else has made
-// under that name has another hardware address.
+// ours reports whether the bridge exists and is ours: one of that name that somebody else has
+// made has another hardware address.
 func (b *bridge) ours() bool {
 	h, err := hostHandle()
 	if err != nil {
@@ -130,8 +132,8 @@ func (b *bridge) ours() bool {
 	return err == nil && link.Type() == "bridge" && link.Attrs().HardwareAddr.String() == bridgeMAC(b.cfg.Bridge).String()
 }
 
-// reattach puts the links of live sandboxes back on the bridge, which someone
-// may have removed, and deletes links that nobody owns.
+// reattach puts the links of live sandboxes back on the bridge, which someone may have removed,
+// and deletes links without an owner.
 func (b *bridge) reattach(alive map[core.ID]bool) error {
 	br, host, err := b.ensure()
 	if err != nil {

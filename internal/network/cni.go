@@ -25,13 +25,13 @@ import (
 	"github.com/longshore/longshore/internal/network/ipam"
 )
 
-// keyCNI starts the keys of what CNI plugins were asked to make. The record is
-// written before the first plugin runs, with the configuration in it: whatever
-// happens then, DEL is called with what ADD was called with.
+// keyCNI starts the keys of what CNI plugins were asked to make. The record is written before the
+// first plugin runs and contains the configuration: whatever happens then, DEL gets the
+// configuration that ADD got.
 const keyCNI = "cni/"
 
-// cni drives CNI plugins. Configurations are read when they are used, so that
-// a file that comes, changes or goes needs no restart.
+// cni runs CNI plugins. Configurations are read when they are used, so that a changed directory
+// requires no restart.
 type cni struct {
 	cfg   CNIConfig
 	store core.KV
@@ -40,12 +40,12 @@ type cni struct {
 
 	mu     sync.Mutex // guards ranges, seen, lists, bad
 	ranges []netip.Prefix
-	seen   string // what the directory looked like when lists was read
+	seen   string // the names, sizes and times of the files when lists was read
 	lists  []*libcni.NetworkConfigList
 	bad    []string // files that cannot be used, and why
 }
 
-// attached is one interface that plugins were asked for.
+// attached is one interface that plugins were asked to make.
 type attached struct {
 	Interface string            `json:"interface"`
 	List      json.RawMessage   `json:"list"`
@@ -60,15 +60,15 @@ func newCNI(cfg CNIConfig, stateDir string, store core.KV, log *slog.Logger) *cn
 	}
 }
 
-// setRanges are handed to plugins that take ranges (capability ipRanges).
+// setRanges sets the ranges for plugins that take them (capability ipRanges).
 func (c *cni) setRanges(ranges []ipam.Range) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ranges = prefixes(ranges)
 }
 
-// networks reads the configurations anew when the directory has changed; the
-// first is the default.
+// networks returns the configurations, read again when the directory has changed; the first is
+// the default.
 func (c *cni) networks() ([]*libcni.NetworkConfigList, []string, error) {
 	files, err := confFiles(c.cfg.ConfDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +92,7 @@ func (c *cni) networks() ([]*libcni.NetworkConfigList, []string, error) {
 		switch {
 		case err != nil:
 			bad = append(bad, fmt.Sprintf("%s: %s", filepath.Base(f), err))
-			c.log.Warn("cannot use a CNI configuration", "file", f, "error", err.Error())
+			c.log.Warn("ignoring a CNI configuration that is not valid", "file", f, "error", err.Error())
 		default:
 			lists = append(lists, list)
 		}
@@ -104,7 +104,7 @@ func (c *cni) networks() ([]*libcni.NetworkConfigList, []string, error) {
 	return lists, bad, nil
 }
 
-// loadConf reads one file: a list of plugins, or, by its name, a single one.
+// loadConf reads one file: a list of plugins or, depending on its name, a single plugin.
 func loadConf(file string) (*libcni.NetworkConfigList, error) {
 	if filepath.Ext(file) == ".conflist" {
 		list, err := libcni.NetworkConfFromFile(file)
@@ -113,7 +113,7 @@ func loadConf(file string) (*libcni.NetworkConfigList, error) {
 		}
 		return list, err
 	}
-	// The older form of one plugin without a list around it.
+	// The older form has one plugin without a list around it.
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func loadConf(file string) (*libcni.NetworkConfigList, error) {
 	return libcni.NetworkConfFromBytes(list)
 }
 
-// network finds the one of a name, "" or "default" is the first.
+// network returns the network of that name; "" or "default" is the first.
 func (c *cni) network(name string) (*libcni.NetworkConfigList, error) {
 	lists, bad, err := c.networks()
 	if err != nil {
@@ -162,7 +162,7 @@ func noConf(dir string, bad []string) string {
 	return "no CNI configuration in " + dir + ": put a .conflist there"
 }
 
-// notReady says why sandboxes cannot be connected, "" when they can.
+// notReady returns why sandboxes cannot be connected, "" when they can.
 func (c *cni) notReady(ctx context.Context) string {
 	list, err := c.network("")
 	if err != nil {
@@ -176,21 +176,25 @@ func (c *cni) notReady(ctx context.Context) string {
 			return fmt.Sprintf("cni: plugin %s of network %s is not in %s", p.Network.Type, list.Name, strings.Join(c.cfg.BinDirs, ", "))
 		}
 	}
-	// Plugins say something to STATUS from version 1.1 on only; for others
-	// none is executed.
+	// Plugins support STATUS from version 1.1 on; for others none is executed.
 	if err := c.lib.GetStatusNetworkList(ctx, list); err != nil {
 		return fmt.Sprintf("cni: network %s is not ready: %s", list.Name, err)
 	}
 	return ""
 }
 
-// add runs ADD for each wanted interface.
+// add runs ADD for each requested interface.
 func (c *cni) add(ctx context.Context, req core.NetworkRequest) (_ core.NetworkStatus, err error) {
+	for _, p := range req.Config.Ports {
+		if p.Host == 0 {
+			return core.NetworkStatus{}, fmt.Errorf("port %d: name its host port, because CNI's plugins choose none: %w", p.Container, errdefs.ErrInvalidArgument)
+		}
+	}
 	wanted := req.Config.Attach
 	if len(wanted) == 0 {
 		wanted = []core.Attachment{{Network: req.Config.Name, Interface: "eth0"}}
 	}
-	// What an earlier Setup left that was cut off.
+	// An earlier Setup may have been interrupted.
 	if err := c.del(ctx, req); err != nil {
 		return core.NetworkStatus{}, err
 	}
@@ -213,11 +217,11 @@ func (c *cni) add(ctx context.Context, req core.NetworkRequest) (_ core.NetworkS
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
-	if _, err := noneStatus(req.Namespace); err != nil { // loopback, without a plugin
+	if _, err := noneStatus(req.Namespace); err != nil { // loopback is set up without a plugin
 		return core.NetworkStatus{}, err
 	}
 	if err := c.store.Put(keyCNI+string(req.Sandbox), record); err != nil {
-		return core.NetworkStatus{}, fmt.Errorf("store what CNI is asked for: %w", err)
+		return core.NetworkStatus{}, fmt.Errorf("store the CNI request: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -253,8 +257,7 @@ func (c *cni) add(ctx context.Context, req core.NetworkRequest) (_ core.NetworkS
 	return st, nil
 }
 
-// listBytes writes a list with its plugins in it, wherever they were read
-// from.
+// listBytes encodes a list together with its plugins, which may come from other files.
 func listBytes(list *libcni.NetworkConfigList) ([]byte, error) {
 	out := struct {
 		Name         string            `json:"name"`
@@ -268,7 +271,7 @@ func listBytes(list *libcni.NetworkConfigList) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// call prepares a call of plugins for one interface.
+// call prepares a call of the plugins for one interface.
 func (a attached) call(req core.NetworkRequest) (*libcni.NetworkConfigList, *libcni.RuntimeConf, error) {
 	list, err := libcni.NetworkConfFromBytes(a.List)
 	if err != nil {
@@ -293,8 +296,8 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// bursts of the bandwidth capability, bits: a tenth of a second's worth, at
-// least what a few full packets need, at most what the plugin takes.
+// The burst of the bandwidth capability, in bits: a tenth of a second's worth, at least a few
+// full packets, at most what the plugin accepts.
 const (
 	minBurst = 64 * 1024 * 8
 	maxBurst = 1<<31 - 1
@@ -302,8 +305,8 @@ const (
 
 func burst(rate uint64) uint64 { return min(max(rate/10, minBurst), maxBurst) }
 
-// capabilities are runtimeConfig of the plugins that declare them; ports,
-// bandwidth and DNS go with the first interface.
+// capabilities returns the runtimeConfig for the plugins that declare them. Ports, bandwidth and
+// DNS are for the first interface.
 func (c *cni) capabilities(cfg core.NetworkConfig, w core.Attachment, first bool) map[string]any {
 	caps := map[string]any{}
 	if first && len(cfg.Ports) > 0 {
@@ -352,7 +355,7 @@ func (c *cni) capabilities(cfg core.NetworkConfig, w core.Attachment, first bool
 	return caps
 }
 
-// collect adds one result to the status and returns it as it is.
+// collect adds one result to the status and returns it unchanged.
 func collect(st *core.NetworkStatus, network string, result types.Result) (json.RawMessage, error) {
 	raw, err := json.Marshal(result)
 	if err != nil {
@@ -362,7 +365,7 @@ func collect(st *core.NetworkStatus, network string, result types.Result) (json.
 	if err != nil {
 		return nil, err
 	}
-	at := map[int]int{} // index in the result to that in the status
+	at := map[int]int{} // index in the result → index in the status
 	for i, ifc := range res.Interfaces {
 		if ifc == nil || ifc.Sandbox == "" {
 			continue // the host's end
@@ -372,12 +375,12 @@ func collect(st *core.NetworkStatus, network string, result types.Result) (json.
 	}
 	for _, ip := range res.IPs {
 		if ip == nil {
-			return nil, fmt.Errorf("result has an address that is none: %w", errdefs.ErrDataLoss)
+			return nil, fmt.Errorf("the result has an address that is not valid: %w", errdefs.ErrDataLoss)
 		}
 		ones, _ := ip.Address.Mask.Size()
 		a, ok := netip.AddrFromSlice(ip.Address.IP)
 		if !ok {
-			return nil, fmt.Errorf("result has an address that is none: %w", errdefs.ErrDataLoss)
+			return nil, fmt.Errorf("the result has an address that is not valid: %w", errdefs.ErrDataLoss)
 		}
 		a = a.Unmap()
 		st.Addrs = append(st.Addrs, a)
@@ -399,7 +402,7 @@ func collect(st *core.NetworkStatus, network string, result types.Result) (json.
 	return raw, nil
 }
 
-// classify gives a plugin's answer a class where CNI's codes have one.
+// classify gives a plugin's error a class where CNI's code has one.
 func classify(err error) error {
 	var said *types.Error
 	if !errors.As(err, &said) {
@@ -415,30 +418,30 @@ func classify(err error) error {
 	}
 }
 
-// record reads what plugins were asked for; nil when nothing was.
+// record returns what plugins were asked to make; nil when nothing was.
 func (c *cni) record(id core.ID) ([]attached, error) {
 	raw, err := c.store.Get(keyCNI + string(id))
 	if errdefs.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what CNI was asked for: %w", err)
+		return nil, fmt.Errorf("read the stored CNI request: %w", err)
 	}
 	var all []attached
 	if err := json.Unmarshal(raw, &all); err != nil {
-		return nil, fmt.Errorf("read what CNI was asked for: %w: %w", err, errdefs.ErrDataLoss)
+		return nil, fmt.Errorf("read the stored CNI request: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	return all, nil
 }
 
-// del runs DEL for all that add was asked for, in the opposite order.
+// del runs DEL for all that add was asked to make, in reverse order.
 func (c *cni) del(ctx context.Context, req core.NetworkRequest) error {
 	all, err := c.record(req.Sandbox)
 	if err != nil || all == nil {
 		return err
 	}
 	if _, err := os.Stat(req.Namespace); err != nil {
-		req.Namespace = "" // CNI's word for: it is gone
+		req.Namespace = "" // in CNI this means that the namespace is gone
 	}
 	for _, a := range slices.Backward(all) {
 		list, rt, err := a.call(req)
@@ -452,14 +455,14 @@ func (c *cni) del(ctx context.Context, req core.NetworkRequest) error {
 	return c.store.Delete(keyCNI + string(req.Sandbox))
 }
 
-// check runs CHECK where the configuration's version has it.
+// check runs CHECK where the configuration's version supports it.
 func (c *cni) check(ctx context.Context, req core.NetworkRequest) error {
 	all, err := c.record(req.Sandbox)
 	if err != nil {
 		return err
 	}
 	if all == nil {
-		return fmt.Errorf("no plugin was asked: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("no plugin has run for it: %w", errdefs.ErrFailedPrecondition)
 	}
 	for _, a := range all {
 		list, rt, err := a.call(req)
@@ -476,7 +479,7 @@ func (c *cni) check(ctx context.Context, req core.NetworkRequest) error {
 	return nil
 }
 
-// sandboxes names those that plugins made something for.
+// sandboxes returns the sandboxes for which plugins have made something.
 func (c *cni) sandboxes() []core.ID {
 	var ids []core.ID
 	for key := range c.store.All(keyCNI) {

@@ -19,9 +19,9 @@ import (
 
 const debianPlugins = "/usr/lib/cni"
 
-// realList is a network of the plugins that every distribution has. They keep
-// state in dir only. CHECK of older portmap and bandwidth plugins fails, or
-// panics, for what they were not asked for: hence disableCheck.
+// realList is a network of the plugins that every distribution has. They store state only in dir.
+// CHECK of older portmap and bandwidth plugins fails, or panics, when they made nothing: hence
+// disableCheck.
 func realList(dir string) string {
 	return `{"cniVersion": "1.0.0", "name": "lan", "disableCheck": true, "plugins": [
 		{"type": "bridge", "bridge": "cni7", "isGateway": true, "ipMasq": true,
@@ -30,7 +30,7 @@ func realList(dir string) string {
 		{"type": "bandwidth", "capabilities": {"bandwidth": true}}]}`
 }
 
-// plainList is one that can be checked.
+// plainList is a network that can be checked.
 func plainList(dir string) string {
 	return `{"cniVersion": "1.0.0", "name": "plain", "plugins": [{"type": "bridge", "bridge": "cni8", "isGateway": true,
 		 "ipam": {"type": "host-local", "dataDir": "` + dir + `", "ranges": [[{"subnet": "10.78.0.0/24"}]]}}]}`
@@ -96,8 +96,7 @@ func TestCNIReal(t *testing.T) {
 			t.Errorf("no bandwidth limit: %s", q)
 		}
 		r.check(one)
-		// The configuration goes; what was made is taken down all the same, by the
-		// next process.
+		// The configuration is removed; the next process still runs DEL for what was made.
 		if err := os.Remove(filepath.Join(conf, "10-lan.conflist")); err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +140,7 @@ func TestCNIKeepsTheContract(t *testing.T) {
 	})
 }
 
-// scripted is a plugin that writes down each call and fails where it is told.
+// scripted is a plugin that records each call and fails where the test says.
 const scripted = `#!/bin/sh
 in=$(cat)
 echo "$CNI_COMMAND $CNI_IFNAME netns=${CNI_NETNS:+yes} $CNI_ARGS" >> DIR/calls
@@ -196,7 +195,7 @@ func TestCNIScripted(t *testing.T) {
 		if err := r.net.SetRanges(t.Context(), []string{"10.5.0.0/24"}); err != nil {
 			t.Fatal(err)
 		}
-		// A first ADD fails: DEL follows, nothing is left.
+		// The first ADD fails: DEL follows, and nothing is left.
 		write(t, dir, "fail-ADD", `{"cniVersion": "1.1.0", "code": 11, "msg": "not yet"}`)
 		_, err := r.net.Setup(t.Context(), req)
 		if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "not yet") {
@@ -239,7 +238,7 @@ func TestCNIScripted(t *testing.T) {
 			t.Errorf("status %+v", st)
 		}
 		calls()
-		// DEL fails: the sandbox is still known, and taken down later.
+		// DEL fails: the sandbox is still listed, and torn down later.
 		write(t, dir, "fail-DEL", `{"cniVersion": "1.1.0", "code": 7, "msg": "broken"}`)
 		if err := r.net.Teardown(t.Context(), req); err == nil || !strings.Contains(err.Error(), "broken") {
 			t.Errorf("failing DEL: %v", err)

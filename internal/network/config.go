@@ -8,27 +8,28 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/ports"
 )
 
-// Mode says who gives sandboxes their interfaces.
+// Mode says who makes the sandboxes' interfaces.
 type Mode string
 
 // The modes.
 const (
 	ModeBuiltin Mode = "builtin" // our bridge, in-process
 	ModeCNI     Mode = "cni"     // CNI plugins
-	// ModeAuto is cni when a CNI configuration is there at the agent's first
-	// start, else builtin; the answer is stored and stays.
+	// ModeAuto is cni when a CNI configuration exists at the agent's first start, and builtin
+	// otherwise; the choice is stored and stays.
 	ModeAuto Mode = "auto"
 )
 
-// Words of NetworkStatus.Mode beside builtin and cni.
+// The values of NetworkStatus.Mode besides builtin and cni.
 const (
 	statusHost = "host"
 	statusNone = "none"
 )
 
-// FromKubelet as Config.PodCIDR: there is no range until SetRanges gives one.
+// FromKubelet is the Config.PodCIDR with which there is no range until SetRanges is called.
 const FromKubelet = "from-kubelet"
 
 // Config is the [network] section.
@@ -37,28 +38,29 @@ type Config struct {
 	Mode Mode `toml:"mode"`
 	// Bridge is the name of the builtin bridge; "" is longshore0.
 	Bridge string `toml:"bridge"`
-	// PodCIDR is where addresses come from: CIDRs with commas between them,
-	// "from-kubelet", or "" for the first private /16 that no route of the host
-	// overlaps, chosen once.
+	// PodCIDR has the address ranges: CIDRs with commas between them, "from-kubelet", or "" for
+	// the first private /16 that no route of the host overlaps, which is chosen once.
 	PodCIDR string `toml:"pod_cidr"`
-	// IPv6 adds an IPv6 range (a unique local /64, chosen once) when PodCIDR
-	// names none.
+	// IPv6 adds an IPv6 range (a unique local /64, chosen once) when PodCIDR has none.
 	IPv6 bool `toml:"ipv6"`
-	// MTU of the sandboxes' interfaces, bytes; 0 is that of the default
-	// route's link.
+	// MTU is that of the sandboxes' interfaces, in bytes; 0 is that of the default route's link.
 	MTU int `toml:"mtu"`
 	// Masquerade hides sandboxes behind the host's address.
 	Masquerade bool `toml:"masquerade"`
-	// NoMasquerade are ranges within which sandboxes are never hidden, whoever
-	// translates the other end's address: the pods of all nodes. The range that
-	// kubelet gives is always one.
+	// NoMasquerade has ranges within which sandboxes are never masqueraded, even if somebody
+	// translates the other end's address: the pods of all nodes. The range that kubelet gives is
+	// always one.
 	NoMasquerade []string `toml:"no_masquerade"`
-	// LeaseRest is how long a freed address is not given away again, seconds.
+	// HostPorts is the range, such as "61000-65535", from which the builtin network chooses host
+	// ports that nobody has named; "" is what lies above the kernel's own range
+	// (net.ipv4.ip_local_port_range), without net.ipv4.ip_local_reserved_ports.
+	HostPorts string `toml:"host_ports"`
+	// LeaseRest is how long a freed address is not leased again, in seconds.
 	LeaseRest int `toml:"lease_rest"`
 	// CNI is used in mode cni.
 	CNI CNIConfig `toml:"cni"`
-	// DNS replaces what the host's resolv.conf says, for sandboxes that ask
-	// for nothing.
+	// DNS replaces the settings of the host's resolv.conf, for sandboxes that have none of their
+	// own.
 	DNS DNSConfig `toml:"dns"`
 }
 
@@ -75,7 +77,7 @@ type DNSConfig struct {
 	Options  []string `toml:"options"`
 }
 
-// DefaultConfig is what holds when a configuration file says nothing.
+// DefaultConfig is the configuration without a file.
 func DefaultConfig() Config {
 	return Config{
 		Mode: ModeAuto, Bridge: "longshore0", Masquerade: true, LeaseRest: 30,
@@ -83,10 +85,10 @@ func DefaultConfig() Config {
 	}
 }
 
-// maxBridge leaves the kernel's 15 bytes for a link's name.
+// maxBridge is the longest name of a link in the kernel.
 const maxBridge = 15
 
-// Check says what is wrong with c; errors are InvalidArgument.
+// Check returns what is wrong with c. Errors are InvalidArgument.
 func (c Config) Check() error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("network: "+format+": %w", append(args, errdefs.ErrInvalidArgument)...)
@@ -95,13 +97,18 @@ func (c Config) Check() error {
 		return invalid("mode %q is none of builtin, cni, auto", c.Mode)
 	}
 	if len(c.Bridge) > maxBridge || strings.ContainsAny(c.Bridge, "/ :\t\n") || c.Bridge == "." || c.Bridge == ".." {
-		return invalid("bridge %q is no link name", c.Bridge)
+		return invalid("bridge %q is not a link name", c.Bridge)
 	}
 	if c.MTU < 0 || c.MTU > 0 && c.MTU < 68 || c.MTU > 65535 {
 		return invalid("mtu %d is out of range", c.MTU)
 	}
 	if c.IPv6 && c.MTU > 0 && c.MTU < 1280 {
 		return invalid("mtu %d is too small for IPv6", c.MTU)
+	}
+	if c.HostPorts != "" {
+		if _, err := ports.ParsePool(c.HostPorts); err != nil {
+			return fmt.Errorf("network: host_ports: %w", err)
+		}
 	}
 	if c.LeaseRest < 0 {
 		return invalid("lease_rest %d is negative", c.LeaseRest)
@@ -115,7 +122,15 @@ func (c Config) Check() error {
 	return nil
 }
 
-// cidrs are the ranges that the configuration itself names.
+// hostPorts returns where host ports are chosen from.
+func (c Config) hostPorts() (ports.Pool, error) {
+	if c.HostPorts != "" {
+		return ports.ParsePool(c.HostPorts)
+	}
+	return ports.HostPool()
+}
+
+// cidrs returns the ranges that the configuration names.
 func (c Config) cidrs() []string {
 	if c.PodCIDR == "" || c.PodCIDR == FromKubelet {
 		return nil
@@ -123,7 +138,7 @@ func (c Config) cidrs() []string {
 	return strings.Split(c.PodCIDR, ",")
 }
 
-// filled replaces what is not set.
+// filled replaces unset values by their defaults.
 func (c Config) filled() Config {
 	d := DefaultConfig()
 	if c.Mode == "" {

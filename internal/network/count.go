@@ -16,13 +16,12 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// hostCounters tells the counters of all links of our own namespace at once, for
-// a few microseconds each; netlink's dump costs many times that.
+// hostCounters has the counters of all links of our own namespace, for a few microseconds each;
+// netlink's dump costs many times that.
 const hostCounters = "/proc/self/net/dev"
 
-// Stats implements core.Network. With the builtin bridge it reads the host's
-// ends of the links, where what the sandbox has sent is received; with CNI it
-// has to look into each namespace.
+// Stats implements core.Network. With the builtin bridge it reads the host's ends of the links,
+// which receive what the sandbox sends; with CNI it has to enter each namespace.
 func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[core.ID][]core.NetStats, error) {
 	out := make(map[core.ID][]core.NetStats, len(reqs))
 	var host map[string]core.NetStats
@@ -36,7 +35,7 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 			if host == nil {
 				text, err := os.ReadFile(hostCounters)
 				if err != nil {
-					return nil, fmt.Errorf("count: %w", err)
+					return nil, fmt.Errorf("read interface counters: %w", err)
 				}
 				host = counters(text)
 			}
@@ -46,7 +45,7 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 		case ModeCNI:
 			found, err := countInside(req.Namespace)
 			if err != nil {
-				return nil, fmt.Errorf("count for sandbox %s: %w", req.Sandbox.Short(), err)
+				return nil, fmt.Errorf("read interface counters of sandbox %s: %w", req.Sandbox.Short(), err)
 			}
 			if len(found) > 0 {
 				out[req.Sandbox] = found
@@ -56,7 +55,7 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 	return out, nil
 }
 
-// otherEnd turns round what the host's end of a link has counted.
+// otherEnd exchanges what the host's end of a link has received and sent.
 func otherEnd(h core.NetStats, last core.NetworkStatus) core.NetStats {
 	name := "eth0"
 	if len(last.Interfaces) > 0 {
@@ -69,9 +68,8 @@ func otherEnd(h core.NetStats, last core.NetworkStatus) core.NetStats {
 	}
 }
 
-// counters reads the kernel's table: two lines of head, then for each interface
-// its name, a colon, and eight numbers each of what was received and sent.
-// Lines of another form are left out.
+// counters parses the kernel's table: two header lines, then for each interface its name, a
+// colon, and eight numbers each for what it received and sent. Lines of another form are skipped.
 func counters(text []byte) map[string]core.NetStats {
 	out := map[string]core.NetStats{}
 	for line := range bytes.Lines(text) {
@@ -115,7 +113,7 @@ func decimal(b []byte) (n uint64, ok bool) {
 	return n, len(b) > 0
 }
 
-// countInside asks in a namespace; nil when it has gone.
+// countInside reads the counters inside a namespace; nil when it no longer exists.
 func countInside(path string) ([]core.NetStats, error) {
 	h, f, err := inside(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) { // EINVAL: unpinned, a plain file now

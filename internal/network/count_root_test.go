@@ -11,9 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestStatsCountWhatTheSandboxSends: what is told is what the sandbox has sent
-// and received, not what the host's end of its link has, and a list tells the
-// same as a call for one.
+// TestStatsCountWhatTheSandboxSends: the stats are what the sandbox has sent and received, not
+// what the host's end of its link has, and a call for several returns the same as a call for one.
 func TestStatsCountWhatTheSandboxSends(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -27,11 +26,11 @@ func TestStatsCountWhatTheSandboxSends(t *testing.T) {
 			return got[b.req.Sandbox][0]
 		}
 		two.ns.Serve(t, "udp", 80)
-		wantAnswer(t, one.ns, "udp", at(two.addr(true), 80), one.addr(true).String()) // they know each other now
+		wantAnswer(t, one.ns, "udp", at(two.addr(true), 80), one.addr(true).String()) // from here on they know each other's MAC addresses
 		before := count(one)
 		const n = 200
 		one.ns.Do(t, func() error {
-			for range n { // refused: nobody is there, and the kernel says so some times a second
+			for range n { // nobody listens, and the kernel answers that some times per second
 				if err := networktest.Send("udp", at(two.addr(true), 9)); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
 					return err
 				}

@@ -11,14 +11,14 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestForwardChainsThatDrop puts up what dockerd, ufw, firewalld and people put up,
-// before and after the bridge is there, and takes it down again.
+// TestForwardChainsThatDrop adds the chains of dockerd, ufw, firewalld and administrators, before
+// and after the bridge exists, and removes them again.
 func TestForwardChainsThatDrop(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
 		for _, tc := range []struct {
 			name string
-			// up is what drops, again what the other program does when it
+			// up adds the chains that drop; again does what the other program does when it
 			// reloads its rules.
 			up, again []string
 		}{
@@ -79,7 +79,7 @@ func TestForwardChainsThatDrop(t *testing.T) {
 					r.down(b)
 					b.ns.Close()
 				}
-				// The next ones have the same addresses.
+				// The next sandboxes get the same addresses.
 				networktest.Await(t, networktest.LinkNews(), "links to go", func() bool { return !strings.Contains(links(t), " ls") })
 				if err := r.net.Close(); err != nil {
 					t.Fatal(err)
@@ -111,7 +111,7 @@ func TestForwardChainsThatMeanIt(t *testing.T) {
 		if s := networktest.Run(t, "iptables -S FORWARD"); !strings.Contains(s, "-A FORWARD -i longshore0 -j ACCEPT\n-A FORWARD -o longshore0 -j ACCEPT\n") {
 			t.Errorf("iptables does not show our rules as its own: %s", s)
 		}
-		// What nobody needs any more goes.
+		// Rules that are no longer needed are removed.
 		networktest.Run(t, "iptables -P FORWARD ACCEPT")
 		networktest.Await(t, networktest.RuleNews(), "the accepts to go", func() bool {
 			return !strings.Contains(networktest.Run(t, "iptables -S FORWARD"), "longshore0")
@@ -119,8 +119,8 @@ func TestForwardChainsThatMeanIt(t *testing.T) {
 	})
 }
 
-// TestForwardChainUnderLock: a table that its owner locked cannot be changed;
-// who asks is told.
+// TestForwardChainUnderLock: a table that its owner has locked cannot be changed, and Trouble
+// says so.
 func TestForwardChainUnderLock(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -141,7 +141,7 @@ func TestForwardChainUnderLock(t *testing.T) {
 		if err != nil || !info.Ready || !strings.Contains(info.Reason, "chain through of nftables table locked drops") || !strings.Contains(info.Reason, "longshore0") {
 			t.Errorf("info %+v, %v", info, err)
 		}
-		if err := in.Close(); err != nil { // the table goes with its owner
+		if err := in.Close(); err != nil { // the table is removed with its owner
 			t.Fatal(err)
 		}
 		if err := owner.Wait(); err != nil {

@@ -12,23 +12,21 @@ import (
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
-// flows removes what the kernel remembers of UDP flows. There is no end of
-// connection in UDP: a client that keeps sending would be served for ever by
-// the translation of its first packet, be it to a sandbox that is gone or to
-// none. The kernel can only be asked for all flows, which takes milliseconds:
-// it is done behind the caller's back, for all that came together at once.
+// flows removes the kernel's conntrack entries of UDP flows. UDP has no end of connection, so a
+// client that keeps sending would keep the translation of its first packet for ever, even to a
+// sandbox that is gone or to none. The kernel can only list all flows, which takes milliseconds,
+// so it is done in the background, once for several requests.
 type flows struct {
 	log *slog.Logger
 
 	mu      sync.Mutex      // guards h, pending, done
-	h       *netlink.Handle // kept: closing a netfilter socket waits for nftables' clean-up, and makes others wait
+	h       *netlink.Handle // kept open: closing a netfilter socket waits for nftables' clean-up, and makes others wait
 	pending []outdated
-	done    chan struct{} // closed when the running sweep ends; nil: none runs
+	done    chan struct{} // closed when the running sweep ends; nil when none runs
 }
 
-// forget drops the flows of UDP ports: with gone those that lead to the
-// sandbox, else those that lead past it. Trouble is logged, nothing more: the
-// flows time out by themselves.
+// forget drops the flows of UDP ports: with gone those that lead to the sandbox, otherwise those
+// that lead elsewhere. Errors are only logged: the flows time out by themselves.
 func (f *flows) forget(fwds []nft.Forward, gone bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -44,7 +42,7 @@ func (f *flows) forget(fwds []nft.Forward, gone bool) {
 	}
 }
 
-// close waits until nothing is to be forgotten.
+// close waits until all requests are done.
 func (f *flows) close() {
 	f.mu.Lock()
 	done := f.done
@@ -63,7 +61,7 @@ func (f *flows) close() {
 func (f *flows) sweep() {
 	h, local, err := f.open()
 	if err != nil {
-		f.log.Warn("cannot remove udp flows", "error", err.Error())
+		f.log.Warn("could not remove conntrack entries of udp flows; they time out by themselves", "error", err.Error())
 	}
 	for {
 		f.mu.Lock()
@@ -93,13 +91,13 @@ func (f *flows) sweep() {
 				continue
 			}
 			if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, fam, filters...); err != nil {
-				f.log.Warn("cannot remove udp flows", "error", err.Error())
+				f.log.Warn("could not remove conntrack entries of udp flows; they time out by themselves", "error", err.Error())
 			}
 		}
 	}
 }
 
-// open finds the socket and the host's own addresses.
+// open opens the socket and lists the host's own addresses.
 func (f *flows) open() (*netlink.Handle, map[netip.Addr]bool, error) {
 	host, err := hostHandle()
 	if err != nil {
@@ -126,7 +124,7 @@ func (f *flows) open() (*netlink.Handle, map[netip.Addr]bool, error) {
 	return f.h, local, nil
 }
 
-// outdated matches flows to forget.
+// outdated matches the flows to remove.
 type outdated struct {
 	fwd   nft.Forward
 	gone  bool
@@ -148,6 +146,6 @@ func (o outdated) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	if o.gone {
 		return from == w.Target.Addr() && flow.Reverse.SrcPort == w.Target.Port()
 	}
-	// A flow to the host that was not translated: the same port answers.
+	// A flow to the host that was not translated: the answer comes from the same port.
 	return from == to && flow.Reverse.SrcPort == w.Port && (o.local[to] || to.IsLoopback())
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
-// inside opens a netlink socket in the namespace at path. It is kept no longer
-// than one call: an open socket keeps the namespace alive.
+// inside opens a netlink socket in the namespace at path. It must be closed at the end of the
+// call: an open socket keeps the namespace alive.
 func inside(path string) (nlwrap.Handle, *os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -31,7 +31,7 @@ func inside(path string) (nlwrap.Handle, *os.File, error) {
 	return nlwrap.Handle{Handle: h}, f, nil
 }
 
-// loopback is the link that every namespace is born with.
+// loopback is the link that every network namespace has from the start.
 func loopback() netlink.Link {
 	return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}
 }
@@ -65,8 +65,7 @@ func checkLoopback(path string) error {
 	return nil
 }
 
-// hostStatus tells the host's own addresses, those of the default route's link
-// first.
+// hostStatus returns the host's own addresses, those of the default route's link first.
 func hostStatus() (core.NetworkStatus, error) {
 	h, err := hostHandle()
 	if err != nil {
@@ -99,7 +98,7 @@ func hostHandle() (nlwrap.Handle, error) {
 	return nlwrap.Handle{Handle: h}, nil
 }
 
-// hostSocket is one that is kept, also for messages that the library does not
+// hostSocket is a netlink socket that is kept open, also for messages that the library cannot
 // write.
 type hostSocket struct {
 	nlwrap.Handle
@@ -136,8 +135,7 @@ func (h *hostSocket) close() {
 	*h = hostSocket{}
 }
 
-// defaultLink finds the link of the default route, and its MTU; 0, 0 when there
-// is none.
+// defaultLink returns the link of the default route and its MTU; 0, 0 when there is none.
 func defaultLink(h nlwrap.Handle) (index, mtu int) {
 	for _, fam := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := h.RouteList(nil, fam)
@@ -160,8 +158,8 @@ func defaultLink(h nlwrap.Handle) (index, mtu int) {
 	return 0, 0
 }
 
-// hostRoutes lists where the host's IPv4 routes and addresses lead, those of
-// our own bridge excepted.
+// hostRoutes returns the destinations of the host's IPv4 routes and its addresses, except those
+// of our own bridge.
 func hostRoutes(bridge string) ([]netip.Prefix, error) {
 	h, err := hostHandle()
 	if err != nil {
@@ -172,7 +170,7 @@ func hostRoutes(bridge string) ([]netip.Prefix, error) {
 	if link, err := h.LinkByName(bridge); err == nil {
 		ours = link.Attrs().Index
 	}
-	// All tables: a VPN's routes often live in one of their own.
+	// All tables: a VPN's routes are often in one of their own.
 	routes, err := h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list the host's routes: %w", err)

@@ -21,14 +21,13 @@ import (
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
-// bridgeLink is the bridge as the kernel has it.
+// bridgeLink is the bridge as the kernel knows it.
 type bridgeLink struct {
 	index, mtu int
 	mac        net.HardwareAddr
 }
 
-// Where a range is too small for a gateway of its own (/31, /32), sandboxes go
-// by one that is reached over the link itself.
+// Where a range is too small for a gateway (/31, /32), sandboxes use a link-local one.
 var (
 	linkGateway4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
 	linkGateway6 = netip.MustParseAddr("fe80::1")
@@ -37,8 +36,8 @@ var (
 // linkPrefix starts the names of the host's ends of our veth pairs.
 const linkPrefix = "ls"
 
-// linkName is the host's end of a sandbox's veth pair; it follows from the ID
-// so that no record is needed to find it.
+// linkName returns the name of the host's end of a sandbox's veth pair. It is derived from the
+// ID, so that no record is needed to find it.
 func linkName(id core.ID) string {
 	name := linkPrefix + string(id)
 	return name[:min(len(name), maxBridge)]
@@ -55,8 +54,8 @@ func gateway(addr netip.Prefix, gw netip.Addr) netip.Addr {
 	}
 }
 
-// connect makes the sandbox's link and configures it inside. Nothing is left
-// of it on an error.
+// connect makes the sandbox's link and configures it inside the namespace. After an error nothing
+// of it is left.
 func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, stale []core.ID) (core.Attachment, error) {
 	mac, err := macOf(w, lease)
 	if err != nil {
@@ -67,7 +66,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 		return core.Attachment{}, err
 	}
 	for _, id := range stale {
-		// Who had this address may have kept its namespace, and so its link.
+		// The previous holder of this address may have kept its namespace, and so its link.
 		if id != req.Sandbox {
 			if err := unlink(host.Handle, linkName(id)); err != nil {
 				return core.Attachment{}, err
@@ -85,14 +84,14 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	}
 	err = pair.create(host)
 	if errors.Is(err, unix.EEXIST) {
-		// Left from a Setup that was cut off.
+		// A Setup that was interrupted may have left it.
 		if err := unlink(host.Handle, pair.name); err != nil {
 			return core.Attachment{}, err
 		}
 		err = pair.create(host)
 	}
 	if isGone(err) {
-		// Someone removed the bridge: make it again.
+		// The bridge was removed: make it again.
 		b.stale()
 		if br, host, err = b.ensure(); err != nil {
 			return core.Attachment{}, err
@@ -109,13 +108,13 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	return core.Attachment{Network: b.cfg.Bridge, Interface: w.name, Addrs: lease.Addrs, MAC: mac.String(), MTU: pair.mtu}, nil
 }
 
-// isGone reports whether err says that the bridge's index leads nowhere.
+// isGone reports whether err means that the bridge no longer exists.
 func isGone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENXIO)
 }
 
-// macOf is derived from the first address: whoever gets the address next is not
-// met by a neighbour's outdated ARP entry.
+// macOf derives the MAC address from the first address, so that an outdated ARP entry of a
+// neighbour is right for the next holder of the address too.
 func macOf(w wanted, lease ipam.Lease) (net.HardwareAddr, error) {
 	if w.mac != "" {
 		mac, err := net.ParseMAC(w.mac)
@@ -134,8 +133,8 @@ func macFor(a netip.Addr) net.HardwareAddr {
 	return mac
 }
 
-// vethPair is made by one message: the host's end up and on the bridge, the
-// other end born inside the sandbox with its name and address.
+// vethPair is created with one message: the host's end up and on the bridge, the other end inside
+// the sandbox with its name and MAC address.
 type vethPair struct {
 	name, peer string
 	mac        net.HardwareAddr
@@ -166,8 +165,8 @@ func (p vethPair) create(h hostSocket) error {
 	return err
 }
 
-// configure makes the host's end a port as ours are, sets loopback and the link
-// up inside, and adds addresses and routes.
+// configure configures the host's end as a port, sets loopback and the link up inside, and adds
+// addresses and routes.
 func (b *bridge) configure(host hostSocket, sb nlwrap.Handle, p vethPair, lease ipam.Lease, cfg core.NetworkConfig) error {
 	if err := p.port(host); err != nil {
 		return fmt.Errorf("set up port %s of the bridge: %w", p.name, err)
@@ -181,13 +180,13 @@ func (b *bridge) configure(host hostSocket, sb nlwrap.Handle, p vethPair, lease 
 	}
 	if !slices.ContainsFunc(lease.Addrs, func(a netip.Prefix) bool { return a.Addr().Is6() }) {
 		if err := silence(sb, in); err != nil {
-			return fmt.Errorf("keep IPv6 off %s: %w", p.peer, err)
+			return fmt.Errorf("disable IPv6 on %s: %w", p.peer, err)
 		}
 	}
 	if err := sb.LinkSetUp(in); err != nil {
 		return fmt.Errorf("set %s up: %w", p.peer, err)
 	}
-	// The port first: a bridge has a carrier when one of its ports has.
+	// The port first, because a bridge has a carrier when one of its ports has one.
 	for _, link := range []string{p.name, b.cfg.Bridge} {
 		if err := host.settle(link); err != nil {
 			return err
@@ -201,17 +200,16 @@ func (b *bridge) configure(host hostSocket, sb nlwrap.Handle, p vethPair, lease 
 	return p.limitRates(host.Handle, sb, in, cfg)
 }
 
-// route gives the sandbox an address and the way out. Both ends are told of
-// each other: the first packet need not wait for an answer, which in IPv6 comes
-// a second late when the other side was not listening yet. And the host forgets
-// who had the address before.
+// route gives the sandbox an address and the default route. Both ends get the other as a
+// neighbour, so that the first packet need not wait for an answer; in IPv6 that takes a second
+// when the other side was not listening yet. The host's entry of the previous holder is replaced.
 func (p vethPair) route(host, sb nlwrap.Handle, in netlink.Link, addr netip.Prefix, gw netip.Addr) error {
 	if !gw.IsValid() {
 		addr = netip.PrefixFrom(addr.Addr(), addr.Addr().BitLen())
 	}
 	a := &netlink.Addr{IPNet: ipNet(addr)}
 	if addr.Addr().Is6() {
-		a.Flags = unix.IFA_F_NODAD // we know who has which
+		a.Flags = unix.IFA_F_NODAD // leases exclude duplicates
 	}
 	add := func() error { return sb.AddrAdd(in, a) }
 	if addr.Addr().Is6() {
@@ -229,10 +227,10 @@ func (p vethPair) route(host, sb nlwrap.Handle, in netlink.Link, addr netip.Pref
 		return fmt.Errorf("add default route by %s: %w", via, err)
 	}
 	if err := hint(sb.NeighSet(neighbour(in.Attrs().Index, via, p.bridge.mac))); err != nil {
-		return fmt.Errorf("tell the sandbox its gateway %s: %w", via, err)
+		return fmt.Errorf("add the gateway %s as a neighbour: %w", via, err)
 	}
 	if err := hint(host.NeighSet(neighbour(p.bridge.index, addr.Addr(), p.mac))); err != nil {
-		return fmt.Errorf("tell the host its neighbour %s: %w", addr.Addr(), err)
+		return fmt.Errorf("add the sandbox %s as a neighbour: %w", addr.Addr(), err)
 	}
 	return nil
 }
@@ -250,9 +248,9 @@ func (p vethPair) add6(sb nlwrap.Handle, in netlink.Link, a *netlink.Addr, addr 
 	return ready.wait(addr)
 }
 
-// hint is what telling of a neighbour came to. It is fine that the kernel's table,
-// one for all network namespaces, is full of others that are as new, which it is
-// when 500 sandboxes are made within seconds: it asks when it has to.
+// hint ignores the errors of adding a neighbour that may be ignored. The kernel's table, one for
+// all network namespaces, may be full of entries that are as new, when 500 sandboxes are created
+// within seconds; then the kernel asks for the neighbour when it needs it.
 func hint(err error) error {
 	if errors.Is(err, unix.ENOBUFS) {
 		return nil
@@ -260,7 +258,7 @@ func hint(err error) error {
 	return err
 }
 
-// neighbour is one that is known for now; the kernel asks it again later.
+// neighbour is a neighbour that is known for now; the kernel verifies it later.
 func neighbour(link int, a netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_REACHABLE, IP: a.AsSlice(), HardwareAddr: mac}
 }
@@ -269,7 +267,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// unlink deletes a link; it is fine when there is none.
+// unlink deletes a link. It succeeds when there is none.
 func unlink(h nlwrap.Handle, name string) error {
 	link, err := h.LinkByName(name)
 	if err == nil {
@@ -290,8 +288,8 @@ func (b *bridge) unlink(name string) error {
 	return unlink(host.Handle, name)
 }
 
-// ensure makes the bridge when it is not there, gives it the gateways of all
-// ranges in use, and puts the rules beside it.
+// ensure makes the bridge when it does not exist, gives it the gateways of all ranges in use, and
+// adds the rules.
 func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -310,7 +308,7 @@ func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
 	}
 	nets := b.networks()
 	if slices.ContainsFunc(nets, func(r ipam.Range) bool { return r.Prefix.Addr().Is6() }) {
-		// A host that has IPv6 off for its own links still carries ours.
+		// Also on a host that has disabled IPv6 for its own links.
 		if _, err := sysctl("net/ipv6/conf/"+b.cfg.Bridge+"/disable_ipv6", "0"); err != nil {
 			return bridgeLink{}, b.host, err
 		}
@@ -336,7 +334,7 @@ func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
 	return b.link, b.host, nil
 }
 
-// makeLink finds or makes the bridge and sets it up. b.mu is held.
+// makeLink finds or creates the bridge and configures it. b.mu is held.
 func (b *bridge) makeLink() (netlink.Link, error) {
 	name := b.cfg.Bridge
 	link, err := b.host.LinkByName(name)
@@ -349,9 +347,9 @@ func (b *bridge) makeLink() (netlink.Link, error) {
 		if mtu == 0 {
 			mtu = 1500
 		}
-		// An address of its own: else a bridge takes the lowest of its ports',
-		// and changes it as they come and go. It follows from the name, so that
-		// sandboxes still know a bridge that had to be made again.
+		// The bridge gets a MAC address of its own: otherwise it takes the lowest of its ports'
+		// and changes it when they come and go. It is derived from the name, so that sandboxes
+		// still know a bridge that had to be made again.
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, bridgeMAC(name)
 		if err := b.host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
@@ -383,7 +381,7 @@ func bridgeMAC(name string) net.HardwareAddr {
 	return binary.BigEndian.AppendUint32([]byte{0x0a, 0x59}, sum.Sum32())
 }
 
-// networks are the ranges of today and those that sandboxes still live in.
+// networks returns the present ranges and those in which sandboxes still live.
 func (b *bridge) networks() []ipam.Range {
 	nets := b.leases.Ranges()
 	for _, lease := range b.leases.All() {
@@ -409,8 +407,8 @@ func prefixes(nets []ipam.Range) []netip.Prefix {
 	return ps
 }
 
-// address gives the bridge its gateways; those of ranges that nobody lives in
-// any more go. Preconditions: mu is held.
+// address gives the bridge its gateways and removes those of ranges that are no longer used.
+// Preconditions: mu is held.
 func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
 	want := map[netip.Prefix]bool{}
 	for _, r := range nets {
@@ -422,9 +420,9 @@ func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
 			want[netip.PrefixFrom(linkGateway4, 32)] = true
 		}
 		if !is4 {
-			// Also where it is nobody's gateway: the kernel asks for neighbours
-			// by a link-local address, and its own is not ready at once each
-			// time the first sandbox brings the bridge to life.
+			// Also where it is nobody's gateway: the kernel asks for neighbours from a link-local
+			// address, and its own is not ready at once each time the first sandbox gives the
+			// bridge a carrier.
 			want[netip.PrefixFrom(linkGateway6, 64)] = true
 		}
 	}
@@ -471,7 +469,7 @@ func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
 	return nil
 }
 
-// sysctl sets a kernel value when it is not so already; changed reports it.
+// sysctl sets a kernel parameter if it has another value; changed reports that.
 func sysctl(path, value string) (changed bool, err error) {
 	path = "/proc/sys/" + path
 	have, err := os.ReadFile(path)
@@ -487,12 +485,11 @@ func sysctl(path, value string) (changed bool, err error) {
 	return true, nil
 }
 
-// forwarding turns the host into a router, which every container network needs.
+// forwarding makes the host a router, which every container network needs.
 func (b *bridge) forwarding(nets []ipam.Range) error {
 	set := [][2]string{
 		{"net/ipv4/ip_forward", "1"},
-		// Host ports work on 127.0.0.1 too; the guard chain keeps sandboxes
-		// from using it.
+		// This makes host ports work on 127.0.0.1; the guard chain keeps sandboxes from using it.
 		{"net/ipv4/conf/" + b.cfg.Bridge + "/route_localnet", "1"},
 	}
 	for _, r := range nets {
@@ -518,9 +515,8 @@ func (b *bridge) forwarding(nets []ipam.Range) error {
 	return nil
 }
 
-// keepRouterAdverts: a kernel that forwards stops listening to routers, and a
-// host that got its default route from one would lose it. 2 means: listen
-// although forwarding. Preconditions: mu is held.
+// keepRouterAdverts lets a host that got its default route from a router keep it: a kernel that
+// forwards ignores router advertisements, unless accept_ra is 2. Preconditions: mu is held.
 func (b *bridge) keepRouterAdverts() error {
 	if on, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); err != nil || strings.TrimSpace(string(on)) == "1" {
 		return err

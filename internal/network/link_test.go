@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's table is the whole machine's: a test must not fill it.
+// The kernel's table is shared by the whole machine, so a test must not fill it.
 func TestAFullNeighbourTableIsNoReasonToRefuseASandbox(t *testing.T) {
 	for _, err := range []error{nil, unix.ENOBUFS, fmt.Errorf("netlink: %w", unix.ENOBUFS)} {
 		if got := hint(err); got != nil {

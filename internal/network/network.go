@@ -1,10 +1,10 @@
-// Package network gives a sandbox's network namespace its interfaces and takes
-// them away again: by a bridge of our own made in-process (builtin.go), by CNI
-// plugins (cni.go), or not at all (host network, loopback only).
+// Package network gives a sandbox's network namespace its interfaces and removes them again: with
+// a bridge of our own, made in-process (builtin.go), with CNI plugins (cni.go), or not at all
+// (host network, loopback only).
 //
-// It is core.Network's implementation and knows nouns only: no engine, no
-// faces and none of their words. Subpackages: ipam (addresses), ports (who has
-// which port of the host), nft (rules), dns (resolv.conf, hosts, hostname).
+// It implements core.Network and uses only core's nouns: it knows neither engine nor faces.
+// Subpackages: ipam (addresses), ports (who has which port of the host), nft (rules), dns
+// (resolv.conf, hosts, hostname).
 //
 // Start at Network.
 package network
@@ -28,21 +28,20 @@ import (
 	"github.com/longshore/longshore/internal/network/ipam"
 )
 
-// Options are what New needs.
+// Options are the parameters of New.
 type Options struct {
 	Config Config
-	// Store is a durable drawer: the mode and ranges that were chosen once.
+	// Store is a durable key-value store for the mode and the ranges, which are chosen once.
 	// Required.
 	Store core.KV
-	// Leases keeps who holds which address; nil is Store. A drawer without
-	// durability will do where records of sandboxes do not outlive a boot
-	// either: each lease and each release is one write.
+	// Leases stores who has which address; nil uses Store. It need not be durable where the
+	// records of sandboxes do not outlive a boot either, because each lease and each release is
+	// one write.
 	Leases core.KV
-	// StateDir is a directory for what CNI plugins answered. Required in mode
-	// cni.
+	// StateDir is the directory for the results of CNI plugins. Required in mode cni.
 	StateDir string
 	Logger   *slog.Logger // nil: slog.Default
-	// Now is the clock that freed addresses rest by; nil: time.Now.
+	// Now is the clock that decides when freed addresses may be leased again; nil is time.Now.
 	Now func() time.Time
 }
 
@@ -56,29 +55,29 @@ type Network struct {
 	bridge *bridge
 	cni    *cni
 
-	mu  sync.Mutex // guards set; serializes what chooses ranges
+	mu  sync.Mutex // guards set; serializes the choice of ranges
 	set ranges
 }
 
 var _ core.Network = (*Network)(nil)
 
-// Keys in the drawer.
+// The keys in the store.
 const (
 	keyMode   = "mode"
 	keyRanges = "ranges"
 )
 
-// ranges is the record of where addresses come from.
+// ranges is the record of the address ranges.
 type ranges struct {
-	// From is the PodCIDR (and whether IPv6 was asked for) that it was made
-	// from: another one in the configuration makes it anew.
+	// From is the PodCIDR (and whether IPv6 was asked for) from which the ranges were chosen:
+	// when the configuration has another one, they are chosen again.
 	From  string   `json:"from"`
 	CIDRs []string `json:"cidrs"`
 }
 
-// New reads what was chosen and leased before, and chooses what was not. It
-// changes nothing on the host: that is left to the first Setup, or to Recover,
-// which must be called before anything else when sandboxes may be alive.
+// New reads what was chosen and leased before, and chooses what was not. It changes nothing on
+// the host: the first Setup does, or Recover, which must be called before anything else when
+// sandboxes may be alive.
 func New(o Options) (*Network, error) {
 	if o.Store == nil {
 		return nil, fmt.Errorf("network: no store: %w", errdefs.ErrInvalidArgument)
@@ -112,13 +111,12 @@ func New(o Options) (*Network, error) {
 	return n, nil
 }
 
-// Close lets go of sockets and ends the watch of other programs' rules.
-// Sandboxes keep their network.
+// Close closes sockets and ends the watch of other programs' rules. Sandboxes keep their network.
 func (n *Network) Close() error { return n.bridge.close() }
 
-// Release takes the builtin bridge and all rules of ours off the host, for an
-// agent that goes and leaves nobody behind. The next Setup makes them again.
-// FailedPrecondition when sandboxes hold addresses.
+// Release removes the builtin bridge and all our rules from the host, for an agent that ends and
+// leaves no sandboxes. The next Setup makes them again. FailedPrecondition when sandboxes have
+// addresses.
 func (n *Network) Release(context.Context) error {
 	if err := n.bridge.release(); err != nil {
 		return fmt.Errorf("release network: %w", err)
@@ -126,7 +124,7 @@ func (n *Network) Release(context.Context) error {
 	return nil
 }
 
-// decideMode settles auto once and for all.
+// decideMode replaces auto by a mode, once and for all.
 func (n *Network) decideMode() (Mode, error) {
 	if n.cfg.Mode != ModeAuto {
 		return n.cfg.Mode, nil
@@ -150,8 +148,8 @@ func (n *Network) decideMode() (Mode, error) {
 	return mode, nil
 }
 
-// loadRanges takes the ranges of the configuration, those stored, or chooses. mu is
-// not needed: nobody else has the Network yet.
+// loadRanges uses the ranges of the configuration, or those stored, or chooses some. mu is not
+// needed: nobody else has the Network yet.
 func (n *Network) loadRanges() error {
 	from := n.cfg.PodCIDR
 	if n.cfg.IPv6 && from != FromKubelet {
@@ -194,8 +192,8 @@ func (n *Network) loadRanges() error {
 	return n.useRanges(next, true)
 }
 
-// useRanges parses, stores and uses ranges, or leaves all as it was. Preconditions:
-// mu is held, or nobody else has the Network yet.
+// useRanges parses, stores and uses ranges. After an error nothing has changed. Preconditions: mu
+// is held, or nobody else has the Network yet.
 func (n *Network) useRanges(next ranges, store bool) error {
 	parsed, err := ipam.ParseRanges(next.CIDRs)
 	if err != nil {
@@ -216,9 +214,8 @@ func (n *Network) useRanges(next ranges, store bool) error {
 	return nil
 }
 
-// SetRanges implements core.Network. The ranges are stored; they hold until
-// the next call or until the configuration names others. Addresses that are
-// leased stay with their sandboxes.
+// SetRanges implements core.Network. The ranges are stored, and used until the next call or until
+// the configuration names others. Sandboxes keep the addresses that they have.
 func (n *Network) SetRanges(_ context.Context, cidrs []string) error {
 	var given []string
 	for _, c := range cidrs {
@@ -238,7 +235,7 @@ func (n *Network) SetRanges(_ context.Context, cidrs []string) error {
 		return err
 	}
 	n.log.Info("address ranges changed", "ranges", given)
-	// The bridge gets its new address with the next sandbox.
+	// The next sandbox gives the bridge its new address.
 	n.bridge.stale()
 	return nil
 }
@@ -262,9 +259,8 @@ func (n *Network) Info(ctx context.Context) (core.NetworkInfo, error) {
 	return info, nil
 }
 
-// Setup implements core.Network. A request without a Namespace is one for the
-// host's network. When it fails nothing is left; calling it again for the same
-// sandbox begins anew.
+// Setup implements core.Network. A request without a Namespace is for the host's network. After
+// an error nothing is left; another call for the same sandbox begins anew.
 func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
 	st, err := n.setup(ctx, req)
 	if err != nil {
@@ -289,8 +285,8 @@ func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 	}
 }
 
-// Check implements core.Network: link, address and ports must be there as
-// Setup answered. FailedPrecondition says what is missing.
+// Check implements core.Network: link, address and ports must exist as Setup returned them.
+// FailedPrecondition says what is missing.
 func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	var err error
 	switch Mode(req.Last.Mode) {
@@ -307,14 +303,13 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	return nil
 }
 
-// Teardown implements core.Network. With the builtin bridge it returns
-// addresses and ports and leaves the link alone: the link goes when the engine
-// unpins the namespace, by the kernel and behind nobody's back, where deleting
-// it by hand would cost 9 to 23 ms. Whatever survives (somebody else keeps the
-// namespace) is deleted before its address is given away again.
+// Teardown implements core.Network. With the builtin bridge it gives back addresses and ports and
+// leaves the link: the kernel deletes that in the background when the engine unpins the
+// namespace, where deleting it here would take 9 to 23 ms. A link that survives, because somebody
+// else keeps the namespace, is deleted before its address is leased again.
 func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
-	// Both are asked whatever the mode is now: the sandbox may be older than
-	// the configuration, or its Setup may have been cut off.
+	// Both are called whatever the mode is now: the sandbox may be older than the configuration,
+	// or its Setup may have been interrupted.
 	err := errors.Join(n.bridge.del(req), n.cni.del(ctx, req))
 	if err == nil && req.Last.Mode == string(ModeBuiltin) {
 		err = n.leaveBuiltin()
@@ -345,10 +340,10 @@ func (n *Network) Sandboxes(context.Context) ([]core.ID, error) {
 	return ids, nil
 }
 
-// Recover brings the host to what the sandboxes that are alive need, after a
-// start of the agent, a boot, or a flush of all rules: bridge, rules and ports
-// are made anew from the leases; leases of others are returned and what is left
-// of them removed. Requests of live sandboxes carry their Last status.
+// Recover makes the host's network what the live sandboxes need, after a start of the agent, a
+// boot, or a flush of all rules: bridge, rules and ports are rebuilt from the leases, and the
+// leases of other sandboxes are released and their links removed. Requests of live sandboxes have
+// their Last status.
 func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error {
 	alive := map[core.ID]bool{}
 	for _, req := range live {
@@ -362,24 +357,24 @@ func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error
 	return nil
 }
 
-// leaveBuiltin takes the builtin bridge away, with its address and rules, once
-// sandboxes are given to CNI plugins and the last one on the bridge is gone: its
-// route would hide the plugins' addresses.
+// leaveBuiltin removes the builtin bridge, with its address and rules, when CNI plugins are
+// configured and the last sandbox on the bridge is gone: its route would hide the plugins'
+// addresses.
 func (n *Network) leaveBuiltin() error {
 	if n.mode != ModeCNI || len(n.leases.All()) > 0 || !n.bridge.ours() {
 		return nil
 	}
-	n.log.Info("the builtin bridge goes: the network is CNI's now", "bridge", n.cfg.Bridge)
+	n.log.Info("removing the builtin bridge, because CNI plugins make the network now", "bridge", n.cfg.Bridge)
 	return n.bridge.release()
 }
 
-// confFiles lists CNI configurations in the order in which they are tried.
-// allPodmans reports whether every configuration is one that Podman's package
-// put there for Podman alone: that is nobody's wish for CNI here.
+// allPodmans reports whether every configuration is the one that Podman's package installs for
+// Podman alone, which is no sign that CNI is wanted here.
 func allPodmans(files []string) bool {
 	return !slices.ContainsFunc(files, func(f string) bool { return !strings.Contains(filepath.Base(f), "podman") })
 }
 
+// confFiles returns the CNI configurations in the order in which they are tried.
 func confFiles(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -16,18 +16,17 @@ import (
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
-// The attributes of a bridge by which what it passes on goes by the rules of IP.
+// The attributes with which a bridge sends what it passes on through the IP rules.
 const (
 	brCallIPTables  = 36 // IFLA_BR_NF_CALL_IPTABLES
 	brCallIP6Tables = 37 // IFLA_BR_NF_CALL_IP6TABLES
 )
 
-// bridgeFilter is there while the kernel can send what a bridge passes on by the
-// rules of IP.
+// bridgeFilter exists when the kernel can send what a bridge passes on through the IP rules.
 const bridgeFilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
 
-// plainNets are the ranges within which nothing is masqueraded: those of the
-// configuration, and the one that kubelet has given.
+// plainNets returns the ranges within which nothing is masqueraded: those of the configuration,
+// and the one that kubelet has given.
 func (c Config) plainNets(given []ipam.Range) ([]netip.Prefix, error) {
 	list := slices.Clone(c.NoMasquerade)
 	if c.PodCIDR == FromKubelet {
@@ -39,7 +38,7 @@ func (c Config) plainNets(given []ipam.Range) ([]netip.Prefix, error) {
 	for _, s := range list {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no range", s)
+			return nil, fmt.Errorf("%q is not a range", s)
 		}
 		p = p.Masked()
 		if slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Overlaps(p) && n.Bits() <= p.Bits() }) {
@@ -52,23 +51,22 @@ func (c Config) plainNets(given []ipam.Range) ([]netip.Prefix, error) {
 	return nets, nil
 }
 
-// setPlain has the rules leave alone what stays within the ranges of today. The
-// answer of a sandbox to another one, who has asked by an address that somebody
-// translates on this host, must then go by the host's rules although the bridge
-// could pass it on. b.mu is held.
+// setPlain excludes from masquerading what stays within the present ranges. When a sandbox has
+// asked another by an address that is translated on this host, the answer must then pass through
+// the host's rules, although the bridge could pass it on by itself. b.mu is held.
 func (b *bridge) setPlain(link netlink.Link) error {
 	nets := b.plain()
 	p := nft.Plain{Nets: nets}
 	if len(nets) > 0 {
 		var err error
 		if p.Bridged, err = b.filterBridged(link.Attrs().Index); err != nil {
-			return fmt.Errorf("have bridge %s go by the rules: %w", b.cfg.Bridge, err)
+			return fmt.Errorf("send traffic of bridge %s through the rules: %w", b.cfg.Bridge, err)
 		}
 	}
 	return b.table.SetPlain(p)
 }
 
-// filterBridged reports false when the kernel cannot. Preconditions: mu is held.
+// filterBridged returns false when the kernel does not support it. Preconditions: mu is held.
 func (b *bridge) filterBridged(index int) (bool, error) {
 	if _, err := os.Stat(bridgeFilter); errors.Is(err, fs.ErrNotExist) {
 		b.log.Warn("the kernel's br_netfilter is not loaded: sandboxes that ask each other by a translated address are masqueraded", "hint", "modprobe br_netfilter")
@@ -91,8 +89,8 @@ func (b *bridge) filterBridged(index int) (bool, error) {
 	return true, nil
 }
 
-// Trouble says what keeps sandboxes of this node and others from meeting as they
-// are, "" when nothing is known; hint is what to do about it.
+// Trouble returns what keeps sandboxes of this node and of others from reaching each other under
+// their own addresses, "" when nothing is known; hint is what to do about it.
 func (n *Network) Trouble() (trouble, hint string) {
 	nets, err := n.cfg.plainNets(n.leases.Ranges())
 	if err != nil || len(nets) == 0 || n.mode != ModeBuiltin {
@@ -108,7 +106,7 @@ func (n *Network) Trouble() (trouble, hint string) {
 	own := n.leases.Ranges()
 	for _, p := range nets {
 		if !p.Addr().Is4() || slices.ContainsFunc(own, func(r ipam.Range) bool { return r.Prefix.Overlaps(p) && r.Prefix.Bits() <= p.Bits() }) {
-			continue // all of it is here
+			continue // the whole range is on this node
 		}
 		if !slices.ContainsFunc(routes, func(r netip.Prefix) bool { return r.Bits() > 0 && r.Overlaps(p) }) {
 			return "no route to other nodes' pods in " + p.String() + ": they are sent where everything else is", "add a route to each node's range, or let the cloud or a routing daemon do it"

@@ -13,8 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// service has the host translate an address to a sandbox's, as kube-proxy does for
-// a Service.
+// service makes the host translate an address to a sandbox's, as kube-proxy does for a Service.
 func service(t *testing.T, vip string, to netip.Addr) {
 	t.Helper()
 	networktest.Run(t, "nft add table ip proxy")
@@ -22,8 +21,8 @@ func service(t *testing.T, vip string, to netip.Addr) {
 	networktest.Run(t, fmt.Sprintf("nft add rule ip proxy in ip daddr %s tcp dport 80 dnat to %s:80", vip, to))
 }
 
-// TestPodsSeeEachOther: within the ranges that are never masqueraded a pod is seen
-// by its own address: on another node, by a Service and by a host port of this one.
+// TestPodsSeeEachOther: within the ranges that are never masqueraded others see a pod's own
+// address: on another node, through a Service and through a host port of this node.
 func TestPodsSeeEachOther(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t) // the other node, with a pod at 10.244.2.2
@@ -59,15 +58,15 @@ func TestPodsSeeEachOther(t *testing.T) {
 					wantAnswer(t, two.ns, "tcp", at(out.host6, 8080), me6)
 				}
 				wantAnswer(t, two.ns, "tcp", at(one.addr(true), 80), me)
-				// Beyond the ranges the node stands for it, and a sandbox meets
-				// itself by the host.
+				// Outside of the ranges the host's address is seen, and a sandbox that asks
+				// itself sees the host's.
 				wantAnswer(t, two.ns, "tcp", at(out.addr4, 80), node)
 				wantAnswer(t, one.ns, "tcp", at(out.host4, 8080), gw)
 				wantAnswer(t, one.ns, "tcp", at(out.host6, 8080), gw6)
 				if trouble, _ := r.net.Trouble(); trouble != "" {
 					t.Errorf("trouble: %s", trouble)
 				}
-				// The set of those who meet themselves follows the ports.
+				// The set of sandboxes that may reach themselves follows the ports.
 				if !strings.Contains(rules(t), one.addr(true).String()+" . "+one.addr(true).String()) {
 					t.Error("no element for itself")
 				}
@@ -84,7 +83,7 @@ func TestPodsSeeEachOther(t *testing.T) {
 	})
 }
 
-// TestMissingRoutesAreTold: doctor knows that no route leads to the other nodes.
+// TestMissingRoutesAreTold: doctor reports that there is no route to the other nodes.
 func TestMissingRoutesAreTold(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		newOutside(t)
@@ -99,8 +98,8 @@ func TestMissingRoutesAreTold(t *testing.T) {
 	})
 }
 
-// TestTheBridgeGoesWithItsLastSandbox: a node that changes to CNI keeps the builtin
-// bridge as long as somebody is on it, and takes away no bridge of others.
+// TestTheBridgeGoesWithItsLastSandbox: a node that changes to CNI keeps the builtin bridge as
+// long as a sandbox is on it, and never removes somebody else's bridge.
 func TestTheBridgeGoesWithItsLastSandbox(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		there := func() bool { return exec.CommandContext(t.Context(), "ip", "link", "show", "longshore0").Run() == nil }

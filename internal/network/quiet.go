@@ -10,23 +10,22 @@ import (
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
-// A link that comes up asks the whole bridge, in IPv6, whether anybody has the
-// link-local address it is about to take, tells it twice of the groups it
-// listens to and looks for routers. Each of these goes to all ports: beside 500
-// sandboxes that is most of what a new one costs. So an end of a pair has an IPv6
-// address only where it is of use.
+// When a link comes up it asks the whole bridge, in IPv6, whether anybody has the link-local
+// address it is about to take, reports twice to which groups it listens, and looks for routers.
+// Each of these packets goes to all ports: beside 500 sandboxes that is most of the cost of a new
+// one. So an end of a pair gets an IPv6 address only where it is needed.
 
 // noAddr6 makes the kernel take no link-local address by itself
 // (IN6_ADDR_GEN_MODE_NONE of linux/if_link.h).
 const noAddr6 = 1
 
-// port makes the host's end a quiet port of the bridge that also sends packets
-// back where they came from: with br_netfilter a sandbox reaches its own host
-// port that way. It must come before the link has a carrier.
+// port makes the host's end a port of the bridge without IPv6 traffic of its own. The port also
+// sends packets back where they came from: with br_netfilter a sandbox reaches its own host port
+// that way. It must be called before the link has a carrier.
 func (p vethPair) port(h hostSocket) error {
 	err := p.changePort(h, true)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
-		return p.changePort(h, false) // the host has no IPv6, or not on this link
+		return p.changePort(h, false) // the host has no IPv6, or has disabled it on this link
 	}
 	return err
 }
@@ -49,8 +48,7 @@ func (p vethPair) changePort(h hostSocket, quiet bool) error {
 	return err
 }
 
-// silence keeps a sandbox's link that is still down from taking an IPv6 address
-// by itself.
+// silence keeps a sandbox's link, which is still down, from generating an IPv6 address.
 func silence(sb nlwrap.Handle, link netlink.Link) error {
 	err := sb.LinkSetIP6AddrGenMode(link, noAddr6)
 	if errors.Is(err, unix.EAFNOSUPPORT) {

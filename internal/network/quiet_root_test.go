@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestLinksAreQuiet: an end of a pair has an IPv6 address only where it was given
-// one. The kernel would add its own at once.
+// TestLinksAreQuiet: an end of a pair has an IPv6 address only if it was given one. The kernel
+// would add its own at once.
 func TestLinksAreQuiet(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for i, ipv6 := range []bool{false, true} {
@@ -30,7 +30,7 @@ func TestLinksAreQuiet(t *testing.T) {
 	})
 }
 
-// linkLocal lists the IPv6 addresses of this link only, by the link's name.
+// linkLocal returns the link-local IPv6 addresses, by the link's name.
 func linkLocal(t *testing.T, in string) map[string]string {
 	t.Helper()
 	found := map[string]string{}

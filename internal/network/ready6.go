@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ready6 hears when IPv6 addresses can be used. The kernel makes them ready
-// from a queue, also where it need not ask around for duplicates: until then
-// what is sent to them is dropped, and sent again a second later.
+// ready6 waits until IPv6 addresses can be used. The kernel makes them ready from a queue, even
+// when it does not look for duplicates; until then it drops what is sent to them, which is
+// repeated only a second later.
 type ready6 struct{ s *nl.NetlinkSocket }
 
-// listen6 must be called before the address is added.
+// listen6 starts to listen. It must be called before the address is added.
 func listen6(ns int) (ready6, error) {
 	s, err := nl.SubscribeAt(netns.NsHandle(ns), netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		return ready6{}, fmt.Errorf("listen to addresses: %w", err)
 	}
-	// An address that is not ready by then is slow, not wrong.
+	// patience is how long to wait: an address that is not ready then is slow, not wrong.
 	const patience = 2 // seconds
 	if err := s.SetReceiveTimeout(&unix.Timeval{Sec: patience}); err != nil {
 		s.Close()
@@ -53,7 +53,7 @@ func (r ready6) wait(addr netip.Addr) error {
 	}
 }
 
-// readyAddr is the address that a message says can be used, or none.
+// readyAddr returns the address that a message reports as ready, or none.
 func readyAddr(m syscall.NetlinkMessage) netip.Addr {
 	if m.Header.Type != unix.RTM_NEWADDR || len(m.Data) < unix.SizeofIfAddrmsg {
 		return netip.Addr{}

@@ -32,8 +32,8 @@ func links(t *testing.T) string {
 	return strings.Join(names, " ")
 }
 
-// TestRecover starts a second process over what the first one left, after
-// someone removed all rules and the bridge.
+// TestRecover starts a second process after the first one, when someone has removed all rules and
+// the bridge.
 func TestRecover(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
@@ -47,7 +47,7 @@ func TestRecover(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := rules(t)
-		r.start() // nothing happened but the restart
+		r.start() // only a restart
 		if err := r.net.Recover(t.Context(), []core.NetworkRequest{one.req, gone.req, two.req}); err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestRecover(t *testing.T) {
 		if ids, err := r.net.Sandboxes(t.Context()); err != nil || !slices.Equal(ids, []core.ID{one.req.Sandbox, two.req.Sandbox}) {
 			t.Errorf("left: %v, %v", ids, err)
 		}
-		// The lost one's port and name are free again, its address rests.
+		// The port and name of the lost one are free again, its address rests.
 		again := r.setup(2, port("tcp", 8081, 80))
 		if again.addr(true) == gone.addr(true) {
 			t.Errorf("%s was given away without a rest", again.addr(true))
@@ -92,7 +92,7 @@ func TestRecover(t *testing.T) {
 		if strings.Count(links(t), " ls") != 3 {
 			t.Errorf("links: %s", links(t))
 		}
-		// A boot: no sandbox is alive, nothing is there.
+		// After a boot no sandbox is alive, and nothing exists.
 		for _, b := range []box{one, two, again} {
 			b.ns.Close()
 		}
@@ -131,7 +131,7 @@ func TestRulesArePutBack(t *testing.T) {
 			networktest.Await(t, networktest.RuleNews(), "rules after "+harm, func() bool { return rules(t) == whole })
 			wantAnswer(t, out.ns, "tcp", at(out.host4, 8080), out.addr4.String())
 		}
-		// Elements alone are seen when they are needed.
+		// A missing element is noticed only when it is needed.
 		networktest.Run(t, "nft flush map inet longshore ports4")
 		if err := r.net.Check(t.Context(), one.req); err == nil {
 			t.Error("check does not miss the port")
@@ -161,8 +161,8 @@ func TestBridgeRemoved(t *testing.T) {
 	})
 }
 
-// TestAddressOfAKeptNamespace: somebody keeps a sandbox's namespace beyond its end. Its
-// address must not be on the wire twice.
+// TestAddressOfAKeptNamespace: somebody keeps a sandbox's namespace after its end. Its address
+// must not be in use twice.
 func TestAddressOfAKeptNamespace(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.9.0.0/29" })
@@ -184,7 +184,7 @@ func TestAddressOfAKeptNamespace(t *testing.T) {
 	})
 }
 
-// TestChurn: after 200 sandboxes all is as it was.
+// TestChurn: after 200 sandboxes everything is as before.
 func TestChurn(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, func(c *network.Config) { c.IPv6 = true })
@@ -243,8 +243,8 @@ func TestChurn(t *testing.T) {
 	})
 }
 
-// descriptors counts what this process has open but for namespaces and what
-// the test framework opens.
+// descriptors counts the open descriptors of this process, without namespaces and those of the
+// test framework.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/thread-self/fd")
@@ -254,8 +254,8 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// TestRelease: nothing is left on the host but the setting that makes it
-// forward, which may be others' too.
+// TestRelease: nothing is left on the host but the setting for forwarding, which others may need
+// too.
 func TestRelease(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		networktest.Run(t, "iptables -P FORWARD DROP")

@@ -13,15 +13,15 @@ import (
 	"github.com/longshore/longshore/internal/network/networktest"
 )
 
-// rig is a network under test with the drawer that outlives it.
+// rig is a network under test with the store that outlives it.
 type rig struct {
 	t    *testing.T
 	net  *network.Network
 	kv   *networktest.KV
 	conf network.Config
 	dir  string
-	// The clock stands still at now, so that nothing rests out on a slow machine,
-	// and is set forward by ahead.
+	// The clock stands still at now, so that no rest ends on a slow machine, and is advanced by
+	// ahead.
 	now   time.Time
 	ahead time.Duration
 }
@@ -38,7 +38,7 @@ func newRig(t *testing.T, change func(*network.Config)) *rig {
 	return r
 }
 
-// start is a new process: all that is known comes from the drawer.
+// start simulates a new process: everything it knows comes from the store.
 func (r *rig) start() {
 	r.t.Helper()
 	if err := r.try(); err != nil {
@@ -70,7 +70,7 @@ func (r *rig) try() error {
 	return nil
 }
 
-// box is a sandbox as the engine would have it.
+// box is a sandbox as the engine would make it.
 type box struct {
 	ns  *networktest.Namespace
 	req core.NetworkRequest
@@ -123,7 +123,7 @@ func port(proto string, host, container uint16) core.Port {
 
 func at(a netip.Addr, p uint16) string { return netip.AddrPortFrom(a, p).String() }
 
-// asker is who asks: a box, or nil for the host itself.
+// asker is the client: a box, or nil for the host itself.
 func ask(from *networktest.Namespace, proto, to string) (string, error) {
 	if from == nil {
 		return networktest.Ask(proto, to)
@@ -131,7 +131,7 @@ func ask(from *networktest.Namespace, proto, to string) (string, error) {
 	return from.Ask(proto, to)
 }
 
-// wantAnswer says that who is served as saw.
+// wantAnswer checks which address the server sees.
 func wantAnswer(t *testing.T, from *networktest.Namespace, proto, to, saw string) {
 	t.Helper()
 	if got, err := ask(from, proto, to); err != nil || got != saw {
@@ -158,7 +158,7 @@ func newOutside(t *testing.T) outside {
 	networktest.Run(t, "ip addr add 192.0.2.1/24 dev up0")
 	networktest.Run(t, "ip addr add 2001:db8::1/64 dev up0 nodad")
 	networktest.Run(t, "nsenter --net="+o.ns.Path+" ip link set lo up")
-	// the far end moves by an open descriptor of the namespace
+	// the far end is moved with an open descriptor of the namespace
 	networktest.Run(t, fmt.Sprintf("ip link set far0 netns %s", o.ns.Path))
 	networktest.Run(t, "ip link set up0 up")
 	in := "nsenter --net=" + o.ns.Path + " "

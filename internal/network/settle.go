@@ -18,11 +18,10 @@ type ethtoolRequest struct {
 	_    [16]byte
 }
 
-// settle makes the kernel act now on what it knows of a link's carrier. It
-// would do so by itself a little later, from a queue; until then a bridge does
-// not forward to a new port, and the first ARP request, lost that way, is asked
-// again after a whole second. Asking for the link's state by ethtool empties
-// the queue for it, on every kernel.
+// settle makes the kernel handle what it knows of a link's carrier at once. It would do so a
+// little later, from a queue; until then a bridge does not forward to a new port, so the first
+// ARP request is lost and repeated only after a second. Reading the link's state through ethtool
+// flushes the queue for the link, on every kernel.
 func (h hostSocket) settle(link string) error {
 	value := ethtoolValue{cmd: unix.ETHTOOL_GLINK}
 	req := ethtoolRequest{data: unsafe.Pointer(&value)}
@@ -30,7 +29,7 @@ func (h hostSocket) settle(link string) error {
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(h.control), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
 	runtime.KeepAlive(&value)
 	if errno != 0 {
-		return fmt.Errorf("ask for the state of link %s: %w", link, errno)
+		return fmt.Errorf("read the state of link %s: %w", link, errno)
 	}
 	return nil
 }

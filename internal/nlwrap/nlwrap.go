@@ -1,8 +1,7 @@
-// Package nlwrap is the door to netlink's list calls. The kernel may change
-// what is listed while it is listed: it then marks the answer as interrupted,
-// or the call fails with EINTR. These wrappers ask again.
+// Package nlwrap wraps netlink's list calls. What is listed may change meanwhile: the kernel then
+// marks the answer as interrupted, or the call fails with EINTR. These wrappers repeat the call.
 //
-// It knows nothing of Longshore. Start at retry.
+// It knows nothing about Longshore. Start at retry.
 package nlwrap
 
 import (
@@ -12,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attempts bounds how often an interrupted list is asked for again. On a node
-// where links come and go all the time the last, partial answer is returned
-// with netlink.ErrDumpInterrupted.
+// attempts is how often an interrupted list is requested. On a node where links come and go all
+// the time, the last, partial answer is returned with netlink.ErrDumpInterrupted.
 const attempts = 8
 
 // Handle is a netlink handle whose list calls retry.
@@ -34,34 +32,32 @@ func retry[T any](list func() (T, error)) (T, error) {
 	return got, err
 }
 
-// LinkList lists all links.
+// LinkList returns all links.
 func (h Handle) LinkList() ([]netlink.Link, error) {
-	return retry(h.Handle.LinkList) //nolint:forbidigo // this is where it is retried
+	return retry(h.Handle.LinkList) //nolint:forbidigo // retry repeats it
 }
 
-// LinkByName finds one link.
+// LinkByName returns one link.
 func (h Handle) LinkByName(name string) (netlink.Link, error) {
 	return retry(func() (netlink.Link, error) { return h.Handle.LinkByName(name) })
 }
 
-// AddrList lists the addresses of link; a nil link means all links, family 0
-// all families.
+// AddrList returns the addresses of link; a nil link means all links, family 0 all families.
 func (h Handle) AddrList(link netlink.Link, family int) ([]netlink.Addr, error) {
-	return retry(func() ([]netlink.Addr, error) { return h.Handle.AddrList(link, family) }) //nolint:forbidigo // this is where it is retried
+	return retry(func() ([]netlink.Addr, error) { return h.Handle.AddrList(link, family) }) //nolint:forbidigo // retry repeats it
 }
 
-// RouteList lists the routes of the main table through link; a nil link means
-// all links.
+// RouteList returns the routes of the main table through link; a nil link means all links.
 func (h Handle) RouteList(link netlink.Link, family int) ([]netlink.Route, error) {
-	return retry(func() ([]netlink.Route, error) { return h.Handle.RouteList(link, family) }) //nolint:forbidigo // this is where it is retried
+	return retry(func() ([]netlink.Route, error) { return h.Handle.RouteList(link, family) }) //nolint:forbidigo // retry repeats it
 }
 
-// RouteListFiltered lists the routes that match filter in the fields of mask.
+// RouteListFiltered returns the routes that match filter in the fields of mask.
 func (h Handle) RouteListFiltered(family int, filter *netlink.Route, mask uint64) ([]netlink.Route, error) {
-	return retry(func() ([]netlink.Route, error) { return h.Handle.RouteListFiltered(family, filter, mask) }) //nolint:forbidigo // this is where it is retried
+	return retry(func() ([]netlink.Route, error) { return h.Handle.RouteListFiltered(family, filter, mask) }) //nolint:forbidigo // retry repeats it
 }
 
-// QdiscList lists the queueing disciplines of link.
+// QdiscList returns the queueing disciplines of link.
 func (h Handle) QdiscList(link netlink.Link) ([]netlink.Qdisc, error) {
-	return retry(func() ([]netlink.Qdisc, error) { return h.Handle.QdiscList(link) }) //nolint:forbidigo // this is where it is retried
+	return retry(func() ([]netlink.Qdisc, error) { return h.Handle.QdiscList(link) }) //nolint:forbidigo // retry repeats it
 }

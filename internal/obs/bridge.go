@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// BridgeLogrus sends what libraries log by logrus' own logger to log. It changes
-// that global logger, so it is called once, at start.
+// BridgeLogrus sends to log what libraries log with logrus' standard logger. It changes that
+// global logger, so it is called once, at start.
 func BridgeLogrus(log *slog.Logger) {
 	std := logrus.StandardLogger()
 	std.SetOutput(io.Discard)
@@ -47,8 +47,8 @@ func (h logrusHook) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// logrusLevel is one step quieter than the library thinks of itself: what a
-// library calls an error we may well cope with, and we log our own errors.
+// logrusLevel is one level lower than the library's: we may well cope with what a library calls
+// an error, and we log our own errors.
 func logrusLevel(l logrus.Level) slog.Level {
 	switch l {
 	case logrus.PanicLevel, logrus.FatalLevel:
@@ -62,12 +62,12 @@ func logrusLevel(l logrus.Level) slog.Level {
 	}
 }
 
-// BridgeGRPC sends what the gRPC library logs to log. It changes that library's
-// global logger, so it is called once, before any server or client is made.
+// BridgeGRPC sends to log what the gRPC library logs. It changes that library's global logger, so
+// it is called once, before any server or client is made.
 func BridgeGRPC(log *slog.Logger) { grpclog.SetLoggerV2(grpcLogger{log}) }
 
-// grpcLogger is gRPC's LoggerV2. A connection that went away is an error to
-// gRPC and daily bread to us, so everything is one level quieter.
+// grpcLogger is gRPC's LoggerV2. gRPC logs a lost connection as an error, which is usual here, so
+// every level is lowered by one.
 type grpcLogger struct{ log *slog.Logger }
 
 func (g grpcLogger) emit(level slog.Level, text string) {
@@ -96,7 +96,7 @@ func (g grpcLogger) Fatalln(args ...any)               { g.fatal(fmt.Sprintln(ar
 func (g grpcLogger) Fatalf(format string, args ...any) { g.fatal(fmt.Sprintf(format, args...)) }
 func (g grpcLogger) V(level int) bool                  { return level <= 0 }
 
-// fatal ends the process: LoggerV2 demands that Fatal does not return.
+// fatal ends the process: LoggerV2 requires that Fatal does not return.
 func (g grpcLogger) fatal(text string) {
 	g.emit(slog.LevelError, text)
 	os.Exit(1)

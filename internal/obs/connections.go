@@ -6,15 +6,14 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 )
 
-// Connections is the collector of how many connections the listeners have and how
-// many were closed at a bound. usage is read at every scrape:
-// connlimit.Table.Usage.
+// Connections collects how many connections the listeners have, and how many were closed at a
+// limit. usage is called at every scrape: connlimit.Table.Usage.
 func Connections(usage func() []connlimit.Usage) prometheus.Collector {
 	return connections{
 		usage:  usage,
 		open:   prometheus.NewDesc("longshore_connections_open", "Connections that are open, by socket.", []string{"socket"}, nil),
 		limit:  prometheus.NewDesc("longshore_connections_limit", "How many connections may be open, by socket.", []string{"socket"}, nil),
-		closed: prometheus.NewDesc("longshore_connections_closed_total", "Connections closed at a bound, by socket and reason (idle, unauthenticated, peer).", []string{"socket", "reason"}, nil),
+		closed: prometheus.NewDesc("longshore_connections_closed_total", "Connections closed at a limit, by socket and reason (idle, unauthenticated, peer).", []string{"socket", "reason"}, nil),
 	}
 }
 

@@ -1,8 +1,7 @@
-// Package obs is how the agent is observed: the slog logger, the metrics and
-// the HTTP handler that shows them, the gRPC interceptors that every face
-// shares, and the bridges by which libraries with loggers of their own end up
-// in ours.
+// Package obs has what the agent is observed with: the slog logger, the metrics and their HTTP
+// handler, the gRPC interceptors that all faces share, and the bridges from libraries with
+// loggers of their own to ours.
 //
-// It must not know the engine or any face: what it counts is told to it. Start
-// reading at metrics.go.
+// It knows neither the engine nor any face: others tell it what to count. Start reading at
+// metrics.go.
 package obs

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// GRPC watches the calls of one face: it counts them, logs those that fail for
-// our own fault, and turns a panic of a handler into an internal error, so that
-// it harms neither the agent nor another face.
+// GRPC observes the calls of one face: it counts them, logs those that fail through our own
+// fault, and turns a handler's panic into an internal error, so that it harms neither the agent
+// nor another face.
 type GRPC struct {
 	Face    string
 	Metrics Calls        // nil counts nothing
@@ -55,8 +55,8 @@ func (g GRPC) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	return next(srv, stream{ss, ctx})
 }
 
-// Connection is what the remote address of a connection may be as well: it is told
-// of the connection's calls in flight. See package connlimit.
+// Connection is implemented by the remote address of some connections: it is told of the
+// connection's calls in progress. See package connlimit.
 type Connection interface {
 	Begin()
 	End()
@@ -71,7 +71,7 @@ func connection(ctx context.Context) Connection {
 	return c
 }
 
-// observe runs deferred, because only there a panic can be recovered.
+// observe must be deferred, because only then can it recover a panic.
 func (g GRPC) observe(ctx context.Context, op string, began time.Time, err *error) {
 	calls := g.Metrics
 	if calls == nil {

@@ -9,14 +9,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// healthTimeout bounds a health check: an engine that cannot answer within it
-// is not healthy.
+// healthTimeout bounds a health check: an engine that does not answer within it is not healthy.
 const healthTimeout = 10 * time.Second
 
-// Handler serves /metrics, /healthz and /debug/pprof/. Health answers nil when
-// the agent works; nil is always healthy.
-func Handler(m *Metrics, health func(context.Context) error) http.Handler {
+// Handler serves /metrics, /healthz and /debug/pprof/. health returns nil when the agent works;
+// with nil it is always healthy. pods serves /metrics/cadvisor; with nil there is none.
+func Handler(m *Metrics, health func(context.Context) error, pods http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	if pods != nil {
+		mux.Handle("GET /metrics/cadvisor", pods)
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

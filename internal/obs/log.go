@@ -15,11 +15,11 @@ import (
 type LogConfig struct {
 	Level  string // debug, info, warn or error; "" is info
 	Format string // json, text, or auto: text on a terminal and JSON elsewhere; "" is auto
-	// Terminal tells whether the writer is one.
+	// Terminal says whether the writer is a terminal.
 	Terminal bool
 }
 
-// ParseLevel reads a level's name; "" is info. InvalidArgument for others.
+// ParseLevel parses a level's name; "" is info. InvalidArgument for others.
 func ParseLevel(s string) (slog.Level, error) {
 	switch strings.ToLower(s) {
 	case "debug":
@@ -34,7 +34,7 @@ func ParseLevel(s string) (slog.Level, error) {
 	return 0, fmt.Errorf("log level %q is none of debug, info, warn, error: %w", s, errdefs.ErrInvalidArgument)
 }
 
-// NewLogger makes the agent's logger. The level can be changed while it runs.
+// NewLogger makes the agent's logger. The level can be changed at any time.
 func NewLogger(w io.Writer, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error) {
 	l, err := ParseLevel(cfg.Level)
 	if err != nil {
@@ -62,14 +62,13 @@ func NewLogger(w io.Writer, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error)
 
 type attrsKey struct{}
 
-// WithAttrs returns a context whose log lines carry attrs too, behind those
-// that ctx has already.
+// WithAttrs returns a context whose log lines have attrs too, after those that ctx has already.
 func WithAttrs(ctx context.Context, attrs ...slog.Attr) context.Context {
 	have, _ := ctx.Value(attrsKey{}).([]slog.Attr)
 	return context.WithValue(ctx, attrsKey{}, append(slices.Clip(have), attrs...))
 }
 
-// contextHandler adds what WithAttrs put into the context.
+// contextHandler adds the attributes of WithAttrs.
 type contextHandler struct{ slog.Handler }
 
 func (h contextHandler) Handle(ctx context.Context, r slog.Record) error {

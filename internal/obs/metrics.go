@@ -9,36 +9,34 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// Metrics are the agent's own figures. Label values come from closed sets; an
-// id is never one. Every method is safe on a nil *Metrics, which counts nothing.
+// Metrics are the agent's own metrics. Label values come from closed sets, so an id is never one.
+// Every method is safe on a nil *Metrics, which does nothing.
 type Metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
 	panics   *prometheus.CounterVec
 	stages   *prometheus.HistogramVec
-	stage    sync.Map // a stage's name → its prometheus.Observer, for a lookup by labels hashes them
+	stage    sync.Map // a stage's name → its prometheus.Observer, because a lookup by labels hashes them
 	store    *prometheus.HistogramVec
 	pulled   prometheus.Counter
 }
 
-// Options are what New needs.
+// Options are the parameters of New.
 type Options struct {
 	// Version is shown by longshore_build_info; "" leaves that out.
 	Version string
-	// Node is asked for the figures that are read when somebody looks; nil
-	// leaves them out. It must answer fast and from memory.
+	// Node returns the stats that are read when metrics are collected; nil leaves them out. It
+	// must answer fast and from memory.
 	Node func(context.Context) Node
 }
 
-// Node are figures of the moment.
+// Node holds the node's present stats.
 type Node struct {
 	Objects []Objects
-	// KeeperBytes and NestBytes are proportional set sizes; 0: not known.
+	// KeeperBytes and NestBytes are proportional set sizes; 0 when unknown.
 	KeeperBytes, NestBytes uint64
-	// Head is the Seq of the newest event; Lag is how far behind it each
-	// subscriber is, by the subscriber's kind.
+	// Head is the Seq of the newest event.
 	Head uint64
-	Lag  map[string]uint64
 	// LostOutput counts bytes of output that no sink took.
 	LostOutput uint64
 }
@@ -49,12 +47,12 @@ type Objects struct {
 	N                  int
 }
 
-// durations reach from what a lookup takes to what a slow pull takes, seconds.
+// durations returns the histogram buckets, in seconds, from a lookup to a slow pull.
 func durations() []float64 {
 	return []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 }
 
-// New makes the metrics with a registry of their own.
+// New returns metrics with a registry of their own.
 func New(o Options) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -68,10 +66,10 @@ func New(o Options) *Metrics {
 			Name: "longshore_engine_stage_duration_seconds", Help: "How long the stages of the engine's verbs took.", Buckets: durations(),
 		}, []string{"stage"}),
 		store: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "longshore_store_transaction_duration_seconds", Help: "How long store transactions took, by kind (view, update).", Buckets: durations(),
+			Name: "longshore_store_transaction_duration_seconds", Help: "How long store transactions took that change something, by kind (update).", Buckets: durations(),
 		}, []string{"kind"}),
 		pulled: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "longshore_image_pulled_bytes_total", Help: "Bytes fetched from registries.",
+			Name: "longshore_image_pulled_bytes_total", Help: "Bytes of layers and configs that pulls have fetched from registries.",
 		}),
 	}
 	m.registry.MustRegister(m.requests, m.panics, m.stages, m.store, m.pulled,
@@ -103,7 +101,7 @@ func (m *Metrics) Panic(face string) {
 	}
 }
 
-// Stage counts one stage of a verb of the engine, such as create.checkout.
+// Stage records one stage of an engine's verb, such as create.root.
 func (m *Metrics) Stage(stage string, took time.Duration) {
 	if m != nil {
 		o, ok := m.stage.Load(stage)
@@ -114,7 +112,8 @@ func (m *Metrics) Stage(stage string, took time.Duration) {
 	}
 }
 
-// StoreTransaction counts one; kind is view or update.
+// StoreTransaction records one transaction; kind is update. Reads are not recorded: they
+// come from memory, and are too many.
 func (m *Metrics) StoreTransaction(kind string, took time.Duration) {
 	if m != nil {
 		m.store.WithLabelValues(kind).Observe(took.Seconds())
@@ -132,12 +131,12 @@ func (m *Metrics) Pulled(n int64) {
 // one of the same name.
 func (m *Metrics) Register(c prometheus.Collector) error { return m.registry.Register(c) }
 
-// nodeTimeout bounds how long a scrape may wait for the node's own figures.
+// nodeTimeout bounds how long a scrape waits for the node's stats.
 const nodeTimeout = 5 * time.Second
 
 type nodeCollector struct {
-	node                             func(context.Context) Node
-	objects, memory, head, lag, lost *prometheus.Desc
+	node                        func(context.Context) Node
+	objects, memory, head, lost *prometheus.Desc
 }
 
 func newNodeCollector(node func(context.Context) Node) *nodeCollector {
@@ -146,13 +145,12 @@ func newNodeCollector(node func(context.Context) Node) *nodeCollector {
 		objects: prometheus.NewDesc("longshore_engine_objects", "Objects on record, by owner, kind and state.", []string{"owner", "kind", "state"}, nil),
 		memory:  prometheus.NewDesc("longshore_keeper_memory_bytes", "Proportional set size of keeper and nest.", []string{"kind"}, nil),
 		head:    prometheus.NewDesc("longshore_event_log_head", "Sequence number of the newest event.", nil, nil),
-		lag:     prometheus.NewDesc("longshore_event_log_lag", "How many events a subscriber has yet to read.", []string{"subscriber"}, nil),
 		lost:    prometheus.NewDesc("longshore_keeper_lost_output_bytes_total", "Output of containers that no sink took.", nil, nil),
 	}
 }
 
 func (c *nodeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.objects, c.memory, c.head, c.lag, c.lost} {
+	for _, d := range []*prometheus.Desc{c.objects, c.memory, c.head, c.lost} {
 		ch <- d
 	}
 }
@@ -173,8 +171,5 @@ func (c *nodeCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	gauge(c.head, n.Head)
-	for who, lag := range n.Lag {
-		gauge(c.lag, lag, who)
-	}
 	ch <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(n.LostOutput))
 }

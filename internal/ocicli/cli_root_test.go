@@ -391,7 +391,7 @@ func concurrent(t *testing.T, m *machine) {
 			switch r := m.do(t, "create", "a"); {
 			case r.status == 0:
 				made.Add(1)
-			case strings.Contains(r.err, "already exists"), strings.Contains(r.err, "of somebody else"):
+			case strings.Contains(r.err, "already exists"), strings.Contains(r.err, "of another program"):
 				refused.Add(1)
 			default:
 				t.Errorf("%+v", r)
@@ -416,7 +416,7 @@ func failed(t *testing.T, m *machine) {
 		},
 		"mount nosuchfs on /x":            func(s *specs.Spec) { s.Mounts = append(s.Mounts, specs.Mount{Destination: "/x", Type: "nosuchfs"}) },
 		"executable file not found":       func(s *specs.Spec) { s.Process.Args = []string{"nosuch"} },
-		"linux.intelRdt: not done":        func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} },
+		"linux.intelRdt: not supported":   func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} },
 		"limit pids.max":                  func(s *specs.Spec) { n := int64(1 << 50); s.Linux.Resources.Pids = &specs.LinuxPids{Limit: &n} },
 		"no such file or directory":       func(s *specs.Spec) { s.Root.Path = "nosuch" },
 		"ociVersion":                      func(s *specs.Spec) { s.Version = "3.0.0" },
@@ -432,7 +432,7 @@ func failed(t *testing.T, m *machine) {
 	// Somebody else's cgroup is not taken.
 	m.write(t, m.spec("sleep 1000"))
 	m.must(t, "create", "a")
-	m.mustNot(t, "of somebody else", "create", "b")
+	m.mustNot(t, "of another program", "create", "b")
 	if s := m.state(t, "a"); s.Status != specs.StateCreated {
 		t.Errorf("%+v", s)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native"
 )
 
-// createFlags are those of create and run.
+// createFlags are the flags of create and run.
 type createFlags struct {
 	bundle, console, pidFile       string
 	noPivot, noKeyring, noSubreape bool
@@ -37,7 +37,7 @@ func (c *createFlags) add(f *flag.FlagSet) {
 	f.IntVar(&c.preserve, "preserve-fds", 0, "how many descriptors from 3 on the program keeps")
 }
 
-// maxPreserved bounds --preserve-fds: more than anybody passes.
+// maxPreserved bounds --preserve-fds, far above any real use.
 const maxPreserved = 1024
 
 func checkPreserve(n int) (int, error) {
@@ -54,8 +54,7 @@ func checkPreserve(n int) (int, error) {
 	return n, nil
 }
 
-// passListen tells the program of the sockets that it is passed, as systemd
-// does.
+// passListen tells the program about the sockets passed to it, as systemd does.
 func passListen(p *specs.Process) {
 	if v := os.Getenv("LISTEN_FDS"); v != "" {
 		p.Env = append(p.Env, "LISTEN_FDS="+v, "LISTEN_PID=1")
@@ -79,13 +78,13 @@ func createCmd(ctx context.Context, a *app, args []string) error {
 	return nil
 }
 
-// create makes a container whose main process is parked before its program, and
-// returns it held. On an error nothing of it is left.
+// create makes a container whose main process is parked before its program, and returns
+// it locked. If it fails, nothing of the container is left.
 //
-// With foreground the terminal stays ours, in launched.master.
+// With foreground, the terminal stays with this process, in launched.master.
 func (a *app) create(ctx context.Context, id string, o createFlags, foreground bool) (_ *container, _ *launched, err error) {
 	if o.noPivot {
-		return nil, nil, fmt.Errorf("--no-pivot: not done: %w", errdefs.ErrNotImplemented)
+		return nil, nil, fmt.Errorf("--no-pivot: not supported: %w", errdefs.ErrNotImplemented)
 	}
 	if o.preserve, err = checkPreserve(o.preserve); err != nil {
 		return nil, nil, err
@@ -108,9 +107,9 @@ func (a *app) create(ctx context.Context, id string, o createFlags, foreground b
 	if err != nil {
 		return nil, nil, err
 	}
-	// Everything in a container's cgroup dies with it.
+	// Deleting the container kills everything in its cgroup.
 	if pids, err := t.Pids(ctx, n.ref()); err == nil && len(pids) > 0 {
-		return nil, nil, fmt.Errorf("cgroup %s holds processes %v of somebody else: %w", n.Cgroup, pids, errdefs.ErrFailedPrecondition)
+		return nil, nil, fmt.Errorf("cgroup %s already has processes %v of another program: %w", n.Cgroup, pids, errdefs.ErrFailedPrecondition)
 	}
 	c, err := a.claim(n.record, n.config)
 	if err != nil {
@@ -121,7 +120,7 @@ func (a *app) create(ctx context.Context, id string, o createFlags, foreground b
 		if err == nil {
 			return
 		}
-		// The caller may give up; what was made must go all the same.
+		// Clean up even if the caller has given up.
 		ctx := context.WithoutCancel(ctx)
 		if l != nil {
 			l.kill()
@@ -154,15 +153,15 @@ func (a *app) create(ctx context.Context, id string, o createFlags, foreground b
 	return c, l, nil
 }
 
-// fresh is a container that is not there yet.
+// fresh is a container that does not exist yet.
 type fresh struct {
 	record
-	spec   *specs.Spec // what is compiled
-	config []byte      // as it was read
+	spec   *specs.Spec // the spec that is compiled
+	config []byte      // the file's content
 	out    native.Output
 }
 
-// read reads the bundle and compiles it, which touches nothing.
+// read reads the bundle and compiles it, without changing anything.
 func (a *app) read(id string, o createFlags) (fresh, error) {
 	bundle, err := filepath.Abs(o.bundle)
 	if err != nil {
@@ -212,8 +211,7 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 	return n, err
 }
 
-// prepare makes what must be there before the process is: cgroups and mount
-// points.
+// prepare makes what must exist before the process: cgroups and mount points.
 func (a *app) prepare(ctx context.Context, c *container, n fresh) error {
 	t, err := a.cgroups()
 	if err != nil {
@@ -232,10 +230,11 @@ func (a *app) prepare(ctx context.Context, c *container, n fresh) error {
 	return native.FindProgram(c.Rootfs, n.spec)
 }
 
-// launch starts the process and returns once it has parked before its program;
-// stopped is called when it waits before pivot_root, if it does.
+// launch starts the process and returns once it has parked before its program. stopped
+// is called if the process waits before pivot_root.
 func (c *container) launch(n fresh, o createFlags, stopped func(*launched) error) (*launched, error) {
-	// Read and write: the child must not see an end of file when we are gone.
+	// Open for reading and writing: the child must not see an end of file when this
+	// process ends.
 	park, err := unix.Open(c.path(startFifo), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: c.path(startFifo), Err: err}
@@ -260,8 +259,8 @@ func (c *container) launch(n fresh, o createFlags, stopped func(*launched) error
 	return l.run()
 }
 
-// openErrors opens the reading end of the failure FIFO, which tells its end only
-// to who opened it while there was a writer, or before.
+// openErrors opens the failure FIFO for reading. Only a reader that opened it while
+// there was a writer, or before, sees its end.
 func (c *container) openErrors() (int, error) {
 	fd, err := unix.Open(c.path(errorFifo), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -270,7 +269,7 @@ func (c *container) openErrors() (int, error) {
 	return fd, unix.SetNonblock(fd, false)
 }
 
-// created records the parked process.
+// created stores the parked process in the record.
 func (c *container) created(l *launched) error {
 	ticks, alive := process(l.Pid)
 	if !alive {
@@ -281,15 +280,15 @@ func (c *container) created(l *launched) error {
 	return c.save()
 }
 
-// createHooks are run while the process waits before pivot_root, its mounts
-// made.
+// createHooks runs the hooks of the creation while the process waits before pivot_root,
+// with its mounts made.
 func (a *app) createHooks(ctx context.Context, c *container, n fresh, l *launched) error {
-	// Recorded without its steps, for a hook that asks for the state.
+	// Stored without its steps, because a hook may ask for the state.
 	if err := c.created(&launched{Child: l.Child}); err != nil {
 		return err
 	}
-	for _, stage := range []string{"prestart", "createRuntime", "createContainer"} {
-		if err := a.runHooks(ctx, c, n.spec, specs.StateCreating, stage); err != nil {
+	for _, kind := range []string{"prestart", "createRuntime", "createContainer"} {
+		if err := a.runHooks(ctx, c, n.spec, specs.StateCreating, kind); err != nil {
 			return err
 		}
 	}
@@ -322,13 +321,13 @@ func startCmd(ctx context.Context, a *app, args []string) error {
 	return nil
 }
 
-// start lets the parked process run its program.
+// start releases the parked process, which executes its program.
 func (a *app) start(ctx context.Context, c *container) error {
 	if s := a.status(c); s != specs.StateCreated {
 		return fmt.Errorf("cannot start a container that is %s: %w", s, errdefs.ErrFailedPrecondition)
 	}
 	if t, err := a.cgroups(); err == nil && t.Frozen(c.ref()) {
-		return fmt.Errorf("it is frozen: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("cannot start a paused container: %w", errdefs.ErrFailedPrecondition)
 	}
 	spec, err := c.spec()
 	if err != nil {
@@ -347,7 +346,7 @@ func (a *app) start(ctx context.Context, c *container) error {
 		return fmt.Errorf("container not running: its process has ended: %w", errdefs.ErrNotFound)
 	}
 	defer func() { _ = unix.Close(park) }()
-	err = letGo(park, from, func(step int) string {
+	err = releaseParked(park, from, func(step int) string {
 		if i := step - c.First; i >= 0 && i < len(c.Steps) {
 			return c.Steps[i]
 		}
@@ -362,7 +361,7 @@ func (a *app) start(ctx context.Context, c *container) error {
 	return nil
 }
 
-// nativeCgroup is where a plan's process is born.
+// nativeCgroup returns the cgroups in which a plan's process starts.
 func (a *app) nativeCgroup(ref core.CgroupRef) (native.Cgroup, error) {
 	t, err := a.cgroups()
 	if err != nil {

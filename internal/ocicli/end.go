@@ -52,8 +52,8 @@ func (a *app) kill(ctx context.Context, c *container, sig unix.Signal, all bool)
 		if sig != unix.SIGKILL {
 			return nil
 		}
-		// What is frozen does not die, and what shares its pid namespace with
-		// others does not die with its main process.
+		// A frozen process does not die, and processes that share the pid namespace with
+		// others do not die with the main process.
 		t, err := a.cgroups()
 		if err != nil {
 			return err
@@ -81,7 +81,7 @@ func (a *app) kill(ctx context.Context, c *container, sig unix.Signal, all bool)
 		return err
 	}
 	for _, pid := range pids {
-		if fd, err := unix.PidfdOpen(pid, 0); err == nil { // else it has just ended
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil { // otherwise it has just ended
 			_ = kernel.PidfdSignal(fd, int(sig))
 			_ = unix.Close(fd)
 		}
@@ -98,13 +98,13 @@ func ownPidNamespace(s *specs.Spec) bool {
 	return false
 }
 
-// The numbers of the first and last real-time signals.
+// The numbers of the first and last real-time signal.
 const (
 	sigRTMin = 34
 	sigRTMax = 64
 )
 
-// parseSignal reads "9", "KILL", "SIGKILL", "RTMIN+1".
+// parseSignal parses "9", "KILL", "SIGKILL" and "RTMIN+1".
 func parseSignal(s string) (unix.Signal, error) {
 	if n, err := strconv.Atoi(s); err == nil {
 		if n < 0 || n > sigRTMax {
@@ -163,7 +163,7 @@ func deleteCmd(ctx context.Context, a *app, args []string) error {
 	return a.delete(ctx, c)
 }
 
-// clear removes a container whose record cannot be read; err is why.
+// clear removes a container whose record cannot be read, because of err.
 func (a *app) clear(id string, err error) error {
 	if validID(id) != nil {
 		return err
@@ -172,15 +172,14 @@ func (a *app) clear(id string, err error) error {
 	return os.RemoveAll(a.root + "/" + id)
 }
 
-// delete ends what a container still has, takes it all away, and runs its
-// poststop hooks.
+// delete ends what is left of a container, removes it, and runs its poststop hooks.
 func (a *app) delete(ctx context.Context, c *container) error {
 	spec, serr := c.spec()
 	if err := a.remove(ctx, c); err != nil {
 		return fmt.Errorf("delete container %s: %w", c.ID, err)
 	}
 	if serr == nil {
-		// The container is gone whatever they say (runtime-spec, Lifecycle 13).
+		// The container is deleted even if a hook fails (runtime-spec, Lifecycle 13).
 		if err := a.runHooks(ctx, c, spec, specs.StateStopped, "poststop"); err != nil {
 			a.logTo.warn("delete container %s: %v", c.ID, err)
 		}
@@ -188,11 +187,11 @@ func (a *app) delete(ctx context.Context, c *container) error {
 	return nil
 }
 
-// patienceMillis bounds the wait for a killed process's end.
+// patienceMillis bounds the wait for the end of a killed process.
 const patienceMillis = 5000
 
-// remove kills whatever is in the container's cgroup, and removes that and the
-// directory. It can be called at any stage of a create.
+// remove kills all processes in the container's cgroup, and removes the cgroup and the
+// directory. It can be called at any point of a create.
 func (a *app) remove(ctx context.Context, c *container) error {
 	if c.Cgroup != "" {
 		t, err := a.cgroups()
@@ -208,8 +207,8 @@ func (a *app) remove(ctx context.Context, c *container) error {
 			if err := t.Kill(ctx, c.ref()); err != nil {
 				return err
 			}
-			// A process on its way into the cgroup, of a create that was
-			// killed, has the failure FIFO open.
+			// A process of a create that was killed may not be in the cgroup yet; it has
+			// the failure FIFO open.
 			if c.Pid != 0 || !c.hasWriter() {
 				break
 			}
@@ -218,8 +217,8 @@ func (a *app) remove(ctx context.Context, c *container) error {
 			}
 		}
 		if main >= 0 {
-			// One that is ending is in no cgroup any more. It cannot end while
-			// a process in its pid namespace is not reaped by who started that.
+			// A process that is ending is in no cgroup any more. It cannot end before
+			// all processes of its pid namespace are reaped by their parents.
 			_ = kernel.Wait(main, unix.POLLIN, patienceMillis)
 		}
 		if err := t.Remove(ctx, c.ref()); err != nil {
@@ -232,7 +231,7 @@ func (a *app) remove(ctx context.Context, c *container) error {
 	return os.RemoveAll(c.dir)
 }
 
-// hasWriter reports whether a process has the failure FIFO open for writing.
+// hasWriter reports whether any process has the failure FIFO open for writing.
 func (c *container) hasWriter() bool {
 	fd, err := unix.Open(c.path(errorFifo), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -77,7 +77,7 @@ func psCmd(ctx context.Context, a *app, args []string) error {
 	return a.print("%s", text)
 }
 
-// event is one line of events, in runc's form.
+// event is one line of the events command, in runc's format.
 type event struct {
 	Type string `json:"type"` // "stats" or "oom"
 	ID   string `json:"id"`
@@ -98,7 +98,7 @@ type blkioEntry struct {
 	Value uint64 `json:"value"`
 }
 
-// runcStats has runc's names for what the kernel counts.
+// runcStats has runc's names for the kernel's statistics.
 type runcStats struct {
 	CPU struct {
 		Usage struct {
@@ -139,7 +139,7 @@ func statsOf(s core.Stats) runcStats {
 	m := s.Memory
 	f.Memory.Cache, f.Memory.Raw = m.Cache.N, m.Raw
 	f.Memory.Usage = memoryEntry{Limit: m.Limit.N, Usage: m.Usage.N, Max: m.Peak.N, Failcnt: m.FailCount.N}
-	// As the kernel's v1 and OCI count it: memory and swap together.
+	// As in the kernel's v1 and in OCI: memory and swap together.
 	f.Memory.Swap = memoryEntry{Usage: m.Usage.N + m.Swap.N}
 	if m.SwapLimit.OK {
 		f.Memory.Swap.Limit = m.SwapLimit.N + m.Limit.N
@@ -207,8 +207,8 @@ func eventsCmd(ctx context.Context, a *app, args []string) error {
 	}
 }
 
-// printStats prints the stats and returns how many processes the kernel has
-// killed for want of memory so far.
+// printStats prints the stats, and returns how many processes the kernel has killed for
+// lack of memory so far.
 func (a *app) printStats(ctx context.Context, c *container) (kills uint64, err error) {
 	t, err := a.cgroups()
 	if err != nil {

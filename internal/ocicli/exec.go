@@ -19,18 +19,18 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native"
 )
 
-// statusCannot is exec's status when no program ran.
+// statusCannot is exec's exit status if the program did not run.
 const statusCannot = 255
 
-// list is a flag that may be given again and again.
+// list is a flag that may be given several times.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, ",") }
 
-// Set adds one.
+// Set implements flag.Value.
 func (l *list) Set(v string) error { *l = append(*l, v); return nil }
 
-// execFlags are exec's.
+// execFlags are the flags of exec.
 type execFlags struct {
 	process, console, pidFile, cwd, user string
 	label, apparmor, cgroup              string
@@ -124,7 +124,7 @@ func (a *app) exec(ctx context.Context, id string, o execFlags, args []string) (
 	case !p.Terminal && o.console != "":
 		return 0, fmt.Errorf("--console-socket without a terminal: %w", errdefs.ErrInvalidArgument)
 	}
-	l, letGo, err := a.enter(c, spec, p, o)
+	l, releaseParked, err := a.enter(c, spec, p, o)
 	if err != nil {
 		return 0, err
 	}
@@ -134,12 +134,12 @@ func (a *app) exec(ctx context.Context, id string, o execFlags, args []string) (
 		return 0, err
 	}
 	if o.detach {
-		return 0, letGo()
+		return 0, releaseParked()
 	}
-	return l.foreground(ctx, letGo)
+	return l.foreground(ctx, releaseParked)
 }
 
-// handOver gives the caller what it asked for before the program runs.
+// handOver gives the caller what it asked for: pid file and console.
 func (o execFlags) handOver(l *launched) error {
 	if l.master >= 0 && o.console != "" {
 		if err := sendConsole(o.console, l.master); err != nil {
@@ -151,7 +151,7 @@ func (o execFlags) handOver(l *launched) error {
 	return writePid(o.pidFile, l.Pid)
 }
 
-// enter starts a process in the container, parked; letGo runs its program.
+// enter starts a process in the container, parked; releaseParked releases it.
 func (a *app) enter(c *container, spec *specs.Spec, p *specs.Process, o execFlags) (_ *launched, release func() error, err error) {
 	host, err := native.ReadHost()
 	if err != nil {
@@ -194,7 +194,7 @@ func (a *app) enter(c *container, spec *specs.Spec, p *specs.Process, o execFlag
 	}
 	return l, func() error {
 		defer func() { _ = unix.Close(park[1]); _ = unix.Close(errs[0]) }()
-		err := letGo(park[1], errs[0], l.name)
+		err := releaseParked(park[1], errs[0], l.name)
 		if err != nil {
 			l.kill()
 		}
@@ -217,8 +217,8 @@ func decodeProcess(b []byte) (*specs.Process, error) {
 	return &p, nil
 }
 
-// spec is the process to start: the file's, or the container's own with what the
-// flags change.
+// spec returns the process to start: that of the file, or the container's own with the
+// changes of the flags.
 func (o execFlags) spec(s *specs.Spec, args []string) (*specs.Process, error) {
 	if o.process != "" {
 		b, err := os.ReadFile(o.process)
@@ -232,7 +232,7 @@ func (o execFlags) spec(s *specs.Spec, args []string) (*specs.Process, error) {
 		return p, err
 	}
 	if len(args) == 0 {
-		return nil, fmt.Errorf("no program named: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("no program given: %w", errdefs.ErrInvalidArgument)
 	}
 	p := *s.Process
 	p.Args, p.Terminal, p.ConsoleSize = args, o.tty, nil
@@ -288,8 +288,8 @@ func addCapabilities(p *specs.Process, names []string) {
 	p.Capabilities = &caps
 }
 
-// below moves a process's cgroups to one below the container's; on v1 those of
-// the named controllers alone, or all.
+// below changes a process's cgroups to one below the container's; on v1 those of the
+// named controllers only, or all.
 func below(c *native.Cgroup, arg string) error {
 	if arg == "" {
 		return nil

@@ -52,13 +52,12 @@ func featuresCmd(_ context.Context, a *app, args []string) error {
 	})
 }
 
-// hookNames are the points at which hooks run, in the order of their running.
+// hookNames are the kinds of hooks, in the order in which they run.
 func hookNames() []string {
 	return []string{"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"}
 }
 
-// namespaceNames are the kinds of namespaces that a container may have of its
-// own.
+// namespaceNames are the kinds of namespaces that a container can have.
 func namespaceNames() []string {
 	return []string{
 		string(specs.CgroupNamespace), string(specs.IPCNamespace), string(specs.MountNamespace), string(specs.NetworkNamespace),
@@ -92,7 +91,7 @@ func specCmd(_ context.Context, a *app, args []string) error {
 	path := filepath.Join(*bundle, configFile)
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s is there already: %w", path, errdefs.ErrAlreadyExists)
+		return fmt.Errorf("%s already exists: %w", path, errdefs.ErrAlreadyExists)
 	}
 	if err != nil {
 		return err

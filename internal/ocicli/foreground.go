@@ -14,22 +14,22 @@ import (
 	"github.com/longshore/longshore/internal/keeper/kernel"
 )
 
-// foreground lets a parked process go, passes signals on to it, joins our
-// terminal to its own if it has one, and returns its status when it has ended.
-func (l *launched) foreground(ctx context.Context, letGo func() error) (int, error) {
+// foreground releases a parked process, forwards signals to it, connects this terminal
+// to the process's if it has one, and returns its status when it has ended.
+func (l *launched) foreground(ctx context.Context, releaseParked func() error) (int, error) {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGCONT, unix.SIGALRM, unix.SIGWINCH)
 	defer signal.Stop(signals)
 	drain := func() {}
 	if l.master >= 0 {
-		restore, err := l.joinTerminal(&drain)
+		restore, err := l.attachTerminal(&drain)
 		if err != nil {
 			l.kill()
 			return 0, err
 		}
 		defer restore()
 	}
-	if err := letGo(); err != nil {
+	if err := releaseParked(); err != nil {
 		return 0, err
 	}
 	ended := make(chan unix.WaitStatus, 1)
@@ -43,23 +43,23 @@ func (l *launched) foreground(ctx context.Context, letGo func() error) (int, err
 			}
 			return status.ExitStatus(), nil
 		case s := <-signals:
-			l.pass(s)
+			l.forward(s)
 		case <-ctx.Done():
 			_ = kernel.PidfdSignal(l.PidFD, int(unix.SIGKILL))
-			ctx = context.Background() // killed once; now its end ends us
+			ctx = context.Background() // killed already; from now on the process's end is awaited
 		}
 	}
 }
 
-// pass sends a signal on; a new size is set.
-func (l *launched) pass(s os.Signal) {
+// forward forwards a signal; for SIGWINCH it sets the terminal's size.
+func (l *launched) forward(s os.Signal) {
 	n, ok := s.(unix.Signal)
 	switch {
 	case !ok:
 	case n == unix.SIGWINCH && l.master >= 0:
 		l.resize()
 	default:
-		_ = kernel.PidfdSignal(l.PidFD, int(n)) // it may have ended
+		_ = kernel.PidfdSignal(l.PidFD, int(n)) // ESRCH: it has ended
 	}
 }
 
@@ -72,9 +72,10 @@ func (l *launched) resize() {
 	}
 }
 
-// joinTerminal copies between our standard streams and the process's terminal.
-// drain, called when the process has ended, writes what it left.
-func (l *launched) joinTerminal(drain *func()) (restore func(), err error) {
+// attachTerminal copies between this process's standard streams and the terminal of the
+// container's process. It sets drain to a function that writes the rest of the output,
+// to be called after that process has ended.
+func (l *launched) attachTerminal(drain *func()) (restore func(), err error) {
 	restore = func() {}
 	if term.IsTerminal(0) {
 		old, err := term.MakeRaw(0)
@@ -94,14 +95,14 @@ func (l *launched) joinTerminal(drain *func()) (restore func(), err error) {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	master := os.NewFile(uintptr(fd), "terminal")
-	go func() { _, _ = io.Copy(master, os.Stdin) }() // waits for input that may never come; our end ends it
+	go func() { _, _ = io.Copy(master, os.Stdin) }() // may block until this process ends
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_, _ = io.Copy(os.Stdout, master)
 	}()
 	*drain = func() {
-		// Somebody else may have the terminal open still: we take what is there.
+		// Another process may still have the terminal open, so read only what is there.
 		_ = master.SetReadDeadline(time.Now())
 		<-done
 		for n := kernel.Available(l.master); n > 0; n = kernel.Available(l.master) {
@@ -161,7 +162,7 @@ func (a *app) runContainer(ctx context.Context, id string, o createFlags, detach
 	}
 	held, herr := a.open(id)
 	if herr != nil {
-		return status, err // somebody else has deleted it
+		return status, err // another command has deleted it
 	}
 	defer held.unlock()
 	if derr := a.delete(context.WithoutCancel(ctx), held); err == nil {

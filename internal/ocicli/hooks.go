@@ -19,15 +19,14 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native"
 )
 
-// runHooks runs the hooks of a stage one after the other; each gets the
-// container's state on its standard input (runtime-spec, Hooks). The first that
-// fails ends it.
-func (a *app) runHooks(ctx context.Context, c *container, spec *specs.Spec, status specs.ContainerState, stage string) error {
-	hooks := hooksOf(spec, stage)
+// runHooks runs the hooks of a kind one after the other, until one fails. Each gets the
+// container's state on its standard input (runtime-spec, Hooks).
+func (a *app) runHooks(ctx context.Context, c *container, spec *specs.Spec, status specs.ContainerState, kind string) error {
+	hooks := hooksOf(spec, kind)
 	if len(hooks) == 0 {
 		return nil
 	}
-	inside := stage == "createContainer" || stage == "startContainer"
+	inside := kind == "createContainer" || kind == "startContainer"
 	state := specs.State{Version: spec.Version, ID: c.ID, Status: status, Bundle: c.Bundle, Annotations: c.Annotations}
 	if status != specs.StateStopped {
 		state.Pid = c.Pid
@@ -44,20 +43,20 @@ func (a *app) runHooks(ctx context.Context, c *container, spec *specs.Spec, stat
 	}
 	for i, h := range hooks {
 		if inside {
-			err = a.runInside(ctx, c, spec, stage, h, in)
+			err = a.runInside(ctx, c, spec, kind, h, in)
 		} else {
 			err = runHook(ctx, h, c.Bundle, in)
 		}
 		if err != nil {
-			return fmt.Errorf("hooks.%s[%d] (%s): %w", stage, i, h.Path, err)
+			return fmt.Errorf("hooks.%s[%d] (%s): %w", kind, i, h.Path, err)
 		}
-		a.logTo.note("ran hooks.%s[%d] (%s)", stage, i, h.Path)
+		a.logTo.debugf("ran hooks.%s[%d] (%s)", kind, i, h.Path)
 	}
 	return nil
 }
 
-// hooksOf are the hooks of one of the six stages.
-func hooksOf(s *specs.Spec, stage string) []specs.Hook {
+// hooksOf returns the hooks of one of the six kinds.
+func hooksOf(s *specs.Spec, kind string) []specs.Hook {
 	if s.Hooks == nil {
 		return nil
 	}
@@ -68,11 +67,11 @@ func hooksOf(s *specs.Spec, stage string) []specs.Hook {
 		"startContainer":  s.Hooks.StartContainer,
 		"poststart":       s.Hooks.Poststart,
 		"poststop":        s.Hooks.Poststop,
-	}[stage]
+	}[kind]
 }
 
-// runInside runs a hook in the container's namespaces, by a plan.
-func (a *app) runInside(ctx context.Context, c *container, spec *specs.Spec, stage string, h specs.Hook, state []byte) error {
+// runInside runs a hook in the container's namespaces, with a plan.
+func (a *app) runInside(ctx context.Context, c *container, spec *specs.Spec, kind string, h specs.Hook, state []byte) error {
 	host, err := native.ReadHost()
 	if err != nil {
 		return err
@@ -81,7 +80,7 @@ func (a *app) runInside(ctx context.Context, c *container, spec *specs.Spec, sta
 	if err != nil {
 		return err
 	}
-	blob, err := native.HookPlan(stage, h, native.ExecInput{ID: c.ID, Process: spec.Process, Spec: spec, Cgroup: cgroups, Host: host, KeepKeyring: c.KeepKeyring, Pid: c.Pid, Bundle: c.Bundle})
+	blob, err := native.HookPlan(kind, h, native.ExecInput{ID: c.ID, Process: spec.Process, Spec: spec, Cgroup: cgroups, Host: host, KeepKeyring: c.KeepKeyring, Pid: c.Pid, Bundle: c.Bundle})
 	if err != nil {
 		return err
 	}
@@ -116,7 +115,7 @@ func (a *app) runInside(ctx context.Context, c *container, spec *specs.Spec, sta
 	defer l.close()
 	if err := l.Outcome(placed); err != nil {
 		_ = l.wait()
-		return classed(err)
+		return withClass(err)
 	}
 	ctx, cancel := withTimeout(ctx, h)
 	defer cancel()
@@ -132,10 +131,10 @@ func (a *app) runInside(ctx context.Context, c *container, spec *specs.Spec, sta
 	return nil
 }
 
-// maxHookOutput is how much of a hook's output is read.
+// maxHookOutput is how much of a hook's output is kept.
 const maxHookOutput = 1 << 20
 
-// withTimeout ends ctx when a hook has had its time.
+// withTimeout returns a context that ends when the hook's timeout has passed.
 func withTimeout(ctx context.Context, h specs.Hook) (context.Context, context.CancelFunc) {
 	if h.Timeout == nil {
 		return context.WithCancel(ctx)
@@ -157,7 +156,7 @@ func runHook(ctx context.Context, h specs.Hook, dir string, state []byte) error 
 		cmd.Env = []string{}
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(state), &out, &out
-	// A hook's own child that keeps the pipe does not keep us.
+	// Do not wait for a child of the hook that keeps the pipe open.
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {

@@ -17,29 +17,29 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// launch is one process to start by a plan.
+// launch describes a process to start by a plan.
 type launch struct {
 	plan     []byte
-	park     int // the process reads a byte from it to go on
+	park     int // the parked process reads a byte from it to go on
 	errs     int // write end of its failure pipe
 	errsFrom int // read end
 	target   int // pidfd of an exec's target, -1 for none
 	tty      bool
-	// stopped, unless nil, is called when the process waits before pivot_root,
-	// and lets it go on.
+	// stopped, unless nil, is called when the process waits before pivot_root; it has to
+	// release the process.
 	stopped  func(*launched) error
-	uid      uint32 // the host's, of the process's user
+	uid      uint32 // the host's ID of the process's user
 	preserve int
 }
 
 // launched is a process that has parked.
 type launched struct {
 	fork.Child
-	master int // of its terminal, -1 without
+	master int // of its terminal, -1 if it has none
 	steps  []string
 }
 
-// name is that of a step, for an error.
+// name returns the name of a step, for errors.
 func (l *launched) name(step int) string {
 	if step >= 0 && step < len(l.steps) {
 		return l.steps[step]
@@ -47,8 +47,8 @@ func (l *launched) name(step int) string {
 	return fmt.Sprintf("operation %d", step)
 }
 
-// run forks and waits until the child has parked. On an error nothing of it is
-// left. It takes errs over.
+// run forks and waits until the child has parked. If it fails, nothing of the child is
+// left. It takes ownership of errs.
 func (l launch) run() (_ *launched, err error) {
 	defer func() {
 		if l.errs >= 0 {
@@ -80,7 +80,7 @@ func (l launch) run() (_ *launched, err error) {
 		return nil, err
 	}
 	out.Child, err = fork.Start(placed, files)
-	// Now the child alone has it: its end ends the reading.
+	// Now only the child has it open, so reading ends when the child ends.
 	_ = unix.Close(l.errs)
 	l.errs = -1
 	if l.tty {
@@ -104,13 +104,13 @@ func (l launch) run() (_ *launched, err error) {
 	if l.tty {
 		if out.master, err = receive(ends[0]); err != nil {
 			out.kill()
-			return nil, fmt.Errorf("no terminal came from the process: %w", err)
+			return nil, fmt.Errorf("the process sent no terminal: %w", err)
 		}
 	}
 	return out, nil
 }
 
-// place puts a plan where the garbage collector does not come.
+// place copies a plan into memory outside the garbage collector's.
 func place(blob []byte) (plan.Placed, []byte, error) {
 	mem, err := unix.Mmap(-1, 0, len(blob), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -125,14 +125,14 @@ func place(blob []byte) (plan.Placed, []byte, error) {
 	return p, mem, nil
 }
 
-// parked waits for the child to say that it is.
+// parked waits until the child reports that it has parked.
 func (l launch) parked(out *launched) error {
 	err := fork.Failed(l.errsFrom, out.name)
 	if fork.IsForked(err) {
-		// The process made by the one that we made is our child too.
+		// The second child, which the first one has made, is our child too.
 		first := launched{Child: fork.Child{Pid: out.Pid}}
 		if err = out.Follow(err, nil); err == nil {
-			_ = first.wait() // it ends right after
+			_ = first.wait() // it ends right afterwards
 			err = fork.Failed(l.errsFrom, out.name)
 		}
 	}
@@ -143,12 +143,12 @@ func (l launch) parked(out *launched) error {
 	case errors.As(err, &failed) && failed.Step == plan.StepParked:
 		return nil
 	}
-	return classed(err)
+	return withClass(err)
 }
 
-// classed gives a failed operation a class and, for execve, the words that
-// callers look for.
-func classed(err error) error {
+// withClass adds an error class to a failed operation and, for execve, the words that
+// callers search for.
+func withClass(err error) error {
 	var failed *fork.FailedError
 	if !errors.As(err, &failed) {
 		return err
@@ -162,7 +162,7 @@ func classed(err error) error {
 	return err
 }
 
-// kill ends a child that nobody is to have, and takes it away.
+// kill kills the child and reaps it.
 func (l *launched) kill() {
 	if l.PidFD < 0 {
 		return
@@ -190,8 +190,8 @@ func (l *launched) wait() unix.WaitStatus {
 	}
 }
 
-// ownStreams gives our standard streams to the process's user, who may want to
-// open /dev/stdout again. What cannot be given is left.
+// ownStreams gives the standard streams to the process's user, who may want to open
+// /dev/stdout again. Those that cannot be given are left.
 func (l launch) ownStreams() {
 	var null unix.Stat_t
 	_ = unix.Stat("/dev/null", &null)
@@ -204,7 +204,7 @@ func (l launch) ownStreams() {
 	}
 }
 
-// hostUID is the host's ID of a process's user.
+// hostUID returns the host's ID of a process's user.
 func hostUID(s *specs.Spec, p *specs.Process) uint32 {
 	for _, m := range s.Linux.UIDMappings {
 		if p.User.UID >= m.ContainerID && p.User.UID-m.ContainerID < m.Size {
@@ -214,7 +214,7 @@ func hostUID(s *specs.Spec, p *specs.Process) uint32 {
 	return p.User.UID
 }
 
-// keepOpen has n descriptors from 3 on outlive execve.
+// keepOpen clears close-on-exec of n descriptors from 3 on.
 func keepOpen(n int) error {
 	for fd := 3; fd < 3+n; fd++ {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
@@ -224,7 +224,7 @@ func keepOpen(n int) error {
 	return nil
 }
 
-// receive takes one descriptor from a socket.
+// receive receives one descriptor from a socket.
 func receive(socket int) (int, error) {
 	var b [16]byte
 	oob := make([]byte, unix.CmsgSpace(4))
@@ -244,8 +244,8 @@ func receive(socket int) (int, error) {
 	return -1, unix.EBADMSG
 }
 
-// sendConsole hands a terminal's master to whoever listens at path, as callers
-// of runc expect it: one message with a name and the descriptor.
+// sendConsole sends a terminal's master to the listener at path, in the form that
+// callers of runc expect: one message with a name and the descriptor.
 func sendConsole(path string, master int) error {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -258,16 +258,16 @@ func sendConsole(path string, master int) error {
 	return nil
 }
 
-// letGo has a parked process run its program, and returns once it does or tells
-// why it could not. errsFrom must have been opened before.
-func letGo(park, errsFrom int, name func(int) string) error {
+// releaseParked releases a parked process, and returns once the process executes its program or
+// has reported why it could not. errsFrom must have been opened before.
+func releaseParked(park, errsFrom int, name func(int) string) error {
 	if err := kernel.WriteAll(park, []byte{1}); err != nil {
-		return fmt.Errorf("let the process go: %w", err)
+		return fmt.Errorf("release the process: %w", err)
 	}
-	return classed(fork.Failed(errsFrom, name))
+	return withClass(fork.Failed(errsFrom, name))
 }
 
-// afterPark are the names of a plan's steps from its parking on.
+// afterPark returns the names of a plan's steps after its parking.
 func afterPark(steps []string) (first int, tail []string) {
 	i := slices.Index(steps, "wait for the start")
 	if i < 0 {

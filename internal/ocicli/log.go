@@ -11,10 +11,10 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// logger writes messages in the form that callers of runc read: conmon and
-// containerd's shim take the last message of level error for the reason.
+// logger writes messages in the format that callers of runc read: conmon and
+// containerd's shim take the last message of level error as the reason of a failure.
 type logger struct {
-	file  *os.File // nil: nowhere
+	file  *os.File // nil for no log
 	json  bool
 	debug bool
 }
@@ -39,11 +39,11 @@ func (l *logger) open(path, format string, debug bool) error {
 	return nil
 }
 
-// fail tells why the command fails: in the log and on stderr.
+// fail reports why the command fails, in the log and on stderr.
 func (l *logger) fail(stderr io.Writer, err error) {
 	l.write("error", err.Error())
 	switch {
-	case l.file != nil: // a caller that reads it puts our name before it
+	case l.file != nil: // a caller that reads the log adds its own prefix
 		_, _ = fmt.Fprintln(stderr, err)
 	case l.json:
 		_, _ = stderr.Write(l.line("error", err.Error()))
@@ -52,11 +52,11 @@ func (l *logger) fail(stderr io.Writer, err error) {
 	}
 }
 
-// warn tells what the command does without.
+// warn reports what the command has to do without.
 func (l *logger) warn(format string, args ...any) { l.write("warning", fmt.Sprintf(format, args...)) }
 
-// note tells what is done, with --debug only.
-func (l *logger) note(format string, args ...any) {
+// debugf reports what is done; only with --debug.
+func (l *logger) debugf(format string, args ...any) {
 	if l.debug {
 		l.write("debug", fmt.Sprintf(format, args...))
 	}

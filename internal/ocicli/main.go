@@ -20,11 +20,11 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Name is that of the program which is this command line alone, for callers that
-// want one path to execute.
+// Name is the name of the program that has only this command line, for callers that need
+// a single path to execute.
 const Name = "longshore-oci"
 
-// Options are what Main needs.
+// Options configure Main.
 type Options struct {
 	Args    []string // without the program's name, and without "oci"
 	Version string
@@ -41,7 +41,7 @@ type app struct {
 	tree    *cgroup.Tree
 }
 
-// exitError ends the program with a status of its own; err may be nil.
+// exitError makes the program exit with a status of its own; err may be nil.
 type exitError struct {
 	status int
 	err    error
@@ -56,10 +56,10 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// errUsage is a command line that cannot be understood; what is wrong was said.
+// errUsage means that the command line is wrong and the reason has already been printed.
 var errUsage = errors.New("bad command line")
 
-// command is one verb. It parses what follows its name by flags of its own.
+// command is one command, with its own flags.
 type command struct {
 	run   func(ctx context.Context, a *app, args []string) error
 	usage string
@@ -85,8 +85,8 @@ func commands() map[string]command {
 	}
 }
 
-// Main runs one command and returns the process's exit status. It may replace
-// the process by itself, on a read-only mount; see shield.
+// Main runs one command and returns the exit status. It may re-execute the program from
+// a read-only mount; see shield.
 func Main(ctx context.Context, o Options) int {
 	if o.Stdout == nil {
 		o.Stdout = os.Stdout
@@ -147,11 +147,11 @@ func (a *app) main(ctx context.Context) error {
 		f.Usage()
 		return nil
 	case name == "checkpoint" || name == "restore":
-		return fmt.Errorf("%s: not done by this runtime: %w", name, errdefs.ErrNotImplemented)
+		return fmt.Errorf("%s: not supported by this runtime: %w", name, errdefs.ErrNotImplemented)
 	case !ok:
 		return fmt.Errorf("%s: no such command: %w", name, errdefs.ErrInvalidArgument)
 	}
-	// What containers are given does not depend on who calls.
+	// The caller's umask must not affect containers.
 	unix.Umask(0o022)
 	if name == "create" || name == "run" || name == "exec" {
 		if err := shield(); err != nil {
@@ -161,7 +161,7 @@ func (a *app) main(ctx context.Context) error {
 	return c.run(ctx, a, f.Args()[1:])
 }
 
-// defaultRoot is where containers are kept unless --root says otherwise.
+// defaultRoot is where containers are stored unless --root is given.
 func defaultRoot() string {
 	if os.Geteuid() != 0 {
 		if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
@@ -171,7 +171,7 @@ func defaultRoot() string {
 	return "/run/" + Name
 }
 
-// flags makes the flag set of a command; "" is the program's own.
+// flags makes the flag set of a command; "" means the program's own flags.
 func (a *app) flags(command, args string) *flag.FlagSet {
 	f := flag.NewFlagSet(command, flag.ContinueOnError)
 	f.SetOutput(a.o.Stderr)
@@ -190,7 +190,7 @@ func (a *app) flags(command, args string) *flag.FlagSet {
 	return f
 }
 
-// usage turns what the flag package has already told into our error.
+// usage turns an error that the flag package has already printed into errUsage.
 func usage(err error) error {
 	if errors.Is(err, flag.ErrHelp) {
 		return &exitError{}
@@ -198,7 +198,7 @@ func usage(err error) error {
 	return errUsage
 }
 
-// id parses a command's flags and returns the container's ID and what follows.
+// id parses a command's flags, and returns the container's ID and the other arguments.
 func (a *app) id(f *flag.FlagSet, args []string) (id string, rest []string, err error) {
 	if err := f.Parse(args); err != nil {
 		return "", nil, usage(err)
@@ -218,7 +218,7 @@ func (a *app) print(format string, args ...any) error {
 	return err
 }
 
-// cgroups are this machine's, looked at when first needed.
+// cgroups returns this machine's cgroups, which it looks up at the first call.
 func (a *app) cgroups() (*cgroup.Tree, error) {
 	if a.tree != nil {
 		return a.tree, nil
@@ -232,8 +232,8 @@ func (a *app) cgroups() (*cgroup.Tree, error) {
 	return a.tree, err
 }
 
-// place says where a container's cgroup is. As for other runtimes a path is one
-// below the root of each hierarchy, and without one the ID is.
+// place returns where a container's cgroup is. As with other runtimes, a path is below
+// the root of each hierarchy, and the default is the container's ID.
 func (a *app) place(id, cgroupsPath string) (core.CgroupRef, error) {
 	if a.systemd {
 		return a.placeUnit(id, cgroupsPath)
@@ -251,7 +251,7 @@ func (a *app) place(id, cgroupsPath string) (core.CgroupRef, error) {
 	return core.CgroupRef{Path: clean}, nil
 }
 
-// placeUnit says which unit of systemd a container is in, slice:prefix:name.
+// placeUnit returns the systemd unit of a container, for a path slice:prefix:name.
 func (a *app) placeUnit(id, cgroupsPath string) (core.CgroupRef, error) {
 	if cgroupsPath == "" {
 		cgroupsPath = ":" + Name + ":" + id

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownMounts reports whether a container's mounts end with it: it has a mount
-// namespace of its own, or joins one, whose owner sees to them.
+// ownMounts reports whether a container's mounts go with it: it has a mount namespace of
+// its own, or joins one, whose creator is responsible for them.
 func ownMounts(s *specs.Spec) bool {
 	for _, ns := range s.Linux.Namespaces {
 		if ns.Type == specs.MountNamespace {
@@ -20,7 +20,7 @@ func ownMounts(s *specs.Spec) bool {
 	return false
 }
 
-// mountsAt counts the mounts that stand on a path.
+// mountsAt counts the mounts at a path.
 func mountsAt(path string) int {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -36,8 +36,8 @@ func mountsAt(path string) int {
 	return n
 }
 
-// unmount takes away what a container without a mount namespace has mounted in
-// ours: its root filesystem bound over itself, and all on that.
+// unmount unmounts what a container without a mount namespace has mounted in the
+// caller's: its root filesystem bound over itself, and everything below.
 func (c *container) unmount() error {
 	if c.Mounts < 0 {
 		return nil

@@ -21,49 +21,47 @@ import (
 // The files in a container's directory.
 const (
 	recordFile = "state.json"
-	configFile = "config.json" // as it was when the container was made
+	configFile = "config.json" // a copy from the time of the creation
 	startFifo  = "start"       // the parked process reads a byte from it
-	errorFifo  = "error"       // the process tells by it what failed; closed by execve
-	lockFile   = "lock"        // held by the command that changes the container
-	newPrefix  = ".new-"       // of a directory that is not a container yet
+	errorFifo  = "error"       // the process reports a failure by it; execve closes it
+	lockFile   = "lock"        // locked by a command that changes the container
+	newPrefix  = ".new-"       // prefix of the directory of an unfinished container
 )
 
-// record is what is kept of a container, in state.json. It is written before
-// anything is made, so that a command that dies on its way leaves a name to
-// clean up by.
+// record is what is stored of a container, in state.json. It is written before anything
+// is made, so that the container can be cleaned up if the command dies.
 type record struct {
 	ID     string `json:"id"`
 	Bundle string `json:"bundle"`
 	Rootfs string `json:"rootfs"`
 	Cgroup string `json:"cgroup"`
-	// Systemd says that a unit of systemd's goes with the cgroup.
+	// Systemd means that the cgroup belongs to a systemd unit.
 	Systemd bool      `json:"systemd,omitempty"`
 	Created time.Time `json:"created"`
-	// Pid is the main process, 0 until it is parked; Ticks is when it started,
-	// field 22 of its /proc/PID/stat, which tells it from a later process of
-	// the same number.
+	// Pid is the main process, 0 until it has parked. Ticks is when it started, field 22
+	// of /proc/PID/stat, which distinguishes it from a later process with the same pid.
 	Pid         int               `json:"pid"`
 	Ticks       uint64            `json:"ticks"`
 	Annotations map[string]string `json:"annotations,omitempty"`
-	// Steps are the names of the plan's operations from number First on, for
-	// what fails when the process is let go.
+	// Steps are the names of the plan's operations from number First on, for the error
+	// of an operation that fails after the release.
 	First int      `json:"first,omitempty"`
 	Steps []string `json:"steps,omitempty"`
-	// Mounts is how many mounts stood at Rootfs before a container without a
-	// mount namespace, whose own are left there; -1 for any other.
+	// Mounts is how many mounts Rootfs had before a container without a mount namespace,
+	// which leaves its own there; -1 for other containers.
 	Mounts int `json:"mounts"`
-	// KeepKeyring holds for its execs too.
+	// KeepKeyring applies to execs too.
 	KeepKeyring bool `json:"keepKeyring,omitempty"`
 }
 
-// container is a record and where it stands.
+// container is a record with its directory.
 type container struct {
 	record
 	dir  string
-	lock *os.File // nil unless held
+	lock *os.File // nil unless locked
 }
 
-// validID refuses what is no plain file name. Callers use hex; people names.
+// validID refuses IDs that are not plain file names. Programs use hex, people names.
 func validID(id string) error {
 	bad := id == "" || len(id) > 1024 || id[0] == '.'
 	for _, c := range []byte(id) {
@@ -79,7 +77,7 @@ func validID(id string) error {
 	return nil
 }
 
-// decodeRecord reads a state.json and refuses one that would lead us astray.
+// decodeRecord decodes a state.json, and refuses one with dangerous values.
 func decodeRecord(id string, b []byte) (record, error) {
 	var r record
 	if err := json.Unmarshal(b, &r); err != nil {
@@ -87,7 +85,7 @@ func decodeRecord(id string, b []byte) (record, error) {
 	}
 	switch {
 	case r.ID != id:
-		return record{}, fmt.Errorf("%s: it is of %q: %w", recordFile, r.ID, errdefs.ErrDataLoss)
+		return record{}, fmt.Errorf("%s: it belongs to container %q: %w", recordFile, r.ID, errdefs.ErrDataLoss)
 	case r.Mounts >= 0 && !filepath.IsAbs(r.Rootfs):
 		return record{}, fmt.Errorf("%s: root %q: %w", recordFile, r.Rootfs, errdefs.ErrDataLoss)
 	case r.Pid < 0 || r.First < 0:
@@ -98,7 +96,7 @@ func decodeRecord(id string, b []byte) (record, error) {
 	return r, nil
 }
 
-// decodeSpec reads a config.json as far as every command needs it.
+// decodeSpec decodes a config.json and checks what every command needs of it.
 func decodeSpec(b []byte) (*specs.Spec, error) {
 	var s specs.Spec
 	if err := json.Unmarshal(b, &s); err != nil {
@@ -107,7 +105,7 @@ func decodeSpec(b []byte) (*specs.Spec, error) {
 	if s.Version == "" {
 		return nil, fmt.Errorf("%s: ociVersion: missing: %w", configFile, errdefs.ErrInvalidArgument)
 	}
-	// Version 1 of the runtime spec: later ones add fields only.
+	// Version 1 of the runtime spec: later 1.x versions only add fields.
 	if major, _, ok := strings.Cut(s.Version, "."); !ok || major != "1" {
 		return nil, fmt.Errorf("%s: ociVersion %q: want 1.x: %w", configFile, s.Version, errdefs.ErrInvalidArgument)
 	}
@@ -137,7 +135,7 @@ func (c *container) spec() (*specs.Spec, error) {
 	return decodeSpec(b)
 }
 
-// load reads a container. NotFound when there is none.
+// load reads a container's record. It fails with NotFound if there is none.
 func (a *app) load(id string) (*container, error) {
 	c := &container{dir: filepath.Join(a.root, id)}
 	b, err := os.ReadFile(c.path(recordFile))
@@ -150,24 +148,25 @@ func (a *app) load(id string) (*container, error) {
 	if err != nil {
 		return nil, fmt.Errorf("container %s: %w", id, err)
 	}
-	a.systemd = a.systemd || c.Systemd // as when it was made, flag or not
+	a.systemd = a.systemd || c.Systemd // as at its creation, whatever the flag says now
 	return c, nil
 }
 
-// claim makes a container's directory, with all that later commands expect in
-// it, and returns it locked. AlreadyExists when the ID is taken.
+// claim makes a container's directory, with all that later commands expect in it, and
+// returns the container locked. It fails with AlreadyExists if the ID is in use.
 func (a *app) claim(r record, config []byte) (_ *container, err error) {
 	if err := os.MkdirAll(a.root, 0o711); err != nil {
 		return nil, err
 	}
-	// One at a time, so that what is half made here has nobody who makes it.
+	// One claim at a time, so that an unfinished directory found here belongs to a dead
+	// command.
 	root, err := lockDir(a.root)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
-	if litter, _ := filepath.Glob(filepath.Join(a.root, newPrefix+"*")); len(litter) > 0 {
-		for _, dir := range litter {
+	if unfinished, _ := filepath.Glob(filepath.Join(a.root, newPrefix+"*")); len(unfinished) > 0 {
+		for _, dir := range unfinished {
 			_ = os.RemoveAll(dir)
 		}
 	}
@@ -214,7 +213,7 @@ func (a *app) taken(id string) bool {
 	return err == nil
 }
 
-// errTaken has the words by which callers know it.
+// errTaken returns the error whose words callers search for.
 func errTaken(id string) error {
 	return fmt.Errorf("container with given ID already exists: %s: %w", id, errdefs.ErrAlreadyExists)
 }
@@ -239,8 +238,8 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// hold waits until no other command changes the container, and keeps others
-// waiting until this one ends. NotFound when it was deleted meanwhile.
+// hold waits until no other command changes the container, and locks it until this
+// command ends. It fails with NotFound if the container was deleted meanwhile.
 func (c *container) hold() error {
 	f, err := os.Open(c.path(lockFile))
 	if err != nil {
@@ -264,7 +263,7 @@ func (c *container) unlock() {
 	}
 }
 
-// busy reports whether a command is changing the container right now.
+// busy reports whether a command is changing the container now.
 func (c *container) busy() bool {
 	f, err := os.Open(c.path(lockFile))
 	if err != nil {
@@ -274,8 +273,8 @@ func (c *container) busy() bool {
 	return flock(f, unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
-// open loads a container and holds it. What is read is what holds: another
-// command may have changed it before we got the lock.
+// open locks a container and reads its record. It reads it under the lock, because
+// another command may have changed it before.
 func (a *app) open(id string) (*container, error) {
 	c, err := a.load(id)
 	if err != nil {

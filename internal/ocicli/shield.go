@@ -13,12 +13,12 @@ import (
 
 const shieldedEnv = "_LONGSHORE_OCI_SHIELDED"
 
-// shield sees to it that what runs from here on is no file that a container can
-// write. A program in a container can be the very file that we run from (an
-// entry point, or the interpreter of a script, of /proc/self/exe), and could
-// open it for writing once it runs no more; so we replace ourselves by the same
-// file on a detached, read-only mount, or by a sealed copy in memory where the
-// kernel does not let us have one. It returns only where that has been done.
+// shield makes sure that the running program's file cannot be written by a container. A
+// program in a container can be this very file (with /proc/self/exe as its entry point
+// or as a script's interpreter), and could open it for writing once this process has
+// ended. shield therefore re-executes the program from a detached read-only mount of its
+// file or, if the kernel does not allow that, from a sealed copy in memory. It returns
+// only in a process that runs from one of these.
 func shield() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)
@@ -37,21 +37,21 @@ func shield() error {
 	if name, done := kernel.Shielded("/proc/self/exe"); name != "/proc/self/exe" {
 		err = syscall.Exec(name, os.Args, env)
 		done()
-		return fmt.Errorf("execute ourselves from a read-only mount: %w", err)
+		return fmt.Errorf("re-execute from a read-only mount: %w", err)
 	}
 	fd, err := sealedCopy("/proc/self/exe")
 	if err != nil {
-		return fmt.Errorf("copy ourselves into memory: %w", err)
+		return fmt.Errorf("copy the program into memory: %w", err)
 	}
-	return fmt.Errorf("execute our copy: %w", syscall.Exec(fmt.Sprintf("/proc/self/fd/%d", fd), os.Args, env))
+	return fmt.Errorf("execute the copy in memory: %w", syscall.Exec(fmt.Sprintf("/proc/self/fd/%d", fd), os.Args, env))
 }
 
-// unwritable reports whether the file that we run from can be written by nobody
-// who finds it by our process.
+// unwritable reports whether nobody who finds the running program's file through this
+// process can write to it.
 func unwritable() (bool, error) {
 	fd, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false, fmt.Errorf("open our own program: %w", err)
+		return false, fmt.Errorf("open the program's own file: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	var st unix.Statfs_t
@@ -62,8 +62,7 @@ func unwritable() (bool, error) {
 	return st.Flags&unix.ST_RDONLY != 0 || err == nil && seals&unix.F_SEAL_WRITE != 0, nil
 }
 
-// sealedCopy copies a file into memory, where it can be executed and not
-// changed.
+// sealedCopy copies a file into a memory file that can be executed but not changed.
 func sealedCopy(path string) (int, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

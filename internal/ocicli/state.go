@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// paused is the one state that the runtime spec does not name.
+// paused is the only state that the runtime spec does not have.
 const paused specs.ContainerState = "paused"
 
-// process reads from /proc when a process started, in ticks since boot, and
-// whether it still runs: a zombie does not.
+// process reads from /proc when a process started, in ticks since boot, and whether it
+// still runs; a zombie does not.
 func process(pid int) (ticks uint64, alive bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, false
 	}
-	// The name in parentheses may hold anything.
+	// The name in parentheses may contain anything.
 	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 	if len(f) < 20 {
 		return 0, false
@@ -35,7 +35,7 @@ func process(pid int) (ticks uint64, alive bool) {
 	return ticks, err == nil && f[0] != "Z" && f[0] != "X"
 }
 
-// alive reports whether the main process runs and is the one we started.
+// alive reports whether the main process still runs and its pid was not reused.
 func (c *container) alive() bool {
 	if c.Pid == 0 {
 		return false
@@ -44,7 +44,7 @@ func (c *container) alive() bool {
 	return alive && ticks == c.Ticks
 }
 
-// pidfd is the main process's. NotFound when it has ended.
+// pidfd opens the main process. It fails with NotFound if that has ended.
 func (c *container) pidfd() (int, error) {
 	gone := fmt.Errorf("container %s: container not running: %w", c.ID, errdefs.ErrNotFound)
 	if c.Pid == 0 {
@@ -57,15 +57,15 @@ func (c *container) pidfd() (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("pidfd_open", err)
 	}
-	if !c.alive() { // asked after the open: the number cannot be another's now
+	if !c.alive() { // checked after the open: the pid cannot be reused any more
 		_ = unix.Close(fd)
 		return -1, gone
 	}
 	return fd, nil
 }
 
-// parked reports whether the main process waits before its program: it is the
-// only one that ever has the FIFO open for reading, until execve closes it.
+// parked reports whether the main process waits before its program: it is the only
+// process that opens the FIFO for reading, and execve closes it.
 func (c *container) parked() bool {
 	fd, err := unix.Open(c.path(startFifo), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -75,10 +75,10 @@ func (c *container) parked() bool {
 	return true
 }
 
-// status asks the kernel, not a record: a record can be late.
+// status determines the state from the kernel, because a record can be outdated.
 func (a *app) status(c *container) specs.ContainerState {
 	if !c.alive() {
-		// One that holds the lock itself is past asking whether it is made.
+		// If this command holds the lock itself, no create is running.
 		if c.Pid == 0 && c.lock == nil && c.busy() {
 			return specs.StateCreating
 		}
@@ -86,7 +86,7 @@ func (a *app) status(c *container) specs.ContainerState {
 	}
 	if c.parked() {
 		if c.First == 0 {
-			return specs.StateCreating // it has hooks to wait for
+			return specs.StateCreating // its hooks of the creation are still to run
 		}
 		return specs.StateCreated
 	}
@@ -104,11 +104,10 @@ func (a *app) state(c *container) specs.State {
 	return s
 }
 
-// listed is what state and list print: runc's form, which begins with the
-// spec's.
+// listed is what state and list print: runc's format, which starts with the spec's.
 type listed struct {
 	specs.State
-	Pid     int       `json:"pid"` // said even where it is 0
+	Pid     int       `json:"pid"` // printed even if it is 0
 	Rootfs  string    `json:"rootfs"`
 	Created time.Time `json:"created"`
 	Owner   string    `json:"owner"`

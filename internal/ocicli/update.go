@@ -75,7 +75,7 @@ func updateCmd(ctx context.Context, a *app, args []string) error {
 	return nil
 }
 
-// maxResources bounds what is read of a resources file.
+// maxResources bounds the size of a resources file.
 const maxResources = 1 << 20
 
 func readResources(file string) (specs.LinuxResources, error) {
@@ -122,8 +122,8 @@ func signed(to **int64) func(string) error {
 	}
 }
 
-// size reads bytes, with an ending of k, m, g or t for powers of 1024; -1 is no
-// limit.
+// size parses a number of bytes with a suffix k, m, g or t for powers of 1024; -1 means
+// no limit.
 func size(to **int64) func(string) error {
 	return func(v string) error {
 		text := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(v), "b"), "i")

@@ -16,11 +16,33 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// BundleProcess is the process of a bundle's spec, as it was started.
-func BundleProcess(bundle string) (*specs.Process, error) {
+// BundleSpec is a bundle's spec, as the runtime has got it. NotExist when there is
+// none, DataLoss when it is something else.
+func BundleSpec(bundle string) (*specs.Spec, error) {
+	b, err := bundleConfig(bundle)
+	if err != nil {
+		return nil, err
+	}
+	s := &specs.Spec{}
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, fmt.Errorf("read its spec: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	return s, nil
+}
+
+func bundleConfig(bundle string) ([]byte, error) {
 	b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 	if err != nil {
 		return nil, fmt.Errorf("read its spec: %w", err)
+	}
+	return b, nil
+}
+
+// BundleProcess is the process of a bundle's spec, as it was started.
+func BundleProcess(bundle string) (*specs.Process, error) {
+	b, err := bundleConfig(bundle)
+	if err != nil {
+		return nil, err
 	}
 	p, err := processOf(b)
 	if err != nil {

@@ -6,11 +6,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // DefaultDeviceRules close every device; those that every container has are
@@ -194,4 +197,20 @@ func AddDevice(s *specs.Spec, devices []specs.LinuxDevice, rules []specs.LinuxDe
 		s.Linux.Devices = append(kept, d)
 	}
 	s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, rules...)
+}
+
+// CheckCDI returns InvalidArgument for names of devices that are not of the Container Device
+// Interface, vendor.com/class=name, and for one that is listed twice.
+func CheckCDI(names []string) error {
+	for i, n := range names {
+		kind, device, _ := strings.Cut(n, "=")
+		vendor, class, _ := strings.Cut(kind, "/")
+		if vendor == "" || class == "" || device == "" {
+			return invalid.Errorf("device %q is not called vendor.com/class=name", n)
+		}
+		if slices.Contains(names[:i], n) {
+			return invalid.Errorf("device %q is listed twice", n)
+		}
+	}
+	return nil
 }

@@ -483,3 +483,14 @@ func TestCoreDumpsAreAsElsewhere(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckCDI(t *testing.T) {
+	if err := CheckCDI([]string{"v.com/gpu=0", "v.com/gpu=1", "w.com/gpu=0"}); err != nil {
+		t.Error(err)
+	}
+	for _, names := range [][]string{{"0"}, {"v.com=0"}, {"/gpu=0"}, {"v.com/=0"}, {"v.com/gpu="}, {""}, {"v.com/gpu=0", "v.com/gpu=0"}} {
+		if err := CheckCDI(names); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v", names, err)
+		}
+	}
+}

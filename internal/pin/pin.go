@@ -1,9 +1,9 @@
-// Package pin makes namespaces that live without a process: a thread leaves the
-// host's namespaces, its own are bind-mounted on files, the thread ends. It is
-// the engine's core.Pinner, and the reason why a sandbox needs no pause process.
+// Package pin makes namespaces that live without a process: a thread leaves the host's
+// namespaces, its new ones are bind-mounted on files, and the thread ends. It is the
+// engine's core.Pinner, and the reason why a sandbox needs no pause process.
 //
-// It must not know what a sandbox is for, nor set up any link but lo. Start
-// reading at Pins.Pin; userns.go has the one case that a thread cannot do.
+// It must not know what a sandbox is for, nor set up any link but lo. Start reading at
+// Pins.Pin; userns.go has the one case that a thread cannot handle.
 package pin
 
 import (
@@ -24,20 +24,20 @@ import (
 	"github.com/longshore/longshore/internal/sysctl"
 )
 
-// Options go with New.
+// Options configure Pins.
 type Options struct {
-	// Dir holds a directory per sandbox, and in it a file per namespace. It is
-	// made when it is not there.
+	// Dir holds a directory per sandbox, with a file per namespace. New makes it if it
+	// does not exist.
 	Dir string
-	// Make makes user namespaces; nil is none.
+	// Make makes user namespaces. If it is nil, they are refused.
 	Make MakeFunc
-	// Spare has network namespaces ready; nil is none. It stays the caller's.
+	// Spare, unless nil, has unused network namespaces. The caller closes it.
 	Spare *Spare
-	// Logger is slog.Default() when nil.
+	// Logger is slog.Default() if nil.
 	Logger *slog.Logger
 }
 
-// Pins is core.Pinner on this machine.
+// Pins implements core.Pinner on this machine.
 type Pins struct {
 	dir   string
 	make  MakeFunc
@@ -47,7 +47,7 @@ type Pins struct {
 
 var _ core.Pinner = (*Pins)(nil)
 
-// New makes the directory and returns the Pins of it.
+// New makes the directory and returns its Pins.
 func New(o Options) (*Pins, error) {
 	if !filepath.IsAbs(o.Dir) {
 		return nil, fmt.Errorf("pin namespaces: directory %q is not absolute: %w", o.Dir, errdefs.ErrInvalidArgument)
@@ -64,7 +64,7 @@ func New(o Options) (*Pins, error) {
 // kind is one kind of namespace that can be pinned.
 type kind struct {
 	flag uintptr
-	file string // its name below /proc/PID/ns, and of the file it is pinned on
+	file string // name below /proc/PID/ns, and of the file on which it is pinned
 }
 
 func kindOf(t specs.LinuxNamespaceType) (kind, bool) {
@@ -82,9 +82,10 @@ func kindOf(t specs.LinuxNamespaceType) (kind, bool) {
 	}
 }
 
-// Pin makes the asked kinds together and returns the path of each. Hostname and
-// Domainname need the UTS kind, a sysctl the kind it belongs to: what would
-// change the host is InvalidArgument. AlreadyExists when the sandbox has pins.
+// Pin makes and pins the requested kinds of namespaces and returns the path of each.
+// Hostname and Domainname need the UTS kind, and a sysctl the kind it belongs to; a
+// request that would change the host fails with InvalidArgument. It fails with
+// AlreadyExists if the sandbox has pins.
 func (p *Pins) Pin(ctx context.Context, req core.PinRequest) (map[specs.LinuxNamespaceType]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func (p *Pins) Pin(ctx context.Context, req core.PinRequest) (map[specs.LinuxNam
 	dir := filepath.Join(p.dir, string(req.Sandbox))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		if errors.Is(err, os.ErrExist) {
-			return nil, fmt.Errorf("pin namespaces of %s: %s is there: %w", req.Sandbox, dir, errdefs.ErrAlreadyExists)
+			return nil, fmt.Errorf("pin namespaces of %s: %s already exists: %w", req.Sandbox, dir, errdefs.ErrAlreadyExists)
 		}
 		return nil, fmt.Errorf("pin namespaces of %s: %w", req.Sandbox, err)
 	}
@@ -127,7 +128,7 @@ func check(req core.PinRequest) error {
 		}
 	}
 	if (req.Hostname != "" || req.Domainname != "") && !slices.Contains(req.Kinds, specs.UTSNamespace) {
-		return fmt.Errorf("a host name without a uts namespace would be the host's: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("a host name needs a uts namespace: %w", errdefs.ErrInvalidArgument)
 	}
 	if slices.Contains(req.Kinds, specs.UserNamespace) && (len(req.UIDs) == 0 || len(req.GIDs) == 0) {
 		return fmt.Errorf("a user namespace needs id mappings: %w", errdefs.ErrInvalidArgument)
@@ -138,14 +139,14 @@ func check(req core.PinRequest) error {
 	}
 	for _, s := range settings {
 		if !slices.Contains(req.Kinds, s.Kind) {
-			return fmt.Errorf("sysctl %s without a %s namespace would be the host's: %w", s.Name, s.Kind, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("sysctl %s needs a %s namespace: %w", s.Name, s.Kind, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil
 }
 
-// pinHere leaves the host's namespaces with the calling thread, which must end
-// afterwards, sets the new ones up and pins them.
+// pinHere moves the calling thread into new namespaces, sets them up and pins them. The
+// thread must end afterwards.
 func (p *Pins) pinHere(req core.PinRequest, paths map[specs.LinuxNamespaceType]string) error {
 	var flags uintptr
 	for t := range paths {
@@ -166,14 +167,14 @@ func (p *Pins) pinHere(req core.PinRequest, paths map[specs.LinuxNamespaceType]s
 			return fmt.Errorf("unshare: %w", err)
 		}
 	}
-	if err := furnish(req); err != nil {
+	if err := setUp(req); err != nil {
 		return err
 	}
 	return bind(fmt.Sprintf("/proc/self/task/%d", unix.Gettid()), paths)
 }
 
-// furnish sets up the namespaces that the calling thread is in.
-func furnish(req core.PinRequest) error {
+// setUp sets up the namespaces of the calling thread.
+func setUp(req core.PinRequest) error {
 	if req.Hostname != "" {
 		if err := unix.Sethostname([]byte(req.Hostname)); err != nil {
 			return fmt.Errorf("set host name %q: %w", req.Hostname, err)
@@ -201,8 +202,7 @@ func furnish(req core.PinRequest) error {
 	return nil
 }
 
-// bind pins the namespaces of a process or thread, named by its directory in
-// /proc.
+// bind pins the namespaces of a process or thread, given by its directory in /proc.
 func bind(proc string, paths map[specs.LinuxNamespaceType]string) error {
 	for t, path := range paths {
 		k, _ := kindOf(t)
@@ -241,30 +241,30 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }
 
-// onThread runs fn on a thread of its own that ends with it, so that what fn
-// does to the thread never reaches other goroutines.
+// onThread runs fn on a thread that ends with it, so that changes of the thread do not
+// affect other goroutines.
 func onThread(fn func() error) error {
 	done := make(chan error, 1)
 	var try func()
 	try = func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			// The main thread cannot end: it would stay for ever in what fn
-			// made, and /proc/self would show that. Keep it busy meanwhile.
+			// The main thread cannot end, and /proc/self would show the namespaces that
+			// fn has left it in. Keep it busy meanwhile.
 			again := make(chan struct{})
 			go func() { defer close(again); try() }()
 			<-again
 			runtime.UnlockOSThread()
 			return
 		}
-		done <- fn() // never unlocked: the thread ends with the goroutine
+		done <- fn() // without unlocking, the thread ends with its goroutine
 	}
 	go try()
 	return <-done
 }
 
-// Unpin lets go of a sandbox's namespaces; the kernel ends each when nothing
-// else holds it. It succeeds when there is nothing.
+// Unpin removes a sandbox's pins; the kernel ends each namespace when nothing else uses
+// it. It succeeds if there are no pins.
 func (p *Pins) Unpin(_ context.Context, sandbox core.ID) error {
 	name := string(sandbox)
 	if name == "" || name != filepath.Base(name) || name[0] == '.' {
@@ -303,8 +303,8 @@ func (p *Pins) Unpin(_ context.Context, sandbox core.ID) error {
 	return nil
 }
 
-// Pinned names the sandboxes that have a directory here, whether its pins are
-// whole or not.
+// Pinned returns the sandboxes that have a directory, whether their pins are complete or
+// not.
 func (p *Pins) Pinned(_ context.Context) ([]core.ID, error) {
 	entries, err := os.ReadDir(p.dir)
 	if err != nil {

@@ -10,33 +10,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spareAge is how long a spare network namespace is kept. A new one takes its
-// settings from the host's at birth, so that an old one would miss a change of
-// those; and a node on which nothing starts needs none.
+// spareAge is how long a spare network namespace is kept. A new one copies settings of
+// the host when it is made, so an old one would miss later changes; and a node on which
+// nothing starts needs none.
 const spareAge = 30 * time.Second
 
-// spareDelay is how long after one was taken the next is made: when whatever it
-// was taken for runs, in most cases. Making one takes a processor for a third of
-// that, and locks that a start needs too.
+// spareDelay is how long after one was taken the next one is made. By then the container
+// for which it was taken usually runs. Making a namespace keeps a processor busy for a
+// third of that time, and holds locks that a start needs too.
 const spareDelay = 2500 * time.Microsecond
 
-// Spare keeps one network namespace ready that nothing is or was in. The kernel
-// takes longer to make one than all else that a small container is apart by;
-// this way it does so beside a start, and not before the next. Nothing holds it
-// but a descriptor: it is gone with the agent, however that ends.
+// Spare keeps one unused network namespace ready. The kernel takes longer to make a
+// network namespace than all other namespaces of a small container; this way it makes it
+// between two starts instead of during one. Only a descriptor holds it, so it goes with
+// the agent, however that ends.
 type Spare struct {
 	mu     sync.Mutex // guards file, making, closed, old
-	file   *os.File   // nil when there is none
+	file   *os.File   // nil if there is none
 	making bool
 	closed bool
 	old    *time.Timer // drops file
 }
 
-// NewSpare returns a Spare that has none yet: Take has the first one made.
+// NewSpare returns an empty Spare: the first Take has one made.
 func NewSpare() *Spare { return &Spare{} }
 
-// Take returns a namespace that is the caller's alone, to be closed, or nil when
-// there is none just now. Another is then made for the next caller.
+// Take returns a namespace that only the caller has, and has to close, or nil if there
+// is none. Another one is then made for the next caller.
 func (s *Spare) Take() *os.File {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *Spare) make() {
 	defer s.mu.Unlock()
 	s.making = false
 	switch {
-	case err != nil: // whoever needs one now makes it, and says why that fails
+	case err != nil: // a container that needs one makes it itself, and reports why that fails
 	case s.closed:
 		_ = file.Close()
 	default:
@@ -76,7 +76,7 @@ func (s *Spare) drop(file *os.File) {
 	}
 }
 
-// Close lets go of the one that is ready.
+// Close closes the spare namespace.
 func (s *Spare) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,8 +89,9 @@ func (s *Spare) Close() error {
 	return file.Close()
 }
 
-// newNetwork makes a network namespace as the kernel makes it. Its thread goes
-// back to where it was and is used on: one is wanted at every start.
+// newNetwork makes a network namespace and leaves it as the kernel makes it. Its thread
+// returns to its old namespace and is used further, because this happens for every
+// start.
 func newNetwork() (file *os.File, err error) {
 	err = onThread(func() error {
 		here := fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())

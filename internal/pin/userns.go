@@ -14,17 +14,17 @@ import (
 	"github.com/longshore/longshore/internal/sysctl"
 )
 
-// MakeFunc makes a user namespace with the given mappings and those of kinds
-// that it is to own, and returns a file of each of kinds in their order.
+// MakeFunc makes a user namespace with the given mappings and the others of kinds, which
+// it owns. It returns a file for each of kinds, in their order.
 type MakeFunc func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
 
-// pinUser pins a new user namespace and the others, which belong to it, so that
-// its root may set them up; we enter them (all but the user namespace itself) to
-// furnish them. A thread of a program with many cannot make a user namespace:
-// Options.Make has somebody else do it.
+// pinUser pins a new user namespace and the others, which it owns so that its root may
+// change them. This thread enters them (all but the user namespace itself) to set them
+// up. A program with many threads cannot make a user namespace for itself, so
+// Options.Make does.
 func (p *Pins) pinUser(ctx context.Context, req core.PinRequest, paths map[specs.LinuxNamespaceType]string) error {
 	if p.make == nil {
-		return fmt.Errorf("a user namespace: nobody here can make one: %w", errdefs.ErrNotImplemented)
+		return fmt.Errorf("a user namespace: not configured: %w", errdefs.ErrNotImplemented)
 	}
 	files, err := p.make(ctx, req.UIDs, req.GIDs, req.Kinds...)
 	if err != nil {
@@ -49,14 +49,14 @@ func (p *Pins) pinUser(ctx context.Context, req core.PinRequest, paths map[specs
 				return fmt.Errorf("enter the %s namespace: %w", t, err)
 			}
 		}
-		return furnishMapped(req)
+		return setUpMapped(req)
 	})
 }
 
-// furnishMapped is furnish where the namespaces belong to a user namespace:
-// parameters of its IPC namespace only its root may set (since Linux 5.19; up to
-// then only ours). The calling thread must end afterwards.
-func furnishMapped(req core.PinRequest) error {
+// setUpMapped is setUp for namespaces that belong to a user namespace: since Linux
+// 5.19, only that namespace's root may set parameters of its IPC namespace; before, only
+// the host's root could. The calling thread must end afterwards.
+func setUpMapped(req core.PinRequest) error {
 	settings, err := sysctl.ParseAll(req.Sysctls)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func furnishMapped(req core.PinRequest) error {
 			rest.Sysctls[s.Name] = s.Value
 		}
 	}
-	if err := furnish(rest); err != nil {
+	if err := setUp(rest); err != nil {
 		return err
 	}
 	became := false
@@ -79,7 +79,7 @@ func furnishMapped(req core.PinRequest) error {
 		err := s.Set()
 		if errors.Is(err, os.ErrPermission) && !became {
 			root := uintptr(rootOf(req.UIDs))
-			// Of this thread alone, not of the program.
+			// A raw call, which affects this thread only.
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, root, root, root); errno != 0 {
 				return errors.Join(err, errno)
 			}
@@ -93,7 +93,7 @@ func furnishMapped(req core.PinRequest) error {
 	return nil
 }
 
-// rootOf is what root of a user namespace is outside.
+// rootOf returns the outside ID of a user namespace's root.
 func rootOf(maps []specs.LinuxIDMapping) uint32 {
 	for _, m := range maps {
 		if m.ContainerID == 0 {

@@ -1,7 +1,7 @@
-// Package proctree ends a process together with what it has started.
+// Package proctree ends a process together with the processes it has started.
 //
-// It knows processes by what /proc tells of them, and nothing of containers: who
-// calls names the pids that may be meant. Start reading at Kill.
+// It finds processes in /proc and knows nothing of containers: the caller passes the
+// pids that may be killed. Start reading at Kill.
 package proctree
 
 import (
@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// rounds bounds how often Kill looks for what was forked meanwhile.
+	// rounds bounds how often Kill looks for processes that were forked meanwhile.
 	rounds = 10
-	// patience is how long a killed process may take to end, milliseconds.
+	// patience is how long a killed process may take to end, in milliseconds
 	patience = 5000
 )
 
-// Session returns the session of a process that was just started, if no other
-// process can be in it than what this one starts: it leads the session, or who led
-// it has gone, as a runtime's command has. 0: there are others.
+// Session returns the session of a process that was just started, if only its own
+// descendants can be in that session: the process leads it, or the leader has ended, as
+// a runtime's command has. It returns 0 if other processes may be in it.
 func Session(pid int) int {
 	st, err := read(pid)
 	if err != nil {
-		return pid // it has ended already
+		return pid // it has ended
 	}
 	if st.session != pid {
 		if _, err := read(st.session); err == nil {
@@ -40,7 +40,7 @@ func Session(pid int) int {
 	return st.session
 }
 
-// All lists the processes there are.
+// All returns all processes.
 func All() (pids []int, err error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -56,19 +56,20 @@ func All() (pids []int, err error) {
 	return pids, err
 }
 
-// Kill ends what the process main has started, and stops main itself, which is
-// left for the caller to kill, so that it starts no more: its descendants, and
-// those of its Session, as far as list names them, the processes of its container.
-// What has left both, by a session of its own after its parent's end, is not told
-// from others and stays. What was killed has ended when it returns.
+// Kill kills the processes that main has started, and stops main itself, so that it
+// starts no more; the caller kills main. These are main's descendants and the members of
+// its session, as far as list returns them, which should be the processes of its
+// container. A process that made a session of its own and whose parent has ended is not
+// found, and stays. The killed processes have ended when Kill returns.
 func Kill(main, session int, list func() ([]int, error)) error {
 	return kill(main, session, list, func(map[int]stat) bool { return true })
 }
 
-// Orphans ends what a process has left that ended at the given time: those of its
-// Session, and their descendants, as far as list names them. It must have been
-// reaped. The session's number may be another's by now, and then nothing is ended:
-// the session is known by a process in it that is as old as the one that ended.
+// Orphans kills what a process has left that ended at the given time: the members of its
+// session and their descendants, as far as list returns them. The process must have been
+// reaped. The session's number may have been reused since, and then nothing is killed:
+// the session counts as the same if a process in it is older than the end of the first
+// process.
 func Orphans(session int, ended time.Time, list func() ([]int, error)) error {
 	last, err := ticks(ended)
 	if err != nil {
@@ -81,13 +82,13 @@ func Orphans(session int, ended time.Time, list func() ([]int, error)) error {
 	})
 }
 
-// proven reports whether the processes of a session among all are those of the
-// session that had this number at the time last. A pid is not given away while a
-// session has its number, so that one process of that session, which lived before
-// all were looked at and lives still, vouches for the rest.
+// proven reports whether the processes of a session among all belong to the session that
+// had this number at the time last. A pid is not reused while a session has its number.
+// So one process of that session that was alive before that time, and still is, proves
+// it for all.
 func proven(session int, last uint64, all map[int]stat) bool {
 	if _, err := read(session); err == nil {
-		return false // the number is another's
+		return false // the number has been reused
 	}
 	for pid, st := range all {
 		if st.session != session || st.started > last {
@@ -100,8 +101,8 @@ func proven(session int, last uint64, all map[int]stat) bool {
 	return false
 }
 
-// ticks is a time as /proc tells when a process started: in hundredths of a
-// second since the machine's boot.
+// ticks converts a time to hundredths of a second since boot, which is how /proc gives a
+// process's start.
 func ticks(at time.Time) (uint64, error) {
 	var boot unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
@@ -111,7 +112,7 @@ func ticks(at time.Time) (uint64, error) {
 	return uint64(max(since, 0) / (10 * time.Millisecond)), nil
 }
 
-// kill ends main's kin round by round, while sure says that it is.
+// kill kills main's process tree round by round, as long as sure allows it.
 func kill(main, session int, list func() ([]int, error), sure func(map[int]stat) bool) error {
 	killed := map[int]bool{}
 	for range rounds {
@@ -145,13 +146,13 @@ func kill(main, session int, list func() ([]int, error), sure func(map[int]stat)
 	return nil
 }
 
-// of names main and its kin among all, parents before their children. A parent
-// in killed counts as well, though it may be gone.
+// of returns main and its process tree among all, parents before their children. The
+// children of a process in killed belong to it, even if that process is gone.
 func of(main, session int, all map[int]stat, killed map[int]bool) []int {
 	var found []int
 	mine := map[int]bool{}
 	if main > 0 {
-		mine[main] = true // it may be gone, and its children not know yet
+		mine[main] = true // it may have ended, and its children still name it as their parent
 	}
 	for pid := range killed {
 		mine[pid] = true
@@ -170,11 +171,11 @@ func of(main, session int, all map[int]stat, killed map[int]bool) []int {
 	return found
 }
 
-// stat is what /proc/PID/stat says.
+// stat is the content of /proc/PID/stat.
 type stat struct {
 	state           byte
 	parent, session int
-	started         uint64 // tells a process from another one of the same pid
+	started         uint64 // distinguishes a process from a later one with the same pid
 }
 
 func read(pid int) (stat, error) {
@@ -185,9 +186,9 @@ func read(pid int) (stat, error) {
 	return parse(b)
 }
 
-var errStat = errors.New("not a process's stat")
+var errStat = errors.New("cannot parse /proc/PID/stat")
 
-// parse reads the fields after the command's name, which may hold anything.
+// parse reads the fields after the command's name, which may contain anything.
 func parse(b []byte) (stat, error) {
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(f) < 20 || len(f[0]) != 1 {
@@ -202,8 +203,8 @@ func parse(b []byte) (stat, error) {
 	return stat{f[0][0], parent, session, started}, nil
 }
 
-// end kills a process if it is still the one that was looked at, and waits for
-// its end; or it only stops it.
+// end kills, or only stops, a process if it is still the one that was looked at. It
+// waits for the end of a killed process.
 func end(pid int, seen stat, stop bool) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

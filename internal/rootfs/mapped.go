@@ -16,18 +16,18 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// mountMapped mounts an overlay whose lower layers are seen through a user
-// namespace: an overlay cannot be id-mapped itself, but its layers can. The
-// directory that they have in common is mounted at target, id-mapped, and the
-// overlay over that, so that one name leads to both and Unmount finds both.
+// mountMapped mounts an overlay whose lower layers are mapped by a user namespace. An
+// overlay cannot be id-mapped itself, but its layers can. The directory that contains
+// all layers is mounted at target, id-mapped, and the overlay is mounted on top of that,
+// so that Unmount finds both under one name.
 func (r *Roots) mountMapped(ctx context.Context, target string, m core.Mount) (err error) {
 	if r.users == nil || m.Type != "overlay" || m.Target != "" {
-		return fmt.Errorf("%s %s: its owners cannot be mapped here: %w", m.Type, m.Source, errdefs.ErrNotImplemented)
+		return fmt.Errorf("%s %s: cannot map owners: no way to make user namespaces: %w", m.Type, m.Source, errdefs.ErrNotImplemented)
 	}
 	opts := ocispec.ParseMountOptions(m.Options)
 	base, data := shorten(opts.Data)
 	if base == "" {
-		return fmt.Errorf("overlay: its layers have no directory in common: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("overlay: no directory contains all layers: %w", errdefs.ErrInvalidArgument)
 	}
 	users, err := r.users(ctx, mappings(m.UIDs), mappings(m.GIDs), specs.UserNamespace)
 	if err != nil {
@@ -39,11 +39,11 @@ func (r *Roots) mountMapped(ctx context.Context, target string, m core.Mount) (e
 		return fmt.Errorf("copy the mount of %s: %w", base, classify(err))
 	}
 	defer func() { _ = unix.Close(tree) }()
-	// Private, because a copy of a shared mount is its peer: the overlay over it
-	// would be mounted over the layers themselves too, for everybody.
+	// Private, because a copy of a shared mount is its peer: the overlay on top of it
+	// would propagate and cover the layers themselves, for everybody.
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE, Userns_fd: uint64(users[0].Fd())}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
-		return fmt.Errorf("map the owners of %s, which its file system may not do: %w", base, notDone(err))
+		return fmt.Errorf("map the owners of %s (its file system may not support it): %w", base, notDone(err))
 	}
 	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("mount layers: %w", classify(err))
@@ -64,7 +64,7 @@ func (r *Roots) mountMapped(ctx context.Context, target string, m core.Mount) (e
 	return nil
 }
 
-// below names the layers by another directory than base.
+// below replaces base by another directory in the names of the layers.
 func below(options []string, base, dir string) []string {
 	options = slices.Clone(options)
 	for i, o := range options {
@@ -79,7 +79,8 @@ func below(options []string, base, dir string) []string {
 	return options
 }
 
-// notDone makes EINVAL, by which the kernel says that it cannot, that.
+// notDone turns EINVAL, by which the kernel says that it does not support something,
+// into NotImplemented.
 func notDone(err error) error {
 	if errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrNotImplemented)

@@ -13,10 +13,10 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// mountLongOverlay mounts an overlay whose options do not fit in the one page
-// that mount(2) takes: first from a directory that all layers have in common,
-// so that their names get short, then layer by layer with fsconfig(2) (Linux
-// 6.5), where each name may have 255 bytes.
+// mountLongOverlay mounts an overlay whose options do not fit into the page that
+// mount(2) accepts. It first tries names relative to a directory that contains all
+// layers, then adds layer by layer with fsconfig(2) (Linux 6.5), where each name may
+// have 255 bytes.
 func mountLongOverlay(source, target string, opts ocispec.MountOptions) error {
 	base, data := shorten(opts.Data)
 	if base != "" && len(data) < os.Getpagesize()-1 {
@@ -29,9 +29,9 @@ func mountLongOverlay(source, target string, opts ocispec.MountOptions) error {
 	return err
 }
 
-// shorten makes lowerdir relative to the deepest directory common to all
-// layers, and returns that directory and the new options; "" when there is none
-// but the root, or a layer's name has an escape in it.
+// shorten makes lowerdir relative to the deepest directory that contains all layers. It
+// returns that directory and the new options, or "" if that directory is the root or a
+// layer's name has an escape in it.
 func shorten(options []string) (base, data string) {
 	lower := -1
 	for i, o := range options {
@@ -63,8 +63,8 @@ func shorten(options []string) (base, data string) {
 	return base, strings.Join(out, ",")
 }
 
-// mountFrom mounts on a thread whose working directory is base. The thread has
-// left the process's shared working directory for good and ends here.
+// mountFrom mounts on a thread whose working directory is base. The thread cannot share
+// the process's working directory again, so it ends here.
 func mountFrom(base, source, target string, flags uintptr, data string) error {
 	done := make(chan error, 1)
 	go func() {
@@ -119,14 +119,10 @@ func mountByLayer(source, target string, opts ocispec.MountOptions) error {
 	if err := unix.FsconfigCreate(fs); err != nil {
 		return fmt.Errorf("create overlay: %w", err)
 	}
-	mnt, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attrs(opts.Flags))
-	if err != nil {
-		return fmt.Errorf("fsmount: %w", err)
-	}
-	defer func() { _ = unix.Close(mnt) }()
-	return unix.MoveMount(mnt, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
+	return attach(fs, target, opts.Flags)
 }
 
+// attrs are the flags of mount(2) that belong to a mount and not to its filesystem.
 func attrs(flags uintptr) int {
 	var a int
 	for _, p := range []struct {
@@ -138,6 +134,9 @@ func attrs(flags uintptr) int {
 		{unix.MS_NODEV, unix.MOUNT_ATTR_NODEV},
 		{unix.MS_NOEXEC, unix.MOUNT_ATTR_NOEXEC},
 		{unix.MS_NOATIME, unix.MOUNT_ATTR_NOATIME},
+		{unix.MS_STRICTATIME, unix.MOUNT_ATTR_STRICTATIME},
+		{unix.MS_NODIRATIME, unix.MOUNT_ATTR_NODIRATIME},
+		{unix.MS_NOSYMFOLLOW, unix.MOUNT_ATTR_NOSYMFOLLOW},
 	} {
 		if flags&p.ms != 0 {
 			a |= p.attr

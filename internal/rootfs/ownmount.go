@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MakeOwnMount makes dir a mount of its own, when there is nothing in it yet. Whoever
-// copies a file's mount for a container has the kernel look at all that is mounted
-// on the mount that holds the file: in a directory apart, that is not every
-// namespace and root of the node. A directory in use stays as it is.
+// MakeOwnMount makes dir a mount of its own if it is empty. When a file's mount is
+// copied for a container, the kernel looks at everything mounted below that mount; for a
+// file in a separate mount that is not every namespace and root of the node. A directory
+// that is not empty stays as it is.
 func MakeOwnMount(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -25,15 +25,15 @@ func MakeOwnMount(dir string) error {
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		return &os.PathError{Op: "bind", Path: dir, Err: err}
 	}
-	// Else what is mounted in it would be mounted below it as well.
+	// Private, or what is mounted in it would propagate to the mount below.
 	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
-		return errors.Join(&os.PathError{Op: "make private", Path: dir, Err: err}, Join(dir))
+		return errors.Join(&os.PathError{Op: "make private", Path: dir, Err: err}, RemoveOwnMount(dir))
 	}
 	return nil
 }
 
-// Join undoes MakeOwnMount. It is fine when that has done nothing.
-func Join(dir string) error {
+// RemoveOwnMount undoes MakeOwnMount. It succeeds if MakeOwnMount did nothing.
+func RemoveOwnMount(dir string) error {
 	is, err := isMount(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

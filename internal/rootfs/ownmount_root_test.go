@@ -61,7 +61,7 @@ func TestADirectoryIsSetApartOnceAndOnlyEmpty(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if err := rootfs.Join(dir); err != nil {
+			if err := rootfs.RemoveOwnMount(dir); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -74,7 +74,7 @@ func TestADirectoryIsSetApartOnceAndOnlyEmpty(t *testing.T) {
 		if err := rootfs.MakeOwnMount(dir); err != nil || mountedAt(t, dir) != 0 {
 			t.Errorf("a directory in use was set apart: %v", err)
 		}
-		if err := rootfs.Join(filepath.Join(above, "none")); err != nil {
+		if err := rootfs.RemoveOwnMount(filepath.Join(above, "none")); err != nil {
 			t.Errorf("none: %v", err)
 		}
 	})

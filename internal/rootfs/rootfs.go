@@ -1,5 +1,5 @@
-// Package rootfs mounts root filesystems: overlays with any number of layers,
-// binds, whatever mount(2) takes. It is the engine's core.Roots.
+// Package rootfs mounts root filesystems: overlays with any number of layers, binds, and
+// anything else that mount(2) supports. It is the engine's core.Roots.
 //
 // It must not know where layers come from, nor what a container is. Start
 // reading at Roots.Mount.
@@ -25,16 +25,16 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// Options go with New.
+// Options configure Roots.
 type Options struct {
-	// Users makes a user namespace that tells how owners are mapped; nil is
-	// none, and mounts with a mapping are then refused.
+	// Users makes user namespaces that map owners. If it is nil, mounts with a mapping
+	// are refused.
 	Users func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
-	// Logger is slog.Default() when nil.
+	// Logger is slog.Default() if nil.
 	Logger *slog.Logger
 }
 
-// Roots is core.Roots on this machine.
+// Roots implements core.Roots on this machine.
 type Roots struct {
 	log   *slog.Logger
 	users func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
@@ -50,8 +50,8 @@ func New(o Options) *Roots {
 	return &Roots{log: o.Logger, users: o.Users}
 }
 
-// Mount makes target (0700, which what is mounted there hides) and stacks mounts on it in order; with readOnly the
-// result cannot be written. On failure nothing stays mounted.
+// Mount makes the directory target, with mode 0700, and stacks mounts on it in order.
+// With readOnly the result cannot be written to. If it fails, nothing stays mounted.
 func (r *Roots) Mount(ctx context.Context, target string, mounts []core.Mount, readOnly bool) error {
 	if !filepath.IsAbs(target) || len(mounts) == 0 {
 		return fmt.Errorf("mount root %q: needs an absolute target and a mount: %w", target, errdefs.ErrInvalidArgument)
@@ -66,7 +66,7 @@ func (r *Roots) Mount(ctx context.Context, target string, mounts []core.Mount, r
 		case len(m.UIDs)+len(m.GIDs) > 0:
 			err = r.mountMapped(ctx, target, m)
 		default:
-			err = mountOne(target, m)
+			err = mountOne(ctx, target, m)
 		}
 		if err != nil {
 			if i > 0 {
@@ -83,11 +83,11 @@ func (r *Roots) Mount(ctx context.Context, target string, mounts []core.Mount, r
 	return nil
 }
 
-func mountOne(root string, m core.Mount) error {
+func mountOne(ctx context.Context, root string, m core.Mount) error {
 	target := root
 	if rel := strings.TrimLeft(m.Target, "/"); rel != "" {
-		// Below a mounted layer a path is foreign: it must not leave the root
-		// through a symlink.
+		// Below a mounted layer, the path may contain links that the layer's author
+		// chose: it must not leave the root.
 		fd, err := unix.Openat2(unix.AT_FDCWD, root, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC})
 		if err != nil {
 			return &os.PathError{Op: "open", Path: root, Err: classify(err)}
@@ -107,20 +107,20 @@ func mountOne(root string, m core.Mount) error {
 			opts.Flags |= unix.MS_REC
 		}
 	}
-	if err := mountFlat(m, target, opts); err != nil {
+	if err := mountFlat(ctx, m, target, opts); err != nil {
 		return fmt.Errorf("%s %s: %w", m.Type, m.Source, classify(err))
 	}
 	return nil
 }
 
-func mountFlat(m core.Mount, target string, opts ocispec.MountOptions) error {
+func mountFlat(ctx context.Context, m core.Mount, target string, opts ocispec.MountOptions) error {
 	data := strings.Join(opts.Data, ",")
 	switch {
 	case opts.Flags&unix.MS_BIND != 0:
 		if err := bind(m, target, opts); err != nil {
 			return err
 		}
-		// A bind takes its flags only from a second call.
+		// A bind mount takes its flags only in a second call.
 		if rest := opts.Flags &^ (unix.MS_BIND | unix.MS_REC); rest != 0 {
 			if err := remount(target, rest); err != nil {
 				return errors.Join(err, unix.Unmount(target, unix.MNT_DETACH))
@@ -130,8 +130,12 @@ func mountFlat(m core.Mount, target string, opts ocispec.MountOptions) error {
 		if err := mountLongOverlay(m.Source, target, opts); err != nil {
 			return err
 		}
-	default:
+	case m.Type == "overlay":
 		if err := unix.Mount(m.Source, target, m.Type, opts.Flags, data); err != nil {
+			return err
+		}
+	default:
+		if err := mountFilesystem(ctx, m, target, opts); err != nil {
 			return err
 		}
 	}
@@ -149,8 +153,8 @@ func mountFlat(m core.Mount, target string, opts ocispec.MountOptions) error {
 	return nil
 }
 
-// bind mounts a source; one of which a workload may own a part is opened first,
-// through no link, and mounted by its descriptor.
+// bind mounts a source. If a workload may own a part of the source's path, that part is
+// opened following no links, and mounted by its descriptor.
 func bind(m core.Mount, target string, opts ocispec.MountOptions) error {
 	base, rel, err := ocispec.Below(specs.Mount{Source: m.Source, Options: m.Options})
 	if err != nil {
@@ -167,8 +171,8 @@ func bind(m core.Mount, target string, opts ocispec.MountOptions) error {
 	return beneath.Attach(tree, target)
 }
 
-// setReadOnly makes the mount at target read-only, not the filesystem, which
-// others may have mounted too.
+// setReadOnly makes the mount at target read-only, but not its file system, which may be
+// mounted elsewhere too.
 func setReadOnly(target string) error {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
 	err := unix.MountSetattr(unix.AT_FDCWD, target, 0, &attr)
@@ -178,13 +182,13 @@ func setReadOnly(target string) error {
 	return remount(target, unix.MS_RDONLY)
 }
 
-// remount adds flags to those that the mount at target has and must keep.
+// remount adds flags to those that the mount at target has.
 func remount(target string, flags uintptr) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(target, &st); err != nil {
 		return err
 	}
-	// ST_* and MS_* have the same values for these.
+	// ST_* and MS_* have the same values for these flags.
 	const keep = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME | unix.MS_NODIRATIME
 	flags |= uintptr(st.Flags) & keep
 	const stRelatime = 0x1000
@@ -194,27 +198,27 @@ func remount(target string, flags uintptr) error {
 	return unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
 }
 
-// Unmount takes everything mounted at and below target away. What is still in
-// use goes when it is not any more. It succeeds when nothing is there.
+// Unmount unmounts everything at and below target. A mount in use goes when its last
+// user does. It succeeds if nothing is mounted.
 func (r *Roots) Unmount(ctx context.Context, target string) error {
 	if !filepath.IsAbs(target) || filepath.Clean(target) == "/" {
 		return fmt.Errorf("unmount root %q: %w", target, errdefs.ErrInvalidArgument)
 	}
-	// MNT_DETACH takes what is below along.
+	// MNT_DETACH detaches the mounts below too.
 	for {
 		err := unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		if errors.Is(err, unix.ENOENT) {
 			return nil
 		}
 		if errors.Is(err, unix.EINVAL) {
-			break // not, or no longer, a mount point
+			break // not a mount point, or not any more
 		}
 		if err != nil {
 			return fmt.Errorf("unmount root %s: %w", target, err)
 		}
 	}
-	// Mounts below a directory that is none itself need the whole table; an
-	// empty directory has no mount points.
+	// Finding mounts below a directory that is no mount point takes the whole mount
+	// table. An empty directory has none.
 	if entries, err := os.ReadDir(target); err == nil && len(entries) == 0 {
 		return nil
 	}
@@ -232,8 +236,8 @@ func (r *Roots) Unmount(ctx context.Context, target string) error {
 	return errors.Join(errs...)
 }
 
-// Mounted lists the mount points at and below dir, in the order in which they
-// were mounted.
+// Mounted returns the mount points at and below dir, in the order in which they were
+// mounted.
 func (r *Roots) Mounted(ctx context.Context, dir string) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -266,6 +270,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		return fmt.Errorf("%w: %w", err, errdefs.ErrPermissionDenied)
+	case slices.ContainsFunc(unreachable, func(e unix.Errno) bool { return errors.Is(err, e) }):
+		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 	default:
 		return err
 	}

@@ -216,3 +216,53 @@ func TestMountSaysWhatIsWrong(t *testing.T) {
 		}
 	})
 }
+
+// TestFilesystemsByTheirOptions: what a volume's options mount, and what the kernel says
+// of those that it refuses.
+func TestFilesystemsByTheirOptions(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := rootfs.New(rootfs.Options{})
+		mount := func(m core.Mount) error { return r.Mount(t.Context(), "/run/v", []core.Mount{m}, false) }
+		if err := mount(core.Mount{Type: "tmpfs", Source: "tmpfs", Options: []string{"size=1m", "uid=7", "mode=0710", "nosuid", "nodev", "noexec", "nosymfollow"}}); err != nil {
+			t.Fatal(err)
+		}
+		var st unix.Statfs_t
+		if err := unix.Statfs("/run/v", &st); err != nil || st.Blocks*uint64(st.Bsize) != 1<<20 || st.Flags&(unix.ST_NOSUID|unix.ST_NODEV|unix.ST_NOEXEC) != unix.ST_NOSUID|unix.ST_NODEV|unix.ST_NOEXEC {
+			t.Errorf("%+v, %v", st, err)
+		}
+		var own unix.Stat_t
+		if err := unix.Stat("/run/v", &own); err != nil || own.Uid != 7 || own.Mode&0o7777 != 0o710 {
+			t.Errorf("owner %d, mode %o, %v", own.Uid, own.Mode, err)
+		}
+		if err := r.Unmount(t.Context(), "/run/v"); err != nil {
+			t.Fatal(err)
+		}
+		if err := mount(core.Mount{Type: "tmpfs", Source: "tmpfs", Options: []string{"ro"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile("/run/v/f", nil, 0o600); !errors.Is(err, unix.EROFS) {
+			t.Errorf("a read-only filesystem is written to: %v", err)
+		}
+		if err := r.Unmount(t.Context(), "/run/v"); err != nil {
+			t.Fatal(err)
+		}
+		err := mount(core.Mount{Type: "tmpfs", Source: "tmpfs", Options: []string{"password=hunter2"}})
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "password") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("an unknown option: %v", err)
+		}
+		if err := mount(core.Mount{Type: "tmpfs", Source: "tmpfs", Options: []string{"size=many"}}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "size") {
+			t.Errorf("a wrong value: %v", err)
+		}
+		if err := mount(core.Mount{Type: "nosuchfs", Source: "x"}); !errdefs.IsNotImplemented(err) {
+			t.Errorf("an unknown filesystem: %v", err)
+		}
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.Mount(over, "/run/v", []core.Mount{{Type: "tmpfs", Source: "tmpfs"}}, false); !errors.Is(err, context.Canceled) {
+			t.Errorf("without a caller: %v", err)
+		}
+		if left := mounted(t, r); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}

@@ -1,7 +1,6 @@
-// Package roottest gives a test a machine of its own: fresh mount, network and
-// pid namespaces, in which it may mount, add links and start daemons while the
-// host stays as it was. Whatever is left when the test ends dies with its pid
-// namespace.
+// Package roottest gives a test a machine of its own: new mount, network and pid
+// namespaces, in which it may mount, add links and start daemons without changing the
+// host. Processes that are left when the test ends die with its pid namespace.
 //
 // Run and Cgroup are for *_root_test.go files only, Eventually and Patience for any
 // test. The package knows nothing of Longshore.
@@ -22,14 +21,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Env is set to 1 to run the tests that need root and a real kernel.
+// Env must be 1 to run the tests that need root and a real kernel.
 const Env = "LONGSHORE_ROOT_TESTS"
 
 const childEnv = "LONGSHORE_ROOTTEST_CHILD"
 
-// Run re-executes the calling top-level test in namespaces of its own and runs
-// body there; here it only reports how that went. Call it first thing, with the
-// whole test as body. It skips the test unless Env is 1.
+// Run re-executes the calling top-level test in namespaces of its own and runs body
+// there; the calling process only reports the result. Call it first, with the whole test
+// as body. It skips the test unless Env is 1.
 func Run(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(childEnv) == t.Name() {
@@ -70,7 +69,7 @@ func isolate(t *testing.T) {
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	runtime.LockOSThread() // Pdeathsig follows the thread, not the process
+	runtime.LockOSThread() // Pdeathsig is bound to the thread
 	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()
 	if len(out) > 0 {
@@ -98,8 +97,8 @@ func prepare(t *testing.T) {
 			t.Fatalf("mount %s: %v", m.target, err)
 		}
 	}
-	// A fresh sysfs shows this network namespace's links; the host's cgroup
-	// mounts are moved over as they are.
+	// Mount a new sysfs, which shows this network namespace's links. The host's cgroup
+	// mounts are moved onto it unchanged.
 	tmp, err := os.MkdirTemp("/run", "cgroup")
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +120,7 @@ func prepare(t *testing.T) {
 	}
 }
 
-// loopbackUp sets the IFF_UP flag of lo.
+// loopbackUp sets IFF_UP on lo.
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -136,9 +135,9 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }
 
-// Cgroup makes a cgroup for the test in every hierarchy and returns its path
-// relative to the root of each ("/longshore-test-…"). It is killed and removed,
-// with all below it, when the test ends.
+// Cgroup makes a cgroup for the test in every hierarchy, and returns its path relative
+// to the root of each ("/longshore-test-…"). When the test ends, its processes are
+// killed and the cgroup is removed with everything below.
 func Cgroup(t *testing.T) string {
 	t.Helper()
 	name := fmt.Sprintf("/longshore-test-%d-%s", os.Getpid(), filepath.Base(t.TempDir()))
@@ -194,8 +193,8 @@ func removeCgroup(t *testing.T, dir string) {
 	})
 }
 
-// killAll kills the processes of a cgroup and waits until they have died. What they
-// start meanwhile is left to the next call.
+// killAll kills the processes of a cgroup and waits until they have ended. Processes
+// that they start meanwhile are left to the next call.
 func killAll(dir string) {
 	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// PatienceEnv is how many times longer than usual tests wait, a whole number.
-// An emulated machine needs it.
+// PatienceEnv is a whole number by which all waiting times of tests are multiplied, for
+// emulated machines.
 const PatienceEnv = "LONGSHORE_TEST_PATIENCE"
 
-// Patience is how long a test waits for something that must happen: a minute,
-// or as many as PatienceEnv says. It bounds a hang; it measures nothing.
+// Patience is how long a test waits for something that must happen: a minute times
+// PatienceEnv. It only keeps a test from hanging for ever.
 func Patience() time.Duration {
 	n, err := strconv.Atoi(os.Getenv(PatienceEnv))
 	if err != nil || n < 1 {
@@ -21,8 +21,8 @@ func Patience() time.Duration {
 	return time.Duration(n) * time.Minute
 }
 
-// Eventually asks until ok answers true, and fails the test when it does not within
-// Patience. It is for what nobody announces: where there is an event, wait for that.
+// Eventually calls ok until it returns true, and fails the test if it does not within
+// Patience. Use it only if there is no event to wait for.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(pollInterval())
@@ -38,11 +38,11 @@ func Eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// pollInterval is 5 ms; where everything takes longer, asking does too.
+// pollInterval returns 5 ms times PatienceEnv.
 func pollInterval() time.Duration { return Patience() / 12_000 }
 
-// timeUntil leaves the first process a little time to report what the second
-// one printed before both run into the deadline.
+// timeUntil leaves the parent process some time to report what the child printed, before
+// both reach the deadline.
 func timeUntil(d time.Time) string {
 	left := time.Until(d) - 2*time.Second
 	if left < time.Second {

@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// copier makes deep copies of one type in the form that a value would have
-// after a round through JSON: times without a monotonic part and in UTC, fields
-// that are not stored (json:"-", functions) zero, empty maps and slices nil. So
-// what a reader gets does not depend on whether the agent was restarted
-// meanwhile.
+// copier makes deep copies of one type in the form that a value would have after being encoded as
+// JSON and decoded: times without a monotonic part and in UTC, fields that are not stored
+// (json:"-", functions) zero, empty maps and slices nil. So readers get the same value whether or
+// not the agent has been restarted meanwhile.
 //
-// It is compiled once from the type: a copy is one assignment of the whole, then
-// a repair of each field that must not be shared. Lists of thousands of records
-// are copied for every client that asks, so this is what they cost.
+// It is compiled once from the type: a copy is one assignment of the whole, followed by a copy of
+// each field that must not be shared. Lists of thousands of records are copied for every client,
+// so the cost of a copy matters.
 type copier func(v reflect.Value)
 
 // cloner returns a function that copies values of type T.
@@ -27,9 +26,8 @@ func cloner[T any]() func(T) T {
 	}
 }
 
-// compile returns what makes a shallow copy of a t a deep one; nil when it is
-// one already. seen holds the types that are being compiled, so that one may
-// hold itself.
+// compile returns a function that makes a shallow copy of a t deep, or nil when it is deep
+// already. seen holds the types being compiled, so that a type may contain itself.
 func compile(t reflect.Type, seen map[reflect.Type]*copier) copier {
 	if at := seen[t]; at != nil {
 		return func(v reflect.Value) { (*at)(v) }
@@ -56,7 +54,7 @@ func compile(t reflect.Type, seen map[reflect.Type]*copier) copier {
 		}
 	case reflect.Func, reflect.Chan, reflect.UnsafePointer:
 		c = reflect.Value.SetZero
-	default: // numbers and strings: nothing is shared
+	default: // numbers and strings share nothing
 	}
 	return c
 }
@@ -94,13 +92,13 @@ func copySlice(elem copier) copier {
 }
 
 func copyMap(t reflect.Type, elem copier) copier {
-	if t == reflect.TypeFor[map[string]string]() { // labels, most of all
+	if t == reflect.TypeFor[map[string]string]() { // mostly labels
 		return func(v reflect.Value) {
 			if v.Len() == 0 {
 				v.SetZero()
 				return
 			}
-			old := v.Addr().Interface().(*map[string]string) //nolint:forcetypeassert // just asked
+			old := v.Addr().Interface().(*map[string]string) //nolint:forcetypeassert // the type was just checked
 			m := make(map[string]string, len(*old))
 			for k, s := range *old {
 				m[k] = s
@@ -129,7 +127,7 @@ func copyMap(t reflect.Type, elem copier) copier {
 func compileStruct(t reflect.Type, seen map[reflect.Type]*copier) copier {
 	if t == reflect.TypeFor[time.Time]() {
 		return func(v reflect.Value) {
-			at := v.Addr().Interface().(*time.Time) //nolint:forcetypeassert // just asked
+			at := v.Addr().Interface().(*time.Time) //nolint:forcetypeassert // the type was just checked
 			*at = at.Round(0).UTC()
 		}
 	}
@@ -142,7 +140,7 @@ func compileStruct(t reflect.Type, seen map[reflect.Type]*copier) copier {
 		f := t.Field(i)
 		switch {
 		case !f.IsExported():
-			return nil // netip.Addr and the like: values that do not change
+			return nil // netip.Addr and the like, which never change
 		case f.Tag.Get("json") == "-":
 			fields = append(fields, field{i, reflect.Value.SetZero})
 		default:

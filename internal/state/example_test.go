@@ -12,8 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/state"
 )
 
-// A record and the event that tells of its change are stored together or not at
-// all.
+// A record and the event about its change are stored together or not at all.
 func ExampleStore() {
 	store := state.NewMemory(state.DefaultEventLimit)
 	defer func() { _ = store.Close() }()
@@ -29,7 +28,7 @@ func ExampleStore() {
 		log.Fatal(err)
 	}
 
-	// A function that fails takes all its changes back.
+	// When a function fails, none of its changes is stored.
 	err = store.Update(func(tx core.Tx) error {
 		if err := tx.Sandboxes().Delete(sandbox.ID); err != nil {
 			return err
@@ -38,7 +37,7 @@ func ExampleStore() {
 	})
 	fmt.Println("delete:", err)
 
-	// Whoever follows the events waits for one newer than the last it knows.
+	// A follower waits for an event that is newer than the last one it knows.
 	if err := store.Wait(context.Background(), 0); err != nil {
 		log.Fatal(err)
 	}
@@ -61,17 +60,17 @@ func ExampleStore() {
 	// another owner's: true
 }
 
-// A face keeps what it must remember beside its objects in a drawer of its own.
+// A face stores what it must remember besides its objects in a key-value store of its own.
 func ExampleStore_Scope() {
 	store := state.NewMemory(0)
 	defer func() { _ = store.Close() }()
-	drawer := store.Scope(core.OwnerNomad, true)
+	kv := store.Scope(core.OwnerNomad, true)
 	for _, task := range []string{"b", "a"} {
-		if err := drawer.Put("task/"+task, []byte("running")); err != nil {
+		if err := kv.Put("task/"+task, []byte("running")); err != nil {
 			log.Fatal(err)
 		}
 	}
-	for key, value := range drawer.All("task/") {
+	for key, value := range kv.All("task/") {
 		fmt.Printf("%s %s\n", key, value)
 	}
 	_, err := store.Scope(core.OwnerCRI, true).Get("task/a")

@@ -18,17 +18,17 @@ type scopeName struct {
 	durable bool
 }
 
-// drawer is one core.KV: read from memory, written through.
-type drawer struct {
+// kv implements core.KV: read from memory, and written through to its entries.
+type kv struct {
 	name    string
-	entries Entries // nil in memory
+	entries Entries // nil when in memory only
 
-	mu    sync.RWMutex // guards items; err is set before anybody else has the drawer
+	mu    sync.RWMutex // guards items; err is set before anybody else has the kv
 	items map[string][]byte
-	err   error // of the first read
+	err   error // of loading the entries
 }
 
-// Scope is a face's own drawer.
+// Scope returns a face's own key-value store.
 func (s *Store) Scope(owner core.Owner, durable bool) core.KV {
 	s.scopeMu.Lock()
 	defer s.scopeMu.Unlock()
@@ -36,16 +36,16 @@ func (s *Store) Scope(owner core.Owner, durable bool) core.KV {
 	if d := s.scopes[name]; d != nil {
 		return d
 	}
-	d := &drawer{name: "scope/" + string(owner), items: map[string][]byte{}}
+	d := &kv{name: "scope/" + string(owner), items: map[string][]byte{}}
 	if s.backing != nil {
-		d.entries = s.backing.Drawer(owner, durable)
+		d.entries = s.backing.Entries(owner, durable)
 		d.err = d.entries.Load(func(key string, value []byte) { d.items[key] = value })
 	}
 	s.scopes[name] = d
 	return d
 }
 
-func (d *drawer) Get(key string) ([]byte, error) {
+func (d *kv) Get(key string) ([]byte, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.err != nil {
@@ -58,7 +58,7 @@ func (d *drawer) Get(key string) ([]byte, error) {
 	return slices.Clone(v), nil
 }
 
-func (d *drawer) Put(key string, value []byte) error {
+func (d *kv) Put(key string, value []byte) error {
 	if key == "" {
 		return fmt.Errorf("put %s: empty key: %w", d.name, errdefs.ErrInvalidArgument)
 	}
@@ -66,9 +66,9 @@ func (d *drawer) Put(key string, value []byte) error {
 }
 
 // Delete succeeds when there is nothing.
-func (d *drawer) Delete(key string) error { return d.change(key, nil) }
+func (d *kv) Delete(key string) error { return d.change(key, nil) }
 
-func (d *drawer) change(key string, value []byte) error {
+func (d *kv) change(key string, value []byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.err != nil {
@@ -87,9 +87,9 @@ func (d *drawer) change(key string, value []byte) error {
 	return nil
 }
 
-// All yields the entries whose key starts with prefix, in the keys' order, as
-// they are at the time of the call.
-func (d *drawer) All(prefix string) iter.Seq2[string, []byte] {
+// All yields the entries whose key starts with prefix, in the order of the keys, as they are at
+// the time of the call.
+func (d *kv) All(prefix string) iter.Seq2[string, []byte] {
 	d.mu.RLock()
 	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(d.items)), func(k string) bool { return !strings.HasPrefix(k, prefix) })
 	values := make([][]byte, len(keys))

@@ -1,95 +1,95 @@
-// Package state is core.Store: the engine's records and events, and the faces'
-// drawers, in memory. A Backing writes what must outlive the process; package bolt
-// below has the node's. Without one the store ends with the process.
+// Package state implements core.Store in memory: the engine's records and events, and the faces'
+// key-value stores. A Backing writes what must outlive the process; package bolt below is the
+// node's. Without one the content is lost with the process.
 //
-// Reads are answered from memory and never touch a file; a change is written
-// through before it can be seen.
+// Reads use memory only and never touch a file; a change is written through before anybody can
+// see it.
 //
-// It must not know what the records mean: the engine's rules are the engine's. Nor
-// may it link a database: that is the Backing's. Start at Store in this file, then
-// tx.go.
+// It does not know what the records mean, which is the engine's part, and links no database,
+// which is the Backing's. Start at Store in this file, then tx.go.
 package state
 
 import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/longshore/longshore/internal/core"
 )
 
-// DefaultEventLimit is how many events stay when Options do not say.
+// DefaultEventLimit is how many events are kept when Options do not say.
 const DefaultEventLimit = 100_000
 
-// The kinds of records, as Record.Kind has them.
+// The values of Record.Kind.
 const (
 	KindSandbox   = "sandbox"
 	KindContainer = "container"
 )
 
-// Backing writes what a Store must not lose. While Commit runs nothing else of it is
-// called, but for Drawer and the methods of what Drawer has returned.
+// Backing writes what a Store must not lose. While Commit runs no other method is called, except
+// Entries and the methods of the values that it has returned.
 type Backing interface {
-	// Commit writes all changes or none. oldest is the Seq of the oldest event that
-	// the store keeps: older ones may be deleted.
+	// Commit writes all changes or none. oldest is the Seq of the oldest event that the store
+	// keeps; older ones may be deleted.
 	Commit(ch Changes, oldest uint64) error
-	// LostObjects are what was alive before a boot and has not been ended since.
+	// LostObjects returns what existed before a boot and has not been ended since.
 	LostObjects() []core.LostObject
-	// Drawer returns where the drawer of an owner is written: what outlives a boot, or
-	// what does not. It is called once for each.
-	Drawer(owner core.Owner, durable bool) Entries
-	// Close ends it.
+	// Entries returns the writer of an owner's key-value store; durable says whether it
+	// outlives a boot. It is called once for each.
+	Entries(owner core.Owner, durable bool) Entries
+	// Close releases the files.
 	Close() error
 }
 
-// Entries are where one drawer is written. Load comes first; no two methods are called
-// at the same time.
+// Entries writes one key-value store. Load is called first; no two methods are called
+// concurrently.
 type Entries interface {
-	// Load calls fn for each entry; fn may keep value.
+	// Load calls fn for each entry. fn may keep value.
 	Load(fn func(key string, value []byte)) error
-	// Write sets an entry, or deletes it where value is nil.
+	// Write sets an entry, or deletes it when value is nil.
 	Write(key string, value []byte) error
 }
 
-// Changes are those of one commit, in their order.
+// Changes are those of one commit, in order.
 type Changes struct {
 	Records []Record
 	Events  []Event
 }
 
-// Record is one object's new form.
+// Record is the new form of one object.
 type Record struct {
 	Kind string // KindSandbox or KindContainer
 	ID   core.ID
 	JSON []byte // nil when it was deleted
 }
 
-// Event is one event that was appended.
+// Event is one appended event.
 type Event struct {
 	core.Event
 	JSON []byte
 }
 
-// Contents are what a store begins with.
+// Contents is the initial content of a store.
 type Contents struct {
-	Sandboxes  []*core.Sandbox   // by creation
-	Containers []*core.Container // by creation
-	// Events are the newest ones as JSON, without a gap; the last has Seq Last.
+	Sandboxes  []*core.Sandbox   // by creation time
+	Containers []*core.Container // by creation time
+	// Events are the newest ones as JSON, without a gap; the last one has the Seq Last.
 	Events [][]byte
 	Last   uint64
 }
 
-// Trim drops events from the front that a store with this limit would drop.
+// Trim drops the oldest events, as a store with this limit would.
 func (c *Contents) Trim(limit int) {
 	r := eventRing{raw: c.Events, last: c.Last, limit: limit}
 	r.trim()
 	c.Events = r.raw
 }
 
-// Store is one core.Store.
+// Store implements core.Store.
 type Store struct {
-	// write serializes commits: whoever has it commits for all who wait. It is taken
-	// before mu.
+	// write serializes commits: whoever has it commits for everybody who waits. Lock order:
+	// write, then mu.
 	write sync.Mutex
 
 	queueMu sync.Mutex // guards queue
@@ -102,21 +102,23 @@ type Store struct {
 	changed    chan struct{} // closed and replaced by every commit with events
 
 	scopeMu sync.Mutex // guards scopes
-	scopes  map[scopeName]*drawer
+	scopes  map[scopeName]*kv
 
-	backing Backing // nil in memory
+	backing  Backing             // nil when in memory only
+	observer func(time.Duration) // called with the duration of each Update; may be nil
 }
 
 var _ core.Store = (*Store)(nil)
 
-// NewMemory returns a store that ends with the process. eventLimit 0 is
+// NewMemory returns a store whose content is lost with the process. An eventLimit of 0 is
 // DefaultEventLimit.
-func NewMemory(eventLimit int) *Store { return New(eventLimit, Contents{}, nil) }
+func NewMemory(eventLimit int) *Store { return New(eventLimit, Contents{}, nil, nil) }
 
-// New returns a store that holds c and writes its changes to b, unless that is nil.
-// It closes b when it is closed. eventLimit is how many events stay readable; 0 is
-// DefaultEventLimit.
-func New(eventLimit int, c Contents, b Backing) *Store {
+// New returns a store with the content c that writes its changes to b, unless that is nil.
+// Closing the store closes b. eventLimit is how many events stay readable; 0 is
+// DefaultEventLimit. observer, which may be nil, is called with the duration of each Update,
+// waiting for other updates included.
+func New(eventLimit int, c Contents, b Backing, observer func(time.Duration)) *Store {
 	if eventLimit == 0 {
 		eventLimit = DefaultEventLimit
 	}
@@ -126,8 +128,9 @@ func New(eventLimit int, c Contents, b Backing) *Store {
 		containers: newKind(KindContainer, (*core.Container).Base, func(c *core.Container) core.ID { return c.Sandbox }),
 		events:     eventRing{raw: c.Events, last: c.Last, limit: eventLimit},
 		changed:    make(chan struct{}),
-		scopes:     map[scopeName]*drawer{},
+		scopes:     map[scopeName]*kv{},
 		backing:    b,
+		observer:   observer,
 	}
 	for _, sb := range c.Sandboxes {
 		s.sandboxes.set(sb)
@@ -138,31 +141,34 @@ func New(eventLimit int, c Contents, b Backing) *Store {
 	return s
 }
 
-// View runs fn over one state of the store. fn must be short, must not call
-// the Store again and must not wait for anything.
+// View runs fn on one state of the store. fn must be short, must not call the Store and must not
+// wait for anything.
 func (s *Store) View(fn func(core.Tx) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return fn(&tx{s: s})
 }
 
-// request is one Update on its way through the queue.
+// request is one Update in the queue.
 type request struct {
 	fn    func(core.Tx) error
 	err   error
-	panic any // of fn, to be raised where Update was called
+	panic any // fn's panic, to be raised in the goroutine that called Update
 	done  bool
 }
 
-// Update runs fn and commits what it changed, or nothing when it fails. Calls
-// that come together are committed together. fn must not call the Store again.
+// Update runs fn and commits its changes, or nothing when it fails. Concurrent calls are
+// committed together. fn must not call the Store.
 func (s *Store) Update(fn func(core.Tx) error) error {
+	if s.observer != nil {
+		defer func(began time.Time) { s.observer(time.Since(began)) }(time.Now())
+	}
 	r := &request{fn: fn}
 	s.queueMu.Lock()
 	s.queue = append(s.queue, r)
 	s.queueMu.Unlock()
 
-	// Whoever gets the lock first commits for all who wait.
+	// Whoever gets the lock first commits for everybody who waits.
 	s.write.Lock()
 	if !r.done {
 		s.queueMu.Lock()
@@ -178,9 +184,8 @@ func (s *Store) Update(fn func(core.Tx) error) error {
 	return r.err
 }
 
-// commit runs the functions of batch one after the other and writes their
-// changes in one go. A function that fails takes only its own changes back; a
-// write that fails takes all back.
+// commit runs the functions of batch one after the other and writes all their changes at once. A
+// function that fails undoes only its own changes; a write that fails undoes all.
 func (s *Store) commit(batch []*request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +229,7 @@ func (s *Store) persist(ch *changes) error {
 	return s.backing.Commit(ch.Changes, s.events.willTrimTo())
 }
 
-// Wait blocks until an event newer than seq is there.
+// Wait blocks until there is an event after seq.
 func (s *Store) Wait(ctx context.Context, seq uint64) error {
 	for {
 		s.mu.RLock()
@@ -241,7 +246,7 @@ func (s *Store) Wait(ctx context.Context, seq uint64) error {
 	}
 }
 
-// LostObjects are what the event log of an earlier boot says was alive.
+// LostObjects returns the objects that existed in an earlier boot according to the event log.
 func (s *Store) LostObjects() []core.LostObject {
 	if s.backing == nil {
 		return nil

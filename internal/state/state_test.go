@@ -1,7 +1,9 @@
 package state_test
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -25,5 +27,23 @@ func BenchmarkGet(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		_ = s.View(func(tx core.Tx) error { _, err := tx.Containers().Get("1"); return err })
+	}
+}
+
+// TestUpdatesAreObserved, each once, also those that fail; Views are not.
+func TestUpdatesAreObserved(t *testing.T) {
+	var told []time.Duration
+	s := state.New(0, state.Contents{}, nil, func(took time.Duration) { told = append(told, took) })
+	if err := s.View(func(core.Tx) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	failed := errors.New("no")
+	for _, want := range []error{nil, failed} {
+		if err := s.Update(func(core.Tx) error { return want }); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	if len(told) != 2 || told[0] < 0 {
+		t.Errorf("%v", told)
 	}
 }

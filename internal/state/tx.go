@@ -35,7 +35,7 @@ func (t *tx) ContainersOf(sandbox core.ID) iter.Seq[core.Container] {
 	}
 }
 
-// StoredOf yields them as they are stored.
+// StoredOf yields the stored containers themselves.
 func (t *tx) StoredOf(sandbox core.ID) iter.Seq[*core.Container] {
 	k := &t.s.containers
 	return func(yield func(*core.Container) bool) {
@@ -67,7 +67,7 @@ func (t *tx) Append(ev core.Event) (uint64, error) {
 	return ev.Seq, nil
 }
 
-// Events yields events newer than since.
+// Events yields the events after since.
 func (t *tx) Events(since uint64) iter.Seq2[core.Event, error] {
 	return func(yield func(core.Event, error) bool) {
 		ring := &t.s.events
@@ -92,18 +92,18 @@ func errReadOnly(op string) error {
 	return fmt.Errorf("%s: in a view: %w", op, errdefs.ErrFailedPrecondition)
 }
 
-// eventRing is the tail of the log, as JSON: an event is decoded for each
-// reader, who so gets a copy of its own. The newest has Seq last.
+// eventRing is the end of the log, as JSON. Each reader gets its own copy of an event, decoded
+// for it. The newest event has the Seq last.
 type eventRing struct {
 	raw   [][]byte
 	last  uint64
 	limit int
-	// recent are the newest events as they were appended. Everybody who follows
-	// the log reads each of them soon after.
+	// recent are the newest events as they were appended. Everybody who follows the log reads
+	// each of them soon after.
 	recent []core.Event
 }
 
-// maxRecent is how many recent events are kept before half of them go.
+// maxRecent is how many recent events are kept before half of them are dropped.
 const maxRecent = 64
 
 func (r *eventRing) first() uint64 { return r.last - uint64(len(r.raw)) + 1 }
@@ -124,8 +124,8 @@ func (r *eventRing) pop() {
 	r.last--
 }
 
-// decode gives the caller an event of its own: a copy of a recent one that holds
-// nothing shared and that its JSON gives back as it is, or what the JSON says.
+// decode returns a copy of an event: of the recent one, if that shares nothing and survives JSON
+// unchanged, or decoded from raw.
 func (r *eventRing) decode(seq uint64, raw []byte) (ev core.Event, err error) {
 	if back := r.last - seq; back < uint64(len(r.recent)) {
 		if ev = r.recent[len(r.recent)-1-int(back)]; plain(&ev) {
@@ -136,8 +136,8 @@ func (r *eventRing) decode(seq uint64, raw []byte) (ev core.Event, err error) {
 	return ev, json.Unmarshal(raw, &ev)
 }
 
-// plain reports whether an assignment copies all of ev, and all of it survives
-// JSON, which replaces what is not UTF-8.
+// plain reports whether an assignment copies all of ev, and all of it survives JSON, which
+// replaces what is not UTF-8.
 func plain(ev *core.Event) bool {
 	return ev.Autopsy == nil && utf8.ValidString(ev.Note) && utf8.ValidString(string(ev.Key)) && utf8.ValidString(string(ev.Owner)) &&
 		utf8.ValidString(string(ev.Sandbox)) && utf8.ValidString(string(ev.Container)) && utf8.ValidString(string(ev.Process)) && utf8.ValidString(string(ev.Kind))
@@ -150,8 +150,8 @@ func (r *eventRing) newer(since uint64) [][]byte {
 	return r.raw[len(r.raw)-int(r.last-since):]
 }
 
-// willTrimTo says which Seq will be the oldest after trim. Trimming goes in
-// steps of a sixteenth of the limit, so that not every commit deletes.
+// willTrimTo returns the Seq that will be the oldest after trim. Events are trimmed in steps of a
+// sixteenth of the limit, so that not every commit deletes.
 func (r *eventRing) willTrimTo() uint64 {
 	if len(r.raw) <= r.limit+r.limit/16 {
 		return r.first()
@@ -166,17 +166,17 @@ func (r *eventRing) trim() {
 	}
 }
 
-// kind holds the objects of one kind. What lies in it never changes: a Put
-// replaces, a Get clones.
+// kind holds the objects of one kind. Stored objects never change: Put replaces them, Get copies
+// them.
 type kind[T any] struct {
 	name  string
 	base  func(*T) *core.Meta
 	items map[core.ID]*T
 	keys  map[ownerKey]core.ID
-	order []core.ID // by creation
+	order []core.ID // by creation time
 	clone func(T) T
-	// group names the sandbox that an object belongs to; members are those of
-	// each, by creation. nil: this kind belongs to none.
+	// group returns the sandbox of an object; members are the objects of each sandbox, by
+	// creation time. It is nil for a kind that belongs to no sandbox.
 	group   func(*T) core.ID
 	members map[core.ID][]core.ID
 }
@@ -206,8 +206,8 @@ func (k *kind[T]) set(v *T) {
 	k.keys[ownerKey{m.Owner, m.Key}] = m.ID
 }
 
-// join and leave keep the members of each sandbox, which an object never
-// changes: one that is put again stays in its place.
+// join and leave maintain the members of each sandbox. An object never changes its sandbox: one
+// that is put again keeps its place.
 func (k *kind[T]) join(id core.ID, v *T) {
 	if k.group != nil {
 		g := k.group(v)
@@ -235,7 +235,7 @@ func (k *kind[T]) unset(id core.ID) {
 	delete(k.items, id)
 	delete(k.keys, ownerKey{m.Owner, m.Key})
 	k.leave(id, old)
-	// From the back: the young die first.
+	// From the back, because most objects live only for a short time.
 	for i := len(k.order) - 1; i >= 0; i-- {
 		if k.order[i] == id {
 			k.order = slices.Delete(k.order, i, i+1)
@@ -244,8 +244,7 @@ func (k *kind[T]) unset(id core.ID) {
 	}
 }
 
-// restore puts the state of id back to old; nil is absent. at is its place in
-// the order.
+// restore sets id back to old, or removes it when old is nil. at is its place in the order.
 func (k *kind[T]) restore(id core.ID, old *T, at int) {
 	if old == nil {
 		k.unset(id)
@@ -262,7 +261,7 @@ func (k *kind[T]) restore(id core.ID, old *T, at int) {
 	k.set(old)
 }
 
-// rejoin makes the members of v's sandbox anew, by creation.
+// rejoin rebuilds the members of v's sandbox, by creation time.
 func (k *kind[T]) rejoin(v *T) {
 	if k.group == nil {
 		return
@@ -364,7 +363,7 @@ func (t table[T]) All(owner core.Owner) iter.Seq2[T, error] {
 	}
 }
 
-// changes is what one transaction, or a group of them, has done.
+// changes is what one transaction, or a group of them, has changed.
 type changes struct {
 	Changes
 	back []func()

@@ -1,8 +1,8 @@
-// Package sysctl reads the names of kernel parameters, and sets those that
-// belong to a namespace.
+// Package sysctl parses the names of kernel parameters, and sets those that belong to a
+// namespace.
 //
-// Every caller that sets a parameter for a container parses its name here, so
-// that there is one answer to which file a name means. Start at Parse.
+// Everything that sets a parameter for a container parses its name here, so that a name means the
+// same file everywhere. Start at Parse.
 package sysctl
 
 import (
@@ -20,11 +20,11 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Root is where the kernel shows its parameters.
+// Root is the directory of the kernel's parameters.
 const Root = "/proc/sys"
 
-// Bounds of a name: a part is the name of a file, and the whole is a path far
-// shorter than the kernel's own bound.
+// Limits of a name: each part is the name of a file, and the whole is a path far shorter than the
+// kernel's own limit.
 const (
 	maxPart = 255
 	maxName = 1024
@@ -33,19 +33,19 @@ const (
 // Key is a parameter of a namespace.
 type Key struct {
 	Kind specs.LinuxNamespaceType // the kind of namespace that it belongs to
-	Dir  string                   // the directory below Root that holds nothing but parameters of this kind, or "kernel"
+	Dir  string                   // the directory below Root that contains only parameters of this kind, or "kernel"
 	File string                   // its path below Dir
 }
 
-// String is the name with slashes between its parts, as below Root.
+// String returns the name with slashes between its parts, as below Root.
 func (k Key) String() string { return strings.TrimPrefix(k.Dir+"/"+k.File, "./") }
 
-// Dotted is the name with dots between its parts; a dot inside a part, as
-// interfaces have it, is a slash.
+// Dotted returns the name with dots between its parts. A dot inside a part, which names of
+// interfaces may have, becomes a slash.
 func (k Key) Dotted() string { return swap(k.String()) }
 
-// How says how a parameter's file is opened below its directory: the kernel
-// refuses any name that leads out of it, whatever Parse has let through.
+// How returns the options with which to open a parameter's file below its directory: the kernel
+// refuses any name that leads out of it, even if Parse should let one through.
 func How() unix.OpenHow {
 	return unix.OpenHow{
 		Flags:   unix.O_WRONLY | unix.O_CLOEXEC,
@@ -56,14 +56,13 @@ func How() unix.OpenHow {
 // Setting is a parameter and its value.
 type Setting struct {
 	Key
-	Name  string // as it was written
+	Name  string // as the caller wrote it
 	Value string
 }
 
-// Parse reads a name. As in sysctl(8), the first separator met decides which
-// one separates: net.ipv4.conf.eth0/1.forwarding and
-// net/ipv4/conf/eth0.1/forwarding are the same. A parameter that the whole
-// machine shares is InvalidArgument, and so is what names no file.
+// Parse parses a name. As in sysctl(8), the first separator in the name decides which character
+// separates: net.ipv4.conf.eth0/1.forwarding and net/ipv4/conf/eth0.1/forwarding are the same. A
+// parameter that the whole machine shares is InvalidArgument, and so is a name of no file.
 func Parse(name string) (Key, error) {
 	if weaken.Off(weaken.SysctlNames) {
 		return parseWeakly(name)
@@ -85,8 +84,8 @@ func Parse(name string) (Key, error) {
 	return Key{}, fmt.Errorf("sysctl %q is shared by the whole machine: %w", name, errdefs.ErrInvalidArgument)
 }
 
-// ofKernel is the kind of namespace that a parameter directly below kernel
-// belongs to, "" for one of the machine's.
+// ofKernel returns the kind of namespace of a parameter directly below kernel; "" for a parameter
+// of the machine.
 func ofKernel(name string) specs.LinuxNamespaceType {
 	switch name {
 	case "hostname", "domainname":
@@ -98,7 +97,7 @@ func ofKernel(name string) specs.LinuxNamespaceType {
 	return ""
 }
 
-// split is the name's parts, each of which may be the name of a file.
+// split returns the name's parts, each of which may be the name of a file.
 func split(name string) ([]string, error) {
 	path := name
 	if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '.' {
@@ -137,8 +136,8 @@ func swap(name string) string {
 	}, name)
 }
 
-// ParseAll parses all names, in their order. Two names of one parameter are
-// InvalidArgument: which value would hold is not said.
+// ParseAll parses all names, in order. Two names of the same parameter are InvalidArgument,
+// because it is undefined which value counts.
 func ParseAll(values map[string]string) ([]Setting, error) {
 	list := make([]Setting, 0, len(values))
 	seen := make(map[Key]string, len(values))
@@ -148,7 +147,7 @@ func ParseAll(values map[string]string) ([]Setting, error) {
 			return nil, err
 		}
 		if other, ok := seen[k]; ok {
-			return nil, fmt.Errorf("sysctl %q is given as %q too: %w", name, other, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("sysctl %q is also given as %q: %w", name, other, errdefs.ErrInvalidArgument)
 		}
 		seen[k] = name
 		list = append(list, Setting{Key: k, Name: name, Value: values[name]})
@@ -156,9 +155,8 @@ func ParseAll(values map[string]string) ([]Setting, error) {
 	return list, nil
 }
 
-// Set writes the value, as the calling thread's namespaces see the parameter.
-// A parameter that this kernel lacks, and a value that it does not take, are
-// InvalidArgument.
+// Set writes the value to the parameter in the calling thread's namespaces. A parameter that this
+// kernel lacks, and a value that it refuses, are InvalidArgument.
 func (s Setting) Set() error {
 	f, err := s.open()
 	if err == nil {
@@ -169,7 +167,7 @@ func (s Setting) Set() error {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrNotExist):
-		return fmt.Errorf("set sysctl %s: this kernel has none: %w: %w", s.Name, err, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("set sysctl %s: this kernel does not have it: %w: %w", s.Name, err, errdefs.ErrInvalidArgument)
 	default:
 		return fmt.Errorf("set sysctl %s to %q: %w: %w", s.Name, s.Value, err, errdefs.ErrInvalidArgument)
 	}
@@ -189,9 +187,9 @@ func (s Setting) open() (*os.File, error) {
 	return os.NewFile(uintptr(fd), Root+"/"+s.String()), nil
 }
 
-// parseWeakly is how the native runtime used to read names: net.//.kernel.x is
-// net/../kernel/x, which lies below Root and outside of net. It is compiled in
-// for the attack suite alone.
+// parseWeakly parses names as the native runtime once did: net.//.kernel.x becomes
+// net/../kernel/x, which is below Root and outside of net. It is compiled in only for the attack
+// suite.
 func parseWeakly(name string) (Key, error) {
 	key := Key{Dir: ".", File: swap(name)}
 	switch first, _, _ := strings.Cut(name, "."); {

@@ -59,8 +59,8 @@ func TestParseAll(t *testing.T) {
 	}
 }
 
-// stays checks what is opened for a name: a file below the namespace's own
-// directory, whose name leads nowhere else.
+// stays checks the file that is opened for a name: it must be below the namespace's own
+// directory.
 func stays(t interface {
 	Errorf(format string, args ...any)
 }, name string,
@@ -106,7 +106,7 @@ func TestNoNameLeadsOutOfItsNamespace(t *testing.T) {
 			}
 		}
 	})
-	if found == 0 && !testing.Short() { // of a few there may be none
+	if found == 0 && !testing.Short() { // a short run may meet none
 		t.Error("no generated name is one of a parameter")
 	}
 }

@@ -1,7 +1,7 @@
-// Package tlsconf makes a TLS listener's settings of the files that a section of the
+// Package tlsconf makes a TLS listener's config from the files that a section of the
 // configuration names.
 //
-// It must not know who listens. Start at Files.Server.
+// It does not know who listens. Start at Files.Server.
 package tlsconf
 
 import (
@@ -13,21 +13,20 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Files are PEM files by their paths, and how messages name their keys.
+// Files are the paths of PEM files, and the prefix of their configuration keys for messages.
 type Files struct {
-	// Cert and Key are the listener's own.
+	// Cert and Key are the listener's certificate and key.
 	Cert, Key string
-	// ClientCA has authorities, or is "": only clients with a certificate of one of
-	// them are let in.
+	// ClientCA has certificates of authorities, or is "". With it, only clients with a
+	// certificate of one of these authorities are accepted.
 	ClientCA string
-	// Prefix stands before cert, key and client_ca in the configuration, such as
-	// "metrics.".
+	// Prefix is the prefix of cert, key and client_ca in the configuration, such as "metrics.".
 	Prefix string
 }
 
-// Server reads the files. Only HTTP/1.1 is negotiated: all who listen take over
-// connections, or read and write them at the same time. InvalidArgument when a file
-// holds no authority.
+// Server reads the files. Only HTTP/1.1 is negotiated, because all listeners take over
+// connections, or read and write at the same time. InvalidArgument when ClientCA contains no
+// certificate.
 func (f Files) Server() (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
@@ -43,7 +42,7 @@ func (f Files) Server() (*tls.Config, error) {
 	}
 	conf.ClientCAs = x509.NewCertPool()
 	if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("read %sclient_ca: %s holds no certificate: %w", f.Prefix, f.ClientCA, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("read %sclient_ca: %s contains no certificate: %w", f.Prefix, f.ClientCA, errdefs.ErrInvalidArgument)
 	}
 	conf.ClientAuth = tls.RequireAndVerifyClientCert
 	return conf, nil

@@ -12,8 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/tlsconf/tlsconftest"
 )
 
-// TestWhoIsLetIn: with an authority of clients, those with its certificates and
-// nobody else.
+// TestWhoIsLetIn: with an authority for clients, only those with its certificates.
 func TestWhoIsLetIn(t *testing.T) {
 	ours, others := tlsconftest.New(t), tlsconftest.New(t)
 	cert, key := ours.Issue("node")
@@ -41,7 +40,7 @@ func TestWhoIsLetIn(t *testing.T) {
 		told := make(chan error, 1)
 		go func() {
 			err := client.HandshakeContext(t.Context())
-			_, _ = client.Read(make([]byte, 1)) // a refusal comes after what the client takes for the end of it
+			_, _ = client.Read(make([]byte, 1)) // a refusal arrives after the handshake has ended for the client
 			told <- err
 		}()
 		got := "-"
@@ -70,7 +69,7 @@ func TestFilesThatAreNone(t *testing.T) {
 		"no certificate":     {tlsconf.Files{Cert: none, Key: key}, "read x.cert and x.key: "},
 		"another's key":      {tlsconf.Files{Cert: a.File, Key: key}, "read x.cert and x.key: "},
 		"no authority":       {tlsconf.Files{Cert: cert, Key: key, ClientCA: none}, "read x.client_ca: "},
-		"an authority's key": {tlsconf.Files{Cert: cert, Key: key, ClientCA: key}, "holds no certificate"},
+		"an authority's key": {tlsconf.Files{Cert: cert, Key: key, ClientCA: key}, "contains no certificate"},
 	} {
 		c.files.Prefix = "x."
 		if _, err := c.files.Server(); err == nil || !strings.Contains(err.Error(), c.want) {

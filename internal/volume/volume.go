@@ -1,7 +1,7 @@
-// Package volume is core.Volumes on local directories: for each owner and name
-// one directory that outlives containers.
+// Package volume implements core.Volumes with local directories: a directory for each owner and
+// name, which outlives containers, or what a volume's options say is to be mounted instead.
 //
-// It must not know containers; who uses a volume is the engine's to say. Start
+// It knows nothing about containers and mounts nothing; the engine knows who uses a volume. Start
 // at Local.
 package volume
 
@@ -26,12 +26,13 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Local keeps volumes below Dir/OWNER/NAME: the content in _data, the record in
-// volume.json. A directory without a record is a half-made or half-removed
-// volume and counts as none.
+// Local stores volumes in Dir/OWNER/NAME: the content in _data, the record in volume.json. A
+// directory without a record was not completely created or removed, and does not count. A volume
+// with options has a record only: nothing is ever mounted here, so that what is removed here is
+// not what a server has.
 type Local struct {
 	dir string
-	mu  sync.Mutex // serializes what makes and removes volumes
+	mu  sync.Mutex // serializes the creation and removal of volumes
 }
 
 var _ core.Volumes = (*Local)(nil)
@@ -41,12 +42,12 @@ const (
 	recordFile = "volume.json"
 )
 
-// New returns the volumes below dir, which is made if need be.
+// New returns the volumes below dir, which is created if necessary.
 func New(dir string) (*Local, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("volumes at %q: not absolute: %w", dir, errdefs.ErrInvalidArgument)
 	}
-	// For nobody else: a container's root may leave setuid files in a volume.
+	// Nobody else may enter it: a container's root may leave setuid files in a volume.
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
@@ -65,53 +66,91 @@ func (l *Local) path(owner core.Owner, name string) (string, error) {
 	return filepath.Join(l.dir, string(owner), name), nil
 }
 
-// Create makes a volume; AlreadyExists, with the first one, when there is one.
-func (l *Local) Create(_ context.Context, owner core.Owner, name string, labels map[string]string) (core.Volume, error) {
+// record is a volume as it is stored. Only root can read it: the options may have a password.
+type record struct {
+	core.Volume
+	Options map[string]string `json:"options,omitempty"`
+}
+
+// shown is the volume without what is secret.
+func (r record) shown() core.Volume {
+	r.Volume.Options = Mask(r.Options)
+	return r.Volume
+}
+
+// Create creates a volume. If it exists, Create returns it with AlreadyExists, or with
+// FailedPrecondition when it has other options.
+func (l *Local) Create(_ context.Context, owner core.Owner, cfg core.VolumeConfig) (core.Volume, error) {
+	name := cfg.Name
 	dir, err := l.path(owner, name)
 	if err != nil {
 		return core.Volume{}, err
 	}
+	what, err := parseOptions(cfg.Options)
+	if err != nil {
+		return core.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if v, err := read(dir); err == nil {
-		return v, fmt.Errorf("create volume %s: %w", name, errdefs.ErrAlreadyExists)
-	} else if !errdefs.IsNotFound(err) {
+	switch r, err := read(dir); {
+	case err == nil && maps.Equal(r.Options, cfg.Options):
+		return r.shown(), fmt.Errorf("create volume %s: %w", name, errdefs.ErrAlreadyExists)
+	case err == nil:
+		return r.shown(), fmt.Errorf("create volume %s: it exists with other options (%s): remove it first, or take another name: %w", name, list(Mask(r.Options)), errdefs.ErrFailedPrecondition)
+	case !errdefs.IsNotFound(err):
 		return core.Volume{}, err
 	}
-	v := core.Volume{Owner: owner, Name: name, Path: filepath.Join(dir, dataDir), Labels: maps.Clone(labels), Created: time.Now().Round(0).UTC()}
+	r := record{core.Volume{Owner: owner, Name: name, Labels: maps.Clone(cfg.Labels), Created: time.Now().Round(0).UTC()}, maps.Clone(cfg.Options)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return core.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
 	}
-	if err := os.MkdirAll(v.Path, 0o755); err != nil {
+	if what == nil {
+		r.Path = filepath.Join(dir, dataDir)
+		if err := os.MkdirAll(r.Path, 0o755); err != nil {
+			return core.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
+		}
+	}
+	if err := write(dir, r); err != nil {
 		return core.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
 	}
-	if err := write(dir, v); err != nil {
-		return core.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
-	}
-	return v, nil
+	return r.shown(), nil
 }
 
-func write(dir string, v core.Volume) error {
-	b, err := json.Marshal(v)
+// list is a volume's options for a message.
+func list(o map[string]string) string {
+	if len(o) == 0 {
+		return "none"
+	}
+	var words []string
+	for _, key := range slices.Sorted(maps.Keys(o)) {
+		words = append(words, key+"="+o[key])
+	}
+	return strings.Join(words, " ")
+}
+
+func write(dir string, r record) error {
+	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	return atomicfile.Write(filepath.Join(dir, recordFile), b, 0o600)
 }
 
-func read(dir string) (v core.Volume, err error) {
+func read(dir string) (r record, err error) {
 	b, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return v, fmt.Errorf("volume %s: %w", filepath.Base(dir), errdefs.ErrNotFound)
+		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), errdefs.ErrNotFound)
 	}
 	if err == nil {
-		err = json.Unmarshal(b, &v)
+		err = json.Unmarshal(b, &r)
 	}
 	if err != nil {
-		return v, fmt.Errorf("volume %s: %w", filepath.Base(dir), err)
+		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), err)
 	}
-	v.Path = filepath.Join(dir, dataDir) // the root may have moved
-	return v, nil
+	if r.Path = ""; len(r.Options) == 0 {
+		r.Path = filepath.Join(dir, dataDir) // the root directory may have been moved
+	}
+	return r, nil
 }
 
 // Get returns one volume.
@@ -120,10 +159,36 @@ func (l *Local) Get(_ context.Context, owner core.Owner, name string) (core.Volu
 	if err != nil {
 		return core.Volume{}, err
 	}
-	return read(dir)
+	r, err := read(dir)
+	return r.shown(), err
 }
 
-// List lists an owner's volumes by name; owner "" lists all.
+// Source returns what a volume's options say is to be mounted. FailedPrecondition when it has
+// none.
+func (l *Local) Source(ctx context.Context, owner core.Owner, name string) (core.Mount, error) {
+	dir, err := l.path(owner, name)
+	if err != nil {
+		return core.Mount{}, err
+	}
+	r, err := read(dir)
+	if err != nil {
+		return core.Mount{}, err
+	}
+	what, err := parseOptions(r.Options)
+	if err == nil && what == nil {
+		err = fmt.Errorf("it has no options: %w", errdefs.ErrFailedPrecondition)
+	}
+	var m core.Mount
+	if err == nil {
+		m, err = what.mount(ctx)
+	}
+	if err != nil {
+		return core.Mount{}, fmt.Errorf("volume %s: %w", name, err)
+	}
+	return m, nil
+}
+
+// List returns an owner's volumes by name; owner "" returns all.
 func (l *Local) List(_ context.Context, owner core.Owner) ([]core.Volume, error) {
 	pattern := string(owner)
 	if owner == "" {
@@ -137,14 +202,14 @@ func (l *Local) List(_ context.Context, owner core.Owner) ([]core.Volume, error)
 	}
 	var list []core.Volume
 	for _, dir := range dirs {
-		v, err := read(dir)
+		r, err := read(dir)
 		if errdefs.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, v)
+		list = append(list, r.shown())
 	}
 	slices.SortFunc(list, func(a, b core.Volume) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil
@@ -161,7 +226,7 @@ func (l *Local) Remove(_ context.Context, owner core.Owner, name string) error {
 	if _, err := read(dir); err != nil {
 		return err
 	}
-	// The record goes first: what is left after a crash counts as none.
+	// The record is removed first, so that a crash leaves something that does not count.
 	if err := os.Remove(filepath.Join(dir, recordFile)); err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)
 	}
@@ -171,7 +236,7 @@ func (l *Local) Remove(_ context.Context, owner core.Owner, name string) error {
 	return nil
 }
 
-// Filled records that the first use has copied the image's content in.
+// Filled records that the first use has copied the image's content into the volume.
 func (l *Local) Filled(_ context.Context, owner core.Owner, name string) error {
 	dir, err := l.path(owner, name)
 	if err != nil {
@@ -179,10 +244,10 @@ func (l *Local) Filled(_ context.Context, owner core.Owner, name string) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v, err := read(dir)
+	r, err := read(dir)
 	if err != nil {
 		return err
 	}
-	v.Filled = true
-	return write(dir, v)
+	r.Filled = true
+	return write(dir, r)
 }

@@ -18,7 +18,7 @@ func TestVolumesArePerOwner(t *testing.T) {
 	}
 	ctx := t.Context()
 	for _, owner := range []core.Owner{core.OwnerCLI, core.OwnerNomad} {
-		v, err := l.Create(ctx, owner, "data", map[string]string{"a": "b"})
+		v, err := l.Create(ctx, owner, core.VolumeConfig{Name: "data", Labels: map[string]string{"a": "b"}})
 		if err != nil || v.Owner != owner || v.Filled {
 			t.Fatalf("%+v, %v", v, err)
 		}
@@ -26,7 +26,7 @@ func TestVolumesArePerOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first, err := l.Create(ctx, core.OwnerCLI, "data", nil)
+	first, err := l.Create(ctx, core.OwnerCLI, core.VolumeConfig{Name: "data"})
 	if !errdefs.IsAlreadyExists(err) || first.Labels["a"] != "b" {
 		t.Fatalf("%+v, %v", first, err)
 	}
@@ -57,11 +57,11 @@ func TestNamesCannotLeaveTheDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "-a", "a\x00b", "a b"} {
-		if _, err := l.Create(t.Context(), core.OwnerCLI, name, nil); !errdefs.IsInvalidArgument(err) {
+		if _, err := l.Create(t.Context(), core.OwnerCLI, core.VolumeConfig{Name: name}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
-	if _, err := l.Create(t.Context(), "../x", "a", nil); !errdefs.IsInvalidArgument(err) {
+	if _, err := l.Create(t.Context(), "../x", core.VolumeConfig{Name: "a"}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("owner: %v", err)
 	}
 }
@@ -78,7 +78,7 @@ func TestAHalfMadeVolumeIsNone(t *testing.T) {
 	if _, err := l.Get(t.Context(), core.OwnerCLI, "half"); !errdefs.IsNotFound(err) {
 		t.Fatalf("err = %v", err)
 	}
-	if _, err := l.Create(t.Context(), core.OwnerCLI, "half", nil); err != nil {
+	if _, err := l.Create(t.Context(), core.OwnerCLI, core.VolumeConfig{Name: "half"}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,20 +1,21 @@
 package weaken
 
-// ConnectionRoom closes idle and unauthenticated connections where a listener has no
-// room for more; without it new ones wait until others end by themselves.
+// ConnectionRoom closes idle and unauthenticated connections of a full listener; without
+// it, new connections wait until others end.
 const ConnectionRoom Defence = "connection-room"
 
-// RegistryCredentials keeps a registry's credentials from other hosts and from plain
-// HTTP.
+// RegistryCredentials sends a registry's credentials to that registry only, and never
+// over plain HTTP.
 const RegistryCredentials Defence = "registry-credentials" //nolint:gosec // is none
 
-// RegistryRate ends a transfer that brings too few bytes a second.
+// RegistryRate ends transfers that are too slow.
 const RegistryRate Defence = "registry-rate"
 
-// PullSlots gives each image slots of its own to fetch layers, and lets a layer hold
-// its turn to be unpacked only while there is something to unpack; without it a slow
-// registry's layers hold up all others.
+// PullSlots gives each image slots of its own for fetching layers, and lets a layer
+// occupy an unpacking slot only while it has data to unpack. Without it, one slow
+// registry's layers delay all others.
 const PullSlots Defence = "pull-slots"
 
-// LayerEntries bounds the entries of a layer and an image, and keeps inodes free.
+// LayerEntries limits the number of files in a layer and in an image, and keeps some
+// inodes free.
 const LayerEntries Defence = "layer-entries"

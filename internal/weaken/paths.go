@@ -1,9 +1,9 @@
 package weaken
 
-// Beneath is that paths of which a workload owns a part are resolved below a
-// trusted directory and through no link (internal/beneath).
+// Beneath resolves paths of which a workload owns a part below a trusted directory and
+// through no link (internal/beneath).
 const Beneath Defence = "beneath"
 
-// NomadBinds is that a job may not bind a directory that its other mounts are made
-// of.
+// NomadBinds forbids a job to bind a directory that contains the sources of its other
+// mounts.
 const NomadBinds Defence = "nomad-binds"

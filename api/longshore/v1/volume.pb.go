@@ -29,6 +29,7 @@ type Volume struct {
 	Path          string                 `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	Labels        map[string]string      `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Created       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created,proto3" json:"created,omitempty"`
+	Options       map[string]string      `protobuf:"bytes,6,rep,name=options,proto3" json:"options,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // what is secret in them is hidden
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -94,6 +95,13 @@ func (x *Volume) GetLabels() map[string]string {
 func (x *Volume) GetCreated() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Created
+	}
+	return nil
+}
+
+func (x *Volume) GetOptions() map[string]string {
+	if x != nil {
+		return x.Options
 	}
 	return nil
 }
@@ -187,9 +195,12 @@ func (x *ListVolumesResponse) GetVolumes() []*Volume {
 }
 
 type CreateVolumeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Labels        map[string]string      `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Labels map[string]string      `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// type, device and o, as Docker's driver "local" has them: the filesystem
+	// that is mounted while containers use the volume.
+	Options       map[string]string `protobuf:"bytes,3,rep,name=options,proto3" json:"options,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -234,6 +245,13 @@ func (x *CreateVolumeRequest) GetName() string {
 func (x *CreateVolumeRequest) GetLabels() map[string]string {
 	if x != nil {
 		return x.Labels
+	}
+	return nil
+}
+
+func (x *CreateVolumeRequest) GetOptions() map[string]string {
+	if x != nil {
+		return x.Options
 	}
 	return nil
 }
@@ -446,24 +464,32 @@ var File_longshore_v1_volume_proto protoreflect.FileDescriptor
 
 const file_longshore_v1_volume_proto_rawDesc = "" +
 	"\n" +
-	"\x19longshore/v1/volume.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf1\x01\n" +
+	"\x19longshore/v1/volume.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xea\x02\n" +
 	"\x06Volume\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x128\n" +
 	"\x06labels\x18\x04 \x03(\v2 .longshore.v1.Volume.LabelsEntryR\x06labels\x124\n" +
-	"\acreated\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x1a9\n" +
+	"\acreated\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12;\n" +
+	"\aoptions\x18\x06 \x03(\v2!.longshore.v1.Volume.OptionsEntryR\aoptions\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
+	"\fOptionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"*\n" +
 	"\x12ListVolumesRequest\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\"E\n" +
 	"\x13ListVolumesResponse\x12.\n" +
-	"\avolumes\x18\x01 \x03(\v2\x14.longshore.v1.VolumeR\avolumes\"\xab\x01\n" +
+	"\avolumes\x18\x01 \x03(\v2\x14.longshore.v1.VolumeR\avolumes\"\xb1\x02\n" +
 	"\x13CreateVolumeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12E\n" +
-	"\x06labels\x18\x02 \x03(\v2-.longshore.v1.CreateVolumeRequest.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\x02 \x03(\v2-.longshore.v1.CreateVolumeRequest.LabelsEntryR\x06labels\x12H\n" +
+	"\aoptions\x18\x03 \x03(\v2..longshore.v1.CreateVolumeRequest.OptionsEntryR\aoptions\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
+	"\fOptionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"D\n" +
 	"\x14CreateVolumeResponse\x12,\n" +
@@ -492,7 +518,7 @@ func file_longshore_v1_volume_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_volume_proto_rawDescData
 }
 
-var file_longshore_v1_volume_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_longshore_v1_volume_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_longshore_v1_volume_proto_goTypes = []any{
 	(*Volume)(nil),                // 0: longshore.v1.Volume
 	(*ListVolumesRequest)(nil),    // 1: longshore.v1.ListVolumesRequest
@@ -504,29 +530,33 @@ var file_longshore_v1_volume_proto_goTypes = []any{
 	(*PruneVolumesRequest)(nil),   // 7: longshore.v1.PruneVolumesRequest
 	(*PruneVolumesResponse)(nil),  // 8: longshore.v1.PruneVolumesResponse
 	nil,                           // 9: longshore.v1.Volume.LabelsEntry
-	nil,                           // 10: longshore.v1.CreateVolumeRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	nil,                           // 10: longshore.v1.Volume.OptionsEntry
+	nil,                           // 11: longshore.v1.CreateVolumeRequest.LabelsEntry
+	nil,                           // 12: longshore.v1.CreateVolumeRequest.OptionsEntry
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_longshore_v1_volume_proto_depIdxs = []int32{
 	9,  // 0: longshore.v1.Volume.labels:type_name -> longshore.v1.Volume.LabelsEntry
-	11, // 1: longshore.v1.Volume.created:type_name -> google.protobuf.Timestamp
-	0,  // 2: longshore.v1.ListVolumesResponse.volumes:type_name -> longshore.v1.Volume
-	10, // 3: longshore.v1.CreateVolumeRequest.labels:type_name -> longshore.v1.CreateVolumeRequest.LabelsEntry
-	0,  // 4: longshore.v1.CreateVolumeResponse.volume:type_name -> longshore.v1.Volume
-	0,  // 5: longshore.v1.PruneVolumesResponse.volumes:type_name -> longshore.v1.Volume
-	1,  // 6: longshore.v1.Volumes.ListVolumes:input_type -> longshore.v1.ListVolumesRequest
-	3,  // 7: longshore.v1.Volumes.CreateVolume:input_type -> longshore.v1.CreateVolumeRequest
-	5,  // 8: longshore.v1.Volumes.RemoveVolume:input_type -> longshore.v1.RemoveVolumeRequest
-	7,  // 9: longshore.v1.Volumes.PruneVolumes:input_type -> longshore.v1.PruneVolumesRequest
-	2,  // 10: longshore.v1.Volumes.ListVolumes:output_type -> longshore.v1.ListVolumesResponse
-	4,  // 11: longshore.v1.Volumes.CreateVolume:output_type -> longshore.v1.CreateVolumeResponse
-	6,  // 12: longshore.v1.Volumes.RemoveVolume:output_type -> longshore.v1.RemoveVolumeResponse
-	8,  // 13: longshore.v1.Volumes.PruneVolumes:output_type -> longshore.v1.PruneVolumesResponse
-	10, // [10:14] is the sub-list for method output_type
-	6,  // [6:10] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	13, // 1: longshore.v1.Volume.created:type_name -> google.protobuf.Timestamp
+	10, // 2: longshore.v1.Volume.options:type_name -> longshore.v1.Volume.OptionsEntry
+	0,  // 3: longshore.v1.ListVolumesResponse.volumes:type_name -> longshore.v1.Volume
+	11, // 4: longshore.v1.CreateVolumeRequest.labels:type_name -> longshore.v1.CreateVolumeRequest.LabelsEntry
+	12, // 5: longshore.v1.CreateVolumeRequest.options:type_name -> longshore.v1.CreateVolumeRequest.OptionsEntry
+	0,  // 6: longshore.v1.CreateVolumeResponse.volume:type_name -> longshore.v1.Volume
+	0,  // 7: longshore.v1.PruneVolumesResponse.volumes:type_name -> longshore.v1.Volume
+	1,  // 8: longshore.v1.Volumes.ListVolumes:input_type -> longshore.v1.ListVolumesRequest
+	3,  // 9: longshore.v1.Volumes.CreateVolume:input_type -> longshore.v1.CreateVolumeRequest
+	5,  // 10: longshore.v1.Volumes.RemoveVolume:input_type -> longshore.v1.RemoveVolumeRequest
+	7,  // 11: longshore.v1.Volumes.PruneVolumes:input_type -> longshore.v1.PruneVolumesRequest
+	2,  // 12: longshore.v1.Volumes.ListVolumes:output_type -> longshore.v1.ListVolumesResponse
+	4,  // 13: longshore.v1.Volumes.CreateVolume:output_type -> longshore.v1.CreateVolumeResponse
+	6,  // 14: longshore.v1.Volumes.RemoveVolume:output_type -> longshore.v1.RemoveVolumeResponse
+	8,  // 15: longshore.v1.Volumes.PruneVolumes:output_type -> longshore.v1.PruneVolumesResponse
+	12, // [12:16] is the sub-list for method output_type
+	8,  // [8:12] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_volume_proto_init() }
@@ -540,7 +570,7 @@ func file_longshore_v1_volume_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_volume_proto_rawDesc), len(file_longshore_v1_volume_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,9 +1,8 @@
-// Package cdi gives containers the devices of the Container Device Interface that
-// they ask for by name: https://github.com/cncf-tags/container-device-interface.
-// It is a package of its own so that a program without such devices does not link
-// the interface's library.
+// Package cdi adds the devices that containers ask for by name to their specs, as the Container
+// Device Interface specifies: https://github.com/cncf-tags/container-device-interface. It is a
+// package of its own so that programs without such devices do not link the interface's library.
 //
-// It must not know any orchestrator. Start at Devices.
+// It knows no orchestrator. Start at Devices.
 package cdi
 
 import (
@@ -19,14 +18,14 @@ import (
 	"github.com/longshore/longshore/internal/adjust"
 )
 
-// Devices adds the devices of vendors' files to specs.
+// Devices adds to specs the devices described in vendors' files.
 type Devices struct{ dirs []string }
 
 var _ adjust.Devices = (*Devices)(nil)
 
-// New returns the devices of the vendors' files in dirs, of which a later
-// one counts more. They are read anew for each container that wants a device.
-// InvalidArgument when a directory is no absolute path.
+// New returns the devices described by the vendors' files in dirs; files in later directories
+// take precedence. The files are read again for each container that asks for a device.
+// InvalidArgument when a directory is not an absolute path.
 func New(dirs []string) (*Devices, error) {
 	for _, d := range dirs {
 		if !filepath.IsAbs(d) {
@@ -36,9 +35,8 @@ func New(dirs []string) (*Devices, error) {
 	return &Devices{dirs}, nil
 }
 
-// Inject adds devices, by their qualified names (vendor.com/class=name), to a
-// spec. NotFound when there is one that no vendor's file has, InvalidArgument
-// when a file asks for something impossible.
+// Inject adds devices, by their qualified names (vendor.com/class=name), to a spec. NotFound when
+// no vendor's file has one of them, InvalidArgument when a file asks for something impossible.
 func (a *Devices) Inject(spec *specs.Spec, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -52,16 +50,16 @@ func (a *Devices) Inject(spec *specs.Spec, names []string) error {
 		return nil
 	}
 	if len(missing) == 0 {
-		return fmt.Errorf("cdi: %v: %w", err, errdefs.ErrInvalidArgument) //nolint:errorlint // the library has no classes
+		return fmt.Errorf("cdi: %v: %w", err, errdefs.ErrInvalidArgument) //nolint:errorlint // the library's errors have no class
 	}
-	// A broken file may be why a device is not known.
+	// A malformed file may be why a device is unknown.
 	var broken []error
 	for _, errs := range cache.GetErrors() {
 		broken = append(broken, errs...)
 	}
-	err = fmt.Errorf("cdi: no device %s in %s: %w", strings.Join(missing, ", "), strings.Join(a.dirs, ", "), errdefs.ErrNotFound)
+	err = fmt.Errorf("cdi: unknown device %s in %s: %w", strings.Join(missing, ", "), strings.Join(a.dirs, ", "), errdefs.ErrNotFound)
 	if len(broken) > 0 {
-		err = fmt.Errorf("%w; broken: %v", err, errors.Join(broken...)) //nolint:errorlint // only told
+		err = fmt.Errorf("%w; malformed files: %v", err, errors.Join(broken...)) //nolint:errorlint // for information only
 	}
 	return err
 }

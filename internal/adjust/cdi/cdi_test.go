@@ -71,8 +71,8 @@ func TestCDIDevices(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "broken.yaml"), []byte("cdiVersion: 0.5.0\nkind: other.com/x\ndevices: [{}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := inject("other.com/x=y"); err == nil || !strings.Contains(err.Error(), "broken") {
-		t.Errorf("a broken file is not told: %v", err)
+	if _, err := inject("other.com/x=y"); err == nil || !strings.Contains(err.Error(), "malformed files") {
+		t.Errorf("a malformed file is not named: %v", err)
 	}
 	if _, err := cdi.New([]string{"relative"}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("relative directory: %v", err)

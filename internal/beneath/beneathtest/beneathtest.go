@@ -1,5 +1,5 @@
-// Package beneathtest attacks whoever opens a path by its name: it exchanges a
-// directory for a link again and again while the test goes on.
+// Package beneathtest attacks code that opens a path by its name: it exchanges a
+// directory for a link again and again while the test runs.
 package beneathtest
 
 import (
@@ -23,13 +23,13 @@ func Rounds(t *testing.T) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n <= 0 {
-		t.Fatalf("%s: %q is no number above zero", RoundsEnv, text)
+		t.Fatalf("%s: %q is not a number above zero", RoundsEnv, text)
 	}
 	return n
 }
 
-// Exchange exchanges the names of a and b until stop is called, which returns how
-// often that was. Afterwards each has its own name again.
+// Exchange exchanges the names of a and b again and again until stop is called. stop
+// returns how often it did that; each then has its own name again.
 func Exchange(t *testing.T, a, b string) (stop func() int) {
 	t.Helper()
 	done, times := make(chan struct{}), 0

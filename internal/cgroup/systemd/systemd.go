@@ -1,8 +1,8 @@
-// Package systemd has systemd make the units whose cgroups package cgroup uses,
-// over D-Bus. It is a package of its own so that a program without systemd does not
-// link D-Bus.
+// Package systemd makes, over D-Bus, the systemd units whose cgroups package cgroup
+// uses. It is a package of its own so that a program without systemd does not link
+// D-Bus.
 //
-// It must not know what stands in a unit. Start at Bus.
+// It must not know what a unit is for. Start at Bus.
 package systemd
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/cgroup"
 )
 
-// Bus is cgroup.Systemd over D-Bus: over systemd's own socket, without a bus between.
+// Bus implements cgroup.Systemd over systemd's private D-Bus socket.
 type Bus struct {
 	mu   sync.Mutex // guards conn
 	conn *dbus.Conn
@@ -30,26 +30,26 @@ type Bus struct {
 
 var _ cgroup.Systemd = (*Bus)(nil)
 
-// jobTimeout bounds the wait for systemd's word that a job is done: it does not
-// come when systemd executes itself anew in between.
+// jobTimeout bounds the wait for a job's result: systemd does not send it if it
+// re-executes itself meanwhile.
 const jobTimeout = 30 * time.Second
 
-// Dial connects to systemd. Unavailable when it does not run here.
+// Dial connects to systemd. It fails with Unavailable if systemd does not run here.
 func Dial(ctx context.Context) (*Bus, error) {
 	b := &Bus{}
 	_, err := b.dial(ctx)
 	return b, err
 }
 
-// dial connects, again where systemd has let go of us: it does so when it
-// executes itself anew.
+// dial connects, and reconnects after systemd has closed the connection, which it does
+// when it re-executes itself.
 func (b *Bus) dial(ctx context.Context) (*dbus.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.conn != nil && b.conn.Connected() {
 		return b.conn, nil
 	}
-	// The connection would end with the context it is made with.
+	// A connection made with ctx would end with it.
 	conn, err := dbus.NewSystemdConnectionContext(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("connect to systemd: %w: %w", err, errdefs.ErrUnavailable)
@@ -61,7 +61,7 @@ func (b *Bus) dial(ctx context.Context) (*dbus.Conn, error) {
 	return conn, nil
 }
 
-// Close lets go of the connection.
+// Close closes the connection.
 func (b *Bus) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,7 +74,7 @@ func property(name string, value any) dbus.Property {
 	return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
 }
 
-// StartSlice makes a slice with every controller accounted for.
+// StartSlice makes a slice with accounting for every controller.
 func (b *Bus) StartSlice(ctx context.Context, name string) error {
 	properties := []dbus.Property{dbus.PropDescription("Longshore cgroups"), dbus.PropWants("-.slice")}
 	for _, p := range []string{"MemoryAccounting", "CPUAccounting", "IOAccounting", "TasksAccounting"} {
@@ -83,21 +83,22 @@ func (b *Bus) StartSlice(ctx context.Context, name string) error {
 	return b.start(ctx, name, properties)
 }
 
-// StartService makes a delegated service that is active without a process.
+// StartService makes a delegated service that stays active without a process.
 func (b *Bus) StartService(ctx context.Context, name, slice string) error {
 	properties := []dbus.Property{
 		dbus.PropDescription("Longshore cgroups"),
 		dbus.PropType("oneshot"), dbus.PropRemainAfterExit(true),
-		// It must have a command, which need not even be there.
+		// A service needs a command, which need not exist.
 		dbus.PropExecStart([]string{"/bin/true"}, true),
 		property("Delegate", true),
 		property("TasksMax", uint64(math.MaxUint64)),
-		// A container that runs out of memory does not end its sandbox.
+		// A process killed for lack of memory must not end the whole sandbox.
 		property("OOMPolicy", "continue"),
-		// As with other runtimes, containers go last when the node goes down.
+		// As with other runtimes, containers are stopped last when the node shuts down.
 		property("DefaultDependencies", false),
 		property("CollectMode", "inactive-or-failed"),
-		// What is in it still when it is stopped was to be dead.
+		// Processes that are left when it is stopped should be dead already, so kill
+		// them.
 		property("KillSignal", int32(unix.SIGKILL)),
 	}
 	if slice != "" {
@@ -106,7 +107,7 @@ func (b *Bus) StartService(ctx context.Context, name, slice string) error {
 	return b.start(ctx, name, properties)
 }
 
-// StartScope moves processes into a scope of their own, which ends with them.
+// StartScope moves processes into a scope, which ends with them.
 func (b *Bus) StartScope(ctx context.Context, name string, pids ...int) error {
 	all := make([]uint32, len(pids))
 	for i, pid := range pids {
@@ -168,7 +169,7 @@ func (b *Bus) await(ctx context.Context, op string, done <-chan string) error {
 	}
 }
 
-// said reports whether systemd answered with an error of this name.
+// said reports whether systemd answered with the error of this name.
 func said(err error, name string) bool {
 	var e godbus.Error
 	return errors.As(err, &e) && strings.HasSuffix(e.Name, "."+name)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// HalfOpen are beginnings of requests that never go on: nothing at all, part of a TLS
+// HalfOpen returns beginnings of requests that are never completed: nothing at all, part of a TLS
 // handshake, part of a head, and a head without its body.
 func HalfOpen() []string {
 	return []string{
@@ -16,10 +16,9 @@ func HalfOpen() []string {
 	}
 }
 
-// Flood opens n connections to address, each of which sends one of the texts, and
-// keeps them open until the test ends. Over TLS when conf is not nil, but for those
-// that send no text of their own. A connection that the server has closed meanwhile
-// is no error.
+// Flood opens n connections to address, each of which sends one of the texts, and keeps them open
+// until the test ends. With conf it uses TLS, except for connections that send nothing. A
+// connection that the server has closed meanwhile is not an error.
 func Flood(t testing.TB, address string, n int, conf *tls.Config, texts ...string) {
 	t.Helper()
 	for i := range n {

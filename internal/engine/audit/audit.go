@@ -1,5 +1,5 @@
-// Package audit holds the event log against itself and against the records. It
-// reads one transaction and knows no engine. Start at Events.
+// Package audit checks the event log for consistency, in itself and with the records. It reads
+// one transaction and knows no engine. Start at Events.
 package audit
 
 import (
@@ -10,11 +10,11 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Fault is one thing that is wrong.
+// Fault is one inconsistency.
 type Fault struct{ Object, Detail string }
 
-// Events walks the log that is kept: no gap, one exit for each start, nothing of
-// an object after its removal, and the same ends as on record.
+// Events checks the events that are kept: no gap, one exit for each start, no event of an object
+// after its removal, and the same ends as in the records.
 func Events(tx core.Tx) ([]Fault, error) {
 	w := walk{started: map[core.Ref]bool{}, ended: map[core.Ref]bool{}, gone: map[core.ID]bool{}}
 	since, err := Oldest(tx)
@@ -37,7 +37,7 @@ func Events(tx core.Tx) ([]Fault, error) {
 	return w.found, nil
 }
 
-// Oldest finds the Seq before the oldest event kept, by halving.
+// Oldest returns the Seq before the oldest event that is kept, by bisection.
 func Oldest(tx core.Tx) (uint64, error) {
 	lo, hi := uint64(0), tx.LastSeq()
 	for lo < hi {
@@ -60,7 +60,7 @@ func Oldest(tx core.Tx) (uint64, error) {
 
 type walk struct {
 	next           uint64
-	whole          bool // the log is kept from its first event on
+	whole          bool // the log is complete from its first event on
 	started, ended map[core.Ref]bool
 	gone           map[core.ID]bool
 	found          []Fault
@@ -88,7 +88,7 @@ func (w *walk) step(ev *core.Event) {
 	ref := core.Ref{Container: ev.Container, Process: ev.Process}
 	switch ev.Kind {
 	case core.EventContainerStarted, core.EventProcessStarted:
-		// What has ended leaves its name to another; a main process has no successor.
+		// When an exec has ended, another one may get its ID; a main process has no successor.
 		if w.started[ref] && (ref.Process == core.Main || !w.ended[ref]) {
 			w.bad(ev, fmt.Sprintf("process %v started twice", ref))
 		}
@@ -120,7 +120,7 @@ func (w *walk) removed(ev *core.Event) {
 	}
 }
 
-// record holds the log against a record that is still there.
+// record compares the log with a record that still exists.
 func (w *walk) record(c *core.Container) {
 	if !w.whole {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/state"
 )
 
-// TestNamesOfProcesses: a name may be another's once who had it has ended; two at a
-// time, or two ends of one, are faults.
+// TestNamesOfProcesses: an ID may be used again when its process has ended; two processes at a
+// time with one ID, or two ends of one process, are faults.
 func TestNamesOfProcesses(t *testing.T) {
 	for log, want := range map[string]string{
 		"S s e s e E R":   "",

@@ -9,11 +9,11 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Bundles is the fake Runtime as one that keeps core.Runtime's word to the letter
-// and writes the bundle's config.json, for those who read it.
+// Bundles is the fake Runtime that also writes the bundle's config.json, as core.Runtime
+// promises, for code that reads it.
 type Bundles struct{ *Runtime }
 
-// Create writes the spec and makes the container.
+// Create writes the spec and creates the container.
 func (b Bundles) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
 	raw, err := json.Marshal(c.Spec)
 	if err != nil {

@@ -66,7 +66,16 @@ func TestImagesKeepTheContract(t *testing.T) {
 			if err := json.Unmarshal(b.Blobs[b.ID], &cfg); err != nil {
 				t.Fatal(err)
 			}
-			s.OfferAs(name, cfg, b.ID, b.Manifest.Digest)
+			var docker struct {
+				Config struct {
+					Healthcheck *core.HealthCheck
+					Shell       []string
+				}
+			}
+			if err := json.Unmarshal(b.Blobs[b.ID], &docker); err != nil {
+				t.Fatal(err)
+			}
+			s.OfferAs(name, core.Image{ID: b.ID, Digest: b.Manifest.Digest, Config: cfg, Health: docker.Config.Healthcheck, Shell: docker.Config.Shell})
 			return name
 		}}
 	})

@@ -11,12 +11,12 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// ErrCrash is what everything answers in an engine that died at a stage.
+// ErrCrash is the error of every call in an engine that died at a stage.
 var ErrCrash = errors.New("the agent has died")
 
-// Crash has a node's engine die at a stage, as its process would: nothing is
-// undone, and nothing can be read or written any more. It notes the stages that
-// are passed, so that a test need not know their names.
+// Crash makes a node's engine die at a stage, as if its process had died: nothing is undone, and
+// nothing can be read or written any more. It records the stages that are passed, so that a test
+// need not know their names.
 type Crash struct {
 	mu     sync.Mutex // guards at, hit, passed
 	at     string
@@ -24,7 +24,7 @@ type Crash struct {
 	passed []string
 }
 
-// Crashes lets the engines that n starts from now on die where the Crash says.
+// Crashes returns a Crash that controls the engines which n starts from now on.
 func (n *Node) Crashes() *Crash {
 	c := &Crash{hit: make(chan struct{})}
 	n.Options.FailPoint = c.point
@@ -33,15 +33,15 @@ func (n *Node) Crashes() *Crash {
 	return c
 }
 
-// At has the engine die at a stage, the next time it gets there. The engine that starts
-// after that lives, as with "".
+// At makes the engine die the next time it reaches a stage. The engine that is started after that
+// does not die; neither does any with "".
 func (c *Crash) At(stage string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at, c.hit, c.passed = stage, make(chan struct{}), nil
 }
 
-// Hit is closed when the engine dies.
+// Hit returns a channel that is closed when the engine dies.
 func (c *Crash) Hit() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *Crash) Dead() bool {
 	}
 }
 
-// Passed are the stages passed since At was called, each once, in their order.
+// Passed returns the stages passed since At was called, each once, in order.
 func (c *Crash) Passed() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +83,7 @@ func (c *Crash) point(stage string) error {
 	return ErrCrash
 }
 
-// mortalStore is a store that the dead cannot reach.
+// mortalStore is a store that fails all calls of a dead engine.
 type mortalStore struct {
 	core.Store
 	crash *Crash
@@ -103,25 +103,24 @@ func (s mortalStore) Update(fn func(core.Tx) error) error {
 	return s.Store.Update(fn)
 }
 
-// Life is a face over a node, as CrashMatrix drives it.
+// Life is a face over a node, for CrashMatrix.
 type Life struct {
 	Node  *Node
 	Crash *Crash // of Node
-	// Call is the client's call, which ends when ctx does; after a death its error
-	// does not matter.
+	// Call makes the client's call, which ends when ctx does. After a crash its error is ignored.
 	Call func(ctx context.Context) error
-	// Restart is the end of the face and the engine, and the next ones' start.
+	// Restart ends the face and the engine, and starts new ones.
 	Restart func()
-	// Again is the same call once more, which must succeed or tell the truth.
+	// Again makes the same call again. It must succeed or return the truth.
 	Again func() error
-	// Clear has the client take away all that it has made.
+	// Clear makes the client remove all that it has created.
 	Clear func() error
 }
 
-// CrashMatrix lets the agent die after each stage that a call passes, and starts
-// it again: then the node and the records agree, the client's repeated call
-// succeeds, and when the client has removed what it made nothing is left. Which
-// stages there are is read from a call that goes through.
+// CrashMatrix lets the agent die after each stage that a call passes, and starts it again. Then
+// the records and the node must agree, the client's repeated call must succeed, and when the
+// client has removed what it created, nothing may be left. The list of stages comes from a call
+// that completes.
 func CrashMatrix(t *testing.T, begin func(t *testing.T) Life) {
 	t.Helper()
 	var stages []string
@@ -152,10 +151,10 @@ func CrashMatrix(t *testing.T, begin func(t *testing.T) Life) {
 	}
 }
 
-// stagePatience is how long a stage may take that the call does not wait for.
+// stagePatience is how long a stage may take for which the call does not wait.
 const stagePatience = time.Minute
 
-// dies makes the call and has the agent die at a stage of it.
+// dies makes the call and lets the agent die at a stage of it.
 func (l Life) dies(t *testing.T, stage string) {
 	t.Helper()
 	l.Crash.At(stage)
@@ -167,7 +166,7 @@ func (l Life) dies(t *testing.T, stage string) {
 	var err error
 	select {
 	case <-hit:
-		cancel() // whoever waits dies too
+		cancel() // callers that wait die too
 		err = <-done
 	case err = <-done:
 		select {
@@ -177,10 +176,10 @@ func (l Life) dies(t *testing.T, stage string) {
 		}
 	}
 	t.Logf("the call ended with %v", err)
-	l.Node.Stop() // what its face still does finds nothing until the next engine starts
+	l.Node.Stop() // the old face's calls fail until the next engine starts
 }
 
-// clear removes all and finds nothing left.
+// clear removes everything and checks that nothing is left.
 func (l Life) clear(t *testing.T) {
 	t.Helper()
 	l.Node.Clean()

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// ExampleTB is what a godoc Example hands to New or Fakes, as it has no testing.T:
-// where a test would fail, it panics. The Example calls done at its end.
+// ExampleTB returns a testing.TB for New or Fakes in a godoc Example, which has no testing.T.
+// Where a test would fail, it panics. The Example must call done at its end.
 func ExampleTB() (tb testing.TB, done func()) {
 	x := &exampleTB{}
 	return x, x.done

@@ -18,10 +18,13 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Images is a fake core.Images. Registries hold what AddImage put there; an
-// owner has what it pulled.
+// Images is a fake core.Images. Its registries have what AddImage put there; an owner has what it
+// pulled.
 type Images struct {
 	fault
+	// OnPull, unless it is nil, is called with the options of each pull. Set it before the first
+	// pull.
+	OnPull    func(core.PullOptions)
 	lock      sync.Mutex            // guards registry, names, pins, pulled, checkouts
 	registry  map[string]*fakeImage // by full name
 	names     map[core.Owner]map[string]*fakeImage
@@ -34,10 +37,12 @@ type fakeImage struct {
 	id       digest.Digest
 	manifest digest.Digest
 	config   ocispec.Image
+	health   *core.HealthCheck
+	shell    []string
 	files    map[string]string
 }
 
-// malformed refuses what no registry takes.
+// malformed returns an error for names that no registry accepts.
 func malformed(ref string) error {
 	if ref == "" || strings.ContainsAny(ref, " \t\n") || strings.ToLower(ref[:1+max(0, strings.LastIndexByte(ref, '/'))]) != ref[:1+max(0, strings.LastIndexByte(ref, '/'))] {
 		return fmt.Errorf("image name %q: %w", ref, errdefs.ErrInvalidArgument)
@@ -85,21 +90,21 @@ func (s *Images) add(name string, cfg ocispec.ImageConfig, files map[string]stri
 	return s.image(core.OwnerCLI, img)
 }
 
-// Offer puts an image into the fake registries only, to be pulled.
+// Offer puts an image only into the fake registries, to be pulled.
 func (s *Images) Offer(name string, cfg ocispec.ImageConfig, files map[string]string) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.registry[fullName(name)] = newImage(cfg, files)
 }
 
-// OfferAs is Offer of an image with digests of its own.
-func (s *Images) OfferAs(name string, cfg ocispec.Image, id, manifest digest.Digest) {
+// OfferAs is Offer for an image with digests and a health check of its own.
+func (s *Images) OfferAs(name string, img core.Image) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	s.registry[fullName(name)] = &fakeImage{id: id, manifest: manifest, config: cfg}
+	s.registry[fullName(name)] = &fakeImage{id: img.ID, manifest: img.Digest, config: img.Config, health: img.Health, shell: img.Shell}
 }
 
-// name gives an owner an image. Preconditions: lock is held.
+// name gives an image to an owner. Preconditions: lock is held.
 func (s *Images) name(owner core.Owner, name string, img *fakeImage) {
 	if s.names[owner] == nil {
 		s.names[owner] = map[string]*fakeImage{}
@@ -110,16 +115,16 @@ func (s *Images) name(owner core.Owner, name string, img *fakeImage) {
 	}
 }
 
-// image is how an owner sees an image. Preconditions: lock is held.
+// image returns an image as an owner sees it. Preconditions: lock is held.
 func (s *Images) image(owner core.Owner, img *fakeImage) core.Image {
-	out := core.Image{ID: img.id, Digest: img.manifest, Size: 1000, Unpacked: 2000, Config: img.config, Pulled: s.pulled[img.id], Pinned: s.pins[owner][img.id]}
+	out := core.Image{ID: img.id, Digest: img.manifest, Size: 1000, Unpacked: 2000, Config: img.config, Health: img.health, Shell: img.shell, Pulled: s.pulled[img.id], Pinned: s.pins[owner][img.id]}
 	seen := map[string]bool{}
 	for o, names := range s.names {
 		if owner != "" && o != owner {
 			continue
 		}
 		for name, i := range names {
-			if i != img || seen[name] {
+			if i != img || seen[name] || strings.HasPrefix(name, "@") {
 				continue
 			}
 			seen[name] = true
@@ -135,10 +140,13 @@ func (s *Images) image(owner core.Owner, img *fakeImage) core.Image {
 	return out
 }
 
-// Pull gives the owner a name of what the registry has.
+// Pull gives the owner a name for an image in the registry.
 func (s *Images) Pull(ctx context.Context, owner core.Owner, ref string, opts core.PullOptions) (core.Image, error) {
 	if err := s.check(ctx, "Pull"); err != nil {
 		return core.Image{}, err
+	}
+	if s.OnPull != nil {
+		s.OnPull(opts)
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -164,7 +172,7 @@ func (s *Images) pin(owner core.Owner, img *fakeImage, pinned bool) {
 	s.pins[owner][img.id] = pinned
 }
 
-// find looks an image up as an owner names it. Preconditions: lock is held.
+// find returns the image that an owner names. Preconditions: lock is held.
 func (s *Images) find(owner core.Owner, ref string) *fakeImage {
 	hex := strings.TrimPrefix(ref, "sha256:")
 	for o, names := range s.names {
@@ -181,7 +189,7 @@ func (s *Images) find(owner core.Owner, ref string) *fakeImage {
 	return nil
 }
 
-// Get finds an image.
+// Get returns an image.
 func (s *Images) Get(ctx context.Context, owner core.Owner, ref string) (core.Image, error) {
 	if err := s.check(ctx, "Get"); err != nil {
 		return core.Image{}, err
@@ -198,7 +206,7 @@ func (s *Images) Get(ctx context.Context, owner core.Owner, ref string) (core.Im
 	return s.image(owner, img), nil
 }
 
-// List lists an owner's images.
+// List returns an owner's images.
 func (s *Images) List(ctx context.Context, owner core.Owner) ([]core.Image, error) {
 	if err := s.check(ctx, "List"); err != nil {
 		return nil, err
@@ -236,7 +244,7 @@ func (s *Images) Tag(ctx context.Context, owner core.Owner, source, target strin
 	return nil
 }
 
-// Remove drops a name, or by ID all.
+// Remove removes a name, or all names with an ID.
 func (s *Images) Remove(ctx context.Context, owner core.Owner, ref string) error {
 	if err := s.check(ctx, "Remove"); err != nil {
 		return err
@@ -255,7 +263,7 @@ func (s *Images) Remove(ctx context.Context, owner core.Owner, ref string) error
 	return nil
 }
 
-// Checkout gives a container its root.
+// Checkout makes a container's root.
 func (s *Images) Checkout(ctx context.Context, req core.CheckoutRequest) (core.Checkout, error) {
 	if err := s.check(ctx, "Checkout"); err != nil {
 		return core.Checkout{}, err
@@ -282,7 +290,7 @@ func (s *Images) content(container core.ID) map[string]string {
 	return nil
 }
 
-// Discard takes the root back.
+// Discard removes the root.
 func (s *Images) Discard(ctx context.Context, container core.ID) error {
 	if err := s.check(ctx, "Discard"); err != nil {
 		return err
@@ -293,14 +301,14 @@ func (s *Images) Discard(ctx context.Context, container core.ID) error {
 	return nil
 }
 
-// Checkouts lists the containers that have one.
+// Checkouts returns the containers that have one.
 func (s *Images) Checkouts(ctx context.Context) ([]core.ID, error) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	return slices.Sorted(maps.Keys(s.checkouts)), s.check(ctx, "Checkouts")
 }
 
-// RootStats is always the same.
+// RootStats always returns the same.
 func (s *Images) RootStats(ctx context.Context, container core.ID) (core.RootStats, error) {
 	if err := s.check(ctx, "RootStats"); err != nil {
 		return core.RootStats{}, err
@@ -313,7 +321,7 @@ func (s *Images) RootStats(ctx context.Context, container core.ID) (core.RootSta
 	return core.RootStats{Bytes: core.Known(4096), Inodes: core.Known(1)}, nil
 }
 
-// Pin marks an image.
+// Pin sets the mark of an image.
 func (s *Images) Pin(ctx context.Context, owner core.Owner, ref string, pinned bool) error {
 	if err := s.check(ctx, "Pin"); err != nil {
 		return err
@@ -329,7 +337,7 @@ func (s *Images) Pin(ctx context.Context, owner core.Owner, ref string, pinned b
 }
 
 // Import reads what Export wrote.
-func (s *Images) Import(ctx context.Context, owner core.Owner, archive io.Reader) ([]core.Image, error) {
+func (s *Images) Import(ctx context.Context, owner core.Owner, archive io.Reader, opts core.ImportOptions) ([]core.Image, error) {
 	if err := s.check(ctx, "Import"); err != nil {
 		return nil, err
 	}
@@ -346,8 +354,18 @@ func (s *Images) Import(ctx context.Context, owner core.Owner, archive io.Reader
 			img = &fakeImage{id: digestOf(name), manifest: digestOf(name)}
 			s.registry[name] = img
 		}
-		s.name(owner, name, img)
+		switch {
+		case opts.Only == "":
+			s.name(owner, name, img)
+		case fullName(opts.Only) == fullName(name):
+			s.name(owner, "@"+string(img.manifest), img)
+		default:
+			continue
+		}
 		list = append(list, s.image(owner, img))
+	}
+	if opts.Only != "" && len(list) != 1 {
+		return nil, fmt.Errorf("import: the archive has no image %s: %w", opts.Only, errdefs.ErrNotFound)
 	}
 	return list, nil
 }
@@ -369,7 +387,7 @@ func (s *Images) Export(ctx context.Context, owner core.Owner, refs []string, w 
 	return json.NewEncoder(w).Encode(names)
 }
 
-// Prune removes the owner's names for which keep answers false.
+// Prune removes the owner's names for which keep returns false.
 func (s *Images) Prune(ctx context.Context, owner core.Owner, keep func(core.Image) bool) (freed uint64, err error) {
 	list, err := s.List(ctx, owner)
 	if err != nil {

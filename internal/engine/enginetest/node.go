@@ -1,6 +1,5 @@
-// Package enginetest gives a test a real engine over fakes: a node in memory
-// whose processes write and end when they are told, or do what a Program of the
-// test does.
+// Package enginetest gives tests a real engine over fakes: a node in memory, whose processes
+// write and end when the test says so, or run a Program of the test.
 //
 // It knows no face. Start at New.
 package enginetest
@@ -26,8 +25,8 @@ import (
 	"github.com/longshore/longshore/internal/volume"
 )
 
-// Node is the fake node. Its fakes outlive the engine on top, so that a test can
-// crash the engine and start it again.
+// Node is the fake node. Its fakes outlive the engine, so that a test can crash the engine and
+// start another one.
 type Node struct {
 	Runtime    *Runtime
 	Supervisor *Supervisor
@@ -38,16 +37,16 @@ type Node struct {
 	Roots      *Roots
 	OOMLog     *OOMLog
 	Volumes    *volume.Local
-	Policy     *Policy // the one of Options, asked about all that callers do
+	Policy     *Policy // the policy in Options, which is asked about everything
 
-	// Engine is the one that runs now. Restart and Start replace it.
+	// Engine is the running engine. Restart and Start replace it.
 	Engine *engine.Engine
-	// Options is what the next engine is made of.
+	// Options are those of the next engine.
 	Options engine.Options
 
 	tb   testing.TB
 	stop func()
-	// crash is that of the engines from now on, nil without.
+	// crash controls the engines started from now on; nil without.
 	crash *Crash
 }
 
@@ -60,8 +59,8 @@ func New(tb testing.TB) *Node {
 	return n
 }
 
-// Fakes returns a node without a running engine, for a test that wants other
-// Options first; call Start.
+// Fakes returns a node without a running engine, for tests that change Options first; they call
+// Start.
 func Fakes(tb testing.TB) *Node {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -93,15 +92,14 @@ func Fakes(tb testing.TB) *Node {
 	return n
 }
 
-// AddRuntime configures a further fake runtime on the same fakes; call it before
-// Start.
+// AddRuntime configures another fake runtime on the same fakes. Call it before Start.
 func (n *Node) AddRuntime(name string) *Runtime {
 	rt := &Runtime{name: name, sup: n.Supervisor, cgroups: n.Cgroups, kept: map[core.ID]core.RuntimeCreate{}}
 	n.Options.Runtimes = append(n.Options.Runtimes, rt)
 	return rt
 }
 
-// Start makes an engine of n.Options, recovers and runs it.
+// Start makes an engine with n.Options, lets it recover, and runs it.
 func (n *Node) Start() {
 	n.tb.Helper()
 	if err := n.TryStart(); err != nil {
@@ -109,7 +107,7 @@ func (n *Node) Start() {
 	}
 }
 
-// TryStart is Start for a test that expects an error.
+// TryStart is Start for tests that expect an error.
 func (n *Node) TryStart() error {
 	if n.crash != nil && n.crash.Dead() {
 		n.crash.At("")
@@ -134,7 +132,7 @@ func (n *Node) TryStart() error {
 	return n.Supervisor.listened(ctx)
 }
 
-// Stop ends the engine as the death of its process would; the fakes live on.
+// Stop ends the engine as the death of its process would; the fakes remain.
 func (n *Node) Stop() {
 	if n.stop == nil {
 		return
@@ -159,7 +157,7 @@ func (n *Node) AddImage(name string, cfg ocispec.ImageConfig, files map[string]s
 	return n.Images.add(name, cfg, files)
 }
 
-// Pod makes a sandbox with a network, ipc and uts namespace of its own.
+// Pod creates a sandbox with a network, ipc and uts namespace of its own.
 func (n *Node) Pod(owner core.Owner, key core.Key) core.Sandbox {
 	n.tb.Helper()
 	shared := core.Namespace{Mode: core.Shared}
@@ -172,14 +170,14 @@ func (n *Node) Pod(owner core.Owner, key core.Key) core.Sandbox {
 	return sb
 }
 
-// Args is a SpecFunc that runs a command.
+// Args returns a SpecFunc that runs a command.
 func Args(args ...string) core.SpecFunc {
 	return func(context.Context, core.Rootfs) (*specs.Spec, []byte, error) {
 		return &specs.Spec{Process: &specs.Process{Args: args, Cwd: "/"}}, nil, nil
 	}
 }
 
-// Container makes a container of an image that AddImage knows.
+// Container creates a container from an image of AddImage.
 func (n *Node) Container(sb core.Sandbox, key core.Key, image core.Image, args ...string) core.Container {
 	n.tb.Helper()
 	c, err := n.As(sb.Owner).CreateContainer(n.tb.Context(), core.ContainerConfig{
@@ -191,7 +189,7 @@ func (n *Node) Container(sb core.Sandbox, key core.Key, image core.Image, args .
 	return c
 }
 
-// Running is Container and start.
+// Running creates a container and starts it.
 func (n *Node) Running(sb core.Sandbox, key core.Key, image core.Image, args ...string) core.Container {
 	n.tb.Helper()
 	c := n.Container(sb, key, image, args...)
@@ -201,7 +199,7 @@ func (n *Node) Running(sb core.Sandbox, key core.Key, image core.Image, args ...
 	return c
 }
 
-// Clean fails the test when the engine finds a violation of its invariants.
+// Clean fails the test when the engine finds violations of its invariants.
 func (n *Node) Clean() {
 	n.tb.Helper()
 	list, err := n.Engine.Check(n.tb.Context())
@@ -213,7 +211,7 @@ func (n *Node) Clean() {
 	}
 }
 
-// Settle waits until the engine has taken every exit that is there.
+// Settle waits until the engine has recorded every exit.
 func (n *Node) Settle() {
 	n.tb.Helper()
 	ctx, cancel := context.WithTimeout(n.tb.Context(), time.Minute)
@@ -223,9 +221,9 @@ func (n *Node) Settle() {
 	}
 }
 
-// KeeperDies is the keeper's death; gone, which may be nil, says which processes
-// die with it because their nest does. It returns once the engine has met the
-// next keeper.
+// KeeperDies kills the keeper. gone, which may be nil, selects the processes that die with it
+// because their nest does. It returns when the engine has asked the next keeper for its
+// processes.
 func (n *Node) KeeperDies(gone func(core.Ref) bool) {
 	n.tb.Helper()
 	n.Supervisor.Crash(gone)
@@ -236,7 +234,7 @@ func (n *Node) KeeperDies(gone func(core.Ref) bool) {
 	}
 }
 
-// TrySettle is Settle with a time of its own.
+// TrySettle is Settle with a context and an error.
 func (n *Node) TrySettle(ctx context.Context) error {
 	if err := n.Supervisor.settled(ctx); err != nil {
 		return fmt.Errorf("exits that nobody took: %w", err)
@@ -244,10 +242,9 @@ func (n *Node) TrySettle(ctx context.Context) error {
 	return nil
 }
 
-// Reboot loses what a boot of the node loses: processes, mounts, pinned
-// namespaces, cgroups, what runtimes keep, and everything below the state
-// directory. Stop the engine before, and give it a store that has lost its
-// records.
+// Reboot drops what a boot of the node drops: processes, mounts, pinned namespaces, cgroups, what
+// runtimes store, and everything below the state directory. Stop the engine before, and give the
+// next one a store that has lost its records.
 func (n *Node) Reboot() {
 	n.tb.Helper()
 	n.Supervisor.Crash(func(core.Ref) bool { return true })
@@ -260,7 +257,7 @@ func (n *Node) Reboot() {
 	}
 }
 
-// Left names everything that the fakes hold, for a test that all was given back.
+// Left returns the names of everything that the fakes hold, for tests that nothing is left.
 func (n *Node) Left() []string {
 	ctx := context.Background()
 	var left []string

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Policy is a core.Policy that notes what it is asked, and does what a test says.
-// The zero Policy permits all.
+// Policy is a core.Policy that records the questions, and does what a test says. The zero Policy
+// permits everything.
 type Policy struct {
 	mu    sync.Mutex // guards notes, do
 	notes []string
@@ -23,28 +23,28 @@ type Policy struct {
 
 var _ core.Policy = (*Policy)(nil)
 
-// Hooks are what a test has a Policy do. Each may be nil.
+// Hooks are functions and values with which a test controls a Policy. Each may be nil.
 type Hooks struct {
-	// Asked is called with each question, as Notes tells it, and may refuse.
+	// Asked is called with each question, in the form of Notes, and may refuse.
 	Asked func(ctx context.Context, question string) error
-	// Told is called with each end, as Notes tells it.
+	// Told is called with each result, in the form of Notes.
 	Told func(ctx context.Context, end string)
-	// Resources are to be set in place of an update's.
+	// Resources replace those of an update.
 	Resources *specs.LinuxResources
-	// Container and Process change what is to run.
+	// Container and Process change the spec of what is started.
 	Container func(c *core.Container, spec *specs.Spec)
 	Process   func(c *core.Container, p *specs.Process)
 }
 
-// Does has the policy do what h says from now on.
+// Does makes the policy use h from now on.
 func (p *Policy) Does(h Hooks) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.do = h
 }
 
-// Refuse has it answer PermissionDenied to each question that begins so, and permit
-// all else; "" refuses nothing.
+// Refuse makes the policy answer PermissionDenied to each question with this prefix, and permit
+// all others; "" refuses nothing.
 func (p *Policy) Refuse(question string) {
 	p.Does(Hooks{Asked: func(_ context.Context, asked string) error {
 		if question == "" || !strings.HasPrefix(asked, question) {
@@ -54,9 +54,9 @@ func (p *Policy) Refuse(question string) {
 	}})
 }
 
-// Notes are what it was asked and told since the last Notes, in this order: "create
-// sandbox KEY" before a verb, "create sandbox KEY: done" or "…: failed" after it,
-// "admit sandbox KEY", "adjust container KEY" and "adjust process KEY" in its middle.
+// Notes returns the questions and results since the last call of Notes, in order: "create sandbox
+// KEY" before a verb, "create sandbox KEY: done" or "…: failed" after it, "admit sandbox KEY",
+// "adjust container KEY" and "adjust process KEY" in between.
 func (p *Policy) Notes() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +65,7 @@ func (p *Policy) Notes() []string {
 	return notes
 }
 
-// hooks notes something, and returns what to do.
+// hooks records a note, and returns the hooks.
 func (p *Policy) hooks(note string) Hooks {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,16 +131,15 @@ func (p *Policy) Before(ctx context.Context, op *core.Operation) (after func(err
 	}, nil
 }
 
-// Asked returns those of Notes that are questions.
+// Asked returns those of the notes that are questions.
 func Asked(notes []string) []string {
 	return slices.DeleteFunc(slices.Clone(notes), func(n string) bool {
 		return strings.HasSuffix(n, ": done") || strings.HasSuffix(n, ": failed")
 	})
 }
 
-// RefusesExecs makes a face's call that starts a further process, and fails the test
-// unless policies are asked about it, and end it by their no. It returns what the
-// call answers to that.
+// RefusesExecs makes a face's call that starts a further process while a policy refuses that. It
+// fails the test unless the policy is asked and the call fails, and returns the call's errors.
 func (n *Node) RefusesExecs(call func() error) (answers []error) {
 	n.tb.Helper()
 	defer n.Policy.Refuse("")

@@ -18,14 +18,14 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// fault lets a test make a port fail: Fail is asked before each call.
+// fault lets a test make a port fail.
 type fault struct {
 	mu   sync.Mutex // guards fail
 	fail func(call string) error
 }
 
-// Fail sets what answers for every call of the port: an error makes it fail.
-// nil takes that away.
+// Fail sets a function that is called before each call of the port: its error is the call's
+// error. nil removes it.
 func (f *fault) Fail(fn func(call string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +45,10 @@ func (f *fault) check(ctx context.Context, call string) error {
 	return fn(call)
 }
 
-// Network is a fake core.Network: addresses in order, ports held once.
+// FirstChosenPort is the first of the host ports that a Network chooses from.
+const FirstChosenPort = 61000
+
+// Network is a fake core.Network, with addresses in order and exclusive ports.
 type Network struct {
 	fault
 	lock   sync.Mutex // guards held, stats, ranges
@@ -60,7 +63,7 @@ func newNetwork() *Network {
 	return &Network{held: map[core.ID]core.NetworkStatus{}, stats: map[core.ID][]core.NetStats{}, ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
 }
 
-// Setup gives the first free address.
+// Setup leases the first free address.
 func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
 	if err := n.check(ctx, "Setup"); err != nil {
 		return core.NetworkStatus{}, err
@@ -85,12 +88,12 @@ func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
-	st := core.NetworkStatus{Mode: "builtin", Addrs: []netip.Addr{addr}, Ports: req.Config.Ports}
+	st := core.NetworkStatus{Mode: "builtin", Addrs: []netip.Addr{addr}, Ports: n.choosePorts(req.Config.Ports)}
 	n.held[req.Sandbox] = st
 	return st, nil
 }
 
-// freePorts fails when somebody holds one of ports. Preconditions: lock is held.
+// freePorts returns an error when one of ports is in use. Preconditions: lock is held.
 func (n *Network) freePorts(ports []core.Port) error {
 	for _, p := range ports {
 		if !slices.Contains([]string{"tcp", "udp", "sctp"}, p.Proto) {
@@ -105,15 +108,32 @@ func (n *Network) freePorts(ports []core.Port) error {
 	return nil
 }
 
-// freeAddr leaves out network, gateway and broadcast. Preconditions: lock is held.
+// choosePorts returns ports with those chosen that are left to the network. Preconditions: lock is
+// held.
+func (n *Network) choosePorts(ports []core.Port) []core.Port {
+	ports = slices.Clone(ports)
+	for i, p := range ports {
+		for next := uint16(FirstChosenPort); ports[i].Host == 0; next++ {
+			if p.Host = next; n.freePorts([]core.Port{p}) == nil && !slices.ContainsFunc(ports, func(q core.Port) bool { return q.Host == next }) {
+				ports[i] = p
+			}
+		}
+	}
+	return ports
+}
+
+// freeAddr returns a free address, but for network, gateway and broadcast. Preconditions: lock is
+// held.
 func (n *Network) freeAddr() (netip.Addr, error) {
+	taken := map[netip.Addr]bool{}
+	for _, st := range n.held {
+		for _, a := range st.Addrs {
+			taken[a] = true
+		}
+	}
 	for _, r := range n.ranges {
 		for a := r.Addr().Next().Next(); r.Contains(a.Next()); a = a.Next() {
-			taken := false
-			for _, st := range n.held {
-				taken = taken || slices.Contains(st.Addrs, a)
-			}
-			if !taken {
+			if !taken[a] {
 				return a, nil
 			}
 		}
@@ -121,7 +141,7 @@ func (n *Network) freeAddr() (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("setup network: no address left: %w", errdefs.ErrResourceExhausted)
 }
 
-// Check reports whether Setup's answer still holds.
+// Check reports whether what Setup returned still exists.
 func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	if err := n.check(ctx, "Check"); err != nil {
 		return err
@@ -134,7 +154,7 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	return nil
 }
 
-// Teardown returns the address.
+// Teardown releases the address.
 func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
 	if err := n.check(ctx, "Teardown"); err != nil {
 		return err
@@ -145,14 +165,14 @@ func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
 	return nil
 }
 
-// Info says that the network is ready.
+// Info returns that the network is ready.
 func (n *Network) Info(ctx context.Context) (core.NetworkInfo, error) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	return core.NetworkInfo{Mode: "builtin", Ready: true, Ranges: n.ranges}, n.check(ctx, "Info")
 }
 
-// SetRanges takes CIDRs.
+// SetRanges sets the ranges.
 func (n *Network) SetRanges(ctx context.Context, cidrs []string) error {
 	if err := n.check(ctx, "SetRanges"); err != nil {
 		return err
@@ -177,21 +197,21 @@ func (n *Network) SetRanges(ctx context.Context, cidrs []string) error {
 	return nil
 }
 
-// Sandboxes names those that hold an address or a port.
+// Sandboxes returns those that have an address or a port.
 func (n *Network) Sandboxes(ctx context.Context) ([]core.ID, error) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	return slices.Sorted(maps.Keys(n.held)), n.check(ctx, "Sandboxes")
 }
 
-// SetStats sets what Stats answers of a sandbox that holds an address.
+// SetStats sets what Stats returns for a sandbox that has an address.
 func (n *Network) SetStats(sandbox core.ID, stats ...core.NetStats) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	n.stats[sandbox] = stats
 }
 
-// Stats answers what SetStats said, or eth0 that carried nothing.
+// Stats returns what SetStats has set, or an eth0 without traffic.
 func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[core.ID][]core.NetStats, error) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
@@ -208,7 +228,7 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 	return out, n.check(ctx, "Stats")
 }
 
-// Pinner is a fake core.Pinner: paths without anything behind them.
+// Pinner is a fake core.Pinner, whose paths do not exist.
 type Pinner struct {
 	fault
 	lock   sync.Mutex // guards pinned
@@ -218,7 +238,7 @@ type Pinner struct {
 
 var _ core.Pinner = (*Pinner)(nil)
 
-// Pin names a path for each kind.
+// Pin returns a path for each kind.
 func (p *Pinner) Pin(ctx context.Context, req core.PinRequest) (map[specs.LinuxNamespaceType]string, error) {
 	if err := p.check(ctx, "Pin"); err != nil {
 		return nil, err
@@ -233,7 +253,7 @@ func (p *Pinner) Pin(ctx context.Context, req core.PinRequest) (map[specs.LinuxN
 	return paths, nil
 }
 
-// Unpin forgets a sandbox's.
+// Unpin forgets a sandbox's paths.
 func (p *Pinner) Unpin(ctx context.Context, sandbox core.ID) error {
 	if err := p.check(ctx, "Unpin"); err != nil {
 		return err
@@ -244,14 +264,14 @@ func (p *Pinner) Unpin(ctx context.Context, sandbox core.ID) error {
 	return nil
 }
 
-// Pinned lists the sandboxes.
+// Pinned returns the sandboxes.
 func (p *Pinner) Pinned(ctx context.Context) ([]core.ID, error) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	return slices.Sorted(maps.Keys(p.pinned)), p.check(ctx, "Pinned")
 }
 
-// Reboot loses every pin, as a boot does.
+// Reboot drops all pinned namespaces, as a boot does.
 func (p *Pinner) Reboot() {
 	p.lock.Lock()
 	defer p.lock.Unlock()
@@ -274,11 +294,10 @@ func newCgroups() *Cgroups {
 	return &Cgroups{groups: map[string]*specs.LinuxResources{}, frozen: map[string]bool{}, stats: map[string]core.Stats{}}
 }
 
-// Mode is v2.
+// Mode returns v2.
 func (c *Cgroups) Mode() core.CgroupMode { return core.CgroupV2 }
 
-// Place puts objects below /longshore, below what stands above, or below the
-// parent asked for.
+// Place places objects below /longshore, below the cgroup above, or below the requested parent.
 func (c *Cgroups) Place(parent core.Cgroup, above core.CgroupRef, name string) (core.CgroupRef, error) {
 	if len(parent.Adopt) > 0 {
 		return core.CgroupRef{Adopted: maps.Clone(parent.Adopt)}, nil
@@ -326,7 +345,7 @@ func (c *Cgroups) Update(ctx context.Context, ref core.CgroupRef, res *specs.Lin
 	return nil
 }
 
-// Resources reads the limits back.
+// Resources returns the limits.
 func (c *Cgroups) Resources(ctx context.Context, ref core.CgroupRef) (*specs.LinuxResources, error) {
 	if err := c.check(ctx, "Resources"); err != nil {
 		return nil, err
@@ -339,7 +358,7 @@ func (c *Cgroups) Resources(ctx context.Context, ref core.CgroupRef) (*specs.Lin
 	return c.groups[ref.Path], nil
 }
 
-// MemoryLimit reads one of them back.
+// MemoryLimit returns the memory limit.
 func (c *Cgroups) MemoryLimit(ctx context.Context, ref core.CgroupRef) (uint64, error) {
 	res, err := c.Resources(ctx, ref)
 	if err != nil || res.Memory == nil || res.Memory.Limit == nil || *res.Memory.Limit < 0 {
@@ -348,7 +367,7 @@ func (c *Cgroups) MemoryLimit(ctx context.Context, ref core.CgroupRef) (uint64, 
 	return uint64(*res.Memory.Limit), nil
 }
 
-// Freeze notes it.
+// Freeze records the state.
 func (c *Cgroups) Freeze(ctx context.Context, ref core.CgroupRef, frozen bool) error {
 	if err := c.check(ctx, "Freeze"); err != nil {
 		return err
@@ -368,12 +387,12 @@ func (c *Cgroups) Kill(ctx context.Context, ref core.CgroupRef) error {
 	return nil
 }
 
-// Pids is empty.
+// Pids returns none.
 func (c *Cgroups) Pids(ctx context.Context, _ core.CgroupRef) ([]int, error) {
 	return nil, c.check(ctx, "Pids")
 }
 
-// Remove removes ref and what stands below it.
+// Remove removes ref and what is below it.
 func (c *Cgroups) Remove(ctx context.Context, ref core.CgroupRef) error {
 	if err := c.check(ctx, "Remove"); err != nil {
 		return err
@@ -399,14 +418,14 @@ func (c *Cgroups) reboot() {
 	clear(c.frozen)
 }
 
-// SetStats sets what Stats answers.
+// SetStats sets what Stats returns.
 func (c *Cgroups) SetStats(ref core.CgroupRef, s core.Stats) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	c.stats[ref.Path] = s
 }
 
-// Stats answers what SetStats said.
+// Stats returns what SetStats has set.
 func (c *Cgroups) Stats(ctx context.Context, ref core.CgroupRef, _ core.StatsFields) (core.Stats, error) {
 	if err := c.check(ctx, "Stats"); err != nil {
 		return core.Stats{}, err
@@ -423,12 +442,12 @@ func (c *Cgroups) Stats(ctx context.Context, ref core.CgroupRef, _ core.StatsFie
 	return s, nil
 }
 
-// OOMLevel names files that do not exist.
+// OOMLevel returns names of files that do not exist.
 func (c *Cgroups) OOMLevel(ref core.CgroupRef) (level core.OOMLevel, peak string) {
 	return core.OOMLevel{Path: ref.Path + "/memory.events"}, ref.Path + "/memory.peak"
 }
 
-// List lists the groups below /longshore.
+// List returns the groups below /longshore.
 func (c *Cgroups) List(ctx context.Context) ([]string, error) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -453,7 +472,7 @@ type Roots struct {
 
 var _ core.Roots = (*Roots)(nil)
 
-// Mount fills target.
+// Mount copies the files.
 func (r *Roots) Mount(ctx context.Context, target string, mounts []core.Mount, _ bool) error {
 	if err := r.check(ctx, "Mount"); err != nil {
 		return err
@@ -481,7 +500,7 @@ func (r *Roots) Mount(ctx context.Context, target string, mounts []core.Mount, _
 	return nil
 }
 
-// Unmount empties target.
+// Unmount removes them.
 func (r *Roots) Unmount(ctx context.Context, target string) error {
 	if err := r.check(ctx, "Unmount"); err != nil {
 		return err
@@ -504,7 +523,7 @@ func (r *Roots) Unmount(ctx context.Context, target string) error {
 	return nil
 }
 
-// Mounted lists targets below dir.
+// Mounted returns the targets below dir.
 func (r *Roots) Mounted(ctx context.Context, dir string) ([]string, error) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -518,14 +537,14 @@ func (r *Roots) Mounted(ctx context.Context, dir string) ([]string, error) {
 	return list, r.check(ctx, "Mounted")
 }
 
-// Reboot loses every mount, as a boot does.
+// Reboot drops every mount, as a boot does.
 func (r *Roots) Reboot() {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	clear(r.mounts)
 }
 
-// OOMLog is a fake core.OOMLog. The zero OOMLog cannot read the kernel log.
+// OOMLog is a fake core.OOMLog. The zero value cannot read the kernel log.
 type OOMLog struct {
 	mu      sync.Mutex // guards victims
 	victims []core.OOMVictim
@@ -540,7 +559,7 @@ func (c *OOMLog) Report(v core.OOMVictim) {
 	c.victims = append(c.victims, v)
 }
 
-// Victims returns the lines since the given time.
+// Victims returns the lines since a time.
 func (c *OOMLog) Victims(_ context.Context, since time.Time) []core.OOMVictim {
 	c.mu.Lock()
 	defer c.mu.Unlock()

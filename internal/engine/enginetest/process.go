@@ -12,8 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Streams connects to a process: what it writes from now on, or with Exclusive
-// what was held.
+// Streams connects to a process: to its output from now on, or with Exclusive to the held output.
 func (s *Supervisor) Streams(ctx context.Context, ref core.Ref, opts core.StreamOptions) (*core.Streams, error) {
 	if err := s.check(ctx, "Streams"); err != nil {
 		return nil, err
@@ -27,7 +26,7 @@ func (s *Supervisor) Streams(ctx context.Context, ref core.Ref, opts core.Stream
 	return p.attach(opts)
 }
 
-// attach connects; the supervisor's lock must be held.
+// attach connects. Preconditions: the supervisor's lock is held.
 func (p *Process) attach(opts core.StreamOptions) (*core.Streams, error) {
 	if opts.Exclusive && !p.io.Hold {
 		return nil, fmt.Errorf("streams of %v: exclusive without hold: %w", p.Ref, errdefs.ErrFailedPrecondition)
@@ -66,7 +65,7 @@ func (p *Process) attach(opts core.StreamOptions) (*core.Streams, error) {
 	return st, nil
 }
 
-// stdin is a client's end of a process's input.
+// stdin is the client's end of a process's input.
 type stdin struct{ p *Process }
 
 func (s *stdin) Write(b []byte) (int, error) { return s.p.stdin.Write(b) }
@@ -78,8 +77,7 @@ func (s *stdin) Close() error {
 	return nil
 }
 
-// Write is output of the process: to its sinks and to who is attached. stream is
-// 1 or 2.
+// Write writes output of the process to its sinks and to attached clients. stream is 1 or 2.
 func (p *Process) Write(stream int, b []byte) error {
 	p.sup.lock.Lock()
 	defer p.sup.lock.Unlock()
@@ -108,10 +106,10 @@ func (p *Process) Write(stream int, b []byte) error {
 	return errors.Join(errs...)
 }
 
-// Stdout is the process's own end.
+// Stdout returns a writer for the process's standard output.
 func (p *Process) Stdout() io.Writer { return procWriter{p, 1} }
 
-// Stderr is the other one.
+// Stderr returns a writer for the process's standard error.
 func (p *Process) Stderr() io.Writer { return procWriter{p, 2} }
 
 type procWriter struct {

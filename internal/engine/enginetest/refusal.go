@@ -10,14 +10,14 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Refusal is a program that cannot be started.
+// Refusal is an error for a program that cannot be started.
 type Refusal struct {
-	Err    error // as a runtime says it
-	Status int   // that a shell shows for it
+	Err    error // as a runtime returns it
+	Status int   // the exit status that a shell shows for it
 }
 
-// Refusals are the ways in which execve refuses a program, and one in which it is
-// not come to that, by name.
+// Refusals returns the ways in which execve refuses a program, and one error before execve, by
+// name.
 func Refusals() map[string]Refusal {
 	refused := func(errno syscall.Errno, class error) error {
 		return &core.StartError{Errno: errno, Err: fmt.Errorf("exec app: %w: %w", errno, class)}
@@ -29,12 +29,12 @@ func Refusals() map[string]Refusal {
 		"of no format":     {refused(syscall.ENOEXEC, errdefs.ErrFailedPrecondition), 126},
 		"too long a list":  {refused(syscall.E2BIG, errdefs.ErrInvalidArgument), 126},
 		"no memory for it": {refused(syscall.ENOMEM, errdefs.ErrResourceExhausted), 126},
-		// Its text alone is that of a program that is not there.
+		// Only its text is that of a program that does not exist.
 		"a hook is not there": {fmt.Errorf("hooks.startContainer[0] (/hook): exec /hook: no such file or directory: %w", errdefs.ErrNotFound), 125},
 	}
 }
 
-// Refuse has every one of the calls of the runtime's port fail with err.
+// Refuse makes the named calls of the runtime fail with err.
 func (r *Runtime) Refuse(err error, calls ...string) {
 	r.Fail(func(call string) error {
 		if slices.Contains(calls, call) {

@@ -31,22 +31,22 @@ type Runtime struct {
 
 var _ core.Runtime = (*Runtime)(nil)
 
-// Name is "fake".
+// Name returns the runtime's name.
 func (r *Runtime) Name() string { return r.name }
 
-// Features are modest.
+// Features returns a few features.
 func (r *Runtime) Features(ctx context.Context) (core.RuntimeFeatures, error) {
 	return core.RuntimeFeatures{Version: "1", OCIVersionMax: "1.0.2", Seccomp: true, CgroupV2: true}, r.check(ctx, "Features")
 }
 
-// Spec returns what a container was created with, for a test to look at.
+// Spec returns the spec with which a container was created.
 func (r *Runtime) Spec(id core.ID) *specs.Spec {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	return r.kept[id].Spec
 }
 
-// errMissing is what becomes of a program called "missing".
+// errMissing is the error for a program with the name "missing".
 var errMissing = &core.StartError{Errno: unix.ENOENT, Err: fmt.Errorf("exec missing: no such file or directory: %w", errdefs.ErrNotFound)}
 
 // Create parks a process.
@@ -72,7 +72,7 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	return p.Pid, nil
 }
 
-// Start runs the program; "missing" as its name is one that is not there.
+// Start runs the program; one with the name "missing" does not exist.
 func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 	if err := r.check(ctx, "Start"); err != nil {
 		return err
@@ -112,12 +112,12 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	return l, nil
 }
 
-// Pause freezes.
+// Pause freezes a container.
 func (r *Runtime) Pause(ctx context.Context, id core.ID) error {
 	return errors.Join(r.check(ctx, "Pause"), r.cgroups.Freeze(ctx, r.cgroup(id), true))
 }
 
-// Resume thaws.
+// Resume thaws a container.
 func (r *Runtime) Resume(ctx context.Context, id core.ID) error {
 	return errors.Join(r.check(ctx, "Resume"), r.cgroups.Freeze(ctx, r.cgroup(id), false))
 }
@@ -136,7 +136,7 @@ func (r *Runtime) Update(ctx context.Context, id core.ID, res *specs.LinuxResour
 	return r.cgroups.Update(ctx, r.cgroup(id), res)
 }
 
-// Delete removes what it keeps.
+// Delete removes a container.
 func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	if err := r.check(ctx, "Delete"); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	return nil
 }
 
-// List names what it keeps.
+// List returns the containers.
 func (r *Runtime) List(ctx context.Context) ([]core.ID, error) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -171,7 +171,7 @@ func (r *Runtime) reboot() {
 	clear(r.kept)
 }
 
-// pipe is an endless buffer between one writer and one reader.
+// pipe is an unbounded buffer between one writer and one reader.
 type pipe struct {
 	mu     sync.Mutex // guards buf, closed
 	cond   *sync.Cond
@@ -201,7 +201,7 @@ func (p *pipe) close() {
 	p.cond.Broadcast()
 }
 
-// Read blocks until there is something or the end.
+// Read blocks until there are bytes, or the end.
 func (p *pipe) Read(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,7 +214,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 	return p.buf.Read(b)
 }
 
-// appendSink writes as the keeper would.
+// appendSink writes to a sink as the keeper does.
 func appendSink(s core.Sink, stream int, b []byte) error {
 	f, err := os.OpenFile(s.Path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
 	if err != nil {

@@ -18,22 +18,21 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Supervisor is a fake core.Supervisor and the processes themselves.
+// Supervisor is a fake core.Supervisor, together with its processes.
 type Supervisor struct {
 	fault
 	lock     sync.Mutex    // guards changed, procs, era, heard, lastPid, programs; and every Process
-	changed  chan struct{} // closed and replaced when an exit is there or the keeper dies
+	changed  chan struct{} // closed and replaced when a process ends or the keeper dies
 	procs    map[core.Ref]*Process
-	era      int // a keeper's death begins the next
-	heard    int // the era in which somebody listens for exits; -1 for nobody
+	era      int // increased by the keeper's death
+	heard    int // the era in which a caller listens for exits; -1 for none
 	lastPid  int
 	programs map[string]Program
 	wg       sync.WaitGroup
 }
 
-// Program is what a test has a process do: it is called when a process whose
-// first argument is its name runs, and returns the exit code. It must return
-// when p.Killed is closed.
+// Program is a function in place of a program: it is called when a process runs whose first
+// argument is its name, and returns the exit code. It must return when p.Killed is closed.
 type Program func(p *Process) int
 
 // Process is one fake process.
@@ -43,10 +42,10 @@ type Process struct {
 	Args   []string
 	Env    []string
 	Stdin  io.Reader
-	Killed <-chan struct{} // closed when it has ended, however
-	// Cgroup is where it lives.
+	Killed <-chan struct{} // closed when the process has ended
+	// Cgroup is the path of its cgroup.
 	Cgroup string
-	Size   core.Size // as the last Resize said
+	Size   core.Size // that of the last Resize
 
 	sup     *Supervisor
 	io      core.IO
@@ -74,20 +73,20 @@ func newSupervisor() *Supervisor {
 	return &Supervisor{changed: make(chan struct{}), procs: map[core.Ref]*Process{}, programs: map[string]Program{}, lastPid: 1000, heard: -1}
 }
 
-// Program says what processes called name do from now on.
+// Program sets the function for processes with this name.
 func (s *Supervisor) Program(name string, p Program) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.programs[name] = p
 }
 
-// broadcast wakes those who wait for a change. Preconditions: lock is held.
+// broadcast wakes all who wait for a change. Preconditions: lock is held.
 func (s *Supervisor) broadcast() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// close ends everything and waits for the programs.
+// close ends all processes and waits for the programs.
 func (s *Supervisor) close() {
 	s.lock.Lock()
 	for _, p := range s.procs {
@@ -118,7 +117,7 @@ func (s *Supervisor) launch(ref core.Ref, proc *specs.Process, stdio core.IO, cg
 	return p, nil
 }
 
-// Start launches a process that belongs to no container and does prog.
+// Start launches a process that belongs to no container and runs prog.
 func (s *Supervisor) Start(ctx context.Context, ref core.Ref, prog Program, stdio core.IO, attach *core.StreamOptions) (core.Launched, error) {
 	name := fmt.Sprintf("program of %v", ref)
 	s.Program(name, prog)
@@ -136,7 +135,7 @@ func (s *Supervisor) Start(ctx context.Context, ref core.Ref, prog Program, stdi
 	return l, nil
 }
 
-// release is run for a process that may run already, or have ended.
+// release runs a process, unless it already runs or has ended.
 func (s *Supervisor) release(p *Process) error {
 	s.lock.Lock()
 	started, ended := p.started, p.exit != nil
@@ -150,14 +149,14 @@ func (s *Supervisor) release(p *Process) error {
 	return nil
 }
 
-// run lets a launched process do its program.
+// run lets a launched process run its program.
 func (s *Supervisor) run(p *Process) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	p.started = true
 	args := p.Args
 	if len(args) > 2 && args[1] == "init" {
-		args = args[2:] // below the tiny init
+		args = args[2:] // the arguments of the tiny init
 	}
 	if len(args) == 0 || s.programs[args[0]] == nil || p.exit != nil {
 		return
@@ -171,7 +170,7 @@ func (s *Supervisor) run(p *Process) {
 	})
 }
 
-// end ends a process; its lock must be held.
+// end ends a process. Preconditions: its lock is held.
 func (s *Supervisor) end(p *Process, exit core.Exit) {
 	if p.exit != nil {
 		return
@@ -189,7 +188,7 @@ func (s *Supervisor) end(p *Process, exit core.Exit) {
 	s.broadcast()
 }
 
-// process finds a process, NotFound when there is none. Preconditions: lock is held.
+// process returns a process, NotFound when there is none. Preconditions: lock is held.
 func (s *Supervisor) process(ref core.Ref) (*Process, error) {
 	p := s.procs[ref]
 	if p == nil {
@@ -198,8 +197,7 @@ func (s *Supervisor) process(ref core.Ref) (*Process, error) {
 	return p, nil
 }
 
-// Process returns a process that was launched, for a test to look at; nil when
-// there is none.
+// Process returns a launched process; nil when there is none.
 func (s *Supervisor) Process(ref core.Ref) *Process {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -209,7 +207,7 @@ func (s *Supervisor) Process(ref core.Ref) *Process {
 // Exit ends a process with a code.
 func (s *Supervisor) Exit(ref core.Ref, code int) { s.ExitAs(ref, core.Exit{Code: code}) }
 
-// ExitAs ends a process in any way.
+// ExitAs ends a process with an exit.
 func (s *Supervisor) ExitAs(ref core.Ref, exit core.Exit) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -218,7 +216,8 @@ func (s *Supervisor) ExitAs(ref core.Ref, exit core.Exit) {
 	}
 }
 
-// OOM kills a process for want of memory: kills are the counters of its levels.
+// OOM kills a process as the kernel does when memory runs out: kills are the counters of its
+// levels.
 func (s *Supervisor) OOM(ref core.Ref, peak uint64, kills ...uint64) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -239,7 +238,7 @@ func (s *Supervisor) Ignore(ref core.Ref, signals ...int) {
 	}
 }
 
-// Signals are those a process was sent.
+// Signals returns the signals that a process was sent.
 func (s *Supervisor) Signals(ref core.Ref) []int {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -249,8 +248,8 @@ func (s *Supervisor) Signals(ref core.Ref) []int {
 	return nil
 }
 
-// Crash is the keeper's death: every call on Exits ends, the next keeper offers
-// what was not acknowledged, and has lost whom gone says.
+// Crash kills the keeper: every call of Exits ends. The next keeper offers the unacknowledged
+// exits, and does not have the processes that gone selects.
 func (s *Supervisor) Crash(gone func(core.Ref) bool) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -274,8 +273,8 @@ func (s *Supervisor) killCgroup(path string) {
 	}
 }
 
-// Signal ends a process unless it ignores the signal; those that usually do not
-// end one are only noted.
+// Signal ends a process unless it ignores the signal. Signals that usually do not end a process
+// are only recorded.
 func (s *Supervisor) Signal(ctx context.Context, ref core.Ref, signal int) error {
 	if err := s.check(ctx, "Signal"); err != nil {
 		return err
@@ -297,7 +296,7 @@ func (s *Supervisor) Signal(ctx context.Context, ref core.Ref, signal int) error
 	return nil
 }
 
-// Resize notes the size.
+// Resize records the size.
 func (s *Supervisor) Resize(ctx context.Context, ref core.Ref, size core.Size) error {
 	if err := s.check(ctx, "Resize"); err != nil {
 		return err
@@ -315,7 +314,7 @@ func (s *Supervisor) Resize(ctx context.Context, ref core.Ref, size core.Size) e
 	return nil
 }
 
-// CloseStdin ends the input.
+// CloseStdin ends the process's input.
 func (s *Supervisor) CloseStdin(ctx context.Context, ref core.Ref) error {
 	if err := s.check(ctx, "CloseStdin"); err != nil {
 		return err
@@ -329,7 +328,7 @@ func (s *Supervisor) CloseStdin(ctx context.Context, ref core.Ref) error {
 	return p.stdin.Close()
 }
 
-// ReopenSinks counts.
+// ReopenSinks counts the calls.
 func (s *Supervisor) ReopenSinks(ctx context.Context, ref core.Ref) error {
 	if err := s.check(ctx, "ReopenSinks"); err != nil {
 		return err
@@ -343,7 +342,7 @@ func (s *Supervisor) ReopenSinks(ctx context.Context, ref core.Ref) error {
 	return err
 }
 
-// Reopens says how often a process's sinks were reopened.
+// Reopens returns how often a process's sinks were reopened.
 func (s *Supervisor) Reopens(ref core.Ref) int {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -353,7 +352,7 @@ func (s *Supervisor) Reopens(ref core.Ref) int {
 	return 0
 }
 
-// Processes lists what was launched and not forgotten.
+// Processes returns the processes that were launched and not forgotten.
 func (s *Supervisor) Processes(ctx context.Context) ([]core.Supervised, error) {
 	if err := s.check(ctx, "Processes"); err != nil {
 		return nil, err
@@ -370,7 +369,7 @@ func (s *Supervisor) Processes(ctx context.Context) ([]core.Supervised, error) {
 
 var errKeeperGone = fmt.Errorf("exits: the keeper is gone: %w", errdefs.ErrUnavailable)
 
-// Exits offers exits that are not acknowledged.
+// Exits yields the exits that are not acknowledged.
 func (s *Supervisor) Exits(ctx context.Context) iter.Seq2[core.ProcessExit, error] {
 	return func(yield func(core.ProcessExit, error) bool) {
 		s.lock.Lock()
@@ -422,7 +421,7 @@ func (s *Supervisor) Exits(ctx context.Context) iter.Seq2[core.ProcessExit, erro
 	}
 }
 
-// Ack acknowledges.
+// Ack acknowledges an exit.
 func (s *Supervisor) Ack(ctx context.Context, ref core.Ref) error {
 	if err := s.check(ctx, "Ack"); err != nil {
 		return err
@@ -437,7 +436,7 @@ func (s *Supervisor) Ack(ctx context.Context, ref core.Ref) error {
 	return err
 }
 
-// listened waits until somebody listens for exits.
+// listened waits until a caller listens for exits.
 func (s *Supervisor) listened(ctx context.Context) error {
 	for {
 		s.lock.Lock()
@@ -495,7 +494,7 @@ func (s *Supervisor) Forget(ctx context.Context, ref core.Ref) error {
 	return nil
 }
 
-// Status counts.
+// Status returns the numbers of processes and exits.
 func (s *Supervisor) Status(ctx context.Context) (core.SupervisorStatus, error) {
 	if err := s.check(ctx, "Status"); err != nil {
 		return core.SupervisorStatus{}, err
@@ -511,7 +510,7 @@ func (s *Supervisor) Status(ctx context.Context) (core.SupervisorStatus, error) 
 	return st, nil
 }
 
-// Kills adds to the out-of-memory counters that the process's exit will tell.
+// Kills adds to the out-of-memory counters in the process's exit record.
 func (s *Supervisor) Kills(ref core.Ref, n uint64) {
 	s.lock.Lock()
 	defer s.lock.Unlock()

@@ -1,12 +1,10 @@
-// Package etc places a sandbox's resolv.conf, hosts and hostname in its
-// containers.
+// Package etc puts a sandbox's resolv.conf, hosts and hostname into its containers.
 //
-// Programs expect to be able to write these files, and what a container writes
-// must not lie on the state file system, which it could fill. So a container
-// with a layer of its own gets files of its own, in that layer; all others share
-// read-only ones on a file system of their sandbox that has room for little else.
+// Programs expect to be able to write these files, and what a container writes must not be on the
+// state file system, which it could fill. So a container with a layer of its own gets its own
+// files in that layer. All others share read-only files on a small file system of their sandbox.
 //
-// It must not know the engine. Start at Write.
+// It does not know the engine. Start at Write.
 package etc
 
 import (
@@ -25,22 +23,21 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// The files, by their names in a sandbox's directory and in a container's /etc.
+// The names of the files in a sandbox's directory and in a container's /etc.
 const (
 	Resolv   = "resolv.conf"
 	Hosts    = "hosts"
 	Hostname = "hostname"
 )
 
-// dir is where containers have the files, and, in a sandbox's directory, the
-// name of the small file system.
+// dir is the directory of the files in containers, and the name of the small file system in a
+// sandbox's directory.
 const dir = "etc"
 
-// owner is who a file in a layer belongs to.
+// owner is the owner of a file in a layer.
 type owner struct{ uid, gid int }
 
-// Save writes files, by their names, into a sandbox's directory; empty ones are left
-// out.
+// Save writes files, by their names, to a sandbox's directory. Empty ones are left out.
 func Save(dir string, files map[string][]byte) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -50,8 +47,8 @@ func Save(dir string, files map[string][]byte) error {
 		if len(content) == 0 {
 			continue
 		}
-		// Not by atomicfile: a sandbox with half a file is not ready, and
-		// recovery removes it.
+		// atomicfile is not needed: a sandbox with an incomplete file is not ready, and recovery
+		// removes it.
 		if err := root.WriteFile(name, content, 0o644); err != nil {
 			return errors.Join(err, root.Close())
 		}
@@ -59,7 +56,7 @@ func Save(dir string, files map[string][]byte) error {
 	return root.Close()
 }
 
-// Files lists those of Resolv, Hosts and Hostname that a sandbox's directory has.
+// Files returns those of Resolv, Hosts and Hostname that exist in a sandbox's directory.
 func Files(dir string) []string {
 	return slices.DeleteFunc([]string{Resolv, Hosts, Hostname}, func(name string) bool {
 		_, err := os.Lstat(filepath.Join(dir, name))
@@ -67,10 +64,10 @@ func Files(dir string) []string {
 	})
 }
 
-// Write makes the files of names, which are in a sandbox's directory, in a
-// container's root filesystem, which has a layer of the container's own. The
-// container's root will own them. What it leaves out, because the image has
-// something in the way that it does not follow or remove, it returns.
+// Write creates the files of names, copied from a sandbox's directory, in the root filesystem of
+// a container that has a layer of its own. They belong to the container's root user. It returns
+// the names that it left out because the image has something in their place that must not be
+// followed or removed.
 func Write(root *os.Root, sb *core.Sandbox, names []string) (left []string, err error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -79,7 +76,7 @@ func Write(root *os.Root, sb *core.Sandbox, names []string) (left []string, err 
 	to := owner{int(uid), int(gid)}
 	in, err := open(root, to)
 	if err != nil {
-		return names, nil // a link out of the root, or no directory: the runtime follows it as the container does
+		return names, nil // a link out of the root, or not a directory: the runtime resolves it inside the container
 	}
 	defer func() { _ = in.Close() }()
 	for _, name := range names {
@@ -87,7 +84,7 @@ func Write(root *os.Root, sb *core.Sandbox, names []string) (left []string, err 
 		if err != nil {
 			return nil, err
 		}
-		// What is there is the image's, and may be a link.
+		// The existing file is the image's, and may be a link.
 		if err := in.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			left = append(left, name)
 			continue
@@ -99,7 +96,7 @@ func Write(root *os.Root, sb *core.Sandbox, names []string) (left []string, err 
 	return left, nil
 }
 
-// open opens /etc, which is made when it is missing.
+// open opens /etc, and creates it when it is missing.
 func open(root *os.Root, to owner) (*os.Root, error) {
 	err := root.Mkdir(dir, 0o755)
 	if err == nil {
@@ -120,28 +117,27 @@ func write(in *os.Root, name string, content []byte, to owner) error {
 	return errors.Join(err, f.Chmod(0o644), f.Chown(to.uid, to.gid), f.Close())
 }
 
-// Covered reports whether a mount of the spec has /etc, or something above it:
-// what is written in the root filesystem would not be seen.
+// Covered reports whether a mount of the spec covers /etc or a directory above it, so that files
+// in the root filesystem would not be visible.
 func Covered(mounts []specs.Mount) bool {
 	return slices.ContainsFunc(mounts, func(m specs.Mount) bool {
 		return strings.HasPrefix("/"+dir+"/", strings.TrimSuffix(path.Clean("/"+m.Destination), "/")+"/")
 	})
 }
 
-// Room is what the small file system has beside the files.
+// room is how many bytes the small file system has besides the files.
 const room = 64 << 10
 
-// Share returns a directory with the files of names that containers may be given
-// read-only. It is on a file system of the sandbox's own: a container that may
-// change its mounts can make it writable again, and then fills that, at the
-// expense of its own memory limit. Mount is core.Roots'.
+// Share returns a directory with the files of names for read-only binds. It is on a file system
+// of the sandbox's own: a container that may change its mounts can make it writable and fill it,
+// at the expense of its own memory limit. roots is used to mount it.
 func Share(ctx context.Context, roots core.Roots, sb *core.Sandbox, names []string) (string, error) {
 	at := filepath.Join(sb.Dir, dir)
 	if Shared(sb) {
 		return at, nil
 	}
 	if err := os.Mkdir(at, 0o700); errors.Is(err, fs.ErrExist) {
-		// A create that failed half-way has left it.
+		// A create that failed may have left it.
 		if err := roots.Unmount(ctx, at); err != nil {
 			return "", err
 		}
@@ -172,21 +168,20 @@ func Share(ctx context.Context, roots core.Roots, sb *core.Sandbox, names []stri
 			return "", fmt.Errorf("write %s: %w", filepath.Join(at, name), err)
 		}
 	}
-	// Last, and so the sign that all are there.
+	// This is created last, and so shows that all files exist.
 	return at, in.Mkdir(whole, 0o700)
 }
 
-// whole is there when all files are.
+// whole is the name of the directory that exists when all files do.
 const whole = ".whole"
 
-// Shared reports whether Share has made the directory already.
+// Shared reports whether Share has already made the directory.
 func Shared(sb *core.Sandbox) bool {
 	_, err := os.Lstat(filepath.Join(sb.Dir, dir, whole))
 	return err == nil
 }
 
-// Remove takes away what Share has made in a sandbox's directory; it succeeds when
-// there is nothing.
+// Remove removes what Share has made in a sandbox's directory. It succeeds when there is nothing.
 func Remove(ctx context.Context, roots core.Roots, sandbox string) error {
 	at := filepath.Join(sandbox, dir)
 	if _, err := os.Lstat(at); err != nil {
@@ -198,6 +193,6 @@ func Remove(ctx context.Context, roots core.Roots, sandbox string) error {
 	if err := roots.Unmount(ctx, at); err != nil {
 		return err
 	}
-	// Should it still be mounted, this fails and nothing in it is deleted.
+	// If it is still mounted, this fails and deletes nothing in it.
 	return os.Remove(at)
 }

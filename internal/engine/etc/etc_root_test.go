@@ -14,9 +14,9 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestSharedFilesFillNothing: who can write to files that are shared, against
-// all that keeps it from that, fills a small file system of their own, and not
-// the one that the sandbox is on. A create that failed over them is made up for.
+// TestSharedFilesFillNothing writes to the shared files after removing everything that protects
+// them: that fills only the small file system of these files, not the one that the sandbox is on.
+// It also repeats a create that failed over them.
 func TestSharedFilesFillNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		state, err := os.MkdirTemp("/run", "state")
@@ -30,7 +30,7 @@ func TestSharedFilesFillNothing(t *testing.T) {
 		for _, name := range names {
 			put(t, filepath.Join(sb.Dir, name), name)
 		}
-		if err := os.Mkdir(filepath.Join(sb.Dir, "etc"), 0o700); err != nil { // of a create that failed
+		if err := os.Mkdir(filepath.Join(sb.Dir, "etc"), 0o700); err != nil { // left by a create that failed
 			t.Fatal(err)
 		}
 		at, err := etc.Share(t.Context(), roots, sb, names)
@@ -55,7 +55,7 @@ func TestSharedFilesFillNothing(t *testing.T) {
 		if after := free(t, state); after < before {
 			t.Errorf("the state file system lost %d bytes", before-after)
 		}
-		// The control: the file that used to be bound.
+		// The control: a file of the sandbox's directory, as it was once bound.
 		if fillUp(t, filepath.Join(sb.Dir, "hosts")); free(t, state) > 64<<10 {
 			t.Errorf("the control left %d bytes free", free(t, state))
 		}
@@ -80,7 +80,7 @@ func free(t *testing.T, dir string) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// fillUp appends to a file until there is no room, and returns how much fit.
+// fillUp appends to a file until there is no room, and returns the number of bytes written.
 func fillUp(t *testing.T, path string) (n int) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)

@@ -15,7 +15,7 @@ import (
 
 var names = []string{"resolv.conf", "hosts", "hostname"} //nolint:gochecknoglobals // a constant list
 
-// sandbox has a directory with the three files, each with its name in it.
+// sandbox returns a sandbox whose directory has the three files, each containing its name.
 func sandbox(t *testing.T) *core.Sandbox {
 	t.Helper()
 	sb := &core.Sandbox{Dir: t.TempDir()}
@@ -35,16 +35,16 @@ func put(t *testing.T, path, content string) {
 	}
 }
 
-// TestAnImageDoesNotLeadTheWriterAstray: what an image has in the place of the
-// files, or of /etc, never makes the agent write outside of the root.
+// TestAnImageDoesNotLeadTheWriterAstray: whatever an image has in the place of the files, or of
+// /etc, the agent never writes outside of the root.
 func TestAnImageDoesNotLeadTheWriterAstray(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the files are given to root")
 	}
 	for name, tc := range map[string]struct {
 		image func(root, outside string) error
-		left  []string // what could not be written
-		where string   // of what was
+		left  []string // the files that could not be written
+		where string   // the path of those that were
 	}{
 		"nothing": {func(string, string) error { return nil }, nil, "etc"},
 		"files": {func(root, _ string) error {
@@ -122,8 +122,8 @@ func link(dir string, to ...string) error {
 	return nil
 }
 
-// TestTheOldWayIsLedAstray is the control of the test above: to write by path
-// follows the image's link.
+// TestTheOldWayIsLedAstray is the control of the test above: a write by path follows the image's
+// link.
 func TestTheOldWayIsLedAstray(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir+"/outside/target", "untouched")

@@ -1,8 +1,8 @@
-// Package lease keeps images from being pruned between the moment somebody finds
-// them and the moment a container's record names them.
+// Package lease keeps images from being pruned between the moment when a caller looks them up and
+// the moment when a container's record names them.
 //
-// Leases live in memory: after a restart nobody is about to use an image. Start
-// at Table and Lease.
+// Leases are in memory only: after a restart no caller is about to use an image. Start at Table
+// and Lease.
 package lease
 
 import (
@@ -16,31 +16,31 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// held is an image of an owner's.
+// held is an image that an owner holds.
 type held struct {
 	owner core.Owner
 	image digest.Digest
 }
 
-// Table has the open leases. The zero Table is ready.
+// Table holds the open leases. The zero value is ready to use.
 type Table struct {
-	// pruning serializes removals of images with what finds them: it is read-locked
-	// from before an image is found until it is in images.
+	// pruning serializes the removal of images with lookups: it is read-locked from before an
+	// image is looked up until it is in images.
 	pruning sync.RWMutex
 
 	mu     sync.Mutex         // guards images, open
 	images map[held]int       // how many leases hold it
-	open   map[core.Owner]int // leases that are not released
+	open   map[core.Owner]int // leases that have not been released
 }
 
-// Ports are what a Lease asks for images.
+// Ports are the functions with which a Lease looks up images.
 type Ports struct {
 	Image func(ctx context.Context, ref string) (core.Image, error)
 	Pull  func(ctx context.Context, ref string, opts core.PullOptions) (core.Image, error)
 }
 
-// Lease holds the images that it has returned until it is released. It may be
-// used by several goroutines.
+// Lease holds the images that it has returned, until it is released. It is safe for concurrent
+// use.
 type Lease struct {
 	table *Table
 	owner core.Owner
@@ -51,7 +51,7 @@ type Lease struct {
 	released bool
 }
 
-// Open returns a lease that holds nothing yet. The caller releases it.
+// Open returns a lease that holds no image yet. The caller must release it.
 func (t *Table) Open(owner core.Owner, from Ports) *Lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,15 +62,14 @@ func (t *Table) Open(owner core.Owner, from Ports) *Lease {
 	return &Lease{table: t, owner: owner, from: from}
 }
 
-// Leased reports whether an owner has leases that are not released.
+// Leased reports whether an owner has leases that have not been released.
 func (t *Table) Leased(owner core.Owner) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.open[owner] > 0
 }
 
-// Prune calls prune while no lease gets a further image, and tells it which ones
-// are held.
+// Prune calls prune while no lease can get another image, and tells it which images are held.
 func (t *Table) Prune(owner core.Owner, prune func(holds func(digest.Digest) bool) (uint64, error)) (uint64, error) {
 	t.pruning.Lock()
 	defer t.pruning.Unlock()
@@ -85,7 +84,7 @@ func (t *Table) Prune(owner core.Owner, prune func(holds func(digest.Digest) boo
 	return prune(func(id digest.Digest) bool { return now[id] })
 }
 
-// Image finds an image and holds it.
+// Image looks up an image and holds it.
 func (l *Lease) Image(ctx context.Context, ref string) (core.Image, error) {
 	l.table.pruning.RLock()
 	defer l.table.pruning.RUnlock()

@@ -28,7 +28,7 @@ func ports(gone int) lease.Ports {
 	}
 }
 
-// held says which of a and b a prune of who would keep.
+// held returns which of a and b a prune by an owner would keep.
 func held(t *testing.T, table *lease.Table, who core.Owner) (names string) {
 	t.Helper()
 	if _, err := table.Prune(who, func(holds func(digest.Digest) bool) (uint64, error) {

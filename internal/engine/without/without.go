@@ -1,10 +1,10 @@
-// Package without has ports for an engine on a machine that lacks what a port
-// stands for: images, or a network. Such a machine is a virtual machine's guest that
-// is handed its root filesystems, and whose network its hypervisor makes.
+// Package without has ports for an engine on a machine that has no images or no network, such
+// as a virtual machine's guest that gets its root filesystems from outside and whose network
+// the hypervisor makes.
 //
-// Each answers what is true: nothing is kept, so there is nothing to list, to
-// discard or to tear down; whatever would need the missing part is NotImplemented and
-// says what to do. Start at Images and Network.
+// The ports tell the truth: nothing is stored, so there is nothing to list, to discard or to
+// tear down. What would need the missing part returns NotImplemented with a hint. Start at
+// Images and Network.
 package without
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Images is core.Images on a machine without an image store. Containers there have a
+// Images implements core.Images on a machine without an image store. Containers there use a
 // directory or mounts as root.
 type Images struct{}
 
@@ -30,30 +30,30 @@ func noImages(op, ref string) error {
 	return fmt.Errorf("%s: this node has no images: give the container a directory or mounts as its root: %w", op, errdefs.ErrNotImplemented)
 }
 
-// Pull is NotImplemented.
+// Pull returns NotImplemented.
 func (Images) Pull(_ context.Context, _ core.Owner, ref string, _ core.PullOptions) (core.Image, error) {
 	return core.Image{}, noImages("pull image", ref)
 }
 
-// Get is NotImplemented, and not NotFound, upon which a client would pull.
+// Get returns NotImplemented; after NotFound a client would pull.
 func (Images) Get(_ context.Context, _ core.Owner, ref string) (core.Image, error) {
 	return core.Image{}, noImages("get image", ref)
 }
 
-// List is empty.
+// List returns none.
 func (Images) List(context.Context, core.Owner) ([]core.Image, error) { return nil, nil }
 
-// Tag is NotImplemented.
+// Tag returns NotImplemented.
 func (Images) Tag(_ context.Context, _ core.Owner, source, _ string) error {
 	return noImages("tag image", source)
 }
 
-// Remove is NotImplemented.
+// Remove returns NotImplemented.
 func (Images) Remove(_ context.Context, _ core.Owner, ref string) error {
 	return noImages("remove image", ref)
 }
 
-// Checkout is NotImplemented.
+// Checkout returns NotImplemented.
 func (Images) Checkout(_ context.Context, req core.CheckoutRequest) (core.Checkout, error) {
 	return core.Checkout{}, noImages("check out image", string(req.Image))
 }
@@ -61,25 +61,25 @@ func (Images) Checkout(_ context.Context, req core.CheckoutRequest) (core.Checko
 // Discard succeeds: there is no checkout.
 func (Images) Discard(context.Context, core.ID) error { return nil }
 
-// Checkouts is empty.
+// Checkouts returns none.
 func (Images) Checkouts(context.Context) ([]core.ID, error) { return nil, nil }
 
-// RootStats is NotFound: no container has a layer.
+// RootStats returns NotFound: no container has a layer.
 func (Images) RootStats(_ context.Context, container core.ID) (core.RootStats, error) {
 	return core.RootStats{}, fmt.Errorf("size of container %s's layer: this node has no images: %w", container.Short(), errdefs.ErrNotFound)
 }
 
-// Pin is NotImplemented.
+// Pin returns NotImplemented.
 func (Images) Pin(_ context.Context, _ core.Owner, ref string, _ bool) error {
 	return noImages("pin image", ref)
 }
 
-// Import is NotImplemented.
-func (Images) Import(context.Context, core.Owner, io.Reader) ([]core.Image, error) {
+// Import returns NotImplemented.
+func (Images) Import(context.Context, core.Owner, io.Reader, core.ImportOptions) ([]core.Image, error) {
 	return nil, noImages("import images", "")
 }
 
-// Export is NotImplemented.
+// Export returns NotImplemented.
 func (Images) Export(context.Context, core.Owner, []string, io.Writer) error {
 	return noImages("export images", "")
 }
@@ -89,11 +89,11 @@ func (Images) Prune(context.Context, core.Owner, func(core.Image) bool) (uint64,
 	return 0, nil
 }
 
-// Usage is zero.
+// Usage returns zero.
 func (Images) Usage(context.Context) (core.ImageUsage, error) { return core.ImageUsage{}, nil }
 
-// Network is core.Network on a machine whose network somebody else makes. Sandboxes
-// there have the host's network, adopt a namespace, or leave it to each container.
+// Network implements core.Network on a machine whose network is made by somebody else.
+// Sandboxes there use the host's network, adopt a namespace, or leave it to each container.
 type Network struct{}
 
 var _ core.Network = Network{}
@@ -102,7 +102,7 @@ func noNetwork(op string) error {
 	return fmt.Errorf("%s: this node makes no networks: give the sandbox the host's network, or one to adopt: %w", op, errdefs.ErrNotImplemented)
 }
 
-// Setup is NotImplemented, but for the host's network, where nothing is to be done.
+// Setup returns NotImplemented, except for the host's network, which needs no setup.
 func (Network) Setup(_ context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
 	if req.Namespace == "" {
 		return core.NetworkStatus{Mode: "host"}, nil
@@ -110,7 +110,7 @@ func (Network) Setup(_ context.Context, req core.NetworkRequest) (core.NetworkSt
 	return core.NetworkStatus{}, noNetwork("set up network of sandbox " + req.Sandbox.Short())
 }
 
-// Check is NotImplemented, but for the host's network, which needs nothing.
+// Check returns NotImplemented, except for the host's network.
 func (Network) Check(_ context.Context, req core.NetworkRequest) error {
 	if req.Last.Mode == "host" {
 		return nil
@@ -121,18 +121,18 @@ func (Network) Check(_ context.Context, req core.NetworkRequest) error {
 // Teardown succeeds: nothing was set up.
 func (Network) Teardown(context.Context, core.NetworkRequest) error { return nil }
 
-// Info says that the network is not ready, and why.
+// Info returns that the network is not ready, and why.
 func (Network) Info(context.Context) (core.NetworkInfo, error) {
 	return core.NetworkInfo{Mode: core.NetworkNone, Reason: "this node makes no networks: sandboxes have the host's network, or one that they adopt"}, nil
 }
 
-// SetRanges is NotImplemented.
+// SetRanges returns NotImplemented.
 func (Network) SetRanges(context.Context, []string) error { return noNetwork("set ranges") }
 
-// Sandboxes is empty.
+// Sandboxes returns none.
 func (Network) Sandboxes(context.Context) ([]core.ID, error) { return nil, nil }
 
-// Stats are none: no sandbox has a network of its own.
+// Stats returns none: no sandbox has a network of its own.
 func (Network) Stats(context.Context, []core.NetworkRequest) (map[core.ID][]core.NetStats, error) {
 	return nil, nil //nolint:nilnil // nil is the empty map
 }

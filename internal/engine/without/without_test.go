@@ -20,8 +20,8 @@ import (
 func TestImages(t *testing.T)  { imagetest.SuiteWithout(t, without.Images{}) }
 func TestNetwork(t *testing.T) { networktest.ContractWithout(t, without.Network{}) }
 
-// TestWhatIsMissingIsToldWithWhatToDo: everything that needs images or a network is
-// NotImplemented.
+// TestWhatIsMissingIsToldWithWhatToDo: everything that needs images or a network returns
+// NotImplemented and says what to do.
 func TestWhatIsMissingIsToldWithWhatToDo(t *testing.T) {
 	ctx, images, network := t.Context(), without.Images{}, without.Network{}
 	only := func(_ any, err error) error { return err }
@@ -33,7 +33,7 @@ func TestWhatIsMissingIsToldWithWhatToDo(t *testing.T) {
 		"remove":   images.Remove(ctx, core.OwnerCLI, "busybox"),
 		"checkout": only(images.Checkout(ctx, core.CheckoutRequest{Container: "c", Image: "busybox"})),
 		"pin":      images.Pin(ctx, core.OwnerCLI, "busybox", true),
-		"import":   only(images.Import(ctx, core.OwnerCLI, &bytes.Buffer{})),
+		"import":   only(images.Import(ctx, core.OwnerCLI, &bytes.Buffer{}, core.ImportOptions{})),
 		"export":   images.Export(ctx, core.OwnerCLI, []string{"busybox"}, &bytes.Buffer{}),
 		"setup":    only(network.Setup(ctx, req)),
 		"check":    network.Check(ctx, req),
@@ -48,9 +48,8 @@ func TestWhatIsMissingIsToldWithWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAnEngineRunsWithoutImagesAndNetwork: a container with a directory as its root
-// comes and goes in a sandbox on the host's network; what needs more is refused and
-// leaves nothing.
+// TestAnEngineRunsWithoutImagesAndNetwork: a container with a directory as its root runs in a
+// sandbox on the host's network; requests that need more are refused and leave nothing.
 func TestAnEngineRunsWithoutImagesAndNetwork(t *testing.T) {
 	n := enginetest.Fakes(t)
 	n.Options.Images, n.Options.Network = without.Images{}, without.Network{}

@@ -71,8 +71,9 @@ func (x Exec) End(ctx context.Context, s *Session, cut bool) {
 	}
 }
 
-// Collect runs a process without input to its end and gives its output to output. One
-// that takes longer than limit is cut, and the error is ErrTimeout; 0 is no limit.
+// Collect runs a quiet process (core.ProcessConfig.Quiet) without input to its end and
+// gives its output to output. One that takes longer than limit is cut, and the error is
+// ErrTimeout; 0 is no limit.
 func (x Exec) Collect(ctx context.Context, container core.ID, p *specs.Process, limit time.Duration, output Sender) (core.Autopsy, error) {
 	if limit > 0 {
 		var cancel context.CancelFunc
@@ -80,7 +81,9 @@ func (x Exec) Collect(ctx context.Context, container core.ID, p *specs.Process, 
 		defer cancel()
 	}
 	var a core.Autopsy
-	s, err := x.Start(ctx, container, Held(p, core.StdinClosed, core.Size{}))
+	cfg := Held(p, core.StdinClosed, core.Size{})
+	cfg.Quiet = true
+	s, err := x.Start(ctx, container, cfg)
 	if err == nil {
 		s.Output = output
 		a, err = s.Run(ctx)

@@ -313,6 +313,10 @@ func TestExecSync(t *testing.T) {
 	n := newTestNode(t)
 	ctx := t.Context()
 	id := n.running(t, n.pod(t, "p"), "c")
+	seq, err := n.As(core.OwnerCRI).LastSeq(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
 	n.Supervisor.Program("talk", func(p *enginetest.Process) int {
 		_, _ = io.WriteString(p.Stdout(), "out "+strings.Join(p.Args[1:], " "))
 		_, _ = io.WriteString(p.Stderr(), "err")
@@ -339,6 +343,9 @@ func TestExecSync(t *testing.T) {
 		t.Errorf("missing: %v", err)
 	}
 	n.noExecs(t, id)
+	if now, err := n.As(core.OwnerCRI).LastSeq(ctx); err != nil || now != seq {
+		t.Errorf("%d events of probes, %v", now-seq, err)
+	}
 }
 
 // noExecs fails the test when a container has an exec left.

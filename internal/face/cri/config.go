@@ -142,7 +142,7 @@ func (c Config) Validate() error {
 	}
 	for _, pattern := range c.PinnedImages {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			return invalid.Errorf("face.cri.pinned_images: %q is no pattern", pattern)
+			return invalid.Errorf("face.cri.pinned_images: %q is not a pattern", pattern)
 		}
 	}
 	if c.LogMaxBytes < 0 || c.LogMaxFiles < 0 {
@@ -157,6 +157,10 @@ func (c Config) Validate() error {
 	}
 	return c.streams().Validate()
 }
+
+// CheckFiles says what is wrong with the files that c names, by reading them as New
+// does.
+func (c Config) CheckFiles() error { return c.streams().CheckFiles() }
 
 // streams is the streaming server's part of the config.
 func (c Config) streams() stream.Config {

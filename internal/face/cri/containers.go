@@ -219,8 +219,12 @@ func (s *server) ContainerStatus(_ context.Context, req *v1.ContainerStatusReque
 	if resp.Status, err = statusOf(c); err != nil || !req.GetVerbose() {
 		return resp, err
 	}
+	sb, err := s.engine.Stored.Sandbox(c.Sandbox)
+	if err != nil {
+		return nil, err
+	}
 	r, err := containerOf(c)
-	resp.Info = containerInfo(c, r)
+	resp.Info = containerInfo(sb, c, r)
 	return resp, err
 }
 

@@ -150,6 +150,23 @@ func TestTheAgentDiesInACall(t *testing.T) {
 			},
 		},
 		{
+			"ExecSync", func(t *testing.T, n *testNode) given {
+				n.Supervisor.Program("probe", func(*enginetest.Process) int { return 0 })
+				pod := n.pod(t, "p")
+				return given{n, pod, n.running(t, pod, "c", "serve")}
+			},
+			func(ctx context.Context, g given) error {
+				procs, err := g.Supervisor.Processes(ctx)
+				if err != nil || len(procs) != 1 {
+					return fmt.Errorf("before the probe there are %v, %w", procs, err)
+				}
+				if _, err := g.ExecSync(ctx, &v1.ExecSyncRequest{ContainerId: g.container, Cmd: []string{"probe"}}); err != nil {
+					return err
+				}
+				return g.wantContainer(ctx, v1.ContainerState_CONTAINER_RUNNING)
+			},
+		},
+		{
 			"StopContainer", func(t *testing.T, n *testNode) given {
 				pod := n.pod(t, "p")
 				return given{n, pod, n.running(t, pod, "c", "serve")}

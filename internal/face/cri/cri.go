@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -68,6 +69,7 @@ type Options struct {
 // Face serves the CRI.
 type Face struct {
 	server  *server
+	scrapes *scrapes
 	streams *stream.Server
 	cfg     Config
 	limits  *connlimit.Table
@@ -95,12 +97,18 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	srv.urls = streams
-	return &Face{server: srv, streams: streams, cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: log}}, nil
+	return &Face{
+		server: srv, scrapes: &scrapes{set: srv.stats.metrics, measure: srv.stats.measure, metrics: o.Counting()}, streams: streams, cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: log},
+	}, nil
 }
 
 // Open begins to listen for streams, so that a taken port is known before
 // anything serves; Serve does it otherwise.
 func (f *Face) Open(ctx context.Context) error { return f.streams.Open(ctx) }
+
+// Scrapes returns a handler that serves the metrics of pods and containers to
+// Prometheus, with the names and labels of kubelet's /metrics/cadvisor.
+func (f *Face) Scrapes() http.Handler { return f.scrapes }
 
 // Name is "cri".
 func (f *Face) Name() string { return Name }

@@ -1,13 +1,11 @@
 package cri
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 )
 
@@ -38,24 +36,6 @@ func handlers(cfg Config, runtimes []engine.RuntimeInfo) []*v1.RuntimeHandler {
 			// namespace needs id-mapped mounts as well.
 			UserNamespaces: r.Features.UserNamespaces && r.Features.IDMappedMounts,
 		}})
-	}
-	return out
-}
-
-// statusInfo is what people ask crictl info for.
-func statusInfo(cfg Config, n node, runtimes []engine.RuntimeInfo, network core.NetworkInfo) map[string]string {
-	out := map[string]string{}
-	for key, v := range map[string]any{
-		"config": map[string]any{
-			"version": n.semver(), "stateDir": n.stateDir, "imageRoot": n.imageRoot, "socket": cfg.Socket, "imageSocket": cfg.ImageSocket,
-			"handlers": cfg.Handlers, "cgroupDriver": cfg.CgroupDriver, "sandboxCgroup": cfg.SandboxCgroup,
-		},
-		"runtimes": runtimes,
-		"network":  network,
-	} {
-		if b, err := json.Marshal(v); err == nil {
-			out[key] = string(b)
-		}
 	}
 	return out
 }

@@ -2,7 +2,6 @@ package cri
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/convert"
+	"github.com/longshore/longshore/internal/face/cri/inspect"
 	"github.com/longshore/longshore/internal/face/cri/listcache"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -68,7 +68,7 @@ func (s *server) ImageStatus(ctx context.Context, req *v1.ImageStatusRequest) (*
 	}
 	resp := &v1.ImageStatusResponse{Image: image(s.cfg, i)}
 	if req.GetVerbose() {
-		resp.Info = imageInfo(i)
+		resp.Info = inspect.Image(&i)
 	}
 	return resp, nil
 }
@@ -155,12 +155,4 @@ func image(cfg Config, i core.Image) *v1.Image {
 		}
 	}
 	return out
-}
-
-func imageInfo(i core.Image) map[string]string {
-	b, err := json.Marshal(map[string]any{"imageSpec": i.Config, "digest": i.Digest, "pulled": i.Pulled, "unpacked": i.Unpacked})
-	if err != nil {
-		return nil
-	}
-	return map[string]string{"info": string(b)}
 }

@@ -39,6 +39,31 @@ func (s *server) StreamPodSandboxMetrics(_ *v1.StreamPodSandboxMetricsRequest, o
 
 // podMetrics are those of ready sandboxes and of what runs in them.
 func (g *statsReader) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error) {
+	pods, err := g.measure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*v1.PodSandboxMetrics, 0, len(pods))
+	for _, p := range pods {
+		m := &v1.PodSandboxMetrics{PodSandboxId: string(p.id), Metrics: g.metrics.Of(&p.pod)}
+		for i := range p.containers {
+			c := &p.containers[i]
+			m.ContainerMetrics = append(m.ContainerMetrics, &v1.ContainerMetrics{ContainerId: c.Name, Metrics: g.metrics.Of(c)})
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// measured holds the stats of a sandbox and of its running containers.
+type measured struct {
+	id         core.ID
+	pod        metric.Object
+	containers []metric.Object
+}
+
+// measure reads the stats of ready sandboxes and of their running containers.
+func (g *statsReader) measure(ctx context.Context) ([]*measured, error) {
 	all, err := g.engine.Stored.Sandboxes()
 	if err != nil {
 		return nil, fmt.Errorf("list metrics: %w", err)
@@ -48,22 +73,21 @@ func (g *statsReader) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, 
 	if err != nil {
 		return nil, fmt.Errorf("list metrics: %w", err)
 	}
-	return each(ctx, all, nil, func(ctx context.Context, sb *core.Sandbox) (*v1.PodSandboxMetrics, error) {
-		return g.metricsOf(ctx, sb, net[sb.ID])
+	return each(ctx, all, nil, func(ctx context.Context, sb *core.Sandbox) (*measured, error) {
+		return g.measureOne(ctx, sb, net[sb.ID])
 	})
 }
 
-func (g *statsReader) metricsOf(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*v1.PodSandboxMetrics, error) {
+func (g *statsReader) measureOne(ctx context.Context, sb *core.Sandbox, net []core.NetStats) (*measured, error) {
 	r, err := podHead(sb)
 	if err != nil {
 		return nil, err
 	}
-	pod := metric.Object{Pod: r.Config.GetConfig().GetMetadata(), ID: sb.Cgroup.Path, Started: sb.Created}
-	if pod.Stats, err = g.engine.Stats.OfSandbox(ctx, sb, podMetrics); err != nil {
+	m := &measured{id: sb.ID, pod: metric.Object{Pod: r.Config.GetConfig().GetMetadata(), ID: sb.Cgroup.Path, Started: sb.Created}}
+	if m.pod.Stats, err = g.engine.Stats.OfSandbox(ctx, sb, podMetrics); err != nil {
 		return nil, err
 	}
-	pod.Stats.Net = net
-	out := &v1.PodSandboxMetrics{PodSandboxId: string(sb.ID), Metrics: g.metrics.Of(&pod)}
+	m.pod.Stats.Net = net
 	inside, err := g.engine.Stored.ContainersOf(sb.ID)
 	if err != nil {
 		return nil, err
@@ -77,17 +101,17 @@ func (g *statsReader) metricsOf(ctx context.Context, sb *core.Sandbox, net []cor
 			return nil, err
 		}
 		o := metric.Object{
-			Pod: pod.Pod, Container: r.Config.GetMetadata().GetName(), ID: c.Cgroup.Path, Name: string(c.ID),
+			Pod: m.pod.Pod, Container: r.Config.GetMetadata().GetName(), ID: c.Cgroup.Path, Name: string(c.ID),
 			Image: imageName(r), Started: c.Main.Started, Main: c.Main.Pid,
 		}
 		o.Stats, err = g.engine.Stats.OfContainer(ctx, c, containerMetrics)
 		if err == nil {
-			out.ContainerMetrics = append(out.ContainerMetrics, &v1.ContainerMetrics{ContainerId: string(c.ID), Metrics: g.metrics.Of(&o)})
+			m.containers = append(m.containers, o)
 		} else if !wentAway(err) {
 			return nil, err
 		}
 	}
-	return out, nil
+	return m, nil
 }
 
 // imageName is what the image was called when the container was asked for.

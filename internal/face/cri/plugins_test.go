@@ -30,6 +30,7 @@ import (
 type plugin struct {
 	mu     sync.Mutex
 	told   []string
+	made   *api.Container // as told when it was made
 	more   chan struct{}
 	synced chan struct{}
 
@@ -111,6 +112,13 @@ func (p *plugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Co
 		others = p.others(c)
 	}
 	return p.adjust, others, p.note("create", c.GetName())
+}
+
+func (p *plugin) PostCreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.made = c
+	return nil
 }
 
 func (p *plugin) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
@@ -271,6 +279,11 @@ func TestAPluginAdjustsTheSpec(t *testing.T) {
 	}
 	if m := mountAt(s, "/plugged"); m == nil || m.Source != "/etc" {
 		t.Errorf("mount %v", m)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.made; c.GetAnnotations()["by"] != "test" || c.GetAnnotations()["io.kubernetes.cri.container-name"] != "app" || !slices.Contains(c.GetEnv(), "PLUGGED=in") {
+		t.Errorf("told that it was made with %v, %q", c.GetAnnotations(), c.GetEnv())
 	}
 	if r := s.Linux.Resources; r.Memory == nil || *r.Memory.Limit != 64<<20 || r.CPU == nil || r.CPU.Cpus != "0" {
 		t.Errorf("resources %+v", r)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -85,8 +86,7 @@ func (s *server) PodSandboxStatus(_ context.Context, req *v1.PodSandboxStatusReq
 	if resp.ContainersStatuses, err = statuses(s.engine, sb.ID); err != nil || !req.GetVerbose() {
 		return resp, err
 	}
-	r, err := podOf(sb)
-	resp.Info = sandboxInfo(sb, r)
+	resp.Info, err = s.sandboxInfo(sb)
 	return resp, err
 }
 
@@ -108,12 +108,14 @@ func statusOf(c *core.Container) (*v1.ContainerStatus, error) {
 	return containerStatus(c, r), nil
 }
 
-// statuses are those of all containers of a sandbox, oldest first.
+// statuses are those of all containers of a sandbox, newest first: kubelet takes
+// the first of a name for the last try, and numbers the next one after it.
 func statuses(e *engine.Client, sandbox core.ID) ([]*v1.ContainerStatus, error) {
 	all, err := e.Stored.ContainersOf(sandbox)
 	if err != nil {
 		return nil, err
 	}
+	slices.SortStableFunc(all, func(a, b *core.Container) int { return b.Created.Compare(a.Created) })
 	var out []*v1.ContainerStatus
 	for _, c := range all {
 		if !shownContainer(c) {

@@ -94,6 +94,9 @@ func (s *server) Status(ctx context.Context, req *v1.StatusRequest) (*v1.StatusR
 		Features:        &v1.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
 	}
 	if req.GetVerbose() {
+		if netErr != nil {
+			network.Ready, network.Reason = false, netErr.Error()
+		}
 		resp.Info = statusInfo(s.cfg, s.node, runtimes, network)
 	}
 	return resp, nil

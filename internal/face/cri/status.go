@@ -1,7 +1,6 @@
 package cri
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"time"
@@ -150,30 +149,6 @@ func sinkPath(c *core.Container) string {
 		}
 	}
 	return ""
-}
-
-// info is the verbose part of an answer, one JSON document under "info". What
-// cannot be encoded is left out.
-func info(v map[string]any) map[string]string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return nil
-	}
-	return map[string]string{"info": string(b)}
-}
-
-func sandboxInfo(sb *core.Sandbox, r podRecord) map[string]string {
-	return info(map[string]any{
-		"pid": sb.Init, "config": r.Config, "key": sb.Key, "state": sb.State, "note": sb.Note,
-		"network": sb.Network, "namespaces": sb.Config.Namespaces, "cgroup": sb.Cgroup, "runtime": sb.Config.Runtime,
-	})
-}
-
-func containerInfo(c *core.Container, r containerRecord) map[string]string {
-	return info(map[string]any{
-		"pid": c.Main.Pid, "sandboxID": c.Sandbox, "config": r.Config, "key": c.Key, "state": c.State,
-		"args": c.Main.Args, "autopsy": c.Main.Autopsy, "bundle": c.Bundle, "cgroup": c.Cgroup, "runtime": c.Runtime, "warnings": c.Warnings,
-	})
 }
 
 // conditions are what kubelet asks for before it gives pods to this node.

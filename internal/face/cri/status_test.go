@@ -114,7 +114,7 @@ func TestContainerStatusEchoes(t *testing.T) {
 			Envs []struct{ Key, Value string } `json:"envs"`
 		} `json:"config"`
 	}
-	if err := json.Unmarshal([]byte(containerInfo(&c, r)["info"]), &verbose); err != nil {
+	if err := json.Unmarshal([]byte(containerInfo(&core.Sandbox{}, &c, r)["info"]), &verbose); err != nil {
 		t.Fatal(err)
 	}
 	if verbose.Pid != 42 || len(verbose.Config.Envs) != 1 || verbose.Config.Envs[0].Key != "TOKEN" || verbose.Config.Envs[0].Value != "" {
@@ -325,5 +325,42 @@ func TestUpdatedResources(t *testing.T) {
 	}
 	if before.Linux.MemoryLimitInBytes != 1<<20 {
 		t.Error("what held before was changed")
+	}
+}
+
+// TestNewestContainerComesFirst: a kubelet that listens to events takes the first
+// status of a name for the last try, without a look at the times.
+func TestNewestContainerComesFirst(t *testing.T) {
+	n := newTestNode(t)
+	pod := n.pod(t, "p")
+	var want []string
+	for _, name := range []string{"first", "second", "third"} {
+		id := n.running(t, pod, name)
+		n.exit(t, id, core.Exit{Code: 1})
+		want = append([]string{id}, want...)
+	}
+	ids := func(list []*v1.ContainerStatus) (all []string) {
+		for _, s := range list {
+			all = append(all, s.Id)
+		}
+		return all
+	}
+	r, err := n.PodSandboxStatus(t.Context(), &v1.PodSandboxStatusRequest{PodSandboxId: pod})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, ids(r.ContainersStatuses)); d != "" {
+		t.Errorf("the pod's status (-want +got):\n%s", d)
+	}
+	s, err := n.GetContainerEvents(t.Context(), &v1.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, ids(e.ContainersStatuses)); d != "" {
+		t.Errorf("an event (-want +got):\n%s", d)
 	}
 }

@@ -189,12 +189,12 @@ func TestWhoHoldsANameIsTold(t *testing.T) {
 	cfg := n.podConfig("p")
 	cfg.Labels = map[string]string{"another": "one"}
 	_, err := n.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: cfg})
-	if text := status.Convert(err).Message(); !strings.Contains(text, "taken by sandbox "+pod+", which is ready") {
+	if text := status.Convert(err).Message(); !strings.Contains(text, "in use by sandbox "+pod+", which is ready") {
 		t.Errorf("%q", text)
 	}
 	id := n.running(t, pod, "c")
 	_, err = n.CreateContainer(t.Context(), n.containerRequest(pod, "c"))
-	if text := status.Convert(err).Message(); !strings.Contains(text, "taken by container "+id+", which is running") {
+	if text := status.Convert(err).Message(); !strings.Contains(text, "in use by container "+id+", which is running") {
 		t.Errorf("%q", text)
 	}
 }

@@ -34,12 +34,10 @@ func TestUpdatedSandboxResourcesAreTold(t *testing.T) {
 	pod := n.pod(t, "p")
 	told := func() (r struct {
 		Config struct {
-			Config struct {
-				Linux struct {
-					Overhead, Resources struct {
-						CPUShares int64 `json:"cpu_shares"`
-						Memory    int64 `json:"memory_limit_in_bytes"`
-					}
+			Linux struct {
+				Overhead, Resources struct {
+					CPUShares int64 `json:"cpu_shares"`
+					Memory    int64 `json:"memory_limit_in_bytes"`
 				}
 			}
 		}
@@ -69,7 +67,7 @@ func TestUpdatedSandboxResourcesAreTold(t *testing.T) {
 	if err := update(&v1.UpdatePodSandboxResourcesRequest{PodSandboxId: pod[:12], Resources: &v1.LinuxContainerResources{MemoryLimitInBytes: 1 << 20}}); err != nil {
 		t.Fatal(err)
 	}
-	if l := told().Config.Config.Linux; l.Overhead.CPUShares != 7 || l.Resources.Memory != 1<<20 {
+	if l := told().Config.Linux; l.Overhead.CPUShares != 7 || l.Resources.Memory != 1<<20 {
 		t.Errorf("%+v", l)
 	}
 	after, err := n.PodSandboxStatus(ctx, &v1.PodSandboxStatusRequest{PodSandboxId: pod})

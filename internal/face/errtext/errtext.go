@@ -7,6 +7,7 @@
 package errtext
 
 import (
+	"net/netip"
 	"strconv"
 	"strings"
 )
@@ -15,10 +16,24 @@ import (
 const idLen = 64
 
 // Plain returns an error's text without IDs of sandboxes and containers, without
-// keys, and without an operation that was told before. An ID stays where it is the
+// keys, without the local end of a connection, whose port is another one each time,
+// and without an operation that was told before. An ID stays where it is the
 // whole of the news: who holds what was asked for, and which object there is not.
 func Plain(text string) string {
-	return withoutRepeats(withoutKeys(withoutIDs(text)))
+	return withoutRepeats(withoutKeys(withoutLocalEnds(withoutIDs(text))))
+}
+
+// withoutLocalEnds makes "read udp 192.0.2.1:40000->192.0.2.2:53", as package net has
+// it, "read udp 192.0.2.2:53".
+func withoutLocalEnds(text string) string {
+	words := strings.Split(text, " ")
+	for i, w := range words {
+		local, remote, ok := strings.Cut(w, "->")
+		if _, err := netip.ParseAddrPort(local); ok && err == nil {
+			words[i] = remote
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // withoutIDs drops an ID with the process's name behind it, or names it ID where

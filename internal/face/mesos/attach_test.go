@@ -121,13 +121,18 @@ func (o *output) end() {
 
 // input sends records and returns what is answered.
 func (n *testNode) input(body io.Reader) (int, string) {
-	r, err := http.NewRequestWithContext(n.t.Context(), http.MethodPost, "http://mesos/api/v1", body)
+	return post(n.t, n.client, "http://mesos", body)
+}
+
+// post sends records to an agent and returns what is answered.
+func post(t *testing.T, client *http.Client, agent string, body io.Reader) (int, string) {
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, agent+"/api/v1", body)
 	if err != nil {
 		return 0, err.Error()
 	}
 	r.Header.Set("Content-Type", "application/recordio")
 	r.Header.Set("Message-Content-Type", "application/json")
-	resp, err := n.client.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -261,6 +266,28 @@ func TestOneInputAtATime(t *testing.T) {
 	o.end()
 	first.Wait()
 	_ = w.Close()
+}
+
+// TestARefusedInputIsAnsweredAtOnce: whoever refuses it, the client learns of it while
+// it may still send.
+func TestARefusedInputIsAnsweredAtOnce(t *testing.T) {
+	n := newTestNode(t)
+	refused := func(code int, want string, send func(body io.Reader) (int, string)) {
+		t.Helper()
+		r, w := io.Pipe() // ends after the answer
+		defer func() { _ = w.Close() }()
+		go func() { _ = api.WriteRecord(w, []byte(firstOfA)) }()
+		if got, text := send(r); got != code || text != want {
+			t.Errorf("%d %q, want %d %q", got, text, code, want)
+		}
+	}
+	refused(404, "Container a cannot be found", n.input)
+	n.is(launchA, 200, "")
+	refused(500, "I/O switchboard server was disabled for this container", n.input)
+	n.recovered = make(chan struct{})
+	v := visitor{t: t, address: n.listen(func(c *Config) { c.Credentials = written(t, "ops s3cret") })}
+	refused(503, "Agent has not finished recovery", n.input)
+	refused(401, "401 Unauthorized.", func(body io.Reader) (int, string) { return post(t, http.DefaultClient, "http://"+v.address, body) })
 }
 
 func TestAttachNeedsATerminal(t *testing.T) {

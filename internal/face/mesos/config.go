@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore/longshore/internal/face/mesos/auth"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/tlsconf"
 )
 
@@ -94,8 +95,8 @@ func (c Config) Validate() error {
 		return invalid.Errorf("face.mesos: max_message_bytes %d is below 64 KiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
 	case c.MaxConnectionsPerPeer < 0 || c.MaxUnauthenticated < 1:
 		return invalid.Errorf("face.mesos: max_connections_per_peer %d is negative, or max_unauthenticated %d below 1", c.MaxConnectionsPerPeer, c.MaxUnauthenticated)
-	case checkGPUs(c.GPUs) != nil:
-		return fmt.Errorf("face.mesos.gpus: %w", checkGPUs(c.GPUs))
+	case ocispec.CheckCDI(c.GPUs) != nil:
+		return fmt.Errorf("face.mesos.gpus: %w", ocispec.CheckCDI(c.GPUs))
 	case c.MaxFetchBytes < 0 || c.FetcherCacheBytes < 0:
 		return invalid.Errorf("face.mesos: max_fetch_bytes %d or fetcher_cache_bytes %d is negative", c.MaxFetchBytes, c.FetcherCacheBytes)
 	case c.GCDelay < 0 || c.DiskWatchInterval < 0:
@@ -131,6 +132,32 @@ func (c Config) validateListen() error {
 		return invalid.Errorf("face.mesos.listen %q: a TCP listener must know its clients, set face.mesos.credentials, face.mesos.jwt_secret_key or face.mesos.client_ca", c.Listen)
 	}
 	return nil
+}
+
+// listenerFiles is what the files of the TCP listener hold.
+type listenerFiles struct {
+	authenticator *auth.Authenticator // nil without Config.Listen
+	tls           *tls.Config         // nil for plain HTTP
+	rules         *auth.Rules         // nil allows everything
+}
+
+// CheckFiles says what is wrong with the files that c names, by reading them as New
+// does.
+func (c Config) CheckFiles() error {
+	_, err := c.readFiles()
+	return err
+}
+
+// readFiles reads the files of the TCP listener.
+func (c Config) readFiles() (f listenerFiles, err error) {
+	if f.authenticator, err = c.authenticator(); err != nil {
+		return f, err
+	}
+	if f.tls, err = c.tls(); err != nil {
+		return f, err
+	}
+	f.rules, err = c.rules()
+	return f, err
 }
 
 func (c Config) authenticator() (*auth.Authenticator, error) {

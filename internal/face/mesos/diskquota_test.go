@@ -156,7 +156,7 @@ func TestGPUs(t *testing.T) {
 	has("c", "example.com/gpu=0 example.com/gpu=1")
 	cfg := DefaultConfig()
 	cfg.GPUs = []string{"0"}
-	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), `face.mesos.gpus: GPU "0"`) {
+	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), `face.mesos.gpus: device "0"`) {
 		t.Errorf("%v", err)
 	}
 }

@@ -2,28 +2,11 @@ package mesos
 
 import (
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 )
-
-// checkGPUs returns InvalidArgument for names that are not of the Container Device
-// Interface, and for duplicates.
-func checkGPUs(names []string) error {
-	for i, n := range names {
-		kind, device, _ := strings.Cut(n, "=")
-		vendor, class, _ := strings.Cut(kind, "/")
-		if vendor == "" || class == "" || device == "" {
-			return invalid.Errorf("GPU %q is not called vendor.com/class=name", n)
-		}
-		if slices.Contains(names[:i], n) {
-			return invalid.Errorf("GPU %q is listed twice", n)
-		}
-	}
-	return nil
-}
 
 // gpuPool assigns GPUs, which are devices of the Container Device Interface, each to
 // one container at a time. The containers' records say which are assigned.

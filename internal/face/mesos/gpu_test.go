@@ -10,17 +10,6 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-func TestCheckGPUs(t *testing.T) {
-	if err := checkGPUs([]string{"v.com/gpu=0", "v.com/gpu=1", "w.com/gpu=0"}); err != nil {
-		t.Error(err)
-	}
-	for _, names := range [][]string{{"0"}, {"v.com=0"}, {"/gpu=0"}, {"v.com/=0"}, {"v.com/gpu="}, {""}, {"v.com/gpu=0", "v.com/gpu=0"}} {
-		if err := checkGPUs(names); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%q: %v", names, err)
-		}
-	}
-}
-
 // TestTake: each GPU is one's alone, until he has ended.
 func TestTakeGPUs(t *testing.T) {
 	p := newGPUPool([]string{"v.com/gpu=0", "v.com/gpu=1", "v.com/gpu=2"})

@@ -15,10 +15,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,7 +30,6 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/mesos/api"
-	"github.com/longshore/longshore/internal/face/mesos/auth"
 	"github.com/longshore/longshore/internal/face/mesos/view"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -55,11 +57,10 @@ type Options struct {
 
 // Face serves the agent API.
 type Face struct {
-	server        *server
-	cfg           Config
-	limits        *connlimit.Table
-	authenticator *auth.Authenticator // nil without Config.Listen
-	tls           *tls.Config         // nil without Config.Cert
+	server *server
+	cfg    Config
+	limits *connlimit.Table
+	files  listenerFiles
 	// recovered is Options.Recovered.
 	recovered <-chan struct{}
 }
@@ -78,15 +79,7 @@ func New(o Options) (*Face, error) {
 	if o.Config.WorkDir == "" {
 		o.Config.WorkDir = path.Join(o.Root, Name)
 	}
-	g, err := o.Config.authenticator()
-	if err != nil {
-		return nil, err
-	}
-	secure, err := o.Config.tls()
-	if err != nil {
-		return nil, err
-	}
-	rules, err := o.Config.rules()
+	files, err := o.Config.readFiles()
 	if err != nil {
 		return nil, err
 	}
@@ -95,8 +88,8 @@ func New(o Options) (*Face, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.rules = rules
-	return &Face{server: s, cfg: o.Config, limits: o.Limits, authenticator: g, tls: secure, recovered: o.Recovered}, nil
+	s.rules = files.rules
+	return &Face{server: s, cfg: o.Config, limits: o.Limits, files: files, recovered: o.Recovered}, nil
 }
 
 // Name is "mesos".
@@ -104,8 +97,7 @@ func (f *Face) Name() string { return Name }
 
 // Timeouts of connections over TCP.
 const (
-	// headerTimeout limits a TLS handshake, a request's header, and the body of a
-	// request that is refused.
+	// headerTimeout limits a TLS handshake and a request's header.
 	headerTimeout = 10 * time.Second
 	// idleTimeout limits how long a connection may wait for its next request.
 	idleTimeout = 2 * time.Minute
@@ -163,11 +155,18 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return err
 }
 
+// formerEndsFile is where earlier versions kept how sessions ended, below the work
+// directory. The engine keeps that now.
+const formerEndsFile = "sessions"
+
 // start does what must be done before the first call, and returns the functions that
 // run beside the calls until ctx ends.
 func (f *Face) start(ctx context.Context) (follow []func() error, err error) {
 	if err := f.server.removeUnfinished(ctx); err != nil {
 		f.server.log.WarnContext(ctx, "could not remove everything that unfinished launches left; the next start of the agent tries again", "error", err)
+	}
+	if err := os.Remove(filepath.Join(f.server.workDir, formerEndsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.server.log.WarnContext(ctx, "could not remove a file that an earlier version left; the next start of the agent tries again", "error", err)
 	}
 	return f.followEvents(ctx)
 }
@@ -202,35 +201,19 @@ func (f *Face) handler(l net.Listener, g recoveryGate) http.Handler {
 	if isLocal(l) {
 		return h
 	}
-	if f.authenticator == nil {
-		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "403 Forbidden.", http.StatusForbidden) })
+	if f.files.authenticator == nil {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { api.WriteError(w, r, api.Forbidden()) })
 	}
-	return withReadDeadline(f.authenticator.Wrap(authenticated(h), realm))
+	return f.files.authenticator.Wrap(authenticated(h), realm)
 }
 
 // isLocal reports whether l is a unix socket, which the mode of its file protects.
 func isLocal(l net.Listener) bool { return l.Addr().Network() == "unix" }
 
-// withReadDeadline limits the time for the rest of a request, until authenticated
-// removes the limit: the HTTP server reads the body of a refused request before it
-// answers.
-func withReadDeadline(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
-			panic(http.ErrAbortHandler) // the connection is closed
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// authenticated serves a client that is known, without a time limit, because a request
-// may last as long as a container.
+// authenticated serves a client that is known.
 func authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		connlimit.Authenticate(r.Context())
-		if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
-			panic(http.ErrAbortHandler)
-		}
 		next.ServeHTTP(w, r)
 	})
 }
@@ -246,8 +229,8 @@ func realm(r *http.Request) string {
 
 // withTLS adds TLS if it is configured, except to a unix socket.
 func (f *Face) withTLS(l net.Listener) net.Listener {
-	if f.tls == nil || isLocal(l) {
+	if f.files.tls == nil || isLocal(l) {
 		return l
 	}
-	return tls.NewListener(l, f.tls)
+	return tls.NewListener(l, f.files.tls)
 }

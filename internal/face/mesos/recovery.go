@@ -46,7 +46,7 @@ func (g recoveryGate) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !view.IsHealth(r.URL.Path) {
 			if g.recovering() {
-				api.WriteError(w, &api.Error{Code: http.StatusServiceUnavailable, Text: "Agent has not finished recovery"})
+				api.WriteError(w, r, &api.Error{Code: http.StatusServiceUnavailable, Text: "Agent has not finished recovery"})
 				return
 			}
 			select {

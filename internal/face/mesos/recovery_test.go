@@ -2,7 +2,11 @@ package mesos
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -73,4 +77,19 @@ func TestCallsWaitForTheFace(t *testing.T) {
 	go call(t.Context())
 	close(ready)
 	<-reached
+}
+
+// TestTheFileOfAnEarlierVersionGoes: of how sessions ended, which the engine keeps now.
+func TestTheFileOfAnEarlierVersionGoes(t *testing.T) {
+	n := newTestNode(t)
+	n.shutdown()
+	file := filepath.Join(n.work, "sessions")
+	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.serve()
+	n.is(`{"type":"GET_HEALTH"}`, 200, healthAnswer)
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s: %v", file, err)
+	}
 }

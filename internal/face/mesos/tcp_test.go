@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/base64"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -72,6 +73,33 @@ func TestRulesAreRead(t *testing.T) {
 			t.Errorf("rules %q: %v, want %q", text, err, want)
 		}
 		_ = os.Remove(cfg.ACLs)
+	}
+}
+
+// TestFilesAreCheckedAsTheyAreRead: a check of the configuration says what the face
+// says, in the same words.
+func TestFilesAreCheckedAsTheyAreRead(t *testing.T) {
+	n := enginetest.New(t)
+	public := written(t, "ops s3cret")
+	if err := os.Chmod(public, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for want, set := range map[string]func(c *Config){
+		"credentials " + public + ": others than its owner may open it (mode 0644); set the mode to 0600": func(c *Config) { c.Credentials = public },
+		"credentials %s: the file has no credentials":                                                     func(c *Config) { c.Credentials = written(t, "") },
+		"key of tokens " + public + ": others than its owner":                                             func(c *Config) { c.JWTSecretKey = public },
+		"read face.mesos.cert and face.mesos.key: ":                                                       func(c *Config) { c.Credentials, c.Cert, c.Key = written(t, "ops s3cret"), public, public },
+		"face.mesos.acls ": func(c *Config) { c.Credentials, c.ACLs = written(t, "ops s3cret"), written(t, "{") },
+		"":                 func(c *Config) { c.Credentials = written(t, "ops s3cret") },
+	} {
+		cfg := DefaultConfig()
+		cfg.Listen = "127.0.0.1:0"
+		set(&cfg)
+		_, err := New(Options{Deps: face.Deps{Engine: n.As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler)}, Config: cfg, Root: t.TempDir()})
+		want = strings.ReplaceAll(want, "%s", cfg.Credentials)
+		if checked := cfg.CheckFiles(); fmt.Sprint(checked) != fmt.Sprint(err) || (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("the check says %v, the face %v, want %q", checked, err, want)
+		}
 	}
 }
 

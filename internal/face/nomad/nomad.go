@@ -23,6 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/grpcerr"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
+	"github.com/longshore/longshore/internal/face/nomad/pull"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/obs"
 )
@@ -41,6 +42,10 @@ type Config struct {
 	// MaxConnections bounds open connections. For more the idle ones are closed, the
 	// longest idle first; when all have a call in flight, more wait.
 	MaxConnections int `toml:"max_connections"`
+	// CredentialHelpers are the programs docker-credential-NAME, absolute, of which the
+	// plugin's configuration may name one by NAME to be asked for credentials of
+	// registries.
+	CredentialHelpers []string `toml:"credential_helpers"`
 }
 
 // DefaultConfig is what holds where the file says nothing.
@@ -56,6 +61,14 @@ func (c Config) Validate() error {
 	case c.MaxMessageBytes < 1<<20 || c.MaxConnections < 1:
 		return invalid.Errorf("face.nomad: max_message_bytes %d is below 1 MiB, or max_connections %d below 1", c.MaxMessageBytes, c.MaxConnections)
 	}
+	names := map[string]bool{}
+	for _, p := range c.CredentialHelpers {
+		name, ok := pull.HelperName(p)
+		if !ok || names[name] {
+			return invalid.Errorf("face.nomad.credential_helpers: %q is no absolute path of a docker-credential-NAME, or a second one of that name", p)
+		}
+		names[name] = true
+	}
 	return nil
 }
 
@@ -63,6 +76,8 @@ func (c Config) Validate() error {
 type Options struct {
 	face.Deps
 	Config Config
+	// Registry is where an image lies whose name says nothing of it; "" is docker.io.
+	Registry string
 }
 
 // Face serves the Driver service.
@@ -85,7 +100,7 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	log := o.Logger.With(slog.String("face", Name))
-	return &Face{server: newServer(o.Engine, log, o.Version), cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: o.Logger}}, nil
+	return &Face{server: newServer(o, log), cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: o.Logger}}, nil
 }
 
 // Name is "nomad".

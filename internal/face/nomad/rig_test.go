@@ -33,10 +33,17 @@ type rig struct {
 	t      *testing.T
 	dir    string // Nomad's directory of allocations
 	socket string
+	face   nomad.Config // what of the face's configuration is not the default
 	stop   func()
 }
 
 func newRig(t *testing.T, config map[string]any) *rig {
+	t.Helper()
+	return newRigWith(t, config, nomad.Config{})
+}
+
+// newRigWith is newRig with something of the agent's own configuration.
+func newRigWith(t *testing.T, config map[string]any, face nomad.Config) *rig {
 	t.Helper()
 	n := enginetest.Fakes(t)
 	n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: n.Runtime}}
@@ -45,7 +52,7 @@ func newRig(t *testing.T, config map[string]any) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(sockets) })
-	r := &rig{Node: n, t: t, dir: t.TempDir(), socket: filepath.Join(sockets, "nomad.sock")}
+	r := &rig{Node: n, t: t, face: face, dir: t.TempDir(), socket: filepath.Join(sockets, "nomad.sock")}
 	for _, d := range []string{"alloc/logs", "web/local", "web/secrets"} {
 		if err := os.MkdirAll(filepath.Join(r.dir, allocID, d), 0o755); err != nil {
 			t.Fatal(err)
@@ -85,9 +92,11 @@ func newRig(t *testing.T, config map[string]any) *rig {
 func (r *rig) start() {
 	r.t.Helper()
 	r.Start()
+	config := nomad.DefaultConfig()
+	config.CredentialHelpers = r.face.CredentialHelpers
 	f, err := nomad.New(nomad.Options{
 		Deps:   face.Deps{Engine: r.As(core.OwnerNomad), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"},
-		Config: nomad.DefaultConfig(),
+		Config: config,
 	})
 	if err != nil {
 		r.t.Fatal(err)

@@ -37,10 +37,12 @@ type server struct {
 	mhz     float64 // of a core, where Nomad does not tell it
 }
 
-func newServer(e *engine.Client, log *slog.Logger, version string) *server {
+func newServer(o Options, log *slog.Logger) *server {
+	e := o.Engine
 	feed := events.New(e, log)
+	images := pull.New(e, feed, log, pull.Options{Registry: o.Registry, Helpers: o.Config.CredentialHelpers})
 	return &server{
-		engine: e, log: log, version: version, events: feed, images: pull.New(e, feed, log), usage: stats.New(e), users: newUserRanges(e), mhz: stats.NodeSpeed(),
+		engine: e, log: log, version: o.Version, events: feed, images: images, usage: stats.New(e), users: newUserRanges(e), mhz: stats.NodeSpeed(),
 	}
 }
 

@@ -3,6 +3,7 @@ package nomad
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -69,7 +70,7 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 	if err != nil {
 		return c, err
 	}
-	_, c, err = s.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
+	sb, c, err := s.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
 		want, err := task.Container(sandbox, images)
 		want.Run = true
 		return want, err
@@ -78,6 +79,14 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 		return c, err
 	}
 	s.events.Tell(task.Nomad, "Container started", map[string]string{"container": c.ID.Short(), "runtime": c.Runtime})
+	for _, w := range task.Conf.Warnings {
+		s.events.Tell(task.Nomad, "The job asks for something in vain", map[string]string{"warning": w})
+	}
+	for _, a := range task.Conf.Addrs {
+		if !slices.Contains(sb.Network.Addrs, a) { // a CNI network whose plugins choose by themselves
+			s.events.Tell(task.Nomad, "The node could not give all that was asked for", map[string]string{"warning": "the network of this node gives no address that is asked for: " + a.String()})
+		}
+	}
 	for _, w := range c.Warnings {
 		s.events.Tell(task.Nomad, "The node could not give all that was asked for", map[string]string{"warning": w})
 	}

@@ -1,22 +1,24 @@
-// Package flight lets many callers share one piece of work that outlives any
-// single caller and ends when nobody waits for it any more.
+// Package flight lets callers share one piece of work that continues when single callers leave,
+// and is stopped when nobody waits for it any more.
 //
-// It knows nothing of images. Start reading at Group.Join.
+// It knows nothing about images. Start reading at Group.Join.
 package flight
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 )
 
-// Group holds the flights now in the air. The zero value is ready.
+// Group holds the flights in progress. The zero value is ready to use.
 type Group[K comparable, T any] struct {
 	mu sync.Mutex // guards m
 	m  map[K]*Flight[K, T]
 }
 
-// Flight is one piece of shared work. State is set before anybody sees the
-// Flight; what it guards is its own affair.
+// Flight is one piece of shared work. State is set before anybody sees the Flight; the caller is
+// responsible for its synchronization.
 type Flight[K comparable, T any] struct {
 	State T
 	group *Group[K, T]
@@ -28,9 +30,9 @@ type Flight[K comparable, T any] struct {
 	refs int // Group.mu guards it
 }
 
-// Join joins the flight under key or starts one: prepare makes its state, at
-// once and in the order of the calls, run does the work. The work has the
-// values of ctx and not its end. Every Join needs one Leave.
+// Join joins the flight under key or starts one: prepare makes its state, synchronously and in
+// the order of the calls, and run does the work. The work has the values of ctx, but does not end
+// with it. Every Join requires one Leave.
 func (g *Group[K, T]) Join(ctx context.Context, key K, prepare func() T, run func(context.Context, T) error) *Flight[K, T] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -48,7 +50,7 @@ func (g *Group[K, T]) Join(ctx context.Context, key K, prepare func() T, run fun
 	f.stop = stop
 	go func() {
 		if before != nil {
-			<-before.done // abandoned, and still cleaning up
+			<-before.done // abandoned, and not yet cleaned up
 		}
 		err := run(work, f.State)
 		stop()
@@ -66,8 +68,7 @@ func (g *Group[K, T]) Join(ctx context.Context, key K, prepare func() T, run fun
 // Done is closed when the work has ended.
 func (f *Flight[K, T]) Done() <-chan struct{} { return f.done }
 
-// Wait waits for the work's end or the context's and returns the error of
-// either.
+// Wait waits until the work or ctx has ended and returns the error of that one.
 func (f *Flight[K, T]) Wait(ctx context.Context) error {
 	select {
 	case <-f.done:
@@ -77,11 +78,22 @@ func (f *Flight[K, T]) Wait(ctx context.Context) error {
 	}
 }
 
-// Leave gives up one Join. When nobody is left, the work is told to stop.
+// Leave undoes one Join. When nobody is left, the work's context is cancelled.
 func (f *Flight[K, T]) Leave() {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	if f.refs--; f.refs == 0 {
 		f.stop()
+	}
+}
+
+// Stop stops all work in progress, whoever waits for it, and returns when it has ended.
+func (g *Group[K, T]) Stop() {
+	g.mu.Lock()
+	all := slices.Collect(maps.Values(g.m))
+	g.mu.Unlock()
+	for _, f := range all {
+		f.stop()
+		<-f.done
 	}
 }

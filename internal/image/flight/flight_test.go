@@ -33,7 +33,7 @@ func TestCallersShareOneFlight(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		first, second := join(ctx), join(t.Context())
-		cancel() // the first caller's end is not the work's
+		cancel() // the first caller's end does not end the work
 		if err := first.Wait(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("first caller: %v", err)
 		}
@@ -59,7 +59,7 @@ func TestAbandonedFlightStopsBeforeTheNextStarts(t *testing.T) {
 				t.Error("two at the same time")
 			}
 			<-ctx.Done()
-			<-letGo // cleaning up takes its time
+			<-letGo // the cleanup takes time
 			busy.Add(-1)
 			return ctx.Err()
 		}
@@ -96,4 +96,28 @@ func TestEndedFlightIsNotJoined(t *testing.T) {
 		}
 		f.Leave()
 	}
+}
+
+func TestStopEndsAllFlights(t *testing.T) {
+	var g flight.Group[int, int]
+	var ended atomic.Int32
+	var all []*flight.Flight[int, int]
+	for key := range 3 {
+		all = append(all, g.Join(t.Context(), key, func() int { return key }, func(ctx context.Context, _ int) error {
+			<-ctx.Done()
+			ended.Add(1)
+			return ctx.Err()
+		}))
+	}
+	g.Stop()
+	if n := ended.Load(); n != 3 {
+		t.Errorf("%d of three have ended", n)
+	}
+	for _, f := range all {
+		if err := f.Wait(t.Context()); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		f.Leave()
+	}
+	g.Stop() // nothing is left
 }

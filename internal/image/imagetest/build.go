@@ -1,8 +1,7 @@
-// Package imagetest makes small images in pure Go, serves them from an
-// in-process registry, and holds the contract suite of core.Images, which the
-// store and every fake pass.
+// Package imagetest builds small images in pure Go, serves them from a registry in the process,
+// and has the contract suite of core.Images, which the store and every fake pass.
 //
-// It must not know the store. Start reading at Image and at Suite.
+// It does not know the store. Start reading at Image and at Suite.
 package imagetest
 
 import (
@@ -22,6 +21,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/core"
 )
 
 // The compressions of a layer.
@@ -31,13 +32,13 @@ const (
 	None = "none"
 )
 
-// File is one entry of a layer. A name ending in "/" is a directory. Link makes
-// it a symlink, Hard a hard link to that entry.
+// File is one entry of a layer. A name that ends in "/" is a directory. Link makes it a symlink,
+// Hard a hard link to that entry.
 type File struct {
 	Name     string
 	Body     []byte
 	Mode     fs.FileMode // 0 is 0755 for directories, 0644 else; setuid and sticky as in fs
-	UID, GID int         // of 0 is whoever runs the test
+	UID, GID int         // of 0 is the user who runs the test
 	Link     string
 	Hard     string // Mode and owner are the header's, and so the file's
 	Xattrs   map[string]string
@@ -49,9 +50,11 @@ type Image struct {
 	Layers      [][]File
 	Raw         [][]byte // further layers as tars, for what File cannot say
 	Config      ocispec.ImageConfig
-	Platform    ocispec.Platform // zero is this node's
-	Compression string           // Gzip, Zstd or None; "" is Gzip
-	Docker      bool             // schema 2 media types instead of OCI's
+	Health      *core.HealthCheck // as Docker writes it
+	Shell       []string          // as Docker writes it
+	Platform    ocispec.Platform  // zero is this node's
+	Compression string            // Gzip, Zstd or None; "" is Gzip
+	Docker      bool              // schema 2 media types instead of OCI's
 }
 
 // Built is an image as blobs.
@@ -178,9 +181,13 @@ func (i Image) Build() Built {
 	if platform.Architecture == "" {
 		platform = ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	}
-	config := ocispec.Image{
-		Platform: platform, Config: i.Config,
-		RootFS: ocispec.RootFS{Type: "layers", DiffIDs: b.DiffIDs},
+	plain := ocispec.Image{Platform: platform, Config: i.Config, RootFS: ocispec.RootFS{Type: "layers", DiffIDs: b.DiffIDs}}
+	var config any = plain
+	if i.Health != nil || i.Shell != nil {
+		config = struct {
+			ocispec.Image
+			Config dockerConfig `json:"config"`
+		}{plain, dockerConfig{i.Config, i.Health, i.Shell}}
 	}
 	cdesc := b.add(configType, encode(config))
 	b.ID = cdesc.Digest
@@ -189,6 +196,13 @@ func (i Image) Build() Built {
 	}))
 	b.Manifest.Platform = &platform
 	return b
+}
+
+// dockerConfig is the part of a config that says how to run the image.
+type dockerConfig struct {
+	ocispec.ImageConfig
+	Healthcheck *core.HealthCheck `json:",omitempty"`
+	Shell       []string          `json:",omitempty"`
 }
 
 func encode(v any) []byte {
@@ -203,8 +217,8 @@ func (b *Built) add(mediaType string, data []byte) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(data))}
 }
 
-// Index joins images of several platforms under one index, which it returns as
-// a Built whose Manifest is the index.
+// Index combines images of several platforms in an index, returned as a Built whose Manifest is
+// the index.
 func Index(images ...Built) Built {
 	all := Built{Blobs: map[digest.Digest][]byte{}}
 	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
@@ -294,8 +308,8 @@ func put(tw *tar.Writer, name string, data []byte) error {
 	return err
 }
 
-// Busybox is the file list of an image with a static busybox as /bin/busybox,
-// the given applets linked to it, and what programs expect around them.
+// Busybox returns the files of an image with a static busybox as /bin/busybox, the given applets
+// linked to it, and what programs usually expect.
 func Busybox(path string, applets ...string) ([]File, error) {
 	body, err := os.ReadFile(path)
 	if err != nil {
@@ -321,7 +335,7 @@ func Busybox(path string, applets ...string) ([]File, error) {
 	return files, nil
 }
 
-// WithLayers is an image that lies: a's config over b's layers.
+// WithLayers returns an image that is inconsistent: a's config over b's layers.
 func WithLayers(a, b Built) Built {
 	lie := Built{ID: a.ID, Blobs: map[digest.Digest][]byte{}, Layers: b.Layers, DiffIDs: a.DiffIDs}
 	for _, m := range []map[digest.Digest][]byte{a.Blobs, b.Blobs} {

@@ -14,8 +14,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Registry is a registry in this process, on loopback, by plain HTTP. It serves
-// what was Pushed and nothing else.
+// Registry is a registry in this process, on loopback, by plain HTTP. It serves what was pushed
+// with Push and nothing else.
 type Registry struct {
 	// Host is what names on it begin with: 127.0.0.1:port.
 	Host string
@@ -38,7 +38,7 @@ func NewRegistry(t testing.TB) *Registry {
 	return r
 }
 
-// Serve starts a registry outside of tests on a listener of the caller's.
+// Serve starts a registry on the caller's listener, outside of tests.
 func Serve(l net.Listener) (*Registry, *http.Server) {
 	r := Unstarted()
 	r.Host = l.Addr().String()
@@ -47,7 +47,7 @@ func Serve(l net.Listener) (*Registry, *http.Server) {
 	return r, srv
 }
 
-// Unstarted is a registry as a plain http.Handler; Host is empty.
+// Unstarted returns a registry as a plain http.Handler; Host is empty.
 func Unstarted() *Registry {
 	return &Registry{blobs: map[digest.Digest][]byte{}, types: map[digest.Digest]string{}, tags: map[string]digest.Digest{}}
 }
@@ -85,7 +85,7 @@ func (r *Registry) SetBlob(d digest.Digest, data []byte) {
 	r.blobs[d] = data
 }
 
-// Intercept puts f before every request; nil takes it away.
+// Intercept calls f for every request, with the registry's own handler as next; nil removes it.
 func (r *Registry) Intercept(f func(w http.ResponseWriter, req *http.Request, next http.Handler)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

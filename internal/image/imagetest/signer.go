@@ -28,7 +28,7 @@ type Signer struct {
 	Public []byte
 }
 
-// NewSigner makes a key pair.
+// NewSigner generates a key pair.
 func NewSigner(t *testing.T) Signer {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -42,7 +42,7 @@ func NewSigner(t *testing.T) Signer {
 	return Signer{t, k, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})}
 }
 
-// File writes the public key to a file that goes with the test.
+// File writes the public key to a file in the test's directory.
 func (s Signer) File() string {
 	s.t.Helper()
 	file := filepath.Join(s.t.TempDir(), "key.pub")
@@ -68,8 +68,8 @@ func (s Signer) signed(body []byte) string {
 	return base64.StdEncoding.EncodeToString(s.Sign(body))
 }
 
-// Simple is a signature in cosign's first layout: a manifest of signatures, which
-// has the tag SignatureTag.
+// Simple returns a signature in cosign's first layout: a manifest of signatures with the tag
+// SignatureTag.
 func (s Signer) Simple(of digest.Digest) Built {
 	s.t.Helper()
 	body := fmt.Appendf(nil, `{"critical":{"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"}}`, of)
@@ -78,8 +78,8 @@ func (s Signer) Simple(of digest.Digest) Built {
 	}, body)
 }
 
-// Bundle is a signature in the present layout: a manifest that refers to the
-// image. ReferrersTag is the tag of its index where a registry lists no referrers.
+// Bundle returns a signature in the present layout: a manifest that refers to the image.
+// ReferrersTag is the tag of its index where a registry lists no referrers.
 func (s Signer) Bundle(of digest.Digest) Built {
 	s.t.Helper()
 	const media, kind = "application/vnd.dev.sigstore.bundle.v0.3+json", "application/vnd.in-toto+json"
@@ -89,7 +89,7 @@ func (s Signer) Bundle(of digest.Digest) Built {
 	return Manifest(s.t, media, ocispec.Descriptor{MediaType: media}, doc)
 }
 
-// Manifest is a manifest with one layer, as an image of its own.
+// Manifest returns a manifest with one layer, as an image of its own.
 func Manifest(t *testing.T, artifact string, layer ocispec.Descriptor, body []byte) Built {
 	t.Helper()
 	layer.Digest, layer.Size = digest.FromBytes(body), int64(len(body))

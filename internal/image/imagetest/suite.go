@@ -2,8 +2,10 @@ package imagetest
 
 import (
 	"bytes"
+	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -11,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Harness is one empty implementation of core.Images under test.
+// Harness is an empty implementation of core.Images under test.
 type Harness struct {
 	Images core.Images
 	// Provide makes an image pullable under repo:tag and returns its full name,
@@ -19,7 +21,7 @@ type Harness struct {
 	Provide func(repo, tag string, b Built) string
 }
 
-// Owners that the suite uses.
+// The owners that the suite uses.
 const (
 	ownerA core.Owner = "cri"
 	ownerB core.Owner = "nomad"
@@ -33,12 +35,13 @@ func sample(n string) Built {
 	}.Build()
 }
 
-// Suite is the contract of core.Images: how names, IDs, pins and checkouts
-// behave, whoever implements them. How content travels is not its business.
+// Suite is the contract of core.Images: how names, IDs, pinned marks and checkouts behave. It
+// does not test how content is transferred.
 func Suite(t *testing.T, start func(t *testing.T) Harness) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, Harness){
 		"PullGivesNamesAndConfig":      pullGivesNamesAndConfig,
+		"PullGivesDockersConfig":       pullGivesDockersConfig,
 		"PullTwiceIsOneImage":          pullTwice,
 		"GetFindsByEveryForm":          getForms,
 		"GetOfNothingIsNotFound":       getNothing,
@@ -52,13 +55,14 @@ func Suite(t *testing.T, start func(t *testing.T) Harness) {
 		"CheckoutOutlivesTheName":      checkoutOutlives,
 		"DiscardIsIdempotent":          discard,
 		"ExportThenImport":             exportImport,
+		"ImportOfOneImage":             importOne,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, start(t)) })
 	}
 }
 
-// SuiteWithout holds a store that has no images against the part of the suite that
-// concerns it: what never was is not there.
+// SuiteWithout tests a store that has no images against the parts of the contract about what does
+// not exist.
 func SuiteWithout(t *testing.T, images core.Images) {
 	t.Helper()
 	if got, err := images.List(t.Context(), ""); err != nil || len(got) != 0 {
@@ -127,6 +131,26 @@ func pullGivesNamesAndConfig(t *testing.T, h Harness) {
 	}
 	if img.Size <= 0 || img.Pinned || img.Pulled.IsZero() {
 		t.Errorf("size %d, pinned %v, pulled %v", img.Size, img.Pinned, img.Pulled)
+	}
+}
+
+// pullGivesDockersConfig: what Docker has in a config beside OCI's is not lost.
+func pullGivesDockersConfig(t *testing.T, h Harness) {
+	health := &core.HealthCheck{Test: []string{"CMD-SHELL", "check"}, Interval: 5 * time.Second, Retries: 2, StartPeriod: time.Minute}
+	built := Image{Config: ocispec.ImageConfig{Cmd: []string{"/bin/one"}}, Health: health, Shell: []string{"/bin/bash", "-c"}}.Build()
+	img := pull(t, h, ownerA, h.Provide("team/checked", "v1", built))
+	if !reflect.DeepEqual(img.Health, health) || !slices.Equal(img.Shell, []string{"/bin/bash", "-c"}) {
+		t.Errorf("health %+v, shell %q", img.Health, img.Shell)
+	}
+	if !slices.Equal(img.Config.Config.Cmd, []string{"/bin/one"}) {
+		t.Errorf("config has command %v", img.Config.Config.Cmd)
+	}
+	got, err := h.Images.Get(t.Context(), ownerA, img.ID.String())
+	if err != nil || !reflect.DeepEqual(got.Health, health) {
+		t.Errorf("get: health %+v, %v", got.Health, err)
+	}
+	if plain := pull(t, h, ownerA, h.Provide("team/one", "v1", sample("one"))); plain.Health != nil || plain.Shell != nil {
+		t.Errorf("an image without: health %+v, shell %q", plain.Health, plain.Shell)
 	}
 }
 
@@ -366,6 +390,30 @@ func discard(t *testing.T, h Harness) {
 	nothingCheckedOut(t, h.Images)
 }
 
+// importOne: the image is there for who knows what it is, and under no name.
+func importOne(t *testing.T, h Harness) {
+	one, two := h.Provide("team/one", "v1", sample("one")), h.Provide("team/two", "v1", sample("two"))
+	want := pull(t, h, ownerA, two)
+	pull(t, h, ownerA, one)
+	var archive bytes.Buffer
+	if err := h.Images.Export(t.Context(), ownerA, []string{one, two}, &archive); err != nil {
+		t.Fatal(err)
+	}
+	got, err := h.Images.Import(t.Context(), ownerB, bytes.NewReader(archive.Bytes()), core.ImportOptions{Only: two})
+	if err != nil || len(got) != 1 || got[0].ID != want.ID || len(got[0].Names) != 0 {
+		t.Fatalf("imported %+v, %v; want %s without a name", got, err, want.ID)
+	}
+	for _, ref := range []string{one, two} {
+		_, err := h.Images.Get(t.Context(), ownerB, ref)
+		wantNotFound(t, "an image by the archive's name for it", err)
+	}
+	if img, err := h.Images.Get(t.Context(), ownerB, string(want.ID)); err != nil || img.ID != want.ID {
+		t.Errorf("by its id: %v, %v", img.ID, err)
+	}
+	_, err = h.Images.Import(t.Context(), ownerB, bytes.NewReader(archive.Bytes()), core.ImportOptions{Only: "team/absent"})
+	wantNotFound(t, "import of an image that the archive has not", err)
+}
+
 func exportImport(t *testing.T, h Harness) {
 	ref := h.Provide("team/one", "v1", sample("one"))
 	img := pull(t, h, ownerA, ref)
@@ -373,7 +421,7 @@ func exportImport(t *testing.T, h Harness) {
 	if err := h.Images.Export(t.Context(), ownerA, []string{ref}, &archive); err != nil {
 		t.Fatal(err)
 	}
-	got, err := h.Images.Import(t.Context(), ownerB, &archive)
+	got, err := h.Images.Import(t.Context(), ownerB, &archive, core.ImportOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +432,7 @@ func exportImport(t *testing.T, h Harness) {
 		t.Error(err)
 	}
 	wantNotFound(t, "export of nothing", h.Images.Export(t.Context(), ownerA, []string{"team/absent"}, &archive))
-	if _, err := h.Images.Import(t.Context(), ownerB, bytes.NewReader([]byte("no archive at all"))); !errdefs.IsInvalidArgument(err) {
+	if _, err := h.Images.Import(t.Context(), ownerB, bytes.NewReader([]byte("no archive at all")), core.ImportOptions{}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("import of rubbish: %v, want InvalidArgument", err)
 	}
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Budget bounds the entries of several layers together. It is safe for concurrent
-// use; a nil one bounds nothing.
+// Budget limits the entries of several layers together. It is safe for concurrent use; a nil
+// Budget has no limit.
 type Budget struct {
 	limit int64
 	left  atomic.Int64
 }
 
-// NewBudget makes a budget of so many entries; 0 is no limit.
+// NewBudget returns a budget of limit entries; 0 is no limit.
 func NewBudget(limit int64) *Budget {
 	if limit <= 0 {
 		return nil
@@ -29,7 +29,7 @@ func NewBudget(limit int64) *Budget {
 	return b
 }
 
-// take takes n entries. ResourceExhausted.
+// take takes n entries from the budget. ResourceExhausted.
 func (b *Budget) take(n int64) error {
 	if b != nil && b.left.Add(-n) < 0 {
 		return fmt.Errorf("the image has more than %d entries (images.max_image_entries): %w", b.limit, errdefs.ErrResourceExhausted)
@@ -37,11 +37,11 @@ func (b *Budget) take(n int64) error {
 	return nil
 }
 
-// inodesEvery is after how many entries the free inodes are looked at again.
+// inodesEvery is after how many entries the free inodes are checked again.
 const inodesEvery = 1000
 
-// more counts an entry, and the directories on its way that are new, against the
-// limits: each takes an inode of the disk, and memory while the layer is unpacked.
+// more counts an entry, and new directories above it, against the limits: each takes an inode on
+// disk, and memory while the layer is unpacked.
 func (a *applier) more(hdr *tar.Header) error {
 	if weaken.Off(weaken.LayerEntries) {
 		return nil
@@ -72,8 +72,8 @@ func (a *applier) more(hdr *tar.Header) error {
 	return nil
 }
 
-// CheckFreeInodes is a ResourceExhausted error when fewer than least inodes are free
-// where dir is. A filesystem that makes them as it needs them has no bound.
+// CheckFreeInodes returns ResourceExhausted when fewer than least inodes are free on the
+// filesystem of dir. A filesystem that allocates inodes dynamically has no limit.
 func CheckFreeInodes(dir string, least int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

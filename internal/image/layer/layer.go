@@ -1,11 +1,10 @@
-// Package layer turns one layer of an image, a compressed tar, into a directory
-// that overlayfs can stack: whiteouts become character devices 0:0, opaque
-// directories carry trusted.overlay.opaque.
+// Package layer unpacks one layer of an image, a compressed tar, into a directory that overlayfs
+// can stack: whiteouts become character devices 0:0, opaque directories get
+// trusted.overlay.opaque.
 //
-// It must not know registries, names or other layers than those below the one
-// at hand. It eats foreign bytes and runs in the confined worker; that no entry
-// leaves the directory does not rest on the confinement alone. Start reading at
-// Apply.
+// It knows no registries, no names and no layers but those below the one at hand. It handles
+// bytes from outside and runs in the confined worker; its checks that no entry leaves the
+// directory do not rely on the confinement. Start reading at Apply.
 package layer
 
 import (
@@ -34,37 +33,35 @@ const (
 	blockSize      = 4096
 )
 
-// Options say how far a layer may go.
+// Options are the limits of a layer.
 type Options struct {
 	// MaxBytes is how much the layer may have uncompressed; 0 is no limit.
 	MaxBytes int64
 	// MinFree is how many bytes of the filesystem stay free; 0 is none.
 	MinFree int64
-	// MaxEntries is how many entries the layer may have, with the directories that
-	// it only implies; 0 is no limit. Budget bounds it together with other layers;
-	// nil does not.
+	// MaxEntries is how many entries the layer may have, including directories that it only
+	// implies; 0 is no limit. Budget limits it together with other layers; nil does not.
 	MaxEntries int64
 	Budget     *Budget
 	// MinFreeInodes is how many inodes of the filesystem stay free; 0 is none.
 	MinFreeInodes int64
-	// Lower waits for the layers below and returns their directories, nearest
-	// first. It is called at most once, when an entry links to a file of a
-	// layer below or a directory of one needs its attributes copied; nil: there
-	// are none.
+	// Lower waits for the layers below and returns their directories, nearest first. It is called
+	// at most once, when an entry links to a file of a layer below or needs the attributes of one
+	// of its directories. With nil there are none.
 	Lower func(ctx context.Context) ([]string, error)
 }
 
-// Result is what a layer turned out to be.
+// Result describes an unpacked layer.
 type Result struct {
 	DiffID digest.Digest // of the uncompressed tar
 	Bytes  int64         // on disk, in whole blocks
 	Inodes int64
-	// Opaque says that nothing of the layers below is to be seen.
+	// Opaque says that the layer hides all layers below.
 	Opaque bool
 }
 
-// Apply unpacks the layer that r brings, compressed or not, into dir, which
-// must exist and be empty. On an error dir holds anything or nothing.
+// Apply unpacks the layer that r reads, compressed or not, into dir, which must exist and be
+// empty. After an error the content of dir is undefined.
 func Apply(ctx context.Context, dir string, r io.Reader, opts Options) (Result, error) {
 	plain, err := decompress(r)
 	if err != nil {
@@ -77,7 +74,7 @@ func Apply(ctx context.Context, dir string, r io.Reader, opts Options) (Result, 
 	tee := io.TeeReader(limited, digester.Hash())
 	_, err = archive.Apply(ctx, a.dir, tee, archive.WithFilter(a.filter), archive.WithConvertWhiteout(a.whiteout))
 	if err == nil {
-		// The diff ID covers what stands behind the archive's end, too.
+		// The diff ID also covers what follows the archive's end.
 		_, err = io.Copy(io.Discard, tee)
 	}
 	if err == nil {
@@ -89,7 +86,7 @@ func Apply(ctx context.Context, dir string, r io.Reader, opts Options) (Result, 
 	return Result{DiffID: digester.Digest(), Bytes: a.bytes, Inodes: a.inodes, Opaque: a.opaque}, nil
 }
 
-// classify gives an error its class; a malformed archive is the sender's fault.
+// classify gives an error its class; a malformed archive is InvalidArgument.
 func classify(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errdefs.IsResourceExhausted(err),
@@ -101,7 +98,7 @@ func classify(err error) error {
 	return fmt.Errorf("unpack layer: %w: %w", errdefs.ErrInvalidArgument, err)
 }
 
-// applier is what Apply remembers between entries.
+// applier is the state of Apply between entries.
 type applier struct {
 	ctx    context.Context //nolint:containedctx // of the one call to Apply
 	dir    string
@@ -109,7 +106,7 @@ type applier struct {
 	lower  []string
 	asked  bool
 	seen   map[string]byte // every path the tar named, with its type
-	shadow map[string]bool // paths that a whiteout of this very layer hides below
+	shadow map[string]bool // paths below which a whiteout of this layer hides everything
 	root   *tar.Header
 	bytes  int64
 	inodes int64
@@ -117,15 +114,15 @@ type applier struct {
 	count  int64 // of entries, and of directories that they imply
 
 	unnamed   map[string]bool // directories that no entry has named so far
-	unchecked int64           // bytes until the free space is looked at again
+	unchecked int64           // bytes until the free space is checked again
 }
 
-// clean is the path of an entry relative to the root: "." for the root itself.
+// clean returns the path of an entry relative to the root: "." for the root itself.
 func clean(name string) string {
 	return strings.TrimPrefix(path.Clean("/"+name), "/")
 }
 
-// filter looks at each entry before it is unpacked.
+// filter checks each entry before it is unpacked.
 func (a *applier) filter(hdr *tar.Header) (bool, error) {
 	if err := a.more(hdr); err != nil {
 		return false, err
@@ -145,8 +142,8 @@ func (a *applier) filter(hdr *tar.Header) (bool, error) {
 		return false, nil
 	}
 	if strings.HasPrefix(path.Base(name), whiteoutPrefix) {
-		// Some writers replace a directory by a file and then still delete what
-		// was in the directory.
+		// Some tools replace a directory by a file and then still delete what was in the
+		// directory.
 		return !a.belowFile(name), nil
 	}
 	if err := a.uncover(name); err != nil {
@@ -173,8 +170,8 @@ func (a *applier) filter(hdr *tar.Header) (bool, error) {
 	return true, nil
 }
 
-// room checks a file against the limits before it is written: a sparse file of
-// a few bytes in the tar can be of any size on disk.
+// room checks a file's size against the limits before it is written: a sparse file of a few bytes
+// in the tar can have any size.
 func (a *applier) room(hdr *tar.Header) error {
 	if hdr.Size < 0 {
 		return fmt.Errorf("entry %q has %d bytes: %w", hdr.Name, hdr.Size, errdefs.ErrInvalidArgument)
@@ -192,8 +189,7 @@ func (a *applier) room(hdr *tar.Header) error {
 	return nil
 }
 
-// belowFile reports whether this layer has something else than a directory on
-// the way to name.
+// belowFile reports whether this layer has something other than a directory above name.
 func (a *applier) belowFile(name string) bool {
 	for p := path.Dir(name); p != "."; p = path.Dir(p) {
 		if typ, ok := a.seen[p]; ok && typ != tar.TypeDir && typ != tar.TypeSymlink {
@@ -203,8 +199,8 @@ func (a *applier) belowFile(name string) bool {
 	return false
 }
 
-// uncover makes way for an entry below a path that this layer has deleted
-// before without describing the new directory; finish makes that one opaque.
+// uncover prepares for an entry below a path that this layer has deleted earlier without
+// describing the new directory; finish makes that directory opaque.
 func (a *applier) uncover(name string) error {
 	if len(a.shadow) == 0 {
 		return nil
@@ -222,8 +218,8 @@ func (a *applier) uncover(name string) error {
 	return nil
 }
 
-// linkTarget makes sure that the file a hard link names is in this layer: one
-// that only a layer below has is copied up.
+// linkTarget ensures that the target of a hard link is in this layer: one that only a layer below
+// has is copied up.
 func (a *applier) linkTarget(hdr *tar.Header) error {
 	target := clean(hdr.Linkname)
 	if strings.HasPrefix(path.Clean(hdr.Linkname), "../") {
@@ -237,7 +233,7 @@ func (a *applier) linkTarget(hdr *tar.Header) error {
 		return err
 	}
 	if _, ok := a.seen[target]; ok {
-		return nil // e.g. a symlink: RootPath followed it; link(2) will not
+		return nil // for example a symlink: RootPath has followed it; link(2) will not
 	}
 	dirs, err := a.below()
 	if err != nil {
@@ -259,8 +255,7 @@ func (a *applier) linkTarget(hdr *tar.Header) error {
 	return copyUp(filepath.Join(a.dir, target), from, fi)
 }
 
-// parents makes the directories of rel that are not there yet; finish gives
-// them their attributes.
+// parents makes the missing directories of rel; finish gives them their attributes.
 func (a *applier) parents(rel string) error {
 	if rel == "." || rel == "" {
 		return nil
@@ -282,7 +277,7 @@ func (a *applier) below() ([]string, error) {
 	return a.lower, err
 }
 
-// whiteout turns the marker files of a layer into overlayfs' own form.
+// whiteout converts the marker files of a layer to overlayfs' form.
 func (a *applier) whiteout(hdr *tar.Header, full string) (bool, error) {
 	base, parent := filepath.Base(full), filepath.Dir(full)
 	if base == opaqueMarker {
@@ -297,12 +292,12 @@ func (a *applier) whiteout(hdr *tar.Header, full string) (bool, error) {
 		return true, nil
 	}
 	if strings.HasPrefix(hidden, whiteoutPrefix) {
-		return false, nil // aufs' own bookkeeping
+		return false, nil // internal files of aufs
 	}
 	target := filepath.Join(parent, hidden)
 	a.shadow[target] = true
 	if _, err := os.Lstat(target); err == nil {
-		return false, nil // this layer's own entry hides what is below
+		return false, nil // this layer's own entry already hides what is below
 	}
 	a.inodes++
 	if err := unix.Mknod(target, unix.S_IFCHR, 0); err != nil {
@@ -311,9 +306,9 @@ func (a *applier) whiteout(hdr *tar.Header, full string) (bool, error) {
 	return false, os.Lchown(target, hdr.Uid, hdr.Gid)
 }
 
-// finish gives directories that the tar only implied the attributes they have
-// below, hides what lies under a directory that replaced a deleted one, and
-// sets the root's own attributes.
+// finish gives directories that the tar only implied the attributes that they have in a layer
+// below, hides what is below a directory that replaced a deleted one, and sets the root's own
+// attributes.
 func (a *applier) finish() error {
 	for full := range a.shadow {
 		if fi, err := os.Lstat(full); err == nil && fi.IsDir() {
@@ -330,7 +325,7 @@ func (a *applier) finish() error {
 	return a.setRoot()
 }
 
-// implied lists directories on disk that no entry of the tar described.
+// implied returns the directories on disk that no entry of the tar described.
 func (a *applier) implied() []string {
 	missing := map[string]bool{}
 	for name := range a.seen {
@@ -357,8 +352,7 @@ func (a *applier) missingParents(missing map[string]bool, name string) {
 	}
 }
 
-// inherit copies the attributes of the directory rel from the layer below that
-// has it.
+// inherit copies the attributes of the directory rel from the nearest layer below that has it.
 func (a *applier) inherit(rel string) error {
 	dirs, err := a.below()
 	if err != nil {
@@ -375,8 +369,8 @@ func (a *applier) inherit(rel string) error {
 	return copyAttributes(own, from, fi)
 }
 
-// setRoot sets what the tar says about the root directory itself; a layer that
-// says nothing leaves the root as the layer below has it.
+// setRoot sets the attributes that the tar gives to the root directory; without an entry the root
+// stays as the layer below has it.
 func (a *applier) setRoot() error {
 	if hdr := a.root; hdr != nil {
 		if err := os.Lchown(a.dir, hdr.Uid, hdr.Gid); err != nil {

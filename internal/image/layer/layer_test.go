@@ -23,8 +23,8 @@ import (
 	"github.com/longshore/longshore/internal/image/layer"
 )
 
-// sandbox is a directory with a layer directory in it, and a file beside that
-// nobody may touch.
+// sandbox returns a directory that contains the layer's directory and a file that must not be
+// touched.
 func sandbox(tb testing.TB) (dir, outside string) {
 	tb.Helper()
 	base := tb.TempDir()
@@ -166,11 +166,11 @@ func TestWhiteouts(t *testing.T) {
 		{Name: "fresh/new"},
 		{Name: ".wh.again"},
 		{Name: "again/"},
-		{Name: "again/x"}, // deleted, then made anew
+		{Name: "again/x"}, // deleted, then created again
 		{Name: "kept", Body: []byte("new")},
-		{Name: ".wh.kept"}, // made, and the old one deleted
+		{Name: ".wh.kept"}, // created, and the old one deleted
 		{Name: ".wh.bare"},
-		{Name: "bare/x"}, // deleted, then made anew by implication
+		{Name: "bare/x"}, // deleted, then created again by implication
 		{Name: "was-dir", Body: []byte("file")},
 		{Name: "was-dir/.wh.child"}, // a file where a directory was
 		{Name: ".wh..wh.plnk"},
@@ -352,7 +352,7 @@ func TestEndlessLayersEnd(t *testing.T) {
 	if !errdefs.IsResourceExhausted(err) {
 		t.Errorf("disk: %v", err)
 	}
-	// A few hundred bytes of tar that are an exabyte when unpacked.
+	// A few hundred bytes of tar that become an exabyte when unpacked.
 	sparse := sparseTar(t, 1<<60)
 	_, err = layer.Apply(t.Context(), mkdir(t), bytes.NewReader(sparse), layer.Options{MaxBytes: 1 << 20})
 	if !errdefs.IsResourceExhausted(err) {
@@ -369,8 +369,7 @@ func TestEndlessLayersEnd(t *testing.T) {
 	}
 }
 
-// sparseTar is an archive with one file of size bytes, all of them a hole, in
-// PAX form 1.0.
+// sparseTar returns an archive with one file of size bytes, all of them a hole, in PAX form 1.0.
 func sparseTar(t *testing.T, size int64) []byte {
 	t.Helper()
 	body := fmt.Appendf(nil, "1\n%d\n0\n", size)
@@ -444,7 +443,7 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// FuzzPaths lets the fuzzer choose names and link targets of a few entries.
+// FuzzPaths chooses names and link targets for a few entries.
 func FuzzPaths(f *testing.F) {
 	f.Add("a", "../..", "a/outside", "../outside", byte(0))
 	f.Add("a/../..", "/", "a/.wh.outside", "a/outside", byte(1))
@@ -464,7 +463,7 @@ func FuzzPaths(f *testing.F) {
 	})
 }
 
-// emptyFiles is a tar of n empty files, made while it is read.
+// emptyFiles is a tar of n empty files, generated while it is read.
 func emptyFiles(n int) io.Reader {
 	r, w := io.Pipe()
 	go func() {
@@ -479,8 +478,8 @@ func emptyFiles(n int) io.Reader {
 	return r
 }
 
-// TestEntriesAreBounded: ten million empty files take few bytes of an archive, and as
-// many inodes of the disk.
+// TestEntriesAreBounded: ten million empty files take few bytes of an archive, and as many inodes
+// on disk.
 func TestEntriesAreBounded(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the entries belong to root")
@@ -496,7 +495,8 @@ func TestEntriesAreBounded(t *testing.T) {
 	if _, err := layer.Apply(t.Context(), mkdir(t), emptyFiles(2000), layer.Options{MaxEntries: 2000}); err != nil {
 		t.Errorf("as many as may be: %v", err)
 	}
-	// One entry whose name implies a thousand directories, and again, in the same.
+	// One entry whose name implies a thousand directories, and another one in the same
+	// directories.
 	deep := strings.Repeat("d/", 1000)
 	files := []imagetest.File{{Name: deep + "a"}, {Name: deep + "b"}, {Name: "d/"}}
 	if _, err := layer.Apply(t.Context(), mkdir(t), bytes.NewReader(imagetest.Tar(files)), layer.Options{MaxEntries: 1001}); !errdefs.IsResourceExhausted(err) {

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// find looks for rel in unpacked layers, nearest first, as overlayfs would: a
-// whiteout, an opaque directory or a file on the way ends the search. A nil
-// FileInfo means that there is no such file.
+// find looks for rel in unpacked layers, nearest first, as overlayfs does: a whiteout, an opaque
+// directory or a file on the way ends the search. A nil FileInfo means that there is no such
+// file.
 func find(dirs []string, rel string) (string, os.FileInfo, error) {
 	parts := strings.Split(rel, "/")
 	for _, dir := range dirs {
@@ -57,7 +57,7 @@ func isWhiteout(fi os.FileInfo) bool {
 	return ok && st.Mode&syscall.S_IFMT == syscall.S_IFCHR && st.Rdev == 0
 }
 
-// copyUp copies one file that is no directory, with all its attributes.
+// copyUp copies one file, not a directory, with all its attributes.
 func copyUp(to, from string, fi os.FileInfo) error {
 	st := fi.Sys().(*syscall.Stat_t)
 	switch st.Mode & syscall.S_IFMT {
@@ -98,7 +98,7 @@ func copyContent(to, from string) error {
 	return out.Close()
 }
 
-// copyAttributes gives to the owner, mode, xattrs and times of from.
+// copyAttributes sets owner, mode, xattrs and times of to from those of from.
 func copyAttributes(to, from string, fi os.FileInfo) error {
 	st := fi.Sys().(*syscall.Stat_t)
 	if err := os.Lchown(to, int(st.Uid), int(st.Gid)); err != nil {

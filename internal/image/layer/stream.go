@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxWindow bounds a zstd frame's window: what the decoder needs of memory.
+// maxWindow bounds a zstd frame's window, and so the decoder's memory, in bytes.
 const maxWindow = 128 << 20
 
-// decompress tells gzip, zstd and plain bytes apart by how they begin: media
-// types lie.
+// decompress recognizes gzip, zstd and plain bytes by their beginning, because media types may be
+// wrong.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	buf := bufio.NewReaderSize(r, 64<<10)
 	magic, err := buf.Peek(4)
@@ -36,7 +36,7 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(buf), nil
 }
 
-// Decompress opens an archive that may be compressed by gzip or zstd.
+// Decompress opens an archive that may be compressed with gzip or zstd.
 func Decompress(r io.Reader) (io.ReadCloser, error) {
 	rc, err := decompress(r)
 	if err != nil {
@@ -45,10 +45,10 @@ func Decompress(r io.Reader) (io.ReadCloser, error) {
 	return rc, nil
 }
 
-// statEvery is after how many bytes the free space is looked at again.
+// statEvery is after how many bytes the free space is checked again.
 const statEvery = 32 << 20
 
-// limitedReader ends a layer that never ends, before the disk is full.
+// limitedReader ends a layer that is too large before the disk is full.
 type limitedReader struct {
 	r           io.Reader
 	left, limit int64
@@ -74,8 +74,8 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CheckFree is a ResourceExhausted error when less than least bytes are free
-// where dir is.
+// CheckFree returns ResourceExhausted when fewer than least bytes are free on the filesystem of
+// dir.
 func CheckFree(dir string, least int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -12,7 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Bounds of what is read of an image's signatures: anybody who may write to the
+// Limits on what is read of an image's signatures, because anybody who may write to the
 // repository can attach more.
 const (
 	MaxSignatures     = 32        // of each layout
@@ -20,25 +20,24 @@ const (
 	MaxEvidenceBytes  = 2 << 20   // of all, and its annotations
 )
 
-// Claim is what is to be pulled, and what speaks for it.
+// Claim is an image that is to be pulled, together with its signatures.
 type Claim struct {
-	// Target is what the name stands for: a manifest or an index.
+	// Target is what the name refers to: a manifest or an index.
 	Target   ocispec.Descriptor `json:"target"`
 	Evidence Evidence           `json:"evidence"`
 }
 
-// Evidence is an image's signatures, as they were found and yet to be believed.
+// Evidence is an image's signatures as they were found, not yet verified.
 type Evidence struct {
-	// Bundles are sigstore's, as JSON.
+	// Bundles are sigstore bundles, as JSON.
 	Bundles [][]byte `json:"bundles,omitempty"`
 	// Simple are signatures in cosign's first layout.
 	Simple []Simple `json:"simple,omitempty"`
-	// Skipped counts those beyond the bounds.
+	// Skipped counts the signatures beyond the limits.
 	Skipped int `json:"skipped,omitempty"`
 }
 
-// Simple is one layer of cosign's signature manifest: what was signed, and its
-// annotations.
+// Simple is one layer of cosign's signature manifest: the signed payload and its annotations.
 type Simple struct {
 	Payload     []byte `json:"payload"`
 	Signature   string `json:"signature"`             // base64
@@ -47,14 +46,14 @@ type Simple struct {
 	Timestamp   string `json:"timestamp,omitempty"`   // RFC 3161, JSON
 }
 
-// Size is about how many bytes s has.
+// Size returns the approximate size of s in bytes.
 func (s Simple) Size() int {
 	return len(s.Payload) + len(s.Signature) + len(s.Certificate) + len(s.Log) + len(s.Timestamp)
 }
 
-// Question is what longshore-verify is asked, as JSON on its standard input. It
-// exits with 0 when a signature convinces it, with 1 when none does and with 2
-// when the question was wrong; on its standard output it says why.
+// Question is the input of longshore-verify, as JSON on its standard input. Its exit status is 0
+// when a signature is valid, 1 when none is, and 2 when the question is malformed. The reason is
+// on its standard output.
 type Question struct {
 	Digest      digest.Digest `json:"digest"`
 	Evidence    Evidence      `json:"evidence"`
@@ -66,8 +65,8 @@ type Question struct {
 // MaxQuestion bounds a question, in bytes.
 const MaxQuestion = 16 << 20
 
-// CheckPayload wants what cosign signed to be a signature on the image with this
-// digest: a good signature on something else says nothing. InvalidArgument.
+// CheckPayload returns InvalidArgument unless payload, which cosign signed, is a signature on the
+// image with this digest: a valid signature on something else proves nothing.
 func CheckPayload(payload []byte, image digest.Digest) error {
 	var doc struct {
 		Critical struct {
@@ -78,19 +77,19 @@ func CheckPayload(payload []byte, image digest.Digest) error {
 		} `json:"critical"`
 	}
 	if err := json.Unmarshal(payload, &doc); err != nil {
-		return fmt.Errorf("what was signed is no simple signing payload: %w: %w", errdefs.ErrInvalidArgument, err)
+		return fmt.Errorf("the signed text is not a simple signing payload: %w: %w", errdefs.ErrInvalidArgument, err)
 	}
 	c := doc.Critical
 	if c.Type != "cosign container image signature" {
-		return fmt.Errorf("what was signed is %q, not an image: %w", c.Type, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("the signed text is about %q, not an image: %w", c.Type, errdefs.ErrInvalidArgument)
 	}
 	if image == "" || c.Image.Digest != image.String() {
-		return fmt.Errorf("what was signed is the image %q: %w", c.Image.Digest, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("the signed text is about the image %q: %w", c.Image.Digest, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
 
-// LogEntry is what Rekor answered when a signature was entered.
+// LogEntry is Rekor's record of a signature that was entered in the log.
 type LogEntry struct {
 	Promise        []byte // the signed entry timestamp
 	Body           []byte
@@ -100,7 +99,7 @@ type LogEntry struct {
 	LogID          []byte
 }
 
-// ParseLogEntry reads cosign's annotation. InvalidArgument.
+// ParseLogEntry parses cosign's annotation of a log entry. InvalidArgument.
 func ParseLogEntry(annotation string) (LogEntry, error) {
 	var doc struct {
 		Promise []byte `json:"SignedEntryTimestamp"`
@@ -133,12 +132,12 @@ func ParseLogEntry(annotation string) (LogEntry, error) {
 		return bad(err)
 	}
 	if e.Kind, e.Version = body.Kind, body.Version; e.Kind == "" || len(e.Promise) == 0 || e.Index < 0 {
-		return bad(errors.New("it has no kind, no promise or no index"))
+		return bad(errors.New("it lacks its kind, its promise or its index"))
 	}
 	return e, nil
 }
 
-// ParseTimestamp reads cosign's annotation of a time stamp. InvalidArgument.
+// ParseTimestamp parses cosign's annotation of a timestamp. InvalidArgument.
 func ParseTimestamp(annotation string) ([]byte, error) {
 	var doc struct {
 		Signed []byte `json:"SignedRFC3161Timestamp"`

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// signatureTimeout is how long longshore-verify may take: it only computes.
+// signatureTimeout is how long longshore-verify may take. It only computes.
 const signatureTimeout = 30 * time.Second
 
 // Gate decides about pulls.
@@ -27,8 +27,8 @@ type Gate struct {
 	log     *slog.Logger
 }
 
-// New makes a gate of a valid config. program finds longshore-verify when a
-// signature is to be verified; nil takes it to be where cfg says.
+// New returns a gate for a valid config. program returns the path of longshore-verify when a
+// signature is to be verified; with nil cfg must have it.
 func New(cfg Config, program func() (string, error), log *slog.Logger) *Gate {
 	if program == nil {
 		program = func() (string, error) {
@@ -41,8 +41,8 @@ func New(cfg Config, program func() (string, error), log *slog.Logger) *Gate {
 	return &Gate{cfg: cfg, program: program, log: log}
 }
 
-// Problems are what would keep the gate from deciding now: files and programs
-// that the config names and that are not there.
+// Problems returns what would keep the gate from deciding: files and programs that the config
+// names and that do not exist.
 func (g *Gate) Problems() (all []string) {
 	signed := false
 	for _, r := range g.cfg.Rules {
@@ -65,15 +65,21 @@ func (g *Gate) Problems() (all []string) {
 	return all
 }
 
-// Case is one image before the gate.
+// Judges reports whether the policy refuses any image, or requires signatures or verifiers for
+// one.
+func (g *Gate) Judges() bool {
+	return g.cfg.Default == Reject || len(g.cfg.Rules) > 0 || g.cfg.Verifiers != ""
+}
+
+// Case is the decision about one image.
 type Case struct {
 	name string
 	rule Rule
 	gate *Gate
 }
 
-// Open says what is to be done about an image of this name. An error says that it
-// is refused whatever it is; see core.ErrImageRefused.
+// Open returns what has to be decided about an image of this name. An error means that it is
+// refused whatever its content; see core.ErrImageRefused.
 func (g *Gate) Open(named reference.Named) (*Case, error) {
 	c := &Case{name: named.String(), rule: Rule{Verdict: g.cfg.Default}, gate: g}
 	for _, r := range g.cfg.Rules {
@@ -97,7 +103,7 @@ func (r Rule) has(repository string) bool {
 	return false
 }
 
-// String says which rule it is.
+// String describes the rule.
 func (r Rule) String() string {
 	if len(r.Match) == 0 {
 		return "no rule accepts it"
@@ -105,16 +111,16 @@ func (r Rule) String() string {
 	return fmt.Sprintf("the rule for %s says %s", strings.Join(r.Match, ", "), r.Verdict)
 }
 
-// Wants reports whether Admit must be asked before the image is pulled, and
-// whether its signatures are then needed.
+// Wants reports whether Admit must be called before the image is pulled, and whether it needs the
+// image's signatures.
 func (c *Case) Wants() (admission, evidence bool) {
 	evidence = c.rule.Verdict == Signed
 	return evidence || c.gate.cfg.Verifiers != "", evidence
 }
 
-// Admit decides about what the name stands for. An image that is refused has
-// core.ErrImageRefused; other errors say why nothing could be decided, which
-// refuses as well.
+// Admit decides about the image to which the name refers. The error of a refused image is
+// core.ErrImageRefused. Other errors mean that no decision was possible, which refuses the image
+// as well.
 func (c *Case) Admit(ctx context.Context, claim Claim) error {
 	if err := claim.Target.Digest.Validate(); err != nil {
 		return fmt.Errorf("policy: %w: %w", errdefs.ErrInvalidArgument, err)
@@ -129,7 +135,7 @@ func (c *Case) Admit(ctx context.Context, claim Claim) error {
 	return c.askVerifiers(ctx, claim.Target)
 }
 
-// signed asks longshore-verify.
+// signed runs longshore-verify.
 func (c *Case) signed(ctx context.Context, claim Claim) (string, error) {
 	q := Question{Digest: claim.Target.Digest, Evidence: claim.Evidence, Identities: c.rule.Identities}
 	if len(q.Evidence.Bundles)+len(q.Evidence.Simple) == 0 {
@@ -179,13 +185,13 @@ func (e Evidence) skipped() string {
 	return fmt.Sprintf(" (%d more were not read, being too many or too large)", e.Skipped)
 }
 
-// refused is a verdict. What programs and registries say goes into it as one
-// line of bounded length.
+// refused returns a verdict. Texts of programs and registries go into it as one line of bounded
+// length.
 func refused(format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", core.ErrImageRefused, oneLine(fmt.Sprintf(format, args...)), errdefs.ErrFailedPrecondition)
 }
 
-// cannot is what keeps the gate from deciding.
+// cannot returns an error that kept the gate from deciding.
 func cannot(format string, args ...any) error {
 	return fmt.Errorf("policy: cannot decide: %w: %w", fmt.Errorf(format, args...), errdefs.ErrFailedPrecondition)
 }

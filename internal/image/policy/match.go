@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// anyParts stands for any number of parts of a name, none included.
+// anyParts matches any number of parts of a name, also none.
 const anyParts = "**"
 
 func checkPattern(pattern string) error {
 	if pattern == "" || strings.ContainsAny(pattern, " @") {
-		return errors.New("it is no pattern of a registry and a repository")
+		return errors.New("it is not a pattern of a registry and a repository")
 	}
 	for i, part := range strings.Split(pattern, "/") {
 		if part == "" {
@@ -30,7 +30,7 @@ func checkPattern(pattern string) error {
 	return nil
 }
 
-// matches reports whether a repository's full name is one of a pattern's.
+// matches reports whether a pattern matches a repository's full name.
 func matches(pattern, name string) bool {
 	return matchParts(strings.Split(pattern, "/"), strings.Split(name, "/"))
 }

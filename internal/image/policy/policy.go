@@ -1,9 +1,9 @@
-// Package policy says which images may be pulled: by their names, by signatures
-// on them, and by what programs of the administrator's say.
+// Package policy decides which images may be pulled, by their names, by signatures on them, and
+// by programs of the administrator.
 //
-// It must not know how images are pulled: it is asked when a name has been
-// resolved and before anything of the image is kept. Signatures are not verified
-// here but in a program of its own (see Question). Start reading at Gate.
+// It does not know how images are pulled: it is asked when a name has been resolved and before
+// anything of the image is stored. Signatures are verified in a program of their own (see
+// Question). Start reading at Gate.
 package policy
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Verdicts that a rule may have.
+// The verdicts of a rule.
 const (
 	Accept = "accept"
 	Reject = "reject"
@@ -26,43 +26,40 @@ const (
 
 // Config is the section [images.policy].
 type Config struct {
-	// Default is the verdict on images that no rule names: accept or reject.
+	// Default is the verdict on images that no rule matches: accept or reject.
 	Default string `toml:"default"`
-	// Rules are asked from the first to the last; the first that has the image
-	// counts.
+	// Rules are tried in order; the first that matches the image decides.
 	Rules []Rule `toml:"rules"`
-	// Verifiers is a directory of programs that are asked about every image that
-	// the rules let pass, in containerd's form; "" asks none.
+	// Verifiers is a directory of programs, with containerd's interface, that are run for every
+	// image that the rules accept; "" runs none.
 	Verifiers string `toml:"verifiers"`
-	// MaxVerifiers is how many of them are asked, in the order of their names;
-	// negative is all.
+	// MaxVerifiers is how many of them are run, in the order of their names; negative is all.
 	MaxVerifiers int `toml:"max_verifiers"`
 	// VerifierTimeout is how long each may take.
 	VerifierTimeout Duration `toml:"verifier_timeout"`
-	// SignatureProgram is the path of longshore-verify, which verifies signatures;
-	// "" is beside longshore itself.
+	// SignatureProgram is the path of longshore-verify, which verifies signatures; "" is the one
+	// beside longshore.
 	SignatureProgram string `toml:"signature_program"`
 }
 
-// Rule is a verdict on the images of some repositories.
+// Rule is the verdict on the images of some repositories.
 type Rule struct {
-	// Match has patterns of full names without tag, registry/repository. In each
-	// part between slashes * stands for any text, and a part ** for any parts.
+	// Match has patterns of full names without tag, registry/repository. Within a part between
+	// slashes * matches any text; a part ** matches any number of parts.
 	Match []string `toml:"match"`
 	// Verdict is accept, reject or signed.
 	Verdict string `toml:"verdict"`
-	// Keys are PEM files of public keys; a signature by one of them is enough.
+	// Keys are PEM files of public keys. A signature by one of them is enough.
 	Keys []string `toml:"keys"`
-	// TrustedRoot is sigstore's trusted_root.json: which authorities and logs are
-	// believed. Identities need it. With keys it may be given to demand that
-	// signatures are in its transparency log.
+	// TrustedRoot is sigstore's trusted_root.json, the authorities and logs to trust. Identities
+	// require it. With keys it may be set to require that signatures are in its transparency log.
 	TrustedRoot string `toml:"trusted_root"`
-	// Identities are those of whom a certificate may be; one is enough.
+	// Identities are those that a certificate may have; one is enough.
 	Identities []Identity `toml:"identities"`
 }
 
-// Identity is whom a signing certificate must be for, and who vouches for it:
-// each as it is or as a regular expression over the whole of it.
+// Identity is a certificate's subject and its issuer, each given literally or as a regular
+// expression that matches the whole.
 type Identity struct {
 	Subject       string `toml:"subject" json:"subject,omitempty"`
 	SubjectRegexp string `toml:"subject_regexp" json:"subject_regexp,omitempty"`
@@ -83,13 +80,13 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Default accepts everything.
+// Default returns a policy that accepts everything.
 func Default() Config {
 	return Config{Default: Accept, Rules: []Rule{}, MaxVerifiers: 10, VerifierTimeout: Duration(10 * time.Second)}
 }
 
-// Validate says what is wrong with c, all of it. The files it names are read when
-// an image is pulled. InvalidArgument.
+// Validate returns everything that is wrong with c. It does not read the files that c names; they
+// are read when an image is pulled. InvalidArgument.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -104,7 +101,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.VerifierTimeout <= 0 {
-		bad("verifier_timeout: %s is no time", time.Duration(c.VerifierTimeout))
+		bad("verifier_timeout: %s must be positive", time.Duration(c.VerifierTimeout))
 	}
 	for i, r := range c.Rules {
 		for _, problem := range r.problems() {
@@ -132,7 +129,7 @@ func (r Rule) problems() (all []string) {
 		}
 	case Signed:
 		if !given {
-			bad("neither keys nor identities: who is to have signed?")
+			bad("neither keys nor identities are set: say who must have signed")
 		}
 	default:
 		bad("verdict %q is none of accept, reject, signed", r.Verdict)

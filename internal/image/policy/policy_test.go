@@ -73,7 +73,7 @@ func gate(t *testing.T, change func(*Config)) *Gate {
 	return New(cfg, nil, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})))
 }
 
-// TestTheFirstRuleCounts, and only one that rejects needs no more than a name.
+// TestTheFirstRuleCounts, and a rule that rejects needs only the name.
 func TestTheFirstRuleCounts(t *testing.T) {
 	g := gate(t, func(c *Config) {
 		c.Default = Reject
@@ -103,11 +103,11 @@ func TestTheFirstRuleCounts(t *testing.T) {
 	}
 }
 
-// verifiers is a directory of programs by name.
+// verifiers makes a directory of programs by name.
 func verifiers(t *testing.T, scripts map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
-	// Nobody, too, must find them.
+	// The user nobody must be able to reach them too.
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestVerifiers(t *testing.T) {
 	}{
 		"all say yes":            {map[string]string{"a": "exit 0", "b": "echo fine"}, 10, false, ""},
 		"none":                   {nil, 10, false, ""},
-		"one says no":            {map[string]string{"a": "exit 0", "b": "echo too old; echo secret >&2; exit 3"}, 10, true, "the verifier b says no (exit status 3): too old"},
+		"one says no":            {map[string]string{"a": "exit 0", "b": "echo too old; echo secret >&2; exit 3"}, 10, true, "the verifier b refuses it (exit status 3): too old"},
 		"the one not asked":      {map[string]string{"a": "exit 0", "b": "exit 1"}, 1, false, ""},
 		"all are asked":          {map[string]string{"a": "exit 0", "b": "exit 1"}, -1, true, "verifier b"},
 		"says much":              {map[string]string{"a": "head -c 200000 /dev/zero | tr '\\0' x; head -c 200000 /dev/zero >&2; exit 1"}, 10, true, "xxx"},
@@ -170,7 +170,7 @@ func TestVerifiers(t *testing.T) {
 	}
 }
 
-// TestAVerifierThatTakesTooLongIsKilled, with what it has started.
+// TestAVerifierThatTakesTooLongIsKilled, together with the processes that it has started.
 func TestAVerifierThatTakesTooLongIsKilled(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	err := ask(t, func(c *Config) {
@@ -196,7 +196,7 @@ func TestWhatCannotBeRunAdmitsNothing(t *testing.T) {
 	}
 }
 
-// TestSignaturesAreAskedAbout with the files as they are at that time.
+// TestSignaturesAreAskedAbout, with the files as they are at that time.
 func TestSignaturesAreAskedAbout(t *testing.T) {
 	dir := t.TempDir()
 	key := filepath.Join(dir, "k.pub")
@@ -226,7 +226,7 @@ func TestSignaturesAreAskedAbout(t *testing.T) {
 	}
 }
 
-// TestProblemsAreSaidBeforeAnyPull, and only where there is a rule that has them.
+// TestProblemsAreSaidBeforeAnyPull, and only for rules that need the missing files.
 func TestProblemsAreSaidBeforeAnyPull(t *testing.T) {
 	here := filepath.Join(t.TempDir(), "k.pub")
 	if err := os.WriteFile(here, nil, 0o600); err != nil {
@@ -244,7 +244,7 @@ func TestProblemsAreSaidBeforeAnyPull(t *testing.T) {
 	}
 }
 
-// FuzzSimple: what repositories hold beside images is read or refused.
+// FuzzSimple: what repositories contain besides images is read or refused.
 func FuzzSimple(f *testing.F) {
 	f.Add([]byte(`{"critical":{"image":{"docker-manifest-digest":"`+target.Digest.String()+`"},"type":"cosign container image signature"}}`),
 		`{"SignedEntryTimestamp":"AAAA","Payload":{"body":"eyJraW5kIjoiYSIsImFwaVZlcnNpb24iOiJiIn0=","integratedTime":1,"logIndex":2,"logID":"ab"}}`,
@@ -262,7 +262,7 @@ func FuzzSimple(f *testing.F) {
 	})
 }
 
-// FuzzPatterns: no pattern that is taken panics or takes for ever.
+// FuzzPatterns: no valid pattern panics or takes for ever.
 func FuzzPatterns(f *testing.F) {
 	f.Add("*.example/**", "r.example/a/b")
 	f.Fuzz(func(t *testing.T, pattern, name string) {

@@ -22,15 +22,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOutput is how much is taken of what a program says; the rest is read and
-// dropped, so that it does not stand still.
+// maxOutput is how much of a program's output is kept, in bytes. The rest is read and dropped, so
+// that the program does not block.
 const maxOutput = 32 << 10
 
-// nobody is who runs what needs no rights.
+// nobody is the user and group that run programs which need no rights.
 const nobody = 65534
 
-// askVerifiers asks the administrator's programs, as containerd does: all must
-// say yes.
+// askVerifiers runs the administrator's verifier programs, as containerd does. All must accept
+// the image.
 func (c *Case) askVerifiers(ctx context.Context, target ocispec.Descriptor) error {
 	cfg := c.gate.cfg
 	if cfg.Verifiers == "" {
@@ -41,7 +41,7 @@ func (c *Case) askVerifiers(ctx context.Context, target ocispec.Descriptor) erro
 		return cannot("%w", err)
 	}
 	if n := cfg.MaxVerifiers; n >= 0 && len(entries) > n {
-		c.gate.log.Warn("some image verifiers are not asked", "directory", cfg.Verifiers, "found", len(entries), "asked", n)
+		c.gate.log.Warn("more image verifiers than images.policy.max_verifiers; the others are not run", "directory", cfg.Verifiers, "found", len(entries), "asked", n)
 		entries = entries[:n]
 	}
 	desc, err := json.Marshal(target)
@@ -58,39 +58,39 @@ func (c *Case) askVerifiers(ctx context.Context, target ocispec.Descriptor) erro
 			return err
 		}
 		if res.code != 0 {
-			return refused("the verifier %s says no (exit status %d): %s", e.Name(), res.code, res.reason)
+			return refused("the verifier %s refuses it (exit status %d): %s", e.Name(), res.code, res.reason)
 		}
 		c.gate.log.Debug("image verifier", "verifier", e.Name(), "image", c.name, "digest", target.Digest, "reason", res.reason)
 	}
 	return nil
 }
 
-// run is one program to ask.
+// run is one program to run.
 type run struct {
 	path    string
 	args    []string
 	stdin   []byte
 	timeout time.Duration
 	log     *slog.Logger
-	// confine takes from the program all rights, the network and the environment.
+	// confine takes all rights, the network and the environment from the program.
 	confine bool
 }
 
-// result is what a program said and how it ended.
+// result is a program's output and exit status.
 type result struct {
 	code   int
 	reason string
 }
 
-// do runs the program and all that it starts until it ends or its time is over.
-// An error says that there is no verdict.
+// do runs the program, and everything that it starts, until it ends or its time is over. An error
+// means that there is no verdict.
 func (r run) do(ctx context.Context) (result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("%s took longer than %s: %w", r.path, r.timeout, errdefs.ErrUnavailable))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, r.path, r.args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	// Who has left its group may hold the pipes on.
+	// A process that has left the program's group may keep the pipes open.
 	cmd.WaitDelay = time.Second
 	if r.confine {
 		cmd.Env, cmd.Dir = []string{}, "/"
@@ -119,9 +119,8 @@ func (r run) do(ctx context.Context) (result, error) {
 	return result{}, cannot("run %s: %w", r.path, err)
 }
 
-// killRest waits for a program's end and kills what it has left behind in its
-// group. It does not reap the program: as long as that is a zombie the group's
-// number is nobody else's.
+// killRest waits until a program has ended and kills what it has left in its process group. It
+// does not reap the program: as long as that is a zombie, no other group can get the number.
 func killRest(pid int) error {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -133,7 +132,7 @@ func killRest(pid int) error {
 	}
 }
 
-// dropRights has the program run as nobody without a network, where we may.
+// dropRights runs the program as nobody and without a network, if we are root.
 func (r run) dropRights(a *syscall.SysProcAttr) {
 	if os.Geteuid() != 0 {
 		return
@@ -142,7 +141,7 @@ func (r run) dropRights(a *syscall.SysProcAttr) {
 	a.Cloneflags = syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC
 }
 
-// tell logs what the program said beside its verdict.
+// tell logs what the program wrote besides its verdict.
 func (r run) tell(said *bounded) {
 	lines := bufio.NewScanner(strings.NewReader(said.text()))
 	for lines.Scan() {
@@ -150,7 +149,7 @@ func (r run) tell(said *bounded) {
 	}
 }
 
-// bounded keeps the first maxOutput bytes of what is written to it.
+// bounded keeps the first maxOutput bytes that are written to it.
 type bounded struct {
 	mu   sync.Mutex // guards kept, more
 	kept bytes.Buffer

@@ -7,7 +7,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestVerifyingHasNoRights: longshore-verify reads what strangers wrote.
+// TestVerifyingHasNoRights, because longshore-verify reads what strangers have written.
 func TestVerifyingHasNoRights(t *testing.T) { roottest.Run(t, verifyingHasNoRights) }
 
 func verifyingHasNoRights(t *testing.T) {

@@ -9,18 +9,18 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Credentials open a registry. At most one of password, identity token and
-// registry token is used: Bearer before Token before Username and Password.
+// Credentials authenticate at a registry. Only one of password, identity token and registry token
+// is used: Bearer before Token before Username and Password.
 type Credentials struct {
 	Username string `json:"username,omitempty"`
 	Password string `json:"password,omitempty"`
 	Token    string `json:"token,omitempty"`  // an identity (refresh) token
-	Bearer   string `json:"bearer,omitempty"` // sent as it is
+	Bearer   string `json:"bearer,omitempty"` // sent unchanged
 }
 
-// ParseAuths reads a docker config.json. The map's keys are hosts; "docker.io"
-// is Docker Hub under any of its names. A host whose secret is with a
-// credential helper is an error: helpers are not run.
+// ParseAuths parses a docker config.json. The map's keys are hosts; "docker.io" is Docker Hub
+// under any of its names. A host whose secret is in a credential helper is an error: helpers are
+// not run.
 func ParseAuths(data []byte) (map[string]Credentials, error) {
 	var doc struct {
 		Auths map[string]struct {
@@ -60,8 +60,8 @@ func ParseAuths(data []byte) (map[string]Credentials, error) {
 	return auths, nil
 }
 
-// canonicalHost makes one key of the ways a host is written in config.json:
-// with a scheme, with a path, and Docker Hub's three names.
+// canonicalHost makes one key of the forms of a host in config.json: with a scheme, with a path,
+// and Docker Hub's three names.
 func canonicalHost(key string) string {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	host, _, _ := strings.Cut(key, "/")

@@ -21,13 +21,13 @@ import (
 // StatusError is a registry's refusal.
 type StatusError struct {
 	Status  int
-	Message string        // what the server said, cleaned of control characters
+	Message string        // the server's text, without control characters
 	After   time.Duration // Retry-After, 0 for none
 	Tried   bool          // credentials were sent
-	Held    string        // why credentials that there are were not sent
+	Held    string        // why existing credentials were not sent
 }
 
-// Error says the status, the server's words, and what can be done about it.
+// Error returns the status, the server's text, and what can be done.
 func (e *StatusError) Error() string {
 	s := fmt.Sprintf("%d %s", e.Status, http.StatusText(e.Status))
 	if e.Message != "" {
@@ -46,7 +46,7 @@ func (e *StatusError) Error() string {
 	return s
 }
 
-// Unwrap is the class.
+// Unwrap returns the class.
 func (e *StatusError) Unwrap() error {
 	switch {
 	case e.Status == http.StatusUnauthorized:
@@ -66,7 +66,7 @@ func statusError(resp *http.Response) *StatusError {
 	return &StatusError{Status: resp.StatusCode, Message: serverMessage(body), After: retryAfter(resp.Header)}
 }
 
-// serverMessage finds the words in a registry's or token server's error body.
+// serverMessage returns the message in a registry's or token server's error body.
 func serverMessage(body []byte) string {
 	var doc struct {
 		Errors []struct {
@@ -118,12 +118,12 @@ type stallError struct{ after time.Duration }
 
 func (e *stallError) Error() string { return fmt.Sprintf("nothing received for %s", e.after) }
 
-// Unwrap is the class.
+// Unwrap returns the class.
 func (e *stallError) Unwrap() error { return errdefs.ErrUnavailable }
 
-// slowError is the cause when a server sent too little in a while.
+// slowError is the cause when a server sent too little in a window.
 type slowError struct {
-	got, least int64 // bytes, and bytes a second
+	got, least int64 // bytes, and bytes per second
 	in         time.Duration
 }
 
@@ -131,16 +131,16 @@ func (e *slowError) Error() string {
 	return fmt.Sprintf("received %d bytes in %s, less than the %d bytes a second of images.min_rate", e.got, e.in.Round(time.Millisecond), e.least)
 }
 
-// Unwrap is the class.
+// Unwrap returns the class.
 func (e *slowError) Unwrap() error { return errdefs.ErrUnavailable }
 
-// IsSlow reports whether err says that a server sent too little in a while.
+// IsSlow reports whether err means that a server sent too little in a window.
 func IsSlow(err error) bool {
 	var slow *slowError
 	return errors.As(err, &slow)
 }
 
-// unavailable gives err, which came from the network, its class.
+// unavailable gives its class to err, which came from the network.
 func unavailable(err error) error {
 	var dns *net.DNSError
 	switch {
@@ -154,7 +154,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", errdefs.ErrUnavailable, err)
 }
 
-// unURL drops the "Get https://…:" of a url.Error: the caller says where.
+// unURL removes the "Get https://…:" of a url.Error, because the caller adds the place.
 func unURL(err error) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {
@@ -163,7 +163,7 @@ func unURL(err error) error {
 	return err
 }
 
-// tokenError is what went wrong between us and the token server.
+// tokenError is an error in the exchange with the token server.
 func tokenError(ctx context.Context, err error, held string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -31,7 +31,7 @@ func named(tb testing.TB, s string) reference.Named {
 	return n
 }
 
-// urls is where a repository is asked, in order.
+// urls returns the hosts that are asked for a repository, in order.
 func urls(r *Repository) string {
 	var list []string
 	for _, h := range r.hosts {

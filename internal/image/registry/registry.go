@@ -1,9 +1,9 @@
-// Package registry reads images from registries: which hosts serve a name,
-// how they want to be asked, and what their refusals mean.
+// Package registry reads images from registries: which hosts serve a name, how they authenticate,
+// and what their refusals mean.
 //
-// It must not know where content goes: it hands out bytes and says where they
-// came from. Everything in it meets foreign input, so it runs in the confined
-// worker. Start reading at Open and Repository.Resolve.
+// It does not know where content is stored: it returns bytes and says where they came from.
+// Everything in it handles input from outside, so it runs in the confined worker. Start reading
+// at Open and Repository.Resolve.
 package registry
 
 import (
@@ -32,8 +32,8 @@ import (
 // MaxManifest is the largest manifest or index that is read, in bytes.
 const MaxManifest = 4 << 20
 
-// accept lists what Resolve and Manifest can make use of, and the old schema 1
-// so that a registry which has nothing else says so by its content type.
+// accept lists the types that Resolve and Manifest can use, and the old schema 1, so that a
+// registry that has only that says so by its content type.
 var accept = strings.Join([]string{
 	ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest,
 	"application/vnd.docker.distribution.manifest.list.v2+json",
@@ -41,34 +41,33 @@ var accept = strings.Join([]string{
 	"*/*",
 }, ", ")
 
-// Options say how registries are reached.
+// Options say how to reach registries.
 type Options struct {
-	// HostDirs hold <host>/hosts.toml and _default/hosts.toml, in containerd's
-	// form; the first directory that has the host counts.
+	// HostDirs contain <host>/hosts.toml and _default/hosts.toml, in containerd's form; the first
+	// directory that has the host is used.
 	HostDirs []string
-	// Credentials are for the registry of the name and nobody else.
+	// Credentials are for the registry of the name only.
 	Credentials Credentials
-	// Auths are the credentials by host of a docker config.json, for mirrors
-	// too.
+	// Auths are the credentials by host of a docker config.json, also for mirrors.
 	Auths map[string]Credentials
-	// CredentialHosts are the hosts, by that of a registry or mirror, which get its
-	// credentials too: token servers and the targets of redirects. "docker.io" is
-	// Docker Hub under any of its names.
+	// CredentialHosts are, by the host of a registry or mirror, other hosts that get its
+	// credentials too: token servers and the targets of redirects. "docker.io" is Docker Hub
+	// under any of its names.
 	CredentialHosts map[string][]string
 	// Stall is how long a server may send nothing; 0 is one minute.
 	Stall time.Duration
-	// MinRate is how many bytes a second a server has to send on average of each
-	// Window; 0 is no bound. A Window of 0 is half a minute.
+	// MinRate is how many bytes per second a server must send on average over each Window; 0 is
+	// no limit. A Window of 0 is half a minute.
 	MinRate int64
 	Window  time.Duration
 	// Retries is how often a request is repeated after 429, 5xx or a broken
 	// connection; 0 is 4, negative is never.
 	Retries int
-	// Backoff is the first pause between tries, doubled each time; 0 is 250ms.
+	// Backoff is the first pause between attempts, doubled each time; 0 is 250ms.
 	Backoff time.Duration
-	// MaxWait is the longest Retry-After that is waited for; 0 is one minute.
+	// MaxWait is the longest Retry-After that is obeyed; 0 is one minute.
 	MaxWait time.Duration
-	// UserAgent names us to the server.
+	// UserAgent identifies this program to the server.
 	UserAgent string
 }
 
@@ -91,8 +90,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Repository is one repository of a registry, and the mirrors that stand before
-// it.
+// Repository is one repository of a registry, with its mirrors.
 type Repository struct {
 	domain string // as in the name: docker.io
 	path   string
@@ -102,14 +100,14 @@ type Repository struct {
 	ownDir bool   // it has a directory of its own among HostDirs
 	server string // what its own hosts.toml has as its server, or ""
 
-	headers map[string]bool // what hosts.toml files have, by canonical names
+	headers map[string]bool // the header names that hosts.toml files set, in canonical form
 
 	mu       sync.Mutex        // guards holdBack, held
-	holdBack bool              // while a challenge is taken in: give out no credentials
-	held     map[string]string // by host, why credentials were held back
+	holdBack bool              // while a challenge is handled: give out no credentials
+	held     map[string]string // by host, why credentials were withheld
 }
 
-// Open finds the hosts that serve named's repository. Nothing is asked yet.
+// Open finds the hosts that serve named's repository. It does not contact them.
 func Open(ctx context.Context, named reference.Named, opts Options) (*Repository, error) {
 	opts = opts.withDefaults()
 	r := &Repository{domain: reference.Domain(named), path: reference.Path(named), opts: opts, headers: map[string]bool{}, held: map[string]string{}}
@@ -168,8 +166,7 @@ func (r *Repository) hostDir(host string) (string, error) {
 	return "", fmt.Errorf("registry config of %s: %w", host, errdefs.ErrNotFound)
 }
 
-// wellFormed looks at a hosts.toml for its own sake: a broken one would
-// otherwise pass for none.
+// wellFormed parses a hosts.toml only to check it: a broken one would otherwise count as none.
 func wellFormed(path string) error {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -185,14 +182,14 @@ func wellFormed(path string) error {
 	return nil
 }
 
-// bearer is the registry token to send to host as it is, or "".
+// bearer returns the registry token to send to host unchanged, or "".
 func (r *Repository) bearer(host string) string { return r.credentialsOf(host).Bearer }
 
-// Name is the full name of the repository, docker.io/library/redis.
+// Name returns the full name of the repository, docker.io/library/redis.
 func (r *Repository) Name() string { return r.domain + "/" + r.path }
 
-// Resolve asks what ref, a tag or a digest, stands for. The body is returned
-// when the server had to send it anyway, else nil.
+// Resolve returns what ref, a tag or a digest, refers to. The body is returned when the server
+// had to send it anyway, otherwise nil.
 func (r *Repository) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, []byte, error) {
 	need := docker.HostCapabilityResolve
 	if _, err := digest.Parse(ref); err == nil {
@@ -224,7 +221,7 @@ func (r *Repository) resolveAt(ctx context.Context, h docker.RegistryHost, ref s
 	} else if !worthGet(err) {
 		return ocispec.Descriptor{}, nil, err
 	}
-	// No digest in the answer, or a refusal whose reason only GET tells.
+	// There is no digest in the answer, or a refusal whose reason only GET returns.
 	q.method = http.MethodGet
 	resp, err = r.ask(ctx, h, q) //nolint:bodyclose // readManifest does
 	if err != nil {
@@ -238,7 +235,7 @@ func (r *Repository) resolveAt(ctx context.Context, h docker.RegistryHost, ref s
 	return desc, body, r.checkDigest(h, ref, desc.Digest)
 }
 
-// worthGet reports whether a refused HEAD is asked again by GET.
+// worthGet reports whether to repeat a refused HEAD as GET.
 func worthGet(err error) bool {
 	var se *StatusError
 	if !errors.As(err, &se) {
@@ -275,8 +272,7 @@ func readManifest(resp *http.Response) ([]byte, error) {
 	return body, nil
 }
 
-// Manifest reads the manifest or index that desc describes and checks its
-// digest.
+// Manifest reads the manifest or index that desc describes and verifies its digest.
 func (r *Repository) Manifest(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
 	var body []byte
 	err := r.each(docker.HostCapabilityPull, func(h docker.RegistryHost) error {
@@ -299,9 +295,9 @@ func (r *Repository) Manifest(ctx context.Context, desc ocispec.Descriptor) ([]b
 	return body, err
 }
 
-// Referrers reads the index of the manifests that refer to one: from the
-// registry's API, and where there is none from the tag that stands in for it.
-// Where nothing refers to it the index is empty or nil.
+// Referrers reads the index of the manifests that refer to subject: from the registry's API or,
+// where there is none, from the tag that replaces it. When nothing refers to it the index is
+// empty or nil.
 func (r *Repository) Referrers(ctx context.Context, subject digest.Digest) ([]byte, error) {
 	var body []byte
 	err := r.each(docker.HostCapabilityPull, func(h docker.RegistryHost) error {
@@ -331,7 +327,7 @@ func (r *Repository) Referrers(ctx context.Context, subject digest.Digest) ([]by
 	return r.Manifest(ctx, desc)
 }
 
-// lacksReferrers reports whether err says that a registry does not know the API.
+// lacksReferrers reports whether err means that the registry does not have the API.
 func lacksReferrers(err error) bool {
 	var se *StatusError
 	if !errors.As(err, &se) {
@@ -344,8 +340,8 @@ func lacksReferrers(err error) bool {
 	return false
 }
 
-// Blob opens a blob from offset on. Reading it fails with Unavailable when the
-// server stalls or hangs up early; the caller goes on from where it stood.
+// Blob opens a blob at offset. Reading returns Unavailable when the server stalls or closes
+// early; the caller continues from where it was.
 func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, offset int64) (io.ReadCloser, error) {
 	var body io.ReadCloser
 	err := r.each(docker.HostCapabilityPull, func(h docker.RegistryHost) (err error) {
@@ -368,7 +364,7 @@ func (r *Repository) blobAt(ctx context.Context, h docker.RegistryHost, desc oci
 	bad := ""
 	switch {
 	case start != 0 && start != offset:
-		bad = fmt.Sprintf("asked from byte %d on, it answers %q", offset, resp.Header.Get("Content-Range"))
+		bad = fmt.Sprintf("asked for byte %d and following, it answers %q", offset, resp.Header.Get("Content-Range"))
 	case resp.ContentLength >= 0 && start+resp.ContentLength != desc.Size:
 		bad = fmt.Sprintf("it has %d bytes, the manifest says %d", start+resp.ContentLength, desc.Size)
 	}
@@ -376,7 +372,7 @@ func (r *Repository) blobAt(ctx context.Context, h docker.RegistryHost, desc oci
 		_ = resp.Body.Close()
 		return nil, r.wrap(h, q.what, fmt.Errorf("%s: %w", bad, errdefs.ErrDataLoss))
 	}
-	if start < offset { // the server knows no ranges
+	if start < offset { // the server does not support ranges
 		if _, err := io.CopyN(io.Discard, resp.Body, offset); err != nil {
 			_ = resp.Body.Close()
 			return nil, r.wrap(h, q.what, unavailable(err))
@@ -385,7 +381,7 @@ func (r *Repository) blobAt(ctx context.Context, h docker.RegistryHost, desc oci
 	return &blobBody{ReadCloser: resp.Body, wrap: func(err error) error { return r.wrap(h, q.what, unavailable(err)) }}, nil
 }
 
-// contentStart is the first byte of a Content-Range, -1 when it is malformed.
+// contentStart returns the first byte of a Content-Range, -1 when it is malformed.
 func contentStart(v string) int64 {
 	rest, ok := strings.CutPrefix(v, "bytes ")
 	if !ok {
@@ -412,8 +408,8 @@ func (b *blobBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// each tries the hosts in their order until one answers. What came last, the
-// registry itself, is the error; what mirrors said stands behind it.
+// each tries the hosts in order until one answers. The error is that of the last one, the
+// registry itself, followed by those of the mirrors.
 func (r *Repository) each(need docker.HostCapabilities, try func(docker.RegistryHost) error) error {
 	var before []string
 	var last error
@@ -434,7 +430,7 @@ func (r *Repository) each(need docker.HostCapabilities, try func(docker.Registry
 	}
 	switch {
 	case last == nil:
-		return fmt.Errorf("read %s: no configured host may do this: %w", r.Name(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("read %s: no configured host has the capability for this: %w", r.Name(), errdefs.ErrFailedPrecondition)
 	case len(before) > 0:
 		return fmt.Errorf("%w (tried before: %s)", last, strings.Join(before, "; "))
 	}
@@ -451,8 +447,7 @@ type question struct {
 	offset                     int64
 }
 
-// ask sends q to h, answering its demands for credentials. Any status but 200
-// and 206 is a *StatusError.
+// ask sends q to h and authenticates if asked to. Any status but 200 and 206 is a *StatusError.
 func (r *Repository) ask(ctx context.Context, h docker.RegistryHost, q question) (*http.Response, error) {
 	ctx = context.WithValue(docker.WithScope(ctx, "repository:"+r.path+":pull"), asking{}, h)
 	u := url.URL{Scheme: h.Scheme, Host: h.Host, Path: h.Path + "/" + r.path + q.path}
@@ -469,7 +464,7 @@ func (r *Repository) ask(ctx context.Context, h docker.RegistryHost, q question)
 			req.Header[k] = append([]string(nil), v...)
 		}
 		req.Header.Set("Accept", q.accept)
-		req.Header.Set("Accept-Encoding", "identity") // bytes as the digest has them
+		req.Header.Set("Accept-Encoding", "identity") // the digest is of the bytes as they are
 		if r.opts.UserAgent != "" {
 			req.Header.Set("User-Agent", r.opts.UserAgent)
 		}

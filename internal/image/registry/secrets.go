@@ -17,25 +17,25 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Where credentials go: to the host they are for, and to others that the
-// configuration names for it (Options.CredentialHosts), and never by plain HTTP,
-// loopback aside. The transport takes them out of every other request, so a redirect
-// cannot carry them away, and a token server elsewhere is asked without them.
+// Credentials are sent to the host that they are for, and to those that the configuration allows
+// for it (Options.CredentialHosts), and never over plain HTTP, except on loopback. The transport
+// removes them from every other request, so a redirect cannot carry them to another host, and a
+// token server elsewhere is asked without them.
 
-// asking is the context's key of the host that a request is meant for. Its token
-// server's and all redirects have it too.
+// asking is the context key of the host for which a request is meant. Requests to its token
+// server and redirects have it too.
 type asking struct{}
 
-// forToken is the context's key that marks requests to token servers.
+// forToken is the context key of requests to token servers.
 type forToken struct{}
 
-// maxToken bounds a token server's answer, bytes.
+// maxToken bounds a token server's answer, in bytes.
 const maxToken = 1 << 20
 
-// errSecret is why a request with credentials in its body is not made.
+// errSecret is the error for a request with credentials in its body that must not be sent.
 var errSecret = fmt.Errorf("credentials are not sent there: %w", errdefs.ErrPermissionDenied) //nolint:gochecknoglobals // an error value
 
-// origin is a URL's scheme, host and port.
+// origin returns a URL's scheme, host and port.
 func origin(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
@@ -44,10 +44,10 @@ func origin(u *url.URL) string {
 	return u.Scheme + "://" + strings.ToLower(net.JoinHostPort(u.Hostname(), port))
 }
 
-// encrypted reports whether nobody on the way can read what goes to u.
+// encrypted reports whether nobody between us and u can read what is sent.
 func encrypted(u *url.URL) bool { return u.Scheme == "https" || loopback(u.Host) }
 
-// trusts reports whether credentials for h may go to u.
+// trusts reports whether credentials for h may be sent to u.
 func (r *Repository) trusts(h docker.RegistryHost, u *url.URL) bool {
 	if weaken.Off(weaken.RegistryCredentials) {
 		return true
@@ -65,7 +65,7 @@ func (r *Repository) trusts(h docker.RegistryHost, u *url.URL) bool {
 	return slices.ContainsFunc(named, func(host string) bool { return origin(&url.URL{Scheme: u.Scheme, Host: host}) == origin(u) })
 }
 
-// scrub returns req as it may be sent: without credentials where they may not go.
+// scrub returns req without the credentials that must not be sent to its host.
 func (r *Repository) scrub(req *http.Request) (*http.Request, error) {
 	h, known := req.Context().Value(asking{}).(docker.RegistryHost)
 	if known && r.trusts(h, req.URL) {
@@ -84,8 +84,8 @@ func (r *Repository) scrub(req *http.Request) (*http.Request, error) {
 	return clean, nil
 }
 
-// secret reports whether a header is one that proves who we are, or one that a
-// hosts.toml has for its host, which may do so.
+// secret reports whether a header is a credential, or one that a hosts.toml sets for its host and
+// that may be one.
 func (r *Repository) secret(key string) bool {
 	switch key = http.CanonicalHeaderKey(key); key {
 	case "Authorization", "Proxy-Authorization", "Cookie":
@@ -94,22 +94,22 @@ func (r *Repository) secret(key string) bool {
 	return r.headers[key]
 }
 
-// redirect is the clients' CheckRedirect. net/http has taken credentials out of a
-// request to another domain already: those for a host that the configuration names
-// are put back, all others are scrubbed by the transport.
+// redirect is the clients' CheckRedirect. net/http has already removed the credentials from a
+// request to another domain. Those for a host that the configuration allows are put back; the
+// transport removes all others.
 func (r *Repository) redirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= 10 {
 		return errors.New("more than ten redirects")
 	}
 	h, known := req.Context().Value(asking{}).(docker.RegistryHost)
 	if value := via[0].Header.Get("Authorization"); value != "" && known && r.trusts(h, req.URL) {
-		req.Header.Set("Authorization", value) //nolint:gosec // the configuration names the target
+		req.Header.Set("Authorization", value) //nolint:gosec // the configuration allows the target
 	}
 	return nil
 }
 
-// challenged takes in a host's demand for credentials. They are held back from a
-// token server that may not have them, which is then asked without.
+// challenged handles a host's request for credentials. From a token server that must not have
+// them they are withheld; it is then asked without.
 func (r *Repository) challenged(ctx context.Context, h docker.RegistryHost, refused []*http.Response) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,8 +132,8 @@ func (r *Repository) challenged(ctx context.Context, h docker.RegistryHost, refu
 	return h.Authorizer.AddResponses(ctx, refused)
 }
 
-// noteHeld notes for messages that credentials of h are held back from u, if there
-// are any. Preconditions: mu is held.
+// noteHeld records, for messages, that credentials of h are withheld from u, if there are any.
+// Preconditions: mu is held.
 func (r *Repository) noteHeld(h docker.RegistryHost, u *url.URL) {
 	if r.credentialsOf(h.Host) == (Credentials{}) {
 		return
@@ -145,20 +145,20 @@ func (r *Repository) noteHeld(h docker.RegistryHost, u *url.URL) {
 	r.held[h.Host] = fmt.Sprintf("credentials for %s are not sent to %s, another host: if they are meant for it, add it to %q in images.credential_hosts", h.Host, u.Host, canonicalHost(h.Host))
 }
 
-// whyHeld says why credentials of h were held back, or nothing.
+// whyHeld returns why credentials of h were withheld, or "".
 func (r *Repository) whyHeld(h docker.RegistryHost) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.held[h.Host]
 }
 
-// own reports whether host is the registry of the name itself, under whatever
-// address: its own, or the one that its hosts.toml has as its server.
+// own reports whether host is the registry of the name itself: under its own address, or under
+// the one that its hosts.toml has as server.
 func (r *Repository) own(host string) bool {
 	return host == r.home || host == r.domain || host == r.server && host != ""
 }
 
-// credentialsOf are the credentials for host.
+// credentialsOf returns the credentials for host.
 func (r *Repository) credentialsOf(host string) Credentials {
 	if c := r.opts.Credentials; c != (Credentials{}) && r.own(host) {
 		return c
@@ -170,8 +170,8 @@ func (r *Repository) credentialsOf(host string) Credentials {
 	return c
 }
 
-// credentials is what the authorizer asks for. Preconditions: mu is held, by
-// challenged, which leads here.
+// credentials returns what the authorizer asks for. Preconditions: mu is held, by challenged,
+// which leads here.
 func (r *Repository) credentials(host string) (string, string, error) {
 	c := r.credentialsOf(host)
 	switch {

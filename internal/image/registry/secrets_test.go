@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// internet answers requests by their origin, and keeps the secrets that it was sent.
+// internet answers requests by their origin, and records the secrets that it gets.
 type internet struct {
 	hosts map[string]http.HandlerFunc
 	leaks []string // "https://host:port/path secret"
@@ -51,7 +51,7 @@ func (n *internet) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// got are the secrets that a host was sent, but for those of our own.
+// got returns the secrets that a host was sent, except the test's own.
 func (n *internet) got(host string) string {
 	var list []string
 	for _, l := range n.leaks {
@@ -62,7 +62,7 @@ func (n *internet) got(host string) string {
 	return strings.Join(list, " ")
 }
 
-// via has a repository's requests answered by n.
+// via makes n answer a repository's requests.
 func via(t *testing.T, n http.RoundTripper, image string, opts Options) *Repository {
 	t.Helper()
 	opts.Retries = -1
@@ -89,7 +89,7 @@ func blobDesc() ocispec.Descriptor {
 	return ocispec.Descriptor{Digest: digest.FromString(blobText), Size: int64(len(blobText))}
 }
 
-// protected wants a token from realm before it serves.
+// protected requires a token from realm.
 func protected(realm string, serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer t0ken" {
@@ -105,7 +105,7 @@ func serveBlob(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w
 
 func serveToken(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Authorization") == "" && r.Method == http.MethodGet {
-		w.WriteHeader(http.StatusUnauthorized) // nobody is served without credentials
+		w.WriteHeader(http.StatusUnauthorized) // every request needs credentials
 		return
 	}
 	_, _ = io.WriteString(w, `{"token":"t0ken","access_token":"t0ken"}`)
@@ -118,15 +118,14 @@ func redirectTo(where string, code int) http.HandlerFunc {
 	}
 }
 
-// TestCredentialsGoNowhereElse: to a host that the configuration does not name goes
-// nothing, and to one that it names what goes to the registry itself: so nothing else
-// kept it back.
+// TestCredentialsGoNowhereElse: a host that the configuration does not name gets nothing. A host
+// that it names gets what the registry itself gets, which shows that nothing else kept it back.
 func TestCredentialsGoNowhereElse(t *testing.T) {
 	for name, c := range map[string]struct {
-		elsewhere string // where the registry sends us
+		elsewhere string // where the registry redirects
 		hosts     map[string]http.HandlerFunc
-		is        string // what the host elsewhere has when it is named
-		wants     string // what the error names
+		is        string // what the other host gets when it is named
+		wants     string // what the error must contain
 	}{
 		"token server": {"https://auth.example:443", map[string]http.HandlerFunc{
 			regHost: protected("https://auth.example/token", serveBlob), "https://auth.example:443": serveToken,
@@ -183,7 +182,7 @@ func TestCredentialsGoNowhereElse(t *testing.T) {
 	}
 }
 
-// signedIn serves tokens of its own, and sends who has one elsewhere for the blob.
+// signedIn issues tokens of its own, and redirects authenticated clients elsewhere for the blob.
 func signedIn(elsewhere string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/token" {
@@ -194,7 +193,7 @@ func signedIn(elsewhere string) http.HandlerFunc {
 	}
 }
 
-// TestPlainHTTPHasNoCredentials, whatever kind they are, loopback aside.
+// TestPlainHTTPHasNoCredentials, whatever their kind, except on loopback.
 func TestPlainHTTPHasNoCredentials(t *testing.T) {
 	basic := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "" {
@@ -227,8 +226,8 @@ func TestPlainHTTPHasNoCredentials(t *testing.T) {
 	}
 }
 
-// TestCredentialsGoToARegistrysOwnServer, which its hosts.toml has, and not to a
-// mirror of it, nor to a server that stands for all registries.
+// TestCredentialsGoToARegistrysOwnServer in its hosts.toml, and not to a mirror, nor to a server
+// that is configured for all registries.
 func TestCredentialsGoToARegistrysOwnServer(t *testing.T) {
 	const text = "server = \"https://inner.example\"\n[host.\"https://mirror.example\"]\n"
 	for dir, want := range map[string]map[string]string{
@@ -255,7 +254,7 @@ func TestCredentialsGoToARegistrysOwnServer(t *testing.T) {
 	}
 }
 
-// TestASlowServerIsGivenUp, and one that sends as slowly is not without a bound.
+// TestASlowServerIsGivenUp, and without a limit a server that is as slow is not.
 func TestASlowServerIsGivenUp(t *testing.T) {
 	const size = 100
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -293,7 +292,7 @@ func TestASlowServerIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestATokenServersAnswerIsBounded: one that never ends takes no memory.
+// TestATokenServersAnswerIsBounded: an endless one takes no memory.
 func TestATokenServersAnswerIsBounded(t *testing.T) {
 	n := &internet{hosts: map[string]http.HandlerFunc{regHost: func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/token" {

@@ -14,13 +14,12 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// transport repeats requests that a server could not answer now and gives up
-// on servers that fall silent or become slow. It serves the registry and its token
-// server.
+// transport repeats requests that a server could not answer for the moment, and gives up on
+// servers that send nothing or too little. It is used for the registry and its token server.
 type transport struct {
 	base  http.RoundTripper
 	opts  Options
-	scrub func(*http.Request) (*http.Request, error) // takes credentials out
+	scrub func(*http.Request) (*http.Request, error) // removes credentials
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -33,7 +32,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	for try := 0; ; try++ {
 		resp, err := t.once(req)
 		if resp != nil {
-			// The client has to see its own request, e.g. to follow a redirect.
+			// The client must see its own request, for example to follow a redirect.
 			resp.Request = original
 		}
 		if try >= t.opts.Retries || !repeatable(req) || req.Context().Err() != nil {
@@ -115,9 +114,9 @@ func (t *transport) once(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// watched is a body whose every read has the stall's time to bring something, and
-// all of a window together what the least rate is in that time. Only time spent
-// waiting for the server counts, not what the reader does between.
+// watched is a body that fails when a read gets nothing for the stall time, or when a whole
+// window brings less than the least rate. Only the time in which we wait for the server counts,
+// not what the reader does in between.
 type watched struct {
 	io.ReadCloser
 	ctx    context.Context //nolint:containedctx // a body has no other way to its request
@@ -125,11 +124,11 @@ type watched struct {
 	timer  *time.Timer
 	stall  *stallError
 
-	least  int64 // bytes a second; 0 is no bound
+	least  int64 // bytes per second; 0 is no limit
 	window time.Duration
 	got    int64         // in this window
 	waited time.Duration // in this window
-	left   int64         // of what it may have in all; 0 at the beginning is no bound
+	left   int64         // how much of the whole may still come; 0 at the beginning is no limit
 }
 
 // Read implements io.Reader.

@@ -12,18 +12,18 @@ import (
 	"github.com/longshore/longshore/internal/confine"
 )
 
-// keptCaps are what unpacking a layer as root needs: any owner and mode, device
-// nodes, file capabilities, and trusted.* xattrs (CAP_SYS_ADMIN; what else that
-// one opens is closed by the seccomp filter).
+// keptCaps returns the capabilities that unpacking a layer as root needs: any owner and mode,
+// device nodes, file capabilities, and trusted.* xattrs (CAP_SYS_ADMIN; the seccomp filter closes
+// what else that one allows).
 func keptCaps() []uint {
 	return []uint{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_MKNOD, unix.CAP_SETFCAP, unix.CAP_SYS_ADMIN}
 }
 
-// Confine takes from this process, for good, everything but the image directory
-// root, reading the registry configs in hostDirs, and the network. It says what
-// of that the kernel took upon itself.
+// Confine permanently takes everything from this process but the image directory root, reading
+// the registry configs in hostDirs, and the network. It returns which of these the kernel
+// enforces.
 func Confine(root string, hostDirs []string) (string, error) {
-	userns.RunningInUserNS() // reads /proc once and remembers
+	userns.RunningInUserNS() // reads /proc once and caches the answer
 	read := []string{
 		"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/gai.conf", "/etc/localtime", "/etc/mime.types",
 	}
@@ -40,8 +40,8 @@ func Confine(root string, hostDirs []string) (string, error) {
 	}
 	return confine.Apply(confine.Leave{
 		Dirs: []string{root}, ReadDirs: dirs, ReadFiles: read, Caps: keptCaps(),
-		// A registry is reached by these. Unix sockets are not among them: they lead
-		// to other daemons.
+		// Registries are reached through these. Unix sockets are left out, because they lead to
+		// other daemons.
 		Families: []uint32{unix.AF_INET, unix.AF_INET6},
 	})
 }
@@ -49,13 +49,13 @@ func Confine(root string, hostDirs []string) (string, error) {
 // LandlockABI is the version of Landlock that this kernel has, 0 for none.
 func LandlockABI() int { return confine.LandlockABI() }
 
-// namedFiles lists the files that the hosts.toml below dir name: certificates
-// may lie anywhere.
+// namedFiles returns the files that the hosts.toml files below dir name: certificates may be
+// anywhere.
 func namedFiles(dir string) []string {
 	var found []string
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Name() != "hosts.toml" {
-			return nil //nolint:nilerr // what cannot be read is reported by who wants it
+			return nil //nolint:nilerr // whoever needs the file reports the error
 		}
 		data, err := os.ReadFile(path) //nolint:gosec // the administrator's own directory
 		if err != nil {

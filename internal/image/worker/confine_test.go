@@ -16,10 +16,10 @@ import (
 
 const confineEnv = "LONGSHORE_TEST_CONFINE"
 
-// confineJob is what the confined process tries.
+// confineJob is what the confined process tries to do.
 type confineJob struct{ Root, Hosts, CA, Beside, Listener string }
 
-// TestMain lets the test binary be the process that is confined.
+// TestMain lets the test binary be the confined process.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(confineEnv); text != "" {
 		os.Exit(tryConfined(text))

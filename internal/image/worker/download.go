@@ -21,17 +21,17 @@ import (
 	"github.com/longshore/longshore/internal/image/registry"
 )
 
-// download is one blob on its way into the content store. Whoever wants its
-// bytes follows the file it grows in.
+// download is a blob being fetched into the content store. Whoever needs its bytes reads the file
+// while it grows.
 type download struct {
 	desc    ocispec.Descriptor
 	mu      sync.Mutex // guards have, files, ended, err, resumed, watch
 	changed *sync.Cond
 	have    int64
-	files   []string // where the bytes are: growing, then complete
+	files   []string // the files with the bytes: the growing one, then the complete one
 	ended   bool
 	err     error
-	resumed bool // some of the bytes are from an earlier process
+	resumed bool // an earlier process has fetched a part of it
 	watch   []func(done int64)
 }
 
@@ -61,8 +61,8 @@ func (d *download) onProgress(f func(done int64)) {
 
 func ingestRef(dgst digest.Digest) string { return "blob-" + dgst.String() }
 
-// ingestFile is where the content store keeps what it has of an unfinished
-// blob. TestFollowsTheIngest keeps this true.
+// ingestFile returns the file in which the content store keeps an unfinished blob.
+// TestFollowsTheIngest checks it.
 func (w *Worker) ingestFile(ref string) string {
 	return filepath.Join(w.root, ContentDir, "ingest", digest.FromString(ref).Encoded(), "data")
 }
@@ -71,7 +71,7 @@ func (w *Worker) blobFile(dgst digest.Digest) string {
 	return filepath.Join(w.root, ContentDir, "blobs", dgst.Algorithm().String(), dgst.Encoded())
 }
 
-// fetch brings a blob into the store, going on where an earlier try stopped.
+// fetch fetches a blob into the store, continuing where an earlier attempt stopped.
 func (w *Worker) fetch(ctx context.Context, repo *registry.Repository, d *download) (err error) {
 	defer func() { d.set(func() { d.ended, d.err = true, err }) }()
 	if w.settings.MinFree > 0 {
@@ -110,7 +110,7 @@ func (w *Worker) fetch(ctx context.Context, repo *registry.Repository, d *downlo
 		return nil
 	}
 	if errdefs.IsFailedPrecondition(err) {
-		// A wrong byte in what is kept would spoil every later try.
+		// A wrong byte in what is kept would spoil every later attempt.
 		got := cw.Digest()
 		_ = cw.Close()
 		_ = w.store.Abort(ctx, ingestRef(d.desc.Digest))
@@ -119,10 +119,10 @@ func (w *Worker) fetch(ctx context.Context, repo *registry.Repository, d *downlo
 	return fmt.Errorf("fetch blob %s: %w", d.desc.Digest, classifyDisk(err))
 }
 
-// receive copies until the blob is complete. A server that breaks off is asked
-// again for the rest as long as each try brings something, and a few times when
-// it does not. What one repository refuses, or is slow with, another that is on
-// offer is asked for. mu is not needed: only this goroutine changes how much it has.
+// receive copies until the blob is complete. When the connection breaks it asks for the rest, as
+// long as each attempt brings something, and a few times when none does. When one repository
+// refuses or is slow, it goes on with another one that is on offer. mu is not needed: only this
+// goroutine changes how much it has.
 func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw content.Writer, d *download) error {
 	retries := w.settings.Retries
 	if retries == 0 {
@@ -141,7 +141,7 @@ func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw cont
 		}
 		var refusal *registry.StatusError
 		var slow *overtakenError
-		if final := !errdefs.IsUnavailable(err) || errors.As(err, &refusal); final { // the transport has repeated refusals already
+		if final := !errdefs.IsUnavailable(err) || errors.As(err, &refusal); final { // the transport has already repeated the request
 			refused[repo.Name()] = true
 		}
 		if errors.As(err, &slow) {
@@ -149,11 +149,11 @@ func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw cont
 		}
 		next := w.another(d.desc.Digest, repo)
 		switch {
-		case refused[next.Name()]: // it may be the same
+		case refused[next.Name()]: // another offer may be the same repository
 			return err
 		case next != repo:
 			repo = next
-			d.set(func() { d.resumed = true }) // the rest may not fit to what there is
+			d.set(func() { d.resumed = true }) // the rest may not match what there is
 		}
 		if d.have > before && !registry.IsSlow(err) {
 			failed = 0
@@ -175,8 +175,8 @@ func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw cont
 	return nil
 }
 
-// receiveOnce asks one repository for what is missing. mu is not needed: only this
-// goroutine changes how much it has.
+// receiveOnce asks one repository for the missing bytes. mu is not needed: only this goroutine
+// changes how much it has.
 func (w *Worker) receiveOnce(ctx context.Context, repo *registry.Repository, cw content.Writer, d *download, hurried bool) error {
 	var got atomic.Int64
 	if hurried {
@@ -220,14 +220,14 @@ func classifyDisk(err error) error {
 	return err
 }
 
-// follower reads a download's bytes as they come in.
+// follower reads a download's bytes while they arrive.
 type follower struct {
 	d    *download
 	ctx  context.Context //nolint:containedctx // a reader has no other way
 	file *os.File
 	pos  int64
 	stop func() bool
-	turn *turn // given up while it waits; nil has none
+	turn *turn // given up while it waits; nil when there is none
 }
 
 func (d *download) follow(ctx context.Context) *follower {
@@ -240,7 +240,7 @@ func (d *download) follow(ctx context.Context) *follower {
 	return f
 }
 
-// await waits until there is something to read, or nothing more comes.
+// await waits until there is something to read, or nothing more will come.
 func (f *follower) await() error {
 	d := f.d
 	d.mu.Lock()

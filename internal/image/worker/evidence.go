@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/image/registry"
 )
 
-// What sigstore's clients write into registries.
+// The media types and annotations that sigstore's clients write to registries.
 const (
 	bundleType      = "application/vnd.dev.sigstore.bundle"
 	bundlePredicate = "dev.sigstore.bundle.predicateType"
@@ -32,8 +32,8 @@ const (
 	simpleTagSuffix = ".sig"
 )
 
-// gather looks for an image's signatures in all places where they may be: what
-// refers to it, and the tag that cosign makes of its digest. It judges nothing.
+// gather looks for an image's signatures in all places where they may be: the manifests that
+// refer to it, and the tag that cosign derives from its digest. It verifies nothing.
 func (s *source) gather(ctx context.Context, image digest.Digest) (policy.Evidence, error) {
 	g := &gatherer{repo: s.repo}
 	refs, err := s.repo.Referrers(ctx, image)
@@ -61,14 +61,14 @@ func (s *source) gather(ctx context.Context, image digest.Digest) (policy.Eviden
 	return g.found, nil
 }
 
-// absent reports whether err says that there is nothing.
+// absent reports whether err means that there is no such thing.
 func absent(err error) bool {
 	var se *registry.StatusError
 	return errdefs.IsNotFound(err) || errors.As(err, &se) && se.Status == http.StatusBadRequest
 }
 
-// relevant reads an index of referrers and leaves those that may be signatures.
-// Nonsense has none.
+// relevant returns those descriptors of an index of referrers that may be signatures; of a
+// malformed index none.
 func relevant(index []byte) (out []ocispec.Descriptor) {
 	var doc ocispec.Index
 	if json.Unmarshal(index, &doc) != nil {
@@ -86,7 +86,7 @@ func relevant(index []byte) (out []ocispec.Descriptor) {
 	return out
 }
 
-// gatherer collects signatures within policy's bounds.
+// gatherer collects signatures within policy's limits.
 type gatherer struct {
 	repo  *registry.Repository
 	found policy.Evidence
@@ -104,7 +104,7 @@ func (g *gatherer) referrer(ctx context.Context, desc ocispec.Descriptor) error 
 	return g.layers(ctx, body)
 }
 
-// layers reads the signatures that are the layers of a manifest.
+// layers reads the signatures in the layers of a manifest.
 func (g *gatherer) layers(ctx context.Context, manifest []byte) error {
 	for _, l := range signatureLayers(manifest) {
 		isBundle := l.MediaType != simpleType
@@ -141,8 +141,8 @@ func (g *gatherer) layers(ctx context.Context, manifest []byte) error {
 	return nil
 }
 
-// signatureLayers are the layers of a manifest that are signatures by their
-// type. Nonsense has none.
+// signatureLayers returns the layers of a manifest whose type is that of a signature; of a
+// malformed manifest none.
 func signatureLayers(manifest []byte) (out []ocispec.Descriptor) {
 	var doc manifestDoc
 	if json.Unmarshal(manifest, &doc) != nil {
@@ -169,7 +169,7 @@ func (g *gatherer) blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, e
 		return nil, err
 	}
 	if digest.FromBytes(data) != desc.Digest {
-		return nil, fmt.Errorf("signature %s: its content is another: %w", desc.Digest, errdefs.ErrDataLoss)
+		return nil, fmt.Errorf("signature %s: its content has another digest: %w", desc.Digest, errdefs.ErrDataLoss)
 	}
 	return data, nil
 }

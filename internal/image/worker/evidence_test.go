@@ -15,8 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/image/registry"
 )
 
-// TestEvidenceIsBounded: whoever can write to a repository can attach what he
-// likes to an image.
+// TestEvidenceIsBounded: anybody who can write to a repository can attach anything to an image.
 func TestEvidenceIsBounded(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	image := digest.FromString("an image")
@@ -57,14 +56,14 @@ func TestEvidenceIsBounded(t *testing.T) {
 	if claim, err := json.Marshal(policy.Claim{Evidence: e}); err != nil || len(claim) > MaxMessage {
 		t.Errorf("the claim has %d bytes, %v", len(claim), err)
 	}
-	// A blob that is another than its digest says is no signature.
+	// A blob with another digest is not a signature.
 	reg.SetBlob(layers[2].Digest, []byte("payload x"))
 	if _, err := (&source{repo: repo}).gather(t.Context(), image); err == nil {
 		t.Error("a wrong blob was taken")
 	}
 }
 
-// FuzzSignatures: what refers to an image, and what is in it, is read or left.
+// FuzzSignatures: what refers to an image, and its content, is read or ignored.
 func FuzzSignatures(f *testing.F) {
 	f.Add([]byte(`{"manifests":[{"digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":1,"artifactType":"application/vnd.dev.sigstore.bundle.v0.3+json"}]}`))
 	f.Add([]byte(`{"layers":[{"mediaType":"application/vnd.dev.cosign.simplesigning.v1+json","digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":1,"annotations":{"dev.cosignproject.cosign/signature":"AA=="}}]}`))

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/image/layer"
 )
 
-// Import reads an archive with one or more images for this node's platform.
+// Import reads an archive of one or more images for this node's platform.
 func (w *Worker) Import(ctx context.Context, agent Agent, r io.Reader) ([]Image, error) {
 	plain, err := layer.Decompress(r)
 	if err != nil {
@@ -55,7 +55,7 @@ func (w *Worker) Import(ctx context.Context, agent Agent, r io.Reader) ([]Image,
 	return found, nil
 }
 
-// named lists an archive's index. An entry without a name whose index holds
+// named returns the entries of an archive's index. An entry without a name whose index has
 // several platforms is one image.
 func (w *Worker) named(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	body, err := content.ReadBlob(ctx, w.store, desc)
@@ -79,8 +79,8 @@ func (w *Worker) named(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.
 	return list, nil
 }
 
-// archiveName is the full name an archive gives an image. A bare tag, which
-// some writers leave in the OCI annotation, names nothing.
+// archiveName returns the full name that an archive gives to an image. A bare tag, which some
+// tools write into the OCI annotation, is not a name.
 func archiveName(m ocispec.Descriptor) string {
 	if name := m.Annotations[images.AnnotationImageName]; name != "" {
 		return name
@@ -91,7 +91,7 @@ func archiveName(m ocispec.Descriptor) string {
 	return ""
 }
 
-// guarded stops an archive that would fill the disk.
+// guarded is a reader that ends an archive which would fill the disk.
 type guarded struct {
 	ctx  context.Context //nolint:containedctx // a reader has no other way
 	r    io.Reader

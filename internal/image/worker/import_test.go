@@ -12,7 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// archived is an archive with these files; empty ones are left out.
+// archived returns an archive with these files; empty ones are left out.
 func archived(tb testing.TB, files map[string][]byte) []byte {
 	tb.Helper()
 	var buf bytes.Buffer
@@ -34,8 +34,8 @@ func archived(tb testing.TB, files map[string][]byte) []byte {
 	return buf.Bytes()
 }
 
-// FuzzImport reads archives whose JSON is anything: OCI's layout and index, docker's
-// list of images, and a blob that they may name as manifest, index or config.
+// FuzzImport reads archives with arbitrary JSON: OCI's layout and index, docker's list of images,
+// and a blob that they may name as manifest, index or config.
 func FuzzImport(f *testing.F) {
 	const blob = `{"schemaVersion":2,"config":{"digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":0},"layers":[]}`
 	d := digest.FromString(blob).String()
@@ -62,7 +62,7 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-// FuzzNamed lists the index that an archive's JSON has become.
+// FuzzNamed lists the index made from an archive's JSON.
 func FuzzNamed(f *testing.F) {
 	f.Add([]byte(`{"manifests":[{"digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":1,"annotations":{"org.opencontainers.image.ref.name":"latest"}}]}`))
 	f.Add([]byte(`{"manifests":[{"platform":{"os":"plan9"}},{"annotations":{"io.containerd.image.name":"x"}}]}`))

@@ -18,14 +18,14 @@ import (
 	"github.com/longshore/longshore/internal/image/policy"
 )
 
-// LockFile is a file in the image directory that is locked by a worker while it lives.
+// LockFile is a file in the image directory that a running worker has locked.
 const LockFile = "worker.lock"
 
-// SocketFD is the descriptor on which a worker meets its agent.
+// SocketFD is the descriptor of the worker's socket to the agent.
 const SocketFD = 3
 
-// Main is the worker process: it confines itself, does the jobs that come over
-// the socket, and ends when the agent closes it. The result is an exit status.
+// Main is the worker process. It confines itself, runs the jobs that arrive on the socket, and
+// ends when the agent closes it. It returns the exit status.
 func Main() int {
 	conn, err := NewConn(os.NewFile(SocketFD, "agent"))
 	if err == nil {
@@ -49,7 +49,7 @@ func serve(conn *Conn) error {
 	if err := log.SetLevel("error"); err != nil {
 		return err
 	}
-	// A worker whose agent was killed may still be on its way out.
+	// A worker whose agent was killed may not have ended yet.
 	lock, err := os.OpenFile(filepath.Join(m.Hello.Root, LockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func serve(conn *Conn) error {
 	return (&server{w: w, conn: conn, jobs: map[uint64]*job{}}).run()
 }
 
-// server hands messages to jobs.
+// server passes messages to jobs.
 type server struct {
 	w    *Worker
 	conn *Conn
@@ -81,7 +81,7 @@ type server struct {
 	jobs map[uint64]*job
 }
 
-// job is one job, and the Agent that it sees.
+// job is one job, and the Agent that it uses.
 type job struct {
 	s      *server
 	id     uint64
@@ -96,7 +96,7 @@ func (s *server) run() error {
 	for {
 		m, file, err := s.conn.Receive()
 		if err != nil {
-			return err // the agent has gone: so do we, whatever is under way
+			return err // the agent is gone, so this process ends, whatever it is doing
 		}
 		switch {
 		case m.Pull != nil:
@@ -140,7 +140,7 @@ func (s *server) start(id uint64, do func(context.Context, *job) ([]Image, error
 		s.mu.Lock()
 		delete(s.jobs, id)
 		s.mu.Unlock()
-		// When this fails the agent has gone, which run learns by itself.
+		// An error here means that the agent is gone, which run notices itself.
 		_ = s.conn.Send(Message{Job: id, Done: &Done{Images: images, Err: ToWire(err)}}, nil)
 	}()
 }

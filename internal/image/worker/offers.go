@@ -14,29 +14,29 @@ import (
 	"github.com/longshore/longshore/internal/image/registry"
 )
 
-// Pulls share what they have in common, and it is fetched from the repository that
-// was asked first. So that a bad one does not keep the others from it, each pull
-// offers its own: a transfer that fails, or is slow while another repository is on
-// offer, goes on from there.
+// Pulls share the blobs that they have in common, and a blob is fetched from the repository of
+// the first pull. So that a bad repository does not hold up the other pulls, each pull offers its
+// own: a transfer that fails, or that is slow while another repository is on offer, continues
+// from there.
 
 const (
-	// patience is how long a transfer may be slow while there is another repository.
+	// patience is how long a transfer may be slow while another repository is on offer.
 	patience = 5 * time.Second
-	// briskRate is what is not slow then, bytes a second.
+	// briskRate is the rate below which a transfer is slow, in bytes per second.
 	briskRate = 64 << 10
-	// maxOvertakes is how often that ends a transfer: all may be slow.
+	// maxOvertakes is how often a transfer is ended for being slow: all repositories may be slow.
 	maxOvertakes = 4
 )
 
-// overtakenError is why a transfer was ended that another repository goes on with.
+// overtakenError is the cause of the end of a transfer that another repository continues.
 type overtakenError struct{ by string }
 
 func (e *overtakenError) Error() string { return "it was slow, and " + e.by + " has it too" }
 
-// Unwrap is the class.
+// Unwrap returns the class.
 func (e *overtakenError) Unwrap() error { return errdefs.ErrUnavailable }
 
-// offer has blobs fetched from repo too, until withdraw is called.
+// offer allows blobs to be fetched from repo too, until withdraw is called.
 func (w *Worker) offer(repo *registry.Repository, blobs []ocispec.Descriptor) (withdraw func()) {
 	if repo == nil {
 		return func() {}
@@ -61,7 +61,7 @@ func (w *Worker) offer(repo *registry.Repository, blobs []ocispec.Descriptor) (w
 	}
 }
 
-// another is the repository after repo among those on offer that have another name;
+// another returns the repository that follows repo among those on offer with another name, or
 // repo itself when there is none.
 func (w *Worker) another(blob digest.Digest, repo *registry.Repository) *registry.Repository {
 	w.mu.Lock()
@@ -76,8 +76,8 @@ func (w *Worker) another(blob digest.Digest, repo *registry.Repository) *registr
 	return repo
 }
 
-// hurry ends a transfer from repo that is slow while another repository is on offer,
-// until stop is called. got counts what came in.
+// hurry ends a transfer from repo that is slow while another repository is on offer, until stop
+// is called. got counts the bytes received.
 func (w *Worker) hurry(ctx context.Context, blob digest.Digest, repo *registry.Repository, got *atomic.Int64) (_ context.Context, stop func()) {
 	every := w.settings.Patience
 	if every == 0 {
@@ -105,9 +105,9 @@ func (w *Worker) hurry(ctx context.Context, blob digest.Digest, repo *registry.R
 	}
 }
 
-// overtaken is err, or that ctx was ended for another repository.
+// overtaken returns err, or an overtakenError if ctx was ended for another repository.
 func overtaken(ctx context.Context, blob digest.Digest, repo *registry.Repository, err error) error {
-	if e, ok := context.Cause(ctx).(*overtakenError); ok && err != nil { //nolint:errorlint // the cause is this very value
+	if e, ok := context.Cause(ctx).(*overtakenError); ok && err != nil { //nolint:errorlint // the cause is that very value
 		return fmt.Errorf("fetch blob %s of %s: %w", blob, repo.Name(), e)
 	}
 	return err

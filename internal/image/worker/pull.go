@@ -28,7 +28,7 @@ const (
 	maxLayers = 500 // overlayfs' own limit
 )
 
-// Pull brings one image into the store and unpacks its layers.
+// Pull fetches one image into the store and unpacks its layers.
 func (w *Worker) Pull(ctx context.Context, agent Agent, job PullJob) (Image, error) {
 	named, err := reference.ParseNormalizedNamed(job.Ref)
 	if err != nil {
@@ -72,7 +72,7 @@ func (w *Worker) pull(ctx context.Context, agent Agent, named reference.Named, j
 	return s.image(ctx, desc, match)
 }
 
-// admit asks the agent about an image of which nothing has been kept yet.
+// admit asks the agent about an image of which nothing is stored yet.
 func (s *source) admit(ctx context.Context, job PullJob, desc ocispec.Descriptor) error {
 	if !job.Admit {
 		return nil
@@ -111,16 +111,16 @@ func platform(s string) (platforms.MatchComparer, error) {
 	return platforms.Only(p), nil
 }
 
-// source is where one job's content comes from.
+// source is where a job's content comes from.
 type source struct {
 	w     *Worker
 	repo  *registry.Repository // nil for an archive, whose blobs are in the store
 	agent Agent
-	wrote bool // something new is in the store
+	wrote bool // something new was written to the store
 	watch *watch
 }
 
-// image makes the image that desc leads to complete.
+// image fetches and unpacks everything of the image that desc leads to.
 func (s *source) image(ctx context.Context, desc ocispec.Descriptor, match platforms.MatchComparer) (Image, error) {
 	if err := s.hold(ctx, desc.Digest); err != nil {
 		return Image{}, err
@@ -154,7 +154,7 @@ func (s *source) hold(ctx context.Context, blobs ...digest.Digest) error {
 	return err
 }
 
-// keep writes a small blob into the store.
+// keep writes a small blob to the store.
 func (s *source) keep(ctx context.Context, desc ocispec.Descriptor, body []byte) error {
 	s.wrote = true
 	if err := s.hold(ctx, desc.Digest); err != nil {
@@ -184,8 +184,7 @@ func (w *Worker) write(ctx context.Context, desc ocispec.Descriptor, body []byte
 	return nil
 }
 
-// small reads a JSON blob from the store, or fetches it. A damaged one is
-// replaced.
+// small reads a JSON blob from the store, or fetches it. It replaces a damaged one.
 func (s *source) small(ctx context.Context, desc ocispec.Descriptor, limit int64, fetch func() ([]byte, error)) ([]byte, error) {
 	if err := desc.Digest.Validate(); err != nil || desc.Digest.Algorithm() != digest.SHA256 {
 		return nil, fmt.Errorf("digest %q: only sha256 is supported: %w", desc.Digest, errdefs.ErrInvalidArgument)
@@ -251,7 +250,7 @@ func (s *source) manifest(ctx context.Context, desc ocispec.Descriptor, match pl
 		}
 		return s.manifest(ctx, next, match, depth+1)
 	case doc.Config.Digest == "":
-		return doc, desc, fmt.Errorf("manifest %s (%s) is no image: %w", desc.Digest, desc.MediaType, errdefs.ErrInvalidArgument)
+		return doc, desc, fmt.Errorf("manifest %s (%s) is not an image: %w", desc.Digest, desc.MediaType, errdefs.ErrInvalidArgument)
 	}
 	if desc.MediaType == "" {
 		desc.MediaType = ocispec.MediaTypeImageManifest
@@ -268,13 +267,13 @@ func checkLayers(doc manifestDoc, desc ocispec.Descriptor) error {
 		case l.Digest.Validate() != nil || l.Digest.Algorithm() != digest.SHA256 || l.Size < 0:
 			return fmt.Errorf("manifest %s: layer %q of %d bytes: %w", desc.Digest, l.Digest, l.Size, errdefs.ErrInvalidArgument)
 		case !images.IsLayerType(l.MediaType) || images.IsNonDistributable(l.MediaType):
-			return fmt.Errorf("manifest %s: layer %s is %q, which is no layer that can be unpacked: %w", desc.Digest, l.Digest, l.MediaType, errdefs.ErrNotImplemented)
+			return fmt.Errorf("manifest %s: layer %s has the type %q, which cannot be unpacked: %w", desc.Digest, l.Digest, l.MediaType, errdefs.ErrNotImplemented)
 		}
 	}
 	return nil
 }
 
-// choose picks the best manifest of an index for the platform.
+// choose picks an index's best manifest for the platform.
 func choose(index ocispec.Descriptor, all []ocispec.Descriptor, match platforms.MatchComparer) (ocispec.Descriptor, error) {
 	var best *ocispec.Descriptor
 	var have []string
@@ -285,7 +284,7 @@ func choose(index ocispec.Descriptor, all []ocispec.Descriptor, match platforms.
 		}
 		switch {
 		case m.Platform == nil:
-			if best == nil { // says nothing: better than nothing
+			if best == nil { // it names no platform: better than nothing
 				best = m
 			}
 		case match.Match(*m.Platform):
@@ -302,7 +301,7 @@ func choose(index ocispec.Descriptor, all []ocispec.Descriptor, match platforms.
 	return *best, nil
 }
 
-// diffIDs reads from the config what each layer is when unpacked.
+// diffIDs reads from the config the digests of the unpacked layers.
 func (s *source) diffIDs(ctx context.Context, m manifestDoc) ([]digest.Digest, error) {
 	body, err := s.small(ctx, m.Config, maxConfig, func() ([]byte, error) { return s.fetchConfig(ctx, m.Config) })
 	if err != nil {
@@ -319,8 +318,8 @@ func (s *source) fetchConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 	return content.ReadBlob(ctx, s.w.store, desc)
 }
 
-// ParseConfig reads an image config's diff IDs, of which there must be as many
-// as layers.
+// ParseConfig returns the diff IDs in an image config. It is an error unless there are as many as
+// layers.
 func ParseConfig(body []byte, layers int) ([]digest.Digest, error) {
 	var img ocispec.Image
 	if err := json.Unmarshal(body, &img); err != nil {
@@ -338,7 +337,7 @@ func ParseConfig(body []byte, layers int) ([]digest.Digest, error) {
 	return diffs, nil
 }
 
-// layers fetches and unpacks what is missing, several at a time.
+// layers fetches and unpacks the missing layers, several at a time.
 func (s *source) layers(ctx context.Context, img Image, diffs []digest.Digest) ([]Layer, error) {
 	chains := identity.ChainIDs(append([]digest.Digest(nil), diffs...))
 	all := []digest.Digest{img.Target.Digest, img.Manifest.Digest, img.Config.Digest}
@@ -403,7 +402,7 @@ func collect(ctx context.Context, started []*unpacking) ([]Layer, error) {
 	return layers, nil
 }
 
-// meter turns what happens to single blobs into progress, not too often.
+// meter turns the progress of single blobs into reports, at a limited rate.
 type meter struct {
 	agent Agent
 	total int64
@@ -450,7 +449,7 @@ func (m *meter) note(blob digest.Digest, status string, done int64) {
 	}
 }
 
-// whole tells the sum. Preconditions: mu is held.
+// whole reports the sum. Preconditions: mu is held.
 func (m *meter) whole(status string) {
 	var done int64
 	for _, b := range m.blobs {

@@ -16,28 +16,28 @@ import (
 	"github.com/longshore/longshore/internal/image/registry"
 )
 
-// unpacking is one layer on its way into its directory.
+// unpacking is a layer being unpacked into its directory.
 type unpacking struct {
 	repo   *registry.Repository // nil: the blob must be in the store
 	blob   ocispec.Descriptor
 	chain  digest.Digest
 	diffID digest.Digest
 	place  Place
-	lower  []*unpacking // nearest first
+	lower  []*unpacking // the layers below, nearest first
 	flight *flight.Flight[string, *unpacking]
 	slots  *queue  // of its image
-	ticket *ticket // for one of them
-	turn   turn    // of all images' layers
+	ticket *ticket // for one of the slots
+	turn   turn    // among all images' layers
 	budget *layer.Budget
 	note   func(blob digest.Digest, status string, done int64)
-	result Layer // once the flight has ended well
+	result Layer // set when the flight has ended without an error
 
-	active atomic.Int64 // counts what comes in and is unpacked
-	queued atomic.Bool  // waits for its turn
+	active atomic.Int64 // counts bytes received and unpacked
+	queued atomic.Bool  // it is waiting for its turn
 }
 
-// startLayer joins or starts the unpacking of one layer. Call it for the layers
-// of an image from the lowest up, and Leave each flight.
+// startLayer joins or starts the unpacking of one layer. Call it for the layers of an image from
+// the lowest up, and call Leave on each flight.
 func (w *Worker) startLayer(ctx context.Context, u *unpacking) *flight.Flight[string, *unpacking] {
 	f := w.layers.Join(ctx, u.place.Dir, func() *unpacking {
 		u.ticket = u.slots.enqueue()
@@ -62,7 +62,7 @@ func (w *Worker) runLayer(ctx context.Context, u *unpacking) error {
 	case ok:
 		u.result = have
 		return nil
-	case u.place.Ready: // unpacked long ago, only the blob may be missing
+	case u.place.Ready: // it is unpacked, only the blob may be missing
 		u.result = Layer{Chain: u.chain, DiffID: u.diffID, Dir: u.place.Dir, Known: true}
 		u.result.fetched = u.repo != nil && !w.hasBlob(ctx, u.blob)
 		return w.onlyBlob(ctx, u)
@@ -109,8 +109,8 @@ func (w *Worker) hasBlob(ctx context.Context, desc ocispec.Descriptor) bool {
 	return err == nil && info.Size == desc.Size
 }
 
-// unpack applies the layer from the store, and from the registry when the store
-// has nothing or nothing good.
+// unpack applies the layer from the store, or from the registry when the store does not have it
+// or has it damaged.
 func (w *Worker) unpack(ctx context.Context, u *unpacking) (layer.Result, error) {
 	var stored error
 	if _, err := w.store.Info(ctx, u.blob.Digest); err == nil {
@@ -128,12 +128,11 @@ func (w *Worker) unpack(ctx context.Context, u *unpacking) (layer.Result, error)
 	res, resumed, err := w.unpackStream(ctx, u, u.repo)
 	other := w.another(u.blob.Digest, u.repo)
 	if err != nil && (resumed || other != u.repo) && errdefs.IsDataLoss(err) && u.turn.again(ctx) == nil {
-		// What an earlier process or another repository left may have been the
-		// damaged part.
+		// The damaged part may be what an earlier process or another repository left.
 		res, _, err = w.unpackStream(ctx, u, other)
 	}
 	if err != nil && stored != nil {
-		err = fmt.Errorf("%w (and the blob in the store was damaged: %v)", err, stored) //nolint:errorlint // one class only
+		err = fmt.Errorf("%w (and the blob in the store was damaged: %v)", err, stored) //nolint:errorlint // only one class is wanted
 	}
 	return res, err
 }
@@ -148,7 +147,7 @@ func (w *Worker) unpackStored(ctx context.Context, u *unpacking) (layer.Result, 
 	return w.apply(ctx, u, f)
 }
 
-// unpackStream unpacks while the blob comes in.
+// unpackStream unpacks while the blob is received.
 func (w *Worker) unpackStream(ctx context.Context, u *unpacking, repo *registry.Repository) (res layer.Result, resumed bool, err error) {
 	f := w.startDownload(ctx, u, repo)
 	defer f.Leave()
@@ -157,7 +156,7 @@ func (w *Worker) unpackStream(ctx context.Context, u *unpacking, repo *registry.
 	defer func() { _ = in.Close() }()
 	res, err = w.apply(ctx, u, in)
 	if err == nil || contentsFault(err) {
-		// The digest tells whether the layer is bad or the transport was.
+		// The digest tells whether the layer or the transfer is at fault.
 		u.turn.give()
 		if werr := f.Wait(ctx); werr != nil {
 			err = werr
@@ -193,7 +192,7 @@ func (w *Worker) apply(ctx context.Context, u *unpacking, r reader) (layer.Resul
 		return res, fmt.Errorf("layer %s: %w", u.blob.Digest, err)
 	}
 	if res.DiffID != u.diffID {
-		return res, fmt.Errorf("layer %s: unpacked it is %s, its image says %s: %w", u.blob.Digest, res.DiffID, u.diffID, errdefs.ErrDataLoss)
+		return res, fmt.Errorf("layer %s: its unpacked digest is %s, and its image says %s: %w", u.blob.Digest, res.DiffID, u.diffID, errdefs.ErrDataLoss)
 	}
 	return res, nil
 }

@@ -12,36 +12,36 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// watch ends a pull that gets nowhere. Anything that comes in from the registry,
-// and anything that is unpacked of it, is progress. A nil one watches nothing.
+// watch ends a pull that makes no progress. Progress is anything received from the registry for
+// it, and anything unpacked. A nil watch does nothing.
 type watch struct {
 	w     *Worker
 	steps atomic.Int64
-	held  atomic.Int32 // greater than 0: it waits for what has a time of its own
+	held  atomic.Int32 // greater than 0 while it waits for something that has its own timeout
 
 	mu     sync.Mutex // guards layers
 	layers []*unpacking
 }
 
-// stuckError is why a watched pull was ended.
+// stuckError is the cause of the end of a pull that made no progress.
 type stuckError struct{ after time.Duration }
 
 func (e *stuckError) Error() string { return fmt.Sprintf("made no progress for %s", e.after) }
 
-// Unwrap is the class.
+// Unwrap returns the class.
 func (e *stuckError) Unwrap() error { return errdefs.ErrUnavailable }
 
-// lateError is why a pull was ended that took too long in all.
+// lateError is the cause of the end of a pull that took too long in all.
 type lateError struct{ after time.Duration }
 
 func (e *lateError) Error() string {
 	return fmt.Sprintf("took longer than images.pull_timeout, %s", e.after)
 }
 
-// Unwrap is the class.
+// Unwrap returns the class.
 func (e *lateError) Unwrap() error { return errdefs.ErrUnavailable }
 
-// timed runs a pull, and ends it when it takes longer than the settings say.
+// timed runs a pull, and ends it after the whole time that the settings allow.
 func (w *Worker) timed(ctx context.Context, pull func(context.Context) (Image, error)) (Image, error) {
 	limit := w.settings.Timeout
 	if limit <= 0 {
@@ -51,14 +51,13 @@ func (w *Worker) timed(ctx context.Context, pull func(context.Context) (Image, e
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
 	img, err := pull(ctx)
-	if err != nil && context.Cause(ctx) == error(late) { //nolint:errorlint // this very value
-		err = late // what it was at says only that it was cancelled
+	if err != nil && context.Cause(ctx) == error(late) { //nolint:errorlint // the very same value
+		err = late // the pull's own error says only that it was cancelled
 	}
 	return img, err
 }
 
-// watched runs a pull, and ends it when it makes no progress for as long as the
-// settings say.
+// watched runs a pull, and ends it when it makes no progress for the time in the settings.
 func (w *Worker) watched(ctx context.Context, pull func(context.Context, *watch) (Image, error)) (Image, error) {
 	limit := w.settings.Progress
 	if limit <= 0 {
@@ -71,14 +70,14 @@ func (w *Worker) watched(ctx context.Context, pull func(context.Context, *watch)
 	img, err := pull(ctx, p)
 	var stuck *stuckError
 	if err != nil && errors.As(context.Cause(ctx), &stuck) {
-		err = stuck // what it was at says only that it was cancelled
+		err = stuck // the pull's own error says only that it was cancelled
 	}
 	cancel(nil)
 	looking.Wait()
 	return img, err
 }
 
-// look compares from time to time.
+// look compares the count from time to time.
 func (p *watch) look(ctx context.Context, limit time.Duration, cancel context.CancelCauseFunc) {
 	ticker := time.NewTicker(max(limit/8, time.Millisecond))
 	defer ticker.Stop()
@@ -98,8 +97,8 @@ func (p *watch) look(ctx context.Context, limit time.Duration, cancel context.Ca
 	}
 }
 
-// count is a number that another stands for when there was progress. While a
-// layer waits for its turn, others' progress is its own.
+// count returns a number that changes with progress. While a layer waits for its turn, the
+// progress of others counts as its own.
 func (p *watch) count() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,14 +112,14 @@ func (p *watch) count() int64 {
 	return n
 }
 
-// step notes progress.
+// step records progress.
 func (p *watch) step() {
 	if p != nil {
 		p.steps.Add(1)
 	}
 }
 
-// follow has what happens to a layer count, whichever pull began it.
+// follow makes a layer's progress count, whichever pull has started it.
 func (p *watch) follow(u *unpacking) {
 	if p == nil {
 		return
@@ -130,7 +129,7 @@ func (p *watch) follow(u *unpacking) {
 	p.layers = append(p.layers, u)
 }
 
-// hold keeps the watch still until release is called.
+// hold suspends the watch until release is called.
 func (p *watch) hold() (release func()) {
 	if p == nil {
 		return func() {}
@@ -139,13 +138,13 @@ func (p *watch) hold() (release func()) {
 	return func() { p.held.Add(-1) }
 }
 
-// did notes that something of a layer came in or was unpacked.
+// did records that bytes of a layer were received or unpacked.
 func (w *Worker) did(u *unpacking) {
 	u.active.Add(1)
 	w.active.Add(1)
 }
 
-// noting is a reader whose reads are progress.
+// noting is a reader whose reads count as progress.
 type noting struct {
 	io.Reader
 	did func()

@@ -10,8 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// pullFor runs a pull that does something after every pause, and ends after all
-// of them.
+// pullFor runs a pull that makes progress after every pause, and ends after all of them.
 func pullFor(ctx context.Context, pauses int, pause time.Duration, do func()) error {
 	for range pauses {
 		timer := time.NewTimer(pause)
@@ -59,7 +58,7 @@ func TestAPullThatGetsNowhereIsEnded(t *testing.T) {
 	}
 }
 
-// TestAnotherEndIsNotCalledStuck: a caller that goes gets its own error.
+// TestAnotherEndIsNotCalledStuck: a caller that leaves gets its own error.
 func TestAnotherEndIsNotCalledStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -23,14 +23,13 @@ import (
 // of 500 layers needs some 200 KiB.
 const MaxMessage = 4 << 20
 
-// Message is what agent and worker say to each other over a socket: four bytes
-// of length, then JSON. Job tells which job it belongs to; exactly one other
-// field is set.
+// Message is what agent and worker send to each other over a socket: four bytes of length, then
+// JSON. Job says to which job it belongs; exactly one other field is set.
 type Message struct {
 	Job      uint64             `json:"job,omitempty"`
 	Hello    *Hello             `json:"hello,omitempty"`
 	Pull     *PullJob           `json:"pull,omitempty"`
-	Import   bool               `json:"import,omitempty"` // the archive's descriptor goes with the message
+	Import   bool               `json:"import,omitempty"` // the archive's descriptor is sent with the message
 	Cancel   bool               `json:"cancel,omitempty"`
 	Ask      *Ask               `json:"ask,omitempty"`
 	Answer   *Answer            `json:"answer,omitempty"`
@@ -38,16 +37,16 @@ type Message struct {
 	Done     *Done              `json:"done,omitempty"`
 }
 
-// Hello is the first message of each side: the agent's says what to do, the
-// worker's how it is confined.
+// Hello is the first message of each side: the agent sends the settings, the worker how it is
+// confined.
 type Hello struct {
 	Root        string   `json:"root,omitempty"`
 	Settings    Settings `json:"settings"`
 	Confinement string   `json:"confinement,omitempty"`
 }
 
-// Ask is a call of Agent.Lease, or of Agent.Admit when it has a claim; Answer is
-// its result.
+// Ask is a call of Agent.Lease, or of Agent.Admit when it has a claim; an Answer returns the
+// result.
 type Ask struct {
 	Seq    uint64          `json:"seq"`
 	Blobs  []digest.Digest `json:"blobs,omitempty"`
@@ -62,7 +61,7 @@ type Answer struct {
 	Err    *WireError              `json:"err,omitempty"`
 }
 
-// Done is a job's end.
+// Done ends a job.
 type Done struct {
 	Images []Image    `json:"images,omitempty"`
 	Err    *WireError `json:"err,omitempty"`
@@ -74,7 +73,7 @@ type WireError struct {
 	Text  string `json:"text"`
 }
 
-// classes are all that an error may have.
+// classes returns the classes that an error may have.
 func classes() []error {
 	return []error{
 		context.Canceled, context.DeadlineExceeded, errdefs.ErrInvalidArgument, errdefs.ErrNotFound,
@@ -84,7 +83,7 @@ func classes() []error {
 	}
 }
 
-// ToWire packs an error; nil stays nil.
+// ToWire encodes an error; nil stays nil.
 func ToWire(err error) *WireError {
 	if err == nil {
 		return nil
@@ -99,7 +98,7 @@ func ToWire(err error) *WireError {
 	return w
 }
 
-// Unpack gives the error back.
+// Unpack decodes the error.
 func (w *WireError) Unpack() error {
 	if w == nil {
 		return nil
@@ -121,8 +120,7 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.class }
 
-// Conn carries messages. Send may be called from anywhere, Receive from one
-// place.
+// Conn carries messages. Send may be called concurrently, Receive only by one goroutine.
 type Conn struct {
 	c  *net.UnixConn
 	mu sync.Mutex // serializes Send: one message at a time
@@ -136,7 +134,7 @@ func NewConn(f *os.File) (*Conn, error) {
 	}
 	uc, ok := c.(*net.UnixConn)
 	if !ok {
-		return nil, fmt.Errorf("%s is no unix socket: %w", f.Name(), errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s is not a unix socket: %w", f.Name(), errdefs.ErrInvalidArgument)
 	}
 	return &Conn{c: uc}, nil
 }
@@ -209,7 +207,7 @@ func received(oob []byte) (*os.File, error) {
 	if err != nil || len(fds) == 0 {
 		return nil, err
 	}
-	// Closing it then ends a read that is under way.
+	// So that closing it ends a read that is in progress.
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		_ = unix.Close(fds[0])
 		return nil, err
@@ -217,5 +215,5 @@ func received(oob []byte) (*os.File, error) {
 	return os.NewFile(uintptr(fds[0]), "received"), nil
 }
 
-// Close ends the conversation.
+// Close closes the connection.
 func (c *Conn) Close() error { return c.c.Close() }

@@ -1,10 +1,10 @@
-// Package worker fetches, decompresses and unpacks images: everything that eats
-// foreign bytes. It runs in a child process of the agent that can reach little
-// more than the image directory and the network (see Main and confine.go).
+// Package worker fetches, decompresses and unpacks images, and so handles all bytes that come
+// from outside. It runs in a child process of the agent that can reach little more than the image
+// directory and the network (see Main and confine.go).
 //
-// It must not know owners, names or what is garbage: the agent tells it which
-// directories to unpack into and keeps what it uses from being collected (see
-// Agent). Start reading at Worker.Pull.
+// It knows neither owners nor names, and not what is garbage: the agent tells it into which
+// directories to unpack, and protects what it uses from collection (see Agent). Start reading at
+// Worker.Pull.
 package worker
 
 import (
@@ -31,13 +31,13 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Paths below the image directory that agent and worker agree on.
+// Paths below the image directory, known to agent and worker.
 const (
 	ContentDir = "content"
-	LayerDir   = "l" // short: overlayfs' options have one page for all layers
+	LayerDir   = "l" // short, because overlayfs' mount options have one page for all layers
 )
 
-// Settings are the same for every job.
+// Settings are the same for all jobs.
 type Settings struct {
 	Concurrency   int           `json:"concurrency"`
 	MaxLayerBytes int64         `json:"max_layer_bytes"`
@@ -45,15 +45,15 @@ type Settings struct {
 	Stall         time.Duration `json:"stall"`
 	MinRate       int64         `json:"min_rate"`
 	Patience      time.Duration `json:"patience,omitempty"` // see offers.go; 0 is its default
-	Window        time.Duration `json:"window"`             // of MinRate; 0 is the registry's default
-	Timeout       time.Duration `json:"timeout"`            // of a whole pull; 0 is none
+	Window        time.Duration `json:"window"`             // the period over which MinRate is measured; 0 is the registry's default
+	Timeout       time.Duration `json:"timeout"`            // for a whole pull; 0 is none
 
 	CredentialHosts map[string][]string `json:"credential_hosts,omitempty"`
 	MaxLayerEntries int64               `json:"max_layer_entries"`
 	MaxImageEntries int64               `json:"max_image_entries"`
 	MinFreeInodes   int64               `json:"min_free_inodes"`
 
-	Progress  time.Duration `json:"progress"` // how long a pull may stand still; 0 is for ever
+	Progress  time.Duration `json:"progress"` // how long a pull may make no progress; 0 is no limit
 	Retries   int           `json:"retries"`
 	Backoff   time.Duration `json:"backoff"`
 	MaxWait   time.Duration `json:"max_wait"`
@@ -61,15 +61,15 @@ type Settings struct {
 	UserAgent string        `json:"user_agent"`
 }
 
-// Agent is what a job needs of the agent while it runs.
+// Agent is what a running job needs from the agent.
 type Agent interface {
-	// Lease keeps blobs and layers (by chain ID) from being collected until the
-	// job has ended, and says where each layer stands or is to be made.
+	// Lease keeps blobs and layers (by chain ID) from being collected until the job has ended,
+	// and returns the directory of each layer, which exists already or is to be made.
 	Lease(ctx context.Context, blobs, chains []digest.Digest) (map[digest.Digest]Place, error)
 	// Progress must not block for long.
 	Progress(p core.PullProgress)
-	// Admit is asked, when the job says so, before anything of an image is kept.
-	// An error ends the job.
+	// Admit is called, if the job says so, before anything of an image is stored. An error ends
+	// the job.
 	Admit(ctx context.Context, claim policy.Claim) error
 }
 
@@ -77,7 +77,7 @@ type Agent interface {
 type Place struct {
 	Dir   string `json:"dir"`
 	Ready bool   `json:"ready"`
-	// Opaque says of a ready layer that it hides all below it.
+	// Opaque says that a ready layer hides all layers below it.
 	Opaque bool `json:"opaque,omitempty"`
 }
 
@@ -87,15 +87,16 @@ type PullJob struct {
 	Platform    string                          `json:"platform"`
 	Credentials registry.Credentials            `json:"credentials"`
 	Auths       map[string]registry.Credentials `json:"auths,omitempty"`
-	// Admit has the agent asked about the image, Evidence with its signatures.
+	// Admit says that Agent.Admit must be called about the image, Evidence that it needs its
+	// signatures.
 	Admit    bool `json:"admit,omitempty"`
 	Evidence bool `json:"evidence,omitempty"`
 }
 
-// Image is one image that is now in the store, its layers unpacked and on disk.
+// Image is an image that is now in the store, with its layers unpacked and on disk.
 type Image struct {
 	Names    []string             `json:"names,omitempty"` // of an import
-	Target   ocispec.Descriptor   `json:"target"`          // what the name stands for: manifest or index
+	Target   ocispec.Descriptor   `json:"target"`          // what the name refers to: manifest or index
 	Manifest ocispec.Descriptor   `json:"manifest"`
 	Config   ocispec.Descriptor   `json:"config"`
 	Blobs    []ocispec.Descriptor `json:"blobs"` // the layers, compressed
@@ -110,30 +111,28 @@ type Layer struct {
 	Bytes  int64         `json:"bytes"`
 	Inodes int64         `json:"inodes"`
 	Opaque bool          `json:"opaque,omitempty"`
-	// Known says that the agent had the layer before: only Chain, DiffID and
-	// Dir are set.
+	// Known says that the agent already had the layer: only Chain, DiffID and Dir are set.
 	Known bool `json:"known,omitempty"`
 
-	fetched bool // its blob is new in the store
+	fetched bool // its blob was not in the store before
 }
 
-// Worker does jobs. Jobs that run at the same time share what they have in
-// common.
+// Worker runs jobs. Concurrent jobs share the blobs and layers that they have in common.
 type Worker struct {
 	root     string
 	settings Settings
 	store    content.Store
-	turns    *queue // to unpack, over all pulls
+	turns    *queue // for unpacking, over all pulls
 	blobs    flight.Group[digest.Digest, *download]
 	layers   flight.Group[string, *unpacking]
-	active   atomic.Int64 // counts what comes in and is unpacked, of all jobs
+	active   atomic.Int64 // counts the bytes received and unpacked, of all jobs
 
 	mu     sync.Mutex       // guards done, offers
 	done   map[string]Layer // unpacked by this process, by directory
 	offers map[digest.Digest][]*registry.Repository
 }
 
-// New makes a worker for the image directory root.
+// New returns a worker for the image directory root.
 func New(root string, settings Settings) (*Worker, error) {
 	store, err := local.NewStore(filepath.Join(root, ContentDir))
 	if err != nil {
@@ -150,7 +149,7 @@ func New(root string, settings Settings) (*Worker, error) {
 
 func (w *Worker) layerDir(dir string) string { return filepath.Join(w.root, LayerDir, dir) }
 
-// sync brings everything written so far to the disk.
+// sync writes everything written so far to disk.
 func (w *Worker) sync() error {
 	f, err := os.Open(w.root)
 	if err != nil {
@@ -171,8 +170,9 @@ func (w *Worker) registryOptions(job PullJob) registry.Options {
 	}
 }
 
-// turn is a layer's turn to be unpacked. It gives it up while it waits for bytes or
-// for another layer: a slow registry holds nobody else up. Not for concurrent use.
+// turn is a layer's turn to be unpacked. A layer gives its turn up while it waits for bytes or
+// for another layer, so that a slow registry does not delay others. It is not safe for concurrent
+// use.
 type turn struct {
 	q      *queue
 	ticket *ticket // nil while it has none
@@ -182,7 +182,7 @@ type turn struct {
 // take waits for the turn.
 func (t *turn) take(ctx context.Context) error {
 	if weaken.Off(weaken.PullSlots) {
-		return nil // its slot is all it has
+		return nil // its slot is all that it has
 	}
 	ticket := t.q.enqueue()
 	t.queued.Store(true)
@@ -196,7 +196,7 @@ func (t *turn) take(ctx context.Context) error {
 	return nil
 }
 
-// give gives the turn up, if it has it.
+// give gives the turn up, if the layer has it.
 func (t *turn) give() {
 	if t.ticket != nil {
 		t.ticket.leave()
@@ -204,7 +204,7 @@ func (t *turn) give() {
 	}
 }
 
-// again takes the turn unless it has it.
+// again takes the turn, unless the layer has it.
 func (t *turn) again(ctx context.Context) error {
 	if t.ticket != nil {
 		return nil
@@ -224,8 +224,8 @@ func (t *turn) without(ctx context.Context, wait func() error) error {
 	return t.take(ctx)
 }
 
-// queue gives out slots in the order in which they were asked for: a layer may
-// wait for one below it, which must then have come first.
+// queue gives out slots in the order of the requests: a layer may wait for one below it, which
+// must then have come first.
 type queue struct {
 	mu      sync.Mutex // guards free, waiting
 	free    int
@@ -260,7 +260,7 @@ func (t *ticket) wait(ctx context.Context) error {
 	}
 }
 
-// leave gives the slot, or the place in the queue, back.
+// leave returns the slot or leaves the queue.
 func (t *ticket) leave() {
 	t.q.mu.Lock()
 	defer t.q.mu.Unlock()
@@ -278,8 +278,7 @@ func (t *ticket) leave() {
 	t.q.free++
 }
 
-// contentsFault reports whether err speaks against the bytes rather than
-// against the machine or the time given.
+// contentsFault reports whether err is about the bytes, and not about the machine or a timeout.
 func contentsFault(err error) bool {
 	return err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) &&
 		!errdefs.IsResourceExhausted(err) && !errdefs.IsUnavailable(err)

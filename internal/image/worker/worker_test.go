@@ -23,7 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/image/policy"
 )
 
-// nobody is an Agent without opinions.
+// nobody is an Agent that accepts everything.
 type nobody struct{}
 
 func (nobody) Admit(context.Context, policy.Claim) error { return nil }
@@ -38,8 +38,8 @@ func newWorker(tb testing.TB) *Worker {
 	return workerAt(tb, tb.TempDir())
 }
 
-// fuzzed is a worker for one input, in memory where there is such a place: what is
-// imported is synced to the disk.
+// fuzzed returns a worker for one input, in memory if there is a tmpfs, because an import is
+// synced to disk.
 func fuzzed(tb testing.TB) *Worker {
 	tb.Helper()
 	root, err := os.MkdirTemp("/dev/shm", "longshore-fuzz-")
@@ -64,8 +64,8 @@ func workerAt(tb testing.TB, root string) *Worker {
 	return w
 }
 
-// TestFollowsTheIngest keeps our knowledge of where the content store has its
-// unfinished blobs true.
+// TestFollowsTheIngest checks our assumption about where the content store has its unfinished
+// blobs.
 func TestFollowsTheIngest(t *testing.T) {
 	w := newWorker(t)
 	desc := ocispec.Descriptor{Digest: digest.FromString("whole"), Size: 5}

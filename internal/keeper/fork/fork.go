@@ -1,13 +1,13 @@
-// Package fork starts a process by a plan: it clones, and the child runs the
-// plan's system calls one after the other until execve replaces it.
+// Package fork starts a process by a plan: it clones, and the child runs the plan's
+// system calls one after the other until execve replaces it.
 //
-// The child is a copy of a Go program of which only the calling thread goes on.
-// It comes out on a stack of its own and unmaps everything but that, the
-// program's instructions and its plan (memory.go), so between clone and execve
-// it may make raw system calls and nothing else: no allocation, no stack growth,
-// no lock, no variable (run.go). A child that fails says so through a pipe and
-// exits; one that hangs or crashes harms nobody but itself. A Launcher is a child
-// that stays and clones others. Package fork knows nothing of containers.
+// The child is a copy of a Go program of which only the calling thread exists. It runs
+// on a stack of its own and unmaps everything except that stack, the program's
+// instructions and the plan (memory.go). Between clone and execve it may therefore
+// make raw system calls and nothing else: no allocation, no stack growth, no lock, no
+// variable (run.go). A child that fails reports that through a pipe and exits; one
+// that hangs or crashes harms nothing else. A Launcher is a child that stays and
+// clones others. Package fork knows nothing of containers.
 package fork
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// The runtime's own hooks around fork: they block signals, so that no handler
-// of ours runs in the child.
+// The runtime's own hooks around fork. They block signals, so that no signal handler
+// of this program runs in the child.
 //
 //go:linkname runtimeBeforeFork syscall.runtime_BeforeFork
 func runtimeBeforeFork()
@@ -32,21 +32,20 @@ func runtimeBeforeFork()
 //go:linkname runtimeAfterFork syscall.runtime_AfterFork
 func runtimeAfterFork()
 
-// Files are the descriptors that a child gets; -1 is none. They stay the
-// caller's.
+// Files are the descriptors that a child gets; -1 means none. The caller keeps them.
 type Files struct {
 	Stdin, Stdout, Stderr int
-	Park                  int // read end; the child goes on when it reads a byte
-	Console               int // socket that takes a pty's master
-	Target                int // pidfd of the process whose namespaces are joined
-	// Progress, unless nil, is where the child writes the number of the
-	// operation that it begins: the first of two words of memory that both
-	// share, in one page. They must not be the garbage collector's.
+	Park                  int // read end of a pipe; a parked child goes on when it reads a byte
+	Console               int // socket to which the child sends a pty's master
+	Target                int // pidfd of the process whose namespaces the child joins
+	// Progress, unless nil, points to two words in a page shared with the child. The
+	// child writes the number of the operation that it begins into the first one. They
+	// must not be in memory of the garbage collector.
 	Progress *uint32
-	// Errors is the write end of a failure pipe that the caller made, and reads
-	// by Failed; 0 is a pipe of Start's own.
+	// Errors is the write end of a failure pipe that the caller made, and reads with
+	// Failed. If it is 0, Start makes a pipe.
 	Errors int
-	// Preserve is how many descriptors from 3 on the plan passes on.
+	// Preserve is how many descriptors, from 3 on, the plan passes on to the program.
 	Preserve int
 }
 
@@ -54,42 +53,43 @@ type Files struct {
 type Child struct {
 	Pid   int
 	PidFD int
-	// Astray: the calling thread could not leave the child's pid namespace, and
-	// must not start anything again. It is locked to the calling goroutine.
+	// Astray means that the calling thread could not leave the child's pid namespace.
+	// It must not start anything again, and is locked to the calling goroutine.
 	Astray bool
 	errs   int // read end of the failure pipe
-	goOn   int // write end of what a second child waits for; -1: the plan makes none
-	// words are what the child shares with us: the number of its operation, and
-	// the pid of the child that it has made to go on.
+	goPipe int // write end of the pipe for which a second child waits; -1 if the plan makes none
+	// words are the two words shared with the child: the number of its operation, and
+	// the pid of its second child.
 	words    *uint32
-	ownWords bool // they are this Child's alone
+	ownWords bool // words belong to this Child alone
 	followed bool // the second child is known
 }
 
-// FailedError is the first operation that did not go as the plan says.
+// FailedError describes the operation of a plan that failed, or another step that the
+// child reports.
 type FailedError struct {
 	Step  int
 	Name  string
 	Errno syscall.Errno
-	Exec  bool // it was to execute a program
+	Exec  bool // the operation was to execute a program
 }
 
 func (f *FailedError) Error() string { return f.Name + ": " + f.Errno.Error() }
 
-// exitFailure is the status of a child whose plan failed. Nobody reports it:
-// the failure itself came through the pipe.
+// exitFailure is the exit status of a child whose plan failed. Nothing reads it: the
+// failure itself is reported through the pipe.
 const exitFailure = 127
 
-// firstFree is above every descriptor number that a plan uses by itself.
+// firstFree is above every descriptor number that plans use themselves.
 const firstFree = 64
 
 type cloneArgs struct {
 	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
 }
 
-// Start clones a child and lets it run p. It returns as soon as the child
-// exists; Outcome tells how its plan went. The plan's memory must stay mapped
-// until Start has returned, and for Outcome.
+// Start clones a child and has it run p. It returns as soon as the child exists;
+// Outcome says how the plan went. The plan's memory must stay mapped until Outcome has
+// returned.
 func Start(p plan.Placed, f Files) (Child, error) {
 	b, err := prepare(p, f)
 	if err != nil {
@@ -137,23 +137,23 @@ func Start(p plan.Placed, f Files) (Child, error) {
 
 const noDescriptor = 1<<64 - 1
 
-// passed is a descriptor that a child gets in a slot.
+// passed is a descriptor and the slot in which the child gets it.
 type passed struct {
 	slot uint8
 	fd   int
 }
 
-// birth is what is made for one child before it is cloned.
+// creation is what is made for one child before it is cloned.
 type creation struct {
 	passed []passed
-	opened []int // what is closed once it is
+	opened []int // closed once the child is cloned
 	errs   int   // read end of the failure pipe
-	goOn   int
+	goPipe int
 }
 
-// prepare makes what the child needs.
+// prepare makes the descriptors that the child needs.
 func prepare(p plan.Placed, f Files) (b *creation, err error) {
-	b = &creation{errs: -1, goOn: -1}
+	b = &creation{errs: -1, goPipe: -1}
 	defer func() {
 		if err != nil {
 			b.close()
@@ -171,7 +171,7 @@ func prepare(p plan.Placed, f Files) (b *creation, err error) {
 	if err := b.users(p); err != nil {
 		return b, err
 	}
-	if err := b.makeGo(p); err != nil {
+	if err := b.makeGoPipe(p); err != nil {
 		return b, err
 	}
 	if dir := p.CgroupDir(); dir != "" {
@@ -195,7 +195,7 @@ func prepare(p plan.Placed, f Files) (b *creation, err error) {
 	return b, nil
 }
 
-// close closes what only the child was to have.
+// close closes the descriptors that only the child needs.
 func (b *creation) close() {
 	for _, fd := range b.opened {
 		_ = unix.Close(fd)
@@ -203,17 +203,17 @@ func (b *creation) close() {
 	b.opened = nil
 }
 
-// fail closes what the child would have been followed by.
+// fail closes the descriptors by which the child would have been observed.
 func (b *creation) fail() {
-	closeGo(b.goOn)
+	closeGo(b.goPipe)
 	if b.errs >= 0 {
 		_ = unix.Close(b.errs)
 	}
-	b.goOn, b.errs = -1, -1
+	b.goPipe, b.errs = -1, -1
 }
 
 func (b *creation) child(pid, pidfd int, words *uint32) Child {
-	return Child{Pid: pid, PidFD: pidfd, errs: b.errs, goOn: b.goOn, words: words}
+	return Child{Pid: pid, PidFD: pidfd, errs: b.errs, goPipe: b.goPipe, words: words}
 }
 
 // above duplicates fd to a number that no plan uses; -1 stays -1.
@@ -225,10 +225,10 @@ func (f Files) above(fd int) (int, error) {
 	return high, os.NewSyscallError("fcntl", err)
 }
 
-// clone makes the child. A plan that forks goes into its pid namespace by itself,
-// last of all. For another one that has a target, or names a pid namespace, clone
-// does so from a thread that has put its future children there, and takes the
-// thread back out of it after: its child can be seen from inside at once.
+// clone clones the child. A plan that makes a second child enters its pid namespace
+// itself. For any other plan with a target or a named pid namespace, clone enters that
+// namespace from this thread, because only later children of a thread are in it, and
+// goes back afterwards. Processes inside the namespace can see such a child at once.
 func clone(p plan.Placed, target, cgroup int, progress *uint32) (c Child, err error) {
 	if p.Forks() {
 		target = -1
@@ -247,16 +247,16 @@ func clone(p plan.Placed, target, cgroup int, progress *uint32) (c Child, err er
 			return Child{}, os.NewSyscallError("join the pid namespace", err)
 		}
 		defer func() {
-			// A thread that cannot go back dies with the goroutine it stays
-			// locked to, if that ends.
+			// A thread that cannot go back stays locked to this goroutine, and dies
+			// with it.
 			if backToOwnPidNamespace() != nil {
 				runtime.LockOSThread()
 				c.Astray = true
 			}
 		}()
 	}
-	// The child may be seen from the container's pid namespace before its first
-	// operation: it is born unreadable.
+	// The container's pid namespace may see the child before its first operation, so
+	// the child must not be dumpable from the start.
 	if err := notDumpable(); err != nil {
 		return Child{}, err
 	}
@@ -276,8 +276,8 @@ func clone(p plan.Placed, target, cgroup int, progress *uint32) (c Child, err er
 		t.progress = uintptr(unsafe.Pointer(progress))
 		keep = append(keep, pages(unsafe.Pointer(progress), 1))
 	}
-	// The results stand on the heap: a stack may move.
-	pidfd := new(int32)
+	// The kernel writes to an address. It is not on this stack, which may move before that.
+	pidfd := (*int32)(r.room(4))
 	*pidfd = -1
 	ca := &cloneArgs{flags: p.Header.CloneFlags | unix.CLONE_PIDFD, pidFD: uint64(uintptr(unsafe.Pointer(pidfd))), exitSignal: uint64(unix.SIGCHLD)}
 	if cgroup >= 0 {
@@ -285,7 +285,6 @@ func clone(p plan.Placed, target, cgroup int, progress *uint32) (c Child, err er
 		ca.cgroup = uint64(cgroup)
 	}
 	pid, errno := r.start(ca, keep...)
-	runtime.KeepAlive(pidfd)
 	runtime.KeepAlive(ca)
 	if errno != 0 {
 		return Child{}, os.NewSyscallError("clone3", errno)
@@ -305,41 +304,41 @@ func backToOwnPidNamespace() error {
 	return unix.Setns(fd, unix.CLONE_NEWPID)
 }
 
-// ownPidNamespace stays open: it is wanted after every exec.
+// ownPidNamespace stays open, because every exec needs it.
 var ownPidNamespace = sync.OnceValues(func() (int, error) {
 	return unix.Open("/proc/self/ns/pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 })
 
-// Errors returns the descriptor that becomes readable when the child has
-// executed its program, failed or died; for a poll.
+// Errors returns the descriptor, for poll, that becomes readable when the child has
+// executed its program, failed or died.
 func (c *Child) Errors() int { return c.errs }
 
-// Release closes what a second child would have waited for: none comes any more,
-// or it is known already. It may be called again.
+// Release closes the pipe for which a second child waits, once that child is known or
+// will not come. It may be called again.
 func (c *Child) Release() {
-	if c.Pid == 0 { // no child was made
+	if c.Pid == 0 { // no child was cloned
 		return
 	}
-	closeGo(c.goOn)
-	c.goOn = -1
+	closeGo(c.goPipe)
+	c.goPipe = -1
 }
 
-// Outcome waits until the child has executed its program (nil), or its plan has
-// failed (*FailedError). It closes the pipe. A plan that makes a second child
-// makes that one the Child.
+// Outcome waits until the child has executed its program, which is nil, or its plan
+// has failed, which is a *FailedError. It closes the failure pipe. If the plan makes a
+// second child, that one replaces the first in c.
 func (c *Child) Outcome(p plan.Placed) error { return c.Ran(p, nil) }
 
-// Ran is Outcome for who wants to know of a second child; see Parked.
+// Ran is Outcome with a callback for the second child; see Parked.
 func (c *Child) Ran(p plan.Placed, moved func(pid, pidfd int)) error {
 	defer func() { _ = unix.Close(c.errs) }()
 	return c.next(p, moved)
 }
 
-// Parked waits until the child has come to where its plan parks it (nil), or
-// its plan has failed (*FailedError), or it has died on the way (ErrDied). The pipe
-// stays open. When the plan makes a second child, that one is the Child from
-// then on, and moved, unless nil, is told its pid and pidfd before it goes on;
-// the first one's pidfd is then moved's to close.
+// Parked waits until the child has parked, which is nil, its plan has failed, which is
+// a *FailedError, or it has died before that, which is ErrDied. The failure pipe stays
+// open. If the plan makes a second child, that one replaces the first in c: moved,
+// unless nil, is called with its pid and pidfd before it goes on, and has to close the
+// first child's pidfd.
 func (c *Child) Parked(p plan.Placed, moved func(pid, pidfd int)) error {
 	err := c.next(p, moved)
 	switch f, ok := err.(*FailedError); { //nolint:errorlint // made right here
@@ -351,11 +350,11 @@ func (c *Child) Parked(p plan.Placed, moved func(pid, pidfd int)) error {
 	return err
 }
 
-// ErrDied is a child that ended before its program without saying why: it was
-// killed.
+// ErrDied means that a child ended before its program ran without reporting a failure,
+// so it was killed.
 var ErrDied = errors.New(plan.Died)
 
-// next reads what the child tells, following it when it becomes another.
+// next reads the child's next report, following it to its second child.
 func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {
 	defer c.Release()
 	for {
@@ -370,11 +369,11 @@ func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {
 	}
 }
 
-// awaitTold waits until the failure pipe can be read, or, for a child that is to
-// make a second one, has ended. One that ends without having told of the second
-// leaves it waiting for us with the pipe open, so it is let end.
+// awaitTold waits until the failure pipe is readable or, for a child that will make a
+// second one, the child has ended. If it has ended without reporting the second child,
+// that one waits for us and holds the pipe open, so it is made to end.
 func (c *Child) awaitTold() {
-	if c.goOn < 0 {
+	if c.goPipe < 0 {
 		return
 	}
 	fds := []unix.PollFd{{Fd: int32(c.errs), Events: unix.POLLIN}, {Fd: int32(c.PidFD), Events: unix.POLLIN}}
@@ -392,9 +391,9 @@ func (c *Child) awaitTold() {
 	}
 }
 
-// Failed reads what a child tells by its failure pipe: nil when the pipe ends,
-// which execve makes it do. A child that was taken over may write anything, and
-// a part of it: one reading is all that it is given.
+// Failed reads a child's report from its failure pipe. It returns nil at the pipe's
+// end, which execve causes. A child that an attacker controls may write anything, in
+// any number of pieces, so it is read only once.
 func Failed(errs int, name func(step int) string) error {
 	var buf [8]byte
 	n, err := unix.Read(errs, buf[:])
@@ -418,8 +417,8 @@ func Failed(errs int, name func(step int) string) error {
 	return f
 }
 
-// IsForked reports whether what Failed returned says that the child has made
-// another one to go on, for Follow.
+// IsForked reports whether an error that Failed returned means that the child has made
+// a second child, for Follow.
 func IsForked(err error) bool {
 	f, ok := err.(*FailedError) //nolint:errorlint // Failed wraps nothing
 	return ok && f.Step == plan.StepForked

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// place maps a plan as the keeper does: private memory outside the heap.
+// place maps a plan as the keeper does, into private memory outside the heap.
 func place(t *testing.T, b *plan.Builder) plan.Placed {
 	t.Helper()
 	blob := b.Encode()

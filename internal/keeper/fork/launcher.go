@@ -12,14 +12,14 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// Launcher is a process that clones children in its maker's place, as its
-// maker's children (CLONE_PARENT). It has one thread, a stack and our program,
-// and nothing else of its maker: no heap, no descriptor but the socket that it is
-// asked by and the standard streams. A child is then a copy of next to nothing,
-// where one of its maker would be a copy of all that is the maker's, each page of
-// which the maker has to copy when it writes to it next.
+// Launcher is a process that clones children for the process that made it, as that
+// one's own children (CLONE_PARENT). It has one thread, a stack and the program, and
+// nothing else: no heap, and no descriptors except its socket and the standard
+// streams. Its children are therefore copies of almost nothing. A direct child would
+// be a copy of this whole process, which would then have to copy each page it writes
+// to.
 //
-// It ends when its socket does. All of its methods may be called by many.
+// It ends when its socket is closed. Its methods may be called concurrently.
 type Launcher struct {
 	mu     sync.Mutex // guards socket, pidfd; serializes launches
 	socket int
@@ -27,18 +27,18 @@ type Launcher struct {
 	pidfd  int
 }
 
-// ErrNoLauncher is a launcher that is gone.
+// ErrNoLauncher means that the launcher has ended.
 var ErrNoLauncher = errors.New("the launcher has ended")
 
-// maxPassed is how many descriptors a launcher is given with one plan.
+// maxPassed is how many descriptors can be sent to a launcher with one plan.
 const maxPassed = 32
 
-// cgroupSlot stands for the directory to be born in, which is no slot of the
-// plan's.
+// cgroupSlot marks the directory of the cgroup in which the child is cloned, which is
+// not one of the plan's slots.
 const cgroupSlot = 0xff
 
-// request is what a launcher is asked: to run the plan in the first descriptor.
-// The others go to the slots.
+// request is a request to the launcher: run the plan in the first descriptor, with the
+// others in the given slots.
 type request struct {
 	size     uint64 // of the plan
 	flags    uint64 // of clone3
@@ -47,17 +47,17 @@ type request struct {
 	slots    [maxPassed]uint8
 }
 
-// reply is its answer.
+// reply is the launcher's answer.
 type reply struct {
 	pid   int32
 	errno uint32
 }
 
-// control is room for the descriptors that come with a request.
+// controlSize is the room for the descriptors that come with a request.
 const controlSize = unix.SizeofCmsghdr + 4*(maxPassed+1) + 4
 
-// desk is what a launcher works on. It stands beside its task.
-type desk struct {
+// buffers is the launcher's working memory, which lies beside its task.
+type buffers struct {
 	in      request
 	out     reply
 	iov     [2]uint64
@@ -66,15 +66,15 @@ type desk struct {
 	clone   cloneArgs
 }
 
-// NewLauncher makes one. shared is memory that its children are to share with
-// us.
+// NewLauncher starts a launcher. shared is the memory that its children share with
+// this process.
 func NewLauncher(shared []byte) (*Launcher, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
 	defer func() { _ = unix.Close(ends[0]) }()
-	// One that does not answer is given up.
+	// Do not wait for ever for one that does not answer.
 	_ = unix.SetsockoptTimeval(ends[1], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: answerSeconds})
 	r, err := newRegion()
 	if err != nil {
@@ -86,14 +86,14 @@ func NewLauncher(shared []byte) (*Launcher, error) {
 		_ = unix.Close(ends[1])
 		return nil, err
 	}
-	r.room(unsafe.Sizeof(desk{}))
+	r.room(unsafe.Sizeof(buffers{}))
 	t := r.task()
 	t.kind, t.socket = launches, uintptr(ends[0])
 	keep := span{}
 	if len(shared) > 0 {
 		keep = pages(unsafe.Pointer(&shared[0]), uintptr(len(shared)))
 	}
-	pidfd := new(int32)
+	pidfd := (*int32)(r.room(4)) // not on this stack, which may move before the kernel writes to it
 	ca := &cloneArgs{flags: unix.CLONE_PIDFD, pidFD: uint64(uintptr(unsafe.Pointer(pidfd))), exitSignal: uint64(unix.SIGCHLD)}
 	pid, errno := r.start(ca, keep)
 	if errno != 0 {
@@ -105,10 +105,10 @@ func NewLauncher(shared []byte) (*Launcher, error) {
 
 const answerSeconds = 10
 
-// Pid is the launcher's own, which is its maker's child.
+// Pid returns the pid of the launcher, which is a child of this process.
 func (l *Launcher) Pid() int { return l.pid }
 
-// Close ends it. Its maker reaps it.
+// Close ends the launcher. The caller reaps it.
 func (l *Launcher) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,16 +126,16 @@ func (l *Launcher) end() {
 	l.socket, l.pidfd = -1, -1
 }
 
-// Ready reports whether it can be asked to.
+// Ready reports whether the launcher is running.
 func (l *Launcher) Ready() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.socket >= 0
 }
 
-// Start is the package's Start by the launcher. blob is the file that p came in,
-// sealed: the child maps it for itself. ErrNoLauncher is one that is gone, and no
-// child was made.
+// Start clones a child for p as the function Start does, by the launcher. blob is the
+// sealed file that p came in, which the child maps for itself. The error ErrNoLauncher
+// means that the launcher has ended and no child was made.
 func (l *Launcher) Start(p plan.Placed, blob int, f Files) (Child, error) {
 	b, err := prepare(p, f)
 	if err != nil {
@@ -156,7 +156,7 @@ func (l *Launcher) Start(p plan.Placed, blob int, f Files) (Child, error) {
 		b.fail()
 		return Child{}, err
 	}
-	// It is not reaped before we say so.
+	// It cannot be reaped in between: that is up to this process.
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		b.fail()
@@ -203,11 +203,11 @@ func (l *Launcher) ask(req *request, fds []int) (pid int, err error) {
 	return int(ans.pid), nil
 }
 
-// launcherSocket is where a launcher has its socket.
+// launcherSocket is the descriptor of a launcher's socket.
 const launcherSocket = 3
 
-// serve answers requests until the socket ends. It returns true in a child whose
-// plan is to be run.
+// serve answers requests until the socket is closed. It returns true in a child that
+// is to run its plan.
 //
 //go:noinline
 //go:norace
@@ -220,7 +220,7 @@ func serve(t *task) bool {
 	_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, launcherSocket+1, 1<<31-1, 0)
 	name := [16]byte{'l', 'o', 'n', 'g', 's', 'h', 'o', 'r', 'e', '-', 'f', 'o', 'r', 'k'}
 	_, _, _ = syscall.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name)), 0)
-	d := (*desk)(unsafe.Add(unsafe.Pointer(t), (unsafe.Sizeof(task{})+7)&^7))
+	d := (*buffers)(unsafe.Add(unsafe.Pointer(t), (unsafe.Sizeof(task{})+7)&^7))
 	for {
 		d.iov[0], d.iov[1] = uint64(uintptr(unsafe.Pointer(&d.in))), uint64(unsafe.Sizeof(d.in))
 		d.message[0], d.message[1] = 0, 0
@@ -246,14 +246,14 @@ func serve(t *task) bool {
 	}
 }
 
-// launchOne clones a child for a request; in the child it returns 0 when the plan is
-// placed, or without one when that has failed and is told.
+// launchOne clones a child for a request. In the child it returns 0 when the plan is
+// placed; if that failed, it has reported the failure and the plan is missing.
 //
 //go:noinline
 //go:norace
 //go:nosplit
 //go:nocheckptr
-func launchOne(t *task, d *desk) (pid uintptr, e syscall.Errno) {
+func launchOne(t *task, d *buffers) (pid uintptr, e syscall.Errno) {
 	count := uintptr(d.in.count)
 	got := *(*uint64)(unsafe.Pointer(&d.control))
 	if count > maxPassed || d.message[5] < unix.SizeofCmsghdr || got != unix.SizeofCmsghdr+4*(uint64(count)+1) {
@@ -262,7 +262,7 @@ func launchOne(t *task, d *desk) (pid uintptr, e syscall.Errno) {
 	fds := uintptr(unsafe.Pointer(&d.control)) + unix.SizeofCmsghdr
 	c := &d.clone
 	c.flags, c.cgroup = d.in.flags, 0
-	c.exitSignal = 0 // with CLONE_PARENT it is ours
+	c.exitSignal = 0 // with CLONE_PARENT the kernel uses the launcher's
 	for i := uintptr(0); i < count; i++ {
 		if *(*uint8)(unsafe.Add(unsafe.Pointer(&d.in.slots), i)) == cgroupSlot {
 			c.flags |= unix.CLONE_INTO_CGROUP
@@ -280,7 +280,7 @@ func launchOne(t *task, d *desk) (pid uintptr, e syscall.Errno) {
 		return 0, 0
 	}
 	h := (*plan.Header)(at(base))
-	settle(base, h)
+	place(base, h)
 	for i := range plan.Slot(plan.NumSlots) {
 		h.Slot[i&(plan.NumSlots-1)] = 1<<64 - 1
 	}
@@ -304,7 +304,7 @@ func launchOne(t *task, d *desk) (pid uintptr, e syscall.Errno) {
 //go:norace
 //go:nosplit
 //go:nocheckptr
-func tellEarly(d *desk, fds uintptr, e syscall.Errno) {
+func tellEarly(d *buffers, fds uintptr, e syscall.Errno) {
 	m := [2]uint32{0, uint32(e)}
 	for i := uintptr(0); i < uintptr(d.in.count); i++ {
 		if *(*uint8)(unsafe.Add(unsafe.Pointer(&d.in.slots), i)) == plan.SlotError {
@@ -313,12 +313,12 @@ func tellEarly(d *desk, fds uintptr, e syscall.Errno) {
 	}
 }
 
-// settle is plan.PlaceChecked for the memory at base.
+// place is plan.PlaceChecked for the memory at base.
 //
 //go:norace
 //go:nosplit
 //go:nocheckptr
-func settle(base uintptr, h *plan.Header) {
+func place(base uintptr, h *plan.Header) {
 	for i := range uintptr(h.NumRelocs) {
 		word := *(*uint32)(at(base + uintptr(h.Relocs) + 4*i))
 		*(*uint64)(at(base + uintptr(word))) += uint64(base)

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// blob is a plan in a file, as the keeper gets it.
+// blob is a plan in a file, as the keeper receives it.
 func blob(t *testing.T, b *plan.Builder) int {
 	t.Helper()
 	fd, err := unix.MemfdCreate("plan", unix.MFD_CLOEXEC)
@@ -154,8 +154,8 @@ func TestALauncherEndsWithItsSocket(t *testing.T) {
 	}
 }
 
-// TestASecondChildCannotNameAnother: what a child says its successor is does not
-// count, and there is one at most.
+// TestASecondChildCannotNameAnother: what a child reports as its second child's pid does
+// not count, and it can have only one.
 func TestASecondChildCannotNameAnother(t *testing.T) {
 	l, words := launcher(t)
 	b := &plan.Builder{}

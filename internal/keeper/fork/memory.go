@@ -13,33 +13,33 @@ import (
 // span is a range of addresses.
 type span struct{ from, to uintptr }
 
-// maxKept is how many ranges of its memory a child keeps at most.
+// maxKept is how many ranges of memory a child keeps at most.
 const maxKept = 4
 
-// task is what a child finds on its new stack's mapping. It holds no pointers,
-// which the compiler would guard by memory that the child no longer has.
+// task is what a child finds at its new stack's mapping. It holds no pointers, because
+// the compiler's write barriers would use memory that the child no longer has.
 type task struct {
 	kind uintptr
 	kept [maxKept]span // in the order of their addresses; empty ones last
 
-	// Of a child that runs a plan.
+	// For a child that runs a plan.
 	ops, numOps, header, progress uintptr
 
-	// Of a launcher.
+	// For a launcher.
 	socket uintptr
 }
 
-// What a child is for.
+// The purpose of a child.
 const (
 	runsPlan = iota
 	launches
 )
 
-// regionSize is the room for a child's task, what else its maker puts there, and
-// its stack.
+// regionSize is the room for a child's task, further data of its parent, and its
+// stack.
 const regionSize = 64 << 10
 
-// region is the mapping that a child has its task and its stack in.
+// region is the mapping that holds a child's task and stack.
 type region struct {
 	mem  []byte
 	used uintptr
@@ -53,7 +53,7 @@ func newRegion() (*region, error) {
 	return &region{mem: mem, used: unsafe.Sizeof(task{})}, nil
 }
 
-// free unmaps it. A child has its own.
+// free unmaps the region. A child has a copy of its own.
 func (r *region) free() { _ = unix.Munmap(r.mem) }
 
 func (r *region) task() *task { return (*task)(unsafe.Pointer(&r.mem[0])) }
@@ -63,16 +63,16 @@ func (r *region) span() span {
 	return span{from, from + regionSize}
 }
 
-// room hands out n bytes beside the task, aligned to eight. What is asked for is
-// small against the stack.
+// room reserves n bytes beside the task, aligned to eight. They must be few compared
+// with the stack.
 func (r *region) room(n uintptr) unsafe.Pointer {
 	p := unsafe.Pointer(&r.mem[r.used])
 	r.used += (n + 7) &^ 7
 	return p
 }
 
-// start clones a child that has its task alone. keep are the ranges of memory,
-// beside region and program, that it does not lose; empty ones do not count.
+// start clones a child that has only its task. keep are the ranges of memory that it
+// keeps beside region and program; empty ones do not count.
 func (r *region) start(ca *cloneArgs, keep ...span) (pid uintptr, errno syscall.Errno) {
 	program, err := ownProgram()
 	if err != nil {
@@ -98,24 +98,23 @@ func (r *region) start(ca *cloneArgs, keep ...span) (pid uintptr, errno syscall.
 	return pid, syscall.Errno(e)
 }
 
-// spawn is clone3 for a child on a stack of its own, which runs child there.
+// spawn is clone3 for a child on a stack of its own, on which it calls child.
 //
 //go:noescape
 func spawn(ca *cloneArgs, size uintptr, t *task) (pid, errno uintptr)
 
-// spawn calls child, which no linter sees.
+// spawn calls child in assembly, which linters do not see.
 var _ = child
 
-// pages are those that b and the n bytes from there on stand in.
+// pages returns the pages that hold the n bytes at b.
 func pages(b unsafe.Pointer, n uintptr) span {
 	size := uintptr(os.Getpagesize())
 	from := uintptr(b) &^ (size - 1)
 	return span{from, (uintptr(b) + n + size - 1) &^ (size - 1)}
 }
 
-// ownProgram is where our program's instructions and constants stand, which a
-// child goes on to need: the parts of the file that are mapped and cannot be
-// written.
+// ownProgram returns the addresses of this program's instructions and constants, which
+// a child needs: the parts of the file that are mapped and not writable.
 var ownProgram = sync.OnceValues(func() (span, error) {
 	aux, err := unix.Auxv()
 	if err != nil {
@@ -172,14 +171,14 @@ const (
 	loaded, headersOfItself, writable = 1, 6, 2
 )
 
-// strip unmaps all of the process's memory but what is kept. Nobody who sees it
-// from now on, or takes it over, finds there what was its parent's.
+// unmapOthers unmaps all memory of the process except what it keeps, so that a process that
+// sees the child's memory or takes the child over finds nothing of the parent there.
 //
 //go:noinline
 //go:norace
 //go:nosplit
 //go:nocheckptr
-func strip(t *task) syscall.Errno {
+func unmapOthers(t *task) syscall.Errno {
 	if keepsMemory {
 		return 0
 	}
@@ -192,7 +191,7 @@ func strip(t *task) syscall.Errno {
 		}
 		from = t.kept[i].to
 	}
-	// Up to where addresses end, which depends on machine and kernel.
+	// Up to the end of the address space, which depends on machine and kernel.
 	e := syscall.Errno(0)
 	for i := range 5 {
 		var end uintptr

@@ -2,5 +2,5 @@
 
 package fork
 
-// keepsMemory says that a child keeps all of its maker's memory.
+// keepsMemory says that a child keeps all of its parent's memory.
 const keepsMemory = false

@@ -9,46 +9,46 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// retries bounds how often an open is repeated that the kernel gave up because
-// something was renamed or mounted anywhere meanwhile (openat2(2), EAGAIN).
+// retries bounds how often an open is repeated that failed with EAGAIN because
+// something was renamed or mounted meanwhile (openat2(2)).
 const retries = 10000
 
-// The functions of this file run in a child, which has a stack, our program and
-// its plan, and no other memory: no heap, no variables of packages, no g. They
-// make raw system calls and call each other, and nothing else.
+// The functions of this file run in a child, which has a stack, the program and its
+// plan and no other memory: no heap, no package variables, no g. They make raw system
+// calls and call each other, and do nothing else.
 
-// child is the first function of a child.
+// child is the first function that a child runs.
 //
 //go:noinline
 //go:norace
 //go:nosplit
 //go:nocheckptr
 func child(t *task) {
-	// Our maker had blocked all signals so that no handler of its runs here;
-	// clone has taken the handlers away.
+	// The parent had blocked all signals, so that none of its handlers runs here.
+	// clone has reset the handlers, so signals can be unblocked.
 	var none uint64
 	_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, sigSetMask, uintptr(unsafe.Pointer(&none)), 0, 8, 0, 0)
-	e := strip(t)
+	e := unmapOthers(t)
 	switch {
 	case t.kind == launches && e == 0:
 		if serve(t) {
-			run(t) // from here: the stack is small, and does not grow
+			run(t) // from the top of the stack, which is small and does not grow
 		}
 	case t.kind == runsPlan && e != 0:
 		tell(t, 0, uint32(e))
 	case t.kind == runsPlan:
 		run(t)
 	}
-	leave()
+	exitChild()
 }
 
 const sigSetMask = 2
 
-// leave ends the process.
+// exitChild ends the process.
 //
 //go:norace
 //go:nosplit
-func leave() {
+func exitChild() {
 	for {
 		_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, exitFailure, 0, 0)
 	}
@@ -72,8 +72,8 @@ func tell(t *task, step, outcome uint32) {
 	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(h.Slot[plan.SlotError]), uintptr(unsafe.Pointer(&m)), 8)
 }
 
-// run makes a plan's calls one after the other. It returns when one has failed,
-// and in a process that has made another to go on.
+// run makes a plan's calls one after the other. It returns when one has failed, and in
+// a first child that has made the second one.
 //
 //go:noinline
 //go:norace
@@ -82,7 +82,8 @@ func tell(t *task, step, outcome uint32) {
 func run(t *task) {
 	h := (*plan.Header)(at(t.header))
 	if t.progress != 0 {
-		// Ours alone: not of a process that we make.
+		// A second child must not share these pages: it may be taken over by the
+		// processes in the namespaces it has joined.
 		if _, _, e := syscall.RawSyscall(unix.SYS_MADVISE, t.progress&^(sharedPage-1), sharedPage, unix.MADV_DONTFORK); e != 0 {
 			tell(t, 0, uint32(e))
 			return
@@ -116,7 +117,7 @@ func run(t *task) {
 				tell(t, plan.StepForked, uint32(pid))
 				return
 			}
-			// What is shared with our maker has stayed with the one that made us.
+			// The pages shared with the parent stay with the first child.
 			t.progress = 0
 			continue
 		}
@@ -180,10 +181,10 @@ func same(a, b, n uintptr) bool {
 	return true
 }
 
-// forkOn makes the process that goes on with the plan. The kernel writes its pid
-// into memory that our maker shares with us and that the new process, which may
-// be taken over as soon as it exists, does not have: what it says by the failure
-// pipe cannot name another.
+// forkOn makes the second child, which goes on with the plan. The kernel writes its
+// pid into memory shared with the parent. The second child does not have that memory,
+// because it may be taken over as soon as it exists: what it writes to the failure
+// pipe cannot name another process.
 //
 //go:norace
 //go:nosplit
@@ -195,7 +196,7 @@ func forkOn(t *task, args uintptr) (pid uintptr, e syscall.Errno) {
 		ca.parentTID = uint64(t.progress + 4)
 	}
 	if ca.flags == unix.CLONE_PARENT || ca.flags == unix.CLONE_PARENT|unix.CLONE_PARENT_SETTID {
-		// The older call is the one that seccomp profiles allow.
+		// Seccomp profiles allow clone, and not always clone3.
 		pid, _, e = syscall.RawSyscall6(unix.SYS_CLONE, uintptr(ca.flags), 0, uintptr(ca.parentTID), 0, 0, 0)
 		return pid, e
 	}

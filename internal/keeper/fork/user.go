@@ -15,13 +15,13 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// Namespaces makes a user namespace with the given mappings and, owned by it,
-// those of the other kinds that flags names (CLONE_NEW*). It returns a
-// descriptor of each file of kinds, names below /proc/PID/ns, in their order.
+// Namespaces makes a user namespace with the given mappings and, owned by it, the
+// namespaces that flags names (CLONE_NEW*). It returns an open file for each of kinds,
+// names below /proc/PID/ns, in their order.
 //
-// A thread of a program with many cannot make a user namespace, so a child does,
-// which waits while its mapping is written, becomes root in it, makes the others
-// (what is in them belongs to it) and is then killed. It executes nothing.
+// A program with many threads cannot make a user namespace for itself, so a child
+// does. It waits while its mapping is written, becomes root in it, makes the other
+// namespaces and is then killed. It executes nothing.
 func Namespaces(flags uint64, uids, gids plan.IDMap, kinds ...string) (fds []int, err error) {
 	if err := errors.Join(uids.Check(), gids.Check()); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func Namespaces(flags uint64, uids, gids plan.IDMap, kinds ...string) (fds []int
 		_ = unix.Close(line)
 		_ = unix.Kill(pid, unix.SIGKILL)
 		for {
-			// It sends no SIGCHLD, so nobody else waits for it.
+			// It sends no SIGCHLD, so no other wait finds it.
 			if _, werr := unix.Wait4(pid, nil, unix.WCLONE, nil); werr != unix.EINTR {
 				break
 			}
@@ -68,8 +68,8 @@ func Namespaces(flags uint64, uids, gids plan.IDMap, kinds ...string) (fds []int
 	return fds, nil
 }
 
-// letUnshare tells the child that its mapping is there and waits until it has
-// made the other namespaces.
+// letUnshare tells the child that its mapping is written, and waits until it has made
+// the other namespaces.
 func letUnshare(line int) error {
 	if _, err := unix.Write(line, []byte{0}); err != nil {
 		return os.NewSyscallError("write", err)
@@ -91,7 +91,7 @@ func letUnshare(line int) error {
 	}
 }
 
-// writeMap writes the whole mapping at once, as the kernel wants it.
+// writeMap writes the whole mapping in one write, as the kernel demands.
 func writeMap(path, text string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -105,8 +105,9 @@ func writeMap(path, text string) error {
 	return nil
 }
 
-// hold clones a child in a new user namespace that does nothing until line, or
-// we, end; but with flags it makes those namespaces first, when line says so.
+// hold clones a child in a new user namespace, which does nothing until the other end
+// of line is closed or it is killed. With flags it first makes those namespaces, when
+// told to over line.
 func hold(flags uint64) (pid, line int, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -133,7 +134,7 @@ func hold(flags uint64) (pid, line int, err error) {
 		copy(o.A[:], args)
 		return o
 	}
-	// Descriptor 0, which is also where a failure is told.
+	// Descriptor 0 is the socket, on which a failure is reported too.
 	ops := []plan.Op{call(unix.SYS_DUP3, uint64(ends[0]), 0, 0), call(unix.SYS_CLOSE_RANGE, 1, uint64(^uint32(0)), 0)}
 	if flags != 0 {
 		ops = append(ops,
@@ -141,10 +142,10 @@ func hold(flags uint64) (pid, line int, err error) {
 			call(unix.SYS_UNSHARE, flags), call(unix.SYS_WRITE, 0, at, 1))
 	}
 	ops = append(ops, call(unix.SYS_READ, 0, at, 1))
-	there := (*[maxHoldOps]plan.Op)(r.room(unsafe.Sizeof([maxHoldOps]plan.Op{})))
+	placed := (*[maxHoldOps]plan.Op)(r.room(unsafe.Sizeof([maxHoldOps]plan.Op{})))
 	t := r.task()
-	t.kind, t.header, t.ops = runsPlan, uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(there))
-	t.numOps = uintptr(copy(there[:], ops))
+	t.kind, t.header, t.ops = runsPlan, uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(placed))
+	t.numOps = uintptr(copy(placed[:], ops))
 	ca := &cloneArgs{flags: unix.CLONE_NEWUSER}
 	n, errno := r.start(ca)
 	runtime.KeepAlive(ca)
@@ -154,11 +155,11 @@ func hold(flags uint64) (pid, line int, err error) {
 	return int(n), ends[1], nil
 }
 
-// maxHoldOps is above the number of operations of the child that holds a user
+// maxHoldOps is more than the number of operations of the child that holds a user
 // namespace.
 const maxHoldOps = 16
 
-// users makes a plan's user namespaces.
+// users makes the user namespaces that a plan names.
 func (b *creation) users(p plan.Placed) error {
 	for _, u := range p.Users() {
 		made, err := Namespaces(0, u.UIDs, u.GIDs, "user")
@@ -171,8 +172,8 @@ func (b *creation) users(p plan.Placed) error {
 	return nil
 }
 
-// makeGo makes what the second child of a plan waits for.
-func (b *creation) makeGo(p plan.Placed) error {
+// makeGoPipe makes the pipe for which the second child of a plan waits.
+func (b *creation) makeGoPipe(p plan.Placed) error {
 	if !p.Forks() {
 		return nil
 	}
@@ -180,7 +181,7 @@ func (b *creation) makeGo(p plan.Placed) error {
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		return os.NewSyscallError("pipe2", err)
 	}
-	b.goOn, b.opened = pipe[1], append(b.opened, pipe[0])
+	b.goPipe, b.opened = pipe[1], append(b.opened, pipe[0])
 	b.passed = append(b.passed, passed{plan.SlotGo, pipe[0]})
 	return nil
 }
@@ -191,10 +192,10 @@ func closeGo(fd int) {
 	}
 }
 
-// Follow makes the second child, of which IsForked has told, the Child, and lets
-// it go on. It is for who reads Files.Errors; see Parked for moved. There is one
-// at most. Which one it is, the kernel has written into memory that no child can
-// write to that others see.
+// Follow makes the second child, which a report has announced (see IsForked), the
+// Child, and lets it go on. It is for callers that read Files.Errors; see Parked for
+// moved. A plan makes at most one second child. Its pid comes from memory that the
+// kernel has written and no other process can change.
 func (c *Child) Follow(told error, moved func(pid, pidfd int)) error {
 	f, ok := told.(*FailedError) //nolint:errorlint // Failed wraps nothing
 	if !ok || c.followed {
@@ -213,8 +214,8 @@ func (c *Child) Follow(told error, moved func(pid, pidfd int)) error {
 	if err != nil {
 		return ErrDied
 	}
-	// It waits for us, unless it was killed and reaped, and its pid is now
-	// another's.
+	// The second child waits for us, unless it was killed and reaped and its pid
+	// belongs to another process now.
 	if err := unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
 		_ = unix.Close(fd)
 		return ErrDied
@@ -226,8 +227,8 @@ func (c *Child) Follow(told error, moved func(pid, pidfd int)) error {
 	} else {
 		_ = unix.Close(old)
 	}
-	// Any byte lets it go on; one that has to tell its pid reads it here, as
-	// often as it has to.
+	// Any byte lets it go on. A child that has to tell its pid to others reads the pid
+	// here, as often as it needs to.
 	var text [2 * pidDigits]byte
 	for i := range text {
 		text[i] = ' '
@@ -235,19 +236,19 @@ func (c *Child) Follow(told error, moved func(pid, pidfd int)) error {
 	for i := range 2 {
 		copy(text[i*pidDigits:(i+1)*pidDigits], strconv.Itoa(pid))
 	}
-	_, err = unix.Write(c.goOn, text[:])
-	closeGo(c.goOn)
-	c.goOn = -1
+	_, err = unix.Write(c.goPipe, text[:])
+	closeGo(c.goPipe)
+	c.goPipe = -1
 	if err != nil {
 		return ErrDied
 	}
 	return nil
 }
 
-// pidDigits is the room for a pid in what a second child is told.
+// pidDigits is the room for one pid in the message to a second child.
 const pidDigits = 10
 
-// sharedPage is what the words are shared by.
+// sharedPage is the size of the memory that is shared.
 const sharedPage = 4096
 
 // sharedWords are the two words for one child.

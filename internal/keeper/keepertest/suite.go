@@ -1,5 +1,5 @@
-// Package keepertest is the contract of core.Supervisor as tests: the real
-// keeper passes them, and so does every fake.
+// Package keepertest is the contract of core.Supervisor as tests, which the real
+// keeper and every fake must pass.
 //
 // It knows no implementation; a Harness brings one, with a way to start
 // processes that do what a Program says. Start reading at Run.
@@ -9,19 +9,21 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// Program is what a process of a test does, in this order: write Stdout and
-// Stderr, copy its input to its output until the input ends when Echo is set,
-// wait for a deadly signal when Wait is set, end with Code.
+// Program is what a test's process does, in this order: write Stdout and Stderr; with
+// Echo, copy its input to its output until the input ends; with Wait, wait for a
+// deadly signal; exit with Code.
 type Program struct {
 	Stdout, Stderr string
 	Echo           bool
@@ -56,6 +58,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Harness) {
 		{"StdinOpenOutlivesItsStream", stdinOpenOutlivesItsStream},
 		{"ResizeNeedsATerminal", resizeNeedsATerminal},
 		{"ExecsAndMainAreApart", execsAndMainAreSeparate},
+		{"NothingIsLeftOfProbes", nothingIsLeftOfProbes},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
@@ -338,5 +341,40 @@ func execsAndMainAreSeparate(t *testing.T, s *suite) {
 		if x := s.exit(t, r); x.Exit.Code != 10+i {
 			t.Errorf("%v: %+v", r, x.Exit)
 		}
+	}
+}
+
+// nothingIsLeftOfProbes: one by one, those that end and those that are killed, with output that is
+// read and with more of it than anybody reads. The keeper knows none of them afterwards, and has no
+// exit to offer.
+func nothingIsLeftOfProbes(t *testing.T, s *suite) {
+	held := core.IO{Hold: true}
+	for i := range 20 {
+		r := core.Ref{Container: "c", Process: core.ProcessID("probe" + strconv.Itoa(i))}
+		p := Program{Stdout: "said", Code: i, Wait: i%2 == 1}
+		l := s.attach(t, r, p, held, &core.StreamOptions{Stdout: true, Stderr: true, Exclusive: true})
+		if p.Wait {
+			if err := s.Supervisor.Signal(s.ctx, r, int(unix.SIGKILL)); err != nil {
+				t.Fatal(err)
+			}
+		} else if got, err := io.ReadAll(l.Streams.Stdout); err != nil || string(got) != "said" {
+			t.Errorf("%q, %v", got, err)
+		}
+		x := s.exit(t, r)
+		if p.Wait && x.Exit.Signal != int(unix.SIGKILL) || !p.Wait && x.Exit.Code != i {
+			t.Errorf("probe %d: %+v", i, x.Exit)
+		}
+		for what, do := range map[string]error{"close": l.Streams.Close(), "ack": s.Supervisor.Ack(s.ctx, r), "forget": s.Supervisor.Forget(s.ctx, r)} {
+			if do != nil {
+				t.Errorf("%s: %v", what, do)
+			}
+		}
+	}
+	procs, err := s.Supervisor.Processes(s.ctx)
+	if err != nil || len(procs) > 0 {
+		t.Errorf("left: %v, %v", procs, err)
+	}
+	if st, err := s.Supervisor.Status(s.ctx); err != nil || st.Pending != 0 || st.Processes != 0 {
+		t.Errorf("status %+v, %v", st, err)
 	}
 }

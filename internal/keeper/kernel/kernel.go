@@ -1,5 +1,5 @@
-// Package kernel is the few system calls that keeper and nest need, each as a
-// plain function, so that neither needs a larger library.
+// Package kernel has the few system calls that keeper and nest need, each as a plain
+// function, so that they need no larger library.
 //
 // It must not know what the descriptors are for. Start reading at Send.
 package kernel
@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// Send sends one message with descriptors, waiting for room.
+// Send sends one message with descriptors, and waits for room if there is none.
 func Send(fd int, b []byte, fds []int) error {
 	var oob []byte
 	if len(fds) > 0 {
@@ -60,7 +60,7 @@ func Wait(fd int, events int16, timeout int) error {
 	}
 }
 
-// Revents returns what poll says of a descriptor right now.
+// Revents returns the events that poll reports for a descriptor now.
 func Revents(fd int, events int16) int16 {
 	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
 	for {
@@ -75,15 +75,15 @@ func Revents(fd int, events int16) int16 {
 	}
 }
 
-// Receiver receives frames into buffers of its own, again and again.
+// Receiver receives frames into buffers that it reuses.
 type Receiver struct {
 	b   [wire.MaxFrame]byte
 	oob [4*wire.MaxFDs + 64]byte
 }
 
-// Recv receives one message with its descriptors, which are close-on-exec; the
-// message is good until the next one. It is empty and err nil when the peer has
-// gone. A message cut short is EMSGSIZE.
+// Recv receives one message with its descriptors, which are close-on-exec. The message
+// is valid until the next call. An empty message without an error means that the peer
+// has gone. A message that was cut short fails with EMSGSIZE.
 func (r *Receiver) Recv(fd, flags int) (b []byte, fds []int, err error) {
 	var n, on, rf int
 	for {
@@ -129,11 +129,11 @@ func CloseAll(fds []int) {
 	}
 }
 
-// Sender builds frames in a buffer of its own, again and again.
+// Sender builds frames in a buffer that it reuses.
 type Sender struct{ b []byte }
 
-// Send sends a frame by Send or TrySend; a body that is too long for it goes by
-// a memory file.
+// Send sends a frame with Send or TrySend. A body that is too long for the frame
+// travels in a memory file.
 func (s *Sender) Send(send func(int, []byte, []int) error, fd int, h wire.Header, m wire.Message, fds []int) error {
 	b := h.Append(s.b[:0])
 	if m != nil {
@@ -154,8 +154,8 @@ func (s *Sender) Send(send func(int, []byte, []int) error, fd int, h wire.Header
 	return send(fd, h.Append(nil), append([]int{mem}, fds...))
 }
 
-// Body returns a frame's body, from its memory file when it has one, and the
-// descriptors that are left.
+// Body returns a frame's body, from its memory file if it has one, and the remaining
+// descriptors.
 func Body(h wire.Header, inline []byte, fds []int) (body []byte, rest []int, err error) {
 	if h.Flags&wire.FlagMemfd == 0 {
 		return inline, fds, nil
@@ -186,7 +186,7 @@ func Memfd(b []byte) (int, error) {
 	return fd, nil
 }
 
-// ReadFD reads a whole file of at most limit bytes from its beginning.
+// ReadFD reads a file of at most limit bytes from its beginning.
 func ReadFD(fd, limit int) ([]byte, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -212,8 +212,8 @@ func ReadFD(fd, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// ReadFile reads at most limit bytes of a file, of the kind whose size is not
-// known before, like those of cgroups.
+// ReadFile reads at most limit bytes of a file whose size is not known before, like
+// those of cgroups.
 func ReadFile(path string, limit int) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -255,8 +255,8 @@ func WriteAll(fd int, b []byte) error {
 	return nil
 }
 
-// WriteFile puts a file in place as a whole: other readers see the old one or
-// the new one. It does not sync: what it is for dies with the machine anyway.
+// WriteFile writes a file and renames it into place, so that readers see the old or
+// the new content. It does not sync: the content is worthless after a reboot.
 func WriteFile(path string, b []byte, mode uint32) error {
 	tmp := path + ".new"
 	fd, err := unix.Open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, mode)
@@ -288,14 +288,14 @@ func PidfdSignal(fd, signal int) error {
 	return unix.PidfdSendSignal(fd, unix.Signal(signal), nil, 0)
 }
 
-// Ended is one ended child.
+// Ended describes an ended child.
 type Ended struct {
 	Pid  int
-	Wait unix.WaitStatus // as wait4 would give it
+	Wait unix.WaitStatus // as wait4 returns it
 }
 
-// Peek looks for an ended child without reaping it; pid 0 is any. Ended.Pid is
-// 0 when there is none now; ECHILD says there is no such child at all.
+// Peek looks for an ended child without reaping it; pid 0 means any child. Ended.Pid
+// is 0 if none has ended. The error ECHILD means that there is no such child at all.
 func Peek(pid int, block bool) (Ended, error) {
 	kind, opts := unix.P_PID, unix.WEXITED|unix.WNOWAIT
 	if pid == 0 {
@@ -335,8 +335,7 @@ func Peek(pid int, block bool) (Ended, error) {
 	return e, nil
 }
 
-// Reap takes an ended child away. It reports whether there is none of this pid any
-// more.
+// Reap reaps an ended child. It reports whether no child of this pid is left.
 func Reap(pid int) bool {
 	for {
 		if n, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err != unix.EINTR {
@@ -345,8 +344,8 @@ func Reap(pid int) bool {
 	}
 }
 
-// PidfdExit asks the kernel how the process of a pidfd ended, which it tells to
-// anybody once the process was reaped (Linux 6.15 and later).
+// PidfdExit asks the kernel how the process of a pidfd ended. Linux 6.15 and later
+// tell that to any process, once the process has been reaped.
 func PidfdExit(fd int) (unix.WaitStatus, bool) {
 	const exitBit = 8 // PIDFD_INFO_EXIT
 	i := struct {
@@ -362,14 +361,14 @@ func PidfdExit(fd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(i.exit), true
 }
 
-// Parent returns a process's parent, or 0 when it is gone.
+// Parent returns a process's parent, or 0 if the process does not exist.
 func Parent(pid int) int {
 	b, err := ReadFile("/proc/"+Itoa(pid)+"/stat", 1024)
 	if err != nil {
 		return 0
 	}
 	i := len(b) - 1
-	for i >= 0 && b[i] != ')' { // the name may hold anything
+	for i >= 0 && b[i] != ')' { // the name may contain anything
 		i--
 	}
 	n, f := 0, b[i+1:]
@@ -385,7 +384,7 @@ func Parent(pid int) int {
 	return n
 }
 
-// Itoa is strconv's for numbers that are not negative.
+// Itoa is strconv.Itoa for numbers that are not negative.
 func Itoa(n int) string {
 	var b [20]byte
 	i := len(b)
@@ -423,7 +422,7 @@ func Errno(err error) syscall.Errno {
 	return unix.EIO
 }
 
-// ReadDir names what is in a directory; nothing when it cannot be read.
+// ReadDir returns the names in a directory, or none if it cannot be read.
 func ReadDir(dir string) []string {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -444,7 +443,7 @@ func ReadDir(dir string) []string {
 	}
 }
 
-// Listen makes the socket at which agents come, keeper.sock in dir, for root.
+// Listen makes the socket to which agents connect, keeper.sock in dir, for root only.
 func Listen(dir string) (int, error) {
 	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -455,7 +454,7 @@ func Listen(dir string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	// By way of /proc, because a socket's address is shorter than a path.
+	// Through /proc, because a socket's address is limited to 108 bytes.
 	err = unix.Bind(fd, &unix.SockaddrUnix{Name: "/proc/self/fd/" + Itoa(d) + "/keeper.sock"})
 	if err == nil {
 		err = unix.Chmod(dir+"/keeper.sock", 0o600)

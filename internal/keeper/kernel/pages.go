@@ -4,24 +4,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugePage is the smallest huge page there is on the machines we run on.
+// hugePage is the smallest huge page of the supported machines.
 const hugePage = 2 << 20
 
-// HugePages says whether this process, what it executes and its later children
-// may get transparent huge pages. Where those are always given (Debian's
-// setting), the first kilobytes of a Go program's heap are two megabytes.
+// HugePages sets whether this process, the programs it executes and its later children
+// may get transparent huge pages. If the system always gives them (Debian's setting),
+// the first kilobytes of a Go program's heap take two megabytes.
 func HugePages(allowed bool) {
 	no := uintptr(1)
 	if allowed {
 		no = 0
 	}
-	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, no, 0, 0, 0) // a kernel without them
+	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, no, 0, 0, 0) // fails on a kernel without huge pages
 }
 
-// SmallPages is for a program that was executed without huge pages and has
-// children that may use them: it keeps those out of what this process has
-// mapped, and lets children have them again. The Go runtime's later mappings
-// are kept small by SmallEnv.
+// SmallPages is for a program that was executed without huge pages and whose children
+// may use them. It keeps this process's existing mappings small, and allows huge pages
+// again for children. SmallEnv keeps the Go runtime's later mappings small.
 func SmallPages() {
 	var b [16 << 10]byte
 	maps := b[:readFile("/proc/self/maps", b[:])]
@@ -47,7 +46,7 @@ func SmallPages() {
 	HugePages(true)
 }
 
-// readFile fills b with the beginning of a file and tells how much there is.
+// readFile fills b with the beginning of a file and returns how much it read.
 func readFile(path string, b []byte) (n int) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -67,7 +66,7 @@ func readFile(path string, b []byte) (n int) {
 	return n
 }
 
-// hex reads the number that b begins with.
+// hex returns the hexadecimal number at the beginning of b.
 func hex(b []byte) (v uintptr, rest []byte) {
 	for i, c := range b {
 		switch {

@@ -6,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Shielded returns a name by which this process, or a child that it starts right
-// away, executes the file at path from a read-only mount of its own. A program
-// in a container can have itself be such a child's copy (an entry point, or the
-// interpreter of a script, of /proc/self/exe) and then open the file that it
-// runs from for writing; on a read-only mount it cannot, whoever it is. Where the
-// kernel does not do that, or the file already runs so, it is path itself; done
-// is called when the program runs.
+// Shielded returns a path by which this process, or a child that it starts right away,
+// executes the file at path from a read-only mount of its own. A program in a
+// container can make such a child execute a copy of this program (with /proc/self/exe
+// as its entry point or as a script's interpreter), and then open the file it runs
+// from for writing. On a read-only mount even root cannot. If the kernel does not
+// support this, or the file is on such a mount already, Shielded returns path itself.
+// The caller calls done once the program runs.
 func Shielded(path string) (name string, done func()) {
 	done = func() {}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
@@ -25,13 +25,13 @@ func Shielded(path string) (name string, done func()) {
 	if err != nil {
 		return path, done
 	}
-	// By hand: x/sys has the call, with its whole table of errors.
+	// Called directly, because the function of x/sys links its whole table of errors.
 	_, _, errno := unix.Syscall6(unix.SYS_MOUNT_SETATTR, uintptr(fd), uintptr(unsafe.Pointer(empty)), unix.AT_EMPTY_PATH,
 		uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errno != 0 {
 		return path, done
 	}
-	// Above what a child's own descriptors are moved to.
+	// Above the numbers that a child's own descriptors are moved to.
 	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstShielded)
 	if err != nil {
 		return path, done
@@ -39,6 +39,6 @@ func Shielded(path string) (name string, done func()) {
 	return "/proc/self/fd/" + Itoa(high), func() { _ = unix.Close(high) }
 }
 
-// firstShielded is the lowest number of a descriptor that Shielded leaves open;
-// execve closes it.
+// firstShielded is the lowest descriptor number that Shielded leaves open; execve
+// closes the descriptor.
 const firstShielded = 100

@@ -9,14 +9,13 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// NestFD is the descriptor at which a keeper finds its nest.
+// NestFD is the descriptor of the socket to the nest when a keeper starts.
 const NestFD = 3
 
-// SmallEnv is the environment in which keeper (two processors: one forks while
-// the other moves output) and nest (one) run. It keeps a Go program small
-// without the package that could say so from inside. Two settings keep the runtime
-// from watching a cgroup's quota by descriptors of its own; see HugePages for the
-// last.
+// SmallEnv returns the environment of keeper (two processors: one forks while the
+// other moves output) and nest (one). It keeps a Go program small without importing
+// runtime/debug. containermaxprocs and updatemaxprocs keep the runtime from watching
+// the cgroup's quota with descriptors of its own; for disablethp see HugePages.
 func SmallEnv(processors int) []string {
 	return append([]string{"GOGC=10", "GOMAXPROCS=" + Itoa(processors), "GODEBUG=containermaxprocs=0,updatemaxprocs=0,disablethp=1"}, weaken.Environ()...)
 }
@@ -25,8 +24,8 @@ func SmallEnv(processors int) []string {
 // given descriptors, and returns its pid and a pidfd. Its environment is env,
 // its directory /.
 //
-// No parent-death signal is ever set: it follows the forking thread, and a
-// keeper that becomes another program ends all threads but one.
+// It never sets a parent-death signal: that signal follows the forking thread, and a
+// keeper that executes its next program ends all threads but one.
 func Start(path string, args, env []string, fds []int) (pid, pidfd int, err error) {
 	files := make([]uintptr, len(fds))
 	for i, fd := range fds {
@@ -65,8 +64,8 @@ func WithoutUnified(fn func() error) error {
 func onFreshThread(fn func() error, done chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// The main thread must stay as it is: while this goroutine holds it,
-		// the next one gets another.
+		// This goroutine holds the main thread, which must not change, so that the
+		// next one gets another thread.
 		inner := make(chan error)
 		go onFreshThread(fn, inner)
 		done <- <-inner
@@ -74,22 +73,22 @@ func onFreshThread(fn func() error, done chan<- error) {
 		return
 	}
 	done <- hideUnified(fn)
-	// No unlock: the thread is not fit for other work and ends here.
+	// The thread must not be used again: without unlocking, it ends with its goroutine.
 }
 
 func hideUnified(fn func() error) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return err
 	}
-	// Private, or the unmount would travel back to where the tree is used.
+	// Private, so that the unmount does not propagate to other mount namespaces.
 	if err := unix.Mount("", "/sys/fs/cgroup", "", unix.MS_PRIVATE, ""); err != nil && err != unix.EINVAL {
 		return err
 	}
 	if err := unix.Unmount(Unified, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 		return err
 	}
-	// An empty one in its place, gone with the namespace: a runtime makes its
-	// directories there all the same, and they must not stay behind.
+	// Mount an empty file system there, which goes with the namespace: a runtime makes
+	// its directories there in any case, and they must not stay.
 	if err := unix.Mount("tmpfs", Unified, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=1m,mode=755"); err != nil && err != unix.ENOENT {
 		return err
 	}

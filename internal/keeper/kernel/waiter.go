@@ -2,9 +2,8 @@ package kernel
 
 import "golang.org/x/sys/unix"
 
-// Waiter tells an event loop, by an eventfd, that some child has ended. It
-// looks only when armed, so that a child that is left unreaped for a while does
-// not keep it spinning.
+// Waiter tells an event loop, by an eventfd, that a child has ended. It looks only
+// when armed, so that a child that stays unreaped for a while does not keep it busy.
 type Waiter struct {
 	FD   int
 	arms chan struct{}
@@ -23,14 +22,15 @@ func NewWaiter() (*Waiter, error) {
 
 func (w *Waiter) run() {
 	for range w.arms {
-		// ECHILD: whoever makes a child arms again.
+		// After ECHILD, the code that makes the next child arms the waiter again.
 		if _, err := Peek(0, true); err == nil {
 			Poke(w.FD)
 		}
 	}
 }
 
-// Arm makes the Waiter look. Call it after each fork and after each reaping.
+// Arm makes the Waiter look for an ended child. Call it after each fork and each
+// reaping.
 func (w *Waiter) Arm() {
 	select {
 	case w.arms <- struct{}{}:

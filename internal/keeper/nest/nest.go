@@ -1,9 +1,9 @@
-// Package nest is the keeper's parent: it holds what must not die with the
-// keeper (descriptors and records it does not read), inherits the keeper's
-// children, and starts the next keeper.
+// Package nest is the keeper's parent. It holds what must not die with the keeper,
+// descriptors and records that it does not interpret; it inherits the keeper's
+// children; and it starts the next keeper.
 //
-// It must not know containers, formats or agents, does next to nothing, and is
-// never upgraded. Start reading at Main.
+// It must not know containers, formats or agents, does very little, and is never
+// upgraded. Start reading at Main.
 package nest
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// ListenFD is the descriptor at which a nest finds the socket for agents.
+// ListenFD is the descriptor of the socket for agents when a nest starts.
 const ListenFD = 3
 
 // held is one item.
@@ -30,32 +30,32 @@ type held struct {
 	blob  []byte
 }
 
-// nest is the whole state.
+// nest is the nest's whole state.
 type nest struct {
 	dir      string
-	binary   string // "": our own
+	binary   string // the keeper's program; "" for this one
 	ep       int
 	items    map[string]*held
-	pids     map[int]int64 // known children → when they ended, 0 before
+	pids     map[int]int64 // when known children ended, by pid; 0 while they run
 	waiter   *kernel.Waiter
-	sock     int // to the keeper, -1 when there is none
-	keeper   int // its pid
-	keeperFD int // its pidfd
+	sock     int // to the keeper; -1 if there is none
+	keeper   int // pid
+	keeperFD int // pidfd
 	started  time.Time
 	failures int
-	served   bool // the last keeper got as far as serving
+	served   bool // the last keeper has reported that it serves
 	restarts uint64
 	quit     bool
 	in       kernel.Receiver
 	outgo    kernel.Sender
-	litter   int // frames since the garbage was taken out
+	sinceGC  int // frames since the last garbage collection
 }
 
-// churn is how many frames pass before the garbage is taken out. Go by itself
-// would let a megabyte of it pile up, whatever it is told.
-const churn = 128
+// gcInterval is how many frames may pass before the next garbage collection. Go's own
+// pacing would let a megabyte of garbage grow first, whatever its settings.
+const gcInterval = 128
 
-// What an epoll event is about, in its Pad; Fd has the rest.
+// The kinds of epoll events, in their Pad. Fd says which descriptor or child.
 const (
 	onSocket = iota
 	onKeeper
@@ -63,7 +63,7 @@ const (
 	onChild // Fd is the pid
 )
 
-// Main runs a nest for the pair that lives in dir until it is told to quit. It
+// Main runs the nest of the pair whose directory is dir until it is told to quit, and
 // returns the exit status.
 func Main(dir string) int {
 	n := &nest{dir: dir, items: map[string]*held{}, pids: map[int]int64{}, sock: -1, keeperFD: -1}
@@ -80,12 +80,12 @@ func Main(dir string) int {
 	if n.watch(n.waiter.FD, onWaiter, unix.EPOLLIN, 0) != nil {
 		return 1
 	}
-	// It waits for agents while there is no keeper, too.
+	// The nest keeps the socket, so that agents can connect while there is no keeper.
 	unix.CloseOnExec(ListenFD)
 	n.items[wire.SocketKey] = &held{roles: []wire.Role{wire.RoleSocket}, fds: []int{ListenFD}}
 	for !n.quit {
 		if n.keeper == 0 {
-			if n.failures > maxYoung {
+			if n.failures > maxEarlyDeaths {
 				n.wait(n.pause())
 			}
 			if !n.start() {
@@ -97,8 +97,8 @@ func Main(dir string) int {
 	return 0
 }
 
-// boundLog starts the log anew when it has grown; appending starts at its end
-// then.
+// boundLog truncates the log if it has grown too long. It is open for appending, so
+// the next line goes to its new end.
 func boundLog() {
 	var st unix.Stat_t
 	const most = 1 << 20
@@ -107,16 +107,16 @@ func boundLog() {
 	}
 }
 
-func say(text string) { _ = kernel.WriteAll(2, []byte("nest: "+text+"\n")) }
+func logLine(text string) { _ = kernel.WriteAll(2, []byte("nest: "+text+"\n")) }
 
-// pause is how long to wait before the next keeper, in milliseconds, doubling
-// while keepers die before they serve. One that served is missed by somebody:
-// the next comes soon.
+// pause returns how many milliseconds to wait before the next keeper is started. It is
+// short if the last keeper served, because agents wait for the next one; otherwise it
+// doubles while keepers die before they serve.
 func (n *nest) pause() int {
 	if n.served {
 		return 10
 	}
-	return min(10<<min(n.failures-maxYoung, 9), 5000)
+	return min(10<<min(n.failures-maxEarlyDeaths, 9), 5000)
 }
 
 func (n *nest) watch(fd, what int, events uint32, data int) error {
@@ -124,7 +124,7 @@ func (n *nest) watch(fd, what int, events uint32, data int) error {
 	return unix.EpollCtl(n.ep, unix.EPOLL_CTL_ADD, fd, &ev)
 }
 
-// start makes a keeper and gives it everything.
+// start starts a keeper and hands it everything.
 func (n *nest) start() bool {
 	boundLog()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -142,7 +142,7 @@ func (n *nest) start() bool {
 	n.waiter.Arm()
 	_ = unix.SetsockoptInt(n.sock, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20)
 	if n.watch(n.sock, onSocket, unix.EPOLLIN, 0) != nil || n.watch(n.keeperFD, onKeeper, unix.EPOLLIN, 0) != nil {
-		say("epoll failed")
+		logLine("watch the keeper: epoll failed")
 	}
 	n.handOver()
 	return true
@@ -160,19 +160,19 @@ func (n *nest) fork(sock int) (pid, pidfd int, err error) {
 		if err == nil {
 			return pid, pidfd, nil
 		}
-		say("exec " + path + ": " + err.Error())
+		logLine("exec " + path + ": " + err.Error())
 	}
 	return 0, -1, err
 }
 
 func (n *nest) failed(what string, err error) bool {
-	say(what + ": " + err.Error())
+	logLine(what + ": " + err.Error())
 	n.failures++
 	return false
 }
 
-// handOver tells a new keeper all that is held. The keeper reads nothing else
-// before, so that waiting for room cannot lock up.
+// handOver sends all items to a new keeper. The keeper reads nothing else until it has
+// them, so blocking here cannot deadlock.
 func (n *nest) handOver() {
 	hello := &wire.NestHello{Version: wire.NestVersion, Pid: os.Getpid(), Restarts: n.restarts}
 	if n.send(wire.KindNestHello, hello, nil) != nil {
@@ -212,16 +212,16 @@ func (n *nest) wait(timeout int) {
 			kernel.Unpoke(n.waiter.FD)
 			n.reapStrangers()
 		case onChild:
-			n.note(int(ev.Fd))
+			n.noteEnd(int(ev.Fd))
 		}
 	}
 }
 
-// keeperDied takes in what the keeper still said, and its body.
+// keeperDied reads what the keeper had still sent, and reaps it.
 func (n *nest) keeperDied() {
 	e, err := kernel.Peek(n.keeper, false)
 	if err == nil && e.Pid == 0 {
-		return // not yet
+		return // it has not ended yet
 	}
 	for n.sock >= 0 && n.receive() {
 	}
@@ -238,13 +238,13 @@ func (n *nest) keeperDied() {
 	} else {
 		n.failures++
 	}
-	say("keeper died, wait status " + kernel.Itoa(int(e.Wait)))
+	logLine("keeper died, wait status " + kernel.Itoa(int(e.Wait)))
 	n.waiter.Arm()
 }
 
-// maxYoung keepers in a row may die within a second of their start before the
-// next one is delayed.
-const maxYoung = 16
+// maxEarlyDeaths is how many keepers in a row may die within a second of their start before
+// the start of the next one is delayed.
+const maxEarlyDeaths = 16
 
 func (n *nest) forgetSocket() {
 	if n.sock >= 0 {
@@ -253,8 +253,7 @@ func (n *nest) forgetSocket() {
 	}
 }
 
-// receive handles one frame of the keeper's, and reports false when there is
-// none.
+// receive handles one frame from the keeper. It reports false if there is none.
 func (n *nest) receive() bool {
 	frame, fds, err := n.in.Recv(n.sock, unix.MSG_DONTWAIT)
 	if errors.Is(err, unix.EAGAIN) {
@@ -269,19 +268,19 @@ func (n *nest) receive() bool {
 		kernel.CloseAll(fds)
 		return true
 	}
-	if n.litter++; n.litter >= churn {
-		n.litter = 0
+	if n.sinceGC++; n.sinceGC >= gcInterval {
+		n.sinceGC = 0
 		runtime.GC()
 	}
 	body, fds, err := kernel.Body(h, inline, fds)
 	if err != nil || !n.handle(h.Kind, body, fds) {
-		say("a frame that cannot be read")
+		logLine("cannot decode a frame of the keeper")
 		kernel.CloseAll(fds)
 	}
 	return true
 }
 
-// handle carries out one frame. It takes the descriptors when it reports true.
+// handle carries out one frame. It reports true if it has taken the descriptors.
 func (n *nest) handle(kind wire.Kind, body []byte, fds []int) bool {
 	switch kind {
 	case wire.KindNestPut:
@@ -301,10 +300,10 @@ func (n *nest) handle(kind wire.Kind, body []byte, fds []int) bool {
 			return false
 		}
 		switch {
-		case kind == wire.KindNestAsk && c.Pid == 0: // just whether we are here yet
+		case kind == wire.KindNestAsk && c.Pid == 0: // the keeper only asks whether all frames before were handled
 			_ = n.send(wire.KindNestTold, &c, nil)
 		case kind == wire.KindNestAsk:
-			_ = n.send(wire.KindNestTold, n.look(c.Pid), nil)
+			_ = n.send(wire.KindNestTold, n.stateOf(c.Pid), nil)
 		default:
 			kernel.Reap(c.Pid)
 			delete(n.pids, c.Pid)
@@ -346,7 +345,7 @@ func (n *nest) put(it *wire.Item, fds []int) bool {
 		}
 	}
 	for _, pid := range it.Pids {
-		if _, known := n.pids[pid]; !known { // its end may be noted already
+		if _, known := n.pids[pid]; !known { // its end may have been noted already
 			n.pids[pid] = 0
 		}
 	}
@@ -361,8 +360,8 @@ func (n *nest) put(it *wire.Item, fds []int) bool {
 	return true
 }
 
-// note remembers when a child of ours ended, for the keeper that asks.
-func (n *nest) note(pid int) {
+// noteEnd records when a child ended, for the keeper that asks.
+func (n *nest) noteEnd(pid int) {
 	if at, known := n.pids[pid]; known && at == 0 {
 		if e, err := kernel.Peek(pid, false); err == nil && e.Pid != 0 {
 			n.pids[pid] = time.Now().UnixNano()
@@ -370,8 +369,8 @@ func (n *nest) note(pid int) {
 	}
 }
 
-// look tells how a child stands.
-func (n *nest) look(pid int) *wire.Child {
+// stateOf returns how a child stands.
+func (n *nest) stateOf(pid int) *wire.Child {
 	e, err := kernel.Peek(pid, false)
 	if err != nil {
 		return &wire.Child{Pid: pid, Gone: true}
@@ -383,8 +382,8 @@ func (n *nest) look(pid int) *wire.Child {
 	return &wire.Child{Pid: pid, Ended: e.Pid != 0, Wait: uint32(e.Wait), Nanos: at}
 }
 
-// reapStrangers takes ended children away that nobody knows. A known one stays
-// until the keeper has its end on record; it hides those behind it till then.
+// reapStrangers reaps ended children that belong to no item. The others stay until the
+// keeper has recorded their exit; until then they hide the ones behind them.
 func (n *nest) reapStrangers() {
 	for {
 		e, err := kernel.Peek(0, false)
@@ -396,7 +395,7 @@ func (n *nest) reapStrangers() {
 			return
 		}
 		if _, known := n.pids[e.Pid]; known || e.Pid == n.keeper {
-			n.note(e.Pid)
+			n.noteEnd(e.Pid)
 			return
 		}
 		kernel.Reap(e.Pid)

@@ -14,33 +14,33 @@ const (
 	maxStderr = 4 << 10
 )
 
-// command is one program that was asked to run, until it has ended: alone (p is
-// nil), or to launch a process.
+// command is a program that the keeper runs, until it has ended. It runs on its own
+// account when p is nil; otherwise it is the runtime's command line that launches p.
 type command struct {
 	c         *conn
 	id        uint64
 	p         *proc
-	launch    *wire.Launch // nil after a keeper's death in between
-	child     []int        // its descriptors, till it is started
-	mem       *planMem     // its plan, nil for a command line
-	target    int          // pidfd of the process whose namespaces a plan joins
-	path      string       // of its program, "" for the first argument
-	planErr   *wire.Fail   // why its plan failed
-	seq       uint64       // in the order in which commands began
+	launch    *wire.Launch // nil if an earlier keeper began the launch
+	child     []int        // its standard descriptors, until it is started
+	mem       *planMem     // its plan; nil for a command line
+	target    int          // pidfd of the process whose namespaces the plan joins
+	path      string       // of its program; "" if the first argument is the path
+	planErr   *wire.Fail   // why the plan failed
+	seq       uint64       // position in the order in which commands began
 	pid       int
 	pidfd     int
-	orphan    bool // a child of the nest, not ours
-	asked     bool
+	orphan    bool // a child of the nest instead of this process
+	askedNest bool
 	cancelled bool
-	failure   string // why it did not even start
+	failure   string // why it could not be started
 	stdout    *capture
 	stderr    *capture
 }
 
-// run runs a command alone.
+// run starts a command that launches no process.
 func (c *conn) run(s *Server, id uint64, m *wire.Command) {
 	if len(m.Args) == 0 || m.Args[0] == "" || m.Args[0][0] != '/' {
-		c.fail(s, id, wire.InvalidArgument, "run: the command is no absolute path")
+		c.fail(s, id, wire.InvalidArgument, "run: the command's path is not absolute")
 		return
 	}
 	if s.upgrade != nil {
@@ -56,12 +56,12 @@ func (c *conn) run(s *Server, id uint64, m *wire.Command) {
 	cmd.begin(s, m)
 }
 
-// begin starts a command. The fork is done beside the loop: it takes a
-// millisecond, in which output should flow.
+// begin starts a command. It forks in a goroutine, because a fork takes about a
+// millisecond and the event loop must go on moving output.
 func (cmd *command) begin(s *Server, m *wire.Command) {
 	s.begun++
 	s.inFlight++
-	s.begunNow[cmd] = struct{}{}
+	s.unfinished[cmd] = struct{}{}
 	cmd.seq = s.begun
 	cmd.pidfd = -1
 	files := make([]uintptr, len(cmd.child))
@@ -123,8 +123,9 @@ func (cmd *command) started(s *Server, pid, pidfd int, err error) {
 	}
 }
 
-// kill ends a command that is not reaped yet. A launch's takes along what it has
-// forked, which would go on to be a process that nobody knows.
+// kill kills a command that is not reaped yet. For the command of a launch it kills
+// the whole process group: a process that the command has forked would go on, unknown
+// to anybody.
 func (cmd *command) kill() {
 	_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
 	if cmd.p != nil {
@@ -151,7 +152,7 @@ func (p *proc) adoptCommand(s *Server, pidfd int) {
 	cmd := &command{p: p, pid: p.cmdPid, pidfd: pidfd, orphan: true}
 	s.inFlight++
 	if pidfd < 0 {
-		// It died before the command was known to anybody: the launch failed.
+		// It died before its pidfd was stored with the nest: the launch failed.
 		s.inFlight--
 		s.post(func() { p.abandon(s) })
 		return
@@ -160,14 +161,14 @@ func (p *proc) adoptCommand(s *Server, pidfd int) {
 	s.add(pidfd, cmd, unix.EPOLLIN)
 }
 
-// ready is told that the command has ended.
+// ready handles the end of the command.
 func (cmd *command) ready(s *Server, _ uint32) {
 	if cmd.pidfd < 0 {
 		return
 	}
 	if cmd.orphan {
-		if !cmd.asked {
-			cmd.asked = true
+		if !cmd.askedNest {
+			cmd.askedNest = true
 			s.remove(cmd.pidfd)
 			s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: cmd.pid}, nil)
 		}
@@ -180,7 +181,7 @@ func (cmd *command) ready(s *Server, _ uint32) {
 	cmd.ended(s, e.Wait)
 }
 
-// ended goes on where a command has ended and is not reaped yet.
+// ended completes a command that has ended and is not reaped yet.
 func (cmd *command) ended(s *Server, w unix.WaitStatus) {
 	delete(s.commands, cmd.pid)
 	s.drop(&cmd.pidfd)
@@ -199,7 +200,7 @@ func (cmd *command) ended(s *Server, w unix.WaitStatus) {
 
 func (cmd *command) done(s *Server, status int) {
 	s.inFlight--
-	delete(s.begunNow, cmd)
+	delete(s.unfinished, cmd)
 	switch {
 	case cmd.p != nil:
 		cmd.launched(s, status)
@@ -223,13 +224,13 @@ func (cmd *command) done(s *Server, status int) {
 	}
 }
 
-// cancel kills what a request of the same client started: its command, or the
-// child of its plan on its way to where it parks.
+// cancel kills what another request of the same client started: its command, or the
+// child that runs its plan and has not parked yet.
 func (c *conn) cancel(s *Server, id uint64) {
-	for cmd := range s.begunNow {
+	for cmd := range s.unfinished {
 		if cmd.c == c && cmd.id == id {
 			cmd.cancelled = true
-			if cmd.pidfd >= 0 { // else when it is started
+			if cmd.pidfd >= 0 { // otherwise started kills it
 				cmd.kill()
 			}
 			return
@@ -237,13 +238,13 @@ func (c *conn) cancel(s *Server, id uint64) {
 	}
 	for l := range s.plans {
 		if l.c == c && l.id == id {
-			l.forsake()
+			l.giveUp()
 			return
 		}
 	}
 }
 
-// capture collects what a command says: the first bytes, or the last ones.
+// capture collects the first or the last bytes of a command's output.
 type capture struct {
 	read, write int
 	limit       int
@@ -269,7 +270,7 @@ func (k *capture) ready(s *Server, _ uint32) {
 	}
 }
 
-// readFrom takes what is there now, and reports whether more may come.
+// readFrom reads what is available now, and reports whether more may come.
 func (k *capture) readFrom(fd int) bool {
 	var buf [8192]byte
 	for {

@@ -9,11 +9,11 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// maxQueued answers may wait for a client that does not read; then it is cut
-// off.
+// maxQueued is how many answers may wait for a client that does not read. A client
+// with more is disconnected.
 const maxQueued = 8192
 
-// listener accepts agents.
+// listener accepts connections from agents.
 type listener struct{}
 
 func (listener) ready(s *Server, _ uint32) {
@@ -31,7 +31,7 @@ func (listener) ready(s *Server, _ uint32) {
 	}
 }
 
-// answer is one frame on its way out; it owns its descriptors.
+// answer is a frame that is still to be sent; it owns its descriptors.
 type answer struct {
 	h   wire.Header
 	m   wire.Message
@@ -42,7 +42,7 @@ type answer struct {
 type conn struct {
 	fd      int
 	greeted bool
-	exits   uint64 // id of the request that wants exits, 0: none
+	exits   uint64 // id of the request that subscribed to exits, 0 for none
 	out     []answer
 	streams map[uint64]*stream
 }
@@ -106,8 +106,8 @@ func (c *conn) ready(s *Server, events uint32) {
 	c.request(s, h, body, fds)
 }
 
-// greet answers the first frame. A client of another version is told both
-// numbers and let go.
+// greet answers the first frame, the client's hello. A client whose versions do not
+// fit is told both versions in an error.
 func (c *conn) greet(s *Server, h wire.Header, body []byte) {
 	mine := wire.Hello{Magic: wire.Magic, Version: wire.Version, Oldest: wire.Oldest, Program: Program}
 	var theirs wire.Hello
@@ -126,12 +126,13 @@ func (c *conn) greet(s *Server, h wire.Header, body []byte) {
 	}
 }
 
-// tellNestLost says that launches should go to another pair from now on.
+// tellNestLost tells the client that this pair has lost its nest, so that it launches
+// with another pair from now on.
 func (c *conn) tellNestLost(s *Server) {
 	c.send(s, answer{wire.Header{Kind: wire.KindNestLost}, nil, nil})
 }
 
-// ok answers a request. It takes the descriptors.
+// ok answers a request. It takes ownership of the descriptors.
 func (c *conn) ok(s *Server, id uint64, m wire.Message, fds ...int) {
 	c.send(s, answer{wire.Header{Kind: wire.KindOK, ID: id}, m, fds})
 }
@@ -161,7 +162,7 @@ func (c *conn) send(s *Server, a answer) {
 func (c *conn) flush(s *Server) {
 	for len(c.out) > 0 {
 		a := c.out[0]
-		err := s.outgo.Send(kernel.TrySend, c.fd, a.h, a.m, a.fds)
+		err := s.sender.Send(kernel.TrySend, c.fd, a.h, a.m, a.fds)
 		if errors.Is(err, unix.EAGAIN) {
 			s.change(c.fd, unix.EPOLLIN|unix.EPOLLOUT)
 			return
@@ -178,9 +179,9 @@ func (c *conn) flush(s *Server) {
 	s.change(c.fd, unix.EPOLLIN)
 }
 
-// request carries out one request. The descriptors stay the caller's.
+// request decodes one request and carries it out. The caller keeps the descriptors.
 func (c *conn) request(s *Server, h wire.Header, body []byte, fds []int) {
-	s.litter++
+	s.sinceGC++
 	var ref wire.Ref
 	var m wire.Message
 	switch h.Kind {
@@ -261,7 +262,7 @@ func (c *conn) dispatch(s *Server, h wire.Header, m wire.Message, fds []int) {
 	}
 }
 
-// onProcess carries out requests that only name a process.
+// onProcess carries out the requests whose body is only the name of a process.
 func (c *conn) onProcess(s *Server, h wire.Header, ref wire.Ref) {
 	p := s.procs[ref]
 	switch {
@@ -273,7 +274,7 @@ func (c *conn) onProcess(s *Server, h wire.Header, ref wire.Ref) {
 		c.ok(s, h.ID, nil)
 		return
 	case p == nil || p.phase == starting:
-		c.fail(s, h.ID, wire.NotFound, "process "+ref.Container+"/"+ref.Process+": not known")
+		c.fail(s, h.ID, wire.NotFound, "process "+ref.Container+"/"+ref.Process+": no such process")
 		return
 	}
 	switch h.Kind {
@@ -281,7 +282,7 @@ func (c *conn) onProcess(s *Server, h wire.Header, ref wire.Ref) {
 		c.release(s, h.ID, p)
 		return
 	case wire.KindAdvance:
-		c.goOn(s, h.ID, p, wire.KindAdvance)
+		c.unpark(s, h.ID, p, wire.KindAdvance)
 		return
 	case wire.KindAck:
 		p.ack(s)
@@ -298,7 +299,7 @@ func (c *conn) onProcess(s *Server, h wire.Header, ref wire.Ref) {
 	c.ok(s, h.ID, nil)
 }
 
-// onKeeper carries out requests about the whole.
+// onKeeper carries out the requests that are about the keeper as a whole.
 func (c *conn) onKeeper(s *Server, h wire.Header) {
 	switch h.Kind {
 	case wire.KindProcesses:
@@ -320,7 +321,7 @@ func (c *conn) onKeeper(s *Server, h wire.Header) {
 		}
 	case wire.KindShutdown:
 		if len(s.procs) > 0 || s.inFlight > 0 {
-			c.fail(s, h.ID, wire.FailedPrecondition, "shutdown: processes are left")
+			c.fail(s, h.ID, wire.FailedPrecondition, "shutdown: there are still processes")
 			return
 		}
 		s.nest.send(s, wire.KindNestQuit, nil, nil)

@@ -10,23 +10,23 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// watchEnd waits for a process's end by its pidfd.
+// watchEnd watches the process's pidfd for its end.
 func (p *proc) watchEnd(s *Server) {
 	if p.pidfd >= 0 {
 		s.remove(p.pidfd)
 		s.add(p.pidfd, p, unix.EPOLLIN)
 	} else {
-		p.unwitnessed(s)
+		p.finishUnknown(s)
 	}
 }
 
-// ready is told that the process has ended.
+// ready handles the end of the process.
 func (p *proc) ready(s *Server, events uint32) {
-	if p.phase != running || p.asking {
+	if p.phase != running || p.askedNest {
 		return
 	}
 	if p.second != nil && p.errs >= 0 && kernel.Available(p.errs) > 0 {
-		return // it has made another one to go on, and ended: that is told next
+		return // it has made the second child and ended; the failure pipe reports that next
 	}
 	e, err := kernel.Peek(p.pid, false)
 	switch {
@@ -35,27 +35,29 @@ func (p *proc) ready(s *Server, events uint32) {
 	case err == nil:
 		// a thread of it still runs
 	case s.nest.fd >= 0:
-		p.asking = true
+		p.askedNest = true
 		s.remove(p.pidfd)
 		s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: p.pid}, nil)
 	case events&unix.EPOLLHUP == 0 && kernel.Parent(p.pid) != 0:
-		// Somebody else's zombie: once it is reaped, the kernel may tell.
+		// It is another process's zombie. Once that has reaped it, PidfdExit may have
+		// the status.
 		s.change(p.pidfd, 0)
 	default:
-		p.unwitnessed(s)
+		p.finishUnknown(s)
 	}
 }
 
-// exited looks again at a process whose end the nest would have told.
+// exited checks a process again that waited for an answer of the nest, when the nest
+// is gone.
 func (p *proc) exited(s *Server) {
 	if p.phase == running {
 		p.watchEnd(s)
 	}
 }
 
-// unwitnessed is for a process that ended as nobody's child that we know: the
-// kernel may still tell, or it is lost.
-func (p *proc) unwitnessed(s *Server) {
+// finishUnknown records the end of a process that is neither our child nor the nest's.
+// The kernel may still have its status; otherwise the exit is lost.
+func (p *proc) finishUnknown(s *Server) {
 	w, ok := unix.WaitStatus(0), false
 	if p.pidfd >= 0 {
 		w, ok = kernel.PidfdExit(p.pidfd)
@@ -63,11 +65,12 @@ func (p *proc) unwitnessed(s *Server) {
 	p.finish(s, w, time.Now().UnixNano(), !ok)
 }
 
-// finish records an end: output to the sinks, counters while the cgroup is still
-// there, the record to the nest and to the disk, and only then the reaping. A
-// death of ours in between makes the next keeper do the same again.
+// finish records an exit. The order matters: output goes to the sinks, the counters
+// are read while the cgroup exists, the record goes to the nest and to the disk, and
+// only then the process is reaped. If the keeper dies in between, the next one does
+// the same again.
 func (p *proc) finish(s *Server, w unix.WaitStatus, nanos int64, lost bool) {
-	s.litter++
+	s.sinceGC++
 	s.remove(p.pidfd)
 	p.drain(s)
 	now := readCounters(p.levels)
@@ -85,7 +88,7 @@ func (p *proc) finish(s *Server, w unix.WaitStatus, nanos int64, lost bool) {
 	p.exit, p.phase = e, ended
 	p.save(s)
 	if err := kernel.WriteFile(p.exitFile(s), wire.Record(e), 0o600); err != nil {
-		say("exit record of " + p.key + ": " + err.Error())
+		logLine("write the exit record of " + p.key + ": " + err.Error() + "; it is lost if keeper and nest die before the agent has it")
 	}
 	s.reap(p.pid)
 	delete(s.byPid, p.pid)
@@ -106,8 +109,8 @@ func (p *proc) finish(s *Server, w unix.WaitStatus, nanos int64, lost bool) {
 	s.waiter.Arm()
 }
 
-// drain takes what the process had written when it ended, and no more than
-// that: a child of its may go on for ever.
+// drain moves what the process had written when it ended, and no more: a child of it
+// may go on writing for ever.
 func (p *proc) drain(s *Server) {
 	if p.io.Hold {
 		return
@@ -116,10 +119,10 @@ func (p *proc) drain(s *Server) {
 		if src == nil || src.FD < 0 {
 			continue
 		}
-		src.AtOnce = true // nobody finishes a line any more
+		src.AtOnce = true // nobody will finish the line
 		left := kernel.Available(src.FD)
 		if src.TTY {
-			left = 1 << 20 // what is on its way through the line discipline is not counted
+			left = 1 << 20 // bytes still in the line discipline are not counted as available
 		}
 		for left > 0 {
 			n := src.move(s)
@@ -131,8 +134,9 @@ func (p *proc) drain(s *Server) {
 	}
 }
 
-// settle closes an ended process's outputs that can bring nothing more, and with
-// the last one its sinks. It reports whether the nest was told of all that.
+// settle closes those outputs of an ended process that can bring nothing more, and
+// ends its sinks after the last one. It reports whether it stored the state with the
+// nest.
 func (p *proc) settle(s *Server) bool {
 	if p.io.Hold {
 		return false
@@ -159,8 +163,8 @@ func (p *proc) settle(s *Server) bool {
 	return true
 }
 
-// endSinks ends a process's sinks. Whether a FIFO has a reader shows only when
-// the nest, too, has let go of its reading end.
+// endSinks ends a process's sinks. The nest holds the FIFO sinks too, so whether
+// another reader exists shows only after the nest has closed its descriptors.
 func (p *proc) endSinks(s *Server) {
 	waiting := s.pump.End(p.sinks)
 	var fresh []wire.Role
@@ -180,19 +184,19 @@ func (p *proc) endSinks(s *Server) {
 	})
 }
 
-// hungUp reports whether a FIFO has no writer. It holds for descriptors opened
-// while there was one, as all of ours were.
+// hungUp reports whether a FIFO has no writer. That is reliable only for descriptors
+// that were opened while there was a writer, as all of the keeper's were.
 func hungUp(fd int) bool { return kernel.Revents(fd, unix.POLLIN)&unix.POLLHUP != 0 }
 
-// offer tells an agent of an end.
+// offer sends an exit record to an agent.
 func (c *conn) offer(s *Server, p *proc) {
 	if !p.acked {
 		c.send(s, answer{wire.Header{Kind: wire.KindExitEvent, ID: c.exits}, p.exit, nil})
 	}
 }
 
-// ack says that an end is on record with the agent. The nest is told before the
-// file goes, so that it is not offered again after a death in between.
+// ack notes that the agent has stored the exit. The nest is told before the file is
+// removed: if the keeper dies in between, the exit must not be offered again.
 func (p *proc) ack(s *Server) {
 	if p.exit == nil || p.acked {
 		return
@@ -202,21 +206,21 @@ func (p *proc) ack(s *Server) {
 	_ = unix.Unlink(p.exitFile(s))
 }
 
-// forget drops a process that has ended.
+// forget drops a process that has ended, and gives up one that is being launched.
 func (p *proc) forget(s *Server) *wire.Fail {
 	switch {
 	case p == nil:
 		return nil
 	case p.phase == running:
-		return &wire.Fail{Class: wire.FailedPrecondition, Text: "forget " + p.key + ": it runs"}
+		return &wire.Fail{Class: wire.FailedPrecondition, Text: "forget " + p.key + ": it is running"}
 	case p.phase == starting:
-		p.forsaken = true
+		p.givenUp = true
 		if cmd := s.commands[p.cmdPid]; cmd != nil {
 			_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
 		}
 		for l := range s.plans {
 			if l.p == p {
-				l.forsake()
+				l.giveUp()
 			}
 		}
 		return nil
@@ -232,15 +236,15 @@ func (p *proc) forget(s *Server) *wire.Fail {
 
 func (p *proc) exitFile(s *Server) string { return s.dir + "/exits/" + wire.RecordFile(p.key) }
 
-// readExits takes over exit records that an earlier keeper wrote and could not
-// tell the nest of any more.
+// readExits takes over exit records that an earlier keeper wrote and could no longer
+// send to the nest.
 func (s *Server) readExits() {
 	for _, name := range kernel.ReadDir(s.dir + "/exits") {
 		path := s.dir + "/exits/" + name
 		b, err := kernel.ReadFile(path, 1<<20)
 		var e wire.Exit
 		if err != nil || !wire.ParseRecord(b, &e) {
-			continue // half of one, never renamed into place
+			continue // a partial file, which was never renamed into place
 		}
 		p := s.procs[e.Ref]
 		if p == nil || p.acked {
@@ -253,22 +257,22 @@ func (s *Server) readExits() {
 	}
 }
 
-// stray is the ended child that nobody claims while launches are under way,
-// one of which may claim it yet.
+// stray is an ended child that belongs to no known process or command, while launches
+// are under way: one of them may still turn out to be its owner.
 type stray struct {
 	pid   int
 	until uint64 // commands begun when it was first seen
 }
 
-// ready reaps children that nobody knows. Known ones have their own pidfd and
-// are left alone here.
+// ready reaps children that belong to nothing. The others are left alone here: their
+// own pidfds report their ends.
 func (y *stray) ready(s *Server, _ uint32) {
 	kernel.Unpoke(s.waiter.FD)
-	s.reapSpent()
+	s.reapFirstChildren()
 	for {
 		e, err := kernel.Peek(0, false)
 		if err != nil {
-			return // no children: the next fork arms again
+			return // no children: the next fork arms the waiter again
 		}
 		if e.Pid == 0 {
 			s.waiter.Arm()
@@ -276,22 +280,22 @@ func (y *stray) ready(s *Server, _ uint32) {
 		}
 		s.endSecond(e.Pid)
 		if s.byPid[e.Pid] != nil || s.commands[e.Pid] != nil {
-			return // its own handler arms again
+			return // its own handler arms the waiter again
 		}
 		if y.pid != e.Pid {
 			y.pid, y.until = e.Pid, s.begun
 		}
 		if s.oldest() <= y.until {
-			return // a command's end arms again
+			return // the end of a command arms the waiter again
 		}
 		kernel.Reap(e.Pid)
-		s.spent = slices.DeleteFunc(s.spent, func(pid int) bool { return pid == e.Pid })
+		s.firstChildren = slices.DeleteFunc(s.firstChildren, func(pid int) bool { return pid == e.Pid })
 		y.pid = 0
 	}
 }
 
-// endSecond ends the second child of a launch whose first child, pid, has ended
-// before it could tell of it: nobody will ever let it go on.
+// endSecond ends the second child of a launch whose first child, pid, has ended before
+// it could report the second: nobody would ever release it.
 func (s *Server) endSecond(pid int) {
 	for l := range s.plans {
 		if l.p.pid == pid && !l.second && kernel.Available(l.child.Errors()) == 0 {
@@ -300,7 +304,7 @@ func (s *Server) endSecond(pid int) {
 	}
 }
 
-// oldest is the number of the oldest command under way.
+// oldest returns the number of the oldest command that is not done.
 func (s *Server) oldest() uint64 {
 	if s.inFlight == 0 {
 		return s.begun + 1
@@ -312,13 +316,13 @@ func (s *Server) oldest() uint64 {
 		first = min(first, cmd.seq)
 	}
 	if known < s.inFlight {
-		return 0 // one is just being forked
+		return 0 // one is being forked
 	}
 	return first
 }
 
-// readCounters reads the out-of-memory counters of all levels. What cannot be
-// read counts as zero: a cgroup that is made later starts there.
+// readCounters reads the out-of-memory counters of all levels. A counter that cannot
+// be read is zero: a cgroup that is made later starts at zero.
 func readCounters(levels []wire.Level) counters {
 	var c counters
 	for _, l := range levels {
@@ -328,8 +332,8 @@ func readCounters(levels []wire.Level) counters {
 	return c
 }
 
-// growth is how much counters have grown; one that shrank belongs to a cgroup
-// made anew.
+// growth returns by how much counters have grown. A counter that has shrunk belongs to
+// a new cgroup, and counts in full.
 func growth(from, to []uint64) []uint64 {
 	out := make([]uint64, len(to))
 	for i := range to {
@@ -341,7 +345,7 @@ func growth(from, to []uint64) []uint64 {
 	return out
 }
 
-// readKey finds the line that begins with key and returns its number.
+// readKey returns the number on the line that begins with key, or 0.
 func readKey(path, key string) uint64 {
 	if path == "" {
 		return 0

@@ -8,8 +8,8 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// launch begins a launch; its answer comes when the command has ended. It takes
-// mem, the memory of its plan.
+// launch begins a launch; the answer is sent when the launch is complete. It takes
+// ownership of mem, the launch's plan.
 func (c *conn) launch(s *Server, id uint64, m *wire.Launch, mem *planMem) {
 	if s.upgrade != nil {
 		s.parked = append(s.parked, func() { c.launch(s, id, m, mem) })
@@ -32,12 +32,13 @@ func (c *conn) launch(s *Server, id uint64, m *wire.Launch, mem *planMem) {
 		c.fail(s, id, wire.Internal, "launch "+p.key+": streams: "+err.Error())
 		return
 	}
-	p.enter(s)
+	p.register(s)
 	if m.Kind == wire.LaunchPlan {
 		c.launchPlan(s, id, p, &planned{launch: m, mem: mem}, child)
 		return
 	}
-	// Held before the command runs: from here on our death takes no byte.
+	// The nest holds the streams before the command runs: from here on, output
+	// survives the keeper's death.
 	roles, _ := p.descriptors()
 	p.save(s, roles...)
 	cmd := &command{c: c, id: id, p: p, launch: m}
@@ -58,12 +59,12 @@ func (s *Server) checkLaunch(m *wire.Launch) *wire.Fail {
 	case m.Kind != wire.LaunchCommand && m.Kind != wire.LaunchPlan:
 		return bad("unknown kind")
 	case m.Ref.Container == "":
-		return bad("no container named")
+		return bad("no container is given")
 	case m.Kind == wire.LaunchPlan:
 	case len(m.Command.Args) == 0 || m.Command.Args[0] == "" || m.Command.Args[0][0] != '/':
-		return bad("the command is no absolute path")
+		return bad("the command's path is not absolute")
 	case m.PidFile == "" || m.PidFile[0] != '/':
-		return bad("the pid file is no absolute path")
+		return bad("the pid file's path is not absolute")
 	case m.IO.TTY && (m.ConsoleSocket == "" || m.ConsoleSocket[0] != '/'):
 		return bad("a terminal needs a console socket")
 	}
@@ -81,13 +82,13 @@ func (s *Server) checkLaunch(m *wire.Launch) *wire.Fail {
 		}
 	}
 	if s.procs[m.Ref] != nil {
-		return &wire.Fail{Class: wire.AlreadyExists, Text: "launch " + wire.Key(m.Ref) + ": launched before and not forgotten"}
+		return &wire.Fail{Class: wire.AlreadyExists, Text: "launch " + wire.Key(m.Ref) + ": already launched, and not forgotten yet"}
 	}
 	return nil
 }
 
-// makeIO makes a process's streams and opens its sinks. child are the three
-// descriptors of the command.
+// makeIO makes a process's standard streams and opens its sinks. child are the three
+// descriptors for the command or the plan's child.
 func (p *proc) makeIO(s *Server, m *wire.Launch) (child []int, err error) {
 	child = []int{-1, -1, -1}
 	container := s.dir + "/io/" + wire.Escape(m.Ref.Container)
@@ -130,8 +131,8 @@ func (p *proc) makeIO(s *Server, m *wire.Launch) (child []int, err error) {
 		}
 	}
 	for i, name := range []string{"/stdout", "/stderr"} {
-		// For both directions: whoever of us dies, the writer gets no SIGPIPE.
-		// Opened so, it does not wait for another end.
+		// Opened for reading and writing, the FIFO gives its writer no SIGPIPE when
+		// keeper or nest die, and the open does not wait for a reader.
 		if child[1+i], err = fifo(dir+name, unix.O_RDWR, m); err != nil {
 			return child, err
 		}
@@ -155,8 +156,8 @@ func nulls(child []int) ([]int, error) {
 	return child, nil
 }
 
-// fifo makes a FIFO that belongs to the process's user, so that an unprivileged
-// program can open /dev/stdout again, and opens it.
+// fifo makes and opens a FIFO that belongs to the process's user, so that an
+// unprivileged program can open /dev/stdout again.
 func fifo(path string, mode int, m *wire.Launch) (int, error) {
 	err := unix.Mkfifo(path, 0o600)
 	if err == unix.EEXIST {
@@ -190,12 +191,12 @@ func listenConsole(path string) (int, error) {
 	return fd, nil
 }
 
-// launched goes on where the launch's command has ended.
+// launched completes a launch whose command has ended.
 func (cmd *command) launched(s *Server, status int) {
 	p := cmd.p
 	p.cmdPid = 0
-	// What the command left for us is taken below or never: an exec's would stay
-	// as long as its container.
+	// The files that the command has left are not needed after this. Those of an exec
+	// would otherwise stay as long as its container.
 	defer func() {
 		_ = unix.Unlink(p.pidFile)
 		if cmd.launch != nil {
@@ -207,12 +208,12 @@ func (cmd *command) launched(s *Server, status int) {
 		return
 	}
 	if err := p.take(s); err != "" {
-		p.forsaken = true
+		p.givenUp = true
 		p.abandon(s)
 		cmd.c.fail(s, cmd.id, wire.Internal, "launch "+p.key+": "+err)
 		return
 	}
-	if p.forsaken { // forgotten meanwhile
+	if p.givenUp { // while it was being launched
 		p.abandon(s)
 		cmd.c.fail(s, cmd.id, wire.Aborted, "launch "+p.key+": forgotten while it was under way")
 		return
@@ -225,7 +226,7 @@ func (cmd *command) launched(s *Server, status int) {
 	if cmd.launch != nil && cmd.launch.Attach && cmd.c != nil && cmd.c.fd >= 0 {
 		var f *wire.Fail
 		if ans.Opened, fds, f = cmd.c.openStream(s, p, cmd.launch.Want); f != nil {
-			say("attach to " + p.key + ": " + f.Text)
+			logLine("attach to " + p.key + ": " + f.Text)
 		}
 	}
 	cmd.c.ok(s, cmd.id, ans, fds...)
@@ -233,15 +234,15 @@ func (cmd *command) launched(s *Server, status int) {
 	p.watchEnd(s)
 }
 
-// take finds what the command left: the pid, which must be a child now that the
-// command is gone, and the pty.
+// take reads what the command has left: the process's pid, which must be our child or
+// the nest's, and the pty.
 func (p *proc) take(s *Server) string {
 	pid := readPid(p.pidFile)
 	if pid <= 1 {
 		return "pid file " + p.pidFile + ": no pid in it"
 	}
 	if s.byPid[pid] != nil || !s.isOurs(pid) {
-		return "pid file " + p.pidFile + ": process " + kernel.Itoa(pid) + " is no child left to us"
+		return "pid file " + p.pidFile + ": process " + kernel.Itoa(pid) + " is not a child of the keeper or its nest"
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -254,7 +255,7 @@ func (p *proc) take(s *Server) string {
 	p.pty = s.receivePty(p.console)
 	s.drop(&p.console)
 	if p.pty < 0 {
-		return "no terminal came by the console socket"
+		return "the command sent no terminal over the console socket"
 	}
 	p.setSource(p.pty, false)
 	setSize(p.pty, p.io.Cols, p.io.Rows)
@@ -276,8 +277,8 @@ func readPid(path string) int {
 	return n
 }
 
-// receivePty takes what the command sent: it connected and sent before it
-// ended, so that all is there by now.
+// receivePty receives the pty that the command sent. The command connected and sent
+// before it ended, so all of it is here by now.
 func (s *Server) receivePty(listen int) int {
 	fd, _, err := unix.Accept4(listen, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	if err != nil {
@@ -293,7 +294,7 @@ func (s *Server) receivePty(listen int) int {
 	return fds[0]
 }
 
-// launchFailed answers with what the command said, and undoes the rest.
+// launchFailed answers with the command's error output, and undoes the launch.
 func (cmd *command) launchFailed(s *Server, status int) {
 	p := cmd.p
 	f := &wire.Fail{Class: wire.CommandFailed, Text: "launch " + p.key, Status: status}
@@ -306,12 +307,13 @@ func (cmd *command) launchFailed(s *Server, status int) {
 	if cmd.stderr != nil {
 		f.Stderr = string(cmd.stderr.tail())
 	} else if p.err != nil {
-		// Nobody has read yet, so what the command said is all still there.
+		// The source is not watched yet, so the command's whole error output is still
+		// in the pipe.
 		c := newTail(maxStderr)
 		c.readFrom(p.err.FD)
 		f.Stderr = string(c.tail())
 	}
-	p.forsaken = true
+	p.givenUp = true
 	if pid := readPid(p.pidFile); pid > 1 && s.byPid[pid] == nil && s.isOurs(pid) {
 		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 			p.pid, p.pidfd = pid, fd
@@ -321,14 +323,14 @@ func (cmd *command) launchFailed(s *Server, status int) {
 	cmd.c.refuse(s, cmd.id, f)
 }
 
-// abandon kills what a failed launch may have left and drops it. What is left is
-// then a stranger, reaped like any.
+// abandon kills what a failed launch may have left, and drops it. The stray handler
+// reaps it.
 func (p *proc) abandon(s *Server) {
 	if p.pidfd >= 0 {
 		_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
-		// A program that was started has children perhaps. Its group's number is
-		// not given away before we reap it, and a child of ours that has none of
-		// its own yet has started nothing.
+		// A program that was started may have children. The kernel does not reuse its
+		// group's number before we reap it; a child of ours that is still in the
+		// keeper's own group has not started a program.
 		if group, err := unix.Getpgid(p.pid); err == nil && group > 1 && group != unix.Getpgrp() {
 			_ = unix.Kill(-group, unix.SIGKILL)
 		}
@@ -342,8 +344,8 @@ func (p *proc) discard(s *Server) {
 	for _, st := range p.streams {
 		st.endStream(s, false)
 	}
-	if g := p.letting; g != nil {
-		p.letting = nil
+	if g := p.pending; g != nil {
+		p.pending = nil
 		g.refuse(s, &wire.Fail{Class: wire.Ended, Text: "release " + p.key + ": it has ended"})
 	}
 	s.drop(&p.stdin)
@@ -358,7 +360,7 @@ func (p *proc) discard(s *Server) {
 	if p.out != nil && p.out.FD == p.pty {
 		p.out.FD = -1
 	}
-	p.waitsNoMore(s)
+	p.dropSecond(s)
 	s.drop(&p.pty)
 	s.drop(&p.pidfd)
 	for _, k := range p.sinks {
@@ -383,11 +385,11 @@ func (p *proc) discard(s *Server) {
 	_ = unix.Rmdir(s.dir + "/io/" + wire.Escape(p.ref.Container)) // goes with its last process
 }
 
-// signal sends a signal by the pidfd, which cannot hit another process.
+// signal sends a signal by the pidfd, so that it cannot hit another process.
 func (c *conn) signal(s *Server, id uint64, m *wire.SignalRequest) {
 	p := s.procs[m.Ref]
 	if p == nil || p.phase != running {
-		c.fail(s, id, wire.NotFound, "signal "+wire.Key(m.Ref)+": no such process runs")
+		c.fail(s, id, wire.NotFound, "signal "+wire.Key(m.Ref)+": the process is not running")
 		return
 	}
 	switch err := kernel.PidfdSignal(p.pidfd, m.Signal); kernel.Errno(err) {
@@ -413,7 +415,7 @@ func (c *conn) resize(s *Server, id uint64, m *wire.ResizeRequest) {
 	p := s.procs[m.Ref]
 	switch {
 	case p == nil || p.phase == starting:
-		c.fail(s, id, wire.NotFound, "resize "+wire.Key(m.Ref)+": not known")
+		c.fail(s, id, wire.NotFound, "resize "+wire.Key(m.Ref)+": no such process")
 	case p.pty < 0:
 		c.fail(s, id, wire.FailedPrecondition, "resize "+p.key+": it has no terminal")
 	default:

@@ -8,8 +8,8 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// namespaces makes a user namespace and those that it owns, beside the loop.
-// The agent cannot: its threads are many, and a fork of it is dear.
+// namespaces makes a user namespace and the namespaces it owns, in a goroutine. The
+// agent cannot do this itself: it has many threads, and forking it is expensive.
 func (c *conn) namespaces(s *Server, id uint64, m *wire.Namespaces) {
 	if s.upgrade != nil {
 		s.parked = append(s.parked, func() { c.namespaces(s, id, m) })
@@ -41,7 +41,7 @@ func (c *conn) namespaces(s *Server, id uint64, m *wire.Namespaces) {
 	go func() {
 		fds, err := fork.Namespaces(flags, uids, gids, kinds...)
 		s.post(func() {
-			defer s.landed()
+			defer s.operationDone()
 			if err != nil {
 				c.fail(s, id, wire.Internal, "make namespaces: "+err.Error())
 				return
@@ -58,8 +58,9 @@ func idMap(ranges []wire.IDRange) (m plan.IDMap) {
 	return m
 }
 
-// landed is for what was in flight and is not any more.
-func (s *Server) landed() {
+// operationDone counts an operation as done, and starts a waiting upgrade if it was the last
+// one.
+func (s *Server) operationDone() {
 	s.inFlight--
 	s.waiter.Arm()
 	if s.upgrade != nil && s.inFlight == 0 {

@@ -10,16 +10,17 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// nest is the link to the parent that holds everything a second time.
+// nest is the connection to the nest, the parent process that holds a copy of every
+// descriptor and record.
 type nest struct {
 	fd    int // -1 when the nest is gone
 	pid   int
-	in    kernel.Receiver // not the clients': a request may be under way
+	in    kernel.Receiver // separate from the clients', whose request may be in progress
 	inbox []wire.Child
-	syncs []func() // what waits until the nest has done all it was told
+	syncs []func() // called when the nest has done all that it was sent before
 }
 
-// item is one thing handed over.
+// item is an item that was handed over, with its descriptors.
 type item struct {
 	wire.Item
 	fds []int
@@ -36,8 +37,8 @@ func (it *item) take(r wire.Role) int {
 	return -1
 }
 
-// inherit reads what an earlier keeper left, from the nest or from the memory
-// file of an upgrade.
+// inherit reads the items that an earlier keeper left, from the nest or from the
+// memory file of an upgrade.
 func (s *Server) inherit(resume int) ([]item, error) {
 	if resume >= 0 {
 		return s.readResume(resume)
@@ -80,35 +81,35 @@ func (s *Server) inherit(resume int) ([]item, error) {
 	}
 }
 
-// put has the nest hold an item. Once it is sent it is safe: what waits in the
-// socket when we die is read by the nest.
+// put stores an item with the nest. It is safe once it is sent: the nest reads what is
+// in the socket even if the keeper dies.
 func (n *nest) put(s *Server, it *wire.Item, fds []int) {
 	n.send(s, wire.KindNestPut, it, fds)
 }
 
-// send waits for room if it must. It takes in what the nest tells meanwhile: the
-// nest may be waiting for room to tell it, and then each would wait for the
-// other.
+// send sends a message to the nest and waits for room if it must. While it waits it
+// receives the nest's messages: the nest may itself be waiting for room, and each
+// would wait for the other.
 func (n *nest) send(s *Server, k wire.Kind, m wire.Message, fds []int) {
 	for n.fd >= 0 {
-		err := s.outgo.Send(kernel.TrySend, n.fd, wire.Header{Kind: k}, m, fds)
+		err := s.sender.Send(kernel.TrySend, n.fd, wire.Header{Kind: k}, m, fds)
 		switch kernel.Errno(err) {
 		case 0:
 			return
 		case unix.EAGAIN:
-			if kernel.Wait(n.fd, unix.POLLIN|unix.POLLOUT, -1) == nil && n.hear(s) {
-				s.post(func() { n.heed(s) })
+			if kernel.Wait(n.fd, unix.POLLIN|unix.POLLOUT, -1) == nil && n.receive(s) {
+				s.post(func() { n.handleInbox(s) })
 			}
 		default:
-			say("nest: " + err.Error())
+			logLine("send to the nest: " + err.Error())
 			n.gone(s)
 		}
 	}
 }
 
-// hear takes one thing that the nest tells, to be heeded later. It reports false
+// receive receives one message of the nest for handleInbox to handle later. It reports false
 // when there is none now.
-func (n *nest) hear(s *Server) bool {
+func (n *nest) receive(s *Server) bool {
 	frame, fds, err := n.in.Recv(n.fd, unix.MSG_DONTWAIT)
 	kernel.CloseAll(fds)
 	if errors.Is(err, unix.EAGAIN) {
@@ -126,28 +127,28 @@ func (n *nest) hear(s *Server) bool {
 	return true
 }
 
-// heed acts on what was heard.
-func (n *nest) heed(s *Server) {
+// handleInbox handles the messages that were received.
+func (n *nest) handleInbox(s *Server) {
 	for len(n.inbox) > 0 {
 		c := n.inbox[0]
 		n.inbox = n.inbox[1:]
 		if c.Pid == 0 {
 			n.synced(1)
 		} else {
-			s.told(&c)
+			s.childReport(&c)
 		}
 	}
 	n.inbox = nil
 }
 
-// ready reads what the nest tells.
+// ready receives and handles the nest's messages.
 func (n *nest) ready(s *Server, _ uint32) {
-	for n.fd >= 0 && n.hear(s) {
+	for n.fd >= 0 && n.receive(s) {
 	}
-	n.heed(s)
+	n.handleInbox(s)
 }
 
-// sync calls fn when the nest has done all that it was told before.
+// sync calls fn when the nest has done all that it was sent before.
 func (n *nest) sync(s *Server, fn func()) {
 	n.syncs = append(n.syncs, fn)
 	n.send(s, wire.KindNestAsk, &wire.Child{}, nil)
@@ -156,7 +157,7 @@ func (n *nest) sync(s *Server, fn func()) {
 	}
 }
 
-// synced calls the first k of those that wait.
+// synced calls the first k functions that wait for the nest.
 func (n *nest) synced(k int) {
 	for ; k > 0 && len(n.syncs) > 0; k-- {
 		fn := n.syncs[0]
@@ -165,13 +166,13 @@ func (n *nest) synced(k int) {
 	}
 }
 
-// gone carries on without a nest: a death of ours would now lose exits, and the
-// agent sees that in the status.
+// gone carries on without a nest. If the keeper dies now, exits are lost; the agent
+// sees in the status that there is no nest.
 func (n *nest) gone(s *Server) {
 	if n.fd < 0 {
 		return
 	}
-	say("the nest is gone")
+	logLine("lost the nest: if the keeper dies too, exits are lost; the agent starts a new pair for what comes next")
 	s.drop(&n.fd)
 	n.pid = 0
 	n.synced(len(n.syncs))
@@ -181,15 +182,15 @@ func (n *nest) gone(s *Server) {
 		}
 	}
 	for _, p := range s.procs {
-		if p.asking { // nobody will tell any more
-			p.asking = false
+		if p.askedNest { // no answer will come
+			p.askedNest = false
 			p.exited(s)
 		}
 	}
 }
 
-// told hears how a child of the nest ended.
-func (s *Server) told(c *wire.Child) {
+// childReport handles the nest's report on one of its children.
+func (s *Server) childReport(c *wire.Child) {
 	if cmd := s.commands[c.Pid]; cmd != nil && cmd.orphan {
 		if c.Ended || c.Gone {
 			cmd.ended(s, unix.WaitStatus(c.Wait))
@@ -197,13 +198,13 @@ func (s *Server) told(c *wire.Child) {
 		return
 	}
 	p := s.byPid[c.Pid]
-	if p == nil || !p.asking {
+	if p == nil || !p.askedNest {
 		return
 	}
-	p.asking = false
+	p.askedNest = false
 	switch {
 	case c.Gone:
-		p.unwitnessed(s)
+		p.finishUnknown(s)
 	case c.Ended:
 		p.finish(s, unix.WaitStatus(c.Wait), c.Nanos, false)
 	default:
@@ -211,14 +212,14 @@ func (s *Server) told(c *wire.Child) {
 	}
 }
 
-// reap takes an ended process away, whosever child it is.
+// reap reaps an ended process, whether it is our child or the nest's.
 func (s *Server) reap(pid int) {
 	kernel.Reap(pid)
 	s.nest.send(s, wire.KindNestReap, &wire.Child{Pid: pid}, nil)
 }
 
-// isOurs reports whether pid is a child of ours or of the nest, who inherits
-// what we leave.
+// isOurs reports whether pid is our child or the nest's, to which our children fall
+// when we die.
 func (s *Server) isOurs(pid int) bool {
 	parent := kernel.Parent(pid)
 	return parent == os.Getpid() || s.nest.pid != 0 && parent == s.nest.pid

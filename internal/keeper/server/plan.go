@@ -14,27 +14,27 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// planned is a launch by a plan until its program runs. The child always parks
-// before its program, so that nest and process table know it before it can do
-// anything that must not be lost.
+// planned is a launch by a plan, until the program runs. The child always parks before
+// it executes the program, so that the nest and the process table know it before it
+// can do anything that must not be lost.
 type planned struct {
-	c      *conn
-	id     uint64
-	p      *proc
-	launch *wire.Launch
-	mem    *planMem
-	placed plan.Placed
-	files  fork.Files
-	child  fork.Child
-	second bool   // its child has made another one to go on
-	going  bool   // it was let go before it came to where it parks
-	passed bool   // it has come there, and went on
-	at     string // the operation at which it was given up
-	err    error
+	c             *conn
+	id            uint64
+	p             *proc
+	launch        *wire.Launch
+	mem           *planMem
+	placed        plan.Placed
+	files         fork.Files
+	child         fork.Child
+	second        bool   // the first child has made the second one
+	releasedEarly bool   // it was released before it had parked
+	wasParked     bool   // it has parked since, and went on
+	stoppedAt     string // the operation at which it was given up
+	err           error
 }
 
-// launchPlan begins a launch by a plan. The loop itself forks where that changes
-// nothing of its thread, and never waits for a child.
+// launchPlan begins a launch by a plan. The loop's thread forks itself if that does
+// not change the thread's own namespaces, and it never waits for a child.
 func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int) {
 	l.c, l.id, l.p = c, id, p
 	target, err := s.target(l.launch.Target)
@@ -59,20 +59,20 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int
 	s.plans[l] = struct{}{}
 	l.files = files
 	l.placed = plan.PlaceChecked(l.mem.mem)
-	// A plan that does not go into its pid namespace by itself is put there.
+	// The fork has to enter the pid namespace for a plan that does not do so itself.
 	put := !l.placed.Forks() && (target >= 0 || l.placed.PidNS() != "")
 	switch {
 	case len(l.placed.Users()) == 0 && (!put || target >= 0):
-		// A fork is shorter than handing it to another thread and back.
+		// Forking here is quicker than handing the fork to another thread.
 		l.fork(s, put)
 		if l.child.Astray {
-			// Ours is the one thread that cannot be given up. The nest makes
-			// another keeper.
-			say("launch " + p.key + ": the loop cannot leave its pid namespace")
+			// The loop's thread cannot be discarded as another one could. Exit, and
+			// let the nest start a new keeper.
+			logLine("launch " + p.key + ": cannot return to the keeper's own pid namespace; exiting, the nest starts a new keeper")
 			os.Exit(1)
 		}
 		l.forked(s)
-	default: // it waits for others
+	default: // setting up a user namespace waits for other processes
 		go func() {
 			l.fork(s, put)
 			s.post(func() { l.forked(s) })
@@ -80,12 +80,12 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int
 	}
 }
 
-// fork makes the child: by the launcher, or where that cannot by a fork of our
-// own.
+// fork makes the child, by the launcher if that can do it, and else by a fork of this
+// process.
 func (l *planned) fork(s *Server, put bool) {
 	defer l.closeFiles()
-	if launcher := s.launcher.Load(); launcher != nil && !put && l.mem.blob >= 0 && l.files.Progress != nil {
-		if l.child, l.err = launcher.Start(l.placed, l.mem.blob, l.files); l.err != fork.ErrNoLauncher { //nolint:errorlint // returned as it is
+	if launcher := s.launcher.Load(); launcher != nil && !put && l.mem.file >= 0 && l.files.Progress != nil {
+		if l.child, l.err = launcher.Start(l.placed, l.mem.file, l.files); l.err != fork.ErrNoLauncher { //nolint:errorlint // returned as it is
 			return
 		}
 		s.post(func() { s.newLauncher(launcher) })
@@ -93,18 +93,18 @@ func (l *planned) fork(s *Server, put bool) {
 	l.child, l.err = fork.Start(l.placed, l.files)
 }
 
-// newLauncher makes a launcher in place of one that has ended.
+// newLauncher starts a launcher in place of old, which has ended.
 func (s *Server) newLauncher(old *fork.Launcher) {
 	if s.launcher.Load() != old {
 		return
 	}
 	if old != nil {
-		say("the launcher has ended; another one is made")
+		logLine("the launcher has ended; starting another one")
 		old.Close()
 	}
 	l, err := fork.NewLauncher(s.progress.words)
 	if err != nil {
-		say("launcher: " + err.Error())
+		logLine("start the launcher: " + err.Error() + "; the keeper forks by itself")
 	}
 	s.launcher.Store(l)
 	s.waiter.Arm()
@@ -115,38 +115,40 @@ func (l *planned) closeFiles() {
 	kernel.CloseAll(uniqueFDs([]int{f.Stdin, f.Stdout, f.Stderr, f.Park, f.Console, f.Target}))
 }
 
-// forked has the loop wait until the child is parked, has failed or is dead.
+// forked has the loop wait until the child has parked, has failed, or is dead.
 func (l *planned) forked(s *Server) {
 	if l.err != nil {
 		l.planStarted(s)
 		return
 	}
-	// Known at once, so that one that hangs can be given up.
-	if l.p.pid, l.p.pidfd = l.child.Pid, l.child.PidFD; l.p.forsaken {
-		l.forsake()
+	// Record the pid at once, so that a child that hangs can be killed.
+	if l.p.pid, l.p.pidfd = l.child.Pid, l.child.PidFD; l.p.givenUp {
+		l.giveUp()
 	}
 	if !l.placed.Forks() {
-		l.goAhead(s)
+		l.releaseEarly(s)
 	}
 	s.add(l.child.Errors(), l, unix.EPOLLIN)
 }
 
-// forsake gives the launch up: its child is killed as soon as it is known.
-func (l *planned) forsake() {
-	l.p.forsaken = true
+// giveUp gives the launch up. Its child is killed as soon as its pid is known.
+func (l *planned) giveUp() {
+	l.p.givenUp = true
 	if l.p.pidfd < 0 {
 		return
 	}
 	_ = kernel.PidfdSignal(l.p.pidfd, int(unix.SIGKILL))
-	// The child may have made the second one without having told. That one has the
-	// failure pipe open and waits for us: without this, we would wait for each other.
+	// The child may have made the second one without having reported it. The second
+	// child holds the failure pipe open and waits for the keeper: without this, each
+	// would wait for the other.
 	l.child.Release()
 }
 
-// goAhead spares the child its wait where it parks: process table and nest know
-// it before it is there. The nest gets neither end of its pipes: should we die
-// before the byte is written, it gives up.
-func (l *planned) goAhead(s *Server) {
+// releaseEarly releases the child before it has parked, which saves it the wait. The
+// process table and the nest know the child by then. The nest does not get the pipes:
+// if the keeper dies before it has written the byte, the child sees the pipe close and
+// gives up.
+func (l *planned) releaseEarly(s *Server) {
 	p := l.p
 	if l.launch.Park || p.io.TTY {
 		return
@@ -154,32 +156,32 @@ func (l *planned) goAhead(s *Server) {
 	park := p.park
 	p.park = -1
 	s.byPid[p.pid] = p
-	p.phase = running // for our successor; to us it runs when its program does
+	p.phase = running // what the nest stores; this keeper sets running when the program runs
 	roles, _ := p.descriptors()
 	p.save(s, roles...)
 	p.phase = starting
-	l.going = true
-	_, _ = unix.Write(park, []byte{1}) // one that is dead already tells so by its pipe
+	l.releasedEarly = true
+	_, _ = unix.Write(park, []byte{1}) // the failure pipe reports a child that is already dead
 	_ = unix.Close(park)
 }
 
-// ready is told that the child has said something by its failure pipe, or has
-// closed it by running its program or ending.
+// ready reads the child's failure pipe: the child reports over it, and it closes when
+// the child executes its program or ends.
 func (l *planned) ready(s *Server, _ uint32) {
 	told := fork.Failed(l.child.Errors(), l.placed.Name)
 	if fork.IsForked(told) {
 		l.second = true
 		if told = l.child.Follow(told, func(pid, pidfd int) { l.p.follow(s, pid, pidfd) }); told == nil {
-			l.goAhead(s)
+			l.releaseEarly(s)
 			return
 		}
 	}
 	f, failed := told.(*fork.FailedError) //nolint:errorlint // made right here
 	switch parked := failed && f.Step == plan.StepParked; {
-	case parked && l.going && !l.passed:
-		l.passed = true
+	case parked && l.releasedEarly && !l.wasParked:
+		l.wasParked = true
 		return
-	case parked && !l.going, told == nil && l.passed:
+	case parked && !l.releasedEarly, told == nil && l.wasParked:
 		l.err = nil
 	case told == nil:
 		l.err = fork.ErrDied
@@ -191,15 +193,15 @@ func (l *planned) ready(s *Server, _ uint32) {
 		l.planStarted(s)
 		return
 	}
-	l.at = stepName(l.placed, l.files.Progress)
+	l.stoppedAt = stepName(l.placed, l.files.Progress)
 	go func() {
-		endOf(l.child.PidFD)
+		killAndWait(l.child.PidFD)
 		s.post(func() { l.planStarted(s) })
 	}()
 }
 
-// planFiles makes the pipe that the child parks on and, for a terminal, the
-// socket it sends its master by.
+// planFiles makes the pipe on which the child parks and, for a terminal, the socket by
+// which it sends the pty's master.
 func (p *proc) planFiles(m *wire.Launch, child []int, target int) (f fork.Files, err error) {
 	f = fork.Files{Stdin: child[0], Stdout: child[1], Stderr: child[2], Park: -1, Console: -1, Target: target}
 	var pair [2]int
@@ -218,29 +220,30 @@ func (p *proc) planFiles(m *wire.Launch, child []int, target int) (f fork.Files,
 	return f, nil
 }
 
-// follow makes another child the process: the one that the first has made.
+// follow puts the second child, which the first one has made, in the place of the
+// process.
 func (p *proc) follow(s *Server, pid, pidfd int) {
-	// It has nothing left to do.
+	// The first child has nothing left to do.
 	_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
 	s.drop(&p.pidfd)
-	s.spent = append(s.spent, p.pid)
+	s.firstChildren = append(s.firstChildren, p.pid)
 	if s.byPid[p.pid] == p {
 		delete(s.byPid, p.pid)
 		s.byPid[pid] = p
 	}
-	if p.pid, p.pidfd = pid, pidfd; p.forsaken {
+	if p.pid, p.pidfd = pid, pidfd; p.givenUp {
 		_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
 	}
 }
 
-// reapSpent takes those away that have made others to go on, as far as they have
-// ended.
-func (s *Server) reapSpent() {
-	s.spent = slices.DeleteFunc(s.spent, kernel.Reap)
+// reapFirstChildren reaps the first children, those that have made a second one, as far as
+// they have ended.
+func (s *Server) reapFirstChildren() {
+	s.firstChildren = slices.DeleteFunc(s.firstChildren, kernel.Reap)
 }
 
-// keepNames keeps the names of the operations that are still to come, for an
-// error; the plan itself goes.
+// keepNames keeps the names of the operations that are still to run, for error texts.
+// The plan itself is freed.
 func (l *planned) keepNames() {
 	first := 0
 	if l.files.Progress != nil {
@@ -255,30 +258,30 @@ func (l *planned) keepNames() {
 	}
 }
 
-// endOf kills a child and waits for its end: whoever is told of a failure finds
-// nothing left of it.
-func endOf(pidfd int) {
+// killAndWait kills a child and waits until it has ended, so that nothing of it is left when
+// the failure is reported.
+func killAndWait(pidfd int) {
 	_ = kernel.PidfdSignal(pidfd, int(unix.SIGKILL))
 	ended := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
-		if _, err := unix.Poll(ended, patienceMillis); err != unix.EINTR {
+		if _, err := unix.Poll(ended, killWaitMillis); err != unix.EINTR {
 			return
 		}
 	}
 }
 
-// patienceMillis bounds the wait for a killed child, which the kernel may hold
-// up in a file system that does not answer.
-const patienceMillis = 5000
+// killWaitMillis bounds the wait for a killed child: a file system that does not
+// answer can hold it in the kernel.
+const killWaitMillis = 5000
 
-// planStarted goes on where the child is parked, or is not.
+// planStarted completes a launch whose child has parked, or reports why it has not.
 func (l *planned) planStarted(s *Server) {
 	s.inFlight--
 	delete(s.plans, l)
 	p := l.p
 	defer func() {
-		s.reapSpent()
-		if p.second == nil { // else the words are still its
+		s.reapFirstChildren()
+		if p.second == nil { // otherwise the second child still writes to them
 			s.progress.give(l.files.Progress)
 			l.child.Release()
 		}
@@ -295,16 +298,16 @@ func (l *planned) planStarted(s *Server) {
 		return
 	}
 	p.pid, p.pidfd, p.errs = l.child.Pid, l.child.PidFD, l.child.Errors()
-	if l.err != nil || p.forsaken {
-		f := &wire.Fail{Class: wire.Aborted, Text: "launch " + p.key + ": given up at " + l.at}
-		if !p.forsaken { // else there may be no error: it was given up just after it had parked
+	if l.err != nil || p.givenUp {
+		f := &wire.Fail{Class: wire.Aborted, Text: "launch " + p.key + ": given up at " + l.stoppedAt}
+		if !p.givenUp { // if it is, err may be nil: it can be given up right after it has parked
 			f = p.planFailure(l.err)
 		}
 		p.abandon(s)
 		l.c.refuse(s, l.id, f)
 		return
 	}
-	if l.going {
+	if l.releasedEarly {
 		s.drop(&p.errs)
 		p.phase = running
 		p.watchOutput(s)
@@ -315,13 +318,13 @@ func (l *planned) planStarted(s *Server) {
 	if p.io.TTY {
 		if !p.takeTerminal(s) {
 			p.abandon(s)
-			l.c.fail(s, l.id, wire.Internal, "launch "+p.key+": no terminal came from the child")
+			l.c.fail(s, l.id, wire.Internal, "launch "+p.key+": the child sent no terminal")
 			return
 		}
 	}
 	l.keepNames()
-	if l.placed.Forks() && !l.second { // it waits for hooks before it makes the other one
-		p.second, p.words = &l.child, l.files.Progress
+	if l.placed.Forks() && !l.second { // it parks for its hooks before it makes the second child
+		p.second, p.progress = &l.child, l.files.Progress
 	}
 	p.phase = running
 	s.byPid[p.pid] = p
@@ -333,10 +336,10 @@ func (l *planned) planStarted(s *Server) {
 		l.planAnswer(s)
 		return
 	}
-	(&letGo{askers: []asker{{l.c, l.id}}, p: p, kind: wire.KindRelease, launched: l}).begin(s)
+	(&pendingRelease{requesters: []requester{{l.c, l.id}}, p: p, kind: wire.KindRelease, launched: l}).begin(s)
 }
 
-// takeTerminal receives the pty's master that the child sent before it parked.
+// takeTerminal receives the pty's master, which the child sent before it parked.
 func (p *proc) takeTerminal(s *Server) bool {
 	_, fds, err := s.in.Recv(p.console, unix.MSG_DONTWAIT)
 	s.drop(&p.console)
@@ -356,14 +359,14 @@ func (l *planned) planAnswer(s *Server) {
 	if l.launch.Attach && l.c != nil && l.c.fd >= 0 {
 		var f *wire.Fail
 		if ans.Opened, fds, f = l.c.openStream(s, l.p, l.launch.Want); f != nil {
-			say("attach to " + l.p.key + ": " + f.Text)
+			logLine("attach to " + l.p.key + ": " + f.Text)
 		}
 	}
 	l.c.ok(s, l.id, ans, fds...)
 }
 
-// planFailure words a failed operation with a class that a caller can act on, and
-// with the errno when it was to execute the program.
+// planFailure turns a failed operation into an error with a class that the caller can
+// act on, and with the errno if the operation was to execute the program.
 func (p *proc) planFailure(err error) *wire.Fail {
 	f := planFail("launch "+p.key, err)
 	if failed, ok := err.(*fork.FailedError); ok && failed.Exec { //nolint:errorlint // as in planFail

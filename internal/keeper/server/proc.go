@@ -11,72 +11,73 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// phase is where a process stands with us.
+// phase says how far a process has come.
 type phase uint8
 
 const (
-	starting phase = iota + 1 // its command has not ended yet
+	starting phase = iota + 1 // the launch is not complete yet
 	running
-	ended // its end is on record
+	ended // the exit record is written
 )
 
 // proc is one process, from the launch until it is forgotten.
 type proc struct {
 	ref    wire.Ref
 	serial uint64
-	key    string // in the nest, and below io/ and exits/
+	key    string // its name with the nest, and below io/ and exits/
 	io     wire.IO
 	levels []wire.Level
 	peak   string
 	base   counters // the levels' counters at the launch
 
-	phase    phase
-	pid      int
-	pidfd    int
-	pidFile  string
-	console  int // listening socket for the pty, while starting
-	cmdPid   int // the launch's command, while starting
-	forsaken bool
+	phase   phase
+	pid     int
+	pidfd   int
+	pidFile string
+	console int // listening socket for the pty; open until the launch is complete
+	cmdPid  int // the command that launches it; 0 afterwards
+	givenUp bool
 
-	park int // a planned child waits for a byte from here; -1 once it was let go
-	errs int // where it tells why it could not run its program
-	// names are those of its plan's operations from namesFrom on, until it runs.
+	park int // write end of the pipe on which a child of a plan parks; -1 once released
+	errs int // read end of its failure pipe
+	// names are the names of its plan's operations from namesFrom on, until it runs.
 	names     []string
 	namesFrom int
 
-	// second, unless nil, is a child that waits for hooks and is to make another
-	// one, which is the process then; words are what they share with us.
-	second *fork.Child
-	words  *uint32
+	// second, unless nil, is a child that has parked for its hooks and will make a
+	// second child, which is the process then. progress is where both write their
+	// progress.
+	second   *fork.Child
+	progress *uint32
 
-	letting *letGo     // it was let go and has neither parked again nor run
-	refused *wire.Fail // why its program did not run; it is about to end
+	pending *pendingRelease // released, and has neither parked again nor executed its program
+	refused *wire.Fail      // why its program did not run; the process is about to end
 
 	pty      int
-	stdin    int // the end we write to
+	stdin    int // our write end
 	out, err *source
 	sinks    []*stdio.Sink
 	ending   bool // its sinks wait for readers
 
-	asking bool // the nest was asked how it ended
-	exit   *wire.Exit
-	acked  bool
-	lost   uint64
+	askedNest bool // the nest has been asked how it ended
+	exit      *wire.Exit
+	acked     bool
+	lost      uint64
 
-	streams map[uint64]*stream
-	holder  *stream // the exclusive one
-	oncePut bool    // somebody has attached to a StdinOnce
+	streams       map[uint64]*stream
+	holder        *stream // the stream with exclusive access
+	stdinOnceUsed bool    // a client has attached to its StdinOnce input
 }
 
-// counters are out-of-memory counts, one per level.
+// counters are out-of-memory counters, one per cgroup level.
 type counters struct{ kills, local []uint64 }
 
-// source is one output of a process, as the loop sees it.
+// source is an output of a process, with how the loop watches it.
 type source struct {
 	stdio.Source
 	p       *proc
 	watched bool
-	edge    bool // it has hung up: only news are told
+	edge    bool // watched edge-triggered, because its writers have closed it or a part of a line waits
 }
 
 func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
@@ -93,26 +94,28 @@ func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
 	return p
 }
 
-// waitsNoMore is for a process whose second child is known, or never will be.
-func (p *proc) waitsNoMore(s *Server) {
+// dropSecond gives back what is held for a second child, once that is known or will
+// never come.
+func (p *proc) dropSecond(s *Server) {
 	if p.second != nil {
-		s.progress.give(p.words)
+		s.progress.give(p.progress)
 		p.second.Release()
-		p.second, p.words = nil, nil
+		p.second, p.progress = nil, nil
 	}
 }
 
-// byPlan reports whether it was launched by a plan, and not by a command.
+// byPlan reports whether the process was launched by a plan instead of a command.
 func (p *proc) byPlan() bool { return p.pidFile == "" }
 
-func (p *proc) enter(s *Server) {
+func (p *proc) register(s *Server) {
 	s.procs[p.ref], s.bySerial[p.serial] = p, p
 	if p.pid > 0 {
 		s.byPid[p.pid] = p
 	}
 }
 
-// setSource gives a process one of its outputs.
+// setSource makes fd the process's standard output or, if stderr is set, its standard
+// error.
 func (p *proc) setSource(fd int, stderr bool) {
 	src := &source{p: p, Source: stdio.Source{FD: fd, TTY: p.io.TTY, Stderr: stderr, Serial: p.serial}}
 	for i, k := range p.io.Sinks {
@@ -129,7 +132,7 @@ func (p *proc) setSource(fd int, stderr bool) {
 	}
 }
 
-// source finds a source for the journal's recovery.
+// source finds a process's output for the journal's recovery.
 func (s *Server) source(serial uint64, stderr bool) *stdio.Source {
 	p := s.bySerial[serial]
 	switch {
@@ -142,7 +145,7 @@ func (s *Server) source(serial uint64, stderr bool) *stdio.Source {
 	return nil
 }
 
-// record is what the nest holds of a process for our successor.
+// record is the state of a process that the nest keeps for the next keeper.
 type record struct {
 	serial  uint64
 	ref     wire.Ref
@@ -184,7 +187,7 @@ func (p *proc) record(b []byte) []byte {
 	r := &record{
 		serial: p.serial, ref: p.ref, io: p.io, levels: p.levels, peak: p.peak, kills: p.base.kills, local: p.base.local,
 		phase: uint64(p.phase), pid: uint64(p.pid), cmdPid: uint64(p.cmdPid), pidFile: p.pidFile,
-		acked: p.acked, once: p.oncePut,
+		acked: p.acked, once: p.stdinOnceUsed,
 	}
 	if p.exit != nil {
 		r.hasExit, r.exit = true, *p.exit
@@ -192,7 +195,7 @@ func (p *proc) record(b []byte) []byte {
 	return wire.AppendRecord(b, r)
 }
 
-// descriptors lists what the nest should hold of a process.
+// descriptors lists the process's descriptors that the nest should hold.
 func (p *proc) descriptors() (roles []wire.Role, fds []int) {
 	add := func(r wire.Role, fd int) {
 		if fd >= 0 {
@@ -217,8 +220,8 @@ func (p *proc) descriptors() (roles []wire.Role, fds []int) {
 	return roles, fds
 }
 
-// save has the nest hold the process as it is now. fresh names the roles whose
-// descriptors it has not seen yet.
+// save stores the current state of the process with the nest. fresh names the roles
+// whose descriptors the nest does not have yet.
 func (p *proc) save(s *Server, fresh ...wire.Role) {
 	p.savePids(s, nil, fresh)
 }
@@ -245,8 +248,7 @@ func (p *proc) savePids(s *Server, extra *command, fresh []wire.Role) {
 	s.nest.put(s, it, send)
 }
 
-// adoptItem takes one item over from an earlier keeper. The nest holds it
-// already.
+// adoptItem takes over one item of an earlier keeper. The nest still holds it.
 func (s *Server) adoptItem(it *item) {
 	if it.Key == socketKey {
 		s.listenFD = it.take(wire.RoleSocket)
@@ -254,7 +256,7 @@ func (s *Server) adoptItem(it *item) {
 	}
 	var r record
 	if !wire.ParseRecord(it.Blob, &r) {
-		say("an item that cannot be read: " + it.Key)
+		logLine("cannot read the record of " + it.Key + ": the process is not supervised any more")
 		kernel.CloseAll(it.fds)
 		return
 	}
@@ -262,7 +264,7 @@ func (s *Server) adoptItem(it *item) {
 	p.serial, p.levels, p.peak = r.serial, r.levels, r.peak
 	p.base = counters{r.kills, r.local}
 	p.phase, p.pid, p.cmdPid, p.pidFile = phase(r.phase), int(r.pid), int(r.cmdPid), r.pidFile
-	p.acked, p.oncePut = r.acked, r.once
+	p.acked, p.stdinOnceUsed = r.acked, r.once
 	p.lost = s.journal.Lost(p.serial)
 	s.journal.Restore(p.serial, p.sinks)
 	if r.hasExit {
@@ -290,7 +292,7 @@ func (s *Server) adoptItem(it *item) {
 		}
 	}
 	s.serial = max(s.serial, p.serial)
-	p.enter(s)
+	p.register(s)
 	if p.phase == starting {
 		p.adoptCommand(s, it.take(wire.RoleCommand))
 	}
@@ -301,11 +303,11 @@ func (s *Server) adoptItem(it *item) {
 	}
 }
 
-// carryOn lets an inherited process's events in.
-func (p *proc) carryOn(s *Server) {
-	if p.oncePut && p.io.Stdin == wire.StdinOnce && s.thaw == nil {
-		// The client that writes to it is the old keeper's: its own end is the
-		// last now, and closes the input when it goes.
+// resumeWatching starts to handle the events of an inherited process.
+func (p *proc) resumeWatching(s *Server) {
+	if p.stdinOnceUsed && p.io.Stdin == wire.StdinOnce && s.afterResume == nil {
+		// The client that writes to it was connected to the old keeper. That client's
+		// own end is the last one now, and closes the input when the client goes.
 		p.closeStdin(s, false)
 	}
 	switch p.phase {
@@ -321,7 +323,7 @@ func (p *proc) carryOn(s *Server) {
 	}
 }
 
-// watchOutput lets a process's output flow, unless it is held.
+// watchOutput starts to move a process's output, unless it is held.
 func (p *proc) watchOutput(s *Server) {
 	if p.io.Hold {
 		return
@@ -335,8 +337,9 @@ func (p *proc) watchOutput(s *Server) {
 	}
 }
 
-// ready moves one chunk. A source that has hung up and is empty is watched by
-// its edges from then on: it may be opened again, but not in a spin till then.
+// ready moves one chunk. A source that is empty and has no writer is watched
+// edge-triggered from then on: it may be opened again, and until then the hang-up must
+// not wake the loop.
 func (src *source) ready(s *Server, events uint32) {
 	if src.FD < 0 {
 		return
@@ -345,10 +348,10 @@ func (src *source) ready(s *Server, events uint32) {
 		n := src.move(s)
 		if _, waits := src.Part(); n == 0 && waits {
 			if events&(unix.EPOLLHUP|unix.EPOLLERR) == 0 {
-				src.keepPart(s)
+				src.keepPartialLine(s)
 				return
 			}
-			n = src.moveAll(s) // nobody is there who could finish the line
+			n = src.moveAll(s) // there is no writer left to finish the line
 		}
 		if src.edge && n > 0 {
 			src.edge = false
@@ -364,13 +367,14 @@ func (src *source) ready(s *Server, events uint32) {
 		if src.edge {
 			return
 		}
-		// Armed by edges first, looked at again after: nothing falls between.
+		// Switch to edges first, then look once more, so that no byte in between is
+		// missed.
 		src.edge = true
 		s.change(src.FD, unix.EPOLLIN|unix.EPOLLET)
 	}
 }
 
-// moveAll moves one chunk, unfinished lines too.
+// moveAll moves one chunk, and does not keep an unfinished line back.
 func (src *source) moveAll(s *Server) int {
 	atOnce := src.AtOnce
 	src.AtOnce = true
@@ -385,5 +389,5 @@ func (src *source) move(s *Server) int {
 	return n
 }
 
-// dir is where a process's FIFOs are.
+// ioDir is the directory of a process's FIFOs.
 func (p *proc) ioDir(s *Server) string { return s.dir + "/io/" + p.key }

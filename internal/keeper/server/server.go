@@ -1,10 +1,11 @@
-// Package server is the keeper: parent of every container process, owner of its
-// standard streams, witness of its end.
+// Package server is the keeper: it is the parent of every container process, owns
+// their standard streams, and records their exits.
 //
-// It must not know containers' meaning, orchestrators, or what a spec is; it
-// runs what it is told and imports next to nothing, because a node has one and
-// it must stay small. One event loop does all: no lock, no goroutine per
-// stream. Start reading at Main, then launch.go, then exits.go.
+// It must not know what containers, orchestrators or specs are. It runs the commands
+// and plans that it is given and imports next to nothing, because a node has one
+// keeper and that must stay small. One event loop does everything, without locks and
+// without a goroutine per stream. Start reading at Main, then launch.go, then
+// exits.go.
 package server
 
 import (
@@ -22,62 +23,64 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// Program is what the keeper calls its own version.
+// Program is the keeper's version, as its status reports it.
 const Program = "1"
 
-// handler is told of the events of one descriptor.
+// handler handles the events of one descriptor.
 type handler interface {
 	ready(s *Server, events uint32)
 }
 
-// Server is the keeper's whole state. Only the loop touches it, but for done.
+// Server is the keeper's whole state. Only the loop's goroutine uses it, except for
+// done.
 type Server struct {
 	dir      string
 	ep       int
 	listenFD int
-	handlers []handler // by descriptor
+	handlers []handler // indexed by descriptor
 	started  time.Time
 
 	procs    map[wire.Ref]*proc
 	bySerial map[uint64]*proc
 	byPid    map[int]*proc
 	serial   uint64
-	lost     uint64 // of processes forgotten since
+	lost     uint64 // lost output bytes of processes that have been forgotten
 
-	conns    map[int]*conn
-	streams  uint64                // the last stream's number
-	commands map[int]*command      // running, by pid
-	begunNow map[*command]struct{} // and those not running yet
-	plans    map[*planned]struct{} // launches by a plan under way
-	progress progress
-	spent    []int                         // children that have made others to go on, until they are reaped
-	launcher atomic.Pointer[fork.Launcher] // nil when there is none
-	inFlight int                           // commands begun and not ended
-	begun    uint64                        // commands begun ever
-	parked   []func()                      // launches that wait for an upgrade to fail
+	conns         map[int]*conn
+	lastStream    uint64                // number of the last stream
+	commands      map[int]*command      // started and not reaped, by pid
+	unfinished    map[*command]struct{} // begun and not done, started or not
+	plans         map[*planned]struct{} // launches by a plan that are not complete
+	progress      progress
+	firstChildren []int                         // pids of first children that have made a second one, until they are reaped
+	launcher      atomic.Pointer[fork.Launcher] // nil if there is none
+	inFlight      int                           // commands and launches begun and not done
+	begun         uint64                        // commands and launches begun since the start
+	parked        []func()                      // requests that wait in case the upgrade fails
 
-	nest    nest
-	waiter  *kernel.Waiter
-	stray   stray
-	journal *stdio.Journal
-	pump    *stdio.Pump
-	watch   watcher
-	parts   parts
-	upgrade *upgrade
-	thaw    func() // what an upgrade brings back last
-	quit    bool
+	nest         nest
+	waiter       *kernel.Waiter
+	stray        stray
+	journal      *stdio.Journal
+	pump         *stdio.Pump
+	watch        watcher
+	partialLines partialLines
+	upgrade      *upgrade
+	afterResume  func() // restores connections and streams after an upgrade
+	quit         bool
 
-	in     kernel.Receiver
-	outgo  kernel.Sender
-	blob   []byte // room for a record
-	litter int    // requests and ends since the last tidying
-	wakeFD int
-	mu     sync.Mutex // guards done
-	done   []func()   // what other goroutines want the loop to do
+	in      kernel.Receiver
+	sender  kernel.Sender
+	blob    []byte // buffer for a record
+	sinceGC int    // requests and exits since the last garbage collection
+	wakeFD  int
+	mu      sync.Mutex // guards done
+	done    []func()   // functions that other goroutines want the loop to call
 }
 
-// Main runs the keeper of the pair in dir. The nest's socket is at descriptor 3;
-// resume is the memory file of an upgrade, or -1. It returns the exit status.
+// Main runs the keeper of the pair whose directory is dir. Descriptor 3 is the socket
+// to the nest; resume is the memory file of an upgrade, or -1. Main returns the exit
+// status.
 func Main(dir string, resume int) int {
 	kernel.SmallPages()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -86,8 +89,8 @@ func Main(dir string, resume int) int {
 	s := &Server{
 		dir: dir, ep: -1, listenFD: -1, started: time.Now(),
 		procs: map[wire.Ref]*proc{}, bySerial: map[uint64]*proc{}, byPid: map[int]*proc{},
-		conns: map[int]*conn{}, commands: map[int]*command{}, begunNow: map[*command]struct{}{}, plans: map[*planned]struct{}{},
-		parts: parts{},
+		conns: map[int]*conn{}, commands: map[int]*command{}, unfinished: map[*command]struct{}{}, plans: map[*planned]struct{}{},
+		partialLines: partialLines{},
 	}
 	if err := s.open(); err != nil {
 		return fatal("open "+dir, err)
@@ -102,13 +105,13 @@ func Main(dir string, resume int) int {
 }
 
 func fatal(what string, err error) int {
-	say(what + ": " + err.Error())
+	logLine(what + ": " + err.Error())
 	return 1
 }
 
-func say(text string) { _ = kernel.WriteAll(2, []byte("keeper: "+text+"\n")) }
+func logLine(text string) { _ = kernel.WriteAll(2, []byte("keeper: "+text+"\n")) }
 
-// open makes what the loop stands on.
+// open makes the descriptors and directories that the loop needs.
 func (s *Server) open() (err error) {
 	if s.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err
@@ -133,8 +136,8 @@ func (s *Server) open() (err error) {
 	return s.watch.open(s)
 }
 
-// begin takes over what the nest or an earlier self left, finishes the
-// transaction that was cut short, and only then lets events in.
+// begin takes over what the nest or the program before an upgrade hands over,
+// completes the journal's unfinished transaction, and only then handles events.
 func (s *Server) begin(resume int) error {
 	s.nest.fd = kernel.NestFD
 	unix.CloseOnExec(kernel.NestFD)
@@ -147,7 +150,7 @@ func (s *Server) begin(resume int) error {
 	}
 	s.readExits()
 	if s.pump.Recover(s.source) {
-		say("a transaction was redone")
+		logLine("completed an output transaction that the last keeper left unfinished")
 	}
 	if s.listenFD < 0 {
 		return unix.ENOTCONN
@@ -157,23 +160,24 @@ func (s *Server) begin(resume int) error {
 		s.add(s.nest.fd, &s.nest, unix.EPOLLIN)
 	}
 	for _, p := range s.procs {
-		p.carryOn(s)
+		p.resumeWatching(s)
 	}
 	s.progress.open()
 	s.newLauncher(nil)
 	s.waiter.Arm()
 	s.nest.send(s, wire.KindNestServing, nil, nil)
-	if s.thaw != nil {
-		s.thaw()
-		s.thaw = nil
+	if s.afterResume != nil {
+		s.afterResume()
+		s.afterResume = nil
 	}
 	return nil
 }
 
-// socketKey is the item of the listening socket; processes' keys are paths.
+// socketKey is the key of the listening socket's item; the keys of processes are
+// paths.
 const socketKey = wire.SocketKey
 
-// add watches a descriptor.
+// add starts watching a descriptor.
 func (s *Server) add(fd int, h handler, events uint32) {
 	for fd >= len(s.handlers) {
 		s.handlers = append(s.handlers, make([]handler, max(64, len(s.handlers)))...)
@@ -181,11 +185,11 @@ func (s *Server) add(fd int, h handler, events uint32) {
 	s.handlers[fd] = h
 	ev := unix.EpollEvent{Events: events, Fd: int32(fd)}
 	if err := unix.EpollCtl(s.ep, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
-		say("epoll add: " + err.Error())
+		logLine("epoll add: " + err.Error())
 	}
 }
 
-// change watches a descriptor for other events.
+// change changes the events for which a descriptor is watched.
 func (s *Server) change(fd int, events uint32) {
 	ev := unix.EpollEvent{Events: events, Fd: int32(fd)}
 	_ = unix.EpollCtl(s.ep, unix.EPOLL_CTL_MOD, fd, &ev)
@@ -208,11 +212,11 @@ func (s *Server) drop(fd *int) {
 	}
 }
 
-// turn handles one batch of events. A handler can close another's descriptor,
-// so that each must bear being called for nothing.
+// turn handles one batch of events. A handler may close the descriptor of another one
+// in the batch, so each handler must cope with being called without an event.
 func (s *Server) turn() {
 	var evs [64]unix.EpollEvent
-	n, err := unix.EpollWait(s.ep, evs[:], s.parts.wait(time.Now))
+	n, err := unix.EpollWait(s.ep, evs[:], s.partialLines.wait(time.Now))
 	if err != nil {
 		return
 	}
@@ -221,23 +225,23 @@ func (s *Server) turn() {
 			h.ready(s, ev.Events)
 		}
 	}
-	s.parts.write(s)
+	s.partialLines.write(s)
 	s.endIfIdle()
-	s.tidy()
+	s.collectGarbage()
 }
 
-// churn is how many requests and ends pass before the garbage is taken out. Go
-// by itself would let a megabyte of it pile up, whatever it is told.
-const churn = 32
+// gcInterval is how many requests and exits may pass before the next garbage collection.
+// Go's own pacing would let a megabyte of garbage grow first, whatever its settings.
+const gcInterval = 32
 
-func (s *Server) tidy() {
-	if s.litter >= churn {
-		s.litter = 0
+func (s *Server) collectGarbage() {
+	if s.sinceGC >= gcInterval {
+		s.sinceGC = 0
 		runtime.GC()
 	}
 }
 
-// post has the loop call fn soon; any goroutine may call it.
+// post has the loop call fn soon. Any goroutine may call post.
 func (s *Server) post(fn func()) {
 	s.mu.Lock()
 	s.done = append(s.done, fn)
@@ -245,7 +249,7 @@ func (s *Server) post(fn func()) {
 	kernel.Poke(s.wakeFD)
 }
 
-// wake runs what was posted.
+// wake calls the functions that were posted.
 type wake struct{}
 
 func (wake) ready(s *Server, _ uint32) {
@@ -259,8 +263,8 @@ func (wake) ready(s *Server, _ uint32) {
 	}
 }
 
-// endIfIdle ends a keeper that has lost its nest and has nothing left: what is
-// started later belongs to another pair.
+// endIfIdle ends a keeper that has lost its nest and has nothing left to supervise.
+// What is started later belongs to another pair.
 func (s *Server) endIfIdle() {
 	if s.nest.fd >= 0 || len(s.procs) > 0 || s.inFlight > 0 || s.upgrade != nil {
 		return
@@ -278,7 +282,7 @@ func (s *Server) endIfIdle() {
 	s.quit = true
 }
 
-// status fills the answer to KindStatus.
+// status makes the answer to KindStatus.
 func (s *Server) status() *wire.Status {
 	st := &wire.Status{
 		Program: Program, KeeperPid: os.Getpid(), NestPid: s.nest.pid,

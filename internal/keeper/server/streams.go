@@ -8,8 +8,8 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// stream is a client's connection to a process's streams. Of a tap the keeper
-// feeds the client's pipe; all else the client reads and writes itself.
+// stream is a client's connection to a process's standard streams. The keeper feeds
+// the client's pipe for each tap; the client reads and writes all others directly.
 type stream struct {
 	id    uint64
 	c     *conn
@@ -18,8 +18,8 @@ type stream struct {
 	taps  [2]*tap // stdout, stderr
 }
 
-// tap is the write end of a listener's pipe; it is watched for the reader's
-// going.
+// tap is the write end of a pipe that a client reads. It is watched for the reader to
+// close its end.
 type tap struct {
 	stdio.Tap
 	st *stream
@@ -31,13 +31,14 @@ func (t *tap) ready(s *Server, events uint32) {
 	}
 }
 
-// tapBytes is how much a listener may be behind, where the kernel lets us.
+// tapBytes is the size of a tap's pipe, which is how far its client may be behind. The
+// kernel may allow less.
 const tapBytes = 256 << 10
 
 func (c *conn) attach(s *Server, id uint64, m *wire.StreamsRequest) {
 	p := s.procs[m.Ref]
 	if p == nil || p.phase == starting {
-		c.fail(s, id, wire.NotFound, "streams "+wire.Key(m.Ref)+": not known")
+		c.fail(s, id, wire.NotFound, "streams "+wire.Key(m.Ref)+": no such process")
 		return
 	}
 	opened, fds, f := c.openStream(s, p, m.Want)
@@ -58,12 +59,12 @@ func (c *conn) openStream(s *Server, p *proc, want wire.Want) (wire.Opened, []in
 	case want.Exclusive && !p.io.Hold:
 		return refuse("its output is not held")
 	case want.Exclusive && p.holder != nil:
-		return refuse("somebody else reads its held output")
+		return refuse("another stream reads its held output")
 	case !want.Exclusive && p.io.Hold && output:
 		return refuse("its output is held: only an exclusive stream reads it")
 	}
-	s.streams++
-	st := &stream{id: s.streams, c: c, p: p}
+	s.lastStream++
+	st := &stream{id: s.lastStream, c: c, p: p}
 	o := wire.Opened{Stream: st.id, TTY: p.io.TTY}
 	var fds []int
 	give := func(said *bool, fd int, err error) {
@@ -80,8 +81,8 @@ func (c *conn) openStream(s *Server, p *proc, want wire.Want) (wire.Opened, []in
 		}
 		fd, err := dup(in)
 		give(&o.Stdin, fd, err)
-		if o.Stdin && p.io.Stdin == wire.StdinOnce && !p.oncePut {
-			p.oncePut = true
+		if o.Stdin && p.io.Stdin == wire.StdinOnce && !p.stdinOnceUsed {
+			p.stdinOnceUsed = true
 			p.save(s)
 		}
 	}
@@ -112,8 +113,9 @@ func dup(fd int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 }
 
-// output returns what the client reads: the process's own pipe, or one of its
-// own that we feed. That of an ended process is at its end at once.
+// output returns the descriptor that the client reads: the process's own pipe, or a
+// new pipe that the keeper feeds. For a process that has ended, the new pipe is at its
+// end at once.
 func (st *stream) output(s *Server, src *source, exclusive bool, which int) (int, error) {
 	if exclusive {
 		if src == nil {
@@ -138,7 +140,7 @@ func (st *stream) newTap(s *Server, src *source, fd, which int) {
 	t := &tap{Tap: stdio.Tap{FD: fd}, st: st}
 	st.taps[which] = t
 	src.Taps = append(src.Taps, &t.Tap)
-	s.add(fd, t, 0) // the end of the reader is told unasked
+	s.add(fd, t, 0) // EPOLLERR, when the reader closes its end, needs no request
 }
 
 func (t *tap) dropTap(s *Server) {
@@ -165,7 +167,7 @@ func (st *stream) endTaps(s *Server) {
 	}
 }
 
-// endStream ends a stream, or its input only.
+// endStream ends a stream, or only its input.
 func (st *stream) endStream(s *Server, stdinOnly bool) {
 	p := st.p
 	if st.stdin {
@@ -188,12 +190,12 @@ func (st *stream) endStream(s *Server, stdinOnly bool) {
 	}
 }
 
-// closeStdin lets go of our ends of a process's input; it ends when the clients'
-// are closed too. A terminal has no such end: when asked for it outright, the
-// program is sent the character that means it.
-func (p *proc) closeStdin(s *Server, asked bool) {
+// closeStdin closes the keeper's end of a process's input, which ends when the
+// clients' ends are closed too. A terminal has no such end: if a client asked for the
+// close, the program is sent the end-of-file character.
+func (p *proc) closeStdin(s *Server, explicit bool) {
 	if p.io.TTY {
-		if asked && p.pty >= 0 {
+		if explicit && p.pty >= 0 {
 			_, _ = unix.Write(p.pty, []byte{4})
 		}
 		return
@@ -204,7 +206,7 @@ func (p *proc) closeStdin(s *Server, asked bool) {
 	}
 }
 
-// watcher sees readers come to the FIFOs of processes that have ended.
+// watcher notices when a reader opens a FIFO of a process that has ended.
 type watcher struct {
 	fd    int
 	waits []wait
@@ -223,20 +225,20 @@ func (w *watcher) open(s *Server) (err error) {
 	return err
 }
 
-// waitFor has FIFOs closed once somebody reads them.
+// waitFor has the FIFOs closed once a reader has opened them.
 func (w *watcher) waitFor(p *proc, sinks []*stdio.Sink) {
 	for _, k := range sinks {
 		if k.Served() {
 			continue
 		}
 		wd, err := unix.InotifyAddWatch(w.fd, "/proc/self/fd/"+kernel.Itoa(k.FIFO()), unix.IN_OPEN)
-		if err == nil && !k.Served() { // watched first, looked at again after
+		if err == nil && !k.Served() { // watch first, then look again, so that no reader is missed
 			w.waits = append(w.waits, wait{wd, p, k})
 		}
 	}
 }
 
-// ready looks at all that wait: a reader of any of them may have come.
+// ready looks at all waiting FIFOs: a reader may have opened any of them.
 func (w *watcher) ready(s *Server, _ uint32) {
 	var buf [4096]byte
 	if n, err := unix.Read(w.fd, buf[:]); err != nil || n <= 0 {

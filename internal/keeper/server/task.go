@@ -13,14 +13,13 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// sealed is what the file that a plan comes in must have: neither its bytes nor
-// its size can change any more, and nobody can take that back.
+// sealed are the seals that a plan's file must have: neither its bytes nor its size
+// can change any more, and nobody can remove the seals.
 const sealed = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 
 var errSeals = errors.New("the plan's file is not sealed")
 
-// mapPlan maps the plan in a sealed memory file to memory of its own, and checks
-// it.
+// mapPlan maps a plan from a sealed memory file, privately, and checks it.
 func mapPlan(fd int) (*planMem, error) {
 	if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&sealed != sealed {
 		return nil, errSeals
@@ -40,15 +39,15 @@ func mapPlan(fd int) (*planMem, error) {
 	}
 	m, err := checked(mem)
 	if err == nil {
-		if m.blob, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-			m.blob = -1
+		if m.file, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			m.file = -1
 		}
 		return m, nil
 	}
 	return nil, err
 }
 
-// copyPlan is mapPlan for a plan inside a message, as version 1 sent it.
+// copyPlan is mapPlan for a plan inside the message, which is how version 1 sent it.
 func copyPlan(b []byte) (*planMem, error) {
 	b = plan.FromVersion1(b)
 	switch {
@@ -73,11 +72,11 @@ func checked(mem []byte) (*planMem, error) {
 	return &planMem{mem, -1}, nil
 }
 
-// planMem is a plan that was checked, in memory of its own, and the sealed file
-// that it came in, for the launcher's children; -1 is none.
+// planMem is a checked plan in memory of its own, and the sealed file that it came in,
+// from which the launcher's children map it. The file is -1 if there is none.
 type planMem struct {
 	mem  []byte
-	blob int
+	file int
 }
 
 func (m *planMem) free() {
@@ -85,10 +84,10 @@ func (m *planMem) free() {
 		return
 	}
 	unmap(m.mem)
-	if m.blob >= 0 {
-		_ = unix.Close(m.blob)
+	if m.file >= 0 {
+		_ = unix.Close(m.file)
 	}
-	m.mem, m.blob = nil, -1
+	m.mem, m.file = nil, -1
 }
 
 func unmap(mem []byte) {
@@ -97,7 +96,8 @@ func unmap(mem []byte) {
 	}
 }
 
-// launchPlanOf takes the plan that a launch came with, if it is one by a plan.
+// launchPlanOf takes the plan that came with a launch, or nil for a launch by a
+// command.
 func launchPlanOf(kind wire.Kind, m *wire.Launch, fds []int) (mem *planMem, f *wire.Fail) {
 	var err error
 	switch {
@@ -110,16 +110,16 @@ func launchPlanOf(kind wire.Kind, m *wire.Launch, fds []int) (mem *planMem, f *w
 	case m.Kind == wire.LaunchPlan:
 		mem, err = copyPlan(m.Plan)
 	}
-	m.Plan = nil // it stands in the buffer of the next request
+	m.Plan = nil // it lies in a buffer that the next request reuses
 	if err != nil {
 		return nil, &wire.Fail{Class: wire.InvalidArgument, Text: "launch " + wire.Key(m.Ref) + ": " + err.Error()}
 	}
 	return mem, nil
 }
 
-// taskPlanOf takes the plan that a task came with, if it has one.
+// taskPlanOf takes the plan that came with a task, or nil if it has none.
 func taskPlanOf(m *wire.Task, fds []int) (*planMem, *wire.Fail) {
-	m.Input = append([]byte(nil), m.Input...) // it stands in the buffer of the next request
+	m.Input = append([]byte(nil), m.Input...) // it lies in a buffer that the next request reuses
 	if !m.Planned {
 		return nil, nil
 	}
@@ -133,8 +133,9 @@ func taskPlanOf(m *wire.Task, fds []int) (*planMem, *wire.Fail) {
 	return nil, &wire.Fail{Class: wire.InvalidArgument, Text: "run: " + err.Error()}
 }
 
-// target returns a copy of the pidfd of the process whose namespaces a plan
-// joins, which may end and be forgotten while the plan runs; -1 for none.
+// target returns a copy of the pidfd of the process whose namespaces a plan joins, or
+// -1 for none. A copy, because that process may end and be forgotten while the plan
+// runs.
 func (s *Server) target(ref wire.Ref) (int, error) {
 	if ref.Container == "" {
 		return -1, nil
@@ -146,10 +147,11 @@ func (s *Server) target(ref wire.Ref) (int, error) {
 	return unix.FcntlInt(uintptr(t.pidfd), unix.F_DUPFD_CLOEXEC, 0)
 }
 
-var errNoTarget = errors.New("its target does not run")
+var errNoTarget = errors.New("the process whose namespaces it is to join is not running")
 
-// task runs a program that is more than a command line: with input, under
-// another name than its path, or by a plan in another process's namespaces.
+// task runs a program that a command line alone cannot describe: with input, with a
+// first argument that differs from the path, or by a plan in another process's
+// namespaces.
 func (c *conn) task(s *Server, id uint64, m *wire.Task, mem *planMem) {
 	if s.upgrade != nil {
 		s.parked = append(s.parked, func() { c.task(s, id, m, mem) })
@@ -160,7 +162,7 @@ func (c *conn) task(s *Server, id uint64, m *wire.Task, mem *planMem) {
 		path = m.Command.Args[0]
 	}
 	if !m.Planned && (path == "" || path[0] != '/') {
-		c.fail(s, id, wire.InvalidArgument, "run: the command is no absolute path")
+		c.fail(s, id, wire.InvalidArgument, "run: the command's path is not absolute")
 		return
 	}
 	target, err := s.target(m.Target)
@@ -181,7 +183,7 @@ func (c *conn) task(s *Server, id uint64, m *wire.Task, mem *planMem) {
 	cmd.begin(s, &m.Command)
 }
 
-// input is a file that holds b, at its beginning.
+// input returns a file that holds b, open at its beginning.
 func input(b []byte) (int, error) {
 	if len(b) == 0 {
 		return unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -193,7 +195,7 @@ func input(b []byte) (int, error) {
 	return fd, err
 }
 
-// runPlan forks and waits until the child runs its program, has failed or is
+// runPlan forks, and waits until the child executes its program, has failed, or is
 // dead.
 func (cmd *command) runPlan(s *Server, at *uint32) {
 	defer func() {
@@ -210,7 +212,7 @@ func (cmd *command) runPlan(s *Server, at *uint32) {
 		})
 		return
 	}
-	// Its end waits for what its pipe tells.
+	// The exit of the child is handled only after its failure pipe was read.
 	first := child.Pid
 	known := func(pid, pidfd int) {
 		s.post(func() {
@@ -218,7 +220,7 @@ func (cmd *command) runPlan(s *Server, at *uint32) {
 				_ = unix.Close(cmd.pidfd)
 			}
 			if pid != first {
-				s.spent = append(s.spent, first)
+				s.firstChildren = append(s.firstChildren, first)
 			}
 			if cmd.pidfd = pidfd; cmd.cancelled {
 				_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
@@ -240,8 +242,8 @@ func (cmd *command) runPlan(s *Server, at *uint32) {
 	})
 }
 
-// progress is memory that forked children share with us: two words for each, that
-// are given to one launch at a time.
+// progress is memory shared with forked children: two words for each launch, in which
+// its child counts the operations it has done.
 type progress struct {
 	words []byte
 	free  []uint16
@@ -249,7 +251,8 @@ type progress struct {
 
 const progressWords = 512
 
-// open makes the memory. Without it nobody can say where a launch was given up.
+// open maps the memory. Without it, an error cannot say at which operation a launch
+// was given up.
 func (p *progress) open() {
 	mem, err := unix.Mmap(-1, 0, 8*progressWords, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -261,7 +264,7 @@ func (p *progress) open() {
 	}
 }
 
-// take returns two words, or nil when there are none left.
+// take returns two words for a launch, or nil if none are left.
 func (p *progress) take() *uint32 {
 	if len(p.free) == 0 {
 		return nil
@@ -274,7 +277,7 @@ func (p *progress) take() *uint32 {
 	return w
 }
 
-// give takes words back from a launch of which nothing runs any more but its
+// give takes the words back from a launch once its children have ended or run the
 // program.
 func (p *progress) give(w *uint32) {
 	if w != nil {
@@ -282,7 +285,7 @@ func (p *progress) give(w *uint32) {
 	}
 }
 
-// stepName names the operation that a child has come to.
+// stepName names the operation that a child has reached.
 func stepName(p plan.Placed, at *uint32) string {
 	if at == nil {
 		return "?"

@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// upgrade is a wish to become another program, which waits until no command is
-// under way.
+// upgrade is a request to execute another program in place, which waits until no
+// command is running.
 type upgrade struct {
 	c    *conn
 	id   uint64
@@ -20,10 +20,10 @@ type upgrade struct {
 func (c *conn) beginUpgrade(s *Server, id uint64, path string) {
 	switch {
 	case path == "" || path[0] != '/':
-		c.fail(s, id, wire.InvalidArgument, "upgrade: the program is no absolute path")
+		c.fail(s, id, wire.InvalidArgument, "upgrade: the program's path is not absolute")
 		return
 	case s.upgrade != nil:
-		c.fail(s, id, wire.FailedPrecondition, "upgrade: one is under way")
+		c.fail(s, id, wire.FailedPrecondition, "upgrade: another one is under way")
 		return
 	}
 	s.upgrade = &upgrade{c, id, path}
@@ -32,8 +32,8 @@ func (c *conn) beginUpgrade(s *Server, id uint64, path string) {
 	}
 }
 
-// doUpgrade becomes the new program: same process, same children, same sockets.
-// When it returns, that has failed and all goes on as before.
+// doUpgrade executes the new program: same process, same children, same sockets. If it
+// returns, the upgrade has failed and the keeper goes on as before.
 func (s *Server) doUpgrade() {
 	u := s.upgrade
 	err := s.become(u)
@@ -48,11 +48,11 @@ func (s *Server) doUpgrade() {
 
 func (s *Server) become(u *upgrade) error {
 	for _, c := range s.conns {
-		if len(c.out) > 0 { // its answers are not part of what travels
+		if len(c.out) > 0 { // answers not yet sent are not handed over
 			c.closeConn(s)
 		}
 	}
-	st, keep := s.freeze(u)
+	st, keep := s.newHandover(u)
 	mem, err := kernel.Memfd(wire.Record(st))
 	if err != nil {
 		return err
@@ -76,30 +76,30 @@ func (s *Server) become(u *upgrade) error {
 	return err
 }
 
-// frozen is the keeper's state on its way to its next program.
-type frozen struct {
+// handover is the keeper's state as the old program hands it to the new one.
+type handover struct {
 	nestPid uint64
 	path    string
-	upConn  uint64 // who asked: descriptor and request
+	upConn  uint64 // connection, as descriptor plus one, and id of the upgrade request
 	upID    uint64
 	serial  uint64
 	streams uint64
 	started int64
 	lost    uint64
-	items   []frozenItem
-	conns   []frozenConn
-	links   []frozenStream
+	items   []handoverItem
+	conns   []handoverConn
+	links   []handoverStream
 }
 
-type frozenItem struct {
+type handoverItem struct {
 	item wire.Item
 	fds  []uint64
 }
 
-type frozenConn struct{ fd, exits uint64 }
+type handoverConn struct{ fd, exits uint64 }
 
-type frozenStream struct {
-	id, conn uint64 // conn: descriptor plus one, 0 for none
+type handoverStream struct {
+	id, conn uint64 // conn is the descriptor plus one, 0 for none
 	serial   uint64
 	stdin    bool
 	holder   bool
@@ -107,7 +107,7 @@ type frozenStream struct {
 }
 
 // Fields implements wire.Message.
-func (f *frozen) Fields(c *wire.Codec) {
+func (f *handover) Fields(c *wire.Codec) {
 	c.Uint(&f.nestPid)
 	c.Str(&f.path)
 	c.Uint(&f.upConn)
@@ -116,15 +116,15 @@ func (f *frozen) Fields(c *wire.Codec) {
 	c.Uint(&f.streams)
 	c.Int(&f.started)
 	c.Uint(&f.lost)
-	wire.List(c, &f.items, func(it *frozenItem) {
+	wire.List(c, &f.items, func(it *handoverItem) {
 		it.item.Fields(c)
 		c.Uints(&it.fds)
 	})
-	wire.List(c, &f.conns, func(x *frozenConn) {
+	wire.List(c, &f.conns, func(x *handoverConn) {
 		c.Uint(&x.fd)
 		c.Uint(&x.exits)
 	})
-	wire.List(c, &f.links, func(l *frozenStream) {
+	wire.List(c, &f.links, func(l *handoverStream) {
 		c.Uint(&l.id)
 		c.Uint(&l.conn)
 		c.Uint(&l.serial)
@@ -135,24 +135,24 @@ func (f *frozen) Fields(c *wire.Codec) {
 	})
 }
 
-// freeze writes the state down and lists the descriptors that must stay open.
-func (s *Server) freeze(u *upgrade) (f *frozen, keep []int) {
-	f = &frozen{
+// newHandover collects the state, and lists the descriptors that must stay open.
+func (s *Server) newHandover(u *upgrade) (f *handover, keep []int) {
+	f = &handover{
 		nestPid: uint64(s.nest.pid), path: u.path, upConn: plus1(u.c.fd), upID: u.id,
-		serial: s.serial, streams: s.streams, started: s.started.UnixNano(), lost: s.lost,
+		serial: s.serial, streams: s.lastStream, started: s.started.UnixNano(), lost: s.lost,
 	}
-	f.items = append(f.items, frozenItem{wire.Item{Key: socketKey, Roles: []wire.Role{wire.RoleSocket}}, []uint64{uint64(s.listenFD)}})
+	f.items = append(f.items, handoverItem{wire.Item{Key: socketKey, Roles: []wire.Role{wire.RoleSocket}}, []uint64{uint64(s.listenFD)}})
 	keep = append(keep, s.listenFD)
 	for _, p := range s.procs {
 		roles, fds := p.descriptors()
-		it := frozenItem{item: wire.Item{Key: p.key, Roles: roles, Blob: p.record(nil)}}
+		it := handoverItem{item: wire.Item{Key: p.key, Roles: roles, Blob: p.record(nil)}}
 		for _, fd := range fds {
 			it.fds = append(it.fds, uint64(fd))
 		}
 		f.items = append(f.items, it)
 		keep = append(keep, fds...)
 		for _, st := range p.streams {
-			l := frozenStream{id: st.id, serial: p.serial, stdin: st.stdin, holder: p.holder == st}
+			l := handoverStream{id: st.id, serial: p.serial, stdin: st.stdin, holder: p.holder == st}
 			if st.c != nil {
 				l.conn = plus1(st.c.fd)
 			}
@@ -167,7 +167,7 @@ func (s *Server) freeze(u *upgrade) (f *frozen, keep []int) {
 	}
 	for _, c := range s.conns {
 		if c.greeted {
-			f.conns = append(f.conns, frozenConn{uint64(c.fd), c.exits})
+			f.conns = append(f.conns, handoverConn{uint64(c.fd), c.exits})
 			keep = append(keep, c.fd)
 		}
 	}
@@ -176,21 +176,21 @@ func (s *Server) freeze(u *upgrade) (f *frozen, keep []int) {
 
 func plus1(fd int) uint64 { return uint64(fd + 1) }
 
-// readResume takes over from the program we were.
+// readResume takes over the state from the program before the upgrade.
 func (s *Server) readResume(mem int) ([]item, error) {
 	b, err := kernel.ReadFD(mem, wire.MaxBody)
 	_ = unix.Close(mem)
 	if err != nil {
 		return nil, err
 	}
-	var f frozen
+	var f handover
 	if !wire.ParseRecord(b, &f) {
 		return nil, unix.EPROTO
 	}
 	if s.nest.pid = int(f.nestPid); s.nest.pid == 0 || os.Getppid() != s.nest.pid {
 		s.nest = nest{fd: -1}
 	}
-	s.serial, s.streams, s.lost = f.serial, f.streams, f.lost
+	s.serial, s.lastStream, s.lost = f.serial, f.streams, f.lost
 	var items []item
 	for _, it := range f.items {
 		if len(it.fds) != len(it.item.Roles) {
@@ -203,12 +203,12 @@ func (s *Server) readResume(mem int) ([]item, error) {
 		}
 		items = append(items, x)
 	}
-	s.thaw = func() { s.reconnect(&f) }
+	s.afterResume = func() { s.reconnect(&f) }
 	return items, nil
 }
 
-// reconnect brings connections and streams back once the processes are there.
-func (s *Server) reconnect(f *frozen) {
+// reconnect restores connections and streams once the processes are restored.
+func (s *Server) reconnect(f *handover) {
 	for _, x := range f.conns {
 		fd := int(x.fd)
 		unix.CloseOnExec(fd)
@@ -235,7 +235,7 @@ func (s *Server) reconnect(f *frozen) {
 				st.newTap(s, src, fd, i)
 			}
 		}
-		if st.c == nil { // its client went meanwhile: nobody will end its input
+		if st.c == nil { // its client has gone, and nobody else would end its input
 			st.endStream(s, true)
 		}
 	}

@@ -45,7 +45,8 @@ func TestExchangesOfADirectory(t *testing.T) {
 	}
 	rounds := beneathtest.Rounds(t) * 10
 	var opened, reached, controls int
-	for i := range rounds {
+	// A single exchanger that gets no processor leaves the link in place for long.
+	for i := 0; i < rounds || opened == 0 && i < 100*rounds; i++ {
 		o, r := try(base, i%2 == 0)
 		opened, reached = opened+o, reached+r
 	}

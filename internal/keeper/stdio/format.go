@@ -1,7 +1,6 @@
-// Package stdio moves a process's output from its pipe or terminal into its
-// sinks and to those who listen, so that the death of the mover at any
-// instruction loses, doubles and tears nothing.
-//
+// Package stdio moves a process's output from its pipe or terminal into its sinks and
+// to attached clients. The death of the mover at any instruction neither loses, nor
+// repeats, nor tears anything.
 // It must not know processes, connections or why output is wanted. Start
 // reading at pump.go (one transaction), then journal.go (what makes it safe).
 package stdio
@@ -15,7 +14,7 @@ import (
 // records, all but the last tagged P.
 const maxText = 16 << 10
 
-// stampLen is the length of a time stamp; it has all nine digits always.
+// stampLen is the length of a time stamp, which always has nine digits of nanoseconds.
 const stampLen = len("2006-01-02T15:04:05.000000000Z")
 
 // overhead is what a CRI record adds to its text: the stamp, " stdout F " and
@@ -27,8 +26,8 @@ func stamp(b []byte, t time.Time) []byte {
 	return t.UTC().AppendFormat(b, "2006-01-02T15:04:05.000000000Z07:00")
 }
 
-// nextText cuts the next record's text off in; full says that its line ends
-// there (the newline is cut away).
+// nextText splits the text of the next record off in. full reports whether the line
+// ends there; its newline is removed.
 func nextText(in []byte) (text, rest []byte, full bool) {
 	head := in[:min(len(in), maxText+1)]
 	if i := bytes.IndexByte(head, '\n'); i >= 0 {
@@ -63,7 +62,7 @@ func appendCRI(out, in, ts []byte, stderr bool, limit int) (grown, rest []byte) 
 	return out, in
 }
 
-// sizeCRI is the length of the records of in.
+// sizeCRI returns the length of the records for in.
 func sizeCRI(in []byte) int64 {
 	var n int64
 	for len(in) > 0 {
@@ -74,8 +73,8 @@ func sizeCRI(in []byte) int64 {
 	return n
 }
 
-// wholeCRI takes the first n bytes of records and returns how many of them are
-// whole records, and how many bytes of output those tell of.
+// wholeCRI returns how many of the first n bytes of records are whole records, and how
+// many bytes of output those records hold.
 func wholeCRI(records []byte, n int) (kept, told int) {
 	for kept < n {
 		end := kept

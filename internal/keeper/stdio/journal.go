@@ -19,16 +19,16 @@ const (
 	lostSlots  = lostSize / 32
 	sentinel   = 16
 	ttyChunk   = 4096
-	// untouchedByte fills the buffer before a terminal is read, whose waiting
-	// bytes cannot be looked at: it is in no text.
+	// untouchedByte fills the buffer before a terminal is read, because bytes waiting
+	// in a terminal cannot be looked at. It occurs in no text.
 	untouchedByte = 0xff
 )
 
 // The states of a transaction.
 const (
 	idle    = iota
-	reading // perhaps consumed; nothing written yet
-	writing // consumed; some sinks written, as their slots tell
+	reading // perhaps consumed; nothing is written yet
+	writing // consumed; the slots say which sinks are written
 )
 
 // The states of a sink within a transaction.
@@ -52,8 +52,8 @@ type slot struct {
 type header struct {
 	magic   [8]byte
 	state   uint32
-	n       uint32 // bytes asked of read, then bytes read
-	key     uint32 // length of the sentinel that was compared; 0: a terminal
+	n       uint32 // bytes asked of read, later bytes read
+	key     uint32 // length of the sentinel that was compared; 0 for a terminal
 	stderr  uint32
 	serial  uint64
 	nonce   [sentinel]byte
@@ -62,8 +62,8 @@ type header struct {
 	reserve [64]byte
 }
 
-// lostSlot counts the lost bytes of a process (which 0), or those that one of
-// its sinks (which is its place plus one) has still to mark.
+// lostSlot counts the lost bytes of a process (which is 0), or those for which one of
+// its sinks (which is its index plus one) has still to write a marker.
 type lostSlot struct {
 	serial, which, n uint64
 	why              uint64
@@ -77,11 +77,11 @@ type Journal struct {
 	h    *header
 	data []byte
 	lost *[lostSlots]lostSlot
-	peek [2]int // a pipe of our own to look into others without consuming
+	peek [2]int // a pipe by which others are looked into without consuming
 }
 
-// OpenJournal maps the journal at path, making it when it is not there. A file
-// that is no journal is made one, empty.
+// OpenJournal maps the journal at path, and makes it if it does not exist. A file that
+// is not a journal is replaced by an empty one.
 func OpenJournal(path string) (*Journal, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -92,7 +92,7 @@ func OpenJournal(path string) (*Journal, error) {
 	if err := unix.Ftruncate(fd, size); err != nil {
 		return nil, err
 	}
-	// Room now, or a full file system would show as SIGBUS later.
+	// Allocate the space now: a full file system would otherwise raise SIGBUS later.
 	if err := unix.Fallocate(fd, 0, 0, size); err != nil && err != unix.EOPNOTSUPP {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func OpenJournal(path string) (*Journal, error) {
 	j := &Journal{
 		mem:  mem,
 		h:    (*header)(unsafe.Pointer(&mem[0])),
-		data: mem[headerSize+lostSize:], // the bytes under way
+		data: mem[headerSize+lostSize:], // the bytes of the transaction
 		lost: (*[lostSlots]lostSlot)(unsafe.Pointer(&mem[headerSize:][0])),
 	}
 	if err := unix.Pipe2(j.peek[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -129,9 +129,9 @@ func (j *Journal) Close() {
 	kernel.CloseAll(j.peek[:])
 }
 
-// begin opens a transaction in state reading of no more than most bytes. seen is
-// what is known to be in the pipe, or nil. It returns where to read to, or nil
-// when there is nothing to read.
+// begin opens a transaction of at most most bytes, in state reading. seen is what is
+// known to be in the pipe, or nil. It returns the buffer to read into, or nil if there
+// is nothing to read.
 func (j *Journal) begin(s *Source, now []byte, most int, seen []byte) []byte {
 	n, key := ttyChunk, sentinel
 	if s.TTY {
@@ -149,8 +149,8 @@ func (j *Journal) begin(s *Source, now []byte, most int, seen []byte) []byte {
 		n = min(n, most, chunk)
 		copy(j.data, j.h.nonce[:])
 		if n < sentinel {
-			// Too short to tell by chance: the sentinel is what the first byte
-			// is not.
+			// Too few bytes to compare safely: the sentinel is a byte that differs
+			// from the first one.
 			key = 1
 			var one [1]byte
 			if seen == nil {
@@ -174,11 +174,11 @@ func (j *Journal) begin(s *Source, now []byte, most int, seen []byte) []byte {
 	return j.data[:n]
 }
 
-// consumed tells, after a crash in state reading, how many bytes were read.
+// consumed returns, after a crash in state reading, how many bytes were read.
 func (j *Journal) consumed() int {
 	n := int(min(j.h.n, chunk))
 	switch j.h.key {
-	case 0: // a terminal: its buffer was filled before, and what differs was read
+	case 0: // a terminal: the buffer was filled before, and the bytes that differ were read
 		for n = min(n, ttyChunk); n > 0 && j.data[n-1] == untouchedByte; {
 			n--
 		}
@@ -205,7 +205,7 @@ func (j *Journal) Lost(serial uint64) uint64 {
 	return 0
 }
 
-// Restore tells a process's sinks what they had still to mark.
+// Restore tells a process's sinks for how many bytes they have still to write markers.
 func (j *Journal) Restore(serial uint64, sinks []*Sink) {
 	for i, k := range sinks {
 		if s := j.slot(serial, uint64(i)+1, false); s != nil {
@@ -231,15 +231,15 @@ func (j *Journal) slot(serial, which uint64, fresh bool) *lostSlot {
 	return nil
 }
 
-// addLost counts bytes that no sink took. With more processes losing output
-// than there are slots, the count of the rest is not kept over a restart.
+// addLost counts bytes that no sink took. If more processes lose output than there are
+// slots, the counts of the others do not survive a restart.
 func (j *Journal) addLost(serial, n uint64) {
 	if s := j.slot(serial, 0, true); s != nil {
 		s.n += n
 	}
 }
 
-// unmarked keeps what a sink has still to mark.
+// unmarked stores for how many bytes a sink has still to write a marker.
 func (j *Journal) unmarked(serial uint64, sink int, k *Sink) {
 	s := j.slot(serial, uint64(sink)+1, k.lost > 0)
 	if s == nil {

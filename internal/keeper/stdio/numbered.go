@@ -9,7 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper/kernel"
 )
 
-// numberOf takes a path that ends in .N apart.
+// numberOf splits a path that ends in .N.
 func numberOf(path string) (base string, n int, ok bool) {
 	i := strings.LastIndexByte(path, '.')
 	if i < 0 {
@@ -19,8 +19,8 @@ func numberOf(path string) (base string, n int, ok bool) {
 	return path[:i], n, err == nil && n >= 0
 }
 
-// findNumber makes the sink's path that of the highest number there is, so that
-// whoever opens it, after a crash too, goes on where the last one was.
+// findNumber makes the sink's path the one with the highest existing number, so that a
+// new process goes on where the last one was.
 func (k *Sink) findNumber() {
 	base, highest, ok := numberOf(k.Path)
 	if !ok {
@@ -40,8 +40,8 @@ func (k *Sink) findNumber() {
 	k.Path = base + "." + kernel.Itoa(highest)
 }
 
-// nextNumber has the next write go to a new file, and removes the one that is
-// then too old.
+// nextNumber makes the next write go to a new file, and removes the file that is too
+// old then.
 func (k *Sink) nextNumber() {
 	base, n, ok := numberOf(k.Path)
 	if !ok {

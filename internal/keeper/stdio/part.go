@@ -9,15 +9,16 @@ import (
 	"github.com/longshore/longshore/internal/keeper/kernel"
 )
 
-// partTime is how long a line that has no newline yet may wait for it. Programs
-// without a buffer write a line in pieces, one right after the other; one that
-// asks a question and waits for the answer is to be seen nevertheless.
+// partTime is how long an unfinished line may wait for its newline. Programs without
+// buffering write a line in pieces, one right after the other; but the question of a
+// program that waits for an answer must become visible.
 const partTime = 200 * time.Millisecond
 
-// waitsForLines reports whether unfinished lines of a source stay in its pipe
-// until they are finished, so that each becomes one record. They do where all
-// that is written is CRI's records: nobody else cares for lines, and a terminal's
-// are typed and edited. What waits there is lost by nobody's death.
+// waitsForLines reports whether unfinished lines of a source stay in its pipe until
+// they are finished, so that each line becomes one record. They do if all sinks write
+// CRI records: nothing else depends on lines, and a terminal's lines are typed and
+// edited. Lines that wait in the pipe survive the
+// keeper's death, because the nest holds the pipe too.
 func (s *Source) waitsForLines() bool {
 	if s.TTY || s.AtOnce || len(s.Taps) > 0 {
 		return false
@@ -33,16 +34,16 @@ func (s *Source) waitsForLines() bool {
 }
 
 // Part returns when the unfinished line that waits in the source's pipe is to be
-// written as it is; ok is false when none waits.
+// written unfinished; ok is false if none waits.
 func (s *Source) Part() (due time.Time, ok bool) { return s.part, !s.part.IsZero() }
 
-// cut returns how much of what is in a pipe is to be read now: whole lines, and
-// of a longer line than one record holds all but its last record. It sets the
-// time of what stays. data is what it looked at, nil when there is nothing.
+// cut returns how much of the pipe's content is to be read now: whole lines, and of a
+// line longer than a record all but its last record. It sets the time for what stays.
+// data is what cut has looked at, nil if the pipe is empty.
 func (p *Pump) cut(s *Source) (n int, data []byte) {
 	since := s.part
 	s.part = time.Time{}
-	least := 0 // that is there: what comes after this is not missed below
+	least := 0 // bytes that are there; those that come later are seen next time
 	if !since.IsZero() {
 		least = min(kernel.Available(s.FD), chunk)
 	}
@@ -56,7 +57,7 @@ func (p *Pump) cut(s *Source) (n int, data []byte) {
 	case part == 0:
 		return lines, data
 	case part > maxText:
-		return lines + (part-1)/maxText*maxText, data // the last is looked at again
+		return lines + (part-1)/maxText*maxText, data // the last record's part is looked at again
 	case lines > 0:
 	case len(data) < least || s.full(part):
 		return part, data // there is no room for the rest of the line
@@ -70,9 +71,9 @@ func (p *Pump) cut(s *Source) (n int, data []byte) {
 	return lines, data
 }
 
-// full reports whether n bytes may fill the pipe, whose writer would then wait for
-// us as we for it. A pipe is as full with half the bytes, in pieces that do not
-// share its pages.
+// full reports whether n bytes may fill the pipe. If they do, writer and reader would
+// wait for each other. Half the bytes fill a pipe too if they came in pieces that do
+// not share pages.
 func (s *Source) full(n int) bool {
 	if s.room == 0 {
 		s.room, _ = unix.FcntlInt(uintptr(s.FD), unix.F_GETPIPE_SZ, 0)
@@ -80,8 +81,8 @@ func (s *Source) full(n int) bool {
 	return n >= s.room/2
 }
 
-// look returns what is in a pipe, as much of it as fits into b, and leaves it
-// there; nil when it cannot.
+// look returns what is in a pipe, as much of it as fits into b, without consuming it;
+// nil if that fails.
 func (j *Journal) look(fd int, b []byte) []byte {
 	n, err := unix.Tee(fd, j.peek[1], len(b), unix.SPLICE_F_NONBLOCK)
 	if err != nil || n <= 0 {
@@ -102,7 +103,8 @@ func (j *Journal) look(fd int, b []byte) []byte {
 	return b
 }
 
-// clear empties the pipe of look, whose next answer would begin with what is left.
+// clear empties the pipe that look uses; otherwise the next look would begin with the
+// rest.
 func (j *Journal) clear() {
 	var b [4096]byte
 	for {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newLog is a bench with a log alone, which waits for lines, and a clock.
+// newLog makes a bench with a log only, which waits for lines, and a clock.
 func newLog(t *testing.T) (b *bench, clock *time.Time) {
 	t.Helper()
 	b = newBench(t)
@@ -21,7 +21,7 @@ func newLog(t *testing.T) (b *bench, clock *time.Time) {
 
 func (b *bench) logOnly() { b.src.Sinks = b.src.Sinks[:1] }
 
-// records are the log's, without stamp and stream, each of which is that of
+// records returns the log's records without stamp and stream. It checks that each is of
 // testTime or up to a second later.
 func (b *bench) records() (list []string) {
 	b.t.Helper()
@@ -86,8 +86,8 @@ func TestUnfinishedLinesWait(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsWhoNeedNot: an unfinished line is written at once for a terminal,
-// a raw sink, a listener, and after the end of the process.
+// TestNobodyWaitsWhoNeedNot: an unfinished line is written at once for a terminal, a raw
+// sink, an attached client, and after the end of the process.
 func TestNobodyWaitsWhoNeedNot(t *testing.T) {
 	for name, change := range map[string]func(b *bench){
 		"a raw sink beside": func(b *bench) { raw := NewSink(); raw.Path = b.path("raw"); b.src.Sinks = append(b.src.Sinks, raw) },

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outLimit is where a batch of formatted records is written out; the buffer is
-// as long and one record more.
+// outLimit is the size at which a batch of formatted records is written. The buffer
+// has room for one more record.
 const outLimit = 64 << 10
 
 // Source is one stream of output.
@@ -17,24 +17,24 @@ type Source struct {
 	FD     int
 	TTY    bool
 	Stderr bool
-	// Serial names the process, for ever.
+	// Serial identifies the process for the life of the keeper and its successors.
 	Serial uint64
 	// Sinks are the process's sinks, in their order; a nil one does not take
 	// this stream.
 	Sinks []*Sink
-	// Taps listen from now on, without any right to be waited for.
+	// Taps get a copy of the output from now on; the process never waits for them.
 	Taps []*Tap
-	// AtOnce has unfinished lines written without waiting for their newline.
+	// AtOnce makes unfinished lines be written without waiting for their newline.
 	AtOnce bool
 
 	part time.Time // until when an unfinished line waits in the pipe
-	room int       // of the pipe, once it was asked for
+	room int       // size of the pipe, once it is known
 }
 
-// Tap is a live listener's pipe.
+// Tap is the pipe of an attached client.
 type Tap struct {
 	FD   int
-	Gone bool // nobody reads any more
+	Gone bool // the reader has gone
 }
 
 // what is one sink's share of a transaction.
@@ -59,10 +59,10 @@ func NewPump(j *Journal) *Pump {
 
 func (p *Pump) stamp() []byte { return stamp(p.ts[:0], p.now()) }
 
-// Move reads once from a source, at most 64 KiB, and writes what came to its
-// sinks and taps. An unfinished line may stay where it is: see Source.Part. It
-// returns how much was moved, 0 when there is nothing now, and how much of that
-// a sink did not take.
+// Move reads once from a source, at most 64 KiB, and writes that to its sinks and
+// taps. An unfinished line may stay in the pipe: see Source.Part. Move returns how
+// many bytes it moved, 0 if there is nothing now, and how many of them a sink did not
+// take.
 func (p *Pump) Move(s *Source) (moved int, lost uint64) {
 	var data []byte
 	most := chunk
@@ -119,9 +119,9 @@ func (p *Pump) deliver(s *Source, data []byte, put func(*Sink, *slot, what) int)
 	return lost
 }
 
-// Recover finishes the transaction that a crash cut short. find returns a
-// process's source, nil when the process is not known any more. It reports
-// whether something was written again.
+// Recover completes the transaction that a crash cut short. find returns a process's
+// source, or nil if the process is not known any more. Recover reports whether it
+// wrote anything.
 func (p *Pump) Recover(find func(serial uint64, stderr bool) *Source) bool {
 	state := atomic.LoadUint32(&p.j.h.state)
 	if state != reading && state != writing {
@@ -140,8 +140,8 @@ func (p *Pump) Recover(find func(serial uint64, stderr bool) *Source) bool {
 	return true
 }
 
-// End ends a process's sinks; see Sink.End. It returns those that may have to
-// wait for a reader.
+// End ends a process's sinks; see Sink.End. It returns those whose content still needs
+// a reader.
 func (p *Pump) End(sinks []*Sink) (waiting []*Sink) {
 	for _, k := range sinks {
 		if k.End(p.stamp()) {
@@ -151,7 +151,7 @@ func (p *Pump) End(sinks []*Sink) (waiting []*Sink) {
 	return waiting
 }
 
-// offer gives a listener what it has room for.
+// offer gives a tap as much as it has room for.
 func (t *Tap) offer(b []byte) {
 	if t.Gone {
 		return

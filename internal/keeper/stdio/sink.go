@@ -14,28 +14,28 @@ import (
 type Sink struct {
 	CRI  bool
 	Path string
-	// Below, when set, is the directory above Path that is trusted: what is
-	// between is resolved through no link, each time.
+	// Below, if set, is a trusted directory above Path. The rest of the path is
+	// resolved without following links, at each open.
 	Below    string
 	MaxBytes int64
 	MaxFiles int
-	// Numbered: Path ends in .N and grows with the files; see numbered.go.
+	// Numbered means that Path ends in .N and more files follow; see numbered.go.
 	Numbered bool
 
-	fd   int // -1: not open
+	fd   int // -1 if it is not open
 	fifo bool
-	lost uint64 // bytes dropped since the last write that went through
+	lost uint64 // bytes dropped since the last successful write
 	why  unix.Errno
 }
 
 // NewSink returns a sink that is not open yet.
 func NewSink() *Sink { return &Sink{fd: -1} }
 
-// Open opens the sink's path if it is not open. The file is made 0640, or 0644
-// when it is one of several numbered ones. A FIFO is
-// opened for both directions: that needs no reader, what is written waits in
-// the pipe until one comes, and no reader's death is an end for the next. No link
-// is followed: containers reach the directories of sinks, and would have us write
+// Open opens the sink's path if it is not open. It makes a file with mode 0640, or
+// 0644 if it is one of several numbered ones. It opens a FIFO for reading and writing:
+// that needs no reader, what is written waits in the pipe until a reader comes, and a
+// reader that goes does not end it for the next one. Links are not followed:
+// containers reach the directories of sinks, and could otherwise make the keeper write
 // where they cannot.
 func (k *Sink) Open() error {
 	if k.fd >= 0 {
@@ -44,7 +44,7 @@ func (k *Sink) Open() error {
 	flags, mode := unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(0o640)
 	if k.Numbered {
 		k.findNumber()
-		mode = 0o644 // many read such a directory
+		mode = 0o644 // such directories are read by other users
 	}
 	d, name, err := k.dir()
 	if err != nil {
@@ -73,8 +73,7 @@ func (k *Sink) Open() error {
 
 func isFIFO(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFIFO }
 
-// dir opens the directory that has the sink's files; name is that of the current
-// one in it.
+// dir opens the directory of the sink's files; name is that of the current file.
 func (k *Sink) dir() (fd int, name string, err error) {
 	dir, name := ".", k.Path
 	if i := strings.LastIndexByte(k.Path, '/'); i >= 0 {
@@ -103,7 +102,7 @@ func (k *Sink) dir() (fd int, name string, err error) {
 // list names what is in an open directory.
 func list(dir int) []string { return kernel.ReadDir("/proc/self/fd/" + kernel.Itoa(dir)) }
 
-// FIFO returns the open FIFO's descriptor, or -1 when the sink is none.
+// FIFO returns the descriptor of the open FIFO, or -1 if the sink is not a FIFO.
 func (k *Sink) FIFO() int {
 	if k.fifo {
 		return k.fd
@@ -111,7 +110,7 @@ func (k *Sink) FIFO() int {
 	return -1
 }
 
-// Adopt gives the sink a FIFO that is open already.
+// Adopt gives the sink a FIFO that is already open.
 func (k *Sink) Adopt(fd int) { k.fd, k.fifo = fd, true }
 
 // Close closes the sink; the next write opens it again.
@@ -122,7 +121,7 @@ func (k *Sink) Close() {
 	}
 }
 
-// Reopen opens the path anew. What was open stays in use when that fails.
+// Reopen opens the path anew. If that fails, the old file stays in use.
 func (k *Sink) Reopen() error {
 	if k.fifo {
 		return nil
@@ -139,7 +138,7 @@ func (k *Sink) Reopen() error {
 	return nil
 }
 
-// marker is the line that tells of lost output.
+// marker returns the line that says how much output was lost.
 func (k *Sink) marker(out, ts []byte, stderr bool) []byte {
 	if k.lost == 0 {
 		return out
@@ -157,7 +156,7 @@ func (k *Sink) marker(out, ts []byte, stderr bool) []byte {
 	return out
 }
 
-// fail counts what the sink did not take.
+// fail counts bytes that the sink did not take.
 func (k *Sink) fail(n int, err error) int {
 	if n > 0 {
 		k.lost += uint64(n)
@@ -206,8 +205,8 @@ func (k *Sink) put(s *slot, w what) (lost int) {
 	return lost
 }
 
-// write appends the marker and the data at the file's end. When the file takes
-// no more it keeps the whole records that went in and cuts off the rest.
+// write appends the marker and the data to the file. If the file takes only a part,
+// the whole records of that part stay and the rest is cut off.
 func (k *Sink) write(w what, head []byte, size int64, regular bool) int {
 	left := w.data
 	if len(head) > 0 {
@@ -241,8 +240,8 @@ func (k *Sink) write(w what, head []byte, size int64, regular bool) int {
 	return 0
 }
 
-// putFIFO writes to a FIFO what it has room for. The slot counts what went in,
-// so that a redo goes on from there.
+// putFIFO writes to a FIFO as much as it has room for. The slot counts what was
+// written, so that a redo continues there.
 func (k *Sink) putFIFO(s *slot, w what) int {
 	s.fifo = 1
 	skip := int64(0)
@@ -286,8 +285,8 @@ func (k *Sink) putFIFO(s *slot, w what) int {
 	return 0
 }
 
-// rotate makes room for a new file: the current one becomes Path.1. Where a
-// rename fails the current file just grows.
+// rotate makes room for a new file: the current one becomes Path.1. If a rename fails,
+// the current file goes on growing.
 func (k *Sink) rotate() {
 	if k.Numbered {
 		k.nextNumber()
@@ -329,11 +328,11 @@ func (k *Sink) redo(s *slot, w what) int {
 		}
 		return 0
 	}
-	if s.ino == 0 { // a device: nothing can be taken back
+	if s.ino == 0 { // a device: what was written cannot be removed
 		return 0
 	}
 	fd := k.find(s.dev, s.ino)
-	if fd < 0 { // the file is gone, and its lines with it
+	if fd < 0 { // the file is gone, with its lines
 		s.state = untouched
 		return k.put(s, w)
 	}
@@ -349,8 +348,8 @@ func (k *Sink) redo(s *slot, w what) int {
 	return lost
 }
 
-// find opens the file with that inode: at the path, or beside it under
-// whatever name it was renamed to. It returns -1 when there is none.
+// find opens the file with that inode, at the path or beside it under any other name.
+// It returns -1 if there is none.
 func (k *Sink) find(dev, ino uint64) int {
 	d, name, err := k.dir()
 	if err != nil {
@@ -384,10 +383,10 @@ func openIf(dir int, name string, dev, ino uint64) int {
 	return fd
 }
 
-// End closes a file after the last output, with its marker when something was
-// lost. Of a FIFO it keeps only a writing end, which holds the bytes in it and
-// is no reader, so that Served can tell whether somebody else is; it reports
-// whether it did.
+// End closes a file after the last output, with its marker if output was lost. Of a
+// FIFO it keeps only a writing end. That holds the bytes in the FIFO and is not a
+// reader, so that Served can see whether there is one. End reports whether it kept the
+// FIFO.
 func (k *Sink) End(ts []byte) (waits bool) {
 	if !k.fifo {
 		if k.lost > 0 && k.Open() == nil {
@@ -401,7 +400,7 @@ func (k *Sink) End(ts []byte) (waits bool) {
 		return false
 	}
 	w := k.writingEnd()
-	if w < 0 { // the name is gone: nobody will come
+	if w < 0 { // the name is gone, so no reader can come
 		k.Close()
 		return false
 	}
@@ -410,8 +409,8 @@ func (k *Sink) End(ts []byte) (waits bool) {
 	return true
 }
 
-// writingEnd opens the FIFO for writing only, by its name; -1 when that does not
-// name it any more.
+// writingEnd opens the FIFO for writing only, by its name. It returns -1 if the name
+// does not mean this FIFO any more.
 func (k *Sink) writingEnd() int {
 	d, name, err := k.dir()
 	if err != nil {
@@ -430,9 +429,8 @@ func (k *Sink) writingEnd() int {
 	return w
 }
 
-// Served closes a FIFO that ended when nothing is left in it or somebody reads
-// it, who then sees its end. It reports false when what is in it still waits for
-// a reader.
+// Served closes an ended FIFO if it is empty or has a reader, which then sees its end.
+// It reports false while the content still waits for a reader.
 func (k *Sink) Served() bool {
 	if k.fd < 0 {
 		return true
@@ -446,8 +444,8 @@ func (k *Sink) Served() bool {
 
 func (s *slot) set(state uint32) { storeState(&s.state, state) }
 
-// writeSome writes until all is written or an error comes, and returns how much
-// went in.
+// writeSome writes until everything is written or an error comes, and returns how much
+// was written.
 func writeSome(fd int, b []byte) (int, error) {
 	n := 0
 	for n < len(b) {

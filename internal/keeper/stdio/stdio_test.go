@@ -41,8 +41,8 @@ func reassemble(t *testing.T, log []byte, stream string) string {
 	return out.String()
 }
 
-// FuzzCRI splits any bytes anywhere: the records must give the same bytes, have
-// the size that was foretold, and be counted right at every length.
+// FuzzCRI splits any bytes anywhere: the records must give the same bytes, have the
+// computed size, and be counted correctly at every length.
 func FuzzCRI(f *testing.F) {
 	f.Add([]byte("one\ntwo\nthree"), uint16(5), false)
 	f.Add([]byte("\n\n\n"), uint16(1), true)
@@ -106,7 +106,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// open is a new keeper: nothing is left but the files and the pipe.
+// open starts a new keeper: only the files and the pipe are left.
 func (b *bench) open() {
 	b.t.Helper()
 	cri, raw := NewSink(), NewSink()
@@ -250,8 +250,8 @@ func (b *bench) consume() {
 	}
 }
 
-// torn dies while writing: in the first sink (0), between the two (1), in the
-// second (2), after both (3).
+// torn dies while writing: in the first sink (0), between the two (1), in the second
+// (2), after both (3).
 func (b *bench) torn(stage int) {
 	b.t.Helper()
 	b.consume()
@@ -331,8 +331,8 @@ func TestForeignJournalIsReplaced(t *testing.T) {
 	}
 }
 
-// FuzzRecover has the journal say anything: recovery must neither panic nor
-// write outside the sinks.
+// FuzzRecover puts any bytes into the journal: recovery must neither panic nor write
+// outside the sinks.
 func FuzzRecover(f *testing.F) {
 	f.Add(uint32(reading), uint32(1<<31), uint32(0), []byte{1})
 	f.Add(uint32(writing), uint32(70000), uint32(99), bytes.Repeat([]byte{2}, 600))

@@ -1,7 +1,6 @@
-// Package tinyinit is the smallest init for a container: it runs one program
-// below itself, passes signals on, reaps whatever is left to it, and ends as the
-// program did. Without a program it holds a shared pid namespace until it is
-// told to end.
+// Package tinyinit is the smallest init for a container: it runs one program, passes
+// signals on to it, reaps the processes it inherits, and exits as the program did.
+// Without a program it holds a shared pid namespace until it gets a signal to end.
 //
 // It must not know the keeper. Start reading at Main.
 package tinyinit
@@ -15,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main runs args and returns the exit status: the program's, or 128 and its
-// signal, 127 when there is no such program, 126 when it cannot be run.
+// Main runs args and returns the exit status: that of the program, 128 plus the signal
+// that killed it, 127 if the program does not exist, or 126 if it cannot be executed.
 func Main(args []string) int {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals)
@@ -39,7 +38,7 @@ func Main(args []string) int {
 	for got := range signals {
 		sig, ok := got.(syscall.Signal)
 		switch {
-		case !ok || sig == unix.SIGURG: // the Go runtime's own
+		case !ok || sig == unix.SIGURG: // SIGURG belongs to the Go runtime
 		case sig == unix.SIGCHLD:
 			if status, over := reap(main); over {
 				return status
@@ -53,8 +52,9 @@ func Main(args []string) int {
 	return 0
 }
 
-// foreground gives the program its own group, and the terminal to that group if
-// there is one, so that what the terminal sends reaches the program once.
+// foreground gives the program its own process group and makes that the terminal's
+// foreground group, if there is a terminal, so that the terminal's signals reach the
+// program once.
 func foreground() *syscall.SysProcAttr {
 	if _, err := unix.IoctlGetTermios(0, unix.TCGETS); err != nil {
 		return &syscall.SysProcAttr{Setpgid: true}
@@ -62,7 +62,7 @@ func foreground() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Foreground: true, Ctty: 0}
 }
 
-// reap takes all ended children, and tells when the program is one of them.
+// reap reaps all ended children, and reports whether the program is one of them.
 func reap(main int) (status int, over bool) {
 	for {
 		var w unix.WaitStatus
@@ -82,7 +82,7 @@ func reap(main int) (status int, over bool) {
 	}
 }
 
-// find looks a program up as a shell would.
+// find looks a program up in PATH as a shell does.
 func find(name string) (string, error) {
 	for i := range len(name) {
 		if name[i] == '/' {

@@ -1,15 +1,16 @@
-// Package wire is what agent, keeper and nest say to each other: frames, their
-// bodies, and the versions in which they are understood.
+// Package wire is the protocol between agent, keeper and nest: frames, their bodies,
+// and the versions in which they are understood.
 //
-// It must not know sockets or processes: bytes in, bytes out, and any bytes may
+// It must not know sockets or processes: it encodes and decodes bytes, and must cope
+// with any bytes. Start reading at codec.go, then frame.go, then message.go.
 // come in. Start reading at codec.go, then frame.go, then message.go.
 package wire
 
 import "encoding/binary"
 
-// Codec walks the fields of a message, writing or reading them in the same
-// order. A message has one method that names its fields, so that the two
-// directions cannot differ.
+// Codec walks the fields of a message, and writes or reads them in the same order. A
+// message has one method that names its fields, so that the two directions cannot
+// differ.
 type Codec struct {
 	b       []byte
 	reading bool
@@ -26,8 +27,8 @@ func Marshal(b []byte, m Message) []byte {
 	return c.b
 }
 
-// Unmarshal fills m from b and reports whether b was a well-formed body. What it
-// fills refers to b.
+// Unmarshal fills m from b, and reports whether b was a well-formed body. The strings
+// and bytes in m point into b.
 func Unmarshal(b []byte, m Message) bool {
 	c := Codec{b: b, reading: true}
 	m.Fields(&c)
@@ -55,7 +56,7 @@ func (c *Codec) Int(v *int64) {
 	*v = int64(u>>1) ^ -int64(u&1)
 }
 
-// Bool walks one truth value.
+// Bool walks a boolean.
 func (c *Codec) Bool(v *bool) {
 	var u uint64
 	if *v {
@@ -68,7 +69,7 @@ func (c *Codec) Bool(v *bool) {
 	*v = u == 1
 }
 
-// Bytes walks a string of bytes.
+// Bytes walks a byte string.
 func (c *Codec) Bytes(v *[]byte) {
 	n := uint64(len(*v))
 	c.Uint(&n)
@@ -86,7 +87,7 @@ func (c *Codec) Bytes(v *[]byte) {
 	}
 }
 
-// Str walks a text.
+// Str walks a string.
 func (c *Codec) Str(v *string) {
 	var b []byte
 	if !c.reading {
@@ -108,8 +109,8 @@ func small[T ~int | ~int32 | ~uint8 | ~uint16 | ~uint32](c *Codec, v *T) {
 	}
 }
 
-// List walks a list, one element at a time. An element takes at least one byte,
-// so that a short body cannot ask for a long list.
+// List walks a list, one element at a time. An element takes at least one byte, so a
+// short body cannot announce a long list.
 func List[T any](c *Codec, v *[]T, each func(*T)) {
 	n := uint64(len(*v))
 	c.Uint(&n)

@@ -2,31 +2,31 @@ package wire
 
 import "encoding/binary"
 
-// The protocol's version, and the oldest that this code still speaks. A hello
-// names both; the two sides use the lower of their versions, and a side that is
-// too old is refused by a text with both numbers.
+// The protocol's version, and the oldest one that this code supports. A hello names
+// both. The two sides use the lower of their versions; a side that is too old is
+// refused with an error that names both versions.
 //
-// A body never changes: what a version adds comes as a kind of its own, so that
-// a keeper knows by the frame alone what it has before it, whatever program was
+// The body of a kind never changes: what a version adds is a new kind. A keeper
+// therefore knows from the frame alone how to decode it.
 // greeted at the other end.
 const (
 	Version = 2
 	Oldest  = 1
 )
 
-// VersionTask is the first that has KindLaunchPlan, KindAdvance, KindTask and
+// VersionTask is the first version with KindLaunchPlan, KindAdvance, KindTask and
 // KindNamespaces.
 const VersionTask = 2
 
-// NestVersion is that of what keeper and nest say to each other. A nest stays
-// what it was when a keeper becomes its next program.
+// NestVersion is the version of the protocol between keeper and nest. A nest keeps
+// running the old program when the keeper is upgraded.
 const NestVersion = 1
 
-// Kind says what a frame is.
+// Kind is the kind of a frame.
 type Kind uint8
 
-// What the agent asks of the keeper. Each is answered by OK or Fail under the
-// same id, ExitEvent aside, which comes as often as there are exits.
+// The agent's requests to the keeper. Each is answered by OK or Fail with the same id,
+// except KindExits, whose answers are any number of ExitEvents.
 const (
 	KindHello Kind = iota + 1
 	KindLaunch
@@ -46,49 +46,49 @@ const (
 	KindCancel
 	KindShutdown
 	KindRelease
-	KindLaunchPlan // as KindLaunch; the plan comes as a sealed memory file
+	KindLaunchPlan // KindLaunch with the plan in a sealed memory file
 	KindAdvance    // lets a parked child go on to where it parks next
-	KindTask       // as KindRun, of a Task; its plan, if any, as a sealed memory file
+	KindTask       // KindRun for a Task; a plan, if any, comes in a sealed memory file
 	KindNamespaces // makes namespaces; the answer brings a descriptor of each
 )
 
-// What the keeper answers.
+// The keeper's answers.
 const (
 	KindOK Kind = iota + 64
 	KindFail
 	KindExitEvent
-	KindNestLost // unasked: the keeper's nest is gone
+	KindNestLost // not an answer: the keeper has lost its nest
 )
 
-// What keeper and nest say to each other.
+// The messages between keeper and nest.
 const (
 	KindNestHello   Kind = iota + 128 // nest → keeper: the first frame
-	KindNestItem                      // nest → keeper: something it held
-	KindNestReady                     // nest → keeper: that was all
-	KindNestPut                       // keeper → nest: hold this, instead of what had the same key
-	KindNestDrop                      // keeper → nest: let it go
+	KindNestItem                      // nest → keeper: an item that it holds
+	KindNestReady                     // nest → keeper: all items are sent
+	KindNestPut                       // keeper → nest: hold this item in place of the one with the same key
+	KindNestDrop                      // keeper → nest: drop the item
 	KindNestAsk                       // keeper → nest: has this child of yours ended?
-	KindNestTold                      // nest → keeper: how it ended
-	KindNestReap                      // keeper → nest: its end is on record
+	KindNestTold                      // nest → keeper: how the child ended
+	KindNestReap                      // keeper → nest: the child's exit is recorded
 	KindNestBinary                    // keeper → nest: the program to start next time
-	KindNestQuit                      // keeper → nest: both of us end
-	KindNestServing                   // keeper → nest: I have taken everything over
+	KindNestQuit                      // keeper → nest: both processes end
+	KindNestServing                   // keeper → nest: the keeper has taken everything over
 )
 
-// HeaderLen is the length of a frame's header: kind, flags, two zero bytes, and
-// the id that ties an answer to its question.
+// HeaderLen is the length of a frame's header: kind, flags, two zero bytes, and the id
+// that an answer shares with its request.
 const HeaderLen = 12
 
-// FlagMemfd says that the body stands in a memory file, which is the frame's
-// first descriptor.
+// FlagMemfd says that the body is in a memory file, which is the frame's first
+// descriptor.
 const FlagMemfd = 1
 
-// SocketKey is the item under which the nest holds the listening socket; the
-// keys of processes are paths with a slash.
+// SocketKey is the key of the item that holds the listening socket. The keys of
+// processes are paths with a slash.
 const SocketKey = "socket"
 
-// MaxInline is the longest body that goes into the frame itself. MaxBody is the
-// longest that is taken at all.
+// MaxInline is the longest body that fits into the frame itself. MaxBody is the
+// longest that is accepted at all.
 const (
 	MaxInline = 32 << 10
 	MaxBody   = 16 << 20
@@ -113,7 +113,8 @@ func (h Header) Append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(b, h.ID)
 }
 
-// ParseHeader splits a frame. It reports false for what is no frame.
+// ParseHeader splits a frame into header and inline body. It reports false if b is not
+// a frame.
 func ParseHeader(b []byte) (Header, []byte, bool) {
 	if len(b) < HeaderLen || len(b) > MaxFrame || b[2] != 0 || b[3] != 0 || b[1]&^FlagMemfd != 0 {
 		return Header{}, nil, false

@@ -2,10 +2,10 @@ package wire
 
 import "strconv"
 
-// Magic opens a hello.
+// Magic identifies the protocol in a hello.
 const Magic = "longshore keeper"
 
-// Hello opens a connection, from either side.
+// Hello is the first message of both sides.
 type Hello struct {
 	Magic   string
 	Version uint64
@@ -20,7 +20,7 @@ func (m *Hello) Fields(c *Codec) {
 	c.Uint(&m.Oldest)
 	c.Str(&m.Program)
 	if c.reading && !c.bad && m.Magic == Magic && m.Version > Version {
-		c.b = nil // a later version may say more: what it is must still be told apart
+		c.b = nil // a later version may add fields; it must still be recognized
 	}
 }
 
@@ -50,13 +50,13 @@ const (
 	Ended         // the process has ended; a client that does not know it takes it for Internal
 )
 
-// Fail answers what did not work.
+// Fail is the answer to a request that failed.
 type Fail struct {
 	Class Class
 	Text  string
-	// Status is the command's, of CommandFailed. Of other classes it is the errno
-	// with which a plan's program could not be executed; 0 is none, and what keepers
-	// say that do not tell it.
+	// Status is the exit status of the command, for CommandFailed. For other classes
+	// it is the errno with which a plan's program could not be executed; 0 if there is
+	// none or the keeper is too old to report it.
 	Status int
 	Stderr string
 }
@@ -93,15 +93,15 @@ func (m *Command) Fields(c *Codec) {
 	c.Bool(&m.HideUnified)
 }
 
-// Task is a program to run that is more than a command line.
+// Task is a program to run that needs more than a command line.
 type Task struct {
 	Command Command // not used by a planned one
 	// Path is the program's, Args[0] when empty.
 	Path string
-	// Input is what it reads, then its input ends.
+	// Input is what the program reads from its standard input.
 	Input []byte
-	// Planned says that a plan comes along, which the forked child interprets
-	// in the namespaces of Target.
+	// Planned says that a plan comes with the request; the forked child runs it in the
+	// namespaces of Target.
 	Planned bool
 	Target  Ref
 }
@@ -129,7 +129,7 @@ func (m *Result) Fields(c *Codec) {
 	c.Str(&m.Stderr)
 }
 
-// Stdin is what a process finds at descriptor 0.
+// Stdin is the mode of a process's standard input.
 type Stdin uint8
 
 // The modes of Stdin.
@@ -139,17 +139,17 @@ const (
 	StdinOnce
 )
 
-// Sink is where output goes.
+// Sink is a destination of output.
 type Sink struct {
 	CRI            bool
 	Stdout, Stderr bool
-	// Path is absolute. Two slashes in it end the directory that is trusted: what
-	// follows is resolved through no link. Keepers that do not know that take it
-	// for any path.
+	// Path is absolute. Two slashes in it mark the end of the trusted directory: the
+	// rest is resolved without following links. A keeper that does not know that
+	// treats it as an ordinary path.
 	Path     string
 	MaxBytes int64
-	// MaxFiles is negative for a sink whose files are numbered: keepers that do
-	// not know those write to the first number alone.
+	// MaxFiles is negative for a sink with numbered files. A keeper that does not know
+	// those writes to the first file only.
 	MaxFiles int
 }
 
@@ -182,7 +182,7 @@ func (m *IO) Fields(c *Codec) {
 	List(c, &m.Sinks, func(s *Sink) { s.Fields(c) })
 }
 
-// Want says which ends of a stream are wanted.
+// Want says which streams a client wants.
 type Want struct{ Stdin, Stdout, Stderr, Exclusive bool }
 
 // Fields implements Message.
@@ -193,7 +193,7 @@ func (m *Want) Fields(c *Codec) {
 	c.Bool(&m.Exclusive)
 }
 
-// Level is one cgroup whose out-of-memory counters are told.
+// Level is a cgroup whose out-of-memory counters are reported.
 type Level struct{ Path, Local string }
 
 // Fields implements Message.
@@ -202,16 +202,16 @@ func (m *Level) Fields(c *Codec) {
 	c.Str(&m.Local)
 }
 
-// LaunchKind says what starts the process.
+// LaunchKind is the way in which a process is started.
 type LaunchKind uint8
 
 // The kinds of launches.
 const (
-	LaunchCommand LaunchKind = iota + 1 // a command that leaves the process behind
-	LaunchPlan                          // a plan that the forked child interprets
+	LaunchCommand LaunchKind = iota + 1 // a command that starts the process and ends
+	LaunchPlan                          // a plan that the forked child runs
 )
 
-// Launch asks for a process.
+// Launch asks the keeper to start a process.
 type Launch struct {
 	Kind          LaunchKind
 	Ref           Ref
@@ -224,9 +224,9 @@ type Launch struct {
 	UID, GID      uint32
 	Levels        []Level
 	Peak          string
-	Plan          []byte // of LaunchPlan, unless it comes as a file of its own
-	Park          bool   // a planned process waits for KindRelease
-	Target        Ref    // whose namespaces a planned process joins
+	Plan          []byte // for LaunchPlan, unless it comes in a file
+	Park          bool   // a planned process parks until KindRelease
+	Target        Ref    // the process whose namespaces a planned process joins
 }
 
 // Fields implements Message.
@@ -248,7 +248,7 @@ func (m *Launch) Fields(c *Codec) {
 	m.Target.Fields(c)
 }
 
-// Launched answers Launch. Its descriptors are those of Opened.
+// Launched is the answer to Launch. Its descriptors are those of Opened.
 type Launched struct {
 	Pid    int
 	Opened Opened
@@ -290,7 +290,7 @@ func (m *StreamsRequest) Fields(c *Codec) {
 	m.Want.Fields(c)
 }
 
-// StreamEnd says that the client has let go of a stream, or of its stdin only.
+// StreamEnd says that the client has closed a stream, or only its stdin.
 type StreamEnd struct {
 	Stream    uint64
 	StdinOnly bool
@@ -351,14 +351,14 @@ func (m *Processes) Fields(c *Codec) {
 	List(c, &m.List, func(s *Supervised) { s.Fields(c) })
 }
 
-// Exit is how a process ended.
+// Exit describes how a process ended.
 type Exit struct {
 	Ref      Ref
 	Pid      int
 	Code     int
 	Signal   int
-	Nanos    int64 // when, since 1970
-	Lost     bool  // nobody can know how
+	Nanos    int64 // since 1970
+	Lost     bool  // how it ended cannot be known any more
 	OOMKills []uint64
 	OOMLocal []uint64
 	Peak     uint64
@@ -379,16 +379,16 @@ func (m *Exit) Fields(c *Codec) {
 	c.Uint(&m.LostOut)
 }
 
-// recordVersion opens every record that is kept, on disk or in the nest.
+// recordVersion starts every record on disk or in the nest.
 const recordVersion = 1
 
-// Record is Marshal for what is kept: it says its version first.
+// Record is Marshal with the record's version in front.
 func Record(m Message) []byte { return AppendRecord(nil, m) }
 
 // AppendRecord is Record, appended to b.
 func AppendRecord(b []byte, m Message) []byte { return Marshal(append(b, recordVersion), m) }
 
-// ParseRecord reads a Record. It reports false for a later version too.
+// ParseRecord decodes a Record. It reports false for an unknown version too.
 func ParseRecord(b []byte, m Message) bool {
 	return len(b) > 0 && b[0] == recordVersion && Unmarshal(b[1:], m)
 }
@@ -427,7 +427,7 @@ type Cancel struct{ ID uint64 }
 // Fields implements Message.
 func (m *Cancel) Fields(c *Codec) { c.Uint(&m.ID) }
 
-// Mismatch says in words why two sides cannot talk.
+// Mismatch says why two sides cannot talk to each other.
 func Mismatch(mine, theirs Hello) string {
 	return "this side speaks protocol " + span(mine) + ", the other " + span(theirs)
 }

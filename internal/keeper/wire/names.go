@@ -1,8 +1,7 @@
 package wire
 
-// Escape makes a file name of any text: letters, digits, dot, dash and
-// underscore stay, all else becomes %XX. Long ones are cut and told apart by a
-// hash.
+// Escape makes a file name of any text: letters, digits, dot, dash and underscore
+// stay, other bytes become %XX. A long name is cut and gets a hash.
 func Escape(text string) string {
 	const hex = "0123456789ABCDEF"
 	out := make([]byte, 0, len(text)+8)
@@ -30,7 +29,7 @@ func Escape(text string) string {
 	return string(out)
 }
 
-// Key is a process's path below io/. No process's name can be taken for the
+// Key returns a process's path below io/. No other process's name can collide with the
 // main one's.
 func Key(ref Ref) string {
 	name := "main"
@@ -40,8 +39,8 @@ func Key(ref Ref) string {
 	return Escape(ref.Container) + "/" + name
 }
 
-// RecordFile is the name of the exit record below exits/ of the process with
-// that key; a plus sign is in none of a key's parts.
+// RecordFile returns the name, below exits/, of the exit record of the process with
+// that key. The plus sign that it contains does not occur in a key's parts.
 func RecordFile(key string) string {
 	b := []byte(key)
 	for i := range b {

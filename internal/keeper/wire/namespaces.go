@@ -1,11 +1,10 @@
 package wire
 
-// Namespaces asks for a user namespace and for others that belong to it.
+// Namespaces asks for a user namespace and other namespaces that it owns.
 type Namespaces struct {
 	UIDs, GIDs []IDRange
-	// Kinds are the names of the wanted ones below /proc/PID/ns: user, and of
-	// those that it is to own net, ipc and uts. The descriptors come in this
-	// order.
+	// Kinds are the names of the wanted files below /proc/PID/ns: user, and net, ipc
+	// or uts, which the user namespace is to own. The descriptors come in this order.
 	Kinds []string
 }
 

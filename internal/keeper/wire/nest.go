@@ -3,7 +3,7 @@ package wire
 // Role says what a descriptor held by the nest is.
 type Role uint8
 
-// The roles. A socket is the keeper's listening one.
+// The roles. RoleSocket is the keeper's listening socket.
 const (
 	RoleStdin Role = iota + 1
 	RoleStdout
@@ -12,11 +12,10 @@ const (
 	RolePidfd
 	RoleSocket
 	RoleCommand // pidfd of a launch's command
-	RoleConsole // where a launch's command sends the pty
-	RolePark    // the end that lets a parked child go
-	RoleErrors  // where it tells why it could not
-	// RoleSink and those after it are the process's sinks that are FIFOs, by
-	// their place in the list.
+	RoleConsole // socket over which a launch's command sends the pty
+	RolePark    // pipe by which a parked child is released
+	RoleErrors  // pipe by which it reports failures
+	// RoleSink and the roles after it are the process's FIFO sinks, by their index.
 	RoleSink
 )
 
@@ -35,17 +34,17 @@ func (m *NestHello) Fields(c *Codec) {
 	c.Uint(&m.Restarts)
 }
 
-// Item is something held: descriptors by role, the pids whose end must not be
-// lost, and a record that only the keeper reads. The descriptors come with the
-// frame, in the order of Roles.
+// Item is something that the nest holds: descriptors by role, the pids whose exits
+// must not be lost, and a record that only the keeper reads. The descriptors come with
+// the frame, in the order of Roles.
 type Item struct {
 	Key   string
 	Roles []Role
 	Pids  []int
 	Blob  []byte
-	// Keep says that the descriptors are those the nest has already: the frame
-	// carries only those of roles it does not have, and it closes what is not
-	// named any more.
+	// Keep are roles whose descriptors the nest keeps from the item before. The frame
+	// carries the descriptors of the other roles. The nest closes those that are in
+	// neither list.
 	Keep []Role
 }
 
@@ -64,13 +63,13 @@ type Drop struct{ Key string }
 // Fields implements Message.
 func (m *Drop) Fields(c *Codec) { c.Str(&m.Key) }
 
-// Child asks about, or tells of, one child of the nest.
+// Child asks about a child of the nest, or answers.
 type Child struct {
 	Pid   int
 	Ended bool
-	Wait  uint32 // as wait4 gives it
-	Nanos int64  // when the nest saw it, since 1970
-	Gone  bool   // it is no child of the nest
+	Wait  uint32 // as wait4 returns it
+	Nanos int64  // when the nest saw it end, since 1970
+	Gone  bool   // it is not a child of the nest
 }
 
 // Fields implements Message.

@@ -7,8 +7,8 @@ import (
 	"github.com/longshore/longshore/internal/beneath"
 )
 
-// JoinPath is a Sink's Path: p, of which the directory below is trusted, or all
-// of it when below is "". It reports false when p is not below that.
+// JoinPath encodes a Sink's path p with the trusted directory below; with below "" all
+// of p is trusted. It reports false if p is not below that directory.
 func JoinPath(below, p string) (string, bool) {
 	if below == "" {
 		return path.Clean(p), true
@@ -20,8 +20,7 @@ func JoinPath(below, p string) (string, bool) {
 	return strings.TrimSuffix(path.Clean(below), "/") + "//" + rel, true
 }
 
-// SplitPath takes a Path apart as JoinPath put it together; below is "" when all
-// of it is trusted.
+// SplitPath decodes a path of JoinPath; below is "" if all of it is trusted.
 func SplitPath(joined string) (below, p string) {
 	base, rel, ok := strings.Cut(joined, "//")
 	if !ok {

@@ -1,10 +1,9 @@
-// Package dns writes resolv.conf, hosts and hostname of a sandbox. All is
-// pure but Read, which reads the host's files.
+// Package dns makes the resolv.conf, hosts and hostname of a sandbox. All of it is pure but Read,
+// which reads the host's files.
 //
-// A loopback name server of the host (127.0.0.53 of systemd-resolved, a
-// dnsmasq) answers on the host only: it is never given to a sandbox. The
-// servers that it asks itself take its place; where they cannot be found the
-// file names none and says so in a comment.
+// A loopback name server of the host (127.0.0.53 of systemd-resolved, a dnsmasq) can be reached
+// only on the host, so it is never given to a sandbox. The servers to which it forwards take its
+// place; where they cannot be found, the file has no server and a comment that says so.
 //
 // Start at Render.
 package dns
@@ -24,16 +23,16 @@ import (
 // Files are a sandbox's three files.
 type Files struct{ ResolvConf, Hosts, Hostname []byte }
 
-// Host is what the host itself uses.
+// Host is the host's own settings.
 type Host struct {
 	Resolv core.DNS // without loopback servers
 	Hosts  []byte   // its /etc/hosts
-	Name   string   // its name
+	Name   string   // its host name
 }
 
-// resolvFiles are tried in order until one names a server that is not
-// loopback: the host's own file, then those in which systemd-resolved and
-// NetworkManager keep what their loopback servers ask.
+// resolvFiles are tried in order until one has a server that is not loopback: the host's own
+// file, then those in which systemd-resolved and NetworkManager list the servers to which their
+// loopback servers forward.
 var resolvFiles = [...]string{
 	"/etc/resolv.conf",
 	"/run/systemd/resolve/resolv.conf",
@@ -41,7 +40,7 @@ var resolvFiles = [...]string{
 	"/run/NetworkManager/resolv.conf",
 }
 
-// Read reads the host's files. What cannot be read is empty.
+// Read reads the host's files. Files that cannot be read count as empty.
 func Read() Host {
 	var contents [][]byte
 	for _, name := range resolvFiles {
@@ -53,9 +52,8 @@ func Read() Host {
 	return Host{Resolv: Upstream(contents...), Hosts: hosts, Name: name}
 }
 
-// Upstream takes the contents of resolv.conf files, the host's own first, and
-// returns what its first one says, with the servers of the first that names
-// any that are not loopback.
+// Upstream takes the contents of resolv.conf files, the host's own first. It returns the settings
+// of the first file, with the servers of the first file that has any that are not loopback.
 func Upstream(contents ...[]byte) core.DNS {
 	var up core.DNS
 	for i, c := range contents {
@@ -67,20 +65,20 @@ func Upstream(contents ...[]byte) core.DNS {
 			break
 		}
 	}
-	// Options of a loopback server, about that server.
+	// This option is about the loopback server.
 	up.Options = slices.DeleteFunc(up.Options, func(o string) bool { return o == "trust-ad" })
 	return up
 }
 
-// isLoopback reports whether a server answers on its own host only. What is no
-// address is not passed on either.
+// isLoopback reports whether a server answers only on its own host. Text that is not an address
+// counts as such, so that it is not passed on.
 func isLoopback(server string) bool {
 	a, err := netip.ParseAddr(server)
 	return err != nil || a.Unmap().IsLoopback() || a.IsUnspecified()
 }
 
-// Parse reads a resolv.conf as resolv.conf(5) has it: the last search or domain
-// line holds, options add up, what is unknown is skipped.
+// Parse parses a resolv.conf as resolv.conf(5) says: the last search or domain line counts,
+// options add up, unknown lines are skipped.
 func Parse(content []byte) core.DNS {
 	var d core.DNS
 	for line := range strings.Lines(string(content)) {
@@ -105,9 +103,9 @@ func Parse(content []byte) core.DNS {
 	return d
 }
 
-// Resolve settles what a sandbox uses: asked is its own wish, driver what the
-// network said (a CNI result, or the agent's configuration). The first that
-// says anything holds; servers that it does not name are the next one's.
+// Resolve returns what a sandbox uses: asked is its own config, driver what the network gave (a
+// CNI result, or the agent's configuration). The first that has any setting counts; when it has
+// no servers, they are those of the next.
 func Resolve(asked, driver, host core.DNS) core.DNS {
 	d := asked
 	if empty(d) {
@@ -126,11 +124,11 @@ func Resolve(asked, driver, host core.DNS) core.DNS {
 
 func empty(d core.DNS) bool { return len(d.Servers)+len(d.Searches)+len(d.Options) == 0 }
 
-// ResolvConf writes d.
+// ResolvConf returns d as a file.
 func ResolvConf(d core.DNS) []byte {
 	var b bytes.Buffer
 	if len(d.Servers) == 0 {
-		b.WriteString("# no name server: the host names none, or only one that answers on the host alone\n")
+		b.WriteString("# no name server: the host has none, or only one that answers on the host alone\n")
 	}
 	if s := words(d.Searches); s != "" {
 		fmt.Fprintf(&b, "search %s\n", s)
@@ -146,7 +144,7 @@ func ResolvConf(d core.DNS) []byte {
 	return b.Bytes()
 }
 
-// words joins what is one word each: nothing may break a line out of its line.
+// words joins words with blanks and drops those that could break the line.
 func words(list []string) string {
 	var ok []string
 	for _, w := range list {
@@ -159,7 +157,7 @@ func words(list []string) string {
 
 func notWord(r rune) bool { return r <= ' ' || r == 0x7f || r == '#' || r == ';' }
 
-// hostsHead is what every hosts file starts with.
+// hostsHead is the beginning of every hosts file.
 const hostsHead = `127.0.0.1	localhost
 ::1	localhost ip6-localhost ip6-loopback
 fe00::0	ip6-localnet
@@ -168,8 +166,8 @@ ff02::1	ip6-allnodes
 ff02::2	ip6-allrouters
 `
 
-// Hosts writes a hosts file: the sandbox's own names at its addresses (or at a
-// loopback address when it has none), then extra, address to names.
+// Hosts returns a hosts file: the sandbox's own names at its addresses (or at a loopback address
+// when it has none), then extra, address to names.
 func Hosts(name, domain string, addrs []netip.Addr, extra map[string][]string) []byte {
 	b := bytes.NewBufferString(hostsHead)
 	names := []string{name}
@@ -196,9 +194,8 @@ func writeExtra(b *bytes.Buffer, extra map[string][]string) {
 	}
 }
 
-// Render writes the files of a sandbox. One in the host's network sees the
-// host's hosts file. A sandbox without a name goes by its short ID, as its
-// namespace does.
+// Render returns the files of a sandbox. A sandbox in the host's network gets the host's hosts
+// file. A sandbox without a name has its short ID as name.
 func Render(sb core.Sandbox, host Host) Files {
 	c := sb.Config
 	name := c.Hostname

@@ -105,7 +105,7 @@ func TestRenderInTheHostsNetwork(t *testing.T) {
 	}
 }
 
-// FuzzParse feeds a file of the host, and what came of it back.
+// FuzzParse parses a file of the host, and again what was made from it.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("nameserver 127.0.0.53\noptions edns0\nsearch a b\n"))
 	f.Add([]byte("nameserver\x00\r\n\tsearch\v"))
@@ -123,7 +123,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzHosts: nothing that a caller says may add a line of its own.
+// FuzzHosts: no text of a caller may add a line.
 func FuzzHosts(f *testing.F) {
 	f.Add("web", "example.org", "10.0.0.9", "db")
 	f.Add("we\nb", "#", "10.0.0.9\n127.0.0.1", "evil\n8.8.8.8 x")

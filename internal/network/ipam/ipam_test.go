@@ -131,7 +131,7 @@ func TestChooseULA(t *testing.T) {
 	}
 }
 
-// desk is a Leases with a clock and a drawer.
+// desk is a Leases with a clock and a store.
 type desk struct {
 	*ipam.Leases
 	kv  *networktest.KV
@@ -148,7 +148,7 @@ func (d *desk) open(t require) {
 	d.Leases = l
 }
 
-// require is what testing.T and rapid.T have in common.
+// require is the interface that testing.T and rapid.T share.
 type require interface {
 	Fatalf(format string, args ...any)
 	Errorf(format string, args ...any)
@@ -243,11 +243,11 @@ func TestAFreedAddressRests(t *testing.T) {
 		t.Errorf("first: %s", got)
 	}
 	d.free(t, 1)
-	d.free(t, 1) // again is fine
+	d.free(t, 1) // a second release succeeds
 	if got := d.lease(t, 2); got != "10.0.0.3/24 fd00::3/64" {
 		t.Errorf("while it rests: %s", got)
 	}
-	d.open(t) // a restart does not wake it
+	d.open(t) // a restart does not end its rest
 	d.use(t, "10.0.0.0/24", "fd00::/64")
 	if got := d.lease(t, 3); got != "10.0.0.4/24 fd00::4/64" {
 		t.Errorf("after a restart: %s", got)
@@ -344,8 +344,8 @@ func TestABrokenRecordIsToldNotSkipped(t *testing.T) {
 	}
 }
 
-// TestLeasesProperty: whatever happens, no address has two holders, none is
-// given away before its rest is over, and a restart changes nothing.
+// TestLeasesProperty: whatever happens, no address has two holders, none is leased before its
+// rest is over, and a restart changes nothing.
 func TestLeasesProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := newDesk(t, "10.0.0.0/29", "fd00::/125")

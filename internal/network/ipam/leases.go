@@ -13,27 +13,27 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// keyPrefix starts the keys of leases in the drawer. A lease is stored under
-// its first address, so that giving the address away again overwrites what the
-// last holder left: one write per lease and per release, and no rubbish.
+// keyPrefix starts the keys of leases in the store. A lease is stored under its first address, so
+// that leasing the address again overwrites the previous record: one write per lease and per
+// release, and no stale records.
 const keyPrefix = "lease/"
 
-// Lease is what one sandbox holds.
+// Lease is the addresses of one sandbox.
 type Lease struct {
 	Sandbox core.ID        `json:"sandbox"`
-	Addrs   []netip.Prefix `json:"addrs"` // with the length of their range
+	Addrs   []netip.Prefix `json:"addrs"` // with the prefix length of their range
 	// Gateways are the ranges' gateways, one per Addrs; zero where a range
 	// has none.
 	Gateways []netip.Addr `json:"gateways"`
-	// Freed is when it was given back, zero while it is held.
+	// Freed is when it was released, zero while it is held.
 	Freed time.Time `json:"freed,omitzero"`
 }
 
-// key names the lease in the drawer.
+// key returns the lease's key in the store.
 func (l Lease) key() string { return keyPrefix + l.Addrs[0].Addr().String() }
 
-// Leases hands out addresses of the ranges and remembers who holds which. It
-// is safe for concurrent use.
+// Leases leases addresses from the ranges and remembers who has which. It is safe for concurrent
+// use.
 type Leases struct {
 	kv   core.KV
 	rest time.Duration
@@ -46,20 +46,20 @@ type Leases struct {
 	rested map[netip.Addr]former
 }
 
-// former is who held an address last.
+// former is the last holder of an address.
 type former struct {
 	id    core.ID
 	freed time.Time
 }
 
-// Options are what Open needs.
+// Options are the parameters of Open.
 type Options struct {
 	KV   core.KV          // required
-	Rest time.Duration    // how long a freed address is not given away; 0 is not at all
+	Rest time.Duration    // how long a freed address is not leased again; 0 is not at all
 	Now  func() time.Time // nil: time.Now
 }
 
-// Open reads the leases back. DataLoss when a record cannot be read.
+// Open reads the stored leases. DataLoss when a record cannot be read.
 func Open(o Options) (*Leases, error) {
 	l := &Leases{
 		kv: o.KV, rest: o.Rest, now: o.Now,
@@ -96,36 +96,34 @@ func errOr(err error) error {
 	return err
 }
 
-var errShape = fmt.Errorf("addresses and gateways do not fit")
+var errShape = fmt.Errorf("the numbers of addresses and gateways differ")
 
-// SetRanges says where later leases come from. Leases that are held stay.
+// SetRanges sets the ranges for later leases. Existing leases stay.
 func (l *Leases) SetRanges(ranges []Range) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ranges = slices.Clone(ranges)
 }
 
-// Ranges are those of SetRanges.
+// Ranges returns the ranges of SetRanges.
 func (l *Leases) Ranges() []Range {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.ranges)
 }
 
-// Acquire leases one address of each family that has a range; wanted names
-// addresses to take where the caller must have these. It answers the lease the
-// sandbox already holds, if any. stale are the sandboxes that held one of the
-// addresses before: whatever is left of them must go first.
+// Acquire leases one address of each family that has a range; wanted names particular addresses
+// to lease. When the sandbox already has a lease, that is returned. stale are the sandboxes that
+// had one of the addresses before: anything left of them must be removed first.
 //
-// FailedPrecondition: there is no range. ResourceExhausted: all addresses of a
-// family are leased or resting. InvalidArgument, AlreadyExists: a wanted address is in no range,
-// or taken.
+// FailedPrecondition: there is no range. ResourceExhausted: all addresses of a family are leased
+// or resting. InvalidArgument, AlreadyExists: a wanted address is in no range, or is leased.
 func (l *Leases) Acquire(id core.ID, wanted []netip.Addr) (lease Lease, stale []core.ID, err error) {
 	lease, stale, fresh, err := l.reserve(id, wanted)
 	if err != nil || !fresh {
 		return lease, nil, err
 	}
-	// The write may wait for a disk: others reserve meanwhile.
+	// The write may wait for a disk: others may reserve meanwhile.
 	if err := l.store(lease); err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -143,7 +141,7 @@ func (l *Leases) store(lease Lease) error {
 	return l.kv.Put(lease.key(), value)
 }
 
-// reserve takes addresses in memory; fresh is false when id held some already.
+// reserve reserves addresses in memory; fresh is false when id already had some.
 func (l *Leases) reserve(id core.ID, wanted []netip.Addr) (lease Lease, stale []core.ID, fresh bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,8 +181,8 @@ func (l *Leases) dropLocked(lease Lease) {
 	}
 }
 
-// pickLocked finds a free address of one family; the zero Addr when the family
-// has no range. l.mu is held.
+// pickLocked returns a free address of one family, or the zero Addr when the family has no range.
+// l.mu is held.
 func (l *Leases) pickLocked(is4 bool, wanted []netip.Addr) (netip.Addr, Range, error) {
 	for _, a := range wanted {
 		if a.Is4() != is4 {
@@ -216,7 +214,7 @@ func (l *Leases) pickLocked(is4 bool, wanted []netip.Addr) (netip.Addr, Range, e
 				return a, r, nil
 			}
 			ready := f.freed.Add(l.rest)
-			// A clock that was set back must not keep an address for ever.
+			// A clock that was set back must not withhold an address for ever.
 			if !now.Before(ready) || f.freed.After(now) {
 				return a, r, nil
 			}
@@ -250,7 +248,7 @@ func (l *Leases) namesLocked(is4 bool) string {
 	return s
 }
 
-// Release gives back what the sandbox holds; it is idempotent.
+// Release gives back the sandbox's addresses. It is idempotent.
 func (l *Leases) Release(id core.ID) error {
 	lease, ok := l.Held(id)
 	if !ok {
@@ -269,7 +267,7 @@ func (l *Leases) Release(id core.ID) error {
 	return nil
 }
 
-// Held is the lease of a sandbox.
+// Held returns the lease of a sandbox.
 func (l *Leases) Held(id core.ID) (Lease, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -277,7 +275,7 @@ func (l *Leases) Held(id core.ID) (Lease, bool) {
 	return lease, ok
 }
 
-// All are the leases that are held, in no order.
+// All returns the leases that are held, in no particular order.
 func (l *Leases) All() []Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -288,7 +286,7 @@ func (l *Leases) All() []Lease {
 	return all
 }
 
-// Former names who held an address before it was freed, and when that was.
+// Former returns who had an address before it was freed, and when it was freed.
 func (l *Leases) Former(a netip.Addr) (core.ID, time.Time, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package ipam hands out addresses: ranges are parsed and chosen in ranges.go,
-// leases are kept in a core.KV so that they outlive the process (leases.go).
+// Package ipam leases addresses. Ranges are parsed and chosen in ranges.go; leases are stored in
+// a core.KV, so that they outlive the process (leases.go).
 //
 // It knows nothing of links, rules or faces. Start at Leases.
 package ipam
@@ -17,20 +17,19 @@ import (
 // Range is one block of addresses.
 type Range struct {
 	Prefix netip.Prefix // host bits masked
-	// Gateway is the first address after the network's own; the bridge holds
-	// it and it is never leased. It is the zero Addr where a range is too small
-	// for one (/31, /32, /127, /128): there all addresses are leased.
+	// Gateway is the first address after the network's own. The bridge has it and it is never
+	// leased. It is the zero Addr where a range is too small for one (/31, /32, /127, /128):
+	// there all addresses are leased.
 	Gateway netip.Addr
 }
 
-// shortest prefixes: anything wider is a typing error that would swallow
-// routes of the host.
+// The shortest prefixes: a wider one is a typing error and would cover routes of the host.
 const (
 	minBits4 = 8
 	minBits6 = 16
 )
 
-// ParseRange reads one CIDR; host bits are masked. Errors are InvalidArgument.
+// ParseRange parses one CIDR and masks its host bits. Errors are InvalidArgument.
 func ParseRange(cidr string) (Range, error) {
 	p, err := netip.ParsePrefix(strings.TrimSpace(cidr))
 	if err != nil {
@@ -54,7 +53,7 @@ func ParseRange(cidr string) (Range, error) {
 	return r, nil
 }
 
-// ParseRanges reads CIDRs that must not overlap. Errors are InvalidArgument.
+// ParseRanges parses CIDRs that must not overlap. Errors are InvalidArgument.
 func ParseRanges(cidrs []string) ([]Range, error) {
 	var ranges []Range
 	for _, c := range cidrs {
@@ -72,14 +71,14 @@ func ParseRanges(cidrs []string) ([]Range, error) {
 	return ranges, nil
 }
 
-// bounds are the first and last address that may be leased.
+// bounds returns the first and last address that may be leased.
 func (r Range) bounds() (first, last netip.Addr) {
 	first, last = r.Prefix.Addr(), lastAddr(r.Prefix)
 	if !r.Gateway.IsValid() {
 		return first, last
 	}
 	if last.Is4() {
-		last = last.Prev() // broadcast
+		last = last.Prev() // without the broadcast address
 	}
 	return r.Gateway.Next(), last
 }
@@ -106,7 +105,7 @@ func Choose(routes []netip.Prefix) (Range, error) {
 		private := netip.MustParsePrefix(block)
 		for a := private.Addr(); private.Contains(a); {
 			p := netip.PrefixFrom(a, 16)
-			// A default route overlaps everything and says nothing.
+			// A default route overlaps everything and so excludes nothing.
 			if !slices.ContainsFunc(routes, func(r netip.Prefix) bool { return r.Bits() > 0 && r.Overlaps(p) }) {
 				return Range{Prefix: p, Gateway: a.Next()}, nil
 			}
@@ -116,7 +115,7 @@ func Choose(routes []netip.Prefix) (Range, error) {
 	return Range{}, fmt.Errorf("choose an address range: the host's routes overlap every private /16, set network.pod_cidr: %w", errdefs.ErrResourceExhausted)
 }
 
-// ChooseULA makes a random unique local IPv6 /64 (RFC 4193).
+// ChooseULA returns a random unique local IPv6 /64 (RFC 4193).
 func ChooseULA() Range {
 	var b [16]byte
 	_, _ = rand.Read(b[:8])

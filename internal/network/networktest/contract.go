@@ -11,13 +11,12 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Subject is a core.Network on trial.
+// Subject is a core.Network under test.
 type Subject struct {
 	Network core.Network
-	// Namespace makes a fresh network namespace and returns its path. A fake
-	// may answer with any path.
+	// Namespace makes a new network namespace and returns its path. A fake may return any path.
 	Namespace func(t *testing.T) string
-	// Ports says that the network forwards ports and keeps who has which.
+	// Ports says that the network forwards ports and records who has which.
 	Ports bool
 	// Ranges says that SetRanges takes effect.
 	Ranges bool
@@ -26,8 +25,8 @@ type Subject struct {
 // SandboxID makes an ID as the engine's are.
 func SandboxID(n int) core.ID { return core.ID(fmt.Sprintf("%011x%053x", n, n)) }
 
-// Contract holds a network against what core.Network promises. subject is
-// called for each part; parts that need root run where the caller runs.
+// Contract tests a network against the contract of core.Network. subject is called for each part;
+// parts that need root run if the caller is root.
 func Contract(t *testing.T, subject func(t *testing.T) Subject) {
 	t.Run("Setup", func(t *testing.T) { contractSetup(t, subject(t)) })
 	t.Run("Teardown", func(t *testing.T) { contractTeardown(t, subject(t)) })
@@ -41,6 +40,13 @@ func Contract(t *testing.T, subject func(t *testing.T) Subject) {
 		}
 		contractPorts(t, s)
 	})
+	t.Run("ChosenPorts", func(t *testing.T) {
+		s := subject(t)
+		if !s.Ports {
+			t.Skip("forwards no ports")
+		}
+		contractChosenPorts(t, s)
+	})
 	t.Run("Ranges", func(t *testing.T) {
 		s := subject(t)
 		if !s.Ranges {
@@ -50,8 +56,8 @@ func Contract(t *testing.T, subject func(t *testing.T) Subject) {
 	})
 }
 
-// ContractWithout holds a network that sets up none against the part of the contract
-// that concerns it: the host's network, and that what never was is not there.
+// ContractWithout tests a network that sets up none against the parts of the contract about the
+// host's network and about what does not exist.
 func ContractWithout(t *testing.T, network core.Network) {
 	s := Subject{Network: network}
 	t.Run("Host", func(t *testing.T) { contractHost(t, s) })
@@ -64,7 +70,7 @@ func ContractWithout(t *testing.T, network core.Network) {
 	t.Run("Stats", func(t *testing.T) {
 		for _, reqs := range [][]core.NetworkRequest{nil, {{Sandbox: SandboxID(9)}}} {
 			if got, err := network.Stats(t.Context(), reqs); err != nil || len(got) != 0 {
-				t.Errorf("figures of nobody: %+v, %v", got, err)
+				t.Errorf("stats of nobody: %+v, %v", got, err)
 			}
 		}
 	})
@@ -142,10 +148,10 @@ func contractSetup(t *testing.T, s Subject) {
 }
 
 func contractTeardown(t *testing.T, s Subject) {
-	s.down(t, core.NetworkRequest{Sandbox: SandboxID(9)}) // one that never was
+	s.down(t, core.NetworkRequest{Sandbox: SandboxID(9)}) // one that never existed
 	req := s.must(t, 1)
 	gone := req
-	gone.Namespace, gone.Last = "", core.NetworkStatus{} // a crash kept nothing
+	gone.Namespace, gone.Last = "", core.NetworkStatus{} // after a crash nothing is known of it
 	s.down(t, gone)
 	s.down(t, gone)
 	s.down(t, req)
@@ -191,7 +197,7 @@ func contractStats(t *testing.T, s Subject) {
 	all := []core.NetworkRequest{one, none, two, host, {Sandbox: SandboxID(9)}}
 	got, err := s.Network.Stats(t.Context(), all)
 	if err != nil || len(got) != 2 {
-		t.Fatalf("figures of two sandboxes with a network, one without and one of the host's: %+v, %v", got, err)
+		t.Fatalf("stats of two sandboxes with a network, one without and one of the host's: %+v, %v", got, err)
 	}
 	for _, req := range []core.NetworkRequest{one, two} {
 		if n := got[req.Sandbox]; len(n) != 1 || n[0].Name != "eth0" {
@@ -199,7 +205,7 @@ func contractStats(t *testing.T, s Subject) {
 		}
 	}
 	if got, err := s.Network.Stats(t.Context(), nil); err != nil || len(got) != 0 {
-		t.Errorf("figures of nobody: %+v, %v", got, err)
+		t.Errorf("stats of nobody: %+v, %v", got, err)
 	}
 	s.down(t, one)
 	s.down(t, two)
@@ -229,7 +235,7 @@ func contractPorts(t *testing.T, s Subject) {
 	if !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("port of another: %v", err)
 	}
-	s.wantSandboxes(t, 1) // nothing is left of the failed one
+	s.wantSandboxes(t, 1) // nothing is left of the one that failed
 	udp := port
 	udp.Proto = "udp"
 	two := s.must(t, 2, udp)
@@ -240,6 +246,42 @@ func contractPorts(t *testing.T, s Subject) {
 	if _, err := s.setup(t, 4, core.Port{Proto: "icmp", Host: 1, Container: 1}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("unknown protocol: %v", err)
 	}
+	s.wantSandboxes(t)
+}
+
+// contractChosenPorts: the network chooses the host ports that nobody has named.
+func contractChosenPorts(t *testing.T, s Subject) {
+	free := core.Port{Proto: "tcp", Container: 80}
+	named := core.Port{Proto: "udp", Host: 18053, Container: 53}
+	one, two := s.must(t, 1, free, named, free), s.must(t, 2, free)
+	for _, req := range []core.NetworkRequest{one, two} {
+		if err := s.Network.Check(t.Context(), req); err != nil {
+			t.Errorf("check: %v", err)
+		}
+	}
+	seen := map[uint16]bool{}
+	got := slices.Concat(one.Last.Ports, two.Last.Ports)
+	if len(got) != 4 || got[1] != named {
+		t.Fatalf("ports: %+v", got)
+	}
+	for _, p := range []core.Port{got[0], got[2], got[3]} {
+		if p.Host == 0 || seen[p.Host] || p.Proto != "tcp" || p.Container != 80 {
+			t.Errorf("chosen ports: %+v", got)
+		}
+		seen[p.Host] = true
+	}
+	if one.Config.Ports[0].Host != 0 {
+		t.Error("the request was changed")
+	}
+	// Who names a port that was chosen does not get it, before it is given back.
+	taken := core.Port{Proto: "tcp", Host: got[0].Host, Container: 80}
+	if _, err := s.setup(t, 3, taken); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a port that was chosen for another: %v", err)
+	}
+	s.down(t, one)
+	three := s.must(t, 3, taken)
+	s.down(t, two)
+	s.down(t, three)
 	s.wantSandboxes(t)
 }
 
@@ -274,7 +316,7 @@ func contractRanges(t *testing.T, s Subject) {
 			t.Errorf("check of %v: %v", req.Last.Addrs, err)
 		}
 	}
-	// Network, gateway and broadcast leave one of a /30.
+	// Without network, gateway and broadcast a /30 has one address.
 	if err := s.Network.SetRanges(ctx, []string{"10.98.0.0/30"}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
-// Package networktest has what tests of networks need: network namespaces that
-// are pinned to files, programs run inside them, a drawer in memory, and the
-// contract suite that every core.Network must pass (contract.go).
+// Package networktest has helpers for tests of networks: network namespaces that are pinned to
+// files, programs that run inside them, a key-value store in memory, and the contract suite that
+// every core.Network must pass (contract.go).
 //
 // It is for tests only.
 package networktest
@@ -23,7 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// KV is a drawer in memory. The zero value is empty; Fail makes every Put fail.
+// KV is a key-value store in memory. The zero value is empty; Fail makes every Put fail.
 type KV struct {
 	mu   sync.Mutex // guards m
 	m    map[string][]byte
@@ -87,7 +87,7 @@ type Namespace struct {
 	stops []func()
 }
 
-// NewNamespace makes one; it goes when the test ends, if not before.
+// NewNamespace makes a namespace. It is removed at the end of the test, if not before.
 func NewNamespace(t testing.TB) *Namespace {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "netns")
@@ -115,8 +115,8 @@ func NewNamespace(t testing.TB) *Namespace {
 	return n
 }
 
-// Close ends what Serve serves and unpins the namespace; the kernel then takes
-// its links away, some time later.
+// Close ends the servers of Serve and unpins the namespace; the kernel removes its links some
+// time later.
 func (n *Namespace) Close() {
 	n.mu.Lock()
 	stops := n.stops
@@ -128,8 +128,8 @@ func (n *Namespace) Close() {
 	_ = unix.Unmount(n.Path, unix.MNT_DETACH)
 }
 
-// Do runs f on a thread inside the namespace. f must not start goroutines that
-// need the namespace; sockets that it opens stay inside.
+// Do runs f on a thread inside the namespace. f must not start goroutines that need the
+// namespace; sockets that it opens stay inside.
 func (n *Namespace) Do(t testing.TB, f func() error) {
 	t.Helper()
 	if err := n.Try(f); err != nil {
@@ -153,8 +153,8 @@ func (n *Namespace) Try(f func() error) error {
 	})
 }
 
-// onThread runs f on a thread that comes back to its network namespace
-// afterwards; one that cannot is never used again.
+// onThread runs f on a thread that returns to its network namespace afterwards; a thread that
+// cannot return is never used again.
 func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {

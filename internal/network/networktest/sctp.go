@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// SCTP is spoken here by raw packets: kernels route and translate it without
-// having sockets for it.
+// SCTP is sent and received here as raw packets: kernels route and translate it even when they
+// have no SCTP sockets.
 
 // sctpInit is the first packet of an association.
 func sctpInit(from, to uint16) []byte {
@@ -45,9 +45,9 @@ func rawSCTP(a netip.Addr) (int, error) {
 	return fd, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
 }
 
-// KnockSCTP sends the first packet of an association from one namespace (nil:
-// the test's own) to an address, and returns who it comes from and to which
-// port it goes where it arrives in the other namespace.
+// KnockSCTP sends the first packet of an association from one namespace (nil: the test's own) to
+// an address, and returns the source address and destination port with which it arrives in the
+// other namespace.
 func KnockSCTP(t testing.TB, from *Namespace, to netip.AddrPort, arrives *Namespace) (saw netip.Addr, port uint16, err error) {
 	t.Helper()
 	listener := -1
@@ -80,10 +80,10 @@ func KnockSCTP(t testing.TB, from *Namespace, to netip.AddrPort, arrives *Namesp
 			continue
 		}
 		if err != nil {
-			return saw, 0, fmt.Errorf("nothing arrives of %s: %w", to, err)
+			return saw, 0, fmt.Errorf("nothing arrives that was sent to %s: %w", to, err)
 		}
 		p := buf[:n]
-		if to.Addr().Is4() { // with its IP header
+		if to.Addr().Is4() { // the packet has its IP header
 			p = p[int(p[0]&0xf)*4:]
 		}
 		if len(p) > 12 && p[12] == 1 {

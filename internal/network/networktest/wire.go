@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// kinds of sockets by name.
+// kind returns the type and protocol of sockets by name.
 func kind(proto string) (typ, number int) {
 	switch proto {
 	case "udp":
@@ -60,9 +60,8 @@ func open(proto string, at netip.AddrPort) (int, unix.Sockaddr, error) {
 	return fd, sa, nil
 }
 
-// Serve answers whoever speaks to a port in the calling thread's namespace with
-// that client's address, until stop is called or the test ends. proto is tcp or udp; at's
-// address may be :: for both families.
+// Serve answers clients of a port in the calling thread's namespace with their own address, until
+// stop is called or the test ends. proto is tcp or udp; at's address may be :: for both families.
 func Serve(t testing.TB, proto string, at netip.AddrPort) (stop func(), err error) {
 	fd, sa, err := open(proto, at)
 	if err != nil {
@@ -114,8 +113,7 @@ func Serve(t testing.TB, proto string, at netip.AddrPort) (stop func(), err erro
 	return stop, nil
 }
 
-// wakePacket ends a blocking receive: shutdown does so for a socket that was
-// connected once.
+// wakePacket ends a blocking receive: shutdown does that for a socket that was connected once.
 func wakePacket(fd int) {
 	if sa, err := unix.Getsockname(fd); err == nil {
 		_ = unix.Connect(fd, sa)
@@ -142,8 +140,8 @@ func answerPacket(fd int) error {
 	return unix.Sendto(fd, []byte(fromSockaddr(from).String()), 0, from)
 }
 
-// again repeats a call that a signal has interrupted: on a socket with a timeout
-// the kernel does not, and the Go runtime sends signals to its threads.
+// again repeats a call that a signal has interrupted: the kernel does not do that on a socket
+// with a timeout, and the Go runtime sends signals to its threads.
 func again(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
@@ -152,8 +150,8 @@ func again(call func() error) error {
 	}
 }
 
-// Ask speaks to a port that Serve serves, from the calling thread's namespace,
-// and returns the address that the server saw.
+// Ask connects to a port that Serve serves, from the calling thread's namespace, and returns the
+// address that the server saw.
 func Ask(proto, at string) (string, error) {
 	to, err := netip.ParseAddrPort(at)
 	if err != nil {
@@ -208,7 +206,7 @@ func (n *Namespace) Serve(t testing.TB, proto string, port uint16) {
 	})
 }
 
-// Run executes a program in the test's own namespace and returns what it said.
+// Run executes a program in the test's own namespace and returns its output.
 func Run(t testing.TB, line string) string {
 	t.Helper()
 	args := strings.Fields(line)
@@ -219,8 +217,8 @@ func Run(t testing.TB, line string) string {
 	return string(out)
 }
 
-// Await waits until cond holds, asking again after every piece of news of the
-// kernel: of links (group RTNLGRP_LINK) or of nftables.
+// Await waits until cond is true, testing it again after every change message of the kernel: of
+// links (group RTNLGRP_LINK) or of nftables.
 func Await(t testing.TB, news News, what string, cond func() bool) {
 	t.Helper()
 	c, err := netlink.Dial(news.family, &netlink.Config{Groups: news.groups})
@@ -241,16 +239,16 @@ func Await(t testing.TB, news News, what string, cond func() bool) {
 	}
 }
 
-// News is what Await listens to.
+// News selects the messages that Await listens to.
 type News struct {
 	family int
 	groups uint32
 }
 
-// LinkNews tells of links that come and go.
+// LinkNews selects changes of links.
 func LinkNews() News { return News{unix.NETLINK_ROUTE, 1 << (unix.RTNLGRP_LINK - 1)} }
 
-// RuleNews tells of changes of nftables.
+// RuleNews selects changes of nftables.
 func RuleNews() News { return News{unix.NETLINK_NETFILTER, 1 << (7 - 1)} }
 
 // Send sends one datagram.
@@ -267,10 +265,11 @@ func Send(proto, at string) error {
 	return unix.Sendto(fd, []byte("knock"), 0, sa)
 }
 
-// Client is a UDP socket that stays: all it sends is one flow.
+// Client is a UDP socket that stays open, so that all it sends is one flow.
 type Client struct{ fd int }
 
-// NewClient makes one in the calling thread's namespace; it goes with the test.
+// NewClient returns a Client in the calling thread's namespace; it is closed at the end of the
+// test.
 func NewClient(t testing.TB, at string) (*Client, error) {
 	to, err := netip.ParseAddrPort(at)
 	if err != nil {
@@ -290,14 +289,14 @@ func (c *Client) Send() error {
 	return err
 }
 
-// Ask sends and returns the address that the server saw. A refusal of an
-// earlier datagram is not an answer to this one.
+// Ask sends a datagram and returns the address that the server saw. A refusal of an earlier
+// datagram is not an answer to this one.
 func (c *Client) Ask() (string, error) {
 	var buf [64]byte
 	for {
 		err := c.Send()
 		if errors.Is(err, unix.ECONNREFUSED) {
-			continue // told instead of sending
+			continue // reported in place of the send
 		}
 		if err != nil {
 			return "", err

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bigBuffers make room for the acknowledgements of a large transaction.
+// bigBuffers makes room for the acknowledgements of a large transaction.
 func bigBuffers(c *netlink.Conn) error {
 	const bytes = 4 << 20
 	if err := c.SetReadBuffer(bytes); err != nil {
@@ -25,7 +25,7 @@ func ourTable() *nftables.Table {
 	return &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
 }
 
-// The 4-byte registers that a concatenation is built in.
+// The 4-byte registers in which a concatenation is built.
 const (
 	reg0 = unix.NFT_REG32_00
 	reg1 = unix.NFT_REG32_01
@@ -66,8 +66,7 @@ func portMaps(table *nftables.Table) sets {
 	}
 }
 
-// element encodes a forward: every part of a concatenation fills whole
-// 4-byte registers.
+// element encodes a forward. Every part of a concatenation fills whole 4-byte registers.
 func (f Forward) element() nftables.SetElement {
 	var key []byte
 	if f.HostIP.IsValid() {
@@ -80,7 +79,7 @@ func (f Forward) element() nftables.SetElement {
 	return nftables.SetElement{Key: key, Val: val, Comment: string(f.Sandbox)}
 }
 
-// chain names of our table
+// The chains of our table.
 const (
 	chainGuard       = "guard"
 	chainPrerouting  = "prerouting"
@@ -89,7 +88,7 @@ const (
 	chainPostrouting = "postrouting"
 )
 
-// selfSets hold pairs of an address with itself.
+// selfSets returns the sets that hold pairs of an address with itself.
 func selfSets(table *nftables.Table) (self4, self6 *nftables.Set) {
 	mk := func(name string, addr nftables.SetDatatype) *nftables.Set {
 		return &nftables.Set{Table: table, Name: name, Concatenation: true, KeyType: nftables.MustConcatSetType(addr, addr)}
@@ -97,7 +96,7 @@ func selfSets(table *nftables.Table) (self4, self6 *nftables.Set) {
 	return mk("selves4", nftables.TypeIPAddr), mk("selves6", nftables.TypeIP6Addr)
 }
 
-// layout queues everything but the ports themselves. Preconditions: mu is held.
+// layout queues everything but the ports. Preconditions: mu is held.
 func (t *Table) layout(c *nftables.Conn, table *nftables.Table) error {
 	maps := portMaps(table)
 	for _, s := range []*nftables.Set{maps.any4, maps.any6, maps.host4, maps.host6} {
@@ -133,8 +132,8 @@ func (t *Table) layout(c *nftables.Conn, table *nftables.Table) error {
 	return nil
 }
 
-// addrSets are the sets of addresses: where sandboxes live, where nothing is
-// masqueraded, and who may reach itself by a port of the host.
+// addrSets are the sets of addresses: the sandboxes' networks, the ranges without masquerading,
+// and the sandboxes that may reach themselves through a port of the host.
 type addrSets struct{ nets4, nets6, plain4, plain6, self4, self6 *nftables.Set }
 
 // chainRules is one chain with its rules, in order.
@@ -143,21 +142,21 @@ type chainRules struct {
 	rules [][]expr.Any
 }
 
-// rules is the whole of our rule set, chains that are jumped to first.
-// Preconditions: mu is held.
+// rules returns the whole rule set, with chains that are jumped to first. Preconditions: mu is
+// held.
 func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules {
 	base := func(name string, typ nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
 		return &nftables.Chain{Table: table, Name: name, Type: typ, Hooknum: hook, Priority: prio}
 	}
 	toPorts := seq(
-		// fib daddr type local: only what is for this host
+		// fib daddr type local: only packets to this host
 		[]expr.Any{
 			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 			&expr.Verdict{Kind: expr.VerdictJump, Chain: chainPorts},
 		})
-	// What came to a host port over loopback, or from a sandbox to itself, must
-	// come back through us.
+	// Packets to a host port that came over loopback, or from a sandbox to itself, must be
+	// answered through us.
 	post := [][]expr.Any{
 		seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyOIFNAME, t.bridge), source(netip.MustParsePrefix("127.0.0.0/8")), masquerade()),
 		seq(family(unix.NFPROTO_IPV4), []expr.Any{load(reg0, 12, 4), load(reg1, 16, 4), &expr.Lookup{SourceRegister: reg0, SetName: a.self4.Name, SetID: a.self4.ID}}, masquerade()),
@@ -167,8 +166,8 @@ func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules
 		seq(family(unix.NFPROTO_IPV4), inSet(a.plain4, 12, false), inSet(a.plain4, 16, false), leave()),
 		seq(family(unix.NFPROTO_IPV6), inSet(a.plain6, 8, false), inSet(a.plain6, 24, false), leave()),
 	}
-	// So must what came from a sandbox to another one, where the bridge's
-	// traffic does not go by these rules.
+	// So must packets from one sandbox to another, where these rules do not see the bridge's
+	// traffic.
 	translated := [][]expr.Any{
 		seq(family(unix.NFPROTO_IPV4), inSet(a.nets4, 12, false), inSet(a.nets4, 16, false), dnatted(), masquerade()),
 		seq(family(unix.NFPROTO_IPV6), inSet(a.nets6, 8, false), inSet(a.nets6, 24, false), dnatted(), masquerade()),
@@ -185,21 +184,21 @@ func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules
 	}
 	return []chainRules{
 		{&nftables.Chain{Table: table, Name: chainPorts}, [][]expr.Any{
-			// An address of its own goes before every address.
+			// A forward for one address takes precedence over one for every address.
 			seq(family(unix.NFPROTO_IPV4), hostKey4(), dnat(maps.host4, unix.NFPROTO_IPV4)),
 			seq(family(unix.NFPROTO_IPV4), anyKey(), dnat(maps.any4, unix.NFPROTO_IPV4)),
 			seq(family(unix.NFPROTO_IPV6), hostKey6(), dnat(maps.host6, unix.NFPROTO_IPV6)),
 			seq(family(unix.NFPROTO_IPV6), anyKey(), dnat(maps.any6, unix.NFPROTO_IPV6)),
 		}},
-		// route_localnet lets host ports work on 127.0.0.1; sandboxes must not
-		// reach the host's loopback by it.
+		// route_localnet makes host ports work on 127.0.0.1; sandboxes must not reach the host's
+		// loopback through it.
 		{base(chainGuard, nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw), [][]expr.Any{
 			seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyIIFNAME, t.bridge), dest(netip.MustParsePrefix("127.0.0.0/8")), drop()),
 			seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyIIFNAME, t.bridge), source(netip.MustParsePrefix("127.0.0.0/8")), drop()),
 		}},
 		{base(chainPrerouting, nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest), [][]expr.Any{toPorts}},
-		// ::1 cannot be routed (IPv6 has no route_localnet): leave it, so that who
-		// tries localhost is refused there at once and goes on to 127.0.0.1.
+		// ::1 cannot be routed (IPv6 has no route_localnet). Without a rule for it, a client that
+		// tries localhost is refused at once and continues with 127.0.0.1.
 		{base(chainOutput, nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest), [][]expr.Any{
 			seq(family(unix.NFPROTO_IPV6), []expr.Any{
 				load(1, 24, 16),
@@ -240,7 +239,7 @@ func ifnameData(name string) []byte {
 
 func drop() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}} }
 
-// leave ends the chain.
+// leave returns from the chain.
 func leave() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}} }
 
 func masquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }
@@ -257,7 +256,7 @@ func dnatted() []expr.Any {
 	}
 }
 
-// load4 and load6 read an address of the IP header at offset.
+// load loads length bytes of the IP header at offset.
 func load(reg, offset, length uint32) expr.Any {
 	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
 }
@@ -274,13 +273,13 @@ func inSet(s *nftables.Set, offset uint32, invert bool) []expr.Any {
 func source(p netip.Prefix) []expr.Any { return addrIn(p, 12) }
 func dest(p netip.Prefix) []expr.Any   { return addrIn(p, 16) }
 
-// addrIn matches an IPv4 address of the header with a prefix of whole bytes.
+// addrIn matches an IPv4 address of the header against a prefix of whole bytes.
 func addrIn(p netip.Prefix, offset uint32) []expr.Any {
 	n := uint32(p.Bits() / 8)
 	return []expr.Any{load(1, offset, n), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Addr().AsSlice()[:n]}}
 }
 
-// anyKey builds proto . port; hostKey4 and hostKey6 put the address before.
+// anyKey builds proto . port; hostKey4 and hostKey6 prepend the address.
 func anyKey() []expr.Any { return portKey(reg0, reg1) }
 
 func hostKey4() []expr.Any {
@@ -296,8 +295,7 @@ func portKey(proto, port uint32) []expr.Any {
 	}
 }
 
-// dnat looks up the key that starts in reg0 and goes to addr . port; a miss
-// ends the rule.
+// dnat looks up the key that starts in reg0 and translates to addr . port; a miss ends the rule.
 func dnat(s *nftables.Set, fam uint32) []expr.Any {
 	portReg := uint32(reg1)
 	if fam == unix.NFPROTO_IPV6 {
@@ -309,7 +307,7 @@ func dnat(s *nftables.Set, fam uint32) []expr.Any {
 	}
 }
 
-// intervals writes prefixes of one family as the half-open intervals of a set.
+// intervals encodes prefixes of one family as the half-open intervals of a set.
 func intervals(nets []netip.Prefix, is4 bool) []nftables.SetElement {
 	var elems []nftables.SetElement
 	for _, p := range nets {
@@ -317,7 +315,7 @@ func intervals(nets []netip.Prefix, is4 bool) []nftables.SetElement {
 			continue
 		}
 		elems = append(elems, nftables.SetElement{Key: p.Addr().AsSlice()})
-		// The end of the address space needs no end.
+		// An interval that reaches the end of the address space has no end element.
 		if end := after(p); end.IsValid() {
 			elems = append(elems, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 		}
@@ -325,7 +323,7 @@ func intervals(nets []netip.Prefix, is4 bool) []nftables.SetElement {
 	return elems
 }
 
-// after is the first address behind p, invalid at the end of the space.
+// after returns the first address after p, or an invalid one at the end of the address space.
 func after(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// The kernel's old packet filter has rules beside nftables, and no news of
-// them. Only nodes where someone loaded it have this file with these tables.
+// The kernel's old packet filter has its rules beside nftables, and reports no changes of them.
+// This file exists, with these tables, only where someone loaded it.
 const legacyTables = "/proc/thread-self/net/ip_tables_names"
 
-// openLegacy does for the old filter's FORWARD chain what Wall.open does for
-// chains of nftables. The old filter speaks through its own program only; it is
-// executed when, and only when, the filter is in use.
+// openLegacy does for the old filter's FORWARD chain what Wall.open does for nftables chains. The
+// old filter can be changed only with its own program, which is executed only when the filter is
+// in use.
 func openLegacy(bridge string) error {
 	if !legacyInUse() {
 		return nil
@@ -38,7 +38,7 @@ func openLegacy(bridge string) error {
 	return nil
 }
 
-// legacyInUse reports whether someone loaded the old filter.
+// legacyInUse reports whether the old filter is loaded.
 func legacyInUse() bool {
 	names, err := os.ReadFile(legacyTables)
 	return err == nil && bytes.Contains(names, []byte("filter"))
@@ -58,8 +58,7 @@ func iptablesLegacy(args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// legacyMissing reads iptables -S FORWARD and says which commands let the
-// bridge through.
+// legacyMissing parses iptables -S FORWARD and returns the commands that let the bridge through.
 func legacyMissing(list, bridge string) [][]string {
 	drops, rules, end := false, 0, 0
 	accepts := map[string]int{"-i": 0, "-o": 0}

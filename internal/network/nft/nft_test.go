@@ -66,7 +66,7 @@ func TestAcceptOf(t *testing.T) {
 			t.Error("takes another bridge's for its own")
 		}
 	}
-	// longshore0* of somebody: a name that is cut short has no end.
+	// An interface name longshore0* of another program: a prefix match has no end.
 	wild := accept(expr.MetaKeyIIFNAME, "longshore0")
 	wild[1] = &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte("longshore0")}
 	if _, ok := acceptOf(wild, "longshore0"); ok {

@@ -1,10 +1,10 @@
-// Package nft keeps Longshore's own nftables table, inet longshore, in-process:
-// one masquerade rule for all addresses, host ports as elements of maps, and
-// an accept for the bridge in other programs' forward chains (forward.go).
+// Package nft maintains Longshore's nftables table, inet longshore, in-process: one masquerade
+// rule for all addresses, host ports as elements of maps, and rules that accept the bridge's
+// packets in other programs' forward chains (wall.go).
 //
-// It knows addresses and ports, no sandboxes beyond their ID as a comment.
-// What the table shall hold is kept in memory here; the kernel's copy can be
-// made again from it at any time (Rebuild). Start at Table.
+// It knows addresses and ports, and of sandboxes only their ID, as a comment. The intended
+// content of the table is kept in memory here; the kernel's table can be rebuilt from it at any
+// time (Rebuild). Start at Table.
 package nft
 
 import (
@@ -25,7 +25,7 @@ import (
 // TableName is the name of our table, in the inet family.
 const TableName = "longshore"
 
-// Forward sends what reaches a port of the host to a sandbox.
+// Forward forwards a port of the host to a sandbox.
 type Forward struct {
 	Proto  uint8      // IPPROTO_TCP, IPPROTO_UDP or IPPROTO_SCTP
 	HostIP netip.Addr // zero: every address of the host, of Target's family
@@ -35,7 +35,7 @@ type Forward struct {
 	Sandbox core.ID
 }
 
-// slot is what can be forwarded once only.
+// slot is a host port that can be forwarded only once.
 type slot struct {
 	proto uint8
 	ip    netip.Addr
@@ -47,9 +47,9 @@ func (f Forward) slot() slot {
 	return slot{f.Proto, f.HostIP, f.Target.Addr().Is4(), f.Port}
 }
 
-// Options are what New needs.
+// Options are the parameters of New.
 type Options struct {
-	Bridge     string // the interface sandboxes hang on
+	Bridge     string // the bridge interface
 	Masquerade bool   // hide sandboxes behind the host's address
 	Logger     *slog.Logger
 }
@@ -61,8 +61,8 @@ type Table struct {
 	log        *slog.Logger
 
 	mu sync.Mutex // guards conn, built, nets, plain, fwds
-	// conn stays open: closing a netlink socket of nftables waits until the
-	// kernel has freed what earlier transactions deleted, milliseconds each.
+	// conn stays open: closing a nftables netlink socket waits until the kernel has freed what
+	// earlier transactions deleted, for milliseconds each time.
 	conn  *nftables.Conn
 	built bool
 	nets  []netip.Prefix
@@ -70,12 +70,12 @@ type Table struct {
 	fwds  map[slot]Forward
 }
 
-// New makes a Table that is not in the kernel yet: SetNets puts it there.
+// New returns a Table that is not in the kernel yet: SetNets creates it there.
 func New(o Options) *Table {
 	return &Table{bridge: o.Bridge, masquerade: o.Masquerade, log: o.Logger, fwds: map[slot]Forward{}}
 }
 
-// Close lets go of the kernel's socket; the rules stay.
+// Close closes the netlink socket; the rules stay.
 func (t *Table) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,8 +103,7 @@ func (t *Table) dialLocked() (*nftables.Conn, error) {
 	return c, nil
 }
 
-// SetNets says which networks sandboxes live in and makes the table when it is
-// not there yet.
+// SetNets sets the networks of the sandboxes, and creates the table when it does not exist yet.
 func (t *Table) SetNets(nets []netip.Prefix) error {
 	nets = slices.Clone(nets)
 	slices.SortFunc(nets, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
@@ -117,18 +116,17 @@ func (t *Table) SetNets(nets []netip.Prefix) error {
 	return t.rebuildLocked()
 }
 
-// Plain says which flows keep their addresses.
+// Plain says which flows are not masqueraded.
 type Plain struct {
 	// Nets are the ranges within which nothing is masqueraded.
 	Nets []netip.Prefix
-	// Bridged says that what the bridge passes on goes by our rules too. Else
-	// the answer of a sandbox to another one that has asked by an address that is
-	// translated on this host would miss the way back, and the host must show
-	// itself to it.
+	// Bridged says that our rules also see what the bridge passes from port to port. If they do
+	// not, and a sandbox asks another one by an address that is translated on this host, the
+	// answer would bypass the translation; then such flows must be masqueraded.
 	Bridged bool
 }
 
-// SetPlain says which flows are never masqueraded.
+// SetPlain sets which flows are never masqueraded.
 func (t *Table) SetPlain(p Plain) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,7 +140,7 @@ func (t *Table) SetPlain(p Plain) error {
 	return t.rebuildLocked()
 }
 
-// Replace sets all forwards at once and makes the table anew.
+// Replace sets all forwards at once and rebuilds the table.
 func (t *Table) Replace(nets []netip.Prefix, fwds []Forward) error {
 	t.mu.Lock()
 	t.fwds = map[slot]Forward{}
@@ -154,7 +152,7 @@ func (t *Table) Replace(nets []netip.Prefix, fwds []Forward) error {
 	return t.SetNets(nets)
 }
 
-// Rebuild makes the table anew from what it shall hold, in one transaction:
+// Rebuild rebuilds the kernel's table from its intended content, in one transaction, so that
 // there is no moment without it.
 func (t *Table) Rebuild() error {
 	t.mu.Lock()
@@ -186,7 +184,7 @@ func (t *Table) rebuildLocked() error {
 	return nil
 }
 
-// Add forwards ports, all or none.
+// Add forwards ports, all or none of them.
 func (t *Table) Add(fwds []Forward) error {
 	if len(fwds) == 0 {
 		return nil
@@ -205,7 +203,7 @@ func (t *Table) Add(fwds []Forward) error {
 	return err
 }
 
-// Remove stops forwarding; it is idempotent.
+// Remove stops forwarding. It is idempotent.
 func (t *Table) Remove(fwds []Forward) error {
 	if len(fwds) == 0 {
 		return nil
@@ -225,8 +223,8 @@ func (t *Table) Remove(fwds []Forward) error {
 	return t.changeLocked(gone, false)
 }
 
-// changeLocked adds or deletes elements in one transaction. When the kernel's
-// table is not what we left there (someone flushed it), all of it is made anew.
+// changeLocked adds or deletes elements in one transaction. When the kernel's table is not as we
+// left it, because someone flushed it, it is rebuilt.
 func (t *Table) changeLocked(fwds []Forward, add bool) error {
 	if !t.built {
 		return t.rebuildLocked()
@@ -240,7 +238,7 @@ func (t *Table) changeLocked(fwds []Forward, add bool) error {
 		change = c.SetAddElements
 	}
 	addrs := targets(fwds)
-	if !add { // those that have other ports stay
+	if !add { // those that keep another port stay
 		for _, f := range t.fwds {
 			delete(addrs, f.Target.Addr())
 		}
@@ -251,17 +249,17 @@ func (t *Table) changeLocked(fwds []Forward, add bool) error {
 	if err == nil {
 		return nil
 	}
-	t.log.Warn("nftables table is not as we left it, making it anew", "table", TableName, "error", err.Error())
+	t.log.Warn("another program changed our nftables table; rebuilding it", "table", TableName, "error", err.Error())
 	if err := t.hangUpLocked(); err != nil {
 		return err
 	}
 	return t.rebuildLocked()
 }
 
-// maxElements of one message: its attributes have 16 bits of length.
+// maxElements is how many elements fit into one message: its attributes have 16 bits of length.
 const maxElements = 128
 
-// elements sorts forwards into our maps and applies change to each map.
+// elements distributes forwards to our maps and applies change to each map.
 func (t *Table) elements(_ *nftables.Conn, fwds []Forward, change func(*nftables.Set, []nftables.SetElement) error) error {
 	byMap := map[*nftables.Set][]nftables.SetElement{}
 	sets := portMaps(ourTable())
@@ -279,7 +277,7 @@ func (t *Table) elements(_ *nftables.Conn, fwds []Forward, change func(*nftables
 	return nil
 }
 
-// targets are the addresses that ports are forwarded to.
+// targets returns the addresses to which ports are forwarded.
 func targets(fwds []Forward) map[netip.Addr]bool {
 	addrs := map[netip.Addr]bool{}
 	for _, f := range fwds {
@@ -288,8 +286,8 @@ func targets(fwds []Forward) map[netip.Addr]bool {
 	return addrs
 }
 
-// selves applies change to the sets of sandboxes that may reach themselves by a
-// port of the host.
+// selves applies change to the sets of sandboxes that may reach themselves through a port of the
+// host.
 func selves(addrs map[netip.Addr]bool, change func(*nftables.Set, []nftables.SetElement) error) error {
 	self4, self6 := selfSets(ourTable())
 	for a := range addrs {
@@ -304,7 +302,7 @@ func selves(addrs map[netip.Addr]bool, change func(*nftables.Set, []nftables.Set
 	return nil
 }
 
-// Missing reports which of the forwards the kernel does not have.
+// Missing returns those of the forwards that the kernel does not have.
 func (t *Table) Missing(fwds []Forward) ([]Forward, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -338,7 +336,7 @@ func (t *Table) Missing(fwds []Forward) ([]Forward, error) {
 	return missing, nil
 }
 
-// Forwards are the ports that a sandbox has.
+// Forwards returns the ports that are forwarded to a sandbox.
 func (t *Table) Forwards(id core.ID) []Forward {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -351,7 +349,7 @@ func (t *Table) Forwards(id core.ID) []Forward {
 	return fwds
 }
 
-// Sandboxes names who has ports forwarded.
+// Sandboxes returns the sandboxes that have ports forwarded.
 func (t *Table) Sandboxes() []core.ID {
 	t.mu.Lock()
 	defer t.mu.Unlock()

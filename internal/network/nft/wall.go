@@ -14,21 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Wall gets the bridge through the forward chains of others: dockerd,
-// firewalld and ufw let what is forwarded be dropped unless they know it, and
-// a verdict of accept in our own table does not overrule a drop in theirs. So
-// an accept for the bridge is put into the very chain that would drop: before
-// its first rule that drops or rejects everything, or at its end when its
-// policy drops.
+// Wall gets the bridge's packets through other programs' forward chains. dockerd, firewalld and
+// ufw drop forwarded packets that they do not know, and an accept verdict in our table does not
+// overrule a drop in theirs. So Wall adds an accept rule for the bridge to the chain that would
+// drop: before its first rule that drops or rejects everything, or at its end when its policy
+// drops.
 //
-// Rules with conditions that drop some of our packets are left in force: they
-// are the administrator's word. Chains of tables that their owner locked
-// (nftables' owner flag) cannot be changed; Trouble then says what to do.
+// Rules with conditions that drop some of our packets stay in force, because the administrator
+// wants them. Chains of tables that their owner has locked (nftables' owner flag) cannot be
+// changed; Trouble then says what to do.
 type Wall struct {
 	table *Table
 	log   *slog.Logger
 
-	conn   *netlink.Conn // hears of changes
+	conn   *netlink.Conn // receives changes
 	wake   chan struct{}
 	closed chan struct{}
 	ended  sync.WaitGroup
@@ -38,11 +37,11 @@ type Wall struct {
 	trouble string
 }
 
-// groupNFTables is NFNLGRP_NFTABLES, the kernel's news of rules.
+// groupNFTables is NFNLGRP_NFTABLES, the multicast group of rule changes.
 const groupNFTables = 7
 
-// Watch applies once and again after every change of rules, ours or others',
-// until Close.
+// Watch applies the rules once, and again after every change of rules, by us or others, until
+// Close.
 func (t *Table) Watch() (*Wall, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (groupNFTables - 1)})
 	if err != nil {
@@ -54,9 +53,9 @@ func (t *Table) Watch() (*Wall, error) {
 	}
 	w := &Wall{table: t, log: t.log, conn: conn, rules: rules, wake: make(chan struct{}, 1), closed: make(chan struct{})}
 	if err := w.Apply(); err != nil {
-		// Rules that others change just now must not keep a sandbox from
-		// starting: once more, behind its back.
-		w.log.Warn("cannot look through nftables rules", "error", err.Error())
+		// A concurrent change by another program must not keep a sandbox from starting: it is
+		// tried again in the background.
+		w.log.Warn("could not read other programs' nftables rules; will try again after their next change", "error", err.Error())
 		w.wake <- struct{}{}
 	}
 	w.ended.Go(w.listen)
@@ -64,7 +63,7 @@ func (t *Table) Watch() (*Wall, error) {
 	return w, nil
 }
 
-// Close ends the watch; what was put into others' chains stays. mu is not needed: what
+// Close ends the watch. Rules that were added to others' chains stay. mu is not needed: whatever
 // uses rules has ended.
 func (w *Wall) Close() error {
 	close(w.closed)
@@ -73,15 +72,15 @@ func (w *Wall) Close() error {
 	return errors.Join(err, w.rules.CloseLasting())
 }
 
-// Trouble says which chain drops the sandboxes' traffic and cannot be changed;
-// "" when none does.
+// Trouble returns which chain drops the sandboxes' traffic and cannot be changed; "" when none
+// does.
 func (w *Wall) Trouble() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.trouble
 }
 
-// listen turns news into a wake-up: many become one.
+// listen turns change messages into a wake-up; several become one.
 func (w *Wall) listen() {
 	for {
 		msgs, err := w.conn.Receive()
@@ -91,7 +90,7 @@ func (w *Wall) listen() {
 		default:
 		}
 		if err != nil && !errors.Is(err, unix.ENOBUFS) {
-			w.log.Error("no more news of nftables: rules are not put back after a flush", "error", err.Error())
+			w.log.Error("cannot watch nftables any more: rules that another program removes are not restored until the agent restarts", "error", err.Error())
 			return
 		}
 		if err == nil && !slices.ContainsFunc(msgs, structural) {
@@ -104,8 +103,8 @@ func (w *Wall) listen() {
 	}
 }
 
-// structural tells changes of tables, chains, rules and sets from changes of
-// elements: those happen with every sandbox that has ports.
+// structural reports whether a message is about tables, chains, rules or sets, and not about
+// elements, which change with every sandbox that has ports.
 func structural(m netlink.Message) bool {
 	if uint16(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return false
@@ -126,16 +125,16 @@ func (w *Wall) keep() {
 			return
 		case <-w.wake:
 		}
-		// An error is mostly one of lists that changed while they were read,
-		// and then the next piece of news is on its way.
+		// The usual error is that lists changed while they were read, and then another change
+		// message follows.
 		if err := w.Apply(); err != nil {
-			w.log.Warn("cannot put nftables rules back", "error", err.Error())
+			w.log.Warn("could not restore our nftables rules; will try again after the next change", "error", err.Error())
 		}
 	}
 }
 
-// Apply puts back what is missing: our table, and the accepts in others'
-// chains. It changes nothing when all is there.
+// Apply restores what is missing: our table, and the accept rules in others' chains. It changes
+// nothing when everything is there.
 func (w *Wall) Apply() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,7 +147,7 @@ func (w *Wall) Apply() error {
 		return err
 	}
 	if !intact {
-		w.log.Warn("someone removed our nftables rules, putting them back", "table", TableName)
+		w.log.Warn("another program removed our nftables rules; restoring them", "table", TableName)
 		if err := w.table.Rebuild(); err != nil {
 			return err
 		}
@@ -160,7 +159,7 @@ func (w *Wall) Apply() error {
 		if !fits || !forwards(c) {
 			continue
 		}
-		if err := w.open(c); err != nil && !errors.Is(err, unix.ENOENT) { // gone meanwhile
+		if err := w.open(c); err != nil && !errors.Is(err, unix.ENOENT) { // removed meanwhile
 			troubles = append(troubles, err.Error())
 		}
 	}
@@ -171,7 +170,7 @@ func (w *Wall) Apply() error {
 	}
 	trouble := strings.Join(troubles, "; ")
 	if trouble != "" && trouble != w.trouble {
-		w.log.Warn("sandboxes may not be reached", "reason", trouble)
+		w.log.Warn("another program's rules drop traffic to sandboxes", "reason", trouble)
 	}
 	w.trouble = trouble
 	return nil
@@ -187,7 +186,7 @@ func (t *Table) families() (has4, has6 bool) {
 	return has4, has6
 }
 
-// forwards reports whether packets between interfaces pass c.
+// forwards reports whether c sees packets between interfaces.
 func forwards(c *nftables.Chain) bool {
 	if c.Hooknum == nil || *c.Hooknum != *nftables.ChainHookForward || c.Type != nftables.ChainTypeFilter {
 		return false
@@ -196,8 +195,8 @@ func forwards(c *nftables.Chain) bool {
 	return fam == nftables.TableFamilyIPv4 || fam == nftables.TableFamilyIPv6 || fam == nftables.TableFamilyINet
 }
 
-// intact reports whether our table has all chains with all rules, if it has
-// been made at all. Preconditions: mu is held.
+// intact reports whether our table has all its chains and rules, if it has been made at all.
+// Preconditions: mu is held.
 func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 	w.table.mu.Lock()
 	built := w.table.built
@@ -233,8 +232,7 @@ func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 	return len(found) >= ours, nil
 }
 
-// open makes sure that c lets the bridge through, if it would not.
-// Preconditions: mu is held.
+// open ensures that c lets the bridge through. Preconditions: mu is held.
 func (w *Wall) open(c *nftables.Chain) error {
 	rules, err := w.rules.GetRules(c.Table, c)
 	if err != nil {
@@ -250,7 +248,7 @@ func (w *Wall) open(c *nftables.Chain) error {
 		case !ours:
 		case i < end && missing[key]:
 			missing[key] = false
-		default: // not needed, doubled, or behind a drop
+		default: // not needed, duplicate, or after a drop
 			r.Table, r.Chain = c.Table, c
 			if err := w.rules.DelRule(r); err != nil {
 				return err
@@ -281,13 +279,13 @@ func (w *Wall) open(c *nftables.Chain) error {
 		}
 		return fmt.Errorf("chain %s of nftables table %s drops what is forwarded and cannot be changed (%w): %s", c.Name, c.Table.Name, err, what)
 	}
-	w.log.Info("forward chain opened for the bridge", "table", c.Table.Name, "chain", c.Name, "bridge", w.table.bridge, "needed", drops)
+	w.log.Info("added rules to a forward chain that let the bridge through", "table", c.Table.Name, "chain", c.Name, "bridge", w.table.bridge, "needed", drops)
 	return nil
 }
 
-// firstEnd is the index of the first rule that ends all packets' way through
-// the chain, len(rules) when none does; drops tells how it ends. seen guards
-// against going in circles. Preconditions: mu is held.
+// firstEnd returns the index of the first rule that ends the way of all packets through the
+// chain, or len(rules); drops says how it ends. seen prevents endless recursion. Preconditions:
+// mu is held.
 func (w *Wall) firstEnd(table *nftables.Table, rules []*nftables.Rule, seen map[string]bool) (end int, drops bool) {
 	for i, r := range rules {
 		kind, chain := always(r.Exprs)
@@ -322,8 +320,7 @@ const (
 	endJump
 )
 
-// always says what a rule does with every packet: nothing when it has a
-// condition.
+// always returns what a rule does with every packet, which is nothing when it has a condition.
 func always(exprs []expr.Any) (ending, string) {
 	for _, e := range exprs {
 		switch e := e.(type) {
@@ -359,14 +356,13 @@ func always(exprs []expr.Any) (ending, string) {
 	return endNone, ""
 }
 
-// accept lets a packet pass that comes from (or goes to) the bridge. It is
-// written as iptables writes it, so that iptables can list the chain.
+// accept accepts packets that come from (or go to) the bridge. It has the form that iptables
+// writes, so that iptables can list the chain.
 func accept(key expr.MetaKey, bridge string) []expr.Any {
 	return append(ifname(key, bridge), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictAccept})
 }
 
-// acceptOf recognises what accept made, even after iptables saved and restored
-// it.
+// acceptOf recognizes what accept has made, even after iptables has saved and restored it.
 func acceptOf(exprs []expr.Any, bridge string) (expr.MetaKey, bool) {
 	if len(exprs) != 4 {
 		return 0, false

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Withdraw takes our table, and our accepts in others' chains, out of the
-// kernel. A Wall that watches must be closed before, or it puts them back.
+// Withdraw removes our table, and our accept rules in others' chains, from the kernel. A Wall
+// that watches must be closed before, or it puts them back.
 func (t *Table) Withdraw() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -29,7 +29,7 @@ func (t *Table) Withdraw() error {
 		}
 	}
 	table := ourTable()
-	c.AddTable(table) // so that the next cannot fail
+	c.AddTable(table) // so that the deletion cannot fail
 	c.DelTable(table)
 	if err := c.Flush(); err != nil {
 		errs = append(errs, fmt.Errorf("delete table %s: %w", TableName, err))
@@ -39,7 +39,7 @@ func (t *Table) Withdraw() error {
 	return errors.Join(append(errs, closeLegacy(t.bridge), t.hangUpLocked())...)
 }
 
-// closeChain removes our accepts from a chain of somebody's.
+// closeChain removes our accept rules from somebody else's chain.
 func (t *Table) closeChain(c *nftables.Conn, chain *nftables.Chain) error {
 	rules, err := c.GetRules(chain.Table, chain)
 	if err != nil {
@@ -54,19 +54,19 @@ func (t *Table) closeChain(c *nftables.Conn, chain *nftables.Chain) error {
 		}
 	}
 	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("take our rules out of chain %s of table %s: %w", chain.Name, chain.Table.Name, err)
+		return fmt.Errorf("remove our rules from chain %s of table %s: %w", chain.Name, chain.Table.Name, err)
 	}
 	return nil
 }
 
-// closeLegacy does so in the old filter.
+// closeLegacy does the same in the old filter.
 func closeLegacy(bridge string) error {
 	if !legacyInUse() {
 		return nil
 	}
 	list, err := iptablesLegacy("-S", "FORWARD")
 	if err != nil {
-		return nil //nolint:nilerr // without the program we put nothing there
+		return nil //nolint:nilerr // without the program we have added nothing there
 	}
 	for _, flag := range []string{"-i", "-o"} {
 		if strings.Contains(string(list), "-A FORWARD "+flag+" "+bridge+" -j ACCEPT\n") {

@@ -1,11 +1,13 @@
-// Package ports keeps who has which port of the host, and finds out whether a
-// process of the host listens there already.
+// Package ports records which sandbox has which port of the host, and finds out whether a process
+// of the host already listens there.
 //
-// It knows no rules and no links. Start at Claims.
+// It knows neither rules nor links. Start at Claims.
 package ports
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 
@@ -15,8 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Number turns a Port.Proto into the kernel's protocol number; "" is tcp.
-// Errors are InvalidArgument.
+// Number returns the kernel's protocol number for a Port.Proto; "" is tcp. Errors are
+// InvalidArgument.
 func Number(proto string) (uint8, error) {
 	switch proto {
 	case "", "tcp":
@@ -37,7 +39,7 @@ type Claim struct {
 	Port  uint16
 }
 
-// String writes a claim as people do.
+// String returns a claim in the form that people write.
 func (c Claim) String() string {
 	host := "*"
 	if c.IP.IsValid() {
@@ -49,7 +51,7 @@ func (c Claim) String() string {
 	return fmt.Sprintf("%s %s:%d", c.Proto, host, c.Port)
 }
 
-// clash reports whether c and o would take the same packets.
+// clash reports whether c and o would receive the same packets.
 func (c Claim) clash(o Claim) bool {
 	if c.Proto != o.Proto || c.Port != o.Port {
 		return false
@@ -63,14 +65,17 @@ func (c Claim) clash(o Claim) bool {
 	return c.IP == o.IP || c.IP.IsUnspecified() || o.IP.IsUnspecified()
 }
 
-// Claims remembers the ports of all sandboxes. The zero value is empty and
-// ready; it is safe for concurrent use.
+// Claims records the ports of all sandboxes. The zero value is empty and ready to use; it is safe
+// for concurrent use.
 type Claims struct {
-	mu  sync.Mutex // guards all
+	mu  sync.Mutex // guards all, turn
 	all map[number]map[Claim]core.ID
+	// turn counts the ports that were chosen, from a random beginning: a port that was given back
+	// is chosen again as late as possible.
+	turn int
 }
 
-// number is what claims are looked up by.
+// number is the key under which claims are found.
 type number struct {
 	proto string
 	port  uint16
@@ -78,8 +83,8 @@ type number struct {
 
 func (c Claim) number() number { return number{c.Proto, c.Port} }
 
-// Take claims ports for a sandbox, all or none. FailedPrecondition names who
-// has one already; taking again what the sandbox has is fine.
+// Take claims ports for a sandbox, all or none of them. FailedPrecondition names the sandbox that
+// already has one. Claims that the sandbox already has are allowed.
 func (c *Claims) Take(id core.ID, claims []Claim) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,24 +96,83 @@ func (c *Claims) Take(id core.ID, claims []Claim) error {
 		}
 		for _, other := range claims[:i] {
 			if want.clash(other) {
-				return fmt.Errorf("claim host port %s: asked for twice: %w", want, errdefs.ErrInvalidArgument)
+				return fmt.Errorf("claim host port %s: requested twice: %w", want, errdefs.ErrInvalidArgument)
 			}
 		}
 	}
-	if c.all == nil {
-		c.all = map[number]map[Claim]core.ID{}
-	}
 	for _, want := range claims {
-		n := want.number()
-		if c.all[n] == nil {
-			c.all[n] = map[Claim]core.ID{}
-		}
-		c.all[n][want] = id
+		c.put(id, want)
 	}
 	return nil
 }
 
-// Drop gives the ports of a sandbox back; it is idempotent.
+// put records a claim. Preconditions: mu is held.
+func (c *Claims) put(id core.ID, want Claim) {
+	if c.all == nil {
+		c.all = map[number]map[Claim]core.ID{}
+	}
+	n := want.number()
+	if c.all[n] == nil {
+		c.all[n] = map[Claim]core.ID{}
+	}
+	c.all[n][want] = id
+}
+
+// Choose claims a port of the pool for a sandbox: one that no sandbox has, this one included, and
+// on which no process of the host listens. ResourceExhausted when there is none;
+// InvalidArgument when the protocol or the address is none.
+func (c *Claims) Choose(id core.ID, want Claim, from Pool) (Claim, error) {
+	for range from.size() {
+		var ok bool
+		if want.Port, ok = c.next(id, want, from); !ok {
+			continue
+		}
+		err := bind(want)
+		if err == nil || unsupported(err) {
+			return want, nil
+		}
+		c.drop(want)
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return Claim{}, probed(want, err)
+		}
+	}
+	want.Port = 0
+	return Claim{}, fmt.Errorf("claim host port %s: none of %s is free: %w", want, from, errdefs.ErrResourceExhausted)
+}
+
+// next claims the port whose turn it is; ok is false when it is not to be had.
+func (c *Claims) next(id core.ID, want Claim, from Pool) (port uint16, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.turn == 0 {
+		c.turn = 1 + rand.IntN(from.size()) //nolint:gosec // no secret
+	}
+	want.Port = from.First + uint16(c.turn%from.size())
+	c.turn++
+	if from.reserved[want.Port] {
+		return 0, false
+	}
+	for have := range c.all[want.number()] {
+		if want.clash(have) {
+			return 0, false
+		}
+	}
+	c.put(id, want)
+	return want.Port, true
+}
+
+// drop gives back one claim.
+func (c *Claims) drop(claim Claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := claim.number()
+	delete(c.all[n], claim)
+	if len(c.all[n]) == 0 {
+		delete(c.all, n)
+	}
+}
+
+// Drop gives back the ports of a sandbox. It is idempotent.
 func (c *Claims) Drop(id core.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -100,6 +101,80 @@ func TestProbe(t *testing.T) {
 	}
 	if err := Probe(Claim{Proto: "ipx", Port: 1}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("probe an unknown protocol: %v", err)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	var c Claims
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	taken := netip.MustParseAddrPort(l.Addr().String()).Port()
+	want, pool := Claim{Proto: "tcp"}, Pool{First: taken - 1, Last: taken, reserved: map[uint16]bool{}}
+	if _, err := c.Choose("one", want, Pool{First: taken, Last: taken}); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("a process has it: %v", err)
+	}
+	// The neighbour may be somebody's too, on a machine with other programs.
+	if got, err := c.Choose("one", want, pool); err == nil {
+		if got.Port != taken-1 {
+			t.Errorf("chosen %s", got)
+		}
+		if err := c.Take("two", []Claim{got}); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("a port that was chosen for another: %v", err)
+		}
+		if _, err := c.Choose("one", want, pool); !errdefs.IsResourceExhausted(err) {
+			t.Errorf("its own twice: %v", err)
+		}
+		c.Drop("one")
+		pool.reserved[taken-1] = true
+		if _, err := c.Choose("one", want, pool); !errdefs.IsResourceExhausted(err) {
+			t.Errorf("a reserved one: %v", err)
+		}
+	}
+	if _, err := c.Choose("one", Claim{Proto: "icmp"}, pool); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("an unknown protocol: %v", err)
+	}
+	if _, err := c.Choose("one", Claim{Proto: "udp", IP: netip.MustParseAddr("198.51.100.7")}, pool); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a foreign address: %v", err)
+	}
+	if len(c.all) != 0 {
+		t.Errorf("left: %v", c.all)
+	}
+}
+
+func TestPool(t *testing.T) {
+	for _, tc := range []struct{ local, reserved, want, free, not string }{
+		{"32768\t60999\n", "\n", "61000-65535", "61000 65535", ""},
+		{"32768\t60999\n", "61000-61002,65535\n", "61000-65535", "61003 65534", "61000 61002 65535"},
+		{"1024\t65000\n", "2000\n", "1024-65000", "1024 2001", "2000"},
+		{"9000\t64511\n", "", "64512-65535", "64512", ""},
+	} {
+		p, err := hostPool(tc.local, tc.reserved)
+		if err != nil || p.String() != tc.want {
+			t.Errorf("%q, %q: %s, %v", tc.local, tc.reserved, p, err)
+		}
+		for list, reserved := range map[string]bool{tc.free: false, tc.not: true} {
+			for _, s := range strings.Fields(list) {
+				n, _ := strconv.ParseUint(s, 10, 16)
+				if p.reserved[uint16(n)] != reserved {
+					t.Errorf("%q, %q: port %s is reserved: %v", tc.local, tc.reserved, s, !reserved)
+				}
+			}
+		}
+	}
+	if _, err := hostPool("", ""); err == nil {
+		t.Error("no range was taken")
+	}
+	if p, err := HostPool(); err != nil || p.size() < 1 {
+		t.Errorf("this machine's: %s, %v", p, err)
+	}
+	for in, ok := range map[string]bool{"61000-65535": true, "80-80": true, "": false, "80": false, "0-9": false, "9-8": false, "1-70000": false, "a-b": false} {
+		p, err := ParsePool(in)
+		if ok != (err == nil) || ok && p.String() != in || !ok && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %s, %v", in, p, err)
+		}
 	}
 }
 

@@ -15,30 +15,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe binds the port for a moment. FailedPrecondition when a process of this
-// host has it, naming the process where it can be found; InvalidArgument when
-// the address is none of the host's.
+// Probe binds the port for a moment. FailedPrecondition when a process of this host has it, and
+// names the process if it can be found; InvalidArgument when the address is not one of the
+// host's.
 func Probe(c Claim) error {
-	err := bind(c)
+	return probed(c, bind(c))
+}
+
+// probed is the error of a claim that bind had err for.
+func probed(c Claim, err error) error {
 	switch {
-	case err == nil:
+	case err == nil, unsupported(err):
 		return nil
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("claim host port %s: %s listens there: %w", c, holder(c), errdefs.ErrFailedPrecondition)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("claim host port %s: not an address of this host: %w", c, errdefs.ErrInvalidArgument)
-	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.ESOCKTNOSUPPORT):
-		// Without the protocol in this kernel nobody of this host listens.
-		return nil
 	default:
 		return fmt.Errorf("claim host port %s: %w", c, err)
 	}
 }
 
+// unsupported reports whether the kernel does not have the protocol, so that nobody listens.
+func unsupported(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.ESOCKTNOSUPPORT)
+}
+
 func bind(c Claim) error {
 	ip := c.IP
 	if !ip.IsValid() {
-		// One socket for both families, so that it meets listeners of either.
+		// One socket for both families conflicts with listeners of either.
 		err := bindAddr(c, netip.IPv6Unspecified(), false)
 		if !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return err
@@ -75,7 +81,7 @@ func bindAddr(c Claim, ip netip.Addr, v6only bool) error {
 		}
 	}
 	if proto == unix.IPPROTO_TCP {
-		// Connections that linger in TIME_WAIT do not count, listeners do.
+		// Listeners count, connections in TIME_WAIT do not.
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 			return err
 		}
@@ -96,7 +102,7 @@ func sockaddr(ip netip.Addr, port uint16) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(port), Addr: ip.As16()}
 }
 
-// holder names the process that has the port, for an error's text.
+// holder describes the process that has the port, for an error's text.
 func holder(c Claim) string {
 	inodes := map[string]bool{}
 	for _, suffix := range []string{"", "6"} {
@@ -132,7 +138,7 @@ func holder(c Claim) string {
 // tcpListen is the state of a listening socket in /proc/net/tcp.
 const tcpListen = "0A"
 
-// parseSocketLine reads one line of /proc/net/{tcp,udp}[6].
+// parseSocketLine parses a line of /proc/net/{tcp,udp}[6].
 func parseSocketLine(line string, listening bool) (port uint16, inode string, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 10 || listening && f[3] != tcpListen {

@@ -12,9 +12,10 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// startsFromBase reports whether the container can start from the almost empty
-// namespace: not where something of the host's tree is wanted later than its
-// copies are taken, or is to change with the host's.
+// startsFromBase reports whether the container can start from the base namespace instead
+// of a copy of the host's mounts. It cannot if a path of the host is needed after the
+// copies of the bind sources are taken, or if mounts must follow later changes on the
+// host.
 func (in *Input) startsFromBase() bool {
 	s := in.Spec
 	switch s.Linux.RootfsPropagation {
@@ -44,22 +45,22 @@ func (in *Input) startsFromBase() bool {
 
 func isCgroup(m specs.Mount) bool { return m.Type == "cgroup" || m.Type == "cgroup2" }
 
-// shares reports whether what all containers have the same, read-only, may be
-// one thing for all: not where the container could make it writable, or where
-// its file systems have a label.
+// shares reports whether mounts that are the same and read-only in all containers may be
+// one shared mount. They may not if the container could make it writable, or if its file
+// systems have a label.
 func (in *Input) shares() bool {
 	p := in.Spec.Process
 	return in.startsFromBase() && in.Spec.Linux.MountLabel == "" &&
 		(p.Capabilities == nil || !slices.Contains(p.Capabilities.Bounding, "CAP_SYS_ADMIN"))
 }
 
-// leave takes copies of the root and of the binds' sources along into the almost
-// empty namespace, a copy of which becomes the container's.
-func (c *compiler) leave() error {
+// enterBaseNamespace copies the root and the binds' sources and takes them into a copy of the base
+// namespace, which becomes the container's mount namespace.
+func (c *compiler) enterBaseNamespace() error {
 	empty := plan.P(c.plan.String(""))
 	root, _ := c.open("open tree of the root", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(c.in.Root)),
 		plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
-	c.slave("the root", root)
+	c.makeSlave("the root", root)
 	c.sources = map[int]int{}
 	for i, m := range c.in.Spec.Mounts {
 		o := ocispec.ParseMountOptions(m.Options)
@@ -70,7 +71,7 @@ func (c *compiler) leave() error {
 		if err != nil {
 			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
 		}
-		c.slave(m.Source, src)
+		c.makeSlave(m.Source, src)
 		c.sources[i] = src
 	}
 	if slices.ContainsFunc(c.in.Spec.Mounts, isCgroup) && !c.has(specs.CgroupNamespace) {
@@ -78,26 +79,26 @@ func (c *compiler) leave() error {
 	}
 	ns, _ := c.open("open the empty mount namespace", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(c.in.Host.BaseNamespace)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
 	c.plan.Add("join the empty mount namespace", unix.SYS_SETNS, plan.V(ns), plan.V(unix.CLONE_NEWNS))
-	c.shut(ns)
+	c.closeLast(ns)
 	c.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
 	c.plan.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(root), empty, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(basens.Root)), plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	return nil
 }
 
-// takeCgroups takes the container's own v1 directories along.
+// takeCgroups copies the container's own v1 directories, for the base namespace.
 func takeCgroups(c *compiler) {
 	c.cgroups = map[string]int{}
 	for _, h := range c.in.Host.Hierarchies {
 		if dir := c.in.Cgroup.Own[h.Name]; dir != "" {
 			c.cgroups[dir], _ = c.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
-			c.slave(dir, c.cgroups[dir])
+			c.makeSlave(dir, c.cgroups[dir])
 		}
 	}
 }
 
-// slave cuts a copy off from the mounts that its original shares changes with:
-// it follows them, and they never follow it.
-func (c *compiler) slave(what string, tree int) {
+// makeSlave makes a copied mount a slave of its original: it receives mounts and unmounts
+// from there and sends none.
+func (c *compiler) makeSlave(what string, tree int) {
 	c.plan.Add("slave "+what, unix.SYS_MOUNT_SETATTR, plan.V(tree), plan.P(c.plan.String("")), plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
 		plan.P(c.plan.Words(0, 0, unix.MS_SLAVE, 0)), plan.V(sizeofMountAttr))
 }

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// capSets are the five sets, a bit per capability.
+// capSets are the five capability sets, with a bit per capability.
 type capSets struct{ bounding, effective, permitted, inheritable, ambient uint64 }
 
-// capNames are all capabilities by number, as Linux 6.x has them.
+// capNames are the names of all capabilities of Linux 6.x, by number.
 var capNames = []string{
 	"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "LINUX_IMMUTABLE", "NET_BIND_SERVICE",
 	"NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER", "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN",
@@ -23,7 +23,7 @@ var capNames = []string{
 	"MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE",
 }
 
-// capsOf reads the five sets and takes away what this node does not have.
+// capsOf reads the five sets, and removes the capabilities that this node does not have.
 func capsOf(c *specs.LinuxCapabilities, h Host) (capSets, error) {
 	var s capSets
 	if c == nil {
@@ -49,16 +49,16 @@ func capsOf(c *specs.LinuxCapabilities, h Host) (capSets, error) {
 		}
 		*f.to &= h.Bounding
 	}
-	// The kernel refuses an effective capability that is not permitted, and an
-	// inheritable one that is not in the bounding set, and an ambient one that
-	// is not both permitted and inheritable.
+	// The kernel refuses an effective capability that is not permitted, an inheritable
+	// one that is not in the bounding set, and an ambient one that is not both permitted
+	// and inheritable.
 	s.effective &= s.permitted
 	s.inheritable &= s.bounding
 	s.ambient &= s.permitted & s.inheritable
 	return s, nil
 }
 
-// classOf gives an error of the file system its class.
+// classOf returns the error class for a file system error.
 func classOf(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):

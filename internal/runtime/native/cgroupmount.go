@@ -13,25 +13,25 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// cgroupMount shows the container the cgroups: the v2 tree, or a tmpfs with a
-// mount per v1 hierarchy. In a cgroup namespace they are mounted anew, which
-// shows the namespace's root. Without one the whole v2 tree is shown, as
-// /proc/self/cgroup names the place in it, and of v1 the container's own
-// directories.
+// cgroupMount mounts the cgroups in the container: the v2 tree, or a tmpfs with a mount
+// per v1 hierarchy. With a cgroup namespace they are new mounts, which show the
+// namespace's root. Without one, the whole v2 tree is shown, because /proc/self/cgroup
+// names a place in the whole tree; of v1 only the container's own directories are.
 func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 	private := c.has(specs.CgroupNamespace)
 	c.provide(m.Destination, false)
 	if len(c.in.Host.Hierarchies) == 0 {
 		switch {
 		case cgroupsAt(c.mounts, m.Destination):
-			// The kernel refuses a tree twice in one place: the flags are the later mount's.
+			// The kernel refuses to mount a tree twice in one place. The second mount
+			// only sets its flags.
 			set := attrsOf(o.Flags)
 			fd, _ := c.target(m.Destination)
 			c.plan.Add("attributes of "+m.Destination, unix.SYS_MOUNT_SETATTR, plan.V(fd), plan.P(c.plan.String("")), plan.V(unix.AT_EMPTY_PATH),
 				c.attr(set, plainAttrs&^set|atime(set)), plan.V(sizeofMountAttr))
-			c.shut(fd)
+			c.closeLast(fd)
 		case !private && c.user != nil:
-			// Only its owner may mount a cgroup namespace's tree.
+			// Only the owner of a cgroup namespace may mount its tree.
 			c.bindOwn(m.Destination, c.in.Cgroup.Own[""], o.Flags)
 		default:
 			c.mountAt(m.Destination, "cgroup", "cgroup2", o.Flags, "")
@@ -62,7 +62,7 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 			}
 			fd, _ := c.target(m.Destination)
 			c.plan.Add("link "+name, unix.SYS_SYMLINKAT, plan.P(c.plan.String(h.Name)), plan.V(fd), plan.P(c.plan.String(name))).Allow(uint16(unix.EEXIST))
-			c.shut(fd)
+			c.closeLast(fd)
 		}
 	}
 	if o.Flags&unix.MS_RDONLY != 0 && !shared {
@@ -71,20 +71,20 @@ func (c *compiler) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 	return nil
 }
 
-// bindShared shows what all containers see of where the hierarchies are mounted.
+// bindShared binds the shared read-only directory of cgroup hierarchies at p.
 func bindShared(c *compiler, p string, flags uintptr) {
 	src, _ := c.open("open tree "+basens.Cgroup, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(basens.Cgroup)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	set := attrsOf(flags)
 	c.plan.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.plan.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, plainAttrs&^set|atime(set)), plan.V(sizeofMountAttr))
-	c.move(src, p)
-	c.shut(src)
+	c.attach(src, p)
+	c.closeLast(src)
 }
 
-// plainAttrs are the attributes of a mount that are on or off.
+// plainAttrs are the mount attributes that are either on or off.
 const plainAttrs = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC |
 	unix.MOUNT_ATTR_NODIRATIME | unix.MOUNT_ATTR_NOSYMFOLLOW
 
-// cgroupsAt reports whether a cgroup mount is what is seen at p after these.
+// cgroupsAt reports whether a cgroup mount is visible at p after these mounts.
 func cgroupsAt(mounts []specs.Mount, p string) bool {
 	p = path.Clean("/" + p)
 	for _, m := range slices.Backward(mounts) {
@@ -102,7 +102,7 @@ func cgroupsAt(mounts []specs.Mount, p string) bool {
 func (c *compiler) mountAt(p, source, fstype string, flags uintptr, data string) {
 	fd, _ := c.target(p)
 	c.plan.Add("mount "+fstype+" on "+p, unix.SYS_MOUNT, plan.P(c.plan.String(source)), c.fdPath(fd), plan.P(c.plan.String(fstype)), plan.V(flags), plan.P(c.plan.String(c.in.mountData(fstype, []string{data}))))
-	c.shut(fd)
+	c.closeLast(fd)
 }
 
 func (c *compiler) bindOwn(p, dir string, flags uintptr) {
@@ -116,8 +116,8 @@ func (c *compiler) bindOwn(p, dir string, flags uintptr) {
 	if set := attrsOf(flags); set != 0 {
 		c.plan.Add("attributes of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(c.plan.String("")), plan.V(unix.AT_EMPTY_PATH), c.attr(set, atime(set)), plan.V(sizeofMountAttr))
 	}
-	c.move(src, p)
+	c.attach(src, p)
 	if !taken {
-		c.shut(src)
+		c.closeLast(src)
 	}
 }

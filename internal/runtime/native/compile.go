@@ -15,94 +15,92 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/seccomp"
 )
 
-// Host is what a plan needs to know of the node.
+// Host is what the compiler needs to know about the node.
 type Host struct {
-	// BaseNamespace is the file of a mount namespace with next to nothing in it, from
-	// which containers start; "" starts them from a copy of the host's.
+	// BaseNamespace is the file of the base namespace, the almost empty mount namespace
+	// from which containers start. If it is "", they start from a copy of the host's.
 	BaseNamespace string
-	// Bounding is our own bounding set, a bit per capability: nobody can give
-	// more than that. LastCap is the highest capability of this kernel.
+	// Bounding is the agent's own bounding set, a bit per capability, which nothing it
+	// starts can exceed. LastCap is the highest capability of this kernel.
 	Bounding uint64
 	LastCap  int
-	Kcore    bool // there is a /proc/kcore
-	// ProcPidNS: a proc can be mounted for another pid namespace than the
-	// mounter's (Linux 6.17).
+	Kcore    bool // /proc/kcore exists
+	// ProcPidNS means that the kernel can mount a proc for another pid namespace than
+	// the mounter's (Linux 6.17).
 	ProcPidNS bool
-	// Initramfs says that the root is the kernel's first file system, which
-	// pivot_root cannot move; Views are then the mounts that a container must
-	// not find below its own root: see moveRoot.
+	// Initramfs means that the node's root is the kernel's initial file system, which
+	// pivot_root cannot replace. Views are then the mounts that a container must not be
+	// able to reach below its own root: see moveRoot.
 	Initramfs bool
 	Views     []string
-	// Hierarchies are the mounted v1 hierarchies, in a fixed order; empty on
-	// a node with the v2 tree alone.
+	// Hierarchies are the mounted v1 hierarchies in a fixed order. There are none on a
+	// node that has only the v2 tree.
 	Hierarchies []Hierarchy
 }
 
 // Hierarchy is one cgroup v1 hierarchy.
 type Hierarchy struct {
-	Name    string // directory below /sys/fs/cgroup, "cpu" or "systemd"
-	Options string // for mount(2): "cpu", "none,name=systemd"
+	Name    string // directory below /sys/fs/cgroup, such as "cpu" or "systemd"
+	Options string // for mount(2), such as "cpu" or "none,name=systemd"
 }
 
-// Cgroup is where a process is born.
+// Cgroup says in which cgroups a process starts.
 type Cgroup struct {
-	// Dirs are absolute directories of v1 hierarchies, joined by the child
-	// itself.
+	// Dirs are absolute directories of v1 hierarchies, which the child joins itself.
 	Dirs []string
-	// Unified is the absolute directory in the v2 tree, "" for none.
+	// Unified is the absolute directory in the v2 tree; "" means none.
 	Unified string
-	// Own maps a Hierarchy's name (or "" for v2) to the directory that a
-	// cgroup mount without a cgroup namespace shows.
+	// Own maps a Hierarchy's name ("" for v2) to the directory that a cgroup mount shows
+	// when there is no cgroup namespace.
 	Own map[string]string
 }
 
-// Input is one container to compile.
+// Input describes one container to the compiler.
 type Input struct {
 	ID     string
-	Bundle string // told to a seccomp listener
+	Bundle string // reported to a seccomp listener
 	Spec   *specs.Spec
 	Root   string // absolute path of the mounted root filesystem
 	Cgroup Cgroup
 	Host   Host
-	// Park stops the process before its program until the keeper lets it go,
-	// and before pivot_root if there are hooks of its creation.
+	// Park makes the process wait before its program until the keeper releases it, and
+	// also before pivot_root if there are hooks that run during creation.
 	Park bool
-	// Preserve is how many descriptors, from 3 on, the program keeps of those
-	// that the process forking it has there.
+	// Preserve is how many descriptors, from 3 on, the program gets from the process
+	// that forks it.
 	Preserve int
-	// KeepKeyring leaves the program the session keyring of who forks it.
+	// KeepKeyring gives the program the session keyring of the process that forks it.
 	KeepKeyring bool
-	// Borrow lets a container be without a mount namespace of its own: in one
-	// that it joins, or that of who forks it. Its mounts are made there, on the
-	// root filesystem bound over itself, and stay; its root is changed by
-	// chroot, which CAP_SYS_CHROOT undoes.
+	// Borrow allows a container without a mount namespace of its own: it uses one that
+	// it joins, or that of the process that forks it. Its mounts are made there, on the
+	// root filesystem bound over itself, and stay. Its root is changed by chroot, which
+	// CAP_SYS_CHROOT can undo.
 	Borrow bool
 }
 
 // Output is a compiled plan.
 type Output struct {
 	Plan []byte
-	// Points must exist in the root filesystem before the plan runs; see
-	// MakePoints.
+	// Points must exist in the root filesystem before the plan runs; see MakePoints.
 	Points []Point
-	// Mapped says that the plan makes its points itself as far as its user
-	// namespace's root can; see MakePoints.
+	// Mapped means that the plan makes the points itself, if the root filesystem belongs
+	// to its user namespace's root; see MakePoints.
 	Mapped   bool
 	Warnings []string
-	// Stops says that the process waits before pivot_root, for hooks.
+	// Stops means that the process waits before pivot_root, for hooks.
 	Stops bool
 }
 
-// Point is a path in the root filesystem that something is mounted on.
+// Point is a path in the root filesystem on which something is mounted.
 type Point struct {
 	Path string // as the container sees it
-	File bool   // a regular file, else a directory
+	File bool   // a regular file instead of a directory
 }
 
-// Numbers that the plan's own descriptors have: the error pipe, the parking
-// pipe and the console socket are moved to the first ones after the standard
-// streams and those preserved, then everything else is closed, so that what is
-// opened next has a number known in advance. See Input.own.
+// The numbers of the plan's own descriptors: the error pipe, the parking pipe and the
+// console socket are moved to the first numbers after the standard streams and the
+// preserved descriptors. Then all others are closed, so the number of each descriptor
+// that is opened later is known. See Input.ownFD.
 const (
 	fdError   = 3
 	fdPark    = 4
@@ -110,7 +108,7 @@ const (
 	fdFirst   = 6
 )
 
-// sizeofMountAttr is that of struct mount_attr.
+// sizeofMountAttr is the size of struct mount_attr.
 const sizeofMountAttr = 32
 
 // compiler builds one plan.
@@ -118,39 +116,41 @@ type compiler struct {
 	plan   plan.Builder
 	in     Input
 	out    Output
-	root   int // number of the root filesystem's descriptor
-	next   int // number that the next descriptor gets
+	root   int // descriptor of the root filesystem
+	next   int // number of the next descriptor to be opened
 	mounts []specs.Mount
 	labels []labelFile
-	file   string  // the program's, where Args[0] is another name
-	twice  bool    // a first child prepares what a second one needs
-	user   *userns // the container's user namespace; nil for ours
-	late   *late   // for a process that enters its pid namespace last; else nil
-	// sources are the copies of binds' sources that were taken along, by index
-	// of their mounts.
+	file   string  // path of the program; "" to search for Args[0]
+	twice  bool    // a first child prepares what the second one may not
+	user   *userns // the container's user namespace; nil for the host's
+	late   *late   // for a process that enters its pid namespace last; otherwise nil
+	// sources are the descriptors of the copies of binds' sources, by index of their
+	// mounts.
 	sources map[int]int
-	// cgroups are those of the container's own v1 directories, by path.
+	// cgroups are the descriptors of the copies of the container's own v1 directories,
+	// by path.
 	cgroups map[string]int
 	// userFDs are the descriptors of the user namespaces that the keeper makes.
 	userFDs map[plan.Slot]int
 
 	filter   *seccomp.Filter // nil for none
-	listener *listener       // of a filter that asks one
+	listener *listener       // of a filter with SCMP_ACT_NOTIFY
 }
 
-// labelFile is a descriptor in our own /proc opened early, because the
-// container's must not be trusted with it, and written late.
+// labelFile is a file in the host's /proc that is opened early, because the container's
+// /proc cannot be trusted, and written late.
 type labelFile struct {
 	slot plan.Slot
 	text string
 }
 
-func (c *compiler) creation() creation       { return creation{c} }
-func (c *compiler) deviceFiles() deviceFiles { return deviceFiles{c} }
+func (c *compiler) creation() creation         { return creation{c} }
+func (c *compiler) deviceFiles() deviceFiles   { return deviceFiles{c} }
+func (c *compiler) processSetup() processSetup { return processSetup{c} }
 
-// Compile turns a spec into a plan. Errors are InvalidArgument for a spec that
-// cannot be right and NotImplemented for one that this runtime does not do;
-// both name the field.
+// Compile turns a spec into a plan. The error is InvalidArgument for a spec that is
+// wrong, and NotImplemented for one that this runtime does not support; both name the
+// field.
 func Compile(in Input) (Output, error) {
 	if err := refuse(in.Spec); err != nil {
 		return Output{}, err
@@ -168,24 +168,24 @@ func Compile(in Input) (Output, error) {
 	if c.late == nil {
 		c.plan.Add("setsid", unix.SYS_SETSID)
 	}
-	c.openLabels()
+	c.processSetup().openLabels()
 	state := specs.State{Version: in.Spec.Version, ID: in.ID, Status: specs.StateCreating, Pid: selfPid, Bundle: in.Bundle, Annotations: in.Spec.Annotations}
 	if err := prepareFilter(c, state); err != nil {
 		return Output{}, err
 	}
-	if err := c.creation().named(true); err != nil {
+	if err := c.creation().setNames(true); err != nil {
 		return Output{}, err
 	}
 	if err := c.filesystem(); err != nil {
 		return Output{}, err
 	}
-	if err := c.process(in.Spec.Process); err != nil {
+	if err := c.processSetup().process(in.Spec.Process); err != nil {
 		return Output{}, err
 	}
 	return c.finish()
 }
 
-// finish encodes the plan, if the kernel and the keeper can take it.
+// finish encodes the plan, and checks that the kernel and the keeper accept its size.
 func (c *compiler) finish() (Output, error) {
 	if s, bad := c.plan.HoldsNUL(); bad {
 		return Output{}, fmt.Errorf("spec: %q holds a NUL: %w", s, errdefs.ErrInvalidArgument)
@@ -197,10 +197,10 @@ func (c *compiler) finish() (Output, error) {
 	return c.out, nil
 }
 
-// own is the number of one of the plan's own descriptors.
-func (in *Input) own(fd int) plan.Arg { return plan.V(fd + in.Preserve) }
+// ownFD returns the number of one of the plan's own descriptors.
+func (in *Input) ownFD(fd int) plan.Arg { return plan.V(fd + in.Preserve) }
 
-// born adds what brings the process into its cgroups and namespaces.
+// create adds the operations that bring the process into its cgroups and namespaces.
 func (b creation) create() error {
 	flags, err := b.namespaces()
 	if err != nil {
@@ -221,32 +221,32 @@ func (b creation) create() error {
 		flags &^= unix.CLONE_NEWNS
 	}
 	b.c.plan.Clone(flags, b.c.in.Cgroup.Unified)
-	b.c.settle(false)
-	b.c.oomScore()
+	b.c.placeStreams(false)
+	b.c.processSetup().oomScore()
 	b.joinCgroups(b.c.in.Cgroup.Dirs)
 	if b.c.has(specs.CgroupNamespace) {
 		b.c.plan.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
 	}
-	b.joins()
+	b.joinNamespaces()
 	return nil
 }
 
-// named sets the names and parameters of namespaces: of those that are the
-// container's own, or of those that it joins. Who may depends on that.
-func (b creation) named(own bool) error {
+// setNames sets hostname, domain name and sysctls: those of the container's own namespaces
+// if own is set, otherwise those of joined ones. They need different privileges.
+func (b creation) setNames(own bool) error {
 	if err := b.hostname(own); err != nil {
 		return err
 	}
 	return b.sysctls(own)
 }
 
-// settle puts the standard streams in place and closes what came along from
-// the keeper. Until then the child is a copy of the keeper: it must not be
-// readable from the container's pid namespace, so that comes first.
+// placeStreams puts the standard streams in place and closes all descriptors inherited from
+// the keeper. Until then the child is a copy of the keeper and must not be readable from
+// the container's pid namespace, so it makes itself undumpable first.
 //
-// With target set the pidfd of an exec's target keeps the next number, which is
-// returned.
-func (c *compiler) settle(target bool) (fd int) {
+// With target set, the pidfd of an exec's target gets the next number, which settle
+// returns.
+func (c *compiler) placeStreams(target bool) (fd int) {
 	c.plan.Add("not dumpable", unix.SYS_PRCTL, plan.V(unix.PR_SET_DUMPABLE), plan.V(0))
 	if target {
 		fd = c.next
@@ -258,16 +258,16 @@ func (c *compiler) settle(target bool) (fd int) {
 			c.plan.Add(name, unix.SYS_DUP3, plan.S(plan.Slot(plan.SlotStdin+i)), plan.V(i), plan.V(0))
 		}
 	}
-	c.plan.Add("error pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdError), plan.V(unix.O_CLOEXEC)).To(plan.SlotError)
+	c.plan.Add("error pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.ownFD(fdError), plan.V(unix.O_CLOEXEC)).To(plan.SlotError)
 	if c.in.Park {
-		c.plan.Add("parking pipe", unix.SYS_DUP3, plan.S(plan.SlotPark), c.in.own(fdPark), plan.V(unix.O_CLOEXEC)).To(plan.SlotPark)
+		c.plan.Add("parking pipe", unix.SYS_DUP3, plan.S(plan.SlotPark), c.in.ownFD(fdPark), plan.V(unix.O_CLOEXEC)).To(plan.SlotPark)
 	} else {
-		c.plan.Add("no parking pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdPark), plan.V(unix.O_CLOEXEC))
+		c.plan.Add("no parking pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.ownFD(fdPark), plan.V(unix.O_CLOEXEC))
 	}
 	if c.in.Spec.Process.Terminal {
-		c.plan.Add("console socket", unix.SYS_DUP3, plan.S(plan.SlotConsole), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC)).To(plan.SlotConsole)
+		c.plan.Add("console socket", unix.SYS_DUP3, plan.S(plan.SlotConsole), c.in.ownFD(fdConsole), plan.V(unix.O_CLOEXEC)).To(plan.SlotConsole)
 	} else {
-		c.plan.Add("no console socket", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC))
+		c.plan.Add("no console socket", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.ownFD(fdConsole), plan.V(unix.O_CLOEXEC))
 	}
 	c.userFDs = map[plan.Slot]int{}
 	for _, u := range c.plan.Users() {
@@ -286,7 +286,8 @@ func (c *compiler) settle(target bool) (fd int) {
 	return fd
 }
 
-// open adds an open whose descriptor has the next number, and returns it.
+// open adds a call that opens a descriptor, which gets the next number, and returns that
+// number.
 func (c *compiler) open(name string, nr uintptr, args ...plan.Arg) (fd int, index int) {
 	fd, index = c.next, c.plan.Len()
 	c.next++
@@ -294,8 +295,8 @@ func (c *compiler) open(name string, nr uintptr, args ...plan.Arg) (fd int, inde
 	return fd, index
 }
 
-// shut closes the descriptor opened last.
-func (c *compiler) shut(fd int) {
+// closeLast closes the last opened descriptor.
+func (c *compiler) closeLast(fd int) {
 	if fd != c.next-1 {
 		panic(fmt.Sprintf("native: close of %d while %d is open", fd, c.next-1))
 	}
@@ -303,9 +304,9 @@ func (c *compiler) shut(fd int) {
 	c.plan.Add("close", unix.SYS_CLOSE, plan.V(fd))
 }
 
-// joinCgroups moves the child into its cgroups. It writes 0, itself: another
-// pid would take the kernel's global lock, which waits for a grace period, and
-// a thread of the keeper must never be in a container's cgroup.
+// joinCgroups moves the child into its cgroups. The child writes 0, which means itself:
+// another pid would take the kernel's global lock, which waits for a grace period; and a
+// thread of the keeper must never be in a container's cgroup.
 func (b creation) joinCgroups(dirs []string) {
 	for _, d := range dirs {
 		b.c.join(d, "tasks")
@@ -315,7 +316,7 @@ func (b creation) joinCgroups(dirs []string) {
 func (c *compiler) join(dir, file string) {
 	fd, _ := c.open("open "+dir+"/"+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(dir+"/"+file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
 	c.plan.Add("join "+dir, unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.String("0")), plan.V(1)).Result(1)
-	c.shut(fd)
+	c.closeLast(fd)
 }
 
 var cloneFlags = map[specs.LinuxNamespaceType]uint64{
@@ -329,8 +330,8 @@ var cloneFlags = map[specs.LinuxNamespaceType]uint64{
 	specs.TimeNamespace:    unix.CLONE_NEWTIME,
 }
 
-// namespaces returns the flags of the namespaces made by clone. The cgroup
-// namespace is made after the cgroups are joined, so that it is rooted there.
+// namespaces returns the flags of the namespaces that clone makes. The cgroup namespace
+// is made later, after the cgroups are joined, because it is rooted in them.
 func (b creation) namespaces() (flags uint64, err error) {
 	seen := map[specs.LinuxNamespaceType]bool{}
 	for i, ns := range b.c.in.Spec.Linux.Namespaces {
@@ -367,9 +368,9 @@ func (c *compiler) has(t specs.LinuxNamespaceType) bool {
 	return false
 }
 
-// joins enters the namespaces given by path. All are opened before the first
-// is entered. The user namespace is only opened, and its descriptor returned.
-func (b creation) joins() (user int) {
+// joinNamespaces enters the namespaces given by path. All are opened before the first is entered.
+// The user namespace is only opened, and its descriptor returned.
+func (b creation) joinNamespaces() (user int) {
 	type join struct {
 		fd   int
 		flag uint64
@@ -401,13 +402,13 @@ func (b creation) joins() (user int) {
 		b.c.plan.Add("join the "+j.name+" namespace", unix.SYS_SETNS, plan.V(j.fd), plan.V(j.flag))
 	}
 	for i := len(all) - 1; i >= 0; i-- {
-		b.c.shut(all[i].fd)
+		b.c.closeLast(all[i].fd)
 	}
 	return user
 }
 
-// hostname names the container; in the host's UTS namespace that would name the
-// host.
+// hostname sets the hostname and domain name. Without a UTS namespace of its own the
+// container would rename the host.
 func (b creation) hostname(own bool) error {
 	if b.c.user != nil && own != b.c.has(specs.UTSNamespace) || b.c.user == nil && !own {
 		return nil
@@ -435,15 +436,16 @@ func (in *Input) ownNamespace(t specs.LinuxNamespaceType) bool {
 	return false
 }
 
-// openLabels opens what is written right before the program runs, in the
-// host's /proc: a container could put files of its own in place of its.
-func (c *compiler) openLabels() {
-	p := c.in.Spec.Process
+// openLabels opens the files by which labels are set right before the program runs. They
+// must be in the host's /proc: the container could put other files in their place in its
+// own.
+func (ps processSetup) openLabels() {
+	p := ps.c.in.Spec.Process
 	label := func(file, text string) {
-		slot := c.plan.NewSlot()
-		c.plan.Add("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC)).To(slot)
-		c.next++ // stays open until execve
-		c.labels = append(c.labels, labelFile{slot, text})
+		slot := ps.c.plan.NewSlot()
+		ps.c.plan.Add("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(ps.c.plan.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC)).To(slot)
+		ps.c.next++ // it stays open until execve
+		ps.c.labels = append(ps.c.labels, labelFile{slot, text})
 	}
 	if p.ApparmorProfile != "" {
 		label("/proc/thread-self/attr/apparmor/exec", "exec "+p.ApparmorProfile)
@@ -453,15 +455,15 @@ func (c *compiler) openLabels() {
 	}
 }
 
-// oomScore is set while the process may open what is ours.
-func (c *compiler) oomScore() {
-	p := c.in.Spec.Process
+// oomScore sets oom_score_adj while the process may still open the host's /proc.
+func (ps processSetup) oomScore() {
+	p := ps.c.in.Spec.Process
 	if p.OOMScoreAdj != nil {
-		fd, _ := c.open("open oom_score_adj", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String("/proc/self/oom_score_adj")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+		fd, _ := ps.c.open("open oom_score_adj", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(ps.c.plan.String("/proc/self/oom_score_adj")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
 		text := fmt.Sprint(*p.OOMScoreAdj)
-		// Without CAP_SYS_RESOURCE it cannot be lowered; that was warned of
-		// when the spec was made.
-		c.plan.Add("write oom_score_adj", unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.String(text)), plan.V(len(text))).Allow(uint16(unix.EACCES))
-		c.shut(fd)
+		// Without CAP_SYS_RESOURCE it cannot be lowered. The agent has already warned of
+		// that when it made the spec.
+		ps.c.plan.Add("write oom_score_adj", unix.SYS_WRITE, plan.V(fd), plan.P(ps.c.plan.String(text)), plan.V(len(text))).Allow(uint16(unix.EACCES))
+		ps.c.closeLast(fd)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// What a plan takes along into a tmpfs (the mount option tmpcopyup): more is
-// refused, since a plan is held in memory.
+// Limits on what a plan copies into a tmpfs (the mount option tmpcopyup). More is
+// refused, because a plan is held in memory.
 const (
 	maxCopyEntries = 300
 	maxCopyBytes   = 512 << 10
@@ -26,15 +26,15 @@ const (
 
 // entry is one file below a directory of the root filesystem.
 type entry struct {
-	name     string // relative
-	mode     uint32 // with its type
+	name     string // relative path
+	mode     uint32 // with the file type
 	uid, gid uint32
 	dev      uint64
-	text     string // a symlink's target, a file's content
+	text     string // target of a symlink or content of a file
 }
 
-// copyUp reads what the directory p of the root filesystem holds; nothing when
-// it is not there, or is not the root filesystem's.
+// copyUp reads the content of directory p of the root filesystem. It returns nothing if
+// p does not exist, or if a mount covers it.
 func copyUp(c *compiler, p string) ([]entry, error) {
 	if _, ok := modeOf(c.in.Root, p, c.mounts); !ok {
 		return nil, nil
@@ -99,7 +99,7 @@ func entryOf(from *os.Root, name string) (entry, error) {
 	return e, err
 }
 
-// copyInto makes the entries below p, where a tmpfs has just been mounted.
+// copyInto makes the entries in the tmpfs that has just been mounted at p.
 func copyInto(c *compiler, p string, all []entry) {
 	if len(all) == 0 {
 		return
@@ -113,8 +113,8 @@ func copyInto(c *compiler, p string, all []entry) {
 			c.plan.Add("copy "+title, unix.SYS_MKDIRAT, plan.V(dir), name, plan.V(e.mode&0o7777))
 		case unix.S_IFLNK:
 			c.plan.Add("copy "+title, unix.SYS_SYMLINKAT, plan.P(c.plan.String(e.text)), plan.V(dir), name)
-		case unix.S_IFSOCK: // whoever listened does not listen there
-			c.shut(dir)
+		case unix.S_IFSOCK: // its listener is not bound to the copy
+			c.closeLast(dir)
 			continue
 		default:
 			c.plan.Add("copy "+title, unix.SYS_MKNODAT, plan.V(dir), name, plan.V(e.mode), plan.V(e.dev))
@@ -123,20 +123,20 @@ func copyInto(c *compiler, p string, all []entry) {
 			how := c.plan.Words(uint64(unix.O_WRONLY|unix.O_CLOEXEC), 0, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 			fd, _ := c.open("open "+title, unix.SYS_OPENAT2, plan.V(dir), name, plan.P(how), plan.V(unix.SizeofOpenHow))
 			c.plan.Add("fill "+title, unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.Bytes([]byte(e.text))), plan.V(len(e.text))).Result(uint64(len(e.text)))
-			c.shut(fd)
+			c.closeLast(fd)
 		}
-		uid, gid := inside(c, e.uid, c.in.Spec.Linux.UIDMappings), inside(c, e.gid, c.in.Spec.Linux.GIDMappings)
+		uid, gid := mappedID(c, e.uid, c.in.Spec.Linux.UIDMappings), mappedID(c, e.gid, c.in.Spec.Linux.GIDMappings)
 		if uid|gid != 0 {
 			c.plan.Add("owner of "+title, unix.SYS_FCHOWNAT, plan.V(dir), name, plan.V(uid), plan.V(gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
 		}
-		c.shut(dir)
+		c.closeLast(dir)
 	}
 	c.plan.Add("umask", unix.SYS_UMASK, plan.V(0o022))
 }
 
-// inside is what an ID of the host is in the container's user namespace; one
-// that it does not have is its root's.
-func inside(c *compiler, id uint32, mappings []specs.LinuxIDMapping) uint32 {
+// mappedID returns the ID that an ID of the host has in the container's user namespace, or
+// root's if it is not mapped.
+func mappedID(c *compiler, id uint32, mappings []specs.LinuxIDMapping) uint32 {
 	if !c.has(specs.UserNamespace) {
 		return id
 	}
@@ -148,7 +148,7 @@ func inside(c *compiler, id uint32, mappings []specs.LinuxIDMapping) uint32 {
 	return 0
 }
 
-// without takes an option out.
+// without removes an option, and reports whether it was there.
 func without(data []string, option string) (rest []string, had bool) {
 	for _, d := range data {
 		if d == option {

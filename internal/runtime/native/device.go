@@ -20,7 +20,8 @@ type node struct {
 	uid, gid uint32
 }
 
-// defaultNodes are there in every container (runtime-spec, Default Devices).
+// defaultNodes returns the device files of every container (runtime-spec, Default
+// Devices).
 func defaultNodes() []node {
 	mk := func(name string, major, minor uint32) node {
 		return node{path: "/dev/" + name, mode: unix.S_IFCHR | 0o666, dev: unix.Mkdev(major, minor)}
@@ -28,8 +29,9 @@ func defaultNodes() []node {
 	return []node{mk("null", 1, 3), mk("zero", 1, 5), mk("full", 1, 7), mk("random", 1, 8), mk("urandom", 1, 9), mk("tty", 5, 0)}
 }
 
-// alwaysAllowed are the device rules that hold whatever the spec says: nodes may
-// be made, the default ones used, and terminals (runtime-spec, Default Devices).
+// alwaysAllowed returns the device rules that hold in addition to the spec's: device
+// nodes may be made, and the default ones and terminals used (runtime-spec, Default
+// Devices).
 func alwaysAllowed() []specs.LinuxDeviceCgroup {
 	rule := func(typ string, major, minor int64, access string) specs.LinuxDeviceCgroup {
 		r := specs.LinuxDeviceCgroup{Allow: true, Type: typ, Access: access}
@@ -50,7 +52,7 @@ func alwaysAllowed() []specs.LinuxDeviceCgroup {
 // deviceFiles is the part of the compiler that fills /dev.
 type deviceFiles struct{ c *compiler }
 
-// nodes lists the device files, by directory; none when /dev is the host's own.
+// nodes lists the device files, sorted by directory; none if /dev is the host's.
 func (f deviceFiles) nodes() ([]node, error) {
 	for _, m := range f.c.in.Spec.Mounts {
 		if path.Clean(m.Destination) == "/dev" && m.Type == "bind" {
@@ -70,7 +72,7 @@ func (f deviceFiles) nodes() ([]node, error) {
 	return nodes, nil
 }
 
-// devices fills /dev, unless it is the host's own.
+// devices fills /dev, unless it is the host's.
 func (f deviceFiles) devices() error {
 	nodes, err := f.nodes()
 	if err != nil || len(nodes) == 0 {
@@ -100,11 +102,11 @@ func (f deviceFiles) makeDevices(nodes []node) {
 		if dir == "/dev" {
 			f.devLinks(fd)
 		}
-		f.c.shut(fd)
+		f.c.closeLast(fd)
 	}
 }
 
-// makeNode makes n in the directory that fd is.
+// makeNode makes n in the directory with descriptor fd.
 func (f deviceFiles) makeNode(fd int, n node) {
 	name := plan.P(f.c.plan.String(path.Base(n.path)))
 	f.c.plan.Add("device "+n.path, unix.SYS_MKNODAT, plan.V(fd), name, plan.V(n.mode), plan.V(n.dev)).Allow(uint16(unix.EEXIST))
@@ -151,51 +153,51 @@ func nodeOf(d specs.LinuxDevice) (node, error) {
 	return n, nil
 }
 
-// console makes the terminal in the container's own devpts, sends its master to
-// the keeper and makes its slave the standard streams.
-func (c *compiler) console() {
-	how := c.plan.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
-	master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(c.root), plan.P(c.plan.String("dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
-	slave := c.pty(master)
-	c.provide("/dev/console", true)
-	src, _ := c.open("copy of the terminal", unix.SYS_OPEN_TREE, plan.V(slave), plan.P(c.plan.String("")), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
-	c.move(src, "/dev/console")
-	c.shut(src)
-	c.stdio(slave)
-	c.shut(slave)
-	c.shut(master)
+// console opens the terminal in the container's own devpts, sends its master to the
+// keeper, and makes its slave the standard streams.
+func (ps processSetup) console() {
+	how := ps.c.plan.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+	master, _ := ps.c.open("open a terminal", unix.SYS_OPENAT2, plan.V(ps.c.root), plan.P(ps.c.plan.String("dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
+	slave := ps.pty(master)
+	ps.c.provide("/dev/console", true)
+	src, _ := ps.c.open("copy of the terminal", unix.SYS_OPEN_TREE, plan.V(slave), plan.P(ps.c.plan.String("")), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
+	ps.c.attach(src, "/dev/console")
+	ps.c.closeLast(src)
+	ps.stdio(slave)
+	ps.c.closeLast(slave)
+	ps.c.closeLast(master)
 }
 
-// pty unlocks a master, opens its slave, sizes it, gives it to the user and
-// sends the master to the keeper. It returns the slave's number.
-func (c *compiler) pty(master int) (slave int) {
-	p := c.in.Spec.Process
-	c.plan.Add("unlock the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSPTLCK), plan.P(c.plan.Words(0)))
-	slave, _ = c.open("open the terminal's slave", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCGPTPEER), plan.V(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
+// pty unlocks a master, opens its slave, sets size and owner, and sends the master to
+// the keeper. It returns the slave's number.
+func (ps processSetup) pty(master int) (slave int) {
+	p := ps.c.in.Spec.Process
+	ps.c.plan.Add("unlock the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSPTLCK), plan.P(ps.c.plan.Words(0)))
+	slave, _ = ps.c.open("open the terminal's slave", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCGPTPEER), plan.V(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
 	if s := p.ConsoleSize; s != nil && s.Height != 0 && s.Width != 0 {
-		size := c.plan.Words(uint64(uint16(s.Height)) | uint64(uint16(s.Width))<<16)
-		c.plan.Add("size of the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSWINSZ), plan.P(size))
+		size := ps.c.plan.Words(uint64(uint16(s.Height)) | uint64(uint16(s.Width))<<16)
+		ps.c.plan.Add("size of the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSWINSZ), plan.P(size))
 	}
-	c.plan.Add("owner of the terminal", unix.SYS_FCHOWN, plan.V(slave), plan.V(p.User.UID), plan.V(^uint32(0)))
-	// One byte of data carries one descriptor.
-	iov := c.plan.Struct(plan.P(c.plan.Bytes([]byte{0})), plan.V(1))
-	control := c.plan.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, uint64(master))
-	msg := c.plan.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
-	c.plan.Add("send the terminal", unix.SYS_SENDMSG, c.in.own(fdConsole), plan.P(msg), plan.V(0)).Result(1)
+	ps.c.plan.Add("owner of the terminal", unix.SYS_FCHOWN, plan.V(slave), plan.V(p.User.UID), plan.V(^uint32(0)))
+	// A message that carries a descriptor needs at least one byte of data.
+	iov := ps.c.plan.Struct(plan.P(ps.c.plan.Bytes([]byte{0})), plan.V(1))
+	control := ps.c.plan.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, uint64(master))
+	msg := ps.c.plan.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
+	ps.c.plan.Add("send the terminal", unix.SYS_SENDMSG, ps.c.in.ownFD(fdConsole), plan.P(msg), plan.V(0)).Result(1)
 	return slave
 }
 
-// stdio makes a slave the standard streams and the controlling terminal.
-func (c *compiler) stdio(slave int) {
+// stdio makes a terminal's slave the standard streams and the controlling terminal.
+func (ps processSetup) stdio(slave int) {
 	for i, name := range []string{"stdin", "stdout", "stderr"} {
-		c.plan.Add(name, unix.SYS_DUP3, plan.V(slave), plan.V(i), plan.V(0))
+		ps.c.plan.Add(name, unix.SYS_DUP3, plan.V(slave), plan.V(i), plan.V(0))
 	}
-	if c.late == nil {
-		controlTerminal(c)
+	if ps.c.late == nil {
+		ps.controlTerminal()
 	}
 }
 
-// controlTerminal makes a session's first process its terminal's.
-func controlTerminal(c *compiler) {
-	c.plan.Add("controlling terminal", unix.SYS_IOCTL, plan.V(0), plan.V(unix.TIOCSCTTY), plan.V(0))
+// controlTerminal makes the terminal the controlling one of the new session.
+func (ps processSetup) controlTerminal() {
+	ps.c.plan.Add("controlling terminal", unix.SYS_IOCTL, plan.V(0), plan.V(unix.TIOCSCTTY), plan.V(0))
 }

@@ -1,7 +1,7 @@
-// Package native is the runtime inside the agent: it compiles an OCI spec into
-// a plan (package plan), the list of system calls by which the keeper's child
-// becomes the container. It executes nothing and is ordinary Go; what it does
-// not do it refuses by the spec's field, so that another runtime can be taken.
+// Package native is the runtime inside the agent. It compiles an OCI spec into a plan
+// (package plan): the list of system calls by which the keeper's child becomes the
+// container. It executes no program. A field of the spec that it does not support it
+// refuses by name, so that the user can choose another runtime.
 //
-// It must not know who asks or what runs the plan. Start at Compile.
+// It must not know which face asks or what runs the plan. Start at Compile.
 package native

@@ -13,30 +13,30 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// ExecInput is one further process in a running container.
+// ExecInput describes a further process in a running container.
 type ExecInput struct {
 	ID      string
 	Process *specs.Process
-	// Spec is the container's: its namespaces are joined and its seccomp
-	// profile holds.
+	// Spec is the container's: the process joins its namespaces and gets its seccomp
+	// profile.
 	Spec   *specs.Spec
 	Cgroup Cgroup
 	Host   Host
 	// Preserve and KeepKeyring are those of Input.
 	Preserve    int
 	KeepKeyring bool
-	// Pid is the container's, Bundle its bundle: told to a seccomp listener.
+	// Pid and Bundle are the container's; they are reported to a seccomp listener.
 	Pid    int
 	Bundle string
 }
 
-// CompileExec turns a process into a plan that the keeper runs with the
-// container's main process as target. It parks before its program too, so that
-// the keeper has it on record first.
+// CompileExec compiles a process into a plan that the keeper runs with the container's
+// main process as target. The plan parks before the program, so that the keeper has
+// recorded the process by then.
 func CompileExec(in ExecInput) (Output, error) { return compileExec(in, true, "") }
 
-// compileExec is CompileExec with a choice: not to park, and another path than
-// the program's name.
+// compileExec is CompileExec with the options not to park and to execute file instead of
+// the process's first argument.
 func compileExec(in ExecInput, park bool, file string) (Output, error) {
 	p := in.Process
 	switch {
@@ -55,7 +55,7 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 		bound = &specs.CPUAffinity{}
 	}
 	unified, later := in.Cgroup.Unified, ""
-	if bound.Initial != "" { // is to hold before the process is in its cgroup
+	if bound.Initial != "" { // it must hold before the process is in its cgroup
 		unified, later = "", unified
 	}
 	c.plan.Clone(0, unified)
@@ -63,19 +63,19 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 	if c.late, err = newLate(&spec); err != nil {
 		return Output{}, err
 	}
-	target := c.settle(true)
-	if err := affinity(c, "initial", bound.Initial); err != nil {
+	target := c.placeStreams(true)
+	if err := c.processSetup().affinity("initial", bound.Initial); err != nil {
 		return Output{}, err
 	}
-	c.oomScore()
+	c.processSetup().oomScore()
 	c.creation().joinCgroups(in.Cgroup.Dirs)
 	if later != "" {
 		c.join(later, "cgroup.procs")
 	}
-	if err := affinity(c, "final", bound.Final); err != nil {
+	if err := c.processSetup().affinity("final", bound.Final); err != nil {
 		return Output{}, err
 	}
-	c.openLabels()
+	c.processSetup().openLabels()
 	state := specs.State{Version: spec.Version, ID: in.ID, Status: specs.StateRunning, Pid: in.Pid, Bundle: in.Bundle, Annotations: spec.Annotations}
 	if err := prepareFilter(c, state); err != nil {
 		return Output{}, err
@@ -96,27 +96,28 @@ func compileExec(in ExecInput, park bool, file string) (Output, error) {
 	if p.Terminal {
 		how := c.plan.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS)
 		master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.plan.String("/dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
-		slave := c.pty(master)
-		c.stdio(slave)
-		c.shut(slave)
-		c.shut(master)
+		slave := c.processSetup().pty(master)
+		c.processSetup().stdio(slave)
+		c.closeLast(slave)
+		c.closeLast(master)
 	}
-	if err := c.process(p); err != nil {
+	if err := c.processSetup().process(p); err != nil {
 		return Output{}, err
 	}
 	return c.finish()
 }
 
-// inUser reports whether an exec's target is in a user namespace of its own.
+// inUser reports whether an exec's target is in a user namespace other than the host's.
 func (c *compiler) inUser() bool {
 	return slices.ContainsFunc(c.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) && c.in.ownNamespace(specs.UserNamespace)
 }
 
-// joinTarget enters the namespaces of an exec's target. One call joins all: root
-// and working directory follow the mount namespace. Of the pid namespace only our
-// children are, unless who cloned us has put us there. In a user namespace we are its root then. In a mount namespace
-// that is not the container's own its root is that of its process, pid, which
-// the joining shows to have lived when that was opened.
+// joinTarget enters the namespaces of an exec's target with a single setns, which also
+// changes root and working directory to those of the mount namespace. Only later
+// children of this process are in the pid namespace, unless the process that cloned it
+// has put it there. In a user namespace this process is its root then. If the container
+// uses a mount namespace that is not its own, its root is that of its main process, pid:
+// it is opened first, and the join proves that the process was still alive then.
 func joinTarget(c *compiler, target, pid int) {
 	root := -1
 	if c.in.borrows() && pid > 0 {
@@ -130,14 +131,14 @@ func joinTarget(c *compiler, target, pid int) {
 			flags |= cloneFlags[ns.Type]
 		}
 	}
-	if flags == 0 { // none at all: the kernel wants at least one
+	if flags == 0 { // setns needs at least one
 		flags = unix.CLONE_NEWUTS
 	}
 	c.plan.Add("join the container's namespaces", unix.SYS_SETNS, plan.V(target), plan.V(flags))
 	if root >= 0 {
 		c.plan.Add("fchdir to the container's root", unix.SYS_FCHDIR, plan.V(root))
 		c.plan.Add("chroot", unix.SYS_CHROOT, plan.P(c.plan.String(".")))
-		c.shut(root)
+		c.closeLast(root)
 	}
 	if inUser {
 		c.creation().becomeRoot()

@@ -20,21 +20,21 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// hooked is what is kept of a container that has hooks, for the verbs after its
-// creation: what its config.json says later counts no more.
+// hooked is what is stored of a container with hooks, for the verbs after its creation.
+// Later changes of its config.json have no effect.
 type hooked struct {
 	Pid         int               `json:"pid"`
 	Version     string            `json:"ociVersion"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Hooks       *specs.Hooks      `json:"hooks"`
 	Process     *specs.Process    `json:"process,omitempty"` // for startContainer hooks
-	Linux       *specs.Linux      `json:"linux,omitempty"`   // as for an exec
-	// Ran is the last stage of a start whose hooks have run. A start that is made
-	// again, for an agent that died over the first, does not run them again.
+	Linux       *specs.Linux      `json:"linux,omitempty"`   // what an exec needs of it
+	// Ran is the last kind of the start whose hooks have run. When a start is repeated,
+	// because the agent died during the first, these hooks do not run again.
 	Ran string `json:"ran,omitempty"`
 }
 
-// hookedOf is nil for a container without hooks, which they cost nothing.
+// hookedOf returns nil for a container without hooks, which then stores nothing.
 func hookedOf(s *specs.Spec) *hooked {
 	if !hasHooks(s.Hooks) {
 		return nil
@@ -46,17 +46,17 @@ func hookedOf(s *specs.Spec) *hooked {
 	return h
 }
 
-// hookStage is one of the six points.
-type hookStage struct {
+// hookKind is one of the six lifecycle points with its hooks.
+type hookKind struct {
 	name  string
 	hooks []specs.Hook
 }
 
-func hookStages(h *specs.Hooks) []hookStage {
+func hookKinds(h *specs.Hooks) []hookKind {
 	if h == nil {
 		return nil
 	}
-	return []hookStage{
+	return []hookKind{
 		{"prestart", h.Prestart}, //nolint:staticcheck // deprecated, and still sent
 		{"createRuntime", h.CreateRuntime},
 		{"createContainer", h.CreateContainer},
@@ -66,21 +66,21 @@ func hookStages(h *specs.Hooks) []hookStage {
 	}
 }
 
-// hasHooks reports whether there are any.
+// hasHooks reports whether there are any hooks.
 func hasHooks(h *specs.Hooks) bool {
-	return slices.ContainsFunc(hookStages(h), func(s hookStage) bool { return len(s.hooks) > 0 })
+	return slices.ContainsFunc(hookKinds(h), func(s hookKind) bool { return len(s.hooks) > 0 })
 }
 
-// stops reports whether the child waits before pivot_root: for the hooks that
-// run once the mounts are made.
+// stops reports whether the child waits before pivot_root, for the hooks that run once
+// the mounts are made.
 func (in *Input) stops() bool {
-	all := hookStages(in.Spec.Hooks)
+	all := hookKinds(in.Spec.Hooks)
 	return in.Park && len(all) > 0 && len(all[0].hooks)+len(all[1].hooks)+len(all[2].hooks) > 0
 }
 
-// checkHooks refuses hooks that cannot be right.
+// checkHooks refuses invalid hooks.
 func checkHooks(h *specs.Hooks) error {
-	for _, s := range hookStages(h) {
+	for _, s := range hookKinds(h) {
 		for i, k := range s.hooks {
 			switch {
 			case !path.IsAbs(k.Path):
@@ -95,21 +95,21 @@ func checkHooks(h *specs.Hooks) error {
 	return nil
 }
 
-// stop parks the child before the end of its plan; Advance lets it go on.
+// stop parks the child in the middle of its plan; Advance lets it go on.
 func stop(c *compiler, why string) {
-	c.plan.Add("say that we wait for "+why, unix.SYS_WRITE, c.in.own(fdError), plan.P(c.plan.Words(plan.StepParked)), plan.V(8)).Result(8)
-	c.plan.Add("wait for "+why, unix.SYS_READ, c.in.own(fdPark), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
+	c.plan.Add("say that we wait for "+why, unix.SYS_WRITE, c.in.ownFD(fdError), plan.P(c.plan.Words(plan.StepParked)), plan.V(8)).Result(8)
+	c.plan.Add("wait for "+why, unix.SYS_READ, c.in.ownFD(fdPark), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
 }
 
-// compileCreateHook is the plan of a createContainer hook: as root in the
-// container's namespaces, while their root is still the host's, so that its path
-// is what it is for us.
+// compileCreateHook returns the plan of a createContainer hook. It runs as root in the
+// container's namespaces while their root is still the host's, so its path means the
+// same as for the agent.
 func compileCreateHook(h specs.Hook, spec *specs.Spec, cgroup Cgroup, host Host) ([]byte, error) {
 	s := *spec
 	s.Process = &specs.Process{Args: hookArgs(h), Env: h.Env, Cwd: "/"}
 	c := &compiler{in: Input{Spec: &s, Cgroup: cgroup, Host: host}, next: fdFirst}
 	c.plan.Clone(0, cgroup.Unified)
-	target := c.settle(true)
+	target := c.placeStreams(true)
 	c.creation().joinCgroups(cgroup.Dirs)
 	c.plan.Add("setsid", unix.SYS_SETSID)
 	joinTarget(c, target, 0)
@@ -138,8 +138,8 @@ func (r *Runtime) hooks(id core.ID, rec record, status specs.ContainerState) *ho
 	return &hookRun{r: r, id: id, rec: rec, kept: rec.Hooked, status: status}
 }
 
-// state is the container's, as hooks read it; in the container's namespaces its
-// process has another pid.
+// state returns the container's state as hooks read it. Inside the container's
+// namespaces, its process has another pid.
 func (h *hookRun) state(inside bool) ([]byte, error) {
 	s := specs.State{Version: h.kept.Version, ID: string(h.id), Status: h.status, Bundle: h.rec.Bundle, Annotations: h.kept.Annotations}
 	if h.status != specs.StateStopped {
@@ -155,7 +155,7 @@ func (h *hookRun) state(inside bool) ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// innerPid is the pid that a process has in its own pid namespace.
+// innerPid returns the pid that a process has in its own pid namespace.
 func innerPid(pid int) (int, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
@@ -170,27 +170,27 @@ func innerPid(pid int) (int, error) {
 	return pid, nil
 }
 
-// run runs the hooks of a stage one after the other until one fails.
-func (h *hookRun) run(ctx context.Context, stage string, hooks []specs.Hook) error {
+// run runs the hooks of a kind one after the other until one fails.
+func (h *hookRun) run(ctx context.Context, kind string, hooks []specs.Hook) error {
 	for i, k := range hooks {
-		if err := h.one(ctx, stage, k); err != nil {
-			return fmt.Errorf("hooks.%s[%d] (%s): %w", stage, i, k.Path, err)
+		if err := h.one(ctx, kind, k); err != nil {
+			return fmt.Errorf("hooks.%s[%d] (%s): %w", kind, i, k.Path, err)
 		}
 	}
 	return nil
 }
 
-// each runs all of them, whatever becomes of each; failures are logged.
-func (h *hookRun) each(ctx context.Context, stage string, hooks []specs.Hook) {
+// each runs all hooks of a kind, and logs failures.
+func (h *hookRun) each(ctx context.Context, kind string, hooks []specs.Hook) {
 	for i := range hooks {
-		if err := h.run(ctx, stage, hooks[i:i+1]); err != nil {
-			h.r.log.WarnContext(ctx, "a hook failed", "container", h.id, "hook", i, "error", err)
+		if err := h.run(ctx, kind, hooks[i:i+1]); err != nil {
+			h.r.log.WarnContext(ctx, "a poststop hook failed; the container is deleted nevertheless", "container", h.id, "hook", i, "error", err)
 		}
 	}
 }
 
-func (h *hookRun) one(ctx context.Context, stage string, k specs.Hook) error {
-	inside := stage == "createContainer" || stage == "startContainer"
+func (h *hookRun) one(ctx context.Context, kind string, k specs.Hook) error {
+	inside := kind == "createContainer" || kind == "startContainer"
 	state, err := h.state(inside)
 	if err != nil {
 		return err
@@ -201,7 +201,7 @@ func (h *hookRun) one(ctx context.Context, stage string, k specs.Hook) error {
 	if inside {
 		cmd := core.PlannedCommand{Stdin: state, Target: core.Ref{Container: h.id}}
 		cgroup, spec := h.r.cgroup(h.rec.Cgroup), &specs.Spec{Version: h.kept.Version, Annotations: h.kept.Annotations, Linux: h.kept.Linux}
-		if stage == "createContainer" {
+		if kind == "createContainer" {
 			cmd.Plan, err = compileCreateHook(k, spec, cgroup, h.r.o.Host)
 		} else {
 			p := *h.kept.Process
@@ -233,12 +233,12 @@ func (h *hookRun) one(ctx context.Context, stage string, k specs.Hook) error {
 	return nil
 }
 
-// createHooks runs those of the creation while the container's process waits
-// before pivot_root, and lets it go on.
+// createHooks runs the hooks of the creation while the container's process waits before
+// pivot_root, and then lets it go on.
 func (r *Runtime) createHooks(ctx context.Context, id core.ID, rec record) error {
 	h := r.hooks(id, rec, specs.StateCreating)
 	all := h.kept.Hooks
-	for _, s := range hookStages(all)[:3] {
+	for _, s := range hookKinds(all)[:3] {
 		if err := h.run(ctx, s.name, s.hooks); err != nil {
 			return err
 		}
@@ -260,10 +260,10 @@ func (r *Runtime) startHooked(ctx context.Context, id core.ID) error {
 		hooks := rec.Hooked.Hooks.StartContainer
 		err := r.hooks(id, rec, specs.StateCreated).run(ctx, "startContainer", hooks)
 		if err == nil && len(hooks) > 0 {
-			err = r.ran(id, rec, "startContainer")
+			err = r.storeRan(id, rec, "startContainer")
 		}
 		if err != nil {
-			return errors.Join(err, r.end(ctx, id, rec))
+			return errors.Join(err, r.endFailed(ctx, id, rec))
 		}
 	}
 	if err := r.o.Launcher.Release(ctx, ref); err != nil || rec.Hooked.Ran == "poststart" {
@@ -272,23 +272,23 @@ func (r *Runtime) startHooked(ctx context.Context, id core.ID) error {
 	hooks := rec.Hooked.Hooks.Poststart
 	err = r.hooks(id, rec, specs.StateRunning).run(ctx, "poststart", hooks)
 	if err == nil && len(hooks) > 0 {
-		err = r.ran(id, rec, "poststart")
+		err = r.storeRan(id, rec, "poststart")
 	}
 	if err != nil {
-		return errors.Join(err, r.end(ctx, id, rec))
+		return errors.Join(err, r.endFailed(ctx, id, rec))
 	}
 	return nil
 }
 
-// ran records that the hooks of a stage have run.
-func (r *Runtime) ran(id core.ID, rec record, stage string) error {
-	rec.Hooked.Ran = stage
+// storeRan stores that the hooks of a kind have run.
+func (r *Runtime) storeRan(id core.ID, rec record, kind string) error {
+	rec.Hooked.Ran = kind
 	return writeJSON(r.path(id), rec)
 }
 
-// end stops a container whose hook has failed. What it leaves is deleted later,
-// like what any other container leaves.
-func (r *Runtime) end(ctx context.Context, id core.ID, rec record) error {
+// endFailed kills a container whose hook has failed. Delete removes the rest later, as for any
+// other container.
+func (r *Runtime) endFailed(ctx context.Context, id core.ID, rec record) error {
 	ctx = context.WithoutCancel(ctx)
 	err := r.o.Supervisor.Signal(ctx, core.Ref{Container: id}, int(unix.SIGKILL))
 	if errdefs.IsNotFound(err) {

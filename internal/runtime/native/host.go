@@ -10,8 +10,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// ReadHost reads from this node what plans need to know of it. The agent reads
-// it once, at start.
+// ReadHost reads from this node what the compiler needs to know. The agent calls it
+// once, when it starts.
 func ReadHost() (Host, error) {
 	var h Host
 	status, err := os.ReadFile("/proc/self/status")

@@ -14,46 +14,47 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// late is the part of a plan whose process joins a pid namespace that others are
-// in: an exec's, and a container's that shares one. Who is in it sees a process
-// from its first moment, with its root and its descriptors, and with
-// CAP_SYS_PTRACE can take it over. So a first child, in our pid namespace alone,
-// joins everything, drops all rights and keeps no descriptor but the process's
-// own; then it makes a second one in the pid namespace, which goes on.
+// late is the part of a plan whose process joins a pid namespace that has other
+// processes: that of an exec, or of a container that shares one. Those processes see a
+// new one from its first moment, with its root and descriptors, and with CAP_SYS_PTRACE
+// can take it over. Therefore a first child, which stays in the host's pid namespace,
+// joins everything else, drops all rights, and closes all descriptors but the program's.
+// Then it makes a second child in the pid namespace, which goes on.
 type late struct {
-	wait  int // the descriptor from which the second child reads that the keeper knows it
-	pidns int // that of the pid namespace, for a container; -1 for an exec
-	proc  int // that of a proc of the pid namespace, to be mounted; -1 for none
-	// early has the second child install the seccomp filter and drop the rights
-	// itself: a filter that needs a right to be installed would not let the
-	// first one make the second. It is wholly inside all the same.
+	wait  int // descriptor from which the second child reads that the keeper knows it
+	pidns int // descriptor of the pid namespace, for a container; -1 for an exec
+	proc  int // descriptor of a proc of the pid namespace, to be mounted; -1 for none
+	// early makes the second child install the seccomp filter and drop the rights
+	// itself. That is needed for a filter whose installation takes a right, because such
+	// a filter would keep the first child from making the second. The second child is
+	// confined to the container's namespaces nevertheless.
 	early   bool
 	spec    *specs.Spec
 	limit   *specs.POSIXRlimit // of the number of processes
-	resets  bool               // the scheduling policy is not for children
-	notify  []plan.Ptr         // where the pid goes in what a seccomp listener is told
+	resets  bool               // the scheduling policy is not inherited by children
+	notify  []plan.Ptr         // where the pid goes in the message to a seccomp listener
 	control bool
 }
 
-// joinsPid reports whether the spec joins a pid namespace that is there.
+// joinsPid reports whether the spec joins an existing pid namespace.
 func joinsPid(s *specs.Spec) bool {
 	return slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.PIDNamespace && n.Path != "" })
 }
 
-// newLate returns nil where this defence is switched off.
+// newLate returns nil if this defence is switched off (package weaken).
 func newLate(s *specs.Spec) (*late, error) {
 	if weaken.Off(weaken.PidNamespaceLast) {
 		return nil, nil //nolint:nilnil // none is the other answer
 	}
 	if p := s.Process.Scheduler; p != nil && p.Policy == specs.SchedDeadline {
-		// Such a process cannot fork, and without rights none becomes one.
+		// A process with SCHED_DEADLINE cannot fork, and without rights none can get it.
 		return nil, notDone("process.scheduler.policy (SCHED_DEADLINE in a pid namespace that is joined)")
 	}
 	return &late{wait: -1, pidns: -1, proc: -1, spec: s, control: s.Process.Terminal}, nil
 }
 
-// joinPid has the next child be born in the pid namespace. Its descriptor is
-// kept, for the proc to mount.
+// joinPid makes the next child start in the pid namespace. It keeps the namespace's
+// descriptor, for mounting a proc.
 func (l *late) joinPid(c *compiler) {
 	at := slices.IndexFunc(c.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.PIDNamespace })
 	file := c.in.Spec.Linux.Namespaces[at].Path
@@ -68,14 +69,14 @@ func isProc(m specs.Mount) bool {
 	return m.Type == "proc" && !isBind(m, ocispec.ParseMountOptions(m.Options))
 }
 
-// procOption is the option by which a proc of the pid namespace is mounted from
-// outside of it.
+// procOption returns the option that mounts a proc of the pid namespace from outside
+// that namespace.
 func (l *late) procOption() string { return "pidns=/proc/self/fd/" + strconv.Itoa(l.pidns) }
 
-// takeProc copies the proc that the process of the pid namespace has which its
-// file is named by, where the kernel mounts none for another pid namespace than
-// the mounter's. What stands at that process's /proc is its container's to
-// choose: it must be a proc, and its pid 1 be in the right pid namespace.
+// takeProc copies the proc mount of the process in whose directory the pid namespace's
+// file is, for kernels that cannot mount a proc for another pid namespace than the
+// mounter's. That process's container chooses what is mounted at its /proc, so takeProc
+// checks that it is a proc, and that its pid 1 is in the right pid namespace.
 func (l *late) takeProc(c *compiler, mnt string) {
 	here, empty := plan.V(unix.AT_FDCWD), plan.P(c.plan.String(""))
 	file := func(name string) int {
@@ -104,12 +105,12 @@ func (l *late) takeProc(c *compiler, mnt string) {
 	c.plan.Add("join our mount namespace", unix.SYS_SETNS, plan.V(own), plan.V(unix.CLONE_NEWNS))
 	c.plan.Add("keep the proc", unix.SYS_DUP3, plan.V(tree), plan.V(own), plan.V(unix.O_CLOEXEC))
 	for _, fd := range []int{tree, dir, other} {
-		c.shut(fd)
+		c.closeLast(fd)
 	}
 	l.proc = own
 }
 
-// placeProc mounts the proc that was taken.
+// placeProc mounts the proc that takeProc has copied.
 func (l *late) placeProc(c *compiler, i int, m specs.Mount, o ocispec.MountOptions) error {
 	if l.proc < 0 || i != slices.IndexFunc(c.in.Spec.Mounts, isProc) || len(o.Data) > 0 {
 		return notDone("a proc of a joined pid namespace that is not named by a process, a second one, or one with options, before Linux 6.17")
@@ -117,18 +118,18 @@ func (l *late) placeProc(c *compiler, i int, m specs.Mount, o ocispec.MountOptio
 	if c.user != nil {
 		c.creation().fromScratch(scratchMount(i), m.Destination, 0)
 	} else {
-		c.move(l.proc, m.Destination)
+		c.attach(l.proc, m.Destination)
 	}
 	c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
 	return nil
 }
 
-// createLate is createTwice for a process that joins its pid namespace: the one
-// process does all that the two of that do.
+// createLate is createTwice for a process that joins its pid namespace: one process does
+// all that the two of createTwice do.
 func (b creation) createLate(flags uint64) error {
 	b.c.plan.Clone(0, b.c.in.Cgroup.Unified)
-	b.c.settle(false)
-	b.c.oomScore()
+	b.c.placeStreams(false)
+	b.c.processSetup().oomScore()
 	if err := b.raiseLimits(); err != nil {
 		return err
 	}
@@ -138,7 +139,7 @@ func (b creation) createLate(flags uint64) error {
 	}
 	last := uint64(0)
 	if b.c.user != nil {
-		last = flags & unix.CLONE_NEWIPC // its message queues belong to who makes it
+		last = flags & unix.CLONE_NEWIPC // message queues belong to the process that makes the namespace
 	}
 	if b.c.has(specs.CgroupNamespace) {
 		flags |= unix.CLONE_NEWCGROUP
@@ -155,21 +156,21 @@ func (b creation) createLate(flags uint64) error {
 	return nil
 }
 
-// keep moves what the second child is to have to where nothing is closed. It
-// comes before the limits: they may forbid such numbers.
-func (l *late) keep(c *compiler) {
+// keepDescriptors moves the descriptors that the second child needs to numbers that close does not
+// touch. It comes before the resource limits, which may forbid such numbers.
+func (l *late) keepDescriptors(c *compiler) {
 	nnp := l.spec.Process.NoNewPrivileges
-	l.early = c.filter != nil && !nnp && (c.filter.Notify || !l.allowed(c))
-	c.plan.Add("keep the pipe to wait for", unix.SYS_DUP3, plan.V(l.wait), c.in.own(fdConsole), plan.V(unix.O_CLOEXEC))
+	l.early = c.filter != nil && !nnp && (c.filter.Notify || !l.filterAllows(c))
+	c.plan.Add("keep the pipe to wait for", unix.SYS_DUP3, plan.V(l.wait), c.in.ownFD(fdConsole), plan.V(unix.O_CLOEXEC))
 	if c.listener != nil {
-		c.plan.Add("keep the listener's socket", unix.SYS_DUP3, plan.V(c.listener.socket), c.in.own(fdFirst), plan.V(unix.O_CLOEXEC))
+		c.plan.Add("keep the listener's socket", unix.SYS_DUP3, plan.V(c.listener.socket), c.in.ownFD(fdFirst), plan.V(unix.O_CLOEXEC))
 		c.listener.socket = fdFirst + c.in.Preserve
 	}
 }
 
-// allowed reports whether the filter lets the first child make the second, and
-// that one do what is left.
-func (l *late) allowed(c *compiler) bool {
+// filterAllows reports whether the filter lets the first child make the second one, and the
+// second one do the rest.
+func (l *late) filterAllows(c *compiler) bool {
 	ok := func(nr uintptr, args ...uint64) bool {
 		var a [6]uint64
 		copy(a[:], args)
@@ -180,8 +181,8 @@ func (l *late) allowed(c *compiler) bool {
 		(!l.control || ok(unix.SYS_IOCTL, 0, unix.TIOCSCTTY)) && ok(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC) && (!l.resets || ok(unix.SYS_SCHED_SETATTR))
 }
 
-// close closes what the second child is not to have: labels' files and pipes of
-// ours, the pid namespace, the user namespaces.
+// close closes what the second child must not have: label files and pipes of the keeper,
+// the pid namespace, the user namespaces.
 func (l *late) close(c *compiler) {
 	first := fdFirst
 	if c.listener != nil {
@@ -190,33 +191,33 @@ func (l *late) close(c *compiler) {
 	c.plan.Add("close what is not the process's", unix.SYS_CLOSE_RANGE, plan.V(first+c.in.Preserve), plan.V(^uint32(0)), plan.V(0))
 }
 
-// enter makes the second child, which is in the pid namespace. All that it does
-// from here on, anybody may do.
+// enter makes the second child, which is in the pid namespace. All that it does from
+// here on needs no privileges.
 func (l *late) enter(c *compiler) {
-	if !l.early { // to give up rights may have made it readable again
+	if !l.early { // dropping rights may have made it dumpable again
 		c.plan.Add("not dumpable", unix.SYS_PRCTL, plan.V(unix.PR_SET_DUMPABLE), plan.V(0))
 	}
 	c.plan.AddFork("enter the pid namespace", unix.CLONE_PARENT, 0, 0)
 	if len(l.notify) == 0 {
-		c.plan.Add("wait for the keeper", unix.SYS_READ, c.in.own(fdConsole), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
+		c.plan.Add("wait for the keeper", unix.SYS_READ, c.in.ownFD(fdConsole), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
 	}
 	for _, at := range l.notify {
-		c.plan.Add("our pid", unix.SYS_READ, c.in.own(fdConsole), plan.P(at), plan.V(len(pidRoom))).Result(uint64(len(pidRoom)))
+		c.plan.Add("our pid", unix.SYS_READ, c.in.ownFD(fdConsole), plan.P(at), plan.V(len(pidRoom))).Result(uint64(len(pidRoom)))
 	}
 	c.plan.Add("setsid", unix.SYS_SETSID)
 	if l.control {
-		controlTerminal(c)
+		c.processSetup().controlTerminal()
 	}
 	if p := l.limit; p != nil {
 		c.plan.Add("limit "+p.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(unix.RLIMIT_NPROC), plan.P(c.plan.Words(p.Soft, p.Hard)), plan.V(0))
 	}
 	if l.resets {
-		_ = addScheduler(c, l.spec.Process.Scheduler, 0) // it was right before
+		_ = c.processSetup().addScheduler(l.spec.Process.Scheduler, 0) // it has been checked before
 	}
 }
 
-// countOneMore sets the limit on the number of a user's processes for the first
-// child: the second one makes one more for a moment, and sets it as it is to be.
+// countOneMore sets the limit on the number of a user's processes for the first child,
+// plus one: the second child makes one more for a moment, and then sets the right limit.
 func (l *late) countOneMore(c *compiler, p specs.POSIXRlimit) {
 	l.limit = &p
 	c.plan.Add("limit "+p.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(unix.RLIMIT_NPROC), plan.P(c.plan.Words(oneMore(p.Soft), oneMore(p.Hard))), plan.V(0)).Allow(uint16(unix.EPERM))
@@ -229,8 +230,8 @@ func oneMore(limit uint64) uint64 {
 	return limit + 1
 }
 
-// procPidNS reports whether the kernel mounts a proc for another pid namespace
-// than the mounter's.
+// procPidNS reports whether the kernel can mount a proc for another pid namespace than
+// the mounter's.
 func procPidNS() bool {
 	fd, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
 	if err != nil {

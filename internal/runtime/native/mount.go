@@ -35,7 +35,7 @@ func (c *compiler) filesystem() error {
 	switch {
 	case leaves:
 		place = basens.Root
-		if err := c.leave(); err != nil {
+		if err := c.enterBaseNamespace(); err != nil {
 			return err
 		}
 	case c.user != nil:
@@ -67,7 +67,7 @@ func (c *compiler) filesystem() error {
 		return err
 	}
 	if c.in.Spec.Process.Terminal {
-		c.console()
+		c.processSetup().console()
 	}
 	c.finishTmpfs()
 	for _, p := range c.in.Spec.Linux.ReadonlyPaths {
@@ -88,9 +88,9 @@ func (c *compiler) filesystem() error {
 	return nil
 }
 
-// privateBelow makes the mount that the root stands on private: what becomes the
-// root must not be on a shared one. The engine has mounted the root there; that
-// of a caller's bundle may be any directory, and its mount one further up.
+// privateBelow makes the mount that contains the root private, because pivot_root
+// refuses a new root below a shared mount. The engine mounts a container's root itself;
+// but a bundle's root may be any directory, and its mount one further up.
 func privateBelow(c *compiler, root string) {
 	empty := plan.P(c.plan.String(""))
 	var jumps []int
@@ -123,7 +123,7 @@ func (c *compiler) rootPropagation() (uint64, error) {
 	}
 }
 
-// pivot makes the root the root and lets go of the old one.
+// pivot makes the root filesystem the root and detaches the old one.
 func (c *compiler) pivot(old int, prop uint64) {
 	dot, empty := plan.P(c.plan.String(".")), plan.P(c.plan.String(""))
 	switch {
@@ -140,8 +140,8 @@ func (c *compiler) pivot(old int, prop uint64) {
 		c.plan.Add("unmount the old root", unix.SYS_UMOUNT2, dot, plan.V(unix.MNT_DETACH))
 		c.plan.Add("chdir /", unix.SYS_CHDIR, plan.P(c.plan.String("/")))
 	}
-	c.shut(c.root)
-	c.shut(old)
+	c.closeLast(c.root)
+	c.closeLast(old)
 	if c.in.Spec.Root.Readonly {
 		c.plan.Add("read-only root", unix.SYS_MOUNT_SETATTR, plan.V(unix.AT_FDCWD), plan.P(c.plan.String("/")), plan.V(0),
 			c.attr(unix.MOUNT_ATTR_RDONLY, 0), plan.V(sizeofMountAttr))
@@ -151,17 +151,18 @@ func (c *compiler) pivot(old int, prop uint64) {
 	}
 }
 
-// attr is a struct mount_attr.
+// attr encodes a struct mount_attr.
 func (c *compiler) attr(set, clr uint64) plan.Arg {
 	return plan.P(c.plan.Words(set, clr, 0, 0))
 }
 
-// target opens a path of the container as the container sees it: symlinks lead
-// nowhere outside the root, magic links nowhere at all.
+// target opens a path as the container sees it: symlinks are resolved inside the root,
+// and magic links are refused.
 func (c *compiler) target(p string) (fd, index int) {
 	flags, resolve := uint64(unix.O_PATH|unix.O_CLOEXEC), uint64(unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 	if p := path.Clean("/" + p); p == "/proc" || p == "/sys" {
-		// An image whose /proc leads elsewhere would let it answer for us.
+		// An image whose /proc is a link could otherwise make another file system look
+		// like proc.
 		resolve |= unix.RESOLVE_NO_SYMLINKS
 	}
 	how := c.plan.Words(flags, 0, resolve)
@@ -176,14 +177,14 @@ func relative(p string) string {
 	return p
 }
 
-// fdPath names an open descriptor to mount(2), which knows paths only. The
-// child is still in the host's root, whose /proc it is.
+// fdPath returns a path for an open descriptor, because mount(2) takes paths only. It is
+// below /proc, which is the host's at this point.
 func (c *compiler) fdPath(fd int) plan.Arg {
 	return plan.P(c.plan.String("/proc/self/fd/" + strconv.Itoa(fd)))
 }
 
-// provide sees to it that a mount point exists: in the root itself it is made
-// before the plan runs, below another mount by the plan.
+// provide makes sure that a mount point exists. In the root itself it is made before the
+// plan runs; below another mount, by the plan.
 func (c *compiler) provide(p string, file bool) {
 	p = path.Clean("/" + p)
 	above := ""
@@ -198,7 +199,7 @@ func (c *compiler) provide(p string, file bool) {
 		if c.user == nil {
 			return
 		}
-		// A root whose owners are mapped is not ours to write.
+		// The agent cannot write to a root whose owners are mapped.
 	}
 	if p == above {
 		return
@@ -212,7 +213,7 @@ func (c *compiler) provide(p string, file bool) {
 		} else {
 			c.plan.Add("make "+p, unix.SYS_MKDIRAT, plan.V(fd), arg, plan.V(0o755)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
 		}
-		c.shut(fd)
+		c.closeLast(fd)
 	}
 }
 
@@ -227,7 +228,7 @@ func (c *compiler) mount(i int, m specs.Mount) error {
 	switch {
 	case isBind(m, o):
 		return c.bind(i, m, o)
-	case c.creation().ours(m):
+	case c.creation().showsHostNamespace(m):
 		c.provide(m.Destination, false)
 		c.creation().fromScratch(scratchMount(i), m.Destination, unix.AT_RECURSIVE)
 		c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
@@ -261,7 +262,7 @@ func (c *compiler) mount(i int, m specs.Mount) error {
 		if known && !slices.ContainsFunc(o.Data, func(d string) bool { return strings.HasPrefix(d, "mode=") }) {
 			o.Data = append(o.Data, fmt.Sprintf("mode=%04o", mode))
 		}
-		flags &^= unix.MS_RDONLY // finishTmpfs: something may have to be made in it first
+		flags &^= unix.MS_RDONLY // finishTmpfs sets it, after everything in it is made
 	}
 	fd, _ := c.target(m.Destination)
 	source := m.Source
@@ -270,15 +271,15 @@ func (c *compiler) mount(i int, m specs.Mount) error {
 	}
 	c.plan.Add("mount "+m.Type+" on "+m.Destination, unix.SYS_MOUNT, plan.P(c.plan.String(source)), c.fdPath(fd), plan.P(c.plan.String(m.Type)),
 		plan.V(flags), plan.P(c.plan.String(c.in.mountData(m.Type, o.Data))))
-	c.shut(fd)
+	c.closeLast(fd)
 	labelMqueue(c, m.Destination, m.Type)
 	copyInto(c, m.Destination, copied)
 	c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
 	return nil
 }
 
-// modeOf tells the permissions of a directory of the root filesystem, which a
-// tmpfs over it takes on, as those of other runtimes do.
+// modeOf returns the permissions of a directory in the root filesystem, which a tmpfs
+// mounted over it gets too, as in other runtimes.
 func modeOf(root, p string, mounts []specs.Mount) (mode uint32, ok bool) {
 	p = path.Clean("/" + p)
 	for _, m := range mounts {
@@ -303,7 +304,7 @@ func modeOf(root, p string, mounts []specs.Mount) (mode uint32, ok bool) {
 	return st.Mode & 0o7777, true
 }
 
-// setAttrs changes the mount that now stands at p.
+// setAttrs changes the attributes of the mount at p.
 func (c *compiler) setAttrs(p string, set, rset, rclr, prop uint64) {
 	if set|rset|rclr|prop == 0 {
 		return
@@ -319,11 +320,11 @@ func (c *compiler) setAttrs(p string, set, rset, rclr, prop uint64) {
 	if prop != 0 {
 		c.plan.Add("propagation of "+p, unix.SYS_MOUNT, empty, c.fdPath(fd), empty, plan.V(prop), empty)
 	}
-	c.shut(fd)
+	c.closeLast(fd)
 }
 
-// bind places a directory or file of the host: a detached copy of its mount is
-// given its attributes before anybody can see it.
+// bind mounts a directory or file of the host: it gives a detached copy of the mount its
+// attributes, and only then attaches it.
 func (c *compiler) bind(i int, m specs.Mount, o ocispec.MountOptions) error {
 	file, err := sourceIsFile(m)
 	if err != nil {
@@ -331,7 +332,7 @@ func (c *compiler) bind(i int, m specs.Mount, o ocispec.MountOptions) error {
 	}
 	c.provide(m.Destination, file)
 	if src, early := c.sources[i]; early {
-		c.move(src, m.Destination)
+		c.attach(src, m.Destination)
 	} else if c.user != nil {
 		c.creation().fromScratch(scratchMount(i), m.Destination, unix.AT_RECURSIVE)
 	} else {
@@ -339,8 +340,8 @@ func (c *compiler) bind(i int, m specs.Mount, o ocispec.MountOptions) error {
 		if err != nil {
 			return err
 		}
-		c.move(src, m.Destination)
-		c.shut(src)
+		c.attach(src, m.Destination)
+		c.closeLast(src)
 	}
 	c.setAttrs(m.Destination, 0, 0, 0, uint64(o.Propagation))
 	return nil
@@ -366,9 +367,9 @@ func sourceIsFile(m specs.Mount) (bool, error) {
 	return !st.IsDir(), nil
 }
 
-// openTree opens a detached copy of the mount of a bind's source. Where a
-// workload may own a part of the source, the child resolves that part itself,
-// through no link, and copies what it has opened.
+// openTree opens a detached copy of the mount of a bind's source. If a workload may own
+// a part of the source's path, the child resolves that part itself, following no links,
+// and copies what it has opened.
 func openTree(c *compiler, m specs.Mount, flags uint64) (src int, err error) {
 	base, rel, err := ocispec.Below(m)
 	if err != nil {
@@ -382,14 +383,15 @@ func openTree(c *compiler, m specs.Mount, flags uint64) (src int, err error) {
 	how := c.plan.Words(unix.O_PATH|unix.O_CLOEXEC, 0, beneath.Resolve)
 	at, _ := c.open("open "+rel+" below "+base, unix.SYS_OPENAT2, plan.V(src), plan.P(c.plan.String(rel)), plan.P(how), plan.V(unix.SizeofOpenHow))
 	tree, _ := c.open("open tree "+m.Source, unix.SYS_OPEN_TREE, plan.V(at), plan.P(c.plan.String("")), plan.V(flags|unix.AT_EMPTY_PATH))
-	// The copy takes the place of the base, so that it is the last one open.
+	// The copy gets the number of the base, because only the last descriptor can be
+	// closed.
 	c.plan.Add("keep the copy", unix.SYS_DUP3, plan.V(tree), plan.V(src), plan.V(unix.O_CLOEXEC)).Result(uint64(src))
-	c.shut(tree)
-	c.shut(at)
+	c.closeLast(tree)
+	c.closeLast(at)
 	return src, nil
 }
 
-// source opens a detached copy of a bind's source and gives it its attributes.
+// source opens a detached copy of a bind's source and sets its attributes.
 func (c *compiler) source(m specs.Mount, o ocispec.MountOptions) (src int, file bool, err error) {
 	if file, err = sourceIsFile(m); err != nil {
 		return 0, false, err
@@ -419,12 +421,12 @@ func (c *compiler) source(m specs.Mount, o ocispec.MountOptions) (src int, file 
 	return src, file, nil
 }
 
-// move attaches a detached mount at p.
-func (c *compiler) move(src int, p string) {
+// attach attaches a detached mount at p.
+func (c *compiler) attach(src int, p string) {
 	empty := plan.P(c.plan.String(""))
 	fd, _ := c.target(p)
 	c.plan.Add("mount on "+p, unix.SYS_MOVE_MOUNT, plan.V(src), empty, plan.V(fd), empty, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
-	c.shut(fd)
+	c.closeLast(fd)
 }
 
 // attrsOf turns MS_* flags into MOUNT_ATTR_* ones.
@@ -449,7 +451,7 @@ func attrsOf(flags uintptr) (set uint64) {
 	return set
 }
 
-// atime is what must be cleared to set an access time mode.
+// atime returns the attributes to clear for setting an access time mode.
 func atime(set uint64) uint64 {
 	if set&(unix.MOUNT_ATTR_NOATIME|unix.MOUNT_ATTR_STRICTATIME) != 0 {
 		return unix.MOUNT_ATTR__ATIME
@@ -457,7 +459,7 @@ func atime(set uint64) uint64 {
 	return 0
 }
 
-// finishTmpfs makes the read-only tmpfs mounts read-only.
+// finishTmpfs makes those tmpfs mounts read-only that are meant to be.
 func (c *compiler) finishTmpfs() {
 	for _, m := range c.in.Spec.Mounts {
 		if o := ocispec.ParseMountOptions(m.Options); m.Type == "tmpfs" && o.Flags&unix.MS_RDONLY != 0 {
@@ -466,8 +468,8 @@ func (c *compiler) finishTmpfs() {
 	}
 }
 
-// readonly binds a path over itself, read-only; a path that is not there needs
-// no protection.
+// readonly binds a path over itself, read-only. A path that does not exist needs no
+// protection.
 func (c *compiler) readonly(p string) {
 	empty := plan.P(c.plan.String(""))
 	fd, at := c.target(p)
@@ -475,8 +477,8 @@ func (c *compiler) readonly(p string) {
 	src, _ := c.open("copy the mount of "+p, unix.SYS_OPEN_TREE, plan.V(fd), empty, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE))
 	c.plan.Add("read-only "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), empty, plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), c.attr(unix.MOUNT_ATTR_RDONLY, 0), plan.V(sizeofMountAttr))
 	c.plan.Add("mount "+p+" read-only", unix.SYS_MOVE_MOUNT, plan.V(src), empty, plan.V(fd), empty, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
-	c.shut(src)
-	c.shut(fd)
+	c.closeLast(src)
+	c.closeLast(fd)
 	c.plan.Over(at)
 }
 
@@ -494,8 +496,8 @@ func maskAll(c *compiler) error {
 	return nil
 }
 
-// nullDevice names the null device that files are hidden behind: that of the
-// almost empty namespace, one on the scratch tmpfs, or the host's, which must be one.
+// nullDevice returns the path of the null device that hides files: that of the base
+// namespace, one on the scratch tmpfs, or the host's, which must really be one.
 func nullDevice(c *compiler) (string, error) {
 	switch {
 	case c.in.startsFromBase():
@@ -509,7 +511,7 @@ func nullDevice(c *compiler) (string, error) {
 	return basens.Null, nil
 }
 
-// mask hides a file behind a null device and a directory behind an empty tmpfs.
+// mask hides a file behind a null device, or a directory behind an empty tmpfs.
 func (c *compiler) mask(p, null string) {
 	empty := plan.P(c.plan.String(""))
 	fd, at := c.target(p)
@@ -525,12 +527,12 @@ func (c *compiler) mask(p, null string) {
 		c.plan.Add("mask directory "+p, unix.SYS_MOUNT, plan.P(c.plan.String("tmpfs")), c.fdPath(fd), plan.P(c.plan.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.plan.String(c.in.mountData("tmpfs", []string{"size=0k", "nr_inodes=1"}))))
 	}
 	c.plan.Over(over)
-	c.shut(fd)
+	c.closeLast(fd)
 	c.plan.Over(at)
 }
 
-// optional lets the open at index i find nothing; Over then says what is
-// passed over.
+// optional allows the open at index i to fail because the path does not exist. Over then
+// sets which operations are skipped.
 func (c *compiler) optional(i int) {
 	o := c.plan.At(i)
 	o.Kind = plan.Try

@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// onInitramfs reports whether the root of our mount namespace is the kernel's
-// first file system, which pivot_root cannot move.
+// onInitramfs reports whether the root of this mount namespace is the kernel's initial
+// file system, which pivot_root cannot replace.
 func onInitramfs(mountinfo string) bool {
 	for _, m := range mountsIn(mountinfo) {
 		if m.at == "/" {
@@ -22,8 +22,8 @@ func onInitramfs(mountinfo string) bool {
 	return false
 }
 
-// views lists where whole views of processes and the kernel are mounted; they
-// stay in reach of a root that was only moved.
+// views lists the mount points of proc and sysfs, which stay reachable below a root that
+// was only moved.
 func views(mountinfo string) []string {
 	var all []string
 	for _, m := range mountsIn(mountinfo) {
@@ -31,24 +31,24 @@ func views(mountinfo string) []string {
 			all = append(all, m.at)
 		}
 	}
-	slices.Reverse(all) // what was mounted last goes first
+	slices.Reverse(all) // the last mounted one must be unmounted first
 	return all
 }
 
-type seen struct{ at, kind string }
+type mountEntry struct{ at, kind string }
 
-func mountsIn(mountinfo string) (all []seen) {
+func mountsIn(mountinfo string) (all []mountEntry) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")
 		f, g := strings.Fields(before), strings.Fields(after)
 		if ok && len(f) >= 5 && len(g) >= 1 {
-			all = append(all, seen{unescape(f[4]), g[0]})
+			all = append(all, mountEntry{unescape(f[4]), g[0]})
 		}
 	}
 	return all
 }
 
-// unescape undoes what the kernel does to blanks and backslashes: \ooo.
+// unescape decodes the kernel's \ooo escapes for blanks and backslashes.
 func unescape(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -64,7 +64,7 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// refresh reads again what of the host changes while it runs.
+// refresh reads those facts of the host again that change while it runs.
 func (h Host) refresh() Host {
 	if !h.Initramfs {
 		return h
@@ -75,8 +75,9 @@ func (h Host) refresh() Host {
 	return h
 }
 
-// moveRoot makes the root the root where pivot_root cannot: it is moved over the
-// old one, which stays below and empty of what a process could use there.
+// moveRoot changes the root where pivot_root cannot: it moves the new root over the old
+// one, which stays below. Everything in the old one that a process could use is
+// unmounted or hidden first.
 func moveRoot(c *compiler) {
 	dot, empty := plan.P(c.plan.String(".")), plan.P(c.plan.String(""))
 	c.plan.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))

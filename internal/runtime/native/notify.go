@@ -16,16 +16,16 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/seccomp"
 )
 
-// listener is a seccomp listener on its way: the process connects while it is
-// still the host's, and sends the descriptor that the filter gave it.
+// listener is the connection to a seccomp listener. The process connects while it still
+// has the host's root, and later sends the filter's notification descriptor.
 type listener struct {
-	socket  int      // the connected socket's number
+	socket  int      // descriptor of the connected socket
 	message plan.Ptr // struct msghdr
-	length  int      // of its text
-	fd      plan.Ptr // where in its control data the descriptor's number goes
+	length  int      // of the message's text
+	fd      plan.Ptr // where the descriptor's number goes in the control data
 }
 
-// checkListener refuses what cannot be right about a listener.
+// checkListener refuses an invalid listener.
 func checkListener(s *specs.LinuxSeccomp) error {
 	if s == nil {
 		return nil
@@ -40,8 +40,8 @@ func checkListener(s *specs.LinuxSeccomp) error {
 	if s.DefaultAction != specs.ActNotify && !slices.ContainsFunc(s.Syscalls, asks) {
 		return nil
 	}
-	// The process itself says which descriptor is the listener's, by sendmsg:
-	// nobody could answer that call.
+	// The process itself sends the descriptor to the listener, by sendmsg, which
+	// therefore cannot wait for the listener.
 	last := s.DefaultAction
 	for _, r := range s.Syscalls {
 		if slices.Contains(r.Names, "sendmsg") && (asks(r) || len(r.Args) == 0) {
@@ -63,8 +63,8 @@ func checkListener(s *specs.LinuxSeccomp) error {
 	return nil
 }
 
-// prepareFilter compiles the filter and, for one that asks a listener, makes the
-// socket to reach it by. It must come while /proc is the host's.
+// prepareFilter compiles the filter, and makes the socket for one with a listener. It
+// must come while /proc is the host's.
 func prepareFilter(c *compiler, state specs.State) error {
 	s := c.in.Spec.Linux.Seccomp
 	if s == nil {
@@ -87,20 +87,20 @@ func prepareFilter(c *compiler, state specs.State) error {
 // maxSocketPath is that of struct sockaddr_un, less the NUL.
 const maxSocketPath = 107
 
-// pidRoom is room for the digits of a pid, which the process writes itself.
+// pidRoom is room for the digits of a pid, which the process fills in itself.
 const pidRoom = "          "
 
-// prepareListener makes the socket and the message, in which the process writes
-// its own pid: what /proc/self points to is its digits as the host has them, and
-// a JSON number may have spaces after it. The state's pid is that
-// of an exec's container, or selfPid.
+// prepareListener makes the socket and the message. The process writes its own pid into
+// the message: it reads the link /proc/self, whose target is the pid in the host's
+// numbers; a JSON number may be followed by spaces. The pid in the state is that of an
+// exec's container, or selfPid.
 func prepareListener(c *compiler, s *specs.LinuxSeccomp, state specs.State) error {
 	head, err := json.Marshal(specs.ContainerProcessState{Version: state.Version, Fds: []string{specs.SeccompFdName}, Metadata: s.ListenerMetadata, State: state})
 	if err != nil {
 		return err
 	}
-	// What stands before a pid is ours up to that place: nothing that others
-	// have chosen holds an unescaped quote.
+	// Find the places of the pids from the text before them, which cannot occur
+	// elsewhere: a value that users choose contains no unescaped quote.
 	text, from := string(head), 0
 	var holes []int
 	hole := func(after, value string) {
@@ -115,7 +115,7 @@ func prepareListener(c *compiler, s *specs.LinuxSeccomp, state specs.State) erro
 	at := c.plan.Bytes([]byte(text))
 	l := &listener{length: len(text)}
 	for _, h := range holes {
-		if c.late != nil { // that of the child which we are not yet
+		if c.late != nil { // it is the pid of the second child, which does not exist yet
 			c.late.notify = append(c.late.notify, at+plan.Ptr(h))
 			continue
 		}
@@ -130,11 +130,11 @@ func prepareListener(c *compiler, s *specs.LinuxSeccomp, state specs.State) erro
 	return nil
 }
 
-// selfPid stands for the pid of the process that the plan makes.
+// selfPid stands for the pid of the process that the plan starts.
 const selfPid = -1
 
-// connectListener connects, as late as the host's files are in view: who listens
-// may take one connection after the other.
+// connectListener connects while the host's files are still visible, and as late as
+// possible: the listener may serve one connection at a time.
 func connectListener(c *compiler, s *specs.LinuxSeccomp) {
 	if c.listener == nil {
 		return
@@ -143,8 +143,8 @@ func connectListener(c *compiler, s *specs.LinuxSeccomp) {
 	c.plan.Add("connect to the seccomp listener "+s.ListenerPath, unix.SYS_CONNECT, plan.V(c.listener.socket), plan.P(c.plan.Bytes(append(address, 0))), plan.V(len(address)+1))
 }
 
-// installFilter loads a filter. What asks a listener makes one, which is sent to
-// who listens before the process goes on.
+// installFilter installs a filter. If it has a listener, its descriptor is sent to the
+// listener before the process goes on.
 func installFilter(c *compiler, f *seccomp.Filter) {
 	prog := make([]byte, 0, 8*len(f.Program))
 	for _, in := range f.Program {

@@ -12,11 +12,10 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// maxNumber bounds what a list of CPUs or memory nodes may name: more than any
-// kernel has.
+// maxNumber bounds the numbers in a list of CPUs or memory nodes. No kernel has as many.
 const maxNumber = 8192
 
-// bitmap reads a list as the kernel writes them ("0-3,7") into a mask.
+// bitmap parses a list in the kernel's format ("0-3,7") into a mask.
 func bitmap(list string) ([]uint64, error) {
 	var mask []uint64
 	for _, part := range strings.Split(list, ",") {
@@ -39,8 +38,8 @@ func bitmap(list string) ([]uint64, error) {
 	return mask, nil
 }
 
-// affinity binds the process to CPUs; an empty list leaves it where it is.
-func affinity(c *compiler, field, list string) error {
+// affinity binds the process to CPUs; an empty list changes nothing.
+func (ps processSetup) affinity(field, list string) error {
 	if list == "" {
 		return nil
 	}
@@ -48,12 +47,12 @@ func affinity(c *compiler, field, list string) error {
 	if err != nil {
 		return fmt.Errorf("process.execCPUAffinity.%s: %w", field, err)
 	}
-	c.plan.Add(field+" CPUs "+list, unix.SYS_SCHED_SETAFFINITY, plan.V(0), plan.V(8*len(mask)), plan.P(c.plan.Words(mask...)))
+	ps.c.plan.Add(field+" CPUs "+list, unix.SYS_SCHED_SETAFFINITY, plan.V(0), plan.V(8*len(mask)), plan.P(ps.c.plan.Words(mask...)))
 	return nil
 }
 
-// memoryPolicy sets the NUMA policy, which execve and fork keep.
-func memoryPolicy(c *compiler, m *specs.LinuxMemoryPolicy) error {
+// memoryPolicy sets the NUMA policy, which is inherited by fork and execve.
+func (ps processSetup) memoryPolicy(m *specs.LinuxMemoryPolicy) error {
 	if m == nil {
 		return nil
 	}
@@ -77,8 +76,8 @@ func memoryPolicy(c *compiler, m *specs.LinuxMemoryPolicy) error {
 		if err != nil {
 			return fmt.Errorf("linux.memoryPolicy.nodes: %w", err)
 		}
-		nodes, count = plan.P(c.plan.Words(mask...)), 64*len(mask)+1 // the kernel takes one off
+		nodes, count = plan.P(ps.c.plan.Words(mask...)), 64*len(mask)+1 // the kernel subtracts one
 	}
-	c.plan.Add("memory policy "+string(m.Mode), unix.SYS_SET_MEMPOLICY, plan.V(mode), nodes, plan.V(count))
+	ps.c.plan.Add("memory policy "+string(m.Mode), unix.SYS_SET_MEMPOLICY, plan.V(mode), nodes, plan.V(count))
 	return nil
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// MakePoints makes the mount points that a plan needs in a root filesystem. A
-// path is followed as the container would follow it and never leaves the root.
+// MakePoints makes the mount points that a plan needs in a root filesystem. A path is
+// resolved as the container would resolve it, and never leaves the root.
 //
-// A plan with a user namespace makes them itself where the root is its own; what
-// is left is a root that is ours.
+// It does nothing for a plan with a user namespace if the root filesystem belongs to that
+// namespace's root: then the plan makes them itself.
 func MakePoints(root string, out Output) error {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -40,7 +40,8 @@ func MakePoints(root string, out Output) error {
 func inRoot(dir int, p string) (int, error) {
 	for {
 		fd, err := unix.Openat2(dir, relative(p), &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
-		// EAGAIN: something was renamed meanwhile and the kernel is not sure.
+		// EAGAIN means that a rename happened meanwhile and the kernel cannot be sure of
+		// the result.
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -52,7 +53,7 @@ func makePoint(dir int, p Point) error {
 	fd, err := inRoot(dir, p.Path)
 	if err == nil {
 		defer func() { _ = unix.Close(fd) }()
-		return fits(fd, p)
+		return kindError(fd, p)
 	}
 	if !errors.Is(err, unix.ENOENT) {
 		return err
@@ -76,8 +77,8 @@ func makePoint(dir int, p Point) error {
 	return nil
 }
 
-// fits says what the kernel answers with a bare EINVAL.
-func fits(fd int, p Point) error {
+// kindError explains what the kernel reports only as EINVAL.
+func kindError(fd int, p Point) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
@@ -91,9 +92,9 @@ func fits(fd int, p Point) error {
 	return nil
 }
 
-// findProgram says that a program is not there, before a process is made that
-// is to run it, or after execve has refused. A program that only a mount brings
-// is looked for by execve alone.
+// findProgram reports that a program does not exist or is not executable, before its
+// process is started or after execve has failed. It reports nothing for a program that
+// may be on a mount.
 func findProgram(root string, s *specs.Spec) error {
 	if len(s.Process.Args) == 0 {
 		return nil
@@ -108,7 +109,7 @@ func findProgram(root string, s *specs.Spec) error {
 		if !path.IsAbs(c) {
 			c = path.Join(s.Process.Cwd, c)
 		}
-		if mounted(s, c) {
+		if mayBeMounted(s, c) {
 			return nil
 		}
 		fd, err := inRoot(dir, c)
@@ -134,8 +135,8 @@ func findProgram(root string, s *specs.Spec) error {
 	}
 }
 
-// mounted reports whether p may be brought by a mount of the spec.
-func mounted(s *specs.Spec, p string) bool {
+// mayBeMounted reports whether p may be on a mount of the spec.
+func mayBeMounted(s *specs.Spec, p string) bool {
 	for _, m := range s.Mounts {
 		d := path.Clean("/" + m.Destination)
 		if p == d || strings.HasPrefix(p, d+"/") {

@@ -7,8 +7,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// refuse names the first field that this runtime cannot honour. A field is
-// either done or refused, never passed over in silence.
+// refuse returns an error for the first field that this runtime does not support. A
+// field is either supported or refused, never ignored.
 func refuse(s *specs.Spec) error {
 	if s.Process == nil || s.Root == nil || s.Linux == nil {
 		return fmt.Errorf("spec: process, root and linux must be set: %w", errdefs.ErrInvalidArgument)
@@ -34,8 +34,8 @@ func refuse(s *specs.Spec) error {
 	return checkHooks(s.Hooks)
 }
 
-// notDone is the error of a field that this runtime does not do and another one
-// may.
+// notDone returns the error for a field that this runtime does not support and another
+// one may.
 func notDone(field string) error {
-	return fmt.Errorf("%s: not done by the native runtime: %w", field, errdefs.ErrNotImplemented)
+	return fmt.Errorf("%s: not supported by the native runtime: %w", field, errdefs.ErrNotImplemented)
 }

@@ -23,37 +23,37 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// Cgroups are the node's cgroups as this runtime needs them.
+// Cgroups are the operations on the node's cgroups that this runtime needs.
 type Cgroups interface {
 	core.Cgroups
 	Dirs(ref core.CgroupRef) (v1 []string, unified string, own map[string]string)
 	Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) error
 }
 
-// Options go with New.
+// Options configure a Runtime.
 type Options struct {
-	Name       string // the handler's name in the config; "" is native
-	Dir        string // what this runtime keeps of each container, absolute
+	Name       string // name of the handler in the config; "" means native
+	Dir        string // absolute directory for the runtime's records of containers
 	Launcher   core.Launcher
 	Supervisor core.Supervisor
 	Cgroups    Cgroups
 	Host       Host
-	// Spare returns a network namespace that nothing is or was in, or nil; nil
-	// is none. It is asked for containers that want a new one.
+	// Spare, unless nil, returns an unused network namespace, or nil if there is none.
+	// It is called for containers that want a new one.
 	Spare  func() *os.File
-	Logger *slog.Logger // nil is slog.Default
+	Logger *slog.Logger // nil means slog.Default
 }
 
-// Runtime is core.Runtime without a program.
+// Runtime implements core.Runtime without executing a runtime program.
 type Runtime struct {
 	o     Options
 	log   *slog.Logger
-	specs sync.Map // core.ID → *specs.Spec, what execs need of it
+	specs sync.Map // core.ID → *specs.Spec, reduced to what execs need
 }
 
 var _ core.Runtime = (*Runtime)(nil)
 
-// New makes the directory and returns the Runtime.
+// New makes the directory and the base namespace, and returns the Runtime.
 func New(o Options) (*Runtime, error) {
 	if o.Name == "" {
 		o.Name = "native"
@@ -74,17 +74,17 @@ func New(o Options) (*Runtime, error) {
 	}
 	file, wrong, err := basens.Keep(r.baseDir(), names)
 	if r.o.Host.BaseNamespace = file; wrong != nil {
-		r.log.Warn("the mount namespace that containers start from was broken and is made anew", "error", wrong)
+		r.log.Warn("the base mount namespace of containers was broken and has been made anew", "error", wrong)
 	}
 	if err != nil {
 		r.o.Host.BaseNamespace = ""
-		r.log.Warn("containers start from copies of the whole mount table, which takes longer the more of them there are", "error", err)
+		r.log.Warn("cannot make the base mount namespace; containers start from a copy of the host's mounts, which is slower with many containers", "error", err)
 	}
 	return r, nil
 }
 
-// Check says what is wrong with what the Runtime keeps for all containers. New
-// makes that anew.
+// Check reports what is wrong with the base namespace that all containers start from.
+// New makes it again.
 func (r *Runtime) Check() error {
 	if r.o.Host.BaseNamespace == "" {
 		return nil
@@ -94,8 +94,8 @@ func (r *Runtime) Check() error {
 
 func (r *Runtime) baseDir() string { return r.o.Dir + ".apart" }
 
-// Release takes away what the Runtime keeps for all containers, for an agent
-// that goes and leaves none behind. New makes it again.
+// Release removes the base namespace, for an agent that ends and leaves no containers.
+// New makes it again.
 func (r *Runtime) Release() error {
 	if err := basens.Release(r.baseDir()); err != nil {
 		return fmt.Errorf("release runtime %s: %w", r.o.Name, err)
@@ -103,10 +103,10 @@ func (r *Runtime) Release() error {
 	return nil
 }
 
-// Name is the handler's name.
+// Name returns the name of the handler.
 func (r *Runtime) Name() string { return r.o.Name }
 
-// Features says what this runtime can do.
+// Features returns what this runtime supports.
 func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
 	version := "devel"
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
@@ -117,15 +117,15 @@ func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
 	}, nil
 }
 
-// record is what is kept of a container: what later verbs need to know of it.
-// The spec itself stands in the bundle's config.json.
+// record is what is stored of a container for later verbs. The spec itself is in the
+// bundle's config.json.
 type record struct {
 	Cgroup core.CgroupRef `json:"cgroup"`
 	Bundle string         `json:"bundle"`
 	Hooked *hooked        `json:"hooked,omitempty"`
 }
 
-// spec reads the container's spec, once.
+// spec returns what execs need of the container's spec, reading it only once.
 func (r *Runtime) spec(id core.ID, rec record) (*specs.Spec, error) {
 	if s, ok := r.specs.Load(id); ok {
 		return s.(*specs.Spec), nil //nolint:forcetypeassert // nothing else is stored
@@ -139,7 +139,7 @@ func (r *Runtime) spec(id core.ID, rec record) (*specs.Spec, error) {
 	return kept, nil
 }
 
-// spec reads the whole of the container's spec.
+// spec reads the container's whole spec.
 func (rec record) spec() (*specs.Spec, error) {
 	b, err := os.ReadFile(filepath.Join(rec.Bundle, "config.json"))
 	if err != nil {
@@ -172,12 +172,12 @@ func (r *Runtime) load(op string, id core.ID) (record, error) {
 	return rec, nil
 }
 
-// Create makes a container's main process, parked before its program or running it.
+// Create starts a container's main process, parked before its program or running it.
 func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
 	pid, err := r.create(ctx, c)
 	if err != nil {
 		r.specs.Delete(c.ID)
-		if pid != 0 { // with its poststop hooks
+		if pid != 0 { // the process ran, so Delete runs the poststop hooks
 			err = errors.Join(err, r.Delete(context.WithoutCancel(ctx), c.ID, true))
 		} else {
 			_ = os.Remove(r.path(c.ID))
@@ -196,7 +196,8 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if filepath.IsAbs(c.Spec.Root.Path) {
 		root = c.Spec.Root.Path
 	}
-	// The cgroup is made while the plan and the files are: none needs the others.
+	// Make the cgroup in parallel with the plan and the mount points: they do not depend
+	// on each other.
 	rec := record{Cgroup: c.Cgroup, Bundle: c.Bundle, Hooked: hookedOf(c.Spec)}
 	beside := make(chan error, 1)
 	if c.Limited {
@@ -212,7 +213,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err == nil {
 		err = MakePoints(root, out)
 	}
-	if err == nil && c.Run { // else the start tells
+	if err == nil && c.Run { // otherwise the start reports it
 		err = findProgram(root, c.Spec)
 	}
 	if err == nil {
@@ -243,7 +244,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	err = writeJSON(r.path(c.ID), rec)
 	if err == nil && out.Stops {
 		if err = r.createHooks(ctx, c.ID, rec); err == nil && joinsPid(spec) {
-			// Another one, since it has entered its pid namespace.
+			// The process is another one after it has entered its pid namespace.
 			rec.Hooked.Pid = r.pid(ctx, c.ID)
 			launched.Pid = rec.Hooked.Pid
 			err = writeJSON(r.path(c.ID), rec)
@@ -255,9 +256,9 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	return launched.Pid, err
 }
 
-// withSpare returns a spec that joins a spare network namespace where spec wants
-// a new one, and that namespace, which must stay open until it is joined. One
-// that is to belong to a user namespace must be made in that.
+// withSpare returns a spec that joins a spare network namespace where spec wants a new
+// one, and that namespace's file, which must stay open until it is joined. A network
+// namespace that is to belong to a user namespace cannot be a spare one.
 func (r *Runtime) withSpare(spec *specs.Spec) (*specs.Spec, *os.File) {
 	at := -1
 	for i, ns := range spec.Linux.Namespaces {
@@ -282,7 +283,7 @@ func (r *Runtime) withSpare(spec *specs.Spec) (*specs.Spec, *os.File) {
 	return &with, file
 }
 
-// write writes what later verbs need to know.
+// write stores what later verbs need to know.
 func (r *Runtime) write(c core.RuntimeCreate, rec record) error {
 	if err := writeJSON(filepath.Join(c.Bundle, "config.json"), c.Spec); err != nil {
 		return err
@@ -290,7 +291,8 @@ func (r *Runtime) write(c core.RuntimeCreate, rec record) error {
 	return writeJSON(r.path(c.ID), rec)
 }
 
-// unprepare takes back what is made beside the plan: what is refused here another runtime may do.
+// unprepare removes what was made in parallel with the plan, after the plan was refused:
+// another runtime may support the spec.
 func (r *Runtime) unprepare(ctx context.Context, c core.RuntimeCreate) error {
 	err := os.Remove(filepath.Join(c.Bundle, "config.json"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -310,7 +312,7 @@ func writeJSON(path string, v any) error {
 	return atomicfile.Replace(path, b, 0o600)
 }
 
-// execSpec is what an exec needs of a container's spec.
+// execSpec returns the part of a container's spec that an exec needs.
 func execSpec(s *specs.Spec) *specs.Spec {
 	kept := &specs.Spec{Linux: &specs.Linux{Namespaces: s.Linux.Namespaces, Seccomp: s.Linux.Seccomp, Personality: s.Linux.Personality, MemoryPolicy: s.Linux.MemoryPolicy}}
 	if p := s.Linux.Seccomp; p != nil && p.ListenerPath != "" {
@@ -338,7 +340,7 @@ func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak st
 	return levels, peak
 }
 
-// Start lets the parked process run its program.
+// Start releases the parked process, which executes its program.
 func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 	var err error
 	if s, ok := r.specs.Load(id); ok && s.(*specs.Spec).Hooks == nil { //nolint:forcetypeassert // nothing else is stored
@@ -352,9 +354,9 @@ func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 	return nil
 }
 
-// startError words the failure of a start, of p or, when that is nil, of the main
-// process. Of a program that was looked for in $PATH execve only tells what the
-// last directory said, and a child that was killed nothing at all.
+// startError explains why process p, or the main process if p is nil, did not start. For
+// a program searched in $PATH, execve reports only what the last directory had, and a
+// child that was killed reports nothing.
 func (r *Runtime) startError(ctx context.Context, id core.ID, p *specs.Process, cause error) error {
 	rec, err := r.load("start", id)
 	if err != nil || errors.Is(cause, core.ErrEnded) {
@@ -386,8 +388,8 @@ func (r *Runtime) startError(ctx context.Context, id core.ID, p *specs.Process, 
 	return cause
 }
 
-// diedError words the end of a child before its program: what is needed to start
-// one may be more than its memory limit.
+// diedError explains why a child died before its program ran: starting it may need more
+// memory than its limit.
 func (r *Runtime) diedError(ctx context.Context, ref core.CgroupRef, cause error) error {
 	level, _ := r.o.Cgroups.OOMLevel(ref)
 	b, err := os.ReadFile(level.Path)
@@ -408,7 +410,7 @@ func (r *Runtime) diedError(ctx context.Context, ref core.CgroupRef, cause error
 	return cause
 }
 
-// Exec starts a further process beside the container's main one.
+// Exec starts a further process in the container.
 func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, error) {
 	if e.Ref.Process == core.Main || e.Spec == nil {
 		return core.Launched{}, fmt.Errorf("exec in container %s: needs a process ID and a spec: %w", e.Ref.Container, errdefs.ErrInvalidArgument)
@@ -441,7 +443,7 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	return launched, nil
 }
 
-// pid asks for a container's; 0 when it does not run.
+// pid returns the pid of a container's main process, or 0 if it is not running.
 func (r *Runtime) pid(ctx context.Context, id core.ID) int {
 	all, _ := r.o.Supervisor.Processes(ctx)
 	for _, p := range all {
@@ -457,7 +459,7 @@ func (r *Runtime) Pause(ctx context.Context, id core.ID) error {
 	return r.freeze(ctx, "pause", id, true)
 }
 
-// Resume lets it go on.
+// Resume thaws the container's cgroup.
 func (r *Runtime) Resume(ctx context.Context, id core.ID) error {
 	return r.freeze(ctx, "resume", id, false)
 }
@@ -470,7 +472,7 @@ func (r *Runtime) freeze(ctx context.Context, op string, id core.ID, frozen bool
 	return r.o.Cgroups.Freeze(ctx, rec.Cgroup, frozen)
 }
 
-// Update changes limits.
+// Update changes the container's resource limits.
 func (r *Runtime) Update(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
 	rec, err := r.load("update", id)
 	if err != nil {
@@ -479,7 +481,7 @@ func (r *Runtime) Update(ctx context.Context, id core.ID, res *specs.LinuxResour
 	return r.o.Cgroups.Update(ctx, rec.Cgroup, res)
 }
 
-// Delete forgets a container; with force what is left of it is killed.
+// Delete removes a container; with force it kills the processes that are left.
 func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	rec, err := r.load("delete", id)
 	if errors.Is(err, errdefs.ErrNotFound) {
@@ -490,7 +492,7 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	case force:
 		err = r.o.Cgroups.Kill(ctx, rec.Cgroup)
 	default:
-		// Removing the cgroup would find that out too, after a while.
+		// Removing the cgroup would fail too, but only after waiting.
 		if pids, _ := r.o.Cgroups.Pids(ctx, rec.Cgroup); len(pids) > 0 {
 			err = fmt.Errorf("delete container %s: processes %v run: %w", id, pids, errdefs.ErrFailedPrecondition)
 		}
@@ -502,8 +504,8 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 		return err
 	}
 	if rec.Hooked != nil {
-		// Before the record goes: a crash in between runs them again, and
-		// never not at all.
+		// Run them before the record is removed: after a crash in between they run
+		// again, instead of never.
 		r.hooks(id, rec, specs.StateStopped).each(ctx, "poststop", rec.Hooked.Hooks.Poststop)
 	}
 	r.specs.Delete(id)
@@ -513,7 +515,7 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	return nil
 }
 
-// List names the containers that something is kept of.
+// List returns the containers of which there is a record.
 func (r *Runtime) List(context.Context) ([]core.ID, error) {
 	entries, err := os.ReadDir(r.o.Dir)
 	if err != nil {
@@ -521,7 +523,7 @@ func (r *Runtime) List(context.Context) ([]core.ID, error) {
 	}
 	var ids []core.ID
 	for _, e := range entries {
-		if len(e.Name()) == 64 { // not a half-written file's
+		if len(e.Name()) == 64 { // skip partially written files
 			ids = append(ids, core.ID(e.Name()))
 		}
 	}

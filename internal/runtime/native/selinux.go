@@ -10,9 +10,9 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// mountData adds the label of linux.mountLabel to the data of a mount; proc,
-// sysfs and cgroups take none, an mqueue takes it as an attribute (labelMqueue),
-// and one that the mount itself names wins.
+// mountData adds the label of linux.mountLabel to the data of a mount. proc, sysfs and
+// cgroups take no label, mqueue takes it as an attribute (labelMqueue), and a label in
+// the mount's own options wins.
 func (in *Input) mountData(fstype string, data []string) string {
 	label := in.Spec.Linux.MountLabel
 	switch fstype {
@@ -37,7 +37,7 @@ func (in *Input) checkMountLabel() error {
 	return nil
 }
 
-// labelMqueue labels the root of an mqueue mount.
+// labelMqueue sets the label of an mqueue mount's root.
 func labelMqueue(c *compiler, p, fstype string) {
 	label := c.in.Spec.Linux.MountLabel
 	if fstype != "mqueue" || label == "" {
@@ -45,5 +45,5 @@ func labelMqueue(c *compiler, p, fstype string) {
 	}
 	fd, _ := c.target(p)
 	c.plan.Add("label "+p, unix.SYS_SETXATTR, c.fdPath(fd), plan.P(c.plan.String("security.selinux")), plan.P(c.plan.String(label)), plan.V(len(label)+1), plan.V(0))
-	c.shut(fd)
+	c.closeLast(fd)
 }

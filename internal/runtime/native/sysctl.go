@@ -10,10 +10,10 @@ import (
 	"github.com/longshore/longshore/internal/sysctl"
 )
 
-// sysctls sets kernel parameters of the container's namespaces. They are those
-// of the writer, whichever /proc they are written through, so it is the host's:
-// a container's might be anything. Each is opened below the directory of its
-// kind of namespace: no name leads to a parameter of the machine.
+// sysctls sets kernel parameters of the container's namespaces. The kernel sets those of
+// the writing process's namespaces, whichever /proc is used, so the host's is: the
+// container's cannot be trusted. Each file is opened below the directory of its kind of
+// namespace, so that no name reaches a parameter of the whole machine.
 func (b creation) sysctls(own bool) error {
 	settings, err := sysctl.ParseAll(b.c.in.Spec.Linux.Sysctl)
 	if err != nil {
@@ -32,8 +32,8 @@ func (b creation) sysctls(own bool) error {
 		dir, _ := b.c.open("open "+where, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(where)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
 		fd, _ := b.c.open("open sysctl "+s.Name, unix.SYS_OPENAT2, plan.V(dir), plan.P(b.c.plan.String(s.File)), plan.P(how), plan.V(unix.SizeofOpenHow))
 		b.c.plan.Add("set sysctl "+s.Name, unix.SYS_WRITE, plan.V(fd), plan.P(b.c.plan.String(s.Value)), plan.V(len(s.Value)))
-		b.c.shut(fd)
-		b.c.shut(dir)
+		b.c.closeLast(fd)
+		b.c.closeLast(dir)
 	}
 	return nil
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// birth is the part of the compiler that brings a process into its namespaces
-// and cgroups.
+// creation is the part of the compiler that brings a process into its namespaces and
+// cgroups.
 type creation struct{ c *compiler }
 
-// userns is the container's user namespace, when it is not ours.
+// userns is the container's user namespace, if that is not the host's.
 type userns struct {
-	path string    // of one that is joined
-	slot plan.Slot // of one that the keeper makes
-	fd   int       // its descriptor's number in the first child
+	path string    // of a namespace that is joined
+	slot plan.Slot // of a namespace that the keeper makes
+	fd   int       // its descriptor in the first child
 }
 
-// userNamespace reads what the spec says of it and of mappings.
+// userNamespace reads the user namespace and the mappings from the spec.
 func (b creation) userNamespace() error {
 	l := b.c.in.Spec.Linux
 	at := slices.IndexFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace })
@@ -40,7 +40,8 @@ func (b creation) userNamespace() error {
 		return nil
 	}
 	b.c.user = &userns{path: l.Namespaces[at].Path}
-	// In it we have every capability, so none is there to stay by oversight.
+	// In it the process has every capability, so it must drop all that the spec does not
+	// name.
 	b.c.in.Host.Bounding = 1<<(b.c.in.Host.LastCap+1) - 1
 	if b.c.user.path != "" {
 		return nil
@@ -72,11 +73,11 @@ func idMaps(field string, uids, gids []specs.LinuxIDMapping) (u, g plan.IDMap, e
 
 // idmap says how the owners of a mount's files are mapped.
 type idmap struct {
-	slot      plan.Slot // of the user namespace that tells how; 0: the container's
+	slot      plan.Slot // of the user namespace with the mapping; 0 for the container's
 	recursive uint64    // AT_RECURSIVE or 0
 }
 
-// idmapOf returns nil for a mount that shows the owners as they are.
+// idmapOf returns nil for a mount whose owners are not mapped.
 func (b creation) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error) {
 	given := len(m.UIDMappings)+len(m.GIDMappings) > 0
 	ridmap := slices.Contains(o.Data, "ridmap")
@@ -104,8 +105,8 @@ func (b creation) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error)
 	return im, nil
 }
 
-// mappings asks for the user namespaces of id-mapped mounts, before the first
-// operation: the keeper makes them.
+// mappings adds the user namespaces of id-mapped mounts to the plan's header: the keeper
+// makes them before the first operation.
 func (b creation) mappings() error {
 	for i, m := range b.c.in.Spec.Mounts {
 		if _, err := b.idmapOf(m, ocispec.ParseMountOptions(m.Options)); err != nil {
@@ -115,7 +116,7 @@ func (b creation) mappings() error {
 	return nil
 }
 
-// mapOwners has a detached mount show its files' owners through im.
+// mapOwners maps the owners of a detached mount's files as im says.
 func (b creation) mapOwners(src int, p string, im *idmap) *plan.Op {
 	fd, ok := b.c.userFDs[im.slot]
 	if !ok {
@@ -125,12 +126,11 @@ func (b creation) mapOwners(src int, p string, im *idmap) *plan.Op {
 		plan.P(b.c.plan.Words(unix.MOUNT_ATTR_IDMAP, 0, 0, uint64(fd))), plan.V(sizeofMountAttr))
 }
 
-// createTwice is for a process whose pid namespace must belong to a user namespace
-// other than ours, or which is to be born in a time namespace with offsets: a
-// first child, with our privileges, prepares what the second one may not, goes
-// into the namespaces that only its children are in, and makes the second one,
-// which carries on. Only that one joins the cgroups, where there may be room for
-// one.
+// createTwice is for a process whose pid namespace must belong to a user namespace other
+// than the host's, or that starts in a time namespace with offsets. A first child, with
+// the keeper's privileges, prepares what the second one may not, enters the namespaces
+// that only its children will be in, and makes the second child, which goes on. Only the
+// second one joins the cgroups, which may have room for only one process.
 func (b creation) createTwice(flags uint64) error {
 	if err := b.mappings(); err != nil {
 		return err
@@ -140,12 +140,12 @@ func (b creation) createTwice(flags uint64) error {
 	}
 	b.c.twice = true
 	b.c.plan.Clone(0, "")
-	b.c.settle(false)
-	b.c.oomScore()
+	b.c.placeStreams(false)
+	b.c.processSetup().oomScore()
 	if err := b.raiseLimits(); err != nil {
 		return err
 	}
-	wait := b.c.next - 1 // the last descriptor that settle kept
+	wait := b.c.next - 1 // placeStreams keeps it as the last one
 	tasks := b.openTasks()
 	cgroup := plan.Slot(0)
 	if dir := b.c.in.Cgroup.Unified; dir != "" {
@@ -158,7 +158,7 @@ func (b creation) createTwice(flags uint64) error {
 	}
 	own := flags
 	if b.c.user != nil {
-		flags &^= unix.CLONE_NEWIPC // its message queues belong to who makes it
+		flags &^= unix.CLONE_NEWIPC // message queues belong to the process that makes the namespace
 	}
 	b.c.plan.AddFork("the second child", flags|unix.CLONE_PARENT, unix.CLONE_INTO_CGROUP, cgroup)
 	b.c.plan.Add("wait for the keeper", unix.SYS_READ, plan.V(wait), plan.P(b.c.plan.Words(0)), plan.V(1)).Result(1)
@@ -179,15 +179,15 @@ func (b creation) createTwice(flags uint64) error {
 	return nil
 }
 
-// enterUser joins what is joined, prepares what only we may, and goes into the
-// container's user namespace and to where its time namespace begins.
+// enterUser joins the joined namespaces, does what needs the host's privileges, and
+// enters the container's user namespace and its time namespace.
 func (b creation) enterUser() error {
-	user := b.joins()
+	user := b.joinNamespaces()
 	if b.c.user != nil {
 		if b.c.user.fd = user; user < 0 {
 			b.c.user.fd = b.c.userFDs[b.c.user.slot]
 		}
-		if err := b.named(false); err != nil {
+		if err := b.setNames(false); err != nil {
 			return err
 		}
 		if err := b.fillScratch(); err != nil {
@@ -201,8 +201,8 @@ func (b creation) enterUser() error {
 	return nil
 }
 
-// openTasks opens what a process joins its v1 cgroups by. Who has opened it
-// counts, not who writes.
+// openTasks opens the files by which a process joins its v1 cgroups. The kernel checks
+// the privileges of the process that opened the file, not of the one that writes.
 func (b creation) openTasks() (fds []int) {
 	for _, d := range b.c.in.Cgroup.Dirs {
 		fd, _ := b.c.open("open "+d+"/tasks", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(d+"/tasks")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
@@ -211,8 +211,8 @@ func (b creation) openTasks() (fds []int) {
 	return fds
 }
 
-// becomeRoot takes the ids that are root's in the user namespace. What is made
-// from now on belongs to it; what is ours is somebody else's.
+// becomeRoot changes to the IDs of the user namespace's root. That root owns everything
+// made from now on, and the host's root is a stranger to it.
 func (b creation) becomeRoot() {
 	zero := plan.V(0)
 	b.c.plan.Add("root's group", unix.SYS_SETRESGID, zero, zero, zero)
@@ -220,9 +220,9 @@ func (b creation) becomeRoot() {
 	b.c.plan.Add("root's user", unix.SYS_SETRESUID, zero, zero, zero)
 }
 
-// raiseLimits lifts hard limits while that may be allowed; inside a user
-// namespace it never is. Small ones are left for the end: nothing that is opened
-// on the way must fail by them.
+// raiseLimits raises hard limits while that is allowed; inside a user namespace it never
+// is. Limits are lowered only at the end, so that no open on the way fails because of
+// them.
 func (b creation) raiseLimits() error {
 	const small = 4096
 	for i, l := range b.c.in.Spec.Process.Rlimits {
@@ -241,8 +241,8 @@ func (b creation) raiseLimits() error {
 	return nil
 }
 
-// timeNamespace makes one for the next child and sets its clocks, which is
-// possible until somebody is in it.
+// timeNamespace makes a time namespace for the next child and sets its clocks, which is
+// possible only while it has no process.
 func (b creation) timeNamespace() error {
 	b.c.plan.Add("unshare the time namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWTIME))
 	offsets := b.c.in.Spec.Linux.TimeOffsets
@@ -263,22 +263,22 @@ func (b creation) timeNamespace() error {
 	const file = "/proc/self/timens_offsets"
 	fd, _ := b.c.open("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
 	b.c.plan.Add("set the clocks", unix.SYS_WRITE, plan.V(fd), plan.P(b.c.plan.String(text)), plan.V(len(text))).Result(uint64(len(text)))
-	b.c.shut(fd)
+	b.c.closeLast(fd)
 	return nil
 }
 
-// The scratch is a tmpfs over the root filesystem's place, in a mount namespace of
-// ours, that holds a mount of everything that comes from the host. The second
-// child's mount namespace is a copy of that one, in which, since it belongs to a
-// less privileged user namespace, the kernel has locked what each mount forbids:
-// the container cannot lift it.
+// The scratch is a tmpfs mounted over the root filesystem's directory, in a mount
+// namespace of the first child. It holds a mount of everything that comes from the host.
+// The second child's mount namespace is a copy of that one. Because the copy belongs to
+// a less privileged user namespace, the kernel locks each mount's restrictions in it:
+// the container cannot lift them.
 const (
 	scratchRoot       = "r"
 	scratchDevicesDir = "d"
-	scratchNull       = "n" // hides files
+	scratchNull       = "n" // null device that hides files
 )
 
-// scratchMount is the name of spec.mounts[i] on the scratch tmpfs.
+// scratchMount returns the name of spec.mounts[i] on the scratch tmpfs.
 func scratchMount(i int) string { return strconv.Itoa(i) }
 
 func (b creation) fillScratch() error {
@@ -316,12 +316,12 @@ func (b creation) fillScratch() error {
 			b.c.plan.Add("place for "+t.name, unix.SYS_MKDIRAT, here, name, plan.V(0o700))
 		}
 		b.c.plan.Add("move to the scratch "+t.name, unix.SYS_MOVE_MOUNT, plan.V(t.fd), empty, here, name, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
-		if b.c.late == nil || t.fd != b.c.late.proc { // opened long before
-			b.c.shut(t.fd)
+		if b.c.late == nil || t.fd != b.c.late.proc { // that one was opened long before
+			b.c.closeLast(t.fd)
 		}
 	}
 	for i, m := range b.c.in.Spec.Mounts {
-		if !b.ours(m) {
+		if !b.showsHostNamespace(m) {
 			continue
 		}
 		o, name := ocispec.ParseMountOptions(m.Options), plan.P(b.c.plan.String(scratchMount(i)))
@@ -332,7 +332,7 @@ func (b creation) fillScratch() error {
 }
 
 // scratchDevices makes the device nodes, which the second child may not. They are
-// shown through the user namespace: root's are its root's.
+// mounted with mapped owners: what belongs to root belongs to the user namespace's root.
 func (b creation) scratchDevices() error {
 	here, dir := plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(scratchDevicesDir))
 	if len(b.c.in.Spec.Linux.MaskedPaths) > 0 {
@@ -357,16 +357,17 @@ func (b creation) scratchDevices() error {
 		}
 	}
 	src, _ := b.c.open("open tree of devices", unix.SYS_OPEN_TREE, here, dir, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
-	// Before Linux 6.3 a tmpfs cannot; its nodes are nobody's then, and work.
+	// A tmpfs supports this since Linux 6.3. Before, the nodes' owner is nobody, and
+	// they work.
 	b.mapOwners(src, "devices", &idmap{}).Allow(uint16(unix.EINVAL))
 	b.c.plan.Add("move the devices to the scratch", unix.SYS_MOVE_MOUNT, plan.V(src), plan.P(b.c.plan.String("")), here, dir, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
-	b.c.shut(src)
+	b.c.closeLast(src)
 	return nil
 }
 
 func scratchDevice(i int) string { return scratchDevicesDir + "/" + strconv.Itoa(i) }
 
-// placeDevices binds the device nodes to their places.
+// placeDevices binds the device nodes to their paths.
 func (f deviceFiles) placeDevices(nodes []node) {
 	f.c.provide("/dev", false)
 	for i, n := range nodes {
@@ -374,7 +375,7 @@ func (f deviceFiles) placeDevices(nodes []node) {
 			f.c.provide(path.Dir(n.path), false)
 			fd, _ := f.c.target(path.Dir(n.path))
 			f.makeNode(fd, n)
-			f.c.shut(fd)
+			f.c.closeLast(fd)
 			continue
 		}
 		f.c.provide(n.path, true)
@@ -382,30 +383,30 @@ func (f deviceFiles) placeDevices(nodes []node) {
 	}
 	dev, _ := f.c.target("/dev")
 	f.devLinks(dev)
-	f.c.shut(dev)
+	f.c.closeLast(dev)
 }
 
-// fromStage mounts at p what stands on the scratch tmpfs.
+// fromScratch mounts at p a mount from the scratch tmpfs.
 func (b creation) fromScratch(name, p string, recursive uint64) {
 	src, _ := b.c.open("take "+p+" from the scratch", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(name)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|recursive))
-	b.c.move(src, p)
-	b.c.shut(src)
+	b.c.attach(src, p)
+	b.c.closeLast(src)
 }
 
-// stagedRootMount makes the root, which the kernel has locked to its place on
-// the scratch tmpfs, a mount of its own, and opens it.
+// scratchRootMount copies the root's mount, which the kernel has locked in its place on
+// the scratch tmpfs, and opens the copy.
 func (b creation) scratchRootMount() {
 	empty, name, here := plan.P(b.c.plan.String("")), plan.P(b.c.plan.String(scratchRoot)), plan.V(unix.AT_FDCWD)
-	// The mount below the one that becomes the root must not be shared.
+	// The mount that contains the new root must not be shared.
 	b.c.plan.Add("private root", unix.SYS_MOUNT, empty, name, empty, plan.V(unix.MS_PRIVATE), empty)
 	src, _ := b.c.open("copy the root", unix.SYS_OPEN_TREE, here, name, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
 	b.c.plan.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(src), empty, here, name, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
-	b.c.shut(src)
+	b.c.closeLast(src)
 }
 
-// ours reports whether a mount shows a namespace that is not the container's
-// own: only we may mount it.
-func (b creation) ours(m specs.Mount) bool {
+// showsHostNamespace reports whether a mount shows a namespace that is not the container's own, which
+// only the host's root may mount.
+func (b creation) showsHostNamespace(m specs.Mount) bool {
 	if b.c.user == nil {
 		return false
 	}

@@ -10,13 +10,14 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// An agent that starts again asks no program what it has asked before: that
-// would be most of its start.
+// An agent that restarts does not ask a program again what it has asked before, because
+// that would take most of its start.
 
-// answersFormat changes when the same program would be understood otherwise.
+// answersFormat is increased when answers of the same program are interpreted
+// differently.
 const answersFormat = 1
 
-// program identifies one state of a program's file.
+// program identifies one version of a program's file.
 type program struct {
 	Format  int    `json:"format"`
 	Path    string `json:"path"`
@@ -39,10 +40,10 @@ type answers struct {
 	Features core.RuntimeFeatures `json:"features"`
 }
 
-// answerFile is beside the program's own directory, which lists containers.
+// answerFile is beside the program's state directory, whose entries are containers.
 func (r *Runtime) answerFile() string { return r.o.Root + ".features.json" }
 
-// recall returns what the program has answered, if it is still the same one.
+// recall returns the stored answers of the program, if its file has not changed.
 func recall(file string, id program) (core.RuntimeFeatures, bool) {
 	b, err := os.ReadFile(file)
 	if err != nil {

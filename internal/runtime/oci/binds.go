@@ -17,15 +17,16 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// binds is the directory that has copies of mount sources, by container. Only
-// root may look into it.
+// binds is the directory with copies of mount sources, by container. Only root can enter
+// it.
 func (r *Runtime) binds() string { return r.o.Root + ".binds" }
 
-// pinBinds returns a spec that a program can mount from by name: each source of
-// which a workload may own a part is resolved here, through no link, and a copy
-// of its mount attached where only root can reach it. The program would follow
+// copyBinds returns a spec whose bind sources a program can mount by name. It resolves
+// each source of which a workload may own a part, following no links, and attaches a
+// copy of its mount where only root can reach it. The program itself would follow links,
+// and the path could lead elsewhere by the time it is used.
 // links, and the name could mean something else by the time it looks.
-func (r *Runtime) pinBinds(id core.ID, spec *specs.Spec) (*specs.Spec, error) {
+func (r *Runtime) copyBinds(id core.ID, spec *specs.Spec) (*specs.Spec, error) {
 	var with *specs.Spec
 	dir := filepath.Join(r.binds(), string(id))
 	for i, m := range spec.Mounts {
@@ -37,15 +38,15 @@ func (r *Runtime) pinBinds(id core.ID, spec *specs.Spec) (*specs.Spec, error) {
 			err = os.MkdirAll(dir, 0o700)
 		}
 		if err == nil && base != "" {
-			pin := filepath.Join(dir, strconv.Itoa(i))
+			target := filepath.Join(dir, strconv.Itoa(i))
 			o := ocispec.ParseMountOptions(m.Options)
-			err = attach(base, rel, beneath.Copy{Recursive: o.Flags&unix.MS_REC != 0, Shared: o.Propagation&unix.MS_SHARED != 0}, pin)
-			m.Source = pin
+			err = attach(base, rel, beneath.Copy{Recursive: o.Flags&unix.MS_REC != 0, Shared: o.Propagation&unix.MS_SHARED != 0}, target)
+			m.Source = target
 			m.Options = slices.DeleteFunc(slices.Clone(m.Options), ocispec.IsBelowOption)
 			with.Mounts[i] = m
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err), r.unpinBinds(id))
+			return nil, errors.Join(fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err), r.removeBindCopies(id))
 		}
 	}
 	if with == nil {
@@ -54,8 +55,8 @@ func (r *Runtime) pinBinds(id core.ID, spec *specs.Spec) (*specs.Spec, error) {
 	return with, nil
 }
 
-// attach makes pin, a file or a directory, and mounts a copy of the source on it.
-func attach(base, rel string, how beneath.Copy, pin string) error {
+// attach makes target, a file or a directory, and mounts a copy of the source on it.
+func attach(base, rel string, how beneath.Copy, target string) error {
 	tree, err := beneath.Tree(base, rel, how)
 	if err != nil {
 		return err
@@ -66,21 +67,21 @@ func attach(base, rel string, how beneath.Copy, pin string) error {
 		return err
 	}
 	if st.IsDir() {
-		err = os.Mkdir(pin, 0o700)
+		err = os.Mkdir(target, 0o700)
 	} else {
-		err = os.WriteFile(pin, nil, 0o600)
+		err = os.WriteFile(target, nil, 0o600)
 	}
 	if err != nil {
 		return err
 	}
-	return beneath.Attach(tree, pin)
+	return beneath.Attach(tree, target)
 }
 
-// unpinBinds takes a container's copies away; it succeeds when there are none.
-// Nothing is deleted that is still mounted.
-func (r *Runtime) unpinBinds(id core.ID) error {
+// removeBindCopies removes a container's copies. It succeeds if there are none, and deletes
+// nothing that is still mounted.
+func (r *Runtime) removeBindCopies(id core.ID) error {
 	dir := filepath.Join(r.binds(), string(id))
-	pins, err := os.ReadDir(dir)
+	copies, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -88,24 +89,24 @@ func (r *Runtime) unpinBinds(id core.ID) error {
 		return err
 	}
 	var errs []error
-	for _, p := range pins {
-		pin := filepath.Join(dir, p.Name())
-		// Not a peer any more, so that nothing of the original is unmounted.
-		if err := unix.Mount("", pin, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && !errors.Is(err, unix.EINVAL) {
-			errs = append(errs, &os.PathError{Op: "make private", Path: pin, Err: err})
+	for _, p := range copies {
+		target := filepath.Join(dir, p.Name())
+		// Make it private first, so that nothing of the original is unmounted.
+		if err := unix.Mount("", target, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, &os.PathError{Op: "make private", Path: target, Err: err})
 			continue
 		}
-		if err := unix.Unmount(pin, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: nothing is mounted there
-			errs = append(errs, &os.PathError{Op: "unmount", Path: pin, Err: err})
+		if err := unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: nothing is mounted there
+			errs = append(errs, &os.PathError{Op: "unmount", Path: target, Err: err})
 			continue
 		}
-		errs = append(errs, os.Remove(pin))
+		errs = append(errs, os.Remove(target))
 	}
 	return errors.Join(append(errs, os.Remove(dir))...)
 }
 
-// pinned lists the containers that have copies.
-func (r *Runtime) pinned() ([]core.ID, error) {
+// withBindCopies lists the containers that have copies.
+func (r *Runtime) withBindCopies() ([]core.ID, error) {
 	dirs, err := os.ReadDir(r.binds())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

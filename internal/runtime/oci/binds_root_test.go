@@ -48,7 +48,7 @@ func TestPinnedBinds(t *testing.T) {
 			{Type: "bind", Source: base + "/own/file", Options: []string{"bind", "rshared", ocispec.BelowOption(base)}},
 		}}
 		for range 2 {
-			with, err := r.pinBinds("c", spec)
+			with, err := r.copyBinds("c", spec)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +82,7 @@ func TestPinnedBinds(t *testing.T) {
 			}
 		}
 		spec.Mounts[2].Source = base + "/link/file"
-		if _, err := r.pinBinds("c", spec); !errors.Is(err, unix.ELOOP) {
+		if _, err := r.copyBinds("c", spec); !errors.Is(err, unix.ELOOP) {
 			t.Errorf("by a link: %v", err)
 		}
 		if left, err := os.ReadDir(r.binds()); err != nil || len(left) > 0 {

@@ -15,11 +15,11 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// maxWords is how much of what a runtime says goes into an error.
+// maxWords is how much of a runtime's output goes into an error.
 const maxWords = 2048
 
-// explain turns a launch that failed into the program's own words: what it
-// wrote to its log, else what it printed.
+// explain returns the error of a failed launch in the program's own words: what it wrote
+// to its log, or else what it printed.
 func (r *Runtime) explain(op, logFile string, err error) error {
 	var failed *core.CommandError
 	if !errors.As(err, &failed) {
@@ -32,8 +32,8 @@ func (r *Runtime) explain(op, logFile string, err error) error {
 	return startFailure(op, r.o.Name, failed.Status, words)
 }
 
-// startFailure is failure of a run that was to start a program, and a
-// core.StartError where that was refused.
+// startFailure is failure for a run that was to start a program. It returns a
+// core.StartError if executing the program was refused.
 func startFailure(op, name string, status int, stderr string) error {
 	err := failure(op, name, status, stderr)
 	if errno := execErrno(stderr); errno != 0 {
@@ -42,15 +42,15 @@ func startFailure(op, name string, status int, stderr string) error {
 	return err
 }
 
-// startedBefore reports whether a start may have failed because there was one
-// before it. crun finds that the FIFO is gone by which it would let the program run.
+// startedBefore reports whether a start may have failed because there was one before:
+// crun then finds that the FIFO is gone by which it releases the program.
 func startedBefore(err error) bool {
 	return errdefs.IsFailedPrecondition(err) || strings.Contains(err.Error(), "exec.fifo")
 }
 
-// execErrno tells with which errno a program was refused, and 0 when something else
-// has failed. Runtimes have no code for it, neither as an exit status nor in their
-// logs: this is the one place that reads it in their words.
+// execErrno returns the errno with which executing a program was refused, or 0 if
+// something else failed. Runtimes report it neither as an exit status nor as a field of
+// their logs, so this function, and no other, reads it from their messages.
 func execErrno(words string) syscall.Errno {
 	w := strings.ToLower(words)
 	switch {
@@ -82,8 +82,8 @@ func failure(op, name string, status int, stderr string) error {
 	return fmt.Errorf("%s: %s: exit status %d: %s: %w", op, name, status, words, class)
 }
 
-// lastWords reads the messages of a runtime's JSON log, worst last as they
-// come; "" when there are none.
+// lastWords returns the messages of a runtime's JSON log in their order, the worst
+// usually last; "" if there are none.
 func lastWords(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -108,7 +108,7 @@ func lastWords(path string) string {
 	return clip(strings.Join(words, "; "))
 }
 
-// plain makes one line of what a program printed.
+// plain turns what a program printed into one line.
 func plain(stderr string) string {
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	return clip(strings.Join(lines, "; "))
@@ -121,7 +121,8 @@ func clip(s string) string {
 	return s
 }
 
-// classify tells the class of what a runtime said, nil when it cannot.
+// classify returns the error class of a runtime's message, or nil if it does not know
+// it.
 func classify(words string) error {
 	w := strings.ToLower(words)
 	has := func(parts ...string) bool {

@@ -6,12 +6,12 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// controllers names the cgroup controllers of a node.
+// controllers returns the cgroup controllers of a node.
 type controllers interface{ Controllers() []string }
 
-// withoutIdle returns res without limits that forbid what this node does not have:
-// kubelet names every size of huge pages with 0, and programs fail where there is
-// no controller for them.
+// withoutIdle returns res without limits of zero for controllers that this node does not
+// have. kubelet sets a limit of 0 for every size of huge pages, and programs fail
+// without the controller.
 func (r *Runtime) withoutIdle(res *specs.LinuxResources) *specs.LinuxResources {
 	if res == nil || len(res.HugepageLimits) == 0 {
 		return res
@@ -25,7 +25,7 @@ func (r *Runtime) withoutIdle(res *specs.LinuxResources) *specs.LinuxResources {
 	return &with
 }
 
-// specWithoutIdle is the same for a spec.
+// specWithoutIdle is withoutIdle for a spec.
 func (r *Runtime) specWithoutIdle(spec *specs.Spec) *specs.Spec {
 	if spec.Linux == nil {
 		return spec

@@ -1,10 +1,10 @@
-// Package oci runs containers by an OCI runtime's command line: crun, runc,
-// runsc and their kin. It is one of the engine's core.Runtimes.
+// Package oci runs containers with an OCI runtime's command line: crun, runc, runsc and
+// similar programs. It is one of the engine's core.Runtimes.
 //
-// It executes nothing itself: it writes config.json and hands command lines to
-// the Launcher, whose children containers become. It must not know what a
-// sandbox is for. Start reading at Runtime.Create; probe.go has what differs
-// between the programs.
+// It executes nothing itself: it writes config.json and passes command lines to the
+// Launcher, whose children the containers become. It must not know what a sandbox is
+// for. Start reading at Runtime.Create; probe.go has the differences between the
+// programs.
 package oci
 
 import (
@@ -29,24 +29,25 @@ import (
 	"github.com/longshore/longshore/internal/sysctl"
 )
 
-// Options go with New.
+// Options configure a Runtime.
 type Options struct {
-	// Name is the handler's name in the config.
+	// Name is the name of the handler in the configuration.
 	Name string
-	// Path is the program's, absolute.
+	// Path is the absolute path of the program.
 	Path string
-	// Root is where the program keeps its state, one directory per container.
+	// Root is the directory for the program's state, with a directory for each
+	// container.
 	Root string
-	// SocketDir holds console sockets while a process with a terminal starts;
-	// short, for a socket's address has at most 107 bytes.
+	// SocketDir holds console sockets while a process with a terminal starts. Its path
+	// must be short, because a socket's address has at most 107 bytes.
 	SocketDir string
-	// Launcher runs the program and keeps what it leaves behind, and Supervisor
-	// watches that.
+	// Launcher runs the program and becomes the parent of the processes it leaves;
+	// Supervisor watches those.
 	Launcher   core.Launcher
 	Supervisor core.Supervisor
-	// Cgroups says where out-of-memory kills show, and how cgroups are mounted.
+	// Cgroups says where out-of-memory kills are counted, and how cgroups are mounted.
 	Cgroups core.Cgroups
-	// Logger is slog.Default() when nil.
+	// Logger is slog.Default() if nil.
 	Logger *slog.Logger
 }
 
@@ -58,7 +59,7 @@ type Runtime struct {
 	passages passages
 
 	mu     sync.Mutex // guards probed
-	probed *probe     // nil until the program was asked
+	probed *probe     // nil until the program has been asked
 }
 
 var _ core.Runtime = (*Runtime)(nil)
@@ -85,7 +86,7 @@ func New(o Options) (*Runtime, error) {
 	return &Runtime{o: o, log: o.Logger.With("runtime", o.Name)}, nil
 }
 
-// Name is the handler's name in the config.
+// Name returns the name of the handler in the configuration.
 func (r *Runtime) Name() string { return r.o.Name }
 
 // command is one run of the program.
@@ -94,15 +95,16 @@ func (r *Runtime) command(logFile string, args ...string) core.Command {
 	if logFile != "" {
 		line = append(line, "--log", logFile, "--log-format", "json")
 	}
-	// Also where systemd makes units: containers are below one that is delegated.
+	// systemd also makes its units there: containers are below a cgroup that is
+	// delegated.
 	if r.isCrun() {
 		line = append(line, "--cgroup-manager=cgroupfs")
 	}
 	return core.Command{
 		Args: append(line, args...),
-		// Programs written in Go need their PATH to find helpers (newuidmap).
+		// Programs written in Go search PATH for helpers (newuidmap).
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-		// crun refuses any v2 tree that owns controllers beside v1.
+		// crun refuses every v2 tree that has controllers while v1 is mounted too.
 		HideUnified: r.isCrun() && r.o.Cgroups.Mode() == core.CgroupHybrid,
 	}
 }
@@ -118,19 +120,19 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if c.Spec == nil || c.Spec.Process == nil || c.Spec.Root == nil {
 		return 0, fmt.Errorf("create container %s: the spec has no process or no root: %w", c.ID, errdefs.ErrInvalidArgument)
 	}
-	if c.Spec.Linux != nil { // programs differ in how they read a name
+	if c.Spec.Linux != nil { // programs interpret a name differently
 		if _, err := sysctl.ParseAll(c.Spec.Linux.Sysctl); err != nil {
 			return 0, fmt.Errorf("create container %s: linux.sysctl: %w", c.ID, err)
 		}
 	}
 	spec := r.specWithoutIdle(r.keepAdopted(c))
-	// The program has its mounts when it returns, and what it was shown goes.
-	spec, err = r.pinBinds(c.ID, spec)
+	// The program has made its mounts when it returns, so the copies can be removed.
+	spec, err = r.copyBinds(c.ID, spec)
 	if err != nil {
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
 	defer func() {
-		if err := r.unpinBinds(c.ID); err != nil {
+		if err := r.removeBindCopies(c.ID); err != nil {
 			r.log.WarnContext(ctx, "could not unmount the copies of a container's mount sources; will retry when it is removed", "container", c.ID, "error", err)
 		}
 	}()
@@ -176,9 +178,9 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	return launched.Pid, nil
 }
 
-// keepAdopted returns the spec to write. A program removes the v2 cgroup that it
-// is told of when the container goes, adopted or not: crun is told to leave
-// cgroups alone, others get one of their own below the adopted one.
+// keepAdopted returns the spec to write. When the container goes, a program removes the
+// v2 cgroup that it was given, adopted or not. crun is told not to touch cgroups; other
+// programs get a cgroup of their own below the adopted one.
 func (r *Runtime) keepAdopted(c core.RuntimeCreate) *specs.Spec {
 	if c.Cgroup.Adopted[""] == "" || r.isCrun() || c.Spec.Linux == nil {
 		return c.Spec
@@ -195,13 +197,13 @@ func leaveCgroups(c *core.Command) {
 	}
 }
 
-// joinAdopted moves the parked process, which has no threads and no children
-// yet, into cgroups that the program could not be told of: one path names all
-// hierarchies on its command line.
+// joinAdopted moves the parked process, which has no threads and no children yet, into
+// cgroups that could not be named to the program: its command line takes one path for
+// all hierarchies.
 func (r *Runtime) joinAdopted(pid int, ref core.CgroupRef) error {
 	for controller, dir := range ref.Adopted {
 		if controller == "" && !r.isCrun() {
-			continue // it is below
+			continue // the program's own cgroup is below it
 		}
 		f, err := os.OpenFile(filepath.Join(dir, "cgroup.procs"), os.O_WRONLY, 0)
 		if err == nil {
@@ -215,7 +217,7 @@ func (r *Runtime) joinAdopted(pid int, ref core.CgroupRef) error {
 	return nil
 }
 
-// levels turns cgroups into the files that the exit record is read from.
+// levels returns the files of these cgroups from which the exit record is made.
 func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak string) {
 	for i, ref := range refs {
 		l, p := r.o.Cgroups.OOMLevel(ref)
@@ -230,7 +232,7 @@ func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak st
 	return levels, peak
 }
 
-// files are what one process's start needs.
+// files are the files needed for one process's start.
 type files struct{ pid, log, console, process string }
 
 func (r *Runtime) files(bundle string, ref core.Ref) files {
@@ -238,8 +240,8 @@ func (r *Runtime) files(bundle string, ref core.Ref) files {
 	if ref.Process != core.Main {
 		base = "exec-" + fileName(string(ref.Process))
 	}
-	// 12 digits of the ID and of the process are enough for a name that lives
-	// for milliseconds below one directory, and keep it short.
+	// 12 characters of the container's and the process's ID suffice for a name that
+	// exists for milliseconds in one directory, and keep it short.
 	short := ref.Container.Short()
 	if ref.Process != core.Main {
 		short += "-" + core.ID(fileName(string(ref.Process))).Short()
@@ -252,7 +254,7 @@ func (r *Runtime) files(bundle string, ref core.Ref) files {
 	}
 }
 
-// fileName makes an ID that a face may have chosen fit for a file's name.
+// fileName turns an ID, which a face may have chosen, into a file name.
 func fileName(id string) string {
 	var b strings.Builder
 	for _, c := range []byte(id) {
@@ -270,7 +272,7 @@ func fileName(id string) string {
 	return name
 }
 
-// writeSpec writes config.json for a program that knows the spec up to version.
+// writeSpec writes config.json for a program that supports spec versions up to version.
 func writeSpec(path string, spec *specs.Spec, version string) error {
 	s := *spec
 	if version != "" {
@@ -283,8 +285,8 @@ func writeSpec(path string, spec *specs.Spec, version string) error {
 	return atomicfile.Replace(path, b, 0o600)
 }
 
-// Start lets the parked process run its program. Programs refuse a second start,
-// each in its own words, and tell by the state what became of the first.
+// Start releases the parked process. Programs refuse a second start, each with another
+// message; the container's state then says what became of the first.
 func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 	op := "start container " + string(id)
 	err := r.runAs(ctx, startFailure, op, "start", string(id))
@@ -302,7 +304,7 @@ func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 	return err
 }
 
-// status asks for a container's.
+// status asks the program for a container's state.
 func (r *Runtime) status(ctx context.Context, id core.ID) (specs.ContainerState, error) {
 	res, err := r.o.Launcher.Run(ctx, r.command("", "state", string(id)))
 	if err == nil && res.Status != 0 {
@@ -344,7 +346,7 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	if err != nil {
 		err = r.explain(op, files.log, err)
 	} else if len(e.Levels) > 0 {
-		// By now it runs: what it has forked already stays where it was.
+		// The process runs by now: children it has already forked stay in their cgroup.
 		err = r.joinAdopted(launched.Pid, e.Levels[0])
 		if errors.Is(err, unix.ESRCH) { // it has ended
 			err = nil
@@ -353,7 +355,7 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 			err = fmt.Errorf("%s: %w", op, errors.Join(err, r.o.Supervisor.Signal(context.WithoutCancel(ctx), e.Ref, int(unix.SIGKILL))))
 		}
 	}
-	// The pid file is the keeper's, which may have died and find it again.
+	// Keep the pid file: the keeper may have died, and the next one reads it.
 	_ = os.Remove(files.process)
 	_ = os.Remove(files.log)
 	return launched, err
@@ -364,12 +366,12 @@ func (r *Runtime) Pause(ctx context.Context, id core.ID) error {
 	return r.run(ctx, "pause container "+string(id), "pause", string(id))
 }
 
-// Resume lets it go on.
+// Resume thaws the container's cgroup.
 func (r *Runtime) Resume(ctx context.Context, id core.ID) error {
 	return r.run(ctx, "resume container "+string(id), "resume", string(id))
 }
 
-// Update changes limits.
+// Update changes the container's resource limits.
 func (r *Runtime) Update(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
 	op := "update container " + string(id)
 	b, err := json.Marshal(r.withoutIdle(res))
@@ -384,16 +386,16 @@ func (r *Runtime) Update(ctx context.Context, id core.ID, res *specs.LinuxResour
 	return r.run(ctx, op, "update", "--resources", file, string(id))
 }
 
-// Delete removes what the program keeps of a container.
+// Delete removes what the program stores of a container.
 func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	if err := checkID(id); err != nil {
 		return err
 	}
-	if err := r.unpinBinds(id); err != nil {
+	if err := r.removeBindCopies(id); err != nil {
 		return fmt.Errorf("delete container %s: %w", id, err)
 	}
 	if _, err := os.Lstat(filepath.Join(r.o.Root, string(id))); errors.Is(err, os.ErrNotExist) {
-		return nil // what it does not know needs no run
+		return nil // the program does not know the container, so there is nothing to run
 	}
 	args := []string{"delete"}
 	if force {
@@ -404,7 +406,8 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 		err = nil
 	}
 	if force && err == nil {
-		// Half made, it may not be known to the program, which leaves it then.
+		// The program may not know a container whose creation failed, and then does not
+		// remove its directory.
 		err = os.RemoveAll(filepath.Join(r.o.Root, string(id)))
 	}
 	return err
@@ -417,7 +420,7 @@ func checkID(id core.ID) error {
 	return nil
 }
 
-// List names the containers that the program keeps something of.
+// List returns the containers that the program has state of.
 func (r *Runtime) List(context.Context) ([]core.ID, error) {
 	entries, err := os.ReadDir(r.o.Root)
 	if err != nil {
@@ -429,11 +432,11 @@ func (r *Runtime) List(context.Context) ([]core.ID, error) {
 			ids = append(ids, core.ID(e.Name()))
 		}
 	}
-	pinned, err := r.pinned()
+	copied, err := r.withBindCopies()
 	if err != nil {
 		return nil, fmt.Errorf("list containers of %s: %w", r.o.Name, err)
 	}
-	for _, id := range pinned {
+	for _, id := range copied {
 		if !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
@@ -441,12 +444,12 @@ func (r *Runtime) List(context.Context) ([]core.ID, error) {
 	return ids, nil
 }
 
-// run runs the program to its end.
+// run runs the program and waits for its end.
 func (r *Runtime) run(ctx context.Context, op string, args ...string) error {
 	return r.runAs(ctx, failure, op, args...)
 }
 
-// runAs is run with a choice of what a failed one is told as.
+// runAs is run with a choice of the function that makes the error.
 func (r *Runtime) runAs(ctx context.Context, failure func(op, name string, status int, stderr string) error, op string, args ...string) error {
 	res, err := r.o.Launcher.Run(ctx, r.command("", args...))
 	if err != nil {

@@ -16,27 +16,27 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// passages lets roots of user namespaces through directories that nobody else may
-// search, by entries in their access control lists: programs look the root
-// filesystem up when they are in the container's user namespace already, where
-// root of the host is nobody. crun does so from the bundle on, runc from /.
+// passages lets roots of user namespaces search directories that are closed to others,
+// by entries in access control lists. Programs look up the root filesystem when they are
+// already in the container's user namespace, where the host's root has no rights: crun
+// does so from the bundle on, runc from /.
 type passages struct {
 	mu   sync.Mutex          // guards open
 	open map[string]*passage // by directory
 }
 
-// passage is a directory that somebody is let through.
+// passage is a directory that some users may search meanwhile.
 type passage struct {
-	mode  uint32         // before
-	users map[uint32]int // how many creates need it
+	mode  uint32         // mode of the directory before
+	users map[uint32]int // number of creates that need it, by user
 }
 
-// dirsAbove is how many directories from a bundle upwards are ours: the bundle,
-// that of all bundles and the state directory.
+// dirsAbove is how many directories, from a bundle upwards, belong to Longshore: the
+// bundle, the directory of all bundles, and the state directory.
 const dirsAbove = 3
 
-// through lets a container's root reach its bundle until done is called, which is
-// once the program has made the container.
+// through lets a container's root reach its bundle until done is called. The caller
+// calls done once the program has made the container.
 func (r *Runtime) through(c core.RuntimeCreate) (done func() error, err error) {
 	none := func() error { return nil }
 	uid, mapped := hostRoot(c.Spec)
@@ -57,7 +57,7 @@ func (r *Runtime) through(c core.RuntimeCreate) (done func() error, err error) {
 	return done, nil
 }
 
-// hostRoot is who root of the spec's user namespace is outside, if it has one.
+// hostRoot returns the ID of root, outside, in the spec's user namespace, if it has one.
 func hostRoot(s *specs.Spec) (uid uint32, mapped bool) {
 	if s.Linux == nil {
 		return 0, false
@@ -70,7 +70,7 @@ func hostRoot(s *specs.Spec) (uid uint32, mapped bool) {
 	return 0, false
 }
 
-// grant lets a user search dir; needed is false where everybody may.
+// grant lets a user search dir; needed is false if everybody may.
 func (p *passages) grant(dir string, uid uint32) (needed bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +111,7 @@ func (p *passages) revoke(dirs []string, uid uint32) error {
 			continue
 		}
 		delete(p.open, dir)
-		// The bits of the group have stood for the list's mask.
+		// The group bits of the mode were those of the list's mask.
 		err := errors.Join(unix.Chmod(dir, way.mode), unix.Removexattr(dir, accessList))
 		if !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, err)
@@ -130,8 +130,8 @@ func setAccess(dir string, way *passage) error {
 	return err
 }
 
-// aclOf is the access control list of a directory with that mode which these users
-// may search, as acl(5) and linux/posix_acl_xattr.h have it.
+// aclOf returns the access control list, in the format of acl(5) and
+// linux/posix_acl_xattr.h, of a directory with that mode which these users may search.
 func aclOf(mode uint32, users []uint32) []byte {
 	const (
 		version                              = 2

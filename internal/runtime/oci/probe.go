@@ -14,13 +14,13 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// probe is what was learnt from the program itself.
+// probe is what the program reported about itself.
 type probe struct {
 	features core.RuntimeFeatures
 }
 
-// Features asks the program, once, what it is and what it can do. Unavailable
-// when it cannot be run.
+// Features asks the program once for its version and features. The error is Unavailable
+// if it cannot be run.
 func (r *Runtime) Features(ctx context.Context) (core.RuntimeFeatures, error) {
 	p, err := r.probe(ctx)
 	if err != nil {
@@ -65,8 +65,8 @@ func (r *Runtime) probe(ctx context.Context) (*probe, error) {
 	return r.probed, nil
 }
 
-// parseVersion reads "crun version 1.8.1", or "runc version 1.1.5+ds1", and
-// crun's line of build options ("+SYSTEMD +SELINUX …").
+// parseVersion parses "crun version 1.8.1" or "runc version 1.1.5+ds1", and crun's line
+// of build options ("+SYSTEMD +SELINUX …").
 func parseVersion(out string) (name, version string, options []string) {
 	for i, line := range strings.Split(out, "\n") {
 		f := strings.Fields(line)
@@ -80,7 +80,7 @@ func parseVersion(out string) (name, version string, options []string) {
 	return name, version, options
 }
 
-// atLeast compares the leading numbers of a version: 1.8.1 with 1, 9.
+// atLeast compares the first numbers of a version: 1.8.1 with 1, 9.
 func atLeast(version string, want ...int) bool {
 	parts := strings.FieldsFunc(version, func(r rune) bool { return r == '.' || r == '+' || r == '-' || r == '~' })
 	for i, w := range want {
@@ -95,7 +95,7 @@ func atLeast(version string, want ...int) bool {
 	return true
 }
 
-// byVersion is what is known of a program that cannot be asked.
+// byVersion returns what is known of a program without a features command.
 func byVersion(name, version string, options []string) core.RuntimeFeatures {
 	f := core.RuntimeFeatures{Version: strings.TrimSpace(name + " " + version), OCIVersionMax: "1.0.2", Seccomp: true}
 	switch name {
@@ -106,7 +106,7 @@ func byVersion(name, version string, options []string) core.RuntimeFeatures {
 		f.Systemd = slices.Contains(options, "+SYSTEMD")
 		f.Seccomp = slices.Contains(options, "+SECCOMP")
 		f.Checkpoint = slices.Contains(options, "+CRIU")
-		// Before, it looked for the text "1.0" in the version.
+		// Older versions searched the version for the text "1.0".
 		if atLeast(version, 1, 9) {
 			f.OCIVersionMax = "1.1.0"
 		}
@@ -122,7 +122,7 @@ func byVersion(name, version string, options []string) core.RuntimeFeatures {
 	return f
 }
 
-// applyFeatures takes over what the `features` command says.
+// applyFeatures applies the output of the features command.
 func applyFeatures(f *core.RuntimeFeatures, out []byte) {
 	var said struct {
 		OCIVersionMax string            `json:"ociVersionMax"`

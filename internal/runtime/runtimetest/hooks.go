@@ -10,34 +10,33 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// hookShell is a program that is at the same path on the host and in the
-// container.
+// hookShell is a program with the same path on the host and in the container.
 const hookShell = "/bin/busybox"
 
-// noted is what one hook wrote.
+// noted is what one hook has written.
 type noted struct {
-	stage, host string
-	state       specs.State
+	kind, host string
+	state      specs.State
 }
 
-// hooked gives c a hook at each of the six points. Each adds a line to a file:
-// its stage, the host name that it sees, and the state that it read. edit
-// changes the hook of a stage.
+// hooked gives c a hook at each of the six points. Each hook adds a line to a file: its
+// kind, the host name it sees, and the state it has read. edit changes the hook of a
+// kind.
 func (c *container) hooked(edit map[string]func(*specs.Hook)) (notes func() []noted) {
 	c.Helper()
 	outside, inside := filepath.Join(c.Bundle, "notes"), filepath.Join(c.Root, "tmp", "notes")
 	_ = os.Remove(inside)
 	c.Cleanup(func() { _ = os.Remove(inside) })
-	hook := func(stage string) []specs.Hook {
+	hook := func(kind string) []specs.Hook {
 		file := outside
-		if stage == "startContainer" {
+		if kind == "startContainer" {
 			file = "/tmp/notes"
 		}
 		h := specs.Hook{
 			Path: hookShell, Args: []string{"sh", "-c", `echo "$STAGE $(cat /proc/sys/kernel/hostname) $(cat)" >> "$FILE"; exit $STATUS`},
-			Env: []string{"PATH=/bin", "STAGE=" + stage, "FILE=" + file, "STATUS=0"},
+			Env: []string{"PATH=/bin", "STAGE=" + kind, "FILE=" + file, "STATUS=0"},
 		}
-		if e := edit[stage]; e != nil {
+		if e := edit[kind]; e != nil {
 			e(&h)
 		}
 		return []specs.Hook{h}
@@ -57,7 +56,7 @@ func (c *container) hooked(edit map[string]func(*specs.Hook)) (notes func() []no
 			}
 			for line := range strings.Lines(string(text)) {
 				f := strings.SplitN(strings.TrimSpace(line), " ", 3)
-				n := noted{stage: f[0], host: f[1]}
+				n := noted{kind: f[0], host: f[1]}
 				if err := json.Unmarshal([]byte(f[2]), &n.state); err != nil {
 					c.Fatalf("%s: %v", line, err)
 				}
@@ -68,9 +67,9 @@ func (c *container) hooked(edit map[string]func(*specs.Hook)) (notes func() []no
 	}
 }
 
-func stagesOf(all []noted) (s []string) {
+func kindsOf(all []noted) (s []string) {
 	for _, n := range all {
-		s = append(s, n.stage)
+		s = append(s, n.kind)
 	}
 	return s
 }
@@ -83,7 +82,7 @@ func hooks(b *bench) {
 	if !b.ExactHooks && len(early) > 3 {
 		early = early[:3]
 	}
-	if d := cmp.Diff([]string{"prestart", "createRuntime", "createContainer"}, stagesOf(early)); d != "" {
+	if d := cmp.Diff([]string{"prestart", "createRuntime", "createContainer"}, kindsOf(early)); d != "" {
 		b.Fatalf("after create: %s", d)
 	}
 	host, err := os.Hostname()
@@ -96,7 +95,7 @@ func hooks(b *bench) {
 			b.Errorf("%+v", n)
 		}
 		if d := cmp.Diff(want, n.state); d != "" {
-			b.Errorf("%s: %s", n.stage, d)
+			b.Errorf("%s: %s", n.kind, d)
 		}
 		// The last one runs in the container's namespaces.
 		if in := i == 2; b.ExactHooks && in != (n.host == "hooked") || !in && (n.host != host || n.state.Pid != c.pid) || b.ExactHooks && in && n.state.Pid != 1 {
@@ -107,36 +106,36 @@ func hooks(b *bench) {
 		b.Fatal(err)
 	}
 	late := notes()
-	if !b.ExactHooks { // theirs may still be on its way
+	if !b.ExactHooks { // their poststop hooks may still be running
 		late = late[:min(4, len(late))]
-	} else if len(late) != 5 || late[4].stage != "startContainer" || late[4].host != "hooked" || late[4].state.Pid != 1 || late[4].state.Status != specs.StateCreated {
+	} else if len(late) != 5 || late[4].kind != "startContainer" || late[4].host != "hooked" || late[4].state.Pid != 1 || late[4].state.Status != specs.StateCreated {
 		b.Fatalf("after start: %+v", late)
 	}
-	if d := cmp.Diff([]string{"prestart", "createRuntime", "createContainer", "poststart"}, stagesOf(late[:4])); d != "" {
+	if d := cmp.Diff([]string{"prestart", "createRuntime", "createContainer", "poststart"}, kindsOf(late[:4])); d != "" {
 		b.Fatalf("after start: %s", d)
 	}
 	if err := b.Runtime.Start(b.ctx(), c.ID); err != nil {
 		b.Errorf("a second start: %v", err)
 	}
 	if all := notes(); b.ExactHooks && len(all) != 5 {
-		b.Errorf("hooks have run again: %v", stagesOf(all))
+		b.Errorf("hooks have run again: %v", kindsOf(all))
 	}
 	if n := late[3]; n.host != host || n.state.Pid != c.pid || b.ExactHooks && n.state.Status != specs.StateRunning {
 		b.Errorf("%+v", n)
 	}
 	c.delete(true)
 	c.wait(c.ref)
-	if n := notes()[4]; n.stage != "poststop" || n.host != host || n.state.Status != specs.StateStopped {
+	if n := notes()[4]; n.kind != "poststop" || n.host != host || n.state.Status != specs.StateStopped {
 		b.Errorf("%+v", n)
 	}
 	c.delete(true)
 	if all := notes(); b.ExactHooks && len(all) != 6 {
-		b.Errorf("deleted again: %v", stagesOf(all))
+		b.Errorf("deleted again: %v", kindsOf(all))
 	}
 }
 
-// hookFailures: a hook before the program fails the operation, stops the
-// container and lets poststop hooks run; one after its end fails nothing.
+// hookFailures: a failing hook before the program fails the operation, stops the
+// container, and poststop hooks still run. A failing hook after its end fails nothing.
 func hookFailures(b *bench) {
 	fail := func(h *specs.Hook) { h.Env[3] = "STATUS=3" }
 	hang := func(h *specs.Hook) {
@@ -145,9 +144,9 @@ func hookFailures(b *bench) {
 	}
 	missing := func(h *specs.Hook) { h.Path = "/no/such/hook" }
 	for _, k := range []struct {
-		stage string
-		how   func(*specs.Hook)
-		runs  []string // that had noted something by then
+		kind string
+		how  func(*specs.Hook)
+		runs []string // hooks that had run by then
 	}{
 		{"prestart", fail, []string{"prestart"}},
 		{"createRuntime", hang, []string{"prestart"}},
@@ -157,41 +156,41 @@ func hookFailures(b *bench) {
 		{"startContainer", missing, []string{"prestart", "createRuntime", "createContainer"}},
 		{"poststop", fail, []string{"prestart", "createRuntime", "createContainer", "poststart", "startContainer"}},
 	} {
-		if !b.ExactHooks && k.stage != "prestart" && k.stage != "createRuntime" && k.stage != "createContainer" {
+		if !b.ExactHooks && k.kind != "prestart" && k.kind != "createRuntime" && k.kind != "createContainer" {
 			continue
 		}
 		c := b.container("sleep 1000")
-		notes := c.hooked(map[string]func(*specs.Hook){k.stage: k.how})
+		notes := c.hooked(map[string]func(*specs.Hook){k.kind: k.how})
 		var err error
 		c.pid, err = b.Runtime.Create(b.ctx(), c.RuntimeCreate)
 		created := err == nil
 		if created {
 			err = b.Runtime.Start(b.ctx(), c.ID)
 		}
-		if (err != nil) != (k.stage != "poststop") || created != (k.stage == "startContainer" || k.stage == "poststop") {
-			b.Errorf("%s: created %v, %v", k.stage, created, err)
+		if (err != nil) != (k.kind != "poststop") || created != (k.kind == "startContainer" || k.kind == "poststop") {
+			b.Errorf("%s: created %v, %v", k.kind, created, err)
 		}
 		var before []string
-		for _, s := range stagesOf(notes()) {
+		for _, s := range kindsOf(notes()) {
 			if s != "poststop" {
 				before = append(before, s)
 			}
 		}
 		if d := cmp.Diff(k.runs, before); d != "" {
-			b.Errorf("%s: %s", k.stage, d)
+			b.Errorf("%s: %s", k.kind, d)
 		}
 		c.delete(true)
 		if created {
 			c.wait(c.ref)
 		}
-		if all := stagesOf(notes()); b.ExactHooks && strings.Count(strings.Join(all, " "), "poststop") != 1 {
-			b.Errorf("%s: %v", k.stage, all)
+		if all := kindsOf(notes()); b.ExactHooks && strings.Count(strings.Join(all, " "), "poststop") != 1 {
+			b.Errorf("%s: %v", k.kind, all)
 		}
 		if c.listed() {
-			b.Errorf("%s: still listed", k.stage)
+			b.Errorf("%s: still listed", k.kind)
 		}
 		if pids, err := b.Cgroups.Pids(b.ctx(), c.Cgroup); err == nil && len(pids) > 0 {
-			b.Errorf("%s: processes %v are left", k.stage, pids)
+			b.Errorf("%s: processes %v are left", k.kind, pids)
 		}
 	}
 }

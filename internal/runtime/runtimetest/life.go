@@ -62,7 +62,7 @@ func parked(b *bench) {
 	if err := b.Runtime.Start(b.ctx(), c.ID); err == nil {
 		b.Error("a second start went through")
 	}
-	// One that is never started goes as well.
+	// A container that is never started can be deleted too.
 	never := b.container("echo ran").create()
 	never.delete(true)
 	b.wait(never.ref)
@@ -71,7 +71,7 @@ func parked(b *bench) {
 	}
 }
 
-// startsAgain: an agent that has died cannot know whether its start went through.
+// startsAgain: an agent that has restarted cannot know whether its start succeeded.
 func startsAgain(b *bench) {
 	c := b.container("echo ran; echo > /tmp/ready; sleep 1000")
 	ready := c.ready()
@@ -227,7 +227,7 @@ func pause(b *bench) {
 		b.Fatal(err)
 	}
 	before := cpu()
-	for start := own(b); own(b)-start < 30e6; { // time that others use
+	for start := own(b); own(b)-start < 30e6; { // use CPU time of this process
 	}
 	if used := cpu() - before; used > 5e6 {
 		b.Errorf("used %d ns while paused", used)
@@ -244,7 +244,7 @@ func pause(b *bench) {
 	c.wait(c.ref)
 }
 
-// own is the CPU time of this process, in nanoseconds.
+// own returns the CPU time of this process, in nanoseconds.
 func own(b *bench) int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
@@ -308,8 +308,8 @@ func joins(b *bench) {
 	first.wait(first.ref)
 }
 
-// adopts: a cgroup that somebody else made holds the program and its execs, and
-// is there when they are gone.
+// adopts: a cgroup that another program made holds the container and its execs, and
+// stays when they are gone.
 func adopts(b *bench) {
 	theirs, err := b.Cgroups.Place(core.Cgroup{}, b.above, "theirs")
 	if err != nil {

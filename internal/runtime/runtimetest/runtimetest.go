@@ -1,5 +1,5 @@
-// Package runtimetest is the contract of core.Runtime: every runtime, whatever
-// it is made of, passes it with a real Supervisor on a real kernel.
+// Package runtimetest is the contract of core.Runtime: every runtime must pass it with a
+// real Supervisor on a real kernel.
 //
 // It must not know which runtime it has. Start reading at Run.
 package runtimetest
@@ -24,7 +24,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// Env is one runtime and what it stands on.
+// Env is one runtime and what its tests need.
 type Env struct {
 	Runtime    core.Runtime
 	Supervisor core.Supervisor
@@ -32,14 +32,13 @@ type Env struct {
 	// Root is a root filesystem with busybox at /bin and passwd and group at
 	// /etc. Containers share it.
 	Root string
-	// Dir is where bundles may be made, short.
+	// Dir is a directory with a short path, for bundles.
 	Dir string
-	// ExactHooks says that hooks run when and where the runtime spec says, and
-	// fail what it says. Of crun 1.8 and runc 1.1 only what they share is
-	// asked: crun runs createContainer hooks in the container's mount namespace
-	// alone and no poststop hook of a container that was never made, runc runs
-	// poststart hooks in create, and with both a start succeeds whose hook
-	// fails.
+	// ExactHooks means that hooks run when and where the runtime spec says, and that
+	// their failures have the effects it says. crun 1.8 and runc 1.1 are tested only for
+	// what they have in common: crun runs createContainer hooks in the container's mount
+	// namespace only, and no poststop hook of a container whose creation failed; runc
+	// runs poststart hooks in create; and with both a start succeeds whose hook fails.
 	ExactHooks bool
 }
 
@@ -80,7 +79,7 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 	}
 }
 
-// bench is an Env in one test.
+// bench is an Env within one test.
 type bench struct {
 	*testing.T
 	Env
@@ -113,7 +112,7 @@ func (b *bench) ctx() context.Context {
 	return ctx
 }
 
-// container is one in the making, or made.
+// container is a container that is being prepared or has been created.
 type container struct {
 	*bench
 	core.RuntimeCreate
@@ -210,7 +209,7 @@ func (b *bench) wait(ref core.Ref) core.ProcessExit {
 	return core.ProcessExit{}
 }
 
-// output is what a container has written by its end.
+// output returns what a container has written by its end.
 func (c *container) output() string {
 	c.Helper()
 	c.wait(c.ref)
@@ -221,8 +220,8 @@ func (c *container) output() string {
 	return string(out)
 }
 
-// ready makes /tmp/ready a FIFO; what it returns waits until the program has
-// written there.
+// ready makes /tmp/ready a FIFO, and returns a function that waits until the program has
+// written to it.
 func (c *container) ready() (wait func()) {
 	c.Helper()
 	path := filepath.Join(c.Root, "tmp", "ready")

@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostRoot is what root is outside of the suite's user namespaces.
+// hostRoot is the ID of root, outside, in the suite's user namespaces.
 const hostRoot = 200000
 
-// inUsers gives a spec a user namespace of its own.
+// inUsers puts a spec into a user namespace of its own.
 func inUsers(s *specs.Spec) {
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: hostRoot, Size: 65536}}
 	s.Linux.UIDMappings, s.Linux.GIDMappings = ids, ids
 	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
 }
 
-// ownedRoot is a root filesystem like b.Root that belongs to a user namespace's
-// root: runtimes make mount points with its rights.
+// ownedRoot is a root filesystem like b.Root that belongs to a user namespace's root:
+// runtimes make mount points with that root's rights.
 func (b *bench) ownedRoot() string {
 	b.Helper()
 	root := filepath.Join(b.Dir, "owned")
@@ -57,7 +57,7 @@ func (b *bench) ownedRoot() string {
 	return root
 }
 
-// mapped prepares a container in a user namespace, on a root of its own.
+// mapped prepares a container in a user namespace, with a root filesystem of its own.
 func (b *bench) mapped(script string, edit ...func(*specs.Spec)) *container {
 	b.Helper()
 	features, err := b.Runtime.Features(b.ctx())
@@ -83,8 +83,8 @@ func (c *container) readyIn(root string) (wait func()) {
 	return c.ready()
 }
 
-// users: root inside is nobody outside, and has power over what is the
-// container's own.
+// users: root inside is an ordinary user outside, and has power only over what the
+// container owns.
 func users(b *bench) {
 	c := b.mapped(`echo "id: $(id -u) $(id -g)"; echo "map: $(tr -s ' ' < /proc/self/uid_map)"; echo "pid: $$"
 hostname changed && echo "host: $(hostname)"; echo 81 > /proc/sys/net/ipv4/ip_unprivileged_port_start; echo "port: $(cat /proc/sys/net/ipv4/ip_unprivileged_port_start)"
@@ -106,8 +106,8 @@ mknod /tmp/sda b 8 0 2>/dev/null && echo "device: made"; echo done: yes > /dev/s
 	}
 }
 
-// usersExec: an exec is in the user namespace with its ids; streams are its
-// user's.
+// usersExec: an exec runs in the user namespace with its IDs, and its user owns its
+// streams.
 func usersExec(b *bench) {
 	c := b.mapped("echo > /tmp/ready; sleep 1000")
 	ready := c.readyIn(b.ownedRoot())

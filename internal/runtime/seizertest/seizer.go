@@ -1,6 +1,6 @@
-// Package seizertest is an attacker in a container: it looks in its pid namespace for
-// processes that do not run their program yet, takes them over where it may, and
-// looks for what is the host's in them. Tests run it beside starts and execs.
+// Package seizertest is an attacker in a container. It looks in its pid namespace for
+// processes that do not run their program yet, takes them over where it can, and
+// searches them for what belongs to the host. Tests run it beside starts and execs.
 package seizertest
 
 import (
@@ -20,13 +20,12 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// Env is the environment variable that has a test binary call Main and nothing
-// else.
+// Env is the environment variable that makes a test binary call Main and nothing else.
 const Env = "LONGSHORE_TEST_SEIZER"
 
-// What the attacker is told by its environment: whether it is to take over what
-// it finds, and what the host's namespaces are called; and the directory of the
-// host's that it writes to.
+// The attacker's environment variables: whether it may take over the processes that it
+// finds, the names of the host's namespaces, and the host's directory to which it writes
+// its findings.
 const (
 	hostEnv = "LONGSHORE_TEST_SEIZER_HOST"
 	seize   = "seize"
@@ -34,26 +33,26 @@ const (
 	out     = "/seizer"
 )
 
-// hostMark is a directory of the host, a mount of its own, with a file in it.
+// hostMark is a directory of the host that is a mount of its own and contains a file.
 const hostMark = "/run/host-mark"
 
-// RoundsEnv is how many processes are started beside an attacker.
+// RoundsEnv sets how many processes are started beside an attacker.
 const RoundsEnv = "LONGSHORE_SEIZE_ROUNDS"
 
-// Ptrace are the capabilities of an attacker that may take over other processes.
+// Ptrace are the capabilities of an attacker that can take over other processes.
 func Ptrace() []string {
 	return []string{"CAP_SYS_PTRACE", "CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_CHOWN", "CAP_DAC_OVERRIDE"}
 }
 
-// Attacker is one in a container, as its test sees it.
+// Attacker is a running attacker, as the test sees it.
 type Attacker struct {
 	out  string
 	end  time.Time
 	done int
 }
 
-// Prepare makes s, a container of a test, that of an attacker with the
-// capabilities, and puts a mount with a secret in the host's tree.
+// Prepare turns s, the container of a test, into an attacker with these capabilities,
+// and makes a mount with a secret in the host's tree.
 func Prepare(t *testing.T, s *specs.Spec, caps []string) *Attacker {
 	t.Helper()
 	a := &Attacker{out: t.TempDir()}
@@ -94,14 +93,14 @@ func Prepare(t *testing.T, s *specs.Spec, caps []string) *Attacker {
 
 func kinds() []string { return []string{"mnt", "net", "ipc", "uts", "cgroup"} }
 
-// Ready waits until the attacker looks.
+// Ready waits until the attacker has started to look.
 func (a *Attacker) Ready(t *testing.T) {
 	t.Helper()
 	await(t, a.out+"/ready")
 	a.end = time.Now().Add(roottest.Patience())
 }
 
-// Rounds is what RoundsEnv says, or some.
+// Rounds returns the number in RoundsEnv, or a default.
 func Rounds() int {
 	if n, err := strconv.Atoi(os.Getenv(RoundsEnv)); err == nil && n > 0 {
 		return n
@@ -109,15 +108,15 @@ func Rounds() int {
 	return 40
 }
 
-// What an attacker says as soon as it is so.
+// What an attacker reports, as soon as it happens.
 const (
-	Tried  = "tried"  // it has looked at a process, and taken it over if it may
+	Tried  = "tried"  // it has looked at a process, and taken it over if it can
 	Mounts = "mounts" // it has seen the host's mounts
-	Files  = "files"  // and the host's files
+	Files  = "files"  // it has seen the host's files
 )
 
-// More reports whether another process is to be started beside it: until there
-// were so many, and it has said what it was to find.
+// More reports whether another process should be started beside the attacker: until
+// there were enough, and the attacker has reported what it was to find.
 func (a *Attacker) More(rounds int, what ...string) bool {
 	said := true
 	for _, w := range what {
@@ -128,12 +127,11 @@ func (a *Attacker) More(rounds int, what ...string) bool {
 	return a.done <= rounds || !said && time.Now().Before(a.end)
 }
 
-// Round is the number of the process that More was asked about last.
+// Round returns the number of the process about which More was asked last.
 func (a *Attacker) Round() int { return a.done }
 
-// Result ends the attacker and returns how many processes it saw before their
-// program ran, how many of them it took over, and what of the host's was in
-// them.
+// Result ends the attacker. It returns how many processes the attacker saw before their
+// program ran, how many of them it took over, and what of the host it found in them.
 func (a *Attacker) Result(t *testing.T) (seen, seized int, found []string) {
 	t.Helper()
 	if err := os.WriteFile(a.out+"/stop", nil, 0o600); err != nil {
@@ -152,7 +150,7 @@ func (a *Attacker) Result(t *testing.T) (seen, seized int, found []string) {
 	return seen, seized, found
 }
 
-// Check ends the attacker, which is to have tried and found nothing.
+// Check ends the attacker, and fails the test unless it has tried and found nothing.
 func (a *Attacker) Check(t *testing.T, caps []string) {
 	t.Helper()
 	seen, seized, found := a.Result(t)
@@ -164,7 +162,7 @@ func (a *Attacker) Check(t *testing.T, caps []string) {
 	}
 }
 
-// await reads a file that is to come, whole.
+// await reads a file once it has been written completely.
 func await(t *testing.T, file string) string {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
@@ -196,9 +194,9 @@ type seizer struct {
 	said         map[string]bool
 }
 
-// Main is the attacker's own program, in a container.
+// Main is the attacker's own program, which runs in a container.
 func Main() error {
-	runtime.LockOSThread() // who seizes must be the one who waits
+	runtime.LockOSThread() // ptrace demands that one thread attaches and waits
 	s := &seizer{seize: os.Getenv(Env) == seize, host: strings.Split(os.Getenv(hostEnv), ","), said: map[string]bool{}}
 	if err := os.WriteFile(out+"/ready", nil, 0o600); err != nil {
 		return err
@@ -208,7 +206,7 @@ func Main() error {
 			if _, err := os.Stat(out + "/stop"); err == nil {
 				break
 			}
-			last = max(last, lastPid()) // threads of ours, and what was missed
+			last = max(last, lastPid()) // skip threads of this program, and processes it has missed
 		}
 		for p := last + 1; p < last+4; p++ {
 			if s.try(p) {
@@ -220,7 +218,7 @@ func Main() error {
 	return os.WriteFile(out+"/result", []byte(text), 0o600)
 }
 
-// lastPid is the one given away last in our pid namespace.
+// lastPid returns the pid assigned last in this pid namespace.
 func lastPid() int {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -234,7 +232,7 @@ func lastPid() int {
 	return n
 }
 
-// try reports whether there is such a process, having looked at it.
+// try looks at a process, and reports whether it exists.
 func (s *seizer) try(pid int) bool {
 	dir := "/proc/" + strconv.Itoa(pid)
 	fd, err := unix.Open(dir+"/comm", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -244,9 +242,10 @@ func (s *seizer) try(pid int) bool {
 	var comm [32]byte
 	n, _ := unix.Read(fd, comm[:])
 	_ = unix.Close(fd)
-	// Until its program runs a process has the name of who made it.
+	// Until it executes its program, a process has the name of the program that cloned
+	// it.
 	if n <= 0 || slices.Contains([]string{"attack", "true", "sh", "ls", "wc"}, strings.TrimSuffix(string(comm[:n]), "\n")) {
-		return true // a program, or a thread of ours
+		return true // it runs its program, or is a thread of this one
 	}
 	s.seen++
 	held := false
@@ -270,7 +269,7 @@ func (s *seizer) try(pid int) bool {
 	return true
 }
 
-// say tells the test something, once.
+// say reports something to the test, once.
 func (s *seizer) say(what string) {
 	if !s.said[what] {
 		s.said[what] = os.WriteFile(out+"/"+what, nil, 0o600) == nil
@@ -281,7 +280,7 @@ func (s *seizer) report(pid int, format string, args ...any) {
 	s.found = append(s.found, strconv.Itoa(pid)+": "+fmt.Sprintf(format, args...))
 }
 
-// inspect looks for what is the host's.
+// inspect searches a process for what belongs to the host.
 func (s *seizer) inspect(pid int, dir string) {
 	if b, err := os.ReadFile(dir + "/mountinfo"); err == nil && strings.Contains(string(b), " "+hostMark+" ") {
 		s.report(pid, "mountinfo shows the host's mounts")
@@ -314,7 +313,7 @@ func (s *seizer) inspect(pid int, dir string) {
 			s.report(pid, "descriptor %d: %s", n, to)
 		}
 	}
-	if b, err := os.ReadFile(dir + "/maps"); err == nil && !strings.Contains(string(b), "/bin/busybox") { // which may run by now
+	if b, err := os.ReadFile(dir + "/maps"); err == nil && !strings.Contains(string(b), "/bin/busybox") { // it may run its program by now
 		s.memory(pid, string(b))
 	}
 	if b, err := os.ReadFile(dir + "/environ"); err == nil && len(b) > 0 && strings.Contains(string(b), "GOGC=") {
@@ -330,7 +329,7 @@ func (s *seizer) inspect(pid int, dir string) {
 	}
 }
 
-// memory looks for a heap: a stack and a plan are all that there should be.
+// memory searches a process for a heap: it should have only a stack and a plan.
 func (s *seizer) memory(pid int, maps string) {
 	size := uint64(0)
 	for line := range strings.Lines(maps) {

@@ -1,13 +1,12 @@
-// Package bolt opens the node's store: a state.Store that keeps its contents in bbolt
-// files and a log.
+// Package bolt opens the node's store: a state.Store that keeps its content in bbolt files and a
+// log.
 //
-// Records and events stand in live.db below the state directory (a tmpfs in
-// production, so it is never synced), drawers that outlive a boot in durable.db below
-// the root directory (always synced), and every event is copied into events.log
-// there, which tells after a reboot what had been running.
+// Records and events are in live.db below the state directory (a tmpfs in production, so it is
+// never synced). Key-value stores that outlive a boot are in durable.db below the root directory
+// (always synced). Every event is also copied to events.log there, which says after a reboot what
+// had been running.
 //
-// It must not know what the records mean. Start at Open; log.go is the event log's
-// file.
+// It does not know what the records mean. Start at Open; log.go is the event log's file.
 package bolt
 
 import (
@@ -15,34 +14,37 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/state"
 )
 
-// Schema is the version of the files that this package writes.
+// Schema is the version of the files' format.
 const Schema = 1
 
-// Options says where a store lives.
+// Options says where the store's files are.
 type Options struct {
-	// State is the directory of what a boot may lose, Root of what it may not.
-	// Both are made if need be.
+	// State is the directory for what need not survive a boot, Root for what must. Both are
+	// created if necessary.
 	State, Root string
 	// EventLimit is how many events stay readable; 0 is state.DefaultEventLimit.
 	EventLimit int
-	// LogBytes starts a new events.log when it has grown so far; 0 is 8 MiB.
+	// LogBytes is the size at which events.log is rotated; 0 is 8 MiB.
 	LogBytes int64
-	// BootID names this boot of the node. Live records of another boot are
-	// thrown away. "" asks the kernel.
+	// BootID identifies this boot of the node. Live records of another boot are deleted. With ""
+	// the kernel's is used.
 	BootID string
 	// Logger may be nil.
 	Logger *slog.Logger
+	// Observer is called with the duration of each update; may be nil.
+	Observer func(took time.Duration)
 }
 
-// Open opens the store in o's directories, or makes it. Files of a newer
-// schema are FailedPrecondition and stay as they are; a store that another
-// process holds is Unavailable. Its Close syncs the event log and closes the files.
+// Open opens or creates the store in o's directories. Files of a newer schema are
+// FailedPrecondition and are not changed; a store that another process has open is Unavailable.
+// Closing the store syncs the event log and closes the files.
 func Open(o Options) (*state.Store, error) {
 	if o.State == "" || o.Root == "" {
 		return nil, fmt.Errorf("open store: state and root directory: %w", errdefs.ErrInvalidArgument)
@@ -69,10 +71,10 @@ func Open(o Options) (*state.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", errors.Join(err, f.Close()))
 	}
-	return state.New(o.EventLimit, contents, f), nil
+	return state.New(o.EventLimit, contents, f, o.Observer), nil
 }
 
-// bootID asks the kernel which boot this is.
+// bootID returns the kernel's identifier of this boot.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return string(b), err

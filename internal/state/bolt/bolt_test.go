@@ -31,7 +31,7 @@ func TestBolt(t *testing.T) {
 	})
 }
 
-// node is a node's two directories.
+// node holds a node's two directories.
 type node struct{ dir string }
 
 func (n node) options(boot string) bolt.Options {
@@ -59,8 +59,8 @@ func event(t *testing.T, s core.Store, ev core.Event) {
 	must(t, s.Update(func(tx core.Tx) error { _, err := tx.Append(ev); return err }))
 }
 
-// fill makes a sandbox with a running container, an exited one and a running
-// exec, and their events.
+// fill creates a sandbox with a running container, an exited one and a running exec, and their
+// events.
 func fill(t *testing.T, s core.Store) {
 	t.Helper()
 	for _, ev := range []core.Event{
@@ -138,9 +138,9 @@ func TestReopenedStoreIsTheSame(t *testing.T) {
 	}
 }
 
-// TestFollowersReadWhatARestartWouldTell: an event that is read as it was appended
-// is the one that its JSON gives back, whatever is in it, and the reader's own;
-// so it is after a change that was taken back.
+// TestFollowersReadWhatARestartWouldTell: an event that is read soon after it was appended equals
+// the one decoded from its JSON, whatever its content, and belongs to the reader; the same after
+// an update that failed.
 func TestFollowersReadWhatARestartWouldTell(t *testing.T) {
 	n := node{t.TempDir()}
 	o := n.options("b1")
@@ -214,7 +214,7 @@ func TestABootTellsWhatHadBeenRunning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := node{t.TempDir()}
 			s := n.open(t, "b1")
-			// Other events enough to rotate the file twice after these.
+			// Enough other events to rotate the file twice after these.
 			fill(t, s)
 			for range 200 {
 				event(t, s, core.Event{Kind: core.EventAgent, Note: "filler"})
@@ -224,7 +224,7 @@ func TestABootTellsWhatHadBeenRunning(t *testing.T) {
 			must(t, s.Close())
 			id := boot(n)
 
-			for range 2 { // a crash before they are ended loses them not
+			for range 2 { // a crash before their ends are appended does not lose them
 				s = n.open(t, id)
 				if d := cmp.Diff(want, s.LostObjects()); d != "" {
 					t.Fatal(d)
@@ -247,10 +247,10 @@ func TestABootTellsWhatHadBeenRunning(t *testing.T) {
 			}
 			s = n.open(t, id)
 			if _, err := s.Scope(core.OwnerSwarm, false).Get("live"); !errdefs.IsNotFound(err) {
-				t.Errorf("live drawer after a boot: %v", err)
+				t.Errorf("live entry after a boot: %v", err)
 			}
 			if _, err := s.Scope(core.OwnerSwarm, true).Get("durable"); err != nil {
-				t.Errorf("durable drawer after a boot: %v", err)
+				t.Errorf("durable entry after a boot: %v", err)
 			}
 			for _, r := range want {
 				kind := core.EventContainerRemoved

@@ -9,7 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/state"
 )
 
-// census knows what is alive, by container or sandbox ID, from events alone.
+// census is what exists according to the events alone, by container or sandbox ID.
 type census map[core.ID]core.LostObject
 
 func (c census) add(r core.LostObject) {
@@ -64,8 +64,7 @@ func (c census) apply(ev core.Event) {
 	}
 }
 
-// after returns what is left of c once events have happened, and whether that
-// is less. It adds nothing.
+// after returns what is left of c after events, and whether that is less. It adds nothing.
 func (c census) after(events []state.Event) (left census, fewer bool) {
 	for _, e := range events {
 		id := e.Container
@@ -83,7 +82,7 @@ func (c census) after(events []state.Event) (left census, fewer bool) {
 	return c, fewer
 }
 
-// list lists what is alive, containers first, each kind by owner and key.
+// list returns what exists, containers first, each kind by owner and key.
 func (c census) list() []core.LostObject {
 	list := slices.Collect(maps.Values(c))
 	slices.SortFunc(list, func(a, b core.LostObject) int {

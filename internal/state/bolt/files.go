@@ -22,8 +22,8 @@ import (
 	"github.com/longshore/longshore/internal/state"
 )
 
-// The buckets and keys of both databases. A drawer's bucket is scopePrefix and
-// the owner.
+// The buckets and keys of both databases. The bucket of an owner's key-value store is scopePrefix
+// and the owner.
 const (
 	metaBucket   = "meta"
 	eventsBucket = "events"
@@ -33,19 +33,19 @@ const (
 	lostObjectsKey = "remnants"
 )
 
-// files are a store's three: its state.Backing.
+// files are the store's three files. It implements state.Backing.
 type files struct {
 	live, durable *bbolt.DB
 	log           *eventLog
 	logger        *slog.Logger
-	fresh         bool // live was made by this process: a first start, or a boot
-	// lost objects are what lived before the boot and has not been ended since;
-	// live.db keeps them, so that a crash before that does not lose them.
+	fresh         bool // this process has created live.db: at a first start, or after a boot
+	// lostObjects are what existed before the boot and has not been ended since. live.db has them
+	// too, so that a crash does not lose them.
 	lostObjects census
 }
 
-// openFiles opens the durable files first: a newer schema there refuses the
-// start before anything is touched.
+// openFiles opens the durable files first: a newer schema there fails the start before anything
+// is changed.
 func openFiles(o Options) (*files, error) {
 	f := &files{logger: o.Logger}
 	var err error
@@ -68,9 +68,9 @@ func openFiles(o Options) (*files, error) {
 	return f, nil
 }
 
-// dropOldBoot removes live records of another boot, which a state directory on
-// a real disk would keep: they are not worth more than a tmpfs's after a boot,
-// and a power cut may have torn them. It reports whether there are none now.
+// dropOldBoot deletes live records of another boot, which a state directory on a real disk would
+// keep. After a boot they are as worthless as those on a tmpfs, and a power cut may have damaged
+// them. It reports whether there are none now.
 func dropOldBoot(o Options) (fresh bool, err error) {
 	boot := o.BootID
 	if boot == "" {
@@ -90,16 +90,16 @@ func dropOldBoot(o Options) (fresh bool, err error) {
 	return true, os.WriteFile(mark, []byte(boot+"\n"), 0o600)
 }
 
-// openDB opens one database and checks its schema; a new one gets ours.
+// openDB opens a database and checks its schema; a new one gets the present schema.
 func openDB(path string, volatile bool) (*bbolt.DB, error) {
 	opts := *bbolt.DefaultOptions
 	opts.Timeout = time.Second
 	opts.FreelistType = bbolt.FreelistMapType
-	opts.NoFreelistSync = true // rebuilt when opened; files are small
+	opts.NoFreelistSync = true // it is rebuilt when the file is opened, and files are small
 	opts.NoSync, opts.NoGrowSync = volatile, volatile
 	db, err := bbolt.Open(path, 0o600, &opts)
-	if errors.Is(err, bbolt.ErrTimeout) { //nolint:staticcheck // the package's own name for it
-		return nil, fmt.Errorf("open %s: another agent holds it: %w", path, errdefs.ErrUnavailable)
+	if errors.Is(err, bbolt.ErrTimeout) { //nolint:staticcheck // bbolt's own error
+		return nil, fmt.Errorf("open %s: another agent has it open: %w", path, errdefs.ErrUnavailable)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
@@ -131,10 +131,10 @@ func openDB(path string, volatile bool) (*bbolt.DB, error) {
 func checkSchema(path, version string) error {
 	n, err := strconv.Atoi(version)
 	if err != nil || n < 1 {
-		return fmt.Errorf("open %s: schema %q: %w", path, version, errdefs.ErrDataLoss)
+		return fmt.Errorf("open %s: malformed schema %q: %w", path, version, errdefs.ErrDataLoss)
 	}
 	if n > Schema {
-		return fmt.Errorf("open %s: it has schema %d, this agent knows up to %d: %w", path, n, Schema, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("open %s: it has schema %d, this agent supports up to %d: %w", path, n, Schema, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -152,8 +152,8 @@ func (f *files) Close() error {
 	return errors.Join(errs...)
 }
 
-// load reads the files, of which a store shows so many events, and brings live.db and
-// the event log to the same last event.
+// load reads the files, with the newest limit events, and brings live.db and the event log to the
+// same last event.
 func (f *files) load(limit int) (c state.Contents, err error) {
 	if f.fresh {
 		return c, f.loadAfterBoot(&c, limit)
@@ -173,8 +173,8 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 	for _, ct := range c.Containers {
 		f.log.census.addContainer(ct)
 	}
-	// The log is written after live.db: it can only be behind, unless
-	// somebody exchanged one of the two.
+	// The log is written after live.db, so it can only be behind, unless somebody has replaced
+	// one of the two.
 	if f.log.last > c.Last {
 		return c, f.importEvents(&c, limit)
 	}
@@ -182,8 +182,8 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 	return c, f.log.catchUp(c.Events, c.Last)
 }
 
-// loadAfterBoot starts with no records; the log's events are taken over, and
-// what they say was alive become the lost objects.
+// loadAfterBoot begins without records. The log's events are taken over, and what existed
+// according to them becomes the lost objects.
 func (f *files) loadAfterBoot(c *state.Contents, limit int) error {
 	if err := f.log.readCensus(); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (f *files) importEvents(c *state.Contents, limit int) error {
 	}
 	c.Events, c.Last = raws, f.log.last
 	return f.live.Update(func(tx *bbolt.Tx) error {
-		if err := tx.DeleteBucket([]byte(eventsBucket)); err != nil && !errors.Is(err, bbolt.ErrBucketNotFound) { //nolint:staticcheck // the package's own name
+		if err := tx.DeleteBucket([]byte(eventsBucket)); err != nil && !errors.Is(err, bbolt.ErrBucketNotFound) { //nolint:staticcheck // bbolt's own error
 			return err
 		}
 		seq := c.Last - uint64(len(raws)) + 1
@@ -273,7 +273,7 @@ func loadEvents(tx *bbolt.Tx, c *state.Contents) error {
 	})
 }
 
-// Commit writes one group of changes: live.db, then the log.
+// Commit writes one group of changes: to live.db, then to the log.
 func (f *files) Commit(ch state.Changes, oldest uint64) error {
 	lost, fewer := f.lostObjects.after(ch.Events)
 	err := f.live.Update(func(tx *bbolt.Tx) error {
@@ -311,7 +311,7 @@ func (f *files) Commit(ch state.Changes, oldest uint64) error {
 	return nil
 }
 
-// maxTrim bounds what one commit deletes; the next ones go on.
+// maxTrim is how many events one commit deletes at most; the following ones delete more.
 const maxTrim = 256
 
 func trimEvents(tx *bbolt.Tx, oldest uint64) error {
@@ -338,39 +338,39 @@ func put(tx *bbolt.Tx, bucket string, key, value []byte) error {
 		return err
 	}
 	if bucket == eventsBucket {
-		b.FillPercent = 1 // only ever appended to
+		b.FillPercent = 1 // events are only appended
 	}
 	return b.Put(key, value)
 }
 
 func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
 
-// LostObjects are what the event log of an earlier boot says was alive.
+// LostObjects returns the objects that existed in an earlier boot according to the event log.
 func (f *files) LostObjects() []core.LostObject { return f.lostObjects.list() }
 
-// Drawer is in the bucket of its owner.
-func (f *files) Drawer(owner core.Owner, durable bool) state.Entries {
-	d := drawer{bucket: scopePrefix + string(owner), db: f.live}
+// Entries returns the bucket of an owner's key-value store.
+func (f *files) Entries(owner core.Owner, durable bool) state.Entries {
+	d := bucket{name: scopePrefix + string(owner), db: f.live}
 	if durable {
 		d.db = f.durable
-		// A cursor that a face saves must not outlive the events it
-		// counts: the log reaches the disk first.
+		// A cursor that a face stores must not outlive the events it counts, so the log is synced
+		// first.
 		d.sync = f.log.sync
 	}
 	return d
 }
 
-// drawer is one drawer's bucket.
-type drawer struct {
-	bucket string
-	db     *bbolt.DB
-	sync   func() error // before a change; nil: nothing
+// bucket is the database bucket of one key-value store.
+type bucket struct {
+	name string
+	db   *bbolt.DB
+	sync func() error // called before a change; nil does nothing
 }
 
 // Load reads all entries.
-func (d drawer) Load(fn func(key string, value []byte)) error {
+func (d bucket) Load(fn func(key string, value []byte)) error {
 	return d.db.View(func(tx *bbolt.Tx) error {
-		b := tx.Bucket([]byte(d.bucket))
+		b := tx.Bucket([]byte(d.name))
 		if b == nil {
 			return nil
 		}
@@ -381,8 +381,8 @@ func (d drawer) Load(fn func(key string, value []byte)) error {
 	})
 }
 
-// Write sets or deletes one.
-func (d drawer) Write(key string, value []byte) error {
+// Write sets or deletes an entry.
+func (d bucket) Write(key string, value []byte) error {
 	if d.sync != nil {
 		if err := d.sync(); err != nil {
 			return err
@@ -390,9 +390,9 @@ func (d drawer) Write(key string, value []byte) error {
 	}
 	return d.db.Update(func(tx *bbolt.Tx) error {
 		if value != nil {
-			return put(tx, d.bucket, []byte(key), value)
+			return put(tx, d.name, []byte(key), value)
 		}
-		if b := tx.Bucket([]byte(d.bucket)); b != nil && key != "" {
+		if b := tx.Bucket([]byte(d.name)); b != nil && key != "" {
 			return b.Delete([]byte(key))
 		}
 		return nil

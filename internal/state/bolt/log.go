@@ -27,10 +27,10 @@ import (
 //
 //	CRC32C SP KIND SP SEQ SP JSON LF
 //
-// whose sum covers all behind it up to the LF. KIND "e" is an event, "c" a
-// checkpoint: the list of what is alive after event SEQ, so that a file can be
-// read without the ones before it. Every file begins with a checkpoint. A line
-// that does not match its sum ends the file: a power cut has torn it.
+// The sum covers everything after it, up to the LF. KIND "e" is an event. "c" is a checkpoint:
+// the list of what exists after event SEQ, so that a file can be read without those before it.
+// Every file begins with a checkpoint. A line that does not match its sum ends the file: a power
+// cut has interrupted its write.
 const (
 	logHeader    = "longshore-events "
 	lineEvent    = "e"
@@ -40,16 +40,16 @@ const (
 	newLogSuffix = ".new"
 )
 
-// eventLog is the append-only copy of the events. append, catchUp and rotate
-// are called by one goroutine at a time.
+// eventLog is the append-only copy of the events. Only one goroutine at a time calls append,
+// catchUp and rotate.
 type eventLog struct {
 	path   string
 	limit  int64
 	logger *slog.Logger
 	size   int64
-	last   uint64 // Seq of the newest event in it
+	last   uint64 // the Seq of the newest event in the file
 	census census
-	broken bool // the last write failed; behind until one works
+	broken bool // the last write failed; events collect in behind until one succeeds
 	missed []state.Event
 
 	mu    sync.Mutex // guards f, dirty
@@ -66,7 +66,7 @@ func openLog(path string, limit int64, logger *slog.Logger) (*eventLog, error) {
 		path: path, limit: limit, logger: logger, census: census{},
 		kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
-	// A crash in rotate may have left the new file under its first name.
+	// A crash in rotate may have left the new file under its temporary name.
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		if err := os.Rename(path+newLogSuffix, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -84,8 +84,8 @@ func openLog(path string, limit int64, logger *slog.Logger) (*eventLog, error) {
 	return l, nil
 }
 
-// scan finds the last good line and cuts what follows it. mu is not needed: the log
-// is not synced yet.
+// scan finds the last valid line and truncates the file after it. mu is not needed: the log is
+// not synced yet.
 func (l *eventLog) scan() error {
 	end, err := readLog(l.f, l.path, func(_ string, seq uint64, _ []byte) error {
 		l.last = seq
@@ -105,7 +105,7 @@ func (l *eventLog) scan() error {
 	return err
 }
 
-// begin writes header and checkpoint into an empty file.
+// begin writes header and checkpoint to an empty file.
 func (l *eventLog) begin(f *os.File) error {
 	list, err := json.Marshal(l.census.list())
 	if err != nil {
@@ -132,7 +132,7 @@ func logLine(kind string, seq uint64, raw []byte) []byte {
 
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) } // the package caches it
 
-// parseLine is the reverse of logLine, without the LF.
+// parseLine is the inverse of logLine, without the LF.
 func parseLine(line []byte) (kind string, seq uint64, raw []byte, ok bool) {
 	sum, body, ok := bytes.Cut(line, []byte{' '})
 	if !ok || len(sum) != 8 {
@@ -150,17 +150,17 @@ func parseLine(line []byte) (kind string, seq uint64, raw []byte, ok bool) {
 	return string(part[0]), seq, part[2], err == nil
 }
 
-// readLog calls fn for every good line and returns where they end; 0 when not
-// even the header and a first checkpoint are there.
+// readLog calls fn for every valid line and returns the offset after the last one; 0 when there
+// is not even a header and a first checkpoint.
 func readLog(r io.Reader, path string, fn func(kind string, seq uint64, raw []byte) error) (end int64, err error) {
 	br := bufio.NewReaderSize(r, 64<<10)
 	head, err := br.ReadString('\n')
 	if err != nil {
-		return 0, nil //nolint:nilerr // empty, or torn in its first line
+		return 0, nil //nolint:nilerr // empty, or damaged in its first line
 	}
 	version, ok := strings.CutPrefix(strings.TrimSuffix(head, "\n"), logHeader)
 	if !ok {
-		return 0, fmt.Errorf("open %s: it is no event log: %w", path, errdefs.ErrDataLoss)
+		return 0, fmt.Errorf("open %s: it is not an event log: %w", path, errdefs.ErrDataLoss)
 	}
 	if err := checkSchema(path, version); err != nil {
 		return 0, err
@@ -212,8 +212,8 @@ func (l *eventLog) readCensus() error {
 	})
 }
 
-// readEvents returns the events of both files up to l.last, without a gap: what
-// stands before one is left out.
+// readEvents returns the events of both files up to l.last, without a gap: events before a gap
+// are left out.
 func (l *eventLog) readEvents() ([][]byte, error) {
 	var raws [][]byte
 	var last uint64
@@ -233,7 +233,7 @@ func (l *eventLog) readEvents() ([][]byte, error) {
 		}
 	}
 	if last != l.last {
-		raws = nil // the newest file has a checkpoint only
+		raws = nil // the newest file has only a checkpoint
 	}
 	return raws, nil
 }
@@ -250,13 +250,13 @@ func (l *eventLog) reread(path string, fn func(string, uint64, []byte) error) er
 	return errors.Join(err, f.Close())
 }
 
-// catchUp writes what the log lacks of the events up to last.
+// catchUp writes the events that the log lacks, up to last.
 func (l *eventLog) catchUp(raws [][]byte, last uint64) error {
 	if l.last >= last {
 		return nil
 	}
 	if missing := last - l.last; missing > uint64(len(raws)) {
-		// Too far behind to go on: begin again.
+		// It is too far behind to continue: begin again.
 		l.last = last - uint64(len(raws))
 		if err := l.rotate(); err != nil {
 			return err
@@ -270,8 +270,8 @@ func (l *eventLog) catchUp(raws [][]byte, last uint64) error {
 	return nil
 }
 
-// append writes events. The commit they belong to has been made: a log that
-// cannot be written is said once and caught up with when it can.
+// append writes the events of a commit that has been made. An error is logged once, and the log
+// is completed when it can be written again.
 func (l *eventLog) append(events []state.Event) {
 	if len(events) == 0 {
 		return
@@ -287,7 +287,7 @@ func (l *eventLog) append(events []state.Event) {
 		l.missed = nil
 		if l.broken {
 			l.broken = false
-			l.logger.Info("event log is written again")
+			l.logger.Info("the event log is complete again")
 		}
 		if l.size > l.limit {
 			err = l.rotate()
@@ -295,15 +295,15 @@ func (l *eventLog) append(events []state.Event) {
 	}
 	if err != nil && !l.broken {
 		l.broken = true
-		l.logger.Error("event log cannot be written", "error", err)
+		l.logger.Error("could not write the event log; it will be completed when it can be written again", "error", err)
 	}
 	if extra := len(l.missed) - maxMissed; extra > 0 {
 		l.missed = l.missed[extra:]
 	}
 }
 
-// maxMissed bounds what waits for a log that cannot be written; beyond it the
-// log will have a gap, and a reader drops what stands before.
+// maxMissed bounds the events kept for a log that cannot be written. Beyond it the log gets a
+// gap, and a reader drops what is before that.
 const maxMissed = 10_000
 
 func (l *eventLog) write(buf []byte) error {
@@ -325,8 +325,8 @@ func (l *eventLog) write(buf []byte) error {
 	return nil
 }
 
-// rotate makes the present file the old one and begins a new one with a
-// checkpoint. At every instant one of the names holds a good log.
+// rotate makes the current file the old one and begins a new one with a checkpoint. At every
+// moment one of the two names is a valid log.
 func (l *eventLog) rotate() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -356,7 +356,7 @@ func (l *eventLog) rotate() error {
 	return errors.Join(err, dir.Sync(), dir.Close())
 }
 
-// syncEvery is how often the event log is synced at most.
+// syncEvery is the shortest time between two syncs of the event log.
 const syncEvery = time.Second
 
 func (l *eventLog) sync() error {
@@ -367,8 +367,8 @@ func (l *eventLog) sync() error {
 	if !dirty {
 		return nil
 	}
-	// Not under mu: a commit must not wait for the disk. rotate may close
-	// f meanwhile, and has then synced it.
+	// Not under mu: a commit must not wait for the disk. rotate may close f meanwhile, after it
+	// has synced it.
 	if err := f.Sync(); err != nil && !errors.Is(err, os.ErrClosed) {
 		l.mu.Lock()
 		l.dirty = true
@@ -378,7 +378,7 @@ func (l *eventLog) sync() error {
 	return nil
 }
 
-// syncLoop syncs after writes, at most once in syncEvery.
+// syncLoop syncs after writes, at most once per syncEvery.
 func (l *eventLog) syncLoop() {
 	defer close(l.done)
 	timer := time.NewTimer(0)
@@ -390,7 +390,7 @@ func (l *eventLog) syncLoop() {
 			return
 		}
 		if err := l.sync(); err != nil {
-			l.logger.Error("event log cannot be synced", "error", err)
+			l.logger.Error("could not sync the event log; a power cut now loses its newest events", "error", err)
 		}
 		timer.Reset(syncEvery)
 		select {

@@ -1,5 +1,5 @@
-// Package statetest is the contract of core.Store as tests, run against every
-// implementation. It knows no implementation. Start at Run.
+// Package statetest is the contract of core.Store as tests, which every implementation runs. It
+// knows no implementation. Start at Run.
 package statetest
 
 import (
@@ -18,8 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Run checks a store that keeps at least 64 and at most 128 events. open
-// returns an empty one.
+// Run tests a store that keeps at least 64 and at most 128 events. open returns an empty one.
 func Run(t *testing.T, open func(t *testing.T) core.Store) {
 	t.Helper()
 	for _, c := range []struct {
@@ -36,7 +35,7 @@ func Run(t *testing.T, open func(t *testing.T) core.Store) {
 		{"SeqHasNoGap", seqHasNoGap},
 		{"TrimmedEventsAreOutOfRange", trimmed},
 		{"WaitReturnsWithTheEvent", waits},
-		{"DrawersKeepBytes", drawers},
+		{"ScopesKeepBytes", scopes},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := open(t)
@@ -127,8 +126,8 @@ func recordsAreFound(t *testing.T, s core.Store) {
 	}
 }
 
-// members checks that a sandbox's containers are those that were put and not
-// deleted, in the order of their creation, also after a change that failed.
+// members checks that a sandbox's containers are those that were put and not deleted, in the
+// order of their creation, also after an update that failed.
 func members(t *testing.T, s core.Store) {
 	container := func(id, sandbox core.ID) core.Container {
 		return core.Container{Meta: core.Meta{ID: id, Owner: core.OwnerCRI, Key: core.Key(id)}, Sandbox: sandbox}
@@ -186,7 +185,7 @@ func keysAreUnique(t *testing.T, s core.Store) {
 	must(t, s.Update(func(tx core.Tx) error {
 		return tx.Containers().Put(core.Container{Meta: core.Meta{ID: "9", Owner: core.OwnerCRI, Key: "k"}})
 	}))
-	// A key that is given up is free in the same transaction.
+	// A key that is released is free in the same transaction.
 	must(t, s.Update(func(tx core.Tx) error {
 		if err := tx.Sandboxes().Delete("1"); err != nil {
 			return err
@@ -370,7 +369,7 @@ func waits(t *testing.T, s core.Store) {
 	must(t, <-got)
 }
 
-func drawers(t *testing.T, s core.Store) {
+func scopes(t *testing.T, s core.Store) {
 	for _, durable := range []bool{false, true} {
 		kv, other := s.Scope(core.OwnerCRI, durable), s.Scope(core.OwnerNomad, durable)
 		if _, err := kv.Get("a"); !errdefs.IsNotFound(err) {

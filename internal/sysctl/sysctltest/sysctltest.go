@@ -1,5 +1,5 @@
-// Package sysctltest has names of kernel parameters that begin like those of a
-// namespace and lead to one of the machine, for tests of what sets parameters.
+// Package sysctltest has names of kernel parameters that look like those of a namespace and lead
+// to parameters of the machine, for tests of code that sets parameters.
 package sysctltest
 
 import (
@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// target is a parameter of the machine that no test harms: how many messages
-// the kernel's log takes at once before it holds them back.
+// target is a parameter of the machine that tests can change without harm: how many kernel log
+// messages are printed before the rate limit applies.
 const target = "kernel/printk_ratelimit_burst"
 
-// file is where the kernel shows it.
+// file is the target's path.
 const file = "/proc/sys/" + target
 
-// Escapes are names that lead to the target in one way of reading or another.
+// Escapes returns names that lead to the target if they are parsed in some wrong way.
 func Escapes() []string {
 	var names []string
 	for _, prefix := range []string{"net", "net/ipv4", "net/ipv4/conf", "net/core", "net/unix", "fs/mqueue"} {
@@ -45,8 +45,8 @@ func dotted(name string) string {
 	}, name)
 }
 
-// Unchanged fails the test when the machine's value of the target has changed
-// by its end, and sets it back.
+// Unchanged fails the test, at its end, if the machine's value of the target has changed, and
+// restores the value.
 func Unchanged(t *testing.T) {
 	t.Helper()
 	before, err := os.ReadFile(file)
@@ -64,7 +64,7 @@ func Unchanged(t *testing.T) {
 	})
 }
 
-// Value is another than the machine has.
+// Value returns a value that differs from the machine's.
 func Value(t *testing.T) string {
 	t.Helper()
 	now, err := os.ReadFile(file)
@@ -74,9 +74,9 @@ func Value(t *testing.T) string {
 	return strings.TrimSpace(string(now)) + "1"
 }
 
-// Control shows that some of the names work where they are read as the native
-// runtime once read them: a dot separates, and what is opened lies anywhere
-// below /proc/sys. It opens the target and writes nothing.
+// Control shows that some of the names work against a parser like the native runtime's old one:
+// dots separate, and any file below /proc/sys may be opened. It opens the target and writes
+// nothing.
 func Control(t *testing.T) {
 	t.Helper()
 	dir, err := unix.Open("/proc/sys", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// Authority signs certificates; all of its files are in a directory of the test.
+// Authority signs certificates. All of its files are in a directory of the test.
 type Authority struct {
-	// File is its own certificate, in PEM.
+	// File is the authority's own certificate, in PEM.
 	File string
 
 	t    testing.TB
@@ -36,8 +36,7 @@ func New(t testing.TB) *Authority {
 	return a
 }
 
-// Issue makes a certificate for 127.0.0.1 with this common name, and returns its
-// files, PEM.
+// Issue issues a certificate for 127.0.0.1 with this common name, and returns its PEM files.
 func (a *Authority) Issue(name string) (cert, key string) {
 	a.t.Helper()
 	return a.issue(name, &x509.Certificate{
@@ -46,8 +45,8 @@ func (a *Authority) Issue(name string) (cert, key string) {
 	})
 }
 
-// Client are the settings of who trusts the authority, and has a certificate with
-// this name; "" has none.
+// Client returns the TLS config of a client that trusts the authority and has a certificate with
+// this name; with "" it has none.
 func (a *Authority) Client(name string) *tls.Config {
 	a.t.Helper()
 	conf := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
@@ -63,7 +62,7 @@ func (a *Authority) Client(name string) *tls.Config {
 	return conf
 }
 
-// issue signs a certificate; the first by itself.
+// issue signs a certificate; the first one is self-signed.
 func (a *Authority) issue(name string, c *x509.Certificate) (certFile, keyFile string) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

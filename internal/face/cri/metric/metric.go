@@ -1,10 +1,11 @@
 // Package metric tells figures as metrics: the names, labels and meanings that
 // cadvisor gave them and that kubelet passes on.
 //
-// It is pure: descriptors and core.Stats in, messages out. It must not know
-// where figures come from. A figure that the kernel did not tell makes no metric;
-// zero stands for "no limit" where cadvisor says so, which the help texts repeat.
-// Values are whole numbers because the protocol has no others.
+// It is pure: descriptors and core.Stats in, the CRI's messages or the text that
+// Prometheus reads out. It must not know where figures come from. A figure that the
+// kernel did not tell makes no metric; zero stands for "no limit" where cadvisor
+// says so, which the help texts repeat. The CRI has whole numbers only, so seconds
+// are cut there.
 //
 // Start at Set; table.go is the list.
 package metric
@@ -52,6 +53,8 @@ type metric struct {
 	kind       v1.MetricType
 	labels     []string
 	samples    func(o *Object) []sample
+	// unit is how many units of the samples make one of the metric; 0 means 1.
+	unit uint64
 
 	keys []string // all labels, sorted
 	from []int    // of each key: its place in base, or len(base) and its place in labels
@@ -65,6 +68,7 @@ func New() *Set {
 	s := &Set{metrics: table()}
 	for i := range s.metrics {
 		m := &s.metrics[i]
+		m.unit = max(m.unit, 1)
 		m.keys = slices.Sorted(slices.Values(slices.Concat(base[:], m.labels)))
 		for _, k := range m.keys {
 			at := slices.Index(base[:], k)
@@ -105,7 +109,7 @@ func (s *Set) Of(o *Object) []*v1.Metric {
 					values[j] = x.labels[at-len(known)]
 				}
 			}
-			one := &v1.Metric{Name: m.name, MetricType: m.kind, LabelValues: values, Value: &v1.UInt64Value{Value: x.value.N}}
+			one := &v1.Metric{Name: m.name, MetricType: m.kind, LabelValues: values, Value: &v1.UInt64Value{Value: x.value.N / m.unit}}
 			if !x.at.IsZero() {
 				one.Timestamp = x.at.UnixNano()
 			}

@@ -1,6 +1,8 @@
 package metric
 
 import (
+	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
@@ -158,5 +162,86 @@ func TestLabelsAndTimes(t *testing.T) {
 				t.Error(d)
 			}
 		}
+	}
+}
+
+// TestTextIsWhatPrometheusReads holds the text against the messages: the same
+// metrics, labels and values, but for parts of seconds.
+func TestTextIsWhatPrometheusReads(t *testing.T) {
+	set := New()
+	o, other := full(), full()
+	o.Stats.CPU.Usage = core.Known(2_500_000_000)
+	o.Image = "a\"b\\c\nd\xff"
+	other.Container, other.Name = "second", "def"
+	other.Stats.CPU = core.CPUStats{}
+	var text strings.Builder
+	if err := set.WriteText(&text, []*Object{o, other, {}}); err != nil {
+		t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text.String()))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text.String())
+	}
+	got, want := map[string]float64{}, map[string]float64{}
+	for name, f := range families {
+		if f.GetHelp() == "" || strings.Count(text.String(), "# TYPE "+name+" ") != 1 {
+			t.Errorf("%s: help %q", name, f.GetHelp())
+		}
+		for _, m := range f.Metric {
+			key := name
+			for _, l := range m.Label {
+				key += " " + l.GetName() + "=" + l.GetValue()
+			}
+			got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	of := map[string]*v1.MetricDescriptor{}
+	for _, d := range set.Descriptors() {
+		of[d.Name] = d
+	}
+	for _, m := range slices.Concat(set.Of(o), set.Of(other)) {
+		key := m.Name
+		labels := map[string]string{}
+		for i, k := range of[m.Name].LabelKeys {
+			labels[k] = strings.ToValidUTF8(m.LabelValues[i], "\uFFFD")
+		}
+		order := slices.Concat(base[:], slices.DeleteFunc(slices.Clone(set.labelsOf(m.Name)), func(k string) bool { return slices.Contains(base[:], k) }))
+		for _, k := range order {
+			key += " " + k + "=" + labels[k]
+		}
+		want[key] = float64(m.Value.Value)
+		if got[key] != want[key] && int(got[key]) == int(want[key]) {
+			got[key] = want[key] // parts of seconds, below
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-messages +text):\n%s", d)
+	}
+	for _, part := range []string{
+		`container_cpu_usage_seconds_total{container="c",id="/kube/p/c",image="a\"b\\c\nd\uFFFD",name="abc",namespace="default",pod="web",cpu="total"} 2.5`,
+		`container_pressure_cpu_waiting_seconds_total{container="second",`, "# TYPE container_memory_rss gauge\n", "# TYPE container_memory_failcnt counter\n",
+	} {
+		if part = strings.ReplaceAll(part, `\uFFFD`, "\uFFFD"); !strings.Contains(text.String(), part) {
+			t.Errorf("no %s in\n%s", part, text.String())
+		}
+	}
+}
+
+// labelsOf are those that a metric has beside the base.
+func (s *Set) labelsOf(name string) []string {
+	for _, m := range s.metrics {
+		if m.name == name {
+			return m.labels
+		}
+	}
+	return nil
+}
+
+func TestTextTellsWhatItsWriterSays(t *testing.T) {
+	r, w := io.Pipe()
+	_ = r.CloseWithError(io.ErrShortWrite)
+	if err := New().WriteText(w, []*Object{full()}); !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("%v", err)
 	}
 }

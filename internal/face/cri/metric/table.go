@@ -30,30 +30,35 @@ func single(value func(s *core.Stats) core.Value) func(o *Object) []sample {
 	return func(o *Object) []sample { return []sample{{value: value(&o.Stats)}} }
 }
 
-// seconds turns nanoseconds into whole seconds.
-func seconds(v core.Value) core.Value {
-	v.N /= uint64(time.Second)
-	return v
-}
+// The units of the kernel's times, by their number in a second.
+const (
+	nanos  = uint64(time.Second)
+	micros = uint64(time.Second / time.Microsecond)
+)
 
-const micros = uint64(time.Second / time.Microsecond)
+// seconds returns m as a metric in seconds whose samples are in a smaller unit; unit
+// is their number in a second.
+func seconds(unit uint64, m metric) metric {
+	m.unit = unit
+	return m
+}
 
 func cpu() []metric {
 	return []metric{
-		counter("container_cpu_usage_seconds_total", "CPU time used, in seconds.", []string{"cpu"},
+		seconds(nanos, counter("container_cpu_usage_seconds_total", "CPU time used, in seconds.", []string{"cpu"},
 			func(o *Object) []sample {
-				return []sample{{value: seconds(o.Stats.CPU.Usage), labels: []string{"total"}}}
-			}),
-		counter("container_cpu_user_seconds_total", "CPU time used outside the kernel, in seconds.", nil,
-			single(func(s *core.Stats) core.Value { return seconds(s.CPU.User) })),
-		counter("container_cpu_system_seconds_total", "CPU time used in the kernel, in seconds.", nil,
-			single(func(s *core.Stats) core.Value { return seconds(s.CPU.System) })),
+				return []sample{{value: o.Stats.CPU.Usage, labels: []string{"total"}}}
+			})),
+		seconds(nanos, counter("container_cpu_user_seconds_total", "CPU time used outside the kernel, in seconds.", nil,
+			single(func(s *core.Stats) core.Value { return s.CPU.User }))),
+		seconds(nanos, counter("container_cpu_system_seconds_total", "CPU time used in the kernel, in seconds.", nil,
+			single(func(s *core.Stats) core.Value { return s.CPU.System }))),
 		counter("container_cpu_cfs_periods_total", "Periods of the CPU quota that have passed.", nil,
 			single(func(s *core.Stats) core.Value { return s.CPU.Periods })),
 		counter("container_cpu_cfs_throttled_periods_total", "Periods in which the CPU quota was used up.", nil,
 			single(func(s *core.Stats) core.Value { return s.CPU.Throttled })),
-		counter("container_cpu_cfs_throttled_seconds_total", "Time spent waiting for the next period of the CPU quota, in seconds.", nil,
-			single(func(s *core.Stats) core.Value { return seconds(s.CPU.ThrottledNS) })),
+		seconds(nanos, counter("container_cpu_cfs_throttled_seconds_total", "Time spent waiting for the next period of the CPU quota, in seconds.", nil,
+			single(func(s *core.Stats) core.Value { return s.CPU.ThrottledNS }))),
 	}
 }
 
@@ -128,14 +133,14 @@ func pressure() []metric {
 		of := func(line func(core.PressureStat) core.PressureLine) func(o *Object) []sample {
 			return single(func(s *core.Stats) core.Value {
 				p, ok := s.Pressure[what]
-				return core.Value{N: line(p).Total / micros, OK: ok}
+				return core.Value{N: line(p).Total, OK: ok}
 			})
 		}
 		out = append(out,
-			counter("container_pressure_"+what+"_waiting_seconds_total", "Time in which some task waited for "+what+", in seconds.", nil,
-				of(func(p core.PressureStat) core.PressureLine { return p.Some })),
-			counter("container_pressure_"+what+"_stalled_seconds_total", "Time in which every task waited for "+what+", in seconds.", nil,
-				of(func(p core.PressureStat) core.PressureLine { return p.Full })))
+			seconds(micros, counter("container_pressure_"+what+"_waiting_seconds_total", "Time in which some task waited for "+what+", in seconds.", nil,
+				of(func(p core.PressureStat) core.PressureLine { return p.Some }))),
+			seconds(micros, counter("container_pressure_"+what+"_stalled_seconds_total", "Time in which every task waited for "+what+", in seconds.", nil,
+				of(func(p core.PressureStat) core.PressureLine { return p.Full }))))
 	}
 	return out
 }

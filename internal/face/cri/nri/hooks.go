@@ -54,6 +54,7 @@ func (h *Host) AdjustContainer(ctx context.Context, sb *core.Sandbox, c *core.Co
 	if err := h.apply(spec, answer.GetAdjust()); err != nil {
 		return err
 	}
+	describe(t, spec) // PostCreateContainer tells what has become of it
 	h.mu.Lock()
 	h.creating[c.ID] = newborn{p, t, answer.GetUpdate()}
 	h.mu.Unlock()

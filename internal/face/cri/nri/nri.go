@@ -9,7 +9,6 @@ package nri
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,6 +27,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/keylock"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // Options are what New needs.
@@ -246,12 +246,8 @@ func ofPlugins(ctx context.Context) bool { return ctx.Value(byPlugins{}) != nil 
 
 // readSpec is the spec as the runtime got it; nil when it cannot be read.
 func readSpec(bundle string) *specs.Spec {
-	b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	s, err := ocispec.BundleSpec(bundle)
 	if err != nil {
-		return nil
-	}
-	s := &specs.Spec{}
-	if json.Unmarshal(b, s) != nil {
 		return nil
 	}
 	return s

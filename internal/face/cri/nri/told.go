@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/containerd/nri/pkg/adaptation"
@@ -100,6 +101,11 @@ func describe(t *api.Container, spec *specs.Spec) {
 	if spec == nil {
 		return
 	}
+	// Those of the request and, as with containerd, those that only the runtime gets.
+	all := map[string]string{}
+	maps.Copy(all, t.GetAnnotations())
+	maps.Copy(all, spec.Annotations)
+	t.Annotations = all
 	t.Mounts = api.FromOCIMounts(spec.Mounts)
 	t.Hooks = api.FromOCIHooks(spec.Hooks)
 	if p := spec.Process; p != nil {

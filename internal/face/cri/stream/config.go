@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"path"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/tlsconf"
 )
 
 // The keys as a message names them.
@@ -34,6 +37,21 @@ type Config struct {
 	// Unauthenticated bounds those that have not shown a URL's token: for more the
 	// oldest are closed.
 	Unauthenticated int
+}
+
+// CheckFiles says what is wrong with the files that c names, by reading them as New
+// does.
+func (c Config) CheckFiles() error {
+	_, err := c.readFiles()
+	return err
+}
+
+// readFiles reads the certificate; nil without one.
+func (c Config) readFiles() (*tls.Config, error) {
+	if c.Cert == "" {
+		return nil, nil //nolint:nilnil // plain HTTP
+	}
+	return tlsconf.Files{Cert: c.Cert, Key: c.Key, Prefix: "face.cri.stream_"}.Server()
 }
 
 // Validate refuses what could not work, and a listener beyond this machine

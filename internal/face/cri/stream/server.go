@@ -26,7 +26,6 @@ import (
 
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face"
-	"github.com/longshore/longshore/internal/tlsconf"
 )
 
 // Backend does what a client asks for. Each call ends with its context, which
@@ -90,13 +89,9 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{o: o, tickets: newTickets(ticketLife, maxTickets, time.Now)}
-	if o.Config.Cert != "" {
-		var err error
-		if s.tls, err = (tlsconf.Files{Cert: o.Config.Cert, Key: o.Config.Key, Prefix: "face.cri.stream_"}).Server(); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
+	var err error
+	s.tls, err = o.Config.readFiles()
+	return s, err
 }
 
 // Open begins to listen; it is success when the server listens already.

@@ -62,7 +62,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = h.Call(r.Context(), x)
 	}
 	if err != nil && (x == nil || !x.answered) {
-		WriteError(w, err)
+		WriteError(w, r, err)
 	}
 }
 
@@ -74,17 +74,6 @@ func StatusCode(err error) int {
 	}
 	errors.As(err, &e)
 	return e.Code
-}
-
-// WriteError answers with err.
-func WriteError(w http.ResponseWriter, err error) {
-	text := err.Error()
-	if e := (*Error)(nil); errors.As(err, &e) {
-		text = e.Text
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(StatusCode(err))
-	_, _ = io.WriteString(w, text)
 }
 
 // open reads and checks a request up to its first call, in the order in which Mesos

@@ -152,7 +152,7 @@ func parseCredentials(raw []byte) (map[string]string, error) {
 func (a *Authenticator) Wrap(next http.Handler, realm func(r *http.Request) string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.isAgentHost(r.Host) {
-			api.WriteError(w, api.Forbidden())
+			api.WriteError(w, r, api.Forbidden())
 			return
 		}
 		who, ok := a.identify(r)

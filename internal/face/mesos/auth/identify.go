@@ -108,5 +108,5 @@ func (a *Authenticator) challenge(w http.ResponseWriter, r *http.Request, realm 
 	if len(challenges) > 0 {
 		w.Header().Set("WWW-Authenticate", strings.Join(challenges, ","))
 	}
-	api.WriteError(w, &api.Error{Code: http.StatusUnauthorized, Text: body})
+	api.WriteError(w, r, &api.Error{Code: http.StatusUnauthorized, Text: body})
 }

@@ -70,10 +70,10 @@ func (h Documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.API.ServeHTTP(w, r)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", http.MethodGet)
-		api.WriteError(w, &api.Error{Code: http.StatusMethodNotAllowed, Text: "405 Method Not Allowed. Expecting one of { 'GET' }, but received '" + r.Method + "'."})
+		api.WriteError(w, r, &api.Error{Code: http.StatusMethodNotAllowed, Text: "405 Method Not Allowed. Expecting one of { 'GET' }, but received '" + r.Method + "'."})
 	default:
 		if err := p(h, w, r); err != nil {
-			api.WriteError(w, err)
+			api.WriteError(w, r, err)
 		}
 	}
 }

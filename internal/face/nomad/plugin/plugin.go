@@ -10,6 +10,7 @@ import (
 	"math"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -84,6 +85,10 @@ type Config struct {
 	ImageDelay time.Duration
 	// PullTimeout bounds the pull of a task that says nothing.
 	PullTimeout time.Duration
+	// AuthHelper is asked for the credentials of registries for which a task has none:
+	// the program docker-credential-AuthHelper, if the agent's configuration has it; ""
+	// asks nobody.
+	AuthHelper string
 }
 
 // Users are ranges of user and group ids of the node, one after the other.
@@ -108,6 +113,8 @@ func Fields() []schema.Field {
 		{Name: "pids_limit", Kind: schema.Number},
 		{Name: "gc", Kind: schema.Block, Fields: []schema.Field{{Name: "image", Kind: schema.Bool}, {Name: "image_delay"}}},
 		{Name: "image_pull_timeout"},
+		{Name: "auth", Kind: schema.Block, Fields: []schema.Field{{Name: "helper"}, {Name: "config"}}},
+		{Name: "extra_labels", Kind: schema.Strings}, // of docker's and podman's drivers: a container has all of them anyway
 		{Name: "userns", Kind: schema.Block, Fields: []schema.Field{{Name: "first_id", Kind: schema.Number}, {Name: "ranges", Kind: schema.Number}}},
 	}
 }
@@ -157,6 +164,12 @@ func ParseConfig(data []byte) (Config, error) {
 	}
 	if c.PullTimeout, err = duration("image_pull_timeout", v.String("image_pull_timeout"), c.PullTimeout); err != nil {
 		return c, err
+	}
+	if c.AuthHelper = v.Block("auth").String("helper"); strings.ContainsAny(c.AuthHelper, "/\x00") {
+		return c, invalid.Errorf("config.auth.helper %q is no name: it is what follows docker-credential- in the program's", c.AuthHelper)
+	}
+	if v.Block("auth").Has("config") {
+		return c, invalid.Errorf("config.auth.config is not for this plugin: use images.docker_config of the agent, for tasks of all orchestrators")
 	}
 	return c, c.Users.read(v.Block("userns"))
 }

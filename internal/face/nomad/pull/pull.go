@@ -5,6 +5,7 @@
 package pull
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,15 +31,25 @@ type Images struct {
 	events *events.Feed
 	log    *slog.Logger
 
-	mu    sync.Mutex                  // guards due, swept
-	due   map[digest.Digest]time.Time // when those that nobody uses go
-	wake  chan struct{}
-	swept bool
+	registry string // see Options
+	helpers  helpers
+	mu       sync.Mutex                  // guards due, swept
+	due      map[digest.Digest]time.Time // when those that nobody uses go
+	wake     chan struct{}
+	swept    bool
+}
+
+// Options are what the agent's configuration says.
+type Options struct {
+	// Registry is where an image lies whose name says nothing of it; "" is docker.io.
+	Registry string
+	// Helpers are the programs that may be asked for credentials: see HelperName.
+	Helpers []string
 }
 
 // New returns what holds nothing yet; Run lets go.
-func New(e *engine.Client, feed *events.Feed, log *slog.Logger) *Images {
-	return &Images{engine: e, events: feed, log: log, due: map[digest.Digest]time.Time{}, wake: make(chan struct{}, 1)}
+func New(e *engine.Client, feed *events.Feed, log *slog.Logger, o Options) *Images {
+	return &Images{engine: e, events: feed, log: log, registry: cmp.Or(o.Registry, dockerHub), helpers: newHelpers(o.Helpers, log), due: map[digest.Digest]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
 // For returns the images that a task asks for, which it pulls as the task says.
@@ -52,7 +63,12 @@ func (im *Images) For(ctx context.Context, t translate.Task) (found translate.Im
 		}
 		return img, nil
 	}
-	if t.Conf.Image != "" {
+	switch {
+	case t.Conf.Load != "":
+		if found.Root, err = im.load(ctx, from, t); err != nil {
+			err = fmt.Errorf("config.load %s: %w", t.Conf.Load, err)
+		}
+	case t.Conf.Image != "":
 		found.Root, err = get(t.Conf.Image, t.Conf.Pull)
 	}
 	for _, m := range t.Conf.Mounts {
@@ -82,45 +98,64 @@ func (im *Images) get(ctx context.Context, from *lease.Lease, t translate.Task, 
 	return img, err
 }
 
-// registry is where an image of that name lies.
-func registry(name string) string {
+const dockerHub = "docker.io"
+
+// registryOf is where an image of that name lies.
+func (im *Images) registryOf(name string) string {
 	host, _, ok := strings.Cut(name, "/")
 	if ok && (strings.ContainsAny(host, ".:") || host == "localhost") {
 		return host
 	}
-	return "docker.io"
+	return im.registry
 }
 
 // tellEvery is how often a long pull tells how far it is.
 const tellEvery = 20 * time.Second
 
 func (im *Images) pull(ctx context.Context, from *lease.Lease, t translate.Task, name string, always bool) (core.Image, error) {
-	limit := t.Conf.PullTimeout
-	if limit == 0 {
-		limit = t.Session.PullTimeout
-	}
-	if limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, errTimeout)
-		defer cancel()
-	}
+	ctx, cancel, limit := bounded(ctx, t)
+	defer cancel()
 	im.events.Tell(t.Nomad, "Downloading image", map[string]string{"image": name})
 	p := &progress{last: time.Now(), tell: func(done, total int64) {
 		im.events.Tell(t.Nomad, "Downloading image", map[string]string{"image": name, "progress": fmt.Sprintf("%d of %d MiB", done>>20, total>>20)})
 	}, blobs: map[digest.Digest]core.PullProgress{}}
 	opts := core.PullOptions{Always: always, Progress: p.step}
-	if registry(name) == registry(t.Conf.Image) { // nobody else is to see the task's password
+	if im.registryOf(name) == im.registryOf(t.Conf.Image) { // nobody else is to see the task's password
 		opts.Username, opts.Password = t.Conf.Auth.Username, t.Conf.Auth.Password
 	}
+	if helper := t.Session.AuthHelper; opts.Username == "" && helper != "" {
+		c, err := im.helpers.ask(ctx, helper, im.registryOf(name))
+		switch {
+		case err == nil:
+			opts.Username, opts.Password, opts.Token = c.username, c.password, c.token
+		case t.Conf.AuthSoft:
+			im.log.WarnContext(ctx, "an image is pulled without credentials", "image", name, "error", err)
+		default:
+			return core.Image{}, err
+		}
+	}
 	img, err := from.Pull(ctx, name, opts)
-	if t.Conf.AuthSoft && opts.Username != "" && errdefs.IsUnauthorized(err) {
-		opts.Username, opts.Password = "", ""
+	if t.Conf.AuthSoft && opts.Username+opts.Token != "" && errdefs.IsUnauthorized(err) {
+		opts.Username, opts.Password, opts.Token = "", "", ""
 		img, err = from.Pull(ctx, name, opts)
 	}
 	if err != nil && errors.Is(context.Cause(ctx), errTimeout) {
 		err = fmt.Errorf("%w after %s: %w", errTimeout, limit, errdefs.ErrUnavailable)
 	}
 	return img, err
+}
+
+// bounded is ctx for as long as getting one image may take.
+func bounded(ctx context.Context, t translate.Task) (context.Context, context.CancelFunc, time.Duration) {
+	limit := t.Conf.PullTimeout
+	if limit == 0 {
+		limit = t.Session.PullTimeout
+	}
+	if limit <= 0 {
+		return ctx, func() {}, 0
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
+	return ctx, cancel, limit
 }
 
 var errTimeout = errors.New("the pull was given up") //nolint:gochecknoglobals // an error value

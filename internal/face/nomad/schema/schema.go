@@ -25,13 +25,14 @@ const (
 	Map                 // { a = "text" }, as a block or an attribute
 	Block               // a block of keys, at most once
 	Blocks              // blocks of keys, any number
+	Texts               // as Strings, or as Blocks: jobs of two drivers write the key each in its own way
 )
 
 // Field is one key.
 type Field struct {
 	Name   string
 	Kind   Kind
-	Fields []Field // of Block and Blocks
+	Fields []Field // of Block, Blocks and Texts
 }
 
 // Spec describes fields to Nomad.
@@ -58,6 +59,8 @@ func (f Field) spec() *nomadhclspec.Spec {
 		return attr("list(string)")
 	case Map:
 		return &nomadhclspec.Spec{Block: &nomadhclspec.Spec_BlockAttrs{BlockAttrs: &nomadhclspec.BlockAttrs{Name: f.Name, Type: "string"}}}
+	case Texts:
+		return attr("any") // which Nomad gives blocks to as well, by way of JSON
 	case Block:
 		return &nomadhclspec.Spec{Block: &nomadhclspec.Spec_BlockValue{BlockValue: &nomadhclspec.Block{Name: f.Name, Nested: Spec(f.Fields)}}}
 	case Blocks:

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/longshore/longshore/internal/face/nomad/msgpack"
 	"github.com/longshore/longshore/internal/invalid"
@@ -73,6 +74,8 @@ func (f Field) read(where string, v any) (any, error) {
 		return values(f.Fields, where, v)
 	case Blocks:
 		return f.blocks(where, v)
+	case Texts:
+		return f.texts(where, v)
 	}
 	return nil, invalid.Errorf("config%s cannot be %T", where, v)
 }
@@ -155,6 +158,29 @@ func (f Field) blocks(where string, v any) (any, error) {
 		out = append(out, b)
 	}
 	return out, nil
+}
+
+// texts takes a list of strings or of blocks, as []string or []Values. One that is
+// not set comes as its type, and nothing: it is of any.
+func (f Field) texts(where string, v any) (any, error) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, invalid.Errorf("config%s cannot be %T", where, v)
+	}
+	if len(list) == 2 {
+		if typ, ok := list[0].(string); ok && (strings.HasPrefix(typ, `"`) || strings.HasPrefix(typ, "[")) {
+			if list[1] == nil {
+				return nil, nil //nolint:nilnil // it is not set
+			}
+			return f.texts(where, list[1])
+		}
+	}
+	if len(list) > 0 {
+		if _, ok := list[0].(string); ok {
+			return stringList(where, list)
+		}
+	}
+	return f.blocks(where, list)
 }
 
 // get is the key's value, zero when it is not set.

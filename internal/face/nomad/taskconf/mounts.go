@@ -1,6 +1,7 @@
 package taskconf
 
 import (
+	"fmt"
 	"path"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,13 @@ func (t *Task) mounts(v schema.Values) error {
 		}
 		t.Mounts[i].Target = path.Clean(m.Target)
 	}
+	for _, text := range v.Strings("devices") { // as podman's driver has it
+		dev, err := ocispec.ParseDevice(text)
+		if err != nil {
+			return fmt.Errorf("config.devices: %w", err)
+		}
+		t.Devices = append(t.Devices, dev)
+	}
 	for _, d := range v.Blocks("devices") {
 		dev := ocispec.Device{Source: d.String("host_path"), Target: d.String("container_path"), Access: d.String("cgroup_permissions")}
 		if !path.IsAbs(dev.Source) {
@@ -65,6 +73,19 @@ func mountOf(b schema.Values) (Mount, error) {
 	}
 	m.SubPath = b.Block("image_options").String("subpath")
 	m.Propagation, m.NoCopy = b.Block("bind_options").String("propagation"), b.Block("volume_options").Bool("no_copy")
+	if m.Labels = b.Block("volume_options").Map("labels"); len(m.Labels) == 0 {
+		m.Labels = nil
+	}
+	d := b.Block("volume_options").Block("driver_config")
+	if !slices.Contains([]string{"", "local"}, d.String("name")) {
+		return m, invalid.Errorf("config.mount %s: volume_options.driver_config is not for this driver: %s", m.Target, instead)
+	}
+	if m.Options = d.Map("options"); len(m.Options) == 0 {
+		m.Options = nil
+	}
+	if sub := b.Block("volume_options").String("subpath"); sub != "" && m.Type == "volume" {
+		m.SubPath = sub
+	}
 	var err error
 	if m.Size, err = b.Block("tmpfs_options").Int("size", 0, 1<<50); err != nil {
 		return m, err
@@ -81,7 +102,12 @@ func mountOf(b schema.Values) (Mount, error) {
 		return m, invalid.Errorf("config.mount %s: %q is no volume's name", m.Target, m.Source)
 	case m.Type == "image" && b.Has("readonly") && !m.ReadOnly:
 		return m, invalid.Errorf("config.mount %s: an image is read-only", m.Target)
-	case m.SubPath != "" && (m.Type != "image" || !filepath.IsLocal(strings.TrimPrefix(m.SubPath, "/"))):
+	case m.Labels != nil && m.Type != "volume":
+		return m, invalid.Errorf("config.mount %s: type %s with labels", m.Target, m.Type)
+	case m.Options != nil && m.Type != "volume":
+		return m, invalid.Errorf("config.mount %s: type %s with driver_config", m.Target, m.Type)
+	case b.Block("image_options").Has("subpath") && m.Type != "image", b.Block("volume_options").Has("subpath") && m.Type != "volume",
+		m.SubPath != "" && !filepath.IsLocal(strings.TrimPrefix(m.SubPath, "/")):
 		return m, invalid.Errorf("config.mount %s: type %s with subpath %q", m.Target, m.Type, m.SubPath)
 	}
 	return m, nil

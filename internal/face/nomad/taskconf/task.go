@@ -3,7 +3,9 @@ package taskconf
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +18,7 @@ import (
 // Task is a task's block config, checked as far as it can be without the node.
 type Task struct {
 	Image       string
+	Load        string        // an archive that has Image, in place of a registry; relative to the task's directory local
 	Pull        string        // missing, always or never
 	PullTimeout time.Duration // 0: the plugin's
 	Auth        Auth
@@ -29,11 +32,13 @@ type Task struct {
 
 	Network             string // "", host, none, bridge, task:NAME
 	Ports               []string
+	Addrs               []netip.Addr // those that the task is to have on our bridge
 	DNS                 DNS
 	ExtraHosts          []string // NAME:ADDRESS
 	HostIPC, HostPID    bool
 	HostUTS, Privileged bool
 	Users               bool // a user namespace of the task's own
+	OwnCgroups          bool // a cgroup namespace of the task's own
 
 	CapAdd, CapDrop []string
 	Groups          []string
@@ -61,6 +66,9 @@ type Task struct {
 	NoLogs   bool
 	LogFiles int   // 0: the default
 	LogBytes int64 // of each; 0: the default
+
+	// Warnings say what the job asks for in vain.
+	Warnings []string
 }
 
 // Auth is what a registry knows us by.
@@ -86,8 +94,10 @@ type Mount struct {
 	Size        int64 // of tmpfs, bytes; 0 is the kernel's own limit
 	Mode        int64
 	NoCopy      bool
-	SubPath     string // of image: what of it is shown; "" is all
-	Pull        string // of image: missing, always or never
+	Labels      map[string]string // of volume, when this use makes it
+	Options     map[string]string // of volume, when this use makes it; they may have a password
+	SubPath     string            // of image and volume: what of it is shown; "" is all
+	Pull        string            // of image: missing, always or never
 }
 
 // Parse reads msgpack_driver_config. Rootfs is that of a task which names neither
@@ -99,19 +109,19 @@ func Parse(data []byte, rootfs string) (Task, error) {
 	}
 	t := Task{
 		// Docker's driver lets an image's name begin as a URL.
-		Image: strings.TrimPrefix(v.String("image"), "https://"), Rootfs: v.String("rootfs"), WorkDir: v.String("work_dir"), Hostname: v.String("hostname"),
+		Image: strings.TrimPrefix(v.String("image"), "https://"), Rootfs: v.String("rootfs"), Hostname: v.String("hostname"),
 		Env: v.Map("env"), Labels: v.Map("labels"), Ports: v.Strings("ports"), ExtraHosts: v.Strings("extra_hosts"),
 		DNS:        DNS{v.Strings("dns_servers"), v.Strings("dns_search_domains"), v.Strings("dns_options")},
 		Privileged: v.Bool("privileged"), CapAdd: v.Strings("cap_add"), CapDrop: v.Strings("cap_drop"), Groups: v.Strings("group_add"),
 		ReadOnly: v.Bool("readonly_rootfs"), Init: v.Bool("init"), TTY: v.Bool("tty"), Stdin: v.Bool("interactive"),
 		Runtime: v.String("runtime"), StopSignal: v.String("stop_signal"), CDI: v.Strings("cdi_devices"), Sysctls: v.Map("sysctl"), Ulimits: v.Map("ulimit"),
 		HardCPU: v.Bool("cpu_hard_limit"), Cpuset: v.String("cpuset_cpus"), AuthSoft: v.Bool("auth_soft_fail"),
-		Auth: Auth{v.Block("auth").String("username"), v.Block("auth").String("password")},
+		Auth: Auth{v.Block("auth").String("username"), v.Block("auth").String("password")}, Load: v.String("load"),
 	}
 	if t.Image == "" && t.Rootfs == "" {
 		t.Rootfs = rootfs
 	}
-	for _, read := range []func(schema.Values) error{t.image, t.command, t.namespaces, t.security, t.mounts, t.limits, t.logs} {
+	for _, read := range []func(schema.Values) error{refused, t.image, t.command, t.namespaces, t.addresses, t.security, t.mounts, t.limits, t.logs} {
 		if err := read(v); err != nil {
 			return Task{}, err
 		}
@@ -125,6 +135,9 @@ func (t *Task) image(v schema.Values) error {
 		return invalid.Errorf("image name required: config has neither image nor rootfs")
 	case t.Image != "" && t.Rootfs != "":
 		return invalid.Errorf("config has an image and a rootfs")
+	}
+	if t.Load != "" && (t.Image == "" || !filepath.IsLocal(t.Load)) {
+		return invalid.Errorf("config.load %q: it is a file below the task's directory local, and image names the image in it", t.Load)
 	}
 	if t.Pull = policy(v, t.Image); v.String("image_pull_policy") == "" && v.Bool("force_pull") {
 		t.Pull = "always"
@@ -172,6 +185,10 @@ func (t *Task) command(v schema.Values) error {
 	if v.Has("entrypoint") {
 		t.Entrypoint = append([]string{}, v.Strings("entrypoint")...)
 	}
+	var err error
+	if t.WorkDir, err = either(v, "work_dir", "working_dir"); err != nil {
+		return err
+	}
 	if t.WorkDir != "" && !path.IsAbs(t.WorkDir) {
 		return invalid.Errorf("config.work_dir %q is no absolute path", t.WorkDir)
 	}
@@ -213,17 +230,30 @@ func (t *Task) namespaces(v schema.Values) error {
 			return invalid.Errorf("config.%s %q is not host", key, mode)
 		}
 	}
+	switch m := v.String("cgroupns"); m {
+	case "", "host":
+	case "private":
+		t.OwnCgroups = true
+	default:
+		return invalid.Errorf("config.cgroupns %q is neither host nor private", m)
+	}
 	return t.users(v)
 }
 
 // users: what takes another wall down does not go with a user namespace, and the
 // files of a directory that somebody else has made belong to nobody in it.
 func (t *Task) users(v schema.Values) error {
-	switch m := v.String("userns_mode"); m {
-	case "", "host":
+	m, err := either(v, "userns_mode", "userns")
+	if err != nil {
+		return err
+	}
+	switch mode, _, _ := strings.Cut(m, ":"); {
+	case m == "", m == "host":
 		return nil
-	case "auto", "private":
+	case m == "auto", m == "private":
 		t.Users = true
+	case mode == "keep-id", mode == "nomap":
+		return invalid.Errorf("config.userns_mode %q maps the user of a rootless podman, and the agent is root: use auto, and the job's user for who the task runs as", m)
 	default:
 		return invalid.Errorf("config.userns_mode %q is neither host nor auto", m)
 	}
@@ -231,7 +261,7 @@ func (t *Task) users(v schema.Values) error {
 		"privileged": t.Privileged, "ipc_mode = host": t.HostIPC, "pid_mode = host": t.HostPID, "uts_mode = host": t.HostUTS, "rootfs": t.Rootfs != "",
 	} {
 		if asked {
-			return invalid.Errorf("config.userns_mode %s does not go with %s", v.String("userns_mode"), what)
+			return invalid.Errorf("config.userns_mode %s does not go with %s", m, what)
 		}
 	}
 	return nil
@@ -280,32 +310,5 @@ func (t *Task) limits(v schema.Values) error {
 			return fmt.Errorf("config.ulimit: %w", uerr)
 		}
 	}
-	return err
-}
-
-// logs: docker's own drivers are not there; what they do is not asked for by
-// their names.
-func (t *Task) logs(v schema.Values) error {
-	if !v.Has("logging") {
-		return nil
-	}
-	l := v.Block("logging")
-	driver := l.String("driver")
-	if driver == "" {
-		driver = l.String("type")
-	}
-	switch driver {
-	case "", "nomad":
-	case "none":
-		t.NoLogs = true
-	default:
-		return invalid.Errorf("config.logging.driver %q is neither nomad nor none", driver)
-	}
-	files, err := l.Int("max_files", 1, 1000)
-	if err != nil {
-		return err
-	}
-	mb, err := l.Int("max_file_size", 1, 1<<20)
-	t.LogFiles, t.LogBytes = int(files), mb<<20
 	return err
 }

@@ -1,6 +1,8 @@
 package taskconf_test
 
 import (
+	"maps"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +26,9 @@ func whole() map[string]any {
 		"mount": []any{
 			map[string]any{"type": "bind", "source": "local/conf", "target": "/conf", "readonly": true, "bind_options": map[string]any{"propagation": "rslave"}, "tmpfs_options": nil},
 			map[string]any{"type": "image", "source": "models", "target": "/m", "image_options": map[string]any{"subpath": "/small"}},
-			map[string]any{"type": nil, "source": "data", "target": "/data/", "volume_options": map[string]any{"no_copy": true}},
+			map[string]any{"type": nil, "source": "data", "target": "/data/", "volume_options": map[string]any{
+				"no_copy": true, "subpath": "a/b", "driver_config": map[string]any{"name": "local", "options": []any{map[string]any{"type": "tmpfs"}, map[string]any{"device": "tmpfs"}}},
+			}},
 		},
 		"mounts":  []any{map[string]any{"type": "tmpfs", "target": "/scratch", "tmpfs_options": map[string]any{"size": 4096, "mode": 511}}},
 		"volumes": []string{"local/x:/x:ro,rshared"}, "tmpfs": []string{"/t:size=1m"},
@@ -49,7 +53,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		Mounts: []taskconf.Mount{
 			{Type: "bind", Source: "local/conf", Target: "/conf", ReadOnly: true, Propagation: "rslave"},
 			{Type: "image", Source: "models", Target: "/m", SubPath: "/small", Pull: "always"},
-			{Type: "volume", Source: "data", Target: "/data", NoCopy: true},
+			{Type: "volume", Source: "data", Target: "/data", NoCopy: true, SubPath: "a/b", Options: map[string]string{"type": "tmpfs", "device": "tmpfs"}},
 			{Type: "tmpfs", Target: "/scratch", Size: 4096, Mode: 0o777},
 			{Type: "bind", Source: "local/x", Target: "/x", ReadOnly: true, Propagation: "rshared"},
 			{Type: "tmpfs", Target: "/t", Size: 1 << 20},
@@ -60,6 +64,52 @@ func TestEveryKeyIsRead(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestKeysOfOtherDrivers: what docker's and podman's drivers call otherwise, or have
+// more of.
+func TestKeysOfOtherDrivers(t *testing.T) {
+	null := []ocispec.Device{{Source: "/dev/null", Target: "/dev/void", Access: "r"}, {Source: "/dev/zero"}}
+	for name, tc := range map[string]struct {
+		config map[string]any
+		want   taskconf.Task
+	}{
+		"load":            {map[string]any{"load": "images/web.tar"}, taskconf.Task{Load: "images/web.tar"}},
+		"addresses":       {map[string]any{"ipv4_address": "192.0.2.7", "ipv6_address": "fd00::7"}, taskconf.Task{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("fd00::7")}}},
+		"cgroupns":        {map[string]any{"cgroupns": "private"}, taskconf.Task{OwnCgroups: true}},
+		"the host's":      {map[string]any{"cgroupns": "host", "volume_driver": "local", "container_exists_attempts": 5}, taskconf.Task{}},
+		"working_dir":     {map[string]any{"working_dir": "/srv"}, taskconf.Task{WorkDir: "/srv"}},
+		"userns auto":     {map[string]any{"userns": "auto"}, taskconf.Task{Users: true}},
+		"devices, text":   {map[string]any{"devices": []string{"/dev/null:/dev/void:r", "/dev/zero"}}, taskconf.Task{Devices: null}},
+		"devices, typed":  {map[string]any{"devices": []any{`["tuple",["string","string"]]`, []string{"/dev/null:/dev/void:r", "/dev/zero"}}}, taskconf.Task{Devices: null}},
+		"devices, none":   {map[string]any{"devices": []any{`"dynamic"`, nil}}, taskconf.Task{}},
+		"devices, blocks": {map[string]any{"devices": []any{map[string]any{"host_path": "/dev/null", "container_path": "/dev/void", "cgroup_permissions": "r"}, map[string]any{"host_path": "/dev/zero"}}}, taskconf.Task{Devices: null}},
+		"volume labels": {
+			map[string]any{"mount": []any{map[string]any{"source": "data", "target": "/data", "volume_options": map[string]any{"labels": []any{map[string]any{"a": "b"}}, "driver_config": map[string]any{"name": "local"}}}}},
+			taskconf.Task{Mounts: []taskconf.Mount{{Type: "volume", Source: "data", Target: "/data", Labels: map[string]string{"a": "b"}}}},
+		},
+		"logs of docker's": {
+			map[string]any{"logging": map[string]any{"type": "json-file", "config": []any{map[string]any{"max-size": "2m", "max-file": "4", "tag": "x", "env": "y"}}}},
+			taskconf.Task{LogFiles: 4, LogBytes: 2 << 20, Warnings: []string{"config.logging.config: Nomad's log files have no env, tag"}},
+		},
+		"logs, both": {
+			map[string]any{"logging": map[string]any{"config": map[string]any{"max-size": "2m", "max-file": "4"}, "max_files": 3, "max_file_size": 1}},
+			taskconf.Task{LogFiles: 3, LogBytes: 1 << 20},
+		},
+		"logs elsewhere": {
+			map[string]any{"logging": map[string]any{"driver": "journald", "options": map[string]any{"tag": "x"}}},
+			taskconf.Task{Warnings: []string{"config.logging: the output goes to Nomad's log files and not to journald; ship it from there"}},
+		},
+		"no logs": {map[string]any{"logging": map[string]any{"type": "none"}}, taskconf.Task{NoLogs: true}},
+	} {
+		config := map[string]any{"image": "redis:7"}
+		maps.Copy(config, tc.config)
+		tc.want.Image, tc.want.Pull = "redis:7", "missing"
+		got, err := taskconf.Parse(nomadtest.Encode(config), "")
+		if diff := cmp.Diff(tc.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || err != nil {
+			t.Errorf("%s: %v\n%s", name, err, diff)
+		}
 	}
 }
 
@@ -100,6 +150,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"config.env":                  {"env": map[string]any{"A=B": "x"}},
 		"config.network_mode":         {"network_mode": "cni/x"},
 		"config.pid_mode":             {"pid_mode": "task:x"},
+		"neither host nor auto":       {"userns": "auto:size=1000"},
 		"config.userns_mode":          {"userns_mode": "keep-id"},
 		"with privileged":             {"userns_mode": "auto", "privileged": true},
 		"with pid_mode = host":        {"userns_mode": "auto", "pid_mode": "host"},
@@ -117,7 +168,31 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"config.devices":              {"devices": []any{map[string]any{"host_path": "null"}}},
 		"config.ulimit":               {"ulimit": map[string]any{"nofiles": "1"}},
 		"config.stop_signal":          {"stop_signal": "SIGNONE"},
-		"config.logging.driver":       {"logging": map[string]any{"driver": "journald"}},
+		"they are one key":            {"logging": map[string]any{"driver": "nomad", "type": "none"}},
+		"max-size \"huge\"":           {"logging": map[string]any{"config": map[string]any{"max-size": "huge"}}},
+		"max-file \"-1\"":             {"logging": map[string]any{"config": map[string]any{"max-file": "-1"}}},
+		"auth { helper } of":          {"auth": map[string]any{"helper": "ecr-login"}},
+		"images.docker_config":        {"auth": map[string]any{"config": "/root/.docker/config.json"}},
+		"use a service block":         {"network_aliases": []string{"db"}},
+		"use ipv4_address":            {"mac_address": "02:00:00:00:00:01"},
+		"is of Windows":               {"isolation": "hyperv"},
+		"ephemeral_disk":              {"storage_opt": map[string]any{"size": "10G"}},
+		"config.volume_driver":        {"volume_driver": "pxd"},
+		"use ports":                   {"port_map": []any{map[string]any{"http": "80"}}},
+		"advertise_ipv6_address":      {"advertise_ipv6_address": true},
+		"driver_config is not":        {"mount": []any{map[string]any{"source": "a", "target": "/x", "volume_options": map[string]any{"driver_config": map[string]any{"name": "pxd"}}}}},
+		"with driver_config":          {"mount": []any{map[string]any{"type": "bind", "source": "a", "target": "/x", "volume_options": map[string]any{"driver_config": map[string]any{"name": "local", "options": map[string]any{"type": "nfs"}}}}}},
+		"with subpath \"../c\"":       {"mount": []any{map[string]any{"source": "a", "target": "/x", "volume_options": map[string]any{"subpath": "../c"}}}},
+		"type bind with labels":       {"mount": []any{map[string]any{"type": "bind", "source": "a", "target": "/x", "volume_options": map[string]any{"labels": map[string]any{"a": "b"}}}}},
+		"config.ipv4_address":         {"ipv4_address": "fd00::1"},
+		"config.ipv6_address":         {"ipv6_address": "::ffff:192.0.2.1"},
+		"config.cgroupns":             {"cgroupns": "new"},
+		"config.load \"../x.tar\"":    {"load": "../x.tar"},
+		"config.load \"/x.tar\"":      {"load": "/x.tar"},
+		"config.working_dir":          {"work_dir": "/a", "working_dir": "/b"},
+		"use auto":                    {"userns": "keep-id:uid=200"},
+		"config.devices: device":      {"devices": []string{"null"}},
+		"of \"rwm\"":                  {"devices": []string{"/dev/null:/dev/x:z"}},
 		"Nomad runs":                  {"healthchecks": map[string]any{"disable": false}},
 	} {
 		config := map[string]any{"image": "redis:7"}

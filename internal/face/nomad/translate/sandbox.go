@@ -54,6 +54,9 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 	cfg.Namespaces.UTS.Mode = core.Shared
 	// A task sees which of Nomad's cgroups it is in, as with Nomad's own drivers.
 	cfg.Namespaces.Cgroup.Mode = core.Host
+	if a.Conf.OwnCgroups {
+		cfg.Namespaces.Cgroup.Mode = core.PerContainer
+	}
 	mode := a.network()
 	switch mode {
 	case netHost:
@@ -80,6 +83,18 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 		cfg.Namespaces.PID.Mode = core.Host
 	}
 	var err error
+	switch {
+	case len(a.Conf.Addrs) == 0:
+	case mode != netBridge:
+		return cfg, invalid.Errorf("config.%s: only a task on our bridge is given an address, and this one's network is %s: use network_mode = \"bridge\", or a CNI network of the group that gives it",
+			map[bool]string{true: "ipv4_address", false: "ipv6_address"}[a.Conf.Addrs[0].Is4()], mode)
+	default:
+		attach := core.Attachment{Interface: "eth0"}
+		for _, addr := range a.Conf.Addrs {
+			attach.Addrs = append(attach.Addrs, netip.PrefixFrom(addr, addr.BitLen()))
+		}
+		cfg.Network.Attach = []core.Attachment{attach}
+	}
 	if mode == netBridge {
 		if cfg.Network.Ports, err = a.ports(); err != nil {
 			return cfg, err

@@ -80,6 +80,9 @@ func (a Task) permitted() error {
 		return invalid.Errorf("runtime %q is not permitted on this node: allow_runtimes of the plugin", c.Runtime)
 	}
 	for _, m := range c.Mounts {
+		if m.Options != nil && !p.Volumes {
+			return invalid.Errorf("driver_config options of the volume %s are not permitted on this node: volumes.enabled of the plugin", m.Source)
+		}
 		if m.Type == "bind" {
 			source, err := a.hostPath(m.Source)
 			if err == nil {
@@ -150,7 +153,9 @@ func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, e
 	}
 	for _, m := range a.Conf.Mounts {
 		if m.Type == "volume" {
-			c.Volumes = append(c.Volumes, core.VolumeMount{Name: m.Source, Target: m.Target, ReadOnly: m.ReadOnly, NoCopy: m.NoCopy})
+			c.Volumes = append(c.Volumes, core.VolumeMount{
+				Name: m.Source, Target: m.Target, ReadOnly: m.ReadOnly, NoCopy: m.NoCopy, Labels: m.Labels, Options: m.Options, SubPath: strings.TrimPrefix(m.SubPath, "/"),
+			})
 		}
 	}
 	base, err := a.base()

@@ -1,10 +1,9 @@
-// Package sigstore verifies signatures on images: the keys or identities asked
-// for, against the trusted root given, without any network.
+// Package sigstore verifies signatures on images by given keys or identities and a given trusted
+// root, without using the network.
 //
-// Its libraries are large and cost memory when a program that has them starts, so
-// no part of the agent may import it: it is the whole of longshore-verify, which
-// runs when there is a signature to verify and has no rights. Start reading at
-// Main and Verify.
+// Its libraries are large and cost memory as soon as a program that contains them starts, so no
+// part of the agent may import it. It is the whole of longshore-verify, which runs without rights
+// and only when there is a signature to verify. Start reading at Main and Verify.
 package sigstore
 
 import (
@@ -28,13 +27,12 @@ import (
 	"github.com/longshore/longshore/internal/image/policy"
 )
 
-// signPredicate is what cosign's statements say of an image that is signed and
-// nothing more. Attestations say other things, and their signers need not have
-// meant that the image may run.
+// signPredicate is the predicate of cosign's statements that sign an image and say nothing more.
+// Attestations say other things, and their signers need not have meant that the image may run.
 const signPredicate = "https://sigstore.dev/cosign/sign/v1"
 
-// Main answers the question on in, with the reason on out. The result is an exit
-// status; see policy.Question.
+// Main answers the question on in and writes the reason to out. It returns the exit status; see
+// policy.Question.
 func Main(in io.Reader, out io.Writer) int {
 	var q policy.Question
 	body, err := io.ReadAll(io.LimitReader(in, policy.MaxQuestion+1))
@@ -61,14 +59,14 @@ func Main(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// verifier holds what would convince.
+// verifier holds the keys and identities of which one must have signed.
 type verifier struct {
 	image digest.Digest
 	hash  []byte
 	ways  []way
 }
 
-// way is one key, or all identities.
+// way is one key, or all identities together.
 type way struct {
 	name     string
 	verifier *verify.Verifier
@@ -77,7 +75,7 @@ type way struct {
 	key      bool
 }
 
-// newVerifier reads keys, root and identities.
+// newVerifier parses keys, trusted root and identities.
 func newVerifier(q policy.Question) (*verifier, error) {
 	if err := q.Digest.Validate(); err != nil || q.Digest.Algorithm() != digest.SHA256 {
 		return nil, fmt.Errorf("digest %q: only sha256 is supported", q.Digest)
@@ -113,8 +111,8 @@ func newVerifier(q policy.Question) (*verifier, error) {
 	return v, nil
 }
 
-// byKey trusts one public key for ever. With a trusted root the signature must
-// be in its log as well.
+// byKey accepts signatures by a public key, without an end of its validity. With a trusted root
+// the signature must be in its log as well.
 func byKey(pem []byte, trusted *root.TrustedRoot) (way, error) {
 	pub, err := cryptoutils.UnmarshalPEMToPublicKey(pem)
 	if err != nil {
@@ -130,7 +128,7 @@ func byKey(pem []byte, trusted *root.TrustedRoot) (way, error) {
 	}
 	key := root.NewExpiringKey(sv, time.Time{}, time.Time{})
 	material := root.TrustedMaterialCollection{root.NewTrustedPublicKeyMaterial(func(string) (root.TimeConstrainedVerifier, error) {
-		return key, nil // whatever the signature says its key is called
+		return key, nil // whatever name the signature gives to its key
 	})}
 	options := []verify.VerifierOption{verify.WithNoObserverTimestamps()}
 	if trusted != nil {
@@ -141,7 +139,7 @@ func byKey(pem []byte, trusted *root.TrustedRoot) (way, error) {
 	return way{name: "the key " + digest.FromBytes(der).String(), verifier: checker, policy: verify.WithKey(), key: true}, err
 }
 
-// byIdentity trusts certificates of the trusted root's authorities.
+// byIdentity accepts certificates from the trusted root's authorities.
 func byIdentity(ids []policy.Identity, trusted *root.TrustedRoot) (way, error) {
 	if trusted == nil {
 		return way{}, errors.New("identities need a trusted root")
@@ -163,7 +161,7 @@ func byIdentity(ids []policy.Identity, trusted *root.TrustedRoot) (way, error) {
 	return w, err
 }
 
-// whole has a regular expression match all of a text and not just some of it.
+// whole makes a regular expression match only a whole text.
 func whole(re string) string {
 	if re == "" {
 		return ""
@@ -171,9 +169,8 @@ func whole(re string) string {
 	return "^(?:" + re + ")$"
 }
 
-// demands are what a signature must have besides: everything that the trusted
-// root can judge. There is no switch to take less; a root that lists no log does
-// not ask for one.
+// demands returns what else a signature must have: all that the trusted root can verify. There is
+// no option to require less; a root without a log requires no log entry.
 func demands(trusted *root.TrustedRoot, certificate bool) []verify.VerifierOption {
 	options := []verify.VerifierOption{verify.WithObserverTimestamps(1)}
 	if len(trusted.RekorLogs()) > 0 {
@@ -185,7 +182,7 @@ func demands(trusted *root.TrustedRoot, certificate bool) []verify.VerifierOptio
 	return options
 }
 
-// verify looks for one signature that convinces.
+// verify looks for one valid signature.
 func (v *verifier) verify(e policy.Evidence) (string, error) {
 	var why []string
 	for i, raw := range e.Bundles {
@@ -209,10 +206,10 @@ func (v *verifier) verify(e policy.Evidence) (string, error) {
 	if len(why) == 0 {
 		return "", errors.New("there is no signature")
 	}
-	return "", fmt.Errorf("no signature convinces: %s", strings.Join(why, "; "))
+	return "", fmt.Errorf("no signature is valid: %s", strings.Join(why, "; "))
 }
 
-// bundle verifies one of sigstore's bundles on the image itself.
+// bundle verifies one sigstore bundle on the image itself.
 func (v *verifier) bundle(w way, raw []byte) (string, error) {
 	var b bundle.Bundle
 	if err := b.UnmarshalJSON(raw); err != nil {
@@ -223,13 +220,12 @@ func (v *verifier) bundle(w way, raw []byte) (string, error) {
 		return "", err
 	}
 	if s := res.Statement; s != nil && s.GetPredicateType() != signPredicate {
-		return "", fmt.Errorf("it attests %q and is no signature", s.GetPredicateType())
+		return "", fmt.Errorf("it is an attestation of %q and not a signature", s.GetPredicateType())
 	}
 	return w.by(res), nil
 }
 
-// simple verifies a signature in cosign's first layout, which is on a text that
-// names the image.
+// simple verifies a signature in cosign's first layout, which signs a text that names the image.
 func (v *verifier) simple(w way, s policy.Simple) (string, error) {
 	if err := policy.CheckPayload(s.Payload, v.image); err != nil {
 		return "", err
@@ -249,7 +245,7 @@ func (w way) check(b *bundle.Bundle, artifact verify.ArtifactPolicyOption) (*ver
 	return w.verifier.Verify(b, verify.NewPolicy(artifact, append([]verify.PolicyOption{w.policy}, w.more...)...))
 }
 
-// by says who signed.
+// by returns who signed.
 func (w way) by(res *verify.VerificationResult) string {
 	if res.Signature == nil || res.Signature.Certificate == nil {
 		return w.name

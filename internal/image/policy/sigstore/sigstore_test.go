@@ -35,7 +35,7 @@ var (
 	other = digest.FromString("another image")
 )
 
-// world is a sigstore of the test's own.
+// world is the test's own sigstore.
 type world struct {
 	*ca.VirtualSigstore
 	t *testing.T
@@ -102,7 +102,7 @@ func (w world) simple(body []byte) policy.Simple {
 	}
 }
 
-// annotation is the log's answer as cosign keeps it.
+// annotation is the log's answer in the form in which cosign stores it.
 func (w world) annotation(e *protorekor.TransparencyLogEntry) string {
 	w.t.Helper()
 	p := tlog.RekorPayload{
@@ -169,7 +169,7 @@ func pemOf(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
-// key is a key pair of somebody's.
+// key is somebody's key pair.
 type key struct{ imagetest.Signer }
 
 func newKey(t *testing.T) key {
@@ -198,7 +198,7 @@ func (k key) bundle(t *testing.T, body []byte) []byte {
 	})
 }
 
-// answer asks as the agent does.
+// answer runs a question as the agent does.
 func answer(t *testing.T, q policy.Question) (int, string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -231,11 +231,11 @@ func TestKeys(t *testing.T) {
 		"first layout":           {simple(good), keys, 0, "the key sha256:"},
 		"bundle":                 {bundle(ours.bundle(t, statement(image, signPredicate))), keys, 0, "the key sha256:"},
 		"one good of three":      {policy.Evidence{Simple: []policy.Simple{{}, tampered, good}, Bundles: [][]byte{[]byte("{}")}}, keys, 0, "the key"},
-		"another's key":          {simple(good), [][]byte{theirs.Public}, 1, "no signature convinces"},
+		"another's key":          {simple(good), [][]byte{theirs.Public}, 1, "no signature is valid"},
 		"another image":          {simple(ours.simple(t, payload(other))), keys, 1, other.String()},
 		"another image, bundle":  {bundle(ours.bundle(t, statement(other, signPredicate))), keys, 1, "verify"},
-		"tampered":               {simple(tampered), keys, 1, "no signature convinces"},
-		"an attestation":         {bundle(ours.bundle(t, statement(image, "https://slsa.dev/provenance/v1"))), keys, 1, "attests"},
+		"tampered":               {simple(tampered), keys, 1, "no signature is valid"},
+		"an attestation":         {bundle(ours.bundle(t, statement(image, "https://slsa.dev/provenance/v1"))), keys, 1, "attestation"},
 		"not about an image":     {simple(ours.simple(t, []byte(`{"critical":{"type":"x"}}`))), keys, 1, "not an image"},
 		"nothing":                {policy.Evidence{}, keys, 1, "no signature"},
 		"no key in the file":     {simple(good), [][]byte{[]byte("x")}, 2, "key 1"},
@@ -249,14 +249,14 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestKeysWithARootWantTheLog: who gives a trusted root wants what it can judge.
+// TestKeysWithARootWantTheLog: with a trusted root, everything that it can verify is required.
 func TestKeysWithARootWantTheLog(t *testing.T) {
 	k, w := newKey(t), newWorld(t)
 	q := policy.Question{Evidence: policy.Evidence{Simple: []policy.Simple{k.simple(t, payload(image))}}, Keys: [][]byte{k.Public}}
 	wants(t, "without a root", q, 0, "the key")
 	q.TrustedRoot = w.root(true)
 	wants(t, "not in the log", q, 1, "log")
-	// Another's entry does not help.
+	// An entry for another signature does not help.
 	q.Evidence.Simple[0].Log = w.simple(payload(image)).Log
 	wants(t, "another's entry", q, 1, "log")
 }
@@ -287,9 +287,9 @@ func TestIdentities(t *testing.T) {
 		"another signer":     {simple, w.root(true), []policy.Identity{{Subject: "mallory@example.com", Issuer: issuer}}, 1, "identity"},
 		"another issuer":     {bundle, w.root(true), []policy.Identity{{Subject: signer, Issuer: "https://evil.example"}}, 1, "identity"},
 		"part of the name":   {simple, w.root(true), []policy.Identity{{SubjectRegexp: "builder", Issuer: issuer}}, 1, "identity"},
-		"another world":      {simple, elsewhere.root(true), []policy.Identity{exact}, 1, "no signature convinces"},
+		"another world":      {simple, elsewhere.root(true), []policy.Identity{exact}, 1, "no signature is valid"},
 		"another image":      {policy.Evidence{Bundles: [][]byte{w.bundle(statement(other, signPredicate))}}, w.root(true), []policy.Identity{exact}, 1, "verify"},
-		"an attestation":     {policy.Evidence{Bundles: [][]byte{w.bundle(statement(image, "https://spdx.dev/Document"))}}, w.root(true), []policy.Identity{exact}, 1, "attests"},
+		"an attestation":     {policy.Evidence{Bundles: [][]byte{w.bundle(statement(image, "https://spdx.dev/Document"))}}, w.root(true), []policy.Identity{exact}, 1, "attestation"},
 		"no root":            {simple, nil, []policy.Identity{exact}, 2, "trusted root"},
 		"no root at all":     {simple, []byte("{}"), []policy.Identity{exact}, 2, "trusted root"},
 	} {
@@ -297,10 +297,10 @@ func TestIdentities(t *testing.T) {
 	}
 }
 
-// TestACertificateIsNoKey: a rule with keys only does not take a certificate.
+// TestACertificateIsNoKey: a rule with keys only does not accept a certificate.
 func TestACertificateIsNoKey(t *testing.T) {
 	w, k := newWorld(t), newKey(t)
 	e := policy.Evidence{Simple: []policy.Simple{w.simple(payload(image))}, Bundles: [][]byte{w.bundle(statement(image, signPredicate))}}
-	wants(t, "keyless", policy.Question{Evidence: e, Keys: [][]byte{k.Public}}, 1, "no signature convinces")
-	wants(t, "keyless, with its root", policy.Question{Evidence: e, Keys: [][]byte{k.Public}, TrustedRoot: w.root(true)}, 1, "no signature convinces")
+	wants(t, "keyless", policy.Question{Evidence: e, Keys: [][]byte{k.Public}}, 1, "no signature is valid")
+	wants(t, "keyless, with its root", policy.Question{Evidence: e, Keys: [][]byte{k.Public}, TrustedRoot: w.root(true)}, 1, "no signature is valid")
 }

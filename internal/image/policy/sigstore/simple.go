@@ -15,24 +15,24 @@ import (
 	"github.com/longshore/longshore/internal/image/policy"
 )
 
-// bundleMediaType is that of bundles whose log entries have a promise instead of
-// a proof, as the entries of cosign's first layout do.
+// bundleMediaType is the type of bundles whose log entries have a promise and no proof, as the
+// entries of cosign's first layout do.
 const bundleMediaType = "application/vnd.dev.sigstore.bundle+json;version=0.1"
 
-// bundleOf puts a signature of cosign's first layout into the form of a bundle.
+// bundleOf converts a signature of cosign's first layout to a bundle.
 func bundleOf(s policy.Simple) (*bundle.Bundle, error) {
 	sig, err := base64.StdEncoding.DecodeString(s.Signature)
 	if err != nil || len(sig) == 0 {
-		return nil, errors.New("the signature is no base64")
+		return nil, errors.New("the signature is not base64")
 	}
 	material := &protobundle.VerificationMaterial{
 		Content: &protobundle.VerificationMaterial_PublicKey{PublicKey: &protocommon.PublicKeyIdentifier{}},
 	}
 	if s.Certificate != "" {
-		// Only the leaf counts: the authorities are the trusted root's.
+		// Only the leaf certificate is used: the authorities are those of the trusted root.
 		block, _ := pem.Decode([]byte(s.Certificate))
 		if block == nil || block.Type != "CERTIFICATE" {
-			return nil, errors.New("the certificate is no PEM")
+			return nil, errors.New("the certificate is not PEM")
 		}
 		material.Content = &protobundle.VerificationMaterial_X509CertificateChain{X509CertificateChain: &protocommon.X509CertificateChain{
 			Certificates: []*protocommon.X509Certificate{{RawBytes: block.Bytes}},

@@ -1,11 +1,11 @@
-// Package basens keeps an almost empty mount namespace, from which containers
-// start.
+// Package basens keeps the base namespace: an almost empty mount namespace from which
+// containers start.
 //
-// A new mount namespace is a copy of all that is mounted where it is made, which
-// on a node with five hundred containers is thousands of mounts, and the
-// container lets go of each at once. So a container starts from a namespace
-// with next to nothing in it: copies of its root and of what is bound into it
-// are taken along detached, and the host's tree is never in it at all.
+// A new mount namespace is a copy of all mounts of the one it is made from. On a node
+// with five hundred containers these are thousands, and each new container would unmount
+// them at once. A container therefore starts from a namespace with almost no mounts.
+// Copies of its root and of its bind sources are taken along detached, and the host's
+// mounts are never in it.
 //
 // It must not know what a container is. Start at Keep.
 package basens
@@ -25,12 +25,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The almost empty namespace has proc on /proc, which names descriptors to
-// mount(2), a null device of its own at Null, which hides files, and Root to mount
-// the root on. It is read-only, and what is bound from it is, too: Blank, which
-// hides directories, and Cgroup with a place for each v1 hierarchy. Each
-// container could have file systems of its own for these, but the kernel's work
-// for any cgroup that goes grows with their number.
+// The base namespace has a proc on /proc, which gives descriptors a path for mount(2), a
+// null device of its own at Null, which hides files, and the directory Root, on which
+// the root is mounted. It is read-only, and so is what is bound from it: Blank, which
+// hides directories, and Cgroup, with a directory for each v1 hierarchy. Each container
+// could have file systems of its own for these, but the removal of any cgroup gets
+// slower with each file system.
 const (
 	Null   = "/dev/null"
 	Root   = "/root"
@@ -38,8 +38,8 @@ const (
 	Cgroup = "/cgroup"
 )
 
-// name is where it is pinned. One that an agent of another version has made
-// is used too: what is in it may only change with the name.
+// name is the file where the namespace is pinned. A namespace that an agent of another
+// version has made is used too, so any change of the content needs a new name.
 func name(hierarchies []string) string {
 	sum := fnv.New64a()
 	for _, h := range hierarchies {
@@ -48,11 +48,11 @@ func name(hierarchies []string) string {
 	return fmt.Sprintf("mnt-3-%x", sum.Sum64())
 }
 
-// Keep sees to it that the almost empty namespace is pinned below dir, and
-// returns the file that stands for it. One that is there already is used, unless
-// something in it is not as it was made: wrong says what, of one that was made
-// anew. hierarchies are the directories of the v1 ones below /sys/fs/cgroup, like
-// "cpu,cpuacct", which is then found as "cpu" too.
+// Keep makes sure that the base namespace is pinned below dir, and returns its file. It
+// uses an existing one unless its content has changed; then it makes a new one, and
+// wrong says what was wrong with the old one. hierarchies are the directories of the v1
+// hierarchies below /sys/fs/cgroup, such as "cpu,cpuacct", which gets the link "cpu"
+// too.
 func Keep(dir string, hierarchies []string) (file string, wrong, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", nil, err
@@ -67,8 +67,8 @@ func Keep(dir string, hierarchies []string) (file string, wrong, err error) {
 	return file, wrong, renew(dir, file, hierarchies)
 }
 
-// renew makes the namespace. What is pinned is of another version, of other
-// hierarchies, or broken; containers that run keep theirs.
+// renew makes the namespace anew, because the pinned one is missing, has other
+// hierarchies, or is broken. Running containers keep theirs.
 func renew(dir, file string, hierarchies []string) error {
 	if err := Release(dir); err != nil {
 		return err
@@ -76,7 +76,7 @@ func renew(dir, file string, hierarchies []string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	// The kernel pins no mount namespace where the pin could spread.
+	// The kernel refuses to pin a mount namespace on a shared mount.
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		return &os.PathError{Op: "bind", Path: dir, Err: err}
 	}
@@ -93,10 +93,10 @@ func renew(dir, file string, hierarchies []string) error {
 	return nil
 }
 
-// hide has nobody else take the pin along: a container whose volume is the
-// host's root, or all of /run, could not have it mounted, as the kernel moves no
-// tree with a mount namespace in it that is older than the one it is moved to.
-// What is unbindable is private too.
+// hide makes the pin unbindable, so that no other mount namespace gets a copy of it. A
+// container with the host's root or all of /run as a volume could otherwise not have it
+// mounted: the kernel refuses to attach a tree that contains a mount namespace older
+// than the one it is attached to. An unbindable mount is private too.
 func hide(dir string) error {
 	if err := unix.Mount("", dir, "", unix.MS_UNBINDABLE, ""); err != nil {
 		return &os.PathError{Op: "make unbindable", Path: dir, Err: err}
@@ -119,10 +119,10 @@ func Release(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// pin makes the namespace and pins it. The kernel pins only one that is
-// younger than ours, and takes the order of their numbers for that of their
-// births: since it gives numbers out per processor (Linux 6.18), one made on
-// another than ours was may look older. So each processor has its try.
+// pin makes the namespace and pins it. The kernel pins only a namespace that is younger
+// than the caller's, and compares their numbers for that. Linux 6.18 and later assign
+// numbers per processor, so a namespace made on another processor may look older. pin
+// therefore tries every processor.
 func pin(dir, file string, hierarchies []string) error {
 	err := pinFrom(dir, file, hierarchies, nil)
 	var allowed unix.CPUSet
@@ -139,8 +139,8 @@ func pin(dir, file string, hierarchies []string) error {
 	return err
 }
 
-// pinFrom makes the namespace, on a processor that on allows, and pins it; nil is
-// any.
+// pinFrom makes the namespace on the processors of on and pins it; nil means any
+// processor.
 func pinFrom(dir, file string, hierarchies []string, on *unix.CPUSet) error {
 	return onThread(func() error {
 		if on != nil {
@@ -157,9 +157,9 @@ func pinFrom(dir, file string, hierarchies []string, on *unix.CPUSet) error {
 	})
 }
 
-// onThread runs inside on a thread that ends afterwards, which may so change its
-// namespaces, and then, if that went well, outside on another one, with the id of
-// the first.
+// onThread runs inside on a thread that ends afterwards, so that it may change its
+// namespaces. If that succeeds, it runs outside on another thread, with the ID of the
+// first.
 func onThread(inside func() error, outside func(tid int) error) error {
 	type result struct {
 		tid int
@@ -170,8 +170,8 @@ func onThread(inside func() error, outside func(tid int) error) error {
 	begin = func() {
 		runtime.LockOSThread()
 		if tid := unix.Gettid(); tid == os.Getpid() {
-			// The main thread cannot end, and would stay in there: keep it
-			// busy while another one does it.
+			// The main thread cannot end, so keep it busy while another thread runs
+			// inside.
 			other := make(chan struct{})
 			go func() { defer close(other); begin() }()
 			<-other
@@ -179,7 +179,7 @@ func onThread(inside func() error, outside func(tid int) error) error {
 			return
 		}
 		there <- result{unix.Gettid(), inside()}
-		<-over // never unlocked: the thread ends with the goroutine
+		<-over // without unlocking, the thread ends with its goroutine
 	}
 	go begin()
 	r := <-there
@@ -190,8 +190,8 @@ func onThread(inside func() error, outside func(tid int) error) error {
 	return outside(r.tid)
 }
 
-// enter moves this thread into a mount namespace with a small read-only
-// tmpfs and what plans need of the host.
+// enter moves this thread into a new mount namespace, with a small read-only tmpfs and
+// what plans need of the host.
 func enter(dir string, hierarchies []string) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
@@ -207,7 +207,7 @@ func enter(dir string, hierarchies []string) error {
 		{"", dir, "", unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NOEXEC, ""},
 	} {
 		if m.fstype == "proc" {
-			if err := furnish(dir, hierarchies); err != nil {
+			if err := setUp(dir, hierarchies); err != nil {
 				return err
 			}
 		}
@@ -224,7 +224,7 @@ func enter(dir string, hierarchies []string) error {
 	return os.NewSyscallError("umount2", unix.Unmount(".", unix.MNT_DETACH))
 }
 
-func furnish(dir string, hierarchies []string) error {
+func setUp(dir string, hierarchies []string) error {
 	for _, d := range []string{"proc", "dev", Root, Blank, Cgroup} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			return err
@@ -240,12 +240,13 @@ func furnish(dir string, hierarchies []string) error {
 			}
 		}
 	}
-	// Not the host's: where that is replaced, a mount of it cannot be copied any
-	// more, and a program with a container's root could change its mode.
+	// A new device, not the host's: a mount of that one could not be copied any more
+	// after the host's was replaced, and a program with a container's root could change
+	// its mode.
 	return makeNull(dir + Null)
 }
 
-// Links are the names that lead to a hierarchy of several controllers.
+// Links returns the names of the links to a hierarchy with several controllers.
 func Links(hierarchy string) []string {
 	if !strings.Contains(hierarchy, ",") {
 		return nil

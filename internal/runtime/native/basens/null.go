@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// nullDevice is the number of the device that reads empty and takes everything.
+// nullDevice is the device number of /dev/null.
 func nullDevice() uint64 { return unix.Mkdev(1, 3) }
 
 // makeNull makes a null device.
@@ -24,7 +24,7 @@ func makeNull(path string) error {
 	if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(nullDevice())); err != nil {
 		return &os.PathError{Op: "make device", Path: path, Err: err}
 	}
-	return os.Chmod(path, 0o666) // whatever the umask is
+	return os.Chmod(path, 0o666) // the umask may have removed some bits
 }
 
 // IsNull says what is wrong with a file that should be the null device.
@@ -60,7 +60,7 @@ func kindOf(st *unix.Stat_t) string {
 	}
 }
 
-// Check says what of the namespace that file stands for is not as Keep makes it.
+// Check reports how the namespace of that file differs from what Keep makes.
 func Check(file string) error {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -78,7 +78,7 @@ func Check(file string) error {
 	}, func(int) error { return nil })
 }
 
-// inspect looks at the namespace that this thread is in.
+// inspect checks the mount namespace of this thread.
 func inspect() error {
 	errs := []error{IsNull(Null), fileSystem("/", unix.TMPFS_MAGIC, unix.ST_RDONLY), fileSystem("/proc", unix.PROC_SUPER_MAGIC, 0)}
 	for _, dir := range []string{Root, Blank, Cgroup} {

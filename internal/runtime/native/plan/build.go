@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// Ptr is an offset into a plan's data.
+// Ptr is an offset into the plan's data.
 type Ptr uint32
 
 // Slot names a slot as an argument.
@@ -35,10 +35,10 @@ func P(p Ptr) Arg { return Arg{uint64(p), argPtr} }
 // S is an argument read from a slot.
 func S(s Slot) Arg { return Arg{uint64(s), argSlot} }
 
-// Builder puts a plan together. The zero Builder is ready.
+// Builder builds a plan. The zero Builder is ready for use.
 type Builder struct {
 	ops    []Op
-	data   []byte // offsets handed out count from the blob's start; see base
+	data   []byte // offsets handed out are relative to the blob's start; see base
 	relocs []uint32
 	names  map[string]Ptr
 	next   Slot
@@ -46,11 +46,11 @@ type Builder struct {
 	cgroup Ptr
 	pidNS  Ptr
 	users  []User
-	nul    *string // the first string that holds a NUL
+	nul    *string // the first string that contains a NUL
 }
 
-// HoldsNUL returns the first string given that holds a NUL, which would have
-// ended it for the kernel.
+// HoldsNUL returns the first string that contains a NUL, at which the kernel would have
+// cut it off; nil if there is none.
 func (b *Builder) HoldsNUL() (s string, bad bool) {
 	if b.nul == nil {
 		return "", false
@@ -62,8 +62,8 @@ func (b *Builder) HoldsNUL() (s string, bad bool) {
 // are final when they are handed out.
 const base = headerSize
 
-// Clone sets the flags of clone3 and, unless empty, the v2 cgroup directory that
-// the child is born in.
+// Clone sets the flags of clone3 and, unless empty, the v2 cgroup directory in which the
+// child starts.
 func (b *Builder) Clone(flags uint64, cgroupDir string) {
 	b.flags = flags
 	if cgroupDir != "" {
@@ -71,11 +71,11 @@ func (b *Builder) Clone(flags uint64, cgroupDir string) {
 	}
 }
 
-// JoinPid has the child be born in the pid namespace that the file names.
+// JoinPid makes the child start in the pid namespace of that file.
 func (b *Builder) JoinPid(file string) { b.pidNS = b.String(file) }
 
-// NewSlot returns a slot of the plan's own. It panics when a plan uses more than
-// there are, which is a mistake of the compiler, not of its input.
+// NewSlot returns a slot for the plan's own use. It panics when the slots are used up,
+// which is a bug in the compiler and does not depend on its input.
 func (b *Builder) NewSlot() Slot {
 	if b.next < SlotFree {
 		b.next = SlotFree
@@ -100,18 +100,18 @@ func (b *Builder) Bytes(v []byte) Ptr {
 	return p
 }
 
-// String copies s and a NUL; equal strings are stored once. A NUL inside ends
-// the string there: see HoldsNUL.
+// String copies s and a NUL into the data; equal strings are stored once. See HoldsNUL
+// for a string that contains a NUL.
 func (b *Builder) String(s string) Ptr {
 	if b.nul == nil && strings.IndexByte(s, 0) >= 0 {
-		bad := s // its own variable: s itself would be on the heap each time
+		bad := s // a copy, because &s would move s to the heap on every call
 		b.nul = &bad
 	}
 	if p, ok := b.names[s]; ok {
 		return p
 	}
 	if b.names == nil {
-		// What a common container needs, at once.
+		// Room for a common container, allocated at once.
 		b.names, b.data = make(map[string]Ptr, 256), slices.Grow(b.data, 16<<10)
 	}
 	p := Ptr(int(base) + len(b.data))
@@ -129,7 +129,7 @@ func (b *Builder) Words(w ...uint64) Ptr {
 	return b.Bytes(buf)
 }
 
-// Struct stores words of which some are to become addresses.
+// Struct stores words, some of which become addresses.
 func (b *Builder) Struct(args ...Arg) Ptr {
 	w := make([]uint64, len(args))
 	for i, a := range args {
@@ -181,16 +181,17 @@ func (b *Builder) AddSame(name string, p, q Ptr, n int) {
 	b.ops = append(b.ops, Op{Kind: Same, Out: -1, Ptrs: 3, Name: uint32(b.String(name)), A: [6]uint64{uint64(p), uint64(q), uint64(n)}})
 }
 
-// At returns operation i, to set what was not known when it was added.
+// At returns operation i, so that values can be set that were not known when it was
+// added.
 func (b *Builder) At(i int) *Op { return &b.ops[i] }
 
-// Over makes o, the operation at index i, pass over everything added since.
+// Over makes o, the operation at index i, skip all operations added since.
 func (b *Builder) Over(i int) { b.ops[i].Want = uint64(len(b.ops) - i - 1) }
 
 // To keeps the result in s.
 func (o *Op) To(s Slot) *Op { o.Out = int8(s); return o }
 
-// Allow names one or two errnos that are no failure.
+// Allow names one or two errnos that do not count as failure.
 func (o *Op) Allow(errno ...uint16) *Op {
 	if len(errno) > 0 {
 		o.OK = errno[0]
@@ -201,7 +202,7 @@ func (o *Op) Allow(errno ...uint16) *Op {
 	return o
 }
 
-// Result makes it a Must.
+// Result makes the operation a Must with this result.
 func (o *Op) Result(want uint64) *Op { o.Kind, o.Want = Must, want; return o }
 
 // Encode returns the blob.

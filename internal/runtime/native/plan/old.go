@@ -8,17 +8,17 @@ import (
 	"unsafe"
 )
 
-// Format version 1 is that of protocol version 1: its header has no user
-// namespaces, and there is no Fork. All offsets are eight bytes less.
+// Format version 1 belongs to protocol version 1: its header has no user namespaces, and
+// it has no Fork. All its offsets are eight bytes less.
 const (
-	usersAt   = int(unsafe.Offsetof(Header{}.Users)) // where version 1 has its sum
+	usersAt   = int(unsafe.Offsetof(Header{}.Users)) // where version 1 has its checksum
 	usersSize = 8
 )
 
-// ErrNotInVersion1 is a plan that a keeper of version 1 could not run.
-var ErrNotInVersion1 = errors.New("plan: it needs a newer keeper, for its user namespaces")
+// ErrNotInVersion1 means that a plan needs what a keeper of version 1 does not have.
+var ErrNotInVersion1 = errors.New("plan: needs a newer keeper, for its user namespaces")
 
-// ToVersion1 rewrites a plan for a keeper of version 1. blob stays as it is.
+// ToVersion1 rewrites a plan for a keeper of version 1. It does not change blob.
 func ToVersion1(blob []byte) ([]byte, error) {
 	if err := Check(blob); err != nil {
 		return nil, err
@@ -39,8 +39,8 @@ func ToVersion1(blob []byte) ([]byte, error) {
 	return out, nil
 }
 
-// FromVersion1 rewrites a plan of version 1; what is none comes back as it is,
-// for Check to judge.
+// FromVersion1 rewrites a plan of version 1 for the current format. It returns anything
+// else unchanged, for Check to refuse.
 func FromVersion1(blob []byte) []byte {
 	const old = int(headerSize) - usersSize
 	if len(blob) < old || len(blob) > MaxSize || blob[len(magic)-1] != 1 || binary.LittleEndian.Uint32(blob[8:]) != 1 {
@@ -64,7 +64,7 @@ func FromVersion1(blob []byte) []byte {
 	return out
 }
 
-// shift moves every offset in blob by delta, before the bytes themselves move.
+// shift adds delta to every offset in blob; the bytes themselves are moved afterwards.
 func shift(blob []byte, ops, numOps, relocs, numRelocs uint32, delta int) {
 	add32 := func(at int) {
 		if v := binary.LittleEndian.Uint32(blob[at:]); v != 0 {
@@ -101,8 +101,8 @@ func shift(blob []byte, ops, numOps, relocs, numRelocs uint32, delta int) {
 	}
 }
 
-// sum1 is the sum of version 1: FNV-1a by bytes, over the blob as if its sum
-// were zero.
+// sum1 returns the checksum of version 1: FNV-1a over the bytes of the blob, with the
+// checksum field taken as zero.
 func sum1(blob []byte) uint64 {
 	h := uint64(sumOffset)
 	for i, b := range blob {

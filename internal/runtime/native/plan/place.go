@@ -5,20 +5,20 @@ import (
 	"unsafe"
 )
 
-// Errors of Place. A plan is made by the agent of this very node; one that is
-// refused was damaged on its way or comes from another version.
+// Errors of Place. The plan was made by an agent on this node, so one that is refused
+// was damaged or comes from an unsupported version.
 var (
 	ErrShort    = errors.New("plan: too short")
-	ErrMagic    = errors.New("plan: no plan, or one of another version")
-	ErrArch     = errors.New("plan: made for another machine")
-	ErrDamaged  = errors.New("plan: damaged: its sum is wrong")
-	ErrBounds   = errors.New("plan: an offset leaves the plan")
-	ErrOperand  = errors.New("plan: an operation that does not exist")
+	ErrMagic    = errors.New("plan: not a plan, or of another version")
+	ErrArch     = errors.New("plan: made for another architecture")
+	ErrDamaged  = errors.New("plan: damaged: wrong checksum")
+	ErrBounds   = errors.New("plan: offset out of range")
+	ErrOperand  = errors.New("plan: unknown operation")
 	ErrTooLarge = errors.New("plan: too large")
 )
 
-// Check says whether blob is a plan that can be placed and run. It reads every
-// offset, so that the child that runs it has nothing left to check.
+// Check reports whether blob is a plan that can be placed and run. It checks every
+// offset, so that the child need not.
 func Check(blob []byte) error {
 	h, err := header(blob)
 	if err != nil {
@@ -106,7 +106,7 @@ func header(blob []byte) (*Header, error) {
 	return h, nil
 }
 
-// stringAt reports whether a NUL-terminated string stands at off, before end.
+// stringAt reports whether a NUL-terminated string starts at off and ends before end.
 func stringAt(blob []byte, off, end uint32) bool {
 	if off < headerSize || off >= end {
 		return false
@@ -133,9 +133,9 @@ func relocsOf(blob []byte, h *Header) []uint32 {
 	return unsafe.Slice((*uint32)(unsafe.Pointer(&blob[h.Relocs])), h.NumRelocs)
 }
 
-// Placed is a plan whose addresses are those of the memory it stands in. The
-// memory must stay where it is, outside the garbage collector's reach, until
-// the child has run.
+// Placed is a plan whose offsets have become addresses of the memory it lies in. That
+// memory must not move, and must not be the garbage collector's, until the child has
+// run.
 type Placed struct {
 	Header *Header
 	Ops    []Op
@@ -143,9 +143,9 @@ type Placed struct {
 	users  []User
 }
 
-// Place checks the plan in mem, which must be writable and stay in place (a
-// private mapping of the memfd it came in), and turns its offsets into
-// addresses.
+// Place checks the plan in mem and turns its offsets into addresses. mem must be
+// writable and must not move; usually it is a private mapping of the memory file that
+// the plan came in.
 func Place(mem []byte) (Placed, error) {
 	if err := Check(mem); err != nil {
 		return Placed{}, err
@@ -153,8 +153,8 @@ func Place(mem []byte) (Placed, error) {
 	return PlaceChecked(mem), nil
 }
 
-// PlaceChecked is Place for memory that Check has passed, and nobody has written
-// to since.
+// PlaceChecked is Place for memory that Check has accepted and that was not written to
+// since.
 func PlaceChecked(mem []byte) Placed {
 	h := (*Header)(unsafe.Pointer(&mem[0]))
 	users, _ := usersOf(mem, h)
@@ -182,7 +182,7 @@ func (p Placed) Name(i int) string {
 	return cstring(p.blob, p.Ops[i].Name)
 }
 
-// CgroupDir is the directory that the child is born in, or "".
+// CgroupDir returns the directory of the cgroup in which the child starts, or "".
 func (p Placed) CgroupDir() string {
 	if p.Header.CgroupDir == 0 {
 		return ""
@@ -190,7 +190,7 @@ func (p Placed) CgroupDir() string {
 	return cstring(p.blob, p.Header.CgroupDir)
 }
 
-// PidNS is the file of the pid namespace that the child is born in, or "".
+// PidNS returns the file of the pid namespace in which the child starts, or "".
 func (p Placed) PidNS() string {
 	if p.Header.PidNS == 0 {
 		return ""

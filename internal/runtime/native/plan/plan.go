@@ -14,7 +14,7 @@ import (
 	"unsafe"
 )
 
-// Kind says how an operation's outcome is taken.
+// Kind says what an operation does and how its outcome is judged.
 type Kind uint8
 
 // The kinds of operations.
@@ -23,30 +23,30 @@ const (
 	Call Kind = iota
 	// Must makes a system call whose result must be Want.
 	Must
-	// Try makes a system call; when it fails with OK or OK2 the next Want
-	// operations are passed over.
+	// Try makes a system call; if it fails with OK or OK2, the next Want operations are
+	// skipped.
 	Try
-	// Store writes a slot (the low four bytes) into the plan's data: A[0] is
-	// the slot's number, A[1] the offset.
+	// Store writes a slot's value (its low four bytes) into the plan's data: A[0] is the
+	// number of the slot, A[1] the offset.
 	Store
-	// Jump passes the next Want operations over.
+	// Jump skips the next Want operations.
 	Jump
-	// Fork clones once more, as A[0] (struct clone_args in the plan's data)
-	// says: the new process goes on with the next operation, as the keeper's
-	// own child (CLONE_PARENT), and this one ends. It tells the keeper the new
-	// one's pid as StepForked.
+	// Fork clones a second child, as A[0] (a struct clone_args in the plan's data) says.
+	// The second child goes on with the next operation, as a child of the keeper
+	// (CLONE_PARENT), and this one ends. It reports the second child's pid to the keeper
+	// with StepForked.
 	Fork
-	// Same compares A[2] bytes of the plan's data at A[0] and A[1]; where they
-	// differ the plan fails.
+	// Same compares the A[2] bytes of the plan's data at A[0] and A[1]. If they differ,
+	// the plan fails.
 	Same
 )
 
 // Op is one operation. Its layout is part of the plan's format.
 type Op struct {
 	Kind  Kind
-	Out   int8  // slot that keeps the result, -1 for none
-	Slots uint8 // bit i: A[i] is the number of a slot, not a value
-	Ptrs  uint8 // bit i: A[i] is an offset into the plan's data, not a value
+	Out   int8  // slot that gets the result, -1 for none
+	Slots uint8 // bit i: A[i] is the number of a slot, whose value is used
+	Ptrs  uint8 // bit i: A[i] is an offset into the plan's data, whose address is used
 	OK    uint16
 	OK2   uint16
 	NR    uint32 // system call number
@@ -60,37 +60,37 @@ const (
 	SlotStdin   = 0
 	SlotStdout  = 1
 	SlotStderr  = 2
-	SlotError   = 3 // the pipe that tells of a failure, closed by execve
-	SlotPark    = 4 // read one byte from here to go on; nothing: give up
+	SlotError   = 3 // failure pipe, closed by execve
+	SlotPark    = 4 // pipe; a byte read from it means go on, its end means give up
 	SlotConsole = 5 // socket that takes a pty's master
 	SlotTarget  = 6 // pidfd of the process whose namespaces an exec joins
-	SlotGo      = 7 // what a Fork made reads one byte from here, once the keeper knows it
+	SlotGo      = 7 // pipe from which a second child reads one byte, once the keeper knows it
 	SlotFree    = 8 // the first slot for the plan's own use
 	NumSlots    = 32
 )
 
-// StepParked is what a child tells by its failure pipe, as the number of an
-// operation, when it has come to where it parks.
+// StepParked is what a child writes to its failure pipe in place of an operation's
+// number when it has parked.
 const StepParked = 1<<32 - 1
 
-// Died is what is said of a child that ended before its program without telling
-// why: it was killed.
+// Died is the error text for a child that ended before its program without reporting a
+// failure: it was killed.
 const Died = "the child died before its program ran"
 
-// StepForked is what a child tells when it has made another by Fork; the pid
-// stands where else an errno does.
+// StepForked is what a child reports when it has made a second child by Fork; the second
+// child's pid is in the place of the errno.
 const StepForked = 1<<32 - 2
 
-// StepExec is set in the number of an operation that a child tells of when that was
-// to execute a program.
+// StepExec is set in the reported operation number if that operation was to execute a
+// program.
 const StepExec = 1 << 30
 
-// Version of the format. A keeper takes plans of its own version, and of the one
-// before where its client speaks that (old.go).
+// Version of the format. A keeper accepts plans of its own version, and of the one
+// before from clients that use that protocol version (old.go).
 const Version = 2
 
-// Limits of a plan, so that a corrupt one cannot make the keeper map or walk
-// what it should not.
+// Limits of a plan, so that a corrupt one cannot make the keeper use too much memory or
+// time.
 const (
 	MaxOps  = 4096
 	MaxSize = 4 << 20
@@ -105,10 +105,10 @@ type Header struct {
 	NumOps     uint32
 	Ops        uint32
 	NumRelocs  uint32
-	Relocs     uint32 // array of uint32: offsets of 8-byte words that hold an offset and are to hold an address
+	Relocs     uint32 // array of uint32: offsets of 8-byte words whose content is an offset that becomes an address
 	CloneFlags uint64
-	CgroupDir  uint32 // offset of the v2 directory to be born in; 0 for none
-	PidNS      uint32 // offset of the pid namespace's file to be born in; 0 for none
+	CgroupDir  uint32 // offset of the directory of the v2 cgroup to start in; 0 for none
+	PidNS      uint32 // offset of the file of the pid namespace to start in; 0 for none
 	Users      uint32 // offset of the user namespaces to make first (users.go); 0 for none
 	NumUsers   uint32
 	Sum        uint64 // of the blob with this field zero
@@ -122,11 +122,11 @@ const (
 
 var magic = [8]byte{'L', 'S', 'P', 'L', 'A', 'N', 0, Version}
 
-// sum guards the blob against damage, with Header.Sum taken for zero.
+// sum returns the checksum of the blob, with Header.Sum taken as zero.
 func sum(blob []byte) uint64 { return sumWithout(blob, int(unsafe.Offsetof(Header{}.Sum))) }
 
-// sumWithout is FNV-1a by words, of which the one at hole is taken for zero and
-// the last is filled up with zeros.
+// sumWithout is FNV-1a over words. It takes the word at hole as zero and pads the last
+// one with zeros.
 func sumWithout(b []byte, hole int) uint64 {
 	h := uint64(sumOffset)
 	for i := 0; i < len(b); i += 8 {
@@ -140,7 +140,7 @@ func sumWithout(b []byte, hole int) uint64 {
 				w |= uint64(b) << (8 * j)
 			}
 		}
-		// Turned, so that what is high in a word reaches all of the sum.
+		// Rotated, so that a word's high bits influence the whole sum.
 		h = bits.RotateLeft64((h^w)*sumPrime, 32)
 	}
 	return h

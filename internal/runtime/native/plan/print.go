@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// Print renders a plan for people: how the child is cloned, then one operation a
-// line with its number, name, system call and arguments. It does not
-// run or change the plan.
+// Print renders a plan for people: how the child is cloned, then one operation per line
+// with its number, name, system call and arguments. It neither runs nor changes the
+// plan.
 func Print(blob []byte) (string, error) {
 	head, lines, err := Lines(blob, nil)
 	if err != nil {
@@ -24,9 +24,9 @@ func Print(blob []byte) (string, error) {
 	return out, nil
 }
 
-// Lines is Print by lines and without numbers, the head apart: what two plans
-// have in common is the same in both. call names system calls; nil, or "" from
-// it, leaves their numbers.
+// Lines returns what Print prints, line by line and without numbers and header, so that
+// two plans can be compared. call names system calls; if it is nil or returns "", the
+// number is printed.
 func Lines(blob []byte, call func(nr uint32) string) (head, ops []string, err error) {
 	if err := Check(blob); err != nil {
 		return nil, nil, err
@@ -58,8 +58,8 @@ func Lines(blob []byte, call func(nr uint32) string) (head, ops []string, err er
 	return head, ops, nil
 }
 
-// printer shows data by its content, so that a plan reads the same wherever its
-// parts stand.
+// printer prints data by its content, so that a plan reads the same wherever its parts
+// are stored.
 type printer struct {
 	blob   []byte
 	end    uint32
@@ -68,7 +68,7 @@ type printer struct {
 	call   func(nr uint32) string
 }
 
-// look finds the pieces of data: whatever something points to begins one.
+// look finds the pieces of data: every offset that something points to begins one.
 func (p *printer) look(h *Header) {
 	p.points = map[uint32]struct{}{}
 	p.starts = []uint32{h.CgroupDir, h.PidNS, h.Users}
@@ -90,7 +90,7 @@ func (p *printer) look(h *Header) {
 
 func (p *printer) word(at uint32) uint64 { return *(*uint64)(unsafe.Pointer(&p.blob[at])) }
 
-// next is where the piece at off ends.
+// next returns where the piece at off ends.
 func (p *printer) next(off uint32) uint32 {
 	i, _ := slices.BinarySearch(p.starts, off+1)
 	if i < len(p.starts) {
@@ -153,7 +153,7 @@ func (p *printer) op(o *Op) string {
 	return s
 }
 
-// place says where in which piece of data off is, if that is known.
+// place says where, in which piece of data, off lies, if that is known.
 func (p *printer) place(off uint32) string {
 	i, exact := slices.BinarySearch(p.starts, off)
 	if !exact {
@@ -176,14 +176,14 @@ func number(v uint64) string {
 	return "0x" + strconv.FormatUint(v, 16)
 }
 
-// Bounds of what is shown of one piece, and of how deep pieces are followed.
+// Limits for how much of one piece is printed, and how deep pointers are followed.
 const (
 	maxShown = 64
 	maxDepth = 3
 )
 
-// data shows text as a string and anything else as its words, of which pointers
-// are followed.
+// data prints text as a string, and anything else as words, following those that are
+// pointers.
 func (p *printer) data(off uint32, depth int) string {
 	for i, b := range p.blob[off:p.end] {
 		if b == 0 && (i > 0 || p.next(off) == off+1) {

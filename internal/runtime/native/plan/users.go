@@ -7,36 +7,36 @@ import (
 	"unsafe"
 )
 
-// IDRange maps Size ids from Inside a user namespace to Outside, the keeper's.
+// IDRange maps Size IDs from Inside a user namespace to Outside, in the keeper's.
 type IDRange struct{ Inside, Outside, Size uint32 }
 
 // IDMap is a whole mapping of users or of groups.
 type IDMap []IDRange
 
-// User is a user namespace that the keeper makes before the child runs; its
-// descriptor comes in Slot.
+// User is a user namespace that the keeper makes before the child runs. Slot gets its
+// descriptor.
 type User struct {
 	Slot       Slot
 	UIDs, GIDs IDMap
 }
 
-// Limits of the user namespaces of one plan. The kernel takes 340 ranges, and no
-// more than a page of text.
+// Limits for the user namespaces of one plan. The kernel accepts 340 ranges, and at most
+// a page of text.
 const (
 	MaxUsers  = 16
 	MaxRanges = 100
 )
 
-// ErrMapping is a mapping that cannot be right. The kernel would refuse most of
-// it too, after the plan had begun.
-var ErrMapping = errors.New("plan: an id mapping that is empty, overlaps or leaves the 32 bits")
+// ErrMapping means that a mapping is invalid. The kernel would refuse most invalid ones
+// too, but only after the plan had begun.
+var ErrMapping = errors.New("plan: invalid ID mapping: it is empty, overlaps, or exceeds 32 bits")
 
 // Check says whether m can be a user namespace's mapping.
 func (m IDMap) Check() error {
 	if len(m) == 0 || len(m) > MaxRanges {
 		return ErrMapping
 	}
-	const end = 1<<32 - 1 // the last id stands for none
+	const end = 1<<32 - 1 // the last ID means no ID
 	meet := func(a, b, size, size2 uint32) bool {
 		return uint64(a) < uint64(b)+uint64(size2) && uint64(b) < uint64(a)+uint64(size)
 	}
@@ -53,12 +53,12 @@ func (m IDMap) Check() error {
 	return nil
 }
 
-// Maps reports whether id has a counterpart outside.
+// Maps reports whether id, inside, is mapped.
 func (m IDMap) Maps(id uint32) bool {
 	return slices.ContainsFunc(m, func(r IDRange) bool { return id >= r.Inside && id-r.Inside < r.Size })
 }
 
-// String is the mapping as the kernel reads it from uid_map and gid_map.
+// String returns the mapping in the format of uid_map and gid_map.
 func (m IDMap) String() string {
 	out := ""
 	for i, r := range m {
@@ -70,8 +70,8 @@ func (m IDMap) String() string {
 	return out
 }
 
-// User has the keeper make a user namespace and returns the slot of its
-// descriptor; the same mapping gives the same one.
+// User makes the keeper create a user namespace, and returns the slot for its
+// descriptor. The same mappings give the same slot.
 func (b *Builder) User(uids, gids IDMap) Slot {
 	for _, u := range b.users {
 		if slices.Equal(u.UIDs, uids) && slices.Equal(u.GIDs, gids) {
@@ -83,11 +83,11 @@ func (b *Builder) User(uids, gids IDMap) Slot {
 	return u.Slot
 }
 
-// Users lists what User was asked for.
+// Users lists the user namespaces that User was asked for.
 func (b *Builder) Users() []User { return b.users }
 
-// encodeUsers writes, for each, its slot, the lengths of both mappings and their
-// ranges, all as words.
+// encodeUsers writes, for each user namespace, its slot, the lengths of both mappings
+// and their ranges, all as words.
 func (b *Builder) encodeUsers() Ptr {
 	if len(b.users) == 0 {
 		return 0
@@ -146,10 +146,10 @@ func usersOf(blob []byte, h *Header) ([]User, error) {
 	return users, nil
 }
 
-// Users are the user namespaces that the plan needs.
+// Users returns the user namespaces that the plan needs.
 func (p Placed) Users() []User { return p.users }
 
-// CloneArgsSize is that of struct clone_args with its cgroup field.
+// CloneArgsSize is the size of struct clone_args up to its cgroup field.
 const CloneArgsSize = 88
 
 // Offsets of struct clone_args' fields.
@@ -158,7 +158,7 @@ const (
 )
 
 // AddFork appends a Fork with the clone flags. With a cgroup slot, which holds a
-// directory's descriptor, the new process is born in it.
+// directory's descriptor, the second child starts in that cgroup.
 func (b *Builder) AddFork(name string, flags, cgroupFlag uint64, cgroup Slot) {
 	var w [CloneArgsSize / 8]uint64
 	w[0] = flags

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Allows reports whether the filter lets a call of this machine's own kind pass,
-// asking nobody. A nil Program allows nothing.
+// Allows reports whether the filter allows a call of this machine's own architecture
+// without asking a listener. A nil Program allows nothing.
 func (f Filter) Allows(nr uint32, args [6]uint64) bool {
 	audit := uint32(unix.AUDIT_ARCH_X86_64)
 	if runtime.GOARCH == "arm64" {

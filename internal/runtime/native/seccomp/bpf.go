@@ -17,25 +17,25 @@ func jump(over int) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(over)}
 }
 
-// test jumps by 8-bit distances: jt instructions over when the comparison
-// holds, else jf.
+// test compares and jumps 8-bit distances: over jt instructions if the comparison holds,
+// otherwise over jf.
 func test(op uint16, k uint32, jt, jf int) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, K: k, Jt: uint8(jt), Jf: uint8(jf)}
 }
 
-// assemble puts a dispatcher by architecture before the sections. A call of an
-// architecture without a section kills: it could get around every rule.
+// assemble puts a dispatcher on the architecture before the sections. A call of an
+// architecture without a section kills the process, because it could bypass every rule.
 func assemble(tables []arch, sections [][]unix.SockFilter) []unix.SockFilter {
 	prog := []unix.SockFilter{load(offArch)}
 	for i, a := range tables {
-		// The jump over a section is too far for a conditional one.
+		// A conditional jump cannot reach over a section.
 		prog = append(prog, test(unix.BPF_JEQ, a.audit, 1, 0), jump(len(sections[i])))
 		prog = append(prog, sections[i]...)
 	}
 	return append(prog, ret(unix.SECCOMP_RET_KILL_PROCESS))
 }
 
-// section is the filter of one architecture.
+// section is the filter for one architecture.
 func section(a arch, rules []rule, def uint32) []unix.SockFilter {
 	prog := []unix.SockFilter{load(offNR)}
 	if a.x86 {
@@ -44,8 +44,8 @@ func section(a arch, rules []rule, def uint32) []unix.SockFilter {
 	return append(prog, search(spans(rules, def))...)
 }
 
-// span is a run of system call numbers, from its start to the next span's, that
-// get the same.
+// span is a range of system call numbers with the same rule, up to the next span's
+// start.
 type span struct {
 	from     uint32
 	branches []branch
@@ -77,7 +77,7 @@ func spans(rules []rule, def uint32) []span {
 	return all
 }
 
-// search finds the span of the number in the accumulator.
+// search finds the span for the number in the accumulator.
 func search(all []span) []unix.SockFilter {
 	if len(all) == 1 {
 		return leaf(all[0])
@@ -90,7 +90,7 @@ func search(all []span) []unix.SockFilter {
 	return slices.Concat([]unix.SockFilter{test(unix.BPF_JGE, all[mid].from, 0, 1), jump(len(left))}, left, right)
 }
 
-// leaf compares the arguments, branch by branch.
+// leaf compares the arguments for each branch in turn.
 func leaf(s span) []unix.SockFilter {
 	var prog []unix.SockFilter
 	for _, b := range s.branches {
@@ -106,9 +106,9 @@ func leaf(s span) []unix.SockFilter {
 	return append(prog, ret(s.def))
 }
 
-// compare falls through when the argument matches, else jumps over the skip
-// instructions that follow it. Registers are 64 bits, the filter's words 32:
-// the high half is told first.
+// compare falls through if the argument matches, and otherwise jumps over the skip
+// instructions that follow it. Registers have 64 bits and the filter's words 32, so the
+// high half is compared first.
 func compare(a specs.LinuxSeccompArg, skip int) []unix.SockFilter {
 	lo, hi := offArgs+8*uint32(a.Index), offArgs+8*uint32(a.Index)+4
 	vlo, vhi := uint32(a.Value), uint32(a.Value>>32)
@@ -121,7 +121,7 @@ func compare(a specs.LinuxSeccompArg, skip int) []unix.SockFilter {
 	case specs.OpNotEqual:
 		return []unix.SockFilter{load(hi), test(unix.BPF_JEQ, vhi, 0, 2), load(lo), test(unix.BPF_JEQ, vlo, skip, 0)}
 	case specs.OpMaskedEqual:
-		// Value is the mask, ValueTwo what must be left.
+		// Value is the mask, ValueTwo the expected result.
 		wlo, whi := uint32(a.ValueTwo), uint32(a.ValueTwo>>32)
 		return []unix.SockFilter{
 			load(hi), and(vhi), test(unix.BPF_JEQ, whi, 0, 3+skip),
@@ -136,7 +136,7 @@ func compare(a specs.LinuxSeccompArg, skip int) []unix.SockFilter {
 			load(hi), test(unix.BPF_JGT, vhi, 3, 0), test(unix.BPF_JEQ, vhi, 0, 2+skip),
 			load(lo), test(op, vlo, 0, skip),
 		}
-	default: // less than, less or equal: the other way round
+	default: // less than, less or equal: the inverse of these
 		op := uint16(unix.BPF_JGE)
 		if a.Op == specs.OpLessEqual {
 			op = unix.BPF_JGT

@@ -1,9 +1,9 @@
-// Package seccomp compiles the seccomp section of an OCI spec into the filter
-// that the kernel runs. It is pure: it installs nothing and reads nothing of
-// this machine but its architecture.
+// Package seccomp compiles the seccomp section of an OCI spec into a BPF filter. It is
+// pure: it installs nothing, and the only fact of this machine that it uses is the
+// architecture.
 //
-// The filter first tells the architecture, then finds the system call by a
-// binary search, then compares arguments. Start at Compile.
+// The filter first checks the architecture, then finds the system call by binary search,
+// then compares arguments. Start at Compile.
 package seccomp
 
 //go:generate go run ./gen
@@ -23,11 +23,11 @@ type Filter struct {
 	Program []unix.SockFilter
 	// Flags are SECCOMP_FILTER_FLAG_* bits.
 	Flags uint64
-	// Notify is set when an action asks a listener; the filter then has to be
-	// installed with SECCOMP_FILTER_FLAG_NEW_LISTENER.
+	// Notify is set if an action notifies a listener. The filter must then be installed
+	// with SECCOMP_FILTER_FLAG_NEW_LISTENER.
 	Notify bool
-	// Unknown names system calls that this architecture's table does not
-	// have. They are left to the default action, as libseccomp does.
+	// Unknown are names of system calls that this architecture's table does not have.
+	// They get the default action, as with libseccomp.
 	Unknown []string
 }
 
@@ -45,7 +45,7 @@ const x32Bit = 0x40000000
 type arch struct {
 	audit uint32
 	calls map[string]uint32
-	x86   bool // has the x32 bit
+	x86   bool // with the x32 ABI's bit
 }
 
 func arches(spec []specs.Arch) ([]arch, error) {
@@ -66,7 +66,7 @@ func arches(spec []specs.Arch) ([]arch, error) {
 		case a == specs.ArchARM && runtime.GOARCH == "arm64":
 			found = append(found, arch{unix.AUDIT_ARCH_ARM, callsARM(), false})
 		}
-		// Other architectures cannot run here; x32 is refused below.
+		// other architectures cannot run here, and x32 is refused below
 	}
 	return found, nil
 }
@@ -103,7 +103,7 @@ func Compile(s *specs.LinuxSeccomp) (Filter, error) {
 	for _, r := range s.Syscalls {
 		f.Notify = f.Notify || r.Action == specs.ActNotify
 	}
-	if !f.Notify { // the kernel takes it with a listener only
+	if !f.Notify { // the kernel accepts the flag only with a listener
 		f.Flags &^= unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 	}
 	for name := range unknown {
@@ -122,7 +122,7 @@ func flags(names []specs.LinuxSeccompFlag) (bits uint64, err error) {
 			bits |= unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 		case specs.LinuxSeccompFlagWaitKillableRecv:
 			bits |= unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
-		case "SECCOMP_FILTER_FLAG_TSYNC": // for all threads, and there is one
+		case "SECCOMP_FILTER_FLAG_TSYNC": // the process has one thread, so the flag changes nothing
 		default:
 			return 0, fmt.Errorf("seccomp: flag %q: unknown: %w", n, errdefs.ErrInvalidArgument)
 		}
@@ -160,8 +160,8 @@ func action(a specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	}
 }
 
-// rule is what one system call gets: the first branch whose arguments match
-// decides, else the default.
+// rule is the rule for one system call: the first branch whose arguments match decides,
+// otherwise the default.
 type rule struct {
 	nr       uint32
 	branches []branch
@@ -204,8 +204,8 @@ func rulesFor(s *specs.LinuxSeccomp, a arch, def uint32, unknown map[string]bool
 	}
 	rules := make([]rule, 0, len(by))
 	for _, r := range by {
-		// A branch without conditions ends the list: put the conditional ones
-		// first, as a rule for some arguments is meant as an exception.
+		// A branch without conditions ends the list. Put the conditional ones first,
+		// because a rule for some arguments is meant as an exception.
 		slices.SortStableFunc(r.branches, func(x, y branch) int { return min(len(y.args), 1) - min(len(x.args), 1) })
 		rules = append(rules, *r)
 	}
@@ -213,9 +213,9 @@ func rulesFor(s *specs.LinuxSeccomp, a arch, def uint32, unknown map[string]bool
 	return rules, nil
 }
 
-// branches gives the alternatives of one entry. Conditions on different
-// arguments must all hold; several on one argument are alternatives, as runc
-// has read them since before the specification said otherwise.
+// branches returns the alternatives of one entry. Conditions on different arguments must
+// all hold; several conditions on one argument are alternatives, as runc has always
+// treated them, although the specification now says otherwise.
 func branches(args []specs.LinuxSeccompArg, act uint32) []branch {
 	seen := map[uint]int{}
 	for _, a := range args {
@@ -241,8 +241,8 @@ func knownOp(op specs.LinuxSeccompOperator) bool {
 	return false
 }
 
-// CallName names a system call of the architecture that this program was built
-// for; "" for an unknown number.
+// CallName returns the name of a system call of this program's architecture, or "" for
+// an unknown number.
 func CallName(nr uint32) string {
 	table := callsAMD64()
 	if runtime.GOARCH == "arm64" {

@@ -1,6 +1,6 @@
-// Command gen writes the system call tables of package seccomp from the numbers
-// that golang.org/x/sys/unix has, in the version that go.mod names. It is for
-// `go generate`; it knows nothing of filters. Start at main.
+// Command gen writes the system call tables of package seccomp from the numbers in
+// golang.org/x/sys/unix, in the version that go.mod requires. It is run by go generate
+// and knows nothing of filters. Start at main.
 package main
 
 import (
@@ -19,8 +19,8 @@ import (
 	"strings"
 )
 
-// tables are the architectures whose calls a filter can tell: those we run on,
-// and the 32-bit ones that their kernels run too.
+// tables are the architectures that a filter can tell apart: the supported ones, and the
+// 32-bit ones that their kernels run too.
 var tables = []struct{ arch, fn string }{ //nolint:gochecknoglobals // a table
 	{"amd64", "callsAMD64"},
 	{"386", "calls386"},

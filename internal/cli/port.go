@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newPort(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "port CONTAINER [PORT[/PROTOCOL]]",
+		Short: "Show which host ports a container has",
+		Long:  "Show which host ports a container has, or only the address and port of the host for one port of the container.",
+		Args:  cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(func(c *client) error {
+				ports, err := portsOf(cmd, c, args[0])
+				if err != nil {
+					return err
+				}
+				if len(args) == 1 {
+					for _, p := range ports {
+						if err := a.print("%d/%s -> %s\n", p.GetContainer(), p.GetProtocol(), hostText(p)); err != nil {
+							return err
+						}
+					}
+					return nil
+				}
+				port, proto, _ := strings.Cut(args[1], "/")
+				found := false
+				for _, p := range ports {
+					if strconv.FormatUint(uint64(p.GetContainer()), 10) != port || proto != "" && proto != p.GetProtocol() {
+						continue
+					}
+					found = true
+					if err := a.print("%s\n", hostText(p)); err != nil {
+						return err
+					}
+				}
+				if !found {
+					return fmt.Errorf("%s: port %s is not forwarded: %w", args[0], args[1], errdefs.ErrNotFound)
+				}
+				return nil
+			})
+		},
+	}
+	return cmd
+}
+
+// portsOf returns the ports of a container that the agent finds by this name.
+func portsOf(cmd *cobra.Command, c *client, name string) ([]*longshorev1.Port, error) {
+	resp, err := c.containers.Inspect(cmd.Context(), &longshorev1.InspectRequest{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	var found struct {
+		ID      string `json:"id"`
+		Sandbox string `json:"sandbox"`
+	}
+	if err := json.Unmarshal(resp.GetJson(), &found); err != nil {
+		return nil, fmt.Errorf("inspect %s: %w", name, err)
+	}
+	list, err := c.containers.ListContainers(cmd.Context(), &longshorev1.ListContainersRequest{All: true, Sandbox: found.Sandbox})
+	if err != nil {
+		return nil, err
+	}
+	for _, ct := range list.GetContainers() {
+		if ct.GetId() == found.ID {
+			return ct.GetPorts(), nil
+		}
+	}
+	return nil, fmt.Errorf("%s is not a container: %w", name, errdefs.ErrNotFound)
+}

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newSwarm(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "swarm",
+		Short: "The node's membership in a Swarm",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newSwarmJoin(a), newSwarmLeave(a), newSwarmStatus(a))
+	return cmd
+}
+
+// swarmPort is that of managers when an address has none.
+const swarmPort = "2377"
+
+func newSwarmJoin(a *app) *cobra.Command {
+	req := &longshorev1.SwarmJoinRequest{}
+	var tokenFile string
+	cmd := &cobra.Command{
+		Use:   "join HOST[:PORT]",
+		Short: "Become a worker of the Swarm that has a manager there",
+		Args:  exactArgs(1, "the address of a manager"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if req.Token, err = a.joinToken(req.GetToken(), tokenFile); err != nil {
+				return err
+			}
+			if req.Address = args[0]; !strings.Contains(strings.TrimPrefix(args[0], "["), ":") || strings.HasSuffix(args[0], "]") {
+				req.Address += ":" + swarmPort
+			}
+			return a.call(func(c *client) error {
+				resp, err := c.swarm.Join(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				return a.print("this node joined the swarm as worker %s\n", resp.GetStatus().GetNode())
+			})
+		},
+	}
+	cmd.Flags().StringVar(&req.Token, "token", "", "the workers' join token; others on this machine can read it in the list of processes")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "a file with the join token; - is the standard input")
+	cmd.Flags().StringVar(&req.Availability, "availability", "active", "active, pause or drain")
+	return cmd
+}
+
+// joinToken is the token as it was given, in one way.
+func (a *app) joinToken(token, file string) (string, error) {
+	var data []byte
+	var err error
+	switch {
+	case (token == "") == (file == ""):
+		return "", &usageError{errors.New("give the join token by --token or by --token-file")}
+	case token != "":
+		return token, nil
+	case file == "-":
+		const most = 4096
+		data, err = io.ReadAll(io.LimitReader(a.o.Stdin, most))
+	default:
+		data, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the join token: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
+func newSwarmLeave(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "leave",
+		Short: "Stop and remove the Swarm's tasks, and leave it",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(func(c *client) error {
+				_, err := c.swarm.Leave(cmd.Context(), &longshorev1.SwarmLeaveRequest{})
+				return err
+			})
+		},
+	}
+}
+
+func newSwarmStatus(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say which Swarm the node is in, and whether a manager answers",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(func(c *client) error {
+				resp, err := c.swarm.Status(cmd.Context(), &longshorev1.SwarmStatusRequest{})
+				if err != nil {
+					return err
+				}
+				s := resp.GetStatus()
+				if asJSON {
+					return writeJSON(a.o.Stdout, toJSON(s), true)
+				}
+				if s.GetNode() == "" && s.GetError() == "" {
+					return a.print("this node is in no swarm\n")
+				}
+				return a.swarmStatus(s)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) swarmStatus(s *longshorev1.SwarmStatus) error {
+	t := facts{w: a.o.Stdout}
+	if s.GetNode() != "" {
+		t.line("node         %s", s.GetNode())
+		t.line("swarm        %s", s.GetCluster())
+		t.line("session      %s", strings.TrimSpace(s.GetSession()+" "+s.GetManager()))
+		t.line("managers     %s", strings.Join(s.GetManagers(), ", "))
+		t.line("tasks        %d", s.GetTasks())
+		t.line("certificate  until %s", s.GetCertificateEnds().AsTime().Format(time.RFC3339))
+	}
+	if s.GetError() != "" {
+		t.line("error        %s", printable(s.GetError()))
+	}
+	return t.err
+}

@@ -1,0 +1,99 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// Membership is the node in a Swarm, or in none.
+type Membership interface {
+	// Join makes the node a worker. It keeps no token.
+	Join(ctx context.Context, r JoinRequest) (SwarmStatus, error)
+	// Leave ends the membership and removes the Swarm's tasks.
+	Leave(ctx context.Context) error
+	Status() SwarmStatus
+}
+
+// JoinRequest asks to join a Swarm.
+type JoinRequest struct {
+	Addr         string // host:port of a manager
+	Token        string
+	Availability string // active, pause or drain; "" is active
+}
+
+// SwarmStatus tells of a membership; Node is "" while there is none.
+type SwarmStatus struct {
+	Node, Cluster   string
+	Session         string // up or down
+	Manager         string // the session's
+	Managers        []string
+	Error           string // why there is no session
+	Tasks           int
+	CertificateEnds time.Time
+}
+
+// swarmServer serves the Swarm service.
+type swarmServer struct {
+	longshorev1.UnimplementedSwarmServer
+	srv *Server
+}
+
+var _ longshorev1.SwarmServer = (*swarmServer)(nil)
+
+func (s *swarmServer) member() (Membership, error) {
+	if s.srv.o.Swarm == nil {
+		return nil, fmt.Errorf("this agent serves no swarm: set enabled = true in [face.swarm] and start it again: %w", errdefs.ErrFailedPrecondition)
+	}
+	return s.srv.o.Swarm, nil
+}
+
+// joinTimeout bounds a join: its client sees nothing of it meanwhile.
+const joinTimeout = time.Minute
+
+// Join makes the node a member.
+func (s *swarmServer) Join(ctx context.Context, req *longshorev1.SwarmJoinRequest) (*longshorev1.SwarmJoinResponse, error) {
+	m, err := s.member()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	st, err := m.Join(ctx, JoinRequest{Addr: req.GetAddress(), Token: req.GetToken(), Availability: req.GetAvailability()})
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.SwarmJoinResponse{Status: toSwarmStatus(st)}, nil
+}
+
+// Leave ends the membership.
+func (s *swarmServer) Leave(ctx context.Context, _ *longshorev1.SwarmLeaveRequest) (*longshorev1.SwarmLeaveResponse, error) {
+	m, err := s.member()
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.SwarmLeaveResponse{}, m.Leave(ctx)
+}
+
+// Status tells of it.
+func (s *swarmServer) Status(context.Context, *longshorev1.SwarmStatusRequest) (*longshorev1.SwarmStatusResponse, error) {
+	m, err := s.member()
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.SwarmStatusResponse{Status: toSwarmStatus(m.Status())}, nil
+}
+
+func toSwarmStatus(s SwarmStatus) *longshorev1.SwarmStatus {
+	out := &longshorev1.SwarmStatus{
+		Node: s.Node, Cluster: s.Cluster, Session: s.Session, Manager: s.Manager, Managers: s.Managers, Error: s.Error, Tasks: uint32(s.Tasks),
+	}
+	if !s.CertificateEnds.IsZero() {
+		out.CertificateEnds = stamp(s.CertificateEnds)
+	}
+	return out
+}

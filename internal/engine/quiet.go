@@ -1,0 +1,248 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/autopsy"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/proctree"
+)
+
+// quietExecs holds the processes that were started with ProcessConfig.Quiet and are not removed
+// yet. They are known here only: to the next agent they are processes without a record, which
+// recovery kills. The zero value is ready to use.
+type quietExecs struct {
+	mu sync.Mutex // guards of
+	of map[core.ID]map[core.ProcessID]core.Process
+}
+
+func (q *quietExecs) put(container core.ID, p core.Process) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.of == nil {
+		q.of = map[core.ID]map[core.ProcessID]core.Process{}
+	}
+	if q.of[container] == nil {
+		q.of[container] = map[core.ProcessID]core.Process{}
+	}
+	q.of[container][p.ID] = p
+}
+
+// get returns a copy of a process; nil when there is none.
+func (q *quietExecs) get(ref core.Ref) *core.Process {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p, ok := q.of[ref.Container][ref.Process]
+	if !ok {
+		return nil
+	}
+	return &p
+}
+
+// end notes how a process has ended, and reports whether that was not known yet.
+func (q *quietExecs) end(ref core.Ref, a core.Autopsy) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p, ok := q.of[ref.Container][ref.Process]
+	if !ok || p.Autopsy != nil {
+		return false
+	}
+	p.Autopsy, p.Finished, p.Pid = &a, a.Exit.At, 0
+	q.of[ref.Container][ref.Process] = p
+	return true
+}
+
+// drop forgets a process, and reports whether there was one.
+func (q *quietExecs) drop(ref core.Ref) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	procs := q.of[ref.Container]
+	_, ok := procs[ref.Process]
+	delete(procs, ref.Process)
+	if len(procs) == 0 {
+		delete(q.of, ref.Container)
+	}
+	return ok
+}
+
+// in returns the processes of one container.
+func (q *quietExecs) in(container core.ID) []core.Process {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Collect(maps.Values(q.of[container]))
+}
+
+// all returns all processes.
+func (q *quietExecs) all() map[core.Ref]core.Process {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := map[core.Ref]core.Process{}
+	for id, procs := range q.of {
+		for _, p := range procs {
+			all[core.Ref{Container: id, Process: p.ID}] = p
+		}
+	}
+	return all
+}
+
+// validQuiet refuses a quiet exec that could not be one.
+func validQuiet(by view, cfg core.ProcessConfig) error {
+	switch {
+	case !cfg.Quiet:
+		return nil
+	case len(cfg.IO.Sinks) > 0 || cfg.KeepExit || cfg.Data != nil:
+		return fmt.Errorf("a quiet process has no sinks, no data and no exit that is kept: %w", errdefs.ErrInvalidArgument)
+	}
+	_, err := by.owns("a quiet process") // what the unscoped view does to others' objects is recorded
+	return err
+}
+
+// process returns a process of a container, recorded or quiet, or nil.
+func (e *Engine) process(ct *core.Container, id core.ProcessID) *core.Process {
+	if p := ct.Process(id); p != nil {
+		return p
+	}
+	return e.quiet.get(core.Ref{Container: ct.ID, Process: id})
+}
+
+// recorded reports whether a process stands in its container's record.
+func recorded(ct *core.Container, ref core.Ref) bool { return ct.Process(ref.Process) != nil }
+
+// quietExec has the verbs on quiet processes.
+type quietExec struct{ e *Engine }
+
+// add makes a quiet process known. It fails when the container does not run any more: its end
+// may have come too early to kill the process.
+func (x quietExec) add(container core.ID, p core.Process) error {
+	e := x.e
+	e.quiet.put(container, p)
+	ct, err := e.records.container(container)
+	if err == nil && !alive(ct.State) {
+		err = fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		e.quiet.drop(core.Ref{Container: container, Process: p.ID})
+	}
+	return err
+}
+
+// end notes the end of a quiet process, and wakes who waits for it.
+func (x quietExec) end(ref core.Ref, a core.Autopsy) {
+	e := x.e
+	if e.quiet.end(ref, a) {
+		e.waits.ended(ref, a)
+	}
+}
+
+// abandon is called when the removal of an exec has failed. A quiet one is removed when its
+// end is seen, at the latest with its container: its caller does not come back.
+func (x quietExec) abandon(ctx context.Context, ref core.Ref) {
+	e := x.e
+	if e.quiet.get(ref) == nil {
+		return
+	}
+	e.abandoned.Store(ref, true)
+	if p := e.quiet.get(ref); p == nil || p.Autopsy == nil {
+		return
+	}
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	if err := e.dropAbandoned(ctx, ref); err != nil {
+		e.o.Logger.WarnContext(ctx, "the keeper could not forget a process that has ended; it does so with its container", "container", ref.Container, "process", ref.Process, "error", err)
+	}
+}
+
+// kill kills the quiet processes of a container that has ended.
+func (x quietExec) kill(ctx context.Context, container core.ID) {
+	e := x.e
+	for _, p := range e.quiet.in(container) {
+		if p.Autopsy != nil {
+			continue
+		}
+		if err := e.o.Supervisor.Signal(ctx, core.Ref{Container: container, Process: p.ID}, sigkill); err != nil && !errdefs.IsNotFound(err) {
+			e.o.Logger.WarnContext(ctx, "could not kill a process of an ended container; its removal does", "container", container, "process", p.ID, "error", err)
+		}
+	}
+}
+
+// forget forgets the quiet processes of a container that is removed.
+func (x quietExec) forget(container core.ID) {
+	e := x.e
+	for _, p := range e.quiet.in(container) {
+		ref := core.Ref{Container: container, Process: p.ID}
+		e.abandoned.Delete(ref)
+		e.quiet.drop(ref)
+	}
+}
+
+// quietLost finds a quiet process that the keeper does not know: how it ended is lost.
+func (s *survey) quietLost() {
+	e := s.e
+	for ref, p := range s.quiet {
+		if _, ok := s.procs[ref]; ok || p.Autopsy != nil {
+			continue
+		}
+		s.add(finding{
+			Violation: Violation{"lost", "container " + string(ref.Container), fmt.Sprintf("its quiet process %s is not known to the keeper", ref.Process)}, ref: ref,
+			repair: func(ctx context.Context) error {
+				quietExec{e}.end(ref, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}}))
+				return e.dropAbandoned(ctx, ref)
+			},
+		})
+	}
+}
+
+// strayExecs finds what nobody waits for, when the keeper was replaced: quiet processes whose
+// callers have gone, and execs whose launch was cut off, so that they were never recorded.
+func (s *survey) strayExecs() {
+	e := s.e
+	for ref, p := range s.procs {
+		if ref.Process == core.Main {
+			continue
+		}
+		if _, ok := e.abandoned.Load(ref); ok && e.quiet.get(ref) != nil {
+			s.add(finding{ref: ref, repair: func(ctx context.Context) error { return s.endStray(ctx, ref, p) }})
+			continue
+		}
+		if e.launches.Held(ref) { // read before the records: whoever held it has recorded the process by now
+			continue
+		}
+		if ct, err := e.records.container(ref.Container); err == nil && e.process(&ct, ref.Process) == nil {
+			s.add(finding{ref: ref, repair: func(ctx context.Context) error { return s.endStray(ctx, ref, p) }})
+		}
+	}
+}
+
+// endStray ends an exec that nobody waits for. Its exit is then yielded, and it is forgotten.
+func (s *survey) endStray(ctx context.Context, ref core.Ref, p core.Supervised) error {
+	e := s.e
+	if !p.Running {
+		switch q := e.quiet.get(ref); {
+		case q == nil:
+			return e.forget(ctx, ref)
+		case q.Autopsy == nil:
+			return nil // its exit is yielded next
+		}
+		return e.dropAbandoned(ctx, ref)
+	}
+	ct, ok := s.containers[ref.Container]
+	if !ok || ref.Process == core.Main {
+		return ignoreNotFound(e.o.Supervisor.Signal(ctx, ref, sigkill))
+	}
+	return e.killExec(ctx, &ct, &core.Process{ID: ref.Process, Pid: p.Pid, Session: proctree.Session(p.Pid)})
+}
+
+// killExec kills an exec with all that it has started. It succeeds when the exec has ended.
+func (e *Engine) killExec(ctx context.Context, ct *core.Container, p *core.Process) error {
+	ref := core.Ref{Container: ct.ID, Process: p.ID}
+	if e.o.Supervisor.Signal(ctx, ref, sigstop) == nil { // it is alive, so its pid has not been reused
+		e.endTree(ctx, ct, p)
+	}
+	return ignoreNotFound(e.o.Supervisor.Signal(ctx, ref, sigkill))
+}

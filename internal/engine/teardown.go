@@ -1,0 +1,190 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/etc"
+)
+
+// teardown gives back what sandboxes and containers hold on the node. Every step succeeds
+// on what is gone, so each can be tried again. A nil pipeline reports no stages.
+type teardown struct{ e *Engine }
+
+// container gives back all that a container holds and then drops its record.
+func (t teardown) container(ctx context.Context, ct *core.Container, by change, pl *pipeline) error {
+	return t.run(ctx, t.containerStages(ct, by), pl)
+}
+
+func (t teardown) containerStages(ct *core.Container, by change) []stage {
+	return []stage{
+		{"runtime", func(ctx context.Context) error {
+			rt, err := t.e.runtime(ct.Runtime)
+			if err != nil {
+				return nil //nolint:nilerr // its runtime is no longer configured, so nothing of it can run
+			}
+			return t.processes(ctx, rt, ct)
+		}},
+		{"unmount", func(ctx context.Context) error {
+			return errors.Join(t.e.o.Roots.Unmount(ctx, filepath.Join(ct.Bundle, "rootfs")), t.e.imageVolumes().release(ctx, ct))
+		}},
+		{"discard", func(ctx context.Context) error {
+			if ct.Image == "" {
+				return nil
+			}
+			return t.e.o.Images.Discard(ctx, ct.ID)
+		}},
+		{"cgroup", func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
+		{"bundle", func(context.Context) error { return removeBundle(ct.Bundle) }},
+		{"record", func(context.Context) error { return t.e.records.dropContainer(ct.ID, by) }},
+		// Who uses a volume is asked of the records. A mount that a crash leaves here is found by
+		// recovery.
+		{"volumes", func(ctx context.Context) error { return t.e.volumes.Release(ctx, ct.Owner, ct.Config.Volumes) }},
+	}
+}
+
+// run executes stages in order, up to the first that fails.
+func (t teardown) run(ctx context.Context, stages []stage, pl *pipeline) error {
+	for _, s := range stages {
+		if err := s.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if pl == nil {
+			continue
+		}
+		if err := pl.pass(s.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// release gives back a sandbox's namespaces, network, init and shared memory, and records
+// that. Preconditions: the sandbox's lock is held.
+func (t teardown) release(ctx context.Context, sb *core.Sandbox, pl *pipeline) error {
+	return t.run(ctx, t.releaseStages(sb), pl)
+}
+
+func (t teardown) releaseStages(sb *core.Sandbox) []stage {
+	return []stage{
+		{"network", func(ctx context.Context) error {
+			if sb.Config.Namespaces.Net.Mode != core.Shared {
+				return nil
+			}
+			return t.e.o.Network.Teardown(ctx, sb.NetworkRequest())
+		}},
+		{"unpin", func(ctx context.Context) error {
+			var err error
+			if sb.Config.Namespaces.PID.Mode == core.Shared {
+				err = t.init(ctx, sb)
+			}
+			if err == nil && sb.Dir != "" {
+				err = t.unmountShm(ctx, sb.Dir)
+			}
+			return errors.Join(err, t.e.o.Pinner.Unpin(ctx, sb.ID))
+		}},
+		{"done", func(context.Context) error {
+			_, err := t.e.records.editSandbox(sb.ID, func(sb *core.Sandbox, _ *change) error {
+				for _, ns := range sharedKinds(&sb.Config.Namespaces) {
+					ns.Path = ""
+				}
+				sb.Init = 0
+				if sb.Config.Namespaces.PID.Mode == core.Shared {
+					sb.Config.Namespaces.PID.Path = ""
+				}
+				return nil
+			})
+			return err
+		}},
+	}
+}
+
+// init removes a sandbox's tiny init with its container.
+func (t teardown) init(ctx context.Context, sb *core.Sandbox) error {
+	if rt, err := t.e.runtime(sb.Config.Runtime); err == nil {
+		if err := rt.Delete(ctx, sb.ID, true); err != nil {
+			return err
+		}
+	}
+	bundle := t.e.bundle(sb.ID)
+	if err := t.e.o.Roots.Unmount(ctx, filepath.Join(bundle, "rootfs")); err != nil {
+		return err
+	}
+	cg, err := t.e.o.Cgroups.Place(core.Cgroup{}, sb.Cgroup, "init")
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.e.o.Cgroups.Remove(ctx, cg), removeBundle(bundle))
+}
+
+// sandbox gives back what a released sandbox still holds and then drops its record.
+func (t teardown) sandbox(ctx context.Context, sb *core.Sandbox, by change, pl *pipeline) error {
+	return t.run(ctx, t.sandboxStages(sb, by), pl)
+}
+
+func (t teardown) sandboxStages(sb *core.Sandbox, by change) []stage {
+	return []stage{
+		{"runtime", func(ctx context.Context) error {
+			if sb.Config.Namespaces.PID.Mode != core.Shared {
+				return nil
+			}
+			return t.e.forgetKilled(ctx, core.Ref{Container: sb.ID})
+		}},
+		{"cgroup", func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, sb.Cgroup) }},
+		{"files", func(ctx context.Context) error { return t.sandboxDir(ctx, sb.Dir) }},
+		{"record", func(context.Context) error { return t.e.records.dropSandbox(sb.ID, by) }},
+	}
+}
+
+// processes has the runtime and the keeper forget a container's processes.
+func (t teardown) processes(ctx context.Context, rt core.Runtime, ct *core.Container) error {
+	if err := rt.Delete(ctx, ct.ID, true); err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	for _, p := range slices.Concat([]core.Process{ct.Main}, ct.Execs, t.e.quiet.in(ct.ID)) {
+		err := t.e.o.Supervisor.Forget(ctx, core.Ref{Container: ct.ID, Process: p.ID})
+		// A process that is just dying is forgotten when its exit comes.
+		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+			return fmt.Errorf("forget: %w", err)
+		}
+	}
+	quietExec(t).forget(ct.ID)
+	return nil
+}
+
+// sandboxDir unmounts what is mounted in a sandbox's directory and removes it.
+func (t teardown) sandboxDir(ctx context.Context, dir string) error {
+	if dir == "" {
+		return nil
+	}
+	if err := t.unmountShm(ctx, dir); err != nil {
+		return err
+	}
+	if err := etc.Remove(ctx, t.e.o.Roots, dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+func (t teardown) unmountShm(ctx context.Context, dir string) error {
+	shm := filepath.Join(dir, shmDir)
+	if _, err := os.Lstat(shm); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	if err := t.e.o.Roots.Unmount(ctx, shm); err != nil {
+		return err
+	}
+	// Should it still be mounted, this fails and nothing in it is deleted.
+	return os.Remove(shm)
+}

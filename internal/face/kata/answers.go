@@ -1,0 +1,143 @@
+package kata
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"sync"
+)
+
+// answers knows which requests on the connections of a server have no answer yet. The
+// server itself does not: it learns that a connection has an open request only when
+// another one there is answered, and its Shutdown then cuts the only answer off.
+type answers struct {
+	mu   sync.Mutex // guards open and done
+	open int
+	done chan struct{} // closed when open is 0; nil when nobody waits
+}
+
+// wait returns when every request that was read is answered, or its connection closed.
+func (a *answers) wait(ctx context.Context) error {
+	a.mu.Lock()
+	if a.open <= 0 {
+		a.mu.Unlock()
+		return nil
+	}
+	if a.done == nil {
+		a.done = make(chan struct{})
+	}
+	done := a.done
+	a.mu.Unlock()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (a *answers) add(n int) {
+	if n == 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open += n
+	if a.open <= 0 && a.done != nil {
+		close(a.done)
+		a.done = nil
+	}
+}
+
+// answeredListener counts the requests and the answers of its connections.
+type answeredListener struct {
+	net.Listener
+	answers *answers
+}
+
+func (l answeredListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &answeredConn{Conn: c, answers: l.answers}, nil
+}
+
+// answeredConn counts a connection's messages. All calls of the agent are unary: each
+// message in is a request and each message out the answer of one.
+type answeredConn struct {
+	net.Conn
+	answers *answers
+
+	mu     sync.Mutex // guards what follows
+	in     messages
+	out    messages
+	open   int
+	closed bool
+}
+
+func (c *answeredConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.count(&c.in, p[:n], 1)
+	return n, err
+}
+
+func (c *answeredConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.count(&c.out, p[:n], -1)
+	return n, err
+}
+
+func (c *answeredConn) count(m *messages, p []byte, each int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := m.feed(p) * each; !c.closed {
+		c.open += n
+		c.answers.add(n)
+	}
+}
+
+// Close closes the connection. Nobody waits for its answers any more.
+func (c *answeredConn) Close() error {
+	err := c.Conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.closed = true
+		c.answers.add(-c.open)
+	}
+	return err
+}
+
+// headerLength is how long the header of a ttrpc message is: four bytes of length, then
+// stream, type and flags.
+const headerLength = 10
+
+// messages counts the messages of one direction.
+type messages struct {
+	header [headerLength]byte
+	have   int    // bytes of header
+	left   uint32 // bytes of the message behind it
+}
+
+// feed returns how many messages end in p.
+func (m *messages) feed(p []byte) int {
+	ended := 0
+	for len(p) > 0 {
+		if m.have < headerLength {
+			n := copy(m.header[m.have:], p)
+			m.have, p = m.have+n, p[n:]
+			if m.have < headerLength {
+				return ended
+			}
+			m.left = binary.BigEndian.Uint32(m.header[:4])
+		}
+		n := uint32(min(uint64(len(p)), uint64(m.left)))
+		m.left, p = m.left-n, p[n:]
+		if m.left == 0 {
+			ended++
+			m.have = 0
+		}
+	}
+	return ended
+}

@@ -1,0 +1,77 @@
+package kata
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"runtime/debug"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/longshore/longshore/internal/face/errtext"
+)
+
+// leaveTime is how long calls in flight have when the sandbox is destroyed.
+const leaveTime = 5 * time.Second
+
+// refuse returns the status of an error whose code the shim looks at.
+func refuse(code codes.Code, format string, args ...any) error {
+	return status.Errorf(code, format, args...)
+}
+
+// intercept counts calls, and gives every error a code: INTERNAL, unless the call has
+// chosen one. The shim knows no others.
+func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (answer any, err error) {
+	begun, op := time.Now(), path.Base(info.FullMethod)
+	defer func() {
+		if p := recover(); p != nil {
+			f.o.Counting().Panic("kata")
+			f.o.Logger.ErrorContext(ctx, "a handler panicked", "call", op, "panic", p, "stack", string(debug.Stack()))
+			answer, err = nil, refuse(codes.Internal, "%s: the agent failed; its log says how", op)
+		}
+		f.o.Counting().Request("kata", op, status.Code(err).String(), time.Since(begun))
+	}()
+	answer, err = method(ctx, unmarshal)
+	if err == nil {
+		return answer, nil
+	}
+	if _, ok := status.FromError(err); !ok {
+		err = refuse(codes.Internal, "%s", errtext.Plain(err.Error()))
+	}
+	f.o.Logger.DebugContext(ctx, "call failed", "call", op, "error", err)
+	return nil, err
+}
+
+// unknown is the status of a container that does not exist: INVALID_ARGUMENT for calls
+// about its processes and its state, as the shim expects.
+func unknown(id string, err error) error {
+	if errdefs.IsNotFound(err) {
+		return refuse(codes.InvalidArgument, "invalid container id %q: there is none", id)
+	}
+	return err
+}
+
+// checkID refuses an id that could be taken for a path or an option.
+func checkID(what, id string) error {
+	ok := len(id) >= 2 && len(id) <= 255
+	for i, r := range id {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		ok = ok && (letter || i > 0 && (r == '.' || r == '-' || r == '_'))
+	}
+	if !ok {
+		return fmt.Errorf("%s %q: an id begins with a letter or digit, and has two to 255 of letters, digits, '.', '-' and '_'", what, clip(id))
+	}
+	return nil
+}
+
+// clip shortens what somebody else wrote, for an error's text.
+func clip(s string) string {
+	if len(s) > 64 {
+		return s[:64] + "…"
+	}
+	return s
+}

@@ -1,0 +1,136 @@
+// Package kata serves the agent of a Kata Containers guest: the host's shim drives by it
+// the containers inside of a virtual machine, over ttrpc.
+//
+// The machine itself (links, clock, memory, storages) is a port, Machine: this package
+// translates between the protocol and the engine, and knows no kernel interface of its
+// own. The one engine sandbox is the shim's sandbox; a container's key is the shim's id.
+// Start at New, then container.go and output.go.
+package kata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/containerd/ttrpc"
+	"golang.org/x/sync/errgroup"
+
+	katav1 "github.com/longshore/longshore/api/kata/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/guest"
+	"github.com/longshore/longshore/internal/keylock"
+)
+
+// Options are the parameters of New.
+type Options struct {
+	face.Deps
+	// Machine is the guest. Required.
+	Machine Machine
+	// End is called once, after DestroySandbox was answered. It may be nil.
+	End func()
+}
+
+// Machine is what the agent tells of the guest, and does to it.
+type Machine interface {
+	// MemoryBlock returns the size of what memory is plugged in by, in bytes, and whether
+	// the kernel is to be told of it by its address. The size is 0 where memory cannot be
+	// plugged in.
+	MemoryBlock() (size uint64, probe bool, err error)
+	// Mount mounts a storage, or takes a further reference on what is mounted there.
+	Mount(ctx context.Context, s guest.Storage) error
+	// Unmount gives a reference back; the last one unmounts. It succeeds when there is none.
+	Unmount(ctx context.Context, s guest.Storage) error
+	// Drivers names the drivers of storages that Mount knows.
+	Drivers() []string
+	// CopyFile writes a part of a file below guest.Shared.
+	CopyFile(f guest.File) error
+	// VolumeUsage returns how full the file system at a path is.
+	VolumeUsage(path string) (guest.Usage, error)
+	// The network of the machine, which all containers have.
+	UpdateLink(ctx context.Context, want guest.Link) error
+	Links(ctx context.Context) ([]guest.Link, error)
+	UpdateRoutes(ctx context.Context, routes []guest.Route) error
+	Routes(ctx context.Context) ([]guest.Route, error)
+	AddNeighbors(ctx context.Context, list []guest.Neighbor) error
+	// First reports whether the agent is the first process of the machine.
+	First() bool
+}
+
+// Face is the agent's server. It implements face.Face.
+type Face struct {
+	o    Options
+	outs outputs
+	ooms *oomWatch
+
+	destroyed chan struct{} // closed by DestroySandbox
+	removals  keylock.Map[core.ID]
+
+	making  sync.Mutex      // serializes CreateSandbox and DestroySandbox; guards mounted, ended
+	mounted []guest.Storage // of the sandbox
+	ended   bool
+}
+
+// New returns a face that serves no one yet.
+func New(o Options) (*Face, error) {
+	if o.Machine == nil {
+		return nil, errors.New("kata: no machine")
+	}
+	f := &Face{o: o, destroyed: make(chan struct{})}
+	f.outs.engine, f.ooms = o.Engine, newOOMWatch(o.Deps)
+	return f, nil
+}
+
+// Name implements face.Face.
+func (f *Face) Name() string { return "kata" }
+
+// Serve implements face.Face. It also ends when the sandbox was destroyed.
+func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
+	if len(listeners) == 0 {
+		return errors.New("kata: no listener")
+	}
+	srv, err := ttrpc.NewServer(ttrpc.WithUnaryServerInterceptor(f.intercept))
+	if err != nil {
+		return fmt.Errorf("kata: %w", err)
+	}
+	katav1.RegisterAgentServiceService(srv, &service{face: f})
+	katav1.RegisterHealthService(srv, health{version: f.o.Version})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	defer f.outs.close()
+	group.Go(func() error { return f.ooms.run(ctx) })
+	var open answers
+	for _, l := range listeners {
+		group.Go(func() error {
+			if err := srv.Serve(ctx, answeredListener{Listener: l, answers: &open}); !errors.Is(err, ttrpc.ErrServerClosed) {
+				return fmt.Errorf("kata: serve %s: %w", l.Addr(), err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return srv.Close()
+		case <-f.destroyed:
+		}
+		// The answer to DestroySandbox is on its way. Requests that never end (a shim that
+		// does not read) are cut off.
+		graceful, stop := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+		defer stop()
+		_ = open.wait(graceful)
+		err := srv.Close()
+		cancel()
+		if f.o.End != nil {
+			f.o.End()
+		}
+		return err
+	})
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}

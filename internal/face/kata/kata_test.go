@@ -1,0 +1,341 @@
+package kata
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/ttrpc"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	katav1 "github.com/longshore/longshore/api/kata/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/guest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeMachine mounts nothing, and refuses the driver "broken".
+type fakeMachine struct {
+	mu      sync.Mutex // guards mounted
+	mounted []string
+}
+
+func (*fakeMachine) MemoryBlock() (uint64, bool, error) { return 128 << 20, true, nil }
+func (*fakeMachine) Drivers() []string                  { return []string{"ephemeral"} }
+func (*fakeMachine) First() bool                        { return true }
+
+func (*fakeMachine) CopyFile(guest.File) error                            { return nil }
+func (*fakeMachine) VolumeUsage(string) (guest.Usage, error)              { return guest.Usage{}, nil }
+func (*fakeMachine) UpdateLink(context.Context, guest.Link) error         { return nil }
+func (*fakeMachine) Links(context.Context) ([]guest.Link, error)          { return nil, nil }
+func (*fakeMachine) UpdateRoutes(context.Context, []guest.Route) error    { return nil }
+func (*fakeMachine) Routes(context.Context) ([]guest.Route, error)        { return nil, nil }
+func (*fakeMachine) AddNeighbors(context.Context, []guest.Neighbor) error { return nil }
+
+func (m *fakeMachine) Mount(_ context.Context, s guest.Storage) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.Driver == "broken" {
+		return errors.New("broken")
+	}
+	m.mounted = append(m.mounted, s.Target)
+	return nil
+}
+
+func (m *fakeMachine) Unmount(_ context.Context, s guest.Storage) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, t := range m.mounted {
+		if t == s.Target {
+			m.mounted = append(m.mounted[:i], m.mounted[i+1:]...)
+			return nil
+		}
+	}
+	return errors.New("it is not mounted")
+}
+
+// rig is the face over a node of fakes, with clients.
+type rig struct {
+	katav1.AgentServiceService
+	node    *enginetest.Node
+	machine *fakeMachine
+	socket  string
+	served  chan error
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ls") // a socket's address is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	r := &rig{node: enginetest.New(t), machine: &fakeMachine{}, socket: filepath.Join(dir, "agent.sock"), served: make(chan error, 1)}
+	r.node.Supervisor.Program("cat", func(p *enginetest.Process) int {
+		_, _ = io.Copy(p.Stdout(), p.Stdin)
+		return 3
+	})
+	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", r.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := New(Options{Deps: face.Deps{Engine: r.node.As(core.OwnerKata), Logger: slog.New(slog.DiscardHandler), Version: "1"}, Machine: r.machine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	go func() { r.served <- f.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-r.served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	r.AgentServiceService = katav1.NewAgentServiceClient(r.dial(t))
+	return r
+}
+
+func (r *rig) dial(t *testing.T) *ttrpc.Client {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "unix", r.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := ttrpc.NewClient(conn)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// sandbox makes the sandbox, run a container of a program, by its id.
+func (r *rig) sandbox(t *testing.T) {
+	t.Helper()
+	if _, err := r.CreateSandbox(t.Context(), &katav1.CreateSandboxRequest{SandboxId: "s1", Hostname: "guest"}); err != nil {
+		t.Fatalf("CreateSandbox: %v", err)
+	}
+}
+
+func specOf(t *testing.T, args ...string) *katav1.Spec {
+	t.Helper()
+	return &katav1.Spec{Root: &katav1.Root{Path: t.TempDir()}, Process: &katav1.Process{Args: args, Cwd: "/", User: &katav1.User{}}, Linux: &katav1.Linux{}}
+}
+
+func (r *rig) run(t *testing.T, id string, args ...string) {
+	t.Helper()
+	if _, err := r.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: id, ExecId: id, OCI: specOf(t, args...)}); err != nil {
+		t.Fatalf("CreateContainer: %v", err)
+	}
+	if _, err := r.StartContainer(t.Context(), &katav1.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatalf("StartContainer: %v", err)
+	}
+}
+
+// code calls, and gives the code of the answer.
+func code[A any](_ A, err error) codes.Code { return status.Code(err) }
+
+// TestCodes: the codes by which shims tell what happened.
+func TestCodes(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	if got := code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "c1", OCI: specOf(t, "cat")})); got != codes.FailedPrecondition {
+		t.Errorf("CreateContainer before CreateSandbox: %v", got)
+	}
+	if got := code(r.CreateSandbox(ctx, &katav1.CreateSandboxRequest{Storages: []*katav1.Storage{{Driver: "ephemeral", MountPoint: "/a"}, {Driver: "broken", MountPoint: "/b"}}})); got != codes.Internal {
+		t.Errorf("CreateSandbox with a broken storage: %v", got)
+	}
+	if len(r.machine.mounted) > 0 {
+		t.Errorf("a refused sandbox left %v", r.machine.mounted)
+	}
+	r.sandbox(t)
+	if got := code(r.CreateSandbox(ctx, &katav1.CreateSandboxRequest{})); got != codes.AlreadyExists {
+		t.Errorf("second CreateSandbox: %v", got)
+	}
+	r.run(t, "c1", "cat")
+	none, exec := "nobody", "gone"
+	proc := &katav1.Process{Args: []string{"cat"}, Cwd: "/", User: &katav1.User{}}
+	for _, tt := range []struct {
+		what string
+		got  codes.Code
+		want codes.Code
+	}{
+		{"create the same", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "c1", OCI: specOf(t, "cat")})), codes.Internal},
+		{"create without a spec", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "c2"})), codes.Internal},
+		{"create with a path for an id", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "../c2", OCI: specOf(t, "cat")})), codes.Internal},
+		{"create with a device", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "c2", OCI: specOf(t, "cat"), Devices: []*katav1.Device{{}}})), codes.Unimplemented},
+		{"start of none", code(r.StartContainer(ctx, &katav1.StartContainerRequest{ContainerId: none})), codes.Internal},
+		{"remove of none", code(r.RemoveContainer(ctx, &katav1.RemoveContainerRequest{ContainerId: none})), codes.Internal},
+		{"exec in none", code(r.ExecProcess(ctx, &katav1.ExecProcessRequest{ContainerId: none, ExecId: "e1", Process: proc})), codes.Internal},
+		{"exec with the first one's id", code(r.ExecProcess(ctx, &katav1.ExecProcessRequest{ContainerId: "c1", ExecId: "c1", Process: proc})), codes.Internal},
+		{"exec without a process", code(r.ExecProcess(ctx, &katav1.ExecProcessRequest{ContainerId: "c1", ExecId: "e1"})), codes.Internal},
+		{"signal to none", code(r.SignalProcess(ctx, &katav1.SignalProcessRequest{ContainerId: none, Signal: 15})), codes.InvalidArgument},
+		{"signal to a process that is gone", code(r.SignalProcess(ctx, &katav1.SignalProcessRequest{ContainerId: "c1", ExecId: exec, Signal: 15})), codes.NotFound},
+		{"signal that there is not", code(r.SignalProcess(ctx, &katav1.SignalProcessRequest{ContainerId: "c1", ExecId: "c1", Signal: 65})), codes.InvalidArgument},
+		{"wait for none", code(r.WaitProcess(ctx, &katav1.WaitProcessRequest{ContainerId: none})), codes.InvalidArgument},
+		{"wait for a process that is gone", code(r.WaitProcess(ctx, &katav1.WaitProcessRequest{ContainerId: "c1", ExecId: exec})), codes.NotFound},
+		{"read of none", code(r.ReadStdout(ctx, &katav1.ReadStreamRequest{ContainerId: none, Len: 1})), codes.InvalidArgument},
+		{"read of a process that is gone", code(r.ReadStderr(ctx, &katav1.ReadStreamRequest{ContainerId: "c1", ExecId: exec, Len: 1})), codes.NotFound},
+		{"read of nothing", code(r.ReadStdout(ctx, &katav1.ReadStreamRequest{ContainerId: "c1"})), codes.InvalidArgument},
+		{"write to none", code(r.WriteStdin(ctx, &katav1.WriteStreamRequest{ContainerId: none, Data: []byte("x")})), codes.Internal},
+		{"close of none", code(r.CloseStdin(ctx, &katav1.CloseStdinRequest{ContainerId: none})), codes.InvalidArgument},
+		{"resize of none", code(r.TtyWinResize(ctx, &katav1.TtyWinResizeRequest{ContainerId: none})), codes.InvalidArgument},
+		{"resize without a terminal", code(r.TtyWinResize(ctx, &katav1.TtyWinResizeRequest{ContainerId: "c1", Row: 1, Column: 1})), codes.Unavailable},
+		{"usage of none", code(r.StatsContainer(ctx, &katav1.StatsContainerRequest{ContainerId: none})), codes.InvalidArgument},
+		{"update of none", code(r.UpdateContainer(ctx, &katav1.UpdateContainerRequest{ContainerId: none})), codes.InvalidArgument},
+		{"update of nothing", code(r.UpdateContainer(ctx, &katav1.UpdateContainerRequest{ContainerId: "c1"})), codes.OK},
+		{"pause of none", code(r.PauseContainer(ctx, &katav1.PauseContainerRequest{ContainerId: none})), codes.InvalidArgument},
+		{"resume of none", code(r.ResumeContainer(ctx, &katav1.ResumeContainerRequest{ContainerId: none})), codes.InvalidArgument},
+		{"resume of a running one", code(r.ResumeContainer(ctx, &katav1.ResumeContainerRequest{ContainerId: "c1"})), codes.Internal},
+		{"the memory agent", code(r.MemAgentMemcgSet(ctx, &katav1.MemAgentMemcgConfig{})), codes.Internal},
+		{"GetDiagnosticData", code(r.GetDiagnosticData(ctx, &katav1.GetDiagnosticDataRequest{})), codes.Unimplemented},
+		{"UpdateEphemeralMounts", code(r.UpdateEphemeralMounts(ctx, &katav1.UpdateEphemeralMountsRequest{})), codes.Unimplemented},
+		{"UpdateInterface", code(r.UpdateInterface(ctx, &katav1.UpdateInterfaceRequest{})), codes.InvalidArgument},
+		{"UpdateRoutes", code(r.UpdateRoutes(ctx, &katav1.UpdateRoutesRequest{})), codes.InvalidArgument},
+		{"AddARPNeighbors", code(r.AddARPNeighbors(ctx, &katav1.AddARPNeighborsRequest{})), codes.InvalidArgument},
+		{"GetIPTables", code(r.GetIPTables(ctx, &katav1.GetIPTablesRequest{})), codes.Unimplemented},
+		{"SetIPTables", code(r.SetIPTables(ctx, &katav1.SetIPTablesRequest{})), codes.Unimplemented},
+		{"GetMetrics", code(r.GetMetrics(ctx, &katav1.GetMetricsRequest{})), codes.Unimplemented},
+		{"MemAgentCompactSet", code(r.MemAgentCompactSet(ctx, &katav1.MemAgentCompactConfig{})), codes.Internal},
+		{"OnlineCPUMem", code(r.OnlineCPUMem(ctx, &katav1.OnlineCPUMemRequest{})), codes.Unimplemented},
+		{"ReseedRandomDev", code(r.ReseedRandomDev(ctx, &katav1.ReseedRandomDevRequest{})), codes.Unimplemented},
+		{"MemHotplugByProbe", code(r.MemHotplugByProbe(ctx, &katav1.MemHotplugByProbeRequest{})), codes.Unimplemented},
+		{"SetGuestDateTime", code(r.SetGuestDateTime(ctx, &katav1.SetGuestDateTimeRequest{})), codes.Unimplemented},
+		{"AddSwap", code(r.AddSwap(ctx, &katav1.AddSwapRequest{})), codes.Unimplemented},
+		{"AddSwapPath", code(r.AddSwapPath(ctx, &katav1.AddSwapPathRequest{})), codes.Unimplemented},
+		{"ResizeVolume", code(r.ResizeVolume(ctx, &katav1.ResizeVolumeRequest{})), codes.Unimplemented},
+		{"SetPolicy", code(r.SetPolicy(ctx, &katav1.SetPolicyRequest{})), codes.Unimplemented},
+		{"RemoveStaleVirtiofsShareMounts", code(r.RemoveStaleVirtiofsShareMounts(ctx, &katav1.RemoveStaleVirtiofsShareMountsRequest{})), codes.OK},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.what, tt.got, tt.want)
+		}
+	}
+}
+
+// TestAReaderThatGoesTakesNothingWithIt: what was read for a client that has gone is the
+// next one's, and everybody else goes on meanwhile.
+func TestAReaderThatGoesTakesNothingWithIt(t *testing.T) {
+	r := newRig(t)
+	r.sandbox(t)
+	r.run(t, "c1", "cat")
+	r.run(t, "c2", "cat")
+	other := r.dial(t)
+	gone := make(chan error, 1)
+	go func() {
+		_, err := katav1.NewAgentServiceClient(other).ReadStdout(t.Context(), &katav1.ReadStreamRequest{ContainerId: "c1", Len: 100})
+		gone <- err
+	}()
+	say := func(id, text string) {
+		t.Helper()
+		if _, err := r.WriteStdin(t.Context(), &katav1.WriteStreamRequest{ContainerId: id, Data: []byte(text)}); err != nil {
+			t.Errorf("WriteStdin: %v", err)
+		}
+	}
+	hears := func(id, want string) {
+		t.Helper()
+		var got strings.Builder
+		for got.Len() < len(want) {
+			a, err := r.ReadStdout(t.Context(), &katav1.ReadStreamRequest{ContainerId: id, Len: 3})
+			if err != nil {
+				t.Fatalf("ReadStdout: %v", err)
+			}
+			if len(a.GetData()) > 3 {
+				t.Errorf("%d bytes where three were asked for", len(a.GetData()))
+			}
+			got.Write(a.GetData())
+		}
+		if got.String() != want {
+			t.Errorf("read %q, want %q", got.String(), want)
+		}
+	}
+	say("c2", "second")
+	hears("c2", "second")
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-gone; err == nil {
+		t.Error("the read of a closed client succeeded")
+	}
+	say("c1", "first")
+	hears("c1", "first")
+	for _, id := range []string{"c1", "c2"} {
+		if _, err := r.WriteStdin(t.Context(), &katav1.WriteStreamRequest{ContainerId: id}); err != nil {
+			t.Errorf("no data, which is the end: %v", err)
+		}
+		if a, err := r.ReadStdout(t.Context(), &katav1.ReadStreamRequest{ContainerId: id, Len: 100}); err != nil || len(a.GetData()) > 0 {
+			t.Errorf("after the end of the input: %v, %v", a, err)
+		}
+		if a, err := r.WaitProcess(t.Context(), &katav1.WaitProcessRequest{ContainerId: id}); err != nil || a.GetStatus() != 3 {
+			t.Errorf("WaitProcess: %v, %v", a, err)
+		}
+	}
+}
+
+// TestExecsAreForgotten: who runs a probe each second does not fill the machine.
+func TestExecsAreForgotten(t *testing.T) {
+	r := newRig(t)
+	r.sandbox(t)
+	r.run(t, "c1", "cat")
+	for range 20 {
+		exec := &katav1.ExecProcessRequest{ContainerId: "c1", ExecId: "e1", Process: &katav1.Process{Args: []string{"cat"}, Cwd: "/", User: &katav1.User{}}}
+		if _, err := r.ExecProcess(t.Context(), exec); err != nil {
+			t.Fatalf("ExecProcess: %v", err)
+		}
+		if _, err := r.CloseStdin(t.Context(), &katav1.CloseStdinRequest{ContainerId: "c1", ExecId: "e1"}); err != nil {
+			t.Errorf("CloseStdin: %v", err)
+		}
+		for _, read := range []func(context.Context, *katav1.ReadStreamRequest) (*katav1.ReadStreamResponse, error){r.ReadStdout, r.ReadStderr} {
+			if a, err := read(t.Context(), &katav1.ReadStreamRequest{ContainerId: "c1", ExecId: "e1", Len: 10}); err != nil || len(a.GetData()) > 0 {
+				t.Errorf("read: %v, %v", a, err)
+			}
+		}
+		for range 2 { // the second finds it forgotten
+			if a, err := r.WaitProcess(t.Context(), &katav1.WaitProcessRequest{ContainerId: "c1", ExecId: "e1"}); err != nil || a.GetStatus() != 3 {
+				t.Errorf("WaitProcess: %v, %v", a, err)
+			}
+		}
+	}
+	if ct, err := r.node.As(core.OwnerKata).ContainerByKey(t.Context(), "c1"); err != nil || len(ct.Execs) > 0 || len(ct.Exits) > 1 {
+		t.Errorf("%d execs and %d exits are kept, %v", len(ct.Execs), len(ct.Exits), err)
+	}
+}
+
+// TestTheSandboxsEndIsTheAgents: containers and storages go, a waiting GetOOMEvent is
+// answered, and Serve returns.
+func TestTheSandboxsEndIsTheAgents(t *testing.T) {
+	r := newRig(t)
+	if _, err := r.CreateSandbox(t.Context(), &katav1.CreateSandboxRequest{Storages: []*katav1.Storage{{Driver: "ephemeral", MountPoint: "/a"}}}); err != nil {
+		t.Fatalf("CreateSandbox: %v", err)
+	}
+	r.run(t, "c1", "cat")
+	other := katav1.NewAgentServiceClient(r.dial(t))
+	oom := make(chan error, 1)
+	go func() {
+		_, err := other.GetOOMEvent(t.Context(), &katav1.GetOOMEventRequest{})
+		oom <- err
+	}()
+	if _, err := r.DestroySandbox(t.Context(), &katav1.DestroySandboxRequest{}); err != nil {
+		t.Errorf("DestroySandbox: %v", err)
+	}
+	if err := <-oom; status.Code(err) == codes.OK || status.Code(err) == codes.Unknown {
+		t.Errorf("GetOOMEvent was not answered: %v", err)
+	}
+	err := <-r.served
+	r.served <- err // for the cleanup
+	if len(r.machine.mounted) > 0 {
+		t.Errorf("left mounted: %v", r.machine.mounted)
+	}
+	if list, err := r.node.As(core.OwnerKata).Sandboxes(t.Context(), core.Filter{}); err != nil || len(list) > 0 {
+		t.Errorf("left: %v, %v", list, err)
+	}
+}

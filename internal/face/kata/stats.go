@@ -1,0 +1,65 @@
+package kata
+
+import (
+	"context"
+
+	katav1 "github.com/longshore/longshore/api/kata/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// StatsContainer implements katav1.AgentServiceService.
+func (s *service) StatsContainer(ctx context.Context, req *katav1.StatsContainerRequest) (*katav1.StatsContainerResponse, error) {
+	ct, err := s.face.container(ctx, req.GetContainerId())
+	if err != nil {
+		return nil, unknown(req.GetContainerId(), err)
+	}
+	st, err := s.face.o.Engine.Stats.Container(ctx, ct.ID, core.StatsUsage|core.StatsDetail)
+	if err != nil {
+		return nil, err
+	}
+	return &katav1.StatsContainerResponse{CgroupStats: toCgroupStats(&st), NetworkStats: toNetStats(st.Net)}, nil
+}
+
+// toCgroupStats has 0 for what this kernel does not tell, since the protocol has no other
+// word for it.
+func toCgroupStats(st *core.Stats) *katav1.CgroupStats {
+	c, m := &st.CPU, &st.Memory
+	out := &katav1.CgroupStats{
+		CpuStats: &katav1.CpuStats{
+			CpuUsage:       &katav1.CpuUsage{TotalUsage: c.Usage.N, PercpuUsage: c.PerCPU, UsageInKernelmode: c.System.N, UsageInUsermode: c.User.N},
+			ThrottlingData: &katav1.ThrottlingData{Periods: c.Periods.N, ThrottledPeriods: c.Throttled.N, ThrottledTime: c.ThrottledNS.N},
+		},
+		MemoryStats: &katav1.MemoryStats{
+			Cache: m.Cache.N, Usage: &katav1.MemoryData{Usage: m.Usage.N, MaxUsage: m.Peak.N, Failcnt: m.FailCount.N, Limit: m.Limit.N},
+			SwapUsage: &katav1.MemoryData{Usage: m.Swap.N, Limit: m.SwapLimit.N}, KernelUsage: &katav1.MemoryData{Usage: m.Kernel.N},
+			UseHierarchy: true, Stats: m.Raw,
+		},
+		PidsStats:  &katav1.PidsStats{Current: st.Pids.Current.N, Limit: st.Pids.Limit.N},
+		BlkioStats: &katav1.BlkioStats{},
+	}
+	for _, d := range st.IO {
+		entry := func(op string, n uint64) *katav1.BlkioStatsEntry {
+			return &katav1.BlkioStatsEntry{Major: d.Major, Minor: d.Minor, Op: op, Value: n}
+		}
+		b := out.BlkioStats
+		b.IoServiceBytesRecursive = append(b.IoServiceBytesRecursive, entry("Read", d.ReadBytes), entry("Write", d.WriteBytes))
+		b.IoServicedRecursive = append(b.IoServicedRecursive, entry("Read", d.Reads), entry("Write", d.Writes))
+	}
+	for size, h := range st.Huge {
+		if out.HugetlbStats == nil {
+			out.HugetlbStats = map[string]*katav1.HugetlbStats{}
+		}
+		out.HugetlbStats[size] = &katav1.HugetlbStats{Usage: h.Usage, MaxUsage: h.Max.N, Failcnt: h.Failures}
+	}
+	return out
+}
+
+func toNetStats(list []core.NetStats) (out []*katav1.NetworkStats) {
+	for _, n := range list {
+		out = append(out, &katav1.NetworkStats{
+			Name: n.Name, RxBytes: n.RxBytes, RxPackets: n.RxPackets, RxErrors: n.RxErrors, RxDropped: n.RxDropped,
+			TxBytes: n.TxBytes, TxPackets: n.TxPackets, TxErrors: n.TxErrors, TxDropped: n.TxDropped,
+		})
+	}
+	return out
+}

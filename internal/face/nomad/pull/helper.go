@@ -1,0 +1,116 @@
+package pull
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// helperPrefix begins the name of every program that keeps credentials for docker's
+// clients.
+const helperPrefix = "docker-credential-"
+
+// HelperName is the name by which the plugin's configuration asks for the program at a
+// path; false when it cannot be one.
+func HelperName(program string) (string, bool) {
+	name, ok := strings.CutPrefix(path.Base(program), helperPrefix)
+	return name, ok && name != "" && path.IsAbs(program)
+}
+
+// What a helper may take.
+const (
+	helperTime    = 20 * time.Second
+	helperOutput  = 64 << 10 // bytes of each output
+	helpersAtOnce = 4
+)
+
+// helpers runs the programs that the agent's configuration permits.
+type helpers struct {
+	paths map[string]string // by name
+	slots chan struct{}     // one for each that runs
+	log   *slog.Logger      // has what they say, which is not for jobs
+}
+
+func newHelpers(programs []string, log *slog.Logger) helpers {
+	h := helpers{paths: map[string]string{}, log: log, slots: make(chan struct{}, helpersAtOnce)}
+	for _, p := range programs {
+		if name, ok := HelperName(p); ok {
+			h.paths[name] = p
+		}
+	}
+	return h
+}
+
+// credentials are those of one registry; the zero credentials are none.
+type credentials struct{ username, password, token string }
+
+// ask runs a helper, which says what it knows of a registry's credentials. A job
+// chooses the registry by an image's name, and nothing else of what is run.
+func (h helpers) ask(ctx context.Context, name, registry string) (credentials, error) {
+	program, ok := h.paths[name]
+	if !ok {
+		known := strings.Join(slices.Sorted(maps.Keys(h.paths)), ", ")
+		return credentials{}, fmt.Errorf("auth.helper %q of the plugin is not in face.nomad.credential_helpers of the agent, which has [%s]: %w", name, known, errdefs.ErrPermissionDenied)
+	}
+	select {
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
+	case <-ctx.Done():
+		return credentials{}, context.Cause(ctx)
+	}
+	server := registry
+	if registry == dockerHub {
+		server = "https://index.docker.io/v1/" // as docker's clients keep it
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, helperTime, fmt.Errorf("it took longer than %s", helperTime))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "get")
+	cmd.Dir, cmd.Stdin = "/", strings.NewReader(server)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // what it has started may hold the pipes on
+	var out, said bounds
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case errors.As(err, &exit) && strings.Contains(out.String(), "credentials not found"):
+		return credentials{}, nil // that is how helpers say it
+	case errors.As(err, &exit):
+		h.log.WarnContext(ctx, "a credential helper has failed", "program", program, "registry", registry, "error", err, "stderr", said.String())
+	}
+	if err != nil {
+		return credentials{}, fmt.Errorf("%s for %s: %w: %w", path.Base(program), registry, err, errdefs.ErrUnavailable)
+	}
+	var answer struct{ Username, Secret string }
+	if err := json.Unmarshal(out.Bytes(), &answer); err != nil || answer.Secret == "" {
+		return credentials{}, fmt.Errorf("%s for %s: its answer has no credentials: %w", path.Base(program), registry, errdefs.ErrUnavailable)
+	}
+	if answer.Username == "<token>" {
+		return credentials{token: answer.Secret}, nil
+	}
+	return credentials{username: answer.Username, password: answer.Secret}, nil
+}
+
+// bounds keeps the beginning of what is written to it.
+type bounds struct{ bytes.Buffer }
+
+// Write implements io.Writer.
+func (b *bounds) Write(p []byte) (int, error) {
+	_, _ = b.Buffer.Write(p[:min(len(p), helperOutput-b.Len())])
+	return len(p), nil
+}

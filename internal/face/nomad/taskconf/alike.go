@@ -1,0 +1,146 @@
+package taskconf
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/longshore/longshore/internal/face/nomad/schema"
+	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// either reads a key that another driver has by another name.
+func either(v schema.Values, key, alias string) (string, error) {
+	ours, theirs := v.String(key), v.String(alias)
+	if ours != "" && theirs != "" && ours != theirs {
+		return "", invalid.Errorf("config.%s %q is not config.%s %q: they are one key", alias, theirs, key, ours)
+	}
+	if ours == "" {
+		return theirs, nil
+	}
+	return ours, nil
+}
+
+// instead is what does what drivers of volumes do for docker.
+const instead = "there are no drivers of volumes: use a volume block of the group with a CSI or host volume, which Nomad mounts"
+
+// refused says of each key that other drivers have, and this one cannot have, what
+// does it instead.
+func refused(v schema.Values) error {
+	auth := v.Block("auth")
+	for _, k := range []struct {
+		key     string
+		asked   bool
+		instead string
+	}{
+		{"auth.helper", auth.Has("helper"), "a job runs no program of the node: auth { helper } of the plugin names one for all"},
+		{"auth.config", auth.Has("config"), "a job reads no file of the node: use auth { username, password }, or images.docker_config of the agent"},
+		{"network_aliases", len(v.Strings("network_aliases")) > 0, "our bridge has no name server: use a service block, or extra_hosts of those who look for it"},
+		{"mac_address", v.Has("mac_address"), "it is 0a:58 and the last four bytes of the address, so that no task has another's: use ipv4_address, which keeps both"},
+		{"isolation", v.Has("isolation"), "it is of Windows: use userns_mode = \"auto\" for a stronger wall"},
+		{"storage_opt", len(v.Map("storage_opt")) > 0, "it is of docker's storage drivers: use ephemeral_disk { size } of the group"},
+		{"volume_driver", !slices.Contains([]string{"", "local"}, v.String("volume_driver")), instead},
+		{"port_map", len(v.Map("port_map")) > 0, "use ports, and port { to } of the group's network"},
+		{"advertise_ipv6_address", v.Bool("advertise_ipv6_address"), "use address of the service block, or the group's network"},
+	} {
+		if k.asked {
+			return invalid.Errorf("config.%s is not for this driver: %s", k.key, k.instead)
+		}
+	}
+	return nil
+}
+
+// addresses are those that a task asks for.
+func (t *Task) addresses(v schema.Values) error {
+	for _, key := range []string{"ipv4_address", "ipv6_address"} {
+		text := v.String(key)
+		if text == "" {
+			continue
+		}
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.Zone() != "" || a.Is4() != (key == "ipv4_address") || a.Is4In6() {
+			return invalid.Errorf("config.%s %q is no such address", key, text)
+		}
+		t.Addrs = append(t.Addrs, a)
+	}
+	return nil
+}
+
+// logs: Nomad has the output, whatever driver of docker's a job names. How its files
+// are turned is read, and the rest said to be in vain.
+func (t *Task) logs(v schema.Values) error {
+	if !v.Has("logging") {
+		return nil
+	}
+	l := v.Block("logging")
+	driver, err := either(l, "driver", "type")
+	if err != nil {
+		return err
+	}
+	options := maps.Clone(l.Map("options")) // podman's name for config
+	if options == nil {
+		options = map[string]string{}
+	}
+	maps.Copy(options, l.Map("config"))
+	switch driver {
+	case "none":
+		t.NoLogs = true
+	case "", "nomad", "json-file", "local":
+		if err := t.turned(options); err != nil {
+			return err
+		}
+	default:
+		t.warn("config.logging: the output goes to Nomad's log files and not to %s; ship it from there", driver)
+	}
+	files, err := l.Int("max_files", 1, 1000)
+	if err != nil {
+		return err
+	}
+	if files > 0 {
+		t.LogFiles = int(files)
+	}
+	mb, err := l.Int("max_file_size", 1, 1<<20)
+	if mb > 0 {
+		t.LogBytes = mb << 20
+	}
+	return err
+}
+
+// turned reads the options of docker's drivers that write files.
+func (t *Task) turned(options map[string]string) error {
+	var vain []string
+	for key, value := range options {
+		switch key {
+		case "max-size":
+			n, err := ocispec.Bytes(value)
+			if err != nil || n < 1 || n > maxLogBytes {
+				return invalid.Errorf("config.logging.config: max-size %q is no size such as 10m", value)
+			}
+			t.LogBytes = n
+		case "max-file":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > 1000 {
+				return invalid.Errorf("config.logging.config: max-file %q is no whole number from 1 to 1000", value)
+			}
+			t.LogFiles = n
+		default:
+			vain = append(vain, key)
+		}
+	}
+	if len(vain) > 0 {
+		slices.Sort(vain)
+		t.warn("config.logging.config: Nomad's log files have no %s", strings.Join(vain, ", "))
+	}
+	return nil
+}
+
+// maxLogBytes is the most that max_file_size may say, in bytes.
+const maxLogBytes = 1 << 40
+
+func (t *Task) warn(format string, args ...any) {
+	t.Warnings = append(t.Warnings, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,84 @@
+package swarm
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// Config is the section [face.swarm].
+type Config struct {
+	// Enabled runs this face. It does nothing until the node joins a Swarm.
+	Enabled bool `toml:"enabled"`
+	// CPUs and MemoryBytes are what the node tells its managers it has; 0 is all of the
+	// machine's. A dockerd beside us counts the same machine.
+	CPUs        float64 `toml:"cpus"`
+	MemoryBytes int64   `toml:"memory_bytes"`
+	// CSI are the sockets of the drivers of cluster volumes, absolute paths by the names
+	// that the Swarm's volumes have for their drivers.
+	CSI map[string]string `toml:"csi"`
+	// KeyPassphraseFile names the file with the passphrase that the node's key is encrypted
+	// with; "" keeps the key as it is.
+	KeyPassphraseFile string `toml:"key_passphrase_file"`
+	// Labels are the engine's, by which services may be placed (engine.labels.NAME==VALUE).
+	Labels map[string]string `toml:"labels"`
+	// GenericResources are the devices that the node tells its managers it has: for each kind,
+	// such as gpu, names of the Container Device Interface (vendor.com/class=name). A device is
+	// given to one task at a time.
+	GenericResources map[string][]string `toml:"generic_resources"`
+	// Ingress is "" or IngressHost.
+	Ingress string `toml:"ingress"`
+	// LocalRestarts has the node start a task again by the task's own restart policy while
+	// no manager can be reached.
+	LocalRestarts bool `toml:"local_restarts"`
+}
+
+// IngressHost has the node take tasks with ports of the whole swarm, and publish these ports on
+// itself alone, as if they were published with mode=host.
+const IngressHost = "host"
+
+// DefaultConfig is what holds where the file says nothing.
+func DefaultConfig() Config {
+	return Config{CSI: map[string]string{}, Labels: map[string]string{}, GenericResources: map[string][]string{}, LocalRestarts: true}
+}
+
+// kindOf is what a generic resource may be called: a part of a variable's name.
+var kindOf = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// Validate refuses what could not work. InvalidArgument.
+func (c Config) Validate() error {
+	if c.CPUs < 0 || c.CPUs > 1<<20 || math.IsNaN(c.CPUs) || c.MemoryBytes < 0 {
+		return invalid.Errorf("face.swarm: cpus %v or memory_bytes %d is not a number of them", c.CPUs, c.MemoryBytes)
+	}
+	for name, socket := range c.CSI {
+		if name == "" || !filepath.IsAbs(socket) {
+			return invalid.Errorf("face.swarm.csi: %q = %q is not a driver and the path of its socket", name, socket)
+		}
+	}
+	if c.Ingress != "" && c.Ingress != IngressHost {
+		return invalid.Errorf("face.swarm.ingress %q is neither empty nor %q", c.Ingress, IngressHost)
+	}
+	for name := range c.Labels {
+		if name == "" {
+			return invalid.Errorf("face.swarm.labels: one has no name")
+		}
+	}
+	var all []string
+	for _, kind := range slices.Sorted(maps.Keys(c.GenericResources)) {
+		if !kindOf.MatchString(kind) {
+			return invalid.Errorf("face.swarm.generic_resources: %q is not a kind (letters, digits, dots, dashes)", kind)
+		}
+		all = append(all, c.GenericResources[kind]...)
+	}
+	// A device in two kinds would be given to two tasks.
+	if err := ocispec.CheckCDI(all); err != nil {
+		return fmt.Errorf("face.swarm.generic_resources: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package swarm
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
+)
+
+// plugins are what tasks may need of the node. The managers' scheduler reads the list: a
+// task that needs anything else, such as an overlay network, is never given to us. With ingress
+// an overlay is on the list, because tasks with a port of the whole swarm are on one.
+func plugins(ingress bool) (list []*swarmv1.PluginDescription) {
+	has := [][2]string{{"Log", "json-file"}, {"Log", "local"}, {"Network", "bridge"}, {"Network", "host"}, {"Volume", "local"}}
+	if ingress {
+		has = append(has, [2]string{"Network", "overlay"})
+	}
+	for _, p := range has {
+		list = append(list, &swarmv1.PluginDescription{Type: p[0], Name: p[1]})
+	}
+	return list
+}
+
+// architecture is the machine's by the name that docker's nodes use.
+func architecture() string {
+	switch runtime.GOARCH {
+	case "amd64":
+		return "x86_64"
+	case "arm64":
+		return "aarch64"
+	}
+	return runtime.GOARCH
+}
+
+// node is the node as tasks see it.
+func node(id string, cfg Config) translate.Node {
+	name, err := os.Hostname()
+	if err != nil {
+		name = id
+	}
+	return translate.Node{ID: id, Hostname: name, Architecture: architecture(), OS: runtime.GOOS, Devices: cfg.GenericResources, Ingress: cfg.Ingress == IngressHost}
+}
+
+// generic are the devices that tasks may ask for, each as a resource of its own.
+func generic(devices map[string][]string) (list []*swarmv1.GenericResource) {
+	for _, kind := range slices.Sorted(maps.Keys(devices)) {
+		for _, name := range devices[kind] {
+			list = append(list, &swarmv1.GenericResource{Resource: &swarmv1.GenericResource_NamedResourceSpec{
+				NamedResourceSpec: &swarmv1.NamedGenericResource{Kind: kind, Value: name},
+			}})
+		}
+	}
+	return list
+}
+
+// describe is what the managers learn of it, but for its certificate.
+func describe(n translate.Node, cfg Config, version string) (*swarmv1.NodeDescription, error) {
+	cpus, memory := cfg.CPUs, cfg.MemoryBytes
+	if cpus == 0 {
+		cpus = float64(runtime.NumCPU())
+	}
+	if memory == 0 {
+		var info unix.Sysinfo_t
+		if err := unix.Sysinfo(&info); err != nil {
+			return nil, fmt.Errorf("the machine's memory: %w", err)
+		}
+		memory = int64(info.Totalram) * int64(info.Unit)
+	}
+	if version == "" {
+		version = "0.0.0"
+	}
+	return &swarmv1.NodeDescription{
+		Hostname:  n.Hostname,
+		Platform:  &swarmv1.Platform{Architecture: n.Architecture, Os: n.OS},
+		Resources: &swarmv1.Resources{NanoCpus: int64(cpus * 1e9), MemoryBytes: memory, Generic: generic(cfg.GenericResources)},
+		Engine:    &swarmv1.EngineDescription{EngineVersion: "longshore " + version, Labels: cfg.Labels, Plugins: plugins(n.Ingress)},
+	}, nil
+}

@@ -1,0 +1,75 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// transport is TLS to a manager. gRPC's own would refuse managers whose certificate was
+// renewed since they started: those do not say any more that they speak HTTP/2, and do.
+type transport struct{ config *tls.Config }
+
+func newTransport(config *tls.Config) credentials.TransportCredentials {
+	config.NextProtos = []string{"h2"}
+	return transport{config}
+}
+
+// Credentials are the node's, for a connection to a manager of its Swarm.
+func (id *Identity) Credentials() credentials.TransportCredentials {
+	return newTransport(&tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: RoleManager, RootCAs: id.roots, Certificates: []tls.Certificate{id.cert},
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if !slices.Equal(s.PeerCertificates[0].Subject.Organization, []string{id.ClusterID}) {
+				return errors.New("the manager is of another swarm")
+			}
+			return nil
+		},
+	})
+}
+
+// strange are the credentials for one who is not known yet: what it answers is believed
+// only when it fits a token.
+func strange() credentials.TransportCredentials {
+	return newTransport(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}) //nolint:gosec // the token's digest is the proof
+}
+
+// asStranger are credentials without a certificate, for a manager of known roots.
+func asStranger(roots *x509.CertPool) credentials.TransportCredentials {
+	return newTransport(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: nameCA, RootCAs: roots})
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (t transport) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn := tls.Client(raw, t.config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, nil, fmt.Errorf("TLS with the manager: %w", err)
+	}
+	return conn, credentials.TLSInfo{
+		State: conn.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}, nil
+}
+
+// ServerHandshake implements credentials.TransportCredentials; a node does not listen.
+func (transport) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("a worker of a swarm does not listen")
+}
+
+// Info implements credentials.TransportCredentials.
+func (transport) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (t transport) Clone() credentials.TransportCredentials { return transport{t.config.Clone()} }
+
+// OverrideServerName implements credentials.TransportCredentials; the name is the
+// role's, whatever the address.
+func (transport) OverrideServerName(string) error { return nil }

@@ -1,0 +1,244 @@
+package swarm
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/swarm/identity"
+	"github.com/longshore/longshore/internal/face/swarm/session"
+)
+
+// member is the node in one Swarm, from joining to leaving or to the agent's end.
+type member struct {
+	face     *Face
+	worker   *worker
+	managers *session.Managers
+	client   *session.Client
+	describe *swarmv1.NodeDescription // without the certificate
+
+	mu         sync.Mutex // guards identity, roots, wanted
+	identity   *identity.Identity
+	passphrase []byte           // of the identity's key; nil when that is not encrypted
+	roots      []byte           // that the managers have named last
+	wanted     swarmv1.NodeRole // what the managers want the node to be
+
+	stop    chan struct{} // closed to end the work
+	stopped sync.Once
+	ended   chan struct{} // closed when the work has ended
+}
+
+var _ session.Member = (*member)(nil)
+
+func newMember(f *Face, id *identity.Identity, passphrase []byte) (*member, error) {
+	known, err := records{f.o.Drawer}.managers()
+	if err != nil {
+		return nil, err
+	}
+	n := node(id.NodeID, f.o.Config)
+	d, err := describe(n, f.o.Config, f.o.Version)
+	if err != nil {
+		return nil, err
+	}
+	m := &member{face: f, identity: id, passphrase: passphrase, managers: session.NewManagers(known), describe: d, stop: make(chan struct{}), ended: make(chan struct{})}
+	reports := session.NewReports()
+	m.worker = newWorker(f, n, reports)
+	m.client = session.New(session.Options{Member: m, Managers: m.managers, Reports: reports, Logger: f.log, Heartbeat: f.o.Heartbeat})
+	m.worker.contact = m.client.Contact
+	return m, nil
+}
+
+// work runs the node's tasks and stays in touch with the managers until ctx ends or the
+// node leaves.
+func (m *member) work(ctx context.Context) error {
+	defer close(m.ended)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		select {
+		case <-m.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	err := m.face.files().mount()
+	if err == nil {
+		err = m.worker.openVolumes(m.client.Described)
+	}
+	if err != nil {
+		cancel()
+		_ = group.Wait()
+		return err
+	}
+	defer func() { _ = m.worker.volumes.Close() }()
+	if err := m.worker.resume(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = nil // it was ended before it had begun
+		}
+		cancel()
+		_ = group.Wait()
+		m.worker.wait()
+		if err == nil {
+			return nil
+		}
+		return fmt.Errorf("resume the tasks of the swarm: %w", err)
+	}
+	m.worker.output.Begin(ctx)
+	group.Go(func() error { return m.worker.watch(ctx) })
+	group.Go(func() error {
+		m.askDrivers(ctx)
+		m.client.Run(ctx)
+		return nil
+	})
+	err = group.Wait()
+	m.worker.output.Wait()
+	m.worker.wait()
+	return err
+}
+
+// driversTime is how long the first session waits for the drivers of cluster volumes:
+// without one that answers later the managers would think for a while that the node has
+// lost it.
+const driversTime = 2 * time.Second
+
+func (m *member) askDrivers(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, driversTime)
+	defer cancel()
+	m.worker.volumes.Asked(ctx)
+}
+
+// end ends the work and waits until it has; joined is where the member waits for it to
+// begin.
+func (m *member) end(ctx context.Context, joined <-chan *member) error {
+	m.stopped.Do(func() { close(m.stop) })
+	select {
+	case <-joined: // it never began
+		return nil
+	default:
+	}
+	select {
+	case <-m.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (m *member) status() Status {
+	id := m.Identity()
+	s := Status{NodeID: id.NodeID, ClusterID: id.ClusterID, CertificateEnds: id.NotAfter, Tasks: m.worker.count()}
+	for _, p := range m.managers.All() {
+		s.Managers = append(s.Managers, p.Addr)
+	}
+	phase, manager, err := m.client.State()
+	s.Session, s.Manager = string(phase), manager
+	m.mu.Lock()
+	wanted := m.wanted
+	m.mu.Unlock()
+	switch {
+	case err != nil:
+		s.Error = err.Error()
+	case wanted == swarmv1.NodeRole_MANAGER:
+		s.Error = "the swarm wants this node to be a manager, which it cannot be: docker node demote " + id.NodeID
+	}
+	s.Expired = id.Expired(time.Now())
+	return s
+}
+
+// Identity implements session.Member.
+func (m *member) Identity() *identity.Identity {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.identity
+}
+
+// Describe implements session.Member.
+func (m *member) Describe() *swarmv1.NodeDescription {
+	d := proto.CloneOf(m.describe)
+	d.TlsInfo = m.Identity().TLSInfo()
+	d.CsiInfo = m.worker.volumes.Describe()
+	return d
+}
+
+// Registered implements session.Member.
+func (m *member) Registered(*swarmv1.Node) { m.worker.tellAll() }
+
+// Told implements session.Member: it keeps where the managers are, and whom they trust.
+func (m *member) Told(msg *swarmv1.SessionMessage) error {
+	if m.managers.Replace(msg.GetManagers()) {
+		if err := (records{m.face.o.Drawer}).putManagers(m.managers.All()); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if wanted := msg.GetNode().GetSpec().GetDesiredRole(); wanted != m.wanted {
+		m.wanted = wanted
+		m.face.log.Warn("the swarm wants the node to have another role; it can be a worker only", "role", wanted.String())
+	}
+	if len(msg.GetRootCA()) == 0 {
+		return nil
+	}
+	next, err := m.identity.WithRoots(msg.GetRootCA())
+	if err != nil {
+		m.face.log.Warn("the swarm's roots are not believed", "error", err)
+		return nil
+	}
+	m.roots = msg.GetRootCA()
+	return m.keep(next)
+}
+
+// Renewed implements session.Member.
+func (m *member) Renewed(id *identity.Identity) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.roots) > 0 { // which may have changed since it was asked for
+		if next, err := id.WithRoots(m.roots); err == nil {
+			id = next
+		}
+	}
+	return m.keep(id)
+}
+
+// Expired implements session.Member.
+func (m *member) Expired(err error) {
+	if err := engine.Tell(m.worker.engine, err.Error()); err != nil {
+		m.face.log.Error("an event could not be kept", "error", err)
+	}
+}
+
+// keep has another identity from now on. Preconditions: mu is held.
+func (m *member) keep(id *identity.Identity) error {
+	if id == m.identity {
+		return nil
+	}
+	if err := id.Save(m.face.identityFile(), m.passphrase); err != nil {
+		return err
+	}
+	m.identity = id
+	return nil
+}
+
+// Assigned implements session.Member.
+func (m *member) Assigned(msg *swarmv1.AssignmentsMessage, first bool) error {
+	return m.worker.assigned(msg, first)
+}
+
+// AssignedTasks implements session.Member.
+func (m *member) AssignedTasks(msg *swarmv1.TasksMessage) error {
+	m.worker.assignedTasks(msg)
+	return nil
+}
+
+// Listen implements session.Member.
+func (m *member) Listen(ctx context.Context, api swarmv1.LogBrokerClient) error {
+	return m.worker.output.Listen(ctx, api)
+}

@@ -1,0 +1,72 @@
+package session
+
+import (
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Phase is how a session is.
+type Phase string
+
+// The phases.
+const (
+	Down Phase = "down" // none, and another one is tried
+	Up   Phase = "up"
+)
+
+// missed is how many heartbeats a manager waits for before it gives the node up.
+const missed = 3
+
+// state is what is known of the session.
+type state struct {
+	mu      sync.Mutex // guards phase, manager, err, answers, heard, period
+	phase   Phase
+	manager string
+	err     error
+	answers bool
+	heard   time.Time     // when a heartbeat was answered last, or there was the first to be
+	period  time.Duration // of heartbeats
+}
+
+// set begins a phase. A manager that refuses the node answers it.
+func (s *state) set(p Phase, manager string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.phase, s.manager, s.err, s.answers = p, manager, err, status.Code(err) == codes.PermissionDenied
+}
+
+// told says that a manager has said what the node is to do.
+func (s *state) told() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers = true
+}
+
+// beat says that a heartbeat was answered, and when the next one is due.
+func (s *state) beat(now time.Time, period time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard, s.period = now, period
+}
+
+// Contact says whether a manager answers: it has said in this session what the node is to
+// do, or does not want it. Otherwise the managers give the node up at cutOff, or have done
+// so, if it stays like this.
+func (c *Client) Contact() (answers bool, cutOff time.Time) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return c.state.answers, c.state.heard.Add(missed * c.state.period)
+}
+
+// State is how the session is, with which manager, and why there is none.
+func (c *Client) State() (p Phase, manager string, err error) {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	if c.state.phase == "" {
+		return Down, "", nil
+	}
+	return c.state.phase, c.state.manager, c.state.err
+}

@@ -1,0 +1,538 @@
+package swarm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/swarm/csi"
+	"github.com/longshore/longshore/internal/face/swarm/restart"
+	"github.com/longshore/longshore/internal/face/swarm/stepper"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
+	"github.com/longshore/longshore/internal/health"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// maxTries is how often an action is tried that fails for a reason which may pass. Then
+// the task is given up, so that its managers can put it on another node. Ends are tried
+// for ever.
+const maxTries = 5
+
+// result is what came of an action.
+type result struct {
+	outcome stepper.Outcome
+	blocked bool   // nothing is to be done until something changes
+	waits   string // for what, when it is blocked; "" is for the managers
+	ending  bool   // it is tried for ever: it is an end that failed, or waits for another task that is ending
+	// after is when something is to be done though nothing has changed; 0 is never.
+	after   time.Duration
+	message string // what is told beside the state; "" is what is told of each task
+	err     error
+	c       core.Container // zero when there is none
+	ports   []core.Port    // of its sandbox
+}
+
+// step steps a task until nothing is to be done for now.
+func (w *worker) step(id string, t *task) {
+	wait, tries := firstPause, 0
+	for {
+		w.mu.Lock()
+		base := w.base
+		if t.removed {
+			w.mu.Unlock()
+			w.remove(base, id)
+			return
+		}
+		s := t.swarm
+		actual := s.GetStatus().GetState()
+		a := stepper.Next(s.GetDesiredState(), actual)
+		t.again = false
+		if a == stepper.Rest || base.Err() != nil {
+			t.stepping = false
+			w.mu.Unlock()
+			return
+		}
+		ctx, cancel := context.WithCancel(base)
+		t.interrupt = cancel
+		w.mu.Unlock()
+
+		r := w.act(ctx, s, a)
+		interrupted := ctx.Err() != nil
+		cancel()
+		if tries++; interrupted && r.outcome == stepper.Refused {
+			r.outcome = stepper.Again // it failed because it was interrupted
+		} else if r.outcome == stepper.Again && r.err != nil && tries >= maxTries && !r.ending && (a == stepper.Prepare || a == stepper.Start) {
+			r.outcome = stepper.Refused
+		}
+		next := stepper.After(actual, a, r.outcome)
+		if next != actual {
+			if next == swarmv1.TaskState_STARTING || next == swarmv1.TaskState_RUNNING {
+				r.ports = w.ports(base, id)
+			}
+			w.moved(ctx, t, next, a, r)
+			wait, tries = firstPause, 0
+			continue
+		}
+		w.mu.Lock()
+		w.says(t, r.waits)
+		if (r.blocked || a == stepper.Watch && r.err == nil) && !t.again && !t.removed {
+			t.stepping = false
+			w.later(id, t, r.after)
+			w.mu.Unlock()
+			return
+		}
+		w.mu.Unlock()
+		if r.err != nil && !interrupted {
+			w.log.WarnContext(ctx, "a step of a task is tried again", "task", id, "step", a.String(), "error", r.err)
+			if !pause(base, wait) {
+				continue
+			}
+			if wait = min(2*wait, longestPause); r.ending {
+				wait = min(wait, time.Second)
+			}
+		}
+	}
+}
+
+// moved is the next state of a task: it is kept, and then told.
+func (w *worker) moved(ctx context.Context, t *task, next swarmv1.TaskState, a stepper.Action, r result) {
+	w.mu.Lock()
+	s := proto.CloneOf(t.swarm)
+	s.Status = status(t.swarm, next, a, r)
+	t.swarm = s
+	w.mu.Unlock()
+	// The states between are found again: a step that was done is done in no time.
+	if next == swarmv1.TaskState_ACCEPTED || next >= swarmv1.TaskState_RUNNING {
+		if err := w.records.putTask(s); err != nil {
+			w.log.ErrorContext(ctx, "the state of a task is told without being kept", "task", s.GetId(), "error", err)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !t.removed {
+		w.reports.Put(s.GetId(), s.GetStatus())
+	}
+}
+
+// ports are those of a task's sandbox. Without one there are none to tell of, and the
+// next step says why.
+func (w *worker) ports(ctx context.Context, id string) []core.Port {
+	sb, _ := w.engine.SandboxByKey(ctx, core.Key(id))
+	return sb.Network.Ports
+}
+
+// says tells what a task waits for. Preconditions: mu is held.
+func (w *worker) says(t *task, what string) {
+	if what == "" || what == t.swarm.GetStatus().GetMessage() || t.removed {
+		return
+	}
+	s := proto.CloneOf(t.swarm)
+	s.Status.Message, s.Status.Timestamp = what, timestamppb.Now()
+	t.swarm = s
+	w.reports.Put(s.GetId(), s.GetStatus())
+}
+
+// act does one thing for a task.
+func (w *worker) act(ctx context.Context, s *swarmv1.Task, a stepper.Action) result {
+	switch a {
+	case stepper.Prepare:
+		return w.prepare(ctx, s)
+	case stepper.Start:
+		return w.start(ctx, s)
+	case stepper.Watch:
+		return w.ended(ctx, s)
+	case stepper.Stop:
+		return w.stop(ctx, s)
+	case stepper.Rest, stepper.Advance:
+	}
+	return result{}
+}
+
+// failure sorts an error: what may pass is tried again.
+func failure(err error) result {
+	r := result{outcome: stepper.Refused, err: err}
+	for _, passes := range []func(error) bool{errdefs.IsUnavailable, errdefs.IsResourceExhausted, errdefs.IsCanceled, errdefs.IsDeadlineExceeded, errdefs.IsAborted} {
+		if passes(err) {
+			r.outcome = stepper.Again
+		}
+	}
+	return r
+}
+
+// errWaits is a task that needs something which the managers have not sent yet.
+var errWaits = errors.New("it waits for the managers") //nolint:gochecknoglobals // an error value
+
+// prepare makes a task's container.
+func (w *worker) prepare(ctx context.Context, s *swarmv1.Task) result {
+	if c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId())); err == nil {
+		return result{c: c}
+	}
+	ending := w.ending(s.GetId())
+	c, err := w.create(ctx, s)
+	if err != nil {
+		w.release(ctx, s)
+	}
+	if errors.Is(err, errWaits) {
+		return result{outcome: stepper.Again, blocked: true}
+	}
+	if errors.Is(err, csi.ErrWaits) {
+		return result{outcome: stepper.Again, blocked: true, waits: err.Error()}
+	}
+	if err != nil {
+		r := failure(err)
+		if errdefs.IsFailedPrecondition(err) && ending {
+			// A port or a device that the task before still has, or had a moment ago.
+			r.outcome, r.ending = stepper.Again, true
+		}
+		return r
+	}
+	return result{c: c}
+}
+
+func (w *worker) create(ctx context.Context, s *swarmv1.Task) (c core.Container, err error) {
+	t, err := translate.Read(s, w.node)
+	if err != nil {
+		return c, err
+	}
+	content, err := w.contents(t)
+	if err != nil {
+		return c, err
+	}
+	if !w.known() {
+		return c, errWaits // the credentials for its image were not kept
+	}
+	dirs, err := w.uses(s.GetId(), t.ClusterVolumes())
+	if err != nil {
+		return c, err
+	}
+	images := w.engine.Images.Lease()
+	defer images.Release()
+	name, opts, err := t.Image()
+	if err != nil {
+		return c, err
+	}
+	// A digest names one image only; a tag is looked up anew each time.
+	var img core.Image
+	if strings.Contains(name, "@") {
+		img, err = images.Image(ctx, name)
+	}
+	if !strings.Contains(name, "@") || err != nil {
+		opts.Always = true
+		var pulled error
+		if img, pulled = images.Pull(ctx, name, opts); pulled != nil {
+			if img, err = images.Image(ctx, name); err != nil {
+				return c, fmt.Errorf("image %s: %w", name, pulled)
+			}
+		}
+	}
+	return w.createPair(ctx, t, img, content, dirs)
+}
+
+func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Image, content [][]byte, volumes map[string]string) (core.Container, error) {
+	cfg, err := t.Sandbox()
+	if err != nil {
+		return core.Container{}, err
+	}
+	if err := w.claim(ctx, t.Swarm.GetId(), t.Devices()); err != nil {
+		return core.Container{}, err
+	}
+	if err := os.MkdirAll(w.face.logs(), 0o700); err != nil {
+		return core.Container{}, fmt.Errorf("make the directory of logs: %w", err)
+	}
+	for _, dir := range t.MissingSources() {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return core.Container{}, invalid.Errorf("make the source of a bind mount: %w", err)
+		}
+	}
+	var wrote core.ID
+	_, c, err := w.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
+		wrote = sandbox
+		paths, err := w.face.files().write(sandbox, t.Files(), content)
+		if err != nil {
+			return core.ContainerConfig{}, err
+		}
+		return t.Container(img, translate.Place{Log: w.face.logFile(sandbox), Files: paths, Volumes: volumes})
+	}})
+	if errdefs.IsAlreadyExists(err) {
+		c, err = w.engine.ContainerByKey(ctx, core.Key(t.Swarm.GetId()))
+	}
+	if wrote != c.Sandbox {
+		err = errors.Join(err, w.face.files().remove(wrote))
+	}
+	return c, err
+}
+
+// contents are those of a task's secrets and configs, expanded.
+func (w *worker) contents(t translate.Task) ([][]byte, error) {
+	var all []translate.Content
+	for _, f := range t.Files() {
+		c, found, known := w.content(t.Swarm.GetId(), f)
+		switch {
+		case found:
+		case !known:
+			return nil, errWaits
+		default:
+			return nil, invalid.Errorf("%s was not assigned to the node", f)
+		}
+		all = append(all, c)
+	}
+	return t.Expand(all)
+}
+
+// start runs a task's program.
+func (w *worker) start(ctx context.Context, s *swarmv1.Task) result {
+	c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
+	if err == nil && c.State == core.ContainerCreated {
+		err = w.engine.StartContainer(ctx, c.ID)
+		if now, e := w.engine.Container(context.WithoutCancel(ctx), c.ID); e == nil {
+			c = now
+		}
+	}
+	if err != nil {
+		r := failure(err)
+		r.c = c
+		return r
+	}
+	return checks{w}.healthy(ctx, s, c)
+}
+
+// ended looks whether a task's program has ended, and lets go of its network then: the
+// next task of the service may want the same port.
+func (w *worker) ended(ctx context.Context, s *swarmv1.Task) result {
+	c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
+	if err != nil && !errdefs.IsNotFound(err) {
+		return result{outcome: stepper.Again, err: err}
+	}
+	id := s.GetId()
+	if err == nil && c.State != core.ContainerExited && c.State != core.ContainerCreated {
+		if (checks{w}).health(id, c).Status != health.Unhealthy {
+			return restarter{w}.runs(ctx, s, c)
+		}
+		if c, err = (checks{w}).endUnhealthy(ctx, c); err != nil {
+			return result{outcome: stepper.Again, ending: true, err: err}
+		}
+	}
+	last := w.last(ctx, s, c)
+	again := restarter{w}
+	verdict, wait := again.judge(s, c, last)
+	switch verdict {
+	case restart.Wait:
+		return result{outcome: stepper.Again, blocked: true, after: wait}
+	case restart.Again:
+		return again.again(ctx, s, c, last)
+	case restart.Final, restart.Tell:
+	}
+	if err := w.stopSandbox(ctx, s, "the task has ended"); err != nil {
+		return result{outcome: stepper.Again, err: err}
+	}
+	w.volumes.Release(id)
+	r := result{c: last}
+	switch a := last.Main.Autopsy; {
+	case a == nil:
+		r.outcome, r.err = stepper.Refused, errLost
+	case wasUnhealthy(last): // whatever its program returned
+		r.outcome, r.err = stepper.Refused, checks{w}.whyUnhealthy(id, last)
+	case a.Exit.Status() != 0:
+		r.outcome = stepper.Refused
+	}
+	if why := w.records.restarts(id).Failed; why != "" {
+		r.outcome, r.err = stepper.Refused, fmt.Errorf("it ended while no manager could be reached, and could not be started again: %s", why)
+	}
+	if verdict == restart.Tell && !again.heard(s, r) {
+		return result{outcome: stepper.Again, blocked: true, after: wait}
+	}
+	checks{w}.endCheck(id)
+	return r
+}
+
+// errLost is a task without a container, of which nobody knows how it ended.
+var errLost = errors.New("its container is gone: the node was started again, or someone else has removed it") //nolint:gochecknoglobals // an error value
+
+// last is a task's container as it ended: c, or what the event log has of one that is gone.
+func (w *worker) last(ctx context.Context, s *swarmv1.Task, c core.Container) core.Container {
+	if c.ID != "" {
+		return c
+	}
+	e, err := w.engine.LastExit(ctx, s.GetId())
+	if err != nil {
+		return c
+	}
+	return core.Container{Meta: core.Meta{ID: e.Container}, Main: core.Process{Autopsy: e.Autopsy}}
+}
+
+// stopSandbox ends what runs in a task's sandbox, and gives back the sandbox's network. It
+// succeeds when there is none.
+func (w *worker) stopSandbox(ctx context.Context, s *swarmv1.Task, why string) error {
+	sb, err := w.engine.SandboxByKey(ctx, core.Key(s.GetId()))
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return w.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Request: request(why)})
+}
+
+// stop ends a task's program, if there is one, and gives back what it held. That the task
+// is to end is kept before: an agent that comes later must not take it for one that has
+// failed.
+func (w *worker) stop(ctx context.Context, s *swarmv1.Task) result {
+	checks{w}.endCheck(s.GetId())
+	if s.GetStatus().GetState() >= swarmv1.TaskState_RUNNING {
+		if err := w.records.putTask(s); err != nil {
+			w.log.ErrorContext(ctx, "a task is stopped without its record saying so", "task", s.GetId(), "error", err)
+		}
+	}
+	if err := w.stopSandbox(ctx, s, "the swarm wants it to end"); err != nil {
+		return result{outcome: stepper.Again, err: err}
+	}
+	c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
+	if err != nil && !errdefs.IsNotFound(err) {
+		return result{outcome: stepper.Again, err: err}
+	}
+	w.volumes.Release(s.GetId())
+	return result{c: c}
+}
+
+func request(call string) core.StopRequest {
+	return core.StopRequest{Owner: core.OwnerSwarm, Call: call, At: time.Now(), Stop: true}
+}
+
+// remove takes away all that a task has, however long it takes; its record first, so that
+// an agent that comes later finds what belongs to no task, and goes on.
+func (w *worker) remove(ctx context.Context, id string) {
+	checks{w}.endCheck(id)
+	for wait := firstPause; ; wait = min(2*wait, longestPause) {
+		err := w.records.dropTask(id)
+		if err == nil {
+			err = w.face.removeTask(ctx, id)
+		}
+		if err == nil {
+			w.volumes.Release(id)
+		}
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		w.log.WarnContext(ctx, "a task could not be removed, and is tried again", "task", id, "error", err)
+		if !pause(ctx, wait) {
+			break
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.tasks, id)
+}
+
+// removeTask removes a task's sandbox, its own volumes, secrets and logs. It succeeds
+// when there is nothing.
+func (f *Face) removeTask(ctx context.Context, id string) error {
+	why := request("the swarm has removed the task")
+	sb, err := f.o.Engine.SandboxByKey(ctx, core.Key(id))
+	if errdefs.IsNotFound(err) {
+		return f.removeVolumes(ctx, id)
+	}
+	c, gone := f.o.Engine.ContainerByKey(ctx, core.Key(id))
+	mayOwn := gone != nil || slices.ContainsFunc(c.Config.Volumes, func(v core.VolumeMount) bool { return translate.OwnVolumeOf(id, v.Name) })
+	if err == nil {
+		err = f.empty(ctx, sb, why)
+	}
+	if err == nil && mayOwn {
+		err = f.removeVolumes(ctx, id)
+	}
+	if err == nil {
+		err = f.drop(ctx, sb, why)
+	}
+	return err
+}
+
+// empty removes the container of a task's sandbox.
+func (f *Face) empty(ctx context.Context, sb core.Sandbox, why core.StopRequest) error {
+	if err := f.o.Engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Request: why}); err != nil {
+		return err
+	}
+	containers, err := f.o.Engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
+	if err != nil {
+		return err
+	}
+	for _, c := range containers {
+		if err := f.o.Engine.RemoveContainer(ctx, c.ID, engine.RemoveOptions{Force: true, Request: why}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeVolumes removes the volumes that go with a task.
+func (f *Face) removeVolumes(ctx context.Context, id string) error {
+	all, err := f.o.Engine.Volumes.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, v := range all {
+		if !translate.OwnVolumeOf(id, v.Name) {
+			continue
+		}
+		if err := f.o.Engine.Volumes.Remove(ctx, v.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drop removes a task's sandbox, the last of it to go: by it the rest is found again.
+func (f *Face) drop(ctx context.Context, sb core.Sandbox, why core.StopRequest) error {
+	if err := errors.Join(f.files().remove(sb.ID), f.removeLogs(sb.ID)); err != nil {
+		return err
+	}
+	return f.o.Engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: why})
+}
+
+func (f *Face) logFile(sandbox core.ID) string {
+	return filepath.Join(f.logs(), string(sandbox)+".log")
+}
+
+// removeLogs removes a sandbox's output, and what was rotated away from it.
+func (f *Face) removeLogs(sandbox core.ID) error {
+	all, err := filepath.Glob(f.logFile(sandbox) + "*")
+	for _, name := range all {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return err
+}
+
+// sweep removes what no sandbox of the given ones has: an agent may have died over the
+// removal of a task.
+func (f *Face) sweep(ctx context.Context, has map[core.ID]bool) error {
+	errs := []error{f.files().others(has)}
+	logs, err := filepath.Glob(filepath.Join(f.logs(), "*.log*"))
+	errs = append(errs, err)
+	for _, name := range logs {
+		id, _, _ := strings.Cut(filepath.Base(name), ".")
+		if !has[core.ID(id)] {
+			errs = append(errs, os.Remove(name))
+		}
+	}
+	volumes, err := f.o.Engine.Volumes.List(ctx)
+	errs = append(errs, err)
+	for _, v := range volumes {
+		if !translate.OwnVolume(v.Name) {
+			continue
+		}
+		if err := f.o.Engine.Volumes.Remove(ctx, v.Name); !errdefs.IsFailedPrecondition(err) { // one that is used stays
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

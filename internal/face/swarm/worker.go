@@ -1,0 +1,335 @@
+package swarm
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/swarm/assignment"
+	"github.com/longshore/longshore/internal/face/swarm/csi"
+	"github.com/longshore/longshore/internal/face/swarm/publish"
+	"github.com/longshore/longshore/internal/face/swarm/session"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
+)
+
+// worker has the tasks of the node.
+type worker struct {
+	face    *Face
+	engine  *engine.Client
+	node    translate.Node
+	reports *session.Reports
+	records records
+	log     *slog.Logger
+	volumes *csi.Volumes // since openVolumes
+	output  *publish.Publisher
+
+	// contact is whether a manager answers, or since when none does.
+	contact func() (answers bool, cutOff time.Time)
+
+	mu      sync.Mutex // guards tasks, checks, devices, set, base, over
+	tasks   map[string]*task
+	checks  map[string]*checked // of tasks that run, by their ids
+	devices map[string]string   // the task that has a device or had it last, by the device's CDI name
+	set     assignment.Set
+	base    context.Context //nolint:containedctx // that of resume, which ends all steps
+	running sync.WaitGroup  // steps, removals and health checks
+	over    bool            // no step begins any more
+}
+
+// task is one task. While somebody steps it, nobody else does.
+type task struct {
+	swarm    *swarmv1.Task // as it was assigned last, its status being ours; replaced, never changed
+	stepping bool
+	again    bool // what it is stepped by has changed
+	removed  bool // it is the node's no more
+	// interrupt ends the action that is under way.
+	interrupt context.CancelFunc
+	timer     *time.Timer // steps it without a change; nil before the first
+	// seen is when the end of its program was found; zero while that runs.
+	seen time.Time
+	// telling says that the managers are being told of an end that does not count before.
+	telling bool
+}
+
+func newWorker(f *Face, n translate.Node, r *session.Reports) *worker {
+	w := &worker{
+		face: f, engine: f.o.Engine, node: n, reports: r, records: records{f.o.Drawer}, log: f.log, tasks: map[string]*task{}, devices: map[string]string{},
+		checks: map[string]*checked{},
+	}
+	w.output = publish.New(publish.Options{Node: n.ID, Source: outputs{w}, Logger: f.log})
+	r.Notify(restarter{w}.told)
+	return w
+}
+
+// resume takes up the tasks of an earlier agent, and takes away what belongs to none.
+// Steps go on until ctx ends.
+func (w *worker) resume(ctx context.Context) error {
+	kept, damaged := w.records.tasks()
+	w.mu.Lock()
+	w.base = ctx
+	for _, t := range kept {
+		w.tasks[t.GetId()] = &task{swarm: t, interrupt: func() {}}
+		w.set.Resume(t.GetId())
+	}
+	w.mu.Unlock()
+	for _, t := range kept {
+		w.took(ctx, t)
+	}
+	w.volumes.Start(ctx)
+	for _, id := range damaged {
+		w.log.WarnContext(ctx, "the record of a task cannot be read", "task", id)
+		if err := w.records.dropTask(id); err != nil {
+			return err
+		}
+	}
+	sandboxes, err := w.engine.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return err
+	}
+	has := map[core.ID]bool{}
+	for _, sb := range sandboxes {
+		has[sb.ID] = true
+		if w.task(string(sb.Key)) == nil {
+			w.running.Go(func() { w.remove(ctx, string(sb.Key)) })
+		}
+	}
+	if err := w.face.sweep(ctx, has); err != nil {
+		return err
+	}
+	if err := w.records.dropRestarts(func(id string) bool { return w.task(id) != nil }); err != nil {
+		return err
+	}
+	w.kickAll()
+	return nil
+}
+
+// wait returns when nothing is done any more; the context of resume must have ended.
+func (w *worker) wait() {
+	w.mu.Lock()
+	w.over = true
+	for _, t := range w.tasks {
+		if t.timer != nil {
+			t.timer.Stop()
+		}
+	}
+	w.mu.Unlock()
+	w.running.Wait()
+	w.volumes.Wait()
+}
+
+// task is one of the node's tasks; nil when it is none.
+func (w *worker) task(id string) *task {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tasks[id]
+}
+
+func (w *worker) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.tasks)
+}
+
+// watch steps the tasks whose programs end, and has the output of those that begin read.
+func (w *worker) watch(ctx context.Context) error {
+	return engine.Watch{
+		Kinds: []core.EventKind{core.EventContainerStarted, core.EventContainerExited, core.EventContainerRemoved},
+		List: func(context.Context) error {
+			w.kickAll()
+			return nil
+		},
+		Event: func(ctx context.Context, e core.Event) error {
+			switch e.Kind {
+			case core.EventContainerStarted:
+				outputs{w}.started(ctx, e)
+			case core.EventContainerRemoved:
+				w.output.Removed(e.Container)
+			default:
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.kick(string(e.Key))
+			}
+			return nil
+		},
+		Failed: func(err error) {
+			w.log.ErrorContext(ctx, "ends of tasks are not seen until the event log can be read", "error", err)
+		},
+	}.Run(ctx, w.engine)
+}
+
+func (w *worker) kickAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id := range w.tasks {
+		w.kick(id)
+	}
+}
+
+// kick has a task stepped. Preconditions: mu is held.
+func (w *worker) kick(id string) {
+	t := w.tasks[id]
+	switch {
+	case t == nil || t.removed || w.over:
+	case t.stepping:
+		t.again = true
+	default:
+		t.stepping = true
+		w.running.Go(func() { w.step(id, t) })
+	}
+}
+
+// later has a task stepped after a time, if nothing does so before; 0 is never.
+// Preconditions: mu is held.
+func (w *worker) later(id string, t *task, after time.Duration) {
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	if after <= 0 || w.over {
+		return
+	}
+	t.timer = time.AfterFunc(after, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.kick(id)
+	})
+}
+
+// assigned takes in a message of a manager.
+func (w *worker) assigned(m *swarmv1.AssignmentsMessage, first bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if first {
+		w.set.Opened()
+	}
+	c, err := w.set.Apply(m)
+	if err != nil {
+		return err
+	}
+	w.change(c)
+	return nil
+}
+
+// assignedTasks is assigned for managers of old.
+func (w *worker) assignedTasks(m *swarmv1.TasksMessage) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.change(w.set.Tasks(m))
+}
+
+// change does what a message means. Preconditions: mu is held.
+func (w *worker) change(c assignment.Change) {
+	for _, err := range c.Ignored {
+		w.log.Warn("an assignment is ignored", "error", err)
+	}
+	for _, id := range c.Removed {
+		w.take(id)
+	}
+	for _, t := range c.Tasks {
+		w.update(t)
+	}
+	w.changeVolumes(c)
+}
+
+// take takes a task away, with all it has. Preconditions: mu is held.
+func (w *worker) take(id string) {
+	t := w.tasks[id]
+	if t == nil || t.removed {
+		return
+	}
+	t.removed = true
+	w.reports.Drop(id)
+	if t.stepping {
+		t.interrupt() // who steps it removes it
+		return
+	}
+	t.stepping = true
+	w.running.Go(func() { w.remove(w.base, id) })
+}
+
+// update has a task as it is wanted now. Preconditions: mu is held.
+func (w *worker) update(asked *swarmv1.Task) {
+	id := asked.GetId()
+	t := w.tasks[id]
+	if t != nil && t.removed {
+		return // it is removed, and then asked for again with the next stream
+	}
+	next := proto.CloneOf(asked)
+	if t == nil {
+		// What the managers have been told before counts when nothing is known here.
+		if next.GetStatus().GetState() < swarmv1.TaskState_ASSIGNED {
+			next.Status = &swarmv1.TaskStatus{State: swarmv1.TaskState_ASSIGNED, Timestamp: timestamppb.Now()}
+		}
+		t = &task{interrupt: func() {}}
+		w.tasks[id] = t
+	} else {
+		next.Status = t.swarm.GetStatus()
+		next.DesiredState = max(next.GetDesiredState(), t.swarm.GetDesiredState())
+	}
+	ending := next.GetDesiredState() >= swarmv1.TaskState_SHUTDOWN && t.swarm.GetDesiredState() < swarmv1.TaskState_SHUTDOWN
+	t.swarm = next
+	if t.telling && ending {
+		t.telling = false
+		w.reports.Drop(id)
+	}
+	if t.stepping && ending {
+		t.interrupt()
+	}
+	w.kick(id)
+}
+
+// tellAll has the statuses of all tasks told again.
+func (w *worker) tellAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, t := range w.tasks {
+		if t.swarm.GetStatus().GetState() > swarmv1.TaskState_ASSIGNED && !t.removed {
+			w.reports.Put(id, t.swarm.GetStatus())
+		}
+	}
+}
+
+// content finds a secret or a config that a task refers to; known says whether what is
+// missing will not come.
+func (w *worker) content(id string, f translate.File) (c translate.Content, found, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f.Secret != "" {
+		s := w.set.Secret(f.Secret, id)
+		return translate.Content{Data: s.GetSpec().GetData(), Templating: s.GetSpec().GetTemplating()}, s != nil, w.set.Known()
+	}
+	s := w.set.Config(f.Config)
+	return translate.Content{Data: s.GetSpec().GetData(), Templating: s.GetSpec().GetTemplating()}, s != nil, w.set.Known()
+}
+
+// known reports whether a manager has said what the node is to have, since the agent was
+// started.
+func (w *worker) known() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.set.Known()
+}
+
+// The pauses between tries of what failed and may succeed yet.
+const (
+	firstPause   = 100 * time.Millisecond
+	longestPause = 30 * time.Second
+)
+
+// pause waits, and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

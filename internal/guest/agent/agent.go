@@ -1,0 +1,161 @@
+// Package agent assembles the agent of a virtual machine's guest: the engine over the
+// native runtime, with its records in memory, and the face of Kata.
+//
+// It is to cmd/longshore-guest what internal/agent is to the node's agent. It links
+// no gRPC server and no database, since in a guest files are memory; a test of
+// internal/arch keeps it so. Start at Run.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/cgroup/device"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/without"
+	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/kata"
+	"github.com/longshore/longshore/internal/guest"
+	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/kmsg"
+	"github.com/longshore/longshore/internal/pin"
+	"github.com/longshore/longshore/internal/rootfs"
+	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/state"
+	"github.com/longshore/longshore/internal/volume"
+)
+
+// maxEvents is how many events are kept; the face reads them as they come.
+const maxEvents = 1000
+
+// leaveTime is how long the end of the agent may take.
+const leaveTime = 10 * time.Second
+
+// Options are the parameters of Run.
+type Options struct {
+	// State is the agent's directory, absolute, on a tmpfs. Its content does not outlive the
+	// agent: what an earlier one left is removed.
+	State string
+	// Keeper is the path of longshore-keeper.
+	Keeper string
+	// CgroupRoot is the directory of containers' cgroups below each hierarchy's root.
+	CgroupRoot string
+	// Listeners are where the shim calls. Run closes them.
+	Listeners []net.Listener
+	Version   string
+	Logger    *slog.Logger
+}
+
+// Run serves until ctx ends or the sandbox was destroyed. No container outlives it.
+func Run(ctx context.Context, o Options) (err error) {
+	defer func() {
+		for _, l := range o.Listeners {
+			_ = l.Close() // most often it is closed
+		}
+	}()
+	store := state.NewMemory(maxEvents)
+	keep, err := keeper.New(ctx, keeper.Options{StateDir: filepath.Join(o.State, "keeper"), Binary: o.Keeper, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, keep.Close()) }()
+	groups, err := cgroup.New(cgroup.Options{Root: o.CgroupRoot, DeviceProgram: device.Program, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	pins, err := pin.New(pin.Options{Dir: filepath.Join(o.State, "ns"), Make: keep.Namespaces, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	volumes, err := volume.New(filepath.Join(o.State, "volumes"))
+	if err != nil {
+		return err
+	}
+	host, err := native.ReadHost()
+	if err != nil {
+		return err
+	}
+	run, err := native.New(native.Options{Dir: filepath.Join(o.State, "runtime"), Launcher: keep, Supervisor: keep, Cgroups: groups, Host: host, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	if err := rootfs.MakeOwnMount(filepath.Join(o.State, engine.Sandboxes)); err != nil {
+		return fmt.Errorf("make the sandboxes' directory a mount: %w", err)
+	}
+	eng, err := engine.New(engine.Options{
+		Store: store, Runtimes: []core.Runtime{run}, Supervisor: keep, Images: without.Images{}, Network: without.Network{}, Pinner: pins, Cgroups: groups,
+		Roots: rootfs.New(rootfs.Options{Users: keep.Namespaces, Logger: o.Logger}), Volumes: volumes, OOMLog: kmsg.New(kmsg.Options{Logger: o.Logger}),
+		State: o.State, Init: o.Keeper, Logger: o.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	if err := eng.Recover(ctx); err != nil {
+		return fmt.Errorf("remove what an earlier agent left: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	f, err := kata.New(kata.Options{
+		Deps:    face.Deps{Engine: eng.As(core.OwnerKata), Logger: o.Logger.With("face", "kata"), Version: o.Version},
+		Machine: guest.New(),
+	})
+	if err != nil {
+		return err
+	}
+	// The engine records ends until the containers are gone.
+	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopEngine()
+	ended := make(chan error, 1)
+	go func() { ended <- eng.Run(engineCtx) }()
+	group.Go(func() error {
+		defer cancel() // the sandbox was destroyed
+		return f.Serve(ctx, o.Listeners...)
+	})
+	o.Logger.InfoContext(ctx, "agent is ready", "version", o.Version, "state", o.State)
+	err = group.Wait()
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	leave, stop := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	defer stop()
+	err = errors.Join(err, removeAll(leave, eng))
+	stopEngine()
+	if eerr := <-ended; !errors.Is(eerr, context.Canceled) {
+		err = errors.Join(err, eerr)
+	}
+	return errors.Join(err, keep.Shutdown(leave), groups.Release(leave), run.Release(), rootfs.RemoveOwnMount(filepath.Join(o.State, engine.Sandboxes)))
+}
+
+// removeAll removes the sandbox, if there is one, with its containers.
+func removeAll(ctx context.Context, eng *engine.Engine) error {
+	own := eng.As(core.OwnerKata)
+	list, err := own.Sandboxes(ctx, core.Filter{})
+	for _, sb := range list {
+		err = errors.Join(err, own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true}))
+	}
+	return err
+}
+
+// Program returns the path of a program beside this one.
+func Program(name string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(self), name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%s is to be beside %s: %w", name, self, err)
+	}
+	return path, nil
+}

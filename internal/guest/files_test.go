@@ -1,0 +1,136 @@
+package guest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// ours is a machine whose shared directory is the test's, and that directory.
+func ours(t testing.TB) (*Machine, string) {
+	t.Helper()
+	m := New()
+	m.shared = filepath.Join(t.TempDir(), "shared")
+	return m, m.shared
+}
+
+func (f File) mine() File {
+	f.UID, f.GID = os.Getuid(), os.Getgid()
+	return f
+}
+
+func TestCopyFile(t *testing.T) {
+	m, dir := ours(t)
+	const regular, directory, link = unix.S_IFREG, unix.S_IFDIR, unix.S_IFLNK
+	copied := func(f File) error {
+		t.Helper()
+		if f.DirMode == 0 {
+			f.DirMode = 0o750
+		}
+		f.Path = filepath.Join(dir, f.Path)
+		return m.CopyFile(f.mine())
+	}
+	must := func(f File) {
+		t.Helper()
+		if err := copied(f); err != nil {
+			t.Errorf("%s at %d: %v", f.Path, f.Offset, err)
+		}
+	}
+	content := func(name string) string {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err.Error()
+		}
+		return string(b)
+	}
+	// Two files of one stem, part by part, and one over another.
+	must(File{Path: "c1/a.txt", Mode: regular | 0o640, Size: 6, Data: []byte("one")})
+	must(File{Path: "c1/a.json", Mode: regular | 0o600, Size: 6, Data: []byte("two")})
+	if _, err := os.Stat(filepath.Join(dir, "c1/a.txt")); err == nil {
+		t.Error("half a file has its name")
+	}
+	must(File{Path: "c1/a.txt", Mode: regular | 0o640, Size: 6, Offset: 3, Data: []byte("ONE")})
+	must(File{Path: "c1/a.json", Mode: regular | 0o600, Size: 6, Offset: 3, Data: []byte("TWO")})
+	if a, b := content("c1/a.txt"), content("c1/a.json"); a != "oneONE" || b != "twoTWO" {
+		t.Errorf("a.txt is %q, a.json %q", a, b)
+	}
+	if st, err := os.Stat(filepath.Join(dir, "c1/a.txt")); err != nil || st.Mode().Perm() != 0o640 {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+	if st, err := os.Stat(filepath.Join(dir, "c1")); err != nil || st.Mode().Perm() != 0o750 {
+		t.Errorf("the directory's mode %v, %v", st.Mode(), err)
+	}
+	must(File{Path: "c1/a.txt", Mode: regular | 0o600})
+	if got := content("c1/a.txt"); got != "" {
+		t.Errorf("an empty file over another has %q", got)
+	}
+	must(File{Path: "c1/d", Mode: directory | 0o711})
+	must(File{Path: "c1/d", Mode: directory | 0o711})
+	must(File{Path: "c1/..data", Mode: link | 0o777, Data: []byte("d")})
+	must(File{Path: "c1/..data", Mode: link | 0o777, Data: []byte("/etc")})
+	if to, err := os.Readlink(filepath.Join(dir, "c1/..data")); err != nil || to != "/etc" {
+		t.Errorf("the link leads to %q, %v", to, err)
+	}
+	for name, f := range map[string]File{
+		"through a link":          {Path: "c1/..data/passwd", Mode: regular, Size: 1, Data: []byte("x")},
+		"longer than it says":     {Path: "c1/long", Mode: regular, Size: 1, Data: []byte("xx")},
+		"a device":                {Path: "c1/dev", Mode: unix.S_IFCHR},
+		"a link without a target": {Path: "c1/l", Mode: link},
+		"a size below 0":          {Path: "c1/neg", Mode: regular, Size: -1},
+		"a directory over a file": {Path: "c1/a.txt", Mode: directory},
+	} {
+		if err := copied(f); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+	for name, f := range map[string]File{
+		"the second part first": {Path: "c1/none", Mode: regular, Size: 6, Offset: 3, Data: []byte("x")},
+	} {
+		if err := copied(f); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	must(File{Path: "c1/gap", Mode: regular, Size: 9, Data: []byte("x")})
+	if err := copied(File{Path: "c1/gap", Mode: regular, Size: 9, Offset: 5, Data: []byte("x")}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a gap: %v", err)
+	}
+	if err := m.CopyFile(File{Path: "/etc/passwd", Mode: regular}.mine()); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a file elsewhere: %v", err)
+	}
+}
+
+// FuzzCopyFile: whatever the path and the link on it, nothing outside of the shared
+// directory is made or changed.
+func FuzzCopyFile(f *testing.F) {
+	f.Add("c/a", "a", "c/b", []byte("x"))
+	f.Add("c/l", "..", "c/l/../../out", []byte("x"))
+	f.Add("l", "../out", "l/x", []byte{})
+	f.Fuzz(func(t *testing.T, link, target, name string, data []byte) {
+		m, dir := ours(t)
+		out := filepath.Join(filepath.Dir(dir), "out")
+		if err := os.Mkdir(out, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		_ = m.CopyFile(File{Path: dir + "/" + link, Mode: unix.S_IFLNK, DirMode: 0o700, Data: []byte(target)}.mine())
+		_ = m.CopyFile(File{Path: dir + "/" + name, Mode: unix.S_IFREG | 0o600, DirMode: 0o700, Size: int64(len(data)), Data: data}.mine())
+		_ = m.CopyFile(File{Path: dir + "/" + name, Mode: unix.S_IFDIR | 0o700, DirMode: 0o700}.mine())
+		for _, d := range []struct{ dir, only string }{{filepath.Dir(dir), "out shared"}, {out, ""}} {
+			list, err := os.ReadDir(d.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, e := range list {
+				names = append(names, e.Name())
+			}
+			if got := strings.Join(names, " "); got != d.only && got != "out" {
+				t.Errorf("%s has %q", d.dir, got)
+			}
+		}
+	})
+}

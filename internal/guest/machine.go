@@ -1,0 +1,53 @@
+// Package guest is the machine inside of a virtual machine, as an agent there sees and
+// changes it: its memory, its storages.
+//
+// It knows no protocol; its errors say what the machine answered. Start at Machine.
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Machine is this machine. It must not be copied.
+type Machine struct {
+	sysfs  string
+	shared string
+
+	mu   sync.Mutex          // guards used
+	used map[string]*mounted // by target
+}
+
+// New returns the machine that this process runs on.
+func New() *Machine { return &Machine{sysfs: "/sys", shared: Shared, used: map[string]*mounted{}} }
+
+// First reports whether this process is the machine's first.
+func (m *Machine) First() bool { return os.Getpid() == 1 }
+
+// MemoryBlock returns the size of the blocks in which memory is plugged in, in bytes, and
+// whether the kernel is to be told a block's address. The size is 0 on a machine to which
+// no memory can be added.
+func (m *Machine) MemoryBlock() (size uint64, probe bool, err error) {
+	dir := filepath.Join(m.sysfs, "devices/system/memory")
+	b, err := os.ReadFile(filepath.Join(dir, "block_size_bytes"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	if size, err = strconv.ParseUint(strings.TrimSpace(string(b)), 16, 64); err != nil {
+		return 0, false, fmt.Errorf("size of memory blocks: %w", err)
+	}
+	_, err = os.Lstat(filepath.Join(dir, "probe"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return size, false, nil
+	}
+	return size, err == nil, err
+}

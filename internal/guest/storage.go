@@ -1,0 +1,305 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// The drivers of storages.
+const (
+	driverEphemeral = "ephemeral" // a tmpfs
+	driverLocal     = "local"     // a directory
+	driverVirtioFS  = "virtio-fs" // what the host shares, by its tag
+	driverOverlay   = "overlayfs" // layers that are mounted already
+	driverBind      = "bind"      // a directory or file of the guest
+)
+
+// Storage is something to be mounted in the guest.
+type Storage struct {
+	Driver  string
+	Source  string
+	Type    string // of the file system
+	Options []string
+	Target  string // absolute
+}
+
+// mounted is a target that is in use.
+type mounted struct {
+	refs int
+	undo func() error
+}
+
+// Drivers names the drivers that Mount knows.
+func (m *Machine) Drivers() []string {
+	return []string{driverBind, driverEphemeral, driverLocal, driverOverlay, driverVirtioFS}
+}
+
+// Mount mounts a storage, or takes a further reference on what this machine has mounted
+// at its target.
+func (m *Machine) Mount(_ context.Context, s Storage) error {
+	if !filepath.IsAbs(s.Target) || filepath.Clean(s.Target) != s.Target || s.Target == "/" {
+		return invalid.Errorf("storage: mount point %q: an absolute path without '.' and '..' is wanted", s.Target)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if u := m.used[s.Target]; u != nil {
+		u.refs++
+		return nil
+	}
+	var undo func() error
+	var err error
+	switch s.Driver {
+	case driverEphemeral:
+		undo, err = mountTmpfs(s)
+	case driverLocal:
+		undo, err = makeDir(s)
+	case driverVirtioFS:
+		undo, err = mountAs(s, "virtiofs")
+	case driverOverlay:
+		undo, err = mountAs(s, "overlay")
+	case driverBind:
+		undo, err = mountAs(s, "bind")
+	default:
+		return invalid.Errorf("storage: there is no driver %q; there are %s", s.Driver, strings.Join(m.Drivers(), ", "))
+	}
+	if err != nil {
+		return fmt.Errorf("storage at %s: %w", s.Target, err)
+	}
+	m.used[s.Target] = &mounted{refs: 1, undo: undo}
+	return nil
+}
+
+// Unmount gives a reference on a storage back; the last one unmounts it. It succeeds when
+// there is none.
+func (m *Machine) Unmount(_ context.Context, s Storage) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u := m.used[s.Target]
+	if u == nil {
+		return nil
+	}
+	if u.refs--; u.refs > 0 {
+		return nil
+	}
+	delete(m.used, s.Target)
+	return u.undo()
+}
+
+// mountFlags are the options of mount(8) that are flags of mount(2).
+var mountFlags = map[string]uintptr{ //nolint:gochecknoglobals // a table
+	"ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC, "sync": unix.MS_SYNCHRONOUS, "dirsync": unix.MS_DIRSYNC,
+	"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME,
+	"bind": unix.MS_BIND, "rbind": unix.MS_BIND | unix.MS_REC, "rw": 0, "suid": 0, "dev": 0, "exec": 0, "async": 0, "defaults": 0,
+}
+
+// fsgid is the option that names the group of a directory.
+const fsgid = "fsgid="
+
+// mountTmpfs mounts a tmpfs with all of its options. What is mounted there already, as
+// the /dev/shm of a machine that is no guest, stays.
+func mountTmpfs(s Storage) (undo func() error, err error) {
+	var flags uintptr
+	var data []string
+	gid := -1
+	for _, o := range s.Options {
+		if id, ok := strings.CutPrefix(o, fsgid); ok {
+			if gid, err = parseGID(id); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if flag, ok := mountFlags[o]; ok {
+			flags |= flag
+			continue
+		}
+		if key, _, _ := strings.Cut(o, "="); !slices.Contains([]string{"size", "mode", "nr_inodes", "nr_blocks", "huge", "uid", "gid", "mpol"}, key) {
+			return nil, invalid.Errorf("option %q: a tmpfs has none of that name", o)
+		}
+		data = append(data, o)
+	}
+	if s.Type != "" && s.Type != "tmpfs" {
+		return nil, invalid.Errorf("file system %q: an ephemeral storage is a tmpfs", s.Type)
+	}
+	if err := os.MkdirAll(s.Target, 0o755); err != nil {
+		return nil, err
+	}
+	already, err := mountinfo.Mounted(s.Target)
+	if err != nil {
+		return nil, err
+	}
+	if already {
+		return func() error { return nil }, nil
+	}
+	if err := unix.Mount("tmpfs", s.Target, "tmpfs", flags, strings.Join(data, ",")); err != nil {
+		return nil, fmt.Errorf("mount tmpfs with %q: %w", strings.Join(s.Options, ","), err)
+	}
+	undo = func() error {
+		if err := unix.Unmount(s.Target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+		return removeEmpty(s.Target)
+	}
+	if err := setGroup(s.Target, gid); err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	return undo, nil
+}
+
+// mountAs mounts a file system of one type with its options. What of that type is
+// mounted there already stays.
+func mountAs(s Storage, fstype string) (undo func() error, err error) {
+	if s.Type != "" && s.Type != fstype {
+		return nil, invalid.Errorf("file system %q: a storage of the driver %s has %s", s.Type, s.Driver, fstype)
+	}
+	if s.Source == "" {
+		return nil, invalid.Errorf("no source")
+	}
+	var flags uintptr
+	var data []string
+	for _, o := range s.Options {
+		if flag, ok := mountFlags[o]; ok {
+			flags |= flag
+		} else {
+			data = append(data, o)
+		}
+	}
+	if fstype == "bind" {
+		flags |= unix.MS_BIND
+	} else if flags&unix.MS_BIND != 0 {
+		return nil, invalid.Errorf("option bind: a storage of the driver %s is no bind mount", s.Driver)
+	}
+	if err := makeTarget(s, flags); err != nil {
+		return nil, err
+	}
+	already, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(s.Target))
+	if err != nil {
+		return nil, err
+	}
+	if len(already) > 0 && already[0].FSType == fstype {
+		return func() error { return nil }, nil
+	}
+	kind := fstype
+	if flags&unix.MS_BIND != 0 {
+		kind = ""
+	}
+	if err := unix.Mount(s.Source, s.Target, kind, flags, strings.Join(data, ",")); err != nil {
+		return nil, fmt.Errorf("mount %s %s with %q: %w", fstype, s.Source, strings.Join(s.Options, ","), err)
+	}
+	undo = func() error {
+		if err := unix.Unmount(s.Target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+		return removeEmpty(s.Target)
+	}
+	// The kernel looks at the other flags of a bind mount only when it is mounted again.
+	if rest := flags &^ (unix.MS_BIND | unix.MS_REC); kind == "" && rest != 0 {
+		if err := unix.Mount("", s.Target, "", rest|unix.MS_BIND|unix.MS_REMOUNT, ""); err != nil {
+			return nil, errors.Join(fmt.Errorf("mount options %q: %w", strings.Join(s.Options, ","), err), undo())
+		}
+	}
+	return undo, nil
+}
+
+// makeTarget makes where a storage is mounted: a directory, or a file for a file's bind
+// mount.
+func makeTarget(s Storage, flags uintptr) error {
+	if flags&unix.MS_BIND != 0 {
+		st, err := os.Stat(s.Source)
+		if err != nil {
+			return err
+		}
+		if !st.IsDir() {
+			if err := os.MkdirAll(filepath.Dir(s.Target), 0o755); err != nil {
+				return err
+			}
+			f, err := os.OpenFile(s.Target, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		}
+	}
+	return os.MkdirAll(s.Target, 0o755)
+}
+
+// makeDir makes a directory, which stays when it is not empty at the end.
+func makeDir(s Storage) (undo func() error, err error) {
+	mode, gid := fs.FileMode(0o755), -1
+	for _, o := range s.Options {
+		if v, ok := strings.CutPrefix(o, "mode="); ok {
+			n, err := strconv.ParseUint(v, 8, 12)
+			if err != nil {
+				return nil, invalid.Errorf("option %q: an octal mode is wanted", o)
+			}
+			mode = fs.FileMode(n) & fs.ModePerm
+			continue
+		}
+		id, ok := strings.CutPrefix(o, fsgid)
+		if !ok {
+			return nil, invalid.Errorf("option %q: a local storage has mode= and fsgid=", o)
+		}
+		if gid, err = parseGID(id); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(s.Target, mode); err != nil {
+		return nil, err
+	}
+	undo = func() error { return removeEmpty(s.Target) }
+	if err := os.Chmod(s.Target, mode); err != nil { // the umask may have taken bits away
+		return nil, errors.Join(err, undo())
+	}
+	return undo, setGroup(s.Target, gid)
+}
+
+func parseGID(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil {
+		return 0, invalid.Errorf("fsgid %q: a group's number is wanted", s)
+	}
+	return int(n), nil
+}
+
+// setGroup gives a directory a group, which what is made in it inherits; -1 changes
+// nothing.
+func setGroup(dir string, gid int) error {
+	if gid < 0 {
+		return nil
+	}
+	if err := os.Chown(dir, -1, gid); err != nil {
+		return err
+	}
+	st, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	return os.Chmod(dir, st.Mode()|fs.ModeSetgid)
+}
+
+// removeEmpty removes an empty directory or file, on which something was mounted. One
+// that has something stays.
+func removeEmpty(at string) error {
+	if st, err := os.Lstat(at); err == nil && st.Mode().IsRegular() {
+		if st.Size() > 0 {
+			return nil
+		}
+		return os.Remove(at)
+	}
+	err := unix.Rmdir(at)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}

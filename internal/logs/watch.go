@@ -1,0 +1,227 @@
+package logs
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// watch wakes one reader when its file grows, and when a file of its sink appears, is renamed or
+// is removed. All watches of the process share one inotify instance: a user has 128 of them.
+type watch struct {
+	n    *notifier
+	dir  int32
+	file int32  // that of the file that is being read; noFile before there is one
+	name string // the beginning of the names of the sink's files
+	wake chan struct{}
+}
+
+const noFile = -1
+
+// What wakes a watch: of its directory, and of its file.
+const (
+	dirMask  = unix.IN_CREATE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE
+	fileMask = unix.IN_MODIFY
+)
+
+// newWatch watches the directory of a sink.
+func newWatch(sink core.Sink) (*watch, error) {
+	dir, err := openDir(sink)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	name := filepath.Base(sink.Path)
+	if sink.Numbered {
+		name = strings.TrimSuffix(name, filepath.Ext(name))
+	}
+	w := &watch{file: noFile, name: name, wake: make(chan struct{}, 1)}
+	if w.n, err = instances.enter(); err != nil {
+		return nil, err
+	}
+	if w.dir, err = w.n.add(w, dir, dirMask); err != nil {
+		instances.leave(w.n)
+		return nil, err
+	}
+	return w, nil
+}
+
+// use watches f from now on, and no other file.
+func (w *watch) use(f *os.File) error {
+	// The other way round, the watch that is wanted would go when it is the same file.
+	wd, err := w.n.add(w, f, fileMask)
+	if err != nil {
+		return err
+	}
+	if w.file != wd {
+		w.n.remove(w, w.file)
+	}
+	w.file = wd
+	return nil
+}
+
+// wait returns when something may be new, or when ended is closed.
+func (w *watch) wait(ctx context.Context, ended <-chan struct{}) error {
+	select {
+	case <-w.wake:
+		return w.n.failed()
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (w *watch) notify() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // one wake-up is already pending
+	}
+}
+
+func (w *watch) close() {
+	w.n.remove(w, w.file)
+	w.n.remove(w, w.dir)
+	instances.leave(w.n)
+}
+
+// instance has the notifier of the process while anything is watched.
+type instance struct {
+	mu    sync.Mutex // guards now, users
+	now   *notifier
+	users int
+}
+
+var instances instance //nolint:gochecknoglobals // see watch: the limit is one of all
+
+func (i *instance) enter() (*notifier, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.now == nil {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+		if err != nil {
+			return nil, os.NewSyscallError("inotify_init1", err)
+		}
+		n := &notifier{f: os.NewFile(uintptr(fd), "inotify"), fd: fd, watches: map[int32]map[*watch]struct{}{}, done: make(chan struct{})}
+		i.now = n
+		go n.read()
+	}
+	i.users++
+	return i.now, nil
+}
+
+// leave ends the notifier with its last user.
+func (i *instance) leave(n *notifier) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.users--; i.users > 0 {
+		return
+	}
+	i.now = nil
+	_ = n.f.Close()
+	<-n.done
+}
+
+// notifier is an inotify instance.
+type notifier struct {
+	f    *os.File
+	fd   int // f's
+	done chan struct{}
+
+	mu      sync.Mutex // guards watches, err
+	watches map[int32]map[*watch]struct{}
+	err     error // why nothing more is read
+}
+
+// add watches a file or a directory for w.
+func (n *notifier) add(w *watch, f *os.File, mask uint32) (int32, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	// One that is watched already has the same number again.
+	wd, err := unix.InotifyAddWatch(n.fd, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), mask|unix.IN_MASK_ADD)
+	if err != nil {
+		return 0, os.NewSyscallError("inotify_add_watch", err)
+	}
+	if n.watches[int32(wd)] == nil {
+		n.watches[int32(wd)] = map[*watch]struct{}{}
+	}
+	n.watches[int32(wd)][w] = struct{}{}
+	return int32(wd), nil
+}
+
+// remove takes w's interest back.
+func (n *notifier) remove(w *watch, wd int32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	of := n.watches[wd]
+	if delete(of, w); of == nil || len(of) > 0 {
+		return
+	}
+	delete(n.watches, wd)
+	_, _ = unix.InotifyRmWatch(n.fd, uint32(wd)) // it is gone when what it watched is
+}
+
+func (n *notifier) failed() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.err
+}
+
+// read wakes watches until f is closed.
+func (n *notifier) read() {
+	defer close(n.done)
+	buf := make([]byte, 16<<10)
+	for {
+		got, err := n.f.Read(buf)
+		n.tell(buf[:got], err)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// tell wakes those whom the events of one read concern.
+func (n *notifier) tell(events []byte, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for len(events) >= unix.SizeofInotifyEvent {
+		wd, mask := int32(binary.NativeEndian.Uint32(events)), binary.NativeEndian.Uint32(events[4:])
+		end := min(unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(events[12:])), len(events))
+		name, _, _ := bytes.Cut(events[unix.SizeofInotifyEvent:end], []byte{0})
+		events = events[end:]
+		if mask&unix.IN_Q_OVERFLOW != 0 {
+			n.all()
+			continue
+		}
+		for w := range n.watches[wd] {
+			if mask&dirMask == 0 || strings.HasPrefix(string(name), w.name) {
+				w.notify()
+			}
+		}
+		if mask&unix.IN_IGNORED != 0 { // what was watched is gone
+			delete(n.watches, wd)
+		}
+	}
+	if err != nil {
+		n.err = err
+		n.all()
+	}
+}
+
+// all wakes everybody. Preconditions: mu is held.
+func (n *notifier) all() {
+	for _, of := range n.watches {
+		for w := range of {
+			w.notify()
+		}
+	}
+}
