@@ -49,13 +49,18 @@ proto: ## generate api/ again
 bench: build ## speed and memory of the main path, in one run
 	$(GO) run ./test/bench
 
-e2e-cri: build ## critest, the conformance suite of the CRI (CRITEST=its binary)
+e2e-cri: build ## critest, the conformance suite of the CRI (CRITEST=its binary), or containerd's cases (CONTAINERD_INTEGRATION=their binary)
 	hack/deps.sh test
 	PATH="$$(hack/go.sh):$$PATH" test/e2e/cri/run.sh
 
 e2e-kubelet: build ## the real kubelet with static pods on the agent
 	hack/deps.sh test
 	PATH="$$(hack/go.sh):$$PATH" test/e2e/kubelet/run.sh
+
+.PHONY: e2e-cluster
+e2e-cluster: build ## a Kubernetes cluster of two nodes, and a hundred checks (CHECKS=, E2E_TEST=)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/cluster/run.sh
 
 e2e-oci: build ## OCI's validation suite against longshore oci and runc (RUNTIME_TOOLS=its checkout)
 	hack/deps.sh test
@@ -67,9 +72,20 @@ e2e-mesosgo: build ## mesos-go drives the agent's Mesos API, in JSON and in prot
 	cd test/e2e/mesosgo && CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin PATH="$$($(CURDIR)/hack/go.sh):$$PATH" go test -mod=mod -count=1 -v -timeout 15m .
 
 .PHONY: e2e-nomad e2e-nomad-recover
-e2e-nomad: build ## a real Nomad, which drives the agent (NOMAD=its binary; DOCKERD=a dockerd, for what is beside docker)
+e2e-nomad: build ## a real Nomad, which drives the agent (NOMAD=its binary; DOCKERD=, NOMAD_BEFORE=, DEVICE_PLUGIN=: HACKING.md)
 	hack/deps.sh test
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 30m -v ./test/e2e/nomad
+	cd test/e2e/nomad/csi && CGO_ENABLED=0 $(GO) build -mod=mod -o $(CURDIR)/bin/test/csi .
+	CSI_PLUGIN=$(CURDIR)/bin/test/csi CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 45m -v ./test/e2e/nomad
+
+.PHONY: e2e-swarm
+e2e-swarm: build ## a real manager of a Swarm, Debian's dockerd, whose worker the node becomes (the package is unpacked, not installed)
+	hack/dockerd.sh .cache/docker
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker $(GO) test -p 1 -count=1 -timeout 30m -v $(if $(RUN),-run $(RUN)) ./test/e2e/swarm
+
+.PHONY: e2e-swarmkit
+e2e-swarmkit: build ## moby/swarmkit's own manager, from its Go module (RUN=)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/swarmkit/run.sh
 
 e2e-nomad-recover: build ## the same, and every cell of who dies over a task twenty times
 	hack/deps.sh test
@@ -109,7 +125,7 @@ exchanges: build weakened ## a thousand times, exchange each path that a workloa
 seizures: ## a thousand execs and a thousand starts beside an attacker who seizes what enters its pid namespace
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_SEIZE_ROUNDS=1000 $(GO) test -p 1 -timeout 1h -count=1 -v -run NotInside ./internal/runtime/native ./internal/ocicli
 
-test-long: chaos streams removals exchanges seizures vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+test-long: chaos streams removals exchanges seizures e2e-swarm vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore
@@ -120,7 +136,7 @@ install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 644 contrib/systemd/longshore.socket $(DESTDIR)/lib/systemd/system/longshore.socket
 	install -D -m 644 contrib/systemd/longshore-cri.socket $(DESTDIR)/lib/systemd/system/longshore-cri.socket
 
-deb: build ## a Debian package in dist/
+deb: build ## the Debian packages in dist/
 	hack/deb.sh
 
 clean: ## remove what was built

@@ -1,71 +1,67 @@
 #!/bin/sh
-# Builds a Debian package of bin/ into dist/. VERSION may be set; otherwise it is
-# made of the last tag and the commit.
+# Builds the Debian packages longshore, of the binaries in bin/, and
+# longshore-kubernetes into dist/. What they are made of is in
+# contrib/packaging/debian and contrib/systemd.
+#
+# VERSION      otherwise made of the last tag and the commit
+# MAINTAINER   who answers for the packages, Name <mail@address>
+# BIN, OUT     other directories than bin/ and dist/
+# COMPRESSION  as dpkg-deb -Z takes it
 set -eu
 cd "$(dirname "$0")/.."
-test -x bin/longshore && test -x bin/longshore-keeper || {
-	echo "deb.sh: build first (make build)" >&2
-	exit 1
-}
+bin=${BIN:-bin} out=${OUT:-dist} from=contrib/packaging/debian
+for program in longshore longshore-keeper longshore-oci longshore-verify; do
+	test -x "$bin/$program" || {
+		echo "deb.sh: no $bin/$program: build first (make build)" >&2
+		exit 1
+	}
+done
 version=${VERSION:-$(git describe --tags --match 'v[0-9]*' --dirty=+dirty 2>/dev/null | sed 's/^v//; s/-\([0-9]*\)-g/+\1.g/' || true)}
 version=${version:-0.0.0+$(git rev-parse --short HEAD 2>/dev/null || echo local)}
+maintainer=${MAINTAINER:-The Longshore authors <longshore@localhost>}
 arch=$(dpkg --print-architecture)
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+export SOURCE_DATE_EPOCH
+umask 022
+mkdir -p "$out"
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-pkg=$tmp/pkg
-install -D -m 755 bin/longshore "$pkg/usr/bin/longshore"
-install -D -m 755 bin/longshore-keeper "$pkg/usr/bin/longshore-keeper"
-install -D -m 755 bin/longshore-oci "$pkg/usr/bin/longshore-oci"
-install -D -m 755 bin/longshore-verify "$pkg/usr/bin/longshore-verify"
+
+# finish makes a package of a directory: everything below /etc is a conffile.
+finish() { # package, architecture
+	pkg=$tmp/$1 doc=$tmp/$1/usr/share/doc/$1
+	install -D -m 644 "$from/copyright" "$doc/copyright"
+	printf '%s (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md of the sources.\n\n -- %s  %s\n' \
+		"$1" "$version" "$maintainer" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9n >"$doc/changelog.gz"
+	[ ! -e "$from/$1.overrides" ] || install -D -m 644 "$from/$1.overrides" "$pkg/usr/share/lintian/overrides/$1"
+	install -d -m 755 "$pkg/DEBIAN"
+	(cd "$pkg" && find etc -type f | sort | sed 's|^|/|') >"$pkg/DEBIAN/conffiles"
+	(cd "$pkg" && find . -path ./DEBIAN -prune -o -type f -printf '%P\n' | grep -v '^etc/' | sort | xargs md5sum) >"$pkg/DEBIAN/md5sums"
+	sed "s/@VERSION@/$version/; s/@ARCH@/$arch/; s|@MAINTAINER@|$maintainer|; s/@SIZE@/$(du -sk --exclude=DEBIAN "$pkg" | cut -f1)/" "$from/$1.control" >"$pkg/DEBIAN/control"
+	for script in postinst prerm postrm; do
+		[ ! -e "$from/$1.$script" ] || install -m 755 "$from/$1.$script" "$pkg/DEBIAN/$script"
+	done
+	dpkg-deb ${COMPRESSION:+"-Z$COMPRESSION"} --root-owner-group --build "$pkg" "$out/$1_${version}_$2.deb"
+}
+
+pkg=$tmp/longshore
+for program in longshore longshore-keeper longshore-oci longshore-verify; do
+	install -D -m 755 "$bin/$program" "$pkg/usr/bin/$program"
+done
 for unit in contrib/systemd/*; do
 	install -D -m 644 "$unit" "$pkg/lib/systemd/system/$(basename "$unit")"
 done
-install -d -m 755 "$pkg/etc/longshore/conf.d" "$pkg/DEBIAN" "$pkg/usr/share/bash-completion/completions" \
+install -d -m 755 "$pkg/etc/longshore/conf.d" "$pkg/usr/share/bash-completion/completions" \
 	"$pkg/usr/share/zsh/vendor-completions" "$pkg/usr/share/fish/vendor_completions.d"
-bin/longshore config default >"$pkg/etc/longshore/config.toml"
-bin/longshore completion bash >"$pkg/usr/share/bash-completion/completions/longshore"
-bin/longshore completion zsh >"$pkg/usr/share/zsh/vendor-completions/_longshore"
-bin/longshore completion fish >"$pkg/usr/share/fish/vendor_completions.d/longshore.fish"
-install -D -m 644 LICENSE "$pkg/usr/share/doc/longshore/copyright"
-echo /etc/longshore/config.toml >"$pkg/DEBIAN/conffiles"
-cat >"$pkg/DEBIAN/control" <<END
-Package: longshore
-Version: $version
-Architecture: $arch
-Maintainer: The Longshore authors <longshore@localhost>
-Section: admin
-Priority: optional
-Recommends: ca-certificates
-Suggests: crun | runc
-Description: node agent that any orchestrator can drive
- Runs containers on one execution engine and speaks orchestrators' own node
- contracts. Containers outlive restarts and upgrades of the agent.
-END
-# Upgrades restart the agent; containers go on. Nothing is started on install:
-# the administrator enables the units.
-cat >"$pkg/DEBIAN/postinst" <<'END'
-#!/bin/sh
-set -e
-if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
-	systemctl daemon-reload || true
-	if [ -n "$2" ]; then systemctl try-restart longshore.service || true; fi
-fi
-END
-cat >"$pkg/DEBIAN/prerm" <<'END'
-#!/bin/sh
-set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-	systemctl stop longshore.service longshore.socket longshore-cri.socket || true
-fi
-END
-cat >"$pkg/DEBIAN/postrm" <<'END'
-#!/bin/sh
-set -e
-if [ "$1" = purge ]; then
-	rm -rf /var/lib/longshore
-	rmdir /etc/longshore/conf.d /etc/longshore 2>/dev/null || true
-fi
-END
-chmod 755 "$pkg/DEBIAN/postinst" "$pkg/DEBIAN/prerm" "$pkg/DEBIAN/postrm"
-mkdir -p dist
-dpkg-deb --root-owner-group --build "$pkg" "dist/longshore_${version}_${arch}.deb"
+"$bin/longshore" config default >"$pkg/etc/longshore/config.toml"
+"$bin/longshore" completion bash >"$pkg/usr/share/bash-completion/completions/longshore"
+"$bin/longshore" completion zsh >"$pkg/usr/share/zsh/vendor-completions/_longshore"
+"$bin/longshore" completion fish >"$pkg/usr/share/fish/vendor_completions.d/longshore.fish"
+finish longshore "$arch"
+
+pkg=$tmp/longshore-kubernetes
+install -D -m 644 "$from/50-kubernetes.toml" "$pkg/etc/longshore/conf.d/50-kubernetes.toml"
+install -D -m 644 "$from/modules-load.conf" "$pkg/etc/modules-load.d/longshore-kubernetes.conf"
+install -D -m 644 "$from/sysctl.conf" "$pkg/etc/sysctl.d/60-longshore-kubernetes.conf"
+install -D -m 644 "$from/crictl.yaml" "$pkg/usr/share/longshore/crictl.yaml"
+finish longshore-kubernetes all

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a target needs, and only those missing.
-# Usage: hack/deps.sh demo|test|vm
+# Usage: hack/deps.sh demo|test|suite|vm
 set -euo pipefail
 case ${1:-} in
 demo) pkgs='ca-certificates crun busybox-static' ;;
-test) pkgs='ca-certificates git gcc libc6-dev crun runc busybox-static nftables iptables iproute2 docker-registry apache2-utils openssl skopeo umoci buildah containernetworking-plugins protobuf-compiler libprotobuf-dev jq podman python3 xz-utils' ;;
+test) pkgs='ca-certificates git gcc libc6-dev crun runc busybox-static nftables iptables iproute2 docker-registry apache2-utils openssl skopeo umoci buildah containernetworking-plugins protobuf-compiler libprotobuf-dev jq podman prometheus python3 xz-utils' ;;
+suite) pkgs='bash bind9-dnsutils curl dash libc-bin' ;; # programs of the images of Kubernetes' e2e suite
 vm) pkgs='ca-certificates qemu-system-x86 busybox-static crun runc cpio kmod e2fsprogs' ;;
 *)
-  echo 'usage: hack/deps.sh demo|test|vm' >&2
+  echo 'usage: hack/deps.sh demo|test|suite|vm' >&2
   exit 2
   ;;
 esac

@@ -73,7 +73,8 @@ collect() { # directory, package…
   find internal test -name testdata -type d -exec cp -r --parents -t "$dir/src/" {} +
   case " $* " in *' test/systemd '*)
     cp -r --parents contrib/systemd Makefile "$dir/src/"
-    [ -z "${KUBELET:-}" ] || cp "$KUBELET" "$dir/bin/kubelet" ;;
+    [ -z "${KUBELET:-}" ] || cp "$KUBELET" "$dir/bin/kubelet"
+    packages "$dir" ;;
   esac
   case " $* " in *' test/cri '*)
     nice go build -modfile=tools/crictl/go.mod -o "$dir/bin/crictl" sigs.k8s.io/cri-tools/cmd/crictl || true ;;
@@ -97,6 +98,17 @@ collect() { # directory, package…
     echo 'LONGSHORE_TEST_PATIENCE=5' # everything takes longer when it is emulated
     env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' -e '^LONGSHORE_WEAK_BIN=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
   } >"$dir/env"
+}
+
+# packages makes Debian packages of the binaries, and of the next version.
+packages() { # directory
+  local next=$run/next
+  VERSION=1.0.0 BIN=$1/bin OUT=$1/deb COMPRESSION=none hack/deb.sh >/dev/null
+  mkdir "$next"
+  cp "$1"/bin/longshore{,-keeper,-oci,-verify} "$next/"
+  nice go build -trimpath -ldflags='-s -w -X main.release=2.0.0' -o "$next/" ./cmd/longshore
+  VERSION=2.0.0 BIN=$next OUT=$1/deb COMPRESSION=none hack/deb.sh >/dev/null
+  rm -r "$next"
 }
 
 # show passes on the output of packages that failed and a line for each package.
