@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// call is a probe that is one system call; undo takes back what it has done.
+// call is a probe that is one system call; undo reverts its effect.
 func call(name string, do func() error, undo func(), granted ...actor) probe {
 	return probe{name: name, granted: granted, run: func([]string) result {
 		runtime.LockOSThread()
@@ -25,7 +25,7 @@ func call(name string, do func() error, undo func(), granted ...actor) probe {
 	}}
 }
 
-// only says why the host's root does not make a call.
+// only says why the control, as the host's root, does not make this call.
 func only(why string, p probe) probe {
 	p.outside = why
 	return p
@@ -38,7 +38,7 @@ func errnoOf(e unix.Errno) error {
 	return e
 }
 
-// descriptor gives back the error of a call that makes a descriptor.
+// descriptor returns the error of a call that makes a descriptor, which it closes.
 func descriptor(nr uintptr, args ...uintptr) error {
 	var a [6]uintptr
 	copy(a[:], args)
@@ -79,7 +79,7 @@ func callProbes() []probe {
 		call("bpf: walk the programs", func() error {
 			var attr [128]byte
 			_, _, e := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_GET_NEXT_ID, uintptr(unsafe.Pointer(&attr[0])), uintptr(len(attr)))
-			if e == unix.ENOENT { // there is none: the call was let through
+			if e == unix.ENOENT { // there is none, but the call was allowed
 				e = 0
 			}
 			return errnoOf(e)
@@ -99,8 +99,8 @@ func callProbes() []probe {
 			}
 			return err
 		}, nil),
-		// What the usual profile of system calls has not; without a profile they are a
-		// program's own.
+		// The default seccomp profile denies these; without a profile a program may make
+		// them.
 		call("io_uring_setup", func() error {
 			var params [256]byte
 			return descriptor(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params[0])))
@@ -164,7 +164,7 @@ func callProbes() []probe {
 
 func second(_, _ uintptr, e unix.Errno) unix.Errno { return e }
 
-// climb leaves a chroot by a descriptor from before and looks for the host's
+// climb leaves a chroot through a descriptor opened before, and looks for the host's
 // file.
 func climb(args []string) result {
 	if len(args) == 0 {
@@ -196,8 +196,8 @@ func climb(args []string) result {
 	return is(refused, "left the chroot; above it is the container's own root")
 }
 
-// freshProc makes a user namespace, in which it has all capabilities, and there a
-// proc without the masks.
+// freshProc makes a user namespace, in which it has all capabilities, and mounts a proc
+// without masks there.
 func freshProc([]string) result {
 	self, err := os.Executable()
 	if err != nil {
@@ -215,7 +215,7 @@ func freshProc([]string) result {
 	return decode(out)
 }
 
-// handleProbe opens the root of what a file lies on by its handle, which asks no
+// handleProbe opens the root of a file's file system by its file handle, which checks no
 // directory above it.
 func handleProbe() probe {
 	return probe{name: "open_by_handle_at", granted: []actor{withoutAdmin}, outside: "a handle leads where it was made", run: func([]string) result {
@@ -235,7 +235,7 @@ func handleProbe() probe {
 	}}
 }
 
-// helperProbes are parts of others.
+// helperProbes are parts of other probes.
 func helperProbes() []probe {
 	return []probe{
 		{name: "inside a user namespace", run: func([]string) result {
@@ -267,7 +267,7 @@ func helperProbes() []probe {
 	}
 }
 
-// tree walks a directory as far as it may and wants anything below it.
+// tree walks a directory as far as it is allowed and tries to open everything below.
 func tree(args []string) result {
 	tried := 0
 	for _, dir := range args {
@@ -290,7 +290,7 @@ func tree(args []string) result {
 	return is(refused, "%d directories: none listed, none searched", tried)
 }
 
-// setuid runs a copy of this program that belongs to root.
+// setuid runs a copy of this program that belongs to root and is setuid.
 func setuid(args []string) result {
 	out, err := exec.Command(args[0], probeArg, "who").Output() //nolint:forbidigo,noctx // it ends by itself
 	if err != nil {
@@ -301,7 +301,7 @@ func setuid(args []string) result {
 	return r
 }
 
-// connect wants to talk to unix sockets.
+// connect tries to talk to unix sockets.
 func connect(args []string) result {
 	last := is(unmade, "no socket")
 	for _, path := range args {

@@ -23,7 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// clientAttempts are those of whoever can send packets to the node's ports.
+// clientAttempts are those of a client that can send packets to the node's ports.
 func clientAttempts() []attempt {
 	var all []attempt
 	add := func(name string, run func(t *testing.T, w *world) result) {
@@ -78,8 +78,8 @@ func clientAttempts() []attempt {
 	add("streams: a token twice", func(t *testing.T, w *world) result { return w.twice(t) })
 	add("streams: another's method", func(t *testing.T, w *world) result { return w.otherKind(t) })
 	add("streams: debug pages", func(t *testing.T, w *world) result { return w.pages(t) })
-	// The one of each port whose control is made: that takes as long as an honest
-	// client is patient.
+	// Only one per port, chosen here, has a control: the control takes as long as an
+	// honest client waits.
 	controlled := func() { all[len(all)-1].weak = weaken.ConnectionRoom }
 	add("mesos: half-open connections", func(t *testing.T, w *world) result { return w.crowds(t, connlimittest.HalfOpen()...) })
 	controlled()
@@ -95,16 +95,16 @@ func clientAttempts() []attempt {
 	return all
 }
 
-// flood is several times more connections than the listeners of the node have room
-// for: those that wait for room are let in when the first are closed for saying
-// nothing.
+// flood is several times the number of connections that the node's listeners accept:
+// when the first ones are closed because they send nothing, waiting ones take their
+// place.
 const flood = 500
 
-// impatience is how long an honest client waits while others crowd.
+// impatience is how long an honest client waits while attackers occupy connections.
 const impatience = 10 * time.Second
 
-// open has flood connections opened, each of which says one of the texts, by TLS
-// when conf is not nil; they stay until the test ends.
+// open opens flood connections, each of which sends one of the texts, with TLS if conf
+// is not nil. They stay open until the test ends.
 func open(t *testing.T, addr string, conf *tls.Config, texts []string) int {
 	t.Helper()
 	dialed := make(chan bool, flood)
@@ -132,7 +132,7 @@ func open(t *testing.T, addr string, conf *tls.Config, texts []string) int {
 	return n
 }
 
-// crowds takes all connections of the Mesos port; an honest client still gets in.
+// crowds occupies all connections of the Mesos port; an honest client must still get in.
 func (w *world) crowds(t *testing.T, texts ...string) result {
 	t.Helper()
 	conf := w.pki.Client("")
@@ -147,7 +147,7 @@ func (w *world) crowds(t *testing.T, texts ...string) result {
 	return is(bounded, "with %d connections opened an honest client is answered", n)
 }
 
-// crowdsStreams takes all connections of the streaming port.
+// crowdsStreams occupies all connections of the streaming port.
 func (w *world) crowdsStreams(t *testing.T, texts ...string) result {
 	t.Helper()
 	u := w.stream(t)
@@ -163,7 +163,7 @@ func (w *world) crowdsStreams(t *testing.T, texts ...string) result {
 	return is(bounded, "with %d connections opened an exec is answered", n)
 }
 
-// outside is an HTTP client that trusts the node's certificate.
+// outside returns an HTTP client that trusts the node's certificate.
 func (w *world) outside() *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: w.pki.Client(""), DisableKeepAlives: true}}
 }
@@ -213,7 +213,7 @@ func (w *world) asked(t *testing.T, r *http.Request) result {
 	return is(refused, "%s %s", resp.Status, text)
 }
 
-// honest makes a good call of each port.
+// honest makes a valid call to each port.
 func (w *world) honest(t *testing.T) error { return w.honestly(t, roottest.Patience()) }
 
 // honestly is honest with another patience.
@@ -238,7 +238,8 @@ func (w *world) honestly(t *testing.T, patience time.Duration) error {
 			return err
 		}
 		_ = resp.Body.Close()
-		// low's rules may forbid it to ops too: known is what counts.
+		// The rules may deny it to ops too: what matters is that the caller is
+		// authenticated.
 		if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusForbidden {
 			return fmt.Errorf("%s: %s", r.URL, resp.Status)
 		}
@@ -246,7 +247,7 @@ func (w *world) honestly(t *testing.T, patience time.Duration) error {
 	return nil
 }
 
-// garbage sends what is no protocol; the node goes on.
+// garbage sends bytes that are no valid protocol; the node must keep working.
 func garbage(t *testing.T, addr string) result {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
@@ -306,7 +307,7 @@ func oldTLS(t *testing.T, addr string) result {
 	return is(refused, "%v", err)
 }
 
-// stream asks, as kubelet, for a URL of the streaming server.
+// stream asks, as kubelet does, for a URL of the streaming server.
 func (w *world) stream(t *testing.T) *url.URL {
 	t.Helper()
 	r, err := w.CRI.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: w.container(t, containerRoot).ID, Cmd: []string{"/bin/true"}, Stdout: true})
@@ -320,7 +321,7 @@ func (w *world) stream(t *testing.T) *url.URL {
 	return u
 }
 
-// upgrade asks for a websocket at a URL and returns what was answered.
+// upgrade asks for a websocket at a URL and returns the answer.
 func upgrade(ctx context.Context, u *url.URL) (int, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
 	if err != nil {
@@ -342,7 +343,7 @@ func upgrade(ctx context.Context, u *url.URL) (int, error) {
 	return resp.StatusCode, nil
 }
 
-// guess tries tokens beside a real one.
+// guess tries variations of a real token.
 func (w *world) guess(t *testing.T) result {
 	t.Helper()
 	u := w.stream(t)

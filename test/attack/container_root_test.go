@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// containerAttempts are those of a container's root, who may run any program.
+// containerAttempts are those of a container's root, who can run any program.
 func containerAttempts() []attempt {
 	var all []attempt
 	for _, a := range []actor{containerRoot, withPtrace, withoutAdmin} {
@@ -27,7 +27,7 @@ func containerAttempts() []attempt {
 		}
 	}
 	// With the host's pid namespace a container sees the node's processes; without
-	// SYS_PTRACE it sees no more than their names.
+	// SYS_PTRACE it can read only their names.
 	for _, p := range processProbes() {
 		for _, of := range []string{"agent", "keeper", "nest"} {
 			all = append(all, attempt{name: "the " + of + ", " + p.name, actor: containerRoot, run: func(t *testing.T, w *world) result {
@@ -38,7 +38,7 @@ func containerAttempts() []attempt {
 	return all
 }
 
-// processOf is the pid of one of the node's own processes.
+// processOf returns the pid of one of the node's own processes.
 func (w *world) processOf(t *testing.T, of string) int {
 	t.Helper()
 	if of == "agent" {
@@ -51,7 +51,7 @@ func (w *world) processOf(t *testing.T, of string) int {
 	return pids[0]
 }
 
-// amongProcesses is a container in the node's pid namespace.
+// amongProcesses returns a container in the node's pid namespace.
 func (w *world) amongProcesses(t *testing.T) *nodetest.Container {
 	t.Helper()
 	const as = "container root among the node's processes"
@@ -66,7 +66,7 @@ func (w *world) amongProcesses(t *testing.T) *nodetest.Container {
 	return w.inside[as]
 }
 
-// confined makes a probe in a container, and the same outside as its control.
+// confined runs a probe in a container, and the same probe outside as its control.
 func (w *world) confined(t *testing.T, c *nodetest.Container, p probe, args ...string) result {
 	t.Helper()
 	r := w.probe(t, c, p.name, args...)
@@ -86,7 +86,7 @@ func (w *world) confined(t *testing.T, c *nodetest.Container, p probe, args ...s
 	return r
 }
 
-// control makes a probe as the host's root, once, in a mount namespace of its own.
+// control runs a probe as the host's root, once, in a mount namespace of its own.
 func (w *world) control(t *testing.T, p probe) result {
 	t.Helper()
 	r, done := w.host[p.name]

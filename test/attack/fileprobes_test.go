@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// opens asks to write to a file of the kernel's and writes nothing.
+// opens opens a kernel file for writing and writes nothing.
 func opens(path string) probe {
 	return probe{name: "write " + path, run: func([]string) result {
 		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
@@ -20,7 +20,7 @@ func opens(path string) probe {
 	}}
 }
 
-// reads wants the first bytes of a file.
+// reads reads the first bytes of a file.
 func reads(path string) probe {
 	return probe{name: "read " + path, run: func([]string) result {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -39,7 +39,7 @@ func reads(path string) probe {
 	}}
 }
 
-// finds wants an entry in a directory.
+// finds looks for an entry in a directory.
 func finds(dir string) probe {
 	return probe{name: "list " + dir, run: func([]string) result {
 		entries, err := os.ReadDir(dir)
@@ -53,15 +53,15 @@ func finds(dir string) probe {
 	}}
 }
 
-// inCgroups wants to write to a file of a cgroup hierarchy.
+// inCgroups opens a file of a cgroup hierarchy for writing.
 func inCgroups(file string) probe {
 	return probe{name: "write cgroup " + file, run: func([]string) result {
 		found, _ := filepath.Glob("/sys/fs/cgroup/*/" + file)
 		more, _ := filepath.Glob("/sys/fs/cgroup/" + file)
 		found = append(found, more...)
 		if len(found) == 0 {
-			// Below a container's own cgroup namespace there may be no such file; what is
-			// above it is asked for by its path.
+			// A container's own cgroup namespace may not have such a file. Files above
+			// it are tried by their path.
 			fd, err := unix.Open("/sys/fs/cgroup/../cgroup/memory/"+file, unix.O_WRONLY|unix.O_CREAT, 0o600)
 			if err == nil {
 				_ = unix.Close(fd)
@@ -82,7 +82,7 @@ func inCgroups(file string) probe {
 	}}
 }
 
-// device makes a device's node and opens it.
+// device makes a device node and opens it.
 func device(name string, mode, major, minor uint32) probe {
 	return probe{name: "open device " + name, run: func([]string) result {
 		dir, err := os.MkdirTemp("/tmp", "probe")
@@ -102,7 +102,7 @@ func device(name string, mode, major, minor uint32) probe {
 	}}
 }
 
-// disk is the first disk of the node, by what /proc/partitions says.
+// disk returns the first disk of the node, from /proc/partitions.
 func disk() probe {
 	return probe{name: "open device disk", run: func(args []string) result {
 		b, err := os.ReadFile("/proc/partitions")

@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// holeAttempts are on holes that were there once.
+// holeAttempts use vulnerabilities that Longshore once had.
 func holeAttempts() []attempt {
 	all := []attempt{
 		{name: "a process that execs, before it is inside", actor: containerRoot, weak: weaken.PidNamespaceLast, run: func(t *testing.T, w *world) result { return w.newcomers(t, containerRoot) }},
@@ -43,7 +43,7 @@ func holeAttempts() []attempt {
 	return all
 }
 
-// alone runs a container of its own for an actor and returns what it said.
+// alone runs a container of its own for an actor and returns its output.
 func (w *world) alone(t *testing.T, a actor, set func(*runtimeapi.ContainerConfig), command ...string) (string, int32) {
 	t.Helper()
 	w.jobs++
@@ -59,8 +59,8 @@ func (w *world) alone(t *testing.T, a actor, set func(*runtimeapi.ContainerConfi
 	return out, st.GetExitCode()
 }
 
-// newcomers has a container's root look at every process that appears in its pid
-// namespace while others are started in there.
+// newcomers makes a container's root look at every process that appears in its pid
+// namespace while others are started in it.
 func (w *world) newcomers(t *testing.T, a actor) result {
 	t.Helper()
 	c := w.container(t, a)
@@ -121,7 +121,8 @@ func fillEtc(t *testing.T, w *world, a actor) result {
 	return is(bounded, "%d bytes of the node's state are gone: %s", max(lost, 0), one(said))
 }
 
-// changeNull changes the mode of what hides a file. The world's /dev is its own.
+// changeNull changes the mode of the device that hides files. The world's /dev is its
+// own.
 func changeNull(t *testing.T, w *world, a actor) result {
 	t.Helper()
 	mode := func() os.FileMode {
@@ -146,7 +147,7 @@ func changeNull(t *testing.T, w *world, a actor) result {
 	return is(refused, "%s", one(out))
 }
 
-// bindAbove binds the allocation's directory, in which its own directories are.
+// bindAbove binds the allocation's directory, which contains the task's directories.
 func bindAbove(t *testing.T, w *world) result {
 	r := w.job(t, table{"volumes": []string{"..:/up"}, "args": []string{"-c", "mv /up/$NOMAD_TASK_NAME/local /up/$NOMAD_TASK_NAME/was && ln -s / /up/$NOMAD_TASK_NAME/local && cp /etc/passwd /alloc/data/replaced; grep CapEff /proc/self/status"}}, nil)
 	replaced := filepath.Join(w.Dir, "alloc", allocID, "alloc/data/replaced")
@@ -157,8 +158,8 @@ func bindAbove(t *testing.T, w *world) result {
 	return r
 }
 
-// linkedDirectory starts a task whose directory somebody has replaced by a link to
-// the host's root.
+// linkedDirectory starts a task whose directory was replaced by a link to the host's
+// root.
 func linkedDirectory(t *testing.T, w *world) result {
 	return w.job(t, table{"args": []string{"-c", "cat /local" + w.secret + "; grep CapEff /proc/self/status"}}, func(task *nomaddriver.TaskConfig) {
 		local := filepath.Join(task.GetAllocDir(), task.GetName(), "local")
@@ -171,7 +172,7 @@ func linkedDirectory(t *testing.T, w *world) result {
 	})
 }
 
-// linkedLogs starts a task whose directory of logs is a link to one of the host's.
+// linkedLogs starts a task whose log directory is a link to one of the host's.
 func linkedLogs(t *testing.T, w *world) result {
 	logs := filepath.Join(w.Dir, "alloc", allocID, "alloc/logs")
 	victim := t.TempDir()
@@ -195,7 +196,7 @@ func linkedLogs(t *testing.T, w *world) result {
 	return r
 }
 
-// linkedLog puts a link on the way to a container's log.
+// linkedLog puts a link into the path of a container's log.
 func linkedLog(t *testing.T, w *world) result {
 	victim := t.TempDir()
 	cfg := w.PodConfig("linked")
@@ -213,8 +214,8 @@ func linkedLog(t *testing.T, w *world) result {
 	return r
 }
 
-// unpacker looks at the process that unpacks a stranger's archive while that comes:
-// unconfined it would have all that a broken archive reader could do.
+// unpacker looks at the process that unpacks an untrusted archive while it does so:
+// unconfined, a vulnerable archive reader would have all its rights.
 func unpacker(t *testing.T, w *world) result {
 	asked, done := make(chan struct{}), make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -267,7 +268,7 @@ func unpacker(t *testing.T, w *world) result {
 			}
 			last = strings.Join(f, ", ")
 			unconfined = !strings.Contains(last, "Seccomp: 2") || !strings.Contains(last, "NoNewPrivs: 1")
-			// It is its user's from the beginning on; it gives up the rest before it reads.
+			// It runs as its user from the start; it gives up the rest before it reads.
 			wchan, _ := os.ReadFile(filepath.Dir(e) + "/syscall")
 			return strings.Contains(last, "Uid: 65534") && (!unconfined || len(wchan) > 0 && w.weak != "")
 		}
@@ -279,7 +280,7 @@ func unpacker(t *testing.T, w *world) result {
 	return is(refused, "%s", last)
 }
 
-// fileURI has the agent read a file of the host's for a container.
+// fileURI makes the agent read a file of the host for a container.
 func fileURI(t *testing.T, w *world) result {
 	var last result
 	for _, uri := range []string{"file://" + w.secret, w.secret, "file:///etc/shadow", "file://localhost/" + w.secret} {
@@ -291,9 +292,9 @@ func fileURI(t *testing.T, w *world) result {
 	return last
 }
 
-// fileOfAnother has the agent read a file of root's for a command that runs as
-// nobody, below a directory whose files commands may name. Its controls are a file
-// that nobody may read, and the same file for root.
+// fileOfAnother makes the agent read root's file for a command that runs as nobody,
+// below a directory whose files commands may name. Its controls are a file that nobody
+// may read, and the same file for root.
 func fileOfAnother(t *testing.T, w *world) result {
 	launches := 0
 	fetch := func(user, uri string) (int, string, error) {
@@ -327,8 +328,8 @@ func fileOfAnother(t *testing.T, w *world) result {
 	return last
 }
 
-// sharedLayer makes the mount of an image writable, as SYS_ADMIN may, and writes to
-// what other containers of the image have too.
+// sharedLayer makes an image's mount writable, as SYS_ADMIN allows, and writes to files
+// that other containers of the image share.
 func sharedLayer(t *testing.T, w *world) result {
 	said, _ := w.alone(t, containerRoot, func(c *runtimeapi.ContainerConfig) {
 		sc := c.Linux.SecurityContext

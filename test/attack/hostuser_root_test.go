@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// nobody is the host user.
+// nobody is the uid of the host user.
 const nobody = 65534
 
 func asNobody(c *exec.Cmd) {
@@ -26,8 +26,8 @@ func asNobody(c *exec.Cmd) {
 
 func asRoot(c *exec.Cmd) { c.Dir = "/" }
 
-// byHostUser is an attempt by nobody with a probe; its control is the same probe
-// as root.
+// byHostUser is an attempt by nobody with a probe. Its control is the same probe as
+// root.
 func byHostUser(name, probe string, args func(t *testing.T, w *world) []string) attempt {
 	return attempt{name: name, actor: hostUser, run: func(t *testing.T, w *world) result {
 		with := args(t, w)
@@ -39,8 +39,7 @@ func byHostUser(name, probe string, args func(t *testing.T, w *world) []string) 
 	}}
 }
 
-// hostUserAttempts are those of a user of the host who has nothing to do with the
-// node.
+// hostUserAttempts are those of a user of the host without any rights on the node.
 func hostUserAttempts() []attempt {
 	var all []attempt
 	for _, s := range []string{"control.sock", "control-http.sock", "cri.sock", "nomad.sock", "mesos.sock"} {
@@ -72,7 +71,7 @@ func hostUserAttempts() []attempt {
 	)
 }
 
-// found names what is below dir and wanted.
+// found lists those of the wanted names that are below dir.
 func found(t *testing.T, dir string, want func(path string, d fs.DirEntry) bool) []string {
 	t.Helper()
 	var all []string
@@ -106,7 +105,7 @@ func setuidFile(t *testing.T, w *world) result {
 		return is(unmade, "the file is not found below %s", w.Dir)
 	}
 	r := w.runs(t, files...)
-	// The control: with the modes that the directories once had it runs.
+	// The control: with the directories' former modes, the file can be run.
 	loose := found(t, w.Dir, func(_ string, d fs.DirEntry) bool { return d.IsDir() })
 	for _, dir := range loose {
 		if st, err := os.Stat(dir); err == nil && st.Mode().Perm()&0o011 != 0o011 {
@@ -122,7 +121,7 @@ func setuidFile(t *testing.T, w *world) result {
 	return r
 }
 
-// runs has nobody run files that are setuid copies of id.
+// runs makes nobody run files that are setuid copies of id.
 func (w *world) runs(t *testing.T, files ...string) result {
 	t.Helper()
 	var last result
@@ -135,8 +134,8 @@ func (w *world) runs(t *testing.T, files ...string) result {
 	return last
 }
 
-// setuidThroughProc: a process that is nobody's in a container is nobody's
-// outside too, so its /proc/PID/root is open to them.
+// setuidThroughProc: a process that runs as nobody in a container has the same uid
+// outside, so its /proc/PID/root is open to the host's nobody.
 func setuidThroughProc(t *testing.T, w *world) result {
 	c := w.attacker("nobodys", containerRoot)
 	c.Command = []string{"/bin/sleep", "65534"}

@@ -26,8 +26,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// jobAttempts are those of who writes jobs for Nomad, containers for Mesos and
-// pods for Kubernetes, and calls none of the node's sockets.
+// jobAttempts are those of authors of Nomad jobs, Mesos containers and Kubernetes pods,
+// who have no access to the node's sockets.
 func jobAttempts() []attempt {
 	return append(append(nomadAttempts(), mesosAttempts()...), podAttempts()...)
 }
@@ -36,11 +36,10 @@ const allocID = "5f0f0c4e-8d5c-4f3d-9a5d-0000000000aa"
 
 type table = map[string]any
 
-// nomadAttempts are jobs that ask for what the driver's configuration does not
-// allow.
+// nomadAttempts are jobs that ask for what the driver's configuration forbids.
 func nomadAttempts() []attempt {
 	var all []attempt
-	// HOST is replaced by a directory of the host's with the file secret in it.
+	// HOST is replaced by a directory of the host that contains the file secret.
 	for name, config := range map[string]table{
 		"a bind of the host":                 {"volumes": []string{"HOST:/host"}},
 		"a mount of the host":                {"mount": []any{table{"type": "bind", "source": "HOST", "target": "/host"}}},
@@ -73,13 +72,13 @@ func nomadAttempts() []attempt {
 	return all
 }
 
-// hostsFiles are those of the host's that no job may change.
+// hostsFiles are files of the host that no job may change.
 func hostsFiles(w *world) []string {
 	return []string{"/proc/sys/kernel/core_pattern", "/proc/sys/vm/stat_interval", w.secret}
 }
 
-// watch remembers the host's files; what it returns says which has changed, and
-// puts it back.
+// watch stores the content of the host's files. The returned function says which of them
+// has changed, and restores it.
 func (w *world) watch() (changed func() (result, bool)) {
 	before := map[string][]byte{}
 	for _, f := range hostsFiles(w) {
@@ -106,8 +105,7 @@ func (w *world) plugin(t *testing.T) *nomadtest.Client {
 	return w.nomad
 }
 
-// job starts a task that looks for the host's file, with more in its
-// configuration.
+// job starts a task that looks for the host's file; more is added to its configuration.
 func (w *world) job(t *testing.T, more table, change func(*nomaddriver.TaskConfig)) result {
 	t.Helper()
 	host := filepath.Dir(w.secret)
@@ -175,8 +173,8 @@ func (w *world) job(t *testing.T, more table, change func(*nomaddriver.TaskConfi
 	return is(bounded, "it ran with nothing of the host's: %q", said)
 }
 
-// mesosAttempts are containers for Mesos; the caller of the socket passes on what
-// the author wrote.
+// mesosAttempts are containers for Mesos; the caller of the socket passes on what the
+// author has written.
 func mesosAttempts() []attempt {
 	var all []attempt
 	for name, call := range map[string]string{
@@ -198,8 +196,8 @@ func mesosAttempts() []attempt {
 	return append(all, attempt{name: "mesos: a user whom the image makes root", actor: jobAuthor, weak: weaken.MesosUsers, run: rootByAnotherName})
 }
 
-// rootByAnotherName: low may run containers as nobody, and its image says that
-// nobody is uid 0.
+// rootByAnotherName: low may run containers as nobody, and its image says that nobody
+// has uid 0.
 func rootByAnotherName(t *testing.T, w *world) result {
 	files, err := imagetest.Busybox("/bin/busybox", nodetest.Applets...)
 	if err != nil {
@@ -285,7 +283,7 @@ func (w *world) mesosCall(t *testing.T, call string) result {
 	return is(refused, "%d %s", code, text)
 }
 
-// podAttempts are pods and containers; kubelet passes on what the author wrote.
+// podAttempts are pods and containers; kubelet passes on what the author has written.
 func podAttempts() []attempt {
 	var all []attempt
 	pod := func(name string, set func(w *world, p *runtimeapi.PodSandboxConfig)) {
@@ -332,8 +330,8 @@ func podAttempts() []attempt {
 	return all
 }
 
-// evilPod runs a container that looks for the host's file, and asserts that the
-// host's is as it was.
+// evilPod runs a container that looks for the host's file, and checks that the host is
+// unchanged.
 func (w *world) evilPod(t *testing.T, cfg *runtimeapi.PodSandboxConfig, set func(*runtimeapi.ContainerConfig)) result {
 	t.Helper()
 	changed := w.watch()

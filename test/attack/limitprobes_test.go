@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitProbes take until somebody says no.
+// limitProbes take resources until they are refused.
 func limitProbes() []probe {
 	return []probe{
 		{name: "take descriptors", run: func([]string) result {
@@ -19,7 +19,7 @@ func limitProbes() []probe {
 					if errors.Is(err, unix.EMFILE) {
 						return is(bounded, "%d descriptors: %v", n, err)
 					}
-					return is(reached, "%d descriptors: %v", n, err) // ENFILE would be the node's
+					return is(reached, "%d descriptors: %v", n, err) // ENFILE would be the node's limit
 				}
 			}
 			return is(reached, "four million descriptors")
@@ -58,8 +58,8 @@ func takeInodes(args []string) result {
 	return is(reached, "two million files")
 }
 
-// abstractSockets connects to every socket of the node that has no file: these ask
-// nobody for permission.
+// abstractSockets connects to every socket of the node in the abstract namespace, which
+// has no permissions.
 func abstractSockets([]string) result {
 	b, err := os.ReadFile("/proc/net/unix")
 	if err != nil {

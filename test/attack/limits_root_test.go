@@ -15,8 +15,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// roundsEnv is how many rounds attempts take that are made over and over; 1 is
-// the short form.
+// roundsEnv is how many rounds the repeated attempts make; 1 is the short form.
 const roundsEnv = "LONGSHORE_ATTACK_ROUNDS"
 
 func rounds() int {
@@ -27,8 +26,8 @@ func rounds() int {
 	return n
 }
 
-// limitAttempts take as much as they can get. Afterwards the node answers, and
-// its file systems have what they had.
+// limitAttempts take as many resources as they can get. Afterwards the node must answer,
+// and its file systems must have their free space back.
 func limitAttempts() []attempt {
 	var all []attempt
 	add := func(name string, run func(t *testing.T, w *world) result) {
@@ -67,7 +66,7 @@ func limitAttempts() []attempt {
 	return all
 }
 
-// space is what the node's files take, the logs among them.
+// space returns how much the node's files take, logs included.
 func (w *world) space(t *testing.T) (size int64) {
 	t.Helper()
 	_ = filepath.WalkDir(w.Dir, func(_ string, d fs.DirEntry, err error) error {
@@ -81,7 +80,7 @@ func (w *world) space(t *testing.T) (size int64) {
 	return size
 }
 
-// fills runs a script that must run into the end of a file system, or be refused.
+// fills runs a script that must reach the end of a file system or be refused.
 func (w *world) fills(t *testing.T, script string) result {
 	t.Helper()
 	out, _ := w.sh(t, w.container(t, containerRoot), script)
@@ -131,8 +130,7 @@ func eats(t *testing.T, w *world, probe ...string) result {
 	return decode([]byte(said))
 }
 
-// flood runs a container that writes to its log, and returns the bytes of its log
-// files.
+// flood runs a container that writes to its log, and returns the size of its log files.
 func (w *world) flood(t *testing.T, script string) (int64, result) {
 	t.Helper()
 	cfg := w.PodConfig("flood")
@@ -213,7 +211,7 @@ func execStorm(t *testing.T, w *world) result {
 	return is(bounded, "%d execs, eight at a time", n)
 }
 
-// amongSockets is a container in the node's network namespace.
+// amongSockets returns a container in the node's network namespace.
 func (w *world) amongSockets(t *testing.T) *nodetest.Container {
 	t.Helper()
 	const as = "container root among the node's sockets"

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// probeArg makes the test's program an attacker, inside a container or as
-// another user: its further arguments are a probe's name and what that takes.
+// probeArg makes the test's program an attacker, inside a container or as another user.
+// The next arguments are a probe's name and its arguments.
 const probeArg = "attack-probe"
 
 func TestMain(m *testing.M) {
@@ -18,16 +18,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// probe is an attack by system calls. One program makes it inside a container,
-// where it must fail, and as the root of the host, where it must succeed: that
-// is its control.
+// probe is an attack by system calls. The same program makes it inside a container,
+// where it must fail, and as the host's root, where it must succeed, which is the
+// control.
 type probe struct {
 	name string
 	run  func(args []string) result
-	// outside says why the host's root does not try it, where it does not.
+	// outside says why there is no control as the host's root, if there is none.
 	outside string
-	// granted are actors whose capabilities are what the attack wants; as them it is
-	// not tried. docs/security.md lists these capabilities.
+	// granted are actors to whom the capabilities for this attack are given, so it is
+	// not tried as them. docs/security.md lists these capabilities.
 	granted []actor
 }
 

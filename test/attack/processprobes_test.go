@@ -34,8 +34,8 @@ func file(pid int, name string, flags int) error {
 	return err
 }
 
-// processProbes are against another process: one of the node's; for the control,
-// one that this has started.
+// processProbes are against another process: one of the node's or, for the control, one
+// that the probe itself has started.
 func processProbes() []probe {
 	return []probe{
 		on("process: ptrace", func(pid int) error {

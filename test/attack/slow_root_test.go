@@ -20,7 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
-// noise is an image of n layers of which nobody has any.
+// noise makes an image of n unique layers.
 func noise(n int) imagetest.Built {
 	var i imagetest.Image
 	for k := range n {
@@ -33,8 +33,8 @@ func noise(n int) imagetest.Built {
 	return i.Build()
 }
 
-// drips serves the blobs given a few bytes at a time until release is closed, and
-// tells of each that was begun.
+// drips serves these blobs a few bytes at a time until release is closed, and reports
+// each one that was begun.
 func drips(blobs map[digest.Digest][]byte, begun chan<- struct{}, release <-chan struct{}) func(http.ResponseWriter, *http.Request, http.Handler) {
 	return func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
 		body, ok := blobs[digest.Digest(path.Base(r.URL.Path))]
@@ -65,8 +65,8 @@ func drips(blobs map[digest.Digest][]byte, begun chan<- struct{}, release <-chan
 	}
 }
 
-// slowRegistry is in the midst of more layers than are fetched at one time, which
-// never end; an image of another registry is pulled meanwhile.
+// slowRegistry starts more layers than are fetched at one time, which never end.
+// Meanwhile an image of another registry is pulled.
 func slowRegistry(t *testing.T, w *world) result {
 	slow := imagetest.NewRegistry(t)
 	stuck := map[digest.Digest][]byte{}
@@ -86,7 +86,7 @@ func slowRegistry(t *testing.T, w *world) result {
 	}
 	defer wg.Wait()
 	defer close(release)
-	for range 2 { // as many as are fetched at one time where all pulls share them
+	for range 2 { // as many as are fetched at one time if all pulls share them
 		select {
 		case <-begun:
 		case <-time.After(time.Minute):
@@ -104,7 +104,7 @@ func slowRegistry(t *testing.T, w *world) result {
 	return is(bounded, "%d slow pulls, and an honest one went through", len(refs))
 }
 
-// slowLayer sends a byte every fifth of a second, for as long as it takes.
+// slowLayer sends a byte every fifth of a second, for as long as the pull waits.
 func slowLayer(t *testing.T, w *world) result {
 	reg := imagetest.NewRegistry(t)
 	b := noise(1)
@@ -142,7 +142,7 @@ func manyFiles(t *testing.T, w *world) result {
 	return is(refused, "%v", err)
 }
 
-// otherRealm has another host ask for the password that is the registry's.
+// otherRealm names another host as the one that wants the registry's password.
 func otherRealm(t *testing.T, w *world) result {
 	var mu sync.Mutex
 	visits, told := 0, ""

@@ -45,15 +45,15 @@ func TestAttack(t *testing.T) {
 			}
 		}
 		summary, err := count.verdict()
-		fmt.Printf("attack suite:\n%s", summary) // a test's log is not shown where it passes
+		fmt.Printf("attack suite:\n%s", summary) // the log of a passing test is not shown
 		if err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// TestControls makes every attempt that one defence stops against a build
-// without that defence, where it reaches.
+// TestControls makes every attempt that a single defence stops against a build without
+// that defence, where the attempt must succeed.
 func TestControls(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		var defences []weaken.Defence
@@ -84,7 +84,7 @@ func TestControls(t *testing.T) {
 	})
 }
 
-// freePort is an address nobody listens on.
+// freePort returns an address on which nothing listens.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

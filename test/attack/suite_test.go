@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// actor is who attacks, as docs/security.md names them.
+// actor is the attacker, as docs/security.md names them.
 type actor string
 
 const (
@@ -34,21 +34,21 @@ func actors() []actor {
 type outcome string
 
 const (
-	// refused: an error, or nothing was there to reach.
+	// refused: an error, or there was nothing to reach.
 	refused outcome = "refused"
-	// bounded: it worked as far as a limit that was set for it.
+	// bounded: it succeeded only up to a limit set for it.
 	bounded outcome = "bounded"
-	// reached: it got what it wanted.
+	// reached: it succeeded.
 	reached outcome = "reached"
-	// absent: this kernel lacks what the attempt is about; the host's root has been
-	// told so too. It does not count as an attempt.
+	// absent: this kernel lacks the attacked feature, and has told the host's root so
+	// too. It does not count as an attempt.
 	absent outcome = "absent"
-	// unmade: no attempt took place.
+	// unmade: the attempt was not made.
 	unmade outcome = "not made"
 )
 
-// result is an outcome and what shows that the attempt was made: the calls and
-// what they answered.
+// result is an outcome with the proof that the attempt was made: the calls and their
+// results.
 type result struct {
 	Outcome  outcome `json:"outcome"`
 	Evidence string  `json:"evidence"`
@@ -60,8 +60,8 @@ func is(o outcome, format string, args ...any) result {
 	return result{o, fmt.Sprintf(format, args...)}
 }
 
-// answered is the outcome of one call. Errors that say anything but no are those
-// of an attempt that was not made, unless they are among also.
+// answered returns the outcome of one call. An error that is neither a denial nor among
+// also means that the attempt was not made.
 func answered(call string, err error, also ...unix.Errno) result {
 	var no unix.Errno
 	switch {
@@ -82,12 +82,13 @@ type attempt struct {
 	name  string
 	actor actor
 	run   func(t *testing.T, w *world) result
-	// weak is the defence without which it reaches, or several with commas between
-	// them where it takes more than one; "" where there is no control of this kind.
+	// weak is the defence without which the attempt succeeds, or several with commas
+	// between them if it takes more than one. It is "" if there is no control of this
+	// kind.
 	weak weaken.Defence
-	// long attempts are made in the long form only.
+	// long attempts are made only in the long form.
 	long bool
-	// alone attempts get a node of their own, because of what they leave behind.
+	// alone attempts get a node of their own, because they change it for good.
 	alone bool
 }
 
@@ -102,8 +103,7 @@ type tally struct {
 
 func newTally() *tally { return &tally{counts: map[actor]map[outcome]int{}} }
 
-// add counts one attempt and returns what is wrong with its result, "" for
-// nothing.
+// add counts one attempt, and returns what is wrong with its result, or "".
 func (c *tally) add(a actor, name string, r result) string {
 	if c.counts[a] == nil {
 		c.counts[a] = map[outcome]int{}
@@ -125,7 +125,7 @@ func (c *tally) add(a actor, name string, r result) string {
 	return fault
 }
 
-// made is how many attempts there were.
+// made returns how many attempts were made.
 func (c *tally) made() (n int) {
 	for _, o := range c.counts {
 		n += o[refused] + o[bounded] + o[reached]
@@ -133,7 +133,7 @@ func (c *tally) made() (n int) {
 	return n
 }
 
-// verdict is the summary, a line for each actor, and whether the run counts.
+// verdict returns the summary, with a line per actor, and whether the run passes.
 func (c *tally) verdict() (summary string, err error) {
 	var b strings.Builder
 	for _, a := range actors() {

@@ -20,15 +20,15 @@ type watcher struct {
 	held   int
 }
 
-// watch looks until there is a file stop in a directory. Its arguments are a file
-// of the host's, the directory, and whether to seize what it sees.
+// watch looks until the file stop exists in a directory. Its arguments are a file of the
+// host, the directory, and whether to take over the processes it sees.
 func watch(args []string) result {
 	if len(args) != 3 {
 		return is(unmade, "three arguments are wanted")
 	}
-	runtime.LockOSThread() // who seizes is a thread
+	runtime.LockOSThread() // ptrace demands that one thread does it all
 	w := &watcher{secret: args[0], seize: args[2] == "seize", seen: map[int]bool{}}
-	w.look() // those that are there
+	w.look() // skip the processes that exist already
 	w.looked = 0
 	if err := os.WriteFile(args[1]+"/ready", nil, 0o600); err != nil {
 		return is(unmade, "%v", err)
@@ -71,7 +71,7 @@ func (w *watcher) look() result {
 	return result{}
 }
 
-// at looks at one, from the moment it is there until its program runs.
+// at looks at a process from its first moment until its program runs.
 func (w *watcher) at(pid int) result {
 	if w.seize {
 		if _, _, e := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, 0, 0, 0); e == 0 {
@@ -100,13 +100,13 @@ func (w *watcher) at(pid int) result {
 			}
 		}
 		if w.seize {
-			break // it stands still
+			break // it has stopped
 		}
 	}
 	return result{}
 }
 
-// mountsBelow reports whether something is mounted on a directory or below it.
+// mountsBelow reports whether anything is mounted at a directory or below it.
 func mountsBelow(mountinfo, dir string) bool {
 	for line := range strings.Lines(mountinfo) {
 		if f := strings.Fields(line); len(f) > 4 && (f[4] == dir || strings.HasPrefix(f[4], dir+"/")) {

@@ -19,30 +19,30 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// world is the node that is attacked, with all its sockets and ports open, and
-// who is on it.
+// world is the node under attack, with all its sockets and ports open, and the
+// containers and users on it.
 type world struct {
 	*nodetest.Node
 	t      *testing.T
 	image  string
-	weak   weaken.Defence // the one it is without, "" for none
-	self   string         // this program, where every user and container may run it
-	secret string         // a file of the host's that nobody but its root may read
-	files  string         // the directory whose files Mesos' commands may name
+	weak   weaken.Defence // the defence that is switched off, "" for none
+	self   string         // this program, at a path where every user and container can run it
+	secret string         // a file of the host that only root can read
+	files  string         // the directory with files that Mesos' commands may name
 	pki    *tlsconftest.Authority
 	mesos  string // host:port
 	metric string // host:port
 	inside map[actor]*nodetest.Container
-	host   map[string]result // of the controls of probes
-	bin    string            // the directory of the binaries
+	host   map[string]result // results of the controls of probes
+	bin    string            // directory of the binaries
 	nomad  *nomadtest.Client // nil until the first job
 	jobs   int
 }
 
-// secretText is what attackers of the host's files look for.
+// secretText is the content of the host's secret file.
 const secretText = "the host's own\n"
 
-// newWorld starts a node; off names a defence that it is to be without.
+// newWorld starts a node; off names the defence to switch off.
 func newWorld(t *testing.T, off weaken.Defence) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "longshore-attack-")
@@ -50,7 +50,7 @@ func newWorld(t *testing.T, off weaken.Defence) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	// Below /run others may pass; a temporary directory may be closed to them.
+	// Other users can pass through /run; a temporary directory may be closed to them.
 	public, err := os.MkdirTemp("/run", "attacker")
 	if err != nil {
 		t.Fatal(err)
@@ -86,13 +86,13 @@ func newWorld(t *testing.T, off weaken.Defence) *world {
 		o.Bin, o.Env = nodetest.Weakened(t), []string{weaken.Env + "=" + string(off)}
 	}
 	w.bin = o.Bin
-	if err := os.Chmod(dir, 0o755); err != nil { // as /run and /var/lib are
+	if err := os.Chmod(dir, 0o755); err != nil { // the mode of /run and /var/lib
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "run"), 0o755); err != nil { // as systemd's RuntimeDirectory is
+	if err := os.Mkdir(filepath.Join(dir, "run"), 0o755); err != nil { // the mode of systemd's RuntimeDirectory
 		t.Fatal(err)
 	}
-	// Of a size that attempts can fill, and whose room nobody else takes.
+	// A file system of its own that attempts can fill without affecting others.
 	state := filepath.Join(dir, "run")
 	if err := unix.Mount("tmpfs", state, "tmpfs", 0, "size=64m,mode=755"); err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func newWorld(t *testing.T, off weaken.Defence) *world {
 	return w
 }
 
-// ownDevices gives the world a /dev of its own: attempts may change it.
+// ownDevices gives the world a /dev of its own, because attempts may change it.
 func ownDevices(t *testing.T) {
 	t.Helper()
 	dev, err := os.MkdirTemp("/run", "dev")
@@ -134,7 +134,7 @@ func ownDevices(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount("/dev", unix.MNT_DETACH) })
 }
 
-// config has every socket and port, and the bounds that attempts run into.
+// config enables every socket and port, with small limits that attempts can reach.
 func (w *world) config(dir string) string {
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -195,7 +195,7 @@ token_file = %q
 `, filepath.Join(dir, "cdi"), w.mesos, cert, key, credentials, acls, w.files, w.metric, cert, key, write("token", "metricstoken"))
 }
 
-// container is the one of an actor inside, started at its first attempt.
+// container returns the container of an actor inside, started at its first attempt.
 func (w *world) container(t *testing.T, a actor) *nodetest.Container {
 	t.Helper()
 	if c := w.inside[a]; c != nil {
@@ -209,8 +209,7 @@ func (w *world) container(t *testing.T, a actor) *nodetest.Container {
 	return c
 }
 
-// attacker is a container in which an actor's probes run, as Kubernetes asks for
-// it.
+// attacker returns a container for an actor's probes, made as Kubernetes makes it.
 func (w *world) attacker(name string, a actor) *runtimeapi.ContainerConfig {
 	c := nodetest.ContainerConfig(name, w.image, "/bin/sleep", "100000")
 	c.Mounts = []*runtimeapi.Mount{{HostPath: w.self, ContainerPath: "/attacker", Readonly: true}}
@@ -218,7 +217,7 @@ func (w *world) attacker(name string, a actor) *runtimeapi.ContainerConfig {
 		MaskedPaths: ocispec.MaskedPaths(), ReadonlyPaths: ocispec.ReadonlyPaths(),
 		NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_POD},
 		Capabilities:     &runtimeapi.Capability{},
-		// Kubernetes asks for none unless a pod or kubelet's seccompDefault says so.
+		// Kubernetes requests none unless a pod or kubelet's seccompDefault does.
 		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined},
 	}
 	switch a {
@@ -256,7 +255,7 @@ func (w *world) sh(t *testing.T, c *nodetest.Container, script string) (string, 
 	return string(r.GetStdout()) + string(r.GetStderr()), r.GetExitCode()
 }
 
-// on runs a probe outside, prepared by how.
+// on runs a probe outside of containers; how prepares the command.
 func (w *world) on(t *testing.T, how func(*exec.Cmd), name string, args ...string) result {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), w.self, append([]string{probeArg, name}, args...)...)

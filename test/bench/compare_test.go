@@ -24,6 +24,7 @@ func TestALineComparesWithTheBetterPeer(t *testing.T) {
 		{comparison{label: "rate", name: podsPerSec, at: 0.5, wanted: 4, more: true}, "rate 100.00 25.00 10.00 4.000 >= 4.000"},
 		{comparison{label: "one peer", name: memory, at: 0.5, wanted: 0.25}, "one peer -1.00 5.00 NaN -0.200 <= 0.250"},
 		{comparison{label: "nobody's", name: execSync, at: 0.5, wanted: 0.25}, ""},
+		{comparison{label: "a part", name: podStart, at: 0.5, note: "see the sum"}, "a part 2.00 20.00 10.00 0.200 see the sum"},
 		{comparison{label: "crun", name: podStart, at: 0.5, wanted: 0.25, ours: server.LongshoreCrun}, ""},
 	} {
 		if got := strings.Join(strings.Fields(c.line.format(all, others)), " "); got != c.fields {

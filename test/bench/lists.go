@@ -39,7 +39,7 @@ func (b *bench) listPodSandbox(ctx context.Context) func() (int, error) {
 // lists reads what is there with the burst's pods.
 func (b *bench) lists(ctx context.Context) error {
 	calls := []reading{
-		{"", "ListContainers", b.listContainers(ctx)},
+		{listConts, "ListContainers", b.listContainers(ctx)},
 		{"", "ListPodSandbox", b.listPodSandbox(ctx)},
 		{listStats, "ListContainerStats", func() (int, error) {
 			r, err := b.client.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})

@@ -7,6 +7,10 @@
 // memory is that of the processes named by -pss). Where the environment names
 // peers (CONTAINERD, CRIO; see package server), it runs ours and theirs one after
 // the other and ends with a table of ratios.
+//
+// With NOMAD, the binary of a real Nomad, it measures our driver beside Nomad's own;
+// with LONGSHORE_DOCKER_DIR, where dockerd is unpacked, our worker of a Swarm beside
+// dockerd's.
 package main
 
 import (
@@ -45,6 +49,7 @@ type options struct {
 }
 
 func main() {
+	beWorker()
 	machine.Init()
 	var o options
 	flag.StringVar(&o.as, "server", "", "the one server to run: longshore, longshore+crun, containerd or cri-o; empty is ours, or all where the environment names peers")
@@ -58,7 +63,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 1, "how often each server has its turn when several are compared")
 	flag.StringVar(&o.pss, "pss", "longshore,longshore-keeper", "programs whose memory is counted with -socket, by file name")
 	flag.StringVar(&o.config, "config", "", "more TOML for our own agent, which goes on in [engine]")
-	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec, burst, many, bare, flat, floor and mesos, with commas; empty is all that fit")
+	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec, log, burst, many, bare, flat, floor, mesos, nomad (NOMAD is its binary) and swarm (LONGSHORE_DOCKER_DIR has dockerd), with commas; empty is all that fit")
 	flag.StringVar(&o.samples, "samples", "", "file that gets all samples, as JSON")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

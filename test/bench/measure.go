@@ -22,12 +22,16 @@ func (b *bench) all(ctx context.Context) error {
 		{name: "start", do: b.sequential},
 		{name: "executions", do: b.executions},
 		{name: "exec", do: b.execSync},
+		{name: "log", do: b.logRecords},
 		{name: "burst", do: b.crowd},
 		{name: "bare", do: b.bare},
 		{name: "flat", do: b.flat},
 		{name: "floor", do: b.floor},
 		{name: "mesos", do: b.mesos},
+		{name: "nomad", do: b.nomad},
+		{name: "statuses", do: b.swarmStatuses},
 		{name: "many", do: b.many, last: true},
+		{name: "swarm", do: b.swarm},
 	} {
 		if named := slices.Contains(strings.Split(b.steps, ","), step.name); !named && (b.steps != "" || step.last) {
 			continue
@@ -52,7 +56,7 @@ func (b *bench) sequential(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var total, run, create, start, gone []time.Duration
+	var total, run, create, start, both, gone []time.Duration
 	var started time.Duration
 	agent, keeper, all, life := machine.ProgramCPU("longshore"), machine.ProgramCPU("longshore-keeper"), machine.CPU(), b.charged()
 	for range b.pods {
@@ -62,13 +66,15 @@ func (b *bench) sequential(ctx context.Context) error {
 			return err
 		}
 		total, run, create, start, gone = append(total, p.total()), append(run, p.run), append(create, p.create), append(start, p.start), append(gone, p.gone)
+		both = append(both, p.create+p.start)
 	}
 	agent, keeper, all, life = machine.ProgramCPU("longshore")-agent, machine.ProgramCPU("longshore-keeper")-keeper, machine.CPU()-all, b.charged()-life
 	b.row(podStart, "pod start", total)
 	b.started = middle(total)
-	b.row("", "  RunPodSandbox", run)
-	b.row("", "  CreateContainer", create)
-	b.row("", "  StartContainer", start)
+	b.row(runSandbox, "  RunPodSandbox", run)
+	b.row(createCont, "  CreateContainer", create)
+	b.row(startCont, "  StartContainer", start)
+	b.row(createStart, "  both of these", both)
 	b.row(stopRemove, "stop + remove", gone)
 	per := func(d time.Duration) float64 { return ms(d) / float64(b.pods) }
 	fmt.Printf("%-28s %8.1f ms, the whole machine's\n", "CPU per pod, start to gone", per(all))
@@ -134,4 +140,20 @@ func (b *bench) execSync(ctx context.Context) error {
 	}
 	b.row(execSync, "ExecSync /bin/true", took)
 	return b.down(ctx, p)
+}
+
+// eventually asks again and again until the answer is yes.
+func eventually(ctx context.Context, every time.Duration, what string, ok func() (bool, error)) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if yes, err := ok(); yes || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("there is never %s: %w", what, ctx.Err())
+		}
+	}
 }

@@ -79,9 +79,12 @@ var (
 	readonly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// up starts a pod as kubelet does: own network, pid namespace per container,
+// up starts a pod of the program that waits.
+func (b *bench) up(ctx context.Context) (*pod, error) { return b.upWith(ctx, program) }
+
+// upWith starts a pod as kubelet does: own network, pid namespace per container,
 // limits on memory and CPU, a cgroup parent; every server gets the same.
-func (b *bench) up(ctx context.Context) (*pod, error) {
+func (b *bench) upWith(ctx context.Context, command []string) (*pod, error) {
 	name := b.name()
 	logs := filepath.Join(b.logs, name)
 	namespaces := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}
@@ -107,7 +110,7 @@ func (b *bench) up(ctx context.Context) (*pod, error) {
 	c, err := b.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: p.sandbox, SandboxConfig: sandbox, Config: &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: "c"},
 		Image:    &runtimeapi.ImageSpec{Image: b.imageID, UserSpecifiedImage: b.image},
-		Command:  program,
+		Command:  command,
 		LogPath:  "c.log",
 		Linux: &runtimeapi.LinuxContainerConfig{
 			Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 128 << 20, CpuShares: 102, CpuPeriod: 100000},

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// window says who was down when a container ended.
+// window says which processes were down when a container ended.
 type window string
 
 const (
@@ -42,7 +42,7 @@ const (
 	allUp      window = "all up"
 )
 
-// subject is one container of the test and what must be true of it.
+// subject is one container of the test, with what must be true of it.
 type subject struct {
 	*nodetest.Container
 	id     int
@@ -63,24 +63,24 @@ type storm struct {
 	ended  []*subject
 	count  map[window]int
 	serial int
-	// held is set while nobody reads what the writers write: a keeper is dead and
-	// the nest is stopped. late are those that were told to stop meanwhile and
+	// held is set while nothing reads the writers' output, because a keeper is dead and
+	// the nest is stopped. late are the writers that were told to stop meanwhile and
 	// could not, because their pipes were full.
 	held  bool
 	late  []*subject
-	stuck int // how many were late, in all
-	// retries counts launches that a dying keeper could not answer.
+	stuck int // how many were late in total
+	// retries counts launches that failed because the keeper died.
 	retries int
-	// seen are the names of those that were compared and removed, as a node's
-	// owner removes them: an agent's start takes longer the more there are.
+	// seen are the names of the containers that were compared and removed, as a node's
+	// owner would remove them: with more containers an agent's start takes longer.
 	seen    []string
 	repeats int
-	// starting, filling and retiring are where a run's time went.
+	// starting, filling and retiring add up how the run's time was spent.
 	starting, filling, retiring time.Duration
 }
 
-// TestChaosLosesNothing is the promise of the keeper: agent and keeper die at
-// random, drawn independently, and no exit and no byte of output is lost.
+// TestChaosLosesNothing checks the keeper's promise: agent and keeper are killed at
+// random, independently of each other, and no exit and no byte of output is lost.
 func TestChaosLosesNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		kills := 50
@@ -105,8 +105,8 @@ func TestChaosLosesNothing(t *testing.T) {
 	})
 }
 
-// TestAllThreeKilledIsLostOnce kills agent, keeper and nest together: what
-// cannot be known is recorded once as lost, never invented, never missing.
+// TestAllThreeKilledIsLostOnce kills agent, keeper and nest together: an exit that
+// cannot be known is recorded as lost, exactly once, and never invented or missing.
 func TestAllThreeKilledIsLostOnce(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		s := newStorm(t, rand.New(rand.NewPCG(1, 1)))
@@ -118,8 +118,8 @@ func TestAllThreeKilledIsLostOnce(t *testing.T) {
 		for _, c := range before {
 			s.stop(c)
 		}
-		// They end now, or when their full pipe has a reader again, or, on a
-		// terminal, by SIGHUP: nobody is there to see which.
+		// The writers end now, or when their full pipe has a reader again, or, on a
+		// terminal, by SIGHUP: no process is there to see how.
 		s.n.Up()
 		for _, c := range s.live {
 			st := c.WaitExited(t)
@@ -131,7 +131,7 @@ func TestAllThreeKilledIsLostOnce(t *testing.T) {
 		s.compare()
 		s.oneExitEach()
 		s.n.Check()
-		// The node works on.
+		// The node can start containers again.
 		s.fill()
 		s.finishAll()
 		s.verify()
@@ -175,9 +175,8 @@ func (s *storm) start() *subject {
 	return c
 }
 
-// launch makes and starts a container, trying again as kubelet does when the
-// answer is Unavailable: a keeper that dies in the middle of a launch cannot say
-// what became of it.
+// launch makes and starts a container. It tries again after Unavailable, as kubelet
+// does: a keeper that dies during a launch cannot say what became of it.
 func (s *storm) launch(cfg *runtimeapi.ContainerConfig) *nodetest.Container {
 	s.t.Helper()
 	var c *nodetest.Container
@@ -221,8 +220,8 @@ func (s *storm) stop(c *subject) {
 	}
 }
 
-// gone waits until a stopped writer has written its last byte, or, while nobody
-// reads, is stuck in writing it: it tells which.
+// gone waits until a stopped writer has written its last byte or, while nothing reads,
+// is blocked writing it. It returns which of the two.
 func (s *storm) gone(c *subject) (done bool) {
 	s.t.Helper()
 	nodetest.Eventually(s.t, fmt.Sprintf("writer %d stops", c.id), func() bool {
@@ -238,7 +237,7 @@ func (s *storm) gone(c *subject) (done bool) {
 	return done
 }
 
-// stuck reports whether a writer waits in a write to its output.
+// stuck reports whether a writer is blocked in a write to its output.
 func stuck(id int) bool {
 	for _, pid := range nodetest.Processes("writer", "writer") {
 		dir := fmt.Sprintf("/proc/%d/", pid)
@@ -260,7 +259,7 @@ func stuck(id int) bool {
 	return false
 }
 
-// diedEarly fails the test when a writer that was not finished has exited.
+// diedEarly fails the test if a writer that was not told to stop has exited.
 func (s *storm) diedEarly(c *subject) bool {
 	s.t.Helper()
 	st := c.Status(s.t)
@@ -271,8 +270,7 @@ func (s *storm) diedEarly(c *subject) bool {
 	return false
 }
 
-// retire takes a random live writer
-// and ends it in the given window.
+// retire picks a random live writer and ends it in the given window.
 func (s *storm) retire(w window) {
 	if len(s.live) == 0 {
 		return
@@ -296,7 +294,7 @@ func (s *storm) end(c *subject, w window) {
 	s.ended = append(s.ended, c)
 }
 
-// release starts the nest again and waits for those that were stuck.
+// release starts the nest again and waits for the writers that were blocked.
 func (s *storm) release() {
 	s.held = false
 	signalAll(s.t, "nest", syscall.SIGCONT)
@@ -318,7 +316,7 @@ func (s *storm) run(kills int) {
 		return true
 	}
 	begun, told := time.Now(), 0
-	// A few more kills where chance has left a window thin.
+	// Kill a few more times if a window was hit rarely by chance.
 	for done := 0; done < kills || !enough() && done < 2*kills; {
 		if done >= told+10 {
 			told = done
@@ -341,9 +339,8 @@ func (s *storm) run(kills int) {
 		case keeper:
 			w = keeperDown
 		}
-		// A stopped nest cannot bring the keeper back, so the window stays
-		// open long enough for an exit to fall into it; half the time it is
-		// left to its own speed.
+		// A stopped nest cannot start the next keeper, so the window stays open long
+		// enough for an exit to fall into it. Half the time the nest is not stopped.
 		hold := keeper && s.rnd.IntN(2) == 0
 		if hold {
 			signalAll(s.t, "nest", syscall.SIGSTOP)
@@ -375,9 +372,8 @@ func (s *storm) run(kills int) {
 	}
 }
 
-// tell logs what a run has come to, also to the file that
-// LONGSHORE_CHAOS_PROGRESS names (a guest's /dev/console): a test's own log is
-// shown at its end.
+// tell logs the progress of a run, also to the file that LONGSHORE_CHAOS_PROGRESS names
+// (a guest's /dev/console), because a test's own log is shown only at its end.
 func (s *storm) tell(format string, args ...any) {
 	s.t.Helper()
 	s.t.Logf(format, args...)
@@ -387,7 +383,7 @@ func (s *storm) tell(format string, args ...any) {
 	}
 }
 
-// took adds how long f takes to a sum.
+// took adds the time that f takes to a sum.
 func took(sum *time.Duration, f func()) {
 	begun := time.Now()
 	f()
@@ -429,7 +425,7 @@ func (s *storm) verify() {
 	s.t.Logf("%d containers compared, %d chunks repeated on terminals", len(s.seen), s.repeats)
 }
 
-// compare compares those that have ended until now, and removes them.
+// compare compares the containers that have ended so far, and removes them.
 func (s *storm) compare() {
 	s.t.Helper()
 	for _, c := range s.ended {
@@ -441,7 +437,7 @@ func (s *storm) compare() {
 			s.repeats += s.verifyLog(c)
 		}
 		if s.t.Failed() {
-			continue // what is left may tell why
+			continue // keep what is left, which may show the reason
 		}
 		nodetest.Eventually(s.t, fmt.Sprintf("container %d is removed", c.id), func() bool {
 			_, err := s.n.CRI.RemoveContainer(s.t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})
@@ -494,7 +490,7 @@ func (s *storm) verifyLog(c *subject) (repeats int) {
 	return 0
 }
 
-// oneExitEach reads the event log: exactly one exit of each container.
+// oneExitEach checks that the event log has exactly one exit of each container.
 func (s *storm) oneExitEach() {
 	s.t.Helper()
 	exits := map[string]int{}

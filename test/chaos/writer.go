@@ -15,17 +15,17 @@ import (
 	"time"
 )
 
-// burst is how many records a writer writes each time it wakes.
+// burst is how many records a writer writes each time it wakes up.
 const burst = 4
 
-// record is one write of a writer: where it goes and what it holds.
+// record is one write of a writer: its stream and its content.
 type record struct {
 	stderr bool
 	data   []byte
 }
 
-// script makes the endless, reproducible list of a writer's records: numbered,
-// of 1 byte to 64 KiB, some without newline, to both streams.
+// script returns the endless, reproducible list of a writer's records. They are
+// numbered, have 1 byte to 64 KiB, some without a newline, and go to both streams.
 type script struct {
 	rnd *rand.Rand
 	id  int
@@ -51,7 +51,8 @@ func (s *script) next() record {
 	head := fmt.Sprintf("%d.%d:", s.id, s.n)
 	data := make([]byte, 0, size+8)
 	data = append(data, head[:min(len(head), size)]...)
-	// Eight at a time: in an emulated machine this is what the node shares with us.
+	// Eight letters at a time: in an emulated machine the writers would otherwise use
+	// the time that the node needs.
 	for len(data) < size {
 		letters := s.rnd.Uint64()&0x1f1f1f1f1f1f1f1f | 0x4040404040404040
 		data = binary.LittleEndian.AppendUint64(data, letters)[:min(len(data)+8, size)]
@@ -62,9 +63,9 @@ func (s *script) next() record {
 	return record{stderr: s.rnd.IntN(3) == 0, data: data}
 }
 
-// writer is the program in the containers: it follows its script until the file
-// "stop" appears in its control directory, notes there how many records it
-// wrote, and exits with the code that stop holds.
+// writer is the program in the containers. It writes its script until the file "stop"
+// appears in its control directory, stores there how many records it has written, and
+// exits with the code in that file.
 func writer(args []string) int {
 	dir := args[0]
 	id, err := strconv.Atoi(args[1])
@@ -112,7 +113,7 @@ func finish(dir string, n int, stop string) int {
 	return code
 }
 
-// expected is what the first n records of a writer put on each stream.
+// expected returns what the first n records of a writer put on each stream.
 func expected(id, n int) (stdout, stderr []byte) {
 	s := newScript(id)
 	for range n {
@@ -126,8 +127,8 @@ func expected(id, n int) (stdout, stderr []byte) {
 	return stdout, stderr
 }
 
-// expectedTTY is what they put on a terminal, whose line discipline writes
-// "\r\n" for "\n".
+// expectedTTY returns what they put on a terminal, whose line discipline writes "\r\n"
+// for "\n".
 func expectedTTY(id, n int) []byte {
 	s := newScript(id)
 	var all []byte
@@ -137,8 +138,8 @@ func expectedTTY(id, n int) []byte {
 	return bytes.ReplaceAll(all, []byte("\n"), []byte("\r\n"))
 }
 
-// reassemble turns a log in CRI format back into its streams; a torn or foreign
-// line is an error.
+// reassemble splits a log in CRI format into its streams. It fails on a torn or foreign
+// line.
 func reassemble(log []byte) (stdout, stderr []byte, err error) {
 	for line := range bytes.Lines(log) {
 		part := bytes.SplitN(line, []byte(" "), 4)
@@ -168,7 +169,7 @@ func reassemble(log []byte) (stdout, stderr []byte, err error) {
 	return stdout, stderr, nil
 }
 
-// differ says where two streams part, or "".
+// differ returns where two streams differ, or "".
 func differ(got, want []byte) string {
 	if bytes.Equal(got, want) {
 		return ""
@@ -180,9 +181,9 @@ func differ(got, want []byte) string {
 	return fmt.Sprintf("%d bytes, want %d; they part at %d: got %.60q, want %.60q", len(got), len(want), i, got[i:], want[i:])
 }
 
-// differTTY is differ for a terminal, where a keeper's death may repeat the
-// chunk in flight: at a difference it looks for a step back of at most one
-// chunk from which the rest goes on. It returns the number of such repeats.
+// differTTY is differ for a terminal, where a keeper's death may repeat the last chunk:
+// at a difference it looks for a step back of at most one chunk after which the streams
+// agree. It returns the number of such repeats.
 func differTTY(got, want []byte) (repeats int, diff string) {
 	const chunk = 64 << 10
 	g, w := 0, 0

@@ -222,10 +222,7 @@ func restart(t *testing.T, c *client, ref string) {
 	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000"), "container": withImage(ref)}, 202, "")
 	c.is("WAIT_CONTAINER", about(b), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":1024}}`)
 	nodetest.Eventually(t, "the session ends", func() bool { return len(nodetest.Processes("sleep", "4322")) == 0 })
-	nodetest.Eventually(t, "the session is forgotten", func() bool {
-		code, _ := c.call("WAIT_NESTED_CONTAINER", about(s))
-		return code == http.StatusNotFound
-	})
+	c.is("WAIT_NESTED_CONTAINER", about(s), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":9}}`) // the agent has killed it
 	c.is("KILL_NESTED_CONTAINER", about(in), 200, "")
 	c.is("WAIT_NESTED_CONTAINER", about(in), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":9}}`)
 	c.is("KILL_CONTAINER", about(a), 200, "")

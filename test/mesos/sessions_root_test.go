@@ -88,7 +88,7 @@ func TestTwoHundredDroppedSessions(t *testing.T) {
 		nodetest.Eventually(t, "the first sessions' processes are gone", gone)
 		var before nodetest.Holdings
 		nodetest.Eventually(t, "and so are their files", func() bool { // a wait is answered before them
-			before = n.Holdings(t)
+			before = n.Baseline(t)
 			return !slices.ContainsFunc(before["files run"], func(f string) bool { return strings.Contains(f, "exec-s") })
 		})
 		drops(100, 50)

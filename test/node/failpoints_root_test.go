@@ -34,7 +34,7 @@ func TestTheAgentDiesAtEveryStage(t *testing.T) {
 			}
 		}
 		n.Check()
-		before := n.Holdings(t).Lasting()
+		before := n.Baseline(t).Lasting()
 		for _, stage := range engine.Stages() {
 			verb, _, _ := strings.Cut(stage, ".")
 			t.Run(stage, func(t *testing.T) { r.die(t, stage, strings.HasSuffix(verb, "_sandbox"), before) })

@@ -130,7 +130,7 @@ func TestBadContainersAreToldAndLeaveNothing(t *testing.T) {
 		}
 		var before nodetest.Holdings
 		nodetest.Eventually(t, "the first container's layer is gone", func() bool {
-			before = n.Holdings(t).Lasting()
+			before = n.Baseline(t).Lasting()
 			return !slices.ContainsFunc(before["files root"], func(f string) bool { return strings.Contains(f, "/trash/") && !strings.HasSuffix(f, "/trash/") })
 		})
 		for name, bad := range badContainers(dir, bare) {

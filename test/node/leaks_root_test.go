@@ -36,7 +36,7 @@ func TestTwoHundredPodsLeaveNothing(t *testing.T) {
 		cycles(0, 5) // bridge, tables, pollers: what stays is there from now on
 		var before nodetest.Holdings
 		nodetest.Eventually(t, "the first pods' links and files are gone", func() bool {
-			before = n.Holdings(t)
+			before = n.Baseline(t)
 			return !slices.ContainsFunc(before["links"], func(l string) bool { return strings.Contains(l, "@") }) &&
 				!slices.ContainsFunc(before["files root"], func(f string) bool { return strings.Contains(f, "/trash/") && !strings.HasSuffix(f, "/trash/") })
 		})

@@ -20,7 +20,7 @@ func noSandbox(t *testing.T, n *nodetest.Node, cfg *runtimeapi.PodSandboxConfig,
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := n.Holdings(t).Lasting()
+	before := n.Baseline(t).Lasting()
 	_, err = n.CRI.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg})
 	refused(t, err, code, says...)
 	has, err := n.CRI.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})

@@ -165,7 +165,7 @@ func TestAFullDiskIsTold(t *testing.T) {
 			pod.Remove(t)
 		}
 		run("before")
-		before := n.Holdings(t).Lasting()
+		before := n.Baseline(t).Lasting()
 		built := imagetest.Image{Layers: [][]imagetest.File{{{Name: "big", Body: make([]byte, 8<<20)}}}, Compression: imagetest.None}.Build()
 		ref := imagetest.NewRegistry(t).Push("team/big", "v1", built)
 		filler := filepath.Join(dir, "root", "filler")

@@ -22,6 +22,16 @@ type Holdings map[string][]string
 // an idle worker's.
 const descriptors = "descriptors "
 
+// Baseline is Holdings, once the trash of the image store is empty: what was removed a
+// moment ago lies there until the store's own sweep, and would be missed later.
+func (n *Node) Baseline(t *testing.T) Holdings {
+	t.Helper()
+	Eventually(t, "the trash is emptied", func() bool {
+		return len(Tree(t, filepath.Join(n.Root, "image", "trash"))) <= 1 // itself
+	})
+	return n.Holdings(t)
+}
+
 // Holdings looks at what the kernel and the disk hold of this node.
 func (n *Node) Holdings(t *testing.T) Holdings {
 	t.Helper()

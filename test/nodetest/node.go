@@ -13,12 +13,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -42,6 +45,9 @@ type Options struct {
 	Env []string
 	// Bin is the directory of the binaries; "" is that of Bin.
 	Bin string
+	// NetNS is the path of the network namespace that the agent runs in; "" is the
+	// test's own. A namespace has one agent at most.
+	NetNS string
 }
 
 // Node is one running agent.
@@ -185,10 +191,33 @@ func (n *Node) Launch() {
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	cmd.Env = append(append(os.Environ(), "TMPDIR="+n.Dir), n.opts.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	if err := startIn(n.opts.NetNS, cmd); err != nil {
 		n.t.Fatal(err)
 	}
 	n.cmd = cmd
+}
+
+// startIn starts a command in a network namespace; "" is our own.
+func startIn(netns string, cmd *exec.Cmd) error {
+	if netns == "" {
+		return cmd.Start()
+	}
+	started := make(chan error, 1)
+	go func() {
+		// The thread stays in the other namespace: it ends with the goroutine that it is
+		// locked to.
+		runtime.LockOSThread()
+		f, err := os.Open(netns)
+		if err == nil {
+			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
+			_ = f.Close()
+		}
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+	}()
+	return <-started
 }
 
 // Kill ends the agent with SIGKILL and waits until it is gone.
@@ -240,7 +269,7 @@ func (n *Node) Pid() int {
 	return n.cmd.Process.Pid
 }
 
-// teardown removes what is left on the node, then ends keeper and nest.
+// teardown removes what is left on the node, then ends its own keeper and nest.
 func (n *Node) teardown() {
 	if n.cmd == nil {
 		n.Launch()
@@ -256,10 +285,20 @@ func (n *Node) teardown() {
 	}
 	n.Stop()
 	for _, role := range []string{"nest", "keeper"} {
-		for _, pid := range Processes("longshore-keeper", role) {
+		for _, pid := range n.Processes(role) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
+}
+
+// Processes lists this node's processes of a role: keeper or nest. Other nodes may
+// be in the same pid namespace.
+func (n *Node) Processes(role string) []int {
+	return slices.DeleteFunc(Processes("longshore-keeper", role), func(pid int) bool {
+		cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		argv := strings.Split(string(cmdline), "\x00")
+		return err != nil || len(argv) < 3 || !strings.HasPrefix(argv[2], n.State+"/")
+	})
 }
 
 // LogTail returns the last bytes of the agent's log.

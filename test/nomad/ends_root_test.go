@@ -205,7 +205,11 @@ func TestTasksThatCannotBe(t *testing.T) {
 			{"ulimit", map[string]any{"ulimit": []any{map[string]any{"nothing": "1"}}}, nil, false},
 			{"kernel.nothing", map[string]any{"sysctl": []any{map[string]any{"kernel.nothing": "1"}}}, nil, false},
 			{"healthchecks", map[string]any{"healthchecks": map[string]any{"disable": false}}, nil, false},
-			{"logging", map[string]any{"logging": map[string]any{"driver": "syslog"}}, nil, false},
+			{"use a service block", map[string]any{"network_aliases": []string{"db"}}, nil, false},
+			{"use ipv4_address", map[string]any{"mac_address": "02:00:00:00:00:01"}, nil, false},
+			{"network is host: use network_mode", map[string]any{"ipv4_address": "192.0.2.7"}, nil, false},
+			{"in none of the ranges", map[string]any{"ipv4_address": "192.0.2.7", "network_mode": "bridge"}, nil, false},
+			{"no such file", map[string]any{"load": "none.tar"}, nil, false},
 			{"port", map[string]any{"ports": []string{"http"}}, nil, false},
 			{"colour", map[string]any{"colour": "blue"}, nil, false},
 		} {

@@ -34,6 +34,14 @@ type guest struct {
 // made for this.
 func newGuest(t *testing.T) guest {
 	t.Helper()
+	g := bareGuest(t)
+	g.install()
+	return g
+}
+
+// bareGuest is newGuest without the agent.
+func bareGuest(t *testing.T) guest {
+	t.Helper()
 	if os.Getenv(roottest.Env) != "1" {
 		t.Skipf("needs a guest with systemd: hack/vm.sh systemd")
 	}
@@ -49,7 +57,6 @@ func newGuest(t *testing.T) guest {
 		t.Skip("pid 1 is not the systemd of a guest of hack/vm.sh: it would change this machine")
 	}
 	g := guest{Node: nodetest.Installed(t), t: t}
-	g.install()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the journal:\n%s", g.journal())

@@ -55,7 +55,7 @@ func Run(ctx context.Context, args []string) error {
 	runtime.LockOSThread() // Pdeathsig follows the thread, not the process
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
-	return errors.Join(err, removeCgroups(name), os.RemoveAll(dir))
+	return errors.Join(err, RemoveCgroups(name), os.RemoveAll(dir))
 }
 
 func again(ctx context.Context, args []string, stage string) (*exec.Cmd, error) {
@@ -143,9 +143,9 @@ func linkUp(name string) error {
 // ended: it lets go of their cgroups a little later.
 const patience = 30 * time.Second
 
-// removeCgroups removes the cgroups of a run, which stay when those who made them
+// RemoveCgroups removes the cgroups of a run, which stay when those who made them
 // are killed, from all hierarchies.
-func removeCgroups(name string) error {
+func RemoveCgroups(name string) error {
 	trees, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup", "*", name))
 	trees = append(trees, filepath.Join("/sys/fs/cgroup", name))
 	var errs []error

@@ -57,16 +57,37 @@ func ProgramCPU(name string) (total time.Duration) {
 	return total
 }
 
+// ProcessCPU is the CPU time that the threads of a running process have used, but for
+// those that have ended.
+func ProcessCPU(pid int) (total time.Duration) {
+	files, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/[0-9]*/schedstat"))
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		used, _, _ := strings.Cut(string(b), " ")
+		n, _ := strconv.ParseInt(used, 10, 64)
+		total += time.Duration(n)
+	}
+	return total
+}
+
 // Memory is the proportional set size of the processes that count, in bytes, by
 // their programs' names; this one and its parent do not.
-func Memory(counts func(name, args string) bool) map[string]int64 {
+func Memory(counts func(name, args string) bool) map[string]int64 { return memory(counts, "Pss:") }
+
+// Private is Memory of what each process alone has and the kernel could not read
+// again from a file.
+func Private(counts func(name, args string) bool) map[string]int64 {
+	return memory(counts, "Private_Dirty:")
+}
+
+func memory(counts func(name, args string) bool, field string) map[string]int64 {
 	sums := map[string]int64{}
 	for _, p := range processes() {
 		if p.pid == os.Getpid() || p.pid == os.Getppid() || !counts(p.name(), p.args) {
 			continue
 		}
 		for line := range strings.Lines(p.file("smaps_rollup")) {
-			if f := strings.Fields(line); len(f) > 1 && f[0] == "Pss:" {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == field {
 				kb, _ := strconv.ParseInt(f[1], 10, 64)
 				sums[p.name()] += kb * 1024
 			}

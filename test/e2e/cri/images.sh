@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the images that critest asks for, from Debian packages, and pushes them
-# to a registry on loopback under the names that critest uses, without the host:
+# Makes the images that critest and containerd's integration suite ask for, from
+# Debian packages, and pushes them to a registry on loopback under the names that
+# these use, without the host:
 # registry.k8s.io/pause:3.9 becomes HOST/pause:3.9.
 # Usage: images.sh HOST:PORT CACHE_DIRECTORY, after images.sh fetch CACHE_DIRECTORY,
 # which downloads the packages (and installs none).
@@ -14,7 +15,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$cache/debs"
 if [ "$registry" = fetch ]; then
   cd "$cache/debs"
-  for p in busybox nginx nginx-common libpcre2-8-0 libssl3 zlib1g libcrypt1; do
+  for p in busybox nginx nginx-common libpcre2-8-0 libssl3 zlib1g libcrypt1 stress; do
     compgen -G "${p}_*.deb" >/dev/null || apt-get download -qq -o APT::Sandbox::User=root "$p"
   done
   exit
@@ -40,11 +41,13 @@ program() {
   done
 }
 
-# image NAME:TAG ROOT [CONFIG]: one layer, CONFIG the OCI image's "config" object.
+# image NAME:TAG ROOT [CONFIG [owned]]: one layer, CONFIG the OCI image's "config"
+# object. All files are root's, unless it is owned: then they are whose they are.
 image() {
-  local name=$1 root=$2 config=${3:-'{}'} o="$work/oci" layer diff size digest
+  local name=$1 root=$2 config=${3:-'{}'} o="$work/oci" layer diff size digest owner=(--owner=0 --group=0)
+  [ -z "${4:-}" ] || owner=()
   rm -rf "$o" && mkdir -p "$o/blobs/sha256"
-  tar -C "$root" --sort=name --mtime=@1700000000 --owner=0 --group=0 --numeric-owner --format=gnu -cf "$work/layer" .
+  tar -C "$root" --sort=name --mtime=@1700000000 "${owner[@]}" --numeric-owner --format=gnu -cf "$work/layer" .
   diff=$(sha256sum <"$work/layer" | cut -d' ' -f1)
   layer=$diff size=$(stat -c %s "$work/layer")
   mv "$work/layer" "$o/blobs/sha256/$layer"
@@ -156,3 +159,45 @@ mkdir "$work/setuid"
 CGO_ENABLED=0 go build -trimpath -ldflags='-s -w -buildid=' -o "$work/setuid/nnp" "$here/nonewprivs"
 chmod 4755 "$work/setuid/nnp"
 image e2e-test-images/nonewprivs:1.3 "$work/setuid" '{"Entrypoint": ["/nnp"], "User": "1000"}'
+
+# What containerd's suite asks for beside those. Its pause says nothing and ends
+# at once when it is told to.
+cp -a "$bb" "$work/pausing"
+cat >"$work/pausing/pause" <<'E'
+#!/bin/sh
+trap 'exit 0' TERM INT
+while :; do sleep 3600 & wait; done
+E
+chmod 755 "$work/pausing/pause"
+image pause:3.10.2 "$work/pausing" "{$path, \"Entrypoint\": [\"/pause\"]}"
+cp -a "$bb" "$work/wheel"
+echo 'wheel:x:10:root' >>"$work/wheel/etc/group" # root's groups are looked for
+image containerd/busybox:1.36 "$work/wheel" "{$path, \"Cmd\": [\"sh\"]}"
+sed -i 's|error_log /dev/stderr;|error_log /dev/stderr notice;|' "$work/web/etc/nginx/nginx.conf" # says when it has started
+image containerd/nginx:1.27.0 "$work/web" "{$path, \"Cmd\": [\"nginx\", \"-g\", \"daemon off;\"], \"StopSignal\": \"SIGQUIT\"}"
+
+# Its shell is a link that leads out of bin.
+cp -a "$bb" "$work/alpine"
+ln -sf /bin/busybox "$work/alpine/bin/sh"
+printf 'NAME="Alpine Linux"\nID=alpine\n' >"$work/alpine/etc/os-release"
+image containerd/alpine:3.14.0 "$work/alpine" "{$path, \"Cmd\": [\"/bin/sh\"]}"
+
+# A program that takes as much memory as it is told.
+package stress "$work/stress"
+cp -a "$bb" "$work/consumer"
+program "$work/consumer" "$work/stress/usr/bin/stress" /usr/bin/stress
+image e2e-test-images/resource-consumer:1.10 "$work/consumer" "{$path, \"Cmd\": [\"sleep\", \"3600\"]}"
+
+# Volumes with content, of which two have a colon in their names, and one that is
+# not root's.
+cp -a "$bb" "$work/volumes"
+for v in test_dir/test_file C:/weird_test_dir/weird_test_file :colon_prefixed/colon_prefixed_file; do
+  mkdir -p "$work/volumes/${v%/*}"
+  echo test_content >"$work/volumes/$v"
+done
+image containerd/volume-copy-up:2.2 "$work/volumes" "{$path, \"Cmd\": [\"sh\"], \"Volumes\": {\"/test_dir\": {}, \"C:/weird_test_dir\": {}, \"/:colon_prefixed\": {}}}"
+cp -a "$bb" "$work/owned"
+echo 'nogroup:x:65534:' >>"$work/owned/etc/group"
+mkdir "$work/owned/test_dir"
+chown 65534:65534 "$work/owned/test_dir"
+image containerd/volume-ownership:2.1 "$work/owned" "{$path, \"Cmd\": [\"sh\"], \"Volumes\": {\"/test_dir\": {}}}" owned

@@ -13,6 +13,9 @@ func TestAGroupHasAHostname(t *testing.T) {
 		if r.node().Attributes["plugins.cni.version.bridge"] == "" {
 			t.Skip("this Nomad finds no CNI plugins, which it puts its bridge in place with")
 		}
+		if v := r.node().Attributes["nomad.version"]; strings.HasPrefix(v, "1.") {
+			t.Skipf("Nomad %s does not tell plugins the group's host name", v)
+		}
 		command := `args = ["-c", "mkdir -p /www; hostname > /www/index.html; grep group-zero /etc/hosts; ip -o addr show dev eth0; test $NOMAD_TASK_NAME = main && exec httpd -f -p 8080 -h /www; exec sleep 1000"]`
 		r.run(job("named", "service", `
     network {

@@ -36,6 +36,7 @@ type rig struct {
 	log      *os.File
 	cmd      *exec.Cmd
 	docker   *exec.Cmd // its dockerd, when it has one
+	servers  *exec.Cmd // Nomad's server, when it is a process of its own
 	args     []string
 }
 
@@ -48,6 +49,10 @@ type options struct {
 	server bool   // a server with a disk, so that Nomad can be started again
 	docker bool   // a dockerd of the rig's own, where there is one, for Nomad's own driver
 	bare   bool   // without our driver
+	binary string // another Nomad to begin with
+	apart  bool   // server and client are processes of their own
+	shared bool   // what is mounted in Nomad's directory shows on the node, as under systemd
+	device string // a device plugin's binary, which the agent's configuration calls device
 }
 
 const address = "http://127.0.0.1:4646"
@@ -66,7 +71,7 @@ func start(t *testing.T, o options, body func(r *rig)) {
 		}
 		alone(t)
 		n := nodetest.Start(t, nodetest.Options{})
-		r := &rig{Node: n, t: t, binary: binary, dir: filepath.Join(n.Dir, "nomad"), registry: imagetest.NewRegistry(t)}
+		r := &rig{Node: n, t: t, binary: cmp.Or(o.binary, binary), dir: filepath.Join(n.Dir, "nomad"), registry: imagetest.NewRegistry(t)}
 		r.image = r.registry.Push("busybox", "1", built)
 		t.Cleanup(r.removeCgroups)
 		t.Cleanup(r.unmount)
@@ -75,8 +80,19 @@ func start(t *testing.T, o options, body func(r *rig)) {
 		}
 		r.openLog()
 		r.link()
+		if o.device != "" {
+			if err := os.Symlink(o.device, filepath.Join(r.dir, "plugins", "device")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if o.shared {
+			r.share()
+		}
 		r.configure(o)
 		go r.reap(t.Context())
+		if o.apart {
+			r.startServer()
+		}
 		r.startNomad()
 		t.Cleanup(r.stopNomad)
 		r.waitForDriver(cmp.Or(o.name, "longshore"))
@@ -112,12 +128,72 @@ func (r *rig) link() {
 	}
 }
 
+// share has Nomad's directory be a mount that is shared, which mounts of tasks reach
+// the node by.
+func (r *rig) share() {
+	r.t.Helper()
+	data := filepath.Join(r.dir, "data")
+	if err := os.MkdirAll(data, 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, flags := range []uintptr{syscall.MS_BIND, syscall.MS_SHARED} {
+		if err := syscall.Mount(data, data, "", flags, ""); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	r.t.Cleanup(func() { _ = syscall.Unmount(data, syscall.MNT_DETACH) })
+}
+
+// startServer starts a server without a client, which hears of clients every second.
+func (r *rig) startServer() {
+	r.t.Helper()
+	config := fmt.Sprintf(`
+bind_addr = "127.0.0.1"
+data_dir = %q
+disable_update_check = true
+log_level = "DEBUG"
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+server {
+  enabled = true
+  bootstrap_expect = 1
+  heartbeat_grace = "1s"
+  min_heartbeat_ttl = "1s"
+}
+`, filepath.Join(r.dir, "server"))
+	file := filepath.Join(r.dir, "server.hcl")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	r.servers = exec.Command(r.binary, "agent", "-config", file) //nolint:forbidigo // it outlives the contexts of subtests
+	r.servers.Stdout, r.servers.Stderr = r.log, r.log
+	r.servers.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := r.servers.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		_ = r.servers.Process.Signal(syscall.SIGINT)
+		_ = r.servers.Wait()
+	})
+	r.eventually("the server leads", func() bool {
+		var leader string
+		return r.get("/v1/status/leader", &leader) && leader != ""
+	})
+}
+
 // configure writes Nomad's configuration.
 func (r *rig) configure(o options) {
 	r.t.Helper()
 	r.args = []string{"agent", "-config", filepath.Join(r.dir, "nomad.hcl")}
 	server := "server {\n  enabled = true\n  bootstrap_expect = 1\n}"
-	if !o.server {
+	http, client := 4646, ""
+	switch {
+	case o.apart:
+		server, http, client = "", 5646, `servers = ["127.0.0.1:4647"]`
+	case !o.server:
 		r.args, server = append(r.args, "-dev"), ""
 	}
 	config := fmt.Sprintf(`
@@ -126,7 +202,11 @@ data_dir = %q
 plugin_dir = %q
 disable_update_check = true
 log_level = "DEBUG"
-ports { http = 4646 }
+ports {
+  http = %d
+  rpc  = %d
+  serf = %d
+}
 advertise {
   http = "127.0.0.1"
   rpc  = "127.0.0.1"
@@ -146,7 +226,7 @@ telemetry {
   publish_allocation_metrics = true
   collection_interval = "1s"
 }
-`, filepath.Join(r.dir, "data"), filepath.Join(r.dir, "plugins"), server+"\n"+o.extra, o.client)
+`, filepath.Join(r.dir, "data"), filepath.Join(r.dir, "plugins"), http, http+1, http+2, server+"\n"+o.extra, o.client+"\n"+client)
 	if !o.bare { // a file without a block is left alone
 		config += fmt.Sprintf(`
 plugin "driver" {

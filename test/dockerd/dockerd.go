@@ -1,0 +1,183 @@
+// Package dockerd runs Debian's dockerd from its unpacked packages (hack/dockerd.sh), for
+// what is tested or measured beside it: in a directory of its own, and in the network and
+// mount namespaces of its caller.
+//
+// It must not know what dockerd is asked for. Start at Start.
+package dockerd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DirEnv names the directory of the unpacked packages.
+const DirEnv = "LONGSHORE_DOCKER_DIR"
+
+// Options are what a dockerd is started with.
+type Options struct {
+	// Packages is the directory of the unpacked packages.
+	Packages string
+	// Home is its own directory, for all that it keeps.
+	Home string
+	// Flags come after those that it has in any case.
+	Flags []string
+	// Wrap begins the command line, and ends with executing the rest; nil is nothing.
+	Wrap func(argv ...string) []string
+}
+
+// Daemon is one dockerd, which runs from Start to Stop.
+type Daemon struct {
+	o      Options
+	cmd    *exec.Cmd
+	exited chan struct{}
+	http   *http.Client
+}
+
+// Start starts one, without waiting until it answers.
+func Start(o Options) (*Daemon, error) {
+	d := &Daemon{o: o, http: &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(o.Home, "sock"))
+	}}}}
+	if err := os.MkdirAll(o.Home, 0o700); err != nil {
+		return nil, err
+	}
+	return d, d.start()
+}
+
+func (d *Daemon) start() error {
+	log, err := os.OpenFile(filepath.Join(d.o.Home, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	home := d.o.Home
+	argv := append([]string{
+		filepath.Join(d.o.Packages, "usr/sbin/dockerd"),
+		"--data-root", home + "/data", "--exec-root", home + "/exec", "--pidfile", home + "/pid", "--host", "unix://" + home + "/sock",
+	}, d.o.Flags...)
+	if d.o.Wrap != nil {
+		argv = d.o.Wrap(argv...)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...) //nolint:forbidigo // it outlives the contexts of its callers
+	cmd.Env, cmd.Stdout, cmd.Stderr = d.env(), log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	d.cmd, d.exited = cmd, exited
+	return nil
+}
+
+// env is the environment of the unpacked programs.
+func (d *Daemon) env() []string {
+	libs, _ := filepath.Glob(d.o.Packages + "/lib/*-linux-gnu")
+	more, _ := filepath.Glob(d.o.Packages + "/usr/lib/*-linux-gnu")
+	libs = append(append(libs, more...), os.Getenv("LD_LIBRARY_PATH"))
+	return append(os.Environ(), "HOME="+d.o.Home, "LD_LIBRARY_PATH="+strings.Trim(strings.Join(libs, ":"), ":"),
+		"PATH="+filepath.Join(d.o.Packages, "usr/bin")+":"+filepath.Join(d.o.Packages, "usr/sbin")+":"+os.Getenv("PATH"))
+}
+
+// Answers waits until it answers. The error of one that has ended has the end of its log.
+func (d *Daemon) Answers(ctx context.Context) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := d.Get(ctx, "/version", &struct{}{})
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-d.exited:
+			return fmt.Errorf("dockerd has ended:\n%s", d.LogTail())
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// Get asks its API for JSON.
+func (d *Daemon) Get(ctx context.Context, path string, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://dockerd"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := d.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s: %s", path, resp.Status, strings.TrimSpace(string(body)))
+	}
+	return json.Unmarshal(body, answer)
+}
+
+// Filter is the query by which a list of the API is filtered.
+func Filter(key, value string) string {
+	f, _ := json.Marshal(map[string][]string{key: {value}}) // strings are encoded always
+	return "?filters=" + url.QueryEscape(string(f))
+}
+
+// Docker runs a command of docker's command line and returns what it says.
+func (d *Daemon) Docker(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(d.o.Packages, "usr/bin/docker"), append([]string{"--host", "unix://" + d.o.Home + "/sock"}, args...)...)
+	cmd.Env = d.env()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("docker %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}
+
+// LogTail is the end of what it has said.
+func (d *Daemon) LogTail() string {
+	data, _ := os.ReadFile(filepath.Join(d.o.Home, "log"))
+	return string(data[max(0, len(data)-4000):])
+}
+
+// Stop asks it to end, and waits until it has.
+func (d *Daemon) Stop() {
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	<-d.exited
+}
+
+// RemoveHome removes a dockerd's directory with what one that was killed has left mounted
+// there.
+func RemoveHome(home string) error {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if at := strings.Fields(line)[4]; strings.HasPrefix(at, home+"/") {
+			_ = unix.Unmount(at, unix.MNT_DETACH)
+		}
+	}
+	return os.RemoveAll(home)
+}

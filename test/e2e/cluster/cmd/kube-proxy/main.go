@@ -1,0 +1,16 @@
+// Command kube-proxy is Kubernetes' kube-proxy as its own main has it.
+package main
+
+import (
+	"os"
+
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"          // the log format
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of its clients
+	_ "k8s.io/component-base/metrics/prometheus/version"  // its version as a metric
+	"k8s.io/kubernetes/cmd/kube-proxy/app"
+)
+
+func main() {
+	os.Exit(cli.Run(app.NewProxyCommand()))
+}
