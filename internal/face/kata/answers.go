@@ -69,7 +69,7 @@ type answeredConn struct {
 	net.Conn
 	answers *answers
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards in, out, open, closed
 	in     messages
 	out    messages
 	open   int
@@ -78,20 +78,23 @@ type answeredConn struct {
 
 func (c *answeredConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.count(&c.in, p[:n], 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.countLocked(c.in.feed(p[:n]))
 	return n, err
 }
 
 func (c *answeredConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.count(&c.out, p[:n], -1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.countLocked(-c.out.feed(p[:n]))
 	return n, err
 }
 
-func (c *answeredConn) count(m *messages, p []byte, each int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := m.feed(p) * each; !c.closed {
+// countLocked adds n requests that have no answer.
+func (c *answeredConn) countLocked(n int) {
+	if !c.closed {
 		c.open += n
 		c.answers.add(n)
 	}

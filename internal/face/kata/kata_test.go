@@ -22,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/guest"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -70,6 +71,7 @@ func (m *fakeMachine) Unmount(_ context.Context, s guest.Storage) error {
 type rig struct {
 	katav1.AgentServiceService
 	node    *enginetest.Node
+	face    *Face
 	machine *fakeMachine
 	socket  string
 	served  chan error
@@ -95,6 +97,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.face = f
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	go func() { r.served <- f.Serve(ctx, l) }()
 	t.Cleanup(func() {
@@ -258,6 +261,18 @@ func TestAReaderThatGoesTakesNothingWithIt(t *testing.T) {
 			t.Errorf("read %q, want %q", got.String(), want)
 		}
 	}
+	// What is answered before the agent has seen the client's end is lost with it.
+	reads := func() bool {
+		r.face.outs.mu.Lock()
+		defer r.face.outs.mu.Unlock()
+		for ref, s := range r.face.outs.open {
+			if ct, err := r.node.As(core.OwnerKata).ContainerByKey(t.Context(), "c1"); err == nil && ref.Container == ct.ID {
+				return len(s.stdout.turn) > 0
+			}
+		}
+		return false
+	}
+	roottest.Eventually(t, "the client to wait for output", reads)
 	say("c2", "second")
 	hears("c2", "second")
 	if err := other.Close(); err != nil {
@@ -266,6 +281,7 @@ func TestAReaderThatGoesTakesNothingWithIt(t *testing.T) {
 	if err := <-gone; err == nil {
 		t.Error("the read of a closed client succeeded")
 	}
+	roottest.Eventually(t, "the agent to see that it has gone", func() bool { return !reads() })
 	say("c1", "first")
 	hears("c1", "first")
 	for _, id := range []string{"c1", "c2"} {
