@@ -140,19 +140,27 @@ func (x quietExec) end(ref core.Ref, a core.Autopsy) {
 	}
 }
 
-// abandon is called when the removal of an exec has failed. A quiet one is removed when its
-// end is seen, at the latest with its container: its caller does not come back.
+// abandon is called when the removal of an exec has failed. A quiet one that runs is killed,
+// since its caller does not come back; it is removed when its end is seen, at the latest
+// with its container.
 func (x quietExec) abandon(ctx context.Context, ref core.Ref) {
 	e := x.e
 	if e.quiet.get(ref) == nil {
 		return
 	}
 	e.abandoned.Store(ref, true)
-	if p := e.quiet.get(ref); p == nil || p.Autopsy == nil {
-		return
-	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
+	p := e.quiet.get(ref)
+	if p == nil {
+		return
+	}
+	if p.Autopsy == nil {
+		if err := e.o.Supervisor.Signal(ctx, ref, sigkill); err != nil && !errdefs.IsNotFound(err) {
+			e.o.Logger.WarnContext(ctx, "could not kill a process whose removal was cut off; its container's removal does", "container", ref.Container, "process", ref.Process, "error", err)
+		}
+		return
+	}
 	if err := e.dropAbandoned(ctx, ref); err != nil {
 		e.o.Logger.WarnContext(ctx, "the keeper could not forget a process that has ended; it does so with its container", "container", ref.Container, "process", ref.Process, "error", err)
 	}

@@ -350,6 +350,19 @@ func TestALaunchThatItsKeepersDeathCutOff(t *testing.T) {
 	noTrace(t, n, c)
 }
 
+// TestTheCallersTimeWasOver before the removal began: the process is ended all the same.
+func TestTheCallersTimeWasOver(t *testing.T) {
+	n, c := quietRig(t)
+	ref := startProbe(t, n, c, "q")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := n.As(c.Owner).RemoveProcess(ctx, ref, engine.RemoveOptions{Force: true}); !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
+	roottest.Eventually(t, "it is forgotten", func() bool { return n.Supervisor.Process(ref) == nil })
+	noTrace(t, n, c)
+}
+
 // TestTheCallersTimeIsOver before the process has ended: it is removed all the same.
 func TestTheCallersTimeIsOver(t *testing.T) {
 	n, c := quietRig(t)
