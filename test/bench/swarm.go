@@ -73,26 +73,16 @@ type swarmNode struct {
 	counts func(name, args string) bool
 }
 
-// The addresses of the manager and of dockerd's worker, on a bridge of their own: loopback
-// is none that a manager may tell to others.
-const (
-	managerIP = "10.99.0.1"
-	workerIP  = "10.99.0.2"
-)
+// workerIP is where dockerd's worker is, on the manager's bridge.
+const workerIP = "10.99.0.2"
 
 // start makes the Swarm.
 func (s *swarmBench) start(ctx context.Context, packages string) error {
-	for _, args := range []string{"link add swarm0 type bridge", "address add " + managerIP + "/24 dev swarm0", "address add " + workerIP + "/24 dev swarm0", "link set swarm0 up"} {
-		if out, err := exec.CommandContext(ctx, "ip", strings.Fields(args)...).CombinedOutput(); err != nil {
-			return fmt.Errorf("ip %s: %w: %s", args, err, out)
-		}
+	if err := dockerd.Bridge(ctx, workerIP); err != nil {
+		return err
 	}
 	var err error
-	s.manager, err = dockerd.Start(dockerd.Options{
-		Packages: packages, Home: filepath.Join(s.home, "manager"), Wrap: v1Only,
-		Flags: []string{"--storage-driver", "vfs", "--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false"},
-	})
-	if err != nil {
+	if s.manager, err = dockerd.StartManager(packages, filepath.Join(s.home, "manager")); err != nil {
 		return err
 	}
 	starting, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -103,7 +93,7 @@ func (s *swarmBench) start(ctx context.Context, packages string) error {
 	}
 	home := filepath.Join(s.home, "worker")
 	s.worker, err = dockerd.Start(dockerd.Options{
-		Packages: packages, Home: home, Wrap: func(argv ...string) []string { return s.b.server.Account.Command(v1Only(argv...)...) },
+		Packages: packages, Home: home, Wrap: s.b.server.Account.Command,
 		Flags: []string{"--storage-driver", "overlay2", "--bip", "10.98.0.1/16", "--cgroup-parent", machine.Pods() + "/docker"},
 	})
 	if err != nil {
@@ -112,28 +102,18 @@ func (s *swarmBench) start(ctx context.Context, packages string) error {
 	if err := s.worker.Answers(starting); err != nil {
 		return err
 	}
-	if _, err := s.manager.Docker(ctx, "swarm", "init", "--advertise-addr", managerIP, "--listen-addr", managerIP+":2377"); err != nil {
-		return err
-	}
-	self, err := nodeID(ctx, s.manager)
+	swarm, err := s.manager.InitSwarm(ctx)
 	if err != nil {
 		return err
 	}
-	if _, err := s.manager.Docker(ctx, "node", "update", "--availability", "drain", self); err != nil {
+	if _, err := s.worker.Docker(ctx, "swarm", "join", "--advertise-addr", workerIP, "--listen-addr", workerIP+":2377", "--token", swarm.Token, swarm.Address); err != nil {
 		return err
 	}
-	token, err := s.manager.Docker(ctx, "swarm", "join-token", "-q", "worker")
+	theirs, err := s.worker.NodeID(ctx)
 	if err != nil {
 		return err
 	}
-	if _, err := s.worker.Docker(ctx, "swarm", "join", "--advertise-addr", workerIP, "--listen-addr", workerIP+":2377", "--token", token, managerIP+":2377"); err != nil {
-		return err
-	}
-	theirs, err := nodeID(ctx, s.worker)
-	if err != nil {
-		return err
-	}
-	ours, err := s.join(ctx, token)
+	ours, err := s.join(ctx, swarm)
 	if err != nil {
 		return err
 	}
@@ -156,18 +136,8 @@ func (s *swarmBench) start(ctx context.Context, packages string) error {
 	})
 }
 
-// v1Only is argv in a mount namespace without the second hierarchy of a hybrid machine,
-// which dockerd counts among the first one's.
-func v1Only(argv ...string) []string {
-	return append([]string{"unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", `umount -l /sys/fs/cgroup/unified 2>/dev/null; exec "$0" "$@"`}, argv...)
-}
-
-func nodeID(ctx context.Context, d *dockerd.Daemon) (string, error) {
-	return d.Docker(ctx, "info", "--format", "{{.Swarm.NodeID}}")
-}
-
 // join makes our agent a worker, and returns its id.
-func (s *swarmBench) join(ctx context.Context, token string) (string, error) {
+func (s *swarmBench) join(ctx context.Context, swarm dockerd.Swarm) (string, error) {
 	// A worker of a Swarm serves no kubelet; dockerd's containerd does not either.
 	if err := s.b.server.Extend(ctx, "[face.swarm]\nenabled = true\n[face.cri]\nenabled = false\n"); err != nil {
 		return "", err
@@ -179,7 +149,7 @@ func (s *swarmBench) join(ctx context.Context, token string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := s.cli(ctx, "swarm", "join", managerIP+":2377", "--token", token); err != nil {
+	if _, err := s.cli(ctx, "swarm", "join", swarm.Address, "--token", swarm.Token); err != nil {
 		return "", err
 	}
 	out, err := s.cli(ctx, "swarm", "status", "--json")

@@ -2,7 +2,8 @@
 // what is tested or measured beside it: in a directory of its own, and in the network and
 // mount namespaces of its caller.
 //
-// It must not know what dockerd is asked for. Start at Start.
+// dockerd.go knows nothing of what dockerd is asked for, swarm.go has it manage a Swarm.
+// Start at Start.
 package dockerd
 
 import (
@@ -40,7 +41,8 @@ type Options struct {
 	Wrap func(argv ...string) []string
 }
 
-// Daemon is one dockerd, which runs from Start to Stop.
+// Daemon is one dockerd, which runs from Start to Stop, with what it keeps in Home also
+// from Kill to Restart.
 type Daemon struct {
 	o      Options
 	cmd    *exec.Cmd
@@ -56,20 +58,21 @@ func Start(o Options) (*Daemon, error) {
 	if err := os.MkdirAll(o.Home, 0o700); err != nil {
 		return nil, err
 	}
-	return d, d.start()
+	return d, d.Restart()
 }
 
-func (d *Daemon) start() error {
+// Restart starts it again after Kill or Stop, without waiting until it answers.
+func (d *Daemon) Restart() error {
 	log, err := os.OpenFile(filepath.Join(d.o.Home, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = log.Close() }()
 	home := d.o.Home
-	argv := append([]string{
+	argv := v1Only(append([]string{
 		filepath.Join(d.o.Packages, "usr/sbin/dockerd"),
 		"--data-root", home + "/data", "--exec-root", home + "/exec", "--pidfile", home + "/pid", "--host", "unix://" + home + "/sock",
-	}, d.o.Flags...)
+	}, d.o.Flags...)...)
 	if d.o.Wrap != nil {
 		argv = d.o.Wrap(argv...)
 	}
@@ -86,6 +89,12 @@ func (d *Daemon) start() error {
 	}()
 	d.cmd, d.exited = cmd, exited
 	return nil
+}
+
+// v1Only is argv in a mount namespace without the second hierarchy of a hybrid machine,
+// which dockerd counts among the first one's.
+func v1Only(argv ...string) []string {
+	return append([]string{"unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", `umount -l /sys/fs/cgroup/unified 2>/dev/null; exec "$0" "$@"`}, argv...)
 }
 
 // env is the environment of the unpacked programs.
@@ -143,10 +152,16 @@ func Filter(key, value string) string {
 	return "?filters=" + url.QueryEscape(string(f))
 }
 
-// Docker runs a command of docker's command line and returns what it says.
-func (d *Daemon) Docker(ctx context.Context, args ...string) (string, error) {
+// Command is one of docker's command line, which is not started yet.
+func (d *Daemon) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(d.o.Packages, "usr/bin/docker"), append([]string{"--host", "unix://" + d.o.Home + "/sock"}, args...)...)
 	cmd.Env = d.env()
+	return cmd
+}
+
+// Docker runs a command of docker's command line and returns what it says.
+func (d *Daemon) Docker(ctx context.Context, args ...string) (string, error) {
+	cmd := d.Command(ctx, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -161,10 +176,43 @@ func (d *Daemon) LogTail() string {
 	return string(data[max(0, len(data)-4000):])
 }
 
+// Lacks finds in its log the ability of the kernel without which it did not start; "" when
+// it runs, or ended for another reason.
+func (d *Daemon) Lacks() string { return lacks(d.LogTail()) }
+
+func lacks(log string) string {
+	for line := range strings.Lines(log) {
+		_, why, fatal := strings.Cut(line, "failed to start daemon: ")
+		if !fatal {
+			continue
+		}
+		for _, ability := range []string{"cgroup", "Cgroup", "operation not permitted", "not supported", "function not implemented", "no such device", "iptables"} {
+			if strings.Contains(why, ability) {
+				return strings.TrimSpace(why)
+			}
+		}
+	}
+	return ""
+}
+
 // Stop asks it to end, and waits until it has.
 func (d *Daemon) Stop() {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM)
 	<-d.exited
+}
+
+// Kill ends it as a power cut does, and waits until it is gone. What it had mounted in a
+// namespace of its own has gone with it.
+func (d *Daemon) Kill() error {
+	_ = d.cmd.Process.Kill()
+	<-d.exited
+	// Its containerd dies with it. Where nobody takes that exit, as in a small pid
+	// namespace, the next dockerd would take it for alive.
+	err := os.Remove(d.o.Home + "/exec/containerd/containerd.pid")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // RemoveHome removes a dockerd's directory with what one that was killed has left mounted

@@ -16,7 +16,7 @@ func TestTheRootIsRotated(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		passphrase := filepath.Join(t.TempDir(), "passphrase")
 		r := newRig(t, `key_passphrase_file = "`+passphrase+`"`)
-		if out, err := r.node.CLI("swarm", "join", r.address, "--token", r.token); err == nil || !strings.Contains(err.Error(), passphrase) {
+		if out, err := r.node.CLI("swarm", "join", r.Address, "--token", r.Token); err == nil || !strings.Contains(err.Error(), passphrase) {
 			t.Errorf("join without the passphrase: %s, %v", out, err)
 		}
 		if err := os.WriteFile(passphrase, []byte("planted words\n"), 0o600); err != nil {
@@ -45,14 +45,14 @@ func TestTheRootIsRotated(t *testing.T) {
 		if err != nil || !strings.Contains(string(data), "ENCRYPTED PRIVATE KEY") || strings.Contains(string(data), "BEGIN PRIVATE") {
 			t.Errorf("the key on the disk: %v", err)
 		}
-		if out, err := r.node.CLI("swarm", "join", r.address, "--token", r.token); err == nil || !strings.Contains(err.Error(), "leave that first") {
+		if out, err := r.node.CLI("swarm", "join", r.Address, "--token", r.Token); err == nil || !strings.Contains(err.Error(), "leave that first") {
 			t.Errorf("a second join: %s, %v", out, err)
 		}
 		r.cli("swarm", "leave")
-		if out, err := r.node.CLI("swarm", "join", r.address, "--token", r.token); err == nil || !strings.Contains(err.Error(), "of another swarm than the token") {
+		if out, err := r.node.CLI("swarm", "join", r.Address, "--token", r.Token); err == nil || !strings.Contains(err.Error(), "of another swarm than the token") {
 			t.Errorf("with the token of the root before: %s, %v", out, err)
 		}
-		r.token = r.docker("swarm", "join-token", "-q", "worker")
+		r.Token = r.docker("swarm", "join-token", "-q", "worker")
 		if next := r.join(); next == id {
 			t.Errorf("it is the node that has left: %s", next)
 		}

@@ -22,7 +22,7 @@ type following struct {
 func (m *manager) followLogs(args ...string) *following {
 	m.t.Helper()
 	ctx, cancel := context.WithCancel(m.t.Context())
-	cmd := m.command(ctx, append([]string{"service", "logs", "--follow"}, args...)...)
+	cmd := m.Command(ctx, append([]string{"service", "logs", "--follow"}, args...)...)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		cmd.Stderr = cmd.Stdout // the service's, and what docker has to say
@@ -84,7 +84,7 @@ func TestServiceLogs(t *testing.T) {
 		tasks := r.running("web", 2)
 		both := func(args ...string) string {
 			t.Helper()
-			out, err := r.command(t.Context(), append([]string{"service", "logs"}, args...)...).CombinedOutput()
+			out, err := r.Command(t.Context(), append([]string{"service", "logs"}, args...)...).CombinedOutput()
 			if err != nil {
 				t.Fatalf("service logs %v: %v: %s", args, err, out)
 			}

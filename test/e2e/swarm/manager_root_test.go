@@ -6,34 +6,23 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// managerIP is where the manager is, on the bridge swarm0 of the test's own network.
-const managerIP = "10.99.0.1"
-
-// dirEnv names the directory with the unpacked packages docker.io and containerd.
-const dirEnv = "LONGSHORE_DOCKER_DIR"
-
 // manager is dockerd as the manager of a Swarm, on the test's machine.
 type manager struct {
-	t       *testing.T
-	dir     string // of the packages
-	home    string
-	cmd     *exec.Cmd
-	exited  chan struct{} // closed when cmd has ended
-	address string        // host:port of the Swarm
-	token   string        // of workers
+	*dockerd.Daemon
+	dockerd.Swarm
+	t    *testing.T
+	home string
 }
 
 // long skips a case that is too long for CI, which runs the others with -short.
@@ -47,168 +36,90 @@ func long(t *testing.T) {
 // startManager starts one that has a Swarm and runs nothing of it itself.
 func startManager(t *testing.T) *manager {
 	t.Helper()
-	dir := os.Getenv(dirEnv)
+	dir := os.Getenv(dockerd.DirEnv)
 	if dir == "" {
-		t.Skipf("no dockerd: set %s to the directory of the unpacked packages (hack/dockerd.sh DIR)", dirEnv)
+		t.Skipf("no dockerd: set %s to the directory of the unpacked packages (hack/dockerd.sh DIR)", dockerd.DirEnv)
 	}
 	home, err := os.MkdirTemp("", "longshore-dockerd-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { removeMounted(t, home) })
-	m := &manager{t: t, dir: dir, home: home, address: managerIP + ":2377"}
-	// An address that is not loopback's, which dockerd refuses to tell to others.
-	nodetest.Lines(t, "ip", "link", "add", "swarm0", "type", "bridge")
-	nodetest.Lines(t, "ip", "address", "add", managerIP+"/24", "dev", "swarm0")
-	nodetest.Lines(t, "ip", "link", "set", "swarm0", "up")
-	// dockerd counts a hybrid machine's second hierarchy among the first one's.
-	_ = unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH)
-	m.up()
+	t.Cleanup(func() {
+		if err := dockerd.RemoveHome(home); err != nil {
+			t.Errorf("remove dockerd's directory: %v", err)
+		}
+	})
+	if err := dockerd.Bridge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m := &manager{t: t, home: home}
+	if m.Daemon, err = dockerd.StartManager(dir, home); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(m.down)
-	m.docker("swarm", "init", "--advertise-addr", managerIP, "--listen-addr", m.address)
-	m.docker("node", "update", "--availability", "drain", m.docker("info", "--format", "{{.Swarm.NodeID}}"))
-	m.token = m.docker("swarm", "join-token", "-q", "worker")
+	m.answers()
+	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
+	defer cancel()
+	if m.Swarm, err = m.InitSwarm(ctx); err != nil {
+		t.Fatal(err)
+	}
 	return m
 }
 
-// removeMounted removes a directory with what a dockerd that was killed has left mounted in it.
-func removeMounted(t *testing.T, dir string) {
-	t.Helper()
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(mounts)) {
-		if at := strings.Fields(line)[4]; strings.HasPrefix(at, dir+"/") {
-			_ = unix.Unmount(at, unix.MNT_DETACH)
-		}
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Errorf("remove dockerd's directory: %v", err)
-	}
-}
-
-// up starts dockerd and waits until it answers.
-func (m *manager) up() {
-	m.t.Helper()
-	log, err := os.OpenFile(filepath.Join(m.home, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	defer func() { _ = log.Close() }()
-	cmd := exec.Command(filepath.Join(m.dir, "usr/sbin/dockerd"), //nolint:forbidigo // it outlives the contexts of subtests
-		"--data-root", m.home+"/data", "--exec-root", m.home+"/exec", "--pidfile", m.home+"/pid", "--host", "unix://"+m.home+"/sock",
-		"--storage-driver", "vfs", "--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false")
-	cmd.Env = m.env()
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		m.t.Fatal(err)
-	}
-	exited := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
-	m.cmd, m.exited = cmd, exited
-	answers := false
-	roottest.Eventually(m.t, "dockerd answers", func() bool {
-		select {
-		case <-exited:
-			return true
-		default:
-		}
-		_, err := m.try(m.t.Context(), "version")
-		answers = err == nil
-		return answers
-	})
-	if answers {
-		return
-	}
-	end := m.logTail()
-	if why := lacks(end); why != "" {
-		m.t.Skipf("dockerd cannot run on this kernel: %s", why)
-	}
-	m.t.Fatalf("dockerd has ended:\n%s", end)
-}
-
-// env is the environment of the unpacked programs.
-func (m *manager) env() []string {
-	libs, _ := filepath.Glob(m.dir + "/lib/*-linux-gnu")
-	more, _ := filepath.Glob(m.dir + "/usr/lib/*-linux-gnu")
-	libs = append(append(libs, more...), os.Getenv("LD_LIBRARY_PATH"))
-	return append(os.Environ(), "HOME="+m.home, "LD_LIBRARY_PATH="+strings.Trim(strings.Join(libs, ":"), ":"),
-		"PATH="+filepath.Join(m.dir, "usr/bin")+":"+filepath.Join(m.dir, "usr/sbin")+":"+os.Getenv("PATH"))
-}
-
-// lacks finds in dockerd's log the ability of the kernel without which it did not start;
-// "" when it ended for another reason.
-func lacks(log string) string {
-	for line := range strings.Lines(log) {
-		_, why, fatal := strings.Cut(line, "failed to start daemon: ")
-		if !fatal {
-			continue
-		}
-		for _, ability := range []string{"cgroup", "Cgroup", "operation not permitted", "not supported", "function not implemented", "no such device", "iptables"} {
-			if strings.Contains(why, ability) {
-				return strings.TrimSpace(why)
-			}
-		}
-	}
-	return ""
-}
-
-func (m *manager) logTail() string {
-	data, _ := os.ReadFile(filepath.Join(m.home, "log"))
-	return string(data[max(0, len(data)-4000):])
-}
-
-// kill ends dockerd as a power cut does, and waits until it is gone.
-func (m *manager) kill() {
-	_ = m.cmd.Process.Kill()
-	<-m.exited
-	// Its containerd dies with it. As nobody takes that exit here, the next dockerd would
-	// take it for alive.
-	if err := os.Remove(m.home + "/exec/containerd/containerd.pid"); err != nil {
-		m.t.Fatal(err)
-	}
-}
-
-func (m *manager) down() {
-	if m.t.Failed() {
-		m.t.Logf("dockerd's log, its end:\n%s", m.logTail())
-	}
-	_ = m.cmd.Process.Signal(syscall.SIGTERM)
-	<-m.exited
-}
-
-// command is one of docker's.
-func (m *manager) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(m.dir, "usr/bin/docker"), append([]string{"--host", "unix://" + m.home + "/sock"}, args...)...)
-	cmd.Env = m.env()
-	return cmd
-}
-
-// try runs a command of docker's.
-func (m *manager) try(ctx context.Context, args ...string) (string, error) {
-	cmd := m.command(ctx, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("docker %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
-	}
-	return strings.TrimSpace(stdout.String()), nil
-}
-
-// docker is try of what must succeed.
-func (m *manager) docker(args ...string) string {
+// answers waits until dockerd does.
+func (m *manager) answers() {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), roottest.Patience())
 	defer cancel()
-	out, err := m.try(ctx, args...)
-	if err != nil {
+	if err := m.Answers(ctx); err != nil {
+		if why := m.Lacks(); why != "" {
+			m.t.Skipf("dockerd cannot run on this kernel: %s", why)
+		}
 		m.t.Fatal(err)
 	}
+}
+
+// kill ends dockerd as a power cut does.
+func (m *manager) kill() {
+	m.t.Helper()
+	if err := m.Kill(); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// up starts dockerd again and waits until it manages its Swarm.
+func (m *manager) up() {
+	m.t.Helper()
+	if err := m.Restart(); err != nil {
+		m.t.Fatal(err)
+	}
+	m.answers()
+	roottest.Eventually(m.t, "the manager is the leader again", func() bool { return m.Get(m.t.Context(), "/nodes", new(json.RawMessage)) == nil })
+}
+
+// down ends it with the test, and does not wait for its own good end.
+func (m *manager) down() {
+	if m.t.Failed() {
+		m.t.Logf("dockerd's log, its end:\n%s", m.LogTail())
+	}
+	if err := m.Kill(); err != nil {
+		m.t.Error(err)
+	}
+}
+
+// docker runs a command of docker's command line, which must succeed. It reads an object and
+// writes it back: when the manager has changed it meanwhile, it is run again.
+func (m *manager) docker(args ...string) (out string) {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(m.t.Context(), roottest.Patience())
+	defer cancel()
+	roottest.Eventually(m.t, fmt.Sprintf("the manager takes %q", args), func() bool {
+		var err error
+		if out, err = m.Docker(ctx, args...); err != nil && !strings.Contains(err.Error(), "update out of sequence") {
+			m.t.Fatal(err)
+		}
+		return err == nil
+	})
 	return out
 }
 
@@ -241,7 +152,9 @@ func (m *manager) ps(service string) (list []psTask) {
 	return list
 }
 
-// eventually waits until a service's tasks are so.
+// eventually waits until a service's tasks are so. It asks the manager's API for changes, because
+// docker's command line takes longer to start than a task, and shows the command line's answer to
+// ok when there is one, and now and then for what else ok looks at.
 func (m *manager) eventually(service, what string, ok func([]psTask) bool) (last []psTask) {
 	m.t.Helper()
 	defer func() {
@@ -249,8 +162,16 @@ func (m *manager) eventually(service, what string, ok func([]psTask) bool) (last
 			m.t.Logf("tasks of %s: %+v", service, last)
 		}
 	}()
+	var seen []byte
+	var shown time.Time
 	roottest.Eventually(m.t, service+": "+what, func() bool {
+		var now json.RawMessage
+		err := m.Get(m.t.Context(), "/tasks"+dockerd.Filter("service", service), &now)
+		if err == nil && bytes.Equal(now, seen) && time.Since(shown) < time.Second/4 {
+			return false
+		}
 		last = m.ps(service)
+		seen, shown = now, time.Now()
 		return ok(last)
 	})
 	return last
@@ -318,7 +239,7 @@ func (r *rig) cli(args ...string) string {
 // join makes the node a worker and returns its id.
 func (r *rig) join() string {
 	r.t.Helper()
-	r.cli("swarm", "join", r.address, "--token", r.token)
+	r.cli("swarm", "join", r.Address, "--token", r.Token)
 	var s struct{ Node string }
 	if err := json.Unmarshal([]byte(r.cli("swarm", "status", "--json")), &s); err != nil || s.Node == "" {
 		r.t.Fatalf("status: %+v, %v", s, err)
@@ -327,9 +248,14 @@ func (r *rig) join() string {
 	return s.Node
 }
 
+// nodeState is a node's state as the manager has it.
 func (r *rig) nodeState(id string) string {
 	r.t.Helper()
-	return r.docker("node", "inspect", "--format", "{{.Status.State}}", id)
+	var n struct{ Status struct{ State string } }
+	if err := r.Get(r.t.Context(), "/nodes/"+id, &n); err != nil {
+		r.t.Fatal(err)
+	}
+	return n.Status.State
 }
 
 // container is one line of `longshore ps --json`.
@@ -358,19 +284,5 @@ func (m *manager) write(name, text string) {
 	m.t.Helper()
 	if err := os.WriteFile(filepath.Join(m.home, name), []byte(text), 0o600); err != nil {
 		m.t.Fatal(err)
-	}
-}
-
-// TestWhatTheKernelLacks: only what the kernel cannot do is a reason to run nothing.
-func TestWhatTheKernelLacks(t *testing.T) {
-	for log, want := range map[string]string{
-		"failed to start daemon: Devices cgroup isn't mounted\n":                          "Devices cgroup isn't mounted",
-		"level=info msg=up\nfailed to start daemon: mount x: operation not permitted\n":   "mount x: operation not permitted",
-		"failed to start daemon: error initializing graphdriver: no space left\n":         "",
-		"level=warning msg=\"Your kernel does not support cgroup memory limit\"\npanic\n": "",
-	} {
-		if got := lacks(log); got != want {
-			t.Errorf("%q: %q", log, got)
-		}
 	}
 }

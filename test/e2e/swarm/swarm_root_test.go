@@ -20,7 +20,7 @@ func TestAServiceFromJoinToLeave(t *testing.T) {
 		if got := r.docker("node", "inspect", "--format", "{{.Description.Engine.EngineVersion}} {{.Description.Platform.OS}} {{.Spec.Role}}", id); !strings.HasPrefix(got, "longshore ") || !strings.HasSuffix(got, " linux worker") {
 			t.Errorf("the manager's view of the node: %s", got)
 		}
-		if _, err := r.node.CLI("swarm", "join", r.address, "--token", r.token); err == nil || !strings.Contains(err.Error(), "already") {
+		if _, err := r.node.CLI("swarm", "join", r.Address, "--token", r.Token); err == nil || !strings.Contains(err.Error(), "already") {
 			t.Errorf("a second join: %v", err)
 		}
 

@@ -85,7 +85,7 @@ func TestWhatAServiceAsksFor(t *testing.T) {
 		r.cli("swarm", "leave")
 		roottest.Eventually(t, "the manager sees that the node has left", func() bool { return r.nodeState(id) == "down" })
 		r.docker("node", "rm", id)
-		if log := r.node.LogTail(1 << 20); strings.Contains(log, "planted-secret") || strings.Contains(log, r.token) {
+		if log := r.node.LogTail(1 << 20); strings.Contains(log, "planted-secret") || strings.Contains(log, r.Token) {
 			t.Error("the agent's log tells a secret")
 		}
 	})
