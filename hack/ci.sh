@@ -86,7 +86,9 @@ swarm() {
     return 0
   fi
   [ "$code" -eq 0 ] || return "$code"
-  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$cache/docker" sum swarm ./test/e2e/swarm -p 1 -count=1 -short -timeout 10m
+  # The cases run side by side, because they mostly wait, and have time on a busy machine.
+  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$cache/docker" LONGSHORE_TEST_PATIENCE="${LONGSHORE_TEST_PATIENCE:-5}" \
+    sum swarm ./test/e2e/swarm -p 1 -parallel 6 -count=1 -short -timeout 20m
 }
 
 fuzz() { hack/fuzz.sh 3s; }

@@ -28,7 +28,7 @@ devices:
 // TestGenericResourcesAreDevices: a service that asks for a GPU gets the one that it was given,
 // which is nobody else's.
 func TestGenericResourcesAreDevices(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		vendors := t.TempDir()
 		if err := os.WriteFile(filepath.Join(vendors, "example.yaml"), []byte(vendorFile), 0o600); err != nil {
 			t.Fatal(err)
@@ -80,7 +80,7 @@ generic_resources = { gpu = ["example.com/gpu=zero", "example.com/gpu=full"] }
 		for _, name := range []string{"one", "other", "none"} {
 			r.docker("service", "rm", name)
 		}
-		roottest.Eventually(t, "nothing is left of the services", func() bool { return len(r.containers()) == 0 })
+		r.none()
 		r.node.Check()
 
 		// What would not work is found before the agent starts with it.
@@ -97,8 +97,7 @@ generic_resources = { gpu = ["example.com/gpu=zero", "example.com/gpu=full"] }
 // TestIngressOnOneNode: with face.swarm.ingress the node takes services with ports of the whole
 // swarm and publishes them by itself, and refuses other overlays by their name.
 func TestIngressOnOneNode(t *testing.T) {
-	long(t)
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t, `ingress = "host"`)
 		r.join()
 		serve := []string{"--", "sh", "-c", "mkdir /www; echo served >/www/index.html; exec httpd -f -p 80 -h /www"}
@@ -126,7 +125,7 @@ func TestIngressOnOneNode(t *testing.T) {
 		for _, name := range []string{"web", "meshed"} {
 			r.docker("service", "rm", name)
 		}
-		roottest.Eventually(t, "nothing is left of the services", func() bool { return len(r.containers()) == 0 })
+		r.none()
 		r.node.Check()
 	})
 }

@@ -29,7 +29,7 @@ func checkedImage(t *testing.T, check *core.HealthCheck) string {
 // TestHealthChecks: a task runs once it is healthy, and one that is not has failed with what its
 // check said, and is replaced. The service's check goes before the image's.
 func TestHealthChecks(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		r.join()
 		checked := checkedImage(t, &core.HealthCheck{Test: []string{"CMD-SHELL", "echo the image says no; exit 1"}, Interval: 50 * time.Millisecond, Retries: 2})
@@ -43,7 +43,7 @@ func TestHealthChecks(t *testing.T) {
 		}
 
 		// What has run fails when its check does, also when its program ends well then.
-		r.create("spoilt", r.ref, "--health-cmd", "test ! -e /spoilt || { echo it is spoilt; exit 1; }", "--health-interval", "50ms", "--health-retries", "3", "--restart-delay", "0s",
+		r.create("spoilt", r.ref, "--health-cmd", "test ! -e /spoilt || { echo it is spoilt; exit 1; }", "--health-interval", "50ms", "--health-retries", "3", "--restart-delay", "0s", "--stop-grace-period", "1m",
 			"--", "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done")
 		first := r.running("spoilt", 1)[0]
 		r.exec(first.ID, "touch", "/spoilt")
@@ -93,16 +93,14 @@ func TestHealthChecks(t *testing.T) {
 
 // TestAnUpdateThatIsNotHealthy is rolled back by the manager.
 func TestAnUpdateThatIsNotHealthy(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		r.join()
-		r.create("web", r.ref, "--env", "GOOD=yes", "--health-cmd", "[ $GOOD = yes ]", "--health-interval", "50ms", "--health-retries", "2", "--stop-grace-period", "1s",
-			"--update-monitor", "500ms", "--rollback-monitor", "100ms", "--update-failure-action", "rollback", "--", "sleep", "1000")
+		r.create("web", r.ref, "--env", "GOOD=yes", "--health-cmd", "[ $GOOD = yes ]", "--health-interval", "50ms", "--health-retries", "2",
+			"--update-monitor", "1h", "--rollback-monitor", "100ms", "--update-failure-action", "rollback", "--", "sleep", "1000")
 		r.running("web", 1)
 		r.docker("service", "update", "--detach", "--env-add", "GOOD=no", "web")
-		roottest.Eventually(t, "the update is rolled back", func() bool {
-			return r.inspect("service", "web", "{{.UpdateStatus.State}}") == "rollback_completed"
-		})
+		r.updated("web", "rollback_completed")
 		r.running("web", 1)
 		if got := r.inspect("service", "web", "{{.Spec.TaskTemplate.ContainerSpec.Env}}"); got != "[GOOD=yes]" {
 			t.Errorf("after the update that failed: %s", got)

@@ -13,7 +13,7 @@ import (
 // new root and trusts it. What runs notices nothing, and the key is on the disk encrypted.
 func TestTheRootIsRotated(t *testing.T) {
 	long(t)
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		passphrase := filepath.Join(t.TempDir(), "passphrase")
 		r := newRig(t, `key_passphrase_file = "`+passphrase+`"`)
 		if out, err := r.node.CLI("swarm", "join", r.Address, "--token", r.Token); err == nil || !strings.Contains(err.Error(), passphrase) {

@@ -76,7 +76,7 @@ func (f *following) until(text string) (list []string) {
 // TestServiceLogs: docker's command line shows what tasks write, have written and will
 // write, whoever dies of those that could.
 func TestServiceLogs(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		r.join()
 		r.create("web", r.ref, "--replicas", "2", "--", "sh", "-c",
@@ -172,7 +172,7 @@ func TestServiceLogs(t *testing.T) {
 		for _, name := range []string{"web", "mute", "loud"} {
 			r.docker("service", "rm", name)
 		}
-		roottest.Eventually(t, "nothing is left of the services", func() bool { return len(r.containers()) == 0 })
+		r.none()
 		r.node.Check()
 	})
 }

@@ -33,6 +33,13 @@ func long(t *testing.T) {
 	}
 }
 
+// beside runs a case in namespaces of its own, beside other cases: most of its time it waits.
+func beside(t *testing.T, body func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	roottest.Run(t, body)
+}
+
 // startManager starts one that has a Swarm and runs nothing of it itself.
 func startManager(t *testing.T) *manager {
 	t.Helper()
@@ -123,10 +130,11 @@ func (m *manager) docker(args ...string) (out string) {
 	return out
 }
 
-// create creates a service and does not wait for it.
+// create creates a service and does not wait for it. A program that does not heed SIGTERM is
+// killed after a second, where args give it no other time.
 func (m *manager) create(name, image string, args ...string) {
 	m.t.Helper()
-	all := []string{"service", "create", "--detach", "--quiet", "--no-resolve-image", "--name", name}
+	all := []string{"service", "create", "--detach", "--quiet", "--no-resolve-image", "--stop-grace-period", "1s", "--name", name}
 	for i, a := range args {
 		if a == "--" {
 			m.docker(append(append(append(all, args[:i]...), image), args[i+1:]...)...)

@@ -12,7 +12,7 @@ import (
 // TestMountsAndTemplates: volumes with options over a tmpfs and a directory of the node, options
 // of mounts, and secrets and configs that are templates.
 func TestMountsAndTemplates(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		id := r.join()
 		dir := t.TempDir()
@@ -55,7 +55,7 @@ func TestMountsAndTemplates(t *testing.T) {
 		for _, name := range []string{"web", "wrong", "share"} {
 			r.docker("service", "rm", name)
 		}
-		roottest.Eventually(t, "nothing is left of the services", func() bool { return len(r.containers()) == 0 })
+		r.none()
 		r.node.Check()
 		if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), "/volumes/swarm/") {
 			t.Errorf("a volume is mounted, %v", err)

@@ -11,7 +11,7 @@ import (
 // TestPortsThatTheNodeChooses: each task of a service has a port of its own, which docker shows,
 // and keeps it over the agent's death.
 func TestPortsThatTheNodeChooses(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		r.join()
 		r.create("web", r.ref, "--replicas", "3", "--publish", "mode=host,target=80", "--", "sh", "-c", "mkdir /www; hostname >/www/index.html; exec httpd -f -p 80 -h /www")
@@ -48,7 +48,7 @@ func TestPortsThatTheNodeChooses(t *testing.T) {
 		for _, name := range []string{"web", "hosted"} {
 			r.docker("service", "rm", name)
 		}
-		roottest.Eventually(t, "nothing is left of the services", func() bool { return len(r.containers()) == 0 })
+		r.none()
 		r.node.Check()
 	})
 }

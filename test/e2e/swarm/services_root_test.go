@@ -14,6 +14,18 @@ func (m *manager) inspect(kind, name, format string) string {
 	return m.docker(kind, "inspect", "--format", format, name)
 }
 
+// updated waits until the update of a service is in a state.
+func (m *manager) updated(service, state string) {
+	m.t.Helper()
+	roottest.Eventually(m.t, "the update of "+service+" is "+state, func() bool {
+		var s struct{ UpdateStatus struct{ State string } }
+		if err := m.Get(m.t.Context(), "/services/"+service, &s); err != nil {
+			m.t.Fatal(err)
+		}
+		return s.UpdateStatus.State == state
+	})
+}
+
 // availability sets a node's: active, pause or drain.
 func (m *manager) availability(node, value string) {
 	m.t.Helper()
@@ -22,7 +34,7 @@ func (m *manager) availability(node, value string) {
 
 // TestServicesThatGrowAndShrink: 3, 10 and no replicas, and one on each node.
 func TestServicesThatGrowAndShrink(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		r.join()
 		r.create("web", r.ref, "--replicas", "3", "--", "sleep", "1000")
@@ -55,11 +67,10 @@ func TestServicesThatGrowAndShrink(t *testing.T) {
 // TestUpdatesAndRollbacks: task after task is replaced, by hand back again, and by the
 // manager itself when the new ones fail.
 func TestUpdatesAndRollbacks(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		r.join()
-		r.create("web", r.ref, "--replicas", "2", "--env", "V=1", "--update-monitor", "500ms", "--rollback-monitor", "100ms", "--update-failure-action", "rollback",
-			"--stop-grace-period", "1s", "--", "sh", "-c", "echo version $V; [ $V != bad ] && exec sleep 1000")
+		r.create("web", r.ref, "--replicas", "2", "--env", "V=1", "--update-monitor", "500ms", "--rollback-monitor", "100ms", "--update-failure-action", "rollback", "--", "sh", "-c", "echo version $V; [ $V != bad ] && exec sleep 1000")
 		r.running("web", 2)
 		version := func(want string) {
 			t.Helper()
@@ -73,21 +84,16 @@ func TestUpdatesAndRollbacks(t *testing.T) {
 				return n == 2 && in(l, "Running") == 2
 			})
 		}
-		state := func(want string) {
-			t.Helper()
-			roottest.Eventually(t, "the update is "+want, func() bool {
-				return r.inspect("service", "web", "{{.UpdateStatus.State}}") == want
-			})
-		}
 		version("1")
 		r.docker("service", "update", "--detach", "--env-add", "V=2", "--update-order", "start-first", "web")
-		state("completed")
+		r.updated("web", "completed")
 		version("2")
 		r.docker("service", "rollback", "--detach", "web")
-		state("rollback_completed")
+		r.updated("web", "rollback_completed")
 		version("1")
-		r.docker("service", "update", "--detach", "--env-add", "V=bad", "web")
-		state("rollback_completed")
+		// The manager has all the time that it may need to see that a task has failed.
+		r.docker("service", "update", "--detach", "--env-add", "V=bad", "--update-monitor", "1h", "web")
+		r.updated("web", "rollback_completed")
 		version("1")
 		if got := r.inspect("service", "web", "{{.Spec.TaskTemplate.ContainerSpec.Env}}"); got != "[V=1]" {
 			t.Errorf("after the update that failed: %s", got)
@@ -100,7 +106,7 @@ func TestUpdatesAndRollbacks(t *testing.T) {
 
 // TestWhereTasksMayBe: constraints, a pause and a drain.
 func TestWhereTasksMayBe(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		id := r.join()
 		r.create("here", r.ref, "--constraint", "node.id=="+id, "--constraint", "node.platform.os==linux", "--", "sleep", "1000")
@@ -137,8 +143,7 @@ func TestWhereTasksMayBe(t *testing.T) {
 // TestANodeThatIsTakenOut of the Swarm while it works says so, and may leave and join
 // again, as another node.
 func TestANodeThatIsTakenOut(t *testing.T) {
-	long(t)
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		id := r.join()
 		r.create("here", r.ref, "--replicas", "2", "--constraint", "node.id=="+id, "--", "sleep", "1000")
@@ -164,7 +169,7 @@ func TestANodeThatIsTakenOut(t *testing.T) {
 // TestStacks: one whose networks are the nodes' own runs; one on a network of its own
 // is never given to this node.
 func TestStacks(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		r.join()
 		r.write("greeting", "hello of the stack\n")
@@ -181,7 +186,7 @@ secrets:
   greeting: {file: ./greeting}
 `, r.ref, networks)
 		}
-		r.write("outside.yml", file("    networks: [outside]\n  plain:\n    image: "+r.ref+"\n    command: [sleep, \"1000\"]\n    networks: [machine]\nnetworks:\n  outside: {external: true, name: bridge}\n  machine: {external: true, name: host}"))
+		r.write("outside.yml", file("    networks: [outside]\n    ports: [{mode: host, target: 80}]\n  plain:\n    image: "+r.ref+"\n    command: [sleep, \"1000\"]\n    networks: [machine]\nnetworks:\n  outside: {external: true, name: bridge}\n  machine: {external: true, name: host}"))
 		r.write("own.yml", file(""))
 		deploy := func(name string) {
 			r.docker("stack", "deploy", "--resolve-image", "never", "-c", r.home+"/"+name+".yml", name)
@@ -189,6 +194,9 @@ secrets:
 		deploy("outside")
 		for _, task := range r.running("outside_web", 2) {
 			roottest.Eventually(t, "the task has the secret", func() bool { return r.logs(task.ID) == "hello of the stack\n" })
+			if !chosenPort.MatchString(task.Ports) {
+				t.Errorf("task %s has ports %q", task.Name, task.Ports)
+			}
 		}
 		r.running("outside_plain", 1)
 		before := r.pids()

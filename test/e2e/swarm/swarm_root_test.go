@@ -4,14 +4,12 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/longshore/longshore/internal/roottest"
 )
 
 // TestAServiceFromJoinToLeave: the node joins a real manager, runs what it is given, and
 // leaves nothing.
 func TestAServiceFromJoinToLeave(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		if out := r.cli("swarm", "status"); !strings.Contains(out, "in no swarm") {
 			t.Errorf("status before: %s", out)
@@ -42,7 +40,7 @@ func TestAServiceFromJoinToLeave(t *testing.T) {
 			return in(l, "Running") == 1 && in(l, "Shutdown") >= 1 && l[0].ID != before[0].ID
 		})
 		r.docker("service", "rm", "web")
-		roottest.Eventually(t, "nothing is left of the service", func() bool { return len(r.containers()) == 0 })
+		r.none()
 		r.node.Check()
 
 		r.cli("swarm", "leave")

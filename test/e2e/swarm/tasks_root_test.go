@@ -25,7 +25,7 @@ func (r *rig) logs(task string) string {
 // TestWhatAServiceAsksFor: secrets, configs, templates, a port of the node, how a task
 // ended, and what this node is never given.
 func TestWhatAServiceAsksFor(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		id := r.join()
 		r.write("secret", "planted-secret")
@@ -80,7 +80,7 @@ func TestWhatAServiceAsksFor(t *testing.T) {
 		for _, name := range []string{"web", "bad", "job", "none", "hosted", "meshed"} {
 			r.docker("service", "rm", name)
 		}
-		roottest.Eventually(t, "nothing is left of the services", func() bool { return len(r.containers()) == 0 })
+		r.none()
 		r.node.Check()
 		r.cli("swarm", "leave")
 		roottest.Eventually(t, "the manager sees that the node has left", func() bool { return r.nodeState(id) == "down" })
@@ -113,7 +113,7 @@ func get(t *testing.T, url string) string {
 // TestWhoDies: neither the agent's death nor the manager's is noticed by what runs, and
 // what ends meanwhile is told.
 func TestWhoDies(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		r := newRig(t)
 		id := r.join()
 		r.create("web", r.ref, "--replicas", "2", "--restart-condition", "none", "--", "sh", "-c", "trap 'exit 4' USR1; while :; do sleep 1000 & wait; done")
@@ -148,7 +148,7 @@ func TestWhoDies(t *testing.T) {
 			t.Errorf("exit code %s", got)
 		}
 		r.docker("service", "rm", "web")
-		roottest.Eventually(t, "nothing is left of the service", func() bool { return len(r.containers()) == 0 })
+		r.none()
 		r.node.Check()
 	})
 }
