@@ -3,6 +3,7 @@ package swarm
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -193,6 +194,9 @@ func (x restarter) recreate(ctx context.Context, s *swarmv1.Task, old core.Conta
 	if err != nil {
 		return c, err
 	}
+	if err := x.hasVolumes(ctx, t); err != nil {
+		return c, err
+	}
 	dirs, err := x.w.uses(s.GetId(), t.ClusterVolumes())
 	if err != nil {
 		return c, err
@@ -234,6 +238,26 @@ func (x restarter) recreate(ctx context.Context, s *swarmv1.Task, old core.Conta
 	}
 	cfg.Sandbox = sb.ID
 	return x.replace(ctx, old, cfg)
+}
+
+// hasVolumes reports whether a task's volumes are there, or can be made as it wants them. The
+// record of a task does not have their options: while the task is known by that alone, one that
+// may have some, and is gone, waits for the managers. Without them it would be another volume.
+func (x restarter) hasVolumes(ctx context.Context, t translate.Task) error {
+	names := t.DriverVolumes()
+	if len(names) == 0 || x.w.known() {
+		return nil
+	}
+	there, err := x.w.engine.Volumes.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(there, func(v core.Volume) bool { return v.Name == name }) {
+			return errWaits
+		}
+	}
+	return nil
 }
 
 // imageAgain is the image of a task's last container, or, when that is gone, the one here

@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -49,7 +50,9 @@ func newMember(f *Face, id *identity.Identity, passphrase []byte) (*member, erro
 	m := &member{face: f, identity: id, passphrase: passphrase, managers: session.NewManagers(known), describe: d, stop: make(chan struct{}), ended: make(chan struct{})}
 	reports := session.NewReports()
 	m.worker = newWorker(f, n, reports)
-	m.client = session.New(session.Options{Member: m, Managers: m.managers, Reports: reports, Logger: f.log, Heartbeat: f.o.Heartbeat})
+	m.client = session.New(session.Options{
+		Member: m, Managers: m.managers, Reports: reports, Logger: f.log, Heartbeat: cmp.Or(m.worker.records.period(), f.o.Heartbeat),
+	})
 	m.worker.contact = m.client.Contact
 	return m, nil
 }
@@ -206,6 +209,14 @@ func (m *member) Renewed(id *identity.Identity) error {
 		}
 	}
 	return m.keep(id)
+}
+
+// Paced implements session.Member: a node that boots without a manager knows by it when they
+// give it up.
+func (m *member) Paced(period time.Duration) {
+	if err := m.worker.records.putPeriod(period); err != nil {
+		m.face.log.Error("the managers' heartbeat is not known after the agent's next start", "error", err)
+	}
 }
 
 // Expired implements session.Member.

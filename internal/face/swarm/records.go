@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -21,12 +22,14 @@ type records struct{ kv core.KV }
 
 const (
 	managersKey   = "managers"
+	periodKey     = "heartbeat"
 	taskPrefix    = "task/"
 	restartPrefix = "restart/"
 )
 
 // putTask keeps a task with its status. Its registry's credentials are left out, and the options
-// of its volumes, which may have passwords: they come again with the next assignments.
+// of its volumes, which may have passwords: they come again with the next assignments. That a
+// volume may have options is still seen by its driver (restarter.hasVolumes).
 func (r records) putTask(t *swarmv1.Task) error {
 	kept := proto.CloneOf(t)
 	if c := kept.GetSpec().GetContainer(); c != nil {
@@ -116,6 +119,28 @@ func (r records) putManagers(list []session.Peer) error {
 		return fmt.Errorf("keep the managers' addresses: %w", err)
 	}
 	return nil
+}
+
+// putPeriod keeps the time between two heartbeats.
+func (r records) putPeriod(d time.Duration) error {
+	if err := r.kv.Put(periodKey, []byte(d.String())); err != nil {
+		return fmt.Errorf("keep the time between heartbeats: %w", err)
+	}
+	return nil
+}
+
+// period is the time between two heartbeats that was kept last; 0 when none was, or when it
+// cannot be read.
+func (r records) period() time.Duration {
+	data, err := r.kv.Get(periodKey)
+	if err != nil {
+		return 0
+	}
+	d, err := time.ParseDuration(string(data))
+	if err != nil {
+		return 0
+	}
+	return max(d, 0)
 }
 
 func (r records) managers() (list []session.Peer, err error) {

@@ -512,9 +512,10 @@ func (f *Face) removeLogs(sandbox core.ID) error {
 	return err
 }
 
-// sweep removes what no sandbox of the given ones has: an agent may have died over the
-// removal of a task.
-func (f *Face) sweep(ctx context.Context, has map[core.ID]bool) error {
+// sweep removes what no sandbox of the given ones has, and the volumes that go with none of the
+// tasks: an agent may have died over the removal of a task. After a boot no task has a sandbox,
+// and their volumes are what those that come back find.
+func (f *Face) sweep(ctx context.Context, has map[core.ID]bool, tasks []string) error {
 	errs := []error{f.files().others(has)}
 	logs, err := filepath.Glob(filepath.Join(f.logs(), "*.log*"))
 	errs = append(errs, err)
@@ -527,7 +528,7 @@ func (f *Face) sweep(ctx context.Context, has map[core.ID]bool) error {
 	volumes, err := f.o.Engine.Volumes.List(ctx)
 	errs = append(errs, err)
 	for _, v := range volumes {
-		if !translate.OwnVolume(v.Name) {
+		if !translate.OwnVolume(v.Name) || slices.ContainsFunc(tasks, func(id string) bool { return translate.OwnVolumeOf(id, v.Name) }) {
 			continue
 		}
 		if err := f.o.Engine.Volumes.Remove(ctx, v.Name); !errdefs.IsFailedPrecondition(err) { // one that is used stays

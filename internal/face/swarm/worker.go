@@ -72,9 +72,11 @@ func newWorker(f *Face, n translate.Node, r *session.Reports) *worker {
 // Steps go on until ctx ends.
 func (w *worker) resume(ctx context.Context) error {
 	kept, damaged := w.records.tasks()
+	var ids []string
 	w.mu.Lock()
 	w.base = ctx
 	for _, t := range kept {
+		ids = append(ids, t.GetId())
 		w.tasks[t.GetId()] = &task{swarm: t, interrupt: func() {}}
 		w.set.Resume(t.GetId())
 	}
@@ -100,7 +102,7 @@ func (w *worker) resume(ctx context.Context) error {
 			w.running.Go(func() { w.remove(ctx, string(sb.Key)) })
 		}
 	}
-	if err := w.face.sweep(ctx, has); err != nil {
+	if err := w.face.sweep(ctx, has, ids); err != nil {
 		return err
 	}
 	if err := w.records.dropRestarts(func(id string) bool { return w.task(id) != nil }); err != nil {

@@ -43,6 +43,8 @@ type Member interface {
 	// Listen sends the output of tasks to managers that ask for it, until ctx ends. An
 	// error ends the session.
 	Listen(ctx context.Context, api swarmv1.LogBrokerClient) error
+	// Paced is given the time between two heartbeats when the managers have set another.
+	Paced(period time.Duration)
 	// Expired is called when the node's certificate turns out to have expired, once.
 	Expired(err error)
 	// Renewed is given the node's next certificate.
@@ -70,9 +72,10 @@ type Client struct {
 	// described says that the node may not be what it was.
 	described chan struct{}
 
-	renewed time.Time // when the certificate was, the last time
-	said    string    // the error that was logged last
-	expired bool      // the member knows
+	period  time.Duration // of heartbeats, as the member knows it
+	renewed time.Time     // when the certificate was, the last time
+	said    string        // the error that was logged last
+	expired bool          // the member knows
 }
 
 // New returns a client without a session.
@@ -81,7 +84,8 @@ func New(o Options) *Client {
 	if c.o.Heartbeat == 0 {
 		c.o.Heartbeat = firstPeriod
 	}
-	c.state.beat(time.Now(), c.o.Heartbeat)
+	c.period = c.o.Heartbeat
+	c.state.beat(time.Now(), c.period)
 	return c
 }
 
@@ -90,6 +94,7 @@ const (
 	callTimeout   = 5 * time.Second
 	describeEvery = 20 * time.Second
 	firstPeriod   = 5 * time.Second // of heartbeats, when the manager says nothing sensible
+	chance        = time.Second     // by which two heartbeats may differ: managers add up to a half at random, or take it away
 )
 
 // errAgain ends a session that is resumed at once, with something new to say.
@@ -249,6 +254,10 @@ func (c *Client) heartbeat(ctx context.Context, api swarmv1.DispatcherClient, se
 			period = c.o.Heartbeat
 		}
 		c.state.beat(time.Now(), period)
+		if (period - c.period).Abs() > chance {
+			c.period = period
+			c.o.Member.Paced(period)
+		}
 		if !sleep(ctx, period) {
 			return ctx.Err()
 		}

@@ -25,7 +25,8 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// Manager is one manager that has a Swarm of its own.
+// Manager is one manager that has a Swarm of its own. A task with a NodeId is that node's,
+// everything else is each node's.
 type Manager struct {
 	Authority *Authority
 	Addr      string
@@ -48,7 +49,7 @@ type Manager struct {
 	unpublished map[string]int // how often each was told
 	statuses    []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate
 	changed     chan struct{} // closed at the next change of anything
-	sessions    []string      // all that there were, the current one last
+	sessions    []opened      // all that there were, the latest last
 	kick        chan struct{} // closed to end the streams of the session
 	messages    []*swarmv1.SessionMessage
 	cert        *tls.Certificate
@@ -62,8 +63,14 @@ type Manager struct {
 	broker broker
 }
 
-// New starts a manager, which ends with the test.
+// New starts a manager on loopback, which ends with the test.
 func New(tb testing.TB) *Manager {
+	tb.Helper()
+	return NewAt(tb, "127.0.0.1:0")
+}
+
+// NewAt starts a manager at an address that its nodes can reach.
+func NewAt(tb testing.TB, addr string) *Manager {
 	tb.Helper()
 	a := NewAuthority(tb)
 	m := &Manager{
@@ -72,7 +79,7 @@ func New(tb testing.TB) *Manager {
 		raw: make(chan *swarmv1.AssignmentsMessage), broker: broker{subs: map[string]*subscribed{}, changed: make(chan struct{})}, issuer: a, cert: a.managerCertificate(tb), pushed: make(chan struct{}),
 	}
 	m.Token, m.ManagerToken = a.Token("worker"), a.Token("manager")
-	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", addr)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -210,7 +217,7 @@ func (m *Manager) Drop(forget bool) {
 	close(m.kick)
 	m.kick = make(chan struct{})
 	if forget {
-		m.sessions = append(m.sessions, "")
+		m.sessions = append(m.sessions, opened{})
 	}
 	m.wake()
 }
@@ -290,26 +297,6 @@ func (m *Manager) Forget() {
 	m.statuses = nil
 }
 
-// Sessions counts the sessions that were opened anew.
-func (m *Manager) Sessions() (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, s := range m.sessions {
-		if s != "" {
-			n++
-		}
-	}
-	return n
-}
-
-// current is the session that is open, "" for none. Preconditions: mu is held.
-func (m *Manager) current() string {
-	if len(m.sessions) == 0 {
-		return ""
-	}
-	return m.sessions[len(m.sessions)-1]
-}
-
 // caller is the node that calls, by its certificate.
 func caller(ctx context.Context) (string, error) {
 	p, _ := peer.FromContext(ctx)
@@ -325,12 +312,13 @@ func (m *Manager) check(ctx context.Context, call, session string) error {
 	if err := m.ask(call); err != nil {
 		return err
 	}
-	if _, err := caller(ctx); err != nil {
+	node, err := caller(ctx)
+	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch now := m.current(); {
+	switch now := m.current(node); {
 	case now == "":
 		return status.Error(codes.NotFound, "node not registered")
 	case now != session:
@@ -354,8 +342,8 @@ func (d dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStrea
 		return err
 	}
 	m.mu.Lock()
-	if now := m.current(); now == "" || now != req.GetSessionId() {
-		m.sessions = append(m.sessions, fmt.Sprintf("session%d", len(m.sessions)))
+	if now := m.current(id); now == "" || now != req.GetSessionId() {
+		m.sessions = append(m.sessions, opened{id, fmt.Sprintf("session%d", len(m.sessions))})
 	}
 	kick := m.kick
 	m.messages = append(m.messages, m.message(id, req.GetDescription()))
@@ -385,7 +373,7 @@ func (m *Manager) message(node string, d *swarmv1.NodeDescription) *swarmv1.Sess
 		state = swarmv1.IssuanceStatus_ROTATE
 	}
 	return &swarmv1.SessionMessage{
-		SessionId: m.current(), RootCA: m.Authority.Roots(),
+		SessionId: m.current(node), RootCA: m.Authority.Roots(),
 		Node:     &swarmv1.Node{Id: node, Description: d, Spec: &swarmv1.NodeSpec{DesiredRole: m.role}, Certificate: &swarmv1.Certificate{Status: &swarmv1.IssuanceStatus{State: state}}},
 		Managers: []*swarmv1.WeightedPeer{{Peer: &swarmv1.Peer{NodeId: "manager", Addr: m.Addr}, Weight: 10}},
 	}
@@ -425,10 +413,14 @@ func (d dispatcher) UpdateTaskStatus(ctx context.Context, req *swarmv1.UpdateTas
 	if err := d.m.check(ctx, "UpdateTaskStatus", req.GetSessionId()); err != nil {
 		return nil, err
 	}
+	node, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
 	d.m.mu.Lock()
 	defer d.m.mu.Unlock()
 	for _, u := range req.GetUpdates() {
-		if u.GetTaskId() == ForeignTask {
+		if u.GetTaskId() == ForeignTask || !given(d.m.tasks[u.GetTaskId()], node) {
 			return nil, status.Error(codes.PermissionDenied, "cannot update a task not assigned this node")
 		}
 	}
@@ -457,13 +449,15 @@ func (d dispatcher) UpdateVolumeStatus(ctx context.Context, req *swarmv1.UpdateV
 // ForeignTask is the id of a task that is another node's when its status is told.
 const ForeignTask = "foreign"
 
-// everything is all that is assigned.
-func (m *Manager) everything() (map[string]proto.Message, <-chan struct{}) {
+// everything is all that is assigned to a node.
+func (m *Manager) everything(node string) (map[string]proto.Message, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := map[string]proto.Message{}
 	for id, t := range m.tasks {
-		all["task "+id] = t
+		if given(t, node) {
+			all["task "+id] = t
+		}
 	}
 	for id, s := range m.secrets {
 		all["secret "+id] = s
@@ -499,12 +493,16 @@ func (d dispatcher) Assignments(req *swarmv1.AssignmentsRequest, stream grpc.Ser
 	if err := d.m.check(stream.Context(), "Assignments", req.GetSessionId()); err != nil {
 		return err
 	}
+	node, err := caller(stream.Context())
+	if err != nil {
+		return err
+	}
 	d.m.mu.Lock()
 	kick := d.m.kick
 	d.m.mu.Unlock()
 	var had map[string]proto.Message
 	for n := 0; ; {
-		now, changed := d.m.everything()
+		now, changed := d.m.everything(node)
 		msg := &swarmv1.AssignmentsMessage{Type: swarmv1.AssignmentsMessage_INCREMENTAL, AppliesTo: fmt.Sprint(n), ResultsIn: fmt.Sprint(n + 1)}
 		if had == nil {
 			msg.Type, msg.AppliesTo = swarmv1.AssignmentsMessage_COMPLETE, ""
@@ -544,8 +542,12 @@ func (d dispatcher) Tasks(req *swarmv1.TasksRequest, stream grpc.ServerStreaming
 	if err := d.m.check(stream.Context(), "Tasks", req.GetSessionId()); err != nil {
 		return err
 	}
+	node, err := caller(stream.Context())
+	if err != nil {
+		return err
+	}
 	for {
-		now, changed := d.m.everything()
+		now, changed := d.m.everything(node)
 		msg := &swarmv1.TasksMessage{}
 		for _, thing := range now {
 			if t, ok := thing.(*swarmv1.Task); ok {

@@ -219,15 +219,31 @@ func (a Task) volumes() (list []core.VolumeMount) {
 		}
 		o := m.GetVolumeOptions()
 		v := core.VolumeMount{
-			Name: m.GetSource(), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadonly(), NoCopy: o.GetNocopy(), Labels: o.GetLabels(),
+			Name: a.volumeName(m), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadonly(), NoCopy: o.GetNocopy(), Labels: o.GetLabels(),
 			SubPath: o.GetSubpath(), Options: o.GetDriverConfig().GetOptions(),
-		}
-		if v.Name == "" {
-			v.Name = ownVolume(a.Swarm.GetId(), v.Target)
 		}
 		list = append(list, v)
 	}
 	return list
+}
+
+// volumeName is that of the volume of a mount: its own, or that of one that goes with the task.
+func (a Task) volumeName(m *swarmv1.Mount) string {
+	if m.GetSource() == "" {
+		return ownVolume(a.Swarm.GetId(), path.Clean(m.GetTarget()))
+	}
+	return m.GetSource()
+}
+
+// DriverVolumes are the names of the volumes for which the task names a driver, with options or
+// without.
+func (a Task) DriverVolumes() (names []string) {
+	for _, m := range a.mounts {
+		if m.GetType() == swarmv1.Mount_VOLUME && m.GetVolumeOptions().GetDriverConfig() != nil {
+			names = append(names, a.volumeName(m))
+		}
+	}
+	return names
 }
 
 // OwnVolume reports whether a volume is one that goes with its task.
