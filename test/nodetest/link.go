@@ -42,7 +42,7 @@ func (l *Link) outer() string { return "to-" + l.name }
 // NetNS is the path of the namespace.
 func (l *Link) NetNS() string { return "/run/netns/" + l.name }
 
-// Cut has nothing pass any more. Neither side is told: what is sent is lost.
+// Cut pulls the cable out: nothing passes any more, and no connection is ended by that.
 func (l *Link) Cut() {
 	l.t.Helper()
 	Lines(l.t, "ip", "link", "set", l.outer(), "down")
