@@ -57,7 +57,7 @@ func cgroupDirs(path string) (dirs []string) {
 			if err == nil && e.IsDir() {
 				dirs = append(dirs, dir)
 			}
-			return nil //nolint:nilerr // a hierarchy may not have it
+			return nil // a hierarchy may not have it
 		})
 	}
 	slices.Reverse(dirs)
