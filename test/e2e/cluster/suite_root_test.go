@@ -108,10 +108,8 @@ func (c *cluster) suiteImages(t *testing.T) {
 	}
 	files = append(files, imagetest.File{Name: "usr/"}, imagetest.File{Name: "usr/bin/"}, imagetest.File{Name: "usr/bin/env", Link: "/bin/env"})
 	config := ocispec.ImageConfig{Env: []string{"PATH=/bin:/usr/bin"}}
-	// busybox' shell would take its own nc, and Debian's hides variables whose names
-	// are no identifiers from the programs that it starts, where the suite's does not.
 	files = slices.DeleteFunc(files, func(f imagetest.File) bool { return f.Name == "bin/sh" })
-	shell := append(withLibraries(t, "bash"), imagetest.File{Name: "bin/sh", Link: "/usr/bin/bash"})
+	shell := append(withLibraries(t, "bash"), c.program(t, "peer", "bin/sh"))
 	busybox := imagetest.Image{Layers: [][]imagetest.File{files, shell}, Config: config}.Build()
 	files = append(files, imagetest.File{Name: "bin/sh", Link: "/usr/bin/dash"}, imagetest.File{Name: "bin/bash", Link: "/usr/bin/bash"})
 	for _, p := range []string{"bash", "curl", "dash", "dig", "getent"} {
