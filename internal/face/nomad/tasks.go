@@ -111,7 +111,7 @@ func (s *server) DestroyTask(ctx context.Context, req *nomaddriver.DestroyTaskRe
 		return nil, err
 	}
 	s.usage.Forget(c.ID)
-	s.images.Released(ctx, c, sess)
+	s.images.Released(c, sess)
 	return &nomaddriver.DestroyTaskResponse{}, nil
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/face/nomad/events"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 	"github.com/longshore/longshore/internal/face/nomad/translate"
+	"github.com/longshore/longshore/internal/face/sweep"
 )
 
 // Images are those of Nomad's tasks.
@@ -33,10 +34,8 @@ type Images struct {
 
 	registry string // see Options
 	helpers  helpers
-	mu       sync.Mutex                  // guards due, swept
-	due      map[digest.Digest]time.Time // when those that nobody uses go
-	wake     chan struct{}
-	swept    bool
+	unused   *sweep.Images
+	swept    sync.Once
 }
 
 // Options are what the agent's configuration says.
@@ -49,7 +48,10 @@ type Options struct {
 
 // New returns what holds nothing yet; Run lets go.
 func New(e *engine.Client, feed *events.Feed, log *slog.Logger, o Options) *Images {
-	return &Images{engine: e, events: feed, log: log, registry: cmp.Or(o.Registry, dockerHub), helpers: newHelpers(o.Helpers, log), due: map[digest.Digest]time.Time{}, wake: make(chan struct{}, 1)}
+	return &Images{
+		engine: e, events: feed, log: log, registry: cmp.Or(o.Registry, dockerHub), helpers: newHelpers(o.Helpers, log),
+		unused: sweep.New(sweep.Options{Engine: e, Logger: log}),
+	}
 }
 
 // For returns the images that a task asks for, which it pulls as the task says.
@@ -188,102 +190,11 @@ func (p *progress) step(s core.PullProgress) {
 // Sweep looks once for images that no task uses, which an earlier agent may have
 // left.
 func (im *Images) Sweep(ctx context.Context, s plugin.Session) {
-	im.mu.Lock()
-	done := im.swept
-	im.swept = true
-	im.mu.Unlock()
-	if done || s.ImageDelay < 0 {
-		return
-	}
-	all, err := im.engine.Images.List(ctx)
-	if err != nil {
-		im.log.WarnContext(ctx, "images that nobody uses cannot be looked for", "error", err)
-		return
-	}
-	for _, img := range all {
-		im.Unused(ctx, img.ID, s)
-	}
+	im.swept.Do(func() { im.unused.All(ctx, s.ImageDelay) })
 }
 
 // Released says that a task's container has let go of its images.
-func (im *Images) Released(ctx context.Context, c core.Container, s plugin.Session) {
-	for _, id := range of(c) {
-		im.Unused(ctx, id, s)
-	}
-}
-
-// of are the images of a container.
-func of(c core.Container) []digest.Digest {
-	ids := []digest.Digest{c.Image}
-	for _, m := range c.Config.Images {
-		ids = append(ids, m.Image)
-	}
-	return ids
-}
-
-// Unused says that a task has let go of an image: it goes when no other has taken
-// it within the plugin's delay.
-func (im *Images) Unused(ctx context.Context, id digest.Digest, s plugin.Session) {
-	if id == "" || s.ImageDelay < 0 {
-		return
-	}
-	im.mu.Lock()
-	im.due[id] = time.Now().Add(s.ImageDelay)
-	im.mu.Unlock()
-	select {
-	case im.wake <- struct{}{}:
-	default:
-	}
-}
-
-// idle is how long Run sleeps when nothing is due.
-const idle = time.Hour
+func (im *Images) Released(c core.Container, s plugin.Session) { im.unused.Released(c, s.ImageDelay) }
 
 // Run lets go of images when their time has come, until ctx ends.
-func (im *Images) Run(ctx context.Context) error {
-	for {
-		wait := idle
-		if next, ok := im.next(); ok {
-			wait = time.Until(next)
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-im.wake:
-			timer.Stop()
-		case <-timer.C:
-			if err := im.prune(ctx); err != nil && ctx.Err() == nil {
-				im.log.WarnContext(ctx, "images that nobody uses could not be removed", "error", err)
-			}
-		}
-	}
-}
-
-func (im *Images) next() (first time.Time, ok bool) {
-	im.mu.Lock()
-	defer im.mu.Unlock()
-	for _, at := range im.due {
-		if !ok || at.Before(first) {
-			first, ok = at, true
-		}
-	}
-	return first, ok
-}
-
-// prune removes what is due. The engine keeps what a container or a start on its
-// way uses.
-func (im *Images) prune(ctx context.Context) error {
-	im.mu.Lock()
-	now, due := time.Now(), map[digest.Digest]bool{}
-	for id, at := range im.due {
-		if !at.After(now) {
-			delete(im.due, id)
-			due[id] = true
-		}
-	}
-	im.mu.Unlock()
-	_, err := im.engine.Images.Prune(ctx, func(img core.Image) bool { return !due[img.ID] })
-	return err
-}
+func (im *Images) Run(ctx context.Context) error { return im.unused.Run(ctx) }
