@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"time"
 
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
@@ -37,7 +38,27 @@ type Config struct {
 	// LocalRestarts has the node start a task again by the task's own restart policy while
 	// no manager can be reached.
 	LocalRestarts bool `toml:"local_restarts"`
+	// ImageDelay is how long an image is kept that no task of the node uses any more; below
+	// 0 is for ever.
+	ImageDelay Duration `toml:"image_delay"`
 }
+
+// Duration is a time span in the form of time.ParseDuration.
+type Duration time.Duration
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	*d = Duration(v)
+	return err
+}
+
+// imageDelay outlasts a service that is scaled to none over night: a node that is far from
+// its registry need not fetch the image again.
+const imageDelay = 24 * time.Hour
 
 // IngressHost has the node take tasks with ports of the whole swarm, and publish these ports on
 // itself alone, as if they were published with mode=host.
@@ -45,7 +66,7 @@ const IngressHost = "host"
 
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
-	return Config{CSI: map[string]string{}, Labels: map[string]string{}, GenericResources: map[string][]string{}, LocalRestarts: true}
+	return Config{CSI: map[string]string{}, Labels: map[string]string{}, GenericResources: map[string][]string{}, LocalRestarts: true, ImageDelay: Duration(imageDelay)}
 }
 
 // kindOf is what a generic resource may be called: a part of a variable's name.

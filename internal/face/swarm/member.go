@@ -96,6 +96,7 @@ func (m *member) work(ctx context.Context) error {
 	}
 	m.worker.output.Begin(ctx)
 	group.Go(func() error { return m.worker.watch(ctx) })
+	group.Go(func() error { return m.worker.images.run(ctx) })
 	group.Go(func() error {
 		m.askDrivers(ctx)
 		m.client.Run(ctx)

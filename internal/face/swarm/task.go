@@ -217,25 +217,11 @@ func (w *worker) create(ctx context.Context, s *swarmv1.Task) (c core.Container,
 	if err != nil {
 		return c, err
 	}
-	images := w.engine.Images.Lease()
-	defer images.Release()
-	name, opts, err := t.Image()
+	lease := w.engine.Images.Lease()
+	defer lease.Release()
+	img, err := w.images.get(ctx, lease, t)
 	if err != nil {
 		return c, err
-	}
-	// A digest names one image only; a tag is looked up anew each time.
-	var img core.Image
-	if strings.Contains(name, "@") {
-		img, err = images.Image(ctx, name)
-	}
-	if !strings.Contains(name, "@") || err != nil {
-		opts.Always = true
-		var pulled error
-		if img, pulled = images.Pull(ctx, name, opts); pulled != nil {
-			if img, err = images.Image(ctx, name); err != nil {
-				return c, fmt.Errorf("image %s: %w", name, pulled)
-			}
-		}
 	}
 	return w.createPair(ctx, t, img, content, dirs)
 }
@@ -414,6 +400,7 @@ func request(call string) core.StopRequest {
 // an agent that comes later finds what belongs to no task, and goes on.
 func (w *worker) remove(ctx context.Context, id string) {
 	checks{w}.endCheck(id)
+	c, _ := w.engine.ContainerByKey(ctx, core.Key(id)) // none when it has none
 	for wait := firstPause; ; wait = min(2*wait, longestPause) {
 		err := w.records.dropTask(id)
 		if err == nil {
@@ -430,9 +417,14 @@ func (w *worker) remove(ctx context.Context, id string) {
 			break
 		}
 	}
+	image := ""
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	if t := w.tasks[id]; t != nil {
+		image = t.swarm.GetSpec().GetContainer().GetImage()
+	}
 	delete(w.tasks, id)
+	w.mu.Unlock()
+	w.images.released(ctx, c, image)
 }
 
 // removeTask removes a task's sandbox, its own volumes, secrets and logs. It succeeds

@@ -29,6 +29,7 @@ type worker struct {
 	log     *slog.Logger
 	volumes *csi.Volumes // since openVolumes
 	output  *publish.Publisher
+	images  *images
 
 	// contact is whether a manager answers, or since when none does.
 	contact func() (answers bool, cutOff time.Time)
@@ -64,6 +65,7 @@ func newWorker(f *Face, n translate.Node, r *session.Reports) *worker {
 		checks: map[string]*checked{},
 	}
 	w.output = publish.New(publish.Options{Node: n.ID, Source: outputs{w}, Logger: f.log})
+	w.images = newImages(w)
 	r.Notify(restarter{w}.told)
 	return w
 }

@@ -1,0 +1,104 @@
+package swarm
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/lease"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
+	"github.com/longshore/longshore/internal/face/sweep"
+)
+
+// images are those of a worker's tasks.
+type images struct {
+	w      *worker
+	unused *sweep.Images
+	delay  time.Duration // that one is kept which no task uses
+}
+
+func newImages(w *worker) *images {
+	im := &images{w: w, delay: time.Duration(w.face.o.Config.ImageDelay)}
+	im.unused = sweep.New(sweep.Options{Engine: w.engine, Logger: w.log, Keep: im.named})
+	return im
+}
+
+// run removes the images that no task uses any more, until ctx ends; first those that an
+// earlier agent has left.
+func (im *images) run(ctx context.Context) error {
+	im.unused.All(ctx, im.delay)
+	return im.unused.Run(ctx)
+}
+
+// get is the image that a task is to run now, which a lease holds. A digest names one image
+// only; a tag is looked up anew each time.
+func (im *images) get(ctx context.Context, from *lease.Lease, t translate.Task) (img core.Image, err error) {
+	name, opts, err := t.Image()
+	if err != nil {
+		return img, err
+	}
+	exact := strings.Contains(name, "@")
+	if exact {
+		if img, err = from.Image(ctx, name); err == nil {
+			return img, nil
+		}
+	}
+	opts.Always = true
+	img, pulled := from.Pull(ctx, name, opts)
+	if pulled == nil {
+		return img, nil
+	}
+	if img, err = from.Image(ctx, name); err != nil {
+		return img, fmt.Errorf("image %s: %w", name, pulled)
+	}
+	return img, nil
+}
+
+// released says that a task is gone, with its container, if it had one. name is the image
+// that the task named, "" when that is not known.
+func (im *images) released(ctx context.Context, c core.Container, name string) {
+	im.unused.Released(c, im.delay)
+	// What the task has kept by its name alone, or has pulled in vain.
+	if id, err := im.find(ctx, name); err == nil {
+		im.unused.Unused(id, im.delay)
+	}
+}
+
+// named keeps the images that tasks of the node name, also those without a container: they
+// are started again, or were after the managers have been told that they are over.
+func (im *images) named(ctx context.Context) (func(core.Image) bool, error) {
+	names := map[string]bool{}
+	im.w.mu.Lock()
+	for _, t := range im.w.tasks {
+		if !t.removed {
+			names[t.swarm.GetSpec().GetContainer().GetImage()] = true
+		}
+	}
+	im.w.mu.Unlock()
+	keep := map[digest.Digest]bool{}
+	for name := range names {
+		id, err := im.find(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		keep[id] = true
+	}
+	return func(img core.Image) bool { return keep[img.ID] }, nil
+}
+
+// find is the image here of a name; "" when there is none, or when nothing can have the name.
+func (im *images) find(ctx context.Context, name string) (digest.Digest, error) {
+	if name == "" {
+		return "", nil
+	}
+	img, err := im.w.engine.Images.Get(ctx, name)
+	if errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) {
+		return "", nil
+	}
+	return img.ID, err
+}
