@@ -33,6 +33,9 @@ type Config struct {
 	// such as gpu, names of the Container Device Interface (vendor.com/class=name). A device is
 	// given to one task at a time.
 	GenericResources map[string][]string `toml:"generic_resources"`
+	// GenericCounts are generic resources without devices, of which the node has a number, such as
+	// seats of a license. The managers keep count of them.
+	GenericCounts map[string]int64 `toml:"generic_counts"`
 	// Ingress is "" or IngressHost.
 	Ingress string `toml:"ingress"`
 	// LocalRestarts has the node start a task again by the task's own restart policy while
@@ -66,7 +69,7 @@ const IngressHost = "host"
 
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
-	return Config{CSI: map[string]string{}, Labels: map[string]string{}, GenericResources: map[string][]string{}, LocalRestarts: true, ImageDelay: Duration(imageDelay)}
+	return Config{CSI: map[string]string{}, Labels: map[string]string{}, GenericResources: map[string][]string{}, GenericCounts: map[string]int64{}, LocalRestarts: true, ImageDelay: Duration(imageDelay)}
 }
 
 // kindOf is what a generic resource may be called: a part of a variable's name.
@@ -90,12 +93,29 @@ func (c Config) Validate() error {
 			return invalid.Errorf("face.swarm.labels: one has no name")
 		}
 	}
+	return c.validateGeneric()
+}
+
+// maxCount is the highest number of a generic resource: far below what a sum of them could exceed.
+const maxCount = 1 << 31
+
+func (c Config) validateGeneric() error {
 	var all []string
 	for _, kind := range slices.Sorted(maps.Keys(c.GenericResources)) {
 		if !kindOf.MatchString(kind) {
 			return invalid.Errorf("face.swarm.generic_resources: %q is not a kind (letters, digits, dots, dashes)", kind)
 		}
 		all = append(all, c.GenericResources[kind]...)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(c.GenericCounts)) {
+		switch n := c.GenericCounts[kind]; {
+		case !kindOf.MatchString(kind):
+			return invalid.Errorf("face.swarm.generic_counts: %q is not a kind (letters, digits, dots, dashes)", kind)
+		case len(c.GenericResources[kind]) > 0:
+			return invalid.Errorf("face.swarm.generic_counts: %s has devices in generic_resources, and is no number", kind)
+		case n < 1 || n > maxCount:
+			return invalid.Errorf("face.swarm.generic_counts: %s = %d is not a number of them", kind, n)
+		}
 	}
 	// A device in two kinds would be given to two tasks.
 	if err := ocispec.CheckCDI(all); err != nil {

@@ -44,17 +44,23 @@ func node(id string, cfg Config) translate.Node {
 	if err != nil {
 		name = id
 	}
-	return translate.Node{ID: id, Hostname: name, Architecture: architecture(), OS: runtime.GOOS, Devices: cfg.GenericResources, Ingress: cfg.Ingress == IngressHost}
+	return translate.Node{ID: id, Hostname: name, Architecture: architecture(), OS: runtime.GOOS, Devices: cfg.GenericResources, Counts: cfg.GenericCounts, Ingress: cfg.Ingress == IngressHost}
 }
 
-// generic are the devices that tasks may ask for, each as a resource of its own.
-func generic(devices map[string][]string) (list []*swarmv1.GenericResource) {
+// generic are the devices that tasks may ask for, each as a resource of its own, and what is only
+// a number.
+func generic(devices map[string][]string, counts map[string]int64) (list []*swarmv1.GenericResource) {
 	for _, kind := range slices.Sorted(maps.Keys(devices)) {
 		for _, name := range devices[kind] {
 			list = append(list, &swarmv1.GenericResource{Resource: &swarmv1.GenericResource_NamedResourceSpec{
 				NamedResourceSpec: &swarmv1.NamedGenericResource{Kind: kind, Value: name},
 			}})
 		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		list = append(list, &swarmv1.GenericResource{Resource: &swarmv1.GenericResource_DiscreteResourceSpec{
+			DiscreteResourceSpec: &swarmv1.DiscreteGenericResource{Kind: kind, Value: counts[kind]},
+		}})
 	}
 	return list
 }
@@ -78,7 +84,7 @@ func describe(n translate.Node, cfg Config, version string) (*swarmv1.NodeDescri
 	return &swarmv1.NodeDescription{
 		Hostname:  n.Hostname,
 		Platform:  &swarmv1.Platform{Architecture: n.Architecture, Os: n.OS},
-		Resources: &swarmv1.Resources{NanoCpus: int64(cpus * 1e9), MemoryBytes: memory, Generic: generic(cfg.GenericResources)},
+		Resources: &swarmv1.Resources{NanoCpus: int64(cpus * 1e9), MemoryBytes: memory, Generic: generic(cfg.GenericResources, cfg.GenericCounts)},
 		Engine:    &swarmv1.EngineDescription{EngineVersion: "longshore " + version, Labels: cfg.Labels, Plugins: plugins(n.Ingress)},
 	}, nil
 }

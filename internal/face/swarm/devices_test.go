@@ -1,6 +1,7 @@
 package swarm_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -19,6 +20,7 @@ func equipped() swarm.Config {
 	return swarm.Config{
 		CPUs: 2.5, MemoryBytes: 1 << 30, Labels: map[string]string{"disk": "ssd"}, Ingress: swarm.IngressHost,
 		GenericResources: map[string][]string{"gpu": {"v.com/gpu=0", "v.com/gpu=1"}, "nic": {"v.com/nic=0"}},
+		GenericCounts:    map[string]int64{"seats": 3, "ports": 1},
 	}
 }
 
@@ -39,9 +41,13 @@ func TestTheNodeSaysWhatItIsToldToSay(t *testing.T) {
 	d := r.Described()
 	var devices []string
 	for _, g := range d.GetResources().GetGeneric() {
+		if n := g.GetDiscreteResourceSpec(); n != nil {
+			devices = append(devices, fmt.Sprint(n.GetKind(), " ", n.GetValue()))
+			continue
+		}
 		devices = append(devices, g.GetNamedResourceSpec().GetKind()+" "+g.GetNamedResourceSpec().GetValue())
 	}
-	if want := []string{"gpu v.com/gpu=0", "gpu v.com/gpu=1", "nic v.com/nic=0"}; !slices.Equal(devices, want) {
+	if want := []string{"gpu v.com/gpu=0", "gpu v.com/gpu=1", "nic v.com/nic=0", "ports 1", "seats 3"}; !slices.Equal(devices, want) {
 		t.Errorf("devices %q, want %q", devices, want)
 	}
 	if res := d.GetResources(); res.GetNanoCpus() != 2_500_000_000 || res.GetMemoryBytes() != 1<<30 || d.GetEngine().GetLabels()["disk"] != "ssd" {
@@ -135,7 +141,10 @@ func TestConfigIsChecked(t *testing.T) {
 		"listed twice": func(c *swarm.Config) {
 			c.GenericResources = map[string][]string{"gpu": {"v.com/gpu=0"}, "tpu": {"v.com/gpu=0"}}
 		},
-		"memory_bytes": func(c *swarm.Config) { c.MemoryBytes = -1 },
+		`"s t"`:           func(c *swarm.Config) { c.GenericCounts = map[string]int64{"s t": 1} },
+		"gpu has devices": func(c *swarm.Config) { c.GenericCounts = map[string]int64{"gpu": 1} },
+		"seats = 0":       func(c *swarm.Config) { c.GenericCounts = map[string]int64{"seats": 0} },
+		"memory_bytes":    func(c *swarm.Config) { c.MemoryBytes = -1 },
 	} {
 		c := equipped()
 		change(&c)

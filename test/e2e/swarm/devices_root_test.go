@@ -39,12 +39,13 @@ cpus = 3.0
 memory_bytes = 536870912
 labels = { disk = "ssd" }
 generic_resources = { gpu = ["example.com/gpu=zero", "example.com/gpu=full"] }
+generic_counts = { seats = 3 }
 `)
 		id := r.join()
 		if got := r.docker("node", "inspect", "--format", "{{.Description.Resources.NanoCPUs}} {{.Description.Resources.MemoryBytes}} {{.Description.Engine.Labels.disk}}", id); got != "3000000000 536870912 ssd" {
 			t.Errorf("the node's description: %s", got)
 		}
-		if got := r.docker("node", "inspect", "--format", "{{range .Description.Resources.GenericResources}}{{.NamedResourceSpec.Kind}} {{.NamedResourceSpec.Value}},{{end}}", id); got != "gpu example.com/gpu=zero,gpu example.com/gpu=full," {
+		if got := r.docker("node", "inspect", "--format", "{{range .Description.Resources.GenericResources}}{{with .NamedResourceSpec}}{{.Kind}} {{.Value}},{{end}}{{with .DiscreteResourceSpec}}{{.Kind}} {{.Value}},{{end}}{{end}}", id); got != "gpu example.com/gpu=zero,gpu example.com/gpu=full,seats 3," {
 			t.Errorf("the node's devices: %s", got)
 		}
 		r.docker("node", "update", "--label-add", "row=7", id)
@@ -70,6 +71,13 @@ generic_resources = { gpu = ["example.com/gpu=zero", "example.com/gpu=full"] }
 		if out := r.logs(task.ID); strings.Contains(out, "gpu") {
 			t.Errorf("who asked for none has %q", out)
 		}
+		// What is only counted is given by number, and no more than there is.
+		r.create("counted", r.ref, "--generic-resource", "seats=2", "--", "sh", "-c", "echo seats $DOCKER_RESOURCE_SEATS; exec sleep 1000")
+		task = r.running("counted", 1)[0]
+		roottest.Eventually(t, "it says how many it has", func() bool { return strings.TrimSpace(r.logs(task.ID)) == "seats 2" })
+		r.docker("service", "scale", "--detach", "counted=2")
+		r.eventually("counted", "another is pending", func(l []psTask) bool { return in(l, "Pending") == 1 })
+		r.docker("service", "rm", "counted")
 		// The next one gets what another gives back, and an update what its predecessor had.
 		r.docker("service", "scale", "--detach", "one=1")
 		r.running("other", 1)

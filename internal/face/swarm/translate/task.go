@@ -35,6 +35,8 @@ type Node struct {
 	// Devices are the names of devices (vendor.com/class=name) by the kind of generic resource that
 	// they are.
 	Devices map[string][]string
+	// Counts are how many the node has of a generic resource that is only a number, by its kind.
+	Counts map[string]int64
 	// Ingress says that ports of the whole swarm are published on this node alone.
 	Ingress bool
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-var theNode = Node{ID: "node1", Hostname: "host1", Architecture: "x86_64", OS: "linux", Devices: map[string][]string{"gpu": {"v.com/gpu=0", "v.com/gpu=1"}, "nic": {"v.com/nic=0"}}} //nolint:gochecknoglobals // a constant
+var theNode = Node{ID: "node1", Hostname: "host1", Architecture: "x86_64", OS: "linux", Devices: map[string][]string{"gpu": {"v.com/gpu=0", "v.com/gpu=1"}, "nic": {"v.com/nic=0"}}, Counts: map[string]int64{"seats": 3}} //nolint:gochecknoglobals // a constant
 
 // task is one that fn has changed.
 func task(fn func(t *swarmv1.Task, c *swarmv1.ContainerSpec)) *swarmv1.Task {
@@ -34,6 +34,10 @@ func task(fn func(t *swarmv1.Task, c *swarmv1.ContainerSpec)) *swarmv1.Task {
 		fn(t, c)
 	}
 	return t
+}
+
+func counted(kind string, n int64) *swarmv1.GenericResource {
+	return &swarmv1.GenericResource{Resource: &swarmv1.GenericResource_DiscreteResourceSpec{DiscreteResourceSpec: &swarmv1.DiscreteGenericResource{Kind: kind, Value: n}}}
 }
 
 func named(kind, value string) *swarmv1.GenericResource {
@@ -115,7 +119,10 @@ func TestWhatIsRefused(t *testing.T) {
 		{"gpu=v.com/gpu=2", notServed, resources(named("gpu", "v.com/gpu=2"))},
 		{"nic=v.com/gpu=0", notServed, resources(named("nic", "v.com/gpu=0"))},
 		{"given twice", wrong, resources(named("gpu", "v.com/gpu=0"), named("gpu", "v.com/gpu=0"))},
-		{`"gpu" by number`, notServed, resources(&swarmv1.GenericResource{Resource: &swarmv1.GenericResource_DiscreteResourceSpec{DiscreteResourceSpec: &swarmv1.DiscreteGenericResource{Kind: "gpu", Value: 2}}})},
+		{"gpu=2 by number", notServed, resources(counted("gpu", 2))},
+		{"tpu=2: it is not in face.swarm.generic_counts", notServed, resources(counted("tpu", 2))},
+		{"seats=4: this node has 3", notServed, resources(counted("seats", 4))},
+		{"seats=-1", notServed, resources(counted("seats", -1))},
 		{"generic resource", notServed, resources(&swarmv1.GenericResource{})},
 		{"port 80 to 0", wrong, ports(hostPort(80, 0))},
 		{"port 70000 to 80", wrong, ports(hostPort(70000, 80))},
@@ -232,7 +239,7 @@ func TestATaskInFull(t *testing.T) {
 			SwapBytes: wrapperspb.Int64(16 << 20), MemorySwappiness: wrapperspb.Int64(10),
 		}
 		t.AssignedGenericResources = []*swarmv1.GenericResource{
-			named("gpu", "v.com/gpu=1"), named("nic", "v.com/nic=0"), named("gpu", "v.com/gpu=0"),
+			named("gpu", "v.com/gpu=1"), named("nic", "v.com/nic=0"), named("gpu", "v.com/gpu=0"), counted("seats", 2),
 		}
 		t.LogDriver = &swarmv1.Driver{Name: "json-file", Options: map[string]string{"max-size": "1m", "max-file": "5"}}
 		proto.Merge(c, &swarmv1.ContainerSpec{
@@ -287,7 +294,7 @@ func TestATaskInFull(t *testing.T) {
 	if p := s.Process; !slices.Equal(p.Args, []string{"/bin/serve", "-v"}) || p.Cwd != "/srv" || p.User.UID != 33 || !slices.Contains(p.User.AdditionalGids, 50) || !p.NoNewPrivileges || *p.OOMScoreAdj != 200 {
 		t.Errorf("process %+v", p)
 	}
-	for _, want := range []string{"WHO=web.3@host1", "A=b", "DOCKER_RESOURCE_GPU=v.com/gpu=1,v.com/gpu=0", "DOCKER_RESOURCE_NIC=v.com/nic=0", "HOSTNAME=node1-3"} {
+	for _, want := range []string{"WHO=web.3@host1", "A=b", "DOCKER_RESOURCE_GPU=v.com/gpu=1,v.com/gpu=0", "DOCKER_RESOURCE_NIC=v.com/nic=0", "DOCKER_RESOURCE_SEATS=2", "HOSTNAME=node1-3"} {
 		if !slices.Contains(s.Process.Env, want) {
 			t.Errorf("%s is not in %q", want, s.Process.Env)
 		}
