@@ -5,7 +5,9 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -13,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -29,20 +32,25 @@ const (
 	fileSecret   = "planted-in-a-file-5f1c"
 	volumeSecret = "planted-for-a-volume-9a3e"
 	password     = "planted-password-77d0"
+	bearer       = "planted-for-a-registry-c4e8"
+	option       = "planted-in-an-option-e012"
+	passphrase   = "planted-passphrase-31b5"
 )
 
-// planted are the forms of what is planted.
-func planted(token string) (all []string) {
-	for _, s := range []string{fileSecret, volumeSecret, password, token} {
-		all = append(all, s, base64.StdEncoding.EncodeToString([]byte(s)))
+// planted are the forms of what is planted: as it is, and as it may be sent or kept.
+func planted(others ...string) (all []string) {
+	for _, s := range append([]string{fileSecret, volumeSecret, password, bearer, option, passphrase}, others...) {
+		all = append(all, s, base64.StdEncoding.EncodeToString([]byte(s)), base64.URLEncoding.EncodeToString([]byte(s)), hex.EncodeToString([]byte(s)))
 	}
 	return all
 }
 
 // TestSecretsAreNowhereElse: a secret is in its task's files, which are on a tmpfs of
 // their own, and with the driver of its volume; no other file of the node, no log, no
-// metric, no event and no answer has it, nor a registry's password or the join token;
-// while tasks run, after the agent's death, when they have failed, and after leaving.
+// metric, no event, no process's arguments and no answer has it, nor a registry's password
+// or token, a password among a volume's options, the join token or the passphrase of the
+// node's key; while tasks run, after the agent's death, when they have failed, and after
+// leaving.
 func TestSecretsAreNowhereElse(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir, err := os.MkdirTemp("", "longshore-node-") // a socket's path is short
@@ -52,7 +60,11 @@ func TestSecretsAreNowhereElse(t *testing.T) {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		d := csitest.New(t, dir)
 		d.Secret = map[string]string{"key": volumeSecret}
-		n := nodetest.Start(t, nodetest.Options{Dir: dir, Config: "[face.swarm]\nenabled = true\n[face.swarm.csi]\ntest = \"" + d.Socket + "\"\n"})
+		phrase := filepath.Join(t.TempDir(), "passphrase")
+		if err := os.WriteFile(phrase, []byte(passphrase+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n := nodetest.Start(t, nodetest.Options{Dir: dir, Config: "[face.swarm]\nenabled = true\nkey_passphrase_file = \"" + phrase + "\"\n[face.swarm.csi]\ntest = \"" + d.Socket + "\"\n"})
 		m := swarmtest.New(t)
 		built, err := nodetest.BusyboxImage()
 		if err != nil {
@@ -69,7 +81,7 @@ func TestSecretsAreNowhereElse(t *testing.T) {
 		}
 		cli("swarm", "join", m.Addr, "--token", m.Token)
 
-		auth, err := json.Marshal(map[string]string{"username": "someone", "password": password})
+		auth, err := json.Marshal(map[string]string{"username": "someone", "password": password, "registrytoken": bearer})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,11 +107,15 @@ func TestSecretsAreNowhereElse(t *testing.T) {
 		m.Assign(task("fails", "test -s /run/secrets/pw && exit 7"))
 		m.Reaches("fails", swarmv1.TaskState_FAILED)
 		bad := task("refused", "true")
-		bad.GetSpec().GetContainer().Mounts = append(bad.GetSpec().GetContainer().Mounts, &swarmv1.Mount{Type: swarmv1.Mount_NPIPE, Target: "/pipe"})
+		bad.GetSpec().GetContainer().Mounts = append(bad.GetSpec().GetContainer().Mounts,
+			&swarmv1.Mount{Type: swarmv1.Mount_VOLUME, Source: "share", Target: "/share", VolumeOptions: &swarmv1.Mount_VolumeOptions{DriverConfig: &swarmv1.Driver{
+				Name: "local", Options: map[string]string{"type": "cifs", "device": "//127.0.0.1/share", "o": "addr=127.0.0.1,password=" + option},
+			}}},
+			&swarmv1.Mount{Type: swarmv1.Mount_NPIPE, Target: "/pipe"})
 		m.Assign(bad)
 		m.Reaches("refused", swarmv1.TaskState_REJECTED)
 
-		s := &searcher{t: t, n: n, planted: planted(m.Token)}
+		s := &searcher{t: t, n: n, planted: planted(m.Token, strings.TrimRight(base64.URLEncoding.EncodeToString(auth), "="), "someone:"+password)}
 		// What is looked for can be found: the task's file has it, on a tmpfs of its own.
 		tmpfs := filepath.Join(n.State, "swarm", "files")
 		if found := s.files(tmpfs); len(found) == 0 {
@@ -183,6 +199,15 @@ func (s *searcher) nowhere(when, tmpfs string) {
 	}
 	if s.n.Pid() == 0 {
 		return
+	}
+	for _, pid := range append(append(s.n.Processes("keeper"), s.n.Processes("nest")...), s.n.Pid()) {
+		for _, file := range []string{"cmdline", "environ"} {
+			data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), file))
+			if err != nil {
+				s.t.Error(err)
+			}
+			s.check(fmt.Sprintf("%s: %s of process %d", when, file, pid), data)
+		}
 	}
 	for _, args := range [][]string{
 		{"ps", "--all", "--json"},

@@ -190,6 +190,22 @@ func TestAnEndBeforeTheCutIsFound(t *testing.T) {
 	r.rises("a", swarmv1.TaskState_RUNNING)
 }
 
+// TestOutputOfATaskThatIsStartedAgain goes on where it was, in the log that the task has.
+func TestOutputOfATaskThatIsStartedAgain(t *testing.T) {
+	r := newRig(t)
+	r.join()
+	r.running(restarting("a", always))
+	r.Subscribe(subscription("f", &swarmv1.LogSubscriptionOptions{Follow: true}, ofService()))
+	r.writes("a", line(1, "stdout", "F", "one"), line(1, "stdout", "F", "more"))
+	r.publishes("f", "one\nmore\n")
+	r.cut()
+	r.ends("a", 7)
+	r.startedAgain("a", 2)
+	r.writes("a", line(1, "stdout", "F", "two"), line(2, "stdout", "F", "three"))
+	r.back()
+	r.publishes("f", "one\nmore\ntwo\nthree\n")
+}
+
 // TestWhatIsNotStartedAgain is told as it ended, when the managers are back.
 func TestWhatIsNotStartedAgain(t *testing.T) {
 	for name, c := range map[string]struct {

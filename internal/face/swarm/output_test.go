@@ -2,8 +2,10 @@ package swarm_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // sec is a time at which tasks of these tests write.
@@ -24,6 +27,10 @@ func sec(n int) time.Time { return time.Date(2026, 11, 20, 10, 0, n, 0, time.UTC
 // line is one of a task's log as the keeper writes it.
 func line(n int, stream, tag, text string) string {
 	return fmt.Sprintf("%s %s %s %s\n", sec(n).Format(time.RFC3339Nano), stream, tag, text)
+}
+
+func lineAt(at time.Time, text string) string {
+	return fmt.Sprintf("%s stdout F %s\n", at.UTC().Format(time.RFC3339Nano), text)
 }
 
 // writes appends to a task's log, as the keeper does.
@@ -177,7 +184,7 @@ func TestOutputIsFollowed(t *testing.T) {
 }
 
 // TestOutputOverSessions: what is followed goes on in the next session, without a gap
-// and nothing twice; a death of the agent begins it anew.
+// and nothing twice, also with another agent.
 func TestOutputOverSessions(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -193,11 +200,72 @@ func TestOutputOverSessions(t *testing.T) {
 		r.publishes("f", want)
 		r.Until("there is a session again", func() bool { return !forget || r.Sessions() == 2 })
 	}
+	// Another agent goes on there too.
 	path := r.logOf("a")
 	r.down()
-	r.appends(path, line(3, "stdout", "F", "three"))
+	r.appends(path, line(2, "stdout", "F", "three"), line(4, "stderr", "P", "fo"))
 	r.start()
-	r.publishes("f", "one\ntwo0\ntwo1\none\ntwo0\ntwo1\nthree\n")
+	r.publishes("f", "one\ntwo0\ntwo1\nthree\n")
+	r.runs("b")
+	r.writes("b", line(5, "stdout", "F", "b"))
+	r.publishes("f", "one\ntwo0\ntwo1\nthree\nb\n")
+	r.down()
+	r.appends(path, line(4, "stderr", "F", "ur"))
+	r.start()
+	r.publishes("f", "one\ntwo0\ntwo1\nthree\nb\nfour\n")
+}
+
+// TestOutputAfterADeath: an agent that was killed had kept how far it was a moment before. What
+// was sent since then is sent again, and all of it when nothing could be kept.
+func TestOutputAfterADeath(t *testing.T) {
+	r := newRig(t)
+	r.join()
+	r.runs("a")
+	r.writes("a", line(1, "stdout", "F", "old"))
+	for id, tail := range map[string]int64{"all": 0, "new": -1} {
+		r.Subscribe(subscription(id, &swarmv1.LogSubscriptionOptions{Follow: true, Tail: tail}, ofService()))
+	}
+	r.publishes("all", "old\n")
+	file := filepath.Join(r.state, "output.json")
+	var before []byte
+	// The second line says when the first one was sent: N is how many of a time were.
+	roottest.Eventually(t, "it is kept how far both are", func() bool {
+		before, _ = os.ReadFile(file)
+		var kept map[string]map[string]struct {
+			At time.Time
+			N  int
+		}
+		path := r.logOf("a")
+		return json.Unmarshal(before, &kept) == nil && kept["all"][path].N == 1 && !kept["new"][path].At.IsZero()
+	})
+	now := time.Now().Add(time.Hour) // after "new" has begun, whether it reads yet or not
+	r.writes("a", lineAt(now, "one"))
+	r.publishes("all", "old\none\n")
+	path := r.logOf("a")
+	restart := func(kept []byte, text string) {
+		t.Helper()
+		r.down()
+		if err := os.WriteFile(file, kept, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.appends(path, lineAt(now, text))
+		r.start()
+	}
+	restart(before, "two")
+	r.publishes("all", "old\none\none\ntwo\n")
+	r.UntilPublished("new has all since it began", func() bool { return strings.HasSuffix(swarmtest.Text(r.Output("new")), "one\ntwo\n") })
+	if text := swarmtest.Text(r.Output("new")); strings.Contains(text, "old") {
+		t.Errorf("new has %q", text)
+	}
+	restart([]byte("{"), "three")
+	r.publishes("all", "old\none\none\ntwo\nold\none\ntwo\nthree\n")
+	for _, id := range []string{"all", "new"} {
+		r.Unsubscribe(id)
+	}
+	roottest.Eventually(t, "nothing is kept of what is over", func() bool {
+		data, _ := os.ReadFile(file)
+		return string(data) == "{}"
+	})
 }
 
 // TestOutputThatIsNotKept is told, as nothing else is.

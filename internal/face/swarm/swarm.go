@@ -265,7 +265,7 @@ func (f *Face) clear(ctx context.Context) error {
 	if err := f.files().unmount(); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(f.logs()); err != nil {
+	if err := errors.Join(os.RemoveAll(f.logs()), os.RemoveAll(f.outputFile())); err != nil {
 		return err
 	}
 	if err := os.Remove(f.identityFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -289,6 +289,9 @@ func (f *Face) Status() Status {
 }
 
 func (f *Face) logs() string { return filepath.Join(f.o.Root, "logs") }
+
+// outputFile is where it is kept how far the output of tasks was sent to managers.
+func (f *Face) outputFile() string { return filepath.Join(f.o.State, "output.json") }
 
 func (f *Face) files() files {
 	return files{dir: filepath.Join(f.o.State, "files"), mountAt: f.o.MountFiles}

@@ -64,7 +64,7 @@ func newWorker(f *Face, n translate.Node, r *session.Reports) *worker {
 		face: f, engine: f.o.Engine, node: n, reports: r, records: records{f.o.Drawer}, log: f.log, tasks: map[string]*task{}, devices: map[string]string{},
 		checks: map[string]*checked{},
 	}
-	w.output = publish.New(publish.Options{Node: n.ID, Source: outputs{w}, Logger: f.log})
+	w.output = publish.New(publish.Options{Node: n.ID, Source: outputs{w}, Logger: f.log, File: f.outputFile()})
 	w.images = newImages(w)
 	r.Notify(restarter{w}.told)
 	return w

@@ -17,8 +17,8 @@ type outgoing struct {
 	stream grpc.ClientStreamingClient[swarmv1.PublishLogsMessage, swarmv1.PublishLogsResponse]
 	stop   func() // what waits for the end of contexts
 	cancel context.CancelFunc
-	kept   []*swarmv1.LogMessage // those that were sent, while they are few
-	size   int                   // of what was sent
+	kept   []item // those that were sent, while they are few
+	size   int    // of what was sent
 }
 
 // open opens a stream, which the link counts already. It is cut off a while after the
@@ -55,9 +55,9 @@ func (o *outgoing) send(m *swarmv1.PublishLogsMessage) error {
 }
 
 // keep remembers what was sent first: a manager that takes no stream says so only later.
-func (o *outgoing) keep(list []*swarmv1.LogMessage) {
-	for _, m := range list {
-		o.size += cost(m)
+func (o *outgoing) keep(list []item) {
+	for _, i := range list {
+		o.size += cost(i.m)
 	}
 	if o.kept = append(o.kept, list...); o.size > maxPending {
 		o.kept = nil

@@ -10,6 +10,7 @@ package publish
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -39,11 +40,13 @@ type Source interface {
 	Ended(ctx context.Context, id core.ID) (<-chan struct{}, func())
 }
 
-// Options are what New needs; all are required.
+// Options are what New needs; Node, Source and Logger are required.
 type Options struct {
 	Node   string // the node's id
 	Source Source
 	Logger *slog.Logger
+	// File is where it is kept how far output was sent, for the next agent; "" keeps nothing.
+	File string
 }
 
 // The bounds of what a node does for those who ask.
@@ -64,28 +67,38 @@ type Publisher struct {
 	o       Options
 	follows chan struct{} // has a place for each log that is followed
 	reads   chan struct{}
-	running sync.WaitGroup // subscriptions
+	running sync.WaitGroup // subscriptions, and keep
+	moved   chan struct{}  // positions have changed
 
-	mu   sync.Mutex // guards subs, base
+	mu   sync.Mutex // guards subs, kept, base
 	subs map[string]*subscription
+	kept kept
 	base context.Context //nolint:containedctx // that of Begin, which ends all subscriptions
 }
 
 // New returns a publisher; it does nothing before Begin.
 func New(o Options) *Publisher {
-	return &Publisher{o: o, follows: make(chan struct{}, maxFollowed), reads: make(chan struct{}, maxReading), subs: map[string]*subscription{}}
+	return &Publisher{o: o, follows: make(chan struct{}, maxFollowed), reads: make(chan struct{}, maxReading), moved: make(chan struct{}, 1), subs: map[string]*subscription{}}
 }
 
 // Begin lets subscriptions be served until ctx ends.
 func (p *Publisher) Begin(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	var err error
+	if p.kept, err = readKept(p.o.File); err != nil {
+		p.o.Logger.WarnContext(ctx, "how far output was sent cannot be read: it is sent again", "error", err)
+	}
 	p.base = ctx
+	p.running.Go(func() { p.keep(ctx) })
 }
 
 // Wait returns when nothing is done any more; the context of Begin must have ended, and
 // Listen have returned.
-func (p *Publisher) Wait() { p.running.Wait() }
+func (p *Publisher) Wait() {
+	p.running.Wait()
+	p.writeLast()
+}
 
 // link is a session with a manager.
 type link struct {
@@ -167,6 +180,10 @@ func (p *Publisher) told(l *link, m *swarmv1.SubscriptionMessage) bool {
 	default:
 		ctx, cancel := context.WithCancel(p.base)
 		s := newSubscription(p, m, cancel)
+		if at, ok := p.kept.earlier[id]; ok && s.follow {
+			s.at, s.resumed = maps.Clone(at), true
+			delete(p.kept.earlier, id)
+		}
 		s.attach(l)
 		p.subs[id] = s
 		p.running.Go(func() {
@@ -178,11 +195,14 @@ func (p *Publisher) told(l *link, m *swarmv1.SubscriptionMessage) bool {
 	return true
 }
 
+// forget forgets a subscription that is over. One that ended with the agent is not: how far it
+// was is kept.
 func (p *Publisher) forget(s *subscription) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.subs[s.id] == s {
+	if p.subs[s.id] == s && p.base.Err() == nil {
 		delete(p.subs, s.id)
+		p.poke()
 	}
 }
 

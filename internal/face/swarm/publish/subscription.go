@@ -2,6 +2,8 @@ package publish
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,22 +27,26 @@ type subscription struct {
 	only   map[string]bool
 	cancel context.CancelFunc
 
-	mu      sync.Mutex // guards pending, size, link, done, ended, seen, timer, base
+	mu      sync.Mutex // guards pending, size, link, done, ended, seen, reading, at, unsure, timer, base
 	changed sync.Cond
-	pending []*swarmv1.LogMessage // not sent yet
-	size    int                   // of pending, in bytes
-	link    *link                 // nil while there is no session
-	done    bool                  // nothing more comes
-	ended   bool                  // nobody reads for it any more
-	seen    map[core.ID]bool      // containers that are read or were
-	timer   *time.Timer           // ends it when no session comes
-	base    context.Context       //nolint:containedctx // that of run
+	pending []item              // not sent yet
+	size    int                 // of pending, in bytes
+	link    *link               // nil while there is no session
+	done    bool                // nothing more comes
+	ended   bool                // nobody reads for it any more
+	seen    map[core.ID]string  // containers that are read or were, with their logs
+	reading map[string]*reading // who reads a log that is followed, or did
+	at      positions           // of logs that are followed
+	unsure  bool                // its last messages may be lost
+	timer   *time.Timer         // ends it when no session comes
+	base    context.Context     //nolint:containedctx // that of run
 	readers sync.WaitGroup
+	resumed bool // an earlier agent has served it
 }
 
 func newSubscription(p *Publisher, m *swarmv1.SubscriptionMessage, cancel context.CancelFunc) *subscription {
 	o := m.GetOptions()
-	s := &subscription{id: m.GetId(), p: p, sel: m.GetSelector(), follow: o.GetFollow(), cancel: cancel, seen: map[core.ID]bool{}}
+	s := &subscription{id: m.GetId(), p: p, sel: m.GetSelector(), follow: o.GetFollow(), cancel: cancel, seen: map[core.ID]string{}, reading: map[string]*reading{}, at: positions{}}
 	s.changed.L = &s.mu
 	if o.GetSince() != nil {
 		s.from.Since = o.GetSince().AsTime()
@@ -147,23 +153,34 @@ func (s *subscription) finish() {
 func (s *subscription) begin(o Output, later bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended || s.seen[o.Container] || s.base == nil || s.base.Err() != nil {
+	if _, seen := s.seen[o.Container]; seen || s.ended || s.base == nil || s.base.Err() != nil {
 		return
 	}
-	s.seen[o.Container] = true
-	ctx, from := s.base, s.from
-	if later {
+	log, ctx := o.name(), s.base
+	s.seen[o.Container] = log
+	start, known := s.at[log]
+	l := &lines{s: s, o: o, skip: s.skip, start: start, begun: map[string]*swarmv1.LogMessage{}}
+	from := s.from
+	if later || s.resumed && !known {
 		from.Tail = 0
+	}
+	if !known && s.follow {
+		if s.at[log] = (position{}); from.Tail < 0 { // from now on, also by the next agent
+			s.at[log] = position{At: time.Now()}
+		}
+		s.p.poke()
 	}
 	switch {
 	case len(o.Sinks) == 0:
-		s.note(o, "the output of this task is not kept: its log driver is none")
+		if !known {
+			s.note(o, "the output of this task is not kept: its log driver is none")
+		}
 	case !s.follow:
 		s.readers.Go(func() {
 			select {
 			case s.p.reads <- struct{}{}:
 				defer func() { <-s.p.reads }()
-				s.read(ctx, o, from)
+				s.read(ctx, l, from)
 			case <-ctx.Done():
 			}
 		})
@@ -175,36 +192,67 @@ func (s *subscription) begin(o Output, later bool) {
 			s.note(o, "the output of this task is not followed: its node follows that of too many")
 			return
 		}
+		before, now := s.reading[log], &reading{over: make(chan struct{})}
+		s.reading[log] = now
 		s.readers.Go(func() {
-			defer func() { <-s.p.follows }()
+			defer func() {
+				now.read = l.last
+				close(now.over)
+				<-s.p.follows
+			}()
 			ended, stop := s.p.o.Source.Ended(ctx, o.Container)
 			defer stop()
 			from.Follow, from.Ended = true, ended
-			s.read(ctx, o, from)
+			if before != nil { // of the container that the task had before
+				select {
+				case <-before.over:
+					l.start, from.Tail = before.read, 0
+				case <-ctx.Done():
+					return
+				}
+			}
+			s.read(ctx, l, from)
 		})
 	}
 }
 
+// drop forgets a container. Its log may be the next one's: those of tasks that are gone are
+// forgotten when there are many.
 func (s *subscription) drop(id core.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.seen, id)
+	if len(s.at) <= maxFollowed {
+		return
+	}
+	used := map[string]bool{}
+	for _, log := range s.seen {
+		used[log] = true
+	}
+	gone := func(log string) bool { return !used[log] }
+	maps.DeleteFunc(s.at, func(log string, _ position) bool { return gone(log) })
+	maps.DeleteFunc(s.reading, func(log string, _ *reading) bool { return gone(log) })
 }
 
 // read reads a container's output and has it sent.
-func (s *subscription) read(ctx context.Context, o Output, from logs.Options) {
-	l := lines{s: s, o: o, skip: s.skip, begun: map[string]*swarmv1.LogMessage{}}
-	err := logs.ReadWhole(ctx, o.Sinks, from, func(e logs.Entry) error { return l.add(ctx, e) })
+func (s *subscription) read(ctx context.Context, l *lines, from logs.Options) {
+	if !l.start.At.IsZero() {
+		l.skip, from.Tail = 0, 0
+		if l.start.At.After(from.Since) {
+			from.Since = l.start.At
+		}
+	}
+	err := logs.ReadWhole(ctx, l.o.Sinks, from, func(e logs.Entry) error { return l.add(ctx, e) })
 	if err == nil {
 		err = l.rest(ctx)
 	}
 	if err == nil || ctx.Err() != nil {
 		return
 	}
-	s.p.o.Logger.WarnContext(ctx, "the output of a task cannot be read", "task", o.Task, "error", err)
+	s.p.o.Logger.WarnContext(ctx, "the output of a task cannot be read", "task", l.o.Task, "error", err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.note(o, "the output of this task cannot be read; its node's agent has logged why")
+	s.note(l.o, "the output of this task cannot be read; its node's agent has logged why")
 }
 
 // note has a sentence of the node's own sent where output is missing: the protocol has
@@ -213,7 +261,7 @@ func (s *subscription) note(o Output, text string) {
 	if s.only != nil && !s.only["stderr"] || s.size >= maxPending {
 		return
 	}
-	s.put(s.message(o, time.Now(), "stderr", []byte("longshore: "+text+"\n")))
+	s.put(item{m: s.message(o, time.Now(), "stderr", []byte("longshore: "+text+"\n"))})
 }
 
 func (s *subscription) message(o Output, at time.Time, stream string, data []byte) *swarmv1.LogMessage {
@@ -233,14 +281,14 @@ const overhead = 256
 func cost(m *swarmv1.LogMessage) int { return len(m.GetData()) + overhead }
 
 // put adds a message. Preconditions: mu is held.
-func (s *subscription) put(m *swarmv1.LogMessage) {
-	s.pending = append(s.pending, m)
-	s.size += cost(m)
+func (s *subscription) put(i item) {
+	s.pending = append(s.pending, i)
+	s.size += cost(i.m)
 	s.changed.Broadcast()
 }
 
 // add waits until there is room and adds a message.
-func (s *subscription) add(ctx context.Context, m *swarmv1.LogMessage) error {
+func (s *subscription) add(ctx context.Context, i item) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.size >= maxPending && ctx.Err() == nil {
@@ -249,7 +297,7 @@ func (s *subscription) add(ctx context.Context, m *swarmv1.LogMessage) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s.put(m)
+	s.put(i)
 	return nil
 }
 
@@ -257,8 +305,14 @@ func (s *subscription) add(ctx context.Context, m *swarmv1.LogMessage) error {
 func (s *subscription) sent(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, m := range s.pending[:n] {
-		s.size -= cost(m)
+	for _, i := range s.pending[:n] {
+		s.size -= cost(i.m)
+		if _, follows := s.at[i.log]; follows && !i.to.At.IsZero() {
+			s.at[i.log] = i.to
+		}
+	}
+	if s.follow {
+		s.p.poke()
 	}
 	clear(s.pending[:n])
 	if s.pending = s.pending[n:]; len(s.pending) == 0 {
@@ -268,11 +322,14 @@ func (s *subscription) sent(n int) {
 }
 
 // again has messages sent once more, before the others.
-func (s *subscription) again(list []*swarmv1.LogMessage) {
+func (s *subscription) again(list []item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, m := range list {
-		s.size += cost(m)
+	for _, i := range slices.Backward(list) {
+		s.size += cost(i.m)
+		if _, follows := s.at[i.log]; follows {
+			s.at[i.log] = position{i.to.At, max(i.to.N-1, 0)}
+		}
 	}
 	s.pending = append(list, s.pending...)
 }
@@ -282,6 +339,8 @@ type lines struct {
 	s     *subscription
 	o     Output
 	skip  int64
+	start position                       // where it begins
+	last  position                       // how far it is
 	begun map[string]*swarmv1.LogMessage // by stream: a line that is not whole yet
 }
 
@@ -308,16 +367,27 @@ func (l *lines) add(ctx context.Context, e logs.Entry) error {
 		}
 		return nil
 	}
-	return l.s.add(ctx, m)
+	return l.put(ctx, m)
+}
+
+// put has a message sent, unless an earlier reader has had it sent.
+func (l *lines) put(ctx context.Context, m *swarmv1.LogMessage) error {
+	to := l.step(m)
+	if l.again() {
+		return nil
+	}
+	return l.s.add(ctx, item{m, l.o.name(), to})
 }
 
 // rest sends lines that were never ended.
 func (l *lines) rest(ctx context.Context) error {
-	for _, m := range l.begun {
+	for _, stream := range slices.Sorted(maps.Keys(l.begun)) {
+		m := l.begun[stream]
+		delete(l.begun, stream)
 		if l.skip > 0 {
 			continue
 		}
-		if err := l.s.add(ctx, m); err != nil {
+		if err := l.put(ctx, m); err != nil {
 			return err
 		}
 	}
@@ -335,7 +405,11 @@ const (
 func (s *subscription) send(ctx context.Context) {
 	var out *outgoing
 	defer func() {
-		_ = out.finish(s.id) // who has gone knows it
+		if err := out.finish(s.id); err != nil { // who has gone knows it
+			s.mu.Lock()
+			s.unsure = true
+			s.mu.Unlock()
+		}
 		out.drop()
 	}()
 	var rate bucket
@@ -388,16 +462,16 @@ func (s *subscription) send(ctx context.Context) {
 }
 
 // deliver sends messages and forgets them.
-func (s *subscription) deliver(ctx context.Context, out *outgoing, rate *bucket, batch []*swarmv1.LogMessage) error {
+func (s *subscription) deliver(ctx context.Context, out *outgoing, rate *bucket, batch []item) error {
 	if len(batch) == 0 {
 		return nil
 	}
 	n := 0
-	for _, m := range batch {
-		n += len(m.GetData())
+	for _, i := range batch {
+		n += len(i.m.GetData())
 	}
 	nap(ctx, out.link.ctx, rate.take(n, time.Now()))
-	if err := out.send(&swarmv1.PublishLogsMessage{SubscriptionId: s.id, Messages: batch}); err != nil {
+	if err := out.send(&swarmv1.PublishLogsMessage{SubscriptionId: s.id, Messages: messages(batch)}); err != nil {
 		return err
 	}
 	out.keep(batch)
@@ -422,7 +496,7 @@ func nap(a, b context.Context, d time.Duration) {
 // next waits until there is something to do for who sends: a session with messages, or
 // with the last of them (last), or none (nil) for a stream whose session is over. A
 // session without a stream has one more in its count, which is the caller's.
-func (s *subscription) next(ctx context.Context, out *outgoing) (l *link, batch []*swarmv1.LogMessage, last bool) {
+func (s *subscription) next(ctx context.Context, out *outgoing) (l *link, batch []item, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ctx.Err() == nil {
