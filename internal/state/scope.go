@@ -23,9 +23,21 @@ type kv struct {
 	name    string
 	entries Entries // nil when in memory only
 
-	mu    sync.RWMutex // guards items; err is set before anybody else has the kv
+	mu    sync.RWMutex // guards items, queue; err is set before anybody else has the kv
 	items map[string][]byte
-	err   error // of loading the entries
+	queue []*change // that no commit has taken yet
+	err   error     // of loading the entries
+
+	// commit serializes commits, and guards what came of a change. Those who wait for it have
+	// their changes committed together: each commit is synced.
+	commit sync.Mutex
+}
+
+// change is one that somebody waits for.
+type change struct {
+	Entry
+	done bool
+	err  error
 }
 
 // Scope returns a face's own key-value store.
@@ -69,20 +81,54 @@ func (d *kv) Put(key string, value []byte) error {
 func (d *kv) Delete(key string) error { return d.change(key, nil) }
 
 func (d *kv) change(key string, value []byte) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.err != nil {
 		return d.err
 	}
+	c := &change{Entry: Entry{key, value}}
+	d.mu.Lock()
+	d.queue = append(d.queue, c)
+	d.mu.Unlock()
+	d.commit.Lock()
+	defer d.commit.Unlock()
+	if c.done { // whoever had commit before has taken it along
+		return c.err
+	}
+	d.mu.Lock()
+	all := d.queue
+	d.queue = nil
+	d.mu.Unlock()
+	err := d.write(all...)
+	if err != nil && len(all) > 1 { // one of them may be why
+		for _, o := range all {
+			o.err = d.write(o)
+		}
+		err = c.err
+	}
+	for _, o := range all {
+		o.done = true
+	}
+	return err
+}
+
+// write writes changes, all or none. Preconditions: commit is held.
+func (d *kv) write(all ...*change) error {
 	if d.entries != nil {
-		if err := d.entries.Write(key, value); err != nil {
-			return fmt.Errorf("write %s %q: %w", d.name, key, err)
+		list := make([]Entry, len(all))
+		for i, c := range all {
+			list[i] = c.Entry
+		}
+		if err := d.entries.Write(list); err != nil {
+			return fmt.Errorf("write %s %q: %w", d.name, all[0].Key, err)
 		}
 	}
-	if value == nil {
-		delete(d.items, key)
-	} else {
-		d.items[key] = value
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range all {
+		if c.Value == nil {
+			delete(d.items, c.Key)
+		} else {
+			d.items[c.Key] = c.Value
+		}
 	}
 	return nil
 }

@@ -47,8 +47,14 @@ type Backing interface {
 type Entries interface {
 	// Load calls fn for each entry. fn may keep value.
 	Load(fn func(key string, value []byte)) error
-	// Write sets an entry, or deletes it when value is nil.
-	Write(key string, value []byte) error
+	// Write sets or deletes entries, in their order: all of them, or none when it fails.
+	Write(list []Entry) error
+}
+
+// Entry is a value by its key; without a value (nil) it is to be deleted.
+type Entry struct {
+	Key   string
+	Value []byte
 }
 
 // Changes are those of one commit, in order.

@@ -134,6 +134,10 @@ func TestOutputThatIsThere(t *testing.T) {
 		r.closes(id)
 		r.publishes(id, c.want)
 	}
+	// Nothing is sent again, as long as other nodes have not closed theirs.
+	if streams, closed := r.Published("all"); streams != 1 || closed != 1 {
+		t.Errorf("the first subscription has %d streams, %d of them closed", streams, closed)
+	}
 }
 
 // TestOutputIsFollowed across rotation, to tasks that come later, after their ends, and

@@ -381,20 +381,29 @@ func (d bucket) Load(fn func(key string, value []byte)) error {
 	})
 }
 
-// Write sets or deletes an entry.
-func (d bucket) Write(key string, value []byte) error {
+// Write sets or deletes entries, in one transaction.
+func (d bucket) Write(list []state.Entry) error {
 	if d.sync != nil {
 		if err := d.sync(); err != nil {
 			return err
 		}
 	}
 	return d.db.Update(func(tx *bbolt.Tx) error {
-		if value != nil {
-			return put(tx, d.name, []byte(key), value)
-		}
-		if b := tx.Bucket([]byte(d.name)); b != nil && key != "" {
-			return b.Delete([]byte(key))
+		for _, e := range list {
+			if err := d.set(tx, e); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
+}
+
+func (d bucket) set(tx *bbolt.Tx, e state.Entry) error {
+	if e.Value != nil {
+		return put(tx, d.name, []byte(e.Key), e.Value)
+	}
+	if b := tx.Bucket([]byte(d.name)); b != nil && e.Key != "" {
+		return b.Delete([]byte(e.Key))
+	}
+	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
@@ -72,7 +74,12 @@ func (o *outgoing) finish(id string) error {
 	if err := o.send(&swarmv1.PublishLogsMessage{SubscriptionId: id, Close: true}); err != nil {
 		return err
 	}
-	return o.hangUp()
+	// Managers answer this with a status and without a message, which gRPC says is against the
+	// protocol.
+	if err := o.hangUp(); status.Code(err) != codes.Internal {
+		return err
+	}
+	return nil
 }
 
 // hangUp ends the stream when the manager has taken all that was sent; the error is its
