@@ -161,7 +161,11 @@ func TestOutputIsFollowed(t *testing.T) {
 	for i := 0; len(r.Output("f")) == 0; i++ {
 		say("a", fmt.Sprint("more", i))
 	}
-	first := swarmtest.Text(r.Output("f"))
+	var first string
+	r.UntilPublished("f has what was said last", func() bool {
+		first = swarmtest.Text(r.Output("f"))
+		return strings.HasSuffix(want, first[max(0, strings.LastIndexByte(strings.TrimSuffix(first, "\n"), '\n')):])
+	})
 	if strings.Contains(first, "before") || !strings.HasSuffix("before\n"+want, first) {
 		t.Errorf("from the end on: %q", first)
 	}
