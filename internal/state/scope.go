@@ -28,12 +28,12 @@ type kv struct {
 	queue []*change // that no commit has taken yet
 	err   error     // of loading the entries
 
-	// commit serializes commits, and guards what came of a change. Those who wait for it have
-	// their changes committed together: each commit is synced.
+	// commit serializes commits, each of which is synced: the changes of all who wait for it go
+	// with the next one.
 	commit sync.Mutex
 }
 
-// change is one that somebody waits for.
+// change is one that somebody waits for. What came of it is for whoever has commit.
 type change struct {
 	Entry
 	done bool
