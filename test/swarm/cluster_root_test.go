@@ -87,6 +87,7 @@ const sleeps = "exec sleep 1000"
 func (c *cluster) task(w *worker, id, command string, condition swarmv1.RestartPolicy_RestartCondition, change ...func(*swarmv1.RestartPolicy)) *swarmv1.Task {
 	t := swarmtest.Task(id, c.ref, "sh", "-c", command)
 	t.NodeId = w.id
+	t.GetSpec().GetContainer().StopGracePeriod = durationpb.New(time.Millisecond) // a shell that is process 1 heeds no SIGTERM
 	t.GetSpec().Restart = &swarmv1.RestartPolicy{Condition: condition, Delay: durationpb.New(time.Millisecond)}
 	for _, fn := range change {
 		fn(t.GetSpec().GetRestart())
