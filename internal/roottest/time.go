@@ -23,7 +23,7 @@ func Patience() time.Duration {
 
 // Eventually calls ok until it returns true, and fails the test if it does not within
 // Patience. Use it only if there is no event to wait for.
-func Eventually(t *testing.T, what string, ok func() bool) {
+func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(pollInterval())
 	defer tick.Stop()

@@ -89,12 +89,15 @@ func newMortal(t *testing.T) *mortal {
 }
 
 // give assigns the task, which has all that a task can leave behind.
-func (m *mortal) give(command string) {
+func (m *mortal) give(command string, edits ...func(*swarmv1.Task)) {
 	task := restarting(id, always, func(p *swarmv1.RestartPolicy) { p.Delay = durationpb.New(m.delay) })
 	c := task.GetSpec().GetContainer()
 	c.Args = []string{command}
 	c.Secrets = []*swarmv1.SecretReference{{SecretId: "s", SecretName: "password", Target: &swarmv1.SecretReference_File{File: &swarmv1.FileTarget{Name: "password"}}}}
 	c.Mounts = []*swarmv1.Mount{{Type: swarmv1.Mount_VOLUME, Target: "/data"}}
+	for _, edit := range edits {
+		edit(task)
+	}
 	m.Change(func(tasks map[string]*swarmv1.Task, secrets map[string]*swarmv1.Secret, _ map[string]*swarmv1.Config) {
 		tasks[id] = task
 		secrets["s"] = &swarmv1.Secret{Id: "s", Spec: &swarmv1.SecretSpec{Data: []byte("planted-secret")}}
@@ -256,6 +259,32 @@ func TestTheAgentDiesOverAShutdown(t *testing.T) {
 				return fmt.Errorf("its container is %s", c.State)
 			}
 			return nil
+		}
+		return m.life(func(ctx context.Context) error {
+			m.Want(id, swarmv1.TaskState_SHUTDOWN)
+			return ends(ctx)
+		}, ends)
+	})
+}
+
+// TestTheAgentDiesOverAnEarlyShutdown does the same to a task that was never healthy, and so never
+// ran for its managers. The next agent knows that it was to end: it does not take it for one that
+// has failed.
+func TestTheAgentDiesOverAnEarlyShutdown(t *testing.T) {
+	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
+		m := newMortal(t)
+		m.fails(1, 1<<30)
+		m.give("sleep", func(task *swarmv1.Task) {
+			task.Spec.Restart.Condition = swarmv1.RestartPolicy_NONE
+			task.GetSpec().GetContainer().Healthcheck = &swarmv1.HealthConfig{Test: []string{"CMD", "check"}, StartPeriod: durationpb.New(time.Hour), Interval: durationpb.New(time.Hour)}
+		})
+		m.happens(id, core.EventContainerStarted)
+		if _, err := m.reached(t.Context(), swarmv1.TaskState_STARTING); err != nil {
+			t.Fatal(err)
+		}
+		ends := func(ctx context.Context) error {
+			_, err := m.reached(ctx, swarmv1.TaskState_SHUTDOWN)
+			return err
 		}
 		return m.life(func(ctx context.Context) error {
 			m.Want(id, swarmv1.TaskState_SHUTDOWN)

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // Manager is one manager that has a Swarm of its own. A task with a NodeId is that node's,
@@ -36,9 +37,10 @@ type Manager struct {
 	Period time.Duration
 
 	tb     testing.TB
-	server *grpc.Server
+	server *grpc.Server  // that of now, or of before Kill
+	served chan struct{} // closed when it serves no more
 
-	mu      sync.Mutex // guards hook, nodes, tasks, secrets, configs, volumes, unpublished, statuses, changed, sessions, kick, messages, cert, issuer, renew, role, pushed, issued
+	mu      sync.Mutex // guards hook, nodes, tasks, secrets, configs, volumes, unpublished, statuses, toldBy, changed, sessions, kick, messages, cert, issuer, renew, role, pushed, issued
 	hook    func(call string) error
 	nodes   map[string]*swarmv1.Certificate // by id
 	tasks   map[string]*swarmv1.Task
@@ -48,6 +50,7 @@ type Manager struct {
 	volumes     map[string]*swarmv1.VolumeAssignment
 	unpublished map[string]int // how often each was told
 	statuses    []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate
+	toldBy      []string      // the session of each of them
 	changed     chan struct{} // closed at the next change of anything
 	sessions    []opened      // all that there were, the latest last
 	kick        chan struct{} // closed to end the streams of the session
@@ -84,21 +87,49 @@ func NewAt(tb testing.TB, addr string) *Manager {
 		tb.Fatal(err)
 	}
 	m.Addr = l.Addr().String()
-	m.server = grpc.NewServer(grpc.Creds(server{a.serverConfig(m.certificate)}), grpc.InitialWindowSize(64<<10)) // it holds little of what it does not read
-	swarmv1.RegisterCAServer(m.server, ca{m: m})
-	swarmv1.RegisterNodeCAServer(m.server, nodeCA{m: m})
-	swarmv1.RegisterDispatcherServer(m.server, dispatcher{m: m})
-	swarmv1.RegisterLogBrokerServer(m.server, logBroker{m: m})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = m.server.Serve(l)
-	}()
-	tb.Cleanup(func() {
-		m.server.Stop()
-		<-done
-	})
+	m.serve(l)
+	tb.Cleanup(m.stop)
 	return m
+}
+
+func (m *Manager) serve(l net.Listener) {
+	s := grpc.NewServer(grpc.Creds(server{m.Authority.serverConfig(m.certificate)}), grpc.InitialWindowSize(64<<10)) // it holds little of what it does not read
+	swarmv1.RegisterCAServer(s, ca{m: m})
+	swarmv1.RegisterNodeCAServer(s, nodeCA{m: m})
+	swarmv1.RegisterDispatcherServer(s, dispatcher{m: m})
+	swarmv1.RegisterLogBrokerServer(s, logBroker{m: m})
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = s.Serve(l)
+	}()
+	m.server, m.served = s, served
+}
+
+func (m *Manager) stop() {
+	m.server.Stop()
+	<-m.served
+}
+
+// Kill breaks all connections, and refuses new ones until Restart. Sessions are forgotten, as they
+// are kept nowhere; what is assigned and what was told is not.
+func (m *Manager) Kill() {
+	m.stop()
+	m.Drop(true)
+}
+
+// Restart has a manager that was killed serve again, where it did before.
+func (m *Manager) Restart() {
+	m.tb.Helper()
+	// A node that dials an address of its own machine where nobody listens may, by chance, hold
+	// that address itself for a moment.
+	roottest.Eventually(m.tb, "the manager listens again", func() bool {
+		l, err := new(net.ListenConfig).Listen(m.tb.Context(), "tcp", m.Addr)
+		if err == nil {
+			m.serve(l)
+		}
+		return err == nil
+	})
 }
 
 // server is TLS as a manager has it after its certificate was renewed: it does not say
@@ -276,6 +307,26 @@ func (m *Manager) Statuses(id string) (list []*swarmv1.TaskStatus) {
 	return list
 }
 
+// Lives are the statuses that were told of a task, those of each session apart.
+func (m *Manager) Lives(id string) (lives [][]*swarmv1.TaskStatus) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	by := map[string]int{}
+	for i, u := range m.statuses {
+		if u.GetTaskId() != id {
+			continue
+		}
+		n, known := by[m.toldBy[i]]
+		if !known {
+			n = len(lives)
+			by[m.toldBy[i]] = n
+			lives = append(lives, nil)
+		}
+		lives[n] = append(lives[n], u.GetStatus())
+	}
+	return lives
+}
+
 // Reaches waits until a task is told to be in a state, and returns what was told.
 func (m *Manager) Reaches(id string, s swarmv1.TaskState) (found *swarmv1.TaskStatus) {
 	m.tb.Helper()
@@ -294,7 +345,7 @@ func (m *Manager) Reaches(id string, s swarmv1.TaskState) (found *swarmv1.TaskSt
 func (m *Manager) Forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.statuses = nil
+	m.statuses, m.toldBy = nil, nil
 }
 
 // caller is the node that calls, by its certificate.
@@ -424,7 +475,9 @@ func (d dispatcher) UpdateTaskStatus(ctx context.Context, req *swarmv1.UpdateTas
 			return nil, status.Error(codes.PermissionDenied, "cannot update a task not assigned this node")
 		}
 	}
-	d.m.statuses = append(d.m.statuses, req.GetUpdates()...)
+	for _, u := range req.GetUpdates() {
+		d.m.statuses, d.m.toldBy = append(d.m.statuses, u), append(d.m.toldBy, req.GetSessionId())
+	}
 	d.m.wake()
 	return &swarmv1.UpdateTaskStatusResponse{}, nil
 }
