@@ -276,12 +276,12 @@ func TestTheAgentDiesOverAnEarlyShutdown(t *testing.T) {
 		m.fails(1, 1<<30)
 		m.give("sleep", func(task *swarmv1.Task) {
 			task.Spec.Restart.Condition = swarmv1.RestartPolicy_NONE
-			task.GetSpec().GetContainer().Healthcheck = &swarmv1.HealthConfig{Test: []string{"CMD", "check"}, StartPeriod: durationpb.New(time.Hour), Interval: durationpb.New(time.Hour)}
+			task.GetSpec().GetContainer().Healthcheck = &swarmv1.HealthConfig{Test: []string{"CMD", "check"}, StartPeriod: durationpb.New(time.Hour), StartInterval: durationpb.New(time.Hour), Interval: durationpb.New(time.Hour)}
 		})
-		m.happens(id, core.EventContainerStarted)
-		if _, err := m.reached(t.Context(), swarmv1.TaskState_STARTING); err != nil {
-			t.Fatal(err)
-		}
+		m.Until("it waits to be healthy", func() bool {
+			list := m.Statuses(id)
+			return len(list) > 0 && list[len(list)-1].GetMessage() == "waiting to be healthy"
+		})
 		ends := func(ctx context.Context) error {
 			_, err := m.reached(ctx, swarmv1.TaskState_SHUTDOWN)
 			return err

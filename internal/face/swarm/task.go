@@ -376,7 +376,7 @@ func (w *worker) stopSandbox(ctx context.Context, s *swarmv1.Task, why string) e
 // failed.
 func (w *worker) stop(ctx context.Context, s *swarmv1.Task) result {
 	checks{w}.endCheck(s.GetId())
-	if s.GetStatus().GetState() >= swarmv1.TaskState_RUNNING {
+	if s.GetStatus().GetState() >= swarmv1.TaskState_ACCEPTED { // before that it has nothing
 		if err := w.records.putTask(s); err != nil {
 			w.log.ErrorContext(ctx, "a task is stopped without its record saying so", "task", s.GetId(), "error", err)
 		}

@@ -129,14 +129,26 @@ func (s *storm) change() {
 	order := []string{"start-first", "stop-first"}[s.rnd.IntN(2)]
 	switch s.rnd.IntN(4) {
 	case 0:
-		s.docker("service", "scale", "--detach", fmt.Sprintf("web=%d", 1+s.rnd.IntN(mostReplicas)))
+		s.again("service", "scale", "--detach", fmt.Sprintf("web=%d", 1+s.rnd.IntN(mostReplicas)))
 	case 1:
 		s.jobs = append(s.jobs, s.rnd.IntN(4))
 		n := len(s.jobs)
 		s.service(fmt.Sprintf("job%d", n), fmt.Sprintf("sleep 0.%d; exit %d", s.rnd.IntN(10), s.jobs[n-1]), "--replicas", "2", "--restart-condition", "none")
 	default:
-		s.docker("service", "update", "--detach", "--update-order", order, "--env-add", fmt.Sprintf("V=%d", s.rnd.Uint64()), "web")
+		s.again("service", "update", "--detach", "--update-order", order, "--env-add", fmt.Sprintf("V=%d", s.rnd.Uint64()), "web")
 	}
+}
+
+// again has docker change a service, once more when the manager has changed it meanwhile.
+func (s *storm) again(args ...string) {
+	s.t.Helper()
+	roottest.Eventually(s.t, "docker "+strings.Join(args, " "), func() bool {
+		_, err := s.try(s.t.Context(), args...)
+		if err != nil && !strings.Contains(err.Error(), "update out of sequence") {
+			s.t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 // kill kills the agent, the keeper or both, and starts the agent again.
