@@ -97,7 +97,7 @@ func (s *storm) kept() map[string]string {
 
 // run kills until there were enough.
 func (s *storm) run(kills int) {
-	for done := 0; done < kills; done++ {
+	for done := range kills {
 		s.change()
 		nodetest.Pause(s.rnd.IntN(1000))
 		if done%10 == 4 {
