@@ -2,11 +2,8 @@ package swarm
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -25,7 +22,7 @@ import (
 // to its end, which is its program's; the node's records are right.
 func TestFiftyKillsUnderUpdates(t *testing.T) {
 	long(t)
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		kills := 50
 		if s := os.Getenv("LONGSHORE_SWARM_KILLS"); s != "" {
 			var err error
@@ -105,10 +102,6 @@ func (s *storm) run(kills int) {
 			s.manager.kill()
 			s.kill()
 			s.up()
-			roottest.Eventually(s.t, "the manager has its swarm again", func() bool {
-				_, err := s.try(s.t.Context(), "node", "ls")
-				return err == nil
-			})
 		} else {
 			s.kill()
 		}
@@ -129,26 +122,14 @@ func (s *storm) change() {
 	order := []string{"start-first", "stop-first"}[s.rnd.IntN(2)]
 	switch s.rnd.IntN(4) {
 	case 0:
-		s.again("service", "scale", "--detach", fmt.Sprintf("web=%d", 1+s.rnd.IntN(mostReplicas)))
+		s.docker("service", "scale", "--detach", fmt.Sprintf("web=%d", 1+s.rnd.IntN(mostReplicas)))
 	case 1:
 		s.jobs = append(s.jobs, s.rnd.IntN(4))
 		n := len(s.jobs)
 		s.service(fmt.Sprintf("job%d", n), fmt.Sprintf("sleep 0.%d; exit %d", s.rnd.IntN(10), s.jobs[n-1]), "--replicas", "2", "--restart-condition", "none")
 	default:
-		s.again("service", "update", "--detach", "--update-order", order, "--env-add", fmt.Sprintf("V=%d", s.rnd.Uint64()), "web")
+		s.docker("service", "update", "--detach", "--update-order", order, "--env-add", fmt.Sprintf("V=%d", s.rnd.Uint64()), "web")
 	}
-}
-
-// again has docker change a service, once more when the manager has changed it meanwhile.
-func (s *storm) again(args ...string) {
-	s.t.Helper()
-	roottest.Eventually(s.t, "docker "+strings.Join(args, " "), func() bool {
-		_, err := s.try(s.t.Context(), args...)
-		if err != nil && !strings.Contains(err.Error(), "update out of sequence") {
-			s.t.Fatal(err)
-		}
-		return err == nil
-	})
 }
 
 // kill kills the agent, the keeper or both, and starts the agent again.
@@ -250,9 +231,9 @@ var taskStates = []string{"new", "pending", "assigned", "accepted", "preparing",
 
 // watcher follows the states that the manager has of all tasks.
 type watcher struct {
-	t      *testing.T
-	client *http.Client
-	stop   func()
+	t    *testing.T
+	m    *manager
+	stop func()
 
 	mu    sync.Mutex // guards seen, asked
 	seen  map[string][]string
@@ -261,9 +242,7 @@ type watcher struct {
 
 func newWatcher(t *testing.T, m *manager) *watcher {
 	t.Helper()
-	w := &watcher{t: t, seen: map[string][]string{}, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", m.home+"/sock")
-	}}}}
+	w := &watcher{t: t, m: m, seen: map[string][]string{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	group.Go(func() {
@@ -300,15 +279,6 @@ func (w *watcher) look() map[string]seenTask {
 func (w *watcher) ask(ctx context.Context) (map[string]seenTask, error) {
 	w.mu.Lock() // so that answers come in the order of what they say
 	defer w.mu.Unlock()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/tasks", nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := w.client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
 	var list []struct {
 		ID, ServiceID, DesiredState string
 		Slot                        int
@@ -317,10 +287,7 @@ func (w *watcher) ask(ctx context.Context) (map[string]seenTask, error) {
 			ContainerStatus struct{ ExitCode int }
 		}
 	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the manager answers %s", resp.Status)
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
+	if err := w.m.Get(ctx, "/tasks", &list); err != nil {
 		return nil, err
 	}
 	w.asked++
