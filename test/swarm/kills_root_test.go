@@ -188,10 +188,10 @@ func (s *storm) kill() {
 // manager kills the manager, and the node's processes while it is away.
 func (s *storm) manager() {
 	s.killed["manager"]++
-	s.m.Kill()
+	s.m.Power.Kill()
 	nodetest.Pause(s.rnd.IntN(200))
 	s.kill()
-	s.m.Restart()
+	s.m.Power.Restart()
 }
 
 // kept are the processes of the tasks that nobody touches.

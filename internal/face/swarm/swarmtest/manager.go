@@ -23,7 +23,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/roottest"
 )
 
 // Manager is one manager that has a Swarm of its own. A task with a NodeId is that node's,
@@ -36,9 +35,10 @@ type Manager struct {
 	// Period is what heartbeats are answered with.
 	Period time.Duration
 
-	tb     testing.TB
-	server *grpc.Server  // that of now, or of before Kill
-	served chan struct{} // closed when it serves no more
+	// Power kills it, and starts it again.
+	Power Power
+
+	tb testing.TB
 
 	mu      sync.Mutex // guards hook, nodes, tasks, secrets, configs, volumes, unpublished, statuses, toldBy, changed, sessions, kick, messages, cert, issuer, renew, role, pushed, issued
 	hook    func(call string) error
@@ -87,49 +87,10 @@ func NewAt(tb testing.TB, addr string) *Manager {
 		tb.Fatal(err)
 	}
 	m.Addr = l.Addr().String()
-	m.serve(l)
-	tb.Cleanup(m.stop)
+	m.Power.m = m
+	m.Power.serve(l)
+	tb.Cleanup(m.Power.stop)
 	return m
-}
-
-func (m *Manager) serve(l net.Listener) {
-	s := grpc.NewServer(grpc.Creds(server{m.Authority.serverConfig(m.certificate)}), grpc.InitialWindowSize(64<<10)) // it holds little of what it does not read
-	swarmv1.RegisterCAServer(s, ca{m: m})
-	swarmv1.RegisterNodeCAServer(s, nodeCA{m: m})
-	swarmv1.RegisterDispatcherServer(s, dispatcher{m: m})
-	swarmv1.RegisterLogBrokerServer(s, logBroker{m: m})
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = s.Serve(l)
-	}()
-	m.server, m.served = s, served
-}
-
-func (m *Manager) stop() {
-	m.server.Stop()
-	<-m.served
-}
-
-// Kill breaks all connections, and refuses new ones until Restart. Sessions are forgotten, as they
-// are kept nowhere; what is assigned and what was told is not.
-func (m *Manager) Kill() {
-	m.stop()
-	m.Drop(true)
-}
-
-// Restart has a manager that was killed serve again, where it did before.
-func (m *Manager) Restart() {
-	m.tb.Helper()
-	// A node that dials an address of its own machine where nobody listens may, by chance, hold
-	// that address itself for a moment.
-	roottest.Eventually(m.tb, "the manager listens again", func() bool {
-		l, err := new(net.ListenConfig).Listen(m.tb.Context(), "tcp", m.Addr)
-		if err == nil {
-			m.serve(l)
-		}
-		return err == nil
-	})
 }
 
 // server is TLS as a manager has it after its certificate was renewed: it does not say
