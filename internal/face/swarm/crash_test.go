@@ -36,19 +36,25 @@ type mortal struct {
 }
 
 // mortalDrawer is a drawer that dies with its agent, also before and after each thing
-// that it is given.
+// that it is given of a task. What it is given of a session has no stage: that may be before
+// the task or after it.
 type mortalDrawer struct {
 	core.KV
-	node *enginetest.Node
+	node  *enginetest.Node
+	crash *enginetest.Crash
 }
 
 func (d mortalDrawer) Put(key string, value []byte) error {
 	what, _, task := strings.Cut(key, "/")
-	if task {
-		t := &swarmv1.Task{}
-		if proto.Unmarshal(value, t) == nil && t.GetId() != "" {
-			what += " " + t.GetStatus().GetState().String()
-		}
+	switch {
+	case !task && d.crash.Dead():
+		return enginetest.ErrCrash
+	case !task:
+		return d.KV.Put(key, value)
+	}
+	t := &swarmv1.Task{}
+	if proto.Unmarshal(value, t) == nil && t.GetId() != "" {
+		what += " " + t.GetStatus().GetState().String()
 	}
 	return d.around("keep "+what, func() error { return d.KV.Put(key, value) })
 }
@@ -76,7 +82,7 @@ func newMortal(t *testing.T) *mortal {
 	r := newRig(t)
 	r.down()
 	m := &mortal{rig: r, crash: r.Crashes(), delay: time.Hour}
-	r.drawer = mortalDrawer{r.drawer, r.Node}
+	r.drawer = mortalDrawer{r.drawer, r.Node, m.crash}
 	r.Hook(func(string) error {
 		if m.cutOff.Load() || m.crash.Dead() {
 			return status.Error(codes.Unavailable, "nobody is here")
