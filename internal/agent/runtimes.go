@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/cgroup"
-	"github.com/longshore/longshore/internal/cgroup/device"
 	"github.com/longshore/longshore/internal/cgroup/systemd"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/core"
@@ -154,7 +153,7 @@ func (n *node) systemdCgroups() bool { return n.cfg.Engine.CgroupDriver == "syst
 
 // openCgroups opens the node's cgroups, and the connection to systemd where that makes them.
 func (n *node) openCgroups(ctx context.Context) (*cgroup.Tree, error) {
-	o := cgroup.Options{Root: n.cfg.Engine.CgroupRoot, DeviceProgram: device.Program, Logger: n.log}
+	o := cgroup.Options{Root: n.cfg.Engine.CgroupRoot, Logger: n.log}
 	if n.systemdCgroups() {
 		s, err := systemd.Dial(ctx)
 		if err != nil {

@@ -125,7 +125,6 @@ var small = map[string]string{
 	"internal/adjust":             "the policies that every node has: neither the engine nor the agent is their place, and a slim build links them without CDI",
 	"internal/adjust/cdi":         "CDI's library is linked by the agent only",
 	"internal/atomicfile":         "five packages of different layers replace files by it",
-	"internal/cgroup/device":      "the library that makes BPF programs is linked only by those who hand it in",
 	"internal/engine/audit":       "reads one transaction and knows no engine, so that what it checks is not checked by the code that wrote it",
 	"internal/engine/lease":       "faces name its type, and the order of its two locks is a matter of its own",
 	"internal/engine/without":     "stand-ins for ports: the engine itself must not know an implementation",

@@ -24,8 +24,6 @@ var heavy = []struct{ family, instead string }{
 	{"go.etcd.io/bbolt", "internal/state/bolt"},
 	{"github.com/godbus/", "internal/cgroup/systemd"},
 	{"github.com/coreos/go-systemd/", "internal/cgroup/systemd"},
-	{"github.com/cilium/ebpf", "internal/cgroup/device"},
-	{"github.com/opencontainers/cgroups/systemd", "internal/cgroup/device"},
 	{"github.com/spf13/cobra", "internal/cli"},
 	{"github.com/containerd/containerd/", "internal/image"},
 	{"github.com/containerd/ttrpc", "internal/face/cri/nri"},
@@ -55,14 +53,10 @@ func TestASlimBuildImportsNothingHeavy(t *testing.T) {
 
 // inGuest are the heavy families of which a guest's agent links something all the same.
 var inGuest = map[string]string{
-	"google.golang.org/grpc":                    "its codes and statuses, which ttrpc has too",
-	"google.golang.org/protobuf":                "Kata's messages",
-	"github.com/containerd/ttrpc":               "Kata's transport",
-	"github.com/godbus/":                        "by the library of internal/cgroup/device",
-	"github.com/coreos/go-systemd/":             "by the library of internal/cgroup/device",
-	"github.com/cilium/ebpf":                    "programs for devices on cgroup v2",
-	"github.com/opencontainers/cgroups/systemd": "by the library of internal/cgroup/device",
-	"github.com/sirupsen/logrus":                "by ttrpc",
+	"google.golang.org/grpc":      "its codes and statuses, which ttrpc has too",
+	"google.golang.org/protobuf":  "Kata's messages",
+	"github.com/containerd/ttrpc": "Kata's transport",
+	"github.com/sirupsen/logrus":  "by ttrpc",
 }
 
 // TestAGuestLinksLittle: in a virtual machine the program's file is memory.

@@ -3,9 +3,9 @@
 //
 // It writes plain files. It never moves a process from one cgroup to another, because
 // that stalls the whole machine for a grace period; processes are started where they
-// belong. It must not know what a container is, nor link D-Bus, which the packages
-// systemd and device below it do. Start reading at Tree, then layout.go for how a path
-// becomes directories.
+// belong. It must not know what a container is, nor link D-Bus, which the package
+// systemd below it does. Start reading at Tree, then layout.go for how a path becomes
+// directories.
 package cgroup
 
 import (
@@ -19,11 +19,11 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
-	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/cgroup/device"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/stats"
 )
@@ -39,9 +39,6 @@ type Options struct {
 	// Former stops units that an agent with Systemd has made, if this one has none: the
 	// configuration may change while sandboxes exist. nil leaves these units.
 	Former Systemd
-	// DeviceProgram limits the devices of a v2 cgroup: device.Program. If it is nil,
-	// Devices fails with NotImplemented on v2.
-	DeviceProgram func(dir string, rules []*devices.Rule) error
 	// Mountinfo is the file that says where cgroups are mounted; "" means
 	// /proc/self/mountinfo.
 	Mountinfo string
@@ -55,7 +52,7 @@ type Tree struct {
 	layout  layout
 	systemd Systemd
 	former  Systemd
-	program func(dir string, rules []*devices.Rule) error
+	program func(dir string, rules []device.Rule) error // on v2: device.Attach
 	kept    *stats.Kept
 	log     *slog.Logger
 }
@@ -89,7 +86,7 @@ func New(o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find cgroups: %w", err)
 	}
-	return &Tree{root: o.Root, layout: l, systemd: o.Systemd, former: o.Former, program: o.DeviceProgram, kept: stats.NewKept(), log: o.Logger}, nil
+	return &Tree{root: o.Root, layout: l, systemd: o.Systemd, former: o.Former, program: device.Attach, kept: stats.NewKept(), log: o.Logger}, nil
 }
 
 // Mode returns how cgroups are mounted on this node.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
-	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore/longshore/internal/cgroup/device"
 	"github.com/longshore/longshore/internal/core"
 )
 
@@ -368,22 +368,23 @@ func TestSystemdMakesUnitsAndWeWhatIsBelow(t *testing.T) {
 	}
 }
 
-// TestDeviceRulesAreNotDroppedWithoutAProgram: cgroup v1 needs none, and v2 refuses
-// rules that nothing would enforce.
-func TestDeviceRulesAreNotDroppedWithoutAProgram(t *testing.T) {
+// TestDeviceRulesBecomeAProgram: on v2, in their order.
+func TestDeviceRulesBecomeAProgram(t *testing.T) {
 	rules := []specs.LinuxDeviceCgroup{{Access: "rwm"}, {Allow: true, Type: "c", Major: ptr(int64(1)), Minor: ptr(int64(3)), Access: "rw"}}
 	u := tree(t, unifiedMounts)
-	if err := u.Devices(core.CgroupRef{Path: "/a"}, rules); !errdefs.IsNotImplemented(err) {
-		t.Errorf("v2 without a program: %v", err)
-	}
 	if err := u.Devices(core.CgroupRef{Path: "/a"}, nil); err != nil {
 		t.Errorf("no rules: %v", err)
 	}
+	for _, bad := range []specs.LinuxDeviceCgroup{{Type: "x"}, {Access: "wr"}, {Access: "rr"}} {
+		if err := u.Devices(core.CgroupRef{Path: "/a"}, []specs.LinuxDeviceCgroup{bad}); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
 	var got string
-	u.program = func(dir string, rules []*devices.Rule) error {
+	u.program = func(dir string, rules []device.Rule) error {
 		got = dir
 		for _, r := range rules {
-			got += fmt.Sprintf(" %t %s", r.Allow, r.CgroupString())
+			got += fmt.Sprintf(" %t %s", r.Allow, r)
 		}
 		return nil
 	}

@@ -6,10 +6,10 @@ import (
 	"strconv"
 
 	"github.com/containerd/errdefs"
-	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/cgroup/device"
 	"github.com/longshore/longshore/internal/core"
 )
 
@@ -38,7 +38,7 @@ func (t *Tree) Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) erro
 	if len(rules) == 0 {
 		return nil
 	}
-	parsed := make([]*devices.Rule, len(rules))
+	parsed := make([]device.Rule, len(rules))
 	for i, r := range rules {
 		p, err := deviceRule(r)
 		if err != nil {
@@ -50,9 +50,6 @@ func (t *Tree) Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) erro
 		dir := t.layout.v2Dir(ref)
 		if dir == "" {
 			return nil
-		}
-		if t.program == nil {
-			return fmt.Errorf("device rules of %s: this program is built without BPF device programs, which cgroup v2 needs (cgroup.Options.DeviceProgram): %w", dir, errdefs.ErrNotImplemented)
 		}
 		if err := t.program(dir, parsed); err != nil {
 			return fmt.Errorf("device rules of %s: %w", dir, err)
@@ -68,7 +65,7 @@ func (t *Tree) Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) erro
 
 // writeRules writes each rule with its own write, as the kernel demands. Consecutive
 // rules that all allow, or all deny, share an open file.
-func writeRules(dir string, rules []*devices.Rule) (err error) {
+func writeRules(dir string, rules []device.Rule) (err error) {
 	fd, open := -1, ""
 	shut := func() {
 		if fd >= 0 {
@@ -88,22 +85,22 @@ func writeRules(dir string, rules []*devices.Rule) (err error) {
 			}
 			open = file
 		}
-		if err := write(fd, r.CgroupString()); err != nil {
-			return fmt.Errorf("device rule %s of %s: %w", r.CgroupString(), dir, err)
+		if err := write(fd, r.String()); err != nil {
+			return fmt.Errorf("device rule %s of %s: %w", r.String(), dir, err)
 		}
 	}
 	return nil
 }
 
-func deviceRule(r specs.LinuxDeviceCgroup) (*devices.Rule, error) {
-	d := &devices.Rule{Major: devices.Wildcard, Minor: devices.Wildcard, Permissions: devices.Permissions(r.Access), Allow: r.Allow}
+func deviceRule(r specs.LinuxDeviceCgroup) (device.Rule, error) {
+	d := device.Rule{Allow: r.Allow, Major: device.Any, Minor: device.Any, Access: device.Full}
 	switch r.Type {
 	case "", "a":
-		d.Type = devices.WildcardDevice
+		d.Kind = device.All
 	case "c", "b":
-		d.Type = devices.Type(r.Type[0])
+		d.Kind = r.Type[0]
 	default:
-		return nil, fmt.Errorf("type %s: unknown: %w", strconv.Quote(r.Type), errdefs.ErrInvalidArgument)
+		return d, fmt.Errorf("type %s: unknown: %w", strconv.Quote(r.Type), errdefs.ErrInvalidArgument)
 	}
 	if r.Major != nil {
 		d.Major = *r.Major
@@ -111,11 +108,11 @@ func deviceRule(r specs.LinuxDeviceCgroup) (*devices.Rule, error) {
 	if r.Minor != nil {
 		d.Minor = *r.Minor
 	}
-	if d.Permissions == "" {
-		d.Permissions = "rwm"
-	}
-	if !d.Permissions.IsValid() {
-		return nil, fmt.Errorf("access %s: want some of rwm, in that order: %w", strconv.Quote(r.Access), errdefs.ErrInvalidArgument)
+	if r.Access != "" {
+		var ok bool
+		if d.Access, ok = device.ParseAccess(r.Access); !ok {
+			return d, fmt.Errorf("access %s: want some of rwm, in that order: %w", strconv.Quote(r.Access), errdefs.ErrInvalidArgument)
+		}
 	}
 	return d, nil
 }

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/cgroup"
-	"github.com/longshore/longshore/internal/cgroup/device"
 	"github.com/longshore/longshore/internal/cgroup/systemd"
 	"github.com/longshore/longshore/internal/core"
 )
@@ -224,7 +223,7 @@ func (a *app) cgroups() (*cgroup.Tree, error) {
 		return a.tree, nil
 	}
 	var err error
-	o := cgroup.Options{Root: "/" + Name, DeviceProgram: device.Program}
+	o := cgroup.Options{Root: "/" + Name}
 	if a.systemd {
 		o.Systemd = &systemd.Bus{}
 	}

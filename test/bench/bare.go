@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/cgroup"
-	"github.com/longshore/longshore/internal/cgroup/device"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/pin"
@@ -122,7 +121,7 @@ func (b *bench) newBareRig(ctx context.Context) (_ *bareRig, err error) {
 		return nil, err
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	if r.tree, err = cgroup.New(cgroup.Options{Root: "/" + machine.Name() + "/bare", DeviceProgram: device.Program, Logger: quiet}); err != nil {
+	if r.tree, err = cgroup.New(cgroup.Options{Root: "/" + machine.Name() + "/bare", Logger: quiet}); err != nil {
 		return nil, err
 	}
 	if r.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(r.dir, "k"), Binary: filepath.Join(b.server.Bin, "longshore-keeper"), Logger: quiet}); err != nil {

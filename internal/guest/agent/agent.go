@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore/longshore/internal/cgroup"
-	"github.com/longshore/longshore/internal/cgroup/device"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/without"
@@ -69,7 +68,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, keep.Close()) }()
-	groups, err := cgroup.New(cgroup.Options{Root: o.CgroupRoot, DeviceProgram: device.Program, Logger: o.Logger})
+	groups, err := cgroup.New(cgroup.Options{Root: o.CgroupRoot, Logger: o.Logger})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/cgroup"
-	"github.com/longshore/longshore/internal/cgroup/device"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/roottest"
@@ -45,7 +44,7 @@ func newNode(t *testing.T) *node {
 		}
 	}
 	var err error
-	if n.cgroups, err = cgroup.New(cgroup.Options{Root: roottest.Cgroup(t), DeviceProgram: device.Program}); err != nil {
+	if n.cgroups, err = cgroup.New(cgroup.Options{Root: roottest.Cgroup(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if n.keeper, err = keeper.New(t.Context(), keeper.Options{StateDir: "/run/k", Binary: keeperBinary(t)}); err != nil {

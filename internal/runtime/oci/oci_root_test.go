@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/cgroup"
-	"github.com/longshore/longshore/internal/cgroup/device"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/ocispec"
@@ -122,7 +121,7 @@ func newNode(t *testing.T, program string) *node {
 		}
 	}
 	n.root = makeRoot(t)
-	if n.cgroups, err = cgroup.New(cgroup.Options{Root: roottest.Cgroup(t), DeviceProgram: device.Program}); err != nil {
+	if n.cgroups, err = cgroup.New(cgroup.Options{Root: roottest.Cgroup(t)}); err != nil {
 		t.Fatal(err)
 	}
 	binary := keeperBinary(t)
