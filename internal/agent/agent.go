@@ -136,7 +136,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if n.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(run, "keeper"), Binary: binary, Started: n.settleKeeper, Logger: n.log}); err != nil {
+	if n.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(run, "keeper"), Binary: binary, Started: n.settleKeeper, VersionOf: builtVersion, Logger: n.log}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.keeper.Close()) }()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -99,6 +100,15 @@ func (n *node) claimNetwork(ctx context.Context) (release func(), err error) {
 // keeperBinary returns the path of longshore-keeper.
 func (n *node) keeperBinary() (string, error) {
 	return program("longshore-keeper", "agent.keeper", n.cfg.Agent.Keeper)
+}
+
+// builtVersion returns the version that is built into a program.
+func builtVersion(path string) string {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return info.Main.Version
 }
 
 // verifyBinary returns the path of longshore-verify.

@@ -4,7 +4,7 @@
 // been idle for the longest. So idle and half-open connections do not keep a client out.
 //
 // It knows no protocols: a server tells it which connections have a call in progress (Slot.Begin,
-// ConnState) and which are authenticated (Slot.Authenticate). Start reading at Limit.Admit.
+// Busy) and which are authenticated (Slot.Authenticate). Start reading at Limit.Admit.
 package connlimit
 
 import (

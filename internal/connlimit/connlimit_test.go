@@ -200,7 +200,7 @@ func TestHTTPConnectionsAreKnownByTheirRequests(t *testing.T) {
 	table := NewTable(slog.New(slog.DiscardHandler))
 	limit := table.Limit(Options{Name: "x", Max: 3})
 	entered, leave := make(chan struct{}), make(chan struct{})
-	srv := &http.Server{ConnState: ConnState, ConnContext: ConnContext, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv := &http.Server{ConnState: connState, ConnContext: ConnContext, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/long" {
 			close(entered)
 			<-leave
@@ -288,7 +288,7 @@ func TestSilentConnectionsDoNotKeepAClientOut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			srv := &http.Server{ConnState: ConnState, ConnContext: ConnContext, Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Hour}
+			srv := &http.Server{ConnState: connState, ConnContext: ConnContext, Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Hour}
 			served := make(chan struct{})
 			go func() { defer close(served); _ = srv.Serve(bound(inner)) }()
 			defer func() { _ = srv.Close(); <-served }()
@@ -329,4 +329,8 @@ func TestSilentConnectionsDoNotKeepAClientOut(t *testing.T) {
 			}
 		})
 	}
+}
+
+func connState(c net.Conn, s http.ConnState) {
+	Busy(c, s == http.StateActive || s == http.StateHijacked)
 }

@@ -2,10 +2,8 @@ package connlimit
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
-	"net/http"
 	"sync"
 	"syscall"
 )
@@ -94,7 +92,7 @@ type addr struct {
 // slotOf returns the slot of a connection that a Limit has admitted, also below TLS; nil for
 // others.
 func slotOf(c net.Conn) *Slot {
-	if t, ok := c.(*tls.Conn); ok {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // *tls.Conn
 		c = t.NetConn()
 	}
 	if own, ok := c.(*conn); ok {
@@ -103,17 +101,15 @@ func slotOf(c net.Conn) *Slot {
 	return nil
 }
 
-// ConnState is for an http.Server: it records which connections have a request in progress. A
-// hijacked connection counts as having one until it is closed.
-func ConnState(c net.Conn, state http.ConnState) {
+// Busy records whether a request is in progress on a connection, for servers that have one at a
+// time.
+func Busy(c net.Conn, busy bool) {
 	s := slotOf(c)
-	if s == nil {
-		return
-	}
-	switch state {
-	case http.StateActive, http.StateHijacked:
+	switch {
+	case s == nil:
+	case busy:
 		s.calls.Store(1)
-	case http.StateNew, http.StateIdle, http.StateClosed:
+	default:
 		s.calls.Store(0)
 	}
 }

@@ -1,12 +1,13 @@
 package engine
 
 import (
-	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -14,10 +15,17 @@ import (
 // records reads and writes the store's records, each change together with its events.
 type records struct{ store core.Store }
 
-// newID returns a new random ID.
+// newID returns a new random ID. It asks the kernel itself: crypto/rand links ciphers and
+// hashes, which a slim build has no other use for.
 func newID() core.ID {
 	var b [32]byte
-	_, _ = rand.Read(b[:]) // never fails
+	for got := 0; got < len(b); {
+		n, err := unix.Getrandom(b[got:], 0)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			panic(fmt.Sprintf("the kernel gives no random numbers: %v", err)) // it does since Linux 3.17
+		}
+		got += max(n, 0)
+	}
 	return core.ID(hex.EncodeToString(b[:]))
 }
 

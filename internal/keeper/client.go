@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,6 +32,9 @@ type Options struct {
 	// Started, unless nil, is called for each pair that was started, before that pair
 	// gets anything to run.
 	Started func(ctx context.Context, keeper, nest int)
+	// VersionOf returns the version that is built into a program file, "" if there is none. It
+	// may be nil: the library that reads it is larger than this package.
+	VersionOf func(path string) string
 	// Logger may be nil, for no logs.
 	Logger *slog.Logger
 }
@@ -419,7 +421,7 @@ func (c *Client) Status(ctx context.Context) (core.SupervisorStatus, error) {
 			return out, err
 		}
 		if out.KeeperPid == 0 {
-			out.Version, out.KeeperPid, out.NestPid, out.Started = version(s), s.KeeperPid, s.NestPid, time.Unix(0, s.Started)
+			out.Version, out.KeeperPid, out.NestPid, out.Started = version(c.opts.VersionOf, s), s.KeeperPid, s.NestPid, time.Unix(0, s.Started)
 		}
 		nestLost = nestLost || s.NestPid == 0 && s.Processes > 0
 		out.Processes += s.Processes
@@ -435,12 +437,13 @@ func (c *Client) Status(ctx context.Context) (core.SupervisorStatus, error) {
 
 // version returns the keeper's version: the one built into its program, or else the
 // number that its status reports.
-func version(s wire.Status) string {
-	info, err := buildinfo.ReadFile("/proc/" + strconv.Itoa(s.KeeperPid) + "/exe")
-	if err != nil || info.Main.Version == "" {
-		return s.Program
+func version(of func(path string) string, s wire.Status) string {
+	if of != nil {
+		if v := of("/proc/" + strconv.Itoa(s.KeeperPid) + "/exe"); v != "" {
+			return v
+		}
 	}
-	return info.Main.Version
+	return s.Program
 }
 
 // Upgrade makes every keeper execute the program at path in place: children, streams

@@ -171,11 +171,15 @@ func (f *Face) start(ctx context.Context) (follow []func() error, err error) {
 	return f.followEvents(ctx)
 }
 
+func connState(c net.Conn, s http.ConnState) {
+	connlimit.Busy(c, s == http.StateActive || s == http.StateHijacked)
+}
+
 // listen serves one listener until ctx ends.
 func (f *Face) listen(ctx context.Context, l net.Listener, g recoveryGate) error {
 	srv := &http.Server{
 		Handler: f.handler(l, g), ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog: slog.NewLogLogger(f.server.log.Handler(), slog.LevelDebug), ConnState: connlimit.ConnState, ConnContext: connlimit.ConnContext,
+		ErrorLog: slog.NewLogLogger(f.server.log.Handler(), slog.LevelDebug), ConnState: connState, ConnContext: connlimit.ConnContext,
 	}
 	o := connlimit.Options{Name: Name, Key: "face.mesos.max_connections", Max: f.cfg.MaxConnections}
 	if !isLocal(l) {
