@@ -113,6 +113,11 @@ vm-systemd: build ## the agent as a unit of systemd, in QEMU
 	hack/deps.sh vm
 	hack/vm.sh systemd
 
+.PHONY: e2e-kata-vm
+e2e-kata-vm: build ## longshore-guest as the first process of QEMU guests, driven over vsock
+	hack/deps.sh vm
+	LONGSHORE_BIN=$(CURDIR)/bin hack/vm.sh kata
+
 vm-powercut: build ## cut the power of a QEMU guest twenty times in the middle of its work
 	hack/deps.sh vm
 	hack/vm.sh powercut 20

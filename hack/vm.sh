@@ -4,6 +4,7 @@
 #   hack/vm.sh systemd [package…]  the same below systemd; test/systemd when none is named
 #   hack/vm.sh powercut [N]   cuts the power N times (20) in the middle of work: hack/vm/powercut
 #   hack/vm.sh powercut-self  tests that test with a stand-in for the agent
+#   hack/vm.sh kata           longshore-guest as the first process of guests of its own: hack/vm/kata.sh
 #   hack/vm.sh shell          a shell in the guest; exit ends it, nothing is kept
 # Needs the packages of `hack/deps.sh vm` and root (the guest's files belong to
 # root). Everything made stays below .cache/vm; last.log there is the console.
@@ -206,6 +207,7 @@ powercut_self() {
 case ${1:-} in
 powercut) powercut "${2:-20}" ;;
 powercut-self) powercut_self ;;
+kata) hack/vm/kata.sh "$(base)" "$run/kata" ;;
 shell)
   base=$(base)
   collect "$run/longshore"

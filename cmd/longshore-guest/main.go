@@ -1,5 +1,6 @@
 // Longshore-guest is the agent inside of a virtual machine, which Kata's shim drives in
-// place of kata-agent. Start reading at internal/guest/agent and internal/face/kata.
+// place of kata-agent. It can be the machine's first process. Start reading at
+// internal/guest/agent, internal/guest/boot and internal/face/kata.
 package main
 
 import (
@@ -13,17 +14,27 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/longshore/longshore/internal/guest/agent"
+	"github.com/longshore/longshore/internal/guest/options"
+	"github.com/longshore/longshore/internal/guest/vsock"
 )
 
 // release is set by the release build (-ldflags -X main.release=1.2.3).
 var release string //nolint:gochecknoglobals // only the linker sets it
 
 func main() {
-	if err := run(os.Args[1:], os.Stderr); err != nil {
+	var err error
+	switch roleOf(os.Args, os.Getpid()) {
+	case first:
+		machine()
+	case service:
+		err = serveAsKataAgent(os.Args[1:], os.Stderr)
+	case plain:
+		err = run(os.Args[1:], os.Stderr)
+	}
+	if err != nil {
 		if !errors.Is(err, flag.ErrHelp) {
 			_, _ = fmt.Fprintln(os.Stderr, "longshore-guest:", err)
 		}
@@ -34,39 +45,74 @@ func main() {
 func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("longshore-guest", flag.ContinueOnError)
 	flags.SetOutput(out)
-	listen := flags.String("listen", "", "where the shim calls: unix:///PATH")
-	state := flags.String("state", "/run/longshore-guest", "directory on a tmpfs; what an earlier agent left in it is removed")
-	groups := flags.String("cgroup-root", "/longshore-guest", "containers' cgroups are below this directory of each hierarchy")
-	level := slog.LevelInfo
-	flags.TextVar(&level, "log-level", level, "debug, info, warn or error")
+	listen := flags.String("listen", "", "where the shim calls: unix:///PATH, or vsock://CID:PORT with -1 for any CID")
+	var s settings
+	flags.StringVar(&s.state, "state", ownState, "directory on a tmpfs; what an earlier agent left in it is removed")
+	flags.StringVar(&s.groups, "cgroup-root", ownGroups, "containers' cgroups are below this directory of each hierarchy")
+	flags.TextVar(&s.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; --help shows what there is", flags.Arg(0))
 	}
-	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level}))
+	var err error
+	if s.listen, err = options.ParseAddress(*listen); err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	return s.serve(ctx, out)
+}
+
+// The agent's directories in a guest.
+const (
+	ownState  = "/run/longshore-guest"
+	ownGroups = "/longshore-guest"
+)
+
+// settings are what an agent needs to know, however it was told.
+type settings struct {
+	listen        options.Address
+	state, groups string
+	level         slog.Level
+	logPort       uint32   // of vsock; 0 means out
+	warnings      []string // about options, to be logged
+}
+
+// serve is the agent, until ctx ends or the sandbox was destroyed.
+func (s settings) serve(ctx context.Context, out io.Writer) error {
+	if s.logPort != 0 {
+		l, err := vsock.Listen(vsock.Any, s.logPort)
+		if err != nil {
+			return fmt.Errorf("the log's port: %w", err)
+		}
+		port := agent.NewLogPort(l)
+		defer port.Close()
+		out = port
+	}
+	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: s.level}))
+	for _, w := range s.warnings {
+		log.WarnContext(ctx, "an option has no effect", "option", w)
+	}
 	keeper, err := agent.Program("longshore-keeper")
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	l, err := open(ctx, *listen)
+	l, err := open(ctx, s.listen)
 	if err != nil {
 		return err
 	}
-	return agent.Run(ctx, agent.Options{State: *state, Keeper: keeper, CgroupRoot: *groups, Listeners: []net.Listener{l}, Version: version(), Logger: log})
+	return agent.Run(ctx, agent.Options{State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Version: version(), Logger: log})
 }
 
-// open listens at an address. The socket is for root alone.
-func open(ctx context.Context, address string) (net.Listener, error) {
-	path, ok := strings.CutPrefix(address, "unix://")
-	if !ok || !strings.HasPrefix(path, "/") {
-		return nil, fmt.Errorf("--listen %q: unix:///PATH is wanted", address)
+// open listens at an address. A socket with a path is for root alone.
+func open(ctx context.Context, a options.Address) (net.Listener, error) {
+	if a.Path == "" {
+		return vsock.Listen(a.CID, a.Port)
 	}
 	defer syscall.Umask(syscall.Umask(0o177))
-	return new(net.ListenConfig).Listen(ctx, "unix", path)
+	return new(net.ListenConfig).Listen(ctx, "unix", a.Path)
 }
 
 func version() string {

@@ -133,6 +133,7 @@ var small = map[string]string{
 	"internal/face/errtext":       "all faces shorten errors alike, also those without gRPC",
 	"internal/face/grpcerr":       "the faces that speak gRPC and the control API share it; face itself has no gRPC",
 	"internal/face/swarm/stepper": "a pure table of states, which a test walks as a whole",
+	"internal/guest/vsock":        "net's listeners, for a kind of socket that net does not know",
 	"internal/image/flight":       "image and its worker, which is another process, share it",
 	"internal/invalid":            "faces, translators and the control API refuse arguments by it",
 	"internal/keeper/tinyinit":    "linked into the small binary, whose imports a test guards",

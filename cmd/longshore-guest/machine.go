@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/longshore/longshore/internal/guest/boot"
+	"github.com/longshore/longshore/internal/guest/options"
+)
+
+// role is how this program was started.
+type role int
+
+const (
+	plain   role = iota // by its flags
+	service             // in kata-agent's place by another init, as a systemd unit
+	first               // as the machine's first process
+)
+
+// roleOf decides by the program's name and by its pid. The kernel gives its first process
+// those words of its command line that it does not know, so arguments mean nothing to an
+// init.
+func roleOf(args []string, pid int) role {
+	name := ""
+	if len(args) > 0 {
+		name = filepath.Base(args[0])
+	}
+	named := name == "init" || name == "kata-agent"
+	switch {
+	case pid == 1 && (named || len(args) <= 1):
+		return first
+	case named:
+		return service
+	}
+	return plain
+}
+
+// machine is the first process's life. At its end the machine's power is switched off,
+// however it ended: a first process must not return.
+func machine() {
+	if err := beFirst(); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "longshore-guest:", err)
+	}
+	if err := boot.PowerOff(); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "longshore-guest:", err)
+	}
+	os.Exit(1)
+}
+
+func beFirst() error {
+	if err := boot.Prepare(); err != nil {
+		return err
+	}
+	s, unified, err := told("", os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	if err := boot.Cgroups("/", unified); err != nil {
+		return err
+	}
+	// An interrupt comes from the console's keyboard, and ends no machine.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	reaping, end := context.WithCancel(context.WithoutCancel(ctx))
+	var reaper sync.WaitGroup
+	reaper.Go(func() { boot.Reap(reaping, slog.New(slog.NewJSONHandler(os.Stderr, nil))) })
+	defer reaper.Wait()
+	defer end()
+	return s.serve(ctx, os.Stderr)
+}
+
+// serveAsKataAgent has the arguments of kata-agent.
+func serveAsKataAgent(args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("kata-agent", flag.ContinueOnError)
+	flags.SetOutput(out)
+	var file string
+	const usage = "an option `file`, which outranks the one that the kernel's command line names"
+	flags.StringVar(&file, "config", "", usage)
+	flags.StringVar(&file, "c", "", usage)
+	show := flags.Bool("version", false, "show the version and end")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; --help shows what there is", flags.Arg(0))
+	}
+	if *show {
+		_, err := fmt.Fprintln(out, "longshore-guest", version())
+		return err
+	}
+	s, _, err := told(file, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	return s.serve(ctx, out)
+}
+
+// told reads the options of the kernel's command line, of the option file, which the
+// command line outranks, and of the environment, which outranks both.
+func told(file string, lookup func(string) (string, bool)) (s settings, unified bool, err error) {
+	line, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return s, false, fmt.Errorf("kernel command line: %w", err)
+	}
+	o, err := read(string(line), file, lookup)
+	if err != nil {
+		return s, false, err
+	}
+	s = settings{listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort}
+	for _, name := range o.Unserved {
+		s.warnings = append(s.warnings, name+": not served by this agent")
+	}
+	for _, name := range o.Unknown {
+		s.warnings = append(s.warnings, fmt.Sprintf("%.100q: unknown", name))
+	}
+	return s, o.Unified, nil
+}
+
+func read(line, file string, lookup func(string) (string, bool)) (options.Options, error) {
+	o := options.Default()
+	if err := o.CommandLine(line); err != nil {
+		return o, err
+	}
+	if file == "" {
+		file = o.File
+	}
+	if file != "" {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return o, fmt.Errorf("option file: %w", err)
+		}
+		o = options.Default()
+		if err := o.FileText(string(b)); err != nil {
+			return o, fmt.Errorf("%s: %w", file, err)
+		}
+		if err := o.CommandLine(line); err != nil {
+			return o, err
+		}
+	}
+	return o, o.Environment(lookup)
+}

@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Boots longshore-guest as the first process of QEMU guests and has a test drive it there,
+# over vsock's loopback: TestInAGuest of test/kata.
+# Usage: hack/vm/kata.sh <base directory> <work directory>     (hack/vm.sh kata calls it)
+# LONGSHORE_BIN has the binaries, GUESTS names some of the three guests:
+#   initramfs   its root is the kernel's initial file system; cgroup v2
+#   disk        its root is a read-only disk; cgroup v1
+#   malformed   an option that means nothing: it is named on the console, and ends the start
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+base=$1 run=$2 bin=${LONGSHORE_BIN:-bin}
+mkdir -p "$run/modules/lib"
+
+# The kernel's modules are in the base image alone.
+debugfs -R "rdump /usr/lib/modules $run/modules/lib" "$base/base.img" >/dev/null 2>"$run/debugfs.log"
+version=$(basename "$run"/modules/lib/modules/*)
+
+# guest lays out what every guest has, below a directory.
+guest() { # directory
+  mkdir -p "$1"/{bin,dev,etc,lib,proc,run,sbin,sys,tmp}
+  cp "$(command -v busybox)" "$1/bin/busybox"
+  ln -s busybox "$1/bin/sh"
+  echo kata-guest >"$1/etc/hostname"
+  install -m 755 "$bin/longshore-guest" "$1/sbin/init"
+  install -m 755 "$bin/longshore-keeper" "$1/sbin/longshore-keeper"
+  cp "$run/driver" "$1/driver"
+  # The agent is not what loads a guest's modules, and starts no test.
+  cat >"$1/start" <<'END'
+#!/bin/busybox sh
+[ -e /dev/null ] || /bin/busybox mknod /dev/null c 1 3 # the shell wants it for what runs beside it
+/driver -test.v -test.run '^TestInAGuest$' -test.timeout 8m &
+exec /sbin/init
+END
+  chmod +x "$1/start"
+}
+
+# loads prints the commands that load modules and what they need, in order.
+loads() { # directory for the modules, module…
+  local to=$1 m
+  shift
+  for m in "$@"; do
+    modprobe -d "$run/modules" -S "$version" --show-depends "$m"
+  done | awk '$1 == "insmod" && !seen[$2]++ {print $2}' | while read -r file; do
+    cp "$file" "$to/"
+    echo "/bin/busybox insmod /lib/$(basename "$file")"
+  done
+}
+
+pack() { (cd "$1" && find . | cpio --quiet -o -H newc --owner 0:0 | gzip -1) >"$2"; }
+
+image() { mke2fs -q -t ext4 -O ^has_journal -m 0 -d "$1" "$2" "$3" >/dev/null; }
+
+# A container's files.
+mkdir -p "$run/image"/{bin,etc,tmp,proc,dev,sys}
+cp "$(command -v busybox)" "$run/image/bin/busybox"
+for a in sh cat dd df echo false hostname ls ps sleep sort stty tail touch true; do ln -s busybox "$run/image/bin/$a"; done
+image "$run/image" "$run/image.ext4" 16M
+
+go test -c -trimpath -ldflags='-s -w' -o "$run/driver" ./test/kata
+
+guest "$run/initramfs"
+modules=$(loads "$run/initramfs/lib" virtio_pci virtio_blk overlay vsock_loopback)
+cat >"$run/initramfs/load" <<END
+#!/bin/busybox sh
+$modules
+exec /start
+END
+chmod +x "$run/initramfs/load"
+pack "$run/initramfs" "$run/initramfs.cpio"
+
+guest "$run/disk"
+image "$run/disk" "$run/disk.ext4" 128M
+mkdir -p "$run/loader"/{bin,dev,lib,root}
+cp "$(command -v busybox)" "$run/loader/bin/busybox"
+modules=$(loads "$run/loader/lib" virtio_pci virtio_blk overlay vsock_loopback)
+cat >"$run/loader/init" <<END
+#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+$modules
+/bin/busybox mount -t ext4 -o ro /dev/vdb /root
+/bin/busybox mount -o move /dev /root/dev
+exec /bin/busybox switch_root /root /start
+END
+chmod +x "$run/loader/init"
+pack "$run/loader" "$run/loader.cpio"
+
+# boot runs one guest until its power is off, and keeps its console.
+boot() { # name, initial file system, kernel parameters, qemu argument…
+  local name=$1 initrd=$2 params=$3 start=$EPOCHREALTIME
+  shift 3
+  timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-600}" nice -n "${LONGSHORE_VM_NICE:-10}" qemu-system-x86_64 \
+    -machine q35,sata=off,smbus=off,usb=off -accel tcg,thread=multi -cpu max -smp 2 -m "${LONGSHORE_VM_MEMORY:-768M}" \
+    -nodefaults -no-user-config -display none -no-reboot -nic none -serial stdio -kernel "$base/vmlinuz" -initrd "$initrd" \
+    -append "console=ttyS0 quiet loglevel=3 panic=-1 oops=panic tsc=reliable no_timer_check mitigations=off nokaslr random.trust_cpu=on 8250.nr_uarts=1 cryptomgr.notests rcupdate.rcu_expedited=1 $params" \
+    -drive "file=$run/image.ext4,if=none,id=image,format=raw,snapshot=on" -device virtio-blk-pci,drive=image,addr=10 "$@" \
+    </dev/null 2>&1 | sed -u 's/\r$//' >"$run/$name.log" || { echo "kata-vm: $name: QEMU failed, or the power did not go off in time"; return 1; }
+  echo "== $name: the power was off after $(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN {printf "%.1f", b - a}') s"
+}
+
+failed=
+check() { # name, what the console must say
+  if grep -aq -e "$2" "$run/$1.log"; then
+    return
+  fi
+  echo "kata-vm: $1: the console does not say: $2"
+  failed="$failed $1"
+}
+
+wanted=" ${GUESTS:-initramfs disk malformed} "
+want() { [[ $wanted == *" $1 "* ]]; }
+test="LONGSHORE_KATA_IMAGE=/dev/vda LONGSHORE_TEST_PATIENCE=5 agent.log=debug agent.log_vport=1025 agent.debug_console agent.surprise=1"
+if ! want initramfs; then :
+elif boot initramfs "$run/initramfs.cpio" "rdinit=/load systemd.unified_cgroup_hierarchy=1 LONGSHORE_KATA_GUEST=cgroup2 $test"; then
+  check initramfs '^kata-vm: ok$'
+else failed="$failed initramfs"; fi
+if ! want disk; then :
+elif boot disk "$run/loader.cpio" "LONGSHORE_KATA_GUEST=cgroup $test" -drive "file=$run/disk.ext4,if=none,id=disk,format=raw,snapshot=on" -device virtio-blk-pci,drive=disk,addr=11; then
+  check disk '^kata-vm: ok$'
+else failed="$failed disk"; fi
+if ! want malformed; then :
+elif boot malformed "$run/initramfs.cpio" "rdinit=/load agent.log=loud"; then
+  check malformed 'kernel command line: agent.log: "loud": one of fatal, '
+else failed="$failed malformed"; fi
+
+mkdir -p .cache/vm
+for name in $wanted; do cat "$run/$name.log"; done >.cache/vm/kata.log
+if [ -n "$failed" ]; then
+  for name in $failed; do
+    echo "== the console of $name"
+    tail -n 200 "$run/$name.log"
+  done
+  exit 1
+fi
+grep -aE '^ *(--- |kata-vm: )|memory in KiB' .cache/vm/kata.log || true
+echo 'kata-vm: all guests as they should be; their consoles are in .cache/vm/kata.log'

@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// What a log port keeps for a host that does not read, and how long it waits for one.
+const (
+	keptLines   = 1024
+	readTimeout = 10 * time.Second
+	lastTimeout = time.Second // for what is left at the end
+)
+
+// LogPort is a log that the host reads from a listener: the one connection that is
+// accepted gets all lines, also those from before. A host that does not read costs the
+// agent nothing but the lines that are too many, which are counted; after one that leaves
+// or stops reading the next one is accepted.
+type LogPort struct {
+	listener net.Listener
+	lines    chan []byte
+	closing  chan struct{}
+	done     sync.WaitGroup
+
+	mu      sync.Mutex // guards dropped
+	dropped int
+}
+
+var _ io.Writer = (*LogPort)(nil)
+
+// NewLogPort starts a log port. Close ends it and the listener.
+func NewLogPort(l net.Listener) *LogPort {
+	p := &LogPort{listener: l, lines: make(chan []byte, keptLines), closing: make(chan struct{})}
+	p.done.Go(p.run)
+	return p
+}
+
+// Write implements io.Writer. It never waits and never fails.
+func (p *LogPort) Write(line []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dropped > 0 {
+		select {
+		case p.lines <- fmt.Appendf(nil, `{"level":"WARN","msg":"log lines were dropped","count":%d}`+"\n", p.dropped):
+			p.dropped = 0
+		default:
+		}
+	}
+	select {
+	case p.lines <- bytes.Clone(line):
+	default:
+		p.dropped++
+	}
+	return len(line), nil
+}
+
+// Close gives the host what is left, for a moment at most.
+func (p *LogPort) Close() {
+	close(p.closing)
+	_ = p.listener.Close() // a run that accepts ends
+	p.done.Wait()
+}
+
+func (p *LogPort) run() {
+	var left []byte // of the line that the last connection did not take
+	for {
+		c, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		left = p.send(c, left)
+		_ = c.Close()
+		select {
+		case <-p.closing:
+			return
+		default:
+		}
+	}
+}
+
+// send writes lines to a connection until that fails or the port is closed. It returns the
+// line that failed, which the next connection gets as a whole.
+func (p *LogPort) send(c net.Conn, line []byte) (failed []byte) {
+	for {
+		if line != nil {
+			_ = c.SetWriteDeadline(time.Now().Add(readTimeout))
+			if _, err := c.Write(line); err != nil {
+				return line
+			}
+		}
+		select {
+		case line = <-p.lines:
+			continue
+		case <-p.closing:
+		}
+		break
+	}
+	_ = c.SetWriteDeadline(time.Now().Add(lastTimeout))
+	for {
+		select {
+		case line = <-p.lines:
+			if _, err := c.Write(line); err != nil {
+				return nil
+			}
+		default:
+			return nil
+		}
+	}
+}
