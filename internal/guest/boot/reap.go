@@ -41,7 +41,7 @@ func Reap(ctx context.Context, log *slog.Logger) {
 func reapInherited() error {
 	for {
 		ended, err := kernel.Peek(0, false)
-		if err == unix.ECHILD || err == nil && ended.Pid == 0 { //nolint:errorlint // of a system call
+		if err == unix.ECHILD || err == nil && ended.Pid == 0 {
 			return nil
 		}
 		if err != nil {
@@ -73,14 +73,14 @@ func reapInherited() error {
 func reapUnlessWaitedFor(pid int) (gone bool, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return true, nil //nolint:nilerr // its waiter has taken it
+		return true, nil // its waiter has taken it
 	}
 	defer func() { _ = unix.Close(fd) }()
 	others, err := pidfds(pid, fd)
 	if err != nil || others {
 		return false, err
 	}
-	if err := unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG, nil); err != nil && err != unix.ECHILD { //nolint:errorlint // of a system call
+	if err := unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG, nil); err != nil && err != unix.ECHILD {
 		return false, fmt.Errorf("reap %d: %w", pid, err)
 	}
 	return true, nil

@@ -87,11 +87,11 @@ func (l *listener) Accept() (net.Conn, error) {
 	err := l.raw.Read(func(at uintptr) bool {
 		for {
 			fd, from, failure = unix.Accept4(int(at), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-			switch failure { //nolint:errorlint // of a system call
+			switch failure {
 			case unix.EINTR, unix.ECONNABORTED:
 				continue
 			}
-			return failure != unix.EAGAIN //nolint:errorlint // of a system call
+			return failure != unix.EAGAIN
 		}
 	})
 	if err != nil && l.closed.Load() {
