@@ -85,13 +85,43 @@ func TestTheMachinesNetwork(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if _, err := a.UpdateInterface(t.Context(), &katav1.UpdateInterfaceRequest{Interface: &katatypes.Interface{Name: "none"}}); status.Code(err) != codes.Internal {
+		_, err = a.UpdateInterface(t.Context(), &katav1.UpdateInterfaceRequest{Interface: &katatypes.Interface{Name: "none"}})
+		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "Link not found") { // then the shim tries again
 			t.Errorf("a link that there is not: %v", err)
 		}
 	})
 }
 
 func second[A any](_ A, err error) error { return err }
+
+// TestTheSandboxsDNS: the machine's resolv.conf is the sandbox's while there is one.
+func TestTheSandboxsDNS(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		const file = "/etc/resolv.conf"
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "own"), []byte("nameserver 192.0.2.1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(file); err != nil {
+			t.Skip(err)
+		}
+		command(t, "mount", "--bind", filepath.Join(dir, "own"), file) // the test's own
+		a := start(t)
+		lines := []string{"nameserver 192.0.2.53", "search example.org", ""}
+		if _, err := a.CreateSandbox(t.Context(), &katav1.CreateSandboxRequest{SandboxId: "s1", Dns: lines}); err != nil {
+			t.Fatalf("CreateSandbox: %v", err)
+		}
+		if b, err := os.ReadFile(file); err != nil || string(b) != strings.Join(lines, "\n") {
+			t.Errorf("with the sandbox it is %q, %v", b, err)
+		}
+		if _, err := a.DestroySandbox(t.Context(), &katav1.DestroySandboxRequest{}); err != nil {
+			t.Fatalf("DestroySandbox: %v", err)
+		}
+		if b, err := os.ReadFile(file); err != nil || string(b) != "nameserver 192.0.2.1\n" {
+			t.Errorf("after it, it is %q, %v", b, err)
+		}
+	})
+}
 
 // TestFilesFromTheHost: what CopyFile writes, a container sees; nothing else of the
 // machine can be written by it.

@@ -21,6 +21,7 @@ import (
 type agent struct {
 	katav1.AgentServiceService
 	health katav1.HealthService
+	client *ttrpc.Client
 	cmd    *exec.Cmd
 	ended  chan error
 	root   string // the containers' root
@@ -59,10 +60,25 @@ func start(t *testing.T) *agent {
 		conn, err = net.Dial("unix", socket)
 		return err == nil
 	})
-	client := ttrpc.NewClient(conn)
-	t.Cleanup(func() { _ = client.Close() })
-	a.AgentServiceService, a.health = katav1.NewAgentServiceClient(client), katav1.NewHealthClient(client)
+	a.client = ttrpc.NewClient(conn)
+	t.Cleanup(func() { _ = a.client.Close() })
+	a.AgentServiceService, a.health = katav1.NewAgentServiceClient(a.client), katav1.NewHealthClient(a.client)
 	return a
+}
+
+// gone returns what is closed when the agent has ended by itself.
+func (a *agent) gone(t *testing.T) <-chan struct{} {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err := <-a.ended
+		if err != nil {
+			t.Errorf("after DestroySandbox the agent ended with %v", err)
+		}
+		a.ended <- nil // for the cleanup
+	}()
+	return done
 }
 
 // rootfs makes a directory with busybox.

@@ -45,6 +45,8 @@ type Machine interface {
 	Unmount(ctx context.Context, s guest.Storage) error
 	// Drivers names the drivers of storages that Mount knows.
 	Drivers() []string
+	// SetDNS lays lines over the machine's resolv.conf; undo takes them away again.
+	SetDNS(lines []string) (undo func() error, err error)
 	// CopyFile writes a part of a file below guest.Shared.
 	CopyFile(f guest.File) error
 	// VolumeUsage returns how full the file system at a path is.
@@ -68,8 +70,9 @@ type Face struct {
 	destroyed chan struct{} // closed by DestroySandbox
 	removals  keylock.Map[core.ID]
 
-	making  sync.Mutex      // serializes CreateSandbox and DestroySandbox; guards mounted, ended
+	making  sync.Mutex      // serializes CreateSandbox and DestroySandbox; guards mounted, undoDNS, ended
 	mounted []guest.Storage // of the sandbox
+	undoDNS func() error    // nil when there is no sandbox
 	ended   bool
 }
 

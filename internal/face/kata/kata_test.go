@@ -37,6 +37,7 @@ func (*fakeMachine) MemoryBlock() (uint64, bool, error) { return 128 << 20, true
 func (*fakeMachine) Drivers() []string                  { return []string{"ephemeral"} }
 func (*fakeMachine) First() bool                        { return true }
 
+func (*fakeMachine) SetDNS([]string) (func() error, error)                { return func() error { return nil }, nil }
 func (*fakeMachine) CopyFile(guest.File) error                            { return nil }
 func (*fakeMachine) VolumeUsage(string) (guest.Usage, error)              { return guest.Usage{}, nil }
 func (*fakeMachine) UpdateLink(context.Context, guest.Link) error         { return nil }

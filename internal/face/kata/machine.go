@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -60,7 +61,11 @@ func (s *service) UpdateInterface(ctx context.Context, req *katav1.UpdateInterfa
 		}
 		link.Addresses = append(link.Addresses, netip.PrefixFrom(addr, bits))
 	}
-	return in, s.face.o.Machine.UpdateLink(ctx, link)
+	err := s.face.o.Machine.UpdateLink(ctx, link)
+	if errdefs.IsNotFound(err) { // the shim tries again when it finds these words
+		err = refuse(codes.Internal, "Link not found: %v", err)
+	}
+	return in, err
 }
 
 // ListInterfaces implements katav1.AgentServiceService.

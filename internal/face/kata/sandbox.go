@@ -2,6 +2,7 @@ package kata
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"github.com/containerd/errdefs"
@@ -63,11 +64,18 @@ func (s *service) CreateSandbox(ctx context.Context, req *katav1.CreateSandboxRe
 	if err != nil {
 		return nil, err
 	}
+	undoDNS := func() error { return nil }
+	if len(req.GetDns()) > 0 {
+		if undoDNS, err = f.o.Machine.SetDNS(req.GetDns()); err != nil {
+			f.unmountAll(ctx, mounted)
+			return nil, err
+		}
+	}
 	if _, err := f.o.Engine.CreateSandbox(ctx, cfg); err != nil {
 		f.unmountAll(ctx, mounted)
-		return nil, err
+		return nil, errors.Join(err, undoDNS())
 	}
-	f.mounted = mounted
+	f.mounted, f.undoDNS = mounted, undoDNS
 	return &emptypb.Empty{}, nil
 }
 
@@ -77,8 +85,6 @@ func unservedSandbox(req *katav1.CreateSandboxRequest) error {
 		return refuse(codes.Unimplemented, "hooks of the guest are not served")
 	case len(req.GetKernelModules()) > 0:
 		return refuse(codes.Unimplemented, "kernel modules are not loaded")
-	case len(req.GetDns()) > 0:
-		return refuse(codes.Unimplemented, "the sandbox's DNS is not served")
 	}
 	return nil
 }
@@ -153,6 +159,12 @@ func (s *service) DestroySandbox(ctx context.Context, _ *katav1.DestroySandboxRe
 	f.outs.close()
 	f.unmountAll(ctx, f.mounted)
 	f.mounted = nil
+	if undo := f.undoDNS; undo != nil {
+		f.undoDNS = nil
+		if err := undo(); err != nil {
+			f.o.Logger.WarnContext(ctx, "the machine keeps the sandbox's DNS", "error", err)
+		}
+	}
 	if !f.ended {
 		f.ended = true
 		close(f.destroyed)

@@ -2,6 +2,7 @@ package kata
 
 import (
 	"context"
+	"maps"
 
 	katav1 "github.com/longshore/longshore/api/kata/v1"
 	"github.com/longshore/longshore/internal/core"
@@ -32,7 +33,7 @@ func toCgroupStats(st *core.Stats) *katav1.CgroupStats {
 		MemoryStats: &katav1.MemoryStats{
 			Cache: m.Cache.N, Usage: &katav1.MemoryData{Usage: m.Usage.N, MaxUsage: m.Peak.N, Failcnt: m.FailCount.N, Limit: m.Limit.N},
 			SwapUsage: &katav1.MemoryData{Usage: m.Swap.N, Limit: m.SwapLimit.N}, KernelUsage: &katav1.MemoryData{Usage: m.Kernel.N},
-			UseHierarchy: true, Stats: m.Raw,
+			UseHierarchy: true, Stats: memoryStats(m),
 		},
 		PidsStats:  &katav1.PidsStats{Current: st.Pids.Current.N, Limit: st.Pids.Limit.N},
 		BlkioStats: &katav1.BlkioStats{},
@@ -52,6 +53,21 @@ func toCgroupStats(st *core.Stats) *katav1.CgroupStats {
 		out.HugetlbStats[size] = &katav1.HugetlbStats{Usage: h.Usage, MaxUsage: h.Max.N, Failcnt: h.Failures}
 	}
 	return out
+}
+
+// memoryStats is memory.stat with the figures that the shim of a host with cgroup v2
+// looks for there.
+func memoryStats(m *core.MemoryStats) map[string]uint64 {
+	all := maps.Clone(m.Raw)
+	if all == nil {
+		all = map[string]uint64{}
+	}
+	for name, v := range map[string]core.Value{"usage": m.Usage, "usage_limit": m.Limit, "swap_usage": m.Swap, "swap_limit": m.SwapLimit} {
+		if v.OK {
+			all[name] = v.N
+		}
+	}
+	return all
 }
 
 func toNetStats(list []core.NetStats) (out []*katav1.NetworkStats) {
