@@ -28,6 +28,7 @@ const (
 	maxDepth   = 30        // blocks in blocks, and templates in templates
 	maxWork    = 256 << 10 // bytes of actions that are executed, each time anew
 	minPrice   = 16        // bytes that each step counts at least: calling a function takes microseconds
+	perByte    = 16        // bytes of a value that count as one where a function reads all of it
 )
 
 // Context is what templates name: docker's documentation has the list. Nothing in it has
@@ -110,7 +111,7 @@ func expand(text string, c Context, more template.FuncMap, limit int) (string, e
 	}
 	pay := &purse{left: maxWork}
 	// A label that the service has not is an error, as with docker.
-	t, err := template.New("").Option("missingkey=error").Funcs(functions()).Funcs(more).Funcs(template.FuncMap{payName: pay.pay}).Parse(text)
+	t, err := template.New("").Option("missingkey=error").Funcs(pay.functions()).Funcs(more).Funcs(template.FuncMap{payName: pay.pay}).Parse(text)
 	if err != nil {
 		return "", invalid.Errorf("%w", err)
 	}
@@ -232,11 +233,11 @@ func (c charger) payment(numbers ...int) parse.Node {
 }
 
 // functions are docker's, and take the place of those of package template whose output
-// could be of any size.
-func functions() template.FuncMap {
+// could be of any size. They cost what they read.
+func (p *purse) functions() template.FuncMap {
 	escape := func(f func(...any) string) func(...any) (string, error) {
 		return func(args ...any) (string, error) {
-			if err := boundedArgs(args); err != nil {
+			if err := p.read(args); err != nil {
 				return "", err
 			}
 			return bounded(f(args...))
@@ -253,6 +254,9 @@ func functions() template.FuncMap {
 					return "", tooMuch("a long value")
 				}
 			}
+			if _, err := p.pay(int64(size/perByte), 0); err != nil {
+				return "", err
+			}
 			return bounded(strings.Join(list, by))
 		},
 		"print": escape(fmt.Sprint), "println": escape(fmt.Sprintln),
@@ -262,7 +266,7 @@ func functions() template.FuncMap {
 			if strings.ContainsAny(format, "*[") || widest(format) > 3 {
 				return "", tooMuch("a wide format")
 			}
-			if err := boundedArgs(args); err != nil {
+			if err := p.read(args); err != nil {
 				return "", err
 			}
 			return bounded(fmt.Sprintf(format, args...))
@@ -277,8 +281,9 @@ func bounded(s string) (string, error) {
 	return s, nil
 }
 
-// boundedArgs refuses arguments that are long when they are printed one after the other.
-func boundedArgs(args []any) error {
+// read pays for arguments, and refuses those that are long when they are printed one after
+// the other.
+func (p *purse) read(args []any) error {
 	size := 0
 	for _, a := range args {
 		switch a := a.(type) {
@@ -291,7 +296,8 @@ func boundedArgs(args []any) error {
 			return tooMuch("a long value")
 		}
 	}
-	return nil
+	_, err := p.pay(int64(size/perByte), 0)
+	return err
 }
 
 // widest is how many digits the longest number in a format has.

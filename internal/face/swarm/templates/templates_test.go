@@ -61,6 +61,8 @@ func tooMuch() map[string]string {
 		"values that double":  `{{$a := "` + strings.Repeat("x", 1000) + `"}}` + strings.Repeat(`{{$a = print $a $a}}`, 60),
 		"joins that double":   `{{$a := "` + strings.Repeat("x", 1000) + `"}}` + strings.Repeat(`{{$a = join $a $a $a}}`, 60),
 		"escapes that double": `{{$a := "` + strings.Repeat("&lt;", 1000) + `"}}` + strings.Repeat(`{{$a = html $a}}`, 60),
+		"a long value often":  `{{$a := "` + strings.Repeat("x", 15_000) + `"}}{{range 1000}}{{$b := js $a}}{{end}}`,
+		"long joins often":    `{{$a := "` + strings.Repeat("x", 15_000) + `"}}{{range 1000}}{{$b := join "" $a}}{{end}}`,
 		"a depth of its own":  `{{define "a"}}{{longshore_pay 0 -1}}{{range 1}}{{template "a"}}{{end}}{{end}}{{template "a"}}`,
 		"blocks in blocks":    strings.Repeat("{{range 1}}", 31) + strings.Repeat("{{end}}", 31),
 		"an error far inside": strings.Repeat("{{range 1}}", 30) + "{{.Nothing}}" + strings.Repeat("{{end}}", 30),
