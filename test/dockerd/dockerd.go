@@ -106,7 +106,9 @@ func (d *Daemon) env() []string {
 		"PATH="+filepath.Join(d.o.Packages, "usr/bin")+":"+filepath.Join(d.o.Packages, "usr/sbin")+":"+os.Getenv("PATH"))
 }
 
-// Answers waits until it answers. The error of one that has ended has the end of its log.
+// Answers waits until it answers. The error of one that has ended has the end of its log. One
+// that has ended because its containerd was not there within 15 seconds, which it waits for, is
+// started again: the machine is busy.
 func (d *Daemon) Answers(ctx context.Context) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -118,7 +120,13 @@ func (d *Daemon) Answers(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-d.exited:
-			return fmt.Errorf("dockerd has ended:\n%s", d.LogTail())
+			end := d.LogTail()
+			if !strings.Contains(end[strings.LastIndexByte(strings.TrimSpace(end), '\n')+1:], "timeout waiting for containerd to start") {
+				return fmt.Errorf("dockerd has ended:\n%s", end)
+			}
+			if err := d.Restart(); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), err)
 		}

@@ -31,6 +31,7 @@ func checkedImage(t *testing.T, check *core.HealthCheck) string {
 func TestHealthChecks(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t)
+		r.patient()
 		r.join()
 		checked := checkedImage(t, &core.HealthCheck{Test: []string{"CMD-SHELL", "echo the image says no; exit 1"}, Interval: 50 * time.Millisecond, Retries: 2})
 

@@ -12,7 +12,6 @@ import (
 // TestTheRootIsRotated: docker's command waits until each node has a certificate of the
 // new root and trusts it. What runs notices nothing, and the key is on the disk encrypted.
 func TestTheRootIsRotated(t *testing.T) {
-	long(t)
 	beside(t, func(t *testing.T) {
 		passphrase := filepath.Join(t.TempDir(), "passphrase")
 		r := newRig(t, `key_passphrase_file = "`+passphrase+`"`)

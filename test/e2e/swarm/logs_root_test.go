@@ -78,6 +78,7 @@ func (f *following) until(text string) (list []string) {
 func TestServiceLogs(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t)
+		r.patient()
 		r.join()
 		r.create("web", r.ref, "--replicas", "2", "--", "sh", "-c",
 			"for i in 1 2 3; do echo line $i of $HOSTNAME; done; echo to stderr >&2; trap 'n=$((n+1)); echo signal $n' USR1; while :; do sleep 1000 & wait; done")

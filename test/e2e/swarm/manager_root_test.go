@@ -73,6 +73,13 @@ func startManager(t *testing.T) *manager {
 	return m
 }
 
+// patient has the manager wait for a minute before it gives a node up that it does not hear of, in
+// a case whose agent dies: by default it gives one up after 15 seconds, and its tasks with it.
+func (m *manager) patient() {
+	m.t.Helper()
+	m.docker("swarm", "update", "--dispatcher-heartbeat", "20s")
+}
+
 // answers waits until dockerd does.
 func (m *manager) answers() {
 	m.t.Helper()

@@ -13,6 +13,7 @@ import (
 func TestPortsThatTheNodeChooses(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t)
+		r.patient()
 		r.join()
 		r.create("web", r.ref, "--replicas", "3", "--publish", "mode=host,target=80", "--", "sh", "-c", "mkdir /www; hostname >/www/index.html; exec httpd -f -p 80 -h /www")
 		told := r.chosen("web", 3)

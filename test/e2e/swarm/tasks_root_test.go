@@ -115,6 +115,7 @@ func get(t *testing.T, url string) string {
 func TestWhoDies(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t)
+		r.patient()
 		id := r.join()
 		r.create("web", r.ref, "--replicas", "2", "--restart-condition", "none", "--", "sh", "-c", "trap 'exit 4' USR1; while :; do sleep 1000 & wait; done")
 		before := r.running("web", 2)
