@@ -3,6 +3,7 @@ module github.com/longshore/longshore/test/e2e/swarmkit
 go 1.26.8
 
 require (
+	github.com/gogo/protobuf v1.3.2
 	github.com/longshore/longshore v0.0.0
 	github.com/moby/swarmkit/v2 v2.1.2
 	golang.org/x/sys v0.49.0
@@ -23,7 +24,6 @@ require (
 	github.com/docker/go-metrics v0.0.1 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/fernet/fernet-go v0.0.0-20211208181803-9f70042a33ee // indirect
-	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/certificate-transparency-go v1.3.3 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect

@@ -22,8 +22,6 @@ import (
 	"time"
 
 	"github.com/moby/swarmkit/v2/api"
-
-	"github.com/longshore/longshore/internal/roottest"
 )
 
 // authority signs for the managers what they ask for, by the protocol of CFSSL. The
@@ -171,8 +169,8 @@ func (r *rig) certificate() *x509.Certificate {
 // Swarm's root to its end, and then an authority whose certificates are valid for a
 // minute; nothing that runs is touched.
 func TestIdentityOverTime(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	beside(t, func(t *testing.T) {
+		r := newRig(t, options{})
 		web := r.create("web", 2, nil, "sleep", "1000")
 		r.in(web, api.TaskStateRunning, 2)
 		pids := r.pids()
@@ -228,7 +226,6 @@ func TestIdentityOverTime(t *testing.T) {
 		r.scale(web, 3)
 		r.in(web, api.TaskStateRunning, 3)
 		r.removeService(web)
-		r.until("nothing is left", func() bool { return len(r.pids()) == 0 })
-		r.node.Check()
+		r.none()
 	})
 }

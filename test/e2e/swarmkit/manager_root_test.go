@@ -59,17 +59,32 @@ func (p plugins) GetAllManagedPluginsByCap(string) (list []plugin.Plugin) {
 	return list
 }
 
+// beside runs a case in namespaces of its own, beside other cases: most of its time it waits.
+func beside(t *testing.T, body func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	roottest.Run(t, body)
+}
+
+// options say how a rig is to be.
+type options struct {
+	drivers plugins // of cluster volumes, which the manager and the node have
+	engine  string  // lines of the node's [engine]
+	face    string  // lines of the node's [face.swarm]
+}
+
 // rig is a manager with a Swarm, and a node that is its worker.
 type rig struct {
 	api.ControlClient
+	logs api.LogsClient
 	t    *testing.T
 	node *nodetest.Node
 	id   string // the node's in the Swarm
 	ref  string // of busybox, in a registry of the test's
 }
 
-// newRig makes one. The manager and the node have the same drivers of cluster volumes.
-func newRig(t *testing.T, drivers plugins) *rig {
+// newRig makes one, and joins the node.
+func newRig(t *testing.T, o options) *rig {
 	t.Helper()
 	nodetest.Lines(t, "ip", "link", "add", "swarm0", "type", "bridge")
 	nodetest.Lines(t, "ip", "address", "add", "10.99.0.1/24", "dev", "swarm0")
@@ -82,7 +97,7 @@ func newRig(t *testing.T, drivers plugins) *rig {
 	keepLog(t, filepath.Join(dir, "log"))
 	m, err := swarmnode.New(&swarmnode.Config{
 		Hostname: "manager", StateDir: dir, ListenControlAPI: filepath.Join(dir, "control.sock"), ListenRemoteAPI: managerAddr, AdvertiseRemoteAPI: managerAddr,
-		Executor: idle{}, ElectionTick: 10, HeartbeatTick: 1, Availability: api.NodeAvailabilityDrain, PluginGetter: drivers,
+		Executor: idle{}, ElectionTick: 10, HeartbeatTick: 1, Availability: api.NodeAvailabilityDrain, PluginGetter: o.drivers, NetworkProvider: networks{},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -105,15 +120,15 @@ func newRig(t *testing.T, drivers plugins) *rig {
 	}
 	for conn := range m.ListenControlSocket(ctx) {
 		if conn != nil {
-			r.ControlClient = api.NewControlClient(conn)
+			r.ControlClient, r.logs = api.NewControlClient(conn), api.NewLogsClient(conn)
 			break
 		}
 	}
 	if r.ControlClient == nil {
 		t.Fatal("the manager has no control API")
 	}
-	config := "[face.swarm]\nenabled = true\n[face.swarm.csi]\n"
-	for name, socket := range drivers {
+	config := o.engine + "\n[face.swarm]\nenabled = true\n" + o.face + "\n[face.swarm.csi]\n"
+	for name, socket := range o.drivers {
 		config += `"` + name + `" = "` + socket + "\"\n"
 	}
 	r.node = nodetest.Start(t, nodetest.Options{Config: config})
@@ -127,10 +142,16 @@ func newRig(t *testing.T, drivers plugins) *rig {
 			t.Errorf("leave: %v", err)
 		}
 	})
+	r.join()
+	return r
+}
+
+// join makes the node a worker.
+func (r *rig) join() {
+	r.t.Helper()
 	r.cli("swarm", "join", managerAddr, "--token", r.cluster().RootCA.JoinTokens.Worker)
 	r.id = r.status().Node
 	r.until("the node is ready", func() bool { return r.self().Status.State == api.NodeStatus_READY })
-	return r
 }
 
 // keepLog has the manager's log in a file, of which a test that fails shows the end.
@@ -306,8 +327,8 @@ func (r *rig) pids() map[string]int {
 	return all
 }
 
-// logs is what a task's container has written.
-func (r *rig) logs(task string) string {
+// container is the id of a task's container, "" when it has none.
+func (r *rig) container(task string) string {
 	r.t.Helper()
 	var list []struct{ Key, ID string }
 	if err := json.Unmarshal([]byte(r.cli("ps", "--all", "--json")), &list); err != nil {
@@ -315,8 +336,24 @@ func (r *rig) logs(task string) string {
 	}
 	for _, c := range list {
 		if c.Key == task {
-			return r.cli("logs", c.ID)
+			return c.ID
 		}
 	}
 	return ""
+}
+
+// said is what a task's container has written.
+func (r *rig) said(task string) string {
+	r.t.Helper()
+	if id := r.container(task); id != "" {
+		return r.cli("logs", id)
+	}
+	return ""
+}
+
+// none waits until nothing of the services is left, and looks whether the records agree.
+func (r *rig) none() {
+	r.t.Helper()
+	r.until("nothing is left", func() bool { return r.cli("ps", "--all", "-q") == "" })
+	r.node.Check()
 }

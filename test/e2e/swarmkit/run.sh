@@ -21,4 +21,4 @@ export CGO_ENABLED=0 GOFLAGS=-mod=mod
 go mod download 2>"$log" || skip "swarmkit's modules cannot be fetched: $(tail -n 1 "$log")"
 export LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$top/bin LONGSHORE_TEST_PATIENCE=${LONGSHORE_TEST_PATIENCE:-4}
 go vet .
-go test -p 1 -count=1 -v -timeout 30m ${RUN:+-run "$RUN"} .
+go test -p 1 -parallel 4 -count=1 -v -timeout 30m ${RUN:+-run "$RUN"} .

@@ -5,15 +5,13 @@ import (
 	"testing"
 
 	"github.com/moby/swarmkit/v2/api"
-
-	"github.com/longshore/longshore/internal/roottest"
 )
 
 // TestServices of swarmkit's own manager: replicas, updates and rollbacks, one task for
 // each node, secrets and configs, constraints, a pause, a drain, jobs, and their ends.
 func TestServices(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	beside(t, func(t *testing.T) {
+		r := newRig(t, options{})
 		web := r.create("web", 3, nil, "sleep", "1000")
 		r.in(web, api.TaskStateRunning, 3)
 		before := r.pids()
@@ -46,7 +44,7 @@ func TestServices(t *testing.T) {
 			t.Helper()
 			r.until("a task says: "+want, func() bool {
 				for _, task := range r.tasks(shown) {
-					if task.Status.State == api.TaskStateRunning && r.logs(task.ID) == want+"\n" {
+					if task.Status.State == api.TaskStateRunning && r.said(task.ID) == want+"\n" {
 						return true
 					}
 				}
@@ -96,8 +94,7 @@ func TestServices(t *testing.T) {
 		for _, id := range []string{shown, each, job, bad, west} {
 			r.removeService(id)
 		}
-		r.until("nothing is left", func() bool { return len(r.pids()) == 0 && r.cli("ps", "--all", "-q") == "" })
-		r.node.Check()
+		r.none()
 	})
 }
 

@@ -9,13 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/face/swarm/csi/csitest"
-	"github.com/longshore/longshore/internal/roottest"
 )
 
 // TestClusterVolumes: a volume is made by its driver's controller, published to the node,
 // mounted by the tasks that ask for it, and goes the way back when it is drained.
 func TestClusterVolumes(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
+	beside(t, func(t *testing.T) {
 		dir, err := os.MkdirTemp("", "csi") // a socket's path is short
 		if err != nil {
 			t.Fatal(err)
@@ -30,7 +29,7 @@ func TestClusterVolumes(t *testing.T) {
 			return unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
 		}
 		d.Unmount = func(target string) error { return unix.Unmount(target, 0) }
-		r := newRig(t, plugins{"test": d.Socket})
+		r := newRig(t, options{drivers: plugins{"test": d.Socket}})
 		r.until("the manager knows the driver of the node", func() bool {
 			info := r.self().Description.CSIInfo
 			return len(info) == 1 && info[0].PluginName == "test" && info[0].NodeID == "here"
