@@ -14,8 +14,10 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
+	"github.com/longshore/longshore/internal/face/kata"
 	"github.com/longshore/longshore/internal/guest/agent"
 	"github.com/longshore/longshore/internal/guest/options"
 	"github.com/longshore/longshore/internal/guest/vsock"
@@ -47,6 +49,8 @@ func run(args []string, out io.Writer) error {
 	flags.SetOutput(out)
 	listen := flags.String("listen", "", "where the shim calls: unix:///PATH, or vsock://CID:PORT with -1 for any CID")
 	var s settings
+	flags.Var(names{&s.requests.Allow}, "allow", "names of requests, such as ExecProcessRequest, with commas between them: only these are answered; more than once adds")
+	flags.Var(names{&s.requests.Deny}, "deny", "names of requests that are not answered")
 	flags.StringVar(&s.state, "state", ownState, "directory on a tmpfs; what an earlier agent left in it is removed")
 	flags.StringVar(&s.groups, "cgroup-root", ownGroups, "containers' cgroups are below this directory of each hierarchy")
 	flags.TextVar(&s.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
@@ -75,6 +79,7 @@ const (
 type settings struct {
 	listen        options.Address
 	state, groups string
+	requests      kata.Requests
 	level         slog.Level
 	logPort       uint32   // of vsock; 0 means out
 	warnings      []string // about options, to be logged
@@ -103,7 +108,17 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return agent.Run(ctx, agent.Options{State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Version: version(), Logger: log})
+	return agent.Run(ctx, agent.Options{State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, Version: version(), Logger: log})
+}
+
+// names is a flag whose value is a list.
+type names struct{ list *[]string }
+
+func (n names) String() string { return "" }
+
+func (n names) Set(s string) error {
+	*n.list = append(*n.list, strings.Split(s, ",")...)
+	return nil
 }
 
 // open listens at an address. A socket with a path is for root alone.

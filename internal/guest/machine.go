@@ -13,19 +13,35 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/longshore/longshore/internal/keylock"
 )
 
 // Machine is this machine. It must not be copied.
 type Machine struct {
-	sysfs  string
-	shared string
+	// Groups is the directory of containers' cgroups below each hierarchy's root.
+	Groups string
 
-	mu   sync.Mutex          // guards used
+	sysfs    string
+	procfs   string
+	shared   string
+	dev      string
+	kernel   kernel
+	plugTime time.Duration
+	scrapes  atomic.Uint64
+
+	targets keylock.Map[string] // of storages; held while one is mounted or unmounted
+
+	mu   sync.Mutex          // guards used, and the number of large pages
 	used map[string]*mounted // by target
 }
 
 // New returns the machine that this process runs on.
-func New() *Machine { return &Machine{sysfs: "/sys", shared: Shared, used: map[string]*mounted{}} }
+func New() *Machine {
+	return &Machine{sysfs: "/sys", procfs: "/proc", shared: Shared, dev: "/dev", kernel: realKernel(), plugTime: plugTime, used: map[string]*mounted{}}
+}
 
 // First reports whether this process is the machine's first.
 func (m *Machine) First() bool { return os.Getpid() == 1 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,11 @@ const (
 	driverVirtioFS  = "virtio-fs" // what the host shares, by its tag
 	driverOverlay   = "overlayfs" // layers that are mounted already
 	driverBind      = "bind"      // a directory or file of the guest
+	driver9P        = "9p"        // what the host shares, as its shims did before virtio-fs
+	driverBlock     = "blk"       // a disk, by its PCI path or device file
+	driverMMIO      = "mmioblk"   // a disk, by its device file
+	driverSCSI      = "scsi"      // a disk, by its id and number
+	driverNVDIMM    = "nvdimm"    // memory that is a disk, by its device file
 )
 
 // Storage is something to be mounted in the guest.
@@ -33,6 +39,13 @@ type Storage struct {
 	Type    string // of the file system
 	Options []string
 	Target  string // absolute
+	// DriverOptions are what the driver is asked for beside the mount.
+	DriverOptions []string
+	// Shared keeps what is mounted when the last container that has it is removed, until the
+	// sandbox ends. It is for the caller to heed.
+	Shared bool
+	// Group, unless nil, is given what the storage has when it is mounted.
+	Group *Group
 }
 
 // mounted is a target that is in use.
@@ -43,57 +56,106 @@ type mounted struct {
 
 // Drivers names the drivers that Mount knows.
 func (m *Machine) Drivers() []string {
-	return []string{driverBind, driverEphemeral, driverLocal, driverOverlay, driverVirtioFS}
+	return []string{driver9P, driverBind, driverBlock, driverEphemeral, driverLocal, driverMMIO, driverNVDIMM, driverOverlay, driverSCSI, driverVirtioFS}
 }
 
 // Mount mounts a storage, or takes a further reference on what this machine has mounted
 // at its target.
-func (m *Machine) Mount(_ context.Context, s Storage) error {
+func (m *Machine) Mount(ctx context.Context, s Storage) error {
 	if !filepath.IsAbs(s.Target) || filepath.Clean(s.Target) != s.Target || s.Target == "/" {
 		return invalid.Errorf("storage: mount point %q: an absolute path without '.' and '..' is wanted", s.Target)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if u := m.used[s.Target]; u != nil {
-		u.refs++
+	unlock, err := m.targets.Lock(ctx, s.Target)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if m.refer(s.Target, 1) > 0 {
 		return nil
 	}
-	var undo func() error
-	var err error
-	switch s.Driver {
-	case driverEphemeral:
-		undo, err = mountTmpfs(s)
-	case driverLocal:
-		undo, err = makeDir(s)
-	case driverVirtioFS:
-		undo, err = mountAs(s, "virtiofs")
-	case driverOverlay:
-		undo, err = mountAs(s, "overlay")
-	case driverBind:
-		undo, err = mountAs(s, "bind")
-	default:
-		return invalid.Errorf("storage: there is no driver %q; there are %s", s.Driver, strings.Join(m.Drivers(), ", "))
+	undo, err := m.mount(ctx, s)
+	if err == nil && s.Group != nil {
+		if err = s.Group.give(s.Target, slices.Contains(s.Options, "ro")); err != nil {
+			err = errors.Join(fmt.Errorf("give it to the group %d: %w", s.Group.ID, err), undo())
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("storage at %s: %w", s.Target, err)
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.used[s.Target] = &mounted{refs: 1, undo: undo}
 	return nil
 }
 
-// Unmount gives a reference on a storage back; the last one unmounts it. It succeeds when
-// there is none.
-func (m *Machine) Unmount(_ context.Context, s Storage) error {
+// refer adds to the references on what is mounted at a target, and returns how many there
+// are now; 0 when nothing is.
+func (m *Machine) refer(target string, more int) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	u := m.used[s.Target]
+	u := m.used[target]
 	if u == nil {
+		return 0
+	}
+	u.refs += more
+	return u.refs
+}
+
+// mount mounts a storage by its driver.
+func (m *Machine) mount(ctx context.Context, s Storage) (undo func() error, err error) {
+	switch s.Driver {
+	case driverBlock:
+		return m.mountDisk(ctx, s, m.blockDisk)
+	case driverMMIO, driverNVDIMM:
+		return m.mountDisk(ctx, s, m.namedDisk)
+	case driverSCSI:
+		return m.mountDisk(ctx, s, m.scsiDisk)
+	}
+	if len(s.DriverOptions) > 0 {
+		return nil, fmt.Errorf("driver option %q: not served: %w", s.DriverOptions[0], errdefs.ErrNotImplemented)
+	}
+	switch s.Driver {
+	case driverEphemeral:
+		if s.Type == hugePages {
+			return m.mountHugePages(s)
+		}
+		return mountTmpfs(s)
+	case driverLocal:
+		return makeDir(s)
+	case driverVirtioFS:
+		return mountAs(s, "virtiofs")
+	case driver9P:
+		return mountAs(s, "9p")
+	case driverOverlay:
+		return mountAs(s, "overlay")
+	case driverBind:
+		return mountAs(s, "bind")
+	default:
+		return nil, invalid.Errorf("there is no driver %q; there are %s", s.Driver, strings.Join(m.Drivers(), ", "))
+	}
+}
+
+// Unmount gives a reference on a storage back; the last one unmounts it. It succeeds when
+// there is none.
+func (m *Machine) Unmount(ctx context.Context, s Storage) error {
+	unlock, err := m.targets.Lock(ctx, s.Target)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m.mu.Lock()
+	u := m.used[s.Target]
+	last := u != nil && u.refs == 1
+	if u != nil {
+		u.refs--
+	}
+	if last {
+		delete(m.used, s.Target)
+	}
+	m.mu.Unlock()
+	if !last {
 		return nil
 	}
-	if u.refs--; u.refs > 0 {
-		return nil
-	}
-	delete(m.used, s.Target)
 	return u.undo()
 }
 
@@ -107,16 +169,14 @@ var mountFlags = map[string]uintptr{ //nolint:gochecknoglobals // a table
 // fsgid is the option that names the group of a directory.
 const fsgid = "fsgid="
 
-// mountTmpfs mounts a tmpfs with all of its options. What is mounted there already, as
-// the /dev/shm of a machine that is no guest, stays.
-func mountTmpfs(s Storage) (undo func() error, err error) {
-	var flags uintptr
-	var data []string
-	gid := -1
-	for _, o := range s.Options {
+// tmpfsOptions reads the options of a tmpfs; gid is -1 when there is no fsgid.
+func tmpfsOptions(options []string) (flags uintptr, data string, gid int, err error) {
+	gid = -1
+	var rest []string
+	for _, o := range options {
 		if id, ok := strings.CutPrefix(o, fsgid); ok {
 			if gid, err = parseGID(id); err != nil {
-				return nil, err
+				return 0, "", -1, err
 			}
 			continue
 		}
@@ -125,9 +185,19 @@ func mountTmpfs(s Storage) (undo func() error, err error) {
 			continue
 		}
 		if key, _, _ := strings.Cut(o, "="); !slices.Contains([]string{"size", "mode", "nr_inodes", "nr_blocks", "huge", "uid", "gid", "mpol"}, key) {
-			return nil, invalid.Errorf("option %q: a tmpfs has none of that name", o)
+			return 0, "", -1, invalid.Errorf("option %q: a tmpfs has none of that name", o)
 		}
-		data = append(data, o)
+		rest = append(rest, o)
+	}
+	return flags, strings.Join(rest, ","), gid, nil
+}
+
+// mountTmpfs mounts a tmpfs with all of its options. What is mounted there already, as
+// the /dev/shm of a machine that is no guest, stays.
+func mountTmpfs(s Storage) (undo func() error, err error) {
+	flags, data, gid, err := tmpfsOptions(s.Options)
+	if err != nil {
+		return nil, err
 	}
 	if s.Type != "" && s.Type != "tmpfs" {
 		return nil, invalid.Errorf("file system %q: an ephemeral storage is a tmpfs", s.Type)
@@ -142,7 +212,7 @@ func mountTmpfs(s Storage) (undo func() error, err error) {
 	if already {
 		return func() error { return nil }, nil
 	}
-	if err := unix.Mount("tmpfs", s.Target, "tmpfs", flags, strings.Join(data, ",")); err != nil {
+	if err := unix.Mount("tmpfs", s.Target, "tmpfs", flags, data); err != nil {
 		return nil, fmt.Errorf("mount tmpfs with %q: %w", strings.Join(s.Options, ","), err)
 	}
 	undo = func() error {

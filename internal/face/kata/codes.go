@@ -35,6 +35,9 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 		}
 		f.o.Counting().Request("kata", op, status.Code(err).String(), time.Since(begun))
 	}()
+	if name := f.requests[op]; name != "" && !f.o.Requests.allowed(name) {
+		return blocked(name)
+	}
 	answer, err = method(ctx, unmarshal)
 	if err == nil {
 		return answer, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,6 +29,8 @@ type record struct {
 	InitExec string `json:"init_exec"`
 	// Storages are mounted as long as the container exists.
 	Storages []guest.Storage `json:"storages,omitempty"`
+	// TerminationFile is where the container writes why it ended.
+	TerminationFile string `json:"termination_file,omitempty"`
 }
 
 // CreateContainer implements katav1.AgentServiceService.
@@ -55,14 +58,19 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 	if err != nil {
 		return nil, err
 	}
-	data, err := json.Marshal(record{InitExec: req.GetExecId(), Storages: mounts})
+	addHooks(spec, s.face.guestHooks())
+	// What is shared outlives the container: the sandbox gives it back.
+	own := slices.DeleteFunc(slices.Clone(mounts), func(m guest.Storage) bool { return m.Shared })
+	data, err := json.Marshal(record{InitExec: req.GetExecId(), Storages: own, TerminationFile: terminationFile(spec)})
 	if err != nil {
 		return nil, err
 	}
 	cfg := core.ContainerConfig{
 		Key: core.Key(req.GetContainerId()), Data: data, Sandbox: sb.ID, Root: core.Root{Dir: spec.Root.Path, ReadOnly: spec.Root.Readonly},
-		IO:   core.IO{Hold: true, TTY: spec.Process.Terminal, Stdin: core.StdinOpen, Size: sizeOf(spec.Process.ConsoleSize)},
-		Spec: func(context.Context, core.Rootfs) (*specs.Spec, []byte, error) { return spec, nil, nil },
+		IO: core.IO{Hold: true, TTY: spec.Process.Terminal, Stdin: core.StdinOpen, Size: sizeOf(spec.Process.ConsoleSize)},
+		Spec: func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
+			return spec, nil, setUser(spec.Process, req.GetStringUser(), r.FS)
+		},
 	}
 	if req.GetSandboxPidns() {
 		if cfg.Join, err = s.face.sharedPids(&sb); err != nil {
@@ -77,6 +85,13 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 		s.face.unmountAll(ctx, mounted)
 		return nil, err
 	}
+	s.face.making.Lock()
+	defer s.face.making.Unlock()
+	for _, m := range mounted {
+		if m.Shared {
+			s.face.mounted = append(s.face.mounted, m)
+		}
+	}
 	return &emptypb.Empty{}, nil
 }
 
@@ -89,8 +104,6 @@ func unserved(req *katav1.CreateContainerRequest) error {
 		return refuse(codes.Unimplemented, "shared mounts are not served")
 	case req.GetStdinPort() != 0 || req.GetStdoutPort() != 0 || req.GetStderrPort() != 0:
 		return refuse(codes.Unimplemented, "output by ports of vsock is not served")
-	case req.GetStringUser() != nil:
-		return refuse(codes.Unimplemented, "users by name are not served")
 	}
 	return nil
 }
@@ -184,11 +197,14 @@ func (s *service) ExecProcess(ctx context.Context, req *katav1.ExecProcessReques
 	if initExec(&ct) == req.GetExecId() {
 		return nil, fmt.Errorf("exec %q: %w", req.GetExecId(), errdefs.ErrAlreadyExists)
 	}
-	if req.GetStringUser() != nil || req.GetStdinPort() != 0 || req.GetStdoutPort() != 0 || req.GetStderrPort() != 0 {
-		return nil, refuse(codes.Unimplemented, "users by name and output by ports of vsock are not served")
+	if req.GetStdinPort() != 0 || req.GetStdoutPort() != 0 || req.GetStderrPort() != 0 {
+		return nil, refuse(codes.Unimplemented, "output by ports of vsock is not served")
 	}
 	p, err := toProcess(req.GetProcess())
 	if err != nil {
+		return nil, err
+	}
+	if err := execUser(p, req.GetStringUser(), ct.Main.Pid); err != nil {
 		return nil, err
 	}
 	_, _, err = s.face.o.Engine.Exec(ctx, ct.ID, core.ProcessConfig{

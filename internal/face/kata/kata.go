@@ -29,6 +29,8 @@ type Options struct {
 	face.Deps
 	// Machine is the guest. Required.
 	Machine Machine
+	// Requests says which calls are answered.
+	Requests Requests
 	// End is called once, after DestroySandbox was answered. It may be nil.
 	End func()
 }
@@ -59,7 +61,42 @@ type Machine interface {
 	AddNeighbors(ctx context.Context, list []guest.Neighbor) error
 	// First reports whether the agent is the first process of the machine.
 	First() bool
+	Hardware
 }
+
+// Hardware is a guest's clock, processors, memory and disks, its kernel and its files.
+type Hardware interface {
+	SetClock(seconds, micros int64) error
+	AddEntropy(data []byte) error
+	// OnlineCPUs waits until as many processors as wanted are in use.
+	OnlineCPUs(ctx context.Context, want int) error
+	OnlineMemory() error
+	ProbeMemory(addresses []uint64) error
+	AddSwap(path string) error
+	// DiskAt waits for a disk at a PCI path, and returns its device file.
+	DiskAt(ctx context.Context, pci string) (string, error)
+	PacketFilter(ctx context.Context, ipv6 bool) ([]byte, error)
+	SetPacketFilter(ctx context.Context, ipv6 bool, rules []byte) ([]byte, error)
+	LoadModule(ctx context.Context, name string, parameters []string) error
+	// Metrics are in Prometheus' text form.
+	Metrics() string
+	// Remount gives an ephemeral storage other options.
+	Remount(ctx context.Context, s guest.Storage) error
+	ResizeVolume(path string, size uint64) error
+	DropStale() error
+	// Head returns the first part of a file.
+	Head(path string) (string, error)
+	FindHooks(dir string) (guest.Hooks, error)
+}
+
+// service is the agent as ttrpc calls it.
+type service struct {
+	refusals
+	hardware
+	face *Face
+}
+
+var _ katav1.AgentServiceService = (*service)(nil)
 
 // Face is the agent's server. It implements face.Face.
 type Face struct {
@@ -70,10 +107,13 @@ type Face struct {
 	destroyed chan struct{} // closed by DestroySandbox
 	removals  keylock.Map[core.ID]
 
-	making  sync.Mutex      // serializes CreateSandbox and DestroySandbox; guards mounted, undoDNS, ended
+	making  sync.Mutex      // serializes CreateSandbox and DestroySandbox; guards mounted, undoDNS, hooks, ended
 	mounted []guest.Storage // of the sandbox
-	undoDNS func() error    // nil when there is no sandbox
+	undoDNS func() error    // nil without DNS
 	ended   bool
+	hooks   guest.Hooks
+
+	requests map[string]string // the names of requests by those of calls
 }
 
 // New returns a face that serves no one yet.
@@ -81,7 +121,10 @@ func New(o Options) (*Face, error) {
 	if o.Machine == nil {
 		return nil, errors.New("kata: no machine")
 	}
-	f := &Face{o: o, destroyed: make(chan struct{})}
+	if err := o.Requests.Validate(); err != nil {
+		return nil, err
+	}
+	f := &Face{o: o, destroyed: make(chan struct{}), requests: requestNames()}
 	f.outs.engine, f.ooms = o.Engine, newOOMWatch(o.Deps)
 	return f, nil
 }
@@ -98,7 +141,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if err != nil {
 		return fmt.Errorf("kata: %w", err)
 	}
-	katav1.RegisterAgentServiceService(srv, &service{face: f})
+	katav1.RegisterAgentServiceService(srv, &service{hardware: hardware{f.o.Machine}, face: f})
 	katav1.RegisterHealthService(srv, health{version: f.o.Version})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -3,6 +3,7 @@ package kata
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -27,17 +28,74 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeMachine mounts nothing, and refuses the driver "broken".
+// fakeMachine mounts nothing, and refuses the driver "broken". Of its hardware it
+// remembers what it was told.
 type fakeMachine struct {
-	mu      sync.Mutex // guards mounted
+	mu      sync.Mutex // guards what follows
 	mounted []string
+	told    []string
+	fails   error // what its hardware answers
+}
+
+func (m *fakeMachine) tell(format string, args ...any) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.told = append(m.told, fmt.Sprintf(format, args...))
+	return m.fails
+}
+
+// heard returns what the machine was told since the last call.
+func (m *fakeMachine) heard() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer func() { m.told = nil }()
+	return strings.Join(m.told, "; ")
+}
+
+func (m *fakeMachine) SetClock(s, us int64) error            { return m.tell("clock %d.%06d", s, us) }
+func (m *fakeMachine) AddEntropy(b []byte) error             { return m.tell("entropy %s", b) }
+func (m *fakeMachine) OnlineMemory() error                   { return m.tell("memory") }
+func (m *fakeMachine) ProbeMemory(a []uint64) error          { return m.tell("probe %x", a) }
+func (m *fakeMachine) AddSwap(p string) error                { return m.tell("swap %s", p) }
+func (m *fakeMachine) Metrics() string                       { return "metrics" }
+func (m *fakeMachine) ResizeVolume(p string, n uint64) error { return m.tell("resize %s %d", p, n) }
+func (m *fakeMachine) DropStale() error                      { return m.tell("stale") }
+func (m *fakeMachine) Head(p string) (string, error)         { return "head of " + p, m.tell("head %s", p) }
+
+func (m *fakeMachine) OnlineCPUs(_ context.Context, n int) error { return m.tell("cpus %d", n) }
+
+func (m *fakeMachine) DiskAt(_ context.Context, p string) (string, error) {
+	return "/dev/vdb", m.tell("disk %s", p)
+}
+
+func (m *fakeMachine) PacketFilter(_ context.Context, ipv6 bool) ([]byte, error) {
+	return []byte("rules"), m.tell("filter %t", ipv6)
+}
+
+func (m *fakeMachine) SetPacketFilter(_ context.Context, ipv6 bool, r []byte) ([]byte, error) {
+	return []byte("said"), m.tell("filter %t %s", ipv6, r)
+}
+
+func (m *fakeMachine) LoadModule(_ context.Context, n string, p []string) error {
+	return m.tell("module %s %q", n, p)
+}
+
+func (m *fakeMachine) Remount(_ context.Context, s guest.Storage) error {
+	return m.tell("remount %s %q", s.Target, s.Options)
+}
+
+func (m *fakeMachine) SetDNS(lines []string) (func() error, error) {
+	return func() error { return m.tell("no dns") }, m.tell("dns %q", lines)
+}
+
+func (m *fakeMachine) FindHooks(dir string) (guest.Hooks, error) {
+	return guest.Hooks{Prestart: []string{dir + "/prestart/a"}, Poststop: []string{dir + "/poststop/z"}}, m.tell("hooks %s", dir)
 }
 
 func (*fakeMachine) MemoryBlock() (uint64, bool, error) { return 128 << 20, true, nil }
 func (*fakeMachine) Drivers() []string                  { return []string{"ephemeral"} }
 func (*fakeMachine) First() bool                        { return true }
 
-func (*fakeMachine) SetDNS([]string) (func() error, error)                { return func() error { return nil }, nil }
 func (*fakeMachine) CopyFile(guest.File) error                            { return nil }
 func (*fakeMachine) VolumeUsage(string) (guest.Usage, error)              { return guest.Usage{}, nil }
 func (*fakeMachine) UpdateLink(context.Context, guest.Link) error         { return nil }
@@ -76,16 +134,55 @@ type rig struct {
 	machine *fakeMachine
 	socket  string
 	served  chan error
+	waits   chan int // the number of a connection whose requests so far were all read
+}
+
+// listener numbers its connections.
+type listener struct {
+	net.Listener
+	waits    chan<- int
+	accepted int
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	l.accepted++
+	return &readConn{Conn: c, number: l.accepted, waits: l.waits}, err
+}
+
+// readConn tells when the server waits for a further request. A reader may miss it.
+type readConn struct {
+	net.Conn
+	number int
+	waits  chan<- int
+	had    bool
+}
+
+func (c *readConn) Read(p []byte) (int, error) {
+	if c.had {
+		select {
+		case c.waits <- c.number:
+		default:
+		}
+	}
+	n, err := c.Conn.Read(p)
+	c.had = c.had || n > 0
+	return n, err
 }
 
 func newRig(t *testing.T) *rig {
+	t.Helper()
+	return newRigThatAllows(t, Requests{})
+}
+
+func newRigThatAllows(t *testing.T, requests Requests) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ls") // a socket's address is short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r := &rig{node: enginetest.New(t), machine: &fakeMachine{}, socket: filepath.Join(dir, "agent.sock"), served: make(chan error, 1)}
+	r := &rig{node: enginetest.New(t), machine: &fakeMachine{}, socket: filepath.Join(dir, "agent.sock"), served: make(chan error, 1), waits: make(chan int, 1000)}
 	r.node.Supervisor.Program("cat", func(p *enginetest.Process) int {
 		_, _ = io.Copy(p.Stdout(), p.Stdin)
 		return 3
@@ -94,13 +191,13 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := New(Options{Deps: face.Deps{Engine: r.node.As(core.OwnerKata), Logger: slog.New(slog.DiscardHandler), Version: "1"}, Machine: r.machine})
+	f, err := New(Options{Deps: face.Deps{Engine: r.node.As(core.OwnerKata), Logger: slog.New(slog.DiscardHandler), Version: "1"}, Machine: r.machine, Requests: requests})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.face = f
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	go func() { r.served <- f.Serve(ctx, l) }()
+	go func() { r.served <- f.Serve(ctx, &listener{Listener: l, waits: r.waits}) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-r.served; err != nil {
@@ -201,24 +298,15 @@ func TestCodes(t *testing.T) {
 		{"resume of none", code(r.ResumeContainer(ctx, &katav1.ResumeContainerRequest{ContainerId: none})), codes.InvalidArgument},
 		{"resume of a running one", code(r.ResumeContainer(ctx, &katav1.ResumeContainerRequest{ContainerId: "c1"})), codes.Internal},
 		{"the memory agent", code(r.MemAgentMemcgSet(ctx, &katav1.MemAgentMemcgConfig{})), codes.Internal},
-		{"GetDiagnosticData", code(r.GetDiagnosticData(ctx, &katav1.GetDiagnosticDataRequest{})), codes.Unimplemented},
-		{"UpdateEphemeralMounts", code(r.UpdateEphemeralMounts(ctx, &katav1.UpdateEphemeralMountsRequest{})), codes.Unimplemented},
+		{"diagnostic data of a kind", code(r.GetDiagnosticData(ctx, &katav1.GetDiagnosticDataRequest{LogType: "x", ContainerId: "c1"})), codes.InvalidArgument},
+		{"diagnostic data of none", code(r.GetDiagnosticData(ctx, &katav1.GetDiagnosticDataRequest{LogType: terminationLog, ContainerId: none})), codes.InvalidArgument},
+		{"diagnostic data without a file", code(r.GetDiagnosticData(ctx, &katav1.GetDiagnosticDataRequest{LogType: terminationLog, ContainerId: "c1"})), codes.OK},
+		{"a group that is too large", code(r.UpdateEphemeralMounts(ctx, &katav1.UpdateEphemeralMountsRequest{Storages: []*katav1.Storage{{FsGroup: &katav1.FSGroup{GroupId: 1 << 31}}}})), codes.Internal},
 		{"UpdateInterface", code(r.UpdateInterface(ctx, &katav1.UpdateInterfaceRequest{})), codes.InvalidArgument},
 		{"UpdateRoutes", code(r.UpdateRoutes(ctx, &katav1.UpdateRoutesRequest{})), codes.InvalidArgument},
 		{"AddARPNeighbors", code(r.AddARPNeighbors(ctx, &katav1.AddARPNeighborsRequest{})), codes.InvalidArgument},
-		{"GetIPTables", code(r.GetIPTables(ctx, &katav1.GetIPTablesRequest{})), codes.Unimplemented},
-		{"SetIPTables", code(r.SetIPTables(ctx, &katav1.SetIPTablesRequest{})), codes.Unimplemented},
-		{"GetMetrics", code(r.GetMetrics(ctx, &katav1.GetMetricsRequest{})), codes.Unimplemented},
 		{"MemAgentCompactSet", code(r.MemAgentCompactSet(ctx, &katav1.MemAgentCompactConfig{})), codes.Internal},
-		{"OnlineCPUMem", code(r.OnlineCPUMem(ctx, &katav1.OnlineCPUMemRequest{})), codes.Unimplemented},
-		{"ReseedRandomDev", code(r.ReseedRandomDev(ctx, &katav1.ReseedRandomDevRequest{})), codes.Unimplemented},
-		{"MemHotplugByProbe", code(r.MemHotplugByProbe(ctx, &katav1.MemHotplugByProbeRequest{})), codes.Unimplemented},
-		{"SetGuestDateTime", code(r.SetGuestDateTime(ctx, &katav1.SetGuestDateTimeRequest{})), codes.Unimplemented},
-		{"AddSwap", code(r.AddSwap(ctx, &katav1.AddSwapRequest{})), codes.Unimplemented},
-		{"AddSwapPath", code(r.AddSwapPath(ctx, &katav1.AddSwapPathRequest{})), codes.Unimplemented},
-		{"ResizeVolume", code(r.ResizeVolume(ctx, &katav1.ResizeVolumeRequest{})), codes.Unimplemented},
 		{"SetPolicy", code(r.SetPolicy(ctx, &katav1.SetPolicyRequest{})), codes.Unimplemented},
-		{"RemoveStaleVirtiofsShareMounts", code(r.RemoveStaleVirtiofsShareMounts(ctx, &katav1.RemoveStaleVirtiofsShareMountsRequest{})), codes.OK},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.what, tt.got, tt.want)
@@ -341,6 +429,11 @@ func TestTheSandboxsEndIsTheAgents(t *testing.T) {
 		_, err := other.GetOOMEvent(t.Context(), &katav1.GetOOMEventRequest{})
 		oom <- err
 	}()
+	for number := range r.waits {
+		if number == 2 { // the server has the question
+			break
+		}
+	}
 	if _, err := r.DestroySandbox(t.Context(), &katav1.DestroySandboxRequest{}); err != nil {
 		t.Errorf("DestroySandbox: %v", err)
 	}

@@ -2,7 +2,8 @@ package kata
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"math"
 	"os"
 
 	"github.com/containerd/errdefs"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	katav1 "github.com/longshore/longshore/api/kata/v1"
+	katatypes "github.com/longshore/longshore/api/kata/v1/types"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/guest"
@@ -29,9 +31,6 @@ func (s *service) CreateSandbox(ctx context.Context, req *katav1.CreateSandboxRe
 		if err := checkID("sandbox", id); err != nil {
 			return nil, err
 		}
-	}
-	if err := unservedSandbox(req); err != nil {
-		return nil, err
 	}
 	f.making.Lock()
 	defer f.making.Unlock()
@@ -64,43 +63,63 @@ func (s *service) CreateSandbox(ctx context.Context, req *katav1.CreateSandboxRe
 	if err != nil {
 		return nil, err
 	}
-	undoDNS := func() error { return nil }
-	if len(req.GetDns()) > 0 {
-		if undoDNS, err = f.o.Machine.SetDNS(req.GetDns()); err != nil {
-			f.unmountAll(ctx, mounted)
-			return nil, err
-		}
+	if err := f.prepare(ctx, req); err != nil {
+		f.unmountAll(ctx, mounted)
+		return nil, err
 	}
 	if _, err := f.o.Engine.CreateSandbox(ctx, cfg); err != nil {
 		f.unmountAll(ctx, mounted)
-		return nil, errors.Join(err, undoDNS())
+		f.dropDNS(ctx)
+		return nil, err
 	}
-	f.mounted, f.undoDNS = mounted, undoDNS
+	f.mounted = mounted
 	return &emptypb.Empty{}, nil
 }
 
-func unservedSandbox(req *katav1.CreateSandboxRequest) error {
-	switch {
-	case req.GetGuestHookPath() != "":
-		return refuse(codes.Unimplemented, "hooks of the guest are not served")
-	case len(req.GetKernelModules()) > 0:
-		return refuse(codes.Unimplemented, "kernel modules are not loaded")
+// prepare gives the machine what a sandbox asks of it: modules, name servers, hooks.
+// f.making is held.
+func (f *Face) prepare(ctx context.Context, req *katav1.CreateSandboxRequest) (err error) {
+	for _, m := range req.GetKernelModules() {
+		if err := f.o.Machine.LoadModule(ctx, m.GetName(), m.GetParameters()); err != nil {
+			return err
+		}
 	}
-	return nil
+	f.hooks = guest.Hooks{}
+	if dir := req.GetGuestHookPath(); dir != "" {
+		if f.hooks, err = f.o.Machine.FindHooks(dir); err != nil {
+			f.o.Logger.WarnContext(ctx, "not all hooks of the guest were found; containers run without the others", "directory", dir, "error", err)
+		}
+	}
+	if len(req.GetDns()) > 0 {
+		f.undoDNS, err = f.o.Machine.SetDNS(req.GetDns())
+	}
+	return err
 }
 
-// storages refuses what a storage asks for and the machine cannot do.
+// dropDNS takes the sandbox's name servers away. f.making is held.
+func (f *Face) dropDNS(ctx context.Context) {
+	if f.undoDNS == nil {
+		return
+	}
+	if err := f.undoDNS(); err != nil {
+		f.o.Logger.WarnContext(ctx, "could not take the sandbox's name servers away", "error", err)
+	}
+	f.undoDNS = nil
+}
+
+// storages are the machine's form of storages.
 func storages(in []*katav1.Storage) (out []guest.Storage, err error) {
 	for _, s := range in {
-		switch {
-		case s.GetFsGroup() != nil:
-			return nil, refuse(codes.Unimplemented, "storage at %s: a group for its files is not served", clip(s.GetMountPoint()))
-		case len(s.GetDriverOptions()) > 0:
-			return nil, refuse(codes.Unimplemented, "storage at %s: driver option %q is not served", clip(s.GetMountPoint()), clip(s.GetDriverOptions()[0]))
-		case s.GetShared():
-			return nil, refuse(codes.Unimplemented, "storage at %s: storages that outlive their container are not served", clip(s.GetMountPoint()))
+		one := guest.Storage{
+			Driver: s.GetDriver(), DriverOptions: s.GetDriverOptions(), Source: s.GetSource(), Type: s.GetFstype(), Options: s.GetOptions(), Target: s.GetMountPoint(), Shared: s.GetShared(),
 		}
-		out = append(out, guest.Storage{Driver: s.GetDriver(), Source: s.GetSource(), Type: s.GetFstype(), Options: s.GetOptions(), Target: s.GetMountPoint()})
+		if g := s.GetFsGroup(); g != nil {
+			if g.GetGroupId() > math.MaxInt32 {
+				return nil, fmt.Errorf("storage at %s: there is no group %d", clip(s.GetMountPoint()), g.GetGroupId())
+			}
+			one.Group = &guest.Group{ID: int(g.GetGroupId()), OnMismatch: g.GetGroupChangePolicy() == katatypes.FSGroupChangePolicy_OnRootMismatch}
+		}
+		out = append(out, one)
 	}
 	return out, nil
 }
@@ -159,12 +178,7 @@ func (s *service) DestroySandbox(ctx context.Context, _ *katav1.DestroySandboxRe
 	f.outs.close()
 	f.unmountAll(ctx, f.mounted)
 	f.mounted = nil
-	if undo := f.undoDNS; undo != nil {
-		f.undoDNS = nil
-		if err := undo(); err != nil {
-			f.o.Logger.WarnContext(ctx, "the machine keeps the sandbox's DNS", "error", err)
-		}
-	}
+	f.dropDNS(ctx)
 	if !f.ended {
 		f.ended = true
 		close(f.destroyed)

@@ -51,8 +51,10 @@ type Options struct {
 	CgroupRoot string
 	// Listeners are where the shim calls. Run closes them.
 	Listeners []net.Listener
-	Version   string
-	Logger    *slog.Logger
+	// Requests says which of the shim's calls are answered.
+	Requests kata.Requests
+	Version  string
+	Logger   *slog.Logger
 }
 
 // Run serves until ctx ends or the sandbox was destroyed. No container outlives it.
@@ -105,9 +107,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
+	machine := guest.New()
+	machine.Groups = o.CgroupRoot
 	f, err := kata.New(kata.Options{
 		Deps:    face.Deps{Engine: eng.As(core.OwnerKata), Logger: o.Logger.With("face", "kata"), Version: o.Version},
-		Machine: guest.New(),
+		Machine: machine, Requests: o.Requests,
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,62 @@
+package kata
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+
+	katav1 "github.com/longshore/longshore/api/kata/v1"
+)
+
+// Requests says which calls the agent answers, by the names of their requests, such as
+// ExecProcessRequest. The zero value answers all. Those of the service Health are always
+// answered.
+type Requests struct {
+	// Allow, unless empty, names the only ones that are answered.
+	Allow []string
+	// Deny names those that are not answered, also when Allow has them.
+	Deny []string
+}
+
+// Validate returns InvalidArgument for a name that no request has, so that a word
+// written wrongly denies or allows nothing in silence.
+func (r Requests) Validate() error {
+	known := map[string]bool{}
+	methods := katav1.File_kata_v1_agent_proto.Services().ByName("AgentService").Methods()
+	for i := range methods.Len() {
+		known[string(methods.Get(i).Input().Name())] = true
+	}
+	for _, name := range slices.Concat(r.Allow, r.Deny) {
+		if !known[name] {
+			return fmt.Errorf("kata: there is no request %q", name)
+		}
+	}
+	return nil
+}
+
+// allowed reports whether a request is answered.
+func (r Requests) allowed(request string) bool {
+	return (len(r.Allow) == 0 || slices.Contains(r.Allow, request)) && !slices.Contains(r.Deny, request)
+}
+
+// blocked is the answer to a request that is not allowed. A reader of output is told
+// that there is none, as the reference does: shims take an error there for the end of the
+// process.
+func blocked(request string) (any, error) {
+	if request == "ReadStreamRequest" {
+		return &katav1.ReadStreamResponse{}, nil
+	}
+	return nil, refuse(codes.PermissionDenied, "%s is blocked by the agent's options", request)
+}
+
+// requestNames are the names of requests by those of the agent's calls.
+func requestNames() map[string]string {
+	names := map[string]string{}
+	methods := katav1.File_kata_v1_agent_proto.Services().ByName("AgentService").Methods()
+	for i := range methods.Len() {
+		m := methods.Get(i)
+		names[string(m.Name())] = string(m.Input().Name())
+	}
+	return names
+}

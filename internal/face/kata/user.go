@@ -1,0 +1,81 @@
+package kata
+
+import (
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	katav1 "github.com/longshore/longshore/api/kata/v1"
+	"github.com/longshore/longshore/internal/guest"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// setUser looks up whom a process is to run as by the names of a container's own files,
+// nil for whom the spec names.
+func setUser(p *specs.Process, by *katav1.StringUser, root *os.Root) error {
+	if by == nil {
+		return nil
+	}
+	files, err := ocispec.ReadUserFiles(root)
+	if err != nil {
+		return err
+	}
+	name := by.GetUid()
+	if by.GetGid() != "" {
+		name += ":" + by.GetGid()
+	}
+	user, err := files.LookUp(name)
+	if err != nil {
+		return err
+	}
+	for _, g := range by.GetAdditionalGids() {
+		gid, err := files.GroupID(g)
+		if err != nil {
+			return err
+		}
+		user.AddGroup(gid)
+	}
+	p.User.UID, p.User.GID, p.User.AdditionalGids = user.UID, user.GID, user.AdditionalGids
+	return nil
+}
+
+// execUser is setUser for a further process of a container that runs.
+func execUser(p *specs.Process, by *katav1.StringUser, pid int) error {
+	if by == nil {
+		return nil
+	}
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil {
+		return fmt.Errorf("root of the container: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	return setUser(p, by, root)
+}
+
+// guestHooks are the programs of the machine's image that run beside each container.
+func (f *Face) guestHooks() guest.Hooks {
+	f.making.Lock()
+	defer f.making.Unlock()
+	return f.hooks
+}
+
+// addHooks adds the machine's hooks behind those of a container. Each gets its name and
+// its kind as arguments.
+func addHooks(s *specs.Spec, more guest.Hooks) {
+	if len(more.Prestart)+len(more.Poststart)+len(more.Poststop) == 0 {
+		return
+	}
+	if s.Hooks == nil {
+		s.Hooks = &specs.Hooks{}
+	}
+	add := func(to *[]specs.Hook, programs []string, kind string) {
+		for _, p := range programs {
+			*to = append(slices.Clone(*to), specs.Hook{Path: p, Args: []string{p, kind}})
+		}
+	}
+	add(&s.Hooks.Prestart, more.Prestart, "prestart") //nolint:staticcheck // as the shim says it
+	add(&s.Hooks.Poststart, more.Poststart, "poststart")
+	add(&s.Hooks.Poststop, more.Poststop, "poststop")
+}

@@ -1,0 +1,156 @@
+package guest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// DiskAt returns the device file of the disk at a PCI path, once it is plugged in: the
+// slots of the bridges on the way and that of the disk, each with or without a function,
+// as "02/00" or "02.0/00.0".
+func (m *Machine) DiskAt(ctx context.Context, pci string) (string, error) {
+	pattern, err := pciPattern(pci)
+	if err != nil {
+		return "", err
+	}
+	return m.awaitDisk(ctx, "at the PCI path "+pci, filepath.Join(m.sysfs, "devices/pci0000:00", pattern, "virtio*/block/*"))
+}
+
+// pciPattern is where sysfs has what is at a PCI path, below the root bus. The bus behind
+// a bridge has a number that the kernel has chosen.
+func pciPattern(pci string) (string, error) {
+	var parts []string
+	for i, p := range strings.Split(pci, "/") {
+		slot, function, found := strings.Cut(p, ".")
+		if !found {
+			function = "0"
+		}
+		s, err := strconv.ParseUint(slot, 16, 8)
+		f, ferr := strconv.ParseUint(function, 16, 8)
+		if err != nil || ferr != nil || s > 0x1f || f > 7 {
+			return "", invalid.Errorf("PCI path %q: slots of two digits are wanted, as 02/00", pci)
+		}
+		bus := "00"
+		if i > 0 {
+			bus = "[0-9a-f][0-9a-f]"
+		}
+		parts = append(parts, fmt.Sprintf("0000:%s:%02x.%x", bus, s, f))
+	}
+	return filepath.Join(parts...), nil
+}
+
+// scsiDisk returns the device file of the disk with an id and a number, "ID:LUN", on a
+// SCSI host, which it has look for it.
+func (m *Machine) scsiDisk(ctx context.Context, at string) (string, error) {
+	id, lun, _ := strings.Cut(at, ":")
+	i, err := strconv.ParseUint(id, 10, 16)
+	l, lerr := strconv.ParseUint(lun, 10, 32)
+	if err != nil || lerr != nil {
+		return "", invalid.Errorf("SCSI address %q: ID:LUN is wanted", at)
+	}
+	scans, err := filepath.Glob(filepath.Join(m.sysfs, "class/scsi_host/host*/scan"))
+	if err != nil {
+		return "", err
+	}
+	for _, scan := range scans {
+		if err := writeFile(scan, fmt.Sprintf("0 %d %d", i, l)); err != nil {
+			return "", fmt.Errorf("look for the disk %s: %w", at, err)
+		}
+	}
+	return m.awaitDisk(ctx, "with the SCSI address "+at, filepath.Join(m.sysfs, "bus/scsi/devices", fmt.Sprintf("*:0:%d:%d", i, l), "block/*"))
+}
+
+// namedDisk returns a device file that the caller names, once it is there.
+func (m *Machine) namedDisk(ctx context.Context, path string) (string, error) {
+	name, ok := strings.CutPrefix(path, "/dev/")
+	if !ok || filepath.Clean(path) != path {
+		return "", invalid.Errorf("disk %q: a path below /dev is wanted", path)
+	}
+	_, err := m.await(ctx, "named "+path, func() string {
+		if _, err := os.Stat(filepath.Join(m.dev, name)); err != nil {
+			return ""
+		}
+		return path
+	})
+	return path, err
+}
+
+// awaitDisk waits until sysfs has a disk where a pattern says, and its device file.
+func (m *Machine) awaitDisk(ctx context.Context, what, pattern string) (string, error) {
+	return m.await(ctx, what, func() string {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 { // the pattern is ours
+			return ""
+		}
+		name := filepath.Base(found[0])
+		if _, err := os.Stat(filepath.Join(m.dev, name)); err != nil {
+			return ""
+		}
+		return "/dev/" + name
+	})
+}
+
+// await asks until there is an answer. The host tells of a disk before the guest's kernel
+// has seen it.
+func (m *Machine) await(ctx context.Context, what string, look func() string) (string, error) {
+	deadline := time.NewTimer(m.plugTime)
+	defer deadline.Stop()
+	tick := time.NewTicker(plugCheck)
+	defer tick.Stop()
+	for {
+		if found := look(); found != "" {
+			return found, nil
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			return "", fmt.Errorf("no disk %s was plugged in within %s: %w", what, m.plugTime, errdefs.ErrNotFound)
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+}
+
+// createFileSystem is the driver option that wants an ext4 on an empty disk.
+const createFileSystem = "create_filesystem"
+
+// mountDisk mounts the file system of a disk.
+func (m *Machine) mountDisk(ctx context.Context, s Storage, find func(context.Context, string) (string, error)) (undo func() error, err error) {
+	for _, o := range s.DriverOptions {
+		if o != createFileSystem {
+			return nil, fmt.Errorf("driver option %q: not served: %w", o, errdefs.ErrNotImplemented)
+		}
+	}
+	if s.Type == "" {
+		return nil, invalid.Errorf("a disk's storage names its file system")
+	}
+	if s.Source, err = find(ctx, s.Source); err != nil {
+		return nil, err
+	}
+	if len(s.DriverOptions) > 0 {
+		if s.Type != "ext4" {
+			return nil, invalid.Errorf("driver option %s: makes an ext4, not %s", createFileSystem, s.Type)
+		}
+		if _, err := m.tool(ctx, nil, "mkfs.ext4", "-F", "-O", "^has_journal", "-m", "0", "-i", "163840", "-I", "128", s.Source); err != nil {
+			return nil, err
+		}
+	}
+	return mountAs(s, s.Type)
+}
+
+// blockDisk finds the disk of a storage of the driver blk: a device file, or a PCI path.
+func (m *Machine) blockDisk(ctx context.Context, source string) (string, error) {
+	if strings.HasPrefix(source, "/") {
+		return m.namedDisk(ctx, source)
+	}
+	return m.DiskAt(ctx, source)
+}

@@ -1,0 +1,128 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// hugePages is the file system of an ephemeral storage of large pages.
+const hugePages = "hugetlbfs"
+
+// mountHugePages reserves as many large pages as a storage is to have, and mounts the file
+// system of them, until it is unmounted.
+func (m *Machine) mountHugePages(s Storage) (undo func() error, err error) {
+	page, size, gid, err := hugeOptions(s.Options)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.Target, 0o755); err != nil {
+		return nil, err
+	}
+	release, err := m.reservePages(page, size/page)
+	if err != nil {
+		return nil, errors.Join(err, removeEmpty(s.Target))
+	}
+	if err := unix.Mount("nodev", s.Target, hugePages, 0, fmt.Sprintf("pagesize=%d,size=%d", page, size)); err != nil {
+		return nil, errors.Join(fmt.Errorf("mount %s: %w", hugePages, err), release(), removeEmpty(s.Target))
+	}
+	undo = func() error {
+		if err := unix.Unmount(s.Target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+		return errors.Join(release(), removeEmpty(s.Target))
+	}
+	if err := setGroup(s.Target, gid); err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	return undo, nil
+}
+
+// hugeOptions reads pagesize=, size= and fsgid=.
+func hugeOptions(options []string) (page, size uint64, gid int, err error) {
+	gid = -1
+	for _, o := range options {
+		key, value, _ := strings.Cut(o, "=")
+		switch key {
+		case "pagesize":
+			page, err = bytesOf(value)
+		case "size":
+			size, err = bytesOf(value)
+		case "fsgid":
+			gid, err = parseGID(value)
+		default:
+			err = invalid.Errorf("option %q: large pages have pagesize=, size= and fsgid=", o)
+		}
+		if err != nil {
+			return 0, 0, -1, err
+		}
+	}
+	if page == 0 || size < page {
+		return 0, 0, -1, invalid.Errorf("large pages: pagesize= and a size= of one page at least are wanted")
+	}
+	return page, size, gid, nil
+}
+
+// bytesOf reads a size with or without one of the letters K, M and G, of 1024 each.
+func bytesOf(s string) (uint64, error) {
+	shift := 0
+	number := s
+	if i := strings.IndexAny(s, "KMGkmg"); i >= 0 {
+		shift = map[byte]int{'k': 10, 'm': 20, 'g': 30}[s[i]|0x20]
+		if rest := s[i+1:]; rest != "" && rest != "i" && rest != "B" && rest != "iB" {
+			return 0, invalid.Errorf("size %q: a number with K, M or G is wanted", s)
+		}
+		number = s[:i]
+	}
+	n, err := strconv.ParseUint(number, 10, 64-30)
+	if err != nil {
+		return 0, invalid.Errorf("size %q: a number with K, M or G is wanted", s)
+	}
+	return n << shift, nil
+}
+
+// reservePages has the kernel keep more large pages of a size; release gives them back.
+func (m *Machine) reservePages(page, more uint64) (release func() error, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	file := filepath.Join(m.sysfs, "kernel/mm/hugepages", fmt.Sprintf("hugepages-%dkB", page>>10), "nr_hugepages")
+	now, err := readNumber(file)
+	if err != nil {
+		return nil, fmt.Errorf("large pages of %d kB: %w", page>>10, err)
+	}
+	release = func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		has, err := readNumber(file)
+		if err != nil {
+			return err
+		}
+		return writeFile(file, strconv.FormatUint(has-min(has, more), 10))
+	}
+	if err := writeFile(file, strconv.FormatUint(now+more, 10)); err != nil {
+		return nil, fmt.Errorf("large pages of %d kB: %w", page>>10, err)
+	}
+	got, err := readNumber(file)
+	if err == nil && got < now+more {
+		err = errors.Join(
+			fmt.Errorf("the kernel has %d large pages of %d kB where %d are wanted: %w", got, page>>10, now+more, errdefs.ErrResourceExhausted),
+			writeFile(file, strconv.FormatUint(now, 10)))
+	}
+	return release, err
+}
+
+func readNumber(file string) (uint64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+}

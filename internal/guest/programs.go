@@ -1,0 +1,89 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"strings"
+
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// maxProgramOutput is how much of a program's output is kept: less than a message of the
+// protocol may have.
+const maxProgramOutput = 3 << 20
+
+// tables are the programs of packet filters, by whether they are IPv6's.
+var tables = map[bool]string{false: "iptables", true: "ip6tables"} //nolint:gochecknoglobals // a table
+
+// PacketFilter returns the rules of the packet filter, as iptables-save writes them.
+func (m *Machine) PacketFilter(ctx context.Context, ipv6 bool) ([]byte, error) {
+	return m.tool(ctx, nil, tables[ipv6]+"-save")
+}
+
+// SetPacketFilter replaces the rules of the tables that stand in them.
+func (m *Machine) SetPacketFilter(ctx context.Context, ipv6 bool, rules []byte) ([]byte, error) {
+	return m.tool(ctx, rules, tables[ipv6]+"-restore", "--wait", "5")
+}
+
+// tool runs a program of the image's.
+func (m *Machine) tool(ctx context.Context, stdin []byte, name string, args ...string) ([]byte, error) {
+	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+		out, err := m.kernel.program(ctx, stdin, dir+"/"+name, args...)
+		if !errors.Is(err, exec.ErrNotFound) {
+			return out, err
+		}
+	}
+	return nil, fmt.Errorf("there is no %s in /usr/sbin and /sbin: %w", name, exec.ErrNotFound)
+}
+
+// LoadModule loads a module of the kernel with those it needs.
+func (m *Machine) LoadModule(ctx context.Context, name string, parameters []string) error {
+	if name == "" || strings.HasPrefix(name, "-") {
+		return invalid.Errorf("kernel module %q: no name of a module", name)
+	}
+	// What stands behind the name is a parameter for modprobe, also with a '-'.
+	if _, err := m.kernel.program(ctx, nil, "/sbin/modprobe", append([]string{"-v", "--", name}, parameters...)...); err != nil {
+		return fmt.Errorf("kernel module %s: %w", name, err)
+	}
+	return nil
+}
+
+// runProgram returns a program's output. Its error has what the program wrote about it,
+// and is exec.ErrNotFound when there is no such program.
+func runProgram(ctx context.Context, stdin []byte, path string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	var out, errs bounded
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil && out.cut:
+		return nil, fmt.Errorf("%s wrote more than %d bytes", path, maxProgramOutput)
+	case err == nil:
+		return out.b, nil
+	case errors.As(err, &exit):
+		return nil, fmt.Errorf("%s: %w: %s", path, err, strings.TrimSpace(string(errs.b)))
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s: %w", path, exec.ErrNotFound)
+	default:
+		return nil, err
+	}
+}
+
+// bounded keeps the first part of what is written to it.
+type bounded struct {
+	b   []byte
+	cut bool
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	fits := min(len(p), maxProgramOutput-len(b.b))
+	b.b = append(b.b, p[:fits]...)
+	b.cut = b.cut || fits < len(p)
+	return len(p), nil
+}

@@ -1,0 +1,191 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// Remount gives the tmpfs of an ephemeral storage other options, such as another size.
+// It returns InvalidArgument for a storage of another driver, NotFound for one that is
+// not mounted.
+func (m *Machine) Remount(ctx context.Context, s Storage) error {
+	if s.Driver != driverEphemeral {
+		return invalid.Errorf("storage at %s: the options of a storage of the driver %q cannot be changed, only an ephemeral one's", s.Target, s.Driver)
+	}
+	unlock, err := m.targets.Lock(ctx, s.Target)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if m.refer(s.Target, 0) == 0 {
+		return fmt.Errorf("there is no storage at %s: %w", s.Target, errdefs.ErrNotFound)
+	}
+	flags, data, _, err := tmpfsOptions(slices.DeleteFunc(slices.Clone(s.Options), func(o string) bool { return o == "remount" }))
+	if err != nil || len(s.Options) == 0 {
+		return err
+	}
+	if err := unix.Mount("", s.Target, "tmpfs", flags|unix.MS_REMOUNT, data); err != nil {
+		return fmt.Errorf("options %q of the storage at %s: %w", strings.Join(s.Options, ","), s.Target, err)
+	}
+	return nil
+}
+
+// extResize is EXT4_IOC_RESIZE_FS, whose argument is the number of blocks.
+const extResize = 0x40086610
+
+// ResizeVolume makes the file system that is mounted at a path larger, while it is in
+// use. Size 0 is all that its disk has. It returns NotImplemented for a kind of file
+// system that cannot grow so.
+func (m *Machine) ResizeVolume(at string, size uint64) error {
+	if !filepath.IsAbs(at) || filepath.Clean(at) != at {
+		return invalid.Errorf("resize volume: path %q: an absolute path without '.' and '..' is wanted", at)
+	}
+	dir, err := unix.Open(at, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("resize volume %s: %w", at, err)
+	}
+	defer func() { _ = unix.Close(dir) }()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(dir, &st); err != nil {
+		return fmt.Errorf("resize volume %s: %w", at, err)
+	}
+	switch uint32(st.Type) {
+	case unix.TMPFS_MAGIC:
+		err = resizeTmpfs(at, size)
+	case unix.EXT4_SUPER_MAGIC:
+		err = m.resizeExt(dir, uint64(st.Bsize), size)
+	default:
+		return fmt.Errorf("resize volume %s: a file system of the type %#x cannot grow; ext4 and tmpfs can: %w", at, uint32(st.Type), errdefs.ErrNotImplemented)
+	}
+	if err != nil {
+		return fmt.Errorf("resize volume %s: %w", at, err)
+	}
+	return nil
+}
+
+func resizeTmpfs(at string, size uint64) error {
+	if mounted, err := mountinfo.Mounted(at); err != nil || !mounted {
+		return errors.Join(err, invalid.Errorf("nothing is mounted there"))
+	}
+	if size == 0 {
+		return invalid.Errorf("a tmpfs has no disk whose size it could have")
+	}
+	return unix.Mount("", at, "tmpfs", unix.MS_REMOUNT, "size="+strconv.FormatUint(size, 10))
+}
+
+// resizeExt makes an ext4 as large as wanted, once its disk is.
+func (m *Machine) resizeExt(dir int, block, size uint64) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return err
+	}
+	disk := filepath.Join(m.sysfs, "dev/block", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	// A disk of the host's that has grown is measured anew. Not all disks have to be told.
+	if err := writeFile(filepath.Join(disk, "device/rescan"), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	b, err := os.ReadFile(filepath.Join(disk, "size"))
+	if err != nil {
+		return err
+	}
+	sectors, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 54)
+	if err != nil {
+		return fmt.Errorf("size of the disk: %w", err)
+	}
+	whole := sectors * 512
+	switch {
+	case size == 0:
+		size = whole
+	case size > whole:
+		return fmt.Errorf("%d bytes are wanted and the disk has %d: %w", size, whole, errdefs.ErrFailedPrecondition)
+	}
+	blocks := size / block
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(dir), extResize, uintptr(unsafe.Pointer(&blocks))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// DropStale has the kernel ask the host again for what is mounted below Shared, so that
+// it forgets what the host has removed.
+func (m *Machine) DropStale() error {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(m.shared))
+	if err != nil {
+		return err
+	}
+	for _, mount := range mounts {
+		// A mount that fails now, such as one whose directory the host has removed, is the
+		// answer that was wanted: the kernel has asked.
+		_, _ = os.Stat(mount.Mountpoint)
+	}
+	return nil
+}
+
+// maxHead is how much of a file Head returns.
+const maxHead = 4096
+
+// Head returns the first part of a file, "" when there is none. It follows no link at the
+// path's end and waits for nothing.
+func (m *Machine) Head(path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return "", errors.Join(err, invalid.Errorf("%s is no plain file", path))
+	}
+	b := make([]byte, maxHead)
+	n, err := f.ReadAt(b, 0)
+	if n == 0 && err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	return strings.ToValidUTF8(string(b[:n]), "\uFFFD"), nil
+}
+
+// Hooks are programs of the machine's image that run beside containers.
+type Hooks struct{ Prestart, Poststart, Poststop []string }
+
+// FindHooks returns the programs below a directory: plain files that may be executed, by
+// their names' order. err names those that could not be looked at; the others are found.
+func (m *Machine) FindHooks(dir string) (h Hooks, err error) {
+	var errs []error
+	for _, kind := range []struct {
+		name  string
+		found *[]string
+	}{{"prestart", &h.Prestart}, {"poststart", &h.Poststart}, {"poststop", &h.Poststop}} {
+		list, err := os.ReadDir(filepath.Join(dir, kind.name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, e := range list {
+			st, err := e.Info()
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			if st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+				*kind.found = append(*kind.found, filepath.Join(dir, kind.name, e.Name()))
+			}
+		}
+	}
+	return h, errors.Join(errs...)
+}
