@@ -18,11 +18,21 @@ import (
 // slots of the bridges on the way and that of the disk, each with or without a function,
 // as "02/00" or "02.0/00.0".
 func (m *Machine) DiskAt(ctx context.Context, pci string) (string, error) {
+	return disks{m.sysfs, m.dev, m.plugTime}.atPCI(ctx, pci)
+}
+
+// disks finds disks, for which it waits as long as a host may take to plug them in.
+type disks struct {
+	sysfs, dev string
+	wait       time.Duration
+}
+
+func (d disks) atPCI(ctx context.Context, pci string) (string, error) {
 	pattern, err := pciPattern(pci)
 	if err != nil {
 		return "", err
 	}
-	return m.awaitDisk(ctx, "at the PCI path "+pci, filepath.Join(m.sysfs, "devices/pci0000:00", pattern, "virtio*/block/*"))
+	return d.awaitDisk(ctx, "at the PCI path "+pci, filepath.Join(d.sysfs, "devices/pci0000:00", pattern, "virtio*/block/*"))
 }
 
 // pciPattern is where sysfs has what is at a PCI path, below the root bus. The bus behind
@@ -50,14 +60,14 @@ func pciPattern(pci string) (string, error) {
 
 // scsiDisk returns the device file of the disk with an id and a number, "ID:LUN", on a
 // SCSI host, which it has look for it.
-func (m *Machine) scsiDisk(ctx context.Context, at string) (string, error) {
+func (d disks) scsiDisk(ctx context.Context, at string) (string, error) {
 	id, lun, _ := strings.Cut(at, ":")
 	i, err := strconv.ParseUint(id, 10, 16)
 	l, lerr := strconv.ParseUint(lun, 10, 32)
 	if err != nil || lerr != nil {
 		return "", invalid.Errorf("SCSI address %q: ID:LUN is wanted", at)
 	}
-	scans, err := filepath.Glob(filepath.Join(m.sysfs, "class/scsi_host/host*/scan"))
+	scans, err := filepath.Glob(filepath.Join(d.sysfs, "class/scsi_host/host*/scan"))
 	if err != nil {
 		return "", err
 	}
@@ -66,17 +76,17 @@ func (m *Machine) scsiDisk(ctx context.Context, at string) (string, error) {
 			return "", fmt.Errorf("look for the disk %s: %w", at, err)
 		}
 	}
-	return m.awaitDisk(ctx, "with the SCSI address "+at, filepath.Join(m.sysfs, "bus/scsi/devices", fmt.Sprintf("*:0:%d:%d", i, l), "block/*"))
+	return d.awaitDisk(ctx, "with the SCSI address "+at, filepath.Join(d.sysfs, "bus/scsi/devices", fmt.Sprintf("*:0:%d:%d", i, l), "block/*"))
 }
 
 // namedDisk returns a device file that the caller names, once it is there.
-func (m *Machine) namedDisk(ctx context.Context, path string) (string, error) {
+func (d disks) namedDisk(ctx context.Context, path string) (string, error) {
 	name, ok := strings.CutPrefix(path, "/dev/")
 	if !ok || filepath.Clean(path) != path {
 		return "", invalid.Errorf("disk %q: a path below /dev is wanted", path)
 	}
-	_, err := m.await(ctx, "named "+path, func() string {
-		if _, err := os.Stat(filepath.Join(m.dev, name)); err != nil {
+	_, err := d.await(ctx, "named "+path, func() string {
+		if _, err := os.Stat(filepath.Join(d.dev, name)); err != nil {
 			return ""
 		}
 		return path
@@ -85,14 +95,14 @@ func (m *Machine) namedDisk(ctx context.Context, path string) (string, error) {
 }
 
 // awaitDisk waits until sysfs has a disk where a pattern says, and its device file.
-func (m *Machine) awaitDisk(ctx context.Context, what, pattern string) (string, error) {
-	return m.await(ctx, what, func() string {
+func (d disks) awaitDisk(ctx context.Context, what, pattern string) (string, error) {
+	return d.await(ctx, what, func() string {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 { // the pattern is ours
 			return ""
 		}
 		name := filepath.Base(found[0])
-		if _, err := os.Stat(filepath.Join(m.dev, name)); err != nil {
+		if _, err := os.Stat(filepath.Join(d.dev, name)); err != nil {
 			return ""
 		}
 		return "/dev/" + name
@@ -101,8 +111,8 @@ func (m *Machine) awaitDisk(ctx context.Context, what, pattern string) (string, 
 
 // await asks until there is an answer. The host tells of a disk before the guest's kernel
 // has seen it.
-func (m *Machine) await(ctx context.Context, what string, look func() string) (string, error) {
-	deadline := time.NewTimer(m.plugTime)
+func (d disks) await(ctx context.Context, what string, look func() string) (string, error) {
+	deadline := time.NewTimer(d.wait)
 	defer deadline.Stop()
 	tick := time.NewTicker(plugCheck)
 	defer tick.Stop()
@@ -113,7 +123,7 @@ func (m *Machine) await(ctx context.Context, what string, look func() string) (s
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			return "", fmt.Errorf("no disk %s was plugged in within %s: %w", what, m.plugTime, errdefs.ErrNotFound)
+			return "", fmt.Errorf("no disk %s was plugged in within %s: %w", what, d.wait, errdefs.ErrNotFound)
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}
@@ -148,9 +158,9 @@ func (m *Machine) mountDisk(ctx context.Context, s Storage, find func(context.Co
 }
 
 // blockDisk finds the disk of a storage of the driver blk: a device file, or a PCI path.
-func (m *Machine) blockDisk(ctx context.Context, source string) (string, error) {
+func (d disks) blockDisk(ctx context.Context, source string) (string, error) {
 	if strings.HasPrefix(source, "/") {
-		return m.namedDisk(ctx, source)
+		return d.namedDisk(ctx, source)
 	}
-	return m.DiskAt(ctx, source)
+	return d.atPCI(ctx, source)
 }

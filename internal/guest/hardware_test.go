@@ -159,26 +159,27 @@ func TestDisksArePluggedIn(t *testing.T) {
 		"sys/class/scsi_host/host0/scan": "", "sys/bus/scsi/devices/0:0:4:1/block/sda/size": "", "dev/sda": "",
 	})
 	m.plugTime = 10 * time.Millisecond
+	find := disks{m.sysfs, m.dev, m.plugTime}
 	for path, want := range map[string]string{"02/00": "/dev/vdb", "02.0/00.0": "/dev/vdb", "05": "/dev/vdc", "/dev/vdc": "/dev/vdc"} {
-		if got, err := m.blockDisk(t.Context(), path); err != nil || got != want {
+		if got, err := find.blockDisk(t.Context(), path); err != nil || got != want {
 			t.Errorf("%s: %q, %v; want %q", path, got, err, want)
 		}
 	}
-	if got, err := m.scsiDisk(t.Context(), "4:1"); err != nil || got != "/dev/sda" || content(t, dir+"/sys/class/scsi_host/host0/scan") != "0 4 1" {
+	if got, err := find.scsiDisk(t.Context(), "4:1"); err != nil || got != "/dev/sda" || content(t, dir+"/sys/class/scsi_host/host0/scan") != "0 4 1" {
 		t.Errorf("SCSI: %q, %v", got, err)
 	}
 	for _, none := range []string{"03/00", "02/01", "/dev/vdz"} {
-		if _, err := m.blockDisk(t.Context(), none); !errdefs.IsNotFound(err) {
+		if _, err := find.blockDisk(t.Context(), none); !errdefs.IsNotFound(err) {
 			t.Errorf("%s: %v", none, err)
 		}
 	}
 	for _, bad := range []string{"", "x", "20/00", "02/", "02/00/../..", "/dev/../etc/passwd", "/etc/passwd", "02.8", "*"} {
-		if _, err := m.blockDisk(t.Context(), bad); !errdefs.IsInvalidArgument(err) {
+		if _, err := find.blockDisk(t.Context(), bad); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
 	for _, bad := range []string{"", "1", "1:x", "*:1", "1:2:3"} {
-		if _, err := m.scsiDisk(t.Context(), bad); !errdefs.IsInvalidArgument(err) {
+		if _, err := find.scsiDisk(t.Context(), bad); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("SCSI %q: %v", bad, err)
 		}
 	}

@@ -34,7 +34,7 @@ type Machine struct {
 
 	targets keylock.Map[string] // of storages; held while one is mounted or unmounted
 
-	mu   sync.Mutex          // guards used, and the number of large pages
+	mu   sync.Mutex          // guards used; serializes changes of the number of large pages
 	used map[string]*mounted // by target
 }
 

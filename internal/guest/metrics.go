@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Metrics returns figures of this process and of the machine, in Prometheus' text form
+// Metrics returns values of this process and of the machine, in Prometheus' text form
 // and under the names that Kata's own agent gives them. What the kernel does not tell is
 // left out.
 func (m *Machine) Metrics() string {
@@ -44,8 +44,8 @@ func (w *metricWriter) family(name, kind, help string) {
 	fmt.Fprintf(&w.b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 }
 
-// value writes one figure; labels are names and values in turn.
-func (w *metricWriter) value(figure string, labels ...string) {
+// value writes one value; labels are names and values in turn.
+func (w *metricWriter) value(text string, labels ...string) {
 	w.b.WriteString(w.name)
 	for i := 0; i+1 < len(labels); i += 2 {
 		w.b.WriteByte("{,"[min(i, 1)])
@@ -54,7 +54,7 @@ func (w *metricWriter) value(figure string, labels ...string) {
 	if len(labels) > 0 {
 		w.b.WriteByte('}')
 	}
-	w.b.WriteString(" " + figure + "\n")
+	w.b.WriteString(" " + text + "\n")
 }
 
 var labelEscape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`) //nolint:gochecknoglobals // a table
@@ -67,16 +67,16 @@ func (w *metricWriter) read(name string) string {
 	return string(b)
 }
 
-// items writes figures under the names of the same place, without those that are missing.
-func (w *metricWriter) items(names, figures []string, labels ...string) {
+// items writes values under the names of the same place, without those that are missing.
+func (w *metricWriter) items(names, values []string, labels ...string) {
 	for i, name := range names {
-		if i < len(figures) && name != "" {
-			w.value(figures[i], append(slices.Clone(labels), "item", name)...)
+		if i < len(values) && name != "" {
+			w.value(values[i], append(slices.Clone(labels), "item", name)...)
 		}
 	}
 }
 
-// pairs writes a file of lines "name figure [kB]".
+// pairs writes a file of lines "name value [kB]".
 func (w *metricWriter) pairs(family, help, file string, item func(string) string) {
 	text := w.read(file)
 	if text == "" {
@@ -85,13 +85,13 @@ func (w *metricWriter) pairs(family, help, file string, item func(string) string
 	w.family(family, "gauge", help)
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) >= 2 {
-			w.value(figure(f[1:]), "item", item(strings.TrimSuffix(f[0], ":")))
+			w.value(inBytes(f[1:]), "item", item(strings.TrimSuffix(f[0], ":")))
 		}
 	}
 }
 
-// figure returns a figure with its unit in bytes.
-func figure(f []string) string {
+// inBytes returns a value with its unit in bytes.
+func inBytes(f []string) string {
 	if n, err := strconv.ParseUint(f[0], 10, 54); err == nil && len(f) == 2 && f[1] == "kB" {
 		return strconv.FormatUint(n*1024, 10)
 	}
@@ -195,7 +195,7 @@ func (w *metricWriter) processors() {
 }
 
 func (w *metricWriter) links() {
-	w.family("kata_guest_netdev_stat", "gauge", "Figures of the guest's links")
+	w.family("kata_guest_netdev_stat", "gauge", "Values of the guest's links")
 	for line := range strings.Lines(w.read("self/net/dev")) {
 		name, rest, ok := strings.Cut(line, ":")
 		if !ok {
@@ -209,7 +209,7 @@ func (w *metricWriter) links() {
 }
 
 func (w *metricWriter) disks() {
-	w.family("kata_guest_diskstat", "gauge", "Figures of the guest's disks")
+	w.family("kata_guest_diskstat", "gauge", "Values of the guest's disks")
 	for line := range strings.Lines(w.read("diskstats")) {
 		f := strings.Fields(line)
 		if len(f) < 4 {
@@ -241,10 +241,10 @@ func (w *metricWriter) fileSystems() {
 			all = append(all, u)
 		}
 	}
-	write := func(name, help string, figures func(*unix.Statfs_t) [4]uint64) {
+	write := func(name, help string, values func(*unix.Statfs_t) [4]uint64) {
 		w.family(name, "gauge", help)
 		for i := range all {
-			n := figures(&all[i].st)
+			n := values(&all[i].st)
 			for k, item := range []string{"total", "free", "available", "used"} {
 				w.value(strconv.FormatUint(n[k], 10), "mount", all[i].at, "device", all[i].device, "item", item)
 			}

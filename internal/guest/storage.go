@@ -103,13 +103,14 @@ func (m *Machine) refer(target string, more int) int {
 
 // mount mounts a storage by its driver.
 func (m *Machine) mount(ctx context.Context, s Storage) (undo func() error, err error) {
+	find := disks{m.sysfs, m.dev, m.plugTime}
 	switch s.Driver {
 	case driverBlock:
-		return m.mountDisk(ctx, s, m.blockDisk)
+		return m.mountDisk(ctx, s, find.blockDisk)
 	case driverMMIO, driverNVDIMM:
-		return m.mountDisk(ctx, s, m.namedDisk)
+		return m.mountDisk(ctx, s, find.namedDisk)
 	case driverSCSI:
-		return m.mountDisk(ctx, s, m.scsiDisk)
+		return m.mountDisk(ctx, s, find.scsiDisk)
 	}
 	if len(s.DriverOptions) > 0 {
 		return nil, fmt.Errorf("driver option %q: not served: %w", s.DriverOptions[0], errdefs.ErrNotImplemented)

@@ -77,7 +77,7 @@ func (s *service) CreateSandbox(ctx context.Context, req *katav1.CreateSandboxRe
 }
 
 // prepare gives the machine what a sandbox asks of it: modules, name servers, hooks.
-// f.making is held.
+// Preconditions: making is held.
 func (f *Face) prepare(ctx context.Context, req *katav1.CreateSandboxRequest) (err error) {
 	for _, m := range req.GetKernelModules() {
 		if err := f.o.Machine.LoadModule(ctx, m.GetName(), m.GetParameters()); err != nil {
@@ -96,7 +96,7 @@ func (f *Face) prepare(ctx context.Context, req *katav1.CreateSandboxRequest) (e
 	return err
 }
 
-// dropDNS takes the sandbox's name servers away. f.making is held.
+// dropDNS takes the sandbox's name servers away. Preconditions: making is held.
 func (f *Face) dropDNS(ctx context.Context) {
 	if f.undoDNS == nil {
 		return
