@@ -3,6 +3,7 @@ package boot
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -41,7 +42,7 @@ func Reap(ctx context.Context, log *slog.Logger) {
 func reapInherited() error {
 	for {
 		ended, err := kernel.Peek(0, false)
-		if err == unix.ECHILD || err == nil && ended.Pid == 0 {
+		if errors.Is(err, unix.ECHILD) || err == nil && ended.Pid == 0 {
 			return nil
 		}
 		if err != nil {
