@@ -203,7 +203,7 @@ func TestVolumesOfImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared := []string{"attach", "errtext", "grpcerr", "testdata", "wiretest"}
+	shared := []string{"attach", "errtext", "grpcerr", "sweep", "testdata", "wiretest"}
 	imageless := []string{"kata"} // a guest's containers get directories of the host's as roots
 	for _, d := range dirs {
 		if _, ok := all[d.Name()]; d.IsDir() && !ok && !slices.Contains(shared, d.Name()) && !slices.Contains(imageless, d.Name()) {
