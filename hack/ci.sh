@@ -49,14 +49,14 @@ govulncheck() {
   return "$code"
 }
 
-# Runs the packages' tests. What fails is run once more, by itself: what then passes
+# Runs the packages' tests. A test that fails is run once more, whole and by itself: what then passes
 # is told by name as flaky (a fault to mend) but does not fail the run, where it is one
 # or two of thousands. A data race is a fault whatever the second try says.
 sum() { # name, packages, go test arguments …
   local name=$1 pkgs=$2
   shift 2
   "$cache/bin/gotestsum" --format pkgname-and-test-fails --hide-summary=skipped --jsonfile "$out/$name.json" \
-    --rerun-fails=1 --rerun-fails-max-failures=4 --packages="$pkgs" -- "$@" || return
+    --rerun-fails=1 --rerun-fails-max-failures=4 --rerun-fails-run-root-test --packages="$pkgs" -- "$@" || return
   ! grep -q 'WARNING: DATA RACE' "$out/$name.json" || { echo "$name: a data race was found"; return 1; }
 }
 
