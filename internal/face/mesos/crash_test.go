@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 const (
@@ -74,6 +76,12 @@ func mortal(t *testing.T) (*testNode, *enginetest.Crash) {
 	return n, c
 }
 
+// acked waits until an end is acknowledged, which is after it was told: it is no stage of the next call.
+func acked(t *testing.T, c *enginetest.Crash) {
+	t.Helper()
+	roottest.Eventually(t, "the end is acknowledged", func() bool { return slices.Contains(c.Passed(), "exit.acked") })
+}
+
 // TestTheAgentDiesInALaunch kills it after every stage of a launch. The same launch
 // once more is answered as one that begins, or as one that runs.
 func TestTheAgentDiesInALaunch(t *testing.T) {
@@ -116,6 +124,7 @@ func TestTheAgentDiesInARemoval(t *testing.T) {
 			n.is(launchA, 200, "")
 			n.is(killA, 200, "")
 			n.is(waitA, 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
+			acked(t, c)
 			l := n.life(c, removeA, http.StatusOK)
 			l.Again = func() error {
 				if err := l.Call(t.Context()); err != nil && !strings.Contains(err.Error(), "Unknown root container a") {
@@ -134,6 +143,7 @@ func TestTheAgentDiesInARemoval(t *testing.T) {
 			n.is(launchNested, 200, "")
 			n.is(killNested, 200, "")
 			n.is(waitNested, 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":9}}`)
+			acked(t, c)
 			l := n.life(c, removeNested, http.StatusOK)
 			l.Again = func() error {
 				if err := l.Call(t.Context()); err != nil {
