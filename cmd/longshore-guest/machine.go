@@ -116,7 +116,7 @@ func told(file string, lookup func(string) (string, bool)) (s settings, unified 
 	if err != nil {
 		return s, false, err
 	}
-	s = settings{listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort}
+	s = settings{listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort, plugTime: o.HotplugTimeout}
 	for _, name := range o.Unserved {
 		s.warnings = append(s.warnings, name+": not served by this agent")
 	}

@@ -16,8 +16,10 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/longshore/longshore/internal/face/kata"
+	"github.com/longshore/longshore/internal/guest"
 	"github.com/longshore/longshore/internal/guest/agent"
 	"github.com/longshore/longshore/internal/guest/options"
 	"github.com/longshore/longshore/internal/guest/vsock"
@@ -53,6 +55,7 @@ func run(args []string, out io.Writer) error {
 	flags.Var(names{&s.requests.Deny}, "deny", "names of requests that are not answered")
 	flags.StringVar(&s.state, "state", ownState, "directory on a tmpfs; what an earlier agent left in it is removed")
 	flags.StringVar(&s.groups, "cgroup-root", ownGroups, "containers' cgroups are below this directory of each hierarchy")
+	flags.DurationVar(&s.plugTime, "hotplug-timeout", guest.PlugTime, "how long to wait for a device that the host is plugging in")
 	flags.TextVar(&s.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -81,6 +84,7 @@ type settings struct {
 	state, groups string
 	requests      kata.Requests
 	level         slog.Level
+	plugTime      time.Duration
 	logPort       uint32   // of vsock; 0 means out
 	warnings      []string // about options, to be logged
 }
@@ -108,7 +112,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return agent.Run(ctx, agent.Options{State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, Version: version(), Logger: log})
+	return agent.Run(ctx, agent.Options{State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PlugTime: s.plugTime, Version: version(), Logger: log})
 }
 
 // names is a flag whose value is a list.

@@ -18,7 +18,7 @@ import (
 // slots of the bridges on the way and that of the disk, each with or without a function,
 // as "02/00" or "02.0/00.0".
 func (m *Machine) DiskAt(ctx context.Context, pci string) (string, error) {
-	return disks{m.sysfs, m.dev, m.plugTime}.atPCI(ctx, pci)
+	return disks{m.sysfs, m.dev, m.PlugTime}.atPCI(ctx, pci)
 }
 
 // disks finds disks, for which it waits as long as a host may take to plug them in.
@@ -85,49 +85,26 @@ func (d disks) namedDisk(ctx context.Context, path string) (string, error) {
 	if !ok || filepath.Clean(path) != path {
 		return "", invalid.Errorf("disk %q: a path below /dev is wanted", path)
 	}
-	_, err := d.await(ctx, "named "+path, func() string {
-		if _, err := os.Stat(filepath.Join(d.dev, name)); err != nil {
-			return ""
-		}
-		return path
+	err := await(ctx, "no disk named "+path, d.wait, func() bool {
+		_, err := os.Stat(filepath.Join(d.dev, name))
+		return err == nil
 	})
 	return path, err
 }
 
 // awaitDisk waits until sysfs has a disk where a pattern says, and its device file.
-func (d disks) awaitDisk(ctx context.Context, what, pattern string) (string, error) {
-	return d.await(ctx, what, func() string {
+func (d disks) awaitDisk(ctx context.Context, what, pattern string) (path string, err error) {
+	err = await(ctx, "no disk "+what, d.wait, func() bool {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 { // the pattern is ours
-			return ""
+			return false
 		}
 		name := filepath.Base(found[0])
-		if _, err := os.Stat(filepath.Join(d.dev, name)); err != nil {
-			return ""
-		}
-		return "/dev/" + name
+		path = "/dev/" + name
+		_, err = os.Stat(filepath.Join(d.dev, name))
+		return err == nil
 	})
-}
-
-// await asks until there is an answer. The host tells of a disk before the guest's kernel
-// has seen it.
-func (d disks) await(ctx context.Context, what string, look func() string) (string, error) {
-	deadline := time.NewTimer(d.wait)
-	defer deadline.Stop()
-	tick := time.NewTicker(plugCheck)
-	defer tick.Stop()
-	for {
-		if found := look(); found != "" {
-			return found, nil
-		}
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			return "", fmt.Errorf("no disk %s was plugged in within %s: %w", what, d.wait, errdefs.ErrNotFound)
-		case <-ctx.Done():
-			return "", ctx.Err()
-		}
-	}
+	return path, err
 }
 
 // createFileSystem is the driver option that wants an ext4 on an empty disk.

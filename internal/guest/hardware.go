@@ -11,19 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/invalid"
-)
-
-// plugTime is how long the kernel may take to see a processor that the host has plugged
-// in, and plugCheck how often the machine looks: sysfs announces only a part of it.
-const (
-	plugTime  = 5 * time.Second
-	plugCheck = 50 * time.Millisecond
 )
 
 // kernel is what is changed of the running kernel by system calls that hold for the whole
@@ -136,23 +128,16 @@ func writeFile(path, text string) error {
 // where the kernel does not do so by itself.
 func (m *Machine) OnlineCPUs(ctx context.Context, want int) error {
 	before := m.cpuset("")
-	deadline := time.NewTimer(m.plugTime)
-	defer deadline.Stop()
-	tick := time.NewTicker(plugCheck)
-	defer tick.Stop()
-	for {
-		online, err := m.onlineCPUs(want)
-		if online >= want {
-			return m.widen(before)
-		}
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			return errors.Join(fmt.Errorf("%d processors are online after %s, and %d are wanted", online, m.plugTime, want), err)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	var online int
+	var failed error
+	err := await(ctx, fmt.Sprintf("not each of %d processors", want), max(m.PlugTime, m.cpuTime), func() bool {
+		online, failed = m.onlineCPUs(want)
+		return online >= want
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("%w: %d are used", err, online), failed)
 	}
+	return m.widen(ctx, before)
 }
 
 // onlineCPUs switches processors on until enough are, and returns how many are.
@@ -191,8 +176,12 @@ func (m *Machine) onlineCPUs(want int) (online int, err error) {
 	return online, errors.Join(errs...)
 }
 
-// OnlineMemory has the kernel use all memory that is plugged in.
+// OnlineMemory has the kernel use all memory that is plugged in, and from now on by itself
+// what comes later: a caller cannot say how much is still on its way.
 func (m *Machine) OnlineMemory() error {
+	if err := writeFile(filepath.Join(m.sysfs, "devices/system/memory/auto_online_blocks"), "online"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("use plugged memory: %w", err)
+	}
 	files, err := filepath.Glob(filepath.Join(m.sysfs, "devices/system/memory/memory[0-9]*/online"))
 	if err != nil {
 		return err
@@ -224,14 +213,23 @@ func (m *Machine) cpuset(group string) string {
 }
 
 // widen gives the containers' cgroups that had all processors all there are now.
-func (m *Machine) widen(before string) error {
-	after := m.cpuset("")
-	if before == after || before == "" {
+func (m *Machine) widen(ctx context.Context, before string) error {
+	if before == "" {
 		return nil
+	}
+	// The kernel gives the root its new processors a moment after it uses them.
+	var after string
+	err := await(ctx, "no processor for cgroups", m.cpuTime, func() bool {
+		b, err := os.ReadFile(filepath.Join(m.sysfs, "devices/system/cpu/online"))
+		after = m.cpuset("")
+		return err != nil || strings.TrimSpace(string(b)) == after
+	})
+	if err != nil || before == after {
+		return err
 	}
 	root := filepath.Join(m.sysfs, "fs/cgroup/cpuset")
 	var dirs []string
-	err := filepath.WalkDir(filepath.Join(root, m.Groups), func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(filepath.Join(root, m.Groups), func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) { // a container was removed
 			return nil
 		}

@@ -106,20 +106,21 @@ func TestTheKernelIsTold(t *testing.T) {
 
 func TestProcessorsAndMemoryArePluggedIn(t *testing.T) {
 	m, dir, _ := fake(t, map[string]string{
-		"sys/devices/system/cpu/cpu0/topology/x":   "", // cannot be switched off
-		"sys/devices/system/cpu/cpu1/online":       "1\n",
-		"sys/devices/system/cpu/cpu2/online":       "0\n",
-		"sys/devices/system/cpu/cpu3/online":       "0\n",
-		"sys/devices/system/cpu/cpufreq/x":         "",
-		"sys/devices/system/memory/memory0/online": "1\n",
-		"sys/devices/system/memory/memory9/online": "0\n",
-		"sys/fs/cgroup/cpuset/cpuset.cpus":         "0-1\n",
-		"sys/fs/cgroup/cpuset/ours/cpuset.cpus":    "0-1\n",
-		"sys/fs/cgroup/cpuset/ours/a/cpuset.cpus":  "0-1\n",
-		"sys/fs/cgroup/cpuset/ours/b/cpuset.cpus":  "1\n",
-		"sys/fs/cgroup/cpuset/other/cpuset.cpus":   "0-1\n",
+		"sys/devices/system/cpu/cpu0/topology/x":       "", // cannot be switched off
+		"sys/devices/system/cpu/cpu1/online":           "1\n",
+		"sys/devices/system/cpu/cpu2/online":           "0\n",
+		"sys/devices/system/cpu/cpu3/online":           "0\n",
+		"sys/devices/system/cpu/cpufreq/x":             "",
+		"sys/devices/system/memory/memory0/online":     "1\n",
+		"sys/devices/system/memory/memory9/online":     "0\n",
+		"sys/devices/system/memory/auto_online_blocks": "",
+		"sys/fs/cgroup/cpuset/cpuset.cpus":             "0-1\n",
+		"sys/fs/cgroup/cpuset/ours/cpuset.cpus":        "0-1\n",
+		"sys/fs/cgroup/cpuset/ours/a/cpuset.cpus":      "0-1\n",
+		"sys/fs/cgroup/cpuset/ours/b/cpuset.cpus":      "1\n",
+		"sys/fs/cgroup/cpuset/other/cpuset.cpus":       "0-1\n",
 	})
-	m.Groups, m.plugTime = "/ours", 100*time.Millisecond
+	m.Groups, m.PlugTime, m.cpuTime = "/ours", 0, 100*time.Millisecond
 	if err := m.OnlineCPUs(t.Context(), 2); err != nil || content(t, dir+"/sys/devices/system/cpu/cpu2/online") != "0" {
 		t.Errorf("two processors, which there are: %v", err)
 	}
@@ -130,8 +131,15 @@ func TestProcessorsAndMemoryArePluggedIn(t *testing.T) {
 		t.Errorf("after the wish for nine processor 3 is %q", got)
 	}
 	before := m.cpuset("")
-	put(t, dir+"/sys/fs/cgroup/cpuset/cpuset.cpus", "0-3\n")
-	if err := m.widen(before); err != nil {
+	put(t, dir+"/sys/devices/system/cpu/online", "0-3\n")
+	if err := m.widen(t.Context(), before); err == nil {
+		t.Error("the cgroups' root has not got the new processors, and nobody says so")
+	}
+	m.cpuTime = time.Minute
+	widened := make(chan error, 1)
+	go func() { widened <- m.widen(t.Context(), before) }()
+	put(t, dir+"/sys/fs/cgroup/cpuset/cpuset.cpus", "0-3\n") // as the kernel does a moment later
+	if err := <-widened; err != nil {
 		t.Error(err)
 	}
 	for name, want := range map[string]string{"ours": "0-3", "ours/a": "0-3", "ours/b": "1", "other": "0-1"} {
@@ -142,8 +150,11 @@ func TestProcessorsAndMemoryArePluggedIn(t *testing.T) {
 	if err := m.OnlineMemory(); err != nil || content(t, dir+"/sys/devices/system/memory/memory9/online") != "1" {
 		t.Errorf("memory: %v", err)
 	}
+	if got := content(t, dir+"/sys/devices/system/memory/auto_online_blocks"); got != "online" {
+		t.Errorf("memory that comes later is %s", got)
+	}
 	// A processor that is still coming is waited for.
-	m.plugTime = time.Minute
+	m.PlugTime = time.Minute
 	done := make(chan error, 1)
 	go func() { done <- m.OnlineCPUs(t.Context(), 5) }()
 	put(t, dir+"/sys/devices/system/cpu/cpu4/online", "0\n")
@@ -158,8 +169,8 @@ func TestDisksArePluggedIn(t *testing.T) {
 		"sys/devices/pci0000:00/0000:00:05.0/virtio4/block/vdc/size": "", "dev/vdc": "",
 		"sys/class/scsi_host/host0/scan": "", "sys/bus/scsi/devices/0:0:4:1/block/sda/size": "", "dev/sda": "",
 	})
-	m.plugTime = 10 * time.Millisecond
-	find := disks{m.sysfs, m.dev, m.plugTime}
+	m.PlugTime = 10 * time.Millisecond
+	find := disks{m.sysfs, m.dev, m.PlugTime}
 	for path, want := range map[string]string{"02/00": "/dev/vdb", "02.0/00.0": "/dev/vdb", "05": "/dev/vdc", "/dev/vdc": "/dev/vdc"} {
 		if got, err := find.blockDisk(t.Context(), path); err != nil || got != want {
 			t.Errorf("%s: %q, %v; want %q", path, got, err, want)
@@ -183,7 +194,7 @@ func TestDisksArePluggedIn(t *testing.T) {
 			t.Errorf("SCSI %q: %v", bad, err)
 		}
 	}
-	m.plugTime = time.Minute
+	m.PlugTime = time.Minute
 	done := make(chan error, 1)
 	go func() {
 		_, err := m.DiskAt(t.Context(), "07/00")

@@ -23,14 +23,16 @@ import (
 type Machine struct {
 	// Groups is the directory of containers' cgroups below each hierarchy's root.
 	Groups string
+	// PlugTime is how long a device may take that the host is plugging in.
+	PlugTime time.Duration
 
-	sysfs    string
-	procfs   string
-	shared   string
-	dev      string
-	kernel   kernel
-	plugTime time.Duration
-	scrapes  atomic.Uint64
+	sysfs   string
+	procfs  string
+	shared  string
+	dev     string
+	kernel  kernel
+	cpuTime time.Duration
+	scrapes atomic.Uint64
 
 	targets keylock.Map[string] // of storages; held while one is mounted or unmounted
 
@@ -40,7 +42,7 @@ type Machine struct {
 
 // New returns the machine that this process runs on.
 func New() *Machine {
-	return &Machine{sysfs: "/sys", procfs: "/proc", shared: Shared, dev: "/dev", kernel: realKernel(), plugTime: plugTime, used: map[string]*mounted{}}
+	return &Machine{PlugTime: PlugTime, sysfs: "/sys", procfs: "/proc", shared: Shared, dev: "/dev", kernel: realKernel(), cpuTime: cpuTime, used: map[string]*mounted{}}
 }
 
 // First reports whether this process is the machine's first.

@@ -103,7 +103,7 @@ func (m *Machine) refer(target string, more int) int {
 
 // mount mounts a storage by its driver.
 func (m *Machine) mount(ctx context.Context, s Storage) (undo func() error, err error) {
-	find := disks{m.sysfs, m.dev, m.plugTime}
+	find := disks{m.sysfs, m.dev, m.PlugTime}
 	switch s.Driver {
 	case driverBlock:
 		return m.mountDisk(ctx, s, find.blockDisk)

@@ -53,6 +53,8 @@ type Options struct {
 	Listeners []net.Listener
 	// Requests says which of the shim's calls are answered.
 	Requests kata.Requests
+	// PlugTime is how long a device may take that the host is plugging in.
+	PlugTime time.Duration
 	Version  string
 	Logger   *slog.Logger
 }
@@ -108,7 +110,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	machine := guest.New()
-	machine.Groups = o.CgroupRoot
+	machine.Groups, machine.PlugTime = o.CgroupRoot, o.PlugTime
 	f, err := kata.New(kata.Options{
 		Deps:    face.Deps{Engine: eng.As(core.OwnerKata), Logger: o.Logger.With("face", "kata"), Version: o.Version},
 		Machine: machine, Requests: o.Requests,
