@@ -25,12 +25,13 @@ var doors = []door{
 	{"github.com/containerd/ttrpc", []string{"internal/face/kata", "internal/face/cri/nri", "api/kata"}, "ttrpc is Kata's and NRI's"},
 	{"go.etcd.io/bbolt", []string{"internal/state/bolt", "internal/image"}, "bbolt stays in state/bolt"},
 	{"github.com/tetratelabs/wazero", []string{"internal/grant"}, "wasm stays in grant"},
-	{"go.etcd.io/etcd", []string{"internal/hub"}, "etcd stays in the hub"},
+	{"go.etcd.io/etcd", []string{"internal/hub/store"}, "etcd stays in the hub's store"},
+	{"go.uber.org/zap", []string{"internal/hub/store"}, "we log by log/slog; etcd does not"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
 	{"github.com/sigstore/", []string{"internal/image/policy/sigstore"}, "sigstore stays in longshore-verify"},
 	{"github.com/container-storage-interface/", []string{"internal/face/swarm/csi", "test/"}, "CSI is spoken in face/swarm/csi"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "commands live in cli"},
-	{"google.golang.org/grpc", []string{"internal/face", "internal/control", "internal/cli", "internal/obs", "api/", "test/"}, "gRPC ends at the faces"},
+	{"google.golang.org/grpc", []string{"internal/face", "internal/control", "internal/cli", "internal/obs", "internal/hub", "api/", "test/"}, "gRPC ends at the faces, and at the hub"},
 }
 
 // wall says that a package and what is below it must not depend on others of
@@ -64,6 +65,10 @@ var walls = []wall{
 	{"internal/face/mesos/view", []string{"internal/engine"}, "what is shown is given"},
 	{"internal/face/mesos/sandbox", []string{"internal/engine"}, "directories know no verbs"},
 	{"internal/face", []string{"internal/image", "internal/network", "internal/runtime", "internal/state", "internal/keeper", "internal/agent", "internal/control"}, "faces go through the engine"},
+	{"internal/hub", []string{
+		"internal/core", "internal/engine", "internal/face", "internal/control", "internal/cli", "internal/agent", "internal/state", "internal/image",
+		"internal/network", "internal/runtime", "internal/keeper",
+	}, "the hub runs nothing"},
 }
 
 // pkg is one line of go list: a package of ours, what it imports and what it
@@ -161,17 +166,23 @@ func TestNothingDependsOnTestSupport(t *testing.T) {
 	}
 }
 
-// TestTheAgentHasNoSigstore keeps sigstore's libraries out of all programs but
-// the one that verifies: what they set up when a program starts would be in every
-// agent and every worker.
-func TestTheAgentHasNoSigstore(t *testing.T) {
+// only are families of libraries that one program links, and why no other does.
+var only = []struct{ family, program, because string }{
+	{"github.com/sigstore/", "cmd/longshore-verify", "what sigstore's libraries set up when a program starts would be in every agent and every worker"},
+	{"go.etcd.io/etcd", "cmd/longshore-hub", "a node needs no database of a fleet"},
+}
+
+// TestOneProgramLinksThem keeps such libraries out of all other programs.
+func TestOneProgramLinksThem(t *testing.T) {
 	for _, p := range packages(t) {
-		if !below(p.path, "cmd") || p.path == module+"/cmd/longshore-verify" {
-			continue
-		}
-		for _, dep := range p.deps {
-			if strings.HasPrefix(dep, "github.com/sigstore/") {
-				t.Errorf("%s depends on %s", p.path, dep)
+		for _, o := range only {
+			if !below(p.path, "cmd") || p.path == module+"/"+o.program {
+				continue
+			}
+			for _, dep := range p.deps {
+				if strings.HasPrefix(dep, o.family) {
+					t.Errorf("%s depends on %s: %s", p.path, dep, o.because)
+				}
 			}
 		}
 	}

@@ -1,0 +1,256 @@
+// Package store keeps the hub's records in etcd, which runs inside of the hub: a flat space
+// of keys, changed by transactions with conditions, and watched. Records that are secret are
+// sealed with AES-GCM before etcd sees them.
+//
+// It does not know what the records mean. Start at Open, Store.Commit and Store.Watch.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// prefix begins each of the hub's keys.
+const prefix = "/longshore-hub/"
+
+// MaxWrites is how many writes one transaction may have, conditions included: etcd's limit.
+const MaxWrites = 128
+
+// MaxValue is the size of the largest record, in bytes.
+const MaxValue = 1 << 20
+
+// page is how many records are listed at once.
+const page = 1000
+
+// Options are what a store is opened with.
+type Options struct {
+	// Dir is the directory of the database and of its sockets, which only its owner may enter.
+	Dir string
+	// Passphrase unseals the records that are secret.
+	Passphrase []byte
+	// Iterations make guessing the passphrase slow; 0 is the default.
+	Iterations int
+	// NoSync leaves out syncing to the disk: for tests.
+	NoSync bool
+	Log    *slog.Logger
+}
+
+// Store is an open store.
+type Store struct {
+	client *clientv3.Client
+	etcd   *embed.Etcd
+	lock   *os.File // of the directory
+	sealer sealer
+	// closed ends the store once, whoever closes it how often.
+	closed func() error
+}
+
+// Record is one record.
+type Record struct {
+	Key   string
+	Value []byte
+	Rev   int64 // of the transaction that wrote it last
+}
+
+// The conditions of a write that are no revision.
+const (
+	Any    = 0  // whatever there is
+	Absent = -1 // there is no such record
+)
+
+// Write changes or deletes one record.
+type Write struct {
+	Key    string
+	Value  []byte
+	Delete bool
+	// Secret seals the value.
+	Secret bool
+	// If is the revision that the record must have, Any or Absent.
+	If int64
+}
+
+// Change is what a transaction did to one record.
+type Change struct {
+	Record
+	Deleted bool // Value is nil then
+}
+
+// Close ends it; what was committed is on the disk.
+func (s *Store) Close() error { return s.closed() }
+
+func (s *Store) close() error {
+	var err error
+	if s.client != nil {
+		err = s.client.Close()
+	}
+	s.etcd.Close()
+	if errors.Is(err, context.Canceled) { // as the client of an etcd in the same process always says
+		err = nil
+	}
+	return errors.Join(err, s.lock.Close())
+}
+
+// Get reads one record. NotFound when there is none.
+func (s *Store) Get(ctx context.Context, key string) (Record, error) {
+	resp, err := s.client.Get(ctx, prefix+key)
+	if err != nil {
+		return Record{}, fmt.Errorf("read record %s: %w", key, classed(err))
+	}
+	if len(resp.Kvs) == 0 {
+		return Record{}, fmt.Errorf("there is no record %s: %w", key, errdefs.ErrNotFound)
+	}
+	value, err := s.sealer.open(key, resp.Kvs[0].Value)
+	return Record{Key: key, Value: value, Rev: resp.Kvs[0].ModRevision}, err
+}
+
+// List reads all records whose keys begin with a prefix, in the order of their keys, as they
+// were at the revision that it returns.
+func (s *Store) List(ctx context.Context, under string) (records []Record, rev int64, err error) {
+	from, end := prefix+under, clientv3.GetPrefixRangeEnd(prefix+under)
+	for {
+		resp, err := s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(rev))
+		if err != nil {
+			return nil, 0, fmt.Errorf("list records %s: %w", under, classed(err))
+		}
+		if rev == 0 {
+			rev = resp.Header.GetRevision()
+		}
+		for _, kv := range resp.Kvs {
+			key := strings.TrimPrefix(string(kv.Key), prefix)
+			if key == sealKey {
+				continue
+			}
+			value, err := s.sealer.open(key, kv.Value)
+			if err != nil {
+				return nil, 0, err
+			}
+			records = append(records, Record{Key: key, Value: value, Rev: kv.ModRevision})
+		}
+		if !resp.More {
+			return records, rev, nil
+		}
+		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// Commit does all of the writes or none, and returns their revision once they are on the
+// disk. Aborted when a condition does not hold, InvalidArgument when there are too many
+// writes or a value is too large, Unavailable when etcd does not answer.
+func (s *Store) Commit(ctx context.Context, writes ...Write) (rev int64, err error) {
+	values := make([][]byte, len(writes))
+	for i, w := range writes {
+		switch {
+		case len(w.Value) > MaxValue:
+			return 0, fmt.Errorf("record %s has %d bytes, at most %d are stored: %w", w.Key, len(w.Value), MaxValue, errdefs.ErrInvalidArgument)
+		case w.Secret:
+			values[i] = s.sealer.seal(w.Key, w.Value)
+		default:
+			values[i] = append([]byte{plain}, w.Value...)
+		}
+	}
+	return s.commit(ctx, writes, values)
+}
+
+func (s *Store) commit(ctx context.Context, writes []Write, values [][]byte) (int64, error) {
+	if len(writes) > MaxWrites {
+		return 0, fmt.Errorf("a transaction of %d writes; at most %d: %w", len(writes), MaxWrites, errdefs.ErrInvalidArgument)
+	}
+	var conditions []clientv3.Cmp
+	ops := make([]clientv3.Op, len(writes))
+	for i, w := range writes {
+		key := prefix + w.Key
+		if w.If != Any {
+			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", max(w.If, 0)))
+		}
+		if w.Delete {
+			ops[i] = clientv3.OpDelete(key)
+		} else {
+			ops[i] = clientv3.OpPut(key, string(values[i]))
+		}
+	}
+	resp, err := s.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
+	if err != nil {
+		return 0, fmt.Errorf("write %s: %w", keys(writes), classed(err))
+	}
+	if !resp.Succeeded {
+		return 0, fmt.Errorf("write %s: it was changed meanwhile: %w", keys(writes), errdefs.ErrAborted)
+	}
+	return resp.Header.GetRevision(), nil
+}
+
+// keys names what a transaction writes.
+func keys(writes []Write) string {
+	if len(writes) == 0 {
+		return "nothing"
+	}
+	if len(writes) > 1 {
+		return fmt.Sprintf("records %s and %d more", writes[0].Key, len(writes)-1)
+	}
+	return "record " + writes[0].Key
+}
+
+// Watch calls fn with the changes of each transaction after a revision, in their order, until
+// ctx ends, fn returns an error, or etcd ends the watch. OutOfRange when changes after the
+// revision are not known any more: who watches lists again. It always returns an error.
+func (s *Store) Watch(ctx context.Context, under string, after int64, fn func(rev int64, changes []Change) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for resp := range s.client.Watch(ctx, prefix+under, clientv3.WithPrefix(), clientv3.WithRev(after+1)) {
+		if err := resp.Err(); err != nil {
+			return fmt.Errorf("watch records %s: %w", under, classed(err))
+		}
+		var changes []Change
+		for _, ev := range resp.Events {
+			c := Change{Record: Record{Key: strings.TrimPrefix(string(ev.Kv.Key), prefix), Rev: ev.Kv.ModRevision}, Deleted: ev.Type == clientv3.EventTypeDelete}
+			if c.Key == sealKey {
+				continue
+			}
+			if !c.Deleted {
+				var err error
+				if c.Value, err = s.sealer.open(c.Key, ev.Kv.Value); err != nil {
+					return err
+				}
+			}
+			changes = append(changes, c)
+		}
+		for len(changes) > 0 { // one response may have several transactions
+			rev := changes[0].Rev
+			n := slices.IndexFunc(changes, func(c Change) bool { return c.Rev != rev })
+			if n < 0 {
+				n = len(changes)
+			}
+			if err := fn(rev, changes[:n]); err != nil {
+				return err
+			}
+			changes = changes[n:]
+		}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return fmt.Errorf("watch records %s: etcd has ended it: %w", under, errdefs.ErrUnavailable)
+}
+
+// classed gives an error of etcd its class.
+func classed(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return fmt.Errorf("%w: %w", errdefs.ErrOutOfRange, err)
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("%w: %w", errdefs.ErrResourceExhausted, err)
+	default:
+		return fmt.Errorf("%w: %w", errdefs.ErrUnavailable, err)
+	}
+}
