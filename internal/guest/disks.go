@@ -32,14 +32,22 @@ func (d disks) atPCI(ctx context.Context, pci string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return d.awaitDisk(ctx, "at the PCI path "+pci, filepath.Join(d.sysfs, "devices/pci0000:00", pattern, "virtio*/block/*"))
+	return d.awaitDisk(ctx, "at the PCI path "+pci, filepath.Join(d.sysfs, pattern, "virtio*/block/*"))
 }
 
-// pciPattern is where sysfs has what is at a PCI path, below the root bus. The bus behind
-// a bridge has a number that the kernel has chosen.
+// ownRoot is the lowest number of a root bus that a host adds for a NUMA node. A PCI path
+// of three parts or more may begin with one, which is too large for a slot.
+const ownRoot = 0x20
+
+// pciPattern is where sysfs has what is at a PCI path. The bus behind a bridge has a
+// number that the kernel has chosen.
 func pciPattern(pci string) (string, error) {
-	var parts []string
-	for i, p := range strings.Split(pci, "/") {
+	slots, root := strings.Split(pci, "/"), uint64(0)
+	if n, err := strconv.ParseUint(slots[0], 16, 8); err == nil && n >= ownRoot && len(slots) > 2 {
+		slots, root = slots[1:], n
+	}
+	parts := []string{fmt.Sprintf("devices/pci0000:%02x", root)}
+	for i, p := range slots {
 		slot, function, found := strings.Cut(p, ".")
 		if !found {
 			function = "0"
@@ -49,7 +57,7 @@ func pciPattern(pci string) (string, error) {
 		if err != nil || ferr != nil || s > 0x1f || f > 7 {
 			return "", invalid.Errorf("PCI path %q: slots of two digits are wanted, as 02/00", pci)
 		}
-		bus := "00"
+		bus := fmt.Sprintf("%02x", root)
 		if i > 0 {
 			bus = "[0-9a-f][0-9a-f]"
 		}

@@ -25,10 +25,11 @@ type kernel struct {
 	entropy  func(data []byte) error
 	swapOn   func(path string) error
 	program  func(ctx context.Context, stdin []byte, path string, args ...string) ([]byte, error)
+	node     func(path string) (Node, error)
 }
 
 func realKernel() kernel {
-	return kernel{setClock: setClock, entropy: addEntropy, swapOn: swapOn, program: runProgram}
+	return kernel{setClock: setClock, entropy: addEntropy, swapOn: swapOn, program: runProgram, node: nodeAt}
 }
 
 // SetClock sets the machine's time.

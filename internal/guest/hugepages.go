@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -17,9 +18,14 @@ import (
 // hugePages is the file system of an ephemeral storage of large pages.
 const hugePages = "hugetlbfs"
 
-// mountHugePages reserves as many large pages as a storage is to have, and mounts the file
+// pagePool is the kernel's stock of large pages.
+type pagePool struct {
+	mu sync.Mutex // serializes changes of the number of pages
+}
+
+// mount reserves as many large pages as a storage is to have, and mounts the file
 // system of them, until it is unmounted.
-func (m *Machine) mountHugePages(s Storage) (undo func() error, err error) {
+func (p *pagePool) mount(sysfs string, s Storage) (undo func() error, err error) {
 	page, size, gid, err := hugeOptions(s.Options)
 	if err != nil {
 		return nil, err
@@ -27,7 +33,7 @@ func (m *Machine) mountHugePages(s Storage) (undo func() error, err error) {
 	if err := os.MkdirAll(s.Target, 0o755); err != nil {
 		return nil, err
 	}
-	release, err := m.reservePages(page, size/page)
+	release, err := p.reserve(sysfs, page, size/page)
 	if err != nil {
 		return nil, errors.Join(err, removeEmpty(s.Target))
 	}
@@ -89,18 +95,18 @@ func bytesOf(s string) (uint64, error) {
 	return n << shift, nil
 }
 
-// reservePages has the kernel keep more large pages of a size; release gives them back.
-func (m *Machine) reservePages(page, more uint64) (release func() error, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	file := filepath.Join(m.sysfs, "kernel/mm/hugepages", fmt.Sprintf("hugepages-%dkB", page>>10), "nr_hugepages")
+// reserve has the kernel keep more large pages of a size; release gives them back.
+func (p *pagePool) reserve(sysfs string, page, more uint64) (release func() error, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	file := filepath.Join(sysfs, "kernel/mm/hugepages", fmt.Sprintf("hugepages-%dkB", page>>10), "nr_hugepages")
 	now, err := readNumber(file)
 	if err != nil {
 		return nil, fmt.Errorf("large pages of %d kB: %w", page>>10, err)
 	}
 	release = func() error {
-		m.mu.Lock()
-		defer m.mu.Unlock()
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		has, err := readNumber(file)
 		if err != nil {
 			return err

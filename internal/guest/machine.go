@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,14 +34,13 @@ type Machine struct {
 	scrapes atomic.Uint64
 
 	targets keylock.Map[string] // of storages; held while one is mounted or unmounted
-
-	mu   sync.Mutex          // guards used; serializes changes of the number of large pages
-	used map[string]*mounted // by target
+	used    references
+	pages   pagePool
 }
 
 // New returns the machine that this process runs on.
 func New() *Machine {
-	return &Machine{PlugTime: PlugTime, sysfs: "/sys", procfs: "/proc", shared: Shared, dev: "/dev", kernel: realKernel(), cpuTime: cpuTime, used: map[string]*mounted{}}
+	return &Machine{PlugTime: PlugTime, sysfs: "/sys", procfs: "/proc", shared: Shared, dev: "/dev", kernel: realKernel(), cpuTime: cpuTime}
 }
 
 // First reports whether this process is the machine's first.

@@ -48,12 +48,6 @@ type Storage struct {
 	Group *Group
 }
 
-// mounted is a target that is in use.
-type mounted struct {
-	refs int
-	undo func() error
-}
-
 // Drivers names the drivers that Mount knows.
 func (m *Machine) Drivers() []string {
 	return []string{driver9P, driverBind, driverBlock, driverEphemeral, driverLocal, driverMMIO, driverNVDIMM, driverOverlay, driverSCSI, driverVirtioFS}
@@ -70,7 +64,7 @@ func (m *Machine) Mount(ctx context.Context, s Storage) error {
 		return err
 	}
 	defer unlock()
-	if m.refer(s.Target, 1) > 0 {
+	if m.used.refer(s.Target, 1) > 0 {
 		return nil
 	}
 	undo, err := m.mount(ctx, s)
@@ -82,23 +76,8 @@ func (m *Machine) Mount(ctx context.Context, s Storage) error {
 	if err != nil {
 		return fmt.Errorf("storage at %s: %w", s.Target, err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.used[s.Target] = &mounted{refs: 1, undo: undo}
+	m.used.add(s.Target, undo)
 	return nil
-}
-
-// refer adds to the references on what is mounted at a target, and returns how many there
-// are now; 0 when nothing is.
-func (m *Machine) refer(target string, more int) int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	u := m.used[target]
-	if u == nil {
-		return 0
-	}
-	u.refs += more
-	return u.refs
 }
 
 // mount mounts a storage by its driver.
@@ -118,7 +97,7 @@ func (m *Machine) mount(ctx context.Context, s Storage) (undo func() error, err 
 	switch s.Driver {
 	case driverEphemeral:
 		if s.Type == hugePages {
-			return m.mountHugePages(s)
+			return m.pages.mount(m.sysfs, s)
 		}
 		return mountTmpfs(s)
 	case driverLocal:
@@ -144,20 +123,11 @@ func (m *Machine) Unmount(ctx context.Context, s Storage) error {
 		return err
 	}
 	defer unlock()
-	m.mu.Lock()
-	u := m.used[s.Target]
-	last := u != nil && u.refs == 1
-	if u != nil {
-		u.refs--
-	}
-	if last {
-		delete(m.used, s.Target)
-	}
-	m.mu.Unlock()
-	if !last {
+	undo := m.used.drop(s.Target)
+	if undo == nil {
 		return nil
 	}
-	return u.undo()
+	return undo()
 }
 
 // mountFlags are the options of mount(8) that are flags of mount(2).

@@ -32,7 +32,7 @@ func (m *Machine) Remount(ctx context.Context, s Storage) error {
 		return err
 	}
 	defer unlock()
-	if m.refer(s.Target, 0) == 0 {
+	if m.used.refer(s.Target, 0) == 0 {
 		return fmt.Errorf("there is no storage at %s: %w", s.Target, errdefs.ErrNotFound)
 	}
 	flags, data, _, err := tmpfsOptions(slices.DeleteFunc(slices.Clone(s.Options), func(o string) bool { return o == "remount" }))
@@ -68,7 +68,7 @@ func (m *Machine) ResizeVolume(at string, size uint64) error {
 	case unix.TMPFS_MAGIC:
 		err = resizeTmpfs(at, size)
 	case unix.EXT4_SUPER_MAGIC:
-		err = m.resizeExt(dir, uint64(st.Bsize), size)
+		err = resizeExt(m.sysfs, dir, uint64(st.Bsize), size)
 	default:
 		return fmt.Errorf("resize volume %s: a file system of the type %#x cannot grow; ext4 and tmpfs can: %w", at, uint32(st.Type), errdefs.ErrNotImplemented)
 	}
@@ -89,12 +89,12 @@ func resizeTmpfs(at string, size uint64) error {
 }
 
 // resizeExt makes an ext4 as large as wanted, once its disk is.
-func (m *Machine) resizeExt(dir int, block, size uint64) error {
+func resizeExt(sysfs string, dir int, block, size uint64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
 		return err
 	}
-	disk := filepath.Join(m.sysfs, "dev/block", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	disk := filepath.Join(sysfs, "dev/block", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
 	// A disk of the host's that has grown is measured anew. Not all disks have to be told.
 	if err := writeFile(filepath.Join(disk, "device/rescan"), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -31,6 +31,8 @@ type record struct {
 	Storages []guest.Storage `json:"storages,omitempty"`
 	// TerminationFile is where the container writes why it ended.
 	TerminationFile string `json:"termination_file,omitempty"`
+	// PCI are the addresses of its devices in the machine, by those of the host.
+	PCI map[string]string `json:"pci,omitempty"`
 }
 
 // CreateContainer implements katav1.AgentServiceService.
@@ -59,9 +61,13 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 		return nil, err
 	}
 	addHooks(spec, s.face.guestHooks())
+	pci, err := s.face.useDevices(ctx, spec, req.GetDevices())
+	if err != nil {
+		return nil, err
+	}
 	// What is shared outlives the container: the sandbox gives it back.
 	own := slices.DeleteFunc(slices.Clone(mounts), func(m guest.Storage) bool { return m.Shared })
-	data, err := json.Marshal(record{InitExec: req.GetExecId(), Storages: own, TerminationFile: terminationFile(spec)})
+	data, err := json.Marshal(record{InitExec: req.GetExecId(), Storages: own, TerminationFile: terminationFile(spec), PCI: pci})
 	if err != nil {
 		return nil, err
 	}
@@ -98,8 +104,6 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 // unserved refuses what a request asks for and this agent cannot give.
 func unserved(req *katav1.CreateContainerRequest) error {
 	switch {
-	case len(req.GetDevices()) > 0:
-		return refuse(codes.Unimplemented, "devices are not served")
 	case len(req.GetSharedMounts()) > 0:
 		return refuse(codes.Unimplemented, "shared mounts are not served")
 	case req.GetStdinPort() != 0 || req.GetStdoutPort() != 0 || req.GetStderrPort() != 0:
@@ -207,6 +211,7 @@ func (s *service) ExecProcess(ctx context.Context, req *katav1.ExecProcessReques
 	if err := execUser(p, req.GetStringUser(), ct.Main.Pid); err != nil {
 		return nil, err
 	}
+	setPCIAddresses(p.Env, recordOf(&ct).PCI)
 	_, _, err = s.face.o.Engine.Exec(ctx, ct.ID, core.ProcessConfig{
 		ID: core.ProcessID(req.GetExecId()), Spec: p, Ephemeral: true, KeepExit: true,
 		IO: core.IO{Hold: true, TTY: p.Terminal, Stdin: core.StdinOpen, Size: sizeOf(p.ConsoleSize)},

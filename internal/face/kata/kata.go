@@ -47,6 +47,10 @@ type Machine interface {
 	Unmount(ctx context.Context, s guest.Storage) error
 	// Drivers names the drivers of storages that Mount knows.
 	Drivers() []string
+	// Device waits for a device and returns how the machine has it.
+	Device(ctx context.Context, d guest.Device) (guest.Found, error)
+	// DeviceTypes names the types of devices that Device knows.
+	DeviceTypes() []string
 	// SetDNS lays lines over the machine's resolv.conf; undo takes them away again.
 	SetDNS(lines []string) (undo func() error, err error)
 	// CopyFile writes a part of a file below guest.Shared.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
@@ -35,6 +36,7 @@ type fakeMachine struct {
 	mounted []string
 	told    []string
 	fails   error // what its hardware answers
+	devices map[string]guest.Found
 }
 
 func (m *fakeMachine) tell(format string, args ...any) error {
@@ -76,6 +78,17 @@ func (m *fakeMachine) SetPacketFilter(_ context.Context, ipv6 bool, r []byte) ([
 	return []byte("said"), m.tell("filter %t %s", ipv6, r)
 }
 
+// Device has found what devices says, by its id.
+func (m *fakeMachine) Device(_ context.Context, d guest.Device) (guest.Found, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found, ok := m.devices[d.ID]
+	if !ok {
+		return found, fmt.Errorf("there is no %s: %w", d.ID, errdefs.ErrNotFound)
+	}
+	return found, nil
+}
+
 func (m *fakeMachine) LoadModule(_ context.Context, n string, p []string) error {
 	return m.tell("module %s %q", n, p)
 }
@@ -94,6 +107,7 @@ func (m *fakeMachine) FindHooks(dir string) (guest.Hooks, error) {
 
 func (*fakeMachine) MemoryBlock() (uint64, bool, error) { return 128 << 20, true, nil }
 func (*fakeMachine) Drivers() []string                  { return []string{"ephemeral"} }
+func (*fakeMachine) DeviceTypes() []string              { return []string{"blk"} }
 func (*fakeMachine) First() bool                        { return true }
 
 func (*fakeMachine) CopyFile(guest.File) error                            { return nil }
@@ -273,7 +287,6 @@ func TestCodes(t *testing.T) {
 		{"create the same", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "c1", OCI: specOf(t, "cat")})), codes.Internal},
 		{"create without a spec", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "c2"})), codes.Internal},
 		{"create with a path for an id", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "../c2", OCI: specOf(t, "cat")})), codes.Internal},
-		{"create with a device", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "c2", OCI: specOf(t, "cat"), Devices: []*katav1.Device{{}}})), codes.Unimplemented},
 		{"start of none", code(r.StartContainer(ctx, &katav1.StartContainerRequest{ContainerId: none})), codes.Internal},
 		{"remove of none", code(r.RemoveContainer(ctx, &katav1.RemoveContainerRequest{ContainerId: none})), codes.Internal},
 		{"exec in none", code(r.ExecProcess(ctx, &katav1.ExecProcessRequest{ContainerId: none, ExecId: "e1", Process: proc})), codes.Internal},

@@ -190,7 +190,7 @@ func (s *service) DestroySandbox(ctx context.Context, _ *katav1.DestroySandboxRe
 func (s *service) GetGuestDetails(_ context.Context, req *katav1.GuestDetailsRequest) (*katav1.GuestDetailsResponse, error) {
 	m := s.face.o.Machine
 	answer := &katav1.GuestDetailsResponse{AgentDetails: &katav1.AgentDetails{
-		Version: s.face.o.Version, InitDaemon: m.First(), StorageHandlers: m.Drivers(), SupportsSeccomp: true, ExtraFeatures: []string{"seccomp"},
+		Version: s.face.o.Version, InitDaemon: m.First(), StorageHandlers: m.Drivers(), DeviceHandlers: m.DeviceTypes(), SupportsSeccomp: true, ExtraFeatures: []string{"seccomp"},
 	}}
 	if req.GetMemBlockSize() || req.GetMemHotplugProbe() {
 		size, probe, err := m.MemoryBlock()

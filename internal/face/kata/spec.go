@@ -137,8 +137,13 @@ func toResources(in *katav1.LinuxResources) *specs.LinuxResources {
 	r := &specs.LinuxResources{}
 	for _, d := range in.GetDevices() {
 		rule := specs.LinuxDeviceCgroup{Allow: d.GetAllow(), Type: d.GetType(), Access: d.GetAccess()}
-		major, minor := d.GetMajor(), d.GetMinor()
-		rule.Major, rule.Minor = &major, &minor
+		// No device has the major number 0, which is how the protocol says any.
+		if major := d.GetMajor(); major > 0 {
+			rule.Major = &major
+		}
+		if minor := d.GetMinor(); minor > 0 || minor == 0 && rule.Major != nil {
+			rule.Minor = &minor
+		}
 		r.Devices = append(r.Devices, rule)
 	}
 	if m := in.GetMemory(); m != nil {

@@ -1,0 +1,54 @@
+package guest
+
+import "sync"
+
+// references are the targets of storages that are mounted. The zero value has none.
+type references struct {
+	mu   sync.Mutex          // guards list
+	list map[string]*mounted // by target
+}
+
+// mounted is a target that is in use.
+type mounted struct {
+	refs int
+	undo func() error
+}
+
+// add has the first reference on what was mounted at a target.
+func (r *references) add(target string, undo func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.list == nil {
+		r.list = map[string]*mounted{}
+	}
+	r.list[target] = &mounted{refs: 1, undo: undo}
+}
+
+// refer adds to the references on what is mounted at a target, and returns how many there
+// are now; 0 when nothing is.
+func (r *references) refer(target string, more int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	u := r.list[target]
+	if u == nil {
+		return 0
+	}
+	u.refs += more
+	return u.refs
+}
+
+// drop takes a reference away. After the last one undo unmounts; it is nil while there are
+// others, and when there was none.
+func (r *references) drop(target string) (undo func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	u := r.list[target]
+	if u == nil {
+		return nil
+	}
+	if u.refs--; u.refs > 0 {
+		return nil
+	}
+	delete(r.list, target)
+	return u.undo
+}
