@@ -92,6 +92,11 @@ e2e-kata: build ## Kata's own shim, under containerd, drives longshore-guest (KA
 	hack/deps.sh test
 	PATH="$$(hack/go.sh):$$PATH" test/e2e/kata/run.sh
 
+.PHONY: e2e-kata-client
+e2e-kata-client: build ## Kata's own agent client makes every call of longshore-guest (KATA_SOURCE=a checkout, COUNT=)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/kata/client/run.sh
+
 e2e-nomad-recover: build ## the same, and every cell of who dies over a task twenty times
 	hack/deps.sh test
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin RECOVER_ROUNDS=20 $(GO) test -p 1 -count=1 -timeout 3h -v -run 'TasksOutlive|NobodyCanKnow' ./test/e2e/nomad
