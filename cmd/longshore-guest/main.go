@@ -1,6 +1,7 @@
 // Longshore-guest is the agent inside of a virtual machine, which Kata's shim drives in
-// place of kata-agent. It can be the machine's first process. Start reading at
-// internal/guest/agent, internal/guest/boot and internal/face/kata.
+// place of kata-agent. It can be the machine's first process, and it is the keeper that it
+// starts. Start reading at internal/guest/agent, internal/guest/boot, internal/guest/onefile
+// and internal/face/kata.
 package main
 
 import (
@@ -21,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/face/kata"
 	"github.com/longshore/longshore/internal/guest"
 	"github.com/longshore/longshore/internal/guest/agent"
+	_ "github.com/longshore/longshore/internal/guest/onefile" // this program may be the keeper
 	"github.com/longshore/longshore/internal/guest/options"
 	"github.com/longshore/longshore/internal/guest/vsock"
 )
@@ -104,15 +106,15 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	for _, w := range s.warnings {
 		log.WarnContext(ctx, "an option has no effect", "option", w)
 	}
-	keeper, err := agent.Program("longshore-keeper")
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	l, err := open(ctx, s.listen)
+	l, err := open(s.listen)
 	if err != nil {
 		return err
 	}
-	return agent.Run(ctx, agent.Options{State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PlugTime: s.plugTime, Version: version(), Logger: log})
+	return agent.Run(ctx, agent.Options{State: s.state, Keeper: self, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PlugTime: s.plugTime, Version: version(), Logger: log})
 }
 
 // names is a flag whose value is a list.
@@ -126,12 +128,12 @@ func (n names) Set(s string) error {
 }
 
 // open listens at an address. A socket with a path is for root alone.
-func open(ctx context.Context, a options.Address) (net.Listener, error) {
+func open(a options.Address) (net.Listener, error) {
 	if a.Path == "" {
 		return vsock.Listen(a.CID, a.Port)
 	}
 	defer syscall.Umask(syscall.Umask(0o177))
-	return new(net.ListenConfig).Listen(ctx, "unix", a.Path)
+	return net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: a.Path})
 }
 
 func version() string {

@@ -22,7 +22,7 @@ func TestImportsStayFew(t *testing.T) {
 	}
 	const own = "github.com/longshore/longshore/"
 	rooms := []string{
-		"cmd/longshore-keeper", "internal/keeper/fork", "internal/keeper/kernel", "internal/keeper/nest", "internal/keeper/server",
+		"cmd/longshore-keeper", "internal/keeper/fork", "internal/keeper/kernel", "internal/keeper/nest", "internal/keeper/roles", "internal/keeper/server",
 		"internal/keeper/stdio", "internal/keeper/tinyinit", "internal/keeper/wire", "internal/runtime/native/plan", "internal/weaken",
 		"internal/beneath",
 	}

@@ -22,7 +22,6 @@ guest() { # directory
   ln -s busybox "$1/bin/sh"
   echo kata-guest >"$1/etc/hostname"
   install -m 755 "$bin/longshore-guest" "$1/sbin/init"
-  install -m 755 "$bin/longshore-keeper" "$1/sbin/longshore-keeper"
   cp "$run/driver" "$1/driver"
   # The agent is not what loads a guest's modules, and starts no test.
   cat >"$1/start" <<'END'

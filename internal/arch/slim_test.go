@@ -74,6 +74,17 @@ func TestAGuestLinksLittle(t *testing.T) {
 	}
 }
 
+// TestTheGuestsKeeperLinksNoMore: what runs before the guest's agent in the file that both
+// share is what longshore-keeper is made of, whose imports a test of its own guards.
+func TestTheGuestsKeeperLinksNoMore(t *testing.T) {
+	keeper := deps(t, "cmd/longshore-keeper")
+	for _, p := range deps(t, "internal/guest/onefile") {
+		if !slices.Contains(keeper, p) && p != module+"/internal/guest/onefile" {
+			t.Errorf("the keeper in longshore-guest depends on %s", p)
+		}
+	}
+}
+
 // confined are the processes that read what strangers made, and the packages of ours
 // that each may link. None of them links a network client or protobuf.
 var confined = map[string][]string{

@@ -12,9 +12,10 @@ import (
 )
 
 // The paths of the tiny init: sandboxInit in its own container, containerInit in others, below
-// /dev, which is a tmpfs in any usual spec, so that the container's layer is not changed.
+// /dev, which is a tmpfs in any usual spec, so that the container's layer is not changed. By
+// their last part a program that has other ways to be an init knows that it is this one.
 const (
-	sandboxInit   = "/init"
+	sandboxInit   = "/.init"
 	containerInit = "/dev/.init"
 
 	// initMode is the argument with which the keeper's binary is an init.

@@ -29,7 +29,7 @@ func TestTheEngineOwnsItsPartOfTheSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := n.Runtime.Spec(sb.ID)
-	if want := []string{"/init", "init"}; !slices.Equal(spec.Process.Args, want) || sb.Init == 0 {
+	if want := []string{"/.init", "init"}; !slices.Equal(spec.Process.Args, want) || sb.Init == 0 {
 		t.Errorf("sandbox init: %v, pid %d", spec.Process.Args, sb.Init)
 	}
 	first := n.Running(sb, "first", img, "sleep")

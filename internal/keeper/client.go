@@ -27,7 +27,8 @@ type Options struct {
 	// StateDir holds the pairs' directories: sockets, FIFOs, exit records. New makes
 	// it, for root only, if it does not exist. It should be on a tmpfs.
 	StateDir string
-	// Binary is the path of longshore-keeper.
+	// Binary is the path of longshore-keeper, or of a program that is it when it is started
+	// under that name.
 	Binary string
 	// Started, unless nil, is called for each pair that was started, before that pair
 	// gets anything to run.

@@ -86,14 +86,14 @@ func dial(ctx context.Context, dir string) (*link, error) {
 	}
 	defer func() { _ = unix.Close(d) }()
 	var nd net.Dialer
-	raw, err := nd.DialContext(ctx, "unixpacket", "/proc/self/fd/"+strconv.Itoa(d)+"/keeper.sock")
+	raw, err := nd.DialUnix(ctx, "unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: "/proc/self/fd/" + strconv.Itoa(d) + "/keeper.sock"})
 	if err != nil {
 		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT) {
 			return nil, errDead
 		}
 		return nil, err
 	}
-	conn := &link{UnixConn: raw.(*net.UnixConn)}
+	conn := &link{UnixConn: raw}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err = greet(conn)
 	if !stop() && err == nil {

@@ -33,6 +33,7 @@ func (c *Client) startPair(ctx context.Context, dir string) error {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.CommandContext(ctx, c.opts.Binary, "start", dir)
+	cmd.Args[0] = "longshore-keeper" // the file may be another program as well
 	cmd.Env, cmd.Dir = kernel.SmallEnv(1), "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

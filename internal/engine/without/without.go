@@ -1,4 +1,4 @@
-// Package without has ports for an engine on a machine that has no images or no network, such
+// Package without has ports for an engine on a machine that has no images, volumes or network, such
 // as a virtual machine's guest that gets its root filesystems from outside and whose network
 // the hypervisor makes.
 //

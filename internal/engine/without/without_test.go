@@ -23,7 +23,7 @@ func TestNetwork(t *testing.T) { networktest.ContractWithout(t, without.Network{
 // TestWhatIsMissingIsToldWithWhatToDo: everything that needs images or a network returns
 // NotImplemented and says what to do.
 func TestWhatIsMissingIsToldWithWhatToDo(t *testing.T) {
-	ctx, images, network := t.Context(), without.Images{}, without.Network{}
+	ctx, images, network, volumes := t.Context(), without.Images{}, without.Network{}, without.Volumes{}
 	only := func(_ any, err error) error { return err }
 	req := core.NetworkRequest{Sandbox: networktest.SandboxID(1), Namespace: "/run/netns/x"}
 	for name, err := range map[string]error{
@@ -37,10 +37,24 @@ func TestWhatIsMissingIsToldWithWhatToDo(t *testing.T) {
 		"export":   images.Export(ctx, core.OwnerCLI, []string{"busybox"}, &bytes.Buffer{}),
 		"setup":    only(network.Setup(ctx, req)),
 		"check":    network.Check(ctx, req),
+		"volume":   only(volumes.Create(ctx, core.OwnerCLI, core.VolumeConfig{Name: "data"})),
 		"ranges":   network.SetRanges(ctx, []string{"10.0.0.0/8"}),
 	} {
 		if !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), ": give the ") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if list, err := volumes.List(ctx, core.OwnerCLI); err != nil || len(list) != 0 {
+		t.Errorf("volumes: %v, %v", list, err)
+	}
+	for name, err := range map[string]error{
+		"get":    only(volumes.Get(ctx, core.OwnerCLI, "data")),
+		"remove": volumes.Remove(ctx, core.OwnerCLI, "data"),
+		"filled": volumes.Filled(ctx, core.OwnerCLI, "data"),
+		"source": only(volumes.Source(ctx, core.OwnerCLI, "data")),
+	} {
+		if !errdefs.IsNotFound(err) {
+			t.Errorf("%s of a volume: %v", name, err)
 		}
 	}
 	if info, err := network.Info(ctx); err != nil || info.Ready || info.Reason == "" {
@@ -52,7 +66,7 @@ func TestWhatIsMissingIsToldWithWhatToDo(t *testing.T) {
 // sandbox on the host's network; requests that need more are refused and leave nothing.
 func TestAnEngineRunsWithoutImagesAndNetwork(t *testing.T) {
 	n := enginetest.Fakes(t)
-	n.Options.Images, n.Options.Network = without.Images{}, without.Network{}
+	n.Options.Images, n.Options.Network, n.Options.Volumes = without.Images{}, without.Network{}, without.Volumes{}
 	n.Start()
 	client := n.As(core.OwnerCLI)
 	host, shared := core.Namespace{Mode: core.Host}, core.Namespace{Mode: core.Shared}

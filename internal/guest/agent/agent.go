@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -31,7 +30,6 @@ import (
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/runtime/native"
 	"github.com/longshore/longshore/internal/state"
-	"github.com/longshore/longshore/internal/volume"
 )
 
 // maxEvents is how many events are kept; the face reads them as they come.
@@ -45,7 +43,7 @@ type Options struct {
 	// State is the agent's directory, absolute, on a tmpfs. Its content does not outlive the
 	// agent: what an earlier one left is removed.
 	State string
-	// Keeper is the path of longshore-keeper.
+	// Keeper is the path of longshore-keeper, or of a program that links guest/onefile.
 	Keeper string
 	// CgroupRoot is the directory of containers' cgroups below each hierarchy's root.
 	CgroupRoot string
@@ -80,10 +78,6 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	volumes, err := volume.New(filepath.Join(o.State, "volumes"))
-	if err != nil {
-		return err
-	}
 	host, err := native.ReadHost()
 	if err != nil {
 		return err
@@ -97,7 +91,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	eng, err := engine.New(engine.Options{
 		Store: store, Runtimes: []core.Runtime{run}, Supervisor: keep, Images: without.Images{}, Network: without.Network{}, Pinner: pins, Cgroups: groups,
-		Roots: rootfs.New(rootfs.Options{Users: keep.Namespaces, Logger: o.Logger}), Volumes: volumes, OOMLog: kmsg.New(kmsg.Options{Logger: o.Logger}),
+		Roots: rootfs.New(rootfs.Options{Users: keep.Namespaces, Logger: o.Logger}), Volumes: without.Volumes{}, OOMLog: kmsg.New(kmsg.Options{Logger: o.Logger}),
 		State: o.State, Init: o.Keeper, Logger: o.Logger,
 	})
 	if err != nil {
@@ -150,17 +144,4 @@ func removeAll(ctx context.Context, eng *engine.Engine) error {
 		err = errors.Join(err, own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true}))
 	}
 	return err
-}
-
-// Program returns the path of a program beside this one.
-func Program(name string) (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(filepath.Dir(self), name)
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s is to be beside %s: %w", name, self, err)
-	}
-	return path, nil
 }
