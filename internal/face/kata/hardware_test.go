@@ -76,7 +76,7 @@ func TestTheSandboxsOwnThings(t *testing.T) {
 	ctx := t.Context()
 	req := &katav1.CreateSandboxRequest{
 		Dns: []string{"nameserver 192.0.2.1", "search x"}, GuestHookPath: "/hooks", KernelModules: []*katav1.KernelModule{{Name: "dummy", Parameters: []string{"a=1"}}},
-		Storages: []*katav1.Storage{{Driver: "ephemeral", MountPoint: "/a"}},
+		Storages: []*katav1.Storage{{Driver: "ephemeral", MountPoint: "/a/"}}, // as the shim names what the host shares
 	}
 	r.machine.fails = errors.New("broken")
 	if got := code(r.CreateSandbox(ctx, req)); got != codes.Internal {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
@@ -111,7 +112,9 @@ func (f *Face) dropDNS(ctx context.Context) {
 func storages(in []*katav1.Storage) (out []guest.Storage, err error) {
 	for _, s := range in {
 		one := guest.Storage{
-			Driver: s.GetDriver(), DriverOptions: s.GetDriverOptions(), Source: s.GetSource(), Type: s.GetFstype(), Options: s.GetOptions(), Target: s.GetMountPoint(), Shared: s.GetShared(),
+			Driver: s.GetDriver(), DriverOptions: s.GetDriverOptions(), Source: s.GetSource(), Type: s.GetFstype(), Options: s.GetOptions(),
+			Target: strings.TrimSuffix(s.GetMountPoint(), "/"), // shims name the shared directory with one
+			Shared: s.GetShared(),
 		}
 		if g := s.GetFsGroup(); g != nil {
 			if g.GetGroupId() > math.MaxInt32 {
