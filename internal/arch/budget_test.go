@@ -133,7 +133,6 @@ var small = map[string]string{
 	"internal/face/grpcerr":       "the faces that speak gRPC and the control API share it; face itself has no gRPC",
 	"internal/face/swarm/stepper": "a pure table of states, which a test walks as a whole",
 	"internal/guest/onefile":      "its init runs before those of most libraries, so it must import few",
-	"internal/guest/vsock":        "net's listeners, for a kind of socket that net does not know",
 	"internal/image/flight":       "image and its worker, which is another process, share it",
 	"internal/invalid":            "faces, translators and the control API refuse arguments by it",
 	"internal/keeper/roles":       "the mains of two programs share it",

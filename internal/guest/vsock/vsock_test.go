@@ -12,7 +12,7 @@ import (
 )
 
 // TestListener drives the listener on a unix socket: a test's machine has nobody at the
-// other end of vsock. TestAGuest of test/e2e/katavm does it on vsock.
+// other end of vsock. test/kata/TestInAGuest does it on vsock.
 func TestListener(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	l, err := listen(unix.AF_UNIX, &unix.SockaddrUnix{Name: path}, Addr{CID: Any, Port: 1024})
