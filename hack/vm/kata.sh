@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Boots longshore-guest as the first process of QEMU guests and has a test drive it there,
-# over vsock's loopback: TestInAGuest of test/kata.
+# over vsock's loopback (TestInAGuest of test/kata), or from this host, over the guest's
+# vsock (TestAGuestFromTheHost).
 # Usage: hack/vm/kata.sh <base directory> <work directory>     (hack/vm.sh kata calls it)
-# LONGSHORE_BIN has the binaries, GUESTS names some of the three guests:
+# LONGSHORE_BIN has the binaries, GUESTS names some of the guests:
 #   initramfs   its root is the kernel's initial file system; cgroup v2
 #   disk        its root is a read-only disk; cgroup v1
 #   malformed   an option that means nothing: it is named on the console, and ends the start
+#   hosted      as initramfs, driven from this host
+#   pod         the same by containerd and Kata's shim, where KATA_SHIM names it: test/e2e/kata
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 base=$1 run=$2 bin=${LONGSHORE_BIN:-bin}
@@ -83,6 +86,18 @@ END
 chmod +x "$run/loader/init"
 pack "$run/loader" "$run/loader.cpio"
 
+# Nothing runs there beside the agent.
+guest "$run/hosted"
+rm "$run/hosted/driver" "$run/hosted/start"
+modules=$(loads "$run/hosted/lib" virtio_pci virtio_blk overlay vmw_vsock_virtio_transport virtiofs)
+cat >"$run/hosted/load" <<END
+#!/bin/busybox sh
+$modules
+exec /sbin/init
+END
+chmod +x "$run/hosted/load"
+pack "$run/hosted" "$run/hosted.cpio"
+
 # boot runs one guest until its power is off, and keeps its console.
 boot() { # name, initial file system, kernel parameters, qemu argument…
   local name=$1 initrd=$2 params=$3 start=$EPOCHREALTIME
@@ -105,7 +120,7 @@ check() { # name, what the console must say
   failed="$failed $1"
 }
 
-wanted=" ${GUESTS:-initramfs disk malformed} "
+wanted=" ${GUESTS:-initramfs disk malformed hosted pod} "
 want() { [[ $wanted == *" $1 "* ]]; }
 test="LONGSHORE_KATA_IMAGE=/dev/vda LONGSHORE_TEST_PATIENCE=5 agent.log=debug agent.log_vport=1025 agent.debug_console agent.surprise=1"
 if ! want initramfs; then :
@@ -121,6 +136,17 @@ elif boot malformed "$run/initramfs.cpio" "rdinit=/load agent.log=loud"; then
   check malformed 'kernel command line: agent.log: "loud": one of fatal, '
 else failed="$failed malformed"; fi
 
+export LONGSHORE_KATA_VM_KERNEL=$base/vmlinuz LONGSHORE_KATA_VM_INITRD=$run/hosted.cpio LONGSHORE_KATA_VM_DISK=$run/image.ext4
+if ! want hosted; then :
+elif ! LONGSHORE_TEST_PATIENCE=5 "$run/driver" -test.v -test.run '^TestAGuestFromTheHost$' -test.timeout 8m >"$run/hosted.log" 2>&1; then
+  failed="$failed hosted"
+fi
+: >"$run/pod.log"
+if ! want pod; then :
+elif ! LONGSHORE_TEST_PATIENCE=5 RUN='^TestAPodInAVirtualMachine$' test/e2e/kata/run.sh >"$run/pod.log" 2>&1; then
+  failed="$failed pod"
+fi
+
 mkdir -p .cache/vm
 for name in $wanted; do cat "$run/$name.log"; done >.cache/vm/kata.log
 if [ -n "$failed" ]; then
@@ -130,5 +156,5 @@ if [ -n "$failed" ]; then
   done
   exit 1
 fi
-grep -aE '^ *(--- |kata-vm: )|memory in KiB' .cache/vm/kata.log || true
+grep -aE '^ *(--- |kata-vm: )|memory in KiB|^e2e-kata skipped' .cache/vm/kata.log || true
 echo 'kata-vm: all guests as they should be; their consoles are in .cache/vm/kata.log'

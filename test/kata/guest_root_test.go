@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	katav1 "github.com/longshore/longshore/api/kata/v1"
+	"github.com/longshore/longshore/internal/guest/vsock"
 	"github.com/longshore/longshore/test/nodetest"
 )
 
@@ -76,7 +77,7 @@ func inGuest(t *testing.T) *agent {
 	var conn net.Conn
 	nodetest.Eventually(t, "the agent listens", func() bool {
 		var err error
-		conn, err = dialVsock(guestPort)
+		conn, err = vsock.Dial(t.Context(), unix.VMADDR_CID_LOCAL, guestPort)
 		return err == nil
 	})
 	client := ttrpc.NewClient(conn)
@@ -85,27 +86,6 @@ func inGuest(t *testing.T) *agent {
 		t.Fatalf("Check: %v, %v", r, err)
 	}
 	return a
-}
-
-// vsockConn is a connection to this machine by vsock.
-type vsockConn struct{ *os.File }
-
-func (vsockConn) LocalAddr() net.Addr  { return &net.UnixAddr{Name: "vsock"} }
-func (vsockConn) RemoteAddr() net.Addr { return &net.UnixAddr{Name: "vsock"} }
-
-func dialVsock(port uint32) (net.Conn, error) {
-	fd, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Connect(fd, &unix.SockaddrVM{CID: unix.VMADDR_CID_LOCAL, Port: port}); err != nil {
-		_ = unix.Close(fd)
-		return nil, err
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, err
-	}
-	return vsockConn{os.NewFile(uintptr(fd), "vsock")}, nil
 }
 
 // mountImage mounts the disk with containers' files, as a storage of blk would be.
@@ -186,7 +166,7 @@ var hostLog struct { //nolint:gochecknoglobals // of the one test
 }
 
 func logIsGivenOut(t *testing.T) {
-	conn, err := dialVsock(logPort)
+	conn, err := vsock.Dial(t.Context(), unix.VMADDR_CID_LOCAL, logPort)
 	if err != nil {
 		t.Fatal(err)
 	}

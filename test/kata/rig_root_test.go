@@ -140,9 +140,9 @@ func (a *agent) sandbox(t *testing.T) {
 }
 
 // run creates and starts a container.
-func (a *agent) run(t *testing.T, id string, spec *katav1.Spec) {
+func (a *agent) run(t *testing.T, id string, spec *katav1.Spec, storages ...*katav1.Storage) {
 	t.Helper()
-	if _, err := a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: id, ExecId: id, OCI: spec}); err != nil {
+	if _, err := a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: id, ExecId: id, OCI: spec, Storages: storages}); err != nil {
 		t.Fatalf("CreateContainer: %v", err)
 	}
 	if _, err := a.StartContainer(t.Context(), &katav1.StartContainerRequest{ContainerId: id}); err != nil {
