@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/kata/qemu"
 )
 
 // hypervisor is what the shim takes for a hypervisor of other machines: for each machine
@@ -26,7 +27,9 @@ type hypervisor struct {
 	t     *testing.T
 	dir   string // of sockets and logs
 	guest string // path of longshore-guest
-	state string // containerd's, where the shims' pids are
+	// virtual has the agents be the first processes of virtual machines.
+	virtual bool
+	state   string // containerd's, where the shims' pids are
 
 	mu       sync.Mutex // guards machines
 	machines map[string]*machine
@@ -37,7 +40,8 @@ type machine struct {
 	*tape
 	listener net.Listener
 	log      string
-	cmd      *exec.Cmd
+	cmd      *exec.Cmd     // of the agent, or
+	vm       *qemu.Machine // where it is the first process
 	done     chan struct{} // closed when it has ended
 	err      error         // then
 }
@@ -83,6 +87,13 @@ func (h *hypervisor) serve(socket string) {
 				_ = m.cmd.Process.Signal(syscall.SIGTERM) // most often it has ended
 				<-m.done
 			}
+			if m.vm != nil {
+				if h.t.Failed() {
+					h.t.Logf("the console:\n%s", m.vm.Console())
+				}
+				_ = m.vm.Close() // who waits for its end has the error
+				<-m.done
+			}
 			if b, err := os.ReadFile(m.log); err == nil && h.t.Failed() {
 				h.t.Logf("%s:\n%s", filepath.Base(m.log), b[max(0, len(b)-8000):])
 			}
@@ -93,7 +104,7 @@ func (h *hypervisor) serve(socket string) {
 // create makes the socket by which the shim reaches the machine's agent.
 func (h *hypervisor) create(_ context.Context, id string) (any, error) {
 	short := id[:min(len(id), 12)]
-	front, back := filepath.Join(h.dir, short), filepath.Join(h.dir, short+".agent")
+	front := filepath.Join(h.dir, short)
 	l, err := net.Listen("unix", front)
 	if err != nil {
 		return nil, err
@@ -102,7 +113,7 @@ func (h *hypervisor) create(_ context.Context, id string) (any, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.machines[id] = m
-	go m.bridge(l, back)
+	go m.bridge(l, m.dial)
 	return wrapperspb.String(front), nil
 }
 
@@ -125,13 +136,17 @@ func (h *hypervisor) start(ctx context.Context, id string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	shim := strings.TrimSpace(string(pid))
+	if h.virtual {
+		return &emptypb.Empty{}, h.boot(ctx, m, id, shim)
+	}
 	log, err := os.Create(m.log)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
 	back := m.listener.Addr().String() + ".agent"
-	m.cmd = exec.CommandContext(context.WithoutCancel(ctx), "nsenter", "--target", strings.TrimSpace(string(pid)), "--mount", "--cgroup",
+	m.cmd = exec.CommandContext(context.WithoutCancel(ctx), "nsenter", "--target", shim, "--mount", "--cgroup",
 		"unshare", "--mount", "--propagation", "slave", "sh", "-ec", inGuest, "sh",
 		"/run/kata-containers/shared/sandboxes/"+id+"/mounts", "/run/kata-containers/shared/containers",
 		h.guest, "--listen", "unix://"+back, "--state", m.listener.Addr().String()+".state", "--cgroup-root", "/longshore-guest-"+filepath.Base(m.listener.Addr().String()), "--log-level", "debug")
@@ -158,10 +173,10 @@ func (h *hypervisor) start(ctx context.Context, id string) (any, error) {
 // stop waits for the agent, which DestroySandbox has ended.
 func (h *hypervisor) stop(ctx context.Context, id string) (any, error) {
 	m := h.machine(id)
-	if m == nil || m.cmd == nil {
+	if m == nil || m.cmd == nil && m.vm == nil {
 		return &emptypb.Empty{}, nil
 	}
-	if !m.has("DestroySandbox") {
+	if !m.has("DestroySandbox") && m.cmd != nil {
 		_ = m.cmd.Process.Signal(syscall.SIGTERM)
 	}
 	select {

@@ -144,6 +144,17 @@ func onePod(t *testing.T, r *rig) {
 		return strings.Contains(string(b), "nameserver")
 	})
 	two := p.run(t, "two", "sleep 2222", mounts)
+	t.Run("the machine", func(t *testing.T) {
+		host, err := os.ReadFile("/proc/sys/kernel/osrelease")
+		if err != nil {
+			t.Fatal(err)
+		}
+		kernel := p.exec(t, one, "cat /proc/sys/kernel/osrelease")
+		root := p.exec(t, one, "grep ' / ' /proc/mounts")
+		if other := kernel != string(host); other != r.virtual || strings.Contains(root, " virtiofs ") != r.virtual {
+			t.Errorf("the kernel is %q, the host's %q, the root's mount %q", kernel, host, root)
+		}
+	})
 	t.Run("processes of its own", func(t *testing.T) {
 		if got := p.exec(t, two, "ps"); strings.Contains(got, "1111") || !strings.Contains(got, "2222") {
 			t.Errorf("ps shows\n%s", got)

@@ -47,7 +47,7 @@ type rig struct {
 // configuration is the shim's, at the only kind of path from which it takes one.
 const configuration = `[hypervisor.remote]
 remote_hypervisor_socket = "%s"
-remote_hypervisor_timeout = 60
+remote_hypervisor_timeout = 300
 disable_guest_selinux = true
 [agent.kata]
 dial_timeout = 30

@@ -2,6 +2,7 @@ package kata
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"io"
@@ -28,6 +29,10 @@ const recordEnv = "LONGSHORE_KATA_RECORD"
 
 // tape has the calls of one machine's agent in the order in which they were made.
 type tape struct {
+	// change, unless nil, may change a request before the agent gets it, and says whether it
+	// has.
+	change func(req proto.Message) bool
+
 	mu    sync.Mutex // guards calls
 	calls []*call
 }
@@ -44,20 +49,20 @@ type call struct {
 }
 
 // bridge connects those who call on l with the agent, until l is closed.
-func (p *tape) bridge(l net.Listener, agent string) {
+func (p *tape) bridge(l net.Listener, agent func(context.Context) (net.Conn, error)) {
 	for {
 		front, err := l.Accept()
 		if err != nil {
 			return
 		}
-		back, err := net.Dial("unix", agent)
+		back, err := agent(context.Background())
 		if err != nil {
 			_ = front.Close()
 			continue
 		}
 		open := &streams{tape: p, open: map[uint32]*call{}}
-		forward := func(to, from net.Conn, seen func(stream uint32, body []byte)) {
-			_, _ = io.Copy(io.MultiWriter(&frames{seen: seen}, to), from)
+		forward := func(to, from net.Conn, seen func(stream uint32, body []byte) []byte) {
+			_, _ = io.Copy(&frames{to: to, seen: seen}, from)
 			_ = to.Close()
 			_ = from.Close()
 		}
@@ -66,10 +71,12 @@ func (p *tape) bridge(l net.Listener, agent string) {
 	}
 }
 
-// frames cuts what is written to it into ttrpc's messages.
+// frames cuts what is written to it into ttrpc's messages, and passes on what seen
+// makes of them.
 type frames struct {
+	to   io.Writer
 	buf  []byte
-	seen func(stream uint32, body []byte)
+	seen func(stream uint32, body []byte) []byte
 }
 
 func (f *frames) Write(p []byte) (int, error) {
@@ -80,7 +87,12 @@ func (f *frames) Write(p []byte) (int, error) {
 		if len(f.buf) < end {
 			break
 		}
-		f.seen(binary.BigEndian.Uint32(f.buf[4:]), f.buf[header:end])
+		body := f.seen(binary.BigEndian.Uint32(f.buf[4:]), f.buf[header:end])
+		message := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
+		message = append(append(message, f.buf[4:header]...), body...)
+		if _, err := f.to.Write(message); err != nil {
+			return 0, err
+		}
 		f.buf = f.buf[end:]
 	}
 	return len(p), nil
@@ -94,15 +106,18 @@ type streams struct {
 	open map[uint32]*call
 }
 
-func (s *streams) request(stream uint32, body []byte) {
+func (s *streams) request(stream uint32, body []byte) []byte {
 	var req ttrpc.Request
 	if err := proto.Unmarshal(body, &req); err != nil {
-		return
+		return body
 	}
 	c := &call{rpc: req.GetService() + "/" + req.GetMethod()}
 	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(req.GetService() + "." + req.GetMethod())); err == nil {
 		c.method = d.(protoreflect.MethodDescriptor)
 		c.req = decode(c.method.Input(), req.GetPayload())
+	}
+	if s.tape.change != nil && s.tape.change(c.req) {
+		body = rewrite(&req, c.req, body)
 	}
 	s.mu.Lock()
 	s.open[stream] = c
@@ -110,19 +125,34 @@ func (s *streams) request(stream uint32, body []byte) {
 	s.tape.mu.Lock()
 	defer s.tape.mu.Unlock()
 	s.tape.calls = append(s.tape.calls, c)
+	return body
 }
 
-func (s *streams) response(stream uint32, body []byte) {
+// rewrite is a call with another request, or the call as it was if that cannot be.
+func rewrite(call *ttrpc.Request, req proto.Message, was []byte) []byte {
+	payload, err := proto.Marshal(req)
+	if err != nil {
+		return was
+	}
+	call.Payload = payload
+	b, err := proto.Marshal(call)
+	if err != nil {
+		return was
+	}
+	return b
+}
+
+func (s *streams) response(stream uint32, body []byte) []byte {
 	var resp ttrpc.Response
 	if err := proto.Unmarshal(body, &resp); err != nil {
-		return
+		return body
 	}
 	s.mu.Lock()
 	c := s.open[stream]
 	delete(s.open, stream)
 	s.mu.Unlock()
 	if c == nil || c.method == nil {
-		return
+		return body
 	}
 	s.tape.mu.Lock()
 	defer s.tape.mu.Unlock()
@@ -131,6 +161,7 @@ func (s *streams) response(stream uint32, body []byte) {
 	if c.code == codes.OK {
 		c.answer = decode(c.method.Output(), resp.GetPayload())
 	}
+	return body
 }
 
 // decode returns nil for what is no message of the kind.
