@@ -1,0 +1,186 @@
+package board
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+// Assignments are what one node is to have. A thing that has changed since is another pointer.
+type Assignments struct {
+	Tasks   map[string]Task
+	Secrets map[string]*swarmv1.Secret
+	Configs map[string]*swarmv1.Config
+}
+
+// Assigned is what a node is to have, and a channel that is closed when that changes. Secrets
+// and configs are those that its tasks that have not ended need.
+func (b *Board) Assigned(id string) (Assignments, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.nodeLocked(id)
+	if n.assigned == nil {
+		n.assigned = make(chan struct{})
+	}
+	a := Assignments{Tasks: make(map[string]Task, len(n.tasks)), Secrets: map[string]*swarmv1.Secret{}, Configs: map[string]*swarmv1.Config{}}
+	for id := range n.tasks {
+		t := b.tasks[id]
+		a.Tasks[id] = t
+		if t.Ended() {
+			continue
+		}
+		for _, ref := range t.M.GetSpec().GetContainer().GetSecrets() {
+			if s, ok := b.secrets[ref.GetSecretId()]; ok {
+				a.Secrets[ref.GetSecretId()] = s.M
+			}
+		}
+		for _, ref := range t.M.GetSpec().GetContainer().GetConfigs() {
+			if c, ok := b.configs[ref.GetConfigId()]; ok {
+				a.Configs[ref.GetConfigId()] = c.M
+			}
+		}
+	}
+	return a, n.assigned
+}
+
+// Message is a task as it is sent: with the status that is known of it.
+func (t Task) Message() *swarmv1.Task {
+	m, status := t.M, t.Status.M
+	if status == nil {
+		status = &swarmv1.TaskStatus{State: swarmv1.TaskState_ASSIGNED, Timestamp: m.GetMeta().GetCreatedAt(), Message: "assigned by the hub"}
+	}
+	return &swarmv1.Task{
+		Id: m.GetId(), Meta: &swarmv1.Meta{Version: &swarmv1.Version{Index: uint64(t.Rev)}, CreatedAt: m.GetMeta().GetCreatedAt(), UpdatedAt: m.GetMeta().GetUpdatedAt()},
+		Spec: m.GetSpec(), SpecVersion: m.GetSpecVersion(), ServiceId: m.GetServiceId(), Slot: m.GetSlot(), NodeId: m.GetNodeId(), Annotations: m.GetAnnotations(),
+		ServiceAnnotations: m.GetServiceAnnotations(), Status: status, DesiredState: m.GetDesiredState(), Networks: m.GetNetworks(), Endpoint: m.GetEndpoint(), LogDriver: m.GetLogDriver(),
+	}
+}
+
+// Report takes statuses of a node's tasks. It returns the id of a task that is another node's;
+// then none was taken. Unknown tasks are left out. What was taken is written soon: a node
+// reports all again when it begins a session, so that nothing is lost with the hub.
+func (b *Board) Report(node string, updates []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate) (foreign string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, u := range updates {
+		if t, ok := b.tasks[u.GetTaskId()]; ok && u.GetStatus() != nil && t.M.GetNodeId() != node {
+			return u.GetTaskId()
+		}
+	}
+	for _, u := range updates {
+		id, status := u.GetTaskId(), u.GetStatus()
+		t, ok := b.tasks[id]
+		switch {
+		case !ok || !settable(status):
+		case status.GetState() < t.State(), status.GetState() < b.reported[id].GetState(): // a state that was left
+		case b.reported[id] == nil && sameStatus(status, t.Status.M): // a replay
+		default:
+			b.reported[id] = b.taken(status)
+		}
+	}
+	if len(b.reported) > 0 {
+		select {
+		case b.wake <- struct{}{}:
+		default:
+		}
+	}
+	return ""
+}
+
+// settable reports whether a status is one that a node may report.
+func settable(s *swarmv1.TaskStatus) bool {
+	switch s.GetState() {
+	case swarmv1.TaskState_ASSIGNED, swarmv1.TaskState_ACCEPTED, swarmv1.TaskState_PREPARING, swarmv1.TaskState_READY, swarmv1.TaskState_STARTING, swarmv1.TaskState_RUNNING,
+		swarmv1.TaskState_COMPLETE, swarmv1.TaskState_SHUTDOWN, swarmv1.TaskState_FAILED, swarmv1.TaskState_REJECTED:
+		return s != nil
+	default:
+		return false
+	}
+}
+
+// maxText is how much is kept of a text of a status, in bytes, and maxPorts how many ports.
+const (
+	maxText  = 8 << 10
+	maxPorts = 1000
+)
+
+// taken is a status as it is stored.
+func (b *Board) taken(s *swarmv1.TaskStatus) *swarmv1.TaskStatus {
+	s = proto.CloneOf(s)
+	s.ProtoReflect().SetUnknown(nil)
+	s.Message, s.Err = cut(s.GetMessage()), cut(s.GetErr())
+	if c := s.GetContainer(); c != nil {
+		c.ContainerId = cut(c.GetContainerId())
+	}
+	if p := s.GetPortStatus(); p != nil {
+		p.Ports = p.GetPorts()[:min(len(p.GetPorts()), maxPorts)]
+		for _, port := range p.GetPorts() {
+			port.Name = ""
+			port.ProtoReflect().SetUnknown(nil)
+		}
+	}
+	s.AppliedBy, s.AppliedAt = b.self, timestamppb.Now()
+	return s
+}
+
+func cut(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "") + " …"
+}
+
+// sameStatus compares what a node reports, without what the hub adds.
+func sameStatus(reported, stored *swarmv1.TaskStatus) bool {
+	return stored != nil && reported.GetState() == stored.GetState() && cut(reported.GetMessage()) == stored.GetMessage() && cut(reported.GetErr()) == stored.GetErr() &&
+		proto.Equal(reported.GetTimestamp(), stored.GetTimestamp()) && reported.GetContainer().GetExitCode() == stored.GetContainer().GetExitCode() &&
+		reported.GetContainer().GetPid() == stored.GetContainer().GetPid()
+}
+
+// write writes what is reported, as many statuses in one transaction as it may have, until ctx
+// ends. While one is under way, the next gathers.
+func (b *Board) write(ctx context.Context) error {
+	for {
+		select {
+		case <-b.wake:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		b.mu.Lock()
+		taken := b.reported
+		b.reported = map[string]*swarmv1.TaskStatus{}
+		b.mu.Unlock()
+		// Two writes of a task go with its status: that the task is still there, and the status.
+		for ids := range slices.Chunk(slices.Collect(maps.Keys(taken)), store.MaxWrites/2) {
+			if err := b.writeStatuses(ctx, ids, taken); err != nil {
+				if errors.Is(err, context.Cause(ctx)) {
+					return err
+				}
+				b.log.ErrorContext(ctx, "could not write the statuses of tasks; nodes report them again with their next sessions", "err", err)
+			}
+		}
+	}
+}
+
+// writeStatuses writes some statuses, without those of tasks that are deleted meanwhile.
+func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[string]*swarmv1.TaskStatus) error {
+	var writes []store.Write
+	for _, id := range ids {
+		if _, ok := b.Task(id); ok {
+			writes = append(writes, Put(Statuses, id, statuses[id], store.Any))
+		}
+	}
+	if len(writes) == 0 {
+		return nil
+	}
+	_, err := b.Commit(ctx, writes...)
+	return err
+}

@@ -1,0 +1,415 @@
+// Package board holds what the fleet is to do and what has become of it: the hub's records in
+// memory, indexed by node, as the store's watch tells them. Whoever waits for a node's next
+// change is woken by changes of that node alone.
+//
+// It decides nothing. Start at Board.Run, Board.Commit and Board.Assigned.
+package board
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+// The kinds of records, which begin their keys. Secrets and configs are sealed.
+const (
+	Nodes    = "node/"    // swarmv1.Node: what an operator and the CA decide of a node
+	Seen     = "seen/"    // swarmv1.Node: the description and status of its last session
+	Revoked  = "revoked/" // swarmv1.BlacklistedCertificate
+	Services = "service/" // swarmv1.Service
+	Tasks    = "task/"    // swarmv1.Task without its status
+	Statuses = "status/"  // swarmv1.TaskStatus, by the id of the task
+	Secrets  = "secret/"  // swarmv1.Secret
+	Configs  = "config/"  // swarmv1.Config
+)
+
+// Record is a record in memory. Nobody changes M.
+type Record[T proto.Message] struct {
+	M   T
+	Rev int64
+}
+
+// Task is a task with what was told of it. Nobody changes them.
+type Task struct {
+	Record[*swarmv1.Task]
+	Status Record[*swarmv1.TaskStatus]
+}
+
+// State is how far the task is.
+func (t Task) State() swarmv1.TaskState {
+	return max(t.Status.M.GetState(), swarmv1.TaskState_ASSIGNED)
+}
+
+// Ended reports whether the task does not run and will not run again.
+func (t Task) Ended() bool { return t.State() > swarmv1.TaskState_RUNNING }
+
+// node is what belongs to one node.
+type node struct {
+	record, seen Record[*swarmv1.Node]
+	tasks        map[string]bool
+	assigned     chan struct{} // closed when its assignments change; nil when nobody waits
+	changed      chan struct{} // closed when the node itself does; nil when nobody waits
+}
+
+// Board is the hub's records.
+type Board struct {
+	store *store.Store
+	log   *slog.Logger
+	self  string // the hub's own id
+
+	mu       sync.RWMutex // guards nodes, tasks, services, secrets, configs, revoked, rev, next, reported
+	nodes    map[string]*node
+	tasks    map[string]Task
+	services map[string]Record[*swarmv1.Service]
+	secrets  map[string]Record[*swarmv1.Secret]
+	configs  map[string]Record[*swarmv1.Config]
+	revoked  map[string]time.Time // until when
+	rev      int64                // up to which all changes are here
+	next     chan struct{}        // closed at the next change
+	reported map[string]*swarmv1.TaskStatus
+
+	wake chan struct{} // reported is not empty
+}
+
+// New is a board without records, of a hub with an id; Load reads them.
+func New(s *store.Store, self string, log *slog.Logger) *Board {
+	b := &Board{store: s, log: log, self: self, next: make(chan struct{}), wake: make(chan struct{}, 1), reported: map[string]*swarmv1.TaskStatus{}}
+	b.clear()
+	return b
+}
+
+// clear forgets the records. Preconditions: mu is held, or nobody else has the board yet.
+func (b *Board) clear() {
+	if b.nodes == nil {
+		b.nodes = map[string]*node{}
+	}
+	for _, n := range b.nodes { // who waits for a node stays with it
+		n.record, n.seen, n.tasks = Record[*swarmv1.Node]{}, Record[*swarmv1.Node]{}, map[string]bool{}
+	}
+	b.tasks, b.services = map[string]Task{}, map[string]Record[*swarmv1.Service]{}
+	b.secrets, b.configs = map[string]Record[*swarmv1.Secret]{}, map[string]Record[*swarmv1.Config]{}
+	b.revoked = map[string]time.Time{}
+}
+
+// order has statuses come after the tasks that they are of.
+func order(key string) int {
+	if strings.HasPrefix(key, Statuses) {
+		return 1
+	}
+	return 0
+}
+
+// Load reads all records.
+func (b *Board) Load(ctx context.Context) error {
+	records, rev, err := b.store.List(ctx, "")
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.clear()
+	slices.SortStableFunc(records, func(a, c store.Record) int { return order(a.Key) - order(c.Key) })
+	for _, r := range records {
+		b.applyLocked(store.Change{Record: r})
+	}
+	b.rev = rev
+	for _, n := range b.nodes {
+		n.wake(true, true)
+	}
+	b.wakeLocked()
+	return nil
+}
+
+// Run follows the store and writes what nodes report, until ctx ends or the store does. Load
+// comes before it.
+func (b *Board) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	writer.Go(func() { cancel(b.write(ctx)) })
+	for {
+		b.mu.RLock()
+		rev := b.rev
+		b.mu.RUnlock()
+		err := b.store.Watch(ctx, "", rev, func(rev int64, changes []store.Change) error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			for _, c := range changes {
+				b.applyLocked(c)
+			}
+			b.rev = rev
+			b.wakeLocked()
+			return nil
+		})
+		if errdefs.IsOutOfRange(err) {
+			err = b.Load(ctx)
+		}
+		if err != nil {
+			cancel(err)
+			return err
+		}
+	}
+}
+
+// wakeLocked wakes who waits for any change.
+func (b *Board) wakeLocked() {
+	close(b.next)
+	b.next = make(chan struct{})
+}
+
+// wake wakes who waits for this node's assignments or for itself.
+func (n *node) wake(assigned, changed bool) {
+	if assigned && n.assigned != nil {
+		close(n.assigned)
+		n.assigned = nil
+	}
+	if changed && n.changed != nil {
+		close(n.changed)
+		n.changed = nil
+	}
+}
+
+// nodeLocked is the entry of a node, which may have no record.
+func (b *Board) nodeLocked(id string) *node {
+	n := b.nodes[id]
+	if n == nil {
+		n = &node{tasks: map[string]bool{}}
+		b.nodes[id] = n
+	}
+	return n
+}
+
+// forgetLocked drops the entry of a node of which nothing is left. Who waits for it was woken.
+func (b *Board) forgetLocked(id string, n *node) {
+	if n.record.M == nil && n.seen.M == nil && len(n.tasks) == 0 {
+		n.wake(true, true)
+		delete(b.nodes, id)
+	}
+}
+
+// applyLocked takes over one change. Records of other kinds are not the board's.
+func (b *Board) applyLocked(c store.Change) {
+	kind, id, _ := strings.Cut(c.Key, "/")
+	switch kind + "/" {
+	case Nodes:
+		n := b.nodeLocked(id)
+		n.record = parse[*swarmv1.Node](b, c, new(swarmv1.Node))
+		n.wake(c.Deleted, true)
+		b.forgetLocked(id, n)
+	case Seen:
+		n := b.nodeLocked(id)
+		n.seen = parse[*swarmv1.Node](b, c, new(swarmv1.Node))
+		n.wake(c.Deleted, true)
+		b.forgetLocked(id, n)
+	case Revoked:
+		delete(b.revoked, id)
+		if r := parse(b, c, new(swarmv1.BlacklistedCertificate)); r.M != nil {
+			b.revoked[id] = r.M.GetExpiry().AsTime()
+			b.nodeLocked(id).wake(true, true)
+		}
+	case Tasks:
+		b.taskLocked(id, parse(b, c, new(swarmv1.Task)))
+	case Statuses:
+		t, ok := b.tasks[id]
+		if !ok {
+			return // of a task that was deleted
+		}
+		before := t.Ended()
+		t.Status = parse(b, c, new(swarmv1.TaskStatus))
+		b.tasks[id] = t
+		if n := b.nodes[t.M.GetNodeId()]; n != nil && before != t.Ended() {
+			n.wake(true, false)
+		}
+	case Services:
+		keep(b.services, id, parse(b, c, new(swarmv1.Service)))
+	case Secrets:
+		keep(b.secrets, id, parse(b, c, new(swarmv1.Secret)))
+	case Configs:
+		keep(b.configs, id, parse(b, c, new(swarmv1.Config)))
+	}
+}
+
+// taskLocked takes over a task, or its end.
+func (b *Board) taskLocked(id string, r Record[*swarmv1.Task]) {
+	before := b.tasks[id]
+	if n := b.nodes[before.M.GetNodeId()]; n != nil {
+		delete(n.tasks, id)
+		n.wake(true, false)
+		b.forgetLocked(before.M.GetNodeId(), n)
+	}
+	if r.M == nil {
+		delete(b.tasks, id)
+		return
+	}
+	b.tasks[id] = Task{r, before.Status}
+	n := b.nodeLocked(r.M.GetNodeId())
+	n.tasks[id] = true
+	n.wake(true, false)
+}
+
+func keep[T interface {
+	comparable
+	proto.Message
+}](all map[string]Record[T], id string, r Record[T]) {
+	var none T
+	if r.M == none {
+		delete(all, id)
+		return
+	}
+	all[id] = r
+}
+
+// parse decodes a record; that of a deleted one has no message. One that is damaged is left
+// out, and told.
+func parse[T proto.Message](b *Board, c store.Change, into T) Record[T] {
+	if c.Deleted {
+		return Record[T]{}
+	}
+	if err := proto.Unmarshal(c.Value, into); err != nil {
+		b.log.Error("a record of the store is damaged; it is left out", "key", c.Key, "err", err)
+		return Record[T]{}
+	}
+	return Record[T]{into, c.Rev}
+}
+
+// Put is a write of a message.
+func Put(kind, id string, m proto.Message, condition int64) store.Write {
+	data, err := proto.Marshal(m)
+	if err != nil {
+		panic(fmt.Sprintf("encode %s%s: %v", kind, id, err)) // strings of messages are checked where they come from
+	}
+	return store.Write{Key: kind + id, Value: data, Secret: kind == Secrets || kind == Configs, If: condition}
+}
+
+// Delete is the deletion of a record.
+func Delete(kind, id string, condition int64) store.Write {
+	return store.Write{Key: kind + id, Delete: true, If: condition}
+}
+
+// Commit does writes in one transaction, and returns their revision when the board has them. Aborted when a
+// condition does not hold.
+func (b *Board) Commit(ctx context.Context, writes ...store.Write) (rev int64, err error) {
+	rev, err = b.store.Commit(ctx, writes...)
+	if err != nil {
+		return 0, err
+	}
+	for {
+		b.mu.RLock()
+		reached, next := b.rev >= rev, b.next
+		b.mu.RUnlock()
+		if reached {
+			return rev, nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// Next is closed at the next change of anything.
+func (b *Board) Next() <-chan struct{} {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.next
+}
+
+// Services are all services, by id.
+func (b *Board) Services() map[string]Record[*swarmv1.Service] {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return maps.Clone(b.services)
+}
+
+// Tasks are all tasks, by id.
+func (b *Board) Tasks() map[string]Task {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return maps.Clone(b.tasks)
+}
+
+// Task is one task.
+func (b *Board) Task(id string) (Task, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	t, ok := b.tasks[id]
+	return t, ok
+}
+
+// Secrets are all secrets, by id, and Configs all configs.
+func (b *Board) Secrets() map[string]Record[*swarmv1.Secret] {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return maps.Clone(b.secrets)
+}
+
+// Configs are all configs, by id.
+func (b *Board) Configs() map[string]Record[*swarmv1.Config] {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return maps.Clone(b.configs)
+}
+
+// Revoked reports whether a node's certificates are not accepted any more.
+func (b *Board) Revoked(id string, now time.Time) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	until, ok := b.revoked[id]
+	return ok && now.Before(until)
+}
+
+// Node is a node with its last description and status. Its revisions are those of the two
+// records, 0 for one that there is not; without the first there is no such node.
+func (b *Board) Node(id string) (n *swarmv1.Node, record, seen int64) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.nodeOfLocked(id)
+}
+
+func (b *Board) nodeOfLocked(id string) (*swarmv1.Node, int64, int64) {
+	n := b.nodes[id]
+	if n == nil || n.record.M == nil {
+		return nil, 0, 0
+	}
+	r, s := n.record.M, n.seen.M
+	return &swarmv1.Node{
+		Id: id, Meta: &swarmv1.Meta{Version: &swarmv1.Version{Index: uint64(max(n.record.Rev, n.seen.Rev))}, CreatedAt: r.GetMeta().GetCreatedAt(), UpdatedAt: s.GetMeta().GetUpdatedAt()},
+		Spec: r.GetSpec(), Role: r.GetRole(), Certificate: r.GetCertificate(), Description: s.GetDescription(), Status: s.GetStatus(),
+	}, n.record.Rev, n.seen.Rev
+}
+
+// Nodes are all nodes, in the order of their ids.
+func (b *Board) Nodes() (list []*swarmv1.Node) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, id := range slices.Sorted(maps.Keys(b.nodes)) {
+		if n, _, _ := b.nodeOfLocked(id); n != nil {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// NodeChanged is closed when a node itself changes next.
+func (b *Board) NodeChanged(id string) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.nodeLocked(id)
+	if n.changed == nil {
+		n.changed = make(chan struct{})
+	}
+	return n.changed
+}

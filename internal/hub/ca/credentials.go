@@ -1,0 +1,195 @@
+package ca
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Caller is who calls, by its certificate.
+type Caller struct {
+	Node, Role, Cluster string
+	// Addr is the address that it calls from, without the port.
+	Addr string
+	// Expired says that its certificate's time is over: it may renew it and do nothing else.
+	Expired bool
+	// NotAfter is when its certificate's time is over.
+	NotAfter time.Time
+}
+
+// authInfo is what the handshake says of a connection.
+type authInfo struct {
+	credentials.CommonAuthInfo
+	caller *Caller // nil without a certificate
+}
+
+// AuthType implements credentials.AuthInfo.
+func (authInfo) AuthType() string { return "tls" }
+
+// transport is TLS of a hub. gRPC's own would refuse nodes whose certificate was renewed since
+// they started: these do not say any more that they speak HTTP/2, and do. A certificate is
+// verified here and not by the handshake, which would refuse one whose time is over.
+type transport struct {
+	a     *Authority
+	grace time.Duration
+}
+
+var _ credentials.TransportCredentials = transport{}
+
+// handshakeTimeout bounds how long a peer may take to say who it is.
+const handshakeTimeout = 20 * time.Second
+
+// Credentials are the hub's. A client's certificate is accepted for renewal, and for nothing
+// else, for a time after its own time is over.
+func (s *Service) Credentials() credentials.TransportCredentials {
+	return transport{s.Authority, s.RenewGrace}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (t transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	var caller *Caller
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, ClientCAs: t.a.pool, SessionTicketsDisabled: true, NextProtos: []string{"h2"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return t.a.certificate() },
+		VerifyConnection: func(s tls.ConnectionState) (err error) {
+			caller, err = t.verify(s.PeerCertificates, time.Now())
+			return err
+		},
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), handshakeTimeout, errors.New("the TLS handshake took too long"))
+	defer cancel()
+	conn := tls.Server(raw, config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, nil, err
+	}
+	if caller != nil {
+		caller.Addr = host(raw.RemoteAddr())
+		if slot, ok := raw.RemoteAddr().(interface{ Authenticate() }); ok {
+			slot.Authenticate()
+		}
+	}
+	return conn, authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, caller}, nil
+}
+
+func host(addr net.Addr) string {
+	h, _, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return addr.String()
+	}
+	return h
+}
+
+// verify tells who has a certificate. nil, nil without one.
+func (t transport) verify(certs []*x509.Certificate, now time.Time) (*Caller, error) {
+	if len(certs) == 0 {
+		return nil, nil
+	}
+	leaf, between := certs[0], x509.NewCertPool()
+	for _, c := range certs[1:] {
+		between.AddCert(c)
+	}
+	at := now
+	expired := now.After(leaf.NotAfter)
+	if expired {
+		if now.Sub(leaf.NotAfter) > t.grace {
+			return nil, fmt.Errorf("the certificate has expired at %s", leaf.NotAfter.Format(time.RFC3339))
+		}
+		at = leaf.NotAfter
+	}
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: t.a.pool, Intermediates: between, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		return nil, err
+	}
+	s := leaf.Subject
+	if s.CommonName == "" || len(s.OrganizationalUnit) != 1 || len(s.Organization) != 1 {
+		return nil, errors.New("the certificate does not say whose it is")
+	}
+	return &Caller{Node: s.CommonName, Role: s.OrganizationalUnit[0], Cluster: s.Organization[0], Expired: expired, NotAfter: leaf.NotAfter}, nil
+}
+
+// ClientHandshake implements credentials.TransportCredentials; a hub does not dial.
+func (transport) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("a hub does not dial")
+}
+
+// Info implements credentials.TransportCredentials.
+func (transport) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (t transport) Clone() credentials.TransportCredentials { return t }
+
+// OverrideServerName implements credentials.TransportCredentials.
+func (transport) OverrideServerName(string) error { return nil }
+
+// callerOf is who calls; nil without a certificate.
+func callerOf(ctx context.Context) *Caller {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	info, _ := p.AuthInfo.(authInfo)
+	return info.caller
+}
+
+func denied(format string, args ...any) error {
+	return status.Errorf(codes.PermissionDenied, "Permission denied: "+format, args...)
+}
+
+// Authorize tells who calls, if it has one of the roles. PermissionDenied otherwise.
+func (s *Service) Authorize(ctx context.Context, roles ...string) (Caller, error) {
+	caller, err := s.known(ctx, roles...)
+	if err == nil && caller.Expired {
+		return Caller{}, denied("the certificate of node %s has expired at %s: it has to renew it", caller.Node, caller.NotAfter.Format(time.RFC3339))
+	}
+	return caller, err
+}
+
+// known is Authorize for those too whose certificate's time is over.
+func (s *Service) known(ctx context.Context, roles ...string) (Caller, error) {
+	c := callerOf(ctx)
+	switch {
+	case c == nil:
+		return Caller{}, denied("unauthorized peer role: rpc error: code = PermissionDenied desc = no client certificates in request")
+	case forwarded(ctx):
+		// A manager of a Swarm may call for a node. A hub has no such managers.
+		return Caller{}, denied("unauthorized forwarder role: rpc error: code = PermissionDenied desc = this hub takes no forwarded requests")
+	case !slices.Contains(roles, c.Role):
+		return Caller{}, denied("unauthorized peer role: rpc error: code = PermissionDenied desc = remote certificate not part of OUs: %s", roles)
+	}
+	return *c, s.Allowed(*c)
+}
+
+// Allowed tells whether what was authorized before still is: a node may have been removed.
+func (s *Service) Allowed(c Caller) error {
+	switch {
+	case c.Cluster != s.Authority.Cluster:
+		return denied("unauthorized peer role: rpc error: code = PermissionDenied desc = remote certificate not part of organization: %s", s.Authority.Cluster)
+	case s.Board.Revoked(c.Node, time.Now()):
+		return denied("unauthorized peer role: rpc error: code = PermissionDenied desc = node %s was removed from swarm", c.Node)
+	}
+	return nil
+}
+
+// forwarded reports whether a request says that it comes from someone else.
+func forwarded(ctx context.Context) bool {
+	md, _ := metadata.FromIncomingContext(ctx)
+	for _, key := range []string{"forwarded_cert", "forwarded_cert_cn", "forwarded_cert_ou", "forwarded_cert_org", "remote_addr"} {
+		if len(md.Get(key)) > 0 {
+			return true
+		}
+	}
+	return false
+}

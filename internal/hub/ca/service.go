@@ -1,0 +1,223 @@
+package ca
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+// Service answers nodes that join or renew their certificate.
+type Service struct {
+	swarmv1.UnimplementedCAServer
+	swarmv1.UnimplementedNodeCAServer
+
+	Authority *Authority
+	Board     *board.Board
+	// Approve has nodes that join wait until an operator accepts them.
+	Approve bool
+	// RenewGrace is how long after its time is over a certificate may still be renewed.
+	RenewGrace time.Duration
+	Log        *slog.Logger
+}
+
+// GetRootCACertificate answers everyone: a join token says whether it is true.
+func (s *Service) GetRootCACertificate(context.Context, *swarmv1.GetRootCACertificateRequest) (*swarmv1.GetRootCACertificateResponse, error) {
+	return &swarmv1.GetRootCACertificateResponse{Certificate: s.Authority.Roots()}, nil
+}
+
+// GetUnlockKey is for managers, which a hub has none of besides itself.
+func (s *Service) GetUnlockKey(ctx context.Context, _ *swarmv1.GetUnlockKeyRequest) (*swarmv1.GetUnlockKeyResponse, error) {
+	if _, err := s.Authorize(ctx, RoleManager); err != nil {
+		return nil, err
+	}
+	return nil, status.Error(codes.Unimplemented, "a hub has no unlock key")
+}
+
+// IssueNodeCertificate makes a node, by a token, or renews the certificate of the one that calls.
+func (s *Service) IssueNodeCertificate(ctx context.Context, req *swarmv1.IssueNodeCertificateRequest) (*swarmv1.IssueNodeCertificateResponse, error) {
+	if len(req.GetCsr()) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "InvalidArgument")
+	}
+	if callerOf(ctx) != nil && req.GetToken() == "" {
+		return s.renew(ctx, req)
+	}
+	if !s.Authority.admits(req.GetToken()) {
+		return nil, status.Error(codes.InvalidArgument, "A valid join token is necessary to join this cluster")
+	}
+	if _, err := parseCSR(req.GetCsr()); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if _, ok := swarmv1.NodeSpec_Availability_name[int32(req.GetAvailability())]; !ok {
+		return nil, status.Error(codes.InvalidArgument, "unknown availability")
+	}
+	id, now := NewID(), timestamppb.Now()
+	n := &swarmv1.Node{
+		Id: id, Meta: &swarmv1.Meta{CreatedAt: now, UpdatedAt: now}, Role: swarmv1.NodeRole_WORKER,
+		Spec:        &swarmv1.NodeSpec{Annotations: &swarmv1.Annotations{}, DesiredRole: swarmv1.NodeRole_WORKER, Membership: swarmv1.NodeSpec_ACCEPTED, Availability: req.GetAvailability()},
+		Certificate: &swarmv1.Certificate{Role: swarmv1.NodeRole_WORKER, Csr: req.GetCsr(), Cn: id, Status: &swarmv1.IssuanceStatus{State: swarmv1.IssuanceStatus_PENDING}},
+	}
+	if s.Approve {
+		n.Spec.Membership = swarmv1.NodeSpec_PENDING
+	} else if err := s.sign(n); err != nil {
+		return nil, s.failed(ctx, "issue a certificate", id, err)
+	}
+	if _, err := s.Board.Commit(ctx, board.Put(board.Nodes, id, n, store.Absent)); err != nil {
+		return nil, s.failed(ctx, "store a node", id, err)
+	}
+	s.Log.InfoContext(ctx, "a node joins", "node", id, "membership", n.GetSpec().GetMembership().String())
+	return &swarmv1.IssueNodeCertificateResponse{NodeId: id, NodeMembership: n.GetSpec().GetMembership()}, nil
+}
+
+// sign issues the certificate that a node asks for.
+func (s *Service) sign(n *swarmv1.Node) error {
+	key, err := parseCSR(n.GetCertificate().GetCsr())
+	if err != nil {
+		return err
+	}
+	der, err := s.Authority.issue(n.GetId(), RoleWorker, key)
+	if err != nil {
+		return err
+	}
+	n.Certificate.Certificate = []byte(encode("CERTIFICATE", der))
+	n.Certificate.Status = &swarmv1.IssuanceStatus{State: swarmv1.IssuanceStatus_ISSUED}
+	return nil
+}
+
+// renew gives the node that calls another certificate.
+func (s *Service) renew(ctx context.Context, req *swarmv1.IssueNodeCertificateRequest) (*swarmv1.IssueNodeCertificateResponse, error) {
+	caller, err := s.known(ctx, RoleWorker)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := parseCSR(req.GetCsr()); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	var membership swarmv1.NodeSpec_Membership
+	err = s.Change(ctx, caller.Node, func(n *swarmv1.Node) error {
+		n.Certificate = &swarmv1.Certificate{Role: swarmv1.NodeRole_WORKER, Csr: req.GetCsr(), Cn: n.GetId()}
+		membership = n.GetSpec().GetMembership()
+		return s.sign(n)
+	})
+	if errdefs.IsNotFound(err) {
+		return nil, status.Errorf(codes.NotFound, "node %s not found when attempting to renew certificate", caller.Node)
+	}
+	if err != nil {
+		return nil, s.failed(ctx, "renew a certificate", caller.Node, err)
+	}
+	s.Log.InfoContext(ctx, "a node has another certificate", "node", caller.Node, "from", caller.Addr, "expired", caller.Expired)
+	return &swarmv1.IssueNodeCertificateResponse{NodeId: caller.Node, NodeMembership: membership}, nil
+}
+
+// failed logs an error of the hub's own, and hides it from the node.
+func (s *Service) failed(ctx context.Context, what, node string, err error) error {
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	s.Log.ErrorContext(ctx, "could not serve a node", "operation", what, "node", node, "err", err)
+	return status.Error(codes.Aborted, "the hub could not "+what)
+}
+
+// NodeCertificateStatus waits until a certificate has been issued or refused.
+func (s *Service) NodeCertificateStatus(ctx context.Context, req *swarmv1.NodeCertificateStatusRequest) (*swarmv1.NodeCertificateStatusResponse, error) {
+	if req.GetNodeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "InvalidArgument")
+	}
+	for {
+		if n, _, _ := s.Board.Node(req.GetNodeId()); n == nil { // before anything is kept for the id
+			return nil, status.Error(codes.NotFound, "NotFound")
+		}
+		changed := s.Board.NodeChanged(req.GetNodeId())
+		n, _, _ := s.Board.Node(req.GetNodeId())
+		if n == nil {
+			return nil, status.Error(codes.NotFound, "NotFound")
+		}
+		switch c := n.GetCertificate(); c.GetStatus().GetState() {
+		case swarmv1.IssuanceStatus_ISSUED, swarmv1.IssuanceStatus_FAILED, swarmv1.IssuanceStatus_ROTATE:
+			return &swarmv1.NodeCertificateStatusResponse{Status: c.GetStatus(), Certificate: c}, nil
+		default:
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// Change changes what is decided of a node. NotFound when there is no such node; it is tried
+// again when someone else has changed it meanwhile.
+func (s *Service) Change(ctx context.Context, id string, fn func(n *swarmv1.Node) error) error {
+	for {
+		n, rev, _ := s.Board.Node(id)
+		if n == nil {
+			return notFound(id)
+		}
+		n = proto.CloneOf(n)
+		n.Meta.Version, n.Description, n.Status = nil, nil, nil // the session's
+		n.Meta.UpdatedAt = timestamppb.Now()
+		if err := fn(n); err != nil {
+			return err
+		}
+		changed := s.Board.NodeChanged(id)
+		_, err := s.Board.Commit(ctx, board.Put(board.Nodes, id, n, rev))
+		if !errdefs.IsAborted(err) {
+			return err
+		}
+		if _, now, _ := s.Board.Node(id); now != rev {
+			continue
+		}
+		select { // the board does not have the other change yet
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func notFound(id string) error {
+	return fmt.Errorf("there is no node %s: %w", id, errdefs.ErrNotFound)
+}
+
+// Accept gives a node that waits for it its certificate.
+func (s *Service) Accept(ctx context.Context, id string) error {
+	return s.Change(ctx, id, func(n *swarmv1.Node) error {
+		n.Spec.Membership = swarmv1.NodeSpec_ACCEPTED
+		if n.GetCertificate().GetStatus().GetState() != swarmv1.IssuanceStatus_PENDING {
+			return nil
+		}
+		return s.sign(n)
+	})
+}
+
+// Rotate has a node renew its certificate.
+func (s *Service) Rotate(ctx context.Context, id string) error {
+	return s.Change(ctx, id, func(n *swarmv1.Node) error {
+		n.Certificate.Status = &swarmv1.IssuanceStatus{State: swarmv1.IssuanceStatus_ROTATE}
+		return nil
+	})
+}
+
+// Remove removes a node, whose certificates are not accepted any more, and its tasks.
+func (s *Service) Remove(ctx context.Context, id string) error {
+	n, rev, _ := s.Board.Node(id)
+	if n == nil {
+		return notFound(id)
+	}
+	expiry := timestamppb.New(time.Now().Add(s.Authority.life + s.RenewGrace))
+	_, err := s.Board.Commit(ctx,
+		board.Delete(board.Nodes, id, rev), board.Delete(board.Seen, id, store.Any),
+		board.Put(board.Revoked, id, &swarmv1.BlacklistedCertificate{Expiry: expiry}, store.Any),
+	)
+	return err
+}

@@ -1,0 +1,177 @@
+// Package hub puts the hub together: the store, the authority, the board, and what serves the
+// nodes.
+//
+// It knows no engine and runs nothing itself. Start at Open and Hub.Serve.
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/session"
+	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// Options are what a hub is opened with.
+type Options struct {
+	Store store.Options
+	// Advertise is the address, host:port, by which nodes reach the hub.
+	Advertise string
+	// Approve has nodes that join wait until an operator accepts them.
+	Approve bool
+	// CertificateLife is how long the certificates of nodes are valid; RenewGrace is how long
+	// after that a node may still renew its certificate.
+	CertificateLife, RenewGrace time.Duration
+	// Heartbeat is how often nodes say that they are alive; a node is Down after Grace times that.
+	Heartbeat time.Duration
+	Grace     int
+	Log       *slog.Logger
+}
+
+// Limits of the listener for nodes.
+const (
+	maxConnections     = 20_000
+	maxUnauthenticated = 512
+	maxStreams         = 256 // of one connection
+	maxHeaders         = 64 << 10
+)
+
+// Hub is an open hub.
+type Hub struct {
+	CA         *ca.Service
+	Board      *board.Board
+	Dispatcher *session.Dispatcher
+	Broker     *session.Broker
+	Keys       *session.Keys
+
+	o      Options
+	store  *store.Store
+	limits *connlimit.Table
+}
+
+// Open opens the store, with what a new hub needs in it. Close ends it.
+func Open(ctx context.Context, o Options) (h *Hub, err error) {
+	if host, port, err := net.SplitHostPort(o.Advertise); err != nil || host == "" || port == "" || port == "0" {
+		return nil, invalid.Errorf("the address that nodes reach the hub by must be HOST:PORT, not %q", o.Advertise)
+	}
+	if o.RenewGrace < 0 || o.Heartbeat < 0 || o.Grace < 0 {
+		return nil, invalid.Errorf("times cannot be negative")
+	}
+	o.Store.Log = o.Log
+	s, err := store.Open(ctx, o.Store)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	authority, err := ca.Open(ctx, s, o.CertificateLife)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := session.OpenKeys(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	b := board.New(s, authority.Hub, o.Log)
+	if err := b.Load(ctx); err != nil {
+		return nil, err
+	}
+	service := &ca.Service{Authority: authority, Board: b, Approve: o.Approve, RenewGrace: o.RenewGrace, Log: o.Log}
+	return &Hub{
+		CA: service, Board: b, Keys: keys, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log),
+		Dispatcher: session.New(session.Options{CA: service, Board: b, Keys: keys, Advertise: o.Advertise, Period: o.Heartbeat, Grace: o.Grace, Log: o.Log}),
+	}, nil
+}
+
+// Close ends it, after Serve.
+func (h *Hub) Close() error { return h.store.Close() }
+
+// Serve serves nodes at a listener until ctx ends, or until the hub cannot go on.
+func (h *Hub) Serve(ctx context.Context, nodes net.Listener) error {
+	limit := h.limits.Limit(connlimit.Options{Name: "nodes", Key: "connections", Max: maxConnections, Unauthenticated: maxUnauthenticated})
+	server := grpc.NewServer(
+		grpc.Creds(h.CA.Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.ConnectionTimeout(handshake),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.ReadBufferSize(4<<10), grpc.WriteBufferSize(4<<10), // there are many connections, and they say little
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
+			defer h.call(ctx, info.FullMethod, &err)()
+			return next(ctx, req)
+		}),
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+			defer h.call(stream.Context(), info.FullMethod, &err)()
+			return next(srv, stream)
+		}),
+	)
+	swarmv1.RegisterCAServer(server, h.CA)
+	swarmv1.RegisterNodeCAServer(server, h.CA)
+	swarmv1.RegisterDispatcherServer(server, h.Dispatcher)
+	swarmv1.RegisterLogBrokerServer(server, h.Broker)
+	swarmv1.RegisterResourceAllocatorServer(server, session.Allocator{CA: h.CA})
+
+	asked := ctx
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return h.Board.Run(ctx) })
+	group.Go(func() error { return h.Keys.Run(ctx) })
+	group.Go(func() error { return h.Dispatcher.Run(ctx) })
+	group.Go(func() error {
+		if err := server.Serve(limit.Listen(nodes)); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("serve nodes: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		server.Stop()
+		return nil
+	})
+	err := group.Wait()
+	if asked.Err() != nil {
+		return nil //nolint:nilerr // it was asked to end
+	}
+	return err
+}
+
+// handshake is how long a client may take until it may call.
+const handshake = 20 * time.Second
+
+// call begins a call, and returns what ends it: a panic is an error of this call alone.
+func (h *Hub) call(ctx context.Context, method string, err *error) func() {
+	p, _ := peer.FromContext(ctx)
+	slot, _ := p.Addr.(interface {
+		Begin()
+		End()
+	})
+	if slot != nil {
+		slot.Begin()
+	}
+	return func() {
+		if slot != nil {
+			slot.End()
+		}
+		if r := recover(); r != nil {
+			h.o.Log.ErrorContext(ctx, "a call panicked; the hub goes on", "method", method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			*err = status.Error(codes.Internal, "internal error")
+		}
+	}
+}

@@ -1,0 +1,291 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/ca"
+)
+
+// Broker brings the output of tasks from their nodes to those who ask for it.
+type Broker struct {
+	swarmv1.UnimplementedLogBrokerServer
+	ca    *ca.Service
+	board *board.Board
+
+	mu      sync.Mutex // guards subs, changed
+	subs    map[string]*Subscription
+	changed chan struct{} // closed when a subscription begins or ends
+}
+
+// NewBroker is one without subscriptions.
+func NewBroker(service *ca.Service, b *board.Board) *Broker {
+	return &Broker{ca: service, board: b, subs: map[string]*Subscription{}, changed: make(chan struct{})}
+}
+
+// Subscription is output that someone asks for.
+type Subscription struct {
+	// Messages are what the nodes send. Done is closed when all of them have sent everything,
+	// unless they are to follow.
+	Messages <-chan *swarmv1.LogMessage
+	Done     <-chan struct{}
+
+	b    *Broker
+	msg  *swarmv1.SubscriptionMessage
+	out  chan *swarmv1.LogMessage
+	ctx  context.Context
+	end  context.CancelFunc
+	done chan struct{}
+
+	mu      sync.Mutex // guards pending, missing, closed
+	pending map[string]bool
+	missing map[string]bool
+	closed  bool
+}
+
+// Subscribe asks the nodes for the output of the tasks of a selector, until Close. here says
+// which nodes are in touch: those that are not can send nothing.
+func (b *Broker) Subscribe(selector *swarmv1.LogSelector, o *swarmv1.LogSubscriptionOptions, here func(node string) bool) *Subscription {
+	s := &Subscription{
+		b: b, msg: &swarmv1.SubscriptionMessage{Id: ca.NewID(), Selector: selector, Options: o}, out: make(chan *swarmv1.LogMessage),
+		done: make(chan struct{}), pending: map[string]bool{}, missing: map[string]bool{},
+	}
+	s.Messages, s.Done = s.out, s.done
+	s.ctx, s.end = context.WithCancel(context.Background())
+	for _, t := range b.board.Tasks() {
+		if !s.wants(t) {
+			continue
+		}
+		if node := t.M.GetNodeId(); here(node) {
+			s.pending[node] = true
+		} else {
+			s.missing[node] = true
+		}
+	}
+	s.finished("", false)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subs[s.msg.GetId()] = s
+	b.wakeLocked()
+	return s
+}
+
+// Close ends it.
+func (s *Subscription) Close() {
+	s.end()
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	delete(s.b.subs, s.msg.GetId())
+	s.b.wakeLocked()
+}
+
+// Missing are the nodes whose output is not complete, as they were not in touch.
+func (s *Subscription) Missing() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.missing))
+}
+
+func (b *Broker) wakeLocked() {
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// wants reports whether a task's output is asked for.
+func (s *Subscription) wants(t board.Task) bool {
+	sel := s.msg.GetSelector()
+	return slices.Contains(sel.GetTaskIds(), t.M.GetId()) || slices.Contains(sel.GetServiceIds(), t.M.GetServiceId()) || slices.Contains(sel.GetNodeIds(), t.M.GetNodeId())
+}
+
+// finished notes that a node has sent everything, or that it will send no more.
+func (s *Subscription) finished(node string, incomplete bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending[node] && incomplete {
+		s.missing[node] = true
+	}
+	delete(s.pending, node)
+	if len(s.pending) == 0 && !s.closed && !s.msg.GetOptions().GetFollow() {
+		s.closed = true
+		close(s.done)
+	}
+}
+
+// concerning are the subscriptions that are open and concern a node, and a channel that is
+// closed when that changes.
+func (b *Broker) concerning(node string) (map[string]*Subscription, []<-chan struct{}) {
+	b.mu.Lock()
+	all, changed := maps.Clone(b.subs), b.changed
+	b.mu.Unlock()
+	assigned, more := b.board.Assigned(node)
+	maps.DeleteFunc(all, func(_ string, s *Subscription) bool {
+		for _, t := range assigned.Tasks {
+			if s.wants(t) {
+				return false
+			}
+		}
+		return true
+	})
+	return all, []<-chan struct{}{changed, more}
+}
+
+// ListenSubscriptions tells a node whose output is asked for.
+func (b *Broker) ListenSubscriptions(_ *swarmv1.ListenSubscriptionsRequest, stream grpc.ServerStreamingServer[swarmv1.SubscriptionMessage]) error {
+	ctx := stream.Context()
+	caller, err := b.ca.Authorize(ctx, roles...)
+	if err != nil {
+		return err
+	}
+	told := map[string]*Subscription{}
+	defer func() {
+		for _, s := range told {
+			s.finished(caller.Node, true)
+		}
+	}()
+	for {
+		now, changed := b.concerning(caller.Node)
+		if err := b.ca.Allowed(caller); err != nil {
+			return err
+		}
+		for id, s := range now {
+			if told[id] == nil {
+				told[id] = s
+				if err := stream.Send(s.msg); err != nil {
+					return err
+				}
+			}
+		}
+		for id := range told {
+			if now[id] == nil {
+				delete(told, id)
+				if err := stream.Send(&swarmv1.SubscriptionMessage{Id: id, Close: true}); err != nil {
+					return err
+				}
+			}
+		}
+		select {
+		case <-changed[0]:
+		case <-changed[1]:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// PublishLogs takes output for one subscription.
+func (b *Broker) PublishLogs(stream grpc.ClientStreamingServer[swarmv1.PublishLogsMessage, swarmv1.PublishLogsResponse]) error {
+	ctx := stream.Context()
+	caller, err := b.ca.Authorize(ctx, roles...)
+	if err != nil {
+		return err
+	}
+	var s *Subscription
+	incomplete := true
+	defer func() {
+		if s != nil {
+			s.finished(caller.Node, incomplete)
+		}
+	}()
+	for {
+		msg, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return stream.SendAndClose(&swarmv1.PublishLogsResponse{})
+		}
+		if err != nil {
+			return err
+		}
+		if s == nil {
+			if s, err = b.find(msg.GetSubscriptionId()); err != nil {
+				return err
+			}
+		} else if msg.GetSubscriptionId() != s.msg.GetId() {
+			return status.Error(codes.InvalidArgument, "different subscription IDs in the same session")
+		}
+		if err := s.take(ctx, caller.Node, msg.GetMessages()); err != nil {
+			return err
+		}
+		if msg.GetClose() {
+			incomplete = false
+			return stream.SendAndClose(&swarmv1.PublishLogsResponse{})
+		}
+	}
+}
+
+// find is a subscription by its id.
+func (b *Broker) find(id string) (*Subscription, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.subs[id]
+	switch {
+	case id == "":
+		return nil, status.Error(codes.InvalidArgument, "missing subscription ID")
+	case s == nil:
+		return nil, status.Error(codes.NotFound, "unknown subscription ID")
+	}
+	return s, nil
+}
+
+// take passes a node's messages on. One of a task that is not the node's, or that nobody asked
+// for, is refused.
+func (s *Subscription) take(ctx context.Context, node string, messages []*swarmv1.LogMessage) error {
+	for _, m := range messages {
+		if m.GetContext().GetNodeId() != node {
+			return status.Error(codes.PermissionDenied, "invalid NodeID")
+		}
+		t, ok := s.b.board.Task(m.GetContext().GetTaskId())
+		if !ok {
+			continue // it was removed meanwhile
+		}
+		if t.M.GetNodeId() != node || !s.wants(t) {
+			return status.Error(codes.PermissionDenied, "output of a task that was not asked for")
+		}
+		select {
+		case s.out <- m:
+		case <-s.ctx.Done():
+			return status.Error(codes.NotFound, "unknown subscription ID")
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return nil
+}
+
+// Allocator answers nodes that want to attach what they run to networks of the Swarm. A hub has
+// none.
+type Allocator struct {
+	swarmv1.UnimplementedResourceAllocatorServer
+	CA *ca.Service
+}
+
+// AttachNetwork answers that there is no such network.
+func (a Allocator) AttachNetwork(ctx context.Context, req *swarmv1.AttachNetworkRequest) (*swarmv1.AttachNetworkResponse, error) {
+	if _, err := a.CA.Authorize(ctx, roles...); err != nil {
+		return nil, err
+	}
+	target := req.GetConfig().GetTarget()
+	if target == "" {
+		return nil, status.Error(codes.InvalidArgument, "missing network target")
+	}
+	return nil, status.Errorf(codes.NotFound, "network %.100q not found", target)
+}
+
+// DetachNetwork answers that there is no such attachment.
+func (a Allocator) DetachNetwork(ctx context.Context, req *swarmv1.DetachNetworkRequest) (*swarmv1.DetachNetworkResponse, error) {
+	if _, err := a.CA.Authorize(ctx, roles...); err != nil {
+		return nil, err
+	}
+	if req.GetAttachmentId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "missing attachment ID")
+	}
+	return nil, status.Errorf(codes.NotFound, "attachment %.100q not found", req.GetAttachmentId())
+}

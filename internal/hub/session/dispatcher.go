@@ -1,0 +1,379 @@
+// Package session is the hub's side of SwarmKit's Dispatcher: which nodes are in touch, what
+// each of them is told, and what they report. It answers with the codes that workers know.
+//
+// It does not know what is to run where. Start at Dispatcher.Session and
+// Dispatcher.Assignments.
+package session
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+// Options are what a Dispatcher is made of.
+type Options struct {
+	CA    *ca.Service
+	Board *board.Board
+	Keys  *Keys
+	// Advertise is the address, host:port, by which nodes reach this hub.
+	Advertise string
+	// Period is how often nodes say that they are alive; a node is Down after Grace times that.
+	Period time.Duration
+	Grace  int
+	Log    *slog.Logger
+}
+
+// The defaults of Options.
+const (
+	DefaultPeriod = 5 * time.Second
+	DefaultGrace  = 3
+)
+
+// Registrations of one node within window of each other are limited: the first one that it
+// has, and so many more.
+const (
+	registrations = 3
+	window        = 8 * time.Second
+)
+
+// Dispatcher serves the nodes.
+type Dispatcher struct {
+	swarmv1.UnimplementedDispatcherServer
+	o Options
+
+	mu    sync.Mutex // guards nodes
+	nodes map[string]*state
+}
+
+// state is what the hub remembers of a node that has had a session.
+type state struct {
+	current    *session // nil when it is not in touch
+	registered time.Time
+	attempts   int
+}
+
+// session is one session. It ends with the next one of its node, or when heartbeats stay out.
+type session struct {
+	id    string
+	addr  string // guarded by the dispatcher's mu, as seen is
+	ctx   context.Context
+	end   context.CancelCauseFunc
+	timer *time.Timer
+	seen  int64 // the revision of the node's last description and status
+}
+
+// The answers that workers know.
+var (
+	errNotRegistered = status.Error(codes.NotFound, "node not registered")
+	errInvalid       = status.Error(codes.InvalidArgument, "session invalid")
+	errStopped       = status.Error(codes.Aborted, "dispatcher is stopped")
+)
+
+// roles are those of nodes.
+var roles = []string{ca.RoleWorker, ca.RoleManager}
+
+// New is a dispatcher without sessions.
+func New(o Options) *Dispatcher {
+	if o.Period == 0 {
+		o.Period = DefaultPeriod
+	}
+	if o.Grace == 0 {
+		o.Grace = DefaultGrace
+	}
+	return &Dispatcher{o: o, nodes: map[string]*state{}}
+}
+
+// Run looks after the nodes that were in touch with a hub before, until ctx ends: they are
+// Unknown, and Down when they do not come back in twice the usual time. When ctx ends, all
+// sessions do.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	defer d.stop()
+	if err := d.mark(ctx, swarmv1.NodeStatus_UNKNOWN, "the hub has started; the node has not come back yet", func(s swarmv1.NodeStatus_State) bool {
+		return s == swarmv1.NodeStatus_READY || s == swarmv1.NodeStatus_DISCONNECTED
+	}); err != nil {
+		return err
+	}
+	timer := time.NewTimer(2 * time.Duration(d.o.Grace) * d.o.Period)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := d.mark(ctx, swarmv1.NodeStatus_DOWN, "the node did not come back after the hub's start", func(s swarmv1.NodeStatus_State) bool {
+		return s == swarmv1.NodeStatus_UNKNOWN
+	}); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// mark gives a status to the nodes without a session whose state is one of some.
+func (d *Dispatcher) mark(ctx context.Context, to swarmv1.NodeStatus_State, message string, of func(swarmv1.NodeStatus_State) bool) error {
+	for _, n := range d.o.Board.Nodes() {
+		if !of(n.GetStatus().GetState()) || d.Addr(n.GetId()) != "" {
+			continue
+		}
+		_, _, seen := d.o.Board.Node(n.GetId())
+		if err := d.status(ctx, n.GetId(), seen, to, message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// status stores a node's status, unless its session has changed since.
+func (d *Dispatcher) status(ctx context.Context, node string, seen int64, to swarmv1.NodeStatus_State, message string) error {
+	n, _, now := d.o.Board.Node(node)
+	if n == nil || now != seen || seen == 0 {
+		return nil
+	}
+	_, err := d.o.Board.Commit(ctx, board.Put(board.Seen, node, &swarmv1.Node{
+		Meta: &swarmv1.Meta{UpdatedAt: timestamppb.Now()}, Description: n.GetDescription(),
+		Status: &swarmv1.NodeStatus{State: to, Message: message, Addr: n.GetStatus().GetAddr()},
+	}, seen))
+	if aborted(err) {
+		return nil
+	}
+	return err
+}
+
+// stop ends all sessions.
+func (d *Dispatcher) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, st := range d.nodes {
+		if st.current != nil {
+			st.current.timer.Stop()
+			st.current.end(errStopped)
+		}
+	}
+}
+
+// Addr is the address of a node that is in touch, "" of one that is not.
+func (d *Dispatcher) Addr(node string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if st := d.nodes[node]; st != nil && st.current != nil {
+		return st.current.addr
+	}
+	return ""
+}
+
+// check is what each call begins with, but for Session.
+func (d *Dispatcher) check(ctx context.Context, id string) (string, *session, error) {
+	caller, err := d.o.CA.Authorize(ctx, roles...)
+	if err != nil {
+		return "", nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	st := d.nodes[caller.Node]
+	switch {
+	case st == nil || st.current == nil:
+		return "", nil, errNotRegistered
+	case id == "" || st.current.id != id:
+		return "", nil, errInvalid
+	}
+	return caller.Node, st.current, nil
+}
+
+// Session resumes a session, or begins one, and tells the node about itself and its managers
+// whenever that changes.
+func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStreamingServer[swarmv1.SessionMessage]) error {
+	ctx := stream.Context()
+	caller, err := d.o.CA.Authorize(ctx, roles...)
+	if err != nil {
+		return err
+	}
+	node := caller.Node
+	if n, _, _ := d.o.Board.Node(node); n == nil {
+		return status.Error(codes.Unknown, "node not found")
+	}
+	if size := proto.Size(req.GetDescription()); size > maxDescription {
+		return status.Errorf(codes.InvalidArgument, "the description of the node has %d bytes, at most %d are stored", size, maxDescription)
+	}
+	s, err := d.open(caller, req.GetSessionId())
+	if err != nil {
+		return err
+	}
+	if err := d.describe(ctx, caller, s, req.GetDescription()); err != nil {
+		return err
+	}
+	for {
+		changed, keys := d.o.Board.NodeChanged(node), d.o.Keys.Changed()
+		if err := d.live(s, caller); err != nil {
+			return err
+		}
+		n, _, _ := d.o.Board.Node(node)
+		if n == nil {
+			return status.Error(codes.Unknown, "node not found")
+		}
+		if err := stream.Send(&swarmv1.SessionMessage{
+			SessionId: s.id, Node: n, RootCA: d.o.CA.Authority.Roots(), NetworkBootstrapKeys: d.o.Keys.List(),
+			Managers: []*swarmv1.WeightedPeer{{Peer: &swarmv1.Peer{NodeId: d.o.CA.Authority.Hub, Addr: d.o.Advertise}, Weight: 10}},
+		}); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-keys:
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// maxDescription is the size of the largest description of a node, in bytes.
+const maxDescription = 256 << 10
+
+// live tells why a session has ended, nil when it has not.
+func (d *Dispatcher) live(s *session, caller ca.Caller) error {
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	return d.o.CA.Allowed(caller)
+}
+
+// open is the session that a node asks for: the current one, or a new one, with which the
+// current one ends.
+func (d *Dispatcher) open(caller ca.Caller, id string) (*session, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	st := d.nodes[caller.Node]
+	if st == nil {
+		st = &state{registered: time.Now()}
+		d.nodes[caller.Node] = st
+	} else if s := st.current; s != nil && id != "" && s.id == id {
+		s.addr = caller.Addr
+		return s, nil
+	} else if err := st.again(caller.Node); err != nil {
+		return nil, err
+	}
+	if old := st.current; old != nil {
+		old.timer.Stop()
+		old.end(errInvalid)
+		d.o.Log.Info("a node begins another session while it has one", "node", caller.Node, "from", caller.Addr, "before", old.addr)
+	}
+	s := &session{id: ca.NewID(), addr: caller.Addr}
+	s.ctx, s.end = context.WithCancelCause(context.Background())
+	s.timer = time.AfterFunc(d.silence(d.o.Period), func() { d.lost(caller.Node, s) })
+	st.current = s
+	return s, nil
+}
+
+// again counts a registration of a node that was registered before. Preconditions: the
+// dispatcher's mu is held.
+func (st *state) again(node string) error {
+	if time.Since(st.registered) > window {
+		st.attempts = 0
+	}
+	st.attempts++
+	if st.attempts > registrations {
+		return status.Errorf(codes.Unavailable, "node %s exceeded rate limit count of registrations", node)
+	}
+	st.registered = time.Now()
+	return nil
+}
+
+// silence is how long a node that is to say every so often that it is alive may say nothing.
+func (d *Dispatcher) silence(period time.Duration) time.Duration {
+	return time.Duration(d.o.Grace) * period
+}
+
+// describe stores what a node says of itself, and that it is Ready.
+func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session, description *swarmv1.NodeDescription) error {
+	rev, err := d.o.Board.Commit(ctx, board.Put(board.Seen, caller.Node, &swarmv1.Node{
+		Meta: &swarmv1.Meta{UpdatedAt: timestamppb.Now()}, Description: description,
+		Status: &swarmv1.NodeStatus{State: swarmv1.NodeStatus_READY, Addr: caller.Addr},
+	}, store.Any))
+	if err != nil {
+		if ctx.Err() != nil {
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		d.o.Log.ErrorContext(ctx, "could not store a node's description; the node tries again", "node", caller.Node, "err", err)
+		return errStopped
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.seen = max(s.seen, rev)
+	return nil
+}
+
+// lost ends the session of a node that has said nothing for too long.
+func (d *Dispatcher) lost(node string, s *session) {
+	d.mu.Lock()
+	st := d.nodes[node]
+	current := st.current == s
+	if current {
+		st.current = nil
+		s.end(errNotRegistered)
+	}
+	seen, addr := s.seen, s.addr
+	d.mu.Unlock()
+	if !current {
+		return
+	}
+	d.o.Log.Warn("a node is down: it has sent no heartbeats", "node", node, "address", addr)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, context.DeadlineExceeded)
+	defer cancel()
+	if err := d.status(ctx, node, seen, swarmv1.NodeStatus_DOWN, "heartbeat failure"); err != nil {
+		d.o.Log.Error("could not store that a node is down", "node", node, "err", err)
+	}
+}
+
+// jitter is the part of the period by which the times of heartbeats differ, either way.
+const jitter = 0.1
+
+// Heartbeat says when the next one is due.
+func (d *Dispatcher) Heartbeat(ctx context.Context, req *swarmv1.HeartbeatRequest) (*swarmv1.HeartbeatResponse, error) {
+	_, s, err := d.check(ctx, req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	period := time.Duration((1 + jitter*(2*rand.Float64()-1)) * float64(d.o.Period)) //nolint:gosec // it spreads load
+	if !s.timer.Reset(d.silence(period)) {
+		return nil, errNotRegistered // it ends at this moment
+	}
+	return &swarmv1.HeartbeatResponse{Period: durationpb.New(period)}, nil
+}
+
+// UpdateTaskStatus takes statuses.
+func (d *Dispatcher) UpdateTaskStatus(ctx context.Context, req *swarmv1.UpdateTaskStatusRequest) (*swarmv1.UpdateTaskStatusResponse, error) {
+	node, _, err := d.check(ctx, req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	if foreign := d.o.Board.Report(node, req.GetUpdates()); foreign != "" {
+		d.o.Log.WarnContext(ctx, "a node reports the status of a task that is another node's; the call was refused", "node", node, "task", foreign)
+		return nil, status.Error(codes.PermissionDenied, "cannot update a task not assigned this node")
+	}
+	return &swarmv1.UpdateTaskStatusResponse{}, nil
+}
+
+// UpdateVolumeStatus takes what became of cluster volumes. There are none here, so that each is
+// unknown, and nothing comes of it.
+func (d *Dispatcher) UpdateVolumeStatus(ctx context.Context, req *swarmv1.UpdateVolumeStatusRequest) (*swarmv1.UpdateVolumeStatusResponse, error) {
+	if _, _, err := d.check(ctx, req.GetSessionId()); err != nil {
+		return nil, err
+	}
+	return &swarmv1.UpdateVolumeStatusResponse{}, nil
+}
