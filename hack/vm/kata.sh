@@ -4,8 +4,8 @@
 # vsock (TestAGuestFromTheHost).
 # Usage: hack/vm/kata.sh <base directory> <work directory>     (hack/vm.sh kata calls it)
 # LONGSHORE_BIN has the binaries, GUESTS names some of the guests:
-#   initramfs   its root is the kernel's initial file system; cgroup v2
-#   disk        its root is a read-only disk; cgroup v1
+#   initramfs   its root is the kernel's initial file system; cgroup v2; it waits long for what is plugged in
+#   disk        its root is a read-only disk; cgroup v1; it does not wait
 #   malformed   an option that means nothing: it is named on the console, and ends the start
 #   hosted      as initramfs, driven from this host
 #   pod         the same by containerd and Kata's shim, where KATA_SHIM names it: test/e2e/kata
@@ -30,7 +30,8 @@ guest() { # directory
   cat >"$1/start" <<'END'
 #!/bin/busybox sh
 [ -e /dev/null ] || /bin/busybox mknod /dev/null c 1 3 # the shell wants it for what runs beside it
-/driver -test.v -test.run '^TestInAGuest$' -test.timeout 8m &
+# A test that ends has not come to the machine's end.
+{ /driver -test.v -test.run '^TestInAGuest$' -test.timeout 8m; /bin/busybox sleep 1; echo 'kata-vm: the test has ended'; /bin/busybox poweroff -f; } &
 exec /sbin/init
 END
   chmod +x "$1/start"
@@ -50,18 +51,23 @@ loads() { # directory for the modules, module…
 
 pack() { (cd "$1" && find . | cpio --quiet -o -H newc --owner 0:0 | gzip -1) >"$2"; }
 
+# The drivers that a guest needs.
+drivers='virtio_pci virtio_blk virtio_console virtiofs overlay vsock_loopback'
+
 image() { mke2fs -q -t ext4 -O ^has_journal -m 0 -d "$1" "$2" "$3" >/dev/null; }
 
 # A container's files.
 mkdir -p "$run/image"/{bin,etc,tmp,proc,dev,sys}
 cp "$(command -v busybox)" "$run/image/bin/busybox"
-for a in sh cat dd df echo false hostname ls ps sleep sort stty tail touch true; do ln -s busybox "$run/image/bin/$a"; done
+for a in sh cat dd df echo false hostname ls ps sleep sort stty tail touch true wc; do ln -s busybox "$run/image/bin/$a"; done
 image "$run/image" "$run/image.ext4" 16M
+truncate -s 16M "$run/swap"
+mkswap -q "$run/swap"
 
 go test -c -trimpath -ldflags='-s -w' -o "$run/driver" ./test/kata
 
 guest "$run/initramfs"
-modules=$(loads "$run/initramfs/lib" virtio_pci virtio_blk overlay vsock_loopback)
+modules=$(loads "$run/initramfs/lib" $drivers) # a list of words
 cat >"$run/initramfs/load" <<END
 #!/bin/busybox sh
 $modules
@@ -74,7 +80,7 @@ guest "$run/disk"
 image "$run/disk" "$run/disk.ext4" 128M
 mkdir -p "$run/loader"/{bin,dev,lib,root}
 cp "$(command -v busybox)" "$run/loader/bin/busybox"
-modules=$(loads "$run/loader/lib" virtio_pci virtio_blk overlay vsock_loopback)
+modules=$(loads "$run/loader/lib" $drivers)
 cat >"$run/loader/init" <<END
 #!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
@@ -98,16 +104,47 @@ END
 chmod +x "$run/hosted/load"
 pack "$run/hosted" "$run/hosted.cpio"
 
-# boot runs one guest until its power is off, and keeps its console.
+# share has a daemon serve a directory with a container's files to one guest by virtiofs,
+# until the guest ends.
+share() { # name
+  mkdir -p "$run/$1.shared/host"
+  cp -r "$run/image" "$run/$1.shared/host/rootfs"
+  echo 'by the host' >"$run/$1.shared/host/rootfs/told"
+  # Sockets' names are short, and the work directory's may be long.
+  (cd "$run" && exec /usr/lib/qemu/virtiofsd --socket-path="$1.fs" -o source="$run/$1.shared" -o sandbox=chroot) >"$run/$1.virtiofsd" 2>&1 &
+  daemon=$!
+  while [ ! -S "$run/$1.fs" ]; do
+    kill -0 "$daemon" || { cat "$run/$1.virtiofsd"; return 1; }
+    sleep 0.1
+  done
+}
+
+# boot runs one guest until its power is off, and keeps its console. What the guest has
+# beside its disks: a directory of the host's, places for another disk, processors and
+# memory, and a port to the monitor by which it plugs them in.
 boot() { # name, initial file system, kernel parameters, qemu argument…
-  local name=$1 initrd=$2 params=$3 start=$EPOCHREALTIME
+  local name=$1 initrd=$2 params=$3 start=$EPOCHREALTIME memory=${LONGSHORE_VM_MEMORY:-768M} daemon status=0
   shift 3
-  timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-600}" nice -n "${LONGSHORE_VM_NICE:-10}" qemu-system-x86_64 \
-    -machine q35,sata=off,smbus=off,usb=off -accel tcg,thread=multi -cpu max -smp 2 -m "${LONGSHORE_VM_MEMORY:-768M}" \
-    -nodefaults -no-user-config -display none -no-reboot -nic none -serial stdio -kernel "$base/vmlinuz" -initrd "$initrd" \
-    -append "console=ttyS0 quiet loglevel=3 panic=-1 oops=panic tsc=reliable no_timer_check mitigations=off nokaslr random.trust_cpu=on 8250.nr_uarts=1 cryptomgr.notests rcupdate.rcu_expedited=1 $params" \
-    -drive "file=$run/image.ext4,if=none,id=image,format=raw,snapshot=on" -device virtio-blk-pci,drive=image,addr=10 "$@" \
-    </dev/null 2>&1 | sed -u 's/\r$//' >"$run/$name.log" || { echo "kata-vm: $name: QEMU failed, or the power did not go off in time"; return 1; }
+  share "$name" || return 1
+  # The slots are those that the test knows.
+  (
+    cd "$run"
+    exec timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-600}" nice -n "${LONGSHORE_VM_NICE:-10}" qemu-system-x86_64 \
+      -machine q35,sata=off,smbus=off,usb=off,memory-backend=memory -accel tcg,thread=multi -cpu max -smp 2,maxcpus=4 -m "$memory,slots=2,maxmem=4G" \
+      -object "memory-backend-memfd,id=memory,size=$memory,share=on" \
+      -nodefaults -no-user-config -display none -no-reboot -nic none -serial stdio -kernel "$base/vmlinuz" -initrd "$initrd" \
+      -append "console=ttyS0 quiet loglevel=3 panic=-1 oops=panic tsc=reliable no_timer_check mitigations=off nokaslr random.trust_cpu=on 8250.nr_uarts=1 cryptomgr.notests rcupdate.rcu_expedited=1 $params" \
+      -device pcie-root-port,id=plug,addr=5,chassis=1,slot=1 -device pcie-root-port,id=empty,addr=6,chassis=2,slot=2 \
+      -drive file=image.ext4,if=none,id=image,format=raw,snapshot=on -device virtio-blk-pci,drive=image,addr=10 \
+      -drive file=swap,if=none,id=swap,format=raw,snapshot=on -device virtio-blk-pci,drive=swap,addr=12 \
+      -blockdev driver=file,node-name=plug,filename=image.ext4,read-only=on \
+      -chardev "socket,id=shared,path=$name.fs" -device vhost-user-fs-pci,chardev=shared,tag=kataShared,addr=13 \
+      -chardev "socket,id=monitor,path=$name.monitor,server=on,wait=off" -mon chardev=monitor,mode=control \
+      -chardev "socket,id=port,path=$name.monitor" -device virtio-serial-pci,addr=14 -device virtserialport,chardev=port,name=monitor "$@"
+  ) </dev/null 2>&1 | sed -u 's/\r$//' >"$run/$name.log" || status=1
+  kill "$daemon" 2>/dev/null || true # most often it has ended with the guest
+  wait "$daemon" || true
+  [ $status = 0 ] || { echo "kata-vm: $name: QEMU failed, or the power did not go off in time"; return 1; }
   echo "== $name: the power was off after $(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN {printf "%.1f", b - a}') s"
 }
 
@@ -119,17 +156,23 @@ check() { # name, what the console must say
   echo "kata-vm: $1: the console does not say: $2"
   failed="$failed $1"
 }
+works() { # name
+  check "$1" '^kata-vm: ok$'
+  check "$1" 'reboot: Power down' # by the agent, and no panic
+  local made="$run/$1.shared/host/rootfs/made"
+  grep -qx 'by the guest' "$made" || { echo "kata-vm: $1: the guest has not written $made"; failed="$failed $1"; }
+}
 
 wanted=" ${GUESTS:-initramfs disk malformed hosted pod} "
 want() { [[ $wanted == *" $1 "* ]]; }
 test="LONGSHORE_KATA_IMAGE=/dev/vda LONGSHORE_TEST_PATIENCE=5 agent.log=debug agent.log_vport=1025 agent.debug_console agent.surprise=1"
 if ! want initramfs; then :
-elif boot initramfs "$run/initramfs.cpio" "rdinit=/load systemd.unified_cgroup_hierarchy=1 LONGSHORE_KATA_GUEST=cgroup2 $test"; then
-  check initramfs '^kata-vm: ok$'
+elif boot initramfs "$run/initramfs.cpio" "rdinit=/load systemd.unified_cgroup_hierarchy=1 LONGSHORE_KATA_GUEST=cgroup2 LONGSHORE_KATA_PATIENCE=long agent.hotplug_timeout=60 $test"; then
+  works initramfs
 else failed="$failed initramfs"; fi
 if ! want disk; then :
-elif boot disk "$run/loader.cpio" "LONGSHORE_KATA_GUEST=cgroup $test" -drive "file=$run/disk.ext4,if=none,id=disk,format=raw,snapshot=on" -device virtio-blk-pci,drive=disk,addr=11; then
-  check disk '^kata-vm: ok$'
+elif boot disk "$run/loader.cpio" "LONGSHORE_KATA_GUEST=cgroup LONGSHORE_KATA_PATIENCE=short agent.hotplug_timeout=1 $test" -drive "file=disk.ext4,if=none,id=disk,format=raw,snapshot=on" -device virtio-blk-pci,drive=disk,addr=11; then
+  works disk
 else failed="$failed disk"; fi
 if ! want malformed; then :
 elif boot malformed "$run/initramfs.cpio" "rdinit=/load agent.log=loud"; then

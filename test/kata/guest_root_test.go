@@ -42,16 +42,28 @@ func TestInAGuest(t *testing.T) {
 		const before = 10 * time.Second // what hangs is told before the test's own end
 		defer time.AfterFunc(time.Until(d.Add(-before)), func() { showLog(t) }).Stop()
 	}
+	// The test's own report would come after the machine's end.
+	part := func(name string, body func(*testing.T)) {
+		if t.Run(name, body) {
+			_, _ = fmt.Fprintln(os.Stdout, "kata-vm: works:", name)
+		}
+	}
 	a := inGuest(t)
-	t.Run("the machine is made ready", func(t *testing.T) { machineIsReady(t, cgroups) })
-	t.Run("the log is given out", logIsGivenOut)
-	a.sandbox(t)
-	t.Run("a container of a disk's image", a.diskImage)
-	t.Run("signals and limits", a.signalsAndLimits)
-	t.Run("processes that are left behind are reaped", a.orphans)
-	t.Run("a shared pid namespace", a.sharedPids)
-	t.Run("the nest is killed", a.nestKilled)
-	t.Run("the keeper is killed", a.keeperKilled)
+	part("the machine is made ready", func(t *testing.T) { machineIsReady(t, cgroups) })
+	part("the log is given out", logIsGivenOut)
+	a.sandbox(t, &katav1.Storage{Driver: "virtio-fs", Source: "kataShared", Fstype: "virtiofs", MountPoint: sharedDir, Options: []string{"nodev"}})
+	part("a container of a disk's image", a.diskImage)
+	part("a container of what the host shares", a.sharedByTheHost)
+	part("signals and limits", a.signalsAndLimits)
+	part("processes that are left behind are reaped", a.orphans)
+	part("a shared pid namespace", a.sharedPids)
+	part("the nest is killed", a.nestKilled)
+	part("the keeper is killed", a.keeperKilled)
+	m := openMonitor(t)
+	part("a disk is plugged in", func(t *testing.T) { a.pluggedDisk(t, m) })
+	part("a processor is plugged in", func(t *testing.T) { a.pluggedProcessor(t, m) })
+	part("memory is plugged in", func(t *testing.T) { a.pluggedMemory(t, m) })
+	part("the kernel itself is changed", a.theKernelItself)
 	if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(b), "longshore-guest/runtime/") || strings.Contains(string(b), "/run/disk") {
 		t.Errorf("mounts are left: %v\n%s", err, b)
 	}
@@ -202,7 +214,7 @@ func showLog(t *testing.T) {
 	_, _ = fmt.Fprintf(os.Stdout, "the agent's log:\n%s", &hostLog.lines)
 }
 
-// diskImage runs a container on an overlay over the disk's image, in the shim's order.
+// diskImage runs a container on an overlay over a disk's image, in the shim's order.
 func (a *agent) diskImage(t *testing.T) {
 	r, err := a.GetGuestDetails(t.Context(), &katav1.GuestDetailsRequest{MemBlockSize: true, MemHotplugProbe: true})
 	if err != nil || !r.GetAgentDetails().GetInitDaemon() {
@@ -216,9 +228,11 @@ func (a *agent) diskImage(t *testing.T) {
 	}
 	spec := a.spec(`read line; echo "out $line"; echo err >&2; touch /made; hostname; df -P /dev/shm | tail -1; sleep 1000 & exit 42`)
 	spec.Root.Path = dir + "/root"
-	_, err = a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: "disk", ExecId: "disk", OCI: spec, Storages: []*katav1.Storage{{
-		Driver: "overlayfs", Source: "overlay", Fstype: "overlay", MountPoint: spec.Root.Path, Options: []string{"lowerdir=" + a.root, "upperdir=" + dir + "/upper", "workdir=" + dir + "/work"},
-	}}})
+	const image = dir + "/image"
+	_, err = a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: "disk", ExecId: "disk", OCI: spec, Storages: []*katav1.Storage{
+		{Driver: "blk", Source: imagePath, Fstype: "ext4", MountPoint: image, Options: []string{"ro"}},
+		{Driver: "overlayfs", Source: "overlay", Fstype: "overlay", MountPoint: spec.Root.Path, Options: []string{"lowerdir=" + image, "upperdir=" + dir + "/upper", "workdir=" + dir + "/work"}},
+	}})
 	if err != nil {
 		t.Fatalf("CreateContainer: %v", err)
 	}

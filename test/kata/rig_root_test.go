@@ -128,12 +128,12 @@ func (a *agent) spec(script string) *katav1.Spec {
 	}
 }
 
-// sandbox makes the sandbox with the storage that every shim asks for.
-func (a *agent) sandbox(t *testing.T) {
+// sandbox makes the sandbox with the storage that every shim asks for, and others.
+func (a *agent) sandbox(t *testing.T, more ...*katav1.Storage) {
 	t.Helper()
-	_, err := a.CreateSandbox(t.Context(), &katav1.CreateSandboxRequest{Hostname: "guest", SandboxId: "s1", Storages: []*katav1.Storage{{
+	_, err := a.CreateSandbox(t.Context(), &katav1.CreateSandboxRequest{Hostname: "guest", SandboxId: "s1", Storages: append(more, &katav1.Storage{
 		Driver: "ephemeral", Source: "shm", Fstype: "tmpfs", MountPoint: "/run/kata-containers/sandbox/shm", Options: []string{"noexec", "nosuid", "nodev", "mode=1777", "size=67108864"},
-	}}})
+	})})
 	if err != nil {
 		t.Fatalf("CreateSandbox: %v", err)
 	}
