@@ -35,10 +35,22 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 		}
 		f.o.Counting().Request("kata", op, status.Code(err).String(), time.Since(begun))
 	}()
-	if name := f.requests[op]; name != "" && !f.o.Requests.allowed(name) {
-		return blocked(name)
+	name := f.requests[op]
+	if name == readStreamRequest {
+		ctx = context.WithValue(ctx, withholding{}, new(bool))
 	}
-	answer, err = method(ctx, unmarshal)
+	if name != "" && !f.o.Requests.allowed(name) {
+		if name != readStreamRequest {
+			return nil, refuse(codes.PermissionDenied, "%s is blocked by the agent's options", name)
+		}
+		withhold(ctx)
+	}
+	answer, err = method(ctx, func(decoded any) error {
+		if err := unmarshal(decoded); err != nil {
+			return err
+		}
+		return f.ask(ctx, name, decoded)
+	})
 	if err == nil {
 		return answer, nil
 	}

@@ -31,6 +31,8 @@ type Options struct {
 	Machine Machine
 	// Requests says which calls are answered.
 	Requests Requests
+	// Policy decides about those that Requests has answered. It may be nil.
+	Policy Policy
 	// End is called once, after DestroySandbox was answered. It may be nil.
 	End func()
 }

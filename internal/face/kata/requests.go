@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"google.golang.org/grpc/codes"
-
 	katav1 "github.com/longshore/longshore/api/kata/v1"
 )
 
@@ -38,16 +36,6 @@ func (r Requests) Validate() error {
 // allowed reports whether a request is answered.
 func (r Requests) allowed(request string) bool {
 	return (len(r.Allow) == 0 || slices.Contains(r.Allow, request)) && !slices.Contains(r.Deny, request)
-}
-
-// blocked is the answer to a request that is not allowed. A reader of output is told
-// that there is none, as the reference does: shims take an error there for the end of the
-// process.
-func blocked(request string) (any, error) {
-	if request == "ReadStreamRequest" {
-		return &katav1.ReadStreamResponse{}, nil
-	}
-	return nil, refuse(codes.PermissionDenied, "%s is blocked by the agent's options", request)
 }
 
 // requestNames are the names of requests by those of the agent's calls.

@@ -195,6 +195,9 @@ func (s *service) GetGuestDetails(_ context.Context, req *katav1.GuestDetailsReq
 	answer := &katav1.GuestDetailsResponse{AgentDetails: &katav1.AgentDetails{
 		Version: s.face.o.Version, InitDaemon: m.First(), StorageHandlers: m.Drivers(), DeviceHandlers: m.DeviceTypes(), SupportsSeccomp: true, ExtraFeatures: []string{"seccomp"},
 	}}
+	if p := s.face.o.Policy; p != nil && p.Served() {
+		answer.AgentDetails.ExtraFeatures = []string{policyFeature, "seccomp"}
+	}
 	if req.GetMemBlockSize() || req.GetMemHotplugProbe() {
 		size, probe, err := m.MemoryBlock()
 		if err != nil {

@@ -75,11 +75,17 @@ func answer(ctx context.Context, p *pipe, n uint32) (*katav1.ReadStreamResponse,
 	if n == 0 {
 		return nil, refuse(codes.InvalidArgument, "a read of no bytes would look like the end of the output")
 	}
-	data, err := p.take(ctx, int(min(n, maxRead)))
-	if err != nil {
-		return nil, err
+	for {
+		data, err := p.take(ctx, int(min(n, maxRead)))
+		if err != nil {
+			return nil, err
+		}
+		// Output that the caller must not have is read and dropped until its end, or else the
+		// process would block.
+		if !withheld(ctx) || len(data) == 0 {
+			return &katav1.ReadStreamResponse{Data: data}, nil
+		}
 	}
-	return &katav1.ReadStreamResponse{Data: data}, nil
 }
 
 // TtyWinResize implements katav1.AgentServiceService.

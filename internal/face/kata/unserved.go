@@ -21,7 +21,3 @@ func (refusals) MemAgentMemcgSet(context.Context, *katav1.MemAgentMemcgConfig) (
 func (refusals) MemAgentCompactSet(context.Context, *katav1.MemAgentCompactConfig) (*emptypb.Empty, error) {
 	return nil, refuse(codes.Internal, "mem-agent is disabled")
 }
-
-func (refusals) SetPolicy(context.Context, *katav1.SetPolicyRequest) (*emptypb.Empty, error) {
-	return nil, refuse(codes.Unimplemented, "SetPolicy is not served by this agent")
-}

@@ -1,0 +1,92 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// nobody is the user and group of the program.
+const nobody = 65534
+
+// maxSaid is how much of what the program writes besides its answers is kept, in bytes.
+const maxSaid = 4 << 10
+
+// child is longshore-policy as a process. It implements program.
+type child struct {
+	cmd      *exec.Cmd
+	to, from *os.File // its standard input and output
+	said     head
+	log      *slog.Logger
+}
+
+// startProgram starts longshore-policy without rights, network, environment or directory of
+// its own. It takes the rest from itself before it reads anything.
+func startProgram(ctx context.Context, path string, log *slog.Logger) (_ program, err error) {
+	in, to, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	from, out, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, in.Close(), to.Close())
+	}
+	c := &child{to: to, from: from, log: log}
+	// It ends with the gate, not with the call that made it start.
+	c.cmd = exec.CommandContext(context.WithoutCancel(ctx), path)
+	c.cmd.Env, c.cmd.Dir = []string{}, "/"
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = in, out, &c.said
+	c.cmd.WaitDelay = time.Second
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() == 0 {
+		c.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+		c.cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC
+	}
+	err = c.cmd.Start()
+	err = errors.Join(err, in.Close(), out.Close())
+	if err != nil {
+		if c.cmd.Process != nil {
+			return nil, errors.Join(err, c.End())
+		}
+		return nil, errors.Join(fmt.Errorf("start longshore-policy: %w", err), to.Close(), from.Close())
+	}
+	log.DebugContext(ctx, "longshore-policy started", "pid", c.cmd.Process.Pid)
+	return c, nil
+}
+
+// Read implements io.Reader.
+func (c *child) Read(p []byte) (int, error) { return c.from.Read(p) }
+
+// Write implements io.Writer.
+func (c *child) Write(p []byte) (int, error) { return c.to.Write(p) }
+
+// SetDeadline implements program.
+func (c *child) SetDeadline(t time.Time) error {
+	return errors.Join(c.to.SetWriteDeadline(t), c.from.SetReadDeadline(t))
+}
+
+// End implements program.
+func (c *child) End() error {
+	_ = c.to.Close()
+	_ = c.from.Close()
+	_ = c.cmd.Process.Kill() // it may have ended
+	err := c.cmd.Wait()
+	if said := printable(string(c.said)); said != "" {
+		err = errors.Join(err, errors.New(said))
+	}
+	return err
+}
+
+// head keeps the first part of what is written to it: there a runtime says why it failed.
+type head []byte
+
+// Write implements io.Writer.
+func (t *head) Write(p []byte) (int, error) {
+	*t = append(*t, p[:min(len(p), maxSaid-len(*t))]...)
+	return len(p), nil
+}
