@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -117,6 +119,9 @@ func told(file string, lookup func(string) (string, bool)) (s settings, unified 
 		return s, false, err
 	}
 	s = settings{listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort, plugTime: o.HotplugTimeout}
+	if s.policyFile, err = firstPolicy(o.PolicyFile, kataPolicy); err != nil {
+		return s, false, err
+	}
 	for _, name := range o.Unserved {
 		s.warnings = append(s.warnings, name+": not served by this agent")
 	}
@@ -124,6 +129,25 @@ func told(file string, lookup func(string) (string, bool)) (s settings, unified 
 		s.warnings = append(s.warnings, fmt.Sprintf("%.100q: unknown", name))
 	}
 	return s, o.Unified, nil
+}
+
+// kataPolicy is where images for Kata have the policy that a machine begins with.
+const kataPolicy = "/etc/kata-opa/default-policy.rego"
+
+// firstPolicy returns the file of the first policy: the one that the options name, or else
+// Kata's, if it is there.
+func firstPolicy(named, usual string) (string, error) {
+	if named != "" {
+		return named, nil
+	}
+	switch _, err := os.Lstat(usual); {
+	case err == nil:
+		return usual, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	default:
+		return "", fmt.Errorf("look for a policy: %w", err)
+	}
 }
 
 func read(line, file string, lookup func(string) (string, bool)) (options.Options, error) {

@@ -51,3 +51,19 @@ func TestWhichOptionOutranksWhich(t *testing.T) {
 		t.Errorf("a malformed file: %v", err)
 	}
 }
+
+// TestFirstPolicy: the one that is named, or Kata's if it is there, also when it leads nowhere.
+func TestFirstPolicy(t *testing.T) {
+	usual := filepath.Join(t.TempDir(), "default-policy.rego")
+	for _, tt := range []struct{ named, want string }{{"/p.rego", "/p.rego"}, {"", ""}} {
+		if got, err := firstPolicy(tt.named, usual); err != nil || got != tt.want {
+			t.Errorf("%q: %q, %v", tt.named, got, err)
+		}
+	}
+	if err := os.Symlink("nowhere", usual); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := firstPolicy("", usual); err != nil || got != usual {
+		t.Errorf("a link that leads nowhere: %q, %v", got, err)
+	}
+}

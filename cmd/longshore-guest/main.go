@@ -55,6 +55,7 @@ func run(args []string, out io.Writer) error {
 	var s settings
 	flags.Var(names{&s.requests.Allow}, "allow", "names of requests, such as ExecProcessRequest, with commas between them: only these are answered; more than once adds")
 	flags.Var(names{&s.requests.Deny}, "deny", "names of requests that are not answered")
+	flags.StringVar(&s.policyFile, "policy", "", "a `file` with a policy in Rego that decides about requests from the beginning")
 	flags.StringVar(&s.state, "state", ownState, "directory on a tmpfs; what an earlier agent left in it is removed")
 	flags.StringVar(&s.groups, "cgroup-root", ownGroups, "containers' cgroups are below this directory of each hierarchy")
 	flags.DurationVar(&s.plugTime, "hotplug-timeout", guest.PlugTime, "how long to wait for a device that the host is plugging in")
@@ -85,6 +86,7 @@ type settings struct {
 	listen        options.Address
 	state, groups string
 	requests      kata.Requests
+	policyFile    string
 	level         slog.Level
 	plugTime      time.Duration
 	logPort       uint32   // of vsock; 0 means out
@@ -114,7 +116,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return agent.Run(ctx, agent.Options{State: s.state, Keeper: self, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PlugTime: s.plugTime, Version: version(), Logger: log})
+	return agent.Run(ctx, agent.Options{State: s.state, Keeper: self, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, Version: version(), Logger: log})
 }
 
 // names is a flag whose value is a list.

@@ -28,6 +28,7 @@ var doors = []door{
 	{"go.etcd.io/etcd", []string{"internal/hub/store"}, "etcd stays in the hub's store"},
 	{"go.uber.org/zap", []string{"internal/hub/store"}, "we log by log/slog; etcd does not"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
+	{"github.com/open-policy-agent/", []string{"internal/guest/policy/rego"}, "Rego stays in longshore-policy"},
 	{"github.com/sigstore/", []string{"internal/image/policy/sigstore"}, "sigstore stays in longshore-verify"},
 	{"github.com/container-storage-interface/", []string{"internal/face/swarm/csi", "test/"}, "CSI is spoken in face/swarm/csi"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "commands live in cli"},
@@ -169,6 +170,7 @@ func TestNothingDependsOnTestSupport(t *testing.T) {
 // only are families of libraries that one program links, and why no other does.
 var only = []struct{ family, program, because string }{
 	{"github.com/sigstore/", "cmd/longshore-verify", "what sigstore's libraries set up when a program starts would be in every agent and every worker"},
+	{"github.com/open-policy-agent/", "cmd/longshore-policy", "it is larger than a guest's whole agent, where files are memory"},
 	{"go.etcd.io/etcd", "cmd/longshore-hub", "a node needs no database of a fleet"},
 }
 

@@ -186,10 +186,10 @@ func (c *readConn) Read(p []byte) (int, error) {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	return newRigThatAllows(t, Requests{})
+	return newRigThatAllows(t, Requests{}, nil)
 }
 
-func newRigThatAllows(t *testing.T, requests Requests) *rig {
+func newRigThatAllows(t *testing.T, requests Requests, policy Policy) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ls") // a socket's address is short
 	if err != nil {
@@ -205,7 +205,7 @@ func newRigThatAllows(t *testing.T, requests Requests) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := New(Options{Deps: face.Deps{Engine: r.node.As(core.OwnerKata), Logger: slog.New(slog.DiscardHandler), Version: "1"}, Machine: r.machine, Requests: requests})
+	f, err := New(Options{Deps: face.Deps{Engine: r.node.As(core.OwnerKata), Logger: slog.New(slog.DiscardHandler), Version: "1"}, Machine: r.machine, Requests: requests, Policy: policy})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,8 +10,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -24,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/kata"
 	"github.com/longshore/longshore/internal/guest"
+	"github.com/longshore/longshore/internal/guest/policy"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/kmsg"
 	"github.com/longshore/longshore/internal/pin"
@@ -51,6 +54,8 @@ type Options struct {
 	Listeners []net.Listener
 	// Requests says which of the shim's calls are answered.
 	Requests kata.Requests
+	// PolicyFile is the policy that decides from the beginning; "" is none.
+	PolicyFile string
 	// PlugTime is how long a device may take that the host is plugging in.
 	PlugTime time.Duration
 	Version  string
@@ -64,6 +69,11 @@ func Run(ctx context.Context, o Options) (err error) {
 			_ = l.Close() // most often it is closed
 		}
 	}()
+	gate := policy.New(policy.Options{Program: policyProgram, Logger: o.Logger})
+	defer gate.Close()
+	if err := loadPolicy(ctx, gate, o.PolicyFile); err != nil {
+		return err
+	}
 	store := state.NewMemory(maxEvents)
 	keep, err := keeper.New(ctx, keeper.Options{StateDir: filepath.Join(o.State, "keeper"), Binary: o.Keeper, Logger: o.Logger})
 	if err != nil {
@@ -107,7 +117,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	machine.Groups, machine.PlugTime = o.CgroupRoot, o.PlugTime
 	f, err := kata.New(kata.Options{
 		Deps:    face.Deps{Engine: eng.As(core.OwnerKata), Logger: o.Logger.With("face", "kata"), Version: o.Version},
-		Machine: machine, Requests: o.Requests,
+		Machine: machine, Requests: o.Requests, Policy: gate,
 	})
 	if err != nil {
 		return err
@@ -134,6 +144,48 @@ func Run(ctx context.Context, o Options) (err error) {
 		err = errors.Join(err, eerr)
 	}
 	return errors.Join(err, keep.Shutdown(leave), groups.Release(leave), run.Release(), rootfs.RemoveOwnMount(filepath.Join(o.State, engine.Sandboxes)))
+}
+
+// policyProgram returns the path of longshore-policy, which is beside this program, or in
+// /usr/bin when this one was copied to where a machine begins.
+func policyProgram() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range []string{filepath.Dir(self), "/usr/bin"} {
+		path := filepath.Join(dir, "longshore-policy")
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("longshore-policy is to be beside %s or in /usr/bin", self)
+}
+
+// maxPolicy is how long the text of a policy may be.
+const maxPolicy = policy.MaxMessage
+
+// loadPolicy sets the policy of a file, "" for none. An agent that was to have a policy must
+// not start without.
+func loadPolicy(ctx context.Context, gate *policy.Gate, file string) error {
+	if file == "" {
+		return nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxPolicy+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	if len(text) > maxPolicy {
+		return fmt.Errorf("policy: %s has more than %d bytes", file, maxPolicy)
+	}
+	if err := gate.Load(ctx, string(text)); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return nil
 }
 
 // removeAll removes the sandbox, if there is one, with its containers.

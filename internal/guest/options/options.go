@@ -32,6 +32,9 @@ type Options struct {
 	HotplugTimeout time.Duration
 	// Unified asks for cgroup v2 alone.
 	Unified bool
+	// PolicyFile is the policy that the machine begins with; "" is Kata's own, if there is one. The
+	// kernel's command line cannot name it: that comes from the host, about which it decides.
+	PolicyFile string
 	// File is the option file that the command line names; "" is none.
 	File string
 	// Unserved are the options that were given and are of no effect here, sorted; at most maxNames.
@@ -97,13 +100,13 @@ func (o *Options) CommandLine(text string) error {
 // os.LookupEnv.
 func (o *Options) Environment(lookup func(string) (string, bool)) error {
 	for _, v := range []struct{ name, key string }{
-		{"KATA_AGENT_SERVER_ADDR", "server_addr"}, {"KATA_AGENT_LOG_LEVEL", "log"}, {"KATA_AGENT_TRACING", "trace"}, {"KATA_AGENT_POLICY_FILE", "policy_file"},
+		{"KATA_AGENT_SERVER_ADDR", "server_addr"}, {"KATA_AGENT_LOG_LEVEL", "log"}, {"KATA_AGENT_TRACING", "trace"}, {"KATA_AGENT_POLICY_FILE", policyFile},
 	} {
 		value, ok := lookup(v.name)
 		if !ok || value == "" {
 			continue
 		}
-		if err := o.set(v.key, value, true, fromCommandLine); err != nil {
+		if err := o.set(v.key, value, true, fromEnvironment); err != nil {
 			return fmt.Errorf("environment: %s: %w", v.name, err)
 		}
 	}
@@ -121,7 +124,7 @@ func (o *Options) set(key, value string, given bool, from source) error {
 	if !ok && strings.HasPrefix(key, "mem_agent_") {
 		opt, ok = text, true
 	}
-	if !ok {
+	if !ok || key == policyFile && from == fromCommandLine {
 		o.Unknown = with(o.Unknown, key)
 		return nil
 	}

@@ -36,6 +36,7 @@ func TestCommandLine(t *testing.T) {
 		{"options without effect", "agent.trace agent.debug_console agent.trace=false agent.mem_agent_psi_path=/x", func(o *options.Options) {
 			o.Unserved = []string{"debug_console", "mem_agent_psi_path", "trace"}
 		}},
+		{"a policy, which the host does not choose", "agent.policy_file=/run/mine.rego", func(o *options.Options) { o.Unknown = []string{"policy_file"} }},
 		{"options that nobody has", "agent.b agent.a=1 agent.b=2", func(o *options.Options) { o.Unknown = []string{"a", "b"} }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -75,17 +76,18 @@ log_level='debug'
 hotplug_timeout = 1_0
 unified_cgroup_hierarchy = true
 dev_mode = false
+policy_file = '/etc/policy.rego'
 other = "a \"quoted\" # text"
 `)
 	want := options.Default()
 	want.Listen.Port, want.Log, want.HotplugTimeout, want.Unified = 1027, slog.LevelDebug, 10*time.Second, true
-	want.Unserved, want.Unknown = []string{"devmode"}, []string{"other"}
+	want.Unserved, want.Unknown, want.PolicyFile = []string{"devmode"}, []string{"other"}, "/etc/policy.rego"
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %+v, want %+v", err, got, want)
 	}
 	for file, says := range map[string]string{
 		"\n[endpoints]\n": "line 2: ", "log": "line 1: ", "= 1": "line 1: ", "a.b = 1": "line 1: ", "log_level = debug": "line 1: log_level: ", `log = "loud"`: "line 1: log: ",
-		"log = 'info' 'x'": "line 1: log: ", "log = 'info": "line 1: log: ", `log = "\q"`: "line 1: log: ", "log = ": "line 1: log: ", "x = 1_": "line 1: x: ",
+		"log = 'info' 'x'": "line 1: log: ", "log = 'info": "line 1: log: ", `log = "\q"`: "line 1: log: ", "log = ": "line 1: log: ", "x = 1_": "line 1: x: ", "policy_file = 'p.rego'": "line 1: policy_file: ",
 		"log = 'info'\nlog = 'warn'": "line 2: log: ", "\xff": "UTF-8",
 	} {
 		o := options.Default()
@@ -96,10 +98,10 @@ other = "a \"quoted\" # text"
 }
 
 func TestEnvironment(t *testing.T) {
-	env := map[string]string{"KATA_AGENT_SERVER_ADDR": "unix:///run/x", "KATA_AGENT_LOG_LEVEL": "warn", "KATA_AGENT_TRACING": ""}
+	env := map[string]string{"KATA_AGENT_SERVER_ADDR": "unix:///run/x", "KATA_AGENT_LOG_LEVEL": "warn", "KATA_AGENT_TRACING": "", "KATA_AGENT_POLICY_FILE": "/run/p.rego"}
 	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 	got, want := options.Default(), options.Default()
-	want.Listen, want.Log = options.Address{Path: "/run/x"}, slog.LevelWarn
+	want.Listen, want.Log, want.PolicyFile = options.Address{Path: "/run/x"}, slog.LevelWarn, "/run/p.rego"
 	if err := got.Environment(lookup); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %+v, want %+v", err, got, want)
 	}

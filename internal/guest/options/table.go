@@ -17,7 +17,11 @@ type source int
 const (
 	fromCommandLine source = iota
 	fromFile
+	fromEnvironment
 )
+
+// policyFile is the option that names the first policy.
+const policyFile = "policy_file"
 
 // option is one of Kata's. It has apply when it is served here, and otherwise check.
 type option struct {
@@ -67,6 +71,13 @@ var known = map[string]option{ //nolint:gochecknoglobals // a table
 		o.File = v
 		return nil
 	}},
+	policyFile: {needs: true, apply: func(o *Options, v string, _ bool) error {
+		if v != "" && !strings.HasPrefix(v, "/") {
+			return invalid.Errorf("%q: an absolute path is wanted", clip(v))
+		}
+		o.PolicyFile = v
+		return nil
+	}},
 	"unified_cgroup_hierarchy": {apply: func(o *Options, v string, given bool) (err error) {
 		o.Unified, err = toBool(v, given)
 		return err
@@ -75,7 +86,7 @@ var known = map[string]option{ //nolint:gochecknoglobals // a table
 	"debug_console": flag, "devmode": flag, "trace": flag, "supports_seccomp": flag, "secure_storage_integrity": flag, "mem_agent_enable": flag,
 	"debug_console_vport": port, "passfd_listener_port": port,
 	"container_pipe_size": number, "cdh_api_timeout": number, "image_pull_timeout": number, "cdi_timeout": number, "launch_process_timeout": number,
-	"https_proxy": text, "no_proxy": text, "visible_cdi_devices": text, "policy_file": text, "image_policy_file": text, "initdata": text,
+	"https_proxy": text, "no_proxy": text, "visible_cdi_devices": text, "image_policy_file": text, "initdata": text,
 	"guest_components_rest_api": oneOf("all", "attestation", "resource"),
 	"guest_components_procs":    oneOf("none", "attestation-agent", "confidential-data-hub", "api-server-rest"),
 }

@@ -4,9 +4,9 @@
 // The policy and the requests come from outside, and the library that evaluates them is twice
 // as large as the whole agent, so a program of its own does it: longshore-policy, which is
 // package rego below this one. It is started when the first policy comes, has no rights, and
-// is asked over a pipe. Nothing is allowed that it has not allowed: when it has died, or does
-// not answer in time, the request is denied, and the next one starts it again with the same
-// policy and with what the policy remembered last. Start at Gate.
+// is asked over a pipe. Nothing is allowed that it has not allowed: when it dies over a request,
+// or does not answer in time, that request is denied. The next one starts it again with the
+// same policy and with what the policy remembered last. Start at Gate.
 package policy
 
 import (
@@ -55,6 +55,8 @@ type program interface {
 	io.ReadWriter
 	// SetDeadline ends reads and writes that take longer.
 	SetDeadline(t time.Time) error
+	// Gone reports whether the program has ended.
+	Gone() bool
 	// End kills the program, and returns when it is gone. It says how it ended.
 	End() error
 }
@@ -223,6 +225,11 @@ func (g *Gate) answerLocked(ctx context.Context, request string, input []byte) (
 	}
 	if len(request)+1+len(input) > MaxMessage {
 		return Answer{}, fmt.Errorf("the request has %d bytes as JSON; a policy is asked about %d at most", len(input), MaxMessage-len(request)-1)
+	}
+	if g.running != nil && g.running.Gone() {
+		// It has not died of this request, which may be asked as if it had lived.
+		g.o.Logger.WarnContext(ctx, "longshore-policy has ended; it is started again with the same policy", "how", g.running.End())
+		g.running = nil
 	}
 	if g.running == nil {
 		p, answer, err := g.load(ctx, g.text, g.state)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -22,7 +23,8 @@ type child struct {
 	cmd      *exec.Cmd
 	to, from *os.File // its standard input and output
 	said     head
-	log      *slog.Logger
+	gone     chan struct{} // closed when it was reaped
+	how      error         // set before gone is closed
 }
 
 // startProgram starts longshore-policy without rights, network, environment or directory of
@@ -36,7 +38,7 @@ func startProgram(ctx context.Context, path string, log *slog.Logger) (_ program
 	if err != nil {
 		return nil, errors.Join(err, in.Close(), to.Close())
 	}
-	c := &child{to: to, from: from, log: log}
+	c := &child{to: to, from: from, gone: make(chan struct{})}
 	// It ends with the gate, not with the call that made it start.
 	c.cmd = exec.CommandContext(context.WithoutCancel(ctx), path)
 	c.cmd.Env, c.cmd.Dir = []string{}, "/"
@@ -49,11 +51,15 @@ func startProgram(ctx context.Context, path string, log *slog.Logger) (_ program
 	}
 	err = c.cmd.Start()
 	err = errors.Join(err, in.Close(), out.Close())
-	if err != nil {
-		if c.cmd.Process != nil {
-			return nil, errors.Join(err, c.End())
-		}
+	if c.cmd.Process == nil {
 		return nil, errors.Join(fmt.Errorf("start longshore-policy: %w", err), to.Close(), from.Close())
+	}
+	go func() {
+		c.how = c.cmd.Wait()
+		close(c.gone)
+	}()
+	if err != nil {
+		return nil, errors.Join(err, c.End())
 	}
 	log.DebugContext(ctx, "longshore-policy started", "pid", c.cmd.Process.Pid)
 	return c, nil
@@ -70,14 +76,28 @@ func (c *child) SetDeadline(t time.Time) error {
 	return errors.Join(c.to.SetWriteDeadline(t), c.from.SetReadDeadline(t))
 }
 
+// Gone implements program.
+func (c *child) Gone() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+		return false
+	}
+}
+
 // End implements program.
 func (c *child) End() error {
 	_ = c.to.Close()
 	_ = c.from.Close()
 	_ = c.cmd.Process.Kill() // it may have ended
-	err := c.cmd.Wait()
-	if said := printable(string(c.said)); said != "" {
-		err = errors.Join(err, errors.New(said))
+	<-c.gone
+	err := c.how
+	if err == nil {
+		return nil
+	}
+	if said, _, _ := strings.Cut(string(c.said), "\n"); said != "" { // a trace follows it
+		err = fmt.Errorf("%w: %s", err, printable(said))
 	}
 	return err
 }
