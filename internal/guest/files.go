@@ -187,8 +187,13 @@ type Usage struct {
 // VolumeUsage returns how full the file system at a path of the host's choice is. Free is
 // what an ordinary user may still take.
 func (m *Machine) VolumeUsage(at string) (Usage, error) {
+	f, err := openPlace(at, unix.O_PATH)
+	if err != nil {
+		return Usage{}, fmt.Errorf("usage of %s: %w", clip(at), err)
+	}
+	defer func() { _ = f.Close() }()
 	var st unix.Statfs_t
-	if err := unix.Statfs(at, &st); err != nil {
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return Usage{}, fmt.Errorf("usage of %s: %w", at, err)
 	}
 	block := uint64(st.Bsize)

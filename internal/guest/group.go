@@ -3,8 +3,9 @@ package guest
 import (
 	"errors"
 	"io/fs"
-	"os"
 	"syscall"
+
+	"github.com/longshore/longshore/internal/beneath"
 )
 
 // Group gives what a storage has to a group of the container's.
@@ -17,7 +18,11 @@ type Group struct {
 // give gives all files below a directory to the group, which may then read, write and
 // enter them; only read, when readOnly. Links are left alone.
 func (g Group) give(dir string, readOnly bool) error {
-	root, err := os.OpenRoot(dir)
+	base, rel, err := splitPlace(dir)
+	if err != nil {
+		return err
+	}
+	root, err := beneath.Root(base, rel)
 	if err != nil {
 		return err
 	}

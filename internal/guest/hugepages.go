@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -30,22 +29,20 @@ func (p *pagePool) mount(sysfs string, s Storage) (undo func() error, err error)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(s.Target, 0o755); err != nil {
+	on, err := makePlace(s.Target, 0o755)
+	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = on.Close() }()
 	release, err := p.reserve(sysfs, page, size/page)
 	if err != nil {
 		return nil, errors.Join(err, removeEmpty(s.Target))
 	}
-	if err := unix.Mount("nodev", s.Target, hugePages, 0, fmt.Sprintf("pagesize=%d,size=%d", page, size)); err != nil {
-		return nil, errors.Join(fmt.Errorf("mount %s: %w", hugePages, err), release(), removeEmpty(s.Target))
+	unmount, err := mountAt(on, s.Target, "nodev", hugePages, 0, fmt.Sprintf("pagesize=%d,size=%d", page, size))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("mount %s: %w", hugePages, err), release())
 	}
-	undo = func() error {
-		if err := unix.Unmount(s.Target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			return err
-		}
-		return errors.Join(release(), removeEmpty(s.Target))
-	}
+	undo = func() error { return errors.Join(unmount(), release()) }
 	if err := setGroup(s.Target, gid); err != nil {
 		return nil, errors.Join(err, undo())
 	}

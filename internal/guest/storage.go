@@ -173,9 +173,11 @@ func mountTmpfs(s Storage) (undo func() error, err error) {
 	if s.Type != "" && s.Type != "tmpfs" {
 		return nil, invalid.Errorf("file system %q: an ephemeral storage is a tmpfs", s.Type)
 	}
-	if err := os.MkdirAll(s.Target, 0o755); err != nil {
+	on, err := makePlace(s.Target, 0o755)
+	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = on.Close() }()
 	already, err := mountinfo.Mounted(s.Target)
 	if err != nil {
 		return nil, err
@@ -183,14 +185,8 @@ func mountTmpfs(s Storage) (undo func() error, err error) {
 	if already {
 		return func() error { return nil }, nil
 	}
-	if err := unix.Mount("tmpfs", s.Target, "tmpfs", flags, data); err != nil {
+	if undo, err = mountAt(on, s.Target, "tmpfs", "tmpfs", flags, data); err != nil {
 		return nil, fmt.Errorf("mount tmpfs with %q: %w", strings.Join(s.Options, ","), err)
-	}
-	undo = func() error {
-		if err := unix.Unmount(s.Target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			return err
-		}
-		return removeEmpty(s.Target)
 	}
 	if err := setGroup(s.Target, gid); err != nil {
 		return nil, errors.Join(err, undo())
@@ -221,9 +217,31 @@ func mountAs(s Storage, fstype string) (undo func() error, err error) {
 	} else if flags&unix.MS_BIND != 0 {
 		return nil, invalid.Errorf("option bind: a storage of the driver %s is no bind mount", s.Driver)
 	}
-	if err := makeTarget(s, flags); err != nil {
-		return nil, err
+	source := s.Source
+	var on *os.File
+	if flags&unix.MS_BIND != 0 {
+		from, err := openPlace(s.Source, unix.O_PATH)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = from.Close() }()
+		source = byNumber(from)
+		st, err := from.Stat()
+		if err != nil {
+			return nil, err
+		}
+		if !st.IsDir() {
+			if on, err = makeFile(s.Target); err != nil {
+				return nil, err
+			}
+		}
 	}
+	if on == nil {
+		if on, err = makePlace(s.Target, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	defer func() { _ = on.Close() }()
 	already, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(s.Target))
 	if err != nil {
 		return nil, err
@@ -235,44 +253,16 @@ func mountAs(s Storage, fstype string) (undo func() error, err error) {
 	if flags&unix.MS_BIND != 0 {
 		kind = ""
 	}
-	if err := unix.Mount(s.Source, s.Target, kind, flags, strings.Join(data, ",")); err != nil {
+	if undo, err = mountAt(on, s.Target, source, kind, flags, strings.Join(data, ",")); err != nil {
 		return nil, fmt.Errorf("mount %s %s with %q: %w", fstype, s.Source, strings.Join(s.Options, ","), err)
-	}
-	undo = func() error {
-		if err := unix.Unmount(s.Target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			return err
-		}
-		return removeEmpty(s.Target)
 	}
 	// The kernel looks at the other flags of a bind mount only when it is mounted again.
 	if rest := flags &^ (unix.MS_BIND | unix.MS_REC); kind == "" && rest != 0 {
-		if err := unix.Mount("", s.Target, "", rest|unix.MS_BIND|unix.MS_REMOUNT, ""); err != nil {
+		if err := remountPlace(s.Target, "", rest|unix.MS_BIND, ""); err != nil {
 			return nil, errors.Join(fmt.Errorf("mount options %q: %w", strings.Join(s.Options, ","), err), undo())
 		}
 	}
 	return undo, nil
-}
-
-// makeTarget makes where a storage is mounted: a directory, or a file for a file's bind
-// mount.
-func makeTarget(s Storage, flags uintptr) error {
-	if flags&unix.MS_BIND != 0 {
-		st, err := os.Stat(s.Source)
-		if err != nil {
-			return err
-		}
-		if !st.IsDir() {
-			if err := os.MkdirAll(filepath.Dir(s.Target), 0o755); err != nil {
-				return err
-			}
-			f, err := os.OpenFile(s.Target, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
-			if err != nil {
-				return err
-			}
-			return f.Close()
-		}
-	}
-	return os.MkdirAll(s.Target, 0o755)
 }
 
 // makeDir makes a directory, which stays when it is not empty at the end.
@@ -295,11 +285,13 @@ func makeDir(s Storage) (undo func() error, err error) {
 			return nil, err
 		}
 	}
-	if err := os.MkdirAll(s.Target, mode); err != nil {
+	dir, err := makePlace(s.Target, mode)
+	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = dir.Close() }()
 	undo = func() error { return removeEmpty(s.Target) }
-	if err := os.Chmod(s.Target, mode); err != nil { // the umask may have taken bits away
+	if err := os.Chmod(byNumber(dir), mode); err != nil { // the umask may have taken bits away
 		return nil, errors.Join(err, undo())
 	}
 	return undo, setGroup(s.Target, gid)
@@ -311,36 +303,4 @@ func parseGID(s string) (int, error) {
 		return 0, invalid.Errorf("fsgid %q: a group's number is wanted", s)
 	}
 	return int(n), nil
-}
-
-// setGroup gives a directory a group, which what is made in it inherits; -1 changes
-// nothing.
-func setGroup(dir string, gid int) error {
-	if gid < 0 {
-		return nil
-	}
-	if err := os.Chown(dir, -1, gid); err != nil {
-		return err
-	}
-	st, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	return os.Chmod(dir, st.Mode()|fs.ModeSetgid)
-}
-
-// removeEmpty removes an empty directory or file, on which something was mounted. One
-// that has something stays.
-func removeEmpty(at string) error {
-	if st, err := os.Lstat(at); err == nil && st.Mode().IsRegular() {
-		if st.Size() > 0 {
-			return nil
-		}
-		return os.Remove(at)
-	}
-	err := unix.Rmdir(at)
-	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return err
 }

@@ -39,7 +39,7 @@ func (m *Machine) Remount(ctx context.Context, s Storage) error {
 	if err != nil || len(s.Options) == 0 {
 		return err
 	}
-	if err := unix.Mount("", s.Target, "tmpfs", flags|unix.MS_REMOUNT, data); err != nil {
+	if err := remountPlace(s.Target, "tmpfs", flags, data); err != nil {
 		return fmt.Errorf("options %q of the storage at %s: %w", strings.Join(s.Options, ","), s.Target, err)
 	}
 	return nil
@@ -52,14 +52,12 @@ const extResize = 0x40086610
 // use. Size 0 is all that its disk has. It returns NotImplemented for a kind of file
 // system that cannot grow so.
 func (m *Machine) ResizeVolume(at string, size uint64) error {
-	if !filepath.IsAbs(at) || filepath.Clean(at) != at {
-		return invalid.Errorf("resize volume: path %q: an absolute path without '.' and '..' is wanted", at)
-	}
-	dir, err := unix.Open(at, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	place, err := openPlace(at, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
-		return fmt.Errorf("resize volume %s: %w", at, err)
+		return fmt.Errorf("resize volume %s: %w", clip(at), err)
 	}
-	defer func() { _ = unix.Close(dir) }()
+	defer func() { _ = place.Close() }()
+	dir := int(place.Fd())
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(dir, &st); err != nil {
 		return fmt.Errorf("resize volume %s: %w", at, err)
@@ -85,7 +83,7 @@ func resizeTmpfs(at string, size uint64) error {
 	if size == 0 {
 		return invalid.Errorf("a tmpfs has no disk whose size it could have")
 	}
-	return unix.Mount("", at, "tmpfs", unix.MS_REMOUNT, "size="+strconv.FormatUint(size, 10))
+	return remountPlace(at, "tmpfs", 0, "size="+strconv.FormatUint(size, 10))
 }
 
 // resizeExt makes an ext4 as large as wanted, once its disk is.
@@ -139,10 +137,10 @@ func (m *Machine) DropStale() error {
 // maxHead is how much of a file Head returns.
 const maxHead = 4096
 
-// Head returns the first part of a file, "" when there is none. It follows no link at the
-// path's end and waits for nothing.
+// Head returns the first part of a file, "" when there is none. It follows no link and
+// waits for nothing.
 func (m *Machine) Head(path string) (string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := openPlace(path, os.O_RDONLY|unix.O_NONBLOCK)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
