@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -55,10 +56,20 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 		return answer, nil
 	}
 	if _, ok := status.FromError(err); !ok {
-		err = refuse(codes.Internal, "%s", errtext.Plain(err.Error()))
+		err = refuse(codes.Internal, "%s", shorten(errtext.Plain(err.Error())))
 	}
 	f.o.Logger.DebugContext(ctx, "call failed", "call", op, "error", err)
 	return nil, err
+}
+
+// maxText is how much of an error's text is told. What the shim sent may be in it.
+const maxText = 2 << 10
+
+func shorten(s string) string {
+	if len(s) > maxText {
+		return strings.ToValidUTF8(s[:maxText], "") + "…"
+	}
+	return s
 }
 
 // unknown is the status of a container that does not exist: INVALID_ARGUMENT for calls
