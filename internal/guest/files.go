@@ -128,7 +128,7 @@ func copyPart(in *os.Root, name string, f File) error {
 		}
 		flags |= os.O_CREATE | os.O_EXCL
 	}
-	w, err := in.OpenFile(part, flags|unix.O_NOFOLLOW, 0o600)
+	w, err := in.OpenFile(part, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if errors.Is(err, fs.ErrNotExist) && f.Offset > 0 {
 		return fmt.Errorf("the part at %d comes before the first: %w", f.Offset, errdefs.ErrFailedPrecondition)
 	}
@@ -152,6 +152,9 @@ func writePart(w *os.File, f File) (whole bool, err error) {
 	st, err := w.Stat()
 	if err != nil {
 		return false, err
+	}
+	if !st.Mode().IsRegular() { // somebody else has put it there
+		return false, fmt.Errorf("the part before this one has become something else than a file: %w", errdefs.ErrFailedPrecondition)
 	}
 	if f.Offset > st.Size() {
 		return false, fmt.Errorf("the part at %d leaves a gap after %d: %w", f.Offset, st.Size(), errdefs.ErrFailedPrecondition)

@@ -104,6 +104,102 @@ func TestCopyFile(t *testing.T) {
 	}
 }
 
+// TestCopyFileStaysInside: the ways out of the shared directory that agents of Kata had, and
+// others like them.
+func TestCopyFileStaysInside(t *testing.T) {
+	const regular, directory, link = unix.S_IFREG | 0o666, unix.S_IFDIR | 0o777, unix.S_IFLNK | 0o777
+	m, dir := ours(t)
+	out := filepath.Join(filepath.Dir(dir), "out")
+	if err := os.MkdirAll(filepath.Join(out, "d"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(out, "f"), []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	copied := func(path string, mode uint32, data string) error {
+		return m.CopyFile(File{Path: path, Mode: mode, DirMode: 0o777, Size: int64(len(data)), Data: []byte(data)}.mine())
+	}
+	for name, target := range map[string]string{"abs": out, "rel": "../out", "file": out + "/f", "up": "..", "self": "self", "two": "abs"} {
+		if err := copied(dir+"/"+name, link, target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What a container has put into its directory meanwhile.
+	if err := os.Symlink(out+"/f", dir+"/planted"+partSuffix); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(dir+"/fifo"+partSuffix, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{
+		dir, dir + "/", dir + "/.", dir + "/..", dir + "/../out/x", dir + "/a/../../out/x", dir + "//x", dir + "-x/y", "x", "", "/", "/etc/x", "../x", dir + "/a\x00b",
+		dir + "/abs/x", dir + "/rel/x", dir + "/up/out/x", dir + "/self/x", dir + "/two/x", dir + "/abs/d/x", dir + "/abs/new/x", dir + "/file/x",
+	} {
+		for _, mode := range []uint32{regular, directory, link} {
+			if err := copied(path, mode, "data"); err == nil {
+				t.Errorf("%q was taken, with the mode %o", path, mode)
+			}
+		}
+	}
+	for _, mode := range []uint32{0, 0o644, unix.S_IFIFO, unix.S_IFSOCK, unix.S_IFBLK, unix.S_IFCHR, unix.S_IFMT} {
+		if err := copied(dir+"/type", mode, ""); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("the type %o: %v", mode, err)
+		}
+	}
+	for name, f := range map[string]File{
+		"an offset that overflows":      {Path: dir + "/n", Mode: regular, Size: 1<<63 - 1, Offset: 1<<63 - 1, Data: []byte("x")},
+		"an offset below 0":             {Path: dir + "/n", Mode: regular, Size: 1, Offset: -1, Data: []byte("x")},
+		"a part behind the end":         {Path: dir + "/n", Mode: regular, Size: 1, Offset: 1, Data: []byte("x")},
+		"a name that is too long":       {Path: dir + "/" + strings.Repeat("x", 256), Mode: regular},
+		"a part that is a link's":       {Path: dir + "/planted", Mode: regular, Size: 9, Offset: 1, Data: []byte("x")},
+		"a part that is a pipe's":       {Path: dir + "/fifo", Mode: regular, Size: 9, Offset: 1, Data: []byte("x")},
+		"a directory in place of links": {Path: dir + "/abs", Mode: directory},
+		"a link's second part":          {Path: dir + "/l", Mode: link, Size: 9, Offset: 1, Data: []byte("x")},
+	} {
+		f.DirMode = 0o777
+		if err := m.CopyFile(f.mine()); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+	// A file takes the place of a link, and not of what that leads to; its size is what came.
+	if err := copied(dir+"/file", regular, "new"); err != nil {
+		t.Error(err)
+	}
+	if err := copied(dir+"/planted", regular, "new"); err != nil {
+		t.Error(err)
+	}
+	huge := File{Path: dir + "/huge", Mode: regular, DirMode: 0o777, Size: 1 << 60, Data: []byte("x")}
+	if err := m.CopyFile(huge.mine()); err != nil {
+		t.Error(err)
+	}
+	if st, err := os.Stat(dir + "/huge" + partSuffix); err != nil || st.Size() != 1 {
+		t.Errorf("the first part of a huge file: %v, %v", st, err)
+	}
+	// A link in place of a directory removes that and follows no link in it.
+	if err := copied(dir+"/tree/l", link, out); err != nil {
+		t.Error(err)
+	}
+	if err := copied(dir+"/tree", link, "elsewhere"); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(out + "/f"); err != nil || string(b) != "old" {
+		t.Errorf("outside is %q, %v", b, err)
+	}
+	for where, want := range map[string]string{filepath.Dir(dir): "out shared", out: "d f", out + "/d": ""} {
+		list, err := os.ReadDir(where)
+		var names []string
+		for _, e := range list {
+			names = append(names, e.Name())
+		}
+		if got := strings.Join(names, " "); err != nil || got != want {
+			t.Errorf("%s has %q, want %q, %v", where, got, want, err)
+		}
+	}
+	if st, err := os.Stat(out + "/f"); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("outside has the mode %v, %v", st.Mode(), err)
+	}
+}
+
 // FuzzCopyFile: whatever the path and the link on it, nothing outside of the shared
 // directory is made or changed.
 func FuzzCopyFile(f *testing.F) {
