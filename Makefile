@@ -134,7 +134,7 @@ vm-powercut: build ## cut the power of a QEMU guest twenty times in the middle o
 
 .PHONY: exchanges
 exchanges: build weakened ## a thousand times, exchange each path that a workload owns for a link while it is used
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_EXCHANGES=1000 $(GO) test -p 1 -timeout 3h -count=1 -v -run 'Exchanges' ./internal/beneath ./internal/keeper/stdio ./test/cri ./test/mesos ./test/nomad
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_EXCHANGES=1000 $(GO) test -p 1 -timeout 3h -count=1 -v -run 'Exchanges' ./internal/beneath ./internal/guest ./internal/keeper/stdio ./test/cri ./test/mesos ./test/nomad
 
 .PHONY: seizures
 seizures: ## a thousand execs and a thousand starts beside an attacker who seizes what enters its pid namespace

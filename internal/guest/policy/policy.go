@@ -270,7 +270,7 @@ type deniedError string
 func (e deniedError) Error() string { return string(e) }
 
 // Is makes errdefs see the class.
-func (deniedError) Is(target error) bool { return target == errdefs.ErrPermissionDenied } //nolint:errorlint // as errors.Is asks
+func (deniedError) Is(target error) bool { return target == errdefs.ErrPermissionDenied }
 
 // printable makes a reason one line of bounded length.
 func printable(s string) string {
