@@ -16,6 +16,7 @@
 # LONGSHORE_VM_TIMEOUT  seconds until a guest that hangs is ended (3600)
 # LONGSHORE_VM_SEED     repeats the choices of a power cut test
 # LONGSHORE_VM_TEST_TIMEOUT, _ACCEL, _MEMORY, _NICE: see hack/vm/init.sh and qemu.sh
+# LONGSHORE_VM_TSC      the rate of the time-stamp counter in kHz, instead of a measured one
 # Other LONGSHORE_ variables (LONGSHORE_CHAOS_KILLS, LONGSHORE_TEST_PATIENCE) reach the tests as they are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,6 +30,10 @@ run=$(mktemp -d "$cache/run.XXXXXX")
 trap 'rm -rf "$run"' EXIT
 # QEMU keeps what a guest writes in an unlinked file in TMPDIR, and go builds there.
 export TMPDIR=$run
+
+# An emulated guest has this machine's counter, but may not be left to measure its rate.
+LONGSHORE_VM_TSC=${LONGSHORE_VM_TSC:-$(go run ./hack/vm/tsc || true)}
+export LONGSHORE_VM_TSC
 
 # base makes the base image once for this state of its script, and says where.
 base() {

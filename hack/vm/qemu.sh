@@ -6,15 +6,19 @@
 #
 # Emulated in software (TCG) unless LONGSHORE_VM_ACCEL=kvm says otherwise: a
 # /dev/kvm that is there need not work, and merely opening one that does not
-# has hung machines.
+# has hung machines. QEMU 7.2 may go on executing code that the guest's kernel has patched
+# meanwhile: a guest whose processors are busy for ever needs another try, or
+# LONGSHORE_VM_ACCEL=tcg,thread=single.
 set -euo pipefail
 base=$1 longshore=$2 params=$3
 shift 3
 accel=${LONGSHORE_VM_ACCEL:-tcg}
 [ "$accel" = tcg ] && accel=tcg,thread=multi
+# The time-stamp counter is the host's. A guest that measures its rate while others use
+# the processors is wrong by a factor: then its clock, and each timeout, runs too fast.
+[ -z "${LONGSHORE_VM_TSC:-}" ] || params="$params tsc_early_khz=$LONGSHORE_VM_TSC"
 # The kernel parameters save self-tests and console output, which are slow when
-# emulated; the time-stamp counter is the host's, so its rate must be measured,
-# not given. panic=-1 and -no-reboot end QEMU when the guest panics.
+# emulated. panic=-1 and -no-reboot end QEMU when the guest panics.
 exec nice -n "${LONGSHORE_VM_NICE:-10}" qemu-system-x86_64 \
   -machine q35,sata=off,smbus=off,usb=off -accel "$accel" -cpu max -smp 2 -m "${LONGSHORE_VM_MEMORY:-3G}" \
   -nodefaults -no-user-config -display none -no-reboot -nic none -serial stdio \

@@ -27,6 +27,7 @@ const (
 	KernelEnv = "LONGSHORE_KATA_VM_KERNEL"
 	InitrdEnv = "LONGSHORE_KATA_VM_INITRD"
 	DiskEnv   = "LONGSHORE_KATA_VM_DISK" // /dev/vda: containers' files
+	TSCEnv    = "LONGSHORE_VM_TSC"       // the rate of the time-stamp counter in kHz, which a guest should not measure; may be unset
 )
 
 // The ports of a guest.
@@ -96,11 +97,15 @@ func New(ctx context.Context, o Options) (*Machine, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
+	params := parameters + " " + o.Parameters
+	if khz := os.Getenv(TSCEnv); khz != "" {
+		params += " tsc_early_khz=" + khz
+	}
 	args := []string{
 		"-n", "10", "qemu-system-x86_64", "-machine", "q35,sata=off,smbus=off,usb=off,memory-backend=memory", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2",
 		"-m", memory, "-object", "memory-backend-memfd,id=memory,share=on,size=" + memory,
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none", "-serial", "stdio",
-		"-kernel", os.Getenv(KernelEnv), "-initrd", os.Getenv(InitrdEnv), "-append", parameters + " " + o.Parameters,
+		"-kernel", os.Getenv(KernelEnv), "-initrd", os.Getenv(InitrdEnv), "-append", params,
 		"-drive", "file=" + os.Getenv(DiskEnv) + ",if=none,id=disk,format=raw,snapshot=on", "-device", "virtio-blk-pci,drive=disk,addr=" + DiskAt,
 		"-chardev", "socket,id=vsock,path=" + control, "-device", "vhost-user-vsock-pci,chardev=vsock",
 	}
