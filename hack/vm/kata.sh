@@ -52,7 +52,7 @@ loads() { # directory for the modules, module…
 pack() { (cd "$1" && find . | cpio --quiet -o -H newc --owner 0:0 | gzip -1) >"$2"; }
 
 # The drivers that a guest needs.
-drivers='virtio_pci virtio_blk virtio_console virtiofs overlay vsock_loopback'
+drivers='virtio_pci virtio_blk virtio_console virtio_scsi sd_mod virtiofs overlay vsock_loopback'
 
 image() { mke2fs -q -t ext4 -O ^has_journal -m 0 -d "$1" "$2" "$3" >/dev/null; }
 
@@ -126,18 +126,20 @@ boot() { # name, initial file system, kernel parameters, qemu argument…
   local name=$1 initrd=$2 params=$3 start=$EPOCHREALTIME memory=${LONGSHORE_VM_MEMORY:-768M} daemon status=0
   shift 3
   share "$name" || return 1
-  # The slots are those that the test knows.
+  # The slots are those that the test knows. One thread for all processors is slower and
+  # avoids faults of QEMU 7.2 with code that the guest's kernel patches.
   (
     cd "$run"
     exec timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-600}" nice -n "${LONGSHORE_VM_NICE:-10}" qemu-system-x86_64 \
-      -machine q35,sata=off,smbus=off,usb=off,memory-backend=memory -accel tcg,thread=multi -cpu max -smp 2,maxcpus=4 -m "$memory,slots=2,maxmem=4G" \
+      -machine q35,sata=off,smbus=off,usb=off,memory-backend=memory -accel "${LONGSHORE_VM_ACCEL:-tcg,thread=single}" -cpu max -smp 2,maxcpus=4 -m "$memory,slots=2,maxmem=4G" \
       -object "memory-backend-memfd,id=memory,size=$memory,share=on" \
       -nodefaults -no-user-config -display none -no-reboot -nic none -serial stdio -kernel "$base/vmlinuz" -initrd "$initrd" \
-      -append "console=ttyS0 quiet loglevel=3 panic=-1 oops=panic tsc=reliable no_timer_check mitigations=off nokaslr random.trust_cpu=on 8250.nr_uarts=1 cryptomgr.notests rcupdate.rcu_expedited=1 $params" \
+      -append "console=ttyS0 quiet loglevel=3 panic=-1 oops=panic tsc=reliable no_timer_check mitigations=off nokaslr random.trust_cpu=on 8250.nr_uarts=1 cryptomgr.notests rcupdate.rcu_expedited=1 ${LONGSHORE_VM_TSC:+tsc_early_khz=$LONGSHORE_VM_TSC} $params" \
       -device pcie-root-port,id=plug,addr=5,chassis=1,slot=1 -device pcie-root-port,id=empty,addr=6,chassis=2,slot=2 \
       -drive file=image.ext4,if=none,id=image,format=raw,snapshot=on -device virtio-blk-pci,drive=image,addr=10 \
       -drive file=swap,if=none,id=swap,format=raw,snapshot=on -device virtio-blk-pci,drive=swap,addr=12 \
       -blockdev driver=file,node-name=plug,filename=image.ext4,read-only=on \
+      -blockdev driver=file,node-name=scsi,filename=image.ext4,read-only=on -device virtio-scsi-pci,id=scsi,addr=15 \
       -chardev "socket,id=shared,path=$name.fs" -device vhost-user-fs-pci,chardev=shared,tag=kataShared,addr=13 \
       -chardev "socket,id=monitor,path=$name.monitor,server=on,wait=off" -mon chardev=monitor,mode=control \
       -chardev "socket,id=port,path=$name.monitor" -device virtio-serial-pci,addr=14 -device virtserialport,chardev=port,name=monitor "$@"

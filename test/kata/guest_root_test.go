@@ -61,9 +61,9 @@ func TestInAGuest(t *testing.T) {
 	part("the keeper is killed", a.keeperKilled)
 	m := openMonitor(t)
 	part("a disk is plugged in", func(t *testing.T) { a.pluggedDisk(t, m) })
-	part("a processor is plugged in", func(t *testing.T) { a.pluggedProcessor(t, m) })
 	part("memory is plugged in", func(t *testing.T) { a.pluggedMemory(t, m) })
 	part("the kernel itself is changed", a.theKernelItself)
+	part("a processor is plugged in", func(t *testing.T) { a.pluggedProcessor(t, m) })
 	if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(b), "longshore-guest/runtime/") || strings.Contains(string(b), "/run/disk") {
 		t.Errorf("mounts are left: %v\n%s", err, b)
 	}

@@ -75,46 +75,59 @@ func (a *agent) sharedByTheHost(t *testing.T) {
 }
 
 // pluggedDisk runs containers on a disk that is plugged in, taken out, and plugged in
-// again.
+// again, and on one with a SCSI address.
 func (a *agent) pluggedDisk(t *testing.T, m *monitor) {
-	there := func() bool {
-		found, err := filepath.Glob("/sys/devices/pci0000:00/0000:00:05.0/0000:*:00.0/virtio*/block/*")
-		return err == nil && len(found) > 0
-	}
+	disk := map[string]any{"driver": "virtio-blk-pci", "bus": "plug", "drive": "plug", "share-rw": true}
+	const slot = "/sys/devices/pci0000:00/0000:00:05.0/0000:*:00.0/virtio*/block/*"
 	for _, id := range []string{"plugged", "again"} {
-		target := sharedDir + id
-		spec := a.spec("cat /bin/busybox | wc -c; exit 21")
-		spec.Root.Path, spec.Root.Readonly = target, true
-		create := func(source string) error {
-			_, err := a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: id, ExecId: id, OCI: spec, Storages: []*katav1.Storage{
-				{Driver: "blk", Source: source, Fstype: "ext4", MountPoint: target, Options: []string{"ro"}},
-			}})
-			return err
-		}
 		if os.Getenv(patienceEnv) == "short" {
 			for _, none := range []string{pluggedAt, emptyPlace} {
-				if err := create(none); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), none+" was plugged in within 1s") {
+				if err := a.createOn(t, id, "blk", none); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), none+" was plugged in within 1s") {
 					t.Errorf("a disk that is not there, %s: %v", none, err)
 				}
 			}
 		}
-		in := func() {
-			m.do(t, "device_add", map[string]any{"driver": "virtio-blk-pci", "id": id, "bus": "plug", "drive": "plug", "share-rw": true})
-		}
-		plug(t, in, there, func() error { return create(pluggedAt) })
-		if _, err := a.StartContainer(t.Context(), &katav1.StartContainerRequest{ContainerId: id}); err != nil {
-			t.Fatalf("StartContainer: %v", err)
-		}
-		if out := a.stdout(t, id, id); len(out) < 6 {
-			t.Errorf("stdout %q, %s", out, a.stderr(t, id, id))
-		}
-		if got := a.wait(t, id, id); got != 21 {
-			t.Errorf("status %d, want 21", got)
-		}
-		a.remove(t, id)
-		m.unplug(t, id)
-		nodetest.Eventually(t, "the kernel has let the disk go", func() bool { return !there() })
+		disk["id"] = id
+		a.runOn(t, m, disk, slot, "blk", pluggedAt)
 	}
+	disk = map[string]any{"driver": "scsi-hd", "id": "scsi-disk", "bus": "scsi.0", "scsi-id": 4, "lun": 1, "drive": "scsi", "share-rw": true}
+	a.runOn(t, m, disk, "/sys/bus/scsi/devices/*:0:4:1/block/*", "scsi", "4:1")
+}
+
+// createOn creates a container whose root is a disk.
+func (a *agent) createOn(t *testing.T, id, driver, source string) error {
+	t.Helper()
+	target := sharedDir + id
+	spec := a.spec("cat /bin/busybox | wc -c; exit 21")
+	spec.Root.Path, spec.Root.Readonly = target, true
+	_, err := a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: id, ExecId: id, OCI: spec, Storages: []*katav1.Storage{
+		{Driver: driver, Source: source, Fstype: "ext4", MountPoint: target, Options: []string{"ro"}},
+	}})
+	return err
+}
+
+// runOn runs a container on a disk that is plugged in for it, where sysfs has it as a
+// pattern says, and takes the disk out.
+func (a *agent) runOn(t *testing.T, m *monitor, device map[string]any, pattern, driver, source string) {
+	t.Helper()
+	id := fmt.Sprint(device["id"])
+	there := func() bool {
+		found, err := filepath.Glob(pattern)
+		return err == nil && len(found) > 0
+	}
+	plug(t, func() { m.do(t, "device_add", device) }, there, func() error { return a.createOn(t, id, driver, source) })
+	if _, err := a.StartContainer(t.Context(), &katav1.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatalf("StartContainer: %v", err)
+	}
+	if out := a.stdout(t, id, id); len(out) < 6 {
+		t.Errorf("stdout %q, %s", out, a.stderr(t, id, id))
+	}
+	if got := a.wait(t, id, id); got != 21 {
+		t.Errorf("status %d, want 21", got)
+	}
+	a.remove(t, id)
+	m.unplug(t, id)
+	nodetest.Eventually(t, "the kernel has let the disk go", func() bool { return !there() })
 }
 
 // pluggedProcessor: a container that runs gets a processor that is plugged in.
