@@ -47,6 +47,7 @@ proto: ## generate api/ again
 	hack/proto.sh
 
 bench: build ## speed and memory of the main path, in one run
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent
 	$(GO) run ./test/bench
 
 e2e-cri: build ## critest, the conformance suite of the CRI (CRITEST=its binary), or containerd's cases (CONTAINERD_INTEGRATION=their binary)

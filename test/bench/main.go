@@ -63,7 +63,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 1, "how often each server has its turn when several are compared")
 	flag.StringVar(&o.pss, "pss", "longshore,longshore-keeper", "programs whose memory is counted with -socket, by file name")
 	flag.StringVar(&o.config, "config", "", "more TOML for our own agent, which goes on in [engine]")
-	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec, log, burst, many, bare, flat, floor, mesos, nomad (NOMAD is its binary) and swarm (LONGSHORE_DOCKER_DIR has dockerd), with commas; empty is all that fit")
+	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec, log, burst, many, bare, flat, floor, guest, mesos, nomad (NOMAD is its binary) and swarm (LONGSHORE_DOCKER_DIR has dockerd), with commas; empty is all that fit")
 	flag.StringVar(&o.samples, "samples", "", "file that gets all samples, as JSON")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
