@@ -24,6 +24,9 @@ func refuse(code codes.Code, format string, args ...any) error {
 	return status.Errorf(code, format, args...)
 }
 
+// agentService is what the full names of the agent's calls begin with.
+const agentService = "/grpc.AgentService/"
+
 // intercept counts calls, and gives every error a code: INTERNAL, unless the call has
 // chosen one. The shim knows no others.
 func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (answer any, err error) {
@@ -36,7 +39,10 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 		}
 		f.o.Counting().Request("kata", op, status.Code(err).String(), time.Since(begun))
 	}()
-	name := f.requests[op]
+	name := ""
+	if strings.HasPrefix(info.FullMethod, agentService) {
+		name = requestOf(op)
+	}
 	if name == readStreamRequest {
 		ctx = context.WithValue(ctx, withholding{}, new(bool))
 	}
@@ -45,6 +51,11 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 			return nil, refuse(codes.PermissionDenied, "%s is blocked by the agent's options", name)
 		}
 		withhold(ctx)
+	}
+	if name != "" {
+		if err := f.begun(ctx); err != nil {
+			return nil, refuse(codes.Internal, "%s: the agent has not begun: %v", op, err)
+		}
 	}
 	answer, err = method(ctx, func(decoded any) error {
 		if err := unmarshal(decoded); err != nil {

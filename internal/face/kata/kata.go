@@ -19,6 +19,7 @@ import (
 
 	katav1 "github.com/longshore/longshore/api/kata/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/guest"
 	"github.com/longshore/longshore/internal/keylock"
@@ -26,6 +27,7 @@ import (
 
 // Options are the parameters of New.
 type Options struct {
+	// Deps' engine may be nil: see Begin.
 	face.Deps
 	// Machine is the guest. Required.
 	Machine Machine
@@ -119,7 +121,7 @@ type Face struct {
 	ended   bool
 	hooks   guest.Hooks
 
-	requests map[string]string // the names of requests by those of calls
+	ready chan struct{} // closed by Begin
 }
 
 // New returns a face that serves no one yet.
@@ -130,9 +132,29 @@ func New(o Options) (*Face, error) {
 	if err := o.Requests.Validate(); err != nil {
 		return nil, err
 	}
-	f := &Face{o: o, destroyed: make(chan struct{}), requests: requestNames()}
-	f.outs.engine, f.ooms = o.Engine, newOOMWatch(o.Deps)
+	f := &Face{o: o, ooms: newOOMWatch(o.Deps), destroyed: make(chan struct{}), ready: make(chan struct{})}
+	if o.Engine != nil {
+		f.Begin(o.Engine)
+	}
 	return f, nil
+}
+
+// Begin gives the face its engine, if New did not. Serve may be under way: the calls of the
+// agent wait until then, but those of Health are answered, because shims ask for nothing
+// else until they know that the agent lives. It is called once.
+func (f *Face) Begin(own *engine.Client) {
+	f.o.Engine, f.outs.engine, f.ooms.deps.Engine = own, own, own
+	close(f.ready)
+}
+
+// begun waits for Begin.
+func (f *Face) begun(ctx context.Context) error {
+	select {
+	case <-f.ready:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Name implements face.Face.
@@ -153,7 +175,12 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	defer f.outs.close()
-	group.Go(func() error { return f.ooms.run(ctx) })
+	group.Go(func() error {
+		if err := f.begun(ctx); err != nil {
+			return err
+		}
+		return f.ooms.run(ctx)
+	})
 	var open answers
 	for _, l := range listeners {
 		group.Go(func() error {

@@ -20,6 +20,9 @@ type Requests struct {
 // Validate returns InvalidArgument for a name that no request has, so that a word
 // written wrongly denies or allows nothing in silence.
 func (r Requests) Validate() error {
+	if len(r.Allow)+len(r.Deny) == 0 {
+		return nil // the descriptors are made at their first use, and take their time
+	}
 	known := map[string]bool{}
 	methods := katav1.File_kata_v1_agent_proto.Services().ByName("AgentService").Methods()
 	for i := range methods.Len() {
@@ -38,13 +41,21 @@ func (r Requests) allowed(request string) bool {
 	return (len(r.Allow) == 0 || slices.Contains(r.Allow, request)) && !slices.Contains(r.Deny, request)
 }
 
-// requestNames are the names of requests by those of the agent's calls.
-func requestNames() map[string]string {
-	names := map[string]string{}
-	methods := katav1.File_kata_v1_agent_proto.Services().ByName("AgentService").Methods()
-	for i := range methods.Len() {
-		m := methods.Get(i)
-		names[string(m.Name())] = string(m.Input().Name())
+// requestOf is the name of the request of one of the agent's calls.
+func requestOf(call string) string {
+	switch call {
+	case "ReadStdout", "ReadStderr":
+		return readStreamRequest
+	case "WriteStdin":
+		return "WriteStreamRequest"
+	case "GetGuestDetails":
+		return "GuestDetailsRequest"
+	case "GetVolumeStats":
+		return "VolumeStatsRequest"
+	case "MemAgentMemcgSet":
+		return "MemAgentMemcgConfig"
+	case "MemAgentCompactSet":
+		return "MemAgentCompactConfig"
 	}
-	return names
+	return call + "Request"
 }

@@ -15,9 +15,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/core"
@@ -38,8 +37,11 @@ import (
 // maxEvents is how many events are kept; the face reads them as they come.
 const maxEvents = 1000
 
-// leaveTime is how long the end of the agent may take.
-const leaveTime = 10 * time.Second
+// How long the start and the end of the agent may take.
+const (
+	startTime = time.Minute
+	leaveTime = 10 * time.Second
+)
 
 // Options are the parameters of Run.
 type Options struct {
@@ -63,6 +65,9 @@ type Options struct {
 }
 
 // Run serves until ctx ends or the sandbox was destroyed. No container outlives it.
+//
+// It answers Health at once, and the other calls when the keeper runs: shims ask for
+// nothing else until they know that there is an agent.
 func Run(ctx context.Context, o Options) (err error) {
 	defer func() {
 		for _, l := range o.Listeners {
@@ -74,76 +79,113 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := loadPolicy(ctx, gate, o.PolicyFile); err != nil {
 		return err
 	}
-	store := state.NewMemory(maxEvents)
-	keep, err := keeper.New(ctx, keeper.Options{StateDir: filepath.Join(o.State, "keeper"), Binary: o.Keeper, Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, keep.Close()) }()
-	groups, err := cgroup.New(cgroup.Options{Root: o.CgroupRoot, Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	pins, err := pin.New(pin.Options{Dir: filepath.Join(o.State, "ns"), Make: keep.Namespaces, Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	host, err := native.ReadHost()
-	if err != nil {
-		return err
-	}
-	run, err := native.New(native.Options{Dir: filepath.Join(o.State, "runtime"), Launcher: keep, Supervisor: keep, Cgroups: groups, Host: host, Logger: o.Logger})
-	if err != nil {
-		return err
-	}
-	if err := rootfs.MakeOwnMount(filepath.Join(o.State, engine.Sandboxes)); err != nil {
-		return fmt.Errorf("make the sandboxes' directory a mount: %w", err)
-	}
-	eng, err := engine.New(engine.Options{
-		Store: store, Runtimes: []core.Runtime{run}, Supervisor: keep, Images: without.Images{}, Network: without.Network{}, Pinner: pins, Cgroups: groups,
-		Roots: rootfs.New(rootfs.Options{Users: keep.Namespaces, Logger: o.Logger}), Volumes: without.Volumes{}, OOMLog: kmsg.New(kmsg.Options{Logger: o.Logger}),
-		State: o.State, Init: o.Keeper, Logger: o.Logger,
-	})
-	if err != nil {
-		return err
-	}
-	if err := eng.Recover(ctx); err != nil {
-		return fmt.Errorf("remove what an earlier agent left: %w", err)
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	group, ctx := errgroup.WithContext(ctx)
 	machine := guest.New()
 	machine.Groups, machine.PlugTime = o.CgroupRoot, o.PlugTime
 	f, err := kata.New(kata.Options{
-		Deps:    face.Deps{Engine: eng.As(core.OwnerKata), Logger: o.Logger.With("face", "kata"), Version: o.Version},
+		Deps:    face.Deps{Logger: o.Logger.With("face", "kata"), Version: o.Version},
 		Machine: machine, Requests: o.Requests, Policy: gate,
 	})
 	if err != nil {
 		return err
 	}
+	served := make(chan error, 1)
+	go func() {
+		defer cancel() // the sandbox was destroyed
+		served <- f.Serve(ctx, o.Listeners...)
+	}()
+	// Who is told to end while it starts does start: then there is one way to leave.
+	starting, stop := context.WithTimeout(context.WithoutCancel(ctx), startTime)
+	defer stop()
+	p, err := start(starting, o)
+	if err != nil {
+		cancel()
+		return errors.Join(err, ended(<-served))
+	}
 	// The engine records ends until the containers are gone.
 	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopEngine()
-	ended := make(chan error, 1)
-	go func() { ended <- eng.Run(engineCtx) }()
-	group.Go(func() error {
-		defer cancel() // the sandbox was destroyed
-		return f.Serve(ctx, o.Listeners...)
-	})
+	recorded := make(chan error, 1)
+	go func() { recorded <- p.engine.Run(engineCtx) }()
+	f.Begin(p.engine.As(core.OwnerKata))
 	o.Logger.InfoContext(ctx, "agent is ready", "version", o.Version, "state", o.State)
-	err = group.Wait()
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		err = nil
-	}
+	err = ended(<-served)
 	leave, stop := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer stop()
-	err = errors.Join(err, removeAll(leave, eng))
+	err = errors.Join(err, removeAll(leave, p.engine))
 	stopEngine()
-	if eerr := <-ended; !errors.Is(eerr, context.Canceled) {
-		err = errors.Join(err, eerr)
+	return errors.Join(err, ended(<-recorded), p.leave(leave))
+}
+
+// ended is an error but for that of a context, which is how everything here ends.
+func ended(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
 	}
-	return errors.Join(err, keep.Shutdown(leave), groups.Release(leave), run.Release(), rootfs.RemoveOwnMount(filepath.Join(o.State, engine.Sandboxes)))
+	return err
+}
+
+// parts are what the face stands on.
+type parts struct {
+	engine *engine.Engine
+	leave  func(ctx context.Context) error // gives back what is no container's
+}
+
+// start makes the parts. What it has made when it fails it gives back.
+func start(ctx context.Context, o Options) (_ *parts, err error) {
+	var undo []func(context.Context) error
+	leave := func(ctx context.Context) (err error) {
+		for _, u := range slices.Backward(undo) {
+			err = errors.Join(err, u(ctx))
+		}
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, leave(ctx))
+		}
+	}()
+	keep, err := keeper.New(ctx, keeper.Options{StateDir: filepath.Join(o.State, "keeper"), Binary: o.Keeper, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func(context.Context) error { return keep.Close() })
+	groups, err := cgroup.New(cgroup.Options{Root: o.CgroupRoot, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	pins, err := pin.New(pin.Options{Dir: filepath.Join(o.State, "ns"), Make: keep.Namespaces, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	host, err := native.ReadHost()
+	if err != nil {
+		return nil, err
+	}
+	run, err := native.New(native.Options{Dir: filepath.Join(o.State, "runtime"), Launcher: keep, Supervisor: keep, Cgroups: groups, Host: host, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	sandboxes := filepath.Join(o.State, engine.Sandboxes)
+	if err := rootfs.MakeOwnMount(sandboxes); err != nil {
+		return nil, fmt.Errorf("make the sandboxes' directory a mount: %w", err)
+	}
+	undo = append(undo,
+		func(context.Context) error { return rootfs.RemoveOwnMount(sandboxes) },
+		func(context.Context) error { return run.Release() }, groups.Release, keep.Shutdown)
+	eng, err := engine.New(engine.Options{
+		Store: state.NewMemory(maxEvents), Runtimes: []core.Runtime{run}, Supervisor: keep, Images: without.Images{}, Network: without.Network{}, Pinner: pins, Cgroups: groups,
+		Roots: rootfs.New(rootfs.Options{Users: keep.Namespaces, Logger: o.Logger}), Volumes: without.Volumes{}, OOMLog: kmsg.New(kmsg.Options{Logger: o.Logger}),
+		State: o.State, Init: o.Keeper, Logger: o.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := eng.Recover(ctx); err != nil {
+		return nil, fmt.Errorf("remove what an earlier agent left: %w", err)
+	}
+	return &parts{engine: eng, leave: leave}, nil
 }
 
 // policyProgram returns the path of longshore-policy, which is beside this program, or in

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	katav1 "github.com/longshore/longshore/api/kata/v1"
 )
 
 // Options are what Measure needs.
@@ -128,10 +130,14 @@ func (f *Figures) work(ctx context.Context, o Options, root string) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
+	c := client{s: s, root: root}
+	// It has begun when this is answered, which a Check does not wait for.
+	if _, err := c.agent().GetGuestDetails(ctx, &katav1.GuestDetailsRequest{}); err != nil {
+		return fmt.Errorf("GetGuestDetails: %w", err)
+	}
 	if f.Idle, err = s.memory(); err != nil {
 		return err
 	}
-	c := client{s: s, root: root}
 	if err := c.sandbox(ctx); err != nil {
 		return err
 	}
