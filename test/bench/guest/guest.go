@@ -106,7 +106,7 @@ func (f *Figures) starts(ctx context.Context, o Options) error {
 			return err
 		}
 		if i == o.Starts {
-			f.BareMemory, err = memoryOf(bare.cmd.Process.Pid)
+			f.BareMemory, err = MemoryOf(bare.cmd.Process.Pid)
 		}
 		if err := errors.Join(err, bare.stop()); err != nil {
 			return err

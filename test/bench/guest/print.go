@@ -13,8 +13,8 @@ func (f *Figures) print(out io.Writer) error {
 	t.row("file with the keeper, MB", float64(f.File)/1e6, maxFile/1e6, "bare server %.2f", float64(f.BareFile)/1e6)
 	t.row("start to first Check", ratio(f.Start, f.BareStart), maxStart, "times the bare server's: p50 %s of %s, best %s of %s",
 		round(middle(f.Start)), round(middle(f.BareStart)), round(f.Start[0]), round(f.BareStart[0]))
-	t.row("private memory, MiB more", float64(f.Idle.Private-f.BareMemory.Private)/1024, maxPrivate/1024, "%s, bare server %.1f; with %d containers %s",
-		f.Idle, float64(f.BareMemory.Private)/1024, containers, f.Full)
+	t.row("private memory, MiB more", float64(f.Idle.Private-f.BareMemory.Private)/1024, maxPrivate/1024, "%s, bare server %.1f; RssAnon in KiB %v, with %d containers %v",
+		f.Idle, float64(f.BareMemory.Private)/1024, f.Idle.Own, containers, f.Full.Own)
 	t.row("resident, 20 containers, MB", float64(f.Full.Resident)*1024/1e6, maxResident*1024/1e6, "each page once; VmRSS in KiB %v, of the bare server %v", f.Full.Each, f.BareMemory.Each)
 	if f.HaveRunc {
 		t.row("create and start", ratio(f.Run, f.RuncRun), maxOverRunc, "times runc's: p50 %s of %s", round(middle(f.Run)), round(middle(f.RuncRun)))

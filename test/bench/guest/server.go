@@ -105,6 +105,7 @@ type Memory struct {
 	Private  int64            // what no other process has, of no file: RssAnon
 	Resident int64            // each page once, by how many of the processes share it: Pss
 	Each     map[string]int64 // VmRSS
+	Own      map[string]int64 // RssAnon
 }
 
 // memory is that of an agent with its keeper and nest.
@@ -129,11 +130,12 @@ func (s *server) memory() (Memory, error) {
 	if len(pids) != 3 {
 		return Memory{}, fmt.Errorf("an agent, its keeper and its nest are %d processes", len(pids))
 	}
-	return memoryOf(pids...)
+	return MemoryOf(pids...)
 }
 
-func memoryOf(pids ...int) (Memory, error) {
-	m := Memory{Each: map[string]int64{}}
+// MemoryOf is the memory of running processes together.
+func MemoryOf(pids ...int) (Memory, error) {
+	m := Memory{Each: map[string]int64{}, Own: map[string]int64{}}
 	for _, pid := range pids {
 		dir := filepath.Join("/proc", strconv.Itoa(pid))
 		cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
@@ -154,7 +156,7 @@ func memoryOf(pids ...int) (Memory, error) {
 			return m, err
 		}
 		m.Private, m.Resident = m.Private+private, m.Resident+share
-		m.Each[name] = resident
+		m.Each[name], m.Own[name] = resident, private
 	}
 	return m, nil
 }
