@@ -22,7 +22,7 @@ var doors = []door{
 	{"github.com/containernetworking/", []string{"internal/network"}, "CNI stays in network"},
 	{"github.com/google/nftables", []string{"internal/network"}, "nftables stays in network"},
 	{"github.com/hashicorp/", []string{"internal/face/nomad", "test/"}, "Nomad types stay in face/nomad"},
-	{"github.com/containerd/ttrpc", []string{"internal/face/kata", "internal/face/cri/nri", "api/kata"}, "ttrpc is Kata's and NRI's"},
+	{"github.com/containerd/ttrpc", []string{"internal/face/kata", "internal/face/cri/nri", "api/kata", "test/bench"}, "ttrpc is Kata's and NRI's"},
 	{"go.etcd.io/bbolt", []string{"internal/state/bolt", "internal/image"}, "bbolt stays in state/bolt"},
 	{"github.com/tetratelabs/wazero", []string{"internal/grant"}, "wasm stays in grant"},
 	{"go.etcd.io/etcd", []string{"internal/hub/store"}, "etcd stays in the hub's store"},

@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/test/bench/machine"
 )
 
-// guest measures the agent of a virtual machine beside a bare server and runc.
-func (b *bench) guest(ctx context.Context) error {
+// ofGuest measures the agent of a virtual machine beside a bare server and runc.
+func ofGuest(ctx context.Context, b *bench) error {
 	if !b.ours() {
 		return nil
 	}

@@ -27,6 +27,7 @@ type agent struct {
 	root   string // the containers' root
 	state  string
 	cgroup string
+	socket string
 }
 
 // start runs the agent in the test's namespaces.
@@ -35,6 +36,7 @@ func start(t *testing.T, args ...string) *agent {
 	dir := t.TempDir()
 	a := &agent{state: filepath.Join(dir, "state"), ended: make(chan error, 1), root: rootfs(t), cgroup: "/" + strings.TrimPrefix(roottest.Cgroup(t), "/")}
 	socket := filepath.Join(dir, "agent.sock")
+	a.socket = socket
 	a.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(nodetest.Bin(t), "longshore-guest"), append(args, "--listen", "unix://"+socket, "--state", a.state, "--cgroup-root", a.cgroup, "--log-level", "debug")...)
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {

@@ -42,6 +42,7 @@ func TestHealthIsAnsweredBeforeTheEngineIsThere(t *testing.T) {
 		if a, err := health.Check(t.Context(), &katav1.CheckRequest{}); err != nil || a.GetStatus() != katav1.HealthCheckResponse_SERVING {
 			t.Errorf("Check: %v, %v", a, err)
 		}
+		<-f.Called()
 		if c := code(agent.GetMetrics(t.Context(), &katav1.GetMetricsRequest{})); c != codes.PermissionDenied {
 			t.Errorf("what is denied is so at once: %s", c)
 		}

@@ -63,6 +63,7 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 		}
 		return f.ask(ctx, name, decoded)
 	})
+	f.call()
 	if err == nil {
 		return answer, nil
 	}

@@ -121,7 +121,9 @@ type Face struct {
 	ended   bool
 	hooks   guest.Hooks
 
-	ready chan struct{} // closed by Begin
+	ready  chan struct{} // closed by Begin
+	once   sync.Once
+	called chan struct{} // closed by the first call
 }
 
 // New returns a face that serves no one yet.
@@ -132,7 +134,7 @@ func New(o Options) (*Face, error) {
 	if err := o.Requests.Validate(); err != nil {
 		return nil, err
 	}
-	f := &Face{o: o, ooms: newOOMWatch(o.Deps), destroyed: make(chan struct{}), ready: make(chan struct{})}
+	f := &Face{o: o, ooms: newOOMWatch(o.Deps), destroyed: make(chan struct{}), ready: make(chan struct{}), called: make(chan struct{})}
 	if o.Engine != nil {
 		f.Begin(o.Engine)
 	}
@@ -147,8 +149,15 @@ func (f *Face) Begin(own *engine.Client) {
 	close(f.ready)
 }
 
+// Called returns what is closed when a call of Health was answered, or another waits for
+// Begin.
+func (f *Face) Called() <-chan struct{} { return f.called }
+
+func (f *Face) call() { f.once.Do(func() { close(f.called) }) }
+
 // begun waits for Begin.
 func (f *Face) begun(ctx context.Context) error {
+	f.call()
 	select {
 	case <-f.ready:
 		return nil
@@ -176,10 +185,12 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer f.outs.close()
 	group.Go(func() error {
-		if err := f.begun(ctx); err != nil {
-			return err
+		select {
+		case <-f.ready:
+			return f.ooms.run(ctx)
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
-		return f.ooms.run(ctx)
 	})
 	var open answers
 	for _, l := range listeners {

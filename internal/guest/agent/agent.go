@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	"github.com/longshore/longshore/internal/guest"
 	"github.com/longshore/longshore/internal/guest/policy"
 	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/kmsg"
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/rootfs"
@@ -37,8 +39,10 @@ import (
 // maxEvents is how many events are kept; the face reads them as they come.
 const maxEvents = 1000
 
-// How long the start and the end of the agent may take.
+// How long nobody calls until the agent starts what the calls need, and how long its start
+// and its end may take.
 const (
+	quietTime = 100 * time.Millisecond
 	startTime = time.Minute
 	leaveTime = 10 * time.Second
 )
@@ -95,6 +99,12 @@ func Run(ctx context.Context, o Options) (err error) {
 		defer cancel() // the sandbox was destroyed
 		served <- f.Serve(ctx, o.Listeners...)
 	}()
+	// The first answer does not share the processors with what follows it.
+	select {
+	case <-f.Called():
+	case <-time.After(quietTime):
+	case <-ctx.Done():
+	}
 	// Who is told to end while it starts does start: then there is one way to leave.
 	starting, stop := context.WithTimeout(context.WithoutCancel(ctx), startTime)
 	defer stop()
@@ -108,6 +118,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer stopEngine()
 	recorded := make(chan error, 1)
 	go func() { recorded <- p.engine.Run(engineCtx) }()
+	debug.FreeOSMemory() // what the start has left, and the rest of a huge page
 	f.Begin(p.engine.As(core.OwnerKata))
 	o.Logger.InfoContext(ctx, "agent is ready", "version", o.Version, "state", o.State)
 	err = ended(<-served)
@@ -146,6 +157,7 @@ func start(ctx context.Context, o Options) (_ *parts, err error) {
 			err = errors.Join(err, leave(ctx))
 		}
 	}()
+	kernel.SmallPages() // where pages are huge, a heap of 3 MB has 6
 	keep, err := keeper.New(ctx, keeper.Options{StateDir: filepath.Join(o.State, "keeper"), Binary: o.Keeper, Logger: o.Logger})
 	if err != nil {
 		return nil, err

@@ -44,8 +44,8 @@ const (
 	checkTimeout = time.Minute
 )
 
-// Figures are what was measured, in the order of the table.
-type Figures struct {
+// Results are what was measured, in the order of the table.
+type Results struct {
 	File, BareFile   int64           // bytes
 	Start, BareStart []time.Duration // sorted
 	Idle, Full       Memory
@@ -55,9 +55,9 @@ type Figures struct {
 	HaveRunc         bool
 }
 
-// Measure takes the figures and prints them, each with its bound and with what the
+// Measure takes them and prints them, each with its bound and with what the
 // reference has published.
-func Measure(ctx context.Context, o Options) (f Figures, err error) {
+func Measure(ctx context.Context, o Options) (f Results, err error) {
 	if f.File, err = size(o.Agent); err != nil {
 		return f, err
 	}
@@ -92,7 +92,7 @@ func size(path string) (int64, error) {
 }
 
 // starts times both servers by turns.
-func (f *Figures) starts(ctx context.Context, o Options) error {
+func (f *Results) starts(ctx context.Context, o Options) error {
 	for i := range o.Starts + warmUp {
 		ours, err := o.agent(ctx, fmt.Sprintf("start%d", i))
 		if err != nil {
@@ -124,7 +124,7 @@ func (f *Figures) starts(ctx context.Context, o Options) error {
 const warmUp = 2
 
 // work measures one agent from its first call to twenty containers.
-func (f *Figures) work(ctx context.Context, o Options, root string) (err error) {
+func (f *Results) work(ctx context.Context, o Options, root string) (err error) {
 	s, err := o.agent(ctx, "work")
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func busybox(dir string) (string, error) {
 }
 
 // runc does what the agent has done, with the command line of runc.
-func (f *Figures) runc(ctx context.Context, o Options, root string) error {
+func (f *Results) runc(ctx context.Context, o Options, root string) error {
 	r, err := newRunc(o, root)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 )
 
 // print writes the table and returns an error that names the figures beyond their bounds.
-func (f *Figures) print(out io.Writer) error {
+func (f *Results) print(out io.Writer) error {
 	t := table{out: out}
 	t.row("file with the keeper, MB", float64(f.File)/1e6, maxFile/1e6, "bare server %.2f", float64(f.BareFile)/1e6)
 	t.row("start to first Check", ratio(f.Start, f.BareStart), maxStart, "times the bare server's: p50 %s of %s, best %s of %s",
