@@ -74,13 +74,18 @@ func (c client) cycle(ctx context.Context, id string) (run, exec time.Duration, 
 		return 0, 0, fmt.Errorf("WaitProcess: %w, status %d", err, r.GetStatus())
 	}
 	exec = time.Since(began)
+	return run, exec, c.remove(ctx, id)
+}
+
+// remove kills a container and removes it.
+func (c client) remove(ctx context.Context, id string) error {
 	if _, err := c.agent().SignalProcess(ctx, &katav1.SignalProcessRequest{ContainerId: id, Signal: 9}); err != nil {
-		return 0, 0, fmt.Errorf("SignalProcess: %w", err)
+		return fmt.Errorf("SignalProcess: %w", err)
 	}
 	if _, err := c.agent().RemoveContainer(ctx, &katav1.RemoveContainerRequest{ContainerId: id}); err != nil {
-		return 0, 0, fmt.Errorf("RemoveContainer: %w", err)
+		return fmt.Errorf("RemoveContainer: %w", err)
 	}
-	return run, exec, nil
+	return nil
 }
 
 // runc runs the same container by runc's command line.

@@ -135,7 +135,7 @@ func (f *Results) work(ctx context.Context, o Options, root string) (err error) 
 	if _, err := c.agent().GetGuestDetails(ctx, &katav1.GuestDetailsRequest{}); err != nil {
 		return fmt.Errorf("GetGuestDetails: %w", err)
 	}
-	if f.Idle, err = s.memory(); err != nil {
+	if f.Idle, err = s.memory(ctx); err != nil {
 		return err
 	}
 	if err := c.sandbox(ctx); err != nil {
@@ -157,8 +157,15 @@ func (f *Results) work(ctx context.Context, o Options, root string) (err error) 
 			return err
 		}
 	}
-	f.Full, err = s.memory()
-	return err
+	if f.Full, err = s.memory(ctx); err != nil {
+		return err
+	}
+	for i := range containers {
+		if err := c.remove(ctx, fmt.Sprintf("m%d", i)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // busybox makes a container's root.

@@ -109,11 +109,33 @@ type Memory struct {
 }
 
 // memory is that of an agent with its keeper and nest.
-func (s *server) memory() (Memory, error) {
+func (s *server) memory(ctx context.Context) (Memory, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	tick := time.NewTicker(between)
+	defer tick.Stop()
+	for {
+		pids, err := s.processes()
+		if err != nil {
+			return Memory{}, err
+		}
+		// The keeper's children are like it until they execute a container's program.
+		if len(pids) == 3 {
+			return MemoryOf(pids...)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return Memory{}, fmt.Errorf("an agent, its keeper and its nest are %d processes: %w", len(pids), context.Cause(ctx))
+		}
+	}
+}
+
+func (s *server) processes() ([]int, error) {
 	pids := []int{s.cmd.Process.Pid}
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
-		return Memory{}, err
+		return nil, err
 	}
 	for _, d := range dirs {
 		b, err := os.ReadFile(filepath.Join(d, "cmdline"))
@@ -123,14 +145,11 @@ func (s *server) memory() (Memory, error) {
 		}
 		pid, err := strconv.Atoi(filepath.Base(d))
 		if err != nil {
-			return Memory{}, err
+			return nil, err
 		}
 		pids = append(pids, pid)
 	}
-	if len(pids) != 3 {
-		return Memory{}, fmt.Errorf("an agent, its keeper and its nest are %d processes", len(pids))
-	}
-	return MemoryOf(pids...)
+	return pids, nil
 }
 
 // MemoryOf is the memory of running processes together.
