@@ -129,6 +129,15 @@ e2e-kata-vm: build ## longshore-guest as the first process of QEMU guests, drive
 	hack/deps.sh vm
 	LONGSHORE_BIN=$(CURDIR)/bin hack/vm.sh kata
 
+.PHONY: e2e-kata-stress e2e-kata-figures
+e2e-kata-stress: build ## a gigabyte of streams, 100 containers under an exec storm and twenty kills of the keeper under longshore-guest
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_KATA_STRESS=1 $(GO) test -p 1 -timeout 1h -count=1 -v -run 'Gigabyte|ExecStorm|FiftyWaiters|CannotBeKilled|BlocksNobody|UnderLoad' ./test/kata
+
+e2e-kata-figures: build ## file, start, memory and speed of longshore-guest in QEMU, beside a bare server and runc
+	hack/deps.sh vm
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent
+	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_KATA_FIGURES=1 LONGSHORE_VM_RUN='^TestFigures$$' LONGSHORE_VM_VERBOSE=1 hack/vm.sh test/kata
+
 vm-powercut: build ## cut the power of a QEMU guest twenty times in the middle of its work
 	hack/deps.sh vm
 	hack/vm.sh powercut 20
@@ -141,7 +150,7 @@ exchanges: build weakened ## a thousand times, exchange each path that a workloa
 seizures: ## a thousand execs and a thousand starts beside an attacker who seizes what enters its pid namespace
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_SEIZE_ROUNDS=1000 $(GO) test -p 1 -timeout 1h -count=1 -v -run NotInside ./internal/runtime/native ./internal/ocicli
 
-test-long: chaos streams removals exchanges seizures e2e-swarm vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+test-long: chaos streams removals exchanges seizures e2e-kata-stress e2e-swarm vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore
