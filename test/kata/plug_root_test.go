@@ -75,7 +75,7 @@ func (a *agent) sharedByTheHost(t *testing.T) {
 }
 
 // pluggedDisk runs containers on a disk that is plugged in, taken out, and plugged in
-// again, and on one with a SCSI address.
+// again, on one with a SCSI address, and with one as their device.
 func (a *agent) pluggedDisk(t *testing.T, m *monitor) {
 	disk := map[string]any{"driver": "virtio-blk-pci", "bus": "plug", "drive": "plug", "share-rw": true}
 	const slot = "/sys/devices/pci0000:00/0000:00:05.0/0000:*:00.0/virtio*/block/*"
@@ -88,17 +88,22 @@ func (a *agent) pluggedDisk(t *testing.T, m *monitor) {
 			}
 		}
 		disk["id"] = id
-		a.runOn(t, m, disk, slot, "blk", pluggedAt)
+		a.runOn(t, m, disk, slot, func() error { return a.createOn(t, id, "blk", pluggedAt) })
 	}
+	disk["id"] = "raw"
+	a.runOn(t, m, disk, slot, func() error { return a.createWith(t, "raw", pluggedAt) })
 	disk = map[string]any{"driver": "scsi-hd", "id": "scsi-disk", "bus": "scsi.0", "scsi-id": 4, "lun": 1, "drive": "scsi", "share-rw": true}
-	a.runOn(t, m, disk, "/sys/bus/scsi/devices/*:0:4:1/block/*", "scsi", "4:1")
+	a.runOn(t, m, disk, "/sys/bus/scsi/devices/*:0:4:1/block/*", func() error { return a.createOn(t, "scsi-disk", "scsi", "4:1") })
 }
+
+// magic prints what an ext4 has in its superblock.
+const magic = "busybox dd if=%s bs=1 skip=1080 count=2 2>/dev/null | busybox od -An -tx1; exit 21"
 
 // createOn creates a container whose root is a disk.
 func (a *agent) createOn(t *testing.T, id, driver, source string) error {
 	t.Helper()
 	target := sharedDir + id
-	spec := a.spec("cat /bin/busybox | wc -c; exit 21")
+	spec := a.spec("echo ' 53 ef'; exit 21")
 	spec.Root.Path, spec.Root.Readonly = target, true
 	_, err := a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: id, ExecId: id, OCI: spec, Storages: []*katav1.Storage{
 		{Driver: driver, Source: source, Fstype: "ext4", MountPoint: target, Options: []string{"ro"}},
@@ -106,20 +111,35 @@ func (a *agent) createOn(t *testing.T, id, driver, source string) error {
 	return err
 }
 
-// runOn runs a container on a disk that is plugged in for it, where sysfs has it as a
-// pattern says, and takes the disk out.
-func (a *agent) runOn(t *testing.T, m *monitor, device map[string]any, pattern, driver, source string) {
+// createWith creates a container that has a disk for its device, which has other numbers
+// on the host.
+func (a *agent) createWith(t *testing.T, id, source string) error {
+	t.Helper()
+	const file = "/dev/data"
+	spec := a.spec(fmt.Sprintf(magic, file))
+	major, minor := int64(8), int64(77)
+	spec.Linux.Devices = []*katav1.LinuxDevice{{Path: file, Type: "b", Major: major, Minor: minor, FileMode: 0o600}}
+	spec.Linux.Resources.Devices = []*katav1.LinuxDeviceCgroup{{Allow: true, Type: "b", Major: major, Minor: minor, Access: "rw"}}
+	_, err := a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: id, ExecId: id, OCI: spec, Devices: []*katav1.Device{
+		{Type: "blk", Id: source, ContainerPath: file},
+	}})
+	return err
+}
+
+// runOn creates a container for which a disk is plugged in, where sysfs has it as a
+// pattern says, runs it, and takes the disk out.
+func (a *agent) runOn(t *testing.T, m *monitor, device map[string]any, pattern string, create func() error) {
 	t.Helper()
 	id := fmt.Sprint(device["id"])
 	there := func() bool {
 		found, err := filepath.Glob(pattern)
 		return err == nil && len(found) > 0
 	}
-	plug(t, func() { m.do(t, "device_add", device) }, there, func() error { return a.createOn(t, id, driver, source) })
+	plug(t, func() { m.do(t, "device_add", device) }, there, create)
 	if _, err := a.StartContainer(t.Context(), &katav1.StartContainerRequest{ContainerId: id}); err != nil {
 		t.Fatalf("StartContainer: %v", err)
 	}
-	if out := a.stdout(t, id, id); len(out) < 6 {
+	if out := a.stdout(t, id, id); out != " 53 ef\n" {
 		t.Errorf("stdout %q, %s", out, a.stderr(t, id, id))
 	}
 	if got := a.wait(t, id, id); got != 21 {
