@@ -53,6 +53,7 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 		withhold(ctx)
 	}
 	if name != "" {
+		defer f.quiet.call()
 		if err := f.begun(ctx); err != nil {
 			return nil, refuse(codes.Internal, "%s: the agent has not begun: %v", op, err)
 		}

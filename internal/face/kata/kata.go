@@ -35,6 +35,9 @@ type Options struct {
 	Requests Requests
 	// Policy decides about those that Requests has answered. It may be nil.
 	Policy Policy
+	// Quiet is called some seconds after calls, so that what they took can be given back. It
+	// may be nil.
+	Quiet func()
 	// End is called once, after DestroySandbox was answered. It may be nil.
 	End func()
 }
@@ -124,6 +127,7 @@ type Face struct {
 	ready  chan struct{} // closed by Begin
 	once   sync.Once
 	called chan struct{} // closed by the first call
+	quiet  quiet
 }
 
 // New returns a face that serves no one yet.
@@ -134,7 +138,7 @@ func New(o Options) (*Face, error) {
 	if err := o.Requests.Validate(); err != nil {
 		return nil, err
 	}
-	f := &Face{o: o, ooms: newOOMWatch(o.Deps), destroyed: make(chan struct{}), ready: make(chan struct{}), called: make(chan struct{})}
+	f := &Face{o: o, ooms: newOOMWatch(o.Deps), destroyed: make(chan struct{}), ready: make(chan struct{}), called: make(chan struct{}), quiet: quiet{fn: o.Quiet}}
 	if o.Engine != nil {
 		f.Begin(o.Engine)
 	}

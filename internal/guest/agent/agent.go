@@ -89,7 +89,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	machine.Groups, machine.PlugTime = o.CgroupRoot, o.PlugTime
 	f, err := kata.New(kata.Options{
 		Deps:    face.Deps{Logger: o.Logger.With("face", "kata"), Version: o.Version},
-		Machine: machine, Requests: o.Requests, Policy: gate,
+		Machine: machine, Requests: o.Requests, Policy: gate, Quiet: debug.FreeOSMemory,
 	})
 	if err != nil {
 		return err

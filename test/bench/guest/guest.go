@@ -31,6 +31,9 @@ type Options struct {
 	Out          io.Writer
 }
 
+// rest is how long an agent had no call when the memory beside containers is read.
+const rest = 4 * time.Second
+
 // containers are how many run while their agent's memory is read.
 const containers = 20
 
@@ -39,7 +42,7 @@ const (
 	maxFile      = 10e6 // bytes
 	maxStart     = 1.3  // times the bare server's
 	maxPrivate   = 4096 // KiB more than the bare server's
-	maxResident  = 20e6 / 1024
+	maxResident  = 20 * 1024 // KiB
 	maxOverRunc  = 0.5 // times runc's
 	checkTimeout = time.Minute
 )
@@ -156,6 +159,12 @@ func (f *Results) work(ctx context.Context, o Options, root string) (err error) 
 		if err := c.run(ctx, fmt.Sprintf("m%d", i)); err != nil {
 			return err
 		}
+	}
+	// What calls leave is given back soon after the last.
+	select {
+	case <-time.After(rest):
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	if f.Full, err = s.memory(ctx); err != nil {
 		return err

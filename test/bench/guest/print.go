@@ -15,7 +15,7 @@ func (f *Results) print(out io.Writer) error {
 		round(middle(f.Start)), round(middle(f.BareStart)), round(f.Start[0]), round(f.BareStart[0]))
 	t.row("private memory, MiB more", float64(f.Idle.Private-f.BareMemory.Private)/1024, maxPrivate/1024, "%s, bare server %.1f; RssAnon in KiB %v, with %d containers %v",
 		f.Idle, float64(f.BareMemory.Private)/1024, f.Idle.Own, containers, f.Full.Own)
-	t.row("resident, 20 containers, MB", float64(f.Full.Resident)*1024/1e6, maxResident*1024/1e6, "each page once; VmRSS in KiB %v, of the bare server %v", f.Full.Each, f.BareMemory.Each)
+	t.row("resident, 20 containers, MiB", float64(f.Full.Resident)/1024, maxResident/1024, "each page once; VmRSS in KiB %v, of the bare server %v", f.Full.Each, f.BareMemory.Each)
 	if f.HaveRunc {
 		t.row("create and start", ratio(f.Run, f.RuncRun), maxOverRunc, "times runc's: p50 %s of %s", round(middle(f.Run)), round(middle(f.RuncRun)))
 		t.row("exec of true", ratio(f.Exec, f.RuncExec), maxOverRunc, "times runc's: p50 %s of %s", round(middle(f.Exec)), round(middle(f.RuncExec)))
