@@ -39,11 +39,11 @@ const containers = 20
 
 // The bounds of the figures.
 const (
-	maxFile      = 10e6 // bytes
-	maxStart     = 1.3  // times the bare server's
-	maxPrivate   = 4096 // KiB more than the bare server's
+	maxFile      = 10e6      // bytes
+	maxStart     = 1.3       // times the bare server's
+	maxPrivate   = 4096      // KiB more than the bare server's
 	maxResident  = 20 * 1024 // KiB
-	maxOverRunc  = 0.5 // times runc's
+	maxOverRunc  = 0.5       // times runc's
 	checkTimeout = time.Minute
 )
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/ttrpc"
+
 	katav1 "github.com/longshore/longshore/api/kata/v1"
 )
 
@@ -45,7 +46,7 @@ func (o Options) bare(ctx context.Context, name string) (*server, error) {
 func start(ctx context.Context, socket, program string, args ...string) (*server, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	s := &server{cmd: exec.Command(program, args...), log: &bytes.Buffer{}} //nolint:noctx // it is stopped by a signal
+	s := &server{cmd: exec.CommandContext(context.WithoutCancel(ctx), program, args...), log: &bytes.Buffer{}} // stop ends it
 	s.cmd.Stderr = s.log
 	began := time.Now()
 	if err := s.cmd.Start(); err != nil {
