@@ -410,10 +410,11 @@ func (a *agent) nestKilled(t *testing.T) {
 // kill kills the keeper or the nest, and waits until it is gone.
 func kill(t *testing.T, role string) {
 	t.Helper()
-	pids := nodetest.Processes("longshore-keeper", role)
-	if len(pids) != 1 {
-		t.Fatalf("processes of %s: %v", role, pids)
-	}
+	var pids []int
+	nodetest.Eventually(t, "there is one "+role, func() bool { // its children are like it until they execute another program
+		pids = nodetest.Processes("longshore-keeper", role)
+		return len(pids) == 1
+	})
 	fd, err := unix.PidfdOpen(pids[0], 0)
 	if err != nil {
 		t.Fatal(err)
