@@ -145,28 +145,29 @@ type parts struct {
 
 // start makes the parts. What it has made when it fails it gives back.
 func start(ctx context.Context, o Options) (_ *parts, err error) {
+	kernel.SmallPages() // where pages are huge, a heap of 3 MB has 6
+	keep, err := keeper.New(ctx, keeper.Options{StateDir: filepath.Join(o.State, "keeper"), Binary: o.Keeper, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
 	var undo []func(context.Context) error
-	leave := func(ctx context.Context) (err error) {
+	leave := func(ctx context.Context) error {
+		err := keep.Shutdown(ctx)
 		for _, u := range slices.Backward(undo) {
 			err = errors.Join(err, u(ctx))
 		}
-		return err
+		return errors.Join(err, keep.Close())
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, leave(ctx))
 		}
 	}()
-	kernel.SmallPages() // where pages are huge, a heap of 3 MB has 6
-	keep, err := keeper.New(ctx, keeper.Options{StateDir: filepath.Join(o.State, "keeper"), Binary: o.Keeper, Logger: o.Logger})
-	if err != nil {
-		return nil, err
-	}
-	undo = append(undo, func(context.Context) error { return keep.Close() })
 	groups, err := cgroup.New(cgroup.Options{Root: o.CgroupRoot, Logger: o.Logger})
 	if err != nil {
 		return nil, err
 	}
+	undo = append(undo, groups.Release)
 	pins, err := pin.New(pin.Options{Dir: filepath.Join(o.State, "ns"), Make: keep.Namespaces, Logger: o.Logger})
 	if err != nil {
 		return nil, err
@@ -179,13 +180,12 @@ func start(ctx context.Context, o Options) (_ *parts, err error) {
 	if err != nil {
 		return nil, err
 	}
+	undo = append(undo, func(context.Context) error { return run.Release() })
 	sandboxes := filepath.Join(o.State, engine.Sandboxes)
 	if err := rootfs.MakeOwnMount(sandboxes); err != nil {
 		return nil, fmt.Errorf("make the sandboxes' directory a mount: %w", err)
 	}
-	undo = append(undo,
-		func(context.Context) error { return rootfs.RemoveOwnMount(sandboxes) },
-		func(context.Context) error { return run.Release() }, groups.Release, keep.Shutdown)
+	undo = append(undo, func(context.Context) error { return rootfs.RemoveOwnMount(sandboxes) })
 	eng, err := engine.New(engine.Options{
 		Store: state.NewMemory(maxEvents), Runtimes: []core.Runtime{run}, Supervisor: keep, Images: without.Images{}, Network: without.Network{}, Pinner: pins, Cgroups: groups,
 		Roots: rootfs.New(rootfs.Options{Users: keep.Namespaces, Logger: o.Logger}), Volumes: without.Volumes{}, OOMLog: kmsg.New(kmsg.Options{Logger: o.Logger}),
