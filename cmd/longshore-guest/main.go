@@ -81,11 +81,6 @@ const (
 	ownGroups = "/longshore-guest"
 )
 
-// heapGrowth is by how many percent the heap grows between two collections. With Go's own
-// 100 the agent takes 2 MB more for twenty containers, which in a guest is more than the time
-// that collections take.
-const heapGrowth = 50
-
 // settings are what an agent needs to know, however it was told.
 type settings struct {
 	listen        options.Address
@@ -112,9 +107,6 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: s.level}))
 	for _, w := range s.warnings {
 		log.WarnContext(ctx, "an option has no effect", "option", w)
-	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(heapGrowth)
 	}
 	self, err := os.Executable()
 	if err != nil {
