@@ -33,12 +33,12 @@ func (p *pagePool) mount(sysfs string, s Storage) (undo func() error, err error)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = on.Close() }()
+	defer on.close()
 	release, err := p.reserve(sysfs, page, size/page)
 	if err != nil {
 		return nil, errors.Join(err, removeEmpty(s.Target))
 	}
-	unmount, err := mountAt(on, s.Target, "nodev", hugePages, 0, fmt.Sprintf("pagesize=%d,size=%d", page, size))
+	unmount, err := on.mount("nodev", hugePages, 0, fmt.Sprintf("pagesize=%d,size=%d", page, size))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("mount %s: %w", hugePages, err), release())
 	}

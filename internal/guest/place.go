@@ -53,51 +53,83 @@ func openPlace(at string, flags int) (*os.File, error) {
 	return beneath.Open(base, rel, flags, 0)
 }
 
-// makePlace makes a directory with those above it, and opens it (O_PATH).
-func makePlace(at string, mode fs.FileMode) (*os.File, error) {
+// place is a directory or a file, open (O_PATH) together with the directory that it is in.
+type place struct {
+	at      string
+	dir, on *os.File
+}
+
+func (p *place) close() {
+	_ = p.dir.Close() // they only name something
+	_ = p.on.Close()
+}
+
+// makePlace makes a directory with those above it.
+func makePlace(at string, mode fs.FileMode) (*place, error) {
+	dir, err := makeParent(at)
+	if err != nil {
+		return nil, err
+	}
+	name := filepath.Base(at)
+	err = unix.Mkdirat(int(dir.Fd()), name, uint32(mode.Perm()))
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, errors.Join(fmt.Errorf("make directory %s: %w", clip(at), err), dir.Close())
+	}
+	on, err := beneath.Child(dir, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return &place{at: at, dir: dir, on: on}, nil
+}
+
+// makeFile makes an empty file with the directories above it, unless it is there.
+func makeFile(at string) (*place, error) {
+	dir, err := makeParent(at)
+	if err != nil {
+		return nil, err
+	}
+	name := filepath.Base(at)
+	made, err := beneath.Child(dir, name, os.O_CREATE|os.O_RDONLY|unix.O_NONBLOCK, 0o644)
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	_ = made.Close() // only made
+	on, err := beneath.Child(dir, name, unix.O_PATH, 0)
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return &place{at: at, dir: dir, on: on}, nil
+}
+
+// makeParent makes the directory of a place, with those above it, and opens it (O_PATH).
+func makeParent(at string) (*os.File, error) {
 	base, rel, err := splitPlace(at)
 	if err != nil {
 		return nil, err
 	}
+	if rel == "." {
+		return nil, invalid.Errorf("path %q: one below the machine's root is wanted", at)
+	}
 	if err := os.Mkdir(base, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	return beneath.MkdirAll(base, rel, mode)
-}
-
-// makeFile makes an empty file with the directories above it, unless it is there, and opens
-// it (O_PATH).
-func makeFile(at string) (*os.File, error) {
-	if _, _, err := splitPlace(at); err != nil {
-		return nil, err
-	}
-	if filepath.Dir(at) != "/" {
-		dir, err := makePlace(filepath.Dir(at), 0o755)
-		if err != nil {
-			return nil, err
-		}
-		made, err := beneath.Child(dir, filepath.Base(at), os.O_CREATE|os.O_RDONLY|unix.O_NONBLOCK, 0o644)
-		if err = errors.Join(err, dir.Close()); err != nil {
-			return nil, err
-		}
-		_ = made.Close() // only made
-	}
-	return openPlace(at, unix.O_PATH)
+	return beneath.MkdirAll(base, filepath.Dir(rel), 0o755)
 }
 
 // byNumber is a path to what f is, whatever has become of its name.
 func byNumber(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// mountAt mounts something on what was opened at a place. undo unmounts it, whatever has
-// become of the path meanwhile, and removes the empty directory or file on which it was.
-func mountAt(on *os.File, at, source, fstype string, flags uintptr, data string) (undo func() error, err error) {
-	if err := unix.Mount(source, byNumber(on), fstype, flags, data); err != nil {
-		return nil, errors.Join(err, removeEmpty(at))
+// mount mounts something on a place. undo unmounts it, whatever has become of the path
+// meanwhile, and removes the empty directory or file on which it was.
+func (p *place) mount(source, fstype string, flags uintptr, data string) (undo func() error, err error) {
+	if err := unix.Mount(source, byNumber(p.on), fstype, flags, data); err != nil {
+		return nil, errors.Join(err, removeEmpty(p.at))
 	}
-	top, err := mountedOn(on, at)
+	top, err := p.mounted()
 	if err != nil {
-		return nil, errors.Join(err, unmountPlace(at))
+		return nil, err
 	}
+	at := p.at
 	return func() error {
 		err := unix.Unmount(byNumber(top), unix.MNT_DETACH)
 		_ = top.Close() // only named something
@@ -108,17 +140,18 @@ func mountAt(on *os.File, at, source, fstype string, flags uintptr, data string)
 	}, nil
 }
 
-// maxLooks is how often a mount is looked for at a path that somebody exchanges.
+// maxLooks is how often a mount is looked for whose directory somebody renames.
 const maxLooks = 1000
 
-// mountedOn opens what is mounted at a place above on.
-func mountedOn(on *os.File, at string) (top *os.File, err error) {
-	below, err := mountOf(on)
+// mounted opens what is mounted on the place. It is looked for in the open directory, since
+// those above may have been exchanged.
+func (p *place) mounted() (top *os.File, err error) {
+	below, err := mountOf(p.on)
 	if err != nil {
 		return nil, err
 	}
 	for range maxLooks {
-		if top, err = openPlace(at, unix.O_PATH); err != nil {
+		if top, err = beneath.Child(p.dir, filepath.Base(p.at), unix.O_PATH, 0); err != nil {
 			continue
 		}
 		id, err := mountOf(top)
@@ -127,7 +160,7 @@ func mountedOn(on *os.File, at string) (top *os.File, err error) {
 		}
 		_ = top.Close() // only named something
 	}
-	return nil, fmt.Errorf("what was mounted at %s cannot be found there: %w", at, errors.Join(err, unix.EBUSY))
+	return nil, fmt.Errorf("what was mounted at %s is not found there: %w", p.at, errors.Join(err, unix.EBUSY))
 }
 
 // mountOf returns the number of the mount that f is in, 0 where the kernel does not tell.
@@ -150,24 +183,6 @@ func remountPlace(at, fstype string, flags uintptr, data string) error {
 	}
 	defer func() { _ = f.Close() }()
 	return unix.Mount("", byNumber(f), fstype, flags|unix.MS_REMOUNT, data)
-}
-
-// unmountPlace unmounts what is mounted at a place, and removes the empty directory or file
-// on which it was. It succeeds when nothing is mounted there.
-func unmountPlace(at string) error {
-	f, err := openPlace(at, unix.O_PATH)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("unmount: %w", err)
-	}
-	err = unix.Unmount(byNumber(f), unix.MNT_DETACH)
-	_ = f.Close() // only named something
-	if err != nil && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("unmount %s: %w", at, err)
-	}
-	return removeEmpty(at)
 }
 
 // removeEmpty removes an empty directory or file, on which something was mounted. One

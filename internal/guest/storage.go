@@ -177,7 +177,7 @@ func mountTmpfs(s Storage) (undo func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = on.Close() }()
+	defer on.close()
 	already, err := mountinfo.Mounted(s.Target)
 	if err != nil {
 		return nil, err
@@ -185,7 +185,7 @@ func mountTmpfs(s Storage) (undo func() error, err error) {
 	if already {
 		return func() error { return nil }, nil
 	}
-	if undo, err = mountAt(on, s.Target, "tmpfs", "tmpfs", flags, data); err != nil {
+	if undo, err = on.mount("tmpfs", "tmpfs", flags, data); err != nil {
 		return nil, fmt.Errorf("mount tmpfs with %q: %w", strings.Join(s.Options, ","), err)
 	}
 	if err := setGroup(s.Target, gid); err != nil {
@@ -218,7 +218,7 @@ func mountAs(s Storage, fstype string) (undo func() error, err error) {
 		return nil, invalid.Errorf("option bind: a storage of the driver %s is no bind mount", s.Driver)
 	}
 	source := s.Source
-	var on *os.File
+	var on *place
 	if flags&unix.MS_BIND != 0 {
 		from, err := openPlace(s.Source, unix.O_PATH)
 		if err != nil {
@@ -241,7 +241,7 @@ func mountAs(s Storage, fstype string) (undo func() error, err error) {
 			return nil, err
 		}
 	}
-	defer func() { _ = on.Close() }()
+	defer on.close()
 	already, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(s.Target))
 	if err != nil {
 		return nil, err
@@ -253,7 +253,7 @@ func mountAs(s Storage, fstype string) (undo func() error, err error) {
 	if flags&unix.MS_BIND != 0 {
 		kind = ""
 	}
-	if undo, err = mountAt(on, s.Target, source, kind, flags, strings.Join(data, ",")); err != nil {
+	if undo, err = on.mount(source, kind, flags, strings.Join(data, ",")); err != nil {
 		return nil, fmt.Errorf("mount %s %s with %q: %w", fstype, s.Source, strings.Join(s.Options, ","), err)
 	}
 	// The kernel looks at the other flags of a bind mount only when it is mounted again.
@@ -289,9 +289,9 @@ func makeDir(s Storage) (undo func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = dir.Close() }()
+	defer dir.close()
 	undo = func() error { return removeEmpty(s.Target) }
-	if err := os.Chmod(byNumber(dir), mode); err != nil { // the umask may have taken bits away
+	if err := os.Chmod(byNumber(dir.on), mode); err != nil { // the umask may have taken bits away
 		return nil, errors.Join(err, undo())
 	}
 	return undo, setGroup(s.Target, gid)
