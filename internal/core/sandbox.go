@@ -103,6 +103,9 @@ type Sandbox struct {
 	Pair bool `json:"pair,omitempty"`
 	// Note says why a sandbox stopped when nobody asked for it.
 	Note string `json:"note,omitempty"`
+	// Renewing says that a stopped sandbox is getting namespaces and network again. Recovery
+	// takes them back when a crash has interrupted that.
+	Renewing bool `json:"renewing,omitempty"`
 }
 
 // NetworkRequest names the sandbox to a Network.

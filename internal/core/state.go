@@ -7,6 +7,7 @@ type Verb string
 const (
 	VerbCommit Verb = "commit" // the create has completed
 	VerbStart  Verb = "start"
+	VerbRenew  Verb = "renew" // what has ended is made ready to be started again
 	VerbPause  Verb = "pause"
 	VerbResume Verb = "resume"
 	VerbExit   Verb = "exit" // its process has ended
@@ -30,6 +31,8 @@ func NextSandbox(state SandboxState, verb Verb) (SandboxState, bool) {
 	switch verb {
 	case VerbCommit:
 		return SandboxReady, state == SandboxCreating
+	case VerbRenew:
+		return SandboxReady, state == SandboxStopped
 	case VerbStop, VerbExit:
 		return SandboxStopped, true
 	case VerbRemove:
@@ -46,6 +49,8 @@ func NextContainer(state ContainerState, verb Verb) (ContainerState, bool) {
 	switch verb {
 	case VerbCommit:
 		return ContainerCreated, state == ContainerCreating
+	case VerbRenew:
+		return ContainerCreated, state == ContainerExited
 	case VerbStart:
 		return ContainerRunning, state == ContainerCreated
 	case VerbPause:

@@ -114,6 +114,15 @@ func everything(ctx context.Context, n *enginetest.Node, img core.Image, tag str
 	if err := client.StopSandbox(ctx, sb.ID, engine.StopOptions{}); err != nil {
 		return err
 	}
+	if err := client.RenewContainer(ctx, d.ID); err != nil {
+		return err
+	}
+	if err := client.StartContainer(ctx, d.ID); err != nil {
+		return err
+	}
+	if err := client.StopSandbox(ctx, sb.ID, engine.StopOptions{}); err != nil {
+		return err
+	}
 	return client.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{})
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -69,12 +70,16 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 	return s.sb, ct, nil
 }
 
-// halves finds the pairs without their container. Only recovery calls it: while an agent runs,
-// such a pair may be in the middle of its removal.
+// halves finds the pairs without their container, and the ended containers that have a process
+// again. Only recovery calls it: while an agent runs, these may be in the middle of their removal
+// or of their renewal.
 func (s *survey) halves() (found []finding) {
 	whole := map[core.ID]bool{}
 	for _, c := range s.containers {
 		whole[c.Sandbox] = true
+		if s.procs[core.Ref{Container: c.ID}].Running && c.State == core.ContainerExited {
+			found = append(found, s.half(&c))
+		}
 	}
 	for id, sb := range s.sandboxes {
 		if !sb.Pair || sb.State == core.SandboxCreating || whole[id] {
@@ -92,4 +97,18 @@ func (s *survey) halves() (found []finding) {
 		})
 	}
 	return found
+}
+
+// half is the finding about an ended container whose renewal a crash has interrupted.
+func (s *survey) half(c *core.Container) finding {
+	return finding{
+		Violation: Violation{"unfinished", "container " + string(c.ID), "it has ended and has a process: it was never completely made ready to be started again"},
+		repair: func(ctx context.Context) error {
+			rt, err := s.e.runtime(c.Runtime)
+			if err != nil {
+				return err
+			}
+			return errors.Join(s.e.kill(ctx, c), renewal{e: s.e, rt: rt, c: *c}.unmake(ctx))
+		},
+	}
 }

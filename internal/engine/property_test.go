@@ -143,6 +143,10 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			c := w.pickContainer(r)
 			fine(r, "start", w.do(func(ctx context.Context) error { return n.As(c.Owner).StartContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition)
 		},
+		"renew": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			fine(r, "renew", w.do(func(ctx context.Context) error { return n.As(c.Owner).RenewContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition)
+		},
 		"exec": func(r *rapid.T) {
 			c := w.pickContainer(r)
 			cfg := core.ProcessConfig{Spec: &specs.Process{Args: []string{"sh"}}, Ephemeral: rapid.Bool().Draw(r, "ephemeral"), Quiet: rapid.Bool().Draw(r, "quiet")}

@@ -230,7 +230,7 @@ func released(sb *core.Sandbox) bool {
 			return false
 		}
 	}
-	return sb.Init == 0
+	return sb.Init == 0 && !sb.Renewing
 }
 
 // RemoveSandbox removes a sandbox with its containers. It succeeds when the sandbox is gone.

@@ -117,6 +117,11 @@ func (b *sandboxBuild) pin(ctx context.Context) error {
 		_ = b.limited()
 		return b.e.o.Cgroups.Remove(ctx, b.sb.Cgroup)
 	})
+	return b.namespaces(ctx)
+}
+
+// namespaces makes the namespaces that the sandbox's containers share.
+func (b *sandboxBuild) namespaces(ctx context.Context) error {
 	cfg := &b.sb.Config
 	shared := sharedKinds(&cfg.Namespaces)
 	if len(shared) == 0 {

@@ -41,6 +41,7 @@ func verbs() []verb {
 		{"create_sandbox", names((&sandboxBuild{}).stages())},
 		{"create", names((&build{}).stages())},
 		{"start", []string{"begin", "launch", "commit"}},
+		{"renew", names((&renewal{}).stages())},
 		{"exec", []string{"begin", "launch", "commit"}},
 		{"stop", []string{"asked", "signalled", "killed", "ended"}},
 		{"stop_sandbox", names(t.releaseStages(nil), "containers", "recorded")},

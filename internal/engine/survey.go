@@ -206,7 +206,11 @@ func (s *survey) container(c *core.Container) {
 		missing("its root is not mounted")
 	}
 	if s.ownTree(c.Cgroup.Path) && !s.hasCgroup(c.Cgroup.Path) {
-		missing("its cgroup is gone")
+		f := finding{Violation: Violation{"missing", "container " + string(c.ID), "its cgroup is gone"}, sandbox: c.Sandbox}
+		if c.State == core.ContainerExited { // a renewal that a crash has interrupted removes it first
+			f.repair = func(ctx context.Context) error { return e.o.Cgroups.Create(ctx, c.Cgroup, nil) }
+		}
+		s.add(f)
 	}
 }
 

@@ -96,7 +96,7 @@ func (t teardown) releaseStages(sb *core.Sandbox) []stage {
 				for _, ns := range sharedKinds(&sb.Config.Namespaces) {
 					ns.Path = ""
 				}
-				sb.Init = 0
+				sb.Init, sb.Renewing = 0, false
 				if sb.Config.Namespaces.PID.Mode == core.Shared {
 					sb.Config.Namespaces.PID.Path = ""
 				}

@@ -79,13 +79,25 @@ func (b *bridge) trouble() string {
 	return b.wall.Trouble()
 }
 
+// lease leases the wanted addresses, or those that the sandbox had before it was stopped where
+// they are free, or any.
+func (b *bridge) lease(req core.NetworkRequest, wanted []netip.Addr) (ipam.Lease, []core.ID, error) {
+	if len(wanted) == 0 && len(req.Last.Addrs) > 0 && req.Last.Mode == string(ModeBuiltin) {
+		lease, stale, err := b.leases.Acquire(req.Sandbox, req.Last.Addrs)
+		if !errdefs.IsAlreadyExists(err) && !errdefs.IsInvalidArgument(err) {
+			return lease, stale, err
+		}
+	}
+	return b.leases.Acquire(req.Sandbox, wanted)
+}
+
 // add gives a sandbox its link, addresses and ports.
 func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.NetworkStatus, err error) {
 	want, err := b.wanted(req.Config)
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
-	lease, stale, err := b.leases.Acquire(req.Sandbox, want.addrs)
+	lease, stale, err := b.lease(req, want.addrs)
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}

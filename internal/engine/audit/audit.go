@@ -87,8 +87,15 @@ func (w *walk) step(ev *core.Event) {
 	}
 	ref := core.Ref{Container: ev.Container, Process: ev.Process}
 	switch ev.Kind {
+	case core.EventContainerCreated:
+		if w.started[ref] && !w.ended[ref] {
+			w.bad(ev, fmt.Sprintf("container %s was created again while it ran", id))
+		}
+		delete(w.started, ref)
+		delete(w.ended, ref)
 	case core.EventContainerStarted, core.EventProcessStarted:
-		// When an exec has ended, another one may get its ID; a main process has no successor.
+		// When an exec has ended, another one may get its ID. A main process has a successor only
+		// when its container was made ready to be started again.
 		if w.started[ref] && (ref.Process == core.Main || !w.ended[ref]) {
 			w.bad(ev, fmt.Sprintf("process %v started twice", ref))
 		}

@@ -18,6 +18,9 @@ func TestNamesOfProcesses(t *testing.T) {
 		"S s s e E R":     "started twice",
 		"S s e e E R":     "ended twice",
 		"S E S E R":       "started twice",
+		"C S E C S E R":   "",
+		"C E C S E R":     "",
+		"C S C E R":       "created again while it ran",
 		"S E E R":         "ended twice",
 		"S s e E R s":     "was removed before",
 		"S s e s e e E R": "ended twice",
@@ -26,7 +29,7 @@ func TestNamesOfProcesses(t *testing.T) {
 		err := store.Update(func(tx core.Tx) error {
 			for step := range strings.FieldsSeq(log) {
 				ev := core.Event{Container: "c", Process: core.Main, Kind: map[string]core.EventKind{
-					"S": core.EventContainerStarted, "E": core.EventContainerExited, "R": core.EventContainerRemoved, "s": core.EventProcessStarted, "e": core.EventProcessExited,
+					"C": core.EventContainerCreated, "S": core.EventContainerStarted, "E": core.EventContainerExited, "R": core.EventContainerRemoved, "s": core.EventProcessStarted, "e": core.EventProcessExited,
 				}[step]}
 				if step == "s" || step == "e" {
 					ev.Process = "p"

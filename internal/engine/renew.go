@@ -1,0 +1,308 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/atomicfile"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/etc"
+)
+
+// RenewContainer makes an ended container ready to be started again: it is created, with its
+// root, volumes and spec as they are, and its sandbox has namespaces and network again. It keeps
+// its addresses where they are free. Its execs are forgotten. FailedPrecondition when the
+// container has not ended; an error leaves it ended.
+func (c *Client) RenewContainer(ctx context.Context, id core.ID) error {
+	ct, err := c.view.container(id)
+	if err == nil {
+		err = c.view.renew(ctx, &ct)
+	}
+	if err != nil {
+		return fmt.Errorf("make container %s ready to start again: %w", id, err)
+	}
+	return nil
+}
+
+func (v view) renew(ctx context.Context, ct *core.Container) error {
+	if _, ok := core.NextContainer(ct.State, core.VerbRenew); !ok {
+		return fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
+	}
+	if err := v.e.awaitExecs(ctx, ct.ID); err != nil {
+		return err
+	}
+	unlock, err := v.e.sandboxes.Lock(ctx, ct.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := v.newRenewal(ct.ID)
+	if err != nil {
+		return err
+	}
+	// With this lock held, nobody can record the end of the new process before it is recorded.
+	unlockLaunch, err := v.e.launches.Lock(ctx, core.Ref{Container: ct.ID})
+	if err != nil {
+		return err
+	}
+	defer unlockLaunch()
+	return r.pipeline.run(ctx, r.stages())
+}
+
+// renewal is the state of one RenewContainer. Until its last stage the records say that container
+// and sandbox have ended, so that after a crash recovery takes back what was made.
+type renewal struct {
+	e        *Engine
+	v        view
+	pipeline *pipeline
+	sandbox  *sandboxBuild // nil when the sandbox is still ready
+	sb       core.Sandbox
+	rt       core.Runtime
+	c        core.Container
+	spec     *specs.Spec
+	raw      []byte // spec as it was found
+}
+
+// newRenewal reads what a renewal starts from. Preconditions: the sandbox's lock is held.
+func (v view) newRenewal(id core.ID) (*renewal, error) {
+	r := &renewal{e: v.e, v: v, pipeline: v.e.pipeline("renew")}
+	var err error
+	if r.c, err = v.container(id); err != nil {
+		return nil, err
+	}
+	if r.c.Removing {
+		return nil, fmt.Errorf("it is being removed: %w", errdefs.ErrFailedPrecondition)
+	}
+	if _, ok := core.NextContainer(r.c.State, core.VerbRenew); !ok {
+		return nil, fmt.Errorf("it is %s: %w", r.c.State, errdefs.ErrFailedPrecondition)
+	}
+	if r.rt, err = v.e.runtime(r.c.Runtime); err != nil {
+		return nil, err
+	}
+	if r.sb, err = v.sandbox(r.c.Sandbox); err != nil {
+		return nil, err
+	}
+	if r.raw, err = os.ReadFile(r.specPath()); err != nil {
+		return nil, fmt.Errorf("read its spec: %w", err)
+	}
+	if err := json.Unmarshal(r.raw, &r.spec); err != nil {
+		return nil, fmt.Errorf("read its spec: %w", err)
+	}
+	if r.sb.State == core.SandboxReady {
+		return r, nil
+	}
+	next, ok := core.NextSandbox(r.sb.State, core.VerbRenew)
+	if !ok || !released(&r.sb) {
+		return nil, fmt.Errorf("its sandbox is %s, and not all that it held is given back: %w", r.sb.State, errdefs.ErrUnavailable)
+	}
+	rt, err := v.e.runtime(r.sb.Config.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	r.sandbox = &sandboxBuild{e: v.e, pipeline: r.pipeline, rt: rt, sb: r.sb}
+	r.sandbox.sb.State, r.sandbox.sb.Note = next, ""
+	return r, nil
+}
+
+func (r *renewal) specPath() string { return filepath.Join(r.c.Bundle, "config.json") }
+
+func (r *renewal) stages() []stage {
+	return []stage{
+		{"forget", r.forget},
+		{"reserve", r.reserve},
+		{"pin", r.ofSandbox((*sandboxBuild).namespaces)},
+		{"network", r.ofSandbox((*sandboxBuild).network)},
+		{"files", r.ofSandbox(r.files)},
+		{"init", r.ofSandbox((*sandboxBuild).init)},
+		{"etc", r.etc},
+		{"launch", r.launch},
+		{"commit", r.commit},
+	}
+}
+
+// ofSandbox returns a stage that is left out when the sandbox is still ready.
+func (r *renewal) ofSandbox(do func(*sandboxBuild, context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if r.sandbox == nil {
+			return nil
+		}
+		err := do(r.sandbox, ctx)
+		r.sb = r.sandbox.sb
+		return err
+	}
+}
+
+// unmake has the runtime and the keeper forget the container's processes. What they may have
+// removed and what an ended container has, cgroup and spec, is made again.
+func (r renewal) unmake(ctx context.Context) error {
+	if err := (teardown{r.e}).processes(ctx, r.rt, &r.c); err != nil {
+		return err
+	}
+	if err := r.e.forgetKilled(ctx, core.Ref{Container: r.c.ID}); err != nil {
+		return err
+	}
+	if err := r.e.o.Cgroups.Create(ctx, r.c.Cgroup, nil); err != nil {
+		return err
+	}
+	if r.raw == nil {
+		return nil
+	}
+	return atomicfile.Replace(r.specPath(), r.raw, 0o600)
+}
+
+// forget has the runtime and the keeper forget the processes that have ended.
+func (r *renewal) forget(ctx context.Context) error {
+	r.pipeline.undo.add("processes", r.unmake)
+	return r.unmake(ctx)
+}
+
+// reserve records that the sandbox gets its namespaces again.
+func (r *renewal) reserve(ctx context.Context) error {
+	if r.sandbox == nil {
+		return nil
+	}
+	if r.sb.Config.Namespaces.PID.Mode == core.Shared {
+		if err := r.e.forgetKilled(ctx, core.Ref{Container: r.sb.ID}); err != nil {
+			return err
+		}
+	}
+	mark := func(on bool) error {
+		_, err := r.e.records.editSandbox(r.sb.ID, func(sb *core.Sandbox, _ *change) error { sb.Renewing = on; return nil })
+		return err
+	}
+	if err := mark(true); err != nil {
+		return err
+	}
+	r.pipeline.undo.add("mark", func(context.Context) error { return mark(false) })
+	return nil
+}
+
+// files replaces the files of the stopped sandbox, whose directory is still there.
+func (r *renewal) files(b *sandboxBuild, ctx context.Context) error { //nolint:revive // b is the receiver of the other stages of this kind
+	if err := (teardown{r.e}).sandboxDir(ctx, b.sb.Dir); err != nil {
+		return err
+	}
+	return b.files(ctx)
+}
+
+// etc replaces the sandbox's files in the container, because their content depends on the
+// addresses.
+func (r *renewal) etc(ctx context.Context) error {
+	if r.sandbox == nil {
+		return nil
+	}
+	var own []string
+	shared := false
+	for _, name := range etc.Files(r.sb.Dir) {
+		source, mounted := "", false
+		for _, m := range r.spec.Mounts {
+			if m.Destination == "/etc/"+name {
+				source, mounted = m.Source, true
+			}
+		}
+		switch {
+		case strings.HasPrefix(source, r.sb.Dir+"/"):
+			shared = true
+		case !mounted && r.c.Image != "" && !etc.Covered(r.spec.Mounts):
+			own = append(own, name)
+		}
+	}
+	if shared {
+		if _, err := etc.Share(ctx, r.e.o.Roots, &r.sb, etc.Files(r.sb.Dir)); err != nil {
+			return err
+		}
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(filepath.Join(r.c.Bundle, "rootfs"))
+	if err != nil {
+		return err
+	}
+	_, err = etc.Write(root, &r.sb, own)
+	return errors.Join(err, root.Close())
+}
+
+func (r *renewal) launch(ctx context.Context) error {
+	var res *specs.LinuxResources
+	if r.spec.Linux != nil {
+		res = r.spec.Linux.Resources
+	}
+	if err := r.e.o.Cgroups.Update(ctx, r.c.Cgroup, res); err != nil {
+		return err
+	}
+	cfg := r.c.Config
+	cfg.Run = false
+	b := &build{e: r.e, cfg: cfg, rt: r.rt, sb: r.sb, spec: r.spec, c: r.c}
+	b.c.Refused = nil
+	uid, gid := hostIDs(&r.sb, r.spec.Process)
+	r.pipeline.undo.add("launch", r.unmake) // before the namespaces are given back
+	pid, err := r.rt.Create(ctx, core.RuntimeCreate{
+		ID: r.c.ID, Bundle: r.c.Bundle, Spec: r.spec, IO: cfg.IO, Cgroup: r.c.Cgroup, Limited: true,
+		Levels: levelsOf(&r.sb, &r.c), UID: uid, GID: gid,
+	})
+	if err != nil {
+		if err := b.refuse(ctx, err); err != nil {
+			return err
+		}
+		if err := atomicfile.Replace(r.specPath(), r.raw, 0o600); err != nil {
+			return err
+		}
+	}
+	old := r.c.Main
+	r.c = b.c
+	r.c.Main = core.Process{Args: old.Args, TTY: old.TTY, Hold: old.Hold, Pid: pid}
+	return nil
+}
+
+// commit records that the sandbox is ready and the container created. It reads the records again:
+// a face may have replaced its own part of them meanwhile.
+func (r *renewal) commit(context.Context) error {
+	return r.e.o.Store.Update(func(tx core.Tx) error {
+		if err := r.commitSandbox(tx); err != nil {
+			return err
+		}
+		c, err := tx.Containers().Get(r.c.ID)
+		if err != nil {
+			return err
+		}
+		if err := step(&c, core.VerbRenew); err != nil {
+			return err
+		}
+		c.Main, c.Execs, c.Refused = r.c.Main, nil, r.c.Refused
+		n := change{}
+		n.add(core.Event{Kind: core.EventContainerCreated})
+		n.forced(r.v, &c.Meta, "start again", r.v.request(core.StopRequest{}, ""))
+		if err := n.write(tx, &c.Meta, c.Sandbox, c.ID); err != nil {
+			return err
+		}
+		return tx.Containers().Put(c)
+	})
+}
+
+func (r *renewal) commitSandbox(tx core.Tx) error {
+	if r.sandbox == nil {
+		return nil
+	}
+	sb, err := tx.Sandboxes().Get(r.sb.ID)
+	if err != nil {
+		return err
+	}
+	made := &r.sandbox.sb
+	sb.State, sb.Note, sb.Renewing = made.State, "", false
+	sb.Network, sb.Init, sb.Config.Namespaces, sb.Config.Runtime = made.Network, made.Init, made.Config.Namespaces, made.Config.Runtime
+	n := change{}
+	n.add(core.Event{Kind: core.EventSandboxReady})
+	if err := n.write(tx, &sb.Meta, sb.ID, ""); err != nil {
+		return err
+	}
+	return tx.Sandboxes().Put(sb)
+}
