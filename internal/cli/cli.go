@@ -83,7 +83,7 @@ func Main(ctx context.Context, o Options) int {
 		}
 	case errors.As(err, &usage), isCobraUsage(err):
 		status = 2
-		if name := cmd.Name(); name == "run" || name == "exec" {
+		if name := cmd.Name(); name == "run" || name == "create" || name == "exec" {
 			status = statusCannot // all other statuses are the program's
 		}
 		_, _ = fmt.Fprintf(o.Stderr, "longshore: %s (see `%s --help`)\n", oneLine(err.Error()), cmd.CommandPath())
@@ -147,7 +147,7 @@ type group struct {
 func groups() []group {
 	return []group{
 		{"containers", "Containers:", []func(*app) *cobra.Command{
-			newRun, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newKill, newPause, newResume, newRm, newWait, newStats, newTop, newPort,
+			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRm, newWait, newStats, newTop, newPort,
 		}},
 		{"images", "Images and volumes:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newPrune, newVolume}},
 		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newDebug}},

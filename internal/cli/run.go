@@ -47,13 +47,45 @@ func newRun(a *app) *cobra.Command {
 			if err := f.fill(cmd.Flags(), args, a.o.Getenv); err != nil {
 				return &usageError{err}
 			}
+			// A container with --rm is gone before anybody could read a log of it.
+			f.req.Hold = !f.detach && f.req.GetAutoRemove()
+			f.req.Start, f.req.StdinOnce = f.detach, !f.detach
 			return startError(a.call(func(c *client) error { return a.run(cmd.Context(), c, f) }))
 		},
 	}
-	fl := cmd.Flags()
+	f.define(cmd.Flags())
+	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "run in the background and print the ID")
+	return cmd
+}
+
+func newCreate(a *app) *cobra.Command {
+	f := &runFlags{req: &longshorev1.CreateRequest{}}
+	cmd := &cobra.Command{
+		Use:   "create [flags] IMAGE [COMMAND [ARG...]]",
+		Short: "Create a container without starting it",
+		Long:  "Create a container as run does, print its ID, and do not start it: start does that.",
+		Args:  minArgs(1, "an image"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.fill(cmd.Flags(), args, a.o.Getenv); err != nil {
+				return &usageError{err}
+			}
+			return startError(a.call(func(c *client) error {
+				created, err := a.create(cmd.Context(), c, f)
+				if err != nil {
+					return err
+				}
+				return a.print("%s\n", created.GetId())
+			}))
+		},
+	}
+	f.define(cmd.Flags())
+	return cmd
+}
+
+// define defines the flags that run and create share.
+func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.SetInterspersed(false) // what follows the image belongs to the program
 	fl.StringVar(&f.req.Name, "name", "", "name of the container (default: generated)")
-	fl.BoolVarP(&f.detach, "detach", "d", false, "run in the background and print the ID")
 	fl.BoolVarP(&f.req.Stdin, "interactive", "i", false, "keep standard input open")
 	fl.BoolVarP(&f.req.Tty, "tty", "t", false, "allocate a terminal")
 	fl.BoolVar(&f.req.AutoRemove, "rm", false, "remove the container when it has ended")
@@ -83,7 +115,6 @@ func newRun(a *app) *cobra.Command {
 	fl.StringVar(&f.req.StopSignal, "stop-signal", "", "signal that stops the program (default: the image's, or TERM)")
 	fl.DurationVar(&f.stopAfter, "stop-timeout", 10*time.Second, "time from the stop signal to KILL")
 	fl.StringVar(&f.restart, "restart", "no", "accepts only no: restarting is the orchestrator's task")
-	return cmd
 }
 
 // fill makes the request from flags and arguments.
@@ -95,9 +126,6 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 	r.Image, r.Command = args[0], args[1:]
 	r.ClearEntrypoint = fl.Changed("entrypoint") && f.entrypoint == ""
 	r.Entrypoint = f.entrypoint
-	r.Start, r.StdinOnce = f.detach, !f.detach
-	// A container with --rm is gone before anybody could read a log of it.
-	r.Hold = !f.detach && r.GetAutoRemove()
 	r.StopGrace = durationpb.New(f.stopAfter)
 	if r.Env, err = parseEnv(f.env, getenv); err != nil {
 		return err
@@ -137,13 +165,9 @@ func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
 			return errors.New("-it needs a terminal, and standard input is not one (use -i alone)")
 		}
 	}
-	f.req.Size = a.terminalSize()
 	created, err := a.create(ctx, c, f)
 	if err != nil {
 		return err
-	}
-	for _, w := range created.GetWarnings() {
-		a.warn("warning: %s", w)
 	}
 	if f.detach {
 		return a.print("%s\n", created.GetId())
@@ -187,8 +211,9 @@ func (a *app) ended(status int, err error) error {
 	return nil
 }
 
-// create sends the request and shows the progress of the pull.
+// create sends the request, and shows the progress of the pull and the warnings.
 func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.Created, error) {
+	f.req.Size = a.terminalSize()
 	stream, err := c.containers.Create(ctx, f.req)
 	if err != nil {
 		return nil, err
@@ -204,6 +229,9 @@ func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.
 			show.step(p)
 		}
 		if created := m.GetCreated(); created != nil {
+			for _, w := range created.GetWarnings() {
+				a.warn("warning: %s", w)
+			}
 			return created, nil
 		}
 	}

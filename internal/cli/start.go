@@ -9,18 +9,50 @@ import (
 )
 
 func newStart(a *app) *cobra.Command {
-	var force bool
+	var force, attach, stdin bool
 	cmd := &cobra.Command{
-		Use:   "start CONTAINER...",
-		Short: "Start created containers",
-		Args:  minArgs(1, "a container"),
+		Use:   "start [-a] [-i] CONTAINER...",
+		Short: "Start created containers, or ended ones again",
+		Long: "Start created containers, or ended ones again, with their files as they were. With -a the program's output is shown, and start exits with its\n" +
+			"exit status; -i also sends standard input.",
+		Args: minArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if attach || stdin {
+				if err := exactArgs(1, "one container, with -a or -i,")(cmd, args); err != nil {
+					return err
+				}
+				req := &longshorev1.AttachStart{Name: args[0], Stdin: stdin, Start: true, Force: force}
+				return startError(a.call(func(c *client) error { return a.attach(cmd.Context(), c, req, true) }))
+			}
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
 				_, err := c.containers.Start(ctx, &longshorev1.StartRequest{Name: name, Force: force})
 				return err
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&attach, "attach", "a", false, "show the program's output, forward signals, and exit with its status")
+	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "attach standard input as well")
 	cmd.Flags().BoolVar(&force, "force", false, "also containers of other owners")
+	return cmd
+}
+
+func newRestart(a *app) *cobra.Command {
+	var after, sig string
+	cmd := &cobra.Command{
+		Use:   "restart CONTAINER...",
+		Short: "Stop containers, unless they have ended, and start them again",
+		Args:  minArgs(1, "a container"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			grace, err := parseGrace(after)
+			if err != nil {
+				return &usageError{err}
+			}
+			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
+				_, err := c.containers.Restart(ctx, &longshorev1.RestartRequest{Name: name, Signal: sig, Grace: grace})
+				return err
+			})
+		},
+	}
+	stopFlags(cmd, &after, &sig)
 	return cmd
 }

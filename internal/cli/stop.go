@@ -30,10 +30,15 @@ func newStop(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&after, "time", "t", "", "time until SIGKILL, seconds or 1m30s (default: the container's own)")
-	cmd.Flags().StringVarP(&sig, "signal", "s", "", "first signal (default: the container's own)")
+	stopFlags(cmd, &after, &sig)
 	cmd.Flags().BoolVar(&force, "force", false, "also objects of other owners")
 	return cmd
+}
+
+// stopFlags defines the flags that say how a container is stopped.
+func stopFlags(cmd *cobra.Command, after, sig *string) {
+	cmd.Flags().StringVarP(after, "time", "t", "", "time until SIGKILL, seconds or 1m30s (default: the container's own)")
+	cmd.Flags().StringVarP(sig, "signal", "s", "", "first signal (default: the container's own)")
 }
 
 // parseGrace parses seconds or a duration; "" is nil.

@@ -244,7 +244,8 @@ func TestRemoveTakesSandboxAndLogAlong(t *testing.T) {
 func TestARestartFinishesWhatWasLeft(t *testing.T) {
 	r := newRig(t)
 	gone := r.create(t, &longshorev1.CreateRequest{Name: "gone", Image: "busybox", Start: true, AutoRemove: true})
-	never := r.create(t, &longshorev1.CreateRequest{Name: "never", Image: "busybox", AutoRemove: true})
+	never := r.create(t, &longshorev1.CreateRequest{Name: "never", Image: "busybox", AutoRemove: true, Hold: true})
+	later := r.create(t, &longshorev1.CreateRequest{Name: "later", Image: "busybox", AutoRemove: true})
 	stays := r.create(t, &longshorev1.CreateRequest{Name: "stays", Image: "busybox", Start: true})
 	half, err := r.As(core.OwnerCLI).CreateSandbox(t.Context(), core.SandboxConfig{Key: "half"})
 	if err != nil {
@@ -262,7 +263,7 @@ func TestARestartFinishesWhatWasLeft(t *testing.T) {
 		r.waitFor(t, of(core.EventSandboxRemoved, id))
 	}
 	resp, err := r.containers.ListContainers(t.Context(), &longshorev1.ListContainersRequest{All: true})
-	if err != nil || len(resp.GetContainers()) != 1 || resp.GetContainers()[0].GetId() != stays.GetId() {
+	if err != nil || len(resp.GetContainers()) != 2 || resp.GetContainers()[0].GetId() != stays.GetId() || resp.GetContainers()[1].GetId() != later.GetId() {
 		t.Errorf("left %v, %v", resp, err)
 	}
 	if _, err := os.Stat(orphan); !errors.Is(err, os.ErrNotExist) {

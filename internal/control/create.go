@@ -33,7 +33,8 @@ import (
 type record struct {
 	Image      string `json:"image"` // as the user named it, resolved to a full name
 	AutoRemove bool   `json:"auto_remove,omitempty"`
-	Log        string `json:"log,omitempty"` // path of the output, "" when the output is held
+	Log        string `json:"log,omitempty"`   // path of the output, "" when the output is held
+	Later      bool   `json:"later,omitempty"` // its user starts it in a call of its own, whenever that is
 }
 
 // recordOf returns the record of a container of ours, and a zero record for others.
@@ -111,7 +112,7 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 		return core.ContainerConfig{}, fmt.Errorf("make the log directory: %w", err)
 	}
 	io := core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()}
-	rec := record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove()}
+	rec := record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove(), Later: !req.GetStart() && !req.GetHold()}
 	if !req.GetHold() {
 		rec.Log = log
 		io.Sinks = []core.Sink{{Format: core.FormatCRI, Stdout: true, Stderr: true, Path: log, MaxBytes: logBytes, MaxFiles: logFiles}}

@@ -84,7 +84,8 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 			return err
 		}
 	}
-	if c.State == core.ContainerExited {
+	again := c.State == core.ContainerExited && req.GetStart() && c.Owner == core.OwnerCLI
+	if c.State == core.ContainerExited && !again {
 		return fmt.Errorf("attach to %s: it has exited: %w", req.GetName(), errdefs.ErrFailedPrecondition)
 	}
 	// While a client is attached, the sweep does not touch an ended container.
@@ -96,8 +97,13 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		}
 	}()
 
+	if again {
+		if err := s.srv.renew(ctx, c.ID); err != nil {
+			return err
+		}
+	}
 	at := &attach.Session{Engine: view, Ref: core.Ref{Container: c.ID}, Log: ownLog(c)}
-	if !req.GetStart() {
+	if !req.GetStart() || again { // what an earlier run wrote is not shown
 		at.From.Since = time.Now()
 	}
 	if at.Streams, err = attachStreams(ctx, view, c, req.GetStdin(), at.Log == nil); err != nil {

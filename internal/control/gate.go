@@ -35,6 +35,7 @@ func reads(method string) (readOnly, known bool) {
 		return true, true
 	case longshorev1.Containers_Create_FullMethodName,
 		longshorev1.Containers_Start_FullMethodName,
+		longshorev1.Containers_Restart_FullMethodName,
 		longshorev1.Containers_Stop_FullMethodName,
 		longshorev1.Containers_Kill_FullMethodName,
 		longshorev1.Containers_Pause_FullMethodName,

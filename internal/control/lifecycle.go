@@ -34,7 +34,7 @@ func graceOf(d *durationpb.Duration) (*time.Duration, error) {
 	return &g, nil
 }
 
-// Start starts a created container.
+// Start starts a created container, or one of ours that has ended again.
 func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartRequest) (*longshorev1.StartResponse, error) {
 	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
@@ -44,10 +44,96 @@ func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartReque
 	if err != nil {
 		return nil, err
 	}
+	if c.Owner == core.OwnerCLI {
+		unlock, err := s.srv.settling.Lock(ctx, c.ID)
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		if err := s.srv.renewLocked(ctx, c.ID); err != nil {
+			return nil, err
+		}
+	}
 	if err := view.StartContainer(ctx, c.ID); err != nil {
 		return nil, startFailure(err)
 	}
 	return &longshorev1.StartResponse{}, nil
+}
+
+// renew makes a container of ours ready to be started again, if it has ended.
+func (s *Server) renew(ctx context.Context, id core.ID) error {
+	unlock, err := s.settling.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return s.renewLocked(ctx, id)
+}
+
+// renewLocked is renew. Preconditions: the container's lock in settling is held.
+func (s *Server) renewLocked(ctx context.Context, id core.ID) error {
+	c, err := s.own.Container(ctx, id)
+	if err != nil || c.State != core.ContainerExited {
+		return err
+	}
+	if err := restartable(c); err != nil {
+		return err
+	}
+	return s.own.RenewContainer(ctx, id)
+}
+
+// restartable returns why a container of ours cannot be started a second time.
+func restartable(c core.Container) error {
+	if !c.Config.IO.Hold {
+		return nil
+	}
+	return fmt.Errorf("start %s again: its output belongs to the `longshore run --rm` that made it; run it with -d to restart it: %w", c.Key, errdefs.ErrFailedPrecondition)
+}
+
+// Restart stops a container of ours, unless it has ended, and starts it again.
+func (s *containerServer) Restart(ctx context.Context, req *longshorev1.RestartRequest) (*longshorev1.RestartResponse, error) {
+	opts := engine.StopOptions{Signal: req.GetSignal(), Request: stopRequest(ctx, "longshore restart")}
+	if opts.Signal != "" {
+		if _, err := ocispec.Signal(opts.Signal); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if opts.Grace, err = graceOf(req.GetGrace()); err != nil {
+		return nil, err
+	}
+	c, err := s.srv.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if c.Owner != core.OwnerCLI {
+		return nil, fmt.Errorf("restart %s: it belongs to %s, which makes a new container instead: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
+	}
+	if err := restartable(c); err != nil {
+		return nil, err
+	}
+	// With this lock held, the container is not settled between its end and its start: one with
+	// --rm would be removed.
+	unlock, err := s.srv.settling.Lock(ctx, c.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if c, err = s.srv.own.Container(ctx, c.ID); err != nil {
+		return nil, err
+	}
+	if c.State != core.ContainerCreated {
+		if err := s.srv.own.StopContainer(ctx, c.ID, opts); err != nil {
+			return nil, err
+		}
+		if err := s.srv.renewLocked(ctx, c.ID); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.srv.own.StartContainer(ctx, c.ID); err != nil {
+		return nil, startFailure(err)
+	}
+	return &longshorev1.RestartResponse{}, nil
 }
 
 // Stop stops a container, or a sandbox with every container in it.

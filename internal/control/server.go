@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/grpcerr"
+	"github.com/longshore/longshore/internal/keylock"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -68,6 +69,9 @@ type Server struct {
 	own      *engine.Client // the owner "cli"
 	all      *engine.Client // every owner
 	sessions sessions
+	// settling has a lock for each container of ours. It serializes the settlement of one that has
+	// ended and its being started again.
+	settling keylock.Map[core.ID]
 }
 
 // New returns a server that does not listen yet.

@@ -289,3 +289,73 @@ func TestWatchingOthersIsReadingAndTypingIsNot(t *testing.T) {
 		t.Errorf("signals %v were passed", got)
 	}
 }
+
+// TestAnEndedContainerStartsAgain, by a start, a restart and an attach: with its ID, and its log goes on.
+func TestAnEndedContainerStartsAgain(t *testing.T) {
+	r := newRig(t)
+	c := r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", Command: []string{"both"}, Start: true})
+	ended := func() {
+		t.Helper()
+		resp, err := r.containers.Wait(t.Context(), &longshorev1.WaitRequest{Name: "c"})
+		if err != nil || resp.GetAutopsy().GetCode() != 7 {
+			t.Fatalf("it ended by %v, %v", resp, err)
+		}
+	}
+	ended()
+	r.waitFor(t, of(core.EventSandboxStopped, c.GetSandbox()))
+	if _, err := r.containers.Start(t.Context(), &longshorev1.StartRequest{Name: "c"}); err != nil {
+		t.Fatal(err)
+	}
+	ended()
+	if _, err := r.containers.Restart(t.Context(), &longshorev1.RestartRequest{Name: "c"}); err != nil {
+		t.Fatal(err)
+	}
+	ended()
+	out, code, err := r.attach(t, &longshorev1.AttachStart{Name: "c", Start: true})
+	if err != nil || code != 7 || strings.Count(out, "out\n") != 1 {
+		t.Errorf("attached: %q, %d, %v", out, code, err)
+	}
+	resp, err := r.containers.Inspect(t.Context(), &longshorev1.InspectRequest{Name: c.GetId()})
+	if err != nil || !strings.Contains(string(resp.GetJson()), `"exited"`) {
+		t.Errorf("inspect: %v, %v", resp, err)
+	}
+	logs, err := os.ReadFile(filepath.Join(r.logs, c.GetSandbox()+".log"))
+	if n := strings.Count(string(logs), "stdout F out"); err != nil || n != 4 {
+		t.Errorf("the log has %d of 4 runs: %v", n, err)
+	}
+}
+
+// TestARestartOfWhatRuns ends the program and starts it again, also with --rm, where the end would otherwise remove it.
+func TestARestartOfWhatRuns(t *testing.T) {
+	r := newRig(t)
+	for _, rm := range []bool{false, true} {
+		c := r.create(t, &longshorev1.CreateRequest{Image: "busybox", Start: true, AutoRemove: rm})
+		before := r.pid(t, c.GetId())
+		if _, err := r.containers.Restart(t.Context(), &longshorev1.RestartRequest{Name: c.GetId()}); err != nil {
+			t.Fatal(err)
+		}
+		if after := r.pid(t, c.GetId()); after == 0 || after == before {
+			t.Errorf("--rm %v: pid %d, before %d", rm, after, before)
+		}
+	}
+	held := r.create(t, &longshorev1.CreateRequest{Image: "busybox", AutoRemove: true, Hold: true})
+	_, err := r.containers.Restart(t.Context(), &longshorev1.RestartRequest{Name: held.GetId()})
+	wantCode(t, err, codes.FailedPrecondition, "run it with -d")
+	foreign := r.foreign(t, "busybox")
+	_, err = r.containers.Restart(t.Context(), &longshorev1.RestartRequest{Name: string(foreign.ID)})
+	wantCode(t, err, codes.PermissionDenied, "makes a new container")
+	list, err := r.Engine.Check(t.Context())
+	if err != nil || len(list) > 0 {
+		t.Errorf("check: %v, %v", list, err)
+	}
+}
+
+// pid returns the pid of a container's main process.
+func (r *rig) pid(t *testing.T, id string) int {
+	t.Helper()
+	c, err := r.Engine.All().Container(t.Context(), core.ID(id))
+	if err != nil || c.State != core.ContainerRunning {
+		t.Fatalf("%s, %v", c.State, err)
+	}
+	return c.Main.Pid
+}

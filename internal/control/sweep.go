@@ -139,6 +139,11 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 	if s.sessions.busy(id) {
 		return // leave will settle it
 	}
+	unlock, err := s.settling.Lock(ctx, id)
+	if err != nil {
+		return
+	}
+	defer unlock()
 	c, err := s.own.Container(ctx, id)
 	if err != nil || c.State != core.ContainerExited {
 		return
@@ -177,7 +182,7 @@ func (s *Server) recover(ctx context.Context) error {
 	var errs []error
 	for _, sb := range sandboxes {
 		c, ok := used[sb.ID]
-		if ok && (c.State != core.ContainerCreated || !recordOf(c).AutoRemove) {
+		if rec := recordOf(c); ok && (c.State != core.ContainerCreated || !rec.AutoRemove || rec.Later) {
 			continue
 		}
 		if err := s.own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: a}); err != nil {

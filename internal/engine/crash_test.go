@@ -135,6 +135,7 @@ func TestACrashAtAnyStageIsRecovered(t *testing.T) {
 			t.Run(kind+"/"+stage, func(t *testing.T) {
 				t.Parallel()
 				n := enginetest.Fakes(t)
+				n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: n.Runtime}}
 				open := func() {}
 				if kind == "bolt" {
 					dir := t.TempDir()

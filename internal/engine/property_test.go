@@ -304,6 +304,7 @@ func lastSeq(n *enginetest.Node) uint64 {
 func TestInvariantsHoldWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{t: t, n: enginetest.Fakes(t), dir: t.TempDir()}
+		w.n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: w.n.Runtime}}
 		w.img = w.n.AddImage("busybox", ocispec.ImageConfig{}, nil)
 		w.n.Options.FailPoint = w.crash.point
 		w.crash.arm("")

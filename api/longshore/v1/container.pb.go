@@ -2044,6 +2044,102 @@ func (*StartResponse) Descriptor() ([]byte, []int) {
 	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
 }
 
+type RestartRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Signal        string                 `protobuf:"bytes,2,opt,name=signal,proto3" json:"signal,omitempty"` // of the stop; "": the container's own
+	Grace         *durationpb.Duration   `protobuf:"bytes,3,opt,name=grace,proto3" json:"grace,omitempty"`   // absent: the container's own
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartRequest) Reset() {
+	*x = RestartRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartRequest) ProtoMessage() {}
+
+func (x *RestartRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
+func (*RestartRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RestartRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RestartRequest) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *RestartRequest) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
+}
+
+type RestartResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartResponse) Reset() {
+	*x = RestartResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartResponse) ProtoMessage() {}
+
+func (x *RestartResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
+func (*RestartResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
+}
+
 type StopRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2056,7 +2152,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2068,7 +2164,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2081,7 +2177,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StopRequest) GetName() string {
@@ -2120,7 +2216,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2132,7 +2228,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2145,7 +2241,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
 }
 
 type KillRequest struct {
@@ -2159,7 +2255,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2171,7 +2267,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2184,7 +2280,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *KillRequest) GetName() string {
@@ -2216,7 +2312,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2324,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2337,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
 }
 
 type PauseRequest struct {
@@ -2254,7 +2350,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2362,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2375,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PauseRequest) GetName() string {
@@ -2304,7 +2400,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2412,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2425,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
 }
 
 type ResumeRequest struct {
@@ -2342,7 +2438,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +2450,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +2463,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ResumeRequest) GetName() string {
@@ -2392,7 +2488,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2500,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2513,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
 }
 
 type RemoveRequest struct {
@@ -2430,7 +2526,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2442,7 +2538,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2455,7 +2551,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -2480,7 +2576,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2588,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2601,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
 }
 
 type WaitRequest struct {
@@ -2517,7 +2613,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2529,7 +2625,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2542,7 +2638,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -2561,7 +2657,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +2669,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +2682,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -2609,7 +2705,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2621,7 +2717,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2634,7 +2730,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -2694,7 +2790,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2802,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2815,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -2809,7 +2905,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2821,7 +2917,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2834,7 +2930,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -2920,7 +3016,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3028,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3041,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -2974,7 +3070,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3082,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3095,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ExecStart) GetName() string {
@@ -3090,7 +3186,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3102,7 +3198,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3115,7 +3211,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Started) GetContainer() string {
@@ -3152,7 +3248,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3164,7 +3260,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3177,7 +3273,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -3234,7 +3330,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3246,7 +3342,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3259,7 +3355,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AttachStart) GetName() string {
@@ -3310,7 +3406,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3418,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3431,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -3386,7 +3482,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3398,7 +3494,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3411,7 +3507,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -3453,7 +3549,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3561,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3574,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -3505,7 +3601,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3517,7 +3613,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3530,7 +3626,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -3569,7 +3665,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3581,7 +3677,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3594,7 +3690,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -3732,7 +3828,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3744,7 +3840,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3757,7 +3853,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *TopRequest) GetName() string {
@@ -3776,7 +3872,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3788,7 +3884,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3801,7 +3897,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -3826,7 +3922,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3838,7 +3934,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3851,7 +3947,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -4103,7 +4199,12 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\fStartRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"\x0f\n" +
-	"\rStartResponse\"\x80\x01\n" +
+	"\rStartResponse\"m\n" +
+	"\x0eRestartRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06signal\x18\x02 \x01(\tR\x06signal\x12/\n" +
+	"\x05grace\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"\x11\n" +
+	"\x0fRestartResponse\"\x80\x01\n" +
 	"\vStopRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\tR\x06signal\x12/\n" +
@@ -4248,7 +4349,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\n" +
 	"swap_bytes\x18\x05 \x01(\x04R\tswapBytes\x12\x18\n" +
 	"\athreads\x18\x06 \x01(\x05R\athreads\x12\x18\n" +
-	"\acommand\x18\a \x01(\tR\acommand2\x98\t\n" +
+	"\acommand\x18\a \x01(\tR\acommand2\xe0\t\n" +
 	"\n" +
 	"Containers\x12X\n" +
 	"\rListSandboxes\x12\".longshore.v1.ListSandboxesRequest\x1a#.longshore.v1.ListSandboxesResponse\x12[\n" +
@@ -4256,7 +4357,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\aInspect\x12\x1c.longshore.v1.InspectRequest\x1a\x1d.longshore.v1.InspectResponse\x12:\n" +
 	"\x03Why\x12\x18.longshore.v1.WhyRequest\x1a\x19.longshore.v1.WhyResponse\x12E\n" +
 	"\x06Create\x12\x1b.longshore.v1.CreateRequest\x1a\x1c.longshore.v1.CreateResponse0\x01\x12@\n" +
-	"\x05Start\x12\x1a.longshore.v1.StartRequest\x1a\x1b.longshore.v1.StartResponse\x12=\n" +
+	"\x05Start\x12\x1a.longshore.v1.StartRequest\x1a\x1b.longshore.v1.StartResponse\x12F\n" +
+	"\aRestart\x12\x1c.longshore.v1.RestartRequest\x1a\x1d.longshore.v1.RestartResponse\x12=\n" +
 	"\x04Stop\x12\x19.longshore.v1.StopRequest\x1a\x1a.longshore.v1.StopResponse\x12=\n" +
 	"\x04Kill\x12\x19.longshore.v1.KillRequest\x1a\x1a.longshore.v1.KillResponse\x12@\n" +
 	"\x05Pause\x12\x1a.longshore.v1.PauseRequest\x1a\x1b.longshore.v1.PauseResponse\x12C\n" +
@@ -4281,7 +4383,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
@@ -4308,131 +4410,136 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	(*PullProgress)(nil),           // 22: longshore.v1.PullProgress
 	(*StartRequest)(nil),           // 23: longshore.v1.StartRequest
 	(*StartResponse)(nil),          // 24: longshore.v1.StartResponse
-	(*StopRequest)(nil),            // 25: longshore.v1.StopRequest
-	(*StopResponse)(nil),           // 26: longshore.v1.StopResponse
-	(*KillRequest)(nil),            // 27: longshore.v1.KillRequest
-	(*KillResponse)(nil),           // 28: longshore.v1.KillResponse
-	(*PauseRequest)(nil),           // 29: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 30: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 31: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 32: longshore.v1.ResumeResponse
-	(*RemoveRequest)(nil),          // 33: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 34: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 35: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 36: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 37: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 38: longshore.v1.Input
-	(*Output)(nil),                 // 39: longshore.v1.Output
-	(*StartFailure)(nil),           // 40: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 41: longshore.v1.ExecStart
-	(*Started)(nil),                // 42: longshore.v1.Started
-	(*AttachRequest)(nil),          // 43: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 44: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 45: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 46: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 47: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 48: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 49: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 50: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 51: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 52: longshore.v1.ProcessStats
-	nil,                            // 53: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 54: longshore.v1.Container.LabelsEntry
-	nil,                            // 55: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 56: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 57: longshore.v1.CreateRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil),  // 58: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 59: google.protobuf.Duration
+	(*RestartRequest)(nil),         // 25: longshore.v1.RestartRequest
+	(*RestartResponse)(nil),        // 26: longshore.v1.RestartResponse
+	(*StopRequest)(nil),            // 27: longshore.v1.StopRequest
+	(*StopResponse)(nil),           // 28: longshore.v1.StopResponse
+	(*KillRequest)(nil),            // 29: longshore.v1.KillRequest
+	(*KillResponse)(nil),           // 30: longshore.v1.KillResponse
+	(*PauseRequest)(nil),           // 31: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),          // 32: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 33: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 34: longshore.v1.ResumeResponse
+	(*RemoveRequest)(nil),          // 35: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 36: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),            // 37: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),           // 38: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),            // 39: longshore.v1.ExecRequest
+	(*Input)(nil),                  // 40: longshore.v1.Input
+	(*Output)(nil),                 // 41: longshore.v1.Output
+	(*StartFailure)(nil),           // 42: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 43: longshore.v1.ExecStart
+	(*Started)(nil),                // 44: longshore.v1.Started
+	(*AttachRequest)(nil),          // 45: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 46: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 47: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 48: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 49: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 50: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 51: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 52: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 53: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 54: longshore.v1.ProcessStats
+	nil,                            // 55: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 56: longshore.v1.Container.LabelsEntry
+	nil,                            // 57: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 58: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 59: longshore.v1.CreateRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),  // 60: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 61: google.protobuf.Duration
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	58, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	53, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	60, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	55, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	58, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	58, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	58, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	60, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	60, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	60, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	54, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	56, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	58, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	60, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	58, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	55, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	60, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	57, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	56, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	58, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
 	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
 	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	14, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
-	58, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	58, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	60, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	60, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
 	3,  // 21: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
 	17, // 22: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
 	18, // 23: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
 	2,  // 24: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	57, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	59, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	59, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	61, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
 	16, // 27: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
 	19, // 28: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
 	22, // 29: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
 	21, // 30: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	59, // 31: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	3,  // 32: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	41, // 33: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	38, // 34: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	17, // 35: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	42, // 36: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	3,  // 37: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	17, // 38: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	44, // 39: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	38, // 40: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	17, // 41: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	58, // 42: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	58, // 43: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	58, // 44: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	59, // 45: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	49, // 46: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	58, // 47: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	52, // 48: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	6,  // 49: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	8,  // 50: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	10, // 51: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	12, // 52: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	15, // 53: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	23, // 54: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	25, // 55: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	27, // 56: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	29, // 57: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	31, // 58: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	33, // 59: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	35, // 60: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	37, // 61: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	43, // 62: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	45, // 63: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	47, // 64: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	50, // 65: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	7,  // 66: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 67: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 68: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 69: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	20, // 70: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	24, // 71: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	26, // 72: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	28, // 73: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	30, // 74: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	32, // 75: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	34, // 76: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	36, // 77: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	39, // 78: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	39, // 79: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	46, // 80: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	48, // 81: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	51, // 82: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	66, // [66:83] is the sub-list for method output_type
-	49, // [49:66] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	61, // 31: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	61, // 32: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	3,  // 33: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	43, // 34: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	40, // 35: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	17, // 36: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	44, // 37: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	3,  // 38: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	17, // 39: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	46, // 40: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	40, // 41: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	17, // 42: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	60, // 43: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	60, // 44: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	60, // 45: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	61, // 46: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	51, // 47: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	60, // 48: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	54, // 49: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	6,  // 50: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	8,  // 51: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	10, // 52: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	12, // 53: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	15, // 54: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	23, // 55: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	25, // 56: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	27, // 57: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	29, // 58: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	31, // 59: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	33, // 60: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	35, // 61: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	37, // 62: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	39, // 63: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	45, // 64: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	47, // 65: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	49, // 66: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	52, // 67: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	7,  // 68: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 69: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 70: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 71: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	20, // 72: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	24, // 73: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	26, // 74: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	28, // 75: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	30, // 76: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	32, // 77: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	34, // 78: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	36, // 79: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	38, // 80: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	41, // 81: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	41, // 82: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	48, // 83: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	50, // 84: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	53, // 85: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	68, // [68:86] is the sub-list for method output_type
+	50, // [50:68] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -4444,35 +4551,35 @@ func file_longshore_v1_container_proto_init() {
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[37].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[39].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[38].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[40].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[39].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[41].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[43].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[45].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[45].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[49].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[47].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[51].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   58,
+			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

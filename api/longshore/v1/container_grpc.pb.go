@@ -25,6 +25,7 @@ const (
 	Containers_Why_FullMethodName            = "/longshore.v1.Containers/Why"
 	Containers_Create_FullMethodName         = "/longshore.v1.Containers/Create"
 	Containers_Start_FullMethodName          = "/longshore.v1.Containers/Start"
+	Containers_Restart_FullMethodName        = "/longshore.v1.Containers/Restart"
 	Containers_Stop_FullMethodName           = "/longshore.v1.Containers/Stop"
 	Containers_Kill_FullMethodName           = "/longshore.v1.Containers/Kill"
 	Containers_Pause_FullMethodName          = "/longshore.v1.Containers/Pause"
@@ -58,7 +59,11 @@ type ContainersClient interface {
 	// Create makes a sandbox with one container in it, pulling the image when it
 	// is missing. The last message names the container.
 	Create(ctx context.Context, in *CreateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CreateResponse], error)
+	// Start starts a created container's program, or that of an ended one again, with
+	// its root as it was.
 	Start(ctx context.Context, in *StartRequest, opts ...grpc.CallOption) (*StartResponse, error)
+	// Restart stops a container, unless it has ended, and starts it again.
+	Restart(ctx context.Context, in *RestartRequest, opts ...grpc.CallOption) (*RestartResponse, error)
 	Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error)
 	Kill(ctx context.Context, in *KillRequest, opts ...grpc.CallOption) (*KillResponse, error)
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
@@ -151,6 +156,16 @@ func (c *containersClient) Start(ctx context.Context, in *StartRequest, opts ...
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StartResponse)
 	err := c.cc.Invoke(ctx, Containers_Start_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *containersClient) Restart(ctx context.Context, in *RestartRequest, opts ...grpc.CallOption) (*RestartResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestartResponse)
+	err := c.cc.Invoke(ctx, Containers_Restart_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +326,11 @@ type ContainersServer interface {
 	// Create makes a sandbox with one container in it, pulling the image when it
 	// is missing. The last message names the container.
 	Create(*CreateRequest, grpc.ServerStreamingServer[CreateResponse]) error
+	// Start starts a created container's program, or that of an ended one again, with
+	// its root as it was.
 	Start(context.Context, *StartRequest) (*StartResponse, error)
+	// Restart stops a container, unless it has ended, and starts it again.
+	Restart(context.Context, *RestartRequest) (*RestartResponse, error)
 	Stop(context.Context, *StopRequest) (*StopResponse, error)
 	Kill(context.Context, *KillRequest) (*KillResponse, error)
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
@@ -358,6 +377,9 @@ func (UnimplementedContainersServer) Create(*CreateRequest, grpc.ServerStreaming
 }
 func (UnimplementedContainersServer) Start(context.Context, *StartRequest) (*StartResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Start not implemented")
+}
+func (UnimplementedContainersServer) Restart(context.Context, *RestartRequest) (*RestartResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Restart not implemented")
 }
 func (UnimplementedContainersServer) Stop(context.Context, *StopRequest) (*StopResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Stop not implemented")
@@ -510,6 +532,24 @@ func _Containers_Start_Handler(srv interface{}, ctx context.Context, dec func(in
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ContainersServer).Start(ctx, req.(*StartRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Containers_Restart_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestartRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ContainersServer).Restart(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Containers_Restart_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ContainersServer).Restart(ctx, req.(*RestartRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -702,6 +742,10 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Start",
 			Handler:    _Containers_Start_Handler,
+		},
+		{
+			MethodName: "Restart",
+			Handler:    _Containers_Restart_Handler,
 		},
 		{
 			MethodName: "Stop",

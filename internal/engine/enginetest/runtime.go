@@ -3,13 +3,11 @@ package enginetest
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -68,22 +66,10 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err != nil {
 		return 0, err
 	}
-	if err := writeSpec(c); err != nil {
-		return 0, err
-	}
 	if r.kept[c.ID] = c; c.Run {
 		r.sup.run(p)
 	}
 	return p.Pid, nil
-}
-
-// writeSpec writes a container's spec to its bundle, as every runtime does.
-func writeSpec(c core.RuntimeCreate) error {
-	b, err := json.Marshal(c.Spec)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(c.Bundle, "config.json"), b, 0o600)
 }
 
 // Start runs the program; one with the name "missing" does not exist.
