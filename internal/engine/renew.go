@@ -194,11 +194,9 @@ func (r *renewal) files(b *sandboxBuild, ctx context.Context) error { //nolint:r
 }
 
 // etc replaces the sandbox's files in the container, because their content depends on the
-// addresses.
+// addresses. What an earlier run has written to them is lost, whether the sandbox was stopped
+// meanwhile or not.
 func (r *renewal) etc(ctx context.Context) error {
-	if r.sandbox == nil {
-		return nil
-	}
 	var own []string
 	shared := false
 	for _, name := range etc.Files(r.sb.Dir) {

@@ -54,3 +54,66 @@ func TestRunSaysWhatWentWrong(t *testing.T) {
 		clean(t, n)
 	})
 }
+
+// TestAnEndedContainerStartsAgain with the real kernel: its files, its name in the network and its port are as they were, by both
+// runtimes, after a death of the agent too, and nothing stays.
+func TestAnEndedContainerStartsAgain(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image := n.Busybox(t)
+		cli := func(args ...string) string {
+			t.Helper()
+			out, err := n.CLI(args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.TrimSpace(out)
+		}
+		id := cli("run", "-d", "--name", "web", "-p", "18091:80", "-v", "data:/data", "--memory", "64m", "--init", image, "/bin/sh", "-c",
+			"echo $(hostname) >> /runs; echo x >> /data/runs; echo 'by hand' >> /etc/hosts; ip -4 addr show eth0 >> /addrs; exec httpd -f -p 80 -h /")
+		served := func(runs string) {
+			t.Helper()
+			var out string
+			defer func() {
+				if t.Failed() {
+					t.Logf("it has: %q", out)
+				}
+			}()
+			nodetest.Eventually(t, "it serves", func() bool {
+				var err error
+				out, err = n.CLI("exec", "web", "/bin/sh", "-c", "wget -q -O - http://127.0.0.1/runs; cat /data/runs; grep -c 'by hand' /etc/hosts; grep -c inet /addrs; grep inet /addrs | sort -u | wc -l; cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes")
+				_ = err // one of the two files does not exist
+				return out == runs+"67108864\n"
+			})
+			if out := cli("port", "web"); out != "80/tcp -> *:18091" {
+				t.Errorf("ports: %q", out)
+			}
+		}
+		served("web\nx\n1\n1\n1\n")
+		cli("stop", "-t", "0", "web")
+		if got := cli("start", "web"); got != "web" {
+			t.Errorf("start: %q", got)
+		}
+		served("web\nweb\nx\nx\n1\n2\n1\n")
+		n.Kill()
+		n.Up()
+		cli("restart", "-t", "0", "web")
+		served("web\nweb\nweb\nx\nx\nx\n1\n3\n1\n")
+		if out := cli("ps", "-q", "--no-trunc"); out != id {
+			t.Errorf("ps: %q, want %s", out, id)
+		}
+		clean(t, n)
+		if _, err := n.CLI("run", "--name", "task", image, "/bin/sh", "-c", "echo run >> /f; wc -l < /f; exit 3"); err == nil {
+			t.Error("exit 3 is told as success")
+		}
+		out, err := n.CLI("start", "-a", "task")
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 3 || out != "2\n" {
+			t.Errorf("start -a: %q, %v", out, err)
+		}
+		cli("create", "--name", "made", image, "/bin/true")
+		cli("start", "made")
+		cli("rm", "-f", "web", "task", "made")
+		clean(t, n)
+	})
+}
