@@ -80,6 +80,8 @@ var allowedByName = map[string]string{
 	"internal/face/swarm/task.go:removeLogs":               ownFiles,
 	"internal/face/swarm/task.go:sweep":                    ownFiles,
 	"internal/engine/create.go:root":                       inRoots,
+	"internal/engine/renew.go:newRenewal":                  ownFiles,
+	"internal/engine/renew.go:etc":                         inRoots,
 	"internal/engine/etc/etc.go:Files":                     ownFiles,
 	"internal/engine/dirs.go:makeBundle":                   ownFiles,
 	"internal/engine/dirs.go:dirIDs":                       ownFiles,

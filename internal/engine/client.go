@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/reads"
 )
 
 // Client is the engine as one owner sees it: it creates objects for that owner and finds only
@@ -22,9 +23,9 @@ type Client struct {
 	Volumes Volumes
 	Network Network
 	// Stats reads usage. It never waits for a verb.
-	Stats Stats
+	Stats reads.Stats
 	// Stored reads records without copying them.
-	Stored Stored
+	Stored reads.Stored
 }
 
 // view is what a verb knows of its caller.
@@ -37,8 +38,8 @@ func newClient(e *Engine, owner core.Owner) *Client {
 	v := view{e, owner}
 	return &Client{
 		e: e, view: v, Images: Images{v}, Volumes: Volumes{v}, Network: Network{v},
-		Stats:  Stats{store: e.o.Store, cgroups: e.o.Cgroups, images: e.o.Images, network: e.o.Network, owner: owner},
-		Stored: Stored{store: e.o.Store, owner: owner},
+		Stats:  reads.Stats{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network, Owner: owner},
+		Stored: reads.Stored{Store: e.o.Store, Owner: owner},
 	}
 }
 

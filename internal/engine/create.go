@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/owned"
 	specutil "github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -275,7 +276,7 @@ func (b *build) cgroup(ctx context.Context) error {
 
 func (b *build) launch(ctx context.Context) error {
 	b.pipeline.undo.add("launch", func(ctx context.Context) error { return teardown{b.e}.processes(ctx, b.rt, &b.c) })
-	uid, gid := hostIDs(&b.sb, b.spec.Process)
+	uid, gid := owned.HostIDs(&b.sb, b.spec.Process)
 	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime, version: b.e.version, take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
 		return b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *change) error { c.Runtime = rt.Name(); return nil })

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/proctree"
 )
 
@@ -98,7 +99,7 @@ func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Cont
 	if err := pl.pass("begin"); err != nil {
 		return core.Launched{}, err
 	}
-	uid, gid := hostIDs(sb, cfg.Spec)
+	uid, gid := owned.HostIDs(sb, cfg.Spec)
 	launched, err := rt.Exec(ctx, core.RuntimeExec{
 		Ref: core.Ref{Container: ct.ID, Process: cfg.ID}, Bundle: ct.Bundle, Spec: cfg.Spec, IO: cfg.IO, Attach: cfg.Attach,
 		Levels: levelsOf(sb, ct), UID: uid, GID: gid,

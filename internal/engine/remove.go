@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/owned"
 )
 
 // RemoveContainer removes a container that does not run, with all containers nested below it.
@@ -225,7 +226,7 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest
 
 // released reports whether a stopped sandbox has given back all that it held.
 func released(sb *core.Sandbox) bool {
-	for _, ns := range sharedKinds(&sb.Config.Namespaces) {
+	for _, ns := range owned.Shared(&sb.Config.Namespaces) {
 		if ns.Path != "" {
 			return false
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
+	"github.com/longshore/longshore/internal/engine/owned"
 )
 
 // RenewContainer makes an ended container ready to be started again: it is created, with its
@@ -24,7 +25,7 @@ import (
 func (c *Client) RenewContainer(ctx context.Context, id core.ID) error {
 	ct, err := c.view.container(id)
 	if err == nil {
-		err = c.view.renew(ctx, &ct)
+		err = renew(ctx, c.view, &ct)
 	}
 	if err != nil {
 		return fmt.Errorf("make container %s ready to start again: %w", id, err)
@@ -32,7 +33,7 @@ func (c *Client) RenewContainer(ctx context.Context, id core.ID) error {
 	return nil
 }
 
-func (v view) renew(ctx context.Context, ct *core.Container) error {
+func renew(ctx context.Context, v view, ct *core.Container) error {
 	if _, ok := core.NextContainer(ct.State, core.VerbRenew); !ok {
 		return fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
 	}
@@ -44,7 +45,7 @@ func (v view) renew(ctx context.Context, ct *core.Container) error {
 		return err
 	}
 	defer unlock()
-	r, err := v.newRenewal(ct.ID)
+	r, err := newRenewal(v, ct.ID)
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ type renewal struct {
 }
 
 // newRenewal reads what a renewal starts from. Preconditions: the sandbox's lock is held.
-func (v view) newRenewal(id core.ID) (*renewal, error) {
+func newRenewal(v view, id core.ID) (*renewal, error) {
 	r := &renewal{e: v.e, v: v, pipeline: v.e.pipeline("renew")}
 	var err error
 	if r.c, err = v.container(id); err != nil {
@@ -241,7 +242,7 @@ func (r *renewal) launch(ctx context.Context) error {
 	cfg.Run = false
 	b := &build{e: r.e, cfg: cfg, rt: r.rt, sb: r.sb, spec: r.spec, c: r.c}
 	b.c.Refused = nil
-	uid, gid := hostIDs(&r.sb, r.spec.Process)
+	uid, gid := owned.HostIDs(&r.sb, r.spec.Process)
 	r.pipeline.undo.add("launch", r.unmake) // before the namespaces are given back
 	pid, err := r.rt.Create(ctx, core.RuntimeCreate{
 		ID: r.c.ID, Bundle: r.c.Bundle, Spec: r.spec, IO: cfg.IO, Cgroup: r.c.Cgroup, Limited: true,

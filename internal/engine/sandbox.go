@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
+	"github.com/longshore/longshore/internal/engine/owned"
 )
 
 // CreateSandbox creates a sandbox and returns it ready. With a Key that is in use it returns the
@@ -123,7 +124,7 @@ func (b *sandboxBuild) pin(ctx context.Context) error {
 // namespaces makes the namespaces that the sandbox's containers share.
 func (b *sandboxBuild) namespaces(ctx context.Context) error {
 	cfg := &b.sb.Config
-	shared := sharedKinds(&cfg.Namespaces)
+	shared := owned.Shared(&cfg.Namespaces)
 	if len(shared) == 0 {
 		return nil
 	}
@@ -182,7 +183,7 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 	if b.sb.Config.Namespaces.IPC.Mode != core.Shared {
 		return nil
 	}
-	shm := filepath.Join(b.sb.Dir, shmDir)
+	shm := filepath.Join(b.sb.Dir, owned.ShmDir)
 	if err := os.Mkdir(shm, 0o1777); err != nil {
 		return err
 	}
@@ -197,7 +198,7 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 
 // rootOwner returns the mount options that give a tmpfs to the sandbox's root user.
 func (b *sandboxBuild) rootOwner() []string {
-	uid, gid := hostIDs(&b.sb, &specs.Process{})
+	uid, gid := owned.HostIDs(&b.sb, &specs.Process{})
 	return []string{fmt.Sprintf("uid=%d", uid), fmt.Sprintf("gid=%d", gid)}
 }
 
@@ -229,7 +230,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err := e.o.Roots.Mount(ctx, filepath.Join(bundle, "rootfs"), root, false); err != nil {
 		return err
 	}
-	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: initSpec(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true, Run: true}
+	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: owned.Init(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true, Run: true}
 	try := fallback{first: b.rt, others: e.o.Runtimes, any: b.sb.AnyRuntime, version: e.version, take: func(rt core.Runtime) error {
 		b.rt, b.sb.Config.Runtime = rt, rt.Name()
 		_, err := e.records.editSandbox(id, func(sb *core.Sandbox, _ *change) error { sb.Config.Runtime = rt.Name(); return nil })

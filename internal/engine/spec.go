@@ -9,6 +9,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
+	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -35,7 +36,7 @@ func (e *Engine) featuresOf(ctx context.Context, rt core.Runtime) (core.RuntimeF
 
 // own overwrites in a container's spec what the engine owns.
 func (b *build) own(ctx context.Context) error {
-	in := ownedSpec{
+	in := owned.Spec{
 		Sandbox: &b.sb, Config: &b.cfg, Version: b.e.version(ctx, b.rt), Cgroup: b.c.Cgroup, Init: b.e.o.Init,
 		Join: map[specs.LinuxNamespaceType]string{}, Volumes: b.volumes,
 	}
@@ -49,14 +50,14 @@ func (b *build) own(ctx context.Context) error {
 		}
 		in.Join[j.Namespace] = path
 	}
-	applyOwned(b.spec, in)
+	owned.Apply(b.spec, in)
 	return nil
 }
 
 // etc gives the container the sandbox's files in /etc, except where its spec has mounts: in the
 // container's own layer if it has one, otherwise as binds.
-func (b *build) etc(ctx context.Context, in *ownedSpec) (err error) {
-	in.Files = slices.DeleteFunc(etc.Files(b.sb.Dir), func(name string) bool { return mountTaken(b.spec.Mounts, "/etc/"+name) })
+func (b *build) etc(ctx context.Context, in *owned.Spec) (err error) {
+	in.Files = slices.DeleteFunc(etc.Files(b.sb.Dir), func(name string) bool { return owned.MountTaken(b.spec.Mounts, "/etc/"+name) })
 	if weaken.Off(weaken.SharedEtc) {
 		in.Etc = b.sb.Dir
 		return nil
@@ -82,7 +83,7 @@ func (b *build) joinPath(j core.Join) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("join %s namespace: %w", j.Namespace, err)
 	}
-	file := namespaceFile(j.Namespace)
+	file := owned.NamespaceFile(j.Namespace)
 	if sib.Sandbox != b.sb.ID || file == "" || sib.Main.Pid == 0 {
 		return "", fmt.Errorf("join %s namespace of container %s, which is %s: %w", j.Namespace, j.Container, sib.State, errJoin)
 	}

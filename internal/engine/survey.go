@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/volumes"
 )
 
@@ -265,7 +266,7 @@ func (s *survey) sandbox(sb *core.Sandbox) {
 func (s *survey) ready(sb *core.Sandbox, object string) {
 	e := s.e
 	gone := ""
-	if len(sharedKinds(&sb.Config.Namespaces)) > 0 && !s.pins[sb.ID] {
+	if len(owned.Shared(&sb.Config.Namespaces)) > 0 && !s.pins[sb.ID] {
 		gone = "its namespaces are gone"
 	} else if p := s.procs[core.Ref{Container: sb.ID}]; sb.Init != 0 && !p.Running {
 		gone = "its init is gone, and its pid namespace with it"

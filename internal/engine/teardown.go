@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
+	"github.com/longshore/longshore/internal/engine/owned"
 )
 
 // teardown gives back what sandboxes and containers hold on the node. Every step succeeds
@@ -93,7 +94,7 @@ func (t teardown) releaseStages(sb *core.Sandbox) []stage {
 		}},
 		{"done", func(context.Context) error {
 			_, err := t.e.records.editSandbox(sb.ID, func(sb *core.Sandbox, _ *change) error {
-				for _, ns := range sharedKinds(&sb.Config.Namespaces) {
+				for _, ns := range owned.Shared(&sb.Config.Namespaces) {
 					ns.Path = ""
 				}
 				sb.Init, sb.Renewing = 0, false
@@ -175,7 +176,7 @@ func (t teardown) sandboxDir(ctx context.Context, dir string) error {
 }
 
 func (t teardown) unmountShm(ctx context.Context, dir string) error {
-	shm := filepath.Join(dir, shmDir)
+	shm := filepath.Join(dir, owned.ShmDir)
 	if _, err := os.Lstat(shm); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil

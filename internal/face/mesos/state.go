@@ -10,6 +10,7 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/reads"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/fetch"
 	"github.com/longshore/longshore/internal/face/mesos/view"
@@ -18,7 +19,7 @@ import (
 // Reader reads what is on the node.
 type Reader struct {
 	records
-	stats engine.Stats
+	stats reads.Stats
 }
 
 // ReaderOf returns the Reader of a client's objects.

@@ -1,4 +1,6 @@
-package engine
+// Package reads answers questions about usage and about stored objects, without any lock of the
+// engine's verbs. It changes nothing, and shows each owner only its own objects. Start at Stats.
+package reads
 
 import (
 	"context"
@@ -13,15 +15,15 @@ import (
 // lock, so that a list of a thousand containers never delays a start. core.StatsFields selects
 // what is read.
 type Stats struct {
-	store   core.Store
-	cgroups core.Cgroups
-	images  core.Images
-	network core.Network
-	owner   core.Owner // "" sees all
+	Store   core.Store
+	Cgroups core.Cgroups
+	Images  core.Images
+	Network core.Network
+	Owner   core.Owner // "" sees all
 }
 
 func (s Stats) sees(m *core.Meta, kind string) error {
-	if s.owner == "" || m.Owner == s.owner {
+	if s.Owner == "" || m.Owner == s.Owner {
 		return nil
 	}
 	return fmt.Errorf("%s %s: %w", kind, m.ID, errdefs.ErrNotFound)
@@ -30,7 +32,7 @@ func (s Stats) sees(m *core.Meta, kind string) error {
 // Container returns the stats of a container.
 func (s Stats) Container(ctx context.Context, container core.ID, want core.StatsFields) (core.Stats, error) {
 	var c core.Container
-	err := s.store.View(func(tx core.Tx) (err error) { c, err = tx.Containers().Get(container); return err })
+	err := s.Store.View(func(tx core.Tx) (err error) { c, err = tx.Containers().Get(container); return err })
 	if err != nil {
 		return core.Stats{}, err
 	}
@@ -45,7 +47,7 @@ func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.Sta
 	}
 	st, err := s.of(ctx, c.Cgroup, want)
 	if err == nil && c.Image != "" && want.Has(core.StatsRootfs) {
-		st.Root, err = s.images.RootStats(ctx, c.ID)
+		st.Root, err = s.Images.RootStats(ctx, c.ID)
 	}
 	if err != nil {
 		return core.Stats{}, fmt.Errorf("stats of container %s: %w", c.ID, err)
@@ -56,7 +58,7 @@ func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.Sta
 // Sandbox returns the stats of a sandbox, including its network's.
 func (s Stats) Sandbox(ctx context.Context, sandbox core.ID, want core.StatsFields) (core.Stats, error) {
 	var sb core.Sandbox
-	err := s.store.View(func(tx core.Tx) (err error) { sb, err = tx.Sandboxes().Get(sandbox); return err })
+	err := s.Store.View(func(tx core.Tx) (err error) { sb, err = tx.Sandboxes().Get(sandbox); return err })
 	if err != nil {
 		return core.Stats{}, err
 	}
@@ -94,13 +96,13 @@ func (s Stats) Networks(ctx context.Context, sandboxes []*core.Sandbox) (map[cor
 	if len(reqs) == 0 {
 		return nil, nil
 	}
-	return s.network.Stats(ctx, reqs)
+	return s.Network.Stats(ctx, reqs)
 }
 
 func (s Stats) of(ctx context.Context, ref core.CgroupRef, want core.StatsFields) (core.Stats, error) {
-	st, err := s.cgroups.Stats(ctx, ref, want)
+	st, err := s.Cgroups.Stats(ctx, ref, want)
 	if err == nil && want.Has(core.StatsLimits) {
-		st.Limits, err = s.cgroups.Resources(ctx, ref)
+		st.Limits, err = s.Cgroups.Resources(ctx, ref)
 	}
 	return st, err
 }

@@ -1,4 +1,7 @@
-package engine
+// Package owned writes into an OCI spec what the engine owns there: version, root, namespaces,
+// cgroup, the sandbox's files and shared memory, volumes, and the tiny init. It touches no file.
+// Start at Apply.
+package owned
 
 import (
 	"maps"
@@ -22,12 +25,12 @@ const (
 	initMode = "init"
 )
 
-// shmDir is the subdirectory of a sandbox's directory that holds its shared memory.
-const shmDir = "shm"
+// ShmDir is the subdirectory of a sandbox's directory that holds its shared memory.
+const ShmDir = "shm"
 
-// ownedSpec holds what the engine owns in a container's spec: version, root, namespaces, cgroup,
+// Spec holds what the engine owns in a container's spec: version, root, namespaces, cgroup,
 // the sandbox's files and shared memory, volumes and the tiny init.
-type ownedSpec struct {
+type Spec struct {
 	Sandbox *core.Sandbox
 	Config  *core.ContainerConfig
 	Version string // the ociVersion to write
@@ -41,9 +44,9 @@ type ownedSpec struct {
 	Volumes []specs.Mount
 }
 
-// sharedKinds returns the namespaces that the pinner makes. A shared pid namespace is held by its
+// Shared returns the namespaces that the pinner makes. A shared pid namespace is held by its
 // init instead, and a shared cgroup namespace has nothing to share.
-func sharedKinds(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
+func Shared(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
 	all := map[specs.LinuxNamespaceType]*core.Namespace{
 		specs.NetworkNamespace: &ns.Net, specs.IPCNamespace: &ns.IPC, specs.UTSNamespace: &ns.UTS, specs.UserNamespace: &ns.User,
 	}
@@ -51,10 +54,10 @@ func sharedKinds(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespa
 	return all
 }
 
-// initSpec returns the whole spec of the container that is a sandbox's tiny init.
-func initSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *specs.Spec {
+// Init returns the whole spec of the container that is a sandbox's tiny init.
+func Init(sb *core.Sandbox, program, version string, cg core.CgroupRef) *specs.Spec {
 	ns := []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}}
-	shared := sharedKinds(&sb.Config.Namespaces)
+	shared := Shared(&sb.Config.Namespaces)
 	for _, kind := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace} {
 		if n := shared[kind]; n != nil {
 			ns = append(ns, specs.LinuxNamespace{Type: kind, Path: n.Path})
@@ -78,8 +81,8 @@ func initSpec(sb *core.Sandbox, program, version string, cg core.CgroupRef) *spe
 	}
 }
 
-// applyOwned overwrites in s what the engine owns.
-func applyOwned(s *specs.Spec, in ownedSpec) {
+// Apply overwrites in s what the engine owns.
+func Apply(s *specs.Spec, in Spec) {
 	s.Version = in.Version
 	s.Root = &specs.Root{Path: "rootfs", Readonly: in.Config.Root.ReadOnly}
 	if s.Linux == nil {
@@ -96,7 +99,7 @@ func applyOwned(s *specs.Spec, in ownedSpec) {
 
 // setNamespaces fills the list of namespaces: the sandbox's, a sibling's, or the container's own.
 // A time namespace is left as the spec has it.
-func setNamespaces(s *specs.Spec, in ownedSpec) {
+func setNamespaces(s *specs.Spec, in Spec) {
 	ns := in.Sandbox.Config.Namespaces
 	list := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
 	for _, old := range s.Linux.Namespaces {
@@ -147,7 +150,7 @@ func setNamespaces(s *specs.Spec, in ownedSpec) {
 }
 
 // setHostname sets the hostname, which is only allowed in a UTS namespace of the container's own.
-func setHostname(s *specs.Spec, in ownedSpec) {
+func setHostname(s *specs.Spec, in Spec) {
 	if in.Join[specs.UTSNamespace] != "" || in.Sandbox.Config.Namespaces.UTS.Mode != core.PerContainer {
 		s.Hostname, s.Domainname = "", ""
 		return
@@ -160,8 +163,8 @@ func setHostname(s *specs.Spec, in ownedSpec) {
 	}
 }
 
-// namespaceFile returns a namespace's name below /proc/PID/ns; "" when there is none.
-func namespaceFile(kind specs.LinuxNamespaceType) string {
+// NamespaceFile returns a namespace's name below /proc/PID/ns; "" when there is none.
+func NamespaceFile(kind specs.LinuxNamespaceType) string {
 	switch kind {
 	case specs.NetworkNamespace:
 		return "net"
@@ -174,15 +177,15 @@ func namespaceFile(kind specs.LinuxNamespaceType) string {
 	}
 }
 
-// mountTaken reports whether the spec itself has a mount at dest.
-func mountTaken(mounts []specs.Mount, dest string) bool {
+// MountTaken reports whether the spec itself has a mount at dest.
+func MountTaken(mounts []specs.Mount, dest string) bool {
 	return slices.ContainsFunc(mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == dest })
 }
 
 // addMounts adds the sandbox's files, its shared memory and the volumes, where the spec has no
 // mount of its own.
-func addMounts(s *specs.Spec, in ownedSpec) {
-	taken := func(dest string) bool { return mountTaken(s.Mounts, dest) }
+func addMounts(s *specs.Spec, in Spec) {
+	taken := func(dest string) bool { return MountTaken(s.Mounts, dest) }
 	mode := "ro"
 	if weaken.Off(weaken.SharedEtc) && !in.Config.Root.ReadOnly {
 		mode = "rw"
@@ -195,7 +198,7 @@ func addMounts(s *specs.Spec, in ownedSpec) {
 	shm := ""
 	switch in.Sandbox.Config.Namespaces.IPC.Mode {
 	case core.Shared:
-		shm = filepath.Join(in.Sandbox.Dir, shmDir)
+		shm = filepath.Join(in.Sandbox.Dir, ShmDir)
 	case core.Host:
 		shm = "/dev/shm"
 	case core.PerContainer, core.Adopted:
@@ -215,8 +218,8 @@ func addMounts(s *specs.Spec, in ownedSpec) {
 	}
 }
 
-// hostIDs returns the user and group of a process as the host sees them.
-func hostIDs(sb *core.Sandbox, p *specs.Process) (uid, gid uint32) {
+// HostIDs returns the user and group of a process as the host sees them.
+func HostIDs(sb *core.Sandbox, p *specs.Process) (uid, gid uint32) {
 	if p == nil {
 		return 0, 0
 	}

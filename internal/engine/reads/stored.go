@@ -1,4 +1,4 @@
-package engine
+package reads
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 // every second, where copying would be most of the cost. Callers must not change them, and may
 // keep them: a change stores a new object.
 type Stored struct {
-	store core.Store
-	owner core.Owner
+	Store core.Store
+	Owner core.Owner // "" sees all
 }
 
 // Sandboxes returns all sandboxes, oldest first.
@@ -35,7 +35,7 @@ func (s Stored) Container(id core.ID) (*core.Container, error) {
 
 // ContainersOf returns the containers of one sandbox, oldest first.
 func (s Stored) ContainersOf(sandbox core.ID) (list []*core.Container, err error) {
-	err = s.store.View(func(tx core.Tx) error {
+	err = s.Store.View(func(tx core.Tx) error {
 		for c := range tx.StoredOf(sandbox) {
 			if s.sees(&c.Meta) {
 				list = append(list, c)
@@ -46,15 +46,15 @@ func (s Stored) ContainersOf(sandbox core.ID) (list []*core.Container, err error
 	return list, err
 }
 
-func (s Stored) sees(m *core.Meta) bool { return s.owner == "" || m.Owner == s.owner }
+func (s Stored) sees(m *core.Meta) bool { return s.Owner == "" || m.Owner == s.Owner }
 
 func storedAll[T any](s Stored, table func(core.Tx) core.Table[T]) (list []*T, err error) {
-	err = s.store.View(func(tx core.Tx) error { list = slices.Collect(table(tx).Stored(s.owner)); return nil })
+	err = s.Store.View(func(tx core.Tx) error { list = slices.Collect(table(tx).Stored(s.Owner)); return nil })
 	return list, err
 }
 
 func storedOne[T any](s Stored, table func(core.Tx) core.Table[T], base func(*T) *core.Meta, id core.ID) (found *T, err error) {
-	err = s.store.View(func(tx core.Tx) error { found, err = table(tx).Peek(id); return err })
+	err = s.Store.View(func(tx core.Tx) error { found, err = table(tx).Peek(id); return err })
 	if err == nil && !s.sees(base(found)) {
 		found, err = nil, fmt.Errorf("object %s: %w", id, errdefs.ErrNotFound)
 	}
