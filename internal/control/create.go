@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -34,7 +35,9 @@ type record struct {
 	Image      string `json:"image"` // as the user named it, resolved to a full name
 	AutoRemove bool   `json:"auto_remove,omitempty"`
 	Log        string `json:"log,omitempty"`   // path of the output, "" when the output is held
-	Later      bool   `json:"later,omitempty"` // its user starts it in a call of its own, whenever that is
+	// Anonymous are the volumes without a name that were made for the container.
+	Anonymous []string `json:"anonymous,omitempty"`
+	Later     bool     `json:"later,omitempty"` // its user starts it in a call of its own, whenever that is
 }
 
 // recordOf returns the record of a container of ours, and a zero record for others.
@@ -48,8 +51,8 @@ func recordOf(c core.Container) record {
 
 // The log of a container of ours: the size of a file, and how many files.
 const (
-	logBytes = 16 << 20
-	logFiles = 3
+	logBytes = int64(16 << 20)
+	logFiles = int32(3)
 )
 
 // defaultGrace is the time between the stop signal and SIGKILL for our containers.
@@ -68,6 +71,13 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	img, err := s.srv.imageFor(ctx, req, stream)
 	if err != nil {
 		return err
+	}
+	if req.GetPublishAll() {
+		more, err := exposed(&img.Config.Config, req, cfg.Network.Ports)
+		if err != nil {
+			return err
+		}
+		cfg.Network.Ports = append(cfg.Network.Ports, more...)
 	}
 	c, err := s.srv.create(ctx, req, cfg, img)
 	if err != nil {
@@ -113,9 +123,22 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 	}
 	io := core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()}
 	rec := record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove(), Later: !req.GetStart() && !req.GetHold()}
-	if !req.GetHold() {
+	if !req.GetHold() && !req.GetNoLog() {
 		rec.Log = log
-		io.Sinks = []core.Sink{{Format: core.FormatCRI, Stdout: true, Stderr: true, Path: log, MaxBytes: logBytes, MaxFiles: logFiles}}
+		io.Sinks = []core.Sink{{
+			Format: core.FormatCRI, Stdout: true, Stderr: true, Path: log,
+			MaxBytes: cmp.Or(req.GetLogBytes(), logBytes), MaxFiles: int(cmp.Or(req.GetLogFiles(), logFiles)),
+		}}
+	}
+	volumes := volumeMounts(req.GetMounts())
+	for _, v := range volumes {
+		if v.Labels[anonymousLabel] != "" {
+			rec.Anonymous = append(rec.Anonymous, v.Name)
+		}
+	}
+	cdi, err := cdiNames(req)
+	if err != nil {
+		return core.ContainerConfig{}, err
 	}
 	data, err := json.Marshal(rec)
 	if err != nil {
@@ -128,7 +151,8 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 	return core.ContainerConfig{
 		Key: key, Labels: req.GetLabels(), Data: data,
 		Root:    core.Root{Image: img.ID, ReadOnly: req.GetReadOnly()},
-		Volumes: volumeMounts(req.GetMounts()),
+		Volumes: volumes,
+		CDI:     cdi,
 		Spec:    spec,
 		IO:      io,
 		Stop:    stopOf(req), Init: req.GetInit(),
@@ -143,7 +167,7 @@ func (s *Server) dropIfAuto(ctx context.Context, c core.Container) {
 	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	if err := s.removeOwn(clean, c, engine.RemoveOptions{Force: true, Request: stopRequest(ctx, "longshore run --rm")}); err != nil {
+	if err := s.removeOwn(clean, c, removal{engine.RemoveOptions{Force: true, Request: stopRequest(ctx, "longshore run --rm")}, true}); err != nil {
 		s.o.Logger.WarnContext(ctx, "could not remove a container that did not start; remove it with longshore rm", "container", string(c.ID), "error", err)
 	}
 }
@@ -181,7 +205,7 @@ func imageName(img core.Image, name string) string {
 
 // imageFor finds the image, and pulls it when necessary.
 func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, stream grpc.ServerStreamingServer[longshorev1.CreateResponse]) (core.Image, error) {
-	if req.GetPull() != "always" {
+	if req.GetPull() != "always" && req.GetPlatform() == "" {
 		img, err := s.own.Images.Get(ctx, req.GetImage())
 		if err == nil || !errdefs.IsNotFound(err) || req.GetPull() == "never" {
 			return img, err
@@ -189,7 +213,7 @@ func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, s
 	}
 	var mu sync.Mutex // serializes Send: progress comes from several blobs at once, a stream takes one sender
 	opts := pullOptions(req.GetCredentials())
-	opts.Always = req.GetPull() == "always"
+	opts.Always, opts.Platform = req.GetPull() == "always", req.GetPlatform()
 	opts.Progress = func(p core.PullProgress) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -248,22 +272,50 @@ func checkCreate(req *longshorev1.CreateRequest) error {
 	if req.GetWorkdir() != "" && !path.IsAbs(req.GetWorkdir()) {
 		return invalid.Errorf("workdir %q is not an absolute path", req.GetWorkdir())
 	}
-	return checkMounts(req.GetMounts())
+	if req.GetPublishAll() && req.GetNetwork() != "" {
+		return invalid.Errorf("ports cannot be published with network %s", req.GetNetwork())
+	}
+	if req.GetLogBytes() < 0 || req.GetLogFiles() < 0 || req.GetLogFiles() > maxLogFiles {
+		return invalid.Errorf("a log has at most %d files, and no negative size", maxLogFiles)
+	}
+	return checkMounts(req)
 }
 
-func checkMounts(mounts []*longshorev1.Mount) error {
+// maxLogFiles bounds the files of one log.
+const maxLogFiles = 100
+
+func checkMounts(req *longshorev1.CreateRequest) error {
 	seen := map[string]bool{}
-	for _, m := range mounts {
-		target := path.Clean(m.GetTarget())
+	checkTarget := func(asked string) error {
+		target := path.Clean(asked)
 		switch {
-		case !path.IsAbs(m.GetTarget()) || target == "/":
-			return invalid.Errorf("mount target %q is not an absolute path below /", m.GetTarget())
+		case !path.IsAbs(asked) || target == "/":
+			return invalid.Errorf("mount target %q is not an absolute path below /", asked)
 		case seen[target]:
-			return invalid.Errorf("mount target %q is given twice", m.GetTarget())
-		case m.GetSource() == "":
-			return invalid.Errorf("mount %q has no source", m.GetTarget())
+			return invalid.Errorf("mount target %q is given twice", asked)
 		}
 		seen[target] = true
+		return nil
+	}
+	for _, t := range req.GetTmpfs() {
+		if err := checkTarget(t.GetTarget()); err != nil {
+			return err
+		}
+	}
+	for _, m := range req.GetMounts() {
+		if err := checkTarget(m.GetTarget()); err != nil {
+			return err
+		}
+		switch {
+		case m.GetAnonymous() && (m.GetSource() != "" || m.GetSubPath() != ""):
+			return invalid.Errorf("mount %q: a volume without a name has no source", m.GetTarget())
+		case m.GetAnonymous():
+			continue
+		case m.GetSource() == "":
+			return invalid.Errorf("mount %q has no source", m.GetTarget())
+		case m.GetPropagation() != "" && !path.IsAbs(m.GetSource()):
+			return invalid.Errorf("mount %q: only a path of the host has a propagation", m.GetTarget())
+		}
 		if path.IsAbs(m.GetSource()) {
 			if m.GetSubPath() != "" {
 				return invalid.Errorf("mount source %q is no volume, and has a sub-path", m.GetSource())
@@ -293,7 +345,7 @@ func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 		},
 	}
 	switch req.GetNetwork() {
-	case "":
+	case "", "default", "bridge":
 		// In a network namespace of its own this is harmless: any user may ping and use low
 		// ports.
 		cfg.Sysctls = map[string]string{"net.ipv4.ping_group_range": "0 2147483647", "net.ipv4.ip_unprivileged_port_start": "0"}
@@ -307,10 +359,18 @@ func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 	default:
 		return cfg, invalid.Errorf("network %q is neither host nor none", req.GetNetwork())
 	}
-	if req.GetNetwork() != "" && len(ports) > 0 {
-		return cfg, invalid.Errorf("ports cannot be published with network %s", req.GetNetwork())
+	if cfg.Network.Name != "" || cfg.Namespaces.Net.Mode == core.Host {
+		if len(ports) > 0 {
+			return cfg, invalid.Errorf("ports cannot be published with network %s", req.GetNetwork())
+		}
 	}
-	return cfg, nil
+	if cfg.Network.Hosts, err = hostLines(req); err != nil {
+		return cfg, err
+	}
+	if err := namespaces(&cfg, req); err != nil {
+		return cfg, err
+	}
+	return cfg, address(&cfg, req)
 }
 
 func toCorePorts(ports []*longshorev1.Port) ([]core.Port, error) {
@@ -346,11 +406,20 @@ func volumeMounts(mounts []*longshorev1.Mount) []core.VolumeMount {
 	var out []core.VolumeMount
 	for _, m := range mounts {
 		if !path.IsAbs(m.GetSource()) {
-			out = append(out, core.VolumeMount{Name: m.GetSource(), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly(), SubPath: m.GetSubPath()})
+			v := core.VolumeMount{Name: m.GetSource(), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly(), SubPath: m.GetSubPath(), NoCopy: m.GetNoCopy()}
+			if m.GetAnonymous() {
+				var r [32]byte
+				_, _ = rand.Read(r[:]) // never fails
+				v.Name, v.Labels = hex.EncodeToString(r[:]), map[string]string{anonymousLabel: "true"}
+			}
+			out = append(out, v)
 		}
 	}
 	return out
 }
+
+// anonymousLabel marks the volumes without a name.
+const anonymousLabel = "longshore.anonymous"
 
 // madeUpName returns the image's last name component and a few random digits.
 func madeUpName(image string) core.Key {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -229,7 +230,7 @@ func (s *containerServer) Remove(ctx context.Context, req *longshorev1.RemoveReq
 			return nil, err
 		}
 		if c.Owner == core.OwnerCLI {
-			return &longshorev1.RemoveResponse{}, s.srv.removeOwn(ctx, c, opts)
+			return &longshorev1.RemoveResponse{}, s.srv.removeOwn(ctx, c, removal{opts, req.GetVolumes()})
 		}
 		return &longshorev1.RemoveResponse{}, view.RemoveContainer(ctx, c.ID, opts)
 	}
@@ -247,18 +248,33 @@ func (s *containerServer) Remove(ctx context.Context, req *longshorev1.RemoveReq
 	return &longshorev1.RemoveResponse{}, view.RemoveSandbox(ctx, sb.ID, opts)
 }
 
+// removal says how a container of ours is removed.
+type removal struct {
+	engine.RemoveOptions
+	volumes bool // with the volumes without a name
+}
+
 // removeOwn removes a container of ours together with its sandbox and its log.
-func (s *Server) removeOwn(ctx context.Context, c core.Container, opts engine.RemoveOptions) error {
+func (s *Server) removeOwn(ctx context.Context, c core.Container, opts removal) error {
 	if !opts.Force && (c.State == core.ContainerRunning || c.State == core.ContainerPaused) {
 		return fmt.Errorf("remove %s: it is %s, stop it first or use --force: %w", c.Key, c.State, errdefs.ErrFailedPrecondition)
 	}
 	// The sandbox was created for this container alone and goes with it, so nothing that still
 	// runs in it is wanted any more.
 	opts.Force = true
-	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts); err != nil {
+	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts.RemoveOptions); err != nil {
 		return err
 	}
-	return s.removeLog(c)
+	errs := []error{s.removeLog(c)}
+	if opts.volumes {
+		for _, name := range recordOf(c).Anonymous {
+			// Another container may use it, by its generated name: then it stays.
+			if err := s.own.Volumes.Remove(ctx, name); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Wait returns when the container has ended.

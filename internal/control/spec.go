@@ -3,10 +3,10 @@ package control
 import (
 	"context"
 	"fmt"
-	"math"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -31,22 +31,17 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 	base.Process.Terminal, base.Process.NoNewPrivileges = req.GetTty(), !req.GetNewPrivileges()
 	base.Process.ConsoleSize = consoleSize(req.GetTty(), req.GetSize())
 	base.Process.Capabilities = ocispec.CapabilitySets(caps)
-	memory := int64(min(req.GetMemoryBytes(), math.MaxInt64))
-	limits, err := ocispec.Limits{Memory: memory, CPUs: req.GetCpus(), Pids: req.GetPids()}.Resources()
-	if err != nil {
+	if err := limits(base, req); err != nil {
 		return nil, err
 	}
-	limits.Devices = base.Linux.Resources.Devices
-	base.Linux.Resources = limits
-	if err := mounts(base, req.GetMounts()); err != nil {
+	if err := mounts(base, req); err != nil {
 		return nil, err
 	}
-	if req.GetPrivileged() {
-		err = ocispec.AllPrivileges(base)
-	} else {
-		err = ocispec.DefaultSeccomp(base)
+	base.Linux.Sysctl, base.Annotations = req.GetSysctls(), req.GetAnnotations()
+	if err := confine(base, req); err != nil {
+		return nil, err
 	}
-	if err != nil {
+	if err := addDevices(base, req); err != nil {
 		return nil, err
 	}
 	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
@@ -58,7 +53,7 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 // finishSpec adds what depends on the root and the image.
 func finishSpec(req *longshorev1.CreateRequest, s *specs.Spec, r core.Rootfs) (*specs.Spec, error) {
 	_, err := ocispec.Head{
-		User: ocispec.UserNamed(req.GetUser()),
+		User: func(root *os.Root, image string) (ocispec.User, error) { return userOf(req, root, image) },
 		Args: func(img *imagespec.ImageConfig) ([]string, error) {
 			return ocispec.Command(img, entrypoint(req), req.GetCommand())
 		},
@@ -78,20 +73,46 @@ func entrypoint(req *longshorev1.CreateRequest) []string {
 	return nil
 }
 
-// mounts adds the request's binds to the mounts of every container. The engine adds volumes.
-func mounts(s *specs.Spec, requested []*longshorev1.Mount) error {
-	var binds []specs.Mount
-	for _, m := range requested {
+// userOf finds who the program runs as, with the further groups that the request names.
+func userOf(req *longshorev1.CreateRequest, root *os.Root, image string) (ocispec.User, error) {
+	user, err := ocispec.UserNamed(req.GetUser())(root, image)
+	if err != nil || len(req.GetGroups()) == 0 {
+		return user, err
+	}
+	files, err := ocispec.ReadUserFiles(root)
+	if err != nil {
+		return user, err
+	}
+	for _, g := range req.GetGroups() {
+		found, err := files.LookUp("0:" + g)
+		if err != nil {
+			return user, err
+		}
+		if gid := found.GID; !slices.Contains(user.AdditionalGids, gid) {
+			user.AdditionalGids = append(user.AdditionalGids, gid)
+		}
+	}
+	return user, nil
+}
+
+// mounts adds the request's binds and file systems in memory to the mounts of every container. The
+// engine adds volumes.
+func mounts(s *specs.Spec, req *longshorev1.CreateRequest) error {
+	list, err := memoryMounts(req)
+	if err != nil {
+		return err
+	}
+	for _, m := range req.GetMounts() {
 		if !path.IsAbs(m.GetSource()) {
 			continue
 		}
-		b, err := ocispec.Bind{Source: path.Clean(m.GetSource()), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly()}.Mount()
+		b, err := ocispec.Bind{Source: path.Clean(m.GetSource()), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly(), Propagation: m.GetPropagation()}.Mount()
 		if err != nil {
 			return err
 		}
-		binds = append(binds, b)
+		list = append(list, b)
 	}
-	ocispec.AddMounts(s, binds)
+	ocispec.AddMounts(s, list)
 	return nil
 }
 

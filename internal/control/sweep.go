@@ -150,7 +150,7 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 	}
 	a := core.StopRequest{Owner: core.OwnerCLI, Call: "longshore agent: the container has ended", At: c.Main.Finished}
 	if recordOf(c).AutoRemove {
-		err = s.removeOwn(ctx, c, engine.RemoveOptions{Force: true, Request: a})
+		err = s.removeOwn(ctx, c, removal{engine.RemoveOptions{Force: true, Request: a}, true})
 	} else {
 		err = s.own.StopSandbox(ctx, c.Sandbox, engine.StopOptions{Request: a})
 	}
@@ -213,16 +213,18 @@ func (s *Server) removeLog(c core.Container) error {
 	return removeLogFiles(log)
 }
 
-// removeLogFiles removes a log and its rotated files.
+// removeLogFiles removes a log and its rotated files, which have numbers without a gap.
 func removeLogFiles(path string) error {
-	errs := []error{os.Remove(path)}
-	for i := 1; i < logFiles; i++ {
-		errs = append(errs, os.Remove(fmt.Sprintf("%s.%d", path, i)))
+	err := os.Remove(path)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
 	}
-	for i, err := range errs {
-		if errors.Is(err, os.ErrNotExist) {
-			errs[i] = nil
+	for i := 1; i < maxLogFiles; i++ {
+		rerr := os.Remove(fmt.Sprintf("%s.%d", path, i))
+		if errors.Is(rerr, os.ErrNotExist) {
+			break
 		}
+		err = errors.Join(err, rerr)
 	}
-	return errors.Join(errs...)
+	return err
 }

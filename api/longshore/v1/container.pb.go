@@ -1213,10 +1213,39 @@ type CreateRequest struct {
 	Credentials     *Credentials           `protobuf:"bytes,32,opt,name=credentials,proto3" json:"credentials,omitempty"`
 	// hold keeps the output for the one client that attaches, in place of a log:
 	// a client that reads slowly slows the program, and nothing is lost.
-	Hold          bool `protobuf:"varint,35,opt,name=hold,proto3" json:"hold,omitempty"`
-	NewPrivileges bool `protobuf:"varint,34,opt,name=new_privileges,json=newPrivileges,proto3" json:"new_privileges,omitempty"` // let programs gain rights by set-user-ID and the like
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Hold                   bool              `protobuf:"varint,35,opt,name=hold,proto3" json:"hold,omitempty"`
+	NewPrivileges          bool              `protobuf:"varint,34,opt,name=new_privileges,json=newPrivileges,proto3" json:"new_privileges,omitempty"` // let programs gain rights by set-user-ID and the like
+	Tmpfs                  []*Tmpfs          `protobuf:"bytes,36,rep,name=tmpfs,proto3" json:"tmpfs,omitempty"`
+	Ulimits                []string          `protobuf:"bytes,37,rep,name=ulimits,proto3" json:"ulimits,omitempty"`                                                                           // NAME=SOFT[:HARD]
+	ShmBytes               uint64            `protobuf:"varint,38,opt,name=shm_bytes,json=shmBytes,proto3" json:"shm_bytes,omitempty"`                                                        // size of /dev/shm; 0: 64 MiB
+	Sysctls                map[string]string `protobuf:"bytes,39,rep,name=sysctls,proto3" json:"sysctls,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the container's own namespaces
+	Seccomp                []byte            `protobuf:"bytes,40,opt,name=seccomp,proto3" json:"seccomp,omitempty"`                                                                           // the system call filter, as Docker or OCI write it; empty: the default
+	SeccompUnconfined      bool              `protobuf:"varint,41,opt,name=seccomp_unconfined,json=seccompUnconfined,proto3" json:"seccomp_unconfined,omitempty"`                             // no system call filter
+	Apparmor               string            `protobuf:"bytes,42,opt,name=apparmor,proto3" json:"apparmor,omitempty"`                                                                         // name of a loaded profile
+	Unmasked               bool              `protobuf:"varint,43,opt,name=unmasked,proto3" json:"unmasked,omitempty"`                                                                        // hide nothing of /proc and /sys
+	Groups                 []string          `protobuf:"bytes,44,rep,name=groups,proto3" json:"groups,omitempty"`                                                                             // further groups, by name or number
+	Pid                    string            `protobuf:"bytes,45,opt,name=pid,proto3" json:"pid,omitempty"`                                                                                   // "": its own pid namespace; host
+	Ipc                    string            `protobuf:"bytes,46,opt,name=ipc,proto3" json:"ipc,omitempty"`                                                                                   // "": its own; host
+	Uts                    string            `protobuf:"bytes,47,opt,name=uts,proto3" json:"uts,omitempty"`                                                                                   // "": its own; host
+	CpusetCpus             string            `protobuf:"bytes,48,opt,name=cpuset_cpus,json=cpusetCpus,proto3" json:"cpuset_cpus,omitempty"`                                                   // 0-3,7
+	CpusetMems             string            `protobuf:"bytes,49,opt,name=cpuset_mems,json=cpusetMems,proto3" json:"cpuset_mems,omitempty"`
+	CpuShares              uint64            `protobuf:"varint,50,opt,name=cpu_shares,json=cpuShares,proto3" json:"cpu_shares,omitempty"`                       // 0: the default, 1024
+	MemorySwapBytes        int64             `protobuf:"zigzag64,51,opt,name=memory_swap_bytes,json=memorySwapBytes,proto3" json:"memory_swap_bytes,omitempty"` // memory and swap together; -1: unlimited, 0: the node's default
+	MemoryReservationBytes uint64            `protobuf:"varint,52,opt,name=memory_reservation_bytes,json=memoryReservationBytes,proto3" json:"memory_reservation_bytes,omitempty"`
+	OomScoreAdj            int32             `protobuf:"zigzag32,53,opt,name=oom_score_adj,json=oomScoreAdj,proto3" json:"oom_score_adj,omitempty"`
+	Platform               string            `protobuf:"bytes,54,opt,name=platform,proto3" json:"platform,omitempty"` // linux/arm64; "": the node's own
+	Devices                []string          `protobuf:"bytes,55,rep,name=devices,proto3" json:"devices,omitempty"`   // SOURCE[:TARGET][:rwm], or a name of the Container Device Interface
+	Hosts                  []string          `protobuf:"bytes,56,rep,name=hosts,proto3" json:"hosts,omitempty"`       // NAME:ADDRESS, a line of /etc/hosts
+	Annotations            map[string]string `protobuf:"bytes,57,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Ip                     string            `protobuf:"bytes,58,opt,name=ip,proto3" json:"ip,omitempty"` // an address of the network's range
+	Mac                    string            `protobuf:"bytes,59,opt,name=mac,proto3" json:"mac,omitempty"`
+	PublishAll             bool              `protobuf:"varint,60,opt,name=publish_all,json=publishAll,proto3" json:"publish_all,omitempty"` // forward a chosen host port to each port that the image or expose names
+	Expose                 []string          `protobuf:"bytes,61,rep,name=expose,proto3" json:"expose,omitempty"`                            // PORT[-PORT][/PROTOCOL]
+	LogBytes               int64             `protobuf:"varint,62,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`       // size of a log file; 0: 16 MiB
+	LogFiles               int32             `protobuf:"varint,63,opt,name=log_files,json=logFiles,proto3" json:"log_files,omitempty"`       // how many are kept; 0: 3
+	NoLog                  bool              `protobuf:"varint,64,opt,name=no_log,json=noLog,proto3" json:"no_log,omitempty"`                // drop the output
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
@@ -1494,6 +1523,262 @@ func (x *CreateRequest) GetNewPrivileges() bool {
 	return false
 }
 
+func (x *CreateRequest) GetTmpfs() []*Tmpfs {
+	if x != nil {
+		return x.Tmpfs
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetUlimits() []string {
+	if x != nil {
+		return x.Ulimits
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetShmBytes() uint64 {
+	if x != nil {
+		return x.ShmBytes
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetSysctls() map[string]string {
+	if x != nil {
+		return x.Sysctls
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetSeccomp() []byte {
+	if x != nil {
+		return x.Seccomp
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetSeccompUnconfined() bool {
+	if x != nil {
+		return x.SeccompUnconfined
+	}
+	return false
+}
+
+func (x *CreateRequest) GetApparmor() string {
+	if x != nil {
+		return x.Apparmor
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetUnmasked() bool {
+	if x != nil {
+		return x.Unmasked
+	}
+	return false
+}
+
+func (x *CreateRequest) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetPid() string {
+	if x != nil {
+		return x.Pid
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetIpc() string {
+	if x != nil {
+		return x.Ipc
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetUts() string {
+	if x != nil {
+		return x.Uts
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetCpusetCpus() string {
+	if x != nil {
+		return x.CpusetCpus
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetCpusetMems() string {
+	if x != nil {
+		return x.CpusetMems
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetCpuShares() uint64 {
+	if x != nil {
+		return x.CpuShares
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetMemorySwapBytes() int64 {
+	if x != nil {
+		return x.MemorySwapBytes
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetMemoryReservationBytes() uint64 {
+	if x != nil {
+		return x.MemoryReservationBytes
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetOomScoreAdj() int32 {
+	if x != nil {
+		return x.OomScoreAdj
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetPlatform() string {
+	if x != nil {
+		return x.Platform
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetDevices() []string {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetIp() string {
+	if x != nil {
+		return x.Ip
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetPublishAll() bool {
+	if x != nil {
+		return x.PublishAll
+	}
+	return false
+}
+
+func (x *CreateRequest) GetExpose() []string {
+	if x != nil {
+		return x.Expose
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetLogBytes() int64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetLogFiles() int32 {
+	if x != nil {
+		return x.LogFiles
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetNoLog() bool {
+	if x != nil {
+		return x.NoLog
+	}
+	return false
+}
+
+// Tmpfs is a file system in memory.
+type Tmpfs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        string                 `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	Options       []string               `protobuf:"bytes,2,rep,name=options,proto3" json:"options,omitempty"` // in place of nosuid, nodev, noexec, mode=1777
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tmpfs) Reset() {
+	*x = Tmpfs{}
+	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tmpfs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tmpfs) ProtoMessage() {}
+
+func (x *Tmpfs) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tmpfs.ProtoReflect.Descriptor instead.
+func (*Tmpfs) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Tmpfs) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *Tmpfs) GetOptions() []string {
+	if x != nil {
+		return x.Options
+	}
+	return nil
+}
+
 type Dns struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Servers       []string               `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
@@ -1505,7 +1790,7 @@ type Dns struct {
 
 func (x *Dns) Reset() {
 	*x = Dns{}
-	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	mi := &file_longshore_v1_container_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1802,7 @@ func (x *Dns) String() string {
 func (*Dns) ProtoMessage() {}
 
 func (x *Dns) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	mi := &file_longshore_v1_container_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1815,7 @@ func (x *Dns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dns.ProtoReflect.Descriptor instead.
 func (*Dns) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{16}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Dns) GetServers() []string {
@@ -1564,7 +1849,7 @@ type Size struct {
 
 func (x *Size) Reset() {
 	*x = Size{}
-	mi := &file_longshore_v1_container_proto_msgTypes[17]
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1861,7 @@ func (x *Size) String() string {
 func (*Size) ProtoMessage() {}
 
 func (x *Size) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[17]
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1874,7 @@ func (x *Size) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Size.ProtoReflect.Descriptor instead.
 func (*Size) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{17}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Size) GetCols() uint32 {
@@ -1615,14 +1900,19 @@ type Mount struct {
 	ReadOnly bool                   `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	// The file or directory of the volume that is mounted; "" is all of it. It
 	// is resolved through no link, and must exist.
-	SubPath       string `protobuf:"bytes,4,opt,name=sub_path,json=subPath,proto3" json:"sub_path,omitempty"`
+	SubPath     string `protobuf:"bytes,4,opt,name=sub_path,json=subPath,proto3" json:"sub_path,omitempty"`
+	Propagation string `protobuf:"bytes,5,opt,name=propagation,proto3" json:"propagation,omitempty"`      // of a path of the host; "": rprivate
+	NoCopy      bool   `protobuf:"varint,6,opt,name=no_copy,json=noCopy,proto3" json:"no_copy,omitempty"` // do not fill a new volume with what the image has there
+	// The volume has no name, and goes with the container when it is removed
+	// with its volumes. Its source is empty.
+	Anonymous     bool `protobuf:"varint,7,opt,name=anonymous,proto3" json:"anonymous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1924,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1937,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Mount) GetSource() string {
@@ -1678,6 +1968,27 @@ func (x *Mount) GetSubPath() string {
 	return ""
 }
 
+func (x *Mount) GetPropagation() string {
+	if x != nil {
+		return x.Propagation
+	}
+	return ""
+}
+
+func (x *Mount) GetNoCopy() bool {
+	if x != nil {
+		return x.NoCopy
+	}
+	return false
+}
+
+func (x *Mount) GetAnonymous() bool {
+	if x != nil {
+		return x.Anonymous
+	}
+	return false
+}
+
 type Credentials struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Username      string                 `protobuf:"bytes,1,opt,name=username,proto3" json:"username,omitempty"`
@@ -1689,7 +2000,7 @@ type Credentials struct {
 
 func (x *Credentials) Reset() {
 	*x = Credentials{}
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +2012,7 @@ func (x *Credentials) String() string {
 func (*Credentials) ProtoMessage() {}
 
 func (x *Credentials) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1714,7 +2025,7 @@ func (x *Credentials) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credentials.ProtoReflect.Descriptor instead.
 func (*Credentials) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Credentials) GetUsername() string {
@@ -1751,7 +2062,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +2074,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,7 +2087,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CreateResponse) GetStep() isCreateResponse_Step {
@@ -1832,7 +2143,7 @@ type Created struct {
 
 func (x *Created) Reset() {
 	*x = Created{}
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +2155,7 @@ func (x *Created) String() string {
 func (*Created) ProtoMessage() {}
 
 func (x *Created) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +2168,7 @@ func (x *Created) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Created.ProtoReflect.Descriptor instead.
 func (*Created) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Created) GetId() string {
@@ -1900,7 +2211,7 @@ type PullProgress struct {
 
 func (x *PullProgress) Reset() {
 	*x = PullProgress{}
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2223,7 @@ func (x *PullProgress) String() string {
 func (*PullProgress) ProtoMessage() {}
 
 func (x *PullProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2236,7 @@ func (x *PullProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgress.ProtoReflect.Descriptor instead.
 func (*PullProgress) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PullProgress) GetBlob() string {
@@ -1966,7 +2277,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1978,7 +2289,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1991,7 +2302,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StartRequest) GetName() string {
@@ -2016,7 +2327,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2339,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2352,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
 }
 
 type RestartRequest struct {
@@ -2055,7 +2366,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2067,7 +2378,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2080,7 +2391,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RestartRequest) GetName() string {
@@ -2112,7 +2423,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2435,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2448,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
 }
 
 type StopRequest struct {
@@ -2152,7 +2463,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2164,7 +2475,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2177,7 +2488,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StopRequest) GetName() string {
@@ -2216,7 +2527,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2539,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2552,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
 }
 
 type KillRequest struct {
@@ -2255,7 +2566,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2267,7 +2578,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2280,7 +2591,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *KillRequest) GetName() string {
@@ -2312,7 +2623,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2324,7 +2635,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2337,7 +2648,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
 }
 
 type PauseRequest struct {
@@ -2350,7 +2661,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2362,7 +2673,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2375,7 +2686,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PauseRequest) GetName() string {
@@ -2400,7 +2711,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2412,7 +2723,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2425,7 +2736,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
 }
 
 type ResumeRequest struct {
@@ -2438,7 +2749,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2761,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2774,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ResumeRequest) GetName() string {
@@ -2488,7 +2799,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2811,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2513,20 +2824,21 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
 }
 
 type RemoveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"` // also when it runs, and when it is another owner's
+	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`     // also when it runs, and when it is another owner's
+	Volumes       bool                   `protobuf:"varint,3,opt,name=volumes,proto3" json:"volumes,omitempty"` // also the volumes without a name that were made for it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2850,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2863,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -2568,6 +2880,13 @@ func (x *RemoveRequest) GetForce() bool {
 	return false
 }
 
+func (x *RemoveRequest) GetVolumes() bool {
+	if x != nil {
+		return x.Volumes
+	}
+	return false
+}
+
 type RemoveResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2576,7 +2895,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2907,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2920,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
 }
 
 type WaitRequest struct {
@@ -2613,7 +2932,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2625,7 +2944,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2638,7 +2957,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -2657,7 +2976,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2988,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +3001,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -2705,7 +3024,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2717,7 +3036,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2730,7 +3049,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -2790,7 +3109,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2802,7 +3121,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2815,7 +3134,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -2905,7 +3224,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2917,7 +3236,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2930,7 +3249,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -3016,7 +3335,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3028,7 +3347,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3041,7 +3360,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -3070,7 +3389,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3401,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3414,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ExecStart) GetName() string {
@@ -3186,7 +3505,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3198,7 +3517,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3211,7 +3530,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Started) GetContainer() string {
@@ -3248,7 +3567,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3260,7 +3579,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3273,7 +3592,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -3330,7 +3649,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3661,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3674,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AttachStart) GetName() string {
@@ -3406,7 +3725,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3418,7 +3737,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3431,7 +3750,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -3482,7 +3801,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3494,7 +3813,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3507,7 +3826,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -3549,7 +3868,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3561,7 +3880,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3574,7 +3893,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -3601,7 +3920,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3613,7 +3932,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3626,7 +3945,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -3665,7 +3984,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3677,7 +3996,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3690,7 +4009,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -3828,7 +4147,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3840,7 +4159,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3853,7 +4172,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *TopRequest) GetName() string {
@@ -3872,7 +4191,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3884,7 +4203,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3897,7 +4216,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -3922,7 +4241,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3934,7 +4253,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3947,7 +4266,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -4117,7 +4436,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\x83\t\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xa7\x11\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -4162,22 +4481,67 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05start\x18\x1f \x01(\bR\x05start\x12;\n" +
 	"\vcredentials\x18  \x01(\v2\x19.longshore.v1.CredentialsR\vcredentials\x12\x12\n" +
 	"\x04hold\x18# \x01(\bR\x04hold\x12%\n" +
-	"\x0enew_privileges\x18\" \x01(\bR\rnewPrivileges\x1a9\n" +
+	"\x0enew_privileges\x18\" \x01(\bR\rnewPrivileges\x12)\n" +
+	"\x05tmpfs\x18$ \x03(\v2\x13.longshore.v1.TmpfsR\x05tmpfs\x12\x18\n" +
+	"\aulimits\x18% \x03(\tR\aulimits\x12\x1b\n" +
+	"\tshm_bytes\x18& \x01(\x04R\bshmBytes\x12B\n" +
+	"\asysctls\x18' \x03(\v2(.longshore.v1.CreateRequest.SysctlsEntryR\asysctls\x12\x18\n" +
+	"\aseccomp\x18( \x01(\fR\aseccomp\x12-\n" +
+	"\x12seccomp_unconfined\x18) \x01(\bR\x11seccompUnconfined\x12\x1a\n" +
+	"\bapparmor\x18* \x01(\tR\bapparmor\x12\x1a\n" +
+	"\bunmasked\x18+ \x01(\bR\bunmasked\x12\x16\n" +
+	"\x06groups\x18, \x03(\tR\x06groups\x12\x10\n" +
+	"\x03pid\x18- \x01(\tR\x03pid\x12\x10\n" +
+	"\x03ipc\x18. \x01(\tR\x03ipc\x12\x10\n" +
+	"\x03uts\x18/ \x01(\tR\x03uts\x12\x1f\n" +
+	"\vcpuset_cpus\x180 \x01(\tR\n" +
+	"cpusetCpus\x12\x1f\n" +
+	"\vcpuset_mems\x181 \x01(\tR\n" +
+	"cpusetMems\x12\x1d\n" +
+	"\n" +
+	"cpu_shares\x182 \x01(\x04R\tcpuShares\x12*\n" +
+	"\x11memory_swap_bytes\x183 \x01(\x12R\x0fmemorySwapBytes\x128\n" +
+	"\x18memory_reservation_bytes\x184 \x01(\x04R\x16memoryReservationBytes\x12\"\n" +
+	"\room_score_adj\x185 \x01(\x11R\voomScoreAdj\x12\x1a\n" +
+	"\bplatform\x186 \x01(\tR\bplatform\x12\x18\n" +
+	"\adevices\x187 \x03(\tR\adevices\x12\x14\n" +
+	"\x05hosts\x188 \x03(\tR\x05hosts\x12N\n" +
+	"\vannotations\x189 \x03(\v2,.longshore.v1.CreateRequest.AnnotationsEntryR\vannotations\x12\x0e\n" +
+	"\x02ip\x18: \x01(\tR\x02ip\x12\x10\n" +
+	"\x03mac\x18; \x01(\tR\x03mac\x12\x1f\n" +
+	"\vpublish_all\x18< \x01(\bR\n" +
+	"publishAll\x12\x16\n" +
+	"\x06expose\x18= \x03(\tR\x06expose\x12\x1b\n" +
+	"\tlog_bytes\x18> \x01(\x03R\blogBytes\x12\x1b\n" +
+	"\tlog_files\x18? \x01(\x05R\blogFiles\x12\x15\n" +
+	"\x06no_log\x18@ \x01(\bR\x05noLog\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"U\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
+	"\fSysctlsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
+	"\x05Tmpfs\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\x12\x18\n" +
+	"\aoptions\x18\x02 \x03(\tR\aoptions\"U\n" +
 	"\x03Dns\x12\x18\n" +
 	"\aservers\x18\x01 \x03(\tR\aservers\x12\x1a\n" +
 	"\bsearches\x18\x02 \x03(\tR\bsearches\x12\x18\n" +
 	"\aoptions\x18\x03 \x03(\tR\aoptions\".\n" +
 	"\x04Size\x12\x12\n" +
 	"\x04cols\x18\x01 \x01(\rR\x04cols\x12\x12\n" +
-	"\x04rows\x18\x02 \x01(\rR\x04rows\"o\n" +
+	"\x04rows\x18\x02 \x01(\rR\x04rows\"\xc8\x01\n" +
 	"\x05Mount\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x1b\n" +
 	"\tread_only\x18\x03 \x01(\bR\breadOnly\x12\x19\n" +
-	"\bsub_path\x18\x04 \x01(\tR\asubPath\"[\n" +
+	"\bsub_path\x18\x04 \x01(\tR\asubPath\x12 \n" +
+	"\vpropagation\x18\x05 \x01(\tR\vpropagation\x12\x17\n" +
+	"\ano_copy\x18\x06 \x01(\bR\x06noCopy\x12\x1c\n" +
+	"\tanonymous\x18\a \x01(\bR\tanonymous\"[\n" +
 	"\vCredentials\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12\x1a\n" +
 	"\bpassword\x18\x02 \x01(\tR\bpassword\x12\x14\n" +
@@ -4223,10 +4587,11 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\rResumeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"\x10\n" +
-	"\x0eResumeResponse\"9\n" +
+	"\x0eResumeResponse\"S\n" +
 	"\rRemoveRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\x10\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12\x18\n" +
+	"\avolumes\x18\x03 \x01(\bR\avolumes\"\x10\n" +
 	"\x0eRemoveResponse\"!\n" +
 	"\vWaitRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"?\n" +
@@ -4383,7 +4748,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
@@ -4401,145 +4766,151 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	(*WhyResponse)(nil),            // 13: longshore.v1.WhyResponse
 	(*Process)(nil),                // 14: longshore.v1.Process
 	(*CreateRequest)(nil),          // 15: longshore.v1.CreateRequest
-	(*Dns)(nil),                    // 16: longshore.v1.Dns
-	(*Size)(nil),                   // 17: longshore.v1.Size
-	(*Mount)(nil),                  // 18: longshore.v1.Mount
-	(*Credentials)(nil),            // 19: longshore.v1.Credentials
-	(*CreateResponse)(nil),         // 20: longshore.v1.CreateResponse
-	(*Created)(nil),                // 21: longshore.v1.Created
-	(*PullProgress)(nil),           // 22: longshore.v1.PullProgress
-	(*StartRequest)(nil),           // 23: longshore.v1.StartRequest
-	(*StartResponse)(nil),          // 24: longshore.v1.StartResponse
-	(*RestartRequest)(nil),         // 25: longshore.v1.RestartRequest
-	(*RestartResponse)(nil),        // 26: longshore.v1.RestartResponse
-	(*StopRequest)(nil),            // 27: longshore.v1.StopRequest
-	(*StopResponse)(nil),           // 28: longshore.v1.StopResponse
-	(*KillRequest)(nil),            // 29: longshore.v1.KillRequest
-	(*KillResponse)(nil),           // 30: longshore.v1.KillResponse
-	(*PauseRequest)(nil),           // 31: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 32: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 33: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 34: longshore.v1.ResumeResponse
-	(*RemoveRequest)(nil),          // 35: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 36: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 37: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 38: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 39: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 40: longshore.v1.Input
-	(*Output)(nil),                 // 41: longshore.v1.Output
-	(*StartFailure)(nil),           // 42: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 43: longshore.v1.ExecStart
-	(*Started)(nil),                // 44: longshore.v1.Started
-	(*AttachRequest)(nil),          // 45: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 46: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 47: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 48: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 49: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 50: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 51: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 52: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 53: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 54: longshore.v1.ProcessStats
-	nil,                            // 55: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 56: longshore.v1.Container.LabelsEntry
-	nil,                            // 57: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 58: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 59: longshore.v1.CreateRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil),  // 60: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 61: google.protobuf.Duration
+	(*Tmpfs)(nil),                  // 16: longshore.v1.Tmpfs
+	(*Dns)(nil),                    // 17: longshore.v1.Dns
+	(*Size)(nil),                   // 18: longshore.v1.Size
+	(*Mount)(nil),                  // 19: longshore.v1.Mount
+	(*Credentials)(nil),            // 20: longshore.v1.Credentials
+	(*CreateResponse)(nil),         // 21: longshore.v1.CreateResponse
+	(*Created)(nil),                // 22: longshore.v1.Created
+	(*PullProgress)(nil),           // 23: longshore.v1.PullProgress
+	(*StartRequest)(nil),           // 24: longshore.v1.StartRequest
+	(*StartResponse)(nil),          // 25: longshore.v1.StartResponse
+	(*RestartRequest)(nil),         // 26: longshore.v1.RestartRequest
+	(*RestartResponse)(nil),        // 27: longshore.v1.RestartResponse
+	(*StopRequest)(nil),            // 28: longshore.v1.StopRequest
+	(*StopResponse)(nil),           // 29: longshore.v1.StopResponse
+	(*KillRequest)(nil),            // 30: longshore.v1.KillRequest
+	(*KillResponse)(nil),           // 31: longshore.v1.KillResponse
+	(*PauseRequest)(nil),           // 32: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),          // 33: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 34: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 35: longshore.v1.ResumeResponse
+	(*RemoveRequest)(nil),          // 36: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 37: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),            // 38: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),           // 39: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),            // 40: longshore.v1.ExecRequest
+	(*Input)(nil),                  // 41: longshore.v1.Input
+	(*Output)(nil),                 // 42: longshore.v1.Output
+	(*StartFailure)(nil),           // 43: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 44: longshore.v1.ExecStart
+	(*Started)(nil),                // 45: longshore.v1.Started
+	(*AttachRequest)(nil),          // 46: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 47: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 48: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 49: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 50: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 51: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 52: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 53: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 54: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 55: longshore.v1.ProcessStats
+	nil,                            // 56: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 57: longshore.v1.Container.LabelsEntry
+	nil,                            // 58: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 59: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 60: longshore.v1.CreateRequest.LabelsEntry
+	nil,                            // 61: longshore.v1.CreateRequest.SysctlsEntry
+	nil,                            // 62: longshore.v1.CreateRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),  // 63: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 64: google.protobuf.Duration
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	60, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	55, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	63, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	56, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	60, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	60, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	60, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	63, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	63, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	63, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	56, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	57, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	60, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	63, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	60, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	57, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	63, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	58, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	58, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	59, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
 	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
 	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	14, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
-	60, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	60, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	63, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	63, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
 	3,  // 21: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
-	17, // 22: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
-	18, // 23: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
+	18, // 22: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
+	19, // 23: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
 	2,  // 24: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	59, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	61, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
-	16, // 27: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
-	19, // 28: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
-	22, // 29: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	21, // 30: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	61, // 31: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	61, // 32: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	3,  // 33: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	43, // 34: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	40, // 35: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	17, // 36: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	44, // 37: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	3,  // 38: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	17, // 39: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	46, // 40: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	40, // 41: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	17, // 42: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	60, // 43: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	60, // 44: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	60, // 45: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	61, // 46: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	51, // 47: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	60, // 48: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	54, // 49: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	6,  // 50: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	8,  // 51: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	10, // 52: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	12, // 53: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	15, // 54: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	23, // 55: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	25, // 56: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	27, // 57: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	29, // 58: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	31, // 59: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	33, // 60: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	35, // 61: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	37, // 62: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	39, // 63: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	45, // 64: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	47, // 65: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	49, // 66: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	52, // 67: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	7,  // 68: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 69: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 70: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 71: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	20, // 72: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	24, // 73: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	26, // 74: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	28, // 75: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	30, // 76: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	32, // 77: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	34, // 78: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	36, // 79: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	38, // 80: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	41, // 81: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	41, // 82: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	48, // 83: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	50, // 84: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	53, // 85: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	68, // [68:86] is the sub-list for method output_type
-	50, // [50:68] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	60, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	64, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	17, // 27: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
+	20, // 28: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
+	16, // 29: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
+	61, // 30: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	62, // 31: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	23, // 32: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	22, // 33: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	64, // 34: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	64, // 35: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	3,  // 36: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	44, // 37: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	41, // 38: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	18, // 39: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	45, // 40: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	3,  // 41: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	18, // 42: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	47, // 43: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	41, // 44: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	18, // 45: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	63, // 46: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	63, // 47: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	63, // 48: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	64, // 49: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	52, // 50: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	63, // 51: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	55, // 52: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	6,  // 53: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	8,  // 54: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	10, // 55: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	12, // 56: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	15, // 57: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	24, // 58: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	26, // 59: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	28, // 60: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	30, // 61: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	32, // 62: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	34, // 63: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	36, // 64: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	38, // 65: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	40, // 66: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	46, // 67: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	48, // 68: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	50, // 69: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	53, // 70: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	7,  // 71: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 72: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 73: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 74: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	21, // 75: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	25, // 76: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	27, // 77: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	29, // 78: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	31, // 79: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	33, // 80: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	35, // 81: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	37, // 82: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	39, // 83: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	42, // 84: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	42, // 85: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	49, // 86: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	51, // 87: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	54, // 88: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	71, // [71:89] is the sub-list for method output_type
+	53, // [53:71] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -4547,39 +4918,39 @@ func file_longshore_v1_container_proto_init() {
 	if File_longshore_v1_container_proto != nil {
 		return
 	}
-	file_longshore_v1_container_proto_msgTypes[20].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[21].OneofWrappers = []any{
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[39].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[40].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[40].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[41].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[41].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[42].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[45].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[46].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[47].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[51].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[48].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[52].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   60,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

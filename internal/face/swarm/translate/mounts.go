@@ -187,28 +187,12 @@ func tmpfsWords(text string) (words []string, err error) {
 		}
 	}
 	for _, p := range pairs {
-		if len(p) < 1 || len(p) > 2 || !tmpfsWord(p) {
+		if len(p) < 1 || len(p) > 2 || !ocispec.TmpfsOption(strings.Join(p, "=")) {
 			return nil, invalid.Errorf("tmpfs option %q", strings.Join(p, "="))
 		}
 		words = append(words, strings.Join(p, "="))
 	}
 	return words, nil
-}
-
-// tmpfsWord reports whether a tmpfs may have an option: flags, sizes and owners, and nothing
-// that mounts something else.
-func tmpfsWord(p []string) bool {
-	if len(p) == 1 {
-		return slices.Contains([]string{
-			"exec", "noexec", "suid", "nosuid", "dev", "nodev", "ro", "rw", "sync", "async", "dirsync", "atime", "noatime", "diratime", "nodiratime",
-			"relatime", "norelatime", "strictatime", "nostrictatime", "defaults", "noswap", "inode32", "inode64",
-		}, p[0])
-	}
-	pattern := map[string]string{
-		"size": `^[0-9]{1,19}[kKmMgG%]?$`, "nr_blocks": `^[0-9]{1,19}[kKmMgG]?$`, "nr_inodes": `^[0-9]{1,19}[kKmMgG]?$`, "mode": `^[0-7]{1,5}$`,
-		"uid": `^[0-9]{1,10}$`, "gid": `^[0-9]{1,10}$`, "huge": `^(never|always|within_size|advise)$`, "mpol": `^[a-z0-9=:,-]{1,64}$`,
-	}[p[0]]
-	return pattern != "" && regexp.MustCompile(pattern).MatchString(p[1])
 }
 
 // volumes are the task's named volumes, and those without a name, which are its own.

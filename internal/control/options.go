@@ -1,0 +1,245 @@
+package control
+
+import (
+	"maps"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/sysctl"
+)
+
+// maxOOMScore is the kernel's.
+const maxOOMScore = 1000
+
+// limits puts the request's limits into s.
+func limits(s *specs.Spec, req *longshorev1.CreateRequest) error {
+	l := ocispec.Limits{
+		Memory: bytesOf(req.GetMemoryBytes()), CPUs: req.GetCpus(), Pids: req.GetPids(), Shares: req.GetCpuShares(), Cpuset: req.GetCpusetCpus(),
+	}
+	res, err := l.Resources()
+	if err != nil {
+		return err
+	}
+	if mems := req.GetCpusetMems(); mems != "" {
+		if res.CPU == nil {
+			res.CPU = &specs.LinuxCPU{}
+		}
+		res.CPU.Mems = mems
+	}
+	if swap := req.GetMemorySwapBytes(); swap != 0 {
+		switch {
+		case l.Memory == 0:
+			return invalid.Errorf("a limit of swap without one of memory")
+		case swap != -1 && swap < l.Memory:
+			return invalid.Errorf("%d bytes of memory and swap together are less than the %d bytes of memory", swap, l.Memory)
+		}
+		res.Memory.Swap = &swap
+	}
+	if r := bytesOf(req.GetMemoryReservationBytes()); r > 0 {
+		if l.Memory > 0 && r > l.Memory {
+			return invalid.Errorf("%d bytes of memory are reserved, more than the limit of %d", r, l.Memory)
+		}
+		if res.Memory == nil {
+			res.Memory = &specs.LinuxMemory{}
+		}
+		res.Memory.Reservation = &r
+	}
+	res.Devices = s.Linux.Resources.Devices
+	s.Linux.Resources = res
+	if score := int(req.GetOomScoreAdj()); score != 0 {
+		if score < -maxOOMScore || score > maxOOMScore {
+			return invalid.Errorf("oom score %d is not between -%d and %d", score, maxOOMScore, maxOOMScore)
+		}
+		s.Process.OOMScoreAdj = &score
+	}
+	for _, u := range req.GetUlimits() {
+		r, err := ocispec.Rlimit(u)
+		if err != nil {
+			return err
+		}
+		s.Process.Rlimits = append(s.Process.Rlimits, r)
+	}
+	return nil
+}
+
+// bytesOf returns n as the int64 that specs have; larger ones are no limit that matters.
+func bytesOf(n uint64) int64 { return int64(min(n, 1<<62)) }
+
+// confine puts the request's system call filter, profile and hidden paths into s. The capabilities
+// must be set.
+func confine(s *specs.Spec, req *longshorev1.CreateRequest) error {
+	switch {
+	case req.GetSeccompUnconfined() && len(req.GetSeccomp()) > 0:
+		return invalid.Errorf("a system call filter is given, and that there is to be none")
+	case req.GetPrivileged():
+		if err := ocispec.AllPrivileges(s); err != nil {
+			return err
+		}
+	}
+	ocispec.AppArmor(s, req.GetApparmor())
+	if req.GetUnmasked() {
+		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
+	}
+	switch {
+	case len(req.GetSeccomp()) > 0:
+		return ocispec.LoadSeccomp(s, req.GetSeccomp())
+	case req.GetSeccompUnconfined() || req.GetPrivileged():
+		return nil
+	}
+	return ocispec.DefaultSeccomp(s)
+}
+
+// addDevices puts the request's devices of the host into s. Those of the Container Device
+// Interface are a policy's affair: see cdiNames.
+func addDevices(s *specs.Spec, req *longshorev1.CreateRequest) error {
+	for _, name := range req.GetDevices() {
+		if !strings.HasPrefix(name, "/") {
+			continue
+		}
+		d, err := ocispec.ParseDevice(name)
+		if err != nil {
+			return err
+		}
+		devices, rules, err := ocispec.HostDevice(d)
+		if err != nil {
+			return err
+		}
+		ocispec.AddDevice(s, devices, rules)
+	}
+	return nil
+}
+
+// cdiNames returns those of the request's devices that are named as the Container Device Interface
+// does.
+func cdiNames(req *longshorev1.CreateRequest) ([]string, error) {
+	names := slices.DeleteFunc(slices.Clone(req.GetDevices()), func(n string) bool { return strings.HasPrefix(n, "/") })
+	return names, ocispec.CheckCDI(names)
+}
+
+// memoryMounts are the request's file systems in memory, and /dev/shm where it has another size.
+func memoryMounts(req *longshorev1.CreateRequest) (list []specs.Mount, err error) {
+	for _, t := range req.GetTmpfs() {
+		options := []string{"nosuid", "nodev", "noexec", "mode=1777"}
+		for _, o := range t.GetOptions() {
+			if !ocispec.TmpfsOption(o) {
+				return nil, invalid.Errorf("tmpfs %s: option %q", t.GetTarget(), o)
+			}
+			options = append(options, o)
+		}
+		list = append(list, specs.Mount{Destination: path.Clean(t.GetTarget()), Type: "tmpfs", Source: "tmpfs", Options: options})
+	}
+	if n := bytesOf(req.GetShmBytes()); n > 0 {
+		if req.GetIpc() == "host" {
+			return nil, invalid.Errorf("the size of /dev/shm is the host's with ipc host")
+		}
+		list = append(list, specs.Mount{
+			Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=" + strconv.FormatInt(n, 10)},
+		})
+	}
+	return list, nil
+}
+
+// namespaces puts the request's namespaces into cfg; its network is not among them.
+func namespaces(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
+	for _, n := range []struct {
+		kind, asked string
+		ns          *core.Namespace
+	}{{"pid", req.GetPid(), &cfg.Namespaces.PID}, {"ipc", req.GetIpc(), &cfg.Namespaces.IPC}, {"uts", req.GetUts(), &cfg.Namespaces.UTS}} {
+		switch n.asked {
+		case "", "private":
+		case "host":
+			n.ns.Mode = core.Host
+		default:
+			return invalid.Errorf("%s namespace %q is neither host nor private", n.kind, n.asked)
+		}
+	}
+	if req.GetUts() == "host" && req.GetHostname() != "" {
+		return invalid.Errorf("a host name cannot be given together with uts host")
+	}
+	if _, err := sysctl.ParseAll(req.GetSysctls()); err != nil {
+		return err
+	}
+	return nil
+}
+
+// address puts the request's own address into cfg.
+func address(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
+	if req.GetIp() == "" && req.GetMac() == "" {
+		return nil
+	}
+	if req.GetNetwork() != "" {
+		return invalid.Errorf("an address cannot be given with network %s", req.GetNetwork())
+	}
+	a := core.Attachment{MAC: req.GetMac()}
+	if req.GetIp() != "" {
+		ip, err := netip.ParseAddr(req.GetIp())
+		if err != nil {
+			return invalid.Errorf("address %q: %v", req.GetIp(), err)
+		}
+		a.Addrs = []netip.Prefix{netip.PrefixFrom(ip, ip.BitLen())}
+	}
+	cfg.Network.Attach = []core.Attachment{a}
+	return nil
+}
+
+// hostLines are the request's lines of /etc/hosts, names by their addresses.
+func hostLines(req *longshorev1.CreateRequest) (map[string][]string, error) {
+	lines := map[string][]string{}
+	for _, h := range req.GetHosts() {
+		name, addr, ok := strings.Cut(h, ":")
+		if !ok || name == "" || strings.ContainsAny(name, " \t\n#") {
+			return nil, invalid.Errorf("host %q is not NAME:ADDRESS", h)
+		}
+		ip, err := netip.ParseAddr(strings.Trim(addr, "[]"))
+		if err != nil {
+			return nil, invalid.Errorf("host %q: %v", h, err)
+		}
+		lines[ip.String()] = append(lines[ip.String()], name)
+	}
+	return lines, nil
+}
+
+// exposed are the ports that the image and the request name, without host ports, each as often as
+// it is not among those that are published already.
+func exposed(img *imagespec.ImageConfig, req *longshorev1.CreateRequest, published []core.Port) ([]core.Port, error) {
+	var list []core.Port
+	for _, e := range append(slices.Sorted(maps.Keys(img.ExposedPorts)), req.GetExpose()...) {
+		span, proto, _ := strings.Cut(e, "/")
+		first, last, isSpan := strings.Cut(span, "-")
+		if !isSpan {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		to, err2 := strconv.ParseUint(last, 10, 16)
+		if err != nil || err2 != nil || from == 0 || to < from {
+			return nil, invalid.Errorf("port %q is not PORT[-PORT][/PROTOCOL]", e)
+		}
+		for n := from; n <= to; n++ {
+			more, err := toCorePorts([]*longshorev1.Port{{Protocol: proto, Container: uint32(n)}})
+			if err != nil {
+				return nil, err
+			}
+			same := func(p core.Port) bool { return p.Proto == more[0].Proto && p.Container == more[0].Container }
+			if !slices.ContainsFunc(published, same) && !slices.ContainsFunc(list, same) {
+				list = append(list, more[0])
+			}
+		}
+	}
+	if len(list) > maxChosenPorts {
+		return nil, invalid.Errorf("%d ports are to be forwarded from ports that are chosen, at most %d", len(list), maxChosenPorts)
+	}
+	return list, nil
+}
+
+// maxChosenPorts bounds how many ports of the host publish_all takes.
+const maxChosenPorts = 256
