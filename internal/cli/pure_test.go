@@ -5,15 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -32,9 +37,44 @@ func TestParsePort(t *testing.T) {
 		"0:80":                {Protocol: "tcp", Container: 80},
 		"127.0.0.1::80":       {Protocol: "tcp", HostIp: "127.0.0.1", Container: 80},
 		"[::1]::80":           {Protocol: "tcp", HostIp: "::1", Container: 80},
-		"80:":                 nil, "a:b": nil, "70000:1": nil, "": nil, "1:2:": nil, ":0": nil, "0": nil, ":": nil, "/tcp": nil,
+		"80:":                 nil, "a:b": nil, "70000:1": nil, "": nil, "1:2:": nil, ":0": nil, "0": nil, ":": nil, "/tcp": nil, "1-3:1-2": nil, "3-1": nil, "1-": nil, "127.0.0.1:80": nil,
 	} {
-		got, err := parsePort(in)
+		got, err := parsePorts(in)
+		if want == nil {
+			if err == nil {
+				t.Errorf("%q was taken: %v", in, got)
+			}
+			continue
+		}
+		if err != nil || len(got) != 1 || got[0].String() != want.String() {
+			t.Errorf("%q: %v, %v", in, got, err)
+		}
+	}
+	got, err := parsePorts("127.0.0.1:8000-8002:80-82/udp")
+	if err != nil || len(got) != 3 || got[2].GetHost() != 8002 || got[2].GetContainer() != 82 || got[2].GetHostIp() != "127.0.0.1" || got[2].GetProtocol() != "udp" {
+		t.Errorf("a range: %v, %v", got, err)
+	}
+}
+
+// TestParseMount parses what people type after -v.
+func TestParseMount(t *testing.T) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for in, want := range map[string]*longshorev1.Mount{
+		"/a:/b":           {Source: "/a", Target: "/b"},
+		"/a:/b:ro,z":      {Source: "/a", Target: "/b", ReadOnly: true},
+		"/a:/b:rshared,Z": {Source: "/a", Target: "/b", Propagation: "rshared"},
+		".:/b":            {Source: here, Target: "/b"},
+		"./x:/b:rw":       {Source: filepath.Join(here, "x"), Target: "/b"},
+		"vol:/b:nocopy":   {Source: "vol", Target: "/b", NoCopy: true},
+		"vol/in/it:/b":    {Source: "vol", SubPath: "in/it", Target: "/b"},
+		"/b":              {Target: "/b", Anonymous: true},
+		"/b:ro":           {Target: "/b", Anonymous: true, ReadOnly: true},
+		"":                nil, ":": nil, "a:b": nil, ":/b": nil, "/a:": nil, "/a:/b:bad": nil, "/a:/b:ro:rw": nil, "vol": nil,
+	} {
+		got, err := parseMount(in)
 		if want == nil {
 			if err == nil {
 				t.Errorf("%q was taken: %v", in, got)
@@ -42,7 +82,57 @@ func TestParsePort(t *testing.T) {
 			continue
 		}
 		if err != nil || got.String() != want.String() {
-			t.Errorf("%q: %v, %v", in, got, err)
+			t.Errorf("%q: %v, %v, want %v", in, got, err, want)
+		}
+	}
+}
+
+// TestFlagsThatPeopleType reach the request as they are meant; wrong ones are refused by name.
+func TestFlagsThatPeopleType(t *testing.T) {
+	dir := t.TempDir()
+	env := filepath.Join(dir, "env")
+	if err := os.WriteFile(env, []byte("# a comment\nA=1\n\nB=x y=z\nHOME\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fill := func(args ...string) (*longshorev1.CreateRequest, error) {
+		f := &runFlags{req: &longshorev1.CreateRequest{}}
+		fl := pflag.NewFlagSet("run", pflag.ContinueOnError)
+		fl.SetOutput(io.Discard)
+		f.define(fl)
+		if err := fl.Parse(args); err != nil {
+			return nil, err
+		}
+		return f.req, f.fill(fl, fl.Args(), func(string) string { return "/root" })
+	}
+	r, err := fill("--env-file", env, "-e", "A=2", "-m", "64m", "--memory-swap", "128m", "--net", "host", "--pids-limit", "7", "-h", "web", "--shm-size", "1g",
+		"--mount", "type=tmpfs,target=/t,tmpfs-size=1m,tmpfs-mode=700", "--mount", `type=volume,"source=v",dst=/v,readonly`, "--mount", "type=bind,src=/etc,target=/e,bind-propagation=rslave",
+		"--tmpfs", "/run:size=64m,exec", "--ulimit", "nofile=1:2", "--device", "/dev/null", "--gpus", "device=0,1", "--sysctl", "net.core.somaxconn=5",
+		"--security-opt", "seccomp=unconfined", "--security-opt", "no-new-privileges:false", "--security-opt", "systempaths=unconfined", "--group-add", "5", "--pid=host", "--ipc=host",
+		"--cpuset-cpus", "0", "--cpu-shares", "512", "--oom-score-adj", "10", "--platform", "linux/arm64", "--add-host", "a:1.2.3.4", "--dns", "1.1.1.1", "--dns-search", "x", "--dns-opt", "ndots:1",
+		"--annotation", "k=v", "--ip", "10.0.0.9", "-P", "--expose", "9-10", "--log-opt", "max-size=1m", "--log-opt", "max-file=2", "busybox", "--", "ls", "--", "-l")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &longshorev1.CreateRequest{
+		Image: "busybox", Command: []string{"ls", "--", "-l"}, Env: []string{"A=1", "B=x y=z", "HOME=/root", "A=2"}, MemoryBytes: 64 << 20, MemorySwapBytes: 128 << 20,
+		Network: "host", Pids: 7, Hostname: "web", ShmBytes: 1 << 30, Pull: "missing", StopGrace: durationpb.New(10 * time.Second),
+		Tmpfs:   []*longshorev1.Tmpfs{{Target: "/t", Options: []string{"size=1048576", "mode=700"}}, {Target: "/run", Options: []string{"size=64m", "exec"}}},
+		Mounts:  []*longshorev1.Mount{{Source: "v", Target: "/v", ReadOnly: true}, {Source: "/etc", Target: "/e", Propagation: "rslave"}},
+		Ulimits: []string{"nofile=1:2"}, Devices: []string{"/dev/null", "nvidia.com/gpu=0", "nvidia.com/gpu=1"}, Sysctls: map[string]string{"net.core.somaxconn": "5"},
+		SeccompUnconfined: true, NewPrivileges: true, Unmasked: true, Groups: []string{"5"}, Pid: "host", Ipc: "host", CpusetCpus: "0", CpuShares: 512, OomScoreAdj: 10,
+		Platform: "linux/arm64", Hosts: []string{"a:1.2.3.4"}, Dns: &longshorev1.Dns{Servers: []string{"1.1.1.1"}, Searches: []string{"x"}, Options: []string{"ndots:1"}},
+		Annotations: map[string]string{"k": "v"}, Ip: "10.0.0.9", PublishAll: true, Expose: []string{"9-10"}, LogBytes: 1 << 20, LogFiles: 2,
+	}
+	if !proto.Equal(r, want) {
+		t.Errorf("got  %v\nwant %v", r, want)
+	}
+	for _, bad := range []string{
+		"--env-file=/nonexistent", "--mount=type=nothing,target=/x", "--mount=target=", "--mount=type=bind,source=x,target=/y", "--mount=type=tmpfs,source=x,target=/y", "--mount=color=red,target=/x",
+		"--security-opt=nothing", "--security-opt=seccomp=/nonexistent", "--gpus=2", "--userns=keep-id", "--log-driver=syslog", "--log-opt=tag=x", "--log-opt=max-size=x", "--memory-swap=x", "--shm-size=x",
+		"--restart=always",
+	} {
+		if _, err := fill(bad, "busybox"); err == nil || !strings.Contains(err.Error(), strings.SplitN(bad, "=", 2)[0]) {
+			t.Errorf("%s: %v", bad, err)
 		}
 	}
 }

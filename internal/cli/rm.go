@@ -9,18 +9,19 @@ import (
 )
 
 func newRm(a *app) *cobra.Command {
-	var force bool
+	var force, volumes bool
 	cmd := &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Remove containers or sandboxes",
 		Args:  minArgs(1, "a container or sandbox"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.containers.Remove(ctx, &longshorev1.RemoveRequest{Name: name, Force: force})
+				_, err := c.containers.Remove(ctx, &longshorev1.RemoveRequest{Name: name, Force: force, Volumes: volumes})
 				return err
 			})
 		},
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also running objects, and those of other owners")
+	cmd.Flags().BoolVarP(&volumes, "volumes", "v", false, "also the volumes without a name that were made for them")
 	return cmd
 }

@@ -32,6 +32,7 @@ type runFlags struct {
 	quiet      bool
 	dns        []string
 	creds      string
+	more       moreFlags
 }
 
 func newRun(a *app) *cobra.Command {
@@ -84,15 +85,22 @@ func newCreate(a *app) *cobra.Command {
 
 // define defines the flags that run and create share.
 func (f *runFlags) define(fl *pflag.FlagSet) {
-	fl.SetInterspersed(false) // what follows the image belongs to the program
+	fl.SetInterspersed(false)                       // what follows the image belongs to the program
+	fl.Bool("help", false, "help for this command") // -h is the host name's, as people type it
+	fl.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if known, ok := otherNames()[name]; ok {
+			name = known
+		}
+		return pflag.NormalizedName(name)
+	})
 	fl.StringVar(&f.req.Name, "name", "", "name of the container (default: generated)")
 	fl.BoolVarP(&f.req.Stdin, "interactive", "i", false, "keep standard input open")
 	fl.BoolVarP(&f.req.Tty, "tty", "t", false, "allocate a terminal")
 	fl.BoolVar(&f.req.AutoRemove, "rm", false, "remove the container when it has ended")
 	fl.StringArrayVarP(&f.env, "env", "e", nil, "environment variable, NAME=value, or NAME to copy it from this environment")
-	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount, /host/path:/path[:ro] or volume[/path in it]:/path[:ro]")
-	fl.StringArrayVarP(&f.ports, "publish", "p", nil, "forward a port, [[ip:][host]:]container[/tcp|udp|sctp]; the agent chooses a host port that is not named")
-	fl.StringVar(&f.memory, "memory", "", "memory limit, such as 64m or 2g")
+	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount, [/host/path:|./path:|volume[/path in it]:]/path[:ro|rw|nocopy|rshared|z|…]; without a source the volume goes with the container")
+	fl.StringArrayVarP(&f.ports, "publish", "p", nil, "forward a port or a range, [[ip:][host]:]container[/tcp|udp|sctp]; the agent chooses a host port that is not named")
+	fl.StringVarP(&f.memory, "memory", "m", "", "memory limit, such as 64m or 2g")
 	fl.Float64Var(&f.req.Cpus, "cpus", 0, "CPU limit, such as 1.5")
 	fl.Int64Var(&f.req.Pids, "pids", 0, "limit of processes and threads")
 	fl.StringVarP(&f.req.User, "user", "u", "", "user[:group] by name or number")
@@ -104,7 +112,7 @@ func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.req.NewPrivileges, "new-privileges", false, "let programs gain rights by set-user-ID and the like (su, sudo)")
 	fl.BoolVar(&f.req.ReadOnly, "read-only", false, "root filesystem read-only")
 	fl.BoolVar(&f.req.Init, "init", false, "run a tiny init as pid 1, which reaps processes and forwards signals")
-	fl.StringVar(&f.req.Hostname, "hostname", "", "host name (default: the container's name)")
+	fl.StringVarP(&f.req.Hostname, "hostname", "h", "", "host name (default: the container's name)")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label, NAME=value")
 	fl.StringVar(&f.req.Network, "network", "", "host, none, or empty for the agent's default")
 	fl.StringArrayVar(&f.dns, "dns", nil, "name server to use instead of the host's")
@@ -114,6 +122,7 @@ func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.StringVar(&f.creds, "creds", "", "registry user[:password]; without a password $LONGSHORE_REGISTRY_PASSWORD is used")
 	fl.StringVar(&f.req.StopSignal, "stop-signal", "", "signal that stops the program (default: the image's, or TERM)")
 	fl.DurationVar(&f.stopAfter, "stop-timeout", 10*time.Second, "time from the stop signal to KILL")
+	f.more.define(fl, f.req)
 	fl.StringVar(&f.restart, "restart", "no", "accepts only no: restarting is the orchestrator's task")
 }
 
@@ -124,10 +133,17 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 	}
 	r := f.req
 	r.Image, r.Command = args[0], args[1:]
+	if len(r.GetCommand()) > 0 && r.GetCommand()[0] == "--" { // the end of the options, as some write it
+		r.Command = r.GetCommand()[1:]
+	}
 	r.ClearEntrypoint = fl.Changed("entrypoint") && f.entrypoint == ""
 	r.Entrypoint = f.entrypoint
 	r.StopGrace = durationpb.New(f.stopAfter)
-	if r.Env, err = parseEnv(f.env, getenv); err != nil {
+	fromFiles, err := f.more.envFiles()
+	if err != nil {
+		return err
+	}
+	if r.Env, err = parseEnv(append(fromFiles, f.env...), getenv); err != nil {
 		return err
 	}
 	if r.Labels, err = parseLabels(f.labels); err != nil {
@@ -146,17 +162,17 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 		r.Mounts = append(r.Mounts, m)
 	}
 	for _, p := range f.ports {
-		q, err := parsePort(p)
+		q, err := parsePorts(p)
 		if err != nil {
 			return err
 		}
-		r.Ports = append(r.Ports, q)
+		r.Ports = append(r.Ports, q...)
 	}
 	if len(f.dns) > 0 {
 		r.Dns = &longshorev1.Dns{Servers: f.dns}
 	}
 	r.Credentials = parseCredentials(f.creds, getenv)
-	return nil
+	return f.more.fill(r)
 }
 
 func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
@@ -213,6 +229,9 @@ func (a *app) ended(status int, err error) error {
 
 // create sends the request, and shows the progress of the pull and the warnings.
 func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.Created, error) {
+	if err := f.more.checkID(); err != nil {
+		return nil, err
+	}
 	f.req.Size = a.terminalSize()
 	stream, err := c.containers.Create(ctx, f.req)
 	if err != nil {
@@ -232,7 +251,7 @@ func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.
 			for _, w := range created.GetWarnings() {
 				a.warn("warning: %s", w)
 			}
-			return created, nil
+			return created, f.more.writeID(created.GetId())
 		}
 	}
 }
@@ -284,58 +303,6 @@ func parseBytes(s string) (uint64, error) {
 		return 0, fmt.Errorf("%q is not a size such as 512, 64k, 64m or 2g", s)
 	}
 	return uint64(f * float64(uint64(1)<<shift)), nil
-}
-
-// parseMount parses SOURCE:TARGET[:ro|rw], where SOURCE is a path or VOLUME[/PATH].
-func parseMount(s string) (*longshorev1.Mount, error) {
-	part := strings.Split(s, ":")
-	m := &longshorev1.Mount{}
-	switch len(part) {
-	case 3:
-		switch part[2] {
-		case "ro":
-			m.ReadOnly = true
-		case "rw":
-		default:
-			return nil, fmt.Errorf("--volume %q: the mode must be ro or rw", s)
-		}
-	case 2:
-	default:
-		return nil, fmt.Errorf("--volume %q is not SOURCE:TARGET[:ro]", s)
-	}
-	m.Source, m.Target = part[0], part[1]
-	if !strings.HasPrefix(m.GetSource(), "/") {
-		m.Source, m.SubPath, _ = strings.Cut(m.GetSource(), "/")
-	}
-	if m.GetSource() == "" || m.GetTarget() == "" {
-		return nil, fmt.Errorf("--volume %q is not SOURCE:TARGET[:ro]", s)
-	}
-	return m, nil
-}
-
-// parsePort parses [[IP:][HOST]:]CONTAINER[/PROTO]; an IPv6 address is in brackets.
-func parsePort(s string) (*longshorev1.Port, error) {
-	wrong := fmt.Errorf("--publish %q is not [[ip:][host]:]container[/tcp|udp|sctp]", s)
-	rest, proto, _ := strings.Cut(s, "/")
-	if proto == "" {
-		proto = "tcp"
-	}
-	i := strings.LastIndexByte(rest, ':')
-	container, err := strconv.ParseUint(rest[i+1:], 10, 16)
-	if err != nil || container == 0 {
-		return nil, wrong
-	}
-	ip, hostText := "", rest[:max(i, 0)]
-	if j := strings.LastIndexByte(hostText, ':'); j >= 0 {
-		ip, hostText = strings.Trim(hostText[:j], "[]"), hostText[j+1:]
-	}
-	var host uint64 // chosen by the agent
-	if hostText != "" {
-		if host, err = strconv.ParseUint(hostText, 10, 16); err != nil {
-			return nil, wrong
-		}
-	}
-	return &longshorev1.Port{Protocol: proto, HostIp: ip, Host: uint32(host), Container: uint32(container)}, nil
 }
 
 func parseCredentials(s string, getenv func(string) string) *longshorev1.Credentials {

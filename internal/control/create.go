@@ -34,7 +34,7 @@ import (
 type record struct {
 	Image      string `json:"image"` // as the user named it, resolved to a full name
 	AutoRemove bool   `json:"auto_remove,omitempty"`
-	Log        string `json:"log,omitempty"`   // path of the output, "" when the output is held
+	Log        string `json:"log,omitempty"` // path of the output, "" when the output is held
 	// Anonymous are the volumes without a name that were made for the container.
 	Anonymous []string `json:"anonymous,omitempty"`
 	Later     bool     `json:"later,omitempty"` // its user starts it in a call of its own, whenever that is

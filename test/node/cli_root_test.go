@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -114,6 +115,64 @@ func TestAnEndedContainerStartsAgain(t *testing.T) {
 		cli("create", "--name", "made", image, "/bin/true")
 		cli("start", "made")
 		cli("rm", "-f", "web", "task", "made")
+		clean(t, n)
+	})
+}
+
+// TestFlagsReachTheContainer runs one program with what people add to docker run, and looks at what it finds.
+func TestFlagsReachTheContainer(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image := n.Busybox(t)
+		dir := t.TempDir()
+		out, err := n.CLI("run", "--rm", "--name", "all", "-m", "64m", "--memory-swap", "64m", "--pids-limit", "50", "-h", "here", "--shm-size", "1m", "--tmpfs", "/t:size=2m,exec",
+			"--mount", "type=tmpfs,target=/u,tmpfs-size=3m", "-v", dir+":/d:ro,z", "-v", "/anon", "--ulimit", "nofile=77:99", "--device", "/dev/full:/dev/f:r", "--sysctl", "net.core.somaxconn=7",
+			"--security-opt", "systempaths=unconfined", "--group-add", "4242", "--cpu-shares", "512", "--oom-score-adj", "321", "--add-host", "other:10.9.8.7",
+			"--dns-search", "example.org", "--cidfile", dir+"/id", image, "--", "/bin/sh", "-c",
+			`hostname; df -k /dev/shm /t /u | awk '/tmpfs|shm/ {print $2}'; grep ' /t ' /proc/mounts | grep -c noexec; touch /d/x 2>&1 | grep -c 'Read-only'; touch /anon/x && echo written;
+			ulimit -n; ulimit -Hn; ls -l /dev/f | cut -c1; cat /proc/sys/net/core/somaxconn; id -G; cat /proc/self/oom_score_adj; grep -c '10.9.8.7.*other' /etc/hosts; grep -c 'search example.org' /etc/resolv.conf;
+			mount | grep -c ' /proc/kcore '; true`)
+		if want := "here\n1024\n2048\n3072\n0\n1\nwritten\n77\n99\nc\n7\n0 4242\n321\n1\n1\n0\n"; err != nil || out != want {
+			t.Errorf("got %q, %v\nwant %q", out, err, want)
+		}
+		if id, err := os.ReadFile(dir + "/id"); err != nil || len(id) != 64 {
+			t.Errorf("the file with the ID: %q, %v", id, err)
+		}
+		if _, err := n.CLI("run", "--rm", "--cidfile", dir+"/id", image, "/bin/true"); err == nil || !strings.Contains(err.Error(), "exists") {
+			t.Errorf("the file is there: %v", err)
+		}
+		out, err = n.CLI("run", "--rm", "--pid", "host", "--ipc", "host", "--uts", "host", "--net", "host", image, "/bin/sh", "-c", "for k in pid ipc uts net; do readlink /proc/self/ns/$k; done")
+		var own []string
+		for _, kind := range []string{"pid", "ipc", "uts", "net"} {
+			ns, rerr := os.Readlink("/proc/self/ns/" + kind)
+			if rerr != nil {
+				t.Fatal(rerr)
+			}
+			own = append(own, ns)
+		}
+		if err != nil || out != strings.Join(own, "\n")+"\n" {
+			t.Errorf("the host's namespaces: %q, %v, want %q", out, err, own)
+		}
+		if _, err := n.CLI("run", "-d", "--name", "ports", "--expose", "80-81", "-P", "-p", "18095-18096:90-91/udp", image, "/bin/sleep", "1000"); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := n.CLI("port", "ports"); err != nil || strings.Count(out, "\n") != 4 || !strings.Contains(out, "91/udp -> *:18096") || !strings.Contains(out, "81/tcp -> *:") {
+			t.Errorf("ports: %q, %v", out, err)
+		}
+		addr, err := n.CLI("exec", "ports", "/bin/sh", "-c", "ip -4 -o addr show eth0 | awk '{print $4}' | cut -d/ -f1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.CLI("run", "--rm", "--ip", strings.TrimSpace(addr), image, "/bin/true"); err == nil || !strings.Contains(err.Error(), "held by") {
+			t.Errorf("an address that another container has: %v", err)
+		}
+		if _, err := n.CLI("rm", "-f", "-v", "ports"); err != nil {
+			t.Error(err)
+		}
+		nodetest.Eventually(t, "the volumes without a name are gone", func() bool {
+			out, err := n.CLI("volume", "ls")
+			return err == nil && strings.Count(out, "\n") == 1
+		})
 		clean(t, n)
 	})
 }

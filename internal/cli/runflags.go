@@ -1,0 +1,322 @@
+package cli
+
+import (
+	"bufio"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// otherNames are names of flags that other tools have for ours.
+func otherNames() map[string]string {
+	return map[string]string{"net": "network", "pids-limit": "pids", "dns-opt": "dns-option"}
+}
+
+// moreFlags are those flags of run and create that are asked for less often.
+type moreFlags struct {
+	envFile, mount, tmpfs, security, gpus, sysctls, annotations, logOpts, searches, dnsOptions []string
+	swap, reservation, shm, userns, logDriver, cidfile                                         string
+}
+
+func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
+	fl.StringArrayVar(&f.envFile, "env-file", nil, "file with environment variables, one NAME=value or NAME in a line")
+	fl.StringArrayVar(&f.mount, "mount", nil, "mount, type=bind|volume|tmpfs,source=…,target=…[,readonly]")
+	fl.StringArrayVar(&f.tmpfs, "tmpfs", nil, "file system in memory, /path[:size=64m,mode=755,exec,…]")
+	fl.StringArrayVar(&r.Ulimits, "ulimit", nil, "limit of each process, NAME=SOFT[:HARD], such as nofile=1024:4096")
+	fl.StringArrayVar(&r.Devices, "device", nil, "device, /dev/x[:/dev/y][:rwm], or a name of the Container Device Interface, vendor.com/class=name")
+	fl.StringArrayVar(&f.gpus, "gpus", nil, "GPUs by the Container Device Interface: all, or device=NAME[,NAME]; short for --device nvidia.com/gpu=…")
+	fl.StringVar(&f.shm, "shm-size", "", "size of /dev/shm, such as 256m (default: 64m)")
+	fl.StringArrayVar(&f.sysctls, "sysctl", nil, "kernel parameter of the container's own namespaces, NAME=value")
+	fl.StringArrayVar(&f.security, "security-opt", nil, "seccomp=FILE|unconfined, apparmor=PROFILE, no-new-privileges[=false], systempaths=unconfined")
+	fl.StringArrayVar(&r.Groups, "group-add", nil, "further group, by name or number")
+	fl.StringVar(&r.Pid, "pid", "", "pid namespace: host, or empty for its own")
+	fl.StringVar(&r.Ipc, "ipc", "", "ipc namespace: host, or empty for its own")
+	fl.StringVar(&r.Uts, "uts", "", "uts namespace: host, or empty for its own")
+	fl.StringVar(&f.userns, "userns", "host", "accepts only host: there are no user namespaces for containers of the command line")
+	fl.StringVar(&r.CpusetCpus, "cpuset-cpus", "", "CPUs to run on, such as 0-2,4")
+	fl.StringVar(&r.CpusetMems, "cpuset-mems", "", "memory nodes to use")
+	fl.Uint64VarP(&r.CpuShares, "cpu-shares", "c", 0, "share of the CPUs when they are busy; 1024 is the default")
+	fl.StringVar(&f.swap, "memory-swap", "", "limit of memory and swap together, such as 1g; -1 for no limit of swap")
+	fl.StringVar(&f.reservation, "memory-reservation", "", "memory that is kept longest when memory is scarce")
+	fl.Int32Var(&r.OomScoreAdj, "oom-score-adj", 0, "how likely the kernel kills it when memory runs out, -1000 to 1000")
+	fl.StringVar(&r.Platform, "platform", "", "platform of the image, such as linux/arm64 (default: the node's)")
+	fl.StringArrayVar(&r.Hosts, "add-host", nil, "line of /etc/hosts, NAME:ADDRESS")
+	fl.StringArrayVar(&f.searches, "dns-search", nil, "domain to search for names")
+	fl.StringArrayVar(&f.dnsOptions, "dns-option", nil, "option of the resolver")
+	fl.StringArrayVar(&f.annotations, "annotation", nil, "annotation of the OCI spec, NAME=value")
+	fl.StringVar(&r.Ip, "ip", "", "address of the container, in the range of the agent's network")
+	fl.StringVar(&r.Mac, "mac-address", "", "hardware address of its interface")
+	fl.BoolVarP(&r.PublishAll, "publish-all", "P", false, "forward a chosen host port to each port that the image or --expose names")
+	fl.StringArrayVar(&r.Expose, "expose", nil, "port that -P forwards, PORT[-PORT][/protocol]")
+	fl.StringArrayVar(&f.logOpts, "log-opt", nil, "max-size=16m or max-file=3")
+	fl.StringVar(&f.logDriver, "log-driver", "", "json-file or local (the agent's log), or none to drop the output")
+	fl.StringVar(&f.cidfile, "cidfile", "", "write the container's ID to this new file")
+}
+
+// fill puts the flags into the request.
+func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
+	if f.userns != "host" && f.userns != "" {
+		return fmt.Errorf("--userns %q: there are no user namespaces for containers of the command line, only host", f.userns)
+	}
+	for _, m := range f.mount {
+		if err := addMount(r, m); err != nil {
+			return fmt.Errorf("--mount %q: %w", m, err)
+		}
+	}
+	for _, t := range f.tmpfs {
+		target, options, _ := strings.Cut(t, ":")
+		tmpfs := &longshorev1.Tmpfs{Target: target}
+		if options != "" {
+			tmpfs.Options = strings.Split(options, ",")
+		}
+		r.Tmpfs = append(r.Tmpfs, tmpfs)
+	}
+	for _, s := range f.security {
+		if err := addSecurity(r, s); err != nil {
+			return fmt.Errorf("--security-opt %q: %w", s, err)
+		}
+	}
+	for _, g := range f.gpus {
+		names, err := gpuNames(g)
+		if err != nil {
+			return fmt.Errorf("--gpus %q: %w", g, err)
+		}
+		r.Devices = append(r.Devices, names...)
+	}
+	if len(f.searches)+len(f.dnsOptions) > 0 {
+		if r.Dns == nil {
+			r.Dns = &longshorev1.Dns{}
+		}
+		r.Dns.Searches, r.Dns.Options = f.searches, f.dnsOptions
+	}
+	var err error
+	if r.Sysctls, err = parseLabels(f.sysctls); err != nil {
+		return fmt.Errorf("--sysctl: %w", err)
+	}
+	if r.Annotations, err = parseLabels(f.annotations); err != nil {
+		return fmt.Errorf("--annotation: %w", err)
+	}
+	return errors.Join(f.sizes(r), f.log(r))
+}
+
+func (f *moreFlags) sizes(r *longshorev1.CreateRequest) error {
+	var swap uint64
+	for _, n := range []struct {
+		flag, text string
+		to         *uint64
+	}{{"shm-size", f.shm, &r.ShmBytes}, {"memory-reservation", f.reservation, &r.MemoryReservationBytes}, {"memory-swap", f.swap, &swap}} {
+		if n.text == "" || n.flag == "memory-swap" && n.text == "-1" {
+			continue
+		}
+		var err error
+		if *n.to, err = parseBytes(n.text); err != nil {
+			return fmt.Errorf("--%s: %w", n.flag, err)
+		}
+	}
+	if r.MemorySwapBytes = int64(min(swap, 1<<62)); f.swap == "-1" {
+		r.MemorySwapBytes = -1
+	}
+	return nil
+}
+
+func (f *moreFlags) log(r *longshorev1.CreateRequest) error {
+	switch f.logDriver {
+	case "", "json-file", "local":
+	case "none":
+		r.NoLog = true
+	default:
+		return fmt.Errorf("--log-driver %q: the agent has its own log (json-file and local are taken for it) or none", f.logDriver)
+	}
+	for _, o := range f.logOpts {
+		name, value, _ := strings.Cut(o, "=")
+		var err error
+		switch name {
+		case "max-size":
+			var n uint64
+			n, err = parseBytes(value)
+			r.LogBytes = int64(min(n, 1<<62))
+		case "max-file":
+			var n int64
+			n, err = strconv.ParseInt(value, 10, 32)
+			r.LogFiles = int32(n)
+		default:
+			err = errors.New("only max-size and max-file are known")
+		}
+		if err != nil {
+			return fmt.Errorf("--log-opt %q: %w", o, err)
+		}
+	}
+	return nil
+}
+
+// writeID writes the container's ID to the file that the user wants it in.
+func (f *moreFlags) writeID(id string) error {
+	if f.cidfile == "" {
+		return nil
+	}
+	file, err := os.OpenFile(f.cidfile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("--cidfile: %w", err)
+	}
+	_, err = file.WriteString(id)
+	return errors.Join(err, file.Close())
+}
+
+// checkID reports why the file for the container's ID cannot be made, before there is a container.
+func (f *moreFlags) checkID() error {
+	if f.cidfile == "" {
+		return nil
+	}
+	if _, err := os.Lstat(f.cidfile); err == nil {
+		return fmt.Errorf("--cidfile %s: the file exists: remove it, or is another container's ID in it?", f.cidfile)
+	}
+	return nil
+}
+
+// envFiles returns the variables of the files, in their order.
+func (f *moreFlags) envFiles() (list []string, err error) {
+	for _, name := range f.envFile {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("--env-file: %w", err)
+		}
+		lines := bufio.NewScanner(file)
+		lines.Buffer(nil, 1<<20)
+		for n := 1; lines.Scan(); n++ {
+			line := strings.TrimLeft(strings.TrimPrefix(lines.Text(), "\ufeff"), " \t")
+			if line == "" || line[0] == '#' {
+				continue
+			}
+			if key, _, _ := strings.Cut(line, "="); key == "" || strings.ContainsAny(key, " \t") {
+				_ = file.Close()
+				return nil, fmt.Errorf("--env-file %s, line %d: %q is not NAME=value", name, n, key)
+			}
+			list = append(list, line)
+		}
+		if err := errors.Join(lines.Err(), file.Close()); err != nil {
+			return nil, fmt.Errorf("--env-file %s: %w", name, err)
+		}
+	}
+	return list, nil
+}
+
+// addMount parses TYPE, SOURCE, TARGET and options of a --mount.
+func addMount(r *longshorev1.CreateRequest, s string) error {
+	fields, err := csv.NewReader(strings.NewReader(s)).Read()
+	if err != nil {
+		return err
+	}
+	kind, m, t := "volume", &longshorev1.Mount{}, &longshorev1.Tmpfs{}
+	for _, f := range fields {
+		name, value, has := strings.Cut(f, "=")
+		on := !has || value == "true" || value == "1"
+		switch strings.ToLower(name) {
+		case "type":
+			kind = value
+		case "source", "src":
+			m.Source = value
+		case "target", "destination", "dst":
+			m.Target, t.Target = value, value
+		case "readonly", "ro":
+			m.ReadOnly = on
+		case "bind-propagation":
+			m.Propagation = value
+		case "volume-nocopy":
+			m.NoCopy = on
+		case "volume-subpath":
+			m.SubPath = value
+		case "tmpfs-size":
+			n, err := parseBytes(value)
+			if err != nil {
+				return err
+			}
+			t.Options = append(t.Options, "size="+strconv.FormatUint(n, 10))
+		case "tmpfs-mode":
+			t.Options = append(t.Options, "mode="+value)
+		case "consistency":
+		default:
+			return fmt.Errorf("%q is none of type, source, target, readonly, bind-propagation, volume-nocopy, volume-subpath, tmpfs-size, tmpfs-mode", name)
+		}
+	}
+	if m.GetTarget() == "" {
+		return errors.New("a target is needed")
+	}
+	switch kind {
+	case "tmpfs":
+		if m.GetSource() != "" {
+			return errors.New("a tmpfs has no source")
+		}
+		if m.GetReadOnly() {
+			t.Options = append(t.Options, "ro")
+		}
+		r.Tmpfs = append(r.Tmpfs, t)
+		return nil
+	case "bind":
+		if !strings.HasPrefix(m.GetSource(), "/") {
+			return fmt.Errorf("the source %q is not an absolute path", m.GetSource())
+		}
+	case "volume":
+		if strings.HasPrefix(m.GetSource(), "/") {
+			return fmt.Errorf("the source %q is a path: use type=bind", m.GetSource())
+		}
+		m.Anonymous = m.GetSource() == ""
+	default:
+		return fmt.Errorf("type %q is none of bind, volume, tmpfs", kind)
+	}
+	r.Mounts = append(r.Mounts, m)
+	return nil
+}
+
+// addSecurity parses one --security-opt, NAME=VALUE or NAME:VALUE.
+func addSecurity(r *longshorev1.CreateRequest, s string) error {
+	name, value, ok := strings.Cut(s, "=")
+	if !ok {
+		name, value, ok = strings.Cut(s, ":")
+	}
+	switch {
+	case name == "no-new-privileges" && (!ok || value == "true"):
+		r.NewPrivileges = false
+	case name == "no-new-privileges" && value == "false":
+		r.NewPrivileges = true
+	case name == "seccomp" && value == "unconfined":
+		r.SeccompUnconfined = true
+	case name == "seccomp" && ok:
+		profile, err := os.ReadFile(value)
+		if err != nil {
+			return err
+		}
+		r.Seccomp = profile
+	case name == "apparmor" && ok:
+		r.Apparmor = value
+	case name == "systempaths" && value == "unconfined":
+		r.Unmasked = true
+	case name == "label" && value == "disable": // no label is set anyway
+	default:
+		return errors.New("only seccomp=FILE, seccomp=unconfined, apparmor=PROFILE, no-new-privileges, systempaths=unconfined and label=disable are known")
+	}
+	return nil
+}
+
+// gpuNames returns the names of the Container Device Interface for what --gpus asks.
+func gpuNames(s string) ([]string, error) {
+	s = strings.Trim(s, `"'`)
+	if s == "all" {
+		return []string{"nvidia.com/gpu=all"}, nil
+	}
+	list, ok := strings.CutPrefix(s, "device=")
+	if !ok {
+		return nil, errors.New("only all and device=NAME[,NAME] are known: how many there are, the Container Device Interface does not tell")
+	}
+	var names []string
+	for n := range strings.SplitSeq(list, ",") {
+		names = append(names, "nvidia.com/gpu="+n)
+	}
+	return names, nil
+}
