@@ -11,41 +11,51 @@ import (
 // server itself does not: it learns that a connection has an open request only when
 // another one there is answered, and its Shutdown then cuts the only answer off.
 type answers struct {
-	mu   sync.Mutex // guards open and done
-	open int
-	done chan struct{} // closed when open is 0; nil when nobody waits
+	mu      sync.Mutex // guards open, conns, changed
+	open    int        // requests without an answer
+	conns   int        // connections that nobody has closed
+	changed chan struct{}
 }
 
 // wait returns when every request that was read is answered, or its connection closed.
 func (a *answers) wait(ctx context.Context) error {
-	a.mu.Lock()
-	if a.open <= 0 {
+	return a.until(ctx, func() bool { return a.open <= 0 })
+}
+
+// left returns when every connection is closed.
+func (a *answers) left(ctx context.Context) error {
+	return a.until(ctx, func() bool { return a.conns <= 0 })
+}
+
+// until waits for a state, which is asked for with mu held.
+func (a *answers) until(ctx context.Context, is func() bool) error {
+	for {
+		a.mu.Lock()
+		there := is()
+		if !there && a.changed == nil {
+			a.changed = make(chan struct{})
+		}
+		changed := a.changed
 		a.mu.Unlock()
-		return nil
-	}
-	if a.done == nil {
-		a.done = make(chan struct{})
-	}
-	done := a.done
-	a.mu.Unlock()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+		if there {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
-func (a *answers) add(n int) {
-	if n == 0 {
-		return
-	}
+func (a *answers) add(requests, conns int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.open += n
-	if a.open <= 0 && a.done != nil {
-		close(a.done)
-		a.done = nil
+	a.open += requests
+	a.conns += conns
+	if a.changed != nil {
+		close(a.changed)
+		a.changed = nil
 	}
 }
 
@@ -60,6 +70,7 @@ func (l answeredListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.answers.add(0, 1)
 	return &answeredConn{Conn: c, answers: l.answers}, nil
 }
 
@@ -94,9 +105,9 @@ func (c *answeredConn) Write(p []byte) (int, error) {
 
 // countLocked adds n requests that have no answer.
 func (c *answeredConn) countLocked(n int) {
-	if !c.closed {
+	if !c.closed && n != 0 {
 		c.open += n
-		c.answers.add(n)
+		c.answers.add(n, 0)
 	}
 }
 
@@ -107,7 +118,7 @@ func (c *answeredConn) Close() error {
 	defer c.mu.Unlock()
 	if !c.closed {
 		c.closed = true
-		c.answers.add(-c.open)
+		c.answers.add(-c.open, -1)
 	}
 	return err
 }

@@ -21,6 +21,7 @@ func TestWaitsForAnswers(t *testing.T) {
 	var open answers
 	ours, theirs := net.Pipe()
 	c := &answeredConn{Conn: ours, answers: &open}
+	open.add(0, 1) // as the listener does
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	step := func(what string, f func(), want error) {
@@ -73,8 +74,14 @@ func TestWaitsForAnswers(t *testing.T) {
 		t.Errorf("wait = %v", err)
 	}
 	step("a third request", receive(message(1)), context.Canceled)
+	if err := open.left(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("left = %v before the end", err)
+	}
 	step("closed", func() { _ = c.Close() }, nil)
 	step("closed twice", func() { _ = c.Close() }, nil)
+	if err := open.left(over); err != nil {
+		t.Errorf("left = %v at the end", err)
+	}
 }
 
 // FuzzMessages: what is counted does not depend on how the bytes arrive.

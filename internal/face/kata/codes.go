@@ -19,6 +19,9 @@ import (
 // leaveTime is how long calls in flight have when the sandbox is destroyed.
 const leaveTime = 5 * time.Second
 
+// lingerTime is how long a client that was answered may take to go.
+const lingerTime = 500 * time.Millisecond
+
 // refuse returns the status of an error whose code the shim looks at.
 func refuse(code codes.Code, format string, args ...any) error {
 	return status.Errorf(code, format, args...)

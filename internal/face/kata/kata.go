@@ -215,7 +215,13 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		// does not read) are cut off.
 		graceful, stop := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 		defer stop()
-		_ = open.wait(graceful)
+		if err := open.wait(graceful); err == nil {
+			// A client of ttrpc for Go that sees the end of its connection before it has
+			// looked at the answer has no answer: it is let go first.
+			last, done := context.WithTimeout(graceful, lingerTime)
+			defer done()
+			_ = open.left(last)
+		}
 		err := srv.Close()
 		cancel()
 		if f.o.End != nil {
