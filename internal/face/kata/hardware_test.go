@@ -59,6 +59,7 @@ func TestTheMachineIsTold(t *testing.T) {
 			t.Errorf("%s of a machine that cannot: %v", tt.told, got)
 		}
 	}
+	r.machine.mends()
 	if a, err := r.GetMetrics(ctx, &katav1.GetMetricsRequest{}); err != nil || a.GetMetrics() != "metrics" {
 		t.Errorf("GetMetrics: %v, %v", a, err)
 	}

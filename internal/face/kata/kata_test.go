@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,6 @@ func (m *fakeMachine) AddEntropy(b []byte) error             { return m.tell("en
 func (m *fakeMachine) OnlineMemory() error                   { return m.tell("memory") }
 func (m *fakeMachine) ProbeMemory(a []uint64) error          { return m.tell("probe %x", a) }
 func (m *fakeMachine) AddSwap(p string) error                { return m.tell("swap %s", p) }
-func (m *fakeMachine) Metrics() string                       { return "metrics" }
 func (m *fakeMachine) ResizeVolume(p string, n uint64) error { return m.tell("resize %s %d", p, n) }
 func (m *fakeMachine) DropStale() error                      { return m.tell("stale") }
 func (m *fakeMachine) Head(p string) (string, error)         { return "head of " + p, m.tell("head %s", p) }
@@ -105,18 +105,45 @@ func (m *fakeMachine) FindHooks(dir string) (guest.Hooks, error) {
 	return guest.Hooks{Prestart: []string{dir + "/prestart/a"}, Poststop: []string{dir + "/poststop/z"}}, m.tell("hooks %s", dir)
 }
 
-func (*fakeMachine) MemoryBlock() (uint64, bool, error) { return 128 << 20, true, nil }
-func (*fakeMachine) Drivers() []string                  { return []string{"ephemeral"} }
-func (*fakeMachine) DeviceTypes() []string              { return []string{"blk"} }
-func (*fakeMachine) First() bool                        { return true }
+func (*fakeMachine) Drivers() []string     { return []string{"ephemeral"} }
+func (*fakeMachine) DeviceTypes() []string { return []string{"blk"} }
+func (*fakeMachine) First() bool           { return true }
 
-func (*fakeMachine) CopyFile(guest.File) error                            { return nil }
-func (*fakeMachine) VolumeUsage(string) (guest.Usage, error)              { return guest.Usage{}, nil }
-func (*fakeMachine) UpdateLink(context.Context, guest.Link) error         { return nil }
-func (*fakeMachine) Links(context.Context) ([]guest.Link, error)          { return nil, nil }
-func (*fakeMachine) UpdateRoutes(context.Context, []guest.Route) error    { return nil }
-func (*fakeMachine) Routes(context.Context) ([]guest.Route, error)        { return nil, nil }
-func (*fakeMachine) AddNeighbors(context.Context, []guest.Neighbor) error { return nil }
+func (m *fakeMachine) CopyFile(f guest.File) error { return m.tell("copy %s %s", f.Path, f.Data) }
+
+func (m *fakeMachine) VolumeUsage(p string) (guest.Usage, error) {
+	return guest.Usage{Bytes: 5, Inodes: 7, InodesFree: 3}, m.tell("usage %s", p)
+}
+
+func (m *fakeMachine) UpdateLink(_ context.Context, l guest.Link) error {
+	return m.tell("link %s %s", l.Name, l.Addresses)
+}
+
+func (m *fakeMachine) Links(context.Context) ([]guest.Link, error) {
+	return []guest.Link{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24")}}}, m.tell("links")
+}
+
+func (m *fakeMachine) UpdateRoutes(_ context.Context, list []guest.Route) error {
+	return m.tell("%d routes, by %s", len(list), list[0].Link)
+}
+
+func (m *fakeMachine) Routes(context.Context) ([]guest.Route, error) {
+	return []guest.Route{{To: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0"}}, m.tell("routes")
+}
+
+func (m *fakeMachine) AddNeighbors(_ context.Context, list []guest.Neighbor) error {
+	return m.tell("%d neighbours, %s", len(list), list[0].Address)
+}
+
+func (m *fakeMachine) MemoryBlock() (uint64, bool, error) { return 128 << 20, true, m.tell("block") }
+
+// Metrics panics when the machine fails: this call has no error.
+func (m *fakeMachine) Metrics() string {
+	if err := m.tell("metrics"); err != nil {
+		panic(err)
+	}
+	return "metrics"
+}
 
 func (m *fakeMachine) Mount(_ context.Context, s guest.Storage) error {
 	m.mu.Lock()
@@ -143,6 +170,7 @@ func (m *fakeMachine) Unmount(_ context.Context, s guest.Storage) error {
 // rig is the face over a node of fakes, with clients.
 type rig struct {
 	katav1.AgentServiceService
+	health  katav1.HealthService
 	node    *enginetest.Node
 	face    *Face
 	machine *fakeMachine
@@ -201,6 +229,10 @@ func newRigThatAllows(t *testing.T, requests Requests, policy Policy) *rig {
 		_, _ = io.Copy(p.Stdout(), p.Stdin)
 		return 3
 	})
+	r.node.Supervisor.Program("hog", func(p *enginetest.Process) int {
+		r.node.Supervisor.OOM(p.Ref, 1<<20, 1, 1)
+		return 0
+	})
 	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", r.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -222,13 +254,13 @@ func newRigThatAllows(t *testing.T, requests Requests, policy Policy) *rig {
 	return r
 }
 
-func (r *rig) dial(t *testing.T) *ttrpc.Client {
+func (r *rig) dial(t *testing.T, opts ...ttrpc.ClientOpts) *ttrpc.Client {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "unix", r.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := ttrpc.NewClient(conn)
+	c := ttrpc.NewClient(conn, opts...)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -258,74 +290,6 @@ func (r *rig) run(t *testing.T, id string, args ...string) {
 
 // code calls, and gives the code of the answer.
 func code[A any](_ A, err error) codes.Code { return status.Code(err) }
-
-// TestCodes: the codes by which shims tell what happened.
-func TestCodes(t *testing.T) {
-	r := newRig(t)
-	ctx := t.Context()
-	if got := code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "c1", OCI: specOf(t, "cat")})); got != codes.FailedPrecondition {
-		t.Errorf("CreateContainer before CreateSandbox: %v", got)
-	}
-	if got := code(r.CreateSandbox(ctx, &katav1.CreateSandboxRequest{Storages: []*katav1.Storage{{Driver: "ephemeral", MountPoint: "/a"}, {Driver: "broken", MountPoint: "/b"}}})); got != codes.Internal {
-		t.Errorf("CreateSandbox with a broken storage: %v", got)
-	}
-	if len(r.machine.mounted) > 0 {
-		t.Errorf("a refused sandbox left %v", r.machine.mounted)
-	}
-	r.sandbox(t)
-	if got := code(r.CreateSandbox(ctx, &katav1.CreateSandboxRequest{})); got != codes.AlreadyExists {
-		t.Errorf("second CreateSandbox: %v", got)
-	}
-	r.run(t, "c1", "cat")
-	none, exec := "nobody", "gone"
-	proc := &katav1.Process{Args: []string{"cat"}, Cwd: "/", User: &katav1.User{}}
-	for _, tt := range []struct {
-		what string
-		got  codes.Code
-		want codes.Code
-	}{
-		{"create the same", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "c1", OCI: specOf(t, "cat")})), codes.Internal},
-		{"create without a spec", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "c2"})), codes.Internal},
-		{"create with a path for an id", code(r.CreateContainer(ctx, &katav1.CreateContainerRequest{ContainerId: "../c2", OCI: specOf(t, "cat")})), codes.Internal},
-		{"start of none", code(r.StartContainer(ctx, &katav1.StartContainerRequest{ContainerId: none})), codes.Internal},
-		{"remove of none", code(r.RemoveContainer(ctx, &katav1.RemoveContainerRequest{ContainerId: none})), codes.Internal},
-		{"exec in none", code(r.ExecProcess(ctx, &katav1.ExecProcessRequest{ContainerId: none, ExecId: "e1", Process: proc})), codes.Internal},
-		{"exec with the first one's id", code(r.ExecProcess(ctx, &katav1.ExecProcessRequest{ContainerId: "c1", ExecId: "c1", Process: proc})), codes.Internal},
-		{"exec without a process", code(r.ExecProcess(ctx, &katav1.ExecProcessRequest{ContainerId: "c1", ExecId: "e1"})), codes.Internal},
-		{"signal to none", code(r.SignalProcess(ctx, &katav1.SignalProcessRequest{ContainerId: none, Signal: 15})), codes.InvalidArgument},
-		{"signal to a process that is gone", code(r.SignalProcess(ctx, &katav1.SignalProcessRequest{ContainerId: "c1", ExecId: exec, Signal: 15})), codes.NotFound},
-		{"signal that there is not", code(r.SignalProcess(ctx, &katav1.SignalProcessRequest{ContainerId: "c1", ExecId: "c1", Signal: 65})), codes.InvalidArgument},
-		{"wait for none", code(r.WaitProcess(ctx, &katav1.WaitProcessRequest{ContainerId: none})), codes.InvalidArgument},
-		{"wait for a process that is gone", code(r.WaitProcess(ctx, &katav1.WaitProcessRequest{ContainerId: "c1", ExecId: exec})), codes.NotFound},
-		{"read of none", code(r.ReadStdout(ctx, &katav1.ReadStreamRequest{ContainerId: none, Len: 1})), codes.InvalidArgument},
-		{"read of a process that is gone", code(r.ReadStderr(ctx, &katav1.ReadStreamRequest{ContainerId: "c1", ExecId: exec, Len: 1})), codes.NotFound},
-		{"read of nothing", code(r.ReadStdout(ctx, &katav1.ReadStreamRequest{ContainerId: "c1"})), codes.InvalidArgument},
-		{"write to none", code(r.WriteStdin(ctx, &katav1.WriteStreamRequest{ContainerId: none, Data: []byte("x")})), codes.Internal},
-		{"close of none", code(r.CloseStdin(ctx, &katav1.CloseStdinRequest{ContainerId: none})), codes.InvalidArgument},
-		{"resize of none", code(r.TtyWinResize(ctx, &katav1.TtyWinResizeRequest{ContainerId: none})), codes.InvalidArgument},
-		{"resize without a terminal", code(r.TtyWinResize(ctx, &katav1.TtyWinResizeRequest{ContainerId: "c1", Row: 1, Column: 1})), codes.Unavailable},
-		{"usage of none", code(r.StatsContainer(ctx, &katav1.StatsContainerRequest{ContainerId: none})), codes.InvalidArgument},
-		{"update of none", code(r.UpdateContainer(ctx, &katav1.UpdateContainerRequest{ContainerId: none})), codes.InvalidArgument},
-		{"update of nothing", code(r.UpdateContainer(ctx, &katav1.UpdateContainerRequest{ContainerId: "c1"})), codes.OK},
-		{"pause of none", code(r.PauseContainer(ctx, &katav1.PauseContainerRequest{ContainerId: none})), codes.InvalidArgument},
-		{"resume of none", code(r.ResumeContainer(ctx, &katav1.ResumeContainerRequest{ContainerId: none})), codes.InvalidArgument},
-		{"resume of a running one", code(r.ResumeContainer(ctx, &katav1.ResumeContainerRequest{ContainerId: "c1"})), codes.Internal},
-		{"the memory agent", code(r.MemAgentMemcgSet(ctx, &katav1.MemAgentMemcgConfig{})), codes.Internal},
-		{"diagnostic data of a kind", code(r.GetDiagnosticData(ctx, &katav1.GetDiagnosticDataRequest{LogType: "x", ContainerId: "c1"})), codes.InvalidArgument},
-		{"diagnostic data of none", code(r.GetDiagnosticData(ctx, &katav1.GetDiagnosticDataRequest{LogType: terminationLog, ContainerId: none})), codes.InvalidArgument},
-		{"diagnostic data without a file", code(r.GetDiagnosticData(ctx, &katav1.GetDiagnosticDataRequest{LogType: terminationLog, ContainerId: "c1"})), codes.OK},
-		{"a group that is too large", code(r.UpdateEphemeralMounts(ctx, &katav1.UpdateEphemeralMountsRequest{Storages: []*katav1.Storage{{FsGroup: &katav1.FSGroup{GroupId: 1 << 31}}}})), codes.Internal},
-		{"UpdateInterface", code(r.UpdateInterface(ctx, &katav1.UpdateInterfaceRequest{})), codes.InvalidArgument},
-		{"UpdateRoutes", code(r.UpdateRoutes(ctx, &katav1.UpdateRoutesRequest{})), codes.InvalidArgument},
-		{"AddARPNeighbors", code(r.AddARPNeighbors(ctx, &katav1.AddARPNeighborsRequest{})), codes.InvalidArgument},
-		{"MemAgentCompactSet", code(r.MemAgentCompactSet(ctx, &katav1.MemAgentCompactConfig{})), codes.Internal},
-		{"SetPolicy", code(r.SetPolicy(ctx, &katav1.SetPolicyRequest{})), codes.Unimplemented},
-	} {
-		if tt.got != tt.want {
-			t.Errorf("%s: %v, want %v", tt.what, tt.got, tt.want)
-		}
-	}
-}
 
 // TestAReaderThatGoesTakesNothingWithIt: what was read for a client that has gone is the
 // next one's, and everybody else goes on meanwhile.
