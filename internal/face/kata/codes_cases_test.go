@@ -71,6 +71,9 @@ func sandboxTrials() []trial {
 		}},
 		{"MemAgentMemcgSet", "no memory agent", bare, says(agent.MemAgentMemcgSet, &katav1.MemAgentMemcgConfig{})},
 		{"MemAgentCompactSet", "no memory agent", bare, says(agent.MemAgentCompactSet, &katav1.MemAgentCompactConfig{})},
+		{"SetPolicy", "a policy", bare, says(agent.SetPolicy, &katav1.SetPolicyRequest{Policy: "ExecProcessRequest"})},
+		{"SetPolicy", "a policy that is none", bare, says(agent.SetPolicy, &katav1.SetPolicyRequest{Policy: "malformed"})},
+		{"SetPolicy", "a policy that allows no other", bare, says(agent.SetPolicy, &katav1.SetPolicyRequest{Policy: ""})},
 		{"SetPolicy", "no policies", bare, says(agent.SetPolicy, &katav1.SetPolicyRequest{Policy: "package agent_policy"})},
 		{"GetOOMEvent", "a container", boxed, func(t *testing.T, r *rig) error {
 			r.run(t, "hungry", "hog")

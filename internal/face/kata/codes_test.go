@@ -97,7 +97,7 @@ func TestCodes(t *testing.T) {
 		}
 		delete(table, key)
 		t.Run(key, func(t *testing.T) {
-			r := newRig(t)
+			r := newRigThatAllows(t, Requests{}, policies()[key])
 			if tt.prepare == nil {
 				running(t, r)
 			} else {
@@ -117,6 +117,13 @@ func TestCodes(t *testing.T) {
 	}
 	for key := range table {
 		t.Errorf("%s has no case", key)
+	}
+}
+
+// policies are those under which cases are tried; the others have none.
+func policies() map[string]Policy {
+	return map[string]Policy{
+		"SetPolicy: a policy": &words{}, "SetPolicy: a policy that is none": &words{}, "SetPolicy: a policy that allows no other": &words{deny: setPolicyRequest, set: true},
 	}
 }
 
@@ -145,7 +152,7 @@ func made(t *testing.T, conn *ttrpc.Client, m protoreflect.MethodDescriptor, req
 }
 
 // TestCallsThatAreNoCalls: what every call answers to a message that is none, and when the
-// options deny its request. The agent goes on.
+// options or a policy deny its request. The agent goes on.
 func TestCallsThatAreNoCalls(t *testing.T) {
 	var deny []string
 	for _, m := range calls() {
@@ -153,8 +160,8 @@ func TestCallsThatAreNoCalls(t *testing.T) {
 			deny = append(deny, string(m.Input().Name()))
 		}
 	}
-	open, closed := newRig(t), newRigThatAllows(t, Requests{Deny: deny})
-	conn, denied := open.dial(t), closed.dial(t)
+	open, closed, ruled := newRig(t), newRigThatAllows(t, Requests{Deny: deny}, nil), newRigThatAllows(t, Requests{}, &words{deny: strings.Join(deny, " "), set: true})
+	conn, barred := open.dial(t), map[string]*ttrpc.Client{"the options": closed.dial(t), "a policy": ruled.dial(t)}
 	for _, m := range calls() {
 		kind, err := protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName())
 		if err != nil {
@@ -165,17 +172,20 @@ func TestCallsThatAreNoCalls(t *testing.T) {
 		if got := code(made(t, conn, m, garbage.Interface())); got != codes.Internal {
 			t.Errorf("%s of what is no message: %v", m.Name(), got)
 		}
-		answer, err := made(t, denied, m, kind.New().Interface())
-		switch {
-		case m.Parent().Name() == "Health", m.Name() == "ReadStdout", m.Name() == "ReadStderr":
-			if err != nil {
-				t.Errorf("%s, which is answered also when it is denied: %v", m.Name(), err)
+		for by, denied := range barred {
+			_, err := made(t, denied, m, kind.New().Interface())
+			switch {
+			case m.Parent().Name() == "Health":
+				if err != nil {
+					t.Errorf("%s, which %s cannot deny: %v", m.Name(), by, err)
+				}
+			case m.Name() == "ReadStdout", m.Name() == "ReadStderr": // no data: TestBlockedRequests
+				if status.Code(err) != codes.InvalidArgument {
+					t.Errorf("%s of no container, which %s denies: %v", m.Name(), by, err)
+				}
+			case status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), string(m.Input().Name())):
+				t.Errorf("%s, which %s denies: %v", m.Name(), by, err)
 			}
-			if r, ok := answer.(*katav1.ReadStreamResponse); ok && len(r.GetData()) > 0 {
-				t.Errorf("%s is denied and answers data", m.Name())
-			}
-		case status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), string(m.Input().Name())):
-			t.Errorf("%s, which is denied: %v", m.Name(), err)
 		}
 	}
 	if err := conn.Call(t.Context(), "grpc.AgentService", "NoSuchCall", &katav1.CheckRequest{}, &katav1.HealthCheckResponse{}); status.Code(err) != codes.Unimplemented {
@@ -184,7 +194,7 @@ func TestCallsThatAreNoCalls(t *testing.T) {
 	if _, err := open.GetGuestDetails(t.Context(), &katav1.GuestDetailsRequest{}); err != nil {
 		t.Errorf("after all that: %v", err)
 	}
-	if got := closed.machine.heard(); got != "" {
+	if got := closed.machine.heard() + ruled.machine.heard(); got != "" {
 		t.Errorf("denied calls reached the machine: %s", got)
 	}
 }
