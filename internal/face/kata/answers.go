@@ -19,19 +19,19 @@ type answers struct {
 
 // wait returns when every request that was read is answered, or its connection closed.
 func (a *answers) wait(ctx context.Context) error {
-	return a.until(ctx, func() bool { return a.open <= 0 })
+	return a.until(ctx, func(open, _ int) bool { return open <= 0 })
 }
 
 // left returns when every connection is closed.
 func (a *answers) left(ctx context.Context) error {
-	return a.until(ctx, func() bool { return a.conns <= 0 })
+	return a.until(ctx, func(_, conns int) bool { return conns <= 0 })
 }
 
-// until waits for a state, which is asked for with mu held.
-func (a *answers) until(ctx context.Context, is func() bool) error {
+// until waits for numbers of open requests and of connections.
+func (a *answers) until(ctx context.Context, is func(open, conns int) bool) error {
 	for {
 		a.mu.Lock()
-		there := is()
+		there := is(a.open, a.conns)
 		if !there && a.changed == nil {
 			a.changed = make(chan struct{})
 		}
