@@ -125,7 +125,7 @@ vm-systemd: build ## the agent as a unit of systemd, in QEMU
 	hack/vm.sh systemd
 
 .PHONY: e2e-kata-vm
-e2e-kata-vm: build ## longshore-guest as the first process of QEMU guests, driven over vsock (KATA_SHIM= for a pod of Kata's shim there)
+e2e-kata-vm: build ## longshore-guest as the first process of QEMU guests, driven over vsock (KATA_SHIM= for a pod of Kata's shim there, KATA_SOURCE= for every call of Kata's client)
 	hack/deps.sh vm
 	LONGSHORE_BIN=$(CURDIR)/bin hack/vm.sh kata
 

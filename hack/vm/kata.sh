@@ -9,6 +9,7 @@
 #   malformed   an option that means nothing: it is named on the console, and ends the start
 #   hosted      as initramfs, driven from this host
 #   pod         the same by containerd and Kata's shim, where KATA_SHIM names it: test/e2e/kata
+#   client      the same by Kata's own client of the agent, where KATA_SOURCE has Kata's sources: test/e2e/kata/client
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 base=$1 run=$2 bin=${LONGSHORE_BIN:-bin}
@@ -95,7 +96,7 @@ pack "$run/loader" "$run/loader.cpio"
 # Nothing runs there beside the agent.
 guest "$run/hosted"
 rm "$run/hosted/driver" "$run/hosted/start"
-modules=$(loads "$run/hosted/lib" virtio_pci virtio_blk overlay vmw_vsock_virtio_transport virtiofs)
+modules=$(loads "$run/hosted/lib" virtio_pci virtio_blk virtio_net overlay vmw_vsock_virtio_transport virtiofs)
 cat >"$run/hosted/load" <<END
 #!/bin/busybox sh
 $modules
@@ -165,7 +166,7 @@ works() { # name
   grep -qx 'by the guest' "$made" || { echo "kata-vm: $1: the guest has not written $made"; failed="$failed $1"; }
 }
 
-wanted=" ${GUESTS:-initramfs disk malformed hosted pod} "
+wanted=" ${GUESTS:-initramfs disk malformed hosted pod client} "
 want() { [[ $wanted == *" $1 "* ]]; }
 test="LONGSHORE_KATA_IMAGE=/dev/vda LONGSHORE_TEST_PATIENCE=5 agent.log=debug agent.log_vport=1025 agent.debug_console agent.surprise=1"
 if ! want initramfs; then :
@@ -191,6 +192,11 @@ if ! want pod; then :
 elif ! LONGSHORE_TEST_PATIENCE=5 RUN='^TestAPodInAVirtualMachine$' test/e2e/kata/run.sh >"$run/pod.log" 2>&1; then
   failed="$failed pod"
 fi
+: >"$run/client.log"
+if ! want client; then :
+elif ! LONGSHORE_TEST_PATIENCE=5 RUN='^TestEveryCallOfAGuest$' test/e2e/kata/client/run.sh >"$run/client.log" 2>&1; then
+  failed="$failed client"
+fi
 
 mkdir -p .cache/vm
 for name in $wanted; do cat "$run/$name.log"; done >.cache/vm/kata.log
@@ -201,5 +207,5 @@ if [ -n "$failed" ]; then
   done
   exit 1
 fi
-grep -aE '^ *(--- |kata-vm: )|memory in KiB|^e2e-kata skipped' .cache/vm/kata.log || true
+grep -aE '^ *(--- |kata-vm: )|memory in KiB|^e2e-kata.* skipped' .cache/vm/kata.log || true
 echo 'kata-vm: all guests as they should be; their consoles are in .cache/vm/kata.log'

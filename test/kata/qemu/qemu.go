@@ -57,6 +57,8 @@ type Options struct {
 	Parameters string
 	// Shared is the socket of a virtiofsd, or empty. The guest knows it as kataShared.
 	Shared string
+	// Args are further arguments of QEMU.
+	Args []string
 }
 
 // Machine is a virtual machine.
@@ -112,7 +114,7 @@ func New(ctx context.Context, o Options) (*Machine, error) {
 	if o.Shared != "" {
 		args = append(args, "-chardev", "socket,id=shared,path="+o.Shared, "-device", "vhost-user-fs-pci,queue-size=1024,chardev=shared,tag=kataShared")
 	}
-	m.cmd = exec.CommandContext(context.WithoutCancel(ctx), "nice", args...)
+	m.cmd = exec.CommandContext(context.WithoutCancel(ctx), "nice", append(args, o.Args...)...)
 	m.cmd.Stdout, m.cmd.Stderr = console, console
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = m.cmd.Start()

@@ -36,15 +36,15 @@ func TestEveryCall(t *testing.T) {
 		s.run("limits", s.limits)
 		s.run("volumes", s.volumes)
 		s.run("out of memory", s.outOfMemory)
-		s.run("policies", s.policies)
 		s.run("what is not served", s.unserved)
+		s.run("policies", s.policies)
 		s.run("the end", s.end)
 		refusals := map[string]string{
 			"MemAgentMemcgSet":   "there is no memory agent, as with the reference unless it is switched on",
 			"MemAgentCompactSet": "there is no memory agent, as with the reference unless it is switched on",
 		}
 		if s.done["SetPolicy"] != codes.OK {
-			refusals["SetPolicy"] = "this build has no policies: the list of requests in the options is what there is"
+			refusals["SetPolicy"] = "longshore-policy is not beside longshore-guest: the list of requests in the options is what there is"
 		}
 		s.every(refusals)
 	})

@@ -28,7 +28,9 @@ const shared = "/run/kata-containers/shared/containers"
 type shim struct {
 	t      *testing.T // the running (sub)test
 	client *kata.AgentClient
-	kernel *kernel // that the agent has
+	kernel *kernel         // that the agent on this host has; nil for a guest
+	off    <-chan struct{} // closed when the guest is off
+	execs  int             // that were started to see something
 	ended  chan error
 	root   string // of containers
 	state  string // of the agent, a directory
