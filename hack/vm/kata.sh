@@ -105,16 +105,22 @@ END
 chmod +x "$run/hosted/load"
 pack "$run/hosted" "$run/hosted.cpio"
 
+# Who ends this script ends what it has started.
+daemon='' machine=''
+trap '[ -z "$machine$daemon" ] || kill $machine $daemon 2>/dev/null || true' EXIT
+trap 'exit 143' TERM INT HUP
+
 # share has a daemon serve a directory with a container's files to one guest by virtiofs,
 # until the guest ends.
 share() { # name
   mkdir -p "$run/$1.shared/host"
   cp -r "$run/image" "$run/$1.shared/host/rootfs"
   echo 'by the host' >"$run/$1.shared/host/rootfs/told"
-  # Sockets' names are short, and the work directory's may be long.
-  (cd "$run" && exec /usr/lib/qemu/virtiofsd --socket-path="$1.fs" -o source="$run/$1.shared" -o sandbox=chroot) >"$run/$1.virtiofsd" 2>&1 &
+  # Sockets' names are short, and the work directory's may be long. By this name the
+  # daemon also keeps others of the same name away, on the whole machine.
+  (cd "$run" && exec /usr/lib/qemu/virtiofsd --socket-path="$1.$$.fs" -o source="$run/$1.shared" -o sandbox=chroot) >"$run/$1.virtiofsd" 2>&1 &
   daemon=$!
-  while [ ! -S "$run/$1.fs" ]; do
+  while [ ! -S "$run/$1.$$.fs" ]; do
     kill -0 "$daemon" || { cat "$run/$1.virtiofsd"; return 1; }
     sleep 0.1
   done
@@ -124,7 +130,7 @@ share() { # name
 # beside its disks: a directory of the host's, places for another disk, processors and
 # memory, and a port to the monitor by which it plugs them in.
 boot() { # name, initial file system, kernel parameters, qemu argument…
-  local name=$1 initrd=$2 params=$3 start=$EPOCHREALTIME memory=${LONGSHORE_VM_MEMORY:-768M} daemon status=0
+  local name=$1 initrd=$2 params=$3 start=$EPOCHREALTIME memory=${LONGSHORE_VM_MEMORY:-768M} status=0
   shift 3
   share "$name" || return 1
   # The slots are those that the test knows. One thread for all processors is slower and
@@ -141,12 +147,16 @@ boot() { # name, initial file system, kernel parameters, qemu argument…
       -drive file=swap,if=none,id=swap,format=raw,snapshot=on -device virtio-blk-pci,drive=swap,addr=12 \
       -blockdev driver=file,node-name=plug,filename=image.ext4,read-only=on \
       -blockdev driver=file,node-name=scsi,filename=image.ext4,read-only=on -device virtio-scsi-pci,id=scsi,addr=15 \
-      -chardev "socket,id=shared,path=$name.fs" -device vhost-user-fs-pci,chardev=shared,tag=kataShared,addr=13 \
+      -chardev "socket,id=shared,path=$name.$$.fs" -device vhost-user-fs-pci,chardev=shared,tag=kataShared,addr=13 \
       -chardev "socket,id=monitor,path=$name.monitor,server=on,wait=off" -mon chardev=monitor,mode=control \
       -chardev "socket,id=port,path=$name.monitor" -device virtio-serial-pci,addr=14 -device virtserialport,chardev=port,name=monitor "$@"
-  ) </dev/null 2>&1 | sed -u 's/\r$//' >"$run/$name.log" || status=1
+  ) </dev/null >"$run/$name.log" 2>&1 &
+  machine=$!
+  wait "$machine" || status=1
+  sed -i 's/\r$//' "$run/$name.log"
   kill "$daemon" 2>/dev/null || true # most often it has ended with the guest
   wait "$daemon" || true
+  daemon='' machine=''
   [ $status = 0 ] || { echo "kata-vm: $name: QEMU failed, or the power did not go off in time"; return 1; }
   echo "== $name: the power was off after $(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN {printf "%.1f", b - a}') s"
 }

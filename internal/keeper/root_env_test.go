@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
@@ -85,9 +86,15 @@ func (e *env) killPairs() {
 	}
 }
 
-func (e *env) status() core.SupervisorStatus {
+// status waits for a keeper that answers: where the processors are busy, the next one may
+// take longer than a client's patience.
+func (e *env) status() (st core.SupervisorStatus) {
 	e.t.Helper()
-	st, err := e.c.Status(e.ctx())
+	var err error
+	roottest.Eventually(e.t, "a keeper answers", func() bool {
+		st, err = e.c.Status(e.ctx())
+		return !errdefs.IsUnavailable(err)
+	})
 	if err != nil {
 		e.t.Fatalf("Status: %v", err)
 	}
