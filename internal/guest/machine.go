@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -24,6 +25,8 @@ type Machine struct {
 	Groups string
 	// PlugTime is how long a device may take that the host is plugging in.
 	PlugTime time.Duration
+	// Logger is told what goes wrong while nobody calls.
+	Logger *slog.Logger
 
 	sysfs   string
 	procfs  string
@@ -36,11 +39,14 @@ type Machine struct {
 	targets keylock.Map[string] // of storages; held while one is mounted or unmounted
 	used    references
 	pages   pagePool
+	copies  copies
+
+	watchTime time.Duration
 }
 
 // New returns the machine that this process runs on.
 func New() *Machine {
-	return &Machine{PlugTime: PlugTime, sysfs: "/sys", procfs: "/proc", shared: Shared, dev: "/dev", kernel: realKernel(), cpuTime: cpuTime}
+	return &Machine{PlugTime: PlugTime, sysfs: "/sys", procfs: "/proc", shared: Shared, dev: "/dev", kernel: realKernel(), cpuTime: cpuTime, watchTime: watchTime, Logger: slog.New(slog.DiscardHandler)}
 }
 
 // First reports whether this process is the machine's first.

@@ -20,16 +20,17 @@ import (
 
 // The drivers of storages.
 const (
-	driverEphemeral = "ephemeral" // a tmpfs
-	driverLocal     = "local"     // a directory
-	driverVirtioFS  = "virtio-fs" // what the host shares, by its tag
-	driverOverlay   = "overlayfs" // layers that are mounted already
-	driverBind      = "bind"      // a directory or file of the guest
-	driver9P        = "9p"        // what the host shares, as its shims did before virtio-fs
-	driverBlock     = "blk"       // a disk, by its PCI path or device file
-	driverMMIO      = "mmioblk"   // a disk, by its device file
-	driverSCSI      = "scsi"      // a disk, by its id and number
-	driverNVDIMM    = "nvdimm"    // memory that is a disk, by its device file
+	driverEphemeral = "ephemeral"      // a tmpfs
+	driverLocal     = "local"          // a directory
+	driverVirtioFS  = "virtio-fs"      // what the host shares, by its tag
+	driverOverlay   = "overlayfs"      // layers that are mounted already
+	driverBind      = "bind"           // a directory or file of the guest
+	driver9P        = "9p"             // what the host shares, as its shims did before virtio-fs
+	driverBlock     = "blk"            // a disk, by its PCI path or device file
+	driverMMIO      = "mmioblk"        // a disk, by its device file
+	driverSCSI      = "scsi"           // a disk, by its id and number
+	driverNVDIMM    = "nvdimm"         // memory that is a disk, by its device file
+	driverWatched   = "watchable-bind" // a directory or file of the host's, whose changes programs wait for
 )
 
 // Storage is something to be mounted in the guest.
@@ -50,7 +51,7 @@ type Storage struct {
 
 // Drivers names the drivers that Mount knows.
 func (m *Machine) Drivers() []string {
-	return []string{driver9P, driverBind, driverBlock, driverEphemeral, driverLocal, driverMMIO, driverNVDIMM, driverOverlay, driverSCSI, driverVirtioFS}
+	return []string{driver9P, driverBind, driverBlock, driverEphemeral, driverLocal, driverMMIO, driverNVDIMM, driverOverlay, driverSCSI, driverVirtioFS, driverWatched}
 }
 
 // Mount mounts a storage, or takes a further reference on what this machine has mounted
@@ -110,6 +111,8 @@ func (m *Machine) mount(ctx context.Context, s Storage) (undo func() error, err 
 		return mountAs(s, "overlay")
 	case driverBind:
 		return mountAs(s, "bind")
+	case driverWatched:
+		return m.copies.mount(ctx, s, m.watchTime, m.Logger)
 	default:
 		return nil, invalid.Errorf("there is no driver %q; there are %s", s.Driver, strings.Join(m.Drivers(), ", "))
 	}

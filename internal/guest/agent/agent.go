@@ -91,7 +91,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	machine := guest.New()
-	machine.Groups, machine.PlugTime = o.CgroupRoot, o.PlugTime
+	machine.Groups, machine.PlugTime, machine.Logger = o.CgroupRoot, o.PlugTime, o.Logger
 	f, err := kata.New(kata.Options{
 		Deps:    face.Deps{Logger: o.Logger.With("face", "kata"), Version: o.Version},
 		Machine: machine, Requests: o.Requests, Policy: gate, Quiet: debug.FreeOSMemory,
