@@ -173,6 +173,25 @@ func (d disks) function(ctx context.Context, path string) (address string, err e
 	return address, err
 }
 
+// linkAt waits for the network link of the device at a PCI path, and returns its name.
+func (d disks) linkAt(ctx context.Context, path string) (name string, err error) {
+	pattern, err := pciPattern(path)
+	if err != nil {
+		return "", err
+	}
+	err = await(ctx, "no link at the PCI path "+path, d.wait, func() bool {
+		for _, below := range []string{"virtio*/net/*", "net/*"} {
+			found, err := filepath.Glob(filepath.Join(d.sysfs, pattern, below))
+			if err == nil && len(found) > 0 {
+				name = filepath.Base(found[0])
+				return true
+			}
+		}
+		return false
+	})
+	return name, err
+}
+
 // programsDriver is the kernel's driver that hands a device to programs.
 const programsDriver = "vfio-pci"
 

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
@@ -23,6 +24,8 @@ type Link struct {
 	MTU       int // 0 leaves it
 	Addresses []netip.Prefix
 	NoARP     bool
+	// PCI, unless empty, is the PCI path of the link, which may still be plugged in.
+	PCI string
 }
 
 // routing opens the kernel's routing by netlink.
@@ -34,19 +37,31 @@ func routing() (nlwrap.Handle, error) {
 	return nlwrap.Handle{Handle: h}, nil
 }
 
-// UpdateLink finds a link by its MAC address, or else by its name, gives it its name,
-// addresses and size, and sets it up. A link that has the name already gets the found
-// one's. NotFound when there is no such link.
-func (m *Machine) UpdateLink(_ context.Context, want Link) error {
+// UpdateLink finds a link by its PCI path, for which it waits, or by its MAC address, or
+// else by its name, gives it its name, addresses and size, and sets it up. A link that has
+// the name already gets the found one's. NotFound when there is no such link.
+func (m *Machine) UpdateLink(ctx context.Context, want Link) error {
 	if want.Name == "" {
 		return invalid.Errorf("link: no name")
+	}
+	plugged := ""
+	if want.PCI != "" {
+		var err error
+		if plugged, err = (disks{m.sysfs, m.dev, m.PlugTime}).linkAt(ctx, want.PCI); err != nil {
+			return fmt.Errorf("link %s: %w", want.Name, err)
+		}
 	}
 	h, err := routing()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	link, err := findLink(h, want)
+	var link netlink.Link
+	if plugged != "" {
+		link, err = h.LinkByName(plugged)
+	} else {
+		link, err = findLink(h, want)
+	}
 	if err != nil {
 		return err
 	}
@@ -173,6 +188,32 @@ func (m *Machine) Links(context.Context) ([]Link, error) {
 			}
 		}
 		out = append(out, one)
+	}
+	return out, nil
+}
+
+// LinkStats returns what the machine's links have sent and received, but the loopback.
+func (m *Machine) LinkStats(context.Context) ([]core.NetStats, error) {
+	h, err := routing()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	list, err := h.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var out []core.NetStats
+	for _, l := range list {
+		at := l.Attrs()
+		if at.Statistics == nil || at.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		n := at.Statistics
+		out = append(out, core.NetStats{
+			Name: at.Name, RxBytes: n.RxBytes, RxPackets: n.RxPackets, RxErrors: n.RxErrors, RxDropped: n.RxDropped,
+			TxBytes: n.TxBytes, TxPackets: n.TxPackets, TxErrors: n.TxErrors, TxDropped: n.TxDropped,
+		})
 	}
 	return out, nil
 }

@@ -27,6 +27,8 @@ type Machine struct {
 	PlugTime time.Duration
 	// Logger is told what goes wrong while nobody calls.
 	Logger *slog.Logger
+	// Puller is nil on a machine that pulls no images.
+	Puller *Puller
 
 	sysfs   string
 	procfs  string

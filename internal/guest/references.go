@@ -1,17 +1,24 @@
 package guest
 
-import "sync"
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+)
 
 // references are the targets of storages that are mounted. The zero value has none.
 type references struct {
-	mu   sync.Mutex          // guards list
+	mu   sync.Mutex          // guards list, adds
 	list map[string]*mounted // by target
+	adds int                 // so far
 }
 
 // mounted is a target that is in use.
 type mounted struct {
-	refs int
-	undo func() error
+	refs  int
+	undo  func() error
+	place int // in the order of the mounts
 }
 
 // add has the first reference on what was mounted at a target.
@@ -21,7 +28,8 @@ func (r *references) add(target string, undo func() error) {
 	if r.list == nil {
 		r.list = map[string]*mounted{}
 	}
-	r.list[target] = &mounted{refs: 1, undo: undo}
+	r.adds++
+	r.list[target] = &mounted{refs: 1, undo: undo, place: r.adds}
 }
 
 // refer adds to the references on what is mounted at a target, and returns how many there
@@ -51,4 +59,16 @@ func (r *references) drop(target string) (undo func() error) {
 	}
 	delete(r.list, target)
 	return u.undo
+}
+
+// dropAll takes all references away, and returns what unmounts everything, the last mount
+// first.
+func (r *references) dropAll() (undo []func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, u := range slices.SortedFunc(maps.Values(r.list), func(a, b *mounted) int { return cmp.Compare(b.place, a.place) }) {
+		undo = append(undo, u.undo)
+	}
+	r.list = nil
+	return undo
 }

@@ -20,17 +20,18 @@ import (
 
 // The drivers of storages.
 const (
-	driverEphemeral = "ephemeral"      // a tmpfs
-	driverLocal     = "local"          // a directory
-	driverVirtioFS  = "virtio-fs"      // what the host shares, by its tag
-	driverOverlay   = "overlayfs"      // layers that are mounted already
-	driverBind      = "bind"           // a directory or file of the guest
-	driver9P        = "9p"             // what the host shares, as its shims did before virtio-fs
-	driverBlock     = "blk"            // a disk, by its PCI path or device file
-	driverMMIO      = "mmioblk"        // a disk, by its device file
-	driverSCSI      = "scsi"           // a disk, by its id and number
-	driverNVDIMM    = "nvdimm"         // memory that is a disk, by its device file
-	driverWatched   = "watchable-bind" // a directory or file of the host's, whose changes programs wait for
+	driverEphemeral = "ephemeral"        // a tmpfs
+	driverLocal     = "local"            // a directory
+	driverVirtioFS  = "virtio-fs"        // what the host shares, by its tag
+	driverOverlay   = "overlayfs"        // layers that are mounted already
+	driverBind      = "bind"             // a directory or file of the guest
+	driver9P        = "9p"               // what the host shares, as its shims did before virtio-fs
+	driverBlock     = "blk"              // a disk, by its PCI path or device file
+	driverMMIO      = "mmioblk"          // a disk, by its device file
+	driverSCSI      = "scsi"             // a disk, by its id and number
+	driverNVDIMM    = "nvdimm"           // memory that is a disk, by its device file
+	driverPull      = "image_guest_pull" // an image, which the guest pulls
+	driverWatched   = "watchable-bind"   // a directory or file of the host's, whose changes programs wait for
 )
 
 // Storage is something to be mounted in the guest.
@@ -51,7 +52,12 @@ type Storage struct {
 
 // Drivers names the drivers that Mount knows.
 func (m *Machine) Drivers() []string {
-	return []string{driver9P, driverBind, driverBlock, driverEphemeral, driverLocal, driverMMIO, driverNVDIMM, driverOverlay, driverSCSI, driverVirtioFS, driverWatched}
+	list := []string{driver9P, driverBind, driverBlock, driverEphemeral, driverLocal, driverMMIO, driverNVDIMM, driverOverlay, driverSCSI, driverVirtioFS, driverWatched}
+	if m.Puller != nil {
+		list = append(list, driverPull)
+		slices.Sort(list)
+	}
+	return list
 }
 
 // Mount mounts a storage, or takes a further reference on what this machine has mounted
@@ -92,6 +98,9 @@ func (m *Machine) mount(ctx context.Context, s Storage) (undo func() error, err 
 	case driverSCSI:
 		return m.mountDisk(ctx, s, find.scsiDisk)
 	}
+	if s.Driver == driverPull {
+		return m.Puller.mount(ctx, s, pauseBundle)
+	}
 	if len(s.DriverOptions) > 0 {
 		return nil, fmt.Errorf("driver option %q: not served: %w", s.DriverOptions[0], errdefs.ErrNotImplemented)
 	}
@@ -131,6 +140,16 @@ func (m *Machine) Unmount(ctx context.Context, s Storage) error {
 		return nil
 	}
 	return undo()
+}
+
+// Release unmounts all that is mounted, at the agent's end. Nothing may be mounted or
+// unmounted meanwhile.
+func (m *Machine) Release() error {
+	var errs []error
+	for _, undo := range m.used.dropAll() {
+		errs = append(errs, undo())
+	}
+	return errors.Join(errs...)
 }
 
 // mountFlags are the options of mount(8) that are flags of mount(2).

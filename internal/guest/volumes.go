@@ -20,7 +20,8 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Remount gives the tmpfs of an ephemeral storage other options, such as another size.
+// Remount gives the tmpfs of an ephemeral storage other options, such as another size; it
+// keeps those of its flags that they do not name.
 // It returns InvalidArgument for a storage of another driver, NotFound for one that is
 // not mounted.
 func (m *Machine) Remount(ctx context.Context, s Storage) error {
@@ -39,7 +40,16 @@ func (m *Machine) Remount(ctx context.Context, s Storage) error {
 	if err != nil || len(s.Options) == 0 {
 		return err
 	}
-	if err := remountPlace(s.Target, "tmpfs", flags, data); err != nil {
+	kept, err := flagsAt(s.Target)
+	if err != nil {
+		return fmt.Errorf("options of the storage at %s: %w", s.Target, err)
+	}
+	for option, flag := range map[string]uintptr{"rw": unix.MS_RDONLY, "suid": unix.MS_NOSUID, "dev": unix.MS_NODEV, "exec": unix.MS_NOEXEC} {
+		if slices.Contains(s.Options, option) {
+			kept &^= flag
+		}
+	}
+	if err := remountPlace(s.Target, "tmpfs", kept|flags, data); err != nil {
 		return fmt.Errorf("options %q of the storage at %s: %w", strings.Join(s.Options, ","), s.Target, err)
 	}
 	return nil
@@ -83,7 +93,40 @@ func resizeTmpfs(at string, size uint64) error {
 	if size == 0 {
 		return invalid.Errorf("a tmpfs has no disk whose size it could have")
 	}
-	return remountPlace(at, "tmpfs", 0, "size="+strconv.FormatUint(size, 10))
+	flags, err := flagsAt(at)
+	if err != nil {
+		return err
+	}
+	return remountPlace(at, "tmpfs", flags, "size="+strconv.FormatUint(size, 10))
+}
+
+// stNoSymFollow is the kernel's ST_NOSYMFOLLOW.
+const stNoSymFollow = 0x2000
+
+// flagsAt returns the flags of the mount at a path. A remount takes away those that it is
+// not given.
+func flagsAt(at string) (flags uintptr, err error) {
+	f, err := openPlace(at, unix.O_PATH)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return 0, err
+	}
+	for has, flag := range map[int64]uintptr{
+		unix.ST_RDONLY: unix.MS_RDONLY, unix.ST_NOSUID: unix.MS_NOSUID, unix.ST_NODEV: unix.MS_NODEV, unix.ST_NOEXEC: unix.MS_NOEXEC, unix.ST_SYNCHRONOUS: unix.MS_SYNCHRONOUS,
+		unix.ST_NOATIME: unix.MS_NOATIME, unix.ST_NODIRATIME: unix.MS_NODIRATIME, unix.ST_RELATIME: unix.MS_RELATIME, stNoSymFollow: unix.MS_NOSYMFOLLOW,
+	} {
+		if st.Flags&has != 0 {
+			flags |= flag
+		}
+	}
+	if flags&(unix.MS_NOATIME|unix.MS_RELATIME) == 0 {
+		flags |= unix.MS_STRICTATIME
+	}
+	return flags, nil
 }
 
 // resizeExt makes an ext4 as large as wanted, once its disk is.

@@ -192,7 +192,7 @@ func TestVolumesGrow(t *testing.T) {
 			_, err := a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: id, ExecId: id, OCI: a.spec("true"), Storages: list})
 			return err
 		}
-		tmpfs := &katav1.Storage{Driver: "ephemeral", Fstype: "tmpfs", MountPoint: dir + "/tmp", Options: []string{"size=1048576", "mode=0770"}, FsGroup: &katav1.FSGroup{GroupId: 4321}}
+		tmpfs := &katav1.Storage{Driver: "ephemeral", Fstype: "tmpfs", MountPoint: dir + "/tmp", Options: []string{"size=1048576", "mode=0770", "nosuid", "nodev", "noexec"}, FsGroup: &katav1.FSGroup{GroupId: 4321}}
 		local := &katav1.Storage{Driver: "local", MountPoint: dir + "/local", Options: []string{"mode=0700", "fsgid=77"}}
 		if err := create("c1", tmpfs, local); err != nil {
 			t.Fatal(err)
@@ -203,12 +203,26 @@ func TestVolumesGrow(t *testing.T) {
 		if err := grow(dir+"/tmp", 4<<20); err != nil || size(dir+"/tmp") != 4<<20 {
 			t.Errorf("ResizeVolume of a tmpfs: %v, %d bytes", err, size(dir+"/tmp"))
 		}
+		flags := func() string {
+			t.Helper()
+			var st unix.Statfs_t
+			if err := unix.Statfs(dir+"/tmp", &st); err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprintf("nosuid %t, nodev %t, noexec %t, ro %t", st.Flags&unix.ST_NOSUID != 0, st.Flags&unix.ST_NODEV != 0, st.Flags&unix.ST_NOEXEC != 0, st.Flags&unix.ST_RDONLY != 0)
+		}
+		if got := flags(); got != "nosuid true, nodev true, noexec true, ro false" {
+			t.Errorf("after ResizeVolume: %s", got)
+		}
 		update := func(s *katav1.Storage) error {
 			_, err := a.UpdateEphemeralMounts(t.Context(), &katav1.UpdateEphemeralMountsRequest{Storages: []*katav1.Storage{s}})
 			return err
 		}
 		if err := update(&katav1.Storage{Driver: "ephemeral", MountPoint: dir + "/tmp", Options: []string{"remount", "size=8388608", "fsgid=5"}}); err != nil || size(dir+"/tmp") != 8<<20 {
 			t.Errorf("UpdateEphemeralMounts: %v, %d bytes", err, size(dir+"/tmp"))
+		}
+		if err := update(&katav1.Storage{Driver: "ephemeral", MountPoint: dir + "/tmp", Options: []string{"exec", "ro"}}); err != nil || flags() != "nosuid true, nodev true, noexec false, ro true" {
+			t.Errorf("UpdateEphemeralMounts: %v, %s", err, flags())
 		}
 		for what, err := range map[string]error{
 			"another driver":        update(&katav1.Storage{Driver: "bind", MountPoint: dir + "/tmp", Options: []string{"size=1"}}),

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -113,6 +114,52 @@ func TestWatchedStorages(t *testing.T) {
 			if status.Code(err) != codes.Internal || mounted() != 0 {
 				t.Errorf("%s: %v, %d mounts", what, err, mounted())
 			}
+		}
+	})
+}
+
+// TestAnAgentThatIsToldToEnd: SIGTERM leaves no container and no mount.
+func TestAnAgentThatIsToldToEnd(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		if err := os.Mkdir(dir+"/source", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		mounts := func() string {
+			t.Helper()
+			b, err := os.ReadFile("/proc/self/mountinfo")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(b)
+		}
+		before := strings.Count(mounts(), "\n")
+		a := start(t)
+		a.sandbox(t)
+		list := []*katav1.Storage{
+			{Driver: "ephemeral", Fstype: "tmpfs", MountPoint: dir + "/tmp", Shared: true},
+			{Driver: "bind", Source: dir + "/source", MountPoint: dir + "/tmp/below"}, // on the first one
+			{Driver: "watchable-bind", Source: dir + "/source", MountPoint: dir + "/watchable/w"},
+		}
+		if _, err := a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: "c1", ExecId: "c1", OCI: a.spec("sleep 1000"), Storages: list}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.StartContainer(t.Context(), &katav1.StartContainerRequest{ContainerId: "c1"}); err != nil {
+			t.Fatal(err)
+		}
+		if now := mounts(); !strings.Contains(now, dir+"/tmp/below") || !strings.Contains(now, dir+"/watchable") {
+			t.Errorf("the mounts are\n%s", now)
+		}
+		gone := a.gone(t)
+		if err := a.cmd.Process.Signal(unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		<-gone
+		if now := mounts(); strings.Count(now, "\n") != before {
+			t.Errorf("the agent has left mounts:\n%s", now)
+		}
+		if left := nodetest.Processes("longshore-keeper", ""); len(left) > 0 {
+			t.Errorf("processes are left: %d", left)
 		}
 	})
 }

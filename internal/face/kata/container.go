@@ -87,10 +87,12 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.face.o.Engine.CreateContainer(ctx, cfg); err != nil {
+	ct, err := s.face.o.Engine.CreateContainer(ctx, cfg)
+	if err != nil {
 		s.face.unmountAll(ctx, mounted)
 		return nil, err
 	}
+	s.face.ooms.watch(ctx, &ct)
 	s.face.making.Lock()
 	defer s.face.making.Unlock()
 	for _, m := range mounted {

@@ -38,6 +38,12 @@ type Options struct {
 	// Quiet is called some seconds after calls, so that what they took can be given back. It
 	// may be nil.
 	Quiet func()
+	// OOMCounter returns the file that counts the kernel's kills for want of memory in a
+	// cgroup, "" without one. It may be nil: kills are then seen when a process ends.
+	OOMCounter func(core.CgroupRef) string
+	// Unified reports whether the machine has cgroup v2; nil is false. It and OOMCounter are
+	// asked after Begin.
+	Unified func() bool
 	// End is called once, after DestroySandbox was answered. It may be nil.
 	End func()
 }
@@ -67,6 +73,8 @@ type Machine interface {
 	// The network of the machine, which all containers have.
 	UpdateLink(ctx context.Context, want guest.Link) error
 	Links(ctx context.Context) ([]guest.Link, error)
+	// LinkStats are those of the links but the loopback.
+	LinkStats(ctx context.Context) ([]core.NetStats, error)
 	UpdateRoutes(ctx context.Context, routes []guest.Route) error
 	Routes(ctx context.Context) ([]guest.Route, error)
 	AddNeighbors(ctx context.Context, list []guest.Neighbor) error
@@ -138,7 +146,7 @@ func New(o Options) (*Face, error) {
 	if err := o.Requests.Validate(); err != nil {
 		return nil, err
 	}
-	f := &Face{o: o, ooms: newOOMWatch(o.Deps), destroyed: make(chan struct{}), ready: make(chan struct{}), called: make(chan struct{}), quiet: quiet{fn: o.Quiet}}
+	f := &Face{o: o, ooms: newOOMWatch(o), destroyed: make(chan struct{}), ready: make(chan struct{}), called: make(chan struct{}), quiet: quiet{fn: o.Quiet}}
 	if o.Engine != nil {
 		f.Begin(o.Engine)
 	}

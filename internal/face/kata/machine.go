@@ -46,10 +46,7 @@ func (s *service) UpdateInterface(ctx context.Context, req *katav1.UpdateInterfa
 	if in == nil {
 		return nil, refuse(codes.InvalidArgument, "no interface")
 	}
-	if in.GetDevicePath() != "" {
-		return nil, refuse(codes.Unimplemented, "links that are plugged in are not served: device path %q", clip(in.GetDevicePath()))
-	}
-	link := guest.Link{Name: in.GetName(), MAC: in.GetHwAddr(), MTU: int(min(in.GetMtu(), 1<<20)), NoARP: in.GetRawFlags()&noARP != 0}
+	link := guest.Link{Name: in.GetName(), MAC: in.GetHwAddr(), MTU: int(min(in.GetMtu(), 1<<20)), NoARP: in.GetRawFlags()&noARP != 0, PCI: in.GetDevicePath()}
 	for _, a := range in.GetIPAddresses() {
 		addr, err := netip.ParseAddr(a.GetAddress())
 		if err != nil {

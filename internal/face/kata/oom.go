@@ -7,44 +7,88 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/guest/kills"
 )
 
 // maxOOMs is how many kills wait for the shim. It asks for one after the other; what it
 // has not asked for beyond that says nothing new.
 const maxOOMs = 1000
 
-// oomWatch collects the containers in which the kernel has killed for want of memory, as
-// the ends of their processes tell it.
+// oomWatch collects the containers in which the kernel has killed for want of memory: as
+// it happens, from the counter of the container's cgroup, and from the ends of processes
+// what that had no time to tell.
 type oomWatch struct {
-	deps face.Deps
+	deps    face.Deps
+	counter func(core.CgroupRef) string
+	watcher kills.Watcher
 
-	mu   sync.Mutex // guards ids
+	mu   sync.Mutex // guards ids, live
 	ids  []string
+	live map[core.ID]*kills.Watch
 	more chan struct{} // has one value when ids may not be empty
 }
 
-func newOOMWatch(deps face.Deps) *oomWatch {
-	return &oomWatch{deps: deps, more: make(chan struct{}, 1)}
+func newOOMWatch(o Options) *oomWatch {
+	return &oomWatch{deps: o.Deps, counter: o.OOMCounter, more: make(chan struct{}, 1), live: map[core.ID]*kills.Watch{}}
+}
+
+// watch tells of kills in a container from now on.
+func (o *oomWatch) watch(ctx context.Context, ct *core.Container) {
+	file := ""
+	if o.counter != nil {
+		file = o.counter(ct.Cgroup)
+	}
+	if file == "" { // there is no memory controller
+		return
+	}
+	id := string(ct.Config.Key)
+	w, err := o.watcher.Watch(file, func(uint64) { o.add(id) })
+	if err != nil {
+		o.deps.Logger.WarnContext(ctx, "kills for want of memory are seen only when a process ends", "container", id, "error", err)
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.live[ct.ID] = w
 }
 
 func (o *oomWatch) run(ctx context.Context) error {
+	defer o.watcher.Close()
 	since, err := o.deps.Engine.LastSeq(ctx)
 	if err != nil {
 		return err
 	}
 	return engine.Watch{
-		Kinds: []core.EventKind{core.EventContainerExited, core.EventProcessExited},
+		Kinds: []core.EventKind{core.EventContainerExited, core.EventProcessExited, core.EventContainerRemoved},
 		Since: &since,
 		Event: func(_ context.Context, e core.Event) error {
-			if e.Autopsy != nil && e.Autopsy.OOM != nil {
-				o.add(string(e.Key))
-			}
+			o.ended(e)
 			return nil
 		},
 		Failed: func(err error) {
 			o.deps.Logger.WarnContext(ctx, "kills for want of memory are not seen", "error", err)
 		},
 	}.Run(ctx, o.deps.Engine)
+}
+
+// ended tells of what killed a process, unless that was told while it ran.
+func (o *oomWatch) ended(e core.Event) {
+	o.mu.Lock()
+	w := o.live[e.Container]
+	if e.Kind != core.EventProcessExited {
+		delete(o.live, e.Container)
+	}
+	o.mu.Unlock()
+	told, live := uint64(0), w != nil
+	if live && e.Kind != core.EventProcessExited {
+		told = w.Stop()
+	}
+	switch {
+	case e.Autopsy == nil || e.Autopsy.OOM == nil:
+	case live && (e.Kind == core.EventProcessExited || e.Autopsy.OOM.Kills <= told):
+	default:
+		o.add(string(e.Key))
+	}
 }
 
 func (o *oomWatch) add(id string) {

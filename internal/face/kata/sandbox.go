@@ -108,6 +108,14 @@ func (f *Face) dropDNS(ctx context.Context) {
 	f.undoDNS = nil
 }
 
+// Release takes away what a sandbox that nobody has destroyed gave the machine beside its
+// storages. It is for after Serve.
+func (f *Face) Release(ctx context.Context) {
+	f.making.Lock()
+	defer f.making.Unlock()
+	f.dropDNS(ctx)
+}
+
 // storages are the machine's form of storages.
 func storages(in []*katav1.Storage) (out []guest.Storage, err error) {
 	for _, s := range in {

@@ -18,7 +18,13 @@ func (s *service) StatsContainer(ctx context.Context, req *katav1.StatsContainer
 	if err != nil {
 		return nil, err
 	}
-	return &katav1.StatsContainerResponse{CgroupStats: toCgroupStats(&st), NetworkStats: toNetStats(st.Net)}, nil
+	links, err := s.face.o.Machine.LinkStats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer := &katav1.StatsContainerResponse{CgroupStats: toCgroupStats(&st), NetworkStats: toNetStats(links)}
+	answer.CgroupStats.BlkioStats = toIOStats(st.IO, s.face.o.Unified != nil && s.face.o.Unified())
+	return answer, nil
 }
 
 // toCgroupStats has 0 for what this kernel does not tell, since the protocol has no other
@@ -35,22 +41,31 @@ func toCgroupStats(st *core.Stats) *katav1.CgroupStats {
 			SwapUsage: &katav1.MemoryData{Usage: m.Swap.N, Limit: m.SwapLimit.N}, KernelUsage: &katav1.MemoryData{Usage: m.Kernel.N},
 			UseHierarchy: true, Stats: memoryStats(m),
 		},
-		PidsStats:  &katav1.PidsStats{Current: st.Pids.Current.N, Limit: st.Pids.Limit.N},
-		BlkioStats: &katav1.BlkioStats{},
-	}
-	for _, d := range st.IO {
-		entry := func(op string, n uint64) *katav1.BlkioStatsEntry {
-			return &katav1.BlkioStatsEntry{Major: d.Major, Minor: d.Minor, Op: op, Value: n}
-		}
-		b := out.BlkioStats
-		b.IoServiceBytesRecursive = append(b.IoServiceBytesRecursive, entry("Read", d.ReadBytes), entry("Write", d.WriteBytes))
-		b.IoServicedRecursive = append(b.IoServicedRecursive, entry("Read", d.Reads), entry("Write", d.Writes))
+		PidsStats: &katav1.PidsStats{Current: st.Pids.Current.N, Limit: st.Pids.Limit.N},
 	}
 	for size, h := range st.Huge {
 		if out.HugetlbStats == nil {
 			out.HugetlbStats = map[string]*katav1.HugetlbStats{}
 		}
 		out.HugetlbStats[size] = &katav1.HugetlbStats{Usage: h.Usage, MaxUsage: h.Max.N, Failcnt: h.Failures}
+	}
+	return out
+}
+
+// toIOStats has the names that shims know: on a machine with cgroup v2 all figures of a
+// disk are in one list, under the names of io.stat.
+func toIOStats(list []core.IOStats, unified bool) *katav1.BlkioStats {
+	out := &katav1.BlkioStats{}
+	for _, d := range list {
+		entry := func(op string, n uint64) *katav1.BlkioStatsEntry {
+			return &katav1.BlkioStatsEntry{Major: d.Major, Minor: d.Minor, Op: op, Value: n}
+		}
+		if unified {
+			out.IoServiceBytesRecursive = append(out.IoServiceBytesRecursive, entry("read", d.ReadBytes), entry("write", d.WriteBytes), entry("rios", d.Reads), entry("wios", d.Writes))
+			continue
+		}
+		out.IoServiceBytesRecursive = append(out.IoServiceBytesRecursive, entry("Read", d.ReadBytes), entry("Write", d.WriteBytes))
+		out.IoServicedRecursive = append(out.IoServicedRecursive, entry("Read", d.Reads), entry("Write", d.Writes))
 	}
 	return out
 }

@@ -69,8 +69,10 @@ type Options struct {
 	PolicyFile string
 	// PlugTime is how long a device may take that the host is plugging in.
 	PlugTime time.Duration
-	Version  string
-	Logger   *slog.Logger
+	// Images pulls what storages of the driver image_guest_pull name; nil pulls nothing.
+	Images  core.Images
+	Version string
+	Logger  *slog.Logger
 }
 
 // Run serves until ctx ends or the sandbox was destroyed. No container outlives it.
@@ -92,9 +94,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer cancel()
 	machine := guest.New()
 	machine.Groups, machine.PlugTime, machine.Logger = o.CgroupRoot, o.PlugTime, o.Logger
+	var p *parts // there when calls are answered
 	f, err := kata.New(kata.Options{
 		Deps:    face.Deps{Logger: o.Logger.With("face", "kata"), Version: o.Version},
 		Machine: machine, Requests: o.Requests, Policy: gate, Quiet: debug.FreeOSMemory,
+		Unified: func() bool { return p.groups.Mode() == core.CgroupV2 },
+		OOMCounter: func(ref core.CgroupRef) string {
+			level, _ := p.groups.OOMLevel(ref)
+			return level.Path
+		},
 	})
 	if err != nil {
 		return err
@@ -116,7 +124,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	// Who is told to end while it starts does start: then there is one way to leave.
 	starting, stop := context.WithTimeout(context.WithoutCancel(ctx), startTime)
 	defer stop()
-	p, err := start(starting, o)
+	p, err = start(starting, o)
+	if err == nil && o.Images != nil {
+		machine.Puller = &guest.Puller{Images: o.Images, Roots: p.roots}
+		if cerr := machine.Puller.Clean(starting); cerr != nil {
+			err = errors.Join(fmt.Errorf("discard images' layers of an earlier agent: %w", cerr), p.leave(starting))
+		}
+	}
 	if err != nil {
 		cancel()
 		return errors.Join(err, ended(<-served))
@@ -133,6 +147,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	leave, stop := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer stop()
 	err = errors.Join(err, removeAll(leave, p.engine))
+	f.Release(leave)
+	if rerr := machine.Release(); rerr != nil {
+		err = errors.Join(err, fmt.Errorf("unmount storages: %w", rerr))
+	}
 	stopEngine()
 	return errors.Join(err, ended(<-recorded), p.leave(leave))
 }
@@ -148,6 +166,8 @@ func ended(err error) error {
 // parts are what the face stands on.
 type parts struct {
 	engine *engine.Engine
+	groups *cgroup.Tree
+	roots  core.Roots
 	leave  func(ctx context.Context) error // gives back what is no container's
 }
 
@@ -194,9 +214,10 @@ func start(ctx context.Context, o Options) (_ *parts, err error) {
 		return nil, fmt.Errorf("make the sandboxes' directory a mount: %w", err)
 	}
 	undo = append(undo, func(context.Context) error { return rootfs.RemoveOwnMount(sandboxes) })
+	roots := rootfs.New(rootfs.Options{Users: keep.Namespaces, Logger: o.Logger})
 	eng, err := engine.New(engine.Options{
 		Store: state.NewMemory(maxEvents), Runtimes: []core.Runtime{run}, Supervisor: keep, Images: without.Images{}, Network: without.Network{}, Pinner: pins, Cgroups: groups,
-		Roots: rootfs.New(rootfs.Options{Users: keep.Namespaces, Logger: o.Logger}), Volumes: without.Volumes{}, OOMLog: kmsg.New(kmsg.Options{Logger: o.Logger}),
+		Roots: roots, Volumes: without.Volumes{}, OOMLog: kmsg.New(kmsg.Options{Logger: o.Logger}),
 		State: o.State, Init: o.Keeper, Logger: o.Logger,
 	})
 	if err != nil {
@@ -205,7 +226,7 @@ func start(ctx context.Context, o Options) (_ *parts, err error) {
 	if err := eng.Recover(ctx); err != nil {
 		return nil, fmt.Errorf("remove what an earlier agent left: %w", err)
 	}
-	return &parts{engine: eng, leave: leave}, nil
+	return &parts{engine: eng, groups: groups, roots: roots, leave: leave}, nil
 }
 
 // policyProgram returns the path of longshore-policy, which is beside this program, or in
