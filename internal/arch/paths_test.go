@@ -71,7 +71,6 @@ var allowedByName = map[string]string{
 	"internal/face/swarm/files.go:remove":                  ownFiles,
 	"internal/face/swarm/files.go:others":                  ownFiles,
 	"internal/face/swarm/identity/identity.go:Load":        ownFiles,
-	"internal/face/swarm/identity/seal.go:ReadPassphrase":  operators,
 	"internal/face/swarm/publish/position.go:readKept":     ownFiles,
 	"internal/face/swarm/swarm.go:Join":                    ownFiles,
 	"internal/face/swarm/swarm.go:load":                    ownFiles,

@@ -1,18 +1,15 @@
 package identity
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/containerd/errdefs"
 	"github.com/youmark/pkcs8"
-	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/passphrase"
 )
 
 // The types of keys in PEM.
@@ -26,39 +23,13 @@ func sealing() *pkcs8.Opts {
 	return &pkcs8.Opts{Cipher: pkcs8.AES256CBC, KDFOpts: pkcs8.PBKDF2Opts{SaltSize: 16, IterationCount: 600_000, HMACHash: crypto.SHA256}}
 }
 
-// maxPassphrase is the length of the longest, in bytes.
-const maxPassphrase = 4096
-
 // ReadPassphrase reads the passphrase of the node's key, the first line of a file that
 // only its owner may read. "" names none. FailedPrecondition when it cannot be used.
 func ReadPassphrase(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
-	refuse := func(why string) ([]byte, error) {
-		return nil, fmt.Errorf("the file with the passphrase of the node's key, %s, %s: %w", path, why, errdefs.ErrFailedPrecondition)
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return refuse("cannot be read: " + errors.Unwrap(err).Error())
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return refuse("is no file")
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return refuse("may be read by others than its owner: give it mode 0600")
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxPassphrase+1))
-	if err != nil {
-		return refuse("cannot be read: " + err.Error())
-	}
-	line, _, _ := bytes.Cut(data, []byte{'\n'})
-	if line = bytes.TrimSuffix(line, []byte{'\r'}); len(line) == 0 || len(line) > maxPassphrase {
-		return refuse(fmt.Sprintf("does not begin with a passphrase of 1 to %d bytes", maxPassphrase))
-	}
-	return line, nil
+	return passphrase.Read("the node's key", path)
 }
 
 // seal encrypts a key in PEM.
