@@ -22,8 +22,10 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/session"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
@@ -42,8 +44,14 @@ type Options struct {
 	// Heartbeat is how often nodes say that they are alive; a node is Down after Grace times that.
 	Heartbeat time.Duration
 	Grace     int
+	// MoveAfter is how long a node is Down until the replicas that it has are started elsewhere;
+	// 0 is DefaultMoveAfter.
+	MoveAfter time.Duration
 	Log       *slog.Logger
 }
+
+// DefaultMoveAfter is the default of Options.MoveAfter.
+const DefaultMoveAfter = time.Minute
 
 // Limits of the listener for nodes.
 const (
@@ -71,7 +79,10 @@ func Open(ctx context.Context, o Options) (h *Hub, err error) {
 	if host, port, err := net.SplitHostPort(o.Advertise); err != nil || host == "" || port == "" || port == "0" {
 		return nil, invalid.Errorf("the address that nodes reach the hub by must be HOST:PORT, not %q", o.Advertise)
 	}
-	if o.RenewGrace < 0 || o.Heartbeat < 0 || o.Grace < 0 {
+	if o.MoveAfter == 0 {
+		o.MoveAfter = DefaultMoveAfter
+	}
+	if o.RenewGrace < 0 || o.Heartbeat < 0 || o.Grace < 0 || o.MoveAfter < 0 {
 		return nil, invalid.Errorf("times cannot be negative")
 	}
 	o.Store.Log = o.Log
@@ -106,8 +117,8 @@ func Open(ctx context.Context, o Options) (h *Hub, err error) {
 // Close ends it, after Serve.
 func (h *Hub) Close() error { return h.store.Close() }
 
-// Serve serves nodes at a listener until ctx ends, or until the hub cannot go on.
-func (h *Hub) Serve(ctx context.Context, nodes net.Listener) error {
+// Serve serves nodes at one listener and operators at another, ctx ends, or the hub cannot go on.
+func (h *Hub) Serve(ctx context.Context, nodes, operators net.Listener) error {
 	limit := h.limits.Limit(connlimit.Options{Name: "nodes", Key: "connections", Max: maxConnections, Unauthenticated: maxUnauthenticated})
 	server := grpc.NewServer(
 		grpc.Creds(h.CA.Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.ConnectionTimeout(handshake),
@@ -134,6 +145,10 @@ func (h *Hub) Serve(ctx context.Context, nodes net.Listener) error {
 	group.Go(func() error { return h.Board.Run(ctx) })
 	group.Go(func() error { return h.Keys.Run(ctx) })
 	group.Go(func() error { return h.Dispatcher.Run(ctx) })
+	group.Go(func() error { return fleet.Run(ctx, h.Board, h.o.MoveAfter, h.o.Log) })
+	group.Go(func() error {
+		return api.Server{CA: h.CA, Board: h.Board, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log}.Serve(ctx, operators)
+	})
 	group.Go(func() error {
 		if err := server.Serve(limit.Listen(nodes)); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("serve nodes: %w", err)

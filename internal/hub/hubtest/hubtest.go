@@ -28,6 +28,8 @@ const Patience = time.Minute
 type Hub struct {
 	*hub.Hub
 	Addr string
+	// Socket is where it serves operators.
+	Socket string
 
 	tb   testing.TB
 	dir  string
@@ -43,6 +45,7 @@ func New(tb testing.TB, change ...func(*hub.Options)) *Hub {
 		tb.Fatal(err)
 	}
 	h := &Hub{tb: tb, Addr: l.Addr().String(), dir: storetest.Dir(tb)}
+	h.Socket = h.dir + "/hub.sock"
 	h.o = hub.Options{
 		Store:     store.Options{Dir: h.dir, Passphrase: []byte(storetest.Passphrase), Iterations: 1, NoSync: true},
 		Advertise: h.Addr, RenewGrace: time.Hour, Heartbeat: time.Minute, Log: slog.New(slog.DiscardHandler),
@@ -65,7 +68,11 @@ func (h *Hub) start(l net.Listener) {
 	h.Hub = opened
 	ctx, cancel := context.WithCancelCause(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- opened.Serve(ctx, l) }()
+	operators, err := new(net.ListenConfig).Listen(h.tb.Context(), "unix", h.Socket)
+	if err != nil {
+		h.tb.Fatal(err)
+	}
+	go func() { served <- opened.Serve(ctx, l, operators) }()
 	h.stop = sync.OnceFunc(func() {
 		cancel(context.Canceled)
 		if err := errors.Join(<-served, opened.Close()); err != nil {

@@ -24,6 +24,9 @@ const (
 	revisions = "10000"
 )
 
+// maxRequest is the size of the largest transaction, in bytes.
+const maxRequest = 10 << 20
+
 // longestSocket is the length of the longest path of a socket.
 const longestSocket = len(unix.RawSockaddrUnix{}.Path) - 1
 
@@ -115,7 +118,7 @@ func configure(o Options) (*embed.Config, error) {
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: peer[0].Path}}, peer
 	cfg.InitialCluster = cfg.Name + "=" + peer[0].String()
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModeRevision, revisions
-	cfg.QuotaBackendBytes, cfg.MaxRequestBytes, cfg.MaxTxnOps = quota, 2*MaxWrites*MaxValue, MaxWrites
+	cfg.QuotaBackendBytes, cfg.MaxRequestBytes, cfg.MaxTxnOps = quota, maxRequest, MaxWrites
 	cfg.UnsafeNoFsync = o.NoSync
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(logCore{log: o.Log}))
 	return cfg, nil

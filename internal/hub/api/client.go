@@ -1,0 +1,105 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/longshore/longshore/internal/hub/fleet"
+)
+
+// Client asks a hub.
+type Client struct{ http *http.Client }
+
+// NewClient is a client of the hub at a socket.
+func NewClient(socket string) *Client {
+	return &Client{&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}}
+}
+
+// do asks, and returns what answers.
+func (c *Client) do(ctx context.Context, method, path string, body any) (io.ReadCloser, error) {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://hub"+path, bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		return nil, fmt.Errorf("the hub does not answer: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer func() { _ = resp.Body.Close() }()
+		var f Failure
+		if err := json.NewDecoder(resp.Body).Decode(&f); err != nil || f.Error == "" {
+			f.Error = resp.Status
+		}
+		return nil, errors.New(f.Error)
+	}
+	return resp.Body, nil
+}
+
+// Call asks for one answer.
+func (c *Client) Call(ctx context.Context, method, path string, body, answer any) error {
+	r, err := c.do(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	if err := json.NewDecoder(r).Decode(answer); err != nil {
+		return fmt.Errorf("the hub's answer cannot be read: %w", err)
+	}
+	return nil
+}
+
+// Apply applies a declaration, or, when dry, says what it would change.
+func (c *Client) Apply(ctx context.Context, d fleet.Declaration, dry bool) (diff []fleet.Difference, err error) {
+	path := "/v1/stacks"
+	if dry {
+		path += "?dry=1"
+	}
+	return diff, c.Call(ctx, http.MethodPut, path, d, &diff)
+}
+
+// Logs calls fn with each line of the output of a service or task.
+func (c *Client) Logs(ctx context.Context, of string, follow bool, tail int, fn func(Line) error) error {
+	q := url.Values{"of": {of}}
+	if follow {
+		q.Set("follow", "1")
+	}
+	if tail >= 0 {
+		q.Set("tail", strconv.Itoa(tail))
+	}
+	r, err := c.do(ctx, http.MethodGet, "/v1/logs?"+q.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	dec := json.NewDecoder(r)
+	for {
+		var l Line
+		if err := dec.Decode(&l); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("the hub's answer ended: %w", err)
+		}
+		if err := fn(l); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package api
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+func sorted[T any](list []T, by func(T) string) []T {
+	slices.SortFunc(list, func(a, b T) int { return cmp.Compare(by(a), by(b)) })
+	return list
+}
+
+// logs sends the output of a service's tasks, or of one task, as lines of JSON.
+func (s Server) logs(w http.ResponseWriter, r *http.Request) {
+	selector, o, err := s.subscription(r)
+	if err != nil {
+		reply(w, nil, err)
+		return
+	}
+	sub := s.Broker.Subscribe(selector, o, func(node string) bool { return s.Dispatcher.Addr(node) != "" })
+	defer sub.Close()
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	enc, out := json.NewEncoder(w), http.NewResponseController(w)
+	_ = out.Flush()
+	for {
+		select {
+		case m := <-sub.Messages:
+			line := Line{
+				Task: m.GetContext().GetTaskId(), Node: m.GetContext().GetNodeId(), Time: m.GetTimestamp().AsTime(), Data: m.GetData(),
+				Stream: strings.ToLower(strings.TrimPrefix(m.GetStream().String(), "LOG_STREAM_")),
+			}
+			if enc.Encode(line) != nil || out.Flush() != nil {
+				return // who asked is gone
+			}
+		case <-sub.Done:
+			if missing := sub.Missing(); len(missing) > 0 {
+				_ = enc.Encode(Line{Missing: missing})
+			}
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// subscription is what a request asks for: the id of a task, or the name of a service.
+func (s Server) subscription(r *http.Request) (*swarmv1.LogSelector, *swarmv1.LogSubscriptionOptions, error) {
+	q := r.URL.Query()
+	of := q.Get("of")
+	o := &swarmv1.LogSubscriptionOptions{Follow: q.Get("follow") != ""}
+	if text := q.Get("tail"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || n < 0 {
+			return nil, nil, invalid.Errorf("tail %.40q is no number of lines", text)
+		}
+		o.Tail = -1 - n
+	}
+	if _, ok := s.Board.Task(of); ok {
+		return &swarmv1.LogSelector{TaskIds: []string{of}}, o, nil
+	}
+	for id, service := range s.Board.Services() {
+		if service.M.GetSpec().GetAnnotations().GetName() == of {
+			return &swarmv1.LogSelector{ServiceIds: []string{id}}, o, nil
+		}
+	}
+	return nil, nil, fmt.Errorf("there is no service and no task %.100q: %w", of, errdefs.ErrNotFound)
+}

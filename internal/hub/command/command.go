@@ -1,0 +1,348 @@
+// Package command is the command line of the hub: one command serves, the others ask the hub
+// that does, by its socket.
+//
+// Start at Main.
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/longshore/longshore/internal/hub"
+	"github.com/longshore/longshore/internal/hub/api"
+	"github.com/longshore/longshore/internal/hub/compose"
+	"github.com/longshore/longshore/internal/hub/session"
+	"github.com/longshore/longshore/internal/obs"
+	"github.com/longshore/longshore/internal/passphrase"
+)
+
+// Options are what a program has.
+type Options struct {
+	Args           []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Env            []string
+	Version        string
+}
+
+// DefaultDir is where a hub keeps what it has, its socket included.
+const DefaultDir = "/var/lib/longshore-hub"
+
+// SocketEnv names the socket of the hub that is asked.
+const SocketEnv = "LONGSHORE_HUB_SOCKET"
+
+// app is one run of the command line.
+type app struct {
+	Options
+	socket string
+	json   bool
+}
+
+// Main runs a command and returns the program's exit code.
+func Main(ctx context.Context, o Options) int {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	a := &app{Options: o}
+	root := &cobra.Command{
+		Use: "longshore-hub", Short: "Run a fleet of nodes that dial out", Version: o.Version, SilenceErrors: true, SilenceUsage: true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	root.SetArgs(o.Args)
+	root.SetIn(o.Stdin)
+	root.SetOut(o.Stdout)
+	root.SetErr(o.Stderr)
+	socket := filepath.Join(DefaultDir, "hub.sock")
+	if s := a.env()[SocketEnv]; s != "" {
+		socket = s
+	}
+	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "the hub's socket (or "+SocketEnv+")")
+	root.AddCommand(a.serve(), a.token(), a.nodes(), a.node(), a.apply(false), a.apply(true), a.services(), a.tasks(), a.logs())
+	if err := root.ExecuteContext(ctx); err != nil {
+		_, _ = fmt.Fprintln(o.Stderr, "longshore-hub:", err)
+		return 1
+	}
+	return 0
+}
+
+func (a *app) env() map[string]string {
+	all := map[string]string{}
+	for _, e := range a.Env {
+		if k, v, ok := strings.Cut(e, "="); ok {
+			all[k] = v
+		}
+	}
+	return all
+}
+
+func (a *app) client() *api.Client { return api.NewClient(a.socket) }
+
+func (a *app) serve() *cobra.Command {
+	var o hub.Options
+	var listen, secret, level string
+	cmd := &cobra.Command{Use: "serve", Short: "Serve nodes and operators", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) (err error) {
+		if o.Log, _, err = obs.NewLogger(a.Stderr, obs.LogConfig{Level: level}); err != nil {
+			return err
+		}
+		if secret == "" {
+			return errors.New("--passphrase-file must name the file with the passphrase by which the hub seals its keys and secrets")
+		}
+		if o.Store.Passphrase, err = passphrase.Read("the hub's store", secret); err != nil {
+			return err
+		}
+		if o.Advertise == "" {
+			o.Advertise = listen
+		}
+		return a.run(cmd.Context(), o, listen)
+	}}
+	f := cmd.Flags()
+	f.StringVar(&o.Store.Dir, "dir", DefaultDir, "directory of the hub's records; only its owner may enter it")
+	f.StringVar(&secret, "passphrase-file", "", "file, of mode 0600, with the passphrase by which keys and secrets are sealed")
+	f.StringVar(&listen, "listen", ":2377", "address at which nodes are served")
+	f.StringVar(&o.Advertise, "advertise", "", "address, HOST:PORT, by which nodes reach the hub; --listen when that names a host")
+	f.BoolVar(&o.Approve, "approve", false, "nodes that join wait until they are accepted")
+	f.DurationVar(&o.CertificateLife, "certificate-life", 90*24*time.Hour, "how long the certificates of nodes are valid")
+	f.DurationVar(&o.RenewGrace, "renew-grace", 0, "how long after that a node may still renew its certificate")
+	f.DurationVar(&o.Heartbeat, "heartbeat", session.DefaultPeriod, "how often nodes say that they are alive")
+	f.IntVar(&o.Grace, "grace", session.DefaultGrace, "how many of these times a node may be silent until it is down")
+	f.DurationVar(&o.MoveAfter, "move-after", hub.DefaultMoveAfter, "how long a node is down until its replicas are started elsewhere")
+	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+// run is the hub, until ctx ends.
+func (a *app) run(ctx context.Context, o hub.Options, listen string) (err error) {
+	h, err := hub.Open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	nodes, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return fmt.Errorf("listen for nodes: %w", err)
+	}
+	operators, err := a.listen(ctx)
+	if err != nil {
+		_ = nodes.Close()
+		return err
+	}
+	o.Log.InfoContext(ctx, "the hub serves", "nodes", nodes.Addr().String(), "advertised", o.Advertise, "operators", a.socket, "cluster", h.CA.Authority.Cluster)
+	return h.Serve(ctx, nodes, operators)
+}
+
+// listen makes the socket for operators. The store's lock has shown that no other hub has it.
+func (a *app) listen(ctx context.Context) (net.Listener, error) {
+	if info, err := os.Lstat(a.socket); err == nil && info.Mode().Type() == os.ModeSocket {
+		_ = os.Remove(a.socket)
+	}
+	defer syscall.Umask(syscall.Umask(0o177))
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", a.socket)
+	if err != nil {
+		return nil, fmt.Errorf("listen for operators: %w", err)
+	}
+	return l, nil
+}
+
+// show prints an answer: as JSON, or as rows below a head.
+func (a *app) show(answer any, head string, rows func(add func(cells ...any))) error {
+	if a.json {
+		enc := json.NewEncoder(a.Stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(answer)
+	}
+	w := tabwriter.NewWriter(a.Stdout, 0, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, head)
+	rows(func(cells ...any) {
+		text := make([]string, len(cells))
+		for i, c := range cells {
+			text[i] = printable(fmt.Sprint(c))
+		}
+		_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(text, "\t"), "\t"))
+	})
+	return w.Flush()
+}
+
+// printable replaces control characters: what nodes say is theirs.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+func (a *app) asJSON(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().BoolVar(&a.json, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) token() *cobra.Command {
+	var rotate bool
+	cmd := &cobra.Command{Use: "token", Short: "Show the token by which nodes join", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		var t api.Token
+		method, path := http.MethodGet, "/v1/token"
+		if rotate {
+			method, path = http.MethodPost, "/v1/token/rotate"
+		}
+		if err := a.client().Call(cmd.Context(), method, path, nil, &t); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(a.Stdout, t.Worker)
+		return err
+	}}
+	cmd.Flags().BoolVar(&rotate, "rotate", false, "make another one; the one before is not accepted any more")
+	return cmd
+}
+
+func (a *app) nodes() *cobra.Command {
+	return a.asJSON(&cobra.Command{Use: "nodes", Short: "List the nodes", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		var list []api.Node
+		if err := a.client().Call(cmd.Context(), http.MethodGet, "/v1/nodes", nil, &list); err != nil {
+			return err
+		}
+		return a.show(list, "ID\tHOSTNAME\tSTATE\tAVAILABILITY\tMEMBERSHIP\tADDRESS\tENGINE", func(add func(...any)) {
+			for _, n := range list {
+				add(n.ID, n.Hostname, n.State, n.Availability, n.Membership, n.Address, n.Engine)
+			}
+		})
+	}})
+}
+
+func (a *app) node() *cobra.Command {
+	group := &cobra.Command{Use: "node", Short: "Change a node"}
+	change := func(use, short string, c api.NodeChange) {
+		group.AddCommand(&cobra.Command{Use: use + " NODE", Short: short, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+			return a.client().Call(cmd.Context(), http.MethodPatch, "/v1/nodes/"+args[0], c, &struct{}{})
+		}})
+	}
+	text := func(s string) *string { return &s }
+	change("accept", "Let a node in that waits for it", api.NodeChange{Accept: true})
+	change("renew", "Have a node renew its certificate", api.NodeChange{Renew: true})
+	change("activate", "Give a node tasks", api.NodeChange{Availability: text("active")})
+	change("pause", "Give a node no new tasks", api.NodeChange{Availability: text("pause")})
+	change("drain", "Take all tasks from a node", api.NodeChange{Availability: text("drain")})
+	group.AddCommand(&cobra.Command{Use: "label NODE NAME=VALUE|NAME-...", Short: "Give a node labels, or take them", Args: cobra.MinimumNArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
+		c := api.NodeChange{Labels: map[string]*string{}}
+		for _, l := range args[1:] {
+			k, v, ok := strings.Cut(l, "=")
+			switch gone, minus := strings.CutSuffix(l, "-"); {
+			case ok:
+				c.Labels[k] = &v
+			case minus:
+				c.Labels[gone] = nil
+			default:
+				return fmt.Errorf("%q is neither NAME=VALUE nor NAME-", l)
+			}
+		}
+		return a.client().Call(cmd.Context(), http.MethodPatch, "/v1/nodes/"+args[0], c, &struct{}{})
+	}}, &cobra.Command{Use: "rm NODE", Short: "Remove a node: its certificate is not accepted any more", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+		return a.client().Call(cmd.Context(), http.MethodDelete, "/v1/nodes/"+args[0], nil, &struct{}{})
+	}})
+	return group
+}
+
+func (a *app) apply(dry bool) *cobra.Command {
+	var path, name string
+	use, short := "apply", "Make a stack what a file declares"
+	if dry {
+		use, short = "diff", "Show what apply would change"
+	}
+	cmd := &cobra.Command{Use: use + " -f FILE", Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		data, err := a.read(path)
+		if err != nil {
+			return err
+		}
+		d, err := compose.Read(cmd.Context(), compose.Source{Path: path, Data: data, Name: name, Env: a.env()})
+		if err != nil {
+			return err
+		}
+		diff, err := a.client().Apply(cmd.Context(), d, dry)
+		if err != nil {
+			return err
+		}
+		return a.show(diff, "CHANGE\tKIND\tNAME", func(add func(...any)) {
+			for _, c := range diff {
+				add(c.Change, c.Kind, c.Name)
+			}
+		})
+	}}
+	cmd.Flags().StringVarP(&path, "file", "f", "compose.yaml", "the file; - is standard input")
+	cmd.Flags().StringVar(&name, "name", "", "the stack's name; that of the file or of its directory by default")
+	return a.asJSON(cmd)
+}
+
+func (a *app) read(path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(a.Stdin)
+	}
+	return os.ReadFile(path)
+}
+
+func (a *app) services() *cobra.Command {
+	return a.asJSON(&cobra.Command{Use: "services", Short: "List the services", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		var list []api.Service
+		if err := a.client().Call(cmd.Context(), http.MethodGet, "/v1/services", nil, &list); err != nil {
+			return err
+		}
+		return a.show(list, "NAME\tMODE\tRUNNING\tVERSION\tIMAGE", func(add func(...any)) {
+			for _, s := range list {
+				add(s.Name, s.Mode, fmt.Sprintf("%d/%d", s.Running, s.Wanted), s.Version, s.Image)
+			}
+		})
+	}})
+}
+
+func (a *app) tasks() *cobra.Command {
+	return a.asJSON(&cobra.Command{Use: "tasks [SERVICE]", Short: "List the tasks", Args: cobra.MaximumNArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+		var list, all []api.Task
+		if err := a.client().Call(cmd.Context(), http.MethodGet, "/v1/tasks", nil, &all); err != nil {
+			return err
+		}
+		for _, t := range all {
+			if len(args) == 0 || t.Service == args[0] {
+				list = append(list, t)
+			}
+		}
+		return a.show(list, "ID\tSERVICE\tSLOT\tNODE\tDESIRED\tSTATE\tERROR", func(add func(...any)) {
+			for _, t := range list {
+				add(t.ID, t.Service, t.Slot, t.Hostname, t.Desired, t.State, t.Error)
+			}
+		})
+	}})
+}
+
+func (a *app) logs() *cobra.Command {
+	var follow bool
+	tail := -1
+	cmd := &cobra.Command{Use: "logs SERVICE|TASK", Short: "Show the output of tasks", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+		return a.client().Logs(cmd.Context(), args[0], follow, tail, func(l api.Line) error {
+			if len(l.Missing) > 0 {
+				_, err := fmt.Fprintf(a.Stderr, "the output of these nodes is not complete: %s\n", strings.Join(l.Missing, " "))
+				return err
+			}
+			out := a.Stdout
+			if l.Stream == "stderr" {
+				out = a.Stderr
+			}
+			_, err := out.Write(append([]byte(strings.TrimSuffix(string(l.Data), "\n")), '\n'))
+			return err
+		})
+	}}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is written from now on")
+	cmd.Flags().IntVarP(&tail, "tail", "n", -1, "only so many of the last lines of each task")
+	return cmd
+}

@@ -1,0 +1,430 @@
+// Package compose reads a file in the form of Compose as the declaration of a stack. What a hub
+// cannot do is refused by its name and line, never left out.
+//
+// It talks with no hub. Start at Read.
+package compose
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/types"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// Source is a file that declares a stack.
+type Source struct {
+	Path string // for messages, and for the files that it names
+	Data []byte
+	// Name is the stack's; "" takes the one that the file says.
+	Name string
+	// Env are the variables that the file may use.
+	Env map[string]string
+}
+
+// Read reads a declaration.
+func Read(ctx context.Context, s Source) (fleet.Declaration, error) {
+	var d fleet.Declaration
+	if len(s.Data) > fleet.MaxBytes {
+		return d, invalid.Errorf("%s has %d bytes, at most %d", s.Path, len(s.Data), fleet.MaxBytes)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(s.Data, &doc); err != nil {
+		return d, invalid.Errorf("%s: %w", s.Path, err)
+	}
+	if len(doc.Content) == 0 {
+		return d, invalid.Errorf("%s declares nothing", s.Path)
+	}
+	if err := check(doc.Content[0], file(), s.Path, ""); err != nil {
+		return d, err
+	}
+	dir, err := filepath.Abs(filepath.Dir(s.Path))
+	if err != nil {
+		return d, err
+	}
+	project, err := loader.LoadWithContext(ctx, types.ConfigDetails{
+		WorkingDir: dir, ConfigFiles: []types.ConfigFile{{Filename: s.Path, Content: s.Data}}, Environment: s.Env,
+	}, func(o *loader.Options) {
+		o.SkipExtends, o.SkipInclude, o.SkipNormalization = true, true, true
+		if s.Name != "" {
+			o.SetProjectName(s.Name, true)
+		}
+	})
+	if err != nil {
+		return d, invalid.Errorf("%s: %w", s.Path, err)
+	}
+	d = fleet.Declaration{Name: project.Name, Secrets: map[string][]byte{}, Configs: map[string][]byte{}}
+	if s.Name != "" {
+		d.Name = s.Name
+	}
+	for name, f := range project.Secrets {
+		if d.Secrets[name], err = content(types.FileObjectConfig(f), s, dir); err != nil {
+			return d, fmt.Errorf("%s: secret %s: %w", s.Path, name, err)
+		}
+	}
+	for name, f := range project.Configs {
+		if d.Configs[name], err = content(types.FileObjectConfig(f), s, dir); err != nil {
+			return d, fmt.Errorf("%s: config %s: %w", s.Path, name, err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(project.Services)) {
+		spec, err := service(project.Services[name])
+		if err != nil {
+			return d, fmt.Errorf("%s: service %s: %w", s.Path, name, err)
+		}
+		data, err := protojson.Marshal(spec)
+		if err != nil {
+			return d, fmt.Errorf("%s: service %s: %w", s.Path, name, err)
+		}
+		d.Services = append(d.Services, json.RawMessage(data))
+	}
+	return d, nil
+}
+
+// content is what a secret or config holds.
+func content(f types.FileObjectConfig, s Source, dir string) ([]byte, error) {
+	switch {
+	case f.Content != "":
+		return []byte(f.Content), nil
+	case f.Environment != "":
+		value, ok := s.Env[f.Environment]
+		if !ok {
+			return nil, invalid.Errorf("the variable %s is not set", f.Environment)
+		}
+		return []byte(value), nil
+	case f.File != "":
+		if !filepath.IsAbs(f.File) {
+			f.File = filepath.Join(dir, f.File)
+		}
+		return os.ReadFile(f.File)
+	}
+	return nil, invalid.Errorf("it has neither file, environment nor content")
+}
+
+// keys are the keys that may stand in a mapping; nil is anything. "*" is any key, "[]" the
+// elements of a list.
+type keys map[string]keys
+
+func list(names ...string) keys {
+	k := keys{}
+	for _, n := range names {
+		k[n] = nil
+	}
+	return k
+}
+
+// with adds keys that have some below them.
+func (k keys) with(name string, below keys) keys {
+	k[name] = below
+	return k
+}
+
+// file is all that may stand in a file.
+func file() keys {
+	reference := keys{"[]": list("source", "target", "uid", "gid", "mode")}
+	deploy := list("mode", "replicas", "labels").
+		with("placement", list("constraints", "max_replicas_per_node")).
+		with("resources", keys{"limits": list("cpus", "memory", "pids"), "reservations": list("cpus", "memory")}).
+		with("restart_policy", list("condition", "delay", "max_attempts", "window")).
+		with("update_config", list("parallelism", "order", "failure_action"))
+	service := list("image", "command", "entrypoint", "environment", "hostname", "user", "working_dir", "init", "tty", "read_only", "stop_signal", "stop_grace_period", "labels",
+		"cap_add", "cap_drop", "sysctls", "ulimits", "extra_hosts", "dns", "dns_search", "dns_opt").
+		with("secrets", reference).with("configs", reference).
+		with("ports", keys{"[]": list("target", "published", "protocol", "mode")}).
+		with("volumes", keys{"[]": list("type", "source", "target", "read_only").with("bind", list("propagation")).with("volume", list("nocopy", "subpath")).with("tmpfs", list("size", "mode"))}).
+		with("healthcheck", list("test", "interval", "timeout", "retries", "start_period", "start_interval", "disable")).
+		with("logging", list("driver", "options")).
+		with("deploy", deploy)
+	return list("version", "name").with("services", keys{"*": service}).with("volumes", keys{"*": list()}).
+		with("secrets", keys{"*": list("file", "environment")}).with("configs", keys{"*": list("file", "environment", "content")})
+}
+
+// check refuses keys that are not known, with their lines. Keys that begin with x- are the
+// user's own.
+func check(n *yaml.Node, known keys, path, at string) error {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if known == nil {
+		return nil
+	}
+	if n.Kind == yaml.SequenceNode {
+		for i, e := range n.Content {
+			if err := check(e, known["[]"], path, fmt.Sprintf("%s[%d].", strings.TrimSuffix(at, "."), i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if n.Kind != yaml.MappingNode || known["[]"] != nil {
+		return nil // what it must be is for the schema to say
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i].Value
+		below, ok := known[key]
+		if !ok {
+			below, ok = known["*"]
+		}
+		if n.Content[i].Tag == "!!merge" {
+			return invalid.Errorf("%s:%d: %s<<: merging mappings is not possible here", path, n.Content[i].Line, at)
+		}
+		if !ok && !strings.HasPrefix(key, "x-") {
+			return invalid.Errorf("%s:%d: %s%s is not possible here", path, n.Content[i].Line, at, key)
+		}
+		if ok {
+			if err := check(n.Content[i+1], below, path, at+key+"."); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// service is a service of the file as workers know it.
+func service(s types.ServiceConfig) (*swarmv1.ServiceSpec, error) {
+	c := &swarmv1.ContainerSpec{
+		Image: s.Image, Labels: s.Labels, Command: s.Entrypoint, Args: s.Command, Hostname: s.Hostname, Dir: s.WorkingDir, User: s.User, Tty: s.Tty, ReadOnly: s.ReadOnly,
+		StopSignal: s.StopSignal, Sysctls: s.Sysctls, CapabilityAdd: s.CapAdd, CapabilityDrop: s.CapDrop,
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.Environment)) {
+		if v := s.Environment[k]; v != nil {
+			c.Env = append(c.Env, k+"="+*v)
+		}
+	}
+	if s.Init != nil {
+		c.Init = wrapperspb.Bool(*s.Init)
+	}
+	if s.StopGracePeriod != nil {
+		c.StopGracePeriod = duration(*s.StopGracePeriod)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.ExtraHosts)) {
+		for _, ip := range s.ExtraHosts[name] {
+			c.Hosts = append(c.Hosts, ip+" "+name)
+		}
+	}
+	if len(s.DNS)+len(s.DNSSearch)+len(s.DNSOpts) > 0 {
+		c.DnsConfig = &swarmv1.ContainerSpec_DNSConfig{Nameservers: s.DNS, Search: s.DNSSearch, Options: s.DNSOpts}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Ulimits)) {
+		u := s.Ulimits[name]
+		if u.Single != 0 {
+			u.Soft, u.Hard = u.Single, u.Single
+		}
+		c.Ulimits = append(c.Ulimits, &swarmv1.ContainerSpec_Ulimit{Name: name, Soft: int64(u.Soft), Hard: int64(u.Hard)})
+	}
+	for _, r := range s.Secrets {
+		c.Secrets = append(c.Secrets, &swarmv1.SecretReference{SecretName: r.Source, Target: &swarmv1.SecretReference_File{File: target(types.FileReferenceConfig(r), r.Source)}})
+	}
+	for _, r := range s.Configs {
+		c.Configs = append(c.Configs, &swarmv1.ConfigReference{ConfigName: r.Source, Target: &swarmv1.ConfigReference_File{File: target(types.FileReferenceConfig(r), "/"+r.Source)}})
+	}
+	var err error
+	if c.Mounts, err = mounts(s.Volumes); err != nil {
+		return nil, err
+	}
+	c.Healthcheck = health(s.HealthCheck)
+	spec := &swarmv1.ServiceSpec{Annotations: &swarmv1.Annotations{Name: s.Name}, Task: &swarmv1.TaskSpec{Runtime: &swarmv1.TaskSpec_Container{Container: c}}}
+	if l := s.Logging; l != nil && l.Driver != "" {
+		spec.Task.LogDriver = &swarmv1.Driver{Name: l.Driver, Options: l.Options}
+	}
+	if spec.Endpoint, err = ports(s.Ports); err != nil {
+		return nil, err
+	}
+	return spec, deploy(spec, s.Deploy)
+}
+
+func duration(d types.Duration) *durationpb.Duration {
+	return &durationpb.Duration{Seconds: int64(d) / 1e9, Nanos: int32(int64(d) % 1e9)}
+}
+
+// target is the file in the container that a secret or config is.
+func target(r types.FileReferenceConfig, name string) *swarmv1.FileTarget {
+	f := &swarmv1.FileTarget{Name: strings.TrimPrefix(r.Target, "/run/secrets/"), Uid: r.UID, Gid: r.GID, Mode: 0o444}
+	if f.Name == "" {
+		f.Name = name
+	}
+	if f.GetUid() == "" {
+		f.Uid = "0"
+	}
+	if f.GetGid() == "" {
+		f.Gid = "0"
+	}
+	if r.Mode != nil {
+		f.Mode = uint32(*r.Mode)
+	}
+	return f
+}
+
+func health(h *types.HealthCheckConfig) *swarmv1.HealthConfig {
+	if h == nil {
+		return nil
+	}
+	if h.Disable {
+		return &swarmv1.HealthConfig{Test: []string{"NONE"}}
+	}
+	c := &swarmv1.HealthConfig{Test: h.Test}
+	for _, d := range []struct {
+		from *types.Duration
+		to   **durationpb.Duration
+	}{{h.Interval, &c.Interval}, {h.Timeout, &c.Timeout}, {h.StartPeriod, &c.StartPeriod}, {h.StartInterval, &c.StartInterval}} {
+		if d.from != nil {
+			*d.to = duration(*d.from)
+		}
+	}
+	if h.Retries != nil {
+		c.Retries = int32(min(*h.Retries, 1000))
+	}
+	return c
+}
+
+func mounts(volumes []types.ServiceVolumeConfig) (list []*swarmv1.Mount, err error) {
+	for _, v := range volumes {
+		m := &swarmv1.Mount{Source: v.Source, Target: v.Target, Readonly: v.ReadOnly}
+		switch v.Type {
+		case "bind":
+			m.Type = swarmv1.Mount_BIND
+			m.BindOptions = &swarmv1.Mount_BindOptions{}
+			if v.Bind != nil && v.Bind.Propagation != "" {
+				n, ok := swarmv1.Mount_BindOptions_Propagation_value[strings.ToUpper(v.Bind.Propagation)]
+				if !ok {
+					return nil, invalid.Errorf("the propagation %q of the mount %s is none", v.Bind.Propagation, v.Target)
+				}
+				m.BindOptions.Propagation = swarmv1.Mount_BindOptions_Propagation(n)
+			}
+		case "volume":
+			m.Type = swarmv1.Mount_VOLUME
+			if v.Volume != nil {
+				m.VolumeOptions = &swarmv1.Mount_VolumeOptions{Nocopy: v.Volume.NoCopy, Subpath: v.Volume.Subpath}
+			}
+		case "tmpfs":
+			m.Type = swarmv1.Mount_TMPFS
+			if v.Tmpfs != nil {
+				m.TmpfsOptions = &swarmv1.Mount_TmpfsOptions{SizeBytes: int64(v.Tmpfs.Size), Mode: v.Tmpfs.Mode}
+			}
+		default:
+			return nil, invalid.Errorf("mounts of the type %q are not possible", v.Type)
+		}
+		list = append(list, m)
+	}
+	return list, nil
+}
+
+func ports(all []types.ServicePortConfig) (*swarmv1.EndpointSpec, error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+	e := &swarmv1.EndpointSpec{Mode: swarmv1.EndpointSpec_DNSRR}
+	for _, p := range all {
+		c := &swarmv1.PortConfig{TargetPort: p.Target, PublishMode: swarmv1.PortConfig_HOST}
+		if p.Mode != "host" {
+			return nil, invalid.Errorf("port %d: only the mode host is possible, which the long form of a port says", p.Target)
+		}
+		if p.Published != "" {
+			n, err := strconv.ParseUint(p.Published, 10, 16)
+			if err != nil {
+				return nil, invalid.Errorf("the published port %q is no number below 65536", p.Published)
+			}
+			c.PublishedPort = uint32(n)
+		}
+		n, ok := swarmv1.PortConfig_Protocol_value[strings.ToUpper(p.Protocol)]
+		if !ok && p.Protocol != "" {
+			return nil, invalid.Errorf("the protocol %q of port %d is unknown", p.Protocol, p.Target)
+		}
+		c.Protocol = swarmv1.PortConfig_Protocol(n)
+		e.Ports = append(e.Ports, c)
+	}
+	return e, nil
+}
+
+// deploy says how many there are, where, and what they may use.
+func deploy(spec *swarmv1.ServiceSpec, d *types.DeployConfig) error {
+	spec.Mode = &swarmv1.ServiceSpec_Replicated{Replicated: &swarmv1.ReplicatedService{Replicas: 1}}
+	spec.Update = &swarmv1.UpdateConfig{Parallelism: 1}
+	if d == nil {
+		return nil
+	}
+	spec.Annotations.Labels = d.Labels
+	switch {
+	case d.Mode == "global" && d.Replicas != nil:
+		return invalid.Errorf("a global service has no number of replicas")
+	case d.Mode == "global":
+		spec.Mode = &swarmv1.ServiceSpec_Global{Global: &swarmv1.GlobalService{}}
+	case d.Mode != "" && d.Mode != "replicated":
+		return invalid.Errorf("the mode %q is not possible", d.Mode)
+	case d.Replicas != nil:
+		if *d.Replicas < 0 {
+			return invalid.Errorf("%d replicas", *d.Replicas)
+		}
+		spec.GetReplicated().Replicas = uint64(*d.Replicas)
+	}
+	if len(d.Placement.Constraints) > 0 || d.Placement.MaxReplicas > 0 {
+		spec.Task.Placement = &swarmv1.Placement{Constraints: d.Placement.Constraints, MaxReplicas: d.Placement.MaxReplicas}
+	}
+	if u := d.UpdateConfig; u != nil {
+		if u.Order != "" && u.Order != "stop-first" || u.FailureAction != "" && u.FailureAction != "pause" {
+			return invalid.Errorf("an update with the order %q and the failure_action %q: only stop-first and pause are possible", u.Order, u.FailureAction)
+		}
+		if u.Parallelism != nil {
+			spec.Update.Parallelism = *u.Parallelism
+		}
+	}
+	if r := d.RestartPolicy; r != nil {
+		p := &swarmv1.RestartPolicy{Condition: swarmv1.RestartPolicy_ANY}
+		switch r.Condition {
+		case "", "any":
+		case "on-failure":
+			p.Condition = swarmv1.RestartPolicy_ON_FAILURE
+		case "none":
+			p.Condition = swarmv1.RestartPolicy_NONE
+		default:
+			return invalid.Errorf("the condition %q of restarts is unknown", r.Condition)
+		}
+		if r.Delay != nil {
+			p.Delay = duration(*r.Delay)
+		}
+		if r.Window != nil {
+			p.Window = duration(*r.Window)
+		}
+		if r.MaxAttempts != nil {
+			p.MaxAttempts = *r.MaxAttempts
+		}
+		spec.Task.Restart = p
+	}
+	return resources(spec, d.Resources)
+}
+
+func resources(spec *swarmv1.ServiceSpec, r types.Resources) error {
+	amount := func(from *types.Resource) *swarmv1.Resources {
+		if from == nil || from.NanoCPUs == 0 && from.MemoryBytes == 0 {
+			return nil
+		}
+		return &swarmv1.Resources{NanoCpus: int64(float64(from.NanoCPUs)*1000+0.5) * 1e6, MemoryBytes: int64(from.MemoryBytes)}
+	}
+	limits, reserved := amount(r.Limits), amount(r.Reservations)
+	if limits != nil || reserved != nil {
+		spec.Task.Resources = &swarmv1.ResourceRequirements{Limits: limits, Reservations: reserved}
+	}
+	if r.Limits != nil {
+		spec.GetTask().GetContainer().PidsLimit = r.Limits.Pids
+	}
+	if limits.GetNanoCpus() < 0 || limits.GetMemoryBytes() < 0 || reserved.GetNanoCpus() < 0 || reserved.GetMemoryBytes() < 0 {
+		return errors.New("resources below nothing")
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+package compose_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/compose"
+)
+
+func read(t *testing.T, text string) (map[string]*swarmv1.ServiceSpec, map[string][]byte, error) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "key"), []byte("from a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, err := compose.Read(t.Context(), compose.Source{Path: filepath.Join(dir, "stack.yaml"), Data: []byte(text), Name: "shop", Env: map[string]string{"KEY": "from a variable", "TAG": "7"}})
+	specs := map[string]*swarmv1.ServiceSpec{}
+	for _, raw := range d.Services {
+		s := new(swarmv1.ServiceSpec)
+		if err := protojson.Unmarshal(raw, s); err != nil {
+			t.Fatal(err)
+		}
+		specs[s.GetAnnotations().GetName()] = s
+	}
+	data := map[string][]byte{}
+	for k, v := range d.Secrets {
+		data["secret "+k] = v
+	}
+	for k, v := range d.Configs {
+		data["config "+k] = v
+	}
+	return specs, data, err
+}
+
+func TestAService(t *testing.T) {
+	t.Parallel()
+	specs, data, err := read(t, `
+x-mine: &all {a: b}
+services:
+  web:
+    image: registry.example/web:${TAG}
+    entrypoint: [/init]
+    command: run --all
+    environment: [B=2, A=1, EMPTY=]
+    hostname: "{{.Node.Hostname}}"
+    user: "1000:1000"
+    working_dir: /srv
+    init: true
+    tty: true
+    read_only: true
+    stop_signal: SIGINT
+    stop_grace_period: 1m30s
+    labels: {l: v}
+    cap_add: [NET_ADMIN]
+    cap_drop: [ALL]
+    sysctls: {net.core.somaxconn: 100}
+    ulimits: {nofile: {soft: 1, hard: 2}, nproc: 3}
+    extra_hosts: ["db:10.0.0.1"]
+    dns: 10.0.0.53
+    dns_search: [example]
+    dns_opt: [ndots:1]
+    secrets: [key, {source: other, target: /key, uid: "7", mode: 0400}]
+    configs: [conf]
+    ports: [{target: 80, published: "8080", protocol: tcp, mode: host}, {target: 53, protocol: udp, mode: host}]
+    volumes:
+      - data:/data:ro
+      - {type: bind, source: /etc, target: /host, read_only: true, bind: {propagation: rslave}}
+      - {type: tmpfs, target: /tmp, tmpfs: {size: 1000000, mode: 0700}}
+    healthcheck: {test: "true", interval: 2s, timeout: 1s, retries: 4, start_period: 3s}
+    logging: {driver: json-file, options: {max-size: 1m}}
+    deploy:
+      replicas: 3
+      labels: {s: v}
+      placement: {constraints: [node.role==worker], max_replicas_per_node: 2}
+      resources: {limits: {cpus: "0.5", memory: 64M, pids: 9}, reservations: {memory: 32M}}
+      restart_policy: {condition: on-failure, delay: 2s, max_attempts: 3, window: 1m}
+      update_config: {parallelism: 2, order: stop-first, failure_action: pause}
+  each: {image: i, deploy: {mode: global}, healthcheck: {disable: true}}
+volumes: {data: }
+secrets: {key: {file: key}, other: {environment: KEY}}
+configs: {conf: {content: "some text"}}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := new(swarmv1.ServiceSpec)
+	if err := protojson.Unmarshal([]byte(`{
+		"annotations": {"name": "web", "labels": {"s": "v"}}, "replicated": {"replicas": 3}, "update": {"parallelism": 2},
+		"endpoint": {"mode": "DNSRR", "ports": [{"targetPort": 80, "publishedPort": 8080, "publishMode": "HOST"}, {"protocol": "UDP", "targetPort": 53, "publishMode": "HOST"}]},
+		"task": {
+			"logDriver": {"name": "json-file", "options": {"max-size": "1m"}}, "placement": {"constraints": ["node.role==worker"], "maxReplicas": 2},
+			"resources": {"limits": {"nanoCpus": 500000000, "memoryBytes": 67108864}, "reservations": {"memoryBytes": 33554432}},
+			"restart": {"condition": "ON_FAILURE", "delay": "2s", "maxAttempts": 3, "window": "60s"},
+			"container": {
+				"image": "registry.example/web:7", "labels": {"l": "v"}, "command": ["/init"], "args": ["run", "--all"], "hostname": "{{.Node.Hostname}}", "env": ["A=1", "B=2", "EMPTY="],
+				"dir": "/srv", "user": "1000:1000", "init": true, "tty": true, "readOnly": true, "stopSignal": "SIGINT", "stopGracePeriod": "90s", "capabilityAdd": ["NET_ADMIN"],
+				"capabilityDrop": ["ALL"], "sysctls": {"net.core.somaxconn": "100"}, "ulimits": [{"name": "nofile", "soft": 1, "hard": 2}, {"name": "nproc", "soft": 3, "hard": 3}],
+				"hosts": ["10.0.0.1 db"], "dnsConfig": {"nameservers": ["10.0.0.53"], "search": ["example"], "options": ["ndots:1"]}, "pidsLimit": 9,
+				"secrets": [{"secretName": "key", "file": {"name": "key", "uid": "0", "gid": "0", "mode": 292}}, {"secretName": "other", "file": {"name": "/key", "uid": "7", "gid": "0", "mode": 256}}],
+				"configs": [{"configName": "conf", "file": {"name": "/conf", "uid": "0", "gid": "0", "mode": 292}}],
+				"mounts": [{"type": "VOLUME", "source": "data", "target": "/data", "readonly": true, "volumeOptions": {}}, {"source": "/etc", "target": "/host", "readonly": true, "bindOptions": {"propagation": "RSLAVE"}},
+					{"type": "TMPFS", "target": "/tmp", "tmpfsOptions": {"sizeBytes": 1000000, "mode": 448}}],
+				"healthcheck": {"test": ["CMD-SHELL", "true"], "interval": "2s", "timeout": "1s", "retries": 4, "startPeriod": "3s"}
+			}
+		}
+	}`), want); err != nil {
+		t.Fatal(err)
+	}
+	if got := protojson.Format(specs["web"]); got != protojson.Format(want) {
+		t.Errorf("got  %s\nwant %s", got, protojson.Format(want))
+	}
+	if e := specs["each"]; e.GetGlobal() == nil || e.GetTask().GetContainer().GetHealthcheck().GetTest()[0] != "NONE" || e.GetUpdate().GetParallelism() != 1 {
+		t.Errorf("each: %v", e)
+	}
+	if string(data["secret key"]) != "from a file" || string(data["secret other"]) != "from a variable" || string(data["config conf"]) != "some text" || len(data) != 3 {
+		t.Errorf("data: %q", data)
+	}
+}
+
+// TestWhatIsNotPossible is refused by its name, and where it is a key by its line.
+func TestWhatIsNotPossible(t *testing.T) {
+	t.Parallel()
+	service := func(text string) string { return "services:\n  web:\n    image: i\n    " + text + "\n" }
+	for text, want := range map[string]string{
+		"":                                "declares nothing",
+		"- a":                             "",
+		"services: [":                     "",
+		"networks: {a: {}}":               ":1: networks is not possible here",
+		"services:\n  web: {build: .}":    ":2: services.web.build is not possible here",
+		"include: [other.yaml]":           ":1: include is not possible here",
+		service("extends: {service: x}"):  ":4: services.web.extends is not possible here",
+		service("privileged: true"):       ":4: services.web.privileged is not possible here",
+		service("<<: {privileged: true}"): ":4: services.web.<<: merging",
+		service("networks: [a]"):          ":4: services.web.networks is not possible here",
+		service("env_file: .env"):         ":4: services.web.env_file is not possible here",
+		service("ports: [\"80:80\"]"):     "port 80: only the mode host is possible",
+		service("ports: [{target: 80, published: \"80-90\", mode: host}]"):         "is no number",
+		service("ports: [{target: 80, name: x, mode: host}]"):                      ":4: services.web.ports[0].name is not possible here",
+		service("volumes: [{type: npipe, source: a, target: /a}]"):                 "npipe",
+		service("volumes: [{type: volume, target: /a, volume: {labels: {a: b}}}]"): ":4: services.web.volumes[0].volume.labels is not possible here",
+		service("deploy: {mode: global, replicas: 2}"):                             "a global service has no number of replicas",
+		service("deploy: {mode: replicated-job}"):                                  "the mode \"replicated-job\" is not possible",
+		service("deploy: {replicas: -1}"):                                          "",
+		service("deploy: {update_config: {order: start-first}}"):                   "only stop-first and pause are possible",
+		service("deploy: {update_config: {delay: 5s}}"):                            "deploy.update_config.delay is not possible here",
+		service("deploy: {rollback_config: {}}"):                                   "deploy.rollback_config is not possible here",
+		service("deploy: {endpoint_mode: vip}"):                                    "deploy.endpoint_mode is not possible here",
+		service("deploy: {restart_policy: {condition: sometimes}}"):                "sometimes",
+		service("secrets: [nothing]"):                                              "nothing",
+		"secrets: {a: {external: true}}":                                           ":1: secrets.a.external is not possible here",
+		"secrets: {a: {environment: UNSET}}":                                       "UNSET",
+		"secrets: {a: {file: missing}}":                                            "missing",
+		"volumes: {a: {driver: nfs}}":                                              ":1: volumes.a.driver is not possible here",
+	} {
+		_, _, err := read(t, text)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		} else if strings.Contains(want, "not possible here") && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v is no invalid argument", text, err)
+		}
+	}
+}
+
+// FuzzRead: a file is a declaration, or refused.
+func FuzzRead(f *testing.F) {
+	f.Add("services: {web: {image: i, deploy: {replicas: 2}}}")
+	f.Add("a: &a [*a]")
+	f.Add("services: {web: {image: i, ports: [{target: 1, mode: host}], volumes: [a:/b]}}")
+	f.Fuzz(func(t *testing.T, text string) {
+		d, err := compose.Read(t.Context(), compose.Source{Path: "/nowhere/stack.yaml", Data: []byte(text), Name: "shop"})
+		if err == nil && d.Name != "shop" {
+			t.Errorf("a declaration of %q", d.Name)
+		}
+	})
+}

@@ -1,0 +1,322 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// Declaration is all that a stack is to be: what is not in it any more goes.
+type Declaration struct {
+	Name     string            `json:"name"`
+	Services []json.RawMessage `json:"services"` // ServiceSpecs, as JSON of protobuf
+	Secrets  map[string][]byte `json:"secrets"`
+	Configs  map[string][]byte `json:"configs"`
+}
+
+// Difference is what applying a declaration does to one thing.
+type Difference struct {
+	Kind   string `json:"kind"` // service, secret or config
+	Name   string `json:"name"`
+	Change string `json:"change"` // create, update, remove or none
+}
+
+// Stack is the label of a service that says of which stack it is, as docker's command line has it.
+const Stack = "com.docker.stack.namespace"
+
+// The limits of a declaration. MaxBytes is that of its JSON.
+const (
+	MaxBytes     = 8 << 20
+	maxServices  = 100
+	maxSpec      = 256 << 10
+	maxData      = 500 << 10
+	maxReplicas  = 10_000
+	maxParallel  = 10_000
+	maxReference = 1000
+)
+
+// The names of stacks, and those of services, secrets and configs.
+var (
+	stackName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
+	thingName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,126}$`)
+)
+
+// Apply stores a declaration in one transaction, or only says what it would change.
+func Apply(ctx context.Context, b *board.Board, d Declaration, dry bool) ([]Difference, error) {
+	specs, err := d.validate()
+	if err != nil {
+		return nil, err
+	}
+	a := &application{b: b, d: d, now: timestamppb.Now()}
+	a.secrets(specs)
+	a.services(specs)
+	slices.SortFunc(a.diff, func(x, y Difference) int { return strings.Compare(x.Kind+" "+x.Name, y.Kind+" "+y.Name) })
+	if dry || len(a.writes) == 0 {
+		return a.diff, nil
+	}
+	if len(a.writes) > store.MaxWrites {
+		return nil, invalid.Errorf("the declaration changes %d things at once; at most %d can be stored in one transaction", len(a.writes), store.MaxWrites)
+	}
+	if _, err := b.Commit(ctx, a.writes...); err != nil {
+		if errdefs.IsAborted(err) {
+			return nil, fmt.Errorf("apply %s: someone else has changed it meanwhile; apply again: %w", d.Name, errdefs.ErrAborted)
+		}
+		return nil, err
+	}
+	return a.diff, nil
+}
+
+// validate reads the services, all before anything is stored.
+func (d Declaration) validate() ([]*swarmv1.ServiceSpec, error) {
+	if !stackName.MatchString(d.Name) {
+		return nil, invalid.Errorf("the name of the stack %.80q: small letters, digits, - and _, at most 63", d.Name)
+	}
+	if len(d.Services) > maxServices {
+		return nil, invalid.Errorf("%d services, at most %d in one declaration", len(d.Services), maxServices)
+	}
+	for kind, all := range map[string]map[string][]byte{"secret": d.Secrets, "config": d.Configs} {
+		for name, data := range all {
+			if !thingName.MatchString(name) {
+				return nil, invalid.Errorf("the name of the %s %.80q: letters, digits, '.', '-' and '_', at most 127", kind, name)
+			}
+			if len(data) > maxData {
+				return nil, invalid.Errorf("the %s %s has %d bytes, at most %d", kind, name, len(data), maxData)
+			}
+		}
+	}
+	var specs []*swarmv1.ServiceSpec
+	names := map[string]bool{}
+	for _, raw := range d.Services {
+		spec := new(swarmv1.ServiceSpec)
+		if len(raw) > maxSpec {
+			return nil, invalid.Errorf("a service has %d bytes, at most %d", len(raw), maxSpec)
+		}
+		if err := (protojson.UnmarshalOptions{RecursionLimit: 50}).Unmarshal(raw, spec); err != nil {
+			return nil, invalid.Errorf("a service cannot be read: %w", err)
+		}
+		name := spec.GetAnnotations().GetName()
+		if !thingName.MatchString(name) || names[name] {
+			return nil, invalid.Errorf("the name of the service %.80q: letters, digits, '.', '-' and '_', at most 127, and each once", name)
+		}
+		names[name] = true
+		if err := d.service(spec); err != nil {
+			return nil, fmt.Errorf("service %s: %w", name, err)
+		}
+		specs = append(specs, spec)
+	}
+	return specs, nil
+}
+
+// service checks one service.
+func (d Declaration) service(spec *swarmv1.ServiceSpec) error {
+	c := spec.GetTask().GetContainer()
+	switch {
+	case c == nil:
+		return invalid.Errorf("it has no container")
+	case c.GetImage() == "":
+		return invalid.Errorf("it has no image")
+	case len(spec.GetNetworks())+len(spec.GetTask().GetNetworks()) > 0:
+		return invalid.Errorf("it asks for networks, which a hub does not have")
+	case len(c.GetSecrets())+len(c.GetConfigs())+len(c.GetMounts())+len(spec.GetEndpoint().GetPorts()) > maxReference:
+		return invalid.Errorf("it has more than %d secrets, configs, mounts and ports", maxReference)
+	}
+	switch mode := spec.GetMode().(type) {
+	case *swarmv1.ServiceSpec_Global:
+	case *swarmv1.ServiceSpec_Replicated:
+		if mode.Replicated.GetReplicas() > maxReplicas {
+			return invalid.Errorf("%d replicas, at most %d", mode.Replicated.GetReplicas(), maxReplicas)
+		}
+	default:
+		return invalid.Errorf("it is neither global nor replicated")
+	}
+	for _, text := range spec.GetTask().GetPlacement().GetConstraints() {
+		if _, err := parseConstraint(text); err != nil {
+			return invalid.Errorf("%w", err)
+		}
+	}
+	published := map[string]bool{}
+	for _, p := range spec.GetEndpoint().GetPorts() {
+		switch {
+		case p.GetPublishMode() != swarmv1.PortConfig_HOST:
+			return invalid.Errorf("port %d is to be published on every node; only the mode host is possible", p.GetTargetPort())
+		case p.GetTargetPort() == 0 || p.GetTargetPort() > 65535 || p.GetPublishedPort() > 65535:
+			return invalid.Errorf("port %d to %d is none", p.GetPublishedPort(), p.GetTargetPort())
+		case p.GetPublishedPort() != 0 && published[portName(p)]:
+			return invalid.Errorf("port %s is published twice", strings.ToLower(portName(p)))
+		}
+		published[portName(p)] = true
+	}
+	for _, m := range c.GetMounts() {
+		if !path.IsAbs(m.GetTarget()) || m.GetTarget() != path.Clean(m.GetTarget()) {
+			return invalid.Errorf("the mount's target %q is no clean absolute path", m.GetTarget())
+		}
+		if m.GetType() == swarmv1.Mount_BIND && !path.IsAbs(m.GetSource()) {
+			return invalid.Errorf("the mount's source %q is no absolute path", m.GetSource())
+		}
+		if m.GetType() > swarmv1.Mount_TMPFS {
+			return invalid.Errorf("mounts of the type %s are not possible", strings.ToLower(m.GetType().String()))
+		}
+	}
+	for _, r := range c.GetSecrets() {
+		if _, ok := d.Secrets[r.GetSecretName()]; !ok {
+			return invalid.Errorf("it needs the secret %q, which is not declared", r.GetSecretName())
+		}
+	}
+	for _, r := range c.GetConfigs() {
+		if _, ok := d.Configs[r.GetConfigName()]; !ok {
+			return invalid.Errorf("it needs the config %q, which is not declared", r.GetConfigName())
+		}
+	}
+	return nil
+}
+
+// application is one declaration that is applied.
+type application struct {
+	b      *board.Board
+	d      Declaration
+	now    *timestamppb.Timestamp
+	writes []store.Write
+	diff   []Difference
+	ids    map[string]string // of secrets and configs, by kind and name
+}
+
+func (a *application) changed(kind, name, change string) {
+	a.diff = append(a.diff, Difference{kind, name, change})
+}
+
+// secrets gives secrets and configs their ids. One whose content has changed is another object,
+// so that services are rolled over to it; those that nobody needs any more are deleted later.
+func (a *application) secrets(specs []*swarmv1.ServiceSpec) {
+	a.ids = map[string]string{}
+	has := map[string]string{} // the names that there are, and an id with the content
+	label := map[string]string{Stack: a.d.Name}
+	for id, s := range a.b.Secrets() {
+		note(has, "secret ", s.M.GetSpec().GetAnnotations(), a.d.Name, id, bytes.Equal(s.M.GetSpec().GetData(), a.d.Secrets[bare(a.d.Name, s.M.GetSpec().GetAnnotations())]))
+	}
+	for id, c := range a.b.Configs() {
+		note(has, "config ", c.M.GetSpec().GetAnnotations(), a.d.Name, id, bytes.Equal(c.M.GetSpec().GetData(), a.d.Configs[bare(a.d.Name, c.M.GetSpec().GetAnnotations())]))
+	}
+	meta := &swarmv1.Meta{CreatedAt: a.now, UpdatedAt: a.now}
+	for _, name := range slices.Sorted(maps.Keys(a.d.Secrets)) {
+		if a.known(has, "secret ", name) {
+			continue
+		}
+		id := ca.NewID()
+		a.ids["secret "+name] = id
+		a.writes = append(a.writes, board.Put(board.Secrets, id, &swarmv1.Secret{
+			Id: id, Meta: meta, Spec: &swarmv1.SecretSpec{Annotations: &swarmv1.Annotations{Name: a.d.Name + "_" + name, Labels: label}, Data: a.d.Secrets[name]},
+		}, store.Absent))
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.d.Configs)) {
+		if a.known(has, "config ", name) {
+			continue
+		}
+		id := ca.NewID()
+		a.ids["config "+name] = id
+		a.writes = append(a.writes, board.Put(board.Configs, id, &swarmv1.Config{
+			Id: id, Meta: meta, Spec: &swarmv1.ConfigSpec{Annotations: &swarmv1.Annotations{Name: a.d.Name + "_" + name, Labels: label}, Data: a.d.Configs[name]},
+		}, store.Absent))
+	}
+	for _, spec := range specs {
+		for _, r := range spec.GetTask().GetContainer().GetSecrets() {
+			r.SecretId = a.ids["secret "+r.GetSecretName()]
+		}
+		for _, r := range spec.GetTask().GetContainer().GetConfigs() {
+			r.ConfigId = a.ids["config "+r.GetConfigName()]
+		}
+	}
+}
+
+// bare is a thing's name within its stack.
+func bare(stack string, at *swarmv1.Annotations) string {
+	return strings.TrimPrefix(at.GetName(), stack+"_")
+}
+
+// note notes a thing that is there: with its id when its content is the declared one.
+func note(has map[string]string, kind string, at *swarmv1.Annotations, stack, id string, same bool) {
+	if at.GetLabels()[Stack] != stack {
+		return
+	}
+	key := kind + bare(stack, at)
+	if same {
+		has[key] = id
+	} else if _, ok := has[key]; !ok {
+		has[key] = ""
+	}
+}
+
+// known tells how a secret or config changes, and reports whether it is there as it is declared.
+func (a *application) known(has map[string]string, kind, name string) bool {
+	id, there := has[kind+name]
+	change := "create"
+	switch {
+	case id != "":
+		a.ids[kind+name] = id
+		change = "none"
+	case there:
+		change = "update"
+	}
+	a.changed(strings.TrimSpace(kind), name, change)
+	return id != ""
+}
+
+// services creates, changes and removes services.
+func (a *application) services(specs []*swarmv1.ServiceSpec) {
+	before := map[string]board.Record[*swarmv1.Service]{}
+	for _, s := range a.b.Services() {
+		if s.M.GetSpec().GetAnnotations().GetLabels()[Stack] == a.d.Name {
+			before[bare(a.d.Name, s.M.GetSpec().GetAnnotations())] = s
+		}
+	}
+	for _, spec := range specs {
+		name := spec.GetAnnotations().GetName()
+		spec.Annotations.Name = a.d.Name + "_" + name
+		if spec.GetAnnotations().GetLabels() == nil {
+			spec.Annotations.Labels = map[string]string{}
+		}
+		spec.Annotations.Labels[Stack] = a.d.Name
+		s, there := before[name]
+		delete(before, name)
+		switch {
+		case !there:
+			id := ca.NewID()
+			a.changed("service", name, "create")
+			a.writes = append(a.writes, board.Put(board.Services, id, &swarmv1.Service{
+				Id: id, Meta: &swarmv1.Meta{CreatedAt: a.now, UpdatedAt: a.now}, Spec: spec, SpecVersion: &swarmv1.Version{Index: 1},
+			}, store.Absent))
+		case proto.Equal(s.M.GetSpec(), spec):
+			a.changed("service", name, "none")
+		default:
+			a.changed("service", name, "update")
+			next := proto.CloneOf(s.M)
+			next.Meta.UpdatedAt = a.now
+			next.PreviousSpec, next.PreviousSpecVersion = s.M.GetSpec(), s.M.GetSpecVersion()
+			next.Spec = spec
+			if !proto.Equal(s.M.GetSpec().GetTask(), spec.GetTask()) || !proto.Equal(s.M.GetSpec().GetEndpoint(), spec.GetEndpoint()) {
+				next.SpecVersion = &swarmv1.Version{Index: s.M.GetSpecVersion().GetIndex() + 1} // its tasks are replaced
+			}
+			a.writes = append(a.writes, board.Put(board.Services, s.M.GetId(), next, s.Rev))
+		}
+	}
+	for name, s := range before {
+		a.changed("service", name, "remove")
+		a.writes = append(a.writes, board.Delete(board.Services, s.M.GetId(), s.Rev))
+	}
+}

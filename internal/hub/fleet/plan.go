@@ -1,0 +1,400 @@
+// Package fleet decides which task runs where: from the services that are declared, the nodes
+// that there are and what has become of the tasks, a pure function makes the next changes.
+//
+// It talks with no node. Start at Plan and Run.
+package fleet
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+// State is what a plan is made from.
+type State struct {
+	Now      time.Time
+	Services map[string]board.Record[*swarmv1.Service]
+	Nodes    []*swarmv1.Node
+	Tasks    map[string]board.Task
+	Secrets  map[string]board.Record[*swarmv1.Secret]
+	Configs  map[string]board.Record[*swarmv1.Config]
+	// MoveAfter is how long a node is Down until the replicas that it has are started elsewhere.
+	MoveAfter time.Duration
+	// NewID makes the ids of tasks.
+	NewID func() string
+}
+
+// history is how many tasks that have ended are kept of each slot.
+const history = 4
+
+// planner makes one plan.
+type planner struct {
+	State
+	nodes  map[string]*swarmv1.Node
+	room   map[string]*room // by node
+	writes []store.Write
+	done   map[string]bool // tasks with a write: a transaction has at most one of each record
+	wake   time.Time       // when the next change is due, by the clock alone; zero is never
+}
+
+// Plan is the next changes, and when to ask again though nothing has changed; zero is never.
+func Plan(s State) (writes []store.Write, again time.Time) {
+	p := &planner{State: s, nodes: map[string]*swarmv1.Node{}, room: map[string]*room{}, done: map[string]bool{}}
+	for _, n := range s.Nodes {
+		p.nodes[n.GetId()] = n
+		p.room[n.GetId()] = newRoom(n)
+	}
+	of := map[string][]board.Task{}
+	for _, id := range slices.Sorted(maps.Keys(s.Tasks)) {
+		t := s.Tasks[id]
+		switch {
+		case p.nodes[t.M.GetNodeId()] == nil, t.Ended() && t.M.GetDesiredState() == swarmv1.TaskState_REMOVE:
+			p.remove(t)
+			continue
+		case p.live(t):
+			p.room[t.M.GetNodeId()].take(t.M)
+		}
+		of[t.M.GetServiceId()] = append(of[t.M.GetServiceId()], t)
+	}
+	for _, id := range slices.Sorted(maps.Keys(of)) {
+		if s.Services[id].M == nil {
+			p.end(of[id])
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.Services)) {
+		p.service(s.Services[id].M, of[id])
+	}
+	p.sweep()
+	return p.writes, p.wake
+}
+
+// live reports whether a task counts as one that runs, or will.
+func (p *planner) live(t board.Task) bool {
+	return !t.Ended() && t.M.GetDesiredState() <= swarmv1.TaskState_RUNNING && !p.moved(t)
+}
+
+// moved reports whether a replica is to be elsewhere, as its node has been Down for too long.
+func (p *planner) moved(t board.Task) bool {
+	n := p.nodes[t.M.GetNodeId()]
+	if t.M.GetSlot() == 0 || n.GetStatus().GetState() != swarmv1.NodeStatus_DOWN {
+		return false
+	}
+	at := n.GetMeta().GetUpdatedAt().AsTime().Add(p.MoveAfter)
+	if p.Now.Before(at) {
+		p.later(at)
+		return false
+	}
+	return true
+}
+
+// later has the next plan made at some time, at the latest.
+func (p *planner) later(at time.Time) {
+	if p.wake.IsZero() || at.Before(p.wake) {
+		p.wake = at
+	}
+}
+
+// remove deletes the records of a task.
+func (p *planner) remove(t board.Task) {
+	if p.done[t.M.GetId()] {
+		return
+	}
+	p.done[t.M.GetId()] = true
+	p.writes = append(p.writes, board.Delete(board.Tasks, t.M.GetId(), store.Any), board.Delete(board.Statuses, t.M.GetId(), store.Any))
+}
+
+// want has a task go to a state; it never goes back.
+func (p *planner) want(t board.Task, s swarmv1.TaskState) {
+	if t.M.GetDesiredState() >= s || p.done[t.M.GetId()] {
+		return
+	}
+	p.done[t.M.GetId()] = true
+	m := proto.CloneOf(t.M)
+	m.DesiredState = s
+	m.Meta.UpdatedAt = timestamppb.New(p.Now)
+	p.writes = append(p.writes, board.Put(board.Tasks, m.GetId(), m, t.Rev))
+}
+
+// end ends the tasks of a service that is not declared any more.
+func (p *planner) end(tasks []board.Task) {
+	for _, t := range tasks {
+		if t.Ended() {
+			p.remove(t)
+		} else {
+			p.want(t, swarmv1.TaskState_REMOVE)
+		}
+	}
+}
+
+// place is where a task of a service belongs: a slot, or a node.
+type place struct {
+	slot uint64
+	node string
+}
+
+func placeOf(t *swarmv1.Task) place {
+	if t.GetSlot() == 0 {
+		return place{node: t.GetNodeId()}
+	}
+	return place{slot: t.GetSlot()}
+}
+
+// service brings the tasks of a service nearer to what is declared.
+func (p *planner) service(s *swarmv1.Service, tasks []board.Task) {
+	at := map[place][]board.Task{}
+	for _, t := range tasks {
+		at[placeOf(t.M)] = append(at[placeOf(t.M)], t)
+	}
+	wanted := p.places(s)
+	keep := map[place]bool{}
+	for _, pl := range wanted {
+		keep[pl] = true
+	}
+	for _, pl := range slices.SortedFunc(maps.Keys(at), byPlace) {
+		for _, t := range at[pl] {
+			if !keep[pl] && !t.Ended() {
+				p.want(t, swarmv1.TaskState_REMOVE)
+			}
+			if !t.Ended() && (p.moved(t) || !available(p.nodes[t.M.GetNodeId()])) {
+				p.want(t, swarmv1.TaskState_SHUTDOWN)
+			}
+		}
+		at[pl] = p.forget(at[pl])
+		if !keep[pl] {
+			for _, t := range at[pl] {
+				if t.Ended() {
+					p.remove(t)
+				}
+			}
+		}
+	}
+	p.roll(s, wanted, at)
+}
+
+func byPlace(a, b place) int {
+	return cmp.Or(cmp.Compare(a.slot, b.slot), cmp.Compare(a.node, b.node))
+}
+
+// forget removes the oldest of the tasks of a place that have ended, and returns the others.
+func (p *planner) forget(tasks []board.Task) []board.Task {
+	var past []board.Task
+	for _, t := range tasks {
+		if t.Ended() {
+			past = append(past, t)
+		}
+	}
+	slices.SortFunc(past, func(a, b board.Task) int { return endedAt(a).Compare(endedAt(b)) })
+	gone := map[string]bool{}
+	for _, t := range past[:max(0, len(past)-history)] {
+		p.remove(t)
+		gone[t.M.GetId()] = true
+	}
+	return slices.DeleteFunc(tasks, func(t board.Task) bool { return gone[t.M.GetId()] })
+}
+
+func endedAt(t board.Task) time.Time {
+	if at := t.Status.M.GetAppliedAt(); at != nil {
+		return at.AsTime()
+	}
+	return t.M.GetMeta().GetCreatedAt().AsTime()
+}
+
+// places are where a service's tasks are to be.
+func (p *planner) places(s *swarmv1.Service) (list []place) {
+	switch mode := s.GetSpec().GetMode().(type) {
+	case *swarmv1.ServiceSpec_Global:
+		for _, n := range p.Nodes {
+			if n.GetSpec().GetMembership() == swarmv1.NodeSpec_ACCEPTED && n.GetDescription() != nil && n.GetSpec().GetAvailability() != swarmv1.NodeSpec_DRAIN && matches(s.GetSpec().GetTask().GetPlacement(), n) {
+				list = append(list, place{node: n.GetId()})
+			}
+		}
+	case *swarmv1.ServiceSpec_Replicated:
+		for i := range mode.Replicated.GetReplicas() {
+			list = append(list, place{slot: i + 1})
+		}
+	}
+	return list
+}
+
+// roll starts what is missing and what may be started again, and replaces tasks of an earlier
+// version of the service, a few at a time: until one of the new version fails.
+func (p *planner) roll(s *swarmv1.Service, wanted []place, at map[place][]board.Task) {
+	version := s.GetSpecVersion().GetIndex()
+	failed, changing := false, uint64(0)
+	var outdated []board.Task
+	for _, pl := range wanted {
+		now := p.current(at[pl])
+		switch {
+		case now.M == nil:
+			changing++
+		case now.M.GetSpecVersion().GetIndex() != version:
+			outdated = append(outdated, now)
+		case now.State() < swarmv1.TaskState_RUNNING:
+			changing++
+		}
+		for _, t := range at[pl] {
+			failed = failed || t.M.GetSpecVersion().GetIndex() == version && t.State() >= swarmv1.TaskState_FAILED && t.Ended()
+		}
+	}
+	for _, pl := range wanted {
+		if p.current(at[pl]).M == nil && !p.stopping(at[pl]) {
+			p.start(s, pl, at[pl])
+		}
+	}
+	parallelism := s.GetSpec().GetUpdate().GetParallelism()
+	for _, t := range outdated {
+		if failed || parallelism > 0 && changing >= parallelism {
+			return
+		}
+		p.want(t, swarmv1.TaskState_SHUTDOWN)
+		changing++
+	}
+}
+
+// current is the task of a place that runs, or will; without M there is none.
+func (p *planner) current(tasks []board.Task) board.Task {
+	for _, t := range tasks {
+		if p.live(t) && available(p.nodes[t.M.GetNodeId()]) {
+			return t
+		}
+	}
+	return board.Task{}
+}
+
+// stopping reports whether a task of a place is about to end: the next one waits for that,
+// unless its node cannot say so.
+func (p *planner) stopping(tasks []board.Task) bool {
+	return slices.ContainsFunc(tasks, func(t board.Task) bool {
+		return !t.Ended() && p.nodes[t.M.GetNodeId()].GetStatus().GetState() != swarmv1.NodeStatus_DOWN
+	})
+}
+
+// start makes a task for a place, if what was there before may be followed by another.
+func (p *planner) start(s *swarmv1.Service, pl place, before []board.Task) {
+	if !p.again(s, before) {
+		return
+	}
+	node := pl.node
+	if node == "" {
+		node = p.choose(s)
+	} else if !p.room[node].has(s) || p.nodes[node].GetSpec().GetAvailability() != swarmv1.NodeSpec_ACTIVE {
+		node = ""
+	}
+	if node == "" {
+		return // until something changes
+	}
+	t := newTask(s, p.NewID(), node, pl.slot, p.Now)
+	p.room[node].take(t)
+	p.writes = append(p.writes, board.Put(board.Tasks, t.GetId(), t, store.Absent))
+}
+
+// again reports whether a place may have a task after those that it had, by the policy of
+// restarts. Tasks that were told to end, and those of earlier versions, do not count.
+func (p *planner) again(s *swarmv1.Service, before []board.Task) bool {
+	policy := s.GetSpec().GetTask().GetRestart()
+	var last board.Task
+	tries := uint64(0)
+	for _, t := range before {
+		if !t.Ended() || t.M.GetDesiredState() > swarmv1.TaskState_RUNNING || t.M.GetSpecVersion().GetIndex() != s.GetSpecVersion().GetIndex() {
+			continue
+		}
+		if last.M == nil || endedAt(t).After(endedAt(last)) {
+			last = t
+		}
+		if w := policy.GetWindow().AsDuration(); w == 0 || p.Now.Sub(endedAt(t)) < w {
+			tries++
+		}
+	}
+	if last.M == nil {
+		return true
+	}
+	condition := swarmv1.RestartPolicy_ANY
+	if policy != nil {
+		condition = policy.GetCondition()
+	}
+	switch {
+	case condition == swarmv1.RestartPolicy_NONE, condition == swarmv1.RestartPolicy_ON_FAILURE && last.State() == swarmv1.TaskState_COMPLETE:
+		return false
+	case policy.GetMaxAttempts() > 0 && tries > policy.GetMaxAttempts():
+		return false
+	}
+	delay := defaultDelay
+	if d := policy.GetDelay(); d != nil {
+		delay = d.AsDuration()
+	}
+	if at := endedAt(last).Add(delay); p.Now.Before(at) {
+		p.later(at)
+		return false
+	}
+	return true
+}
+
+// defaultDelay is between the end of a task and the start of the next one.
+const defaultDelay = 5 * time.Second
+
+// choose is the node for another replica: the one with the fewest of the service, then with the
+// fewest tasks, of those that are Ready and have room. "" when there is none.
+func (p *planner) choose(s *swarmv1.Service) string {
+	var best *room
+	for _, n := range p.Nodes {
+		r := p.room[n.GetId()]
+		if n.GetStatus().GetState() != swarmv1.NodeStatus_READY || n.GetSpec().GetMembership() != swarmv1.NodeSpec_ACCEPTED || n.GetSpec().GetAvailability() != swarmv1.NodeSpec_ACTIVE ||
+			!matches(s.GetSpec().GetTask().GetPlacement(), n) || !r.has(s) {
+			continue
+		}
+		if best == nil || cmp.Or(cmp.Compare(r.of[s.GetId()], best.of[s.GetId()]), cmp.Compare(r.tasks, best.tasks)) < 0 {
+			best = r
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	return best.id
+}
+
+// newTask is a task of a service.
+func newTask(s *swarmv1.Service, id, node string, slot uint64, now time.Time) *swarmv1.Task {
+	spec := s.GetSpec()
+	return &swarmv1.Task{
+		Id: id, Meta: &swarmv1.Meta{CreatedAt: timestamppb.New(now), UpdatedAt: timestamppb.New(now)}, Spec: spec.GetTask(), SpecVersion: s.GetSpecVersion(),
+		ServiceId: s.GetId(), Slot: slot, NodeId: node, ServiceAnnotations: spec.GetAnnotations(), DesiredState: swarmv1.TaskState_RUNNING,
+		Endpoint: &swarmv1.Endpoint{Spec: spec.GetEndpoint(), Ports: spec.GetEndpoint().GetPorts()}, LogDriver: spec.GetTask().GetLogDriver(),
+	}
+}
+
+// sweep deletes secrets and configs that no service and no task needs.
+func (p *planner) sweep() {
+	used := map[string]bool{}
+	need := func(c *swarmv1.ContainerSpec) {
+		for _, r := range c.GetSecrets() {
+			used[board.Secrets+r.GetSecretId()] = true
+		}
+		for _, r := range c.GetConfigs() {
+			used[board.Configs+r.GetConfigId()] = true
+		}
+	}
+	for _, s := range p.Services {
+		need(s.M.GetSpec().GetTask().GetContainer())
+	}
+	for _, t := range p.Tasks {
+		need(t.M.GetSpec().GetContainer())
+	}
+	for id, s := range p.Secrets {
+		if !used[board.Secrets+id] {
+			p.writes = append(p.writes, board.Delete(board.Secrets, id, s.Rev))
+		}
+	}
+	for id, c := range p.Configs {
+		if !used[board.Configs+id] {
+			p.writes = append(p.writes, board.Delete(board.Configs, id, c.Rev))
+		}
+	}
+}

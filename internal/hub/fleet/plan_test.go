@@ -1,0 +1,389 @@
+package fleet
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+// world is a fleet without nodes that answer: a test moves its tasks and its clock.
+type world struct {
+	State
+	ids, plans int
+}
+
+func newWorld(nodes ...string) *world {
+	w := &world{State: State{
+		Now: time.Unix(1_000_000, 0), Services: map[string]board.Record[*swarmv1.Service]{}, Tasks: map[string]board.Task{}, MoveAfter: time.Minute,
+		Secrets: map[string]board.Record[*swarmv1.Secret]{}, Configs: map[string]board.Record[*swarmv1.Config]{},
+	}}
+	w.NewID = func() string { w.ids++; return fmt.Sprintf("t%d", w.ids) }
+	for _, id := range nodes {
+		w.Nodes = append(w.Nodes, &swarmv1.Node{
+			Id: id, Spec: &swarmv1.NodeSpec{Membership: swarmv1.NodeSpec_ACCEPTED, Annotations: &swarmv1.Annotations{Labels: map[string]string{"site": id}}}, Meta: &swarmv1.Meta{UpdatedAt: timestamppb.New(w.Now)},
+			Description: &swarmv1.NodeDescription{Resources: &swarmv1.Resources{NanoCpus: 4e9, MemoryBytes: 4 << 30}}, Status: &swarmv1.NodeStatus{State: swarmv1.NodeStatus_READY},
+		})
+	}
+	return w
+}
+
+// declare declares a service with so many replicas, or with 0 one on each node.
+func (w *world) declare(id string, replicas uint64, change ...func(*swarmv1.ServiceSpec)) {
+	spec := &swarmv1.ServiceSpec{
+		Annotations: &swarmv1.Annotations{Name: id}, Update: &swarmv1.UpdateConfig{Parallelism: 1}, Task: &swarmv1.TaskSpec{Runtime: &swarmv1.TaskSpec_Container{Container: &swarmv1.ContainerSpec{Image: "i"}}},
+		Mode: &swarmv1.ServiceSpec_Global{Global: &swarmv1.GlobalService{}},
+	}
+	if replicas > 0 {
+		spec.Mode = &swarmv1.ServiceSpec_Replicated{Replicated: &swarmv1.ReplicatedService{Replicas: replicas}}
+	}
+	for _, fn := range change {
+		fn(spec)
+	}
+	version := w.Services[id].M.GetSpecVersion().GetIndex() + 1
+	w.Services[id] = board.Record[*swarmv1.Service]{M: &swarmv1.Service{Id: id, Spec: spec, SpecVersion: &swarmv1.Version{Index: version}}}
+}
+
+// plan makes a plan and does it.
+func (w *world) plan(t interface{ Fatalf(string, ...any) }) (changes int, again time.Time) {
+	writes, again := Plan(w.State)
+	seen := map[string]bool{}
+	for _, wr := range writes {
+		if seen[wr.Key] {
+			t.Fatalf("two writes of %s in one plan", wr.Key)
+		}
+		seen[wr.Key] = true
+		kind, id, _ := strings.Cut(wr.Key, "/")
+		switch {
+		case kind+"/" == board.Tasks && wr.Delete:
+			delete(w.Tasks, id)
+		case kind+"/" == board.Tasks:
+			m := new(swarmv1.Task)
+			if err := proto.Unmarshal(wr.Value, m); err != nil {
+				t.Fatalf("%v", err)
+			}
+			before, there := w.Tasks[id]
+			if there != (wr.If != store.Absent) || m.GetDesiredState() < before.M.GetDesiredState() {
+				t.Fatalf("task %s is written as %v over %v", id, m, before.M)
+			}
+			w.Tasks[id] = board.Task{Record: board.Record[*swarmv1.Task]{M: m, Rev: 1}, Status: before.Status}
+		case kind+"/" == board.Secrets && wr.Delete:
+			delete(w.Secrets, id)
+		case kind+"/" == board.Configs && wr.Delete:
+			delete(w.Configs, id)
+		}
+	}
+	return len(writes), again
+}
+
+// report has a task be in a state now.
+func (w *world) report(id string, s swarmv1.TaskState) {
+	t := w.Tasks[id]
+	t.Status = board.Record[*swarmv1.TaskStatus]{M: &swarmv1.TaskStatus{State: s, AppliedAt: timestamppb.New(w.Now)}}
+	w.Tasks[id] = t
+}
+
+// obey has all tasks of nodes that are Ready go where they are to.
+func (w *world) obey() {
+	for id, t := range w.Tasks {
+		switch {
+		case t.Ended() || w.node(t.M.GetNodeId()).GetStatus().GetState() != swarmv1.NodeStatus_READY:
+		case t.M.GetDesiredState() > swarmv1.TaskState_RUNNING:
+			w.report(id, swarmv1.TaskState_SHUTDOWN)
+		default:
+			w.report(id, swarmv1.TaskState_RUNNING)
+		}
+	}
+}
+
+func (w *world) node(id string) *swarmv1.Node {
+	for _, n := range w.Nodes {
+		if n.GetId() == id {
+			return n
+		}
+	}
+	return nil
+}
+
+// settle plans and obeys until nothing changes.
+func (w *world) settle(t interface{ Fatalf(string, ...any) }) {
+	for {
+		n, again := w.plan(t)
+		w.obey()
+		if n == 0 {
+			if again.IsZero() || again.After(w.Now.Add(time.Second)) {
+				return
+			}
+			w.Now = again
+		}
+		if w.plans++; w.plans > 10_000 {
+			t.Fatalf("the plans do not come to an end: %s", w)
+		}
+	}
+}
+
+// String tells the tasks that live: where each slot of each service is, and its version.
+func (w *world) String() string {
+	var all []string
+	for _, t := range w.Tasks {
+		if !t.Ended() && t.M.GetDesiredState() <= swarmv1.TaskState_RUNNING {
+			all = append(all, fmt.Sprintf("%s.%d@%s:%d", t.M.GetServiceId(), t.M.GetSlot(), t.M.GetNodeId(), t.M.GetSpecVersion().GetIndex()))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+func (w *world) is(t *testing.T, when, want string) {
+	t.Helper()
+	if got := w.String(); got != want {
+		t.Errorf("%s: %s, want %s", when, got, want)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	w := newWorld("a", "b", "c")
+	w.declare("all", 0)
+	w.declare("web", 2)
+	w.settle(t)
+	w.is(t, "at first", "all.0@a:1 all.0@b:1 all.0@c:1 web.1@a:1 web.2@b:1")
+
+	w.declare("web", 4)
+	w.Services["web"].M.SpecVersion.Index = 1 // more of the same
+	w.settle(t)
+	w.is(t, "scaled up", "all.0@a:1 all.0@b:1 all.0@c:1 web.1@a:1 web.2@b:1 web.3@c:1 web.4@a:1")
+	w.declare("web", 1)
+	w.Services["web"].M.SpecVersion.Index = 1
+	w.settle(t)
+	w.is(t, "scaled down", "all.0@a:1 all.0@b:1 all.0@c:1 web.1@a:1")
+
+	w.node("a").Spec.Availability = swarmv1.NodeSpec_DRAIN
+	w.settle(t)
+	w.is(t, "a is drained", "all.0@b:1 all.0@c:1 web.1@b:1")
+	w.node("a").Spec.Availability = swarmv1.NodeSpec_PAUSE
+	w.declare("new", 3)
+	w.settle(t)
+	w.is(t, "a is paused", "all.0@b:1 all.0@c:1 new.1@c:1 new.2@b:1 new.3@c:1 web.1@b:1")
+	delete(w.Services, "new")
+	w.node("a").Spec.Availability = swarmv1.NodeSpec_ACTIVE
+
+	// A node that is Down keeps what belongs to it; replicas go elsewhere after a time.
+	w.node("b").Status.State = swarmv1.NodeStatus_DOWN
+	w.node("b").Meta.UpdatedAt = timestamppb.New(w.Now)
+	w.settle(t)
+	w.is(t, "b is down", "all.0@a:1 all.0@b:1 all.0@c:1 web.1@b:1")
+	if _, again := w.plan(t); !again.Equal(w.Now.Add(time.Minute)) {
+		t.Errorf("the next plan is made at %s", again)
+	}
+	w.Now = w.Now.Add(time.Minute)
+	w.settle(t)
+	w.is(t, "b is down for a minute", "all.0@a:1 all.0@b:1 all.0@c:1 web.1@a:1")
+	w.node("b").Status.State = swarmv1.NodeStatus_READY
+	w.settle(t)
+	w.is(t, "b is back", "all.0@a:1 all.0@b:1 all.0@c:1 web.1@a:1")
+
+	w.Nodes = w.Nodes[1:] // a was removed
+	w.settle(t)
+	w.is(t, "a is gone", "all.0@b:1 all.0@c:1 web.1@b:1")
+	w.Services = nil
+	w.Secrets["s"] = board.Record[*swarmv1.Secret]{M: &swarmv1.Secret{Id: "s"}}
+	w.settle(t)
+	if len(w.Tasks)+len(w.Secrets) > 0 {
+		t.Errorf("nothing is declared any more, and there are %v and %v", w.Tasks, w.Secrets)
+	}
+}
+
+func TestAnUpdateOneByOne(t *testing.T) {
+	w := newWorld("a", "b", "c")
+	w.declare("web", 3)
+	w.settle(t)
+	w.declare("web", 3)
+	lowest := 3
+	for range 100 {
+		n, _ := w.plan(t)
+		running := 0
+		for _, task := range w.Tasks {
+			if task.State() == swarmv1.TaskState_RUNNING && task.M.GetDesiredState() <= swarmv1.TaskState_RUNNING {
+				running++
+			}
+		}
+		lowest = min(lowest, running)
+		w.obey()
+		if n == 0 {
+			break
+		}
+	}
+	w.is(t, "updated", "web.1@a:2 web.2@b:2 web.3@c:2")
+	if lowest != 2 {
+		t.Errorf("at the lowest, %d of 3 were running", lowest)
+	}
+	// The first one of a version that fails stops the update.
+	w.declare("web", 3, func(s *swarmv1.ServiceSpec) {
+		s.Task.Restart = &swarmv1.RestartPolicy{Condition: swarmv1.RestartPolicy_NONE}
+	})
+	for range 20 {
+		w.plan(t)
+		w.obey()
+		for id, task := range w.Tasks {
+			if task.M.GetSpecVersion().GetIndex() == 3 && !task.Ended() {
+				w.report(id, swarmv1.TaskState_FAILED)
+			}
+		}
+	}
+	w.is(t, "a version that fails", "web.2@b:2 web.3@c:2")
+}
+
+func TestRestarts(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		policy *swarmv1.RestartPolicy
+		ends   swarmv1.TaskState
+		starts int
+		wait   time.Duration // before the second one
+	}{
+		{"by default", nil, swarmv1.TaskState_COMPLETE, 10, 5 * time.Second},
+		{"never", &swarmv1.RestartPolicy{}, swarmv1.TaskState_FAILED, 1, 0},
+		{"on failure, and it did not fail", &swarmv1.RestartPolicy{Condition: swarmv1.RestartPolicy_ON_FAILURE}, swarmv1.TaskState_COMPLETE, 1, 0},
+		{"on failure", &swarmv1.RestartPolicy{Condition: swarmv1.RestartPolicy_ON_FAILURE, Delay: durationpb.New(time.Minute)}, swarmv1.TaskState_REJECTED, 10, time.Minute},
+		{"twice at most", &swarmv1.RestartPolicy{Condition: swarmv1.RestartPolicy_ANY, MaxAttempts: 2, Delay: durationpb.New(0)}, swarmv1.TaskState_FAILED, 3, 0},
+	} {
+		w := newWorld("a")
+		w.declare("web", 1, func(s *swarmv1.ServiceSpec) { s.Task.Restart = c.policy })
+		begin, waited := w.Now, time.Duration(0)
+		for range 200 {
+			n, again := w.plan(t)
+			for id, task := range w.Tasks {
+				if !task.Ended() {
+					w.report(id, c.ends)
+				}
+			}
+			if n == 0 && again.IsZero() || w.ids == 10 {
+				break
+			}
+			if n == 0 {
+				if w.ids == 1 {
+					waited = again.Sub(begin)
+				}
+				w.Now = again
+			}
+		}
+		if w.ids != c.starts || waited != c.wait || len(w.Tasks) > history+1 {
+			t.Errorf("%s: %d starts, want %d; %s before the second, want %s; %d tasks are kept", c.name, w.ids, c.starts, waited, c.wait, len(w.Tasks))
+		}
+	}
+}
+
+func TestRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*swarmv1.ServiceSpec)
+		want   int // of 4 replicas on two nodes
+	}{
+		"as many as there are": {func(*swarmv1.ServiceSpec) {}, 4},
+		"memory": {func(s *swarmv1.ServiceSpec) {
+			s.Task.Resources = &swarmv1.ResourceRequirements{Reservations: &swarmv1.Resources{MemoryBytes: 3 << 30}}
+		}, 2},
+		"processors": {func(s *swarmv1.ServiceSpec) {
+			s.Task.Resources = &swarmv1.ResourceRequirements{Reservations: &swarmv1.Resources{NanoCpus: 5e9}}
+		}, 0},
+		"a port": {func(s *swarmv1.ServiceSpec) {
+			s.Endpoint = &swarmv1.EndpointSpec{Ports: []*swarmv1.PortConfig{{TargetPort: 80, PublishedPort: 80, PublishMode: swarmv1.PortConfig_HOST}}}
+		}, 2},
+		"any port": {func(s *swarmv1.ServiceSpec) {
+			s.Endpoint = &swarmv1.EndpointSpec{Ports: []*swarmv1.PortConfig{{TargetPort: 80, PublishMode: swarmv1.PortConfig_HOST}}}
+		}, 4},
+		"one on each": {func(s *swarmv1.ServiceSpec) { s.Task.Placement = &swarmv1.Placement{MaxReplicas: 1} }, 2},
+		"a label": {func(s *swarmv1.ServiceSpec) {
+			s.Task.Placement = &swarmv1.Placement{Constraints: []string{"node.labels.site == A"}}
+		}, 4},
+		"no such node": {func(s *swarmv1.ServiceSpec) {
+			s.Task.Placement = &swarmv1.Placement{Constraints: []string{"node.id==x"}}
+		}, 0},
+		"all but these": {func(s *swarmv1.ServiceSpec) {
+			s.Task.Placement = &swarmv1.Placement{Constraints: []string{"node.labels.site != a", "node.id!=b"}}
+		}, 0},
+		"what is unknown": {func(s *swarmv1.ServiceSpec) {
+			s.Task.Placement = &swarmv1.Placement{Constraints: []string{"moon==full"}}
+		}, 0},
+	} {
+		w := newWorld("a", "b")
+		w.declare("web", 4, c.change)
+		w.settle(t)
+		got := 0
+		for _, task := range w.Tasks {
+			if !task.Ended() {
+				got++
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %d tasks, want %d: %s", name, got, c.want, w)
+		}
+	}
+}
+
+// TestAnyHistory: whatever is declared and whatever the nodes do, plans settle, and then each
+// service has what was declared, as far as there are nodes for it.
+func TestAnyHistory(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld("a", "b", "c")
+		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+			switch rapid.SampledFrom([]string{"declare", "remove", "state", "drain", "fail", "plan", "time"}).Draw(rt, "what") {
+			case "declare":
+				w.declare(rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "service"), rapid.Uint64Range(0, 4).Draw(rt, "replicas"))
+			case "remove":
+				delete(w.Services, rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "service"))
+			case "state":
+				n := rapid.SampledFrom(w.Nodes).Draw(rt, "node")
+				n.Status.State = rapid.SampledFrom([]swarmv1.NodeStatus_State{swarmv1.NodeStatus_READY, swarmv1.NodeStatus_DOWN, swarmv1.NodeStatus_UNKNOWN}).Draw(rt, "state")
+				n.Meta.UpdatedAt = timestamppb.New(w.Now)
+			case "drain":
+				rapid.SampledFrom(w.Nodes).Draw(rt, "node").Spec.Availability = rapid.SampledFrom([]swarmv1.NodeSpec_Availability{0, 1, 2}).Draw(rt, "availability")
+			case "fail":
+				if ids := slices.Sorted(maps.Keys(w.Tasks)); len(ids) > 0 {
+					if id := rapid.SampledFrom(ids).Draw(rt, "task"); !w.Tasks[id].Ended() {
+						w.report(id, swarmv1.TaskState_FAILED)
+					}
+				}
+			case "plan":
+				w.plan(rt)
+				w.obey()
+			case "time":
+				w.Now = w.Now.Add(time.Duration(rapid.IntRange(1, 100).Draw(rt, "seconds")) * time.Second)
+			}
+		}
+		for _, n := range w.Nodes {
+			n.Status.State, n.Spec.Availability = swarmv1.NodeStatus_READY, swarmv1.NodeSpec_ACTIVE
+		}
+		w.Now = w.Now.Add(time.Hour)
+		w.settle(rt)
+		live := map[string]uint64{}
+		for _, task := range w.Tasks {
+			if !task.Ended() {
+				live[task.M.GetServiceId()]++
+			}
+		}
+		for id, s := range w.Services {
+			want := uint64(3)
+			if r := s.M.GetSpec().GetReplicated(); r != nil {
+				want = r.GetReplicas()
+			}
+			if live[id] != want {
+				rt.Fatalf("service %s has %d tasks, want %d: %s", id, live[id], want, w)
+			}
+			delete(live, id)
+		}
+		if len(live) > 0 {
+			rt.Fatalf("tasks of services that are not declared: %v", live)
+		}
+	})
+}

@@ -1,0 +1,132 @@
+package fleet
+
+import (
+	"fmt"
+	"strings"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+)
+
+// available reports whether a node may go on with what it has.
+func available(n *swarmv1.Node) bool {
+	return n.GetSpec().GetAvailability() != swarmv1.NodeSpec_DRAIN
+}
+
+// room is what a node has left.
+type room struct {
+	id      string
+	tasks   int
+	of      map[string]int // tasks, by service
+	cpus    int64          // in billionths
+	memory  int64          // in bytes
+	limited bool           // the node has said how much it has
+	ports   map[string]bool
+}
+
+func newRoom(n *swarmv1.Node) *room {
+	r := n.GetDescription().GetResources()
+	return &room{id: n.GetId(), of: map[string]int{}, cpus: r.GetNanoCpus(), memory: r.GetMemoryBytes(), limited: r != nil, ports: map[string]bool{}}
+}
+
+// take counts a task in.
+func (r *room) take(t *swarmv1.Task) {
+	r.tasks++
+	r.of[t.GetServiceId()]++
+	r.cpus -= t.GetSpec().GetResources().GetReservations().GetNanoCpus()
+	r.memory -= t.GetSpec().GetResources().GetReservations().GetMemoryBytes()
+	for _, p := range t.GetEndpoint().GetPorts() {
+		if p.GetPublishedPort() != 0 {
+			r.ports[portName(p)] = true
+		}
+	}
+}
+
+// has reports whether there is room for a task of a service.
+func (r *room) has(s *swarmv1.Service) bool {
+	want := s.GetSpec().GetTask().GetResources().GetReservations()
+	if r.limited && (want.GetNanoCpus() > 0 && want.GetNanoCpus() > r.cpus || want.GetMemoryBytes() > 0 && want.GetMemoryBytes() > r.memory) {
+		return false
+	}
+	if limit := s.GetSpec().GetTask().GetPlacement().GetMaxReplicas(); limit > 0 && uint64(r.of[s.GetId()]) >= limit {
+		return false
+	}
+	for _, p := range s.GetSpec().GetEndpoint().GetPorts() {
+		if r.ports[portName(p)] {
+			return false
+		}
+	}
+	return true
+}
+
+func portName(p *swarmv1.PortConfig) string {
+	return fmt.Sprintf("%d/%s", p.GetPublishedPort(), p.GetProtocol())
+}
+
+// constraint is one condition on a node: KEY==VALUE or KEY!=VALUE.
+type constraint struct {
+	key, value string
+	not        bool
+}
+
+// parseConstraint reads one. Spaces around its parts do not count.
+func parseConstraint(text string) (constraint, error) {
+	for _, op := range []string{"==", "!="} {
+		key, value, ok := strings.Cut(text, op)
+		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+		if ok && value != "" && known(key) {
+			return constraint{key, value, op == "!="}, nil
+		}
+	}
+	return constraint{}, fmt.Errorf("the constraint %q is not of the form KEY==VALUE or KEY!=VALUE with node.id, node.hostname, node.role, node.platform.os, node.platform.arch, node.labels.NAME or engine.labels.NAME", text)
+}
+
+// The prefixes of labels in constraints.
+const (
+	nodeLabels   = "node.labels."
+	engineLabels = "engine.labels."
+)
+
+func known(key string) bool {
+	switch key {
+	case "node.id", "node.hostname", "node.role", "node.platform.os", "node.platform.arch":
+		return true
+	}
+	return len(key) > len(nodeLabels) && strings.HasPrefix(key, nodeLabels) || len(key) > len(engineLabels) && strings.HasPrefix(key, engineLabels)
+}
+
+// holds reports whether a node fulfils it. As in a Swarm, a value is compared without regard to
+// case, and a label that a node does not have is the empty one.
+func (c constraint) holds(n *swarmv1.Node) bool {
+	d := n.GetDescription()
+	var value string
+	switch c.key {
+	case "node.id":
+		value = n.GetId()
+	case "node.hostname":
+		value = d.GetHostname()
+	case "node.role":
+		value = strings.ToLower(n.GetRole().String())
+	case "node.platform.os":
+		value = d.GetPlatform().GetOs()
+	case "node.platform.arch":
+		value = d.GetPlatform().GetArchitecture()
+	default:
+		if name, ok := strings.CutPrefix(c.key, nodeLabels); ok {
+			value = n.GetSpec().GetAnnotations().GetLabels()[name]
+		} else {
+			value = d.GetEngine().GetLabels()[strings.TrimPrefix(c.key, engineLabels)]
+		}
+	}
+	return strings.EqualFold(value, c.value) != c.not
+}
+
+// matches reports whether a node fulfils all constraints.
+func matches(p *swarmv1.Placement, n *swarmv1.Node) bool {
+	for _, text := range p.GetConstraints() {
+		c, err := parseConstraint(text)
+		if err != nil || !c.holds(n) {
+			return false // what is stored was parsed before
+		}
+	}
+	return true
+}

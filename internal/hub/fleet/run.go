@@ -1,0 +1,67 @@
+package fleet
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+// gather is the shortest time between two plans: changes come in groups.
+const gather = 20 * time.Millisecond
+
+// Run plans whenever something has changed, until ctx ends.
+func Run(ctx context.Context, b *board.Board, moveAfter time.Duration, log *slog.Logger) error {
+	for {
+		next := b.Next()
+		writes, again := Plan(State{
+			Now: time.Now(), Services: b.Services(), Nodes: b.Nodes(), Tasks: b.Tasks(), Secrets: b.Secrets(), Configs: b.Configs(), MoveAfter: moveAfter, NewID: ca.NewID,
+		})
+		for group := range slices.Chunk(writes, store.MaxWrites) {
+			if _, err := b.Commit(ctx, group...); err != nil {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				if !errdefs.IsAborted(err) { // what was changed meanwhile is in the next plan
+					log.ErrorContext(ctx, "could not store the next tasks; will try again", "err", err)
+					again = time.Now().Add(time.Second)
+				}
+				break
+			}
+		}
+		if err := wait(ctx, next, again); err != nil {
+			return err
+		}
+	}
+}
+
+// wait waits for the next change, or until some time if that is not zero; and a moment in any
+// case.
+func wait(ctx context.Context, next <-chan struct{}, until time.Time) error {
+	moment := time.NewTimer(gather)
+	defer moment.Stop()
+	var due <-chan time.Time
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-next:
+	case <-due:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-moment.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
