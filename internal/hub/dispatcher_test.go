@@ -120,7 +120,7 @@ func TestCallsWithoutASession(t *testing.T) {
 // TestASupersededSession: its streams end at once, and nothing of what comes then reaches them.
 func TestASupersededSession(t *testing.T) {
 	t.Parallel()
-	h := hubtest.New(t)
+	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
 	n := h.Join()
 	a := hubtest.MustOpen(t, n, "")
 	stream := hubtest.Assignments(t, n, a.First.GetSessionId())
@@ -199,7 +199,7 @@ func describe(m *swarmv1.AssignmentsMessage) string {
 // task needs comes before it and goes when no task that runs needs it any more.
 func TestAssignments(t *testing.T) {
 	t.Parallel()
-	h := hubtest.New(t)
+	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
 	n, other := h.Join(), h.Join()
 	id := hubtest.MustOpen(t, n, "").First.GetSessionId()
 	hubtest.MustOpen(t, other, "")

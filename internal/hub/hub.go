@@ -47,7 +47,9 @@ type Options struct {
 	// MoveAfter is how long a node is Down until the replicas that it has are started elsewhere;
 	// 0 is DefaultMoveAfter.
 	MoveAfter time.Duration
-	Log       *slog.Logger
+	// Hold leaves all tasks as they are: none is started, moved or ended.
+	Hold bool
+	Log  *slog.Logger
 }
 
 // DefaultMoveAfter is the default of Options.MoveAfter.
@@ -145,7 +147,9 @@ func (h *Hub) Serve(ctx context.Context, nodes, operators net.Listener) error {
 	group.Go(func() error { return h.Board.Run(ctx) })
 	group.Go(func() error { return h.Keys.Run(ctx) })
 	group.Go(func() error { return h.Dispatcher.Run(ctx) })
-	group.Go(func() error { return fleet.Run(ctx, h.Board, h.o.MoveAfter, h.o.Log) })
+	if !h.o.Hold {
+		group.Go(func() error { return fleet.Run(ctx, h.Board, h.o.MoveAfter, h.o.Log) })
+	}
 	group.Go(func() error {
 		return api.Server{CA: h.CA, Board: h.Board, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log}.Serve(ctx, operators)
 	})

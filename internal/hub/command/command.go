@@ -119,6 +119,7 @@ func (a *app) serve() *cobra.Command {
 	f.DurationVar(&o.Heartbeat, "heartbeat", session.DefaultPeriod, "how often nodes say that they are alive")
 	f.IntVar(&o.Grace, "grace", session.DefaultGrace, "how many of these times a node may be silent until it is down")
 	f.DurationVar(&o.MoveAfter, "move-after", hub.DefaultMoveAfter, "how long a node is down until its replicas are started elsewhere")
+	f.BoolVar(&o.Hold, "hold", false, "leave all tasks as they are: none is started, moved or ended")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }

@@ -119,7 +119,7 @@ func (p *planner) want(t board.Task, s swarmv1.TaskState) {
 	p.done[t.M.GetId()] = true
 	m := proto.CloneOf(t.M)
 	m.DesiredState = s
-	m.Meta.UpdatedAt = timestamppb.New(p.Now)
+	m.Meta = &swarmv1.Meta{CreatedAt: t.M.GetMeta().GetCreatedAt(), UpdatedAt: timestamppb.New(p.Now)}
 	p.writes = append(p.writes, board.Put(board.Tasks, m.GetId(), m, t.Rev))
 }
 
