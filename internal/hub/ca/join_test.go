@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/face/swarm/identity"
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/ca"
@@ -74,18 +73,15 @@ func TestWhatJoinsAndWhatDoesNot(t *testing.T) {
 func TestApproval(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t, func(o *hub.Options) { o.Approve = true })
-	token, err := identity.ParseToken(h.CA.Authority.Token())
-	if err != nil {
-		t.Fatal(err)
-	}
 	type joined struct {
-		id  *identity.Identity
+		n   *hubtest.Node
 		err error
 	}
 	done := make(chan joined, 1)
+	ctx := hubtest.Within(t)
 	go func() {
-		id, err := identity.Join(t.Context(), identity.Request{Addr: h.Addr, Token: token})
-		done <- joined{id, err}
+		n, err := h.TryJoin(ctx)
+		done <- joined{n, err}
 	}()
 	hubtest.Until(t, h, "a node waits", func() bool { return len(h.Board.Nodes()) == 1 })
 	n := h.Board.Nodes()[0]
@@ -96,10 +92,10 @@ func TestApproval(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := <-done
-	if j.err != nil || j.id.NodeID != n.GetId() {
-		t.Fatalf("joined as %+v, %v", j.id, j.err)
+	if j.err != nil || j.n.NodeID != n.GetId() {
+		t.Fatalf("joined as %+v, %v", j.n, j.err)
 	}
-	hubtest.MustOpen(t, h.Dial(j.id.Credentials(), j.id), "")
+	hubtest.MustOpen(t, j.n, "")
 	if err := h.CA.Accept(hubtest.Within(t), "unknown"); !errdefs.IsNotFound(err) {
 		t.Errorf("an unknown node: %v", err)
 	}

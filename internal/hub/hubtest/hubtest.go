@@ -4,6 +4,8 @@ package hubtest
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"log/slog"
 	"net"
@@ -81,10 +83,14 @@ func (h *Hub) start(l net.Listener) {
 	})
 }
 
-// Restart ends the hub and starts another one on the same store, at the same address.
-func (h *Hub) Restart() {
+// Restart ends the hub and starts another one on the same store, at the same address. change may
+// change its options.
+func (h *Hub) Restart(change ...func(*hub.Options)) {
 	h.tb.Helper()
 	h.stop()
+	for _, fn := range change {
+		fn(&h.o)
+	}
 	l, err := new(net.ListenConfig).Listen(h.tb.Context(), "tcp", h.Addr)
 	if err != nil {
 		h.tb.Fatal(err)
@@ -95,17 +101,34 @@ func (h *Hub) Restart() {
 // Join makes a node, by the token of workers.
 func (h *Hub) Join() *Node {
 	h.tb.Helper()
-	token, err := identity.ParseToken(h.CA.Authority.Token())
+	n, err := h.TryJoin(Within(h.tb))
 	if err != nil {
 		h.tb.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(h.tb.Context(), Patience, errors.New("the node was not let in"))
-	defer cancel()
-	id, err := identity.Join(ctx, identity.Request{Addr: h.Addr, Token: token})
+	return n
+}
+
+// TryJoin is Join that may fail, for example as nobody accepts the node before ctx ends.
+func (h *Hub) TryJoin(ctx context.Context) (*Node, error) {
+	stranger := h.Dial(Raw{}, nil)
+	key, csr := Request(h.tb)
+	resp, err := stranger.NodeCA.IssueNodeCertificate(ctx, &swarmv1.IssueNodeCertificateRequest{Csr: csr, Token: h.CA.Authority.Token()})
 	if err != nil {
-		h.tb.Fatal(err)
+		return nil, err
 	}
-	return h.Dial(id.Credentials(), id)
+	st, err := stranger.NodeCA.NodeCertificateStatus(ctx, &swarmv1.NodeCertificateStatusRequest{NodeId: resp.GetNodeId()})
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	id, err := identity.New(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), st.GetCertificate().GetCertificate(), h.CA.Authority.Roots())
+	if err != nil {
+		return nil, err
+	}
+	return h.Dial(id.Credentials(), id), nil
 }
 
 // Node is a client of the hub: a node with an identity, or anyone else without.
