@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -37,7 +38,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := configure(o)
+	ending := new(atomic.Bool)
+	cfg, err := configure(o, ending)
 	if err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -47,7 +49,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("start etcd in %s: %w", o.Dir, err)
 	}
-	s := &Store{etcd: etcd, lock: lock}
+	s := &Store{etcd: etcd, lock: lock, ending: ending}
 	s.closed = sync.OnceValue(s.close)
 	select {
 	case <-etcd.Server.ReadyNotify():
@@ -94,7 +96,7 @@ func own(dir string) (*os.File, error) {
 
 // configure is etcd's configuration: one member, which listens on sockets in its directory and
 // nowhere else.
-func configure(o Options) (*embed.Config, error) {
+func configure(o Options, ending *atomic.Bool) (*embed.Config, error) {
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir = "hub", filepath.Join(o.Dir, "etcd")
 	socket := func(name string) ([]url.URL, error) {
@@ -120,19 +122,23 @@ func configure(o Options) (*embed.Config, error) {
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModeRevision, revisions
 	cfg.QuotaBackendBytes, cfg.MaxRequestBytes, cfg.MaxTxnOps = quota, maxRequest, MaxWrites
 	cfg.UnsafeNoFsync = o.NoSync
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(logCore{log: o.Log}))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(logCore{log: o.Log, ending: ending}))
 	return cfg, nil
 }
 
-// logCore passes on what etcd warns of.
-type logCore struct{ log *slog.Logger }
+// logCore passes on what etcd warns of, until it is to end: it calls the end of its own
+// listeners an error.
+type logCore struct {
+	log    *slog.Logger
+	ending *atomic.Bool
+}
 
 // Enabled implements zapcore.Core.
-func (logCore) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }
+func (c logCore) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel && !c.ending.Load() }
 
 // With implements zapcore.Core.
 func (c logCore) With(fields []zapcore.Field) zapcore.Core {
-	return logCore{c.log.With(attributes(fields)...)}
+	return logCore{c.log.With(attributes(fields)...), c.ending}
 }
 
 // Check implements zapcore.Core.

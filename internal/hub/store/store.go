@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -50,6 +51,7 @@ type Store struct {
 	client *clientv3.Client
 	etcd   *embed.Etcd
 	lock   *os.File // of the directory
+	ending *atomic.Bool
 	sealer sealer
 	// closed ends the store once, whoever closes it how often.
 	closed func() error
@@ -89,6 +91,7 @@ type Change struct {
 func (s *Store) Close() error { return s.closed() }
 
 func (s *Store) close() error {
+	s.ending.Store(true)
 	var err error
 	if s.client != nil {
 		err = s.client.Close()
