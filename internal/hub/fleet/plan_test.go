@@ -94,9 +94,10 @@ func (w *world) report(id string, s swarmv1.TaskState) {
 	w.Tasks[id] = t
 }
 
-// obey has all tasks of nodes that are Ready go where they are to.
-func (w *world) obey() {
+// obey has all tasks of nodes that are Ready go where they are to, and reports whether one did.
+func (w *world) obey() (changed bool) {
 	for id, t := range w.Tasks {
+		before := t.State()
 		switch {
 		case t.Ended() || w.node(t.M.GetNodeId()).GetStatus().GetState() != swarmv1.NodeStatus_READY:
 		case t.M.GetDesiredState() > swarmv1.TaskState_RUNNING:
@@ -104,7 +105,9 @@ func (w *world) obey() {
 		default:
 			w.report(id, swarmv1.TaskState_RUNNING)
 		}
+		changed = changed || w.Tasks[id].State() != before
 	}
+	return changed
 }
 
 func (w *world) node(id string) *swarmv1.Node {
@@ -120,8 +123,8 @@ func (w *world) node(id string) *swarmv1.Node {
 func (w *world) settle(t interface{ Fatalf(string, ...any) }) {
 	for {
 		n, again := w.plan(t)
-		w.obey()
-		if n == 0 {
+		changed := w.obey()
+		if n == 0 && !changed {
 			if again.IsZero() || again.After(w.Now.Add(time.Second)) {
 				return
 			}
