@@ -61,9 +61,6 @@ func (a *app) call(fn func(*client) error) error {
 	return fn(c)
 }
 
-// longID matches a whole ID; people get its beginning.
-var longID = regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`) //nolint:gochecknoglobals // constant
-
 // explain returns an error as one line for people, with what to do about it.
 func (a *app) explain(err error) string {
 	var from interface{ GRPCStatus() *status.Status }
@@ -76,6 +73,7 @@ func (a *app) explain(err error) string {
 			return why
 		}
 	}
+	longID := regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`) // people get its beginning
 	text := longID.ReplaceAllString(oneLine(st.Message()), "$1")
 	// The class's own words add nothing to the message.
 	for _, class := range []string{"not found", "already exists", "invalid argument", "failed precondition", "permission denied"} {

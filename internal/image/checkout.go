@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -35,7 +34,8 @@ type checkout struct {
 
 const recordFile = "record.json"
 
-var containerID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+// isContainerID reports whether a container may be called so: directories get its name.
+func isContainerID(id core.ID) bool { return core.IsName(string(id), "_.-", 128) }
 
 func (r *records) layerPath(dir string) string { return filepath.Join(r.root, worker.LayerDir, dir) }
 
@@ -49,7 +49,7 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 	fail := func(err error) (core.Checkout, error) {
 		return core.Checkout{}, fmt.Errorf("check out image %s for %s: %w", req.Image, req.Container.Short(), err)
 	}
-	if !containerID.MatchString(string(req.Container)) {
+	if !isContainerID(req.Container) {
 		return fail(fmt.Errorf("container %q: %w", req.Container, errdefs.ErrInvalidArgument))
 	}
 	s.mu.Lock()
@@ -228,7 +228,7 @@ func (r *records) mounts(req core.CheckoutRequest, co *checkout) []core.Mount {
 
 // Discard implements core.Images.
 func (s *Store) Discard(_ context.Context, container core.ID) error {
-	if !containerID.MatchString(string(container)) {
+	if !isContainerID(container) {
 		return fmt.Errorf("discard root of %q: %w", container, errdefs.ErrInvalidArgument)
 	}
 	s.mu.Lock()

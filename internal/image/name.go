@@ -2,18 +2,16 @@ package image
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore/longshore/internal/core"
 )
 
 const dockerHub = "docker.io"
-
-// hexID matches an image ID or the beginning of one, without its algorithm.
-var hexID = regexp.MustCompile(`^[a-f0-9]{3,64}$`)
 
 // normalize completes a name: the registry, library/ on Docker Hub, the tag latest. A name with
 // both tag and digest keeps the digest.
@@ -40,7 +38,7 @@ func normalize(ref, defaultRegistry string) (reference.Named, error) {
 // idPrefix returns the hex digits if ref may be the beginning of an image ID, and "" otherwise.
 func idPrefix(ref string) string {
 	hex := strings.TrimPrefix(ref, "sha256:")
-	if hexID.MatchString(hex) {
+	if len(hex) >= 3 && len(hex) <= 64 && core.IsHex(hex) {
 		return hex
 	}
 	return ""

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -36,8 +35,6 @@ type filesystem struct {
 	words       []string
 }
 
-var validType = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,31}$`)
-
 // parseOptions checks a volume's options; nil when there are none. InvalidArgument says
 // what of them cannot be, and never contains a password.
 func parseOptions(o map[string]string) (*filesystem, error) {
@@ -53,7 +50,7 @@ func parseOptions(o map[string]string) (*filesystem, error) {
 	switch {
 	case f.typ == "" || f.device == "":
 		return nil, bad("the volume options type and device go together")
-	case !validType.MatchString(f.typ):
+	case !core.IsName(f.typ, "_.-", 32) || f.typ != strings.ToLower(f.typ):
 		return nil, bad("volume option type %q is no filesystem's name", f.typ)
 	case len(f.device) > maxDevice || hasControl(f.device):
 		return nil, bad("volume option device is too long or has control characters in it")

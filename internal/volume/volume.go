@@ -14,7 +14,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -54,13 +53,13 @@ func New(dir string) (*Local, error) {
 	return &Local{dir: dir}, nil
 }
 
-var validName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}$`)
+func validName(name string) bool { return core.IsName(name, "_.-", 255) }
 
 func (l *Local) path(owner core.Owner, name string) (string, error) {
-	if !validName.MatchString(name) {
+	if !validName(name) {
 		return "", fmt.Errorf("volume name %q: letters, digits and _.- are allowed: %w", name, errdefs.ErrInvalidArgument)
 	}
-	if !validName.MatchString(string(owner)) {
+	if !validName(string(owner)) {
 		return "", fmt.Errorf("volume of owner %q: %w", owner, errdefs.ErrInvalidArgument)
 	}
 	return filepath.Join(l.dir, string(owner), name), nil
@@ -193,7 +192,7 @@ func (l *Local) List(_ context.Context, owner core.Owner) ([]core.Volume, error)
 	pattern := string(owner)
 	if owner == "" {
 		pattern = "*"
-	} else if !validName.MatchString(pattern) {
+	} else if !validName(pattern) {
 		return nil, fmt.Errorf("volumes of owner %q: %w", owner, errdefs.ErrInvalidArgument)
 	}
 	dirs, err := filepath.Glob(filepath.Join(l.dir, pattern, "*"))

@@ -5,10 +5,10 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"time"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
@@ -72,8 +72,8 @@ func DefaultConfig() Config {
 	return Config{CSI: map[string]string{}, Labels: map[string]string{}, GenericResources: map[string][]string{}, GenericCounts: map[string]int64{}, LocalRestarts: true, ImageDelay: Duration(imageDelay)}
 }
 
-// kindOf is what a generic resource may be called: a part of a variable's name.
-var kindOf = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+// isKind reports whether a generic resource may be called so: it is a part of a variable's name.
+func isKind(name string) bool { return core.IsName(name, "._-", 64) }
 
 // Validate refuses what could not work. InvalidArgument.
 func (c Config) Validate() error {
@@ -102,14 +102,14 @@ const maxCount = 1 << 31
 func (c Config) validateGeneric() error {
 	var all []string
 	for _, kind := range slices.Sorted(maps.Keys(c.GenericResources)) {
-		if !kindOf.MatchString(kind) {
+		if !isKind(kind) {
 			return invalid.Errorf("face.swarm.generic_resources: %q is not a kind (letters, digits, dots, dashes)", kind)
 		}
 		all = append(all, c.GenericResources[kind]...)
 	}
 	for _, kind := range slices.Sorted(maps.Keys(c.GenericCounts)) {
 		switch n := c.GenericCounts[kind]; {
-		case !kindOf.MatchString(kind):
+		case !isKind(kind):
 			return invalid.Errorf("face.swarm.generic_counts: %q is not a kind (letters, digits, dots, dashes)", kind)
 		case len(c.GenericResources[kind]) > 0:
 			return invalid.Errorf("face.swarm.generic_counts: %s has devices in generic_resources, and is no number", kind)

@@ -54,20 +54,15 @@ func startedBefore(err error) bool {
 func execErrno(words string) syscall.Errno {
 	w := strings.ToLower(words)
 	switch {
-	case noProgram.MatchString(w):
+	case regexp.MustCompile(aboutProgram + `(not found in|no such file)`).MatchString(w):
 		return syscall.ENOENT
-	case noExecutable.MatchString(w):
+	case regexp.MustCompile(aboutProgram + `(permission denied|is a directory|exec format error)|open executable: operation not permitted`).MatchString(w):
 		return syscall.EACCES
 	}
 	return 0
 }
 
 const aboutProgram = `(executable|exec(ve)?\b|start the program)[^\n]*`
-
-var (
-	noProgram    = regexp.MustCompile(aboutProgram + `(not found in|no such file)`)                                                                   //nolint:gochecknoglobals // constant
-	noExecutable = regexp.MustCompile(aboutProgram + `(permission denied|is a directory|exec format error)|open executable: operation not permitted`) //nolint:gochecknoglobals // constant
-)
 
 // failure is the error of a run that ended with a status other than 0.
 func failure(op, name string, status int, stderr string) error {

@@ -7,13 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/atomicfile"
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -38,11 +38,9 @@ type stored struct {
 
 const recordName = "volume.json"
 
-var names = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,127}$`)
-
 // checkID refuses ids that could be no name of a directory.
 func checkID(id string) error {
-	if !names.MatchString(id) {
+	if !core.IsName(id, "_-", 128) {
 		return invalid.Errorf("cluster volume %q: that is no id", id)
 	}
 	return nil

@@ -93,11 +93,9 @@ type ownError struct{ text string }
 // Error implements error.
 func (e *ownError) Error() string { return e.text }
 
-var lineNumber = regexp.MustCompile(`^template: [^:]*:(\d+)`)
-
 // line is where in a template an error is, as text/template says.
 func line(err error) string {
-	if m := lineNumber.FindStringSubmatch(err.Error()); m != nil {
+	if m := regexp.MustCompile(`^template: [^:]*:(\d+)`).FindStringSubmatch(err.Error()); m != nil {
 		return " (line " + m[1] + ")"
 	}
 	return ""

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -231,9 +230,10 @@ func (a Task) DriverVolumes() (names []string) {
 }
 
 // OwnVolume reports whether a volume is one that goes with its task.
-func OwnVolume(name string) bool { return ownNames.MatchString(name) }
-
-var ownNames = regexp.MustCompile(`^task-[0-9a-f]{16}-[0-9a-f]{16}$`)
+func OwnVolume(name string) bool {
+	task, target, ok := strings.Cut(strings.TrimPrefix(name, "task-"), "-")
+	return ok && strings.HasPrefix(name, "task-") && len(task) == 16 && len(target) == 16 && core.IsHex(task+target)
+}
 
 // ownVolume names a volume that goes with its task.
 func ownVolume(task, target string) string {
