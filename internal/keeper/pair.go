@@ -163,42 +163,6 @@ type link struct {
 	version uint64
 }
 
-// frame is a received frame: the message and its id.
-type frame struct {
-	reply
-	id uint64
-}
-
-func receive(conn *net.UnixConn) (frame, error) {
-	buf := make([]byte, wire.MaxFrame)
-	oob := make([]byte, unix.CmsgSpace(4*16))
-	n, on, flags, _, err := conn.ReadMsgUnix(buf, oob)
-	if err != nil {
-		return frame{}, err
-	}
-	if n == 0 {
-		return frame{}, net.ErrClosed
-	}
-	var fds descriptors
-	if cs, err := unix.ParseSocketControlMessage(oob[:on]); err == nil {
-		for i := range cs {
-			if f, err := unix.ParseUnixRights(&cs[i]); err == nil {
-				fds = append(fds, f...)
-			}
-		}
-	}
-	h, inline, ok := wire.ParseHeader(buf[:n])
-	if !ok || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		fds.close()
-		return frame{}, fmt.Errorf("keeper: cannot decode a frame: %w", errdefs.ErrDataLoss)
-	}
-	body, rest, err := kernel.Body(h, inline, fds)
-	if err != nil {
-		return frame{}, err
-	}
-	return frame{reply{kind: h.Kind, body: body, fds: rest}, h.ID}, nil
-}
-
 // newPair starts to serve a connection.
 func newPair(c *Client, dir string, conn *link) *pair {
 	p := &pair{
