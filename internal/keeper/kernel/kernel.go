@@ -363,24 +363,7 @@ func PidfdExit(fd int) (unix.WaitStatus, bool) {
 
 // Parent returns a process's parent, or 0 if the process does not exist.
 func Parent(pid int) int {
-	b, err := ReadFile("/proc/"+Itoa(pid)+"/stat", 1024)
-	if err != nil {
-		return 0
-	}
-	i := len(b) - 1
-	for i >= 0 && b[i] != ')' { // the name may contain anything
-		i--
-	}
-	n, f := 0, b[i+1:]
-	if len(f) < 4 {
-		return 0
-	}
-	for _, c := range f[3:] { // " S ppid"
-		if c < '0' || c > '9' {
-			break
-		}
-		n = n*10 + int(c-'0')
-	}
+	n, _ := number(stat(pid), 4)
 	return n
 }
 

@@ -167,11 +167,7 @@ func (cmd *command) ready(s *Server, _ uint32) {
 		return
 	}
 	if cmd.orphan {
-		if !cmd.askedNest {
-			cmd.askedNest = true
-			s.remove(cmd.pidfd)
-			s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: cmd.pid}, nil)
-		}
+		cmd.orphanReady(s)
 		return
 	}
 	e, err := kernel.Peek(cmd.pid, false)
@@ -179,6 +175,24 @@ func (cmd *command) ready(s *Server, _ uint32) {
 		return
 	}
 	cmd.ended(s, e.Wait)
+}
+
+// orphanReady handles the end of a command that an earlier keeper began.
+func (cmd *command) orphanReady(s *Server) {
+	switch {
+	case cmd.askedNest || kernel.Revents(cmd.pidfd, unix.POLLIN) == 0:
+	case s.nest.fd >= 0:
+		cmd.askedNest = true
+		s.remove(cmd.pidfd)
+		s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: cmd.pid}, nil)
+	default:
+		w, _, final := strangersEnd(cmd.pid, cmd.pidfd)
+		if !final {
+			s.change(cmd.pidfd, 0)
+			return
+		}
+		cmd.ended(s, w) // a status that nobody knows counts as 0, as when the nest does not know it: the pid file decides
+	}
 }
 
 // ended completes a command that has ended and is not reaped yet.

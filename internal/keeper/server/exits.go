@@ -21,7 +21,7 @@ func (p *proc) watchEnd(s *Server) {
 }
 
 // ready handles the end of the process.
-func (p *proc) ready(s *Server, events uint32) {
+func (p *proc) ready(s *Server, _ uint32) {
 	if p.phase != running || p.askedNest {
 		return
 	}
@@ -38,13 +38,31 @@ func (p *proc) ready(s *Server, events uint32) {
 		p.askedNest = true
 		s.remove(p.pidfd)
 		s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: p.pid}, nil)
-	case events&unix.EPOLLHUP == 0 && kernel.Parent(p.pid) != 0:
-		// It is another process's zombie. Once that has reaped it, PidfdExit may have
-		// the status.
-		s.change(p.pidfd, 0)
+	case kernel.Revents(p.pidfd, unix.POLLIN) == 0:
+		// It still runs.
 	default:
-		p.finishUnknown(s)
+		w, known, final := strangersEnd(p.pid, p.pidfd)
+		if !final {
+			s.change(p.pidfd, 0)
+			return
+		}
+		p.finish(s, w, time.Now().UnixNano(), !known)
 	}
+}
+
+// strangersEnd returns how a process has ended that is neither our child nor the nest's: an
+// earlier keeper and then the nest have died, and it fell to another process. That may
+// reap it at any time. final is false if its pidfd will hang up, after which there may be
+// a status; known is false if nobody can tell the status.
+func strangersEnd(pid, pidfd int) (w unix.WaitStatus, known, final bool) {
+	if w, ok := kernel.ZombieStatus(pid, pidfd); ok {
+		return w, true, true
+	}
+	reaped := kernel.PidfdSignal(pidfd, 0) != nil
+	if w, ok := kernel.PidfdExit(pidfd); ok {
+		return w, true, true
+	}
+	return 0, false, reaped || !kernel.PidfdHangsUp()
 }
 
 // exited checks a process again that waited for an answer of the nest, when the nest

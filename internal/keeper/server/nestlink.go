@@ -181,8 +181,14 @@ func (n *nest) gone(s *Server) {
 			c.tellNestLost(s)
 		}
 	}
+	for _, cmd := range s.commands {
+		if cmd.askedNest { // no answer will come
+			cmd.askedNest = false
+			s.add(cmd.pidfd, cmd, unix.EPOLLIN)
+		}
+	}
 	for _, p := range s.procs {
-		if p.askedNest { // no answer will come
+		if p.askedNest { // as above
 			p.askedNest = false
 			p.exited(s)
 		}
