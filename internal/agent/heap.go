@@ -43,8 +43,7 @@ func tendHeap(ctx context.Context) {
 	onCollection(ctx, giveRoom)
 	tick := time.NewTicker(quietInterval)
 	defer tick.Stop()
-	last := allocated()
-	clean := last
+	last, clean := allocated(), uint64(0) // the start has left garbage
 	for {
 		select {
 		case <-ctx.Done():

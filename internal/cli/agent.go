@@ -13,7 +13,7 @@ import (
 func newAgent(a *app) *cobra.Command {
 	var level, format string
 	cmd := &cobra.Command{
-		Use:   "agent",
+		Use:   agentCommand,
 		Short: "Run the agent",
 		Long:  "Run the agent until SIGTERM or SIGINT. Containers keep running without it.",
 		Args:  noArgs,

@@ -105,6 +105,9 @@ func isCobraUsage(err error) bool {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
+// agentCommand is the command that runs the agent.
+const agentCommand = "agent"
+
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "longshore",
@@ -121,6 +124,12 @@ func newRoot(a *app) *cobra.Command {
 	f.StringVar(&a.root, "root", "", "directory for data that survives a boot (default "+config.Default().Agent.Root+")")
 	f.StringVar(&a.state, "state", "", "directory for data that need not survive a boot (default "+config.Default().Agent.State+")")
 	f.StringVar(&a.configFile, "config", "", "configuration file (default "+config.DefaultPath+")")
+	if a.o.Agent != nil && len(a.o.Args) > 0 && a.o.Args[0] == agentCommand {
+		// The agent keeps what it was called with as long as it runs. The other commands would
+		// take a twentieth of its memory.
+		root.AddCommand(newAgent(a))
+		return root
+	}
 	for _, group := range groups() {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, make := range group.commands {

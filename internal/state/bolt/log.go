@@ -153,7 +153,7 @@ func parseLine(line []byte) (kind string, seq uint64, raw []byte, ok bool) {
 // readLog calls fn for every valid line and returns the offset after the last one; 0 when there
 // is not even a header and a first checkpoint.
 func readLog(r io.Reader, path string, fn func(kind string, seq uint64, raw []byte) error) (end int64, err error) {
-	br := bufio.NewReaderSize(r, 64<<10)
+	br := bufio.NewReaderSize(r, 16<<10)
 	head, err := br.ReadString('\n')
 	if err != nil {
 		return 0, nil //nolint:nilerr // empty, or damaged in its first line

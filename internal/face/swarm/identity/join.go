@@ -88,8 +88,15 @@ func (id *Identity) Renew(ctx context.Context, conn grpc.ClientConnInterface) (*
 	return next, nil
 }
 
+// SmallBuffers are the options of a connection to a manager that is idle most of the time. gRPC
+// keeps 32 KB for reading and as much for writing otherwise. TLS reads and writes records of at most
+// 16 KB in any case.
+func SmallBuffers() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithReadBufferSize(4 << 10), grpc.WithWriteBufferSize(16 << 10), grpc.WithSharedWriteBuffer(true)}
+}
+
 func dial(addr string, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
+	conn, err := grpc.NewClient("passthrough:///"+addr, append(SmallBuffers(), grpc.WithTransportCredentials(creds))...)
 	if err != nil {
 		return nil, fmt.Errorf("manager %s: %w", addr, err)
 	}

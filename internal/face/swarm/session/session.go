@@ -152,8 +152,8 @@ func (c *Client) one(ctx context.Context) error {
 		return err
 	}
 	c.expired = false
-	conn, err := grpc.NewClient("passthrough:///"+peer.Addr, grpc.WithTransportCredentials(id.Credentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32))) // a node's first assignments are one message
+	conn, err := grpc.NewClient("passthrough:///"+peer.Addr, append(identity.SmallBuffers(), grpc.WithTransportCredentials(id.Credentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)))...) // a node's first assignments are one message
 	if err != nil {
 		return err
 	}
