@@ -69,3 +69,12 @@ require (
 )
 
 replace github.com/longshore/longshore => ../../..
+
+// The tree's own etcd is newer than the one that swarmkit is written for.
+replace (
+	go.etcd.io/etcd/api/v3 => go.etcd.io/etcd/api/v3 v3.6.8
+	go.etcd.io/etcd/client/pkg/v3 => go.etcd.io/etcd/client/pkg/v3 v3.6.8
+	go.etcd.io/etcd/pkg/v3 => go.etcd.io/etcd/pkg/v3 v3.6.8
+	go.etcd.io/etcd/server/v3 => go.etcd.io/etcd/server/v3 v3.6.8
+	go.etcd.io/raft/v3 => go.etcd.io/raft/v3 v3.6.0
+)
