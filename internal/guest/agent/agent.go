@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/longshore/longshore/internal/cgroup"
@@ -59,6 +60,10 @@ type Options struct {
 	State string
 	// Keeper is the path of longshore-keeper, or of a program that links guest/onefile.
 	Keeper string
+	// Beside, unless nil, serves beside the face until ctx ends. What goes wrong there is
+	// logged, and ends nothing. While restricted says so, a policy or a list in the options
+	// decides about requests, and nobody is to get by another way what it denies.
+	Beside func(ctx context.Context, eng *engine.Engine, restricted func() bool) error
 	// CgroupRoot is the directory of containers' cgroups below each hierarchy's root.
 	CgroupRoot string
 	// Listeners are where the shim calls. Run closes them.
@@ -142,8 +147,18 @@ func Run(ctx context.Context, o Options) (err error) {
 	go func() { recorded <- p.engine.Run(engineCtx) }()
 	debug.FreeOSMemory() // what the start has left, and the rest of a huge page
 	f.Begin(p.engine.As(core.OwnerKata))
+	var beside sync.WaitGroup
+	if o.Beside != nil {
+		restricted := func() bool { return gate.InForce() || len(o.Requests.Allow)+len(o.Requests.Deny) > 0 }
+		beside.Go(func() {
+			if err := o.Beside(ctx, p.engine, restricted); err != nil && ctx.Err() == nil {
+				o.Logger.ErrorContext(ctx, "the control API has ended", "error", err)
+			}
+		})
+	}
 	o.Logger.InfoContext(ctx, "agent is ready", "version", o.Version, "state", o.State)
 	err = ended(<-served)
+	beside.Wait()
 	leave, stop := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer stop()
 	err = errors.Join(err, removeAll(leave, p.engine))

@@ -28,6 +28,9 @@ type Options struct {
 	// LogPort is the port of vsock at which the log is given out; 0 means that the log
 	// goes to the console.
 	LogPort uint32
+	// ControlPort is the port of vsock at which the host may ask what runs here; 0 means that
+	// it may not. The option is not Kata's.
+	ControlPort uint32
 	// HotplugTimeout is how long to wait for a device that is being plugged in.
 	HotplugTimeout time.Duration
 	// Unified asks for cgroup v2 alone.

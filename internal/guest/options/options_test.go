@@ -37,6 +37,7 @@ func TestCommandLine(t *testing.T) {
 			o.Unserved = []string{"debug_console", "mem_agent_psi_path", "trace"}
 		}},
 		{"a policy, which the host does not choose", "agent.policy_file=/run/mine.rego", func(o *options.Options) { o.Unknown = []string{"policy_file"} }},
+		{"the control API's port", "agent.control_vport=1026", func(o *options.Options) { o.ControlPort = 1026 }},
 		{"options that nobody has", "agent.b agent.a=1 agent.b=2", func(o *options.Options) { o.Unknown = []string{"a", "b"} }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -43,7 +43,7 @@ var ( //nolint:gochecknoglobals // parts of a table
 	port   = option{needs: true, check: func(v string, _ bool) error { _, err := toPort(v); return err }}
 )
 
-// known are Kata's options.
+// known are Kata's options, and one of ours, control_vport.
 var known = map[string]option{ //nolint:gochecknoglobals // a table
 	"log": {needs: true, apply: func(o *Options, v string, _ bool) (err error) {
 		o.Log, err = toLevel(v)
@@ -55,6 +55,10 @@ var known = map[string]option{ //nolint:gochecknoglobals // a table
 	}},
 	"log_vport": {needs: true, apply: func(o *Options, v string, _ bool) (err error) {
 		o.LogPort, err = toPort(v)
+		return err
+	}},
+	"control_vport": {needs: true, apply: func(o *Options, v string, _ bool) (err error) {
+		o.ControlPort, err = toPort(v)
 		return err
 	}},
 	"hotplug_timeout": {needs: true, apply: func(o *Options, v string, _ bool) error {

@@ -17,8 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Any is the CID that stands for all of this machine's.
-const Any = unix.VMADDR_CID_ANY
+const (
+	// Any is the CID that stands for all of this machine's.
+	Any = unix.VMADDR_CID_ANY
+	// Host is the CID of the machine on which a guest runs.
+	Host = unix.VMADDR_CID_HOST
+)
 
 // backlog is how many connections may wait to be accepted.
 const backlog = 128

@@ -1,4 +1,4 @@
-package main
+package program
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore/longshore/internal/guest/boot"
 	"github.com/longshore/longshore/internal/guest/options"
+	"github.com/longshore/longshore/internal/guest/vsock"
 )
 
 // role is how this program was started.
@@ -27,15 +28,21 @@ const (
 	first               // as the machine's first process
 )
 
+// Named reports whether a program's name, the first of its arguments, is that of a guest's
+// agent.
+func Named(args []string) bool {
+	if len(args) == 0 {
+		return false
+	}
+	name := filepath.Base(args[0])
+	return name == "init" || name == "kata-agent"
+}
+
 // roleOf decides by the program's name and by its pid. The kernel gives its first process
 // those words of its command line that it does not know, so arguments mean nothing to an
 // init.
 func roleOf(args []string, pid int) role {
-	name := ""
-	if len(args) > 0 {
-		name = filepath.Base(args[0])
-	}
-	named := name == "init" || name == "kata-agent"
+	named := Named(args)
 	switch {
 	case pid == 1 && (named || len(args) <= 1):
 		return first
@@ -47,8 +54,8 @@ func roleOf(args []string, pid int) role {
 
 // machine is the first process's life. At its end the machine's power is switched off,
 // however it ended: a first process must not return.
-func machine() {
-	if err := beFirst(); err != nil {
+func (b Build) machine() {
+	if err := b.beFirst(); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "longshore-guest:", err)
 	}
 	if err := boot.PowerOff(); err != nil {
@@ -57,11 +64,11 @@ func machine() {
 	os.Exit(1)
 }
 
-func beFirst() error {
+func (b Build) beFirst() error {
 	if err := boot.Prepare(); err != nil {
 		return err
 	}
-	s, unified, err := told("", os.LookupEnv)
+	s, unified, err := b.told("", os.LookupEnv)
 	if err != nil {
 		return err
 	}
@@ -80,7 +87,7 @@ func beFirst() error {
 }
 
 // serveAsKataAgent has the arguments of kata-agent.
-func serveAsKataAgent(args []string, out io.Writer) error {
+func (b Build) serveAsKataAgent(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("kata-agent", flag.ContinueOnError)
 	flags.SetOutput(out)
 	var file string
@@ -95,10 +102,10 @@ func serveAsKataAgent(args []string, out io.Writer) error {
 		return fmt.Errorf("unexpected argument %q; --help shows what there is", flags.Arg(0))
 	}
 	if *show {
-		_, err := fmt.Fprintln(out, "longshore-guest", version())
+		_, err := fmt.Fprintln(out, "longshore-guest", b.Version)
 		return err
 	}
-	s, _, err := told(file, os.LookupEnv)
+	s, _, err := b.told(file, os.LookupEnv)
 	if err != nil {
 		return err
 	}
@@ -109,7 +116,7 @@ func serveAsKataAgent(args []string, out io.Writer) error {
 
 // told reads the options of the kernel's command line, of the option file, which the
 // command line outranks, and of the environment, which outranks both.
-func told(file string, lookup func(string) (string, bool)) (s settings, unified bool, err error) {
+func (b Build) told(file string, lookup func(string) (string, bool)) (s settings, unified bool, err error) {
 	line, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
 		return s, false, fmt.Errorf("kernel command line: %w", err)
@@ -118,9 +125,16 @@ func told(file string, lookup func(string) (string, bool)) (s settings, unified 
 	if err != nil {
 		return s, false, err
 	}
-	s = settings{listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort, plugTime: o.HotplugTimeout}
+	s = settings{Build: b, listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort, plugTime: o.HotplugTimeout}
 	if s.policyFile, err = firstPolicy(o.PolicyFile, kataPolicy); err != nil {
 		return s, false, err
+	}
+	switch {
+	case o.ControlPort == 0:
+	case b.Control == nil:
+		s.warnings = append(s.warnings, "control_vport: served by `longshore guest`, and not by this smaller agent")
+	default:
+		s.control = &options.Address{CID: vsock.Any, Port: o.ControlPort}
 	}
 	for _, name := range o.Unserved {
 		s.warnings = append(s.warnings, name+": not served by this agent")

@@ -1,0 +1,195 @@
+// Package program is the program that runs as a guest's agent: by its flags, in
+// kata-agent's place, or as the machine's first process. Two programs are it, the small
+// longshore-guest and `longshore guest`, which has more to offer and says so in Build.
+//
+// Start at Main.
+package program
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/kata"
+	"github.com/longshore/longshore/internal/guest"
+	"github.com/longshore/longshore/internal/guest/agent"
+	"github.com/longshore/longshore/internal/guest/options"
+	"github.com/longshore/longshore/internal/guest/vsock"
+)
+
+// Build is what a program has.
+type Build struct {
+	Version string
+	// Keeper returns the path of longshore-keeper, or of a program that links guest/onefile.
+	Keeper func() (string, error)
+	// Control serves the control API until ctx ends. It is nil where there is none.
+	Control func(ctx context.Context, c Control) error
+}
+
+// Control is what the control API of a guest is made of.
+type Control struct {
+	Engine   *engine.Engine
+	Listener net.Listener
+	// Dir is a directory of its own.
+	Dir string
+	// Restricted says whether only calls are served that list and inspect: what the shim may
+	// not do, nobody else does by this way.
+	Restricted func() bool
+	Version    string
+	Logger     *slog.Logger
+}
+
+// Main runs the program with its arguments, the first of which is its name, and returns
+// its status. As the machine's first process it does not return.
+func Main(args []string, b Build) int {
+	var err error
+	switch roleOf(args, os.Getpid()) {
+	case first:
+		b.machine()
+	case service:
+		err = b.serveAsKataAgent(args[1:], os.Stderr)
+	case plain:
+		err = b.run(args[1:], os.Stderr)
+	}
+	if err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			_, _ = fmt.Fprintln(os.Stderr, "longshore-guest:", err)
+		}
+		return 1
+	}
+	return 0
+}
+
+func (b Build) run(args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("longshore-guest", flag.ContinueOnError)
+	flags.SetOutput(out)
+	s := settings{Build: b}
+	listen := flags.String("listen", "", "where the shim calls: unix:///PATH, or vsock://CID:PORT with -1 for any CID")
+	control := new(string)
+	if b.Control != nil {
+		control = flags.String("control", "", "where the control API is served, an address as --listen has; at vsock only to the host. None when empty")
+	}
+	flags.Var(names{&s.requests.Allow}, "allow", "names of requests, such as ExecProcessRequest, with commas between them: only these are answered; more than once adds")
+	flags.Var(names{&s.requests.Deny}, "deny", "names of requests that are not answered")
+	flags.StringVar(&s.policyFile, "policy", "", "a `file` with a policy in Rego that decides about requests from the beginning")
+	flags.StringVar(&s.state, "state", ownState, "directory on a tmpfs; what an earlier agent left in it is removed")
+	flags.StringVar(&s.groups, "cgroup-root", ownGroups, "containers' cgroups are below this directory of each hierarchy")
+	flags.DurationVar(&s.plugTime, "hotplug-timeout", guest.PlugTime, "how long to wait for a device that the host is plugging in")
+	flags.TextVar(&s.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; --help shows what there is", flags.Arg(0))
+	}
+	var err error
+	if s.listen, err = options.ParseAddress(*listen); err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	if *control != "" {
+		at, err := options.ParseAddress(*control)
+		if err != nil {
+			return fmt.Errorf("--control: %w", err)
+		}
+		s.control = &at
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	return s.serve(ctx, out)
+}
+
+// The agent's directories in a guest.
+const (
+	ownState  = "/run/longshore-guest"
+	ownGroups = "/longshore-guest"
+)
+
+// settings are what an agent needs to know, however it was told.
+type settings struct {
+	Build
+
+	listen        options.Address
+	control       *options.Address // nil: the control API is not served
+	state, groups string
+	requests      kata.Requests
+	policyFile    string
+	level         slog.Level
+	plugTime      time.Duration
+	logPort       uint32   // of vsock; 0 means out
+	warnings      []string // about options, to be logged
+}
+
+// serve is the agent, until ctx ends or the sandbox was destroyed.
+func (s settings) serve(ctx context.Context, out io.Writer) error {
+	if s.logPort != 0 {
+		l, err := vsock.Listen(vsock.Any, s.logPort)
+		if err != nil {
+			return fmt.Errorf("the log's port: %w", err)
+		}
+		port := agent.NewLogPort(l)
+		defer port.Close()
+		out = port
+	}
+	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: s.level}))
+	for _, w := range s.warnings {
+		log.WarnContext(ctx, "an option has no effect", "option", w)
+	}
+	keeper, err := s.Keeper()
+	if err != nil {
+		return err
+	}
+	beside, err := s.beside(log)
+	if err != nil {
+		return err
+	}
+	l, err := open(s.listen)
+	if err != nil {
+		return err
+	}
+	return agent.Run(ctx, agent.Options{
+		State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, Version: s.Version, Logger: log, Beside: beside,
+	})
+}
+
+// beside returns what serves the control API, or nil.
+func (s settings) beside(log *slog.Logger) (func(context.Context, *engine.Engine, func() bool) error, error) {
+	if s.control == nil {
+		return nil, nil
+	}
+	l, err := open(*s.control)
+	if err != nil {
+		return nil, fmt.Errorf("the control API: %w", err)
+	}
+	return func(ctx context.Context, eng *engine.Engine, restricted func() bool) error {
+		return s.Control(ctx, Control{Engine: eng, Listener: l, Dir: s.state + "/control", Restricted: restricted, Version: s.Version, Logger: log})
+	}, nil
+}
+
+// names is a flag whose value is a list.
+type names struct{ list *[]string }
+
+func (n names) String() string { return "" }
+
+func (n names) Set(s string) error {
+	*n.list = append(*n.list, strings.Split(s, ",")...)
+	return nil
+}
+
+// open listens at an address. A socket with a path is for root alone.
+func open(a options.Address) (net.Listener, error) {
+	if a.Path == "" {
+		return vsock.Listen(a.CID, a.Port)
+	}
+	defer syscall.Umask(syscall.Umask(0o177))
+	return net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: a.Path})
+}
