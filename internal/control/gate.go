@@ -60,24 +60,46 @@ func reads(method string) (readOnly, known bool) {
 	return false, false
 }
 
+// lists says whether a call only lists and inspects, and shows nothing that a container's
+// programs have written.
+func lists(method string) bool {
+	switch method {
+	case longshorev1.Containers_ListSandboxes_FullMethodName,
+		longshorev1.Containers_ListContainers_FullMethodName,
+		longshorev1.Containers_Inspect_FullMethodName,
+		longshorev1.Node_Version_FullMethodName:
+		return true
+	}
+	return false
+}
+
 type readOnlyKey struct{}
 
 // onReadSocket reports whether the call came through the read socket, where secrets are hidden
 // whatever the request says.
 func onReadSocket(ctx context.Context) bool { return ctx.Value(readOnlyKey{}) != nil }
 
-// gate refuses calls that do not only read, when readOnly is set.
-type gate struct{ readOnly bool }
+// gate refuses calls that do not only read, when readOnly is set, and those that do not
+// only list while restricted says so.
+type gate struct {
+	readOnly   bool
+	restricted func() bool // nil: never
+}
+
+func (g gate) isRestricted() bool { return g.restricted != nil && g.restricted() }
 
 func (g gate) check(method string) error {
 	if ok, _ := reads(method); g.readOnly && !ok {
 		return status.Error(codes.PermissionDenied, "this socket serves only calls that read")
 	}
+	if g.isRestricted() && !lists(method) {
+		return status.Error(codes.PermissionDenied, "a policy is in force here, under which only calls that list and inspect are served")
+	}
 	return nil
 }
 
 func (g gate) mark(ctx context.Context) context.Context {
-	if g.readOnly {
+	if g.readOnly || g.isRestricted() {
 		return context.WithValue(ctx, readOnlyKey{}, true)
 	}
 	return ctx

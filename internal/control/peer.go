@@ -12,10 +12,11 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/guest/vsock"
 )
 
 // peerCredentials are gRPC transport credentials without a handshake: the kernel tells who is at
-// the other end of a unix socket.
+// the other end of a unix socket, and which machine is at that of a vsock.
 type peerCredentials struct{}
 
 // peerInfo identifies the process that calls.
@@ -23,6 +24,8 @@ type peerInfo struct {
 	credentials.CommonAuthInfo
 	uid uint32
 	pid int32
+	// host says that it is a process of the machine on which this one runs.
+	host bool
 }
 
 // AuthType names the kind of authentication.
@@ -33,9 +36,17 @@ func (peerCredentials) ClientHandshake(_ context.Context, _ string, c net.Conn) 
 	return c, peerInfo{}, nil
 }
 
-// ServerHandshake asks the kernel for the peer of c. It refuses connections that are not unix
-// sockets.
+// ServerHandshake asks the kernel for the peer of c. It refuses connections that are neither
+// unix sockets nor the host's: a container can open a vsock to its own machine.
 func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if from, ok := c.RemoteAddr().(vsock.Addr); ok {
+		if from.CID != vsock.Host {
+			return nil, nil, fmt.Errorf("identify the peer: %s is not the host", from)
+		}
+		info := peerInfo{host: true}
+		info.SecurityLevel = credentials.PrivacyAndIntegrity // it never leaves the host
+		return c, info, nil
+	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		return nil, nil, errors.New("identify the peer: not a unix socket")
@@ -71,7 +82,9 @@ func (peerCredentials) OverrideServerName(string) error { return nil }
 func stopRequest(ctx context.Context, call string) core.StopRequest {
 	a := core.StopRequest{Owner: core.OwnerCLI, Call: call, At: time.Now()}
 	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(peerInfo); ok {
+		if info, ok := p.AuthInfo.(peerInfo); ok && info.host {
+			a.User = "the host"
+		} else if ok {
 			a.User = fmt.Sprintf("uid %d, pid %d", info.uid, info.pid)
 		}
 	}

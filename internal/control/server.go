@@ -43,6 +43,9 @@ type Options struct {
 	HTTP http.Handler
 	// Swarm is the node's membership in a Swarm; nil when the agent serves none.
 	Swarm Membership
+	// Restricted says whether only calls are served that list and inspect; it may change.
+	// nil is never.
+	Restricted func() bool
 }
 
 // Finding is one line of doctor or check.
@@ -147,7 +150,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 
 func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 	watch := obs.GRPC{Face: "control", Metrics: s.o.Metrics, Logger: s.o.Logger}
-	gate := gate{readOnly: readOnly}
+	gate := gate{readOnly: readOnly, restricted: s.o.Restricted}
 	unary, stream := grpcerr.Interceptors(func(_ context.Context, err error) error { return grpcerr.Status(err, nil) })
 	srv := grpc.NewServer(
 		grpc.Creds(peerCredentials{}),
