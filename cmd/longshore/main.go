@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 	"github.com/longshore/longshore/internal/face/nomad/relay"
+	"github.com/longshore/longshore/internal/guest/program"
 	"github.com/longshore/longshore/internal/image"
 )
 
@@ -30,11 +31,15 @@ func main() {
 			Args: os.Args[1:], Getenv: os.Getenv, Stdout: os.Stdout, Stderr: os.Stderr, Version: version(),
 		}))
 	}
+	if program.Named(os.Args) {
+		os.Exit(agent.Guest(os.Args, version()))
+	}
 	os.Exit(cli.Main(context.Background(), cli.Options{
 		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version(),
 		Agent: func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error {
 			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Level: level, Version: version()})
 		},
+		Guest: func(args []string) int { return agent.Guest(args, version()) },
 		Teardown: func(ctx context.Context, cfg config.Config, log *slog.Logger, grace time.Duration) error {
 			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Version: version(), Teardown: true, Grace: grace})
 		},

@@ -25,6 +25,9 @@ type Options struct {
 	// Agent runs the agent until ctx ends; without it there is no such command. It may change
 	// level, which is the log's.
 	Agent func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error
+	// Guest is the agent inside of a virtual machine; its arguments begin with the program's
+	// name. It returns the program's status, and is nil when Agent is.
+	Guest func(args []string) int
 	// Teardown removes what runs and what it uses, without an agent. Containers have grace to
 	// end by themselves. It is nil when Agent is.
 	Teardown func(ctx context.Context, cfg config.Config, log *slog.Logger, grace time.Duration) error
@@ -34,6 +37,7 @@ type Options struct {
 type app struct {
 	o          Options
 	socket     string
+	guest      string
 	root       string
 	state      string
 	configFile string
@@ -121,6 +125,7 @@ func newRoot(a *app) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = false
 	f := root.PersistentFlags()
 	f.StringVar(&a.socket, "socket", "", "the agent's control socket (default $LONGSHORE_SOCKET, else control.sock in the state directory)")
+	f.StringVar(&a.guest, "guest", "", "the agent inside of a virtual machine: vsock://CID:PORT, hvsock:///PATH:PORT behind a monitor's socket (default $LONGSHORE_GUEST)")
 	f.StringVar(&a.root, "root", "", "directory for data that survives a boot (default "+config.Default().Agent.Root+")")
 	f.StringVar(&a.state, "state", "", "directory for data that need not survive a boot (default "+config.Default().Agent.State+")")
 	f.StringVar(&a.configFile, "config", "", "configuration file (default "+config.DefaultPath+")")
@@ -139,7 +144,7 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	if a.o.Agent != nil {
-		for _, cmd := range []*cobra.Command{newAgent(a), newTeardown(a)} {
+		for _, cmd := range []*cobra.Command{newAgent(a), newTeardown(a), newGuest(a)} {
 			cmd.GroupID = "node"
 			root.AddCommand(cmd)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -115,6 +116,45 @@ func node(t *testing.T) (n *enginetest.Node, socket string) {
 	return n, filepath.Join(dir, control.SocketName)
 }
 
+// hybrid is the socket of a virtual machine monitor, behind which the control API is port
+// 1026 of a guest.
+func hybrid(t *testing.T, control string) string {
+	t.Helper()
+	path := filepath.Join(filepath.Dir(control), "hybrid")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	serve := func(c net.Conn) {
+		defer func() { _ = c.Close() }()
+		asked := make([]byte, len("CONNECT 1026\n"))
+		if _, err := io.ReadFull(c, asked); err != nil || string(asked) != "CONNECT 1026\n" {
+			return
+		}
+		_, _ = io.WriteString(c, "OK 1\n")
+		back, err := net.Dial("unix", control)
+		if err != nil {
+			return
+		}
+		go func() {
+			_, _ = io.Copy(back, c)
+			_ = back.Close()
+		}()
+		_, _ = io.Copy(c, back)
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serve(c)
+		}
+	}()
+	return path
+}
+
 type nodeKey struct{}
 
 func TestScripts(t *testing.T) {
@@ -125,6 +165,7 @@ func TestScripts(t *testing.T) {
 			n, socket := node(t)
 			env.Values[nodeKey{}] = n
 			env.Setenv("LONGSHORE_SOCKET", socket)
+			env.Setenv("HYBRID", hybrid(t, socket))
 			env.Setenv("TZ", "UTC")
 			return nil
 		},

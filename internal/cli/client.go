@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"regexp"
 	"strings"
-	"syscall"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -34,16 +32,17 @@ type client struct {
 
 // connect makes a connection. Whether the agent answers is known only with the first call.
 func (a *app) connect() (*client, error) {
-	path := a.socketPath()
+	at, err := a.place()
+	if err != nil {
+		return nil, err
+	}
 	conn, err := grpc.NewClient("passthrough:///longshore",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket: its file mode says who may connect
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket, whose file mode says who may connect, or vsock, which is the host's
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return at.dial(ctx) }),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", path, err)
+		return nil, fmt.Errorf("connect to %s: %w", at, err)
 	}
 	return &client{
 		conn, longshorev1.NewContainersClient(conn), longshorev1.NewImagesClient(conn), longshorev1.NewVolumesClient(conn), longshorev1.NewNodeClient(conn),
@@ -94,22 +93,6 @@ func (a *app) explain(err error) string {
 		codes.ResourceExhausted, codes.FailedPrecondition, codes.Aborted, codes.OutOfRange, codes.Internal, codes.Unavailable, codes.DataLoss, codes.Unauthenticated:
 	}
 	return text
-}
-
-// unreachable returns why the agent's socket does not answer, or "" when it does.
-func (a *app) unreachable() string {
-	path := a.socketPath()
-	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", path)
-	switch {
-	case err == nil:
-		_ = conn.Close()
-		return ""
-	case errors.Is(err, os.ErrPermission):
-		return fmt.Sprintf("no permission for the agent's socket %s: run this as root, or set control.read_socket to read without being root", path)
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("the agent is not running (no answer at %s): start it with `longshore agent` or `systemctl start longshore`", path)
-	}
-	return fmt.Sprintf("reach the agent: %v", err)
 }
 
 // statusCannot is the exit status when a program could not be started and no StartFailure says

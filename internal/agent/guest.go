@@ -1,0 +1,40 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/longshore/longshore/internal/control"
+	guestprogram "github.com/longshore/longshore/internal/guest/program"
+)
+
+// Guest is the agent of a virtual machine's guest, as longshore-guest is, with the control
+// API beside it. Its arguments begin with the program's name; it returns the program's
+// status.
+func Guest(args []string, version string) int {
+	return guestprogram.Main(args, guestprogram.Build{Version: version, Keeper: keeperBeside, Control: serveGuest})
+}
+
+func keeperBeside() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(self), "longshore-keeper")
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("longshore-keeper is to be beside %s: %w", self, err)
+	}
+	return path, nil
+}
+
+func serveGuest(ctx context.Context, c guestprogram.Control) error {
+	srv, err := control.New(control.Options{Engine: c.Engine, LogDir: c.Dir, Logger: c.Logger.With("face", "control"), Version: c.Version, Started: time.Now(), Restricted: c.Restricted})
+	if err != nil {
+		return errors.Join(err, c.Listener.Close())
+	}
+	return srv.Serve(ctx, control.Listeners{Control: c.Listener})
+}

@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/longshore/longshore/internal/guest/vsock"
+)
+
+func newGuest(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "guest [flag...]",
+		Short: "Run the agent of a virtual machine's guest",
+		Long: "Run the agent that Kata's shim drives inside of a virtual machine, as longshore-guest is, and beside it the control API for the host.\n" +
+			"`longshore guest --help` lists its flags; as the machine's first process, or named init or kata-agent, it reads Kata's options instead.",
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if code := a.o.Guest(append([]string{"longshore-guest"}, args...)); code != 0 {
+				return &exitError{status: code}
+			}
+			return nil
+		},
+	}
+}
+
+// The kinds of places at which an agent is reached.
+const (
+	byUnix   = "unix"
+	byVsock  = "vsock"
+	byHybrid = "hvsock"
+)
+
+// guestTimeout is how long the agent of a virtual machine may take to accept a
+// connection: a machine that is off does not refuse it.
+const guestTimeout = 10 * time.Second
+
+// place is where the agent is reached.
+type place struct {
+	kind      string
+	path      string // of the socket, but for byVsock
+	cid, port uint32 // of the guest, but for byUnix
+}
+
+// parseGuest reads the address of an agent inside of a virtual machine.
+func parseGuest(s string) (place, error) {
+	kind, rest, _ := strings.Cut(s, "://")
+	if kind == byUnix && strings.HasPrefix(rest, "/") {
+		return place{kind: byUnix, path: rest}, nil
+	}
+	at := strings.LastIndexByte(rest, ':')
+	bad := &usageError{fmt.Errorf("--guest: %q is none of vsock://CID:PORT, hvsock:///PATH:PORT and unix:///PATH", s)}
+	if at < 0 {
+		return place{}, bad
+	}
+	port, err := strconv.ParseUint(rest[at+1:], 10, 32)
+	if err != nil || port == 0 {
+		return place{}, bad
+	}
+	p := place{kind: kind, path: rest[:at], port: uint32(port)}
+	switch {
+	case kind == byHybrid && strings.HasPrefix(p.path, "/"):
+		return p, nil
+	case kind == byVsock:
+		cid, err := strconv.ParseUint(p.path, 10, 32)
+		if err != nil {
+			return place{}, bad
+		}
+		p.cid, p.path = uint32(cid), ""
+		return p, nil
+	}
+	return place{}, bad
+}
+
+// String returns the place as parseGuest reads it; one of this machine is its path.
+func (p place) String() string {
+	switch p.kind {
+	case byVsock:
+		return fmt.Sprintf("%s://%d:%d", p.kind, p.cid, p.port)
+	case byHybrid:
+		return fmt.Sprintf("%s://%s:%d", p.kind, p.path, p.port)
+	}
+	return p.path
+}
+
+func (p place) dial(ctx context.Context) (net.Conn, error) {
+	if p.kind == byUnix {
+		return new(net.Dialer).DialContext(ctx, "unix", p.path)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, fmt.Errorf("%w after %v", os.ErrDeadlineExceeded, guestTimeout))
+	defer cancel()
+	if p.kind == byHybrid {
+		return vsock.DialHybrid(ctx, p.path, p.port)
+	}
+	return vsock.Dial(ctx, p.cid, p.port)
+}
+
+// place returns where the agent is.
+func (a *app) place() (place, error) {
+	guest := a.guest
+	if guest == "" && a.socket == "" {
+		guest = a.o.Getenv("LONGSHORE_GUEST")
+	}
+	switch {
+	case guest == "":
+		return place{kind: byUnix, path: a.socketPath()}, nil
+	case a.socket != "":
+		return place{}, &usageError{errors.New("--guest and --socket name two agents")}
+	}
+	return parseGuest(guest)
+}
+
+// unreachable returns why the agent does not answer, or "" when it does.
+func (a *app) unreachable() string {
+	at, err := a.place()
+	if err != nil {
+		return oneLine(err.Error())
+	}
+	conn, err := at.dial(context.Background())
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return ""
+	case at.kind != byUnix:
+		return fmt.Sprintf("no agent answers at %s: %v; its machine needs the full build and the option agent.control_vport=%d", at, oneLine(err.Error()), at.port)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Sprintf("no permission for the agent's socket %s: run this as root, or set control.read_socket to read without being root", at)
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("the agent is not running (no answer at %s): start it with `longshore agent` or `systemctl start longshore`", at)
+	}
+	return fmt.Sprintf("reach the agent: %v", err)
+}
