@@ -8,8 +8,9 @@
 #   disk        its root is a read-only disk; cgroup v1; it does not wait
 #   malformed   an option that means nothing: it is named on the console, and ends the start
 #   hosted      as initramfs, driven from this host
-#   pod         the same by containerd and Kata's shim, where KATA_SHIM names it: test/e2e/kata
-#   client      the same by Kata's own client of the agent, where KATA_SOURCE has Kata's sources: test/e2e/kata/client
+#   full        the same with the full build as its first process, which the host's command line asks
+#   pod         as hosted, by containerd and Kata's shim, where KATA_SHIM names it: test/e2e/kata
+#   client      as hosted, by Kata's own client of the agent, where KATA_SOURCE has Kata's sources: test/e2e/kata/client
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 base=$1 run=$2 bin=${LONGSHORE_BIN:-bin}
@@ -176,7 +177,7 @@ works() { # name
   grep -qx 'by the guest' "$made" || { echo "kata-vm: $1: the guest has not written $made"; failed="$failed $1"; }
 }
 
-wanted=" ${GUESTS:-initramfs disk malformed hosted pod client} "
+wanted=" ${GUESTS:-initramfs disk malformed hosted full pod client} "
 want() { [[ $wanted == *" $1 "* ]]; }
 test="LONGSHORE_KATA_IMAGE=/dev/vda LONGSHORE_TEST_PATIENCE=5 agent.log=debug agent.log_vport=1025 agent.debug_console agent.surprise=1"
 if ! want initramfs; then :
@@ -196,6 +197,18 @@ export LONGSHORE_KATA_VM_KERNEL=$base/vmlinuz LONGSHORE_KATA_VM_INITRD=$run/host
 if ! want hosted; then :
 elif ! LONGSHORE_TEST_PATIENCE=5 "$run/driver" -test.v -test.run '^TestAGuestFromTheHost$' -test.timeout 8m >"$run/hosted.log" 2>&1; then
   failed="$failed hosted"
+fi
+# full lays out the guest that has the full build.
+full() {
+  cp -r "$run/hosted" "$run/full"
+  install -m 755 "$bin/longshore" "$run/full/sbin/init"
+  install -m 755 "$bin/longshore-keeper" "$run/full/sbin/longshore-keeper"
+  pack "$run/full" "$run/full.cpio"
+}
+if ! want full; then :
+elif ! { full && LONGSHORE_KATA_VM_INITRD=$run/full.cpio LONGSHORE_BIN=$(realpath "$bin") LONGSHORE_TEST_PATIENCE=5 \
+  "$run/driver" -test.v -test.run '^TestTheHostsToolInAGuest$' -test.timeout 8m >"$run/full.log" 2>&1; }; then
+  failed="$failed full"
 fi
 : >"$run/pod.log"
 if ! want pod; then :

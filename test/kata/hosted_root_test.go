@@ -19,7 +19,7 @@ import (
 // from its host, over vsock. `make e2e-kata-vm` makes what the machine boots.
 func TestAGuestFromTheHost(t *testing.T) {
 	qemu.Wanted(t)
-	m, log := boot(t)
+	m, log := boot(t, "")
 	client := ttrpc.NewClient(m.Dial(t, qemu.AgentPort))
 	defer func() { _ = client.Close() }()
 	a := &agent{AgentServiceService: katav1.NewAgentServiceClient(client), health: katav1.NewHealthClient(client), root: "/run/image"}
@@ -49,14 +49,14 @@ func TestAGuestFromTheHost(t *testing.T) {
 }
 
 // boot boots a machine, and returns what gives the log of its agent after its end.
-func boot(t *testing.T) (*qemu.Machine, func() string) {
+func boot(t *testing.T, options string) (*qemu.Machine, func() string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "kata") // short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	m, err := qemu.New(t.Context(), qemu.Options{Dir: dir, Parameters: "agent.log=debug agent.log_vport=1025"})
+	m, err := qemu.New(t.Context(), qemu.Options{Dir: dir, Parameters: "agent.log=debug agent.log_vport=1025 " + options})
 	if err != nil {
 		t.Fatal(err)
 	}

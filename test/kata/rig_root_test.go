@@ -33,11 +33,17 @@ type agent struct {
 // start runs the agent in the test's namespaces.
 func start(t *testing.T, args ...string) *agent {
 	t.Helper()
+	return startAs(t, []string{filepath.Join(nodetest.Bin(t), "longshore-guest")}, args...)
+}
+
+// startAs runs a program that is an agent.
+func startAs(t *testing.T, program []string, args ...string) *agent {
+	t.Helper()
 	dir := t.TempDir()
 	a := &agent{state: filepath.Join(dir, "state"), ended: make(chan error, 1), root: rootfs(t), cgroup: "/" + strings.TrimPrefix(roottest.Cgroup(t), "/")}
 	socket := filepath.Join(dir, "agent.sock")
 	a.socket = socket
-	a.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(nodetest.Bin(t), "longshore-guest"), append(args, "--listen", "unix://"+socket, "--state", a.state, "--cgroup-root", a.cgroup, "--log-level", "debug")...)
+	a.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), program[0], append(append(program[1:], args...), "--listen", "unix://"+socket, "--state", a.state, "--cgroup-root", a.cgroup, "--log-level", "debug")...)
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)

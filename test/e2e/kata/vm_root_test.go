@@ -68,7 +68,7 @@ func (h *hypervisor) boot(ctx context.Context, m *machine, id, shim string) erro
 		return errors.Join(err, <-filesEnded)
 	}
 	m.vm = vm
-	m.tape.change = shareFiles
+	m.change = shareFiles
 	go func() {
 		<-vm.Ended()
 		m.err = errors.Join(vm.Close(), <-filesEnded) // QEMU's end is virtiofsd's
