@@ -32,7 +32,9 @@ func keeperBeside() (string, error) {
 }
 
 func serveGuest(ctx context.Context, c guestprogram.Control) error {
-	srv, err := control.New(control.Options{Engine: c.Engine, LogDir: c.Dir, Logger: c.Logger.With("face", "control"), Version: c.Version, Started: time.Now(), Restricted: c.Restricted})
+	srv, err := control.New(control.Options{
+		Engine: c.Engine, LogDir: c.Dir, Logger: c.Logger.With("face", "control"), Version: c.Version, Started: time.Now(), Recent: c.Recent, Restricted: c.Restricted,
+	})
 	if err != nil {
 		return errors.Join(err, c.Listener.Close())
 	}

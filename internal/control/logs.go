@@ -20,7 +20,8 @@ func (s *containerServer) Logs(req *longshorev1.LogsRequest, stream grpc.ServerS
 		return err
 	}
 	sinks := logs.Whole(c.Config.IO.Sinks)
-	if len(sinks) == 0 {
+	recent := len(sinks) == 0 && c.Config.IO.Hold && s.srv.o.Recent != nil
+	if len(sinks) == 0 && !recent {
 		return fmt.Errorf("logs of %s: its output is not stored: %w", c.ID.Short(), errdefs.ErrFailedPrecondition)
 	}
 	opts := logs.Options{Follow: req.GetFollow()}
@@ -40,9 +41,13 @@ func (s *containerServer) Logs(req *longshorev1.LogsRequest, stream grpc.ServerS
 		opts.Ended, stop = engine.Ended(ctx, s.srv.all, c.ID)
 		defer stop()
 	}
-	return logs.ReadWhole(ctx, sinks, opts, func(e logs.Entry) error {
+	send := func(e logs.Entry) error {
 		return stream.Send(&longshorev1.LogsResponse{At: stamp(e.At), Stream: e.Stream, Data: e.Text, Partial: e.Partial})
-	})
+	}
+	if recent {
+		return s.srv.o.Recent.Read(ctx, c.ID, opts, send)
+	}
+	return logs.ReadWhole(ctx, sinks, opts, send)
 }
 
 // ownLog returns the log of a container of ours, and nil for others, whose logs their own face

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/grpcerr"
 	"github.com/longshore/longshore/internal/keylock"
+	"github.com/longshore/longshore/internal/logs"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -43,6 +44,8 @@ type Options struct {
 	HTTP http.Handler
 	// Swarm is the node's membership in a Swarm; nil when the agent serves none.
 	Swarm Membership
+	// Recent has what containers without sinks have written last; nil when nobody keeps it.
+	Recent *logs.Recent
 	// Restricted says whether only calls are served that list and inspect; it may change.
 	// nil is never.
 	Restricted func() bool

@@ -48,8 +48,20 @@ func (run tool) refuses(t *testing.T, want string, args ...string) {
 	}
 }
 
-// asked is what the host's people ask of a guest with a container "pod" that runs, and one
-// "gone" that has ended with 42.
+// ready runs a container "pod" that runs on, whose output was read, and one "gone" that
+// has ended with 42.
+func (a *agent) ready(t *testing.T, storages ...*katav1.Storage) {
+	t.Helper()
+	a.sandbox(t)
+	a.run(t, "pod", a.spec("echo here I am; exec sleep 100000"), storages...)
+	if r, err := a.ReadStdout(t.Context(), &katav1.ReadStreamRequest{ContainerId: "pod", ExecId: "pod", Len: 100}); err != nil || string(r.GetData()) != "here I am\n" {
+		t.Fatalf("ReadStdout: %v, %v", r, err)
+	}
+	a.run(t, "gone", a.spec("exit 42"))
+	_ = a.wait(t, "gone", "gone")
+}
+
+// asked is what the host's people ask of a guest that is ready.
 func (run tool) asked(t *testing.T) {
 	t.Helper()
 	run.says(t, []string{"ps", "-a"}, "pod", "running", "gone", "42")
@@ -59,7 +71,7 @@ func (run tool) asked(t *testing.T) {
 	run.says(t, []string{"top", "pod"}, "sleep")
 	run.says(t, []string{"stats", "--no-stream", "pod"}, "pod", "B")
 	run.says(t, []string{"events", "--since", "0", "--no-follow"}, "container.exited")
-	run.refuses(t, "not stored", "logs", "pod")
+	run.says(t, []string{"logs", "pod"}, "here I am\n")
 }
 
 // TestTheHostsTool: the control API of `longshore guest`, and what is left of it when the
@@ -69,15 +81,17 @@ func TestTheHostsTool(t *testing.T) {
 		pair := func(t *testing.T, args ...string) (*agent, tool) {
 			socket := filepath.Join(t.TempDir(), "control.sock")
 			a := startAs(t, []string{filepath.Join(nodetest.Bin(t), "longshore"), "guest"}, append(args, "--control", "unix://"+socket)...)
-			a.sandbox(t)
-			a.run(t, "pod", a.spec("sleep 100000"))
+			a.ready(t)
 			return a, newTool("unix://" + socket)
 		}
 		t.Run("everything", func(t *testing.T) {
 			a, run := pair(t)
-			a.run(t, "gone", a.spec("exit 42"))
-			_ = a.wait(t, "gone", "gone")
 			run.asked(t)
+			if _, err := a.SetPolicy(t.Context(), &katav1.SetPolicyRequest{Policy: guarded}); err != nil {
+				t.Fatal(err)
+			}
+			run.says(t, []string{"ps"}, "pod", "running")
+			run.refuses(t, "only calls that list and inspect", "logs", "pod")
 		})
 		t.Run("restricted", func(t *testing.T) {
 			_, run := pair(t, "--deny", "ExecProcessRequest")
@@ -96,10 +110,7 @@ func TestTheHostsToolInAGuest(t *testing.T) {
 	client := ttrpc.NewClient(m.Dial(t, qemu.AgentPort))
 	defer func() { _ = client.Close() }()
 	a := &agent{AgentServiceService: katav1.NewAgentServiceClient(client), health: katav1.NewHealthClient(client), root: "/run/image"}
-	a.sandbox(t)
-	a.run(t, "pod", a.spec("sleep 100000"), &katav1.Storage{Driver: "blk", Source: qemu.DiskAt, Fstype: "ext4", MountPoint: a.root, Options: []string{"ro"}})
-	a.run(t, "gone", a.spec("exit 42"))
-	_ = a.wait(t, "gone", "gone")
+	a.ready(t, &katav1.Storage{Driver: "blk", Source: qemu.DiskAt, Fstype: "ext4", MountPoint: a.root, Options: []string{"ro"}})
 	newTool("hvsock://" + m.Socket() + ":1026").asked(t)
 	newTool("hvsock://"+m.Socket()+":1027").refuses(t, "no agent answers", "ps")
 	if _, err := a.DestroySandbox(t.Context(), &katav1.DestroySandboxRequest{}); err != nil {

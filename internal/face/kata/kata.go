@@ -23,6 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/guest"
 	"github.com/longshore/longshore/internal/keylock"
+	"github.com/longshore/longshore/internal/logs"
 )
 
 // Options are the parameters of New.
@@ -44,6 +45,8 @@ type Options struct {
 	// Unified reports whether the machine has cgroup v2; nil is false. It and OOMCounter are
 	// asked after Begin.
 	Unified func() bool
+	// Recent gets what the shim reads of containers' output. It may be nil.
+	Recent *logs.Recent
 	// End is called once, after DestroySandbox was answered. It may be nil.
 	End func()
 }
@@ -157,6 +160,7 @@ func New(o Options) (*Face, error) {
 // agent wait until then, but those of Health are answered, because shims ask for nothing
 // else until they know that the agent lives. It is called once.
 func (f *Face) Begin(own *engine.Client) {
+	f.outs.recent = f.o.Recent
 	f.o.Engine, f.outs.engine, f.ooms.deps.Engine = own, own, own
 	close(f.ready)
 }

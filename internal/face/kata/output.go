@@ -8,6 +8,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/logs"
 )
 
 // A buffer for output begins small, since most readers only wait, and grows with what
@@ -21,6 +22,7 @@ const (
 // reads it, so a stream is opened with the first call that wants it.
 type outputs struct {
 	engine *engine.Client
+	recent *logs.Recent // of containers' first processes, what was read; may be nil
 
 	mu   sync.Mutex // guards open, done
 	open map[core.Ref]*stdio
@@ -46,6 +48,10 @@ func (o *outputs) of(ctx context.Context, ref core.Ref, tty bool) (*stdio, error
 	if !tty {
 		s.stderr = newPipe(streams.Stderr)
 	}
+	if id := ref.Container; o.recent != nil && ref.Process == core.Main {
+		s.stderr.seen = func(b []byte) { o.recent.Add(id, "stderr", b) }
+		s.stdout.seen = func(b []byte) { o.recent.Add(id, "stdout", b) } // of a terminal, too
+	}
 	if o.open == nil {
 		o.open = map[core.Ref]*stdio{}
 	}
@@ -63,6 +69,9 @@ func (o *outputs) drop(ref core.Ref) {
 			delete(o.open, r)
 			_ = s.streams.Close()
 		}
+	}
+	if o.recent != nil && ref.Process == core.Main {
+		o.recent.Drop(ref.Container)
 	}
 }
 
@@ -133,6 +142,7 @@ func (s *stdio) idle(ctx context.Context) error {
 type pipe struct {
 	from io.Reader
 	turn chan struct{} // held by the call that takes
+	seen func([]byte)  // gets what is taken; may be nil
 
 	mu     sync.Mutex    // guards rest, err, coming, buf
 	rest   []byte        // read, and taken by nobody yet
@@ -165,6 +175,9 @@ func (p *pipe) take(ctx context.Context, n int) ([]byte, error) {
 	// The buffer is read into again while the answer is sent.
 	data := append([]byte(nil), p.rest[:n]...)
 	p.rest = p.rest[n:]
+	if p.seen != nil && n > 0 {
+		p.seen(data)
+	}
 	if n > 0 || errors.Is(p.err, io.EOF) {
 		return data, nil
 	}

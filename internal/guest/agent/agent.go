@@ -31,6 +31,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/kmsg"
+	"github.com/longshore/longshore/internal/logs"
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/runtime/native"
@@ -64,6 +65,8 @@ type Options struct {
 	// logged, and ends nothing. While restricted says so, a policy or a list in the options
 	// decides about requests, and nobody is to get by another way what it denies.
 	Beside func(ctx context.Context, eng *engine.Engine, restricted func() bool) error
+	// Recent gets what the shim reads of containers' output; it may be nil.
+	Recent *logs.Recent
 	// CgroupRoot is the directory of containers' cgroups below each hierarchy's root.
 	CgroupRoot string
 	// Listeners are where the shim calls. Run closes them.
@@ -102,7 +105,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	var p *parts // there when calls are answered
 	f, err := kata.New(kata.Options{
 		Deps:    face.Deps{Logger: o.Logger.With("face", "kata"), Version: o.Version},
-		Machine: machine, Requests: o.Requests, Policy: gate, Quiet: debug.FreeOSMemory,
+		Machine: machine, Requests: o.Requests, Policy: gate, Recent: o.Recent, Quiet: debug.FreeOSMemory,
 		Unified: func() bool { return p.groups.Mode() == core.CgroupV2 },
 		OOMCounter: func(ref core.CgroupRef) string {
 			level, _ := p.groups.OOMLevel(ref)

@@ -25,6 +25,7 @@ import (
 	"github.com/longshore/longshore/internal/guest/agent"
 	"github.com/longshore/longshore/internal/guest/options"
 	"github.com/longshore/longshore/internal/guest/vsock"
+	"github.com/longshore/longshore/internal/logs"
 )
 
 // Build is what a program has.
@@ -42,6 +43,8 @@ type Control struct {
 	Listener net.Listener
 	// Dir is a directory of its own.
 	Dir string
+	// Recent has what containers have written last.
+	Recent *logs.Recent
 	// Restricted says whether only calls are served that list and inspect: what the shim may
 	// not do, nobody else does by this way.
 	Restricted func() bool
@@ -120,6 +123,7 @@ type settings struct {
 
 	listen        options.Address
 	control       *options.Address // nil: the control API is not served
+	recent        *logs.Recent     // nil without it
 	state, groups string
 	requests      kata.Requests
 	policyFile    string
@@ -148,6 +152,9 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if s.control != nil {
+		s.recent = logs.NewRecent()
+	}
 	beside, err := s.beside(log)
 	if err != nil {
 		return err
@@ -157,7 +164,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	return agent.Run(ctx, agent.Options{
-		State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, Version: s.Version, Logger: log, Beside: beside,
+		State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, Version: s.Version, Logger: log, Beside: beside, Recent: s.recent,
 	})
 }
 
@@ -171,7 +178,7 @@ func (s settings) beside(log *slog.Logger) (func(context.Context, *engine.Engine
 		return nil, fmt.Errorf("the control API: %w", err)
 	}
 	return func(ctx context.Context, eng *engine.Engine, restricted func() bool) error {
-		return s.Control(ctx, Control{Engine: eng, Listener: l, Dir: s.state + "/control", Restricted: restricted, Version: s.Version, Logger: log})
+		return s.Control(ctx, Control{Engine: eng, Listener: l, Dir: s.state + "/control", Recent: s.recent, Restricted: restricted, Version: s.Version, Logger: log})
 	}, nil
 }
 
