@@ -4,19 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/longshore/longshore/internal/control"
 	guestprogram "github.com/longshore/longshore/internal/guest/program"
+	"github.com/longshore/longshore/internal/image"
 )
 
-// Guest is the agent of a virtual machine's guest, as longshore-guest is, with the control
-// API beside it. Its arguments begin with the program's name; it returns the program's
-// status.
+// Guest is the agent of a virtual machine's guest, as longshore-guest is, which pulls
+// images and has the control API beside it. Its arguments begin with the program's name; it
+// returns the program's status.
 func Guest(args []string, version string) int {
-	return guestprogram.Main(args, guestprogram.Build{Version: version, Keeper: keeperBeside, Control: serveGuest})
+	return guestprogram.Main(args, guestprogram.Build{Version: version, Keeper: keeperBeside, Images: guestImages, Control: serveGuest})
 }
 
 func keeperBeside() (string, error) {
@@ -29,6 +31,10 @@ func keeperBeside() (string, error) {
 		return "", fmt.Errorf("longshore-keeper is to be beside %s: %w", self, err)
 	}
 	return path, nil
+}
+
+func guestImages(dir, version string, log *slog.Logger) (guestprogram.Images, error) {
+	return image.New(image.Options{Root: dir, Logger: log, UserAgent: "longshore/" + version})
 }
 
 func serveGuest(ctx context.Context, c guestprogram.Control) error {

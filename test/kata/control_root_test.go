@@ -4,6 +4,7 @@ import (
 	"context"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,6 +88,9 @@ func TestTheHostsTool(t *testing.T) {
 		t.Run("everything", func(t *testing.T) {
 			a, run := pair(t)
 			run.asked(t)
+			if r, err := a.GetGuestDetails(t.Context(), &katav1.GuestDetailsRequest{}); err != nil || !slices.Contains(r.GetAgentDetails().GetStorageHandlers(), "image_guest_pull") {
+				t.Errorf("it pulls no images: %v, %v", r, err)
+			}
 			if _, err := a.SetPolicy(t.Context(), &katav1.SetPolicyRequest{Policy: guarded}); err != nil {
 				t.Fatal(err)
 			}

@@ -15,10 +15,12 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/kata"
 	"github.com/longshore/longshore/internal/guest"
@@ -33,8 +35,17 @@ type Build struct {
 	Version string
 	// Keeper returns the path of longshore-keeper, or of a program that links guest/onefile.
 	Keeper func() (string, error)
+	// Images opens the store of the images that are pulled for containers, in a directory. It
+	// is nil where none are.
+	Images func(dir, version string, log *slog.Logger) (Images, error)
 	// Control serves the control API until ctx ends. It is nil where there is none.
 	Control func(ctx context.Context, c Control) error
+}
+
+// Images is a store of images that is closed at the end.
+type Images interface {
+	core.Images
+	io.Closer
 }
 
 // Control is what the control API of a guest is made of.
@@ -163,9 +174,18 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return agent.Run(ctx, agent.Options{
+	o := agent.Options{
 		State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, Version: s.Version, Logger: log, Beside: beside, Recent: s.recent,
-	})
+	}
+	if s.Images != nil {
+		store, err := s.Images(filepath.Join(s.state, "image"), s.Version, log)
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		defer func() { _ = store.Close() }() // what it has ends with the machine
+		o.Images = store
+	}
+	return agent.Run(ctx, o)
 }
 
 // beside returns what serves the control API, or nil.
