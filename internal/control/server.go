@@ -158,7 +158,6 @@ func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 	srv := grpc.NewServer(
 		grpc.Creds(peerCredentials{}),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.SharedWriteBuffer(true), // most connections are idle most of the time, or short
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ChainUnaryInterceptor(watch.Unary, gate.unary, unary),
 		grpc.ChainStreamInterceptor(watch.Stream, gate.stream, stream),

@@ -92,7 +92,7 @@ func (id *Identity) Renew(ctx context.Context, conn grpc.ClientConnInterface) (*
 // keeps 32 KB for reading and as much for writing otherwise. TLS reads and writes records of at most
 // 16 KB in any case.
 func SmallBuffers() []grpc.DialOption {
-	return []grpc.DialOption{grpc.WithReadBufferSize(4 << 10), grpc.WithWriteBufferSize(16 << 10), grpc.WithSharedWriteBuffer(true)}
+	return []grpc.DialOption{grpc.WithReadBufferSize(4 << 10), grpc.WithWriteBufferSize(16 << 10)}
 }
 
 func dial(addr string, creds credentials.TransportCredentials) (*grpc.ClientConn, error) {
