@@ -33,13 +33,23 @@ func TestTheAgentDiesAtEveryStage(t *testing.T) {
 				t.Fatalf("without a fail point: %v", err)
 			}
 		}
+		if err := r.again(t.Context()); err != nil {
+			t.Fatalf("without a fail point: %v", err)
+		}
 		n.Check()
 		before := n.Baseline(t).Lasting()
 		for _, stage := range engine.Stages() {
 			verb, _, _ := strings.Cut(stage, ".")
-			t.Run(stage, func(t *testing.T) { r.die(t, stage, strings.HasSuffix(verb, "_sandbox"), before) })
+			pod := func(shared bool) func(context.Context) error {
+				return func(ctx context.Context) error { return r.drive(ctx, shared) }
+			}
+			drive := pod(strings.HasSuffix(verb, "_sandbox"))
+			if verb == "renew" {
+				drive = r.again
+			}
+			t.Run(stage, func(t *testing.T) { r.die(t, stage, drive, before) })
 			if verb == "exit" { // of an exec, and of a main process
-				t.Run(stage+"/main", func(t *testing.T) { r.die(t, stage, true, before) })
+				t.Run(stage+"/main", func(t *testing.T) { r.die(t, stage, pod(true), before) })
 			}
 		}
 	})
@@ -58,13 +68,13 @@ type round struct {
 	pull  string
 }
 
-// die lets the agent die at a stage and looks at what the next one finds.
-func (r *round) die(t *testing.T, stage string, shared bool, before nodetest.Holdings) {
+// die lets the agent die at a stage that drive reaches, and looks at what the next one finds.
+func (r *round) die(t *testing.T, stage string, drive func(context.Context) error, before nodetest.Holdings) {
 	n := r.n
 	n.Kill() // a kind end would take the keeper along, as nothing runs
 	n.SetEnv("LONGSHORE_FAILPOINT=" + stage)
 	n.Up()
-	if err := r.drive(t.Context(), shared); err == nil {
+	if err := drive(t.Context()); err == nil {
 		t.Errorf("the stage was never reached")
 		n.Kill()
 	} else if ws := n.Died(); !ws.Signaled() || ws.Signal() != syscall.SIGKILL {
@@ -78,7 +88,7 @@ func (r *round) die(t *testing.T, stage string, shared bool, before nodetest.Hol
 	if err := r.clear(t.Context()); err != nil {
 		t.Fatalf("remove what is there: %v", err)
 	}
-	if err := r.drive(t.Context(), shared); err != nil {
+	if err := drive(t.Context()); err != nil {
 		t.Fatalf("the same names again: %v", err)
 	}
 	if out, err := n.CLI("check"); err != nil {
@@ -102,8 +112,55 @@ func same(t *testing.T, n *nodetest.Node, before nodetest.Holdings) {
 	})
 }
 
-// clear removes every sandbox, as kubelet does with what it does not know.
+// again starts an ended container again. Only the command line does that.
+func (r *round) again(ctx context.Context) error {
+	const name = "again"
+	if _, err := r.n.CLI("run", "-d", "--name", name, r.image, "/bin/sh", "-c", "echo x >> /runs; exec sleep 1000"); err != nil {
+		return err
+	}
+	if _, err := r.n.CLI("stop", "-t", "0", name); err != nil {
+		return err
+	}
+	if err := r.released(ctx, name); err != nil {
+		return err
+	}
+	if _, err := r.n.CLI("start", name); err != nil {
+		return err
+	}
+	_, err := r.n.CLI("rm", "-f", name)
+	return err
+}
+
+// released waits until the sandbox of an ended container has given back its namespaces.
+func (r *round) released(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, roottest.Patience())
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		out, err := r.n.CLI("sandboxes")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, name) && strings.Contains(line, "stopped") {
+				return nil
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// clear removes every sandbox, as kubelet does with what it does not know, and the command line's
+// container.
 func (r *round) clear(ctx context.Context) error {
+	if _, err := r.n.CLI("rm", "-f", "again"); err != nil && !strings.Contains(err.Error(), "not found") {
+		return err
+	}
 	list, err := r.n.CRI.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return err
