@@ -246,6 +246,7 @@ func networkTrials() []trial {
 		return &katav1.UpdateInterfaceRequest{Interface: l}
 	}
 	none := func(*katatypes.Interface) {}
+	plugged := link(func(l *katatypes.Interface) { l.DevicePath = "02/00" })
 	routes := func(to string) *katav1.UpdateRoutesRequest {
 		return &katav1.UpdateRoutesRequest{Routes: &katav1.Routes{Routes: []*katatypes.Route{{Dest: to, Device: "eth0"}}}}
 	}
@@ -257,6 +258,8 @@ func networkTrials() []trial {
 		{"UpdateInterface", "an address that is none", bare, says(agent.UpdateInterface, link(func(l *katatypes.Interface) { l.IPAddresses[0].Address = "x" }))},
 		{"UpdateInterface", "a mask that is none", bare, says(agent.UpdateInterface, link(func(l *katatypes.Interface) { l.IPAddresses[0].Mask = "33" }))},
 		{"UpdateInterface", "a link that there is not", broken(errNotThere), says(agent.UpdateInterface, link(none))},
+		{"UpdateInterface", "a link of a device", boxed, says(agent.UpdateInterface, plugged, "eth0", "link eth0 [192.0.2.2/24] of device 02/00")},
+		{"UpdateInterface", "a device that is not plugged in", broken(errNotThere), says(agent.UpdateInterface, plugged)},
 		{"UpdateRoutes", "no routes", bare, says(agent.UpdateRoutes, &katav1.UpdateRoutesRequest{})},
 		{"UpdateRoutes", "a destination that is none", bare, says(agent.UpdateRoutes, routes("x"))},
 		{"AddARPNeighbors", "no neighbours", bare, says(agent.AddARPNeighbors, &katav1.AddARPNeighborsRequest{})},

@@ -116,6 +116,9 @@ func (m *fakeMachine) VolumeUsage(p string) (guest.Usage, error) {
 }
 
 func (m *fakeMachine) UpdateLink(_ context.Context, l guest.Link) error {
+	if l.PCI != "" {
+		return m.tell("link %s %s of device %s", l.Name, l.Addresses, l.PCI)
+	}
 	return m.tell("link %s %s", l.Name, l.Addresses)
 }
 
