@@ -35,6 +35,19 @@ func graceOf(d *durationpb.Duration) (*time.Duration, error) {
 	return &g, nil
 }
 
+// stopOptions returns how a request wants a container stopped.
+func stopOptions(signal string, grace *durationpb.Duration, req core.StopRequest) (engine.StopOptions, error) {
+	opts := engine.StopOptions{Signal: signal, Request: req}
+	if signal != "" {
+		if _, err := ocispec.Signal(signal); err != nil {
+			return opts, err
+		}
+	}
+	var err error
+	opts.Grace, err = graceOf(grace)
+	return opts, err
+}
+
 // Start starts a created container, or one of ours that has ended again.
 func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartRequest) (*longshorev1.StartResponse, error) {
 	c, err := s.srv.container(ctx, req.GetName())
@@ -93,14 +106,8 @@ func restartable(c core.Container) error {
 
 // Restart stops a container of ours, unless it has ended, and starts it again.
 func (s *containerServer) Restart(ctx context.Context, req *longshorev1.RestartRequest) (*longshorev1.RestartResponse, error) {
-	opts := engine.StopOptions{Signal: req.GetSignal(), Request: stopRequest(ctx, "longshore restart")}
-	if opts.Signal != "" {
-		if _, err := ocispec.Signal(opts.Signal); err != nil {
-			return nil, err
-		}
-	}
-	var err error
-	if opts.Grace, err = graceOf(req.GetGrace()); err != nil {
+	opts, err := stopOptions(req.GetSignal(), req.GetGrace(), stopRequest(ctx, "longshore restart"))
+	if err != nil {
 		return nil, err
 	}
 	c, err := s.srv.container(ctx, req.GetName())
@@ -139,14 +146,8 @@ func (s *containerServer) Restart(ctx context.Context, req *longshorev1.RestartR
 
 // Stop stops a container, or a sandbox with every container in it.
 func (s *containerServer) Stop(ctx context.Context, req *longshorev1.StopRequest) (*longshorev1.StopResponse, error) {
-	opts := engine.StopOptions{Signal: req.GetSignal(), Request: stopRequest(ctx, "longshore stop")}
-	if opts.Signal != "" {
-		if _, err := ocispec.Signal(opts.Signal); err != nil {
-			return nil, err
-		}
-	}
-	var err error
-	if opts.Grace, err = graceOf(req.GetGrace()); err != nil {
+	opts, err := stopOptions(req.GetSignal(), req.GetGrace(), stopRequest(ctx, "longshore stop"))
+	if err != nil {
 		return nil, err
 	}
 	c, err := s.srv.container(ctx, req.GetName())

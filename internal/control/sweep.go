@@ -139,6 +139,10 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 	if s.sessions.busy(id) {
 		return // leave will settle it
 	}
+	// A restart may hold the lock as long as a program takes to end. The sweep must not wait for that.
+	if c, err := s.own.Container(ctx, id); err != nil || c.State != core.ContainerExited {
+		return
+	}
 	unlock, err := s.settling.Lock(ctx, id)
 	if err != nil {
 		return
