@@ -284,13 +284,14 @@ func parse[T proto.Message](b *Board, c store.Change, into T) Record[T] {
 	return Record[T]{into, c.Rev}
 }
 
-// Put is a write of a message.
+// Put is a write of a message. One that cannot be encoded, because a string of it is not UTF-8, is
+// refused when it is committed.
 func Put(kind, id string, m proto.Message, condition int64) store.Write {
 	data, err := proto.Marshal(m)
 	if err != nil {
-		panic(fmt.Sprintf("encode %s%s: %v", kind, id, err)) // strings of messages are checked where they come from
+		err = fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
 	}
-	return store.Write{Key: kind + id, Value: data, Secret: kind == Secrets || kind == Configs, If: condition}
+	return store.Write{Key: kind + id, Value: data, Secret: kind == Secrets || kind == Configs, If: condition, Err: err}
 }
 
 // Delete is the deletion of a record.

@@ -79,6 +79,8 @@ type Write struct {
 	Secret bool
 	// If is the revision that the record must have, Any or Absent.
 	If int64
+	// Err is why there is no value. A transaction with such a write is refused as a whole.
+	Err error
 }
 
 // Change is what a transaction did to one record.
@@ -153,6 +155,8 @@ func (s *Store) Commit(ctx context.Context, writes ...Write) (rev int64, err err
 	values := make([][]byte, len(writes))
 	for i, w := range writes {
 		switch {
+		case w.Err != nil:
+			return 0, fmt.Errorf("write record %s: %w", w.Key, w.Err)
 		case len(w.Value) > MaxValue:
 			return 0, fmt.Errorf("record %s has %d bytes, at most %d are stored: %w", w.Key, len(w.Value), MaxValue, errdefs.ErrInvalidArgument)
 		case w.Secret:
