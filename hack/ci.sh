@@ -96,7 +96,7 @@ fuzz() { hack/fuzz.sh 3s; }
 generated() {
   hack/proto.sh && go generate ./internal/runtime/native/seccomp && git diff --exit-code --stat -- api internal/runtime/native/seccomp
 }
-arm64() { CGO_ENABLED=0 GOARCH=arm64 go build -o "$out/arm64/" ./cmd/...; }
+arm64() { CGO_ENABLED=0 GOARCH=arm64 go build -trimpath -ldflags='-s -w' -o "$out/arm64/" ./cmd/...; }
 
 # The ten slowest tests of each stage that has run.
 slowest() {
