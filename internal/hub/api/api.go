@@ -67,6 +67,14 @@ type Service struct {
 	Running int    `json:"running"`
 	Version uint64 `json:"version"`
 	Image   string `json:"image"`
+	// Update is how far its last update is, and UpdateMessage why.
+	Update        string `json:"update,omitempty"`
+	UpdateMessage string `json:"update_message,omitempty"`
+}
+
+// UpdateStep is one step with the update of a service.
+type UpdateStep struct {
+	Step string `json:"step"` // rollback, pause or resume
 }
 
 // Task is a task as operators see it.
@@ -145,6 +153,13 @@ func (s Server) handler() http.Handler {
 		return struct{}{}, s.CA.Remove(r.Context(), r.PathValue("id"))
 	})
 	route("GET /v1/services", func(*http.Request) (any, error) { return s.services(), nil })
+	route("POST /v1/services/{service}/update", func(r *http.Request) (any, error) {
+		var u UpdateStep
+		if err := decode(r.Body, &u); err != nil {
+			return nil, err
+		}
+		return struct{}{}, fleet.Step(r.Context(), s.Board, r.PathValue("service"), u.Step)
+	})
 	route("GET /v1/tasks", func(*http.Request) (any, error) { return s.tasks(), nil })
 	route("PUT /v1/stacks", s.apply)
 	mux.HandleFunc("GET /v1/logs", s.logs)
@@ -171,7 +186,7 @@ func status(err error) int {
 		return http.StatusBadRequest
 	case errdefs.IsNotFound(err):
 		return http.StatusNotFound
-	case errdefs.IsAborted(err):
+	case errdefs.IsAborted(err), errdefs.IsFailedPrecondition(err):
 		return http.StatusConflict
 	case errdefs.IsUnavailable(err), errdefs.IsResourceExhausted(err):
 		return http.StatusServiceUnavailable
@@ -295,6 +310,7 @@ func (s Server) services() []Service {
 		v := Service{
 			ID: id, Name: spec.GetAnnotations().GetName(), Stack: spec.GetAnnotations().GetLabels()[fleet.Stack], Mode: "replicated", Wanted: spec.GetReplicated().GetReplicas(),
 			Running: running[id], Version: r.M.GetSpecVersion().GetIndex(), Image: spec.GetTask().GetContainer().GetImage(),
+			Update: fleet.Progress(r.M.GetUpdateStatus()), UpdateMessage: r.M.GetUpdateStatus().GetMessage(),
 		}
 		if spec.GetGlobal() != nil {
 			v.Mode, v.Wanted = "global", places[id]

@@ -83,7 +83,11 @@ func (b *Board) Report(node string, updates []*swarmv1.UpdateTaskStatusRequest_T
 		case status.GetState() < t.State(), status.GetState() < b.reported[id].GetState(): // a state that was left
 		case b.reported[id] == nil && sameStatus(status, t.Status.M): // a replay
 		default:
-			b.reported[id] = b.taken(status)
+			before := b.reported[id]
+			if before == nil {
+				before = t.Status.M
+			}
+			b.reported[id] = b.taken(status, before)
 		}
 	}
 	if len(b.reported) > 0 {
@@ -112,8 +116,8 @@ const (
 	maxPorts = 1000
 )
 
-// taken is a status as it is stored.
-func (b *Board) taken(s *swarmv1.TaskStatus) *swarmv1.TaskStatus {
+// taken is a status as it is stored after another.
+func (b *Board) taken(s, before *swarmv1.TaskStatus) *swarmv1.TaskStatus {
 	s = proto.CloneOf(s)
 	s.ProtoReflect().SetUnknown(nil)
 	s.Message, s.Err = cut(s.GetMessage()), cut(s.GetErr())
@@ -127,7 +131,10 @@ func (b *Board) taken(s *swarmv1.TaskStatus) *swarmv1.TaskStatus {
 			port.ProtoReflect().SetUnknown(nil)
 		}
 	}
-	s.AppliedBy, s.AppliedAt = b.self, timestamppb.Now()
+	s.AppliedBy, s.AppliedAt, s.RunningAt = b.self, timestamppb.Now(), before.GetRunningAt()
+	if s.GetState() == swarmv1.TaskState_RUNNING && s.GetRunningAt() == nil {
+		s.RunningAt = s.GetAppliedAt()
+	}
 	return s
 }
 

@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -70,7 +71,7 @@ func Main(ctx context.Context, o Options) int {
 		socket = s
 	}
 	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "the hub's socket (or "+SocketEnv+")")
-	root.AddCommand(a.serve(), a.token(), a.nodes(), a.node(), a.apply(false), a.apply(true), a.services(), a.tasks(), a.logs())
+	root.AddCommand(a.serve(), a.token(), a.nodes(), a.node(), a.apply(false), a.apply(true), a.services(), a.tasks(), a.logs(), a.step("rollback", "Give a service the spec that it had before"), a.step("pause", "Have the update of a service go no further"), a.step("resume", "Have the paused update of a service go on"))
 	if err := root.ExecuteContext(ctx); err != nil {
 		_, _ = fmt.Fprintln(o.Stderr, "longshore-hub:", err)
 		return 1
@@ -299,12 +300,27 @@ func (a *app) services() *cobra.Command {
 		if err := a.client().Call(cmd.Context(), http.MethodGet, "/v1/services", nil, &list); err != nil {
 			return err
 		}
-		return a.show(list, "NAME\tMODE\tRUNNING\tVERSION\tIMAGE", func(add func(...any)) {
+		return a.show(list, "NAME\tMODE\tRUNNING\tVERSION\tIMAGE\tUPDATE", func(add func(...any)) {
 			for _, s := range list {
-				add(s.Name, s.Mode, fmt.Sprintf("%d/%d", s.Running, s.Wanted), s.Version, s.Image)
+				add(s.Name, s.Mode, fmt.Sprintf("%d/%d", s.Running, s.Wanted), s.Version, s.Image, updateOf(s))
 			}
 		})
 	}})
+}
+
+// updateOf tells how far the update of a service is, and why when it does not go on.
+func updateOf(s api.Service) string {
+	if strings.HasSuffix(s.Update, "paused") || s.Update == "rolled back" {
+		return s.Update + ": " + s.UpdateMessage
+	}
+	return s.Update
+}
+
+// step is a command that does one step with the update of a service.
+func (a *app) step(what, short string) *cobra.Command {
+	return &cobra.Command{Use: what + " SERVICE", Short: short, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+		return a.client().Call(cmd.Context(), http.MethodPost, "/v1/services/"+url.PathEscape(args[0])+"/update", api.UpdateStep{Step: what}, &struct{}{})
+	}}
 }
 
 func (a *app) tasks() *cobra.Command {

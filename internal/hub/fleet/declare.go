@@ -305,14 +305,7 @@ func (a *application) services(specs []*swarmv1.ServiceSpec) {
 			a.changed("service", name, "none")
 		default:
 			a.changed("service", name, "update")
-			next := proto.CloneOf(s.M)
-			next.Meta.UpdatedAt = a.now
-			next.PreviousSpec, next.PreviousSpecVersion = s.M.GetSpec(), s.M.GetSpecVersion()
-			next.Spec = spec
-			if !proto.Equal(s.M.GetSpec().GetTask(), spec.GetTask()) || !proto.Equal(s.M.GetSpec().GetEndpoint(), spec.GetEndpoint()) {
-				next.SpecVersion = &swarmv1.Version{Index: s.M.GetSpecVersion().GetIndex() + 1} // its tasks are replaced
-			}
-			a.writes = append(a.writes, board.Put(board.Services, s.M.GetId(), next, s.Rev))
+			a.writes = append(a.writes, board.Put(board.Services, s.M.GetId(), Replace(s.M, spec, a.now.AsTime()), s.Rev))
 		}
 	}
 	for name, s := range before {

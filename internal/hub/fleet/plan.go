@@ -383,6 +383,7 @@ func (p *planner) sweep() {
 	}
 	for _, s := range p.Services {
 		need(s.M.GetSpec().GetTask().GetContainer())
+		need(s.M.GetPreviousSpec().GetTask().GetContainer()) // for a rollback
 	}
 	for _, t := range p.Tasks {
 		need(t.M.GetSpec().GetContainer())
