@@ -24,14 +24,15 @@ import (
 
 // The kinds of records, which begin their keys. Secrets and configs are sealed.
 const (
-	Nodes    = "node/"    // swarmv1.Node: what an operator and the CA decide of a node
-	Seen     = "seen/"    // swarmv1.Node: the description and status of its last session
-	Revoked  = "revoked/" // swarmv1.BlacklistedCertificate
-	Services = "service/" // swarmv1.Service
-	Tasks    = "task/"    // swarmv1.Task without its status
-	Statuses = "status/"  // swarmv1.TaskStatus, by the id of the task
-	Secrets  = "secret/"  // swarmv1.Secret
-	Configs  = "config/"  // swarmv1.Config
+	Nodes    = "node/"     // swarmv1.Node: what an operator and the CA decide of a node
+	Seen     = "seen/"     // swarmv1.Node: the description and status of its last session
+	Revoked  = "revoked/"  // swarmv1.BlacklistedCertificate
+	Services = "service/"  // swarmv1.Service
+	Tasks    = "task/"     // swarmv1.Task without its status
+	Statuses = "status/"   // swarmv1.TaskStatus, by the id of the task
+	Secrets  = "secret/"   // swarmv1.Secret
+	Configs  = "config/"   // swarmv1.Config
+	declared = "declared/" // nothing: its revision is that of the last change of what is declared
 )
 
 // Record is a record in memory. Nobody changes M.
@@ -68,13 +69,14 @@ type Board struct {
 	log   *slog.Logger
 	self  string // the hub's own id
 
-	mu       sync.RWMutex // guards nodes, tasks, services, secrets, configs, revoked, rev, next, reported
+	mu       sync.RWMutex // guards nodes, tasks, services, secrets, configs, revoked, turn, rev, next, reported
 	nodes    map[string]*node
 	tasks    map[string]Task
 	services map[string]Record[*swarmv1.Service]
 	secrets  map[string]Record[*swarmv1.Secret]
 	configs  map[string]Record[*swarmv1.Config]
 	revoked  map[string]time.Time // until when
+	turn     int64                // the revision of the last change by Turn
 	rev      int64                // up to which all changes are here
 	next     chan struct{}        // closed at the next change
 	reported map[string]*swarmv1.TaskStatus
@@ -99,7 +101,7 @@ func (b *Board) clear() {
 	}
 	b.tasks, b.services = map[string]Task{}, map[string]Record[*swarmv1.Service]{}
 	b.secrets, b.configs = map[string]Record[*swarmv1.Secret]{}, map[string]Record[*swarmv1.Config]{}
-	b.revoked = map[string]time.Time{}
+	b.revoked, b.turn = map[string]time.Time{}, store.Absent
 }
 
 // order has statuses come after the tasks that they are of.
@@ -238,6 +240,8 @@ func (b *Board) applyLocked(c store.Change) {
 		keep(b.secrets, id, parse(b, c, new(swarmv1.Secret)))
 	case Configs:
 		keep(b.configs, id, parse(b, c, new(swarmv1.Config)))
+	case declared:
+		b.turn = c.Rev
 	}
 }
 
@@ -291,7 +295,28 @@ func Put(kind, id string, m proto.Message, condition int64) store.Write {
 	if err != nil {
 		err = fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
 	}
-	return store.Write{Key: kind + id, Value: data, Secret: kind == Secrets || kind == Configs, If: condition, Err: err}
+	return store.Write{Key: kind + id, Value: data, Secret: kind == Secrets || kind == Configs || credentials(m), If: condition, Err: err}
+}
+
+// credentials reports whether a service or task holds what a registry wants to be shown.
+func credentials(m proto.Message) bool {
+	has := func(t *swarmv1.TaskSpec) bool { return t.GetContainer().GetPullOptions().GetRegistryAuth() != "" }
+	switch m := m.(type) {
+	case *swarmv1.Service:
+		return has(m.GetSpec().GetTask()) || has(m.GetPreviousSpec().GetTask())
+	case *swarmv1.Task:
+		return has(m.GetSpec())
+	}
+	return false
+}
+
+// Turn is a write that belongs to each change of what is declared. Of changes that were made up
+// from the same records the first one is committed, and the others are Aborted. Who asks for it
+// before he reads the records cannot miss a change of them.
+func (b *Board) Turn() store.Write {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return store.Write{Key: declared, If: b.turn}
 }
 
 // Delete is the deletion of a record.

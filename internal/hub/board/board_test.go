@@ -1,9 +1,13 @@
 package board_test
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
@@ -25,5 +29,54 @@ func TestAMessageThatCannotBeEncodedIsRefused(t *testing.T) {
 	}
 	if _, err := s.Commit(t.Context(), good); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOfTwoChangesFromTheSameRecordsOneIsCommitted, also by a hub that has just begun.
+func TestOfTwoChangesFromTheSameRecordsOneIsCommitted(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	for range 2 {
+		b := board.New(s, "hub", slog.New(slog.DiscardHandler))
+		if err := b.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancelCause(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- b.Run(ctx) }()
+		first, second := b.Turn(), b.Turn()
+		if _, err := b.Commit(t.Context(), first); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.Commit(t.Context(), second); !errdefs.IsAborted(err) {
+			t.Errorf("the second change: %v", err)
+		}
+		if _, err := b.Commit(t.Context(), b.Turn()); err != nil {
+			t.Error(err)
+		}
+		stop(errors.New("the test is over"))
+		<-ended
+	}
+}
+
+// TestCredentialsAreSealed: those of registries, which services and their tasks hold.
+func TestCredentialsAreSealed(t *testing.T) {
+	t.Parallel()
+	spec := func(auth string) *swarmv1.TaskSpec {
+		return &swarmv1.TaskSpec{Runtime: &swarmv1.TaskSpec_Container{Container: &swarmv1.ContainerSpec{PullOptions: &swarmv1.ContainerSpec_PullOptions{RegistryAuth: auth}}}}
+	}
+	for name, c := range map[string]struct {
+		m    proto.Message
+		want bool
+	}{
+		"service":          {&swarmv1.Service{Spec: &swarmv1.ServiceSpec{Task: spec("planted")}}, true},
+		"service before":   {&swarmv1.Service{PreviousSpec: &swarmv1.ServiceSpec{Task: spec("planted")}}, true},
+		"task":             {&swarmv1.Task{Spec: spec("planted")}, true},
+		"service without":  {&swarmv1.Service{Spec: &swarmv1.ServiceSpec{Task: spec("")}}, false},
+		"task without any": {&swarmv1.Task{}, false},
+	} {
+		if got := board.Put(board.Services, "id", c.m, store.Any).Secret; got != c.want {
+			t.Errorf("%s: sealed %v", name, got)
+		}
 	}
 }

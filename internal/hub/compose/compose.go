@@ -84,7 +84,7 @@ func Read(ctx context.Context, s Source) (fleet.Declaration, error) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(project.Services)) {
-		spec, err := service(project.Services[name])
+		spec, err := service(d.Name, project.Services[name])
 		if err != nil {
 			return d, fmt.Errorf("%s: service %s: %w", s.Path, name, err)
 		}
@@ -197,7 +197,7 @@ func check(n *yaml.Node, known keys, path, at string) error {
 }
 
 // service is a service of the file as workers know it.
-func service(s types.ServiceConfig) (*swarmv1.ServiceSpec, error) {
+func service(stack string, s types.ServiceConfig) (*swarmv1.ServiceSpec, error) {
 	c := &swarmv1.ContainerSpec{
 		Image: s.Image, Labels: s.Labels, Command: s.Entrypoint, Args: s.Command, Hostname: s.Hostname, Dir: s.WorkingDir, User: s.User, Tty: s.Tty, ReadOnly: s.ReadOnly,
 		StopSignal: s.StopSignal, Sysctls: s.Sysctls, CapabilityAdd: s.CapAdd, CapabilityDrop: s.CapDrop,
@@ -235,7 +235,7 @@ func service(s types.ServiceConfig) (*swarmv1.ServiceSpec, error) {
 		c.Configs = append(c.Configs, &swarmv1.ConfigReference{ConfigName: r.Source, Target: &swarmv1.ConfigReference_File{File: target(types.FileReferenceConfig(r), "/"+r.Source)}})
 	}
 	var err error
-	if c.Mounts, err = mounts(s.Volumes); err != nil {
+	if c.Mounts, err = mounts(stack, s.Volumes); err != nil {
 		return nil, err
 	}
 	c.Healthcheck = health(s.HealthCheck)
@@ -293,7 +293,8 @@ func health(h *types.HealthCheckConfig) *swarmv1.HealthConfig {
 	return c
 }
 
-func mounts(volumes []types.ServiceVolumeConfig) (list []*swarmv1.Mount, err error) {
+// mounts are a service's. A volume with a name is its stack's, as docker's command line has it.
+func mounts(stack string, volumes []types.ServiceVolumeConfig) (list []*swarmv1.Mount, err error) {
 	for _, v := range volumes {
 		m := &swarmv1.Mount{Source: v.Source, Target: v.Target, Readonly: v.ReadOnly}
 		switch v.Type {
@@ -308,9 +309,13 @@ func mounts(volumes []types.ServiceVolumeConfig) (list []*swarmv1.Mount, err err
 				m.BindOptions.Propagation = swarmv1.Mount_BindOptions_Propagation(n)
 			}
 		case "volume":
-			m.Type = swarmv1.Mount_VOLUME
+			m.Type, m.VolumeOptions = swarmv1.Mount_VOLUME, &swarmv1.Mount_VolumeOptions{}
 			if v.Volume != nil {
-				m.VolumeOptions = &swarmv1.Mount_VolumeOptions{Nocopy: v.Volume.NoCopy, Subpath: v.Volume.Subpath}
+				m.VolumeOptions.Nocopy, m.VolumeOptions.Subpath = v.Volume.NoCopy, v.Volume.Subpath
+			}
+			if v.Source != "" {
+				m.Source = stack + "_" + v.Source
+				m.VolumeOptions.Labels = map[string]string{fleet.Stack: stack}
 			}
 		case "tmpfs":
 			m.Type = swarmv1.Mount_TMPFS

@@ -104,7 +104,7 @@ configs: {conf: {content: "some text"}}
 				"hosts": ["10.0.0.1 db"], "dnsConfig": {"nameservers": ["10.0.0.53"], "search": ["example"], "options": ["ndots:1"]}, "pidsLimit": 9,
 				"secrets": [{"secretName": "key", "file": {"name": "key", "uid": "0", "gid": "0", "mode": 292}}, {"secretName": "other", "file": {"name": "/key", "uid": "7", "gid": "0", "mode": 256}}],
 				"configs": [{"configName": "conf", "file": {"name": "/conf", "uid": "0", "gid": "0", "mode": 292}}],
-				"mounts": [{"type": "VOLUME", "source": "data", "target": "/data", "readonly": true, "volumeOptions": {}}, {"source": "/etc", "target": "/host", "readonly": true, "bindOptions": {"propagation": "RSLAVE"}},
+				"mounts": [{"type": "VOLUME", "source": "shop_data", "target": "/data", "readonly": true, "volumeOptions": {"labels": {"com.docker.stack.namespace": "shop"}}}, {"source": "/etc", "target": "/host", "readonly": true, "bindOptions": {"propagation": "RSLAVE"}},
 					{"type": "TMPFS", "target": "/tmp", "tmpfsOptions": {"sizeBytes": 1000000, "mode": 448}}],
 				"healthcheck": {"test": ["CMD-SHELL", "true"], "interval": "2s", "timeout": "1s", "retries": 4, "startPeriod": "3s"}
 			}

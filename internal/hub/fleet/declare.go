@@ -64,15 +64,15 @@ func Apply(ctx context.Context, b *board.Board, d Declaration, dry bool) ([]Diff
 	if err != nil {
 		return nil, err
 	}
-	a := &application{b: b, d: d, now: timestamppb.Now()}
+	a := &application{b: b, d: d, now: timestamppb.Now(), writes: []store.Write{b.Turn()}}
 	a.secrets(specs)
 	a.services(specs)
 	slices.SortFunc(a.diff, func(x, y Difference) int { return strings.Compare(x.Kind+" "+x.Name, y.Kind+" "+y.Name) })
-	if dry || len(a.writes) == 0 {
+	if dry || len(a.writes) == 1 {
 		return a.diff, nil
 	}
 	if len(a.writes) > store.MaxWrites {
-		return nil, invalid.Errorf("the declaration changes %d things at once; at most %d can be stored in one transaction", len(a.writes), store.MaxWrites)
+		return nil, invalid.Errorf("the declaration changes %d things at once; at most %d can be stored in one transaction", len(a.writes)-1, store.MaxWrites-1)
 	}
 	if _, err := b.Commit(ctx, a.writes...); err != nil {
 		if errdefs.IsAborted(err) {
@@ -124,8 +124,9 @@ func (d Declaration) validate() ([]*swarmv1.ServiceSpec, error) {
 	return specs, nil
 }
 
-// service checks one service.
-func (d Declaration) service(spec *swarmv1.ServiceSpec) error {
+// check refuses a service that the hub cannot have run. Whether the secrets and configs that it
+// needs are there is not looked at.
+func check(spec *swarmv1.ServiceSpec) error {
 	c := spec.GetTask().GetContainer()
 	switch {
 	case c == nil:
@@ -145,6 +146,14 @@ func (d Declaration) service(spec *swarmv1.ServiceSpec) error {
 		}
 	default:
 		return invalid.Errorf("it is neither global nor replicated")
+	}
+	switch {
+	case len(spec.GetTask().GetPlacement().GetPreferences()) > 0:
+		return invalid.Errorf("it has placement preferences, which a hub does not follow")
+	case len(spec.GetTask().GetPlacement().GetPlatforms()) > 0:
+		return invalid.Errorf("it is limited to platforms; constraints on node.platform.os and node.platform.arch do that")
+	case len(spec.GetTask().GetResources().GetReservations().GetGeneric()) > 0:
+		return invalid.Errorf("it reserves generic resources, which a hub does not count")
 	}
 	for _, text := range spec.GetTask().GetPlacement().GetConstraints() {
 		if _, err := parseConstraint(text); err != nil {
@@ -174,6 +183,15 @@ func (d Declaration) service(spec *swarmv1.ServiceSpec) error {
 			return invalid.Errorf("mounts of the type %s are not possible", strings.ToLower(m.GetType().String()))
 		}
 	}
+	return nil
+}
+
+// service checks one service of it.
+func (d Declaration) service(spec *swarmv1.ServiceSpec) error {
+	if err := check(spec); err != nil {
+		return err
+	}
+	c := spec.GetTask().GetContainer()
 	for _, r := range c.GetSecrets() {
 		if _, ok := d.Secrets[r.GetSecretName()]; !ok {
 			return invalid.Errorf("it needs the secret %q, which is not declared", r.GetSecretName())
@@ -236,10 +254,10 @@ func (a *application) secrets(specs []*swarmv1.ServiceSpec) {
 	}
 	for _, spec := range specs {
 		for _, r := range spec.GetTask().GetContainer().GetSecrets() {
-			r.SecretId = a.ids["secret "+r.GetSecretName()]
+			r.SecretId, r.SecretName = a.ids["secret "+r.GetSecretName()], a.d.Name+"_"+r.GetSecretName()
 		}
 		for _, r := range spec.GetTask().GetContainer().GetConfigs() {
-			r.ConfigId = a.ids["config "+r.GetConfigName()]
+			r.ConfigId, r.ConfigName = a.ids["config "+r.GetConfigName()], a.d.Name+"_"+r.GetConfigName()
 		}
 	}
 }
@@ -287,12 +305,12 @@ func (a *application) services(specs []*swarmv1.ServiceSpec) {
 	}
 	for _, spec := range specs {
 		name := spec.GetAnnotations().GetName()
-		spec.Annotations.Name = a.d.Name + "_" + name
-		if spec.GetAnnotations().GetLabels() == nil {
-			spec.Annotations.Labels = map[string]string{}
-		}
-		spec.Annotations.Labels[Stack] = a.d.Name
+		a.d.label(spec)
+		normalize(spec)
 		s, there := before[name]
+		if there {
+			keep(spec, s.M.GetSpec())
+		}
 		delete(before, name)
 		switch {
 		case !there:
