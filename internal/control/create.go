@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -130,7 +131,7 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 			MaxBytes: cmp.Or(req.GetLogBytes(), logBytes), MaxFiles: int(cmp.Or(req.GetLogFiles(), logFiles)),
 		}}
 	}
-	volumes := volumeMounts(req.GetMounts())
+	volumes := volumeMounts(append(slices.Clone(req.GetMounts()), declared(img, req)...))
 	for _, v := range volumes {
 		if v.Labels[anonymousLabel] != "" {
 			rec.Anonymous = append(rec.Anonymous, v.Name)
@@ -416,6 +417,23 @@ func volumeMounts(mounts []*longshorev1.Mount) []core.VolumeMount {
 		}
 	}
 	return out
+}
+
+// declared are the volumes that the image declares at places where the request mounts nothing.
+func declared(img core.Image, req *longshorev1.CreateRequest) (list []*longshorev1.Mount) {
+	taken := map[string]bool{}
+	for _, m := range req.GetMounts() {
+		taken[path.Clean(m.GetTarget())] = true
+	}
+	for _, t := range req.GetTmpfs() {
+		taken[path.Clean(t.GetTarget())] = true
+	}
+	for _, target := range ocispec.Volumes(&img.Config.Config) {
+		if !taken[target] {
+			list = append(list, &longshorev1.Mount{Target: target, Anonymous: true})
+		}
+	}
+	return list
 }
 
 // anonymousLabel marks the volumes without a name.

@@ -7,11 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // owners holds the id mappings of the user namespace through which the root's files are seen;
@@ -28,28 +31,108 @@ func inside(maps []specs.LinuxIDMapping, id uint32) int {
 	return int(id)
 }
 
-// fill copies the image's directory target into the volume at dir, with the owners that its
-// files have inside the container. Symlinks cannot lead out of either side. Files that the volume
-// already has are kept.
-func fill(from *os.Root, target, dir string, o owners) error {
-	rel := strings.TrimPrefix(path.Clean("/"+target), "/")
-	if rel == "" {
-		return fmt.Errorf("the root itself: %w", errdefs.ErrInvalidArgument)
-	}
-	src, err := from.OpenRoot(rel)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return nil
-	}
-	if err != nil {
+// place is where a volume is filled: what is copied goes to the directory stage of root first, and
+// from there, complete, to the directory dir of root.
+type place struct{ base, stage, dir string }
+
+// plainPlace is the place of a volume that is a directory of the node. Its stage lies beside the
+// content, where no container sees it.
+func plainPlace(content string) place {
+	return place{path.Dir(content), "_fill", path.Base(content)}
+}
+
+// mountedPlace is the place of a volume that is mounted at dir.
+func mountedPlace(dir string) place { return place{dir, ".longshore-fill", "."} }
+
+// fill copies what the image has at target into a volume that has nothing, with the owners that
+// the files have inside the container. Links cannot lead out of either side: those on the way to
+// the target are followed inside the container's root, as they are when the volume is mounted.
+//
+// An agent that dies in the midst leaves the stage, by which the next fill knows that it must
+// begin anew. What is in the volume without a stage was written by others, and nothing is copied
+// then; nor is a file overwritten that somebody has written since.
+func fill(from *os.Root, target string, at place, o owners) error {
+	src, err := openIn(from, target)
+	if src == nil || err != nil {
 		return err
 	}
 	defer func() { _ = src.Close() }()
-	dst, err := os.OpenRoot(dir)
+	base, err := os.OpenRoot(at.base)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = base.Close() }()
+	_, err = base.Lstat(at.stage)
+	if interrupted := err == nil; !interrupted {
+		if empty, err := isEmpty(base, at.dir); err != nil || !empty {
+			return err
+		}
+	}
+	if err := base.RemoveAll(at.stage); err != nil {
+		return err
+	}
+	if err := copyTree(src, base, at.stage, o); err != nil {
+		return errors.Join(err, base.RemoveAll(at.stage))
+	}
+	return settle(src, base, at, o)
+}
+
+// openIn opens the directory target of a container's root, and returns nil when there is none.
+func openIn(from *os.Root, target string) (*os.Root, error) {
+	rel := strings.TrimPrefix(path.Clean("/"+target), "/")
+	if rel == "" {
+		return nil, fmt.Errorf("the root itself: %w", errdefs.ErrInvalidArgument)
+	}
+	top, err := from.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = top.Close() }()
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	for {
+		fd, err := unix.Openat2(int(top.Fd()), rel, &how)
+		switch {
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN): // it was renamed meanwhile
+			continue
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+			return nil, nil //nolint:nilnil // the image has no directory there
+		case err != nil:
+			return nil, &fs.PathError{Op: "open", Path: target, Err: err}
+		}
+		root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(fd))
+		return root, errors.Join(err, unix.Close(fd))
+	}
+}
+
+func isEmpty(root *os.Root, dir string) (bool, error) {
+	d, err := root.Open(dir)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = d.Close() }()
+	_, err = d.Readdirnames(1)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return false, err
+}
+
+// copyTree copies src to the directory to of base.
+func copyTree(src, base *os.Root, to string, o owners) error {
+	if err := base.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	dst, err := base.OpenRoot(to)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = dst.Close() }()
-	return fs.WalkDir(src.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+	type dir struct {
+		path string
+		info fs.FileInfo
+	}
+	var dirs []dir
+	err = fs.WalkDir(src.FS(), ".", func(p string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -57,8 +140,60 @@ func fill(from *os.Root, target, dir string, o owners) error {
 		if err != nil {
 			return err
 		}
+		if info.IsDir() && p != "." {
+			dirs = append(dirs, dir{p, info})
+		}
 		return o.copyOne(src, dst, p, info)
 	})
+	for _, d := range slices.Backward(dirs) { // what is written into a directory changes its time
+		if err == nil {
+			err = dst.Chtimes(d.path, d.info.ModTime(), d.info.ModTime())
+		}
+	}
+	return err
+}
+
+// settle moves what is in the stage to the volume, gives that the owner and mode of the image's
+// directory, and removes the stage. All of it is on the disk then.
+func settle(src, base *os.Root, at place, o owners) error {
+	stage, err := base.Open(at.stage)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stage.Close() }()
+	names, err := stage.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	if len(names) > 0 {
+		if err := unix.Syncfs(int(stage.Fd())); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		to := path.Join(at.dir, name)
+		if _, err := base.Lstat(to); err == nil {
+			continue
+		}
+		if err := base.Rename(path.Join(at.stage, name), to); err != nil {
+			return err
+		}
+	}
+	info, err := src.Lstat(".")
+	if err != nil {
+		return err
+	}
+	if err := o.give(base, at.dir, info); err != nil {
+		return err
+	}
+	if err := base.RemoveAll(at.stage); err != nil {
+		return err
+	}
+	top, err := base.Open(at.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(top.Sync(), top.Close())
 }
 
 func (o owners) copyOne(src, dst *os.Root, p string, info fs.FileInfo) error {
@@ -78,12 +213,17 @@ func (o owners) copyOne(src, dst *os.Root, p string, info fs.FileInfo) error {
 	default:
 		return nil // devices, FIFOs and sockets are not content
 	}
-	if errors.Is(err, fs.ErrExist) && !info.IsDir() {
-		return nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	if err != nil {
 		return err
 	}
+	if err := o.give(dst, p, info); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	return dst.Chtimes(p, info.ModTime(), info.ModTime())
+}
+
+// give gives a file the owner and the mode of another one.
+func (o owners) give(dst *os.Root, p string, info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
 		if err := dst.Lchown(p, inside(o.UIDs, st.Uid), inside(o.GIDs, st.Gid)); err != nil {
 			return err
@@ -95,6 +235,8 @@ func (o owners) copyOne(src, dst *os.Root, p string, info fs.FileInfo) error {
 	return dst.Chmod(p, info.Mode().Perm()|info.Mode()&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky))
 }
 
+// copyFile copies a file. Its capabilities are lost when its owner is changed afterwards, and
+// those of the image's files are not those of a volume that many containers write to.
 func copyFile(src, dst *os.Root, p string) error {
 	in, err := src.Open(p)
 	if err != nil {

@@ -114,7 +114,7 @@ func (t *Table) take(ctx context.Context, u Use) (specs.Mount, error) {
 	if len(vol.Options) > 0 {
 		err = t.mounted(ctx, u, vol)
 	} else if !vol.Filled && !u.Mount.NoCopy && u.Mount.SubPath == "" {
-		if err = fill(u.From, u.Mount.Target, vol.Path, owners{UIDs: u.UIDs, GIDs: u.GIDs}); err == nil {
+		if err = fill(u.From, u.Mount.Target, plainPlace(vol.Path), owners{UIDs: u.UIDs, GIDs: u.GIDs}); err == nil {
 			err = t.Volumes.Filled(ctx, u.Owner, vol.Name)
 		}
 	}
@@ -176,11 +176,7 @@ func (t *Table) mounted(ctx context.Context, u Use, vol core.Volume) error {
 		return nil
 	}
 	// Others may have filled what a server has; only what is empty is new.
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) > 0 {
-		return err
-	}
-	if err := fill(u.From, u.Mount.Target, dir, owners{UIDs: u.UIDs, GIDs: u.GIDs}); err != nil {
+	if err := fill(u.From, u.Mount.Target, mountedPlace(dir), owners{UIDs: u.UIDs, GIDs: u.GIDs}); err != nil {
 		return fmt.Errorf("copy what the image has at %s (nocopy leaves that out): %w", u.Mount.Target, err)
 	}
 	return nil
