@@ -145,6 +145,40 @@ func Root(base, rel string) (*os.Root, error) {
 	return os.OpenRoot(fdPath(f))
 }
 
+// In opens p as a process would whose root directory is dir: links are followed, absolute ones and
+// .. too, and none leads out of dir. It is for a path that a container names, of what it has
+// itself.
+func In(dir *os.File, p string, flags int, mode os.FileMode) (*os.File, error) {
+	rel := strings.TrimLeft(p, "/")
+	if rel == "" {
+		rel = "."
+	}
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = uint64(mode.Perm())
+	}
+	for {
+		fd, err := unix.Openat2(int(dir.Fd()), rel, &how)
+		switch {
+		case err == unix.EINTR, err == unix.EAGAIN: // EAGAIN: something on the way was renamed meanwhile
+			continue
+		case err != nil:
+			return nil, &os.PathError{Op: "open", Path: p, Err: err}
+		}
+		return os.NewFile(uintptr(fd), p), nil
+	}
+}
+
+// RootIn opens a directory as In does, as an os.Root.
+func RootIn(dir *os.File, p string) (*os.Root, error) {
+	f, err := In(dir, p, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return os.OpenRoot(fdPath(f))
+}
+
 func fdPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 // MkdirAll makes the directory rel below base with its missing parents, and returns it

@@ -2,6 +2,7 @@ package beneath_test
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -181,5 +182,53 @@ func TestExchanges(t *testing.T) {
 	}
 	if left, err := os.ReadDir(outside); err != nil || len(left) != 2 {
 		t.Errorf("made outside: %v, %v", left, err)
+	}
+}
+
+// TestInFollowsLinksInside: whatever links are in a root, the file that is opened is in it.
+func TestInFollowsLinksInside(t *testing.T) {
+	base := t.TempDir()
+	root := filepath.Join(base, "root")
+	for _, dir := range []string{root + "/a/b", base + "/etc"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range map[string]string{root + "/a/b/f": "inside", base + "/etc/f": "outside"} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"abs": "/a/b", "up": "../../../a/b", "etc": "/../etc", "magic": "/proc/self/root/etc", "loop": "loop"} {
+		if err := os.Symlink(to, filepath.Join(root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, err := os.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dir.Close() }()
+	for _, p := range []string{"/a/b/f", "abs/f", "/up/f", "../../a/b/f", "/abs/../b/f"} {
+		f, err := beneath.In(dir, p, os.O_RDONLY, 0)
+		if err != nil {
+			t.Errorf("%s: %v", p, err)
+			continue
+		}
+		if b, err := io.ReadAll(f); err != nil || string(b) != "inside" {
+			t.Errorf("%s: %q, %v", p, b, err)
+		}
+		_ = f.Close()
+	}
+	for _, p := range []string{"/etc/f", "magic/f", "loop/f", "../etc/f"} {
+		if f, err := beneath.In(dir, p, os.O_RDONLY, 0); err == nil {
+			t.Errorf("%s was opened", p)
+			_ = f.Close()
+		}
+	}
+	if r, err := beneath.RootIn(dir, "/"); err != nil {
+		t.Error(err)
+	} else if err := r.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -4,10 +4,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
@@ -216,4 +220,57 @@ func holders(t *testing.T, v volumes, text string) {
 	if err != nil || records != 2 {
 		t.Errorf("%d records, %v", records, err)
 	}
+}
+
+// TestVolumesGetWhatTheImageHas: a named volume and those that the image declares begin with the
+// image's content, owner and mode, so that a user who is not root can write to them, and those
+// without a name go with the container.
+func TestVolumesGetWhatTheImageHas(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		files, err := imagetest.Busybox("/bin/busybox", nodetest.Applets...)
+		if err != nil {
+			t.Skipf("no busybox-static: %v", err)
+		}
+		files = append(files,
+			imagetest.File{Name: "var/lib/cache/", Mode: 0o750, UID: 999, GID: 998},
+			imagetest.File{Name: "var/lib/cache/conf", Body: []byte("from the image"), Mode: 0o640, UID: 999, GID: 998},
+			imagetest.File{Name: "srv", Link: "/var/lib"},
+			imagetest.File{Name: "etc/passwd", Body: []byte("root:x:0:0::/:/bin/sh\ncache:x:999:998::/:/bin/sh\n"), Mode: 0o644})
+		ref := imagetest.NewRegistry(t).Push("cache", "latest", imagetest.Image{
+			Layers: [][]imagetest.File{files}, Config: ocispec.ImageConfig{Env: []string{"PATH=/bin"}, Volumes: map[string]struct{}{"/var/lib/cache": {}}},
+		}.Build())
+		v := volumes{n, ref}
+		const look = "stat -c %u:%g:%a /var/lib/cache; cat /var/lib/cache/conf; echo more >> /var/lib/cache/conf; wc -l < /var/lib/cache/conf"
+		const fresh = "999:998:750\nfrom the image1\n"
+		run := func(more ...string) string {
+			t.Helper()
+			return v.must(t, slices.Concat([]string{"run", "--rm", "-u", "cache"}, more, []string{ref, "/bin/sh", "-c", look})...)
+		}
+		if got := run("-v", "named:/var/lib/cache"); got != fresh {
+			t.Errorf("the named volume: %q", got)
+		}
+		if got, want := run("-v", "named:/var/lib/cache"), "999:998:750\nfrom the imagemore\n2\n"; got != want {
+			t.Errorf("again: %q, want %q", got, want)
+		}
+		if got := run("-v", "linked:/srv/cache"); got != fresh {
+			t.Errorf("by way of a link: %q", got)
+		}
+		if got := v.must(t, "run", "--rm", "-v", "bare:/var/lib/cache:nocopy", ref, "/bin/sh", "-c", "stat -c %u:%a /var/lib/cache; ls /var/lib/cache"); got != "0:755\n" {
+			t.Errorf("with nocopy: %q", got)
+		}
+		if got := run(); got != fresh {
+			t.Errorf("the volume that the image declares: %q", got)
+		}
+		v.must(t, "run", "-d", "--name", "kept", ref, "/bin/sleep", "1000")
+		if got := v.must(t, "volume", "ls"); strings.Count(got, "\n") != 5 { // a header, named, linked, bare, kept's
+			t.Errorf("volumes:\n%s", got)
+		}
+		v.must(t, "rm", "-f", "-v", "kept")
+		v.must(t, "volume", "rm", "named", "linked", "bare")
+		if got := v.must(t, "volume", "ls"); strings.Count(got, "\n") != 1 {
+			t.Errorf("left: %s", got)
+		}
+		clean(t, n)
+	})
 }

@@ -8,13 +8,14 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/beneath"
 )
 
 // owners holds the id mappings of the user namespace through which the root's files are seen;
@@ -88,20 +89,11 @@ func openIn(from *os.Root, target string) (*os.Root, error) {
 		return nil, err
 	}
 	defer func() { _ = top.Close() }()
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	for {
-		fd, err := unix.Openat2(int(top.Fd()), rel, &how)
-		switch {
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN): // it was renamed meanwhile
-			continue
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-			return nil, nil //nolint:nilnil // the image has no directory there
-		case err != nil:
-			return nil, &fs.PathError{Op: "open", Path: target, Err: err}
-		}
-		root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(fd))
-		return root, errors.Join(err, unix.Close(fd))
+	root, err := beneath.RootIn(top, rel)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil, nil //nolint:nilnil // the image has no directory there
 	}
+	return root, err
 }
 
 func isEmpty(root *os.Root, dir string) (bool, error) {
