@@ -146,6 +146,8 @@ func (h *Hub) Serve(ctx context.Context, nodes, operators net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.Board.Run(ctx) })
 	group.Go(func() error { return h.Keys.Run(ctx) })
+	group.Go(func() error { return h.CA.Authority.Run(ctx) })
+	group.Go(func() error { return h.CA.Run(ctx) })
 	group.Go(func() error { return h.Dispatcher.Run(ctx) })
 	if !h.o.Hold {
 		group.Go(func() error { return fleet.Run(ctx, h.Board, h.o.MoveAfter, h.o.Log) })

@@ -14,18 +14,17 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"math/big"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -54,14 +53,6 @@ const (
 	backdate = time.Hour
 )
 
-// root is the authority's record.
-type root struct {
-	Cluster     string `json:"cluster"`     // the fleet's id
-	Hub         string `json:"hub"`         // the hub's id among its nodes
-	Certificate string `json:"certificate"` // PEM
-	Key         string `json:"key"`         // PEM, PKCS #8
-}
-
 // tokens is the record of the secrets of join tokens.
 type tokens struct {
 	Worker string `json:"worker"`
@@ -74,15 +65,13 @@ type Authority struct {
 
 	store *store.Store
 	life  time.Duration // of nodes' certificates
-	pem   []byte
-	cert  *x509.Certificate
-	key   crypto.Signer
-	pool  *x509.CertPool
+	trust atomic.Pointer[trust]
 
-	mu     sync.Mutex // guards tokens, rev, own
-	tokens tokens
-	rev    int64
-	own    *tls.Certificate // the hub's
+	mu      sync.Mutex // guards tokens, rev, own, changed
+	tokens  tokens
+	rev     int64
+	own     *tls.Certificate // the hub's
+	changed chan struct{}    // closed when the roots change next
 }
 
 // Open reads the authority of a store, or makes one in an empty store. life is how long nodes'
@@ -107,68 +96,34 @@ func Open(ctx context.Context, s *store.Store, life time.Duration) (*Authority, 
 	if err != nil {
 		return nil, err
 	}
-	a := &Authority{store: s, life: life}
-	if err := a.read(r.Value); err != nil {
-		return nil, fmt.Errorf("the hub's authority: %w: %w", errdefs.ErrDataLoss, err)
+	a := &Authority{store: s, life: life, changed: make(chan struct{})}
+	if err := a.takeRoot(r); err != nil {
+		return nil, err
 	}
+	a.Cluster, a.Hub = a.trust.Load().record.Cluster, a.trust.Load().record.Hub
 	t, err := s.Get(ctx, tokensRecord)
 	if err != nil {
 		return nil, err
 	}
-	a.rev = t.Rev
-	if err := json.Unmarshal(t.Value, &a.tokens); err != nil {
-		return nil, fmt.Errorf("the hub's join tokens: %w: %w", errdefs.ErrDataLoss, err)
-	}
-	return a, nil
+	return a, a.takeTokens(t)
 }
 
 // create makes a root and the first tokens.
 func create(ctx context.Context, s *store.Store) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	first, err := makeRoot()
 	if err != nil {
 		return err
 	}
-	t := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: nameCA}, NotBefore: time.Now().Add(-backdate), NotAfter: time.Now().Add(rootLife),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
+	made, err := json.Marshal(root{Cluster: NewID(), Hub: NewID(), pair: first})
 	if err != nil {
 		return err
 	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	token, err := json.Marshal(tokens{Worker: NewID()})
 	if err != nil {
 		return err
 	}
-	made, err := json.Marshal(root{Cluster: NewID(), Hub: NewID(), Certificate: encode("CERTIFICATE", der), Key: encode("PRIVATE KEY", pkcs8)})
-	if err != nil {
-		return err
-	}
-	first, err := json.Marshal(tokens{Worker: NewID()})
-	if err != nil {
-		return err
-	}
-	_, err = s.Commit(ctx, store.Write{Key: rootRecord, Value: made, Secret: true, If: store.Absent}, store.Write{Key: tokensRecord, Value: first, Secret: true, If: store.Absent})
+	_, err = s.Commit(ctx, store.Write{Key: rootRecord, Value: made, Secret: true, If: store.Absent}, store.Write{Key: tokensRecord, Value: token, Secret: true, If: store.Absent})
 	return err
-}
-
-func (a *Authority) read(data []byte) error {
-	var r root
-	if err := json.Unmarshal(data, &r); err != nil {
-		return err
-	}
-	pair, err := tls.X509KeyPair([]byte(r.Certificate), []byte(r.Key))
-	if err != nil {
-		return err
-	}
-	key, ok := pair.PrivateKey.(crypto.Signer)
-	if !ok || !pair.Leaf.IsCA {
-		return errors.New("it is no authority")
-	}
-	a.Cluster, a.Hub, a.pem, a.cert, a.key = r.Cluster, r.Hub, []byte(r.Certificate), pair.Leaf, key
-	a.pool = x509.NewCertPool()
-	a.pool.AddCert(a.cert)
-	return nil
 }
 
 func encode(kind string, der []byte) string {
@@ -197,20 +152,31 @@ func NewID() string {
 }
 
 // Roots are the authority's certificates, as PEM.
-func (a *Authority) Roots() []byte { return a.pem }
+func (a *Authority) Roots() []byte { return a.trust.Load().pem }
 
 // Token is the one by which workers join.
 func (a *Authority) Token() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return "SWMTKN-1-" + a.digest() + "-" + a.tokens.Worker
+	return a.tokenLocked()
 }
 
-// digest is what a token tells of the roots.
-func (a *Authority) digest() string {
-	sum := sha256.Sum256(a.pem)
-	text := new(big.Int).SetBytes(sum[:]).Text(36)
-	return strings.Repeat("0", 50-len(text)) + text
+func (a *Authority) tokenLocked() string {
+	return "SWMTKN-1-" + a.trust.Load().digest() + "-" + a.tokens.Worker
+}
+
+// takeTokens takes over a record of the tokens, unless a newer one is there.
+func (a *Authority) takeTokens(r store.Record) error {
+	var next tokens
+	if err := json.Unmarshal(r.Value, &next); err != nil {
+		return fmt.Errorf("the hub's join tokens: %w: %w", errdefs.ErrDataLoss, err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r.Rev > a.rev {
+		a.tokens, a.rev = next, r.Rev
+	}
+	return nil
 }
 
 // RotateToken makes another token. The one before is not accepted any more; nodes that have
@@ -228,7 +194,7 @@ func (a *Authority) RotateToken(ctx context.Context) (string, error) {
 		return "", err
 	}
 	a.tokens, a.rev = next, rev
-	return "SWMTKN-1-" + a.digest() + "-" + next.Worker, nil
+	return a.tokenLocked(), nil
 }
 
 // admits reports whether a token lets a worker join.
@@ -271,20 +237,30 @@ func parseCSR(csr []byte) (crypto.PublicKey, error) {
 	return req.PublicKey, nil
 }
 
-// issue makes a certificate.
-func (a *Authority) issue(id, role string, key crypto.PublicKey, names ...string) ([]byte, error) {
-	now := time.Now()
+// issue makes a certificate, which is the first of those that it returns; the others lead to
+// roots of before.
+func (a *Authority) issue(id, role string, key crypto.PublicKey, names ...string) ([][]byte, error) {
+	now, by := time.Now(), a.trust.Load()
 	t := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: id, OrganizationalUnit: []string{role}, Organization: []string{a.Cluster}},
 		DNSNames: append([]string{role, id}, names...), NotBefore: now.Add(-backdate), NotAfter: now.Add(a.life),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, t, a.cert, key, a.key)
+	der, err := x509.CreateCertificate(rand.Reader, t, by.issuer, key, by.key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate of %s: %w", id, err)
 	}
-	return der, nil
+	return append([][]byte{der}, by.between...), nil
+}
+
+// encodeChain is certificates as PEM, one after the other.
+func encodeChain(chain [][]byte) []byte {
+	var text strings.Builder
+	for _, der := range chain {
+		text.WriteString(encode("CERTIFICATE", der))
+	}
+	return []byte(text.String())
 }
 
 // certificate is the hub's own, which is made anew when half of its time is over.
@@ -298,14 +274,14 @@ func (a *Authority) certificate() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	der, err := a.issue(a.Hub, RoleManager, key.Public(), nameCA)
+	chain, err := a.issue(a.Hub, RoleManager, key.Public(), nameCA)
 	if err != nil {
 		return nil, err
 	}
-	leaf, err := x509.ParseCertificate(der)
+	leaf, err := x509.ParseCertificate(chain[0])
 	if err != nil {
 		return nil, err
 	}
-	a.own = &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	a.own = &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: leaf}
 	return a.own, nil
 }

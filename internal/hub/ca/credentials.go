@@ -26,6 +26,8 @@ type Caller struct {
 	Expired bool
 	// NotAfter is when its certificate's time is over.
 	NotAfter time.Time
+
+	roots []string // the public keys of the roots to which its certificate led
 }
 
 // authInfo is what the handshake says of a connection.
@@ -60,7 +62,7 @@ func (s *Service) Credentials() credentials.TransportCredentials {
 func (t transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	var caller *Caller
 	config := &tls.Config{
-		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, ClientCAs: t.a.pool, SessionTicketsDisabled: true, NextProtos: []string{"h2"},
+		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, ClientCAs: t.a.trust.Load().pool, SessionTicketsDisabled: true, NextProtos: []string{"h2"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return t.a.certificate() },
 		VerifyConnection: func(s tls.ConnectionState) (err error) {
 			caller, err = t.verify(s.PeerCertificates, time.Now())
@@ -108,14 +110,23 @@ func (t transport) verify(certs []*x509.Certificate, now time.Time) (*Caller, er
 		}
 		at = leaf.NotAfter
 	}
-	if _, err := leaf.Verify(x509.VerifyOptions{Roots: t.a.pool, Intermediates: between, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	chains, err := leaf.Verify(x509.VerifyOptions{Roots: t.a.trust.Load().pool, Intermediates: between, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
 		return nil, err
 	}
 	s := leaf.Subject
 	if s.CommonName == "" || len(s.OrganizationalUnit) != 1 || len(s.Organization) != 1 {
 		return nil, errors.New("the certificate does not say whose it is")
 	}
-	return &Caller{Node: s.CommonName, Role: s.OrganizationalUnit[0], Cluster: s.Organization[0], Expired: expired, NotAfter: leaf.NotAfter}, nil
+	return &Caller{Node: s.CommonName, Role: s.OrganizationalUnit[0], Cluster: s.Organization[0], Expired: expired, NotAfter: leaf.NotAfter, roots: rootsOf(chains)}, nil
+}
+
+// rootsOf are the public keys of the roots to which a certificate leads.
+func rootsOf(chains [][]*x509.Certificate) (keys []string) {
+	for _, chain := range chains {
+		keys = append(keys, string(chain[len(chain)-1].RawSubjectPublicKeyInfo))
+	}
+	return keys
 }
 
 // ClientHandshake implements credentials.TransportCredentials; a hub does not dial.
@@ -177,6 +188,8 @@ func (s *Service) Allowed(c Caller) error {
 	switch {
 	case c.Cluster != s.Authority.Cluster:
 		return denied("unauthorized peer role: rpc error: code = PermissionDenied desc = remote certificate not part of organization: %s", s.Authority.Cluster)
+	case !slices.ContainsFunc(c.roots, func(key string) bool { return s.Authority.trust.Load().keys[key] }):
+		return denied("unauthorized peer role: rpc error: code = PermissionDenied desc = the certificate of node %s is of a root that was exchanged", c.Node)
 	case s.Board.Revoked(c.Node, time.Now()):
 		return denied("unauthorized peer role: rpc error: code = PermissionDenied desc = node %s was removed from swarm", c.Node)
 	}

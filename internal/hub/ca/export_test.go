@@ -7,13 +7,14 @@ import (
 
 // IssueAs makes a certificate for a node and a role that its fleet does not have.
 func IssueAs(a *Authority, id, role string, key crypto.PublicKey) ([]byte, error) {
-	der, err := a.issue(id, role, key)
-	return []byte(encode("CERTIFICATE", der)), err
+	chain, err := a.issue(id, role, key)
+	return encodeChain(chain), err
 }
 
 // IssueAt makes a worker's certificate that was valid some time ago.
 func IssueAt(a *Authority, id string, key crypto.PublicKey, end time.Time) ([]byte, error) {
-	b := &Authority{Cluster: a.Cluster, cert: a.cert, key: a.key, life: time.Until(end)}
+	b := &Authority{Cluster: a.Cluster, life: time.Until(end)}
+	b.trust.Store(a.trust.Load())
 	return IssueAs(b, id, RoleWorker, key)
 }
 

@@ -85,11 +85,11 @@ func (s *Service) sign(n *swarmv1.Node) error {
 	if err != nil {
 		return err
 	}
-	der, err := s.Authority.issue(n.GetId(), RoleWorker, key)
+	chain, err := s.Authority.issue(n.GetId(), RoleWorker, key)
 	if err != nil {
 		return err
 	}
-	n.Certificate.Certificate = []byte(encode("CERTIFICATE", der))
+	n.Certificate.Certificate = encodeChain(chain)
 	n.Certificate.Status = &swarmv1.IssuanceStatus{State: swarmv1.IssuanceStatus_ISSUED}
 	return nil
 }

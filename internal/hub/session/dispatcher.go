@@ -217,7 +217,7 @@ func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStre
 		return err
 	}
 	for {
-		changed, keys := d.o.Board.NodeChanged(node), d.o.Keys.Changed()
+		changed, keys, roots := d.o.Board.NodeChanged(node), d.o.Keys.Changed(), d.o.CA.Authority.Changed()
 		if err := d.live(s, caller); err != nil {
 			return err
 		}
@@ -234,6 +234,7 @@ func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStre
 		select {
 		case <-changed:
 		case <-keys:
+		case <-roots:
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		case <-ctx.Done():
