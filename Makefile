@@ -161,6 +161,11 @@ install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 644 contrib/systemd/longshore.socket $(DESTDIR)/lib/systemd/system/longshore.socket
 	install -D -m 644 contrib/systemd/longshore-cri.socket $(DESTDIR)/lib/systemd/system/longshore-cri.socket
 
+.PHONY: install-hub
+install-hub: build ## install the hub and its systemd unit below DESTDIR; the unit wants a user longshore-hub
+	install -D -m 755 bin/longshore-hub $(DESTDIR)/usr/bin/longshore-hub
+	install -D -m 644 contrib/systemd/longshore-hub.service $(DESTDIR)/lib/systemd/system/longshore-hub.service
+
 deb: build ## the Debian packages in dist/
 	hack/deb.sh
 

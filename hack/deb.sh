@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the Debian packages longshore, of the binaries in bin/, and
-# longshore-kubernetes into dist/. What they are made of is in
+# Builds the Debian packages longshore and longshore-hub, of the binaries in bin/,
+# and longshore-kubernetes into dist/. What they are made of is in
 # contrib/packaging/debian and contrib/systemd.
 #
 # VERSION      otherwise made of the last tag and the commit
@@ -10,7 +10,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 bin=${BIN:-bin} out=${OUT:-dist} from=contrib/packaging/debian
-for program in longshore longshore-keeper longshore-oci longshore-verify; do
+for program in longshore longshore-keeper longshore-oci longshore-verify longshore-hub; do
 	test -x "$bin/$program" || {
 		echo "deb.sh: no $bin/$program: build first (make build)" >&2
 		exit 1
@@ -48,7 +48,7 @@ pkg=$tmp/longshore
 for program in longshore longshore-keeper longshore-oci longshore-verify; do
 	install -D -m 755 "$bin/$program" "$pkg/usr/bin/$program"
 done
-for unit in contrib/systemd/*; do
+for unit in contrib/systemd/longshore.* contrib/systemd/longshore-cri.*; do
 	install -D -m 644 "$unit" "$pkg/lib/systemd/system/$(basename "$unit")"
 done
 install -d -m 755 "$pkg/etc/longshore/conf.d" "$pkg/usr/share/bash-completion/completions" \
@@ -65,3 +65,10 @@ install -D -m 644 "$from/modules-load.conf" "$pkg/etc/modules-load.d/longshore-k
 install -D -m 644 "$from/sysctl.conf" "$pkg/etc/sysctl.d/60-longshore-kubernetes.conf"
 install -D -m 644 "$from/crictl.yaml" "$pkg/usr/share/longshore/crictl.yaml"
 finish longshore-kubernetes all
+
+pkg=$tmp/longshore-hub
+install -D -m 755 "$bin/longshore-hub" "$pkg/usr/bin/longshore-hub"
+install -D -m 644 contrib/systemd/longshore-hub.service "$pkg/lib/systemd/system/longshore-hub.service"
+install -D -m 644 "$from/longshore-hub.sysusers" "$pkg/usr/lib/sysusers.d/longshore-hub.conf"
+install -D -m 644 "$from/hub-options" "$pkg/etc/longshore-hub/options"
+finish longshore-hub "$arch"

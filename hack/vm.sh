@@ -111,7 +111,7 @@ packages() { # directory
   local next=$run/next
   VERSION=1.0.0 BIN=$1/bin OUT=$1/deb COMPRESSION=none hack/deb.sh >/dev/null
   mkdir "$next"
-  cp "$1"/bin/longshore{,-keeper,-oci,-verify} "$next/"
+  cp "$1"/bin/longshore{,-keeper,-oci,-verify,-hub} "$next/"
   nice go build -trimpath -ldflags='-s -w -X main.release=2.0.0' -o "$next/" ./cmd/longshore
   VERSION=2.0.0 BIN=$next OUT=$1/deb COMPRESSION=none hack/deb.sh >/dev/null
   rm -r "$next"

@@ -20,9 +20,10 @@ import (
 const (
 	engine     = "longshore"
 	kubernetes = "longshore-kubernetes"
+	hub        = "longshore-hub"
 )
 
-// build makes both packages and returns their files by name.
+// build makes all packages and returns their files by name.
 func build(t *testing.T, version, compression string) map[string]string {
 	t.Helper()
 	out := t.TempDir()
@@ -32,7 +33,7 @@ func build(t *testing.T, version, compression string) map[string]string {
 		t.Fatalf("deb.sh: %v: %s", err, b)
 	}
 	files := map[string]string{}
-	for _, name := range []string{engine, kubernetes} {
+	for _, name := range []string{engine, kubernetes, hub} {
 		found, err := filepath.Glob(filepath.Join(out, name+"_"+version+"_*.deb"))
 		if err != nil || len(found) != 1 {
 			t.Fatalf("%s: %v, %v", name, found, err)
@@ -149,16 +150,16 @@ func newSystem(t *testing.T) system {
 	if err := os.Symlink("dash", s.path("bin/sh")); err != nil {
 		t.Fatal(err)
 	}
-	for _, applet := range []string{"cat", "cp", "grep", "rm", "rmdir"} {
+	for _, applet := range []string{"cat", "cp", "chmod", "grep", "rm", "rmdir"} {
 		if err := os.Symlink("busybox", s.path("bin/"+applet)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"deb-systemd-helper", "deb-systemd-invoke", "systemctl", "modprobe", "sysctl"} {
+	for _, name := range []string{"deb-systemd-helper", "deb-systemd-invoke", "systemctl", "systemd-sysusers", "chown", "modprobe", "sysctl"} {
 		s.write("/usr/bin/"+name, "#!/bin/sh\necho ${0##*/} $* >>/calls\n", 0o755)
 	}
 	status := ""
-	for _, name := range []string{"kmod", "procps"} {
+	for _, name := range []string{"kmod", "procps", "systemd"} {
 		status += "Package: " + name + "\nStatus: install ok installed\nVersion: 1\nArchitecture: all\nMaintainer: Nobody <nobody@localhost>\nDescription: stand-in\n\n"
 	}
 	s.write("/var/lib/dpkg/status", status, 0o644)
@@ -329,6 +330,37 @@ func TestPackageKeepsForeignCrictlConfig(t *testing.T) {
 			}
 			if got := s.read("etc/crictl.yaml"); got != theirs {
 				t.Errorf("after dpkg %s: %q", args[0], got)
+			}
+		}
+	})
+}
+
+// TestHubPackageLife: the hub is started by nobody but the administrator, and its records go with
+// the purge alone.
+func TestHubPackageLife(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		s := newSystem(t)
+		first, second := build(t, "1.0.0", "none"), build(t, "2.0.0", "none")
+		settle := []string{
+			"systemd-sysusers longshore-hub.conf", "chown root:longshore-hub /etc/longshore-hub", "deb-systemd-invoke try-restart longshore-hub.service",
+		}
+		s.want(settle, "-i", first[hub])
+		if info, err := os.Stat(s.path("etc/longshore-hub")); err != nil || info.Mode().Perm() != 0o750 {
+			t.Errorf("the passphrase's directory: %v, %v", info.Mode(), err)
+		}
+		const options, mine = "etc/longshore-hub/options", "LONGSHORE_HUB_OPTIONS=\"--advertise 192.0.2.1:2377\"\n"
+		s.write(options, mine, 0o644)
+		s.write("etc/longshore-hub/passphrase", "secret", 0o600)
+		s.write("var/lib/longshore-hub/etcd/member", "data", 0o600)
+		s.want(settle, "-i", second[hub])
+		s.want([]string{"deb-systemd-invoke stop longshore-hub.service"}, "--remove", hub)
+		if s.exists("usr/bin/longshore-hub") || s.read(options) != mine || !s.exists("etc/longshore-hub/passphrase") || !s.exists("var/lib/longshore-hub/etcd/member") {
+			t.Error("the removal has left the program, or taken what is the administrator's")
+		}
+		s.want(nil, "--purge", hub)
+		for _, name := range []string{"etc/longshore-hub", "var/lib/longshore-hub"} {
+			if s.exists(name) {
+				t.Errorf("left: /%s", name)
 			}
 		}
 	})

@@ -123,7 +123,7 @@ func TestPackage(t *testing.T) {
 
 func deb(version, name string) string {
 	arch := "amd64"
-	if name != "longshore" {
+	if name == "longshore-kubernetes" {
 		arch = "all"
 	}
 	return fmt.Sprintf("/longshore/deb/%s_%s_%s.deb", name, version, arch)
@@ -141,7 +141,7 @@ systemctl daemon-reload`)
 func (g guest) baseDpkg() {
 	g.t.Helper()
 	var status strings.Builder
-	for _, name := range []string{"kmod", "procps"} {
+	for _, name := range []string{"kmod", "procps", "systemd"} {
 		fmt.Fprintf(&status, "Package: %s\nStatus: install ok installed\nVersion: 99\nArchitecture: all\nMaintainer: Nobody <nobody@localhost>\nDescription: unpacked\n\n", name)
 	}
 	g.write("/var/lib/dpkg/status", status.String())

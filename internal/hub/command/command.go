@@ -21,6 +21,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
 	"github.com/longshore/longshore/internal/hub"
@@ -142,6 +143,9 @@ func (a *app) run(ctx context.Context, o hub.Options, listen string) (err error)
 		return err
 	}
 	o.Log.InfoContext(ctx, "the hub serves", "nodes", nodes.Addr().String(), "advertised", o.Advertise, "operators", a.socket, "cluster", h.CA.Authority.Cluster)
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+		o.Log.WarnContext(ctx, "could not tell systemd that the hub is ready", "error", err)
+	}
 	return h.Serve(ctx, nodes, operators)
 }
 
