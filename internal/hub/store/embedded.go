@@ -31,9 +31,27 @@ const maxRequest = 10 << 20
 // longestSocket is the length of the longest path of a socket.
 const longestSocket = len(unix.RawSockaddrUnix{}.Path) - 1
 
-// Open starts the database in its directory, or makes one, and unseals it. FailedPrecondition
-// when another program has it open, PermissionDenied when the passphrase is wrong.
+// Open starts the database in its directory, or makes one, or connects to the user's, and unseals
+// it. FailedPrecondition when another program has the directory open, PermissionDenied when the
+// passphrase is wrong.
 func Open(ctx context.Context, o Options) (*Store, error) {
+	start := embedded
+	if o.Remote != nil {
+		start = remote
+	}
+	s, err := start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.unlock(ctx, o.Passphrase, o.Iterations); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// embedded starts the database in its directory.
+func embedded(ctx context.Context, o Options) (*Store, error) {
 	lock, err := own(o.Dir)
 	if err != nil {
 		return nil, err
@@ -49,7 +67,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("start etcd in %s: %w", o.Dir, err)
 	}
-	s := &Store{etcd: etcd, lock: lock, ending: ending}
+	s := &Store{etcd: etcd, prefix: DefaultPrefix, lock: lock, ending: ending}
 	s.closed = sync.OnceValue(s.close)
 	select {
 	case <-etcd.Server.ReadyNotify():
@@ -61,10 +79,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, context.Cause(ctx)
 	}
 	s.client = v3client.New(etcd.Server)
-	if err := s.unlock(ctx, o.Passphrase, o.Iterations); err != nil {
-		_ = s.Close()
-		return nil, err
-	}
 	return s, nil
 }
 

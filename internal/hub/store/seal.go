@@ -91,12 +91,18 @@ func (s *Store) unlock(ctx context.Context, passphrase []byte, iterations int) e
 	if len(passphrase) == 0 {
 		return fmt.Errorf("the store needs a passphrase: %w", errdefs.ErrInvalidArgument)
 	}
-	resp, err := s.client.Get(ctx, prefix+sealKey)
+	asked, done := s.bounded(ctx)
+	defer done()
+	resp, err := s.client.Get(asked, s.prefix+sealKey)
 	if err != nil {
-		return fmt.Errorf("read the store's key: %w", classed(err))
+		return fmt.Errorf("read the store's key: %w", answer(asked, err))
 	}
 	if len(resp.Kvs) == 0 {
-		return s.makeKey(ctx, passphrase, iterations)
+		err := s.makeKey(ctx, passphrase, iterations)
+		if errdefs.IsAborted(err) { // another hub was first
+			return s.unlock(ctx, passphrase, iterations)
+		}
+		return err
 	}
 	var w wrapped
 	if err := json.Unmarshal(resp.Kvs[0].Value, &w); err != nil {

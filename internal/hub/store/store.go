@@ -1,6 +1,6 @@
-// Package store keeps the hub's records in etcd, which runs inside of the hub: a flat space
-// of keys, changed by transactions with conditions, and watched. Records that are secret are
-// sealed with AES-GCM before etcd sees them.
+// Package store keeps the hub's records in etcd, which runs inside of the hub, or is the
+// user's and serves several hubs: a flat space of keys, changed by transactions with conditions,
+// and watched. Records that are secret are sealed with AES-GCM before etcd sees them.
 //
 // It does not know what the records mean. Start at Open, Store.Commit and Store.Watch.
 package store
@@ -16,13 +16,14 @@ import (
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// prefix begins each of the hub's keys.
-const prefix = "/longshore-hub/"
+// DefaultPrefix begins each of the hub's keys.
+const DefaultPrefix = "/longshore-hub/"
 
 // MaxWrites is how many writes one transaction may have, conditions included: etcd's limit.
 const MaxWrites = 128
@@ -37,6 +38,8 @@ const page = 1000
 type Options struct {
 	// Dir is the directory of the database and of its sockets, which only its owner may enter.
 	Dir string
+	// Remote is the user's etcd, in place of the one in Dir.
+	Remote *Remote
 	// Passphrase unseals the records that are secret.
 	Passphrase []byte
 	// Iterations make guessing the passphrase slow; 0 is the default.
@@ -49,8 +52,9 @@ type Options struct {
 // Store is an open store.
 type Store struct {
 	client *clientv3.Client
-	etcd   *embed.Etcd
-	lock   *os.File // of the directory
+	prefix string      // begins each key, and ends in a slash
+	etcd   *embed.Etcd // nil when it is the user's
+	lock   *os.File    // of the directory
 	ending *atomic.Bool
 	sealer sealer
 	// closed ends the store once, whoever closes it how often.
@@ -79,6 +83,8 @@ type Write struct {
 	Secret bool
 	// If is the revision that the record must have, Any or Absent.
 	If int64
+	// Only has nothing written: the condition alone counts.
+	Only bool
 	// Err is why there is no value. A transaction with such a write is refused as a whole.
 	Err error
 }
@@ -98,6 +104,9 @@ func (s *Store) close() error {
 	if s.client != nil {
 		err = s.client.Close()
 	}
+	if s.etcd == nil {
+		return err
+	}
 	s.etcd.Close()
 	if errors.Is(err, context.Canceled) { // as the client of an etcd in the same process always says
 		err = nil
@@ -105,11 +114,16 @@ func (s *Store) close() error {
 	return errors.Join(err, s.lock.Close())
 }
 
+// Alone reports whether no other hub can have the store.
+func (s *Store) Alone() bool { return s.etcd != nil }
+
 // Get reads one record. NotFound when there is none.
 func (s *Store) Get(ctx context.Context, key string) (Record, error) {
-	resp, err := s.client.Get(ctx, prefix+key)
+	ctx, done := s.bounded(ctx)
+	defer done()
+	resp, err := s.client.Get(ctx, s.prefix+key)
 	if err != nil {
-		return Record{}, fmt.Errorf("read record %s: %w", key, classed(err))
+		return Record{}, fmt.Errorf("read record %s: %w", key, answer(ctx, err))
 	}
 	if len(resp.Kvs) == 0 {
 		return Record{}, fmt.Errorf("there is no record %s: %w", key, errdefs.ErrNotFound)
@@ -121,17 +135,19 @@ func (s *Store) Get(ctx context.Context, key string) (Record, error) {
 // List reads all records whose keys begin with a prefix, in the order of their keys, as they
 // were at the revision that it returns.
 func (s *Store) List(ctx context.Context, under string) (records []Record, rev int64, err error) {
-	from, end := prefix+under, clientv3.GetPrefixRangeEnd(prefix+under)
+	from, end := s.prefix+under, clientv3.GetPrefixRangeEnd(s.prefix+under)
+	ctx, done := s.bounded(ctx)
+	defer done()
 	for {
 		resp, err := s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(rev))
 		if err != nil {
-			return nil, 0, fmt.Errorf("list records %s: %w", under, classed(err))
+			return nil, 0, fmt.Errorf("list records %s: %w", under, answer(ctx, err))
 		}
 		if rev == 0 {
 			rev = resp.Header.GetRevision()
 		}
 		for _, kv := range resp.Kvs {
-			key := strings.TrimPrefix(string(kv.Key), prefix)
+			key := strings.TrimPrefix(string(kv.Key), s.prefix)
 			if key == sealKey {
 				continue
 			}
@@ -173,26 +189,38 @@ func (s *Store) commit(ctx context.Context, writes []Write, values [][]byte) (in
 		return 0, fmt.Errorf("a transaction of %d writes; at most %d: %w", len(writes), MaxWrites, errdefs.ErrInvalidArgument)
 	}
 	var conditions []clientv3.Cmp
-	ops := make([]clientv3.Op, len(writes))
+	var ops []clientv3.Op
 	for i, w := range writes {
-		key := prefix + w.Key
+		key := s.prefix + w.Key
 		if w.If != Any {
 			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", max(w.If, 0)))
 		}
-		if w.Delete {
-			ops[i] = clientv3.OpDelete(key)
-		} else {
-			ops[i] = clientv3.OpPut(key, string(values[i]))
+		switch {
+		case w.Only:
+		case w.Delete:
+			ops = append(ops, clientv3.OpDelete(key))
+		default:
+			ops = append(ops, clientv3.OpPut(key, string(values[i])))
 		}
 	}
+	ctx, done := s.bounded(ctx)
+	defer done()
 	resp, err := s.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
 	if err != nil {
-		return 0, fmt.Errorf("write %s: %w", keys(writes), classed(err))
+		return 0, fmt.Errorf("write %s: %w", keys(writes), answer(ctx, err))
 	}
 	if !resp.Succeeded {
 		return 0, fmt.Errorf("write %s: it was changed meanwhile: %w", keys(writes), errdefs.ErrAborted)
 	}
+	if !slices.ContainsFunc(resp.Responses, wrote) {
+		return 0, nil // it has no revision of its own
+	}
 	return resp.Header.GetRevision(), nil
+}
+
+// wrote reports whether an operation of a transaction changed anything.
+func wrote(r *etcdserverpb.ResponseOp) bool {
+	return r.GetResponsePut() != nil || r.GetResponseDeleteRange().GetDeleted() > 0
 }
 
 // keys names what a transaction writes.
@@ -208,17 +236,22 @@ func keys(writes []Write) string {
 
 // Watch calls fn with the changes of each transaction after a revision, in their order, until
 // ctx ends, fn returns an error, or etcd ends the watch. OutOfRange when changes after the
-// revision are not known any more: who watches lists again. It always returns an error.
+// revision are not known any more: who watches lists again; Unavailable when etcd does not answer.
+// It always returns an error.
 func (s *Store) Watch(ctx context.Context, under string, after int64, fn func(rev int64, changes []Change) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	for resp := range s.client.Watch(ctx, prefix+under, clientv3.WithPrefix(), clientv3.WithRev(after+1)) {
+	asked := ctx
+	if !s.Alone() {
+		asked = clientv3.WithRequireLeader(ctx) // a member that has lost the others ends it
+	}
+	for resp := range s.client.Watch(asked, s.prefix+under, clientv3.WithPrefix(), clientv3.WithRev(after+1)) {
 		if err := resp.Err(); err != nil {
 			return fmt.Errorf("watch records %s: %w", under, classed(err))
 		}
 		var changes []Change
 		for _, ev := range resp.Events {
-			c := Change{Record: Record{Key: strings.TrimPrefix(string(ev.Kv.Key), prefix), Rev: ev.Kv.ModRevision}, Deleted: ev.Type == clientv3.EventTypeDelete}
+			c := Change{Record: Record{Key: strings.TrimPrefix(string(ev.Kv.Key), s.prefix), Rev: ev.Kv.ModRevision}, Deleted: ev.Type == clientv3.EventTypeDelete}
 			if c.Key == sealKey {
 				continue
 			}
@@ -256,7 +289,11 @@ func classed(err error) error {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return fmt.Errorf("%w: %w", errdefs.ErrOutOfRange, err)
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("%w: %w", errdefs.ErrResourceExhausted, err)
+		return fmt.Errorf("the database is full: it takes no writes until it is given more space (see its quota): %w: %w", errdefs.ErrResourceExhausted, err)
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), errors.Is(err, rpctypes.ErrTooManyOps):
+		return fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
+	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty):
+		return fmt.Errorf("%w: %w", errdefs.ErrPermissionDenied, err)
 	default:
 		return fmt.Errorf("%w: %w", errdefs.ErrUnavailable, err)
 	}

@@ -1,0 +1,230 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// Remote is an etcd of the user's, which each of its hubs reaches by TLS with a client certificate.
+type Remote struct {
+	Endpoints []string // https://HOST:PORT, its members'
+	// Cert, Key and CA are files, as PEM: the hub's certificate and key for etcd, and by whom the
+	// members' certificates are issued. The first two are read again for each connection.
+	Cert, Key, CA string
+	// Prefix begins each of the hub's keys; "" is DefaultPrefix. Each fleet has its own.
+	Prefix string
+}
+
+// How soon a member that does not answer is left for another one.
+const (
+	dialTimeout   = 5 * time.Second
+	probeAfter    = 5 * time.Second
+	probeTimeout  = 3 * time.Second
+	answerTimeout = 30 * time.Second
+)
+
+// remote connects to the user's etcd.
+func remote(ctx context.Context, o Options) (*Store, error) {
+	r := *o.Remote
+	if r.Prefix == "" {
+		r.Prefix = DefaultPrefix
+	}
+	if !path.IsAbs(r.Prefix) || path.Clean(r.Prefix) != strings.TrimSuffix(r.Prefix, "/") {
+		return nil, fmt.Errorf("the prefix of the hub's keys in etcd, %q, is no clean path that begins with /: %w", r.Prefix, errdefs.ErrInvalidArgument)
+	}
+	if len(r.Endpoints) == 0 {
+		return nil, fmt.Errorf("no member of etcd is named: %w", errdefs.ErrInvalidArgument)
+	}
+	for _, e := range r.Endpoints {
+		if u, err := url.Parse(e); err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil || u.Path != "" {
+			return nil, fmt.Errorf("the member of etcd %q must be https://HOST:PORT: %w", e, errdefs.ErrInvalidArgument)
+		}
+	}
+	config, err := r.tls()
+	if err != nil {
+		return nil, err
+	}
+	ending := new(atomic.Bool)
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: r.Endpoints, TLS: config, Context: context.WithoutCancel(ctx), Logger: zap.New(logCore{log: o.Log, ending: ending}),
+		DialTimeout: dialTimeout, DialKeepAliveTime: probeAfter, DialKeepAliveTimeout: probeTimeout, PermitWithoutStream: true,
+		MaxCallSendMsgSize: maxRequest + 1<<20,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd: %w", classed(err))
+	}
+	s := &Store{client: client, prefix: strings.TrimSuffix(r.Prefix, "/") + "/", ending: ending}
+	s.closed = sync.OnceValue(s.close)
+	return s, nil
+}
+
+// tls is how members are reached, and who says so.
+func (r Remote) tls() (*tls.Config, error) {
+	if r.Cert == "" || r.Key == "" || r.CA == "" {
+		return nil, fmt.Errorf("etcd is reached by TLS alone: a certificate, its key and the CA of etcd are needed: %w", errdefs.ErrInvalidArgument)
+	}
+	pem, err := os.ReadFile(r.CA)
+	if err != nil {
+		return nil, fmt.Errorf("the CA of etcd: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("the file of the CA of etcd, %s, has no certificate: %w", r.CA, errdefs.ErrInvalidArgument)
+	}
+	load := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(r.Cert, r.Key)
+		if err != nil {
+			return nil, fmt.Errorf("the certificate for etcd: %w", err)
+		}
+		return &pair, nil
+	}
+	if _, err := load(); err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: roots,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() },
+	}, nil
+}
+
+// bounded gives a question to the user's etcd an end: without one it would be asked as long as
+// no member answers.
+func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.Alone() {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, answerTimeout, errSilent)
+}
+
+// errSilent is why a question to the user's etcd has ended.
+var errSilent = fmt.Errorf("etcd did not answer in %s: %w", answerTimeout, errdefs.ErrUnavailable)
+
+// answer is classed for what was asked with a bounded context.
+func answer(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errSilent) {
+		return errSilent
+	}
+	return classed(err)
+}
+
+// Loan is a record that is there for as long as the hub that made it is, and a moment longer.
+type Loan struct {
+	// Lost is closed when the record is gone, or may be.
+	Lost <-chan struct{}
+
+	s    *Store
+	key  string
+	id   clientv3.LeaseID // 0 is none
+	stop context.CancelFunc
+}
+
+// Lend writes a record that goes when this hub has not reached etcd for a time. In a store that no
+// other hub has it stays until it is given back.
+func (s *Store) Lend(ctx context.Context, key string, value []byte, ttl time.Duration) (*Loan, error) {
+	l := &Loan{s: s, key: key, stop: func() {}, Lost: make(chan struct{})}
+	asked, done := s.bounded(ctx)
+	defer done()
+	var options []clientv3.OpOption
+	if !s.Alone() {
+		granted, err := s.client.Grant(asked, int64((ttl+time.Second-1)/time.Second))
+		if err != nil {
+			return nil, fmt.Errorf("lend record %s: %w", key, answer(asked, err))
+		}
+		l.id = granted.ID
+		kept, stop := context.WithCancel(context.WithoutCancel(ctx))
+		l.stop = stop
+		answers, err := s.client.KeepAlive(kept, l.id)
+		if err != nil {
+			stop()
+			return nil, fmt.Errorf("lend record %s: %w", key, answer(asked, err))
+		}
+		lost := make(chan struct{})
+		go func() {
+			defer close(lost)
+			for range answers { //nolint:revive // until there are no more
+			}
+		}()
+		l.Lost, options = lost, append(options, clientv3.WithLease(l.id))
+	}
+	if _, err := s.client.Put(asked, s.prefix+key, string(append([]byte{plain}, value...)), options...); err != nil {
+		l.stop()
+		return nil, fmt.Errorf("lend record %s: %w", key, answer(asked, err))
+	}
+	return l, nil
+}
+
+// Return gives it back: the record is gone at once, if etcd answers.
+func (l *Loan) Return(ctx context.Context) error {
+	defer l.stop()
+	ctx, done := l.s.bounded(ctx)
+	defer done()
+	var err error
+	if l.id != 0 {
+		_, err = l.s.client.Revoke(ctx, l.id)
+	} else {
+		_, err = l.s.client.Delete(ctx, l.s.prefix+l.key)
+	}
+	if err != nil {
+		return fmt.Errorf("give record %s back: %w", l.key, answer(ctx, err))
+	}
+	return nil
+}
+
+// retryAfter is how long a hub leaves an etcd alone that did not answer.
+const retryAfter = 200 * time.Millisecond
+
+// Later waits a moment after an error of Watch that is no reason to end: the user's etcd does not answer.
+// It returns the error when it is one, and why ctx has ended if it has.
+func (s *Store) Later(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if s.Alone() || !errdefs.IsUnavailable(err) {
+		return err
+	}
+	timer := time.NewTimer(retryAfter)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// errChanged ends a watch of what is to be read again.
+var errChanged = fmt.Errorf("it has changed: %w", errdefs.ErrAborted)
+
+// Follow calls fn with all records whose keys begin with a prefix, at once and after each change, until ctx
+// ends or fn returns an error. It is for a few records.
+func (s *Store) Follow(ctx context.Context, under string, fn func(records []Record) error) error {
+	for {
+		records, rev, err := s.List(ctx, under)
+		if err == nil {
+			if err := fn(records); err != nil {
+				return err
+			}
+			err = s.Watch(ctx, under, rev, func(int64, []Change) error { return errChanged })
+		}
+		if errdefs.IsOutOfRange(err) || errdefs.IsAborted(err) {
+			continue
+		}
+		if err := s.Later(ctx, err); err != nil {
+			return err
+		}
+	}
+}
