@@ -331,17 +331,22 @@ func (b *Board) Commit(ctx context.Context, writes ...store.Write) (rev int64, e
 	if err != nil {
 		return 0, err
 	}
+	return rev, b.Reach(ctx, rev)
+}
+
+// Reach waits until the board has the changes up to a revision, which is that of a change of the hub's.
+func (b *Board) Reach(ctx context.Context, rev int64) error {
 	for {
 		b.mu.RLock()
 		reached, next := b.rev >= rev, b.next
 		b.mu.RUnlock()
 		if reached {
-			return rev, nil
+			return nil
 		}
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return 0, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -1,0 +1,416 @@
+// Package peers knows which hubs there are before one etcd, and has one of them lead: make tasks,
+// and decide about nodes whose hub is gone. It has no consensus of its own: a hub is there as long
+// as its record, which etcd drops when the hub does not renew it, and each write of the one that
+// leads has the condition that it still does.
+//
+// It does not know what leading is. Start at Join, Peers.Run and Peers.Lead.
+package peers
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+// The records: that of each hub, by its id, and the one that says who leads.
+const (
+	records = "hub/"
+	alive   = records + "alive/"
+	leads   = records + "leads"
+)
+
+// DefaultTTL is how long a hub counts as there after it was last heard of.
+const DefaultTTL = 10 * time.Second
+
+// Peer is a hub.
+type Peer struct {
+	// ID is that of this run of it, Addr the address by which nodes reach it.
+	ID   string `json:"-"`
+	Addr string `json:"addr"`
+}
+
+// lead is the record that says who leads. Each write of the one that does is another turn.
+type lead struct {
+	ID   string `json:"id"`
+	Turn uint64 `json:"turn"`
+}
+
+// Options are what Peers are made of.
+type Options struct {
+	Store     *store.Store
+	Board     *board.Board
+	Advertise string
+	TTL       time.Duration // 0 is DefaultTTL
+	Log       *slog.Logger
+}
+
+// Peers are the hubs, as one of them sees them.
+type Peers struct {
+	o    Options
+	self Peer
+
+	mu      sync.Mutex // guards loan, live, leader, rev, changed
+	loan    *store.Loan
+	live    map[string]Peer
+	leader  lead
+	rev     int64         // of leader
+	changed chan struct{} // closed at the next change
+}
+
+// Join is a hub that is there, until Leave.
+func Join(ctx context.Context, o Options) (*Peers, error) {
+	if o.TTL == 0 {
+		o.TTL = DefaultTTL
+	}
+	p := &Peers{o: o, self: Peer{ca.NewID(), o.Advertise}, live: map[string]Peer{}, changed: make(chan struct{})}
+	if o.Store.Alone() { // what is there is of the runs before
+		before, _, err := o.Store.List(ctx, alive)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range before {
+			if _, err := o.Store.Commit(ctx, store.Write{Key: r.Key, Delete: true}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := p.show(ctx); err != nil {
+		return nil, err
+	}
+	p.live[p.self.ID] = p.self
+	return p, nil
+}
+
+// show makes this hub's record.
+func (p *Peers) show(ctx context.Context) error {
+	data, err := json.Marshal(p.self)
+	if err != nil {
+		return err
+	}
+	loan, err := p.o.Store.Lend(ctx, alive+p.self.ID, data, p.o.TTL)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loan = loan
+	return nil
+}
+
+// Leave has the others know at once that this hub is gone.
+func (p *Peers) Leave(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.loan == nil {
+		return nil
+	}
+	return p.loan.Return(ctx)
+}
+
+// Run renews this hub's record and follows those of the others, until ctx ends. lost is called when this
+// hub is not there any more for the others: what it holds may be theirs.
+func (p *Peers) Run(ctx context.Context, lost func()) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var following sync.WaitGroup
+	defer following.Wait()
+	following.Go(func() { cancel(p.o.Store.Follow(ctx, records, p.take)) })
+	for {
+		p.mu.Lock()
+		gone := p.loan.Lost
+		p.mu.Unlock()
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		p.o.Log.WarnContext(ctx, "this hub has not reached etcd for too long; its nodes are left to other hubs")
+		p.forget()
+		lost()
+		for {
+			err := p.show(ctx)
+			if err == nil {
+				break
+			}
+			if err := p.o.Store.Later(ctx, err); err != nil {
+				return err
+			}
+		}
+		p.o.Log.InfoContext(ctx, "this hub reaches etcd again")
+	}
+}
+
+// forget takes this hub from those that are there.
+func (p *Peers) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.live, p.self.ID)
+	p.wakeLocked()
+}
+
+func (p *Peers) wakeLocked() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// take takes over the records.
+func (p *Peers) take(all []store.Record) error {
+	live := map[string]Peer{}
+	var leader lead
+	rev := int64(store.Absent)
+	for _, r := range all {
+		id, hub := strings.CutPrefix(r.Key, alive)
+		switch {
+		case hub:
+			peer := Peer{ID: id}
+			if err := json.Unmarshal(r.Value, &peer); err != nil {
+				p.o.Log.Error("the record of a hub is damaged; it is left out", "hub", id, "err", err)
+				continue
+			}
+			live[id] = peer
+		case r.Key == leads:
+			rev = r.Rev
+			if err := json.Unmarshal(r.Value, &leader); err != nil {
+				p.o.Log.Error("the record of the hub that leads is damaged", "err", err)
+			}
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if leader == p.leader && rev == p.rev && maps.Equal(live, p.live) {
+		return nil
+	}
+	p.live, p.leader, p.rev = live, leader, rev
+	p.wakeLocked()
+	return nil
+}
+
+// Self is this hub's id.
+func (p *Peers) Self() string { return p.self.ID }
+
+// Alive reports whether a hub is there.
+func (p *Peers) Alive(id string) bool {
+	_, ok := p.Get(id)
+	return ok
+}
+
+// Get is a hub that is there.
+func (p *Peers) Get(id string) (Peer, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	peer, ok := p.live[id]
+	return peer, ok
+}
+
+// List are the hubs that are there, this one first, and a channel that is closed when that changes, or who
+// leads does.
+func (p *Peers) List() ([]Peer, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := slices.SortedFunc(maps.Values(p.live), func(a, b Peer) int {
+		if (a == p.self) != (b == p.self) {
+			if a == p.self {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Addr+" "+a.ID, b.Addr+" "+b.ID)
+	})
+	return list, p.changed
+}
+
+// errDeposed ends what the hub that leads does.
+var errDeposed = errors.New("another hub leads")
+
+// Lead calls fn whenever this hub leads, with a context that ends when it does not any more, until ctx ends or fn
+// returns while it leads.
+func (p *Peers) Lead(ctx context.Context, fn func(ctx context.Context, t *Term) error) error {
+	for {
+		p.mu.Lock()
+		leader, rev, changed := p.leader, p.rev, p.changed
+		_, there := p.live[leader.ID]
+		_, self := p.live[p.self.ID]
+		p.mu.Unlock()
+		if rev != 0 && self && (!there || leader.ID == p.self.ID) {
+			err := p.term(ctx, leader, rev, fn)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err != nil && !errors.Is(err, errDeposed) {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// term begins to lead, in place of a hub that is not there, and does until another one leads or this one is
+// not there for the others.
+func (p *Peers) term(ctx context.Context, before lead, rev int64, fn func(ctx context.Context, t *Term) error) error {
+	t := &Term{p: p, turn: before.Turn, rev: rev}
+	if err := t.again(ctx); err != nil {
+		if errors.Is(err, errDeposed) || ctx.Err() != nil { // it was taken meanwhile: its record comes
+			return p.moment(ctx)
+		}
+		p.o.Log.WarnContext(ctx, "could not begin to lead; will try again", "err", err)
+		return p.moment(ctx)
+	}
+	p.o.Log.InfoContext(ctx, "this hub leads: it decides what runs where", "hub", p.self.ID)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t.depose = cancel
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel(nil)
+	watching.Go(func() {
+		for {
+			p.mu.Lock()
+			leader, current, changed := p.leader, p.rev, p.changed
+			_, self := p.live[p.self.ID]
+			p.mu.Unlock()
+			if !self || current > rev && leader.ID != p.self.ID {
+				cancel(errDeposed)
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return fn(ctx, t)
+}
+
+// moment waits a little, so that the record of who leads may come.
+func (p *Peers) moment(ctx context.Context) error {
+	timer := time.NewTimer(100 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return errDeposed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// MaxWrites is how many writes Term.Commit may do.
+const MaxWrites = store.MaxWrites - 1
+
+// Term is a time in which this hub leads.
+type Term struct {
+	p      *Peers
+	depose context.CancelCauseFunc
+
+	mu   sync.Mutex // guards turn, rev
+	turn uint64
+	rev  int64 // of the record that says so
+}
+
+// Commit does writes in one transaction if this hub still leads, and returns when the board has them. What was decided
+// from the board as it was before an error must be decided again.
+//
+// A transaction whose fate is not known cannot be done later: the next one is made first, with which it has no
+// chance any more.
+func (t *Term) Commit(ctx context.Context, writes ...store.Write) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.turn++ // each attempt has a number of its own
+	mine, err := t.record()
+	if err != nil {
+		return err
+	}
+	rev, err := t.p.o.Board.Commit(ctx, append(slices.Clone(writes), mine)...)
+	if err == nil {
+		t.rev = rev
+		return nil
+	}
+	if errdefs.IsInvalidArgument(err) || errdefs.IsResourceExhausted(err) {
+		return err // it was not tried
+	}
+	return t.settle(ctx, t.turn, err)
+}
+
+// settle finds out what became of an attempt that ended with an error, and returns nil when it was committed all
+// the same. Preconditions: mu is held.
+func (t *Term) settle(ctx context.Context, attempt uint64, failure error) error {
+	for {
+		var now lead
+		r, err := t.p.o.Store.Get(ctx, leads)
+		if err == nil {
+			err = json.Unmarshal(r.Value, &now)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil && !errdefs.IsUnavailable(err), err == nil && now.ID != t.p.self.ID:
+			t.depose(errDeposed)
+			return errors.Join(errDeposed, err)
+		case err == nil && r.Rev != t.rev: // this attempt, or an earlier one
+			t.rev = r.Rev
+			if err := t.p.o.Board.Reach(ctx, r.Rev); err != nil {
+				return err
+			}
+			if now.Turn == attempt {
+				return nil
+			}
+			return failure
+		case err == nil && errdefs.IsAborted(failure): // another record was not as it was thought to be
+			return failure
+		case err == nil: // it is made impossible
+			if t.againLocked(ctx) == nil {
+				return failure
+			}
+		}
+		if err := t.p.moment(ctx); !errors.Is(err, errDeposed) {
+			return err
+		}
+	}
+}
+
+// record is the write that says that this hub leads, if nobody has said so since. Preconditions: mu is held.
+func (t *Term) record() (store.Write, error) {
+	data, err := json.Marshal(lead{t.p.self.ID, t.turn})
+	return store.Write{Key: leads, Value: data, If: t.rev}, err
+}
+
+// again writes the record, after which nothing can be committed that was begun with the one before.
+func (t *Term) again(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.againLocked(ctx)
+}
+
+func (t *Term) againLocked(ctx context.Context) error {
+	t.turn++
+	mine, err := t.record()
+	if err != nil {
+		return err
+	}
+	rev, err := t.p.o.Board.Commit(ctx, mine)
+	if errdefs.IsAborted(err) {
+		return fmt.Errorf("%w: %w", errDeposed, err)
+	}
+	if err == nil {
+		t.rev = rev
+	}
+	return err
+}
