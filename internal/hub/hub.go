@@ -26,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/hub/peers"
 	"github.com/longshore/longshore/internal/hub/session"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
@@ -44,6 +45,9 @@ type Options struct {
 	// Heartbeat is how often nodes say that they are alive; a node is Down after Grace times that.
 	Heartbeat time.Duration
 	Grace     int
+	// Lease is how long this hub counts as there, where there are several, after it was last heard of; 0 is
+	// peers.DefaultTTL.
+	Lease time.Duration
 	// MoveAfter is how long a node is Down until the replicas that it has are started elsewhere;
 	// 0 is DefaultMoveAfter.
 	MoveAfter time.Duration
@@ -70,6 +74,7 @@ type Hub struct {
 	Dispatcher *session.Dispatcher
 	Broker     *session.Broker
 	Keys       *session.Keys
+	Peers      *peers.Peers
 
 	o      Options
 	store  *store.Store
@@ -109,15 +114,41 @@ func Open(ctx context.Context, o Options) (h *Hub, err error) {
 	if err := b.Load(ctx); err != nil {
 		return nil, err
 	}
+	others, err := peers.Join(ctx, peers.Options{Store: s, Board: b, Advertise: o.Advertise, TTL: o.Lease, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
 	service := &ca.Service{Authority: authority, Board: b, Approve: o.Approve, RenewGrace: o.RenewGrace, Log: o.Log}
 	return &Hub{
-		CA: service, Board: b, Keys: keys, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log),
-		Dispatcher: session.New(session.Options{CA: service, Board: b, Keys: keys, Advertise: o.Advertise, Period: o.Heartbeat, Grace: o.Grace, Log: o.Log}),
+		CA: service, Board: b, Keys: keys, Peers: others, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log),
+		Dispatcher: session.New(session.Options{CA: service, Board: b, Keys: keys, Peers: others, Period: o.Heartbeat, Grace: o.Grace, Log: o.Log}),
 	}, nil
 }
 
 // Close ends it, after Serve.
-func (h *Hub) Close() error { return h.store.Close() }
+func (h *Hub) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), leaving)
+	defer cancel()
+	if err := h.Peers.Leave(ctx); err != nil { // then the others wait until its time is over
+		h.o.Log.Warn("could not tell the other hubs that this one ends", "err", err)
+	}
+	return h.store.Close()
+}
+
+// leaving is how long a hub that ends tries to say so.
+const leaving = 3 * time.Second
+
+// lead is what the hub does that leads.
+func (h *Hub) lead(ctx context.Context, term *peers.Term) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return h.Dispatcher.Look(ctx, term) })
+	group.Go(func() error { return h.CA.Run(ctx) })
+	group.Go(func() error { return h.Keys.Renew(ctx, h.o.Log) })
+	if !h.o.Hold {
+		group.Go(func() error { return fleet.Run(ctx, h.Board, term, h.o.MoveAfter, h.o.Log) })
+	}
+	return group.Wait()
+}
 
 // Serve serves nodes at one listener and operators at another, ctx ends, or the hub cannot go on.
 func (h *Hub) Serve(ctx context.Context, nodes, operators net.Listener) error {
@@ -146,12 +177,10 @@ func (h *Hub) Serve(ctx context.Context, nodes, operators net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.Board.Run(ctx) })
 	group.Go(func() error { return h.Keys.Run(ctx) })
-	group.Go(func() error { return h.CA.Authority.Run(ctx) })
-	group.Go(func() error { return h.CA.Run(ctx) })
 	group.Go(func() error { return h.Dispatcher.Run(ctx) })
-	if !h.o.Hold {
-		group.Go(func() error { return fleet.Run(ctx, h.Board, h.o.MoveAfter, h.o.Log) })
-	}
+	group.Go(func() error { return h.CA.Authority.Run(ctx) })
+	group.Go(func() error { return h.Peers.Run(ctx, h.Dispatcher.Drop) })
+	group.Go(func() error { return h.Peers.Lead(ctx, h.lead) })
 	group.Go(func() error {
 		return api.Server{CA: h.CA, Board: h.Board, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log}.Serve(ctx, operators)
 	})

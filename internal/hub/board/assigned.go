@@ -6,7 +6,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -165,7 +167,7 @@ func (b *Board) write(ctx context.Context) error {
 		taken := b.reported
 		b.reported = map[string]*swarmv1.TaskStatus{}
 		b.mu.Unlock()
-		// Two writes of a task go with its status: that the task is still there, and the status.
+		// Two conditions go with a status, if the node may move to another hub.
 		for ids := range slices.Chunk(slices.Collect(maps.Keys(taken)), store.MaxWrites/2) {
 			if err := b.writeStatuses(ctx, ids, taken); err != nil {
 				if errors.Is(err, context.Cause(ctx)) {
@@ -177,17 +179,57 @@ func (b *Board) write(ctx context.Context) error {
 	}
 }
 
-// writeStatuses writes some statuses, without those of tasks that are deleted meanwhile.
-func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[string]*swarmv1.TaskStatus) error {
-	var writes []store.Write
-	for _, id := range ids {
-		if _, ok := b.Task(id); ok {
-			writes = append(writes, Put(Statuses, id, statuses[id], store.Any))
+// tries is how often statuses are written that come to nothing as their nodes move to other hubs.
+const tries = 50
+
+// writeStatuses writes some statuses, without those of tasks that are deleted meanwhile, or of nodes that have gone to
+// another hub: they tell it again.
+func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[string]*swarmv1.TaskStatus) (err error) {
+	for range tries {
+		next := b.Next()
+		writes := b.statusWrites(ids, statuses)
+		if len(writes) == 0 {
+			return nil
+		}
+		if _, err = b.Commit(ctx, writes...); !errdefs.IsAborted(err) {
+			return err
+		}
+		select { // what was changed is not here yet
+		case <-next:
+		case <-time.After(retry):
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
-	if len(writes) == 0 {
-		return nil
-	}
-	_, err := b.Commit(ctx, writes...)
 	return err
+}
+
+// retry is when statuses are written again at the latest.
+const retry = 100 * time.Millisecond
+
+// statusWrites are the writes of statuses. Where other hubs may have the nodes, each write has the conditions that this
+// hub still has its node, and that the task is there.
+func (b *Board) statusWrites(ids []string, statuses map[string]*swarmv1.TaskStatus) (writes []store.Write) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	nodes := map[string]bool{}
+	for _, id := range ids {
+		t, ok := b.tasks[id]
+		if !ok {
+			continue
+		}
+		if node := t.M.GetNodeId(); !b.store.Alone() {
+			n := b.nodes[node]
+			if run, _ := holder(n.seen.M); run != b.run {
+				continue
+			}
+			if !nodes[node] {
+				writes = append(writes, store.Write{Key: Seen + node, If: n.seen.Rev, Only: true})
+			}
+			nodes[node] = true
+			writes = append(writes, store.Write{Key: Tasks + id, If: store.Present, Only: true})
+		}
+		writes = append(writes, Put(Statuses, id, statuses[id], store.Any))
+	}
+	return writes
 }

@@ -68,6 +68,10 @@ type Board struct {
 	store *store.Store
 	log   *slog.Logger
 	self  string // the hub's own id
+	// run is the id of this run of the hub, and moved is told who holds a node whenever a record says so.
+	// mu is held then.
+	run   string
+	moved func(node, session string)
 
 	mu       sync.RWMutex // guards nodes, tasks, services, secrets, configs, revoked, turn, rev, next, reported
 	nodes    map[string]*node
@@ -159,6 +163,9 @@ func (b *Board) Run(ctx context.Context) error {
 			err = b.Load(ctx)
 		}
 		if err != nil {
+			err = b.store.Later(ctx, err)
+		}
+		if err != nil {
 			cancel(err)
 			return err
 		}
@@ -213,6 +220,12 @@ func (b *Board) applyLocked(c store.Change) {
 	case Seen:
 		n := b.nodeLocked(id)
 		n.seen = parse[*swarmv1.Node](b, c, new(swarmv1.Node))
+		if hub, session := holder(n.seen.M); b.moved != nil && !c.Deleted { // a node that is removed may learn that it is
+			if hub != b.run {
+				session = ""
+			}
+			b.moved(id, session)
+		}
 		n.wake(c.Deleted, true)
 		b.forgetLocked(id, n)
 	case Revoked:

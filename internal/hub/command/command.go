@@ -27,7 +27,9 @@ import (
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/compose"
+	"github.com/longshore/longshore/internal/hub/peers"
 	"github.com/longshore/longshore/internal/hub/session"
+	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/passphrase"
 )
@@ -95,6 +97,7 @@ func (a *app) client() *api.Client { return api.NewClient(a.socket) }
 func (a *app) serve() *cobra.Command {
 	var o hub.Options
 	var listen, secret, level string
+	var etcd store.Remote
 	cmd := &cobra.Command{Use: "serve", Short: "Serve nodes and operators", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) (err error) {
 		if o.Log, _, err = obs.NewLogger(a.Stderr, obs.LogConfig{Level: level}); err != nil {
 			return err
@@ -108,10 +111,21 @@ func (a *app) serve() *cobra.Command {
 		if o.Advertise == "" {
 			o.Advertise = listen
 		}
+		if len(etcd.Endpoints) > 0 {
+			o.Store.Remote = &etcd
+		} else if etcd.Cert+etcd.Key+etcd.CA != "" {
+			return errors.New("--etcd must name the members of the etcd that the other flags are for")
+		}
 		return a.run(cmd.Context(), o, listen)
 	}}
 	f := cmd.Flags()
 	f.StringVar(&o.Store.Dir, "dir", DefaultDir, "directory of the hub's records; only its owner may enter it")
+	f.StringSliceVar(&etcd.Endpoints, "etcd", nil, "members of an etcd of your own, https://HOST:PORT, in place of the one in --dir")
+	f.StringVar(&etcd.Cert, "etcd-cert", "", "file with the hub's certificate for that etcd")
+	f.StringVar(&etcd.Key, "etcd-key", "", "file with its key")
+	f.StringVar(&etcd.CA, "etcd-ca", "", "file with the certificates of that etcd's CA")
+	f.StringVar(&etcd.Prefix, "etcd-prefix", store.DefaultPrefix, "what the hub's keys in that etcd begin with; hubs of one fleet have the same")
+	f.DurationVar(&o.Lease, "lease", peers.DefaultTTL, "how long a hub counts as there, for the others, after it was last heard of")
 	f.StringVar(&secret, "passphrase-file", "", "file, of mode 0600, with the passphrase by which keys and secrets are sealed")
 	f.StringVar(&listen, "listen", ":2377", "address at which nodes are served")
 	f.StringVar(&o.Advertise, "advertise", "", "address, HOST:PORT, by which nodes reach the hub; --listen when that names a host")

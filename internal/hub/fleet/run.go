@@ -16,15 +16,21 @@ import (
 // gather is the shortest time between two plans: changes come in groups.
 const gather = 20 * time.Millisecond
 
+// Term is a time in which this hub, and no other one, decides what runs where. Aborted when what was decided is
+// out of date.
+type Term interface {
+	Commit(ctx context.Context, writes ...store.Write) error
+}
+
 // Run plans whenever something has changed, until ctx ends.
-func Run(ctx context.Context, b *board.Board, moveAfter time.Duration, log *slog.Logger) error {
+func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration, log *slog.Logger) error {
 	for {
 		next := b.Next()
 		writes, again := Plan(State{
 			Now: time.Now(), Services: b.Services(), Nodes: b.Nodes(), Tasks: b.Tasks(), Secrets: b.Secrets(), Configs: b.Configs(), MoveAfter: moveAfter, NewID: ca.NewID,
 		})
-		for group := range slices.Chunk(writes, store.MaxWrites) {
-			if _, err := b.Commit(ctx, group...); err != nil {
+		for group := range slices.Chunk(writes, store.MaxWrites-1) { // the term has one more
+			if err := term.Commit(ctx, group...); err != nil {
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
 				}

@@ -60,10 +60,10 @@ type Options struct {
 
 // Peers are the hubs, as one of them sees them.
 type Peers struct {
-	o    Options
-	self Peer
+	o Options
 
-	mu      sync.Mutex // guards loan, live, leader, rev, changed
+	mu      sync.Mutex // guards self, loan, live, leader, rev, changed
+	self    Peer
 	loan    *store.Loan
 	live    map[string]Peer
 	leader  lead
@@ -97,11 +97,11 @@ func Join(ctx context.Context, o Options) (*Peers, error) {
 
 // show makes this hub's record.
 func (p *Peers) show(ctx context.Context) error {
-	data, err := json.Marshal(p.self)
+	data, err := json.Marshal(Peer{Addr: p.o.Advertise})
 	if err != nil {
 		return err
 	}
-	loan, err := p.o.Store.Lend(ctx, alive+p.self.ID, data, p.o.TTL)
+	loan, err := p.o.Store.Lend(ctx, alive+p.Self(), data, p.o.TTL)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (p *Peers) Leave(ctx context.Context) error {
 }
 
 // Run renews this hub's record and follows those of the others, until ctx ends. lost is called when this
-// hub is not there any more for the others: what it holds may be theirs.
+// hub is not there any more for the others: what it holds may be theirs, and it comes back with another id.
 func (p *Peers) Run(ctx context.Context, lost func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var following sync.WaitGroup
@@ -153,11 +153,12 @@ func (p *Peers) Run(ctx context.Context, lost func()) error {
 	}
 }
 
-// forget takes this hub from those that are there.
+// forget gives this hub another id, by which it is not there yet.
 func (p *Peers) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.live, p.self.ID)
+	p.self.ID = ca.NewID()
 	p.wakeLocked()
 }
 
@@ -199,7 +200,11 @@ func (p *Peers) take(all []store.Record) error {
 }
 
 // Self is this hub's id.
-func (p *Peers) Self() string { return p.self.ID }
+func (p *Peers) Self() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.self.ID
+}
 
 // Alive reports whether a hub is there.
 func (p *Peers) Alive(id string) bool {
@@ -265,7 +270,7 @@ func (p *Peers) Lead(ctx context.Context, fn func(ctx context.Context, t *Term) 
 // term begins to lead, in place of a hub that is not there, and does until another one leads or this one is
 // not there for the others.
 func (p *Peers) term(ctx context.Context, before lead, rev int64, fn func(ctx context.Context, t *Term) error) error {
-	t := &Term{p: p, turn: before.Turn, rev: rev}
+	t := &Term{p: p, id: p.Self(), turn: before.Turn, rev: rev}
 	if err := t.again(ctx); err != nil {
 		if errors.Is(err, errDeposed) || ctx.Err() != nil { // it was taken meanwhile: its record comes
 			return p.moment(ctx)
@@ -273,7 +278,7 @@ func (p *Peers) term(ctx context.Context, before lead, rev int64, fn func(ctx co
 		p.o.Log.WarnContext(ctx, "could not begin to lead; will try again", "err", err)
 		return p.moment(ctx)
 	}
-	p.o.Log.InfoContext(ctx, "this hub leads: it decides what runs where", "hub", p.self.ID)
+	p.o.Log.InfoContext(ctx, "this hub leads: it decides what runs where", "hub", t.id)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t.depose = cancel
@@ -284,9 +289,9 @@ func (p *Peers) term(ctx context.Context, before lead, rev int64, fn func(ctx co
 		for {
 			p.mu.Lock()
 			leader, current, changed := p.leader, p.rev, p.changed
-			_, self := p.live[p.self.ID]
+			_, self := p.live[t.id]
 			p.mu.Unlock()
-			if !self || current > rev && leader.ID != p.self.ID {
+			if !self || current > rev && leader.ID != t.id {
 				cancel(errDeposed)
 				return
 			}
@@ -318,6 +323,7 @@ const MaxWrites = store.MaxWrites - 1
 // Term is a time in which this hub leads.
 type Term struct {
 	p      *Peers
+	id     string // this hub's
 	depose context.CancelCauseFunc
 
 	mu   sync.Mutex // guards turn, rev
@@ -361,7 +367,7 @@ func (t *Term) settle(ctx context.Context, attempt uint64, failure error) error 
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case err != nil && !errdefs.IsUnavailable(err), err == nil && now.ID != t.p.self.ID:
+		case err != nil && !errdefs.IsUnavailable(err), err == nil && now.ID != t.id:
 			t.depose(errDeposed)
 			return errors.Join(errDeposed, err)
 		case err == nil && r.Rev != t.rev: // this attempt, or an earlier one
@@ -388,7 +394,7 @@ func (t *Term) settle(ctx context.Context, attempt uint64, failure error) error 
 
 // record is the write that says that this hub leads, if nobody has said so since. Preconditions: mu is held.
 func (t *Term) record() (store.Write, error) {
-	data, err := json.Marshal(lead{t.p.self.ID, t.turn})
+	data, err := json.Marshal(lead{t.id, t.turn})
 	return store.Write{Key: leads, Value: data, If: t.rev}, err
 }
 

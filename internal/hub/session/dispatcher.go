@@ -7,8 +7,11 @@ package session
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +25,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/peers"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -30,8 +34,8 @@ type Options struct {
 	CA    *ca.Service
 	Board *board.Board
 	Keys  *Keys
-	// Advertise is the address, host:port, by which nodes reach this hub.
-	Advertise string
+	// Peers are this hub and the others, at which nodes find another one.
+	Peers *peers.Peers
 	// Period is how often nodes say that they are alive; a node is Down after Grace times that.
 	Period time.Duration
 	Grace  int
@@ -56,6 +60,9 @@ type Dispatcher struct {
 	swarmv1.UnimplementedDispatcherServer
 	o Options
 
+	ending context.Context // of Run's end
+	end    context.CancelFunc
+
 	mu    sync.Mutex // guards nodes
 	nodes map[string]*state
 }
@@ -70,11 +77,12 @@ type state struct {
 // session is one session. It ends with the next one of its node, or when heartbeats stay out.
 type session struct {
 	id    string
-	addr  string // guarded by the dispatcher's mu, as seen is
+	addr  string // guarded by the dispatcher's mu, as seen and held are
 	ctx   context.Context
 	end   context.CancelCauseFunc
 	timer *time.Timer
 	seen  int64 // the revision of the node's last description and status
+	held  bool  // a record says that this session holds its node
 }
 
 // The answers that workers know.
@@ -95,56 +103,108 @@ func New(o Options) *Dispatcher {
 	if o.Grace == 0 {
 		o.Grace = DefaultGrace
 	}
-	return &Dispatcher{o: o, nodes: map[string]*state{}}
+	d := &Dispatcher{o: o, nodes: map[string]*state{}}
+	d.ending, d.end = context.WithCancel(context.Background())
+	d.o.Board.Serve(d.o.Peers.Self(), d.moved)
+	return d
 }
 
-// Run looks after the nodes that were in touch with a hub before, until ctx ends: they are
-// Unknown, and Down when they do not come back in twice the usual time. When ctx ends, all
-// sessions do.
+// Run serves until ctx ends. Then all sessions end.
 func (d *Dispatcher) Run(ctx context.Context) error {
-	defer d.stop()
-	if err := d.mark(ctx, swarmv1.NodeStatus_UNKNOWN, "the hub has started; the node has not come back yet", func(s swarmv1.NodeStatus_State) bool {
-		return s == swarmv1.NodeStatus_READY || s == swarmv1.NodeStatus_DISCONNECTED
-	}); err != nil {
-		return err
-	}
-	timer := time.NewTimer(2 * time.Duration(d.o.Grace) * d.o.Period)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	if err := d.mark(ctx, swarmv1.NodeStatus_DOWN, "the node did not come back after the hub's start", func(s swarmv1.NodeStatus_State) bool {
-		return s == swarmv1.NodeStatus_UNKNOWN
-	}); err != nil {
-		return err
-	}
+	defer d.Drop()
+	defer d.end()
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-// mark gives a status to the nodes without a session whose state is one of some.
-func (d *Dispatcher) mark(ctx context.Context, to swarmv1.NodeStatus_State, message string, of func(swarmv1.NodeStatus_State) bool) error {
-	for _, n := range d.o.Board.Nodes() {
-		if !of(n.GetStatus().GetState()) || d.Addr(n.GetId()) != "" {
-			continue
-		}
-		_, _, seen := d.o.Board.Node(n.GetId())
-		if err := d.status(ctx, n.GetId(), seen, to, message); err != nil {
-			return err
-		}
+// moved is told by the board who holds a node: a session of this hub, or "", which is none or one of another
+// hub's. The session here ends if the node was its and is not any more. The records come in the order of their
+// revisions, so that one that comes before this session's own is of a time before it.
+func (d *Dispatcher) moved(node, holds string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	st := d.nodes[node]
+	if st == nil || st.current == nil {
+		return
 	}
-	return nil
+	s := st.current
+	switch {
+	case s.id == holds:
+		s.held = true
+	case s.held:
+		d.o.Log.Info("a node has left this hub for another one, or is said to be down", "node", node, "address", s.addr)
+		st.leaveLocked(errInvalid)
+	}
 }
 
-// status stores a node's status, unless its session has changed since.
-func (d *Dispatcher) status(ctx context.Context, node string, seen int64, to swarmv1.NodeStatus_State, message string) error {
+// leaveLocked ends the current session. Preconditions: the dispatcher's mu is held.
+func (st *state) leaveLocked(why error) {
+	st.current.timer.Stop()
+	st.current.end(why)
+	st.current = nil
+}
+
+// Look looks after the nodes that no hub has any more, as theirs is gone, until ctx ends: they are Unknown, and Down when they
+// do not come back in twice the usual time. One hub at a time does so.
+func (d *Dispatcher) Look(ctx context.Context, term Term) error {
+	since := map[string]time.Time{}
+	patience := 2 * time.Duration(d.o.Grace) * d.o.Period
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		_, changed := d.o.Peers.List()
+		timer.Reset(min(d.o.Period, maxLook))
+		orphans := d.o.Board.Orphans(d.o.Peers.Alive)
+		maps.DeleteFunc(since, func(id string, _ time.Time) bool {
+			_, still := slices.BinarySearch(orphans, id)
+			return !still
+		})
+		for _, id := range orphans {
+			n, _, seen := d.o.Board.Node(id)
+			at, known := since[id]
+			if !known {
+				at = time.Now()
+				since[id] = at
+			}
+			var err error
+			switch state := n.GetStatus().GetState(); {
+			case state == swarmv1.NodeStatus_READY, state == swarmv1.NodeStatus_DISCONNECTED:
+				err = d.status(ctx, term.Commit, id, seen, swarmv1.NodeStatus_UNKNOWN, "its hub has ended; the node has not come back yet")
+			case state == swarmv1.NodeStatus_UNKNOWN && time.Since(at) >= patience:
+				err = d.status(ctx, term.Commit, id, seen, swarmv1.NodeStatus_DOWN, "the node did not come back after its hub had ended")
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err != nil {
+				d.o.Log.ErrorContext(ctx, "could not store what became of a node; will try again", "node", id, "err", err)
+				break
+			}
+		}
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// maxLook is the longest time until nodes without a hub are looked for again.
+const maxLook = time.Second
+
+// Term is a time in which this hub alone looks after such nodes.
+type Term interface {
+	Commit(ctx context.Context, writes ...store.Write) error
+}
+
+// status stores the status of a node that no hub holds, unless its session has changed since.
+func (d *Dispatcher) status(ctx context.Context, commit func(context.Context, ...store.Write) error, node string, seen int64, to swarmv1.NodeStatus_State, message string) error {
 	n, _, now := d.o.Board.Node(node)
 	if n == nil || now != seen || seen == 0 {
 		return nil
 	}
-	_, err := d.o.Board.Commit(ctx, board.Put(board.Seen, node, &swarmv1.Node{
+	err := commit(ctx, board.Put(board.Seen, node, &swarmv1.Node{
 		Meta: &swarmv1.Meta{UpdatedAt: timestamppb.Now()}, Description: n.GetDescription(),
 		Status: &swarmv1.NodeStatus{State: to, Message: message, Addr: n.GetStatus().GetAddr()},
 	}, seen))
@@ -154,14 +214,14 @@ func (d *Dispatcher) status(ctx context.Context, node string, seen int64, to swa
 	return err
 }
 
-// stop ends all sessions.
-func (d *Dispatcher) stop() {
+// Drop ends all sessions, as this hub is another one from now on for the others: the nodes find one of those, or come back.
+func (d *Dispatcher) Drop() {
+	d.o.Board.Serve(d.o.Peers.Self(), d.moved)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, st := range d.nodes {
 		if st.current != nil {
-			st.current.timer.Stop()
-			st.current.end(errStopped)
+			st.leaveLocked(errStopped)
 		}
 	}
 }
@@ -203,6 +263,9 @@ func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStre
 		return err
 	}
 	node := caller.Node
+	if !d.o.Peers.Alive(d.o.Peers.Self()) {
+		return errStopped // it could not store that it has the node
+	}
 	if n, _, _ := d.o.Board.Node(node); n == nil {
 		return status.Error(codes.Unknown, "node not found")
 	}
@@ -218,6 +281,7 @@ func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStre
 	}
 	for {
 		changed, keys, roots := d.o.Board.NodeChanged(node), d.o.Keys.Changed(), d.o.CA.Authority.Changed()
+		managers, hubs := d.managers()
 		if err := d.live(s, caller); err != nil {
 			return err
 		}
@@ -227,7 +291,7 @@ func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStre
 		}
 		if err := stream.Send(&swarmv1.SessionMessage{
 			SessionId: s.id, Node: n, RootCA: d.o.CA.Authority.Roots(), NetworkBootstrapKeys: d.o.Keys.List(),
-			Managers: []*swarmv1.WeightedPeer{{Peer: &swarmv1.Peer{NodeId: d.o.CA.Authority.Hub, Addr: d.o.Advertise}, Weight: 10}},
+			Managers: managers,
 		}); err != nil {
 			return err
 		}
@@ -235,12 +299,22 @@ func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStre
 		case <-changed:
 		case <-keys:
 		case <-roots:
+		case <-hubs:
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// managers are the hubs, as nodes are told, and a channel that is closed when that may have changed.
+func (d *Dispatcher) managers() (list []*swarmv1.WeightedPeer, changed <-chan struct{}) {
+	hubs, changed := d.o.Peers.List()
+	for _, h := range hubs {
+		list = append(list, &swarmv1.WeightedPeer{Peer: &swarmv1.Peer{NodeId: d.o.CA.Authority.Hub, Addr: h.Addr}, Weight: 10})
+	}
+	return list, changed
 }
 
 // maxDescription is the size of the largest description of a node, in bytes.
@@ -302,10 +376,14 @@ func (d *Dispatcher) silence(period time.Duration) time.Duration {
 
 // describe stores what a node says of itself, and that it is Ready.
 func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session, description *swarmv1.NodeDescription) error {
-	rev, err := d.o.Board.Commit(ctx, board.Put(board.Seen, caller.Node, &swarmv1.Node{
-		Meta: &swarmv1.Meta{UpdatedAt: timestamppb.Now()}, Description: description,
+	hub := d.o.Peers.Self()
+	rev, err := d.hold(ctx, caller, s, &swarmv1.Node{
+		Meta: &swarmv1.Meta{UpdatedAt: timestamppb.Now()}, Description: description, Spec: board.Hold(hub, s.id),
 		Status: &swarmv1.NodeStatus{State: swarmv1.NodeStatus_READY, Addr: caller.Addr},
-	}, store.Any))
+	})
+	if errors.Is(err, errInvalid) {
+		return err
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return status.FromContextError(ctx.Err()).Err()
@@ -313,10 +391,43 @@ func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session,
 		d.o.Log.ErrorContext(ctx, "could not store a node's description; the node tries again", "node", caller.Node, "err", err)
 		return errStopped
 	}
+	run, session, _ := d.o.Board.Holder(caller.Node)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.seen = max(s.seen, rev)
+	if st := d.nodes[caller.Node]; (run != hub || session != s.id) && st.current == s {
+		st.leaveLocked(errInvalid) // another one has taken it since
+		return errInvalid
+	}
 	return nil
+}
+
+// hold stores that a session holds its node: a new one takes it from whoever does, one that resumes must hold it still.
+func (d *Dispatcher) hold(ctx context.Context, caller ca.Caller, s *session, n *swarmv1.Node) (rev int64, err error) {
+	for {
+		condition := int64(store.Any)
+		d.mu.Lock()
+		held := s.held
+		d.mu.Unlock()
+		changed := d.o.Board.NodeChanged(caller.Node)
+		if held {
+			run, id, seen := d.o.Board.Holder(caller.Node)
+			if run+" "+id != n.GetSpec().GetAnnotations().GetName() {
+				return 0, errInvalid
+			}
+			condition = seen
+		}
+		if rev, err = d.o.Board.Commit(ctx, board.Put(board.Seen, caller.Node, n, condition)); !aborted(err) {
+			return rev, err
+		}
+		select { // it resumes twice, or another hub has it
+		case <-changed:
+		case <-s.ctx.Done():
+			return 0, errInvalid
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
 }
 
 // lost ends the session of a node that has said nothing for too long.
@@ -334,11 +445,24 @@ func (d *Dispatcher) lost(node string, s *session) {
 		return
 	}
 	d.o.Log.Warn("a node is down: it has sent no heartbeats", "node", node, "address", addr)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, context.DeadlineExceeded)
-	defer cancel()
-	if err := d.status(ctx, node, seen, swarmv1.NodeStatus_DOWN, "heartbeat failure"); err != nil {
-		d.o.Log.Error("could not store that a node is down", "node", node, "err", err)
+	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+		err := d.status(d.ending, d.commit, node, seen, swarmv1.NodeStatus_DOWN, "heartbeat failure")
+		if err == nil {
+			return
+		}
+		d.o.Log.Error("could not store that a node is down; will try again", "node", node, "err", err)
+		select {
+		case <-time.After(wait):
+		case <-d.ending.Done():
+			return
+		}
 	}
+}
+
+// commit is the board's Commit, without the revision.
+func (d *Dispatcher) commit(ctx context.Context, writes ...store.Write) error {
+	_, err := d.o.Board.Commit(ctx, writes...)
+	return err
 }
 
 // jitter is the part of the period by which the times of heartbeats differ, either way.

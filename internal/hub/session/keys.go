@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,19 +54,44 @@ func OpenKeys(ctx context.Context, s *store.Store) (*Keys, error) {
 	k := &Keys{store: s, changed: make(chan struct{})}
 	r, err := s.Get(ctx, keysRecord)
 	if errdefs.IsNotFound(err) {
+		made := ring{}
 		for range keysEach {
-			k.ring.next()
+			made.next()
 		}
-		return k, k.save(ctx, store.Absent)
+		if err = k.save(ctx, made, store.Absent); errdefs.IsAborted(err) { // another hub was first
+			r, err = s.Get(ctx, keysRecord)
+		} else {
+			return k, err
+		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	k.rev = r.Rev
-	if err := json.Unmarshal(r.Value, &k.ring); err != nil {
-		return nil, fmt.Errorf("the networks' keys: %w: %w", errdefs.ErrDataLoss, err)
+	return k, k.take([]store.Record{r})
+}
+
+// take takes over the record.
+func (k *Keys) take(records []store.Record) error {
+	for _, r := range records {
+		var now ring
+		if err := json.Unmarshal(r.Value, &now); err != nil {
+			return fmt.Errorf("the networks' keys: %w: %w", errdefs.ErrDataLoss, err)
+		}
+		k.set(now, r.Rev)
 	}
-	return k, nil
+	return nil
+}
+
+// set takes over keys, unless it has newer ones.
+func (k *Keys) set(r ring, rev int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if rev <= k.rev {
+		return
+	}
+	k.ring, k.rev = r, rev
+	close(k.changed)
+	k.changed = make(chan struct{})
 }
 
 // next adds a key for each subsystem, and drops the oldest ones.
@@ -81,45 +108,55 @@ func (r *ring) next() {
 	}
 }
 
-// save stores the keys. Preconditions: mu is held, or nobody else has k yet.
-func (k *Keys) save(ctx context.Context, condition int64) error {
-	data, err := json.Marshal(k.ring)
+// save stores keys.
+func (k *Keys) save(ctx context.Context, r ring, condition int64) error {
+	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	k.rev, err = k.store.Commit(ctx, store.Write{Key: keysRecord, Value: data, Secret: true, If: condition})
-	return err
+	rev, err := k.store.Commit(ctx, store.Write{Key: keysRecord, Value: data, Secret: true, If: condition})
+	if err != nil {
+		return err
+	}
+	k.set(r, rev)
+	return nil
 }
 
-// Run rotates the keys until ctx ends.
-func (k *Keys) Run(ctx context.Context) error {
+// Run follows what other hubs do, until ctx ends.
+func (k *Keys) Run(ctx context.Context) error { return k.store.Follow(ctx, keysRecord, k.take) }
+
+// Renew rotates the keys until ctx ends. One hub at a time does so.
+func (k *Keys) Renew(ctx context.Context, log *slog.Logger) error {
+	wait := time.Duration(0)
 	for {
 		k.mu.Lock()
-		wait := time.Until(k.ring.Rotated.Add(keysRotation))
+		wait = max(wait, time.Until(k.ring.Rotated.Add(keysRotation)))
 		k.mu.Unlock()
-		timer := time.NewTimer(max(wait, time.Second))
+		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
 			return context.Cause(ctx)
 		}
-		if err := k.Rotate(ctx); err != nil {
-			return err
+		wait = 0
+		if err := k.Rotate(ctx); err != nil && ctx.Err() == nil {
+			log.ErrorContext(ctx, "could not rotate the networks' keys; will try again", "err", err)
+			wait = time.Minute
 		}
 	}
 }
 
-// Rotate makes a new key for each subsystem, in place of the oldest.
+// Rotate makes a new key for each subsystem, in place of the oldest. Aborted when another hub does so at the same time.
 func (k *Keys) Rotate(ctx context.Context) error {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.ring.next()
-	if err := k.save(ctx, k.rev); err != nil {
+	r, rev := k.ring, k.rev
+	k.mu.Unlock()
+	r.Keys = slices.Clone(r.Keys)
+	r.next()
+	if err := k.save(ctx, r, rev); err != nil {
 		return fmt.Errorf("rotate the networks' keys: %w", err)
 	}
-	close(k.changed)
-	k.changed = make(chan struct{})
 	return nil
 }
 

@@ -205,26 +205,3 @@ func (s *Store) Later(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 }
-
-// errChanged ends a watch of what is to be read again.
-var errChanged = fmt.Errorf("it has changed: %w", errdefs.ErrAborted)
-
-// Follow calls fn with all records whose keys begin with a prefix, at once and after each change, until ctx
-// ends or fn returns an error. It is for a few records.
-func (s *Store) Follow(ctx context.Context, under string, fn func(records []Record) error) error {
-	for {
-		records, rev, err := s.List(ctx, under)
-		if err == nil {
-			if err := fn(records); err != nil {
-				return err
-			}
-			err = s.Watch(ctx, under, rev, func(int64, []Change) error { return errChanged })
-		}
-		if errdefs.IsOutOfRange(err) || errdefs.IsAborted(err) {
-			continue
-		}
-		if err := s.Later(ctx, err); err != nil {
-			return err
-		}
-	}
-}

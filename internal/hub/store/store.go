@@ -25,7 +25,7 @@ import (
 // DefaultPrefix begins each of the hub's keys.
 const DefaultPrefix = "/longshore-hub/"
 
-// MaxWrites is how many writes one transaction may have, conditions included: etcd's limit.
+// MaxWrites is how many writes one transaction may have, and how many conditions: etcd's limit.
 const MaxWrites = 128
 
 // MaxValue is the size of the largest record, in bytes.
@@ -70,8 +70,9 @@ type Record struct {
 
 // The conditions of a write that are no revision.
 const (
-	Any    = 0  // whatever there is
-	Absent = -1 // there is no such record
+	Any     = 0  // whatever there is
+	Absent  = -1 // there is no such record
+	Present = -2 // there is one
 )
 
 // Write changes or deletes one record.
@@ -81,7 +82,7 @@ type Write struct {
 	Delete bool
 	// Secret seals the value.
 	Secret bool
-	// If is the revision that the record must have, Any or Absent.
+	// If is the revision that the record must have, Any, Absent or Present.
 	If int64
 	// Only has nothing written: the condition alone counts.
 	Only bool
@@ -185,14 +186,15 @@ func (s *Store) Commit(ctx context.Context, writes ...Write) (rev int64, err err
 }
 
 func (s *Store) commit(ctx context.Context, writes []Write, values [][]byte) (int64, error) {
-	if len(writes) > MaxWrites {
-		return 0, fmt.Errorf("a transaction of %d writes; at most %d: %w", len(writes), MaxWrites, errdefs.ErrInvalidArgument)
-	}
 	var conditions []clientv3.Cmp
 	var ops []clientv3.Op
 	for i, w := range writes {
 		key := s.prefix + w.Key
-		if w.If != Any {
+		switch w.If {
+		case Any:
+		case Present:
+			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(key), ">", 0))
+		default:
 			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", max(w.If, 0)))
 		}
 		switch {
@@ -202,6 +204,9 @@ func (s *Store) commit(ctx context.Context, writes []Write, values [][]byte) (in
 		default:
 			ops = append(ops, clientv3.OpPut(key, string(values[i])))
 		}
+	}
+	if n := max(len(ops), len(conditions)); n > MaxWrites {
+		return 0, fmt.Errorf("a transaction of %d writes; at most %d: %w", n, MaxWrites, errdefs.ErrInvalidArgument)
 	}
 	ctx, done := s.bounded(ctx)
 	defer done()

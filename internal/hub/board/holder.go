@@ -1,0 +1,59 @@
+package board
+
+import (
+	"slices"
+	"strings"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+)
+
+// Serve says which run of a hub the board is of, before Run. moved is told whenever a record says
+// who holds a node: the session, if it is this run's, and "" if not. It must not ask the board.
+func (b *Board) Serve(run string, moved func(node, session string)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.run, b.moved = run, moved
+}
+
+// Hold is that part of a record of the kind Seen that says which run of a hub holds the node, and
+// by which session.
+func Hold(run, session string) *swarmv1.NodeSpec {
+	return &swarmv1.NodeSpec{Annotations: &swarmv1.Annotations{Name: run + " " + session}}
+}
+
+func holder(seen *swarmv1.Node) (run, session string) {
+	run, session, _ = strings.Cut(seen.GetSpec().GetAnnotations().GetName(), " ")
+	return run, session
+}
+
+// Holder is which run of a hub holds a node, by which session, and the revision of the record that
+// says so; "" when none does.
+func (b *Board) Holder(id string) (run, session string, rev int64) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	n := b.nodes[id]
+	if n == nil {
+		return "", "", 0
+	}
+	run, session = holder(n.seen.M)
+	return run, session, n.seen.Rev
+}
+
+// Orphans are the nodes that were in touch, are not known to be Down, and are held by no run of a hub that is
+// there.
+func (b *Board) Orphans(there func(run string) bool) (list []string) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for id, n := range b.nodes {
+		switch n.seen.M.GetStatus().GetState() {
+		case swarmv1.NodeStatus_READY, swarmv1.NodeStatus_DISCONNECTED, swarmv1.NodeStatus_UNKNOWN:
+		default:
+			continue
+		}
+		if run, _ := holder(n.seen.M); n.record.M != nil && n.seen.M != nil && (run == "" || !there(run)) {
+			list = append(list, id)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
