@@ -225,9 +225,10 @@ func (p *Peers) Get(id string) (Peer, bool) {
 func (p *Peers) List() ([]Peer, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	self := p.self.ID
 	list := slices.SortedFunc(maps.Values(p.live), func(a, b Peer) int {
-		if (a == p.self) != (b == p.self) {
-			if a == p.self {
+		if (a.ID == self) != (b.ID == self) {
+			if a.ID == self {
 				return -1
 			}
 			return 1
