@@ -246,11 +246,11 @@ var errDeposed = errors.New("another hub leads")
 func (p *Peers) Lead(ctx context.Context, fn func(ctx context.Context, t *Term) error) error {
 	for {
 		p.mu.Lock()
-		leader, rev, changed := p.leader, p.rev, p.changed
+		leader, rev, changed, id := p.leader, p.rev, p.changed, p.self.ID
 		_, there := p.live[leader.ID]
-		_, self := p.live[p.self.ID]
+		_, self := p.live[id]
 		p.mu.Unlock()
-		if rev != 0 && self && (!there || leader.ID == p.self.ID) {
+		if rev != 0 && self && (!there || leader.ID == id) {
 			err := p.term(ctx, leader, rev, fn)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
