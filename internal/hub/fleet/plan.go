@@ -224,51 +224,6 @@ func (p *planner) places(s *swarmv1.Service) (list []place) {
 	return list
 }
 
-// roll starts what is missing and what may be started again, and replaces tasks of an earlier
-// version of the service, a few at a time: until one of the new version fails.
-func (p *planner) roll(s *swarmv1.Service, wanted []place, at map[place][]board.Task) {
-	version := s.GetSpecVersion().GetIndex()
-	failed, changing := false, uint64(0)
-	var outdated []board.Task
-	for _, pl := range wanted {
-		now := p.current(at[pl])
-		switch {
-		case now.M == nil:
-			changing++
-		case now.M.GetSpecVersion().GetIndex() != version:
-			outdated = append(outdated, now)
-		case now.State() < swarmv1.TaskState_RUNNING:
-			changing++
-		}
-		for _, t := range at[pl] {
-			failed = failed || t.M.GetSpecVersion().GetIndex() == version && t.State() >= swarmv1.TaskState_FAILED && t.Ended()
-		}
-	}
-	for _, pl := range wanted {
-		if p.current(at[pl]).M == nil && !p.stopping(at[pl]) {
-			p.start(s, pl, at[pl])
-		}
-	}
-	parallelism := s.GetSpec().GetUpdate().GetParallelism()
-	for _, t := range outdated {
-		if failed || parallelism > 0 && changing >= parallelism {
-			return
-		}
-		p.want(t, swarmv1.TaskState_SHUTDOWN)
-		changing++
-	}
-}
-
-// current is the task of a place that runs, or will; without M there is none.
-func (p *planner) current(tasks []board.Task) board.Task {
-	for _, t := range tasks {
-		if p.live(t) && available(p.nodes[t.M.GetNodeId()]) {
-			return t
-		}
-	}
-	return board.Task{}
-}
-
 // stopping reports whether a task of a place is about to end: the next one waits for that,
 // unless its node cannot say so.
 func (p *planner) stopping(tasks []board.Task) bool {
@@ -277,21 +232,29 @@ func (p *planner) stopping(tasks []board.Task) bool {
 	})
 }
 
-// start makes a task for a place, if what was there before may be followed by another.
-func (p *planner) start(s *swarmv1.Service, pl place, before []board.Task) {
+// start makes a task for a place, if what was there before may be followed by another, and reports
+// whether it did.
+func (p *planner) start(s *swarmv1.Service, pl place, before []board.Task) bool {
 	if !p.again(s, before) {
-		return
+		return false
 	}
 	node := pl.node
 	if node == "" {
-		node = p.choose(s)
+		node = p.choose(s, before)
 	} else if !p.room[node].has(s) || p.nodes[node].GetSpec().GetAvailability() != swarmv1.NodeSpec_ACTIVE {
 		node = ""
 	}
 	if node == "" {
-		return // until something changes
+		return false // until something changes
 	}
-	t := newTask(s, p.NewID(), node, pl.slot, p.Now)
+	p.create(s, node, pl.slot, swarmv1.TaskState_RUNNING)
+	return true
+}
+
+// create makes a task that is to go to a state.
+func (p *planner) create(s *swarmv1.Service, node string, slot uint64, to swarmv1.TaskState) {
+	t := newTask(s, p.NewID(), node, slot, p.Now)
+	t.DesiredState = to
 	p.room[node].take(t)
 	p.writes = append(p.writes, board.Put(board.Tasks, t.GetId(), t, store.Absent))
 }
@@ -340,15 +303,20 @@ func (p *planner) again(s *swarmv1.Service, before []board.Task) bool {
 // defaultDelay is between the end of a task and the start of the next one.
 const defaultDelay = 5 * time.Second
 
-// choose is the node for another replica: the one with the fewest of the service, then with the
-// fewest tasks, of those that are Ready and have room. "" when there is none.
-func (p *planner) choose(s *swarmv1.Service) string {
+// choose is the node for another replica, of those that are Ready and have room: the one where the
+// replica was, if it did not end there by itself, as its volumes are there; or else the one with the
+// fewest of the service, then with the fewest tasks. "" when there is none.
+func (p *planner) choose(s *swarmv1.Service, before []board.Task) string {
 	var best *room
+	was := lastNode(before)
 	for _, n := range p.Nodes {
 		r := p.room[n.GetId()]
 		if n.GetStatus().GetState() != swarmv1.NodeStatus_READY || n.GetSpec().GetMembership() != swarmv1.NodeSpec_ACCEPTED || n.GetSpec().GetAvailability() != swarmv1.NodeSpec_ACTIVE ||
 			!matches(s.GetSpec().GetTask().GetPlacement(), n) || !r.has(s) {
 			continue
+		}
+		if n.GetId() == was {
+			return was
 		}
 		if best == nil || cmp.Or(cmp.Compare(r.of[s.GetId()], best.of[s.GetId()]), cmp.Compare(r.tasks, best.tasks)) < 0 {
 			best = r
@@ -358,6 +326,20 @@ func (p *planner) choose(s *swarmv1.Service) string {
 		return ""
 	}
 	return best.id
+}
+
+// lastNode is where the newest task of a place is or was, unless that ended by itself.
+func lastNode(tasks []board.Task) string {
+	if len(tasks) == 0 {
+		return ""
+	}
+	last := slices.MaxFunc(tasks, func(a, b board.Task) int {
+		return a.M.GetMeta().GetCreatedAt().AsTime().Compare(b.M.GetMeta().GetCreatedAt().AsTime())
+	})
+	if last.Ended() && last.M.GetDesiredState() <= swarmv1.TaskState_RUNNING {
+		return ""
+	}
+	return last.M.GetNodeId()
 }
 
 // newTask is a task of a service.

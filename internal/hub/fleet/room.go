@@ -2,9 +2,11 @@ package fleet
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
 )
 
 // available reports whether a node may go on with what it has.
@@ -39,6 +41,22 @@ func (r *room) take(t *swarmv1.Task) {
 			r.ports[portName(p)] = true
 		}
 	}
+}
+
+// without is the room that there is when some tasks have gone.
+func (r *room) without(tasks []board.Task) *room {
+	left := *r
+	left.of, left.ports = maps.Clone(r.of), maps.Clone(r.ports)
+	for _, t := range tasks {
+		left.tasks--
+		left.of[t.M.GetServiceId()]--
+		left.cpus += t.M.GetSpec().GetResources().GetReservations().GetNanoCpus()
+		left.memory += t.M.GetSpec().GetResources().GetReservations().GetMemoryBytes()
+		for _, p := range t.M.GetEndpoint().GetPorts() {
+			delete(left.ports, portName(p))
+		}
+	}
+	return &left
 }
 
 // has reports whether there is room for a task of a service.
