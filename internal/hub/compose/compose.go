@@ -88,6 +88,9 @@ func Read(ctx context.Context, s Source) (fleet.Declaration, error) {
 		if err != nil {
 			return d, fmt.Errorf("%s: service %s: %w", s.Path, name, err)
 		}
+		if spec.Task.Networks, err = networks(project, project.Services[name], doc.Content[0], s.Path); err != nil {
+			return d, err
+		}
 		data, err := protojson.Marshal(spec)
 		if err != nil {
 			return d, fmt.Errorf("%s: service %s: %w", s.Path, name, err)
@@ -142,16 +145,18 @@ func file() keys {
 		with("placement", list("constraints", "max_replicas_per_node")).
 		with("resources", keys{"limits": list("cpus", "memory", "pids"), "reservations": list("cpus", "memory")}).
 		with("restart_policy", list("condition", "delay", "max_attempts", "window")).
-		with("update_config", list("parallelism", "order", "failure_action"))
+		with("update_config", list("parallelism", "delay", "order", "failure_action", "monitor", "max_failure_ratio")).
+		with("rollback_config", list("parallelism", "delay", "order", "failure_action", "monitor", "max_failure_ratio"))
 	service := list("image", "command", "entrypoint", "environment", "hostname", "user", "working_dir", "init", "tty", "read_only", "stop_signal", "stop_grace_period", "labels",
-		"cap_add", "cap_drop", "sysctls", "ulimits", "extra_hosts", "dns", "dns_search", "dns_opt").
+		"cap_add", "cap_drop", "sysctls", "ulimits", "extra_hosts", "dns", "dns_search", "dns_opt", "network_mode").
+		with("networks", keys{"*": list()}).
 		with("secrets", reference).with("configs", reference).
 		with("ports", keys{"[]": list("target", "published", "protocol", "mode")}).
 		with("volumes", keys{"[]": list("type", "source", "target", "read_only").with("bind", list("propagation")).with("volume", list("nocopy", "subpath")).with("tmpfs", list("size", "mode"))}).
 		with("healthcheck", list("test", "interval", "timeout", "retries", "start_period", "start_interval", "disable")).
 		with("logging", list("driver", "options")).
 		with("deploy", deploy)
-	return list("version", "name").with("services", keys{"*": service}).with("volumes", keys{"*": list()}).
+	return list("version", "name").with("services", keys{"*": service}).with("volumes", keys{"*": list()}).with("networks", keys{"*": list("external", "name")}).
 		with("secrets", keys{"*": list("file", "environment")}).with("configs", keys{"*": list("file", "environment", "content")})
 }
 
@@ -381,12 +386,19 @@ func deploy(spec *swarmv1.ServiceSpec, d *types.DeployConfig) error {
 	if len(d.Placement.Constraints) > 0 || d.Placement.MaxReplicas > 0 {
 		spec.Task.Placement = &swarmv1.Placement{Constraints: d.Placement.Constraints, MaxReplicas: d.Placement.MaxReplicas}
 	}
-	if u := d.UpdateConfig; u != nil {
-		if u.Order != "" && u.Order != "stop-first" || u.FailureAction != "" && u.FailureAction != "pause" {
-			return invalid.Errorf("an update with the order %q and the failure_action %q: only stop-first and pause are possible", u.Order, u.FailureAction)
+	if d.UpdateConfig != nil {
+		var err error
+		if spec.Update, err = update(*d.UpdateConfig); err != nil {
+			return fmt.Errorf("update_config: %w", err)
 		}
-		if u.Parallelism != nil {
-			spec.Update.Parallelism = *u.Parallelism
+	}
+	if d.RollbackConfig != nil {
+		var err error
+		if spec.Rollback, err = update(*d.RollbackConfig); err != nil {
+			return fmt.Errorf("rollback_config: %w", err)
+		}
+		if spec.GetRollback().GetFailureAction() == swarmv1.UpdateConfig_ROLLBACK {
+			return invalid.Errorf("rollback_config: a rollback that fails is not rolled back; failure_action is pause or continue")
 		}
 	}
 	if r := d.RestartPolicy; r != nil {
@@ -412,6 +424,33 @@ func deploy(spec *swarmv1.ServiceSpec, d *types.DeployConfig) error {
 		spec.Task.Restart = p
 	}
 	return resources(spec, d.Resources)
+}
+
+// update says how tasks are replaced.
+func update(u types.UpdateConfig) (*swarmv1.UpdateConfig, error) {
+	c := &swarmv1.UpdateConfig{Parallelism: 1, MaxFailureRatio: u.MaxFailureRatio}
+	if u.Parallelism != nil {
+		c.Parallelism = *u.Parallelism
+	}
+	if u.Delay != 0 {
+		c.Delay = duration(u.Delay)
+	}
+	if u.Monitor != 0 {
+		c.Monitor = duration(u.Monitor)
+	}
+	switch u.Order {
+	case "", "stop-first":
+	case "start-first":
+		c.Order = swarmv1.UpdateConfig_START_FIRST
+	default:
+		return nil, invalid.Errorf("the order %q is neither stop-first nor start-first", u.Order)
+	}
+	n, ok := swarmv1.UpdateConfig_FailureAction_value[strings.ToUpper(u.FailureAction)]
+	if !ok && u.FailureAction != "" {
+		return nil, invalid.Errorf("the failure_action %q is none of pause, continue and rollback", u.FailureAction)
+	}
+	c.FailureAction = swarmv1.UpdateConfig_FailureAction(n)
+	return c, nil
 }
 
 func resources(spec *swarmv1.ServiceSpec, r types.Resources) error {

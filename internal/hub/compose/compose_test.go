@@ -80,8 +80,11 @@ services:
       placement: {constraints: [node.role==worker], max_replicas_per_node: 2}
       resources: {limits: {cpus: "0.5", memory: 64M, pids: 9}, reservations: {memory: 32M}}
       restart_policy: {condition: on-failure, delay: 2s, max_attempts: 3, window: 1m}
-      update_config: {parallelism: 2, order: stop-first, failure_action: pause}
-  each: {image: i, deploy: {mode: global}, healthcheck: {disable: true}}
+      update_config: {parallelism: 2, order: start-first, failure_action: rollback, delay: 10s, monitor: 1m, max_failure_ratio: 0.25}
+      rollback_config: {parallelism: 0, order: stop-first, failure_action: continue}
+    networks: [all]
+  each: {image: i, deploy: {mode: global}, healthcheck: {disable: true}, network_mode: host}
+networks: {all: {external: true, name: host}}
 volumes: {data: }
 secrets: {key: {file: key}, other: {environment: KEY}}
 configs: {conf: {content: "some text"}}
@@ -91,10 +94,11 @@ configs: {conf: {content: "some text"}}
 	}
 	want := new(swarmv1.ServiceSpec)
 	if err := protojson.Unmarshal([]byte(`{
-		"annotations": {"name": "web", "labels": {"s": "v"}}, "replicated": {"replicas": 3}, "update": {"parallelism": 2},
+		"annotations": {"name": "web", "labels": {"s": "v"}}, "replicated": {"replicas": 3}, "rollback": {"failureAction": "CONTINUE"},
+		"update": {"parallelism": 2, "order": "START_FIRST", "failureAction": "ROLLBACK", "delay": "10s", "monitor": "60s", "maxFailureRatio": 0.25},
 		"endpoint": {"mode": "DNSRR", "ports": [{"targetPort": 80, "publishedPort": 8080, "publishMode": "HOST"}, {"protocol": "UDP", "targetPort": 53, "publishMode": "HOST"}]},
 		"task": {
-			"logDriver": {"name": "json-file", "options": {"max-size": "1m"}}, "placement": {"constraints": ["node.role==worker"], "maxReplicas": 2},
+			"networks": [{"target": "host"}], "logDriver": {"name": "json-file", "options": {"max-size": "1m"}}, "placement": {"constraints": ["node.role==worker"], "maxReplicas": 2},
 			"resources": {"limits": {"nanoCpus": 500000000, "memoryBytes": 67108864}, "reservations": {"memoryBytes": 33554432}},
 			"restart": {"condition": "ON_FAILURE", "delay": "2s", "maxAttempts": 3, "window": "60s"},
 			"container": {
@@ -115,7 +119,8 @@ configs: {conf: {content: "some text"}}
 	if got := protojson.Format(specs["web"]); got != protojson.Format(want) {
 		t.Errorf("got  %s\nwant %s", got, protojson.Format(want))
 	}
-	if e := specs["each"]; e.GetGlobal() == nil || e.GetTask().GetContainer().GetHealthcheck().GetTest()[0] != "NONE" || e.GetUpdate().GetParallelism() != 1 {
+	if e := specs["each"]; e.GetGlobal() == nil || e.GetTask().GetContainer().GetHealthcheck().GetTest()[0] != "NONE" || e.GetUpdate().GetParallelism() != 1 ||
+		e.GetTask().GetNetworks()[0].GetTarget() != "host" {
 		t.Errorf("each: %v", e)
 	}
 	if string(data["secret key"]) != "from a file" || string(data["secret other"]) != "from a variable" || string(data["config conf"]) != "some text" || len(data) != 3 {
@@ -128,35 +133,41 @@ func TestWhatIsNotPossible(t *testing.T) {
 	t.Parallel()
 	service := func(text string) string { return "services:\n  web:\n    image: i\n    " + text + "\n" }
 	for text, want := range map[string]string{
-		"":                                "declares nothing",
-		"- a":                             "",
-		"services: [":                     "",
-		"networks: {a: {}}":               ":1: networks is not possible here",
-		"services:\n  web: {build: .}":    ":2: services.web.build is not possible here",
-		"include: [other.yaml]":           ":1: include is not possible here",
-		service("extends: {service: x}"):  ":4: services.web.extends is not possible here",
-		service("privileged: true"):       ":4: services.web.privileged is not possible here",
-		service("<<: {privileged: true}"): ":4: services.web.<<: merging",
-		service("networks: [a]"):          ":4: services.web.networks is not possible here",
-		service("env_file: .env"):         ":4: services.web.env_file is not possible here",
-		service("ports: [\"80:80\"]"):     "port 80: only the mode host is possible",
-		service("ports: [{target: 80, published: \"80-90\", mode: host}]"):         "is no number",
-		service("ports: [{target: 80, name: x, mode: host}]"):                      ":4: services.web.ports[0].name is not possible here",
-		service("volumes: [{type: npipe, source: a, target: /a}]"):                 "npipe",
-		service("volumes: [{type: volume, target: /a, volume: {labels: {a: b}}}]"): ":4: services.web.volumes[0].volume.labels is not possible here",
-		service("deploy: {mode: global, replicas: 2}"):                             "a global service has no number of replicas",
-		service("deploy: {mode: replicated-job}"):                                  "the mode \"replicated-job\" is not possible",
-		service("deploy: {replicas: -1}"):                                          "",
-		service("deploy: {update_config: {order: start-first}}"):                   "only stop-first and pause are possible",
-		service("deploy: {update_config: {delay: 5s}}"):                            "deploy.update_config.delay is not possible here",
-		service("deploy: {rollback_config: {}}"):                                   "deploy.rollback_config is not possible here",
-		service("deploy: {endpoint_mode: vip}"):                                    "deploy.endpoint_mode is not possible here",
-		service("deploy: {restart_policy: {condition: sometimes}}"):                "sometimes",
-		service("secrets: [nothing]"):                                              "nothing",
-		"secrets: {a: {external: true}}":                                           ":1: secrets.a.external is not possible here",
-		"secrets: {a: {environment: UNSET}}":                                       "UNSET",
-		"secrets: {a: {file: missing}}":                                            "missing",
-		"volumes: {a: {driver: nfs}}":                                              ":1: volumes.a.driver is not possible here",
+		"":                                 "declares nothing",
+		"- a":                              "",
+		"services: [":                      "",
+		"networks: {a: {driver: overlay}}": ":1: networks.a.driver is not possible here",
+		service("networks: [a]\nnetworks:\n  a: {}"):                                                      ":6: networks.a is not possible here: a network is external",
+		service("networks: [a]\nnetworks:\n  a: {external: true, name: b}"):                               ":6: networks.a is not possible here: a network is external",
+		service("networks: [host, bridge]\nnetworks: {host: {external: true}, bridge: {external: true}}"): ":4: services.web.networks is not possible here: it is one network",
+		service("networks: {host: {aliases: [a]}}\nnetworks: {host: {external: true}}"):                   ":4: services.web.networks.host.aliases is not possible here",
+		service("network_mode: none"):                                                                     ":4: services.web.network_mode \"none\" is not possible here",
+		service("network_mode: service:other"):                                                            "",
+		"services:\n  web: {build: .}":                                                                    ":2: services.web.build is not possible here",
+		"include: [other.yaml]":                                                                           ":1: include is not possible here",
+		service("extends: {service: x}"):                                                                  ":4: services.web.extends is not possible here",
+		service("privileged: true"):                                                                       ":4: services.web.privileged is not possible here",
+		service("<<: {privileged: true}"):                                                                 ":4: services.web.<<: merging",
+		service("networks: [a]"):                                                                          "undefined network a",
+		service("env_file: .env"):                                                                         ":4: services.web.env_file is not possible here",
+		service("ports: [\"80:80\"]"):                                                                     "port 80: only the mode host is possible",
+		service("ports: [{target: 80, published: \"80-90\", mode: host}]"):                                "is no number",
+		service("ports: [{target: 80, name: x, mode: host}]"):                                             ":4: services.web.ports[0].name is not possible here",
+		service("volumes: [{type: npipe, source: a, target: /a}]"):                                        "npipe",
+		service("volumes: [{type: volume, target: /a, volume: {labels: {a: b}}}]"):                        ":4: services.web.volumes[0].volume.labels is not possible here",
+		service("deploy: {mode: global, replicas: 2}"):                                                    "a global service has no number of replicas",
+		service("deploy: {mode: replicated-job}"):                                                         "the mode \"replicated-job\" is not possible",
+		service("deploy: {replicas: -1}"):                                                                 "",
+		service("deploy: {update_config: {order: first}}"):                                                "update_config.order",
+		service("deploy: {update_config: {failure_action: panic}}"):                                       "the failure_action \"panic\" is none of",
+		service("deploy: {rollback_config: {failure_action: rollback}}"):                                  "a rollback that fails is not rolled back",
+		service("deploy: {endpoint_mode: vip}"):                                                           "deploy.endpoint_mode is not possible here",
+		service("deploy: {restart_policy: {condition: sometimes}}"):                                       "sometimes",
+		service("secrets: [nothing]"):                                                                     "nothing",
+		"secrets: {a: {external: true}}":                                                                  ":1: secrets.a.external is not possible here",
+		"secrets: {a: {environment: UNSET}}":                                                              "UNSET",
+		"secrets: {a: {file: missing}}":                                                                   "missing",
+		"volumes: {a: {driver: nfs}}":                                                                     ":1: volumes.a.driver is not possible here",
 	} {
 		_, _, err := read(t, text)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -133,8 +133,8 @@ func check(spec *swarmv1.ServiceSpec) error {
 		return invalid.Errorf("it has no container")
 	case c.GetImage() == "":
 		return invalid.Errorf("it has no image")
-	case len(spec.GetNetworks())+len(spec.GetTask().GetNetworks()) > 0:
-		return invalid.Errorf("it asks for networks, which a hub does not have")
+	case len(spec.GetNetworks()) > 0:
+		return invalid.Errorf("it asks for networks for all of its tasks, which a hub does not have")
 	case len(c.GetSecrets())+len(c.GetConfigs())+len(c.GetMounts())+len(spec.GetEndpoint().GetPorts()) > maxReference:
 		return invalid.Errorf("it has more than %d secrets, configs, mounts and ports", maxReference)
 	}
@@ -146,6 +146,12 @@ func check(spec *swarmv1.ServiceSpec) error {
 		}
 	default:
 		return invalid.Errorf("it is neither global nor replicated")
+	}
+	if err := checkNetworks(spec); err != nil {
+		return err
+	}
+	if err := checkUpdates(spec); err != nil {
+		return err
 	}
 	switch {
 	case len(spec.GetTask().GetPlacement().GetPreferences()) > 0:

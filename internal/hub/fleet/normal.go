@@ -40,6 +40,14 @@ func normalize(spec *swarmv1.ServiceSpec) {
 	if spec.Update == nil {
 		spec.Update = &swarmv1.UpdateConfig{Parallelism: 1}
 	}
+	for _, c := range []*swarmv1.UpdateConfig{spec.GetUpdate(), spec.GetRollback()} {
+		if c != nil && none(c.GetDelay()) {
+			c.Delay = nil
+		}
+		if c != nil && none(c.GetMonitor()) {
+			c.Monitor = nil
+		}
+	}
 	t := spec.GetTask()
 	if none(t.GetPlacement()) {
 		t.Placement = nil

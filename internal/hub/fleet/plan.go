@@ -349,6 +349,7 @@ func newTask(s *swarmv1.Service, id, node string, slot uint64, now time.Time) *s
 		Id: id, Meta: &swarmv1.Meta{CreatedAt: timestamppb.New(now), UpdatedAt: timestamppb.New(now)}, Spec: spec.GetTask(), SpecVersion: s.GetSpecVersion(),
 		ServiceId: s.GetId(), Slot: slot, NodeId: node, ServiceAnnotations: spec.GetAnnotations(), DesiredState: swarmv1.TaskState_RUNNING,
 		Endpoint: &swarmv1.Endpoint{Spec: spec.GetEndpoint(), Ports: spec.GetEndpoint().GetPorts()}, LogDriver: spec.GetTask().GetLogDriver(),
+		Networks: attachments(spec.GetTask()),
 	}
 }
 
