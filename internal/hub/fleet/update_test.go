@@ -25,7 +25,7 @@ type moment struct{ running, updating int }
 // version that fails end as soon as they are to run.
 func (w *world) follow(t *testing.T, fails uint64, on ...string) (all []moment) {
 	t.Helper()
-	for range 1000 {
+	for range 900 {
 		n, again := w.plan(t)
 		m, ports := moment{}, map[string]int{}
 		for _, task := range w.Tasks {
