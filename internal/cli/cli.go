@@ -118,10 +118,11 @@ func newRoot(a *app) *cobra.Command {
 		Short:         "One node agent that any orchestrator can drive",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       a.o.Version,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          needsCommand,
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	f := root.PersistentFlags()
 	f.StringVar(&a.socket, "socket", "", "the agent's control socket (default $LONGSHORE_SOCKET, else control.sock in the state directory)")
@@ -150,6 +151,7 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	a.complete(root)
+	giveExamples(root)
 	return root
 }
 
@@ -161,10 +163,11 @@ type group struct {
 func groups() []group {
 	return []group{
 		{"containers", "Containers:", []func(*app) *cobra.Command{
-			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRm, newWait, newStats, newTop, newPort,
+			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRename, newUpdate, newRm, newWait, newStats, newTop,
+			newPort, newContainerGroup,
 		}},
-		{"images", "Images and volumes:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newPrune, newVolume}},
-		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newDebug}},
+		{"images", "Images and volumes:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newHistory, newPrune, newVolume, newImageGroup}},
+		{"node", "The node:", []func(*app) *cobra.Command{newInfo, newSystem, newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newDebug}},
 	}
 }
 

@@ -17,8 +17,8 @@ func newSwarm(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "swarm",
 		Short: "The node's membership in a Swarm",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:  cobra.ArbitraryArgs,
+		RunE:  needsCommand,
 	}
 	cmd.AddCommand(newSwarmJoin(a), newSwarmLeave(a), newSwarmStatus(a))
 	return cmd

@@ -11,14 +11,7 @@ import (
 )
 
 func newVolume(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "volume",
-		Short: "Manage named directories that outlive containers",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newVolumeLs(a), newVolumeCreate(a), newVolumeRm(a), newVolumePrune(a))
-	return cmd
+	return groupOf("volume", "Manage named directories that outlive containers", newVolumeLs(a), newVolumeCreate(a), newVolumeRm(a), newVolumePrune(a))
 }
 
 func newVolumeLs(a *app) *cobra.Command {

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
+)
+
+func newHistory(a *app) *cobra.Command {
+	var format string
+	var full, quiet bool
+	cmd := &cobra.Command{
+		Use:   "history IMAGE",
+		Short: "Show how an image was made, step by step",
+		Long:  "Show how an image was made, step by step, as its config says, with the size of each unpacked layer. The newest step is first.",
+		Args:  exactArgs(1, "an image"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var f *present.Format
+			if format != "" {
+				var err error
+				if f, err = present.ParseFormat(format); err != nil {
+					return &usageError{err}
+				}
+			}
+			return a.call(func(c *client) error {
+				resp, err := c.images.InspectImage(cmd.Context(), &longshorev1.InspectImageRequest{Name: args[0]})
+				if err != nil {
+					return err
+				}
+				steps, err := historyOf(resp.GetJson())
+				if err != nil {
+					return err
+				}
+				return showHistory(a, steps, f, full, quiet)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "", "template for each step, such as '{{.CreatedBy}}', \"table TEMPLATE\", or json")
+	cmd.Flags().BoolVar(&full, "no-trunc", false, "do not shorten anything")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print IDs only")
+	return cmd
+}
+
+// step is one step of an image's history.
+type step struct {
+	imagespec.History
+	bytes int64
+	id    string // of the image, for its last step
+}
+
+// historyOf returns the steps of an image's record, the newest first.
+func historyOf(record []byte) ([]step, error) {
+	var img struct {
+		ID     string          `json:"id"`
+		Layers []int64         `json:"layers"`
+		Config imagespec.Image `json:"config"`
+	}
+	if err := json.Unmarshal(record, &img); err != nil {
+		return nil, fmt.Errorf("read the image's record: %w", err)
+	}
+	var steps []step
+	layers := img.Layers
+	for _, h := range img.Config.History {
+		s := step{History: h}
+		if !h.EmptyLayer && len(layers) > 0 {
+			s.bytes, layers = layers[0], layers[1:]
+		}
+		steps = append([]step{s}, steps...)
+	}
+	for _, n := range layers { // an image need not have a history
+		steps = append([]step{{bytes: n, History: imagespec.History{CreatedBy: "", Comment: "no history"}}}, steps...)
+	}
+	if len(steps) > 0 {
+		steps[0].id = img.ID
+	}
+	return steps, nil
+}
+
+func showHistory(a *app, steps []step, f *present.Format, full, quiet bool) error {
+	var rows [][]string
+	var templated []present.Row
+	for _, s := range steps {
+		id, by, created := "<missing>", strings.Join(strings.Fields(s.CreatedBy), " "), "-"
+		if s.id != "" {
+			if id = s.id; !full {
+				id = short(id)
+			}
+		}
+		at := ""
+		if s.Created != nil {
+			created, at = span(time.Since(*s.Created))+" ago", s.Created.Format(time.RFC3339)
+		}
+		if !full {
+			by = cut(by, 45)
+		}
+		if quiet {
+			if err := a.print("%s\n", id); err != nil {
+				return err
+			}
+			continue
+		}
+		rows = append(rows, []string{id, created, by, size(uint64(max(s.bytes, 0))), s.Comment})
+		templated = append(templated, present.Row{
+			"ID": id, "CreatedSince": created, "CreatedAt": at, "CreatedBy": by, "Size": size(uint64(max(s.bytes, 0))), "Comment": s.Comment,
+		})
+	}
+	switch {
+	case quiet:
+		return nil
+	case f != nil:
+		return f.Rows(a.o.Stdout, templated)
+	}
+	return table(a.o.Stdout, []string{"IMAGE", "CREATED", "CREATED BY", "SIZE", "COMMENT"}, rows)
+}
