@@ -45,6 +45,7 @@ lint: ## golangci-lint, as CI runs it
 
 proto: ## generate api/ again
 	hack/proto.sh
+	hack/openapi.sh
 
 bench: build ## speed and memory of the main path, in one run
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent

@@ -94,7 +94,7 @@ swarm() {
 fuzz() { hack/fuzz.sh 3s; }
 
 generated() {
-  hack/proto.sh && go generate ./internal/runtime/native/seccomp && git diff --exit-code --stat -- api internal/runtime/native/seccomp
+  hack/proto.sh && hack/openapi.sh && go generate ./internal/runtime/native/seccomp && git diff --exit-code --stat -- api internal/runtime/native/seccomp
 }
 arm64() { CGO_ENABLED=0 GOARCH=arm64 go build -trimpath -ldflags='-s -w' -o "$out/arm64/" ./cmd/...; }
 

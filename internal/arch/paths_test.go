@@ -48,9 +48,6 @@ const (
 // returned: a workload may have put a link in the place of any component it owns.
 // Before adding one, find out who could rename the components of its path.
 var allowedByName = map[string]string{
-	"internal/control/changes.go:limitsOf":                 ownFiles,
-	"internal/control/info.go:system":                      operators,
-	"internal/control/info.go:treeBytes":                   inRoots,
 	"internal/control/create.go:checkMounts":               operators,
 	"internal/control/create.go:containerConfig":           ownFiles,
 	"internal/control/inspect.go:inspectContainer":         ownFiles,
@@ -81,7 +78,6 @@ var allowedByName = map[string]string{
 	"internal/face/swarm/task.go:createPair":               orchestrators,
 	"internal/face/swarm/task.go:removeLogs":               ownFiles,
 	"internal/face/swarm/task.go:sweep":                    ownFiles,
-	"internal/engine/changes/changes.go:keep":              ownFiles,
 	"internal/engine/create.go:root":                       inRoots,
 	"internal/engine/renew.go:newRenewal":                  ownFiles,
 	"internal/engine/renew.go:etc":                         inRoots,

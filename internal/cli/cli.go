@@ -118,11 +118,10 @@ func newRoot(a *app) *cobra.Command {
 		Short:         "One node agent that any orchestrator can drive",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Version:       a.o.Version,
-		Args:          cobra.ArbitraryArgs,
-		RunE:          needsCommand,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = false
 	f := root.PersistentFlags()
 	f.StringVar(&a.socket, "socket", "", "the agent's control socket (default $LONGSHORE_SOCKET, else control.sock in the state directory)")
@@ -151,7 +150,6 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	a.complete(root)
-	giveExamples(root)
 	return root
 }
 
@@ -163,11 +161,10 @@ type group struct {
 func groups() []group {
 	return []group{
 		{"containers", "Containers:", []func(*app) *cobra.Command{
-			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRename, newUpdate, newRm, newWait, newStats, newTop,
-			newPort, newContainerGroup,
+			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRm, newWait, newStats, newTop, newPort,
 		}},
-		{"images", "Images and volumes:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newHistory, newPrune, newVolume, newImageGroup}},
-		{"node", "The node:", []func(*app) *cobra.Command{newInfo, newSystem, newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newDebug}},
+		{"images", "Images and volumes:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newPrune, newVolume}},
+		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newDebug}},
 	}
 }
 

@@ -14,8 +14,8 @@ func newDebug(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "debug",
 		Short: "Collect data for a bug report",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  needsCommand,
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newDebugDump(a), newDebugPlan(a))
 	return cmd

@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,13 +16,13 @@ import (
 func newLogs(a *app) *cobra.Command {
 	req := &longshorev1.LogsRequest{}
 	var since, until, tail string
-	var stamps, asJSON, names bool
+	var stamps, asJSON bool
 	cmd := &cobra.Command{
-		Use:   "logs CONTAINER...",
-		Short: "Show containers' output",
-		Long:  "Show containers' output. Lines of several containers have their names in front.",
-		Args:  minArgs(1, "a container"),
+		Use:   "logs CONTAINER",
+		Short: "Show a container's output",
+		Args:  exactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			req.Name = args[0]
 			if req.Since, err = parseTime("--since", since); err != nil {
 				return &usageError{err}
 			}
@@ -33,19 +31,18 @@ func newLogs(a *app) *cobra.Command {
 			}
 			if tail != "" && tail != "all" {
 				n, err := strconv.ParseInt(tail, 10, 64)
-				if err != nil {
+				if err != nil || n < 0 {
 					return &usageError{fmt.Errorf("--tail %q is not a number of lines", tail)}
 				}
-				if n >= 0 { // less than none is all, as others have it
-					req.Tail = &n
-				}
-			}
-			if len(args) > 1 && asJSON {
-				return &usageError{errors.New("--json shows the output of one container")}
+				req.Tail = &n
 			}
 			return a.call(func(c *client) error {
-				outs := logPrinters(a, args, logPrinter{a: a, stamps: stamps, json: asJSON}, names)
-				return showLogs(cmd.Context(), a, c, req, outs)
+				stream, err := c.containers.Logs(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				out := logPrinter{a: a, stamps: stamps, json: asJSON}
+				return receive(stream.Recv, out.print)
 			})
 		},
 	}
@@ -55,65 +52,8 @@ func newLogs(a *app) *cobra.Command {
 	fl.StringVar(&until, "until", "", "only output until a time or a duration ago")
 	fl.StringVarP(&tail, "tail", "n", "", "only the last lines")
 	fl.BoolVarP(&stamps, "timestamps", "t", false, "show when each line was written")
-	fl.BoolVar(&names, "names", false, "show the name in front of each line, also that of a single container")
 	fl.BoolVar(&asJSON, "json", false, "print each chunk as a line of JSON")
 	return cmd
-}
-
-// logPrinters returns a printer for each container. Those of several write the names, and one line
-// at a time.
-func logPrinters(a *app, names []string, like logPrinter, always bool) []*logPrinter {
-	width := 0
-	for _, n := range names {
-		width = max(width, len(n))
-	}
-	lines := &sync.Mutex{} // serializes the lines of several containers
-	outs := make([]*logPrinter, len(names))
-	for i, n := range names {
-		p := like
-		p.lines, p.name = lines, n
-		if len(names) > 1 || always {
-			p.prefix = fmt.Sprintf("%-*s | ", width, printable(n))
-		}
-		outs[i] = &p
-	}
-	return outs
-}
-
-// showLogs shows the logs of several containers: one after the other, or side by side when they are followed.
-func showLogs(ctx context.Context, a *app, c *client, like *longshorev1.LogsRequest, outs []*logPrinter) error {
-	show := func(i int) error {
-		req := &longshorev1.LogsRequest{Name: outs[i].name, Follow: like.GetFollow(), Since: like.GetSince(), Until: like.GetUntil(), Tail: like.Tail}
-		stream, err := c.containers.Logs(ctx, req)
-		if err != nil {
-			return err
-		}
-		return errors.Join(receive(stream.Recv, outs[i].print), outs[i].finish())
-	}
-	if len(outs) == 1 {
-		return show(0)
-	}
-	errs := make([]error, len(outs))
-	var wg sync.WaitGroup
-	for i := range outs {
-		if !like.GetFollow() {
-			errs[i] = show(i)
-			continue
-		}
-		wg.Go(func() { errs[i] = show(i) })
-	}
-	wg.Wait()
-	failed := false
-	for _, err := range errs {
-		if err != nil {
-			failed = true
-			a.warn("%s", a.explain(err))
-		}
-	}
-	if failed {
-		return &exitError{status: 1}
-	}
-	return nil
 }
 
 // receive calls fn with every message until the stream ends.
@@ -135,71 +75,33 @@ func receive[M any](recv func() (*M, error), fn func(*M) error) error {
 // logPrinter writes output as the container wrote it: its stderr goes to stderr.
 type logPrinter struct {
 	a      *app
-	name   string // of the container
 	stamps bool
 	json   bool
-	// prefix is in front of each line; lines are then written as a whole.
-	prefix string
-	lines  *sync.Mutex // serializes the writing of lines of several printers; nil for one alone
-	// open says for each stream whether its last line is incomplete, and held has what is not yet
-	// written of it: whole lines are, when there is a prefix.
-	open map[string]bool
-	held map[string][]byte
+	// within says for each stream whether its last line is incomplete.
+	within map[string]bool
 }
 
 func (p *logPrinter) print(m *longshorev1.LogsResponse) error {
 	if p.json {
 		return printJSONLine(p.a.o.Stdout, m)
 	}
-	if p.open == nil {
-		p.open, p.held = map[string]bool{}, map[string][]byte{}
-	}
-	stream := m.GetStream()
-	line := p.held[stream]
-	if !p.open[stream] {
-		line = append(line, p.prefix...)
-		if p.stamps {
-			line = m.GetAt().AsTime().AppendFormat(line, "2006-01-02T15:04:05.000000000Z07:00")
-			line = append(line, ' ')
-		}
-	}
-	line = append(line, m.GetData()...)
-	p.open[stream], p.held[stream] = m.GetPartial(), nil
-	switch {
-	case !m.GetPartial():
-		line = append(line, '\n')
-	case p.prefix != "" && len(line) < maxHeldLine:
-		p.held[stream] = line
-		return nil
-	case p.prefix != "":
-		line, p.open[stream] = append(line, '\n'), false
-	}
-	return p.write(stream, line)
-}
-
-// maxHeldLine is how much of a line is held until its end comes.
-const maxHeldLine = 1 << 20
-
-// finish writes lines whose ends have not come.
-func (p *logPrinter) finish() error {
-	var errs []error
-	for stream, line := range p.held {
-		if len(line) > 0 {
-			errs = append(errs, p.write(stream, append(line, '\n')))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (p *logPrinter) write(stream string, line []byte) error {
 	w := p.a.o.Stdout
-	if stream == "stderr" {
+	if m.GetStream() == "stderr" {
 		w = p.a.o.Stderr
 	}
-	if p.lines != nil {
-		p.lines.Lock()
-		defer p.lines.Unlock()
+	var line []byte
+	if p.stamps && !p.within[m.GetStream()] {
+		line = m.GetAt().AsTime().AppendFormat(line, "2006-01-02T15:04:05.000000000Z07:00")
+		line = append(line, ' ')
 	}
+	line = append(line, m.GetData()...)
+	if !m.GetPartial() {
+		line = append(line, '\n')
+	}
+	if p.within == nil {
+		p.within = map[string]bool{}
+	}
+	p.within[m.GetStream()] = m.GetPartial()
 	if _, err := w.Write(line); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}

@@ -275,71 +275,9 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 	}
 }
 
-// TestEveryCommandHasAnExample walks all commands: their help shows an example that begins with
-// the command itself, and whose flags exist.
-func TestEveryCommandHasAnExample(t *testing.T) {
-	root := newRoot(&app{o: Options{Agent: func(context.Context, config.Config, *slog.Logger, *slog.LevelVar) error { return nil }}})
-	var walk func(*cobra.Command)
-	seen := 0
-	walk = func(cmd *cobra.Command) {
-		seen++
-		var help bytes.Buffer
-		cmd.SetOut(&help)
-		if err := cmd.Help(); err != nil {
-			t.Fatal(err)
-		}
-		names := append([]string{cmd.Name()}, cmd.Aliases...)
-		found := false
-		for line := range strings.Lines(cmd.Example) {
-			line = strings.TrimSpace(line)
-			if !strings.Contains(help.String(), line) {
-				t.Errorf("%s: the help does not show %q", cmd.CommandPath(), line)
-			}
-			for _, n := range names {
-				path := strings.TrimSpace(strings.TrimSuffix(cmd.CommandPath(), cmd.Name()) + n)
-				found = found || strings.Contains(line, path)
-			}
-			found = found || !cmd.HasParent()
-			if !cmd.HasSubCommands() && cmd.Name() != "oci" && cmd.Name() != "guest" {
-				exampleFlags(t, cmd, line)
-			}
-		}
-		if !found {
-			t.Errorf("%s: the help has no example of it", cmd.CommandPath())
-		}
-		for _, sub := range cmd.Commands() {
-			walk(sub)
-		}
-	}
-	walk(root)
-	if seen < 80 {
-		t.Errorf("only %d commands were seen", seen)
-	}
-}
-
-// exampleFlags checks the flags of that part of an example that is the command's own.
-func exampleFlags(t *testing.T, cmd *cobra.Command, line string) {
-	t.Helper()
-	_, rest, ok := strings.Cut(line, cmd.CommandPath()+" ")
-	if !ok {
-		return
-	}
-	for word := range strings.FieldsSeq(rest) {
-		name, isLong := strings.CutPrefix(word, "--")
-		switch {
-		case word == "|" || word == ">" || word == "&&" || !strings.HasPrefix(word, "-") && cmd.Name() == "run":
-			return
-		case isLong && cmd.Flag(name) == nil:
-			t.Errorf("%s: its example has --%s, which is no flag of it", cmd.CommandPath(), name)
-		case !isLong && len(word) == 2 && word[0] == '-' && cmd.Flags().ShorthandLookup(word[1:]) == nil:
-			t.Errorf("%s: its example has %s, which is no flag of it", cmd.CommandPath(), word)
-		}
-	}
-}
-
 // writeReference writes what each command says of itself.
 func writeReference(w *strings.Builder, cmd *cobra.Command) {
-	if cmd.HasParent() && cmd.IsAvailableCommand() && cmd.Name() != "help" && cmd.Name() != "completion" {
+	if cmd.HasParent() && cmd.IsAvailableCommand() {
 		fmt.Fprintf(w, "\n### %s\n\n    %s\n\n", cmd.CommandPath(), cmd.UseLine())
 		text := cmd.Long
 		if text == "" {
@@ -351,39 +289,8 @@ func writeReference(w *strings.Builder, cmd *cobra.Command) {
 		}
 	}
 	for _, sub := range cmd.Commands() {
-		if name := cmd.Name(); name == "help" || name == "completion" {
-			continue
-		}
-		if short := shortForm(sub); short != "" {
-			fmt.Fprintf(w, "\n### %s\n\n    %s\n\nThe same as `%s`.\n", sub.CommandPath(), sub.UseLine(), short)
-			continue
-		}
 		writeReference(w, sub)
 	}
-}
-
-// shortForm returns the command that a command of a group is, "" when it is one of its own.
-func shortForm(cmd *cobra.Command) string {
-	group := cmd.Parent().Name()
-	if group != "container" && group != "image" && group != "system" {
-		return ""
-	}
-	name := cmd.Name()
-	switch group + " " + name {
-	case "container ls":
-		name = "ps"
-	case "image ls":
-		name = "images"
-	case "image rm":
-		name = "rmi"
-	case "container prune", "image prune", "image inspect", "container inspect":
-		return ""
-	}
-	short, _, err := cmd.Root().Find([]string{name})
-	if err != nil || short.Name() != name {
-		return ""
-	}
-	return short.CommandPath()
 }
 
 func flagRows(cmd *cobra.Command) string {

@@ -87,7 +87,12 @@ func newCreate(a *app) *cobra.Command {
 func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.SetInterspersed(false)                       // what follows the image belongs to the program
 	fl.Bool("help", false, "help for this command") // -h is the host name's, as people type it
-	fl.SetNormalizeFunc(normalNames)
+	fl.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if known, ok := otherNames()[name]; ok {
+			name = known
+		}
+		return pflag.NormalizedName(name)
+	})
 	fl.StringVar(&f.req.Name, "name", "", "name of the container (default: generated)")
 	fl.BoolVarP(&f.req.Stdin, "interactive", "i", false, "keep standard input open")
 	fl.BoolVarP(&f.req.Tty, "tty", "t", false, "allocate a terminal")
@@ -208,17 +213,12 @@ func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
 	return a.ended(status, err)
 }
 
-// statusInterrupted is the exit status of a command that the user has interrupted, as shells have it.
-const statusInterrupted = 130
-
 // ended makes the process's exit status the exit status of this command.
 func (a *app) ended(status int, err error) error {
 	switch {
 	case errors.Is(err, errDetached):
 		a.warn("detached; the container keeps running")
 		return nil
-	case errors.Is(err, errInterrupted):
-		return &exitError{statusInterrupted, errors.New("interrupted three times: the end of the program is not waited for")}
 	case err != nil:
 		return err
 	case status != 0:

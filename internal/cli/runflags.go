@@ -16,7 +16,7 @@ import (
 
 // otherNames are names of flags that other tools have for ours.
 func otherNames() map[string]string {
-	return map[string]string{"net": "network", "pids-limit": "pids", "dns-opt": "dns-option", "timeout": "time"}
+	return map[string]string{"net": "network", "pids-limit": "pids", "dns-opt": "dns-option"}
 }
 
 // moreFlags are those flags of run and create that are asked for less often.

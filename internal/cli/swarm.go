@@ -17,8 +17,8 @@ func newSwarm(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "swarm",
 		Short: "The node's membership in a Swarm",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  needsCommand,
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSwarmJoin(a), newSwarmLeave(a), newSwarmStatus(a))
 	return cmd

@@ -11,7 +11,14 @@ import (
 )
 
 func newVolume(a *app) *cobra.Command {
-	return groupOf("volume", "Manage named directories that outlive containers", newVolumeLs(a), newVolumeCreate(a), newVolumeRm(a), newVolumePrune(a))
+	cmd := &cobra.Command{
+		Use:   "volume",
+		Short: "Manage named directories that outlive containers",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newVolumeLs(a), newVolumeCreate(a), newVolumeRm(a), newVolumePrune(a))
+	return cmd
 }
 
 func newVolumeLs(a *app) *cobra.Command {

@@ -35,7 +35,6 @@ import (
 type record struct {
 	Image      string `json:"image"` // as the user named it, resolved to a full name
 	AutoRemove bool   `json:"auto_remove,omitempty"`
-	Privileged bool   `json:"privileged,omitempty"`
 	Log        string `json:"log,omitempty"` // path of the output, "" when the output is held
 	// Anonymous are the volumes without a name that were made for the container.
 	Anonymous []string `json:"anonymous,omitempty"`
@@ -124,7 +123,7 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 		return core.ContainerConfig{}, fmt.Errorf("make the log directory: %w", err)
 	}
 	io := core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()}
-	rec := record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove(), Privileged: req.GetPrivileged(), Later: !req.GetStart() && !req.GetHold()}
+	rec := record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove(), Later: !req.GetStart() && !req.GetHold()}
 	if !req.GetHold() && !req.GetNoLog() {
 		rec.Log = log
 		io.Sinks = []core.Sink{{

@@ -18,7 +18,6 @@ type Image struct {
 	Digests  []string // full names with digest, docker.io/library/redis@sha256:…
 	Size     int64    // bytes in the content store, compressed
 	Unpacked int64    // bytes of the unpacked layers; 0 when unknown
-	Layers   []int64  // bytes of each unpacked layer, the lowest first
 	Config   ocispec.Image
 	// Health is the image's own health check, nil for none. Shell is the command that runs
 	// its command lines, nil for /bin/sh -c. Only Docker's configs have these two.

@@ -7,7 +7,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/changes"
 	"github.com/longshore/longshore/internal/engine/reads"
 )
 
@@ -27,8 +26,6 @@ type Client struct {
 	Stats reads.Stats
 	// Stored reads records without copying them.
 	Stored reads.Stored
-	// Changes changes names, and limits of later starts.
-	Changes changes.Changes
 }
 
 // view is what a verb knows of its caller.
@@ -42,7 +39,7 @@ func newClient(e *Engine, owner core.Owner) *Client {
 	return &Client{
 		e: e, view: v, Images: Images{v}, Volumes: Volumes{v}, Network: Network{v},
 		Stats:  reads.Stats{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network, Owner: owner},
-		Stored: reads.Stored{Store: e.o.Store, Owner: owner}, Changes: changes.Changes{Store: e.o.Store, Owner: owner, Lock: e.sandboxes.Lock},
+		Stored: reads.Stored{Store: e.o.Store, Owner: owner},
 	}
 }
 

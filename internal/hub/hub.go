@@ -67,6 +67,12 @@ const (
 	maxHeaders         = 64 << 10
 )
 
+// Limits of the listener for operators.
+const (
+	maxOperators = 1000
+	maxStrangers = 64
+)
+
 // Hub is an open hub.
 type Hub struct {
 	CA         *ca.Service
@@ -150,8 +156,16 @@ func (h *Hub) lead(ctx context.Context, term *peers.Term) error {
 	return group.Wait()
 }
 
-// Serve serves nodes at one listener and operators at another, ctx ends, or the hub cannot go on.
-func (h *Hub) Serve(ctx context.Context, nodes, operators net.Listener) error {
+// Listeners are where a hub serves.
+type Listeners struct {
+	// Nodes is where nodes are served, Operators the socket for operators.
+	Nodes, Operators net.Listener
+	// Remote is where operators are served who have a certificate or a token; nil is nowhere.
+	Remote net.Listener
+}
+
+// Serve serves nodes and operators until ctx ends, or the hub cannot go on.
+func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 	limit := h.limits.Limit(connlimit.Options{Name: "nodes", Key: "connections", Max: maxConnections, Unauthenticated: maxUnauthenticated})
 	server := grpc.NewServer(
 		grpc.Creds(h.CA.Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.ConnectionTimeout(handshake),
@@ -181,11 +195,15 @@ func (h *Hub) Serve(ctx context.Context, nodes, operators net.Listener) error {
 	group.Go(func() error { return h.CA.Authority.Run(ctx) })
 	group.Go(func() error { return h.Peers.Run(ctx, h.Dispatcher.Drop) })
 	group.Go(func() error { return h.Peers.Lead(ctx, h.lead) })
+	operators := api.Server{CA: h.CA, Operators: ca.NewOperators(h.CA.Authority), Board: h.Board, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log}
+	group.Go(func() error { return operators.Operators.Run(ctx) })
+	group.Go(func() error { return operators.Serve(ctx, at.Operators) })
+	if at.Remote != nil {
+		remote := h.limits.Limit(connlimit.Options{Name: "operators", Key: "api-listen", Max: maxOperators, Unauthenticated: maxStrangers})
+		group.Go(func() error { return operators.Serve(ctx, remote.Listen(at.Remote)) })
+	}
 	group.Go(func() error {
-		return api.Server{CA: h.CA, Board: h.Board, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log}.Serve(ctx, operators)
-	})
-	group.Go(func() error {
-		if err := server.Serve(limit.Listen(nodes)); err != nil && ctx.Err() == nil {
+		if err := server.Serve(limit.Listen(at.Nodes)); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("serve nodes: %w", err)
 		}
 		return nil

@@ -403,15 +403,13 @@ func (s *cutSuite) execs(t *testing.T) []struct{ Autopsy *struct{} } {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []struct {
-		Record struct {
-			Execs []struct{ Autopsy *struct{} }
-		}
+	var c struct {
+		Execs []struct{ Autopsy *struct{} }
 	}
-	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 {
+	if err := json.Unmarshal([]byte(out), &c); err != nil {
 		t.Fatalf("inspect: %v\n%s", err, out)
 	}
-	return list[0].Record.Execs
+	return c.Execs
 }
 
 // idle waits until the agent serves no stream any more: a connection may linger.

@@ -174,11 +174,7 @@ type Container struct {
 	Ports         []*Port                `protobuf:"bytes,15,rep,name=ports,proto3" json:"ports,omitempty"` // of its sandbox
 	Runtime       string                 `protobuf:"bytes,16,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	Warnings      []string               `protobuf:"bytes,17,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	Addresses     []string               `protobuf:"bytes,18,rep,name=addresses,proto3" json:"addresses,omitempty"`                         // of its sandbox
-	Volumes       []string               `protobuf:"bytes,30,rep,name=volumes,proto3" json:"volumes,omitempty"`                             // names of volumes that it has
-	Network       string                 `protobuf:"bytes,31,opt,name=network,proto3" json:"network,omitempty"`                             // of its sandbox: builtin, cni, host, none
-	SizeRw        *uint64                `protobuf:"varint,32,opt,name=size_rw,json=sizeRw,proto3,oneof" json:"size_rw,omitempty"`          // bytes that it has written to its root; only where asked for
-	SizeImage     *uint64                `protobuf:"varint,33,opt,name=size_image,json=sizeImage,proto3,oneof" json:"size_image,omitempty"` // bytes of its image, unpacked where known; only where asked for
+	Addresses     []string               `protobuf:"bytes,18,rep,name=addresses,proto3" json:"addresses,omitempty"` // of its sandbox
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -337,34 +333,6 @@ func (x *Container) GetAddresses() []string {
 		return x.Addresses
 	}
 	return nil
-}
-
-func (x *Container) GetVolumes() []string {
-	if x != nil {
-		return x.Volumes
-	}
-	return nil
-}
-
-func (x *Container) GetNetwork() string {
-	if x != nil {
-		return x.Network
-	}
-	return ""
-}
-
-func (x *Container) GetSizeRw() uint64 {
-	if x != nil && x.SizeRw != nil {
-		return *x.SizeRw
-	}
-	return 0
-}
-
-func (x *Container) GetSizeImage() uint64 {
-	if x != nil && x.SizeImage != nil {
-		return *x.SizeImage
-	}
-	return 0
 }
 
 type Port struct {
@@ -814,7 +782,6 @@ type ListContainersRequest struct {
 	Labels        map[string]string      `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`        // also those that do not run
 	Sandbox       string                 `protobuf:"bytes,4,opt,name=sandbox,proto3" json:"sandbox,omitempty"` // only of this one
-	Sizes         bool                   `protobuf:"varint,5,opt,name=sizes,proto3" json:"sizes,omitempty"`    // tell size_rw and size_image, which takes its time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -875,13 +842,6 @@ func (x *ListContainersRequest) GetSandbox() string {
 		return x.Sandbox
 	}
 	return ""
-}
-
-func (x *ListContainersRequest) GetSizes() bool {
-	if x != nil {
-		return x.Sizes
-	}
-	return false
 }
 
 type ListContainersResponse struct {
@@ -2691,239 +2651,6 @@ func (*KillResponse) Descriptor() ([]byte, []int) {
 	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
 }
 
-type RenameRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	NewName       string                 `protobuf:"bytes,2,opt,name=new_name,json=newName,proto3" json:"new_name,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RenameRequest) Reset() {
-	*x = RenameRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RenameRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RenameRequest) ProtoMessage() {}
-
-func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
-func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
-}
-
-func (x *RenameRequest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *RenameRequest) GetNewName() string {
-	if x != nil {
-		return x.NewName
-	}
-	return ""
-}
-
-type RenameResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RenameResponse) Reset() {
-	*x = RenameResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RenameResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RenameResponse) ProtoMessage() {}
-
-func (x *RenameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
-func (*RenameResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
-}
-
-// UpdateRequest changes what is not zero.
-type UpdateRequest struct {
-	state                  protoimpl.MessageState `protogen:"open.v1"`
-	Name                   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	MemoryBytes            uint64                 `protobuf:"varint,2,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	MemorySwapBytes        int64                  `protobuf:"zigzag64,3,opt,name=memory_swap_bytes,json=memorySwapBytes,proto3" json:"memory_swap_bytes,omitempty"` // memory and swap together; -1: unlimited
-	MemoryReservationBytes uint64                 `protobuf:"varint,4,opt,name=memory_reservation_bytes,json=memoryReservationBytes,proto3" json:"memory_reservation_bytes,omitempty"`
-	Cpus                   float64                `protobuf:"fixed64,5,opt,name=cpus,proto3" json:"cpus,omitempty"`
-	CpuShares              uint64                 `protobuf:"varint,6,opt,name=cpu_shares,json=cpuShares,proto3" json:"cpu_shares,omitempty"`
-	CpusetCpus             string                 `protobuf:"bytes,7,opt,name=cpuset_cpus,json=cpusetCpus,proto3" json:"cpuset_cpus,omitempty"`
-	CpusetMems             string                 `protobuf:"bytes,8,opt,name=cpuset_mems,json=cpusetMems,proto3" json:"cpuset_mems,omitempty"`
-	Pids                   int64                  `protobuf:"zigzag64,9,opt,name=pids,proto3" json:"pids,omitempty"` // -1: no limit
-	unknownFields          protoimpl.UnknownFields
-	sizeCache              protoimpl.SizeCache
-}
-
-func (x *UpdateRequest) Reset() {
-	*x = UpdateRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UpdateRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UpdateRequest) ProtoMessage() {}
-
-func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
-func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
-}
-
-func (x *UpdateRequest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *UpdateRequest) GetMemoryBytes() uint64 {
-	if x != nil {
-		return x.MemoryBytes
-	}
-	return 0
-}
-
-func (x *UpdateRequest) GetMemorySwapBytes() int64 {
-	if x != nil {
-		return x.MemorySwapBytes
-	}
-	return 0
-}
-
-func (x *UpdateRequest) GetMemoryReservationBytes() uint64 {
-	if x != nil {
-		return x.MemoryReservationBytes
-	}
-	return 0
-}
-
-func (x *UpdateRequest) GetCpus() float64 {
-	if x != nil {
-		return x.Cpus
-	}
-	return 0
-}
-
-func (x *UpdateRequest) GetCpuShares() uint64 {
-	if x != nil {
-		return x.CpuShares
-	}
-	return 0
-}
-
-func (x *UpdateRequest) GetCpusetCpus() string {
-	if x != nil {
-		return x.CpusetCpus
-	}
-	return ""
-}
-
-func (x *UpdateRequest) GetCpusetMems() string {
-	if x != nil {
-		return x.CpusetMems
-	}
-	return ""
-}
-
-func (x *UpdateRequest) GetPids() int64 {
-	if x != nil {
-		return x.Pids
-	}
-	return 0
-}
-
-type UpdateResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UpdateResponse) Reset() {
-	*x = UpdateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UpdateResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UpdateResponse) ProtoMessage() {}
-
-func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
-func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
-}
-
 type PauseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2934,7 +2661,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2946,7 +2673,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2959,7 +2686,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PauseRequest) GetName() string {
@@ -2984,7 +2711,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2996,7 +2723,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3009,7 +2736,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
 }
 
 type ResumeRequest struct {
@@ -3022,7 +2749,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +2761,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +2774,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ResumeRequest) GetName() string {
@@ -3072,7 +2799,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3084,7 +2811,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3097,7 +2824,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
 }
 
 type RemoveRequest struct {
@@ -3111,7 +2838,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3123,7 +2850,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3136,7 +2863,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -3168,7 +2895,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3180,7 +2907,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3193,7 +2920,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
 }
 
 type WaitRequest struct {
@@ -3205,7 +2932,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3217,7 +2944,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3230,7 +2957,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -3249,7 +2976,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3261,7 +2988,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3274,7 +3001,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -3297,7 +3024,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3309,7 +3036,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3322,7 +3049,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -3382,7 +3109,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3394,7 +3121,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3407,7 +3134,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -3497,7 +3224,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3509,7 +3236,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3522,7 +3249,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -3608,7 +3335,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3620,7 +3347,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3633,7 +3360,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -3662,7 +3389,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3674,7 +3401,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3687,7 +3414,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ExecStart) GetName() string {
@@ -3778,7 +3505,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3790,7 +3517,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3803,7 +3530,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Started) GetContainer() string {
@@ -3840,7 +3567,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3852,7 +3579,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3865,7 +3592,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -3922,7 +3649,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3934,7 +3661,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3947,7 +3674,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AttachStart) GetName() string {
@@ -3998,7 +3725,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4010,7 +3737,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4023,7 +3750,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -4074,7 +3801,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4086,7 +3813,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4099,7 +3826,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -4141,7 +3868,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4153,7 +3880,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4166,7 +3893,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -4193,7 +3920,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4205,7 +3932,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4218,7 +3945,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -4257,7 +3984,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4269,7 +3996,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4282,7 +4009,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -4420,7 +4147,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4432,7 +4159,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4445,7 +4172,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *TopRequest) GetName() string {
@@ -4464,7 +4191,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4476,7 +4203,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4489,7 +4216,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -4514,7 +4241,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4526,7 +4253,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4539,7 +4266,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -4614,7 +4341,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04note\x18\f \x01(\tR\x04note\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xac\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9b\x05\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x10\n" +
@@ -4634,18 +4361,10 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05ports\x18\x0f \x03(\v2\x12.longshore.v1.PortR\x05ports\x12\x18\n" +
 	"\aruntime\x18\x10 \x01(\tR\aruntime\x12\x1a\n" +
 	"\bwarnings\x18\x11 \x03(\tR\bwarnings\x12\x1c\n" +
-	"\taddresses\x18\x12 \x03(\tR\taddresses\x12\x18\n" +
-	"\avolumes\x18\x1e \x03(\tR\avolumes\x12\x18\n" +
-	"\anetwork\x18\x1f \x01(\tR\anetwork\x12\x1c\n" +
-	"\asize_rw\x18  \x01(\x04H\x00R\x06sizeRw\x88\x01\x01\x12\"\n" +
-	"\n" +
-	"size_image\x18! \x01(\x04H\x01R\tsizeImage\x88\x01\x01\x1a9\n" +
+	"\taddresses\x18\x12 \x03(\tR\taddresses\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
-	"\n" +
-	"\b_size_rwB\r\n" +
-	"\v_size_image\"m\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"m\n" +
 	"\x04Port\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x17\n" +
 	"\ahost_ip\x18\x02 \x01(\tR\x06hostIp\x12\x12\n" +
@@ -4685,13 +4404,12 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
 	"\x15ListSandboxesResponse\x123\n" +
-	"\tsandboxes\x18\x01 \x03(\v2\x15.longshore.v1.SandboxR\tsandboxes\"\xf3\x01\n" +
+	"\tsandboxes\x18\x01 \x03(\v2\x15.longshore.v1.SandboxR\tsandboxes\"\xdd\x01\n" +
 	"\x15ListContainersRequest\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12G\n" +
 	"\x06labels\x18\x02 \x03(\v2/.longshore.v1.ListContainersRequest.LabelsEntryR\x06labels\x12\x10\n" +
 	"\x03all\x18\x03 \x01(\bR\x03all\x12\x18\n" +
-	"\asandbox\x18\x04 \x01(\tR\asandbox\x12\x14\n" +
-	"\x05sizes\x18\x05 \x01(\bR\x05sizes\x1a9\n" +
+	"\asandbox\x18\x04 \x01(\tR\asandbox\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
@@ -4861,25 +4579,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\tR\x06signal\x12\x14\n" +
 	"\x05force\x18\x03 \x01(\bR\x05force\"\x0e\n" +
-	"\fKillResponse\">\n" +
-	"\rRenameRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
-	"\bnew_name\x18\x02 \x01(\tR\anewName\"\x10\n" +
-	"\x0eRenameResponse\"\xb5\x02\n" +
-	"\rUpdateRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
-	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12*\n" +
-	"\x11memory_swap_bytes\x18\x03 \x01(\x12R\x0fmemorySwapBytes\x128\n" +
-	"\x18memory_reservation_bytes\x18\x04 \x01(\x04R\x16memoryReservationBytes\x12\x12\n" +
-	"\x04cpus\x18\x05 \x01(\x01R\x04cpus\x12\x1d\n" +
-	"\n" +
-	"cpu_shares\x18\x06 \x01(\x04R\tcpuShares\x12\x1f\n" +
-	"\vcpuset_cpus\x18\a \x01(\tR\n" +
-	"cpusetCpus\x12\x1f\n" +
-	"\vcpuset_mems\x18\b \x01(\tR\n" +
-	"cpusetMems\x12\x12\n" +
-	"\x04pids\x18\t \x01(\x12R\x04pids\"\x10\n" +
-	"\x0eUpdateResponse\"8\n" +
+	"\fKillResponse\"8\n" +
 	"\fPauseRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"\x0f\n" +
@@ -5014,8 +4714,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\n" +
 	"swap_bytes\x18\x05 \x01(\x04R\tswapBytes\x12\x18\n" +
 	"\athreads\x18\x06 \x01(\x05R\athreads\x12\x18\n" +
-	"\acommand\x18\a \x01(\tR\acommand2\xea\n" +
-	"\n" +
+	"\acommand\x18\a \x01(\tR\acommand2\xe0\t\n" +
 	"\n" +
 	"Containers\x12X\n" +
 	"\rListSandboxes\x12\".longshore.v1.ListSandboxesRequest\x1a#.longshore.v1.ListSandboxesResponse\x12[\n" +
@@ -5026,9 +4725,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05Start\x12\x1a.longshore.v1.StartRequest\x1a\x1b.longshore.v1.StartResponse\x12F\n" +
 	"\aRestart\x12\x1c.longshore.v1.RestartRequest\x1a\x1d.longshore.v1.RestartResponse\x12=\n" +
 	"\x04Stop\x12\x19.longshore.v1.StopRequest\x1a\x1a.longshore.v1.StopResponse\x12=\n" +
-	"\x04Kill\x12\x19.longshore.v1.KillRequest\x1a\x1a.longshore.v1.KillResponse\x12C\n" +
-	"\x06Rename\x12\x1b.longshore.v1.RenameRequest\x1a\x1c.longshore.v1.RenameResponse\x12C\n" +
-	"\x06Update\x12\x1b.longshore.v1.UpdateRequest\x1a\x1c.longshore.v1.UpdateResponse\x12@\n" +
+	"\x04Kill\x12\x19.longshore.v1.KillRequest\x1a\x1a.longshore.v1.KillResponse\x12@\n" +
 	"\x05Pause\x12\x1a.longshore.v1.PauseRequest\x1a\x1b.longshore.v1.PauseResponse\x12C\n" +
 	"\x06Resume\x12\x1b.longshore.v1.ResumeRequest\x1a\x1c.longshore.v1.ResumeResponse\x12C\n" +
 	"\x06Remove\x12\x1b.longshore.v1.RemoveRequest\x1a\x1c.longshore.v1.RemoveResponse\x12=\n" +
@@ -5051,7 +4748,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
@@ -5085,98 +4782,94 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	(*StopResponse)(nil),           // 29: longshore.v1.StopResponse
 	(*KillRequest)(nil),            // 30: longshore.v1.KillRequest
 	(*KillResponse)(nil),           // 31: longshore.v1.KillResponse
-	(*RenameRequest)(nil),          // 32: longshore.v1.RenameRequest
-	(*RenameResponse)(nil),         // 33: longshore.v1.RenameResponse
-	(*UpdateRequest)(nil),          // 34: longshore.v1.UpdateRequest
-	(*UpdateResponse)(nil),         // 35: longshore.v1.UpdateResponse
-	(*PauseRequest)(nil),           // 36: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 37: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 38: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 39: longshore.v1.ResumeResponse
-	(*RemoveRequest)(nil),          // 40: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 41: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 42: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 43: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 44: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 45: longshore.v1.Input
-	(*Output)(nil),                 // 46: longshore.v1.Output
-	(*StartFailure)(nil),           // 47: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 48: longshore.v1.ExecStart
-	(*Started)(nil),                // 49: longshore.v1.Started
-	(*AttachRequest)(nil),          // 50: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 51: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 52: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 53: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 54: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 55: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 56: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 57: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 58: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 59: longshore.v1.ProcessStats
-	nil,                            // 60: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 61: longshore.v1.Container.LabelsEntry
-	nil,                            // 62: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 63: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 64: longshore.v1.CreateRequest.LabelsEntry
-	nil,                            // 65: longshore.v1.CreateRequest.SysctlsEntry
-	nil,                            // 66: longshore.v1.CreateRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),  // 67: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 68: google.protobuf.Duration
+	(*PauseRequest)(nil),           // 32: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),          // 33: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 34: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 35: longshore.v1.ResumeResponse
+	(*RemoveRequest)(nil),          // 36: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 37: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),            // 38: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),           // 39: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),            // 40: longshore.v1.ExecRequest
+	(*Input)(nil),                  // 41: longshore.v1.Input
+	(*Output)(nil),                 // 42: longshore.v1.Output
+	(*StartFailure)(nil),           // 43: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 44: longshore.v1.ExecStart
+	(*Started)(nil),                // 45: longshore.v1.Started
+	(*AttachRequest)(nil),          // 46: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 47: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 48: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 49: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 50: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 51: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 52: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 53: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 54: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 55: longshore.v1.ProcessStats
+	nil,                            // 56: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 57: longshore.v1.Container.LabelsEntry
+	nil,                            // 58: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 59: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 60: longshore.v1.CreateRequest.LabelsEntry
+	nil,                            // 61: longshore.v1.CreateRequest.SysctlsEntry
+	nil,                            // 62: longshore.v1.CreateRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),  // 63: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 64: google.protobuf.Duration
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	67, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	60, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	63, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	56, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	67, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	67, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	67, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	63, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	63, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	63, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	61, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	57, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	67, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	63, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	67, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	62, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	63, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	58, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	63, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	59, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
 	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
 	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	14, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
-	67, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	67, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	63, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	63, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
 	3,  // 21: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
 	18, // 22: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
 	19, // 23: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
 	2,  // 24: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	64, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	68, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	60, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	64, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
 	17, // 27: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
 	20, // 28: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
 	16, // 29: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
-	65, // 30: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
-	66, // 31: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	61, // 30: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	62, // 31: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
 	23, // 32: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
 	22, // 33: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	68, // 34: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	68, // 35: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	64, // 34: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	64, // 35: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
 	3,  // 36: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	48, // 37: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	45, // 38: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	44, // 37: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	41, // 38: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
 	18, // 39: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	49, // 40: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	45, // 40: longshore.v1.Output.started:type_name -> longshore.v1.Started
 	3,  // 41: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
 	18, // 42: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	51, // 43: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	45, // 44: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	47, // 43: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	41, // 44: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
 	18, // 45: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	67, // 46: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	67, // 47: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	67, // 48: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	68, // 49: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	56, // 50: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	67, // 51: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	59, // 52: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	63, // 46: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	63, // 47: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	63, // 48: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	64, // 49: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	52, // 50: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	63, // 51: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	55, // 52: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
 	6,  // 53: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
 	8,  // 54: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
 	10, // 55: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
@@ -5186,39 +4879,35 @@ var file_longshore_v1_container_proto_depIdxs = []int32{
 	26, // 59: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
 	28, // 60: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
 	30, // 61: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	32, // 62: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
-	34, // 63: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
-	36, // 64: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	38, // 65: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	40, // 66: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	42, // 67: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	44, // 68: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	50, // 69: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	52, // 70: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	54, // 71: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	57, // 72: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	7,  // 73: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 74: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 75: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 76: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	21, // 77: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	25, // 78: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	27, // 79: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	29, // 80: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	31, // 81: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	33, // 82: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
-	35, // 83: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
-	37, // 84: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	39, // 85: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	41, // 86: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	43, // 87: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	46, // 88: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	46, // 89: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	53, // 90: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	55, // 91: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	58, // 92: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	73, // [73:93] is the sub-list for method output_type
-	53, // [53:73] is the sub-list for method input_type
+	32, // 62: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	34, // 63: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	36, // 64: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	38, // 65: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	40, // 66: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	46, // 67: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	48, // 68: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	50, // 69: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	53, // 70: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	7,  // 71: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 72: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 73: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 74: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	21, // 75: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	25, // 76: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	27, // 77: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	29, // 78: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	31, // 79: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	33, // 80: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	35, // 81: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	37, // 82: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	39, // 83: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	42, // 84: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	42, // 85: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	49, // 86: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	51, // 87: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	54, // 88: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	71, // [71:89] is the sub-list for method output_type
+	53, // [53:71] is the sub-list for method input_type
 	53, // [53:53] is the sub-list for extension type_name
 	53, // [53:53] is the sub-list for extension extendee
 	0,  // [0:53] is the sub-list for field type_name
@@ -5229,40 +4918,39 @@ func file_longshore_v1_container_proto_init() {
 	if File_longshore_v1_container_proto != nil {
 		return
 	}
-	file_longshore_v1_container_proto_msgTypes[1].OneofWrappers = []any{}
 	file_longshore_v1_container_proto_msgTypes[21].OneofWrappers = []any{
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[44].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[40].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[45].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[41].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[46].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[42].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[50].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[46].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
+	file_longshore_v1_container_proto_msgTypes[48].OneofWrappers = []any{}
 	file_longshore_v1_container_proto_msgTypes[52].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[56].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   67,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

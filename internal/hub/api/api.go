@@ -1,10 +1,12 @@
-// Package api is what operators ask a hub: JSON over HTTP on a socket for its owner alone.
+// Package api is what operators ask a hub: JSON over HTTP, as api/hub/v1/openapi.yaml describes it,
+// on a socket for its owner alone, and over TCP for operators with a certificate or a token.
 //
 // Values of secrets are never in an answer. Start at Server.Serve.
 package api
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,12 +14,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
-	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	hubv1 "github.com/longshore/longshore/api/hub/v1"
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/fleet"
@@ -28,96 +32,41 @@ import (
 // Server answers operators.
 type Server struct {
 	CA         *ca.Service
+	Operators  *ca.Operators
 	Board      *board.Board
 	Broker     *session.Broker
 	Dispatcher *session.Dispatcher
 	Log        *slog.Logger
 }
 
-// Node is a node as operators see it.
-type Node struct {
-	ID           string            `json:"id"`
-	Hostname     string            `json:"hostname"`
-	State        string            `json:"state"`
-	Message      string            `json:"message,omitempty"`
-	Availability string            `json:"availability"`
-	Membership   string            `json:"membership"`
-	Certificate  string            `json:"certificate"`
-	Address      string            `json:"address,omitempty"`
-	Engine       string            `json:"engine,omitempty"`
-	Labels       map[string]string `json:"labels,omitempty"`
-	Joined       time.Time         `json:"joined"`
-}
+var _ hubv1.ServerInterface = Server{}
 
-// NodeChange changes a node; what is nil stays.
-type NodeChange struct {
-	Accept       bool               `json:"accept,omitempty"`
-	Renew        bool               `json:"renew,omitempty"` // its certificate
-	Availability *string            `json:"availability,omitempty"`
-	Labels       map[string]*string `json:"labels,omitempty"` // a label that is nil goes
-}
+// The limits of a request that has no answer yet.
+const (
+	headerTimeout = 10 * time.Second
+	maxHeaders    = 64 << 10
+)
 
-// Service is a service as operators see it.
-type Service struct {
-	ID      string `json:"id"`
-	Name    string `json:"name"`
-	Stack   string `json:"stack"`
-	Mode    string `json:"mode"`
-	Wanted  uint64 `json:"wanted"`
-	Running int    `json:"running"`
-	Version uint64 `json:"version"`
-	Image   string `json:"image"`
-	// Update is how far its last update is, and UpdateMessage why.
-	Update        string `json:"update,omitempty"`
-	UpdateMessage string `json:"update_message,omitempty"`
-}
-
-// UpdateStep is one step with the update of a service.
-type UpdateStep struct {
-	Step string `json:"step"` // rollback, pause or resume
-}
-
-// Task is a task as operators see it.
-type Task struct {
-	ID       string    `json:"id"`
-	Service  string    `json:"service"`
-	Slot     uint64    `json:"slot,omitempty"`
-	Node     string    `json:"node"`
-	Hostname string    `json:"hostname"`
-	Desired  string    `json:"desired"`
-	State    string    `json:"state"`
-	Message  string    `json:"message,omitempty"`
-	Error    string    `json:"error,omitempty"`
-	Exit     int32     `json:"exit,omitempty"`
-	Version  uint64    `json:"version"`
-	Changed  time.Time `json:"changed"`
-}
-
-// Line is a line of a task's output, or the nodes from which some is missing.
-type Line struct {
-	Task    string    `json:"task,omitempty"`
-	Node    string    `json:"node,omitempty"`
-	Stream  string    `json:"stream,omitempty"`
-	Time    time.Time `json:"time,omitzero"`
-	Data    []byte    `json:"data,omitempty"`
-	Missing []string  `json:"missing,omitempty"`
-}
-
-// Token is the answer with a join token.
-type Token struct {
-	Worker string `json:"worker"`
-}
-
-// Failure is the answer to what was refused.
-type Failure struct {
-	Error string `json:"error"`
-}
-
-// Serve answers at a listener until ctx ends.
+// Serve answers at a listener until ctx ends: to whoever reaches it when that is a unix socket,
+// and else to operators with a certificate or a token alone.
 func (s Server) Serve(ctx context.Context, l net.Listener) error {
+	_, local := l.Addr().(*net.UnixAddr)
+	if !local {
+		l = tls.NewListener(l, s.Operators.TLS())
+	}
 	server := &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
+		Handler: s.handler(), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeaders,
 		BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if local {
+				return context.WithValue(ctx, localKey{}, peerOf(c))
+			}
+			return connlimit.ConnContext(ctx, c)
+		},
+	}
+	if !local {
+		server.ConnState = func(c net.Conn, state http.ConnState) { connlimit.Busy(c, state == http.StateActive) }
+		server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){} // a connection has one request at a time
 	}
 	stopped := make(chan struct{})
 	go func() {
@@ -133,48 +82,46 @@ func (s Server) Serve(ctx context.Context, l net.Listener) error {
 	return fmt.Errorf("serve operators: %w", err)
 }
 
+// handler knows who asks before anything else is looked at, and what they may before a request is
+// done.
 func (s Server) handler() http.Handler {
-	mux := http.NewServeMux()
-	route := func(pattern string, fn func(r *http.Request) (any, error)) {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			r.Body = http.MaxBytesReader(w, r.Body, fleet.MaxBytes)
-			answer, err := fn(r)
-			reply(w, answer, err)
-		})
-	}
-	route("GET /v1/token", func(*http.Request) (any, error) { return Token{s.CA.Authority.Token()}, nil })
-	route("POST /v1/token/rotate", func(r *http.Request) (any, error) {
-		token, err := s.CA.Authority.RotateToken(r.Context())
-		return Token{token}, err
+	routes := hubv1.HandlerWithOptions(s, hubv1.StdHTTPServerOptions{
+		Middlewares: []hubv1.MiddlewareFunc{permitted},
+		ErrorHandlerFunc: func(w http.ResponseWriter, _ *http.Request, err error) {
+			reply(w, nil, invalid.Errorf("%w", err))
+		},
 	})
-	route("GET /v1/nodes", func(*http.Request) (any, error) { return s.nodes(), nil })
-	route("PATCH /v1/nodes/{id}", s.changeNode)
-	route("DELETE /v1/nodes/{id}", func(r *http.Request) (any, error) {
-		return struct{}{}, s.CA.Remove(r.Context(), r.PathValue("id"))
-	})
-	route("GET /v1/services", func(*http.Request) (any, error) { return s.services(), nil })
-	route("POST /v1/services/{service}/update", func(r *http.Request) (any, error) {
-		var u UpdateStep
-		if err := decode(r.Body, &u); err != nil {
-			return nil, err
-		}
-		return struct{}{}, fleet.Step(r.Context(), s.Board, r.PathValue("service"), u.Step)
-	})
-	route("GET /v1/tasks", func(*http.Request) (any, error) { return s.tasks(), nil })
-	route("PUT /v1/stacks", s.apply)
-	mux.HandleFunc("GET /v1/logs", s.logs)
-	return mux
+	return s.known(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, fleet.MaxBytes)
+		routes.ServeHTTP(w, r)
+	}))
 }
 
 // reply writes an answer, or why there is none.
 func reply(w http.ResponseWriter, answer any, err error) {
 	code := http.StatusOK
 	if err != nil {
-		code, answer = status(err), Failure{err.Error()}
+		code, answer = status(err), hubv1.Failure{Error: err.Error()}
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if code == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(answer) // who asked may be gone
+}
+
+// done answers what has no other answer than that it is done.
+func done(w http.ResponseWriter, err error) { reply(w, struct{}{}, err) }
+
+// show answers with a message, or that there is none.
+func show(w http.ResponseWriter, m proto.Message, err error) {
+	if err != nil {
+		reply(w, nil, err)
+		return
+	}
+	data, err := protojson.Marshal(m)
+	reply(w, json.RawMessage(data), err)
 }
 
 func status(err error) int {
@@ -184,9 +131,13 @@ func status(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errdefs.IsInvalidArgument(err):
 		return http.StatusBadRequest
+	case errdefs.IsUnauthorized(err):
+		return http.StatusUnauthorized
+	case errdefs.IsPermissionDenied(err):
+		return http.StatusForbidden
 	case errdefs.IsNotFound(err):
 		return http.StatusNotFound
-	case errdefs.IsAborted(err), errdefs.IsFailedPrecondition(err):
+	case errdefs.IsAborted(err), errdefs.IsFailedPrecondition(err), errdefs.IsAlreadyExists(err):
 		return http.StatusConflict
 	case errdefs.IsUnavailable(err), errdefs.IsResourceExhausted(err):
 		return http.StatusServiceUnavailable
@@ -208,142 +159,41 @@ func decode(r io.Reader, into any) error {
 	return nil
 }
 
-func (s Server) apply(r *http.Request) (any, error) {
-	var d fleet.Declaration
-	if err := decode(r.Body, &d); err != nil {
-		return nil, err
-	}
-	diff, err := fleet.Apply(r.Context(), s.Board, d, r.URL.Query().Get("dry") != "")
-	if err != nil {
-		return nil, err
-	}
-	return diff, nil
+// GetDescription implements hubv1.ServerInterface.
+func (s Server) GetDescription(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(hubv1.Description)
 }
 
-func (s Server) nodes() []Node {
-	list := []Node{}
-	for _, n := range s.Board.Nodes() {
-		state := "never seen"
-		if n.GetStatus() != nil {
-			state = strings.ToLower(n.GetStatus().GetState().String())
-		}
-		list = append(list, Node{
-			ID: n.GetId(), Hostname: n.GetDescription().GetHostname(), State: state, Message: n.GetStatus().GetMessage(), Address: n.GetStatus().GetAddr(),
-			Availability: strings.ToLower(n.GetSpec().GetAvailability().String()), Membership: strings.ToLower(n.GetSpec().GetMembership().String()),
-			Certificate: strings.ToLower(n.GetCertificate().GetStatus().GetState().String()), Engine: n.GetDescription().GetEngine().GetEngineVersion(),
-			Labels: n.GetSpec().GetAnnotations().GetLabels(), Joined: n.GetMeta().GetCreatedAt().AsTime(),
-		})
-	}
-	return list
+// GetToken implements hubv1.ServerInterface.
+func (s Server) GetToken(w http.ResponseWriter, _ *http.Request) {
+	reply(w, hubv1.Token{Worker: s.CA.Authority.Token()}, nil)
 }
 
-// The limits of a node's labels.
-const (
-	maxLabels = 100
-	maxLabel  = 256
-)
-
-func (s Server) changeNode(r *http.Request) (any, error) {
-	var c NodeChange
-	if err := decode(r.Body, &c); err != nil {
-		return nil, err
-	}
-	id := r.PathValue("id")
-	availability, known := int32(0), true
-	if c.Availability != nil {
-		availability, known = swarmv1.NodeSpec_Availability_value[strings.ToUpper(*c.Availability)]
-	}
-	if !known {
-		return nil, invalid.Errorf("the availability %.40q is none of active, pause and drain", *c.Availability)
-	}
-	for k, v := range c.Labels {
-		if k == "" || len(k) > maxLabel || v != nil && len(*v) > maxLabel {
-			return nil, invalid.Errorf("the label %.80q: a name and a value of at most %d bytes", k, maxLabel)
-		}
-	}
-	if c.Accept {
-		if err := s.CA.Accept(r.Context(), id); err != nil {
-			return nil, err
-		}
-	}
-	if c.Renew {
-		if err := s.CA.Rotate(r.Context(), id); err != nil {
-			return nil, err
-		}
-	}
-	return struct{}{}, s.CA.Change(r.Context(), id, func(n *swarmv1.Node) error {
-		if c.Availability != nil {
-			n.Spec.Availability = swarmv1.NodeSpec_Availability(availability)
-		}
-		at := n.GetSpec().GetAnnotations()
-		if at.Labels == nil {
-			at.Labels = map[string]string{}
-		}
-		for k, v := range c.Labels {
-			if v == nil {
-				delete(at.GetLabels(), k)
-			} else {
-				at.Labels[k] = *v
-			}
-		}
-		if len(at.GetLabels()) > maxLabels {
-			return invalid.Errorf("a node has at most %d labels", maxLabels)
-		}
-		return nil
-	})
+// RotateToken implements hubv1.ServerInterface.
+func (s Server) RotateToken(w http.ResponseWriter, r *http.Request) {
+	token, err := s.CA.Authority.RotateToken(r.Context())
+	reply(w, hubv1.Token{Worker: token}, err)
 }
 
-func (s Server) services() []Service {
-	running := map[string]int{}
-	places := map[string]uint64{} // of global services: those that have a task that is to run
-	for _, t := range s.Board.Tasks() {
-		if t.State() == swarmv1.TaskState_RUNNING {
-			running[t.M.GetServiceId()]++
-		}
-		if !t.Ended() && t.M.GetDesiredState() <= swarmv1.TaskState_RUNNING {
-			places[t.M.GetServiceId()]++
+// GetAuthority implements hubv1.ServerInterface.
+func (s Server) GetAuthority(w http.ResponseWriter, _ *http.Request) {
+	a := s.CA.Authority
+	answer := hubv1.Authority{Cluster: a.Cluster, Root: string(a.Roots()), Digest: a.Digest(), Rotating: a.Rotating()}
+	if answer.Rotating {
+		for _, n := range s.CA.Missing() {
+			answer.Missing = append(answer.Missing, n.GetId())
 		}
 	}
-	list := []Service{}
-	for id, r := range s.Board.Services() {
-		spec := r.M.GetSpec()
-		v := Service{
-			ID: id, Name: spec.GetAnnotations().GetName(), Stack: spec.GetAnnotations().GetLabels()[fleet.Stack], Mode: "replicated", Wanted: spec.GetReplicated().GetReplicas(),
-			Running: running[id], Version: r.M.GetSpecVersion().GetIndex(), Image: spec.GetTask().GetContainer().GetImage(),
-			Update: fleet.Progress(r.M.GetUpdateStatus()), UpdateMessage: r.M.GetUpdateStatus().GetMessage(),
-		}
-		if spec.GetGlobal() != nil {
-			v.Mode, v.Wanted = "global", places[id]
-		}
-		list = append(list, v)
-	}
-	return sorted(list, func(v Service) string { return v.Name })
+	reply(w, answer, nil)
 }
 
-func (s Server) tasks() []Task {
-	names := map[string]string{}
-	for id, r := range s.Board.Services() {
-		names[id] = r.M.GetSpec().GetAnnotations().GetName()
-	}
-	hosts := map[string]string{}
-	for _, n := range s.Board.Nodes() {
-		hosts[n.GetId()] = n.GetDescription().GetHostname()
-	}
-	list := []Task{}
-	for id, t := range s.Board.Tasks() {
-		changed := t.Status.M.GetTimestamp()
-		if changed == nil {
-			changed = t.M.GetMeta().GetCreatedAt()
-		}
-		name := names[t.M.GetServiceId()]
-		if name == "" {
-			name = t.M.GetServiceAnnotations().GetName()
-		}
-		list = append(list, Task{
-			ID: id, Service: name, Slot: t.M.GetSlot(), Node: t.M.GetNodeId(), Hostname: hosts[t.M.GetNodeId()],
-			Desired: strings.ToLower(t.M.GetDesiredState().String()), State: strings.ToLower(t.State().String()), Message: t.Status.M.GetMessage(), Error: t.Status.M.GetErr(),
-			Exit: t.Status.M.GetContainer().GetExitCode(), Version: t.M.GetSpecVersion().GetIndex(), Changed: changed.AsTime(),
-		})
-	}
-	return sorted(list, func(t Task) string { return fmt.Sprintf("%s %05d %s %s", t.Service, t.Slot, t.Node, t.ID) })
+// RotateAuthority implements hubv1.ServerInterface.
+func (s Server) RotateAuthority(w http.ResponseWriter, r *http.Request) {
+	done(w, s.CA.Authority.RotateRoot(r.Context()))
+}
+
+// FinishAuthority implements hubv1.ServerInterface.
+func (s Server) FinishAuthority(w http.ResponseWriter, r *http.Request) {
+	done(w, s.CA.Authority.FinishRotation(r.Context()))
 }

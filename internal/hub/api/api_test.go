@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	hubv1 "github.com/longshore/longshore/api/hub/v1"
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/api"
@@ -63,7 +64,7 @@ func ask(t *testing.T, h *hubtest.Hub, method, path string, body []byte) (int, s
 	return resp.StatusCode, string(answer)
 }
 
-func changes(diff []fleet.Difference) string {
+func changes(diff []hubv1.Difference) string {
 	var words []string
 	for _, d := range diff {
 		words = append(words, d.Change+" "+d.Kind+" "+d.Name)
@@ -109,7 +110,7 @@ func TestOperators(t *testing.T) {
 	changed.Secrets["key"] = []byte("another planted-secret")
 	apply(changed, false, "update secret key, update service web")
 	label := "edge"
-	if err := c.Call(ctx, http.MethodPatch, "/v1/nodes/"+n.NodeID, api.NodeChange{Labels: map[string]*string{"site": &label}}, &struct{}{}); err != nil {
+	if err := c.Call(ctx, http.MethodPatch, "/v1/nodes/"+n.NodeID, hubv1.NodeChange{Labels: map[string]*string{"site": &label}}, &struct{}{}); err != nil {
 		t.Error(err)
 	}
 	for _, path := range []string{"/v1/nodes", "/v1/services", "/v1/tasks"} {
@@ -215,10 +216,10 @@ func TestOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []api.Line
+	var got []hubv1.Line
 	done := make(chan error, 1)
 	go func() {
-		done <- api.NewClient(h.Socket).Logs(t.Context(), "mine", false, 5, func(l api.Line) error {
+		done <- api.NewClient(h.Socket).Logs(t.Context(), "mine", false, 5, func(l hubv1.Line) error {
 			got = append(got, l)
 			return nil
 		})
@@ -264,7 +265,7 @@ func TestOutput(t *testing.T) {
 
 	// What is not the node's is refused.
 	go func() {
-		done <- api.NewClient(h.Socket).Logs(t.Context(), "mine", true, -1, func(api.Line) error { return nil })
+		done <- api.NewClient(h.Socket).Logs(t.Context(), "mine", true, -1, func(hubv1.Line) error { return nil })
 	}()
 	id = hubtest.Receive(t, subscriptions).GetId()
 	for want, m := range map[string]*swarmv1.PublishLogsMessage{

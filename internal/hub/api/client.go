@@ -3,6 +3,8 @@ package api
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,17 +14,48 @@ import (
 	"net/url"
 	"strconv"
 
+	hubv1 "github.com/longshore/longshore/api/hub/v1"
+	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Client asks a hub.
-type Client struct{ http *http.Client }
+type Client struct {
+	http  *http.Client
+	base  string
+	token string // "" for none
+}
 
 // NewClient is a client of the hub at a socket.
 func NewClient(socket string) *Client {
-	return &Client{&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	return &Client{base: "http://hub", http: &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}}
+}
+
+// Remote says how a hub is reached over TCP.
+type Remote struct {
+	URL string
+	// Roots is the root by which the hub is known, as PEM.
+	Roots []byte
+	// Certificates is the operator's certificate, or Token its token.
+	Certificates []tls.Certificate
+	Token        string
+}
+
+// NewRemote is a client of a hub over TCP.
+func NewRemote(r Remote) (*Client, error) {
+	u, err := url.Parse(r.URL)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" && u.Path != "/" {
+		return nil, invalid.Errorf("a hub is reached at https://HOST:PORT, not %.100q", r.URL)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(r.Roots) {
+		return nil, invalid.Errorf("there is no certificate in the file with the hub's root")
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: ca.NameAPI, Certificates: r.Certificates}
+	return &Client{base: "https://" + u.Host, token: r.Token, http: &http.Client{Transport: &http.Transport{TLSClientConfig: config, TLSHandshakeTimeout: headerTimeout}}}, nil
 }
 
 // do asks, and returns what answers.
@@ -31,9 +64,12 @@ func (c *Client) do(ctx context.Context, method, path string, body any) (io.Read
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://hub"+path, bytes.NewReader(data))
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(data))
 	if err != nil {
 		return nil, err
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -45,8 +81,8 @@ func (c *Client) do(ctx context.Context, method, path string, body any) (io.Read
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer func() { _ = resp.Body.Close() }()
-		var f Failure
-		if err := json.NewDecoder(resp.Body).Decode(&f); err != nil || f.Error == "" {
+		var f hubv1.Failure
+		if err := json.NewDecoder(io.LimitReader(resp.Body, maxHeaders)).Decode(&f); err != nil || f.Error == "" {
 			f.Error = resp.Status
 		}
 		return nil, errors.New(f.Error)
@@ -68,7 +104,7 @@ func (c *Client) Call(ctx context.Context, method, path string, body, answer any
 }
 
 // Apply applies a declaration, or, when dry, says what it would change.
-func (c *Client) Apply(ctx context.Context, d fleet.Declaration, dry bool) (diff []fleet.Difference, err error) {
+func (c *Client) Apply(ctx context.Context, d fleet.Declaration, dry bool) (diff []hubv1.Difference, err error) {
 	path := "/v1/stacks"
 	if dry {
 		path += "?dry=1"
@@ -77,7 +113,7 @@ func (c *Client) Apply(ctx context.Context, d fleet.Declaration, dry bool) (diff
 }
 
 // Logs calls fn with each line of the output of a service or task.
-func (c *Client) Logs(ctx context.Context, of string, follow bool, tail int, fn func(Line) error) error {
+func (c *Client) Logs(ctx context.Context, of string, follow bool, tail int, fn func(hubv1.Line) error) error {
 	q := url.Values{"of": {of}}
 	if follow {
 		q.Set("follow", "1")
@@ -92,7 +128,7 @@ func (c *Client) Logs(ctx context.Context, of string, follow bool, tail int, fn 
 	defer func() { _ = r.Close() }()
 	dec := json.NewDecoder(r)
 	for {
-		var l Line
+		var l hubv1.Line
 		if err := dec.Decode(&l); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {

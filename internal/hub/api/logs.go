@@ -1,28 +1,22 @@
 package api
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
 
+	hubv1 "github.com/longshore/longshore/api/hub/v1"
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-func sorted[T any](list []T, by func(T) string) []T {
-	slices.SortFunc(list, func(a, b T) int { return cmp.Compare(by(a), by(b)) })
-	return list
-}
-
-// logs sends the output of a service's tasks, or of one task, as lines of JSON.
-func (s Server) logs(w http.ResponseWriter, r *http.Request) {
-	selector, o, err := s.subscription(r)
+// GetLogs implements hubv1.ServerInterface.
+func (s Server) GetLogs(w http.ResponseWriter, r *http.Request, p hubv1.GetLogsParams) {
+	selector, o, err := s.subscription(p)
 	if err != nil {
 		reply(w, nil, err)
 		return
@@ -36,7 +30,7 @@ func (s Server) logs(w http.ResponseWriter, r *http.Request) {
 	for {
 		select {
 		case m := <-sub.Messages:
-			line := Line{
+			line := hubv1.Line{
 				Task: m.GetContext().GetTaskId(), Node: m.GetContext().GetNodeId(), Time: m.GetTimestamp().AsTime(), Data: m.GetData(),
 				Stream: strings.ToLower(strings.TrimPrefix(m.GetStream().String(), "LOG_STREAM_")),
 			}
@@ -45,7 +39,7 @@ func (s Server) logs(w http.ResponseWriter, r *http.Request) {
 			}
 		case <-sub.Done:
 			if missing := sub.Missing(); len(missing) > 0 {
-				_ = enc.Encode(Line{Missing: missing})
+				_ = enc.Encode(hubv1.Line{Missing: missing})
 			}
 			return
 		case <-r.Context().Done():
@@ -55,11 +49,10 @@ func (s Server) logs(w http.ResponseWriter, r *http.Request) {
 }
 
 // subscription is what a request asks for: the id of a task, or the name of a service.
-func (s Server) subscription(r *http.Request) (*swarmv1.LogSelector, *swarmv1.LogSubscriptionOptions, error) {
-	q := r.URL.Query()
-	of := q.Get("of")
-	o := &swarmv1.LogSubscriptionOptions{Follow: q.Get("follow") != ""}
-	if text := q.Get("tail"); text != "" {
+func (s Server) subscription(p hubv1.GetLogsParams) (*swarmv1.LogSelector, *swarmv1.LogSubscriptionOptions, error) {
+	of := p.Of
+	o := &swarmv1.LogSubscriptionOptions{Follow: p.Follow != ""}
+	if text := p.Tail; text != "" {
 		n, err := strconv.ParseInt(text, 10, 32)
 		if err != nil || n < 0 {
 			return nil, nil, invalid.Errorf("tail %.40q is no number of lines", text)

@@ -240,10 +240,15 @@ func parseCSR(csr []byte) (crypto.PublicKey, error) {
 // issue makes a certificate, which is the first of those that it returns; the others lead to
 // roots of before.
 func (a *Authority) issue(id, role string, key crypto.PublicKey, names ...string) ([][]byte, error) {
+	return a.issueFor(a.life, id, role, key, names...)
+}
+
+// issueFor is issue of a certificate that is valid for a time.
+func (a *Authority) issueFor(life time.Duration, id, role string, key crypto.PublicKey, names ...string) ([][]byte, error) {
 	now, by := time.Now(), a.trust.Load()
 	t := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: id, OrganizationalUnit: []string{role}, Organization: []string{a.Cluster}},
-		DNSNames: append([]string{role, id}, names...), NotBefore: now.Add(-backdate), NotAfter: now.Add(a.life),
+		DNSNames: append([]string{role, id}, names...), NotBefore: now.Add(-backdate), NotAfter: now.Add(life),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 	}
@@ -274,7 +279,7 @@ func (a *Authority) certificate() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	chain, err := a.issue(a.Hub, RoleManager, key.Public(), nameCA)
+	chain, err := a.issue(a.Hub, RoleManager, key.Public(), nameCA, NameAPI)
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
+	hubv1 "github.com/longshore/longshore/api/hub/v1"
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/compose"
@@ -54,6 +55,7 @@ type app struct {
 	Options
 	socket string
 	json   bool
+	remote remote
 }
 
 // Main runs a command and returns the program's exit code.
@@ -74,6 +76,8 @@ func Main(ctx context.Context, o Options) int {
 		socket = s
 	}
 	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "the hub's socket (or "+SocketEnv+")")
+	a.remote.flags(root.PersistentFlags())
+	root.AddCommand(a.rm(), a.authority(), a.items("secret"), a.items("config"), a.operator())
 	root.AddCommand(a.serve(), a.token(), a.nodes(), a.node(), a.apply(false), a.apply(true), a.services(), a.tasks(), a.logs(), a.step("rollback", "Give a service the spec that it had before"), a.step("pause", "Have the update of a service go no further"), a.step("resume", "Have the paused update of a service go on"))
 	if err := root.ExecuteContext(ctx); err != nil {
 		_, _ = fmt.Fprintln(o.Stderr, "longshore-hub:", err)
@@ -92,11 +96,26 @@ func (a *app) env() map[string]string {
 	return all
 }
 
-func (a *app) client() *api.Client { return api.NewClient(a.socket) }
+// call asks the hub for one answer.
+func (a *app) call(ctx context.Context, method, path string, body, answer any) error {
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	return c.Call(ctx, method, path, body, answer)
+}
+
+// client is a client of the hub that is asked: by its socket, or over TCP.
+func (a *app) client() (*api.Client, error) {
+	if a.remote.url == "" {
+		return api.NewClient(a.socket), nil
+	}
+	return a.remote.client()
+}
 
 func (a *app) serve() *cobra.Command {
 	var o hub.Options
-	var listen, secret, level string
+	var listen, remote, secret, level string
 	var etcd store.Remote
 	cmd := &cobra.Command{Use: "serve", Short: "Serve nodes and operators", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) (err error) {
 		if o.Log, _, err = obs.NewLogger(a.Stderr, obs.LogConfig{Level: level}); err != nil {
@@ -116,7 +135,7 @@ func (a *app) serve() *cobra.Command {
 		} else if etcd.Cert+etcd.Key+etcd.CA != "" {
 			return errors.New("--etcd must name the members of the etcd that the other flags are for")
 		}
-		return a.run(cmd.Context(), o, listen)
+		return a.run(cmd.Context(), o, listen, remote)
 	}}
 	f := cmd.Flags()
 	f.StringVar(&o.Store.Dir, "dir", DefaultDir, "directory of the hub's records; only its owner may enter it")
@@ -129,6 +148,7 @@ func (a *app) serve() *cobra.Command {
 	f.StringVar(&secret, "passphrase-file", "", "file, of mode 0600, with the passphrase by which keys and secrets are sealed")
 	f.StringVar(&listen, "listen", ":2377", "address at which nodes are served")
 	f.StringVar(&o.Advertise, "advertise", "", "address, HOST:PORT, by which nodes reach the hub; --listen when that names a host")
+	f.StringVar(&remote, "api-listen", "", "address at which operators are served who have a certificate or a token (longshore-hub operator)")
 	f.BoolVar(&o.Approve, "approve", false, "nodes that join wait until they are accepted")
 	f.DurationVar(&o.CertificateLife, "certificate-life", 90*24*time.Hour, "how long the certificates of nodes are valid")
 	f.DurationVar(&o.RenewGrace, "renew-grace", 0, "how long after that a node may still renew its certificate")
@@ -141,26 +161,34 @@ func (a *app) serve() *cobra.Command {
 }
 
 // run is the hub, until ctx ends.
-func (a *app) run(ctx context.Context, o hub.Options, listen string) (err error) {
+func (a *app) run(ctx context.Context, o hub.Options, listen, remote string) (err error) {
 	h, err := hub.Open(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
-	nodes, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
-	if err != nil {
+	var at hub.Listeners
+	if at.Nodes, err = new(net.ListenConfig).Listen(ctx, "tcp", listen); err != nil {
 		return fmt.Errorf("listen for nodes: %w", err)
 	}
-	operators, err := a.listen(ctx)
-	if err != nil {
-		_ = nodes.Close()
+	if remote != "" {
+		if at.Remote, err = new(net.ListenConfig).Listen(ctx, "tcp", remote); err != nil {
+			_ = at.Nodes.Close()
+			return fmt.Errorf("listen for operators: %w", err)
+		}
+	}
+	if at.Operators, err = a.listen(ctx); err != nil {
+		_ = at.Nodes.Close()
+		if at.Remote != nil {
+			_ = at.Remote.Close()
+		}
 		return err
 	}
-	o.Log.InfoContext(ctx, "the hub serves", "nodes", nodes.Addr().String(), "advertised", o.Advertise, "operators", a.socket, "cluster", h.CA.Authority.Cluster)
+	o.Log.InfoContext(ctx, "the hub serves", "nodes", at.Nodes.Addr().String(), "advertised", o.Advertise, "operators", a.socket, "remote_operators", remote, "cluster", h.CA.Authority.Cluster)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		o.Log.WarnContext(ctx, "could not tell systemd that the hub is ready", "error", err)
 	}
-	return h.Serve(ctx, nodes, operators)
+	return h.Serve(ctx, at)
 }
 
 // listen makes the socket for operators. The store's lock has shown that no other hub has it.
@@ -213,12 +241,12 @@ func (a *app) asJSON(cmd *cobra.Command) *cobra.Command {
 func (a *app) token() *cobra.Command {
 	var rotate bool
 	cmd := &cobra.Command{Use: "token", Short: "Show the token by which nodes join", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		var t api.Token
+		var t hubv1.Token
 		method, path := http.MethodGet, "/v1/token"
 		if rotate {
 			method, path = http.MethodPost, "/v1/token/rotate"
 		}
-		if err := a.client().Call(cmd.Context(), method, path, nil, &t); err != nil {
+		if err := a.call(cmd.Context(), method, path, nil, &t); err != nil {
 			return err
 		}
 		_, err := fmt.Fprintln(a.Stdout, t.Worker)
@@ -229,9 +257,9 @@ func (a *app) token() *cobra.Command {
 }
 
 func (a *app) nodes() *cobra.Command {
-	return a.asJSON(&cobra.Command{Use: "nodes", Short: "List the nodes", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		var list []api.Node
-		if err := a.client().Call(cmd.Context(), http.MethodGet, "/v1/nodes", nil, &list); err != nil {
+	return a.with(a.inspect("nodes", "NODE"), &cobra.Command{Use: "nodes", Short: "List the nodes", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		var list []hubv1.Node
+		if err := a.call(cmd.Context(), http.MethodGet, "/v1/nodes", nil, &list); err != nil {
 			return err
 		}
 		return a.show(list, "ID\tHOSTNAME\tSTATE\tAVAILABILITY\tMEMBERSHIP\tADDRESS\tENGINE", func(add func(...any)) {
@@ -244,19 +272,23 @@ func (a *app) nodes() *cobra.Command {
 
 func (a *app) node() *cobra.Command {
 	group := &cobra.Command{Use: "node", Short: "Change a node"}
-	change := func(use, short string, c api.NodeChange) {
+	change := func(use, short string, c hubv1.NodeChange) {
 		group.AddCommand(&cobra.Command{Use: use + " NODE", Short: short, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
-			return a.client().Call(cmd.Context(), http.MethodPatch, "/v1/nodes/"+args[0], c, &struct{}{})
+			return a.call(cmd.Context(), http.MethodPatch, "/v1/nodes/"+url.PathEscape(args[0]), c, &struct{}{})
 		}})
 	}
-	text := func(s string) *string { return &s }
-	change("accept", "Let a node in that waits for it", api.NodeChange{Accept: true})
-	change("renew", "Have a node renew its certificate", api.NodeChange{Renew: true})
-	change("activate", "Give a node tasks", api.NodeChange{Availability: text("active")})
-	change("pause", "Give a node no new tasks", api.NodeChange{Availability: text("pause")})
-	change("drain", "Take all tasks from a node", api.NodeChange{Availability: text("drain")})
+	do := func(use, short string) {
+		group.AddCommand(&cobra.Command{Use: use + " NODE", Short: short, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), http.MethodPost, "/v1/nodes/"+url.PathEscape(args[0])+"/"+use, nil, &struct{}{})
+		}})
+	}
+	do("accept", "Let a node in that waits for it")
+	do("renew", "Have a node renew its certificate")
+	change("activate", "Give a node tasks", hubv1.NodeChange{Availability: "active"})
+	change("pause", "Give a node no new tasks", hubv1.NodeChange{Availability: "pause"})
+	change("drain", "Take all tasks from a node", hubv1.NodeChange{Availability: "drain"})
 	group.AddCommand(&cobra.Command{Use: "label NODE NAME=VALUE|NAME-...", Short: "Give a node labels, or take them", Args: cobra.MinimumNArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
-		c := api.NodeChange{Labels: map[string]*string{}}
+		c := hubv1.NodeChange{Labels: map[string]*string{}}
 		for _, l := range args[1:] {
 			k, v, ok := strings.Cut(l, "=")
 			switch gone, minus := strings.CutSuffix(l, "-"); {
@@ -268,9 +300,9 @@ func (a *app) node() *cobra.Command {
 				return fmt.Errorf("%q is neither NAME=VALUE nor NAME-", l)
 			}
 		}
-		return a.client().Call(cmd.Context(), http.MethodPatch, "/v1/nodes/"+args[0], c, &struct{}{})
+		return a.call(cmd.Context(), http.MethodPatch, "/v1/nodes/"+url.PathEscape(args[0]), c, &struct{}{})
 	}}, &cobra.Command{Use: "rm NODE", Short: "Remove a node: its certificate is not accepted any more", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
-		return a.client().Call(cmd.Context(), http.MethodDelete, "/v1/nodes/"+args[0], nil, &struct{}{})
+		return a.call(cmd.Context(), http.MethodDelete, "/v1/nodes/"+url.PathEscape(args[0]), nil, &struct{}{})
 	}})
 	return group
 }
@@ -290,19 +322,28 @@ func (a *app) apply(dry bool) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		diff, err := a.client().Apply(cmd.Context(), d, dry)
+		c, err := a.client()
 		if err != nil {
 			return err
 		}
-		return a.show(diff, "CHANGE\tKIND\tNAME", func(add func(...any)) {
-			for _, c := range diff {
-				add(c.Change, c.Kind, c.Name)
-			}
-		})
+		diff, err := c.Apply(cmd.Context(), d, dry)
+		if err != nil {
+			return err
+		}
+		return a.changes(diff)
 	}}
 	cmd.Flags().StringVarP(&path, "file", "f", "compose.yaml", "the file; - is standard input")
 	cmd.Flags().StringVar(&name, "name", "", "the stack's name; that of the file or of its directory by default")
 	return a.asJSON(cmd)
+}
+
+// changes prints what has changed.
+func (a *app) changes(diff []hubv1.Difference) error {
+	return a.show(diff, "CHANGE\tKIND\tNAME", func(add func(...any)) {
+		for _, c := range diff {
+			add(c.Change, c.Kind, c.Name)
+		}
+	})
 }
 
 func (a *app) read(path string) ([]byte, error) {
@@ -313,9 +354,9 @@ func (a *app) read(path string) ([]byte, error) {
 }
 
 func (a *app) services() *cobra.Command {
-	return a.asJSON(&cobra.Command{Use: "services", Short: "List the services", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		var list []api.Service
-		if err := a.client().Call(cmd.Context(), http.MethodGet, "/v1/services", nil, &list); err != nil {
+	return a.with(a.inspect("services", "SERVICE"), &cobra.Command{Use: "services", Short: "List the services", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		var list []hubv1.Service
+		if err := a.call(cmd.Context(), http.MethodGet, "/v1/services", nil, &list); err != nil {
 			return err
 		}
 		return a.show(list, "NAME\tMODE\tRUNNING\tVERSION\tIMAGE\tUPDATE", func(add func(...any)) {
@@ -327,7 +368,7 @@ func (a *app) services() *cobra.Command {
 }
 
 // updateOf tells how far the update of a service is, and why when it does not go on.
-func updateOf(s api.Service) string {
+func updateOf(s hubv1.Service) string {
 	if strings.HasSuffix(s.Update, "paused") || s.Update == "rolled back" {
 		return s.Update + ": " + s.UpdateMessage
 	}
@@ -337,14 +378,14 @@ func updateOf(s api.Service) string {
 // step is a command that does one step with the update of a service.
 func (a *app) step(what, short string) *cobra.Command {
 	return &cobra.Command{Use: what + " SERVICE", Short: short, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
-		return a.client().Call(cmd.Context(), http.MethodPost, "/v1/services/"+url.PathEscape(args[0])+"/update", api.UpdateStep{Step: what}, &struct{}{})
+		return a.call(cmd.Context(), http.MethodPost, "/v1/services/"+url.PathEscape(args[0])+"/update", hubv1.UpdateStep{Step: what}, &struct{}{})
 	}}
 }
 
 func (a *app) tasks() *cobra.Command {
-	return a.asJSON(&cobra.Command{Use: "tasks [SERVICE]", Short: "List the tasks", Args: cobra.MaximumNArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
-		var list, all []api.Task
-		if err := a.client().Call(cmd.Context(), http.MethodGet, "/v1/tasks", nil, &all); err != nil {
+	return a.with(a.inspect("tasks", "TASK"), &cobra.Command{Use: "tasks [SERVICE]", Short: "List the tasks", Args: cobra.MaximumNArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+		var list, all []hubv1.Task
+		if err := a.call(cmd.Context(), http.MethodGet, "/v1/tasks", nil, &all); err != nil {
 			return err
 		}
 		for _, t := range all {
@@ -364,7 +405,11 @@ func (a *app) logs() *cobra.Command {
 	var follow bool
 	tail := -1
 	cmd := &cobra.Command{Use: "logs SERVICE|TASK", Short: "Show the output of tasks", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
-		return a.client().Logs(cmd.Context(), args[0], follow, tail, func(l api.Line) error {
+		c, err := a.client()
+		if err != nil {
+			return err
+		}
+		return c.Logs(cmd.Context(), args[0], follow, tail, func(l hubv1.Line) error {
 			if len(l.Missing) > 0 {
 				_, err := fmt.Fprintf(a.Stderr, "the output of these nodes is not complete: %s\n", strings.Join(l.Missing, " "))
 				return err

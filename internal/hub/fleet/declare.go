@@ -41,6 +41,10 @@ type Difference struct {
 // Stack is the label of a service that says of which stack it is, as docker's command line has it.
 const Stack = "com.docker.stack.namespace"
 
+// Declared is the label of a secret or config that a declaration has made. It goes when nothing
+// needs it any more; others stay until they are removed.
+const Declared = "longshore.declared"
+
 // The limits of a declaration. MaxBytes is that of its JSON.
 const (
 	MaxBytes     = 8 << 20
@@ -230,7 +234,7 @@ func (a *application) changed(kind, name, change string) {
 func (a *application) secrets(specs []*swarmv1.ServiceSpec) {
 	a.ids = map[string]string{}
 	has := map[string]string{} // the names that there are, and an id with the content
-	label := map[string]string{Stack: a.d.Name}
+	label := map[string]string{Stack: a.d.Name, Declared: "yes"}
 	for id, s := range a.b.Secrets() {
 		note(has, "secret ", s.M.GetSpec().GetAnnotations(), a.d.Name, id, bytes.Equal(s.M.GetSpec().GetData(), a.d.Secrets[bare(a.d.Name, s.M.GetSpec().GetAnnotations())]))
 	}

@@ -353,7 +353,7 @@ func newTask(s *swarmv1.Service, id, node string, slot uint64, now time.Time) *s
 	}
 }
 
-// sweep deletes secrets and configs that no service and no task needs.
+// sweep deletes secrets and configs of declarations that no service and no task needs.
 func (p *planner) sweep() {
 	used := map[string]bool{}
 	need := func(c *swarmv1.ContainerSpec) {
@@ -372,12 +372,12 @@ func (p *planner) sweep() {
 		need(t.M.GetSpec().GetContainer())
 	}
 	for id, s := range p.Secrets {
-		if !used[board.Secrets+id] {
+		if !used[board.Secrets+id] && s.M.GetSpec().GetAnnotations().GetLabels()[Declared] != "" {
 			p.writes = append(p.writes, board.Delete(board.Secrets, id, s.Rev))
 		}
 	}
 	for id, c := range p.Configs {
-		if !used[board.Configs+id] {
+		if !used[board.Configs+id] && c.M.GetSpec().GetAnnotations().GetLabels()[Declared] != "" {
 			p.writes = append(p.writes, board.Delete(board.Configs, id, c.Rev))
 		}
 	}

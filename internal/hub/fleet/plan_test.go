@@ -222,9 +222,10 @@ func TestPlan(t *testing.T) {
 	w.settle(t)
 	w.is(t, "a is gone", "all.0@b:1 all.0@c:1 web.1@b:1")
 	w.Services = nil
-	w.Secrets["s"] = board.Record[*swarmv1.Secret]{M: &swarmv1.Secret{Id: "s"}}
+	w.Secrets["s"] = board.Record[*swarmv1.Secret]{M: &swarmv1.Secret{Id: "s", Spec: &swarmv1.SecretSpec{Annotations: &swarmv1.Annotations{Labels: map[string]string{Declared: "yes"}}}}}
+	w.Secrets["mine"] = board.Record[*swarmv1.Secret]{M: &swarmv1.Secret{Id: "mine"}} // no declaration made it
 	w.settle(t)
-	if len(w.Tasks)+len(w.Secrets) > 0 {
+	if len(w.Tasks) > 0 || len(w.Secrets) != 1 || w.Secrets["mine"].M == nil {
 		t.Errorf("nothing is declared any more, and there are %v and %v", w.Tasks, w.Secrets)
 	}
 }

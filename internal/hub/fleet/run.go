@@ -26,8 +26,9 @@ type Term interface {
 func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration, log *slog.Logger) error {
 	for {
 		next := b.Next()
+		secrets, configs := b.Secrets(), b.Configs() // before the services: the service of a new one is there then
 		writes, again := Plan(State{
-			Now: time.Now(), Services: b.Services(), Nodes: b.Nodes(), Tasks: b.Tasks(), Secrets: b.Secrets(), Configs: b.Configs(), MoveAfter: moveAfter, NewID: ca.NewID,
+			Now: time.Now(), Services: b.Services(), Nodes: b.Nodes(), Tasks: b.Tasks(), Secrets: secrets, Configs: configs, MoveAfter: moveAfter, NewID: ca.NewID,
 		})
 		for group := range slices.Chunk(writes, store.MaxWrites-1) { // the term has one more
 			if err := term.Commit(ctx, group...); err != nil {

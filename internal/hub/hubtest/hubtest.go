@@ -3,12 +3,16 @@
 package hubtest
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -30,8 +34,9 @@ const Patience = time.Minute
 type Hub struct {
 	*hub.Hub
 	Addr string
-	// Socket is where it serves operators.
-	Socket string
+	// Socket is where it serves operators, Remote is https://HOST:PORT where it serves those with a
+	// certificate or a token.
+	Socket, Remote string
 
 	tb   testing.TB
 	dir  string
@@ -74,7 +79,12 @@ func (h *Hub) start(l net.Listener) {
 	if err != nil {
 		h.tb.Fatal(err)
 	}
-	go func() { served <- opened.Serve(ctx, l, operators) }()
+	remote, err := new(net.ListenConfig).Listen(h.tb.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		h.tb.Fatal(err)
+	}
+	h.Remote = "https://" + remote.Addr().String()
+	go func() { served <- opened.Serve(ctx, hub.Listeners{Nodes: l, Operators: operators, Remote: remote}) }()
 	h.stop = sync.OnceFunc(func() {
 		cancel(context.Canceled)
 		if err := errors.Join(<-served, opened.Close()); err != nil {
@@ -154,4 +164,24 @@ func (h *Hub) Dial(creds credentials.TransportCredentials, id *identity.Identity
 		Identity: id, Conn: conn, Dispatcher: swarmv1.NewDispatcherClient(conn), CA: swarmv1.NewCAClient(conn), NodeCA: swarmv1.NewNodeCAClient(conn),
 		Logs: swarmv1.NewLogBrokerClient(conn), Allocator: swarmv1.NewResourceAllocatorClient(conn),
 	}
+}
+
+// Has reports whether a file of the hub's directory has a text in it, the database's files too, and
+// which.
+func (h *Hub) Has(text string) (path string, found bool) {
+	h.tb.Helper()
+	err := filepath.WalkDir(h.dir, func(at string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(at)
+		if bytes.Contains(data, []byte(text)) {
+			path, found = at, true
+		}
+		return err
+	})
+	if err != nil {
+		h.tb.Fatal(err)
+	}
+	return path, found
 }

@@ -1,0 +1,302 @@
+package api_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	hubv1 "github.com/longshore/longshore/api/hub/v1"
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
+	"github.com/longshore/longshore/internal/hub/api"
+	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/hubtest"
+)
+
+// pair is a certificate with its key.
+func pair(t *testing.T, key *ecdsa.PrivateKey, chain string) tls.Certificate {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := tls.X509KeyPair([]byte(chain), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// remote is a client of a hub over TCP.
+func remote(t *testing.T, h *hubtest.Hub, token string, certificates ...tls.Certificate) *api.Client {
+	t.Helper()
+	c, err := api.NewRemote(api.Remote{URL: h.Remote, Roots: h.CA.Authority.Roots(), Token: token, Certificates: certificates})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// operator makes an operator with a token.
+func operator(t *testing.T, h *hubtest.Hub, n hubv1.NewOperator) hubv1.Credentials {
+	t.Helper()
+	var c hubv1.Credentials
+	if err := api.NewClient(h.Socket).Call(hubtest.Within(t), http.MethodPost, "/v1/operators", n, &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// refuses asserts that a client may not ask for the nodes.
+func refuses(t *testing.T, what string, c *api.Client, text string) {
+	t.Helper()
+	var list []hubv1.Node
+	if err := c.Call(hubtest.Within(t), http.MethodGet, "/v1/nodes", nil, &list); err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("%s: %v, want %q", what, err, text)
+	}
+}
+
+// TestOperatorsOverTCP: by a certificate or a token, until it is taken from them, and nobody else.
+func TestOperatorsOverTCP(t *testing.T) {
+	t.Parallel()
+	h := hubtest.New(t)
+	key, csr := hubtest.Request(t)
+	certificate := operator(t, h, hubv1.NewOperator{Name: "anna", Scope: "admin", Csr: string(csr)})
+	token := operator(t, h, hubv1.NewOperator{Name: "robot", Scope: "read"})
+	if certificate.Token != "" || token.Certificate != "" || certificate.Roots != string(h.CA.Authority.Roots()) {
+		t.Errorf("got %+v, %+v", certificate, token)
+	}
+	anna, robot := remote(t, h, "", pair(t, key, certificate.Certificate)), remote(t, h, token.Token)
+	for name, c := range map[string]*api.Client{"a certificate": anna, "a token": robot} {
+		var list []hubv1.Node
+		if err := c.Call(hubtest.Within(t), http.MethodGet, "/v1/nodes", nil, &list); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	h.Restart()
+	var all []hubv1.Operator
+	anna, robot = remote(t, h, "", pair(t, key, certificate.Certificate)), remote(t, h, token.Token)
+	eventually(t, func(ctx context.Context) error { return anna.Call(ctx, http.MethodGet, "/v1/operators", nil, &all) })
+	if len(all) != 2 || all[0].Name != "anna" || all[0].Kind != "certificate" || !strings.HasPrefix(all[0].By, "uid ") || all[1].Scope != "read" {
+		t.Errorf("operators: %+v", all)
+	}
+	if path, found := h.Has(token.Token[len(token.Token)-50:]); found {
+		t.Errorf("the token is in %s", path)
+	}
+
+	const unknown = "is of no operator"
+	node := nodeCertificate(t, h)
+	foreign, err := swarmtest.NewAuthority(t).Issue("anna", ca.RoleOperator, key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, "nothing", remote(t, h, ""), "is required")
+	refuses(t, "a changed token", remote(t, h, token.Token+"0"), unknown)
+	refuses(t, "a token of another name", remote(t, h, strings.Replace(token.Token, "robot", "anna", 1)), unknown)
+	refuses(t, "a join token", remote(t, h, h.CA.Authority.Token()), unknown)
+	refuses(t, "a token that is none", remote(t, h, "_"), unknown)
+	refuses(t, "another root's certificate", remote(t, h, "", pair(t, key, string(foreign))), "tls: ")
+	refuses(t, "a node's certificate", remote(t, h, "", node), "tls: ")
+	refuses(t, "a node's certificate beside an operator's token", remote(t, h, token.Token, node), "tls: ")
+	// An operator is no node.
+	_, err = h.Dial(hubtest.WithCertificate(t, key, []byte(certificate.Certificate)), nil).Dispatcher.Heartbeat(hubtest.Within(t), &swarmv1.HeartbeatRequest{})
+	hubtest.Wants(t, "an operator as a node", err, codes.PermissionDenied, "not part of OUs")
+
+	for _, name := range []string{"anna", "robot"} {
+		if err := api.NewClient(h.Socket).Call(hubtest.Within(t), http.MethodDelete, "/v1/operators/"+name, nil, &struct{}{}); err != nil {
+			t.Error(err)
+		}
+	}
+	refuses(t, "a removed certificate", anna, unknown)
+	refuses(t, "a removed token", robot, unknown)
+	_, csr = hubtest.Request(t)
+	operator(t, h, hubv1.NewOperator{Name: "anna", Scope: "admin", Csr: string(csr)})
+	refuses(t, "the certificate of a former operator of the name", anna, unknown)
+	for want, n := range map[string]hubv1.NewOperator{
+		"the name of the operator": {Name: "../x", Scope: "read"},
+		"the scope":                {Name: "x", Scope: "root"},
+		"at most 3650 days":        {Name: "x", Scope: "read", Days: 4000},
+		"CSR Decode failed":        {Name: "x", Scope: "read", Csr: "garbage"},
+	} {
+		var c hubv1.Credentials
+		if err := api.NewClient(h.Socket).Call(hubtest.Within(t), http.MethodPost, "/v1/operators", n, &c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// nodeCertificate is the certificate of a node that has joined.
+func nodeCertificate(t *testing.T, h *hubtest.Hub) tls.Certificate {
+	t.Helper()
+	key, csr := hubtest.Request(t)
+	stranger := h.Dial(hubtest.Raw{}, nil)
+	joined, err := stranger.NodeCA.IssueNodeCertificate(hubtest.Within(t), &swarmv1.IssueNodeCertificateRequest{Csr: csr, Token: h.CA.Authority.Token()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := stranger.NodeCA.NodeCertificateStatus(hubtest.Within(t), &swarmv1.NodeCertificateStatusRequest{NodeId: joined.GetNodeId()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair(t, key, string(st.GetCertificate().GetCertificate()))
+}
+
+// eventually tries until it succeeds: a hub reads its operators while it serves already.
+func eventually(t *testing.T, fn func(ctx context.Context) error) {
+	t.Helper()
+	ctx := hubtest.Within(t)
+	for {
+		err := fn(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal(errors.Join(err, context.Cause(ctx)))
+		}
+	}
+}
+
+// TestScopes: each route of the description, asked for by operators of each scope, and by nobody.
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	h := hubtest.New(t)
+	tokens := map[string]string{"": ""}
+	order := []string{"", "read", "apply", "admin"}
+	for _, scope := range order[1:] {
+		tokens[scope] = operator(t, h, hubv1.NewOperator{Name: scope, Scope: scope}).Token
+	}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer c.CloseIdleConnections()
+	ask := func(method, path, scope string) int {
+		req, err := http.NewRequestWithContext(hubtest.Within(t), method, h.Remote+strings.ReplaceAll(path, "{id}", "none"), bytes.NewReader([]byte("garbage")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if scope != "" {
+			req.Header.Set("Authorization", "Bearer "+tokens[scope])
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		_, _ = io.Copy(io.Discard, resp.Body)
+		return resp.StatusCode
+	}
+	routes := 0
+	for _, r := range described(t) {
+		if r.path == "/v1/ca/rotate" { // it would begin
+			continue
+		}
+		routes++
+		for i, scope := range order {
+			code := ask(r.method, r.path, scope)
+			switch {
+			case scope == "" && code != http.StatusUnauthorized,
+				scope != "" && i < r.needs && code != http.StatusForbidden,
+				i >= r.needs && (code == http.StatusUnauthorized || code == http.StatusForbidden || code == http.StatusMethodNotAllowed):
+				t.Errorf("%s %s by %q: %d", r.method, r.path, scope, code)
+			}
+		}
+	}
+	if routes < 20 {
+		t.Errorf("%d routes were found", routes)
+	}
+	if code := ask(http.MethodGet, "/v1/unknown", ""); code != http.StatusUnauthorized {
+		t.Errorf("a route that there is not, asked for by nobody: %d", code)
+	}
+}
+
+// route is one of the description; needs is the place of its scope in "", read, apply, admin.
+type route struct {
+	method, path string
+	needs        int
+}
+
+// described are the routes of the description.
+func described(t *testing.T) (list []route) {
+	t.Helper()
+	path, method := regexp.MustCompile(`^  (/\S+):$`), regexp.MustCompile(`^    (get|put|post|patch|delete):$`)
+	security := regexp.MustCompile(`^      security: \[\{(\w+): \[\]\}\]$`)
+	lines, at := bufio.NewScanner(bytes.NewReader(hubv1.Description)), ""
+	for lines.Scan() {
+		if m := path.FindStringSubmatch(lines.Text()); m != nil {
+			at = m[1]
+		} else if m := method.FindStringSubmatch(lines.Text()); m != nil {
+			list = append(list, route{strings.ToUpper(m[1]), at, 3}) // admin is the default
+		} else if m := security.FindStringSubmatch(lines.Text()); m != nil {
+			list[len(list)-1].needs = map[string]int{"read": 1, "apply": 2, "admin": 3}[m[1]]
+		}
+	}
+	return list
+}
+
+// TestSecretsAndConfigs that belong to no stack: what uses them keeps them, and a secret's value is
+// never shown.
+func TestSecretsAndConfigs(t *testing.T) {
+	t.Parallel()
+	h := hubtest.New(t)
+	c := api.NewClient(h.Socket)
+	ctx := hubtest.Within(t)
+	if _, err := c.Apply(ctx, declare(t, nil), false); err != nil { // a plan is made, and sweeps
+		t.Fatal(err)
+	}
+	for _, of := range []string{"secrets", "configs"} {
+		var i hubv1.Item
+		if err := c.Call(ctx, http.MethodPost, "/v1/"+of, hubv1.NewItem{Name: "mine", Data: []byte("planted-secret")}, &i); err != nil || i.ID == "" {
+			t.Fatalf("%s: %+v, %v", of, i, err)
+		}
+		for want, n := range map[string]hubv1.NewItem{
+			"there is a":         {Name: "mine", Data: []byte("x")},
+			"the name of the":    {Name: "../x", Data: []byte("x")},
+			"1 to 512000":        {Name: "empty"},
+			"has 512001 bytes; ": {Name: "large", Data: make([]byte, 500<<10+1)},
+		} {
+			if err := c.Call(ctx, http.MethodPost, "/v1/"+of, n, &hubv1.Item{}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %s: %v", of, want, err)
+			}
+		}
+		var list []hubv1.Item
+		if err := c.Call(ctx, http.MethodGet, "/v1/"+of, nil, &list); err != nil {
+			t.Error(err)
+		}
+		_, answer := ask(t, h, http.MethodGet, "/v1/"+of+"/mine", nil)
+		if list[0].Name != "mine" || list[0].Data != nil || strings.Contains(answer, `"data"`) != (of == "configs") {
+			t.Errorf("%s: %+v, %s", of, list, answer)
+		}
+		if of == "secrets" {
+			if len(list) != 2 || len(list[1].UsedBy) != 1 || list[1].UsedBy[0] != "shop_web" || list[1].Stack != "shop" {
+				t.Errorf("the stack's secret: %+v", list)
+			}
+			if err := c.Call(ctx, http.MethodDelete, "/v1/secrets/shop_key", nil, &struct{}{}); err == nil || !strings.Contains(err.Error(), "is used by shop_web") {
+				t.Errorf("removed what is used: %v", err)
+			}
+		}
+		if err := c.Call(ctx, http.MethodDelete, "/v1/"+of+"/mine", nil, &struct{}{}); err != nil {
+			t.Error(err)
+		}
+		if err := c.Call(ctx, http.MethodDelete, "/v1/"+of+"/mine", nil, &struct{}{}); err == nil || !strings.Contains(err.Error(), "there is no") {
+			t.Errorf("removed twice: %v", err)
+		}
+	}
+	var diff []hubv1.Difference
+	if err := c.Call(ctx, http.MethodDelete, "/v1/stacks/shop", nil, &diff); err != nil || changes(diff) != "remove service web" {
+		t.Errorf("%v, %v", diff, err)
+	}
+	if err := c.Call(ctx, http.MethodDelete, "/v1/stacks/shop", nil, &diff); err == nil || !strings.Contains(err.Error(), "there is no stack") {
+		t.Errorf("removed twice: %v", err)
+	}
+	hubtest.Until(t, h, "what the stack declared is gone", func() bool { return len(h.Board.Secrets()) == 0 })
+}

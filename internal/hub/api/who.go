@@ -1,0 +1,121 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	hubv1 "github.com/longshore/longshore/api/hub/v1"
+	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/hub/ca"
+)
+
+// Who is an operator that asks.
+type Who struct {
+	// Name tells it, as events have it: "uid 0" of the socket, "certificate NAME" or "token NAME".
+	Name  string
+	Scope ca.Scope
+}
+
+type (
+	localKey struct{}
+	whoKey   struct{}
+)
+
+// peerOf is who has the other end of a unix socket; the socket's mode has let it in.
+func peerOf(c net.Conn) Who {
+	who := Who{"uid unknown", ca.ScopeAdmin}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return who
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return who
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			who.Name = fmt.Sprintf("uid %d", cred.Uid)
+		}
+	})
+	return who
+}
+
+// known finds out who asks, and passes on no request of anyone else.
+func (s Server) known(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, ok := r.Context().Value(localKey{}).(Who)
+		if !ok {
+			o, err := s.operator(r)
+			if err != nil {
+				reply(w, nil, err)
+				return
+			}
+			connlimit.Authenticate(r.Context())
+			who = Who{o.Kind + " " + o.Name, o.Scope}
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), whoKey{}, who)))
+	})
+}
+
+// operator is whose certificate or token a request has.
+func (s Server) operator(r *http.Request) (ca.Operator, error) {
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		return s.Operators.ByCertificate(r.TLS.PeerCertificates[0])
+	}
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return ca.Operator{}, fmt.Errorf("a certificate or a token of an operator is required: %w", errdefs.ErrUnauthenticated)
+	}
+	return s.Operators.ByToken(token)
+}
+
+// permitted passes on requests that are within the scope of who asks. The route says which scope
+// that is; one that says nothing passes nobody.
+func permitted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, _ := r.Context().Value(whoKey{}).(Who)
+		needs := ca.Scope("none")
+		for key, scope := range map[any]ca.Scope{hubv1.ReadScopes: ca.ScopeRead, hubv1.ApplyScopes: ca.ScopeApply, hubv1.AdminScopes: ca.ScopeAdmin} {
+			if r.Context().Value(key) != nil {
+				needs = scope
+			}
+		}
+		if !who.Scope.Includes(needs) {
+			reply(w, nil, fmt.Errorf("%s has the scope %q; this needs %q: %w", who.Name, who.Scope, needs, errdefs.ErrPermissionDenied))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// ListOperators implements hubv1.ServerInterface.
+func (s Server) ListOperators(w http.ResponseWriter, _ *http.Request) {
+	list := []hubv1.Operator{}
+	for _, o := range s.Operators.List() {
+		list = append(list, hubv1.Operator{Name: o.Name, Scope: string(o.Scope), Kind: o.Kind, Created: o.Created, By: o.By, Expires: o.Expires})
+	}
+	reply(w, list, nil)
+}
+
+// CreateOperator implements hubv1.ServerInterface.
+func (s Server) CreateOperator(w http.ResponseWriter, r *http.Request) {
+	var n hubv1.NewOperator
+	if err := decode(r.Body, &n); err != nil {
+		reply(w, nil, err)
+		return
+	}
+	who, _ := r.Context().Value(whoKey{}).(Who)
+	token, certificate, err := s.Operators.Create(r.Context(), ca.Operator{Name: n.Name, Scope: ca.Scope(n.Scope), By: who.Name}, n.Days, []byte(n.Csr))
+	reply(w, hubv1.Credentials{Name: n.Name, Token: token, Certificate: string(certificate), Roots: string(s.CA.Authority.Roots())}, err)
+}
+
+// RemoveOperator implements hubv1.ServerInterface.
+func (s Server) RemoveOperator(w http.ResponseWriter, r *http.Request, id string) {
+	done(w, s.Operators.Remove(r.Context(), id))
+}

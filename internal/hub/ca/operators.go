@@ -1,0 +1,243 @@
+package ca
+
+import (
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// RoleOperator is the role in certificates of operators; with it nothing of a node's may be asked.
+const RoleOperator = "longshore-operator"
+
+// NameAPI is the name by which a hub answers operators.
+const NameAPI = "longshore-hub"
+
+// operatorRecords begin the keys of the records of operators.
+const operatorRecords = "operator/"
+
+// Scope is what an operator may ask. Each includes those before it.
+type Scope string
+
+// The scopes.
+const (
+	ScopeRead  Scope = "read"
+	ScopeApply Scope = "apply"
+	ScopeAdmin Scope = "admin"
+)
+
+// scopes are all of them, in their order.
+func scopes() []Scope { return []Scope{ScopeRead, ScopeApply, ScopeAdmin} }
+
+// Includes reports whether who has s may do what needs a scope.
+func (s Scope) Includes(needs Scope) bool {
+	has, wants := slices.Index(scopes(), s), slices.Index(scopes(), needs)
+	return wants >= 0 && has >= wants
+}
+
+// The kinds of operators.
+const (
+	KindCertificate = "certificate"
+	KindToken       = "token"
+)
+
+// Operator is someone who may ask a hub over TCP, until its record is removed.
+type Operator struct {
+	Name    string    `json:"name"`
+	Scope   Scope     `json:"scope"`
+	Kind    string    `json:"kind"`
+	Created time.Time `json:"created"`
+	By      string    `json:"by"`
+	Expires time.Time `json:"expires"`
+	// Hash is the SHA-256 of the token, or of the certificate's public key.
+	Hash []byte `json:"hash"`
+}
+
+// The limits of operators.
+const (
+	maxOperators = 1000
+	operatorDays = 365
+	maxDays      = 3650
+	tokenPrefix  = "lshub_"
+)
+
+var operatorName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9.-]{0,62}$`)
+
+// Operators are those who may ask over TCP.
+type Operators struct {
+	a *Authority
+
+	mu  sync.RWMutex // guards all
+	all map[string]Operator
+}
+
+// NewOperators are none before Run.
+func NewOperators(a *Authority) *Operators { return &Operators{a: a, all: map[string]Operator{}} }
+
+// Run follows their records until ctx ends.
+func (o *Operators) Run(ctx context.Context) error {
+	return o.a.store.Follow(ctx, operatorRecords, func(records []store.Record) error {
+		all := map[string]Operator{}
+		for _, r := range records {
+			var next Operator
+			if err := json.Unmarshal(r.Value, &next); err != nil {
+				return fmt.Errorf("record %s: %w: %w", r.Key, errdefs.ErrDataLoss, err)
+			}
+			all[next.Name] = next
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.all = all
+		return nil
+	})
+}
+
+// List are all operators, by name.
+func (o *Operators) List() []Operator {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(o.all), func(a, b Operator) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Create lets an operator in: with a certificate for the key of a CSR, or with a token. Only the
+// token's hash is kept.
+func (o *Operators) Create(ctx context.Context, op Operator, days int, csr []byte) (token string, certificate []byte, err error) {
+	switch {
+	case !operatorName.MatchString(op.Name):
+		return "", nil, invalid.Errorf("the name of the operator %.80q: letters, digits, '.' and '-', at most 63", op.Name)
+	case !slices.Contains(scopes(), op.Scope):
+		return "", nil, invalid.Errorf("the scope %.40q is none of read, apply and admin", op.Scope)
+	case days < 0 || days > maxDays:
+		return "", nil, invalid.Errorf("an operator may be valid for at most %d days", maxDays)
+	case len(o.List()) >= maxOperators:
+		return "", nil, fmt.Errorf("there are %d operators already: %w", maxOperators, errdefs.ErrResourceExhausted)
+	}
+	op.Created = time.Now().UTC().Truncate(time.Second)
+	op.Expires = op.Created.AddDate(0, 0, cmp.Or(days, operatorDays))
+	if len(csr) > 0 {
+		key, err := parseCSR(csr)
+		if err != nil {
+			return "", nil, err
+		}
+		if _, ok := key.(*ecdsa.PublicKey); !ok {
+			return "", nil, invalid.Errorf("the key of an operator is one of ECDSA")
+		}
+		public, err := x509.MarshalPKIXPublicKey(key)
+		if err != nil {
+			return "", nil, err
+		}
+		chain, err := o.a.issueFor(time.Until(op.Expires), op.Name, RoleOperator, key)
+		if err != nil {
+			return "", nil, err
+		}
+		sum := sha256.Sum256(public)
+		op.Kind, op.Hash, certificate = KindCertificate, sum[:], encodeChain(chain)
+	} else {
+		token = tokenPrefix + op.Name + "_" + NewID() + NewID()
+		sum := sha256.Sum256([]byte(token))
+		op.Kind, op.Hash = KindToken, sum[:]
+	}
+	data, err := json.Marshal(op)
+	if err != nil {
+		return "", nil, err
+	}
+	_, err = o.a.store.Commit(ctx, store.Write{Key: operatorRecords + op.Name, Value: data, Secret: true, If: store.Absent})
+	if errdefs.IsAborted(err) {
+		return "", nil, fmt.Errorf("there is an operator %s: %w", op.Name, errdefs.ErrAlreadyExists)
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	o.change(func(all map[string]Operator) { all[op.Name] = op })
+	return token, certificate, nil
+}
+
+// change changes what is known, before Run tells it.
+func (o *Operators) change(fn func(all map[string]Operator)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := maps.Clone(o.all)
+	fn(all)
+	o.all = all
+}
+
+// Remove lets an operator in no more. NotFound when there is none of the name.
+func (o *Operators) Remove(ctx context.Context, name string) error {
+	r, err := o.a.store.Get(ctx, operatorRecords+name)
+	if errdefs.IsNotFound(err) || !operatorName.MatchString(name) {
+		return fmt.Errorf("there is no operator %.100s: %w", name, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err = o.a.store.Commit(ctx, store.Write{Key: operatorRecords + name, Delete: true, If: r.Rev}); err != nil {
+		return err
+	}
+	o.change(func(all map[string]Operator) { delete(all, name) })
+	return nil
+}
+
+// errUnknown tells those who are not let in nothing more.
+var errUnknown = fmt.Errorf("the certificate or the token is of no operator: %w", errdefs.ErrUnauthenticated)
+
+// find is the operator of a name, if it shows what it was given.
+func (o *Operators) find(kind, name string, shows []byte) (Operator, error) {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	op, ok := o.all[name]
+	sum := sha256.Sum256(shows)
+	if subtle.ConstantTimeCompare(sum[:], op.Hash) != 1 || !ok || op.Kind != kind || !time.Now().Before(op.Expires) {
+		return Operator{}, errUnknown
+	}
+	return op, nil
+}
+
+// ByToken is the operator of a token. Unauthenticated when there is none.
+func (o *Operators) ByToken(token string) (Operator, error) {
+	rest, _ := strings.CutPrefix(token, tokenPrefix)
+	name, _, _ := strings.Cut(rest, "_")
+	return o.find(KindToken, name, []byte(token))
+}
+
+// ByCertificate is the operator of a certificate that the handshake has verified.
+func (o *Operators) ByCertificate(leaf *x509.Certificate) (Operator, error) {
+	return o.find(KindCertificate, leaf.Subject.CommonName, leaf.RawSubjectPublicKeyInfo)
+}
+
+// TLS is the TLS of a listener for operators, who have a certificate, or show a token later.
+func (o *Operators) TLS() *tls.Config {
+	verify := func(s tls.ConnectionState) error {
+		if len(s.PeerCertificates) == 0 {
+			return nil
+		}
+		caller, err := transport{o.a, 0}.verify(s.PeerCertificates, time.Now())
+		if err != nil {
+			return err
+		}
+		if caller.Role != RoleOperator || caller.Cluster != o.a.Cluster {
+			return errors.New("the certificate is of no operator")
+		}
+		return nil
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, SessionTicketsDisabled: true, VerifyConnection: verify,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return o.a.certificate() },
+	}
+}
