@@ -108,3 +108,13 @@ func But(programs ...string) func(name, args string) bool {
 		return true
 	}
 }
+
+// ProcessMemory is the resident memory of a process in bytes.
+func ProcessMemory(pid int) (int64, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
+	if err != nil {
+		return 0, err
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}

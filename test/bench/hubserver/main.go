@@ -1,0 +1,215 @@
+// Command hubserver is a whole hub for the bench: what longshore-hub serve is, but that it is
+// told on its standard input what to write into the store, one JSON object a line, and says on
+// its standard output when it has done so. No fleet is planned, as the bench measures what comes
+// after a plan.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	_ "net/http/pprof"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub"
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+func main() {
+	dir := flag.String("dir", "", "directory for the database")
+	profiles := flag.String("pprof", "", "address of net/http/pprof; empty is none")
+	flag.Parse()
+	if *profiles != "" {
+		go func() { fmt.Fprintln(os.Stderr, http.ListenAndServe(*profiles, nil)) }() //nolint:gosec // a profile of a bench
+	}
+	if err := run(context.Background(), *dir); err != nil {
+		fmt.Fprintln(os.Stderr, "hubserver:", err)
+		os.Exit(1)
+	}
+}
+
+// run serves until its standard input ends.
+func run(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	nodes, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	h, err := hub.Open(ctx, hub.Options{
+		Store: store.Options{Dir: dir, Passphrase: []byte("of the bench")}, Advertise: nodes.Addr().String(), Hold: true,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	operators, err := new(net.ListenConfig).Listen(ctx, "unix", filepath.Join(dir, "hub.sock"))
+	if err != nil {
+		return errors.Join(err, h.Close())
+	}
+	served := make(chan error, 1)
+	go func() { served <- h.Serve(ctx, nodes, operators) }()
+	go func() { cancel((&server{h}).obey(ctx, nodes.Addr().String())) }()
+	err = errors.Join(<-served, h.Close())
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, io.EOF) {
+		err = errors.Join(err, cause)
+	}
+	return err
+}
+
+type server struct{ *hub.Hub }
+
+// Request is what the server is told to do.
+type Request struct {
+	Op     string
+	N      int      // of nodes, tasks
+	CSR    []byte   // of the nodes' one key
+	Prefix string   // of tasks
+	Nodes  []string // to each of which a task is assigned
+}
+
+// Answer is what came of it. Began and Ended are the time in nanoseconds.
+type Answer struct {
+	Addr         string            `json:",omitempty"`
+	Nodes        map[string][]byte `json:",omitempty"` // the certificates, by node
+	Began, Ended int64
+	N            int
+	Err          string `json:",omitempty"`
+}
+
+func (s *server) obey(ctx context.Context, addr string) error {
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	a := Answer{Addr: addr}
+	for {
+		if err := out.Encode(a); err != nil {
+			return err
+		}
+		var r Request
+		if err := in.Decode(&r); err != nil {
+			return err
+		}
+		var err error
+		a = Answer{Began: time.Now().UnixNano()}
+		switch r.Op {
+		case "seed":
+			a.Nodes, err = s.seed(ctx, r.N, r.CSR)
+		case "assign":
+			err = s.assign(ctx, r.Prefix, r.Nodes)
+		case "reached":
+			err = s.reached(ctx, r.Prefix, r.N)
+		case "lost":
+			a.N = s.lost()
+		case "clear":
+			err = s.clear(ctx, r.Prefix)
+		default:
+			err = errors.New("no such request")
+		}
+		a.Ended = time.Now().UnixNano()
+		if err != nil {
+			a.Err = err.Error()
+		}
+	}
+}
+
+// seed makes nodes with certificates, as joining does.
+func (s *server) seed(ctx context.Context, n int, csr []byte) (map[string][]byte, error) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(128)
+	var mu sync.Mutex
+	made := map[string][]byte{}
+	for range n {
+		group.Go(func() error {
+			resp, err := s.CA.IssueNodeCertificate(ctx, &swarmv1.IssueNodeCertificateRequest{Csr: csr, Token: s.CA.Authority.Token()})
+			if err != nil {
+				return err
+			}
+			node, _, _ := s.Board.Node(resp.GetNodeId())
+			mu.Lock()
+			defer mu.Unlock()
+			made[node.GetId()] = node.GetCertificate().GetCertificate()
+			return nil
+		})
+	}
+	return made, group.Wait()
+}
+
+// commit writes in as many transactions as it takes.
+func (s *server) commit(ctx context.Context, writes []store.Write) error {
+	for group := range slices.Chunk(writes, store.MaxWrites) {
+		if _, err := s.Board.Commit(ctx, group...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// assign writes a task for each of some nodes.
+func (s *server) assign(ctx context.Context, prefix string, nodes []string) error {
+	writes := make([]store.Write, len(nodes))
+	for i, node := range nodes {
+		id := fmt.Sprintf("%s%d", prefix, i)
+		writes[i] = board.Put(board.Tasks, id, &swarmv1.Task{
+			Id: id, NodeId: node, ServiceId: "service", DesiredState: swarmv1.TaskState_RUNNING,
+			Spec: &swarmv1.TaskSpec{Runtime: &swarmv1.TaskSpec_Container{Container: &swarmv1.ContainerSpec{Image: "registry.example/agent:7", Args: []string{"serve"}}}},
+		}, store.Any)
+	}
+	return s.commit(ctx, writes)
+}
+
+// reached waits until so many tasks are known to run.
+func (s *server) reached(ctx context.Context, prefix string, n int) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		running := 0
+		for id, t := range s.Board.Tasks() {
+			if strings.HasPrefix(id, prefix) && t.State() == swarmv1.TaskState_RUNNING {
+				running++
+			}
+		}
+		if running >= n {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// lost is how many nodes are not Ready.
+func (s *server) lost() (n int) {
+	for _, node := range s.Board.Nodes() {
+		if node.GetStatus().GetState() != swarmv1.NodeStatus_READY {
+			n++
+		}
+	}
+	return n
+}
+
+// clear removes tasks.
+func (s *server) clear(ctx context.Context, prefix string) error {
+	var writes []store.Write
+	for id := range s.Board.Tasks() {
+		if strings.HasPrefix(id, prefix) {
+			writes = append(writes, board.Delete(board.Tasks, id, store.Any), board.Delete(board.Statuses, id, store.Any))
+		}
+	}
+	return s.commit(ctx, writes)
+}
