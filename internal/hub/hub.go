@@ -171,7 +171,8 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 		grpc.Creds(h.CA.Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.ConnectionTimeout(handshake),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.ReadBufferSize(4<<10), grpc.WriteBufferSize(4<<10), // there are many connections, and they say little
+		// There are many connections, and they say little. What TLS has decrypted is buffered there.
+		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4<<10),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 			defer h.call(ctx, info.FullMethod, &err)()
 			return next(ctx, req)

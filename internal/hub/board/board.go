@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -73,7 +74,7 @@ type Board struct {
 	run   string
 	moved func(node, session string)
 
-	mu       sync.RWMutex // guards nodes, tasks, services, secrets, configs, revoked, turn, rev, next, reported
+	mu       sync.RWMutex // guards nodes, tasks, services, secrets, configs, revoked, turn, rev, next, waiting, reported
 	nodes    map[string]*node
 	tasks    map[string]Task
 	services map[string]Record[*swarmv1.Service]
@@ -83,9 +84,12 @@ type Board struct {
 	turn     int64                // the revision of the last change by Turn
 	rev      int64                // up to which all changes are here
 	next     chan struct{}        // closed at the next change
+	waiting  waiting              // for revisions
 	reported map[string]*swarmv1.TaskStatus
 
-	wake chan struct{} // reported is not empty
+	// barred is a copy of revoked, for calls to be answered without the lock.
+	barred atomic.Pointer[map[string]time.Time]
+	wake   chan struct{} // reported is not empty
 }
 
 // New is a board without records, of a hub with an id; Load reads them.
@@ -130,6 +134,7 @@ func (b *Board) Load(ctx context.Context) error {
 		b.applyLocked(store.Change{Record: r})
 	}
 	b.rev = rev
+	b.barLocked()
 	for _, n := range b.nodes {
 		n.wake(true, true)
 	}
@@ -172,8 +177,9 @@ func (b *Board) Run(ctx context.Context) error {
 	}
 }
 
-// wakeLocked wakes who waits for any change.
+// wakeLocked wakes who waits for any change, and who waits for a revision that is reached.
 func (b *Board) wakeLocked() {
+	b.reachedLocked()
 	close(b.next)
 	b.next = make(chan struct{})
 }
@@ -232,6 +238,9 @@ func (b *Board) applyLocked(c store.Change) {
 		delete(b.revoked, id)
 		if r := parse(b, c, new(swarmv1.BlacklistedCertificate)); r.M != nil {
 			b.revoked[id] = r.M.GetExpiry().AsTime()
+		}
+		b.barLocked()
+		if _, ok := b.revoked[id]; ok {
 			b.nodeLocked(id).wake(true, true)
 		}
 	case Tasks:
@@ -347,23 +356,6 @@ func (b *Board) Commit(ctx context.Context, writes ...store.Write) (rev int64, e
 	return rev, b.Reach(ctx, rev)
 }
 
-// Reach waits until the board has the changes up to a revision, which is that of a change of the hub's.
-func (b *Board) Reach(ctx context.Context, rev int64) error {
-	for {
-		b.mu.RLock()
-		reached, next := b.rev >= rev, b.next
-		b.mu.RUnlock()
-		if reached {
-			return nil
-		}
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
 // Next is closed at the next change of anything.
 func (b *Board) Next() <-chan struct{} {
 	b.mu.RLock()
@@ -407,11 +399,20 @@ func (b *Board) Configs() map[string]Record[*swarmv1.Config] {
 	return maps.Clone(b.configs)
 }
 
-// Revoked reports whether a node's certificates are not accepted any more.
+// barLocked has Revoked see what is revoked.
+func (b *Board) barLocked() {
+	barred := maps.Clone(b.revoked)
+	b.barred.Store(&barred)
+}
+
+// Revoked reports whether a node's certificates are not accepted any more. It takes no lock, as
+// each call begins with it.
 func (b *Board) Revoked(id string, now time.Time) bool {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	until, ok := b.revoked[id]
+	barred := b.barred.Load()
+	if barred == nil {
+		return false
+	}
+	until, ok := (*barred)[id]
 	return ok && now.Before(until)
 }
 

@@ -121,12 +121,15 @@ func (s *Subscription) finished(node string, incomplete bool) {
 	}
 }
 
-// concerning are the subscriptions that are open and concern a node, and a channel that is
-// closed when that changes.
+// concerning are the subscriptions that are open and concern a node, and channels of which one is
+// closed when that changes. Where there are none, changes of the node's tasks are nothing to it.
 func (b *Broker) concerning(node string) (map[string]*Subscription, []<-chan struct{}) {
 	b.mu.Lock()
 	all, changed := maps.Clone(b.subs), b.changed
 	b.mu.Unlock()
+	if len(all) == 0 {
+		return nil, []<-chan struct{}{changed, nil}
+	}
 	assigned, more := b.board.Assigned(node)
 	maps.DeleteFunc(all, func(_ string, s *Subscription) bool {
 		for _, t := range assigned.Tasks {
