@@ -2,7 +2,7 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build weakened demo test race root-test fuzz lint proto bench e2e-cri e2e-kubelet e2e-oci chaos streams removals vm-test vm-systemd vm-powercut test-long install deb clean
+.PHONY: help build weakened demo test race root-test fuzz lint proto bench bench-hub e2e-cri e2e-kubelet e2e-oci chaos streams removals vm-test vm-systemd vm-powercut test-long install deb clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
@@ -50,6 +50,11 @@ proto: ## generate api/ again
 bench: build ## speed and memory of the main path, in one run
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent
 	$(GO) run ./test/bench
+
+bench-hub: ## the hub beside swarmkit's dispatcher, with the same clients (NODES=100,1000,10000)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/hubserver
+	CGO_ENABLED=0 $(GO) -C test/bench/swarmkit build -trimpath -ldflags='-s -w' -o "$(CURDIR)/bin/bench/swarmkit-dispatcher" ./dispatcher
+	HUBSERVER=bin/bench/hubserver HUBSERVER_SWARMKIT=bin/bench/swarmkit-dispatcher $(GO) run ./test/bench -steps hub $(if $(NODES),-nodes $(NODES))
 
 e2e-cri: build ## critest, the conformance suite of the CRI (CRITEST=its binary), or containerd's cases (CONTAINERD_INTEGRATION=their binary)
 	hack/deps.sh test

@@ -37,7 +37,7 @@ type clients struct {
 	cause atomic.Value
 	beats atomic.Int64
 
-	mu       sync.Mutex // guards arrived, came
+	mu       sync.Mutex // guards arrived
 	arrived  map[string]time.Time
 	came     chan struct{} // something has arrived
 	awaiting sync.WaitGroup

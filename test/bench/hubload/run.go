@@ -25,8 +25,8 @@ type Options struct {
 	Nodes []int
 }
 
-// figures are one round's.
-type figures struct {
+// result is one round's.
+type result struct {
 	registered float64 // per second
 	session    float64 // KB resident, of one
 	beat       float64 // CPU of one, µs
@@ -84,7 +84,7 @@ const (
 )
 
 // round measures a server of its own.
-func round(ctx context.Context, under string, n int, argv func(string) []string) (f figures, err error) {
+func round(ctx context.Context, under string, n int, argv func(string) []string) (f result, err error) {
 	dir, err := os.MkdirTemp(under, "longshore-bench-hub-")
 	if err != nil {
 		return f, err
@@ -123,7 +123,7 @@ type measurement struct {
 	s *server
 	c *clients
 	n int
-	f *figures
+	f *result
 }
 
 // sessions opens all sessions, and looks at what they take.
@@ -157,7 +157,7 @@ func (m measurement) heartbeats(ctx context.Context) error {
 			return err
 		}
 	}
-	m.f.beat = float64((m.s.cpu()-used).Microseconds()) / float64(m.c.beats.Load()-sent)
+	m.f.beat = float64((m.s.cpu() - used).Microseconds()) / float64(m.c.beats.Load()-sent)
 	return nil
 }
 

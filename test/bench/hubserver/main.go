@@ -130,7 +130,7 @@ func (s *server) obey(ctx context.Context, addr string) error {
 func (s *server) seed(ctx context.Context, n int, csr []byte) (map[string][]byte, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(128)
-	var mu sync.Mutex
+	var mu sync.Mutex // guards made
 	made := map[string][]byte{}
 	for range n {
 		group.Go(func() error {
