@@ -63,7 +63,7 @@ func run(ctx context.Context, dir string) error {
 		return errors.Join(err, h.Close())
 	}
 	served := make(chan error, 1)
-	go func() { served <- h.Serve(ctx, nodes, operators) }()
+	go func() { served <- h.Serve(ctx, hub.Listeners{Nodes: nodes, Operators: operators}) }()
 	go func() { cancel((&server{h}).obey(ctx, nodes.Addr().String())) }()
 	err = errors.Join(<-served, h.Close())
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, io.EOF) {
