@@ -13,16 +13,27 @@ import (
 // it, and syncs the directory. The data is on disk when Write returns. The mode is set whatever
 // the umask; a symlink at path is replaced, not followed.
 func Write(path string, data []byte, mode os.FileMode) error {
-	return write(path, data, mode, true)
+	return write(path, mode, true, func(f *os.File) error { return put(f, data) })
+}
+
+// Fill is Write for content that fn makes. It may read what it has written; nothing is left of it when it
+// fails.
+func Fill(path string, mode os.FileMode, fn func(f *os.File) error) error {
+	return write(path, mode, true, fn)
 }
 
 // Replace is Write without syncing: the file is complete for every reader and after the death of
 // any process, but not after a power cut. It is for files that need not survive a boot.
 func Replace(path string, data []byte, mode os.FileMode) error {
-	return write(path, data, mode, false)
+	return write(path, mode, false, func(f *os.File) error { return put(f, data) })
 }
 
-func write(path string, data []byte, mode os.FileMode, sync bool) (err error) {
+func put(f *os.File, data []byte) error {
+	_, err := f.Write(data)
+	return err
+}
+
+func write(path string, mode os.FileMode, sync bool, fill func(f *os.File) error) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -33,8 +44,7 @@ func write(path string, data []byte, mode os.FileMode, sync bool) (err error) {
 			err = errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
 		}
 	}()
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode))
+	err = errors.Join(fill(f), f.Chmod(mode))
 	if sync {
 		err = errors.Join(err, f.Sync())
 	}

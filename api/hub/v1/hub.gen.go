@@ -265,6 +265,9 @@ type ApplyStackJSONRequestBody = Declaration
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// GetBackup All that the hub keeps, as it is at one moment. What is secret is sealed.
+	// (GET /v1/backup)
+	GetBackup(w http.ResponseWriter, r *http.Request)
 	// GetAuthority The root by which nodes and hub know each other.
 	// (GET /v1/ca)
 	GetAuthority(w http.ResponseWriter, r *http.Request)
@@ -368,6 +371,26 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// GetBackup operation middleware
+func (siw *ServerInterfaceWrapper) GetBackup(w http.ResponseWriter, r *http.Request) {
+
+	ctx := r.Context()
+
+	ctx = context.WithValue(ctx, AdminScopes, []string{})
+
+	r = r.WithContext(ctx)
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetBackup(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // GetAuthority operation middleware
 func (siw *ServerInterfaceWrapper) GetAuthority(w http.ResponseWriter, r *http.Request) {
@@ -1361,6 +1384,7 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/v1/stacks", wrapper.ApplyStack)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/stacks/{id}", wrapper.RemoveStack)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/logs", wrapper.GetLogs)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/backup", wrapper.GetBackup)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/secrets", wrapper.ListSecrets)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/secrets", wrapper.CreateSecret)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/secrets/{id}", wrapper.RemoveSecret)

@@ -37,6 +37,8 @@ type Server struct {
 	Broker     *session.Broker
 	Dispatcher *session.Dispatcher
 	Log        *slog.Logger
+	// Backup writes all records.
+	Backup func(ctx context.Context, w io.Writer) error
 }
 
 var _ hubv1.ServerInterface = Server{}

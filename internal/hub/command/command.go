@@ -78,7 +78,7 @@ func Main(ctx context.Context, o Options) int {
 	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "the hub's socket (or "+SocketEnv+")")
 	a.remote.flags(root.PersistentFlags())
 	root.AddCommand(a.rm(), a.authority(), a.items("secret"), a.items("config"), a.operator())
-	root.AddCommand(a.serve(), a.token(), a.nodes(), a.node(), a.apply(false), a.apply(true), a.services(), a.tasks(), a.logs(), a.step("rollback", "Give a service the spec that it had before"), a.step("pause", "Have the update of a service go no further"), a.step("resume", "Have the paused update of a service go on"))
+	root.AddCommand(a.serve(), a.token(), a.nodes(), a.node(), a.apply(false), a.apply(true), a.services(), a.tasks(), a.logs(), a.backup(), a.restore(), a.step("rollback", "Give a service the spec that it had before"), a.step("pause", "Have the update of a service go no further"), a.step("resume", "Have the paused update of a service go on"))
 	if err := root.ExecuteContext(ctx); err != nil {
 		_, _ = fmt.Fprintln(o.Stderr, "longshore-hub:", err)
 		return 1
@@ -130,20 +130,14 @@ func (a *app) serve() *cobra.Command {
 		if o.Advertise == "" {
 			o.Advertise = listen
 		}
-		if len(etcd.Endpoints) > 0 {
-			o.Store.Remote = &etcd
-		} else if etcd.Cert+etcd.Key+etcd.CA != "" {
-			return errors.New("--etcd must name the members of the etcd that the other flags are for")
+		if o.Store.Remote, err = named(&etcd); err != nil {
+			return err
 		}
 		return a.run(cmd.Context(), o, listen, remote)
 	}}
 	f := cmd.Flags()
 	f.StringVar(&o.Store.Dir, "dir", DefaultDir, "directory of the hub's records; only its owner may enter it")
-	f.StringSliceVar(&etcd.Endpoints, "etcd", nil, "members of an etcd of your own, https://HOST:PORT, in place of the one in --dir")
-	f.StringVar(&etcd.Cert, "etcd-cert", "", "file with the hub's certificate for that etcd")
-	f.StringVar(&etcd.Key, "etcd-key", "", "file with its key")
-	f.StringVar(&etcd.CA, "etcd-ca", "", "file with the certificates of that etcd's CA")
-	f.StringVar(&etcd.Prefix, "etcd-prefix", store.DefaultPrefix, "what the hub's keys in that etcd begin with; hubs of one fleet have the same")
+	etcdFlags(cmd, &etcd)
 	f.DurationVar(&o.Lease, "lease", peers.DefaultTTL, "how long a hub counts as there, for the others, after it was last heard of")
 	f.StringVar(&secret, "passphrase-file", "", "file, of mode 0600, with the passphrase by which keys and secrets are sealed")
 	f.StringVar(&listen, "listen", ":2377", "address at which nodes are served")

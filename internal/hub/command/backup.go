@@ -1,0 +1,89 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/longshore/longshore/internal/hub/api"
+	"github.com/longshore/longshore/internal/hub/archive"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+// etcdFlags are those by which an etcd of the user's is named.
+func etcdFlags(cmd *cobra.Command, r *store.Remote) {
+	f := cmd.Flags()
+	f.StringSliceVar(&r.Endpoints, "etcd", nil, "members of an etcd of your own, https://HOST:PORT, in place of the one in --dir")
+	f.StringVar(&r.Cert, "etcd-cert", "", "file with the hub's certificate for that etcd")
+	f.StringVar(&r.Key, "etcd-key", "", "file with its key")
+	f.StringVar(&r.CA, "etcd-ca", "", "file with the certificates of that etcd's CA")
+	f.StringVar(&r.Prefix, "etcd-prefix", store.DefaultPrefix, "what the hub's keys in that etcd begin with; hubs of one fleet have the same")
+}
+
+// named is that etcd, nil when none is.
+func named(r *store.Remote) (*store.Remote, error) {
+	switch {
+	case len(r.Endpoints) > 0:
+		return r, nil
+	case r.Cert+r.Key+r.CA != "":
+		return nil, errors.New("--etcd must name the members of the etcd that the other flags are for")
+	}
+	return nil, nil
+}
+
+func (a *app) backup() *cobra.Command {
+	var o store.Options
+	cmd := &cobra.Command{Use: "backup FILE", Short: "Write all that a hub keeps to a file", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) (err error) {
+		var info archive.Info
+		if o.Dir != "" {
+			o.Log = slog.New(slog.DiscardHandler)
+			info, err = api.BackupTo(args[0], func(w io.Writer) error { return store.BackupOf(cmd.Context(), o, w) })
+		} else {
+			var c *api.Client
+			if c, err = a.client(); err != nil {
+				return err
+			}
+			info, err = c.Backup(cmd.Context(), args[0])
+		}
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(a.Stdout, "revision %d of %s\n", info.Revision, info.Made.Format(time.RFC3339))
+		return err
+	}}
+	cmd.Flags().StringVar(&o.Dir, "dir", "", "the directory of a hub that does not run, in place of one that does")
+	return cmd
+}
+
+func (a *app) restore() *cobra.Command {
+	var o store.Options
+	var etcd store.Remote
+	cmd := &cobra.Command{Use: "restore FILE --dir DIR", Short: "Make the directory of a hub, or fill an etcd, from a backup", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) (err error) {
+		if o.Remote, err = named(&etcd); err != nil {
+			return err
+		}
+		if (o.Dir == "") == (o.Remote == nil) {
+			return errors.New("--dir must name a directory that is empty or not there, or --etcd an etcd without records of a hub")
+		}
+		f, err := os.Open(args[0])
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		o.Log = slog.New(slog.DiscardHandler)
+		info, err := store.Restore(cmd.Context(), o, f)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(a.Stdout, "restored revision %d of %s; the hub needs the passphrase that it had\n", info.Revision, info.Made.Format(time.RFC3339))
+		return err
+	}}
+	cmd.Flags().StringVar(&o.Dir, "dir", "", "the directory that is made")
+	etcdFlags(cmd, &etcd)
+	return cmd
+}
