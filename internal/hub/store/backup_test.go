@@ -186,7 +186,8 @@ func TestTheUsersEtcd(t *testing.T) {
 	if err := loan.Return(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for <-seen != 0 {
+	for n := 1; n != 0; n = <-seen {
+		t.Logf("%d hubs are there", n)
 	}
 	stop()
 	<-followed
