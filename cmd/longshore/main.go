@@ -17,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/face/nomad/relay"
 	"github.com/longshore/longshore/internal/guest/program"
 	"github.com/longshore/longshore/internal/image"
+	"github.com/longshore/longshore/internal/network/names"
 )
 
 func main() {
@@ -25,6 +26,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == store.Arg {
 		os.Exit(store.Main(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == names.Arg {
+		os.Exit(names.Main())
 	}
 	if relay.Wanted(os.Getenv) {
 		os.Exit(relay.Main(context.Background(), relay.Options{

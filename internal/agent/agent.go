@@ -36,6 +36,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/kmsg"
 	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/pin"
@@ -145,6 +146,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	if n.network, err = network.New(network.Options{
 		Config: n.cfg.Network, Store: n.store.Scope("network", true), Leases: n.store.Scope("leases", false), StateDir: filepath.Join(run, "cni"), Logger: n.log,
+		Names: &names.Options{Dir: filepath.Join(run, "names"), Command: []string{"/proc/self/exe", names.Arg}, Started: func(ctx context.Context, pid int) {
+			settle(ctx, n.log, fmt.Sprintf("longshore-names-%d.scope", pid), pid)
+		}},
 	}); err != nil {
 		return err
 	}
@@ -312,7 +316,7 @@ func (n *node) owned() (owned []adjust.Owned) {
 func (n *node) controller() (*control.Server, error) {
 	return control.New(control.Options{
 		Engine: n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
-		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm),
+		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network,
 	})
 }
 

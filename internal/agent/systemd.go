@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -18,16 +19,21 @@ import (
 // agent's unit it would be a leftover process at every restart, of which systemd warns, and would
 // be killed with the agent by whoever changes the unit's KillMode.
 func (n *node) settleKeeper(ctx context.Context, keeper, nest int) {
+	settle(ctx, n.log, fmt.Sprintf("longshore-keeper-%d.scope", nest), withSession(keeper, nest)...)
+}
+
+// settle moves processes to a systemd unit of their own, if systemd has started the agent.
+func settle(ctx context.Context, log *slog.Logger, unit string, pids ...int) {
 	if os.Getenv("INVOCATION_ID") == "" {
 		return // systemd did not start the agent
 	}
 	s, err := systemd.Dial(ctx)
 	if err == nil {
 		defer s.Close()
-		err = s.StartScope(ctx, fmt.Sprintf("longshore-keeper-%d.scope", nest), withSession(keeper, nest)...)
+		err = s.StartScope(ctx, unit, pids...)
 	}
 	if err != nil {
-		n.log.WarnContext(ctx, "could not move the keeper to a systemd unit of its own; it stays in the agent's", "error", err)
+		log.WarnContext(ctx, "could not move processes to a systemd unit of their own; they stay in the agent's", "unit", unit, "error", err)
 	}
 }
 

@@ -163,7 +163,7 @@ func groups() []group {
 		{"containers", "Containers:", []func(*app) *cobra.Command{
 			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRm, newWait, newStats, newTop, newPort,
 		}},
-		{"images", "Images and volumes:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newPrune, newVolume}},
+		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newPrune, newVolume, newNetwork}},
 		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newDebug}},
 	}
 }

@@ -26,6 +26,7 @@ type client struct {
 	containers longshorev1.ContainersClient
 	images     longshorev1.ImagesClient
 	volumes    longshorev1.VolumesClient
+	networks   longshorev1.NetworksClient
 	node       longshorev1.NodeClient
 	swarm      longshorev1.SwarmClient
 }
@@ -45,8 +46,8 @@ func (a *app) connect() (*client, error) {
 		return nil, fmt.Errorf("connect to %s: %w", at, err)
 	}
 	return &client{
-		conn, longshorev1.NewContainersClient(conn), longshorev1.NewImagesClient(conn), longshorev1.NewVolumesClient(conn), longshorev1.NewNodeClient(conn),
-		longshorev1.NewSwarmClient(conn),
+		conn, longshorev1.NewContainersClient(conn), longshorev1.NewImagesClient(conn), longshorev1.NewVolumesClient(conn), longshorev1.NewNetworksClient(conn),
+		longshorev1.NewNodeClient(conn), longshorev1.NewSwarmClient(conn),
 	}, nil
 }
 

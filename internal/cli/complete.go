@@ -73,6 +73,15 @@ func volumeNames(ctx context.Context, c *client) ([]string, error) {
 	return out, err
 }
 
+func networkNames(ctx context.Context, c *client) ([]string, error) {
+	resp, err := c.networks.ListNetworks(ctx, &longshorev1.ListNetworksRequest{})
+	var out []string
+	for _, n := range resp.GetNetworks() {
+		out = append(out, n.GetName())
+	}
+	return out, err
+}
+
 // complete sets the argument completions of all commands.
 func (a *app) complete(root *cobra.Command) {
 	running := containerNames("running", "paused")
@@ -83,6 +92,7 @@ func (a *app) complete(root *cobra.Command) {
 		"pause": a.names(0, containerNames("running")), "resume": a.names(0, containerNames("paused")), "rm": a.names(0, containerNames()),
 		"wait": a.names(0, containerNames()), "stats": a.names(0, running), "tag": a.names(1, imageNames), "rmi": a.names(0, imageNames),
 		"export": a.names(0, imageNames), "volume rm": a.names(0, volumeNames),
+		"network rm": a.names(0, networkNames), "network inspect": a.names(0, networkNames),
 	} {
 		if cmd, _, err := root.Find(strings.Fields(path)); err == nil {
 			cmd.ValidArgsFunction = c

@@ -114,7 +114,7 @@ func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.req.Init, "init", false, "run a tiny init as pid 1, which reaps processes and forwards signals")
 	fl.StringVarP(&f.req.Hostname, "hostname", "h", "", "host name (default: the container's name)")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label, NAME=value")
-	fl.StringVar(&f.req.Network, "network", "", "host, none, or empty for the agent's default")
+	fl.StringVar(&f.req.Network, "network", "", "network that network create has made, host, none, or empty for the agent's default")
 	fl.StringArrayVar(&f.dns, "dns", nil, "name server to use instead of the host's")
 	fl.StringVar(&f.req.Runtime, "runtime", "", "name of a configured runtime")
 	fl.StringVar(&f.req.Pull, "pull", "missing", "when to pull the image: missing, always, never")

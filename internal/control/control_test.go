@@ -114,7 +114,8 @@ func TestCreateRefusesNonsense(t *testing.T) {
 		"port":      {Image: "busybox", Ports: []*longshorev1.Port{{Host: 70000, Container: 1}}},
 		"protocol":  {Image: "busybox", Ports: []*longshorev1.Port{{Protocol: "icmp", Host: 1, Container: 1}}},
 		"host ip":   {Image: "busybox", Ports: []*longshorev1.Port{{HostIp: "x", Host: 1, Container: 1}}},
-		"network":   {Image: "busybox", Network: "mine"},
+		"alias":     {Image: "busybox", NetworkAliases: []string{"db"}},
+		"address":   {Image: "busybox", Network: "none", Ip: "10.0.0.9"},
 		"host port": {Image: "busybox", Network: "host", Ports: []*longshorev1.Port{{Host: 1, Container: 1}}},
 		"cap":       {Image: "busybox", CapAdd: []string{"FLY"}},
 		"workdir":   {Image: "busybox", Workdir: "x"},
@@ -122,6 +123,9 @@ func TestCreateRefusesNonsense(t *testing.T) {
 		if _, err := r.tryCreate(t, req); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if _, err := r.tryCreate(t, &longshorev1.CreateRequest{Image: "busybox", Network: "mine"}); status.Code(err) != codes.NotFound {
+		t.Errorf("a network that nobody has created: %v", err)
 	}
 	if left, err := r.As(core.OwnerCLI).Sandboxes(t.Context(), core.Filter{}); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)

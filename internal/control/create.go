@@ -66,6 +66,9 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	if err != nil {
 		return err
 	}
+	if err := s.srv.checkNetwork(cfg); err != nil {
+		return err
+	}
 	if err := checkCreate(req); err != nil {
 		return err
 	}
@@ -85,7 +88,7 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 		return startFailure(err)
 	}
 	if req.GetStart() {
-		if err := s.srv.own.StartContainer(ctx, c.ID); err != nil {
+		if err := s.srv.started(ctx, s.srv.own, c.ID); err != nil {
 			s.srv.dropIfAuto(ctx, c)
 			return startFailure(err)
 		}
@@ -273,7 +276,7 @@ func checkCreate(req *longshorev1.CreateRequest) error {
 	if req.GetWorkdir() != "" && !path.IsAbs(req.GetWorkdir()) {
 		return invalid.Errorf("workdir %q is not an absolute path", req.GetWorkdir())
 	}
-	if req.GetPublishAll() && req.GetNetwork() != "" {
+	if req.GetPublishAll() && !ownNetwork(req) {
 		return invalid.Errorf("ports cannot be published with network %s", req.GetNetwork())
 	}
 	if req.GetLogBytes() < 0 || req.GetLogFiles() < 0 || req.GetLogFiles() > maxLogFiles {
@@ -345,11 +348,11 @@ func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 			DNS:   core.DNS{Servers: req.GetDns().GetServers(), Searches: req.GetDns().GetSearches(), Options: req.GetDns().GetOptions()},
 		},
 	}
+	// In a network namespace of its own this is harmless: any user may ping and use low ports.
+	own := map[string]string{"net.ipv4.ping_group_range": "0 2147483647", "net.ipv4.ip_unprivileged_port_start": "0"}
 	switch req.GetNetwork() {
 	case "", "default", "bridge":
-		// In a network namespace of its own this is harmless: any user may ping and use low
-		// ports.
-		cfg.Sysctls = map[string]string{"net.ipv4.ping_group_range": "0 2147483647", "net.ipv4.ip_unprivileged_port_start": "0"}
+		cfg.Sysctls = own
 	case core.NetworkNone:
 		cfg.Network.Name = core.NetworkNone
 	case "host":
@@ -358,9 +361,9 @@ func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 			cfg.Namespaces.UTS.Mode = core.Host
 		}
 	default:
-		return cfg, invalid.Errorf("network %q is neither host nor none", req.GetNetwork())
+		cfg.Network.Name, cfg.Sysctls = req.GetNetwork(), own
 	}
-	if cfg.Network.Name != "" || cfg.Namespaces.Net.Mode == core.Host {
+	if cfg.Network.Name == core.NetworkNone || cfg.Namespaces.Net.Mode == core.Host {
 		if len(ports) > 0 {
 			return cfg, invalid.Errorf("ports cannot be published with network %s", req.GetNetwork())
 		}

@@ -26,6 +26,7 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Images_InspectImage_FullMethodName,
 		longshorev1.Images_ImageUsage_FullMethodName,
 		longshorev1.Volumes_ListVolumes_FullMethodName,
+		longshorev1.Networks_ListNetworks_FullMethodName,
 		longshorev1.Node_Version_FullMethodName,
 		longshorev1.Node_Doctor_FullMethodName,
 		longshorev1.Node_Check_FullMethodName,
@@ -52,6 +53,9 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Volumes_CreateVolume_FullMethodName,
 		longshorev1.Volumes_RemoveVolume_FullMethodName,
 		longshorev1.Volumes_PruneVolumes_FullMethodName,
+		longshorev1.Networks_CreateNetwork_FullMethodName,
+		longshorev1.Networks_RemoveNetwork_FullMethodName,
+		longshorev1.Networks_PruneNetworks_FullMethodName,
 		longshorev1.Node_Dump_FullMethodName,
 		longshorev1.Swarm_Join_FullMethodName,
 		longshorev1.Swarm_Leave_FullMethodName:

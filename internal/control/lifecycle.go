@@ -68,7 +68,7 @@ func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartReque
 			return nil, err
 		}
 	}
-	if err := view.StartContainer(ctx, c.ID); err != nil {
+	if err := s.srv.started(ctx, view, c.ID); err != nil {
 		return nil, startFailure(err)
 	}
 	return &longshorev1.StartResponse{}, nil
@@ -138,7 +138,7 @@ func (s *containerServer) Restart(ctx context.Context, req *longshorev1.RestartR
 			return nil, err
 		}
 	}
-	if err := s.srv.own.StartContainer(ctx, c.ID); err != nil {
+	if err := s.srv.started(ctx, s.srv.own, c.ID); err != nil {
 		return nil, startFailure(err)
 	}
 	return &longshorev1.RestartResponse{}, nil

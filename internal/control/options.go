@@ -172,15 +172,34 @@ func namespaces(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 	return nil
 }
 
-// address puts the request's own address into cfg.
+// ownNetwork reports whether the container gets interfaces of its own.
+func ownNetwork(req *longshorev1.CreateRequest) bool {
+	return req.GetNetwork() != core.NetworkNone && req.GetNetwork() != "host"
+}
+
+// maxAliases bounds the further names of a container on a network.
+const maxAliases = 64
+
+// address puts the request's own address and names on its network into cfg.
 func address(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
-	if req.GetIp() == "" && req.GetMac() == "" {
+	if req.GetIp() == "" && req.GetMac() == "" && len(req.GetNetworkAliases()) == 0 {
 		return nil
 	}
-	if req.GetNetwork() != "" {
-		return invalid.Errorf("an address cannot be given with network %s", req.GetNetwork())
+	if !ownNetwork(req) {
+		return invalid.Errorf("an address or an alias cannot be given with network %s", req.GetNetwork())
 	}
-	a := core.Attachment{MAC: req.GetMac()}
+	a := core.Attachment{Network: cfg.Network.Name, MAC: req.GetMac(), Names: req.GetNetworkAliases()}
+	if len(a.Names) > maxAliases {
+		return invalid.Errorf("%d aliases, at most %d", len(a.Names), maxAliases)
+	}
+	for _, n := range a.Names {
+		if !core.IsName(n, "_.-", maxHostName) {
+			return invalid.Errorf("alias %q is not a name: letters, digits and _.-", n)
+		}
+	}
+	if len(a.Names) > 0 && cfg.Network.Name == "" {
+		return invalid.Errorf("an alias needs a network that was made by network create: the default one has no name server")
+	}
 	if req.GetIp() != "" {
 		ip, err := netip.ParseAddr(req.GetIp())
 		if err != nil {
@@ -192,6 +211,21 @@ func address(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 	return nil
 }
 
+// maxHostName is the length of the longest name that can be asked for.
+const maxHostName = 253
+
+// checkNetwork refuses a network that does not exist, and ports where nothing comes in.
+func (s *Server) checkNetwork(cfg core.SandboxConfig) error {
+	if cfg.Network.Name == "" || cfg.Network.Name == core.NetworkNone {
+		return nil
+	}
+	def, err := s.defined(cfg.Network.Name)
+	if err == nil && def.Internal && len(cfg.Network.Ports) > 0 {
+		err = invalid.Errorf("ports cannot be published from network %s, which is internal", def.Name)
+	}
+	return err
+}
+
 // hostLines are the request's lines of /etc/hosts, names by their addresses.
 func hostLines(req *longshorev1.CreateRequest) (map[string][]string, error) {
 	lines := map[string][]string{}
@@ -199,6 +233,10 @@ func hostLines(req *longshorev1.CreateRequest) (map[string][]string, error) {
 		name, addr, ok := strings.Cut(h, ":")
 		if !ok || name == "" || strings.ContainsAny(name, " \t\n#") {
 			return nil, invalid.Errorf("host %q is not NAME:ADDRESS", h)
+		}
+		if addr == core.HostGateway && ownNetwork(req) {
+			lines[addr] = append(lines[addr], name)
+			continue
 		}
 		ip, err := netip.ParseAddr(strings.Trim(addr, "[]"))
 		if err != nil {

@@ -44,6 +44,8 @@ type Options struct {
 	HTTP http.Handler
 	// Swarm is the node's membership in a Swarm; nil when the agent serves none.
 	Swarm Membership
+	// Networks are those that users define; nil when there can be none.
+	Networks Networks
 	// Recent has what containers without sinks have written last; nil when nobody keeps it.
 	Recent *logs.Recent
 	// Restricted says whether only calls are served that list and inspect; it may change.
@@ -78,6 +80,8 @@ type Server struct {
 	// settling has a lock for each container of ours. It serializes the settlement of one that has
 	// ended and its being started again.
 	settling keylock.Map[core.ID]
+	// publishing serializes what is told to name servers.
+	publishing sync.Mutex
 }
 
 // New returns a server that does not listen yet.
@@ -139,6 +143,9 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	}
 	wg.Go(func() { s.sweep(ctx) })
 	wg.Go(func() { s.drain(ctx) })
+	if s.o.Networks != nil {
+		wg.Go(func() { s.followNames(ctx) })
+	}
 
 	<-ctx.Done()
 	for _, stop := range stops {
@@ -165,6 +172,7 @@ func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 	longshorev1.RegisterContainersServer(srv, &containerServer{srv: s})
 	longshorev1.RegisterImagesServer(srv, &imageServer{srv: s})
 	longshorev1.RegisterVolumesServer(srv, &volumeServer{srv: s})
+	longshorev1.RegisterNetworksServer(srv, &networkServer{srv: s})
 	longshorev1.RegisterNodeServer(srv, &nodeServer{srv: s})
 	longshorev1.RegisterSwarmServer(srv, &swarmServer{srv: s})
 	return srv

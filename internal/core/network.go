@@ -1,6 +1,9 @@
 package core
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // NetworkConfig is the network that a sandbox asks for.
 type NetworkConfig struct {
@@ -18,6 +21,10 @@ type NetworkConfig struct {
 // NetworkNone is the NetworkConfig.Name of a sandbox that has the loopback interface only.
 const NetworkNone = "none"
 
+// HostGateway stands for the address at which a sandbox reaches the node, as a key of
+// NetworkConfig.Hosts.
+const HostGateway = "host-gateway"
+
 // Attachment is one interface in the sandbox.
 type Attachment struct {
 	Network   string         `json:"network,omitempty"`
@@ -25,6 +32,28 @@ type Attachment struct {
 	Addrs     []netip.Prefix `json:"addrs,omitempty"`
 	MAC       string         `json:"mac,omitempty"`
 	MTU       int            `json:"mtu,omitempty"`
+	// Names are what others on the network call the sandbox, besides its key. Only networks that
+	// users have defined have a name server.
+	Names []string `json:"names,omitempty"`
+}
+
+// NetworkDefinition is a network that a user has defined: a bridge of its own, which exchanges
+// nothing with others, and a name server.
+type NetworkDefinition struct {
+	Name     string            `json:"name"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Subnets  []Subnet          `json:"subnets"`
+	Internal bool              `json:"internal,omitempty"` // no way out, and none in
+	MTU      int               `json:"mtu,omitempty"`      // 0: the node's
+	Created  time.Time         `json:"created"`
+	// Interface is the bridge's name.
+	Interface string `json:"interface"`
+}
+
+// Subnet is a range of addresses of a network.
+type Subnet struct {
+	Range   netip.Prefix `json:"range"`
+	Gateway netip.Addr   `json:"gateway,omitzero"` // zero: the first address
 }
 
 // Port forwards a host port into the sandbox.
@@ -54,6 +83,9 @@ type NetworkStatus struct {
 	Ports      []Port       `json:"ports,omitempty"` // as requested, in their order, with those that were chosen
 	DNS        DNS          `json:"dns"`             // as reported by the driver, for example a CNI plugin
 	Raw        []byte       `json:"raw,omitempty"`   // the driver's own result
+	// Resolver is the name server that answers inside of the sandbox, and that asks those of DNS
+	// itself; zero when there is none.
+	Resolver netip.Addr `json:"resolver,omitzero"`
 }
 
 // NetworkRequest names a sandbox to a Network.

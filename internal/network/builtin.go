@@ -23,9 +23,13 @@ type bridge struct {
 	cfg    Config
 	log    *slog.Logger
 	leases *ipam.Leases
-	claims ports.Claims
+	claims *ports.Claims // all bridges' together
 	table  *nft.Table
-	flows  flows
+	// names are those by which a request may ask for this network.
+	names []string
+	// internal says that there is no way out.
+	internal bool
+	flows    flows
 	// plain returns the ranges within which nothing is masqueraded.
 	plain func() []netip.Prefix
 
@@ -36,8 +40,9 @@ type bridge struct {
 	wall *nft.Wall
 }
 
-func newBridge(cfg Config, leases *ipam.Leases, log *slog.Logger) *bridge {
+func newBridge(cfg Config, leases *ipam.Leases, claims *ports.Claims, log *slog.Logger) *bridge {
 	return &bridge{
+		names: []string{"", "default", string(ModeBuiltin), cfg.Bridge}, claims: claims,
 		plain: func() []netip.Prefix {
 			nets, _ := cfg.plainNets(leases.Ranges()) // checked together with the configuration
 			return nets
@@ -147,17 +152,16 @@ type wanted struct {
 }
 
 func (b *bridge) wanted(cfg core.NetworkConfig) (wanted, error) {
-	known := []string{"", "default", string(ModeBuiltin), b.cfg.Bridge}
 	w := wanted{name: "eth0"}
-	if !slices.Contains(known, cfg.Name) {
-		return w, fmt.Errorf("network %q: the builtin network has no other: %w", cfg.Name, errdefs.ErrNotFound)
+	if !slices.Contains(b.names, cfg.Name) {
+		return w, fmt.Errorf("network %q: there is none of that name: %w", cfg.Name, errdefs.ErrNotFound)
 	}
 	if len(cfg.Attach) > 1 {
 		return w, fmt.Errorf("%d interfaces: the builtin network makes one: %w", len(cfg.Attach), errdefs.ErrInvalidArgument)
 	}
 	for _, a := range cfg.Attach {
-		if !slices.Contains(known, a.Network) {
-			return w, fmt.Errorf("network %q: the builtin network has no other: %w", a.Network, errdefs.ErrNotFound)
+		if a.Network != "" && !slices.Contains(b.names, a.Network) {
+			return w, fmt.Errorf("network %q: the builtin network makes no interface of another one: %w", a.Network, errdefs.ErrNotFound)
 		}
 		if a.Interface != "" {
 			w.name = a.Interface

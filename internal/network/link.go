@@ -78,7 +78,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 		return core.Attachment{}, err
 	}
 	defer func() { sb.Close(); _ = ns.Close() }()
-	pair := vethPair{name: linkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br, ns: int(ns.Fd())}
+	pair := vethPair{name: linkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br, ns: int(ns.Fd()), internal: b.internal}
 	if w.mtu > 0 {
 		pair.mtu = w.mtu
 	}
@@ -141,6 +141,7 @@ type vethPair struct {
 	mtu        int
 	bridge     bridgeLink
 	ns         int
+	internal   bool // without a default route
 }
 
 func (p vethPair) create(h hostSocket) error {
@@ -219,18 +220,27 @@ func (p vethPair) route(host, sb nlwrap.Handle, in netlink.Link, addr netip.Pref
 		return fmt.Errorf("add address %s: %w", addr, err)
 	}
 	via := gateway(addr, gw)
-	route := &netlink.Route{LinkIndex: in.Attrs().Index, Gw: via.AsSlice()}
-	if !gw.IsValid() && via.Is4() {
-		route.Flags = int(netlink.FLAG_ONLINK)
-	}
-	if err := sb.RouteAdd(route); err != nil {
-		return fmt.Errorf("add default route by %s: %w", via, err)
+	if !p.internal {
+		if err := p.defaultRoute(sb, in, via, gw.IsValid()); err != nil {
+			return err
+		}
 	}
 	if err := hint(sb.NeighSet(neighbour(in.Attrs().Index, via, p.bridge.mac))); err != nil {
 		return fmt.Errorf("add the gateway %s as a neighbour: %w", via, err)
 	}
 	if err := hint(host.NeighSet(neighbour(p.bridge.index, addr.Addr(), p.mac))); err != nil {
 		return fmt.Errorf("add the sandbox %s as a neighbour: %w", addr.Addr(), err)
+	}
+	return nil
+}
+
+func (p vethPair) defaultRoute(sb nlwrap.Handle, in netlink.Link, via netip.Addr, inRange bool) error {
+	route := &netlink.Route{LinkIndex: in.Attrs().Index, Gw: via.AsSlice()}
+	if !inRange && via.Is4() {
+		route.Flags = int(netlink.FLAG_ONLINK)
+	}
+	if err := sb.RouteAdd(route); err != nil {
+		return fmt.Errorf("add default route by %s: %w", via, err)
 	}
 	return nil
 }

@@ -26,6 +26,9 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/network/nft"
+	"github.com/longshore/longshore/internal/network/ports"
 )
 
 // Options are the parameters of New.
@@ -40,7 +43,10 @@ type Options struct {
 	Leases core.KV
 	// StateDir is the directory for the results of CNI plugins. Required in mode cni.
 	StateDir string
-	Logger   *slog.Logger // nil: slog.Default
+	// Names has the name server of networks that users define run; nil runs this very program as
+	// one (names.Arg).
+	Names  *names.Options
+	Logger *slog.Logger // nil: slog.Default
 	// Now is the clock that decides when freed addresses may be leased again; nil is time.Now.
 	Now func() time.Time
 }
@@ -54,6 +60,11 @@ type Network struct {
 	leases *ipam.Leases
 	bridge *bridge
 	cni    *cni
+	users  users
+	names  *names.Client
+	now    func() time.Time
+	// leaseStore is where who has which address is stored.
+	leaseStore core.KV
 
 	mu  sync.Mutex // guards set; serializes the choice of ranges
 	set ranges
@@ -91,7 +102,7 @@ func New(o Options) (*Network, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	n := &Network{cfg: o.Config.filled(), store: o.Store, log: o.Logger}
+	n := &Network{cfg: o.Config.filled(), store: o.Store, log: o.Logger, leaseStore: o.Leases, now: o.Now}
 	var err error
 	if n.mode, err = n.decideMode(); err != nil {
 		return nil, err
@@ -104,21 +115,48 @@ func New(o Options) (*Network, error) {
 		return nil, fmt.Errorf("network: %w", err)
 	}
 	n.cni = newCNI(n.cfg.CNI, o.StateDir, n.store, n.log)
-	n.bridge = newBridge(n.cfg, n.leases, n.log)
+	n.bridge = newBridge(n.cfg, n.leases, &ports.Claims{}, n.log)
+	n.names = names.New(namesOptions(o))
 	if err := n.loadRanges(); err != nil {
+		return nil, err
+	}
+	if err := n.loadUsers(); err != nil {
 		return nil, err
 	}
 	return n, nil
 }
 
-// Close closes sockets and ends the watch of other programs' rules. Sandboxes keep their network.
-func (n *Network) Close() error { return n.bridge.close() }
+func namesOptions(o Options) names.Options {
+	opts := names.Options{Dir: filepath.Join(o.StateDir, "names"), Command: []string{"/proc/self/exe", names.Arg}}
+	if o.Names != nil {
+		opts = *o.Names
+	}
+	opts.Logger = o.Logger
+	opts.Redirect = func(namespace *os.File, udp, tcp uint16) error {
+		return nft.Redirect(namespace, names.Address(), udp, tcp)
+	}
+	return opts
+}
 
-// Release removes the builtin bridge and all our rules from the host, for an agent that ends and
-// leaves no sandboxes. The next Setup makes them again. FailedPrecondition when sandboxes have
+// Close closes sockets and ends the watch of other programs' rules. Sandboxes keep their network.
+func (n *Network) Close() error {
+	n.names.Close()
+	errs := []error{n.bridge.close()}
+	for _, u := range n.users.all() {
+		errs = append(errs, u.bridge.close())
+	}
+	return errors.Join(errs...)
+}
+
+// Release removes our bridges and all our rules from the host, for an agent that ends and leaves
+// no sandboxes. The next Setup makes them again. FailedPrecondition when sandboxes have
 // addresses.
 func (n *Network) Release(context.Context) error {
-	if err := n.bridge.release(); err != nil {
+	err := n.bridge.release()
+	for _, u := range n.users.all() {
+		err = errors.Join(err, u.bridge.release())
+	}
+	if err != nil {
 		return fmt.Errorf("release network: %w", err)
 	}
 	return nil
@@ -278,11 +316,14 @@ func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 		return hostStatus()
 	case req.Config.Name == core.NetworkNone:
 		return noneStatus(req.Namespace)
-	case n.mode == ModeCNI:
-		return n.cni.add(ctx, req)
-	default:
-		return n.bridge.add(ctx, req)
 	}
+	if u, ok := n.users.get(req.Config.Name); ok {
+		return n.addUser(ctx, u, req)
+	}
+	if n.mode == ModeCNI {
+		return n.cni.add(ctx, req)
+	}
+	return n.bridge.add(ctx, req)
 }
 
 // Check implements core.Network: link, address and ports must exist as Setup returned them.
@@ -291,7 +332,7 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	var err error
 	switch Mode(req.Last.Mode) {
 	case ModeBuiltin:
-		err = n.bridge.check(req)
+		err = n.bridgeOf(req).check(req)
 	case ModeCNI:
 		err = n.cni.check(ctx, req)
 	case statusNone:
@@ -310,7 +351,7 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
 	// Both are called whatever the mode is now: the sandbox may be older than the configuration,
 	// or its Setup may have been interrupted.
-	err := errors.Join(n.bridge.del(req), n.cni.del(ctx, req))
+	err := errors.Join(n.bridge.del(req), n.delUser(ctx, req), n.cni.del(ctx, req))
 	if err == nil && req.Last.Mode == string(ModeBuiltin) {
 		err = n.leaveBuiltin()
 	}
@@ -325,6 +366,14 @@ func (n *Network) Sandboxes(context.Context) ([]core.ID, error) {
 	seen := map[core.ID]bool{}
 	for _, l := range n.leases.All() {
 		seen[l.Sandbox] = true
+	}
+	for _, u := range n.users.all() {
+		for _, l := range u.bridge.leases.All() {
+			seen[l.Sandbox] = true
+		}
+		for _, id := range u.bridge.table.Sandboxes() {
+			seen[id] = true
+		}
 	}
 	for _, id := range n.bridge.table.Sandboxes() {
 		seen[id] = true
@@ -345,11 +394,12 @@ func (n *Network) Sandboxes(context.Context) ([]core.ID, error) {
 // leases of other sandboxes are released and their links removed. Requests of live sandboxes have
 // their Last status.
 func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error {
+	live, err := n.recoverUsers(ctx, live)
 	alive := map[core.ID]bool{}
 	for _, req := range live {
 		alive[req.Sandbox] = true
 	}
-	err := n.bridge.recover(live, alive)
+	err = errors.Join(err, n.bridge.recover(live, alive))
 	err = errors.Join(err, n.cni.recover(ctx, alive), n.leaveBuiltin())
 	if err != nil {
 		return fmt.Errorf("recover network: %w", err)

@@ -12,7 +12,7 @@ import (
 // Applets are what the busybox image of the tests has in /bin.
 var Applets = []string{
 	"sh", "cat", "echo", "sleep", "true", "false", "ls", "id", "env", "touch", "mkdir", "rm", "cp", "mount", "stat", "grep", "head", "tail", "tr", "wc", "hostname",
-	"ip", "nc", "wget", "ping", "ps", "kill", "dd", "seq", "date", "sync", "stty", "tty", "df", "readlink", "printf", "sha256sum", "yes", "httpd",
+	"ip", "nc", "wget", "ping", "ps", "kill", "dd", "seq", "date", "sync", "stty", "tty", "df", "readlink", "printf", "sha256sum", "yes", "httpd", "nslookup",
 }
 
 // BusyboxImage is the image of the tests.

@@ -1239,11 +1239,12 @@ type CreateRequest struct {
 	Annotations            map[string]string `protobuf:"bytes,57,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Ip                     string            `protobuf:"bytes,58,opt,name=ip,proto3" json:"ip,omitempty"` // an address of the network's range
 	Mac                    string            `protobuf:"bytes,59,opt,name=mac,proto3" json:"mac,omitempty"`
-	PublishAll             bool              `protobuf:"varint,60,opt,name=publish_all,json=publishAll,proto3" json:"publish_all,omitempty"` // forward a chosen host port to each port that the image or expose names
-	Expose                 []string          `protobuf:"bytes,61,rep,name=expose,proto3" json:"expose,omitempty"`                            // PORT[-PORT][/PROTOCOL]
-	LogBytes               int64             `protobuf:"varint,62,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`       // size of a log file; 0: 16 MiB
-	LogFiles               int32             `protobuf:"varint,63,opt,name=log_files,json=logFiles,proto3" json:"log_files,omitempty"`       // how many are kept; 0: 3
-	NoLog                  bool              `protobuf:"varint,64,opt,name=no_log,json=noLog,proto3" json:"no_log,omitempty"`                // drop the output
+	PublishAll             bool              `protobuf:"varint,60,opt,name=publish_all,json=publishAll,proto3" json:"publish_all,omitempty"`            // forward a chosen host port to each port that the image or expose names
+	Expose                 []string          `protobuf:"bytes,61,rep,name=expose,proto3" json:"expose,omitempty"`                                       // PORT[-PORT][/PROTOCOL]
+	LogBytes               int64             `protobuf:"varint,62,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`                  // size of a log file; 0: 16 MiB
+	LogFiles               int32             `protobuf:"varint,63,opt,name=log_files,json=logFiles,proto3" json:"log_files,omitempty"`                  // how many are kept; 0: 3
+	NoLog                  bool              `protobuf:"varint,64,opt,name=no_log,json=noLog,proto3" json:"no_log,omitempty"`                           // drop the output
+	NetworkAliases         []string          `protobuf:"bytes,80,rep,name=network_aliases,json=networkAliases,proto3" json:"network_aliases,omitempty"` // what others on a network of a user's own call it, besides its name
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
@@ -1724,6 +1725,13 @@ func (x *CreateRequest) GetNoLog() bool {
 		return x.NoLog
 	}
 	return false
+}
+
+func (x *CreateRequest) GetNetworkAliases() []string {
+	if x != nil {
+		return x.NetworkAliases
+	}
+	return nil
 }
 
 // Tmpfs is a file system in memory.
@@ -4436,7 +4444,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xa7\x11\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xd0\x11\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -4514,7 +4522,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x06expose\x18= \x03(\tR\x06expose\x12\x1b\n" +
 	"\tlog_bytes\x18> \x01(\x03R\blogBytes\x12\x1b\n" +
 	"\tlog_files\x18? \x01(\x05R\blogFiles\x12\x15\n" +
-	"\x06no_log\x18@ \x01(\bR\x05noLog\x1a9\n" +
+	"\x06no_log\x18@ \x01(\bR\x05noLog\x12'\n" +
+	"\x0fnetwork_aliases\x18P \x03(\tR\x0enetworkAliases\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +

@@ -122,6 +122,16 @@ func Resolve(asked, driver, host core.DNS) core.DNS {
 	return d
 }
 
+// behind returns what a sandbox uses that asks its own name server, which asks the others. Names
+// without a dot are those of its network first.
+func behind(d core.DNS, resolver netip.Addr) core.DNS {
+	d.Servers = []string{resolver.String()}
+	if !slices.ContainsFunc(d.Options, func(o string) bool { return strings.HasPrefix(o, "ndots:") }) {
+		d.Options = append(slices.Clone(d.Options), "ndots:0")
+	}
+	return d
+}
+
 func empty(d core.DNS) bool { return len(d.Servers)+len(d.Searches)+len(d.Options) == 0 }
 
 // ResolvConf returns d as a file.
@@ -186,6 +196,20 @@ func Hosts(name, domain string, addrs []netip.Addr, extra map[string][]string) [
 	return b.Bytes()
 }
 
+// withGateway puts the node's address in the place of core.HostGateway.
+func withGateway(hosts map[string][]string, gateways []netip.Addr) map[string][]string {
+	names, ok := hosts[core.HostGateway]
+	if !ok {
+		return hosts
+	}
+	hosts = maps.Clone(hosts)
+	delete(hosts, core.HostGateway)
+	for _, g := range gateways {
+		hosts[g.String()] = slices.Concat(hosts[g.String()], names)
+	}
+	return hosts
+}
+
 func writeExtra(b *bytes.Buffer, extra map[string][]string) {
 	for _, a := range slices.Sorted(maps.Keys(extra)) {
 		if addr, w := words([]string{a}), words(extra[a]); addr != "" && w != "" {
@@ -207,7 +231,11 @@ func Render(sb core.Sandbox, host Host) Files {
 	default:
 		name = sb.ID.Short()
 	}
-	f := Files{ResolvConf: ResolvConf(Resolve(c.Network.DNS, sb.Network.DNS, host.Resolv))}
+	resolv := Resolve(c.Network.DNS, sb.Network.DNS, host.Resolv)
+	if sb.Network.Resolver.IsValid() {
+		resolv = behind(resolv, sb.Network.Resolver)
+	}
+	f := Files{ResolvConf: ResolvConf(resolv)}
 	if w := words([]string{name}); w != "" {
 		f.Hostname = []byte(w + "\n")
 	}
@@ -224,6 +252,6 @@ func Render(sb core.Sandbox, host Host) Files {
 	if inHost {
 		addrs = nil
 	}
-	f.Hosts = Hosts(name, c.Domainname, addrs, c.Network.Hosts)
+	f.Hosts = Hosts(name, c.Domainname, addrs, withGateway(c.Network.Hosts, sb.Network.Gateways))
 	return f
 }

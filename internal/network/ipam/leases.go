@@ -206,7 +206,7 @@ func (l *Leases) pickLocked(is4 bool, wanted []netip.Addr) (netip.Addr, Range, e
 		asked++
 		first, last := r.bounds()
 		for a := first; a.IsValid() && a.Compare(last) <= 0; a = a.Next() {
-			if _, ok := l.busy[a]; ok {
+			if _, ok := l.busy[a]; ok || a == r.Gateway {
 				continue
 			}
 			f, ok := l.rested[a]

@@ -17,8 +17,8 @@ import (
 // Range is one block of addresses.
 type Range struct {
 	Prefix netip.Prefix // host bits masked
-	// Gateway is the first address after the network's own. The bridge has it and it is never
-	// leased. It is the zero Addr where a range is too small for one (/31, /32, /127, /128):
+	// Gateway is the first address after the network's own, unless another one is chosen
+	// (WithGateway). The bridge has it and it is never leased. It is the zero Addr where a range is too small for one (/31, /32, /127, /128):
 	// there all addresses are leased.
 	Gateway netip.Addr
 }
@@ -80,13 +80,23 @@ func (r Range) bounds() (first, last netip.Addr) {
 	if last.Is4() {
 		last = last.Prev() // without the broadcast address
 	}
-	return r.Gateway.Next(), last
+	return first.Next(), last
+}
+
+// WithGateway returns the range with another gateway. InvalidArgument when that is not one of its
+// addresses.
+func (r Range) WithGateway(a netip.Addr) (Range, error) {
+	if !r.Gateway.IsValid() || !r.leasable(a) && a != r.Gateway {
+		return r, fmt.Errorf("gateway %s: not an address of %s: %w", a, r.Prefix, errdefs.ErrInvalidArgument)
+	}
+	r.Gateway = a
+	return r, nil
 }
 
 // leasable reports whether a may be leased from r.
 func (r Range) leasable(a netip.Addr) bool {
 	first, last := r.bounds()
-	return first.Compare(a) <= 0 && a.Compare(last) <= 0
+	return first.Compare(a) <= 0 && a.Compare(last) <= 0 && a != r.Gateway
 }
 
 func lastAddr(p netip.Prefix) netip.Addr {
@@ -100,11 +110,16 @@ func lastAddr(p netip.Prefix) netip.Addr {
 
 // Choose returns the first private IPv4 /16, in numeric order, that none of
 // the host's routes overlaps. ResourceExhausted when every one is taken.
-func Choose(routes []netip.Prefix) (Range, error) {
+func Choose(routes []netip.Prefix) (Range, error) { return choose(routes, 16) }
+
+// ChooseSmall is Choose for a /24, of which a node may have many.
+func ChooseSmall(routes []netip.Prefix) (Range, error) { return choose(routes, 24) }
+
+func choose(routes []netip.Prefix, bits int) (Range, error) {
 	for _, block := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"} {
 		private := netip.MustParsePrefix(block)
 		for a := private.Addr(); private.Contains(a); {
-			p := netip.PrefixFrom(a, 16)
+			p := netip.PrefixFrom(a, bits)
 			// A default route overlaps everything and so excludes nothing.
 			if !slices.ContainsFunc(routes, func(r netip.Prefix) bool { return r.Bits() > 0 && r.Overlaps(p) }) {
 				return Range{Prefix: p, Gateway: a.Next()}, nil
@@ -112,7 +127,7 @@ func Choose(routes []netip.Prefix) (Range, error) {
 			a = lastAddr(p).Next()
 		}
 	}
-	return Range{}, fmt.Errorf("choose an address range: the host's routes overlap every private /16, set network.pod_cidr: %w", errdefs.ErrResourceExhausted)
+	return Range{}, fmt.Errorf("choose an address range: the host's routes overlap every private /%d, name one: %w", bits, errdefs.ErrResourceExhausted)
 }
 
 // ChooseULA returns a random unique local IPv6 /64 (RFC 4193).

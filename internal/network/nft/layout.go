@@ -21,8 +21,8 @@ func bigBuffers(c *netlink.Conn) error {
 	return c.SetWriteBuffer(bytes)
 }
 
-func ourTable() *nftables.Table {
-	return &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
+func (t *Table) ours() *nftables.Table {
+	return &nftables.Table{Name: t.name, Family: nftables.TableFamilyINet}
 }
 
 // The 4-byte registers in which a concatenation is built.
@@ -86,6 +86,7 @@ const (
 	chainOutput      = "output"
 	chainPorts       = "ports"
 	chainPostrouting = "postrouting"
+	chainIsolation   = "isolation"
 )
 
 // selfSets returns the sets that hold pairs of an address with itself.
@@ -182,7 +183,7 @@ func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules
 			seq(family(unix.NFPROTO_IPV4), inSet(a.nets4, 12, false), inSet(a.nets4, 16, true), masquerade()),
 			seq(family(unix.NFPROTO_IPV6), inSet(a.nets6, 8, false), inSet(a.nets6, 24, true), masquerade()))
 	}
-	return []chainRules{
+	list := []chainRules{
 		{&nftables.Chain{Table: table, Name: chainPorts}, [][]expr.Any{
 			// A forward for one address takes precedence over one for every address.
 			seq(family(unix.NFPROTO_IPV4), hostKey4(), dnat(maps.host4, unix.NFPROTO_IPV4)),
@@ -209,6 +210,35 @@ func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules
 		}},
 		{base(chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource), post},
 	}
+	if rules := t.isolation(); len(rules) > 0 {
+		list = append(list, chainRules{base(chainIsolation, nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter), rules})
+	}
+	return list
+}
+
+// isolation drops what is forwarded between this bridge and those that Others names, but what a
+// port of the host has led here; and all that leaves or enters a bridge that is internal.
+func (t *Table) isolation() (rules [][]expr.Any) {
+	if t.internal {
+		return [][]expr.Any{
+			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), ifname(expr.MetaKeyOIFNAME, t.bridge), leave()),
+			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), drop()),
+			seq(ifname(expr.MetaKeyOIFNAME, t.bridge), drop()),
+		}
+	}
+	if len(t.others) == 0 {
+		return nil
+	}
+	rules = [][]expr.Any{
+		seq(ifname(expr.MetaKeyIIFNAME, t.bridge), ifname(expr.MetaKeyOIFNAME, t.bridge), leave()),
+		seq(dnatted(), leave()),
+	}
+	for _, other := range t.others {
+		rules = append(rules,
+			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), ifprefix(expr.MetaKeyOIFNAME, other), drop()),
+			seq(ifname(expr.MetaKeyOIFNAME, t.bridge), ifprefix(expr.MetaKeyIIFNAME, other), drop()))
+	}
+	return rules
 }
 
 func seq(parts ...[]expr.Any) []expr.Any {
@@ -229,6 +259,11 @@ func family(proto byte) []expr.Any {
 // ifname matches the whole name: 16 bytes, as nft and iptables write it.
 func ifname(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifnameData(name)}}
+}
+
+// ifprefix matches names that begin so.
+func ifprefix(key expr.MetaKey, prefix string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(prefix)}}
 }
 
 func ifnameData(name string) []byte {

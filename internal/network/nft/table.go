@@ -8,6 +8,7 @@
 package nft
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,7 +23,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TableName is the name of our table, in the inet family.
+// TableName is the name of our table, in the inet family. It begins the names of those of further
+// bridges.
 const TableName = "longshore"
 
 // Forward forwards a port of the host to a sandbox.
@@ -51,13 +53,22 @@ func (f Forward) slot() slot {
 type Options struct {
 	Bridge     string // the bridge interface
 	Masquerade bool   // hide sandboxes behind the host's address
-	Logger     *slog.Logger
+	// Name is that of the table when it is not TableName.
+	Name string
+	// Others are the beginnings of the names of interfaces with which nothing is exchanged.
+	Others []string
+	// Internal says that nothing is exchanged with any other interface.
+	Internal bool
+	Logger   *slog.Logger
 }
 
 // Table is our table. It is safe for concurrent use.
 type Table struct {
+	name       string
 	bridge     string
 	masquerade bool
+	others     []string
+	internal   bool
 	log        *slog.Logger
 
 	mu sync.Mutex // guards conn, built, nets, plain, fwds
@@ -72,7 +83,10 @@ type Table struct {
 
 // New returns a Table that is not in the kernel yet: SetNets creates it there.
 func New(o Options) *Table {
-	return &Table{bridge: o.Bridge, masquerade: o.Masquerade, log: o.Logger, fwds: map[slot]Forward{}}
+	return &Table{
+		name: cmp.Or(o.Name, TableName), bridge: o.Bridge, masquerade: o.Masquerade, others: o.Others, internal: o.Internal, log: o.Logger,
+		fwds: map[slot]Forward{},
+	}
 }
 
 // Close closes the netlink socket; the rules stay.
@@ -165,20 +179,20 @@ func (t *Table) rebuildLocked() error {
 	if err != nil {
 		return err
 	}
-	table := ourTable()
+	table := t.ours()
 	c.AddTable(table)
 	c.DelTable(table)
 	c.AddTable(table)
 	if err := t.layout(c, table); err != nil {
-		return fmt.Errorf("build table %s: %w", TableName, err)
+		return fmt.Errorf("build table %s: %w", t.name, err)
 	}
 	all := slices.Collect(maps.Values(t.fwds))
-	if err := errors.Join(t.elements(c, all, c.SetAddElements), selves(targets(all), c.SetAddElements)); err != nil {
-		return fmt.Errorf("build table %s: %w", TableName, err)
+	if err := errors.Join(t.elements(c, all, c.SetAddElements), t.selves(targets(all), c.SetAddElements)); err != nil {
+		return fmt.Errorf("build table %s: %w", t.name, err)
 	}
 	if err := c.Flush(); err != nil {
 		t.built = false
-		return errors.Join(fmt.Errorf("build table %s: %w", TableName, err), t.hangUpLocked())
+		return errors.Join(fmt.Errorf("build table %s: %w", t.name, err), t.hangUpLocked())
 	}
 	t.built = true
 	return nil
@@ -243,13 +257,13 @@ func (t *Table) changeLocked(fwds []Forward, add bool) error {
 			delete(addrs, f.Target.Addr())
 		}
 	}
-	if err = errors.Join(t.elements(c, fwds, change), selves(addrs, change)); err == nil {
+	if err = errors.Join(t.elements(c, fwds, change), t.selves(addrs, change)); err == nil {
 		err = c.Flush()
 	}
 	if err == nil {
 		return nil
 	}
-	t.log.Warn("another program changed our nftables table; rebuilding it", "table", TableName, "error", err.Error())
+	t.log.Warn("another program changed our nftables table; rebuilding it", "table", t.name, "error", err.Error())
 	if err := t.hangUpLocked(); err != nil {
 		return err
 	}
@@ -262,7 +276,7 @@ const maxElements = 128
 // elements distributes forwards to our maps and applies change to each map.
 func (t *Table) elements(_ *nftables.Conn, fwds []Forward, change func(*nftables.Set, []nftables.SetElement) error) error {
 	byMap := map[*nftables.Set][]nftables.SetElement{}
-	sets := portMaps(ourTable())
+	sets := portMaps(t.ours())
 	for _, f := range fwds {
 		s := sets.of(f)
 		byMap[s] = append(byMap[s], f.element())
@@ -288,8 +302,8 @@ func targets(fwds []Forward) map[netip.Addr]bool {
 
 // selves applies change to the sets of sandboxes that may reach themselves through a port of the
 // host.
-func selves(addrs map[netip.Addr]bool, change func(*nftables.Set, []nftables.SetElement) error) error {
-	self4, self6 := selfSets(ourTable())
+func (t *Table) selves(addrs map[netip.Addr]bool, change func(*nftables.Set, []nftables.SetElement) error) error {
+	self4, self6 := selfSets(t.ours())
 	for a := range addrs {
 		s := self6
 		if a.Is4() {
@@ -310,7 +324,7 @@ func (t *Table) Missing(fwds []Forward) ([]Forward, error) {
 	if err != nil {
 		return nil, err
 	}
-	sets := portMaps(ourTable())
+	sets := portMaps(t.ours())
 	have := map[*nftables.Set]map[string]string{}
 	var missing []Forward
 	for _, f := range fwds {

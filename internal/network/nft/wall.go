@@ -147,7 +147,7 @@ func (w *Wall) Apply() error {
 		return err
 	}
 	if !intact {
-		w.log.Warn("another program removed our nftables rules; restoring them", "table", TableName)
+		w.log.Warn("another program removed our nftables rules; restoring them", "table", w.table.name)
 		if err := w.table.Rebuild(); err != nil {
 			return err
 		}
@@ -156,7 +156,7 @@ func (w *Wall) Apply() error {
 	var troubles []string
 	for _, c := range chains {
 		fits := has4 && c.Table.Family != nftables.TableFamilyIPv6 || has6 && c.Table.Family != nftables.TableFamilyIPv4
-		if !fits || !forwards(c) {
+		if !fits || !forwards(c) || strings.HasPrefix(c.Table.Name, TableName) {
 			continue
 		}
 		if err := w.open(c); err != nil && !errors.Is(err, unix.ENOENT) { // removed meanwhile
@@ -202,7 +202,7 @@ func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 	built := w.table.built
 	none := &nftables.Set{}
 	want := map[string]int{}
-	for _, r := range w.table.rules(ourTable(), portMaps(ourTable()), addrSets{none, none, none, none, none, none}) {
+	for _, r := range w.table.rules(w.table.ours(), portMaps(w.table.ours()), addrSets{none, none, none, none, none, none}) {
 		want[r.chain.Name] = len(r.rules)
 	}
 	w.table.mu.Unlock()
@@ -210,7 +210,7 @@ func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 		return true, nil
 	}
 	for _, c := range chains {
-		if c.Table.Name != TableName || c.Table.Family != nftables.TableFamilyINet {
+		if c.Table.Name != w.table.name || c.Table.Family != nftables.TableFamilyINet {
 			continue
 		}
 		rules, err := w.rules.GetRules(c.Table, c)
@@ -224,7 +224,7 @@ func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 	if len(want) > 0 {
 		return false, nil
 	}
-	found, err := w.rules.GetSets(ourTable())
+	found, err := w.rules.GetSets(w.table.ours())
 	if err != nil {
 		return false, fmt.Errorf("list sets: %w", err)
 	}

@@ -28,11 +28,11 @@ func (t *Table) Withdraw() error {
 			errs = append(errs, t.closeChain(c, chain))
 		}
 	}
-	table := ourTable()
+	table := t.ours()
 	c.AddTable(table) // so that the deletion cannot fail
 	c.DelTable(table)
 	if err := c.Flush(); err != nil {
-		errs = append(errs, fmt.Errorf("delete table %s: %w", TableName, err))
+		errs = append(errs, fmt.Errorf("delete table %s: %w", t.name, err))
 	}
 	t.built = false
 	t.fwds = map[slot]Forward{}

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+func newNetwork(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "network",
+		Short: "Manage networks on which containers find each other by name",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newNetworkLs(a), newNetworkCreate(a), newNetworkInspect(a), newNetworkRm(a), newNetworkPrune(a))
+	return cmd
+}
+
+func newNetworkLs(a *app) *cobra.Command {
+	var asJSON, quiet bool
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the networks that were created",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(func(c *client) error {
+				resp, err := c.networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{})
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return printJSON(a.o.Stdout, resp.GetNetworks())
+				}
+				var rows [][]string
+				for _, n := range resp.GetNetworks() {
+					if quiet {
+						if err := a.print("%s\n", n.GetName()); err != nil {
+							return err
+						}
+						continue
+					}
+					rows = append(rows, []string{n.GetName(), subnetsText(n), yes(n.GetInternal()), fmt.Sprint(len(n.GetMembers())), ago(n.GetCreated())})
+				}
+				if quiet {
+					return nil
+				}
+				return table(a.o.Stdout, []string{"NAME", "SUBNETS", "INTERNAL", "CONTAINERS", "CREATED"}, rows)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the names")
+	return cmd
+}
+
+func subnetsText(n *longshorev1.Network) string {
+	var list []string
+	for _, s := range n.GetSubnets() {
+		list = append(list, s.GetRange())
+	}
+	return strings.Join(list, " ")
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func newNetworkCreate(a *app) *cobra.Command {
+	req := &longshorev1.CreateNetworkRequest{}
+	var subnets, gateways, labels, opts []string
+	var driver string
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Create a network",
+		Long: "Create a network: a bridge of its own, which exchanges nothing with other networks, and a name server that knows the running containers\n" +
+			"on it by their names, the beginning of their IDs, and what --network-alias calls them.",
+		Example: "  longshore network create app\n" +
+			"  longshore run -d --network app --name db --network-alias postgres example.org/postgres\n" +
+			"  longshore network create --subnet 10.90.0.0/24 --gateway 10.90.0.254 --internal back",
+		Args: exactArgs(1, "a name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Name = args[0]
+			if err := fillNetwork(req, subnets, gateways, opts); err != nil {
+				return &usageError{err}
+			}
+			if driver != "" && driver != "bridge" {
+				return &usageError{fmt.Errorf("--driver %q: there is only bridge", driver)}
+			}
+			var err error
+			if req.Labels, err = parseLabels(labels); err != nil {
+				return &usageError{err}
+			}
+			return a.call(func(c *client) error {
+				resp, err := c.networks.CreateNetwork(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				return a.print("%s\n", resp.GetNetwork().GetName())
+			})
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringArrayVar(&subnets, "subnet", nil, "range of addresses, such as 10.90.0.0/24 or fd00:1::/64 (default: chosen)")
+	fl.StringArrayVar(&gateways, "gateway", nil, "the node's address in a subnet (default: the first)")
+	fl.BoolVar(&req.Internal, "internal", false, "no way out of the network, and none in")
+	fl.StringArrayVarP(&labels, "label", "l", nil, "label, NAME=value")
+	fl.StringArrayVarP(&opts, "opt", "o", nil, "option of the network, mtu=")
+	fl.StringVarP(&driver, "driver", "d", "bridge", "accepts only bridge")
+	return cmd
+}
+
+// fillNetwork puts subnets, each with the gateway that is given for it, and options into req.
+func fillNetwork(req *longshorev1.CreateNetworkRequest, subnets, gateways, opts []string) error {
+	if len(gateways) > len(subnets) {
+		return fmt.Errorf("--gateway %s: a subnet is needed for it", gateways[len(gateways)-1])
+	}
+	for i, s := range subnets {
+		sub := &longshorev1.Subnet{Range: s}
+		if i < len(gateways) {
+			sub.Gateway = gateways[i]
+		}
+		req.Subnets = append(req.Subnets, sub)
+	}
+	for _, o := range opts {
+		name, value, _ := strings.Cut(o, "=")
+		if name != "mtu" && name != "com.docker.network.driver.mtu" {
+			return fmt.Errorf("--opt %q: only mtu is known", o)
+		}
+		mtu, err := strconv.ParseInt(value, 10, 32)
+		if err != nil {
+			return fmt.Errorf("--opt %q: not a number of bytes", o)
+		}
+		req.Mtu = int32(mtu)
+	}
+	return nil
+}
+
+func newNetworkInspect(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "inspect NAME...",
+		Short: "Show networks, and the containers on them, as JSON",
+		Args:  minArgs(1, "a name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(func(c *client) error {
+				var found []*longshorev1.Network
+				for _, name := range args {
+					resp, err := c.networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{Name: name})
+					if err != nil {
+						return err
+					}
+					found = append(found, resp.GetNetworks()...)
+				}
+				return printJSON(a.o.Stdout, found)
+			})
+		},
+	}
+}
+
+func newNetworkRm(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm NAME...",
+		Aliases: []string{"remove"},
+		Short:   "Remove networks that no container is on",
+		Args:    minArgs(1, "a name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
+				_, err := c.networks.RemoveNetwork(ctx, &longshorev1.RemoveNetworkRequest{Name: name})
+				return err
+			})
+		},
+	}
+}
+
+func newNetworkPrune(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove every network that no container names",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(func(c *client) error {
+				resp, err := c.networks.PruneNetworks(cmd.Context(), &longshorev1.PruneNetworksRequest{})
+				if err != nil {
+					return err
+				}
+				for _, name := range resp.GetNames() {
+					if err := a.print("%s\n", name); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "accepted for habit: nothing is asked")
+	return cmd
+}

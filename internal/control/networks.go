@@ -1,0 +1,288 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// Networks are the networks that users define.
+type Networks interface {
+	Define(ctx context.Context, def core.NetworkDefinition) (core.NetworkDefinition, error)
+	Defined() []core.NetworkDefinition
+	Undefine(ctx context.Context, name string) error
+	// SetNames sets what the name server of a network answers.
+	SetNames(ctx context.Context, network string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error
+}
+
+// networkServer serves the Networks service.
+type networkServer struct {
+	longshorev1.UnimplementedNetworksServer
+	srv *Server
+}
+
+var _ longshorev1.NetworksServer = (*networkServer)(nil)
+
+// defined returns a network that a user has defined.
+func (s *Server) defined(name string) (core.NetworkDefinition, error) {
+	if s.o.Networks != nil {
+		for _, def := range s.o.Networks.Defined() {
+			if def.Name == name {
+				return def, nil
+			}
+		}
+	}
+	return core.NetworkDefinition{}, fmt.Errorf("network %q: there is none of that name (network create makes one): %w", name, errdefs.ErrNotFound)
+}
+
+func errNoNetworks() error {
+	return fmt.Errorf("this agent makes no networks: %w", errdefs.ErrNotImplemented)
+}
+
+// ListNetworks returns the networks by name, with the containers that are on them.
+func (s *networkServer) ListNetworks(ctx context.Context, req *longshorev1.ListNetworksRequest) (*longshorev1.ListNetworksResponse, error) {
+	resp := &longshorev1.ListNetworksResponse{}
+	if s.srv.o.Networks == nil {
+		return resp, nil
+	}
+	defs := s.srv.o.Networks.Defined()
+	if req.GetName() != "" {
+		def, err := s.srv.defined(req.GetName())
+		if err != nil {
+			return nil, err
+		}
+		defs = []core.NetworkDefinition{def}
+	}
+	members, err := s.srv.members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, def := range defs {
+		resp.Networks = append(resp.Networks, toNetwork(def, members[def.Name]))
+	}
+	return resp, nil
+}
+
+// CreateNetwork defines a network.
+func (s *networkServer) CreateNetwork(ctx context.Context, req *longshorev1.CreateNetworkRequest) (*longshorev1.CreateNetworkResponse, error) {
+	if s.srv.o.Networks == nil {
+		return nil, errNoNetworks()
+	}
+	def := core.NetworkDefinition{Name: req.GetName(), Labels: req.GetLabels(), Internal: req.GetInternal(), MTU: int(req.GetMtu())}
+	for _, sub := range req.GetSubnets() {
+		r, err := netip.ParsePrefix(sub.GetRange())
+		if err != nil {
+			return nil, invalid.Errorf("range %q: %v", sub.GetRange(), err)
+		}
+		subnet := core.Subnet{Range: r}
+		if sub.GetGateway() != "" {
+			if subnet.Gateway, err = netip.ParseAddr(sub.GetGateway()); err != nil {
+				return nil, invalid.Errorf("gateway %q: %v", sub.GetGateway(), err)
+			}
+		}
+		def.Subnets = append(def.Subnets, subnet)
+	}
+	made, err := s.srv.o.Networks.Define(ctx, def)
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.CreateNetworkResponse{Network: toNetwork(made, nil)}, nil
+}
+
+// RemoveNetwork removes a network that no container is on.
+func (s *networkServer) RemoveNetwork(ctx context.Context, req *longshorev1.RemoveNetworkRequest) (*longshorev1.RemoveNetworkResponse, error) {
+	if _, err := s.srv.defined(req.GetName()); err != nil {
+		return nil, err
+	}
+	return &longshorev1.RemoveNetworkResponse{}, s.srv.o.Networks.Undefine(ctx, req.GetName())
+}
+
+// PruneNetworks removes the networks that no container, running or not, names.
+func (s *networkServer) PruneNetworks(ctx context.Context, _ *longshorev1.PruneNetworksRequest) (*longshorev1.PruneNetworksResponse, error) {
+	resp := &longshorev1.PruneNetworksResponse{}
+	if s.srv.o.Networks == nil {
+		return resp, nil
+	}
+	members, err := s.srv.members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, def := range s.srv.o.Networks.Defined() {
+		if len(members[def.Name]) > 0 {
+			continue
+		}
+		switch err := s.srv.o.Networks.Undefine(ctx, def.Name); {
+		case err == nil:
+			resp.Names = append(resp.Names, def.Name)
+		case !errdefs.IsFailedPrecondition(err) && !errdefs.IsNotFound(err): // it has come to be used, or another call has removed it
+			errs = append(errs, err)
+		}
+	}
+	return resp, errors.Join(errs...)
+}
+
+// member is a container on a network.
+type member struct {
+	container core.Container
+	sandbox   core.Sandbox
+}
+
+// running reports whether the member's names resolve.
+func (m member) running() bool {
+	return m.sandbox.State == core.SandboxReady && (m.container.State == core.ContainerRunning || m.container.State == core.ContainerPaused)
+}
+
+// names are those that others know the member by.
+func (m member) names() []string {
+	list := []string{string(m.container.Key), m.container.ID.Short()}
+	for _, a := range m.sandbox.Config.Network.Attach {
+		list = append(list, a.Names...)
+	}
+	for i, n := range list {
+		list[i] = strings.ToLower(n)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// members returns the containers on each network that a user has defined.
+func (s *Server) members(ctx context.Context) (map[string][]member, error) {
+	sandboxes, err := s.own.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	on := map[core.ID]core.Sandbox{}
+	for _, sb := range sandboxes {
+		if name := sb.Config.Network.Name; name != "" && name != core.NetworkNone {
+			on[sb.ID] = sb
+		}
+	}
+	list := map[string][]member{}
+	if len(on) == 0 {
+		return list, nil
+	}
+	containers, err := s.own.Containers(ctx, core.Filter{})
+	for _, c := range containers {
+		if sb, ok := on[c.Sandbox]; ok {
+			list[sb.Config.Network.Name] = append(list[sb.Config.Network.Name], member{c, sb})
+		}
+	}
+	return list, err
+}
+
+// publish tells the name servers what is running. Who calls it after a start knows that the names
+// resolve when it returns.
+func (s *Server) publish(ctx context.Context) error {
+	if s.o.Networks == nil {
+		return nil
+	}
+	// What was read later must not be told earlier.
+	s.publishing.Lock()
+	defer s.publishing.Unlock()
+	defs := s.o.Networks.Defined()
+	if len(defs) == 0 {
+		return nil
+	}
+	members, err := s.members(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, def := range defs {
+		byName, owners := zone(def.Name, members[def.Name])
+		errs = append(errs, s.o.Networks.SetNames(ctx, def.Name, byName, owners))
+	}
+	return errors.Join(errs...)
+}
+
+// maxLabel is the length of the longest part of a name between dots.
+const maxLabel = 63
+
+// zone returns what the name server of a network answers.
+func zone(network string, members []member) (byName map[string][]netip.Addr, owners map[netip.Addr]string) {
+	byName, owners = map[string][]netip.Addr{}, map[netip.Addr]string{}
+	suffix := "." + strings.ToLower(network)
+	for _, m := range members {
+		if !m.running() {
+			continue
+		}
+		for _, name := range m.names() {
+			if slices.ContainsFunc(strings.Split(name+suffix, "."), func(l string) bool { return l == "" || len(l) > maxLabel }) {
+				continue // it cannot be asked for
+			}
+			byName[name] = append(byName[name], m.sandbox.Network.Addrs...)
+			byName[name+suffix] = append(byName[name+suffix], m.sandbox.Network.Addrs...)
+			if name == strings.ToLower(string(m.container.Key)) {
+				for _, a := range m.sandbox.Network.Addrs {
+					owners[a] = name + suffix
+				}
+			}
+		}
+	}
+	return byName, owners
+}
+
+// followNames has the name servers know what runs, until ctx ends.
+func (s *Server) followNames(ctx context.Context) {
+	w := engine.Watch{
+		Kinds: []core.EventKind{core.EventContainerStarted, core.EventContainerExited, core.EventContainerRemoved, core.EventSandboxStopped},
+		List:  s.publish,
+		Event: func(ctx context.Context, _ core.Event) error { return s.publish(ctx) },
+		Failed: func(err error) {
+			s.o.Logger.ErrorContext(ctx, "could not tell the name servers of networks which containers run; trying again", "error", err)
+		},
+	}
+	_ = w.Run(ctx, s.own) // Failed gets every error
+}
+
+// started starts a container, whose names resolve when it returns.
+func (s *Server) started(ctx context.Context, view *engine.Client, id core.ID) error {
+	if err := view.StartContainer(ctx, id); err != nil {
+		return err
+	}
+	if err := s.publish(ctx); err != nil { // it runs: followNames tries again
+		s.o.Logger.WarnContext(ctx, "could not tell the name servers of networks that a container runs; trying again", "container", string(id), "error", err)
+	}
+	return nil
+}
+
+func toNetwork(def core.NetworkDefinition, members []member) *longshorev1.Network {
+	n := &longshorev1.Network{
+		Name: def.Name, Internal: def.Internal, Mtu: int32(def.MTU), Labels: maps.Clone(def.Labels), Interface: def.Interface, Created: stamp(def.Created),
+	}
+	for _, sub := range def.Subnets {
+		gateway := sub.Gateway
+		if !gateway.IsValid() {
+			gateway = sub.Range.Addr().Next()
+		}
+		n.Subnets = append(n.Subnets, &longshorev1.Subnet{Range: sub.Range.String(), Gateway: gateway.String()})
+	}
+	for _, m := range members {
+		out := &longshorev1.NetworkMember{Container: string(m.container.ID), Name: string(m.container.Key), Running: m.running()}
+		if m.sandbox.State == core.SandboxReady {
+			for _, a := range m.sandbox.Network.Addrs {
+				out.Addresses = append(out.Addresses, a.String())
+			}
+			for _, i := range m.sandbox.Network.Interfaces {
+				out.Mac = i.MAC
+			}
+		}
+		for _, a := range m.sandbox.Config.Network.Attach {
+			out.Aliases = append(out.Aliases, a.Names...)
+		}
+		n.Members = append(n.Members, out)
+	}
+	return n
+}

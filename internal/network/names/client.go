@@ -1,0 +1,343 @@
+package names
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Box is a sandbox whose questions are to be answered.
+type Box struct {
+	Sandbox   core.ID
+	Namespace string   // path of its network namespace
+	Networks  []string // whose names it may know
+	// Upstream are the servers that answer everything else; none do in a network without a way
+	// out.
+	Upstream []netip.AddrPort
+}
+
+// Options are the parameters of New.
+type Options struct {
+	Dir     string   // of the process's socket and log; made when it is missing
+	Command []string // what Main is to be called by
+	// Started is called with the pid of a new process, which must outlive the agent.
+	Started func(ctx context.Context, pid int)
+	// Redirect leads what a network namespace sends to Address's port 53 to these ports.
+	Redirect func(namespace *os.File, udp, tcp uint16) error
+	Logger   *slog.Logger
+}
+
+// Client is the agent's side of the name server. It starts the process when there is something to
+// answer, starts it again when it has died, and ends it when there is nothing more.
+type Client struct {
+	o Options
+
+	mu    sync.Mutex // guards boxes, zones, conn, gone; one request at a time
+	boxes map[core.ID]Box
+	zones map[string]Zone
+	conn  *net.UnixConn
+	gone  bool // Close was called
+}
+
+// New returns a client that has not connected yet.
+func New(o Options) *Client {
+	return &Client{o: o, boxes: map[core.ID]Box{}, zones: map[string]Zone{}}
+}
+
+func (c *Client) socket() string { return filepath.Join(c.o.Dir, "socket") }
+
+// Add starts to answer a sandbox.
+func (c *Client) Add(ctx context.Context, b Box) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	had := c.conn != nil
+	if err := c.connectLocked(ctx); err != nil {
+		return fmt.Errorf("name server: %w", err)
+	}
+	c.boxes[b.Sandbox] = b
+	err := c.addLocked(b)
+	if err != nil && had && !errors.Is(err, errRefused) { // the process has died: its successor gets all
+		c.hangUpLocked()
+		err = c.connectLocked(ctx)
+	}
+	if err != nil {
+		delete(c.boxes, b.Sandbox)
+		return fmt.Errorf("name server: %w", err)
+	}
+	return nil
+}
+
+// Drop stops to answer a sandbox. The process has closed its sockets, which would keep the
+// sandbox's network namespace, when Drop returns. It succeeds when there is nothing to stop.
+func (c *Client) Drop(ctx context.Context, id core.ID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.boxes[id]; !ok && c.conn == nil {
+		return nil
+	}
+	delete(c.boxes, id)
+	if c.conn == nil { // it died: its sockets are closed
+		return nil
+	}
+	_, err := c.callLocked(request{Op: opDrop, Sandbox: id}, nil)
+	if err == nil && len(c.boxes) == 0 {
+		_, err = c.callLocked(request{Op: opEnd}, nil)
+		c.hangUpLocked()
+		return errors.Join(err, c.tidy())
+	}
+	if err != nil && !errors.Is(err, errRefused) {
+		c.hangUpLocked()
+		return c.restoreLocked(ctx)
+	}
+	return err
+}
+
+// SetZone sets what is known of a network; nil is nothing.
+func (c *Client) SetZone(ctx context.Context, network string, z *Zone) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old, had := c.zones[network]
+	if had == (z != nil) && (z == nil || old.Equal(*z)) {
+		return nil
+	}
+	if delete(c.zones, network); z != nil {
+		c.zones[network] = *z
+	}
+	if c.conn == nil {
+		return nil // Add tells everything
+	}
+	_, err := c.callLocked(request{Op: opZone, Network: network, Zone: z}, nil)
+	if err != nil {
+		c.hangUpLocked()
+		err = c.restoreLocked(ctx)
+	}
+	return err
+}
+
+// Recover answers these sandboxes and no others, after a start of the agent. A process that an
+// earlier agent has started goes on, with the names that it has.
+func (c *Client) Recover(ctx context.Context, live []Box) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.boxes)
+	for _, b := range live {
+		c.boxes[b.Sandbox] = b
+	}
+	if len(live) == 0 {
+		if err := c.dialLocked(); err != nil {
+			return c.tidy() // there is none
+		}
+		_, err := c.callLocked(request{Op: opEnd}, nil)
+		c.hangUpLocked()
+		return errors.Join(err, c.tidy())
+	}
+	return c.connectLocked(ctx)
+}
+
+// Close ends the connection. The process goes on.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone = true
+	c.hangUpLocked()
+}
+
+// tidy removes what a process that has ended has left.
+func (c *Client) tidy() error { return os.RemoveAll(c.o.Dir) }
+
+func (c *Client) hangUpLocked() {
+	if c.conn != nil {
+		_ = c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// restoreLocked has a process again, if it is needed.
+func (c *Client) restoreLocked(ctx context.Context) error {
+	if len(c.boxes) == 0 || c.gone {
+		return nil
+	}
+	return c.connectLocked(ctx)
+}
+
+// connectLocked connects to the process, starts one where there is none, and tells it what it does
+// not know.
+func (c *Client) connectLocked(ctx context.Context) error {
+	if c.conn != nil {
+		return nil
+	}
+	if c.gone {
+		return fmt.Errorf("the agent ends: %w", errdefs.ErrUnavailable)
+	}
+	if c.dialLocked() == nil {
+		err := c.tellLocked(false)
+		if err == nil {
+			c.watch(c.conn)
+			return nil
+		}
+		c.hangUpLocked() // it was about to end
+		if errors.Is(err, errRefused) {
+			return err
+		}
+	}
+	err := c.startLocked(ctx)
+	if err == nil {
+		err = c.tellLocked(true)
+	}
+	if err != nil {
+		c.hangUpLocked()
+		return err
+	}
+	c.watch(c.conn)
+	return nil
+}
+
+func (c *Client) dialLocked() error {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.socket(), Net: "unix"})
+	if err != nil {
+		return err
+	}
+	c.conn = conn
+	return nil
+}
+
+// startLocked starts the process. It listens already when startLocked returns: the socket is made
+// here.
+func (c *Client) startLocked(ctx context.Context) error {
+	if err := errors.Join(c.tidy(), os.MkdirAll(c.o.Dir, 0o700)); err != nil {
+		return err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.socket(), Net: "unix"})
+	if err != nil {
+		return err
+	}
+	l.SetUnlinkOnClose(false)
+	defer func() { _ = l.Close() }()
+	f, err := l.File()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	log, err := os.OpenFile(filepath.Join(c.o.Dir, "log"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.Command(c.o.Command[0], c.o.Command[1:]...) //nolint:noctx // it outlives the agent
+	cmd.Args[0] = "longshore-names"
+	cmd.Env, cmd.Dir = []string{"GOMAXPROCS=2", "GOMEMLIMIT=64MiB", "GOGC=50"}, "/"
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{f}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", c.o.Command[0], err)
+	}
+	pid := cmd.Process.Pid
+	go func() { _ = cmd.Wait() }() // reaps it
+	if c.o.Started != nil {
+		c.o.Started(ctx, pid)
+	}
+	return c.dialLocked()
+}
+
+// tellLocked tells a process what it is to know. What an earlier agent has told one that goes on
+// stays until it is set again: the engine's records are read a moment later.
+func (c *Client) tellLocked(fresh bool) error {
+	hello, err := c.callLocked(request{Op: opHello}, nil)
+	if err != nil {
+		return err
+	}
+	has := map[core.ID]bool{}
+	for _, id := range hello.Sandboxes {
+		if has[id] = true; c.boxes[id].Sandbox == "" {
+			if _, err := c.callLocked(request{Op: opDrop, Sandbox: id}, nil); err != nil {
+				return err
+			}
+		}
+	}
+	for network, z := range c.zones {
+		if _, err := c.callLocked(request{Op: opZone, Network: network, Zone: &z}, nil); err != nil {
+			return err
+		}
+	}
+	for id, b := range c.boxes {
+		if has[id] && !fresh {
+			if _, err := c.callLocked(request{Op: opSet, Sandbox: id, Networks: b.Networks, Upstream: b.Upstream}, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := c.addLocked(b); err != nil {
+			// One sandbox whose namespace has gone must not keep the others from their names.
+			if c.o.Logger.Warn("a sandbox has no name server", "sandbox", string(id), "error", err.Error()); !errors.Is(err, errNamespace) && !errors.Is(err, errRefused) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Client) addLocked(b Box) error {
+	s, err := listen(b.Namespace, c.o.Redirect)
+	if err != nil {
+		return err
+	}
+	files := s.files()
+	defer closeAll(files)
+	_, err = c.callLocked(request{Op: opAdd, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream}, files)
+	return err
+}
+
+// callTime bounds one request: the process does nothing that takes long.
+const callTime = 10 * time.Second
+
+func (c *Client) callLocked(req request, files []*os.File) (resp response, err error) {
+	if err := c.conn.SetDeadline(time.Now().Add(callTime)); err != nil {
+		return resp, err
+	}
+	if err := send(c.conn, req, files); err != nil {
+		return resp, err
+	}
+	extra, err := receive(c.conn, &resp)
+	closeAll(extra)
+	if err == nil && resp.Error != "" {
+		err = fmt.Errorf("%w: %s", errRefused, resp.Error)
+	}
+	return resp, err
+}
+
+// watch waits on a connection of its own for the end of the process behind conn, and has another
+// one then.
+func (c *Client) watch(conn *net.UnixConn) {
+	w, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.socket(), Net: "unix"})
+	if err != nil {
+		return // the next call finds out
+	}
+	go func() {
+		var b [1]byte
+		_, _ = w.Read(b[:])
+		_ = w.Close()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.conn != conn {
+			return // it was ended, or somebody has noticed already
+		}
+		c.hangUpLocked()
+		c.o.Logger.Warn("the name server of sandboxes has died; starting another one")
+		if err := c.restoreLocked(context.Background()); err != nil {
+			c.o.Logger.Error("could not start the name server of sandboxes again; the next sandbox on a network of its own tries it", "error", err.Error())
+		}
+	}()
+}

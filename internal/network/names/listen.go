@@ -1,0 +1,99 @@
+package names
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// sockets are those at which a sandbox asks.
+type sockets struct {
+	udp, tcp         int
+	udpPort, tcpPort uint16
+}
+
+// errNamespace means that the sandbox is gone.
+var errNamespace = errors.New("open its network namespace")
+
+// listen opens sockets in a network namespace, at ports that the kernel chooses: 53 is the
+// sandbox's, which may run a name server itself. What asks there is led to the sockets.
+func listen(namespace string, redirect func(*os.File, uint16, uint16) error) (*sockets, error) {
+	ns, err := os.Open(namespace)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNamespace, err)
+	}
+	defer func() { _ = ns.Close() }()
+	type result struct {
+		s   *sockets
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- result{err: fmt.Errorf("%w: %w", errNamespace, err)}
+			return
+		}
+		s, err := open()
+		done <- result{s, err}
+	}()
+	r := <-done
+	if r.err != nil {
+		return nil, r.err
+	}
+	if err := redirect(ns, r.s.udpPort, r.s.tcpPort); err != nil {
+		r.s.close()
+		return nil, fmt.Errorf("lead questions to the name server: %w", err)
+	}
+	return r.s, nil
+}
+
+func open() (s *sockets, err error) {
+	s = &sockets{udp: -1, tcp: -1}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.udp, s.udpPort, err = bind(unix.SOCK_DGRAM); err != nil {
+		return s, fmt.Errorf("open a socket: %w", err)
+	}
+	if s.tcp, s.tcpPort, err = bind(unix.SOCK_STREAM); err != nil {
+		return s, fmt.Errorf("open a socket: %w", err)
+	}
+	return s, unix.Listen(s.tcp, maxStreams)
+}
+
+func bind(kind int) (fd int, port uint16, err error) {
+	if fd, err = unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return -1, 0, err
+	}
+	err = unix.Bind(fd, &unix.SockaddrInet4{Addr: Address().As4()})
+	var at unix.Sockaddr
+	if err == nil {
+		at, err = unix.Getsockname(fd)
+	}
+	in, ok := at.(*unix.SockaddrInet4)
+	if err != nil || !ok {
+		return -1, 0, errors.Join(err, unix.Close(fd))
+	}
+	return fd, uint16(in.Port), nil
+}
+
+// files are the sockets as files, which the caller closes.
+func (s *sockets) files() []*os.File {
+	files := []*os.File{os.NewFile(uintptr(s.udp), "udp"), os.NewFile(uintptr(s.tcp), "tcp")}
+	s.udp, s.tcp = -1, -1
+	return files
+}
+
+func (s *sockets) close() {
+	for _, fd := range []int{s.udp, s.tcp} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}

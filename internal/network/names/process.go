@@ -1,0 +1,179 @@
+package names
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/confine"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Arg is the first argument of a process that is the name server.
+const Arg = "names-server"
+
+// process is the name server.
+type process struct {
+	ended chan struct{}
+	once  sync.Once
+
+	mu     sync.Mutex // guards zones, boxes, agents
+	zones  map[string]Zone
+	boxes  map[core.ID]*box
+	agents int // connections
+}
+
+// Main is the process. Its descriptor 3 is the socket at which agents connect. It ends when it has
+// nothing to answer and no agent is connected.
+func Main() int {
+	// What it reads was written by workloads and by servers on the network.
+	if _, err := confine.Apply(confine.Leave{Families: []uint32{unix.AF_INET, unix.AF_INET6}}); err != nil {
+		fmt.Fprintln(os.Stderr, "name server:", err)
+		return 1
+	}
+	f := os.NewFile(3, "agents")
+	l, err := net.FileListener(f)
+	_ = f.Close()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "name server:", err)
+		return 1
+	}
+	p := newProcess()
+	go p.accept(l)
+	<-p.ended
+	return 0
+}
+
+func newProcess() *process {
+	return &process{ended: make(chan struct{}), zones: map[string]Zone{}, boxes: map[core.ID]*box{}}
+}
+
+func (p *process) end() { p.once.Do(func() { close(p.ended) }) }
+
+func (p *process) accept(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "name server:", err)
+			p.end()
+			return
+		}
+		c, ok := conn.(*net.UnixConn)
+		if !ok {
+			continue
+		}
+		p.mu.Lock()
+		p.agents++
+		p.mu.Unlock()
+		go p.agent(c)
+	}
+}
+
+// agent serves one connection.
+func (p *process) agent(c *net.UnixConn) {
+	defer func() {
+		_ = c.Close()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.agents--; p.agents == 0 && len(p.boxes) == 0 {
+			p.end()
+		}
+	}()
+	for {
+		var req request
+		files, err := receive(c, &req)
+		if err != nil {
+			return
+		}
+		resp, err := p.do(req, files)
+		closeAll(files)
+		if err != nil {
+			resp.Error = err.Error()
+		}
+		if send(c, resp, nil) != nil {
+			return
+		}
+		if req.Op == opEnd {
+			p.end()
+			return
+		}
+	}
+}
+
+func (p *process) do(req request, files []*os.File) (resp response, err error) {
+	switch req.Op {
+	case opHello:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		resp.Sandboxes = slices.Sorted(maps.Keys(p.boxes))
+	case opZone:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if delete(p.zones, req.Network); req.Zone != nil {
+			p.zones[req.Network] = *req.Zone
+		}
+	case opAdd:
+		err = p.add(req, files)
+	case opSet:
+		p.mu.Lock()
+		b, ok := p.boxes[req.Sandbox]
+		p.mu.Unlock()
+		if !ok {
+			return resp, fmt.Errorf("no sandbox %s", req.Sandbox)
+		}
+		b.set(asks{req.Networks, req.Upstream})
+	case opDrop:
+		p.drop(req.Sandbox)
+	case opEnd:
+	default:
+		err = fmt.Errorf("unknown operation %q", req.Op)
+	}
+	return resp, err
+}
+
+func (p *process) add(req request, files []*os.File) error {
+	if len(files) != 2 {
+		return errors.New("two sockets are needed")
+	}
+	udp, err := net.FilePacketConn(files[0])
+	if err != nil {
+		return err
+	}
+	tcp, err := net.FileListener(files[1])
+	if err != nil {
+		return errors.Join(err, udp.Close())
+	}
+	p.drop(req.Sandbox)
+	b := serve(udp, tcp, asks{req.Networks, req.Upstream}, p.zonesOf)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.boxes[req.Sandbox] = b
+	return nil
+}
+
+func (p *process) drop(id core.ID) {
+	p.mu.Lock()
+	b, ok := p.boxes[id]
+	delete(p.boxes, id)
+	p.mu.Unlock()
+	if ok {
+		b.close()
+	}
+}
+
+func (p *process) zonesOf(networks []string) (list []Zone) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range networks {
+		if z, ok := p.zones[n]; ok {
+			list = append(list, z)
+		}
+	}
+	return list
+}

@@ -1,0 +1,243 @@
+package names
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// The limits of one sandbox: what asks is a workload.
+const (
+	maxForwarded = 64 // questions that wait for an answer of others
+	maxStreams   = 16 // connections over TCP
+)
+
+const (
+	upstreamTime = 2 * time.Second // how long one server has to answer
+	streamTime   = 10 * time.Second
+	maxServers   = 3 // how many servers are asked, as resolvers do
+)
+
+// box answers one sandbox.
+type box struct {
+	udp      net.PacketConn
+	tcp      net.Listener
+	ctx      context.Context //nolint:containedctx // it ends with the sandbox, not with a call
+	cancel   context.CancelCauseFunc
+	ended    sync.WaitGroup
+	forwards chan struct{}
+	streams  chan struct{}
+
+	mu   sync.Mutex // guards asks
+	asks asks
+}
+
+// asks says whom a sandbox asks.
+type asks struct {
+	networks []string
+	upstream []netip.AddrPort
+}
+
+var errDropped = errors.New("the sandbox has no name server any more")
+
+// zonesOf returns the zones of networks.
+type zonesOf func(networks []string) []Zone
+
+// serve starts to answer. The sockets are the box's.
+func serve(udp net.PacketConn, tcp net.Listener, a asks, zones zonesOf) *box {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	b := &box{
+		udp: udp, tcp: tcp, ctx: ctx, cancel: cancel, asks: a,
+		forwards: make(chan struct{}, maxForwarded), streams: make(chan struct{}, maxStreams),
+	}
+	b.ended.Go(func() { b.packets(zones) })
+	b.ended.Go(func() { b.connections(zones) })
+	return b
+}
+
+// close ends the box. Its sockets keep the sandbox's network namespace no longer when it returns.
+func (b *box) close() {
+	b.cancel(errDropped)
+	_ = b.udp.Close()
+	_ = b.tcp.Close()
+	b.ended.Wait()
+}
+
+func (b *box) set(a asks) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asks = a
+}
+
+func (b *box) whom() asks {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.asks
+}
+
+func (b *box) packets(zones zonesOf) {
+	buf := make([]byte, maxUDP)
+	for {
+		n, from, err := b.udp.ReadFrom(buf)
+		if err != nil {
+			if b.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			continue // an earlier answer could not be delivered
+		}
+		a := b.whom()
+		answer, err := Answer(zones(a.networks), buf[:n], false)
+		if err != nil {
+			continue
+		}
+		if answer != nil {
+			_, _ = b.udp.WriteTo(answer, from)
+			continue
+		}
+		select {
+		case b.forwards <- struct{}{}:
+		default:
+			_, _ = b.udp.WriteTo(failed(buf[:n]), from)
+			continue
+		}
+		question := append([]byte(nil), buf[:n]...)
+		b.ended.Go(func() {
+			defer func() { <-b.forwards }()
+			_, _ = b.udp.WriteTo(forward(b.ctx, "udp", a.upstream, question), from)
+		})
+	}
+}
+
+func (b *box) connections(zones zonesOf) {
+	for {
+		conn, err := b.tcp.Accept()
+		if err != nil {
+			if b.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			select { // the process has too many files open
+			case <-time.After(100 * time.Millisecond):
+			case <-b.ctx.Done():
+			}
+			continue
+		}
+		select {
+		case b.streams <- struct{}{}:
+		default:
+			_ = conn.Close()
+			continue
+		}
+		b.ended.Go(func() {
+			defer func() { <-b.streams }()
+			stop := context.AfterFunc(b.ctx, func() { _ = conn.Close() })
+			defer stop()
+			defer func() { _ = conn.Close() }()
+			b.stream(conn, zones)
+		})
+	}
+}
+
+// stream answers the questions of one connection, one after the other.
+func (b *box) stream(conn net.Conn, zones zonesOf) {
+	for {
+		if conn.SetDeadline(time.Now().Add(streamTime)) != nil {
+			return
+		}
+		question, err := readStream(conn, maxUDP)
+		if err != nil {
+			return
+		}
+		a := b.whom()
+		answer, err := Answer(zones(a.networks), question, true)
+		if err != nil {
+			return
+		}
+		if answer == nil {
+			answer = forward(b.ctx, "tcp", a.upstream, question)
+		}
+		if writeStream(conn, answer) != nil {
+			return
+		}
+	}
+}
+
+// readStream reads a message with its length before it.
+func readStream(r io.Reader, limit int) ([]byte, error) {
+	var size [2]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return nil, err
+	}
+	n := int(binary.BigEndian.Uint16(size[:]))
+	if n > limit {
+		return nil, errIgnored
+	}
+	msg := make([]byte, n)
+	_, err := io.ReadFull(r, msg)
+	return msg, err
+}
+
+func writeStream(w io.Writer, msg []byte) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(msg)), uint16(len(msg))), msg...))
+	return err
+}
+
+// forward returns what the first server says that answers. The question gets an id of our own, and
+// a port that the kernel chooses: what others send is not taken for an answer.
+func forward(ctx context.Context, network string, servers []netip.AddrPort, question []byte) []byte {
+	own := append([]byte(nil), question...)
+	_, _ = rand.Read(own[:2]) // never fails
+	for _, s := range servers[:min(len(servers), maxServers)] {
+		answer, err := ask(ctx, network, s, own)
+		if err == nil {
+			copy(answer, question[:2])
+			return answer
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return failed(question)
+}
+
+func ask(ctx context.Context, network string, server netip.AddrPort, question []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, upstreamTime)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, server.String())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if network == "tcp" {
+		if err := writeStream(conn, question); err != nil {
+			return nil, err
+		}
+	} else if _, err := conn.Write(question); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 1<<16)
+	for {
+		var answer []byte
+		if network == "tcp" {
+			answer, err = readStream(conn, len(buf))
+		} else {
+			var n int
+			n, err = conn.Read(buf)
+			answer = buf[:n]
+		}
+		if err != nil {
+			return nil, err
+		}
+		if answers(question, answer) {
+			return answer, nil
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package names
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// The operations of a request.
+const (
+	opHello = "hello" // Answer.Sandboxes
+	opZone  = "zone"  // Network, Zone; nil removes it
+	opAdd   = "add"   // Sandbox, Networks, Upstream, and two sockets
+	opSet   = "set"   // Sandbox, Networks, Upstream
+	opDrop  = "drop"  // Sandbox
+	opEnd   = "end"
+)
+
+// request is what the agent asks of the process. Both are of one release or of two that follow
+// each other: fields are added, and none changes its meaning.
+type request struct {
+	Op       string           `json:"op"`
+	Network  string           `json:"network,omitempty"`
+	Zone     *Zone            `json:"zone,omitempty"`
+	Sandbox  core.ID          `json:"sandbox,omitempty"`
+	Networks []string         `json:"networks,omitempty"`
+	Upstream []netip.AddrPort `json:"upstream,omitempty"`
+}
+
+type response struct {
+	Error     string    `json:"error,omitempty"`
+	Sandboxes []core.ID `json:"sandboxes,omitempty"`
+}
+
+// maxMessage bounds a message: a network of ten thousand names is a megabyte.
+const maxMessage = 64 << 20
+
+// send sends a message, and descriptors with its first byte.
+func send(c *net.UnixConn, v any, files []*os.File) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var oob []byte
+	if len(files) > 0 {
+		fds := make([]int, len(files))
+		for i, f := range files {
+			fds[i] = int(f.Fd())
+		}
+		oob = unix.UnixRights(fds...)
+	}
+	head := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
+	if _, _, err := c.WriteMsgUnix(head, oob, nil); err != nil {
+		return err
+	}
+	_, err = c.Write(body)
+	return err
+}
+
+// receive receives a message with its descriptors.
+func receive(c *net.UnixConn, v any) (files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(files)
+			files = nil
+		}
+	}()
+	var head [4]byte
+	oob := make([]byte, unix.CmsgSpace(2*4))
+	n, oobn, _, _, err := c.ReadMsgUnix(head[:], oob)
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return nil, io.EOF
+	}
+	if files, err = rights(oob[:oobn]); err != nil {
+		return files, err
+	}
+	if _, err := io.ReadFull(c, head[n:]); err != nil {
+		return files, err
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if size > maxMessage {
+		return files, fmt.Errorf("a message of %d bytes", size)
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(c, body); err != nil {
+		return files, err
+	}
+	return files, json.Unmarshal(body, v)
+}
+
+func rights(oob []byte) (files []*os.File, err error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range messages {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			return files, err
+		}
+		for _, fd := range fds {
+			unix.CloseOnExec(fd)
+			files = append(files, os.NewFile(uintptr(fd), "socket"))
+		}
+	}
+	return files, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
+
+// errRefused is an answer of the process that says what was wrong.
+var errRefused = errors.New("the name server refused")

@@ -1,0 +1,236 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// place is a node with an image, for tests of networks that users have defined.
+type place struct {
+	volumes
+	t *testing.T
+}
+
+func startPlace(t *testing.T) place { return place{startVolumes(t), t} }
+
+func (p place) do(args ...string) string {
+	p.t.Helper()
+	return p.must(p.t, args...)
+}
+
+// in runs a shell's command in a container.
+func (p place) in(name, command string) (string, error) {
+	out, err := p.CLI("exec", name, "/bin/sh", "-c", command)
+	return strings.TrimSpace(out), err
+}
+
+// reaches asks until one container has the web page of another one by this name.
+func (p place) reaches(from, name, page string) {
+	p.t.Helper()
+	var got string
+	var err error
+	defer func() {
+		if p.t.Failed() {
+			p.t.Logf("%s reaches %s: %q, %v", from, name, got, err)
+		}
+	}()
+	nodetest.Eventually(p.t, from+" reaches "+name, func() bool {
+		got, err = p.in(from, "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 "+name+" 80 | tail -n 1")
+		return err == nil && got == page
+	})
+}
+
+// unknown says that a container does not find a name.
+func (p place) unknown(from, name string) {
+	p.t.Helper()
+	if got, err := p.in(from, "nslookup "+name+" 2>&1"); !strings.Contains(got, "can't find "+name) {
+		p.t.Errorf("%s finds %s: %q, %v", from, name, got, err)
+	}
+}
+
+// nameServer is the process that answers names.
+func (p place) nameServer() int {
+	p.t.Helper()
+	pids := nodetest.Processes("longshore-names", "")
+	if len(pids) != 1 {
+		p.t.Fatalf("%d name servers", len(pids))
+	}
+	return pids[0]
+}
+
+// web is a program that serves its name.
+func web(dir string) []string {
+	return []string{"/bin/sh", "-c", "test -e " + dir + "/index.html || hostname > " + dir + "/index.html; exec httpd -f -p 80 -h " + dir}
+}
+
+// TestThreeContainersOnANetwork: a web server, a cache and a database find each other by name, have
+// their data in volumes, live on when the agent is killed, and nothing stays of them.
+func TestThreeContainersOnANetwork(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		p := startPlace(t)
+		p.do("run", "--rm", "-v", "first:/data", p.image, "/bin/true") // what stays of a first container is no leak
+		p.do("volume", "rm", "first")
+		before := p.Baseline(t)
+		p.do("network", "create", "app")
+		for _, name := range []string{"web", "cache", "db"} {
+			args := []string{"run", "-d", "--name", name, "--network", "app", "--network-alias", "the-" + name, "-v", name + "-data:/data", p.image}
+			p.do(append(args, web("/data")...)...)
+		}
+		all := func() {
+			t.Helper()
+			for _, from := range []string{"web", "cache", "db"} {
+				for _, to := range []string{"web", "cache", "db"} {
+					p.reaches(from, to, to)
+				}
+				p.reaches(from, "the-db", "db")
+				p.reaches(from, "CACHE.app", "cache")
+			}
+		}
+		all()
+		// A connection that stays.
+		p.do("exec", "-d", "db", "/bin/sh", "-c", "sleep 1000 | nc -l -p 5432 > /data/stream")
+		p.do("exec", "-d", "web", "/bin/sh", "-c", "while echo line; do sleep 0.1; done | nc db 5432")
+		lines := func() int {
+			out, _ := p.in("db", "wc -l < /data/stream")
+			n, _ := strconv.Atoi(out)
+			return n
+		}
+		nodetest.Eventually(t, "the connection carries data", func() bool { return lines() > 0 })
+		server := p.nameServer()
+
+		// A program that asks while there is no agent.
+		p.do("exec", "-d", "web", "/bin/sh", "-c", "until test -e /data/dead; do sleep 0.1; done; nslookup cache > /data/found; touch /data/asked")
+		p.Kill()
+		data := func(name string) string { return filepath.Join(p.Root, "volumes/cli/web-data/_data", name) }
+		if err := os.WriteFile(data("dead"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		nodetest.Eventually(t, "somebody has asked", func() bool {
+			_, err := os.Stat(data("asked"))
+			return err == nil
+		})
+		if b, err := os.ReadFile(data("found")); err != nil || !strings.Contains(string(b), "Name:\tcache\nAddress: ") {
+			t.Errorf("without an agent, cache is %q, %v", b, err)
+		}
+		p.Up()
+		all()
+		if now := p.nameServer(); now != server {
+			t.Errorf("the name server is %d, was %d", now, server)
+		}
+		had := lines()
+		nodetest.Eventually(t, "the connection carries data after the agent's death", func() bool { return lines() > had })
+
+		if err := syscall.Kill(server, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		all()
+		p.do("stop", "-t", "0", "cache")
+		p.unknown("web", "cache")
+		p.do("start", "cache")
+		p.reaches("web", "cache", "cache")
+		clean(t, p.Node)
+		if out, err := p.CLI("network", "rm", "app"); err == nil {
+			t.Errorf("a network in use was removed: %s", out)
+		}
+		p.do("rm", "-f", "web", "cache", "db")
+		p.do("run", "--rm", "-v", "db-data:/data", p.image, "/bin/sh", "-c", "test $(cat /data/index.html) = db")
+		p.do("volume", "rm", "web-data", "cache-data", "db-data")
+		p.do("network", "rm", "app")
+		clean(t, p.Node)
+		nodetest.Eventually(t, "the name server has ended", func() bool { return len(nodetest.Processes("longshore-names", "")) == 0 })
+		var diff string
+		nodetest.Eventually(t, "nothing stays", func() bool {
+			diff = p.Holdings(t).Lasting().Since(before.Lasting())
+			return diff == ""
+		})
+	})
+}
+
+// TestNetworksExchangeNothing: containers of two networks, of the agent's own and of an internal one
+// do not reach each other, by name or by address, but for a published port; who asks for an address
+// has it; and an internal network has no way out.
+func TestNetworksExchangeNothing(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		p := startPlace(t)
+		p.do("network", "create", "--subnet", "10.77.0.0/24", "--gateway", "10.77.0.254", "one")
+		p.do("network", "create", "--subnet", "10.78.0.0/24", "two")
+		p.do("network", "create", "--subnet", "10.79.0.0/24", "--internal", "inside")
+		run := func(name string, args ...string) {
+			t.Helper()
+			p.do(slices.Concat([]string{"run", "-d", "--name", name}, args, []string{p.image, "/bin/sh", "-c", "mkdir /srv; cd /srv; hostname > index.html; exec httpd -f -p 80"})...)
+		}
+		run("a", "--network", "one", "--ip", "10.77.0.7", "-p", "18077:80", "--add-host", "node:host-gateway")
+		run("b", "--network", "one", "--ip", "10.77.0.1")
+		run("c", "--network", "two", "--ip", "10.78.0.7")
+		run("d", "--network", "inside", "--ip", "10.79.0.7")
+		run("e", "--network", "inside", "--ip", "10.79.0.8")
+		run("f")
+		p.reaches("b", "10.77.0.7", "a")
+		p.reaches("a", "b", "b")
+		p.reaches("d", "e", "e")
+		addr := p.do("inspect", "f")
+		_, addr, _ = strings.Cut(addr, "\"addrs\": [\n")
+		f := strings.Trim(strings.SplitN(addr, "\n", 2)[0], "\", ")
+		for from, all := range map[string][]string{
+			"a": {"10.78.0.7", "10.79.0.7", f}, "c": {"10.77.0.7", "10.79.0.7", f}, "d": {"10.77.0.7", "10.78.0.7", f}, "f": {"10.77.0.7", "10.78.0.7", "10.79.0.7"},
+		} {
+			for _, to := range all {
+				if got, err := p.in(from, "ping -c 1 -W 1 "+to); err == nil {
+					t.Errorf("%s reaches %s: %s", from, to, got)
+				}
+			}
+		}
+		for from, name := range map[string]string{"a": "c", "c": "a", "d": "b"} {
+			p.unknown(from, name)
+		}
+		if got, _ := p.in("a", "grep -w node /etc/hosts"); got != "10.77.0.254\tnode" {
+			t.Errorf("host-gateway is %q", got)
+		}
+		if got, err := p.in("d", "ip route"); err != nil || strings.Contains(got, "default") {
+			t.Errorf("the internal network's routes: %s, %v", got, err)
+		}
+		// A published port is for everybody who reaches the node.
+		if got, err := p.in("c", "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 10.78.0.1 18077 | tail -n 1"); err != nil || got != "a" {
+			t.Errorf("the published port: %q, %v", got, err)
+		}
+		for _, wrong := range [][]string{
+			{"network", "create", "one"},
+			{"network", "create", "host"},
+			{"network", "create", "a/b"},
+			{"network", "create", "--subnet", "10.77.0.0/16", "wide"},
+			{"network", "create", "--subnet", "10.90.0.0/31", "small"},
+			{"network", "create", "--subnet", "10.90.0.0/24", "--gateway", "10.91.0.1", "out"},
+			{"network", "rm", "one"},
+			{"network", "rm", "none-such"},
+			{"run", "--rm", "--network", "none-such", p.image, "/bin/true"},
+			{"run", "--rm", "--network", "one", "--ip", "10.77.0.7", p.image, "/bin/true"},
+			{"run", "--rm", "--network", "one", "--ip", "10.77.0.254", p.image, "/bin/true"},
+			{"run", "--rm", "--network", "two", "--ip", "10.77.0.9", p.image, "/bin/true"},
+			{"run", "--rm", "--network", "inside", "-p", "18079:80", p.image, "/bin/true"},
+		} {
+			if out, err := p.CLI(wrong...); err == nil {
+				t.Errorf("%v: %s", wrong, out)
+			}
+		}
+		clean(t, p.Node)
+		p.do("rm", "-f", "a", "b", "c", "d", "e", "f")
+		if got := p.do("network", "prune"); got != "inside\none\ntwo\n" {
+			t.Errorf("pruned: %q", got)
+		}
+		clean(t, p.Node)
+		if got := nodetest.Lines(t, "ip", "-o", "link", "show", "type", "bridge"); len(got) != 1 {
+			t.Errorf("bridges: %v", got)
+		}
+		if got := strings.Join(nodetest.Lines(t, "nft", "list", "tables"), " "); strings.Contains(got, "lsu-") {
+			t.Errorf("tables: %v", got)
+		}
+	})
+}
